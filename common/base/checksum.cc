@@ -1,0 +1,65 @@
+#include "common/base/checksum.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "absl/strings/str_format.h"
+
+namespace causeway {
+
+static_assert(std::endian::native == std::endian::little,
+              "hashes, codecs and files are little endian");
+
+uint64_t Checksum64(std::span<const uint8_t> data) { return XXH3_64bits(data.data(), data.size()); }
+
+uint64_t Checksum64(absl::string_view data) { return XXH3_64bits(data.data(), data.size()); }
+
+uint64_t TreeRoot(std::span<const uint64_t> leaf_checksums) {
+  return XXH3_64bits(leaf_checksums.data(), leaf_checksums.size_bytes());
+}
+
+uint64_t TreeHash(std::span<const uint8_t> data) {
+  std::vector<uint64_t> checksums;
+  checksums.reserve(data.size() / kTreeLeafBytes + 1);
+  while (!data.empty()) {
+    const size_t size = std::min(data.size(), kTreeLeafBytes);
+    checksums.push_back(Checksum64(data.first(size)));
+    data = data.subspan(size);
+  }
+  return TreeRoot(checksums);
+}
+
+uint64_t TreeHash(std::span<const float> values) {
+  return TreeHash(std::span(reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()));
+}
+
+void TreeHasher::Update(std::span<const uint8_t> data) {
+  while (!data.empty()) {
+    if (leaf_.empty() && data.size() >= kTreeLeafBytes) {
+      checksums_.push_back(Checksum64(data.first(kTreeLeafBytes)));
+      data = data.subspan(kTreeLeafBytes);
+      continue;
+    }
+    const size_t size = std::min(data.size(), kTreeLeafBytes - leaf_.size());
+    leaf_.insert(leaf_.end(), data.begin(), data.begin() + static_cast<ptrdiff_t>(size));
+    data = data.subspan(size);
+    if (leaf_.size() == kTreeLeafBytes) {
+      checksums_.push_back(Checksum64(leaf_));
+      leaf_.clear();
+    }
+  }
+}
+
+uint64_t TreeHasher::Finish() {
+  if (!leaf_.empty()) checksums_.push_back(Checksum64(leaf_));
+  const uint64_t root = TreeRoot(checksums_);
+  leaf_.clear();
+  checksums_.clear();
+  return root;
+}
+
+std::string HashToHex(uint64_t hash) { return absl::StrFormat("%016x", hash); }
+
+}  // namespace causeway

@@ -1,0 +1,55 @@
+// Time as an argument, so that tests own it.
+#ifndef CAUSEWAY_COMMON_BASE_CLOCK_H_
+#define CAUSEWAY_COMMON_BASE_CLOCK_H_
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace causeway {
+
+// Thread-safe.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  // Wall time, for records that people read. May jump.
+  virtual absl::Time Now() const = 0;
+  // Time since an arbitrary start; never goes back. For leases, deadlines and rates.
+  virtual absl::Duration Monotonic() const = 0;
+
+  // The machine's clock; lives for ever.
+  static Clock* Real();
+};
+
+// Stands still until it is told to move.
+class FakeClock final : public Clock {
+ public:
+  explicit FakeClock(absl::Time start = absl::FromUnixSeconds(1'700'000'000)) : now_(start) {}
+  absl::Time Now() const override {
+    absl::MutexLock lock(&mutex_);
+    return now_;
+  }
+  absl::Duration Monotonic() const override {
+    absl::MutexLock lock(&mutex_);
+    return monotonic_;
+  }
+  void Advance(absl::Duration by) {
+    absl::MutexLock lock(&mutex_);
+    now_ += by;
+    monotonic_ += by;
+  }
+  // Moves wall time alone, as an operator or NTP does.
+  void JumpWallClock(absl::Duration by) {
+    absl::MutexLock lock(&mutex_);
+    now_ += by;
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  absl::Time now_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration monotonic_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_BASE_CLOCK_H_

@@ -1,0 +1,247 @@
+#include "common/base/file_system.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace causeway {
+namespace {
+
+absl::Status ErrnoStatus(absl::string_view what, const std::string& path, int error) {
+  const std::string message =
+      absl::StrCat("cannot ", what, " ", path, ": ", std::generic_category().message(error));
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return absl::NotFoundError(message);
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::PermissionDeniedError(message);
+    case EEXIST:
+      return absl::AlreadyExistsError(message);
+    case ENOSPC:
+    case EDQUOT:
+      return absl::ResourceExhaustedError(message);
+    default:
+      return absl::InternalError(message);
+  }
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+class RealWritableFile final : public WritableFile {
+ public:
+  RealWritableFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  absl::Status Append(std::span<const uint8_t> data) override {
+    while (!data.empty()) {
+      const ssize_t written = write(fd_.get(), data.data(), data.size());
+      if (written < 0) {
+        if (errno == EINTR) continue;
+        return ErrnoStatus("write", path_, errno);
+      }
+      data = data.subspan(static_cast<size_t>(written));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Sync() override {
+    if (fdatasync(fd_.get()) != 0) return ErrnoStatus("sync", path_, errno);
+    return absl::OkStatus();
+  }
+
+ private:
+  Descriptor fd_;
+  const std::string path_;
+};
+
+class RealMappedFile final : public MappedFile {
+ public:
+  RealMappedFile(void* address, size_t size) : address_(address), size_(size) {}
+  ~RealMappedFile() override {
+    if (size_ > 0) munmap(address_, size_);
+  }
+  std::span<const uint8_t> bytes() const override {
+    return {static_cast<const uint8_t*>(address_), size_};
+  }
+
+ private:
+  void* const address_;
+  const size_t size_;
+};
+
+class RealFolderLock final : public FolderLock {
+ public:
+  explicit RealFolderLock(int fd) : fd_(fd) {}
+
+ private:
+  Descriptor fd_;  // Closing it releases the lock.
+};
+
+class RealFileSystem final : public FileSystem {
+ public:
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0) return ErrnoStatus("create", path, errno);
+    return std::make_unique<RealWritableFile>(fd, path);
+  }
+
+  absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
+    Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (fd.get() < 0) return ErrnoStatus("open", path, errno);
+    struct stat info;
+    if (fstat(fd.get(), &info) != 0) return ErrnoStatus("stat", path, errno);
+    if (!S_ISREG(info.st_mode)) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+    }
+    const auto size = static_cast<size_t>(info.st_size);
+    if (size == 0) return std::make_unique<RealMappedFile>(nullptr, 0);
+    void* const address = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
+    if (address == MAP_FAILED) return ErrnoStatus("map", path, errno);
+    return std::make_unique<RealMappedFile>(address, size);
+  }
+
+  absl::StatusOr<std::string> ReadFile(const std::string& path) override {
+    Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (fd.get() < 0) return ErrnoStatus("open", path, errno);
+    std::string content;
+    char buffer[1 << 16];
+    for (;;) {
+      const ssize_t got = read(fd.get(), buffer, sizeof(buffer));
+      if (got < 0) {
+        if (errno == EINTR) continue;
+        return ErrnoStatus("read", path, errno);
+      }
+      if (got == 0) return content;
+      content.append(buffer, static_cast<size_t>(got));
+    }
+  }
+
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    if (rename(from.c_str(), to.c_str()) != 0) return ErrnoStatus("rename to", to, errno);
+    return absl::OkStatus();
+  }
+
+  absl::Status Remove(const std::string& path) override {
+    if (unlink(path.c_str()) != 0) return ErrnoStatus("remove", path, errno);
+    return absl::OkStatus();
+  }
+
+  absl::Status SyncFolder(const std::string& folder) override {
+    Descriptor fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fd.get() < 0) return ErrnoStatus("open", folder, errno);
+    if (fsync(fd.get()) != 0) return ErrnoStatus("sync", folder, errno);
+    return absl::OkStatus();
+  }
+
+  absl::Status CreateFolders(const std::string& folder) override {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) return ErrnoStatus("create the folder", folder, error.value());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override {
+    std::error_code error;
+    std::vector<std::string> names;
+    std::filesystem::directory_iterator it(folder, error);
+    for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
+      names.push_back(it->path().filename().string());
+    }
+    if (error) return ErrnoStatus("list", folder, error.value());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  bool Exists(const std::string& path) override {
+    std::error_code error;
+    return std::filesystem::exists(path, error);
+  }
+
+  bool IsFolder(const std::string& path) override {
+    std::error_code error;
+    return std::filesystem::is_directory(path, error);
+  }
+
+  absl::StatusOr<std::unique_ptr<FolderLock>> Lock(const std::string& folder) override {
+    const std::string path = JoinPath(folder, "LOCK");
+    Descriptor fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    if (fd.get() < 0) return ErrnoStatus("open", path, errno);
+    if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) return ErrnoStatus("lock", path, errno);
+      char pid[32] = {};
+      const ssize_t got = read(fd.get(), pid, sizeof(pid) - 1);
+      return absl::FailedPreconditionError(absl::StrCat(folder, " belongs to another process (pid ",
+                                                        got > 0 ? pid : "unknown",
+                                                        "); stop it, or choose another folder"));
+    }
+    const std::string pid = absl::StrCat(getpid());
+    if (ftruncate(fd.get(), 0) != 0 || pwrite(fd.get(), pid.data(), pid.size(), 0) < 0) {
+      return ErrnoStatus("write", path, errno);
+    }
+    return std::make_unique<RealFolderLock>(fd.release());
+  }
+};
+
+}  // namespace
+
+FileSystem* FileSystem::Real() {
+  static RealFileSystem file_system;
+  return &file_system;
+}
+
+absl::Status WriteFileAtomically(FileSystem& file_system, const std::string& path,
+                                 std::span<const uint8_t> data) {
+  const std::string temporary = path + ".tmp";
+  {
+    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system.Create(temporary));
+    RETURN_IF_ERROR(file->Append(data));
+    RETURN_IF_ERROR(file->Sync());
+  }
+  RETURN_IF_ERROR(file_system.Rename(temporary, path));
+  return file_system.SyncFolder(ParentFolder(path));
+}
+
+absl::Status WriteFileAtomically(FileSystem& file_system, const std::string& path,
+                                 absl::string_view data) {
+  return WriteFileAtomically(file_system, path,
+                             std::span(reinterpret_cast<const uint8_t*>(data.data()), data.size()));
+}
+
+std::string JoinPath(absl::string_view folder, absl::string_view name) {
+  if (folder.empty()) return std::string(name);
+  return folder.back() == '/' ? absl::StrCat(folder, name) : absl::StrCat(folder, "/", name);
+}
+
+std::string ParentFolder(absl::string_view path) {
+  const size_t slash = path.rfind('/');
+  if (slash == absl::string_view::npos) return ".";
+  if (slash == 0) return "/";
+  return std::string(path.substr(0, slash));
+}
+
+}  // namespace causeway

@@ -1,0 +1,83 @@
+// The seam between Causeway and the disk: everything durable goes through it, so that tests can
+// fail any call, lose what was not synced, or keep all files in memory.
+//
+// Errors carry the path and the system's reason: NOT_FOUND, PERMISSION_DENIED, ALREADY_EXISTS,
+// RESOURCE_EXHAUSTED (no space), INTERNAL (anything else, EIO above all).
+#ifndef CAUSEWAY_COMMON_BASE_FILE_SYSTEM_H_
+#define CAUSEWAY_COMMON_BASE_FILE_SYSTEM_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace causeway {
+
+// One writer, from start to end. Not thread-safe.
+class WritableFile {
+ public:
+  virtual ~WritableFile() = default;  // Closes; what was not synced may be lost.
+  virtual absl::Status Append(std::span<const uint8_t> data) = 0;
+  virtual absl::Status Sync() = 0;  // fdatasync.
+};
+
+// A file's bytes for reading. Thread-safe. The mapping lives as long as the object.
+class MappedFile {
+ public:
+  virtual ~MappedFile() = default;
+  virtual std::span<const uint8_t> bytes() const = 0;
+};
+
+// Held by the one process that owns a folder; released when destroyed or when the process dies.
+class FolderLock {
+ public:
+  virtual ~FolderLock() = default;
+};
+
+// Thread-safe.
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  // Creates the file or empties it.
+  virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
+  virtual absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) = 0;
+  virtual absl::StatusOr<std::string> ReadFile(const std::string& path) = 0;
+  virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
+  virtual absl::Status Remove(const std::string& path) = 0;
+  // Makes created, renamed and removed names in `folder` durable.
+  virtual absl::Status SyncFolder(const std::string& folder) = 0;
+  // With all parents; an existing folder is fine.
+  virtual absl::Status CreateFolders(const std::string& folder) = 0;
+  // Names (not paths) of the entries, sorted.
+  virtual absl::StatusOr<std::vector<std::string>> List(const std::string& folder) = 0;
+  virtual bool Exists(const std::string& path) = 0;
+  virtual bool IsFolder(const std::string& path) = 0;
+  // flock on `folder`/LOCK, into which the owner's pid is written. FAILED_PRECONDITION, naming
+  // the other pid, if another process holds it.
+  virtual absl::StatusOr<std::unique_ptr<FolderLock>> Lock(const std::string& folder) = 0;
+
+  // The machine's disks; lives for ever.
+  static FileSystem* Real();
+};
+
+// Replaces `path` as a whole, durably: writes path + ".tmp", syncs it, renames, syncs the folder.
+// After an error the old content stands.
+absl::Status WriteFileAtomically(FileSystem& file_system, const std::string& path,
+                                 std::span<const uint8_t> data);
+absl::Status WriteFileAtomically(FileSystem& file_system, const std::string& path,
+                                 absl::string_view data);
+
+// "a/b" + "c" is "a/b/c".
+std::string JoinPath(absl::string_view folder, absl::string_view name);
+// Of "a/b/c": "a/b"; of "c": ".".
+std::string ParentFolder(absl::string_view path);
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_BASE_FILE_SYSTEM_H_

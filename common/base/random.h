@@ -1,0 +1,47 @@
+// Randomness as a pure function: (seed, stream, counter) -> bits. No hidden state, so any part of
+// a sequence can be drawn by anybody, in any order, on any thread, with the same result.
+#ifndef CAUSEWAY_COMMON_BASE_RANDOM_H_
+#define CAUSEWAY_COMMON_BASE_RANDOM_H_
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+namespace causeway {
+
+// The finalizer of SplitMix64: a bijection in which every input bit moves every output bit.
+constexpr uint64_t MixBits(uint64_t x) {
+  x ^= x >> 30;
+  x *= 0xbf58476d1ce4e5b9U;
+  x ^= x >> 27;
+  x *= 0x94d049bb133111ebU;
+  x ^= x >> 31;
+  return x;
+}
+
+// 64 random bits.
+constexpr uint64_t RandomBits(uint64_t seed, uint64_t stream, uint64_t counter) {
+  const uint64_t key = MixBits(seed + 0x9e3779b97f4a7c15U) ^ MixBits(stream * 0xd1342543de82ef95U);
+  return MixBits(MixBits(key + counter * 0x9e3779b97f4a7c15U) + std::rotl(key, 32));
+}
+
+// In [0, 1), 53 bits.
+constexpr double RandomUniform(uint64_t seed, uint64_t stream, uint64_t counter) {
+  return static_cast<double>(RandomBits(seed, stream, counter) >> 11) * 0x1p-53;
+}
+
+// Standard normal, by Box and Muller.
+inline double RandomNormal(uint64_t seed, uint64_t stream, uint64_t counter) {
+  const double u = 1.0 - RandomUniform(seed, stream, 2 * counter);
+  const double v = RandomUniform(seed, stream, 2 * counter + 1);
+  return std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
+}
+
+// The image of `index` under a permutation of [0, size) chosen by (seed, stream): a Feistel
+// network over the next even power of two, walked until it lands inside. size >= 1.
+uint64_t RandomPermutation(uint64_t seed, uint64_t stream, uint64_t size, uint64_t index);
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_BASE_RANDOM_H_

@@ -1,0 +1,76 @@
+// How a fragment becomes bytes and back.
+//
+// A codec turns the difference `base - target` of two equally long arrays into bytes, from which
+// the other side, which holds the same base, forms the target again, exactly (FP32) or nearly:
+//
+//   uplink     base = published, target = local           the delta of a worker
+//   downlink   base = published, target = theta           the answer of the coordinator
+//   gradient   base = 0,         target = -gradient       data parallelism
+//
+// FP32 is exact for any base and target: it carries the distance of the two in units of the last
+// place, because a rounded difference would not restore the target. All others carry the fp32
+// difference.
+//
+// Values are cut into chunks of kCodecChunk (4096); a chunk is encoded by itself, so any range of
+// whole chunks can be encoded, decoded or merged alone. Within a chunk, blocks of kCodecBlock (64)
+// values share a scale. Because tensors start at multiples of 64 in the arena, no block straddles
+// two tensors. docs/codecs.md has the exact bytes. They are the same on every machine.
+//
+// Thread-safety: codecs are stateless; every method may be called by any number of threads.
+#ifndef CAUSEWAY_COMMON_CODEC_CODEC_H_
+#define CAUSEWAY_COMMON_CODEC_CODEC_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+
+namespace causeway {
+
+inline constexpr size_t kCodecChunk = 4096;  // Values.
+inline constexpr size_t kCodecBlock = 64;    // Values.
+
+class Codec {
+ public:
+  virtual ~Codec() = default;
+
+  virtual v1::Codec id() const = 0;
+  virtual absl::string_view name() const = 0;  // "int4"
+  // Bytes of `values` encoded values.
+  virtual size_t EncodedBytes(size_t values) const = 0;
+  // True for codecs that only train well with error feedback.
+  virtual bool needs_error_feedback() const { return false; }
+
+  // Encodes base - target into `out`, which must have EncodedBytes(base.size()) bytes. All
+  // arrays have the same length. With a non-empty `residual` (error feedback, arXiv 1901.09847)
+  // what is encoded is base - target + residual, and the residual becomes what the code left out.
+  // INVALID_ARGUMENT, with the index, if a difference is not finite; `out` and `residual` are then
+  // unspecified.
+  virtual absl::Status Encode(std::span<const float> base, std::span<const float> target,
+                              std::span<float> residual, std::span<uint8_t> out) const = 0;
+
+  // sum[i] += weight * delta[i], where delta is the decoded base - target, exact in double.
+  // `base` is read by FP32 alone. INVALID_ARGUMENT for a wrong length, a scale or a code that no
+  // encoder makes, or a value that is not finite; `sum` is then unspecified.
+  virtual absl::Status Accumulate(std::span<const uint8_t> encoded, std::span<const float> base,
+                                  double weight, std::span<double> sum) const = 0;
+
+  // values[i] becomes the target, given the base: values[i] -= delta[i] in fp32 (FP32: exactly the
+  // target). The same errors.
+  virtual absl::Status Apply(std::span<const uint8_t> encoded, std::span<float> values) const = 0;
+
+  // Checks everything that Accumulate and Apply would refuse, without a result.
+  virtual absl::Status Validate(std::span<const uint8_t> encoded,
+                                std::span<const float> base) const = 0;
+};
+
+// The codec of that id; lives for ever. INVALID_ARGUMENT for an id without one, listing those
+// that there are.
+absl::StatusOr<const Codec*> FindCodec(v1::Codec id);
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_CODEC_CODEC_H_

@@ -1,0 +1,151 @@
+#include "common/params/fragment_plan.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+
+namespace causeway {
+namespace {
+
+int64_t AlignUp(int64_t value) {
+  return (value + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
+
+// The fragment of a block under the patterns that keep blocks whole.
+int FragmentOfBlock(int block, int layers, int fragments, v1::SyncConfig::Pattern pattern) {
+  if (pattern == v1::SyncConfig::STRIDED) return block % fragments;
+  // Runs of consecutive blocks: the first `longer` of them have one block more.
+  const int shorter_run = layers / fragments;
+  const int longer = layers % fragments;
+  const int in_longer = longer * (shorter_run + 1);
+  if (block < in_longer) return block / (shorter_run + 1);
+  return longer + (block - in_longer) / shorter_run;
+}
+
+// Places where a balanced cut may fall: aligned starts of tensors and of matrix rows. Returns the
+// one nearest to `target` strictly inside (low, high), or -1.
+int64_t NearestCut(const std::vector<PlacedTensor>& tensors, int64_t target, int64_t low,
+                   int64_t high) {
+  int64_t best = -1;
+  const auto offer = [&](int64_t cut) {
+    if (cut <= low || cut >= high) return;
+    if (best < 0 || std::abs(cut - target) < std::abs(best - target)) best = cut;
+  };
+  for (const PlacedTensor& tensor : tensors) {
+    offer(tensor.offset);
+    const int64_t within = target - tensor.offset;
+    if (within <= 0 || within >= tensor.info.size() || !tensor.info.is_matrix()) continue;
+    // The aligned row starts on both sides of the target; at most kArenaAlignment rows away.
+    const int64_t row = within / tensor.info.cols;
+    for (int64_t r = row; r > 0 && row - r < kArenaAlignment; --r) {
+      if (r * tensor.info.cols % kArenaAlignment == 0) {
+        offer(tensor.offset + r * tensor.info.cols);
+        break;
+      }
+    }
+    for (int64_t r = row + 1; r < tensor.info.rows && r - row <= kArenaAlignment; ++r) {
+      if (r * tensor.info.cols % kArenaAlignment == 0) {
+        offer(tensor.offset + r * tensor.info.cols);
+        break;
+      }
+    }
+  }
+  return best;
+}
+
+// Appends all tensors for which `belongs` holds, and the range that they fill.
+template <typename Predicate>
+void PlaceFragment(const std::vector<TensorInfo>& table, Predicate belongs,
+                   std::vector<PlacedTensor>& tensors, std::vector<FragmentRange>& ranges,
+                   int64_t& end) {
+  const int64_t begin = end;
+  for (const TensorInfo& tensor : table) {
+    if (!belongs(tensor)) continue;
+    tensors.push_back({tensor, end});
+    end = AlignUp(end + tensor.size());
+  }
+  ranges.push_back({begin, end});
+}
+
+uint64_t HashPlan(const std::vector<PlacedTensor>& tensors,
+                  const std::vector<FragmentRange>& ranges) {
+  std::string text;
+  for (const PlacedTensor& tensor : tensors) {
+    absl::StrAppend(&text, tensor.info.name, " ", tensor.info.rows, "x", tensor.info.cols, " @",
+                    tensor.offset, "\n");
+  }
+  for (const FragmentRange& range : ranges) {
+    absl::StrAppend(&text, "fragment ", range.begin, " ", range.end, "\n");
+  }
+  return Checksum64(text);
+}
+
+}  // namespace
+
+absl::StatusOr<FragmentPlan> FragmentPlan::Create(const v1::ModelConfig& model,
+                                                  const v1::SyncConfig& sync) {
+  const std::vector<TensorInfo> table = BuildTensorTable(model);
+  const int count = sync.fragments();
+  FragmentPlan plan;
+  plan.parameters_ = CountParameters(table);
+  const auto everything = [](const TensorInfo&) { return true; };
+
+  if (count == 1 || sync.pattern() == v1::SyncConfig::BALANCED) {
+    PlaceFragment(table, everything, plan.tensors_, plan.ranges_, plan.arena_size_);
+    if (count > 1) {
+      plan.ranges_.clear();
+      int64_t begin = 0;
+      for (int k = 1; k <= count; ++k) {
+        int64_t end = plan.arena_size_;
+        if (k < count) {
+          const int64_t target = plan.arena_size_ / count * k;
+          end = NearestCut(plan.tensors_, target, begin, plan.arena_size_);
+          if (end < 0) {
+            return absl::InvalidArgumentError(absl::StrCat(
+                "sync.fragments: the model's ", plan.parameters_, " parameters cannot be cut into ",
+                count, " balanced fragments between rows; use fewer"));
+          }
+        }
+        plan.ranges_.push_back({begin, end});
+        begin = end;
+      }
+    }
+  } else {
+    for (int fragment = 0; fragment < count; ++fragment) {
+      PlaceFragment(
+          table,
+          [&](const TensorInfo& tensor) {
+            return tensor.block >= 0 &&
+                   FragmentOfBlock(tensor.block, model.layers(), count, sync.pattern()) == fragment;
+          },
+          plan.tensors_, plan.ranges_, plan.arena_size_);
+    }
+    PlaceFragment(
+        table, [](const TensorInfo& tensor) { return tensor.block < 0; }, plan.tensors_,
+        plan.ranges_, plan.arena_size_);
+  }
+  for (size_t i = 0; i < plan.ranges_.size(); ++i) {
+    if (plan.ranges_[i].size() <= 0) {
+      return absl::InvalidArgumentError(absl::StrCat("sync.fragments: fragment ", i, " of ",
+                                                     plan.ranges_.size(),
+                                                     " would be empty; use fewer fragments"));
+    }
+  }
+  plan.hash_ = HashPlan(plan.tensors_, plan.ranges_);
+  return plan;
+}
+
+const PlacedTensor* FragmentPlan::Find(const std::string& name) const {
+  const auto found =
+      std::find_if(tensors_.begin(), tensors_.end(),
+                   [&](const PlacedTensor& tensor) { return tensor.info.name == name; });
+  return found == tensors_.end() ? nullptr : &*found;
+}
+
+}  // namespace causeway

@@ -1,0 +1,377 @@
+#include "common/params/run_config.h"
+
+#include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/text_format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+#include "common/params/fragment_plan.h"
+#include "common/params/presets.h"
+
+namespace causeway {
+namespace {
+
+// Keeps the first complaint of the parser, which names the cause; later ones follow from it.
+class FirstError final : public google::protobuf::io::ErrorCollector {
+ public:
+  void AddError(int line, google::protobuf::io::ColumnNumber column,
+                const std::string& message) override {
+    if (message_.empty()) {
+      message_ = absl::StrCat(line + 1, ":", column + 1, ": ", message);
+    }
+  }
+  const std::string& message() const { return message_; }
+
+ private:
+  std::string message_;
+};
+
+absl::Status Bad(absl::string_view field, absl::string_view must, absl::string_view is) {
+  return absl::InvalidArgumentError(absl::StrCat(field, " must be ", must, "; it is ", is));
+}
+
+template <typename T>
+absl::Status CheckRange(absl::string_view field, T value, T low, T high) {
+  if (value >= low && value <= high) return absl::OkStatus();  // False for NaN.
+  return Bad(field, absl::StrCat("in ", low, " .. ", high), absl::StrCat(value));
+}
+
+absl::Status CheckEnum(absl::string_view field, bool known, int value) {
+  if (known) return absl::OkStatus();
+  return Bad(field, "one of the names in proto/causeway/v1/config.proto",
+             absl::StrCat("the number ", value));
+}
+
+absl::Status CompleteModel(v1::ModelConfig& model) {
+  if (!model.preset().empty()) {
+    ASSIGN_OR_RETURN(v1::ModelConfig shape, ModelPreset(model.preset()));
+    shape.MergeFrom(model);  // In proto3 only fields that are not zero replace the preset's.
+    model = shape;
+  }
+  if (model.vocabulary_size() == 0) model.set_vocabulary_size(256);
+  if (model.sequence_length() == 0) model.set_sequence_length(256);
+  if (model.mlp() == v1::ModelConfig::MLP_UNSPECIFIED) model.set_mlp(v1::ModelConfig::SWIGLU);
+  if (model.rope_theta() == 0) model.set_rope_theta(10000);
+  if (model.norm_epsilon() == 0) model.set_norm_epsilon(1e-5);
+  RETURN_IF_ERROR(CheckEnum("model.mlp", v1::ModelConfig::Mlp_IsValid(model.mlp()), model.mlp()));
+  RETURN_IF_ERROR(CheckRange("model.vocabulary_size", model.vocabulary_size(), 1, 1 << 24));
+  RETURN_IF_ERROR(CheckRange("model.layers", model.layers(), 1, 1024));
+  RETURN_IF_ERROR(CheckRange("model.width", model.width(), 1, 1 << 16));
+  RETURN_IF_ERROR(CheckRange("model.heads", model.heads(), 1, 1024));
+  RETURN_IF_ERROR(CheckRange("model.mlp_width", model.mlp_width(), 1, 1 << 20));
+  RETURN_IF_ERROR(CheckRange("model.sequence_length", model.sequence_length(), 1, 1 << 20));
+  RETURN_IF_ERROR(CheckRange("model.rope_theta", model.rope_theta(), 1.0, 1e12));
+  RETURN_IF_ERROR(CheckRange("model.norm_epsilon", model.norm_epsilon(), 1e-12, 1.0));
+  RETURN_IF_ERROR(CheckRange("model.z_loss", model.z_loss(), 0.0, 1.0));
+  if (model.kv_heads() == 0) model.set_kv_heads(model.heads());
+  RETURN_IF_ERROR(CheckRange("model.kv_heads", model.kv_heads(), 1, model.heads()));
+  if (model.heads() % model.kv_heads() != 0) {
+    return Bad("model.kv_heads", absl::StrCat("a divisor of model.heads = ", model.heads()),
+               absl::StrCat(model.kv_heads()));
+  }
+  if (model.head_dim() == 0) {
+    if (model.width() % model.heads() != 0) {
+      return Bad("model.width",
+                 absl::StrCat("a multiple of model.heads = ", model.heads(),
+                              " where model.head_dim is left out"),
+                 absl::StrCat(model.width()));
+    }
+    model.set_head_dim(model.width() / model.heads());
+  }
+  RETURN_IF_ERROR(CheckRange("model.head_dim", model.head_dim(), 2, 1024));
+  if (model.head_dim() % 2 != 0) {
+    return Bad("model.head_dim", "even (RoPE turns pairs)", absl::StrCat(model.head_dim()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CompleteTrain(v1::TrainConfig& train) {
+  if (train.steps() == 0) train.set_steps(1000);
+  if (train.batch_sequences() == 0) train.set_batch_sequences(8);
+  if (train.micro_batch_sequences() == 0) {
+    train.set_micro_batch_sequences(train.batch_sequences());
+  }
+  if (train.optimizer() == v1::TrainConfig::OPTIMIZER_UNSPECIFIED) {
+    train.set_optimizer(v1::TrainConfig::ADAMW);
+  }
+  if (train.learning_rate() == 0) train.set_learning_rate(1e-3);
+  if (train.muon_learning_rate() == 0) train.set_muon_learning_rate(0.02);
+  if (train.muon_momentum() == 0) train.set_muon_momentum(0.95);
+  if (train.beta1() == 0) train.set_beta1(0.9);
+  if (train.beta2() == 0) train.set_beta2(0.99);
+  if (train.epsilon() == 0) train.set_epsilon(1e-8);
+  if (!train.has_weight_decay()) {
+    train.set_weight_decay(train.optimizer() == v1::TrainConfig::MUON ? 0.01 : 0.1);
+  }
+  if (train.clip_norm() == 0) train.set_clip_norm(1);
+  if (!train.has_warmup_steps()) train.set_warmup_steps(train.steps() / 20);
+  if (!train.has_final_learning_rate_fraction()) train.set_final_learning_rate_fraction(0.1);
+  if (train.evaluation_sequences() == 0) train.set_evaluation_sequences(32);
+
+  RETURN_IF_ERROR(CheckRange("train.steps", train.steps(), int64_t{1}, int64_t{1} << 40));
+  RETURN_IF_ERROR(CheckRange("train.batch_sequences", train.batch_sequences(), 1, 1 << 20));
+  RETURN_IF_ERROR(CheckRange("train.micro_batch_sequences", train.micro_batch_sequences(), 1,
+                             train.batch_sequences()));
+  if (train.batch_sequences() % train.micro_batch_sequences() != 0) {
+    return Bad("train.micro_batch_sequences",
+               absl::StrCat("a divisor of train.batch_sequences = ", train.batch_sequences()),
+               absl::StrCat(train.micro_batch_sequences()));
+  }
+  RETURN_IF_ERROR(CheckEnum(
+      "train.optimizer", v1::TrainConfig::Optimizer_IsValid(train.optimizer()), train.optimizer()));
+  RETURN_IF_ERROR(CheckRange("train.learning_rate", train.learning_rate(), 0.0, 10.0));
+  RETURN_IF_ERROR(CheckRange("train.muon_learning_rate", train.muon_learning_rate(), 0.0, 10.0));
+  RETURN_IF_ERROR(CheckRange("train.muon_momentum", train.muon_momentum(), 0.0, 0.9999));
+  RETURN_IF_ERROR(CheckRange("train.beta1", train.beta1(), 0.0, 0.999999));
+  RETURN_IF_ERROR(CheckRange("train.beta2", train.beta2(), 0.0, 0.999999));
+  RETURN_IF_ERROR(CheckRange("train.epsilon", train.epsilon(), 1e-20, 1.0));
+  RETURN_IF_ERROR(CheckRange("train.weight_decay", train.weight_decay(), 0.0, 10.0));
+  if (!std::isfinite(train.clip_norm())) {
+    return Bad("train.clip_norm", "a finite number", absl::StrCat(train.clip_norm()));
+  }
+  RETURN_IF_ERROR(
+      CheckRange("train.warmup_steps", train.warmup_steps(), int64_t{0}, train.steps()));
+  RETURN_IF_ERROR(CheckRange("train.final_learning_rate_fraction",
+                             train.final_learning_rate_fraction(), 0.0, 1.0));
+  RETURN_IF_ERROR(CheckRange("train.evaluate_every_steps", train.evaluate_every_steps(), int64_t{0},
+                             int64_t{1} << 40));
+  return CheckRange("train.evaluation_sequences", train.evaluation_sequences(), 1, 1 << 20);
+}
+
+absl::Status CompleteSync(const v1::ModelConfig& model, v1::SyncConfig& sync) {
+  if (sync.contribution() == v1::SyncConfig::CONTRIBUTION_UNSPECIFIED) {
+    sync.set_contribution(v1::SyncConfig::PARAMETER_DELTA);
+  }
+  if (sync.pattern() == v1::SyncConfig::PATTERN_UNSPECIFIED) {
+    sync.set_pattern(v1::SyncConfig::STRIDED);
+  }
+  if (sync.fragments() == 0) sync.set_fragments(1);
+  if (sync.steps_between_syncs() == 0) sync.set_steps_between_syncs(100);
+  if (sync.codec_up() == v1::CODEC_UNSPECIFIED) sync.set_codec_up(v1::FP32);
+  if (sync.codec_down() == v1::CODEC_UNSPECIFIED) sync.set_codec_down(v1::FP32);
+
+  RETURN_IF_ERROR(CheckEnum("sync.contribution",
+                            v1::SyncConfig::Contribution_IsValid(sync.contribution()),
+                            sync.contribution()));
+  RETURN_IF_ERROR(
+      CheckEnum("sync.pattern", v1::SyncConfig::Pattern_IsValid(sync.pattern()), sync.pattern()));
+  RETURN_IF_ERROR(CheckEnum("sync.codec_up", v1::Codec_IsValid(sync.codec_up()), sync.codec_up()));
+  RETURN_IF_ERROR(
+      CheckEnum("sync.codec_down", v1::Codec_IsValid(sync.codec_down()), sync.codec_down()));
+  RETURN_IF_ERROR(CheckRange("sync.steps_between_syncs", sync.steps_between_syncs(), 1, 1'000'000));
+  RETURN_IF_ERROR(CheckRange("sync.mixing", sync.mixing(), 0.0, 1.0));
+  RETURN_IF_ERROR(CheckRange("sync.fragments", sync.fragments(), 1, 65536));
+  const int tau = sync.overlap_steps();
+  const int interval = sync.steps_between_syncs();
+  if (tau < 0 || tau >= interval) {
+    return Bad("sync.overlap_steps",
+               absl::StrCat("at least 0 and below sync.steps_between_syncs = ", interval,
+                            " (a fragment is in flight once)"),
+               absl::StrCat(tau));
+  }
+  const bool whole_blocks = sync.fragments() > 1 && sync.pattern() != v1::SyncConfig::BALANCED;
+  if (whole_blocks && sync.fragments() > model.layers()) {
+    return Bad("sync.fragments",
+               absl::StrCat("at most model.layers = ", model.layers(),
+                            " with this pattern (or choose pattern BALANCED)"),
+               absl::StrCat(sync.fragments()));
+  }
+  const int total = sync.fragments() + (whole_blocks ? 1 : 0);
+  if (total > interval) {
+    return Bad("sync.steps_between_syncs",
+               absl::StrCat("at least the number of fragments, ", total,
+                            " (each is sent after a step of its own)"),
+               absl::StrCat(interval));
+  }
+  for (const auto& [field, codec] : {std::pair("sync.codec_up", sync.codec_up()),
+                                     std::pair("sync.codec_down", sync.codec_down())}) {
+    if (codec == v1::TOPK2) {
+      return Bad(field, "a codec that this version has (TOPK2 is reserved)", "TOPK2");
+    }
+  }
+  if (sync.codec_up() == v1::LM2 && !sync.error_feedback()) {
+    return Bad("sync.error_feedback", "true with codec_up LM2 (2 bits diverge without it)",
+               "false");
+  }
+  if (sync.codec_down() == v1::LM2) {
+    return Bad("sync.codec_down", "a codec of 4 bits or more (2-bit answers diverge)", "LM2");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CompleteOuter(const v1::TrainConfig& train, v1::OuterConfig& outer) {
+  if (outer.optimizer() == v1::OuterConfig::OPTIMIZER_UNSPECIFIED) {
+    outer.set_optimizer(v1::OuterConfig::NESTEROV);
+  }
+  RETURN_IF_ERROR(CheckEnum(
+      "outer.optimizer", v1::OuterConfig::Optimizer_IsValid(outer.optimizer()), outer.optimizer()));
+  if (!outer.has_learning_rate()) {
+    outer.set_learning_rate(outer.optimizer() == v1::OuterConfig::ADAMW ? train.learning_rate()
+                                                                        : 0.4);
+  }
+  if (!outer.has_momentum()) {
+    outer.set_momentum(outer.optimizer() == v1::OuterConfig::NESTEROV ? 0.9 : 0.0);
+  }
+  RETURN_IF_ERROR(CheckRange("outer.learning_rate", outer.learning_rate(), 0.0, 10.0));
+  RETURN_IF_ERROR(CheckRange("outer.momentum", outer.momentum(), 0.0, 0.999999));
+  if (outer.optimizer() != v1::OuterConfig::NESTEROV && outer.momentum() != 0) {
+    return Bad("outer.momentum", "0 or left out unless outer.optimizer is NESTEROV",
+               absl::StrCat(outer.momentum()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CompleteMembership(v1::MembershipConfig& membership) {
+  if (membership.start_workers() == 0) membership.set_start_workers(2);
+  if (membership.max_workers() == 0) {
+    membership.set_max_workers(std::max(8, membership.start_workers()));
+  }
+  if (membership.quorum() == 0) membership.set_quorum(1);
+  if (membership.lease_ms() == 0) membership.set_lease_ms(10'000);
+  if (membership.weighting() == v1::MembershipConfig::WEIGHTING_UNSPECIFIED) {
+    membership.set_weighting(v1::MembershipConfig::TOKENS);
+  }
+  RETURN_IF_ERROR(CheckRange("membership.max_workers", membership.max_workers(), 1, 4096));
+  RETURN_IF_ERROR(CheckRange("membership.start_workers", membership.start_workers(), 1,
+                             membership.max_workers()));
+  RETURN_IF_ERROR(
+      CheckRange("membership.quorum", membership.quorum(), 1, membership.max_workers()));
+  RETURN_IF_ERROR(
+      CheckRange("membership.lease_ms", membership.lease_ms(), int64_t{100}, int64_t{3'600'000}));
+  RETURN_IF_ERROR(
+      CheckRange("membership.grace_ms", membership.grace_ms(), int64_t{0}, int64_t{3'600'000}));
+  return CheckEnum("membership.weighting",
+                   v1::MembershipConfig::Weighting_IsValid(membership.weighting()),
+                   membership.weighting());
+}
+
+// What must hold between the parts.
+absl::Status CheckTogether(const v1::RunConfig& config) {
+  const v1::SyncConfig& sync = config.sync();
+  const bool gradient = sync.contribution() == v1::SyncConfig::GRADIENT;
+  const bool outer_adamw = config.outer().optimizer() == v1::OuterConfig::ADAMW;
+  if (gradient != outer_adamw) {
+    return Bad("outer.optimizer",
+               gradient ? "ADAMW where sync.contribution is GRADIENT"
+                        : "NESTEROV or SGD where sync.contribution is PARAMETER_DELTA",
+               v1::OuterConfig::Optimizer_Name(config.outer().optimizer()));
+  }
+  if (gradient) {
+    const auto must = [](const char* field, absl::string_view value, absl::string_view is) {
+      return Bad(field, absl::StrCat(value, " where sync.contribution is GRADIENT"), is);
+    };
+    if (sync.steps_between_syncs() != 1) {
+      return must("sync.steps_between_syncs", "1", absl::StrCat(sync.steps_between_syncs()));
+    }
+    if (sync.fragments() != 1) return must("sync.fragments", "1", absl::StrCat(sync.fragments()));
+    if (sync.mixing() != 0) return must("sync.mixing", "0", absl::StrCat(sync.mixing()));
+    if (sync.error_feedback()) return must("sync.error_feedback", "false", "true");
+    for (const auto& [field, codec] : {std::pair("sync.codec_up", sync.codec_up()),
+                                       std::pair("sync.codec_down", sync.codec_down())}) {
+      if (codec != v1::FP32 && codec != v1::BF16) {
+        return must(field, "FP32 or BF16", v1::Codec_Name(codec));
+      }
+    }
+    if (config.train().optimizer() != v1::TrainConfig::ADAMW) {
+      return must("train.optimizer", "ADAMW",
+                  v1::TrainConfig::Optimizer_Name(config.train().optimizer()));
+    }
+  } else if (config.train().steps() < sync.steps_between_syncs()) {
+    return Bad("train.steps",
+               absl::StrCat("at least sync.steps_between_syncs = ", sync.steps_between_syncs(),
+                            " (else some fragments are never synchronized)"),
+               absl::StrCat(config.train().steps()));
+  }
+  return FragmentPlan::Create(config.model(), sync).status();
+}
+
+ConfigWarnings Warnings(const v1::RunConfig& config) {
+  ConfigWarnings warnings;
+  const v1::SyncConfig& sync = config.sync();
+  const auto warn = [&](auto... parts) { warnings.push_back(absl::StrCat(parts...)); };
+  if (sync.error_feedback() && sync.codec_up() == v1::FP32) {
+    warn("sync.error_feedback has no effect with codec_up FP32, which leaves nothing out");
+  }
+  if (sync.mixing() >= 0.9) {
+    warn("sync.mixing = ", sync.mixing(),
+         " keeps almost all of the local value: the workers hardly learn of each other");
+  }
+  if (config.outer().learning_rate() > 1 && config.outer().optimizer() != v1::OuterConfig::ADAMW) {
+    warn("outer.learning_rate = ", config.outer().learning_rate(),
+         " overshoots the workers' own mean; 0.4 to 1 is what trains well");
+  }
+  if (config.train().optimizer() == v1::TrainConfig::MUON && config.outer().momentum() > 0.8) {
+    warn("outer.momentum = ", config.outer().momentum(),
+         " with train.optimizer MUON: 0.6 measured better (docs/algorithm.md)");
+  }
+  if (sync.contribution() == v1::SyncConfig::PARAMETER_DELTA &&
+      sync.overlap_steps() > sync.steps_between_syncs() / 2) {
+    warn("sync.overlap_steps = ", sync.overlap_steps(),
+         " is more than half of H = ", sync.steps_between_syncs(),
+         ": answers are stale when they are merged");
+  }
+  if (config.membership().quorum() > config.membership().start_workers()) {
+    warn("membership.quorum = ", config.membership().quorum(),
+         " is above start_workers = ", config.membership().start_workers(),
+         ": rounds wait until so many have joined");
+  }
+  return warnings;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::RunConfig> ParseRunConfig(const std::string& text, absl::string_view source,
+                                             const v1::RunConfig& base) {
+  v1::RunConfig config = base;
+  FirstError errors;
+  google::protobuf::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&errors);
+  if (!parser.MergeFromString(text, &config)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        source, ":", errors.message(),
+        " (expected a textproto of RunConfig; proto/causeway/v1/config.proto has the fields)"));
+  }
+  return config;
+}
+
+std::string FormatRunConfig(const v1::RunConfig& config) {
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(config, &text);
+  return text;
+}
+
+absl::StatusOr<ConfigWarnings> CompleteRunConfig(v1::RunConfig& config) {
+  if (config.run_name().empty()) config.set_run_name("run");
+  RETURN_IF_ERROR(CheckName("run_name", config.run_name()));
+  RETURN_IF_ERROR(CompleteModel(*config.mutable_model()));
+  RETURN_IF_ERROR(CompleteTrain(*config.mutable_train()));
+  RETURN_IF_ERROR(CompleteSync(config.model(), *config.mutable_sync()));
+  RETURN_IF_ERROR(CompleteOuter(config.train(), *config.mutable_outer()));
+  RETURN_IF_ERROR(CompleteMembership(*config.mutable_membership()));
+  RETURN_IF_ERROR(CheckTogether(config));
+  return Warnings(config);
+}
+
+uint64_t RunConfigHash(const v1::RunConfig& config) { return Checksum64(FormatRunConfig(config)); }
+
+absl::Status CheckName(absl::string_view what, absl::string_view name) {
+  const bool fits =
+      !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
+        return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' ||
+               c == '.';
+      });
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " must be 1 to 64 letters, digits, '-', '_' or '.'; it is \"",
+                   name.substr(0, 80), "\""));
+}
+
+}  // namespace causeway

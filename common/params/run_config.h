@@ -1,0 +1,46 @@
+// A run's configuration: parsing, defaults, presets, and the refusal of what cannot work.
+//
+//   ASSIGN_OR_RETURN(v1::RunConfig config, RunPreset("best"));          // presets.h
+//   ASSIGN_OR_RETURN(config, ParseRunConfig(text, "run.textproto", config));
+//   ASSIGN_OR_RETURN(ConfigWarnings warnings, CompleteRunConfig(config));
+//
+// After CompleteRunConfig every field has its effective value, so that the same bytes mean the
+// same run for ever, whatever later versions take as defaults.
+#ifndef CAUSEWAY_COMMON_PARAMS_RUN_CONFIG_H_
+#define CAUSEWAY_COMMON_PARAMS_RUN_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "causeway/v1/config.pb.h"
+
+namespace causeway {
+
+// Settings that work but are known to train badly together, each with the field's name.
+using ConfigWarnings = std::vector<std::string>;
+
+// Reads a textproto over `base` (a preset, or empty): what the text says replaces the base's
+// fields. INVALID_ARGUMENT, with `source`, line and column, for an unknown field or a malformed
+// value.
+absl::StatusOr<v1::RunConfig> ParseRunConfig(const std::string& text, absl::string_view source,
+                                             const v1::RunConfig& base = {});
+
+// A textproto that ParseRunConfig reads back.
+std::string FormatRunConfig(const v1::RunConfig& config);
+
+// Fills in every default and checks every range and combination. INVALID_ARGUMENT names the
+// field, what it must be and what it is.
+absl::StatusOr<ConfigWarnings> CompleteRunConfig(v1::RunConfig& config);
+
+// Of a complete configuration.
+uint64_t RunConfigHash(const v1::RunConfig& config);
+
+// Letters, digits, '-', '_' and '.', 1..64 of them. INVALID_ARGUMENT names `what`.
+absl::Status CheckName(absl::string_view what, absl::string_view name);
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_PARAMS_RUN_CONFIG_H_

@@ -1,0 +1,66 @@
+// Which tensors a model has. Derived from its configuration alone, so that the coordinator knows
+// the layout without any model code, and a worker whose model differs is found out at the join.
+//
+// Matrices are row-major, [rows = outputs, cols = inputs]: y = W x. Names are Hugging Face's
+// (LlamaForCausalLM, Qwen3ForCausalLM). The tensors of block l stand together and in this order:
+//
+//   model.layers.l.input_layernorm.weight            [width]
+//   model.layers.l.self_attn.q_proj.weight           [heads * head_dim, width]
+//   model.layers.l.self_attn.k_proj.weight           [kv_heads * head_dim, width]
+//   model.layers.l.self_attn.v_proj.weight           [kv_heads * head_dim, width]
+//   model.layers.l.self_attn.q_norm.weight           [head_dim]            (qk_norm)
+//   model.layers.l.self_attn.k_norm.weight           [head_dim]            (qk_norm)
+//   model.layers.l.self_attn.o_proj.weight           [width, heads * head_dim]
+//   model.layers.l.post_attention_layernorm.weight   [width]
+//   model.layers.l.mlp.gate_proj.weight              [mlp_width, width]    (SwiGLU)
+//   model.layers.l.mlp.up_proj.weight                [mlp_width, width]
+//   model.layers.l.mlp.down_proj.weight              [width, mlp_width]
+//
+// and outside the blocks: model.embed_tokens.weight [padded vocabulary, width],
+// model.norm.weight [width], lm_head.weight [padded vocabulary, width] (untied_head).
+#ifndef CAUSEWAY_COMMON_PARAMS_TENSOR_TABLE_H_
+#define CAUSEWAY_COMMON_PARAMS_TENSOR_TABLE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "causeway/v1/config.pb.h"
+
+namespace causeway {
+
+enum class TensorRole {
+  kEmbedding,  // Also the head when tied.
+  kHead,
+  kFinalNorm,
+  kNorm,    // A vector of a block.
+  kMatrix,  // A matrix of a block: what Muon owns.
+};
+
+struct TensorInfo {
+  std::string name;
+  int64_t rows = 0;
+  int64_t cols = 1;  // 1 for vectors.
+  int block = -1;    // -1 outside the blocks.
+  TensorRole role = TensorRole::kMatrix;
+  // Weights start as N(0, initial_stddev^2); 0 means that they start as ones (norms).
+  double initial_stddev = 0;
+
+  int64_t size() const { return rows * cols; }
+  bool is_matrix() const { return cols > 1; }
+  // Decoupled weight decay applies to matrices, the embedding and the head included.
+  bool decays() const { return is_matrix(); }
+};
+
+// In model order: embedding, blocks, final norm, head. `model` must be complete (run_config.h).
+std::vector<TensorInfo> BuildTensorTable(const v1::ModelConfig& model);
+
+// Rows of the embedding: the vocabulary rounded up to a multiple of 128.
+int64_t PaddedVocabulary(const v1::ModelConfig& model);
+
+// Values in all tensors, padding rows of the vocabulary included.
+int64_t CountParameters(const std::vector<TensorInfo>& tensors);
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_PARAMS_TENSOR_TABLE_H_

@@ -1,0 +1,68 @@
+#include "common/rpc/channel.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/support/channel_arguments.h>
+#include <malloc.h>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/rpc/wire.h"
+
+namespace causeway {
+namespace {
+
+constexpr int kMaxMessageBytes = static_cast<int>(kChunkBytes + kMessageOverheadBytes);
+constexpr size_t kServerMemoryBytes = size_t{1} << 30;
+constexpr int kMaxStreamsPerConnection = 64;
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int connection) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 15'000);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // A resumed transfer is not a repeated one.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt("causeway.connection", connection);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+void ConfigureServer(grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxSendMessageSize(kMaxMessageBytes);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  grpc::ResourceQuota quota("causeway");
+  quota.Resize(kServerMemoryBytes);
+  builder.SetResourceQuota(quota);
+}
+
+absl::Status CheckAddress(absl::string_view address, bool allow_any_port) {
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon == absl::string_view::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535 ||
+      port < (allow_any_port ? 0 : 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected HOST:PORT, for example 127.0.0.1:7070; got \"", address.substr(0, 200), "\""));
+  }
+  return absl::OkStatus();
+}
+
+void TuneAllocatorForStreams() {
+  // One without the other makes it worse.
+  mallopt(M_TRIM_THRESHOLD, 256 << 20);
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+}
+
+}  // namespace causeway

@@ -1,0 +1,65 @@
+#include "common/telemetry/event_log.h"
+
+#include <utility>
+
+#include "absl/time/time.h"
+#include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
+
+namespace causeway {
+namespace {
+
+class DroppingEventLog final : public EventLog {
+ public:
+  void Record(absl::string_view, const std::string&, const nlohmann::json&) override {}
+};
+
+class FileEventLog final : public EventLog {
+ public:
+  FileEventLog(std::unique_ptr<JsonLinesFile> file, Clock* clock)
+      : file_(std::move(file)), clock_(clock) {}
+
+  void Record(absl::string_view event, const std::string& message,
+              const nlohmann::json& fields) override {
+    nlohmann::json line = fields.is_object() ? fields : nlohmann::json::object();
+    line["time"] = absl::FormatTime(absl::RFC3339_full, clock_->Now(), absl::UTCTimeZone());
+    line["event"] = std::string(event);
+    line["message"] = message;
+    Log().info("{}", message);
+    const absl::Status status = file_->Append(line);
+    if (!status.ok()) Log().error("event not recorded: {}", std::string(status.message()));
+  }
+
+ private:
+  const std::unique_ptr<JsonLinesFile> file_;
+  Clock* const clock_;
+};
+
+}  // namespace
+
+EventLog* NullEventLog() {
+  static DroppingEventLog log;
+  return &log;
+}
+
+absl::StatusOr<std::unique_ptr<JsonLinesFile>> JsonLinesFile::Create(FileSystem& file_system,
+                                                                     const std::string& path) {
+  ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system.Create(path));
+  return std::unique_ptr<JsonLinesFile>(new JsonLinesFile(std::move(file)));
+}
+
+absl::Status JsonLinesFile::Append(const nlohmann::json& object) {
+  // Bytes that are no UTF-8 (a generated sample, a foreign path) become U+FFFD.
+  const std::string line =
+      object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  absl::MutexLock lock(&mutex_);
+  return file_->Append(std::span(reinterpret_cast<const uint8_t*>(line.data()), line.size()));
+}
+
+absl::StatusOr<std::unique_ptr<EventLog>> OpenEventLog(FileSystem& file_system,
+                                                       const std::string& path, Clock* clock) {
+  ASSIGN_OR_RETURN(std::unique_ptr<JsonLinesFile> file, JsonLinesFile::Create(file_system, path));
+  return std::make_unique<FileEventLog>(std::move(file), clock);
+}
+
+}  // namespace causeway

@@ -1,0 +1,38 @@
+#include "common/telemetry/log.h"
+
+#include <memory>
+
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+
+namespace causeway {
+namespace {
+
+std::shared_ptr<spdlog::logger> MakeLogger(const std::string& program) {
+  auto logger =
+      std::make_shared<spdlog::logger>(program, std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %n %l: %v");
+  logger->flush_on(spdlog::level::trace);
+  return logger;
+}
+
+std::shared_ptr<spdlog::logger>& Current() {
+  static std::shared_ptr<spdlog::logger> logger = [] {
+    auto first = MakeLogger("causeway");
+    first->set_level(spdlog::level::warn);
+    return first;
+  }();
+  return logger;
+}
+
+}  // namespace
+
+spdlog::logger& Log() { return *Current(); }
+
+void InitializeLog(const std::string& program, const std::string& level) {
+  auto logger = MakeLogger(program);
+  logger->set_level(spdlog::level::from_str(level));
+  Current() = std::move(logger);
+}
+
+}  // namespace causeway

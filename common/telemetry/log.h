@@ -1,0 +1,21 @@
+// The program's log: lines for people, on standard error, through spdlog.
+//
+//   Log().info("worker {} joined", id);
+#ifndef CAUSEWAY_COMMON_TELEMETRY_LOG_H_
+#define CAUSEWAY_COMMON_TELEMETRY_LOG_H_
+
+#include <string>
+
+#include "spdlog/logger.h"
+
+namespace causeway {
+
+// Thread-safe. Before InitializeLog it writes warnings and errors only.
+spdlog::logger& Log();
+
+// Call once in main(): `program` stands in every line; `level` is debug, info, warn or error.
+void InitializeLog(const std::string& program, const std::string& level);
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_TELEMETRY_LOG_H_

@@ -1,0 +1,125 @@
+// The coordinator without its sockets: members, rounds, merges and the store, put together.
+//
+// Everything that decides is elsewhere and pure (server/round), everything that computes is in
+// server/outer, everything that lasts is behind server/store. This class holds the locks and calls
+// them in order. The gRPC services (server/service) and the in-process exchange of the tests are
+// its only callers.
+//
+// Life of a round (fragment, r): Open (contributions arrive) -> Closed (contributors fixed) ->
+// Merged -> Durable (the store has it) -> Published (waiters are called, members are told).
+//
+// Thread-safety: every method may be called by any thread. Contribute and Tick may merge a
+// fragment, which takes as long as reading and writing it once: do not call them on a thread that
+// serves the network. Fragments merge independently of each other. Sinks and callbacks are called
+// without a lock held, possibly on the caller's thread.
+#ifndef CAUSEWAY_SERVER_CORE_COORDINATOR_H_
+#define CAUSEWAY_SERVER_CORE_COORDINATOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "causeway/v1/admin.pb.h"
+#include "causeway/v1/exchange.pb.h"
+#include "causeway/v1/session.pb.h"
+#include "common/base/clock.h"
+#include "common/base/thread_pool.h"
+#include "common/params/fragment_plan.h"
+#include "common/telemetry/event_log.h"
+#include "server/store/store.h"
+
+namespace causeway::server {
+
+// An encoded fragment, ready to be pulled. Immutable.
+struct PullObject {
+  v1::PullHeader header;  // start_offset 0.
+  std::vector<uint8_t> bytes;
+};
+
+// The way back to one attached worker.
+class SessionSink {
+ public:
+  virtual ~SessionSink() = default;
+  // Queues the message; never blocks, never calls the coordinator.
+  virtual void Send(const v1::CoordinatorMessage& message) = 0;
+  // Ends the session with that status. At most once; nothing is sent after it.
+  virtual void Close(const absl::Status& status) = 0;
+};
+
+// Called once: with the object, or with the reason why it never comes.
+using PullCallback = std::function<void(absl::StatusOr<std::shared_ptr<const PullObject>>)>;
+
+class Coordinator {
+ public:
+  struct Options {
+    v1::RunConfig config;  // Complete (CompleteRunConfig).
+    std::string run_id;
+    std::vector<float> initial_parameters;  // In the plan's arena order.
+    Clock* clock = nullptr;                 // Outlives the coordinator, as do the next three.
+    Store* store = nullptr;
+    EventLog* events = nullptr;
+    ThreadPool* merge_pool = nullptr;  // Null: merges run on the calling thread.
+    // Answers kept for workers that come later, per fragment. At least 2.
+    int kept_answers = 4;
+  };
+
+  static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options);
+  virtual ~Coordinator() = default;
+
+  virtual const v1::RunConfig& config() const = 0;
+  virtual const FragmentPlan& plan() const = 0;
+  virtual v1::DescribeResponse Describe() const = 0;
+
+  // --- Session (proto/causeway/v1/session.proto has the meaning and the errors) ---
+  // Checks the join, gives a lease and keeps the sink until Close, Disconnected or a newer
+  // incarnation. The sink receives no Welcome: the caller sends the returned one first.
+  virtual absl::StatusOr<v1::Welcome> Join(const v1::Join& join,
+                                           std::shared_ptr<SessionSink> sink) = 0;
+  // Ready, Heartbeat, Applied or Leave of that incarnation. An error ends the session.
+  virtual absl::Status Handle(const std::string& worker_id, uint64_t incarnation,
+                              const v1::WorkerMessage& message) = 0;
+  // The stream broke. The lease goes on.
+  virtual void Disconnected(const std::string& worker_id, uint64_t incarnation) = 0;
+
+  // --- Exchange (proto/causeway/v1/exchange.proto) ---
+  // Before any chunk is read: OK with the number of bytes already held (total_bytes: accepted
+  // before), or the error that the push would end with.
+  virtual absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) = 0;
+  // The whole object. Verifies size, hash and codes before anything changes; returns when it is
+  // as durable as the store makes it. Closes and merges the round if it was the last one needed.
+  // The same object again is OK.
+  virtual absl::Status Contribute(const v1::PushHeader& header, std::vector<uint8_t> object) = 0;
+  virtual absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(
+      const v1::QueryTransferRequest& request) = 0;
+  // Calls back with the answer of the round, at once if it is kept, else when it is published.
+  virtual void PullAnswer(int fragment, int64_t round, PullCallback callback) = 0;
+  // The published values and their version, as a consistent pair.
+  virtual absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) = 0;
+
+  // --- Time ---
+  // Ends leases that ran out and closes rounds whose grace is over. Call it a few times a second.
+  virtual void Tick() = 0;
+
+  // --- Administration ---
+  virtual v1::RunStatus GetStatus() const = 0;
+  virtual void Pause(const std::string& reason) = 0;
+  virtual void Resume() = 0;
+  // Empty: all workers. NOT_FOUND.
+  virtual absl::Status Drain(const std::string& worker_id) = 0;
+  virtual absl::Status StopAtStep(int64_t step) = 0;
+  // True once training began and every member has left: nothing more will happen.
+  virtual bool Finished() const = 0;
+  // Writes the state to the store, fails all waiting pulls with UNAVAILABLE and closes all sinks.
+  virtual absl::Status Shutdown() = 0;
+
+  // Copies, in arena order, for checkpoints and tests.
+  virtual std::vector<float> PublishedParameters() const = 0;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_CORE_COORDINATOR_H_
