@@ -1,0 +1,83 @@
+#include "common/cli/command_line.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "absl/flags/commandlineflag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace causeway {
+namespace {
+
+[[noreturn]] void RefuseFlag(const std::string& message) {
+  std::fprintf(stderr, "%s; --help lists the flags\n", message.c_str());
+  std::exit(kExitRefused);
+}
+
+// Abseil ends the program with status 1 for a bad flag; ours is 2, so flags are checked first.
+void CheckFlag(const std::string& argument, const char* next) {
+  const size_t dashes = absl::StartsWith(argument, "--") ? 2 : 1;
+  const size_t equals = argument.find('=');
+  std::string name =
+      argument.substr(dashes, equals == std::string::npos ? equals : equals - dashes);
+  absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+  bool negated = false;
+  if (flag == nullptr && absl::StartsWith(name, "no")) {
+    flag = absl::FindCommandLineFlag(name.substr(2));
+    negated = flag != nullptr && flag->IsOfType<bool>();
+  }
+  if (flag == nullptr) RefuseFlag(absl::StrCat("unknown flag ", argument));
+  if (flag->IsOfType<bool>() && equals == std::string::npos) return;
+  if (negated)
+    RefuseFlag(
+        absl::StrCat(argument, ": a flag of the form --no", flag->Name(), " takes no value"));
+  if (equals == std::string::npos && next == nullptr) {
+    RefuseFlag(absl::StrCat(argument, " needs a value"));
+  }
+  const std::string value = equals == std::string::npos ? next : argument.substr(equals + 1);
+  std::string error;
+  if (!flag->ParseFrom(value, &error)) {
+    RefuseFlag(absl::StrCat("--", flag->Name(), " does not take \"", value, "\" (", error, ")"));
+  }
+}
+
+bool TakesNextArgument(const std::string& argument) {
+  if (argument.find('=') != std::string::npos) return false;
+  const size_t dashes = absl::StartsWith(argument, "--") ? 2 : 1;
+  const absl::CommandLineFlag* const flag = absl::FindCommandLineFlag(argument.substr(dashes));
+  return flag != nullptr && !flag->IsOfType<bool>();
+}
+
+}  // namespace
+
+std::vector<std::string> ParseCommandLine(int argc, char** argv, const std::string& help) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--") break;
+    if (argument == "--help" || argument == "-h" || argument == "-help") {
+      std::fputs(help.c_str(), stdout);
+      std::exit(0);
+    }
+    if (argument.size() < 2 || argument[0] != '-') continue;
+    CheckFlag(argument, i + 1 < argc ? argv[i + 1] : nullptr);
+    if (TakesNextArgument(argument)) ++i;
+  }
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  return {rest.begin() + 1, rest.end()};
+}
+
+int Refuse(absl::string_view program, const absl::Status& status) {
+  std::fprintf(stderr, "%s: %s\n", std::string(program).c_str(),
+               std::string(status.message()).c_str());
+  return kExitRefused;
+}
+
+int Fail(absl::string_view program, const absl::Status& status) {
+  Refuse(program, status);
+  return kExitFailed;
+}
+
+}  // namespace causeway

@@ -1,0 +1,30 @@
+// The command line of Causeway's programs: PROGRAM COMMAND [--flag=value ...], Abseil flags.
+//
+// Exit status of every program: 0 done, 1 failed on the way, 2 refused before anything started.
+#ifndef CAUSEWAY_COMMON_CLI_COMMAND_LINE_H_
+#define CAUSEWAY_COMMON_CLI_COMMAND_LINE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace causeway {
+
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitRefused = 2;
+
+// Parses the flags and returns what is not a flag, the command first. An unknown flag, or a value
+// that a flag does not take, is one line on standard error and exit status 2. --help prints `help`
+// and exits with 0.
+std::vector<std::string> ParseCommandLine(int argc, char** argv, const std::string& help);
+
+// "PROGRAM: message" on standard error; returns kExitRefused.
+int Refuse(absl::string_view program, const absl::Status& status);
+// The same; returns kExitFailed.
+int Fail(absl::string_view program, const absl::Status& status);
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_CLI_COMMAND_LINE_H_

@@ -1,0 +1,127 @@
+#include "common/files/array_file.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+
+namespace causeway {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kPreambleBytes = 16;
+constexpr size_t kChecksumBytes = 8;
+
+std::span<const uint8_t> AsBytes(const std::string& text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+absl::Status WriteContent(WritableFile& file, const ArrayFileKind& kind, uint32_t version,
+                          const std::string& header, std::span<const NamedBytes> arrays) {
+  TreeHasher hasher;
+  const auto append = [&](std::span<const uint8_t> data) {
+    hasher.Update(data);
+    return file.Append(data);
+  };
+  std::array<uint8_t, kPreambleBytes> preamble;
+  const auto header_bytes = static_cast<uint32_t>(header.size());
+  std::memcpy(preamble.data(), kind.data(), kind.size());
+  std::memcpy(preamble.data() + 8, &version, sizeof(version));
+  std::memcpy(preamble.data() + 12, &header_bytes, sizeof(header_bytes));
+  RETURN_IF_ERROR(append(preamble));
+  RETURN_IF_ERROR(append(AsBytes(header)));
+  for (const NamedBytes& array : arrays) RETURN_IF_ERROR(append(array.bytes));
+  const uint64_t hash = hasher.Finish();
+  RETURN_IF_ERROR(file.Append({reinterpret_cast<const uint8_t*>(&hash), sizeof(hash)}));
+  return file.Sync();
+}
+
+}  // namespace
+
+absl::Status WriteArrayFile(FileSystem& file_system, const std::string& path,
+                            const ArrayFileKind& kind, uint32_t version, const json& metadata,
+                            std::span<const NamedBytes> arrays) {
+  json header = {{"metadata", metadata}, {"arrays", json::array()}};
+  for (const NamedBytes& array : arrays) {
+    header["arrays"].push_back({{"name", array.name}, {"bytes", array.bytes.size()}});
+  }
+  const std::string temporary = path + ".tmp";
+  {
+    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system.Create(temporary));
+    RETURN_IF_ERROR(WriteContent(*file, kind, version, header.dump(), arrays));
+  }
+  RETURN_IF_ERROR(file_system.Rename(temporary, path));
+  return file_system.SyncFolder(ParentFolder(path));
+}
+
+absl::StatusOr<ArrayFile> ArrayFile::Read(FileSystem& file_system, const std::string& path,
+                                          const ArrayFileKind& kind, uint32_t version) {
+  ArrayFile result;
+  result.path_ = path;
+  ASSIGN_OR_RETURN(result.file_, file_system.Map(path));
+  const std::span<const uint8_t> bytes = result.file_->bytes();
+  const auto damaged = [&](absl::string_view what) {
+    return absl::DataLossError(absl::StrCat(path, " is damaged: ", what));
+  };
+  if (bytes.size() < kPreambleBytes + kChecksumBytes) {
+    return damaged(absl::StrCat("it has only ", bytes.size(), " bytes"));
+  }
+  if (std::memcmp(bytes.data(), kind.data(), kind.size()) != 0) {
+    return damaged(absl::StrCat("it does not begin with ",
+                                absl::string_view(kind.data(), kind.size()),
+                                " (is it a file of another kind?)"));
+  }
+  uint32_t found_version = 0;
+  uint32_t header_bytes = 0;
+  std::memcpy(&found_version, bytes.data() + 8, sizeof(found_version));
+  std::memcpy(&header_bytes, bytes.data() + 12, sizeof(header_bytes));
+  const std::span<const uint8_t> content = bytes.first(bytes.size() - kChecksumBytes);
+  uint64_t checksum = 0;
+  std::memcpy(&checksum, bytes.data() + content.size(), sizeof(checksum));
+  if (TreeHash(content) != checksum) {
+    return damaged("its checksum differs (it was cut short or changed)");
+  }
+  if (found_version != version) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " has format version ", found_version,
+                                                      "; this program reads version ", version,
+                                                      ": use the program that wrote it"));
+  }
+  if (header_bytes > content.size() - kPreambleBytes) return damaged("its header is cut short");
+  const std::span<const uint8_t> text = content.subspan(kPreambleBytes, header_bytes);
+  json header = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  std::span<const uint8_t> rest = content.subspan(kPreambleBytes + header_bytes);
+  try {
+    for (const json& array : header.at("arrays")) {
+      const auto size = array.at("bytes").get<uint64_t>();
+      if (size > rest.size()) return damaged("its arrays are cut short");
+      result.arrays_.push_back({array.at("name").get<std::string>(), rest.first(size)});
+      rest = rest.subspan(size);
+    }
+    result.metadata_ = std::move(header.at("metadata"));
+  } catch (const json::exception& error) {
+    return damaged(error.what());
+  }
+  if (!rest.empty()) return damaged("it has more bytes than its header describes");
+  return result;
+}
+
+const NamedBytes* ArrayFile::Find(const std::string& name) const {
+  const auto found = std::ranges::find(arrays_, name, &NamedBytes::name);
+  return found == arrays_.end() ? nullptr : &*found;
+}
+
+absl::Status ArrayFile::CopyTo(const std::string& name, std::span<uint8_t> out) const {
+  const NamedBytes* const array = Find(name);
+  if (array == nullptr) return absl::DataLossError(absl::StrCat(path_, " has no array ", name));
+  if (array->bytes.size() != out.size()) {
+    return absl::DataLossError(absl::StrCat(path_, ": array ", name, " has ", array->bytes.size(),
+                                            " bytes; expected ", out.size()));
+  }
+  if (!out.empty()) std::memcpy(out.data(), array->bytes.data(), out.size());
+  return absl::OkStatus();
+}
+
+}  // namespace causeway

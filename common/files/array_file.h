@@ -1,0 +1,80 @@
+// A file of named arrays with a JSON header and one checksum over all of it: what checkpoints are
+// made of.
+//
+// All integers are little endian.
+//
+//   offset       bytes  content
+//   0            8      the kind of file, e.g. "CWAYWORK"
+//   8            4      format version of that kind
+//   12           4      N: bytes of the header
+//   16           N      header: JSON, UTF-8: {"metadata": ..., "arrays": [{"name", "bytes"}, ...]}
+//   16 + N       ...    the arrays, one after the other in the order of the header
+//   end - 8      8      TreeHash (common/base/checksum.h) of everything before it
+#ifndef CAUSEWAY_COMMON_FILES_ARRAY_FILE_H_
+#define CAUSEWAY_COMMON_FILES_ARRAY_FILE_H_
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/file_system.h"
+#include "nlohmann/json.hpp"
+
+namespace causeway {
+
+using ArrayFileKind = std::array<char, 8>;
+
+struct NamedBytes {
+  std::string name;  // Unique in the file.
+  std::span<const uint8_t> bytes;
+};
+
+template <typename T>
+NamedBytes NameBytes(std::string name, std::span<T> values) {
+  return {std::move(name), {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()}};
+}
+
+// Replaces `path` durably: write, sync, rename, sync the folder. After an error the old file
+// stands.
+absl::Status WriteArrayFile(FileSystem& file_system, const std::string& path,
+                            const ArrayFileKind& kind, uint32_t version,
+                            const nlohmann::json& metadata, std::span<const NamedBytes> arrays);
+
+// A verified file. Immutable; the arrays live as long as it does.
+class ArrayFile {
+ public:
+  // DATA_LOSS, with the path, if the file is cut short, is of another kind, fails its checksum or
+  // contradicts itself; FAILED_PRECONDITION if its version is not `version`.
+  static absl::StatusOr<ArrayFile> Read(FileSystem& file_system, const std::string& path,
+                                        const ArrayFileKind& kind, uint32_t version);
+
+  const nlohmann::json& metadata() const { return metadata_; }
+  // In file order.
+  const std::vector<NamedBytes>& arrays() const { return arrays_; }
+  // Copies an array of exactly that many bytes. DATA_LOSS if it is absent or of another size.
+  absl::Status CopyTo(const std::string& name, std::span<uint8_t> out) const;
+  template <typename T>
+  absl::Status CopyTo(const std::string& name, std::span<T> out) const {
+    return CopyTo(name, std::span(reinterpret_cast<uint8_t*>(out.data()), out.size_bytes()));
+  }
+  // Null if there is none.
+  const NamedBytes* Find(const std::string& name) const;
+
+ private:
+  ArrayFile() = default;
+  std::string path_;
+  std::unique_ptr<MappedFile> file_;
+  nlohmann::json metadata_;
+  std::vector<NamedBytes> arrays_;
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_FILES_ARRAY_FILE_H_

@@ -1,0 +1,83 @@
+#include <csignal>
+#include <thread>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "common/cli/command_line.h"
+#include "common/telemetry/log.h"
+#include "worker/commands/commands.h"
+#include "worker/commands/training_run.h"
+
+ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "train: HOST:PORT of the coordinator");
+ABSL_FLAG(std::string, id, "", "train: this worker's name, unique in the run");
+ABSL_FLAG(std::string, data, "", "train, eval: folder of token shards");
+ABSL_FLAG(std::string, out, "",
+          "train: folder for metrics, summary and checkpoint; "
+          "tokenize: folder for the shards");
+ABSL_FLAG(int, threads, 0, "compute threads; 0: one per core");
+ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(30),
+          "train: how long to wait for the coordinator to answer");
+ABSL_FLAG(absl::Duration, checkpoint_interval, absl::Minutes(10),
+          "train: time between local checkpoints; 0: at the end only");
+ABSL_FLAG(int, sample_tokens, 0,
+          "train: tokens that the worker in data slot 0 generates at the end");
+
+namespace causeway::worker {
+namespace {
+
+constexpr char kProgram[] = "causeway-worker train";
+volatile std::sig_atomic_t stop_requested = 0;
+
+bool StopRequested() { return stop_requested != 0; }
+
+// The first signal drains; a second one ends the process at once.
+void OnSignal(int signal_number) {
+  stop_requested = 1;
+  std::signal(signal_number, SIG_DFL);
+}
+
+absl::StatusOr<TrainingOptions> OptionsFromFlags() {
+  TrainingOptions options;
+  options.coordinator = absl::GetFlag(FLAGS_coordinator);
+  options.worker_id = absl::GetFlag(FLAGS_id);
+  options.data = absl::GetFlag(FLAGS_data);
+  options.output = absl::GetFlag(FLAGS_out);
+  options.threads = absl::GetFlag(FLAGS_threads);
+  options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
+  options.checkpoint_interval = absl::GetFlag(FLAGS_checkpoint_interval);
+  options.sample_tokens = absl::GetFlag(FLAGS_sample_tokens);
+  for (const auto& [flag, value] :
+       {std::pair("--id", options.worker_id), std::pair("--data", options.data),
+        std::pair("--out", options.output)}) {
+    if (value.empty()) return absl::InvalidArgumentError(absl::StrCat(flag, " is required"));
+  }
+  if (options.threads < 0 || options.threads > 1024) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--threads must be in 0 .. 1024; it is ", options.threads));
+  }
+  if (options.threads == 0) {
+    options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  }
+  if (options.sample_tokens < 0 || options.sample_tokens > 1'000'000) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--sample_tokens must be in 0 .. 1000000; it is ", options.sample_tokens));
+  }
+  return options;
+}
+
+}  // namespace
+
+int RunTrain() {
+  const absl::StatusOr<TrainingOptions> options = OptionsFromFlags();
+  if (!options.ok()) return Refuse(kProgram, options.status());
+  std::signal(SIGTERM, OnSignal);
+  std::signal(SIGINT, OnSignal);
+  absl::StatusOr<std::unique_ptr<TrainingRun>> run =
+      TrainingRun::Join(*options, *FileSystem::Real(), *Clock::Real());
+  if (!run.ok()) return Refuse(kProgram, run.status());
+  const absl::Status status = (*run)->Train(StopRequested);
+  if (!status.ok()) return Fail(kProgram, status);
+  return 0;
+}
+
+}  // namespace causeway::worker

@@ -1,0 +1,403 @@
+#include "worker/commands/training_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/params/run_config.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/wire.h"
+#include "common/telemetry/log.h"
+#include "worker/data/tokenizer.h"
+
+namespace causeway::worker {
+namespace {
+
+using nlohmann::json;
+
+constexpr absl::Duration kLineInterval = absl::Seconds(5);
+constexpr double kSampleTemperature = 0.7;
+
+double UnixSeconds(Clock& clock) { return absl::ToDoubleSeconds(clock.Now() - absl::UnixEpoch()); }
+
+// What this build trains must be what the coordinator describes.
+absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run) {
+  if (run.wire_version() != kWireVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the coordinator speaks wire version ", run.wire_version(), " (software ",
+                     run.software_version(), "), this worker version ", kWireVersion, " (software ",
+                     kSoftwareVersion, "): install the same version"));
+  }
+  v1::RunConfig config = run.config();
+  RETURN_IF_ERROR(Annotate(CompleteRunConfig(config).status(), "the coordinator's configuration"));
+  if (RunConfigHash(config) != run.config_hash()) {
+    return absl::FailedPreconditionError(
+        "the coordinator's configuration does not hash to what it announces: its software reads "
+        "the configuration differently; install the same version");
+  }
+  return FragmentPlan::Create(config.model(), config.sync());
+}
+
+}  // namespace
+
+TrainingRun::TrainingRun(const TrainingOptions& options, FileSystem& file_system, Clock& clock,
+                         v1::DescribeResponse run, FragmentPlan plan, Dataset dataset)
+    : options_(options),
+      file_system_(file_system),
+      clock_(clock),
+      run_(std::move(run)),
+      plan_(std::move(plan)),
+      dataset_(std::move(dataset)),
+      pool_(std::make_unique<ThreadPool>(options.threads)) {}
+
+TrainingRun::~TrainingRun() = default;
+
+absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOptions& options,
+                                                               FileSystem& file_system,
+                                                               Clock& clock) {
+  RETURN_IF_ERROR(CheckName("--id", options.worker_id));
+  RETURN_IF_ERROR(Annotate(CheckAddress(options.coordinator, false), "--coordinator"));
+  ASSIGN_OR_RETURN(Dataset dataset, Dataset::Open(file_system, options.data));
+
+  std::shared_ptr<grpc::Channel> channel = MakeChannel(options.coordinator, 0);
+  std::unique_ptr<v1::Session::Stub> stub = v1::Session::NewStub(channel);
+  ASSIGN_OR_RETURN(v1::DescribeResponse description,
+                   DescribeRun(*stub, options.coordinator, options.connect_timeout));
+  ASSIGN_OR_RETURN(FragmentPlan plan, CheckRun(description));
+  RETURN_IF_ERROR(dataset.CheckVocabulary(description.config().model().vocabulary_size()));
+
+  auto run = std::unique_ptr<TrainingRun>(new TrainingRun(
+      options, file_system, clock, std::move(description), std::move(plan), std::move(dataset)));
+  run->session_channel_ = std::move(channel);
+  run->session_stub_ = std::move(stub);
+  RETURN_IF_ERROR(run->OpenOutput());
+  std::optional<WorkerCheckpoint> checkpoint;
+  if (file_system.Exists(run->CheckpointPath())) {
+    ASSIGN_OR_RETURN(checkpoint, ReadWorkerCheckpoint(file_system, run->CheckpointPath()));
+    if (checkpoint->run_id != run->run_.run_id() || checkpoint->worker_id != options.worker_id) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(run->CheckpointPath(), " belongs to worker ", checkpoint->worker_id,
+                       " of run ", checkpoint->run_id, ", not to worker ", options.worker_id,
+                       " of run ", run->run_.run_id(), ": choose another --out, or remove it"));
+    }
+  }
+
+  Session::Options session;
+  session.stub = run->session_stub_.get();
+  v1::Join& join = session.join;
+  join.set_worker_id(options.worker_id);
+  join.set_run_id(run->run_.run_id());
+  join.set_wire_version(kWireVersion);
+  join.set_config_hash(run->run_.config_hash());
+  join.set_plan_hash(run->plan_.hash());
+  join.set_data_vocabulary_size(run->run_.config().model().vocabulary_size());
+  join.set_software_version(kSoftwareVersion);
+  join.set_device(absl::StrCat("cpu, ", options.threads, " threads"));
+  join.set_threads(options.threads);
+  if (checkpoint.has_value()) join.set_resume_step(checkpoint->step);
+  session.on_failure = [raw = run.get()](const absl::Status& status) {
+    Log().error("the session failed: {}", std::string(status.message()));
+    if (raw->exchange_ != nullptr) raw->exchange_->Cancel();
+  };
+  ASSIGN_OR_RETURN(run->session_, Session::Attach(std::move(session)));
+  RETURN_IF_ERROR(run->Begin(std::move(checkpoint)));
+  return run;
+}
+
+absl::Status TrainingRun::OpenOutput() {
+  RETURN_IF_ERROR(file_system_.CreateFolders(options_.output));
+  const std::string path = JoinPath(options_.output, "metrics.jsonl");
+  ASSIGN_OR_RETURN(metrics_, JsonLinesFile::Create(file_system_, path));
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
+  const v1::Welcome& welcome = session_->welcome();
+  const v1::RunConfig& config = run_.config();
+  data_slot_ = welcome.data_slot();
+  ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, plan_, dataset_, data_slot_, pool_.get()));
+  replica_ = std::make_unique<HostReplica>(trainer_->parameters(), trainer_->gradients());
+  exchange_channel_ = MakeChannel(options_.coordinator, 1);
+  exchange_stub_ = v1::Exchange::NewStub(exchange_channel_);
+  exchange_ = std::make_unique<GrpcExchange>(GrpcExchange::Options{.stub = exchange_stub_.get(),
+                                                                   .session = session_.get(),
+                                                                   .plan = &plan_,
+                                                                   .run_id = run_.run_id(),
+                                                                   .worker_id = options_.worker_id,
+                                                                   .sync = config.sync()});
+  SyncEngine::Options sync;
+  sync.config = config.sync();
+  sync.plan = &plan_;
+  sync.replica = replica_.get();
+  sync.exchange = exchange_.get();
+  sync.clock = &clock_;
+  sync.observer.late = [](const SyncEvent& event) {
+    Log().warn("the delta of fragment {} came too late for round {}; it travels with the next",
+               event.fragment, event.round);
+  };
+  sync_ = std::make_unique<SyncEngine>(std::move(sync));
+
+  if (checkpoint.has_value()) {
+    if (trainer_->optimizer() != nullptr) {
+      std::vector<StateView<float>> moments = trainer_->optimizer()->State();
+      std::ranges::copy(checkpoint->first_moments, moments[0].values.begin());
+      std::ranges::copy(checkpoint->second_moments, moments[1].values.begin());
+      trainer_->optimizer()->set_updates(checkpoint->optimizer_updates);
+    }
+    progress_.tokens = checkpoint->tokens;
+  }
+  const int64_t behind = checkpoint.has_value() ? welcome.run_step() - checkpoint->step : 0;
+  if (checkpoint.has_value() && behind <= config.sync().steps_between_syncs()) {
+    std::ranges::copy(checkpoint->parameters, trainer_->parameters().begin());
+    progress_.step = checkpoint->step;
+    RETURN_IF_ERROR(sync_->Restore(std::move(checkpoint->sync), progress_.step));
+    Log().info("continuing from the checkpoint at step {}", progress_.step);
+  } else {
+    if (checkpoint.has_value()) {
+      Log().warn(
+          "the checkpoint is {} steps behind the run: its moments are kept, the weights "
+          "are taken from the coordinator",
+          behind);
+    }
+    ASSIGN_OR_RETURN(progress_.step, sync_->Fetch(welcome.run_step()));
+    if (progress_.step > 0) Log().info("joining at step {}", progress_.step);
+  }
+  progress_.first_step = progress_.step;
+  progress_.first_tokens = progress_.tokens;
+  return metrics_->Append({{"kind", "start"},
+                           {"unix_s", UnixSeconds(clock_)},
+                           {"worker", options_.worker_id},
+                           {"parameters", plan_.parameters()},
+                           {"steps", config.train().steps()},
+                           {"first_step", progress_.step},
+                           {"data_slot", data_slot_},
+                           {"threads", options_.threads}});
+}
+
+absl::Status TrainingRun::Train(bool (*stop)()) {
+  if (EvaluatesHere() && progress_.step == 0) RETURN_IF_ERROR(Evaluate());
+  progress_.evaluation = absl::ZeroDuration();
+  session_->Ready(progress_.step);
+  bool drained = false;
+  absl::Status status = TrainSteps(stop, drained);
+  if (status.ok()) status = Finish(drained);
+  if (!status.ok()) {
+    // The session's own failure is the cause of whatever else was cancelled.
+    const absl::Status session = session_->orders().status();
+    if (!session.ok()) status = session;
+    session_->Leave(v1::Leave::FAILED, std::string(status.message()));
+    return status;
+  }
+  session_->Leave(drained ? v1::Leave::DRAINED : v1::Leave::FINISHED, "");
+  return WriteSummary();
+}
+
+absl::Status TrainingRun::TrainSteps(bool (*stop)(), bool& drained) {
+  const int64_t budget = run_.config().train().steps();
+  // A worker that waits for others to join must still hear a signal.
+  for (;;) {
+    if (stop()) session_->RequestDrain();
+    ASSIGN_OR_RETURN(const Session::Orders orders, session_->WaitForGo(absl::Milliseconds(200)));
+    if (orders.drain || (orders.started && !orders.paused)) break;
+  }
+  progress_.start = clock_.Monotonic();
+  last_line_ = progress_.start;
+  last_checkpoint_ = progress_.start;
+  last_line_tokens_ = progress_.tokens;
+  for (;;) {
+    if (stop()) session_->RequestDrain();
+    ASSIGN_OR_RETURN(const Session::Orders orders, session_->WaitForGo(absl::Milliseconds(200)));
+    const int64_t end = orders.stop_at_step > 0 ? std::min(budget, orders.stop_at_step) : budget;
+    if (progress_.step >= end) return absl::OkStatus();
+    if (orders.drain) {
+      drained = true;
+      return absl::OkStatus();
+    }
+    if (orders.paused) continue;
+    RETURN_IF_ERROR(StepOnce());
+  }
+}
+
+absl::Status TrainingRun::StepOnce() {
+  const int64_t step = progress_.step + 1;
+  const absl::Duration before = clock_.Monotonic();
+  absl::StatusOr<StepReport> report = trainer_->Step(step);
+  RETURN_IF_ERROR(Annotate(report.status(), absl::StrCat("step ", step)));
+  const absl::Duration step_time = clock_.Monotonic() - before;
+  progress_.compute += step_time;
+  progress_.step = step;
+  progress_.tokens += report->tokens;
+  RETURN_IF_ERROR(Annotate(sync_->AfterStep(step, report->tokens), absl::StrCat("step ", step)));
+  Report(*report, step_time);
+  const int64_t every = run_.config().train().evaluate_every_steps();
+  if (EvaluatesHere() && every > 0 && step % every == 0 && step < run_.config().train().steps()) {
+    RETURN_IF_ERROR(Evaluate());
+  }
+  if (options_.checkpoint_interval > absl::ZeroDuration() &&
+      clock_.Monotonic() - last_checkpoint_ >= options_.checkpoint_interval) {
+    RETURN_IF_ERROR(Checkpoint());
+  }
+  return absl::OkStatus();
+}
+
+double TrainingRun::Utilization() const {
+  const absl::Duration wall = clock_.Monotonic() - progress_.start - progress_.evaluation;
+  return wall > absl::ZeroDuration() ? absl::FDivDuration(progress_.compute, wall) : 0;
+}
+
+void TrainingRun::Report(const StepReport& report, absl::Duration step_time) {
+  const absl::Duration now = clock_.Monotonic();
+  progress_.loss = report.loss;
+  const double seconds = absl::ToDoubleSeconds(now - last_line_);
+  const bool first = progress_.step == progress_.first_step + 1;
+  if (first) {
+    progress_.tokens_per_second =
+        static_cast<double>(report.tokens) / std::max(1e-9, absl::ToDoubleSeconds(step_time));
+  } else if (now - last_line_ >= kLineInterval) {
+    progress_.tokens_per_second =
+        static_cast<double>(progress_.tokens - last_line_tokens_) / seconds;
+  }
+  const double blocked = absl::ToDoubleSeconds(sync_->blocked());
+  if (first || now - last_line_ >= kLineInterval) {
+    LogProgress(now);
+    last_line_ = now;
+    last_line_tokens_ = progress_.tokens;
+  }
+  v1::Heartbeat heartbeat;
+  heartbeat.set_step(progress_.step);
+  heartbeat.set_tokens(progress_.tokens);
+  heartbeat.set_tokens_per_second(progress_.tokens_per_second);
+  heartbeat.set_train_loss(report.loss);
+  heartbeat.set_compute_seconds(absl::ToDoubleSeconds(progress_.compute));
+  heartbeat.set_blocked_seconds(blocked);
+  heartbeat.set_bytes_up(exchange_->bytes_up());
+  heartbeat.set_bytes_down(exchange_->bytes_down());
+  session_->SetProgress(heartbeat);
+  const absl::Status written =
+      metrics_->Append({{"kind", "step"},
+                        {"unix_s", UnixSeconds(clock_)},
+                        {"step", progress_.step},
+                        {"train_loss", report.loss},
+                        {"tokens", progress_.tokens},
+                        {"tokens_per_second", progress_.tokens_per_second},
+                        {"compute_s", absl::ToDoubleSeconds(progress_.compute)},
+                        {"blocked_s", blocked},
+                        {"bytes_up", exchange_->bytes_up()},
+                        {"bytes_down", exchange_->bytes_down()}});
+  if (!written.ok()) Log().warn("metrics not written: {}", std::string(written.message()));
+}
+
+void TrainingRun::LogProgress(absl::Duration now) {
+  const int64_t steps = run_.config().train().steps();
+  const auto done = static_cast<double>(progress_.step - progress_.first_step);
+  const auto left = static_cast<double>(steps - progress_.step);
+  const double seconds_left = absl::ToDoubleSeconds(now - progress_.start) / done * left;
+  const double percent = 100.0 * static_cast<double>(progress_.step) / static_cast<double>(steps);
+  Log().info(
+      "step {}/{} ({:.0f}%)  loss {:.4f}  {:.0f} tokens/s  utilization {:.1f}%  rounds {}  "
+      "{:.2f} MB up  {:.2f} MB down  ETA {}",
+      progress_.step, steps, percent, progress_.loss, progress_.tokens_per_second,
+      100 * Utilization(), sync_->rounds_merged(),
+      1e-6 * static_cast<double>(exchange_->bytes_up()),
+      1e-6 * static_cast<double>(exchange_->bytes_down()),
+      absl::FormatDuration(absl::Seconds(std::ceil(seconds_left))));
+}
+
+absl::Status TrainingRun::Evaluate() {
+  const absl::Duration before = clock_.Monotonic();
+  ASSIGN_OR_RETURN(const std::optional<double> loss, trainer_->Evaluate(sync_->published()));
+  progress_.evaluation += clock_.Monotonic() - before;
+  if (!loss.has_value()) return absl::OkStatus();
+  if (!progress_.initial_loss.has_value()) progress_.initial_loss = loss;
+  progress_.eval_loss = loss;
+  Log().info("step {}: held-out loss of the published parameters {:.4f} nats per token",
+             progress_.step, *loss);
+  return metrics_->Append({{"kind", "eval"},
+                           {"unix_s", UnixSeconds(clock_)},
+                           {"step", progress_.step},
+                           {"eval_loss", *loss}});
+}
+
+absl::Status TrainingRun::Checkpoint() {
+  WorkerCheckpoint checkpoint;
+  checkpoint.run_id = run_.run_id();
+  checkpoint.worker_id = options_.worker_id;
+  checkpoint.config = run_.config();
+  checkpoint.data_slot = data_slot_;
+  checkpoint.step = progress_.step;
+  checkpoint.tokens = progress_.tokens;
+  const std::span<const float> parameters = trainer_->parameters();
+  checkpoint.parameters.assign(parameters.begin(), parameters.end());
+  if (trainer_->optimizer() != nullptr) {
+    const std::vector<StateView<float>> moments = trainer_->optimizer()->State();
+    checkpoint.first_moments.assign(moments[0].values.begin(), moments[0].values.end());
+    checkpoint.second_moments.assign(moments[1].values.begin(), moments[1].values.end());
+    checkpoint.optimizer_updates = trainer_->optimizer()->updates();
+  }
+  checkpoint.sync = sync_->Save();
+  RETURN_IF_ERROR(WriteWorkerCheckpoint(file_system_, CheckpointPath(), checkpoint));
+  last_checkpoint_ = clock_.Monotonic();
+  Log().info("checkpoint written at step {}", progress_.step);
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::Finish(bool drained) {
+  if (drained) {
+    Log().info("draining at step {}", progress_.step);
+    RETURN_IF_ERROR(sync_->FinishPushes());
+  } else {
+    RETURN_IF_ERROR(sync_->Drain());
+  }
+  wall_ = clock_.Monotonic() - progress_.start - progress_.evaluation;
+  RETURN_IF_ERROR(Checkpoint());
+  if (!drained && EvaluatesHere()) RETURN_IF_ERROR(Evaluate());
+  return absl::OkStatus();
+}
+
+std::string TrainingRun::Sample() {
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = MakeTokenizer(dataset_.tokenizer());
+  if (!tokenizer.ok()) return "";
+  std::vector<int32_t> tokens;
+  // A line break begins a text in every corpus.
+  if (!(*tokenizer)->Encode("\n", tokens).ok()) return "";
+  const std::vector<int32_t> sample = trainer_->Generate(sync_->published(), tokens,
+                                                         {.tokens = options_.sample_tokens,
+                                                          .temperature = kSampleTemperature,
+                                                          .seed = run_.config().train().seed()});
+  const absl::StatusOr<std::string> text = (*tokenizer)->Decode(sample);
+  return text.ok() ? *text : "";
+}
+
+absl::Status TrainingRun::WriteSummary() {
+  const double wall = absl::ToDoubleSeconds(wall_);
+  const double compute = absl::ToDoubleSeconds(progress_.compute);
+  json summary = {
+      {"worker", options_.worker_id},
+      {"data_slot", data_slot_},
+      {"parameters", plan_.parameters()},
+      {"first_step", progress_.first_step},
+      {"steps", progress_.step},
+      {"tokens", progress_.tokens},
+      {"wall_seconds", wall},
+      {"compute_seconds", compute},
+      {"blocked_seconds", absl::ToDoubleSeconds(sync_->blocked())},
+      {"evaluation_seconds", absl::ToDoubleSeconds(progress_.evaluation)},
+      {"compute_utilization", wall > 0 ? compute / wall : 0},
+      {"tokens_per_second",
+       wall > 0 ? static_cast<double>(progress_.tokens - progress_.first_tokens) / wall : 0},
+      {"train_loss", progress_.loss},
+      {"rounds_merged", sync_->rounds_merged()},
+      {"rounds_late", sync_->rounds_late()},
+      {"bytes_up", exchange_->bytes_up()},
+      {"bytes_down", exchange_->bytes_down()}};
+  if (progress_.initial_loss.has_value()) summary["initial_loss"] = *progress_.initial_loss;
+  if (progress_.eval_loss.has_value()) summary["eval_loss"] = *progress_.eval_loss;
+  if (EvaluatesHere() && options_.sample_tokens > 0) summary["sample"] = Sample();
+  return WriteFileAtomically(
+      file_system_, JoinPath(options_.output, "summary.json"),
+      absl::string_view(summary.dump(2, ' ', false, json::error_handler_t::replace) + "\n"));
+}
+
+}  // namespace causeway::worker

@@ -1,0 +1,111 @@
+// A worker's part in a run, from the join to the good-bye: the loop around Trainer and SyncEngine,
+// with its measurements, checkpoints and log.
+#ifndef CAUSEWAY_WORKER_COMMANDS_TRAINING_RUN_H_
+#define CAUSEWAY_WORKER_COMMANDS_TRAINING_RUN_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/params/fragment_plan.h"
+#include "common/telemetry/event_log.h"
+#include "worker/data/dataset.h"
+#include "worker/io/worker_checkpoint.h"
+#include "worker/link/grpc_exchange.h"
+#include "worker/link/session.h"
+#include "worker/sync/sync_engine.h"
+#include "worker/train/trainer.h"
+
+namespace causeway::worker {
+
+struct TrainingOptions {
+  std::string coordinator;  // HOST:PORT
+  std::string worker_id;
+  std::string data;    // Folder of shards.
+  std::string output;  // Folder for metrics, summary and checkpoint; created if need be.
+  int threads = 1;
+  absl::Duration connect_timeout = absl::Seconds(30);
+  absl::Duration checkpoint_interval = absl::Minutes(10);  // Zero: at the end only.
+  int sample_tokens = 0;  // The worker in data slot 0 generates so many at the end.
+};
+
+// Not thread-safe.
+class TrainingRun {
+ public:
+  // Everything that can be refused is refused here: nothing has been trained yet.
+  static absl::StatusOr<std::unique_ptr<TrainingRun>> Join(const TrainingOptions& options,
+                                                           FileSystem& file_system, Clock& clock);
+  ~TrainingRun();
+
+  // Trains until the budget is spent, a drain is ordered or `stop` returns true, which is asked
+  // once per step.
+  absl::Status Train(bool (*stop)());
+
+ private:
+  struct Progress {
+    int64_t step = 0;
+    int64_t first_step = 0;  // Of this process.
+    int64_t tokens = 0;      // Of this worker in the run, checkpoints included.
+    int64_t first_tokens = 0;
+    double loss = 0;
+    absl::Duration compute = absl::ZeroDuration();
+    absl::Duration evaluation = absl::ZeroDuration();
+    absl::Duration start;          // Monotonic, at the first step.
+    double tokens_per_second = 0;  // Over the last seconds.
+    std::optional<double> initial_loss;
+    std::optional<double> eval_loss;
+  };
+
+  TrainingRun(const TrainingOptions& options, FileSystem& file_system, Clock& clock,
+              v1::DescribeResponse run, FragmentPlan plan, Dataset dataset);
+
+  absl::Status OpenOutput();
+  // Continues from the checkpoint in the output folder, or from the published state.
+  absl::Status Begin(std::optional<WorkerCheckpoint> checkpoint);
+  absl::Status TrainSteps(bool (*stop)(), bool& drained);
+  absl::Status StepOnce();
+  absl::Status Evaluate();
+  absl::Status Checkpoint();
+  absl::Status Finish(bool drained);
+  absl::Status WriteSummary();
+  void Report(const StepReport& report, absl::Duration step_time);
+  void LogProgress(absl::Duration now);
+  bool EvaluatesHere() const { return data_slot_ == 0; }
+  double Utilization() const;
+  std::string CheckpointPath() const { return JoinPath(options_.output, "checkpoint"); }
+  std::string Sample();
+
+  const TrainingOptions options_;
+  FileSystem& file_system_;
+  Clock& clock_;
+  const v1::DescribeResponse run_;
+  const FragmentPlan plan_;
+  const Dataset dataset_;
+  std::unique_ptr<JsonLinesFile> metrics_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::shared_ptr<grpc::Channel> session_channel_;
+  std::shared_ptr<grpc::Channel> exchange_channel_;
+  std::unique_ptr<v1::Session::Stub> session_stub_;
+  std::unique_ptr<v1::Exchange::Stub> exchange_stub_;
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<GrpcExchange> exchange_;
+  std::unique_ptr<HostReplica> replica_;
+  std::unique_ptr<SyncEngine> sync_;
+  int data_slot_ = 0;
+  Progress progress_;
+  absl::Duration wall_;  // Of the training phase, evaluations excepted.
+  absl::Duration last_checkpoint_;
+  absl::Duration last_line_;
+  int64_t last_line_tokens_ = 0;
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_COMMANDS_TRAINING_RUN_H_

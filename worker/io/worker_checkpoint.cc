@@ -1,0 +1,102 @@
+#include "worker/io/worker_checkpoint.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/files/array_file.h"
+#include "common/params/run_config.h"
+
+namespace causeway::worker {
+namespace {
+
+using nlohmann::json;
+
+constexpr ArrayFileKind kKind = {'C', 'W', 'A', 'Y', 'W', 'O', 'R', 'K'};
+constexpr uint32_t kVersion = 1;
+
+std::string ObjectName(size_t fragment) { return absl::StrCat("in_flight.", fragment); }
+
+// The array of that name as values; empty if it is absent.
+template <typename T>
+absl::Status ReadArray(const ArrayFile& file, const std::string& name, std::vector<T>& values) {
+  const NamedBytes* const array = file.Find(name);
+  if (array == nullptr) return absl::OkStatus();
+  values.resize(array->bytes.size() / sizeof(T));
+  return file.CopyTo(name, std::span(values));
+}
+
+absl::Status ReadMetadata(const json& metadata, const std::string& path,
+                          WorkerCheckpoint& checkpoint) {
+  try {
+    checkpoint.run_id = metadata.at("run_id").get<std::string>();
+    checkpoint.worker_id = metadata.at("worker_id").get<std::string>();
+    checkpoint.data_slot = metadata.at("data_slot").get<int>();
+    checkpoint.step = metadata.at("step").get<int64_t>();
+    checkpoint.tokens = metadata.at("tokens").get<int64_t>();
+    checkpoint.optimizer_updates = metadata.at("optimizer_updates").get<int64_t>();
+    for (const json& entry : metadata.at("fragments")) {
+      SyncEngine::State::Fragment fragment;
+      fragment.version = entry.at("version").get<int64_t>();
+      fragment.tokens = entry.at("tokens").get<int64_t>();
+      fragment.round_in_flight = entry.at("round_in_flight").get<int64_t>();
+      fragment.tokens_in_flight = entry.at("tokens_in_flight").get<int64_t>();
+      checkpoint.sync.fragments.push_back(std::move(fragment));
+    }
+    ASSIGN_OR_RETURN(checkpoint.config,
+                     ParseRunConfig(metadata.at("config").get<std::string>(), path));
+  } catch (const json::exception& error) {
+    return absl::DataLossError(absl::StrCat(path, " is damaged: ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status WriteWorkerCheckpoint(FileSystem& file_system, const std::string& path,
+                                   const WorkerCheckpoint& checkpoint) {
+  json metadata = {{"run_id", checkpoint.run_id},
+                   {"worker_id", checkpoint.worker_id},
+                   {"config", FormatRunConfig(checkpoint.config)},
+                   {"data_slot", checkpoint.data_slot},
+                   {"step", checkpoint.step},
+                   {"tokens", checkpoint.tokens},
+                   {"optimizer_updates", checkpoint.optimizer_updates},
+                   {"fragments", json::array()}};
+  std::vector<NamedBytes> arrays = {
+      NameBytes("parameters", std::span(checkpoint.parameters)),
+      NameBytes("first_moments", std::span(checkpoint.first_moments)),
+      NameBytes("second_moments", std::span(checkpoint.second_moments)),
+      NameBytes("published", std::span(checkpoint.sync.published)),
+      NameBytes("residual", std::span(checkpoint.sync.residual)),
+  };
+  for (size_t i = 0; i < checkpoint.sync.fragments.size(); ++i) {
+    const SyncEngine::State::Fragment& fragment = checkpoint.sync.fragments[i];
+    metadata["fragments"].push_back({{"version", fragment.version},
+                                     {"tokens", fragment.tokens},
+                                     {"round_in_flight", fragment.round_in_flight},
+                                     {"tokens_in_flight", fragment.tokens_in_flight}});
+    if (!fragment.object_in_flight.empty()) {
+      arrays.push_back(NameBytes(ObjectName(i), std::span(fragment.object_in_flight)));
+    }
+  }
+  return WriteArrayFile(file_system, path, kKind, kVersion, metadata, arrays);
+}
+
+absl::StatusOr<WorkerCheckpoint> ReadWorkerCheckpoint(FileSystem& file_system,
+                                                      const std::string& path) {
+  ASSIGN_OR_RETURN(const ArrayFile file, ArrayFile::Read(file_system, path, kKind, kVersion));
+  WorkerCheckpoint checkpoint;
+  RETURN_IF_ERROR(ReadMetadata(file.metadata(), path, checkpoint));
+  RETURN_IF_ERROR(ReadArray(file, "parameters", checkpoint.parameters));
+  RETURN_IF_ERROR(ReadArray(file, "first_moments", checkpoint.first_moments));
+  RETURN_IF_ERROR(ReadArray(file, "second_moments", checkpoint.second_moments));
+  RETURN_IF_ERROR(ReadArray(file, "published", checkpoint.sync.published));
+  RETURN_IF_ERROR(ReadArray(file, "residual", checkpoint.sync.residual));
+  for (size_t i = 0; i < checkpoint.sync.fragments.size(); ++i) {
+    RETURN_IF_ERROR(ReadArray(file, ObjectName(i), checkpoint.sync.fragments[i].object_in_flight));
+  }
+  return checkpoint;
+}
+
+}  // namespace causeway::worker

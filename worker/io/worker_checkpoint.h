@@ -1,0 +1,42 @@
+// A worker's local checkpoint: everything that a bit-exact continuation needs. docs/formats.md has
+// the bytes; the file is an array file (common/files/array_file.h) of kind "CWAYWORK".
+#ifndef CAUSEWAY_WORKER_IO_WORKER_CHECKPOINT_H_
+#define CAUSEWAY_WORKER_IO_WORKER_CHECKPOINT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+#include "common/base/file_system.h"
+#include "worker/sync/sync_engine.h"
+
+namespace causeway::worker {
+
+struct WorkerCheckpoint {
+  std::string run_id;
+  std::string worker_id;
+  v1::RunConfig config;  // Complete.
+  int data_slot = 0;
+  int64_t step = 0;    // Inner steps done.
+  int64_t tokens = 0;  // Trained.
+  std::vector<float> parameters;
+  // Of the inner optimizer; the moments are empty where gradients are synchronized.
+  int64_t optimizer_updates = 0;
+  std::vector<float> first_moments;
+  std::vector<float> second_moments;
+  SyncEngine::State sync;
+};
+
+// Replaces `path` durably.
+absl::Status WriteWorkerCheckpoint(FileSystem& file_system, const std::string& path,
+                                   const WorkerCheckpoint& checkpoint);
+// Errors of ArrayFile::Read; DATA_LOSS if the content contradicts itself.
+absl::StatusOr<WorkerCheckpoint> ReadWorkerCheckpoint(FileSystem& file_system,
+                                                      const std::string& path);
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_IO_WORKER_CHECKPOINT_H_

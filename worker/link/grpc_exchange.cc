@@ -1,0 +1,218 @@
+#include "worker/link/grpc_exchange.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/status.h"
+#include "common/rpc/wire.h"
+#include "common/telemetry/log.h"
+
+namespace causeway::worker {
+namespace {
+
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(500);
+constexpr absl::Duration kMaxBackoff = absl::Seconds(15);
+// A transfer that arrives damaged twice in a row is not a passing fault.
+constexpr int kMaxDamaged = 2;
+
+absl::Status Cancelled() { return absl::CancelledError("the exchange was cancelled"); }
+
+}  // namespace
+
+GrpcExchange::Call::Call(GrpcExchange* exchange) : exchange_(exchange) {
+  absl::MutexLock lock(&exchange_->mutex_);
+  exchange_->contexts_.insert(&context_);
+  if (exchange_->cancelled_) context_.TryCancel();
+}
+
+GrpcExchange::Call::~Call() {
+  absl::MutexLock lock(&exchange_->mutex_);
+  exchange_->contexts_.erase(&context_);
+}
+
+void GrpcExchange::Cancel() {
+  absl::MutexLock lock(&mutex_);
+  cancelled_ = true;
+  for (grpc::ClientContext* const context : contexts_) context->TryCancel();
+}
+
+bool GrpcExchange::BackOff(int attempt) {
+  const absl::Duration pause =
+      std::min(kFirstBackoff * (int64_t{1} << std::min(attempt - 1, 10)), kMaxBackoff);
+  absl::MutexLock lock(&mutex_);
+  return !mutex_.AwaitWithTimeout(absl::Condition(&cancelled_), pause);
+}
+
+absl::Status GrpcExchange::Push(const Contribution& contribution) {
+  v1::PushHeader header;
+  header.set_run_id(options_.run_id);
+  header.set_worker_id(options_.worker_id);
+  header.set_fragment(contribution.fragment);
+  header.set_round(contribution.round);
+  header.set_codec(options_.sync.codec_up());
+  header.set_total_bytes(static_cast<int64_t>(contribution.object.size()));
+  header.set_object_hash(TreeHash(contribution.object));
+  header.set_tokens(contribution.tokens);
+  header.set_send_step(contribution.send_step);
+  int damaged = 0;
+  for (int attempt = 1;; ++attempt) {
+    header.set_attempt(static_cast<uint32_t>(attempt));
+    header.set_incarnation(options_.session->incarnation());
+    const absl::Status status = PushOnce(header, contribution.object);
+    {
+      absl::MutexLock lock(&mutex_);
+      if (cancelled_) return Cancelled();
+    }
+    if (absl::IsDataLoss(status)) ++damaged;
+    const bool again = IsRetryable(status) || (absl::IsDataLoss(status) && damaged < kMaxDamaged);
+    if (!again) return status;
+    Log().warn("push of fragment {} round {} failed, trying again: {}", contribution.fragment,
+               contribution.round, std::string(status.message()));
+    if (!BackOff(attempt)) return Cancelled();
+  }
+}
+
+absl::Status GrpcExchange::PushOnce(const v1::PushHeader& header, std::span<const uint8_t> object) {
+  Call call(this);
+  v1::PushResponse response;
+  const std::unique_ptr<grpc::ClientWriterInterface<v1::PushRequest>> writer =
+      options_.stub->Push(call.context(), &response);
+  v1::PushRequest request;
+  *request.mutable_header() = header;
+  // A refused write means that the answer is there already: an error, or a duplicate accepted.
+  bool open = writer->Write(request);
+  for (size_t offset = 0; open && offset < object.size(); offset += kChunkBytes) {
+    const std::span<const uint8_t> data =
+        object.subspan(offset, std::min(kChunkBytes, object.size() - offset));
+    v1::Chunk* const chunk = request.mutable_chunk();
+    chunk->set_offset(static_cast<int64_t>(offset));
+    chunk->set_checksum(Checksum64(data));
+    chunk->set_data(data.data(), data.size());
+    open = writer->Write(request);
+    if (open) bytes_up_ += static_cast<int64_t>(data.size());
+  }
+  if (open) writer->WritesDone();
+  return FromGrpcStatus(writer->Finish());
+}
+
+absl::StatusOr<PulledObject> GrpcExchange::PullAnswer(int fragment, int64_t round) {
+  v1::PullRequest request;
+  request.set_object(v1::PullRequest::ANSWER);
+  request.set_fragment(fragment);
+  request.set_round(round);
+  const Codec* const codec = FindCodec(options_.sync.codec_down()).value();
+  const auto values = static_cast<size_t>(options_.plan->range(fragment).size());
+  return Pull(request, static_cast<int64_t>(codec->EncodedBytes(values)));
+}
+
+absl::StatusOr<PulledObject> GrpcExchange::PullState(int fragment) {
+  v1::PullRequest request;
+  request.set_object(v1::PullRequest::STATE);
+  request.set_fragment(fragment);
+  return Pull(request, options_.plan->range(fragment).size() * int64_t{sizeof(float)});
+}
+
+absl::StatusOr<PulledObject> GrpcExchange::Pull(const v1::PullRequest& base_request,
+                                                int64_t expected_bytes) {
+  v1::PullRequest request = base_request;
+  request.set_run_id(options_.run_id);
+  request.set_worker_id(options_.worker_id);
+  v1::PullHeader header;
+  std::vector<uint8_t> object;
+  int damaged = 0;
+  for (int attempt = 1;; ++attempt) {
+    const size_t before = object.size();
+    absl::Status status = PullOnce(request, expected_bytes, header, object);
+    if (status.ok() && TreeHash(object) != header.object_hash()) {
+      object.clear();
+      status = absl::DataLossError("the object does not hash to what its header announced");
+    }
+    if (status.ok()) {
+      return PulledObject{.round = header.round(),
+                          .codec = header.codec(),
+                          .published_hash = header.published_hash(),
+                          .bytes = std::move(object)};
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      if (cancelled_) return Cancelled();
+    }
+    if (absl::IsDataLoss(status)) ++damaged;
+    const bool again = IsRetryable(status) || (absl::IsDataLoss(status) && damaged < kMaxDamaged);
+    if (!again) return status;
+    if (object.size() > before) attempt = 1;  // It moved: patience starts anew.
+    Log().warn("pull of fragment {} round {} failed at {} of {} bytes, trying again: {}",
+               request.fragment(), request.round(), object.size(), expected_bytes,
+               std::string(status.message()));
+    if (!BackOff(attempt)) return Cancelled();
+  }
+}
+
+absl::Status GrpcExchange::PullOnce(const v1::PullRequest& base_request, int64_t expected_bytes,
+                                    v1::PullHeader& header, std::vector<uint8_t>& object) {
+  v1::PullRequest request = base_request;
+  // A state may have moved on to another version since the stream broke: then start again.
+  const bool resumes = !object.empty();
+  request.set_start_offset(static_cast<int64_t>(object.size()));
+  if (resumes) request.set_round(header.round());
+  Call call(this);
+  const std::unique_ptr<grpc::ClientReaderInterface<v1::PullResponse>> reader =
+      options_.stub->Pull(call.context(), request);
+  v1::PullResponse response;
+  absl::Status problem;
+  bool has_header = false;
+  while (problem.ok() && reader->Read(&response)) {
+    if (response.has_header()) {
+      const v1::PullHeader& got = response.header();
+      if (got.total_bytes() != expected_bytes) {
+        problem = absl::DataLossError(absl::StrCat("fragment ", request.fragment(), " has ",
+                                                   got.total_bytes(), " bytes; expected ",
+                                                   expected_bytes));
+      } else if (resumes && got.object_hash() != header.object_hash()) {
+        object.clear();
+        problem = absl::UnavailableError("the object changed while it was pulled");
+      } else {
+        header = got;
+        has_header = true;
+        object.reserve(static_cast<size_t>(expected_bytes));
+      }
+      continue;
+    }
+    const v1::Chunk& chunk = response.chunk();
+    const auto room = static_cast<size_t>(expected_bytes) - object.size();
+    if (!has_header || chunk.offset() != static_cast<int64_t>(object.size()) ||
+        chunk.data().empty() || chunk.data().size() > room) {
+      problem = absl::DataLossError("the chunks do not follow each other");
+    } else if (Checksum64(absl::string_view(chunk.data())) != chunk.checksum()) {
+      problem = absl::DataLossError(
+          absl::StrCat("the chunk at offset ", chunk.offset(), " fails its checksum"));
+    } else {
+      object.insert(object.end(), chunk.data().begin(), chunk.data().end());
+      bytes_down_ += static_cast<int64_t>(chunk.data().size());
+    }
+  }
+  if (!problem.ok()) call.context()->TryCancel();
+  const absl::Status status = FromGrpcStatus(reader->Finish());
+  RETURN_IF_ERROR(problem);
+  if (resumes && (absl::IsFailedPrecondition(status) || absl::IsNotFound(status)) &&
+      request.object() == v1::PullRequest::STATE) {
+    object.clear();
+    return absl::UnavailableError("the state moved on while it was pulled");
+  }
+  RETURN_IF_ERROR(status);
+  if (static_cast<int64_t>(object.size()) != expected_bytes) {
+    return absl::UnavailableError(
+        absl::StrCat("the stream ended after ", object.size(), " of ", expected_bytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+void GrpcExchange::ReportApplied(int fragment, int64_t round, uint64_t published_hash) {
+  options_.session->Applied(fragment, round, published_hash);
+}
+
+}  // namespace causeway::worker

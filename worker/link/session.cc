@@ -1,0 +1,324 @@
+#include "worker/link/session.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/status.h"
+#include "common/rpc/wire.h"
+#include "common/telemetry/log.h"
+
+namespace causeway::worker {
+namespace {
+
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(500);
+constexpr absl::Duration kMaxBackoff = absl::Seconds(15);
+constexpr absl::Duration kWelcomeTimeout = absl::Seconds(30);
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(10);
+
+uint64_t RandomNonce() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+}  // namespace
+
+absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stub,
+                                                 const std::string& address,
+                                                 absl::Duration timeout) {
+  v1::DescribeRequest request;
+  request.set_wire_version(kWireVersion);
+  request.set_software_version(kSoftwareVersion);
+  v1::DescribeResponse response;
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  const absl::Status status = FromGrpcStatus(stub.Describe(&context, request, &response));
+  if (absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status)) {
+    return absl::UnavailableError(absl::StrCat(
+        "no coordinator answers at ", address, " within ", absl::FormatDuration(timeout),
+        "; check --coordinator, that causeway-coordinator runs there, and the firewall (",
+        status.message(), ")"));
+  }
+  RETURN_IF_ERROR(Annotate(status, absl::StrCat("the coordinator at ", address)));
+  return response;
+}
+
+Session::Session(Options options) : options_(std::move(options)) {
+  options_.join.set_process_nonce(RandomNonce());
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Attach(Options options) {
+  auto session = std::unique_ptr<Session>(new Session(std::move(options)));
+  session->session_thread_ = std::thread([s = session.get()] { s->RunSession(); });
+  session->writer_thread_ = std::thread([s = session.get()] { s->RunWriter(); });
+  absl::MutexLock lock(&session->mutex_);
+  const auto settled = [s = session.get()]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(s->mutex_) {
+    return s->welcomed_ || s->ended_;
+  };
+  const bool in_time = session->mutex_.AwaitWithTimeout(absl::Condition(&settled), kWelcomeTimeout);
+  if (session->welcomed_) return session;
+  if (!session->failure_.ok()) return session->failure_;
+  return absl::DeadlineExceededError(
+      absl::StrCat("the coordinator did not welcome this worker",
+                   in_time ? "" : absl::StrCat(" within ", absl::FormatDuration(kWelcomeTimeout))));
+}
+
+Session::~Session() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    if (context_ != nullptr) context_->TryCancel();
+  }
+  if (session_thread_.joinable()) session_thread_.join();
+  if (writer_thread_.joinable()) writer_thread_.join();
+}
+
+uint64_t Session::incarnation() const {
+  absl::MutexLock lock(&mutex_);
+  return incarnation_;
+}
+
+void Session::Enqueue(v1::WorkerMessage message) {
+  absl::MutexLock lock(&mutex_);
+  outbox_.push_back(std::move(message));
+}
+
+void Session::Ready(int64_t step) {
+  absl::MutexLock lock(&mutex_);
+  ready_ = true;
+  ready_step_ = step;
+  v1::WorkerMessage message;
+  message.mutable_ready()->set_step(step);
+  outbox_.push_back(std::move(message));
+}
+
+void Session::Applied(int fragment, int64_t round, uint64_t published_hash) {
+  v1::WorkerMessage message;
+  v1::Applied* const applied = message.mutable_applied();
+  applied->set_fragment(fragment);
+  applied->set_round(round);
+  applied->set_published_hash(published_hash);
+  Enqueue(std::move(message));
+}
+
+void Session::SetProgress(const v1::Heartbeat& progress) {
+  absl::MutexLock lock(&mutex_);
+  progress_ = progress;
+}
+
+absl::StatusOr<Session::Orders> Session::WaitForGo(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  const auto go = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !failure_.ok() || orders_.drain || (orders_.started && !orders_.paused);
+  };
+  mutex_.AwaitWithTimeout(absl::Condition(&go), timeout);
+  RETURN_IF_ERROR(failure_);
+  return orders_;
+}
+
+absl::StatusOr<Session::Orders> Session::orders() const {
+  absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(failure_);
+  return orders_;
+}
+
+void Session::RequestDrain() {
+  absl::MutexLock lock(&mutex_);
+  orders_.drain = true;
+}
+
+void Session::Leave(v1::Leave::Reason reason, const std::string& detail) {
+  absl::MutexLock lock(&mutex_);
+  if (ended_ || leaving_) return;
+  leaving_ = true;
+  v1::WorkerMessage message;
+  message.mutable_leave()->set_reason(reason);
+  message.mutable_leave()->set_detail(detail);
+  outbox_.push_back(std::move(message));
+  if (!mutex_.AwaitWithTimeout(absl::Condition(&ended_), kLeaveTimeout)) {
+    Log().warn("the coordinator did not confirm that this worker leaves; its lease will end");
+  }
+}
+
+void Session::Fail(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!failure_.ok()) return;
+    failure_ = status;
+  }
+  if (options_.on_failure) options_.on_failure(status);
+}
+
+void Session::RunSession() {
+  absl::Duration backoff = kFirstBackoff;
+  absl::Time alone_since = absl::Now();
+  for (;;) {
+    const uint64_t before = incarnation();
+    const absl::Status status = RunStream();
+    const bool was_attached = incarnation() != before;
+    if (was_attached) {
+      backoff = kFirstBackoff;
+      alone_since = absl::Now();
+    }
+    absl::MutexLock lock(&mutex_);
+    if (stopping_ || (leaving_ && (status.ok() || !welcomed_))) break;
+    const bool again = (status.ok() || IsRetryable(status)) && welcomed_ && !leaving_ &&
+                       absl::Now() - alone_since < options_.give_up_after;
+    if (!again) {
+      const absl::Status cause =
+          status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
+      mutex_.Unlock();
+      Fail(cause);
+      mutex_.Lock();
+      break;
+    }
+    Log().warn("the session with the coordinator broke ({}); attaching again in {}",
+               std::string(status.message()), absl::FormatDuration(backoff));
+    mutex_.AwaitWithTimeout(absl::Condition(&stopping_), backoff);
+    if (stopping_) break;
+    backoff = std::min(2 * backoff, kMaxBackoff);
+  }
+  absl::MutexLock lock(&mutex_);
+  ended_ = true;
+}
+
+absl::Status Session::RunStream() {
+  grpc::ClientContext context;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stopping_) return absl::CancelledError("stopping");
+    context_ = &context;
+  }
+  const std::unique_ptr<Stream> stream = options_.stub->Attach(&context);
+  v1::WorkerMessage join;
+  *join.mutable_join() = options_.join;
+  v1::CoordinatorMessage message;
+  if (stream->Write(join) && stream->Read(&message) && message.has_welcome()) {
+    {
+      absl::MutexLock lock(&mutex_);
+      const v1::Welcome& welcome = message.welcome();
+      if (!welcomed_) welcome_ = welcome;
+      incarnation_ = welcome.incarnation();
+      lease_ms_ = std::max<int64_t>(1, welcome.lease_ms());
+      if (welcome.started()) orders_.started = true;
+      if (welcomed_ && ready_) {
+        v1::WorkerMessage ready;
+        ready.mutable_ready()->set_step(std::max(ready_step_, progress_.step()));
+        outbox_.push_front(std::move(ready));
+      }
+      welcomed_ = true;
+      stream_ = stream.get();
+    }
+    while (stream->Read(&message)) Obey(message);
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    stream_ = nullptr;
+    const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !writing_; };
+    // A write on a broken stream returns at once.
+    mutex_.Await(absl::Condition(&idle));
+    context_ = nullptr;
+  }
+  return FromGrpcStatus(stream->Finish());
+}
+
+void Session::Obey(const v1::CoordinatorMessage& message) {
+  if (message.has_directive()) {
+    const v1::Directive& directive = message.directive();
+    Log().info("the coordinator says {}{}{}", v1::Directive::Action_Name(directive.action()),
+               directive.reason().empty() ? "" : ": ", directive.reason());
+    absl::MutexLock lock(&mutex_);
+    switch (directive.action()) {
+      case v1::Directive::START:
+        orders_.started = true;
+        break;
+      case v1::Directive::PAUSE:
+        orders_.paused = true;
+        break;
+      case v1::Directive::RESUME:
+        orders_.paused = false;
+        break;
+      case v1::Directive::DRAIN:
+        orders_.drain = true;
+        break;
+      case v1::Directive::STOP_AT_STEP:
+        orders_.stop_at_step = directive.step();
+        break;
+      default:
+        break;  // Of a later version: it cannot be meant for this one.
+    }
+  } else if (message.has_roster()) {
+    std::string ids;
+    for (const std::string& id : message.roster().worker_ids()) {
+      absl::StrAppend(&ids, ids.empty() ? "" : ", ", id);
+    }
+    Log().info("members: {}", ids);
+  } else if (message.has_round_outcome()) {
+    const v1::RoundOutcome& outcome = message.round_outcome();
+    Log().debug("round {} of fragment {} published with {} contributions: {}", outcome.round(),
+                outcome.fragment(), outcome.contributors_size(), outcome.reason());
+  }
+}
+
+void Session::RunWriter() {
+  absl::Time next_heartbeat = absl::InfinitePast();
+  for (;;) {
+    v1::WorkerMessage message;
+    Stream* stream = nullptr;
+    bool last = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return stopping_ || ended_ || (stream_ != nullptr && !outbox_.empty());
+      };
+      mutex_.AwaitWithDeadline(absl::Condition(&work),
+                               std::max(next_heartbeat, absl::Now() + absl::Milliseconds(1)));
+      if (stopping_ || ended_) return;
+      if (stream_ == nullptr) {
+        // Nothing to write to: wait for the next stream.
+        const auto attached = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return stopping_ || ended_ || stream_ != nullptr;
+        };
+        mutex_.Await(absl::Condition(&attached));
+        continue;
+      }
+      if (!outbox_.empty()) {
+        message = std::move(outbox_.front());
+        outbox_.pop_front();
+      } else {
+        *message.mutable_heartbeat() = progress_;
+        next_heartbeat = absl::Now() + absl::Milliseconds(lease_ms_) / 3;
+      }
+      last = message.has_leave();
+      if (last) {
+        // The last word carries the final figures before it.
+        v1::WorkerMessage figures;
+        *figures.mutable_heartbeat() = progress_;
+        outbox_.clear();
+        outbox_.push_back(std::move(message));
+        message = std::move(figures);
+      }
+      stream = stream_;
+      writing_ = true;
+    }
+    bool written = stream->Write(message);
+    if (last && written) {
+      absl::MutexLock lock(&mutex_);
+      message = std::move(outbox_.front());
+      outbox_.pop_front();
+    }
+    if (last && written) written = stream->Write(message) && stream->WritesDone();
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    if (!written && !message.has_heartbeat() && !last) {
+      outbox_.push_front(std::move(message));  // For the next stream.
+    }
+    if (last) return;
+  }
+}
+
+}  // namespace causeway::worker

@@ -1,0 +1,116 @@
+// A worker's session with the coordinator over gRPC: describe, attach, heartbeat, obey, leave.
+//
+// A broken stream is attached again with the same process nonce until `give_up_after` has passed;
+// a refusal ends the session. Two threads serve the stream.
+//
+// Thread-safety: every method may be called by any thread.
+#ifndef CAUSEWAY_WORKER_LINK_SESSION_H_
+#define CAUSEWAY_WORKER_LINK_SESSION_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "causeway/v1/session.grpc.pb.h"
+#include "causeway/v1/session.pb.h"
+
+namespace causeway::worker {
+
+// Asks the coordinator for the run's configuration; waits up to `timeout` for it to come up.
+// UNAVAILABLE names the address.
+absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stub,
+                                                 const std::string& address,
+                                                 absl::Duration timeout);
+
+class Session {
+ public:
+  struct Options {
+    v1::Session::StubInterface* stub = nullptr;  // Outlives the session.
+    v1::Join join;                               // process_nonce is filled in.
+    absl::Duration give_up_after = absl::Minutes(10);
+    // Called once, on a session thread, when the session ends with an error.
+    std::function<void(const absl::Status&)> on_failure;
+  };
+
+  // What the coordinator wants of the training loop.
+  struct Orders {
+    bool started = false;
+    bool paused = false;
+    bool drain = false;
+    int64_t stop_at_step = 0;  // 0: the budget.
+  };
+
+  // Attaches and waits for the welcome. Errors as Session.Attach in session.proto.
+  static absl::StatusOr<std::unique_ptr<Session>> Attach(Options options);
+  // Without Leave, the coordinator counts this worker as lost when its lease ends.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const v1::Welcome& welcome() const { return welcome_; }  // The first one.
+  uint64_t incarnation() const;                            // The latest.
+
+  void Ready(int64_t step);
+  void Applied(int fragment, int64_t round, uint64_t published_hash);
+  // What the next heartbeats say.
+  void SetProgress(const v1::Heartbeat& progress);
+
+  // Waits, up to `timeout`, until training has started and is not paused, or drain is ordered. An
+  // error if the session failed meanwhile.
+  absl::StatusOr<Orders> WaitForGo(absl::Duration timeout);
+  // Without waiting.
+  absl::StatusOr<Orders> orders() const;
+  // Asks for a drain from this side (a signal): orders say so.
+  void RequestDrain();
+
+  // Says good-bye and waits, up to some seconds, until the coordinator has heard it.
+  void Leave(v1::Leave::Reason reason, const std::string& detail);
+
+ private:
+  using Stream = grpc::ClientReaderWriterInterface<v1::WorkerMessage, v1::CoordinatorMessage>;
+
+  explicit Session(Options options);
+  // One stream from attach to its end; returns why it ended.
+  absl::Status RunStream();
+  void RunSession();
+  void RunWriter();
+  void Enqueue(v1::WorkerMessage message);
+  void Obey(const v1::CoordinatorMessage& message);
+  void Fail(const absl::Status& status);
+
+  Options options_;
+  v1::Welcome welcome_;  // Set before Attach returns.
+
+  mutable absl::Mutex mutex_;
+  bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;  // Leave is sent or queued.
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;    // The session thread is done.
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t lease_ms_ ABSL_GUARDED_BY(mutex_) = 10'000;
+  bool ready_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t ready_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  Orders orders_ ABSL_GUARDED_BY(mutex_);
+  v1::Heartbeat progress_ ABSL_GUARDED_BY(mutex_);
+  std::deque<v1::WorkerMessage> outbox_ ABSL_GUARDED_BY(mutex_);
+  // Of the present stream; null between streams. The writer holds writing_ while it uses it.
+  Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+
+  std::thread session_thread_;
+  std::thread writer_thread_;
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_LINK_SESSION_H_

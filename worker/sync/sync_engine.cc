@@ -1,0 +1,355 @@
+#include "worker/sync/sync_engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+
+namespace causeway::worker {
+namespace {
+
+constexpr int kMaxTransferThreads = 16;
+
+int FragmentsInFlight(const SyncSchedule& schedule, const v1::SyncConfig& config) {
+  const int overlapping =
+      schedule.fragments() * config.overlap_steps() / std::max(1, config.steps_between_syncs()) + 2;
+  return std::clamp(std::min(overlapping, schedule.fragments()), 1, kMaxTransferThreads);
+}
+
+std::string Describe(const SyncEvent& event) {
+  return absl::StrCat("round ", event.round, " of fragment ", event.fragment);
+}
+
+}  // namespace
+
+SyncEngine::SyncEngine(Options options)
+    : options_(std::move(options)),
+      schedule_(options_.plan->fragments(), options_.config.steps_between_syncs(),
+                options_.config.overlap_steps()),
+      gradients_(options_.config.contribution() == v1::SyncConfig::GRADIENT),
+      codec_up_(FindCodec(options_.config.codec_up()).value()),
+      codec_down_(FindCodec(options_.config.codec_down()).value()),
+      published_(static_cast<size_t>(options_.plan->arena_size())),
+      fragments_(static_cast<size_t>(options_.plan->fragments())),
+      threads_(std::make_unique<TransferThreads>(FragmentsInFlight(schedule_, options_.config))) {
+  if (gradients_) zeros_.resize(published_.size());
+  if (options_.config.error_feedback()) {
+    for (int i = 0; i < options_.plan->fragments(); ++i) EnsureResidual(i);
+  }
+}
+
+SyncEngine::~SyncEngine() { options_.exchange->Cancel(); }
+
+std::span<float> SyncEngine::PublishedPart(int fragment) {
+  const FragmentRange& range = options_.plan->range(fragment);
+  return std::span(published_)
+      .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
+}
+
+std::span<float> SyncEngine::EnsureResidual(int index) {
+  std::vector<float>& residual = fragment(index).residual;
+  residual.resize(static_cast<size_t>(options_.plan->range(index).size()));
+  return residual;
+}
+
+absl::StatusOr<int64_t> SyncEngine::Fetch(int64_t run_step) {
+  int64_t step = run_step;
+  for (int i = 0; i < options_.plan->fragments(); ++i) {
+    RETURN_IF_ERROR(FetchState(i));
+    options_.replica->Mix(options_.plan->range(i), PublishedPart(i), 0);
+    if (version(i) > 0) step = std::max(step, schedule_.SendStep(i, version(i)));
+  }
+  // Rounds that others sent before this step are merged when they do.
+  for (int i = 0; i < options_.plan->fragments(); ++i) {
+    const int64_t sent = schedule_.RoundsSentBy(i, step);
+    while (version(i) < sent) {
+      Follow({i, version(i) + 1}, step);
+      if (schedule_.MergeStep(i, version(i) + 1) > step) break;
+      RETURN_IF_ERROR(Land(i, step));
+    }
+  }
+  last_step_ = step;
+  return step;
+}
+
+absl::Status SyncEngine::FetchState(int index) {
+  ASSIGN_OR_RETURN(const PulledObject state, options_.exchange->PullState(index));
+  const std::span<float> published = PublishedPart(index);
+  if (state.bytes.size() != published.size_bytes()) {
+    return absl::DataLossError(absl::StrCat("the state of fragment ", index, " has ",
+                                            state.bytes.size(), " bytes; expected ",
+                                            published.size_bytes()));
+  }
+  std::memcpy(published.data(), state.bytes.data(), published.size_bytes());
+  const uint64_t hash = TreeHash(std::span<const float>(published));
+  if (hash != state.published_hash) {
+    return absl::DataLossError(absl::StrCat("the state of fragment ", index, " hashes to ",
+                                            HashToHex(hash), "; the coordinator announced ",
+                                            HashToHex(state.published_hash)));
+  }
+  fragment(index).version = state.round;
+  options_.exchange->ReportApplied(index, state.round, hash);
+  return absl::OkStatus();
+}
+
+absl::Status SyncEngine::Restore(State state, int64_t step) {
+  if (state.fragments.size() != fragments_.size() || state.published.size() != published_.size() ||
+      (!state.residual.empty() && state.residual.size() != published_.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("the checkpoint's synchronization state has ",
+                                                   state.fragments.size(), " fragments of ",
+                                                   state.published.size(), " values; this run has ",
+                                                   fragments_.size(), " of ", published_.size()));
+  }
+  published_ = std::move(state.published);
+  last_step_ = step;
+  for (size_t i = 0; i < fragments_.size(); ++i) {
+    State::Fragment& saved = state.fragments[i];
+    if (!state.residual.empty()) {
+      const FragmentRange& range = options_.plan->range(static_cast<int>(i));
+      std::ranges::copy(
+          std::span(state.residual)
+              .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size())),
+          EnsureResidual(static_cast<int>(i)).begin());
+    }
+    fragments_[i].version = saved.version;
+    fragments_[i].tokens = saved.tokens;
+    if (saved.round_in_flight == 0) continue;
+    auto flight = std::make_shared<Flight>();
+    flight->event = {static_cast<int>(i), saved.round_in_flight};
+    flight->tokens = saved.tokens_in_flight;
+    flight->send_step = schedule_.SendStep(static_cast<int>(i), saved.round_in_flight);
+    flight->contributes = !saved.object_in_flight.empty();
+    {
+      absl::MutexLock lock(&flight->mutex);
+      flight->object = std::move(saved.object_in_flight);
+      flight->encoded = true;
+    }
+    Launch(std::move(flight));
+  }
+  return absl::OkStatus();
+}
+
+SyncEngine::State SyncEngine::Save() {
+  State state;
+  for (size_t i = 0; i < fragments_.size(); ++i) {
+    const FragmentState& from = fragments_[i];
+    State::Fragment to;
+    to.version = from.version;
+    to.tokens = from.tokens;
+    if (from.flight != nullptr) {
+      Flight& flight = *from.flight;
+      absl::MutexLock lock(&flight.mutex);
+      flight.mutex.Await(absl::Condition(&flight.encoded));
+      to.round_in_flight = flight.event.round;
+      to.tokens_in_flight = flight.tokens;
+      to.object_in_flight = flight.object;
+    }
+    state.fragments.push_back(std::move(to));
+    if (from.residual.empty()) continue;
+    state.residual.resize(published_.size());
+    std::ranges::copy(from.residual,
+                      state.residual.begin() + options_.plan->range(static_cast<int>(i)).begin);
+  }
+  state.published = published_;
+  return state;
+}
+
+absl::Status SyncEngine::AfterStep(int64_t step, int64_t tokens) {
+  if (step != last_step_ + 1) {
+    return absl::InternalError(
+        absl::StrCat("AfterStep(", step, ") after step ", last_step_, ": a step was skipped"));
+  }
+  last_step_ = step;
+  for (FragmentState& state : fragments_) state.tokens += tokens;
+  for (const SyncEvent& event : schedule_.SendsAfter(step)) {
+    FragmentState& state = fragment(event.fragment);
+    if (event.round <= state.version) continue;  // Fetched with this round already in it.
+    if (state.flight != nullptr || event.round != state.version + 1) {
+      return absl::InternalError(absl::StrCat(
+          Describe(event), " is due, but the published copy is ", "at version ", state.version));
+    }
+    Send(event, step);
+  }
+  for (const SyncEvent& event : schedule_.MergesAfter(step)) {
+    if (event.round <= version(event.fragment)) continue;
+    RETURN_IF_ERROR(Land(event.fragment, step));
+  }
+  return absl::OkStatus();
+}
+
+void SyncEngine::Send(const SyncEvent& event, int64_t step) {
+  const FragmentRange& range = options_.plan->range(event.fragment);
+  auto flight = std::make_shared<Flight>();
+  flight->event = event;
+  flight->send_step = step;
+  flight->contributes = true;
+  flight->tokens = std::exchange(fragment(event.fragment).tokens, 0);
+  flight->target.resize(static_cast<size_t>(range.size()));
+  if (gradients_) {
+    options_.replica->CopyGradients(range, flight->target);
+    for (float& value : flight->target) value = -value;
+  } else {
+    options_.replica->CopyParameters(range, flight->target);
+  }
+  Launch(std::move(flight));
+}
+
+void SyncEngine::Follow(const SyncEvent& event, int64_t step) {
+  auto flight = std::make_shared<Flight>();
+  flight->event = event;
+  flight->send_step = step;
+  {
+    absl::MutexLock lock(&flight->mutex);
+    flight->encoded = true;
+  }
+  Launch(std::move(flight));
+}
+
+void SyncEngine::Launch(std::shared_ptr<Flight> flight) {
+  fragment(flight->event.fragment).flight = flight;
+  threads_->Add([this, flight = std::move(flight)] { Carry(*flight); });
+}
+
+absl::StatusOr<std::vector<uint8_t>> SyncEngine::Encode(const Flight& flight) {
+  const int index = flight.event.fragment;
+  const FragmentRange& range = options_.plan->range(index);
+  const std::span<const float> base =
+      gradients_ ? std::span<const float>(zeros_).first(static_cast<size_t>(range.size()))
+                 : std::span<const float>(PublishedPart(index));
+  std::vector<uint8_t> object(codec_up_->EncodedBytes(base.size()));
+  RETURN_IF_ERROR(
+      Annotate(codec_up_->Encode(base, flight.target, fragment(index).residual, object),
+               absl::StrCat("the delta of ", Describe(flight.event), " cannot be encoded")));
+  return object;
+}
+
+void SyncEngine::Carry(Flight& flight) {
+  bool encoded = false;
+  {
+    absl::MutexLock lock(&flight.mutex);
+    encoded = flight.encoded;
+  }
+  absl::Status status;
+  if (!encoded) {
+    absl::StatusOr<std::vector<uint8_t>> object = Encode(flight);
+    status = object.status();
+    flight.target = {};
+    absl::MutexLock lock(&flight.mutex);
+    if (object.ok()) flight.object = *std::move(object);
+    flight.encoded = true;
+  }
+  bool late = false;
+  if (status.ok() && flight.contributes) {
+    Contribution contribution{.fragment = flight.event.fragment,
+                              .round = flight.event.round,
+                              .tokens = flight.tokens,
+                              .send_step = flight.send_step,
+                              .object = {}};
+    {
+      absl::MutexLock lock(&flight.mutex);  // The object does not change once it is encoded.
+      contribution.object = flight.object;
+    }
+    status = options_.exchange->Push(contribution);
+    late = absl::IsAborted(status);
+    if (late) status = absl::OkStatus();
+  }
+  {
+    absl::MutexLock lock(&flight.mutex);
+    flight.pushed = true;
+  }
+  absl::StatusOr<PulledObject> answer =
+      status.ok() ? options_.exchange->PullAnswer(flight.event.fragment, flight.event.round)
+                  : absl::StatusOr<PulledObject>(status);
+  absl::MutexLock lock(&flight.mutex);
+  flight.late = late;
+  flight.answer = std::move(answer);
+  flight.done = true;
+}
+
+absl::Status SyncEngine::Land(int index, int64_t step) {
+  const std::shared_ptr<Flight> flight = std::exchange(fragment(index).flight, nullptr);
+  if (flight == nullptr) {
+    return absl::InternalError(
+        absl::StrCat("fragment ", index, " is due after step ", step, " but is not in flight"));
+  }
+  absl::MutexLock lock(&flight->mutex);
+  if (!flight->done) {
+    const absl::Duration start = options_.clock->Monotonic();
+    flight->mutex.Await(absl::Condition(&flight->done));
+    blocked_ += options_.clock->Monotonic() - start;
+  }
+  if (flight->late) {
+    RETURN_IF_ERROR(FoldLateDelta(flight->event, flight->object));
+    fragment(index).tokens += flight->tokens;
+    ++rounds_late_;
+    if (options_.observer.late) options_.observer.late(flight->event);
+  }
+  if (absl::IsNotFound(flight->answer.status())) {
+    // So late that the answer is gone: take the published state as a whole.
+    RETURN_IF_ERROR(FetchState(index));
+  } else {
+    RETURN_IF_ERROR(Annotate(flight->answer.status(), Describe(flight->event)));
+    RETURN_IF_ERROR(MergeAnswer(flight->event, *flight->answer));
+  }
+  options_.replica->Mix(options_.plan->range(index), PublishedPart(index),
+                        static_cast<float>(options_.config.mixing()));
+  ++rounds_merged_;
+  if (options_.observer.merged) options_.observer.merged(step, flight->event);
+  return absl::OkStatus();
+}
+
+absl::Status SyncEngine::MergeAnswer(const SyncEvent& event, const PulledObject& answer) {
+  const std::span<float> published = PublishedPart(event.fragment);
+  if (answer.round != event.round || answer.codec != codec_down_->id()) {
+    return absl::DataLossError(absl::StrCat("the answer of ", Describe(event), " is one of round ",
+                                            answer.round, " in codec ",
+                                            v1::Codec_Name(answer.codec)));
+  }
+  RETURN_IF_ERROR(Annotate(codec_down_->Apply(answer.bytes, published),
+                           absl::StrCat("the answer of ", Describe(event))));
+  const uint64_t hash = TreeHash(std::span<const float>(published));
+  if (hash != answer.published_hash) {
+    return absl::DataLossError(
+        absl::StrCat("after ", Describe(event), " the published copy hashes to ", HashToHex(hash),
+                     ", the coordinator's to ", HashToHex(answer.published_hash),
+                     "; restart this worker so that it fetches the state anew"));
+  }
+  fragment(event.fragment).version = event.round;
+  options_.exchange->ReportApplied(event.fragment, event.round, hash);
+  return absl::OkStatus();
+}
+
+absl::Status SyncEngine::FoldLateDelta(const SyncEvent& event, std::span<const uint8_t> object) {
+  // A gradient belongs to the parameters that it was taken at: late ones are of no use.
+  if (gradients_) return absl::OkStatus();
+  const std::span<float> residual = EnsureResidual(event.fragment);
+  std::vector<double> sum(residual.begin(), residual.end());
+  RETURN_IF_ERROR(codec_up_->Accumulate(object, PublishedPart(event.fragment), 1.0, sum));
+  for (size_t i = 0; i < residual.size(); ++i) residual[i] = static_cast<float>(sum[i]);
+  return absl::OkStatus();
+}
+
+absl::Status SyncEngine::FinishPushes() {
+  for (FragmentState& state : fragments_) {
+    if (state.flight == nullptr) continue;
+    Flight& flight = *state.flight;
+    absl::MutexLock lock(&flight.mutex);
+    flight.mutex.Await(absl::Condition(&flight.pushed));
+    if (flight.done && !absl::IsNotFound(flight.answer.status())) {
+      RETURN_IF_ERROR(flight.answer.status());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SyncEngine::Drain() {
+  for (int i = 0; i < options_.plan->fragments(); ++i) {
+    if (fragment(i).flight != nullptr) RETURN_IF_ERROR(Land(i, last_step_));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace causeway::worker

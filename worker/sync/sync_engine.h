@@ -1,0 +1,180 @@
+// Streaming DiLoCo from one worker's side (arXiv 2501.18512, algorithm 2): when an inner step is
+// done, send what is due, merge what is due, and wait only for a due answer that is not there.
+//
+//   SyncEngine sync(options);
+//   ASSIGN_OR_RETURN(int64_t step, sync.Fetch(welcome.run_step()));   // or Restore a checkpoint
+//   while (step < steps) {
+//     trainer.Step(++step);
+//     RETURN_IF_ERROR(sync.AfterStep(step, tokens));
+//   }
+//   RETURN_IF_ERROR(sync.Drain());
+//
+// The engine owns the published copy, the residuals of error feedback, and threads that encode,
+// push and pull beside the training thread. A fragment is sent against its published copy, never
+// against the mixed local value, and never twice at once.
+//
+// A delta that missed its round (ABORTED) is added to the fragment's residual and so travels with
+// the next one: nothing is lost, nothing is sent against another base.
+//
+// Thread-safety: one training thread calls all methods.
+#ifndef CAUSEWAY_WORKER_SYNC_SYNC_ENGINE_H_
+#define CAUSEWAY_WORKER_SYNC_SYNC_ENGINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "causeway/v1/config.pb.h"
+#include "common/base/clock.h"
+#include "common/codec/codec.h"
+#include "common/params/fragment_plan.h"
+#include "common/params/sync_schedule.h"
+#include "worker/sync/exchange.h"
+#include "worker/sync/replica.h"
+#include "worker/sync/transfer_threads.h"
+
+namespace causeway::worker {
+
+// What a test or a log may want to see of the engine's work. Called on the training thread.
+struct SyncObserver {
+  // A round was merged after `step`; the published copy has its new value.
+  std::function<void(int64_t step, const SyncEvent& event)> merged;
+  // A delta came too late for its round and was folded into the next.
+  std::function<void(const SyncEvent& event)> late;
+};
+
+class SyncEngine {
+ public:
+  struct Options {
+    v1::SyncConfig config;               // Complete.
+    const FragmentPlan* plan = nullptr;  // These four outlive the engine.
+    Replica* replica = nullptr;
+    Exchange* exchange = nullptr;
+    Clock* clock = nullptr;
+    SyncObserver observer;
+  };
+
+  // Everything that a bit-exact continuation needs beside the replica's own state.
+  struct State {
+    struct Fragment {
+      int64_t version = 0;
+      int64_t tokens = 0;  // Since the last send.
+      // The round in flight, 0: none. Its object is empty where this worker did not contribute.
+      int64_t round_in_flight = 0;
+      int64_t tokens_in_flight = 0;
+      std::vector<uint8_t> object_in_flight;
+    };
+    std::vector<Fragment> fragments;
+    std::vector<float> published;  // In arena order.
+    std::vector<float> residual;   // In arena order; empty if nothing is carried.
+  };
+
+  explicit SyncEngine(Options options);
+  // Cancels the exchange and waits for the threads.
+  ~SyncEngine();
+  SyncEngine(const SyncEngine&) = delete;
+  SyncEngine& operator=(const SyncEngine&) = delete;
+
+  // Fetches every fragment's published state into the published copy and the replica. Returns the
+  // step to continue from: at least `run_step`, and late enough for every version received.
+  absl::StatusOr<int64_t> Fetch(int64_t run_step);
+
+  // Continues from a checkpoint: the replica's parameters are restored by the caller. Transfers
+  // that were in flight start again; an object that the coordinator has is not counted twice.
+  // INVALID_ARGUMENT if the state does not fit the plan.
+  absl::Status Restore(State state, int64_t step);
+
+  // What is in flight is waited for until it is encoded, not until it is answered.
+  State Save();
+
+  // To be called after every inner step, in order; `tokens` were trained in it. Blocks only for
+  // answers that are due. An error is final.
+  absl::Status AfterStep(int64_t step, int64_t tokens);
+
+  // At the end of training: waits for every round in flight and merges it.
+  absl::Status Drain();
+
+  // Waits until every delta in flight is acknowledged, not until it is answered: what a worker
+  // owes the others before it leaves. The answers stay in flight, and so in Save.
+  absl::Status FinishPushes();
+
+  // In arena order; changes at merges only.
+  std::span<const float> published() const { return published_; }
+  int64_t version(int fragment) const { return fragments_[static_cast<size_t>(fragment)].version; }
+  int64_t rounds_merged() const { return rounds_merged_; }
+  int64_t rounds_late() const { return rounds_late_; }
+  // Time that the training thread waited for answers.
+  absl::Duration blocked() const { return blocked_; }
+
+ private:
+  // One round of one fragment under way. Shared with the thread that carries it.
+  struct Flight {
+    SyncEvent event;
+    int64_t tokens = 0;
+    int64_t send_step = 0;
+    bool contributes = false;
+    std::vector<float> target;  // Snapshot of the local values (or the negated gradient).
+
+    absl::Mutex mutex;
+    bool encoded ABSL_GUARDED_BY(mutex) = false;
+    bool pushed ABSL_GUARDED_BY(mutex) = false;  // Or failed, or nothing to push.
+    bool done ABSL_GUARDED_BY(mutex) = false;
+    bool late ABSL_GUARDED_BY(mutex) = false;
+    std::vector<uint8_t> object ABSL_GUARDED_BY(mutex);
+    absl::StatusOr<PulledObject> answer ABSL_GUARDED_BY(mutex) = absl::UnknownError("not asked");
+  };
+
+  // While `flight` is set, the published part and the residual belong to the thread that encodes.
+  struct FragmentState {
+    int64_t version = 0;
+    int64_t tokens = 0;
+    std::vector<float> residual;  // Empty until something is carried.
+    std::shared_ptr<Flight> flight;
+  };
+
+  FragmentState& fragment(int index) { return fragments_[static_cast<size_t>(index)]; }
+  std::span<float> PublishedPart(int fragment);
+  // The fragment's residual, of zeros if there was none.
+  std::span<float> EnsureResidual(int fragment);
+
+  void Send(const SyncEvent& event, int64_t step);
+  // A flight for a round that this worker did not contribute to.
+  void Follow(const SyncEvent& event, int64_t step);
+  void Launch(std::shared_ptr<Flight> flight);
+  // On a transfer thread.
+  void Carry(Flight& flight);
+  absl::StatusOr<std::vector<uint8_t>> Encode(const Flight& flight);
+
+  // Waits for the fragment's flight and merges it.
+  absl::Status Land(int fragment, int64_t step);
+  absl::Status MergeAnswer(const SyncEvent& event, const PulledObject& answer);
+  absl::Status FetchState(int fragment);
+  absl::Status FoldLateDelta(const SyncEvent& event, std::span<const uint8_t> object);
+
+  const Options options_;
+  const SyncSchedule schedule_;
+  const bool gradients_;
+  const Codec* const codec_up_;
+  const Codec* const codec_down_;
+  std::vector<float> published_;
+  std::vector<float> zeros_;  // The base of gradients.
+  std::vector<FragmentState> fragments_;
+  int64_t rounds_merged_ = 0;
+  int64_t rounds_late_ = 0;
+  absl::Duration blocked_ = absl::ZeroDuration();
+  int64_t last_step_ = 0;
+  // Last: its threads use all of the above.
+  std::unique_ptr<TransferThreads> threads_;
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_SYNC_SYNC_ENGINE_H_
