@@ -1,0 +1,239 @@
+#include "worker/data/tokenize.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/worker/data/data_test_util.h"
+#include "worker/data/data_json.h"
+#include "worker/data/dataset.h"
+#include "worker/data/text_corpus.h"
+
+namespace causeway::worker {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Lines of different lengths, each naming its number.
+std::string NumberedLines(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) {
+    absl::StrAppend(&text, "line ", i, std::string(static_cast<size_t>(i % 50), '.'), "\n");
+  }
+  return text;
+}
+
+class TokenizeTest : public DataTest {
+ protected:
+  TokenizeOptions Options(const std::vector<std::string>& names) {
+    TokenizeOptions options;
+    for (const std::string& name : names) options.inputs.push_back(Path(name));
+    options.output = Path("out");
+    return options;
+  }
+  absl::Status Run(const TokenizeOptions& options) {
+    return Tokenize(files_, tokenizer_, options).status();
+  }
+  std::string Text(const ShardSequence& sequence) {
+    std::vector<int32_t> tokens(static_cast<size_t>(sequence.tokens()));
+    EXPECT_TRUE(sequence.Read(0, 256, tokens).ok());
+    return *tokenizer_.Decode(tokens);
+  }
+
+  const ByteTokenizer tokenizer_;
+};
+
+TEST_F(TokenizeTest, FolderBecomesTrainingAndHeldOutShards) {
+  WriteFile("corpus/b.txt", NumberedLines(4000));
+  WriteFile("corpus/a/x.txt", NumberedLines(2000));
+  const absl::StatusOr<TokenizeResult> result = Tokenize(files_, tokenizer_, Options({"corpus"}));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->documents, 2);
+  EXPECT_EQ(result->train_tokens + result->held_out_tokens, result->bytes);
+  const double share =
+      static_cast<double>(result->held_out_tokens) / static_cast<double>(result->bytes);
+  EXPECT_NEAR(share, 0.05, 0.01);
+
+  const absl::StatusOr<Dataset> data = Dataset::Open(files_, Path("out"));
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->vocabulary_size(), 256);
+  EXPECT_EQ(data->tokenizer(), "bytes");
+  EXPECT_EQ(data->train()->tokens(), result->train_tokens);
+  EXPECT_EQ(data->held_out()->tokens(), result->held_out_tokens);
+  // a/x.txt comes before b.txt, and its lines are still in order.
+  EXPECT_EQ(Text(*data->train()).substr(0, 14), "line 0\nline 1.");
+  const absl::StatusOr<DataDescription> description = ReadDataJson(files_, Path("out"));
+  ASSERT_TRUE(description.ok()) << description.status();
+  EXPECT_THAT(description->sources, ElementsAre(Path("corpus")));
+}
+
+TEST_F(TokenizeTest, PiecesAreTheWholeTextCutAtEndsOfLines) {
+  const std::string text = NumberedLines(5000);
+  WriteFile("corpus.txt", text);
+  const absl::StatusOr<TextCorpus> corpus = FindTextCorpus(files_, {Path("corpus.txt")});
+  ASSERT_TRUE(corpus.ok());
+  std::string together;
+  int held_out = 0;
+  const absl::Status status =
+      VisitPieces(files_, *corpus, 0.1, [&](absl::string_view piece, bool is_held_out) {
+        EXPECT_EQ(piece.back(), '\n');
+        absl::StrAppend(&together, piece);
+        held_out += is_held_out ? 1 : 0;
+        return absl::OkStatus();
+      });
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(together, text);
+  EXPECT_EQ(held_out, 8);
+}
+
+TEST_F(TokenizeTest, CutsWithoutLinesFallBetweenCharacters) {
+  std::string text;
+  for (int i = 0; i < 3001; ++i) text += i % 2 == 0 ? "\xE2\x82\xAC" : "\xF0\x9F\x98\x80";
+  WriteFile("corpus.txt", "x" + text);
+  const absl::StatusOr<TextCorpus> corpus = FindTextCorpus(files_, {Path("corpus.txt")});
+  ASSERT_TRUE(corpus.ok());
+  int pieces = 0;
+  ASSERT_TRUE(VisitPieces(files_, *corpus, 0.05, [&](absl::string_view piece, bool) {
+                EXPECT_NE(static_cast<uint8_t>(piece.front()) & 0xC0, 0x80);
+                ++pieces;
+                return absl::OkStatus();
+              }).ok());
+  EXPECT_GT(pieces, 100);
+}
+
+TEST_F(TokenizeTest, SameTextMakesTheSameBytes) {
+  WriteFile("corpus/a.txt", NumberedLines(1000));
+  TokenizeOptions options = Options({"corpus"});
+  ASSERT_TRUE(Run(options).ok());
+  options.output = Path("again");
+  ASSERT_TRUE(Run(options).ok());
+  for (const char* name : {"train_000000.bin", "held_out_000000.bin", "data.json"}) {
+    EXPECT_EQ(ReadFile(absl::StrCat("out/", name)), ReadFile(absl::StrCat("again/", name)));
+  }
+}
+
+TEST_F(TokenizeTest, BinaryEmptyAndHiddenFilesInFoldersArePassedOver) {
+  WriteFile("corpus/a.txt", NumberedLines(1000));
+  WriteFile("corpus/b.bin", std::string("MZ\0\0", 4));
+  WriteFile("corpus/c.txt", "");
+  WriteFile("corpus/.git/objects", NumberedLines(10));
+  ASSERT_EQ(symlink("nowhere", Path("corpus/dangling").c_str()), 0);
+  const absl::StatusOr<TextCorpus> corpus = FindTextCorpus(files_, {Path("corpus")});
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  ASSERT_EQ(corpus->documents.size(), 1u);
+  EXPECT_EQ(corpus->documents[0].path, Path("corpus/a.txt"));
+  EXPECT_EQ(corpus->skipped_files, 2);
+}
+
+TEST_F(TokenizeTest, CorpusThatCannotBeReadIsAnErrorThatNamesThePath) {
+  EXPECT_EQ(Run(Options({"missing"})).code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(Run(Options({"missing"})).message(), HasSubstr(Path("missing")));
+  WriteFile("program", std::string("ELF\0", 4));
+  EXPECT_THAT(Run(Options({"program"})).message(),
+              AllOf(HasSubstr(Path("program")), HasSubstr("not text")));
+  EXPECT_FALSE(files_.Exists(Path("out")));
+}
+
+TEST_F(TokenizeTest, UnreadableFileInAFolderIsAnError) {
+  WriteFile("corpus/a.txt", NumberedLines(1000));
+  WriteFile("corpus/secret.txt", "x");
+  std::filesystem::permissions(Path("corpus/secret.txt"), std::filesystem::perms::none);
+  std::filesystem::permissions(root_, std::filesystem::perms::all);
+  // Root may read everything.
+  constexpr uid_t kNobody = 65534;
+  const bool is_root = geteuid() == 0;
+  if (is_root && seteuid(kNobody) != 0) GTEST_SKIP() << "root that cannot become another user";
+  const absl::Status status = Run(Options({"corpus"}));
+  if (is_root) {
+    ASSERT_EQ(seteuid(0), 0);
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(status.message(), HasSubstr("secret.txt"));
+}
+
+TEST_F(TokenizeTest, EmptyCorpusIsRefused) {
+  EXPECT_THAT(Run(Options({})).message(), HasSubstr("no corpus"));
+  ASSERT_TRUE(files_.CreateFolders(Path("nothing")).ok());
+  EXPECT_THAT(Run(Options({"nothing"})).message(), HasSubstr("no text in"));
+  WriteFile("empty.txt", "");
+  EXPECT_THAT(Run(Options({"empty.txt"})).message(), HasSubstr("no text in"));
+  EXPECT_FALSE(files_.Exists(Path("out")));
+}
+
+TEST_F(TokenizeTest, SmallestCorpusFillsBothPartsAndASmallerOneIsRefused) {
+  WriteFile("small.txt", std::string(20 * 64, 'a'));
+  ASSERT_TRUE(Run(Options({"small.txt"})).ok());
+  const absl::StatusOr<Dataset> data = Dataset::Open(files_, Path("out"));
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->held_out()->tokens(), 64);
+
+  WriteFile("smaller.txt", std::string(20 * 64 - 1, 'a'));
+  TokenizeOptions options = Options({"smaller.txt"});
+  options.output = Path("other");
+  EXPECT_THAT(Run(options).message(), AllOf(HasSubstr("1279 bytes"), HasSubstr("at least 1280")));
+  EXPECT_FALSE(files_.Exists(Path("other")));
+}
+
+TEST_F(TokenizeTest, ManyTinyDocumentsStillLeaveBothPartsText) {
+  for (int i = 0; i < 500; ++i) WriteFile(absl::StrCat("corpus/", i), "tiny\n");
+  ASSERT_TRUE(Run(Options({"corpus"})).ok());
+  const absl::StatusOr<Dataset> data = Dataset::Open(files_, Path("out"));
+  ASSERT_TRUE(data.ok());
+  EXPECT_GT(data->held_out()->tokens(), 50);
+  EXPECT_EQ(data->held_out()->tokens() + data->train()->tokens(), 2500);
+}
+
+TEST_F(TokenizeTest, LinksInACircleEndInAnError) {
+  WriteFile("corpus/a.txt", "text\n");
+  ASSERT_EQ(symlink(".", Path("corpus/loop").c_str()), 0);
+  EXPECT_THAT(Run(Options({"corpus"})).message(), HasSubstr("circle"));
+}
+
+TEST_F(TokenizeTest, OldShardsAreNeitherMixedInNorLostByAccident) {
+  WriteFile("a.txt", NumberedLines(1000));
+  TokenizeOptions options = Options({"a.txt"});
+  options.shard_tokens = 10000;
+  ASSERT_TRUE(Run(options).ok());
+  const std::string before = ReadFile("out/train_000000.bin");
+  options.shard_tokens = 1 << 30;
+  EXPECT_EQ(Run(options).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ReadFile("out/train_000000.bin"), before);
+  options.replace = true;
+  ASSERT_TRUE(Run(options).ok());
+  EXPECT_FALSE(files_.Exists(Path("out/train_000001.bin")));
+  EXPECT_TRUE(Dataset::Open(files_, Path("out")).ok());
+}
+
+TEST_F(TokenizeTest, ProgressEndsAtTheTotal) {
+  WriteFile("a.txt", NumberedLines(50000));
+  TokenizeOptions options = Options({"a.txt"});
+  int64_t last = 0;
+  int calls = 0;
+  options.progress = [&](int64_t done, int64_t total) {
+    EXPECT_GT(done, last);
+    EXPECT_LE(done, total);
+    last = done;
+    ++calls;
+  };
+  const absl::StatusOr<TokenizeResult> result = Tokenize(files_, tokenizer_, options);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(last, result->bytes);
+  EXPECT_GT(calls, 1);
+}
+
+TEST_F(TokenizeTest, OptionsOutOfRangeAreRefusedByName) {
+  WriteFile("a.txt", NumberedLines(1000));
+  TokenizeOptions options = Options({"a.txt"});
+  options.held_out_fraction = 0;
+  EXPECT_THAT(Run(options).message(), HasSubstr("held_out_fraction"));
+  options.held_out_fraction = 0.6;
+  EXPECT_THAT(Run(options).message(), HasSubstr("held_out_fraction"));
+  options.held_out_fraction = 0.05;
+  options.shard_tokens = 0;
+  EXPECT_THAT(Run(options).message(), HasSubstr("shard_tokens"));
+}
+
+}  // namespace
+}  // namespace causeway::worker

@@ -1,0 +1,38 @@
+// data.json: what a folder of shards holds, for people and for Dataset::Open.
+#ifndef CAUSEWAY_WORKER_DATA_DATA_JSON_H_
+#define CAUSEWAY_WORKER_DATA_DATA_JSON_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/file_system.h"
+
+namespace causeway::worker {
+
+inline constexpr char kDataJsonName[] = "data.json";
+
+struct DataDescription {
+  std::string tokenizer;  // As MakeTokenizer takes it.
+  int64_t vocabulary_size = 0;
+  double held_out_fraction = 0;
+  int64_t train_tokens = 0;
+  int64_t held_out_tokens = 0;
+  std::vector<std::string> train_shards;  // Names within the folder, in order.
+  std::vector<std::string> held_out_shards;
+  std::vector<std::string> sources;  // The corpus, as it was named.
+  int64_t documents = 0;
+  int64_t bytes = 0;  // Of text.
+};
+
+absl::Status WriteDataJson(FileSystem& file_system, const std::string& folder,
+                           const DataDescription& description);
+
+// INVALID_ARGUMENT, naming the file, for anything that WriteDataJson does not write.
+absl::StatusOr<DataDescription> ReadDataJson(FileSystem& file_system, const std::string& folder);
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_DATA_DATA_JSON_H_

@@ -1,0 +1,75 @@
+// A folder of token shards as two long sequences of tokens: one to train on, one held out.
+#ifndef CAUSEWAY_WORKER_DATA_DATASET_H_
+#define CAUSEWAY_WORKER_DATA_DATASET_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/file_system.h"
+#include "worker/data/token_shard.h"
+
+namespace causeway::worker {
+
+// Shards one after the other. Immutable and thread-safe.
+class ShardSequence {
+ public:
+  explicit ShardSequence(std::vector<TokenShard> shards);
+
+  int64_t tokens() const { return begins_.back(); }
+  const std::vector<TokenShard>& shards() const { return shards_; }
+
+  // Copies the tokens from `begin` on into all of `out`; begin + out.size() <= tokens(). Errors of
+  // TokenShard::Read.
+  absl::Status Read(int64_t begin, int64_t vocabulary_size, std::span<int32_t> out) const;
+
+ private:
+  std::vector<TokenShard> shards_;
+  std::vector<int64_t> begins_;  // Of each shard, and the end of the last.
+};
+
+// Immutable and thread-safe; copies share the mappings.
+class Dataset {
+ public:
+  // Opens what `causeway-worker tokenize` wrote, and llm.c's folders: files *.bin whose name
+  // contains "held_out" or "val" are held out, others whose name contains "train" are trained on,
+  // in order of name. If there is a data.json, its shards are taken, no others.
+  //
+  // NOT_FOUND if there is no such folder or no training shard in it. INVALID_ARGUMENT, naming
+  // the file, for a damaged or empty shard, shards of different vocabularies, or token counts
+  // other than data.json's.
+  static absl::StatusOr<Dataset> Open(FileSystem& file_system, const std::string& folder);
+
+  const std::string& folder() const { return folder_; }
+  // 0 if the shards do not say (llm.c's do not).
+  int64_t vocabulary_size() const { return vocabulary_size_; }
+  // As MakeTokenizer takes it; empty if there is no data.json.
+  const std::string& tokenizer() const { return tokenizer_; }
+
+  const std::shared_ptr<const ShardSequence>& train() const { return train_; }
+  const std::shared_ptr<const ShardSequence>& held_out() const {
+    return held_out_;
+  }  // May be empty.
+
+  // Whether a model of this vocabulary can be trained on the data: the sizes are equal or, where
+  // shards do not say, every token is below the model's size (found by reading all of them once).
+  // FAILED_PRECONDITION names both sizes, or the file and its largest token.
+  absl::Status CheckVocabulary(int64_t model_vocabulary_size) const;
+
+ private:
+  Dataset() = default;
+
+  std::string folder_;
+  int64_t vocabulary_size_ = 0;
+  std::string tokenizer_;
+  std::shared_ptr<const ShardSequence> train_;
+  std::shared_ptr<const ShardSequence> held_out_;
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_DATA_DATASET_H_

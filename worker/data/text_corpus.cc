@@ -1,0 +1,178 @@
+#include "worker/data/text_corpus.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <span>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace causeway::worker {
+namespace {
+
+constexpr size_t kBinaryProbeBytes = 4096;
+constexpr int kMaxDepth = 32;
+constexpr int64_t kMaxSegmentBytes = 64 * 1024;
+constexpr int64_t kMinSegmentBytes = 64;
+// A small corpus is cut so finely that this many segments are held out, where that is possible.
+constexpr double kWantedHeldOutSegments = 8;
+
+bool LooksBinary(std::span<const uint8_t> bytes) {
+  const std::span<const uint8_t> probe = bytes.first(std::min(bytes.size(), kBinaryProbeBytes));
+  return std::find(probe.begin(), probe.end(), uint8_t{0}) != probe.end();
+}
+
+class Finder {
+ public:
+  explicit Finder(FileSystem& file_system) : file_system_(file_system) {}
+
+  absl::Status VisitInput(const std::string& path) {
+    if (file_system_.IsFolder(path)) return VisitFolder(path, 0);
+    return VisitFile(path, /*is_input=*/true);
+  }
+
+  TextCorpus corpus;
+
+ private:
+  absl::Status VisitFolder(const std::string& folder, int depth) {
+    if (depth > kMaxDepth) {
+      return absl::InvalidArgumentError(absl::StrCat("folders nest more than ", kMaxDepth,
+                                                     " deep at ", folder,
+                                                     "; is there a link in a circle?"));
+    }
+    ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(folder));
+    for (const std::string& name : names) {
+      if (name.empty() || name.front() == '.') continue;
+      const std::string path = JoinPath(folder, name);
+      if (file_system_.IsFolder(path)) {
+        RETURN_IF_ERROR(VisitFolder(path, depth + 1));
+      } else if (!file_system_.Exists(path)) {
+        ++corpus.skipped_files;
+      } else {
+        RETURN_IF_ERROR(VisitFile(path, /*is_input=*/false));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status VisitFile(const std::string& path, bool is_input) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, file_system_.Map(path));
+    const std::span<const uint8_t> bytes = file->bytes();
+    if (bytes.empty()) return absl::OkStatus();
+    if (LooksBinary(bytes)) {
+      if (is_input) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            path, " is not text: there is a NUL byte in its first ", kBinaryProbeBytes, " bytes"));
+      }
+      ++corpus.skipped_files;
+      return absl::OkStatus();
+    }
+    corpus.documents.push_back({path, static_cast<int64_t>(bytes.size())});
+    corpus.bytes += static_cast<int64_t>(bytes.size());
+    return absl::OkStatus();
+  }
+
+  FileSystem& file_system_;
+};
+
+// The segments of a corpus and the choice among them.
+class HeldOutSplit {
+ public:
+  HeldOutSplit(int64_t corpus_bytes, double fraction)
+      : fraction_(fraction),
+        segment_bytes_(std::clamp(static_cast<int64_t>(static_cast<double>(corpus_bytes) *
+                                                       fraction / kWantedHeldOutSegments),
+                                  kMinSegmentBytes, kMaxSegmentBytes)) {}
+
+  int64_t segment_bytes() const { return segment_bytes_; }
+  int64_t SegmentOf(int64_t position) const { return position / segment_bytes_; }
+  // Counts up by one with every 1/fraction-th segment.
+  int64_t HeldOutBefore(int64_t segment) const {
+    return static_cast<int64_t>(std::floor(static_cast<double>(segment) * fraction_));
+  }
+  bool IsHeldOut(int64_t segment) const {
+    return HeldOutBefore(segment + 1) > HeldOutBefore(segment);
+  }
+
+ private:
+  const double fraction_;
+  const int64_t segment_bytes_;
+};
+
+// Where to cut instead of at `at`, which is inside `text`: after the next line feed, if it comes
+// within `reach` bytes, else before the next UTF-8 character.
+size_t MoveCut(absl::string_view text, size_t at, size_t reach) {
+  if (text[at - 1] == '\n') return at;
+  const size_t line_end = text.substr(at, reach).find('\n');
+  if (line_end != absl::string_view::npos) return at + line_end + 1;
+  const auto is_continuation = [&](size_t i) {
+    return (static_cast<uint8_t>(text[i]) & 0xC0) == 0x80;
+  };
+  for (size_t i = at; i < text.size() && i < at + 4; ++i) {
+    if (!is_continuation(i)) return i;
+  }
+  return at;
+}
+
+}  // namespace
+
+absl::StatusOr<TextCorpus> FindTextCorpus(FileSystem& file_system,
+                                          const std::vector<std::string>& inputs) {
+  if (inputs.empty()) {
+    return absl::InvalidArgumentError("no corpus was named; name at least one file or folder");
+  }
+  Finder finder(file_system);
+  for (const std::string& input : inputs) RETURN_IF_ERROR(finder.VisitInput(input));
+  if (finder.corpus.bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no text in ", inputs.front(),
+                     inputs.size() > 1 ? absl::StrCat(" and ", inputs.size() - 1, " more") : "",
+                     " (", finder.corpus.skipped_files, " binary files skipped)"));
+  }
+  return std::move(finder.corpus);
+}
+
+absl::Status VisitPieces(FileSystem& file_system, const TextCorpus& corpus,
+                         double held_out_fraction, const PieceVisitor& visitor) {
+  if (!(held_out_fraction > 0 && held_out_fraction <= 0.5)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "held_out_fraction must be above 0 and at most 0.5, it is ", held_out_fraction));
+  }
+  const HeldOutSplit split(corpus.bytes, held_out_fraction);
+  // Only whole segments count: nothing can cut them away altogether.
+  const int64_t whole_segments = corpus.bytes / split.segment_bytes();
+  if (split.HeldOutBefore(whole_segments) < 1) {
+    const auto needed = static_cast<int64_t>(std::ceil(1.0 / held_out_fraction)) * kMinSegmentBytes;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the corpus has ", corpus.bytes, " bytes, too few to hold out a part of ",
+                     held_out_fraction, "; at least ", needed, " are needed"));
+  }
+  const int64_t reach = split.segment_bytes() / 2;
+  int64_t document_begin = 0;
+  for (const Document& document : corpus.documents) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, file_system.Map(document.path));
+    const absl::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
+                                 file->bytes().size());
+    if (static_cast<int64_t>(text.size()) != document.bytes) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(document.path, " had ", document.bytes, " bytes and now has ", text.size(),
+                       "; do not change the corpus while it is read"));
+    }
+    size_t begin = 0;
+    while (begin < text.size()) {
+      const int64_t segment = split.SegmentOf(document_begin + static_cast<int64_t>(begin));
+      const int64_t border = (segment + 1) * split.segment_bytes() - document_begin;
+      size_t end = text.size();
+      if (border < document.bytes) {
+        end = MoveCut(text, static_cast<size_t>(border), static_cast<size_t>(reach));
+      }
+      RETURN_IF_ERROR(visitor(text.substr(begin, end - begin), split.IsHeldOut(segment)));
+      begin = end;
+    }
+    document_begin += document.bytes;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace causeway::worker

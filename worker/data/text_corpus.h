@@ -1,0 +1,57 @@
+// The text that a run is trained on: files, and the text files in folders.
+#ifndef CAUSEWAY_WORKER_DATA_TEXT_CORPUS_H_
+#define CAUSEWAY_WORKER_DATA_TEXT_CORPUS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/base/file_system.h"
+
+namespace causeway::worker {
+
+struct Document {
+  std::string path;
+  int64_t bytes = 0;  // At least 1.
+};
+
+struct TextCorpus {
+  // In the order of the inputs; within a folder by name, files and folders alike.
+  std::vector<Document> documents;
+  int64_t bytes = 0;
+  // In folders: files with a NUL byte among their first 4096, and links that lead nowhere.
+  int64_t skipped_files = 0;
+};
+
+// Visits the inputs: a file is a document, a folder stands for all text files in it and below, but
+// for those whose names begin with a dot. Empty files are passed over.
+//
+// NOT_FOUND or PERMISSION_DENIED names the first path that cannot be read. INVALID_ARGUMENT if
+// there is no input, no text in them, a binary file among the inputs themselves, or folders that
+// nest too deeply (links in a circle).
+absl::StatusOr<TextCorpus> FindTextCorpus(FileSystem& file_system,
+                                          const std::vector<std::string>& inputs);
+
+// A stretch of one document's text, and which part of the data it belongs to.
+using PieceVisitor = std::function<absl::Status(absl::string_view text, bool held_out)>;
+
+// Reads the documents in order and cuts them into training and held-out text.
+//
+// The corpus as a whole is cut into segments of equal size (64 KiB; shorter in a small corpus),
+// and every (1 / held_out_fraction)-th is held out: a deterministic choice, spread evenly over
+// the corpus, of stretches long enough that little context is lost at their borders. A border
+// within a document is moved to the next end of a line, or else of a UTF-8 character.
+//
+// INVALID_ARGUMENT, before anything is visited, if held_out_fraction is not in (0, 0.5] or the
+// corpus is too small for both parts. FAILED_PRECONDITION if a file changed its size since it was
+// found. Returns the visitor's first error.
+absl::Status VisitPieces(FileSystem& file_system, const TextCorpus& corpus,
+                         double held_out_fraction, const PieceVisitor& visitor);
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_DATA_TEXT_CORPUS_H_

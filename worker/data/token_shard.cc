@@ -1,0 +1,204 @@
+#include "worker/data/token_shard.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
+
+namespace causeway::worker {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "shards are little endian and are read in place");
+
+constexpr int32_t kMagic16 = 20240520;
+constexpr int32_t kVersion16 = 1;
+constexpr int32_t kMagic32 = 20240801;
+constexpr int32_t kVersion32 = 7;
+constexpr int64_t kMaxVocabulary16 = 65536;
+
+using Header = std::array<int32_t, kShardHeaderBytes / 4>;
+
+template <typename Stored>
+Stored Load(const uint8_t* body, int64_t index) {
+  Stored token;
+  std::memcpy(&token, body + index * static_cast<int64_t>(sizeof(Stored)), sizeof(Stored));
+  return token;
+}
+
+// Copies and returns the largest token of all, so that the loop has no branch.
+template <typename Stored>
+int64_t CopyTokens(const uint8_t* body, int64_t begin, std::span<int32_t> out) {
+  Stored largest = 0;
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto token = Load<Stored>(body, begin + static_cast<int64_t>(i));
+    largest = std::max(largest, token);
+    out[i] = static_cast<int32_t>(token);
+  }
+  return static_cast<int64_t>(largest);
+}
+
+template <typename Stored>
+int64_t Largest(const uint8_t* body, int64_t tokens) {
+  Stored largest = 0;
+  for (int64_t i = 0; i < tokens; ++i) largest = std::max(largest, Load<Stored>(body, i));
+  return static_cast<int64_t>(largest);
+}
+
+template <typename Stored>
+void AppendAs(std::span<const int32_t> tokens, std::vector<uint8_t>& body) {
+  const size_t begin = body.size();
+  body.resize(begin + tokens.size() * sizeof(Stored));
+  uint8_t* const out = body.data() + begin;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto token = static_cast<Stored>(tokens[i]);
+    std::memcpy(out + i * sizeof(Stored), &token, sizeof(Stored));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<TokenShard> TokenShard::Open(FileSystem& file_system, const std::string& path) {
+  TokenShard shard;
+  shard.path_ = path;
+  ASSIGN_OR_RETURN(shard.file_, file_system.Map(path));
+  const std::span<const uint8_t> bytes = shard.file_->bytes();
+  if (bytes.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is empty; make shards with `causeway-worker tokenize`"));
+  }
+  if (bytes.size() < static_cast<size_t>(kShardHeaderBytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is no token shard: a shard begins with a header of ",
+                     kShardHeaderBytes, " bytes, the file has ", bytes.size()));
+  }
+  Header header;
+  std::memcpy(header.data(), bytes.data(), sizeof(header));
+  if (header[0] != kMagic16 && header[0] != kMagic32) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is no token shard: it begins with ",
+                                                   header[0], " instead of ", kMagic16,
+                                                   " (uint16) or ", kMagic32, " (uint32)"));
+  }
+  const bool is_16 = header[0] == kMagic16;
+  if (header[1] != (is_16 ? kVersion16 : kVersion32)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is a token shard of version ", header[1],
+                                                   "; this program reads version ",
+                                                   is_16 ? kVersion16 : kVersion32));
+  }
+  shard.bytes_per_token_ = is_16 ? 2 : 4;
+  shard.tokens_ = header[2];
+  shard.vocabulary_size_ = header[3];
+  if (shard.tokens_ == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is a token shard without tokens"));
+  }
+  const int64_t expected = kShardHeaderBytes + shard.tokens_ * shard.bytes_per_token_;
+  if (shard.tokens_ < 0 || static_cast<int64_t>(bytes.size()) != expected) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " is damaged: its header promises ", shard.tokens_, " tokens (", expected,
+        " bytes), the file has ", bytes.size(), " bytes; copy or make it again"));
+  }
+  if (shard.vocabulary_size_ < 0 || shard.vocabulary_size_ > kMaxVocabulary ||
+      (is_16 && shard.vocabulary_size_ > kMaxVocabulary16)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is damaged: its header gives a vocabulary of ", shard.vocabulary_size_,
+                     " tokens; copy or make it again"));
+  }
+  return shard;
+}
+
+absl::Status TokenShard::Read(int64_t begin, int64_t vocabulary_size,
+                              std::span<int32_t> out) const {
+  const uint8_t* const body = file_->bytes().data() + kShardHeaderBytes;
+  const int64_t largest = bytes_per_token_ == 2 ? CopyTokens<uint16_t>(body, begin, out)
+                                                : CopyTokens<uint32_t>(body, begin, out);
+  if (largest < vocabulary_size) return absl::OkStatus();
+  int64_t position = begin;
+  const auto token_at = [&](int64_t i) {
+    return bytes_per_token_ == 2 ? int64_t{Load<uint16_t>(body, i)}
+                                 : int64_t{Load<uint32_t>(body, i)};
+  };
+  const int64_t end = begin + static_cast<int64_t>(out.size());
+  while (position + 1 < end && token_at(position) != largest) ++position;
+  return absl::DataLossError(absl::StrCat("token ", position, " of ", path_, " is ", largest,
+                                          ", outside the vocabulary of ", vocabulary_size,
+                                          " tokens; the file is damaged, or was made with another "
+                                          "tokenizer than the run's"));
+}
+
+int64_t TokenShard::LargestToken() const {
+  const uint8_t* const body = file_->bytes().data() + kShardHeaderBytes;
+  return bytes_per_token_ == 2 ? Largest<uint16_t>(body, tokens_)
+                               : Largest<uint32_t>(body, tokens_);
+}
+
+TokenShardWriter::TokenShardWriter(FileSystem& file_system, std::string folder, std::string prefix,
+                                   int64_t vocabulary_size, int64_t shard_tokens)
+    : file_system_(file_system),
+      folder_(std::move(folder)),
+      prefix_(std::move(prefix)),
+      vocabulary_size_(vocabulary_size),
+      shard_tokens_(shard_tokens),
+      bytes_per_token_(vocabulary_size <= kMaxVocabulary16 ? 2 : 4) {}
+
+int64_t TokenShardWriter::buffered_tokens() const {
+  return static_cast<int64_t>(body_.size()) / bytes_per_token_;
+}
+
+absl::Status TokenShardWriter::Append(std::span<const int32_t> tokens) {
+  for (const int32_t token : tokens) {
+    if (token < 0 || token >= vocabulary_size_) {
+      return absl::InvalidArgumentError(absl::StrCat("token ", token, " does not belong to a ",
+                                                     "vocabulary of ", vocabulary_size_));
+    }
+  }
+  while (!tokens.empty()) {
+    const auto room = static_cast<size_t>(shard_tokens_ - buffered_tokens());
+    const std::span<const int32_t> part = tokens.first(std::min(room, tokens.size()));
+    tokens = tokens.subspan(part.size());
+    if (bytes_per_token_ == 2) {
+      AppendAs<uint16_t>(part, body_);
+    } else {
+      AppendAs<uint32_t>(part, body_);
+    }
+    tokens_ += static_cast<int64_t>(part.size());
+    if (buffered_tokens() == shard_tokens_) RETURN_IF_ERROR(WriteShard());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TokenShardWriter::Finish() {
+  if (body_.empty()) return absl::OkStatus();
+  return WriteShard();
+}
+
+absl::Status TokenShardWriter::WriteShard() {
+  Header header = {};
+  header[0] = bytes_per_token_ == 2 ? kMagic16 : kMagic32;
+  header[1] = bytes_per_token_ == 2 ? kVersion16 : kVersion32;
+  header[2] = static_cast<int32_t>(buffered_tokens());
+  header[3] = static_cast<int32_t>(vocabulary_size_);
+  std::array<uint8_t, kShardHeaderBytes> header_bytes;
+  std::memcpy(header_bytes.data(), header.data(), header_bytes.size());
+
+  const std::string name = absl::StrFormat("%s_%06d.bin", prefix_, names_.size());
+  const std::string path = JoinPath(folder_, name);
+  const std::string temporary = path + ".tmp";
+  {
+    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system_.Create(temporary));
+    RETURN_IF_ERROR(file->Append(header_bytes));
+    RETURN_IF_ERROR(file->Append(body_));
+    RETURN_IF_ERROR(file->Sync());
+  }
+  RETURN_IF_ERROR(file_system_.Rename(temporary, path));
+  RETURN_IF_ERROR(file_system_.SyncFolder(folder_));
+  names_.push_back(name);
+  body_.clear();
+  return absl::OkStatus();
+}
+
+}  // namespace causeway::worker

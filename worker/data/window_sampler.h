@@ -1,0 +1,85 @@
+// Which tokens a worker trains on at which step.
+//
+// A sequence of n tokens holds N = floor((n - 1) / T) windows of T + 1 tokens; window w begins at
+// token w * T. A window's first T tokens are the model's inputs, its last T the targets, so every
+// token but the first (and a rest of less than T) is a target exactly once.
+//
+// The windows of a run are drawn without replacement, in an order that is a pure function of the
+// seed: draw g belongs to epoch g / N and takes window perm(epoch, g mod N). Slot s of K takes the
+// draws c * K + s for its cursor c = 0, 1, 2 and so on. The slots of a run are therefore disjoint
+// whatever joins or leaves, K workers of batch B draw at each step exactly what one worker of
+// batch K * B would, and a worker has no state but its cursor.
+#ifndef CAUSEWAY_WORKER_DATA_WINDOW_SAMPLER_H_
+#define CAUSEWAY_WORKER_DATA_WINDOW_SAMPLER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/data/dataset.h"
+
+namespace causeway::worker {
+
+// Windows of `sequence_length` + 1 tokens in a sequence of `tokens`.
+int64_t CountWindows(int64_t tokens, int64_t sequence_length);
+
+struct SamplingOptions {
+  int64_t sequence_length = 0;  // T.
+  int64_t vocabulary_size = 0;  // The model's.
+  uint64_t seed = 0;
+  int slot = 0;   // Of this worker, in [0, slots).
+  int slots = 1;  // Parts of the data: the run's max_workers.
+};
+
+// Immutable and thread-safe.
+class WindowSampler {
+ public:
+  // INVALID_ARGUMENT if there is not one window for every slot, or an option is out of range.
+  // Checks nothing against the vocabulary: see Dataset::CheckVocabulary.
+  static absl::StatusOr<WindowSampler> Create(const Dataset& dataset,
+                                              const SamplingOptions& options);
+
+  // In an epoch, of all slots together.
+  int64_t windows() const { return windows_; }
+  // The window that the slot trains on at `cursor` >= 0.
+  int64_t WindowAt(int64_t cursor) const;
+
+  // Fills `inputs` and `targets`, both [windows, T] row by row, with the windows at cursor,
+  // cursor + 1 and so on. DATA_LOSS for a token outside the vocabulary.
+  absl::Status Read(int64_t cursor, std::span<int32_t> inputs, std::span<int32_t> targets) const;
+
+ private:
+  WindowSampler(std::shared_ptr<const ShardSequence> tokens, const SamplingOptions& options);
+
+  std::shared_ptr<const ShardSequence> tokens_;
+  SamplingOptions options_;
+  int64_t windows_;
+};
+
+// A fixed choice of held-out windows, spread evenly. Immutable and thread-safe.
+class HeldOutWindows {
+ public:
+  // At most `count` >= 1 windows: all, if there are fewer. INVALID_ARGUMENT if there is none.
+  static absl::StatusOr<HeldOutWindows> Create(const Dataset& dataset, int64_t sequence_length,
+                                               int64_t vocabulary_size, int64_t count);
+
+  int64_t size() const { return static_cast<int64_t>(windows_.size()); }
+  // As WindowSampler::Read, from the `first` window of the choice on.
+  absl::Status Read(int64_t first, std::span<int32_t> inputs, std::span<int32_t> targets) const;
+
+ private:
+  HeldOutWindows() = default;
+
+  std::shared_ptr<const ShardSequence> tokens_;
+  int64_t sequence_length_ = 0;
+  int64_t vocabulary_size_ = 0;
+  std::vector<int64_t> windows_;
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_DATA_WINDOW_SAMPLER_H_

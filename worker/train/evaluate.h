@@ -1,0 +1,19 @@
+// The loss on text that was not trained on.
+#ifndef CAUSEWAY_WORKER_TRAIN_EVALUATE_H_
+#define CAUSEWAY_WORKER_TRAIN_EVALUATE_H_
+
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "worker/backend/cpu/cpu_transformer.h"
+#include "worker/data/window_sampler.h"
+
+namespace causeway::worker {
+
+// Mean cross entropy over the windows, in nats per token. Errors of HeldOutWindows::Read.
+absl::StatusOr<double> EvaluateLoss(CpuTransformer<float>& model, std::span<const float> parameters,
+                                    const HeldOutWindows& windows);
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_TRAIN_EVALUATE_H_

@@ -1,0 +1,77 @@
+// One site's training between synchronizations: data, model and inner optimizer around one arena
+// of weights. Knows nothing of rounds, fragments in flight or the network.
+//
+// Step is a pure function of (weights, moments, counters, data), all of which Save writes: a
+// restored trainer repeats bit for bit.
+#ifndef CAUSEWAY_WORKER_TRAIN_TRAINER_H_
+#define CAUSEWAY_WORKER_TRAIN_TRAINER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+#include "common/base/thread_pool.h"
+#include "common/params/fragment_plan.h"
+#include "worker/backend/cpu/cpu_transformer.h"
+#include "worker/data/dataset.h"
+#include "worker/data/window_sampler.h"
+#include "worker/train/generate.h"
+#include "worker/train/optimizer.h"
+
+namespace causeway::worker {
+
+struct StepReport {
+  double loss = 0;  // Mean cross entropy of the step's windows, nats per token.
+  int64_t tokens = 0;
+};
+
+// Not thread-safe: one training thread, which shares its work with the pool.
+class Trainer {
+ public:
+  // `config` must be complete and `plan` be made from it; both, and the pool, outlive the trainer.
+  // Errors of WindowSampler and HeldOutWindows.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(const v1::RunConfig& config,
+                                                         const FragmentPlan& plan,
+                                                         const Dataset& dataset, int data_slot,
+                                                         ThreadPool* pool);
+
+  // Forward and backward over the windows of inner step `step` >= 1, and the optimizer's update
+  // unless gradients are what is synchronized. OUT_OF_RANGE if the gradient is not finite.
+  absl::StatusOr<StepReport> Step(int64_t step);
+
+  // In the plan's arena order.
+  std::span<float> parameters() { return parameters_; }
+  std::span<const float> gradients() const { return gradients_; }
+  InnerOptimizer<float>* optimizer() { return optimizer_.get(); }  // Null: gradients are sent.
+
+  // Mean cross entropy over the held-out windows, of any parameters. Nullopt: nothing is held out.
+  absl::StatusOr<std::optional<double>> Evaluate(std::span<const float> parameters);
+
+  // generate.h, with this trainer's model.
+  std::vector<int32_t> Generate(std::span<const float> parameters, std::span<const int32_t> prompt,
+                                const GenerateOptions& options);
+
+ private:
+  Trainer(const v1::RunConfig& config, const FragmentPlan& plan, WindowSampler sampler,
+          std::optional<HeldOutWindows> held_out, ThreadPool* pool);
+
+  const v1::RunConfig& config_;
+  const WindowSampler sampler_;
+  const std::optional<HeldOutWindows> held_out_;
+  CpuTransformer<float> model_;
+  std::unique_ptr<InnerOptimizer<float>> optimizer_;
+  std::vector<float> parameters_;
+  std::vector<float> gradients_;
+  std::vector<int32_t> inputs_;
+  std::vector<int32_t> targets_;
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_TRAIN_TRAINER_H_
