@@ -1,0 +1,100 @@
+"""What a run of the real code left behind, as reference_trace writes it (run_trace.cc)."""
+
+import collections
+import json
+import pathlib
+import types
+
+import numpy as np
+
+
+def folders(paths):
+    """The traces at or below the paths. ValueError where there is none."""
+    found = []
+    for path in map(pathlib.Path, paths):
+        inside = [path] if (path / "trace.json").exists() else sorted(
+            file.parent for file in path.glob("*/trace.json"))
+        if not inside:
+            raise ValueError(f"there is no trace.json in {path} nor in a folder of it: run "
+                             f"reference_trace --out {path} first")
+        found += inside
+    return found
+
+
+def codec_folders(paths):
+    return [path / "codecs" for path in map(pathlib.Path, paths)
+            if (path / "codecs" / "codecs.json").exists()]
+
+
+def read(path, dtype):
+    return np.fromfile(path, dtype=np.dtype(dtype).newbyteorder("<"))
+
+
+def codec_cases(folder):
+    """Yields the cases that codec_cases.h describes; residual and left_out are None without
+    feedback."""
+    values = {name: read(folder / f"{name}.f32", np.float32)
+              for name in ("base", "target", "residual", "left_out", "applied")}
+    values["decoded"] = read(folder / "decoded.f64", np.float64)
+    encoded = read(folder / "encoded.bin", np.uint8).tobytes()
+    position = collections.Counter()
+
+    def take(name, count):
+        begin = position[name]
+        position[name] += count
+        return (encoded if name == "encoded" else values[name])[begin:begin + count]
+
+    with open(folder / "codecs.json", encoding="utf-8") as file:
+        cases = json.load(file)
+    for case in cases:
+        arrays = {name: take(name, case["values"])
+                  for name in ("base", "target", "applied", "decoded")}
+        for name in ("residual", "left_out"):
+            arrays[name] = take(name, case["values"]) if case["feedback"] else None
+        yield types.SimpleNamespace(codec=case["codec"], name=case["name"],
+                                    feedback=case["feedback"],
+                                    encoded=take("encoded", case["bytes"]), **arrays)
+
+
+class Trace:
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        with open(self.folder / "trace.json", encoding="utf-8") as file:
+            trace = json.load(file)
+        self.model = trace["model"]
+        self.train = trace["train"]
+        self.sync = trace["sync"]
+        self.outer = trace["outer"]
+        self.steps = self.train["steps"]
+        self.tensors = trace["tensors"]
+        self.size = trace["arena_size"]
+        self.fragments = [slice(f["begin"], f["end"]) for f in trace["fragments"]]
+        self.batch_sequences = {w["id"]: w["batch_sequences"] for w in trace["workers"]}
+        self.initial = self._read("initial.f32", np.float32)
+        self.contributions = {
+            (c["fragment"], c["round"], c["worker"]): c for c in trace["contributions"]}
+        self.rounds = {(r["fragment"], r["round"]): r for r in trace["rounds"]}
+
+    def _read(self, name, dtype):
+        return read(self.folder / name, dtype)
+
+    def tokens(self, worker):
+        """(inputs, targets), each [steps, batch, length]."""
+        shape = (self.steps, self.batch_sequences[worker], self.model["sequence_length"])
+        return tuple(self._read(f"{kind}.{worker}.i32", np.int32).reshape(shape)
+                     for kind in ("inputs", "targets"))
+
+    def local_values(self, worker, when):
+        """The local values at every step, [steps, arena]: `when` is "before" or "after" the step's
+        sends and merges."""
+        return self._read(f"{when}.{worker}.f32", np.float32).reshape(self.steps, self.size)
+
+    def delta(self, key):
+        """The encoded delta of (fragment, round, worker)."""
+        return self._read(self.contributions[key]["object"], np.uint8).tobytes()
+
+    def answer(self, key):
+        return self._read(self.rounds[key]["answer"], np.uint8).tobytes()
+
+    def published(self, key):
+        return self._read(self.rounds[key]["published"], np.float32)

@@ -1,0 +1,191 @@
+#include "tests/reference/in_process_exchange.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+#include "common/params/run_config.h"
+#include "common/rpc/wire.h"
+
+namespace causeway {
+
+// Keeps what the coordinator says, and the first error.
+class InProcessExchange::Sink final : public server::SessionSink {
+ public:
+  void Send(const v1::CoordinatorMessage& message) override {
+    absl::MutexLock lock(&mutex_);
+    messages_.push_back(message);
+  }
+  void Close(const absl::Status& status) override {
+    absl::MutexLock lock(&mutex_);
+    status_.Update(status);
+  }
+  std::vector<v1::CoordinatorMessage> messages() const {
+    absl::MutexLock lock(&mutex_);
+    return messages_;
+  }
+  absl::Status status() const {
+    absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::vector<v1::CoordinatorMessage> messages_ ABSL_GUARDED_BY(mutex_);
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+struct InProcessExchange::Waiters {
+  absl::Mutex mutex;
+  bool cancelled ABSL_GUARDED_BY(mutex) = false;
+
+  absl::Status Check() {
+    absl::MutexLock lock(&mutex);
+    return cancelled ? absl::CancelledError("the exchange was cancelled") : absl::OkStatus();
+  }
+};
+
+InProcessExchange::InProcessExchange(server::Coordinator& coordinator, std::string worker_id)
+    : coordinator_(coordinator),
+      worker_id_(std::move(worker_id)),
+      sink_(std::make_shared<Sink>()),
+      waiters_(std::make_shared<Waiters>()) {}
+
+absl::StatusOr<std::unique_ptr<InProcessExchange>> InProcessExchange::Join(
+    server::Coordinator& coordinator, const std::string& worker_id) {
+  std::unique_ptr<InProcessExchange> exchange(new InProcessExchange(coordinator, worker_id));
+  const v1::DescribeResponse description = coordinator.Describe();
+  exchange->run_id_ = description.run_id();
+  v1::Join join;
+  join.set_worker_id(worker_id);
+  join.set_run_id(description.run_id());
+  join.set_wire_version(kWireVersion);
+  join.set_config_hash(RunConfigHash(description.config()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan,
+                   FragmentPlan::Create(description.config().model(), description.config().sync()));
+  join.set_plan_hash(plan.hash());
+  join.set_data_vocabulary_size(description.config().model().vocabulary_size());
+  join.set_software_version(kSoftwareVersion);
+  join.set_device("in process");
+  join.set_threads(1);
+  join.set_process_nonce(Checksum64(worker_id));
+  ASSIGN_OR_RETURN(exchange->welcome_, coordinator.Join(join, exchange->sink_));
+  return exchange;
+}
+
+InProcessExchange::~InProcessExchange() {
+  Cancel();
+  coordinator_.Disconnected(worker_id_, welcome_.incarnation());
+}
+
+absl::Status InProcessExchange::Handle(const v1::WorkerMessage& message) {
+  return coordinator_.Handle(worker_id_, welcome_.incarnation(), message);
+}
+
+absl::Status InProcessExchange::Ready(int64_t step) {
+  v1::WorkerMessage message;
+  message.mutable_ready()->set_step(step);
+  return Handle(message);
+}
+
+absl::Status InProcessExchange::Heartbeat(int64_t step, int64_t tokens) {
+  v1::WorkerMessage message;
+  message.mutable_heartbeat()->set_step(step);
+  message.mutable_heartbeat()->set_tokens(tokens);
+  return Handle(message);
+}
+
+absl::Status InProcessExchange::Leave(v1::Leave::Reason reason) {
+  v1::WorkerMessage message;
+  message.mutable_leave()->set_reason(reason);
+  return Handle(message);
+}
+
+std::vector<v1::CoordinatorMessage> InProcessExchange::messages() const {
+  return sink_->messages();
+}
+
+absl::Status InProcessExchange::session_status() const { return sink_->status(); }
+
+absl::Status InProcessExchange::Push(const worker::Contribution& contribution) {
+  RETURN_IF_ERROR(waiters_->Check());
+  v1::PushHeader header;
+  header.set_run_id(run_id_);
+  header.set_worker_id(worker_id_);
+  header.set_incarnation(welcome_.incarnation());
+  header.set_fragment(contribution.fragment);
+  header.set_round(contribution.round);
+  header.set_attempt(1);
+  header.set_codec(coordinator_.config().sync().codec_up());
+  header.set_total_bytes(static_cast<int64_t>(contribution.object.size()));
+  header.set_object_hash(TreeHash(contribution.object));
+  header.set_tokens(contribution.tokens);
+  header.set_send_step(contribution.send_step);
+  ASSIGN_OR_RETURN(const int64_t held, coordinator_.AdmitPush(header));
+  if (held == header.total_bytes()) return absl::OkStatus();
+  RETURN_IF_ERROR(coordinator_.Contribute(
+      header, std::vector<uint8_t>(contribution.object.begin(), contribution.object.end())));
+  bytes_up_ += header.total_bytes();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<worker::PulledObject> InProcessExchange::Received(const server::PullObject& object) {
+  if (TreeHash(object.bytes) != object.header.object_hash()) {
+    return absl::DataLossError(absl::StrCat("fragment ", object.header.fragment(), " round ",
+                                            object.header.round(),
+                                            ": the object does not have the hash of its header"));
+  }
+  bytes_down_ += static_cast<int64_t>(object.bytes.size());
+  return worker::PulledObject{.round = object.header.round(),
+                              .codec = object.header.codec(),
+                              .published_hash = object.header.published_hash(),
+                              .bytes = object.bytes};
+}
+
+absl::StatusOr<worker::PulledObject> InProcessExchange::PullAnswer(int fragment, int64_t round) {
+  using Object = absl::StatusOr<std::shared_ptr<const server::PullObject>>;
+  struct Arrival {
+    std::optional<Object> object;  // Guarded by the waiters' mutex.
+  };
+  const auto arrival = std::make_shared<Arrival>();
+  coordinator_.PullAnswer(fragment, round, [waiters = waiters_, arrival](Object object) {
+    absl::MutexLock lock(&waiters->mutex);
+    arrival->object = std::move(object);
+  });
+  {
+    absl::MutexLock lock(&waiters_->mutex);
+    const auto ready = [&]() ABSL_SHARED_LOCKS_REQUIRED(waiters_->mutex) {
+      return waiters_->cancelled || arrival->object.has_value();
+    };
+    waiters_->mutex.Await(absl::Condition(&ready));
+    if (waiters_->cancelled) return absl::CancelledError("the exchange was cancelled");
+  }
+  // The callback comes once: nobody else touches the arrival any more.
+  if (!arrival->object->ok()) return arrival->object->status();
+  return Received(***arrival->object);
+}
+
+absl::StatusOr<worker::PulledObject> InProcessExchange::PullState(int fragment) {
+  RETURN_IF_ERROR(waiters_->Check());
+  ASSIGN_OR_RETURN(const std::shared_ptr<const server::PullObject> object,
+                   coordinator_.PullState(fragment));
+  return Received(*object);
+}
+
+void InProcessExchange::ReportApplied(int fragment, int64_t round, uint64_t published_hash) {
+  v1::WorkerMessage message;
+  message.mutable_applied()->set_fragment(fragment);
+  message.mutable_applied()->set_round(round);
+  message.mutable_applied()->set_published_hash(published_hash);
+  const absl::Status status = Handle(message);
+  if (!status.ok()) sink_->Close(status);
+}
+
+void InProcessExchange::Cancel() {
+  absl::MutexLock lock(&waiters_->mutex);
+  waiters_->cancelled = true;
+}
+
+}  // namespace causeway

@@ -1,0 +1,77 @@
+// A worker's exchange with a coordinator in the same process: no sockets, no copies of the
+// protocol. For tests that run the real worker code against the real coordinator.
+//
+//   ASSIGN_OR_RETURN(auto exchange, InProcessExchange::Join(coordinator, "worker-0"));
+//   RETURN_IF_ERROR(exchange->Ready(0));
+//   ... worker::SyncEngine over *exchange ...
+//   RETURN_IF_ERROR(exchange->Leave(v1::Leave::FINISHED));
+//   RETURN_IF_ERROR(exchange->session_status());
+#ifndef CAUSEWAY_TESTS_REFERENCE_IN_PROCESS_EXCHANGE_H_
+#define CAUSEWAY_TESTS_REFERENCE_IN_PROCESS_EXCHANGE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "server/core/coordinator.h"
+#include "worker/sync/exchange.h"
+
+namespace causeway {
+
+// Thread-safe.
+class InProcessExchange final : public worker::Exchange {
+ public:
+  // Makes `worker_id` a member, as a worker does that computed the same configuration and plan.
+  // The coordinator outlives the exchange. Errors are those of Coordinator::Join.
+  static absl::StatusOr<std::unique_ptr<InProcessExchange>> Join(server::Coordinator& coordinator,
+                                                                 const std::string& worker_id);
+  ~InProcessExchange() override;
+
+  const v1::Welcome& welcome() const { return welcome_; }
+
+  // The session's messages.
+  absl::Status Ready(int64_t step);
+  absl::Status Heartbeat(int64_t step, int64_t tokens);
+  absl::Status Leave(v1::Leave::Reason reason);
+  // What the coordinator sent so far, in order.
+  std::vector<v1::CoordinatorMessage> messages() const;
+  // The error that ended the session, or that a report of a merge met (DATA_LOSS: the published
+  // copies differ). OK before.
+  absl::Status session_status() const;
+
+  absl::Status Push(const worker::Contribution& contribution) override;
+  absl::StatusOr<worker::PulledObject> PullAnswer(int fragment, int64_t round) override;
+  absl::StatusOr<worker::PulledObject> PullState(int fragment) override;
+  void ReportApplied(int fragment, int64_t round, uint64_t published_hash) override;
+  void Cancel() override;
+  int64_t bytes_up() const override { return bytes_up_; }
+  int64_t bytes_down() const override { return bytes_down_; }
+
+ private:
+  class Sink;
+  struct Waiters;
+
+  InProcessExchange(server::Coordinator& coordinator, std::string worker_id);
+  absl::Status Handle(const v1::WorkerMessage& message);
+  absl::StatusOr<worker::PulledObject> Received(const server::PullObject& object);
+
+  server::Coordinator& coordinator_;
+  const std::string worker_id_;
+  std::string run_id_;
+  v1::Welcome welcome_;
+  const std::shared_ptr<Sink> sink_;
+  // Shared with callbacks that the coordinator may call after this object is gone.
+  const std::shared_ptr<Waiters> waiters_;
+  std::atomic<int64_t> bytes_up_{0};
+  std::atomic<int64_t> bytes_down_{0};
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_TESTS_REFERENCE_IN_PROCESS_EXCHANGE_H_

@@ -1,0 +1,310 @@
+// reference_trace: runs the real code, workers and coordinator in one process and without sockets,
+// and leaves everything that went over the border between them for the oracle (oracle.py), which
+// then computes the same run in its own way.
+//
+//   reference_trace --out FOLDER CONFIGURATION...
+//
+// writes FOLDER/codecs (codec_cases.h) and FOLDER/CONFIGURATION for each (trace_configurations.h;
+// without any, for all):
+//
+//   trace.json                        configuration, tensors, fragments, contributions, rounds
+//   initial.f32                       the arena at the start
+//   inputs.W.i32, targets.W.i32       worker W's tokens, [steps, sequences, length]
+//   before.W.f32, after.W.f32         its local values before and after each step's sends and
+//                                     merges, [steps, arena]
+//   delta.F.R.W.bin                   its encoded delta of fragment F, round R
+//   answer.F.R.bin, published.F.R.f32 the encoded answer, and the published values after it
+//
+// Three workers with batches of different sizes, one thread each. The model computes in double;
+// the master weights are fp32, rounded after every step, so that a run has the same bits wherever
+// double arithmetic agrees to a few units in the last place.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/base/file_system.h"
+#include "common/base/random.h"
+#include "common/base/status_macros.h"
+#include "common/params/initialize.h"
+#include "common/telemetry/event_log.h"
+#include "nlohmann/json.hpp"
+#include "server/core/coordinator.h"
+#include "tests/reference/codec_cases.h"
+#include "tests/reference/in_process_exchange.h"
+#include "tests/reference/trace_configurations.h"
+#include "tests/reference/trace_store.h"
+#include "worker/backend/cpu/cpu_transformer.h"
+#include "worker/sync/replica.h"
+#include "worker/sync/sync_engine.h"
+#include "worker/train/optimizer.h"
+
+namespace causeway {
+namespace {
+
+struct Site {
+  std::string id;
+  int batch_sequences = 0;  // Hence the weight of its deltas.
+};
+
+// Not in the order of the ids, which is the order of summation.
+const Site kSites[] = {{"west", 2}, {"east", 1}, {"north", 4}};
+
+// What one worker leaves behind.
+struct SiteTrace {
+  std::vector<int32_t> inputs, targets;
+  std::vector<float> before, after;
+  std::map<std::pair<int, int64_t>, std::vector<float>> published;
+};
+
+// Tokens that can be learned: each follows from the one before, more often than not.
+void DrawWindow(const v1::RunConfig& config, uint64_t stream, uint64_t window,
+                std::vector<int32_t>& inputs, std::vector<int32_t>& targets) {
+  const auto vocabulary = static_cast<uint64_t>(config.model().vocabulary_size());
+  const auto length = static_cast<uint64_t>(config.model().sequence_length());
+  const uint64_t seed = config.train().seed();
+  uint64_t token = RandomBits(seed, stream, window * 2 * (length + 1)) % vocabulary;
+  for (uint64_t i = 0; i < length; ++i) {
+    inputs.push_back(static_cast<int32_t>(token));
+    const uint64_t bits = RandomBits(seed, stream, window * 2 * (length + 1) + i + 1);
+    token = bits % 8 == 0 ? (bits >> 8) % vocabulary : (token * 7 + 3) % vocabulary;
+    targets.push_back(static_cast<int32_t>(token));
+  }
+}
+
+// The training loop of one worker, with everything noted down.
+absl::Status RunSite(const v1::RunConfig& config, const FragmentPlan& plan, const Site& site,
+                     InProcessExchange& exchange, SiteTrace& trace) {
+  const auto sequences = static_cast<size_t>(site.batch_sequences);
+  const auto length = static_cast<size_t>(config.model().sequence_length());
+  // An even batch goes through in two halves.
+  const size_t micro_batches = sequences % 2 == 0 ? 2 : 1;
+  const size_t micro_tokens = sequences / micro_batches * length;
+
+  const auto size = static_cast<size_t>(plan.arena_size());
+  std::vector<float> local(size);
+  std::vector<double> weights(size), gradients(size);
+  ThreadPool pool(1);
+  worker::CpuTransformer<double> model(config.model(), plan,
+                                       static_cast<int>(sequences / micro_batches), &pool);
+  worker::InnerOptimizer<double> optimizer(plan, config.train(), &pool);
+  worker::HostReplica replica(local, {});
+
+  worker::SyncEngine* engine = nullptr;
+  worker::SyncEngine::Options options{.config = config.sync(),
+                                      .plan = &plan,
+                                      .replica = &replica,
+                                      .exchange = &exchange,
+                                      .clock = Clock::Real(),
+                                      .observer = {}};
+  options.observer.merged = [&](int64_t, const SyncEvent& event) {
+    const FragmentRange& range = plan.range(event.fragment);
+    const std::span<const float> values = engine->published().subspan(
+        static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
+    trace.published[{event.fragment, event.round}].assign(values.begin(), values.end());
+  };
+  worker::SyncEngine sync(std::move(options));
+  engine = &sync;
+
+  ASSIGN_OR_RETURN(int64_t step, sync.Fetch(exchange.welcome().run_step()));
+  while (step < config.train().steps()) {
+    ++step;
+    const size_t first = trace.inputs.size();
+    for (size_t i = 0; i < sequences; ++i) {
+      DrawWindow(config, Checksum64(site.id), static_cast<uint64_t>(step) * sequences + i,
+                 trace.inputs, trace.targets);
+    }
+    weights.assign(local.begin(), local.end());
+    for (size_t i = 0; i < micro_batches; ++i) {
+      const size_t begin = first + i * micro_tokens;
+      model.ForwardBackward(weights, std::span(trace.inputs).subspan(begin, micro_tokens),
+                            std::span(trace.targets).subspan(begin, micro_tokens),
+                            1.0 / static_cast<double>(micro_batches), i > 0, gradients);
+    }
+    RETURN_IF_ERROR(optimizer.Step(step, weights, gradients).status());
+    for (size_t i = 0; i < size; ++i) local[i] = static_cast<float>(weights[i]);
+
+    trace.before.insert(trace.before.end(), local.begin(), local.end());
+    RETURN_IF_ERROR(sync.AfterStep(step, static_cast<int64_t>(sequences * length)));
+    trace.after.insert(trace.after.end(), local.begin(), local.end());
+  }
+  RETURN_IF_ERROR(sync.Drain());
+  RETURN_IF_ERROR(exchange.Leave(v1::Leave::FINISHED));
+  return exchange.session_status();
+}
+
+nlohmann::json Describe(const v1::RunConfig& config, const FragmentPlan& plan) {
+  const v1::ModelConfig& model = config.model();
+  const v1::TrainConfig& train = config.train();
+  const v1::SyncConfig& sync = config.sync();
+  nlohmann::json trace;
+  trace["model"] = {{"vocabulary_size", model.vocabulary_size()},
+                    {"layers", model.layers()},
+                    {"width", model.width()},
+                    {"heads", model.heads()},
+                    {"kv_heads", model.kv_heads()},
+                    {"head_dim", model.head_dim()},
+                    {"mlp_width", model.mlp_width()},
+                    {"mlp", v1::ModelConfig::Mlp_Name(model.mlp())},
+                    {"qk_norm", model.qk_norm()},
+                    {"untied_head", model.untied_head()},
+                    {"rope_theta", model.rope_theta()},
+                    {"norm_epsilon", model.norm_epsilon()},
+                    {"z_loss", model.z_loss()},
+                    {"sequence_length", model.sequence_length()}};
+  trace["train"] = {{"steps", train.steps()},
+                    {"optimizer", v1::TrainConfig::Optimizer_Name(train.optimizer())},
+                    {"learning_rate", train.learning_rate()},
+                    {"muon_learning_rate", train.muon_learning_rate()},
+                    {"muon_momentum", train.muon_momentum()},
+                    {"beta1", train.beta1()},
+                    {"beta2", train.beta2()},
+                    {"epsilon", train.epsilon()},
+                    {"weight_decay", train.weight_decay()},
+                    {"clip_norm", train.clip_norm()},
+                    {"warmup_steps", train.warmup_steps()},
+                    {"final_learning_rate_fraction", train.final_learning_rate_fraction()}};
+  trace["sync"] = {{"pattern", v1::SyncConfig::Pattern_Name(sync.pattern())},
+                   {"fragments", sync.fragments()},
+                   {"steps_between_syncs", sync.steps_between_syncs()},
+                   {"overlap_steps", sync.overlap_steps()},
+                   {"mixing", sync.mixing()},
+                   {"codec_up", v1::Codec_Name(sync.codec_up())},
+                   {"codec_down", v1::Codec_Name(sync.codec_down())},
+                   {"error_feedback", sync.error_feedback()}};
+  trace["outer"] = {{"learning_rate", config.outer().learning_rate()},
+                    {"momentum", config.outer().momentum()}};
+  trace["arena_size"] = plan.arena_size();
+  trace["tensors"] = nlohmann::json::array();
+  for (const PlacedTensor& tensor : plan.tensors()) {
+    trace["tensors"].push_back({{"name", tensor.info.name},
+                                {"rows", tensor.info.rows},
+                                {"cols", tensor.info.cols},
+                                {"offset", tensor.offset}});
+  }
+  trace["fragments"] = nlohmann::json::array();
+  for (int i = 0; i < plan.fragments(); ++i) {
+    trace["fragments"].push_back({{"begin", plan.range(i).begin}, {"end", plan.range(i).end}});
+  }
+  trace["workers"] = nlohmann::json::array();
+  for (const Site& site : kSites) {
+    trace["workers"].push_back({{"id", site.id}, {"batch_sequences", site.batch_sequences}});
+  }
+  return trace;
+}
+
+// Every worker's published copy of every round is the coordinator's; writes it once.
+absl::Status WritePublished(const std::string& folder, const TraceStore& store,
+                            const std::vector<SiteTrace>& traces) {
+  for (const auto& [key, hash] : store.published_hashes()) {
+    const auto& [fragment, round] = key;
+    for (size_t i = 0; i < traces.size(); ++i) {
+      const auto found = traces[i].published.find(key);
+      if (found == traces[i].published.end() ||
+          TreeHash(std::span<const float>(found->second)) != hash) {
+        return absl::DataLossError(absl::StrCat(kSites[i].id, " does not hold round ", round,
+                                                " of fragment ", fragment,
+                                                " as the coordinator published it"));
+      }
+    }
+    RETURN_IF_ERROR(WriteTraceFile(folder, PublishedFileName(fragment, round),
+                                   std::span<const float>(traces[0].published.at(key))));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteSite(const std::string& folder, const Site& site, const SiteTrace& trace) {
+  const auto write = [&](absl::string_view kind, absl::string_view type, const auto& values) {
+    return WriteTraceFile(folder, absl::StrCat(kind, ".", site.id, ".", type), std::span(values));
+  };
+  RETURN_IF_ERROR(write("inputs", "i32", trace.inputs));
+  RETURN_IF_ERROR(write("targets", "i32", trace.targets));
+  RETURN_IF_ERROR(write("before", "f32", trace.before));
+  return write("after", "f32", trace.after);
+}
+
+absl::Status RunConfiguration(const std::string& name, const std::string& folder) {
+  ASSIGN_OR_RETURN(const v1::RunConfig config, TraceConfiguration(name));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+  RETURN_IF_ERROR(FileSystem::Real()->CreateFolders(folder));
+  std::vector<float> initial(static_cast<size_t>(plan.arena_size()));
+  InitializeParameters(plan, config.train().seed(), initial);
+  RETURN_IF_ERROR(WriteTraceFile(folder, "initial.f32", std::span<const float>(initial)));
+
+  TraceStore store(folder);
+  ASSIGN_OR_RETURN(const auto coordinator,
+                   server::Coordinator::Create({.config = config,
+                                                .run_id = "reference",
+                                                .initial_parameters = std::move(initial),
+                                                .clock = Clock::Real(),
+                                                .store = &store,
+                                                .events = NullEventLog()}));
+  std::vector<std::unique_ptr<InProcessExchange>> exchanges;
+  for (const Site& site : kSites) {
+    ASSIGN_OR_RETURN(exchanges.emplace_back(), InProcessExchange::Join(*coordinator, site.id));
+  }
+  for (const auto& exchange : exchanges) RETURN_IF_ERROR(exchange->Ready(0));
+
+  std::vector<SiteTrace> traces(std::size(kSites));
+  std::vector<absl::Status> statuses(std::size(kSites));
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < std::size(kSites); ++i) {
+      threads.emplace_back([&, i] {
+        statuses[i] =
+            Annotate(RunSite(config, plan, kSites[i], *exchanges[i], traces[i]), kSites[i].id);
+        if (statuses[i].ok()) return;
+        for (const auto& exchange : exchanges) exchange->Cancel();  // Or they wait for ever.
+      });
+    }
+  }
+  // The cause before the cancellations that followed from it.
+  std::stable_partition(statuses.begin(), statuses.end(),
+                        [](const absl::Status& status) { return !absl::IsCancelled(status); });
+  for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
+  for (size_t i = 0; i < std::size(kSites); ++i) {
+    RETURN_IF_ERROR(WriteSite(folder, kSites[i], traces[i]));
+  }
+  RETURN_IF_ERROR(coordinator->Shutdown());
+  RETURN_IF_ERROR(WritePublished(folder, store, traces));
+  nlohmann::json trace = Describe(config, plan);
+  trace["contributions"] = store.contributions();
+  trace["rounds"] = store.rounds();
+  return WriteTraceText(folder, "trace.json", trace.dump(1));
+}
+
+absl::Status RunCodecs(const std::string& folder) {
+  RETURN_IF_ERROR(FileSystem::Real()->CreateFolders(folder));
+  return Annotate(WriteCodecCases(folder), "codecs");
+}
+
+int Main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.size() < 2 || arguments[0] != "--out") {
+    std::fprintf(stderr, "usage: reference_trace --out FOLDER [CONFIGURATION...]\n");
+    return 2;
+  }
+  std::vector<std::string> names(arguments.begin() + 2, arguments.end());
+  if (names.empty()) names = TraceConfigurationNames();
+  absl::Status status = RunCodecs(JoinPath(arguments[1], "codecs"));
+  for (const std::string& name : names) {
+    if (!status.ok()) break;
+    status = Annotate(RunConfiguration(name, JoinPath(arguments[1], name)), name);
+  }
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "reference_trace: %s\n", status.ToString().c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace causeway
+
+int main(int argc, char** argv) { return causeway::Main(argc, argv); }

@@ -1,0 +1,72 @@
+#include "tests/reference/trace_store.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+
+namespace causeway {
+
+absl::Status WriteTraceText(const std::string& folder, const std::string& name,
+                            absl::string_view text) {
+  ASSIGN_OR_RETURN(const auto file, FileSystem::Real()->Create(JoinPath(folder, name)));
+  return file->Append(std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+}
+
+std::string PublishedFileName(int fragment, int64_t round) {
+  return absl::StrCat("published.", fragment, ".", round, ".f32");
+}
+
+absl::Status TraceStore::BeginRun(const server::RunIdentity&) { return absl::OkStatus(); }
+
+absl::Status TraceStore::SaveContribution(const server::ContributionRecord& record,
+                                          std::span<const uint8_t> object) {
+  const std::string name =
+      absl::StrCat("delta.", record.fragment, ".", record.round, ".", record.worker_id, ".bin");
+  RETURN_IF_ERROR(WriteTraceFile(folder_, name, object));
+  absl::MutexLock lock(&mutex_);
+  contributions_.push_back({{"fragment", record.fragment},
+                            {"round", record.round},
+                            {"worker", record.worker_id},
+                            {"tokens", record.tokens},
+                            {"send_step", record.send_step},
+                            {"object", name}});
+  return absl::OkStatus();
+}
+
+absl::Status TraceStore::SaveRound(const server::RoundRecord& record,
+                                   std::span<const uint8_t> answer) {
+  const std::string name = absl::StrCat("answer.", record.fragment, ".", record.round, ".bin");
+  RETURN_IF_ERROR(WriteTraceFile(folder_, name, answer));
+  absl::MutexLock lock(&mutex_);
+  rounds_.push_back({{"fragment", record.fragment},
+                     {"round", record.round},
+                     {"contributors", record.contributors},
+                     {"weights", record.weights},
+                     {"answer", name},
+                     {"published", PublishedFileName(record.fragment, record.round)}});
+  published_hashes_[{record.fragment, record.round}] = record.published_hash;
+  return absl::OkStatus();
+}
+
+absl::Status TraceStore::SaveSnapshot(std::span<const server::FragmentView>) {
+  return absl::OkStatus();
+}
+
+absl::Status TraceStore::SaveSummary(const nlohmann::json&) { return absl::OkStatus(); }
+
+nlohmann::json TraceStore::contributions() const {
+  absl::MutexLock lock(&mutex_);
+  return contributions_;
+}
+
+nlohmann::json TraceStore::rounds() const {
+  absl::MutexLock lock(&mutex_);
+  return rounds_;
+}
+
+std::map<std::pair<int, int64_t>, uint64_t> TraceStore::published_hashes() const {
+  absl::MutexLock lock(&mutex_);
+  return published_hashes_;
+}
+
+}  // namespace causeway
