@@ -1,0 +1,351 @@
+#include "worker/sync/sync_engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "common/base/random.h"
+#include "common/params/initialize.h"
+#include "common/params/run_config.h"
+#include "tests/unit/worker/sync/fake_exchange.h"
+
+namespace causeway::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+v1::RunConfig TinyRun(const std::string& sync) {
+  v1::RunConfig config = ParseRunConfig(
+                             "model { layers: 3 width: 16 heads: 2 mlp_width: 24 "
+                             "vocabulary_size: 64 sequence_length: 8 } "
+                             "train { steps: 100 } sync { " +
+                                 sync + " }",
+                             "test")
+                             .value();
+  const auto warnings = CompleteRunConfig(config);
+  EXPECT_TRUE(warnings.ok()) << warnings.status();
+  return config;
+}
+
+// One worker whose "training" moves every value by a pure function of step and index.
+class Site {
+ public:
+  explicit Site(const std::string& sync, float outer_learning_rate = 1)
+      : config_(TinyRun(sync)),
+        plan_(FragmentPlan::Create(config_.model(), config_.sync()).value()),
+        initial_(Initial()),
+        local_(static_cast<size_t>(plan_.arena_size())),
+        gradients_(local_.size()),
+        replica_(local_, gradients_),
+        exchange_(
+            std::make_unique<FakeExchange>(plan_, config_.sync(), initial_, outer_learning_rate)) {
+    MakeEngine();
+  }
+
+  void MakeEngine() {
+    SyncEngine::Options options;
+    options.config = config_.sync();
+    options.plan = &plan_;
+    options.replica = &replica_;
+    options.exchange = exchange_.get();
+    options.clock = &clock_;
+    options.observer.merged = [this](int64_t step, const SyncEvent& event) {
+      merges_.push_back({step, event});
+    };
+    options.observer.late = [this](const SyncEvent& event) { late_.push_back(event); };
+    engine_ = std::make_unique<SyncEngine>(std::move(options));
+  }
+
+  static void Move(int64_t step, std::span<float> values) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] += static_cast<float>(0.001 * RandomNormal(7, static_cast<uint64_t>(step), i));
+    }
+  }
+
+  absl::Status Step(int64_t step) {
+    Move(step, local_);
+    return engine_->AfterStep(step, 10);
+  }
+
+  void Run(int64_t from, int64_t to) {
+    for (int64_t step = from; step <= to; ++step) {
+      const absl::Status status = Step(step);
+      ASSERT_TRUE(status.ok()) << status;
+    }
+  }
+
+  std::span<const float> Part(std::span<const float> arena, int fragment) const {
+    return arena.subspan(static_cast<size_t>(plan_.range(fragment).begin),
+                         static_cast<size_t>(plan_.range(fragment).size()));
+  }
+
+  struct Merge {
+    int64_t step;
+    SyncEvent event;
+    bool operator==(const Merge&) const = default;
+  };
+
+  FakeClock clock_;
+  const v1::RunConfig config_;
+  const FragmentPlan plan_;
+  const std::vector<float> initial_;
+  std::vector<float> local_;
+  std::vector<float> gradients_;
+  HostReplica replica_;
+  std::unique_ptr<FakeExchange> exchange_;
+  std::vector<Merge> merges_;
+  std::vector<SyncEvent> late_;
+  std::unique_ptr<SyncEngine> engine_;
+
+ private:
+  std::vector<float> Initial() const {
+    std::vector<float> values(static_cast<size_t>(plan_.arena_size()));
+    InitializeParameters(plan_, 1, values);
+    return values;
+  }
+};
+
+TEST(SyncEngineTest, StartsFromThePublishedState) {
+  Site site("fragments: 2 steps_between_syncs: 6");
+  EXPECT_EQ(site.engine_->Fetch(0).value(), 0);
+  EXPECT_EQ(site.local_, site.initial_);
+  EXPECT_TRUE(std::ranges::equal(site.engine_->published(), site.initial_));
+  EXPECT_TRUE(site.exchange_->HasApplied({0, 0}));
+}
+
+TEST(SyncEngineTest, MergesTauStepsAfterSending) {
+  Site site("fragments: 2 steps_between_syncs: 6 overlap_steps: 2");
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  site.Run(1, 13);
+  // Three fragments: offsets 2, 4, 6.
+  EXPECT_THAT(site.merges_,
+              ElementsAre(Site::Merge{4, {0, 1}}, Site::Merge{6, {1, 1}}, Site::Merge{8, {2, 1}},
+                          Site::Merge{10, {0, 2}}, Site::Merge{12, {1, 2}}));
+  EXPECT_EQ(site.engine_->version(0), 2);
+}
+
+// The promise of docs/algorithm.md: synchronization alone changes nothing.
+TEST(SyncEngineTest, OneWorkerWithRateOneAndExactCodecsIsPlainTrainingBitForBit) {
+  Site site("fragments: 2 steps_between_syncs: 4 codec_up: FP32 codec_down: FP32");
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  std::vector<float> plain = site.initial_;
+  for (int64_t step = 1; step <= 40; ++step) {
+    Site::Move(step, plain);
+    ASSERT_TRUE(site.Step(step).ok());
+    ASSERT_EQ(site.local_, plain) << "after step " << step;
+  }
+}
+
+TEST(SyncEngineTest, MixesLocalAndPublishedByAlpha) {
+  Site site("fragments: 1 steps_between_syncs: 4 overlap_steps: 1 mixing: 0.25");
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  site.Run(1, 4);
+  site.exchange_->AwaitPush({0, 1});
+  std::vector<float> expected = site.local_;
+  Site::Move(5, expected);
+  const std::vector<float> published = site.exchange_->published();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    expected[i] = 0.25F * expected[i] + 0.75F * published[i];
+  }
+  ASSERT_TRUE(site.Step(5).ok());
+  EXPECT_EQ(site.local_, expected);
+}
+
+TEST(SyncEngineTest, SeveralFragmentsFlyAtOnceAndTrainingDoesNotWaitForThem) {
+  // Four fragments, one sent every two steps, each merged five steps later.
+  Site site("fragments: 3 steps_between_syncs: 8 overlap_steps: 5");
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  site.exchange_->Hold({0, 1});
+  site.exchange_->Hold({1, 1});
+  site.Run(1, 6);  // Sends 0, 1 and 2; the first merge is due after step 7.
+  EXPECT_EQ(site.exchange_->pushes().size() <= 3, true);
+  EXPECT_TRUE(site.merges_.empty());
+  site.exchange_->Release({0, 1});
+  site.Run(7, 7);
+  EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{7, {0, 1}}));
+}
+
+TEST(SyncEngineTest, ADueAnswerIsWaitedFor) {
+  Site site("fragments: 1 steps_between_syncs: 2 overlap_steps: 1");
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  site.exchange_->Hold({0, 1});
+  site.Run(1, 2);
+  absl::Notification returned;
+  std::thread trainer([&] {
+    EXPECT_TRUE(site.Step(3).ok());
+    returned.Notify();
+  });
+  site.exchange_->AwaitPush({0, 1});
+  EXPECT_FALSE(returned.HasBeenNotified());
+  site.clock_.Advance(absl::Seconds(5));
+  site.exchange_->Release({0, 1});
+  trainer.join();
+  EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{3, {0, 1}}));
+}
+
+TEST(SyncEngineTest, CountsTheTokensSinceTheLastSendOfEachFragment) {
+  Site site("fragments: 2 steps_between_syncs: 6");
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  site.Run(1, 12);
+  std::map<FakeExchange::Key, int64_t> tokens;
+  for (const auto& push : site.exchange_->pushes()) tokens[push.key] = push.tokens;
+  EXPECT_EQ(tokens.at({0, 1}), 20);  // Offset 2.
+  EXPECT_EQ(tokens.at({2, 1}), 60);
+  EXPECT_EQ(tokens.at({0, 2}), 60);
+}
+
+TEST(SyncEngineTest, ADeltaThatMissedItsRoundTravelsWithTheNext) {
+  Site site("fragments: 1 steps_between_syncs: 3 codec_up: FP32");
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  site.exchange_->CloseWithout({0, 1});
+  site.Run(1, 2);
+  std::vector<float> at_send = site.local_;
+  Site::Move(3, at_send);
+  site.Run(3, 3);
+  EXPECT_THAT(site.late_, ElementsAre(SyncEvent{0, 1}));
+  EXPECT_EQ(site.local_, site.initial_);  // The round moved nothing, and alpha is 0.
+  std::vector<float> second = site.initial_;
+  for (int64_t step = 4; step <= 6; ++step) Site::Move(step, second);
+  site.Run(4, 6);
+  const std::vector<double> delta = site.exchange_->delta({0, 2});
+  for (size_t i = 0; i < delta.size(); ++i) {
+    const double both =
+        (double{site.initial_[i]} - at_send[i]) + (double{site.initial_[i]} - second[i]);
+    ASSERT_NEAR(delta[i], both, 1e-6) << i;
+  }
+  EXPECT_EQ(site.exchange_->pushes()[1].tokens, 60);
+  EXPECT_EQ(site.engine_->rounds_late(), 1);
+}
+
+TEST(SyncEngineTest, AnAnswerThatIsGoneIsReplacedByTheState) {
+  Site site("fragments: 1 steps_between_syncs: 3");
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  site.exchange_->Forget({0, 1});
+  site.Run(1, 3);
+  EXPECT_TRUE(std::ranges::equal(site.engine_->published(), site.exchange_->published()));
+  EXPECT_EQ(site.engine_->version(0), 1);
+}
+
+TEST(SyncEngineTest, ACopyThatDivergesEndsTheTraining) {
+  Site site("fragments: 1 steps_between_syncs: 3");
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  site.exchange_->Corrupt({0, 1});
+  site.Run(1, 2);
+  const absl::Status status = site.Step(3);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("round 1 of fragment 0"));
+  EXPECT_FALSE(site.exchange_->HasApplied({0, 1}));
+}
+
+TEST(SyncEngineTest, AWeightThatIsNotFiniteIsNeverSent) {
+  Site site("fragments: 1 steps_between_syncs: 2 codec_up: INT4");
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  site.Run(1, 1);
+  site.local_[3] = std::numeric_limits<float>::quiet_NaN();
+  const absl::Status status = site.Step(2);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("round 1 of fragment 0"));
+  EXPECT_TRUE(site.exchange_->pushes().empty());
+}
+
+TEST(SyncEngineTest, AJoinerFollowsTheRoundsThatWereSentBeforeItsStep) {
+  Site site("fragments: 1 steps_between_syncs: 4 overlap_steps: 2");
+  site.exchange_->PublishFromElsewhere({0, 1}, 0.5F);
+  // Published: version 1, sent after step 4. The others are at step 9: round 2 is in flight.
+  site.exchange_->Hold({0, 2});
+  site.exchange_->PublishFromElsewhere({0, 2}, 0.25F);
+  // The state already contains round 2 here; a joiner told of step 3 must not send round 1 or 2.
+  const int64_t step = site.engine_->Fetch(3).value();
+  EXPECT_EQ(step, 8);
+  site.exchange_->Release({0, 2});
+  site.Run(9, 14);
+  ASSERT_EQ(site.exchange_->pushes().size(), 1);
+  EXPECT_EQ(site.exchange_->pushes()[0].key, FakeExchange::Key(0, 3));
+  EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{14, {0, 3}}));
+}
+
+TEST(SyncEngineTest, AJoinerMergesARoundInFlightThatItDidNotContributeTo) {
+  Site site("fragments: 1 steps_between_syncs: 4 overlap_steps: 2");
+  // Nothing is published yet, but the run is at step 5: round 1 was sent after step 4.
+  ASSERT_EQ(site.engine_->Fetch(5).value(), 5);
+  site.exchange_->PublishFromElsewhere({0, 1}, 0.5F);
+  site.Run(6, 7);
+  EXPECT_TRUE(site.exchange_->pushes().empty());
+  EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{6, {0, 1}}));
+}
+
+TEST(SyncEngineTest, ContinuesBitForBitFromAStateSavedInFlight) {
+  const std::string sync =
+      "fragments: 2 steps_between_syncs: 6 overlap_steps: 3 mixing: 0.5 codec_up: INT4 "
+      "codec_down: E3M0 error_feedback: true";
+  Site whole(sync, 0.7F);
+  ASSERT_TRUE(whole.engine_->Fetch(0).ok());
+  whole.Run(1, 30);
+  ASSERT_TRUE(whole.engine_->Drain().ok());
+
+  for (const int64_t stop : {1, 2, 3, 4, 5, 8, 11, 13}) {
+    Site first(sync, 0.7F);
+    ASSERT_TRUE(first.engine_->Fetch(0).ok());
+    first.Run(1, stop);
+    SyncEngine::State state = first.engine_->Save();
+    // The process ends; another one continues against the same coordinator.
+    first.engine_.reset();
+    Site second(sync, 0.7F);
+    second.engine_.reset();
+    second.exchange_ = std::move(first.exchange_);
+    second.exchange_->Revive();
+    std::ranges::copy(first.local_, second.local_.begin());
+    second.MakeEngine();
+    ASSERT_TRUE(second.engine_->Restore(std::move(state), stop).ok());
+    second.Run(stop + 1, 30);
+    ASSERT_TRUE(second.engine_->Drain().ok());
+    EXPECT_EQ(second.local_, whole.local_) << "stopped after step " << stop;
+    EXPECT_TRUE(std::ranges::equal(second.engine_->published(), whole.engine_->published()));
+  }
+}
+
+TEST(SyncEngineTest, AStateOfAnotherPlanIsRefused) {
+  Site site("fragments: 2 steps_between_syncs: 6");
+  SyncEngine::State state = site.engine_->Save();
+  state.published.pop_back();
+  EXPECT_EQ(site.engine_->Restore(std::move(state), 0).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(SyncEngineTest, GradientsAreSentAsTheyAreAndTheAnswerReplacesTheWeights) {
+  v1::RunConfig config = ParseRunConfig(
+                             "model { layers: 1 width: 16 heads: 2 mlp_width: 24 "
+                             "vocabulary_size: 64 sequence_length: 8 } "
+                             "sync { contribution: GRADIENT steps_between_syncs: 1 } "
+                             "outer { optimizer: ADAMW }",
+                             "test")
+                             .value();
+  ASSERT_TRUE(CompleteRunConfig(config).ok());
+  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  std::vector<float> initial(static_cast<size_t>(plan.arena_size()), 1.0F);
+  std::vector<float> local(initial.size());
+  std::vector<float> gradients(initial.size());
+  for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = static_cast<float>(i) * 0.25F;
+  HostReplica replica(local, gradients);
+  FakeExchange exchange(plan, config.sync(), initial, 0.5F);
+  FakeClock clock;
+  SyncEngine::Options options;
+  options.config = config.sync();
+  options.plan = &plan;
+  options.replica = &replica;
+  options.exchange = &exchange;
+  options.clock = &clock;
+  SyncEngine engine(std::move(options));
+  ASSERT_TRUE(engine.Fetch(0).ok());
+  ASSERT_TRUE(engine.AfterStep(1, 10).ok());
+  const std::vector<double> delta = exchange.delta({0, 1});
+  for (size_t i = 0; i < delta.size(); ++i) ASSERT_EQ(delta[i], 0.5 * gradients[i]);
+  EXPECT_EQ(local, exchange.published());
+}
+
+}  // namespace
+}  // namespace causeway::worker
