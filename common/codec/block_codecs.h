@@ -1,0 +1,17 @@
+// The codecs with a scale per block. Each is one object that lives for ever; see codec.h.
+#ifndef CAUSEWAY_COMMON_CODEC_BLOCK_CODECS_H_
+#define CAUSEWAY_COMMON_CODEC_BLOCK_CODECS_H_
+
+#include "common/codec/codec.h"
+
+namespace causeway {
+
+const Codec* Int8Codec();
+const Codec* E3m0Codec();
+const Codec* E2m1Codec();
+const Codec* Int4Codec();
+const Codec* Lm2Codec();
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_CODEC_BLOCK_CODECS_H_

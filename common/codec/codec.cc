@@ -1,0 +1,24 @@
+#include "common/codec/codec.h"
+
+#include <array>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/codec/block_codecs.h"
+#include "common/codec/float_codecs.h"
+
+namespace causeway {
+
+absl::StatusOr<const Codec*> FindCodec(v1::Codec id) {
+  const std::array<const Codec*, 7> codecs = {Fp32Codec(), Bf16Codec(), Int8Codec(), E3m0Codec(),
+                                              E2m1Codec(), Int4Codec(), Lm2Codec()};
+  std::string known;
+  for (const Codec* codec : codecs) {
+    if (codec->id() == id) return codec;
+    absl::StrAppend(&known, known.empty() ? "" : ", ", v1::Codec_Name(codec->id()));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("there is no codec ", static_cast<int>(id), " (",
+                                                 v1::Codec_Name(id), "); there are ", known));
+}
+
+}  // namespace causeway

@@ -1,0 +1,57 @@
+// What all codecs but FP32 have in common: they carry the fp32 difference base - target, block by
+// block. Here are the walk over chunks and blocks, the refusal of bad input, error feedback and
+// the three ways to read; a derived class turns one block into bytes and back.
+#ifndef CAUSEWAY_COMMON_CODEC_DIFFERENCE_CODEC_H_
+#define CAUSEWAY_COMMON_CODEC_DIFFERENCE_CODEC_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "common/codec/codec.h"
+
+namespace causeway {
+
+// INVALID_ARGUMENT unless `bytes` is what `values` values of the codec take.
+absl::Status CheckEncodedSize(const Codec& codec, size_t bytes, size_t values);
+
+class DifferenceCodec : public Codec {
+ public:
+  size_t EncodedBytes(size_t values) const final;
+  absl::Status Encode(std::span<const float> base, std::span<const float> target,
+                      std::span<float> residual, std::span<uint8_t> out) const final;
+  absl::Status Accumulate(std::span<const uint8_t> encoded, std::span<const float> base,
+                          double weight, std::span<double> sum) const final;
+  absl::Status Apply(std::span<const uint8_t> encoded, std::span<float> values) const final;
+  absl::Status Validate(std::span<const uint8_t> encoded, std::span<const float> base) const final;
+
+ protected:
+  // `scale_bytes` per block and `code_bits` per value, 2, 4, 8 or 16. A difference whose
+  // magnitude is not at most `largest_magnitude` is refused.
+  DifferenceCodec(size_t scale_bytes, size_t code_bits, float largest_magnitude)
+      : scale_bytes_(scale_bytes), code_bits_(code_bits), largest_magnitude_(largest_magnitude) {}
+
+  // `values` are 1..kCodecBlock differences within the limit, `scale` and `codes` have just the
+  // block's bytes, zeros at first. `decoded`, if not empty, receives what DecodeBlock would give.
+  virtual void EncodeBlock(std::span<const float> values, std::span<uint8_t> scale,
+                           std::span<uint8_t> codes, std::span<float> decoded) const = 0;
+  // The differences of one block; INVALID_ARGUMENT for bytes that EncodeBlock does not make.
+  virtual absl::Status DecodeBlock(std::span<const uint8_t> scale, std::span<const uint8_t> codes,
+                                   std::span<float> decoded) const = 0;
+
+ private:
+  using BlockVisitor = absl::FunctionRef<absl::Status(size_t first, std::span<const float>)>;
+  // Decodes block after block and hands each, with the index of its first value, to `visit`.
+  absl::Status VisitBlocks(std::span<const uint8_t> encoded, size_t values,
+                           BlockVisitor visit) const;
+
+  size_t scale_bytes_;
+  size_t code_bits_;
+  float largest_magnitude_;
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_CODEC_DIFFERENCE_CODEC_H_
