@@ -1,0 +1,78 @@
+// One round of one fragment at the coordinator (algorithm.md, "The coordinator, per round"):
+//
+//   g          = sum_m w_m * Decode(delta_m)       in double, in order of worker id
+//   theta      = the outer optimizer's step on g
+//   answer     = Encode(published - theta)
+//   published -= Decode(answer)
+//
+// What quantization leaves out of one answer is in theta - published of the next: the downlink has
+// error feedback by construction.
+//
+// The work is cut into slices of kMergeSlice values that depend on nothing but their position, so
+// the result has the same bits on any number of threads, and the order in which contributions are
+// given does not matter. No buffer is as long as the fragment, but for the answer.
+#ifndef CAUSEWAY_SERVER_OUTER_MERGE_H_
+#define CAUSEWAY_SERVER_OUTER_MERGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+#include "common/base/thread_pool.h"
+#include "common/codec/codec.h"
+#include "server/outer/outer_optimizer.h"
+
+namespace causeway::server {
+
+// Whole codec chunks, few enough that a slice's working set stays in a core's cache.
+inline constexpr size_t kMergeSlice = 4 * kCodecChunk;
+
+// Views of what the coordinator holds for one fragment. All arrays are equally long.
+struct FragmentState {
+  std::span<float> theta;
+  std::span<float> published;
+  std::vector<std::span<float>> optimizer;  // In the order of OuterOptimizer::state_names().
+};
+
+struct Contribution {
+  std::string worker_id;
+  const Codec* codec = nullptr;
+  std::span<const uint8_t> encoded;
+  double weight = 0;  // All together 1 (ContributionWeights).
+};
+
+struct MergeInput {
+  // In any order. Empty: theta and the optimizer stay as they are, and the answer brings published
+  // closer to theta.
+  std::vector<Contribution> contributions;
+  // PARAMETER_DELTA: encoded against published. GRADIENT: against zeros.
+  v1::SyncConfig::Contribution kind = v1::SyncConfig::PARAMETER_DELTA;
+  const OuterOptimizer* optimizer = nullptr;
+  const Codec* answer_codec = nullptr;
+  int64_t round = 0;
+  int64_t arena_begin = 0;  // FragmentRange::begin.
+};
+
+struct MergeResult {
+  std::vector<uint8_t> answer;
+  uint64_t answer_hash = 0;     // TreeHash.
+  uint64_t published_hash = 0;  // TreeHash of published afterwards.
+};
+
+// Merges and changes `state`, or returns an error and leaves every bit of it as it was:
+//   INVALID_ARGUMENT     a contribution is malformed (names the worker), two have the same worker,
+//                        weights do not sum to 1, or lengths differ
+//   FAILED_PRECONDITION  the step would make a value that is not finite or that the answer's codec
+//                        cannot carry: the training has diverged
+// Runs on `pool` (null: on this thread), which nobody else may use meanwhile. The caller keeps
+// others from reading `state` while it runs.
+absl::StatusOr<MergeResult> MergeFragment(const MergeInput& input, const FragmentState& state,
+                                          ThreadPool* pool);
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_OUTER_MERGE_H_

@@ -1,0 +1,125 @@
+#include "server/outer/outer_optimizer.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/optim/adamw.h"
+#include "common/optim/learning_rate.h"
+
+namespace causeway::server {
+namespace {
+
+class NesterovSgd final : public OuterOptimizer {
+ public:
+  NesterovSgd(double learning_rate, double momentum)
+      : learning_rate_(learning_rate), momentum_(momentum) {}
+
+  const std::vector<std::string>& state_names() const override { return state_names_; }
+
+  void Step(const OuterSlice& slice) const override {
+    const std::span<float> momentum = slice.state[0];
+    for (size_t i = 0; i < slice.g.size(); ++i) {
+      const double g = slice.g[i];
+      momentum[i] = static_cast<float>(momentum_ * static_cast<double>(momentum[i]) + g);
+      const double direction = g + momentum_ * static_cast<double>(momentum[i]);
+      slice.theta[i] =
+          static_cast<float>(static_cast<double>(slice.theta[i]) - learning_rate_ * direction);
+    }
+  }
+
+ private:
+  const std::vector<std::string> state_names_ = {"momentum"};
+  double learning_rate_;
+  double momentum_;
+};
+
+class Sgd final : public OuterOptimizer {
+ public:
+  explicit Sgd(double learning_rate) : learning_rate_(learning_rate) {}
+
+  const std::vector<std::string>& state_names() const override { return state_names_; }
+
+  void Step(const OuterSlice& slice) const override {
+    for (size_t i = 0; i < slice.g.size(); ++i) {
+      slice.theta[i] =
+          static_cast<float>(static_cast<double>(slice.theta[i]) - learning_rate_ * slice.g[i]);
+    }
+  }
+
+ private:
+  const std::vector<std::string> state_names_;
+  double learning_rate_;
+};
+
+class OuterAdamW final : public OuterOptimizer {
+ public:
+  OuterAdamW(double peak_learning_rate, const v1::TrainConfig& train,
+             std::span<const PlacedTensor> tensors)
+      : peak_learning_rate_(peak_learning_rate), train_(train) {
+    for (const PlacedTensor& tensor : tensors) {
+      if (tensor.info.decays()) {
+        decaying_.push_back({tensor.offset, tensor.offset + tensor.info.size()});
+      }
+    }
+    std::sort(decaying_.begin(), decaying_.end(),
+              [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  }
+
+  const std::vector<std::string>& state_names() const override { return state_names_; }
+  bool needs_gradient_norm() const override { return train_.clip_norm() > 0; }
+
+  void Step(const OuterSlice& slice) const override {
+    const double learning_rate =
+        peak_learning_rate_ * LearningRateFactor(slice.round, train_.steps(), train_.warmup_steps(),
+                                                 train_.final_learning_rate_fraction());
+    const AdamWStep<float> step(learning_rate, train_.beta1(), train_.beta2(), train_.epsilon(),
+                                slice.round);
+    const bool clips = needs_gradient_norm() && slice.gradient_norm > train_.clip_norm();
+    const float clip = clips ? static_cast<float>(train_.clip_norm() / slice.gradient_norm) : 1.0F;
+    // The range that ends after the value at hand, if any.
+    auto range = std::upper_bound(
+        decaying_.begin(), decaying_.end(), slice.arena_begin,
+        [](int64_t position, const Range& candidate) { return position < candidate.end; });
+    for (size_t i = 0; i < slice.g.size(); ++i) {
+      const int64_t position = slice.arena_begin + static_cast<int64_t>(i);
+      while (range != decaying_.end() && position >= range->end) ++range;
+      const bool decays = range != decaying_.end() && position >= range->begin;
+      step.Apply(static_cast<float>(slice.g[i]) * clip,
+                 decays ? static_cast<float>(train_.weight_decay()) : 0.0F, slice.theta[i],
+                 slice.state[0][i], slice.state[1][i]);
+    }
+  }
+
+ private:
+  struct Range {
+    int64_t begin;  // In the arena.
+    int64_t end;
+  };
+
+  const std::vector<std::string> state_names_ = {"m", "v"};
+  double peak_learning_rate_;
+  v1::TrainConfig train_;
+  std::vector<Range> decaying_;  // Sorted, disjoint.
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<OuterOptimizer>> CreateOuterOptimizer(
+    const v1::OuterConfig& outer, const v1::TrainConfig& train,
+    std::span<const PlacedTensor> tensors) {
+  switch (outer.optimizer()) {
+    case v1::OuterConfig::NESTEROV:
+      return std::make_unique<NesterovSgd>(outer.learning_rate(), outer.momentum());
+    case v1::OuterConfig::SGD:
+      return std::make_unique<Sgd>(outer.learning_rate());
+    case v1::OuterConfig::ADAMW:
+      return std::make_unique<OuterAdamW>(outer.learning_rate(), train, tensors);
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("outer.optimizer must be NESTEROV, SGD or ADAMW, not ",
+                       v1::OuterConfig::Optimizer_Name(outer.optimizer()), " (",
+                       static_cast<int>(outer.optimizer()), ")"));
+  }
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,425 @@
+#include "server/outer/merge.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+
+#include "common/base/checksum.h"
+#include "common/base/random.h"
+#include "common/codec/float_codecs.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace causeway::server {
+namespace {
+
+using testing::HasSubstr;
+
+const Codec* GetCodec(v1::Codec id) { return *FindCodec(id); }
+
+std::vector<float> Gaussian(size_t n, uint64_t seed, double stddev) {
+  std::vector<float> values(n);
+  for (size_t i = 0; i < n; ++i) {
+    values[i] = static_cast<float>(stddev * RandomNormal(seed, 0, i));
+  }
+  return values;
+}
+
+std::unique_ptr<OuterOptimizer> Optimizer(v1::OuterConfig::Optimizer kind, double learning_rate,
+                                          double momentum, const v1::TrainConfig& train = {},
+                                          std::span<const PlacedTensor> tensors = {}) {
+  v1::OuterConfig outer;
+  outer.set_optimizer(kind);
+  outer.set_learning_rate(learning_rate);
+  outer.set_momentum(momentum);
+  return *CreateOuterOptimizer(outer, train, tensors);
+}
+
+std::vector<uint32_t> Bits(const std::vector<float>& values) {
+  std::vector<uint32_t> bits;
+  for (const float x : values) bits.push_back(std::bit_cast<uint32_t>(x));
+  return bits;
+}
+
+// One fragment as the coordinator holds it, and a worker's encoded contributions.
+struct Fragment {
+  Fragment(const std::vector<float>& initial, const OuterOptimizer& optimizer)
+      : theta(initial),
+        published(initial),
+        state(optimizer.state_names().size(), std::vector<float>(initial.size(), 0.0F)) {}
+
+  FragmentState view() {
+    return {.theta = theta, .published = published, .optimizer = {state.begin(), state.end()}};
+  }
+  bool operator==(const Fragment& other) const = default;
+
+  std::vector<float> theta;
+  std::vector<float> published;
+  std::vector<std::vector<float>> state;
+};
+
+std::vector<uint8_t> Encode(const Codec& codec, const std::vector<float>& base,
+                            const std::vector<float>& target) {
+  std::vector<uint8_t> bytes(codec.EncodedBytes(base.size()));
+  const absl::Status status = codec.Encode(base, target, {}, bytes);
+  EXPECT_TRUE(status.ok()) << status;
+  return bytes;
+}
+
+constexpr size_t kValues = 3 * kMergeSlice + 1000;  // Four slices, the last one ragged.
+
+TEST(MergeFragment, OneWorkerWithExactCodecsIsPlainTraining) {
+  const auto optimizer = Optimizer(v1::OuterConfig::NESTEROV, 1, 0);
+  const Codec* fp32 = GetCodec(v1::FP32);
+  Fragment fragment(Gaussian(kValues, 1, 1), *optimizer);
+  for (int64_t round = 1; round <= 5; ++round) {
+    // Every value moves by an arbitrary factor up to 2^28, some change sign, some stay.
+    std::vector<float> local = fragment.published;
+    const auto seed = static_cast<uint64_t>(round);
+    for (size_t i = 0; i < kValues; ++i) {
+      const double factor = std::exp2(56 * (RandomUniform(seed, 1, i) - 0.5));
+      if (RandomBits(seed, 2, i) % 8 != 0) {
+        local[i] = static_cast<float>(factor * RandomNormal(seed, 3, i)) *
+                   (round % 2 == 0 ? 1.0F : fragment.published[i]);
+      }
+      // Within the range that a double difference holds exactly.
+      const float ratio = std::abs(local[i] / fragment.published[i]);
+      if (!(ratio < 0x1p28F && ratio > 0x1p-28F)) local[i] = fragment.published[i];
+    }
+    ASSERT_NE(local, fragment.published);
+    const std::vector<uint8_t> bytes = Encode(*fp32, fragment.published, local);
+    const auto result = MergeFragment(
+        {.contributions = {{.worker_id = "a", .codec = fp32, .encoded = bytes, .weight = 1.0}},
+         .optimizer = optimizer.get(),
+         .answer_codec = fp32,
+         .round = round},
+        fragment.view(), nullptr);
+    ASSERT_TRUE(result.ok()) << result.status();
+    ASSERT_EQ(Bits(fragment.published), Bits(local));
+    ASSERT_EQ(Bits(fragment.theta), Bits(local));
+  }
+}
+
+TEST(MergeFragment, AnswersInFourBitsTrackThetaForEver) {
+  const auto optimizer = Optimizer(v1::OuterConfig::NESTEROV, 0.4, 0.9);
+  const Codec* fp32 = GetCodec(v1::FP32);
+  for (const auto id : {v1::INT4, v1::E2M1, v1::E3M0}) {
+    const size_t n = 1000;
+    Fragment fragment(Gaussian(n, 1, 1), *optimizer);
+    std::vector<float> worker = fragment.published;  // A worker's published copy.
+    double early = 0;
+    double late = 0;
+    constexpr int64_t kRounds = 200;
+    for (int64_t round = 1; round <= kRounds; ++round) {
+      std::vector<float> local = fragment.published;
+      const std::vector<float> change = Gaussian(n, static_cast<uint64_t>(round) + 100, 0.01);
+      for (size_t i = 0; i < n; ++i) local[i] += change[i];
+      const std::vector<uint8_t> bytes = Encode(*fp32, fragment.published, local);
+      const auto result = MergeFragment(
+          {.contributions = {{.worker_id = "a", .codec = fp32, .encoded = bytes, .weight = 1.0}},
+           .optimizer = optimizer.get(),
+           .answer_codec = GetCodec(id),
+           .round = round},
+          fragment.view(), nullptr);
+      ASSERT_TRUE(result.ok()) << result.status();
+      ASSERT_TRUE(GetCodec(id)->Apply(result->answer, worker).ok());
+      ASSERT_EQ(Bits(worker), Bits(fragment.published));
+      ASSERT_EQ(result->published_hash, TreeHash(std::span<const float>(worker)));
+      ASSERT_EQ(result->answer_hash, TreeHash(std::span<const uint8_t>(result->answer)));
+      double squares = 0;
+      for (size_t i = 0; i < n; ++i) {
+        const double gap =
+            static_cast<double>(fragment.theta[i]) - static_cast<double>(fragment.published[i]);
+        squares += gap * gap;
+      }
+      const double rms = std::sqrt(squares / static_cast<double>(n));
+      if (round > 20 && round <= 40) early = std::max(early, rms);
+      if (round > kRounds - 20) late = std::max(late, rms);
+    }
+    EXPECT_GT(early, 0);
+    EXPECT_LT(late, 1.5 * early) << v1::Codec_Name(id);
+  }
+}
+
+// Three workers with different codecs and weights over a fragment of several slices.
+class ThreeWorkers : public testing::Test {
+ protected:
+  ThreeWorkers()
+      : optimizer_(Optimizer(v1::OuterConfig::NESTEROV, 0.7, 0.9)),
+        fragment_(Gaussian(kValues, 1, 0.02), *optimizer_) {
+    fragment_.state[0] = Gaussian(kValues, 2, 0.001);
+    const std::vector<float> drift = Gaussian(kValues, 3, 1e-5);
+    for (size_t i = 0; i < kValues; ++i) fragment_.theta[i] += drift[i];
+    const std::vector<v1::Codec> codecs = {v1::INT4, v1::FP32, v1::E3M0};
+    for (size_t w = 0; w < codecs.size(); ++w) {
+      std::vector<float> local = fragment_.published;
+      const std::vector<float> change = Gaussian(kValues, 10 + w, 0.001);
+      for (size_t i = 0; i < kValues; ++i) local[i] += change[i];
+      bytes_.push_back(Encode(*GetCodec(codecs[w]), fragment_.published, local));
+      input_.contributions.push_back({.worker_id = "worker-" + std::to_string(w),
+                                      .codec = GetCodec(codecs[w]),
+                                      .encoded = bytes_.back(),
+                                      .weight = (static_cast<double>(w) + 1) / 6});
+    }
+    input_.optimizer = optimizer_.get();
+    input_.answer_codec = GetCodec(v1::INT4);
+    input_.round = 3;
+  }
+
+  std::unique_ptr<OuterOptimizer> optimizer_;
+  Fragment fragment_;
+  std::vector<std::vector<uint8_t>> bytes_;
+  MergeInput input_;
+};
+
+TEST_F(ThreeWorkers, MergeIsTheFormula) {
+  Fragment expected = fragment_;
+  std::vector<double> g(kValues, 0.0);
+  for (const Contribution& contribution : input_.contributions) {
+    std::vector<double> delta(kValues, 0.0);
+    ASSERT_TRUE(
+        contribution.codec->Accumulate(contribution.encoded, expected.published, 1.0, delta).ok());
+    for (size_t i = 0; i < kValues; ++i) g[i] += contribution.weight * delta[i];
+  }
+  for (size_t i = 0; i < kValues; ++i) {
+    const auto b = static_cast<float>(0.9 * static_cast<double>(expected.state[0][i]) + g[i]);
+    expected.state[0][i] = b;
+    expected.theta[i] = static_cast<float>(static_cast<double>(expected.theta[i]) -
+                                           0.7 * (g[i] + 0.9 * static_cast<double>(b)));
+  }
+  const std::vector<uint8_t> answer =
+      Encode(*input_.answer_codec, expected.published, expected.theta);
+  ASSERT_TRUE(input_.answer_codec->Apply(answer, expected.published).ok());
+
+  const auto result = MergeFragment(input_, fragment_.view(), nullptr);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->answer, answer);
+  EXPECT_TRUE(fragment_ == expected);
+}
+
+TEST_F(ThreeWorkers, OrderOfArrivalDoesNotMatter) {
+  Fragment reference = fragment_;
+  const auto expected = MergeFragment(input_, reference.view(), nullptr);
+  ASSERT_TRUE(expected.ok());
+  std::vector<size_t> order = {0, 1, 2};
+  const std::vector<Contribution> contributions = input_.contributions;
+  while (std::next_permutation(order.begin(), order.end())) {
+    for (size_t i = 0; i < 3; ++i) input_.contributions[i] = contributions[order[i]];
+    Fragment fragment = fragment_;
+    const auto result = MergeFragment(input_, fragment.view(), nullptr);
+    ASSERT_TRUE(result.ok());
+    EXPECT_EQ(result->answer, expected->answer);
+    EXPECT_TRUE(fragment == reference);
+  }
+}
+
+TEST_F(ThreeWorkers, AnyNumberOfThreadsGivesTheSameBits) {
+  Fragment reference = fragment_;
+  const auto expected = MergeFragment(input_, reference.view(), nullptr);
+  ASSERT_TRUE(expected.ok());
+  for (const int threads : {1, 2, 3}) {
+    ThreadPool pool(threads);
+    Fragment fragment = fragment_;
+    const auto result = MergeFragment(input_, fragment.view(), &pool);
+    ASSERT_TRUE(result.ok());
+    EXPECT_EQ(result->answer, expected->answer);
+    EXPECT_EQ(result->published_hash, expected->published_hash);
+    EXPECT_TRUE(fragment == reference);
+  }
+}
+
+TEST_F(ThreeWorkers, HostileContributionLeavesTheStateUntouched) {
+  const Fragment before = fragment_;
+  ThreadPool pool(2);
+  // A minus zero of e3m0 in the last slice, a target that is a NaN, a block scale of infinity.
+  std::vector<uint8_t> e3m0 = bytes_[2];
+  e3m0.back() = 0x88;
+  std::vector<uint8_t> fp32 = bytes_[1];
+  const uint32_t to_nan =
+      0x7fc00000U - static_cast<uint32_t>(OrderedFromFloat(fragment_.published.back()));
+  std::memcpy(fp32.data() + fp32.size() - sizeof(to_nan), &to_nan, sizeof(to_nan));
+  std::vector<uint8_t> int4 = bytes_[0];
+  int4[0] = 0x80, int4[1] = 0x7f;
+  const std::vector<uint8_t> truncated(bytes_[0].begin(), bytes_[0].end() - 1);
+  const std::vector<std::pair<size_t, std::span<const uint8_t>>> attacks = {
+      {2, e3m0}, {1, fp32}, {0, int4}, {0, truncated}};
+  for (const auto& [worker, bytes] : attacks) {
+    MergeInput input = input_;
+    input.contributions[worker].encoded = bytes;
+    const auto result = MergeFragment(input, fragment_.view(), &pool);
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(result.status().message(), HasSubstr("worker-" + std::to_string(worker)));
+    EXPECT_TRUE(fragment_ == before);
+  }
+}
+
+TEST_F(ThreeWorkers, AStepBeyondFp32LeavesTheStateUntouched) {
+  const Fragment before = fragment_;
+  const Codec* fp32 = GetCodec(v1::FP32);
+  std::vector<float> local = fragment_.published;
+  local.back() = -3e38F;
+  const std::vector<uint8_t> bytes = Encode(*fp32, fragment_.published, local);
+  MergeInput input = input_;
+  input.contributions = {{.worker_id = "w", .codec = fp32, .encoded = bytes, .weight = 1.0}};
+  auto result = MergeFragment(input, fragment_.view(), nullptr);
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(result.status().message(), HasSubstr("theta"));
+  EXPECT_TRUE(fragment_ == before);
+
+  // Finite, but more than four bits can carry.
+  local.back() = 1e31F;
+  const std::vector<uint8_t> large = Encode(*fp32, fragment_.published, local);
+  input.contributions[0].encoded = large;
+  result = MergeFragment(input, fragment_.view(), nullptr);
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(result.status().message(), HasSubstr("answer"));
+  EXPECT_TRUE(fragment_ == before);
+}
+
+TEST_F(ThreeWorkers, BadInputIsRefused) {
+  const auto refused = [&](const MergeInput& input, FragmentState state, const std::string& why) {
+    const Fragment before = fragment_;
+    const auto result = MergeFragment(input, state, nullptr);
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(result.status().message(), HasSubstr(why));
+    EXPECT_TRUE(fragment_ == before);
+  };
+  MergeInput twice = input_;
+  twice.contributions[2].worker_id = "worker-0";
+  refused(twice, fragment_.view(), "two contributions of worker-0");
+  MergeInput heavy = input_;
+  heavy.contributions[0].weight = 1;
+  refused(heavy, fragment_.view(), "sum to 1");
+  MergeInput negative = input_;
+  negative.contributions[0].weight = -1;
+  refused(negative, fragment_.view(), "the weight of worker-0");
+  MergeInput nan = input_;
+  nan.contributions[0].weight = std::numeric_limits<double>::quiet_NaN();
+  refused(nan, fragment_.view(), "the weight of worker-0");
+  FragmentState shorter = fragment_.view();
+  shorter.published = shorter.published.first(10);
+  refused(input_, shorter, "as long as theta");
+  FragmentState stateless = fragment_.view();
+  stateless.optimizer.clear();
+  refused(input_, stateless, "as long as theta");
+}
+
+TEST_F(ThreeWorkers, AnEmptyRoundOnlyBringsPublishedCloserToTheta) {
+  const Fragment before = fragment_;
+  input_.contributions.clear();
+  input_.answer_codec = GetCodec(v1::FP32);
+  const auto result = MergeFragment(input_, fragment_.view(), nullptr);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(fragment_.theta, before.theta);
+  EXPECT_EQ(fragment_.state, before.state);
+  EXPECT_EQ(Bits(fragment_.published), Bits(before.theta));
+}
+
+v1::TrainConfig AdamWTrain(double clip_norm) {
+  v1::TrainConfig train;
+  train.set_steps(50);
+  train.set_learning_rate(0.01);
+  train.set_beta1(0.9);
+  train.set_beta2(0.99);
+  train.set_epsilon(1e-8);
+  train.set_weight_decay(0.1);
+  train.set_clip_norm(clip_norm);
+  train.set_warmup_steps(5);
+  train.set_final_learning_rate_fraction(0.1);
+  return train;
+}
+
+TEST(MergeGradients, TwoHalfBatchesAreAdamWOnTheirMean) {
+  // The reference is AdamW in double, written out (Loshchilov and Hutter, 1711.05101).
+  const size_t n = kMergeSlice + 300;
+  constexpr int64_t kArenaBegin = 128;
+  PlacedTensor matrix;
+  matrix.info.rows = 100;
+  matrix.info.cols = 64;
+  matrix.offset = kArenaBegin + 64;
+  const std::vector<PlacedTensor> tensors = {matrix};
+  const auto optimizer = Optimizer(v1::OuterConfig::ADAMW, 0.01, 0, AdamWTrain(1.0), tensors);
+  Fragment fragment(Gaussian(n, 1, 0.5), *optimizer);
+  std::vector<double> weight(fragment.theta.begin(), fragment.theta.end());
+  std::vector<double> m(n, 0.0);
+  std::vector<double> v(n, 0.0);
+  const Codec* fp32 = GetCodec(v1::FP32);
+  const std::vector<float> zeros(n, 0.0F);
+  for (int64_t round = 1; round <= 10; ++round) {
+    // Rounds whose mean gradient is longer than 1 are clipped, others are not.
+    const double stddev = round % 2 == 0 ? 0.001 : 0.1;
+    const auto seed = static_cast<uint64_t>(round) * 10;
+    const std::vector<float> first = Gaussian(n, seed, stddev);
+    const std::vector<float> second = Gaussian(n, seed + 1, stddev);
+    const auto encode_gradient = [&](std::vector<float> gradient) {
+      for (float& x : gradient) x = -x;
+      return Encode(*fp32, zeros, gradient);
+    };
+    const std::vector<uint8_t> bytes_first = encode_gradient(first);
+    const std::vector<uint8_t> bytes_second = encode_gradient(second);
+    const auto result = MergeFragment(
+        {.contributions = {{"b", fp32, bytes_second, 0.5}, {"a", fp32, bytes_first, 0.5}},
+         .kind = v1::SyncConfig::GRADIENT,
+         .optimizer = optimizer.get(),
+         .answer_codec = fp32,
+         .round = round,
+         .arena_begin = kArenaBegin},
+        fragment.view(), nullptr);
+    ASSERT_TRUE(result.ok()) << result.status();
+
+    double squares = 0;
+    std::vector<double> g(n);
+    for (size_t i = 0; i < n; ++i) {
+      g[i] = 0.5 * (static_cast<double>(first[i]) + static_cast<double>(second[i]));
+      squares += g[i] * g[i];
+    }
+    const double clip = std::min(1.0, 1.0 / std::sqrt(squares));
+    ASSERT_EQ(clip < 1, round % 2 == 1);
+    const auto t = static_cast<double>(round);
+    const double rate =
+        0.01 *
+        (round < 5 ? t / 5 : 0.1 + 0.9 * 0.5 * (1 + std::cos(3.14159265358979 * (t - 5) / 45)));
+    for (size_t i = 0; i < n; ++i) {
+      const bool decays = i >= 64 && i < 64 + 6400;
+      weight[i] -= rate * (decays ? 0.1 : 0.0) * weight[i];
+      m[i] = 0.9 * m[i] + 0.1 * clip * g[i];
+      v[i] = 0.99 * v[i] + 0.01 * clip * g[i] * clip * g[i];
+      weight[i] -= rate * (m[i] / (1 - std::pow(0.9, t))) /
+                   (std::sqrt(v[i] / (1 - std::pow(0.99, t))) + 1e-8);
+    }
+    for (size_t i = 0; i < n; ++i) {
+      ASSERT_NEAR(static_cast<double>(fragment.published[i]), weight[i], 2e-6)
+          << "round " << round << ", value " << i;
+    }
+    ASSERT_EQ(Bits(fragment.published), Bits(fragment.theta));
+  }
+}
+
+TEST(MergeGradients, ClippingDoesNotDependOnThreads) {
+  const auto optimizer = Optimizer(v1::OuterConfig::ADAMW, 0.01, 0, AdamWTrain(0.5));
+  const Codec* bf16 = GetCodec(v1::BF16);
+  const std::vector<float> zeros(kValues, 0.0F);
+  const std::vector<uint8_t> bytes = Encode(*bf16, zeros, Gaussian(kValues, 9, 1));
+  const Fragment initial(Gaussian(kValues, 1, 0.5), *optimizer);
+  std::vector<std::vector<uint32_t>> results;
+  for (const int threads : {1, 2, 3}) {
+    ThreadPool pool(threads);
+    Fragment fragment = initial;
+    ASSERT_TRUE(MergeFragment({.contributions = {{"a", bf16, bytes, 1.0}},
+                               .kind = v1::SyncConfig::GRADIENT,
+                               .optimizer = optimizer.get(),
+                               .answer_codec = bf16,
+                               .round = 1},
+                              fragment.view(), &pool)
+                    .ok());
+    results.push_back(Bits(fragment.published));
+  }
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+}
+
+}  // namespace
+}  // namespace causeway::server

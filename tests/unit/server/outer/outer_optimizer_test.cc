@@ -1,0 +1,186 @@
+#include "server/outer/outer_optimizer.h"
+
+#include <cmath>
+
+#include "common/base/random.h"
+#include "common/optim/adamw.h"
+#include "common/optim/learning_rate.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/outer/contribution_weights.h"
+
+namespace causeway::server {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+v1::OuterConfig Outer(v1::OuterConfig::Optimizer optimizer, double learning_rate, double momentum) {
+  v1::OuterConfig outer;
+  outer.set_optimizer(optimizer);
+  outer.set_learning_rate(learning_rate);
+  outer.set_momentum(momentum);
+  return outer;
+}
+
+v1::TrainConfig Train() {
+  v1::TrainConfig train;
+  train.set_steps(100);
+  train.set_learning_rate(0.01);
+  train.set_beta1(0.9);
+  train.set_beta2(0.99);
+  train.set_epsilon(1e-8);
+  train.set_weight_decay(0.1);
+  train.set_clip_norm(-1);
+  train.set_warmup_steps(10);
+  train.set_final_learning_rate_fraction(0.1);
+  return train;
+}
+
+std::unique_ptr<OuterOptimizer> Create(const v1::OuterConfig& outer,
+                                       const v1::TrainConfig& train = Train(),
+                                       std::span<const PlacedTensor> tensors = {}) {
+  auto optimizer = CreateOuterOptimizer(outer, train, tensors);
+  EXPECT_TRUE(optimizer.ok()) << optimizer.status();
+  return std::move(*optimizer);
+}
+
+TEST(NesterovSgd, FollowsPyTorchsFormula) {
+  // torch.optim.SGD(lr, momentum=mu, nesterov=True), as a literal loop in double:
+  //   buf = g at the first step, later mu * buf + g;  p = p - lr * (g + mu * buf)
+  constexpr double kLearningRate = 0.4;
+  constexpr double kMomentum = 0.9;
+  const auto optimizer = Create(Outer(v1::OuterConfig::NESTEROV, kLearningRate, kMomentum));
+  EXPECT_THAT(optimizer->state_names(), ElementsAre("momentum"));
+  constexpr size_t kValues = 50;
+  std::vector<float> theta(kValues);
+  std::vector<float> momentum(kValues, 0.0F);
+  std::vector<double> parameter(kValues);
+  std::vector<double> buffer(kValues);
+  for (size_t i = 0; i < kValues; ++i) {
+    theta[i] = static_cast<float>(RandomNormal(1, 0, i));
+    parameter[i] = static_cast<double>(theta[i]);
+  }
+  for (int64_t round = 1; round <= 30; ++round) {
+    std::vector<double> g(kValues);
+    for (size_t i = 0; i < kValues; ++i) {
+      g[i] = 0.1 * RandomNormal(2, static_cast<uint64_t>(round), i);
+      buffer[i] = round == 1 ? g[i] : kMomentum * buffer[i] + g[i];
+      parameter[i] -= kLearningRate * (g[i] + kMomentum * buffer[i]);
+    }
+    optimizer->Step({.round = round, .g = g, .theta = theta, .state = {momentum}});
+    for (size_t i = 0; i < kValues; ++i) {
+      ASSERT_NEAR(static_cast<double>(theta[i]), parameter[i], 1e-5);
+      ASSERT_NEAR(static_cast<double>(momentum[i]), buffer[i], 1e-6);
+    }
+  }
+}
+
+TEST(NesterovSgd, RoundsEveryStoredValueOnce) {
+  const auto optimizer = Create(Outer(v1::OuterConfig::NESTEROV, 0.4, 0.9));
+  std::vector<float> theta = {1.0F / 3.0F};
+  std::vector<float> momentum = {0.7F};
+  const std::vector<double> g = {1e-9 + 0.1};
+  const double b = static_cast<double>(static_cast<float>(0.9 * static_cast<double>(0.7F) + g[0]));
+  const double expected = static_cast<double>(1.0F / 3.0F) - 0.4 * (g[0] + 0.9 * b);
+  optimizer->Step({.round = 1, .g = g, .theta = theta, .state = {momentum}});
+  EXPECT_EQ(momentum[0], static_cast<float>(b));
+  EXPECT_EQ(theta[0], static_cast<float>(expected));
+}
+
+TEST(Sgd, HasNoState) {
+  const auto optimizer = Create(Outer(v1::OuterConfig::SGD, 0.5, 0.9));
+  EXPECT_TRUE(optimizer->state_names().empty());
+  std::vector<float> theta = {1.0F, 2.0F};
+  const std::vector<double> g = {1.0, -1.0};
+  optimizer->Step({.round = 1, .g = g, .theta = theta, .state = {}});
+  EXPECT_THAT(theta, ElementsAre(0.5F, 2.5F));
+}
+
+PlacedTensor Tensor(int64_t offset, int64_t rows, int64_t cols) {
+  PlacedTensor tensor;
+  tensor.info.rows = rows;
+  tensor.info.cols = cols;
+  tensor.offset = offset;
+  return tensor;
+}
+
+TEST(OuterAdamW, IsTheWorkersAdamWWithItsScheduleAndDecay) {
+  // A vector at 0, a matrix at 64, a vector at 128; the fragment's slice begins at 32.
+  const std::vector<PlacedTensor> tensors = {Tensor(128, 64, 1), Tensor(64, 8, 8),
+                                             Tensor(0, 64, 1)};
+  const v1::TrainConfig train = Train();
+  const auto optimizer = Create(Outer(v1::OuterConfig::ADAMW, 0.01, 0), train, tensors);
+  EXPECT_THAT(optimizer->state_names(), ElementsAre("m", "v"));
+  constexpr size_t kValues = 130;
+  constexpr int64_t kArenaBegin = 32;
+  std::vector<float> theta(kValues, 1.0F);
+  std::vector<float> m(kValues, 0.0F);
+  std::vector<float> v(kValues, 0.0F);
+  std::vector<float> expected = theta;
+  std::vector<float> expected_m = m;
+  std::vector<float> expected_v = v;
+  for (int64_t round = 1; round <= 20; ++round) {
+    std::vector<double> g(kValues);
+    for (size_t i = 0; i < kValues; ++i) g[i] = RandomNormal(3, static_cast<uint64_t>(round), i);
+    optimizer->Step(
+        {.arena_begin = kArenaBegin, .round = round, .g = g, .theta = theta, .state = {m, v}});
+    const AdamWStep<float> step(0.01 * LearningRateFactor(round, 100, 10, 0.1), 0.9, 0.99, 1e-8,
+                                round);
+    for (size_t i = 0; i < kValues; ++i) {
+      const size_t position = i + kArenaBegin;
+      const bool in_matrix = position >= 64 && position < 128;
+      step.Apply(static_cast<float>(g[i]), in_matrix ? 0.1F : 0.0F, expected[i], expected_m[i],
+                 expected_v[i]);
+    }
+  }
+  EXPECT_EQ(theta, expected);
+  EXPECT_EQ(m, expected_m);
+  EXPECT_EQ(v, expected_v);
+}
+
+TEST(OuterAdamW, ClipsByTheNormOfTheWholeFragment) {
+  v1::TrainConfig train = Train();
+  EXPECT_FALSE(Create(Outer(v1::OuterConfig::ADAMW, 0.01, 0), train)->needs_gradient_norm());
+  train.set_clip_norm(1);
+  const auto optimizer = Create(Outer(v1::OuterConfig::ADAMW, 0.01, 0), train);
+  EXPECT_TRUE(optimizer->needs_gradient_norm());
+  const std::vector<double> g = {2.0};
+  std::vector<float> theta = {0.0F};
+  std::vector<float> m = {0.0F};
+  std::vector<float> v = {0.0F};
+  optimizer->Step({.round = 1, .gradient_norm = 8, .g = g, .theta = theta, .state = {m, v}});
+  EXPECT_FLOAT_EQ(m[0], 0.1F * 0.25F);
+  m[0] = 0;
+  optimizer->Step({.round = 1, .gradient_norm = 0.5, .g = g, .theta = theta, .state = {m, v}});
+  EXPECT_FLOAT_EQ(m[0], 0.1F * 2.0F);
+}
+
+TEST(CreateOuterOptimizer, RefusesWhatIsNone) {
+  const auto optimizer = CreateOuterOptimizer(v1::OuterConfig(), Train(), {});
+  EXPECT_EQ(optimizer.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(optimizer.status().message(), HasSubstr("outer.optimizer"));
+}
+
+TEST(ContributionWeights, FollowTokensOrNot) {
+  const std::vector<int64_t> tokens = {300, 100, 0};
+  EXPECT_THAT(*ContributionWeights(tokens, v1::MembershipConfig::TOKENS),
+              ElementsAre(0.75, 0.25, 0.0));
+  EXPECT_THAT(*ContributionWeights(tokens, v1::MembershipConfig::UNIFORM),
+              ElementsAre(1.0 / 3, 1.0 / 3, 1.0 / 3));
+  EXPECT_THAT(*ContributionWeights(std::vector<int64_t>{0, 0}, v1::MembershipConfig::TOKENS),
+              ElementsAre(0.5, 0.5));
+  EXPECT_THAT(*ContributionWeights(std::vector<int64_t>{77}, v1::MembershipConfig::TOKENS),
+              ElementsAre(1.0));
+  EXPECT_TRUE(ContributionWeights({}, v1::MembershipConfig::TOKENS)->empty());
+}
+
+TEST(ContributionWeights, RefuseCountsThatAreNone) {
+  for (const auto& tokens : {std::vector<int64_t>{1, -1}, std::vector<int64_t>{INT64_MAX, 1}}) {
+    EXPECT_EQ(ContributionWeights(tokens, v1::MembershipConfig::TOKENS).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace causeway::server
