@@ -25,7 +25,7 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
       spent. SIGTERM finishes the transfers, writes a checkpoint and leaves; the same command
       continues from there.
         --threads=N (0: all cores)  --connect_timeout=30s  --checkpoint_interval=10m
-        --sample_tokens=N
+        --drain_timeout=20s  --sample_tokens=N  --max_tokens_per_second=N
 
   causeway-worker eval --checkpoint=FOLDER/checkpoint --data=SHARDS
       The loss of the published parameters on held-out text.

@@ -111,7 +111,7 @@ class RealFileSystem final : public FileSystem {
   }
 
   absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
-    Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (fd.get() < 0) return ErrnoStatus("open", path, errno);
     struct stat info;
     if (fstat(fd.get(), &info) != 0) return ErrnoStatus("stat", path, errno);
@@ -126,7 +126,7 @@ class RealFileSystem final : public FileSystem {
   }
 
   absl::StatusOr<std::string> ReadFile(const std::string& path) override {
-    Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (fd.get() < 0) return ErrnoStatus("open", path, errno);
     std::string content;
     char buffer[1 << 16];

@@ -67,7 +67,7 @@ class FileSystem {
 };
 
 // Replaces `path` as a whole, durably: writes path + ".tmp", syncs it, renames, syncs the folder.
-// After an error the old content stands.
+// After an error the old content stands; if only the last sync failed, a crash decides which does.
 absl::Status WriteFileAtomically(FileSystem& file_system, const std::string& path,
                                  std::span<const uint8_t> data);
 absl::Status WriteFileAtomically(FileSystem& file_system, const std::string& path,

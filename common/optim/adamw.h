@@ -13,17 +13,16 @@ namespace causeway {
 template <typename T>
 struct AdamWStep {
   // `step` counts the updates of this optimizer from 1 (bias correction).
-  AdamWStep(double learning_rate, double beta1, double beta2, double epsilon, int64_t step)
-      : beta1(static_cast<T>(beta1)),
-        one_minus_beta1(static_cast<T>(1.0 - beta1)),
-        beta2(static_cast<T>(beta2)),
-        one_minus_beta2(static_cast<T>(1.0 - beta2)),
-        epsilon(static_cast<T>(epsilon)),
-        learning_rate(static_cast<T>(learning_rate)),
-        step_size(
-            static_cast<T>(learning_rate / (1.0 - std::pow(beta1, static_cast<double>(step))))),
+  AdamWStep(double rate, double decay1, double decay2, double epsilon_value, int64_t step)
+      : beta1(static_cast<T>(decay1)),
+        one_minus_beta1(static_cast<T>(1.0 - decay1)),
+        beta2(static_cast<T>(decay2)),
+        one_minus_beta2(static_cast<T>(1.0 - decay2)),
+        epsilon(static_cast<T>(epsilon_value)),
+        learning_rate(static_cast<T>(rate)),
+        step_size(static_cast<T>(rate / (1.0 - std::pow(decay1, static_cast<double>(step))))),
         inverse_sqrt_correction2(
-            static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(beta2, static_cast<double>(step))))) {}
+            static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(decay2, static_cast<double>(step))))) {}
 
   // weight_decay is 0 for values that do not decay.
   void Apply(T gradient, T weight_decay, T& weight, T& m, T& v) const {

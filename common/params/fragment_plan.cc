@@ -104,7 +104,9 @@ absl::StatusOr<FragmentPlan> FragmentPlan::Create(const v1::ModelConfig& model,
       for (int k = 1; k <= count; ++k) {
         int64_t end = plan.arena_size_;
         if (k < count) {
-          const int64_t target = plan.arena_size_ / count * k;
+          // arena_size * k / count, without the overflow.
+          const int64_t target =
+              plan.arena_size_ / count * k + plan.arena_size_ % count * k / count;
           end = NearestCut(plan.tensors_, target, begin, plan.arena_size_);
           if (end < 0) {
             return absl::InvalidArgumentError(absl::StrCat(

@@ -53,9 +53,11 @@ absl::Status CheckEnum(absl::string_view field, bool known, int value) {
 absl::Status CompleteModel(v1::ModelConfig& model) {
   if (!model.preset().empty()) {
     ASSIGN_OR_RETURN(v1::ModelConfig shape, ModelPreset(model.preset()));
-    shape.MergeFrom(model);  // In proto3 only fields that are not zero replace the preset's.
+    // Replaces what is not zero or, where zero means something (qk_norm), what is given.
+    shape.MergeFrom(model);
     model = shape;
   }
+  if (!model.has_qk_norm()) model.set_qk_norm(false);
   if (model.vocabulary_size() == 0) model.set_vocabulary_size(256);
   if (model.sequence_length() == 0) model.set_sequence_length(256);
   if (model.mlp() == v1::ModelConfig::MLP_UNSPECIFIED) model.set_mlp(v1::ModelConfig::SWIGLU);

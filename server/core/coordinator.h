@@ -11,12 +11,12 @@
 // Thread-safety: every method may be called by any thread. Contribute and Tick may merge a
 // fragment, which takes as long as reading and writing it once: do not call them on a thread that
 // serves the network. Fragments merge independently of each other. Sinks and callbacks are called
-// without a lock held, possibly on the caller's thread.
+// without a lock held, possibly on the caller's thread. Handle never merges: rounds that a Ready or
+// a Leave lets close are closed by the next Tick.
 #ifndef CAUSEWAY_SERVER_CORE_COORDINATOR_H_
 #define CAUSEWAY_SERVER_CORE_COORDINATOR_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,15 +30,10 @@
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
 #include "common/telemetry/event_log.h"
+#include "server/core/pull_object.h"
 #include "server/store/store.h"
 
 namespace causeway::server {
-
-// An encoded fragment, ready to be pulled. Immutable.
-struct PullObject {
-  v1::PullHeader header;  // start_offset 0.
-  std::vector<uint8_t> bytes;
-};
 
 // The way back to one attached worker.
 class SessionSink {
@@ -50,9 +45,6 @@ class SessionSink {
   virtual void Close(const absl::Status& status) = 0;
 };
 
-// Called once: with the object, or with the reason why it never comes.
-using PullCallback = std::function<void(absl::StatusOr<std::shared_ptr<const PullObject>>)>;
-
 class Coordinator {
  public:
   struct Options {
@@ -62,7 +54,8 @@ class Coordinator {
     Clock* clock = nullptr;                 // Outlives the coordinator, as do the next three.
     Store* store = nullptr;
     EventLog* events = nullptr;
-    ThreadPool* merge_pool = nullptr;  // Null: merges run on the calling thread.
+    ThreadPool* merge_pool = nullptr;  // Null: merges run on the calling thread. Else the
+                                       // coordinator is its only user.
     // Answers kept for workers that come later, per fragment. At least 2.
     int kept_answers = 4;
   };
@@ -72,6 +65,7 @@ class Coordinator {
 
   virtual const v1::RunConfig& config() const = 0;
   virtual const FragmentPlan& plan() const = 0;
+  virtual const std::string& run_id() const = 0;
   virtual v1::DescribeResponse Describe() const = 0;
 
   // --- Session (proto/causeway/v1/session.proto has the meaning and the errors) ---
@@ -99,6 +93,9 @@ class Coordinator {
   virtual void PullAnswer(int fragment, int64_t round, PullCallback callback) = 0;
   // The published values and their version, as a consistent pair.
   virtual absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) = 0;
+  // The worker has been sent `bytes` of such an object: for the accounts.
+  virtual void RecordPulled(const std::string& worker_id, v1::PullRequest::Object object,
+                            int64_t bytes) = 0;
 
   // --- Time ---
   // Ends leases that ran out and closes rounds whose grace is over. Call it a few times a second.
@@ -111,9 +108,14 @@ class Coordinator {
   // Empty: all workers. NOT_FOUND.
   virtual absl::Status Drain(const std::string& worker_id) = 0;
   virtual absl::Status StopAtStep(int64_t step) = 0;
-  // True once training began and every member has left: nothing more will happen.
+  // True once training began, no member is live, and at least one of them left (rather than being
+  // lost): nothing more will happen.
   virtual bool Finished() const = 0;
-  // Writes the state to the store, fails all waiting pulls with UNAVAILABLE and closes all sinks.
+  // Not OK once the store failed or the training diverged: no round closes any more, every call
+  // returns this. Shutdown is all that is left to do.
+  virtual absl::Status Health() const = 0;
+  // Fails all waiting pulls with UNAVAILABLE, closes all sinks, waits for merges under way and
+  // writes the state and the summary to the store. All later calls return UNAVAILABLE.
   virtual absl::Status Shutdown() = 0;
 
   // Copies, in arena order, for checkpoints and tests.

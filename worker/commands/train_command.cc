@@ -19,8 +19,13 @@ ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(30),
           "train: how long to wait for the coordinator to answer");
 ABSL_FLAG(absl::Duration, checkpoint_interval, absl::Minutes(10),
           "train: time between local checkpoints; 0: at the end only");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
+          "train: how long a worker that is told to stop tries to hand over its deltas");
 ABSL_FLAG(int, sample_tokens, 0,
           "train: tokens that the worker in data slot 0 generates at the end");
+
+ABSL_FLAG(double, max_tokens_per_second, 0,
+          "train: no faster than this, to leave a shared machine some room; 0: no limit");
 
 namespace causeway::worker {
 namespace {
@@ -45,7 +50,9 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   options.threads = absl::GetFlag(FLAGS_threads);
   options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
   options.checkpoint_interval = absl::GetFlag(FLAGS_checkpoint_interval);
+  options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.sample_tokens = absl::GetFlag(FLAGS_sample_tokens);
+  options.max_tokens_per_second = absl::GetFlag(FLAGS_max_tokens_per_second);
   for (const auto& [flag, value] :
        {std::pair("--id", options.worker_id), std::pair("--data", options.data),
         std::pair("--out", options.output)}) {
@@ -61,6 +68,10 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   if (options.sample_tokens < 0 || options.sample_tokens > 1'000'000) {
     return absl::InvalidArgumentError(
         absl::StrCat("--sample_tokens must be in 0 .. 1000000; it is ", options.sample_tokens));
+  }
+  if (!(options.max_tokens_per_second >= 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--max_tokens_per_second must not be negative; it is ", options.max_tokens_per_second));
   }
   return options;
 }

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
@@ -18,6 +20,7 @@ namespace {
 using nlohmann::json;
 
 constexpr absl::Duration kLineInterval = absl::Seconds(5);
+constexpr absl::Duration kStopPoll = absl::Milliseconds(100);
 constexpr double kSampleTemperature = 0.7;
 
 double UnixSeconds(Clock& clock) { return absl::ToDoubleSeconds(clock.Now() - absl::UnixEpoch()); }
@@ -177,12 +180,15 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
 }
 
 absl::Status TrainingRun::Train(bool (*stop)()) {
-  if (EvaluatesHere() && progress_.step == 0) RETURN_IF_ERROR(Evaluate());
-  progress_.evaluation = absl::ZeroDuration();
-  session_->Ready(progress_.step);
-  bool drained = false;
-  absl::Status status = TrainSteps(stop, drained);
-  if (status.ok()) status = Finish(drained);
+  std::thread watcher([&] { WatchForStop(stop); });
+  absl::Status status = TrainSteps();
+  if (absl::IsCancelled(status) && session_->orders().ok()) {
+    drained_ = true;  // Nothing but the watcher cancels while the session is well.
+    status = absl::OkStatus();
+  }
+  if (status.ok()) status = Finish();
+  training_ended_.Notify();
+  watcher.join();
   if (!status.ok()) {
     // The session's own failure is the cause of whatever else was cancelled.
     const absl::Status session = session_->orders().status();
@@ -190,32 +196,43 @@ absl::Status TrainingRun::Train(bool (*stop)()) {
     session_->Leave(v1::Leave::FAILED, std::string(status.message()));
     return status;
   }
-  session_->Leave(drained ? v1::Leave::DRAINED : v1::Leave::FINISHED, "");
+  session_->Leave(drained_ ? v1::Leave::DRAINED : v1::Leave::FINISHED, "");
   return WriteSummary();
 }
 
-absl::Status TrainingRun::TrainSteps(bool (*stop)(), bool& drained) {
-  const int64_t budget = run_.config().train().steps();
-  // A worker that waits for others to join must still hear a signal.
-  for (;;) {
-    if (stop()) session_->RequestDrain();
-    ASSIGN_OR_RETURN(const Session::Orders orders, session_->WaitForGo(absl::Milliseconds(200)));
-    if (orders.drain || (orders.started && !orders.paused)) break;
+void TrainingRun::WatchForStop(bool (*stop)()) {
+  while (!stop()) {
+    if (training_ended_.WaitForNotificationWithTimeout(kStopPoll)) return;
   }
-  progress_.start = clock_.Monotonic();
-  last_line_ = progress_.start;
-  last_checkpoint_ = progress_.start;
-  last_line_tokens_ = progress_.tokens;
+  session_->RequestDrain();
+  if (training_ended_.WaitForNotificationWithTimeout(options_.drain_timeout)) return;
+  Log().warn("the transfers did not end within {}: they stay in the checkpoint",
+             absl::FormatDuration(options_.drain_timeout));
+  exchange_->Cancel();
+}
+
+absl::Status TrainingRun::TrainSteps() {
+  if (EvaluatesHere() && progress_.step == 0) RETURN_IF_ERROR(Evaluate());
+  progress_.evaluation = absl::ZeroDuration();
+  session_->Ready(progress_.step);
+  const int64_t budget = run_.config().train().steps();
+  bool begun = false;
   for (;;) {
-    if (stop()) session_->RequestDrain();
-    ASSIGN_OR_RETURN(const Session::Orders orders, session_->WaitForGo(absl::Milliseconds(200)));
+    ASSIGN_OR_RETURN(const Session::Orders orders, session_->WaitForGo(absl::Seconds(1)));
     const int64_t end = orders.stop_at_step > 0 ? std::min(budget, orders.stop_at_step) : budget;
     if (progress_.step >= end) return absl::OkStatus();
     if (orders.drain) {
-      drained = true;
+      drained_ = true;
       return absl::OkStatus();
     }
-    if (orders.paused) continue;
+    if (!orders.started || orders.paused) continue;
+    if (!begun) {
+      begun = true;
+      progress_.start = clock_.Monotonic();
+      last_line_ = progress_.start;
+      last_checkpoint_ = progress_.start;
+      last_line_tokens_ = progress_.tokens;
+    }
     RETURN_IF_ERROR(StepOnce());
   }
 }
@@ -230,6 +247,7 @@ absl::Status TrainingRun::StepOnce() {
   progress_.step = step;
   progress_.tokens += report->tokens;
   RETURN_IF_ERROR(Annotate(sync_->AfterStep(step, report->tokens), absl::StrCat("step ", step)));
+  Throttle(report->tokens, step_time);
   Report(*report, step_time);
   const int64_t every = run_.config().train().evaluate_every_steps();
   if (EvaluatesHere() && every > 0 && step % every == 0 && step < run_.config().train().steps()) {
@@ -240,6 +258,13 @@ absl::Status TrainingRun::StepOnce() {
     RETURN_IF_ERROR(Checkpoint());
   }
   return absl::OkStatus();
+}
+
+void TrainingRun::Throttle(int64_t tokens, absl::Duration step_time) {
+  if (options_.max_tokens_per_second <= 0) return;
+  const absl::Duration least =
+      absl::Seconds(static_cast<double>(tokens) / options_.max_tokens_per_second);
+  if (least > step_time) absl::SleepFor(least - step_time);
 }
 
 double TrainingRun::Utilization() const {
@@ -343,16 +368,22 @@ absl::Status TrainingRun::Checkpoint() {
   return absl::OkStatus();
 }
 
-absl::Status TrainingRun::Finish(bool drained) {
-  if (drained) {
+absl::Status TrainingRun::Finish() {
+  absl::Status status;
+  if (drained_) {
     Log().info("draining at step {}", progress_.step);
-    RETURN_IF_ERROR(sync_->FinishPushes());
+    status = sync_->FinishPushes();
   } else {
-    RETURN_IF_ERROR(sync_->Drain());
+    status = sync_->Drain();
   }
+  if (absl::IsCancelled(status) && session_->orders().ok()) {
+    drained_ = true;
+    status = absl::OkStatus();
+  }
+  RETURN_IF_ERROR(status);
   wall_ = clock_.Monotonic() - progress_.start - progress_.evaluation;
   RETURN_IF_ERROR(Checkpoint());
-  if (!drained && EvaluatesHere()) RETURN_IF_ERROR(Evaluate());
+  if (!drained_ && EvaluatesHere()) RETURN_IF_ERROR(Evaluate());
   return absl::OkStatus();
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
@@ -33,6 +34,8 @@ struct TrainingOptions {
   absl::Duration connect_timeout = absl::Seconds(30);
   absl::Duration checkpoint_interval = absl::Minutes(10);  // Zero: at the end only.
   int sample_tokens = 0;  // The worker in data slot 0 generates so many at the end.
+  absl::Duration drain_timeout = absl::Seconds(20);
+  double max_tokens_per_second = 0;  // Train no faster; 0: as fast as it goes.
 };
 
 // Not thread-safe.
@@ -43,8 +46,9 @@ class TrainingRun {
                                                            FileSystem& file_system, Clock& clock);
   ~TrainingRun();
 
-  // Trains until the budget is spent, a drain is ordered or `stop` returns true, which is asked
-  // once per step.
+  // Trains until the budget is spent, a drain is ordered or `stop` returns true, which is asked a
+  // few times a second by another thread. A drain finishes the step and hands over the deltas in
+  // flight; what cannot be handed over within drain_timeout stays in the checkpoint.
   absl::Status Train(bool (*stop)());
 
  private:
@@ -68,14 +72,18 @@ class TrainingRun {
   absl::Status OpenOutput();
   // Continues from the checkpoint in the output folder, or from the published state.
   absl::Status Begin(std::optional<WorkerCheckpoint> checkpoint);
-  absl::Status TrainSteps(bool (*stop)(), bool& drained);
+  absl::Status TrainSteps();
+  // Waits for `stop` or the end of training.
+  void WatchForStop(bool (*stop)());
   absl::Status StepOnce();
   absl::Status Evaluate();
   absl::Status Checkpoint();
-  absl::Status Finish(bool drained);
+  absl::Status Finish();
   absl::Status WriteSummary();
   void Report(const StepReport& report, absl::Duration step_time);
   void LogProgress(absl::Duration now);
+  // Sleeps as long as max_tokens_per_second asks after a step of so many tokens.
+  void Throttle(int64_t tokens, absl::Duration step_time);
   bool EvaluatesHere() const { return data_slot_ == 0; }
   double Utilization() const;
   std::string CheckpointPath() const { return JoinPath(options_.output, "checkpoint"); }
@@ -100,6 +108,8 @@ class TrainingRun {
   std::unique_ptr<SyncEngine> sync_;
   int data_slot_ = 0;
   Progress progress_;
+  bool drained_ = false;
+  absl::Notification training_ended_;
   absl::Duration wall_;  // Of the training phase, evaluations excepted.
   absl::Duration last_checkpoint_;
   absl::Duration last_line_;

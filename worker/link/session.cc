@@ -139,7 +139,9 @@ void Session::Leave(v1::Leave::Reason reason, const std::string& detail) {
   message.mutable_leave()->set_reason(reason);
   message.mutable_leave()->set_detail(detail);
   outbox_.push_back(std::move(message));
-  if (!mutex_.AwaitWithTimeout(absl::Condition(&ended_), kLeaveTimeout)) {
+  const bool heard =
+      stream_ != nullptr && mutex_.AwaitWithTimeout(absl::Condition(&ended_), kLeaveTimeout);
+  if (!heard) {
     Log().warn("the coordinator did not confirm that this worker leaves; its lease will end");
   }
 }

@@ -129,6 +129,13 @@ absl::Status SyncEngine::Restore(State state, int64_t step) {
     }
     Launch(std::move(flight));
   }
+  // Merges that the other process was waiting for when it stopped.
+  for (int i = 0; i < options_.plan->fragments(); ++i) {
+    const std::shared_ptr<Flight>& flight = fragment(i).flight;
+    if (flight != nullptr && schedule_.MergeStep(i, flight->event.round) <= step) {
+      RETURN_IF_ERROR(Land(i, step));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -270,7 +277,7 @@ void SyncEngine::Carry(Flight& flight) {
 }
 
 absl::Status SyncEngine::Land(int index, int64_t step) {
-  const std::shared_ptr<Flight> flight = std::exchange(fragment(index).flight, nullptr);
+  const std::shared_ptr<Flight> flight = fragment(index).flight;
   if (flight == nullptr) {
     return absl::InternalError(
         absl::StrCat("fragment ", index, " is due after step ", step, " but is not in flight"));
@@ -281,6 +288,9 @@ absl::Status SyncEngine::Land(int index, int64_t step) {
     flight->mutex.Await(absl::Condition(&flight->done));
     blocked_ += options_.clock->Monotonic() - start;
   }
+  // Still in flight: a checkpoint taken now lets another process wait for it.
+  if (absl::IsCancelled(flight->answer.status())) return flight->answer.status();
+  fragment(index).flight = nullptr;
   if (flight->late) {
     RETURN_IF_ERROR(FoldLateDelta(flight->event, flight->object));
     fragment(index).tokens += flight->tokens;

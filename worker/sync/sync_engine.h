@@ -89,6 +89,7 @@ class SyncEngine {
 
   // Continues from a checkpoint: the replica's parameters are restored by the caller. Transfers
   // that were in flight start again; an object that the coordinator has is not counted twice.
+  // Blocks for answers that were due already.
   // INVALID_ARGUMENT if the state does not fit the plan.
   absl::Status Restore(State state, int64_t step);
 
@@ -96,7 +97,8 @@ class SyncEngine {
   State Save();
 
   // To be called after every inner step, in order; `tokens` were trained in it. Blocks only for
-  // answers that are due. An error is final.
+  // answers that are due. An error is final; after CANCELLED (Exchange::Cancel while an answer was
+  // waited for) Save still gives a state that Restore continues from, bit for bit.
   absl::Status AfterStep(int64_t step, int64_t tokens);
 
   // At the end of training: waits for every round in flight and merges it.

@@ -309,6 +309,36 @@ TEST(SyncEngineTest, ContinuesBitForBitFromAStateSavedInFlight) {
   }
 }
 
+TEST(SyncEngineTest, ContinuesBitForBitAfterBeingInterruptedWhileItWaited) {
+  const std::string sync = "fragments: 1 steps_between_syncs: 4 overlap_steps: 2 mixing: 0.5";
+  Site whole(sync);
+  ASSERT_TRUE(whole.engine_->Fetch(0).ok());
+  whole.Run(1, 12);
+
+  Site first(sync);
+  ASSERT_TRUE(first.engine_->Fetch(0).ok());
+  first.exchange_->Hold({0, 1});
+  first.Run(1, 5);
+  first.exchange_->AwaitPush({0, 1});
+  std::thread interrupter([&] { first.exchange_->Cancel(); });
+  EXPECT_EQ(first.Step(6).code(), absl::StatusCode::kCancelled);
+  interrupter.join();
+  SyncEngine::State state = first.engine_->Save();
+  EXPECT_EQ(state.fragments[0].round_in_flight, 1);
+
+  first.engine_.reset();
+  Site second(sync);
+  second.engine_.reset();
+  second.exchange_ = std::move(first.exchange_);
+  second.exchange_->Revive();
+  second.exchange_->Release({0, 1});
+  std::ranges::copy(first.local_, second.local_.begin());
+  second.MakeEngine();
+  ASSERT_TRUE(second.engine_->Restore(std::move(state), 6).ok());
+  second.Run(7, 12);
+  EXPECT_EQ(second.local_, whole.local_);
+}
+
 TEST(SyncEngineTest, AStateOfAnotherPlanIsRefused) {
   Site site("fragments: 2 steps_between_syncs: 6");
   SyncEngine::State state = site.engine_->Save();

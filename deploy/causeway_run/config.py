@@ -1,0 +1,131 @@
+"""The run configuration that quickstart writes, one per mode, and a reader for such files.
+
+Every field that matters is written out, so that run.textproto alone says what a run did.
+"""
+
+import re
+from pathlib import Path
+
+MODES = ("streaming", "diloco", "data-parallel")
+DEFAULT_STEPS = 900
+
+_MUON = """\
+  optimizer: MUON
+  learning_rate: 3e-3            # AdamW's peak, for embedding and norms
+  muon_learning_rate: 0.02
+  muon_momentum: 0.95
+"""
+_ADAMW = """\
+  optimizer: ADAMW
+  learning_rate: 3e-3
+"""
+_SYNC = {
+    "streaming": """\
+  contribution: PARAMETER_DELTA
+  pattern: BALANCED
+  fragments: 5
+  steps_between_syncs: 30        # H
+  overlap_steps: 2               # tau
+  mixing: 0.5                    # alpha
+  codec_up: INT4
+  codec_down: INT4
+""",
+    "diloco": """\
+  contribution: PARAMETER_DELTA
+  fragments: 1
+  steps_between_syncs: 30        # H
+  overlap_steps: 0               # tau
+  mixing: 0                      # alpha
+  codec_up: FP32
+  codec_down: FP32
+""",
+    "data-parallel": """\
+  contribution: GRADIENT
+  fragments: 1
+  steps_between_syncs: 1
+  overlap_steps: 0
+  mixing: 0
+  codec_up: BF16
+  codec_down: BF16
+""",
+}
+_OUTER_NESTEROV = """\
+  optimizer: NESTEROV
+  learning_rate: 0.7
+  momentum: 0.6
+"""
+_OUTER_ADAMW = """\
+  optimizer: ADAMW               # at the coordinator, on the mean gradient
+"""
+
+
+def run_config_text(mode: str, steps: int, workers: int, seed: int) -> str:
+    """The textproto of a causeway.v1.RunConfig."""
+    gradients = mode == "data-parallel"
+    return f"""\
+# Written by deploy/quickstart --mode {mode}. The fields are explained in
+# proto/causeway/v1/config.proto.
+run_name: "quickstart-{mode}"
+model {{
+  preset: "tiny-1m"
+  vocabulary_size: 256           # bytes
+  sequence_length: 256
+}}
+train {{
+  steps: {steps}
+  batch_sequences: 8
+{_ADAMW if gradients else _MUON}\
+  warmup_steps: {min(max(steps // 20, 1), steps)}
+  final_learning_rate_fraction: 0.1
+  clip_norm: 1
+  seed: {seed}
+  evaluate_every_steps: {max(1, steps // 15)}
+  evaluation_sequences: 32
+}}
+sync {{
+{_SYNC[mode]}\
+}}
+outer {{
+{_OUTER_ADAMW if gradients else _OUTER_NESTEROV}\
+}}
+membership {{
+  start_workers: {workers}
+  max_workers: {workers}         # the data is cut into as many parts
+}}
+"""
+
+
+def read_fields(text: str) -> dict[str, str]:
+    """Scalar fields of a textproto by dotted path: {"train.steps": "900", ...}.
+
+    Reads what run_config_text and protobuf's printer write: one field or one brace per line.
+    """
+    fields: dict[str, str] = {}
+    path: list[str] = []
+    for line in text.splitlines():
+        line = re.sub(r"\s*#[^\"]*$", "", line).strip()
+        if match := re.fullmatch(r"(\w+)\s*:?\s*\{", line):
+            path.append(match[1])
+        elif line == "}":
+            if path:
+                path.pop()
+        elif match := re.fullmatch(r"(\w+)\s*:\s*(.+)", line):
+            fields[".".join([*path, match[1]])] = match[2].strip("\"'")
+    return fields
+
+
+def read_file_fields(path: Path) -> dict[str, str]:
+    """As read_fields; empty if there is no such file."""
+    try:
+        return read_fields(path.read_text(encoding="utf-8"))
+    except OSError:
+        return {}
+
+
+def mode_of(fields: dict[str, str]) -> str:
+    """Which of the three modes a configuration is."""
+    if fields.get("sync.contribution") == "GRADIENT":
+        return "data-parallel"
+    one_piece = int(fields.get("sync.fragments", "1")) <= 1
+    blocking = int(fields.get("sync.overlap_steps", "0")) == 0
+    return "diloco" if one_piece and blocking else "streaming"

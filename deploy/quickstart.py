@@ -1,0 +1,208 @@
+"""The training part of deploy/quickstart, which has installed and built everything before.
+
+Prepares the text, starts one coordinator and the workers as processes, shows how they do, and
+writes the report. Exit status: 0; 1 if a process failed; 2 if a setting cannot be used; 130 after
+Ctrl-C or SIGTERM, with everything stopped.
+"""
+
+import argparse
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from causeway_run import config, corpus, progress, units
+from causeway_run.processes import ProcessDied, ProcessGroup
+import report
+
+MARKER = ".causeway-quickstart"
+_RESULTS = re.compile(
+    r"run\.textproto|data|corpus|coordinator|coordinator\.address|worker-\d+|tokenize\.log"
+    r"|report\.json|report\.html|sample\.txt"
+)
+_SAMPLE_TOKENS = 400
+_PATIENCE_S = 60.0
+
+
+class BadSetting(Exception):
+    """Something the user asked for cannot be done."""
+
+
+class Stopped(Exception):
+    """Ctrl-C or SIGTERM."""
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="quickstart", description=__doc__)
+    parser.add_argument("--programs", type=Path, required=True, help="folder of the two programs")
+    parser.add_argument("--mode", choices=config.MODES, default="streaming")
+    parser.add_argument("--steps", type=int, default=config.DEFAULT_STEPS)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--corpus", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    return parser.parse_args(arguments)
+
+
+def claim_folder(out: Path) -> int:
+    """Makes `out` an empty quickstart folder that is locked against a second one. Returns the
+    lock's descriptor. Removes what a former quickstart wrote, and never anything else."""
+    if out.exists() and not out.is_dir():
+        raise BadSetting(f"--out: '{out}' is not a folder")
+    marker = out / MARKER
+    if out.is_dir() and not marker.exists() and any(out.iterdir()):
+        raise BadSetting(
+            f"--out: '{out}' holds something that is not a quickstart's result; "
+            "name another folder"
+        )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = os.open(marker, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise BadSetting(f"--out: '{out}' cannot be written: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BadSetting(f"--out: another quickstart is running in '{out}'") from error
+    for path in out.iterdir():
+        if _RESULTS.fullmatch(path.name):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    return lock
+
+
+def prepare_data(arguments: argparse.Namespace, out: Path) -> None:
+    """Token shards in out/data."""
+    text = arguments.corpus
+    if text is None:
+        (out / "corpus").mkdir()
+        text = out / "corpus" / "headers.txt"
+        files, total = corpus.write_default_corpus(text)
+        print(f"     {files} C and C++ headers of this machine, {units.size(total)}", flush=True)
+    command = [str(arguments.programs / "causeway-worker"), "tokenize",
+               f"--input={text}", f"--out={out / 'data'}"]
+    log = out / "tokenize.log"
+    with log.open("wb") as output:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output,
+                              stderr=subprocess.STDOUT, check=False)
+    said = log.read_text(encoding="utf-8", errors="replace").strip()
+    if done.returncode != 0:
+        raise BadSetting(f"the text '{text}' could not be made into shards:\n{said}")
+    for line in said.splitlines()[-3:]:
+        print(f"     {line}", flush=True)
+
+
+def wait_for_address(group: ProcessGroup, file: Path) -> str:
+    """The coordinator's address, once it listens."""
+    end = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < end:
+        group.raise_if_died()
+        if file.exists() and (address := file.read_text(encoding="utf-8").strip()):
+            return address
+        if group.processes[0].popen.poll() is not None:
+            break
+        time.sleep(0.05)
+    raise ProcessDied(f"coordinator did not write its address to {file}")
+
+
+def train(arguments: argparse.Namespace, out: Path, group: ProcessGroup) -> None:
+    """Runs coordinator and workers to their end."""
+    address_file = out / "coordinator.address"
+    coordinator = group.start(
+        "coordinator",
+        [str(arguments.programs / "causeway-coordinator"), "serve",
+         f"--run_dir={out / 'coordinator'}", f"--config={out / 'run.textproto'}",
+         "--listen=127.0.0.1:0", f"--address_file={address_file}", "--exit_when_finished"],
+        out / "coordinator" / "log",
+    )
+    address = wait_for_address(group, address_file)
+    cores = len(os.sched_getaffinity(0))
+    threads = max(1, cores // arguments.workers)
+    for index in range(arguments.workers):
+        name = f"worker-{index}"
+        group.start(
+            name,
+            [str(arguments.programs / "causeway-worker"), "train", f"--coordinator={address}",
+             f"--id={name}", f"--data={out / 'data'}", f"--out={out / name}",
+             f"--threads={threads}", f"--sample_tokens={_SAMPLE_TOKENS}"],
+            out / name / "log",
+        )
+    print(f"     coordinator at {address}, {arguments.workers} workers with "
+          f"{threads} thread{'s' if threads > 1 else ''} each; logs in {out}/*/log", flush=True)
+
+    shown = progress.Progress(out, arguments.steps, arguments.workers)
+    coordinator_ended_s = None
+    while running := [worker for worker in group.processes[1:] if worker.popen.poll() is None]:
+        group.raise_if_died()
+        if coordinator.popen.poll() is not None:
+            # It ends when the last worker has left the run, which then still writes its sample.
+            coordinator_ended_s = coordinator_ended_s or time.monotonic()
+            if time.monotonic() - coordinator_ended_s > _PATIENCE_S:
+                raise ProcessDied(f"{coordinator.describe_end()}\n"
+                                  f"{running[0].name} is still running")
+        shown.update()
+        time.sleep(0.1)
+    group.raise_if_died()
+    shown.finish()
+    try:
+        coordinator.popen.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired as error:
+        raise ProcessDied("coordinator did not end after the last worker had left") from error
+    group.raise_if_died()
+
+
+def run(arguments: argparse.Namespace) -> None:
+    lock = claim_folder(arguments.out)
+    out = arguments.out.resolve()
+    print("3/4  Text", flush=True)
+    prepare_data(arguments, out)
+    text = config.run_config_text(
+        arguments.mode, arguments.steps, arguments.workers, arguments.seed
+    )
+    (out / "run.textproto").write_text(text, encoding="utf-8")
+    print(f"4/4  Training ({arguments.mode}, {arguments.steps} steps; settings in "
+          f"{out / 'run.textproto'})", flush=True)
+    group = ProcessGroup()
+    try:
+        train(arguments, out, group)
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):  # A second Ctrl-C leaves nobody behind.
+            signal.signal(number, signal.SIG_IGN)
+        group.stop_all()
+    print(report.headline(report.write_report(out)))
+    print(f"\nReport: {out / 'report.html'}")
+    os.close(lock)
+
+
+def main(arguments: list[str]) -> int:
+    def stop(_signal, _frame):
+        raise Stopped
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        run(parse_arguments(arguments))
+    except BadSetting as error:
+        print(f"quickstart: {error}", file=sys.stderr)
+        return 2
+    except corpus.CorpusError as error:
+        print(f"quickstart: {error}", file=sys.stderr)
+        return 2
+    except ProcessDied as error:
+        print(f"\nquickstart: {error}", file=sys.stderr)
+        return 1
+    except Stopped:
+        print("\nquickstart: stopped; all processes have ended", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,70 @@
+#!/usr/bin/python3
+"""Makes report.json, report.html and sample.txt in the folder of a run.
+
+    deploy/report.py OUT
+
+A run that was cut short gets a report, too: what is missing is named in it.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from causeway_run import figures, output, page, units
+
+
+def write_report(out: Path) -> dict:
+    """Writes the files, returns what report.json holds."""
+    run = output.load_run(out)
+    numbers = figures.compute(run)
+    sample = next((w.summary["sample"] for w in run.workers if w.summary.get("sample")), None)
+    (out / "report.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    (out / "report.html").write_text(page.render(run, numbers, sample), encoding="utf-8")
+    if sample is not None:
+        (out / "sample.txt").write_text(sample + "\n", encoding="utf-8")
+    return numbers
+
+
+def headline(numbers: dict) -> str:
+    """A few lines for a terminal."""
+    lines = []
+    if numbers["eval_loss"] is not None:
+        before = numbers["initial_loss"]
+        since = "" if before is None else f" (before training {before:.3f})"
+        lines.append(f"Held-out loss {numbers['eval_loss']:.3f} nats per byte{since}")
+    if numbers["tokens_per_second"] is not None:
+        speed = f"{units.count(numbers['tokens_per_second'])} tokens/s"
+        share = numbers["compute_utilization"]["mean"]
+        lines.append(speed if share is None else f"{speed}, computing {units.percent(share)}")
+    if numbers["data_parallel_ratio"] is not None:
+        up, down = (sum(numbers[key].values()) / max(1, len(numbers[key]))
+                    for key in ("bytes_up", "bytes_down"))
+        lines.append(
+            f"{numbers['rounds']} fragment rounds, {units.size(up)} up and {units.size(down)} down "
+            f"per worker; bf16 gradients at every step: "
+            f"{units.size(numbers['data_parallel_bytes'])}, "
+            f"{units.times(numbers['data_parallel_ratio'])} times as much"
+        )
+    if numbers["hash_mismatches"]:
+        lines.append(f"WARNING: {numbers['hash_mismatches']} hash checks failed")
+    lines.extend(f"Note: {note}" for note in numbers["notes"])
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="report.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="a run's folder")
+    out = parser.parse_args(arguments).out
+    if not out.is_dir():
+        print(f"report: '{out}' is not a folder", file=sys.stderr)
+        return 2
+    print(headline(write_report(out)))
+    print(f"Report: {out / 'report.html'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,208 @@
+// Administration and the end of CoordinatorImpl: status, directives, shutdown.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "server/core/coordinator_impl.h"
+
+namespace causeway::server {
+
+v1::RunStatus CoordinatorImpl::GetStatus() const {
+  v1::RunStatus status;
+  status.set_run_id(options_.run_id);
+  *status.mutable_config() = options_.config;
+  status.set_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
+  std::map<std::string, Member> members;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    members = membership_.members();
+    status.set_started(started_);
+    status.set_paused(paused_);
+    status.set_finished(FinishedLocked());
+    status.set_run_step(membership_.largest_step());
+    int64_t tokens = 0;
+    for (const auto& [id, member] : members) {
+      const auto found = accounts_.find(id);
+      const WorkerAccount account = found == accounts_.end() ? WorkerAccount() : found->second;
+      const v1::Heartbeat& heartbeat = account.heartbeat;
+      tokens += heartbeat.tokens();
+      v1::WorkerStatus& worker = *status.add_workers();
+      worker.set_worker_id(id);
+      worker.set_state(member.state == MemberState::kJoining  ? v1::WorkerStatus::JOINING
+                       : member.state == MemberState::kActive ? v1::WorkerStatus::ACTIVE
+                       : member.state == MemberState::kLost   ? v1::WorkerStatus::LOST
+                                                              : v1::WorkerStatus::LEFT);
+      worker.set_incarnation(member.incarnation);
+      worker.set_data_slot(member.data_slot);
+      worker.set_step(member.step);
+      worker.set_tokens(heartbeat.tokens());
+      worker.set_tokens_per_second(heartbeat.tokens_per_second());
+      worker.set_train_loss(heartbeat.train_loss());
+      const double seconds = heartbeat.compute_seconds() + heartbeat.blocked_seconds();
+      worker.set_compute_utilization(seconds > 0 ? heartbeat.compute_seconds() / seconds : 0);
+      worker.set_bytes_up(account.bytes_up);
+      worker.set_bytes_down(account.bytes_down + account.state_bytes_down);
+      worker.set_device(account.device);
+      worker.set_software_version(account.software_version);
+    }
+    status.set_tokens(tokens);
+  }
+  for (int i = 0; i < plan_.fragments(); ++i) {
+    const FragmentRounds& fragment = *fragments_[static_cast<size_t>(i)];
+    const OpenRound round = fragment.open_round();
+    const int64_t version = round.round - 1;
+    v1::FragmentStatus& entry = *status.add_fragments();
+    entry.set_fragment(i);
+    entry.set_values(plan_.range(i).size());
+    entry.set_published_version(version);
+    entry.set_published_hash(fragment.PublishedHash(version).value_or(0));
+    for (const auto& [id, arrival] : round.arrivals) entry.add_contributed(id);
+    entry.set_waiting_for(Decide(options_.clock->Monotonic(), round, members, policy_).reason);
+  }
+  return status;
+}
+
+void CoordinatorImpl::Pause(const std::string& reason) {
+  Outbox outbox;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    paused_ = true;
+    pause_reason_ = reason;
+    for (const auto& [id, sink] : sinks_) {
+      AddDirective(v1::Directive::PAUSE, 0, reason, id, outbox);
+    }
+  }
+  Record("paused", absl::StrCat("paused: ", reason), {{"reason", reason}});
+  Send(outbox);
+}
+
+void CoordinatorImpl::Resume() {
+  Outbox outbox;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    paused_ = false;
+    for (const auto& [id, sink] : sinks_) AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
+  }
+  Record("resumed", "resumed", nlohmann::json::object());
+  Send(outbox);
+}
+
+absl::Status CoordinatorImpl::Drain(const std::string& worker_id) {
+  Outbox outbox;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    if (!worker_id.empty()) {
+      const Member* const member = membership_.Find(worker_id);
+      if (member == nullptr || !member->live()) {
+        return absl::NotFoundError(
+            absl::StrCat("no worker ", worker_id,
+                         " is a member; there are: ", absl::StrJoin(membership_.LiveIds(), ", ")));
+      }
+    }
+    for (const auto& [id, sink] : sinks_) {
+      if (!worker_id.empty() && id != worker_id) continue;
+      AddDirective(v1::Directive::DRAIN, 0, "asked to by the operator", id, outbox);
+    }
+  }
+  Record("draining",
+         worker_id.empty() ? "asked all workers to drain"
+                           : absl::StrCat("asked worker ", worker_id, " to drain"),
+         {{"worker", worker_id}});
+  Send(outbox);
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorImpl::StopAtStep(int64_t step) {
+  if (step < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("at_step must be 1 or more, it is ", step));
+  }
+  Outbox outbox;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    if (membership_.largest_step() > step) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the run has done ", membership_.largest_step(), " steps, it cannot stop at ", step));
+    }
+    stop_step_ = step;
+    for (const auto& [id, sink] : sinks_) {
+      AddDirective(v1::Directive::STOP_AT_STEP, step, "asked to by the operator", id, outbox);
+    }
+  }
+  Record("stopping", absl::StrCat("training ends at step ", step), {{"step", step}});
+  Send(outbox);
+  return absl::OkStatus();
+}
+
+bool CoordinatorImpl::FinishedLocked() const {
+  if (!started_ || membership_.live() > 0) return false;
+  const auto& members = membership_.members();
+  return std::any_of(members.begin(), members.end(),
+                     [](const auto& m) { return m.second.state == MemberState::kLeft; });
+}
+
+bool CoordinatorImpl::Finished() const {
+  absl::MutexLock lock(&members_mutex_);
+  return FinishedLocked();
+}
+
+absl::Status CoordinatorImpl::Health() const {
+  absl::MutexLock lock(&members_mutex_);
+  return failure_;
+}
+
+RunSummary CoordinatorImpl::Summarize() const {
+  RunSummary summary;
+  summary.run_id = options_.run_id;
+  summary.config = options_.config;
+  summary.parameters = plan_.parameters();
+  for (const auto& fragment : fragments_) summary.rounds += fragment->version();
+  summary.hash_checks = hash_checks_.load();
+  summary.hash_mismatches = hash_mismatches_.load();
+  summary.ended_unix_s = absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch());
+  absl::MutexLock lock(&members_mutex_);
+  summary.steps = membership_.largest_step();
+  summary.started_unix_s = started_unix_s_;
+  summary.workers = accounts_;
+  return summary;
+}
+
+absl::Status CoordinatorImpl::Shutdown() {
+  Sinks sinks;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    if (shut_down_) return absl::OkStatus();
+    shut_down_ = true;
+    sinks.swap(sinks_);
+  }
+  const absl::Status told = absl::UnavailableError("the coordinator is shutting down");
+  for (const auto& fragment : fragments_) {
+    for (const PullCallback& waiter : fragment->TakeWaiters()) waiter(told);
+  }
+  for (const auto& [id, sink] : sinks) sink->Close(told);
+  {
+    absl::MutexLock lock(&members_mutex_);
+    members_mutex_.Await(absl::Condition(
+        +[](int* calls) { return *calls == 0; }, &calls_));
+  }
+  // No merge runs any more, so the views below stand still.
+  std::vector<FragmentView> views;
+  for (const auto& fragment : fragments_) {
+    views.push_back(fragment->ReadState([](const FragmentView& view) { return view; }));
+  }
+  RETURN_IF_ERROR(options_.store->SaveSnapshot(views));
+  return options_.store->SaveSummary(SummaryToJson(Summarize(), plan_.fragments()));
+}
+
+std::vector<float> CoordinatorImpl::PublishedParameters() const {
+  std::vector<float> values(static_cast<size_t>(plan_.arena_size()));
+  for (int i = 0; i < plan_.fragments(); ++i) {
+    const auto begin = values.begin() + plan_.range(i).begin;
+    fragments_[static_cast<size_t>(i)]->ReadState([&](const FragmentView& view) {
+      std::copy(view.published.begin(), view.published.end(), begin);
+    });
+  }
+  return values;
+}
+
+}  // namespace causeway::server

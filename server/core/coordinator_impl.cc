@@ -1,0 +1,352 @@
+// Construction, the exchange, and time. Sessions are in coordinator_sessions.cc, administration in
+// coordinator_admin.cc.
+#include "server/core/coordinator_impl.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/codec/codec.h"
+#include "common/params/run_config.h"
+#include "common/rpc/wire.h"
+
+namespace causeway::server {
+namespace {
+
+// Errors of the store or of the mathematics, as opposed to those of one contribution.
+bool IsFatal(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kNotFound:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+class CoordinatorImpl::Call {
+ public:
+  explicit Call(CoordinatorImpl& owner) : owner_(owner) {
+    absl::MutexLock lock(&owner_.members_mutex_);
+    ++owner_.calls_;
+  }
+  ~Call() {
+    absl::MutexLock lock(&owner_.members_mutex_);
+    --owner_.calls_;
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+ private:
+  CoordinatorImpl& owner_;
+};
+
+absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
+  return CoordinatorImpl::Create(std::move(options));
+}
+
+absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options options) {
+  ASSIGN_OR_RETURN(FragmentPlan plan,
+                   FragmentPlan::Create(options.config.model(), options.config.sync()));
+  if (static_cast<int64_t>(options.initial_parameters.size()) != plan.arena_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("the plan takes ", plan.arena_size(),
+                                                   " initial values, there are ",
+                                                   options.initial_parameters.size()));
+  }
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<const OuterOptimizer> optimizer,
+      CreateOuterOptimizer(options.config.outer(), options.config.train(), plan.tensors()));
+  ASSIGN_OR_RETURN(const Codec* const codec_up, FindCodec(options.config.sync().codec_up()));
+  ASSIGN_OR_RETURN(const Codec* const codec_down, FindCodec(options.config.sync().codec_down()));
+  if (options.events == nullptr) options.events = NullEventLog();
+  const std::vector<float> initial = std::move(options.initial_parameters);
+  options.initial_parameters.clear();
+  std::unique_ptr<CoordinatorImpl> coordinator(
+      new CoordinatorImpl(std::move(options), std::move(plan), std::move(optimizer)));
+  for (int i = 0; i < coordinator->plan_.fragments(); ++i) {
+    const FragmentRange& range = coordinator->plan_.range(i);
+    const FragmentRounds::Options fragment_options = {
+        .fragment = i,
+        .range = range,
+        .config = &coordinator->options_.config,
+        .optimizer = coordinator->optimizer_.get(),
+        .codec_up = codec_up,
+        .codec_down = codec_down,
+        .clock = coordinator->options_.clock,
+        .store = coordinator->options_.store,
+        .merge_pool = &coordinator->merge_pool_,
+        .schedule = coordinator->schedule_,
+        .kept_answers = std::max(2, coordinator->options_.kept_answers)};
+    coordinator->fragments_.push_back(std::make_unique<FragmentRounds>(
+        fragment_options, std::span(initial).subspan(static_cast<size_t>(range.begin),
+                                                     static_cast<size_t>(range.size()))));
+  }
+  RETURN_IF_ERROR(coordinator->options_.store->BeginRun({.run_id = coordinator->options_.run_id,
+                                                         .config = coordinator->options_.config,
+                                                         .config_hash = coordinator->config_hash_,
+                                                         .plan_hash = coordinator->plan_.hash()}));
+  return coordinator;
+}
+
+CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan,
+                                 std::unique_ptr<const OuterOptimizer> optimizer)
+    : options_(std::move(options)),
+      plan_(std::move(plan)),
+      schedule_(plan_.fragments(), options_.config.sync().steps_between_syncs(),
+                options_.config.sync().overlap_steps()),
+      policy_({.quorum = options_.config.membership().quorum(),
+               .grace = absl::Milliseconds(options_.config.membership().grace_ms())}),
+      optimizer_(std::move(optimizer)),
+      config_hash_(RunConfigHash(options_.config)),
+      membership_(options_.config.membership().max_workers(),
+                  absl::Milliseconds(options_.config.membership().lease_ms())) {
+  merge_pool_.threads = options_.merge_pool;
+}
+
+v1::DescribeResponse CoordinatorImpl::Describe() const {
+  v1::DescribeResponse response;
+  response.set_run_id(options_.run_id);
+  *response.mutable_config() = options_.config;
+  response.set_config_hash(config_hash_);
+  response.set_plan_hash(plan_.hash());
+  response.set_wire_version(kWireVersion);
+  response.set_software_version(kSoftwareVersion);
+  return response;
+}
+
+absl::Status CoordinatorImpl::Serving() const {
+  absl::MutexLock lock(&members_mutex_);
+  RETURN_IF_ERROR(failure_);
+  if (shut_down_) return absl::UnavailableError("the coordinator is shutting down");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FragmentRounds*> CoordinatorImpl::FindFragment(int fragment) const {
+  if (fragment < 0 || fragment >= plan_.fragments()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "there is no fragment ", fragment, ": the run has ", plan_.fragments(), " of them"));
+  }
+  return fragments_[static_cast<size_t>(fragment)].get();
+}
+
+std::vector<OpenRound> CoordinatorImpl::OpenRounds() const {
+  std::vector<OpenRound> rounds;
+  for (const auto& fragment : fragments_) rounds.push_back(fragment->open_round());
+  return rounds;
+}
+
+absl::Status CoordinatorImpl::CheckPush(const v1::PushHeader& header) const {
+  RETURN_IF_ERROR(Serving());
+  if (header.run_id() != options_.run_id) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this is the run ", options_.run_id, ", the push is for ", header.run_id()));
+  }
+  absl::MutexLock lock(&members_mutex_);
+  const absl::Status member = membership_.Check(header.worker_id(), header.incarnation());
+  // Not ABORTED, which would say that the round closed: if it is the same process, which has
+  // attached again meanwhile, the round still expects this contribution.
+  if (absl::IsAborted(member)) {
+    return absl::UnavailableError(
+        absl::StrCat(member.message(), "; if it is yours, repeat the push with it"));
+  }
+  return member;
+}
+
+absl::StatusOr<int64_t> CoordinatorImpl::AdmitPush(const v1::PushHeader& header) {
+  RETURN_IF_ERROR(CheckPush(header));
+  ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
+  const absl::StatusOr<bool> held = fragment->IsHeld(header);
+  if (absl::IsAborted(held.status())) {
+    Record("contribution_late", std::string(held.status().message()),
+           {{"worker", header.worker_id()},
+            {"fragment", header.fragment()},
+            {"round", header.round()}});
+  }
+  RETURN_IF_ERROR(held.status());
+  if (*held) return header.total_bytes();
+  if (header.start_offset() != 0) {
+    return absl::OutOfRangeError(
+        absl::StrCat("nothing of this object is held, but the push starts "
+                     "at byte ",
+                     header.start_offset(), "; start at 0"));
+  }
+  return 0;
+}
+
+absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& header,
+                                         std::vector<uint8_t> object) {
+  const Call call(*this);
+  RETURN_IF_ERROR(CheckPush(header));
+  ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
+  const absl::StatusOr<bool> added = fragment->Add(header, std::move(object));
+  if (IsFatal(added.status())) Fail(added.status());
+  if (added.ok() && *added) {
+    absl::MutexLock lock(&members_mutex_);
+    accounts_[header.worker_id()].bytes_up += header.total_bytes();
+  }
+  // Also after a refusal: the round may have waited for this contribution to be verified.
+  Advance(*fragment);
+  return added.status();
+}
+
+absl::StatusOr<v1::QueryTransferResponse> CoordinatorImpl::QueryTransfer(
+    const v1::QueryTransferRequest& request) {
+  RETURN_IF_ERROR(Serving());
+  if (request.run_id() != options_.run_id) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this is the run ", options_.run_id, ", the query is for ", request.run_id()));
+  }
+  {
+    absl::MutexLock lock(&members_mutex_);
+    if (membership_.Find(request.worker_id()) == nullptr) {
+      return absl::PermissionDeniedError(
+          absl::StrCat(request.worker_id(), " is not a member of this run"));
+    }
+  }
+  ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(request.fragment()));
+  v1::PushHeader header;
+  header.set_worker_id(request.worker_id());
+  header.set_fragment(request.fragment());
+  header.set_round(request.round());
+  header.set_object_hash(request.object_hash());
+  header.set_codec(options_.config.sync().codec_up());
+  header.set_total_bytes(fragment->contribution_bytes());
+  const absl::StatusOr<bool> held = fragment->IsHeld(header);
+  v1::QueryTransferResponse response;
+  if (absl::IsAborted(held.status())) {
+    response.set_state(v1::QueryTransferResponse::CLOSED);
+    return response;
+  }
+  RETURN_IF_ERROR(held.status());
+  response.set_state(*held ? v1::QueryTransferResponse::ACCEPTED
+                           : v1::QueryTransferResponse::UNKNOWN);
+  response.set_durable_bytes(*held ? header.total_bytes() : 0);
+  return response;
+}
+
+void CoordinatorImpl::PullAnswer(int fragment, int64_t round, PullCallback callback) {
+  const absl::StatusOr<FragmentRounds*> found = FindFragment(fragment);
+  absl::Status serving = Serving();
+  if (serving.ok()) serving = found.status();
+  if (!serving.ok()) {
+    callback(serving);
+    return;
+  }
+  absl::StatusOr<std::shared_ptr<const PullObject>> answer =
+      (*found)->AnswerOrWait(round, callback);
+  if (!answer.ok() || *answer != nullptr) {
+    callback(std::move(answer));
+    return;
+  }
+  // It waits now; but if the end came in between, nobody else will call it back.
+  serving = Serving();
+  if (serving.ok()) return;
+  for (const PullCallback& waiter : (*found)->TakeWaiters()) waiter(serving);
+}
+
+absl::StatusOr<std::shared_ptr<const PullObject>> CoordinatorImpl::PullState(int fragment) {
+  RETURN_IF_ERROR(Serving());
+  ASSIGN_OR_RETURN(FragmentRounds* const found, FindFragment(fragment));
+  return found->State();
+}
+
+void CoordinatorImpl::RecordPulled(const std::string& worker_id, v1::PullRequest::Object object,
+                                   int64_t bytes) {
+  absl::MutexLock lock(&members_mutex_);
+  const auto found = accounts_.find(worker_id);
+  if (found == accounts_.end()) return;  // An id that never joined is not kept an account of.
+  (object == v1::PullRequest::ANSWER ? found->second.bytes_down : found->second.state_bytes_down) +=
+      bytes;
+}
+
+void CoordinatorImpl::Advance(FragmentRounds& fragment) {
+  while (Serving().ok()) {
+    std::map<std::string, Member> members;
+    {
+      absl::MutexLock lock(&members_mutex_);
+      members = membership_.members();
+    }
+    const absl::StatusOr<std::optional<PublishedRound>> round = fragment.Advance(members, policy_);
+    if (!round.ok()) return Fail(round.status());
+    if (!round->has_value()) return;
+    Announce(**round);
+  }
+}
+
+void CoordinatorImpl::Announce(const PublishedRound& round) {
+  const RoundRecord& record = round.record;
+  if (!round.missing.empty() || record.contributors.empty()) {
+    Record("round_closed",
+           absl::StrCat("round ", record.round, " of fragment ", record.fragment,
+                        " closed: ", record.reason),
+           {{"fragment", record.fragment},
+            {"round", record.round},
+            {"contributors", record.contributors},
+            {"without", round.missing}});
+  }
+  for (const PullCallback& waiter : round.waiters) waiter(round.answer);
+  v1::CoordinatorMessage message;
+  v1::RoundOutcome& outcome = *message.mutable_round_outcome();
+  outcome.set_fragment(record.fragment);
+  outcome.set_round(record.round);
+  for (const std::string& id : record.contributors) outcome.add_contributors(id);
+  outcome.set_published_hash(record.published_hash);
+  outcome.set_reason(record.reason);
+  Broadcast(message);
+}
+
+void CoordinatorImpl::Tick() {
+  const Call call(*this);
+  if (!Serving().ok()) return;
+  std::vector<std::string> lost;
+  std::vector<std::shared_ptr<SessionSink>> silent;
+  Outbox outbox;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    lost = membership_.Expire(options_.clock->Monotonic());
+    for (const std::string& id : lost) {
+      const auto sink = sinks_.find(id);
+      if (sink == sinks_.end()) continue;
+      silent.push_back(std::move(sink->second));
+      sinks_.erase(sink);
+    }
+    if (!lost.empty()) AddRoster(outbox);
+  }
+  for (const auto& sink : silent) {
+    sink->Close(absl::UnavailableError(absl::StrCat("no heartbeat came for ",
+                                                    options_.config.membership().lease_ms(),
+                                                    " ms: the lease ended; attach again")));
+  }
+  for (const std::string& id : lost) {
+    Record("worker_lost",
+           absl::StrCat("worker ", id, " was silent for ", options_.config.membership().lease_ms(),
+                        " ms and is taken for dead; rounds go on without it"),
+           {{"worker", id}});
+  }
+  Send(outbox);
+  if (!lost.empty()) NoteIfFinished();
+  for (const auto& fragment : fragments_) Advance(*fragment);
+}
+
+void CoordinatorImpl::Fail(const absl::Status& status) {
+  const absl::Status told =
+      absl::InternalError(absl::StrCat("the coordinator stopped: ", status.message()));
+  Sinks sinks;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    if (!failure_.ok() || shut_down_) return;
+    failure_ = told;
+    sinks.swap(sinks_);
+  }
+  Record("failed", std::string(told.message()), nlohmann::json::object());
+  for (const auto& fragment : fragments_) {
+    for (const PullCallback& waiter : fragment->TakeWaiters()) waiter(told);
+  }
+  for (const auto& [id, sink] : sinks) sink->Close(told);
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,137 @@
+// The implementation behind coordinator.h.
+//
+// Locks: each FragmentRounds has its own; members_mutex_ guards membership, sinks and the run's
+// flags. The two are never held together. Messages to workers are collected under the lock and
+// sent after it.
+#ifndef CAUSEWAY_SERVER_CORE_COORDINATOR_IMPL_H_
+#define CAUSEWAY_SERVER_CORE_COORDINATOR_IMPL_H_
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/params/sync_schedule.h"
+#include "server/core/coordinator.h"
+#include "server/core/fragment_rounds.h"
+#include "server/core/run_summary.h"
+#include "server/outer/outer_optimizer.h"
+#include "server/round/membership.h"
+#include "server/round/round_policy.h"
+
+namespace causeway::server {
+
+class CoordinatorImpl final : public Coordinator {
+ public:
+  static absl::StatusOr<std::unique_ptr<CoordinatorImpl>> Create(Options options);
+
+  const v1::RunConfig& config() const override { return options_.config; }
+  const FragmentPlan& plan() const override { return plan_; }
+  const std::string& run_id() const override { return options_.run_id; }
+  v1::DescribeResponse Describe() const override;
+
+  absl::StatusOr<v1::Welcome> Join(const v1::Join& join,
+                                   std::shared_ptr<SessionSink> sink) override;
+  absl::Status Handle(const std::string& worker_id, uint64_t incarnation,
+                      const v1::WorkerMessage& message) override;
+  void Disconnected(const std::string& worker_id, uint64_t incarnation) override;
+
+  absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override;
+  absl::Status Contribute(const v1::PushHeader& header, std::vector<uint8_t> object) override;
+  absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(
+      const v1::QueryTransferRequest& request) override;
+  void PullAnswer(int fragment, int64_t round, PullCallback callback) override;
+  absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) override;
+  void RecordPulled(const std::string& worker_id, v1::PullRequest::Object object,
+                    int64_t bytes) override;
+
+  void Tick() override;
+
+  v1::RunStatus GetStatus() const override;
+  void Pause(const std::string& reason) override;
+  void Resume() override;
+  absl::Status Drain(const std::string& worker_id) override;
+  absl::Status StopAtStep(int64_t step) override;
+  bool Finished() const override;
+  absl::Status Health() const override;
+  absl::Status Shutdown() override;
+  std::vector<float> PublishedParameters() const override;
+
+ private:
+  using Sinks = std::map<std::string, std::shared_ptr<SessionSink>>;
+  // Messages to be sent when no lock is held.
+  using Outbox = std::vector<std::pair<std::shared_ptr<SessionSink>, v1::CoordinatorMessage>>;
+
+  CoordinatorImpl(Options options, FragmentPlan plan,
+                  std::unique_ptr<const OuterOptimizer> optimizer);
+
+  // Keeps Shutdown waiting while a call that may merge is under way.
+  class Call;
+
+  absl::Status CheckJoin(const v1::Join& join) const;
+  absl::Status CheckPush(const v1::PushHeader& header) const;
+  absl::StatusOr<FragmentRounds*> FindFragment(int fragment) const;
+  std::vector<OpenRound> OpenRounds() const;
+  // What every call checks first.
+  absl::Status Serving() const;
+
+  absl::Status HandleReady(const std::string& worker_id, uint64_t incarnation,
+                           const v1::Ready& ready);
+  absl::Status HandleHeartbeat(const std::string& worker_id, uint64_t incarnation,
+                               const v1::Heartbeat& heartbeat);
+  absl::Status HandleApplied(const std::string& worker_id, uint64_t incarnation,
+                             const v1::Applied& applied);
+  absl::Status HandleLeave(const std::string& worker_id, uint64_t incarnation,
+                           const v1::Leave& leave);
+  absl::Status CheckStep(int64_t step) const;
+
+  // Closes and publishes whatever rounds of the fragment are due.
+  void Advance(FragmentRounds& fragment);
+  void Announce(const PublishedRound& round);
+  void Fail(const absl::Status& status);
+
+  void AddDirective(v1::Directive::Action action, int64_t step, const std::string& reason,
+                    const std::string& worker_id, Outbox& outbox) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
+  void AddRoster(Outbox& outbox) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
+  void Broadcast(const v1::CoordinatorMessage& message);
+  static void Send(const Outbox& outbox);
+  bool FinishedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
+  // Records run_finished, once.
+  void NoteIfFinished();
+  void Record(absl::string_view event, const std::string& message, const nlohmann::json& fields);
+  RunSummary Summarize() const;
+
+  const Options options_;
+  const FragmentPlan plan_;
+  const SyncSchedule schedule_;
+  const RoundPolicy policy_;
+  const std::unique_ptr<const OuterOptimizer> optimizer_;
+  const uint64_t config_hash_;
+  MergePool merge_pool_;
+  std::vector<std::unique_ptr<FragmentRounds>> fragments_;  // Fixed after construction.
+  std::atomic<int64_t> hash_checks_{0};
+  std::atomic<int64_t> hash_mismatches_{0};
+
+  mutable absl::Mutex members_mutex_;
+  Membership membership_ ABSL_GUARDED_BY(members_mutex_);
+  std::map<std::string, WorkerAccount> accounts_ ABSL_GUARDED_BY(members_mutex_);
+  Sinks sinks_ ABSL_GUARDED_BY(members_mutex_);  // Of attached members.
+  bool started_ ABSL_GUARDED_BY(members_mutex_) = false;
+  double started_unix_s_ ABSL_GUARDED_BY(members_mutex_) = 0;
+  bool paused_ ABSL_GUARDED_BY(members_mutex_) = false;
+  std::string pause_reason_ ABSL_GUARDED_BY(members_mutex_);
+  int64_t stop_step_ ABSL_GUARDED_BY(members_mutex_) = 0;  // 0: none was asked for.
+  bool finish_recorded_ ABSL_GUARDED_BY(members_mutex_) = false;
+  bool shut_down_ ABSL_GUARDED_BY(members_mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(members_mutex_);
+  int calls_ ABSL_GUARDED_BY(members_mutex_) = 0;  // Under way, of those that may merge.
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_CORE_COORDINATOR_IMPL_H_

@@ -1,0 +1,316 @@
+// The session side of CoordinatorImpl: joins, messages of workers, messages to workers.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+#include "common/params/run_config.h"
+#include "common/rpc/wire.h"
+#include "server/core/coordinator_impl.h"
+
+namespace causeway::server {
+namespace {
+
+absl::Status Mismatch(absl::string_view field, absl::string_view theirs, absl::string_view ours,
+                      absl::string_view remedy) {
+  return absl::FailedPreconditionError(absl::StrCat(field, " differs: the worker has ", theirs,
+                                                    ", the coordinator ", ours, "; ", remedy));
+}
+
+absl::string_view ReasonName(v1::Leave::Reason reason) {
+  switch (reason) {
+    case v1::Leave::FINISHED:
+      return "finished";
+    case v1::Leave::DRAINED:
+      return "drained";
+    case v1::Leave::FAILED:
+      return "failed";
+    default:
+      return "unspecified";
+  }
+}
+
+}  // namespace
+
+absl::Status CoordinatorImpl::CheckJoin(const v1::Join& join) const {
+  RETURN_IF_ERROR(CheckName("worker_id", join.worker_id()));
+  if (join.wire_version() != kWireVersion) {
+    return Mismatch(
+        "wire_version", absl::StrCat(join.wire_version()), absl::StrCat(kWireVersion),
+        absl::StrCat("install the coordinator's release (", kSoftwareVersion, ") on the worker"));
+  }
+  if (join.run_id() != options_.run_id) {
+    return Mismatch("run_id", join.run_id(), options_.run_id,
+                    "the worker belongs to another run: check its coordinator's address, or give "
+                    "it a fresh checkpoint folder");
+  }
+  if (join.config_hash() != config_hash_) {
+    return Mismatch("config_hash", HashToHex(join.config_hash()), HashToHex(config_hash_),
+                    "the worker's copy of the run's configuration is another one: let it fetch the "
+                    "configuration again (Describe)");
+  }
+  if (join.plan_hash() != plan_.hash()) {
+    return Mismatch("plan_hash", HashToHex(join.plan_hash()), HashToHex(plan_.hash()),
+                    "the worker's model has other tensors or another cut into fragments: run the "
+                    "same release on both sides");
+  }
+  if (join.data_vocabulary_size() != options_.config.model().vocabulary_size()) {
+    return Mismatch("data_vocabulary_size", absl::StrCat(join.data_vocabulary_size()),
+                    absl::StrCat(options_.config.model().vocabulary_size()),
+                    "give the worker shards made with the run's tokenizer, or set "
+                    "model.vocabulary_size to the data's");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
+                                                  std::shared_ptr<SessionSink> sink) {
+  RETURN_IF_ERROR(Serving());
+  RETURN_IF_ERROR(CheckJoin(join));
+  const std::vector<OpenRound> open_rounds = OpenRounds();
+  const std::string& id = join.worker_id();
+  v1::Welcome welcome;
+  std::shared_ptr<SessionSink> former;
+  Outbox outbox;
+  Member member;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    if (shut_down_) return absl::UnavailableError("the coordinator is shutting down");
+    ASSIGN_OR_RETURN(member,
+                     membership_.Join(id, join.process_nonce(), options_.clock->Monotonic()));
+    former = std::exchange(sinks_[id], std::move(sink));
+    WorkerAccount& account = accounts_[id];
+    account.device = join.device();
+    account.software_version = join.software_version();
+    welcome.set_started(started_);
+    welcome.set_run_step(
+        StartStep(open_rounds, membership_.members(), membership_.largest_step(), policy_));
+    AddRoster(outbox);
+  }
+  welcome.set_incarnation(member.incarnation);
+  welcome.set_data_slot(member.data_slot);
+  welcome.set_lease_ms(options_.config.membership().lease_ms());
+  for (const OpenRound& round : open_rounds) welcome.add_published_versions(round.round - 1);
+  if (former != nullptr) {
+    former->Close(absl::AbortedError(
+        absl::StrCat("incarnation ", member.incarnation, " of ", id, " has attached")));
+  }
+  Record("worker_joined",
+         absl::StrCat("worker ", id, " joined (", join.device(), ", data slot ", member.data_slot,
+                      ", incarnation ", member.incarnation, ")"),
+         {{"worker", id},
+          {"incarnation", member.incarnation},
+          {"data_slot", member.data_slot},
+          {"device", join.device()},
+          {"software_version", join.software_version()},
+          {"resume_step", join.resume_step()}});
+  Send(outbox);
+  return welcome;
+}
+
+absl::Status CoordinatorImpl::Handle(const std::string& worker_id, uint64_t incarnation,
+                                     const v1::WorkerMessage& message) {
+  RETURN_IF_ERROR(Serving());
+  switch (message.message_case()) {
+    case v1::WorkerMessage::kReady:
+      return HandleReady(worker_id, incarnation, message.ready());
+    case v1::WorkerMessage::kHeartbeat:
+      return HandleHeartbeat(worker_id, incarnation, message.heartbeat());
+    case v1::WorkerMessage::kApplied:
+      return HandleApplied(worker_id, incarnation, message.applied());
+    case v1::WorkerMessage::kLeave:
+      return HandleLeave(worker_id, incarnation, message.leave());
+    case v1::WorkerMessage::kJoin:
+      return absl::InvalidArgumentError("only the first message of a session is a Join");
+    case v1::WorkerMessage::MESSAGE_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("a message of the session is empty or of an unknown kind");
+}
+
+absl::Status CoordinatorImpl::CheckStep(int64_t step) const {
+  if (step >= 0 && step <= options_.config.train().steps()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a step must be 0 .. ",
+                                                 options_.config.train().steps(),
+                                                 " (train.steps), the message says ", step));
+}
+
+absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t incarnation,
+                                          const v1::Ready& ready) {
+  RETURN_IF_ERROR(CheckStep(ready.step()));
+  Outbox outbox;
+  bool starts_now = false;
+  int active = 0;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    RETURN_IF_ERROR(membership_.Ready(worker_id, incarnation, ready.step()));
+    active = membership_.active();
+    starts_now = !started_ && active >= options_.config.membership().start_workers();
+    if (starts_now) {
+      started_ = true;
+      started_unix_s_ = absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch());
+    }
+    for (const auto& [id, sink] : sinks_) {
+      const Member* const member = membership_.Find(id);
+      const bool told = starts_now ? member->state == MemberState::kActive : id == worker_id;
+      if (!told || !started_) continue;
+      AddDirective(v1::Directive::START, 0, "", id, outbox);
+      if (paused_) AddDirective(v1::Directive::PAUSE, 0, pause_reason_, id, outbox);
+      // It may have missed the end of a pause while its stream was broken.
+      if (!paused_ && incarnation > 1) AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
+      if (stop_step_ > 0) {
+        AddDirective(v1::Directive::STOP_AT_STEP, stop_step_, "asked to by the operator", id,
+                     outbox);
+      }
+    }
+  }
+  Record("worker_ready", absl::StrCat("worker ", worker_id, " is ready at step ", ready.step()),
+         {{"worker", worker_id}, {"step", ready.step()}});
+  if (starts_now) {
+    Record("training_started", absl::StrCat("training starts with ", active, " workers"),
+           {{"workers", active}});
+  }
+  Send(outbox);
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorImpl::HandleHeartbeat(const std::string& worker_id, uint64_t incarnation,
+                                              const v1::Heartbeat& heartbeat) {
+  RETURN_IF_ERROR(CheckStep(heartbeat.step()));
+  Outbox outbox;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    RETURN_IF_ERROR(membership_.Heartbeat(worker_id, incarnation, heartbeat.step(),
+                                          options_.clock->Monotonic()));
+    accounts_[worker_id].heartbeat = heartbeat;
+    const auto sink = sinks_.find(worker_id);
+    if (sink == sinks_.end()) return absl::OkStatus();
+    v1::CoordinatorMessage message;
+    v1::LeaseRenewed& renewed = *message.mutable_lease_renewed();
+    renewed.set_lease_ms(options_.config.membership().lease_ms());
+    renewed.set_coordinator_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
+    outbox.emplace_back(sink->second, std::move(message));
+  }
+  Send(outbox);
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorImpl::HandleApplied(const std::string& worker_id, uint64_t incarnation,
+                                            const v1::Applied& applied) {
+  {
+    absl::MutexLock lock(&members_mutex_);
+    RETURN_IF_ERROR(membership_.Check(worker_id, incarnation));
+  }
+  ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(applied.fragment()));
+  ASSIGN_OR_RETURN(const uint64_t hash, fragment->PublishedHash(applied.round()));
+  hash_checks_.fetch_add(1);
+  if (hash == applied.published_hash()) return absl::OkStatus();
+  hash_mismatches_.fetch_add(1);
+  const std::string what = absl::StrCat(
+      "after round ", applied.round(), " of fragment ", applied.fragment(), " worker ", worker_id,
+      " holds ", HashToHex(applied.published_hash()), ", published is ", HashToHex(hash));
+  Record("hash_mismatch", what,
+         {{"worker", worker_id},
+          {"fragment", applied.fragment()},
+          {"round", applied.round()},
+          {"worker_hash", HashToHex(applied.published_hash())},
+          {"published_hash", HashToHex(hash)}});
+  Outbox outbox;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    RETURN_IF_ERROR(membership_.Expel(worker_id, incarnation));
+    sinks_.erase(worker_id);
+    AddRoster(outbox);
+  }
+  Send(outbox);
+  NoteIfFinished();
+  return absl::DataLossError(
+      absl::StrCat(what, "; the worker's copy is damaged: start it again without its checkpoint"));
+}
+
+absl::Status CoordinatorImpl::HandleLeave(const std::string& worker_id, uint64_t incarnation,
+                                          const v1::Leave& leave) {
+  Outbox outbox;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    RETURN_IF_ERROR(membership_.Leave(worker_id, incarnation));
+    sinks_.erase(worker_id);
+    AddRoster(outbox);
+  }
+  const absl::string_view reason = ReasonName(leave.reason());
+  Record("worker_left",
+         absl::StrCat("worker ", worker_id, " left: ", reason,
+                      leave.detail().empty() ? "" : absl::StrCat(" (", leave.detail(), ")")),
+         {{"worker", worker_id}, {"reason", std::string(reason)}, {"detail", leave.detail()}});
+  Send(outbox);
+  NoteIfFinished();
+  return absl::OkStatus();
+}
+
+void CoordinatorImpl::Disconnected(const std::string& worker_id, uint64_t incarnation) {
+  {
+    absl::MutexLock lock(&members_mutex_);
+    const Member* const member = membership_.Find(worker_id);
+    if (member == nullptr || member->incarnation != incarnation || !member->live()) return;
+    membership_.Disconnected(worker_id, incarnation);
+    sinks_.erase(worker_id);
+  }
+  Record("worker_disconnected",
+         absl::StrCat("the session of worker ", worker_id,
+                      " broke; it is kept until its lease "
+                      "ends"),
+         {{"worker", worker_id}});
+}
+
+void CoordinatorImpl::AddDirective(v1::Directive::Action action, int64_t step,
+                                   const std::string& reason, const std::string& worker_id,
+                                   Outbox& outbox) const {
+  const auto sink = sinks_.find(worker_id);
+  if (sink == sinks_.end()) return;
+  v1::CoordinatorMessage message;
+  message.mutable_directive()->set_action(action);
+  message.mutable_directive()->set_step(step);
+  message.mutable_directive()->set_reason(reason);
+  outbox.emplace_back(sink->second, std::move(message));
+}
+
+void CoordinatorImpl::AddRoster(Outbox& outbox) const {
+  v1::CoordinatorMessage message;
+  for (std::string& id : membership_.LiveIds()) {
+    message.mutable_roster()->add_worker_ids(std::move(id));
+  }
+  for (const auto& [id, sink] : sinks_) outbox.emplace_back(sink, message);
+}
+
+void CoordinatorImpl::Broadcast(const v1::CoordinatorMessage& message) {
+  Outbox outbox;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    for (const auto& [id, sink] : sinks_) outbox.emplace_back(sink, message);
+  }
+  Send(outbox);
+}
+
+void CoordinatorImpl::Send(const Outbox& outbox) {
+  for (const auto& [sink, message] : outbox) sink->Send(message);
+}
+
+void CoordinatorImpl::NoteIfFinished() {
+  int64_t steps = 0;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    if (finish_recorded_ || !FinishedLocked()) return;
+    finish_recorded_ = true;
+    steps = membership_.largest_step();
+  }
+  Record("run_finished", absl::StrCat("every worker has left; the run did ", steps, " steps"),
+         {{"steps", steps}});
+}
+
+void CoordinatorImpl::Record(absl::string_view event, const std::string& message,
+                             const nlohmann::json& fields) {
+  options_.events->Record(event, message, fields);
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,349 @@
+#include "server/core/fragment_rounds.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+#include "server/outer/contribution_weights.h"
+#include "server/outer/merge.h"
+
+namespace causeway::server {
+namespace {
+
+// Rounds for which a repeated push is still recognized. A worker repeats a push within the round
+// trip of a broken connection; it cannot be further behind than the answers it has not merged.
+constexpr size_t kPastRounds = 64;
+
+// The steps of all rounds of a run do not add up to more; keeps sums of weights exact.
+constexpr int64_t kMaxTokens = int64_t{1} << 48;
+
+double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
+
+std::string RoundName(const v1::PushHeader& header) {
+  return absl::StrCat("round ", header.round(), " of fragment ", header.fragment());
+}
+
+}  // namespace
+
+FragmentRounds::FragmentRounds(const Options& options, std::span<const float> initial)
+    : options_(options),
+      theta_(initial.begin(), initial.end()),
+      published_(initial.begin(), initial.end()),
+      optimizer_state_(options.optimizer->state_names().size(),
+                       std::vector<float>(initial.size(), 0.0f)),
+      published_hashes_({TreeHash(initial)}) {}
+
+FragmentView FragmentRounds::View() const {
+  FragmentView view;
+  view.fragment = options_.fragment;
+  view.theta = theta_;
+  view.published = published_;
+  {
+    absl::MutexLock lock(&mutex_);
+    view.version = static_cast<int64_t>(published_hashes_.size()) - 1;
+    view.published_hash = published_hashes_.back();
+  }
+  for (size_t i = 0; i < optimizer_state_.size(); ++i) {
+    view.optimizer.push_back({options_.optimizer->state_names()[i], optimizer_state_[i]});
+  }
+  return view;
+}
+
+absl::StatusOr<bool> FragmentRounds::Lookup(const v1::PushHeader& header) const {
+  const auto same_object = [&](uint64_t held_hash) -> absl::StatusOr<bool> {
+    if (held_hash == header.object_hash()) return true;
+    return absl::AlreadyExistsError(
+        absl::StrCat(header.worker_id(), " has contributed another object to ", RoundName(header),
+                     " (", HashToHex(held_hash), ", now ", HashToHex(header.object_hash()), ")"));
+  };
+  const int64_t open = static_cast<int64_t>(published_hashes_.size());
+  if (header.round() > open || header.round() < 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(RoundName(header), " is not open: round ", open, " is"));
+  }
+  if (header.round() == open) {
+    const auto held = contributions_.find(header.worker_id());
+    if (held != contributions_.end() && (held->second.accepted || closed_)) {
+      return same_object(held->second.header.object_hash());
+    }
+    if (!closed_) return false;
+  } else {
+    const auto past = past_.find(header.round());
+    if (past != past_.end()) {
+      const auto held = past->second.find(header.worker_id());
+      if (held != past->second.end()) return same_object(held->second);
+    }
+  }
+  return absl::AbortedError(absl::StrCat(RoundName(header), " closed without ", header.worker_id(),
+                                         "; fold the delta into the next round"));
+}
+
+int64_t FragmentRounds::contribution_bytes() const {
+  return static_cast<int64_t>(
+      options_.codec_up->EncodedBytes(static_cast<size_t>(options_.range.size())));
+}
+
+absl::StatusOr<bool> FragmentRounds::IsHeld(const v1::PushHeader& header) const {
+  if (header.codec() != options_.codec_up->id()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the run's codec_up is ", v1::Codec_Name(options_.codec_up->id()),
+                     ", the push says ", v1::Codec_Name(header.codec())));
+  }
+  if (header.total_bytes() != contribution_bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat("fragment ", options_.fragment, " takes ",
+                                                   contribution_bytes(), " bytes, the push says ",
+                                                   header.total_bytes()));
+  }
+  if (header.tokens() < 0 || header.tokens() > kMaxTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tokens must be 0 .. 2^48, the push says ", header.tokens()));
+  }
+  absl::MutexLock lock(&mutex_);
+  return Lookup(header);
+}
+
+absl::Status FragmentRounds::VerifyObject(const v1::PushHeader& header,
+                                          std::span<const uint8_t> object) const {
+  if (static_cast<int64_t>(object.size()) != header.total_bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the object has ", object.size(), " bytes, its header says ", header.total_bytes()));
+  }
+  const uint64_t hash = TreeHash(object);
+  if (hash != header.object_hash()) {
+    return absl::DataLossError(absl::StrCat("the object's hash is ", HashToHex(hash),
+                                            ", its header says ", HashToHex(header.object_hash())));
+  }
+  // The round stays open while this contribution is under way, so published_ is the base.
+  absl::ReaderMutexLock lock(&data_mutex_);
+  if (options_.config->sync().contribution() == v1::SyncConfig::GRADIENT) {
+    const std::vector<float> zeros(published_.size(), 0.0f);
+    return options_.codec_up->Validate(object, zeros);
+  }
+  return options_.codec_up->Validate(object, published_);
+}
+
+absl::StatusOr<bool> FragmentRounds::Add(const v1::PushHeader& header,
+                                         std::vector<uint8_t> object) {
+  ASSIGN_OR_RETURN(const bool held, IsHeld(header));
+  if (held) return false;
+  {
+    absl::MutexLock lock(&mutex_);
+    // Another stream may be adding this worker's object at this moment.
+    const auto other_stream_is_done = [this, &header]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      const auto found = contributions_.find(header.worker_id());
+      return found == contributions_.end() || found->second.accepted || closed_;
+    };
+    mutex_.Await(absl::Condition(&other_stream_is_done));
+    ASSIGN_OR_RETURN(const bool held_now, Lookup(header));
+    if (held_now) return false;
+    contributions_[header.worker_id()].header = header;
+  }
+  absl::Status status = VerifyObject(header, object);
+  const double unix_s = UnixSeconds(options_.clock->Now());
+  if (status.ok()) {
+    status = options_.store->SaveContribution({.fragment = options_.fragment,
+                                               .round = header.round(),
+                                               .worker_id = header.worker_id(),
+                                               .incarnation = header.incarnation(),
+                                               .codec = header.codec(),
+                                               .object_hash = header.object_hash(),
+                                               .tokens = header.tokens(),
+                                               .send_step = header.send_step(),
+                                               .unix_s = unix_s},
+                                              object);
+  }
+  absl::MutexLock lock(&mutex_);
+  if (!status.ok()) {
+    contributions_.erase(header.worker_id());
+    return status;
+  }
+  Held& entry = contributions_[header.worker_id()];
+  entry.object = std::move(object);
+  entry.arrived = options_.clock->Monotonic();
+  entry.unix_s = unix_s;
+  entry.accepted = true;
+  return true;
+}
+
+OpenRound FragmentRounds::OpenRoundLocked() const {
+  OpenRound round;
+  round.fragment = options_.fragment;
+  round.round = static_cast<int64_t>(published_hashes_.size());
+  round.send_step = options_.schedule.SendStep(options_.fragment, round.round);
+  for (const auto& [id, held] : contributions_) {
+    if (held.accepted) round.arrivals[id] = held.arrived;
+  }
+  return round;
+}
+
+OpenRound FragmentRounds::open_round() const {
+  absl::MutexLock lock(&mutex_);
+  return OpenRoundLocked();
+}
+
+absl::StatusOr<std::optional<PublishedRound>> FragmentRounds::Advance(
+    const std::map<std::string, Member>& members, const RoundPolicy& policy) {
+  Decision decision;
+  OpenRound round;
+  const Contributions* contributions = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (closed_) return std::nullopt;
+    for (const auto& [id, held] : contributions_) {
+      if (!held.accepted) return std::nullopt;  // Its Add comes back here when it is done.
+    }
+    round = OpenRoundLocked();
+    decision = Decide(options_.clock->Monotonic(), round, members, policy);
+    if (decision.action == Decision::kWait) return std::nullopt;
+    closed_ = true;
+    // Nothing changes the contributions of a closed round, so the merge reads them unlocked.
+    contributions = &contributions_;
+  }
+  ASSIGN_OR_RETURN(PublishedRound published,
+                   MergeAndPublish(round.round, *contributions, std::move(decision)));
+  return published;
+}
+
+absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
+                                                               const Contributions& contributions,
+                                                               Decision decision) {
+  PublishedRound result;
+  RoundRecord& record = result.record;
+  record.fragment = options_.fragment;
+  record.round = round;
+  record.send_step = options_.schedule.SendStep(options_.fragment, round);
+  record.closed_unix_s = UnixSeconds(options_.clock->Now());
+  record.reason = std::move(decision.reason);
+  result.missing = std::move(decision.missing);
+
+  std::vector<int64_t> tokens;
+  std::map<std::string, uint64_t> object_hashes;
+  for (const auto& [id, held] : contributions) {
+    record.contributors.push_back(id);
+    record.bytes_in += static_cast<int64_t>(held.object.size());
+    if (record.first_unix_s == 0 || held.unix_s < record.first_unix_s) {
+      record.first_unix_s = held.unix_s;
+    }
+    tokens.push_back(held.header.tokens());
+    object_hashes[id] = held.header.object_hash();
+  }
+  ASSIGN_OR_RETURN(record.weights,
+                   ContributionWeights(tokens, options_.config->membership().weighting()));
+  MergeInput input;
+  input.kind = options_.config->sync().contribution();
+  input.optimizer = options_.optimizer;
+  input.answer_codec = options_.codec_down;
+  input.round = round;
+  input.arena_begin = options_.range.begin;
+  for (const auto& [id, held] : contributions) {
+    const double weight = record.weights[input.contributions.size()];
+    input.contributions.push_back({id, options_.codec_up, held.object, weight});
+  }
+
+  // Held until the round is stored: a reader never sees values that a crash could take back.
+  absl::WriterMutexLock data_lock(&data_mutex_);
+  FragmentState state{.theta = theta_, .published = published_, .optimizer = {}};
+  for (std::vector<float>& array : optimizer_state_) state.optimizer.emplace_back(array);
+  absl::StatusOr<MergeResult> merged;
+  if (options_.merge_pool->threads == nullptr) {
+    merged = MergeFragment(input, state, nullptr);
+  } else {
+    absl::MutexLock pool_lock(&options_.merge_pool->mutex);
+    merged = MergeFragment(input, state, options_.merge_pool->threads);
+  }
+  RETURN_IF_ERROR(Annotate(merged.status(), absl::StrCat("cannot merge round ", round,
+                                                         " of fragment ", options_.fragment)));
+  record.bytes_out = static_cast<int64_t>(merged->answer.size());
+  record.published_hash = merged->published_hash;
+  record.published_unix_s = UnixSeconds(options_.clock->Now());
+  RETURN_IF_ERROR(options_.store->SaveRound(record, merged->answer));
+
+  auto answer = std::make_shared<PullObject>();
+  answer->header.set_fragment(options_.fragment);
+  answer->header.set_round(round);
+  answer->header.set_codec(options_.codec_down->id());
+  answer->header.set_total_bytes(record.bytes_out);
+  answer->header.set_object_hash(merged->answer_hash);
+  answer->header.set_published_hash(merged->published_hash);
+  answer->bytes = std::move(merged->answer);
+  result.answer = std::move(answer);
+
+  absl::MutexLock lock(&mutex_);
+  published_hashes_.push_back(record.published_hash);
+  contributions_.clear();
+  closed_ = false;
+  past_[round] = std::move(object_hashes);
+  if (past_.size() > kPastRounds) past_.erase(past_.begin());
+  answers_.push_back(result.answer);
+  if (answers_.size() > static_cast<size_t>(options_.kept_answers)) answers_.pop_front();
+  result.waiters.swap(waiters_);
+  return result;
+}
+
+absl::StatusOr<std::shared_ptr<const PullObject>> FragmentRounds::AnswerOrWait(
+    int64_t round, PullCallback& callback) {
+  absl::MutexLock lock(&mutex_);
+  const int64_t open = static_cast<int64_t>(published_hashes_.size());
+  if (round < 1 || round > open) {
+    return absl::FailedPreconditionError(absl::StrCat("there is no answer of round ", round,
+                                                      " of fragment ", options_.fragment,
+                                                      " to wait for: round ", open, " is open"));
+  }
+  if (round == open) {
+    waiters_.push_back(std::move(callback));
+    return nullptr;
+  }
+  for (const auto& answer : answers_) {
+    if (answer->header.round() == round) return answer;
+  }
+  return absl::NotFoundError(absl::StrCat("the answer of round ", round, " of fragment ",
+                                          options_.fragment, " is no longer kept (version ",
+                                          open - 1, " is published): fetch the STATE"));
+}
+
+std::vector<PullCallback> FragmentRounds::TakeWaiters() {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(waiters_, {});
+}
+
+std::shared_ptr<const PullObject> FragmentRounds::State() const {
+  absl::ReaderMutexLock data_lock(&data_mutex_);
+  const FragmentView view = View();
+  {
+    absl::MutexLock lock(&mutex_);
+    std::shared_ptr<const PullObject> object = state_object_.lock();
+    if (object != nullptr && object->header.round() == view.version) return object;
+  }
+  auto object = std::make_shared<PullObject>();
+  object->bytes.resize(view.published.size_bytes());
+  std::memcpy(object->bytes.data(), view.published.data(), object->bytes.size());
+  object->header.set_fragment(options_.fragment);
+  object->header.set_round(view.version);
+  object->header.set_codec(v1::FP32);
+  object->header.set_total_bytes(static_cast<int64_t>(object->bytes.size()));
+  // The object is the values' bytes, so its hash is theirs.
+  object->header.set_object_hash(view.published_hash);
+  object->header.set_published_hash(view.published_hash);
+  absl::MutexLock lock(&mutex_);
+  state_object_ = object;
+  return object;
+}
+
+int64_t FragmentRounds::version() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(published_hashes_.size()) - 1;
+}
+
+absl::StatusOr<uint64_t> FragmentRounds::PublishedHash(int64_t version) const {
+  absl::MutexLock lock(&mutex_);
+  if (version < 0 || version >= static_cast<int64_t>(published_hashes_.size())) {
+    return absl::OutOfRangeError(absl::StrCat("version ", version, " of fragment ",
+                                              options_.fragment, " is not published; version ",
+                                              published_hashes_.size() - 1, " is"));
+  }
+  return published_hashes_[static_cast<size_t>(version)];
+}
+
+}  // namespace causeway::server

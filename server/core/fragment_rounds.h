@@ -1,0 +1,143 @@
+// One fragment at the coordinator: its state, its open round, and its answers.
+//
+// Two locks, always taken in this order: data_mutex_ guards the large arrays and is held
+// exclusively through a merge; mutex_ guards what is small and is held briefly. Version and data
+// change together while both are held, so a reader under either sees a consistent pair.
+#ifndef CAUSEWAY_SERVER_CORE_FRAGMENT_ROUNDS_H_
+#define CAUSEWAY_SERVER_CORE_FRAGMENT_ROUNDS_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "causeway/v1/exchange.pb.h"
+#include "common/base/clock.h"
+#include "common/base/thread_pool.h"
+#include "common/codec/codec.h"
+#include "common/params/fragment_plan.h"
+#include "common/params/sync_schedule.h"
+#include "server/core/pull_object.h"
+#include "server/outer/outer_optimizer.h"
+#include "server/round/membership.h"
+#include "server/round/round_policy.h"
+#include "server/store/store.h"
+
+namespace causeway::server {
+
+// The threads that merges share; one merge uses them at a time.
+struct MergePool {
+  absl::Mutex mutex;
+  ThreadPool* threads = nullptr;  // Null: every merge runs on its caller's thread.
+};
+
+// What came of closing a round.
+struct PublishedRound {
+  RoundRecord record;
+  std::vector<std::string> missing;  // Expected, but closed without.
+  std::vector<PullCallback> waiters;
+  std::shared_ptr<const PullObject> answer;
+};
+
+// Thread-safe.
+class FragmentRounds {
+ public:
+  struct Options {
+    int fragment = 0;
+    FragmentRange range;
+    const v1::RunConfig* config = nullptr;  // This and what follows outlives the object.
+    const OuterOptimizer* optimizer = nullptr;
+    const Codec* codec_up = nullptr;
+    const Codec* codec_down = nullptr;
+    Clock* clock = nullptr;
+    Store* store = nullptr;
+    MergePool* merge_pool = nullptr;
+    SyncSchedule schedule;
+    int kept_answers = 4;
+  };
+
+  // `initial`: the fragment's range of the initial parameters.
+  FragmentRounds(const Options& options, std::span<const float> initial);
+
+  // Bytes of one contribution: every codec's size is fixed.
+  int64_t contribution_bytes() const;
+  // Where a push stands: true if this very object is held already, false if it may be sent, else
+  // the error that it ends with (exchange.proto).
+  absl::StatusOr<bool> IsHeld(const v1::PushHeader& header) const;
+  // Verifies, stores and counts the object; false if it was held already. Errors that concern the
+  // contribution are those of exchange.proto; INTERNAL and the like are the store's.
+  absl::StatusOr<bool> Add(const v1::PushHeader& header, std::vector<uint8_t> object);
+
+  OpenRound open_round() const;
+  // Closes, merges, stores and publishes the open round if that is due; nothing otherwise. After
+  // an error the fragment stands still.
+  absl::StatusOr<std::optional<PublishedRound>> Advance(
+      const std::map<std::string, Member>& members, const RoundPolicy& policy);
+
+  // The answer, or null after keeping the callback until the round is published.
+  absl::StatusOr<std::shared_ptr<const PullObject>> AnswerOrWait(int64_t round,
+                                                                 PullCallback& callback);
+  // No answer comes any more: returns who waited.
+  std::vector<PullCallback> TakeWaiters();
+  std::shared_ptr<const PullObject> State() const;
+
+  int64_t version() const;
+  // Of a version that has been published. OUT_OF_RANGE for one that has not.
+  absl::StatusOr<uint64_t> PublishedHash(int64_t version) const;
+
+  // Calls `read` with a view of the state, which stands still meanwhile.
+  template <typename Function>
+  auto ReadState(const Function& read) const {
+    absl::ReaderMutexLock lock(&data_mutex_);
+    return read(View());
+  }
+
+ private:
+  struct Held {
+    v1::PushHeader header;
+    std::vector<uint8_t> object;
+    bool accepted = false;  // False while Add verifies and stores it.
+    absl::Duration arrived;
+    double unix_s = 0;
+  };
+  using Contributions = std::map<std::string, Held>;  // By worker id: the summation order.
+
+  FragmentView View() const ABSL_SHARED_LOCKS_REQUIRED(data_mutex_);
+  absl::StatusOr<bool> Lookup(const v1::PushHeader& header) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  OpenRound OpenRoundLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status VerifyObject(const v1::PushHeader& header, std::span<const uint8_t> object) const;
+  absl::StatusOr<PublishedRound> MergeAndPublish(int64_t round, const Contributions& contributions,
+                                                 Decision decision);
+
+  const Options options_;
+
+  mutable absl::Mutex data_mutex_;
+  std::vector<float> theta_ ABSL_GUARDED_BY(data_mutex_);
+  std::vector<float> published_ ABSL_GUARDED_BY(data_mutex_);
+  std::vector<std::vector<float>> optimizer_state_ ABSL_GUARDED_BY(data_mutex_);
+
+  mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(data_mutex_);
+  std::vector<uint64_t> published_hashes_ ABSL_GUARDED_BY(mutex_);  // By version, from 0.
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;                     // The round is being merged.
+  Contributions contributions_ ABSL_GUARDED_BY(mutex_);
+  // Who was in the rounds published last: worker id -> object hash.
+  std::map<int64_t, std::map<std::string, uint64_t>> past_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<const PullObject>> answers_ ABSL_GUARDED_BY(mutex_);
+  std::vector<PullCallback> waiters_ ABSL_GUARDED_BY(mutex_);
+  // The state object that was built last, while somebody still holds it.
+  mutable std::weak_ptr<const PullObject> state_object_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_CORE_FRAGMENT_ROUNDS_H_

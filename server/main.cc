@@ -1,0 +1,270 @@
+// causeway-coordinator: averages what the workers of a run send, and publishes the result.
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+#include "common/base/thread_pool.h"
+#include "common/cli/command_line.h"
+#include "common/params/fragment_plan.h"
+#include "common/params/initialize.h"
+#include "common/params/presets.h"
+#include "common/params/run_config.h"
+#include "common/rpc/channel.h"
+#include "common/telemetry/event_log.h"
+#include "common/telemetry/log.h"
+#include "server/core/coordinator.h"
+#include "server/service/coordinator_server.h"
+#include "server/store/run_directory_store.h"
+
+ABSL_FLAG(std::string, run_dir, "", "the folder that will hold the run");
+ABSL_FLAG(std::string, config, "", "the run's configuration, a textproto");
+ABSL_FLAG(std::string, preset, "", "settings that the configuration is read over");
+ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "HOST:PORT to listen on; port 0: any free one");
+ABSL_FLAG(std::string, address_file, "", "receives HOST:PORT once the coordinator listens");
+ABSL_FLAG(bool, exit_when_finished, false, "exit when every worker has left");
+ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");
+
+namespace causeway::server {
+namespace {
+
+constexpr char kProgram[] = "causeway-coordinator";
+constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway run.
+
+  causeway-coordinator serve --run_dir=FOLDER --config=FILE
+      Starts a run and serves its workers until it is stopped (SIGTERM).
+        --preset=best              paper, best, streaming, diloco or data-parallel; FILE's
+                                   settings replace the preset's
+        --listen=127.0.0.1:7070    port 0 takes any free one
+        --address_file=FILE        receives HOST:PORT once it listens
+        --exit_when_finished       exits when every worker has left
+      Without encryption: listen on trusted networks only.
+
+  causeway-coordinator check-config --config=FILE [--preset=best]
+      Prints the complete configuration, and warnings on standard error.
+
+For all: --log_level=debug|info|warn|error
+Exit status: 0 done, 1 failed on the way, 2 refused before anything started.
+)";
+
+constexpr absl::Duration kPoll = absl::Milliseconds(200);
+constexpr absl::Duration kProgressInterval = absl::Seconds(5);
+constexpr absl::Duration kStopDeadline = absl::Seconds(3);
+
+struct CompleteConfig {
+  v1::RunConfig config;
+  ConfigWarnings warnings;
+};
+
+absl::StatusOr<CompleteConfig> LoadConfig() {
+  const std::string path = absl::GetFlag(FLAGS_config);
+  const std::string preset = absl::GetFlag(FLAGS_preset);
+  if (path.empty() && preset.empty()) {
+    return absl::InvalidArgumentError("give the run's configuration: --config=FILE");
+  }
+  CompleteConfig result;
+  if (!preset.empty()) {
+    ASSIGN_OR_RETURN(result.config, RunPreset(preset));
+  }
+  if (!path.empty()) {
+    ASSIGN_OR_RETURN(const std::string text, FileSystem::Real()->ReadFile(path));
+    ASSIGN_OR_RETURN(result.config, ParseRunConfig(text, path, result.config));
+  }
+  absl::StatusOr<ConfigWarnings> warnings = CompleteRunConfig(result.config);
+  if (!warnings.ok()) return Annotate(warnings.status(), path.empty() ? preset : path);
+  result.warnings = *std::move(warnings);
+  return result;
+}
+
+int CheckConfig() {
+  const absl::StatusOr<CompleteConfig> loaded = LoadConfig();
+  if (!loaded.ok()) return Refuse(kProgram, loaded.status());
+  const absl::Status plan =
+      FragmentPlan::Create(loaded->config.model(), loaded->config.sync()).status();
+  if (!plan.ok()) return Refuse(kProgram, plan);
+  std::fputs(FormatRunConfig(loaded->config).c_str(), stdout);
+  for (const std::string& warning : loaded->warnings) {
+    std::fprintf(stderr, "warning: %s\n", warning.c_str());
+  }
+  return 0;
+}
+
+std::string MakeRunId(const std::string& run_name) {
+  std::random_device device;
+  return absl::StrCat(run_name, "-", absl::Hex(device(), absl::kZeroPad8));
+}
+
+// "step 40 of 100, 2 workers, 5120 tokens/s, 8 rounds, 1.2 MB up, 1.2 MB down; waiting for b ..."
+std::string ProgressLine(const v1::RunStatus& status) {
+  int live = 0;
+  double tokens_per_second = 0;
+  double bytes_up = 0;
+  double bytes_down = 0;
+  for (const v1::WorkerStatus& worker : status.workers()) {
+    bytes_up += static_cast<double>(worker.bytes_up());
+    bytes_down += static_cast<double>(worker.bytes_down());
+    if (worker.state() != v1::WorkerStatus::ACTIVE && worker.state() != v1::WorkerStatus::JOINING) {
+      continue;
+    }
+    ++live;
+    tokens_per_second += worker.tokens_per_second();
+  }
+  int64_t rounds = 0;
+  std::string waiting;
+  for (const v1::FragmentStatus& fragment : status.fragments()) {
+    rounds += fragment.published_version();
+    if (fragment.contributed_size() > 0 && waiting.empty()) {
+      waiting = absl::StrCat("; fragment ", fragment.fragment(), ": ", fragment.waiting_for());
+    }
+  }
+  return absl::StrFormat(
+      "step %d of %d, %d workers, %.0f tokens/s, %d rounds, %.1f MB up, %.1f MB down%s",
+      status.run_step(), status.config().train().steps(), live, tokens_per_second, rounds,
+      bytes_up / 1e6, bytes_down / 1e6, waiting);
+}
+
+// SIGTERM and SIGINT, blocked in all threads and taken here. After the first one both have their
+// usual effect again, so that a second one kills.
+class StopSignal {
+ public:
+  StopSignal() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGTERM);
+    sigaddset(&set_, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+  }
+  // Waits so long. True if one came.
+  bool Wait(absl::Duration timeout) {
+    const timespec time = absl::ToTimespec(timeout);
+    if (sigtimedwait(&set_, nullptr, &time) < 0) return false;
+    pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
+    return true;
+  }
+
+ private:
+  sigset_t set_;
+};
+
+// Until a signal, the end of the run, or a failure.
+absl::Status ServeUntilStopped(Coordinator& coordinator, StopSignal& stop_signal) {
+  Clock& clock = *Clock::Real();
+  std::string last_line;
+  absl::Duration next_line = clock.Monotonic() + kProgressInterval;
+  for (;;) {
+    if (stop_signal.Wait(kPoll)) {
+      Log().info("stopping on a signal; another one kills");
+      return absl::OkStatus();
+    }
+    RETURN_IF_ERROR(coordinator.Health());
+    if (absl::GetFlag(FLAGS_exit_when_finished) && coordinator.Finished()) return absl::OkStatus();
+    if (clock.Monotonic() < next_line) continue;
+    next_line = clock.Monotonic() + kProgressInterval;
+    const v1::RunStatus status = coordinator.GetStatus();
+    if (!status.started() || status.finished()) continue;
+    std::string line = ProgressLine(status);
+    if (line == last_line) continue;  // Nobody moves: once is enough.
+    last_line = std::move(line);
+    Log().info("{}", last_line);
+  }
+}
+
+int Serve() {
+  StopSignal stop_signal;  // First, so that every thread inherits the mask.
+  FileSystem& file_system = *FileSystem::Real();
+  const std::string listen = absl::GetFlag(FLAGS_listen);
+  const std::string run_dir = absl::GetFlag(FLAGS_run_dir);
+  if (run_dir.empty()) {
+    return Refuse(kProgram,
+                  absl::InvalidArgumentError("give a folder for the run: --run_dir=FOLDER"));
+  }
+  const absl::Status address = CheckAddress(listen, /*allow_any_port=*/true);
+  if (!address.ok()) return Refuse(kProgram, Annotate(address, "--listen"));
+  const absl::StatusOr<CompleteConfig> loaded = LoadConfig();
+  if (!loaded.ok()) return Refuse(kProgram, loaded.status());
+  const v1::RunConfig& config = loaded->config;
+  const absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config.model(), config.sync());
+  if (!plan.ok()) return Refuse(kProgram, plan.status());
+  const auto store = RunDirectoryStore::Open(file_system, run_dir);
+  if (!store.ok()) return Refuse(kProgram, store.status());
+  const auto events = OpenEventLog(file_system, JoinPath(run_dir, "events.jsonl"), Clock::Real());
+  if (!events.ok()) return Refuse(kProgram, events.status());
+  for (const std::string& warning : loaded->warnings) Log().warn("{}", warning);
+
+  ThreadPool merge_pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  Coordinator::Options options;
+  options.config = config;
+  options.run_id = MakeRunId(config.run_name());
+  options.initial_parameters.resize(static_cast<size_t>(plan->arena_size()));
+  InitializeParameters(*plan, config.train().seed(), options.initial_parameters);
+  options.clock = Clock::Real();
+  options.store = store->get();
+  options.events = events->get();
+  options.merge_pool = &merge_pool;
+  const std::string run_id = options.run_id;
+  const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
+      Coordinator::Create(std::move(options));
+  if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
+  const auto server = CoordinatorServer::Start(listen, **coordinator);
+  if (!server.ok()) {
+    // The folder is free again for a run that can be reached.
+    const absl::Status removed = (*store)->AbandonRun();
+    if (!removed.ok()) Log().warn("{}", std::string(removed.message()));
+    return Refuse(kProgram, server.status());
+  }
+  const std::string bound =
+      absl::StrCat(listen.substr(0, listen.rfind(':')), ":", (*server)->port());
+  Log().info("run {} with {} parameters in {} fragments listens on {}", run_id, plan->parameters(),
+             plan->fragments(), bound);
+  absl::Status status;
+  const std::string address_file = absl::GetFlag(FLAGS_address_file);
+  if (!address_file.empty()) {
+    status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
+  }
+  if (status.ok()) status = ServeUntilStopped(**coordinator, stop_signal);
+  const absl::Status shut_down = (*coordinator)->Shutdown();
+  (*server)->Stop(kStopDeadline);
+  if (status.ok()) status = shut_down;
+  if (!status.ok()) return Fail(kProgram, status);
+  Log().info("the run's rounds, checkpoint and summary are in {}", run_dir);
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  // gRPC's own log would stand beside our one line when an address cannot be listened on.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  TuneAllocatorForStreams();
+  const std::vector<std::string> arguments = ParseCommandLine(argc, argv, kHelp);
+  InitializeLog(kProgram, absl::GetFlag(FLAGS_log_level));
+  const std::string command = arguments.empty() ? "" : arguments[0];
+  if (arguments.size() > 1) {
+    return Refuse(kProgram, absl::InvalidArgumentError(absl::StrCat(
+                                "unexpected argument \"", arguments[1], "\"; --help explains")));
+  }
+  if (command == "serve") return Serve();
+  if (command == "check-config") return CheckConfig();
+  return Refuse(kProgram, absl::InvalidArgumentError(absl::StrCat(
+                              command.empty() ? "a command is required"
+                                              : absl::StrCat("unknown command \"", command, "\""),
+                              ": serve or check-config; --help explains")));
+}
+
+}  // namespace
+}  // namespace causeway::server
+
+int main(int argc, char** argv) { return causeway::server::Main(argc, argv); }

@@ -1,0 +1,161 @@
+#include "server/round/membership.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace causeway::server {
+
+absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_nonce,
+                                        absl::Duration now) {
+  const auto found = members_.find(id);
+  Member* const former = found == members_.end() ? nullptr : &found->second;
+  if (former != nullptr && former->live()) {
+    if (former->process_nonce != process_nonce) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "a live worker has the id ", id,
+          "; give every worker an id of its own, or, if you restarted it, try again when the lease "
+          "of its former process ends in ",
+          absl::FormatDuration(absl::Ceil(std::max(absl::ZeroDuration(), former->lease_end - now),
+                                          absl::Seconds(1)))));
+    }
+    ++former->incarnation;
+    former->attached = true;
+    former->lease_end = now + lease_;
+    return *former;
+  }
+  if (live() >= max_workers_) {
+    return absl::ResourceExhaustedError(absl::StrCat("the run has its ", max_workers_,
+                                                     " workers (membership.max_workers); ", id,
+                                                     " can join when one of them leaves"));
+  }
+  Member member;
+  member.id = id;
+  member.process_nonce = process_nonce;
+  member.lease_end = now + lease_;
+  member.data_slot = FreeSlot(former);
+  member.incarnation = former == nullptr ? 1 : former->incarnation + 1;
+  members_[id] = member;
+  return member;
+}
+
+int Membership::FreeSlot(const Member* former) const {
+  enum : char { kFree, kReserved, kTaken };
+  std::vector<char> slots(static_cast<size_t>(max_workers_), kFree);
+  for (const auto& [id, member] : members_) {
+    char& slot = slots[static_cast<size_t>(member.data_slot)];
+    slot = std::max<char>(slot, member.live() ? kTaken : kReserved);
+  }
+  if (former != nullptr && slots[static_cast<size_t>(former->data_slot)] != kTaken) {
+    return former->data_slot;
+  }
+  // A slot that nobody ever had is preferred, so that whoever went away finds its own again.
+  const auto best = std::min_element(slots.begin(), slots.end());
+  return static_cast<int>(best - slots.begin());
+}
+
+absl::Status Membership::Check(const std::string& id, uint64_t incarnation) const {
+  const Member* const member = Find(id);
+  if (member == nullptr) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(id, " is not a member of this run; attach a session first"));
+  }
+  if (incarnation != member->incarnation) {
+    return absl::AbortedError(absl::StrCat("incarnation ", incarnation, " of ", id,
+                                           " is fenced off: incarnation ", member->incarnation,
+                                           " has attached"));
+  }
+  if (member->state == MemberState::kLost) {
+    return absl::UnavailableError(
+        absl::StrCat(id, " was silent longer than its lease; attach again to go on"));
+  }
+  if (member->state == MemberState::kLeft) {
+    return absl::FailedPreconditionError(absl::StrCat(id, " has left the run; attach again first"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Member*> Membership::FindLive(const std::string& id, uint64_t incarnation) {
+  RETURN_IF_ERROR(Check(id, incarnation));
+  return &members_.find(id)->second;
+}
+
+void Membership::Advance(Member& member, int64_t step) {
+  member.step = std::max(member.step, step);
+  largest_step_ = std::max(largest_step_, step);
+}
+
+absl::Status Membership::Ready(const std::string& id, uint64_t incarnation, int64_t step) {
+  ASSIGN_OR_RETURN(Member* const member, FindLive(id, incarnation));
+  const bool active = member->state == MemberState::kActive;
+  member->active_from_step = active ? std::min(member->active_from_step, step) : step;
+  member->state = MemberState::kActive;
+  Advance(*member, step);
+  return absl::OkStatus();
+}
+
+absl::Status Membership::Heartbeat(const std::string& id, uint64_t incarnation, int64_t step,
+                                   absl::Duration now) {
+  ASSIGN_OR_RETURN(Member* const member, FindLive(id, incarnation));
+  member->lease_end = now + lease_;
+  Advance(*member, step);
+  return absl::OkStatus();
+}
+
+absl::Status Membership::Leave(const std::string& id, uint64_t incarnation) {
+  ASSIGN_OR_RETURN(Member* const member, FindLive(id, incarnation));
+  member->state = MemberState::kLeft;
+  member->attached = false;
+  return absl::OkStatus();
+}
+
+absl::Status Membership::Expel(const std::string& id, uint64_t incarnation) {
+  ASSIGN_OR_RETURN(Member* const member, FindLive(id, incarnation));
+  member->state = MemberState::kLost;
+  member->attached = false;
+  return absl::OkStatus();
+}
+
+void Membership::Disconnected(const std::string& id, uint64_t incarnation) {
+  const auto found = members_.find(id);
+  if (found == members_.end() || found->second.incarnation != incarnation) return;
+  found->second.attached = false;
+}
+
+std::vector<std::string> Membership::Expire(absl::Duration now) {
+  std::vector<std::string> lost;
+  for (auto& [id, member] : members_) {
+    if (!member.live() || member.lease_end > now) continue;
+    member.state = MemberState::kLost;
+    member.attached = false;
+    lost.push_back(id);
+  }
+  return lost;
+}
+
+const Member* Membership::Find(const std::string& id) const {
+  const auto found = members_.find(id);
+  return found == members_.end() ? nullptr : &found->second;
+}
+
+std::vector<std::string> Membership::LiveIds() const {
+  std::vector<std::string> ids;
+  for (const auto& [id, member] : members_) {
+    if (member.live()) ids.push_back(id);
+  }
+  return ids;
+}
+
+int Membership::live() const {
+  return static_cast<int>(std::count_if(members_.begin(), members_.end(),
+                                        [](const auto& m) { return m.second.live(); }));
+}
+
+int Membership::active() const {
+  return static_cast<int>(std::count_if(members_.begin(), members_.end(), [](const auto& m) {
+    return m.second.state == MemberState::kActive;
+  }));
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,99 @@
+// Who is a member of the run, under which incarnation, until when.
+//
+// Pure bookkeeping: no lock, no time source, no I/O. Times are monotonic durations since an
+// arbitrary start, passed in by the caller, who also serializes the calls.
+//
+// States of a worker id:
+//
+//   Join ---> JOINING --Ready--> ACTIVE --Leave--> LEFT
+//                |                  |
+//                +--- lease ends ---+--> LOST
+//
+// A member is live while it is JOINING or ACTIVE. Its lease is renewed by heartbeats; a broken
+// stream alone does not end it. Every Join of an id gives a larger incarnation, and calls with an
+// older one are fenced off (ABORTED).
+//
+//   - The same process (same nonce) that joins again takes its membership over as it was.
+//   - Another process with the id of a live member is refused (ALREADY_EXISTS).
+//   - A lost or left id may join again, starts as JOINING, and gets its data slot back if it is
+//     still free.
+#ifndef CAUSEWAY_SERVER_ROUND_MEMBERSHIP_H_
+#define CAUSEWAY_SERVER_ROUND_MEMBERSHIP_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace causeway::server {
+
+enum class MemberState { kJoining, kActive, kLost, kLeft };
+
+struct Member {
+  std::string id;
+  MemberState state = MemberState::kJoining;
+  uint64_t incarnation = 0;
+  int data_slot = 0;
+  uint64_t process_nonce = 0;
+  bool attached = true;  // False after its stream broke.
+  absl::Duration lease_end;
+  // From Ready: rounds whose send step is later expect a contribution. Meaningful when ACTIVE.
+  int64_t active_from_step = 0;
+  int64_t step = 0;  // The largest that it reported.
+
+  bool live() const { return state == MemberState::kJoining || state == MemberState::kActive; }
+};
+
+// Not thread-safe.
+class Membership {
+ public:
+  // max_workers >= 1 is also the number of data slots; lease > 0.
+  Membership(int max_workers, absl::Duration lease) : max_workers_(max_workers), lease_(lease) {}
+
+  // RESOURCE_EXHAUSTED if max_workers members are live; ALREADY_EXISTS as above.
+  absl::StatusOr<Member> Join(const std::string& id, uint64_t process_nonce, absl::Duration now);
+
+  // All of the following: PERMISSION_DENIED if the id never joined, ABORTED if the incarnation is
+  // an older one, UNAVAILABLE if the member is lost, FAILED_PRECONDITION if it left.
+  absl::Status Check(const std::string& id, uint64_t incarnation) const;
+  // A member that is active already keeps its earlier step, so that rounds which it has under way
+  // go on expecting it.
+  absl::Status Ready(const std::string& id, uint64_t incarnation, int64_t step);
+  absl::Status Heartbeat(const std::string& id, uint64_t incarnation, int64_t step,
+                         absl::Duration now);
+  absl::Status Leave(const std::string& id, uint64_t incarnation);
+  // Takes the membership away at once, as if the lease had ended.
+  absl::Status Expel(const std::string& id, uint64_t incarnation);
+  // An older incarnation is ignored.
+  void Disconnected(const std::string& id, uint64_t incarnation);
+
+  // Ends the leases with lease_end <= now; returns the ids, sorted.
+  std::vector<std::string> Expire(absl::Duration now);
+
+  // Every id that ever joined, sorted.
+  const std::map<std::string, Member>& members() const { return members_; }
+  const Member* Find(const std::string& id) const;
+  std::vector<std::string> LiveIds() const;  // Sorted.
+  int live() const;
+  int active() const;
+  // The largest step that any member reported, 0 before.
+  int64_t largest_step() const { return largest_step_; }
+
+ private:
+  absl::StatusOr<Member*> FindLive(const std::string& id, uint64_t incarnation);
+  int FreeSlot(const Member* former) const;
+  void Advance(Member& member, int64_t step);
+
+  const int max_workers_;
+  const absl::Duration lease_;
+  std::map<std::string, Member> members_;
+  int64_t largest_step_ = 0;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_ROUND_MEMBERSHIP_H_

@@ -1,0 +1,54 @@
+#include "server/service/admin_service.h"
+
+#include "common/rpc/status.h"
+
+namespace causeway::server {
+namespace {
+
+grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context,
+                                     const absl::Status& status) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* AdminService::GetStatus(grpc::CallbackServerContext* context,
+                                                  const v1::GetStatusRequest*,
+                                                  v1::RunStatus* response) {
+  *response = coordinator_.GetStatus();
+  return FinishWith(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* AdminService::Pause(grpc::CallbackServerContext* context,
+                                              const v1::PauseRequest* request, v1::PauseResponse*) {
+  coordinator_.Pause(request->reason());
+  return FinishWith(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* AdminService::Resume(grpc::CallbackServerContext* context,
+                                               const v1::ResumeRequest*, v1::ResumeResponse*) {
+  coordinator_.Resume();
+  return FinishWith(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context,
+                                              const v1::DrainRequest* request, v1::DrainResponse*) {
+  return FinishWith(context, coordinator_.Drain(request->worker_id()));
+}
+
+grpc::ServerUnaryReactor* AdminService::Stop(grpc::CallbackServerContext* context,
+                                             const v1::StopRequest* request, v1::StopResponse*) {
+  if ((request->at_step() != 0) == (request->at_tokens() != 0)) {
+    return FinishWith(context,
+                      absl::InvalidArgumentError("give either at_step or at_tokens, not both"));
+  }
+  if (request->at_tokens() != 0) {
+    return FinishWith(context,
+                      absl::UnimplementedError("this release stops at a step only: give at_step"));
+  }
+  return FinishWith(context, coordinator_.StopAtStep(request->at_step()));
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,53 @@
+#include "server/service/work_queue.h"
+
+#include <utility>
+
+namespace causeway::server {
+
+WorkQueue::WorkQueue(int threads) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Loop(); });
+}
+
+WorkQueue::~WorkQueue() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void WorkQueue::Run(std::function<void()> task) {
+  absl::MutexLock lock(&mutex_);
+  tasks_.push_back(std::move(task));
+}
+
+void WorkQueue::Loop() {
+  const auto has_something_to_do = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return stop_ || !tasks_.empty();
+  };
+  for (;;) {
+    std::function<void()> task;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(&has_something_to_do));
+      if (tasks_.empty()) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
+  }
+}
+
+bool ByteBudget::Take(int64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  if (bytes > free_) return false;
+  free_ -= bytes;
+  return true;
+}
+
+void ByteBudget::Return(int64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  free_ += bytes;
+}
+
+}  // namespace causeway::server

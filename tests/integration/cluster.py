@@ -1,0 +1,151 @@
+"""Real processes for tests: a coordinator and workers on loopback, small enough for seconds."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+BIN = pathlib.Path(os.environ["CAUSEWAY_BIN"])
+COORDINATOR = BIN / "causeway-coordinator"
+WORKER = BIN / "causeway-worker"
+DEADLINE_S = 60
+
+MODEL = """
+model { layers: 2 width: 32 heads: 2 mlp_width: 64 sequence_length: 32 qk_norm: true }
+train { batch_sequences: 2 seed: 5 evaluation_sequences: 8 }
+"""
+WORDS = "the bridge carries a stone over water and wind slowly home again".split()
+
+
+def run_tool(*command, timeout=DEADLINE_S):
+    """Runs a program to its end; returns (exit status, standard output, standard error)."""
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, timeout=timeout,
+        stdin=subprocess.DEVNULL)
+    return done.returncode, done.stdout, done.stderr
+
+
+def wait_until(condition, what, deadline_s=DEADLINE_S):
+    """Polls an outside fact (a file of another process); fails loudly when it never comes."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {deadline_s} s in vain until {what}")
+        time.sleep(0.02)
+
+
+def json_lines(path):
+    if not path.exists():
+        return []
+    complete = path.read_text().rpartition("\n")[0]
+    return [json.loads(line) for line in complete.split("\n") if line]
+
+
+class Process:
+    """A child with its output in a file."""
+
+    def __init__(self, log, *command):
+        self.log_path = log
+        with open(log, "ab") as output:
+            self.child = subprocess.Popen(
+                [str(part) for part in command], stdout=output, stderr=output,
+                stdin=subprocess.DEVNULL)
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def wait(self):
+        return self.child.wait(timeout=DEADLINE_S)
+
+    def signal(self, number):
+        self.child.send_signal(number)
+
+
+class Cluster:
+    """A folder with data, a coordinator and workers. Use as a context manager."""
+
+    def __init__(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="causeway_cluster_"))
+        self.processes = []
+        self.coordinator = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            if process.child.poll() is None:
+                process.child.kill()
+                process.child.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def data(self):
+        folder = self.folder / "data"
+        if not folder.exists():
+            text = " ".join(WORDS[(i * i + i // 7) % len(WORDS)] for i in range(20000))
+            (self.folder / "text.txt").write_text(text)
+            status, _, error = run_tool(
+                WORKER, "tokenize", f"--input={self.folder / 'text.txt'}", f"--out={folder}")
+            assert status == 0, error
+        return folder
+
+    @property
+    def address(self):
+        return (self.folder / "address").read_text().strip()
+
+    def out(self, worker):
+        return self.folder / worker
+
+    def start_coordinator(self, settings, *flags):
+        config = self.folder / "run.textproto"
+        config.write_text(MODEL + settings)
+        self.coordinator = self.start(
+            "coordinator.log", COORDINATOR, "serve", f"--run_dir={self.folder / 'coordinator'}",
+            f"--config={config}", "--listen=127.0.0.1:0",
+            f"--address_file={self.folder / 'address'}", "--exit_when_finished", *flags)
+        wait_until(
+            lambda: (self.folder / "address").exists() or self.coordinator.child.poll() is not None,
+            "the coordinator listens")
+        assert self.coordinator.child.poll() is None, self.coordinator.log()
+
+    def start_worker(self, worker, *flags):
+        return self.start(
+            f"{worker}.log", WORKER, "train", f"--coordinator={self.address}", f"--id={worker}",
+            f"--data={self.data}", f"--out={self.out(worker)}", "--threads=1", *flags)
+
+    def start(self, log, *command):
+        process = Process(self.folder / log, *command)
+        self.processes.append(process)
+        return process
+
+    def steps(self, worker):
+        lines = json_lines(self.out(worker) / "metrics.jsonl")
+        return max((line["step"] for line in lines if line["kind"] == "step"), default=0)
+
+    def wait_for_step(self, worker, step):
+        wait_until(lambda: self.steps(worker) >= step, f"{worker} has done step {step}")
+
+    def events(self):
+        return json_lines(self.folder / "coordinator" / "events.jsonl")
+
+    def wait_for_event(self, name):
+        wait_until(lambda: any(e["event"] == name for e in self.events()), f"event {name}")
+
+    def rounds(self):
+        return json_lines(self.folder / "coordinator" / "rounds.jsonl")
+
+    def summary(self, who="coordinator"):
+        return json.loads((self.folder / who / "summary.json").read_text())
+
+    def worker_start(self, worker):
+        return next(line for line in json_lines(self.out(worker) / "metrics.jsonl")
+                    if line["kind"] == "start")
+
+
+SIGTERM = signal.SIGTERM
+SIGKILL = signal.SIGKILL

@@ -1,0 +1,136 @@
+"""Scenarios of real processes that speak gRPC: the run goes on, nothing hangs, the log says why."""
+
+import unittest
+
+from cluster import SIGKILL, SIGTERM, Cluster
+
+STREAMING = """
+train { steps: %d optimizer: MUON }
+sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
+       codec_up: INT4 codec_down: INT4 }
+"""
+TWO = "membership { start_workers: 2 max_workers: 4 lease_ms: 2000 }"
+ONE = "membership { start_workers: 1 max_workers: 4 lease_ms: 2000 }"
+# Slow enough that others can act while it trains: 64 tokens a step, 50 steps a second.
+PACE = "--max_tokens_per_second=3200"
+
+
+class ModesTest(unittest.TestCase):
+    def train(self, settings):
+        with Cluster() as cluster:
+            cluster.start_coordinator(settings + TWO)
+            workers = [cluster.start_worker(f"worker-{i}") for i in range(2)]
+            for worker in workers:
+                self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+            summary = cluster.summary()
+            self.assertEqual(summary["hash_mismatches"], 0)
+            # Every worker reported the hash of every merged round and of every fetched state.
+            self.assertGreaterEqual(summary["hash_checks"], 2 * summary["rounds"])
+            losses = [cluster.summary(f"worker-{i}") for i in range(2)]
+            evaluated = next(entry for entry in losses if "eval_loss" in entry)
+            self.assertLess(evaluated["eval_loss"], 0.8 * evaluated["initial_loss"])
+            return summary, losses
+
+    def test_streaming(self):
+        summary, workers = self.train(STREAMING % 60)
+        self.assertEqual(summary["mode"], "streaming")
+        self.assertEqual(summary["rounds"], 3 * 10)
+        for worker in workers:
+            self.assertEqual(worker["rounds_merged"], 30)
+
+    def test_diloco(self):
+        summary, _ = self.train("train { steps: 60 } sync { steps_between_syncs: 6 }")
+        self.assertEqual(summary["mode"], "diloco")
+        self.assertEqual(summary["rounds"], 10)
+
+    def test_data_parallel(self):
+        summary, _ = self.train("""
+            train { steps: 60 learning_rate: 0.003 }
+            sync { contribution: GRADIENT steps_between_syncs: 1 codec_up: BF16 codec_down: BF16 }
+            outer { optimizer: ADAMW } """)
+        self.assertEqual(summary["mode"], "data-parallel")
+        self.assertEqual(summary["rounds"], 60)
+
+
+class MembersTest(unittest.TestCase):
+    def test_a_slow_worker_is_waited_for(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 36 + TWO)
+            fast = cluster.start_worker("fast")
+            slow = cluster.start_worker("slow", "--max_tokens_per_second=1600")
+            self.assertEqual(fast.wait(), 0, fast.log())
+            self.assertEqual(slow.wait(), 0, slow.log())
+            self.assertEqual(cluster.coordinator.wait(), 0)
+            for row in cluster.rounds():
+                self.assertEqual(row["contributors"], ["fast", "slow"])
+            self.assertGreater(cluster.summary("fast")["blocked_seconds"],
+                               cluster.summary("slow")["blocked_seconds"])
+
+    def test_a_worker_that_comes_later_joins_at_the_runs_step(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 240 + ONE)
+            first = cluster.start_worker("first", PACE)
+            cluster.wait_for_step("first", 20)
+            late = cluster.start_worker("late", PACE)
+            self.assertEqual(first.wait(), 0, first.log())
+            self.assertEqual(late.wait(), 0, late.log())
+            self.assertEqual(cluster.coordinator.wait(), 0)
+            self.assertGreaterEqual(cluster.worker_start("late")["first_step"], 15)
+            rounds = cluster.rounds()
+            self.assertEqual(rounds[0]["contributors"], ["first"])
+            self.assertIn(["first", "late"], [row["contributors"] for row in rounds])
+            self.assertEqual(cluster.summary()["hash_mismatches"], 0)
+
+    def test_a_worker_leaves_on_a_signal_and_comes_back_from_its_checkpoint(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 240 + TWO)
+            stays = cluster.start_worker("stays", PACE)
+            leaves = cluster.start_worker("leaves", PACE)
+            cluster.wait_for_step("leaves", 20)
+            leaves.signal(SIGTERM)
+            self.assertEqual(leaves.wait(), 0, leaves.log())
+            left_at = cluster.summary("leaves")["steps"]
+            self.assertGreaterEqual(left_at, 20)
+            self.assertTrue((cluster.out("leaves") / "checkpoint").exists())
+            cluster.wait_for_step("stays", left_at + 8)  # Nobody waits for the one that left.
+            again = cluster.start_worker("leaves", PACE)
+            self.assertEqual(again.wait(), 0, again.log())
+            self.assertEqual(stays.wait(), 0, stays.log())
+            self.assertEqual(cluster.coordinator.wait(), 0)
+            self.assertIn("checkpoint", again.log())
+            names = [event["event"] for event in cluster.events()]
+            self.assertIn("worker_left", names)
+            self.assertEqual(names.count("worker_joined"), 3)
+            self.assertEqual(cluster.summary()["hash_mismatches"], 0)
+
+    def test_a_killed_worker_holds_the_others_no_longer_than_its_lease(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 120 + TWO)
+            stays = cluster.start_worker("stays", PACE)
+            dies = cluster.start_worker("dies", PACE)
+            cluster.wait_for_step("dies", 10)
+            dies.signal(SIGKILL)
+            dies.wait()
+            self.assertEqual(stays.wait(), 0, stays.log())
+            self.assertEqual(cluster.coordinator.wait(), 0)
+            self.assertIn("worker_lost", [event["event"] for event in cluster.events()])
+            self.assertEqual(cluster.rounds()[-1]["contributors"], ["stays"])
+
+    def test_the_coordinator_stops_on_a_signal_and_keeps_what_it_has(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 100000 + ONE)
+            worker = cluster.start_worker("only", PACE, "--drain_timeout=1s")
+            cluster.wait_for_step("only", 10)
+            cluster.coordinator.signal(SIGTERM)
+            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+            self.assertGreater(cluster.summary()["rounds"], 0)
+            self.assertTrue((cluster.folder / "coordinator" / "checkpoint.bin").exists())
+            # Told to stop, it does not wait for a coordinator that may never come back.
+            worker.signal(SIGTERM)
+            self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertTrue((cluster.out("only") / "checkpoint").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,132 @@
+"""Bad input: one clear line that names what is wrong, exit status 2, nothing started."""
+
+import os
+import unittest
+
+from cluster import COORDINATOR, MODEL, WORKER, Cluster, run_tool, wait_until
+
+RUN = "train { steps: 100000 } sync { steps_between_syncs: 6 } membership { start_workers: 1 }"
+
+
+class RefusalsTest(unittest.TestCase):
+    def refused(self, *command, saying):
+        status, output, error = run_tool(*command)
+        self.assertEqual(status, 2, error)
+        self.assertEqual(output, "")
+        for words in saying:
+            self.assertIn(words, error)
+        self.assertNotIn("Check failed", error)
+        lines = [line for line in error.splitlines() if line.strip()]
+        self.assertLessEqual(len(lines), 3, error)
+
+    def serve(self, cluster, text, *flags, saying):
+        config = cluster.folder / "bad.textproto"
+        config.write_text(text)
+        self.refused(
+            COORDINATOR, "serve", f"--run_dir={cluster.folder / 'bad'}", f"--config={config}",
+            "--listen=127.0.0.1:0", *flags, saying=saying)
+        self.assertFalse((cluster.folder / "bad" / "run.json").exists())
+
+    def train(self, cluster, saying, **flags):
+        values = {"coordinator": "127.0.0.1:1", "id": "w", "data": cluster.data,
+                  "out": cluster.folder / "w", "connect_timeout": "2s"} | flags
+        self.refused(
+            WORKER, "train", *[f"--{name}={value}" for name, value in values.items()],
+            saying=saying)
+
+    def test_configurations(self):
+        with Cluster() as cluster:
+            self.serve(cluster, MODEL + "sync { fragmens: 3 }", saying=["fragmens", "bad.textproto:"])
+            self.serve(cluster, MODEL + "sync { overlap_steps: 100 }",
+                       saying=["sync.overlap_steps", "100"])
+            self.serve(cluster, MODEL + "sync { codec_up: LM2 }", saying=["sync.error_feedback"])
+            self.serve(cluster, MODEL + "outer { learning_rate: -1 }",
+                       saying=["outer.learning_rate", "-1"])
+            self.serve(cluster, "model { preset: 'giant' }", saying=["model.preset", "tiny-1m"])
+            self.serve(cluster, MODEL, "--preset=fastest", saying=["fastest", "best"])
+            self.serve(cluster, MODEL, "--listen=nowhere", saying=["--listen", "nowhere"])
+            self.serve(cluster, MODEL, "--no_such_flag", saying=["no_such_flag"])
+            self.refused(COORDINATOR, "serve", f"--run_dir={cluster.folder / 'bad'}",
+                         f"--config={cluster.folder / 'absent'}", saying=["absent"])
+            self.refused(COORDINATOR, "serf", saying=["serf", "serve"])
+
+    def test_two_coordinators_on_one_run_directory(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            self.refused(
+                COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
+                f"--config={cluster.folder / 'run.textproto'}", "--listen=127.0.0.1:0",
+                saying=["coordinator", str(cluster.coordinator.child.pid)])
+            # The first one did not notice.
+            self.assertIsNone(cluster.coordinator.child.poll())
+
+    def test_a_run_directory_that_holds_a_run(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            cluster.coordinator.child.terminate()
+            cluster.coordinator.wait()
+            self.refused(
+                COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
+                f"--config={cluster.folder / 'run.textproto'}", "--listen=127.0.0.1:0",
+                saying=[str(cluster.folder / "coordinator"), "run"])
+
+    def test_a_listen_address_that_is_taken(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            self.serve(cluster, MODEL, f"--listen={cluster.address}", saying=[cluster.address])
+
+    def test_corpora(self):
+        with Cluster() as cluster:
+            out = cluster.folder / "shards"
+            empty = cluster.folder / "empty.txt"
+            empty.write_text("")
+            binary = cluster.folder / "binary"
+            binary.write_bytes(b"\0\1\2" * 1000)
+            self.refused(WORKER, "tokenize", f"--input={cluster.folder / 'none'}", f"--out={out}",
+                         saying=["none"])
+            self.refused(WORKER, "tokenize", f"--input={empty}", f"--out={out}",
+                         saying=["empty.txt"])
+            self.refused(WORKER, "tokenize", f"--input={binary}", f"--out={out}",
+                         saying=["binary"])
+            self.refused(WORKER, "tokenize", f"--input={empty}", f"--out={out}",
+                         "--tokenizer=morse", saying=["morse", "bytes"])
+            self.assertFalse(out.exists() and os.listdir(out))
+
+    def test_workers(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            address = cluster.address
+            self.train(cluster, saying=["127.0.0.1:1", "--coordinator"])
+            self.train(cluster, coordinator="no port", saying=["--coordinator", "HOST:PORT"])
+            self.train(cluster, coordinator=address, id="two words", saying=["--id", "two words"])
+            self.train(cluster, coordinator=address, data=cluster.folder / "none", saying=["none"])
+            self.train(cluster, coordinator=address, threads=-1, saying=["--threads", "-1"])
+            status, _, error = run_tool(WORKER, "train", "--threads=many")
+            self.assertEqual(status, 2)
+            self.assertIn("many", error)
+
+    def test_an_empty_shard(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            shard = next(cluster.data.glob("train_*.bin"))
+            shard.write_bytes(b"")
+            self.train(cluster, coordinator=cluster.address, saying=[shard.name])
+
+    def test_data_of_another_vocabulary(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN + " model { vocabulary_size: 300 }")
+            self.train(cluster, coordinator=cluster.address, saying=["256", "300"])
+
+    def test_two_workers_with_one_id(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            cluster.start_worker("twin")
+            cluster.wait_for_step("twin", 3)
+            self.train(cluster, coordinator=cluster.address, id="twin", out=cluster.folder / "other",
+                       saying=["twin"])
+            before = cluster.steps("twin")
+            cluster.wait_for_step("twin", before + 3)  # The first one did not notice.
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,138 @@
+#include "common/base/checksum.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace causeway {
+namespace {
+
+std::vector<uint8_t> Pattern(size_t size) {
+  std::vector<uint8_t> data(size);
+  for (size_t i = 0; i < size; ++i) data[i] = static_cast<uint8_t>(i * 7 + (i >> 8));
+  return data;
+}
+
+// The definition, written once more: XXH3 of the little-endian sequence of the leaves' XXH3.
+uint64_t TreeHashByDefinition(const std::vector<uint8_t>& data) {
+  std::vector<uint8_t> sequence;
+  for (size_t begin = 0; begin < data.size(); begin += size_t{1} << 20) {
+    const uint64_t leaf =
+        XXH3_64bits(data.data() + begin, std::min(data.size() - begin, size_t{1} << 20));
+    for (int byte = 0; byte < 8; ++byte) {
+      sequence.push_back(static_cast<uint8_t>(leaf >> (8 * byte)));
+    }
+  }
+  return XXH3_64bits(sequence.data(), sequence.size());
+}
+
+const std::vector<size_t> kSizes = {0,
+                                    1,
+                                    3,
+                                    4096,
+                                    kTreeLeafBytes - 1,
+                                    kTreeLeafBytes,
+                                    kTreeLeafBytes + 1,
+                                    2 * kTreeLeafBytes - 1,
+                                    2 * kTreeLeafBytes,
+                                    3 * kTreeLeafBytes + 12345};
+
+TEST(Checksum64, HasThePublishedValuesOfXxh3) {
+  EXPECT_EQ(Checksum64(absl::string_view("")), 0x2d06800538d394c2U);
+  EXPECT_EQ(Checksum64(absl::string_view("a")), 0xe6c632b61e964e1fU);
+  EXPECT_EQ(Checksum64(absl::string_view("abc")), 0x78af5f94892f3950U);
+  EXPECT_EQ(Checksum64(std::span<const uint8_t>()), 0x2d06800538d394c2U);
+}
+
+TEST(TreeHash, EqualsItsDefinitionAroundEveryLeafBoundary) {
+  for (const size_t size : kSizes) {
+    const std::vector<uint8_t> data = Pattern(size);
+    EXPECT_EQ(TreeHash(std::span<const uint8_t>(data)), TreeHashByDefinition(data)) << size;
+  }
+}
+
+// Stored in checkpoints and sent over the wire: a change of these values is a change of the format.
+TEST(TreeHash, KeepsItsValues) {
+  EXPECT_EQ(TreeHash(std::span<const uint8_t>(Pattern(1))), 0x113425e2d3c1afc3U);
+  EXPECT_EQ(TreeHash(std::span<const uint8_t>(Pattern(kTreeLeafBytes))), 0xbfa27c79c2dfdfebU);
+  EXPECT_EQ(TreeHash(std::span<const uint8_t>(Pattern(kTreeLeafBytes + 1))), 0x0185ed96d0df6e66U);
+}
+
+TEST(TreeHash, OfValuesIsTheHashOfTheirBytes) {
+  std::vector<float> values(300'001);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) * 0.25F - 7;
+  std::vector<uint8_t> bytes(values.size() * sizeof(float));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  EXPECT_EQ(TreeHash(std::span<const float>(values)), TreeHash(std::span<const uint8_t>(bytes)));
+}
+
+TEST(TreeHash, CanBeComputedFromLeavesThatWereCheckedOneByOne) {
+  const std::vector<uint8_t> data = Pattern(2 * kTreeLeafBytes + 77);
+  const std::span<const uint8_t> bytes(data);
+  const std::vector<uint64_t> leaves = {Checksum64(bytes.first(kTreeLeafBytes)),
+                                        Checksum64(bytes.subspan(kTreeLeafBytes, kTreeLeafBytes)),
+                                        Checksum64(bytes.subspan(2 * kTreeLeafBytes))};
+  EXPECT_EQ(TreeRoot(leaves), TreeHash(bytes));
+}
+
+TEST(TreeHash, ChangesWithAnyBitAndWithTheLength) {
+  std::vector<uint8_t> data = Pattern(kTreeLeafBytes + 10);
+  const uint64_t hash = TreeHash(std::span<const uint8_t>(data));
+  for (const size_t at : {size_t{0}, kTreeLeafBytes - 1, kTreeLeafBytes, data.size() - 1}) {
+    data[at] ^= 0x10;
+    EXPECT_NE(TreeHash(std::span<const uint8_t>(data)), hash) << at;
+    data[at] ^= 0x10;
+  }
+  EXPECT_NE(TreeHash(std::span<const uint8_t>(data).first(data.size() - 1)), hash);
+}
+
+TEST(TreeHasher, GivesTheSameHashHoweverTheDataIsCut) {
+  for (const size_t size : kSizes) {
+    const std::vector<uint8_t> data = Pattern(size);
+    const uint64_t expected = TreeHash(std::span<const uint8_t>(data));
+    for (const size_t piece : {size_t{1000}, size_t{4096}, size_t{65537}, kTreeLeafBytes - 1,
+                               kTreeLeafBytes, kTreeLeafBytes + 1, size_t{5} << 20}) {
+      TreeHasher hasher;
+      for (size_t begin = 0; begin < size; begin += piece) {
+        hasher.Update(std::span<const uint8_t>(data).subspan(begin, std::min(piece, size - begin)));
+        hasher.Update({});
+      }
+      EXPECT_EQ(hasher.Finish(), expected) << size << " bytes in pieces of " << piece;
+    }
+  }
+}
+
+TEST(TreeHasher, TakesPiecesThatGrowFromByteToLeaves) {
+  const std::vector<uint8_t> data = Pattern(3 * kTreeLeafBytes + 5);
+  TreeHasher hasher;
+  size_t begin = 0;
+  for (size_t piece = 1; begin < data.size(); piece = piece * 3 + 1) {
+    const size_t size = std::min(piece, data.size() - begin);
+    hasher.Update(std::span<const uint8_t>(data).subspan(begin, size));
+    begin += size;
+  }
+  EXPECT_EQ(hasher.Finish(), TreeHash(std::span<const uint8_t>(data)));
+}
+
+TEST(TreeHasher, IsEmptyAgainAfterFinish) {
+  const std::vector<uint8_t> data = Pattern(kTreeLeafBytes + 3);
+  TreeHasher hasher;
+  hasher.Update(data);
+  hasher.Finish();
+  hasher.Update(data);
+  EXPECT_EQ(hasher.Finish(), TreeHash(std::span<const uint8_t>(data)));
+  EXPECT_EQ(hasher.Finish(), TreeHash(std::span<const uint8_t>()));
+}
+
+TEST(HashToHex, HasSixteenDigits) {
+  EXPECT_EQ(HashToHex(0), "0000000000000000");
+  EXPECT_EQ(HashToHex(0xAB), "00000000000000ab");
+  EXPECT_EQ(HashToHex(~uint64_t{0}), "ffffffffffffffff");
+}
+
+}  // namespace
+}  // namespace causeway

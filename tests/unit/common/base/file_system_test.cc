@@ -1,0 +1,301 @@
+#include "common/base/file_system.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/base/temporary_folder.h"
+
+namespace causeway {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::span<const uint8_t> Bytes(absl::string_view text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+std::string Text(const MappedFile& file) { return {file.bytes().begin(), file.bytes().end()}; }
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+// Passes everything on until the call of that number, which fails: Create, Append, Sync, Rename
+// and SyncFolder are counted, from 0.
+class FailingFileSystem final : public FileSystem {
+ public:
+  FailingFileSystem(FileSystem* base, int failing_call) : base_(base), left_(failing_call) {}
+
+  const std::string& failed_call() const { return failed_call_; }
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    RETURN_IF_ERROR(Count("Create"));
+    ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, base_->Create(path));
+    return std::make_unique<File>(this, std::move(file));
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    RETURN_IF_ERROR(Count("Rename"));
+    return base_->Rename(from, to);
+  }
+  absl::Status SyncFolder(const std::string& folder) override {
+    RETURN_IF_ERROR(Count("SyncFolder"));
+    return base_->SyncFolder(folder);
+  }
+  absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
+    return base_->Map(path);
+  }
+  absl::StatusOr<std::string> ReadFile(const std::string& path) override {
+    return base_->ReadFile(path);
+  }
+  absl::Status Remove(const std::string& path) override { return base_->Remove(path); }
+  absl::Status CreateFolders(const std::string& folder) override {
+    return base_->CreateFolders(folder);
+  }
+  absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override {
+    return base_->List(folder);
+  }
+  bool Exists(const std::string& path) override { return base_->Exists(path); }
+  bool IsFolder(const std::string& path) override { return base_->IsFolder(path); }
+  absl::StatusOr<std::unique_ptr<FolderLock>> Lock(const std::string& folder) override {
+    return base_->Lock(folder);
+  }
+
+ private:
+  class File final : public WritableFile {
+   public:
+    File(FailingFileSystem* owner, std::unique_ptr<WritableFile> base)
+        : owner_(owner), base_(std::move(base)) {}
+    // A full disk takes a part of the data before it fails.
+    absl::Status Append(std::span<const uint8_t> data) override {
+      const absl::Status status = owner_->Count("Append");
+      if (status.ok()) return base_->Append(data);
+      RETURN_IF_ERROR(base_->Append(data.first(data.size() / 2)));
+      return status;
+    }
+    absl::Status Sync() override {
+      RETURN_IF_ERROR(owner_->Count("Sync"));
+      return base_->Sync();
+    }
+
+   private:
+    FailingFileSystem* const owner_;
+    const std::unique_ptr<WritableFile> base_;
+  };
+
+  absl::Status Count(const char* call) {
+    if (left_-- != 0) return absl::OkStatus();
+    failed_call_ = call;
+    return absl::ResourceExhaustedError(absl::StrCat(call, " failed"));
+  }
+
+  FileSystem* const base_;
+  int left_;
+  std::string failed_call_;
+};
+
+class FileSystemTest : public testing::Test {
+ protected:
+  FileSystem& file_system_ = *FileSystem::Real();
+  const TemporaryFolder folder_;
+};
+
+TEST_F(FileSystemTest, WhatIsAppendedIsReadAndMapped) {
+  const std::string path = folder_.File("data");
+  auto file = file_system_.Create(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_TRUE((*file)->Append(Bytes("one, ")).ok());
+  ASSERT_TRUE((*file)->Append({}).ok());
+  ASSERT_TRUE((*file)->Append(Bytes("two")).ok());
+  ASSERT_TRUE((*file)->Sync().ok());
+  EXPECT_EQ(*file_system_.ReadFile(path), "one, two");
+  auto mapped = file_system_.Map(path);
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_EQ(Text(**mapped), "one, two");
+}
+
+TEST_F(FileSystemTest, CreateEmptiesAnExistingFile) {
+  const std::string path = folder_.File("data");
+  ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view("old content")).ok());
+  ASSERT_TRUE(file_system_.Create(path).ok());
+  EXPECT_EQ(*file_system_.ReadFile(path), "");
+}
+
+TEST_F(FileSystemTest, AFileLargerThanOneReadComesBackWhole) {
+  std::string content;
+  for (int i = 0; content.size() < 300'000; ++i) absl::StrAppend(&content, i, ";");
+  const std::string path = folder_.File("large");
+  ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view(content)).ok());
+  EXPECT_EQ(*file_system_.ReadFile(path), content);
+}
+
+TEST_F(FileSystemTest, AMappingOutlivesTheRemovalOfItsFile) {
+  const std::string path = folder_.File("data");
+  ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view("kept")).ok());
+  auto mapped = file_system_.Map(path);
+  ASSERT_TRUE(mapped.ok());
+  ASSERT_TRUE(file_system_.Remove(path).ok());
+  EXPECT_FALSE(file_system_.Exists(path));
+  EXPECT_EQ(Text(**mapped), "kept");
+}
+
+TEST_F(FileSystemTest, AnEmptyFileMapsToNoBytes) {
+  const std::string path = folder_.File("empty");
+  ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view("")).ok());
+  auto mapped = file_system_.Map(path);
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_TRUE((*mapped)->bytes().empty());
+}
+
+TEST_F(FileSystemTest, AFolderCannotBeMapped) {
+  const absl::Status status = file_system_.Map(folder_.path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(status), HasSubstr(folder_.path()));
+}
+
+TEST_F(FileSystemTest, EveryCallOnAMissingPathIsNotFoundAndNamesIt) {
+  const std::string path = folder_.File("missing/file");
+  const absl::Status statuses[] = {file_system_.Create(path).status(),
+                                   file_system_.Map(path).status(),
+                                   file_system_.ReadFile(path).status(),
+                                   file_system_.Rename(path, path + "2"),
+                                   file_system_.Remove(path),
+                                   file_system_.SyncFolder(path),
+                                   file_system_.List(path).status(),
+                                   file_system_.Lock(path).status(),
+                                   WriteFileAtomically(file_system_, path, absl::string_view("x"))};
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+    EXPECT_THAT(Message(status), HasSubstr(path));
+    EXPECT_THAT(Message(status), HasSubstr("No such file or directory"));
+  }
+}
+
+TEST_F(FileSystemTest, AFileInThePlaceOfAFolderIsAnErrorThatNamesThePath) {
+  const std::string file = folder_.File("file");
+  ASSERT_TRUE(WriteFileAtomically(file_system_, file, absl::string_view("x")).ok());
+  const absl::Status status = file_system_.CreateFolders(JoinPath(file, "below"));
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(Message(status), HasSubstr(file));
+  EXPECT_EQ(file_system_.ReadFile(JoinPath(file, "below")).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST_F(FileSystemTest, AForbiddenFileIsPermissionDenied) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may do everything";
+  const std::string path = folder_.File("secret");
+  ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view("x")).ok());
+  ASSERT_EQ(chmod(path.c_str(), 0), 0);
+  EXPECT_EQ(file_system_.ReadFile(path).status().code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(FileSystemTest, ListGivesSortedNames) {
+  EXPECT_THAT(*file_system_.List(folder_.path()), IsEmpty());
+  for (const char* name : {"b", "c", "a"}) {
+    ASSERT_TRUE(file_system_.Create(folder_.File(name)).ok());
+  }
+  ASSERT_TRUE(file_system_.CreateFolders(folder_.File("aa/deep/er")).ok());
+  EXPECT_THAT(*file_system_.List(folder_.path()), ElementsAre("a", "aa", "b", "c"));
+  EXPECT_TRUE(file_system_.IsFolder(folder_.File("aa/deep/er")));
+  EXPECT_FALSE(file_system_.IsFolder(folder_.File("a")));
+  EXPECT_TRUE(file_system_.CreateFolders(folder_.File("aa/deep")).ok());
+}
+
+TEST_F(FileSystemTest, RenameReplacesTheTarget) {
+  const std::string from = folder_.File("from"), to = folder_.File("to");
+  ASSERT_TRUE(WriteFileAtomically(file_system_, from, absl::string_view("new")).ok());
+  ASSERT_TRUE(WriteFileAtomically(file_system_, to, absl::string_view("old")).ok());
+  ASSERT_TRUE(file_system_.Rename(from, to).ok());
+  EXPECT_FALSE(file_system_.Exists(from));
+  EXPECT_EQ(*file_system_.ReadFile(to), "new");
+}
+
+TEST_F(FileSystemTest, AtomicWriteLeavesNothingBesideTheFile) {
+  const std::string path = folder_.File("state");
+  ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view("first")).ok());
+  ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view("second")).ok());
+  EXPECT_EQ(*file_system_.ReadFile(path), "second");
+  EXPECT_THAT(*file_system_.List(folder_.path()), ElementsAre("state"));
+}
+
+TEST_F(FileSystemTest, AtomicWriteThatFailsAnywhereKeepsTheOldContentWhole) {
+  const std::string path = folder_.File("state");
+  ASSERT_TRUE(WriteFileAtomically(file_system_, path, absl::string_view("old")).ok());
+  const char* const calls[] = {"Create", "Append", "Sync", "Rename"};
+  for (int n = 0; n < 4; ++n) {
+    FailingFileSystem failing(&file_system_, n);
+    const absl::Status status =
+        WriteFileAtomically(failing, path, absl::string_view("new content"));
+    EXPECT_EQ(failing.failed_call(), calls[n]);
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(*file_system_.ReadFile(path), "old") << "after a failed " << calls[n];
+  }
+}
+
+TEST_F(FileSystemTest, AtomicWriteReportsAFolderThatCannotBeSynced) {
+  const std::string path = folder_.File("state");
+  FailingFileSystem failing(&file_system_, 4);
+  const absl::Status status = WriteFileAtomically(failing, path, absl::string_view("new"));
+  EXPECT_EQ(failing.failed_call(), "SyncFolder");
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  // Either content is whole.
+  EXPECT_EQ(*file_system_.ReadFile(path), "new");
+}
+
+TEST_F(FileSystemTest, AnotherAttemptSucceedsAfterAFailedAtomicWrite) {
+  const std::string path = folder_.File("state");
+  FailingFileSystem failing(&file_system_, 1);
+  ASSERT_FALSE(WriteFileAtomically(failing, path, absl::string_view("a longer text")).ok());
+  ASSERT_TRUE(WriteFileAtomically(failing, path, absl::string_view("short")).ok());
+  EXPECT_EQ(*file_system_.ReadFile(path), "short");
+}
+
+TEST_F(FileSystemTest, ASecondOwnerOfAFolderIsRefusedAndToldThePid) {
+  auto first = file_system_.Lock(folder_.path());
+  ASSERT_TRUE(first.ok()) << first.status();
+  const absl::Status status = file_system_.Lock(folder_.path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(status), HasSubstr(absl::StrCat("pid ", getpid())));
+  EXPECT_THAT(Message(status), HasSubstr(folder_.path()));
+}
+
+TEST_F(FileSystemTest, AFolderIsFreeAgainOnceItsOwnerIsGone) {
+  {
+    auto first = file_system_.Lock(folder_.path());
+    ASSERT_TRUE(first.ok());
+  }
+  auto second = file_system_.Lock(folder_.path());
+  EXPECT_TRUE(second.ok()) << second.status();
+}
+
+TEST_F(FileSystemTest, ALockFileLeftByADeadOwnerIsNoObstacle) {
+  ASSERT_TRUE(
+      WriteFileAtomically(file_system_, folder_.File("LOCK"), absl::string_view("123456789012"))
+          .ok());
+  auto lock = file_system_.Lock(folder_.path());
+  ASSERT_TRUE(lock.ok()) << lock.status();
+  EXPECT_EQ(*file_system_.ReadFile(folder_.File("LOCK")), absl::StrCat(getpid()));
+}
+
+TEST(JoinPath, PutsOneSlashBetween) {
+  EXPECT_EQ(JoinPath("a/b", "c"), "a/b/c");
+  EXPECT_EQ(JoinPath("a/b/", "c"), "a/b/c");
+  EXPECT_EQ(JoinPath("/", "c"), "/c");
+  EXPECT_EQ(JoinPath("", "c"), "c");
+}
+
+TEST(ParentFolder, IsWhereThePathLies) {
+  EXPECT_EQ(ParentFolder("a/b/c"), "a/b");
+  EXPECT_EQ(ParentFolder("/a/b"), "/a");
+  EXPECT_EQ(ParentFolder("/a"), "/");
+  EXPECT_EQ(ParentFolder("c"), ".");
+}
+
+}  // namespace
+}  // namespace causeway

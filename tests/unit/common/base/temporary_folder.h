@@ -1,0 +1,38 @@
+// A folder of its own for a test, removed with everything in it at the end.
+#ifndef CAUSEWAY_TESTS_UNIT_COMMON_BASE_TEMPORARY_FOLDER_H_
+#define CAUSEWAY_TESTS_UNIT_COMMON_BASE_TEMPORARY_FOLDER_H_
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file_system.h"
+#include "gtest/gtest.h"
+
+namespace causeway {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_(JoinPath(testing::TempDir(), "causeway_test_XXXXXX")) {
+    if (mkdtemp(path_.data()) == nullptr) ADD_FAILURE() << "cannot create a folder like " << path_;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string File(absl::string_view name) const { return JoinPath(path_, name); }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_TESTS_UNIT_COMMON_BASE_TEMPORARY_FOLDER_H_

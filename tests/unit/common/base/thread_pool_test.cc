@@ -1,0 +1,108 @@
+#include "common/base/thread_pool.h"
+
+#include <atomic>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace causeway {
+namespace {
+
+class ThreadPoolTest : public testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, testing::Values(1, 2, 3, 4));
+
+TEST_P(ThreadPoolTest, CountsTheCallingThread) {
+  EXPECT_EQ(ThreadPool(GetParam()).threads(), GetParam());
+}
+
+TEST_P(ThreadPoolTest, RunsEveryTaskOnceForAnyNumberOfTasks) {
+  ThreadPool pool(GetParam());
+  for (const int64_t tasks : {0, 1, 2, 3, 4, 5, 7, 64, 1000, 20'000}) {
+    std::vector<std::atomic<int>> runs(static_cast<size_t>(tasks));
+    pool.ParallelFor(tasks, [&](int64_t i) { ++runs[static_cast<size_t>(i)]; });
+    for (size_t i = 0; i < runs.size(); ++i) {
+      ASSERT_EQ(runs[i].load(), 1) << "task " << i << " of " << tasks;
+    }
+  }
+}
+
+TEST_P(ThreadPoolTest, NothingRunsForANegativeNumberOfTasks) {
+  ThreadPool pool(GetParam());
+  pool.ParallelFor(-3, [](int64_t) { FAIL(); });
+}
+
+// Plain, unsynchronized writes: the thread sanitizer would report a loop that returns too early.
+TEST_P(ThreadPoolTest, WhatTasksWroteIsVisibleAfterTheLoopAndInTheNextOne) {
+  ThreadPool pool(GetParam());
+  std::vector<int64_t> values(64);
+  std::iota(values.begin(), values.end(), 0);
+  std::vector<int64_t> mirrored(values.size());
+  for (int loop = 0; loop < 200; ++loop) {
+    pool.ParallelFor(64, [&](int64_t i) {
+      mirrored[static_cast<size_t>(i)] = values[static_cast<size_t>(63 - i)] + 1;
+    });
+    pool.ParallelFor(64, [&](int64_t i) {
+      values[static_cast<size_t>(i)] = mirrored[static_cast<size_t>(63 - i)];
+    });
+    ASSERT_EQ(values[0], loop + 1);
+    ASSERT_EQ(values[63], 63 + loop + 1);
+  }
+}
+
+TEST_P(ThreadPoolTest, ServesThousandsOfLoopsOfChangingSize) {
+  ThreadPool pool(GetParam());
+  std::atomic<int64_t> sum = 0;
+  int64_t expected = 0;
+  for (int64_t loop = 0; loop < 5000; ++loop) {
+    const int64_t tasks = loop % 9;
+    pool.ParallelFor(tasks, [&](int64_t i) { sum += i + 1; });
+    expected += tasks * (tasks + 1) / 2;
+    ASSERT_EQ(sum.load(), expected) << loop;
+  }
+}
+
+TEST_P(ThreadPoolTest, MayBeDestroyedRightAfterALoop) {
+  for (int round = 0; round < 300; ++round) {
+    std::atomic<int> runs = 0;
+    {
+      ThreadPool pool(GetParam());
+      if (round % 3 != 0) pool.ParallelFor(8, [&](int64_t) { ++runs; });
+    }
+    ASSERT_EQ(runs.load(), round % 3 != 0 ? 8 : 0);
+  }
+}
+
+// More work in the first tasks than in the last, so that threads finish at different times.
+TEST_P(ThreadPoolTest, WaitsForTheSlowestTask) {
+  ThreadPool pool(GetParam());
+  std::vector<uint64_t> results(16);
+  for (int loop = 0; loop < 20; ++loop) {
+    std::fill(results.begin(), results.end(), 0);
+    pool.ParallelFor(16, [&](int64_t i) {
+      uint64_t x = 1;
+      for (int64_t n = 0; n < (i == 0 ? 200'000 : 100); ++n) x = x * 6364136223846793005U + 1;
+      results[static_cast<size_t>(i)] = x;
+    });
+    for (const uint64_t result : results) ASSERT_NE(result, 0U);
+  }
+}
+
+TEST_P(ThreadPoolTest, OnePoolMayRunLoopsInsideAnotherPoolsTasks) {
+  ThreadPool outer(GetParam());
+  std::vector<int64_t> sums(6);
+  outer.ParallelFor(6, [&](int64_t i) {
+    ThreadPool inner(2);
+    std::atomic<int64_t> sum = 0;
+    inner.ParallelFor(10 + i, [&](int64_t j) { sum += j; });
+    sums[static_cast<size_t>(i)] = sum;
+  });
+  for (int64_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(sums[static_cast<size_t>(i)], (10 + i) * (9 + i) / 2);
+  }
+}
+
+}  // namespace
+}  // namespace causeway

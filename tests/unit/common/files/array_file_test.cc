@@ -1,0 +1,92 @@
+#include "common/files/array_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/common/base/temporary_folder.h"
+
+namespace causeway {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr ArrayFileKind kKind = {'T', 'E', 'S', 'T', 'F', 'I', 'L', 'E'};
+
+class ArrayFileTest : public ::testing::Test {
+ protected:
+  ArrayFileTest() {
+    const std::vector<NamedBytes> arrays = {NameBytes("floats", std::span(floats_)),
+                                            NameBytes("nothing", std::span<const float>()),
+                                            NameBytes("bytes", std::span(bytes_))};
+    EXPECT_TRUE(WriteArrayFile(files_, path_, kKind, 3, {{"step", 7}}, arrays).ok());
+  }
+
+  absl::StatusOr<ArrayFile> ReadChanged(const std::string& content) {
+    EXPECT_TRUE(WriteFileAtomically(files_, path_, absl::string_view(content)).ok());
+    return ArrayFile::Read(files_, path_, kKind, 3);
+  }
+
+  FileSystem& files_ = *FileSystem::Real();
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_.File("arrays");
+  const std::vector<float> floats_ = {1.5F, -0.0F, 3e-39F};
+  const std::vector<uint8_t> bytes_ = {9, 8, 7};
+};
+
+TEST_F(ArrayFileTest, GivesBackWhatWasWritten) {
+  const absl::StatusOr<ArrayFile> file = ArrayFile::Read(files_, path_, kKind, 3);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->metadata().at("step"), 7);
+  std::vector<float> floats(3);
+  ASSERT_TRUE(file->CopyTo("floats", std::span(floats)).ok());
+  EXPECT_EQ(floats, floats_);
+  EXPECT_EQ(file->Find("nothing")->bytes.size(), 0);
+  EXPECT_TRUE(std::ranges::equal(file->Find("bytes")->bytes, bytes_));
+  EXPECT_EQ(file->Find("something else"), nullptr);
+}
+
+TEST_F(ArrayFileTest, AnArrayOfAnotherSizeIsRefusedByName) {
+  const absl::StatusOr<ArrayFile> file = ArrayFile::Read(files_, path_, kKind, 3);
+  std::vector<float> floats(4);
+  const absl::Status status = file->CopyTo("floats", std::span(floats));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("floats"));
+}
+
+TEST_F(ArrayFileTest, EveryTruncationIsNoticed) {
+  const std::string content = files_.ReadFile(path_).value();
+  for (size_t size = 0; size < content.size(); ++size) {
+    const absl::StatusOr<ArrayFile> file = ReadChanged(content.substr(0, size));
+    ASSERT_EQ(file.status().code(), absl::StatusCode::kDataLoss) << "cut to " << size;
+    ASSERT_THAT(std::string(file.status().message()), HasSubstr(path_));
+  }
+}
+
+TEST_F(ArrayFileTest, EveryFlippedBitIsNoticed) {
+  const std::string content = files_.ReadFile(path_).value();
+  for (size_t bit = 0; bit < 8 * content.size(); ++bit) {
+    std::string changed = content;
+    changed[bit / 8] = static_cast<char>(changed[bit / 8] ^ (1 << (bit % 8)));
+    ASSERT_EQ(ReadChanged(changed).status().code(), absl::StatusCode::kDataLoss) << "bit " << bit;
+  }
+}
+
+TEST_F(ArrayFileTest, MoreBytesAreNoticed) {
+  EXPECT_EQ(ReadChanged(files_.ReadFile(path_).value() + "x").status().code(),
+            absl::StatusCode::kDataLoss);
+}
+
+TEST_F(ArrayFileTest, AnotherVersionIsRefusedWithBothNumbers) {
+  const absl::Status status = ArrayFile::Read(files_, path_, kKind, 4).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("version 3"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("version 4"));
+}
+
+TEST_F(ArrayFileTest, AnotherKindIsRefused) {
+  constexpr ArrayFileKind kOther = {'O', 'T', 'H', 'E', 'R', 'O', 'N', 'E'};
+  EXPECT_EQ(ArrayFile::Read(files_, path_, kOther, 3).status().code(), absl::StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace causeway

@@ -1,0 +1,223 @@
+#include "common/params/fragment_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/params/configs.h"
+
+namespace causeway {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+FragmentPlan Plan(const std::string& model, const std::string& sync) {
+  const v1::RunConfig config =
+      Completed(absl::StrCat("model { ", model, " } sync { steps_between_syncs: 100 ", sync, " }"));
+  const absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config.model(), config.sync());
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *plan;
+}
+
+std::string Layers(int layers) {
+  return absl::StrCat("vocabulary_size: 300 layers: ", layers,
+                      " width: 48 heads: 4 mlp_width: 100 qk_norm: true");
+}
+
+// Which blocks (-1: what lies outside of them) have tensors in a fragment.
+std::vector<int> BlocksOf(const FragmentPlan& plan, int fragment) {
+  std::set<int> blocks;
+  for (const PlacedTensor& tensor : plan.tensors()) {
+    if (tensor.offset >= plan.range(fragment).begin && tensor.offset < plan.range(fragment).end) {
+      blocks.insert(tensor.info.block);
+    }
+  }
+  return {blocks.begin(), blocks.end()};
+}
+
+// What holds for every plan: the ranges cover the arena in order, without gaps; every tensor of
+// the table is placed once, aligned, apart from the others.
+void ExpectSound(const FragmentPlan& plan, const v1::ModelConfig& model) {
+  int64_t end = 0;
+  for (int k = 0; k < plan.fragments(); ++k) {
+    EXPECT_EQ(plan.range(k).begin, end) << "fragment " << k;
+    EXPECT_GT(plan.range(k).size(), 0) << "fragment " << k;
+    EXPECT_EQ(plan.range(k).begin % kArenaAlignment, 0);
+    EXPECT_EQ(plan.range(k).end % kArenaAlignment, 0);
+    end = plan.range(k).end;
+  }
+  EXPECT_EQ(end, plan.arena_size());
+
+  std::map<std::string, TensorInfo> expected;
+  for (const TensorInfo& tensor : BuildTensorTable(model)) expected[tensor.name] = tensor;
+  int64_t free = 0, parameters = 0;
+  for (const PlacedTensor& tensor : plan.tensors()) {
+    SCOPED_TRACE(tensor.info.name);
+    const auto it = expected.find(tensor.info.name);
+    ASSERT_NE(it, expected.end()) << "unknown or placed twice";
+    EXPECT_EQ(tensor.info.rows, it->second.rows);
+    EXPECT_EQ(tensor.info.cols, it->second.cols);
+    expected.erase(it);
+    EXPECT_EQ(tensor.offset % kArenaAlignment, 0);
+    EXPECT_GE(tensor.offset, free);
+    EXPECT_LT(tensor.offset, free + kArenaAlignment) << "a hole larger than alignment needs";
+    free = tensor.offset + tensor.info.size();
+    parameters += tensor.info.size();
+    ASSERT_NE(plan.Find(tensor.info.name), nullptr);
+    EXPECT_EQ(plan.Find(tensor.info.name)->offset, tensor.offset);
+  }
+  EXPECT_TRUE(expected.empty()) << expected.size() << " tensors are missing";
+  EXPECT_GE(plan.arena_size(), free);
+  EXPECT_LT(plan.arena_size(), free + kArenaAlignment);
+  EXPECT_EQ(plan.parameters(), parameters);
+}
+
+TEST(FragmentPlan, OneFragmentIsTheWholeModelInModelOrder) {
+  for (const char* pattern : {"STRIDED", "SEQUENTIAL", "BALANCED"}) {
+    const FragmentPlan plan = Plan(Layers(3), absl::StrCat("fragments: 1 pattern: ", pattern));
+    EXPECT_EQ(plan.fragments(), 1);
+    EXPECT_EQ(plan.tensors().front().info.name, "model.embed_tokens.weight");
+    EXPECT_EQ(plan.tensors().back().info.name, "model.norm.weight");
+  }
+}
+
+TEST(FragmentPlan, StridedBlockGoesToItsNumberModuloP) {
+  const FragmentPlan plan = Plan(Layers(8), "fragments: 3 pattern: STRIDED");
+  ASSERT_EQ(plan.fragments(), 4);
+  EXPECT_THAT(BlocksOf(plan, 0), ElementsAre(0, 3, 6));
+  EXPECT_THAT(BlocksOf(plan, 1), ElementsAre(1, 4, 7));
+  EXPECT_THAT(BlocksOf(plan, 2), ElementsAre(2, 5));
+  EXPECT_THAT(BlocksOf(plan, 3), ElementsAre(-1));
+}
+
+TEST(FragmentPlan, SequentialRunsAreConsecutiveAndTheFirstOnesLonger) {
+  const FragmentPlan plan = Plan(Layers(8), "fragments: 3 pattern: SEQUENTIAL");
+  ASSERT_EQ(plan.fragments(), 4);
+  EXPECT_THAT(BlocksOf(plan, 0), ElementsAre(0, 1, 2));
+  EXPECT_THAT(BlocksOf(plan, 1), ElementsAre(3, 4, 5));
+  EXPECT_THAT(BlocksOf(plan, 2), ElementsAre(6, 7));
+  EXPECT_THAT(BlocksOf(plan, 3), ElementsAre(-1));
+}
+
+TEST(FragmentPlan, EmbeddingFinalNormAndHeadShareTheLastFragment) {
+  const FragmentPlan plan = Plan(Layers(4) + " untied_head: true", "fragments: 2");
+  ASSERT_EQ(plan.fragments(), 3);
+  for (const char* name : {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"}) {
+    ASSERT_NE(plan.Find(name), nullptr) << name;
+    EXPECT_GE(plan.Find(name)->offset, plan.range(2).begin) << name;
+  }
+  EXPECT_EQ(plan.Find("model.layers.9.mlp.up_proj.weight"), nullptr);
+}
+
+TEST(FragmentPlan, EveryPatternAndCountPlacesEveryTensorOnce) {
+  for (const std::string& features :
+       {std::string(), std::string(" untied_head: true kv_heads: 2 head_dim: 6")}) {
+    for (const char* pattern : {"STRIDED", "SEQUENTIAL", "BALANCED"}) {
+      for (int fragments = 1; fragments <= 7; ++fragments) {
+        SCOPED_TRACE(absl::StrCat(pattern, " ", fragments, features));
+        const std::string text =
+            absl::StrCat("model { ", Layers(7), features, " } sync { pattern: ", pattern,
+                         " fragments: ", fragments, " }");
+        const v1::RunConfig config = Completed(text);
+        const auto plan = FragmentPlan::Create(config.model(), config.sync());
+        ASSERT_TRUE(plan.ok()) << plan.status();
+        ExpectSound(*plan, config.model());
+      }
+    }
+  }
+}
+
+TEST(FragmentPlan, BalancedFragmentsAreEqualUpToOneRow) {
+  for (const int fragments : {2, 3, 5, 8, 16, 24, 50, 100}) {
+    SCOPED_TRACE(fragments);
+    const v1::RunConfig config = Completed(absl::StrCat(
+        "model { preset: 'small-10m' } sync { pattern: BALANCED fragments: ", fragments, " }"));
+    const auto plan = FragmentPlan::Create(config.model(), config.sync());
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    ExpectSound(*plan, config.model());
+    ASSERT_EQ(plan->fragments(), fragments);
+    // The longest row: mlp_width = 864 values, of which every second starts aligned.
+    const int64_t row = 2 * config.model().mlp_width();
+    for (int k = 0; k < fragments; ++k) {
+      EXPECT_NEAR(static_cast<double>(plan->range(k).size()),
+                  static_cast<double>(plan->arena_size()) / fragments, static_cast<double>(row))
+          << "fragment " << k;
+    }
+  }
+}
+
+TEST(FragmentPlan, BalancedCutsFallOnTensorsOrRows) {
+  const FragmentPlan plan = Plan(Layers(5), "pattern: BALANCED fragments: 13");
+  for (int k = 1; k < plan.fragments(); ++k) {
+    const int64_t cut = plan.range(k).begin;
+    const auto after =
+        std::find_if(plan.tensors().rbegin(), plan.tensors().rend(),
+                     [&](const PlacedTensor& tensor) { return tensor.offset <= cut; });
+    ASSERT_NE(after, plan.tensors().rend());
+    EXPECT_EQ((cut - after->offset) % after->info.cols, 0) << after->info.name;
+    EXPECT_TRUE(after->info.is_matrix() || cut == after->offset) << after->info.name;
+  }
+}
+
+TEST(FragmentPlan, FinestBalancedCutIsSoundOrRefused) {
+  v1::RunConfig config =
+      Completed(std::string("model { vocabulary_size: 128 layers: 1 width: 64 "
+                            "heads: 2 mlp_width: 64 }"));
+  config.mutable_sync()->set_pattern(v1::SyncConfig::BALANCED);
+  int refused = 0;
+  for (int fragments = 1; fragments < 1000; ++fragments) {
+    SCOPED_TRACE(fragments);
+    config.mutable_sync()->set_fragments(fragments);
+    const auto plan = FragmentPlan::Create(config.model(), config.sync());
+    if (plan.ok()) {
+      EXPECT_EQ(plan->fragments(), fragments);
+      ExpectSound(*plan, config.model());
+    } else {
+      EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(plan.status().message()), HasSubstr("sync.fragments"));
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_LT(refused, 999);
+}
+
+TEST(FragmentPlan, HashChangesWithAnythingThatChangesTheBytes) {
+  const std::string model = "vocabulary_size: 300 layers: 6 width: 64 heads: 4 mlp_width: 128 ";
+  std::map<uint64_t, std::string> seen;
+  const auto expect_new = [&](const std::string& model_text, const std::string& sync_text) {
+    const std::string what = model_text + "/ " + sync_text;
+    const auto [it, fresh] = seen.emplace(Plan(model_text, sync_text).hash(), what);
+    EXPECT_TRUE(fresh) << what << " has the hash of " << it->second;
+  };
+  expect_new(model, "fragments: 2");
+  expect_new(model, "fragments: 3");
+  expect_new(model, "fragments: 1");
+  expect_new(model, "fragments: 2 pattern: SEQUENTIAL");
+  expect_new(model, "fragments: 2 pattern: BALANCED");
+  expect_new(model, "fragments: 3 pattern: BALANCED");
+  expect_new(model + "kv_heads: 2", "fragments: 2");
+  expect_new(model + "qk_norm: true", "fragments: 2");
+  expect_new(model + "untied_head: true", "fragments: 2");
+  expect_new(model + "mlp: GELU", "fragments: 2");
+  expect_new(model + "head_dim: 32", "fragments: 2");
+  expect_new("vocabulary_size: 400 layers: 6 width: 64 heads: 4 mlp_width: 128", "fragments: 2");
+  expect_new("vocabulary_size: 300 layers: 7 width: 64 heads: 4 mlp_width: 128", "fragments: 2");
+  expect_new("vocabulary_size: 300 layers: 6 width: 64 heads: 4 mlp_width: 129", "fragments: 2");
+}
+
+TEST(FragmentPlan, HashIgnoresWhatDoesNotChangeTheBytes) {
+  const std::string model = "layers: 6 width: 64 heads: 4 mlp_width: 128 ";
+  const uint64_t hash = Plan(model, "fragments: 2").hash();
+  EXPECT_EQ(Plan(model, "fragments: 2").hash(), hash);
+  EXPECT_EQ(Plan(model + "rope_theta: 5000 z_loss: 0.1", "fragments: 2").hash(), hash);
+  EXPECT_EQ(Plan(model, "fragments: 2 overlap_steps: 5 codec_up: INT4").hash(), hash);
+  EXPECT_EQ(Plan("preset: 'tiny-1m'", "fragments: 3").hash(), 0xd3a8cc56a202d815U);
+}
+
+}  // namespace
+}  // namespace causeway

@@ -1,0 +1,100 @@
+#include "common/params/initialize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/params/configs.h"
+
+namespace causeway {
+namespace {
+
+FragmentPlan Plan(const std::string& sync) {
+  const v1::RunConfig config =
+      Completed(absl::StrCat("model { preset: 'tiny-1m' } sync { ", sync, " }"));
+  return *FragmentPlan::Create(config.model(), config.sync());
+}
+
+std::vector<float> Initial(const FragmentPlan& plan, uint64_t seed) {
+  // Poisoned, so that a value that is not written shows.
+  std::vector<float> arena(static_cast<size_t>(plan.arena_size()), std::nanf(""));
+  InitializeParameters(plan, seed, arena);
+  return arena;
+}
+
+std::span<const float> Values(const PlacedTensor& tensor, const std::vector<float>& arena) {
+  return std::span(arena).subspan(static_cast<size_t>(tensor.offset),
+                                  static_cast<size_t>(tensor.info.size()));
+}
+
+// With glibc's log and cos. Another math library may round one value in many millions differently.
+TEST(InitializeParameters, KeepsItsBits) {
+  const std::vector<float> arena = Initial(Plan("fragments: 1"), 1);
+  EXPECT_EQ(TreeHash(std::span<const float>(arena)), 0xfa8e7067d01fbd41U);
+}
+
+TEST(InitializeParameters, DoesNotDependOnThePlan) {
+  const FragmentPlan whole = Plan("fragments: 1");
+  const std::vector<float> expected = Initial(whole, 7);
+  for (const char* sync :
+       {"fragments: 3", "fragments: 2 pattern: SEQUENTIAL", "fragments: 11 pattern: BALANCED"}) {
+    const FragmentPlan plan = Plan(sync);
+    const std::vector<float> arena = Initial(plan, 7);
+    for (const PlacedTensor& tensor : plan.tensors()) {
+      const PlacedTensor* const same = whole.Find(tensor.info.name);
+      ASSERT_NE(same, nullptr);
+      const auto values = Values(tensor, arena);
+      const auto others = Values(*same, expected);
+      EXPECT_TRUE(std::equal(values.begin(), values.end(), others.begin(), others.end()))
+          << tensor.info.name << " under " << sync;
+    }
+  }
+}
+
+TEST(InitializeParameters, NormsAreOnesGapsZerosAndMatricesNormal) {
+  const FragmentPlan plan = Plan("fragments: 3");
+  const std::vector<float> arena = Initial(plan, 3);
+  std::vector<bool> in_tensor(arena.size());
+  for (const PlacedTensor& tensor : plan.tensors()) {
+    SCOPED_TRACE(tensor.info.name);
+    const auto values = Values(tensor, arena);
+    std::fill_n(in_tensor.begin() + tensor.offset, tensor.info.size(), true);
+    if (!tensor.info.is_matrix()) {
+      EXPECT_TRUE(std::all_of(values.begin(), values.end(), [](float v) { return v == 1.0F; }));
+      continue;
+    }
+    double sum = 0, squares = 0;
+    for (const float v : values) {
+      sum += v;
+      squares += static_cast<double>(v) * v;
+    }
+    const auto n = static_cast<double>(values.size());
+    EXPECT_NEAR(sum / n / tensor.info.initial_stddev, 0, 6 / std::sqrt(n));
+    EXPECT_NEAR(std::sqrt(squares / n) / tensor.info.initial_stddev, 1, 6 / std::sqrt(n));
+  }
+  for (size_t i = 0; i < arena.size(); ++i) {
+    ASSERT_TRUE(in_tensor[i] || arena[i] == 0.0F) << i;
+  }
+}
+
+TEST(InitializeParameters, SeedsAndTensorsHaveValuesOfTheirOwn) {
+  const FragmentPlan plan = Plan("fragments: 1");
+  const std::vector<float> one = Initial(plan, 1), two = Initial(plan, 2);
+  EXPECT_EQ(one, Initial(plan, 1));
+  const PlacedTensor& q = *plan.Find("model.layers.0.self_attn.q_proj.weight");
+  const PlacedTensor& k = *plan.Find("model.layers.0.self_attn.k_proj.weight");
+  const PlacedTensor& next = *plan.Find("model.layers.1.self_attn.q_proj.weight");
+  int same = 0;
+  for (size_t i = 0; i < 1000; ++i) {
+    same += Values(q, one)[i] == Values(q, two)[i];
+    same += Values(q, one)[i] == Values(k, one)[i];
+    same += Values(q, one)[i] == Values(next, one)[i];
+  }
+  EXPECT_LT(same, 5);
+}
+
+}  // namespace
+}  // namespace causeway

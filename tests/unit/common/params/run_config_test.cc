@@ -1,0 +1,199 @@
+#include "common/params/run_config.h"
+
+#include <tuple>
+
+#include "common/params/presets.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/params/configs.h"
+
+namespace causeway {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+ConfigWarnings WarningsOf(const std::string& text, const v1::RunConfig& base = {}) {
+  v1::RunConfig config = Parsed(kSmallModel + text, base);
+  const auto warnings = CompleteRunConfig(config);
+  EXPECT_TRUE(warnings.ok()) << warnings.status();
+  return warnings.ok() ? *warnings : ConfigWarnings();
+}
+
+TEST(ParseRunConfig, AnUnknownFieldIsRefusedWithLineAndColumn) {
+  const absl::Status status =
+      ParseRunConfig("run_name: 'x'\nsync {\n  fragmnets: 3\n}\n", "run.textproto").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("run.textproto:3:"), HasSubstr("fragmnets")));
+}
+
+TEST(ParseRunConfig, AMalformedValueIsRefusedWithLineAndColumn) {
+  for (const auto& [text, position] : {std::tuple("sync { fragments: three }", "f:1:19:"),
+                                       {"\n\ntrain { steps: 1.5 }", "f:3:16:"},
+                                       {"sync { pattern: ZIGZAG }", "f:1:"},
+                                       {"sync {", "f:1:"},
+                                       {"train { steps: 99999999999999999999 }", "f:1:"}}) {
+    const absl::Status status = ParseRunConfig(text, "f").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(position)) << text;
+  }
+}
+
+TEST(ParseRunConfig, CommentsAndNothingAtAllAreFine) {
+  EXPECT_EQ(FormatRunConfig(Parsed("# only a comment\n")), "");
+  EXPECT_EQ(FormatRunConfig(Parsed("")), "");
+}
+
+TEST(ParseRunConfig, TextReplacesTheFieldsOfItsBaseAndKeepsTheOthers) {
+  const v1::RunConfig config =
+      Parsed("sync { overlap_steps: 4 codec_up: BF16 }", *RunPreset("best"));
+  EXPECT_EQ(config.sync().overlap_steps(), 4);
+  EXPECT_EQ(config.sync().codec_up(), v1::BF16);
+  EXPECT_EQ(config.sync().codec_down(), v1::INT4);
+  EXPECT_EQ(config.outer().momentum(), 0.6);
+}
+
+TEST(ParseRunConfig, ZeroReplacesAPresetsValue) {
+  const v1::RunConfig config = Completed(
+      "model { preset: 'tiny-1m' qk_norm: false } train { weight_decay: 0 warmup_steps: 0 } "
+      "sync { overlap_steps: 0 mixing: 0 } outer { momentum: 0 learning_rate: 0 }",
+      *RunPreset("best"));
+  EXPECT_EQ(config.sync().overlap_steps(), 0);
+  EXPECT_EQ(config.sync().mixing(), 0);
+  EXPECT_EQ(config.outer().momentum(), 0);
+  EXPECT_EQ(config.outer().learning_rate(), 0);
+  EXPECT_EQ(config.train().weight_decay(), 0);
+  EXPECT_EQ(config.train().warmup_steps(), 0);
+  EXPECT_FALSE(config.model().qk_norm());
+}
+
+TEST(FormatRunConfig, IsReadBackAsItWas) {
+  for (const std::string& name : RunPresetNames()) {
+    const v1::RunConfig config = Completed(kSmallModel, *RunPreset(name));
+    EXPECT_EQ(FormatRunConfig(Parsed(FormatRunConfig(config))), FormatRunConfig(config)) << name;
+    EXPECT_EQ(RunConfigHash(Parsed(FormatRunConfig(config))), RunConfigHash(config)) << name;
+  }
+}
+
+TEST(CompleteRunConfig, FillsInTheDefaultsOfTheProto) {
+  const v1::RunConfig config = Completed(kSmallModel);
+  EXPECT_EQ(config.run_name(), "run");
+  EXPECT_EQ(config.model().kv_heads(), 4);
+  EXPECT_EQ(config.model().head_dim(), 16);
+  EXPECT_EQ(config.model().mlp(), v1::ModelConfig::SWIGLU);
+  EXPECT_TRUE(config.model().has_qk_norm());
+  EXPECT_EQ(config.model().rope_theta(), 10000);
+  EXPECT_EQ(config.model().norm_epsilon(), 1e-5);
+  EXPECT_EQ(config.train().steps(), 1000);
+  EXPECT_EQ(config.train().batch_sequences(), 8);
+  EXPECT_EQ(config.train().micro_batch_sequences(), 8);
+  EXPECT_EQ(config.train().optimizer(), v1::TrainConfig::ADAMW);
+  EXPECT_EQ(config.train().weight_decay(), 0.1);
+  EXPECT_EQ(config.train().warmup_steps(), 50);
+  EXPECT_EQ(config.train().final_learning_rate_fraction(), 0.1);
+  EXPECT_EQ(config.train().evaluation_sequences(), 32);
+  EXPECT_EQ(config.sync().contribution(), v1::SyncConfig::PARAMETER_DELTA);
+  EXPECT_EQ(config.sync().pattern(), v1::SyncConfig::STRIDED);
+  EXPECT_EQ(config.sync().fragments(), 1);
+  EXPECT_EQ(config.sync().steps_between_syncs(), 100);
+  EXPECT_EQ(config.sync().codec_up(), v1::FP32);
+  EXPECT_EQ(config.outer().optimizer(), v1::OuterConfig::NESTEROV);
+  EXPECT_EQ(config.outer().learning_rate(), 0.4);
+  EXPECT_EQ(config.outer().momentum(), 0.9);
+  EXPECT_EQ(config.membership().start_workers(), 2);
+  EXPECT_EQ(config.membership().max_workers(), 8);
+  EXPECT_EQ(config.membership().quorum(), 1);
+  EXPECT_EQ(config.membership().lease_ms(), 10'000);
+  EXPECT_EQ(config.membership().weighting(), v1::MembershipConfig::TOKENS);
+}
+
+TEST(CompleteRunConfig, DefaultsFollowTheFieldsTheyDependOn) {
+  EXPECT_EQ(
+      Completed(std::string(kSmallModel) + "train { optimizer: MUON }").train().weight_decay(),
+      0.01);
+  EXPECT_EQ(Completed(std::string(kSmallModel) + "train { steps: 400 }").train().warmup_steps(),
+            20);
+  EXPECT_EQ(Completed(std::string(kSmallModel) + "outer { optimizer: SGD }").outer().momentum(), 0);
+  EXPECT_EQ(Completed(std::string(kSmallModel) + "membership { start_workers: 20 }")
+                .membership()
+                .max_workers(),
+            20);
+}
+
+TEST(CompleteRunConfig, FieldsBesideAModelPresetOverrideIt) {
+  const v1::RunConfig config =
+      Completed("model { preset: 'tiny-1m' layers: 2 heads: 2 sequence_length: 64 }");
+  EXPECT_EQ(config.model().layers(), 2);
+  EXPECT_EQ(config.model().heads(), 2);
+  EXPECT_EQ(config.model().head_dim(), 64);
+  EXPECT_EQ(config.model().sequence_length(), 64);
+  EXPECT_EQ(config.model().width(), 128);
+  EXPECT_TRUE(config.model().qk_norm());
+}
+
+TEST(CompleteRunConfig, CompletingTwiceChangesNothing) {
+  for (const std::string& name : RunPresetNames()) {
+    for (const char* model : {kSmallModel, "model { preset: 'tiny-1m' qk_norm: false }",
+                              "model { preset: 'paper-35m' kv_heads: 2 }"}) {
+      v1::RunConfig config = Completed(model, *RunPreset(name));
+      const std::string once = FormatRunConfig(config);
+      const auto warnings = CompleteRunConfig(config);
+      ASSERT_TRUE(warnings.ok()) << warnings.status();
+      EXPECT_EQ(FormatRunConfig(config), once);
+    }
+  }
+}
+
+// A run directory remembers this hash, and a worker compares it at the join.
+TEST(RunConfigHash, KeepsItsValueAndSeesEveryField) {
+  const v1::RunConfig config = Completed("model { preset: 'tiny-1m' }", *RunPreset("best"));
+  EXPECT_EQ(RunConfigHash(config), 0x172bcda59ea50234U);
+  for (const char* change :
+       {"run_name: 'other'", "train { seed: 1 }", "sync { overlap_steps: 0 }",
+        "outer { momentum: 0 }", "membership { grace_ms: 1 }", "model { z_loss: 0.001 }"}) {
+    EXPECT_NE(RunConfigHash(Parsed(change, config)), RunConfigHash(config)) << change;
+  }
+}
+
+TEST(ConfigWarnings, SettingsThatTrainBadlyTogetherAreNamed) {
+  EXPECT_THAT(WarningsOf("sync { error_feedback: true }"),
+              ElementsAre(HasSubstr("sync.error_feedback")));
+  EXPECT_THAT(WarningsOf("sync { mixing: 0.95 }"), ElementsAre(HasSubstr("sync.mixing = 0.95")));
+  EXPECT_THAT(WarningsOf("outer { learning_rate: 1.5 }"),
+              ElementsAre(HasSubstr("outer.learning_rate = 1.5")));
+  EXPECT_THAT(WarningsOf("train { optimizer: MUON }"),
+              ElementsAre(HasSubstr("outer.momentum = 0.9")));
+  EXPECT_THAT(WarningsOf("sync { overlap_steps: 51 }"),
+              ElementsAre(HasSubstr("sync.overlap_steps = 51")));
+  EXPECT_THAT(WarningsOf("membership { quorum: 3 }"),
+              ElementsAre(HasSubstr("membership.quorum = 3")));
+  EXPECT_THAT(WarningsOf("outer { learning_rate: 1.5 } sync { mixing: 1 }").size(), 2);
+}
+
+TEST(ConfigWarnings, NeutralSettingsHaveNone) {
+  EXPECT_THAT(WarningsOf(""), IsEmpty());
+  EXPECT_THAT(WarningsOf("outer { learning_rate: 1 momentum: 0 } sync { steps_between_syncs: 1 }"),
+              IsEmpty());
+  EXPECT_THAT(WarningsOf("sync { codec_up: LM2 error_feedback: true overlap_steps: 50 }"),
+              IsEmpty());
+}
+
+TEST(CheckName, TakesLettersDigitsAndThreeSigns) {
+  for (const char* name : {"a", "site-1", "EU_west.2", "0"}) {
+    EXPECT_TRUE(CheckName("worker id", name).ok()) << name;
+  }
+  EXPECT_TRUE(CheckName("worker id", std::string(64, 'x')).ok());
+  for (const std::string& name :
+       {std::string(), std::string(65, 'x'), std::string("a b"), std::string("a/b"),
+        std::string("\xc3\xa9"), std::string("a\0b", 3), std::string("a\n")}) {
+    const absl::Status status = CheckName("worker id", name);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("worker id must be"));
+  }
+}
+
+}  // namespace
+}  // namespace causeway

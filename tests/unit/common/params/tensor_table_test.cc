@@ -1,0 +1,136 @@
+#include "common/params/tensor_table.h"
+
+#include <cmath>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/params/configs.h"
+
+namespace causeway {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<std::string> Lines(const std::vector<TensorInfo>& table) {
+  std::vector<std::string> lines;
+  for (const TensorInfo& tensor : table) {
+    lines.push_back(tensor.cols == 1
+                        ? absl::StrCat(tensor.name, " [", tensor.rows, "]")
+                        : absl::StrCat(tensor.name, " [", tensor.rows, ", ", tensor.cols, "]"));
+  }
+  return lines;
+}
+
+std::vector<TensorInfo> Table(const std::string& model) {
+  return BuildTensorTable(Completed(absl::StrCat("model { ", model, " }")).model());
+}
+
+const TensorInfo& Named(const std::vector<TensorInfo>& table, const std::string& name) {
+  for (const TensorInfo& tensor : table) {
+    if (tensor.name == name) return tensor;
+  }
+  ADD_FAILURE() << "no tensor " << name;
+  return table.front();
+}
+
+TEST(TensorTable, HasHuggingFaceNamesAndShapesInModelOrder) {
+  EXPECT_THAT(Lines(Table("vocabulary_size: 300 layers: 1 width: 64 heads: 4 kv_heads: 2 "
+                          "head_dim: 32 mlp_width: 192 qk_norm: true untied_head: true")),
+              ElementsAre("model.embed_tokens.weight [384, 64]",
+                          "model.layers.0.input_layernorm.weight [64]",
+                          "model.layers.0.self_attn.q_proj.weight [128, 64]",
+                          "model.layers.0.self_attn.k_proj.weight [64, 64]",
+                          "model.layers.0.self_attn.v_proj.weight [64, 64]",
+                          "model.layers.0.self_attn.q_norm.weight [32]",
+                          "model.layers.0.self_attn.k_norm.weight [32]",
+                          "model.layers.0.self_attn.o_proj.weight [64, 128]",
+                          "model.layers.0.post_attention_layernorm.weight [64]",
+                          "model.layers.0.mlp.gate_proj.weight [192, 64]",
+                          "model.layers.0.mlp.up_proj.weight [192, 64]",
+                          "model.layers.0.mlp.down_proj.weight [64, 192]",
+                          "model.norm.weight [64]",  //
+                          "lm_head.weight [384, 64]"));
+}
+
+TEST(TensorTable, GeluHasNoGateAndATiedModelNoHead) {
+  EXPECT_THAT(
+      Lines(Table("vocabulary_size: 128 layers: 1 width: 64 heads: 2 mlp_width: 256 "
+                  "mlp: GELU")),
+      ElementsAre("model.embed_tokens.weight [128, 64]",
+                  "model.layers.0.input_layernorm.weight [64]",
+                  "model.layers.0.self_attn.q_proj.weight [64, 64]",
+                  "model.layers.0.self_attn.k_proj.weight [64, 64]",
+                  "model.layers.0.self_attn.v_proj.weight [64, 64]",
+                  "model.layers.0.self_attn.o_proj.weight [64, 64]",
+                  "model.layers.0.post_attention_layernorm.weight [64]",
+                  "model.layers.0.mlp.up_proj.weight [256, 64]",
+                  "model.layers.0.mlp.down_proj.weight [64, 256]", "model.norm.weight [64]"));
+}
+
+TEST(TensorTable, Gpt2ShapeHasTheParametersOfTheFormula) {
+  const int64_t width = 768, layers = 12, padded = 50304;
+  const int64_t block = 4 * width * width + 2 * width * 3072 + 2 * width;
+  EXPECT_EQ(CountParameters(Table("preset: 'gpt2-124m-shape'")),
+            padded * width + layers * block + width);
+}
+
+TEST(TensorTable, EveryFeatureAddsWhatItCosts) {
+  const std::string base = "vocabulary_size: 256 layers: 3 width: 128 heads: 8 mlp_width: 256 ";
+  const int64_t plain = CountParameters(Table(base));
+  EXPECT_EQ(plain - CountParameters(Table(base + "kv_heads: 2")), 3 * 2 * (128 - 32) * 128);
+  EXPECT_EQ(CountParameters(Table(base + "qk_norm: true")) - plain, 3 * 2 * 16);
+  EXPECT_EQ(CountParameters(Table(base + "untied_head: true")) - plain, 256 * 128);
+  EXPECT_EQ(plain - CountParameters(Table(base + "mlp: GELU")), 3 * 256 * 128);
+}
+
+TEST(TensorTable, VocabularyIsPaddedToMultiplesOf128) {
+  v1::ModelConfig model;
+  for (const auto& [vocabulary, rows] : {std::pair(1, 128),
+                                         {127, 128},
+                                         {128, 128},
+                                         {129, 256},
+                                         {50257, 50304},
+                                         {1 << 24, 1 << 24}}) {
+    model.set_vocabulary_size(vocabulary);
+    EXPECT_EQ(PaddedVocabulary(model), rows) << vocabulary;
+  }
+}
+
+TEST(TensorTable, RolesBlocksAndDecayFollowTheKindOfTensor) {
+  const std::vector<TensorInfo> table =
+      Table("layers: 2 width: 64 heads: 2 mlp_width: 64 qk_norm: true untied_head: true");
+  std::set<std::string> names;
+  for (const TensorInfo& tensor : table) {
+    SCOPED_TRACE(tensor.name);
+    EXPECT_TRUE(names.insert(tensor.name).second);
+    const bool norm = tensor.name.find("norm") != std::string::npos;
+    EXPECT_EQ(tensor.is_matrix(), !norm);
+    EXPECT_EQ(tensor.decays(), !norm);
+    EXPECT_EQ(tensor.initial_stddev == 0, norm);
+    const bool outside = tensor.name.find("layers.") == std::string::npos;
+    EXPECT_EQ(tensor.block < 0, outside);
+    EXPECT_EQ(tensor.role == TensorRole::kNorm, norm && !outside);
+    EXPECT_EQ(tensor.role == TensorRole::kMatrix, !norm && !outside);
+  }
+  EXPECT_EQ(Named(table, "model.embed_tokens.weight").role, TensorRole::kEmbedding);
+  EXPECT_EQ(Named(table, "lm_head.weight").role, TensorRole::kHead);
+  EXPECT_EQ(Named(table, "model.norm.weight").role, TensorRole::kFinalNorm);
+  EXPECT_EQ(Named(table, "model.layers.1.mlp.up_proj.weight").block, 1);
+}
+
+TEST(TensorTable, ProjectionsIntoTheResidualStreamStartSmallerWithDepth) {
+  const std::vector<TensorInfo> table = Table("layers: 8 width: 64 heads: 2 mlp_width: 64");
+  for (const char* name : {"self_attn.o_proj", "mlp.down_proj"}) {
+    EXPECT_DOUBLE_EQ(Named(table, absl::StrCat("model.layers.5.", name, ".weight")).initial_stddev,
+                     0.02 / 4);
+  }
+  for (const char* name : {"self_attn.q_proj", "mlp.up_proj", "mlp.gate_proj"}) {
+    EXPECT_DOUBLE_EQ(Named(table, absl::StrCat("model.layers.5.", name, ".weight")).initial_stddev,
+                     0.02);
+  }
+}
+
+}  // namespace
+}  // namespace causeway

@@ -1,0 +1,138 @@
+#include "common/telemetry/event_log.h"
+
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "common/telemetry/log.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/base/temporary_folder.h"
+
+namespace causeway {
+namespace {
+
+class EventLogTest : public testing::Test {
+ protected:
+  // Every line, parsed; a line that is no JSON or an unfinished last line is a failure.
+  std::vector<nlohmann::json> Lines() {
+    std::vector<nlohmann::json> lines;
+    const std::string text = *FileSystem::Real()->ReadFile(path_);
+    EXPECT_TRUE(text.empty() || text.back() == '\n');
+    for (const auto line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+      lines.push_back(nlohmann::json::parse(line.begin(), line.end(), nullptr, false));
+      EXPECT_FALSE(lines.back().is_discarded()) << line;
+    }
+    return lines;
+  }
+
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_.File("events.jsonl");
+  FakeClock clock_{absl::FromUnixMillis(1'700'000'000'250)};
+};
+
+TEST_F(EventLogTest, EachEventIsOneLineWithTimeNameSentenceAndFields) {
+  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_);
+  ASSERT_TRUE(log.ok()) << log.status();
+  (*log)->Record("worker_joined", "worker a joined", {{"worker", "a"}, {"step", 7}});
+  clock_.Advance(absl::Seconds(1));
+  (*log)->Record("run_started", "training begins", nlohmann::json::object());
+
+  const auto lines = Lines();
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0], nlohmann::json({{"time", "2023-11-14T22:13:20.25+00:00"},
+                                      {"event", "worker_joined"},
+                                      {"message", "worker a joined"},
+                                      {"worker", "a"},
+                                      {"step", 7}}));
+  EXPECT_EQ(lines[1]["time"], "2023-11-14T22:13:21.25+00:00");
+  EXPECT_EQ(lines[1].size(), 3U);
+}
+
+TEST_F(EventLogTest, FieldsThatAreNoObjectAreLeftOut) {
+  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_);
+  ASSERT_TRUE(log.ok());
+  (*log)->Record("odd", "a list, and nothing", nlohmann::json::array({1, 2}));
+  (*log)->Record("odd", "nothing at all", nullptr);
+  const auto lines = Lines();
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0].size(), 3U);
+  EXPECT_EQ(lines[1].size(), 3U);
+}
+
+TEST_F(EventLogTest, LineBreaksAndQuotesStayInsideTheirLine) {
+  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_);
+  ASSERT_TRUE(log.ok());
+  const std::string message = "two\nlines, \"quoted\", a \\ and a \t and a \x01";
+  (*log)->Record("sample", message, {{"text", message}});
+  const auto lines = Lines();
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["message"], message);
+  EXPECT_EQ(lines[0]["text"], message);
+}
+
+TEST_F(EventLogTest, BytesThatAreNoUtf8AreReplacedAndTheRestSurvives) {
+  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_);
+  ASSERT_TRUE(log.ok());
+  (*log)->Record("sample", "caf\xc3\xa9 \xff\xfe end", {{"text", "\xc3"}, {"worker", "a"}});
+  const auto lines = Lines();
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["message"], "caf\xc3\xa9 \xef\xbf\xbd\xef\xbf\xbd end");
+  EXPECT_EQ(lines[0]["text"], "\xef\xbf\xbd");
+  EXPECT_EQ(lines[0]["worker"], "a");
+}
+
+TEST_F(EventLogTest, LinesOfSeveralThreadsDoNotMix) {
+  auto file = JsonLinesFile::Create(*FileSystem::Real(), path_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  constexpr int kThreads = 4, kLines = 200;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int line = 0; line < kLines; ++line) {
+        EXPECT_TRUE((*file)
+                        ->Append({{"id", thread * kLines + line},
+                                  {"padding", std::string(static_cast<size_t>(line), 'x')}})
+                        .ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::set<int> ids;
+  for (const auto& line : Lines()) ids.insert(line["id"].get<int>());
+  EXPECT_EQ(ids.size(), static_cast<size_t>(kThreads * kLines));
+}
+
+TEST_F(EventLogTest, NumbersKeepTheirValue) {
+  auto file = JsonLinesFile::Create(*FileSystem::Real(), path_);
+  ASSERT_TRUE(file.ok());
+  const nlohmann::json object = {
+      {"loss", 2.2069999999999999}, {"bytes", int64_t{1} << 62}, {"hash", ~uint64_t{0}}};
+  ASSERT_TRUE((*file)->Append(object).ok());
+  EXPECT_EQ(Lines().at(0), object);
+}
+
+TEST_F(EventLogTest, AFileThatCannotBeMadeIsAnErrorWithItsPath) {
+  const std::string path = folder_.File("missing/events.jsonl");
+  const auto log = OpenEventLog(*FileSystem::Real(), path, &clock_);
+  EXPECT_EQ(log.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(log.status().message().find(path), absl::string_view::npos);
+}
+
+TEST(NullEventLog, TakesEverything) {
+  NullEventLog()->Record("event", "message", {{"a", 1}});
+  EXPECT_EQ(NullEventLog(), NullEventLog());
+}
+
+TEST(Log, LevelDecidesWhatIsWritten) {
+  EXPECT_FALSE(Log().should_log(spdlog::level::info));
+  EXPECT_TRUE(Log().should_log(spdlog::level::warn));
+  InitializeLog("causeway-test", "error");
+  EXPECT_EQ(Log().name(), "causeway-test");
+  EXPECT_FALSE(Log().should_log(spdlog::level::warn));
+  EXPECT_TRUE(Log().should_log(spdlog::level::err));
+}
+
+}  // namespace
+}  // namespace causeway

@@ -1,0 +1,238 @@
+"""deploy/quickstart: its options, its processes and its folder, with programs that only pretend."""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+import fake_programs
+import fake_run  # noqa: F401  (puts deploy/ on the path)
+
+import quickstart
+from causeway_run import corpus, processes, progress
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def processes_of(programs: Path) -> list[str]:
+    """Command lines of what runs from a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            command = path.read_bytes().decode("utf-8", errors="replace")
+            if f"{programs}/" in command:
+                found.append(command)
+    return found
+
+
+class QuickstartTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.out = self.folder / "out"
+        self.text = self.folder / "text.txt"
+        self.text.write_text("words and words\n", encoding="utf-8")
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number, handler in handlers.items():
+            self.addCleanup(signal.signal, number, handler)
+
+    def quickstart(self, *options: str, **plan: str) -> tuple[int, str, str]:
+        """(exit status, standard output, standard error) of the part after the build."""
+        programs = Path(tempfile.mkdtemp(dir=self.folder)) / "bin"
+        fake_programs.install(programs, **plan)
+        said, complained = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complained):
+            status = quickstart.main([f"--programs={programs}", f"--out={self.out}", "--steps=60",
+                                      f"--corpus={self.text}", *options])
+        return status, said.getvalue(), complained.getvalue()
+
+
+class WholeRun(QuickstartTest):
+    def test_run_ends_with_a_report(self):
+        status, said, complained = self.quickstart()
+        self.assertEqual((status, complained), (0, ""))
+        self.assertIn("Held-out loss", said)
+        numbers = json.loads((self.out / "report.json").read_text(encoding="utf-8"))
+        self.assertEqual(numbers["workers"], 2)
+        self.assertEqual(numbers["notes"], [])
+        for name in ("report.html", "sample.txt", "run.textproto", "worker-1/log"):
+            self.assertTrue((self.out / name).exists(), name)
+
+    def test_second_run_replaces_the_first_and_nothing_else(self):
+        self.assertEqual(self.quickstart()[0], 0)
+        (self.out / "my-notes").write_text("keep", encoding="utf-8")
+        stale = self.out / "worker-7"
+        stale.mkdir()
+        self.assertEqual(self.quickstart()[0], 0)
+        self.assertFalse(stale.exists())
+        self.assertEqual((self.out / "my-notes").read_text(encoding="utf-8"), "keep")
+
+    def test_worker_that_dies_is_named_with_its_log_and_the_others_are_stopped(self):
+        status, _, complained = self.quickstart(coordinator="wait", worker_0="wait",
+                                                worker_1="fail")
+        self.assertEqual(status, 1)
+        self.assertIn("worker-1 ended with exit status 1", complained)
+        self.assertIn("worker_1 was told to fail", complained)
+        for name in ("coordinator", "worker-0"):
+            log = (self.out / name / "log").read_text(encoding="utf-8")
+            self.assertEqual(log.count("asked to end, leaving"), log.count("waiting"), name)
+
+    def test_coordinator_that_dies_is_named(self):
+        status, _, complained = self.quickstart(coordinator="fail", worker_0="wait")
+        self.assertEqual(status, 1)
+        self.assertIn("coordinator ended with exit status 1", complained)
+
+    def test_text_that_cannot_be_tokenized_is_a_bad_setting(self):
+        status, _, complained = self.quickstart(tokenize="fail")
+        self.assertEqual(status, 2)
+        self.assertIn("could not be made into shards", complained)
+        self.assertIn("tokenize was told to fail", complained)
+
+    def test_termination_stops_every_process(self):
+        programs = self.folder / "bin"
+        fake_programs.install(programs, coordinator="wait", worker_0="wait", worker_1="wait")
+        child = subprocess.Popen(
+            ["/usr/bin/python3", str(ROOT / "deploy" / "quickstart.py"), f"--programs={programs}",
+             f"--out={self.out}", f"--corpus={self.text}"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for line in child.stdout:
+            if "coordinator at" in line:
+                break
+        child.send_signal(signal.SIGINT)
+        _, complained = child.communicate()
+        self.assertEqual(child.returncode, 130)
+        self.assertIn("all processes have ended", complained)
+        self.assertEqual(processes_of(programs), [])
+
+
+class Folder(QuickstartTest):
+    def test_folder_with_something_else_is_refused_and_kept(self):
+        self.out.mkdir()
+        (self.out / "thesis.txt").write_text("years of work", encoding="utf-8")
+        status, _, complained = self.quickstart()
+        self.assertEqual(status, 2)
+        self.assertIn("not a quickstart's result", complained)
+        self.assertEqual(os.listdir(self.out), ["thesis.txt"])
+
+    def test_second_quickstart_in_the_same_folder_is_refused(self):
+        lock = quickstart.claim_folder(self.out)
+        self.addCleanup(os.close, lock)
+        status, _, complained = self.quickstart()
+        self.assertEqual(status, 2)
+        self.assertIn("another quickstart is running", complained)
+
+
+class Options(QuickstartTest):
+    def test_bad_options_end_with_status_2_and_one_clear_line_before_anything_starts(self):
+        (self.folder / "empty").touch()
+        cases = [
+            (["--stepz", "3"], "unknown option '--stepz'"),
+            (["--steps"], "--steps needs a value"),
+            (["--steps=0"], "--steps must be a whole number from 1"),
+            (["--steps", "many"], "not 'many'"),
+            (["--workers", "65"], "--workers must be a whole number from 1 to 64"),
+            (["--seed", "-1"], "--seed must be a whole number"),
+            (["--mode", "ring"], "--mode must be streaming, diloco or data-parallel"),
+            (["--corpus", "/nowhere/at/all"], "there is no '/nowhere/at/all'"),
+            (["--corpus", str(self.folder / "empty")], "is empty"),
+            (["--out", str(self.text)], "is not a folder"),
+            (["--out", str(self.folder)], "not a quickstart's result"),
+        ]
+        for options, expected in cases:
+            with self.subTest(options=options):
+                done = subprocess.run(["bash", str(ROOT / "deploy" / "quickstart"), *options],
+                                      capture_output=True, text=True, check=False,
+                                      stdin=subprocess.DEVNULL)
+                self.assertEqual(done.returncode, 2)
+                self.assertEqual(done.stdout, "")
+                self.assertIn(expected, done.stderr.splitlines()[0])
+
+    def test_help_names_every_option(self):
+        done = subprocess.run(["bash", str(ROOT / "deploy" / "quickstart"), "--help"],
+                              capture_output=True, text=True, check=True)
+        for option in ("--mode", "--steps", "--workers", "--corpus", "--seed", "--out"):
+            self.assertIn(option, done.stdout)
+
+
+class DefaultCorpus(QuickstartTest):
+    def test_duplicates_and_what_is_no_text_are_left_out(self):
+        headers = self.folder / "include"
+        (headers / "sub").mkdir(parents=True)
+        (headers / "a.h").write_bytes(b"int a;\n")
+        (headers / "sub" / "copy.h").write_bytes(b"int a;\n")
+        (headers / "vector").write_bytes(b"// no ending\n")
+        (headers / "binary.h").write_bytes(b"\x00\x01")
+        (headers / "latin1.h").write_bytes(b"// \xe9t\xe9\n")
+        (headers / "notes.txt").write_bytes(b"not a header\n")
+        path = self.folder / "corpus.txt"
+        self.assertEqual(corpus.write_default_corpus(path, (str(headers),)), (2, 22))
+        self.assertEqual(sorted(path.read_bytes().split(b"\n\n")[:2]),
+                         sorted(path.read_bytes().strip(b"\n").split(b"\n\n")))
+
+    def test_limit_is_kept_and_no_headers_at_all_is_an_error(self):
+        headers = self.folder / "include"
+        headers.mkdir()
+        for index in range(10):
+            (headers / f"{index}.h").write_text(f"int value_{index};\n", encoding="utf-8")
+        path = self.folder / "corpus.txt"
+        files, total = corpus.write_default_corpus(path, (str(headers),), limit_bytes=50)
+        self.assertEqual((files, total), (3, 42))
+        self.assertEqual(path.stat().st_size, total)
+        with self.assertRaisesRegex(corpus.CorpusError, "--corpus"):
+            corpus.write_default_corpus(path, ("/nowhere",))
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class LiveProgress(QuickstartTest):
+    def test_a_line_says_where_every_worker_is(self):
+        fake_run.write_fake_run(self.out, steps=300)
+        stream = io.StringIO()
+        progress.Progress(self.out, 300, 2, stream).finish()
+        line = stream.getvalue()
+        for part in ("step 300 300 of 300", "27.3k tokens/s", "computing 95.0 %", "50 rounds",
+                     "10.6 MB up, 18.6 MB down", "blocked 5.0 %", "at step 250", "done"):
+            self.assertIn(part, line)
+
+    def test_a_terminal_shows_one_block_that_is_painted_over(self):
+        fake_run.write_fake_run(self.out, steps=300)
+        stream = Terminal()
+        shown = progress.Progress(self.out, 300, 2, stream)
+        shown.finish()
+        first = stream.getvalue()
+        self.assertEqual(first.count("\n"), 4)
+        shown.finish()
+        self.assertTrue(stream.getvalue()[len(first):].startswith("\x1b[4A"))
+
+    def test_before_the_first_step_it_says_so(self):
+        stream = io.StringIO()
+        progress.Progress(self.out, 300, 2, stream).finish()
+        self.assertIn("starting", stream.getvalue())
+
+
+class Processes(QuickstartTest):
+    def test_process_that_ignores_sigterm_is_killed(self):
+        group = processes.ProcessGroup()
+        stubborn = group.start(
+            "stubborn",
+            ["/usr/bin/python3", "-c", "import signal; signal.signal(signal.SIGTERM, "
+             "signal.SIG_IGN); print('ready', flush=True); signal.pause()"],
+            self.folder / "log")
+        while not stubborn.log.read_text(encoding="utf-8"):
+            self.assertIsNone(stubborn.popen.poll())
+        group.stop_all(patience_s=0.1)
+        self.assertEqual(stubborn.popen.returncode, -signal.SIGKILL)
+        self.assertIn("was ended by SIGKILL", stubborn.describe_end())
+
+
+if __name__ == "__main__":
+    unittest.main()

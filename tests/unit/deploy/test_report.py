@@ -1,0 +1,245 @@
+"""deploy/report.py and deploy/compare_reports.py on runs that were made up."""
+
+import contextlib
+import io
+import json
+import shutil
+import tempfile
+import unittest
+import xml.etree.ElementTree as xml
+from html.parser import HTMLParser
+from pathlib import Path
+
+import fake_run  # First: it puts deploy/ on the path.
+
+import compare_reports
+import report
+from causeway_run import config, output, units
+
+
+class PageReader(HTMLParser):
+    """Collects what a page would fetch, its headings, and whether its elements nest."""
+
+    _VOID = {"meta", "br"}
+
+    def __init__(self):
+        super().__init__()
+        self.fetches = []
+        self.headings = []
+        self.scripts = 0
+        self.open = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in self._VOID:
+            self.open.append(tag)
+        self.scripts += tag == "script"
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href") and not value.startswith("#"):
+                self.fetches.append(value)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self._VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if self.open.pop() != tag:
+            raise AssertionError(f"</{tag}> closes another element")
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "h2":
+            self.headings.append(data)
+
+
+def read_page(path: Path) -> PageReader:
+    reader = PageReader()
+    reader.feed(path.read_text(encoding="utf-8"))
+    return reader
+
+
+class TemporaryFolder(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.out = self.folder / "out"
+
+    def report_of(self, mode="streaming", **arguments) -> dict:
+        fake_run.write_fake_run(self.out, mode, **arguments)
+        report.write_report(self.out)
+        return json.loads((self.out / "report.json").read_text(encoding="utf-8"))
+
+
+class CompleteRun(TemporaryFolder):
+    def test_streaming_run_states_what_its_workers_wrote(self):
+        numbers = self.report_of(steps=300, workers=2)
+        self.assertEqual(numbers["mode"], "streaming")
+        self.assertEqual(numbers["params"], 1_000_000)
+        self.assertEqual(numbers["steps"], 300)
+        self.assertEqual(numbers["workers"], 2)
+        self.assertAlmostEqual(numbers["initial_loss"], 5.545)
+        self.assertEqual(numbers["eval_loss"], numbers["eval_curve"][-1][1])
+        self.assertEqual([step for step, _ in numbers["eval_curve"]],
+                         [0, 50, 100, 150, 200, 250, 300])
+        self.assertAlmostEqual(numbers["tokens_per_second"], 2 * 2048 / 0.15)
+        self.assertEqual(numbers["compute_utilization"],
+                         {"mean": 0.95, "worker-0": 0.95, "worker-1": 0.95})
+        self.assertEqual(numbers["rounds"], 50)
+        self.assertEqual(numbers["fragments"], 5)
+        self.assertEqual(numbers["hash_checks"], 100)
+        self.assertEqual(numbers["hash_mismatches"], 0)
+        self.assertAlmostEqual(numbers["wall_seconds"], 45)
+        self.assertEqual(numbers["notes"], [])
+
+    def test_four_bits_with_scales_are_0_53_bytes_per_parameter_each_way(self):
+        numbers = self.report_of()
+        self.assertEqual(numbers["bytes_per_param_per_sync"], {"up": 0.53125, "down": 0.53125})
+        self.assertEqual(numbers["bytes_up"], {"worker-0": 5_312_500, "worker-1": 5_312_500})
+
+    def test_saving_counts_both_directions_of_one_worker(self):
+        numbers = self.report_of(steps=300)
+        self.assertEqual(numbers["data_parallel_bytes"], 2 * 2 * 1_000_000 * 300)
+        self.assertAlmostEqual(numbers["data_parallel_ratio"], 1_200_000_000 / 14_625_000)
+
+    def test_data_parallel_run_saves_nothing(self):
+        numbers = self.report_of("data-parallel", steps=60)
+        self.assertEqual(numbers["mode"], "data-parallel")
+        moved = 2 * 2_000_000 * 60
+        self.assertAlmostEqual(numbers["data_parallel_ratio"], moved / (moved + 4_000_000))
+        self.assertIn("the bytes of bf16 gradients at every step",
+                      (self.out / "report.html").read_text(encoding="utf-8"))
+
+    def test_what_a_worker_fetched_when_joining_is_told_apart_from_syncs(self):
+        numbers = self.report_of()
+        self.assertEqual(numbers["bytes_down"]["worker-1"], 5_312_500 + 4_000_000)
+        self.assertEqual(numbers["state_bytes_down"]["worker-1"], 4_000_000)
+        self.assertEqual(numbers["bytes_per_param_per_sync"]["down"], 0.53125)
+        self.assertIn("includes 4 MB of parameters fetched when joining",
+                      (self.out / "report.html").read_text(encoding="utf-8"))
+
+    def test_page_fetches_nothing_and_escapes_the_sample(self):
+        self.report_of()
+        page = read_page(self.out / "report.html")
+        self.assertEqual(page.fetches, [])
+        self.assertEqual(page.scripts, 0)
+        self.assertEqual(page.open, [])
+        self.assertEqual(page.headings, [
+            "Bytes per worker", "Loss", "Bytes per second", "Utilization", "Workers", "Rounds",
+            "Sample", "Configuration"])
+        self.assertIn("<script>", (self.out / "sample.txt").read_text(encoding="utf-8"))
+
+    def test_the_same_run_makes_the_same_page(self):
+        self.report_of()
+        first = (self.out / "report.html").read_bytes()
+        report.write_report(self.out)
+        self.assertEqual((self.out / "report.html").read_bytes(), first)
+
+    def test_failed_hash_checks_stand_in_the_headline(self):
+        fake_run.write_fake_run(self.out)
+        path = self.out / "coordinator" / "summary.json"
+        summary = json.loads(path.read_text(encoding="utf-8")) | {"hash_mismatches": 3}
+        path.write_text(json.dumps(summary), encoding="utf-8")
+        self.assertIn("3 hash checks failed", report.headline(report.write_report(self.out)))
+        self.assertIn("3 of 100 hash checks FAILED",
+                      (self.out / "report.html").read_text(encoding="utf-8"))
+
+
+class IncompleteRun(TemporaryFolder):
+    def test_worker_without_summary_is_read_from_its_metrics(self):
+        fake_run.write_fake_run(self.out, steps=300)
+        (self.out / "worker-1" / "summary.json").unlink()
+        metrics = self.out / "worker-1" / "metrics.jsonl"
+        lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True)[:101]
+        metrics.write_text("".join(lines) + '{"kind":"step","unix_s":17', encoding="utf-8")
+        numbers = report.write_report(self.out)
+        self.assertEqual(numbers["notes"], [
+            "worker-1/summary.json is missing: that process did not come to its end."])
+        self.assertAlmostEqual(numbers["compute_utilization"]["worker-1"], 0.95)
+        self.assertAlmostEqual(numbers["tokens_per_second_per_worker"]["worker-1"], 2048 / 0.15)
+        self.assertIn("This run is incomplete", read_page(self.out / "report.html").headings)
+
+    def test_worker_that_never_started_is_named(self):
+        fake_run.write_fake_run(self.out)
+        shutil.rmtree(self.out / "worker-1")
+        numbers = report.write_report(self.out)
+        self.assertEqual(numbers["workers"], 1)
+        self.assertEqual(numbers["notes"],
+                         ["worker-1 left nothing behind: it was never started."])
+
+    def test_empty_folder_gives_a_report_of_nothing(self):
+        self.out.mkdir()
+        numbers = report.write_report(self.out)
+        self.assertIsNone(numbers["eval_loss"])
+        self.assertIsNone(numbers["data_parallel_ratio"])
+        self.assertEqual(numbers["rounds"], 0)
+        self.assertEqual(read_page(self.out / "report.html").open, [])
+
+    def test_damaged_lines_are_counted_and_left_out(self):
+        fake_run.write_fake_run(self.out)
+        with (self.out / "coordinator" / "rounds.jsonl").open("a", encoding="utf-8") as file:
+            file.write("not json\n[1]\n")
+        numbers = report.write_report(self.out)
+        self.assertEqual(numbers["rounds"], 50)
+        self.assertEqual(numbers["notes"],
+                         ["coordinator/rounds.jsonl has 2 lines that are no JSON objects."])
+
+    def test_run_too_short_for_a_round_has_no_bytes_per_sync(self):
+        numbers = self.report_of(steps=3)
+        self.assertEqual(numbers["rounds"], 0)
+        self.assertEqual(numbers["bytes_per_param_per_sync"], {"up": None, "down": None})
+
+
+class Comparison(TemporaryFolder):
+    def test_three_modes_make_one_plot_and_one_table(self):
+        outs = []
+        for mode in config.MODES:
+            self.out = self.folder / mode
+            self.report_of(mode, steps=60)
+            outs.append(str(self.out))
+        svg = self.folder / "figures" / "modes.svg"
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            self.assertEqual(compare_reports.main([*outs, "--svg", str(svg)]), 0)
+        rows = printed.getvalue().splitlines()
+        self.assertEqual(len(rows), 5)
+        self.assertEqual(len({row.count("|") for row in rows}), 1)
+        self.assertTrue(rows[2].startswith("| streaming |"))
+        self.assertEqual(xml.parse(svg).getroot().tag, "{http://www.w3.org/2000/svg}svg")
+
+    def test_folder_without_report_is_refused_by_name(self):
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            self.assertEqual(compare_reports.main([str(self.folder)]), 2)
+        self.assertIn("report.json", said.getvalue())
+
+
+class Reading(TemporaryFolder):
+    def test_tail_gives_a_line_once_and_only_when_it_is_complete(self):
+        path = self.folder / "metrics.jsonl"
+        tail = output.JsonLinesTail(path)
+        self.assertEqual(tail.poll(), [])
+        path.write_text('{"step":1}\n{"st', encoding="utf-8")
+        self.assertEqual(tail.poll(), [{"step": 1}])
+        with path.open("a", encoding="utf-8") as file:
+            file.write('ep":2}\n')
+        self.assertEqual(tail.poll(), [{"step": 2}])
+        self.assertEqual(tail.poll(), [])
+
+    def test_written_configurations_are_read_back(self):
+        for mode in config.MODES:
+            fields = config.read_fields(config.run_config_text(mode, 100, 3, 7))
+            self.assertEqual(config.mode_of(fields), mode)
+            self.assertEqual(fields["train.steps"], "100")
+            self.assertEqual(fields["train.seed"], "7")
+            self.assertEqual(fields["membership.start_workers"], "3")
+            self.assertEqual(fields["model.preset"], "tiny-1m")
+
+    def test_numbers_are_written_for_people(self):
+        self.assertEqual([units.size(n) for n in (0, 999, 1000, 999_950, 12_345_678)],
+                         ["0 B", "999 B", "1 kB", "1 MB", "12.3 MB"])
+        self.assertEqual([units.duration(s) for s in (0, 83.4, 3723)], ["0:00", "1:23", "1:02:03"])
+        self.assertEqual([units.count(n) for n in (0.5, 12, 34_100, 1_060_000)],
+                         ["0.5", "12", "34.1k", "1.06M"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,252 @@
+// Rounds and objects, with workers that are all there.
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "common/base/checksum.h"
+#include "common/codec/codec.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/server/core/toy_run.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct TwoWorkers {
+  explicit TwoWorkers(const std::function<void(v1::RunConfig&)>& change = {}) : run(change) {
+    EXPECT_TRUE(a.Enter().ok());
+    EXPECT_TRUE(b.Enter().ok());
+  }
+  void TrainBoth(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      for (ToyWorker* const worker : {&a, &b}) {
+        worker->Train();
+        ASSERT_TRUE(worker->SendDue().ok());
+      }
+      for (ToyWorker* const worker : {&a, &b}) {
+        const absl::Status merged = worker->MergeDue();
+        ASSERT_TRUE(merged.ok()) << merged;
+      }
+    }
+  }
+  ToyRun run;
+  ToyWorker a{run, "a", 1};
+  ToyWorker b{run, "b", 2};
+};
+
+TEST(CoordinatorExchangeTest, AllWorkersHoldWhatTheCoordinatorPublished) {
+  TwoWorkers two;
+  two.TrainBoth(25);
+  EXPECT_EQ(two.a.published(), two.b.published());
+  EXPECT_EQ(two.a.published(), two.run.coordinator->PublishedParameters());
+  ASSERT_TRUE(two.run.coordinator->Shutdown().ok());
+  const nlohmann::json summary = two.run.store.summary();
+  // Sends at 2, 4, 6, 8 ...: 12 rounds by step 24, all merged by 25.
+  EXPECT_EQ(summary["rounds"], 12);
+  EXPECT_EQ(summary["hash_checks"], 24);
+  EXPECT_EQ(summary["hash_mismatches"], 0);
+  EXPECT_EQ(summary["mode"], "streaming");
+  EXPECT_EQ(summary["workers"]["a"]["bytes_up"], summary["workers"]["b"]["bytes_up"]);
+  EXPECT_GT(summary["workers"]["a"]["bytes_up"], 0);
+  EXPECT_EQ(two.run.store.snapshot().size(), 3u);
+  EXPECT_EQ(two.run.store.snapshot()[0].version, 4);
+}
+
+TEST(CoordinatorExchangeTest, ARoundIsRecordedAndAnnounced) {
+  TwoWorkers two;
+  two.TrainBoth(2);
+  const std::vector<RoundRecord> rounds = two.run.store.rounds();
+  ASSERT_EQ(rounds.size(), 1u);
+  EXPECT_EQ(rounds[0].fragment, 0);
+  EXPECT_EQ(rounds[0].round, 1);
+  EXPECT_EQ(rounds[0].send_step, 2);
+  EXPECT_THAT(rounds[0].contributors, ElementsAre("a", "b"));
+  EXPECT_THAT(rounds[0].weights, ElementsAre(0.5, 0.5));
+  EXPECT_GT(rounds[0].bytes_in, rounds[0].bytes_out);
+  ASSERT_EQ(two.a.sink().outcomes().size(), 1u);
+  EXPECT_EQ(two.a.sink().outcomes()[0].published_hash(), rounds[0].published_hash);
+  EXPECT_EQ(two.run.events.Count("round_closed"), 0) << "only for those that miss somebody";
+}
+
+TEST(CoordinatorExchangeTest, ARepeatedPushCountsOnce) {
+  TwoWorkers two;
+  two.a.Train();
+  ASSERT_TRUE(two.a.Push(0, 1).ok());
+  std::vector<uint8_t> object;
+  const v1::PushHeader header = two.a.MakePush(0, 1, object);
+  EXPECT_EQ(*two.run.coordinator->AdmitPush(header), header.total_bytes());
+  EXPECT_TRUE(two.run.coordinator->Contribute(header, object).ok());
+  ASSERT_TRUE(two.b.Push(0, 1).ok());
+  EXPECT_TRUE(two.run.coordinator->Contribute(header, object).ok()) << "after the round, too";
+  EXPECT_EQ(two.run.store.contributions().size(), 2u);
+  EXPECT_EQ(two.run.coordinator->GetStatus().workers(0).bytes_up(), header.total_bytes());
+}
+
+TEST(CoordinatorExchangeTest, AnotherObjectUnderTheSameKeyIsRefused) {
+  TwoWorkers two;
+  ASSERT_TRUE(two.a.Push(0, 1).ok());
+  two.a.Train();
+  EXPECT_EQ(two.a.Push(0, 1).code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST(CoordinatorExchangeTest, OnlyTheOpenRoundTakesContributions) {
+  TwoWorkers two;
+  EXPECT_EQ(two.a.Push(0, 2).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(two.a.Push(0, 0).code(), absl::StatusCode::kFailedPrecondition);
+  std::vector<uint8_t> object;
+  v1::PushHeader header = two.a.MakePush(0, 1, object);
+  header.set_fragment(3);
+  EXPECT_EQ(two.run.coordinator->AdmitPush(header).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(CoordinatorExchangeTest, WhoIsLaterThanTheGraceFoldsItsDeltaIntoTheNextRound) {
+  TwoWorkers two([](v1::RunConfig& config) { config.mutable_membership()->set_grace_ms(2000); });
+  ASSERT_TRUE(two.a.Push(0, 1).ok());
+  two.run.clock.Advance(absl::Milliseconds(1999));
+  two.run.coordinator->Tick();
+  EXPECT_TRUE(two.run.store.rounds().empty());
+  two.run.clock.Advance(absl::Milliseconds(1));
+  two.run.coordinator->Tick();
+  ASSERT_EQ(two.run.store.rounds().size(), 1u);
+  EXPECT_THAT(two.run.store.rounds()[0].contributors, ElementsAre("a"));
+  EXPECT_EQ(two.run.events.Count("round_closed"), 1);
+  const absl::Status late = two.b.Push(0, 1);
+  EXPECT_EQ(late.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(late.message(), HasSubstr("round 1 of fragment 0 closed without b"));
+  EXPECT_EQ(two.run.events.Count("contribution_late"), 1);
+  EXPECT_TRUE(two.b.Merge(0, 1).ok());
+  EXPECT_TRUE(two.b.Push(0, 2).ok());
+}
+
+TEST(CoordinatorExchangeTest, HostileObjectsChangeNothing) {
+  TwoWorkers two;
+  Coordinator& coordinator = *two.run.coordinator;
+  std::vector<uint8_t> object;
+  const v1::PushHeader good = two.a.MakePush(0, 1, object);
+
+  v1::PushHeader header = good;
+  header.set_total_bytes(int64_t{1} << 40);
+  EXPECT_EQ(coordinator.AdmitPush(header).status().code(), absl::StatusCode::kInvalidArgument);
+  header = good;
+  header.set_codec(v1::FP32);
+  EXPECT_EQ(coordinator.AdmitPush(header).status().code(), absl::StatusCode::kFailedPrecondition);
+  header = good;
+  header.set_run_id("another");
+  EXPECT_EQ(coordinator.AdmitPush(header).status().code(), absl::StatusCode::kFailedPrecondition);
+  header = good;
+  header.set_worker_id("stranger");
+  EXPECT_EQ(coordinator.AdmitPush(header).status().code(), absl::StatusCode::kPermissionDenied);
+  header = good;
+  header.set_tokens(-1);
+  EXPECT_EQ(coordinator.AdmitPush(header).status().code(), absl::StatusCode::kInvalidArgument);
+  header = good;
+  header.set_start_offset(64);
+  EXPECT_EQ(coordinator.AdmitPush(header).status().code(), absl::StatusCode::kOutOfRange);
+  header = good;
+  header.set_object_hash(good.object_hash() + 1);
+  EXPECT_EQ(coordinator.Contribute(header, object).code(), absl::StatusCode::kDataLoss);
+  std::vector<uint8_t> shorter(object.begin(), object.end() - 1);
+  EXPECT_EQ(coordinator.Contribute(good, shorter).code(), absl::StatusCode::kInvalidArgument);
+
+  EXPECT_TRUE(two.run.store.contributions().empty());
+  EXPECT_TRUE(coordinator.Health().ok());
+  EXPECT_TRUE(coordinator.Contribute(good, object).ok()) << "the key is still free";
+}
+
+TEST(CoordinatorExchangeTest, NonFiniteValuesAreRefused) {
+  TwoWorkers two([](v1::RunConfig& config) {
+    config.mutable_sync()->set_codec_up(v1::BF16);
+    config.mutable_sync()->set_codec_down(v1::FP32);
+  });
+  std::vector<uint8_t> object;
+  v1::PushHeader header = two.a.MakePush(0, 1, object);
+  object[0] = 0x80;  // +infinity
+  object[1] = 0x7f;
+  header.set_object_hash(TreeHash(object));
+  EXPECT_EQ(two.run.coordinator->Contribute(header, object).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(two.a.Push(0, 1).ok());
+}
+
+TEST(CoordinatorExchangeTest, QueryTransferSaysWhereAPushStands) {
+  TwoWorkers two;
+  std::vector<uint8_t> object;
+  const v1::PushHeader header = two.a.MakePush(0, 1, object);
+  v1::QueryTransferRequest query;
+  query.set_run_id(header.run_id());
+  query.set_worker_id("a");
+  query.set_fragment(0);
+  query.set_round(1);
+  query.set_object_hash(header.object_hash());
+  EXPECT_EQ(two.run.coordinator->QueryTransfer(query)->state(), v1::QueryTransferResponse::UNKNOWN);
+  ASSERT_TRUE(two.run.coordinator->Contribute(header, object).ok());
+  EXPECT_EQ(two.run.coordinator->QueryTransfer(query)->state(),
+            v1::QueryTransferResponse::ACCEPTED);
+  ASSERT_TRUE(two.b.Push(0, 1).ok());
+  query.set_worker_id("b");
+  query.set_object_hash(0);
+  EXPECT_EQ(two.run.coordinator->QueryTransfer(query).status().code(),
+            absl::StatusCode::kAlreadyExists);
+}
+
+TEST(CoordinatorExchangeTest, OldAnswersGiveWayToTheState) {
+  TwoWorkers two;
+  two.TrainBoth(20);  // Fragment 0 is at version 4, two answers are kept.
+  EXPECT_EQ(two.a.Merge(0, 1).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(two.a.Merge(0, 6).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(two.a.Merge(9, 1).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ((*two.run.coordinator->PullState(0))->header.round(), 4);
+}
+
+TEST(CoordinatorExchangeTest, GradientsGoThroughTheSameMachinery) {
+  TwoWorkers two([](v1::RunConfig& config) {
+    v1::SyncConfig& sync = *config.mutable_sync();
+    sync.set_contribution(v1::SyncConfig::GRADIENT);
+    sync.set_fragments(1);
+    sync.set_steps_between_syncs(1);
+    sync.set_overlap_steps(0);
+    sync.set_codec_up(v1::BF16);
+    sync.set_codec_down(v1::FP32);
+    config.mutable_outer()->set_optimizer(v1::OuterConfig::ADAMW);
+  });
+  const std::vector<float> before = two.a.published();
+  two.TrainBoth(3);
+  EXPECT_EQ(two.a.published(), two.b.published());
+  EXPECT_EQ(two.a.published(), two.run.coordinator->PublishedParameters());
+  EXPECT_NE(two.a.published(), before);
+  ASSERT_TRUE(two.run.coordinator->Shutdown().ok());
+  EXPECT_EQ(two.run.store.summary()["mode"], "data-parallel");
+}
+
+TEST(CoordinatorExchangeTest, AFailingStoreStopsTheCoordinatorAndTellsEverybody) {
+  TwoWorkers two;
+  absl::Status waited;
+  two.run.coordinator->PullAnswer(0, 1, [&](auto object) { waited = object.status(); });
+  ASSERT_TRUE(two.a.Push(0, 1).ok());
+  two.run.store.FailWith(absl::InternalError("EIO"));
+  EXPECT_FALSE(two.b.Push(0, 1).ok());
+  EXPECT_THAT(two.run.coordinator->Health().message(), HasSubstr("EIO"));
+  EXPECT_EQ(waited.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(two.a.sink().closed(), 1);
+  EXPECT_FALSE(two.a.Push(1, 1).ok());
+  EXPECT_EQ(two.run.events.Count("failed"), 1);
+}
+
+TEST(CoordinatorExchangeTest, ShutdownReleasesWhoeverWaits) {
+  TwoWorkers two;
+  absl::Status waited;
+  two.run.coordinator->PullAnswer(0, 1, [&](auto object) { waited = object.status(); });
+  ASSERT_TRUE(two.run.coordinator->Shutdown().ok());
+  EXPECT_EQ(waited.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(two.a.sink().end().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(two.a.Push(0, 1).code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(two.run.coordinator->Shutdown().ok());
+}
+
+}  // namespace
+}  // namespace causeway::server

@@ -1,0 +1,274 @@
+// Workers that come late, leave, die, and lie.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/server/core/toy_run.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+absl::Status JoinCode(ToyRun& run, const v1::Join& join) {
+  return run.coordinator->Join(join, std::make_shared<RecordingSink>()).status();
+}
+
+TEST(CoordinatorMembershipTest, AJoinThatDoesNotFitNamesTheFieldAndBothValues) {
+  ToyRun run;
+  v1::Join join = run.MakeJoin("a", 1);
+  join.set_data_vocabulary_size(50257);
+  const absl::Status vocabulary = JoinCode(run, join);
+  EXPECT_EQ(vocabulary.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(vocabulary.message(),
+              AllOf(HasSubstr("data_vocabulary_size"), HasSubstr("50257"), HasSubstr("128")));
+  join = run.MakeJoin("a", 1);
+  join.set_plan_hash(7);
+  EXPECT_THAT(JoinCode(run, join).message(), HasSubstr("plan_hash"));
+  join = run.MakeJoin("a", 1);
+  join.set_config_hash(7);
+  EXPECT_THAT(JoinCode(run, join).message(), HasSubstr("config_hash"));
+  join = run.MakeJoin("a", 1);
+  join.set_run_id("other");
+  EXPECT_THAT(JoinCode(run, join).message(), HasSubstr("run_id"));
+  join = run.MakeJoin("a", 1);
+  join.set_wire_version(99);
+  EXPECT_THAT(JoinCode(run, join).message(), HasSubstr("wire_version"));
+  EXPECT_EQ(JoinCode(run, run.MakeJoin("a b", 1)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(run.coordinator->GetStatus().workers_size(), 0);
+}
+
+TEST(CoordinatorMembershipTest, TrainingStartsWhenEnoughWorkersAreReady) {
+  ToyRun run;
+  ToyWorker a(run, "a", 1);
+  ToyWorker b(run, "b", 2);
+  ToyWorker c(run, "c", 3);
+  ASSERT_TRUE(a.Enter().ok());
+  ASSERT_TRUE(b.Join().ok());
+  EXPECT_EQ(a.sink().Count(v1::Directive::START), 0);
+  ASSERT_TRUE(b.Ready(0).ok());
+  EXPECT_EQ(a.sink().Count(v1::Directive::START), 1);
+  EXPECT_EQ(b.sink().Count(v1::Directive::START), 1);
+  ASSERT_TRUE(c.Enter().ok());
+  EXPECT_TRUE(c.welcome().started());
+  EXPECT_EQ(c.sink().Count(v1::Directive::START), 1);
+  EXPECT_EQ(a.sink().Count(v1::Directive::START), 1);
+  EXPECT_THAT(a.sink().roster(), ElementsAre("a", "b", "c"));
+  EXPECT_EQ(run.events.Count("training_started"), 1);
+}
+
+TEST(CoordinatorMembershipTest, ASecondProcessWithTheSameIdIsRefused) {
+  ToyRun run;
+  ToyWorker a(run, "a", 1);
+  ASSERT_TRUE(a.Join().ok());
+  EXPECT_EQ(JoinCode(run, run.MakeJoin("a", 2)).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(a.sink().closed(), 0);
+}
+
+TEST(CoordinatorMembershipTest, AReattachedWorkerGoesOnAndItsOldStreamIsFenced) {
+  ToyRun run;
+  ToyWorker a(run, "a", 1);
+  ToyWorker b(run, "b", 2);
+  ASSERT_TRUE(a.Enter().ok());
+  ASSERT_TRUE(b.Enter().ok());
+  std::vector<uint8_t> object;
+  const v1::PushHeader old_push = a.MakePush(0, 1, object);
+  const auto old_sink = &a.sink();
+  run.coordinator->Disconnected("a", 1);
+  ASSERT_TRUE(a.Join().ok());
+  EXPECT_EQ(a.incarnation(), 2u);
+  EXPECT_NE(&a.sink(), old_sink);
+  const absl::Status fenced = run.coordinator->AdmitPush(old_push).status();
+  EXPECT_EQ(fenced.code(), absl::StatusCode::kUnavailable)
+      << "ABORTED would make the worker believe that the round closed";
+  ASSERT_TRUE(b.Push(0, 1).ok());
+  EXPECT_TRUE(run.store.rounds().empty()) << "a is still expected";
+  ASSERT_TRUE(a.Push(0, 1).ok());
+  EXPECT_EQ(run.store.rounds().size(), 1u);
+}
+
+TEST(CoordinatorMembershipTest, ADeadWorkerIsNotWaitedForBeyondItsLease) {
+  ToyRun run;
+  ToyWorker a(run, "a", 1);
+  ToyWorker b(run, "b", 2);
+  ASSERT_TRUE(a.Enter().ok());
+  ASSERT_TRUE(b.Enter().ok());
+  ASSERT_TRUE(a.Push(0, 1).ok());
+  run.clock.Advance(absl::Seconds(9));
+  ASSERT_TRUE(a.Heartbeat().ok());
+  run.coordinator->Tick();
+  EXPECT_TRUE(run.store.rounds().empty());
+  EXPECT_THAT(run.coordinator->GetStatus().fragments(0).waiting_for(), HasSubstr("b"));
+  run.clock.Advance(absl::Seconds(1));
+  run.coordinator->Tick();
+  ASSERT_EQ(run.store.rounds().size(), 1u);
+  EXPECT_THAT(run.store.rounds()[0].contributors, ElementsAre("a"));
+  EXPECT_EQ(run.events.Count("worker_lost"), 1);
+  EXPECT_EQ(b.sink().closed(), 1);
+  EXPECT_THAT(a.sink().roster(), ElementsAre("a"));
+  EXPECT_TRUE(a.Merge(0, 1).ok());
+  EXPECT_EQ(b.Heartbeat().code(), absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(b.Enter().ok()) << "it may come back";
+  EXPECT_EQ(b.welcome().data_slot(), 1);
+}
+
+TEST(CoordinatorMembershipTest, ALateWorkerFetchesTheStateAndTakesPartFromThereOn) {
+  ToyRun run([](v1::RunConfig& config) { config.mutable_membership()->set_start_workers(1); });
+  ToyWorker a(run, "a", 1);
+  ASSERT_TRUE(a.Enter().ok());
+  for (int i = 0; i < 9; ++i) {
+    a.Train();
+    ASSERT_TRUE(a.SendDue().ok());
+    ASSERT_TRUE(a.MergeDue().ok());
+  }
+  ASSERT_TRUE(a.Heartbeat().ok());
+  ToyWorker late(run, "late", 2);
+  ASSERT_TRUE(late.Enter().ok());
+  EXPECT_EQ(late.welcome().run_step(), 9);
+  EXPECT_THAT(late.welcome().published_versions(), ElementsAre(2, 1, 1));
+  EXPECT_EQ(late.published(), a.published());
+  for (int i = 0; i < 12; ++i) {
+    for (ToyWorker* const worker : {&a, &late}) {
+      worker->Train();
+      ASSERT_TRUE(worker->SendDue().ok());
+    }
+    ASSERT_TRUE(a.MergeDue().ok());
+    ASSERT_TRUE(late.MergeDue().ok());
+  }
+  EXPECT_EQ(late.published(), a.published());
+  EXPECT_THAT(run.store.rounds().back().contributors, ElementsAre("a", "late"));
+}
+
+TEST(CoordinatorMembershipTest, AWorkerThatLeavesIsNotExpectedAnyMore) {
+  ToyRun run;
+  ToyWorker a(run, "a", 1);
+  ToyWorker b(run, "b", 2);
+  ASSERT_TRUE(a.Enter().ok());
+  ASSERT_TRUE(b.Enter().ok());
+  ASSERT_TRUE(a.Push(0, 1).ok());
+  ASSERT_TRUE(b.Push(1, 1).ok());
+  ASSERT_TRUE(b.Leave(v1::Leave::DRAINED).ok());
+  run.coordinator->Disconnected("b", 1);
+  run.coordinator->Tick();
+  EXPECT_EQ(run.store.rounds().size(), 1u) << "fragment 0, without b";
+  ASSERT_TRUE(a.Push(1, 1).ok());
+  EXPECT_THAT(run.store.rounds().back().contributors, ElementsAre("a", "b"))
+      << "what it contributed counts";
+  EXPECT_EQ(run.events.Count("worker_left"), 1);
+  EXPECT_EQ(run.events.Count("worker_disconnected"), 0);
+}
+
+TEST(CoordinatorMembershipTest, RoundsThatDiedWithTheirOnlySenderDoNotStopTheRun) {
+  ToyRun run([](v1::RunConfig& config) { config.mutable_membership()->set_start_workers(1); });
+  ToyWorker a(run, "a", 1);
+  ASSERT_TRUE(a.Enter().ok());
+  a.Train();
+  ASSERT_TRUE(a.Heartbeat().ok());
+  ToyWorker b(run, "b", 2);
+  ASSERT_TRUE(b.Enter().ok());
+  ASSERT_TRUE(b.Ready(1).ok());
+  for (int i = 0; i < 4; ++i) a.Train();
+  ASSERT_TRUE(a.Heartbeat().ok());  // Step 5: beyond the sends at 2 and 4, none of them made.
+  ToyWorker c(run, "c", 3);
+  ASSERT_TRUE(c.Enter().ok());
+  EXPECT_EQ(c.welcome().run_step(), 5);
+  ASSERT_TRUE(b.Leave(v1::Leave::DRAINED).ok());
+  run.clock.Advance(absl::Seconds(9));
+  ASSERT_TRUE(c.Heartbeat().ok());
+  run.clock.Advance(absl::Seconds(1));
+  run.coordinator->Tick();  // a is lost.
+  EXPECT_EQ(run.store.rounds().size(), 2u) << "both published empty";
+  while (c.step() < 8) {
+    c.Train();
+    const absl::Status sent = c.SendDue();
+    ASSERT_TRUE(sent.ok()) << sent;
+  }
+  EXPECT_THAT(run.store.rounds().back().contributors, ElementsAre("c"));
+  EXPECT_EQ(run.store.rounds().back().round, 2);
+}
+
+TEST(CoordinatorMembershipTest, ADifferentPublishedCopyIsFoundOutAndItsWorkerExpelled) {
+  ToyRun run;
+  ToyWorker a(run, "a", 1);
+  ToyWorker b(run, "b", 2);
+  ASSERT_TRUE(a.Enter().ok());
+  ASSERT_TRUE(b.Enter().ok());
+  ASSERT_TRUE(a.Push(0, 1).ok());
+  ASSERT_TRUE(b.Push(0, 1).ok());
+  ASSERT_TRUE(a.Merge(0, 1).ok());
+  v1::WorkerMessage lie;
+  lie.mutable_applied()->set_fragment(0);
+  lie.mutable_applied()->set_round(1);
+  lie.mutable_applied()->set_published_hash(1);
+  EXPECT_EQ(run.coordinator->Handle("b", 1, lie).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(run.events.Count("hash_mismatch"), 1);
+  EXPECT_THAT(a.sink().roster(), ElementsAre("a"));
+  lie.mutable_applied()->set_round(2);
+  EXPECT_EQ(run.coordinator->Handle("a", 1, lie).code(), absl::StatusCode::kOutOfRange);
+  ASSERT_TRUE(run.coordinator->Shutdown().ok());
+  EXPECT_EQ(run.store.summary()["hash_checks"], 2);
+  EXPECT_EQ(run.store.summary()["hash_mismatches"], 1);
+}
+
+TEST(CoordinatorMembershipTest, TheRunIsFinishedWhenTheLastWorkerLeft) {
+  ToyRun run;
+  ToyWorker a(run, "a", 1);
+  ToyWorker b(run, "b", 2);
+  EXPECT_FALSE(run.coordinator->Finished());
+  ASSERT_TRUE(a.Enter().ok());
+  ASSERT_TRUE(b.Enter().ok());
+  ASSERT_TRUE(a.Leave(v1::Leave::FINISHED).ok());
+  EXPECT_FALSE(run.coordinator->Finished());
+  run.clock.Advance(absl::Seconds(10));
+  run.coordinator->Tick();  // b dies.
+  EXPECT_TRUE(run.coordinator->Finished());
+  EXPECT_TRUE(run.coordinator->GetStatus().finished());
+  EXPECT_EQ(run.events.Count("run_finished"), 1);
+}
+
+TEST(CoordinatorMembershipTest, DirectivesReachTheWorkersAndThoseThatComeLater) {
+  ToyRun run;
+  ToyWorker a(run, "a", 1);
+  ToyWorker b(run, "b", 2);
+  ASSERT_TRUE(a.Enter().ok());
+  ASSERT_TRUE(b.Enter().ok());
+  run.coordinator->Pause("maintenance");
+  EXPECT_TRUE(run.coordinator->GetStatus().paused());
+  ASSERT_TRUE(run.coordinator->StopAtStep(40).ok());
+  ToyWorker c(run, "c", 3);
+  ASSERT_TRUE(c.Enter().ok());
+  for (const ToyWorker* const worker : {&a, &b, &c}) {
+    EXPECT_EQ(worker->sink().Count(v1::Directive::PAUSE), 1) << worker->id();
+    EXPECT_EQ(worker->sink().Count(v1::Directive::STOP_AT_STEP), 1) << worker->id();
+  }
+  run.coordinator->Resume();
+  EXPECT_EQ(a.sink().Count(v1::Directive::RESUME), 1);
+  EXPECT_EQ(run.coordinator->Drain("x").code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(run.coordinator->Drain("b").ok());
+  EXPECT_EQ(a.sink().Count(v1::Directive::DRAIN), 0);
+  EXPECT_EQ(b.sink().Count(v1::Directive::DRAIN), 1);
+  EXPECT_EQ(run.coordinator->StopAtStep(0).code(), absl::StatusCode::kInvalidArgument);
+  for (int i = 0; i < 5; ++i) a.Train();
+  ASSERT_TRUE(a.Heartbeat().ok());
+  EXPECT_EQ(run.coordinator->StopAtStep(4).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(CoordinatorMembershipTest, NonsenseOnASessionIsRefused) {
+  ToyRun run;
+  ToyWorker a(run, "a", 1);
+  ASSERT_TRUE(a.Join().ok());
+  v1::WorkerMessage message;
+  EXPECT_EQ(run.coordinator->Handle("a", 1, message).code(), absl::StatusCode::kInvalidArgument);
+  message.mutable_join();
+  EXPECT_EQ(run.coordinator->Handle("a", 1, message).code(), absl::StatusCode::kInvalidArgument);
+  message.mutable_heartbeat()->set_step(int64_t{1} << 60);
+  EXPECT_EQ(run.coordinator->Handle("a", 1, message).code(), absl::StatusCode::kInvalidArgument);
+  message.mutable_ready()->set_step(-1);
+  EXPECT_EQ(run.coordinator->Handle("a", 1, message).code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace causeway::server

@@ -1,0 +1,214 @@
+#include "tests/unit/server/core/toy_run.h"
+
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "common/base/checksum.h"
+#include "common/base/random.h"
+#include "common/base/status_macros.h"
+#include "common/codec/codec.h"
+#include "common/params/initialize.h"
+#include "common/params/run_config.h"
+#include "common/rpc/wire.h"
+#include "gtest/gtest.h"
+
+namespace causeway::server {
+
+v1::RunConfig ToyConfig() {
+  v1::RunConfig config;
+  config.set_run_name("toy");
+  v1::ModelConfig& model = *config.mutable_model();
+  model.set_vocabulary_size(128);
+  model.set_layers(2);
+  model.set_width(16);
+  model.set_heads(2);
+  model.set_mlp_width(32);
+  model.set_sequence_length(8);
+  config.mutable_train()->set_steps(60);
+  v1::SyncConfig& sync = *config.mutable_sync();
+  sync.set_fragments(2);
+  sync.set_steps_between_syncs(6);
+  sync.set_overlap_steps(1);
+  sync.set_codec_up(v1::INT4);
+  sync.set_codec_down(v1::INT4);
+  config.mutable_membership()->set_start_workers(2);
+  config.mutable_membership()->set_max_workers(3);
+  return config;
+}
+
+ToyRun::ToyRun(const std::function<void(v1::RunConfig&)>& change) {
+  Coordinator::Options options;
+  options.config = ToyConfig();
+  if (change) change(options.config);
+  const auto warnings = CompleteRunConfig(options.config);
+  EXPECT_TRUE(warnings.ok()) << warnings.status();
+  const auto plan = FragmentPlan::Create(options.config.model(), options.config.sync());
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  options.run_id = "toy-1";
+  options.initial_parameters.resize(static_cast<size_t>(plan->arena_size()));
+  InitializeParameters(*plan, 1, options.initial_parameters);
+  options.clock = &clock;
+  options.store = &store;
+  options.events = &events;
+  options.kept_answers = 2;
+  auto created = Coordinator::Create(std::move(options));
+  EXPECT_TRUE(created.ok()) << created.status();
+  coordinator = *std::move(created);
+}
+
+v1::Join ToyRun::MakeJoin(const std::string& id, uint64_t nonce) const {
+  const v1::DescribeResponse description = coordinator->Describe();
+  v1::Join join;
+  join.set_worker_id(id);
+  join.set_run_id(description.run_id());
+  join.set_wire_version(kWireVersion);
+  join.set_config_hash(description.config_hash());
+  join.set_plan_hash(description.plan_hash());
+  join.set_data_vocabulary_size(description.config().model().vocabulary_size());
+  join.set_device("toy");
+  join.set_process_nonce(nonce);
+  return join;
+}
+
+int64_t ToyRun::hash_checks() const { return store.summary().at("hash_checks").get<int64_t>(); }
+
+ToyWorker::ToyWorker(ToyRun& run, std::string id, uint64_t nonce)
+    : run_(run),
+      id_(std::move(id)),
+      nonce_(nonce),
+      schedule_(run.coordinator->plan().fragments(),
+                run.coordinator->config().sync().steps_between_syncs(),
+                run.coordinator->config().sync().overlap_steps()) {}
+
+absl::Status ToyWorker::Join() {
+  sink_ = std::make_shared<RecordingSink>();
+  ASSIGN_OR_RETURN(welcome_, run_.coordinator->Join(run_.MakeJoin(id_, nonce_), sink_));
+  return absl::OkStatus();
+}
+
+absl::Status ToyWorker::Handle(const v1::WorkerMessage& message) {
+  return run_.coordinator->Handle(id_, incarnation(), message);
+}
+
+absl::Status ToyWorker::Ready(int64_t step) {
+  step_ = step;
+  v1::WorkerMessage message;
+  message.mutable_ready()->set_step(step);
+  return Handle(message);
+}
+
+absl::Status ToyWorker::Heartbeat() {
+  v1::WorkerMessage message;
+  message.mutable_heartbeat()->set_step(step_);
+  message.mutable_heartbeat()->set_tokens(step_ * 64);
+  return Handle(message);
+}
+
+absl::Status ToyWorker::Leave(v1::Leave::Reason reason) {
+  v1::WorkerMessage message;
+  message.mutable_leave()->set_reason(reason);
+  return Handle(message);
+}
+
+absl::Status ToyWorker::Enter() {
+  RETURN_IF_ERROR(Join());
+  RETURN_IF_ERROR(PullStates());
+  return Ready(welcome_.run_step());
+}
+
+absl::Status ToyWorker::PullStates() {
+  const FragmentPlan& plan = run_.coordinator->plan();
+  published_.resize(static_cast<size_t>(plan.arena_size()));
+  for (int i = 0; i < plan.fragments(); ++i) {
+    ASSIGN_OR_RETURN(const auto state, run_.coordinator->PullState(i));
+    EXPECT_EQ(TreeHash(state->bytes), state->header.object_hash());
+    EXPECT_EQ(state->header.published_hash(), state->header.object_hash());
+    EXPECT_EQ(static_cast<int64_t>(state->bytes.size()), plan.range(i).size() * 4);
+    std::memcpy(published_.data() + plan.range(i).begin, state->bytes.data(), state->bytes.size());
+  }
+  local_ = published_;
+  return absl::OkStatus();
+}
+
+void ToyWorker::Train() {
+  ++step_;
+  for (size_t i = 0; i < local_.size(); ++i) {
+    local_[i] += 0.01f * static_cast<float>(RandomNormal(nonce_, static_cast<uint64_t>(step_), i));
+  }
+}
+
+v1::PushHeader ToyWorker::MakePush(int fragment, int64_t round,
+                                   std::vector<uint8_t>& object) const {
+  const v1::RunConfig& config = run_.coordinator->config();
+  const FragmentRange& range = run_.coordinator->plan().range(fragment);
+  const Codec& codec = **FindCodec(config.sync().codec_up());
+  const auto begin = static_cast<size_t>(range.begin);
+  const auto size = static_cast<size_t>(range.size());
+  object.resize(codec.EncodedBytes(size));
+  std::vector<float> base(published_.begin() + range.begin, published_.begin() + range.end);
+  if (config.sync().contribution() == v1::SyncConfig::GRADIENT) base.assign(size, 0.0f);
+  EXPECT_TRUE(codec.Encode(base, std::span(local_).subspan(begin, size), {}, object).ok());
+  v1::PushHeader header;
+  header.set_run_id(run_.coordinator->run_id());
+  header.set_worker_id(id_);
+  header.set_incarnation(incarnation());
+  header.set_fragment(fragment);
+  header.set_round(round);
+  header.set_codec(config.sync().codec_up());
+  header.set_total_bytes(static_cast<int64_t>(object.size()));
+  header.set_object_hash(TreeHash(object));
+  header.set_tokens(64);
+  header.set_send_step(step_);
+  return header;
+}
+
+absl::Status ToyWorker::Push(int fragment, int64_t round) {
+  std::vector<uint8_t> object;
+  const v1::PushHeader header = MakePush(fragment, round, object);
+  ASSIGN_OR_RETURN(const int64_t held, run_.coordinator->AdmitPush(header));
+  if (held == header.total_bytes()) return absl::OkStatus();
+  return run_.coordinator->Contribute(header, std::move(object));
+}
+
+absl::Status ToyWorker::Merge(int fragment, int64_t round) {
+  absl::StatusOr<std::shared_ptr<const PullObject>> answer;
+  absl::Mutex mutex;
+  bool arrived = false;
+  run_.coordinator->PullAnswer(fragment, round, [&](auto object) {
+    absl::MutexLock lock(&mutex);
+    answer = std::move(object);
+    arrived = true;
+  });
+  absl::MutexLock lock(&mutex);
+  mutex.Await(absl::Condition(&arrived));
+  RETURN_IF_ERROR(answer.status());
+  const FragmentRange& range = run_.coordinator->plan().range(fragment);
+  const auto published =
+      std::span(published_)
+          .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
+  const Codec& codec = **FindCodec((*answer)->header.codec());
+  RETURN_IF_ERROR(codec.Apply((*answer)->bytes, published));
+  std::copy(published.begin(), published.end(), local_.begin() + range.begin);
+  v1::WorkerMessage message;
+  message.mutable_applied()->set_fragment(fragment);
+  message.mutable_applied()->set_round(round);
+  message.mutable_applied()->set_published_hash(TreeHash(std::span<const float>(published)));
+  return Handle(message);
+}
+
+absl::Status ToyWorker::SendDue() {
+  for (const SyncEvent& event : schedule_.SendsAfter(step_)) {
+    RETURN_IF_ERROR(Push(event.fragment, event.round));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ToyWorker::MergeDue() {
+  for (const SyncEvent& event : schedule_.MergesAfter(step_)) {
+    RETURN_IF_ERROR(Merge(event.fragment, event.round));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace causeway::server

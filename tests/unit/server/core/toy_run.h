@@ -1,0 +1,161 @@
+// A coordinator with a small model, and workers in the same process that pretend to train.
+#ifndef CAUSEWAY_TESTS_UNIT_SERVER_CORE_TOY_RUN_H_
+#define CAUSEWAY_TESTS_UNIT_SERVER_CORE_TOY_RUN_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/clock.h"
+#include "common/params/sync_schedule.h"
+#include "common/telemetry/event_log.h"
+#include "server/core/coordinator.h"
+#include "server/store/memory_store.h"
+
+namespace causeway::server {
+
+// Keeps the names and fields of events.
+class RecordingEventLog final : public EventLog {
+ public:
+  void Record(absl::string_view event, const std::string& message,
+              const nlohmann::json& fields) override {
+    absl::MutexLock lock(&mutex_);
+    events_.push_back({std::string(event), message, fields});
+  }
+  int Count(const std::string& event) const {
+    absl::MutexLock lock(&mutex_);
+    int count = 0;
+    for (const Entry& entry : events_) count += entry.event == event;
+    return count;
+  }
+
+ private:
+  struct Entry {
+    std::string event;
+    std::string message;
+    nlohmann::json fields;
+  };
+  mutable absl::Mutex mutex_;
+  std::vector<Entry> events_ ABSL_GUARDED_BY(mutex_);
+};
+
+class RecordingSink final : public SessionSink {
+ public:
+  void Send(const v1::CoordinatorMessage& message) override {
+    absl::MutexLock lock(&mutex_);
+    messages_.push_back(message);
+  }
+  void Close(const absl::Status& status) override {
+    absl::MutexLock lock(&mutex_);
+    ++closed_;
+    end_ = status;
+  }
+  int Count(v1::Directive::Action action) const {
+    absl::MutexLock lock(&mutex_);
+    int count = 0;
+    for (const auto& message : messages_) {
+      count += message.has_directive() && message.directive().action() == action;
+    }
+    return count;
+  }
+  std::vector<v1::RoundOutcome> outcomes() const {
+    absl::MutexLock lock(&mutex_);
+    std::vector<v1::RoundOutcome> result;
+    for (const auto& message : messages_) {
+      if (message.has_round_outcome()) result.push_back(message.round_outcome());
+    }
+    return result;
+  }
+  std::vector<std::string> roster() const {
+    absl::MutexLock lock(&mutex_);
+    std::vector<std::string> ids;
+    for (const auto& message : messages_) {
+      if (!message.has_roster()) continue;
+      ids.assign(message.roster().worker_ids().begin(), message.roster().worker_ids().end());
+    }
+    return ids;
+  }
+  int closed() const {
+    absl::MutexLock lock(&mutex_);
+    return closed_;
+  }
+  absl::Status end() const {
+    absl::MutexLock lock(&mutex_);
+    return end_;
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::vector<v1::CoordinatorMessage> messages_ ABSL_GUARDED_BY(mutex_);
+  int closed_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status end_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Three fragments, H = 6, tau = 1, int4 both ways, two workers to start, lease 10 s.
+v1::RunConfig ToyConfig();
+
+struct ToyRun {
+  // `change` edits the configuration before it is completed.
+  explicit ToyRun(const std::function<void(v1::RunConfig&)>& change = {});
+
+  v1::Join MakeJoin(const std::string& id, uint64_t nonce) const;
+  int64_t hash_checks() const;  // From the summary: call after Shutdown.
+
+  FakeClock clock;
+  MemoryStore store;
+  RecordingEventLog events;
+  std::unique_ptr<Coordinator> coordinator;
+};
+
+// One site: walks the schedule as a worker does, with made-up inner steps.
+class ToyWorker {
+ public:
+  ToyWorker(ToyRun& run, std::string id, uint64_t nonce);
+
+  absl::Status Join();
+  absl::Status Ready(int64_t step);
+  absl::Status Heartbeat();
+  absl::Status Leave(v1::Leave::Reason reason);
+  // Join, fetch the state, Ready at the run's step.
+  absl::Status Enter();
+
+  // One inner step and what the schedule asks for after it. Merges wait for their answers, so on
+  // one thread, merge only what is published.
+  void Train();
+  absl::Status SendDue();   // Contributes what is due after the present step.
+  absl::Status MergeDue();  // Merges what is due, waiting for it.
+
+  v1::PushHeader MakePush(int fragment, int64_t round, std::vector<uint8_t>& object) const;
+  absl::Status Push(int fragment, int64_t round);
+  absl::Status Merge(int fragment, int64_t round);
+  absl::Status PullStates();
+
+  const std::string& id() const { return id_; }
+  int64_t step() const { return step_; }
+  const v1::Welcome& welcome() const { return welcome_; }
+  const RecordingSink& sink() const { return *sink_; }
+  const std::vector<float>& published() const { return published_; }
+  uint64_t incarnation() const { return welcome_.incarnation(); }
+
+ private:
+  absl::Status Handle(const v1::WorkerMessage& message);
+
+  ToyRun& run_;
+  const std::string id_;
+  const uint64_t nonce_;
+  const SyncSchedule schedule_;
+  std::shared_ptr<RecordingSink> sink_;
+  v1::Welcome welcome_;
+  int64_t step_ = 0;
+  std::vector<float> published_;
+  std::vector<float> local_;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_TESTS_UNIT_SERVER_CORE_TOY_RUN_H_

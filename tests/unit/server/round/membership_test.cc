@@ -1,0 +1,120 @@
+#include "server/round/membership.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr absl::Duration kLease = absl::Seconds(10);
+constexpr absl::Duration kStart = absl::Seconds(100);
+
+Membership TwoSlots() { return Membership(2, kLease); }
+
+TEST(MembershipTest, EveryWorkerGetsASlotOfItsOwn) {
+  Membership members = TwoSlots();
+  EXPECT_EQ(members.Join("a", 1, kStart)->data_slot, 0);
+  EXPECT_EQ(members.Join("b", 2, kStart)->data_slot, 1);
+  EXPECT_THAT(members.LiveIds(), ElementsAre("a", "b"));
+  EXPECT_EQ(members.active(), 0);
+}
+
+TEST(MembershipTest, AFullRunRefusesAnotherWorkerUntilOneLeaves) {
+  Membership members = TwoSlots();
+  ASSERT_TRUE(members.Join("a", 1, kStart).ok());
+  ASSERT_TRUE(members.Join("b", 2, kStart).ok());
+  EXPECT_EQ(members.Join("c", 3, kStart).status().code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(members.Leave("a", 1).ok());
+  EXPECT_EQ(members.Join("c", 3, kStart)->data_slot, 0);
+}
+
+TEST(MembershipTest, TwoProcessesWithOneIdAreOneTooMany) {
+  Membership members = TwoSlots();
+  ASSERT_TRUE(members.Join("a", 1, kStart).ok());
+  const absl::Status second = members.Join("a", 2, kStart + absl::Seconds(3)).status();
+  EXPECT_EQ(second.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(second.message(), HasSubstr("ends in 7s"));
+  EXPECT_TRUE(members.Check("a", 1).ok());
+}
+
+TEST(MembershipTest, TheSameProcessTakesItsMembershipOverAfterABrokenStream) {
+  Membership members = TwoSlots();
+  ASSERT_TRUE(members.Join("a", 1, kStart).ok());
+  ASSERT_TRUE(members.Ready("a", 1, 7).ok());
+  members.Disconnected("a", 1);
+  EXPECT_FALSE(members.Find("a")->attached);
+  const Member again = *members.Join("a", 1, kStart + absl::Seconds(5));
+  EXPECT_EQ(again.incarnation, 2u);
+  EXPECT_EQ(again.state, MemberState::kActive);
+  EXPECT_EQ(again.active_from_step, 7);
+  EXPECT_TRUE(again.attached);
+  EXPECT_EQ(members.Check("a", 1).code(), absl::StatusCode::kAborted);
+  members.Disconnected("a", 1);  // The old stream's end arrives late.
+  EXPECT_TRUE(members.Find("a")->attached);
+}
+
+TEST(MembershipTest, ARepeatedReadyKeepsTheRoundsUnderWay) {
+  Membership members = TwoSlots();
+  ASSERT_TRUE(members.Join("a", 1, kStart).ok());
+  ASSERT_TRUE(members.Ready("a", 1, 10).ok());
+  ASSERT_TRUE(members.Ready("a", 1, 45).ok());
+  EXPECT_EQ(members.Find("a")->active_from_step, 10);
+  EXPECT_EQ(members.largest_step(), 45);
+}
+
+TEST(MembershipTest, SilenceBeyondTheLeaseIsDeath) {
+  Membership members = TwoSlots();
+  ASSERT_TRUE(members.Join("a", 1, kStart).ok());
+  ASSERT_TRUE(members.Join("b", 2, kStart).ok());
+  ASSERT_TRUE(members.Heartbeat("a", 1, 12, kStart + absl::Seconds(6)).ok());
+  EXPECT_THAT(members.Expire(kStart + absl::Seconds(9)), IsEmpty());
+  EXPECT_THAT(members.Expire(kStart + absl::Seconds(10)), ElementsAre("b"));
+  EXPECT_EQ(members.Find("b")->state, MemberState::kLost);
+  EXPECT_EQ(members.Heartbeat("b", 1, 3, kStart + absl::Seconds(11)).code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_THAT(members.Expire(kStart + absl::Seconds(11)), IsEmpty());
+}
+
+TEST(MembershipTest, ALostWorkerComesBackToItsOwnSlot) {
+  Membership members(3, kLease);
+  ASSERT_TRUE(members.Join("a", 1, kStart).ok());
+  ASSERT_TRUE(members.Join("b", 2, kStart).ok());
+  members.Expire(kStart + kLease);
+  EXPECT_EQ(members.Join("c", 3, kStart + kLease)->data_slot, 2) << "a slot nobody ever had";
+  const Member back = *members.Join("b", 9, kStart + kLease);
+  EXPECT_EQ(back.data_slot, 1);
+  EXPECT_EQ(back.incarnation, 2u);
+  EXPECT_EQ(back.state, MemberState::kJoining);
+}
+
+TEST(MembershipTest, ASlotThatWasGivenAwayIsNotGivenTwice) {
+  Membership members = TwoSlots();
+  ASSERT_TRUE(members.Join("a", 1, kStart).ok());
+  ASSERT_TRUE(members.Join("b", 2, kStart).ok());
+  members.Expire(kStart + kLease);
+  EXPECT_EQ(members.Join("c", 3, kStart + kLease)->data_slot, 0);
+  EXPECT_EQ(members.Join("a", 4, kStart + kLease)->data_slot, 1);
+}
+
+TEST(MembershipTest, StrangersAreToldSo) {
+  Membership members = TwoSlots();
+  EXPECT_EQ(members.Ready("x", 1, 0).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(members.Check("x", 1).code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST(MembershipTest, WhoLeftIsNoLongerAMember) {
+  Membership members = TwoSlots();
+  ASSERT_TRUE(members.Join("a", 1, kStart).ok());
+  ASSERT_TRUE(members.Leave("a", 1).ok());
+  EXPECT_EQ(members.Leave("a", 1).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(members.live(), 0);
+}
+
+}  // namespace
+}  // namespace causeway::server

@@ -1,0 +1,429 @@
+// The three services over a real connection to this machine.
+#include "server/service/coordinator_server.h"
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "causeway/v1/admin.grpc.pb.h"
+#include "causeway/v1/exchange.grpc.pb.h"
+#include "causeway/v1/session.grpc.pb.h"
+#include "common/base/checksum.h"
+#include "common/codec/codec.h"
+#include "common/params/initialize.h"
+#include "common/params/run_config.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/wire.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/store/memory_store.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+// One fragment of several chunks, FP32 both ways, one worker.
+v1::RunConfig OneFragmentConfig() {
+  v1::RunConfig config;
+  v1::ModelConfig& model = *config.mutable_model();
+  model.set_vocabulary_size(4096);
+  model.set_layers(1);
+  model.set_width(128);
+  model.set_heads(2);
+  model.set_mlp_width(128);
+  model.set_sequence_length(8);
+  config.mutable_sync()->set_fragments(1);
+  config.mutable_sync()->set_steps_between_syncs(5);
+  config.mutable_membership()->set_start_workers(1);
+  return config;
+}
+
+class CoordinatorServerTest : public ::testing::Test {
+ protected:
+  CoordinatorServerTest() {
+    Coordinator::Options options;
+    options.config = OneFragmentConfig();
+    const auto warnings = CompleteRunConfig(options.config);
+    EXPECT_TRUE(warnings.ok()) << warnings.status();
+    const FragmentPlan plan = *FragmentPlan::Create(options.config.model(), options.config.sync());
+    initial_.resize(static_cast<size_t>(plan.arena_size()));
+    InitializeParameters(plan, 3, initial_);
+    options.run_id = "served-1";
+    options.initial_parameters = initial_;
+    options.clock = Clock::Real();
+    options.store = &store_;
+    coordinator_ = *Coordinator::Create(std::move(options));
+    auto server = CoordinatorServer::Start("127.0.0.1:0", *coordinator_);
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    const auto channel = MakeChannel(absl::StrCat("127.0.0.1:", server_->port()), 0);
+    session_ = v1::Session::NewStub(channel);
+    exchange_ = v1::Exchange::NewStub(channel);
+    admin_ = v1::Admin::NewStub(channel);
+  }
+  ~CoordinatorServerTest() override {
+    EXPECT_TRUE(coordinator_->Shutdown().ok());
+    server_->Stop(absl::Seconds(5));
+  }
+
+  v1::WorkerMessage JoinMessage(const std::string& id) {
+    v1::DescribeRequest request;
+    request.set_wire_version(kWireVersion);
+    v1::DescribeResponse description;
+    grpc::ClientContext context;
+    EXPECT_TRUE(session_->Describe(&context, request, &description).ok());
+    v1::WorkerMessage message;
+    v1::Join& join = *message.mutable_join();
+    join.set_worker_id(id);
+    join.set_run_id(description.run_id());
+    join.set_wire_version(kWireVersion);
+    join.set_config_hash(description.config_hash());
+    join.set_plan_hash(description.plan_hash());
+    join.set_data_vocabulary_size(description.config().model().vocabulary_size());
+    join.set_process_nonce(1);
+    return message;
+  }
+
+  // An attached session: its Welcome is read.
+  struct Attached {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>> stream;
+    v1::Welcome welcome;
+  };
+  std::unique_ptr<Attached> Attach(const std::string& id) {
+    auto attached = std::make_unique<Attached>();
+    attached->stream = session_->Attach(&attached->context);
+    EXPECT_TRUE(attached->stream->Write(JoinMessage(id)));
+    v1::CoordinatorMessage message;
+    EXPECT_TRUE(attached->stream->Read(&message));
+    EXPECT_TRUE(message.has_welcome());
+    attached->welcome = message.welcome();
+    return attached;
+  }
+
+  v1::PushHeader MakePush(const Attached& worker, std::vector<uint8_t>& object) {
+    const Codec& codec = **FindCodec(v1::FP32);
+    std::vector<float> local = initial_;
+    for (float& value : local) value += 0.5f;
+    object.resize(codec.EncodedBytes(local.size()));
+    EXPECT_TRUE(codec.Encode(initial_, local, {}, object).ok());
+    v1::PushHeader header;
+    header.set_run_id("served-1");
+    header.set_worker_id("a");
+    header.set_incarnation(worker.welcome.incarnation());
+    header.set_round(1);
+    header.set_codec(v1::FP32);
+    header.set_total_bytes(static_cast<int64_t>(object.size()));
+    header.set_object_hash(TreeHash(object));
+    header.set_tokens(10);
+    return header;
+  }
+
+  static v1::PushRequest MakeChunk(const std::vector<uint8_t>& object, size_t offset) {
+    const auto data =
+        std::span(object).subspan(offset, std::min(kChunkBytes, object.size() - offset));
+    v1::PushRequest request;
+    request.mutable_chunk()->set_offset(static_cast<int64_t>(offset));
+    request.mutable_chunk()->set_checksum(Checksum64(data));
+    request.mutable_chunk()->set_data(data.data(), data.size());
+    return request;
+  }
+
+  grpc::Status PushMessages(const std::vector<v1::PushRequest>& messages,
+                            v1::PushResponse* response) {
+    grpc::ClientContext context;
+    const auto writer = exchange_->Push(&context, response);
+    for (const v1::PushRequest& message : messages) {
+      if (!writer->Write(message)) break;
+    }
+    writer->WritesDone();
+    return writer->Finish();
+  }
+
+  std::vector<v1::PushRequest> WholePush(const v1::PushHeader& header,
+                                         const std::vector<uint8_t>& object) {
+    std::vector<v1::PushRequest> messages(1);
+    *messages[0].mutable_header() = header;
+    for (size_t offset = 0; offset < object.size(); offset += kChunkBytes) {
+      messages.push_back(MakeChunk(object, offset));
+    }
+    return messages;
+  }
+
+  struct Pulled {
+    grpc::Status status;
+    v1::PullHeader header;
+    std::vector<uint8_t> bytes;
+  };
+  Pulled Pull(v1::PullRequest::Object object, int64_t round, int64_t start_offset) {
+    v1::PullRequest request;
+    request.set_run_id("served-1");
+    request.set_worker_id("a");
+    request.set_object(object);
+    request.set_round(round);
+    request.set_start_offset(start_offset);
+    grpc::ClientContext context;
+    const auto reader = exchange_->Pull(&context, request);
+    Pulled pulled;
+    v1::PullResponse response;
+    while (reader->Read(&response)) {
+      if (response.has_header()) {
+        pulled.header = response.header();
+        continue;
+      }
+      const std::string& data = response.chunk().data();
+      EXPECT_EQ(response.chunk().offset(),
+                start_offset + static_cast<int64_t>(pulled.bytes.size()));
+      EXPECT_EQ(Checksum64(data), response.chunk().checksum());
+      EXPECT_LE(data.size(), kChunkBytes);
+      pulled.bytes.insert(pulled.bytes.end(), data.begin(), data.end());
+    }
+    pulled.status = reader->Finish();
+    return pulled;
+  }
+
+  MemoryStore store_;
+  std::vector<float> initial_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<CoordinatorServer> server_;
+  std::unique_ptr<v1::Session::Stub> session_;
+  std::unique_ptr<v1::Exchange::Stub> exchange_;
+  std::unique_ptr<v1::Admin::Stub> admin_;
+};
+
+TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
+  const auto worker = Attach("a");
+  v1::WorkerMessage message;
+  message.mutable_ready()->set_step(0);
+  ASSERT_TRUE(worker->stream->Write(message));
+  v1::CoordinatorMessage answer;
+  do {
+    ASSERT_TRUE(worker->stream->Read(&answer));
+  } while (!answer.has_directive());
+  EXPECT_EQ(answer.directive().action(), v1::Directive::START);
+
+  const Pulled state = Pull(v1::PullRequest::STATE, 0, 0);
+  ASSERT_TRUE(state.status.ok()) << state.status.error_message();
+  ASSERT_EQ(state.bytes.size(), initial_.size() * sizeof(float));
+  EXPECT_EQ(std::memcmp(state.bytes.data(), initial_.data(), state.bytes.size()), 0);
+
+  std::vector<uint8_t> object;
+  const v1::PushHeader header = MakePush(*worker, object);
+  ASSERT_GT(object.size(), 2 * kChunkBytes);
+  v1::PushResponse response;
+  const grpc::Status pushed = PushMessages(WholePush(header, object), &response);
+  ASSERT_TRUE(pushed.ok()) << pushed.error_message();
+  EXPECT_EQ(response.durable_bytes(), header.total_bytes());
+  EXPECT_FALSE(response.duplicate());
+  const grpc::Status again = PushMessages(WholePush(header, object), &response);
+  ASSERT_TRUE(again.ok()) << again.error_message();
+  EXPECT_TRUE(response.duplicate());
+
+  const Pulled pulled = Pull(v1::PullRequest::ANSWER, 1, 0);
+  ASSERT_TRUE(pulled.status.ok()) << pulled.status.error_message();
+  EXPECT_EQ(TreeHash(pulled.bytes), pulled.header.object_hash());
+  std::vector<float> published = initial_;
+  ASSERT_TRUE((*FindCodec(pulled.header.codec()))->Apply(pulled.bytes, published).ok());
+  EXPECT_EQ(published, coordinator_->PublishedParameters());
+  EXPECT_NE(published, initial_);
+
+  // A pull that was cut comes back for the rest.
+  const int64_t half = pulled.header.total_bytes() / 2;
+  const Pulled rest = Pull(v1::PullRequest::ANSWER, 1, half);
+  ASSERT_TRUE(rest.status.ok());
+  EXPECT_EQ(rest.header.start_offset(), half);
+  EXPECT_TRUE(std::equal(rest.bytes.begin(), rest.bytes.end(), pulled.bytes.begin() + half,
+                         pulled.bytes.end()));
+
+  v1::Applied& applied = *message.mutable_applied();
+  applied.set_round(1);
+  applied.set_published_hash(TreeHash(std::span<const float>(published)));
+  ASSERT_TRUE(worker->stream->Write(message));
+  message.mutable_leave()->set_reason(v1::Leave::FINISHED);
+  ASSERT_TRUE(worker->stream->Write(message));
+  worker->stream->WritesDone();
+  while (worker->stream->Read(&answer)) {
+  }
+  EXPECT_TRUE(worker->stream->Finish().ok());
+  EXPECT_TRUE(coordinator_->Finished());
+  const v1::RunStatus status = coordinator_->GetStatus();
+  EXPECT_EQ(status.workers(0).bytes_up(), header.total_bytes());
+  EXPECT_EQ(status.workers(0).bytes_down(), header.total_bytes() - half + 2 * header.total_bytes());
+}
+
+TEST_F(CoordinatorServerTest, AWaitingPullIsAnsweredWhenItsRoundIsPublished) {
+  const auto worker = Attach("a");
+  v1::PullRequest request;
+  request.set_run_id("served-1");
+  request.set_worker_id("a");
+  request.set_object(v1::PullRequest::ANSWER);
+  request.set_round(1);
+  grpc::ClientContext cancelled_context;
+  const auto cancelled = exchange_->Pull(&cancelled_context, request);
+  grpc::ClientContext context;
+  const auto reader = exchange_->Pull(&context, request);
+  cancelled_context.TryCancel();
+  v1::PullResponse response;
+  EXPECT_FALSE(cancelled->Read(&response));
+  EXPECT_EQ(cancelled->Finish().error_code(), grpc::StatusCode::CANCELLED);
+
+  v1::WorkerMessage ready;
+  ready.mutable_ready()->set_step(0);
+  ASSERT_TRUE(worker->stream->Write(ready));
+  std::vector<uint8_t> object;
+  const v1::PushHeader header = MakePush(*worker, object);
+  v1::PushResponse pushed;
+  ASSERT_TRUE(PushMessages(WholePush(header, object), &pushed).ok());
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.header().round(), 1);
+  while (reader->Read(&response)) {
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
+TEST_F(CoordinatorServerTest, MalformedPushesGetTheCodesOfTheProtocol) {
+  const auto worker = Attach("a");
+  std::vector<uint8_t> object;
+  const v1::PushHeader header = MakePush(*worker, object);
+  const std::vector<v1::PushRequest> good = WholePush(header, object);
+  v1::PushResponse response;
+  const auto code_of = [&](const std::function<void(std::vector<v1::PushRequest>&)>& change) {
+    std::vector<v1::PushRequest> messages = good;
+    change(messages);
+    return PushMessages(messages, &response).error_code();
+  };
+  using Messages = std::vector<v1::PushRequest>;
+  EXPECT_EQ(code_of([](Messages& m) { m.clear(); }), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code_of([](Messages& m) { m.erase(m.begin()); }), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code_of([](Messages& m) { m[1] = m[0]; }), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code_of([](Messages& m) { m[1].Clear(); }), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code_of([](Messages& m) { m.pop_back(); }), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code_of([](Messages& m) { m[1].mutable_chunk()->clear_data(); }),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code_of([](Messages& m) { std::swap(m[1], m[2]); }), grpc::StatusCode::OUT_OF_RANGE);
+  EXPECT_EQ(code_of([](Messages& m) { m[2].mutable_chunk()->set_checksum(0); }),
+            grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(code_of([](Messages& m) { m[0].mutable_header()->set_object_hash(0); }),
+            grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(code_of([](Messages& m) { m[0].mutable_header()->set_total_bytes(1LL << 40); }),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code_of([](Messages& m) { m[0].mutable_header()->set_worker_id("eve"); }),
+            grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(code_of([](Messages& m) {
+              v1::Chunk& last = *m.back().mutable_chunk();
+              last.mutable_data()->append("more");
+              last.set_checksum(Checksum64(last.data()));
+            }),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code_of([](Messages& m) {
+              m[1].mutable_chunk()->set_data(std::string(kChunkBytes + 1, 'x'));
+            }),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(store_.contributions().empty());
+  EXPECT_EQ(code_of([](Messages&) {}), grpc::StatusCode::OK) << response.DebugString();
+}
+
+TEST_F(CoordinatorServerTest, PullsOfWhatIsNotThereAreRefused) {
+  EXPECT_EQ(Pull(v1::PullRequest::ANSWER, 2, 0).status.error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(Pull(v1::PullRequest::OBJECT_UNSPECIFIED, 1, 0).status.error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Pull(v1::PullRequest::STATE, 0, 1LL << 40).status.error_code(),
+            grpc::StatusCode::OUT_OF_RANGE);
+  EXPECT_EQ(Pull(v1::PullRequest::STATE, 0, -1).status.error_code(),
+            grpc::StatusCode::OUT_OF_RANGE);
+  EXPECT_EQ(Pull(v1::PullRequest::STATE, 7, 0).status.error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(CoordinatorServerTest, ASessionThatDoesNotBeginWithAFittingJoinEnds) {
+  v1::CoordinatorMessage answer;
+  {
+    grpc::ClientContext context;
+    const auto stream = session_->Attach(&context);
+    v1::WorkerMessage message;
+    message.mutable_heartbeat();
+    stream->Write(message);
+    EXPECT_FALSE(stream->Read(&answer));
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  }
+  grpc::ClientContext context;
+  const auto stream = session_->Attach(&context);
+  v1::WorkerMessage join = JoinMessage("a");
+  join.mutable_join()->set_data_vocabulary_size(256);
+  stream->Write(join);
+  EXPECT_FALSE(stream->Read(&answer));
+  const grpc::Status status = stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("256"));
+}
+
+TEST_F(CoordinatorServerTest, ANewStreamOfTheSameProcessEndsTheOldOne) {
+  const auto first = Attach("a");
+  const auto second = Attach("a");
+  EXPECT_EQ(second->welcome.incarnation(), 2u);
+  v1::CoordinatorMessage answer;
+  while (first->stream->Read(&answer)) {
+  }
+  EXPECT_EQ(first->stream->Finish().error_code(), grpc::StatusCode::ABORTED);
+}
+
+TEST_F(CoordinatorServerTest, ShutdownEndsSessionsAndPulls) {
+  const auto worker = Attach("a");
+  v1::PullRequest request;
+  request.set_run_id("served-1");
+  request.set_object(v1::PullRequest::ANSWER);
+  request.set_round(1);
+  grpc::ClientContext context;
+  const auto reader = exchange_->Pull(&context, request);
+  ASSERT_TRUE(coordinator_->Shutdown().ok());
+  v1::CoordinatorMessage answer;
+  while (worker->stream->Read(&answer)) {
+  }
+  EXPECT_EQ(worker->stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  v1::PullResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(CoordinatorServerTest, OperatorsSeeAndDirectTheRun) {
+  const auto worker = Attach("a");
+  grpc::ClientContext status_context;
+  v1::RunStatus status;
+  ASSERT_TRUE(admin_->GetStatus(&status_context, {}, &status).ok());
+  EXPECT_EQ(status.run_id(), "served-1");
+  ASSERT_EQ(status.workers_size(), 1);
+  EXPECT_EQ(status.workers(0).state(), v1::WorkerStatus::JOINING);
+  const auto stop = [&](int64_t at_step, int64_t at_tokens) {
+    grpc::ClientContext context;
+    v1::StopRequest request;
+    request.set_at_step(at_step);
+    request.set_at_tokens(at_tokens);
+    v1::StopResponse response;
+    return admin_->Stop(&context, request, &response).error_code();
+  };
+  EXPECT_EQ(stop(0, 0), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(stop(5, 5), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(stop(0, 5), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(stop(5, 0), grpc::StatusCode::OK);
+  v1::CoordinatorMessage answer;
+  do {
+    ASSERT_TRUE(worker->stream->Read(&answer));
+  } while (!answer.has_directive());
+  EXPECT_EQ(answer.directive().action(), v1::Directive::STOP_AT_STEP);
+  EXPECT_EQ(answer.directive().step(), 5);
+}
+
+TEST_F(CoordinatorServerTest, ATakenPortIsRefusedInOneLine) {
+  const auto second =
+      CoordinatorServer::Start(absl::StrCat("127.0.0.1:", server_->port()), *coordinator_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(CoordinatorServer::Start("nowhere", *coordinator_).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace causeway::server

@@ -1,0 +1,47 @@
+// std::vector whose values start at a cache line and, where they fill several large pages, lie in
+// large pages: matrix products walk over strides that would otherwise exhaust the TLB.
+#ifndef CAUSEWAY_WORKER_BACKEND_CPU_ALIGNED_VECTOR_H_
+#define CAUSEWAY_WORKER_BACKEND_CPU_ALIGNED_VECTOR_H_
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <new>
+#include <vector>
+
+namespace causeway::worker {
+
+template <typename T>
+struct AlignedAllocator {
+  using value_type = T;
+  static constexpr size_t kCacheLine = 64;
+  static constexpr size_t kLargePage = size_t{2} << 20;
+
+  AlignedAllocator() = default;
+  template <typename U>
+  AlignedAllocator(const AlignedAllocator<U>&) {}  // NOLINT: allocators convert.
+
+  static std::align_val_t Alignment(size_t size) {
+    return std::align_val_t{size * sizeof(T) >= 2 * kLargePage ? kLargePage : kCacheLine};
+  }
+  T* allocate(size_t size) {
+    const std::align_val_t alignment = Alignment(size);
+    void* const values = ::operator new(size * sizeof(T), alignment);
+#ifdef MADV_HUGEPAGE
+    // Only advice: where it fails, pages are small and everything works.
+    if (alignment == std::align_val_t{kLargePage}) {
+      madvise(values, size * sizeof(T) / kLargePage * kLargePage, MADV_HUGEPAGE);
+    }
+#endif
+    return static_cast<T*>(values);
+  }
+  void deallocate(T* values, size_t size) { ::operator delete(values, Alignment(size)); }
+  bool operator==(const AlignedAllocator&) const { return true; }
+};
+
+template <typename T>
+using AlignedVector = std::vector<T, AlignedAllocator<T>>;
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_BACKEND_CPU_ALIGNED_VECTOR_H_

@@ -1,0 +1,46 @@
+// Causal attention of one head of one sequence, in blocks of query rows: scores exist for one
+// block at a time, and the backward pass computes them again from the log-sum-exp.
+#ifndef CAUSEWAY_WORKER_BACKEND_CPU_ATTENTION_H_
+#define CAUSEWAY_WORKER_BACKEND_CPU_ATTENTION_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace causeway::worker {
+
+// One head's matrices, each [length, head_dim] with its own stride (values between rows). The
+// scale of the scores is 1 / sqrt(head_dim).
+template <typename T>
+struct AttentionHead {
+  const T* q = nullptr;
+  const T* k = nullptr;
+  const T* v = nullptr;
+  int64_t qkv_stride = 0;
+  T* out = nullptr;  // Written by the forward pass, read by the backward pass.
+  int64_t out_stride = 0;
+  T* log_sum_exp = nullptr;  // [length]; the same.
+};
+
+template <typename T>
+struct AttentionHeadGradients {
+  const T* dout = nullptr;  // Stride: out_stride.
+  T* dq = nullptr;
+  int64_t dq_stride = 0;
+  T* dk = nullptr;
+  T* dv = nullptr;
+  int64_t dkv_stride = 0;
+};
+
+// Values of scratch for one task of either direction.
+size_t AttentionScratchSize(int64_t length);
+
+// Both run in the calling thread and overwrite their results.
+template <typename T>
+void AttentionForward(int64_t length, int64_t head_dim, const AttentionHead<T>& head, T* scratch);
+template <typename T>
+void AttentionBackward(int64_t length, int64_t head_dim, const AttentionHead<T>& head,
+                       const AttentionHeadGradients<T>& gradients, T* scratch);
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_BACKEND_CPU_ATTENTION_H_

@@ -1,0 +1,344 @@
+#include "worker/backend/cpu/cpu_transformer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "worker/backend/cpu/fatal.h"
+#include "worker/backend/cpu/gemm.h"
+#include "worker/backend/cpu/kernel_timer.h"
+
+namespace causeway::worker {
+namespace {
+
+// Logits that exist at a time.
+constexpr int64_t kLogitsBytes = int64_t{128} << 20;
+constexpr int64_t kLogitsPerTask = 32768;
+
+size_t Size(int64_t value) { return static_cast<size_t>(value); }
+
+// Tokens per pass of the classifier: the fewest equal chunks that fit the budget.
+int64_t HeadChunk(int64_t tokens, int64_t row_bytes) {
+  const int64_t limit = std::clamp<int64_t>(kLogitsBytes / row_bytes / 64 * 64, 64, tokens + 63);
+  const int64_t chunks = (tokens + limit - 1) / limit;
+  return (tokens + chunks - 1) / chunks;
+}
+
+}  // namespace
+
+template <typename T>
+CpuTransformer<T>::CpuTransformer(const v1::ModelConfig& model, const FragmentPlan& plan,
+                                  int micro_batch_sequences, ThreadPool* pool)
+    : layout_(ParameterLayout::Create(model, plan)),
+      kernels_(GetKernels<T>()),
+      pool_(pool),
+      max_sequences_(micro_batch_sequences),
+      length_(model.sequence_length()),
+      width_(model.width()),
+      mlp_width_(model.mlp_width()),
+      mlp_inputs_(model.mlp() == v1::ModelConfig::SWIGLU ? 2 * mlp_width_ : mlp_width_),
+      heads_(model.heads()),
+      kv_heads_(model.kv_heads()),
+      head_dim_(model.head_dim()),
+      query_width_(heads_ * head_dim_),
+      kv_width_(kv_heads_ * head_dim_),
+      qkv_width_(query_width_ + 2 * kv_width_),
+      vocabulary_(model.vocabulary_size()),
+      padded_vocabulary_(PaddedVocabulary(model)),
+      gated_(model.mlp() == v1::ModelConfig::SWIGLU),
+      qk_norm_(model.qk_norm()),
+      epsilon_(static_cast<T>(model.norm_epsilon())),
+      z_loss_(static_cast<T>(model.z_loss())),
+      head_chunk_(HeadChunk(int64_t{micro_batch_sequences} * length_,
+                            padded_vocabulary_ * static_cast<int64_t>(sizeof(T)))),
+      blocks_(layout_.blocks.size()),
+      scratch_(Size(pool->threads()), AttentionScratchSize(length_)) {
+  const int64_t tokens = max_sequences_ * length_;
+  for (BlockActivations& block : blocks_) {
+    block.attention_input.resize(Size(tokens * width_));
+    block.attention_rms.resize(Size(tokens));
+    block.qkv.resize(Size(tokens * qkv_width_));
+    if (qk_norm_) {
+      block.raw_qk.resize(Size(tokens * (query_width_ + kv_width_)));
+      block.qk_rms.resize(Size(tokens * (heads_ + kv_heads_)));
+    }
+    block.attention.resize(Size(tokens * query_width_));
+    block.log_sum_exp.resize(Size(tokens * heads_));
+    block.mlp_input.resize(Size(tokens * width_));
+    block.mlp_rms.resize(Size(tokens));
+    block.pre_activation.resize(Size(tokens * mlp_inputs_));
+  }
+  for (auto* buffer : {&final_input_, &normed_, &projected_, &dresidual_, &dnormed_}) {
+    buffer->resize(Size(tokens * width_));
+  }
+  for (auto* buffer : {&final_rms_, &row_loss_, &row_lse_}) buffer->resize(Size(tokens));
+  hidden_.resize(Size(tokens * mlp_width_));
+  dhidden_.resize(Size(tokens * mlp_width_));
+  dattention_.resize(Size(tokens * query_width_));
+  dqkv_.resize(Size(tokens * qkv_width_));
+  if (kv_heads_ != heads_) dkv_per_head_.resize(Size(tokens * 2 * query_width_));
+  logits_.resize(Size(head_chunk_ * padded_vocabulary_));
+  partials_.resize(
+      Size((tokens + kRowsPerTask - 1) / kRowsPerTask * std::max(width_, 2 * head_dim_)));
+
+  const int64_t half = head_dim_ / 2;
+  cosine_.resize(Size(length_ * half));
+  sine_.resize(Size(length_ * half));
+  for (int64_t position = 0; position < length_; ++position) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double frequency = std::pow(
+          model.rope_theta(), -2.0 * static_cast<double>(i) / static_cast<double>(head_dim_));
+      const double angle = static_cast<double>(position) * frequency;
+      cosine_[Size(position * half + i)] = static_cast<T>(std::cos(angle));
+      sine_[Size(position * half + i)] = static_cast<T>(std::sin(angle));
+    }
+  }
+}
+
+template <typename T>
+TokenLoss CpuTransformer<T>::ForwardBackward(std::span<const T> parameters,
+                                             std::span<const int32_t> inputs,
+                                             std::span<const int32_t> targets, T gradient_scale,
+                                             bool accumulate, std::span<T> gradients) {
+  CheckCall(parameters, inputs, targets);
+  if (static_cast<int64_t>(gradients.size()) != layout_.arena_size) {
+    Fatal(absl::StrCat("gradients must have the arena's ", layout_.arena_size, " values, not ",
+                       gradients.size()));
+  }
+  if (!accumulate) {
+    for (const FragmentRange& gap : layout_.gaps) {
+      std::fill(gradients.begin() + gap.begin, gradients.begin() + gap.end, T{0});
+    }
+  }
+  Forward(parameters.data(), inputs, length_);
+  const TokenLoss loss =
+      Head(parameters.data(), targets, gradient_scale, accumulate, gradients.data());
+  Backward(parameters.data(), inputs, accumulate, gradients.data());
+  return loss;
+}
+
+template <typename T>
+double CpuTransformer<T>::Loss(std::span<const T> parameters, std::span<const int32_t> inputs,
+                               std::span<const int32_t> targets) {
+  CheckCall(parameters, inputs, targets);
+  Forward(parameters.data(), inputs, length_);
+  return Head(parameters.data(), targets, T{0}, false, nullptr).cross_entropy;
+}
+
+template <typename T>
+void CpuTransformer<T>::Logits(std::span<const T> parameters, std::span<const int32_t> tokens,
+                               std::span<T> last_position_logits) {
+  const auto length = static_cast<int64_t>(tokens.size());
+  if (length < 1 || length > length_ ||
+      static_cast<int64_t>(last_position_logits.size()) != vocabulary_) {
+    Fatal(absl::StrCat("Logits takes 1 to ", length_, " tokens and a span of ", vocabulary_,
+                       " logits, not ", length, " and ", last_position_logits.size()));
+  }
+  CheckTokens(tokens, /*targets=*/false);
+  Forward(parameters.data(), tokens, length);
+  Gemm<T>(pool_, false, true, 1, vocabulary_, width_, T{1}, normed_.data() + (length - 1) * width_,
+          width_, parameters.data() + layout_.head, width_, T{0}, last_position_logits.data(),
+          vocabulary_);
+}
+
+template <typename T>
+void CpuTransformer<T>::CheckCall(std::span<const T> parameters, std::span<const int32_t> inputs,
+                                  std::span<const int32_t> targets) const {
+  const auto tokens = static_cast<int64_t>(inputs.size());
+  if (static_cast<int64_t>(parameters.size()) != layout_.arena_size) {
+    Fatal(absl::StrCat("parameters must have the arena's ", layout_.arena_size, " values, not ",
+                       parameters.size()));
+  }
+  if (tokens == 0 || tokens % length_ != 0 || tokens > max_sequences_ * length_ ||
+      targets.size() != inputs.size()) {
+    Fatal(absl::StrCat("inputs and targets must be 1 to ", max_sequences_, " windows of ", length_,
+                       " tokens, not ", tokens, " and ", targets.size(), " tokens"));
+  }
+  CheckTokens(inputs, /*targets=*/false);
+  CheckTokens(targets, /*targets=*/true);
+}
+
+template <typename T>
+void CpuTransformer<T>::CheckTokens(std::span<const int32_t> tokens, bool targets) const {
+  for (const int32_t token : tokens) {
+    if (token >= vocabulary_ || (token < 0 && !targets)) {
+      Fatal(absl::StrCat("token ", token, " is outside the vocabulary of ", vocabulary_));
+    }
+  }
+}
+
+template <typename T>
+void CpuTransformer<T>::ParallelRows(int64_t rows_per_task,
+                                     const std::function<void(int64_t, int64_t)>& task) {
+  pool_->ParallelFor((tokens_ + rows_per_task - 1) / rows_per_task, [&](int64_t i) {
+    task(i * rows_per_task, std::min(tokens_, (i + 1) * rows_per_task));
+  });
+}
+
+template <typename T>
+void CpuTransformer<T>::Norm(const T* x_in, const T* addend, const T* weight, T* x_out,
+                             T* inverse_rms) {
+  const KernelTimer timer(kernel_seconds_, KernelKind::kNorm);
+  ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
+    const int64_t at = begin * width_;
+    kernels_.rms_norm(x_in + at, addend == nullptr ? nullptr : addend + at, weight, epsilon_,
+                      end - begin, width_, x_out + at, normed_.data() + at, inverse_rms + begin);
+  });
+}
+
+template <typename T>
+void CpuTransformer<T>::Project(const T* arena, const std::vector<ProjectionSlice>& slices,
+                                int64_t inputs, const T* in, T* out, int64_t outputs) {
+  const KernelTimer timer(kernel_seconds_, KernelKind::kBlockProduct);
+  for (const ProjectionSlice& slice : slices) {
+    Gemm<T>(pool_, false, true, tokens_, slice.outputs, inputs, T{1}, in, inputs,
+            arena + slice.offset, inputs, T{0}, out + slice.first_output, outputs);
+  }
+}
+
+template <typename T>
+void CpuTransformer<T>::Forward(const T* parameters, std::span<const int32_t> inputs,
+                                int64_t length) {
+  tokens_ = static_cast<int64_t>(inputs.size());
+  present_length_ = length;
+  {
+    const KernelTimer timer(kernel_seconds_, KernelKind::kEmbedding);
+    const T* const embedding = parameters + layout_.embedding;
+    T* const out = blocks_.front().attention_input.data();
+    ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) {
+        std::copy_n(embedding + inputs[Size(n)] * width_, width_, out + n * width_);
+      }
+    });
+  }
+  for (size_t block = 0; block < blocks_.size(); ++block) {
+    BlockActivations& b = blocks_[block];
+    const T* const weight = parameters + layout_.blocks[block].attention_norm;
+    T* const input = b.attention_input.data();
+    if (block == 0) {
+      Norm(input, nullptr, weight, input, b.attention_rms.data());
+    } else {
+      Norm(blocks_[block - 1].mlp_input.data(), projected_.data(), weight, input,
+           b.attention_rms.data());
+    }
+    AttentionForward(parameters, block);
+    Norm(input, projected_.data(), parameters + layout_.blocks[block].mlp_norm, b.mlp_input.data(),
+         b.mlp_rms.data());
+    MlpForward(parameters, block);
+  }
+  Norm(blocks_.back().mlp_input.data(), projected_.data(), parameters + layout_.final_norm,
+       final_input_.data(), final_rms_.data());
+}
+
+template <typename T>
+void CpuTransformer<T>::AttentionForward(const T* parameters, size_t block) {
+  const BlockLayout& at = layout_.blocks[block];
+  BlockActivations& b = blocks_[block];
+  Project(parameters, at.qkv, width_, normed_.data(), b.qkv.data(), qkv_width_);
+  {
+    const KernelTimer timer(kernel_seconds_, KernelKind::kRotate);
+    const HeadShape shape = {heads_, kv_heads_, head_dim_};
+    const T* const q_weight = qk_norm_ ? parameters + at.q_norm : nullptr;
+    const T* const k_weight = qk_norm_ ? parameters + at.k_norm : nullptr;
+    ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) {
+        const int64_t angle = n % present_length_ * (head_dim_ / 2);
+        kernels_.rotate(shape, q_weight, k_weight, epsilon_, cosine_.data() + angle,
+                        sine_.data() + angle, b.qkv.data() + n * qkv_width_,
+                        qk_norm_ ? b.raw_qk.data() + n * (query_width_ + kv_width_) : nullptr,
+                        qk_norm_ ? b.qk_rms.data() + n * shape.rotated() : nullptr);
+      }
+    });
+  }
+  {
+    const KernelTimer timer(kernel_seconds_, KernelKind::kAttention);
+    pool_->ParallelFor(tokens_ / present_length_ * heads_, [&](int64_t task) {
+      const typename ScratchPool<T>::Lease scratch(&scratch_);
+      worker::AttentionForward(present_length_, head_dim_, HeadAt(b, task), scratch.data());
+    });
+  }
+  Project(parameters, at.o, query_width_, b.attention.data(), projected_.data(), width_);
+}
+
+template <typename T>
+AttentionHead<T> CpuTransformer<T>::HeadAt(BlockActivations& block, int64_t task) const {
+  const int64_t first_row = task / heads_ * present_length_;
+  const int64_t head = task % heads_;
+  const int64_t kv_head = head / (heads_ / kv_heads_);
+  const T* const row = block.qkv.data() + first_row * qkv_width_;
+  return {.q = row + head * head_dim_,
+          .k = row + query_width_ + kv_head * head_dim_,
+          .v = row + query_width_ + kv_width_ + kv_head * head_dim_,
+          .qkv_stride = qkv_width_,
+          .out = block.attention.data() + first_row * query_width_ + head * head_dim_,
+          .out_stride = query_width_,
+          .log_sum_exp = block.log_sum_exp.data() + task * present_length_};
+}
+
+template <typename T>
+void CpuTransformer<T>::MlpForward(const T* parameters, size_t block) {
+  const BlockLayout& at = layout_.blocks[block];
+  const T* const in = blocks_[block].pre_activation.data();
+  Project(parameters, at.mlp_in, width_, normed_.data(), blocks_[block].pre_activation.data(),
+          mlp_inputs_);
+  {
+    const KernelTimer timer(kernel_seconds_, KernelKind::kActivation);
+    const auto activation = gated_ ? kernels_.swiglu : kernels_.gelu;
+    ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
+      activation(in + begin * mlp_inputs_, end - begin, mlp_width_,
+                 hidden_.data() + begin * mlp_width_);
+    });
+  }
+  Project(parameters, at.down, mlp_width_, hidden_.data(), projected_.data(), width_);
+}
+
+template <typename T>
+TokenLoss CpuTransformer<T>::Head(const T* parameters, std::span<const int32_t> targets,
+                                  T gradient_scale, bool accumulate, T* gradients) {
+  TokenLoss loss;
+  loss.tokens = std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; });
+  const T factor = loss.tokens == 0 ? T{0} : gradient_scale / static_cast<T>(loss.tokens);
+  const int64_t rows_per_task = std::clamp<int64_t>(kLogitsPerTask / padded_vocabulary_, 1, 64);
+  for (int64_t begin = 0; begin < tokens_; begin += head_chunk_) {
+    const int64_t rows = std::min(head_chunk_, tokens_ - begin);
+    const T* const head = parameters + layout_.head;
+    const T* const normed = normed_.data() + begin * width_;
+    {
+      const KernelTimer timer(kernel_seconds_, KernelKind::kHeadProduct);
+      Gemm<T>(pool_, false, true, rows, padded_vocabulary_, width_, T{1}, normed, width_, head,
+              width_, T{0}, logits_.data(), padded_vocabulary_);
+    }
+    {
+      const KernelTimer timer(kernel_seconds_, KernelKind::kClassifier);
+      pool_->ParallelFor((rows + rows_per_task - 1) / rows_per_task, [&](int64_t task) {
+        const int64_t first = task * rows_per_task;
+        kernels_.classifier(logits_.data() + first * padded_vocabulary_,
+                            targets.data() + begin + first, std::min(rows_per_task, rows - first),
+                            vocabulary_, padded_vocabulary_, factor, z_loss_, gradients != nullptr,
+                            row_loss_.data() + begin + first, row_lse_.data() + begin + first);
+      });
+    }
+    if (gradients == nullptr) continue;
+    const KernelTimer timer(kernel_seconds_, KernelKind::kHeadProduct);
+    Gemm<T>(pool_, false, false, rows, width_, padded_vocabulary_, T{1}, logits_.data(),
+            padded_vocabulary_, head, width_, T{0}, dnormed_.data() + begin * width_, width_);
+    Gemm<T>(pool_, true, false, padded_vocabulary_, width_, rows, T{1}, logits_.data(),
+            padded_vocabulary_, normed, width_, begin == 0 && !accumulate ? T{0} : T{1},
+            gradients + layout_.head, width_);
+  }
+  if (loss.tokens == 0) return loss;
+  double squares = 0;
+  for (int64_t n = 0; n < tokens_; ++n) {
+    loss.cross_entropy += static_cast<double>(row_loss_[Size(n)]);
+    squares += static_cast<double>(row_lse_[Size(n)]) * static_cast<double>(row_lse_[Size(n)]);
+  }
+  loss.cross_entropy /= static_cast<double>(loss.tokens);
+  loss.total = loss.cross_entropy +
+               static_cast<double>(z_loss_) * squares / static_cast<double>(loss.tokens);
+  return loss;
+}
+
+template class CpuTransformer<float>;
+template class CpuTransformer<double>;
+
+}  // namespace causeway::worker

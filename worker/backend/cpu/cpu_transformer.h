@@ -1,0 +1,179 @@
+// The decoder-only transformer on CPU cores: explicit forward and backward passes, no autograd.
+//
+//   x = embedding[token]
+//   per block:  x += o_proj(attention(rope(qk_norm(qkv_proj(rms_norm(x))))))
+//               x += down_proj(activation(gate_up_proj(rms_norm(x))))
+//   logits = head(rms_norm(x))
+//
+// Parameters and gradients are arenas in the layout of the FragmentPlan, owned by the caller, best
+// as AlignedVector (large pages are worth 5 % at 124M parameters). What the backward pass needs
+// from the forward pass is kept per block: the residual stream before each norm, the rotated
+// queries, keys and values, attention's output with its log-sum-exp, and the MLP's input to the
+// activation. Norm outputs, the hidden layer and attention's probabilities are computed again.
+// Logits exist for a chunk of tokens at a time and are overwritten by their gradient.
+//
+// Work is cut into tasks by shape alone and every sum has one order: the result has the same bits
+// on any number of threads.
+#ifndef CAUSEWAY_WORKER_BACKEND_CPU_CPU_TRANSFORMER_H_
+#define CAUSEWAY_WORKER_BACKEND_CPU_CPU_TRANSFORMER_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "causeway/v1/config.pb.h"
+#include "common/base/thread_pool.h"
+#include "common/params/fragment_plan.h"
+#include "worker/backend/cpu/aligned_vector.h"
+#include "worker/backend/cpu/attention.h"
+#include "worker/backend/cpu/kernel_timer.h"
+#include "worker/backend/cpu/kernels.h"
+#include "worker/backend/cpu/parameter_layout.h"
+#include "worker/backend/cpu/scratch_pool.h"
+
+namespace causeway::worker {
+
+// Means over the tokens that have a target, in nats per token.
+struct TokenLoss {
+  double total = 0;          // What the gradient is of: cross entropy and z-loss.
+  double cross_entropy = 0;  // Alone.
+  int64_t tokens = 0;        // That had a target.
+};
+
+// T is float or double (for tests). Not thread-safe; uses the pool from the calling thread.
+template <typename T>
+class CpuTransformer {
+ public:
+  // `model` must be complete (run_config.h) and `plan` be made from it. Allocates all that any
+  // later call needs, for up to micro_batch_sequences windows of model.sequence_length tokens.
+  // `pool` must outlive this.
+  CpuTransformer(const v1::ModelConfig& model, const FragmentPlan& plan, int micro_batch_sequences,
+                 ThreadPool* pool);
+  CpuTransformer(const CpuTransformer&) = delete;
+  CpuTransformer& operator=(const CpuTransformer&) = delete;
+
+  // One micro-batch. inputs and targets are [sequences, sequence_length], 1 <= sequences <=
+  // micro_batch_sequences; inputs lie in [0, vocabulary_size), targets too, or are negative: such
+  // a position has no loss, and the mean is over the others of this call.
+  //
+  // gradients = gradient_scale * d(total loss) / d(parameters), or += with accumulate. To
+  // accumulate k micro-batches of one batch, pass 1 / k and accumulate = false the first time.
+  // Without accumulate everything is overwritten; alignment gaps become zeros and stay so.
+  // Tokens out of range and spans of a wrong length end the program: the data is checked when it
+  // is opened.
+  TokenLoss ForwardBackward(std::span<const T> parameters, std::span<const int32_t> inputs,
+                            std::span<const int32_t> targets, T gradient_scale, bool accumulate,
+                            std::span<T> gradients);
+
+  // The mean cross entropy of the same, forward only.
+  double Loss(std::span<const T> parameters, std::span<const int32_t> inputs,
+              std::span<const int32_t> targets);
+
+  // What follows `tokens` (1 .. sequence_length of them): logits of [vocabulary_size].
+  void Logits(std::span<const T> parameters, std::span<const int32_t> tokens,
+              std::span<T> last_position_logits);
+
+  int64_t sequence_length() const { return length_; }
+  int micro_batch_sequences() const { return max_sequences_; }
+
+  // Seconds since the construction or the last reset, by kind.
+  const KernelSeconds& kernel_seconds() const { return kernel_seconds_; }
+  void ResetKernelSeconds() { kernel_seconds_.fill(0); }
+
+ private:
+  // Rows per task of the element-wise passes, and per partial sum of the norms' weight gradients.
+  // Part of the result's bits.
+  static constexpr int64_t kRowsPerTask = 32;
+
+  // Kept from the forward pass, per block.
+  struct BlockActivations {
+    AlignedVector<T> attention_input;  // [N, width], the residual stream before the norm
+    AlignedVector<T> attention_rms;    // [N]
+    AlignedVector<T> qkv;              // [N, heads + 2 kv_heads, head_dim], rotated
+    AlignedVector<T> raw_qk;           // [N, heads + kv_heads, head_dim] before qk_norm, or empty
+    AlignedVector<T> qk_rms;           // [N, heads + kv_heads], or empty
+    AlignedVector<T> attention;        // [N, heads, head_dim]
+    AlignedVector<T> log_sum_exp;      // [sequences, heads, length]
+    AlignedVector<T> mlp_input;        // [N, width], the residual stream before the norm
+    AlignedVector<T> mlp_rms;          // [N]
+    AlignedVector<T> pre_activation;   // [N, 2, mlp_width] gate, up; or [N, mlp_width]
+  };
+
+  // The forward pass up to the final norm, whose output is left in normed_.
+  void Forward(const T* parameters, std::span<const int32_t> inputs, int64_t length);
+  void AttentionForward(const T* parameters, size_t block);
+  void MlpForward(const T* parameters, size_t block);
+  // Runs the classifier in chunks over normed_. With gradients, leaves d/d(normed_) in dnormed_
+  // and the head's gradient in the arena.
+  TokenLoss Head(const T* parameters, std::span<const int32_t> targets, T gradient_scale,
+                 bool accumulate, T* gradients);
+  void Backward(const T* parameters, std::span<const int32_t> inputs, bool accumulate,
+                T* gradients);
+  void MlpBackward(const T* parameters, size_t block, bool accumulate, T* gradients);
+  void AttentionBackward(const T* parameters, size_t block, bool accumulate, T* gradients);
+  void AttentionHeadsBackward(BlockActivations& block);
+  void RotateBackward(const T* parameters, size_t block, bool accumulate, T* gradients);
+  void EmbeddingBackward(std::span<const int32_t> inputs, bool accumulate, T* gradients);
+
+  // Norms over tokens_ rows; the backward one also recomputes the norm's output into normed_ and
+  // writes or adds the weight's gradient.
+  void Norm(const T* x_in, const T* addend, const T* weight, T* x_out, T* inverse_rms);
+  void NormBackward(const T* dout, const T* x, const T* weight, const T* inverse_rms,
+                    bool accumulate_dx, bool accumulate_weight, T* dweight);
+  // out [N, outputs of all slices] = in [N, inputs] W^T, and the gradients of in and of W.
+  void Project(const T* arena, const std::vector<ProjectionSlice>& slices, int64_t inputs,
+               const T* in, T* out, int64_t outputs);
+  void ProjectBackwardInput(const T* arena, const std::vector<ProjectionSlice>& slices,
+                            int64_t inputs, const T* dout, int64_t outputs, T* din);
+  void ProjectBackwardWeight(const T* dout, int64_t outputs, const T* in, int64_t inputs,
+                             const std::vector<ProjectionSlice>& slices, bool accumulate,
+                             T* gradients);
+  // out [width] (+)= the sum of columns begin .. begin + width of partials_ [chunks, stride], in
+  // order of chunk.
+  void ReducePartials(int64_t stride, int64_t begin, int64_t width, bool accumulate, T* out);
+  // Calls task(begin, end) for runs of the present rows.
+  void ParallelRows(int64_t rows_per_task, const std::function<void(int64_t, int64_t)>& task);
+  // Of task `task` = sequence * heads + head.
+  AttentionHead<T> HeadAt(BlockActivations& block, int64_t task) const;
+  void CheckCall(std::span<const T> parameters, std::span<const int32_t> inputs,
+                 std::span<const int32_t> targets) const;
+  void CheckTokens(std::span<const int32_t> tokens, bool targets) const;
+
+  const ParameterLayout layout_;
+  const Kernels<T>& kernels_;
+  ThreadPool* const pool_;
+  const int max_sequences_;
+  const int64_t length_;
+  const int64_t width_, mlp_width_, mlp_inputs_;  // mlp_inputs_: values into the activation.
+  const int64_t heads_, kv_heads_, head_dim_, query_width_, kv_width_, qkv_width_;
+  const int64_t vocabulary_, padded_vocabulary_;
+  const bool gated_, qk_norm_;
+  const T epsilon_, z_loss_;
+  const int64_t head_chunk_;  // Tokens whose logits exist at a time.
+
+  // Of the present call.
+  int64_t tokens_ = 0;          // N
+  int64_t present_length_ = 0;  // tokens per sequence
+
+  std::vector<BlockActivations> blocks_;
+  AlignedVector<T> final_input_, final_rms_;
+  AlignedVector<T> cosine_, sine_;        // [length, head_dim / 2]
+  AlignedVector<T> normed_;               // [N, width]: the present norm's output
+  AlignedVector<T> projected_;            // [N, width]: what is added to the residual stream next
+  AlignedVector<T> hidden_;               // [N, mlp_width]
+  AlignedVector<T> logits_;               // [head_chunk, padded vocabulary]
+  AlignedVector<T> row_loss_, row_lse_;   // [N]
+  AlignedVector<T> dresidual_, dnormed_;  // [N, width]
+  AlignedVector<T> dhidden_;              // [N, mlp_width]
+  AlignedVector<T> dattention_;           // [N, heads, head_dim]
+  AlignedVector<T> dqkv_;                 // [N, heads + 2 kv_heads, head_dim]
+  AlignedVector<T> dkv_per_head_;         // [N, 2, heads, head_dim] with grouped queries, or empty
+  AlignedVector<T> partials_;
+  ScratchPool<T> scratch_;
+  KernelSeconds kernel_seconds_{};
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_BACKEND_CPU_CPU_TRANSFORMER_H_

@@ -1,0 +1,217 @@
+// The backward pass of CpuTransformer. dresidual_ holds the gradient of the residual stream and
+// travels from the last block to the first; every norm adds its share to it.
+#include <algorithm>
+
+#include "worker/backend/cpu/cpu_transformer.h"
+#include "worker/backend/cpu/gemm.h"
+
+namespace causeway::worker {
+namespace {
+
+constexpr int64_t kColumnsPerTask = 64;
+
+size_t Size(int64_t value) { return static_cast<size_t>(value); }
+
+}  // namespace
+
+template <typename T>
+void CpuTransformer<T>::Backward(const T* parameters, std::span<const int32_t> inputs,
+                                 bool accumulate, T* gradients) {
+  NormBackward(dnormed_.data(), final_input_.data(), parameters + layout_.final_norm,
+               final_rms_.data(), /*accumulate_dx=*/false, accumulate,
+               gradients + layout_.final_norm);
+  for (size_t block = blocks_.size(); block-- > 0;) {
+    MlpBackward(parameters, block, accumulate, gradients);
+    AttentionBackward(parameters, block, accumulate, gradients);
+  }
+  EmbeddingBackward(inputs, accumulate, gradients);
+}
+
+template <typename T>
+void CpuTransformer<T>::MlpBackward(const T* parameters, size_t block, bool accumulate,
+                                    T* gradients) {
+  const BlockLayout& at = layout_.blocks[block];
+  BlockActivations& b = blocks_[block];
+  ProjectBackwardInput(parameters, at.down, mlp_width_, dresidual_.data(), width_, dhidden_.data());
+  {
+    const KernelTimer timer(kernel_seconds_, KernelKind::kActivation);
+    const auto activation = gated_ ? kernels_.swiglu_backward : kernels_.gelu_backward;
+    ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
+      activation(dhidden_.data() + begin * mlp_width_, end - begin, mlp_width_,
+                 b.pre_activation.data() + begin * mlp_inputs_,
+                 hidden_.data() + begin * mlp_width_);
+    });
+  }
+  const T* const dpre_activation = b.pre_activation.data();
+  ProjectBackwardWeight(dresidual_.data(), width_, hidden_.data(), mlp_width_, at.down, accumulate,
+                        gradients);
+  ProjectBackwardInput(parameters, at.mlp_in, width_, dpre_activation, mlp_inputs_,
+                       dnormed_.data());
+  NormBackward(dnormed_.data(), b.mlp_input.data(), parameters + at.mlp_norm, b.mlp_rms.data(),
+               /*accumulate_dx=*/true, accumulate, gradients + at.mlp_norm);
+  ProjectBackwardWeight(dpre_activation, mlp_inputs_, normed_.data(), width_, at.mlp_in, accumulate,
+                        gradients);
+}
+
+template <typename T>
+void CpuTransformer<T>::AttentionBackward(const T* parameters, size_t block, bool accumulate,
+                                          T* gradients) {
+  const BlockLayout& at = layout_.blocks[block];
+  BlockActivations& b = blocks_[block];
+  ProjectBackwardWeight(dresidual_.data(), width_, b.attention.data(), query_width_, at.o,
+                        accumulate, gradients);
+  ProjectBackwardInput(parameters, at.o, query_width_, dresidual_.data(), width_,
+                       dattention_.data());
+  AttentionHeadsBackward(b);
+  RotateBackward(parameters, block, accumulate, gradients);
+  ProjectBackwardInput(parameters, at.qkv, width_, dqkv_.data(), qkv_width_, dnormed_.data());
+  NormBackward(dnormed_.data(), b.attention_input.data(), parameters + at.attention_norm,
+               b.attention_rms.data(), /*accumulate_dx=*/true, accumulate,
+               gradients + at.attention_norm);
+  ProjectBackwardWeight(dqkv_.data(), qkv_width_, normed_.data(), width_, at.qkv, accumulate,
+                        gradients);
+}
+
+template <typename T>
+void CpuTransformer<T>::AttentionHeadsBackward(BlockActivations& block) {
+  const KernelTimer timer(kernel_seconds_, KernelKind::kAttention);
+  const bool grouped = kv_heads_ != heads_;
+  pool_->ParallelFor(tokens_ / present_length_ * heads_, [&](int64_t task) {
+    const int64_t first_row = task / heads_ * present_length_;
+    const int64_t column = task % heads_ * head_dim_;
+    AttentionHeadGradients<T> gradients = {
+        .dout = dattention_.data() + first_row * query_width_ + column,
+        .dq = dqkv_.data() + first_row * qkv_width_ + column,
+        .dq_stride = qkv_width_};
+    if (grouped) {
+      // Query heads that share a key head are different tasks: RotateBackward adds them up.
+      gradients.dk = dkv_per_head_.data() + first_row * 2 * query_width_ + column;
+      gradients.dv = gradients.dk + query_width_;
+      gradients.dkv_stride = 2 * query_width_;
+    } else {
+      gradients.dk = gradients.dq + query_width_;
+      gradients.dv = gradients.dk + kv_width_;
+      gradients.dkv_stride = qkv_width_;
+    }
+    const typename ScratchPool<T>::Lease scratch(&scratch_);
+    worker::AttentionBackward(present_length_, head_dim_, HeadAt(block, task), gradients,
+                              scratch.data());
+  });
+}
+
+template <typename T>
+void CpuTransformer<T>::RotateBackward(const T* parameters, size_t block, bool accumulate,
+                                       T* gradients) {
+  const KernelTimer timer(kernel_seconds_, KernelKind::kRotate);
+  const BlockLayout& at = layout_.blocks[block];
+  const BlockActivations& b = blocks_[block];
+  const HeadShape shape = {heads_, kv_heads_, head_dim_};
+  const T* const q_weight = qk_norm_ ? parameters + at.q_norm : nullptr;
+  const T* const k_weight = qk_norm_ ? parameters + at.k_norm : nullptr;
+  const int64_t group = heads_ / kv_heads_;
+  ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
+    T* const dweights = partials_.data() + begin / kRowsPerTask * 2 * head_dim_;
+    std::fill_n(dweights, 2 * head_dim_, T{0});
+    for (int64_t n = begin; n < end; ++n) {
+      T* const drow = dqkv_.data() + n * qkv_width_;
+      if (group > 1) {
+        // The k and v parts, [2, kv_heads, head_dim], from [2, heads, head_dim].
+        const T* const per_head = dkv_per_head_.data() + n * 2 * query_width_;
+        for (int64_t kv = 0; kv < 2 * kv_heads_; ++kv) {
+          T* const sum = drow + query_width_ + kv * head_dim_;
+          std::copy_n(per_head + kv * group * head_dim_, head_dim_, sum);
+          for (int64_t member = 1; member < group; ++member) {
+            kernels_.add(per_head + (kv * group + member) * head_dim_, head_dim_, sum);
+          }
+        }
+      }
+      const int64_t angle = n % present_length_ * (head_dim_ / 2);
+      kernels_.rotate_backward(
+          shape, q_weight, k_weight, cosine_.data() + angle, sine_.data() + angle,
+          qk_norm_ ? b.raw_qk.data() + n * (query_width_ + kv_width_) : nullptr,
+          qk_norm_ ? b.qk_rms.data() + n * shape.rotated() : nullptr, drow, dweights);
+    }
+  });
+  if (!qk_norm_) return;
+  ReducePartials(2 * head_dim_, 0, head_dim_, accumulate, gradients + at.q_norm);
+  ReducePartials(2 * head_dim_, head_dim_, head_dim_, accumulate, gradients + at.k_norm);
+}
+
+template <typename T>
+void CpuTransformer<T>::EmbeddingBackward(std::span<const int32_t> inputs, bool accumulate,
+                                          T* gradients) {
+  const KernelTimer timer(kernel_seconds_, KernelKind::kEmbedding);
+  T* const dembedding = gradients + layout_.embedding;
+  // A tied embedding already holds the head's gradient.
+  if (!layout_.tied && !accumulate) {
+    pool_->ParallelFor(padded_vocabulary_ / kColumnsPerTask, [&](int64_t task) {
+      std::fill_n(dembedding + task * kColumnsPerTask * width_, kColumnsPerTask * width_, T{0});
+    });
+  }
+  // Tasks own columns, not tokens: equal tokens add to the same row, always in this order.
+  pool_->ParallelFor((width_ + kColumnsPerTask - 1) / kColumnsPerTask, [&](int64_t task) {
+    const int64_t begin = task * kColumnsPerTask;
+    const int64_t size = std::min(kColumnsPerTask, width_ - begin);
+    for (int64_t n = 0; n < tokens_; ++n) {
+      kernels_.add(dresidual_.data() + n * width_ + begin, size,
+                   dembedding + inputs[Size(n)] * width_ + begin);
+    }
+  });
+}
+
+template <typename T>
+void CpuTransformer<T>::NormBackward(const T* dout, const T* x, const T* weight,
+                                     const T* inverse_rms, bool accumulate_dx,
+                                     bool accumulate_weight, T* dweight) {
+  const KernelTimer timer(kernel_seconds_, KernelKind::kNorm);
+  ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
+    const int64_t at = begin * width_;
+    T* const partial = partials_.data() + begin / kRowsPerTask * width_;
+    std::fill_n(partial, width_, T{0});
+    kernels_.rms_norm_backward(dout + at, x + at, weight, inverse_rms + begin, end - begin, width_,
+                               accumulate_dx, dresidual_.data() + at, normed_.data() + at, partial);
+  });
+  ReducePartials(width_, 0, width_, accumulate_weight, dweight);
+}
+
+template <typename T>
+void CpuTransformer<T>::ReducePartials(int64_t stride, int64_t begin, int64_t width,
+                                       bool accumulate, T* out) {
+  if (!accumulate) std::fill_n(out, width, T{0});
+  const int64_t chunks = (tokens_ + kRowsPerTask - 1) / kRowsPerTask;
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    kernels_.add(partials_.data() + chunk * stride + begin, width, out);
+  }
+}
+
+template <typename T>
+void CpuTransformer<T>::ProjectBackwardInput(const T* arena,
+                                             const std::vector<ProjectionSlice>& slices,
+                                             int64_t inputs, const T* dout, int64_t outputs,
+                                             T* din) {
+  const KernelTimer timer(kernel_seconds_, KernelKind::kBlockProduct);
+  for (const ProjectionSlice& slice : slices) {
+    Gemm<T>(pool_, false, false, tokens_, inputs, slice.outputs, T{1}, dout + slice.first_output,
+            outputs, arena + slice.offset, inputs, slice.first_output == 0 ? T{0} : T{1}, din,
+            inputs);
+  }
+}
+
+template <typename T>
+void CpuTransformer<T>::ProjectBackwardWeight(const T* dout, int64_t outputs, const T* in,
+                                              int64_t inputs,
+                                              const std::vector<ProjectionSlice>& slices,
+                                              bool accumulate, T* gradients) {
+  const KernelTimer timer(kernel_seconds_, KernelKind::kBlockProduct);
+  for (const ProjectionSlice& slice : slices) {
+    Gemm<T>(pool_, true, false, slice.outputs, inputs, tokens_, T{1}, dout + slice.first_output,
+            outputs, in, inputs, accumulate ? T{1} : T{0}, gradients + slice.offset, inputs);
+  }
+}
+
+// With what it calls; the rest of the class is instantiated in cpu_transformer.cc.
+template void CpuTransformer<float>::Backward(const float*, std::span<const int32_t>, bool, float*);
+template void CpuTransformer<double>::Backward(const double*, std::span<const int32_t>, bool,
+                                               double*);
+
+}  // namespace causeway::worker

@@ -1,0 +1,94 @@
+// The element-wise kernels of the CPU backend, for float and double from one source, compiled for
+// every instruction set that Highway knows and chosen when the program starts.
+//
+// Every kernel works on a range of rows in the calling thread and touches nothing else: the caller
+// cuts the rows into tasks. Sums run in the order of the vector lanes, which is fixed on one
+// machine. `stride` is the number of values from one row to the next. Pointers need no alignment.
+#ifndef CAUSEWAY_WORKER_BACKEND_CPU_KERNELS_H_
+#define CAUSEWAY_WORKER_BACKEND_CPU_KERNELS_H_
+
+#include <cstdint>
+
+#include "common/optim/adamw.h"
+
+namespace causeway::worker {
+
+// The shape that the rotary kernels need.
+struct HeadShape {
+  int64_t query_heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t rotated() const { return query_heads + kv_heads; }  // Heads that RoPE turns.
+};
+
+template <typename T>
+struct Kernels {
+  // out = x / rms(x) * weight, per row of `width` contiguous values. With `addend`, x is first
+  // replaced by x_in + addend and stored to `x_out`; otherwise x is x_in and x_out is not written.
+  // inverse_rms [rows] is kept for the backward pass.
+  void (*rms_norm)(const T* x_in, const T* addend, const T* weight, T epsilon, int64_t rows,
+                   int64_t width, T* x_out, T* out, T* inverse_rms);
+
+  // dx (+)= the gradient through the norm; out = the norm's output again (may be null);
+  // dweight [width] += the rows' share of the weight's gradient.
+  void (*rms_norm_backward)(const T* dout, const T* x, const T* weight, const T* inverse_rms,
+                            int64_t rows, int64_t width, bool accumulate, T* dx, T* out,
+                            T* dweight);
+
+  // One token's query and key heads, contiguous in `heads` [rotated, head_dim], in place:
+  // optional RMSNorm per head, then RoPE. With query_weight == null there is no norm, and raw and
+  // inverse_rms are not written; otherwise raw [rotated, head_dim] and inverse_rms [rotated] keep
+  // what the backward pass needs. cosine, sine: [head_dim / 2], of this position.
+  void (*rotate)(const HeadShape& shape, const T* query_weight, const T* key_weight, T epsilon,
+                 const T* cosine, const T* sine, T* heads, T* raw, T* inverse_rms);
+
+  // The gradient of the same, in place on dheads; dweights [2, head_dim] += (queries, then keys).
+  void (*rotate_backward)(const HeadShape& shape, const T* query_weight, const T* key_weight,
+                          const T* cosine, const T* sine, const T* raw, const T* inverse_rms,
+                          T* dheads, T* dweights);
+
+  // hidden = silu(gate) * up; gate_up is [rows, 2, width].
+  void (*swiglu)(const T* gate_up, int64_t rows, int64_t width, T* hidden);
+  // Computes hidden again and replaces gate_up by its gradient.
+  void (*swiglu_backward)(const T* dhidden, int64_t rows, int64_t width, T* gate_up, T* hidden);
+  // hidden = gelu(up), tanh approximation; [rows, width].
+  void (*gelu)(const T* up, int64_t rows, int64_t width, T* hidden);
+  void (*gelu_backward)(const T* dhidden, int64_t rows, int64_t width, T* up, T* hidden);
+
+  // Row r of `scores` attends to columns 0 .. first_valid + r. Replaces valid scores s by
+  // exp(scale * (s - max)), the rest of the `columns` by 0; inverse_sum [rows] is 1 / the row's
+  // sum; log_sum_exp [rows] that of scale * s. stride is a multiple of 64, at least `columns`.
+  void (*causal_softmax)(T* scores, int64_t rows, int64_t columns, int64_t stride,
+                         int64_t first_valid, T scale, T* inverse_sum, T* log_sum_exp);
+  // Replaces scores by probabilities p = exp(scale * s - log_sum_exp), and dprobabilities by
+  // scale * p * (dprobabilities - delta): the gradient of the scores.
+  void (*causal_softmax_backward)(T* scores, T* dprobabilities, int64_t rows, int64_t columns,
+                                  int64_t stride, int64_t first_valid, T scale,
+                                  const T* log_sum_exp, const T* delta);
+  // values[r, :] *= factors[r].
+  void (*scale_rows)(T* values, int64_t rows, int64_t width, int64_t stride, const T* factors);
+  // out[r] = sum over the row of a * b.
+  void (*dot_rows)(const T* a, const T* b, int64_t rows, int64_t width, int64_t stride, T* out);
+
+  // Cross entropy over the first `vocabulary` of `stride` logits per row. loss [rows] and
+  // log_sum_exp [rows]; a row whose target is negative gets loss 0. With `gradient`, the logits are
+  // replaced by d/dlogits of factor * (loss + z_loss * log_sum_exp^2), zero beyond the vocabulary.
+  void (*classifier)(T* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
+                     int64_t stride, T factor, T z_loss, bool gradient, T* loss, T* log_sum_exp);
+
+  // sum += values.
+  void (*add)(const T* values, int64_t size, T* sum);
+
+  // AdamWStep::Apply on `size` values with gradients multiplied by gradient_factor, with the same
+  // bits as the scalar code.
+  void (*adamw)(const AdamWStep<T>& step, T weight_decay, T gradient_factor, const T* gradient,
+                int64_t size, T* weight, T* m, T* v);
+};
+
+// The table for this machine. T is float or double.
+template <typename T>
+const Kernels<T>& GetKernels();
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_BACKEND_CPU_KERNELS_H_
