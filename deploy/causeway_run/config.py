@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 MODES = ("streaming", "diloco", "data-parallel")
-DEFAULT_STEPS = 900
+DEFAULT_STEPS = 800
 
 _MUON = """\
   optimizer: MUON
