@@ -197,7 +197,7 @@ def main(arguments: list[str]) -> int:
         return 2
     except ProcessDied as error:
         print(f"\nquickstart: {error}", file=sys.stderr)
-        return 1
+        return 2 if error.refused else 1
     except Stopped:
         print("\nquickstart: stopped; all processes have ended", file=sys.stderr)
         return 130

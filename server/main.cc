@@ -250,7 +250,8 @@ int Main(int argc, char** argv) {
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   TuneAllocatorForStreams();
   const std::vector<std::string> arguments = ParseCommandLine(argc, argv, kHelp);
-  InitializeLog(kProgram, absl::GetFlag(FLAGS_log_level));
+  const absl::Status log = InitializeLog(kProgram, absl::GetFlag(FLAGS_log_level));
+  if (!log.ok()) return Refuse(kProgram, log);
   const std::string command = arguments.empty() ? "" : arguments[0];
   if (arguments.size() > 1) {
     return Refuse(kProgram, absl::InvalidArgumentError(absl::StrCat(

@@ -48,7 +48,9 @@ Exit status: 0 done, 1 failed on the way, 2 refused before anything started.
 int main(int argc, char** argv) {
   causeway::TuneAllocatorForStreams();
   const std::vector<std::string> arguments = causeway::ParseCommandLine(argc, argv, kHelp);
-  causeway::InitializeLog("causeway-worker", absl::GetFlag(FLAGS_log_level));
+  const absl::Status log =
+      causeway::InitializeLog("causeway-worker", absl::GetFlag(FLAGS_log_level));
+  if (!log.ok()) return causeway::Refuse("causeway-worker", log);
   const std::string command = arguments.empty() ? "" : arguments[0];
   if (arguments.size() > 1) {
     return causeway::Refuse("causeway-worker",

@@ -24,6 +24,7 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
 
 bool IsRetryable(const absl::Status& status) {
   switch (status.code()) {
+    case absl::StatusCode::kCancelled:
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kDeadlineExceeded:

@@ -12,7 +12,8 @@ grpc::Status ToGrpcStatus(const absl::Status& status);
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
 // Errors after which the same call may succeed: the connection or the peer was away, or asked for
-// patience. All others are final.
+// patience. All others are final. CANCELLED is among them: a server that stops cancels its calls;
+// who may have cancelled himself looks at that first.
 bool IsRetryable(const absl::Status& status);
 
 }  // namespace causeway

@@ -1,7 +1,10 @@
 #include "common/telemetry/log.h"
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 
@@ -29,10 +32,16 @@ std::shared_ptr<spdlog::logger>& Current() {
 
 spdlog::logger& Log() { return *Current(); }
 
-void InitializeLog(const std::string& program, const std::string& level) {
+absl::Status InitializeLog(const std::string& program, const std::string& level) {
+  constexpr const char* kLevels[] = {"debug", "info", "warn", "error"};
+  if (std::ranges::find(kLevels, level) == std::end(kLevels)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--log_level must be debug, info, warn or error; it is \"", level, "\""));
+  }
   auto logger = MakeLogger(program);
   logger->set_level(spdlog::level::from_str(level));
   Current() = std::move(logger);
+  return absl::OkStatus();
 }
 
 }  // namespace causeway

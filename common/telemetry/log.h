@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "spdlog/logger.h"
 
 namespace causeway {
@@ -13,8 +14,9 @@ namespace causeway {
 // Thread-safe. Before InitializeLog it writes warnings and errors only.
 spdlog::logger& Log();
 
-// Call once in main(): `program` stands in every line; `level` is debug, info, warn or error.
-void InitializeLog(const std::string& program, const std::string& level);
+// Call once in main(): `program` stands in every line; `level` is debug, info, warn or error,
+// INVALID_ARGUMENT for another one.
+absl::Status InitializeLog(const std::string& program, const std::string& level);
 
 }  // namespace causeway
 

@@ -285,7 +285,8 @@ def _rounds(run: Run) -> str:
 def _sample(sample: str | None) -> str:
     if not sample:
         return ""
-    return ('<section><h2>Sample</h2><p class="soft">Written by the trained model.</p>'
+    return ('<section><h2>Sample</h2><p class="soft">The first 64 tokens are held-out text; '
+            'the trained model wrote the rest.</p>'
             f'<div class="scroll"><pre>{_e(sample)}</pre></div></section>')
 
 

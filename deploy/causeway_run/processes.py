@@ -17,7 +17,12 @@ def _end_with_parent() -> None:
 
 
 class ProcessDied(Exception):
-    """A process ended with an error, or before it should have."""
+    """A process ended with an error, or before it should have. refused: because it cannot use its
+    settings or its data, which is all that exit status 2 means."""
+
+    def __init__(self, what: str, refused: bool = False):
+        super().__init__(what)
+        self.refused = refused
 
 
 @dataclass
@@ -74,7 +79,8 @@ class ProcessGroup:
         """ProcessDied names every process that ended with an error; one that ended well is fine."""
         died = [p for p in self.processes if p.popen.poll() not in (None, 0)]
         if died:
-            raise ProcessDied("\n".join(p.describe_end() for p in died))
+            raise ProcessDied("\n".join(p.describe_end() for p in died),
+                              refused=all(p.popen.returncode == 2 for p in died))
 
     def stop_all(self, patience_s: float = 10.0) -> None:
         """SIGTERM to the last started first, then SIGKILL to what is left after patience_s. The

@@ -11,7 +11,7 @@ from typing import TextIO
 from causeway_run import units
 from causeway_run.output import JsonLinesTail
 
-_BAR_CELLS = 16
+_BAR_CELLS = 10
 _SMOOTHING = 0.9  # Of the shown loss, per step.
 _RATE_WINDOW_S = 10.0
 
@@ -91,6 +91,7 @@ class Progress:
         self._every_s = 0.2 if self._in_place else line_every_s
         self._begin = self._last_shown = time.monotonic()
         self._lines_up = 0
+        self._shown_state = ""
 
     def update(self) -> None:
         now = time.monotonic()
@@ -100,18 +101,24 @@ class Progress:
         self._show(now)
 
     def finish(self) -> None:
-        """Shows the final state."""
-        self._show(time.monotonic())
+        """Shows the final state, unless the last line of a log says it already."""
+        self._read()
+        if self._state() != self._shown_state:
+            self._show(time.monotonic())
 
-    def _show(self, now: float) -> None:
+    def _read(self) -> None:
         for view in self._views:
             view.update()
         self._round_count += len(self._rounds.poll())
+
+    def _show(self, now: float) -> None:
+        self._read()
         elapsed = now - self._begin
         if self._in_place:
             self._repaint(self.block(elapsed))
         else:
             print(self.line(elapsed), file=self._stream, flush=True)
+            self._shown_state = self._state()
 
     def _repaint(self, lines: list[str]) -> None:
         width = shutil.get_terminal_size().columns - 1
@@ -152,9 +159,9 @@ class Progress:
             filled = round(_BAR_CELLS * view.step / self._steps)
             bar = "#" * filled + "." * (_BAR_CELLS - filled)
             loss = "  -  " if view.loss is None else f"{view.loss:.3f}"
-            lines.append(
+            lines.append(  # Fits 80 columns.
                 f"     {view.name:<10}{bar} {view.step:>{len(str(self._steps))}}/{self._steps}"
-                f"  loss {loss}  {units.count(view.tokens_per_second):>5} tokens/s"
+                f"  loss {loss}  {units.count(view.tokens_per_second):>5} tok/s"
                 f"  computing {units.percent(view.utilization):>7}"
             )
         lines.append(f"     {self._exchange()}")
@@ -163,10 +170,13 @@ class Progress:
 
     def line(self, elapsed_s: float) -> str:
         """For a log."""
+        return f"     {units.duration(elapsed_s)}  {self._state()}"
+
+    def _state(self) -> str:
         steps = " ".join(str(view.step) for view in self._views)
         losses = " ".join("-" if v.loss is None else f"{v.loss:.3f}" for v in self._views)
         rate = sum(view.tokens_per_second for view in self._views)
         computing = sum(view.utilization for view in self._views) / len(self._views)
-        return (f"     {units.duration(elapsed_s)}  step {steps} of {self._steps}, loss {losses}, "
-                f"{units.count(rate)} tokens/s, computing {units.percent(computing)}, "
-                f"{self._exchange()}, {self._published()}, {self._remaining()}")
+        return (f"step {steps} of {self._steps}, loss {losses}, {units.count(rate)} tokens/s, "
+                f"computing {units.percent(computing)}, {self._exchange()}, "
+                f"{self._published()}, {self._remaining()}")

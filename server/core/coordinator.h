@@ -114,8 +114,9 @@ class Coordinator {
   // Not OK once the store failed or the training diverged: no round closes any more, every call
   // returns this. Shutdown is all that is left to do.
   virtual absl::Status Health() const = 0;
-  // Fails all waiting pulls with UNAVAILABLE, closes all sinks, waits for merges under way and
-  // writes the state and the summary to the store. All later calls return UNAVAILABLE.
+  // Publishes what rounds are due, fails all waiting pulls with UNAVAILABLE, closes all sinks,
+  // waits for merges under way and writes the state and the summary to the store. All later calls
+  // return UNAVAILABLE.
   virtual absl::Status Shutdown() = 0;
 
   // Copies, in arena order, for checkpoints and tests.

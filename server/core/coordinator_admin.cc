@@ -89,6 +89,7 @@ void CoordinatorImpl::Resume() {
 }
 
 absl::Status CoordinatorImpl::Drain(const std::string& worker_id) {
+  RETURN_IF_ERROR(Serving());
   Outbox outbox;
   {
     absl::MutexLock lock(&members_mutex_);
@@ -100,8 +101,9 @@ absl::Status CoordinatorImpl::Drain(const std::string& worker_id) {
                          " is a member; there are: ", absl::StrJoin(membership_.LiveIds(), ", ")));
       }
     }
-    for (const auto& [id, sink] : sinks_) {
+    for (const std::string& id : membership_.LiveIds()) {
       if (!worker_id.empty() && id != worker_id) continue;
+      draining_[id] = membership_.Find(id)->process_nonce;
       AddDirective(v1::Directive::DRAIN, 0, "asked to by the operator", id, outbox);
     }
   }
@@ -114,6 +116,7 @@ absl::Status CoordinatorImpl::Drain(const std::string& worker_id) {
 }
 
 absl::Status CoordinatorImpl::StopAtStep(int64_t step) {
+  RETURN_IF_ERROR(Serving());
   if (step < 1) {
     return absl::InvalidArgumentError(absl::StrCat("at_step must be 1 or more, it is ", step));
   }
@@ -168,6 +171,8 @@ RunSummary CoordinatorImpl::Summarize() const {
 }
 
 absl::Status CoordinatorImpl::Shutdown() {
+  // What workers contributed that have left since the last Tick is part of the result.
+  for (const auto& fragment : fragments_) Advance(*fragment);
   Sinks sinks;
   {
     absl::MutexLock lock(&members_mutex_);
@@ -188,6 +193,7 @@ absl::Status CoordinatorImpl::Shutdown() {
   // No merge runs any more, so the views below stand still.
   std::vector<FragmentView> views;
   for (const auto& fragment : fragments_) {
+    if (fragment->StateIsVoid()) continue;
     views.push_back(fragment->ReadState([](const FragmentView& view) { return view; }));
   }
   RETURN_IF_ERROR(options_.store->SaveSnapshot(views));

@@ -126,6 +126,8 @@ class CoordinatorImpl final : public Coordinator {
   bool paused_ ABSL_GUARDED_BY(members_mutex_) = false;
   std::string pause_reason_ ABSL_GUARDED_BY(members_mutex_);
   int64_t stop_step_ ABSL_GUARDED_BY(members_mutex_) = 0;  // 0: none was asked for.
+  // Processes that were asked to drain: worker id -> process nonce.
+  std::map<std::string, uint64_t> draining_ ABSL_GUARDED_BY(members_mutex_);
   bool finish_recorded_ ABSL_GUARDED_BY(members_mutex_) = false;
   bool shut_down_ ABSL_GUARDED_BY(members_mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(members_mutex_);

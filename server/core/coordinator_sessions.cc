@@ -164,6 +164,11 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
                      outbox);
       }
     }
+    // Its stream may have been broken when it was asked.
+    const auto asked = draining_.find(worker_id);
+    if (asked != draining_.end() && asked->second == membership_.Find(worker_id)->process_nonce) {
+      AddDirective(v1::Directive::DRAIN, 0, "asked to by the operator", worker_id, outbox);
+    }
   }
   Record("worker_ready", absl::StrCat("worker ", worker_id, " is ready at step ", ready.step()),
          {{"worker", worker_id}, {"step", ready.step()}});
@@ -178,6 +183,10 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
 absl::Status CoordinatorImpl::HandleHeartbeat(const std::string& worker_id, uint64_t incarnation,
                                               const v1::Heartbeat& heartbeat) {
   RETURN_IF_ERROR(CheckStep(heartbeat.step()));
+  if (heartbeat.tokens() < 0 || heartbeat.tokens() > kMaxTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tokens must be 0 .. 2^48, the heartbeat says ", heartbeat.tokens()));
+  }
   Outbox outbox;
   {
     absl::MutexLock lock(&members_mutex_);

@@ -16,9 +16,6 @@ namespace {
 // trip of a broken connection; it cannot be further behind than the answers it has not merged.
 constexpr size_t kPastRounds = 64;
 
-// The steps of all rounds of a run do not add up to more; keeps sums of weights exact.
-constexpr int64_t kMaxTokens = int64_t{1} << 48;
-
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
 std::string RoundName(const v1::PushHeader& header) {
@@ -239,7 +236,8 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
   input.arena_begin = options_.range.begin;
   for (const auto& [id, held] : contributions) {
     const double weight = record.weights[input.contributions.size()];
-    input.contributions.push_back({id, options_.codec_up, held.object, weight});
+    // Add has validated the object, against published as it still is.
+    input.contributions.push_back({id, options_.codec_up, held.object, weight, /*validated=*/true});
   }
 
   // Held until the round is stored: a reader never sees values that a crash could take back.
@@ -253,12 +251,19 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
     absl::MutexLock pool_lock(&options_.merge_pool->mutex);
     merged = MergeFragment(input, state, options_.merge_pool->threads);
   }
+  state_is_void_ = !merged.ok();
   RETURN_IF_ERROR(Annotate(merged.status(), absl::StrCat("cannot merge round ", round,
                                                          " of fragment ", options_.fragment)));
   record.bytes_out = static_cast<int64_t>(merged->answer.size());
   record.published_hash = merged->published_hash;
   record.published_unix_s = UnixSeconds(options_.clock->Now());
-  RETURN_IF_ERROR(options_.store->SaveRound(record, merged->answer));
+  const absl::Status stored = options_.store->SaveRound(record, merged->answer);
+  if (!stored.ok()) {
+    // Nobody is told of the round, but a snapshot must find values and version that agree.
+    absl::MutexLock lock(&mutex_);
+    published_hashes_.push_back(record.published_hash);
+    return stored;
+  }
 
   auto answer = std::make_shared<PullObject>();
   answer->header.set_fragment(options_.fragment);

@@ -34,6 +34,9 @@
 
 namespace causeway::server {
 
+// A worker's whole training does not come to more; keeps sums of tokens exact.
+inline constexpr int64_t kMaxTokens = int64_t{1} << 48;
+
 // The threads that merges share; one merge uses them at a time.
 struct MergePool {
   absl::Mutex mutex;
@@ -101,6 +104,12 @@ class FragmentRounds {
     return read(View());
   }
 
+  // A merge failed half-way (the training diverged): the state is worth nothing.
+  bool StateIsVoid() const {
+    absl::ReaderMutexLock lock(&data_mutex_);
+    return state_is_void_;
+  }
+
  private:
   struct Held {
     v1::PushHeader header;
@@ -125,6 +134,7 @@ class FragmentRounds {
   std::vector<float> theta_ ABSL_GUARDED_BY(data_mutex_);
   std::vector<float> published_ ABSL_GUARDED_BY(data_mutex_);
   std::vector<std::vector<float>> optimizer_state_ ABSL_GUARDED_BY(data_mutex_);
+  bool state_is_void_ ABSL_GUARDED_BY(data_mutex_) = false;
 
   mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(data_mutex_);
   std::vector<uint64_t> published_hashes_ ABSL_GUARDED_BY(mutex_);  // By version, from 0.

@@ -75,7 +75,8 @@ struct FragmentView {
   std::vector<NamedArray> optimizer = {};
 };
 
-// Thread-safe: calls for different fragments may overlap; those for one fragment are in order.
+// Thread-safe: calls may overlap. Of one fragment, the contributions to a round may overlap each
+// other; the round comes after all of them, and before those to the next.
 class Store {
  public:
   virtual ~Store() = default;

@@ -1,9 +1,10 @@
 """Bad input: one clear line that names what is wrong, exit status 2, nothing started."""
 
 import os
+import shutil
 import unittest
 
-from cluster import COORDINATOR, MODEL, WORKER, Cluster, run_tool, wait_until
+from cluster import COORDINATOR, MODEL, SIGTERM, WORKER, Cluster, run_tool
 
 RUN = "train { steps: 100000 } sync { steps_between_syncs: 6 } membership { start_workers: 1 }"
 
@@ -29,7 +30,7 @@ class RefusalsTest(unittest.TestCase):
 
     def train(self, cluster, saying, **flags):
         values = {"coordinator": "127.0.0.1:1", "id": "w", "data": cluster.data,
-                  "out": cluster.folder / "w", "connect_timeout": "2s"} | flags
+                  "out": cluster.folder / "w", "connect_timeout": "30s"} | flags
         self.refused(
             WORKER, "train", *[f"--{name}={value}" for name, value in values.items()],
             saying=saying)
@@ -49,6 +50,8 @@ class RefusalsTest(unittest.TestCase):
             self.refused(COORDINATOR, "serve", f"--run_dir={cluster.folder / 'bad'}",
                          f"--config={cluster.folder / 'absent'}", saying=["absent"])
             self.refused(COORDINATOR, "serf", saying=["serf", "serve"])
+            self.refused(COORDINATOR, "serve", "--log_level=loud", saying=["--log_level", "loud"])
+            self.refused(WORKER, "train", "--log_level=loud", saying=["--log_level", "loud"])
 
     def test_two_coordinators_on_one_run_directory(self):
         with Cluster() as cluster:
@@ -96,7 +99,7 @@ class RefusalsTest(unittest.TestCase):
         with Cluster() as cluster:
             cluster.start_coordinator(RUN)
             address = cluster.address
-            self.train(cluster, saying=["127.0.0.1:1", "--coordinator"])
+            self.train(cluster, connect_timeout="2s", saying=["127.0.0.1:1", "--coordinator"])
             self.train(cluster, coordinator="no port", saying=["--coordinator", "HOST:PORT"])
             self.train(cluster, coordinator=address, id="two words", saying=["--id", "two words"])
             self.train(cluster, coordinator=address, data=cluster.folder / "none", saying=["none"])
@@ -126,6 +129,42 @@ class RefusalsTest(unittest.TestCase):
                        saying=["twin"])
             before = cluster.steps("twin")
             cluster.wait_for_step("twin", before + 3)  # The first one did not notice.
+
+
+    def test_two_workers_with_one_output_folder(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            first = cluster.start_worker("first")
+            cluster.wait_for_step("first", 3)
+            before = cluster.steps("first")
+            for name in ("first", "second"):
+                self.train(cluster, coordinator=cluster.address, id=name, out=cluster.out("first"),
+                           saying=[str(cluster.out("first")), str(first.child.pid)])
+            # Its files were not touched, and it did not notice.
+            self.assertGreaterEqual(cluster.steps("first"), before)
+            cluster.wait_for_step("first", before + 3)
+
+    def test_a_damaged_or_foreign_checkpoint(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            cluster.start_worker("stays")  # The run goes on without the others.
+            out = cluster.out("w")
+            out.mkdir()
+            (out / "checkpoint").write_bytes(b"CWAYWORK" + bytes(100))
+            self.train(cluster, coordinator=cluster.address, saying=["checkpoint", "damaged"])
+            (out / "checkpoint").unlink()
+            worker = cluster.start_worker("w")
+            cluster.wait_for_step("w", 3)
+            worker.signal(SIGTERM)
+            self.assertEqual(worker.wait(), 0, worker.log())
+            (cluster.out("other")).mkdir()
+            shutil.copy(out / "checkpoint", cluster.out("other"))
+            metrics = (out / "metrics.jsonl").read_text()
+            self.train(cluster, coordinator=cluster.address, id="other", out=cluster.out("other"),
+                       saying=["checkpoint", "worker w", "--out"])
+            self.train(cluster, coordinator=cluster.address, id="other", out=out,
+                       saying=["checkpoint", "worker w", "--out"])
+            self.assertEqual((out / "metrics.jsonl").read_text(), metrics)
 
 
 if __name__ == "__main__":

@@ -50,11 +50,6 @@ absl::StatusOr<StoredModel> LoadModel() {
   ASSIGN_OR_RETURN(stored.checkpoint, ReadWorkerCheckpoint(*FileSystem::Real(), path));
   const v1::RunConfig& config = stored.checkpoint.config;
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
-  if (stored.checkpoint.sync.published.size() != static_cast<size_t>(plan.arena_size())) {
-    return absl::DataLossError(
-        absl::StrCat(path, " holds ", stored.checkpoint.sync.published.size(),
-                     " published values; its model has ", plan.arena_size()));
-  }
   stored.pool = std::make_unique<ThreadPool>(threads);
   stored.model = std::make_unique<CpuTransformer<float>>(
       config.model(), plan, config.train().micro_batch_sequences(), stored.pool.get());

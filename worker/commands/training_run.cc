@@ -22,6 +22,7 @@ using nlohmann::json;
 constexpr absl::Duration kLineInterval = absl::Seconds(5);
 constexpr absl::Duration kStopPoll = absl::Milliseconds(100);
 constexpr double kSampleTemperature = 0.7;
+constexpr int64_t kPromptTokens = 64;
 
 double UnixSeconds(Clock& clock) { return absl::ToDoubleSeconds(clock.Now() - absl::UnixEpoch()); }
 
@@ -55,7 +56,10 @@ TrainingRun::TrainingRun(const TrainingOptions& options, FileSystem& file_system
       dataset_(std::move(dataset)),
       pool_(std::make_unique<ThreadPool>(options.threads)) {}
 
-TrainingRun::~TrainingRun() = default;
+TrainingRun::~TrainingRun() {
+  sync_.reset();     // Its threads use the session.
+  session_.reset();  // Its threads reach for the exchange.
+}
 
 absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOptions& options,
                                                                FileSystem& file_system,
@@ -85,6 +89,12 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
                        " of run ", checkpoint->run_id, ", not to worker ", options.worker_id,
                        " of run ", run->run_.run_id(), ": choose another --out, or remove it"));
     }
+    if (RunConfigHash(checkpoint->config) != run->run_.config_hash()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(run->CheckpointPath(),
+                       " has another configuration than the run: choose another --out, or "
+                       "remove it"));
+    }
   }
 
   Session::Options session;
@@ -100,19 +110,19 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   join.set_device(absl::StrCat("cpu, ", options.threads, " threads"));
   join.set_threads(options.threads);
   if (checkpoint.has_value()) join.set_resume_step(checkpoint->step);
-  session.on_failure = [raw = run.get()](const absl::Status& status) {
-    Log().error("the session failed: {}", std::string(status.message()));
-    if (raw->exchange_ != nullptr) raw->exchange_->Cancel();
-  };
   ASSIGN_OR_RETURN(run->session_, Session::Attach(std::move(session)));
-  RETURN_IF_ERROR(run->Begin(std::move(checkpoint)));
+  const absl::Status begun = run->Begin(std::move(checkpoint));
+  if (!begun.ok()) {
+    // The id is free again at once, not when the lease ends.
+    run->session_->Leave(v1::Leave::FAILED, std::string(begun.message()));
+    return begun;
+  }
   return run;
 }
 
 absl::Status TrainingRun::OpenOutput() {
   RETURN_IF_ERROR(file_system_.CreateFolders(options_.output));
-  const std::string path = JoinPath(options_.output, "metrics.jsonl");
-  ASSIGN_OR_RETURN(metrics_, JsonLinesFile::Create(file_system_, path));
+  ASSIGN_OR_RETURN(output_lock_, file_system_.Lock(options_.output));
   return absl::OkStatus();
 }
 
@@ -130,6 +140,10 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
                                                                    .run_id = run_.run_id(),
                                                                    .worker_id = options_.worker_id,
                                                                    .sync = config.sync()});
+  session_->OnFailure([exchange = exchange_.get()](const absl::Status& status) {
+    Log().error("the session failed: {}", std::string(status.message()));
+    exchange->Cancel();
+  });
   SyncEngine::Options sync;
   sync.config = config.sync();
   sync.plan = &plan_;
@@ -169,6 +183,13 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   }
   progress_.first_step = progress_.step;
   progress_.first_tokens = progress_.tokens;
+  v1::Heartbeat heartbeat;
+  heartbeat.set_step(progress_.step);
+  heartbeat.set_tokens(progress_.tokens);
+  session_->SetProgress(heartbeat);
+  // Not before the coordinator has welcomed this worker: who is refused leaves no trace.
+  ASSIGN_OR_RETURN(metrics_,
+                   JsonLinesFile::Create(file_system_, JoinPath(options_.output, "metrics.jsonl")));
   return metrics_->Append({{"kind", "start"},
                            {"unix_s", UnixSeconds(clock_)},
                            {"worker", options_.worker_id},
@@ -187,7 +208,10 @@ absl::Status TrainingRun::Train(bool (*stop)()) {
     status = absl::OkStatus();
   }
   if (status.ok()) status = Finish();
-  training_ended_.Notify();
+  {
+    absl::MutexLock lock(&ended_mutex_);
+    ended_ = true;
+  }
   watcher.join();
   if (!status.ok()) {
     // The session's own failure is the cause of whatever else was cancelled.
@@ -201,14 +225,23 @@ absl::Status TrainingRun::Train(bool (*stop)()) {
 }
 
 void TrainingRun::WatchForStop(bool (*stop)()) {
-  while (!stop()) {
-    if (training_ended_.WaitForNotificationWithTimeout(kStopPoll)) return;
+  const auto told_to_stop = [&] {
+    const absl::StatusOr<Session::Orders> orders = session_->orders();
+    return stop() || (orders.ok() && orders->drain);
+  };
+  while (!told_to_stop()) {
+    if (AwaitEnd(kStopPoll)) return;
   }
   session_->RequestDrain();
-  if (training_ended_.WaitForNotificationWithTimeout(options_.drain_timeout)) return;
+  if (AwaitEnd(options_.drain_timeout)) return;
   Log().warn("the transfers did not end within {}: they stay in the checkpoint",
              absl::FormatDuration(options_.drain_timeout));
   exchange_->Cancel();
+}
+
+bool TrainingRun::AwaitEnd(absl::Duration timeout) {
+  absl::MutexLock lock(&ended_mutex_);
+  return ended_mutex_.AwaitWithTimeout(absl::Condition(&ended_), timeout);
 }
 
 absl::Status TrainingRun::TrainSteps() {
@@ -381,7 +414,9 @@ absl::Status TrainingRun::Finish() {
     status = absl::OkStatus();
   }
   RETURN_IF_ERROR(status);
-  wall_ = clock_.Monotonic() - progress_.start - progress_.evaluation;
+  if (progress_.step > progress_.first_step) {
+    wall_ = clock_.Monotonic() - progress_.start - progress_.evaluation;
+  }
   RETURN_IF_ERROR(Checkpoint());
   if (!drained_ && EvaluatesHere()) RETURN_IF_ERROR(Evaluate());
   return absl::OkStatus();
@@ -390,15 +425,19 @@ absl::Status TrainingRun::Finish() {
 std::string TrainingRun::Sample() {
   const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = MakeTokenizer(dataset_.tokenizer());
   if (!tokenizer.ok()) return "";
-  std::vector<int32_t> tokens;
-  // A line break begins a text in every corpus.
-  if (!(*tokenizer)->Encode("\n", tokens).ok()) return "";
-  const std::vector<int32_t> sample = trainer_->Generate(sync_->published(), tokens,
-                                                         {.tokens = options_.sample_tokens,
-                                                          .temperature = kSampleTemperature,
-                                                          .seed = run_.config().train().seed()});
-  const absl::StatusOr<std::string> text = (*tokenizer)->Decode(sample);
-  return text.ok() ? *text : "";
+  // The beginning of the held-out text: what the model knows to continue, and has not seen.
+  const ShardSequence& text =
+      dataset_.held_out()->tokens() >= kPromptTokens ? *dataset_.held_out() : *dataset_.train();
+  std::vector<int32_t> tokens(static_cast<size_t>(std::min(text.tokens(), kPromptTokens)));
+  if (!text.Read(0, run_.config().model().vocabulary_size(), tokens).ok()) return "";
+  const std::vector<int32_t> continuation =
+      trainer_->Generate(sync_->published(), tokens,
+                         {.tokens = options_.sample_tokens,
+                          .temperature = kSampleTemperature,
+                          .seed = run_.config().train().seed()});
+  tokens.insert(tokens.end(), continuation.begin(), continuation.end());
+  const absl::StatusOr<std::string> sample = (*tokenizer)->Decode(tokens);
+  return sample.ok() ? *sample : "";
 }
 
 absl::Status TrainingRun::WriteSummary() {

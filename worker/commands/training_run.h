@@ -8,9 +8,10 @@
 #include <optional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/notification.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
@@ -47,8 +48,9 @@ class TrainingRun {
   ~TrainingRun();
 
   // Trains until the budget is spent, a drain is ordered or `stop` returns true, which is asked a
-  // few times a second by another thread. A drain finishes the step and hands over the deltas in
-  // flight; what cannot be handed over within drain_timeout stays in the checkpoint.
+  // few times a second by another thread. A drain, whoever orders it, finishes the step and hands
+  // over the deltas in flight; what cannot be handed over within drain_timeout stays in the
+  // checkpoint.
   absl::Status Train(bool (*stop)());
 
  private:
@@ -73,8 +75,10 @@ class TrainingRun {
   // Continues from the checkpoint in the output folder, or from the published state.
   absl::Status Begin(std::optional<WorkerCheckpoint> checkpoint);
   absl::Status TrainSteps();
-  // Waits for `stop` or the end of training.
+  // Waits for `stop`, for the coordinator's word or for the end of training.
   void WatchForStop(bool (*stop)());
+  // True once training ended, within that time.
+  bool AwaitEnd(absl::Duration timeout);
   absl::Status StepOnce();
   absl::Status Evaluate();
   absl::Status Checkpoint();
@@ -95,6 +99,7 @@ class TrainingRun {
   const v1::DescribeResponse run_;
   const FragmentPlan plan_;
   const Dataset dataset_;
+  std::unique_ptr<FolderLock> output_lock_;
   std::unique_ptr<JsonLinesFile> metrics_;
   std::unique_ptr<ThreadPool> pool_;
   std::shared_ptr<grpc::Channel> session_channel_;
@@ -109,8 +114,10 @@ class TrainingRun {
   int data_slot_ = 0;
   Progress progress_;
   bool drained_ = false;
-  absl::Notification training_ended_;
-  absl::Duration wall_;  // Of the training phase, evaluations excepted.
+  absl::Mutex ended_mutex_;
+  bool ended_ ABSL_GUARDED_BY(ended_mutex_) = false;  // Training, for the watcher.
+  // Of the training phase, evaluations excepted; zero if no step was trained.
+  absl::Duration wall_;
   absl::Duration last_checkpoint_;
   absl::Duration last_line_;
   int64_t last_line_tokens_ = 0;

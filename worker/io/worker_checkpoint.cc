@@ -1,10 +1,12 @@
 #include "worker/io/worker_checkpoint.h"
 
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/files/array_file.h"
+#include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 
 namespace causeway::worker {
@@ -47,6 +49,34 @@ absl::Status ReadMetadata(const json& metadata, const std::string& path,
                      ParseRunConfig(metadata.at("config").get<std::string>(), path));
   } catch (const json::exception& error) {
     return absl::DataLossError(absl::StrCat(path, " is damaged: ", error.what()));
+  }
+  return Annotate(CompleteRunConfig(checkpoint.config).status(), path);
+}
+
+// Counters and lengths against the configuration that the checkpoint names.
+absl::Status CheckContent(const WorkerCheckpoint& checkpoint, const std::string& path) {
+  const auto damaged = [&](auto... what) {
+    return absl::DataLossError(absl::StrCat(path, " contradicts itself: ", what...));
+  };
+  const v1::RunConfig& config = checkpoint.config;
+  if (checkpoint.step < 0 || checkpoint.step > config.train().steps() || checkpoint.tokens < 0 ||
+      checkpoint.optimizer_updates < 0) {
+    return damaged("step ", checkpoint.step, " of ", config.train().steps(), ", ",
+                   checkpoint.tokens, " tokens, ", checkpoint.optimizer_updates, " updates");
+  }
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+  const auto arena = static_cast<size_t>(plan.arena_size());
+  const size_t moments = config.sync().contribution() == v1::SyncConfig::GRADIENT ? 0 : arena;
+  for (const auto& [name, size, expected] :
+       {std::tuple("parameters", checkpoint.parameters.size(), arena),
+        std::tuple("published", checkpoint.sync.published.size(), arena),
+        std::tuple("first_moments", checkpoint.first_moments.size(), moments),
+        std::tuple("second_moments", checkpoint.second_moments.size(), moments),
+        std::tuple("residual", checkpoint.sync.residual.size(),
+                   checkpoint.sync.residual.empty() ? 0 : arena)}) {
+    if (size != expected) {
+      return damaged("array ", name, " has ", size, " values, its configuration takes ", expected);
+    }
   }
   return absl::OkStatus();
 }
@@ -96,6 +126,7 @@ absl::StatusOr<WorkerCheckpoint> ReadWorkerCheckpoint(FileSystem& file_system,
   for (size_t i = 0; i < checkpoint.sync.fragments.size(); ++i) {
     RETURN_IF_ERROR(ReadArray(file, ObjectName(i), checkpoint.sync.fragments[i].object_in_flight));
   }
+  RETURN_IF_ERROR(CheckContent(checkpoint, path));
   return checkpoint;
 }
 

@@ -33,7 +33,8 @@ struct WorkerCheckpoint {
 // Replaces `path` durably.
 absl::Status WriteWorkerCheckpoint(FileSystem& file_system, const std::string& path,
                                    const WorkerCheckpoint& checkpoint);
-// Errors of ArrayFile::Read; DATA_LOSS if the content contradicts itself.
+// Errors of ArrayFile::Read; DATA_LOSS if the content contradicts itself: every array has the
+// length that the configuration takes. SyncEngine::Restore checks what is in flight.
 absl::StatusOr<WorkerCheckpoint> ReadWorkerCheckpoint(FileSystem& file_system,
                                                       const std::string& path);
 

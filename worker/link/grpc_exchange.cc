@@ -16,7 +16,7 @@ namespace {
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(500);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(15);
-// A transfer that arrives damaged twice in a row is not a passing fault.
+// A transfer that arrives damaged twice without any progress is not a passing fault.
 constexpr int kMaxDamaged = 2;
 
 absl::Status Cancelled() { return absl::CancelledError("the exchange was cancelled"); }
@@ -141,10 +141,13 @@ absl::StatusOr<PulledObject> GrpcExchange::Pull(const v1::PullRequest& base_requ
       absl::MutexLock lock(&mutex_);
       if (cancelled_) return Cancelled();
     }
+    if (object.size() > before) {  // It moved: patience starts anew.
+      attempt = 1;
+      damaged = 0;
+    }
     if (absl::IsDataLoss(status)) ++damaged;
     const bool again = IsRetryable(status) || (absl::IsDataLoss(status) && damaged < kMaxDamaged);
     if (!again) return status;
-    if (object.size() > before) attempt = 1;  // It moved: patience starts anew.
     Log().warn("pull of fragment {} round {} failed at {} of {} bytes, trying again: {}",
                request.fragment(), request.round(), object.size(), expected_bytes,
                std::string(status.message()));

@@ -139,20 +139,32 @@ void Session::Leave(v1::Leave::Reason reason, const std::string& detail) {
   message.mutable_leave()->set_reason(reason);
   message.mutable_leave()->set_detail(detail);
   outbox_.push_back(std::move(message));
-  const bool heard =
-      stream_ != nullptr && mutex_.AwaitWithTimeout(absl::Condition(&ended_), kLeaveTimeout);
+  const bool heard = stream_ != nullptr &&
+                     mutex_.AwaitWithTimeout(absl::Condition(&ended_), kLeaveTimeout) &&
+                     failure_.ok();
   if (!heard) {
     Log().warn("the coordinator did not confirm that this worker leaves; its lease will end");
   }
 }
 
-void Session::Fail(const absl::Status& status) {
+void Session::OnFailure(std::function<void(const absl::Status&)> callback) {
+  absl::Status failure;
   {
     absl::MutexLock lock(&mutex_);
-    if (!failure_.ok()) return;
-    failure_ = status;
+    failure = failure_;
+    if (failure.ok()) on_failure_ = std::move(callback);
   }
-  if (options_.on_failure) options_.on_failure(status);
+  if (!failure.ok()) callback(failure);
+}
+
+void Session::Fail(const absl::Status& status) {
+  std::function<void(const absl::Status&)> callback;
+  {
+    absl::MutexLock lock(&mutex_);
+    failure_ = status;
+    callback = std::move(on_failure_);
+  }
+  if (callback) callback(status);
 }
 
 void Session::RunSession() {

@@ -36,8 +36,6 @@ class Session {
     v1::Session::StubInterface* stub = nullptr;  // Outlives the session.
     v1::Join join;                               // process_nonce is filled in.
     absl::Duration give_up_after = absl::Minutes(10);
-    // Called once, on a session thread, when the session ends with an error.
-    std::function<void(const absl::Status&)> on_failure;
   };
 
   // What the coordinator wants of the training loop.
@@ -54,6 +52,10 @@ class Session {
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
+
+  // Calls back once when the session ends with an error: on a session thread, or at once on this
+  // one if it has ended so already. What the callback uses must outlive the session.
+  void OnFailure(std::function<void(const absl::Status&)> callback);
 
   const v1::Welcome& welcome() const { return welcome_; }  // The first one.
   uint64_t incarnation() const;                            // The latest.
@@ -95,6 +97,7 @@ class Session {
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;  // Leave is sent or queued.
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;    // The session thread is done.
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(const absl::Status&)> on_failure_ ABSL_GUARDED_BY(mutex_);
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t lease_ms_ ABSL_GUARDED_BY(mutex_) = 10'000;
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;

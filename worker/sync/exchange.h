@@ -2,8 +2,7 @@
 // coordinator in the same process in tests.
 //
 // Calls block their thread. All may be made by several threads at once. Errors that will pass
-// (UNAVAILABLE, a broken connection) are retried inside, until Cancel or a deadline by progress;
-// what comes back is final.
+// (UNAVAILABLE, a broken connection) are retried inside until Cancel; what comes back is final.
 #ifndef CAUSEWAY_WORKER_SYNC_EXCHANGE_H_
 #define CAUSEWAY_WORKER_SYNC_EXCHANGE_H_
 
@@ -37,6 +36,7 @@ class Exchange {
   virtual ~Exchange() = default;
 
   // Returns when the contribution is acknowledged. ABORTED: the round closed without it.
+  // ALREADY_EXISTS: the round has another object of this worker.
   virtual absl::Status Push(const Contribution& contribution) = 0;
   // Waits until the round is published. NOT_FOUND: the answer is no longer kept.
   virtual absl::StatusOr<PulledObject> PullAnswer(int fragment, int64_t round) = 0;

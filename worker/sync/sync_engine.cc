@@ -14,9 +14,10 @@ namespace {
 constexpr int kMaxTransferThreads = 16;
 
 int FragmentsInFlight(const SyncSchedule& schedule, const v1::SyncConfig& config) {
-  const int overlapping =
-      schedule.fragments() * config.overlap_steps() / std::max(1, config.steps_between_syncs()) + 2;
-  return std::clamp(std::min(overlapping, schedule.fragments()), 1, kMaxTransferThreads);
+  const int64_t overlapping =
+      int64_t{schedule.fragments()} * config.overlap_steps() / config.steps_between_syncs() + 2;
+  const int64_t most = std::min(schedule.fragments(), kMaxTransferThreads);
+  return static_cast<int>(std::min(overlapping, most));
 }
 
 std::string Describe(const SyncEvent& event) {
@@ -69,6 +70,7 @@ absl::StatusOr<int64_t> SyncEngine::Fetch(int64_t run_step) {
       Follow({i, version(i) + 1}, step);
       if (schedule_.MergeStep(i, version(i) + 1) > step) break;
       RETURN_IF_ERROR(Land(i, step));
+      options_.replica->Mix(options_.plan->range(i), PublishedPart(i), 0);
     }
   }
   last_step_ = step;
@@ -95,16 +97,48 @@ absl::Status SyncEngine::FetchState(int index) {
   return absl::OkStatus();
 }
 
-absl::Status SyncEngine::Restore(State state, int64_t step) {
+absl::Status SyncEngine::CheckState(const State& state, int64_t step) const {
   if (state.fragments.size() != fragments_.size() || state.published.size() != published_.size() ||
       (!state.residual.empty() && state.residual.size() != published_.size())) {
-    return absl::InvalidArgumentError(absl::StrCat("the checkpoint's synchronization state has ",
-                                                   state.fragments.size(), " fragments of ",
-                                                   state.published.size(), " values; this run has ",
-                                                   fragments_.size(), " of ", published_.size()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the checkpoint's synchronization state has ", state.fragments.size(), " fragments of ",
+        state.published.size(), " values and ", state.residual.size(),
+        " of residual; this run has ", fragments_.size(), " of ", published_.size()));
   }
+  for (size_t i = 0; i < fragments_.size(); ++i) {
+    const int index = static_cast<int>(i);
+    const State::Fragment& saved = state.fragments[i];
+    const auto wrong = [&](auto... what) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the checkpoint's state of fragment ", index, " has ", what...));
+    };
+    if (saved.version < 0) return wrong("the version ", saved.version);
+    if (saved.tokens < 0 || saved.tokens_in_flight < 0) {
+      return wrong(saved.tokens, " and, in flight, ", saved.tokens_in_flight, " tokens");
+    }
+    // A fragment is in flight once: with the round that was sent last, until that is merged.
+    const int64_t sent = schedule_.RoundsSentBy(index, step);
+    const bool fits = saved.round_in_flight == 0
+                          ? saved.version >= sent
+                          : saved.round_in_flight == sent && saved.version == sent - 1;
+    if (!fits) {
+      return wrong("version ", saved.version, " and round ", saved.round_in_flight,
+                   " in flight; after step ", step, " round ", sent, " was sent last");
+    }
+    const size_t bytes =
+        codec_up_->EncodedBytes(static_cast<size_t>(options_.plan->range(index).size()));
+    if (!saved.object_in_flight.empty() && saved.object_in_flight.size() != bytes) {
+      return wrong(saved.object_in_flight.size(), " bytes in flight; a delta has ", bytes);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SyncEngine::Restore(State state, int64_t step) {
+  RETURN_IF_ERROR(CheckState(state, step));
   published_ = std::move(state.published);
   last_step_ = step;
+  std::vector<std::shared_ptr<Flight>> flights;
   for (size_t i = 0; i < fragments_.size(); ++i) {
     State::Fragment& saved = state.fragments[i];
     if (!state.residual.empty()) {
@@ -127,8 +161,12 @@ absl::Status SyncEngine::Restore(State state, int64_t step) {
       flight->object = std::move(saved.object_in_flight);
       flight->encoded = true;
     }
-    Launch(std::move(flight));
+    flights.push_back(std::move(flight));
   }
+  // In the order of the schedule, as every worker has it: there may be more flights than threads,
+  // and what one worker waits for the others must have sent.
+  std::ranges::stable_sort(flights, {}, [](const auto& flight) { return flight->send_step; });
+  for (std::shared_ptr<Flight>& flight : flights) Launch(std::move(flight));
   // Merges that the other process was waiting for when it stopped.
   for (int i = 0; i < options_.plan->fragments(); ++i) {
     const std::shared_ptr<Flight>& flight = fragment(i).flight;
@@ -261,7 +299,8 @@ void SyncEngine::Carry(Flight& flight) {
     }
     status = options_.exchange->Push(contribution);
     late = absl::IsAborted(status);
-    if (late) status = absl::OkStatus();
+    // ALREADY_EXISTS: this worker contributed before it was restarted, and that stands.
+    if (late || absl::IsAlreadyExists(status)) status = absl::OkStatus();
   }
   {
     absl::MutexLock lock(&flight.mutex);
@@ -292,8 +331,7 @@ absl::Status SyncEngine::Land(int index, int64_t step) {
   if (absl::IsCancelled(flight->answer.status())) return flight->answer.status();
   fragment(index).flight = nullptr;
   if (flight->late) {
-    RETURN_IF_ERROR(FoldLateDelta(flight->event, flight->object));
-    fragment(index).tokens += flight->tokens;
+    RETURN_IF_ERROR(FoldLateDelta(flight->event, flight->object, flight->tokens));
     ++rounds_late_;
     if (options_.observer.late) options_.observer.late(flight->event);
   }
@@ -332,13 +370,15 @@ absl::Status SyncEngine::MergeAnswer(const SyncEvent& event, const PulledObject&
   return absl::OkStatus();
 }
 
-absl::Status SyncEngine::FoldLateDelta(const SyncEvent& event, std::span<const uint8_t> object) {
+absl::Status SyncEngine::FoldLateDelta(const SyncEvent& event, std::span<const uint8_t> object,
+                                       int64_t tokens) {
   // A gradient belongs to the parameters that it was taken at: late ones are of no use.
   if (gradients_) return absl::OkStatus();
   const std::span<float> residual = EnsureResidual(event.fragment);
   std::vector<double> sum(residual.begin(), residual.end());
   RETURN_IF_ERROR(codec_up_->Accumulate(object, PublishedPart(event.fragment), 1.0, sum));
   for (size_t i = 0; i < residual.size(); ++i) residual[i] = static_cast<float>(sum[i]);
+  fragment(event.fragment).tokens += tokens;
   return absl::OkStatus();
 }
 

@@ -90,7 +90,7 @@ class SyncEngine {
   // Continues from a checkpoint: the replica's parameters are restored by the caller. Transfers
   // that were in flight start again; an object that the coordinator has is not counted twice.
   // Blocks for answers that were due already.
-  // INVALID_ARGUMENT if the state does not fit the plan.
+  // INVALID_ARGUMENT if the state does not fit the plan and the step; nothing has changed then.
   absl::Status Restore(State state, int64_t step);
 
   // What is in flight is waited for until it is encoded, not until it is answered.
@@ -147,6 +147,7 @@ class SyncEngine {
   // The fragment's residual, of zeros if there was none.
   std::span<float> EnsureResidual(int fragment);
 
+  absl::Status CheckState(const State& state, int64_t step) const;
   void Send(const SyncEvent& event, int64_t step);
   // A flight for a round that this worker did not contribute to.
   void Follow(const SyncEvent& event, int64_t step);
@@ -159,7 +160,8 @@ class SyncEngine {
   absl::Status Land(int fragment, int64_t step);
   absl::Status MergeAnswer(const SyncEvent& event, const PulledObject& answer);
   absl::Status FetchState(int fragment);
-  absl::Status FoldLateDelta(const SyncEvent& event, std::span<const uint8_t> object);
+  absl::Status FoldLateDelta(const SyncEvent& event, std::span<const uint8_t> object,
+                             int64_t tokens);
 
   const Options options_;
   const SyncSchedule schedule_;

@@ -13,7 +13,7 @@ from pathlib import Path
 import fake_run
 
 _STUB = """\
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 import sys
 sys.path.insert(0, {here!r})
 import fake_programs
@@ -23,8 +23,8 @@ fake_programs.main({name!r}, {plan!r})
 
 def install(folder: Path, **plan: str) -> None:
     """Writes the two programs. The plan says what a process does once it is started:
-    coordinator="...", worker_0="...", tokenize="...", each one of "work" (the default), "fail" or
-    "wait" (until it is told to end)."""
+    coordinator="...", worker_0="...", tokenize="...", each one of "work" (the default), "fail",
+    "refuse" or "wait" (until it is told to end)."""
     folder.mkdir(parents=True)
     for name in ("causeway-coordinator", "causeway-worker"):
         program = folder / name
@@ -53,6 +53,9 @@ def main(program: str, plan: dict[str, str]) -> None:
         Path(flags["address_file"]).write_text("127.0.0.1:7\n", encoding="utf-8")
     if behaviour == "fail":
         sys.exit(f"{program}: {role} was told to fail")
+    if behaviour == "refuse":
+        print(f"{role} cannot use this", flush=True)
+        sys.exit(2)
     if behaviour == "wait":
         print("waiting", flush=True)
         while True:

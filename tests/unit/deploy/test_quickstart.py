@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import fake_programs
 import fake_run  # noqa: F401  (puts deploy/ on the path)
 
 import quickstart
-from causeway_run import corpus, processes, progress
+from causeway_run import config, corpus, processes, progress
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -88,6 +89,15 @@ class WholeRun(QuickstartTest):
         self.assertEqual(status, 1)
         self.assertIn("coordinator ended with exit status 1", complained)
 
+    def test_settings_that_a_process_refuses_are_bad_settings(self):
+        plans = ({"coordinator": "refuse"},
+                 {"coordinator": "wait", "worker_0": "wait", "worker_1": "refuse"})
+        for index, plan in enumerate(plans):
+            with self.subTest(plan=plan):
+                status, _, complained = self.quickstart(f"--out={self.out}-{index}", **plan)
+                self.assertEqual(status, 2)
+                self.assertIn("cannot use this", complained)
+
     def test_text_that_cannot_be_tokenized_is_a_bad_setting(self):
         status, _, complained = self.quickstart(tokenize="fail")
         self.assertEqual(status, 2)
@@ -131,6 +141,9 @@ class Folder(QuickstartTest):
 class Options(QuickstartTest):
     def test_bad_options_end_with_status_2_and_one_clear_line_before_anything_starts(self):
         (self.folder / "empty").touch()
+        hollow = self.folder / "hollow"
+        hollow.mkdir()
+        (hollow / "nothing").touch()
         cases = [
             (["--stepz", "3"], "unknown option '--stepz'"),
             (["--steps"], "--steps needs a value"),
@@ -141,7 +154,12 @@ class Options(QuickstartTest):
             (["--mode", "ring"], "--mode must be streaming, diloco or data-parallel"),
             (["--corpus", "/nowhere/at/all"], "there is no '/nowhere/at/all'"),
             (["--corpus", str(self.folder / "empty")], "is empty"),
+            (["--corpus", str(hollow)], "no file with text in"),
+            (["--steps=29"], "--steps must be at least 30 with --mode streaming"),
+            (["--steps=29", "--mode=diloco"], "--steps must be at least 30 with --mode diloco"),
+            (["--out", "a,b"], "a path with a comma"),
             (["--out", str(self.text)], "is not a folder"),
+            (["--out", str(self.text / "below")], f"because of '{self.text}'"),
             (["--out", str(self.folder)], "not a quickstart's result"),
         ]
         for options, expected in cases:
@@ -158,6 +176,73 @@ class Options(QuickstartTest):
                               capture_output=True, text=True, check=True)
         for option in ("--mode", "--steps", "--workers", "--corpus", "--seed", "--out"):
             self.assertIn(option, done.stdout)
+        self.assertIn(f"default {config.DEFAULT_STEPS};", done.stdout)
+
+    def test_fewest_steps_are_those_of_the_written_configuration(self):
+        for mode, least in (("streaming", "30"), ("diloco", "30"), ("data-parallel", "1")):
+            fields = config.read_fields(config.run_config_text(mode, 100, 2, 1))
+            self.assertEqual(fields["sync.steps_between_syncs"], least)
+
+
+_FAKE_CMAKE = """\
+#!/bin/sh
+[ "$1" = --build ] || exit 0
+echo '[1/10] Building CXX object first.o'
+echo 'a warning'
+read -r answer < "$(dirname "$0")/gate"
+echo '[10/10] Linking CXX executable'
+exit "$answer"
+"""
+
+
+class Build(unittest.TestCase):
+    """The part before training, in a tree of its own, with a cmake that waits at a gate."""
+
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        shutil.copytree(ROOT / "deploy", self.folder / "deploy",
+                        ignore=shutil.ignore_patterns("__pycache__"))
+        (self.folder / "deploy" / "install_packages").write_text("#!/bin/sh\n", encoding="utf-8")
+        self.gate = self.folder / "bin" / "gate"
+        self.gate.parent.mkdir()
+        os.mkfifo(self.gate)
+        cmake = self.gate.parent / "cmake"
+        cmake.write_text(_FAKE_CMAKE, encoding="utf-8")
+        cmake.chmod(0o755)
+
+    def start(self) -> subprocess.Popen:
+        path = f"{self.gate.parent}:{os.environ['PATH']}"
+        child = subprocess.Popen(
+            [str(self.folder / "deploy" / "quickstart"), f"--out={self.folder / 'out'}"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=os.environ | {"PATH": path}, start_new_session=True)
+        self.addCleanup(child.communicate)
+        self.addCleanup(self._end, child)
+        return child
+
+    @staticmethod
+    def _end(child: subprocess.Popen) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+    def said_while_building(self, child: subprocess.Popen) -> str:
+        """What has been shown when the build waits at its gate."""
+        said = b""
+        while b"a warning" not in said:
+            if not select.select([child.stdout], [], [], 60)[0]:
+                self.fail(f"nothing is shown before the build has ended; so far: {said}")
+            said += os.read(child.stdout.fileno(), 4096)
+        return said.decode("utf-8")
+
+    def test_shows_how_far_it_is_while_it_goes_on_and_says_that_it_failed(self):
+        child = self.start()
+        self.assertIn("     1 of 10\na warning\n", self.said_while_building(child))
+        self.gate.write_text("3\n", encoding="utf-8")
+        said, complained = child.communicate()
+        self.assertEqual(said.decode("utf-8"), "     10 of 10\n")
+        self.assertIn(b"the build failed (above)", complained)
+        self.assertEqual(child.returncode, 1)
 
 
 class DefaultCorpus(QuickstartTest):
@@ -203,6 +288,14 @@ class LiveProgress(QuickstartTest):
                      "10.6 MB up, 18.6 MB down", "blocked 5.0 %", "at step 250", "done"):
             self.assertIn(part, line)
 
+    def test_a_log_says_the_end_once(self):
+        fake_run.write_fake_run(self.out, steps=300)
+        stream = io.StringIO()
+        shown = progress.Progress(self.out, 300, 2, stream, line_every_s=0)
+        shown.update()
+        shown.finish()
+        self.assertEqual(stream.getvalue().count("done"), 1)
+
     def test_a_terminal_shows_one_block_that_is_painted_over(self):
         fake_run.write_fake_run(self.out, steps=300)
         stream = Terminal()
@@ -212,6 +305,13 @@ class LiveProgress(QuickstartTest):
         self.assertEqual(first.count("\n"), 4)
         shown.finish()
         self.assertTrue(stream.getvalue()[len(first):].startswith("\x1b[4A"))
+
+    def test_a_terminal_of_80_columns_shows_whole_lines(self):
+        fake_run.write_fake_run(self.out, steps=9999)
+        shown = progress.Progress(self.out, 9999, 2, Terminal())
+        shown.finish()
+        for line in shown.block(elapsed_s=3600):
+            self.assertLess(len(line), 80)
 
     def test_before_the_first_step_it_says_so(self):
         stream = io.StringIO()

@@ -40,7 +40,7 @@ TEST(IsRetryable, HoldsForErrorsThatPassAndForNoOthers) {
   for (int code = 0; code <= 16; ++code) {
     const absl::Status status(static_cast<absl::StatusCode>(code), "");
     const bool passes = absl::IsUnavailable(status) || absl::IsResourceExhausted(status) ||
-                        absl::IsDeadlineExceeded(status);
+                        absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
     EXPECT_EQ(IsRetryable(status), passes) << status;
   }
 }

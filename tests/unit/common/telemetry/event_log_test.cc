@@ -128,7 +128,9 @@ TEST(NullEventLog, TakesEverything) {
 TEST(Log, LevelDecidesWhatIsWritten) {
   EXPECT_FALSE(Log().should_log(spdlog::level::info));
   EXPECT_TRUE(Log().should_log(spdlog::level::warn));
-  InitializeLog("causeway-test", "error");
+  EXPECT_EQ(InitializeLog("causeway-test", "loud").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Log().should_log(spdlog::level::warn)) << "nothing has changed";
+  ASSERT_TRUE(InitializeLog("causeway-test", "error").ok());
   EXPECT_EQ(Log().name(), "causeway-test");
   EXPECT_FALSE(Log().should_log(spdlog::level::warn));
   EXPECT_TRUE(Log().should_log(spdlog::level::err));

@@ -1,4 +1,5 @@
 // Rounds and objects, with workers that are all there.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -237,6 +238,44 @@ TEST(CoordinatorExchangeTest, AFailingStoreStopsTheCoordinatorAndTellsEverybody)
   EXPECT_EQ(two.run.events.Count("failed"), 1);
 }
 
+TEST(CoordinatorExchangeTest, AfterARoundThatCouldNotBeStoredTheSnapshotStillFitsTogether) {
+  TwoWorkers two;
+  two.a.Train();
+  ASSERT_TRUE(two.a.Push(0, 1).ok());
+  ASSERT_TRUE(two.b.Leave(v1::Leave::DRAINED).ok());
+  two.run.store.FailWith(absl::ResourceExhaustedError("no space"));
+  two.run.coordinator->Tick();
+  EXPECT_THAT(two.run.coordinator->Health().message(), HasSubstr("no space"));
+  EXPECT_FALSE(two.run.coordinator->PullState(0).ok());
+  two.run.store.FailWith(absl::OkStatus());
+  ASSERT_TRUE(two.run.coordinator->Shutdown().ok());
+  for (const FragmentSnapshot& fragment : two.run.store.snapshot()) {
+    EXPECT_EQ(fragment.published_hash, TreeHash(std::span<const float>(fragment.published)));
+    EXPECT_EQ(fragment.version, fragment.fragment == 0 ? 1 : 0);
+  }
+}
+
+TEST(CoordinatorExchangeTest, ADivergedFragmentIsNeverPublishedNorSaved) {
+  TwoWorkers two([](v1::RunConfig& config) {
+    config.mutable_sync()->set_codec_up(v1::BF16);
+    config.mutable_outer()->set_learning_rate(10);
+  });
+  for (ToyWorker* const worker : {&two.a, &two.b}) {
+    std::vector<uint8_t> object;
+    v1::PushHeader header = worker->MakePush(0, 1, object);
+    std::fill(object.begin(), object.end(), uint8_t{0x7f});  // The largest finite bf16.
+    header.set_object_hash(TreeHash(object));
+    two.run.coordinator->Contribute(header, object).IgnoreError();
+  }
+  EXPECT_THAT(two.run.coordinator->Health().message(), HasSubstr("round 1 of fragment 0"));
+  EXPECT_FALSE(two.run.coordinator->PullState(0).ok());
+  ASSERT_TRUE(two.run.coordinator->Shutdown().ok());
+  ASSERT_EQ(two.run.store.snapshot().size(), 2);
+  for (const FragmentSnapshot& fragment : two.run.store.snapshot()) {
+    EXPECT_NE(fragment.fragment, 0);
+  }
+}
+
 TEST(CoordinatorExchangeTest, ShutdownReleasesWhoeverWaits) {
   TwoWorkers two;
   absl::Status waited;
@@ -245,6 +284,8 @@ TEST(CoordinatorExchangeTest, ShutdownReleasesWhoeverWaits) {
   EXPECT_EQ(waited.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(two.a.sink().end().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(two.a.Push(0, 1).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(two.run.coordinator->Drain("a").code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(two.run.coordinator->StopAtStep(20).code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(two.run.coordinator->Shutdown().ok());
 }
 

@@ -1,4 +1,5 @@
 // Workers that come late, leave, die, and lie.
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -256,6 +257,40 @@ TEST(CoordinatorMembershipTest, DirectivesReachTheWorkersAndThoseThatComeLater) 
   EXPECT_EQ(run.coordinator->StopAtStep(4).code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(CoordinatorMembershipTest, AWorkerThatWasAwayWhenItWasAskedToDrainIsToldWhenItIsBack) {
+  ToyRun run;
+  ToyWorker a(run, "a", 1);
+  ToyWorker b(run, "b", 2);
+  ASSERT_TRUE(a.Enter().ok());
+  ASSERT_TRUE(b.Enter().ok());
+  run.coordinator->Disconnected("a", 1);
+  ASSERT_TRUE(run.coordinator->Drain("a").ok());
+  ASSERT_TRUE(a.Join().ok());
+  ASSERT_TRUE(a.Ready(0).ok());
+  EXPECT_EQ(a.sink().Count(v1::Directive::DRAIN), 1);
+  EXPECT_EQ(b.sink().Count(v1::Directive::DRAIN), 0);
+  ASSERT_TRUE(a.Leave(v1::Leave::DRAINED).ok());
+  ToyWorker again(run, "a", 3);
+  ASSERT_TRUE(again.Enter().ok());
+  EXPECT_EQ(again.sink().Count(v1::Directive::DRAIN), 0) << "another process was asked";
+}
+
+TEST(CoordinatorMembershipTest, WhatALeavingWorkerContributedIsInTheFinalState) {
+  ToyRun run;
+  ToyWorker a(run, "a", 1);
+  ToyWorker b(run, "b", 2);
+  ASSERT_TRUE(a.Enter().ok());
+  ASSERT_TRUE(b.Enter().ok());
+  a.Train();
+  ASSERT_TRUE(a.Push(0, 1).ok());
+  ASSERT_TRUE(b.Leave(v1::Leave::DRAINED).ok());
+  ASSERT_TRUE(a.Leave(v1::Leave::DRAINED).ok());
+  ASSERT_TRUE(run.coordinator->Shutdown().ok());  // Before the next Tick.
+  ASSERT_EQ(run.store.rounds().size(), 1u);
+  EXPECT_THAT(run.store.rounds()[0].contributors, ElementsAre("a"));
+  EXPECT_EQ(run.store.snapshot()[0].version, 1);
+}
+
 TEST(CoordinatorMembershipTest, NonsenseOnASessionIsRefused) {
   ToyRun run;
   ToyWorker a(run, "a", 1);
@@ -266,6 +301,11 @@ TEST(CoordinatorMembershipTest, NonsenseOnASessionIsRefused) {
   EXPECT_EQ(run.coordinator->Handle("a", 1, message).code(), absl::StatusCode::kInvalidArgument);
   message.mutable_heartbeat()->set_step(int64_t{1} << 60);
   EXPECT_EQ(run.coordinator->Handle("a", 1, message).code(), absl::StatusCode::kInvalidArgument);
+  message.mutable_heartbeat()->set_step(0);
+  for (const int64_t tokens : {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
+    message.mutable_heartbeat()->set_tokens(tokens);
+    EXPECT_EQ(run.coordinator->Handle("a", 1, message).code(), absl::StatusCode::kInvalidArgument);
+  }
   message.mutable_ready()->set_step(-1);
   EXPECT_EQ(run.coordinator->Handle("a", 1, message).code(), absl::StatusCode::kInvalidArgument);
 }

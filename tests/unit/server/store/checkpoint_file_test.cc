@@ -6,6 +6,7 @@
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/temporary_folder.h"
 
 namespace causeway::server {
 namespace {
@@ -40,7 +41,8 @@ class CheckpointFileTest : public ::testing::Test {
   }
 
   FileSystem& fs_ = *FileSystem::Real();
-  const std::string path_ = JoinPath(::testing::TempDir(), "checkpoint_file_test.bin");
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_.File("checkpoint.bin");
   const std::vector<float> theta_ = {1.5f, -2.0f, 3.0f};
   const std::vector<float> published_ = {1.0f, -2.5f, 0.0f};
   const std::vector<float> momentum_ = {0.25f, 1e-30f, -0.0f};

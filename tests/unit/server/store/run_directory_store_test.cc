@@ -7,23 +7,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/store/checkpoint_file.h"
+#include "tests/unit/common/base/temporary_folder.h"
 
 namespace causeway::server {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string FreshFolder(const std::string& name) {
-  FileSystem& fs = *FileSystem::Real();
-  const std::string folder = JoinPath(::testing::TempDir(), name);
-  if (fs.IsFolder(folder)) {
-    const std::vector<std::string> entries = fs.List(folder).value();
-    for (const std::string& entry : entries) {
-      EXPECT_TRUE(fs.Remove(JoinPath(folder, entry)).ok());
-    }
-  }
-  return folder;
-}
 
 RunIdentity Identity() {
   RunIdentity identity;
@@ -34,7 +23,8 @@ RunIdentity Identity() {
 
 TEST(RunDirectoryStoreTest, ARunLeavesItsConfigurationItsRoundsAndItsEnd) {
   FileSystem& fs = *FileSystem::Real();
-  const std::string folder = FreshFolder("run_directory_store_whole");
+  const TemporaryFolder parent;
+  const std::string folder = parent.File("run");
   auto store = RunDirectoryStore::Open(fs, folder);
   ASSERT_TRUE(store.ok()) << store.status();
   ASSERT_TRUE((*store)->BeginRun(Identity()).ok());
@@ -68,7 +58,8 @@ TEST(RunDirectoryStoreTest, ARunLeavesItsConfigurationItsRoundsAndItsEnd) {
 
 TEST(RunDirectoryStoreTest, ASecondOwnerIsRefused) {
   FileSystem& fs = *FileSystem::Real();
-  const std::string folder = FreshFolder("run_directory_store_owner");
+  const TemporaryFolder parent;
+  const std::string folder = parent.File("run");
   auto owner = RunDirectoryStore::Open(fs, folder);
   ASSERT_TRUE(owner.ok());
   const absl::Status second = RunDirectoryStore::Open(fs, folder).status();
@@ -80,7 +71,8 @@ TEST(RunDirectoryStoreTest, ASecondOwnerIsRefused) {
 
 TEST(RunDirectoryStoreTest, AFolderWithARunIsRefusedByItsName) {
   FileSystem& fs = *FileSystem::Real();
-  const std::string folder = FreshFolder("run_directory_store_used");
+  const TemporaryFolder parent;
+  const std::string folder = parent.File("run");
   ASSERT_TRUE((*RunDirectoryStore::Open(fs, folder))->BeginRun(Identity()).ok());
   const absl::Status again = RunDirectoryStore::Open(fs, folder).status();
   EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition);
@@ -89,7 +81,8 @@ TEST(RunDirectoryStoreTest, AFolderWithARunIsRefusedByItsName) {
 
 TEST(RunDirectoryStoreTest, AnAbandonedRunFreesItsFolder) {
   FileSystem& fs = *FileSystem::Real();
-  const std::string folder = FreshFolder("run_directory_store_abandoned");
+  const TemporaryFolder parent;
+  const std::string folder = parent.File("run");
   {
     auto store = RunDirectoryStore::Open(fs, folder);
     ASSERT_TRUE((*store)->BeginRun(Identity()).ok());

@@ -46,6 +46,11 @@ class FakeExchange final : public Exchange {
     absl::MutexLock lock(&mutex_);
     closed_without_.insert(key);
   }
+  // The round has another object of this worker, sent before it was restarted.
+  void ContributedBefore(Key key) {
+    absl::MutexLock lock(&mutex_);
+    contributed_before_.insert(key);
+  }
   // The answer is no longer kept; the state has it.
   void Forget(Key key) {
     absl::MutexLock lock(&mutex_);
@@ -73,6 +78,10 @@ class FakeExchange final : public Exchange {
     if (closed_without_.contains(key)) {
       Publish(key, sum);
       return absl::AbortedError("the round closed");
+    }
+    if (contributed_before_.contains(key)) {
+      Publish(key, sum);
+      return absl::AlreadyExistsError("another object");
     }
     const std::vector<float> zeros(Values(key.first));
     const bool gradients = sync_.contribution() == v1::SyncConfig::GRADIENT;
@@ -124,6 +133,7 @@ class FakeExchange final : public Exchange {
   void Revive() {
     absl::MutexLock lock(&mutex_);
     cancelled_ = false;
+    pushes_.clear();
   }
 
   int64_t bytes_up() const override { return 0; }
@@ -150,6 +160,22 @@ class FakeExchange final : public Exchange {
   bool HasApplied(Key key) {
     absl::MutexLock lock(&mutex_);
     return applied_.contains(key);
+  }
+  void AwaitApplied(Key key) {
+    absl::MutexLock lock(&mutex_);
+    const auto applied = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return applied_.contains(key);
+    };
+    mutex_.Await(absl::Condition(&applied));
+  }
+  // Waits for so many calls of Push, and returns them.
+  std::vector<PushRecord> AwaitPushes(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return pushes_.size() >= count;
+    };
+    mutex_.Await(absl::Condition(&there));
+    return pushes_;
   }
   // Waits until that round has been pushed.
   void AwaitPush(Key key) {
@@ -192,6 +218,7 @@ class FakeExchange final : public Exchange {
   const float learning_rate_;
   std::set<Key> held_ ABSL_GUARDED_BY(mutex_);
   std::set<Key> closed_without_ ABSL_GUARDED_BY(mutex_);
+  std::set<Key> contributed_before_ ABSL_GUARDED_BY(mutex_);
   std::set<Key> forgotten_ ABSL_GUARDED_BY(mutex_);
   std::set<Key> corrupt_ ABSL_GUARDED_BY(mutex_);
   std::map<Key, PulledObject> answers_ ABSL_GUARDED_BY(mutex_);

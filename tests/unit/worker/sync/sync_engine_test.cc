@@ -3,11 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <thread>
 
-#include "absl/synchronization/notification.h"
 #include "common/base/random.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
@@ -20,13 +21,15 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 v1::RunConfig TinyRun(const std::string& sync) {
-  v1::RunConfig config = ParseRunConfig(
-                             "model { layers: 3 width: 16 heads: 2 mlp_width: 24 "
-                             "vocabulary_size: 64 sequence_length: 8 } "
-                             "train { steps: 100 } sync { " +
-                                 sync + " }",
-                             "test")
-                             .value();
+  v1::RunConfig config =
+      ParseRunConfig(
+          "model { layers: 3 width: 16 heads: 2 mlp_width: 24 "
+          "vocabulary_size: 64 sequence_length: 8 } "
+          "train { steps: 100 } sync { " +
+              sync + " }" +
+              (sync.find("GRADIENT") == std::string::npos ? "" : " outer { optimizer: ADAMW }"),
+          "test")
+          .value();
   const auto warnings = CompleteRunConfig(config);
   EXPECT_TRUE(warnings.ok()) << warnings.status();
   return config;
@@ -175,13 +178,13 @@ TEST(SyncEngineTest, ADueAnswerIsWaitedFor) {
   ASSERT_TRUE(site.engine_->Fetch(0).ok());
   site.exchange_->Hold({0, 1});
   site.Run(1, 2);
-  absl::Notification returned;
+  std::atomic<bool> returned = false;
   std::thread trainer([&] {
     EXPECT_TRUE(site.Step(3).ok());
-    returned.Notify();
+    returned = true;
   });
   site.exchange_->AwaitPush({0, 1});
-  EXPECT_FALSE(returned.HasBeenNotified());
+  EXPECT_FALSE(returned);
   site.clock_.Advance(absl::Seconds(5));
   site.exchange_->Release({0, 1});
   trainer.join();
@@ -220,6 +223,19 @@ TEST(SyncEngineTest, ADeltaThatMissedItsRoundTravelsWithTheNext) {
   }
   EXPECT_EQ(site.exchange_->pushes()[1].tokens, 60);
   EXPECT_EQ(site.engine_->rounds_late(), 1);
+}
+
+// A worker that was killed and continues from an older checkpoint may train a little differently.
+TEST(SyncEngineTest, WhatWasContributedBeforeARestartStandsAndIsNotSentTwice) {
+  Site site("fragments: 1 steps_between_syncs: 3 codec_up: FP32");
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  site.exchange_->ContributedBefore({0, 1});
+  site.Run(1, 3);
+  EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{3, {0, 1}}));
+  EXPECT_TRUE(site.late_.empty());
+  EXPECT_TRUE(site.engine_->Save().residual.empty());
+  site.Run(4, 6);
+  EXPECT_EQ(site.exchange_->pushes()[1].tokens, 30);
 }
 
 TEST(SyncEngineTest, AnAnswerThatIsGoneIsReplacedByTheState) {
@@ -277,6 +293,19 @@ TEST(SyncEngineTest, AJoinerMergesARoundInFlightThatItDidNotContributeTo) {
   site.Run(6, 7);
   EXPECT_TRUE(site.exchange_->pushes().empty());
   EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{6, {0, 1}}));
+}
+
+TEST(SyncEngineTest, AJoinerTakesOverAsTheyAreTheRoundsThatAreMergedBeforeItsStep) {
+  Site site("fragments: 1 steps_between_syncs: 4 overlap_steps: 2 mixing: 0.5");
+  std::thread others([&] {
+    site.exchange_->AwaitApplied({0, 0});  // The joiner has fetched version 0.
+    site.exchange_->PublishFromElsewhere({0, 1}, 0.5F);
+  });
+  EXPECT_EQ(site.engine_->Fetch(6).value(), 6);
+  others.join();
+  EXPECT_EQ(site.engine_->version(0), 1);
+  // It has trained nothing of its own that would be worth keeping.
+  EXPECT_TRUE(std::ranges::equal(site.local_, site.engine_->published()));
 }
 
 TEST(SyncEngineTest, ContinuesBitForBitFromAStateSavedInFlight) {
@@ -344,6 +373,70 @@ TEST(SyncEngineTest, AStateOfAnotherPlanIsRefused) {
   SyncEngine::State state = site.engine_->Save();
   state.published.pop_back();
   EXPECT_EQ(site.engine_->Restore(std::move(state), 0).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(SyncEngineTest, AStateThatContradictsItselfIsRefused) {
+  using State = SyncEngine::State;
+  const auto refused = [](const std::function<void(State&)>& change, const std::string& saying) {
+    // Round 2 was sent after step 8 and is merged after step 10.
+    Site site("fragments: 1 steps_between_syncs: 4 overlap_steps: 2 codec_up: INT4");
+    ASSERT_TRUE(site.engine_->Fetch(0).ok());
+    site.Run(1, 9);
+    State state = site.engine_->Save();
+    ASSERT_EQ(state.fragments[0].round_in_flight, 2);
+    change(state);
+    Site other("fragments: 1 steps_between_syncs: 4 overlap_steps: 2 codec_up: INT4");
+    const absl::Status status = other.engine_->Restore(std::move(state), 9);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << saying;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(saying));
+    EXPECT_TRUE(other.exchange_->pushes().empty());
+  };
+  const int64_t huge = std::numeric_limits<int64_t>::max();
+  refused([](State& state) { state.fragments[0].version = -1; }, "version");
+  refused([&](State& state) { state.fragments[0].version = huge; }, "round");
+  refused([](State& state) { state.fragments[0].version = 0; }, "round");
+  refused([](State& state) { state.fragments[0].round_in_flight = 1; }, "round");
+  refused([&](State& state) { state.fragments[0].round_in_flight = huge; }, "round");
+  refused([](State& state) { state.fragments[0].round_in_flight = -2; }, "round");
+  refused([](State& state) { state.fragments[0].round_in_flight = 0; }, "round");
+  refused([](State& state) { state.fragments[0].tokens = -1; }, "tokens");
+  refused([](State& state) { state.fragments[0].tokens_in_flight = -1; }, "tokens");
+  refused([](State& state) { state.fragments[0].object_in_flight.pop_back(); }, "bytes");
+  refused([](State& state) { state.residual.resize(3); }, "residual");
+}
+
+// All threads may wait for answers that need another worker's pushes, which wait for the same.
+TEST(SyncEngineTest, TransfersThatStartAgainKeepTheOrderInWhichTheyWereSent) {
+  const std::string sync =
+      "fragments: 40 pattern: BALANCED steps_between_syncs: 40 overlap_steps: 30";
+  Site first(sync);
+  ASSERT_TRUE(first.engine_->Fetch(0).ok());
+  first.Run(1, 55);  // Fragments 25 .. 39 and then 0 .. 14 are in flight.
+  SyncEngine::State state = first.engine_->Save();
+  first.engine_.reset();
+  Site second(sync);
+  second.engine_.reset();
+  second.exchange_ = std::move(first.exchange_);
+  second.exchange_->Revive();
+  for (int i = 0; i < 40; ++i) second.exchange_->Hold({i, i < 15 ? 2 : 1});
+  std::ranges::copy(first.local_, second.local_.begin());
+  second.MakeEngine();
+  ASSERT_TRUE(second.engine_->Restore(std::move(state), 55).ok());
+  const auto pushes = second.exchange_->AwaitPushes(16);
+  ASSERT_EQ(pushes.size(), 16) << "as many as there are threads";
+  for (const auto& push : pushes) {
+    EXPECT_THAT(push.key.first, ::testing::AnyOf(0, ::testing::Ge(25))) << push.key.first;
+  }
+}
+
+TEST(SyncEngineTest, ALateGradientIsDroppedTogetherWithItsTokens) {
+  Site site("contribution: GRADIENT steps_between_syncs: 1", 0.5F);
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  site.exchange_->CloseWithout({0, 1});
+  site.Run(1, 2);
+  EXPECT_EQ(site.engine_->rounds_late(), 1);
+  ASSERT_EQ(site.exchange_->pushes().size(), 2);
+  EXPECT_EQ(site.exchange_->pushes()[1].tokens, 10);
 }
 
 TEST(SyncEngineTest, GradientsAreSentAsTheyAreAndTheAnswerReplacesTheWeights) {

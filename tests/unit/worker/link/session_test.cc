@@ -1,0 +1,90 @@
+#include "worker/link/session.h"
+
+#include <string>
+
+#include "absl/synchronization/mutex.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/worker/link/fake_coordinator.h"
+
+namespace causeway::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(SessionTest, AStreamThatTheCoordinatorCancelsIsAttachedAgainByTheSameProcess) {
+  FakeCoordinator coordinator;
+  auto session = Session::Attach(coordinator.SessionOptions());
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_EQ((*session)->incarnation(), 1u);
+  (*session)->Ready(0);
+  coordinator.Await([](const v1::WorkerMessage& m) { return m.has_ready(); });
+  v1::Heartbeat progress;
+  progress.set_step(7);
+  (*session)->SetProgress(progress);
+  coordinator.BreakSession();
+  coordinator.Await(
+      [](const v1::WorkerMessage& m) { return m.has_ready() && m.ready().step() == 7; });
+  EXPECT_EQ((*session)->incarnation(), 2u);
+  EXPECT_TRUE((*session)->orders().ok());
+  const std::vector<v1::WorkerMessage> joins = coordinator.Joins();
+  ASSERT_EQ(joins.size(), 2u);
+  EXPECT_EQ(joins[0].join().process_nonce(), joins[1].join().process_nonce());
+  (*session)->Leave(v1::Leave::FINISHED, "");
+  coordinator.Await([](const v1::WorkerMessage& m) { return m.has_leave(); });
+}
+
+TEST(SessionTest, ARefusalIsTheAnswerToAttach) {
+  FakeCoordinator coordinator;
+  coordinator.RefuseNextAttach({grpc::StatusCode::ALREADY_EXISTS, "a live worker has this id"});
+  const auto session = Session::Attach(coordinator.SessionOptions());
+  EXPECT_EQ(session.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(session.status().message()), HasSubstr("live worker"));
+}
+
+TEST(SessionTest, AFailureIsToldOnceEvenToWhoAsksAfterwards) {
+  FakeCoordinator coordinator;
+  auto session = Session::Attach(coordinator.SessionOptions());
+  ASSERT_TRUE(session.ok()) << session.status();
+  absl::Mutex mutex;
+  int calls = 0;
+  absl::Status told;
+  const auto note = [&](const absl::Status& status) {
+    absl::MutexLock lock(&mutex);
+    ++calls;
+    told = status;
+  };
+  (*session)->OnFailure(note);
+  coordinator.RefuseNextAttach({grpc::StatusCode::DATA_LOSS, "the copies differ"});
+  coordinator.BreakSession();
+  const absl::StatusOr<Session::Orders> orders = (*session)->WaitForGo(absl::InfiniteDuration());
+  EXPECT_EQ(orders.status().code(), absl::StatusCode::kDataLoss);
+  {
+    absl::MutexLock lock(&mutex);
+    const auto called = [&] { return calls == 1; };
+    mutex.Await(absl::Condition(&called));
+    EXPECT_EQ(told.code(), absl::StatusCode::kDataLoss);
+  }
+  (*session)->OnFailure(note);
+  EXPECT_EQ(calls, 2) << "at once, on this thread";
+  (*session)->Leave(v1::Leave::FAILED, "");  // Nobody hears it, and nobody waits for it.
+}
+
+TEST(SessionTest, ADrainIsOrderedByTheCoordinatorOrByThisSideEvenBeforeTheStart) {
+  FakeCoordinator coordinator;
+  auto session = Session::Attach(coordinator.SessionOptions());
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_FALSE((*session)->orders()->started);
+  (*session)->Ready(0);
+  coordinator.Await([](const v1::WorkerMessage& m) { return m.has_ready(); });
+  v1::CoordinatorMessage message;
+  message.mutable_directive()->set_action(v1::Directive::DRAIN);
+  coordinator.Send(message);
+  const absl::StatusOr<Session::Orders> orders = (*session)->WaitForGo(absl::InfiniteDuration());
+  ASSERT_TRUE(orders.ok()) << orders.status();
+  EXPECT_TRUE(orders->drain);
+  EXPECT_FALSE(orders->started);
+}
+
+}  // namespace
+}  // namespace causeway::worker
