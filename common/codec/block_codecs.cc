@@ -12,7 +12,8 @@ namespace {
 template <typename Format>
 class BlockCodec final : public DifferenceCodec {
  public:
-  BlockCodec() : DifferenceCodec(sizeof(uint16_t), Format::kBits, kLargestBlockMagnitude) {}
+  explicit BlockCodec(CodecPath path)
+      : DifferenceCodec(path, sizeof(uint16_t), Format::kBits, kLargestBlockMagnitude) {}
 
   v1::Codec id() const override { return Format::kId; }
   absl::string_view name() const override { return Format::kName; }
@@ -75,17 +76,18 @@ class BlockCodec final : public DifferenceCodec {
 };
 
 template <typename Format>
-const Codec* TheCodec() {
-  static const BlockCodec<Format> codec;
-  return &codec;
+const Codec* TheCodec(CodecPath path) {
+  static const BlockCodec<Format> vector(CodecPath::kVector);
+  static const BlockCodec<Format> scalar(CodecPath::kScalar);
+  return path == CodecPath::kVector ? &vector : &scalar;
 }
 
 }  // namespace
 
-const Codec* Int8Codec() { return TheCodec<Int8Format>(); }
-const Codec* E3m0Codec() { return TheCodec<E3m0Format>(); }
-const Codec* E2m1Codec() { return TheCodec<E2m1Format>(); }
-const Codec* Int4Codec() { return TheCodec<Int4Format>(); }
-const Codec* Lm2Codec() { return TheCodec<Lm2Format>(); }
+const Codec* Int8Codec(CodecPath path) { return TheCodec<Int8Format>(path); }
+const Codec* E3m0Codec(CodecPath path) { return TheCodec<E3m0Format>(path); }
+const Codec* E2m1Codec(CodecPath path) { return TheCodec<E2m1Format>(path); }
+const Codec* Int4Codec(CodecPath path) { return TheCodec<Int4Format>(path); }
+const Codec* Lm2Codec(CodecPath path) { return TheCodec<Lm2Format>(path); }
 
 }  // namespace causeway

@@ -6,11 +6,11 @@
 
 namespace causeway {
 
-const Codec* Int8Codec();
-const Codec* E3m0Codec();
-const Codec* E2m1Codec();
-const Codec* Int4Codec();
-const Codec* Lm2Codec();
+const Codec* Int8Codec(CodecPath path);
+const Codec* E3m0Codec(CodecPath path);
+const Codec* E2m1Codec(CodecPath path);
+const Codec* Int4Codec(CodecPath path);
+const Codec* Lm2Codec(CodecPath path);
 
 }  // namespace causeway
 

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -163,6 +164,9 @@ struct E2m1Format : SignAndLevelFormat {
   };
 };
 
+// The partial sums of squares behind an lm2 scale.
+inline constexpr size_t kLm2Sums = 8;
+
 // The four Lloyd-Max levels of a Gaussian whose standard deviation is the scale. Bit 0: the large
 // level; bit 1: negative. There is no zero, hence error feedback.
 struct Lm2Format {
@@ -171,12 +175,19 @@ struct Lm2Format {
   static constexpr int kBits = 2;
   static constexpr bool kNeedsErrorFeedback = true;
 
-  // The root mean square, to nearest even. The squares are exact in double; they are added in
-  // order of index.
+  // The root mean square, to nearest even. The squares are exact in double. Value i of the block
+  // counts in sum i mod kLm2Sums, each in order of index, so that vectors can add as many at once.
   static uint16_t Scale(std::span<const float> values) {
-    double squares = 0;
-    for (const float x : values) squares += static_cast<double>(x) * static_cast<double>(x);
-    return Bf16Nearest(static_cast<float>(std::sqrt(squares / static_cast<double>(values.size()))));
+    std::array<double, kLm2Sums> sums = {};
+    for (size_t i = 0; i < values.size(); ++i) {
+      sums[i % kLm2Sums] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    }
+    return ScaleOfSums(sums, values.size());
+  }
+
+  static uint16_t ScaleOfSums(const std::array<double, kLm2Sums>& s, size_t values) {
+    const double squares = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+    return Bf16Nearest(static_cast<float>(std::sqrt(squares / static_cast<double>(values))));
   }
 
   struct Encoder {

@@ -9,9 +9,10 @@
 
 namespace causeway {
 
-absl::StatusOr<const Codec*> FindCodec(v1::Codec id) {
-  const std::array<const Codec*, 7> codecs = {Fp32Codec(), Bf16Codec(), Int8Codec(), E3m0Codec(),
-                                              E2m1Codec(), Int4Codec(), Lm2Codec()};
+absl::StatusOr<const Codec*> FindCodec(v1::Codec id, CodecPath path) {
+  const std::array<const Codec*, 7> codecs = {Fp32Codec(path), Bf16Codec(path), Int8Codec(path),
+                                              E3m0Codec(path), E2m1Codec(path), Int4Codec(path),
+                                              Lm2Codec(path)};
   std::string known;
   for (const Codec* codec : codecs) {
     if (codec->id() == id) return codec;

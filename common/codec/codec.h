@@ -67,9 +67,13 @@ class Codec {
                                 std::span<const float> base) const = 0;
 };
 
+// kVector uses the vector instructions of this machine; kScalar is the plain code that says what
+// the others must give, bit for bit: for tests and comparisons.
+enum class CodecPath { kVector, kScalar };
+
 // The codec of that id; lives for ever. INVALID_ARGUMENT for an id without one, listing those
 // that there are.
-absl::StatusOr<const Codec*> FindCodec(v1::Codec id);
+absl::StatusOr<const Codec*> FindCodec(v1::Codec id, CodecPath path = CodecPath::kVector);
 
 }  // namespace causeway
 

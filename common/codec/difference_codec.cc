@@ -11,13 +11,12 @@
 namespace causeway {
 namespace {
 
-// Where one block's bytes are.
+// Where the bytes of one block, or of all of a chunk's, are.
 struct BlockPlace {
-  size_t first;   // Index of the block's first value.
-  size_t values;  // 1..kCodecBlock.
+  size_t first;  // Index of the first value.
+  size_t values;
   size_t scale_offset;
   size_t codes_offset;
-  size_t codes_bytes;
 };
 
 constexpr size_t CeilDivide(size_t a, size_t b) { return a / b + (a % b != 0 ? 1 : 0); }
@@ -26,22 +25,26 @@ constexpr size_t ChunkBytes(size_t values, size_t scale_bytes, size_t code_bits)
   return CeilDivide(values, kCodecBlock) * scale_bytes + CeilDivide(values * code_bits, 8);
 }
 
-// Calls `visit` for every block in order, until it returns an error.
-template <typename Visit>
-absl::Status ForEachBlock(size_t values, size_t scale_bytes, size_t code_bits, Visit visit) {
+// Calls `kernel` for every chunk, with its number of whole blocks, and `visit` for every block of
+// it beyond those that the kernel says it has done, until there is an error.
+template <typename Kernel, typename Visit>
+absl::Status ForEachBlock(size_t values, size_t scale_bytes, size_t code_bits, Kernel kernel,
+                          Visit visit) {
   size_t chunk_offset = 0;
-  for (size_t chunk = 0; chunk < values; chunk += kCodecChunk) {
-    const size_t chunk_values = std::min(kCodecChunk, values - chunk);
-    const size_t codes_begin = chunk_offset + CeilDivide(chunk_values, kCodecBlock) * scale_bytes;
-    for (size_t i = 0; i < chunk_values; i += kCodecBlock) {
-      const size_t block_values = std::min(kCodecBlock, chunk_values - i);
-      RETURN_IF_ERROR(visit(BlockPlace{
-          .first = chunk + i,
-          .values = block_values,
-          .scale_offset = chunk_offset + i / kCodecBlock * scale_bytes,
-          .codes_offset = codes_begin + i * code_bits / 8,
-          .codes_bytes = CeilDivide(block_values * code_bits, 8),
-      }));
+  for (size_t begin = 0; begin < values; begin += kCodecChunk) {
+    const size_t chunk_values = std::min(kCodecChunk, values - begin);
+    const BlockPlace chunk = {
+        .first = begin,
+        .values = chunk_values,
+        .scale_offset = chunk_offset,
+        .codes_offset = chunk_offset + CeilDivide(chunk_values, kCodecBlock) * scale_bytes};
+    const size_t done = kernel(chunk, chunk_values / kCodecBlock);
+    for (size_t i = done * kCodecBlock; i < chunk_values; i += kCodecBlock) {
+      RETURN_IF_ERROR(
+          visit(BlockPlace{.first = begin + i,
+                           .values = std::min(kCodecBlock, chunk_values - i),
+                           .scale_offset = chunk.scale_offset + i / kCodecBlock * scale_bytes,
+                           .codes_offset = chunk.codes_offset + i * code_bits / 8}));
     }
     chunk_offset += ChunkBytes(chunk_values, scale_bytes, code_bits);
   }
@@ -76,8 +79,14 @@ absl::Status DifferenceCodec::Encode(std::span<const float> base, std::span<cons
                         target.size(), residual.size()));
   }
   RETURN_IF_ERROR(CheckEncodedSize(*this, out.size(), values));
-  std::fill(out.begin(), out.end(), uint8_t{0});
-  return ForEachBlock(values, scale_bytes_, code_bits_, [&](const BlockPlace& place) {
+  const CodecKernels* const kernels = Kernels();
+  const auto encode_chunk = [&](const BlockPlace& chunk, size_t blocks) -> size_t {
+    if (kernels == nullptr) return 0;
+    return kernels->encode(base.data() + chunk.first, target.data() + chunk.first,
+                           residual.empty() ? nullptr : residual.data() + chunk.first, blocks,
+                           out.data() + chunk.scale_offset, out.data() + chunk.codes_offset);
+  };
+  const auto encode_block = [&](const BlockPlace& place) -> absl::Status {
     std::array<float, kCodecBlock> difference_store;
     std::array<float, kCodecBlock> decoded_store;
     const auto difference = std::span(difference_store).first(place.values);
@@ -94,65 +103,101 @@ absl::Status DifferenceCodec::Encode(std::span<const float> base, std::span<cons
             index, difference[i], base[index], target[index], name(), largest_magnitude_));
       }
     }
-    EncodeBlock(difference, out.subspan(place.scale_offset, scale_bytes_),
-                out.subspan(place.codes_offset, place.codes_bytes), decoded);
+    const auto scale = out.subspan(place.scale_offset, scale_bytes_);
+    const auto codes = out.subspan(place.codes_offset, CeilDivide(place.values * code_bits_, 8));
+    std::fill(scale.begin(), scale.end(), uint8_t{0});
+    std::fill(codes.begin(), codes.end(), uint8_t{0});
+    EncodeBlock(difference, scale, codes, decoded);
     for (size_t i = 0; i < decoded.size(); ++i) {
       residual[place.first + i] = difference[i] - decoded[i];
     }
     return absl::OkStatus();
-  });
+  };
+  return ForEachBlock(values, scale_bytes_, code_bits_, encode_chunk, encode_block);
 }
 
-absl::Status DifferenceCodec::VisitBlocks(std::span<const uint8_t> encoded, size_t values,
-                                          BlockVisitor visit) const {
+const CodecKernels* DifferenceCodec::Kernels() const {
+  return path_ == CodecPath::kVector ? FindCodecKernels(id()) : nullptr;
+}
+
+absl::Status DifferenceCodec::Decode(std::span<const uint8_t> encoded, size_t values,
+                                     ChunkKernel decode_chunk, BlockVisitor visit) const {
   RETURN_IF_ERROR(CheckEncodedSize(*this, encoded.size(), values));
-  return ForEachBlock(values, scale_bytes_, code_bits_, [&](const BlockPlace& place) {
+  const auto run_kernel = [&](const BlockPlace& chunk, size_t blocks) {
+    return decode_chunk(chunk.first, encoded.data() + chunk.scale_offset,
+                        encoded.data() + chunk.codes_offset, blocks);
+  };
+  const auto decode_block = [&](const BlockPlace& place) -> absl::Status {
     std::array<float, kCodecBlock> decoded_store;
     const auto decoded = std::span(decoded_store).first(place.values);
-    const absl::Status status =
-        DecodeBlock(encoded.subspan(place.scale_offset, scale_bytes_),
-                    encoded.subspan(place.codes_offset, place.codes_bytes), decoded);
+    const absl::Status status = DecodeBlock(
+        encoded.subspan(place.scale_offset, scale_bytes_),
+        encoded.subspan(place.codes_offset, CeilDivide(place.values * code_bits_, 8)), decoded);
     if (!status.ok()) {
       return Annotate(status, absl::StrCat("values ", place.first, " to ",
                                            place.first + place.values - 1, " in ", name()));
     }
     return visit(place.first, decoded);
-  });
+  };
+  return ForEachBlock(values, scale_bytes_, code_bits_, run_kernel, decode_block);
 }
 
 absl::Status DifferenceCodec::Accumulate(std::span<const uint8_t> encoded,
                                          std::span<const float> /*base*/, double weight,
                                          std::span<double> sum) const {
-  return VisitBlocks(encoded, sum.size(), [&](size_t first, std::span<const float> delta) {
-    for (size_t i = 0; i < delta.size(); ++i) {
-      sum[first + i] += weight * static_cast<double>(delta[i]);
-    }
-    return absl::OkStatus();
-  });
+  const CodecKernels* const kernels = Kernels();
+  return Decode(
+      encoded, sum.size(),
+      [&](size_t first, const uint8_t* scales, const uint8_t* codes, size_t blocks) -> size_t {
+        if (kernels == nullptr) return 0;
+        return kernels->accumulate(scales, codes, nullptr, weight, blocks, sum.data() + first);
+      },
+      [&](size_t first, std::span<const float> delta) {
+        for (size_t i = 0; i < delta.size(); ++i) {
+          sum[first + i] += weight * static_cast<double>(delta[i]);
+        }
+        return absl::OkStatus();
+      });
 }
 
 absl::Status DifferenceCodec::Apply(std::span<const uint8_t> encoded,
                                     std::span<float> values) const {
-  return VisitBlocks(encoded, values.size(), [&](size_t first, std::span<const float> delta) {
-    for (size_t i = 0; i < delta.size(); ++i) {
-      const float base = values[first + i];
-      values[first + i] = base - delta[i];
-      if (!std::isfinite(values[first + i])) return NotFiniteAfterwards(first + i, base, delta[i]);
-    }
-    return absl::OkStatus();
-  });
+  const CodecKernels* const kernels = Kernels();
+  return Decode(
+      encoded, values.size(),
+      [&](size_t first, const uint8_t* scales, const uint8_t* codes, size_t blocks) -> size_t {
+        if (kernels == nullptr) return 0;
+        return kernels->apply(scales, codes, blocks, values.data() + first);
+      },
+      [&](size_t first, std::span<const float> delta) {
+        for (size_t i = 0; i < delta.size(); ++i) {
+          const float base = values[first + i];
+          values[first + i] = base - delta[i];
+          if (!std::isfinite(values[first + i])) {
+            return NotFiniteAfterwards(first + i, base, delta[i]);
+          }
+        }
+        return absl::OkStatus();
+      });
 }
 
 absl::Status DifferenceCodec::Validate(std::span<const uint8_t> encoded,
                                        std::span<const float> base) const {
-  return VisitBlocks(encoded, base.size(), [&](size_t first, std::span<const float> delta) {
-    for (size_t i = 0; i < delta.size(); ++i) {
-      if (!std::isfinite(base[first + i] - delta[i])) {
-        return NotFiniteAfterwards(first + i, base[first + i], delta[i]);
-      }
-    }
-    return absl::OkStatus();
-  });
+  const CodecKernels* const kernels = Kernels();
+  return Decode(
+      encoded, base.size(),
+      [&](size_t first, const uint8_t* scales, const uint8_t* codes, size_t blocks) -> size_t {
+        if (kernels == nullptr) return 0;
+        return kernels->validate(scales, codes, base.data() + first, blocks);
+      },
+      [&](size_t first, std::span<const float> delta) {
+        for (size_t i = 0; i < delta.size(); ++i) {
+          if (!std::isfinite(base[first + i] - delta[i])) {
+            return NotFiniteAfterwards(first + i, base[first + i], delta[i]);
+          }
+        }
+        return absl::OkStatus();
+      });
 }
 
 }  // namespace causeway

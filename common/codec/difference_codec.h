@@ -1,6 +1,7 @@
 // What all codecs but FP32 have in common: they carry the fp32 difference base - target, block by
 // block. Here are the walk over chunks and blocks, the refusal of bad input, error feedback and
-// the three ways to read; a derived class turns one block into bytes and back.
+// the three ways to read; a derived class turns one block into bytes and back. Vector kernels,
+// where there are any, go ahead of that and leave it the rest.
 #ifndef CAUSEWAY_COMMON_CODEC_DIFFERENCE_CODEC_H_
 #define CAUSEWAY_COMMON_CODEC_DIFFERENCE_CODEC_H_
 
@@ -11,6 +12,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "common/codec/codec.h"
+#include "common/codec/codec_kernels.h"
 
 namespace causeway {
 
@@ -30,8 +32,11 @@ class DifferenceCodec : public Codec {
  protected:
   // `scale_bytes` per block and `code_bits` per value, 2, 4, 8 or 16. A difference whose
   // magnitude is not at most `largest_magnitude` is refused.
-  DifferenceCodec(size_t scale_bytes, size_t code_bits, float largest_magnitude)
-      : scale_bytes_(scale_bytes), code_bits_(code_bits), largest_magnitude_(largest_magnitude) {}
+  DifferenceCodec(CodecPath path, size_t scale_bytes, size_t code_bits, float largest_magnitude)
+      : path_(path),
+        scale_bytes_(scale_bytes),
+        code_bits_(code_bits),
+        largest_magnitude_(largest_magnitude) {}
 
   // `values` are 1..kCodecBlock differences within the limit, `scale` and `codes` have just the
   // block's bytes, zeros at first. `decoded`, if not empty, receives what DecodeBlock would give.
@@ -42,11 +47,17 @@ class DifferenceCodec : public Codec {
                                    std::span<float> decoded) const = 0;
 
  private:
+  // Null where the scalar code does it all.
+  const CodecKernels* Kernels() const;
+  // Calls `decode_chunk` for every chunk, with where its first value, scales and codes are, and
+  // then, block after block, decodes what that has not done and hands it to `visit`.
+  using ChunkKernel = absl::FunctionRef<size_t(size_t first, const uint8_t* scales,
+                                               const uint8_t* codes, size_t blocks)>;
   using BlockVisitor = absl::FunctionRef<absl::Status(size_t first, std::span<const float>)>;
-  // Decodes block after block and hands each, with the index of its first value, to `visit`.
-  absl::Status VisitBlocks(std::span<const uint8_t> encoded, size_t values,
-                           BlockVisitor visit) const;
+  absl::Status Decode(std::span<const uint8_t> encoded, size_t values, ChunkKernel decode_chunk,
+                      BlockVisitor visit) const;
 
+  CodecPath path_;
   size_t scale_bytes_;
   size_t code_bits_;
   float largest_magnitude_;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
 #include "common/codec/bf16.h"
+#include "common/codec/codec_kernels.h"
 #include "common/codec/difference_codec.h"
 
 namespace causeway {
@@ -15,6 +16,8 @@ namespace {
 // FP32: the distance of target and base in units of the last place, little endian.
 class Fp32 final : public Codec {
  public:
+  explicit Fp32(CodecPath path) : path_(path) {}
+
   v1::Codec id() const override { return v1::FP32; }
   absl::string_view name() const override { return "fp32"; }
   size_t EncodedBytes(size_t values) const override { return values * sizeof(uint32_t); }
@@ -27,7 +30,14 @@ class Fp32 final : public Codec {
                           base.size(), target.size(), residual.size()));
     }
     RETURN_IF_ERROR(CheckEncodedSize(*this, out.size(), base.size()));
-    for (size_t i = 0; i < base.size(); ++i) {
+    const CodecKernels* const kernels = Kernels();
+    const size_t done =
+        kernels == nullptr
+            ? 0
+            : kCodecBlock * kernels->encode(base.data(), target.data(),
+                                            residual.empty() ? nullptr : residual.data(),
+                                            base.size() / kCodecBlock, nullptr, out.data());
+    for (size_t i = done; i < base.size(); ++i) {
       const float wanted = residual.empty() ? target[i] : target[i] - residual[i];
       if (!AreFinite(base[i], wanted)) {
         return absl::InvalidArgumentError(absl::StrFormat(
@@ -38,7 +48,9 @@ class Fp32 final : public Codec {
                                 static_cast<uint32_t>(OrderedFromFloat(base[i]));
       std::memcpy(out.data() + i * sizeof(distance), &distance, sizeof(distance));
     }
-    std::fill(residual.begin(), residual.end(), 0.0F);
+    if (!residual.empty()) {
+      std::fill(residual.begin() + static_cast<ptrdiff_t>(done), residual.end(), 0.0F);
+    }
     return absl::OkStatus();
   }
 
@@ -49,7 +61,13 @@ class Fp32 final : public Codec {
           "base and sum must be equally long, not %d and %d", base.size(), sum.size()));
     }
     RETURN_IF_ERROR(CheckEncodedSize(*this, encoded.size(), base.size()));
-    for (size_t i = 0; i < base.size(); ++i) {
+    const CodecKernels* const kernels = Kernels();
+    const size_t done =
+        kernels == nullptr
+            ? 0
+            : kCodecBlock * kernels->accumulate(nullptr, encoded.data(), base.data(), weight,
+                                                base.size() / kCodecBlock, sum.data());
+    for (size_t i = done; i < base.size(); ++i) {
       const float target = Target(encoded, base[i], i);
       if (!AreFinite(base[i], target)) return NotFinite(i, base[i], target);
       sum[i] += weight * (static_cast<double>(base[i]) - static_cast<double>(target));
@@ -59,7 +77,13 @@ class Fp32 final : public Codec {
 
   absl::Status Apply(std::span<const uint8_t> encoded, std::span<float> values) const override {
     RETURN_IF_ERROR(CheckEncodedSize(*this, encoded.size(), values.size()));
-    for (size_t i = 0; i < values.size(); ++i) {
+    const CodecKernels* const kernels = Kernels();
+    const size_t done =
+        kernels == nullptr
+            ? 0
+            : kCodecBlock * kernels->apply(nullptr, encoded.data(), values.size() / kCodecBlock,
+                                           values.data());
+    for (size_t i = done; i < values.size(); ++i) {
       const float target = Target(encoded, values[i], i);
       if (!AreFinite(values[i], target)) return NotFinite(i, values[i], target);
       values[i] = target;
@@ -70,7 +94,12 @@ class Fp32 final : public Codec {
   absl::Status Validate(std::span<const uint8_t> encoded,
                         std::span<const float> base) const override {
     RETURN_IF_ERROR(CheckEncodedSize(*this, encoded.size(), base.size()));
-    for (size_t i = 0; i < base.size(); ++i) {
+    const CodecKernels* const kernels = Kernels();
+    const size_t done = kernels == nullptr
+                            ? 0
+                            : kCodecBlock * kernels->validate(nullptr, encoded.data(), base.data(),
+                                                              base.size() / kCodecBlock);
+    for (size_t i = done; i < base.size(); ++i) {
       const float target = Target(encoded, base[i], i);
       if (!AreFinite(base[i], target)) return NotFinite(i, base[i], target);
     }
@@ -78,6 +107,11 @@ class Fp32 final : public Codec {
   }
 
  private:
+  // Null where the scalar code does it all.
+  const CodecKernels* Kernels() const {
+    return path_ == CodecPath::kVector ? FindCodecKernels(id()) : nullptr;
+  }
+
   static float Target(std::span<const uint8_t> encoded, float base, size_t i) {
     uint32_t distance = 0;
     std::memcpy(&distance, encoded.data() + i * sizeof(distance), sizeof(distance));
@@ -95,13 +129,15 @@ class Fp32 final : public Codec {
         "damaged",
         index, target, base));
   }
+
+  CodecPath path_;
 };
 
 // BF16: the difference rounded to nearest even, 2 bytes, little endian.
 class Bf16 final : public DifferenceCodec {
  public:
-  // From the limit on, rounding would give infinity.
-  Bf16() : DifferenceCodec(0, 16, std::bit_cast<float>(0x7f7f7fffU)) {}
+  explicit Bf16(CodecPath path)
+      : DifferenceCodec(path, 0, 16, std::bit_cast<float>(kLargestBf16CodecBits)) {}
 
   v1::Codec id() const override { return v1::BF16; }
   absl::string_view name() const override { return "bf16"; }
@@ -133,14 +169,16 @@ class Bf16 final : public DifferenceCodec {
 
 }  // namespace
 
-const Codec* Fp32Codec() {
-  static const Fp32 codec;
-  return &codec;
+const Codec* Fp32Codec(CodecPath path) {
+  static const Fp32 vector(CodecPath::kVector);
+  static const Fp32 scalar(CodecPath::kScalar);
+  return path == CodecPath::kVector ? &vector : &scalar;
 }
 
-const Codec* Bf16Codec() {
-  static const Bf16 codec;
-  return &codec;
+const Codec* Bf16Codec(CodecPath path) {
+  static const Bf16 vector(CodecPath::kVector);
+  static const Bf16 scalar(CodecPath::kScalar);
+  return path == CodecPath::kVector ? &vector : &scalar;
 }
 
 }  // namespace causeway

@@ -1,4 +1,4 @@
-// The reference codecs without scales. Each is one object that lives for ever; see codec.h.
+// The codecs without scales. Each is one object that lives for ever; see codec.h.
 #ifndef CAUSEWAY_COMMON_CODEC_FLOAT_CODECS_H_
 #define CAUSEWAY_COMMON_CODEC_FLOAT_CODECS_H_
 
@@ -20,8 +20,11 @@ constexpr float FloatFromOrdered(int32_t ordered) {
   return std::bit_cast<float>(ordered ^ ((ordered >> 31) & 0x7fffffff));
 }
 
-const Codec* Fp32Codec();
-const Codec* Bf16Codec();
+// BF16 carries differences up to this magnitude, as bits; the next one would round to infinity.
+inline constexpr int32_t kLargestBf16CodecBits = 0x7f7f7fff;
+
+const Codec* Fp32Codec(CodecPath path);
+const Codec* Bf16Codec(CodecPath path);
 
 }  // namespace causeway
 

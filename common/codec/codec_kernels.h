@@ -1,0 +1,36 @@
+// The vector code of the codecs, compiled for every instruction set that Highway knows and chosen
+// at run time. It gives the bits of the scalar code, which stays the authority: a kernel walks the
+// whole blocks of one chunk (FP32: of any range) and stops before the first block that it does not
+// take, leaving that block's outputs as they were. The caller goes on from there with the scalar
+// code, which takes ragged blocks and words the refusals.
+#ifndef CAUSEWAY_COMMON_CODEC_CODEC_KERNELS_H_
+#define CAUSEWAY_COMMON_CODEC_CODEC_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "causeway/v1/config.pb.h"
+
+namespace causeway {
+
+// All pointers are to the first block's values, scale or codes, and need no alignment; arrays do
+// not overlap. `scales` is not used by codecs without scales. Every function returns the number of
+// blocks done, at most `blocks`. See codec.h for what each does.
+struct CodecKernels {
+  // `residual` is null without error feedback.
+  size_t (*encode)(const float* base, const float* target, float* residual, size_t blocks,
+                   uint8_t* scales, uint8_t* codes);
+  // `base` is read by FP32 alone.
+  size_t (*accumulate)(const uint8_t* scales, const uint8_t* codes, const float* base,
+                       double weight, size_t blocks, double* sum);
+  size_t (*apply)(const uint8_t* scales, const uint8_t* codes, size_t blocks, float* values);
+  size_t (*validate)(const uint8_t* scales, const uint8_t* codes, const float* base, size_t blocks);
+};
+
+// The kernels for this machine; null if it has no vector instructions, or there are none for that
+// codec. Cheap, and follows hwy::SetSupportedTargetsForTest.
+const CodecKernels* FindCodecKernels(v1::Codec id);
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_CODEC_CODEC_KERNELS_H_
