@@ -1,13 +1,15 @@
 #include "server/outer/merge.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/checksum.h"
 #include "common/base/status_macros.h"
+#include "server/outer/leaf_hasher.h"
+#include "server/outer/step_kernels.h"
 
 namespace causeway::server {
 namespace {
@@ -15,14 +17,30 @@ namespace {
 // Weights may be off 1 by the rounding of their division.
 constexpr double kWeightSumTolerance = 1e-9;
 
-struct SliceRange {
+// What the norm of the gradient is summed over before the sums are added: part of the result's
+// definition, as floating-point sums depend on their order.
+constexpr size_t kNormSlice = 4 * kCodecChunk;
+
+constexpr size_t kCacheLine = 64;
+
+struct Range {
   size_t begin;
   size_t size;
 };
 
-// A merge in two passes, so that nothing changes before everything is known to succeed. The first
-// computes the step on a copy of each slice, checks it and writes the answer; the second decodes
-// the contributions again, steps in place and applies the answer.
+// Calls visit(chunk) for the codec chunks of `range`, until it returns an error.
+template <typename Visit>
+absl::Status ForEachChunk(Range range, const Visit& visit) {
+  for (size_t done = 0; done < range.size; done += kCodecChunk) {
+    const Range chunk{range.begin + done, std::min(kCodecChunk, range.size - done)};
+    const absl::Status status = visit(chunk);
+    if (!status.ok()) {
+      return Annotate(status, absl::StrCat("in the chunk from value ", chunk.begin));
+    }
+  }
+  return absl::OkStatus();
+}
+
 class Merge {
  public:
   Merge(const MergeInput& input, const FragmentState& state, ThreadPool* pool)
@@ -34,17 +52,25 @@ class Merge {
 
   absl::StatusOr<MergeResult> Run() {
     RETURN_IF_ERROR(CheckInput());
+    RETURN_IF_ERROR(ValidateContributions());
     if (!contributions_.empty() && input_.optimizer->needs_gradient_norm()) {
       RETURN_IF_ERROR(ComputeGradientNorm());
     }
     MergeResult result;
     result.answer.resize(input_.answer_codec->EncodedBytes(size()));
-    RETURN_IF_ERROR(
-        ForEachSlice([&](size_t, SliceRange slice) { return TryStep(slice, result.answer); }));
-    RETURN_IF_ERROR(
-        ForEachSlice([&](size_t, SliceRange slice) { return Commit(slice, result.answer); }));
-    result.answer_hash = TreeHash(std::span<const uint8_t>(result.answer));
-    result.published_hash = TreeHash(std::span<const float>(state_.published));
+    LeafHasher answer_hasher(result.answer);
+    LeafHasher published_hasher(
+        {reinterpret_cast<const uint8_t*>(state_.published.data()), state_.published.size_bytes()});
+    const absl::Status merged = ForEachSlice(kMergeSlice, [&](size_t, Range slice) -> absl::Status {
+      RETURN_IF_ERROR(MergeSlice(slice, result.answer));
+      published_hasher.Written(slice.begin * sizeof(float), slice.size * sizeof(float));
+      answer_hasher.Written(input_.answer_codec->EncodedBytes(slice.begin),
+                            input_.answer_codec->EncodedBytes(slice.size));
+      return absl::OkStatus();
+    });
+    RETURN_IF_ERROR(merged);
+    result.answer_hash = answer_hasher.Root();
+    result.published_hash = published_hasher.Root();
     return result;
   }
 
@@ -86,92 +112,130 @@ class Merge {
     return absl::OkStatus();
   }
 
-  // Runs `task` on every slice. Of several errors the first slice's is returned.
-  absl::Status ForEachSlice(const std::function<absl::Status(size_t, SliceRange)>& task) const {
-    const size_t slices = (size() + kMergeSlice - 1) / kMergeSlice;
+  // Runs task(index, slice) on every slice of `values` values. Of several errors the first
+  // slice's is returned.
+  absl::Status ForEachSlice(size_t values,
+                            const std::function<absl::Status(size_t, Range)>& task) const {
+    const size_t slices = (size() + values - 1) / values;
     std::vector<absl::Status> statuses(slices);
     const auto run = [&](int64_t index) {
       const auto i = static_cast<size_t>(index);
-      const size_t begin = i * kMergeSlice;
-      statuses[i] = task(i, SliceRange{begin, std::min(kMergeSlice, size() - begin)});
+      const size_t begin = i * values;
+      statuses[i] = task(i, Range{begin, std::min(values, size() - begin)});
     };
     if (pool_ != nullptr) {
       pool_->ParallelFor(static_cast<int64_t>(slices), run);
     } else {
       for (size_t i = 0; i < slices; ++i) run(static_cast<int64_t>(i));
     }
-    for (size_t i = 0; i < slices; ++i) {
-      if (!statuses[i].ok()) {
-        return Annotate(statuses[i], absl::StrCat("in the slice from value ", i * kMergeSlice));
+    for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
+    return absl::OkStatus();
+  }
+
+  static std::span<const uint8_t> EncodedPart(const Contribution& contribution, Range range) {
+    return contribution.encoded.subspan(contribution.codec->EncodedBytes(range.begin),
+                                        contribution.codec->EncodedBytes(range.size));
+  }
+
+  // What the contributions of a chunk were encoded against.
+  std::span<const float> Base(Range chunk) const {
+    static constexpr std::array<float, kCodecChunk> kZeros = {};
+    return input_.kind == v1::SyncConfig::GRADIENT
+               ? std::span(kZeros).first(chunk.size)
+               : std::span<const float>(state_.published.subspan(chunk.begin, chunk.size));
+  }
+
+  absl::Status ValidateContributions() const {
+    std::vector<const Contribution*> unknown;
+    for (const Contribution& contribution : contributions_) {
+      if (!contribution.validated) unknown.push_back(&contribution);
+    }
+    if (unknown.empty()) return absl::OkStatus();
+    return ForEachSlice(kMergeSlice, [&](size_t, Range slice) {
+      return ForEachChunk(slice, [&](Range chunk) {
+        for (const Contribution* contribution : unknown) {
+          const absl::Status status =
+              contribution->codec->Validate(EncodedPart(*contribution, chunk), Base(chunk));
+          if (!status.ok()) {
+            return Annotate(status, absl::StrCat("contribution of ", contribution->worker_id));
+          }
+        }
+        return absl::OkStatus();
+      });
+    });
+  }
+
+  // The weighted sum of a chunk's contributions, in order of worker id.
+  absl::Status SumContributions(Range chunk, std::span<double> sum) const {
+    std::fill(sum.begin(), sum.end(), 0.0);
+    for (const Contribution& contribution : contributions_) {
+      const absl::Status status = contribution.codec->Accumulate(
+          EncodedPart(contribution, chunk), Base(chunk), contribution.weight, sum);
+      if (!status.ok()) {
+        return absl::InternalError(absl::StrCat("contribution of ", contribution.worker_id,
+                                                ", taken for valid: ", status.message()));
       }
     }
     return absl::OkStatus();
   }
 
-  // The weighted sum of the slice's contributions, in order of worker id.
-  absl::StatusOr<std::vector<double>> Gradient(SliceRange slice) const {
-    std::vector<double> sum(slice.size, 0.0);
-    const std::vector<float> zeros(input_.kind == v1::SyncConfig::GRADIENT ? slice.size : 0, 0.0F);
-    const std::span<const float> base = input_.kind == v1::SyncConfig::GRADIENT
-                                            ? std::span<const float>(zeros)
-                                            : state_.published.subspan(slice.begin, slice.size);
-    for (const Contribution& contribution : contributions_) {
-      const Codec& codec = *contribution.codec;
-      const absl::Status status =
-          codec.Accumulate(contribution.encoded.subspan(codec.EncodedBytes(slice.begin),
-                                                        codec.EncodedBytes(slice.size)),
-                           base, contribution.weight, sum);
-      if (!status.ok()) {
-        return Annotate(status, absl::StrCat("contribution of ", contribution.worker_id));
-      }
-    }
-    return sum;
-  }
-
   absl::Status ComputeGradientNorm() {
-    std::vector<double> squares((size() + kMergeSlice - 1) / kMergeSlice, 0.0);
-    RETURN_IF_ERROR(ForEachSlice([&](size_t index, SliceRange slice) -> absl::Status {
-      ASSIGN_OR_RETURN(const std::vector<double> g, Gradient(slice));
-      for (const double value : g) squares[index] += value * value;
-      return absl::OkStatus();
-    }));
+    std::vector<double> squares((size() + kNormSlice - 1) / kNormSlice, 0.0);
+    const absl::Status summed = ForEachSlice(kNormSlice, [&](size_t index, Range slice) {
+      alignas(kCacheLine) std::array<double, kCodecChunk> store;
+      return ForEachChunk(slice, [&](Range chunk) -> absl::Status {
+        const auto g = std::span(store).first(chunk.size);
+        RETURN_IF_ERROR(SumContributions(chunk, g));
+        for (const double value : g) squares[index] += value * value;
+        return absl::OkStatus();
+      });
+    });
+    RETURN_IF_ERROR(summed);
     double total = 0;
     for (const double square : squares) total += square;
     gradient_norm_ = std::sqrt(total);
     return absl::OkStatus();
   }
 
-  void Step(SliceRange slice, std::span<const double> g, std::span<float> theta,
-            std::vector<std::span<float>> optimizer_state) const {
-    if (contributions_.empty()) return;
-    input_.optimizer->Step(
-        OuterSlice{.arena_begin = input_.arena_begin + static_cast<int64_t>(slice.begin),
-                   .round = input_.round,
-                   .gradient_norm = gradient_norm_,
-                   .g = g,
-                   .theta = theta,
-                   .state = std::move(optimizer_state)});
+  absl::Status MergeSlice(Range slice, std::span<uint8_t> answer) const {
+    alignas(kCacheLine) std::array<double, kCodecChunk> store;
+    return ForEachChunk(slice, [&](Range chunk) -> absl::Status {
+      if (!contributions_.empty()) {
+        const auto g = std::span(store).first(chunk.size);
+        RETURN_IF_ERROR(SumContributions(chunk, g));
+        RETURN_IF_ERROR(Step(chunk, g));
+      }
+      return Answer(chunk, answer);
+    });
   }
 
-  absl::Status TryStep(SliceRange slice, std::span<uint8_t> answer) const {
-    ASSIGN_OR_RETURN(const std::vector<double> g, Gradient(slice));
-    const auto copy = [&](std::span<const float> array) {
-      const auto part = array.subspan(slice.begin, slice.size);
-      return std::vector<float>(part.begin(), part.end());
-    };
-    std::vector<float> theta = copy(state_.theta);
-    std::vector<std::vector<float>> optimizer_state;
-    for (const std::span<float> array : state_.optimizer) optimizer_state.push_back(copy(array));
-    Step(slice, g, theta, {optimizer_state.begin(), optimizer_state.end()});
-
-    RETURN_IF_ERROR(CheckFinite("theta", theta));
-    for (size_t i = 0; i < optimizer_state.size(); ++i) {
-      RETURN_IF_ERROR(CheckFinite(input_.optimizer->state_names()[i], optimizer_state[i]));
+  absl::Status Step(Range chunk, std::span<const double> g) const {
+    OuterSlice slice{.arena_begin = input_.arena_begin + static_cast<int64_t>(chunk.begin),
+                     .round = input_.round,
+                     .gradient_norm = gradient_norm_,
+                     .g = g,
+                     .theta = state_.theta.subspan(chunk.begin, chunk.size),
+                     .state = {}};
+    slice.state.reserve(state_.optimizer.size());
+    for (const std::span<float> array : state_.optimizer) {
+      slice.state.push_back(array.subspan(chunk.begin, chunk.size));
     }
-    const std::span<const float> published = state_.published.subspan(slice.begin, slice.size);
-    const std::span<uint8_t> part = AnswerPart(slice, answer);
-    absl::Status status = input_.answer_codec->Encode(published, theta, {}, part);
-    if (status.ok()) status = input_.answer_codec->Validate(part, published);
+    input_.optimizer->Step(slice);
+    RETURN_IF_ERROR(CheckFinite("theta", slice.theta));
+    for (size_t i = 0; i < slice.state.size(); ++i) {
+      RETURN_IF_ERROR(CheckFinite(input_.optimizer->state_names()[i], slice.state[i]));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Answer(Range chunk, std::span<uint8_t> answer) const {
+    const Codec& codec = *input_.answer_codec;
+    const std::span<float> published = state_.published.subspan(chunk.begin, chunk.size);
+    const std::span<uint8_t> part =
+        answer.subspan(codec.EncodedBytes(chunk.begin), codec.EncodedBytes(chunk.size));
+    absl::Status status =
+        codec.Encode(published, state_.theta.subspan(chunk.begin, chunk.size), {}, part);
+    if (status.ok()) status = codec.Apply(part, published);
     if (!status.ok()) {
       return absl::FailedPreconditionError(
           absl::StrCat("the answer cannot be encoded: ", status.message()));
@@ -179,28 +243,12 @@ class Merge {
     return absl::OkStatus();
   }
 
-  // Repeats what TryStep found to succeed.
-  absl::Status Commit(SliceRange slice, std::span<uint8_t> answer) const {
-    ASSIGN_OR_RETURN(const std::vector<double> g, Gradient(slice));
-    std::vector<std::span<float>> optimizer_state;
-    for (const std::span<float> array : state_.optimizer) {
-      optimizer_state.push_back(array.subspan(slice.begin, slice.size));
-    }
-    Step(slice, g, state_.theta.subspan(slice.begin, slice.size), std::move(optimizer_state));
-    return input_.answer_codec->Apply(AnswerPart(slice, answer),
-                                      state_.published.subspan(slice.begin, slice.size));
-  }
-
-  std::span<uint8_t> AnswerPart(SliceRange slice, std::span<uint8_t> answer) const {
-    return answer.subspan(input_.answer_codec->EncodedBytes(slice.begin),
-                          input_.answer_codec->EncodedBytes(slice.size));
-  }
-
   static absl::Status CheckFinite(const std::string& name, std::span<const float> values) {
+    if (AllFinite(values)) return absl::OkStatus();
     for (size_t i = 0; i < values.size(); ++i) {
       if (!std::isfinite(values[i])) {
         return absl::FailedPreconditionError(absl::StrFormat(
-            "value %d of %s would become %g: the training has diverged; lower the learning rates "
+            "value %d of %s became %g: the training has diverged; lower the learning rates "
             "or the momentum",
             i, name, values[i]));
       }

@@ -8,9 +8,11 @@
 // What quantization leaves out of one answer is in theta - published of the next: the downlink has
 // error feedback by construction.
 //
-// The work is cut into slices of kMergeSlice values that depend on nothing but their position, so
-// the result has the same bits on any number of threads, and the order in which contributions are
-// given does not matter. No buffer is as long as the fragment, but for the answer.
+// One pass over memory: chunk after chunk is decoded from every contribution, stepped, encoded,
+// applied and hashed while it is in a core's cache. The work is cut by position alone and summed in
+// a fixed order, so the result has the same bits on any number of threads, and the order in which
+// contributions are given does not matter. Beside the answer, a merge needs 32 KiB per thread and a
+// few dozen bytes per MiB.
 #ifndef CAUSEWAY_SERVER_OUTER_MERGE_H_
 #define CAUSEWAY_SERVER_OUTER_MERGE_H_
 
@@ -22,14 +24,16 @@
 
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
+#include "common/base/checksum.h"
 #include "common/base/thread_pool.h"
 #include "common/codec/codec.h"
 #include "server/outer/outer_optimizer.h"
 
 namespace causeway::server {
 
-// Whole codec chunks, few enough that a slice's working set stays in a core's cache.
-inline constexpr size_t kMergeSlice = 4 * kCodecChunk;
+// What one task takes, in values: a leaf of TreeHash(published), and whole codec chunks.
+inline constexpr size_t kMergeSlice = kTreeLeafBytes / sizeof(float);
+static_assert(kMergeSlice % kCodecChunk == 0);
 
 // Views of what the coordinator holds for one fragment. All arrays are equally long.
 struct FragmentState {
@@ -43,6 +47,9 @@ struct Contribution {
   const Codec* codec = nullptr;
   std::span<const uint8_t> encoded;
   double weight = 0;  // All together 1 (ContributionWeights).
+  // True: codec->Validate has accepted these bytes against published as it is now (GRADIENT:
+  // against zeros). False: the merge does that first, at the price of reading them twice.
+  bool validated = false;
 };
 
 struct MergeInput {
@@ -63,11 +70,15 @@ struct MergeResult {
   uint64_t published_hash = 0;  // TreeHash of published afterwards.
 };
 
-// Merges and changes `state`, or returns an error and leaves every bit of it as it was:
+// Merges and changes `state`, or returns an error:
 //   INVALID_ARGUMENT     a contribution is malformed (names the worker), two have the same worker,
-//                        weights do not sum to 1, or lengths differ
-//   FAILED_PRECONDITION  the step would make a value that is not finite or that the answer's codec
-//                        cannot carry: the training has diverged
+//                        weights do not sum to 1, or lengths differ. Every bit of the state is as
+//                        it was.
+//   FAILED_PRECONDITION  the step made a value that is not finite or that the answer's codec cannot
+//                        carry: the training has diverged. The state is void: some of it has
+//                        stepped, some not. It must neither be published nor saved, and no other
+//                        round may be merged into it.
+//   INTERNAL             a contribution that was said to be validated is malformed. Void, too.
 // Runs on `pool` (null: on this thread), which nobody else may use meanwhile. The caller keeps
 // others from reading `state` while it runs.
 absl::StatusOr<MergeResult> MergeFragment(const MergeInput& input, const FragmentState& state,

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/optim/adamw.h"
 #include "common/optim/learning_rate.h"
+#include "server/outer/step_kernels.h"
 
 namespace causeway::server {
 namespace {
@@ -17,14 +18,7 @@ class NesterovSgd final : public OuterOptimizer {
   const std::vector<std::string>& state_names() const override { return state_names_; }
 
   void Step(const OuterSlice& slice) const override {
-    const std::span<float> momentum = slice.state[0];
-    for (size_t i = 0; i < slice.g.size(); ++i) {
-      const double g = slice.g[i];
-      momentum[i] = static_cast<float>(momentum_ * static_cast<double>(momentum[i]) + g);
-      const double direction = g + momentum_ * static_cast<double>(momentum[i]);
-      slice.theta[i] =
-          static_cast<float>(static_cast<double>(slice.theta[i]) - learning_rate_ * direction);
-    }
+    NesterovStep(learning_rate_, momentum_, slice.g, slice.theta, slice.state[0]);
   }
 
  private:
@@ -40,10 +34,7 @@ class Sgd final : public OuterOptimizer {
   const std::vector<std::string>& state_names() const override { return state_names_; }
 
   void Step(const OuterSlice& slice) const override {
-    for (size_t i = 0; i < slice.g.size(); ++i) {
-      slice.theta[i] =
-          static_cast<float>(static_cast<double>(slice.theta[i]) - learning_rate_ * slice.g[i]);
-    }
+    SgdStep(learning_rate_, slice.g, slice.theta);
   }
 
  private:

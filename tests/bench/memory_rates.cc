@@ -1,0 +1,60 @@
+#include "tests/bench/memory_rates.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <ctime>
+#include <functional>
+#include <vector>
+
+#include "common/base/thread_pool.h"
+
+namespace causeway::bench {
+namespace {
+
+constexpr size_t kTaskValues = size_t{1} << 17;  // 1 MiB, as the merge's tasks.
+
+void Triad(double* a, const double* b, const double* c, size_t size) {
+  for (size_t i = 0; i < size; ++i) a[i] = b[i] + 3.0 * c[i];
+}
+
+}  // namespace
+
+double ProcessCpuSeconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+MemoryRates MeasureMemory(int threads, size_t array_bytes, int repeats) {
+  const size_t tasks = std::max(size_t{1}, array_bytes / sizeof(double) / kTaskValues);
+  const size_t size = tasks * kTaskValues;
+  std::vector<double> a(size, 1.0);
+  std::vector<double> b(size, 2.0);
+  std::vector<double> c(size, 0.5);
+  ThreadPool pool(threads);
+  const auto seconds = [&](const std::function<void(size_t)>& task) {
+    const auto start = std::chrono::steady_clock::now();
+    pool.ParallelFor(static_cast<int64_t>(tasks),
+                     [&](int64_t i) { task(static_cast<size_t>(i) * kTaskValues); });
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  const auto bytes = static_cast<double>(size * sizeof(double));
+  MemoryRates rates;
+  for (int i = 0; i < repeats; ++i) {
+    const double copy = seconds([&](size_t at) {
+      std::memcpy(a.data() + at, b.data() + at, kTaskValues * sizeof(double));
+    });
+    const double cpu = ProcessCpuSeconds();
+    const double triad = seconds(
+        [&](size_t at) { Triad(a.data() + at, b.data() + at, c.data() + at, kTaskValues); });
+    const double triad_cpu = ProcessCpuSeconds() - cpu;
+    rates.memcpy_bytes_per_s = std::max(rates.memcpy_bytes_per_s, bytes / copy);
+    rates.triad_bytes_per_s = std::max(rates.triad_bytes_per_s, 3 * bytes / triad);
+    rates.triad_bytes_per_cpu_s = std::max(rates.triad_bytes_per_cpu_s, 3 * bytes / triad_cpu);
+  }
+  return rates;
+}
+
+}  // namespace causeway::bench

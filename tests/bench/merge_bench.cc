@@ -1,0 +1,258 @@
+// How fast a round of one fragment is merged, next to what the memory of the same machine can do.
+//
+//   merge_bench [--json] [--quick] [--values=N] [--threads=N] [--repeats=N]
+//
+// Merges 2 and 8 int4 contributions with Nesterov and an int4 answer, on all cores. A merge counts
+// as moving every byte once that it must move:
+//
+//   contributions read, theta, momentum and published read and written, the answer written
+//
+// `triad_fraction` is that over the time, divided by the STREAM triad rate on the same threads.
+// `cpu_triad_fraction` is the same of the seconds that the threads computed: what to look at where
+// others use the cores, too, but blind to a core that waits for another.
+// Each merge is timed twice: with contributions that were validated when they arrived, as the
+// coordinator's are, and (`validating`) with ones that the merge has to read twice.
+//
+// `beyond_bytes` is the process's peak (VmHWM) during the merges less what it had before them and
+// less the answer: what the merge takes beyond state, contributions and answer, as exact as the
+// kernel counts (it may come out some pages below zero).
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/random.h"
+#include "common/base/thread_pool.h"
+#include "common/cli/command_line.h"
+#include "common/codec/codec.h"
+#include "nlohmann/json.hpp"
+#include "server/outer/merge.h"
+#include "tests/bench/memory_rates.h"
+
+ABSL_FLAG(bool, json, false, "Print one JSON object instead of a table");
+ABSL_FLAG(bool, quick, false, "A run of a second that only shows that everything works");
+ABSL_FLAG(int64_t, values, int64_t{256} << 20, "Parameters of the fragment");
+ABSL_FLAG(int, threads, 0, "Threads; 0: one per core");
+ABSL_FLAG(int, repeats, 5, "Timed merges per row, of which the fastest counts");
+
+namespace causeway::bench {
+namespace {
+
+using server::Contribution;
+using server::FragmentState;
+using server::MergeFragment;
+using server::MergeInput;
+
+constexpr char kProgram[] = "merge_bench";
+
+// A field of /proc/self/status in bytes; 0 where there is none.
+int64_t ProcessBytes(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (!absl::StartsWith(line, field + ":")) continue;
+    std::istringstream words(line.substr(field.size() + 1));
+    int64_t kibibytes = 0;
+    words >> kibibytes;
+    return kibibytes * 1024;
+  }
+  return 0;
+}
+
+// The peak counts from here.
+void ResetPeak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+double LoadAverage() {
+  double load = 0;
+  std::ifstream("/proc/loadavg") >> load;
+  return load;
+}
+
+// Contributions of one fragment. A pattern of whole codec chunks is encoded once per worker and
+// repeated.
+class Inputs {
+ public:
+  Inputs(size_t values, size_t workers, const Codec* codec) {
+    constexpr size_t kPattern = 64 * kCodecChunk;
+    const std::vector<float> base(kPattern, 0.0F);
+    std::vector<float> target(kPattern);
+    for (size_t worker = 0; worker < workers; ++worker) {
+      for (size_t i = 0; i < kPattern; ++i) {
+        target[i] = static_cast<float>(1e-3 * RandomNormal(worker, 0, i));
+      }
+      std::vector<uint8_t> pattern(codec->EncodedBytes(kPattern));
+      const absl::Status status = codec->Encode(base, target, {}, pattern);
+      if (!status.ok()) std::exit(Fail(kProgram, status));
+      std::vector<uint8_t>& all = bytes_.emplace_back(codec->EncodedBytes(values));
+      // A last part of a chunk would have another layout; whole chunks do not depend on where.
+      for (size_t at = 0; at < all.size(); at += pattern.size()) {
+        std::memcpy(all.data() + at, pattern.data(), std::min(pattern.size(), all.size() - at));
+      }
+      contributions_.push_back({.worker_id = absl::StrFormat("worker-%03d", worker),
+                                .codec = codec,
+                                .encoded = all,
+                                .weight = 1.0 / static_cast<double>(workers)});
+    }
+  }
+
+  std::vector<Contribution> contributions(bool validated) const {
+    std::vector<Contribution> result = contributions_;
+    for (Contribution& contribution : result) contribution.validated = validated;
+    return result;
+  }
+  size_t bytes() const {
+    size_t sum = 0;
+    for (const auto& contribution : bytes_) sum += contribution.size();
+    return sum;
+  }
+
+ private:
+  std::vector<std::vector<uint8_t>> bytes_;
+  std::vector<Contribution> contributions_;
+};
+
+struct Timing {
+  double seconds = 1e300;
+  double cpu_seconds = 1e300;  // All threads added up.
+};
+
+Timing TimeMerges(const MergeInput& input, const FragmentState& state, ThreadPool* pool,
+                  int repeats) {
+  Timing best;
+  for (int i = 0; i < repeats; ++i) {
+    const double cpu = ProcessCpuSeconds();
+    const auto start = std::chrono::steady_clock::now();
+    const auto result = MergeFragment(input, state, pool);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    if (!result.ok()) std::exit(Fail(kProgram, result.status()));
+    best.seconds = std::min(best.seconds, taken.count());
+    best.cpu_seconds = std::min(best.cpu_seconds, ProcessCpuSeconds() - cpu);
+  }
+  return best;
+}
+
+nlohmann::json RatesToJson(const MemoryRates& rates) {
+  return {{"memcpy_gb_per_s", rates.memcpy_bytes_per_s * 1e-9},
+          {"triad_gb_per_s", rates.triad_bytes_per_s * 1e-9},
+          {"triad_gb_per_cpu_s", rates.triad_bytes_per_cpu_s * 1e-9}};
+}
+
+nlohmann::json Run(size_t values, int threads, int repeats, size_t rate_bytes) {
+  nlohmann::json report;
+  report["values"] = values;
+  report["threads"] = threads;
+  report["load_average"] = LoadAverage();
+  report["single_core"] = RatesToJson(MeasureMemory(1, rate_bytes, repeats));
+  const MemoryRates all_cores = MeasureMemory(threads, rate_bytes, repeats);
+  report["all_cores"] = RatesToJson(all_cores);
+
+  const Codec* const codec = *FindCodec(v1::INT4);
+  v1::OuterConfig outer;
+  outer.set_optimizer(v1::OuterConfig::NESTEROV);
+  outer.set_learning_rate(0.7);
+  outer.set_momentum(0.9);
+  const auto optimizer = server::CreateOuterOptimizer(outer, v1::TrainConfig(), {});
+  if (!optimizer.ok()) std::exit(Fail(kProgram, optimizer.status()));
+  std::vector<float> theta(values, 0.02F);
+  std::vector<float> published(values, 0.02F);
+  std::vector<float> momentum(values, 0.0F);
+  const FragmentState state{.theta = theta, .published = published, .optimizer = {momentum}};
+  ThreadPool pool(threads);
+
+  report["rows"] = nlohmann::json::array();
+  for (const size_t workers : {size_t{2}, size_t{8}}) {
+    const Inputs inputs(values, workers, codec);
+    const size_t answer_bytes = codec->EncodedBytes(values);
+    const size_t moved = inputs.bytes() + 3 * 2 * values * sizeof(float) + answer_bytes;
+    MergeInput input{.contributions = inputs.contributions(true),
+                     .optimizer = optimizer->get(),
+                     .answer_codec = codec,
+                     .round = 1};
+    ResetPeak();
+    const int64_t before = ProcessBytes("VmHWM");
+    const Timing merge = TimeMerges(input, state, &pool, repeats);
+    input.contributions = inputs.contributions(false);
+    const Timing validating = TimeMerges(input, state, &pool, repeats);
+    const int64_t peak = ProcessBytes("VmHWM");
+    const double rate = static_cast<double>(moved) / merge.seconds;
+    const double validating_rate = static_cast<double>(moved) / validating.seconds;
+    report["rows"].push_back(
+        {{"workers", workers},
+         {"codec", std::string(codec->name())},
+         {"moved_bytes", moved},
+         {"moved_bytes_per_value", static_cast<double>(moved) / static_cast<double>(values)},
+         {"seconds", merge.seconds},
+         {"cpu_seconds", merge.cpu_seconds},
+         {"gb_per_s", rate * 1e-9},
+         {"triad_fraction", rate / all_cores.triad_bytes_per_s},
+         {"cpu_triad_fraction",
+          static_cast<double>(moved) / merge.cpu_seconds / all_cores.triad_bytes_per_cpu_s},
+         {"validating_seconds", validating.seconds},
+         {"validating_triad_fraction", validating_rate / all_cores.triad_bytes_per_s},
+         {"state_bytes", 3 * values * sizeof(float)},
+         {"contribution_bytes", inputs.bytes()},
+         {"answer_bytes", answer_bytes},
+         {"beyond_bytes", peak - before - static_cast<int64_t>(answer_bytes)}});
+  }
+  report["load_average_after"] = LoadAverage();
+  return report;
+}
+
+void PrintTable(const nlohmann::json& report) {
+  const auto number = [](const nlohmann::json& value) { return value.get<double>(); };
+  for (const char* cores : {"single_core", "all_cores"}) {
+    absl::PrintF("%-12s memcpy %6.2f GB/s   triad %6.2f GB/s\n", cores,
+                 number(report[cores]["memcpy_gb_per_s"]), number(report[cores]["triad_gb_per_s"]));
+  }
+  for (const auto& row : report["rows"]) {
+    absl::PrintF(
+        "merge of %d %s: %.3f s (%.3f s of CPU), %.2f GB/s, %.2f of triad (%.2f with validation, "
+        "%.2f by CPU time), "
+        "%.1f MiB beyond state, contributions and answer\n",
+        row["workers"].get<int>(), row["codec"].get<std::string>(), number(row["seconds"]),
+        number(row["cpu_seconds"]), number(row["gb_per_s"]), number(row["triad_fraction"]),
+        number(row["validating_triad_fraction"]), number(row["cpu_triad_fraction"]),
+        number(row["beyond_bytes"]) / (1 << 20));
+  }
+  absl::PrintF("load average %.1f before, %.1f after\n", number(report["load_average"]),
+               number(report["load_average_after"]));
+}
+
+int Main(int argc, char** argv) {
+  if (!ParseCommandLine(argc, argv, "Times the merge of one fragment's round.").empty()) {
+    return Refuse(kProgram, absl::InvalidArgumentError("takes flags only"));
+  }
+  const bool quick = absl::GetFlag(FLAGS_quick);
+  const int64_t values = quick ? int64_t{1} << 20 : absl::GetFlag(FLAGS_values);
+  const int repeats = quick ? 1 : absl::GetFlag(FLAGS_repeats);
+  int threads = absl::GetFlag(FLAGS_threads);
+  if (threads == 0) threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  if (values < 1 || values % static_cast<int64_t>(kCodecChunk) != 0 || repeats < 1 || threads < 1) {
+    return Refuse(kProgram, absl::InvalidArgumentError(
+                                absl::StrCat("--values must be a multiple of ", kCodecChunk,
+                                             ", --repeats and --threads at least 1")));
+  }
+  const size_t rate_bytes = size_t{1} << (quick ? 22 : 30);
+  const nlohmann::json report = Run(static_cast<size_t>(values), threads, repeats, rate_bytes);
+  if (absl::GetFlag(FLAGS_json)) {
+    std::cout << report.dump(2) << "\n";
+  } else {
+    PrintTable(report);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace causeway::bench
+
+int main(int argc, char** argv) { return causeway::bench::Main(argc, argv); }

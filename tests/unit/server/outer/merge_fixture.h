@@ -1,0 +1,88 @@
+// What tests of the merge share: a fragment, optimizers and contributions.
+#ifndef CAUSEWAY_TESTS_UNIT_SERVER_OUTER_MERGE_FIXTURE_H_
+#define CAUSEWAY_TESTS_UNIT_SERVER_OUTER_MERGE_FIXTURE_H_
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/base/random.h"
+#include "common/codec/codec.h"
+#include "gtest/gtest.h"
+#include "server/outer/merge.h"
+#include "server/outer/outer_optimizer.h"
+
+namespace causeway::server {
+
+inline const Codec* GetCodec(v1::Codec id) { return *FindCodec(id); }
+
+inline std::vector<float> Gaussian(size_t n, uint64_t seed, double stddev) {
+  std::vector<float> values(n);
+  for (size_t i = 0; i < n; ++i) {
+    values[i] = static_cast<float>(stddev * RandomNormal(seed, 0, i));
+  }
+  return values;
+}
+
+inline std::unique_ptr<OuterOptimizer> Optimizer(v1::OuterConfig::Optimizer kind,
+                                                 double learning_rate, double momentum,
+                                                 const v1::TrainConfig& train = {},
+                                                 std::span<const PlacedTensor> tensors = {}) {
+  v1::OuterConfig outer;
+  outer.set_optimizer(kind);
+  outer.set_learning_rate(learning_rate);
+  outer.set_momentum(momentum);
+  return *CreateOuterOptimizer(outer, train, tensors);
+}
+
+inline std::vector<uint32_t> Bits(const std::vector<float>& values) {
+  std::vector<uint32_t> bits;
+  for (const float x : values) bits.push_back(std::bit_cast<uint32_t>(x));
+  return bits;
+}
+
+// One fragment as the coordinator holds it, and a worker's encoded contributions.
+struct Fragment {
+  Fragment(const std::vector<float>& initial, const OuterOptimizer& optimizer)
+      : theta(initial),
+        published(initial),
+        state(optimizer.state_names().size(), std::vector<float>(initial.size(), 0.0F)) {}
+
+  FragmentState view() {
+    return {.theta = theta, .published = published, .optimizer = {state.begin(), state.end()}};
+  }
+  bool operator==(const Fragment& other) const = default;
+
+  std::vector<float> theta;
+  std::vector<float> published;
+  std::vector<std::vector<float>> state;
+};
+
+inline std::vector<uint8_t> Encode(const Codec& codec, const std::vector<float>& base,
+                                   const std::vector<float>& target) {
+  std::vector<uint8_t> bytes(codec.EncodedBytes(base.size()));
+  const absl::Status status = codec.Encode(base, target, {}, bytes);
+  EXPECT_TRUE(status.ok()) << status;
+  return bytes;
+}
+
+inline v1::TrainConfig AdamWTrain(double clip_norm) {
+  v1::TrainConfig train;
+  train.set_steps(50);
+  train.set_learning_rate(0.01);
+  train.set_beta1(0.9);
+  train.set_beta2(0.99);
+  train.set_epsilon(1e-8);
+  train.set_weight_decay(0.1);
+  train.set_clip_norm(clip_norm);
+  train.set_warmup_steps(5);
+  train.set_final_learning_rate_fraction(0.1);
+  return train;
+}
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_TESTS_UNIT_SERVER_OUTER_MERGE_FIXTURE_H_
