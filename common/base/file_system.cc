@@ -110,6 +110,12 @@ class RealFileSystem final : public FileSystem {
     return std::make_unique<RealWritableFile>(fd, path);
   }
 
+  absl::StatusOr<std::unique_ptr<WritableFile>> OpenForAppend(const std::string& path) override {
+    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd < 0) return ErrnoStatus("open", path, errno);
+    return std::make_unique<RealWritableFile>(fd, path);
+  }
+
   absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
     Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (fd.get() < 0) return ErrnoStatus("open", path, errno);

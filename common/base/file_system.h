@@ -46,6 +46,8 @@ class FileSystem {
 
   // Creates the file or empties it.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
+  // Creates the file if there is none, and writes after what it holds.
+  virtual absl::StatusOr<std::unique_ptr<WritableFile>> OpenForAppend(const std::string& path) = 0;
   virtual absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) = 0;
   virtual absl::StatusOr<std::string> ReadFile(const std::string& path) = 0;
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;

@@ -48,6 +48,9 @@ class FailingFileSystem final : public FileSystem {
     RETURN_IF_ERROR(Count("SyncFolder"));
     return base_->SyncFolder(folder);
   }
+  absl::StatusOr<std::unique_ptr<WritableFile>> OpenForAppend(const std::string& path) override {
+    return base_->OpenForAppend(path);
+  }
   absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
     return base_->Map(path);
   }
