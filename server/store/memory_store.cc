@@ -87,7 +87,8 @@ absl::Status MemoryStore::SaveSummary(const nlohmann::json& summary) {
 absl::Status MemoryStore::ForgetAnswers(int fragment, int64_t before_round) {
   absl::MutexLock lock(&mutex_);
   if (!failure_.ok()) return failure_;
-  answers_.erase(answers_.lower_bound({fragment, 0}), answers_.lower_bound({fragment, before_round}));
+  answers_.erase(answers_.lower_bound({fragment, 0}),
+                 answers_.lower_bound({fragment, before_round}));
   return absl::OkStatus();
 }
 

@@ -46,8 +46,8 @@ class MemoryStore : public Store {
   void FailWith(absl::Status status);
 
  private:
-  using RoundKey = std::pair<int, int64_t>;                            // Fragment, round.
-  using ContributionKey = std::tuple<int, int64_t, std::string>;       // And worker id.
+  using RoundKey = std::pair<int, int64_t>;                       // Fragment, round.
+  using ContributionKey = std::tuple<int, int64_t, std::string>;  // And worker id.
 
   mutable absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
