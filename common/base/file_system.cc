@@ -141,7 +141,7 @@ class RealFileSystem final : public FileSystem {
     return std::make_unique<RealWritableFile>(fd, path);
   }
 
-  absl::StatusOr<std::unique_ptr<WritableFile>> OpenAppend(const std::string& path) override {
+  absl::StatusOr<std::unique_ptr<WritableFile>> OpenForAppend(const std::string& path) override {
     // Without O_APPEND, which would send every Overwrite to the end, too.
     Descriptor fd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
     if (fd.get() < 0) return ErrnoStatus("open", path, errno);

@@ -35,8 +35,8 @@ class ForwardingFileSystem : public FileSystem {
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
     return base_.Create(path);
   }
-  absl::StatusOr<std::unique_ptr<WritableFile>> OpenAppend(const std::string& path) override {
-    return base_.OpenAppend(path);
+  absl::StatusOr<std::unique_ptr<WritableFile>> OpenForAppend(const std::string& path) override {
+    return base_.OpenForAppend(path);
   }
   absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
     return base_.Map(path);
@@ -82,8 +82,8 @@ class UnsyncedFileSystem final : public ForwardingFileSystem {
     ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, ForwardingFileSystem::Create(path));
     return std::make_unique<File>(std::move(file));
   }
-  absl::StatusOr<std::unique_ptr<WritableFile>> OpenAppend(const std::string& path) override {
-    ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, ForwardingFileSystem::OpenAppend(path));
+  absl::StatusOr<std::unique_ptr<WritableFile>> OpenForAppend(const std::string& path) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, ForwardingFileSystem::OpenForAppend(path));
     return std::make_unique<File>(std::move(file));
   }
   absl::Status SyncFolder(const std::string&) override { return absl::OkStatus(); }

@@ -17,8 +17,8 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
   {
     absl::MutexLock lock(&members_mutex_);
     members = membership_.members();
-    status.set_started(started_);
-    status.set_paused(paused_);
+    status.set_started(state_.started);
+    status.set_paused(state_.paused);
     status.set_finished(FinishedLocked());
     status.set_run_step(membership_.largest_step());
     int64_t tokens = 0;
@@ -67,12 +67,13 @@ void CoordinatorImpl::Pause(const std::string& reason) {
   Outbox outbox;
   {
     absl::MutexLock lock(&members_mutex_);
-    paused_ = true;
-    pause_reason_ = reason;
+    state_.paused = true;
+    state_.pause_reason = reason;
     for (const auto& [id, sink] : sinks_) {
       AddDirective(v1::Directive::PAUSE, 0, reason, id, outbox);
     }
   }
+  if (!SaveRunState().ok()) return;
   Record("paused", absl::StrCat("paused: ", reason), {{"reason", reason}});
   Send(outbox);
 }
@@ -81,9 +82,11 @@ void CoordinatorImpl::Resume() {
   Outbox outbox;
   {
     absl::MutexLock lock(&members_mutex_);
-    paused_ = false;
+    state_.paused = false;
+    state_.pause_reason.clear();
     for (const auto& [id, sink] : sinks_) AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
   }
+  if (!SaveRunState().ok()) return;
   Record("resumed", "resumed", nlohmann::json::object());
   Send(outbox);
 }
@@ -127,18 +130,19 @@ absl::Status CoordinatorImpl::StopAtStep(int64_t step) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the run has done ", membership_.largest_step(), " steps, it cannot stop at ", step));
     }
-    stop_step_ = step;
+    state_.stop_step = step;
     for (const auto& [id, sink] : sinks_) {
       AddDirective(v1::Directive::STOP_AT_STEP, step, "asked to by the operator", id, outbox);
     }
   }
+  RETURN_IF_ERROR(SaveRunState());
   Record("stopping", absl::StrCat("training ends at step ", step), {{"step", step}});
   Send(outbox);
   return absl::OkStatus();
 }
 
 bool CoordinatorImpl::FinishedLocked() const {
-  if (!started_ || membership_.live() > 0) return false;
+  if (!state_.started || membership_.live() > 0) return false;
   const auto& members = membership_.members();
   return std::any_of(members.begin(), members.end(),
                      [](const auto& m) { return m.second.state == MemberState::kLeft; });
@@ -165,7 +169,7 @@ RunSummary CoordinatorImpl::Summarize() const {
   summary.ended_unix_s = absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch());
   absl::MutexLock lock(&members_mutex_);
   summary.steps = membership_.largest_step();
-  summary.started_unix_s = started_unix_s_;
+  summary.started_unix_s = state_.started_unix_s;
   summary.workers = accounts_;
   return summary;
 }
@@ -190,13 +194,16 @@ absl::Status CoordinatorImpl::Shutdown() {
     members_mutex_.Await(absl::Condition(
         +[](int* calls) { return *calls == 0; }, &calls_));
   }
-  // No merge runs any more, so the views below stand still.
-  std::vector<FragmentView> views;
-  for (const auto& fragment : fragments_) {
-    if (fragment->StateIsVoid()) continue;
-    views.push_back(fragment->ReadState([](const FragmentView& view) { return view; }));
+  std::vector<std::string> ids;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    // The store holds what was published; what came after that is not to be trusted.
+    if (!failure_.ok()) return absl::OkStatus();
+    ids = membership_.LiveIds();
   }
-  RETURN_IF_ERROR(options_.store->SaveSnapshot(views));
+  for (const auto& fragment : fragments_) RETURN_IF_ERROR(fragment->SaveSnapshot());
+  for (const std::string& id : ids) RETURN_IF_ERROR(SaveMember(id));
+  RETURN_IF_ERROR(SaveRunState());
   return options_.store->SaveSummary(SummaryToJson(Summarize(), plan_.fragments()));
 }
 

@@ -77,17 +77,19 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
   {
     absl::MutexLock lock(&members_mutex_);
     if (shut_down_) return absl::UnavailableError("the coordinator is shutting down");
-    ASSIGN_OR_RETURN(member,
-                     membership_.Join(id, join.process_nonce(), options_.clock->Monotonic()));
+    ASSIGN_OR_RETURN(member, membership_.Join(id, join.process_nonce(), join.resume_step(),
+                                              options_.clock->Monotonic()));
     former = std::exchange(sinks_[id], std::move(sink));
     WorkerAccount& account = accounts_[id];
     account.device = join.device();
     account.software_version = join.software_version();
-    welcome.set_started(started_);
+    welcome.set_started(state_.started);
     welcome.set_run_step(
         StartStep(open_rounds, membership_.members(), membership_.largest_step(), policy_));
     AddRoster(outbox);
   }
+  // An incarnation that was given is never given again, whatever happens to this process.
+  RETURN_IF_ERROR(SaveMember(id));
   welcome.set_incarnation(member.incarnation);
   welcome.set_data_slot(member.data_slot);
   welcome.set_lease_ms(options_.config.membership().lease_ms());
@@ -146,21 +148,23 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
     absl::MutexLock lock(&members_mutex_);
     RETURN_IF_ERROR(membership_.Ready(worker_id, incarnation, ready.step()));
     active = membership_.active();
-    starts_now = !started_ && active >= options_.config.membership().start_workers();
+    starts_now = !state_.started && active >= options_.config.membership().start_workers();
     if (starts_now) {
-      started_ = true;
-      started_unix_s_ = absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch());
+      state_.started = true;
+      state_.started_unix_s = absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch());
     }
     for (const auto& [id, sink] : sinks_) {
       const Member* const member = membership_.Find(id);
       const bool told = starts_now ? member->state == MemberState::kActive : id == worker_id;
-      if (!told || !started_) continue;
+      if (!told || !state_.started) continue;
       AddDirective(v1::Directive::START, 0, "", id, outbox);
-      if (paused_) AddDirective(v1::Directive::PAUSE, 0, pause_reason_, id, outbox);
+      if (state_.paused) {
+        AddDirective(v1::Directive::PAUSE, 0, state_.pause_reason, id, outbox);
+      }
       // It may have missed the end of a pause while its stream was broken.
-      if (!paused_ && incarnation > 1) AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
-      if (stop_step_ > 0) {
-        AddDirective(v1::Directive::STOP_AT_STEP, stop_step_, "asked to by the operator", id,
+      if (!state_.paused && incarnation > 1) AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
+      if (state_.stop_step > 0) {
+        AddDirective(v1::Directive::STOP_AT_STEP, state_.stop_step, "asked to by the operator", id,
                      outbox);
       }
     }
@@ -170,6 +174,8 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
       AddDirective(v1::Directive::DRAIN, 0, "asked to by the operator", worker_id, outbox);
     }
   }
+  RETURN_IF_ERROR(SaveMember(worker_id));
+  if (starts_now) RETURN_IF_ERROR(SaveRunState());
   Record("worker_ready", absl::StrCat("worker ", worker_id, " is ready at step ", ready.step()),
          {{"worker", worker_id}, {"step", ready.step()}});
   if (starts_now) {
@@ -232,6 +238,7 @@ absl::Status CoordinatorImpl::HandleApplied(const std::string& worker_id, uint64
     sinks_.erase(worker_id);
     AddRoster(outbox);
   }
+  RETURN_IF_ERROR(SaveMember(worker_id));
   Send(outbox);
   NoteIfFinished();
   return absl::DataLossError(
@@ -247,6 +254,7 @@ absl::Status CoordinatorImpl::HandleLeave(const std::string& worker_id, uint64_t
     sinks_.erase(worker_id);
     AddRoster(outbox);
   }
+  RETURN_IF_ERROR(SaveMember(worker_id));
   const absl::string_view reason = ReasonName(leave.reason());
   Record("worker_left",
          absl::StrCat("worker ", worker_id, " left: ", reason,
@@ -309,10 +317,11 @@ void CoordinatorImpl::NoteIfFinished() {
   int64_t steps = 0;
   {
     absl::MutexLock lock(&members_mutex_);
-    if (finish_recorded_ || !FinishedLocked()) return;
-    finish_recorded_ = true;
+    if (state_.finish_recorded || !FinishedLocked()) return;
+    state_.finish_recorded = true;
     steps = membership_.largest_step();
   }
+  if (!SaveRunState().ok()) return;
   Record("run_finished", absl::StrCat("every worker has left; the run did ", steps, " steps"),
          {{"steps", steps}});
 }

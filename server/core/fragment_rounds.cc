@@ -12,9 +12,11 @@
 namespace causeway::server {
 namespace {
 
-// Rounds for which a repeated push is still recognized. A worker repeats a push within the round
-// trip of a broken connection; it cannot be further behind than the answers it has not merged.
-constexpr size_t kPastRounds = 64;
+// Rounds for which a repeated push is still recognized. A worker that resumes from a checkpoint
+// sends again what it had sent since; answers are not kept for longer than that either.
+constexpr size_t kPastRounds = 1024;
+// Answers that are held in memory: the round that everybody pulls now, and the one before.
+constexpr size_t kCachedAnswers = 2;
 
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
@@ -145,6 +147,7 @@ absl::StatusOr<bool> FragmentRounds::Add(const v1::PushHeader& header,
                                                .worker_id = header.worker_id(),
                                                .incarnation = header.incarnation(),
                                                .codec = header.codec(),
+                                               .bytes = header.total_bytes(),
                                                .object_hash = header.object_hash(),
                                                .tokens = header.tokens(),
                                                .send_step = header.send_step(),
@@ -228,20 +231,43 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
   }
   ASSIGN_OR_RETURN(record.weights,
                    ContributionWeights(tokens, options_.config->membership().weighting()));
+  std::vector<Contribution> inputs;
+  for (const auto& [id, held] : contributions) {
+    // Add has validated the object, against published as it still is.
+    inputs.push_back(
+        {id, options_.codec_up, held.object, record.weights[inputs.size()], /*validated=*/true});
+  }
+
+  // Held until the round is stored: a reader never sees values that a crash could take back.
+  absl::WriterMutexLock data_lock(&data_mutex_);
+  absl::StatusOr<MergeResult> merged = Merge(round, std::move(inputs));
+  RETURN_IF_ERROR(merged.status());
+  record.bytes_out = static_cast<int64_t>(merged->answer.size());
+  record.published_hash = merged->published_hash;
+  record.answer_hash = merged->answer_hash;
+  record.published_unix_s = UnixSeconds(options_.clock->Now());
+  RETURN_IF_ERROR(options_.store->SaveRound(record, merged->answer));
+  result.answer = MakeAnswer(record, std::move(merged->answer));
+  absl::MutexLock lock(&mutex_);
+  published_hashes_.push_back(record.published_hash);
+  contributions_.clear();
+  closed_ = false;
+  RememberPast(round, std::move(object_hashes));
+  answers_.push_back(result.answer);
+  if (answers_.size() > kCachedAnswers) answers_.pop_front();
+  result.waiters.swap(waiters_);
+  return result;
+}
+
+absl::StatusOr<MergeResult> FragmentRounds::Merge(int64_t round,
+                                                  std::vector<Contribution> contributions) {
   MergeInput input;
+  input.contributions = std::move(contributions);
   input.kind = options_.config->sync().contribution();
   input.optimizer = options_.optimizer;
   input.answer_codec = options_.codec_down;
   input.round = round;
   input.arena_begin = options_.range.begin;
-  for (const auto& [id, held] : contributions) {
-    const double weight = record.weights[input.contributions.size()];
-    // Add has validated the object, against published as it still is.
-    input.contributions.push_back({id, options_.codec_up, held.object, weight, /*validated=*/true});
-  }
-
-  // Held until the round is stored: a reader never sees values that a crash could take back.
-  absl::WriterMutexLock data_lock(&data_mutex_);
   FragmentState state{.theta = theta_, .published = published_, .optimizer = {}};
   for (std::vector<float>& array : optimizer_state_) state.optimizer.emplace_back(array);
   absl::StatusOr<MergeResult> merged;
@@ -254,58 +280,57 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
   state_is_void_ = !merged.ok();
   RETURN_IF_ERROR(Annotate(merged.status(), absl::StrCat("cannot merge round ", round,
                                                          " of fragment ", options_.fragment)));
-  record.bytes_out = static_cast<int64_t>(merged->answer.size());
-  record.published_hash = merged->published_hash;
-  record.published_unix_s = UnixSeconds(options_.clock->Now());
-  const absl::Status stored = options_.store->SaveRound(record, merged->answer);
-  if (!stored.ok()) {
-    // Nobody is told of the round, but a snapshot must find values and version that agree.
-    absl::MutexLock lock(&mutex_);
-    published_hashes_.push_back(record.published_hash);
-    return stored;
-  }
+  return merged;
+}
 
-  auto answer = std::make_shared<PullObject>();
-  answer->header.set_fragment(options_.fragment);
-  answer->header.set_round(round);
-  answer->header.set_codec(options_.codec_down->id());
-  answer->header.set_total_bytes(record.bytes_out);
-  answer->header.set_object_hash(merged->answer_hash);
-  answer->header.set_published_hash(merged->published_hash);
-  answer->bytes = std::move(merged->answer);
-  result.answer = std::move(answer);
-
-  absl::MutexLock lock(&mutex_);
-  published_hashes_.push_back(record.published_hash);
-  contributions_.clear();
-  closed_ = false;
+void FragmentRounds::RememberPast(int64_t round, std::map<std::string, uint64_t> object_hashes) {
   past_[round] = std::move(object_hashes);
   if (past_.size() > kPastRounds) past_.erase(past_.begin());
-  answers_.push_back(result.answer);
-  if (answers_.size() > static_cast<size_t>(options_.kept_answers)) answers_.pop_front();
-  result.waiters.swap(waiters_);
-  return result;
+}
+
+std::shared_ptr<PullObject> FragmentRounds::MakeAnswer(const RoundRecord& record,
+                                                       std::vector<uint8_t> bytes) const {
+  auto answer = std::make_shared<PullObject>();
+  answer->header.set_fragment(options_.fragment);
+  answer->header.set_round(record.round);
+  answer->header.set_codec(options_.codec_down->id());
+  answer->header.set_total_bytes(static_cast<int64_t>(bytes.size()));
+  answer->header.set_object_hash(record.answer_hash);
+  answer->header.set_published_hash(record.published_hash);
+  answer->bytes = std::move(bytes);
+  return answer;
 }
 
 absl::StatusOr<std::shared_ptr<const PullObject>> FragmentRounds::AnswerOrWait(
     int64_t round, PullCallback& callback) {
-  absl::MutexLock lock(&mutex_);
-  const int64_t open = static_cast<int64_t>(published_hashes_.size());
-  if (round < 1 || round > open) {
-    return absl::FailedPreconditionError(absl::StrCat("there is no answer of round ", round,
-                                                      " of fragment ", options_.fragment,
-                                                      " to wait for: round ", open, " is open"));
+  RoundRecord record;
+  {
+    absl::MutexLock lock(&mutex_);
+    const int64_t open = static_cast<int64_t>(published_hashes_.size());
+    if (round < 1 || round > open) {
+      return absl::FailedPreconditionError(absl::StrCat("there is no answer of round ", round,
+                                                        " of fragment ", options_.fragment,
+                                                        " to wait for: round ", open, " is open"));
+    }
+    if (round == open) {
+      waiters_.push_back(std::move(callback));
+      return nullptr;
+    }
+    if (round < first_answer_) {
+      return absl::NotFoundError(absl::StrCat("the answer of round ", round, " of fragment ",
+                                              options_.fragment, " is no longer kept (version ",
+                                              open - 1, " is published): fetch the STATE"));
+    }
+    for (const auto& answer : answers_) {
+      if (answer->header.round() == round) return answer;
+    }
+    record.round = round;
+    record.published_hash = published_hashes_[static_cast<size_t>(round)];
   }
-  if (round == open) {
-    waiters_.push_back(std::move(callback));
-    return nullptr;
-  }
-  for (const auto& answer : answers_) {
-    if (answer->header.round() == round) return answer;
-  }
-  return absl::NotFoundError(absl::StrCat("the answer of round ", round, " of fragment ",
-                                          options_.fragment, " is no longer kept (version ",
-                                          open - 1, " is published): fetch the STATE"));
+  ASSIGN_OR_RETURN(std::vector<uint8_t> bytes,
+                   options_.store->ReadAnswer(options_.fragment, round));
+  record.answer_hash = TreeHash(bytes);
+  return MakeAnswer(record, std::move(bytes));
 }
 
 std::vector<PullCallback> FragmentRounds::TakeWaiters() {
@@ -334,6 +359,37 @@ std::shared_ptr<const PullObject> FragmentRounds::State() const {
   absl::MutexLock lock(&mutex_);
   state_object_ = object;
   return object;
+}
+
+absl::Status FragmentRounds::SaveSnapshot() {
+  absl::ReaderMutexLock data_lock(&data_mutex_);
+  if (state_is_void_) return absl::OkStatus();
+  const FragmentView view = View();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (view.version == snapshot_version_) return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(options_.store->SaveSnapshot(view));
+  absl::MutexLock lock(&mutex_);
+  snapshot_version_ = view.version;
+  return absl::OkStatus();
+}
+
+int64_t FragmentRounds::rounds_since_snapshot() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(published_hashes_.size()) - 1 - snapshot_version_;
+}
+
+absl::Status FragmentRounds::ForgetAnswers(int64_t before_round) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (before_round <= first_answer_) return absl::OkStatus();
+    first_answer_ = before_round;
+    while (!answers_.empty() && answers_.front()->header.round() < before_round) {
+      answers_.pop_front();
+    }
+  }
+  return options_.store->ForgetAnswers(options_.fragment, before_round);
 }
 
 int64_t FragmentRounds::version() const {

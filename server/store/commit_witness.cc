@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<CommitWitness>> CommitWitness::Create(FileSystem&
                                                                      const std::string& path,
                                                                      int64_t commits) {
   RETURN_IF_ERROR(WriteFileAtomically(file_system, path, Encode(commits)));
-  ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system.OpenAppend(path));
+  ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system.OpenForAppend(path));
   return std::unique_ptr<CommitWitness>(new CommitWitness(std::move(file)));
 }
 

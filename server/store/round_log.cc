@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<RoundLog>> RoundLog::Open(FileSystem& file_system
     RETURN_IF_ERROR(file->Append(AsBytes(expected)));
     RETURN_IF_ERROR(file_system.Rename(temporary, path));
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system.OpenAppend(path));
+  ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system.OpenForAppend(path));
   return std::unique_ptr<RoundLog>(new RoundLog(std::move(file)));
 }
 

@@ -117,6 +117,7 @@ struct Columns<MemberRecord> {
     column("data_slot", row.member.data_slot);
     column.Hash("process_nonce", row.member.process_nonce);
     column("active_from_step", row.member.active_from_step);
+    column("was_ready", row.member.was_ready);
     column("step", row.member.step);
     column("account", row.account);
   }

@@ -305,7 +305,7 @@ absl::StatusOr<std::unique_ptr<WritableFile>> FaultDisk::Create(const std::strin
   return std::make_unique<Writable>(*this, std::move(file), path);
 }
 
-absl::StatusOr<std::unique_ptr<WritableFile>> FaultDisk::OpenAppend(const std::string& path) {
+absl::StatusOr<std::unique_ptr<WritableFile>> FaultDisk::OpenForAppend(const std::string& path) {
   ASSIGN_OR_RETURN(FilePointer file, OpenFile(path, /*create=*/true, /*truncate=*/false));
   return std::make_unique<Writable>(*this, std::move(file), path);
 }

@@ -73,7 +73,7 @@ class FaultDisk final : public FileSystem {
   void Damage(const std::string& path, const std::function<void(std::string&)>& change);
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override;
-  absl::StatusOr<std::unique_ptr<WritableFile>> OpenAppend(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<WritableFile>> OpenForAppend(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override;
   absl::StatusOr<std::string> ReadFile(const std::string& path) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;

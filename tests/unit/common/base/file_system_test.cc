@@ -91,7 +91,7 @@ class FileSystemTest : public testing::Test {
 TEST_F(FileSystemTest, AFileIsContinuedAndOverwritten) {
   const std::string path = folder_.File("data");
   for (const char* part : {"abc", "def"}) {
-    const auto file = file_system_.OpenAppend(path);
+    const auto file = file_system_.OpenForAppend(path);
     ASSERT_TRUE(file.ok()) << file.status();
     ASSERT_TRUE((*file)->Append(Bytes(part)).ok());
     ASSERT_TRUE((*file)->Overwrite(1, Bytes("XY")).ok());

@@ -86,8 +86,8 @@ std::string Line(const MemberRecord& record) {
   const Member& member = record.member;
   return absl::StrCat("member ", member.id, " ", static_cast<int>(member.state), " ",
                       member.incarnation, " ", member.data_slot, " ", Hex(member.process_nonce),
-                      " ", member.active_from_step, " ", member.step, " ", record.account.dump(),
-                      "\n");
+                      " ", member.active_from_step, " ", member.was_ready, " ", member.step, " ",
+                      record.account.dump(), "\n");
 }
 
 std::string Line(const ContributionRecord& record) {
@@ -170,6 +170,7 @@ MemberRecord ScriptedMember(const std::string& id, uint64_t incarnation) {
   record.member.data_slot = 1;
   record.member.process_nonce = 0x8000000000000001;
   record.member.active_from_step = 5;
+  record.member.was_ready = true;
   record.member.step = 40;
   record.account = {{"tokens", 5120}, {"rate", 0.1}};
   return record;
