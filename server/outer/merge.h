@@ -24,6 +24,7 @@
 
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
+#include "common/base/byte_buffer.h"
 #include "common/base/checksum.h"
 #include "common/base/thread_pool.h"
 #include "common/codec/codec.h"
@@ -65,7 +66,7 @@ struct MergeInput {
 };
 
 struct MergeResult {
-  std::vector<uint8_t> answer;
+  ByteBuffer answer;            // Encoded.
   uint64_t answer_hash = 0;     // TreeHash.
   uint64_t published_hash = 0;  // TreeHash of published afterwards.
 };
