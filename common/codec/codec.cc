@@ -12,6 +12,7 @@
 namespace causeway {
 
 absl::Status Codec::WeightedSum(std::span<const WeightedPart> parts, std::span<const float> base,
+                                std::span<const float* const> /*upcoming*/,
                                 std::span<double> sum) const {
   std::fill(sum.begin(), sum.end(), 0.0);
   for (const WeightedPart& part : parts) {

@@ -66,8 +66,10 @@ class Codec {
 
   // sum[i] = the sum over parts of weight * delta[i], in their order, from zero: what filling `sum`
   // with zeros and accumulating part by part gives, bit for bit, but faster with many of them. The
-  // same errors.
+  // same errors. `upcoming` are the beginnings of arrays as long as `sum` that the caller goes on
+  // with: they may be fetched from memory meanwhile, which computing leaves idle.
   virtual absl::Status WeightedSum(std::span<const WeightedPart> parts, std::span<const float> base,
+                                   std::span<const float* const> upcoming,
                                    std::span<double> sum) const;
 
   // values[i] becomes the target, given the base: values[i] -= delta[i] in fp32 (FP32: exactly the

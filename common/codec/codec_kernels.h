@@ -22,8 +22,9 @@ struct WeightedBlocks {
 };
 
 // sum = the weighted values of all parts, added to zero in their order; stops as the others do.
+// Of the arrays `upcoming` it fetches as many values on the way as it sums.
 using WeightedSumKernel = size_t (*)(std::span<const WeightedBlocks> parts, size_t blocks,
-                                     double* sum);
+                                     std::span<const float* const> upcoming, double* sum);
 
 // All pointers are to the first block's values, scale or codes, and need no alignment; arrays do
 // not overlap. `scales` is not used by codecs without scales. Every function returns the number of

@@ -163,12 +163,14 @@ absl::Status DifferenceCodec::Accumulate(std::span<const uint8_t> encoded,
 
 absl::Status DifferenceCodec::WeightedSum(std::span<const WeightedPart> parts,
                                           std::span<const float> base,
+                                          std::span<const float* const> upcoming,
                                           std::span<double> sum) const {
-  if (SumWithKernel(parts, sum)) return absl::OkStatus();
-  return Codec::WeightedSum(parts, base, sum);
+  if (SumWithKernel(parts, upcoming, sum)) return absl::OkStatus();
+  return Codec::WeightedSum(parts, base, upcoming, sum);
 }
 
 bool DifferenceCodec::SumWithKernel(std::span<const WeightedPart> parts,
+                                    std::span<const float* const> upcoming,
                                     std::span<double> sum) const {
   const CodecKernels* const kernels = Kernels();
   const bool fits = std::all_of(parts.begin(), parts.end(), [&](const WeightedPart& part) {
@@ -179,6 +181,7 @@ bool DifferenceCodec::SumWithKernel(std::span<const WeightedPart> parts,
     return false;
   }
   absl::InlinedVector<WeightedBlocks, 16> chunks(parts.size());
+  absl::InlinedVector<const float*, 4> ahead(upcoming.begin(), upcoming.end());
   for (size_t begin = 0; begin < sum.size(); begin += kCodecChunk) {
     const size_t blocks = std::min(kCodecChunk, sum.size() - begin) / kCodecBlock;
     for (size_t i = 0; i < parts.size(); ++i) {
@@ -186,7 +189,10 @@ bool DifferenceCodec::SumWithKernel(std::span<const WeightedPart> parts,
       chunks[i] = {
           .scales = chunk, .codes = chunk + blocks * scale_bytes_, .weight = parts[i].weight};
     }
-    if (kernels->weighted_sum(chunks, blocks, sum.data() + begin) != blocks) return false;
+    if (kernels->weighted_sum(chunks, blocks, ahead, sum.data() + begin) != blocks) {
+      return false;
+    }
+    for (const float*& array : ahead) array += blocks * kCodecBlock;
   }
   return true;
 }

@@ -21,6 +21,7 @@
 
 #include "common/codec/block_kernels-inl.h"
 #include "common/codec/codec_kernels.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -83,12 +84,19 @@ class ProductTable {
 };
 
 template <class Format>
-size_t WeightedSum(std::span<const WeightedBlocks> parts, size_t blocks, double* sum) {
+size_t WeightedSum(std::span<const WeightedBlocks> parts, size_t blocks,
+                   std::span<const float* const> upcoming, double* sum) {
   constexpr size_t kScaleBytes = BlockVectors<Format>::kScaleBytes;
   constexpr size_t kCodeBytes = BlockVectors<Format>::kCodeBytes;
+  constexpr size_t kLineValues = 16;  // Of a cache line.
   const hn::FixedTag<double, 8> d;
   for (size_t block = 0; block < blocks; ++block) {
     auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0;
+    for (const float* const array : upcoming) {
+      for (size_t i = 0; i < kCodecBlock; i += kLineValues) {
+        hwy::Prefetch(array + block * kCodecBlock + i);
+      }
+    }
     for (const WeightedBlocks& part : parts) {
       const uint8_t* const codes = part.codes + block * kCodeBytes;
       if (block % 2 == 0) PrefetchAhead(codes, 2 * kCodeBytes);

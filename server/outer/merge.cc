@@ -176,11 +176,16 @@ class Merge {
   // The weighted sum of a chunk's contributions, in order of worker id.
   absl::Status SumContributions(Range chunk, std::span<double> sum) const {
     if (one_codec_ != nullptr) {
+      absl::InlinedVector<const float*, 4> upcoming = {state_.theta.data() + chunk.begin,
+                                                       state_.published.data() + chunk.begin};
+      for (const std::span<float> array : state_.optimizer) {
+        upcoming.push_back(array.data() + chunk.begin);
+      }
       absl::InlinedVector<WeightedPart, 16> parts;
       for (const Contribution& contribution : contributions_) {
         parts.push_back({EncodedPart(contribution, chunk), contribution.weight});
       }
-      if (one_codec_->WeightedSum(parts, Base(chunk), sum).ok()) return absl::OkStatus();
+      if (one_codec_->WeightedSum(parts, Base(chunk), upcoming, sum).ok()) return absl::OkStatus();
       // What follows names the worker.
     }
     std::fill(sum.begin(), sum.end(), 0.0);

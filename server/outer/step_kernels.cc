@@ -9,6 +9,7 @@
 #define HWY_TARGET_INCLUDE "server/outer/step_kernels.cc"
 #include "hwy/foreach_target.h"
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,9 +28,18 @@ HWY_INLINE void ForEach(size_t size, const Body& body) {
   for (; i < size; ++i) body(hn::CappedTag<T, 1>(), i);
 }
 
+// The stored arrays are far larger than the caches, and a step too long a chain for loads to be
+// under way early enough. Asks for what is needed some steps later, whether it exists or not.
+HWY_INLINE void PrefetchAhead(const float* values) {
+  constexpr size_t kAheadBytes = 2048;
+  hwy::Prefetch(reinterpret_cast<const uint8_t*>(values) + kAheadBytes);
+}
+
 void Nesterov(double lr, double mu, const double* g, size_t size, float* theta, float* b) {
   ForEach<double>(size, [=](auto d, size_t i) HWY_ATTR {
     const hn::Rebind<float, decltype(d)> df;
+    PrefetchAhead(theta + i);
+    PrefetchAhead(b + i);
     const auto factor = hn::Set(d, mu);
     const auto gradient = hn::LoadU(d, g + i);
     const auto momentum = hn::DemoteTo(
@@ -45,6 +55,7 @@ void Nesterov(double lr, double mu, const double* g, size_t size, float* theta, 
 void Sgd(double lr, const double* g, size_t size, float* theta) {
   ForEach<double>(size, [=](auto d, size_t i) HWY_ATTR {
     const hn::Rebind<float, decltype(d)> df;
+    PrefetchAhead(theta + i);
     const auto stepped = hn::Sub(hn::PromoteTo(d, hn::LoadU(df, theta + i)),
                                  hn::Mul(hn::Set(d, lr), hn::LoadU(d, g + i)));
     hn::StoreU(hn::DemoteTo(df, stepped), df, theta + i);
