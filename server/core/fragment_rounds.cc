@@ -230,6 +230,7 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
                    ContributionWeights(tokens, options_.config->membership().weighting()));
   MergeInput input;
   input.kind = options_.config->sync().contribution();
+  input.merge = options_.config->outer().merge();
   input.optimizer = options_.optimizer;
   input.answer_codec = options_.codec_down;
   input.round = round;

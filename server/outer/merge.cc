@@ -18,8 +18,8 @@ namespace {
 // Weights may be off 1 by the rounding of their division.
 constexpr double kWeightSumTolerance = 1e-9;
 
-// What the norm of the gradient is summed over before the sums are added: part of the result's
-// definition, as floating-point sums depend on their order.
+// What a norm's squares are summed over chunk by chunk (SumOfSquares) before these sums are added:
+// part of the result's definition, as floating-point sums depend on their order.
 constexpr size_t kNormSlice = 4 * kCodecChunk;
 
 constexpr size_t kCacheLine = 64;
@@ -61,8 +61,11 @@ class Merge {
   absl::StatusOr<MergeResult> Run() {
     RETURN_IF_ERROR(CheckInput());
     RETURN_IF_ERROR(ValidateContributions());
+    if (input_.merge == v1::OuterConfig::NORM_AND_DIRECTION && contributions_.size() > 1) {
+      RETURN_IF_ERROR(WeighByDirection());
+    }
     if (!contributions_.empty() && input_.optimizer->needs_gradient_norm()) {
-      RETURN_IF_ERROR(ComputeGradientNorm());
+      ASSIGN_OR_RETURN(gradient_norm_, SumsNorm());
     }
     MergeResult result;
     result.answer.resize(input_.answer_codec->EncodedBytes(size()));
@@ -173,6 +176,13 @@ class Merge {
     });
   }
 
+  // An error in what was validated before.
+  static absl::Status AsInternal(const Contribution& contribution, const absl::Status& status) {
+    if (status.ok()) return status;
+    return absl::InternalError(absl::StrCat("contribution of ", contribution.worker_id,
+                                            ", taken for valid: ", status.message()));
+  }
+
   // The weighted sum of a chunk's contributions, in order of worker id.
   absl::Status SumContributions(Range chunk, std::span<double> sum) const {
     if (one_codec_ != nullptr) {
@@ -190,31 +200,51 @@ class Merge {
     }
     std::fill(sum.begin(), sum.end(), 0.0);
     for (const Contribution& contribution : contributions_) {
-      const absl::Status status = contribution.codec->Accumulate(
-          EncodedPart(contribution, chunk), Base(chunk), contribution.weight, sum);
-      if (!status.ok()) {
-        return absl::InternalError(absl::StrCat("contribution of ", contribution.worker_id,
-                                                ", taken for valid: ", status.message()));
-      }
+      RETURN_IF_ERROR(AsInternal(
+          contribution, contribution.codec->Accumulate(EncodedPart(contribution, chunk),
+                                                       Base(chunk), contribution.weight, sum)));
     }
     return absl::OkStatus();
   }
 
-  absl::Status ComputeGradientNorm() {
+  // The norm of what `read(chunk, values)` makes of the fragment's chunks.
+  absl::StatusOr<double> Norm(
+      const std::function<absl::Status(Range, std::span<double>)>& read) const {
     std::vector<double> squares((size() + kNormSlice - 1) / kNormSlice, 0.0);
     const absl::Status summed = ForEachSlice(kNormSlice, [&](size_t index, Range slice) {
       alignas(kCacheLine) std::array<double, kCodecChunk> store;
       return ForEachChunk(slice, [&](Range chunk) -> absl::Status {
-        const auto g = std::span(store).first(chunk.size);
-        RETURN_IF_ERROR(SumContributions(chunk, g));
-        for (const double value : g) squares[index] += value * value;
+        const auto values = std::span(store).first(chunk.size);
+        RETURN_IF_ERROR(read(chunk, values));
+        squares[index] += SumOfSquares(values);
         return absl::OkStatus();
       });
     });
     RETURN_IF_ERROR(summed);
     double total = 0;
     for (const double square : squares) total += square;
-    gradient_norm_ = std::sqrt(total);
+    return std::sqrt(total);
+  }
+
+  absl::StatusOr<double> SumsNorm() const {
+    return Norm([this](Range chunk, std::span<double> g) { return SumContributions(chunk, g); });
+  }
+
+  // Replaces the weights by those with which the sum has the mean direction and the mean norm.
+  absl::Status WeighByDirection() {
+    double mean_norm = 0;
+    for (Contribution& contribution : contributions_) {
+      ASSIGN_OR_RETURN(const double norm, Norm([&](Range chunk, std::span<double> delta) {
+                         const WeightedPart part = {EncodedPart(contribution, chunk), 1.0};
+                         return AsInternal(contribution, contribution.codec->WeightedSum(
+                                                             {&part, 1}, Base(chunk), {}, delta));
+                       }));
+      mean_norm += contribution.weight * norm;
+      contribution.weight = norm > 0 ? contribution.weight / norm : 0;
+    }
+    ASSIGN_OR_RETURN(const double length, SumsNorm());
+    const double scale = length > 0 ? mean_norm / length : 0;
+    for (Contribution& contribution : contributions_) contribution.weight *= scale;
     return absl::OkStatus();
   }
 
