@@ -7,7 +7,10 @@ One round of one fragment, with 2 and with 8 int4 contributions: decode them, su
 take Nesterov's step, encode published - theta as int4, apply that to published. merge_bench does it
 and leaves behind what it was given and what came out (--dump); both others start from the same
 bytes, and must come to the same theta, momentum and published values, within 1e-6 (norm of the
-difference over the norm). merge_bench also hashes the answer and the published values; the others
+difference over the norm). Causeway computes in double and rounds once, the others in fp32; so now
+and then a value or a scale falls on the other side of the border between two codes. At most one
+published value in 10000 may differ for this; these are counted and left out of the norm.
+merge_bench also hashes the answer and the published values; the others
 do not.
 
 Both others go slice by slice, so that what they make in between stays in the caches: NumPy with one
@@ -40,6 +43,9 @@ RATE, MOMENTUM = 0.7, 0.9
 RECIPROCAL = float.fromhex("0x1.249248p-3")  # 1/7 rounded toward zero: docs/codecs.md.
 SMALLEST_SCALE = 0x0D80
 LARGEST_DEVIATION = 1e-6
+LARGEST_SHARE_OF_OTHER_CODES = 1e-4
+# Between what rounding does to a published value and what another code does, far from both.
+OTHER_CODE = 1e-6
 
 
 def slices(values):
@@ -179,24 +185,32 @@ def read_dump(folder, workers):
     return states[0], contributions, states[1]
 
 
+def other_codes(ours, theirs):
+    return np.abs(ours - theirs) > OTHER_CODE
+
+
 def deviation(ours, theirs):
     difference = np.linalg.norm((ours - theirs).astype(np.float64))
     return float(difference / np.linalg.norm(theirs.astype(np.float64)))
 
 
 def compare(kind, folder, workers, threads, repeats):
-    """(seconds of the fastest merge, the largest relative deviation after the first)."""
+    """(seconds of the fastest merge, then of the first merge: the largest relative deviation and
+    the share of published values with another code)."""
     before, contributions, after = read_dump(folder, workers)
     merge = kind(before, contributions, threads)
-    largest, best = 0.0, float("inf")
+    best = float("inf")
     for repeat in range(repeats + 1):
         start = time.perf_counter()
         merge.run()
         if repeat > 0:
             best = min(best, time.perf_counter() - start)
         else:  # Also warms up.
+            others = other_codes(merge.state["published"], after["published"])
+            merge.state["published"][others] = after["published"][others]
+            share = float(others.mean())
             largest = max(deviation(merge.state[name], after[name]) for name in after)
-    return best, largest
+    return best, largest, share
 
 
 def main():
@@ -232,14 +246,16 @@ def main():
         for theirs in bench["rows"]:
             row = {"workers": theirs["workers"], "causeway_seconds": theirs["seconds"]}
             for kind in kinds:
-                seconds, largest = compare(kind, folder, theirs["workers"], arguments.threads,
-                                           repeats)
+                seconds, largest, share = compare(kind, folder, theirs["workers"],
+                                                  arguments.threads, repeats)
                 row[f"{kind.name}_seconds"] = seconds
                 row[f"{kind.name}_ratio"] = seconds / theirs["seconds"]
                 row[f"{kind.name}_deviation"] = largest
+                row[f"{kind.name}_other_codes"] = share
             report["rows"].append(row)
 
-    agree = all(row[f"{kind.name}_deviation"] <= LARGEST_DEVIATION
+    agree = all(row[f"{kind.name}_deviation"] <= LARGEST_DEVIATION and
+                row[f"{kind.name}_other_codes"] <= LARGEST_SHARE_OF_OTHER_CODES
                 for row in report["rows"] for kind in kinds)
     report["agree"] = agree
     if arguments.json:
@@ -251,7 +267,8 @@ def main():
             for kind in kinds:
                 print(f"  {kind.name:6} {row[kind.name + '_seconds']:.4f} s, "
                       f"{row[kind.name + '_ratio']:.1f} times as long; "
-                      f"deviation {row[kind.name + '_deviation']:.1e}")
+                      f"deviation {row[kind.name + '_deviation']:.1e}, "
+                      f"other codes {row[kind.name + '_other_codes']:.1e}")
         print("results agree" if agree else "FAILED: results differ")
     return 0 if agree else 1
 
