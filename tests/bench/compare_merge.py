@@ -10,8 +10,7 @@ bytes, and must come to the same theta, momentum and published values, within 1e
 difference over the norm). Causeway computes in double and rounds once, the others in fp32; so now
 and then a value or a scale falls on the other side of the border between two codes. At most one
 published value in 10000 may differ for this; these are counted and left out of the norm.
-merge_bench also hashes the answer and the published values; the others
-do not.
+merge_bench also hashes the answer and the published values; the others do not.
 
 Both others go slice by slice, so that what they make in between stays in the caches: NumPy with one
 slice per thread, PyTorch with all threads in one slice. Without PyTorch the comparison is with NumPy
