@@ -7,6 +7,7 @@
 
 #include "common/codec/block_kernels-inl.h"
 #include "common/codec/float_kernels-inl.h"
+#include "common/codec/topk_kernels-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -39,6 +40,14 @@ const CodecKernels* KernelsOfTarget(v1::Codec id) {
 #endif
 }
 
+TopKSelect TopKSelectOfTarget() {
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  return nullptr;
+#else
+  return &SelectTopK;
+#endif
+}
+
 }  // namespace causeway::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -46,10 +55,13 @@ HWY_AFTER_NAMESPACE();
 namespace causeway {
 
 HWY_EXPORT(KernelsOfTarget);
+HWY_EXPORT(TopKSelectOfTarget);
 
 const CodecKernels* FindCodecKernels(v1::Codec id) {
   return HWY_DYNAMIC_DISPATCH(KernelsOfTarget)(id);
 }
+
+TopKSelect FindTopKSelect() { return HWY_DYNAMIC_DISPATCH(TopKSelectOfTarget)(); }
 
 }  // namespace causeway
 #endif  // HWY_ONCE

@@ -18,8 +18,8 @@ namespace causeway {
 // blocks done, at most `blocks`. See codec.h for what each does.
 struct CodecKernels {
   // `residual` is null without error feedback.
-  size_t (*encode)(const float* base, const float* target, float* residual, size_t blocks,
-                   uint8_t* scales, uint8_t* codes);
+  size_t (*encode)(const float* base, const float* target, float* residual, float decay,
+                   size_t blocks, uint8_t* scales, uint8_t* codes);
   // `base` is read by FP32 alone.
   size_t (*accumulate)(const uint8_t* scales, const uint8_t* codes, const float* base,
                        double weight, size_t blocks, double* sum);
@@ -30,6 +30,19 @@ struct CodecKernels {
 // The kernels for this machine; null if it has no vector instructions, or there are none for that
 // codec. Cheap, and follows hwy::SetSupportedTargetsForTest.
 const CodecKernels* FindCodecKernels(v1::Codec id);
+
+// What TOPK2 has instead. Writes the differences of a chunk of 1..4096 `values`, and the indices of
+// the `most` largest magnitudes, ascending, of equal ones the first; returns how many that are,
+// none being below 2^-100. `difference` has room for 4096 values and is aligned to 64 bytes;
+// `residual` is null without error feedback. kTopKNotSelected if the plain code must take the
+// chunk.
+inline constexpr size_t kTopKNotSelected = static_cast<size_t>(-1);
+using TopKSelect = size_t (*)(const float* base, const float* target, const float* residual,
+                              float decay, size_t values, size_t most, float* difference,
+                              uint16_t* selected);
+
+// As FindCodecKernels.
+TopKSelect FindTopKSelect();
 
 }  // namespace causeway
 
