@@ -40,11 +40,11 @@ const CodecKernels* KernelsOfTarget(v1::Codec id) {
 #endif
 }
 
-TopKSelect TopKSelectOfTarget() {
+const TopKKernels* TopKKernelsOfTarget() {
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
   return nullptr;
 #else
-  return &SelectTopK;
+  return VectorTopKKernels();
 #endif
 }
 
@@ -55,13 +55,13 @@ HWY_AFTER_NAMESPACE();
 namespace causeway {
 
 HWY_EXPORT(KernelsOfTarget);
-HWY_EXPORT(TopKSelectOfTarget);
+HWY_EXPORT(TopKKernelsOfTarget);
 
 const CodecKernels* FindCodecKernels(v1::Codec id) {
   return HWY_DYNAMIC_DISPATCH(KernelsOfTarget)(id);
 }
 
-TopKSelect FindTopKSelect() { return HWY_DYNAMIC_DISPATCH(TopKSelectOfTarget)(); }
+const TopKKernels* FindTopKKernels() { return HWY_DYNAMIC_DISPATCH(TopKKernelsOfTarget)(); }
 
 }  // namespace causeway
 #endif  // HWY_ONCE

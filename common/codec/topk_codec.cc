@@ -82,24 +82,30 @@ void Write(uint16_t bits, uint8_t* scale) {
 // What is sent of a chunk: at most kTopK values, in order of index.
 struct Sent {
   size_t count = 0;
-  std::array<uint16_t, kTopK> index;
+  std::array<uint16_t, kTopK + 1> index;  // TopKSelect wants one more.
   std::array<float, kTopK> value;
 };
 
 // --- Levels --------------------------------------------------------------------------------------
 
-// The sum of numbers of which number i is added to sum i mod 8.
-class EightSums {
- public:
-  void Add(size_t i, double x) { sums_[i % 8] += x; }
-  double Total() const {
-    const auto& s = sums_;
-    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
-  }
-
- private:
-  std::array<double, 8> sums_ = {};
+// The selected magnitudes, filled up with zeros.
+struct Magnitudes {
+  size_t count = 0;
+  std::array<double, kTopK> values = {};
 };
+
+double Total(const std::array<double, kTopKSums>& s) {
+  return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
+void SplitPlainly(const double* magnitudes, double threshold, TopKSums& sums) {
+  sums = {};
+  for (size_t i = 0; i < kTopK; ++i) {
+    const bool is_large = magnitudes[i] > threshold;
+    (is_large ? sums.large : sums.small)[i % kTopKSums] += magnitudes[i];
+    sums.large_count[i % kTopKSums] += is_large ? 1 : 0;
+  }
+}
 
 // The means of the magnitudes up to a threshold and beyond it; 0 where there are none.
 struct Means {
@@ -107,34 +113,40 @@ struct Means {
   double large;
 };
 
-Means MeansAround(double threshold, std::span<const double> magnitudes) {
-  EightSums small, large;
-  size_t large_count = 0;
-  for (size_t i = 0; i < magnitudes.size(); ++i) {
-    const double x = magnitudes[i];
-    const bool is_large = x > threshold;
-    small.Add(i, is_large ? 0.0 : x);
-    large.Add(i, is_large ? x : 0.0);
-    large_count += is_large ? 1 : 0;
+class Levels {
+ public:
+  // `split` is SplitPlainly or a vector kernel.
+  Levels(const Magnitudes& magnitudes, TopKSplit split) : magnitudes_(magnitudes), split_(split) {
+    // Lloyd's iteration from the mean on. Four steps come near the best two levels, whatever the
+    // distribution; fixed ones would have to know it (docs/codecs.md).
+    constexpr int kSteps = 4;
+    constexpr double kAboveAll = 1e300;
+    threshold_ = Around(kAboveAll).small;
+    means_ = Around(threshold_);
+    for (int step = 0; step < kSteps && means_.large != 0; ++step) {
+      threshold_ = (means_.small + means_.large) / 2;
+      means_ = Around(threshold_);
+    }
   }
-  const size_t small_count = magnitudes.size() - large_count;
-  return {small_count == 0 ? 0.0 : small.Total() / static_cast<double>(small_count),
-          large_count == 0 ? 0.0 : large.Total() / static_cast<double>(large_count)};
-}
 
-// Lloyd's iteration from the mean on. Four steps come near the best two levels, whatever the
-// distribution; fixed ones would have to know it (docs/codecs.md).
-double Threshold(std::span<const double> magnitudes) {
-  constexpr int kSteps = 4;
-  constexpr double kAboveAll = 1e300;
-  double threshold = MeansAround(kAboveAll, magnitudes).small;
-  for (int step = 0; step < kSteps; ++step) {
-    const Means means = MeansAround(threshold, magnitudes);
-    if (means.large == 0) break;  // They are all equal.
-    threshold = (means.small + means.large) / 2;
+  double threshold() const { return threshold_; }
+  const Means& means() const { return means_; }
+
+ private:
+  Means Around(double threshold) const {
+    TopKSums sums;
+    split_(magnitudes_.values.data(), threshold, sums);
+    const double large_count = Total(sums.large_count);
+    const double small_count = static_cast<double>(magnitudes_.count) - large_count;
+    return {small_count == 0 ? 0.0 : Total(sums.small) / small_count,
+            large_count == 0 ? 0.0 : Total(sums.large) / large_count};
   }
-  return threshold;
-}
+
+  const Magnitudes& magnitudes_;
+  TopKSplit split_;
+  double threshold_;
+  Means means_;
+};
 
 // --- One chunk -----------------------------------------------------------------------------------
 
@@ -166,19 +178,18 @@ size_t SelectPlainly(std::span<const float> difference, size_t most, uint16_t* s
 }
 
 // Writes the chunk of which `selected` is sent, and makes sent.value what is decoded of it.
-void Pack(std::span<const float> difference, Sent& sent, std::span<uint8_t> out) {
+void Pack(std::span<const float> difference, TopKSplit split, Sent& sent, std::span<uint8_t> out) {
   const ChunkLayout layout(difference.size());
   std::fill(out.begin(), out.end(), uint8_t{0});
   if (sent.count == 0) return;
-  std::array<double, kTopK> store;
-  const auto magnitudes = std::span(store).first(sent.count);
+  Magnitudes magnitudes;
+  magnitudes.count = sent.count;
   for (size_t i = 0; i < sent.count; ++i) {
-    magnitudes[i] = static_cast<double>(std::abs(difference[sent.index[i]]));
+    magnitudes.values[i] = static_cast<double>(std::abs(difference[sent.index[i]]));
   }
-  const double threshold = Threshold(magnitudes);
-  const Means means = MeansAround(threshold, magnitudes);
-  const std::array<uint16_t, 2> scales = {Bf16Nearest(static_cast<float>(means.small)),
-                                          Bf16Nearest(static_cast<float>(means.large))};
+  const Levels fitted(magnitudes, split);
+  const std::array<uint16_t, 2> scales = {Bf16Nearest(static_cast<float>(fitted.means().small)),
+                                          Bf16Nearest(static_cast<float>(fitted.means().large))};
   const std::array<float, 2> levels = {Bf16ToFloat(scales[0]), Bf16ToFloat(scales[1])};
   Write(scales[0], out.data());
   Write(scales[1], out.data() + sizeof(uint16_t));
@@ -186,13 +197,12 @@ void Pack(std::span<const float> difference, Sent& sent, std::span<uint8_t> out)
   uint8_t* const entries = out.data() + layout.entries_offset;
   for (size_t i = 0; i < sent.count; ++i) {
     const size_t index = sent.index[i];
-    const bool is_large = magnitudes[i] > threshold;
-    const bool is_negative = std::signbit(difference[index]);
-    const unsigned code = (is_large ? kLarge : 0) | (is_negative ? kNegative : 0);
+    const unsigned is_large = magnitudes.values[i] > fitted.threshold() ? 1 : 0;
+    const uint32_t sign = std::bit_cast<uint32_t>(difference[index]) & 0x80000000U;
+    const unsigned code = is_large * kLarge | (sign >> 31) * kNegative;
     places.Set(index / kCodecBlock + i);
     entries[i] = static_cast<uint8_t>((index & kPlaceMask) | code << kPlaceBits);
-    const float level = levels[is_large ? 1 : 0];
-    sent.value[i] = is_negative ? -level : level;
+    sent.value[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(levels[is_large]) | sign);
   }
   places.Write(out.subspan(layout.places_offset, layout.entries_offset - layout.places_offset));
 }
@@ -268,7 +278,8 @@ class TopK2 final : public Codec {
                       const ErrorFeedback& feedback, std::span<uint8_t> out) const override {
     RETURN_IF_ERROR(
         CheckEncodeSizes(*this, base.size(), target.size(), feedback.residual.size(), out.size()));
-    const TopKSelect select = path_ == CodecPath::kVector ? FindTopKSelect() : nullptr;
+    const TopKKernels* const kernels = path_ == CodecPath::kVector ? FindTopKKernels() : nullptr;
+    const TopKSplit split = kernels == nullptr ? &SplitPlainly : kernels->split;
     alignas(64) std::array<float, kCodecChunk> difference_store;
     Sent sent;
     for (size_t begin = 0; begin < base.size(); begin += kCodecChunk) {
@@ -278,16 +289,16 @@ class TopK2 final : public Codec {
           feedback.residual.empty() ? feedback.residual : feedback.residual.subspan(begin, values);
       const auto difference = std::span(difference_store).first(values);
       sent.count = kTopKNotSelected;
-      if (select != nullptr) {
-        sent.count = select(base.data() + begin, target.data() + begin,
-                            residual.empty() ? nullptr : residual.data(), feedback.decay, values,
-                            most, difference.data(), sent.index.data());
+      if (kernels != nullptr) {
+        sent.count = kernels->select(base.data() + begin, target.data() + begin,
+                                     residual.empty() ? nullptr : residual.data(), feedback.decay,
+                                     values, most, difference.data(), sent.index.data());
       }
       if (sent.count == kTopKNotSelected) {
         RETURN_IF_ERROR(Subtract(base, target, feedback, begin, difference));
         sent.count = SelectPlainly(difference, most, sent.index.data());
       }
-      Pack(difference, sent,
+      Pack(difference, split, sent,
            out.subspan(begin / kCodecChunk * kChunkBytes, ChunkLayout(values).bytes));
       if (residual.empty()) continue;
       std::copy(difference.begin(), difference.end(), residual.begin());

@@ -25,6 +25,30 @@ HWY_BEFORE_NAMESPACE();
 namespace causeway::HWY_NAMESPACE {
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
 
+// Asks for the next chunk's memory, a little with every step of the search, which itself needs
+// none: subtracting would otherwise wait for memory, and memory for the search.
+class NextChunk {
+ public:
+  NextChunk(const float* base, const float* target, const float* residual)
+      : arrays_{base + kCodecChunk, target + kCodecChunk,
+                residual == nullptr ? nullptr : residual + kCodecChunk} {}
+
+  HWY_INLINE void AskForMore() {
+    if (asked_ == kCodecChunk) return;
+    constexpr size_t kCacheLine = 64 / sizeof(float);
+    constexpr size_t kLines = 4;
+    for (size_t i = 0; i < kLines; ++i, asked_ += kCacheLine) {
+      hwy::Prefetch(arrays_[0] + asked_);
+      hwy::Prefetch(arrays_[1] + asked_);
+      if (arrays_[2] != nullptr) hwy::Prefetch(arrays_[2] + asked_);
+    }
+  }
+
+ private:
+  const float* arrays_[3];
+  size_t asked_ = 0;
+};
+
 // Values of a strip, which has kStripGroups groups of 16, each in one lane of consecutive vectors.
 inline constexpr size_t kStrip = 256;
 inline constexpr size_t kStripGroups = kStrip / 16;
@@ -54,9 +78,6 @@ size_t SubtractChunk(const float* base, const float* target, const float* residu
                      size_t values, float* difference, int32_t* groups) {
   const size_t whole = values / kStrip;
   for (size_t strip = 0; strip < whole; ++strip) {
-    PrefetchAhead(base, kStrip * sizeof(float));
-    PrefetchAhead(target, kStrip * sizeof(float));
-    if constexpr (kFeedback) PrefetchAhead(residual, kStrip * sizeof(float));
     SubtractStrip<kFeedback>(base, target, residual, decay, difference, groups);
     base += kStrip;
     target += kStrip;
@@ -80,10 +101,11 @@ size_t SubtractChunk(const float* base, const float* target, const float* residu
 // by at least `rank` of the numbers; `prefix` if there is none above it. `count` is a multiple of
 // kLanes.
 HWY_INLINE int32_t RankedBits(const int32_t* numbers, size_t count, size_t rank, int32_t prefix,
-                              int bit, int last_bit) {
+                              int bit, int last_bit, NextChunk& next) {
   const IntTag d;
   int32_t found = prefix;
   for (; bit >= last_bit; --bit) {
+    next.AskForMore();
     const int32_t tried = found | int32_t{1} << bit;
     const auto threshold = hn::Set(d, tried - 1);
     auto reached = hn::Zero(d);
@@ -99,7 +121,7 @@ HWY_INLINE int32_t RankedBits(const int32_t* numbers, size_t count, size_t rank,
 
 // The indices and magnitudes of the differences that reach `threshold`; returns their number.
 inline size_t Candidates(const float* difference, size_t values, int32_t threshold,
-                         uint16_t* indices, int32_t* magnitudes) {
+                         uint16_t* indices, int32_t* magnitudes, NextChunk& next) {
   const FloatTag d;
   const IntTag di;
   const auto below = hn::Set(di, threshold - 1);
@@ -121,14 +143,31 @@ inline size_t Candidates(const float* difference, size_t values, int32_t thresho
   }
   size_t count = 0;
   for (size_t i = 0; i < values; i += 64) {
-    for (uint64_t word = words[i / 64]; word != 0; word &= word - 1) {
-      const size_t index = i + static_cast<size_t>(std::countr_zero(word));
-      indices[count] = static_cast<uint16_t>(index);
-      magnitudes[count] = std::bit_cast<int32_t>(difference[index]) & 0x7fffffff;
-      ++count;
+    next.AskForMore();
+    // Most often there are up to kAtOnce: writing so many, or what follows the last of them, takes
+    // no guess of a branch.
+    constexpr size_t kAtOnce = 4;
+    uint64_t word = words[i / 64];
+    const auto found = static_cast<size_t>(std::popcount(word));
+    for (size_t j = 0; j < kAtOnce || word != 0; ++j) {
+      indices[count + j] = static_cast<uint16_t>(i + static_cast<size_t>(std::countr_zero(word)));
+      word &= word - 1;
     }
+    count += found;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    magnitudes[i] = std::bit_cast<int32_t>(difference[indices[i]]) & 0x7fffffff;
   }
   return count;
+}
+
+HWY_INLINE int32_t LargestOf(const int32_t* numbers, size_t count) {
+  const IntTag d;
+  auto largest = hn::Zero(d);
+  for (size_t i = 0; i < count; i += kLanes) {
+    largest = hn::Max(largest, hn::Load(d, numbers + i));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, largest));
 }
 
 inline size_t SelectTopK(const float* base, const float* target, const float* residual, float decay,
@@ -139,16 +178,17 @@ inline size_t SelectTopK(const float* base, const float* target, const float* re
           ? SubtractChunk<false>(base, target, residual, decay, values, difference, groups)
           : SubtractChunk<true>(base, target, residual, decay, values, difference, groups);
   const size_t group_count = strips * kStripGroups;
-  const int32_t largest = *std::max_element(groups, groups + group_count);
+  const int32_t largest = LargestOf(groups, group_count);
   if (largest > kTopKLargestBits) return kTopKNotSelected;
   if (largest < kTopKSmallestBits) return 0;
 
+  NextChunk next(base, target, residual);
   // A bound as coarse as a bf16 lets in a few candidates more, for half the steps.
   const int32_t bound =
-      std::max(RankedBits(groups, group_count, most, 0, 30, 16), kTopKSmallestBits);
-  uint16_t indices[kCodecChunk];
+      std::max(RankedBits(groups, group_count, most, 0, 30, 16, next), kTopKSmallestBits);
+  uint16_t indices[kCodecChunk + 4];  // Candidates writes a few more.
   HWY_ALIGN int32_t magnitudes[kCodecChunk];
-  const size_t count = Candidates(difference, strips * kStrip, bound, indices, magnitudes);
+  const size_t count = Candidates(difference, strips * kStrip, bound, indices, magnitudes, next);
   if (count <= most) {
     std::copy(indices, indices + count, selected);
     return count;
@@ -158,17 +198,46 @@ inline size_t SelectTopK(const float* base, const float* target, const float* re
   // All lie between the bound and the largest: the bits that these share are known.
   const int top = 31 - std::countl_zero(static_cast<uint32_t>(bound ^ largest));
   const int32_t prefix = top < 0 ? bound : bound >> (top + 1) << (top + 1);
-  const int32_t least = RankedBits(magnitudes, padded, most, prefix, top, 0);
-  size_t equal = most;
-  for (size_t i = 0; i < count; ++i) equal -= magnitudes[i] > least ? 1 : 0;
+  const int32_t least = RankedBits(magnitudes, padded, most, prefix, top, 0, next);
+  size_t reached = 0;
+  for (size_t i = 0; i < count; ++i) reached += magnitudes[i] >= least ? 1 : 0;
+  // Of those that equal it, the last ones are too many.
+  for (size_t i = count; reached > most; --i) {
+    if (magnitudes[i - 1] != least) continue;
+    magnitudes[i - 1] = 0;
+    --reached;
+  }
   size_t taken = 0;
-  for (size_t i = 0; taken < most; ++i) {
-    const bool is_equal = magnitudes[i] == least && equal != 0;
+  for (size_t i = 0; i < count; ++i) {
     selected[taken] = indices[i];
-    taken += magnitudes[i] > least || is_equal ? 1 : 0;
-    equal -= is_equal ? 1 : 0;
+    taken += magnitudes[i] >= least ? 1 : 0;
   }
   return taken;
+}
+
+inline void SplitTopK(const double* magnitudes, double threshold, TopKSums& sums) {
+  const DoubleTag d;
+  const auto limit = hn::Set(d, threshold);
+  for (size_t lane = 0; lane < kTopKSums; lane += kLanes / 2) {
+    auto small = hn::Zero(d);
+    auto large = hn::Zero(d);
+    auto count = hn::Zero(d);
+    for (size_t i = lane; i < kTopK; i += kTopKSums) {
+      const auto x = hn::LoadU(d, magnitudes + i);
+      const auto is_large = hn::Gt(x, limit);
+      small = hn::Add(small, hn::IfThenZeroElse(is_large, x));
+      large = hn::Add(large, hn::IfThenElseZero(is_large, x));
+      count = hn::Add(count, hn::IfThenElseZero(is_large, hn::Set(d, 1.0)));
+    }
+    hn::StoreU(small, d, sums.small.data() + lane);
+    hn::StoreU(large, d, sums.large.data() + lane);
+    hn::StoreU(count, d, sums.large_count.data() + lane);
+  }
+}
+
+inline const TopKKernels* VectorTopKKernels() {
+  static constexpr TopKKernels kKernels = {.select = &SelectTopK, .split = &SplitTopK};
+  return &kKernels;
 }
 
 #endif  // A target with vectors.
