@@ -197,23 +197,37 @@ absl::Status CompleteSync(const v1::ModelConfig& model, v1::SyncConfig& sync) {
                             " (each is sent after a step of its own)"),
                absl::StrCat(interval));
   }
-  for (const auto& [field, codec] : {std::pair("sync.codec_up", sync.codec_up()),
-                                     std::pair("sync.codec_down", sync.codec_down())}) {
-    if (codec == v1::TOPK2) {
-      return Bad(field, "a codec that this version has (TOPK2 is reserved)", "TOPK2");
-    }
-  }
   if (sync.codec_up() == v1::LM2 && !sync.error_feedback()) {
     return Bad("sync.error_feedback", "true with codec_up LM2 (2 bits diverge without it)",
                "false");
   }
-  if (sync.codec_down() == v1::LM2) {
-    return Bad("sync.codec_down", "a codec of 4 bits or more (2-bit answers diverge)", "LM2");
+  if (sync.codec_up() == v1::TOPK2 && !sync.error_feedback()) {
+    return Bad("sync.error_feedback",
+               "true with codec_up TOPK2 (63 of 64 values would be lost without it)", "false");
+  }
+  if (sync.codec_down() == v1::LM2 || sync.codec_down() == v1::TOPK2) {
+    return Bad("sync.codec_down", "a codec of 4 bits or more (2-bit answers diverge)",
+               v1::Codec_Name(sync.codec_down()));
+  }
+  if (sync.error_feedback() && !sync.has_error_feedback_decay()) {
+    sync.set_error_feedback_decay(sync.codec_up() == v1::TOPK2 ? 0.95 : 1);
+  }
+  if (sync.has_error_feedback_decay()) {
+    const double decay = sync.error_feedback_decay();
+    if (!sync.error_feedback()) {
+      return Bad("sync.error_feedback_decay", "left out where sync.error_feedback is false",
+                 absl::StrCat(decay));
+    }
+    if (!(decay > 0 && decay <= 1)) {
+      return Bad("sync.error_feedback_decay", "above 0 and at most 1", absl::StrCat(decay));
+    }
   }
   return absl::OkStatus();
 }
 
-absl::Status CompleteOuter(const v1::TrainConfig& train, v1::OuterConfig& outer) {
+absl::Status CompleteOuter(const v1::TrainConfig& train, const v1::SyncConfig& sync,
+                           v1::OuterConfig& outer) {
+  const bool sparse = sync.codec_up() == v1::TOPK2;
   if (outer.optimizer() == v1::OuterConfig::OPTIMIZER_UNSPECIFIED) {
     outer.set_optimizer(v1::OuterConfig::NESTEROV);
   }
@@ -226,6 +240,7 @@ absl::Status CompleteOuter(const v1::TrainConfig& train, v1::OuterConfig& outer)
   if (!outer.has_learning_rate()) {
     outer.set_learning_rate(outer.optimizer() == v1::OuterConfig::ADAMW ? train.learning_rate()
                             : adam                                      ? 1e-3
+                            : sparse                                    ? 1.0
                                                                         : 0.4);
   }
   if (!adam && (outer.has_beta1() || outer.has_beta2() || outer.has_epsilon())) {
@@ -241,7 +256,7 @@ absl::Status CompleteOuter(const v1::TrainConfig& train, v1::OuterConfig& outer)
     RETURN_IF_ERROR(CheckRange("outer.epsilon", outer.epsilon(), 1e-20, 1.0));
   }
   if (!outer.has_momentum()) {
-    outer.set_momentum(outer.optimizer() == v1::OuterConfig::NESTEROV ? 0.9 : 0.0);
+    outer.set_momentum(outer.optimizer() == v1::OuterConfig::NESTEROV && !sparse ? 0.9 : 0.0);
   }
   RETURN_IF_ERROR(CheckRange("outer.learning_rate", outer.learning_rate(), 0.0, 10.0));
   RETURN_IF_ERROR(CheckRange("outer.momentum", outer.momentum(), 0.0, 0.999999));
@@ -338,6 +353,19 @@ ConfigWarnings Warnings(const v1::RunConfig& config) {
     warn("outer.learning_rate = ", config.outer().learning_rate(),
          " overshoots the workers' own mean; 0.4 to 1 is what trains well");
   }
+  if (sync.codec_up() == v1::TOPK2) {
+    // 2.09 became 2.37 with momentum 0.9, and 3.11 with Muon inside.
+    if (config.outer().momentum() > 0) {
+      warn(
+          "outer.momentum = ", config.outer().momentum(),
+          " with sync.codec_up TOPK2 trains far worse than 0: momentum repeats what the few values "
+          "sent at a time already catch up with");
+    }
+    if (config.outer().learning_rate() < 0.7 || config.outer().learning_rate() > 1.3) {
+      warn("outer.learning_rate = ", config.outer().learning_rate(),
+           " with sync.codec_up TOPK2: about 1 is what trains well");
+    }
+  }
   if (config.train().optimizer() == v1::TrainConfig::MUON && config.outer().momentum() > 0.8) {
     warn("outer.momentum = ", config.outer().momentum(),
          " with train.optimizer MUON: 0.6 measured better (docs/algorithm.md)");
@@ -384,7 +412,7 @@ absl::StatusOr<ConfigWarnings> CompleteRunConfig(v1::RunConfig& config) {
   RETURN_IF_ERROR(CompleteModel(*config.mutable_model()));
   RETURN_IF_ERROR(CompleteTrain(*config.mutable_train()));
   RETURN_IF_ERROR(CompleteSync(config.model(), *config.mutable_sync()));
-  RETURN_IF_ERROR(CompleteOuter(config.train(), *config.mutable_outer()));
+  RETURN_IF_ERROR(CompleteOuter(config.train(), config.sync(), *config.mutable_outer()));
   RETURN_IF_ERROR(CompleteMembership(*config.mutable_membership()));
   RETURN_IF_ERROR(CheckTogether(config));
   return Warnings(config);

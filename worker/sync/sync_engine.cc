@@ -264,9 +264,14 @@ absl::StatusOr<std::vector<uint8_t>> SyncEngine::Encode(const Flight& flight) {
   const std::span<const float> base =
       gradients_ ? std::span<const float>(zeros_).first(static_cast<size_t>(range.size()))
                  : std::span<const float>(PublishedPart(index));
+  const ErrorFeedback feedback = {
+      .residual = fragment(index).residual,
+      .decay = options_.config.has_error_feedback_decay()
+                   ? static_cast<float>(options_.config.error_feedback_decay())
+                   : 1.0F};
   std::vector<uint8_t> object(codec_up_->EncodedBytes(base.size()));
   RETURN_IF_ERROR(
-      Annotate(codec_up_->Encode(base, flight.target, fragment(index).residual, object),
+      Annotate(codec_up_->Encode(base, flight.target, feedback, object),
                absl::StrCat("the delta of ", Describe(flight.event), " cannot be encoded")));
   return object;
 }
