@@ -290,7 +290,7 @@ void FragmentRounds::RememberPast(int64_t round, std::map<std::string, uint64_t>
 }
 
 std::shared_ptr<PullObject> FragmentRounds::MakeAnswer(const RoundRecord& record,
-                                                       std::vector<uint8_t> bytes) const {
+                                                       ByteBuffer bytes) const {
   auto answer = std::make_shared<PullObject>();
   answer->header.set_fragment(options_.fragment);
   answer->header.set_round(record.round);
@@ -328,10 +328,10 @@ absl::StatusOr<std::shared_ptr<const PullObject>> FragmentRounds::AnswerOrWait(
     record.round = round;
     record.published_hash = published_hashes_[static_cast<size_t>(round)];
   }
-  ASSIGN_OR_RETURN(std::vector<uint8_t> bytes,
+  ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes,
                    options_.store->ReadAnswer(options_.fragment, round));
   record.answer_hash = TreeHash(bytes);
-  return MakeAnswer(record, std::move(bytes));
+  return MakeAnswer(record, ByteBuffer(bytes.begin(), bytes.end()));
 }
 
 std::vector<PullCallback> FragmentRounds::TakeWaiters() {

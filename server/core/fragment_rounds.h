@@ -21,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/exchange.pb.h"
+#include "common/base/byte_buffer.h"
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
 #include "common/codec/codec.h"
@@ -148,8 +149,7 @@ class FragmentRounds {
   absl::Status LoadOpenRound(std::span<const ContributionRecord> records);
   void RememberPast(int64_t round, std::map<std::string, uint64_t> object_hashes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::shared_ptr<PullObject> MakeAnswer(const RoundRecord& record,
-                                         std::vector<uint8_t> bytes) const;
+  std::shared_ptr<PullObject> MakeAnswer(const RoundRecord& record, ByteBuffer bytes) const;
 
   const Options options_;
 
