@@ -115,7 +115,8 @@ class RunDatabase {
   const std::string& path() const { return database_->path(); }
 
  private:
-  explicit RunDatabase(std::unique_ptr<SqliteDatabase> database) : database_(std::move(database)) {}
+  RunDatabase(std::unique_ptr<SqliteDatabase> database, int64_t log_pages)
+      : database_(std::move(database)), log_pages_(log_pages) {}
   static absl::StatusOr<std::unique_ptr<SqliteDatabase>> OpenExclusively(const std::string& path,
                                                                          const Options& options,
                                                                          bool create);
