@@ -1,6 +1,12 @@
 #include "common/base/checksum.h"
 
+#if defined(__x86_64__)
+// Declares the same functions, in the library's versions for the vector instructions that the
+// machine has: 38 instead of 14 GB/s with AVX-512. The hashes are the same.
+#include <xxh_x86dispatch.h>
+#else
 #include <xxhash.h>
+#endif
 
 #include <algorithm>
 #include <bit>

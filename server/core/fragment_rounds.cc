@@ -264,6 +264,7 @@ absl::StatusOr<MergeResult> FragmentRounds::Merge(int64_t round,
   MergeInput input;
   input.contributions = std::move(contributions);
   input.kind = options_.config->sync().contribution();
+  input.merge = options_.config->outer().merge();
   input.optimizer = options_.optimizer;
   input.answer_codec = options_.codec_down;
   input.round = round;
