@@ -1,5 +1,6 @@
 #include "server/store/commit_witness.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <span>
@@ -14,16 +15,19 @@ namespace {
 constexpr char kMagic[] = "CWAYCOMM";
 constexpr size_t kMagicBytes = 8;
 constexpr size_t kCountedBytes = 16;
-constexpr size_t kBytes = 24;
+constexpr size_t kSlotBytes = 24;
+using Slot = std::array<uint8_t, kSlotBytes>;
 
-std::array<uint8_t, kBytes> Encode(int64_t commits) {
-  std::array<uint8_t, kBytes> bytes;
+Slot Encode(int64_t commits) {
+  Slot bytes;
   std::memcpy(bytes.data(), kMagic, kMagicBytes);
   std::memcpy(bytes.data() + kMagicBytes, &commits, sizeof(commits));
   const uint64_t checksum = Checksum64(std::span<const uint8_t>(bytes).first(kCountedBytes));
   std::memcpy(bytes.data() + kCountedBytes, &checksum, sizeof(checksum));
   return bytes;
 }
+
+size_t SlotOffset(int64_t commits) { return commits % 2 == 0 ? 0 : kSlotBytes; }
 
 }  // namespace
 
@@ -32,25 +36,37 @@ absl::StatusOr<int64_t> CommitWitness::Read(FileSystem& file_system, const std::
   if (absl::IsNotFound(content.status())) return 0;
   RETURN_IF_ERROR(content.status());
   if (content->empty()) return 0;
-  int64_t commits = 0;
-  if (content->size() == kBytes) {
-    std::memcpy(&commits, content->data() + kMagicBytes, sizeof(commits));
-    const std::array<uint8_t, kBytes> whole = Encode(commits);
-    if (std::memcmp(whole.data(), content->data(), kBytes) == 0) return commits;
+  int64_t largest = -1;
+  for (const size_t offset : {size_t{0}, kSlotBytes}) {
+    if (content->size() < offset + kSlotBytes) continue;
+    int64_t commits = 0;
+    std::memcpy(&commits, content->data() + offset + kMagicBytes, sizeof(commits));
+    const Slot whole = Encode(commits);
+    if (std::memcmp(whole.data(), content->data() + offset, kSlotBytes) != 0) continue;
+    largest = std::max(largest, commits);
   }
+  if (largest >= 0) return largest;
   return absl::DataLossError(absl::StrCat(
-      path, " is damaged within its ", content->size(), " bytes from offset 0; it only guards ",
-      "against lost commits: if everything else is whole, remove it"));
+      path, " is damaged at offsets 0 and ", kSlotBytes,
+      "; it only guards against lost commits: if everything else is whole, remove it"));
 }
 
 absl::StatusOr<std::unique_ptr<CommitWitness>> CommitWitness::Create(FileSystem& file_system,
                                                                      const std::string& path,
                                                                      int64_t commits) {
-  RETURN_IF_ERROR(WriteFileAtomically(file_system, path, Encode(commits)));
+  std::array<uint8_t, 2 * kSlotBytes> content;
+  for (const int64_t number : {commits - 1, commits}) {
+    const Slot slot = Encode(number);
+    std::copy(slot.begin(), slot.end(),
+              content.begin() + static_cast<ptrdiff_t>(SlotOffset(number)));
+  }
+  RETURN_IF_ERROR(WriteFileAtomically(file_system, path, content));
   ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system.OpenForAppend(path));
   return std::unique_ptr<CommitWitness>(new CommitWitness(std::move(file)));
 }
 
-absl::Status CommitWitness::Update(int64_t commits) { return file_->Overwrite(0, Encode(commits)); }
+absl::Status CommitWitness::Update(int64_t commits) {
+  return file_->Overwrite(SlotOffset(commits), Encode(commits));
+}
 
 }  // namespace causeway::server

@@ -4,7 +4,9 @@
 // gone. The witness is written after each commit and before anybody is told, and not synced, so it
 // may be behind the database, never ahead; a database that knows of fewer commits has lost some.
 //
-// 24 bytes, little endian, overwritten in place: "CWAYCOMM", the number, XXH3-64 of those 16 bytes.
+// Two slots of 24 bytes, little endian: "CWAYCOMM", the number, XXH3-64 of those 16 bytes. Even
+// numbers go to the first slot and odd ones to the second, in place, so that a write that is cut
+// off leaves the number before.
 #ifndef CAUSEWAY_SERVER_STORE_COMMIT_WITNESS_H_
 #define CAUSEWAY_SERVER_STORE_COMMIT_WITNESS_H_
 
@@ -22,7 +24,8 @@ namespace causeway::server {
 // Not thread-safe.
 class CommitWitness {
  public:
-  // The number in the file; 0 if it is absent or empty. DATA_LOSS, with offset, if it is damaged.
+  // The larger number in the file; 0 if it is absent or empty. DATA_LOSS, with the offset, if both
+  // slots are damaged.
   static absl::StatusOr<int64_t> Read(FileSystem& file_system, const std::string& path);
 
   // Replaces the file durably and keeps it open.

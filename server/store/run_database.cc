@@ -18,10 +18,6 @@ constexpr size_t kUserVersionOffset = 60;
 constexpr size_t kApplicationIdOffset = 68;
 constexpr char kMagic[] = "SQLite format 3";  // And its terminating zero.
 
-// The log is moved into the database when it has this many pages of 4,096 bytes: rarely enough to
-// cost nothing, often enough that opening reads little.
-constexpr int64_t kMoveLogPages = 2000;
-
 uint32_t BigEndian32(std::span<const uint8_t> bytes, size_t offset) {
   return static_cast<uint32_t>(bytes[offset]) << 24 |
          static_cast<uint32_t>(bytes[offset + 1]) << 16 |
@@ -119,7 +115,7 @@ absl::Status RunDatabase::Create(const std::string& path, const Options& options
     return absl::InternalError(absl::StrCat(path, ": SQLite uses journal mode ", mode,
                                             " where the write-ahead log was asked for"));
   }
-  RunDatabase database(std::move(sqlite));
+  RunDatabase database(std::move(sqlite), options.log_pages);
   const auto fill = [&](DatabaseEdit& edit) -> absl::Status {
     for (const std::string& table : CreateTableStatements()) {
       RETURN_IF_ERROR(database.database_->Execute(table));
@@ -136,7 +132,7 @@ absl::Status RunDatabase::Create(const std::string& path, const Options& options
 absl::StatusOr<std::unique_ptr<RunDatabase>> RunDatabase::Open(const std::string& path,
                                                                const Options& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<SqliteDatabase> sqlite, OpenExclusively(path, options, false));
-  std::unique_ptr<RunDatabase> database(new RunDatabase(std::move(sqlite)));
+  std::unique_ptr<RunDatabase> database(new RunDatabase(std::move(sqlite), options.log_pages));
   RETURN_IF_ERROR(database->CheckStructure());
   return database;
 }
@@ -235,7 +231,7 @@ absl::Status RunDatabase::Commit(absl::FunctionRef<absl::Status(DatabaseEdit&)> 
 }
 
 absl::Status RunDatabase::MoveLog() {
-  if (database_->log_pages() < kMoveLogPages) return absl::OkStatus();
+  if (database_->log_pages() < log_pages_) return absl::OkStatus();
   const absl::Status status = database_->Checkpoint(/*truncate=*/false);
   // On a full disk the log stays as it is and grows; the next commit tries again.
   if (status.code() == absl::StatusCode::kResourceExhausted) return absl::OkStatus();

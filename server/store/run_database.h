@@ -80,6 +80,9 @@ class RunDatabase {
   struct Options {
     std::string vfs = {};  // SQLite's; empty: the system's.
     bool durable = true;   // False: nothing is synced.
+    // The log is moved into the database when it has this many pages of 4,096 bytes: rarely enough
+    // to cost nothing, often enough that opening reads little.
+    int64_t log_pages = 2000;
   };
 
   // Writes a database with that identity, the default state and one commit to `path`, synced, and
@@ -112,7 +115,8 @@ class RunDatabase {
   const std::string& path() const { return database_->path(); }
 
  private:
-  explicit RunDatabase(std::unique_ptr<SqliteDatabase> database) : database_(std::move(database)) {}
+  RunDatabase(std::unique_ptr<SqliteDatabase> database, int64_t log_pages)
+      : database_(std::move(database)), log_pages_(log_pages) {}
   static absl::StatusOr<std::unique_ptr<SqliteDatabase>> OpenExclusively(const std::string& path,
                                                                          const Options& options,
                                                                          bool create);
@@ -122,6 +126,7 @@ class RunDatabase {
   absl::Status MoveLog();
 
   const std::unique_ptr<SqliteDatabase> database_;
+  const int64_t log_pages_;
   CommitRow row_;
 };
 

@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<RunDirectoryStore>> RunDirectoryStore::Open(
 }
 
 RunDatabase::Options RunDirectoryStore::DatabaseOptions() const {
-  return {.vfs = options_.sqlite_vfs, .durable = options_.durable};
+  return {.vfs = options_.sqlite_vfs, .durable = options_.durable, .log_pages = options_.log_pages};
 }
 
 absl::Status RunDirectoryStore::Note(absl::Status status) {
@@ -155,6 +155,12 @@ absl::Status RunDirectoryStore::BeginRunLocked(const RunIdentity& identity) {
   const std::string path = Path(kDatabaseFile);
   const std::string temporary = path + ".tmp";
   RETURN_IF_ERROR(RunDatabase::Create(temporary, DatabaseOptions(), identity));
+  {
+    // SQLite hides some failures, as of a change of its journal mode.
+    ASSIGN_OR_RETURN(const auto written, RunDatabase::Open(temporary, DatabaseOptions()));
+    RETURN_IF_ERROR(written->Load().status());
+    written->AllowChanges();
+  }
   RETURN_IF_ERROR(file_system_.Rename(temporary, path));
   CrashPoint("after_database_rename");
   RETURN_IF_ERROR(file_system_.SyncFolder(folder_));

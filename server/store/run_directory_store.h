@@ -45,8 +45,10 @@ class RunDirectoryStore final : public Store {
     int snapshots_kept = 2;  // Of each fragment; at least 1.
     // False: nothing is synced. Still whole after kill -9, but not after a power loss.
     bool durable = true;
-    // The SQLite VFS to use, for tests; it must see the same files as the file system.
+    // For tests: the SQLite VFS to use, which must see the same files as the file system, and when
+    // the database's log is moved (RunDatabase::Options).
     std::string sqlite_vfs = {};
+    int64_t log_pages = RunDatabase::Options().log_pages;
   };
 
   // Creates the folder and takes its lock. FAILED_PRECONDITION if another process owns it, or if
