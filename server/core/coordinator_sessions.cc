@@ -77,7 +77,13 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
   {
     absl::MutexLock lock(&members_mutex_);
     if (shut_down_) return absl::UnavailableError("the coordinator is shutting down");
-    ASSIGN_OR_RETURN(member, membership_.Join(id, join.process_nonce(), join.resume_step(),
+    // A worker that will not resume from its checkpoint, because that is too old, starts anew:
+    // rounds that waited for it would wait for ever.
+    const int64_t run_step =
+        StartStep(open_rounds, membership_.members(), membership_.largest_step(), policy_);
+    const int64_t resume_step =
+        schedule_.Resumes(join.resume_step(), run_step) ? join.resume_step() : 0;
+    ASSIGN_OR_RETURN(member, membership_.Join(id, join.process_nonce(), resume_step,
                                               options_.clock->Monotonic()));
     former = std::exchange(sinks_[id], std::move(sink));
     WorkerAccount& account = accounts_[id];

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
+#include "common/params/sync_schedule.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/wire.h"
 #include "common/telemetry/log.h"
@@ -165,8 +166,9 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
     }
     progress_.tokens = checkpoint->tokens;
   }
-  const int64_t behind = checkpoint.has_value() ? welcome.run_step() - checkpoint->step : 0;
-  if (checkpoint.has_value() && behind <= config.sync().steps_between_syncs()) {
+  const SyncSchedule schedule(plan_.fragments(), config.sync().steps_between_syncs(),
+                              config.sync().overlap_steps());
+  if (checkpoint.has_value() && schedule.Resumes(checkpoint->step, welcome.run_step())) {
     std::ranges::copy(checkpoint->parameters, trainer_->parameters().begin());
     progress_.step = checkpoint->step;
     RETURN_IF_ERROR(sync_->Restore(std::move(checkpoint->sync), progress_.step));
@@ -176,7 +178,7 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
       Log().warn(
           "the checkpoint is {} steps behind the run: its moments are kept, the weights "
           "are taken from the coordinator",
-          behind);
+          welcome.run_step() - checkpoint->step);
     }
     ASSIGN_OR_RETURN(progress_.step, sync_->Fetch(welcome.run_step()));
     if (progress_.step > 0) Log().info("joining at step {}", progress_.step);
