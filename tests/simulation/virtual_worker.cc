@@ -67,7 +67,7 @@ void VirtualWorker::Begin(const v1::Welcome& welcome) {
   }
   world().Count(Happening::kWorkerStartedAnew);
   phase_ = Phase::kFetching;
-  fetch_step_ = welcome.run_step();
+  run_step_ = welcome.run_step();
   FetchNext();
 }
 
@@ -125,14 +125,18 @@ void VirtualWorker::OnState(int index, const CoordinatorHost::Reply& reply, bool
     return;
   }
   Mix(index, 0);
-  if (fragment(index).version > 0) {
-    fetch_step_ = std::max(fetch_step_, schedule_.SendStep(index, fragment(index).version));
-  }
   if (++fetched_ < options_.plan->fragments()) {
     FetchNext();
     return;
   }
-  step_ = fetch_step_;
+  int64_t received = 0;
+  int64_t open = options_.scenario->config.train().steps();
+  for (int i = 0; i < options_.plan->fragments(); ++i) {
+    const int64_t version = fragment(i).version;
+    if (version > 0) received = std::max(received, schedule_.SendStep(i, version));
+    open = std::min(open, schedule_.SendStep(i, version + 1) - 1);
+  }
+  step_ = std::max(run_step_, std::min(received, open));
   phase_ = Phase::kEntering;
   Pump();
 }

@@ -159,7 +159,7 @@ class VirtualWorker final : public StreamClient,
   int64_t step_ = 0;
   int64_t checkpoint_step_ = 0;
   int fetched_ = 0;
-  int64_t fetch_step_ = 0;
+  int64_t run_step_ = 0;  // Of the welcome.
   bool stepping_ = false;
   bool state_asked_ = false;  // A landing waits for a whole state.
   std::deque<SyncEvent> merges_due_;
