@@ -116,9 +116,9 @@ void CoordinatorHost::ShutDown() {
   if (coordinator_ == nullptr || !coordinator_->Health().ok()) return;
   world_.Count(Happening::kCoordinatorShutDown);
   world_.Trace("the coordinator is shut down");
-  // It may die in it.
+  // It may die in it, or fail; then it has ended, too.
   coordinator_->Shutdown().IgnoreError();
-  if (Survived()) Die(world_.Between(absl::Milliseconds(10), kLongestDowntime));
+  Die(world_.Between(absl::Milliseconds(10), kLongestDowntime));
 }
 
 bool CoordinatorHost::Command(const std::function<void(server::Coordinator&)>& command) {

@@ -100,7 +100,7 @@ Scenario DrawScenario(uint64_t seed) {
   scenario.store_death = rate(0.02);
   scenario.between_faults = absl::Milliseconds(draw.Between(300, 5000));
   const auto weight = [&] { return draw.Chance(0.6) ? static_cast<int>(draw.Between(1, 5)) : 0; };
-  scenario.kill_worker = weight();
+  scenario.kill_worker = 2 * weight();
   scenario.kill_coordinator = weight();
   scenario.shut_coordinator_down = weight() / 2;
   scenario.sever_stream = weight();
@@ -110,7 +110,7 @@ Scenario DrawScenario(uint64_t seed) {
   scenario.drain = weight() / 2;
   scenario.stop_at_step = bits ? 0 : weight() / 3;
   scenario.jump_wall_clock = weight() / 3;
-  scenario.lose_checkpoint = bits || draw.Chance(0.5) ? 0 : 0.3;
+  scenario.lose_checkpoint = bits || draw.Chance(0.4) ? 0 : 0.6;
   return scenario;
 }
 

@@ -58,7 +58,7 @@ std::span<float> SyncEngine::EnsureResidual(int index) {
 }
 
 absl::StatusOr<int64_t> SyncEngine::Fetch(int64_t run_step) {
-  int64_t received = 0;                               // The last send that the states contain.
+  int64_t received = 0;                                // The last send that the states contain.
   int64_t open = std::numeric_limits<int64_t>::max();  // Before the first send that they lack.
   for (int i = 0; i < options_.plan->fragments(); ++i) {
     RETURN_IF_ERROR(FetchState(i));
