@@ -95,7 +95,11 @@ void CoordinatorHost::Die(absl::Duration downtime) {
       stream->EndToWorker(absl::UnavailableError("the coordinator died"));
     }
   }
-  open_streams_.clear();
+  // Those whose join is still on its way may reach the next one.
+  std::erase_if(open_streams_, [this](const auto& open) {
+    const auto stream = open.lock();
+    return stream == nullptr || stream->generation_ == generation_;
+  });
   for (const auto& open : open_calls_) {
     if (const auto call = open.lock(); call != nullptr && !call->finished) {
       world_.After(Delay(), [call] { Finish(call, absl::UnavailableError("connection reset")); });

@@ -55,7 +55,7 @@ void VirtualWorker::OnMessage(int64_t stream, const v1::CoordinatorMessage& mess
   if (welcome.started()) started_ = true;
   if (ready_) {
     v1::WorkerMessage ready;
-    ready.mutable_ready()->set_step(std::max(ready_step_, step_));
+    ready.mutable_ready()->set_step(ready_step_);
     outbox_.push_front(std::move(ready));
   }
   for (const v1::WorkerMessage& queued : outbox_) stream_->SendFromWorker(queued);

@@ -221,7 +221,8 @@ absl::Status Session::RunStream() {
       if (welcome.started()) orders_.started = true;
       if (welcomed_ && ready_) {
         v1::WorkerMessage ready;
-        ready.mutable_ready()->set_step(std::max(ready_step_, progress_.step()));
+        // Not the present step: rounds that are still under way go on expecting this worker.
+        ready.mutable_ready()->set_step(ready_step_);
         outbox_.push_front(std::move(ready));
       }
       welcomed_ = true;
