@@ -70,6 +70,10 @@ Scenario DrawScenario(uint64_t seed) {
   membership.set_quorum(
       bits ? sites
            : static_cast<int>(draw.Chance(0.5) ? 1 : draw.Between(1, membership.start_workers())));
+  // With no room for whoever comes back, its place taken by one that began too late to make up a
+  // quorum, rounds may lack theirs for ever: that is what such a configuration asks for.
+  if (membership.quorum() > 1)
+    membership.set_max_workers(std::max(sites, membership.max_workers()));
   membership.set_lease_ms(draw.Between(1000, 10'000));
   membership.set_grace_ms(bits || draw.Chance(0.5) ? 0 : draw.Between(50, 3000));
   if (draw.Chance(0.3)) membership.set_weighting(v1::MembershipConfig::UNIFORM);
