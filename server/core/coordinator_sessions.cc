@@ -164,7 +164,9 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
         AddDirective(v1::Directive::PAUSE, 0, state_.pause_reason, id, outbox);
       }
       // It may have missed the end of a pause while its stream was broken.
-      if (!state_.paused && incarnation > 1) AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
+      if (!state_.paused && member->incarnation > 1) {
+        AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
+      }
       if (state_.stop_step > 0) {
         AddDirective(v1::Directive::STOP_AT_STEP, state_.stop_step, "asked to by the operator", id,
                      outbox);

@@ -153,6 +153,11 @@ absl::StatusOr<bool> FragmentRounds::Add(const v1::PushHeader& header,
                                                .send_step = header.send_step(),
                                                .unix_s = unix_s},
                                               object);
+    // Whatever its code: of a store only a full disk passes. Other codes would be taken for the
+    // contribution's.
+    if (!status.ok() && !absl::IsResourceExhausted(status)) {
+      status = absl::InternalError(absl::StrCat("the store failed: ", status.ToString()));
+    }
   }
   absl::MutexLock lock(&mutex_);
   if (!status.ok()) {

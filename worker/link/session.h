@@ -97,6 +97,7 @@ class Session {
   void RunSession();
   void RunWriter();
   void Enqueue(v1::WorkerMessage message);
+  v1::WorkerMessage ReadyMessage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Obey(const v1::CoordinatorMessage& message);
   void Fail(const absl::Status& status);
 
@@ -114,6 +115,7 @@ class Session {
   int64_t lease_ms_ ABSL_GUARDED_BY(mutex_) = 10'000;
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t ready_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool ready_anew_ ABSL_GUARDED_BY(mutex_) = false;
   Orders orders_ ABSL_GUARDED_BY(mutex_);
   v1::Heartbeat progress_ ABSL_GUARDED_BY(mutex_);
   std::deque<v1::WorkerMessage> outbox_ ABSL_GUARDED_BY(mutex_);

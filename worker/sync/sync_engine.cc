@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -57,12 +58,17 @@ std::span<float> SyncEngine::EnsureResidual(int index) {
 }
 
 absl::StatusOr<int64_t> SyncEngine::Fetch(int64_t run_step) {
-  int64_t step = run_step;
+  int64_t received = 0;                                // The last send that the states contain.
+  int64_t open = std::numeric_limits<int64_t>::max();  // Before the first send that they lack.
   for (int i = 0; i < options_.plan->fragments(); ++i) {
     RETURN_IF_ERROR(FetchState(i));
     options_.replica->Mix(options_.plan->range(i), PublishedPart(i), 0);
-    if (version(i) > 0) step = std::max(step, schedule_.SendStep(i, version(i)));
+    if (version(i) > 0) received = std::max(received, schedule_.SendStep(i, version(i)));
+    open = std::min(open, schedule_.SendStep(i, version(i) + 1) - 1);
   }
+  // What is published need not be trained again, unless an open round is on the way there: the
+  // run's step may be that early because the round lacks its quorum.
+  const int64_t step = std::max(run_step, std::min(received, open));
   // Rounds that others sent before this step are merged when they do.
   for (int i = 0; i < options_.plan->fragments(); ++i) {
     const int64_t sent = schedule_.RoundsSentBy(i, step);

@@ -84,7 +84,8 @@ class SyncEngine {
   SyncEngine& operator=(const SyncEngine&) = delete;
 
   // Fetches every fragment's published state into the published copy and the replica. Returns the
-  // step to continue from: at least `run_step`, and late enough for every version received.
+  // step to continue from: at least `run_step`, and no earlier than the versions received allow
+  // without passing over an open round.
   absl::StatusOr<int64_t> Fetch(int64_t run_step);
 
   // Continues from a checkpoint: the replica's parameters are restored by the caller. Transfers

@@ -285,6 +285,18 @@ TEST(SyncEngineTest, AJoinerFollowsTheRoundsThatWereSentBeforeItsStep) {
   EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{14, {0, 3}}));
 }
 
+TEST(SyncEngineTest, AJoinerDoesNotPassOverAnOpenRoundThatWantsIt) {
+  // Fragments 0, 1 and 2 are sent after steps 2, 4 and 6.
+  Site site("fragments: 2 steps_between_syncs: 6 overlap_steps: 1");
+  site.exchange_->PublishFromElsewhere({0, 1}, 0.5F);
+  site.exchange_->PublishFromElsewhere({2, 1}, 0.5F);
+  // Fragment 1 lacks its quorum, so the run's step is the one before.
+  ASSERT_EQ(site.engine_->Fetch(3).value(), 3);
+  site.Run(4, 7);
+  ASSERT_EQ(site.exchange_->pushes().size(), 1);
+  EXPECT_EQ(site.exchange_->pushes()[0].key, FakeExchange::Key(1, 1));
+}
+
 TEST(SyncEngineTest, AJoinerMergesARoundInFlightThatItDidNotContributeTo) {
   Site site("fragments: 1 steps_between_syncs: 4 overlap_steps: 2");
   // Nothing is published yet, but the run is at step 5: round 1 was sent after step 4.
