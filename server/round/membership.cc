@@ -36,6 +36,12 @@ absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_
   member.lease_end = now + lease_;
   member.data_slot = FreeSlot(former);
   member.incarnation = former == nullptr ? 1 : former->incarnation + 1;
+  if (former != nullptr) {
+    // What it trained stays trained; what it is told applies to its next process, too.
+    member.progress.tokens = former->progress.tokens;
+    member.ordered_pace_milli = former->ordered_pace_milli;
+    member.ordered_from_step = former->ordered_from_step;
+  }
   members_[id] = member;
   return member;
 }
@@ -96,11 +102,20 @@ absl::Status Membership::Ready(const std::string& id, uint64_t incarnation, int6
 }
 
 absl::Status Membership::Heartbeat(const std::string& id, uint64_t incarnation, int64_t step,
-                                   absl::Duration now) {
+                                   absl::Duration now, const Progress& progress) {
   ASSIGN_OR_RETURN(Member* const member, FindLive(id, incarnation));
   member->lease_end = now + lease_;
+  member->progress = progress;
+  member->progress.reported_at = now;
   Advance(*member, step);
   return absl::OkStatus();
+}
+
+void Membership::OrderPace(const std::string& id, int64_t pace_milli, int64_t from_step) {
+  const auto found = members_.find(id);
+  if (found == members_.end()) return;
+  found->second.ordered_pace_milli = pace_milli;
+  found->second.ordered_from_step = from_step;
 }
 
 absl::Status Membership::Leave(const std::string& id, uint64_t incarnation) {
