@@ -23,6 +23,8 @@ constexpr absl::Duration kLineInterval = absl::Seconds(5);
 constexpr absl::Duration kStopPoll = absl::Milliseconds(100);
 constexpr double kSampleTemperature = 0.7;
 constexpr int64_t kPromptTokens = 64;
+// Weight of an inner step in the smoothed step time.
+constexpr double kNewestStep = 1.0 / 16;
 
 double UnixSeconds(Clock& clock) { return absl::ToDoubleSeconds(clock.Now() - absl::UnixEpoch()); }
 
@@ -137,6 +139,7 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   exchange_ = std::make_unique<GrpcExchange>(GrpcExchange::Options{.stub = exchange_stub_.get(),
                                                                    .session = session_.get(),
                                                                    .plan = &plan_,
+                                                                   .clock = &clock_,
                                                                    .run_id = run_.run_id(),
                                                                    .worker_id = options_.worker_id,
                                                                    .sync = config.sync()});
@@ -150,6 +153,7 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   sync.replica = replica_.get();
   sync.exchange = exchange_.get();
   sync.clock = &clock_;
+  sync.max_advance = MaxAdvance();
   sync.observer.late = [](const SyncEvent& event) {
     Log().warn("the delta of fragment {} came too late for round {}; it travels with the next",
                event.fragment, event.round);
@@ -164,6 +168,7 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
       trainer_->optimizer()->set_updates(checkpoint->optimizer_updates);
     }
     progress_.tokens = checkpoint->tokens;
+    counter_ = StepCounter(checkpoint->step, checkpoint->pace_milli, checkpoint->pace_carry_milli);
   }
   const int64_t behind = checkpoint.has_value() ? welcome.run_step() - checkpoint->step : 0;
   if (checkpoint.has_value() && behind <= config.sync().steps_between_syncs()) {
@@ -180,12 +185,14 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
     }
     ASSIGN_OR_RETURN(progress_.step, sync_->Fetch(welcome.run_step()));
     if (progress_.step > 0) Log().info("joining at step {}", progress_.step);
+    counter_ = StepCounter(progress_.step, counter_.pace_milli());
   }
   progress_.first_step = progress_.step;
   progress_.first_tokens = progress_.tokens;
   v1::Heartbeat heartbeat;
   heartbeat.set_step(progress_.step);
   heartbeat.set_tokens(progress_.tokens);
+  heartbeat.set_pace_milli(counter_.pace_milli());
   session_->SetProgress(heartbeat);
   // Not before the coordinator has welcomed this worker: who is refused leaves no trace.
   ASSIGN_OR_RETURN(metrics_,
@@ -266,24 +273,54 @@ absl::Status TrainingRun::TrainSteps() {
       last_checkpoint_ = progress_.start;
       last_line_tokens_ = progress_.tokens;
     }
-    RETURN_IF_ERROR(StepOnce());
+    ObeyPace(orders);
+    RETURN_IF_ERROR(StepOnce(end));
   }
 }
 
-absl::Status TrainingRun::StepOnce() {
-  const int64_t step = progress_.step + 1;
+int TrainingRun::MaxAdvance() const {
+  return std::max(1, static_cast<int>(std::ceil(run_.config().membership().max_pace())));
+}
+
+void TrainingRun::ObeyPace(const Session::Orders& orders) {
+  if (orders.pace_milli == 0 || progress_.step < orders.pace_from_step) return;
+  const auto most = static_cast<int64_t>(std::max(1.0, run_.config().membership().max_pace()) *
+                                         static_cast<double>(kPaceOne));
+  const int64_t pace = std::clamp(orders.pace_milli, kPaceOne, most);
+  if (pace == counter_.pace_milli()) return;
+  counter_.SetPace(pace);
+  Log().info("from step {} an inner step counts for {:.2f} steps of the schedule", progress_.step,
+             static_cast<double>(pace) / static_cast<double>(kPaceOne));
+}
+
+void TrainingRun::NoteStepTime(absl::Duration step_time) {
+  // The first step warms caches and memory up.
+  if (++progress_.inner_steps == 1) return;
+  const double newest = std::max(kNewestStep, 1 / static_cast<double>(progress_.inner_steps - 1));
+  progress_.inner_step_time += newest * (step_time - progress_.inner_step_time);
+}
+
+absl::Status TrainingRun::StepOnce(int64_t end) {
+  const int64_t former_step = progress_.step;
+  const int64_t step = counter_.Next(end);
   const absl::Duration before = clock_.Monotonic();
   absl::StatusOr<StepReport> report = trainer_->Step(step);
   RETURN_IF_ERROR(Annotate(report.status(), absl::StrCat("step ", step)));
-  const absl::Duration step_time = clock_.Monotonic() - before;
+  absl::Duration step_time = clock_.Monotonic() - before;
+  if (step_time < options_.min_step_time) {
+    absl::SleepFor(options_.min_step_time - step_time);
+    step_time = clock_.Monotonic() - before;
+  }
   progress_.compute += step_time;
-  progress_.step = step;
+  NoteStepTime(step_time);
+  progress_.step = counter_.Advance(end);
   progress_.tokens += report->tokens;
   RETURN_IF_ERROR(Annotate(sync_->AfterStep(step, report->tokens), absl::StrCat("step ", step)));
   Throttle(report->tokens, step_time);
   Report(*report, step_time);
   const int64_t every = run_.config().train().evaluate_every_steps();
-  if (EvaluatesHere() && every > 0 && step % every == 0 && step < run_.config().train().steps()) {
+  const bool passed = every > 0 && step / every != former_step / every;
+  if (EvaluatesHere() && passed && step < run_.config().train().steps()) {
     RETURN_IF_ERROR(Evaluate());
   }
   if (options_.checkpoint_interval > absl::ZeroDuration() &&
@@ -309,7 +346,7 @@ void TrainingRun::Report(const StepReport& report, absl::Duration step_time) {
   const absl::Duration now = clock_.Monotonic();
   progress_.loss = report.loss;
   const double seconds = absl::ToDoubleSeconds(now - last_line_);
-  const bool first = progress_.step == progress_.first_step + 1;
+  const bool first = progress_.inner_steps == 1;
   if (first) {
     progress_.tokens_per_second =
         static_cast<double>(report.tokens) / std::max(1e-9, absl::ToDoubleSeconds(step_time));
@@ -332,11 +369,15 @@ void TrainingRun::Report(const StepReport& report, absl::Duration step_time) {
   heartbeat.set_blocked_seconds(blocked);
   heartbeat.set_bytes_up(exchange_->bytes_up());
   heartbeat.set_bytes_down(exchange_->bytes_down());
+  heartbeat.set_inner_step_seconds(absl::ToDoubleSeconds(progress_.inner_step_time));
+  heartbeat.set_pace_milli(counter_.pace_milli());
+  heartbeat.set_download_bytes_per_second(exchange_->download_bytes_per_s());
   session_->SetProgress(heartbeat);
   const absl::Status written =
       metrics_->Append({{"kind", "step"},
                         {"unix_s", UnixSeconds(clock_)},
                         {"step", progress_.step},
+                        {"pace", static_cast<double>(counter_.pace_milli()) / kPaceOne},
                         {"train_loss", report.loss},
                         {"tokens", progress_.tokens},
                         {"tokens_per_second", progress_.tokens_per_second},
@@ -386,6 +427,8 @@ absl::Status TrainingRun::Checkpoint() {
   checkpoint.data_slot = data_slot_;
   checkpoint.step = progress_.step;
   checkpoint.tokens = progress_.tokens;
+  checkpoint.pace_milli = counter_.pace_milli();
+  checkpoint.pace_carry_milli = counter_.carry_milli();
   const std::span<const float> parameters = trainer_->parameters();
   checkpoint.parameters.assign(parameters.begin(), parameters.end());
   if (trainer_->optimizer() != nullptr) {
@@ -449,6 +492,7 @@ absl::Status TrainingRun::WriteSummary() {
       {"parameters", plan_.parameters()},
       {"first_step", progress_.first_step},
       {"steps", progress_.step},
+      {"inner_steps", progress_.inner_steps},  // Of this process.
       {"tokens", progress_.tokens},
       {"wall_seconds", wall},
       {"compute_seconds", compute},

@@ -44,6 +44,9 @@ class Session {
     bool paused = false;
     bool drain = false;
     int64_t stop_at_step = 0;  // 0: the budget.
+    // The pace to go at from that step on, in 1/1000; 0: none was ordered.
+    int64_t pace_milli = 0;
+    int64_t pace_from_step = 0;
   };
 
   // Attaches and waits for the welcome. Errors as Session.Attach in session.proto.
