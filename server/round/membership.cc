@@ -8,42 +8,45 @@
 namespace causeway::server {
 
 absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_nonce,
-                                        absl::Duration now) {
+                                        int64_t resume_step, absl::Duration now) {
   const auto found = members_.find(id);
   Member* const former = found == members_.end() ? nullptr : &found->second;
-  if (former != nullptr && former->live()) {
-    if (former->process_nonce != process_nonce) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          "a live worker has the id ", id,
-          "; give every worker an id of its own, or, if you restarted it, try again when the lease "
-          "of its former process ends in ",
-          absl::FormatDuration(absl::Ceil(std::max(absl::ZeroDuration(), former->lease_end - now),
-                                          absl::Seconds(1)))));
-    }
-    ++former->incarnation;
-    former->attached = true;
-    former->lease_end = now + lease_;
-    return *former;
+  const bool live = former != nullptr && former->live();
+  const bool same_process = former != nullptr && former->process_nonce == process_nonce;
+  if (live && !same_process && former->attached) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "a live worker has the id ", id,
+        "; give every worker an id of its own, or, if you restarted it, try again when the lease "
+        "of its former process ends in ",
+        absl::FormatDuration(absl::Ceil(std::max(absl::ZeroDuration(), former->lease_end - now),
+                                        absl::Seconds(1)))));
   }
-  if (live() >= max_workers_) {
+  if (!live && this->live() >= max_workers_) {
     return absl::ResourceExhaustedError(absl::StrCat("the run has its ", max_workers_,
                                                      " workers (membership.max_workers); ", id,
                                                      " can join when one of them leaves"));
   }
   Member member;
+  if (former != nullptr) member = *former;
+  if (!live) member.data_slot = FreeSlot(former);
+  member.was_ready = member.was_ready && (same_process || resume_step > 0);
+  if (!live || !(same_process || member.was_ready)) member.state = MemberState::kJoining;
   member.id = id;
   member.process_nonce = process_nonce;
+  ++member.incarnation;
+  member.attached = true;
   member.lease_end = now + lease_;
-  member.data_slot = FreeSlot(former);
-  member.incarnation = former == nullptr ? 1 : former->incarnation + 1;
-  if (former != nullptr) {
-    // What it trained stays trained; what it is told applies to its next process, too.
-    member.progress.tokens = former->progress.tokens;
-    member.ordered_pace_milli = former->ordered_pace_milli;
-    member.ordered_from_step = former->ordered_from_step;
-  }
+  // What it trained stays trained, and what it was told holds; its speed is measured again.
+  if (!same_process) member.progress.inner_step_time = absl::ZeroDuration();
   members_[id] = member;
   return member;
+}
+
+void Membership::Restore(Member member, absl::Duration now) {
+  member.attached = false;
+  member.lease_end = now + lease_;
+  largest_step_ = std::max(largest_step_, member.step);
+  members_[member.id] = std::move(member);
 }
 
 int Membership::FreeSlot(const Member* former) const {
@@ -94,8 +97,8 @@ void Membership::Advance(Member& member, int64_t step) {
 
 absl::Status Membership::Ready(const std::string& id, uint64_t incarnation, int64_t step) {
   ASSIGN_OR_RETURN(Member* const member, FindLive(id, incarnation));
-  const bool active = member->state == MemberState::kActive;
-  member->active_from_step = active ? std::min(member->active_from_step, step) : step;
+  member->active_from_step = member->was_ready ? std::min(member->active_from_step, step) : step;
+  member->was_ready = true;
   member->state = MemberState::kActive;
   Advance(*member, step);
   return absl::OkStatus();

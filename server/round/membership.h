@@ -14,7 +14,10 @@
 // older one are fenced off (ABORTED).
 //
 //   - The same process (same nonce) that joins again takes its membership over as it was.
-//   - Another process with the id of a live member is refused (ALREADY_EXISTS).
+//   - Another process with the id of an attached member is refused (ALREADY_EXISTS). Once the
+//     member's stream is broken it takes the membership over: as it was if it resumes from a
+//     checkpoint, so that rounds go on waiting for what the checkpoint will send again; as JOINING
+//     if it starts anew. The former process, should it still be there, is fenced off.
 //   - A lost or left id may join again, starts as JOINING, and gets its data slot back if it is
 //     still free.
 #ifndef CAUSEWAY_SERVER_ROUND_MEMBERSHIP_H_
@@ -57,6 +60,8 @@ struct Member {
   absl::Duration lease_end;
   // From Ready: rounds whose send step is later expect a contribution. Meaningful when ACTIVE.
   int64_t active_from_step = 0;
+  // Said Ready once and has not started anew since: active_from_step never grows.
+  bool was_ready = false;
   int64_t step = 0;  // The largest that it reported.
   Progress progress;
   // What the coordinator told it last (SET_PACE); 0: nothing.
@@ -72,8 +77,14 @@ class Membership {
   // max_workers >= 1 is also the number of data slots; lease > 0.
   Membership(int max_workers, absl::Duration lease) : max_workers_(max_workers), lease_(lease) {}
 
+  // `resume_step`: of the checkpoint that the process resumes from, 0: it starts anew.
   // RESOURCE_EXHAUSTED if max_workers members are live; ALREADY_EXISTS as above.
-  absl::StatusOr<Member> Join(const std::string& id, uint64_t process_nonce, absl::Duration now);
+  absl::StatusOr<Member> Join(const std::string& id, uint64_t process_nonce, int64_t resume_step,
+                              absl::Duration now);
+
+  // Before anything else: a member as a former coordinator knew it. If it is live, nobody is
+  // attached, and it has a whole lease to come back.
+  void Restore(Member member, absl::Duration now);
 
   // All of the following: PERMISSION_DENIED if the id never joined, ABORTED if the incarnation is
   // an older one, UNAVAILABLE if the member is lost, FAILED_PRECONDITION if it left.

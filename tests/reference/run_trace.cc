@@ -276,8 +276,8 @@ absl::Status RunConfiguration(const std::string& name, const std::string& folder
   RETURN_IF_ERROR(coordinator->Shutdown());
   RETURN_IF_ERROR(WritePublished(folder, store, traces));
   nlohmann::json trace = Describe(config, plan);
-  trace["contributions"] = store.contributions();
-  trace["rounds"] = store.rounds();
+  trace["contributions"] = store.contributions_json();
+  trace["rounds"] = store.rounds_json();
   return WriteTraceText(folder, "trace.json", trace.dump(1));
 }
 

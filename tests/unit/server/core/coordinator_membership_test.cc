@@ -288,7 +288,7 @@ TEST(CoordinatorMembershipTest, WhatALeavingWorkerContributedIsInTheFinalState) 
   ASSERT_TRUE(run.coordinator->Shutdown().ok());  // Before the next Tick.
   ASSERT_EQ(run.store.rounds().size(), 1u);
   EXPECT_THAT(run.store.rounds()[0].contributors, ElementsAre("a"));
-  EXPECT_EQ(run.store.snapshot()[0].version, 1);
+  EXPECT_EQ(run.store.snapshots()[0].version, 1);
 }
 
 TEST(CoordinatorMembershipTest, NonsenseOnASessionIsRefused) {

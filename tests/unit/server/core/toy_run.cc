@@ -37,22 +37,36 @@ v1::RunConfig ToyConfig() {
   return config;
 }
 
-ToyRun::ToyRun(const std::function<void(v1::RunConfig&)>& change) {
-  Coordinator::Options options;
-  options.config = ToyConfig();
-  if (change) change(options.config);
-  const auto warnings = CompleteRunConfig(options.config);
+ToyRun::ToyRun(const std::function<void(v1::RunConfig&)>& change) : config_(ToyConfig()) {
+  if (change) change(config_);
+  const auto warnings = CompleteRunConfig(config_);
   EXPECT_TRUE(warnings.ok()) << warnings.status();
-  const auto plan = FragmentPlan::Create(options.config.model(), options.config.sync());
-  EXPECT_TRUE(plan.ok()) << plan.status();
+  auto created = MakeCoordinator(std::nullopt);
+  EXPECT_TRUE(created.ok()) << created.status();
+  coordinator = *std::move(created);
+}
+
+absl::StatusOr<std::unique_ptr<Coordinator>> ToyRun::MakeCoordinator(
+    std::optional<RecoveredRun> recovered) {
+  Coordinator::Options options;
+  options.config = config_;
+  ASSIGN_OR_RETURN(const FragmentPlan plan,
+                   FragmentPlan::Create(options.config.model(), options.config.sync()));
   options.run_id = "toy-1";
-  options.initial_parameters.resize(static_cast<size_t>(plan->arena_size()));
-  InitializeParameters(*plan, 1, options.initial_parameters);
+  options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
+  InitializeParameters(plan, 1, options.initial_parameters);
   options.clock = &clock;
   options.store = &store;
   options.events = &events;
   options.kept_answers = 2;
-  auto created = Coordinator::Create(std::move(options));
+  options.snapshot_every_rounds = 3;
+  options.recovered = std::move(recovered);
+  return Coordinator::Create(std::move(options));
+}
+
+void ToyRun::Restart() {
+  coordinator.reset();
+  auto created = MakeCoordinator(store.Recover().value());
   EXPECT_TRUE(created.ok()) << created.status();
   coordinator = *std::move(created);
 }
@@ -81,9 +95,11 @@ ToyWorker::ToyWorker(ToyRun& run, std::string id, uint64_t nonce)
                 run.coordinator->config().sync().steps_between_syncs(),
                 run.coordinator->config().sync().overlap_steps()) {}
 
-absl::Status ToyWorker::Join() {
+absl::Status ToyWorker::Join(int64_t resume_step) {
   sink_ = std::make_shared<RecordingSink>();
-  ASSIGN_OR_RETURN(welcome_, run_.coordinator->Join(run_.MakeJoin(id_, nonce_), sink_));
+  v1::Join join = run_.MakeJoin(id_, nonce_);
+  join.set_resume_step(resume_step);
+  ASSIGN_OR_RETURN(welcome_, run_.coordinator->Join(join, sink_));
   return absl::OkStatus();
 }
 
@@ -98,8 +114,9 @@ absl::Status ToyWorker::Ready(int64_t step) {
   return Handle(message);
 }
 
-absl::Status ToyWorker::Heartbeat() {
+absl::Status ToyWorker::Heartbeat(int64_t checkpoint_step) {
   v1::WorkerMessage message;
+  message.mutable_heartbeat()->set_checkpoint_step(checkpoint_step);
   message.mutable_heartbeat()->set_step(step_);
   message.mutable_heartbeat()->set_tokens(step_ * 64);
   return Handle(message);

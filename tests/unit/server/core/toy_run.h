@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -105,11 +106,18 @@ struct ToyRun {
 
   v1::Join MakeJoin(const std::string& id, uint64_t nonce) const;
   int64_t hash_checks() const;  // From the summary: call after Shutdown.
+  // The coordinator dies, and another one takes over what the store holds.
+  void Restart();
+  absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
+      std::optional<RecoveredRun> recovered);
 
   FakeClock clock;
   MemoryStore store;
   RecordingEventLog events;
   std::unique_ptr<Coordinator> coordinator;
+
+ private:
+  v1::RunConfig config_;
 };
 
 // One site: walks the schedule as a worker does, with made-up inner steps.
@@ -117,9 +125,9 @@ class ToyWorker {
  public:
   ToyWorker(ToyRun& run, std::string id, uint64_t nonce);
 
-  absl::Status Join();
+  absl::Status Join(int64_t resume_step = 0);
   absl::Status Ready(int64_t step);
-  absl::Status Heartbeat();
+  absl::Status Heartbeat(int64_t checkpoint_step = 0);
   absl::Status Leave(v1::Leave::Reason reason);
   // Join, fetch the state, Ready at the run's step.
   absl::Status Enter();
