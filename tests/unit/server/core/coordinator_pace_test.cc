@@ -10,7 +10,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 // H = 6: a period is six steps.
 struct TwoWorkers {
@@ -28,14 +27,14 @@ void AllowPaces(v1::RunConfig& config) { config.mutable_membership()->set_max_pa
 TEST(CoordinatorPaceTest, TheSlowerWorkerIsToldItsPaceOnce) {
   TwoWorkers two(AllowPaces);
   ASSERT_TRUE(two.b.ReportSpeed(7, 2).ok());
-  EXPECT_THAT(two.b.sink().Directives(v1::Directive::SET_PACE), IsEmpty()) << "slower than whom?";
+  EXPECT_EQ(two.b.sink().Count(v1::Directive::SET_PACE), 0) << "slower than whom?";
   ASSERT_TRUE(two.a.ReportSpeed(8, 1).ok());
   ASSERT_TRUE(two.b.ReportSpeed(8, 2).ok());
   const std::vector<v1::Directive> orders = two.b.sink().Directives(v1::Directive::SET_PACE);
   ASSERT_EQ(orders.size(), 1u);
   EXPECT_EQ(orders[0].pace_milli(), 2080);
   EXPECT_EQ(orders[0].step(), 12) << "with the next period";
-  EXPECT_THAT(two.a.sink().Directives(v1::Directive::SET_PACE), IsEmpty());
+  EXPECT_EQ(two.a.sink().Count(v1::Directive::SET_PACE), 0);
   EXPECT_EQ(two.run.events.Count("pace_set"), 1);
   ASSERT_TRUE(two.b.ReportSpeed(13, 2, 2080).ok());
   EXPECT_EQ(two.b.sink().Count(v1::Directive::SET_PACE), 1);
@@ -86,7 +85,7 @@ TEST(CoordinatorPaceTest, AnAdaptiveWindowEndsWhenTheFirstContributorNeedsTheAns
   ASSERT_TRUE(two.a.SendDue().ok());  // After step 2, needed after step 5, six seconds later.
   two.run.clock.Advance(absl::Milliseconds(5700));
   two.run.coordinator->Tick();
-  EXPECT_THAT(two.run.store.rounds(), IsEmpty());
+  EXPECT_TRUE(two.run.store.rounds().empty());
   EXPECT_THAT(two.run.coordinator->GetStatus().fragments(0).waiting_for(),
               HasSubstr("then a needs the answer"));
   two.run.clock.Advance(absl::Milliseconds(200));
@@ -118,7 +117,7 @@ TEST(CoordinatorPaceTest, ATokenBudgetEndsTheRunAtOneStepForAll) {
 
 TEST(CoordinatorPaceTest, TheTokenBudgetOfTheConfigurationHoldsAcrossARestart) {
   TwoWorkers two([](v1::RunConfig& config) { config.mutable_train()->set_tokens(2 * 64 * 30); });
-  ASSERT_TRUE(two.a.ReportSpeed(28, 5).ok());
+  ASSERT_TRUE(two.a.ReportSpeed(20, 5).ok());
   ASSERT_TRUE(two.b.ReportSpeed(20, 5).ok());
   two.run.coordinator->Maintain();
   two.run.Restart();

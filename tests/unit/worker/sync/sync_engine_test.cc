@@ -427,9 +427,9 @@ TEST(SyncEngineTest, AWorkerAtAnotherPaceContinuesBitForBitWhereverItWasInterrup
   for (const Site::Merge& merge : whole.merges_) {
     Site first(sync, 0.7F, kStride);
     ASSERT_TRUE(first.engine_->Fetch(0).ok());
-    walk(first, kStride, merge.step - kStride);
     const FakeExchange::Key key(merge.event.fragment, merge.event.round);
     first.exchange_->Hold(key);
+    walk(first, kStride, merge.step - kStride);
     std::thread interrupter([&] {
       first.exchange_->AwaitPush(key);
       first.exchange_->Cancel();
