@@ -3,6 +3,7 @@
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/text_format.h>
+#include <google/protobuf/util/message_differencer.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/params/fragment_plan.h"
@@ -395,6 +399,19 @@ absl::StatusOr<ConfigWarnings> CompleteRunConfig(v1::RunConfig& config) {
 }
 
 uint64_t RunConfigHash(const v1::RunConfig& config) { return Checksum64(FormatRunConfig(config)); }
+
+std::string ConfigDifference(const v1::RunConfig& from, const v1::RunConfig& to) {
+  std::string report;
+  google::protobuf::util::MessageDifferencer differencer;
+  differencer.ReportDifferencesToString(&report);
+  differencer.Compare(from, to);
+  std::vector<std::string> lines;
+  for (absl::string_view line : absl::StrSplit(report, '\n', absl::SkipEmpty())) {
+    absl::ConsumePrefix(&line, "modified: ");
+    lines.emplace_back(line);
+  }
+  return absl::StrJoin(lines, "; ");
+}
 
 absl::Status CheckName(absl::string_view what, absl::string_view name) {
   const bool fits =

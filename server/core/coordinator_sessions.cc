@@ -94,15 +94,17 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
   {
     absl::MutexLock lock(&members_mutex_);
     if (shut_down_) return absl::UnavailableError("the coordinator is shutting down");
-    ASSIGN_OR_RETURN(member, membership_.Join(id, join.process_nonce(), join.resume_step(),
+    ASSIGN_OR_RETURN(member, membership_.Join(id, join.process_nonce(), join.has_checkpoint(),
                                               options_.clock->Monotonic()));
     former = std::exchange(sinks_[id], std::move(sink));
     WorkerAccount& account = accounts_[id];
     account.device = join.device();
     account.software_version = join.software_version();
     welcome.set_started(state_.started);
-    welcome.set_run_step(
-        StartStep(open_rounds, membership_.members(), membership_.largest_step(), policy_));
+    const int64_t largest = membership_.largest_step();
+    welcome.set_run_step(StartStep(open_rounds, membership_.members(), largest, policy_));
+    welcome.set_resumes(member.was_ready &&
+                        (member.state == MemberState::kActive || welcome.run_step() < largest));
     AddRoster(outbox);
   }
   // An incarnation that was given is never given again, whatever happens to this process.
@@ -163,7 +165,7 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
   int active = 0;
   {
     absl::MutexLock lock(&members_mutex_);
-    RETURN_IF_ERROR(membership_.Ready(worker_id, incarnation, ready.step()));
+    RETURN_IF_ERROR(membership_.Ready(worker_id, incarnation, ready.step(), ready.anew()));
     active = membership_.active();
     starts_now = !state_.started && active >= options_.config.membership().start_workers();
     if (starts_now) {

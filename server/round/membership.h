@@ -77,9 +77,9 @@ class Membership {
   // max_workers >= 1 is also the number of data slots; lease > 0.
   Membership(int max_workers, absl::Duration lease) : max_workers_(max_workers), lease_(lease) {}
 
-  // `resume_step`: of the checkpoint that the process resumes from, 0: it starts anew.
+  // `has_checkpoint`: the process resumes from one; otherwise it starts anew.
   // RESOURCE_EXHAUSTED if max_workers members are live; ALREADY_EXISTS as above.
-  absl::StatusOr<Member> Join(const std::string& id, uint64_t process_nonce, int64_t resume_step,
+  absl::StatusOr<Member> Join(const std::string& id, uint64_t process_nonce, bool has_checkpoint,
                               absl::Duration now);
 
   // Before anything else: a member as a former coordinator knew it. If it is live, nobody is
@@ -89,9 +89,9 @@ class Membership {
   // All of the following: PERMISSION_DENIED if the id never joined, ABORTED if the incarnation is
   // an older one, UNAVAILABLE if the member is lost, FAILED_PRECONDITION if it left.
   absl::Status Check(const std::string& id, uint64_t incarnation) const;
-  // A member that is active already keeps its earlier step, so that rounds which it has under way
-  // go on expecting it.
-  absl::Status Ready(const std::string& id, uint64_t incarnation, int64_t step);
+  // A member that was ready before keeps its earlier step, so that rounds which it has under way go
+  // on expecting it, unless it starts `anew` with the published state.
+  absl::Status Ready(const std::string& id, uint64_t incarnation, int64_t step, bool anew);
   absl::Status Heartbeat(const std::string& id, uint64_t incarnation, int64_t step,
                          absl::Duration now, const Progress& progress = {});
   // Notes an order. Nothing if the id never joined.

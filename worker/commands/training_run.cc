@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
@@ -21,6 +22,8 @@ using nlohmann::json;
 
 constexpr absl::Duration kLineInterval = absl::Seconds(5);
 constexpr absl::Duration kStopPoll = absl::Milliseconds(100);
+// Beyond the lease, for a coordinator that is about to come back.
+constexpr absl::Duration kFirstAttachPatience = absl::Seconds(10);
 constexpr double kSampleTemperature = 0.7;
 constexpr int64_t kPromptTokens = 64;
 // Weight of an inner step in the smoothed step time.
@@ -111,7 +114,18 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   join.set_software_version(kSoftwareVersion);
   join.set_device(absl::StrCat("cpu, ", options.threads, " threads"));
   join.set_threads(options.threads);
-  if (checkpoint.has_value()) join.set_resume_step(checkpoint->step);
+  if (checkpoint.has_value()) {
+    join.set_has_checkpoint(true);
+    join.set_resume_step(checkpoint->step);
+    session.progress.set_step(checkpoint->step);
+    session.progress.set_tokens(checkpoint->tokens);
+    session.progress.set_pace_milli(checkpoint->pace_milli);
+    session.progress.set_checkpoint_step(checkpoint->step);
+  }
+  const v1::RunConfig& config = run->run_.config();
+  session.max_steps_behind = config.sync().steps_between_syncs();
+  session.first_attach_patience =
+      absl::Milliseconds(config.membership().lease_ms()) + kFirstAttachPatience;
   ASSIGN_OR_RETURN(run->session_, Session::Attach(std::move(session)));
   const absl::Status begun = run->Begin(std::move(checkpoint));
   if (!begun.ok()) {
@@ -136,29 +150,11 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   replica_ = std::make_unique<HostReplica>(trainer_->parameters(), trainer_->gradients());
   exchange_channel_ = MakeChannel(options_.coordinator, 1);
   exchange_stub_ = v1::Exchange::NewStub(exchange_channel_);
-  exchange_ = std::make_unique<GrpcExchange>(GrpcExchange::Options{.stub = exchange_stub_.get(),
-                                                                   .session = session_.get(),
-                                                                   .plan = &plan_,
-                                                                   .clock = &clock_,
-                                                                   .run_id = run_.run_id(),
-                                                                   .worker_id = options_.worker_id,
-                                                                   .sync = config.sync()});
-  session_->OnFailure([exchange = exchange_.get()](const absl::Status& status) {
+  MakeSync();
+  session_->OnFailure([this](const absl::Status& status) {
     Log().error("the session failed: {}", std::string(status.message()));
-    exchange->Cancel();
+    CancelExchange();
   });
-  SyncEngine::Options sync;
-  sync.config = config.sync();
-  sync.plan = &plan_;
-  sync.replica = replica_.get();
-  sync.exchange = exchange_.get();
-  sync.clock = &clock_;
-  sync.max_advance = MaxAdvance();
-  sync.observer.late = [](const SyncEvent& event) {
-    Log().warn("the delta of fragment {} came too late for round {}; it travels with the next",
-               event.fragment, event.round);
-  };
-  sync_ = std::make_unique<SyncEngine>(std::move(sync));
 
   if (checkpoint.has_value()) {
     if (trainer_->optimizer() != nullptr) {
@@ -171,9 +167,12 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
     counter_ = StepCounter(checkpoint->step, checkpoint->pace_milli, checkpoint->pace_carry_milli);
   }
   const int64_t behind = checkpoint.has_value() ? welcome.run_step() - checkpoint->step : 0;
-  if (checkpoint.has_value() && behind <= config.sync().steps_between_syncs()) {
+  if (checkpoint.has_value() &&
+      (welcome.resumes() || behind <= config.sync().steps_between_syncs())) {
+    anew_ = false;
     std::ranges::copy(checkpoint->parameters, trainer_->parameters().begin());
     progress_.step = checkpoint->step;
+    progress_.checkpoint_step = checkpoint->step;
     RETURN_IF_ERROR(sync_->Restore(std::move(checkpoint->sync), progress_.step));
     Log().info("continuing from the checkpoint at step {}", progress_.step);
   } else {
@@ -193,10 +192,10 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   heartbeat.set_step(progress_.step);
   heartbeat.set_tokens(progress_.tokens);
   heartbeat.set_pace_milli(counter_.pace_milli());
+  heartbeat.set_checkpoint_step(progress_.checkpoint_step);
   session_->SetProgress(heartbeat);
   // Not before the coordinator has welcomed this worker: who is refused leaves no trace.
-  ASSIGN_OR_RETURN(metrics_,
-                   JsonLinesFile::Create(file_system_, JoinPath(options_.output, "metrics.jsonl")));
+  RETURN_IF_ERROR(OpenMetrics());
   return metrics_->Append({{"kind", "start"},
                            {"unix_s", UnixSeconds(clock_)},
                            {"worker", options_.worker_id},
@@ -205,6 +204,82 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
                            {"first_step", progress_.step},
                            {"data_slot", data_slot_},
                            {"threads", options_.threads}});
+}
+
+int64_t TrainingRun::BytesUp() const { return exchange_ == nullptr ? 0 : exchange_->bytes_up(); }
+
+int64_t TrainingRun::BytesDown() const {
+  return exchange_ == nullptr ? 0 : exchange_->bytes_down();
+}
+
+void TrainingRun::MakeSync() {
+  sync_.reset();  // Cancels the exchange that it uses.
+  auto exchange =
+      std::make_unique<GrpcExchange>(GrpcExchange::Options{.stub = exchange_stub_.get(),
+                                                           .session = session_.get(),
+                                                           .plan = &plan_,
+                                                           .clock = &clock_,
+                                                           .run_id = run_.run_id(),
+                                                           .worker_id = options_.worker_id,
+                                                           .sync = run_.config().sync(),
+                                                           .bytes_up = BytesUp(),
+                                                           .bytes_down = BytesDown()});
+  {
+    absl::MutexLock lock(&exchange_mutex_);
+    exchange_.swap(exchange);
+  }
+  SyncEngine::Options sync;
+  sync.config = run_.config().sync();
+  sync.plan = &plan_;
+  sync.replica = replica_.get();
+  sync.exchange = exchange_.get();
+  sync.clock = &clock_;
+  sync.max_advance = MaxAdvance();
+  sync.observer.late = [](const SyncEvent& event) {
+    Log().warn("the delta of fragment {} came too late for round {}; it travels with the next",
+               event.fragment, event.round);
+  };
+  sync_ = std::make_unique<SyncEngine>(std::move(sync));
+}
+
+void TrainingRun::CancelExchange() {
+  absl::MutexLock lock(&exchange_mutex_);
+  exchange_->Cancel();
+}
+
+absl::Status TrainingRun::StartAnew(const v1::Welcome& welcome) {
+  Log().warn(
+      "the run went on without this worker, from step {} to {}: it takes the published "
+      "state and goes on there",
+      progress_.step, welcome.run_step());
+  if (welcome.data_slot() != data_slot_) {
+    RETURN_IF_ERROR(trainer_->UseDataSlot(dataset_, welcome.data_slot()));
+    data_slot_ = welcome.data_slot();
+  }
+  MakeSync();
+  ASSIGN_OR_RETURN(progress_.step, sync_->Fetch(welcome.run_step()));
+  counter_ = StepCounter(progress_.step, counter_.pace_milli());
+  if (WritesCheckpoints()) RETURN_IF_ERROR(Checkpoint());
+  session_->Ready(progress_.step, /*anew=*/true);
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::OpenMetrics() {
+  const std::string path = JoinPath(options_.output, "metrics.jsonl");
+  // A step that is trained again, from the checkpoint on, is written again.
+  std::string kept;
+  if (!anew_ && file_system_.Exists(path)) {
+    ASSIGN_OR_RETURN(const std::string text, file_system_.ReadFile(path));
+    for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+      const json entry = json::parse(line.begin(), line.end(), nullptr, false);
+      const bool whole = entry.is_object() && entry.value("kind", json()).is_string();
+      if (!whole || !entry.value("step", json(0)).is_number_integer()) continue;
+      if (entry.value("step", int64_t{0}) <= progress_.step) absl::StrAppend(&kept, line, "\n");
+    }
+  }
+  RETURN_IF_ERROR(WriteFileAtomically(file_system_, path, absl::string_view(kept)));
+  ASSIGN_OR_RETURN(metrics_, JsonLinesFile::Continue(file_system_, path));
+  return absl::OkStatus();
 }
 
 absl::Status TrainingRun::Train(bool (*stop)()) {
@@ -243,7 +318,7 @@ void TrainingRun::WatchForStop(bool (*stop)()) {
   if (AwaitEnd(options_.drain_timeout)) return;
   Log().warn("the transfers did not end within {}: they stay in the checkpoint",
              absl::FormatDuration(options_.drain_timeout));
-  exchange_->Cancel();
+  CancelExchange();
 }
 
 bool TrainingRun::AwaitEnd(absl::Duration timeout) {
@@ -254,7 +329,10 @@ bool TrainingRun::AwaitEnd(absl::Duration timeout) {
 absl::Status TrainingRun::TrainSteps() {
   if (EvaluatesHere() && progress_.step == 0) RETURN_IF_ERROR(Evaluate());
   progress_.evaluation = absl::ZeroDuration();
-  session_->Ready(progress_.step);
+  // From Ready on others wait for what this worker sends; should it die, its successor must send
+  // the same.
+  if (anew_ && WritesCheckpoints()) RETURN_IF_ERROR(Checkpoint());
+  session_->Ready(progress_.step, anew_);
   const int64_t budget = run_.config().train().steps();
   bool begun = false;
   for (;;) {
@@ -264,6 +342,10 @@ absl::Status TrainingRun::TrainSteps() {
     if (orders.drain) {
       drained_ = true;
       return absl::OkStatus();
+    }
+    if (orders.start_anew.has_value()) {
+      RETURN_IF_ERROR(StartAnew(*orders.start_anew));
+      continue;
     }
     if (!orders.started || orders.paused) continue;
     if (!begun) {
@@ -323,7 +405,7 @@ absl::Status TrainingRun::StepOnce(int64_t end) {
   if (EvaluatesHere() && passed && step < run_.config().train().steps()) {
     RETURN_IF_ERROR(Evaluate());
   }
-  if (options_.checkpoint_interval > absl::ZeroDuration() &&
+  if (WritesCheckpoints() &&
       clock_.Monotonic() - last_checkpoint_ >= options_.checkpoint_interval) {
     RETURN_IF_ERROR(Checkpoint());
   }
@@ -372,6 +454,7 @@ void TrainingRun::Report(const StepReport& report, absl::Duration step_time) {
   heartbeat.set_inner_step_seconds(absl::ToDoubleSeconds(progress_.inner_step_time));
   heartbeat.set_pace_milli(counter_.pace_milli());
   heartbeat.set_download_bytes_per_second(exchange_->download_bytes_per_s());
+  heartbeat.set_checkpoint_step(progress_.checkpoint_step);
   session_->SetProgress(heartbeat);
   const absl::Status written =
       metrics_->Append({{"kind", "step"},
@@ -440,6 +523,7 @@ absl::Status TrainingRun::Checkpoint() {
   checkpoint.sync = sync_->Save();
   RETURN_IF_ERROR(WriteWorkerCheckpoint(file_system_, CheckpointPath(), checkpoint));
   last_checkpoint_ = clock_.Monotonic();
+  progress_.checkpoint_step = progress_.step;
   Log().info("checkpoint written at step {}", progress_.step);
   return absl::OkStatus();
 }

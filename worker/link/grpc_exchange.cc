@@ -14,8 +14,8 @@
 namespace causeway::worker {
 namespace {
 
-constexpr absl::Duration kFirstBackoff = absl::Milliseconds(500);
-constexpr absl::Duration kMaxBackoff = absl::Seconds(15);
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(200);
+constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
 // A transfer that arrives damaged twice without any progress is not a passing fault.
 constexpr int kMaxDamaged = 2;
 // Weight of a transfer in the smoothed rate.

@@ -29,8 +29,14 @@ class GrpcExchange final : public Exchange {
     std::string run_id;
     std::string worker_id;
     v1::SyncConfig sync;  // Complete.
+    // Where the counters start: what a former exchange of this process transferred.
+    int64_t bytes_up = 0;
+    int64_t bytes_down = 0;
   };
-  explicit GrpcExchange(Options options) : options_(std::move(options)) {}
+  explicit GrpcExchange(Options options)
+      : options_(std::move(options)),
+        bytes_up_(options_.bytes_up),
+        bytes_down_(options_.bytes_down) {}
 
   absl::Status Push(const Contribution& contribution) override;
   absl::StatusOr<PulledObject> PullAnswer(int fragment, int64_t round) override;
@@ -66,8 +72,8 @@ class GrpcExchange final : public Exchange {
   bool BackOff(int attempt);
 
   const Options options_;
-  std::atomic<int64_t> bytes_up_{0};
-  std::atomic<int64_t> bytes_down_{0};
+  std::atomic<int64_t> bytes_up_;
+  std::atomic<int64_t> bytes_down_;
   mutable absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   double download_bytes_per_s_ ABSL_GUARDED_BY(mutex_) = 0;

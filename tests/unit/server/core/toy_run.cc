@@ -99,6 +99,7 @@ absl::Status ToyWorker::Join(int64_t resume_step) {
   sink_ = std::make_shared<RecordingSink>();
   v1::Join join = run_.MakeJoin(id_, nonce_);
   join.set_resume_step(resume_step);
+  join.set_has_checkpoint(resume_step > 0);
   ASSIGN_OR_RETURN(welcome_, run_.coordinator->Join(join, sink_));
   return absl::OkStatus();
 }
