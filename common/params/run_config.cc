@@ -123,6 +123,7 @@ absl::Status CompleteTrain(v1::TrainConfig& train) {
   if (train.evaluation_sequences() == 0) train.set_evaluation_sequences(32);
 
   RETURN_IF_ERROR(CheckRange("train.steps", train.steps(), int64_t{1}, int64_t{1} << 40));
+  RETURN_IF_ERROR(CheckRange("train.tokens", train.tokens(), int64_t{0}, int64_t{1} << 60));
   RETURN_IF_ERROR(CheckRange("train.batch_sequences", train.batch_sequences(), 1, 1 << 20));
   RETURN_IF_ERROR(CheckRange("train.micro_batch_sequences", train.micro_batch_sequences(), 1,
                              train.batch_sequences()));
@@ -286,6 +287,13 @@ absl::Status CompleteMembership(v1::MembershipConfig& membership) {
       CheckRange("membership.lease_ms", membership.lease_ms(), int64_t{100}, int64_t{3'600'000}));
   RETURN_IF_ERROR(
       CheckRange("membership.grace_ms", membership.grace_ms(), int64_t{0}, int64_t{3'600'000}));
+  // 0 stays 0, so that a configuration of before these settings keeps its hash.
+  if (membership.max_pace() != 0) {
+    RETURN_IF_ERROR(CheckRange("membership.max_pace", membership.max_pace(), 1.0, 1000.0));
+  }
+  if (membership.outlier_factor() != 0) {
+    RETURN_IF_ERROR(CheckRange("membership.outlier_factor", membership.outlier_factor(), 1.0, 1e6));
+  }
   return CheckEnum("membership.weighting",
                    v1::MembershipConfig::Weighting_IsValid(membership.weighting()),
                    membership.weighting());
@@ -325,6 +333,16 @@ absl::Status CheckTogether(const v1::RunConfig& config) {
       return must("train.optimizer", "ADAMW",
                   v1::TrainConfig::Optimizer_Name(config.train().optimizer()));
     }
+    if (config.membership().max_pace() > 1) {
+      return must("membership.max_pace", "0 or 1", absl::StrCat(config.membership().max_pace()));
+    }
+  } else if (std::ceil(config.membership().max_pace()) >
+             std::max(1, sync.steps_between_syncs() - sync.overlap_steps())) {
+    return Bad("membership.max_pace",
+               absl::StrCat("at most sync.steps_between_syncs - sync.overlap_steps = ",
+                            sync.steps_between_syncs() - sync.overlap_steps(),
+                            " (a fragment's answer is merged before its next delta is taken)"),
+               absl::StrCat(config.membership().max_pace()));
   } else if (config.train().steps() < sync.steps_between_syncs()) {
     return Bad("train.steps",
                absl::StrCat("at least sync.steps_between_syncs = ", sync.steps_between_syncs(),
@@ -380,6 +398,20 @@ ConfigWarnings Warnings(const v1::RunConfig& config) {
     warn("membership.quorum = ", config.membership().quorum(),
          " is above start_workers = ", config.membership().start_workers(),
          ": rounds wait until so many have joined");
+  }
+  if (config.membership().adaptive_grace() && config.membership().grace_ms() == 0) {
+    warn("membership.adaptive_grace has no effect with grace_ms 0, which waits for every member");
+  }
+  if (config.membership().adaptive_grace() && sync.overlap_steps() == 0) {
+    warn(
+        "membership.adaptive_grace with sync.overlap_steps 0: every answer is needed at once, so "
+        "a round closes as soon as it has its quorum");
+  }
+  if (config.membership().max_pace() > 1 &&
+      sync.overlap_steps() < std::ceil(config.membership().max_pace())) {
+    warn("membership.max_pace = ", config.membership().max_pace(),
+         " is more than sync.overlap_steps = ", sync.overlap_steps(),
+         ": a slow worker sends up to max_pace steps late, and the others wait for it");
   }
   return warnings;
 }

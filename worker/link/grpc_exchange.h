@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/exchange.grpc.pb.h"
+#include "common/base/clock.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "worker/link/session.h"
@@ -21,9 +22,10 @@ namespace causeway::worker {
 class GrpcExchange final : public Exchange {
  public:
   struct Options {
-    v1::Exchange::StubInterface* stub = nullptr;  // These three outlive the exchange.
+    v1::Exchange::StubInterface* stub = nullptr;  // Outlive the exchange, as does the clock.
     Session* session = nullptr;
     const FragmentPlan* plan = nullptr;
+    Clock* clock = Clock::Real();  // Outlives the exchange.
     std::string run_id;
     std::string worker_id;
     v1::SyncConfig sync;  // Complete.
@@ -44,6 +46,9 @@ class GrpcExchange final : public Exchange {
   int64_t bytes_up() const override { return bytes_up_; }
   int64_t bytes_down() const override { return bytes_down_; }
 
+  // At which answers came in once they had begun, smoothed; 0 before the first.
+  double download_bytes_per_s() const;
+
  private:
   // A call that Cancel can reach.
   class Call {
@@ -62,14 +67,16 @@ class GrpcExchange final : public Exchange {
   // Appends to `object` what it lacks; its first call fills in everything else.
   absl::Status PullOnce(const v1::PullRequest& request, int64_t expected_bytes,
                         v1::PullHeader& header, std::vector<uint8_t>& object);
+  void NoteDownload(size_t bytes, absl::Duration time);
   // Sleeps before try `attempt`; false once cancelled.
   bool BackOff(int attempt);
 
   const Options options_;
   std::atomic<int64_t> bytes_up_;
   std::atomic<int64_t> bytes_down_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  double download_bytes_per_s_ ABSL_GUARDED_BY(mutex_) = 0;
   std::set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mutex_);
 };
 

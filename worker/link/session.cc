@@ -283,6 +283,10 @@ void Session::Obey(const v1::CoordinatorMessage& message) {
       case v1::Directive::STOP_AT_STEP:
         orders_.stop_at_step = directive.step();
         break;
+      case v1::Directive::SET_PACE:
+        orders_.pace_milli = directive.pace_milli();
+        orders_.pace_from_step = directive.step();
+        break;
       default:
         break;  // Of a later version: it cannot be meant for this one.
     }

@@ -52,6 +52,9 @@ class Session {
     bool paused = false;
     bool drain = false;
     int64_t stop_at_step = 0;  // 0: the budget.
+    // The pace to go at from that step on, in 1/1000; 0: none was ordered.
+    int64_t pace_milli = 0;
+    int64_t pace_from_step = 0;
     // The stream broke for so long that the membership was lost, and the run went on: the worker
     // should start anew there. Until Ready.
     std::optional<v1::Welcome> start_anew;

@@ -173,11 +173,21 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{"membership { lease_ms: 3600001 }", "membership.lease_ms"},
                     Refusal{"membership { grace_ms: -1 }", "membership.grace_ms"},
                     Refusal{"membership { grace_ms: 3600001 }", "membership.grace_ms"},
+                    Refusal{"membership { max_pace: 0.5 }", "membership.max_pace"},
+                    Refusal{"membership { max_pace: -1 }", "membership.max_pace"},
+                    Refusal{"membership { max_pace: nan }", "membership.max_pace"},
+                    Refusal{"membership { max_pace: 5.1 } sync { steps_between_syncs: 8 "
+                            "overlap_steps: 3 }",
+                            "membership.max_pace", "overlap_steps = 5"},
+                    Refusal{"membership { outlier_factor: 0.9 }", "membership.outlier_factor"},
+                    Refusal{"membership { outlier_factor: inf }", "membership.outlier_factor"},
+                    Refusal{"train { tokens: -1 }", "train.tokens"},
                     Refusal{"membership { weighting: 9 }", "membership.weighting"}));
 
 INSTANTIATE_TEST_SUITE_P(
     DataParallel, RefusedConfig,
     testing::Values(
+        Refusal{"membership { max_pace: 2 }", "membership.max_pace", "GRADIENT", "data-parallel"},
         Refusal{"outer { optimizer: NESTEROV }", "outer.optimizer", "GRADIENT", "data-parallel"},
         Refusal{"sync { steps_between_syncs: 2 }", "sync.steps_between_syncs", "GRADIENT",
                 "data-parallel"},

@@ -170,6 +170,13 @@ TEST(RunConfigHash, KeepsItsValueAndSeesEveryField) {
 TEST(ConfigWarnings, SettingsThatTrainBadlyTogetherAreNamed) {
   EXPECT_THAT(WarningsOf("sync { error_feedback: true }"),
               ElementsAre(HasSubstr("sync.error_feedback")));
+  EXPECT_THAT(WarningsOf("membership { adaptive_grace: true } sync { overlap_steps: 2 }"),
+              ElementsAre(HasSubstr("grace_ms 0")));
+  EXPECT_THAT(WarningsOf("membership { adaptive_grace: true grace_ms: 9 }"),
+              ElementsAre(HasSubstr("closes as soon as it has its quorum")));
+  EXPECT_THAT(WarningsOf("membership { max_pace: 2.5 } sync { overlap_steps: 2 }"),
+              ElementsAre(HasSubstr("membership.max_pace = 2.5")));
+  EXPECT_THAT(WarningsOf("membership { max_pace: 2.5 } sync { overlap_steps: 3 }"), ElementsAre());
   EXPECT_THAT(WarningsOf("sync { mixing: 0.95 }"), ElementsAre(HasSubstr("sync.mixing = 0.95")));
   EXPECT_THAT(WarningsOf("outer { learning_rate: 1.5 }"),
               ElementsAre(HasSubstr("outer.learning_rate = 1.5")));
