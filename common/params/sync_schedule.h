@@ -42,14 +42,6 @@ class SyncSchedule {
     return RoundsSentBy(fragment, step - overlap_steps_);
   }
 
-  // Whether a process whose checkpoint is that old resumes from it, rather than fetching the
-  // published state and starting anew. While a round waits for a worker, the others get no further
-  // than H + tau steps beyond what it sent; with checkpoints at most H steps apart that is within
-  // reach. Worker and coordinator must agree: rounds wait for what a resumed worker sends again.
-  bool Resumes(int64_t checkpoint_step, int64_t run_step) const {
-    return run_step - checkpoint_step <= int64_t{3} * steps_between_syncs_;
-  }
-
   // What is due after `step`, in order of fragment. With tau = 0 a round is in both.
   std::vector<SyncEvent> SendsAfter(int64_t step) const;
   std::vector<SyncEvent> MergesAfter(int64_t step) const;

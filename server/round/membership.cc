@@ -8,7 +8,7 @@
 namespace causeway::server {
 
 absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_nonce,
-                                        int64_t resume_step, absl::Duration now) {
+                                        bool has_checkpoint, absl::Duration now) {
   const auto found = members_.find(id);
   Member* const former = found == members_.end() ? nullptr : &found->second;
   const bool live = former != nullptr && former->live();
@@ -29,13 +29,15 @@ absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_
   Member member;
   if (former != nullptr) member = *former;
   if (!live) member.data_slot = FreeSlot(former);
-  member.was_ready = member.was_ready && (same_process || resume_step > 0);
+  member.was_ready = member.was_ready && (same_process || has_checkpoint);
   if (!live || !(same_process || member.was_ready)) member.state = MemberState::kJoining;
   member.id = id;
   member.process_nonce = process_nonce;
   ++member.incarnation;
   member.attached = true;
   member.lease_end = now + lease_;
+  // What it trained stays trained, and what it was told holds; its speed is measured again.
+  if (!same_process) member.progress.inner_step_time = absl::ZeroDuration();
   members_[id] = member;
   return member;
 }
@@ -93,9 +95,11 @@ void Membership::Advance(Member& member, int64_t step) {
   largest_step_ = std::max(largest_step_, step);
 }
 
-absl::Status Membership::Ready(const std::string& id, uint64_t incarnation, int64_t step) {
+absl::Status Membership::Ready(const std::string& id, uint64_t incarnation, int64_t step,
+                               bool anew) {
   ASSIGN_OR_RETURN(Member* const member, FindLive(id, incarnation));
-  member->active_from_step = member->was_ready ? std::min(member->active_from_step, step) : step;
+  member->active_from_step =
+      member->was_ready && !anew ? std::min(member->active_from_step, step) : step;
   member->was_ready = true;
   member->state = MemberState::kActive;
   Advance(*member, step);
@@ -103,11 +107,20 @@ absl::Status Membership::Ready(const std::string& id, uint64_t incarnation, int6
 }
 
 absl::Status Membership::Heartbeat(const std::string& id, uint64_t incarnation, int64_t step,
-                                   absl::Duration now) {
+                                   absl::Duration now, const Progress& progress) {
   ASSIGN_OR_RETURN(Member* const member, FindLive(id, incarnation));
   member->lease_end = now + lease_;
+  member->progress = progress;
+  member->progress.reported_at = now;
   Advance(*member, step);
   return absl::OkStatus();
+}
+
+void Membership::OrderPace(const std::string& id, int64_t pace_milli, int64_t from_step) {
+  const auto found = members_.find(id);
+  if (found == members_.end()) return;
+  found->second.ordered_pace_milli = pace_milli;
+  found->second.ordered_from_step = from_step;
 }
 
 absl::Status Membership::Leave(const std::string& id, uint64_t incarnation) {

@@ -25,7 +25,10 @@ void VirtualWorker::OpenStream() {
   join.set_plan_hash(options_.plan->hash());
   join.set_data_vocabulary_size(options_.scenario->config.model().vocabulary_size());
   join.set_process_nonce(options_.nonce);
-  if (options_.checkpoint.has_value()) join.set_resume_step(options_.checkpoint->step);
+  if (options_.checkpoint.has_value()) {
+    join.set_has_checkpoint(true);
+    join.set_resume_step(options_.checkpoint->step);
+  }
   stream_welcomed_ = false;
   stream_ = options_.host->Attach(weak_from_this(), join);
   After(kWelcomeTimeout, [this, id = stream_->id()] {
@@ -56,6 +59,7 @@ void VirtualWorker::OnMessage(int64_t stream, const v1::CoordinatorMessage& mess
   if (ready_) {
     v1::WorkerMessage ready;
     ready.mutable_ready()->set_step(ready_step_);
+    ready.mutable_ready()->set_anew(anew_);
     outbox_.push_front(std::move(ready));
   }
   for (const v1::WorkerMessage& queued : outbox_) stream_->SendFromWorker(queued);

@@ -60,12 +60,14 @@ std::span<float> VirtualWorker::Part(std::vector<float>& arena, int index) const
 
 void VirtualWorker::Begin(const v1::Welcome& welcome) {
   if (options_.checkpoint.has_value() &&
-      schedule_.Resumes(options_.checkpoint->step, welcome.run_step())) {
+      (welcome.resumes() || welcome.run_step() - options_.checkpoint->step <=
+                                options_.scenario->config.sync().steps_between_syncs())) {
     world().Count(Happening::kWorkerResumed);
     Restore();
     return;
   }
   world().Count(Happening::kWorkerStartedAnew);
+  anew_ = true;
   phase_ = Phase::kFetching;
   run_step_ = welcome.run_step();
   FetchNext();
@@ -207,6 +209,7 @@ void VirtualWorker::StartTraining() {
   world().Trace(options_.id, " is ready at step ", step_);
   v1::WorkerMessage message;
   message.mutable_ready()->set_step(step_);
+  message.mutable_ready()->set_anew(anew_);
   Send(std::move(message));
 }
 

@@ -146,6 +146,7 @@ class VirtualWorker final : public StreamClient,
   bool welcomed_ = false;
   bool ready_ = false;
   int64_t ready_step_ = 0;
+  bool anew_ = false;  // Begun from the published state.
   uint64_t incarnation_ = 0;
   int reattach_attempts_ = 0;
   int64_t beats_ = 0;

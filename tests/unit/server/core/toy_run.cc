@@ -99,6 +99,7 @@ absl::Status ToyWorker::Join(int64_t resume_step) {
   sink_ = std::make_shared<RecordingSink>();
   v1::Join join = run_.MakeJoin(id_, nonce_);
   join.set_resume_step(resume_step);
+  join.set_has_checkpoint(resume_step > 0);
   ASSIGN_OR_RETURN(welcome_, run_.coordinator->Join(join, sink_));
   return absl::OkStatus();
 }
@@ -119,6 +120,16 @@ absl::Status ToyWorker::Heartbeat(int64_t checkpoint_step) {
   message.mutable_heartbeat()->set_checkpoint_step(checkpoint_step);
   message.mutable_heartbeat()->set_step(step_);
   message.mutable_heartbeat()->set_tokens(step_ * 64);
+  return Handle(message);
+}
+
+absl::Status ToyWorker::ReportSpeed(int64_t step, double inner_step_seconds, int64_t pace_milli) {
+  v1::WorkerMessage message;
+  v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
+  heartbeat.set_step(step);
+  heartbeat.set_tokens(step * 64 * 1000 / pace_milli);
+  heartbeat.set_inner_step_seconds(inner_step_seconds);
+  heartbeat.set_pace_milli(pace_milli);
   return Handle(message);
 }
 
@@ -212,6 +223,10 @@ absl::Status ToyWorker::Merge(int fragment, int64_t round) {
   message.mutable_applied()->set_round(round);
   message.mutable_applied()->set_published_hash(TreeHash(std::span<const float>(published)));
   return Handle(message);
+}
+
+void ToyWorker::Diverge() {
+  for (float& value : local_) value += 10.0f;
 }
 
 absl::Status ToyWorker::SendDue() {

@@ -17,7 +17,7 @@ TEST(SessionTest, AStreamThatTheCoordinatorCancelsIsAttachedAgainByTheSameProces
   auto session = Session::Attach(coordinator.SessionOptions());
   ASSERT_TRUE(session.ok()) << session.status();
   EXPECT_EQ((*session)->incarnation(), 1u);
-  (*session)->Ready(3);
+  (*session)->Ready(3, false);
   coordinator.Await([](const v1::WorkerMessage& m) { return m.has_ready(); });
   v1::Heartbeat progress;
   progress.set_step(7);
@@ -79,7 +79,7 @@ TEST(SessionTest, ADrainIsOrderedByTheCoordinatorOrByThisSideEvenBeforeTheStart)
   auto session = Session::Attach(coordinator.SessionOptions());
   ASSERT_TRUE(session.ok()) << session.status();
   EXPECT_FALSE((*session)->orders()->started);
-  (*session)->Ready(0);
+  (*session)->Ready(0, false);
   coordinator.Await([](const v1::WorkerMessage& m) { return m.has_ready(); });
   v1::CoordinatorMessage message;
   message.mutable_directive()->set_action(v1::Directive::DRAIN);
