@@ -42,6 +42,12 @@ struct ErrorFeedback {
   float decay = 1;
 };
 
+// One of several encoded differences, and what it counts.
+struct WeightedPart {
+  std::span<const uint8_t> encoded;
+  double weight = 0;
+};
+
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -66,6 +72,14 @@ class Codec {
   // encoder makes, or a value that is not finite; `sum` is then unspecified.
   virtual absl::Status Accumulate(std::span<const uint8_t> encoded, std::span<const float> base,
                                   double weight, std::span<double> sum) const = 0;
+
+  // sum[i] = the sum over parts of weight * delta[i], in their order, from zero: what filling `sum`
+  // with zeros and accumulating part by part gives, bit for bit, but faster with many of them. The
+  // same errors. `upcoming` are the beginnings of arrays as long as `sum` that the caller goes on
+  // with: they may be fetched from memory meanwhile, which computing leaves idle.
+  virtual absl::Status WeightedSum(std::span<const WeightedPart> parts, std::span<const float> base,
+                                   std::span<const float* const> upcoming,
+                                   std::span<double> sum) const;
 
   // values[i] becomes the target, given the base: values[i] -= delta[i] in fp32 (FP32: exactly the
   // target). The same errors.

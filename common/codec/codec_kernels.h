@@ -9,10 +9,23 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "causeway/v1/config.pb.h"
 
 namespace causeway {
+
+// The blocks of one chunk of one contribution, and what it counts.
+struct WeightedBlocks {
+  const uint8_t* scales;
+  const uint8_t* codes;
+  double weight;
+};
+
+// sum = the weighted values of all parts, added to zero in their order; stops as the others do.
+// Of the arrays `upcoming` it fetches as many values on the way as it sums.
+using WeightedSumKernel = size_t (*)(std::span<const WeightedBlocks> parts, size_t blocks,
+                                     std::span<const float* const> upcoming, double* sum);
 
 // All pointers are to the first block's values, scale or codes, and need no alignment; arrays do
 // not overlap. `scales` is not used by codecs without scales. Every function returns the number of
@@ -26,6 +39,8 @@ struct CodecKernels {
                        double weight, size_t blocks, double* sum);
   size_t (*apply)(const uint8_t* scales, const uint8_t* codes, size_t blocks, float* values);
   size_t (*validate)(const uint8_t* scales, const uint8_t* codes, const float* base, size_t blocks);
+  // Null where nothing is faster than to accumulate part by part.
+  WeightedSumKernel weighted_sum = nullptr;
 };
 
 // The kernels for this machine; null if it has no vector instructions, or there are none for that

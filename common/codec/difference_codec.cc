@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
@@ -171,6 +172,42 @@ absl::Status DifferenceCodec::Accumulate(std::span<const uint8_t> encoded,
         }
         return absl::OkStatus();
       });
+}
+
+absl::Status DifferenceCodec::WeightedSum(std::span<const WeightedPart> parts,
+                                          std::span<const float> base,
+                                          std::span<const float* const> upcoming,
+                                          std::span<double> sum) const {
+  if (SumWithKernel(parts, upcoming, sum)) return absl::OkStatus();
+  return Codec::WeightedSum(parts, base, upcoming, sum);
+}
+
+bool DifferenceCodec::SumWithKernel(std::span<const WeightedPart> parts,
+                                    std::span<const float* const> upcoming,
+                                    std::span<double> sum) const {
+  const CodecKernels* const kernels = Kernels();
+  const bool fits = std::all_of(parts.begin(), parts.end(), [&](const WeightedPart& part) {
+    return part.encoded.size() == EncodedBytes(sum.size());
+  });
+  if (kernels == nullptr || kernels->weighted_sum == nullptr || !fits ||
+      sum.size() % kCodecBlock != 0) {
+    return false;
+  }
+  absl::InlinedVector<WeightedBlocks, 16> chunks(parts.size());
+  absl::InlinedVector<const float*, 4> ahead(upcoming.begin(), upcoming.end());
+  for (size_t begin = 0; begin < sum.size(); begin += kCodecChunk) {
+    const size_t blocks = std::min(kCodecChunk, sum.size() - begin) / kCodecBlock;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const uint8_t* const chunk = parts[i].encoded.data() + EncodedBytes(begin);
+      chunks[i] = {
+          .scales = chunk, .codes = chunk + blocks * scale_bytes_, .weight = parts[i].weight};
+    }
+    if (kernels->weighted_sum(chunks, blocks, ahead, sum.data() + begin) != blocks) {
+      return false;
+    }
+    for (const float*& array : ahead) array += blocks * kCodecBlock;
+  }
+  return true;
 }
 
 absl::Status DifferenceCodec::Apply(std::span<const uint8_t> encoded,

@@ -34,6 +34,9 @@ class DifferenceCodec : public Codec {
                       const ErrorFeedback& feedback, std::span<uint8_t> out) const final;
   absl::Status Accumulate(std::span<const uint8_t> encoded, std::span<const float> base,
                           double weight, std::span<double> sum) const final;
+  absl::Status WeightedSum(std::span<const WeightedPart> parts, std::span<const float> base,
+                           std::span<const float* const> upcoming,
+                           std::span<double> sum) const final;
   absl::Status Apply(std::span<const uint8_t> encoded, std::span<float> values) const final;
   absl::Status Validate(std::span<const uint8_t> encoded, std::span<const float> base) const final;
 
@@ -55,6 +58,9 @@ class DifferenceCodec : public Codec {
                                    std::span<float> decoded) const = 0;
 
  private:
+  // WeightedSum with vectors; false, with `sum` unspecified, where they do not take it all.
+  bool SumWithKernel(std::span<const WeightedPart> parts, std::span<const float* const> upcoming,
+                     std::span<double> sum) const;
   // Null where the scalar code does it all.
   const CodecKernels* Kernels() const;
   // Calls `decode_chunk` for every chunk, with where its first value, scales and codes are, and

@@ -76,6 +76,7 @@ void PushReactor::End(const absl::Status& status) {
   if (status.ok()) {
     response_->set_durable_bytes(header_.total_bytes());
     response_->set_duplicate(duplicate_);
+    response_->set_quarantined(coordinator_.IsQuarantined(header_));
   }
   Finish(ToGrpcStatus(status));
 }

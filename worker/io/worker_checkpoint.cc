@@ -1,5 +1,6 @@
 #include "worker/io/worker_checkpoint.h"
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -36,6 +37,8 @@ absl::Status ReadMetadata(const json& metadata, const std::string& path,
     checkpoint.data_slot = metadata.at("data_slot").get<int>();
     checkpoint.step = metadata.at("step").get<int64_t>();
     checkpoint.tokens = metadata.at("tokens").get<int64_t>();
+    checkpoint.pace_milli = metadata.value("pace_milli", checkpoint.pace_milli);
+    checkpoint.pace_carry_milli = metadata.value("pace_carry_milli", checkpoint.pace_carry_milli);
     checkpoint.optimizer_updates = metadata.at("optimizer_updates").get<int64_t>();
     for (const json& entry : metadata.at("fragments")) {
       SyncEngine::State::Fragment fragment;
@@ -64,6 +67,13 @@ absl::Status CheckContent(const WorkerCheckpoint& checkpoint, const std::string&
     return damaged("step ", checkpoint.step, " of ", config.train().steps(), ", ",
                    checkpoint.tokens, " tokens, ", checkpoint.optimizer_updates, " updates");
   }
+  if (checkpoint.pace_milli < 1000 || checkpoint.pace_carry_milli < 0 ||
+      checkpoint.pace_carry_milli >= 1000 ||
+      static_cast<double>(checkpoint.pace_milli) >
+          1000 * std::max(1.0, config.membership().max_pace())) {
+    return damaged("a pace of ", checkpoint.pace_milli, " and ", checkpoint.pace_carry_milli,
+                   " thousandths");
+  }
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
   const auto arena = static_cast<size_t>(plan.arena_size());
   const size_t moments = config.sync().contribution() == v1::SyncConfig::GRADIENT ? 0 : arena;
@@ -91,6 +101,8 @@ absl::Status WriteWorkerCheckpoint(FileSystem& file_system, const std::string& p
                    {"data_slot", checkpoint.data_slot},
                    {"step", checkpoint.step},
                    {"tokens", checkpoint.tokens},
+                   {"pace_milli", checkpoint.pace_milli},
+                   {"pace_carry_milli", checkpoint.pace_carry_milli},
                    {"optimizer_updates", checkpoint.optimizer_updates},
                    {"fragments", json::array()}};
   std::vector<NamedBytes> arrays = {

@@ -15,10 +15,12 @@
 namespace causeway::worker {
 namespace {
 
-constexpr absl::Duration kFirstBackoff = absl::Milliseconds(500);
-constexpr absl::Duration kMaxBackoff = absl::Seconds(15);
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(200);
+constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
 // A transfer that arrives damaged twice without any progress is not a passing fault.
 constexpr int kMaxDamaged = 2;
+// Weight of a transfer in the smoothed rate.
+constexpr double kNewest = 0.25;
 
 absl::Status Cancelled() { return absl::CancelledError("the exchange was cancelled"); }
 
@@ -95,7 +97,15 @@ absl::Status GrpcExchange::PushOnce(const v1::PushHeader& header, std::span<cons
     if (open) bytes_up_ += static_cast<int64_t>(chunk.data().size());
   }
   if (open) writer->WritesDone();
-  return FromGrpcStatus(writer->Finish());
+  RETURN_IF_ERROR(FromGrpcStatus(writer->Finish()));
+  if (response.quarantined()) {
+    Log().warn(
+        "the delta of fragment {} for round {} is quarantined: it is out of line with what this "
+        "fragment is used to (membership.outlier_factor), and will not be merged. Training goes "
+        "on; if this repeats, look at this site's data, learning rate and devices",
+        header.fragment(), header.round());
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<PulledObject> GrpcExchange::PullAnswer(int fragment, int64_t round) {
@@ -167,6 +177,8 @@ absl::Status GrpcExchange::PullOnce(const v1::PullRequest& base_request, int64_t
   v1::PullResponse response;
   absl::Status problem;
   bool has_header = false;
+  absl::Duration begun;
+  const size_t held = object.size();
   while (problem.ok() && reader->Read(&response)) {
     if (response.has_header()) {
       const v1::PullHeader& got = response.header();
@@ -180,6 +192,7 @@ absl::Status GrpcExchange::PullOnce(const v1::PullRequest& base_request, int64_t
       } else {
         header = got;
         has_header = true;
+        begun = options_.clock->Monotonic();
         object.reserve(static_cast<size_t>(expected_bytes));
       }
       continue;
@@ -209,7 +222,23 @@ absl::Status GrpcExchange::PullOnce(const v1::PullRequest& base_request, int64_t
     return absl::UnavailableError(
         absl::StrCat("the stream ended after ", object.size(), " of ", expected_bytes, " bytes"));
   }
+  if (request.object() == v1::PullRequest::ANSWER) {
+    NoteDownload(object.size() - held, options_.clock->Monotonic() - begun);
+  }
   return absl::OkStatus();
+}
+
+void GrpcExchange::NoteDownload(size_t bytes, absl::Duration time) {
+  if (time <= absl::ZeroDuration()) return;
+  const double rate = static_cast<double>(bytes) / absl::ToDoubleSeconds(time);
+  absl::MutexLock lock(&mutex_);
+  download_bytes_per_s_ =
+      download_bytes_per_s_ == 0 ? rate : (1 - kNewest) * download_bytes_per_s_ + kNewest * rate;
+}
+
+double GrpcExchange::download_bytes_per_s() const {
+  absl::MutexLock lock(&mutex_);
+  return download_bytes_per_s_;
 }
 
 void GrpcExchange::ReportApplied(int fragment, int64_t round, uint64_t published_hash) {

@@ -71,6 +71,15 @@ class CodecVectors : public testing::TestWithParam<std::tuple<int64_t, v1::Codec
       return Outcome<double>{status, sum};
     };
     ExpectSameBits(accumulate(scalar_), accumulate(vector_), "accumulated");
+    const auto sum_up = [&](const Codec& codec) {
+      const WeightedPart parts[] = {{encoded, 0.3}, {encoded, 0.25}, {encoded, 0.45}};
+      const float* const upcoming[] = {from.data()};
+      std::vector<double> sum(shift + base.size(), 7.0);
+      const absl::Status status =
+          codec.WeightedSum(parts, from, upcoming, std::span(sum).subspan(shift));
+      return Outcome<double>{status, sum};
+    };
+    ExpectSameBits(sum_up(scalar_), sum_up(vector_), "summed up");
     const auto apply = [&](const Codec& codec) {
       std::vector<float> values = shifted_base;
       const absl::Status status = codec.Apply(encoded, std::span(values).subspan(shift));
