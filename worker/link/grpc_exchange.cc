@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/chunk.h"
 #include "common/rpc/status.h"
 #include "common/rpc/wire.h"
 #include "common/telemetry/log.h"
@@ -90,12 +91,10 @@ absl::Status GrpcExchange::PushOnce(const v1::PushHeader& header, std::span<cons
   for (size_t offset = 0; open && offset < object.size(); offset += kChunkBytes) {
     const std::span<const uint8_t> data =
         object.subspan(offset, std::min(kChunkBytes, object.size() - offset));
-    v1::Chunk* const chunk = request.mutable_chunk();
-    chunk->set_offset(static_cast<int64_t>(offset));
-    chunk->set_checksum(Checksum64(data));
-    chunk->set_data(data.data(), data.size());
+    v1::Chunk& chunk = *request.mutable_chunk();
+    FillChunk(static_cast<int64_t>(offset), data, options_.sync.entropy_up(), chunk);
     open = writer->Write(request);
-    if (open) bytes_up_ += static_cast<int64_t>(data.size());
+    if (open) bytes_up_ += static_cast<int64_t>(chunk.data().size());
   }
   if (open) writer->WritesDone();
   RETURN_IF_ERROR(FromGrpcStatus(writer->Finish()));
@@ -199,16 +198,15 @@ absl::Status GrpcExchange::PullOnce(const v1::PullRequest& base_request, int64_t
       continue;
     }
     const v1::Chunk& chunk = response.chunk();
-    const auto room = static_cast<size_t>(expected_bytes) - object.size();
-    if (!has_header || chunk.offset() != static_cast<int64_t>(object.size()) ||
-        chunk.data().empty() || chunk.data().size() > room) {
-      problem = absl::DataLossError("the chunks do not follow each other");
-    } else if (Checksum64(absl::string_view(chunk.data())) != chunk.checksum()) {
-      problem = absl::DataLossError(
-          absl::StrCat("the chunk at offset ", chunk.offset(), " fails its checksum"));
-    } else {
-      object.insert(object.end(), chunk.data().begin(), chunk.data().end());
+    if (!has_header) {
+      problem = absl::DataLossError("the first message of a pull must be its header");
+      continue;
+    }
+    const absl::Status appended = AppendChunk(chunk, expected_bytes, object);
+    if (appended.ok()) {
       bytes_down_ += static_cast<int64_t>(chunk.data().size());
+    } else {
+      problem = absl::DataLossError(appended.message());
     }
   }
   if (!problem.ok()) call.context()->TryCancel();
