@@ -324,7 +324,7 @@ int Main(int argc, char** argv) {
     report["contributions"].push_back(MeasureContributions(scratch, mebibytes, repeats));
   }
   report["commits"] = MeasureCommits(scratch, repeats);
-  report["snapshot"] = MeasureSnapshot(scratch, values, std::min(repeats, 5));
+  report["snapshot"] = MeasureSnapshot(scratch, values, std::min(repeats, 3));
   report["recovery"] = MeasureRecovery(scratch, rounds, std::min(repeats, 5));
   report["load_average_after"] = LoadAverage();
   if (absl::GetFlag(FLAGS_json)) {
