@@ -7,6 +7,7 @@
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/files/array_file.h"
+#include "common/files/json_integer.h"
 #include "common/params/run_config.h"
 
 namespace causeway::server {
@@ -36,9 +37,9 @@ bool ReadArray(const ArrayFile& file, const std::string& name, std::vector<float
 // False if the metadata and the arrays do not fit together. nlohmann's accessors throw on a wrong
 // type; the caller turns that into the same answer.
 bool ReadFragment(const ArrayFile& file, const json& entry, FragmentSnapshot& fragment) {
-  fragment.fragment = entry.at("fragment").get<int>();
-  fragment.version = entry.at("version").get<int64_t>();
-  if (!ReadHex(entry.at("published_hash"), fragment.published_hash) ||
+  if (!ReadInteger(entry.at("fragment"), fragment.fragment) ||
+      !ReadInteger(entry.at("version"), fragment.version) ||
+      !ReadHex(entry.at("published_hash"), fragment.published_hash) ||
       !ReadArray(file, ArrayName(fragment.fragment, "theta"), fragment.theta) ||
       !ReadArray(file, ArrayName(fragment.fragment, "published"), fragment.published) ||
       fragment.theta.size() != fragment.published.size()) {

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "google/protobuf/stubs/logging.h"
+
 namespace causeway::fuzz {
 namespace {
 
@@ -32,6 +34,8 @@ void Fail(const char* file, int line, const std::string& what) {
 // Called once, before libFuzzer (or the replay) looks at the arguments. libFuzzer passes over what
 // begins with two dashes.
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  // Bad messages are what this is about; saying so each time would be most of the work.
+  google::protobuf::SetLogHandler(nullptr);
   constexpr char kTarget[] = "--target=";
   for (int i = 1; i < *argc; ++i) {
     const std::string argument = (*argv)[i];
