@@ -5,6 +5,7 @@
 // Input: a byte for the run's codec and cut, then operations. Messages start out right and are
 // then merged with the input's own fields (serialized), so that single fields are wrong.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -98,7 +99,7 @@ class Run {
     auto created = Coordinator::Create(std::move(options));
     FUZZ_REQUIRE(created.ok(), std::string(created.status().message()));
     coordinator_ = *std::move(created);
-    incarnations_ = {Enter("a", 1), Enter("b", 2)};
+    incarnations_ = {Enter(ids_[0], 1), Enter(ids_[1], 2)};
   }
   bool ok() const { return coordinator_ != nullptr; }
 
@@ -158,15 +159,11 @@ class Run {
     return welcome->incarnation();
   }
 
-  size_t ChooseWorker(Input& input, std::string& id) const {
-    const size_t worker = input.Take<uint8_t>() % 2;
-    id = worker == 0 ? "a" : "b";
-    return worker;
-  }
+  static size_t ChooseWorker(Input& input) { return input.Take<uint8_t>() % 2; }
 
   void Join(Input& input) {
-    std::string id;
-    const size_t worker = ChooseWorker(input, id);
+    const size_t worker = ChooseWorker(input);
+    const std::string& id = ids_[worker];
     v1::Join join = MakeJoin(id, worker + 1);
     Edit(input, join);
     const auto welcome = coordinator_->Join(join, std::make_shared<NullSink>());
@@ -174,8 +171,8 @@ class Run {
   }
 
   void Session(Input& input) {
-    std::string id;
-    const size_t worker = ChooseWorker(input, id);
+    const size_t worker = ChooseWorker(input);
+    const std::string& id = ids_[worker];
     v1::WorkerMessage message;
     message.mutable_heartbeat()->set_step(1);
     Edit(input, message);
@@ -219,8 +216,8 @@ class Run {
   }
 
   void Push(Input& input, bool raw, bool whole) {
-    std::string id;
-    const size_t worker = ChooseWorker(input, id);
+    const size_t worker = ChooseWorker(input);
+    const std::string& id = ids_[worker];
     const FragmentPlan& plan = coordinator_->plan();
     const int fragment = input.Take<uint8_t>() % plan.fragments();
     const auto state = coordinator_->PullState(fragment);
@@ -279,6 +276,7 @@ class Run {
                  "an accepted contribution is not known afterwards");
   }
 
+  const std::array<std::string, 2> ids_ = {"a", "b"};
   FakeClock clock_;
   server::MemoryStore store_;
   server::ByteBudget memory_;

@@ -51,10 +51,10 @@ ShardShape TakeShape(Input& input) {
 }
 
 std::vector<uint8_t> MakeShard(const ShardShape& shape, const Input& input) {
-  std::vector<uint8_t> tokens = input.Repeat(std::min(shape.bytes, 4 * kMaxTokens));
-  std::vector<uint8_t> shard(worker::kShardHeaderBytes);
+  const std::vector<uint8_t> tokens = input.Repeat(std::min(shape.bytes, 4 * kMaxTokens));
+  std::vector<uint8_t> shard(worker::kShardHeaderBytes + tokens.size());
   std::memcpy(shard.data(), shape.words, sizeof(shape.words));
-  shard.insert(shard.end(), tokens.begin(), tokens.end());
+  std::ranges::copy(tokens, shard.begin() + worker::kShardHeaderBytes);
   return shard;
 }
 
