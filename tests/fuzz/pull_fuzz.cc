@@ -1,7 +1,7 @@
 // What reaches a worker that pulls: streams of headers and chunks, the object that comes of them,
 // and the engine that fetches it as a state or merges it as an answer.
 //
-// Input: a byte of options, the step to continue from (5 bytes' worth), then for the state and for
+// Input: a byte of options, the step to continue from (4 bytes), then for the state and for
 // the answer: how many bytes of content, the content, and the messages' fields. Messages start out
 // right and are merged with fields of the input.
 #include <algorithm>
