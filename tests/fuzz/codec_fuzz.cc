@@ -128,8 +128,8 @@ class Pair {
               std::vector<float>& residual, std::vector<uint8_t>& out) const {
     std::vector<float> other_residual = residual;
     std::vector<uint8_t> other_out = out;
-    const absl::Status status = scalar_.Encode(base, target, residual, out);
-    Same("Encode", status, vector_.Encode(base, target, other_residual, other_out));
+    const absl::Status status = scalar_.Encode(base, target, {residual}, out);
+    Same("Encode", status, vector_.Encode(base, target, {other_residual}, other_out));
     if (!status.ok()) return false;
     FUZZ_REQUIRE(out == other_out, "the vector code encodes to other bytes");
     FUZZ_REQUIRE(SameBits(residual, other_residual), "the vector code leaves another residual");
