@@ -8,7 +8,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -38,6 +40,10 @@ ABSL_FLAG(std::string, config, "", "the run's configuration, a textproto");
 ABSL_FLAG(std::string, preset, "", "settings that the configuration is read over");
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "HOST:PORT to listen on; port 0: any free one");
 ABSL_FLAG(std::string, address_file, "", "receives HOST:PORT once the coordinator listens");
+ABSL_FLAG(std::string, durability, "full",
+          "full: what is acknowledged outlives a power loss; none: kill -9 only");
+ABSL_FLAG(bool, retain_deltas, false, "keep every delta, for replay");
+ABSL_FLAG(int, snapshot_every_rounds, 10, "rounds of a fragment between two saves of its state");
 ABSL_FLAG(bool, exit_when_finished, false, "exit when every worker has left");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");
 
@@ -48,12 +54,16 @@ constexpr char kProgram[] = "causeway-coordinator";
 constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway run.
 
   causeway-coordinator serve --run_dir=FOLDER --config=FILE
-      Starts a run and serves its workers until it is stopped (SIGTERM).
+      Starts a run and serves its workers until it is stopped (SIGTERM). If FOLDER holds a run, it
+      goes on where it was, whatever ended the former coordinator; FILE may be left out then.
         --preset=best              paper, best, streaming, diloco or data-parallel; FILE's
                                    settings replace the preset's
         --listen=127.0.0.1:7070    port 0 takes any free one
         --address_file=FILE        receives HOST:PORT once it listens
         --exit_when_finished       exits when every worker has left
+        --durability=full          none: nothing is synced to the disk; survives kill -9 only
+        --retain_deltas            keeps every delta, for replay
+        --snapshot_every_rounds=10 a recovery merges so many rounds of each fragment again
       Without encryption: listen on trusted networks only.
 
   causeway-coordinator check-config --config=FILE [--preset=best]
@@ -72,10 +82,14 @@ struct CompleteConfig {
   ConfigWarnings warnings;
 };
 
+bool ConfigIsGiven() {
+  return !absl::GetFlag(FLAGS_config).empty() || !absl::GetFlag(FLAGS_preset).empty();
+}
+
 absl::StatusOr<CompleteConfig> LoadConfig() {
   const std::string path = absl::GetFlag(FLAGS_config);
   const std::string preset = absl::GetFlag(FLAGS_preset);
-  if (path.empty() && preset.empty()) {
+  if (!ConfigIsGiven()) {
     return absl::InvalidArgumentError("give the run's configuration: --config=FILE");
   }
   CompleteConfig result;
@@ -184,6 +198,50 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, StopSignal& stop_signal
   }
 }
 
+absl::StatusOr<RunDirectoryStore::Options> StoreOptions() {
+  RunDirectoryStore::Options options;
+  options.retain_deltas = absl::GetFlag(FLAGS_retain_deltas);
+  const std::string durability = absl::GetFlag(FLAGS_durability);
+  if (durability != "full" && durability != "none") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--durability must be full or none; it is \"", durability, "\""));
+  }
+  options.durable = durability == "full";
+  if (absl::GetFlag(FLAGS_snapshot_every_rounds) < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("--snapshot_every_rounds must be 1 or more; it ",
+                                                   "is ",
+                                                   absl::GetFlag(FLAGS_snapshot_every_rounds)));
+  }
+  return options;
+}
+
+// The configuration of the run in the folder, or the one asked for if there is none yet. Both must
+// be the same if both are there.
+absl::StatusOr<CompleteConfig> ChooseConfig(const std::optional<RecoveredRun>& recovered) {
+  if (!recovered.has_value()) return LoadConfig();
+  if (!ConfigIsGiven()) return CompleteConfig{recovered->identity.config, {}};
+  ASSIGN_OR_RETURN(CompleteConfig asked, LoadConfig());
+  const std::string difference = ConfigDifference(recovered->identity.config, asked.config);
+  if (difference.empty()) return asked;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the run ", recovered->identity.run_id, " in ", absl::GetFlag(FLAGS_run_dir),
+      " has another configuration than the one given: ", difference,
+      "; leave --config and --preset out to continue it, or choose another --run_dir"));
+}
+
+// All the initial values, or none where snapshots make them unnecessary.
+std::vector<float> InitialParameters(const FragmentPlan& plan, const v1::RunConfig& config,
+                                     const std::optional<RecoveredRun>& recovered) {
+  std::set<int> saved;
+  if (recovered.has_value()) {
+    for (const SnapshotRecord& snapshot : recovered->snapshots) saved.insert(snapshot.fragment);
+  }
+  if (std::ssize(saved) == plan.fragments()) return {};
+  std::vector<float> values(static_cast<size_t>(plan.arena_size()));
+  InitializeParameters(plan, config.train().seed(), values);
+  return values;
+}
+
 int Serve() {
   StopSignal stop_signal;  // First, so that every thread inherits the mask.
   FileSystem& file_system = *FileSystem::Real();
@@ -195,13 +253,22 @@ int Serve() {
   }
   const absl::Status address = CheckAddress(listen, /*allow_any_port=*/true);
   if (!address.ok()) return Refuse(kProgram, Annotate(address, "--listen"));
-  const absl::StatusOr<CompleteConfig> loaded = LoadConfig();
+  const absl::StatusOr<RunDirectoryStore::Options> store_options = StoreOptions();
+  if (!store_options.ok()) return Refuse(kProgram, store_options.status());
+  if (ConfigIsGiven()) {  // Refused before the folder is touched.
+    const absl::Status config = LoadConfig().status();
+    if (!config.ok()) return Refuse(kProgram, config);
+  }
+  const auto store = RunDirectoryStore::Open(file_system, run_dir, *store_options);
+  if (!store.ok()) return Refuse(kProgram, store.status());
+  absl::StatusOr<std::optional<RecoveredRun>> recovered = (*store)->Recover();
+  if (!recovered.ok()) return Refuse(kProgram, recovered.status());
+  const bool resumes = recovered->has_value();
+  const absl::StatusOr<CompleteConfig> loaded = ChooseConfig(*recovered);
   if (!loaded.ok()) return Refuse(kProgram, loaded.status());
   const v1::RunConfig& config = loaded->config;
   const absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config.model(), config.sync());
   if (!plan.ok()) return Refuse(kProgram, plan.status());
-  const auto store = RunDirectoryStore::Open(file_system, run_dir);
-  if (!store.ok()) return Refuse(kProgram, store.status());
   const auto events = OpenEventLog(file_system, JoinPath(run_dir, "events.jsonl"), Clock::Real());
   if (!events.ok()) return Refuse(kProgram, events.status());
   for (const std::string& warning : loaded->warnings) Log().warn("{}", warning);
@@ -209,22 +276,25 @@ int Serve() {
   ThreadPool merge_pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
   Coordinator::Options options;
   options.config = config;
-  options.run_id = MakeRunId(config.run_name());
-  options.initial_parameters.resize(static_cast<size_t>(plan->arena_size()));
-  InitializeParameters(*plan, config.train().seed(), options.initial_parameters);
+  options.run_id = resumes ? (*recovered)->identity.run_id : MakeRunId(config.run_name());
+  options.initial_parameters = InitialParameters(*plan, config, *recovered);
+  options.recovered = *std::move(recovered);
   options.clock = Clock::Real();
   options.store = store->get();
   options.events = events->get();
   options.merge_pool = &merge_pool;
+  options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
   const std::string run_id = options.run_id;
   const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
       Coordinator::Create(std::move(options));
   if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
   const auto server = CoordinatorServer::Start(listen, **coordinator);
   if (!server.ok()) {
-    // The folder is free again for a run that can be reached.
-    const absl::Status removed = (*store)->AbandonRun();
-    if (!removed.ok()) Log().warn("{}", std::string(removed.message()));
+    if (!resumes) {
+      // The folder is free again for a run that can be reached.
+      const absl::Status removed = (*store)->AbandonRun();
+      if (!removed.ok()) Log().warn("{}", std::string(removed.message()));
+    }
     return Refuse(kProgram, server.status());
   }
   const std::string bound =
@@ -241,7 +311,7 @@ int Serve() {
   (*server)->Stop(kStopDeadline);
   if (status.ok()) status = shut_down;
   if (!status.ok()) return Fail(kProgram, status);
-  Log().info("the run's rounds, checkpoint and summary are in {}", run_dir);
+  Log().info("the run's state, rounds and summary are in {}", run_dir);
   return 0;
 }
 

@@ -1,6 +1,12 @@
 #include "common/base/checksum.h"
 
+#if defined(__x86_64__)
+// Declares the same functions, in the library's versions for the vector instructions that the
+// machine has: 38 instead of 14 GB/s with AVX-512. The hashes are the same.
+#include <xxh_x86dispatch.h>
+#else
 #include <xxhash.h>
+#endif
 
 #include <algorithm>
 #include <bit>
@@ -35,27 +41,33 @@ uint64_t TreeHash(std::span<const float> values) {
   return TreeHash(std::span(reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()));
 }
 
+void TreeHasher::FreeState::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }
+
+TreeHasher::TreeHasher() : leaf_(XXH3_createState()) { XXH3_64bits_reset(leaf_.get()); }
+
+void TreeHasher::EndLeaf() {
+  checksums_.push_back(XXH3_64bits_digest(leaf_.get()));
+  XXH3_64bits_reset(leaf_.get());
+  leaf_bytes_ = 0;
+}
+
 void TreeHasher::Update(std::span<const uint8_t> data) {
   while (!data.empty()) {
-    if (leaf_.empty() && data.size() >= kTreeLeafBytes) {
-      checksums_.push_back(Checksum64(data.first(kTreeLeafBytes)));
-      data = data.subspan(kTreeLeafBytes);
-      continue;
+    const size_t size = std::min(data.size(), kTreeLeafBytes - leaf_bytes_);
+    if (size == kTreeLeafBytes) {
+      checksums_.push_back(Checksum64(data.first(size)));
+    } else {
+      XXH3_64bits_update(leaf_.get(), data.data(), size);
+      leaf_bytes_ += size;
+      if (leaf_bytes_ == kTreeLeafBytes) EndLeaf();
     }
-    const size_t size = std::min(data.size(), kTreeLeafBytes - leaf_.size());
-    leaf_.insert(leaf_.end(), data.begin(), data.begin() + static_cast<ptrdiff_t>(size));
     data = data.subspan(size);
-    if (leaf_.size() == kTreeLeafBytes) {
-      checksums_.push_back(Checksum64(leaf_));
-      leaf_.clear();
-    }
   }
 }
 
 uint64_t TreeHasher::Finish() {
-  if (!leaf_.empty()) checksums_.push_back(Checksum64(leaf_));
+  if (leaf_bytes_ > 0) EndLeaf();
   const uint64_t root = TreeRoot(checksums_);
-  leaf_.clear();
   checksums_.clear();
   return root;
 }

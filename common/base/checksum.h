@@ -11,11 +11,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+
+struct XXH3_state_s;
 
 namespace causeway {
 
@@ -32,15 +35,22 @@ uint64_t TreeHash(std::span<const uint8_t> data);
 // Of the values' bytes, little endian.
 uint64_t TreeHash(std::span<const float> values);
 
-// TreeHash of data that arrives in pieces of any size.
+// TreeHash of data that arrives in pieces of any size, without a copy of it.
 class TreeHasher {
  public:
+  TreeHasher();
   void Update(std::span<const uint8_t> data);
   // May be called once; the hasher is empty again afterwards.
   uint64_t Finish();
 
  private:
-  std::vector<uint8_t> leaf_;
+  struct FreeState {
+    void operator()(XXH3_state_s* state) const;
+  };
+  void EndLeaf();
+
+  std::unique_ptr<XXH3_state_s, FreeState> leaf_;  // Of the leaf that has begun.
+  size_t leaf_bytes_ = 0;
   std::vector<uint64_t> checksums_;
 };
 

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -69,6 +70,29 @@ class RealWritableFile final : public WritableFile {
     }
     return absl::OkStatus();
   }
+  absl::Status Overwrite(uint64_t offset, std::span<const uint8_t> data) override {
+    while (!data.empty()) {
+      const ssize_t written =
+          pwrite(fd_.get(), data.data(), data.size(), static_cast<off_t>(offset));
+      if (written < 0) {
+        if (errno == EINTR) continue;
+        return ErrnoStatus("write", path_, errno);
+      }
+      data = data.subspan(static_cast<size_t>(written));
+      offset += static_cast<uint64_t>(written);
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Reserve(uint64_t bytes) override {
+    // Not posix_fallocate, which writes every block itself where the system call is missing.
+    while (bytes > 0 &&
+           fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0) {
+      if (errno == EINTR) continue;
+      if (errno == EOPNOTSUPP || errno == ENOSYS) break;
+      return ErrnoStatus(absl::StrCat("reserve ", bytes, " bytes for"), path_, errno);
+    }
+    return absl::OkStatus();
+  }
   absl::Status Sync() override {
     if (fdatasync(fd_.get()) != 0) return ErrnoStatus("sync", path_, errno);
     return absl::OkStatus();
@@ -94,6 +118,13 @@ class RealMappedFile final : public MappedFile {
   const size_t size_;
 };
 
+// The content of a lock file.
+std::string ReadPid(int fd) {
+  char pid[32] = {};
+  const ssize_t got = pread(fd, pid, sizeof(pid) - 1, 0);
+  return got > 0 ? pid : "unknown";
+}
+
 class RealFolderLock final : public FolderLock {
  public:
   explicit RealFolderLock(int fd) : fd_(fd) {}
@@ -108,6 +139,14 @@ class RealFileSystem final : public FileSystem {
     const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0) return ErrnoStatus("create", path, errno);
     return std::make_unique<RealWritableFile>(fd, path);
+  }
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> OpenForAppend(const std::string& path) override {
+    // Without O_APPEND, which would send every Overwrite to the end, too.
+    Descriptor fd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+    if (fd.get() < 0) return ErrnoStatus("open", path, errno);
+    if (lseek(fd.get(), 0, SEEK_END) < 0) return ErrnoStatus("find the end of", path, errno);
+    return std::make_unique<RealWritableFile>(fd.release(), path);
   }
 
   absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
@@ -177,6 +216,20 @@ class RealFileSystem final : public FileSystem {
     return names;
   }
 
+  absl::StatusOr<uint64_t> FileSize(const std::string& path) override {
+    struct stat info;
+    if (stat(path.c_str(), &info) != 0) return ErrnoStatus("stat", path, errno);
+    return static_cast<uint64_t>(info.st_size);
+  }
+
+  absl::StatusOr<uint64_t> FreeBytes(const std::string& folder) override {
+    struct statvfs info;
+    if (statvfs(folder.c_str(), &info) != 0) {
+      return ErrnoStatus("find the free space of", folder, errno);
+    }
+    return static_cast<uint64_t>(info.f_bavail) * static_cast<uint64_t>(info.f_frsize);
+  }
+
   bool Exists(const std::string& path) override {
     std::error_code error;
     return std::filesystem::exists(path, error);
@@ -193,10 +246,8 @@ class RealFileSystem final : public FileSystem {
     if (fd.get() < 0) return ErrnoStatus("open", path, errno);
     if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return ErrnoStatus("lock", path, errno);
-      char pid[32] = {};
-      const ssize_t got = read(fd.get(), pid, sizeof(pid) - 1);
       return absl::FailedPreconditionError(absl::StrCat(folder, " belongs to another process (pid ",
-                                                        got > 0 ? pid : "unknown",
+                                                        ReadPid(fd.get()),
                                                         "); stop it, or choose another folder"));
     }
     const std::string pid = absl::StrCat(getpid());
@@ -204,6 +255,18 @@ class RealFileSystem final : public FileSystem {
       return ErrnoStatus("write", path, errno);
     }
     return std::make_unique<RealFolderLock>(fd.release());
+  }
+
+  absl::StatusOr<std::string> LockOwner(const std::string& folder) override {
+    const std::string path = JoinPath(folder, "LOCK");
+    Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (fd.get() < 0) {
+      if (errno == ENOENT) return std::string();
+      return ErrnoStatus("open", path, errno);
+    }
+    if (flock(fd.get(), LOCK_SH | LOCK_NB) == 0) return std::string();
+    if (errno != EWOULDBLOCK) return ErrnoStatus("lock", path, errno);
+    return ReadPid(fd.get());
   }
 };
 

@@ -23,6 +23,11 @@ class WritableFile {
  public:
   virtual ~WritableFile() = default;  // Closes; what was not synced may be lost.
   virtual absl::Status Append(std::span<const uint8_t> data) = 0;
+  // Over bytes that the file has already; the end, where Append writes, does not move.
+  virtual absl::Status Overwrite(uint64_t offset, std::span<const uint8_t> data) = 0;
+  // Sets `bytes` of the disk aside from the start of the file, so that a full disk is noticed now.
+  // Does not change the file's size. Does nothing where the file system cannot do it.
+  virtual absl::Status Reserve(uint64_t bytes) = 0;
   virtual absl::Status Sync() = 0;  // fdatasync.
 };
 
@@ -46,6 +51,8 @@ class FileSystem {
 
   // Creates the file or empties it.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
+  // Continues at the end of the file, which is created if there is none.
+  virtual absl::StatusOr<std::unique_ptr<WritableFile>> OpenForAppend(const std::string& path) = 0;
   virtual absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) = 0;
   virtual absl::StatusOr<std::string> ReadFile(const std::string& path) = 0;
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
@@ -56,11 +63,16 @@ class FileSystem {
   virtual absl::Status CreateFolders(const std::string& folder) = 0;
   // Names (not paths) of the entries, sorted.
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& folder) = 0;
+  virtual absl::StatusOr<uint64_t> FileSize(const std::string& path) = 0;
+  // What this process may still write into the file system of `folder`.
+  virtual absl::StatusOr<uint64_t> FreeBytes(const std::string& folder) = 0;
   virtual bool Exists(const std::string& path) = 0;
   virtual bool IsFolder(const std::string& path) = 0;
   // flock on `folder`/LOCK, into which the owner's pid is written. FAILED_PRECONDITION, naming
   // the other pid, if another process holds it.
   virtual absl::StatusOr<std::unique_ptr<FolderLock>> Lock(const std::string& folder) = 0;
+  // Who holds that lock, as the pid in it; empty if nobody does. Changes nothing.
+  virtual absl::StatusOr<std::string> LockOwner(const std::string& folder) = 0;
 
   // The machine's disks; lives for ever.
   static FileSystem* Real();

@@ -131,6 +131,9 @@ HWY_INLINE Levels16 LookUp(const int8_t* levels_of_codes, Bytes16 codes) {
 template <class Scalar>
 struct LinearVectors : LargestMagnitude {
   static constexpr int kBits = Scalar::kBits;
+  // Of 4-bit codes.
+  alignas(16) static constexpr int8_t kLevels[16] = {0,        1,  2,  3,  4,  5,  6,  7,
+                                                     kNoLevel, -7, -6, -5, -4, -3, -2, -1};
 
   struct Encoder {
     explicit Encoder(float scale) : scalar(scale) {}
@@ -146,8 +149,6 @@ struct LinearVectors : LargestMagnitude {
 
   static HWY_INLINE Levels16 Levels(Bytes16 codes) {
     if constexpr (kBits == 8) return hn::BitCast(LevelTag(), codes);
-    alignas(16) static constexpr int8_t kLevels[16] = {0,        1,  2,  3,  4,  5,  6,  7,
-                                                       kNoLevel, -7, -6, -5, -4, -3, -2, -1};
     return LookUp(kLevels, codes);
   }
 
@@ -190,11 +191,9 @@ struct E3m0Vectors : LargestMagnitude {
   };
 
   // In units of 2^-6 times the scale; the products are exact, as are the scalar code's.
-  static HWY_INLINE Levels16 Levels(Bytes16 codes) {
-    alignas(16) static constexpr int8_t kLevels[16] = {0,        1,  2,  4,  8,  16,  32,  64,
-                                                       kNoLevel, -1, -2, -4, -8, -16, -32, -64};
-    return LookUp(kLevels, codes);
-  }
+  alignas(16) static constexpr int8_t kLevels[16] = {0,        1,  2,  4,  8,  16,  32,  64,
+                                                     kNoLevel, -1, -2, -4, -8, -16, -32, -64};
+  static HWY_INLINE Levels16 Levels(Bytes16 codes) { return LookUp(kLevels, codes); }
 
   struct Decoder : LevelDecoder {
     explicit Decoder(float scale) : LevelDecoder{scale * 0x1p-6F} {}
@@ -227,11 +226,9 @@ struct E2m1Vectors : LargestMagnitude {
   };
 
   // In units of half a step: halving is exact, so the products round as the scalar code's do.
-  static HWY_INLINE Levels16 Levels(Bytes16 codes) {
-    alignas(16) static constexpr int8_t kLevels[16] = {0,        1,  2,  3,  4,  6,  8,  12,
-                                                       kNoLevel, -1, -2, -3, -4, -6, -8, -12};
-    return LookUp(kLevels, codes);
-  }
+  alignas(16) static constexpr int8_t kLevels[16] = {0,        1,  2,  3,  4,  6,  8,  12,
+                                                     kNoLevel, -1, -2, -3, -4, -6, -8, -12};
+  static HWY_INLINE Levels16 Levels(Bytes16 codes) { return LookUp(kLevels, codes); }
 
   struct Decoder : LevelDecoder {
     explicit Decoder(float scale) : LevelDecoder{E2m1Format::Decoder(scale).step * 0.5F} {}

@@ -1,18 +1,31 @@
 #include "common/codec/codec.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/codec/block_codecs.h"
 #include "common/codec/float_codecs.h"
+#include "common/codec/topk_codec.h"
 
 namespace causeway {
 
+absl::Status Codec::WeightedSum(std::span<const WeightedPart> parts, std::span<const float> base,
+                                std::span<const float* const> /*upcoming*/,
+                                std::span<double> sum) const {
+  std::fill(sum.begin(), sum.end(), 0.0);
+  for (const WeightedPart& part : parts) {
+    RETURN_IF_ERROR(Accumulate(part.encoded, base, part.weight, sum));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<const Codec*> FindCodec(v1::Codec id, CodecPath path) {
-  const std::array<const Codec*, 7> codecs = {Fp32Codec(path), Bf16Codec(path), Int8Codec(path),
+  const std::array<const Codec*, 8> codecs = {Fp32Codec(path), Bf16Codec(path), Int8Codec(path),
                                               E3m0Codec(path), E2m1Codec(path), Int4Codec(path),
-                                              Lm2Codec(path)};
+                                              Lm2Codec(path),  TopK2Codec(path)};
   std::string known;
   for (const Codec* codec : codecs) {
     if (codec->id() == id) return codec;

@@ -7,10 +7,24 @@
 
 #include "common/codec/block_kernels-inl.h"
 #include "common/codec/float_kernels-inl.h"
+#include "common/codec/topk_kernels-inl.h"
+#include "common/codec/weighted_sum-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace causeway::HWY_NAMESPACE {
+
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+template <class Format>
+const CodecKernels* FourBitKernels() {
+  static const CodecKernels kKernels = [] {
+    CodecKernels kernels = *DifferenceKernels<BlockVectors<Format> >();
+    kernels.weighted_sum = WeightedSumOf<Format>();
+    return kernels;
+  }();
+  return &kKernels;
+}
+#endif
 
 const CodecKernels* KernelsOfTarget(v1::Codec id) {
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
@@ -26,16 +40,24 @@ const CodecKernels* KernelsOfTarget(v1::Codec id) {
     case v1::INT8:
       return DifferenceKernels<BlockVectors<Int8Vectors> >();
     case v1::E3M0:
-      return DifferenceKernels<BlockVectors<E3m0Vectors> >();
+      return FourBitKernels<E3m0Vectors>();
     case v1::E2M1:
-      return DifferenceKernels<BlockVectors<E2m1Vectors> >();
+      return FourBitKernels<E2m1Vectors>();
     case v1::INT4:
-      return DifferenceKernels<BlockVectors<Int4Vectors> >();
+      return FourBitKernels<Int4Vectors>();
     case v1::LM2:
       return DifferenceKernels<BlockVectors<Lm2Vectors> >();
     default:
       return nullptr;
   }
+#endif
+}
+
+const TopKKernels* TopKKernelsOfTarget() {
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  return nullptr;
+#else
+  return VectorTopKKernels();
 #endif
 }
 
@@ -46,10 +68,13 @@ HWY_AFTER_NAMESPACE();
 namespace causeway {
 
 HWY_EXPORT(KernelsOfTarget);
+HWY_EXPORT(TopKKernelsOfTarget);
 
 const CodecKernels* FindCodecKernels(v1::Codec id) {
   return HWY_DYNAMIC_DISPATCH(KernelsOfTarget)(id);
 }
+
+const TopKKernels* FindTopKKernels() { return HWY_DYNAMIC_DISPATCH(TopKKernelsOfTarget)(); }
 
 }  // namespace causeway
 #endif  // HWY_ONCE

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
+#include "common/base/crash_point.h"
 #include "common/base/status_macros.h"
 #include "common/files/json_integer.h"
 
@@ -15,44 +16,76 @@ using nlohmann::json;
 
 constexpr size_t kPreambleBytes = 16;
 constexpr size_t kChecksumBytes = 8;
+constexpr size_t kAlignFrom = size_t{1} << 20;
+constexpr size_t kAlignment = 4096;
+constexpr size_t kWriteBytes = size_t{4} << 20;
 
-std::span<const uint8_t> AsBytes(const std::string& text) {
-  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+// The header's text, padded.
+std::string Header(const json& metadata, std::span<const NamedBytes> arrays) {
+  json header = {{"metadata", metadata}, {"arrays", json::array()}};
+  size_t bytes = 0;
+  for (const NamedBytes& array : arrays) {
+    header["arrays"].push_back({{"name", array.name}, {"bytes", array.bytes.size()}});
+    bytes += array.bytes.size();
+  }
+  std::string text = header.dump();
+  if (bytes >= kAlignFrom) {
+    const size_t used = kPreambleBytes + text.size();
+    text.resize((used + kAlignment - 1) / kAlignment * kAlignment - kPreambleBytes, ' ');
+  }
+  return text;
 }
 
-absl::Status WriteContent(WritableFile& file, const ArrayFileKind& kind, uint32_t version,
-                          const std::string& header, std::span<const NamedBytes> arrays) {
-  TreeHasher hasher;
-  const auto append = [&](std::span<const uint8_t> data) {
-    hasher.Update(data);
-    return file.Append(data);
-  };
-  std::array<uint8_t, kPreambleBytes> preamble;
-  const auto header_bytes = static_cast<uint32_t>(header.size());
-  std::memcpy(preamble.data(), kind.data(), kind.size());
-  std::memcpy(preamble.data() + 8, &version, sizeof(version));
-  std::memcpy(preamble.data() + 12, &header_bytes, sizeof(header_bytes));
-  RETURN_IF_ERROR(append(preamble));
-  RETURN_IF_ERROR(append(AsBytes(header)));
-  for (const NamedBytes& array : arrays) RETURN_IF_ERROR(append(array.bytes));
-  const uint64_t hash = hasher.Finish();
-  RETURN_IF_ERROR(file.Append({reinterpret_cast<const uint8_t*>(&hash), sizeof(hash)}));
-  return file.Sync();
+size_t ContentBytes(const std::string& header, std::span<const NamedBytes> arrays) {
+  size_t bytes = kPreambleBytes + header.size() + kChecksumBytes;
+  for (const NamedBytes& array : arrays) bytes += array.bytes.size();
+  return bytes;
 }
 
 }  // namespace
 
+uint64_t ArrayFileBytes(const json& metadata, std::span<const NamedBytes> arrays) {
+  return ContentBytes(Header(metadata, arrays), arrays);
+}
+
+absl::Status WriteArrays(WritableFile& file, const ArrayFileKind& kind, uint32_t version,
+                         const json& metadata, std::span<const NamedBytes> arrays) {
+  const std::string header = Header(metadata, arrays);
+  RETURN_IF_ERROR(file.Reserve(ContentBytes(header, arrays)));
+  TreeHasher hasher;
+  size_t written = 0;
+  const auto append = [&](std::span<const uint8_t> data) -> absl::Status {
+    while (!data.empty()) {
+      // Up to the next multiple of kWriteBytes, so that every write but the first is aligned.
+      const size_t size = std::min(data.size(), kWriteBytes - written % kWriteBytes);
+      hasher.Update(data.first(size));
+      RETURN_IF_ERROR(file.Append(data.first(size)));
+      written += size;
+      data = data.subspan(size);
+    }
+    return absl::OkStatus();
+  };
+  std::vector<uint8_t> beginning(kPreambleBytes);
+  const auto header_bytes = static_cast<uint32_t>(header.size());
+  std::memcpy(beginning.data(), kind.data(), kind.size());
+  std::memcpy(beginning.data() + 8, &version, sizeof(version));
+  std::memcpy(beginning.data() + 12, &header_bytes, sizeof(header_bytes));
+  beginning.insert(beginning.end(), header.begin(), header.end());
+  RETURN_IF_ERROR(append(beginning));
+  for (const NamedBytes& array : arrays) RETURN_IF_ERROR(append(array.bytes));
+  CrashPoint("during_array_file");
+  const uint64_t hash = hasher.Finish();
+  return file.Append({reinterpret_cast<const uint8_t*>(&hash), sizeof(hash)});
+}
+
 absl::Status WriteArrayFile(FileSystem& file_system, const std::string& path,
                             const ArrayFileKind& kind, uint32_t version, const json& metadata,
                             std::span<const NamedBytes> arrays) {
-  json header = {{"metadata", metadata}, {"arrays", json::array()}};
-  for (const NamedBytes& array : arrays) {
-    header["arrays"].push_back({{"name", array.name}, {"bytes", array.bytes.size()}});
-  }
   const std::string temporary = path + ".tmp";
   {
     ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system.Create(temporary));
-    RETURN_IF_ERROR(WriteContent(*file, kind, version, header.dump(), arrays));
+    RETURN_IF_ERROR(WriteArrays(*file, kind, version, metadata, arrays));
+    RETURN_IF_ERROR(file->Sync());
   }
   RETURN_IF_ERROR(file_system.Rename(temporary, path));
   return file_system.SyncFolder(ParentFolder(path));

@@ -20,6 +20,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -40,6 +41,13 @@ template <typename T>
 NamedBytes NameBytes(std::string name, std::span<T> values) {
   return {std::move(name), {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()}};
 }
+
+// Appends the whole content to an empty file: checksummed while it is written, in writes of 4 MiB.
+// The header is padded with spaces so that the arrays of a file of 1 MiB or more begin on a
+// multiple of 4,096. Syncs nothing. The file's size is ArrayFileBytes.
+absl::Status WriteArrays(WritableFile& file, const ArrayFileKind& kind, uint32_t version,
+                         const nlohmann::json& metadata, std::span<const NamedBytes> arrays);
+uint64_t ArrayFileBytes(const nlohmann::json& metadata, std::span<const NamedBytes> arrays);
 
 // Replaces `path` durably: write, sync, rename, sync the folder. After an error the old file
 // stands.

@@ -38,6 +38,9 @@ absl::StatusOr<ConfigWarnings> CompleteRunConfig(v1::RunConfig& config);
 // Of a complete configuration.
 uint64_t RunConfigHash(const v1::RunConfig& config);
 
+// "train.steps: 800 -> 900; sync.codec_up: INT4 -> LM2", or "" if they are the same.
+std::string ConfigDifference(const v1::RunConfig& from, const v1::RunConfig& to);
+
 // Letters, digits, '-', '_' and '.', 1..64 of them. INVALID_ARGUMENT names `what`.
 absl::Status CheckName(absl::string_view what, absl::string_view name);
 

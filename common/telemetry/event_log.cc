@@ -48,6 +48,19 @@ absl::StatusOr<std::unique_ptr<JsonLinesFile>> JsonLinesFile::Create(FileSystem&
   return std::unique_ptr<JsonLinesFile>(new JsonLinesFile(std::move(file)));
 }
 
+absl::StatusOr<std::unique_ptr<JsonLinesFile>> JsonLinesFile::Continue(FileSystem& file_system,
+                                                                       const std::string& path) {
+  bool cut_off = false;
+  if (file_system.Exists(path)) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> old, file_system.Map(path));
+    cut_off = !old->bytes().empty() && old->bytes().back() != '\n';
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system.OpenForAppend(path));
+  const uint8_t newline = '\n';
+  if (cut_off) RETURN_IF_ERROR(file->Append(std::span(&newline, 1)));
+  return std::unique_ptr<JsonLinesFile>(new JsonLinesFile(std::move(file)));
+}
+
 absl::Status JsonLinesFile::Append(const nlohmann::json& object) {
   // Bytes that are no UTF-8 (a generated sample, a foreign path) become U+FFFD.
   const std::string line =
@@ -58,7 +71,7 @@ absl::Status JsonLinesFile::Append(const nlohmann::json& object) {
 
 absl::StatusOr<std::unique_ptr<EventLog>> OpenEventLog(FileSystem& file_system,
                                                        const std::string& path, Clock* clock) {
-  ASSIGN_OR_RETURN(std::unique_ptr<JsonLinesFile> file, JsonLinesFile::Create(file_system, path));
+  ASSIGN_OR_RETURN(std::unique_ptr<JsonLinesFile> file, JsonLinesFile::Continue(file_system, path));
   return std::make_unique<FileEventLog>(std::move(file), clock);
 }
 

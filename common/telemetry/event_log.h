@@ -34,6 +34,9 @@ class JsonLinesFile {
  public:
   static absl::StatusOr<std::unique_ptr<JsonLinesFile>> Create(FileSystem& file_system,
                                                                const std::string& path);
+  // Goes on after the lines that the file holds; a last one that was cut off is ended first.
+  static absl::StatusOr<std::unique_ptr<JsonLinesFile>> Continue(FileSystem& file_system,
+                                                                 const std::string& path);
   absl::Status Append(const nlohmann::json& object);
 
  private:
@@ -42,7 +45,7 @@ class JsonLinesFile {
   std::unique_ptr<WritableFile> file_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Logs each event (log.h) and appends it to `path`. The clock outlives the result.
+// Logs each event (log.h) and appends it to `path`, after what former processes wrote there. The clock outlives the result.
 absl::StatusOr<std::unique_ptr<EventLog>> OpenEventLog(FileSystem& file_system,
                                                        const std::string& path, Clock* clock);
 

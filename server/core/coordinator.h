@@ -5,6 +5,10 @@
 // them in order. The gRPC services (server/service) and the in-process exchange of the tests are
 // its only callers.
 //
+// What it is told and what it decides is in the store before anybody hears of it, so a coordinator
+// that dies is replaced by one made from what the store recovers: same members under the same
+// incarnations, same open rounds, same published values, bit for bit.
+//
 // Life of a round (fragment, r): Open (contributions arrive) -> Closed (contributors fixed) ->
 // Merged -> Durable (the store has it) -> Published (waiters are called, members are told).
 //
@@ -18,6 +22,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,16 +55,25 @@ class Coordinator {
   struct Options {
     v1::RunConfig config;  // Complete (CompleteRunConfig).
     std::string run_id;
-    std::vector<float> initial_parameters;  // In the plan's arena order.
-    Clock* clock = nullptr;                 // Outlives the coordinator, as do the next three.
+    // In the plan's arena order. May be empty if every fragment of `recovered` has a snapshot.
+    std::vector<float> initial_parameters;
+    // What store->Recover() gave: the run goes on. Empty: it begins, and the store is told so.
+    std::optional<RecoveredRun> recovered;
+    Clock* clock = nullptr;  // Outlives the coordinator, as do the next three.
     Store* store = nullptr;
     EventLog* events = nullptr;
     ThreadPool* merge_pool = nullptr;  // Null: merges run on the calling thread. Else the
                                        // coordinator is its only user.
-    // Answers kept for workers that come later, per fragment. At least 2.
+    // Answers kept of every fragment: so many at least (2 or more), and back to the checkpoints
+    // that workers report, but never more than the second number.
     int kept_answers = 4;
+    int max_kept_answers = 256;
+    // A fragment's state is saved after so many rounds, so that a recovery folds no more of them.
+    int snapshot_every_rounds = 10;
   };
 
+  // DATA_LOSS if the recovered run does not come out with its recorded hashes;
+  // FAILED_PRECONDITION if it is of another configuration.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options);
   virtual ~Coordinator() = default;
 
@@ -87,6 +101,8 @@ class Coordinator {
   // as durable as the store makes it. Closes and merges the round if it was the last one needed.
   // The same object again is OK.
   virtual absl::Status Contribute(const v1::PushHeader& header, std::vector<uint8_t> object) = 0;
+  // Whether a contribution that is held is out of line, and so not merged (PushResponse).
+  virtual bool IsQuarantined(const v1::PushHeader& header) const = 0;
   virtual absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(
       const v1::QueryTransferRequest& request) = 0;
   // Calls back with the answer of the round, at once if it is kept, else when it is published.
@@ -100,6 +116,10 @@ class Coordinator {
   // --- Time ---
   // Ends leases that ran out and closes rounds whose grace is over. Call it a few times a second.
   virtual void Tick() = 0;
+  // Saves the state of at most one fragment, the accounts of the workers, and forgets answers that
+  // nobody can ask for any more. Call it every few seconds, on a thread of its own: writing a
+  // fragment takes as long as the disk does.
+  virtual void Maintain() = 0;
 
   // --- Administration ---
   virtual v1::RunStatus GetStatus() const = 0;
@@ -108,6 +128,7 @@ class Coordinator {
   // Empty: all workers. NOT_FOUND.
   virtual absl::Status Drain(const std::string& worker_id) = 0;
   virtual absl::Status StopAtStep(int64_t step) = 0;
+  virtual absl::Status StopAtTokens(int64_t tokens) = 0;
   // True once training began, no member is live, and at least one of them left (rather than being
   // lost): nothing more will happen.
   virtual bool Finished() const = 0;
@@ -115,8 +136,8 @@ class Coordinator {
   // returns this. Shutdown is all that is left to do.
   virtual absl::Status Health() const = 0;
   // Publishes what rounds are due, fails all waiting pulls with UNAVAILABLE, closes all sinks,
-  // waits for merges under way and writes the state and the summary to the store. All later calls
-  // return UNAVAILABLE.
+  // waits for merges under way and writes the state and the summary to the store, unless Health is
+  // not OK. All later calls return UNAVAILABLE.
   virtual absl::Status Shutdown() = 0;
 
   // Copies, in arena order, for checkpoints and tests.

@@ -5,6 +5,8 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "server/core/coordinator_impl.h"
+#include "server/round/pace.h"
+#include "server/round/token_budget.h"
 
 namespace causeway::server {
 
@@ -17,8 +19,8 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
   {
     absl::MutexLock lock(&members_mutex_);
     members = membership_.members();
-    status.set_started(started_);
-    status.set_paused(paused_);
+    status.set_started(state_.started);
+    status.set_paused(state_.paused);
     status.set_finished(FinishedLocked());
     status.set_run_step(membership_.largest_step());
     int64_t tokens = 0;
@@ -45,6 +47,7 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
       worker.set_bytes_down(account.bytes_down + account.state_bytes_down);
       worker.set_device(account.device);
       worker.set_software_version(account.software_version);
+      worker.set_pace(static_cast<double>(member.progress.pace_milli) / kPaceOne);
     }
     status.set_tokens(tokens);
   }
@@ -58,6 +61,7 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
     entry.set_published_version(version);
     entry.set_published_hash(fragment.PublishedHash(version).value_or(0));
     for (const auto& [id, arrival] : round.arrivals) entry.add_contributed(id);
+    for (const auto& [id, arrival] : round.quarantined) entry.add_quarantined(id);
     entry.set_waiting_for(Decide(options_.clock->Monotonic(), round, members, policy_).reason);
   }
   return status;
@@ -67,12 +71,13 @@ void CoordinatorImpl::Pause(const std::string& reason) {
   Outbox outbox;
   {
     absl::MutexLock lock(&members_mutex_);
-    paused_ = true;
-    pause_reason_ = reason;
+    state_.paused = true;
+    state_.pause_reason = reason;
     for (const auto& [id, sink] : sinks_) {
       AddDirective(v1::Directive::PAUSE, 0, reason, id, outbox);
     }
   }
+  if (!SaveRunState().ok()) return;
   Record("paused", absl::StrCat("paused: ", reason), {{"reason", reason}});
   Send(outbox);
 }
@@ -81,9 +86,11 @@ void CoordinatorImpl::Resume() {
   Outbox outbox;
   {
     absl::MutexLock lock(&members_mutex_);
-    paused_ = false;
+    state_.paused = false;
+    state_.pause_reason.clear();
     for (const auto& [id, sink] : sinks_) AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
   }
+  if (!SaveRunState().ok()) return;
   Record("resumed", "resumed", nlohmann::json::object());
   Send(outbox);
 }
@@ -127,18 +134,99 @@ absl::Status CoordinatorImpl::StopAtStep(int64_t step) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the run has done ", membership_.largest_step(), " steps, it cannot stop at ", step));
     }
-    stop_step_ = step;
+    state_.stop_step = step;
     for (const auto& [id, sink] : sinks_) {
       AddDirective(v1::Directive::STOP_AT_STEP, step, "asked to by the operator", id, outbox);
     }
   }
+  RETURN_IF_ERROR(SaveRunState());
   Record("stopping", absl::StrCat("training ends at step ", step), {{"step", step}});
   Send(outbox);
   return absl::OkStatus();
 }
 
+absl::Status CoordinatorImpl::StopAtTokens(int64_t tokens) {
+  RETURN_IF_ERROR(Serving());
+  if (tokens < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("at_tokens must be 1 or more, it is ", tokens));
+  }
+  {
+    absl::MutexLock lock(&members_mutex_);
+    const int64_t trained = TokensTrained(membership_.members());
+    if (trained >= tokens) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the run has trained ", trained, " tokens, it cannot stop at ", tokens,
+                       "; to end it as soon as possible, drain it or give at_step"));
+    }
+    state_.stop_tokens = tokens;
+  }
+  RETURN_IF_ERROR(SaveRunState());
+  Record("stopping", absl::StrCat("training ends when ", tokens, " tokens have been trained"),
+         {{"tokens", tokens}});
+  return ActOnProgress();
+}
+
+int64_t CoordinatorImpl::TokenBudget() const {
+  return state_.stop_tokens > 0 ? state_.stop_tokens : options_.config.train().tokens();
+}
+
+absl::Status CoordinatorImpl::ActOnProgress() {
+  const v1::RunConfig& config = options_.config;
+  Outbox outbox;
+  std::map<std::string, int64_t> paces;
+  int64_t pace_start = 0;
+  std::optional<int64_t> stop;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    if (!state_.started) return absl::OkStatus();
+    pace_start = PaceStart(membership_.largest_step(), config.sync().steps_between_syncs());
+    paces = NewPaces(membership_.members(), config.membership().max_pace());
+    for (const auto& [id, pace] : paces) {
+      membership_.OrderPace(id, pace, pace_start);
+      if (!sinks_.contains(id)) continue;  // It is told when it is ready again.
+      AddDirective(v1::Directive::SET_PACE, pace_start, "inner steps of different length", id,
+                   outbox);
+      outbox.back().second.mutable_directive()->set_pace_milli(pace);
+    }
+    if (TokenBudget() > 0) {
+      const int64_t tokens =
+          int64_t{config.train().batch_sequences()} * config.model().sequence_length();
+      stop = StopStepForTokens(membership_.members(), tokens, TokenBudget(),
+                               absl::Milliseconds(config.membership().lease_ms()));
+    }
+    // Announced once: later estimates differ a little, and somebody may be there already.
+    if (stop.has_value() && (*stop >= config.train().steps() || budget_announced_ ||
+                             (state_.stop_step > 0 && state_.stop_step <= *stop))) {
+      stop.reset();
+    }
+    if (stop.has_value()) {
+      budget_announced_ = true;
+      state_.stop_step = *stop;
+      for (const auto& [id, sink] : sinks_) {
+        AddDirective(v1::Directive::STOP_AT_STEP, *stop, "the token budget is spent there", id,
+                     outbox);
+      }
+    }
+  }
+  if (stop.has_value()) {
+    RETURN_IF_ERROR(SaveRunState());
+    Record("stopping", absl::StrCat("training ends at step ", *stop, ": the token budget is spent"),
+           {{"step", *stop}});
+  }
+  for (const auto& [id, pace] : paces) {
+    Record("pace_set",
+           absl::StrCat("from step ", pace_start, " an inner step of worker ", id, " counts for ",
+                        static_cast<double>(pace) / kPaceOne, " steps of the schedule"),
+           {{"worker", id},
+            {"pace", static_cast<double>(pace) / kPaceOne},
+            {"from_step", pace_start}});
+  }
+  Send(outbox);
+  return absl::OkStatus();
+}
+
 bool CoordinatorImpl::FinishedLocked() const {
-  if (!started_ || membership_.live() > 0) return false;
+  if (!state_.started || membership_.live() > 0) return false;
   const auto& members = membership_.members();
   return std::any_of(members.begin(), members.end(),
                      [](const auto& m) { return m.second.state == MemberState::kLeft; });
@@ -165,7 +253,7 @@ RunSummary CoordinatorImpl::Summarize() const {
   summary.ended_unix_s = absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch());
   absl::MutexLock lock(&members_mutex_);
   summary.steps = membership_.largest_step();
-  summary.started_unix_s = started_unix_s_;
+  summary.started_unix_s = state_.started_unix_s;
   summary.workers = accounts_;
   return summary;
 }
@@ -190,13 +278,16 @@ absl::Status CoordinatorImpl::Shutdown() {
     members_mutex_.Await(absl::Condition(
         +[](int* calls) { return *calls == 0; }, &calls_));
   }
-  // No merge runs any more, so the views below stand still.
-  std::vector<FragmentView> views;
-  for (const auto& fragment : fragments_) {
-    if (fragment->StateIsVoid()) continue;
-    views.push_back(fragment->ReadState([](const FragmentView& view) { return view; }));
+  std::vector<std::string> ids;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    // The store holds what was published; what came after that is not to be trusted.
+    if (!failure_.ok()) return absl::OkStatus();
+    ids = membership_.LiveIds();
   }
-  RETURN_IF_ERROR(options_.store->SaveSnapshot(views));
+  for (const auto& fragment : fragments_) RETURN_IF_ERROR(fragment->SaveSnapshot());
+  for (const std::string& id : ids) RETURN_IF_ERROR(SaveMember(id));
+  RETURN_IF_ERROR(SaveRunState());
   return options_.store->SaveSummary(SummaryToJson(Summarize(), plan_.fragments()));
 }
 

@@ -28,23 +28,6 @@ bool IsFatal(const absl::Status& status) {
 
 }  // namespace
 
-class CoordinatorImpl::Call {
- public:
-  explicit Call(CoordinatorImpl& owner) : owner_(owner) {
-    absl::MutexLock lock(&owner_.members_mutex_);
-    ++owner_.calls_;
-  }
-  ~Call() {
-    absl::MutexLock lock(&owner_.members_mutex_);
-    --owner_.calls_;
-  }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
-
- private:
-  CoordinatorImpl& owner_;
-};
-
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
   return CoordinatorImpl::Create(std::move(options));
 }
@@ -52,10 +35,15 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options
 absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options options) {
   ASSIGN_OR_RETURN(FragmentPlan plan,
                    FragmentPlan::Create(options.config.model(), options.config.sync()));
-  if (static_cast<int64_t>(options.initial_parameters.size()) != plan.arena_size()) {
+  std::vector<float> initial = std::move(options.initial_parameters);
+  options.initial_parameters.clear();
+  const std::optional<RecoveredRun> recovered = std::exchange(options.recovered, std::nullopt);
+  if (initial.empty() && recovered.has_value()) {
+    initial.resize(static_cast<size_t>(plan.arena_size()));
+  }
+  if (static_cast<int64_t>(initial.size()) != plan.arena_size()) {
     return absl::InvalidArgumentError(absl::StrCat("the plan takes ", plan.arena_size(),
-                                                   " initial values, there are ",
-                                                   options.initial_parameters.size()));
+                                                   " initial values, there are ", initial.size()));
   }
   ASSIGN_OR_RETURN(
       std::unique_ptr<const OuterOptimizer> optimizer,
@@ -63,32 +51,29 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
   ASSIGN_OR_RETURN(const Codec* const codec_up, FindCodec(options.config.sync().codec_up()));
   ASSIGN_OR_RETURN(const Codec* const codec_down, FindCodec(options.config.sync().codec_down()));
   if (options.events == nullptr) options.events = NullEventLog();
-  const std::vector<float> initial = std::move(options.initial_parameters);
-  options.initial_parameters.clear();
   std::unique_ptr<CoordinatorImpl> coordinator(
       new CoordinatorImpl(std::move(options), std::move(plan), std::move(optimizer)));
   for (int i = 0; i < coordinator->plan_.fragments(); ++i) {
     const FragmentRange& range = coordinator->plan_.range(i);
-    const FragmentRounds::Options fragment_options = {
-        .fragment = i,
-        .range = range,
-        .config = &coordinator->options_.config,
-        .optimizer = coordinator->optimizer_.get(),
-        .codec_up = codec_up,
-        .codec_down = codec_down,
-        .clock = coordinator->options_.clock,
-        .store = coordinator->options_.store,
-        .merge_pool = &coordinator->merge_pool_,
-        .schedule = coordinator->schedule_,
-        .kept_answers = std::max(2, coordinator->options_.kept_answers)};
+    const FragmentRounds::Options fragment_options = {.fragment = i,
+                                                      .range = range,
+                                                      .config = &coordinator->options_.config,
+                                                      .optimizer = coordinator->optimizer_.get(),
+                                                      .codec_up = codec_up,
+                                                      .codec_down = codec_down,
+                                                      .clock = coordinator->options_.clock,
+                                                      .store = coordinator->options_.store,
+                                                      .merge_pool = &coordinator->merge_pool_,
+                                                      .schedule = coordinator->schedule_};
     coordinator->fragments_.push_back(std::make_unique<FragmentRounds>(
         fragment_options, std::span(initial).subspan(static_cast<size_t>(range.begin),
                                                      static_cast<size_t>(range.size()))));
   }
-  RETURN_IF_ERROR(coordinator->options_.store->BeginRun({.run_id = coordinator->options_.run_id,
-                                                         .config = coordinator->options_.config,
-                                                         .config_hash = coordinator->config_hash_,
-                                                         .plan_hash = coordinator->plan_.hash()}));
+  if (recovered.has_value()) {
+    RETURN_IF_ERROR(coordinator->Recover(*recovered));
+  } else {
+    RETURN_IF_ERROR(coordinator->options_.store->BeginRun(coordinator->Identity()));
+  }
   return coordinator;
 }
 
@@ -99,7 +84,9 @@ CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan,
       schedule_(plan_.fragments(), options_.config.sync().steps_between_syncs(),
                 options_.config.sync().overlap_steps()),
       policy_({.quorum = options_.config.membership().quorum(),
-               .grace = absl::Milliseconds(options_.config.membership().grace_ms())}),
+               .grace = absl::Milliseconds(options_.config.membership().grace_ms()),
+               .adaptive = options_.config.membership().adaptive_grace(),
+               .overlap_steps = options_.config.sync().overlap_steps()}),
       optimizer_(std::move(optimizer)),
       config_hash_(RunConfigHash(options_.config)),
       membership_(options_.config.membership().max_workers(),
@@ -182,15 +169,32 @@ absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& header,
   const Call call(*this);
   RETURN_IF_ERROR(CheckPush(header));
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
-  const absl::StatusOr<bool> added = fragment->Add(header, std::move(object));
+  const absl::StatusOr<AddedContribution> added = fragment->Add(header, std::move(object));
   if (IsFatal(added.status())) Fail(added.status());
-  if (added.ok() && *added) {
+  if (added.ok() && added->is_new) {
     absl::MutexLock lock(&members_mutex_);
     accounts_[header.worker_id()].bytes_up += header.total_bytes();
+  }
+  if (added.ok() && added->quarantined) {
+    Record("contribution_quarantined",
+           absl::StrCat("the delta of worker ", header.worker_id(), " to round ", header.round(),
+                        " of fragment ", header.fragment(), " has the norm ", added->norm,
+                        ", the median of the last ones is ", added->median,
+                        ": it is kept, but not merged"),
+           {{"worker", header.worker_id()},
+            {"fragment", header.fragment()},
+            {"round", header.round()},
+            {"norm", added->norm},
+            {"median", added->median}});
   }
   // Also after a refusal: the round may have waited for this contribution to be verified.
   Advance(*fragment);
   return added.status();
+}
+
+bool CoordinatorImpl::IsQuarantined(const v1::PushHeader& header) const {
+  const absl::StatusOr<FragmentRounds*> fragment = FindFragment(header.fragment());
+  return fragment.ok() && (*fragment)->IsQuarantined(header.worker_id(), header.round());
 }
 
 absl::StatusOr<v1::QueryTransferResponse> CoordinatorImpl::QueryTransfer(
@@ -328,6 +332,9 @@ void CoordinatorImpl::Tick() {
            {{"worker", id}});
   }
   Send(outbox);
+  for (const std::string& id : lost) {
+    if (!SaveMember(id).ok()) return;
+  }
   if (!lost.empty()) NoteIfFinished();
   for (const auto& fragment : fragments_) Advance(*fragment);
 }

@@ -1,7 +1,7 @@
 // The implementation behind coordinator.h.
 //
 // Locks: each FragmentRounds has its own; members_mutex_ guards membership, sinks and the run's
-// flags. The two are never held together. Messages to workers are collected under the lock and
+// state. The two are never held together. Messages to workers are collected under the lock and
 // sent after it.
 #ifndef CAUSEWAY_SERVER_CORE_COORDINATOR_IMPL_H_
 #define CAUSEWAY_SERVER_CORE_COORDINATOR_IMPL_H_
@@ -42,6 +42,7 @@ class CoordinatorImpl final : public Coordinator {
 
   absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override;
   absl::Status Contribute(const v1::PushHeader& header, std::vector<uint8_t> object) override;
+  bool IsQuarantined(const v1::PushHeader& header) const override;
   absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(
       const v1::QueryTransferRequest& request) override;
   void PullAnswer(int fragment, int64_t round, PullCallback callback) override;
@@ -50,12 +51,14 @@ class CoordinatorImpl final : public Coordinator {
                     int64_t bytes) override;
 
   void Tick() override;
+  void Maintain() override;
 
   v1::RunStatus GetStatus() const override;
   void Pause(const std::string& reason) override;
   void Resume() override;
   absl::Status Drain(const std::string& worker_id) override;
   absl::Status StopAtStep(int64_t step) override;
+  absl::Status StopAtTokens(int64_t tokens) override;
   bool Finished() const override;
   absl::Status Health() const override;
   absl::Status Shutdown() override;
@@ -69,8 +72,32 @@ class CoordinatorImpl final : public Coordinator {
   CoordinatorImpl(Options options, FragmentPlan plan,
                   std::unique_ptr<const OuterOptimizer> optimizer);
 
+  // Becomes what the store remembers.
+  absl::Status Recover(const RecoveredRun& run);
+  RunIdentity Identity() const;
+  // Make what changed of a member, or of the run, durable. To be called without a lock, after the
+  // change and before anybody is told of it. An error has stopped the coordinator.
+  absl::Status SaveMember(const std::string& worker_id);
+  absl::Status SaveRunState();
+  absl::Status ForgetOldAnswers();
+
   // Keeps Shutdown waiting while a call that may merge is under way.
-  class Call;
+  class Call {
+   public:
+    explicit Call(CoordinatorImpl& owner) : owner_(owner) {
+      absl::MutexLock lock(&owner_.members_mutex_);
+      ++owner_.calls_;
+    }
+    ~Call() {
+      absl::MutexLock lock(&owner_.members_mutex_);
+      --owner_.calls_;
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    CoordinatorImpl& owner_;
+  };
 
   absl::Status CheckJoin(const v1::Join& join) const;
   absl::Status CheckPush(const v1::PushHeader& header) const;
@@ -88,6 +115,10 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status HandleLeave(const std::string& worker_id, uint64_t incarnation,
                            const v1::Leave& leave);
   absl::Status CheckStep(int64_t step) const;
+  // What the speeds that were just reported ask for: other paces, or the end of the token budget.
+  // Call it without a lock; sends and records.
+  absl::Status ActOnProgress();
+  int64_t TokenBudget() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
 
   // Closes and publishes whatever rounds of the fragment are due.
   void Advance(FragmentRounds& fragment);
@@ -117,18 +148,17 @@ class CoordinatorImpl final : public Coordinator {
   std::atomic<int64_t> hash_checks_{0};
   std::atomic<int64_t> hash_mismatches_{0};
 
+  // Orders writes to the store: whoever holds it writes the newest state. Taken before
+  // members_mutex_, which is not held while the disk is busy.
+  absl::Mutex save_mutex_ ABSL_ACQUIRED_BEFORE(members_mutex_);
   mutable absl::Mutex members_mutex_;
   Membership membership_ ABSL_GUARDED_BY(members_mutex_);
   std::map<std::string, WorkerAccount> accounts_ ABSL_GUARDED_BY(members_mutex_);
   Sinks sinks_ ABSL_GUARDED_BY(members_mutex_);  // Of attached members.
-  bool started_ ABSL_GUARDED_BY(members_mutex_) = false;
-  double started_unix_s_ ABSL_GUARDED_BY(members_mutex_) = 0;
-  bool paused_ ABSL_GUARDED_BY(members_mutex_) = false;
-  std::string pause_reason_ ABSL_GUARDED_BY(members_mutex_);
-  int64_t stop_step_ ABSL_GUARDED_BY(members_mutex_) = 0;  // 0: none was asked for.
+  RunState state_ ABSL_GUARDED_BY(members_mutex_);
   // Processes that were asked to drain: worker id -> process nonce.
   std::map<std::string, uint64_t> draining_ ABSL_GUARDED_BY(members_mutex_);
-  bool finish_recorded_ ABSL_GUARDED_BY(members_mutex_) = false;
+  bool budget_announced_ ABSL_GUARDED_BY(members_mutex_) = false;
   bool shut_down_ ABSL_GUARDED_BY(members_mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(members_mutex_);
   int calls_ ABSL_GUARDED_BY(members_mutex_) = 0;  // Under way, of those that may merge.

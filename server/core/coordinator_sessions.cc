@@ -1,4 +1,5 @@
 // The session side of CoordinatorImpl: joins, messages of workers, messages to workers.
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,7 @@
 #include "common/params/run_config.h"
 #include "common/rpc/wire.h"
 #include "server/core/coordinator_impl.h"
+#include "server/round/pace.h"
 
 namespace causeway::server {
 namespace {
@@ -29,6 +31,21 @@ absl::string_view ReasonName(v1::Leave::Reason reason) {
     default:
       return "unspecified";
   }
+}
+
+// What is implausible counts as not known.
+Progress ProgressOf(const v1::Heartbeat& heartbeat) {
+  constexpr double kLongestStep = 1e6;  // Seconds.
+  constexpr int64_t kLargestPace = 1000 * 1000;
+  Progress progress;
+  progress.tokens = heartbeat.tokens();
+  const double seconds = heartbeat.inner_step_seconds();
+  if (seconds > 0 && seconds <= kLongestStep) progress.inner_step_time = absl::Seconds(seconds);
+  const int64_t pace = heartbeat.pace_milli();
+  if (pace >= kPaceOne && pace <= kLargestPace) progress.pace_milli = pace;
+  const double rate = heartbeat.download_bytes_per_second();
+  if (rate > 0 && std::isfinite(rate)) progress.download_bytes_per_s = rate;
+  return progress;
 }
 
 }  // namespace
@@ -77,17 +94,21 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
   {
     absl::MutexLock lock(&members_mutex_);
     if (shut_down_) return absl::UnavailableError("the coordinator is shutting down");
-    ASSIGN_OR_RETURN(member,
-                     membership_.Join(id, join.process_nonce(), options_.clock->Monotonic()));
+    ASSIGN_OR_RETURN(member, membership_.Join(id, join.process_nonce(), join.has_checkpoint(),
+                                              options_.clock->Monotonic()));
     former = std::exchange(sinks_[id], std::move(sink));
     WorkerAccount& account = accounts_[id];
     account.device = join.device();
     account.software_version = join.software_version();
-    welcome.set_started(started_);
-    welcome.set_run_step(
-        StartStep(open_rounds, membership_.members(), membership_.largest_step(), policy_));
+    welcome.set_started(state_.started);
+    const int64_t largest = membership_.largest_step();
+    welcome.set_run_step(StartStep(open_rounds, membership_.members(), largest, policy_));
+    welcome.set_resumes(member.was_ready &&
+                        (member.state == MemberState::kActive || welcome.run_step() < largest));
     AddRoster(outbox);
   }
+  // An incarnation that was given is never given again, whatever happens to this process.
+  RETURN_IF_ERROR(SaveMember(id));
   welcome.set_incarnation(member.incarnation);
   welcome.set_data_slot(member.data_slot);
   welcome.set_lease_ms(options_.config.membership().lease_ms());
@@ -144,24 +165,32 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
   int active = 0;
   {
     absl::MutexLock lock(&members_mutex_);
-    RETURN_IF_ERROR(membership_.Ready(worker_id, incarnation, ready.step()));
+    RETURN_IF_ERROR(membership_.Ready(worker_id, incarnation, ready.step(), ready.anew()));
     active = membership_.active();
-    starts_now = !started_ && active >= options_.config.membership().start_workers();
+    starts_now = !state_.started && active >= options_.config.membership().start_workers();
     if (starts_now) {
-      started_ = true;
-      started_unix_s_ = absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch());
+      state_.started = true;
+      state_.started_unix_s = absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch());
     }
     for (const auto& [id, sink] : sinks_) {
       const Member* const member = membership_.Find(id);
       const bool told = starts_now ? member->state == MemberState::kActive : id == worker_id;
-      if (!told || !started_) continue;
+      if (!told || !state_.started) continue;
       AddDirective(v1::Directive::START, 0, "", id, outbox);
-      if (paused_) AddDirective(v1::Directive::PAUSE, 0, pause_reason_, id, outbox);
+      if (state_.paused) {
+        AddDirective(v1::Directive::PAUSE, 0, state_.pause_reason, id, outbox);
+      }
       // It may have missed the end of a pause while its stream was broken.
-      if (!paused_ && incarnation > 1) AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
-      if (stop_step_ > 0) {
-        AddDirective(v1::Directive::STOP_AT_STEP, stop_step_, "asked to by the operator", id,
+      if (!state_.paused && member->incarnation > 1) {
+        AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
+      }
+      if (state_.stop_step > 0) {
+        AddDirective(v1::Directive::STOP_AT_STEP, state_.stop_step, "the run ends there", id,
                      outbox);
+      }
+      if (member->ordered_pace_milli > 0) {
+        AddDirective(v1::Directive::SET_PACE, member->ordered_from_step, "as before", id, outbox);
+        outbox.back().second.mutable_directive()->set_pace_milli(member->ordered_pace_milli);
       }
     }
     // Its stream may have been broken when it was asked.
@@ -170,6 +199,8 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
       AddDirective(v1::Directive::DRAIN, 0, "asked to by the operator", worker_id, outbox);
     }
   }
+  RETURN_IF_ERROR(SaveMember(worker_id));
+  if (starts_now) RETURN_IF_ERROR(SaveRunState());
   Record("worker_ready", absl::StrCat("worker ", worker_id, " is ready at step ", ready.step()),
          {{"worker", worker_id}, {"step", ready.step()}});
   if (starts_now) {
@@ -191,7 +222,7 @@ absl::Status CoordinatorImpl::HandleHeartbeat(const std::string& worker_id, uint
   {
     absl::MutexLock lock(&members_mutex_);
     RETURN_IF_ERROR(membership_.Heartbeat(worker_id, incarnation, heartbeat.step(),
-                                          options_.clock->Monotonic()));
+                                          options_.clock->Monotonic(), ProgressOf(heartbeat)));
     accounts_[worker_id].heartbeat = heartbeat;
     const auto sink = sinks_.find(worker_id);
     if (sink == sinks_.end()) return absl::OkStatus();
@@ -202,7 +233,7 @@ absl::Status CoordinatorImpl::HandleHeartbeat(const std::string& worker_id, uint
     outbox.emplace_back(sink->second, std::move(message));
   }
   Send(outbox);
-  return absl::OkStatus();
+  return ActOnProgress();
 }
 
 absl::Status CoordinatorImpl::HandleApplied(const std::string& worker_id, uint64_t incarnation,
@@ -232,6 +263,7 @@ absl::Status CoordinatorImpl::HandleApplied(const std::string& worker_id, uint64
     sinks_.erase(worker_id);
     AddRoster(outbox);
   }
+  RETURN_IF_ERROR(SaveMember(worker_id));
   Send(outbox);
   NoteIfFinished();
   return absl::DataLossError(
@@ -247,6 +279,7 @@ absl::Status CoordinatorImpl::HandleLeave(const std::string& worker_id, uint64_t
     sinks_.erase(worker_id);
     AddRoster(outbox);
   }
+  RETURN_IF_ERROR(SaveMember(worker_id));
   const absl::string_view reason = ReasonName(leave.reason());
   Record("worker_left",
          absl::StrCat("worker ", worker_id, " left: ", reason,
@@ -309,10 +342,11 @@ void CoordinatorImpl::NoteIfFinished() {
   int64_t steps = 0;
   {
     absl::MutexLock lock(&members_mutex_);
-    if (finish_recorded_ || !FinishedLocked()) return;
-    finish_recorded_ = true;
+    if (state_.finish_recorded || !FinishedLocked()) return;
+    state_.finish_recorded = true;
     steps = membership_.largest_step();
   }
+  if (!SaveRunState().ok()) return;
   Record("run_finished", absl::StrCat("every worker has left; the run did ", steps, " steps"),
          {{"steps", steps}});
 }

@@ -7,14 +7,19 @@
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "server/outer/contribution_weights.h"
+#include "server/outer/delta_norm.h"
 #include "server/outer/merge.h"
 
 namespace causeway::server {
 namespace {
 
-// Rounds for which a repeated push is still recognized. A worker repeats a push within the round
-// trip of a broken connection; it cannot be further behind than the answers it has not merged.
-constexpr size_t kPastRounds = 64;
+// Rounds for which a repeated push is still recognized. A worker that resumes from a checkpoint
+// sends again what it had sent since; answers are not kept for longer than that either.
+constexpr size_t kPastRounds = 1024;
+// Answers that are held in memory: the round that everybody pulls now, and the one before.
+constexpr size_t kCachedAnswers = 2;
+// Weight of a merge in the smoothed merge time.
+constexpr double kNewestMerge = 0.25;
 
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
@@ -121,10 +126,27 @@ absl::Status FragmentRounds::VerifyObject(const v1::PushHeader& header,
   return options_.codec_up->Validate(object, published_);
 }
 
-absl::StatusOr<bool> FragmentRounds::Add(const v1::PushHeader& header,
-                                         std::vector<uint8_t> object) {
+absl::StatusOr<AddedContribution> FragmentRounds::Judge(std::span<const uint8_t> object) const {
+  AddedContribution verdict;
+  const double factor = options_.config->membership().outlier_factor();
+  if (factor == 0) return verdict;
+  {
+    absl::ReaderMutexLock lock(&data_mutex_);
+    const bool gradient = options_.config->sync().contribution() == v1::SyncConfig::GRADIENT;
+    const std::vector<float> zeros(gradient ? published_.size() : 0, 0.0f);
+    ASSIGN_OR_RETURN(verdict.norm,
+                     DeltaNorm(*options_.codec_up, object, gradient ? zeros : published_));
+  }
+  absl::MutexLock lock(&mutex_);
+  verdict.median = norms_.Median().value_or(0);
+  verdict.quarantined = IsOutlier(verdict.norm, norms_, factor);
+  return verdict;
+}
+
+absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& header,
+                                                      std::vector<uint8_t> object) {
   ASSIGN_OR_RETURN(const bool held, IsHeld(header));
-  if (held) return false;
+  if (held) return AddedContribution{};
   {
     absl::MutexLock lock(&mutex_);
     // Another stream may be adding this worker's object at this moment.
@@ -134,10 +156,15 @@ absl::StatusOr<bool> FragmentRounds::Add(const v1::PushHeader& header,
     };
     mutex_.Await(absl::Condition(&other_stream_is_done));
     ASSIGN_OR_RETURN(const bool held_now, Lookup(header));
-    if (held_now) return false;
+    if (held_now) return AddedContribution{};
     contributions_[header.worker_id()].header = header;
   }
   absl::Status status = VerifyObject(header, object);
+  absl::StatusOr<AddedContribution> verdict = AddedContribution{};
+  if (status.ok()) {
+    verdict = Judge(object);
+    status = verdict.status();
+  }
   const double unix_s = UnixSeconds(options_.clock->Now());
   if (status.ok()) {
     status = options_.store->SaveContribution({.fragment = options_.fragment,
@@ -145,11 +172,19 @@ absl::StatusOr<bool> FragmentRounds::Add(const v1::PushHeader& header,
                                                .worker_id = header.worker_id(),
                                                .incarnation = header.incarnation(),
                                                .codec = header.codec(),
+                                               .bytes = header.total_bytes(),
                                                .object_hash = header.object_hash(),
                                                .tokens = header.tokens(),
                                                .send_step = header.send_step(),
-                                               .unix_s = unix_s},
+                                               .unix_s = unix_s,
+                                               .norm = verdict->norm,
+                                               .quarantined = verdict->quarantined},
                                               object);
+    // Whatever its code: of a store only a full disk passes. Other codes would be taken for the
+    // contribution's.
+    if (!status.ok() && !absl::IsResourceExhausted(status)) {
+      status = absl::InternalError(absl::StrCat("the store failed: ", status.ToString()));
+    }
   }
   absl::MutexLock lock(&mutex_);
   if (!status.ok()) {
@@ -160,8 +195,17 @@ absl::StatusOr<bool> FragmentRounds::Add(const v1::PushHeader& header,
   entry.object = std::move(object);
   entry.arrived = options_.clock->Monotonic();
   entry.unix_s = unix_s;
+  entry.norm = verdict->norm;
+  entry.quarantined = verdict->quarantined;
   entry.accepted = true;
-  return true;
+  if (entry.quarantined) quarantined_.emplace(header.round(), header.worker_id());
+  verdict->is_new = true;
+  return verdict;
+}
+
+bool FragmentRounds::IsQuarantined(const std::string& worker_id, int64_t round) const {
+  absl::MutexLock lock(&mutex_);
+  return quarantined_.contains({round, worker_id});
 }
 
 OpenRound FragmentRounds::OpenRoundLocked() const {
@@ -170,8 +214,11 @@ OpenRound FragmentRounds::OpenRoundLocked() const {
   round.round = static_cast<int64_t>(published_hashes_.size());
   round.send_step = options_.schedule.SendStep(options_.fragment, round.round);
   for (const auto& [id, held] : contributions_) {
-    if (held.accepted) round.arrivals[id] = held.arrived;
+    if (held.accepted) (held.quarantined ? round.quarantined : round.arrivals)[id] = held.arrived;
   }
+  round.merge_time = merge_time_;
+  round.answer_bytes = static_cast<int64_t>(
+      options_.codec_down->EncodedBytes(static_cast<size_t>(options_.range.size())));
   return round;
 }
 
@@ -206,6 +253,7 @@ absl::StatusOr<std::optional<PublishedRound>> FragmentRounds::Advance(
 absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
                                                                const Contributions& contributions,
                                                                Decision decision) {
+  const absl::Duration closed_at = options_.clock->Monotonic();
   PublishedRound result;
   RoundRecord& record = result.record;
   record.fragment = options_.fragment;
@@ -217,31 +265,65 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
 
   std::vector<int64_t> tokens;
   std::map<std::string, uint64_t> object_hashes;
+  std::vector<double> merged_norms;
+  std::vector<double> quarantined_norms;
   for (const auto& [id, held] : contributions) {
-    record.contributors.push_back(id);
+    object_hashes[id] = held.header.object_hash();
     record.bytes_in += static_cast<int64_t>(held.object.size());
+    (held.quarantined ? quarantined_norms : merged_norms).push_back(held.norm);
+    if (held.quarantined) continue;
+    record.contributors.push_back(id);
     if (record.first_unix_s == 0 || held.unix_s < record.first_unix_s) {
       record.first_unix_s = held.unix_s;
     }
     tokens.push_back(held.header.tokens());
-    object_hashes[id] = held.header.object_hash();
   }
   ASSIGN_OR_RETURN(record.weights,
                    ContributionWeights(tokens, options_.config->membership().weighting()));
-  MergeInput input;
-  input.kind = options_.config->sync().contribution();
-  input.optimizer = options_.optimizer;
-  input.answer_codec = options_.codec_down;
-  input.round = round;
-  input.arena_begin = options_.range.begin;
+  std::vector<Contribution> inputs;
   for (const auto& [id, held] : contributions) {
-    const double weight = record.weights[input.contributions.size()];
+    if (held.quarantined) continue;
     // Add has validated the object, against published as it still is.
-    input.contributions.push_back({id, options_.codec_up, held.object, weight, /*validated=*/true});
+    inputs.push_back(
+        {id, options_.codec_up, held.object, record.weights[inputs.size()], /*validated=*/true});
   }
 
   // Held until the round is stored: a reader never sees values that a crash could take back.
   absl::WriterMutexLock data_lock(&data_mutex_);
+  absl::StatusOr<MergeResult> merged = Merge(round, std::move(inputs));
+  RETURN_IF_ERROR(merged.status());
+  record.bytes_out = static_cast<int64_t>(merged->answer.size());
+  record.published_hash = merged->published_hash;
+  record.answer_hash = merged->answer_hash;
+  record.published_unix_s = UnixSeconds(options_.clock->Now());
+  RETURN_IF_ERROR(options_.store->SaveRound(record, merged->answer));
+  result.answer = MakeAnswer(record, std::move(merged->answer));
+  absl::MutexLock lock(&mutex_);
+  published_hashes_.push_back(record.published_hash);
+  contributions_.clear();
+  closed_ = false;
+  RememberPast(round, std::move(object_hashes));
+  RememberNorms(merged_norms, quarantined_norms);
+  const absl::Duration merge_time = options_.clock->Monotonic() - closed_at;
+  merge_time_ = merge_time_ == absl::ZeroDuration()
+                    ? merge_time
+                    : merge_time_ * (1 - kNewestMerge) + merge_time * kNewestMerge;
+  answers_.push_back(result.answer);
+  if (answers_.size() > kCachedAnswers) answers_.pop_front();
+  result.waiters.swap(waiters_);
+  return result;
+}
+
+absl::StatusOr<MergeResult> FragmentRounds::Merge(int64_t round,
+                                                  std::vector<Contribution> contributions) {
+  MergeInput input;
+  input.contributions = std::move(contributions);
+  input.kind = options_.config->sync().contribution();
+  input.merge = options_.config->outer().merge();
+  input.optimizer = options_.optimizer;
+  input.answer_codec = options_.codec_down;
+  input.round = round;
+  input.arena_begin = options_.range.begin;
   FragmentState state{.theta = theta_, .published = published_, .optimizer = {}};
   for (std::vector<float>& array : optimizer_state_) state.optimizer.emplace_back(array);
   absl::StatusOr<MergeResult> merged;
@@ -254,58 +336,67 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
   state_is_void_ = !merged.ok();
   RETURN_IF_ERROR(Annotate(merged.status(), absl::StrCat("cannot merge round ", round,
                                                          " of fragment ", options_.fragment)));
-  record.bytes_out = static_cast<int64_t>(merged->answer.size());
-  record.published_hash = merged->published_hash;
-  record.published_unix_s = UnixSeconds(options_.clock->Now());
-  const absl::Status stored = options_.store->SaveRound(record, merged->answer);
-  if (!stored.ok()) {
-    // Nobody is told of the round, but a snapshot must find values and version that agree.
-    absl::MutexLock lock(&mutex_);
-    published_hashes_.push_back(record.published_hash);
-    return stored;
-  }
+  return merged;
+}
 
-  auto answer = std::make_shared<PullObject>();
-  answer->header.set_fragment(options_.fragment);
-  answer->header.set_round(round);
-  answer->header.set_codec(options_.codec_down->id());
-  answer->header.set_total_bytes(record.bytes_out);
-  answer->header.set_object_hash(merged->answer_hash);
-  answer->header.set_published_hash(merged->published_hash);
-  answer->bytes = std::move(merged->answer);
-  result.answer = std::move(answer);
-
-  absl::MutexLock lock(&mutex_);
-  published_hashes_.push_back(record.published_hash);
-  contributions_.clear();
-  closed_ = false;
+void FragmentRounds::RememberPast(int64_t round, std::map<std::string, uint64_t> object_hashes) {
   past_[round] = std::move(object_hashes);
   if (past_.size() > kPastRounds) past_.erase(past_.begin());
-  answers_.push_back(result.answer);
-  if (answers_.size() > static_cast<size_t>(options_.kept_answers)) answers_.pop_front();
-  result.waiters.swap(waiters_);
-  return result;
+  while (!quarantined_.empty() && quarantined_.begin()->first < past_.begin()->first) {
+    quarantined_.erase(quarantined_.begin());
+  }
+}
+
+void FragmentRounds::RememberNorms(const std::vector<double>& merged,
+                                   const std::vector<double>& quarantined) {
+  if (options_.config->membership().outlier_factor() == 0) return;
+  // Where all are out of line it is the fragment that has changed, not a worker.
+  for (const double norm : merged.empty() ? quarantined : merged) norms_.Add(norm);
+}
+
+std::shared_ptr<PullObject> FragmentRounds::MakeAnswer(const RoundRecord& record,
+                                                       ByteBuffer bytes) const {
+  auto answer = std::make_shared<PullObject>();
+  answer->header.set_fragment(options_.fragment);
+  answer->header.set_round(record.round);
+  answer->header.set_codec(options_.codec_down->id());
+  answer->header.set_total_bytes(static_cast<int64_t>(bytes.size()));
+  answer->header.set_object_hash(record.answer_hash);
+  answer->header.set_published_hash(record.published_hash);
+  answer->bytes = std::move(bytes);
+  return answer;
 }
 
 absl::StatusOr<std::shared_ptr<const PullObject>> FragmentRounds::AnswerOrWait(
     int64_t round, PullCallback& callback) {
-  absl::MutexLock lock(&mutex_);
-  const int64_t open = static_cast<int64_t>(published_hashes_.size());
-  if (round < 1 || round > open) {
-    return absl::FailedPreconditionError(absl::StrCat("there is no answer of round ", round,
-                                                      " of fragment ", options_.fragment,
-                                                      " to wait for: round ", open, " is open"));
+  RoundRecord record;
+  {
+    absl::MutexLock lock(&mutex_);
+    const int64_t open = static_cast<int64_t>(published_hashes_.size());
+    if (round < 1 || round > open) {
+      return absl::FailedPreconditionError(absl::StrCat("there is no answer of round ", round,
+                                                        " of fragment ", options_.fragment,
+                                                        " to wait for: round ", open, " is open"));
+    }
+    if (round == open) {
+      waiters_.push_back(std::move(callback));
+      return nullptr;
+    }
+    if (round < first_answer_) {
+      return absl::NotFoundError(absl::StrCat("the answer of round ", round, " of fragment ",
+                                              options_.fragment, " is no longer kept (version ",
+                                              open - 1, " is published): fetch the STATE"));
+    }
+    for (const auto& answer : answers_) {
+      if (answer->header.round() == round) return answer;
+    }
+    record.round = round;
+    record.published_hash = published_hashes_[static_cast<size_t>(round)];
   }
-  if (round == open) {
-    waiters_.push_back(std::move(callback));
-    return nullptr;
-  }
-  for (const auto& answer : answers_) {
-    if (answer->header.round() == round) return answer;
-  }
-  return absl::NotFoundError(absl::StrCat("the answer of round ", round, " of fragment ",
-                                          options_.fragment, " is no longer kept (version ",
-                                          open - 1, " is published): fetch the STATE"));
+  ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes,
+                   options_.store->ReadAnswer(options_.fragment, round));
+  record.answer_hash = TreeHash(bytes);
+  return MakeAnswer(record, ByteBuffer(bytes.begin(), bytes.end()));
 }
 
 std::vector<PullCallback> FragmentRounds::TakeWaiters() {
@@ -334,6 +425,37 @@ std::shared_ptr<const PullObject> FragmentRounds::State() const {
   absl::MutexLock lock(&mutex_);
   state_object_ = object;
   return object;
+}
+
+absl::Status FragmentRounds::SaveSnapshot() {
+  absl::ReaderMutexLock data_lock(&data_mutex_);
+  if (state_is_void_) return absl::OkStatus();
+  const FragmentView view = View();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (view.version == snapshot_version_) return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(options_.store->SaveSnapshot(view));
+  absl::MutexLock lock(&mutex_);
+  snapshot_version_ = view.version;
+  return absl::OkStatus();
+}
+
+int64_t FragmentRounds::rounds_since_snapshot() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(published_hashes_.size()) - 1 - snapshot_version_;
+}
+
+absl::Status FragmentRounds::ForgetAnswers(int64_t before_round) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (before_round <= first_answer_) return absl::OkStatus();
+    first_answer_ = before_round;
+    while (!answers_.empty() && answers_.front()->header.round() < before_round) {
+      answers_.pop_front();
+    }
+  }
+  return options_.store->ForgetAnswers(options_.fragment, before_round);
 }
 
 int64_t FragmentRounds::version() const {

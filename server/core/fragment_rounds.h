@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,14 +22,17 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/exchange.pb.h"
+#include "common/base/byte_buffer.h"
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/sync_schedule.h"
 #include "server/core/pull_object.h"
+#include "server/outer/merge.h"
 #include "server/outer/outer_optimizer.h"
 #include "server/round/membership.h"
+#include "server/round/outlier.h"
 #include "server/round/round_policy.h"
 #include "server/store/store.h"
 
@@ -41,6 +45,14 @@ inline constexpr int64_t kMaxTokens = int64_t{1} << 48;
 struct MergePool {
   absl::Mutex mutex;
   ThreadPool* threads = nullptr;  // Null: every merge runs on its caller's thread.
+};
+
+// What came of a contribution.
+struct AddedContribution {
+  bool is_new = false;  // False: it was held already.
+  bool quarantined = false;
+  double norm = 0;    // These two where the policy asks for norms, and it is new.
+  double median = 0;  // What it was judged by; 0: nothing yet.
 };
 
 // What came of closing a round.
@@ -65,20 +77,34 @@ class FragmentRounds {
     Store* store = nullptr;
     MergePool* merge_pool = nullptr;
     SyncSchedule schedule;
-    int kept_answers = 4;
+  };
+
+  // What the store remembers of the fragment; views for the call.
+  struct History {
+    uint64_t initial_hash = 0;
+    std::span<const RoundRecord> rounds;                // From 1, without gaps.
+    std::span<const ContributionRecord> contributions;  // Sorted by round.
+    std::vector<int64_t> snapshots;                     // Versions, ascending.
   };
 
   // `initial`: the fragment's range of the initial parameters.
   FragmentRounds(const Options& options, std::span<const float> initial);
+
+  // Before anything else: becomes what the store remembers. Folds the deltas of all rounds since
+  // the newest snapshot into it, or into the initial values if there is none. DATA_LOSS if a round
+  // does not come out with the hashes that were recorded of it, or the initial values are others.
+  absl::Status Recover(const History& history);
 
   // Bytes of one contribution: every codec's size is fixed.
   int64_t contribution_bytes() const;
   // Where a push stands: true if this very object is held already, false if it may be sent, else
   // the error that it ends with (exchange.proto).
   absl::StatusOr<bool> IsHeld(const v1::PushHeader& header) const;
-  // Verifies, stores and counts the object; false if it was held already. Errors that concern the
-  // contribution are those of exchange.proto; INTERNAL and the like are the store's.
-  absl::StatusOr<bool> Add(const v1::PushHeader& header, std::vector<uint8_t> object);
+  // Verifies, judges, stores and counts the object. Errors that concern the contribution are those
+  // of exchange.proto; INTERNAL and the like are the store's.
+  absl::StatusOr<AddedContribution> Add(const v1::PushHeader& header, std::vector<uint8_t> object);
+  // Of a contribution that is held, to this round or a past one.
+  bool IsQuarantined(const std::string& worker_id, int64_t round) const;
 
   OpenRound open_round() const;
   // Closes, merges, stores and publishes the open round if that is due; nothing otherwise. After
@@ -97,17 +123,18 @@ class FragmentRounds {
   // Of a version that has been published. OUT_OF_RANGE for one that has not.
   absl::StatusOr<uint64_t> PublishedHash(int64_t version) const;
 
+  // Saves the state in the store, if it has changed since that was done last; merges of this
+  // fragment wait meanwhile. A state that is worth nothing is not saved.
+  absl::Status SaveSnapshot();
+  int64_t rounds_since_snapshot() const;
+  // Answers of earlier rounds will not be asked for any more.
+  absl::Status ForgetAnswers(int64_t before_round);
+
   // Calls `read` with a view of the state, which stands still meanwhile.
   template <typename Function>
   auto ReadState(const Function& read) const {
     absl::ReaderMutexLock lock(&data_mutex_);
     return read(View());
-  }
-
-  // A merge failed half-way (the training diverged): the state is worth nothing.
-  bool StateIsVoid() const {
-    absl::ReaderMutexLock lock(&data_mutex_);
-    return state_is_void_;
   }
 
  private:
@@ -117,6 +144,8 @@ class FragmentRounds {
     bool accepted = false;  // False while Add verifies and stores it.
     absl::Duration arrived;
     double unix_s = 0;
+    double norm = 0;
+    bool quarantined = false;
   };
   using Contributions = std::map<std::string, Held>;  // By worker id: the summation order.
 
@@ -125,8 +154,22 @@ class FragmentRounds {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   OpenRound OpenRoundLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status VerifyObject(const v1::PushHeader& header, std::span<const uint8_t> object) const;
+  // The delta's norm and, where it is out of line, the verdict. Nothing where no guard is set.
+  absl::StatusOr<AddedContribution> Judge(std::span<const uint8_t> object) const;
+  // The round is published: its norms become history.
+  void RememberNorms(const std::vector<double>& merged, const std::vector<double>& quarantined)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RecoverNorms(const History& history) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<PublishedRound> MergeAndPublish(int64_t round, const Contributions& contributions,
                                                  Decision decision);
+  absl::StatusOr<MergeResult> Merge(int64_t round, std::vector<Contribution> contributions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
+  absl::Status LoadSnapshot(int64_t version);
+  absl::Status Refold(const RoundRecord& round);
+  absl::Status LoadOpenRound(std::span<const ContributionRecord> records);
+  void RememberPast(int64_t round, std::map<std::string, uint64_t> object_hashes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<PullObject> MakeAnswer(const RoundRecord& record, ByteBuffer bytes) const;
 
   const Options options_;
 
@@ -134,15 +177,24 @@ class FragmentRounds {
   std::vector<float> theta_ ABSL_GUARDED_BY(data_mutex_);
   std::vector<float> published_ ABSL_GUARDED_BY(data_mutex_);
   std::vector<std::vector<float>> optimizer_state_ ABSL_GUARDED_BY(data_mutex_);
+  // A merge failed half-way (the training diverged): the state is worth nothing.
   bool state_is_void_ ABSL_GUARDED_BY(data_mutex_) = false;
 
   mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(data_mutex_);
   std::vector<uint64_t> published_hashes_ ABSL_GUARDED_BY(mutex_);  // By version, from 0.
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;                     // The round is being merged.
+  int64_t snapshot_version_ ABSL_GUARDED_BY(mutex_) = 0;            // In the store; 0: the initial.
   Contributions contributions_ ABSL_GUARDED_BY(mutex_);
   // Who was in the rounds published last: worker id -> object hash.
   std::map<int64_t, std::map<std::string, uint64_t>> past_ ABSL_GUARDED_BY(mutex_);
+  NormHistory norms_ ABSL_GUARDED_BY(mutex_);
+  // Rounds, as far back as past_, and workers.
+  std::set<std::pair<int64_t, std::string>> quarantined_ ABSL_GUARDED_BY(mutex_);
+  // From closing to publishing, smoothed; zero before the first round.
+  absl::Duration merge_time_ ABSL_GUARDED_BY(mutex_);
+  // The answers published last; the store has all that are kept.
   std::deque<std::shared_ptr<const PullObject>> answers_ ABSL_GUARDED_BY(mutex_);
+  int64_t first_answer_ ABSL_GUARDED_BY(mutex_) = 1;  // Earlier ones are forgotten.
   std::vector<PullCallback> waiters_ ABSL_GUARDED_BY(mutex_);
   // The state object that was built last, while somebody still holds it.
   mutable std::weak_ptr<const PullObject> state_object_ ABSL_GUARDED_BY(mutex_);

@@ -5,17 +5,17 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "causeway/v1/exchange.pb.h"
+#include "common/base/byte_buffer.h"
 
 namespace causeway::server {
 
 // An encoded fragment, ready to be pulled. Immutable.
 struct PullObject {
   v1::PullHeader header;  // start_offset 0.
-  std::vector<uint8_t> bytes;
+  ByteBuffer bytes;
 };
 
 // Called once: with the object, or with the reason why it never comes.

@@ -24,6 +24,10 @@ struct WorkerAccount {
   int64_t state_bytes_down = 0;
 };
 
+// For the store, and back; what is missing or of another type keeps its default.
+nlohmann::json AccountToJson(const WorkerAccount& account);
+WorkerAccount AccountFromJson(const nlohmann::json& json);
+
 struct RunSummary {
   std::string run_id;
   v1::RunConfig config;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
@@ -17,8 +18,8 @@ namespace {
 // Weights may be off 1 by the rounding of their division.
 constexpr double kWeightSumTolerance = 1e-9;
 
-// What the norm of the gradient is summed over before the sums are added: part of the result's
-// definition, as floating-point sums depend on their order.
+// What a norm's squares are summed over chunk by chunk (SumOfSquares) before these sums are added:
+// part of the result's definition, as floating-point sums depend on their order.
 constexpr size_t kNormSlice = 4 * kCodecChunk;
 
 constexpr size_t kCacheLine = 64;
@@ -48,13 +49,23 @@ class Merge {
     std::sort(
         contributions_.begin(), contributions_.end(),
         [](const Contribution& a, const Contribution& b) { return a.worker_id < b.worker_id; });
+    if (!contributions_.empty() && std::all_of(contributions_.begin(), contributions_.end(),
+                                               [&](const Contribution& contribution) {
+                                                 return contribution.codec ==
+                                                        contributions_.front().codec;
+                                               })) {
+      one_codec_ = contributions_.front().codec;
+    }
   }
 
   absl::StatusOr<MergeResult> Run() {
     RETURN_IF_ERROR(CheckInput());
     RETURN_IF_ERROR(ValidateContributions());
+    if (input_.merge == v1::OuterConfig::NORM_AND_DIRECTION && contributions_.size() > 1) {
+      RETURN_IF_ERROR(WeighByDirection());
+    }
     if (!contributions_.empty() && input_.optimizer->needs_gradient_norm()) {
-      RETURN_IF_ERROR(ComputeGradientNorm());
+      ASSIGN_OR_RETURN(gradient_norm_, SumsNorm());
     }
     MergeResult result;
     result.answer.resize(input_.answer_codec->EncodedBytes(size()));
@@ -165,35 +176,75 @@ class Merge {
     });
   }
 
+  // An error in what was validated before.
+  static absl::Status AsInternal(const Contribution& contribution, const absl::Status& status) {
+    if (status.ok()) return status;
+    return absl::InternalError(absl::StrCat("contribution of ", contribution.worker_id,
+                                            ", taken for valid: ", status.message()));
+  }
+
   // The weighted sum of a chunk's contributions, in order of worker id.
   absl::Status SumContributions(Range chunk, std::span<double> sum) const {
+    if (one_codec_ != nullptr) {
+      absl::InlinedVector<const float*, 4> upcoming = {state_.theta.data() + chunk.begin,
+                                                       state_.published.data() + chunk.begin};
+      for (const std::span<float> array : state_.optimizer) {
+        upcoming.push_back(array.data() + chunk.begin);
+      }
+      absl::InlinedVector<WeightedPart, 16> parts;
+      for (const Contribution& contribution : contributions_) {
+        parts.push_back({EncodedPart(contribution, chunk), contribution.weight});
+      }
+      if (one_codec_->WeightedSum(parts, Base(chunk), upcoming, sum).ok()) return absl::OkStatus();
+      // What follows names the worker.
+    }
     std::fill(sum.begin(), sum.end(), 0.0);
     for (const Contribution& contribution : contributions_) {
-      const absl::Status status = contribution.codec->Accumulate(
-          EncodedPart(contribution, chunk), Base(chunk), contribution.weight, sum);
-      if (!status.ok()) {
-        return absl::InternalError(absl::StrCat("contribution of ", contribution.worker_id,
-                                                ", taken for valid: ", status.message()));
-      }
+      RETURN_IF_ERROR(AsInternal(
+          contribution, contribution.codec->Accumulate(EncodedPart(contribution, chunk),
+                                                       Base(chunk), contribution.weight, sum)));
     }
     return absl::OkStatus();
   }
 
-  absl::Status ComputeGradientNorm() {
+  // The norm of what `read(chunk, values)` makes of the fragment's chunks.
+  absl::StatusOr<double> Norm(
+      const std::function<absl::Status(Range, std::span<double>)>& read) const {
     std::vector<double> squares((size() + kNormSlice - 1) / kNormSlice, 0.0);
     const absl::Status summed = ForEachSlice(kNormSlice, [&](size_t index, Range slice) {
       alignas(kCacheLine) std::array<double, kCodecChunk> store;
       return ForEachChunk(slice, [&](Range chunk) -> absl::Status {
-        const auto g = std::span(store).first(chunk.size);
-        RETURN_IF_ERROR(SumContributions(chunk, g));
-        for (const double value : g) squares[index] += value * value;
+        const auto values = std::span(store).first(chunk.size);
+        RETURN_IF_ERROR(read(chunk, values));
+        squares[index] += SumOfSquares(values);
         return absl::OkStatus();
       });
     });
     RETURN_IF_ERROR(summed);
     double total = 0;
     for (const double square : squares) total += square;
-    gradient_norm_ = std::sqrt(total);
+    return std::sqrt(total);
+  }
+
+  absl::StatusOr<double> SumsNorm() const {
+    return Norm([this](Range chunk, std::span<double> g) { return SumContributions(chunk, g); });
+  }
+
+  // Replaces the weights by those with which the sum has the mean direction and the mean norm.
+  absl::Status WeighByDirection() {
+    double mean_norm = 0;
+    for (Contribution& contribution : contributions_) {
+      ASSIGN_OR_RETURN(const double norm, Norm([&](Range chunk, std::span<double> delta) {
+                         const WeightedPart part = {EncodedPart(contribution, chunk), 1.0};
+                         return AsInternal(contribution, contribution.codec->WeightedSum(
+                                                             {&part, 1}, Base(chunk), {}, delta));
+                       }));
+      mean_norm += contribution.weight * norm;
+      contribution.weight = norm > 0 ? contribution.weight / norm : 0;
+    }
+    ASSIGN_OR_RETURN(const double length, SumsNorm());
+    const double scale = length > 0 ? mean_norm / length : 0;
+    for (Contribution& contribution : contributions_) contribution.weight *= scale;
     return absl::OkStatus();
   }
 
@@ -260,6 +311,7 @@ class Merge {
   const FragmentState& state_;
   ThreadPool* pool_;
   std::vector<Contribution> contributions_;  // In order of worker id.
+  const Codec* one_codec_ = nullptr;         // If all contributions have the same.
   double gradient_norm_ = 0;
 };
 

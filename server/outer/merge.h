@@ -1,6 +1,7 @@
 // One round of one fragment at the coordinator (algorithm.md, "The coordinator, per round"):
 //
-//   g          = sum_m w_m * Decode(delta_m)       in double, in order of worker id
+//   g          = sum_m w_m * Decode(delta_m)       in double, in order of worker id; or with the
+//                                                  norm merged for itself, see MergeInput::merge
 //   theta      = the outer optimizer's step on g
 //   answer     = Encode(published - theta)
 //   published -= Decode(answer)
@@ -24,6 +25,7 @@
 
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
+#include "common/base/byte_buffer.h"
 #include "common/base/checksum.h"
 #include "common/base/thread_pool.h"
 #include "common/codec/codec.h"
@@ -58,6 +60,12 @@ struct MergeInput {
   std::vector<Contribution> contributions;
   // PARAMETER_DELTA: encoded against published. GRADIENT: against zeros.
   v1::SyncConfig::Contribution kind = v1::SyncConfig::PARAMETER_DELTA;
+  // NORM_AND_DIRECTION: with n_m = |delta_m|, the norm over the whole fragment,
+  //   direction = sum_m (w_m / n_m) * delta_m      without those whose norm is 0
+  //   g = (sum_m w_m * n_m) / |direction| * direction
+  // or zero if there is no direction. A single contribution is taken as it is. Contributions are
+  // then read three times.
+  v1::OuterConfig::Merge merge = v1::OuterConfig::MEAN;
   const OuterOptimizer* optimizer = nullptr;
   const Codec* answer_codec = nullptr;
   int64_t round = 0;
@@ -65,7 +73,7 @@ struct MergeInput {
 };
 
 struct MergeResult {
-  std::vector<uint8_t> answer;
+  ByteBuffer answer;            // Encoded.
   uint64_t answer_hash = 0;     // TreeHash.
   uint64_t published_hash = 0;  // TreeHash of published afterwards.
 };

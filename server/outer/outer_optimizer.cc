@@ -1,6 +1,7 @@
 #include "server/outer/outer_optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "common/optim/adamw.h"
@@ -40,6 +41,28 @@ class Sgd final : public OuterOptimizer {
  private:
   const std::vector<std::string> state_names_;
   double learning_rate_;
+};
+
+class Adam final : public OuterOptimizer {
+ public:
+  explicit Adam(const v1::OuterConfig& outer) : outer_(outer) {}
+
+  const std::vector<std::string>& state_names() const override { return state_names_; }
+
+  void Step(const OuterSlice& slice) const override {
+    const auto round = static_cast<double>(slice.round);
+    AdamStep({.learning_rate = outer_.learning_rate(),
+              .beta1 = outer_.beta1(),
+              .beta2 = outer_.beta2(),
+              .epsilon = outer_.epsilon(),
+              .correction1 = 1 - std::pow(outer_.beta1(), round),
+              .correction2 = 1 - std::pow(outer_.beta2(), round)},
+             slice.g, slice.theta, slice.state[0], slice.state[1]);
+  }
+
+ private:
+  const std::vector<std::string> state_names_ = {"m", "v"};
+  v1::OuterConfig outer_;
 };
 
 class OuterAdamW final : public OuterOptimizer {
@@ -105,9 +128,11 @@ absl::StatusOr<std::unique_ptr<OuterOptimizer>> CreateOuterOptimizer(
       return std::make_unique<Sgd>(outer.learning_rate());
     case v1::OuterConfig::ADAMW:
       return std::make_unique<OuterAdamW>(outer.learning_rate(), train, tensors);
+    case v1::OuterConfig::ADAM:
+      return std::make_unique<Adam>(outer);
     default:
       return absl::InvalidArgumentError(
-          absl::StrCat("outer.optimizer must be NESTEROV, SGD or ADAMW, not ",
+          absl::StrCat("outer.optimizer must be NESTEROV, SGD, ADAM or ADAMW, not ",
                        v1::OuterConfig::Optimizer_Name(outer.optimizer()), " (",
                        static_cast<int>(outer.optimizer()), ")"));
   }

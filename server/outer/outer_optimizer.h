@@ -53,6 +53,8 @@ class OuterOptimizer {
 //   SGD       theta = theta - lr * g                                 no state
 //   ADAMW     common/optim/adamw.h with the hyper-parameters, schedule and weight decay of
 //             `train`, at step = round; g is clipped to train.clip_norm first. State: m, v
+//   ADAM      Adam on the merged delta (FedAdam, arXiv 2003.00295), bias-corrected at step = round,
+//             with outer.beta1, beta2 and epsilon; step_kernels.h has the formula. State: m, v
 //
 // Both configurations are complete (CompleteRunConfig); `tensors` are the plan's: weight decay
 // applies where TensorInfo::decays(). INVALID_ARGUMENT for an optimizer that is none of these.

@@ -9,6 +9,7 @@
 #define HWY_TARGET_INCLUDE "server/outer/step_kernels.cc"
 #include "hwy/foreach_target.h"
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,9 +28,18 @@ HWY_INLINE void ForEach(size_t size, const Body& body) {
   for (; i < size; ++i) body(hn::CappedTag<T, 1>(), i);
 }
 
+// The stored arrays are far larger than the caches, and a step too long a chain for loads to be
+// under way early enough. Asks for what is needed some steps later, whether it exists or not.
+HWY_INLINE void PrefetchAhead(const float* values) {
+  constexpr size_t kAheadBytes = 2048;
+  hwy::Prefetch(reinterpret_cast<const uint8_t*>(values) + kAheadBytes);
+}
+
 void Nesterov(double lr, double mu, const double* g, size_t size, float* theta, float* b) {
   ForEach<double>(size, [=](auto d, size_t i) HWY_ATTR {
     const hn::Rebind<float, decltype(d)> df;
+    PrefetchAhead(theta + i);
+    PrefetchAhead(b + i);
     const auto factor = hn::Set(d, mu);
     const auto gradient = hn::LoadU(d, g + i);
     const auto momentum = hn::DemoteTo(
@@ -45,10 +55,53 @@ void Nesterov(double lr, double mu, const double* g, size_t size, float* theta, 
 void Sgd(double lr, const double* g, size_t size, float* theta) {
   ForEach<double>(size, [=](auto d, size_t i) HWY_ATTR {
     const hn::Rebind<float, decltype(d)> df;
+    PrefetchAhead(theta + i);
     const auto stepped = hn::Sub(hn::PromoteTo(d, hn::LoadU(df, theta + i)),
                                  hn::Mul(hn::Set(d, lr), hn::LoadU(d, g + i)));
     hn::StoreU(hn::DemoteTo(df, stepped), df, theta + i);
   });
+}
+
+void Adam(const AdamRates& rates, const double* g, size_t size, float* theta, float* m, float* v) {
+  ForEach<double>(size, [=, &rates](auto d, size_t i) HWY_ATTR {
+    const hn::Rebind<float, decltype(d)> df;
+    PrefetchAhead(theta + i);
+    PrefetchAhead(m + i);
+    PrefetchAhead(v + i);
+    const auto gradient = hn::LoadU(d, g + i);
+    const auto moment = [&](double beta, const float* stored, auto now) HWY_ATTR {
+      const auto kept = hn::Mul(hn::Set(d, beta), hn::PromoteTo(d, hn::LoadU(df, stored)));
+      return hn::DemoteTo(df, hn::Add(kept, hn::Mul(hn::Set(d, 1 - beta), now)));
+    };
+    const auto first = moment(rates.beta1, m + i, gradient);
+    const auto second = moment(rates.beta2, v + i, hn::Mul(gradient, gradient));
+    hn::StoreU(first, df, m + i);
+    hn::StoreU(second, df, v + i);
+    const auto mean = hn::Div(hn::PromoteTo(d, first), hn::Set(d, rates.correction1));
+    const auto square = hn::Div(hn::PromoteTo(d, second), hn::Set(d, rates.correction2));
+    const auto direction = hn::Div(mean, hn::Add(hn::Sqrt(square), hn::Set(d, rates.epsilon)));
+    const auto stepped = hn::Sub(hn::PromoteTo(d, hn::LoadU(df, theta + i)),
+                                 hn::Mul(hn::Set(d, rates.learning_rate), direction));
+    hn::StoreU(hn::DemoteTo(df, stepped), df, theta + i);
+  });
+}
+
+double Squares(const double* values, size_t size) {
+  constexpr size_t kSums = 8;
+  const hn::CappedTag<double, kSums> d;
+  const size_t lanes = hn::Lanes(d);
+  const size_t whole = size / kSums * kSums;
+  double s[kSums] = {};
+  for (size_t lane = 0; lane < kSums; lane += lanes) {
+    auto sum = hn::Zero(d);
+    for (size_t i = lane; i < whole; i += kSums) {
+      const auto x = hn::LoadU(d, values + i);
+      sum = hn::Add(sum, hn::Mul(x, x));
+    }
+    hn::StoreU(sum, d, s + lane);
+  }
+  for (size_t i = whole; i < size; ++i) s[i % kSums] += values[i] * values[i];
+  return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }
 
 bool Finite(const float* values, size_t size) {
@@ -79,6 +132,8 @@ namespace causeway::server {
 
 HWY_EXPORT(Nesterov);
 HWY_EXPORT(Sgd);
+HWY_EXPORT(Adam);
+HWY_EXPORT(Squares);
 HWY_EXPORT(Finite);
 
 void NesterovStep(double lr, double mu, std::span<const double> g, std::span<float> theta,
@@ -88,6 +143,15 @@ void NesterovStep(double lr, double mu, std::span<const double> g, std::span<flo
 
 void SgdStep(double lr, std::span<const double> g, std::span<float> theta) {
   HWY_DYNAMIC_DISPATCH(Sgd)(lr, g.data(), g.size(), theta.data());
+}
+
+void AdamStep(const AdamRates& rates, std::span<const double> g, std::span<float> theta,
+              std::span<float> m, std::span<float> v) {
+  HWY_DYNAMIC_DISPATCH(Adam)(rates, g.data(), g.size(), theta.data(), m.data(), v.data());
+}
+
+double SumOfSquares(std::span<const double> values) {
+  return HWY_DYNAMIC_DISPATCH(Squares)(values.data(), values.size());
 }
 
 bool AllFinite(std::span<const float> values) {

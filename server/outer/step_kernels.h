@@ -18,6 +18,22 @@ void NesterovStep(double lr, double mu, std::span<const double> g, std::span<flo
 // theta = theta - lr * g
 void SgdStep(double lr, std::span<const double> g, std::span<float> theta);
 
+struct AdamRates {
+  double learning_rate, beta1, beta2, epsilon;
+  double correction1, correction2;  // 1 - beta^step.
+};
+
+// m = beta1 * m + (1 - beta1) * g
+// v = beta2 * v + (1 - beta2) * (g * g)
+// theta = theta - lr * ((m / correction1) / (sqrt(v / correction2) + epsilon))
+// where the last line reads the stored m and v.
+void AdamStep(const AdamRates& rates, std::span<const double> g, std::span<float> theta,
+              std::span<float> m, std::span<float> v);
+
+// The sum of squares, in eight sums: value i counts in sum i mod 8, in order of index; all together
+// are ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7)).
+double SumOfSquares(std::span<const double> values);
+
 // Neither an infinity nor a NaN is among them.
 bool AllFinite(std::span<const float> values);
 

@@ -8,36 +8,45 @@
 namespace causeway::server {
 
 absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_nonce,
-                                        absl::Duration now) {
+                                        bool has_checkpoint, absl::Duration now) {
   const auto found = members_.find(id);
   Member* const former = found == members_.end() ? nullptr : &found->second;
-  if (former != nullptr && former->live()) {
-    if (former->process_nonce != process_nonce) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          "a live worker has the id ", id,
-          "; give every worker an id of its own, or, if you restarted it, try again when the lease "
-          "of its former process ends in ",
-          absl::FormatDuration(absl::Ceil(std::max(absl::ZeroDuration(), former->lease_end - now),
-                                          absl::Seconds(1)))));
-    }
-    ++former->incarnation;
-    former->attached = true;
-    former->lease_end = now + lease_;
-    return *former;
+  const bool live = former != nullptr && former->live();
+  const bool same_process = former != nullptr && former->process_nonce == process_nonce;
+  if (live && !same_process && former->attached) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "a live worker has the id ", id,
+        "; give every worker an id of its own, or, if you restarted it, try again when the lease "
+        "of its former process ends in ",
+        absl::FormatDuration(absl::Ceil(std::max(absl::ZeroDuration(), former->lease_end - now),
+                                        absl::Seconds(1)))));
   }
-  if (live() >= max_workers_) {
+  if (!live && this->live() >= max_workers_) {
     return absl::ResourceExhaustedError(absl::StrCat("the run has its ", max_workers_,
                                                      " workers (membership.max_workers); ", id,
                                                      " can join when one of them leaves"));
   }
   Member member;
+  if (former != nullptr) member = *former;
+  if (!live) member.data_slot = FreeSlot(former);
+  member.was_ready = member.was_ready && (same_process || has_checkpoint);
+  if (!live || !(same_process || member.was_ready)) member.state = MemberState::kJoining;
   member.id = id;
   member.process_nonce = process_nonce;
+  ++member.incarnation;
+  member.attached = true;
   member.lease_end = now + lease_;
-  member.data_slot = FreeSlot(former);
-  member.incarnation = former == nullptr ? 1 : former->incarnation + 1;
+  // What it trained stays trained, and what it was told holds; its speed is measured again.
+  if (!same_process) member.progress.inner_step_time = absl::ZeroDuration();
   members_[id] = member;
   return member;
+}
+
+void Membership::Restore(Member member, absl::Duration now) {
+  member.attached = false;
+  member.lease_end = now + lease_;
+  largest_step_ = std::max(largest_step_, member.step);
+  members_[member.id] = std::move(member);
 }
 
 int Membership::FreeSlot(const Member* former) const {
@@ -86,21 +95,32 @@ void Membership::Advance(Member& member, int64_t step) {
   largest_step_ = std::max(largest_step_, step);
 }
 
-absl::Status Membership::Ready(const std::string& id, uint64_t incarnation, int64_t step) {
+absl::Status Membership::Ready(const std::string& id, uint64_t incarnation, int64_t step,
+                               bool anew) {
   ASSIGN_OR_RETURN(Member* const member, FindLive(id, incarnation));
-  const bool active = member->state == MemberState::kActive;
-  member->active_from_step = active ? std::min(member->active_from_step, step) : step;
+  member->active_from_step =
+      member->was_ready && !anew ? std::min(member->active_from_step, step) : step;
+  member->was_ready = true;
   member->state = MemberState::kActive;
   Advance(*member, step);
   return absl::OkStatus();
 }
 
 absl::Status Membership::Heartbeat(const std::string& id, uint64_t incarnation, int64_t step,
-                                   absl::Duration now) {
+                                   absl::Duration now, const Progress& progress) {
   ASSIGN_OR_RETURN(Member* const member, FindLive(id, incarnation));
   member->lease_end = now + lease_;
+  member->progress = progress;
+  member->progress.reported_at = now;
   Advance(*member, step);
   return absl::OkStatus();
+}
+
+void Membership::OrderPace(const std::string& id, int64_t pace_milli, int64_t from_step) {
+  const auto found = members_.find(id);
+  if (found == members_.end()) return;
+  found->second.ordered_pace_milli = pace_milli;
+  found->second.ordered_from_step = from_step;
 }
 
 absl::Status Membership::Leave(const std::string& id, uint64_t incarnation) {

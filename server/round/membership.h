@@ -14,7 +14,10 @@
 // older one are fenced off (ABORTED).
 //
 //   - The same process (same nonce) that joins again takes its membership over as it was.
-//   - Another process with the id of a live member is refused (ALREADY_EXISTS).
+//   - Another process with the id of an attached member is refused (ALREADY_EXISTS). Once the
+//     member's stream is broken it takes the membership over: as it was if it resumes from a
+//     checkpoint, so that rounds go on waiting for what the checkpoint will send again; as JOINING
+//     if it starts anew. The former process, should it still be there, is fenced off.
 //   - A lost or left id may join again, starts as JOINING, and gets its data slot back if it is
 //     still free.
 #ifndef CAUSEWAY_SERVER_ROUND_MEMBERSHIP_H_
@@ -33,6 +36,20 @@ namespace causeway::server {
 
 enum class MemberState { kJoining, kActive, kLost, kLeft };
 
+// How fast a member is, as its heartbeats say (session.proto).
+struct Progress {
+  absl::Duration reported_at = absl::ZeroDuration();      // Monotonic, when the heartbeat came.
+  int64_t tokens = 0;                                     // Trained in this run.
+  absl::Duration inner_step_time = absl::ZeroDuration();  // 0: not known yet.
+  int64_t pace_milli = 1000;                              // Steps of the schedule, in 1/1000.
+  double download_bytes_per_s = 0;                        // 0: not known yet.
+
+  // Of one step of the schedule. 0: not known yet.
+  absl::Duration step_time() const {
+    return inner_step_time * 1000 / static_cast<double>(pace_milli);
+  }
+};
+
 struct Member {
   std::string id;
   MemberState state = MemberState::kJoining;
@@ -43,7 +60,13 @@ struct Member {
   absl::Duration lease_end;
   // From Ready: rounds whose send step is later expect a contribution. Meaningful when ACTIVE.
   int64_t active_from_step = 0;
+  // Said Ready once and has not started anew since: active_from_step never grows.
+  bool was_ready = false;
   int64_t step = 0;  // The largest that it reported.
+  Progress progress;
+  // What the coordinator told it last (SET_PACE); 0: nothing.
+  int64_t ordered_pace_milli = 0;
+  int64_t ordered_from_step = 0;
 
   bool live() const { return state == MemberState::kJoining || state == MemberState::kActive; }
 };
@@ -54,17 +77,25 @@ class Membership {
   // max_workers >= 1 is also the number of data slots; lease > 0.
   Membership(int max_workers, absl::Duration lease) : max_workers_(max_workers), lease_(lease) {}
 
+  // `has_checkpoint`: the process resumes from one; otherwise it starts anew.
   // RESOURCE_EXHAUSTED if max_workers members are live; ALREADY_EXISTS as above.
-  absl::StatusOr<Member> Join(const std::string& id, uint64_t process_nonce, absl::Duration now);
+  absl::StatusOr<Member> Join(const std::string& id, uint64_t process_nonce, bool has_checkpoint,
+                              absl::Duration now);
+
+  // Before anything else: a member as a former coordinator knew it. If it is live, nobody is
+  // attached, and it has a whole lease to come back.
+  void Restore(Member member, absl::Duration now);
 
   // All of the following: PERMISSION_DENIED if the id never joined, ABORTED if the incarnation is
   // an older one, UNAVAILABLE if the member is lost, FAILED_PRECONDITION if it left.
   absl::Status Check(const std::string& id, uint64_t incarnation) const;
-  // A member that is active already keeps its earlier step, so that rounds which it has under way
-  // go on expecting it.
-  absl::Status Ready(const std::string& id, uint64_t incarnation, int64_t step);
+  // A member that was ready before keeps its earlier step, so that rounds which it has under way go
+  // on expecting it, unless it starts `anew` with the published state.
+  absl::Status Ready(const std::string& id, uint64_t incarnation, int64_t step, bool anew);
   absl::Status Heartbeat(const std::string& id, uint64_t incarnation, int64_t step,
-                         absl::Duration now);
+                         absl::Duration now, const Progress& progress = {});
+  // Notes an order. Nothing if the id never joined.
+  void OrderPace(const std::string& id, int64_t pace_milli, int64_t from_step);
   absl::Status Leave(const std::string& id, uint64_t incarnation);
   // Takes the membership away at once, as if the lease had ended.
   absl::Status Expel(const std::string& id, uint64_t incarnation);

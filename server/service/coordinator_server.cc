@@ -16,6 +16,7 @@ namespace {
 // Merges of different fragments run side by side; a merge itself is bound by memory.
 constexpr int kWorkThreads = 4;
 constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr absl::Duration kMaintenance = absl::Seconds(2);
 constexpr absl::Duration kDefaultStop = absl::Seconds(1);
 
 // Room for the whole model of every worker at 4 bytes a value, and for repeated pushes.
@@ -44,6 +45,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
                      "choose another one"));
   }
   result->ticker_ = std::thread([server = result.get()] { server->TickLoop(); });
+  result->maintainer_ = std::thread([server = result.get()] { server->MaintainLoop(); });
   return result;
 }
 
@@ -67,6 +69,16 @@ void CoordinatorServer::TickLoop() {
   }
 }
 
+void CoordinatorServer::MaintainLoop() {
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kMaintenance)) return;
+    }
+    coordinator_.Maintain();
+  }
+}
+
 void CoordinatorServer::Stop(absl::Duration deadline) {
   {
     absl::MutexLock lock(&mutex_);
@@ -74,6 +86,7 @@ void CoordinatorServer::Stop(absl::Duration deadline) {
     stopping_ = true;
   }
   if (ticker_.joinable()) ticker_.join();
+  if (maintainer_.joinable()) maintainer_.join();
   if (server_ == nullptr) return;
   server_->Shutdown(absl::ToChronoTime(absl::Now() + deadline));
   server_->Wait();

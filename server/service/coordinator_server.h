@@ -42,6 +42,7 @@ class CoordinatorServer {
  private:
   explicit CoordinatorServer(Coordinator& coordinator);
   void TickLoop();
+  void MaintainLoop();
 
   Coordinator& coordinator_;
   ByteBudget push_memory_;
@@ -54,6 +55,7 @@ class CoordinatorServer {
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread ticker_;
+  std::thread maintainer_;
 };
 
 }  // namespace causeway::server

@@ -23,6 +23,7 @@ void PushReactor::End(const absl::Status& status) {
   if (status.ok()) {
     response_->set_durable_bytes(receiver_.header().total_bytes());
     response_->set_duplicate(receiver_.duplicate());
+    response_->set_quarantined(coordinator_.IsQuarantined(receiver_.header()));
   }
   Finish(ToGrpcStatus(status));
 }

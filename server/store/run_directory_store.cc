@@ -1,109 +1,409 @@
 #include "server/store/run_directory_store.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
+#include "common/base/crash_point.h"
+#include "common/base/forwarding_file_system.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
-#include "server/store/checkpoint_file.h"
+#include "server/store/run_directory.h"
 
 namespace causeway::server {
 namespace {
 
-constexpr char kRunFile[] = "run.json";
-constexpr int kFormatVersion = 1;
+// Left on the disk for the database and for answers when a contribution is accepted.
+constexpr uint64_t kSpareBytes = uint64_t{16} << 20;
 
-std::string RunIdOf(FileSystem& file_system, const std::string& path) {
-  const absl::StatusOr<std::string> text = file_system.ReadFile(path);
-  if (!text.ok()) return "unreadable";
-  const nlohmann::json run = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!run.is_object() || !run.contains("run_id") || !run["run_id"].is_string()) {
-    return "unreadable";
-  }
-  return run["run_id"].get<std::string>();
+bool IsHarmless(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kResourceExhausted ||
+         status.code() == absl::StatusCode::kAlreadyExists ||
+         status.code() == absl::StatusCode::kInvalidArgument;
+}
+
+std::string WhereRound(int fragment, int64_t round) {
+  return absl::StrCat("fragment = ", fragment, " AND round = ", round);
 }
 
 }  // namespace
 
-nlohmann::json RoundToJson(const RoundRecord& record) {
-  return {{"unix_s", record.published_unix_s},
-          {"fragment", record.fragment},
-          {"round", record.round},
-          {"contributors", record.contributors},
-          {"weights", record.weights},
-          {"send_step", record.send_step},
-          {"first_unix_s", record.first_unix_s},
-          {"closed_unix_s", record.closed_unix_s},
-          {"published_unix_s", record.published_unix_s},
-          {"bytes_in", record.bytes_in},
-          {"bytes_out", record.bytes_out},
-          {"published_hash", HashToHex(record.published_hash)},
-          {"reason", record.reason}};
-}
+RunDirectoryStore::RunDirectoryStore(std::unique_ptr<FileSystem> own_file_system,
+                                     FileSystem& file_system, std::string folder,
+                                     const Options& options, std::unique_ptr<FolderLock> lock)
+    : own_file_system_(std::move(own_file_system)),
+      file_system_(file_system),
+      folder_(std::move(folder)),
+      options_(options),
+      lock_(std::move(lock)),
+      blobs_(file_system, folder_) {}
 
 absl::StatusOr<std::unique_ptr<RunDirectoryStore>> RunDirectoryStore::Open(
-    FileSystem& file_system, const std::string& folder) {
-  RETURN_IF_ERROR(file_system.CreateFolders(folder));
-  ASSIGN_OR_RETURN(std::unique_ptr<FolderLock> lock, file_system.Lock(folder));
-  const std::string run_file = JoinPath(folder, kRunFile);
-  if (file_system.Exists(run_file)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(folder, " already holds the run ", RunIdOf(file_system, run_file),
-                     ", which cannot be continued; choose another --run_dir or remove it"));
+    FileSystem& file_system, const std::string& folder, const Options& options) {
+  if (options.snapshots_kept < 1) {
+    return absl::InvalidArgumentError("at least one snapshot of each fragment must be kept");
   }
+  std::unique_ptr<FileSystem> unsynced;
+  if (!options.durable) unsynced = std::make_unique<UnsyncedFileSystem>(file_system);
+  FileSystem& used = unsynced != nullptr ? *unsynced : file_system;
+  if (!used.IsFolder(folder)) {
+    RETURN_IF_ERROR(used.CreateFolders(folder));
+    RETURN_IF_ERROR(used.SyncFolder(ParentFolder(folder)));
+  }
+  RETURN_IF_ERROR(CheckRunFolder(used, folder));
+  ASSIGN_OR_RETURN(std::unique_ptr<FolderLock> lock, used.Lock(folder));
   return std::unique_ptr<RunDirectoryStore>(
-      new RunDirectoryStore(file_system, folder, std::move(lock)));
+      new RunDirectoryStore(std::move(unsynced), used, folder, options, std::move(lock)));
+}
+
+RunDatabase::Options RunDirectoryStore::DatabaseOptions() const {
+  return {.vfs = options_.sqlite_vfs, .durable = options_.durable, .log_pages = options_.log_pages};
+}
+
+absl::Status RunDirectoryStore::Note(absl::Status status) {
+  absl::MutexLock lock(&mutex_);
+  return NoteLocked(std::move(status));
+}
+
+absl::Status RunDirectoryStore::NoteLocked(absl::Status status) {
+  if (status.ok() || IsHarmless(status) || !failure_.ok()) return status;
+  failure_ = status;
+  // What the disk holds is for the next opening to find out.
+  if (database_ != nullptr) database_->ForbidChanges();
+  return status;
+}
+
+absl::StatusOr<int64_t> RunDirectoryStore::Running() {
+  absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(failure_);
+  if (database_ == nullptr) return absl::FailedPreconditionError("the run has not begun");
+  return database_->commits();
+}
+
+absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::Recover() {
+  absl::StatusOr<std::optional<RecoveredRun>> run;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!failure_.ok()) return failure_;
+    if (recovered_) return absl::FailedPreconditionError("Recover was called before");
+    run = RecoverLocked();
+    recovered_ = run.ok();
+    if (!run.ok()) {
+      database_ = nullptr;
+      failure_ = run.status();
+    }
+  }
+  return run;
+}
+
+absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
+  if (!file_system_.Exists(Path(kDatabaseFile))) {
+    RETURN_IF_ERROR(CheckNoTraces(file_system_, folder_));
+    RETURN_IF_ERROR(RemoveOrphans(file_system_, folder_, {}));
+    // Of an abandoned run.
+    if (file_system_.Exists(Path(kDatabaseLogFile))) {
+      RETURN_IF_ERROR(file_system_.Remove(Path(kDatabaseLogFile)));
+      RETURN_IF_ERROR(file_system_.SyncFolder(folder_));
+    }
+    return std::nullopt;
+  }
+  ASSIGN_OR_RETURN(database_, RunDatabase::Open(Path(kDatabaseFile), DatabaseOptions()));
+  ASSIGN_OR_RETURN(DatabaseContent content, database_->Load());
+  std::vector<std::string> orphans;
+  RETURN_IF_ERROR(CheckBlobs(file_system_, folder_, content, database_->commits(), orphans));
+  CrashPoint("during_recovery");
+  RETURN_IF_ERROR(RemoveOrphans(file_system_, folder_, orphans));
+  RETURN_IF_ERROR(Continue(content.rounds));
+
+  RecoveredRun run;
+  run.identity = std::move(content.identity);
+  run.state = std::move(content.state);
+  run.members = std::move(content.members);
+  for (StoredRound& row : content.rounds) run.rounds.push_back(std::move(row.record));
+  for (StoredContribution& row : content.contributions) {
+    run.contributions.push_back(std::move(row.record));
+  }
+  for (const StoredSnapshot& row : content.snapshots) {
+    run.snapshots.push_back({.fragment = row.fragment, .version = row.version});
+  }
+  return run;
+}
+
+absl::Status RunDirectoryStore::Continue(const std::vector<StoredRound>& rounds) {
+  RETURN_IF_ERROR(blobs_.CreateFolders());
+  for (const StoredRound& row : rounds) last_round_[row.record.fragment] = row.record.round;
+  ASSIGN_OR_RETURN(rounds_, RoundLog::Open(file_system_, Path(kRoundsFile), rounds));
+  ASSIGN_OR_RETURN(witness_,
+                   CommitWitness::Create(file_system_, Path(kWitnessFile), database_->commits()));
+  database_->AllowChanges();
+  return absl::OkStatus();
 }
 
 absl::Status RunDirectoryStore::BeginRun(const RunIdentity& identity) {
-  const nlohmann::json run = {{"format_version", kFormatVersion},
-                              {"run_id", identity.run_id},
-                              {"config_hash", HashToHex(identity.config_hash)},
-                              {"plan_hash", HashToHex(identity.plan_hash)}};
-  RETURN_IF_ERROR(WriteFileAtomically(file_system_, JoinPath(folder_, "config.textproto"),
-                                      absl::string_view(FormatRunConfig(identity.config))));
-  RETURN_IF_ERROR(WriteFileAtomically(file_system_, JoinPath(folder_, kRunFile),
-                                      absl::string_view(run.dump(2) + "\n")));
   absl::MutexLock lock(&mutex_);
-  identity_ = identity;
-  ASSIGN_OR_RETURN(rounds_, JsonLinesFile::Create(file_system_, JoinPath(folder_, "rounds.jsonl")));
-  return absl::OkStatus();
+  RETURN_IF_ERROR(failure_);
+  if (!recovered_ || database_ != nullptr) {
+    return absl::FailedPreconditionError("a run begins after a Recover that found none");
+  }
+  failure_ = BeginRunLocked(identity);
+  return failure_;
+}
+
+absl::Status RunDirectoryStore::BeginRunLocked(const RunIdentity& identity) {
+  RETURN_IF_ERROR(WriteFileAtomically(file_system_, Path(kConfigFile),
+                                      absl::string_view(FormatRunConfig(identity.config))));
+  const std::string path = Path(kDatabaseFile);
+  const std::string temporary = path + ".tmp";
+  RETURN_IF_ERROR(RunDatabase::Create(temporary, DatabaseOptions(), identity));
+  {
+    // SQLite hides some failures, as of a change of its journal mode.
+    ASSIGN_OR_RETURN(const auto written, RunDatabase::Open(temporary, DatabaseOptions()));
+    RETURN_IF_ERROR(written->Load().status());
+    written->AllowChanges();
+  }
+  RETURN_IF_ERROR(file_system_.Rename(temporary, path));
+  CrashPoint("after_database_rename");
+  RETURN_IF_ERROR(file_system_.SyncFolder(folder_));
+  ASSIGN_OR_RETURN(database_, RunDatabase::Open(path, DatabaseOptions()));
+  RETURN_IF_ERROR(database_->Load().status());
+  return Continue({});
 }
 
 absl::Status RunDirectoryStore::AbandonRun() {
-  RETURN_IF_ERROR(file_system_.Remove(JoinPath(folder_, kRunFile)));
+  absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(failure_);
+  failure_ = absl::FailedPreconditionError("the run was abandoned");
+  database_ = nullptr;
+  witness_ = nullptr;
+  rounds_ = nullptr;
+  // The database last: without it, nothing else may be left.
+  for (const char* name : {kWitnessFile, kDatabaseLogFile, kDatabaseFile}) {
+    if (file_system_.Exists(Path(name))) RETURN_IF_ERROR(file_system_.Remove(Path(name)));
+  }
   return file_system_.SyncFolder(folder_);
 }
 
-absl::Status RunDirectoryStore::SaveContribution(const ContributionRecord&,
-                                                 std::span<const uint8_t>) {
+absl::Status RunDirectoryStore::CheckSpace(uint64_t bytes) {
+  ASSIGN_OR_RETURN(const uint64_t free, file_system_.FreeBytes(folder_));
+  if (free >= bytes && free - bytes >= kSpareBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(folder_, " has ", free, " bytes free; ", bytes, " are needed and ", kSpareBytes,
+                   " more for the database: make room, the run then goes on"));
+}
+
+absl::Status RunDirectoryStore::Commit(
+    absl::FunctionRef<absl::Status(DatabaseEdit&, std::vector<BlobRef>&)> edit,
+    const BlobRef* blob) {
+  std::vector<BlobRef> freed;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(failure_);
+    status = database_->Commit([&](DatabaseEdit& changes) -> absl::Status {
+      mutex_.AssertHeld();
+      freed.clear();
+      RETURN_IF_ERROR(edit(changes, freed));
+      return ForgetInCommit(changes, freed);
+    });
+    if (status.ok()) {
+      forgotten_before_ = forget_before_;
+      status = witness_->Update(database_->commits());
+      // A disk too full to overwrite bytes that it has is none that can be worked with.
+      if (!status.ok()) status = absl::InternalError(status.message());
+    } else if (IsHarmless(status)) {
+      if (blob != nullptr) freed = {*blob};
+    }
+    if (!NoteLocked(status).ok() && !IsHarmless(status)) return status;
+  }
+  for (const BlobRef& file : freed) {
+    CrashPoint("before_removal");
+    blobs_.Remove(file);
+  }
+  return status;
+}
+
+absl::Status RunDirectoryStore::ForgetInCommit(DatabaseEdit& edit, std::vector<BlobRef>& freed) {
+  for (const auto& [fragment, before] : forget_before_) {
+    const auto done = forgotten_before_.find(fragment);
+    const int64_t from = done == forgotten_before_.end() ? 0 : done->second;
+    if (from >= before) continue;
+    ASSIGN_OR_RETURN(
+        std::vector<StoredRound> rows,
+        edit.Rows<StoredRound>(absl::StrCat("fragment = ", fragment, " AND round >= ", from,
+                                            " AND round < ", before, " AND answer != ''")));
+    for (StoredRound& row : rows) {
+      freed.push_back(std::exchange(row.answer, {}));
+      RETURN_IF_ERROR(edit.Put(row));
+    }
+  }
   return absl::OkStatus();
 }
 
-absl::StatusOr<JsonLinesFile*> RunDirectoryStore::RoundsFile() {
+absl::StatusOr<int64_t> RunDirectoryStore::RetainInCommit(int fragment, DatabaseEdit& edit,
+                                                          std::vector<BlobRef>& freed) {
+  ASSIGN_OR_RETURN(const std::vector<StoredSnapshot> snapshots,
+                   edit.Rows<StoredSnapshot>(absl::StrCat("fragment = ", fragment)));
+  const auto kept = static_cast<size_t>(options_.snapshots_kept);
+  if (snapshots.size() < kept) return 0;
+  const size_t removed = snapshots.size() - kept;
+  for (size_t i = 0; i < removed; ++i) {
+    RETURN_IF_ERROR(edit.Remove(snapshots[i]));
+    freed.push_back(snapshots[i].state);
+  }
+  if (options_.retain_deltas) return 0;
+  const int64_t covered = snapshots[removed].version;
+  const int64_t gone = deltas_gone_[fragment];
+  ASSIGN_OR_RETURN(std::vector<StoredContribution> rows,
+                   edit.Rows<StoredContribution>(absl::StrCat(
+                       "fragment = ", fragment, " AND round > ", gone, " AND round <= ", covered,
+                       " AND quarantined = 0 AND delta != ''")));
+  for (StoredContribution& row : rows) {
+    freed.push_back(std::exchange(row.delta, {}));
+    RETURN_IF_ERROR(edit.Put(row));
+  }
+  return covered;
+}
+
+absl::Status RunDirectoryStore::SaveContribution(const ContributionRecord& record,
+                                                 std::span<const uint8_t> object) {
+  ASSIGN_OR_RETURN(const int64_t commits, Running());
+  RETURN_IF_ERROR(Note(CheckSpace(object.size())));
+  absl::StatusOr<BlobRef> blob = blobs_.WriteDelta(record, object, commits);
+  if (!blob.ok()) return Note(blob.status());
+  return Commit(
+      [&](DatabaseEdit& edit, std::vector<BlobRef>&) {
+        return edit.Insert(
+            StoredContribution{.record = record, .delta = *blob, .commit = edit.number()});
+      },
+      &*blob);
+}
+
+absl::Status RunDirectoryStore::SaveRound(const RoundRecord& record,
+                                          std::span<const uint8_t> answer) {
+  ASSIGN_OR_RETURN(const int64_t commits, Running());
+  absl::StatusOr<BlobRef> blob = blobs_.WriteAnswer(record, answer, commits);
+  if (!blob.ok()) return Note(blob.status());
+  CrashPoint("before_round_row");
+  const auto insert = [&](DatabaseEdit& edit, std::vector<BlobRef>&) -> absl::Status {
+    mutex_.AssertHeld();
+    const int64_t last = last_round_[record.fragment];
+    if (record.round != last + 1) {
+      return absl::FailedPreconditionError(absl::StrCat("fragment ", record.fragment, ": round ",
+                                                        last + 1, " must be saved before round ",
+                                                        record.round));
+    }
+    return edit.Insert(StoredRound{.record = record, .answer = *blob, .commit = edit.number()});
+  };
+  RETURN_IF_ERROR(Commit(insert, &*blob));
   absl::MutexLock lock(&mutex_);
-  if (rounds_ == nullptr) return absl::FailedPreconditionError("the run has not begun");
-  return rounds_.get();
+  last_round_[record.fragment] = record.round;
+  rounds_->Append(record);
+  return absl::OkStatus();
 }
 
-absl::Status RunDirectoryStore::SaveRound(const RoundRecord& record, std::span<const uint8_t>) {
-  ASSIGN_OR_RETURN(JsonLinesFile* const rounds, RoundsFile());
-  return rounds->Append(RoundToJson(record));
-}
-
-absl::Status RunDirectoryStore::SaveSnapshot(std::span<const FragmentView> fragments) {
-  RunIdentity identity;
+absl::Status RunDirectoryStore::SaveSnapshot(const FragmentView& fragment) {
+  ASSIGN_OR_RETURN(const int64_t commits, Running());
   {
     absl::MutexLock lock(&mutex_);
-    identity = identity_;
+    absl::StatusOr<std::vector<StoredSnapshot>> same = database_->Rows<StoredSnapshot>(
+        absl::StrCat("fragment = ", fragment.fragment, " AND version = ", fragment.version));
+    if (!same.ok()) return NoteLocked(same.status());
+    // A version has one state.
+    if (!same->empty()) return absl::OkStatus();
   }
-  return WriteCheckpoint(file_system_, JoinPath(folder_, "checkpoint.bin"), identity, fragments);
+  absl::StatusOr<BlobRef> blob = blobs_.WriteSnapshot(fragment, commits);
+  if (!blob.ok()) return Note(blob.status());
+  CrashPoint("before_snapshot_row");
+  int64_t covered = 0;
+  const auto insert = [&](DatabaseEdit& edit, std::vector<BlobRef>& freed) -> absl::Status {
+    mutex_.AssertHeld();
+    const absl::Status inserted =
+        edit.Insert(StoredSnapshot{.fragment = fragment.fragment,
+                                   .version = fragment.version,
+                                   .published_hash = fragment.published_hash,
+                                   .state = *blob,
+                                   .commit = edit.number()});
+    if (!inserted.ok()) return inserted;
+    ASSIGN_OR_RETURN(covered, RetainInCommit(fragment.fragment, edit, freed));
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(Commit(insert, &*blob));
+  absl::MutexLock lock(&mutex_);
+  int64_t& gone = deltas_gone_[fragment.fragment];
+  gone = std::max(gone, covered);
+  return absl::OkStatus();
+}
+
+absl::Status RunDirectoryStore::SaveMember(const MemberRecord& member) {
+  RETURN_IF_ERROR(Running().status());
+  return Commit([&](DatabaseEdit& edit, std::vector<BlobRef>&) { return edit.Put(member); });
+}
+
+absl::Status RunDirectoryStore::SaveRunState(const RunState& state) {
+  RETURN_IF_ERROR(Running().status());
+  return Commit([&](DatabaseEdit& edit, std::vector<BlobRef>&) { return edit.Put(state); });
 }
 
 absl::Status RunDirectoryStore::SaveSummary(const nlohmann::json& summary) {
-  return WriteFileAtomically(file_system_, JoinPath(folder_, "summary.json"),
-                             absl::string_view(summary.dump(2) + "\n"));
+  RETURN_IF_ERROR(Running().status());
+  const std::string text =
+      summary.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return Note(WriteFileAtomically(file_system_, Path(kSummaryFile), absl::string_view(text)));
+}
+
+absl::Status RunDirectoryStore::ForgetAnswers(int fragment, int64_t before_round) {
+  RETURN_IF_ERROR(Running().status());
+  absl::MutexLock lock(&mutex_);
+  int64_t& before = forget_before_[fragment];
+  before = std::max(before, before_round);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<uint8_t>> RunDirectoryStore::ReadContribution(
+    int fragment, int64_t round, const std::string& worker_id) {
+  RETURN_IF_ERROR(Running().status());
+  absl::StatusOr<std::vector<StoredContribution>> rows;
+  {
+    absl::MutexLock lock(&mutex_);
+    rows = database_->Rows<StoredContribution>(WhereRound(fragment, round));
+  }
+  RETURN_IF_ERROR(rows.status());
+  for (const StoredContribution& row : *rows) {
+    if (row.record.worker_id == worker_id && row.delta.kept()) return blobs_.ReadDelta(row);
+  }
+  return absl::NotFoundError(absl::StrCat(folder_, " has no delta of ", worker_id, " for round ",
+                                          round, " of fragment ", fragment));
+}
+
+absl::StatusOr<std::vector<uint8_t>> RunDirectoryStore::ReadAnswer(int fragment, int64_t round) {
+  RETURN_IF_ERROR(Running().status());
+  absl::StatusOr<std::vector<StoredRound>> rows;
+  bool forgotten = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    rows = database_->Rows<StoredRound>(WhereRound(fragment, round));
+    forgotten = round < forget_before_[fragment];
+  }
+  RETURN_IF_ERROR(rows.status());
+  if (!forgotten && !rows->empty() && (*rows)[0].answer.kept()) {
+    return blobs_.ReadAnswer((*rows)[0]);
+  }
+  return absl::NotFoundError(
+      absl::StrCat(folder_, " has no answer of round ", round, " of fragment ", fragment));
+}
+
+absl::StatusOr<FragmentSnapshot> RunDirectoryStore::ReadSnapshot(int fragment, int64_t version) {
+  RETURN_IF_ERROR(Running().status());
+  absl::StatusOr<std::vector<StoredSnapshot>> rows;
+  {
+    absl::MutexLock lock(&mutex_);
+    rows = database_->Rows<StoredSnapshot>(
+        absl::StrCat("fragment = ", fragment, " AND version = ", version));
+  }
+  RETURN_IF_ERROR(rows.status());
+  if (!rows->empty()) return blobs_.ReadSnapshot((*rows)[0]);
+  return absl::NotFoundError(
+      absl::StrCat(folder_, " has no snapshot of fragment ", fragment, " at version ", version));
 }
 
 }  // namespace causeway::server

@@ -1,63 +1,132 @@
-// A run directory: the folder that one coordinator process owns while it runs.
+// The store of a run directory: what was acknowledged outlives kill -9 and power loss.
 //
-//   LOCK              held by the owner; contains its process id
-//   run.json          {"format_version": 1, "run_id", "config_hash", "plan_hash"}
-//   config.textproto  the complete configuration
-//   rounds.jsonl      one line per published round, see RoundToJson
-//   checkpoint.bin    the fragments' state at the end, see checkpoint_file.h
-//   summary.json      what the run did, written at the end
+//   ASSIGN_OR_RETURN(auto store, RunDirectoryStore::Open(*FileSystem::Real(), "runs/a", {}));
+//   ASSIGN_OR_RETURN(std::optional<RecoveredRun> run, store->Recover());
+//   if (!run) RETURN_IF_ERROR(store->BeginRun(identity));
 //
-// Contributions are not kept: a coordinator that is killed loses its run.
+// Everything small is a row of a database, everything large a file that a row names
+// (run_directory.h). A contribution is: write the delta, sync it, rename it, sync its folder, then
+// commit the row. What a crash leaves between two of these steps is removed by the next Recover.
+//
+// Kept are the last `snapshots_kept` snapshots of each fragment, the deltas of the rounds after
+// the oldest of these (all, with `retain_deltas`; the quarantined ones always), the answers that
+// were not forgotten, and every row.
+//
+// An error other than RESOURCE_EXHAUSTED, ALREADY_EXISTS, INVALID_ARGUMENT and those of the Read
+// methods is final: every later call returns it again.
 #ifndef CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_STORE_H_
 #define CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_STORE_H_
 
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/file_system.h"
-#include "common/telemetry/event_log.h"
+#include "server/store/blob_folder.h"
+#include "server/store/commit_witness.h"
+#include "server/store/round_log.h"
+#include "server/store/run_database.h"
 #include "server/store/store.h"
 
 namespace causeway::server {
 
-// {"unix_s" (published), "fragment", "round", "contributors", "weights", "send_step",
-//  "first_unix_s", "closed_unix_s", "published_unix_s", "bytes_in", "bytes_out",
-//  "published_hash" (16 hexadecimal digits), "reason"}
-nlohmann::json RoundToJson(const RoundRecord& record);
-
-// Thread-safe.
+// Thread-safe. Large files are written outside the lock, so contributions of several workers
+// overlap.
 class RunDirectoryStore final : public Store {
  public:
+  struct Options {
+    bool retain_deltas = false;
+    int snapshots_kept = 2;  // Of each fragment; at least 1.
+    // False: nothing is synced. Still whole after kill -9, but not after a power loss.
+    bool durable = true;
+    // For tests: the SQLite VFS to use, which must see the same files as the file system, and when
+    // the database's log is moved (RunDatabase::Options).
+    std::string sqlite_vfs = {};
+    int64_t log_pages = RunDatabase::Options().log_pages;
+  };
+
   // Creates the folder and takes its lock. FAILED_PRECONDITION if another process owns it, or if
-  // it holds a run already. `file_system` outlives the store.
+  // it holds a run of a former layout or a newer format: nothing is written then. `file_system`
+  // outlives the store.
   static absl::StatusOr<std::unique_ptr<RunDirectoryStore>> Open(FileSystem& file_system,
-                                                                 const std::string& folder);
+                                                                 const std::string& folder,
+                                                                 const Options& options);
 
   const std::string& folder() const { return folder_; }
 
-  // Frees the folder for another run, if this one never served anybody.
+  // Frees the folder for another run, if this one never served anybody. The last call.
   absl::Status AbandonRun();
 
+  absl::StatusOr<std::optional<RecoveredRun>> Recover() override;
   absl::Status BeginRun(const RunIdentity& identity) override;
   absl::Status SaveContribution(const ContributionRecord& record,
                                 std::span<const uint8_t> object) override;
   absl::Status SaveRound(const RoundRecord& record, std::span<const uint8_t> answer) override;
-  absl::Status SaveSnapshot(std::span<const FragmentView> fragments) override;
+  absl::Status SaveSnapshot(const FragmentView& fragment) override;
+  absl::Status SaveMember(const MemberRecord& member) override;
+  absl::Status SaveRunState(const RunState& state) override;
   absl::Status SaveSummary(const nlohmann::json& summary) override;
+  // Becomes durable, and the files go, with the next commit.
+  absl::Status ForgetAnswers(int fragment, int64_t before_round) override;
+  absl::StatusOr<std::vector<uint8_t>> ReadContribution(int fragment, int64_t round,
+                                                        const std::string& worker_id) override;
+  absl::StatusOr<std::vector<uint8_t>> ReadAnswer(int fragment, int64_t round) override;
+  absl::StatusOr<FragmentSnapshot> ReadSnapshot(int fragment, int64_t version) override;
 
  private:
-  RunDirectoryStore(FileSystem& file_system, std::string folder, std::unique_ptr<FolderLock> lock)
-      : file_system_(file_system), folder_(std::move(folder)), lock_(std::move(lock)) {}
-  absl::StatusOr<JsonLinesFile*> RoundsFile();
+  RunDirectoryStore(std::unique_ptr<FileSystem> own_file_system, FileSystem& file_system,
+                    std::string folder, const Options& options, std::unique_ptr<FolderLock> lock);
 
+  std::string Path(const std::string& name) const { return JoinPath(folder_, name); }
+  RunDatabase::Options DatabaseOptions() const;
+  absl::Status CheckSpace(uint64_t bytes);
+  // OK if the run has begun and nothing failed. Gives the number of commits.
+  absl::StatusOr<int64_t> Running();
+  // Remembers an error that is final. Returns it.
+  absl::Status Note(absl::Status status);
+  absl::Status NoteLocked(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // After the database is open: the rest of what a run needs.
+  absl::Status Continue(const std::vector<StoredRound>& rounds)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::optional<RecoveredRun>> RecoverLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status BeginRunLocked(const RunIdentity& identity) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `edit` and the answers to be forgotten, in one commit; then removes the files that it freed.
+  // `blob`, if it was written for this commit, goes when the commit was not made.
+  absl::Status Commit(absl::FunctionRef<absl::Status(DatabaseEdit&, std::vector<BlobRef>&)> edit,
+                      const BlobRef* blob = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status ForgetInCommit(DatabaseEdit& edit, std::vector<BlobRef>& freed)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of one fragment: snapshots and deltas that are not kept any more. Returns the round up to which
+  // deltas are gone then.
+  absl::StatusOr<int64_t> RetainInCommit(int fragment, DatabaseEdit& edit,
+                                         std::vector<BlobRef>& freed)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::unique_ptr<FileSystem> own_file_system_;  // Null unless durable is false.
   FileSystem& file_system_;
   const std::string folder_;
+  const Options options_;
   const std::unique_ptr<FolderLock> lock_;
-  mutable absl::Mutex mutex_;
-  RunIdentity identity_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<JsonLinesFile> rounds_ ABSL_GUARDED_BY(mutex_);
+  BlobFolder blobs_;
+
+  absl::Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  bool recovered_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<RunDatabase> database_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<CommitWitness> witness_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<RoundLog> rounds_ ABSL_GUARDED_BY(mutex_);
+  // By fragment: the last round; up to which round deltas are gone; before which round answers
+  // were asked to be forgotten, and are.
+  std::map<int, int64_t> last_round_ ABSL_GUARDED_BY(mutex_);
+  std::map<int, int64_t> deltas_gone_ ABSL_GUARDED_BY(mutex_);
+  std::map<int, int64_t> forget_before_ ABSL_GUARDED_BY(mutex_);
+  std::map<int, int64_t> forgotten_before_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace causeway::server

@@ -1,24 +1,34 @@
 // What of a run outlives the coordinator's process.
 //
 // The store is told, in this order: that the run begins; every contribution before it is
-// acknowledged; every round after its merge and before it is published; snapshots of the fragments'
-// state; the summary at the end. When a call returns OK the fact is as durable as the
-// implementation promises: MemoryStore nothing, RunDirectoryStore rounds as lines of a file and
-// snapshots as synced files. With contributions and rounds kept as well, the state follows from the
-// last snapshot by folding the deltas in again: theta = fold(merge, snapshot, deltas since).
+// acknowledged; every round after its merge and before it is published; now and then the state of
+// one fragment; members and flags whenever they change. When a call returns OK the fact is as
+// durable as the implementation promises: MemoryStore outlives its coordinator but not its process,
+// RunDirectoryStore outlives kill -9 and power loss.
+//
+// After a death, Recover says what was told, and the state of a fragment follows from its last
+// snapshot by folding in the deltas of the rounds since: theta = fold(merge, snapshot, deltas). The
+// merge is deterministic, so the recorded hashes of every round must come out again.
+//
+// An error of a Save is final: what is on the disk is then unknown until the store is opened and
+// recovered again. Callers stop; nobody retries (a failed fsync cannot be repeated).
 //
 // Fragments are independent of each other: nothing here assumes that one store holds all of them.
 #ifndef CAUSEWAY_SERVER_STORE_STORE_H_
 #define CAUSEWAY_SERVER_STORE_STORE_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "nlohmann/json.hpp"
+#include "server/round/membership.h"
 
 namespace causeway::server {
 
@@ -28,6 +38,27 @@ struct RunIdentity {
   v1::RunConfig config;  // Complete.
   uint64_t config_hash = 0;
   uint64_t plan_hash = 0;
+  // TreeHash of every fragment's initial values: the published hash of version 0.
+  std::vector<uint64_t> initial_hashes = {};
+};
+
+// What an operator asked for, and where the run stands.
+struct RunState {
+  bool started = false;
+  double started_unix_s = 0;
+  bool paused = false;
+  std::string pause_reason = {};
+  int64_t stop_step = 0;  // 0: none was asked for.
+  int64_t stop_tokens = 0;
+  bool finish_recorded = false;
+  int64_t hash_checks = 0;
+  int64_t hash_mismatches = 0;
+};
+
+// One worker id. Of Member, what is about the present stream and its lease means nothing here.
+struct MemberRecord {
+  Member member;
+  nlohmann::json account;  // For the summary: core/run_summary.h.
 };
 
 // One accepted delta, apart from its bytes.
@@ -37,10 +68,14 @@ struct ContributionRecord {
   std::string worker_id;
   uint64_t incarnation = 0;
   v1::Codec codec = v1::CODEC_UNSPECIFIED;
+  int64_t bytes = 0;
   uint64_t object_hash = 0;
   int64_t tokens = 0;
   int64_t send_step = 0;
   double unix_s = 0;  // Accepted.
+  double norm = 0;    // Euclidean, of the decoded delta; 0 if nobody asked for it.
+  // Kept on the disk for people, never merged: its norm was out of line.
+  bool quarantined = false;
 };
 
 // One merged round.
@@ -57,7 +92,8 @@ struct RoundRecord {
   int64_t bytes_in = 0;   // Payload of all contributions.
   int64_t bytes_out = 0;  // Of the answer, once.
   uint64_t published_hash = 0;
-  std::string reason;  // Why it closed.
+  uint64_t answer_hash = 0;  // TreeHash of the encoded answer.
+  std::string reason;        // Why it closed.
 };
 
 struct NamedArray {
@@ -75,22 +111,68 @@ struct FragmentView {
   std::vector<NamedArray> optimizer = {};
 };
 
+// FragmentView with its own memory.
+struct FragmentSnapshot {
+  int fragment = 0;
+  int64_t version = 0;
+  uint64_t published_hash = 0;
+  std::vector<float> theta;
+  std::vector<float> published;
+  std::vector<std::pair<std::string, std::vector<float>>> optimizer;
+};
+
+FragmentSnapshot CopyFragment(const FragmentView& view);
+
+struct SnapshotRecord {
+  int fragment = 0;
+  int64_t version = 0;
+};
+
+// All that is small of what the store was told. What is large is read by the Read methods.
+struct RecoveredRun {
+  RunIdentity identity;
+  RunState state;
+  std::vector<MemberRecord> members;              // Sorted by id.
+  std::vector<RoundRecord> rounds;                // Sorted by fragment, then round; no gaps.
+  std::vector<ContributionRecord> contributions;  // Sorted by fragment, round, worker id.
+  std::vector<SnapshotRecord> snapshots;          // Sorted by fragment, then version.
+};
+
 // Thread-safe: calls may overlap. Of one fragment, the contributions to a round may overlap each
 // other; the round comes after all of them, and before those to the next.
+//
+// Errors: RESOURCE_EXHAUSTED (the disk is full: nothing was kept, and SaveContribution may be tried
+// again later), DATA_LOSS (what is on the disk is damaged, with file and offset), anything else as
+// the file system gave it.
 class Store {
  public:
   virtual ~Store() = default;
 
-  // Once, before anything else.
+  // Once, before anything else. Nothing if no run has begun here; then BeginRun is next.
+  virtual absl::StatusOr<std::optional<RecoveredRun>> Recover() = 0;
   virtual absl::Status BeginRun(const RunIdentity& identity) = 0;
+
   // Before the contribution is acknowledged. `object` is the encoded delta.
   virtual absl::Status SaveContribution(const ContributionRecord& record,
                                         std::span<const uint8_t> object) = 0;
   // Before the round is published. `answer` is what workers will pull.
   virtual absl::Status SaveRound(const RoundRecord& record, std::span<const uint8_t> answer) = 0;
-  // Replaces the last snapshot as a whole; after an error the last one stands.
-  virtual absl::Status SaveSnapshot(std::span<const FragmentView> fragments) = 0;
+  // Of a version that SaveRound has been told of, or 0. Deltas that only older states need are then
+  // dropped, or kept, as the implementation was configured.
+  virtual absl::Status SaveSnapshot(const FragmentView& fragment) = 0;
+  // The newest state of one member; and of the run. A member's incarnation never goes back.
+  virtual absl::Status SaveMember(const MemberRecord& member) = 0;
+  virtual absl::Status SaveRunState(const RunState& state) = 0;
   virtual absl::Status SaveSummary(const nlohmann::json& summary) = 0;
+
+  // Nobody will ask for answers of earlier rounds of that fragment again.
+  virtual absl::Status ForgetAnswers(int fragment, int64_t before_round) = 0;
+
+  // NOT_FOUND if it was never saved, or is no longer kept.
+  virtual absl::StatusOr<std::vector<uint8_t>> ReadContribution(int fragment, int64_t round,
+                                                                const std::string& worker_id) = 0;
+  virtual absl::StatusOr<std::vector<uint8_t>> ReadAnswer(int fragment, int64_t round) = 0;
+  virtual absl::StatusOr<FragmentSnapshot> ReadSnapshot(int fragment, int64_t version) = 0;
 };
 
 }  // namespace causeway::server

@@ -2,6 +2,8 @@
 #ifndef CAUSEWAY_TESTS_FUZZ_MEMORY_FILES_H_
 #define CAUSEWAY_TESTS_FUZZ_MEMORY_FILES_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -27,6 +29,9 @@ class MemoryFiles final : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
     files_[path].clear();
+    return std::make_unique<Writer>(files_[path]);
+  }
+  absl::StatusOr<std::unique_ptr<WritableFile>> OpenForAppend(const std::string& path) override {
     return std::make_unique<Writer>(files_[path]);
   }
   absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
@@ -59,11 +64,18 @@ class MemoryFiles final : public FileSystem {
     }
     return names;
   }
+  absl::StatusOr<uint64_t> FileSize(const std::string& path) override {
+    const auto found = files_.find(path);
+    if (found == files_.end()) return NotFound(path);
+    return found->second.size();
+  }
+  absl::StatusOr<uint64_t> FreeBytes(const std::string&) override { return uint64_t{1} << 40; }
   bool Exists(const std::string& path) override { return files_.contains(path); }
   bool IsFolder(const std::string& path) override { return !List(path)->empty(); }
   absl::StatusOr<std::unique_ptr<FolderLock>> Lock(const std::string&) override {
     return std::make_unique<FolderLock>();
   }
+  absl::StatusOr<std::string> LockOwner(const std::string&) override { return std::string(); }
 
  private:
   class Writer final : public WritableFile {
@@ -73,6 +85,12 @@ class MemoryFiles final : public FileSystem {
       bytes_.insert(bytes_.end(), data.begin(), data.end());
       return absl::OkStatus();
     }
+    absl::Status Overwrite(uint64_t offset, std::span<const uint8_t> data) override {
+      if (bytes_.size() < offset + data.size()) bytes_.resize(offset + data.size());
+      std::ranges::copy(data, bytes_.begin() + static_cast<ptrdiff_t>(offset));
+      return absl::OkStatus();
+    }
+    absl::Status Reserve(uint64_t) override { return absl::OkStatus(); }
     absl::Status Sync() override { return absl::OkStatus(); }
 
    private:

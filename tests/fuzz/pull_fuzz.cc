@@ -172,6 +172,7 @@ void CheckPull(Input input) {
                              .replica = &replica,
                              .exchange = &exchange,
                              .clock = Clock::Real(),
+                             .max_advance = 1,
                              .observer = {}});
   const absl::StatusOr<int64_t> step = engine.Fetch(run_step);
   if (!step.ok()) return;

@@ -85,6 +85,7 @@ void Restore(WorkerCheckpoint checkpoint, bool late) {
                      .replica = &replica,
                      .exchange = &exchange,
                      .clock = Clock::Real(),
+                     .max_advance = 1,
                      .observer = {}});
   if (!engine.Restore(checkpoint.sync, checkpoint.step).ok()) return;
   const SyncEngine::State saved = engine.Save();

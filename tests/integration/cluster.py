@@ -48,12 +48,12 @@ def json_lines(path):
 class Process:
     """A child with its output in a file."""
 
-    def __init__(self, log, *command):
+    def __init__(self, log, *command, variables=None):
         self.log_path = log
         with open(log, "ab") as output:
             self.child = subprocess.Popen(
                 [str(part) for part in command], stdout=output, stderr=output,
-                stdin=subprocess.DEVNULL)
+                stdin=subprocess.DEVNULL, env={**os.environ, **(variables or {})})
 
     def log(self):
         return self.log_path.read_text(errors="replace")
@@ -113,13 +113,14 @@ class Cluster:
             "the coordinator listens")
         assert self.coordinator.child.poll() is None, self.coordinator.log()
 
-    def start_worker(self, worker, *flags):
+    def start_worker(self, worker, *flags, address=None, variables=None):
         return self.start(
-            f"{worker}.log", WORKER, "train", f"--coordinator={self.address}", f"--id={worker}",
-            f"--data={self.data}", f"--out={self.out(worker)}", "--threads=1", *flags)
+            f"{worker}.log", WORKER, "train", f"--coordinator={address or self.address}",
+            f"--id={worker}", f"--data={self.data}", f"--out={self.out(worker)}", "--threads=1",
+            *flags, variables=variables)
 
-    def start(self, log, *command):
-        process = Process(self.folder / log, *command)
+    def start(self, log, *command, variables=None):
+        process = Process(self.folder / log, *command, variables=variables)
         self.processes.append(process)
         return process
 

@@ -141,7 +141,7 @@ absl::StatusOr<worker::PulledObject> InProcessExchange::Received(const server::P
   return worker::PulledObject{.round = object.header.round(),
                               .codec = object.header.codec(),
                               .published_hash = object.header.published_hash(),
-                              .bytes = object.bytes};
+                              .bytes = {object.bytes.begin(), object.bytes.end()}};
 }
 
 absl::StatusOr<worker::PulledObject> InProcessExchange::PullAnswer(int fragment, int64_t round) {

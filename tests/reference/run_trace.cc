@@ -179,9 +179,16 @@ nlohmann::json Describe(const v1::RunConfig& config, const FragmentPlan& plan) {
                    {"mixing", sync.mixing()},
                    {"codec_up", v1::Codec_Name(sync.codec_up())},
                    {"codec_down", v1::Codec_Name(sync.codec_down())},
-                   {"error_feedback", sync.error_feedback()}};
-  trace["outer"] = {{"learning_rate", config.outer().learning_rate()},
-                    {"momentum", config.outer().momentum()}};
+                   {"error_feedback", sync.error_feedback()},
+                   {"error_feedback_decay", sync.error_feedback_decay()}};
+  const v1::OuterConfig& outer = config.outer();
+  trace["outer"] = {{"optimizer", v1::OuterConfig::Optimizer_Name(outer.optimizer())},
+                    {"merge", v1::OuterConfig::Merge_Name(outer.merge())},
+                    {"learning_rate", outer.learning_rate()},
+                    {"momentum", outer.momentum()},
+                    {"beta1", outer.beta1()},
+                    {"beta2", outer.beta2()},
+                    {"epsilon", outer.epsilon()}};
   trace["arena_size"] = plan.arena_size();
   trace["tensors"] = nlohmann::json::array();
   for (const PlacedTensor& tensor : plan.tensors()) {
@@ -276,8 +283,8 @@ absl::Status RunConfiguration(const std::string& name, const std::string& folder
   RETURN_IF_ERROR(coordinator->Shutdown());
   RETURN_IF_ERROR(WritePublished(folder, store, traces));
   nlohmann::json trace = Describe(config, plan);
-  trace["contributions"] = store.contributions();
-  trace["rounds"] = store.rounds();
+  trace["contributions"] = store.contributions_json();
+  trace["rounds"] = store.rounds_json();
   return WriteTraceText(folder, "trace.json", trace.dump(1));
 }
 

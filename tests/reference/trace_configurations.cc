@@ -51,6 +51,12 @@ constexpr NamedText kConfigurations[] = {
              codec_up: LM2 codec_down: INT4 error_feedback: true }
       outer { momentum: 0.6 }
       train { seed: 5 })"},
+    // Few values at a time, with the decay and the outer optimizer that this needs.
+    {"topk2-int8-feedback", R"(
+      sync { pattern: BALANCED fragments: 3 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.25
+             codec_up: TOPK2 codec_down: INT8 error_feedback: true }
+      outer { learning_rate: 1 momentum: 0 }
+      train { seed: 10 })"},
     {"bf16-e2m1", R"(
       sync { pattern: SEQUENTIAL fragments: 2 steps_between_syncs: 7 overlap_steps: 4 mixing: 0.25
              codec_up: BF16 codec_down: E2M1 }
@@ -65,6 +71,18 @@ constexpr NamedText kConfigurations[] = {
              codec_up: FP32 codec_down: FP32 }
       outer { momentum: 0.6 }
       train { seed: 9 optimizer: MUON muon_learning_rate: 0.01 })"},
+    // The other outer optimizer, and the merge of norms and directions, over several codec chunks.
+    {"int4-int4-adam", R"(
+      sync { pattern: STRIDED fragments: 3 steps_between_syncs: 8 overlap_steps: 3 mixing: 0.5
+             codec_up: INT4 codec_down: INT4 }
+      outer { optimizer: ADAM learning_rate: 2e-3 momentum: 0 }
+      train { seed: 10 })"},
+    {"e3m0-int4-norm-and-direction", R"(
+      model { width: 32 mlp_width: 48 }
+      sync { pattern: BALANCED fragments: 2 steps_between_syncs: 8 overlap_steps: 3 mixing: 0.5
+             codec_up: E3M0 codec_down: INT4 error_feedback: true }
+      outer { merge: NORM_AND_DIRECTION momentum: 0.6 }
+      train { seed: 11 })"},
     // Plain DiLoCo: one fragment, no overlap, nothing local kept, nothing left out.
     {"fp32-fp32-diloco", R"(
       sync { fragments: 1 steps_between_syncs: 6 overlap_steps: 0 mixing: 0

@@ -16,10 +16,9 @@ std::string PublishedFileName(int fragment, int64_t round) {
   return absl::StrCat("published.", fragment, ".", round, ".f32");
 }
 
-absl::Status TraceStore::BeginRun(const server::RunIdentity&) { return absl::OkStatus(); }
-
 absl::Status TraceStore::SaveContribution(const server::ContributionRecord& record,
                                           std::span<const uint8_t> object) {
+  RETURN_IF_ERROR(MemoryStore::SaveContribution(record, object));
   const std::string name =
       absl::StrCat("delta.", record.fragment, ".", record.round, ".", record.worker_id, ".bin");
   RETURN_IF_ERROR(WriteTraceFile(folder_, name, object));
@@ -35,6 +34,7 @@ absl::Status TraceStore::SaveContribution(const server::ContributionRecord& reco
 
 absl::Status TraceStore::SaveRound(const server::RoundRecord& record,
                                    std::span<const uint8_t> answer) {
+  RETURN_IF_ERROR(MemoryStore::SaveRound(record, answer));
   const std::string name = absl::StrCat("answer.", record.fragment, ".", record.round, ".bin");
   RETURN_IF_ERROR(WriteTraceFile(folder_, name, answer));
   absl::MutexLock lock(&mutex_);
@@ -48,18 +48,12 @@ absl::Status TraceStore::SaveRound(const server::RoundRecord& record,
   return absl::OkStatus();
 }
 
-absl::Status TraceStore::SaveSnapshot(std::span<const server::FragmentView>) {
-  return absl::OkStatus();
-}
-
-absl::Status TraceStore::SaveSummary(const nlohmann::json&) { return absl::OkStatus(); }
-
-nlohmann::json TraceStore::contributions() const {
+nlohmann::json TraceStore::contributions_json() const {
   absl::MutexLock lock(&mutex_);
   return contributions_;
 }
 
-nlohmann::json TraceStore::rounds() const {
+nlohmann::json TraceStore::rounds_json() const {
   absl::MutexLock lock(&mutex_);
   return rounds_;
 }

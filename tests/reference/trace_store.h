@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "nlohmann/json.hpp"
-#include "server/store/store.h"
+#include "server/store/memory_store.h"
 
 namespace causeway {
 
@@ -24,22 +24,19 @@ absl::Status WriteTraceText(const std::string& folder, const std::string& name,
                             absl::string_view text);
 
 // Thread-safe.
-class TraceStore final : public server::Store {
+class TraceStore final : public server::MemoryStore {
  public:
   // The folder exists.
   explicit TraceStore(std::string folder) : folder_(std::move(folder)) {}
 
-  absl::Status BeginRun(const server::RunIdentity& identity) override;
   absl::Status SaveContribution(const server::ContributionRecord& record,
                                 std::span<const uint8_t> object) override;
   absl::Status SaveRound(const server::RoundRecord& record,
                          std::span<const uint8_t> answer) override;
-  absl::Status SaveSnapshot(std::span<const server::FragmentView> fragments) override;
-  absl::Status SaveSummary(const nlohmann::json& summary) override;
 
   // Arrays of objects, for trace.json.
-  nlohmann::json contributions() const;
-  nlohmann::json rounds() const;
+  nlohmann::json contributions_json() const;
+  nlohmann::json rounds_json() const;
   // (fragment, round) -> the hash of the published values that the coordinator announced.
   std::map<std::pair<int, int64_t>, uint64_t> published_hashes() const;
 

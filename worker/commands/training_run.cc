@@ -12,17 +12,15 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/wire.h"
 #include "common/telemetry/log.h"
-#include "worker/data/tokenizer.h"
 
 namespace causeway::worker {
 namespace {
 
-using nlohmann::json;
-
-constexpr absl::Duration kLineInterval = absl::Seconds(5);
 constexpr absl::Duration kStopPoll = absl::Milliseconds(100);
-constexpr double kSampleTemperature = 0.7;
-constexpr int64_t kPromptTokens = 64;
+// Beyond the lease, for a coordinator that is about to come back.
+constexpr absl::Duration kFirstAttachPatience = absl::Seconds(10);
+// Weight of an inner step in the smoothed step time.
+constexpr double kNewestStep = 1.0 / 16;
 
 double UnixSeconds(Clock& clock) { return absl::ToDoubleSeconds(clock.Now() - absl::UnixEpoch()); }
 
@@ -109,7 +107,18 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   join.set_software_version(kSoftwareVersion);
   join.set_device(absl::StrCat("cpu, ", options.threads, " threads"));
   join.set_threads(options.threads);
-  if (checkpoint.has_value()) join.set_resume_step(checkpoint->step);
+  if (checkpoint.has_value()) {
+    join.set_has_checkpoint(true);
+    join.set_resume_step(checkpoint->step);
+    session.progress.set_step(checkpoint->step);
+    session.progress.set_tokens(checkpoint->tokens);
+    session.progress.set_pace_milli(checkpoint->pace_milli);
+    session.progress.set_checkpoint_step(checkpoint->step);
+  }
+  const v1::RunConfig& config = run->run_.config();
+  session.max_steps_behind = config.sync().steps_between_syncs();
+  session.first_attach_patience =
+      absl::Milliseconds(config.membership().lease_ms()) + kFirstAttachPatience;
   ASSIGN_OR_RETURN(run->session_, Session::Attach(std::move(session)));
   const absl::Status begun = run->Begin(std::move(checkpoint));
   if (!begun.ok()) {
@@ -134,27 +143,11 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   replica_ = std::make_unique<HostReplica>(trainer_->parameters(), trainer_->gradients());
   exchange_channel_ = MakeChannel(options_.coordinator, 1);
   exchange_stub_ = v1::Exchange::NewStub(exchange_channel_);
-  exchange_ = std::make_unique<GrpcExchange>(GrpcExchange::Options{.stub = exchange_stub_.get(),
-                                                                   .session = session_.get(),
-                                                                   .plan = &plan_,
-                                                                   .run_id = run_.run_id(),
-                                                                   .worker_id = options_.worker_id,
-                                                                   .sync = config.sync()});
-  session_->OnFailure([exchange = exchange_.get()](const absl::Status& status) {
+  MakeSync();
+  session_->OnFailure([this](const absl::Status& status) {
     Log().error("the session failed: {}", std::string(status.message()));
-    exchange->Cancel();
+    CancelExchange();
   });
-  SyncEngine::Options sync;
-  sync.config = config.sync();
-  sync.plan = &plan_;
-  sync.replica = replica_.get();
-  sync.exchange = exchange_.get();
-  sync.clock = &clock_;
-  sync.observer.late = [](const SyncEvent& event) {
-    Log().warn("the delta of fragment {} came too late for round {}; it travels with the next",
-               event.fragment, event.round);
-  };
-  sync_ = std::make_unique<SyncEngine>(std::move(sync));
 
   if (checkpoint.has_value()) {
     if (trainer_->optimizer() != nullptr) {
@@ -164,11 +157,15 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
       trainer_->optimizer()->set_updates(checkpoint->optimizer_updates);
     }
     progress_.tokens = checkpoint->tokens;
+    counter_ = StepCounter(checkpoint->step, checkpoint->pace_milli, checkpoint->pace_carry_milli);
   }
   const int64_t behind = checkpoint.has_value() ? welcome.run_step() - checkpoint->step : 0;
-  if (checkpoint.has_value() && behind <= config.sync().steps_between_syncs()) {
+  if (checkpoint.has_value() &&
+      (welcome.resumes() || behind <= config.sync().steps_between_syncs())) {
+    anew_ = false;
     std::ranges::copy(checkpoint->parameters, trainer_->parameters().begin());
     progress_.step = checkpoint->step;
+    progress_.checkpoint_step = checkpoint->step;
     RETURN_IF_ERROR(sync_->Restore(std::move(checkpoint->sync), progress_.step));
     Log().info("continuing from the checkpoint at step {}", progress_.step);
   } else {
@@ -180,16 +177,18 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
     }
     ASSIGN_OR_RETURN(progress_.step, sync_->Fetch(welcome.run_step()));
     if (progress_.step > 0) Log().info("joining at step {}", progress_.step);
+    counter_ = StepCounter(progress_.step, counter_.pace_milli());
   }
   progress_.first_step = progress_.step;
   progress_.first_tokens = progress_.tokens;
   v1::Heartbeat heartbeat;
   heartbeat.set_step(progress_.step);
   heartbeat.set_tokens(progress_.tokens);
+  heartbeat.set_pace_milli(counter_.pace_milli());
+  heartbeat.set_checkpoint_step(progress_.checkpoint_step);
   session_->SetProgress(heartbeat);
   // Not before the coordinator has welcomed this worker: who is refused leaves no trace.
-  ASSIGN_OR_RETURN(metrics_,
-                   JsonLinesFile::Create(file_system_, JoinPath(options_.output, "metrics.jsonl")));
+  RETURN_IF_ERROR(OpenMetrics());
   return metrics_->Append({{"kind", "start"},
                            {"unix_s", UnixSeconds(clock_)},
                            {"worker", options_.worker_id},
@@ -198,6 +197,64 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
                            {"first_step", progress_.step},
                            {"data_slot", data_slot_},
                            {"threads", options_.threads}});
+}
+
+int64_t TrainingRun::BytesUp() const { return exchange_ == nullptr ? 0 : exchange_->bytes_up(); }
+
+int64_t TrainingRun::BytesDown() const {
+  return exchange_ == nullptr ? 0 : exchange_->bytes_down();
+}
+
+void TrainingRun::MakeSync() {
+  sync_.reset();  // Cancels the exchange that it uses.
+  auto exchange =
+      std::make_unique<GrpcExchange>(GrpcExchange::Options{.stub = exchange_stub_.get(),
+                                                           .session = session_.get(),
+                                                           .plan = &plan_,
+                                                           .clock = &clock_,
+                                                           .run_id = run_.run_id(),
+                                                           .worker_id = options_.worker_id,
+                                                           .sync = run_.config().sync(),
+                                                           .bytes_up = BytesUp(),
+                                                           .bytes_down = BytesDown()});
+  {
+    absl::MutexLock lock(&exchange_mutex_);
+    exchange_.swap(exchange);
+  }
+  SyncEngine::Options sync;
+  sync.config = run_.config().sync();
+  sync.plan = &plan_;
+  sync.replica = replica_.get();
+  sync.exchange = exchange_.get();
+  sync.clock = &clock_;
+  sync.max_advance = MaxAdvance();
+  sync.observer.late = [](const SyncEvent& event) {
+    Log().warn("the delta of fragment {} came too late for round {}; it travels with the next",
+               event.fragment, event.round);
+  };
+  sync_ = std::make_unique<SyncEngine>(std::move(sync));
+}
+
+void TrainingRun::CancelExchange() {
+  absl::MutexLock lock(&exchange_mutex_);
+  exchange_->Cancel();
+}
+
+absl::Status TrainingRun::StartAnew(const v1::Welcome& welcome) {
+  Log().warn(
+      "the run went on without this worker, from step {} to {}: it takes the published "
+      "state and goes on there",
+      progress_.step, welcome.run_step());
+  if (welcome.data_slot() != data_slot_) {
+    RETURN_IF_ERROR(trainer_->UseDataSlot(dataset_, welcome.data_slot()));
+    data_slot_ = welcome.data_slot();
+  }
+  MakeSync();
+  ASSIGN_OR_RETURN(progress_.step, sync_->Fetch(welcome.run_step()));
+  counter_ = StepCounter(progress_.step, counter_.pace_milli());
+  if (WritesCheckpoints()) RETURN_IF_ERROR(Checkpoint());
+  session_->Ready(progress_.step, /*anew=*/true);
+  return absl::OkStatus();
 }
 
 absl::Status TrainingRun::Train(bool (*stop)()) {
@@ -236,7 +293,7 @@ void TrainingRun::WatchForStop(bool (*stop)()) {
   if (AwaitEnd(options_.drain_timeout)) return;
   Log().warn("the transfers did not end within {}: they stay in the checkpoint",
              absl::FormatDuration(options_.drain_timeout));
-  exchange_->Cancel();
+  CancelExchange();
 }
 
 bool TrainingRun::AwaitEnd(absl::Duration timeout) {
@@ -247,7 +304,10 @@ bool TrainingRun::AwaitEnd(absl::Duration timeout) {
 absl::Status TrainingRun::TrainSteps() {
   if (EvaluatesHere() && progress_.step == 0) RETURN_IF_ERROR(Evaluate());
   progress_.evaluation = absl::ZeroDuration();
-  session_->Ready(progress_.step);
+  // From Ready on others wait for what this worker sends; should it die, its successor must send
+  // the same.
+  if (anew_ && WritesCheckpoints()) RETURN_IF_ERROR(Checkpoint());
+  session_->Ready(progress_.step, anew_);
   const int64_t budget = run_.config().train().steps();
   bool begun = false;
   for (;;) {
@@ -258,6 +318,10 @@ absl::Status TrainingRun::TrainSteps() {
       drained_ = true;
       return absl::OkStatus();
     }
+    if (orders.start_anew.has_value()) {
+      RETURN_IF_ERROR(StartAnew(*orders.start_anew));
+      continue;
+    }
     if (!orders.started || orders.paused) continue;
     if (!begun) {
       begun = true;
@@ -266,27 +330,57 @@ absl::Status TrainingRun::TrainSteps() {
       last_checkpoint_ = progress_.start;
       last_line_tokens_ = progress_.tokens;
     }
-    RETURN_IF_ERROR(StepOnce());
+    ObeyPace(orders);
+    RETURN_IF_ERROR(StepOnce(end));
   }
 }
 
-absl::Status TrainingRun::StepOnce() {
-  const int64_t step = progress_.step + 1;
+int TrainingRun::MaxAdvance() const {
+  return std::max(1, static_cast<int>(std::ceil(run_.config().membership().max_pace())));
+}
+
+void TrainingRun::ObeyPace(const Session::Orders& orders) {
+  if (orders.pace_milli == 0 || progress_.step < orders.pace_from_step) return;
+  const auto most = static_cast<int64_t>(std::max(1.0, run_.config().membership().max_pace()) *
+                                         static_cast<double>(kPaceOne));
+  const int64_t pace = std::clamp(orders.pace_milli, kPaceOne, most);
+  if (pace == counter_.pace_milli()) return;
+  counter_.SetPace(pace);
+  Log().info("from step {} an inner step counts for {:.2f} steps of the schedule", progress_.step,
+             static_cast<double>(pace) / static_cast<double>(kPaceOne));
+}
+
+void TrainingRun::NoteStepTime(absl::Duration step_time) {
+  // The first step warms caches and memory up.
+  if (++progress_.inner_steps == 1) return;
+  const double newest = std::max(kNewestStep, 1 / static_cast<double>(progress_.inner_steps - 1));
+  progress_.inner_step_time += newest * (step_time - progress_.inner_step_time);
+}
+
+absl::Status TrainingRun::StepOnce(int64_t end) {
+  const int64_t former_step = progress_.step;
+  const int64_t step = counter_.Next(end);
   const absl::Duration before = clock_.Monotonic();
   absl::StatusOr<StepReport> report = trainer_->Step(step);
   RETURN_IF_ERROR(Annotate(report.status(), absl::StrCat("step ", step)));
-  const absl::Duration step_time = clock_.Monotonic() - before;
+  absl::Duration step_time = clock_.Monotonic() - before;
+  if (step_time < options_.min_step_time) {
+    absl::SleepFor(options_.min_step_time - step_time);
+    step_time = clock_.Monotonic() - before;
+  }
   progress_.compute += step_time;
-  progress_.step = step;
+  NoteStepTime(step_time);
+  progress_.step = counter_.Advance(end);
   progress_.tokens += report->tokens;
   RETURN_IF_ERROR(Annotate(sync_->AfterStep(step, report->tokens), absl::StrCat("step ", step)));
   Throttle(report->tokens, step_time);
   Report(*report, step_time);
   const int64_t every = run_.config().train().evaluate_every_steps();
-  if (EvaluatesHere() && every > 0 && step % every == 0 && step < run_.config().train().steps()) {
+  const bool passed = every > 0 && step / every != former_step / every;
+  if (EvaluatesHere() && passed && step < run_.config().train().steps()) {
     RETURN_IF_ERROR(Evaluate());
   }
-  if (options_.checkpoint_interval > absl::ZeroDuration() &&
+  if (WritesCheckpoints() &&
       clock_.Monotonic() - last_checkpoint_ >= options_.checkpoint_interval) {
     RETURN_IF_ERROR(Checkpoint());
   }
@@ -298,69 +392,6 @@ void TrainingRun::Throttle(int64_t tokens, absl::Duration step_time) {
   const absl::Duration least =
       absl::Seconds(static_cast<double>(tokens) / options_.max_tokens_per_second);
   if (least > step_time) absl::SleepFor(least - step_time);
-}
-
-double TrainingRun::Utilization() const {
-  const absl::Duration wall = clock_.Monotonic() - progress_.start - progress_.evaluation;
-  return wall > absl::ZeroDuration() ? absl::FDivDuration(progress_.compute, wall) : 0;
-}
-
-void TrainingRun::Report(const StepReport& report, absl::Duration step_time) {
-  const absl::Duration now = clock_.Monotonic();
-  progress_.loss = report.loss;
-  const double seconds = absl::ToDoubleSeconds(now - last_line_);
-  const bool first = progress_.step == progress_.first_step + 1;
-  if (first) {
-    progress_.tokens_per_second =
-        static_cast<double>(report.tokens) / std::max(1e-9, absl::ToDoubleSeconds(step_time));
-  } else if (now - last_line_ >= kLineInterval) {
-    progress_.tokens_per_second =
-        static_cast<double>(progress_.tokens - last_line_tokens_) / seconds;
-  }
-  const double blocked = absl::ToDoubleSeconds(sync_->blocked());
-  if (first || now - last_line_ >= kLineInterval) {
-    LogProgress(now);
-    last_line_ = now;
-    last_line_tokens_ = progress_.tokens;
-  }
-  v1::Heartbeat heartbeat;
-  heartbeat.set_step(progress_.step);
-  heartbeat.set_tokens(progress_.tokens);
-  heartbeat.set_tokens_per_second(progress_.tokens_per_second);
-  heartbeat.set_train_loss(report.loss);
-  heartbeat.set_compute_seconds(absl::ToDoubleSeconds(progress_.compute));
-  heartbeat.set_blocked_seconds(blocked);
-  heartbeat.set_bytes_up(exchange_->bytes_up());
-  heartbeat.set_bytes_down(exchange_->bytes_down());
-  session_->SetProgress(heartbeat);
-  const absl::Status written =
-      metrics_->Append({{"kind", "step"},
-                        {"unix_s", UnixSeconds(clock_)},
-                        {"step", progress_.step},
-                        {"train_loss", report.loss},
-                        {"tokens", progress_.tokens},
-                        {"tokens_per_second", progress_.tokens_per_second},
-                        {"compute_s", absl::ToDoubleSeconds(progress_.compute)},
-                        {"blocked_s", blocked},
-                        {"bytes_up", exchange_->bytes_up()},
-                        {"bytes_down", exchange_->bytes_down()}});
-  if (!written.ok()) Log().warn("metrics not written: {}", std::string(written.message()));
-}
-
-void TrainingRun::LogProgress(absl::Duration now) {
-  const int64_t steps = run_.config().train().steps();
-  const auto done = static_cast<double>(progress_.step - progress_.first_step);
-  const auto left = static_cast<double>(steps - progress_.step);
-  const double seconds_left = absl::ToDoubleSeconds(now - progress_.start) / done * left;
-  const double percent = 100.0 * static_cast<double>(progress_.step) / static_cast<double>(steps);
-  Log().info(
-      "step {}/{} ({:.0f}%)  loss {:.4f}  {:.0f} tokens/s  utilization {:.1f}%  rounds {}  "
-      "{:.2f} MB up  {:.2f} MB down  ETA {}",
-      progress_.step, steps, percent, progress_.loss, progress_.tokens_per_second,
-      100 * Utilization(), sync_->rounds_merged(),
-      1e-6 * static_cast<double>(exchange_->bytes_up()),
-      1e-6 * static_cast<double>(exchange_->bytes_down()),
-      absl::FormatDuration(absl::Seconds(std::ceil(seconds_left))));
 }
 
 absl::Status TrainingRun::Evaluate() {
@@ -386,6 +417,8 @@ absl::Status TrainingRun::Checkpoint() {
   checkpoint.data_slot = data_slot_;
   checkpoint.step = progress_.step;
   checkpoint.tokens = progress_.tokens;
+  checkpoint.pace_milli = counter_.pace_milli();
+  checkpoint.pace_carry_milli = counter_.carry_milli();
   const std::span<const float> parameters = trainer_->parameters();
   checkpoint.parameters.assign(parameters.begin(), parameters.end());
   if (trainer_->optimizer() != nullptr) {
@@ -397,6 +430,7 @@ absl::Status TrainingRun::Checkpoint() {
   checkpoint.sync = sync_->Save();
   RETURN_IF_ERROR(WriteWorkerCheckpoint(file_system_, CheckpointPath(), checkpoint));
   last_checkpoint_ = clock_.Monotonic();
+  progress_.checkpoint_step = progress_.step;
   Log().info("checkpoint written at step {}", progress_.step);
   return absl::OkStatus();
 }
@@ -420,54 +454,6 @@ absl::Status TrainingRun::Finish() {
   RETURN_IF_ERROR(Checkpoint());
   if (!drained_ && EvaluatesHere()) RETURN_IF_ERROR(Evaluate());
   return absl::OkStatus();
-}
-
-std::string TrainingRun::Sample() {
-  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = MakeTokenizer(dataset_.tokenizer());
-  if (!tokenizer.ok()) return "";
-  // The beginning of the held-out text: what the model knows to continue, and has not seen.
-  const ShardSequence& text =
-      dataset_.held_out()->tokens() >= kPromptTokens ? *dataset_.held_out() : *dataset_.train();
-  std::vector<int32_t> tokens(static_cast<size_t>(std::min(text.tokens(), kPromptTokens)));
-  if (!text.Read(0, run_.config().model().vocabulary_size(), tokens).ok()) return "";
-  const std::vector<int32_t> continuation =
-      trainer_->Generate(sync_->published(), tokens,
-                         {.tokens = options_.sample_tokens,
-                          .temperature = kSampleTemperature,
-                          .seed = run_.config().train().seed()});
-  tokens.insert(tokens.end(), continuation.begin(), continuation.end());
-  const absl::StatusOr<std::string> sample = (*tokenizer)->Decode(tokens);
-  return sample.ok() ? *sample : "";
-}
-
-absl::Status TrainingRun::WriteSummary() {
-  const double wall = absl::ToDoubleSeconds(wall_);
-  const double compute = absl::ToDoubleSeconds(progress_.compute);
-  json summary = {
-      {"worker", options_.worker_id},
-      {"data_slot", data_slot_},
-      {"parameters", plan_.parameters()},
-      {"first_step", progress_.first_step},
-      {"steps", progress_.step},
-      {"tokens", progress_.tokens},
-      {"wall_seconds", wall},
-      {"compute_seconds", compute},
-      {"blocked_seconds", absl::ToDoubleSeconds(sync_->blocked())},
-      {"evaluation_seconds", absl::ToDoubleSeconds(progress_.evaluation)},
-      {"compute_utilization", wall > 0 ? compute / wall : 0},
-      {"tokens_per_second",
-       wall > 0 ? static_cast<double>(progress_.tokens - progress_.first_tokens) / wall : 0},
-      {"train_loss", progress_.loss},
-      {"rounds_merged", sync_->rounds_merged()},
-      {"rounds_late", sync_->rounds_late()},
-      {"bytes_up", exchange_->bytes_up()},
-      {"bytes_down", exchange_->bytes_down()}};
-  if (progress_.initial_loss.has_value()) summary["initial_loss"] = *progress_.initial_loss;
-  if (progress_.eval_loss.has_value()) summary["eval_loss"] = *progress_.eval_loss;
-  if (EvaluatesHere() && options_.sample_tokens > 0) summary["sample"] = Sample();
-  return WriteFileAtomically(
-      file_system_, JoinPath(options_.output, "summary.json"),
-      absl::string_view(summary.dump(2, ' ', false, json::error_handler_t::replace) + "\n"));
 }
 
 }  // namespace causeway::worker

@@ -22,6 +22,7 @@
 #include "worker/link/grpc_exchange.h"
 #include "worker/link/session.h"
 #include "worker/sync/sync_engine.h"
+#include "worker/train/step_counter.h"
 #include "worker/train/trainer.h"
 
 namespace causeway::worker {
@@ -37,6 +38,8 @@ struct TrainingOptions {
   int sample_tokens = 0;  // The worker in data slot 0 generates so many at the end.
   absl::Duration drain_timeout = absl::Seconds(20);
   double max_tokens_per_second = 0;  // Train no faster; 0: as fast as it goes.
+  // An inner step takes at least so long, as if the device were slower: for experiments.
+  absl::Duration min_step_time = absl::ZeroDuration();
 };
 
 // Not thread-safe.
@@ -56,8 +59,11 @@ class TrainingRun {
  private:
   struct Progress {
     int64_t step = 0;
-    int64_t first_step = 0;  // Of this process.
-    int64_t tokens = 0;      // Of this worker in the run, checkpoints included.
+    int64_t first_step = 0;                                 // Of this process.
+    int64_t inner_steps = 0;                                // Of this process.
+    absl::Duration inner_step_time = absl::ZeroDuration();  // Smoothed; zero: not known yet.
+    int64_t checkpoint_step = 0;
+    int64_t tokens = 0;  // Of this worker in the run, checkpoints included.
     int64_t first_tokens = 0;
     double loss = 0;
     absl::Duration compute = absl::ZeroDuration();
@@ -74,12 +80,25 @@ class TrainingRun {
   absl::Status OpenOutput();
   // Continues from the checkpoint in the output folder, or from the published state.
   absl::Status Begin(std::optional<WorkerCheckpoint> checkpoint);
+  // An exchange and an engine that have seen nothing yet.
+  void MakeSync();
+  // Takes the published state and goes on where the run is.
+  absl::Status StartAnew(const v1::Welcome& welcome);
+  void CancelExchange();
+  int64_t BytesUp() const;
+  int64_t BytesDown() const;
+  absl::Status OpenMetrics();
   absl::Status TrainSteps();
   // Waits for `stop`, for the coordinator's word or for the end of training.
   void WatchForStop(bool (*stop)());
   // True once training ended, within that time.
   bool AwaitEnd(absl::Duration timeout);
-  absl::Status StepOnce();
+  // One inner step, which ends at `end` at the latest.
+  absl::Status StepOnce(int64_t end);
+  void ObeyPace(const Session::Orders& orders);
+  void NoteStepTime(absl::Duration step_time);
+  // Steps of the schedule that an inner step may advance by.
+  int MaxAdvance() const;
   absl::Status Evaluate();
   absl::Status Checkpoint();
   absl::Status Finish();
@@ -88,6 +107,7 @@ class TrainingRun {
   void LogProgress(absl::Duration now);
   // Sleeps as long as max_tokens_per_second asks after a step of so many tokens.
   void Throttle(int64_t tokens, absl::Duration step_time);
+  bool WritesCheckpoints() const { return options_.checkpoint_interval > absl::ZeroDuration(); }
   bool EvaluatesHere() const { return data_slot_ == 0; }
   double Utilization() const;
   std::string CheckpointPath() const { return JoinPath(options_.output, "checkpoint"); }
@@ -108,12 +128,16 @@ class TrainingRun {
   std::unique_ptr<v1::Exchange::Stub> exchange_stub_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Trainer> trainer_;
+  // Replaced by MakeSync, on the training thread alone; others cancel it, under the mutex.
+  absl::Mutex exchange_mutex_;
   std::unique_ptr<GrpcExchange> exchange_;
   std::unique_ptr<HostReplica> replica_;
   std::unique_ptr<SyncEngine> sync_;
   int data_slot_ = 0;
+  StepCounter counter_;
   Progress progress_;
   bool drained_ = false;
+  bool anew_ = true;  // Begun from the published state, not from a checkpoint.
   absl::Mutex ended_mutex_;
   bool ended_ ABSL_GUARDED_BY(ended_mutex_) = false;  // Training, for the watcher.
   // Of the training phase, evaluations excepted; zero if no step was trained.

@@ -1,5 +1,6 @@
 #include "worker/io/worker_checkpoint.h"
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -29,6 +30,12 @@ absl::Status ReadArray(const ArrayFile& file, const std::string& name, std::vect
   return file.CopyTo(name, std::span(values));
 }
 
+// As ReadInteger; true, with `out` as it was, if older versions did not write the field.
+template <typename T>
+bool ReadOptional(const json& metadata, const char* field, T& out) {
+  return !metadata.contains(field) || ReadInteger(metadata.at(field), out);
+}
+
 absl::Status ReadMetadata(const json& metadata, const std::string& path,
                           WorkerCheckpoint& checkpoint) {
   try {
@@ -37,6 +44,8 @@ absl::Status ReadMetadata(const json& metadata, const std::string& path,
     bool whole = ReadInteger(metadata.at("data_slot"), checkpoint.data_slot) &&
                  ReadInteger(metadata.at("step"), checkpoint.step) &&
                  ReadInteger(metadata.at("tokens"), checkpoint.tokens) &&
+                 ReadOptional(metadata, "pace_milli", checkpoint.pace_milli) &&
+                 ReadOptional(metadata, "pace_carry_milli", checkpoint.pace_carry_milli) &&
                  ReadInteger(metadata.at("optimizer_updates"), checkpoint.optimizer_updates);
     for (const json& entry : metadata.at("fragments")) {
       SyncEngine::State::Fragment fragment;
@@ -69,6 +78,13 @@ absl::Status CheckContent(const WorkerCheckpoint& checkpoint, const std::string&
     return damaged("step ", checkpoint.step, " of ", config.train().steps(), ", ",
                    checkpoint.tokens, " tokens, ", checkpoint.optimizer_updates, " updates");
   }
+  if (checkpoint.pace_milli < 1000 || checkpoint.pace_carry_milli < 0 ||
+      checkpoint.pace_carry_milli >= 1000 ||
+      static_cast<double>(checkpoint.pace_milli) >
+          1000 * std::max(1.0, config.membership().max_pace())) {
+    return damaged("a pace of ", checkpoint.pace_milli, " and ", checkpoint.pace_carry_milli,
+                   " thousandths");
+  }
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
   const auto arena = static_cast<size_t>(plan.arena_size());
   const size_t moments = config.sync().contribution() == v1::SyncConfig::GRADIENT ? 0 : arena;
@@ -96,6 +112,8 @@ absl::Status WriteWorkerCheckpoint(FileSystem& file_system, const std::string& p
                    {"data_slot", checkpoint.data_slot},
                    {"step", checkpoint.step},
                    {"tokens", checkpoint.tokens},
+                   {"pace_milli", checkpoint.pace_milli},
+                   {"pace_carry_milli", checkpoint.pace_carry_milli},
                    {"optimizer_updates", checkpoint.optimizer_updates},
                    {"fragments", json::array()}};
   std::vector<NamedBytes> arrays = {

@@ -14,10 +14,12 @@
 namespace causeway::worker {
 namespace {
 
-constexpr absl::Duration kFirstBackoff = absl::Milliseconds(500);
-constexpr absl::Duration kMaxBackoff = absl::Seconds(15);
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(200);
+constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
 // A transfer that arrives damaged twice without any progress is not a passing fault.
 constexpr int kMaxDamaged = 2;
+// Weight of a transfer in the smoothed rate.
+constexpr double kNewest = 0.25;
 
 absl::Status Cancelled() { return absl::CancelledError("the exchange was cancelled"); }
 
@@ -96,7 +98,15 @@ absl::Status GrpcExchange::PushOnce(const v1::PushHeader& header, std::span<cons
     if (open) bytes_up_ += static_cast<int64_t>(data.size());
   }
   if (open) writer->WritesDone();
-  return FromGrpcStatus(writer->Finish());
+  RETURN_IF_ERROR(FromGrpcStatus(writer->Finish()));
+  if (response.quarantined()) {
+    Log().warn(
+        "the delta of fragment {} for round {} is quarantined: it is out of line with what this "
+        "fragment is used to (membership.outlier_factor), and will not be merged. Training goes "
+        "on; if this repeats, look at this site's data, learning rate and devices",
+        header.fragment(), header.round());
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<PulledObject> GrpcExchange::PullAnswer(int fragment, int64_t round) {
@@ -149,12 +159,33 @@ absl::Status GrpcExchange::PullOnce(PullReceiver& receiver) {
       options_.stub->Pull(call.context(), receiver.BeginStream());
   v1::PullResponse response;
   absl::Status problem;
+  absl::Duration begun;
+  const int64_t held = receiver.received_bytes();
   while (problem.ok() && reader->Read(&response)) {
     problem = receiver.Receive(response);
+    if (response.has_header()) begun = options_.clock->Monotonic();
     if (problem.ok()) bytes_down_ += static_cast<int64_t>(response.chunk().data().size());
   }
   if (!problem.ok()) call.context()->TryCancel();
-  return receiver.EndStream(problem, FromGrpcStatus(reader->Finish()));
+  RETURN_IF_ERROR(receiver.EndStream(problem, FromGrpcStatus(reader->Finish())));
+  if (receiver.request().object() == v1::PullRequest::ANSWER) {
+    NoteDownload(static_cast<size_t>(receiver.received_bytes() - held),
+                 options_.clock->Monotonic() - begun);
+  }
+  return absl::OkStatus();
+}
+
+void GrpcExchange::NoteDownload(size_t bytes, absl::Duration time) {
+  if (time <= absl::ZeroDuration()) return;
+  const double rate = static_cast<double>(bytes) / absl::ToDoubleSeconds(time);
+  absl::MutexLock lock(&mutex_);
+  download_bytes_per_s_ =
+      download_bytes_per_s_ == 0 ? rate : (1 - kNewest) * download_bytes_per_s_ + kNewest * rate;
+}
+
+double GrpcExchange::download_bytes_per_s() const {
+  absl::MutexLock lock(&mutex_);
+  return download_bytes_per_s_;
 }
 
 void GrpcExchange::ReportApplied(int fragment, int64_t round, uint64_t published_hash) {

@@ -30,6 +30,7 @@ class PullReceiver {
   // stream is kept.
   absl::Status EndStream(const absl::Status& problem, const absl::Status& status);
 
+  const v1::PullRequest& request() const { return request_; }
   // Bytes of the object so far.
   int64_t received_bytes() const { return static_cast<int64_t>(object_.size()); }
   // After EndStream said OK.

@@ -4,6 +4,7 @@
 #include <random>
 #include <utility>
 
+#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
@@ -14,9 +15,10 @@
 namespace causeway::worker {
 namespace {
 
-constexpr absl::Duration kFirstBackoff = absl::Milliseconds(500);
-constexpr absl::Duration kMaxBackoff = absl::Seconds(15);
-constexpr absl::Duration kWelcomeTimeout = absl::Seconds(30);
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(200);
+constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
+// For one attempt to be welcomed.
+constexpr absl::Duration kWelcomeTimeout = absl::Seconds(10);
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(10);
 
 uint64_t RandomNonce() {
@@ -49,6 +51,7 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
 
 Session::Session(Options options) : options_(std::move(options)) {
   options_.join.set_process_nonce(RandomNonce());
+  progress_ = options_.progress;
 }
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Attach(Options options) {
@@ -59,12 +62,12 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Attach(Options options) {
   const auto settled = [s = session.get()]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(s->mutex_) {
     return s->welcomed_ || s->ended_;
   };
-  const bool in_time = session->mutex_.AwaitWithTimeout(absl::Condition(&settled), kWelcomeTimeout);
+  const bool in_time = session->mutex_.AwaitWithTimeout(
+      absl::Condition(&settled), session->options_.first_attach_patience + kWelcomeTimeout);
   if (session->welcomed_) return session;
   if (!session->failure_.ok()) return session->failure_;
   return absl::DeadlineExceededError(
-      absl::StrCat("the coordinator did not welcome this worker",
-                   in_time ? "" : absl::StrCat(" within ", absl::FormatDuration(kWelcomeTimeout))));
+      absl::StrCat("the coordinator did not welcome this worker", in_time ? "" : " in time"));
 }
 
 Session::~Session() {
@@ -87,13 +90,20 @@ void Session::Enqueue(v1::WorkerMessage message) {
   outbox_.push_back(std::move(message));
 }
 
-void Session::Ready(int64_t step) {
+void Session::Ready(int64_t step, bool anew) {
   absl::MutexLock lock(&mutex_);
   ready_ = true;
   ready_step_ = step;
+  ready_anew_ = anew;
+  orders_.start_anew.reset();
+  outbox_.push_back(ReadyMessage());
+}
+
+v1::WorkerMessage Session::ReadyMessage() const {
   v1::WorkerMessage message;
-  message.mutable_ready()->set_step(step);
-  outbox_.push_back(std::move(message));
+  message.mutable_ready()->set_step(ready_step_);
+  message.mutable_ready()->set_anew(ready_anew_);
+  return message;
 }
 
 void Session::Applied(int fragment, int64_t round, uint64_t published_hash) {
@@ -113,7 +123,8 @@ void Session::SetProgress(const v1::Heartbeat& progress) {
 absl::StatusOr<Session::Orders> Session::WaitForGo(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   const auto go = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !failure_.ok() || orders_.drain || (orders_.started && !orders_.paused);
+    return !failure_.ok() || orders_.drain || orders_.start_anew.has_value() ||
+           (orders_.started && !orders_.paused);
   };
   mutex_.AwaitWithTimeout(absl::Condition(&go), timeout);
   RETURN_IF_ERROR(failure_);
@@ -170,6 +181,7 @@ void Session::Fail(const absl::Status& status) {
 void Session::RunSession() {
   absl::Duration backoff = kFirstBackoff;
   absl::Time alone_since = absl::Now();
+  absl::BitGen jitter;  // So that the workers of a run do not come back all at once.
   for (;;) {
     const uint64_t before = incarnation();
     const absl::Status status = RunStream();
@@ -180,8 +192,11 @@ void Session::RunSession() {
     }
     absl::MutexLock lock(&mutex_);
     if (stopping_ || (leaving_ && (status.ok() || !welcomed_))) break;
-    const bool again = (status.ok() || IsRetryable(status)) && welcomed_ && !leaving_ &&
-                       absl::Now() - alone_since < options_.give_up_after;
+    const absl::Duration patience =
+        welcomed_ ? options_.give_up_after : options_.first_attach_patience;
+    const bool may_pass =
+        status.ok() || IsRetryable(status) || (!welcomed_ && absl::IsAlreadyExists(status));
+    const bool again = may_pass && !leaving_ && absl::Now() - alone_since < patience;
     if (!again) {
       const absl::Status cause =
           status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
@@ -190,9 +205,10 @@ void Session::RunSession() {
       mutex_.Lock();
       break;
     }
-    Log().warn("the session with the coordinator broke ({}); attaching again in {}",
+    Log().warn("{} ({}); attaching again within {}",
+               welcomed_ ? "the session with the coordinator broke" : "not welcome yet",
                std::string(status.message()), absl::FormatDuration(backoff));
-    mutex_.AwaitWithTimeout(absl::Condition(&stopping_), backoff);
+    mutex_.AwaitWithTimeout(absl::Condition(&stopping_), backoff * absl::Uniform(jitter, 0.5, 1.0));
     if (stopping_) break;
     backoff = std::min(2 * backoff, kMaxBackoff);
   }
@@ -220,9 +236,14 @@ absl::Status Session::RunStream() {
       lease_ms_ = std::max<int64_t>(1, welcome.lease_ms());
       if (welcome.started()) orders_.started = true;
       if (welcomed_ && ready_) {
-        v1::WorkerMessage ready;
-        ready.mutable_ready()->set_step(std::max(ready_step_, progress_.step()));
-        outbox_.push_front(std::move(ready));
+        if (!welcome.resumes() && welcome.run_step() - std::max(ready_step_, progress_.step()) >
+                                      options_.max_steps_behind) {
+          orders_.start_anew = welcome;
+        } else {
+          // As it was said first, not the present step: rounds that are still under way go on
+          // expecting this worker, and the coordinator may not have heard it.
+          outbox_.push_front(ReadyMessage());
+        }
       }
       welcomed_ = true;
       stream_ = stream.get();
@@ -261,6 +282,10 @@ void Session::Obey(const v1::CoordinatorMessage& message) {
         break;
       case v1::Directive::STOP_AT_STEP:
         orders_.stop_at_step = directive.step();
+        break;
+      case v1::Directive::SET_PACE:
+        orders_.pace_milli = directive.pace_milli();
+        orders_.pace_from_step = directive.step();
         break;
       default:
         break;  // Of a later version: it cannot be meant for this one.

@@ -1,7 +1,9 @@
 // A worker's session with the coordinator over gRPC: describe, attach, heartbeat, obey, leave.
 //
 // A broken stream is attached again with the same process nonce until `give_up_after` has passed;
-// a refusal ends the session. Two threads serve the stream.
+// a refusal ends the session. A first attach is repeated, too, while the coordinator is away or
+// takes the id for that of a process whose lease has not ended yet: it is this worker's former
+// process more often than not. Two threads serve the stream.
 //
 // Thread-safety: every method may be called by any thread.
 #ifndef CAUSEWAY_WORKER_LINK_SESSION_H_
@@ -11,6 +13,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -35,7 +38,12 @@ class Session {
   struct Options {
     v1::Session::StubInterface* stub = nullptr;  // Outlives the session.
     v1::Join join;                               // process_nonce is filled in.
+    v1::Heartbeat progress;                      // Until SetProgress.
     absl::Duration give_up_after = absl::Minutes(10);
+    // For the first welcome; longer than a former process of this id can keep its lease.
+    absl::Duration first_attach_patience = absl::Seconds(20);
+    // How far behind the run a membership that was lost may go on.
+    int64_t max_steps_behind = 0;
   };
 
   // What the coordinator wants of the training loop.
@@ -44,6 +52,12 @@ class Session {
     bool paused = false;
     bool drain = false;
     int64_t stop_at_step = 0;  // 0: the budget.
+    // The pace to go at from that step on, in 1/1000; 0: none was ordered.
+    int64_t pace_milli = 0;
+    int64_t pace_from_step = 0;
+    // The stream broke for so long that the membership was lost, and the run went on: the worker
+    // should start anew there. Until Ready.
+    std::optional<v1::Welcome> start_anew;
   };
 
   // Attaches and waits for the welcome. Errors as Session.Attach in session.proto.
@@ -60,7 +74,8 @@ class Session {
   const v1::Welcome& welcome() const { return welcome_; }  // The first one.
   uint64_t incarnation() const;                            // The latest.
 
-  void Ready(int64_t step);
+  // `anew`: session.proto.
+  void Ready(int64_t step, bool anew);
   void Applied(int fragment, int64_t round, uint64_t published_hash);
   // What the next heartbeats say.
   void SetProgress(const v1::Heartbeat& progress);
@@ -85,6 +100,7 @@ class Session {
   void RunSession();
   void RunWriter();
   void Enqueue(v1::WorkerMessage message);
+  v1::WorkerMessage ReadyMessage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Obey(const v1::CoordinatorMessage& message);
   void Fail(const absl::Status& status);
 
@@ -102,6 +118,7 @@ class Session {
   int64_t lease_ms_ ABSL_GUARDED_BY(mutex_) = 10'000;
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t ready_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool ready_anew_ ABSL_GUARDED_BY(mutex_) = false;
   Orders orders_ ABSL_GUARDED_BY(mutex_);
   v1::Heartbeat progress_ ABSL_GUARDED_BY(mutex_);
   std::deque<v1::WorkerMessage> outbox_ ABSL_GUARDED_BY(mutex_);

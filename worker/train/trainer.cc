@@ -6,17 +6,24 @@
 #include "worker/train/evaluate.h"
 
 namespace causeway::worker {
+namespace {
+
+absl::StatusOr<WindowSampler> MakeSampler(const v1::RunConfig& config, const Dataset& dataset,
+                                          int data_slot) {
+  return WindowSampler::Create(dataset, {.sequence_length = config.model().sequence_length(),
+                                         .vocabulary_size = config.model().vocabulary_size(),
+                                         .seed = config.train().seed(),
+                                         .slot = data_slot,
+                                         .slots = config.membership().max_workers()});
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const v1::RunConfig& config,
                                                          const FragmentPlan& plan,
                                                          const Dataset& dataset, int data_slot,
                                                          ThreadPool* pool) {
-  ASSIGN_OR_RETURN(
-      WindowSampler sampler,
-      WindowSampler::Create(dataset, {.sequence_length = config.model().sequence_length(),
-                                      .vocabulary_size = config.model().vocabulary_size(),
-                                      .seed = config.train().seed(),
-                                      .slot = data_slot,
-                                      .slots = config.membership().max_workers()}));
+  ASSIGN_OR_RETURN(WindowSampler sampler, MakeSampler(config, dataset, data_slot));
   std::optional<HeldOutWindows> held_out;
   if (dataset.held_out() != nullptr && dataset.held_out()->tokens() > 0) {
     ASSIGN_OR_RETURN(held_out, HeldOutWindows::Create(dataset, config.model().sequence_length(),
@@ -42,6 +49,11 @@ Trainer::Trainer(const v1::RunConfig& config, const FragmentPlan& plan, WindowSa
                         static_cast<size_t>(config.model().sequence_length());
   inputs_.resize(tokens);
   targets_.resize(tokens);
+}
+
+absl::Status Trainer::UseDataSlot(const Dataset& dataset, int data_slot) {
+  ASSIGN_OR_RETURN(sampler_, MakeSampler(config_, dataset, data_slot));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StepReport> Trainer::Step(int64_t step) {

@@ -41,6 +41,9 @@ class Trainer {
                                                          const Dataset& dataset, int data_slot,
                                                          ThreadPool* pool);
 
+  // From now on, the windows of another part of the data. Errors of WindowSampler.
+  absl::Status UseDataSlot(const Dataset& dataset, int data_slot);
+
   // Forward and backward over the windows of inner step `step` >= 1, and the optimizer's update
   // unless gradients are what is synchronized. OUT_OF_RANGE if the gradient is not finite.
   absl::StatusOr<StepReport> Step(int64_t step);
@@ -62,7 +65,7 @@ class Trainer {
           std::optional<HeldOutWindows> held_out, ThreadPool* pool);
 
   const v1::RunConfig& config_;
-  const WindowSampler sampler_;
+  WindowSampler sampler_;
   const std::optional<HeldOutWindows> held_out_;
   CpuTransformer<float> model_;
   std::unique_ptr<InnerOptimizer<float>> optimizer_;

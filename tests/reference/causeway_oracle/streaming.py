@@ -10,6 +10,8 @@ MUTATIONS = {
     "mixed-base": "a delta is taken against the mixed local value of the last merge",
     "forgotten-feedback": "what the codec left out of a delta is not carried into the next",
     "plain-momentum": "the outer step is momentum without Nesterov's look-ahead",
+    "mean-merge": "norms are not merged apart from directions",
+    "uncorrected-adam": "the bias of Adam's moments is always corrected as in the first round",
     "late-merge": "an answer is merged one step late",
 }
 
@@ -45,6 +47,7 @@ class Replica:
         self.codec_down = codec_down
         self.alpha = np.float32(sync["mixing"])
         self.mutation = mutation
+        self.decay = np.float32(sync["error_feedback_decay"])
         self.residual = np.zeros_like(initial) if sync["error_feedback"] else None
         self.tokens = [0] * len(fragments)
 
@@ -57,7 +60,8 @@ class Replica:
         residual = None
         if self.residual is not None and self.mutation != "forgotten-feedback":
             residual = self.residual[cut]
-        encoded, left_out = self.codec_up.encode(self.base[cut], self.local[cut], residual)
+        encoded, left_out = self.codec_up.encode(self.base[cut], self.local[cut], residual,
+                                                self.decay)
         if residual is not None:
             self.residual[cut] = left_out
         tokens, self.tokens[fragment] = self.tokens[fragment], 0
@@ -72,12 +76,52 @@ class Replica:
         self.base[cut] = mixed if self.mutation == "mixed-base" else published
 
 
+def ordered_sum(values):
+    """One after the other; numpy.sum adds in pairs."""
+    return np.cumsum(values)[-1] if values.size else np.float64(0)
+
+
+def norm(x):
+    """The Euclidean norm, in the order of summation that docs/algorithm.md states."""
+    total = np.float64(0)
+    for begin in range(0, x.size, 4 * 4096):
+        of_slice = np.float64(0)
+        for chunk in range(begin, min(begin + 4 * 4096, x.size), 4096):
+            squares = np.square(x[chunk:min(chunk + 4096, x.size)])
+            s = [ordered_sum(squares[i::8]) for i in range(8)]
+            of_slice += ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
+        total += of_slice
+    return np.sqrt(total)
+
+
+def weighted_sum(weights, deltas):
+    total = np.zeros(deltas[0].size)
+    for weight, delta in zip(weights, deltas):
+        total += weight * delta
+    return total
+
+
+def weights_by_direction(weights, deltas):
+    """Those with which the sum has the mean direction, and the mean length."""
+    lengths = [norm(delta) for delta in deltas]
+    length = np.float64(0)
+    for weight, each in zip(weights, lengths):
+        length += weight * each
+    turned = [weight / each if each > 0 else np.float64(0)
+              for weight, each in zip(weights, lengths)]
+    direction = norm(weighted_sum(turned, deltas))
+    scale = length / direction if direction > 0 else np.float64(0)
+    return [weight * scale for weight in turned]
+
+
 class Merger:
     """The coordinator's state and its outer optimizer."""
 
     def __init__(self, initial, fragments, codec_up, codec_down, outer, mutation):
         self.theta = initial.copy()
-        self.momentum = np.zeros_like(initial)
+        self.momentum = np.zeros_like(initial)  # ADAM's first moment.
+        self.second = np.zeros_like(initial)
+        self.rounds = [0] * len(fragments)
         self.published = initial.copy()
         self.fragments = fragments
         self.codec_up = codec_up
@@ -92,17 +136,39 @@ class Merger:
         tokens = [contributions[worker][1] for worker in workers]
         if self.mutation == "reversed-weights":
             tokens.reverse()
-        g = np.zeros(cut.stop - cut.start)
-        for worker, count in zip(workers, tokens):
-            delta = self.codec_up.decode(contributions[worker][0], self.published[cut])
-            g += count / sum(tokens) * delta
-        mu, rate = self.outer["momentum"], self.outer["learning_rate"]
+        weights = [count / sum(tokens) for count in tokens]
+        deltas = [np.asarray(self.codec_up.decode(contributions[worker][0], self.published[cut]),
+                             dtype=np.float64) for worker in workers]
+        if self.outer["merge"] == "NORM_AND_DIRECTION" and self.mutation != "mean-merge":
+            weights = weights_by_direction(weights, deltas)
+        g = weighted_sum(weights, deltas)
+        self.rounds[fragment] += 1
+        if self.outer["optimizer"] == "ADAM":
+            step = self._adam(cut, self.rounds[fragment], g)
+        else:
+            step = self._nesterov(cut, g)
+        self.theta[cut] = (self.theta[cut].astype(np.float64) -
+                           self.outer["learning_rate"] * step).astype(np.float32)
+        answer, _ = self.codec_down.encode(self.published[cut], self.theta[cut], None)
+        self.published[cut] = self.codec_down.apply(answer, self.published[cut])
+        return answer
+
+    def _adam(self, cut, round_, g):
+        def moment(state, beta, now):
+            state[cut] = (beta * state[cut].astype(np.float64) + (1 - beta) * now).astype(
+                np.float32)
+            corrected = 1 - beta ** (1 if self.mutation == "uncorrected-adam" else round_)
+            return state[cut].astype(np.float64) / corrected
+
+        mean = moment(self.momentum, self.outer["beta1"], g)
+        square = moment(self.second, self.outer["beta2"], g * g)
+        return mean / (np.sqrt(square) + self.outer["epsilon"])
+
+    def _nesterov(self, cut, g):
+        mu = self.outer["momentum"]
         b = (mu * self.momentum[cut].astype(np.float64) + g).astype(np.float32)
         self.momentum[cut] = b
         step = g + mu * b.astype(np.float64)
         if self.mutation == "plain-momentum":
             step = b.astype(np.float64)
-        self.theta[cut] = (self.theta[cut].astype(np.float64) - rate * step).astype(np.float32)
-        answer, _ = self.codec_down.encode(self.published[cut], self.theta[cut], None)
-        self.published[cut] = self.codec_down.apply(answer, self.published[cut])
-        return answer
+        return step

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/forwarding_file_system.h"
 #include "common/base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -29,64 +30,46 @@ std::string Message(const absl::Status& status) { return std::string(status.mess
 
 // Passes everything on until the call of that number, which fails: Create, Append, Sync, Rename
 // and SyncFolder are counted, from 0.
-class FailingFileSystem final : public FileSystem {
+class FailingFileSystem final : public ForwardingFileSystem {
  public:
-  FailingFileSystem(FileSystem* base, int failing_call) : base_(base), left_(failing_call) {}
+  FailingFileSystem(FileSystem* base, int failing_call)
+      : ForwardingFileSystem(*base), left_(failing_call) {}
 
   const std::string& failed_call() const { return failed_call_; }
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
     RETURN_IF_ERROR(Count("Create"));
-    ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, base_->Create(path));
+    ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, ForwardingFileSystem::Create(path));
     return std::make_unique<File>(this, std::move(file));
   }
   absl::Status Rename(const std::string& from, const std::string& to) override {
     RETURN_IF_ERROR(Count("Rename"));
-    return base_->Rename(from, to);
+    return ForwardingFileSystem::Rename(from, to);
   }
   absl::Status SyncFolder(const std::string& folder) override {
     RETURN_IF_ERROR(Count("SyncFolder"));
-    return base_->SyncFolder(folder);
-  }
-  absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
-    return base_->Map(path);
-  }
-  absl::StatusOr<std::string> ReadFile(const std::string& path) override {
-    return base_->ReadFile(path);
-  }
-  absl::Status Remove(const std::string& path) override { return base_->Remove(path); }
-  absl::Status CreateFolders(const std::string& folder) override {
-    return base_->CreateFolders(folder);
-  }
-  absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override {
-    return base_->List(folder);
-  }
-  bool Exists(const std::string& path) override { return base_->Exists(path); }
-  bool IsFolder(const std::string& path) override { return base_->IsFolder(path); }
-  absl::StatusOr<std::unique_ptr<FolderLock>> Lock(const std::string& folder) override {
-    return base_->Lock(folder);
+    return ForwardingFileSystem::SyncFolder(folder);
   }
 
  private:
-  class File final : public WritableFile {
+  class File final : public ForwardingFile {
    public:
     File(FailingFileSystem* owner, std::unique_ptr<WritableFile> base)
-        : owner_(owner), base_(std::move(base)) {}
+        : ForwardingFile(std::move(base)), owner_(owner) {}
     // A full disk takes a part of the data before it fails.
     absl::Status Append(std::span<const uint8_t> data) override {
       const absl::Status status = owner_->Count("Append");
-      if (status.ok()) return base_->Append(data);
-      RETURN_IF_ERROR(base_->Append(data.first(data.size() / 2)));
+      if (status.ok()) return ForwardingFile::Append(data);
+      RETURN_IF_ERROR(ForwardingFile::Append(data.first(data.size() / 2)));
       return status;
     }
     absl::Status Sync() override {
       RETURN_IF_ERROR(owner_->Count("Sync"));
-      return base_->Sync();
+      return ForwardingFile::Sync();
     }
 
    private:
     FailingFileSystem* const owner_;
-    const std::unique_ptr<WritableFile> base_;
   };
 
   absl::Status Count(const char* call) {
@@ -95,7 +78,6 @@ class FailingFileSystem final : public FileSystem {
     return absl::ResourceExhaustedError(absl::StrCat(call, " failed"));
   }
 
-  FileSystem* const base_;
   int left_;
   std::string failed_call_;
 };
@@ -105,6 +87,40 @@ class FileSystemTest : public testing::Test {
   FileSystem& file_system_ = *FileSystem::Real();
   const TemporaryFolder folder_;
 };
+
+TEST_F(FileSystemTest, AFileIsContinuedAndOverwritten) {
+  const std::string path = folder_.File("data");
+  for (const char* part : {"abc", "def"}) {
+    const auto file = file_system_.OpenForAppend(path);
+    ASSERT_TRUE(file.ok()) << file.status();
+    ASSERT_TRUE((*file)->Append(Bytes(part)).ok());
+    ASSERT_TRUE((*file)->Overwrite(1, Bytes("XY")).ok());
+    ASSERT_TRUE((*file)->Append(Bytes("!")).ok());
+  }
+  EXPECT_EQ(*file_system_.ReadFile(path), "aXY!def!");
+  EXPECT_EQ(*file_system_.FileSize(path), 8u);
+  EXPECT_EQ(file_system_.FileSize(path + ".absent").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(FileSystemTest, ReservedSpaceIsNotContent) {
+  const std::string path = folder_.File("data");
+  const auto file = file_system_.Create(path);
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE((*file)->Reserve(1 << 20).ok());
+  EXPECT_EQ(*file_system_.FileSize(path), 0u);
+  const uint64_t free = *file_system_.FreeBytes(folder_.path());
+  EXPECT_GT(free, 0u);
+  EXPECT_EQ(file_system_.FreeBytes(path + ".absent").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(FileSystemTest, TheOwnerOfALockIsNamedToOthers) {
+  EXPECT_EQ(*file_system_.LockOwner(folder_.path()), "");
+  auto lock = file_system_.Lock(folder_.path());
+  ASSERT_TRUE(lock.ok());
+  EXPECT_EQ(*file_system_.LockOwner(folder_.path()), absl::StrCat(getpid()));
+  lock->reset();
+  EXPECT_EQ(*file_system_.LockOwner(folder_.path()), "");
+}
 
 TEST_F(FileSystemTest, WhatIsAppendedIsReadAndMapped) {
   const std::string path = folder_.File("data");

@@ -103,6 +103,8 @@ TEST(CompleteRunConfig, FillsInTheDefaultsOfTheProto) {
   EXPECT_EQ(config.outer().optimizer(), v1::OuterConfig::NESTEROV);
   EXPECT_EQ(config.outer().learning_rate(), 0.4);
   EXPECT_EQ(config.outer().momentum(), 0.9);
+  EXPECT_EQ(config.outer().merge(), v1::OuterConfig::MEAN);
+  EXPECT_FALSE(config.outer().has_beta1());
   EXPECT_EQ(config.membership().start_workers(), 2);
   EXPECT_EQ(config.membership().max_workers(), 8);
   EXPECT_EQ(config.membership().quorum(), 1);
@@ -117,6 +119,13 @@ TEST(CompleteRunConfig, DefaultsFollowTheFieldsTheyDependOn) {
   EXPECT_EQ(Completed(std::string(kSmallModel) + "train { steps: 400 }").train().warmup_steps(),
             20);
   EXPECT_EQ(Completed(std::string(kSmallModel) + "outer { optimizer: SGD }").outer().momentum(), 0);
+  const v1::OuterConfig adam =
+      Completed(std::string(kSmallModel) + "outer { optimizer: ADAM beta2: 0.999 }").outer();
+  EXPECT_EQ(adam.learning_rate(), 1e-3);
+  EXPECT_EQ(adam.momentum(), 0);
+  EXPECT_EQ(adam.beta1(), 0.9);
+  EXPECT_EQ(adam.beta2(), 0.999);
+  EXPECT_EQ(adam.epsilon(), 1e-6);
   EXPECT_EQ(Completed(std::string(kSmallModel) + "membership { start_workers: 20 }")
                 .membership()
                 .max_workers(),
@@ -150,7 +159,7 @@ TEST(CompleteRunConfig, CompletingTwiceChangesNothing) {
 // A run directory remembers this hash, and a worker compares it at the join.
 TEST(RunConfigHash, KeepsItsValueAndSeesEveryField) {
   const v1::RunConfig config = Completed("model { preset: 'tiny-1m' }", *RunPreset("best"));
-  EXPECT_EQ(RunConfigHash(config), 0x172bcda59ea50234U);
+  EXPECT_EQ(RunConfigHash(config), 0x52573567b78ff026U);
   for (const char* change :
        {"run_name: 'other'", "train { seed: 1 }", "sync { overlap_steps: 0 }",
         "outer { momentum: 0 }", "membership { grace_ms: 1 }", "model { z_loss: 0.001 }"}) {
@@ -161,11 +170,25 @@ TEST(RunConfigHash, KeepsItsValueAndSeesEveryField) {
 TEST(ConfigWarnings, SettingsThatTrainBadlyTogetherAreNamed) {
   EXPECT_THAT(WarningsOf("sync { error_feedback: true }"),
               ElementsAre(HasSubstr("sync.error_feedback")));
+  EXPECT_THAT(WarningsOf("membership { adaptive_grace: true } sync { overlap_steps: 2 }"),
+              ElementsAre(HasSubstr("grace_ms 0")));
+  EXPECT_THAT(WarningsOf("membership { adaptive_grace: true grace_ms: 9 }"),
+              ElementsAre(HasSubstr("closes as soon as it has its quorum")));
+  EXPECT_THAT(WarningsOf("membership { max_pace: 2.5 } sync { overlap_steps: 2 }"),
+              ElementsAre(HasSubstr("membership.max_pace = 2.5")));
+  EXPECT_THAT(WarningsOf("membership { max_pace: 2.5 } sync { overlap_steps: 3 }"), ElementsAre());
   EXPECT_THAT(WarningsOf("sync { mixing: 0.95 }"), ElementsAre(HasSubstr("sync.mixing = 0.95")));
   EXPECT_THAT(WarningsOf("outer { learning_rate: 1.5 }"),
               ElementsAre(HasSubstr("outer.learning_rate = 1.5")));
+  EXPECT_THAT(WarningsOf("outer { optimizer: ADAM learning_rate: 0.4 }"),
+              ElementsAre(HasSubstr("ADAM")));
   EXPECT_THAT(WarningsOf("train { optimizer: MUON }"),
               ElementsAre(HasSubstr("outer.momentum = 0.9")));
+  const std::string topk2 = "sync { codec_up: TOPK2 error_feedback: true } ";
+  EXPECT_THAT(WarningsOf(topk2 + "outer { momentum: 0.5 }"),
+              ElementsAre(AllOf(HasSubstr("outer.momentum = 0.5"), HasSubstr("TOPK2"))));
+  EXPECT_THAT(WarningsOf(topk2 + "outer { learning_rate: 0.4 }"),
+              ElementsAre(AllOf(HasSubstr("outer.learning_rate = 0.4"), HasSubstr("TOPK2"))));
   EXPECT_THAT(WarningsOf("sync { overlap_steps: 51 }"),
               ElementsAre(HasSubstr("sync.overlap_steps = 51")));
   EXPECT_THAT(WarningsOf("membership { quorum: 3 }"),
@@ -179,6 +202,20 @@ TEST(ConfigWarnings, NeutralSettingsHaveNone) {
               IsEmpty());
   EXPECT_THAT(WarningsOf("sync { codec_up: LM2 error_feedback: true overlap_steps: 50 }"),
               IsEmpty());
+  EXPECT_THAT(WarningsOf("sync { codec_up: TOPK2 error_feedback: true }"), IsEmpty());
+}
+
+TEST(CompleteRunConfig, TopK2BringsItsOwnDecayAndOuterOptimizer) {
+  const std::string small = kSmallModel;
+  const v1::RunConfig sparse = Completed(small + "sync { codec_up: TOPK2 error_feedback: true }");
+  EXPECT_EQ(sparse.sync().error_feedback_decay(), 0.95);
+  EXPECT_EQ(sparse.outer().learning_rate(), 1);
+  EXPECT_EQ(sparse.outer().momentum(), 0);
+  const v1::RunConfig dense = Completed(small + "sync { codec_up: LM2 error_feedback: true }");
+  EXPECT_EQ(dense.sync().error_feedback_decay(), 1);
+  EXPECT_EQ(dense.outer().learning_rate(), 0.4);
+  EXPECT_EQ(dense.outer().momentum(), 0.9);
+  EXPECT_FALSE(Completed(small).sync().has_error_feedback_decay());
 }
 
 TEST(CheckName, TakesLettersDigitsAndThreeSigns) {

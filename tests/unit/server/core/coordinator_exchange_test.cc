@@ -53,8 +53,8 @@ TEST(CoordinatorExchangeTest, AllWorkersHoldWhatTheCoordinatorPublished) {
   EXPECT_EQ(summary["mode"], "streaming");
   EXPECT_EQ(summary["workers"]["a"]["bytes_up"], summary["workers"]["b"]["bytes_up"]);
   EXPECT_GT(summary["workers"]["a"]["bytes_up"], 0);
-  EXPECT_EQ(two.run.store.snapshot().size(), 3u);
-  EXPECT_EQ(two.run.store.snapshot()[0].version, 4);
+  EXPECT_EQ(two.run.store.snapshots().size(), 3u);
+  EXPECT_EQ(two.run.store.snapshots()[0].version, 4);
 }
 
 TEST(CoordinatorExchangeTest, ARoundIsRecordedAndAnnounced) {
@@ -198,6 +198,8 @@ TEST(CoordinatorExchangeTest, QueryTransferSaysWhereAPushStands) {
 TEST(CoordinatorExchangeTest, OldAnswersGiveWayToTheState) {
   TwoWorkers two;
   two.TrainBoth(20);  // Fragment 0 is at version 4, two answers are kept.
+  EXPECT_TRUE(two.a.Merge(0, 1).code() != absl::StatusCode::kNotFound);
+  two.run.coordinator->Maintain();
   EXPECT_EQ(two.a.Merge(0, 1).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(two.a.Merge(0, 6).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(two.a.Merge(9, 1).code(), absl::StatusCode::kFailedPrecondition);
@@ -238,7 +240,18 @@ TEST(CoordinatorExchangeTest, AFailingStoreStopsTheCoordinatorAndTellsEverybody)
   EXPECT_EQ(two.run.events.Count("failed"), 1);
 }
 
-TEST(CoordinatorExchangeTest, AfterARoundThatCouldNotBeStoredTheSnapshotStillFitsTogether) {
+TEST(CoordinatorExchangeTest, AnErrorOfTheStoreIsNotTakenForOneOfTheContribution) {
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kAborted, absl::StatusCode::kDataLoss, absl::StatusCode::kUnavailable}) {
+    TwoWorkers two;
+    two.run.store.FailWith({code, "EIO"});
+    EXPECT_EQ(two.a.Push(0, 1).code(), absl::StatusCode::kInternal)
+        << "ABORTED would make the worker believe that the round closed";
+    EXPECT_THAT(two.run.coordinator->Health().message(), HasSubstr("EIO"));
+  }
+}
+
+TEST(CoordinatorExchangeTest, ARoundThatCouldNotBeStoredIsNotPublished) {
   TwoWorkers two;
   two.a.Train();
   ASSERT_TRUE(two.a.Push(0, 1).ok());
@@ -249,10 +262,11 @@ TEST(CoordinatorExchangeTest, AfterARoundThatCouldNotBeStoredTheSnapshotStillFit
   EXPECT_FALSE(two.run.coordinator->PullState(0).ok());
   two.run.store.FailWith(absl::OkStatus());
   ASSERT_TRUE(two.run.coordinator->Shutdown().ok());
-  for (const FragmentSnapshot& fragment : two.run.store.snapshot()) {
-    EXPECT_EQ(fragment.published_hash, TreeHash(std::span<const float>(fragment.published)));
-    EXPECT_EQ(fragment.version, fragment.fragment == 0 ? 1 : 0);
-  }
+  EXPECT_TRUE(two.run.store.snapshots().empty());
+  two.run.Restart();
+  EXPECT_EQ((*two.run.coordinator->PullState(0))->header.round(), 0);
+  two.run.coordinator->Tick();
+  EXPECT_EQ((*two.run.coordinator->PullState(0))->header.round(), 1);
 }
 
 TEST(CoordinatorExchangeTest, ADivergedFragmentIsNeverPublishedNorSaved) {
@@ -270,10 +284,8 @@ TEST(CoordinatorExchangeTest, ADivergedFragmentIsNeverPublishedNorSaved) {
   EXPECT_THAT(two.run.coordinator->Health().message(), HasSubstr("round 1 of fragment 0"));
   EXPECT_FALSE(two.run.coordinator->PullState(0).ok());
   ASSERT_TRUE(two.run.coordinator->Shutdown().ok());
-  ASSERT_EQ(two.run.store.snapshot().size(), 2);
-  for (const FragmentSnapshot& fragment : two.run.store.snapshot()) {
-    EXPECT_NE(fragment.fragment, 0);
-  }
+  EXPECT_TRUE(two.run.store.snapshots().empty());
+  EXPECT_TRUE(two.run.store.rounds().empty());
 }
 
 TEST(CoordinatorExchangeTest, ShutdownReleasesWhoeverWaits) {

@@ -37,22 +37,36 @@ v1::RunConfig ToyConfig() {
   return config;
 }
 
-ToyRun::ToyRun(const std::function<void(v1::RunConfig&)>& change) {
-  Coordinator::Options options;
-  options.config = ToyConfig();
-  if (change) change(options.config);
-  const auto warnings = CompleteRunConfig(options.config);
+ToyRun::ToyRun(const std::function<void(v1::RunConfig&)>& change) : config_(ToyConfig()) {
+  if (change) change(config_);
+  const auto warnings = CompleteRunConfig(config_);
   EXPECT_TRUE(warnings.ok()) << warnings.status();
-  const auto plan = FragmentPlan::Create(options.config.model(), options.config.sync());
-  EXPECT_TRUE(plan.ok()) << plan.status();
+  auto created = MakeCoordinator(std::nullopt);
+  EXPECT_TRUE(created.ok()) << created.status();
+  coordinator = *std::move(created);
+}
+
+absl::StatusOr<std::unique_ptr<Coordinator>> ToyRun::MakeCoordinator(
+    std::optional<RecoveredRun> recovered) {
+  Coordinator::Options options;
+  options.config = config_;
+  ASSIGN_OR_RETURN(const FragmentPlan plan,
+                   FragmentPlan::Create(options.config.model(), options.config.sync()));
   options.run_id = "toy-1";
-  options.initial_parameters.resize(static_cast<size_t>(plan->arena_size()));
-  InitializeParameters(*plan, 1, options.initial_parameters);
+  options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
+  InitializeParameters(plan, 1, options.initial_parameters);
   options.clock = &clock;
   options.store = &store;
   options.events = &events;
   options.kept_answers = 2;
-  auto created = Coordinator::Create(std::move(options));
+  options.snapshot_every_rounds = 3;
+  options.recovered = std::move(recovered);
+  return Coordinator::Create(std::move(options));
+}
+
+void ToyRun::Restart() {
+  coordinator.reset();
+  auto created = MakeCoordinator(store.Recover().value());
   EXPECT_TRUE(created.ok()) << created.status();
   coordinator = *std::move(created);
 }
@@ -81,9 +95,12 @@ ToyWorker::ToyWorker(ToyRun& run, std::string id, uint64_t nonce)
                 run.coordinator->config().sync().steps_between_syncs(),
                 run.coordinator->config().sync().overlap_steps()) {}
 
-absl::Status ToyWorker::Join() {
+absl::Status ToyWorker::Join(int64_t resume_step) {
   sink_ = std::make_shared<RecordingSink>();
-  ASSIGN_OR_RETURN(welcome_, run_.coordinator->Join(run_.MakeJoin(id_, nonce_), sink_));
+  v1::Join join = run_.MakeJoin(id_, nonce_);
+  join.set_resume_step(resume_step);
+  join.set_has_checkpoint(resume_step > 0);
+  ASSIGN_OR_RETURN(welcome_, run_.coordinator->Join(join, sink_));
   return absl::OkStatus();
 }
 
@@ -98,10 +115,21 @@ absl::Status ToyWorker::Ready(int64_t step) {
   return Handle(message);
 }
 
-absl::Status ToyWorker::Heartbeat() {
+absl::Status ToyWorker::Heartbeat(int64_t checkpoint_step) {
   v1::WorkerMessage message;
+  message.mutable_heartbeat()->set_checkpoint_step(checkpoint_step);
   message.mutable_heartbeat()->set_step(step_);
   message.mutable_heartbeat()->set_tokens(step_ * 64);
+  return Handle(message);
+}
+
+absl::Status ToyWorker::ReportSpeed(int64_t step, double inner_step_seconds, int64_t pace_milli) {
+  v1::WorkerMessage message;
+  v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
+  heartbeat.set_step(step);
+  heartbeat.set_tokens(step * 64 * 1000 / pace_milli);
+  heartbeat.set_inner_step_seconds(inner_step_seconds);
+  heartbeat.set_pace_milli(pace_milli);
   return Handle(message);
 }
 
@@ -195,6 +223,10 @@ absl::Status ToyWorker::Merge(int fragment, int64_t round) {
   message.mutable_applied()->set_round(round);
   message.mutable_applied()->set_published_hash(TreeHash(std::span<const float>(published)));
   return Handle(message);
+}
+
+void ToyWorker::Diverge() {
+  for (float& value : local_) value += 10.0f;
 }
 
 absl::Status ToyWorker::SendDue() {

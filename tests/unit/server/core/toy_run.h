@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,16 @@ class RecordingSink final : public SessionSink {
     }
     return count;
   }
+  std::vector<v1::Directive> Directives(v1::Directive::Action action) const {
+    absl::MutexLock lock(&mutex_);
+    std::vector<v1::Directive> result;
+    for (const auto& message : messages_) {
+      if (message.has_directive() && message.directive().action() == action) {
+        result.push_back(message.directive());
+      }
+    }
+    return result;
+  }
   std::vector<v1::RoundOutcome> outcomes() const {
     absl::MutexLock lock(&mutex_);
     std::vector<v1::RoundOutcome> result;
@@ -105,11 +116,18 @@ struct ToyRun {
 
   v1::Join MakeJoin(const std::string& id, uint64_t nonce) const;
   int64_t hash_checks() const;  // From the summary: call after Shutdown.
+  // The coordinator dies, and another one takes over what the store holds.
+  void Restart();
+  absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
+      std::optional<RecoveredRun> recovered);
 
   FakeClock clock;
   MemoryStore store;
   RecordingEventLog events;
   std::unique_ptr<Coordinator> coordinator;
+
+ private:
+  v1::RunConfig config_;
 };
 
 // One site: walks the schedule as a worker does, with made-up inner steps.
@@ -117,9 +135,11 @@ class ToyWorker {
  public:
   ToyWorker(ToyRun& run, std::string id, uint64_t nonce);
 
-  absl::Status Join();
+  absl::Status Join(int64_t resume_step = 0);
   absl::Status Ready(int64_t step);
-  absl::Status Heartbeat();
+  absl::Status Heartbeat(int64_t checkpoint_step = 0);
+  // A heartbeat that says how fast the worker is; 64 tokens per inner step.
+  absl::Status ReportSpeed(int64_t step, double inner_step_seconds, int64_t pace_milli = 1000);
   absl::Status Leave(v1::Leave::Reason reason);
   // Join, fetch the state, Ready at the run's step.
   absl::Status Enter();
@@ -127,6 +147,7 @@ class ToyWorker {
   // One inner step and what the schedule asks for after it. Merges wait for their answers, so on
   // one thread, merge only what is published.
   void Train();
+  void Diverge();           // The local values leave all reason behind.
   absl::Status SendDue();   // Contributes what is due after the present step.
   absl::Status MergeDue();  // Merges what is due, waiting for it.
 

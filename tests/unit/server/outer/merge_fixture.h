@@ -35,6 +35,9 @@ inline std::unique_ptr<OuterOptimizer> Optimizer(v1::OuterConfig::Optimizer kind
   outer.set_optimizer(kind);
   outer.set_learning_rate(learning_rate);
   outer.set_momentum(momentum);
+  outer.set_beta1(0.9);
+  outer.set_beta2(0.99);
+  outer.set_epsilon(1e-6);
   return *CreateOuterOptimizer(outer, train, tensors);
 }
 

@@ -20,33 +20,63 @@ namespace {
 // The norm's partial sums are part of the result's definition.
 constexpr size_t kNormSlice = 4 * kCodecChunk;
 
+double Norm(const std::vector<double>& x) {
+  double squares = 0;
+  for (size_t begin = 0; begin < x.size(); begin += kNormSlice) {
+    const size_t end = std::min(x.size(), begin + kNormSlice);
+    double of_slice = 0;
+    for (size_t chunk = begin; chunk < end; chunk += kCodecChunk) {
+      double s[8] = {};
+      for (size_t i = chunk; i < std::min(end, chunk + kCodecChunk); ++i) s[i % 8] += x[i] * x[i];
+      of_slice += ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+    }
+    squares += of_slice;
+  }
+  return std::sqrt(squares);
+}
+
+std::vector<double> WeightedSum(const MergeInput& input, const std::vector<float>& base) {
+  std::vector<double> sum(base.size(), 0.0);
+  for (const Contribution& contribution : input.contributions) {
+    EXPECT_TRUE(
+        contribution.codec->Accumulate(contribution.encoded, base, contribution.weight, sum).ok());
+  }
+  return sum;
+}
+
 MergeResult Oracle(MergeInput input, Fragment& fragment) {
   const size_t n = fragment.theta.size();
   std::sort(input.contributions.begin(), input.contributions.end(),
             [](const auto& a, const auto& b) { return a.worker_id < b.worker_id; });
   const std::vector<float> base =
       input.kind == v1::SyncConfig::GRADIENT ? std::vector<float>(n, 0.0F) : fragment.published;
-  std::vector<double> g(n, 0.0);
-  for (const Contribution& contribution : input.contributions) {
-    EXPECT_TRUE(
-        contribution.codec->Accumulate(contribution.encoded, base, contribution.weight, g).ok());
+  if (input.merge == v1::OuterConfig::NORM_AND_DIRECTION && input.contributions.size() > 1) {
+    double mean_norm = 0;
+    for (Contribution& contribution : input.contributions) {
+      std::vector<double> delta(n, 0.0);
+      EXPECT_TRUE(contribution.codec->Accumulate(contribution.encoded, base, 1.0, delta).ok());
+      const double norm = Norm(delta);
+      mean_norm += contribution.weight * norm;
+      contribution.weight = norm > 0 ? contribution.weight / norm : 0;
+    }
+    const double length = Norm(WeightedSum(input, base));
+    for (Contribution& contribution : input.contributions) {
+      contribution.weight *= length > 0 ? mean_norm / length : 0;
+    }
   }
-  double squares = 0;
-  for (size_t begin = 0; begin < n; begin += kNormSlice) {
-    double of_slice = 0;
-    for (size_t i = begin; i < std::min(n, begin + kNormSlice); ++i) of_slice += g[i] * g[i];
-    squares += of_slice;
-  }
+  const std::vector<double> g = WeightedSum(input, base);
   if (!input.contributions.empty()) {
     input.optimizer->Step({.arena_begin = input.arena_begin,
                            .round = input.round,
-                           .gradient_norm = std::sqrt(squares),
+                           .gradient_norm = Norm(g),
                            .g = g,
                            .theta = fragment.theta,
                            .state = {fragment.state.begin(), fragment.state.end()}});
   }
   MergeResult result;
-  result.answer = Encode(*input.answer_codec, fragment.published, fragment.theta);
+  const std::vector<uint8_t> answer =
+      Encode(*input.answer_codec, fragment.published, fragment.theta);
+  result.answer.assign(answer.begin(), answer.end());
   EXPECT_TRUE(input.answer_codec->Apply(result.answer, fragment.published).ok());
   result.answer_hash = TreeHash(std::span<const uint8_t>(result.answer));
   result.published_hash = TreeHash(std::span<const float>(fragment.published));
@@ -61,6 +91,7 @@ struct Case {
   v1::Codec down;
   v1::OuterConfig::Optimizer optimizer = v1::OuterConfig::NESTEROV;
   v1::SyncConfig::Contribution kind = v1::SyncConfig::PARAMETER_DELTA;
+  v1::OuterConfig::Merge merge = v1::OuterConfig::MEAN;
 };
 
 class MergeOracle : public testing::TestWithParam<Case> {};
@@ -79,6 +110,7 @@ TEST_P(MergeOracle, SameBitsOnAnyNumberOfThreadsForThreeRounds) {
   for (int64_t round = 1; round <= 3; ++round) {
     MergeInput input{.contributions = {},
                      .kind = c.kind,
+                     .merge = c.merge,
                      .optimizer = optimizer.get(),
                      .answer_codec = GetCodec(c.down),
                      .round = round,
@@ -140,13 +172,26 @@ INSTANTIATE_TEST_SUITE_P(Codecs, MergeOracle,
                                          Case{"int4_up_fp32_down", kRagged, 8, v1::INT4, v1::FP32}),
                          [](const auto& test) { return test.param.name; });
 
-INSTANTIATE_TEST_SUITE_P(Optimizers, MergeOracle,
-                         testing::Values(Case{"sgd", kRagged, 2, v1::INT4, v1::INT4,
-                                              v1::OuterConfig::SGD},
-                                         Case{"no_contributions", kRagged, 0, v1::INT4, v1::INT4},
-                                         Case{"clipped_adamw", kRagged, 2, v1::BF16, v1::FP32,
-                                              v1::OuterConfig::ADAMW, v1::SyncConfig::GRADIENT}),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Optimizers, MergeOracle,
+    testing::Values(Case{"sgd", kRagged, 2, v1::INT4, v1::INT4, v1::OuterConfig::SGD},
+                    Case{"adam", kRagged, 3, v1::INT4, v1::INT4, v1::OuterConfig::ADAM},
+                    Case{"no_contributions", kRagged, 0, v1::INT4, v1::INT4},
+                    Case{"clipped_adamw", kRagged, 2, v1::BF16, v1::FP32, v1::OuterConfig::ADAMW,
+                         v1::SyncConfig::GRADIENT}),
+    [](const auto& test) { return test.param.name; });
+
+constexpr auto kDirection = v1::OuterConfig::NORM_AND_DIRECTION;
+
+INSTANTIATE_TEST_SUITE_P(
+    NormAndDirection, MergeOracle,
+    testing::Values(Case{"of_three", kRagged, 3, v1::INT4, v1::INT4, v1::OuterConfig::NESTEROV,
+                         v1::SyncConfig::PARAMETER_DELTA, kDirection},
+                    Case{"of_three_exact_with_adam", kRagged, 3, v1::FP32, v1::FP32,
+                         v1::OuterConfig::ADAM, v1::SyncConfig::PARAMETER_DELTA, kDirection},
+                    Case{"of_one", kRagged, 1, v1::E3M0, v1::INT4, v1::OuterConfig::NESTEROV,
+                         v1::SyncConfig::PARAMETER_DELTA, kDirection}),
+    [](const auto& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace causeway::server

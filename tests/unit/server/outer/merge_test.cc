@@ -145,8 +145,49 @@ TEST_F(ThreeWorkers, MergeIsTheFormula) {
 
   const auto result = MergeFragment(input_, fragment_.view(), nullptr);
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->answer, answer);
+  EXPECT_THAT(result->answer, testing::ElementsAreArray(answer));
   EXPECT_TRUE(fragment_ == expected);
+}
+
+// Two workers that move the same way or not at all alike: the step is as long as theirs on average,
+// and has the direction of the mean.
+TEST(MergeFragment, NormAndDirectionKeepTheMeanLengthWhateverTheAngle) {
+  const auto optimizer = Optimizer(v1::OuterConfig::SGD, 1, 0);
+  const Codec* fp32 = GetCodec(v1::FP32);
+  constexpr size_t kSize = 3000;
+  // One value each: deltas of length 2 and 6, orthogonal, opposed, or none at all.
+  struct Angle {
+    float first[2], second[2];
+    double expected[2];
+  };
+  const Angle angles[] = {{{2, 0}, {0, 6}, {4 / std::sqrt(2.0), 4 / std::sqrt(2.0)}},
+                          {{2, 0}, {6, 0}, {4, 0}},
+                          {{2, 0}, {-6, 0}, {0, 0}},
+                          {{0, 0}, {0, 6}, {0, 3}},
+                          {{0, 0}, {0, 0}, {0, 0}}};
+  for (const Angle& angle : angles) {
+    Fragment fragment(std::vector<float>(kSize, 0.0F), *optimizer);
+    std::vector<float> first(kSize, 0.0F);
+    std::vector<float> second(kSize, 0.0F);
+    for (size_t i = 0; i < 2; ++i) {
+      first[i * 2000] = -angle.first[i];
+      second[i * 2000] = -angle.second[i];
+    }
+    const std::vector<uint8_t> a = Encode(*fp32, fragment.published, first);
+    const std::vector<uint8_t> b = Encode(*fp32, fragment.published, second);
+    const auto result = MergeFragment(
+        {.contributions = {{.worker_id = "a", .codec = fp32, .encoded = a, .weight = 0.5},
+                           {.worker_id = "b", .codec = fp32, .encoded = b, .weight = 0.5}},
+         .merge = v1::OuterConfig::NORM_AND_DIRECTION,
+         .optimizer = optimizer.get(),
+         .answer_codec = fp32,
+         .round = 1},
+        fragment.view(), nullptr);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_NEAR(static_cast<double>(fragment.theta[0]), -angle.expected[0], 1e-6);
+    EXPECT_NEAR(static_cast<double>(fragment.theta[2000]), -angle.expected[1], 1e-6);
+    EXPECT_EQ(fragment.theta[1], 0);
+  }
 }
 
 TEST_F(ThreeWorkers, OrderOfArrivalDoesNotMatter) {

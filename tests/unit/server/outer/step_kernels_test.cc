@@ -81,6 +81,51 @@ TEST(StepKernels, AreTheFormulaBitForBitOnEveryTargetLengthAndAlignment) {
   }
 }
 
+TEST(StepKernels, AdamIsTheFormulaBitForBitOnEveryTarget) {
+  const AdamRates rates = {.learning_rate = 1e-3,
+                           .beta1 = 0.9,
+                           .beta2 = 0.99,
+                           .epsilon = 1e-6,
+                           .correction1 = 1 - std::pow(0.9, 3),
+                           .correction2 = 1 - std::pow(0.99, 3)};
+  std::vector<double> g(kLength);
+  for (size_t i = 0; i < kLength; ++i) g[i] = Value(3, i);
+  g[7] = 0;
+  std::vector<float> theta = Floats(4);
+  std::vector<float> m = Floats(5);
+  std::vector<float> v = Floats(6);
+  for (float& x : v) x = std::abs(x);
+  m[7] = v[7] = 0;
+  const std::vector<float> before[] = {theta, m, v};
+  for (size_t i = 0; i < kLength; ++i) {
+    m[i] = static_cast<float>(0.9 * static_cast<double>(m[i]) + (1 - 0.9) * g[i]);
+    v[i] = static_cast<float>(0.99 * static_cast<double>(v[i]) + (1 - 0.99) * (g[i] * g[i]));
+    const double mean = static_cast<double>(m[i]) / rates.correction1;
+    const double square = static_cast<double>(v[i]) / rates.correction2;
+    theta[i] = static_cast<float>(static_cast<double>(theta[i]) -
+                                  1e-3 * (mean / (std::sqrt(square) + 1e-6)));
+  }
+  EXPECT_EQ(theta[7], before[0][7]);
+  OnEveryTarget([&] {
+    std::vector<float> found[] = {before[0], before[1], before[2]};
+    AdamStep(rates, g, found[0], found[1], found[2]);
+    EXPECT_EQ(Bits(found[0]), Bits(theta));
+    EXPECT_EQ(Bits(found[1]), Bits(m));
+    EXPECT_EQ(Bits(found[2]), Bits(v));
+  });
+}
+
+TEST(StepKernels, SumOfSquaresHasOneOrderOnEveryTarget) {
+  std::vector<double> x(kLength);
+  for (size_t i = 0; i < kLength; ++i) x[i] = Value(8, i);
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{8}, size_t{13}, size_t{64}, kLength}) {
+    double s[8] = {};
+    for (size_t i = 0; i < size; ++i) s[i % 8] += x[i] * x[i];
+    const double expected = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+    OnEveryTarget([&] { EXPECT_EQ(SumOfSquares(std::span(x).first(size)), expected); });
+  }
+}
+
 TEST(StepKernels, FindOneValueThatIsNotFiniteAnywhere) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();

@@ -19,25 +19,26 @@ Membership TwoSlots() { return Membership(2, kLease); }
 
 TEST(MembershipTest, EveryWorkerGetsASlotOfItsOwn) {
   Membership members = TwoSlots();
-  EXPECT_EQ(members.Join("a", 1, kStart)->data_slot, 0);
-  EXPECT_EQ(members.Join("b", 2, kStart)->data_slot, 1);
+  EXPECT_EQ(members.Join("a", 1, false, kStart)->data_slot, 0);
+  EXPECT_EQ(members.Join("b", 2, false, kStart)->data_slot, 1);
   EXPECT_THAT(members.LiveIds(), ElementsAre("a", "b"));
   EXPECT_EQ(members.active(), 0);
 }
 
 TEST(MembershipTest, AFullRunRefusesAnotherWorkerUntilOneLeaves) {
   Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("a", 1, kStart).ok());
-  ASSERT_TRUE(members.Join("b", 2, kStart).ok());
-  EXPECT_EQ(members.Join("c", 3, kStart).status().code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
+  ASSERT_TRUE(members.Join("b", 2, false, kStart).ok());
+  EXPECT_EQ(members.Join("c", 3, false, kStart).status().code(),
+            absl::StatusCode::kResourceExhausted);
   ASSERT_TRUE(members.Leave("a", 1).ok());
-  EXPECT_EQ(members.Join("c", 3, kStart)->data_slot, 0);
+  EXPECT_EQ(members.Join("c", 3, false, kStart)->data_slot, 0);
 }
 
 TEST(MembershipTest, TwoProcessesWithOneIdAreOneTooMany) {
   Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("a", 1, kStart).ok());
-  const absl::Status second = members.Join("a", 2, kStart + absl::Seconds(3)).status();
+  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
+  const absl::Status second = members.Join("a", 2, false, kStart + absl::Seconds(3)).status();
   EXPECT_EQ(second.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(second.message(), HasSubstr("ends in 7s"));
   EXPECT_TRUE(members.Check("a", 1).ok());
@@ -45,11 +46,11 @@ TEST(MembershipTest, TwoProcessesWithOneIdAreOneTooMany) {
 
 TEST(MembershipTest, TheSameProcessTakesItsMembershipOverAfterABrokenStream) {
   Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("a", 1, kStart).ok());
-  ASSERT_TRUE(members.Ready("a", 1, 7).ok());
+  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
+  ASSERT_TRUE(members.Ready("a", 1, 7, false).ok());
   members.Disconnected("a", 1);
   EXPECT_FALSE(members.Find("a")->attached);
-  const Member again = *members.Join("a", 1, kStart + absl::Seconds(5));
+  const Member again = *members.Join("a", 1, false, kStart + absl::Seconds(5));
   EXPECT_EQ(again.incarnation, 2u);
   EXPECT_EQ(again.state, MemberState::kActive);
   EXPECT_EQ(again.active_from_step, 7);
@@ -59,19 +60,68 @@ TEST(MembershipTest, TheSameProcessTakesItsMembershipOverAfterABrokenStream) {
   EXPECT_TRUE(members.Find("a")->attached);
 }
 
+TEST(MembershipTest, ARestartedProcessWaitsForItsFormerStreamToBreak) {
+  Membership members = TwoSlots();
+  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
+  ASSERT_TRUE(members.Ready("a", 1, 7, false).ok());
+  EXPECT_EQ(members.Join("a", 2, true, kStart).status().code(), absl::StatusCode::kAlreadyExists);
+  members.Disconnected("a", 1);
+  const Member resumed = *members.Join("a", 2, true, kStart);
+  EXPECT_EQ(resumed.state, MemberState::kActive) << "open rounds go on expecting it";
+  EXPECT_EQ(resumed.active_from_step, 7);
+  EXPECT_EQ(resumed.incarnation, 2u);
+  members.Disconnected("a", 2);
+  const Member anew = *members.Join("a", 3, false, kStart);
+  EXPECT_EQ(anew.state, MemberState::kJoining);
+  ASSERT_TRUE(members.Ready("a", 3, 60, false).ok());
+  EXPECT_EQ(members.Find("a")->active_from_step, 60) << "it knows nothing of earlier rounds";
+}
+
+TEST(MembershipTest, ALostWorkerThatResumesIsExpectedWhereItWas) {
+  Membership members = TwoSlots();
+  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
+  ASSERT_TRUE(members.Ready("a", 1, 7, false).ok());
+  members.Expire(kStart + kLease);
+  ASSERT_TRUE(members.Join("a", 2, true, kStart + kLease).ok());
+  EXPECT_EQ(members.Find("a")->state, MemberState::kJoining);
+  ASSERT_TRUE(members.Ready("a", 2, 40, false).ok());
+  EXPECT_EQ(members.Find("a")->active_from_step, 7);
+}
+
+TEST(MembershipTest, ARestoredMemberHasALeaseToComeBackAndKeepsItsIncarnation) {
+  Membership members = TwoSlots();
+  Member former;
+  former.id = "a";
+  former.state = MemberState::kActive;
+  former.incarnation = 4;
+  former.data_slot = 1;
+  former.process_nonce = 9;
+  former.step = 33;
+  former.was_ready = true;
+  members.Restore(former, kStart);
+  EXPECT_EQ(members.largest_step(), 33);
+  EXPECT_TRUE(members.Expire(kStart + kLease - absl::Milliseconds(1)).empty());
+  const Member back = *members.Join("a", 9, false, kStart + absl::Seconds(1));
+  EXPECT_EQ(back.incarnation, 5u);
+  EXPECT_EQ(back.data_slot, 1);
+  EXPECT_EQ(back.state, MemberState::kActive);
+}
+
 TEST(MembershipTest, ARepeatedReadyKeepsTheRoundsUnderWay) {
   Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("a", 1, kStart).ok());
-  ASSERT_TRUE(members.Ready("a", 1, 10).ok());
-  ASSERT_TRUE(members.Ready("a", 1, 45).ok());
+  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
+  ASSERT_TRUE(members.Ready("a", 1, 10, false).ok());
+  ASSERT_TRUE(members.Ready("a", 1, 45, false).ok());
   EXPECT_EQ(members.Find("a")->active_from_step, 10);
   EXPECT_EQ(members.largest_step(), 45);
+  ASSERT_TRUE(members.Ready("a", 1, 50, /*anew=*/true).ok());
+  EXPECT_EQ(members.Find("a")->active_from_step, 50);
 }
 
 TEST(MembershipTest, SilenceBeyondTheLeaseIsDeath) {
   Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("a", 1, kStart).ok());
-  ASSERT_TRUE(members.Join("b", 2, kStart).ok());
+  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
+  ASSERT_TRUE(members.Join("b", 2, false, kStart).ok());
   ASSERT_TRUE(members.Heartbeat("a", 1, 12, kStart + absl::Seconds(6)).ok());
   EXPECT_THAT(members.Expire(kStart + absl::Seconds(9)), IsEmpty());
   EXPECT_THAT(members.Expire(kStart + absl::Seconds(10)), ElementsAre("b"));
@@ -83,11 +133,11 @@ TEST(MembershipTest, SilenceBeyondTheLeaseIsDeath) {
 
 TEST(MembershipTest, ALostWorkerComesBackToItsOwnSlot) {
   Membership members(3, kLease);
-  ASSERT_TRUE(members.Join("a", 1, kStart).ok());
-  ASSERT_TRUE(members.Join("b", 2, kStart).ok());
+  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
+  ASSERT_TRUE(members.Join("b", 2, false, kStart).ok());
   members.Expire(kStart + kLease);
-  EXPECT_EQ(members.Join("c", 3, kStart + kLease)->data_slot, 2) << "a slot nobody ever had";
-  const Member back = *members.Join("b", 9, kStart + kLease);
+  EXPECT_EQ(members.Join("c", 3, false, kStart + kLease)->data_slot, 2) << "a slot nobody ever had";
+  const Member back = *members.Join("b", 9, false, kStart + kLease);
   EXPECT_EQ(back.data_slot, 1);
   EXPECT_EQ(back.incarnation, 2u);
   EXPECT_EQ(back.state, MemberState::kJoining);
@@ -95,25 +145,45 @@ TEST(MembershipTest, ALostWorkerComesBackToItsOwnSlot) {
 
 TEST(MembershipTest, ASlotThatWasGivenAwayIsNotGivenTwice) {
   Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("a", 1, kStart).ok());
-  ASSERT_TRUE(members.Join("b", 2, kStart).ok());
+  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
+  ASSERT_TRUE(members.Join("b", 2, false, kStart).ok());
   members.Expire(kStart + kLease);
-  EXPECT_EQ(members.Join("c", 3, kStart + kLease)->data_slot, 0);
-  EXPECT_EQ(members.Join("a", 4, kStart + kLease)->data_slot, 1);
+  EXPECT_EQ(members.Join("c", 3, false, kStart + kLease)->data_slot, 0);
+  EXPECT_EQ(members.Join("a", 4, false, kStart + kLease)->data_slot, 1);
 }
 
 TEST(MembershipTest, StrangersAreToldSo) {
   Membership members = TwoSlots();
-  EXPECT_EQ(members.Ready("x", 1, 0).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(members.Ready("x", 1, 0, false).code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(members.Check("x", 1).code(), absl::StatusCode::kPermissionDenied);
 }
 
 TEST(MembershipTest, WhoLeftIsNoLongerAMember) {
   Membership members = TwoSlots();
-  ASSERT_TRUE(members.Join("a", 1, kStart).ok());
+  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
   ASSERT_TRUE(members.Leave("a", 1).ok());
   EXPECT_EQ(members.Leave("a", 1).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(members.live(), 0);
+}
+
+TEST(MembershipTest, WhatAWorkerTrainedAndWasToldOutlivesItsProcess) {
+  Membership membership(2, absl::Seconds(10));
+  const Member first = membership.Join("a", 1, false, absl::ZeroDuration()).value();
+  Progress progress;
+  progress.tokens = 70;
+  progress.inner_step_time = absl::Seconds(3);
+  progress.pace_milli = 2000;
+  ASSERT_TRUE(membership.Heartbeat("a", first.incarnation, 5, absl::Seconds(1), progress).ok());
+  EXPECT_EQ(membership.Find("a")->progress.reported_at, absl::Seconds(1));
+  EXPECT_EQ(membership.Find("a")->progress.step_time(), absl::Milliseconds(1500));
+  membership.OrderPace("a", 3000, 60);
+  membership.OrderPace("nobody", 3000, 60);
+  membership.Expire(absl::Seconds(20));
+  const Member second = membership.Join("a", 2, false, absl::Seconds(21)).value();
+  EXPECT_EQ(second.progress.tokens, 70);
+  EXPECT_EQ(second.progress.inner_step_time, absl::ZeroDuration()) << "to be measured again";
+  EXPECT_EQ(second.ordered_pace_milli, 3000);
+  EXPECT_EQ(second.ordered_from_step, 60);
 }
 
 }  // namespace

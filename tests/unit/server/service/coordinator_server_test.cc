@@ -407,7 +407,8 @@ TEST_F(CoordinatorServerTest, OperatorsSeeAndDirectTheRun) {
   };
   EXPECT_EQ(stop(0, 0), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(stop(5, 5), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(stop(0, 5), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(stop(0, -5), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(stop(0, 1'000'000), grpc::StatusCode::OK);
   EXPECT_EQ(stop(5, 0), grpc::StatusCode::OK);
   v1::CoordinatorMessage answer;
   do {

@@ -1,94 +1,273 @@
 #include "server/store/run_directory_store.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/store/checkpoint_file.h"
 #include "tests/unit/common/base/temporary_folder.h"
+#include "tests/unit/server/store/scripted_run.h"
+#include "tests/unit/server/store/store_conformance.h"
 
 namespace causeway::server {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
-RunIdentity Identity() {
-  RunIdentity identity;
-  identity.run_id = "toy-77";
-  identity.config.set_run_name("toy");
-  return identity;
+using Options = RunDirectoryStore::Options;
+
+class RunDirectoryHarness final : public StoreHarness {
+ public:
+  explicit RunDirectoryHarness(const Options& options) : options_(options) { Reopen(); }
+  Store& store() override { return *store_; }
+  void Reopen() override {
+    store_ = nullptr;
+    auto store = RunDirectoryStore::Open(*FileSystem::Real(), parent_.File("run"), options_);
+    if (!store.ok()) ADD_FAILURE() << store.status();
+    store_ = *std::move(store);
+  }
+
+ private:
+  const Options options_;
+  const TemporaryFolder parent_;
+  std::unique_ptr<RunDirectoryStore> store_;
+};
+
+INSTANTIATE_TEST_SUITE_P(RunDirectoryStore, StoreConformanceTest, testing::Values([] {
+                           return std::make_unique<RunDirectoryHarness>(Options{});
+                         }));
+INSTANTIATE_TEST_SUITE_P(UnsyncedRunDirectoryStore, StoreConformanceTest, testing::Values([] {
+                           return std::make_unique<RunDirectoryHarness>(Options{.durable = false});
+                         }));
+
+class RunDirectoryStoreTest : public testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<RunDirectoryStore>> Open(const Options& options = {}) {
+    return RunDirectoryStore::Open(fs_, folder_, options);
+  }
+  // Of a new run.
+  std::unique_ptr<RunDirectoryStore> Begin(const Options& options = {}) {
+    auto store = Open(options);
+    EXPECT_TRUE(store.ok()) << store.status();
+    EXPECT_TRUE((*store)->Recover().ok());
+    const absl::Status begun = (*store)->BeginRun(ScriptedIdentity());
+    EXPECT_TRUE(begun.ok()) << begun;
+    return *std::move(store);
+  }
+  std::string Path(const std::string& name) const { return JoinPath(folder_, name); }
+  std::vector<std::string> Names(const std::string& name) { return *fs_.List(Path(name)); }
+
+  FileSystem& fs_ = *FileSystem::Real();
+  const TemporaryFolder parent_;
+  const std::string folder_ = parent_.File("run");
+};
+
+void Publish(Store& store, int fragment, int64_t round) {
+  for (const char* worker : {"alice", "bob"}) {
+    ASSERT_TRUE(store
+                    .SaveContribution(ScriptedContribution(fragment, round, worker),
+                                      ScriptedObject(fragment, round, worker))
+                    .ok());
+  }
+  ASSERT_TRUE(
+      store.SaveRound(ScriptedRound(fragment, round), ScriptedObject(fragment, round, "x")).ok());
 }
 
-TEST(RunDirectoryStoreTest, ARunLeavesItsConfigurationItsRoundsAndItsEnd) {
-  FileSystem& fs = *FileSystem::Real();
-  const TemporaryFolder parent;
-  const std::string folder = parent.File("run");
-  auto store = RunDirectoryStore::Open(fs, folder);
-  ASSERT_TRUE(store.ok()) << store.status();
-  ASSERT_TRUE((*store)->BeginRun(Identity()).ok());
-  const auto config =
-      ParseRunConfig(*fs.ReadFile(JoinPath(folder, "config.textproto")), "config.textproto");
+absl::Status Snapshot(Store& store, int fragment, int64_t version) {
+  const std::vector<float> values = {static_cast<float>(version), 2.0f};
+  return store.SaveSnapshot(
+      {.fragment = fragment, .version = version, .theta = values, .published = values});
+}
+
+TEST_F(RunDirectoryStoreTest, ARunLeavesFilesForPeople) {
+  const auto store = Begin();
+  const auto config = ParseRunConfig(*fs_.ReadFile(Path("config.textproto")), "config.textproto");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->run_name(), "toy");
-
-  RoundRecord record;
-  record.fragment = 1;
-  record.round = 3;
-  record.contributors = {"a", "b"};
-  record.weights = {0.25, 0.75};
-  record.published_hash = 0xab;
-  record.reason = "every expected worker contributed (2)";
-  ASSERT_TRUE((*store)->SaveRound(record, {}).ok());
-  const std::string rounds = *fs.ReadFile(JoinPath(folder, "rounds.jsonl"));
-  const nlohmann::json row = nlohmann::json::parse(rounds);
-  EXPECT_EQ(row["round"], 3);
-  EXPECT_EQ(row["contributors"], (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(row["published_hash"], "00000000000000ab");
-
-  const std::vector<float> values = {1.0f, 2.0f};
-  const std::vector<FragmentView> views = {
-      {.fragment = 0, .version = 3, .theta = values, .published = values}};
-  ASSERT_TRUE((*store)->SaveSnapshot(views).ok());
-  EXPECT_EQ(ReadCheckpoint(fs, JoinPath(folder, "checkpoint.bin"))->identity.run_id, "toy-77");
-  ASSERT_TRUE((*store)->SaveSummary({{"rounds", 1}}).ok());
-  EXPECT_EQ(nlohmann::json::parse(*fs.ReadFile(JoinPath(folder, "summary.json")))["rounds"], 1);
+  Publish(*store, 1, 1);
+  const nlohmann::json row = nlohmann::json::parse(*fs_.ReadFile(Path("rounds.jsonl")));
+  EXPECT_EQ(row["round"], 1);
+  EXPECT_EQ(row["contributors"], (std::vector<std::string>{"alice", "bob"}));
+  EXPECT_EQ(row["published_hash"], "1000000000000001");
+  ASSERT_TRUE(store->SaveSummary({{"rounds", 1}}).ok());
+  EXPECT_EQ(nlohmann::json::parse(*fs_.ReadFile(Path("summary.json")))["rounds"], 1);
 }
 
-TEST(RunDirectoryStoreTest, ASecondOwnerIsRefused) {
-  FileSystem& fs = *FileSystem::Real();
-  const TemporaryFolder parent;
-  const std::string folder = parent.File("run");
-  auto owner = RunDirectoryStore::Open(fs, folder);
+TEST_F(RunDirectoryStoreTest, ASecondOwnerIsRefused) {
+  auto owner = Open();
   ASSERT_TRUE(owner.ok());
-  const absl::Status second = RunDirectoryStore::Open(fs, folder).status();
+  const absl::Status second = Open().status();
   EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(second.message(), HasSubstr("belongs to another process"));
   owner->reset();
-  EXPECT_TRUE(RunDirectoryStore::Open(fs, folder).ok());
+  EXPECT_TRUE(Open().ok());
 }
 
-TEST(RunDirectoryStoreTest, AFolderWithARunIsRefusedByItsName) {
-  FileSystem& fs = *FileSystem::Real();
-  const TemporaryFolder parent;
-  const std::string folder = parent.File("run");
-  ASSERT_TRUE((*RunDirectoryStore::Open(fs, folder))->BeginRun(Identity()).ok());
-  const absl::Status again = RunDirectoryStore::Open(fs, folder).status();
-  EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(again.message(), HasSubstr("toy-77"));
+TEST_F(RunDirectoryStoreTest, ARunOfTheFormerLayoutIsRefusedByItsName) {
+  ASSERT_TRUE(fs_.CreateFolders(folder_).ok());
+  ASSERT_TRUE(WriteFileAtomically(fs_, Path("run.json"),
+                                  absl::string_view(R"({"format_version": 1, "run_id": "old-5"})"))
+                  .ok());
+  const absl::Status status = Open().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("old-5"));
+  EXPECT_THAT(status.message(), HasSubstr("former version"));
+  EXPECT_THAT(*fs_.List(folder_), ElementsAre("run.json"));
 }
 
-TEST(RunDirectoryStoreTest, AnAbandonedRunFreesItsFolder) {
-  FileSystem& fs = *FileSystem::Real();
-  const TemporaryFolder parent;
-  const std::string folder = parent.File("run");
-  {
-    auto store = RunDirectoryStore::Open(fs, folder);
-    ASSERT_TRUE((*store)->BeginRun(Identity()).ok());
-    ASSERT_TRUE((*store)->AbandonRun().ok());
+TEST_F(RunDirectoryStoreTest, AnAbandonedRunFreesItsFolder) {
+  ASSERT_TRUE(Begin()->AbandonRun().ok());
+  const auto store = Open();
+  ASSERT_TRUE(store.ok());
+  EXPECT_FALSE((*store)->Recover()->has_value());
+  EXPECT_TRUE((*store)->BeginRun(ScriptedIdentity()).ok());
+}
+
+TEST_F(RunDirectoryStoreTest, TwoSnapshotsAreKeptAndTheDeltasThatTheOlderNeeds) {
+  const auto store = Begin();
+  for (int64_t round = 1; round <= 4; ++round) {
+    Publish(*store, 0, round);
+    ASSERT_TRUE(Snapshot(*store, 0, round).ok());
   }
-  EXPECT_TRUE(RunDirectoryStore::Open(fs, folder).ok());
+  EXPECT_THAT(Names("snapshots"), SizeIs(2));
+  EXPECT_TRUE(absl::IsNotFound(store->ReadSnapshot(0, 2).status()));
+  EXPECT_TRUE(store->ReadSnapshot(0, 3).ok());
+  EXPECT_TRUE(store->ReadSnapshot(0, 4).ok());
+  // The snapshot of version 3 needs the deltas of round 4.
+  EXPECT_THAT(Names("deltas"), SizeIs(2));
+  EXPECT_TRUE(absl::IsNotFound(store->ReadContribution(0, 3, "alice").status()));
+  EXPECT_TRUE(store->ReadContribution(0, 4, "alice").ok());
+}
+
+TEST_F(RunDirectoryStoreTest, AllDeltasStayWhereTheyAreToBeRetained) {
+  const auto store = Begin({.retain_deltas = true});
+  for (int64_t round = 1; round <= 4; ++round) {
+    Publish(*store, 0, round);
+    ASSERT_TRUE(Snapshot(*store, 0, round).ok());
+  }
+  EXPECT_THAT(Names("snapshots"), SizeIs(2));
+  EXPECT_THAT(Names("deltas"), SizeIs(8));
+}
+
+TEST_F(RunDirectoryStoreTest, AQuarantinedDeltaStays) {
+  const auto store = Begin({.snapshots_kept = 1});
+  ContributionRecord record = ScriptedContribution(0, 1, "mallory");
+  record.quarantined = true;
+  ASSERT_TRUE(store->SaveContribution(record, ScriptedObject(0, 1, "mallory")).ok());
+  Publish(*store, 0, 1);
+  ASSERT_TRUE(Snapshot(*store, 0, 1).ok());
+  EXPECT_THAT(Names("deltas"), SizeIs(1));
+  EXPECT_EQ(*store->ReadContribution(0, 1, "mallory"), ScriptedObject(0, 1, "mallory"));
+}
+
+TEST_F(RunDirectoryStoreTest, ForgottenAnswersLeaveTheDiskWithTheNextCommit) {
+  const auto store = Begin();
+  Publish(*store, 0, 1);
+  Publish(*store, 0, 2);
+  ASSERT_TRUE(store->ForgetAnswers(0, 2).ok());
+  ASSERT_TRUE(store->SaveRunState({.started = true}).ok());
+  EXPECT_THAT(Names("answers"), SizeIs(1));
+}
+
+TEST_F(RunDirectoryStoreTest, TheSameContributionTwiceIsRefusedAndTheFirstStays) {
+  const auto store = Begin();
+  Publish(*store, 0, 1);
+  EXPECT_EQ(store->SaveContribution(ScriptedContribution(0, 1, "alice"), {}).code(),
+            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(*store->ReadContribution(0, 1, "alice"), ScriptedObject(0, 1, "alice"));
+  EXPECT_THAT(Names("deltas"), SizeIs(2));
+  Publish(*store, 0, 2);
+}
+
+TEST_F(RunDirectoryStoreTest, ARoundThatLeavesAGapStopsTheStore) {
+  const auto store = Begin();
+  EXPECT_EQ(store->SaveRound(ScriptedRound(0, 2), {}).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(store->SaveRound(ScriptedRound(0, 1), {}).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(RunDirectoryStoreTest, AWorkerIdThatIsNoFileNameIsRefused) {
+  const auto store = Begin();
+  EXPECT_EQ(store->SaveContribution(ScriptedContribution(0, 1, "../alice"), {}).code(),
+            absl::StatusCode::kInvalidArgument);
+  Publish(*store, 0, 1);
+}
+
+TEST_F(RunDirectoryStoreTest, RoundsForPeopleAreRebuiltFromTheDatabase) {
+  {
+    const auto store = Begin();
+    Publish(*store, 1, 1);
+    Publish(*store, 0, 1);
+  }
+  const std::string whole = *fs_.ReadFile(Path("rounds.jsonl"));
+  const std::string cut = whole.substr(0, whole.size() / 2);
+  ASSERT_TRUE(WriteFileAtomically(fs_, Path("rounds.jsonl"), absl::string_view(cut)).ok());
+  const auto store = Open();
+  ASSERT_TRUE((*store)->Recover().ok());
+  EXPECT_EQ(*fs_.ReadFile(Path("rounds.jsonl")), whole);
+  Publish(**store, 0, 2);
+  EXPECT_TRUE(absl::StartsWith(*fs_.ReadFile(Path("rounds.jsonl")), whole));
+}
+
+TEST_F(RunDirectoryStoreTest, OrphansOfACrashAreRemovedAndOtherFilesAreNot) {
+  {
+    const auto store = Begin();
+    Publish(*store, 0, 1);
+  }
+  ASSERT_TRUE(WriteFileAtomically(fs_, Path("deltas/000000000001-f0-r2-carol.delta"),
+                                  absl::string_view("cut"))
+                  .ok());
+  ASSERT_TRUE(
+      WriteFileAtomically(fs_, Path("answers/x.answer.tmp"), absl::string_view("cut")).ok());
+  ASSERT_TRUE(WriteFileAtomically(fs_, Path("run.db.tmp"), absl::string_view("cut")).ok());
+  ASSERT_TRUE(WriteFileAtomically(fs_, Path("deltas/notes"), absl::string_view("mine")).ok());
+  const auto store = Open();
+  const auto run = (*store)->Recover();
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_THAT(Names("deltas"), SizeIs(3));
+  EXPECT_TRUE(fs_.Exists(Path("deltas/notes")));
+  EXPECT_THAT(Names("answers"), SizeIs(1));
+  EXPECT_FALSE(fs_.Exists(Path("run.db.tmp")));
+}
+
+TEST_F(RunDirectoryStoreTest, NothingIsToldBeforeTheRunHasBegun) {
+  const auto store = Open();
+  EXPECT_EQ((*store)->SaveRunState({}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ((*store)->BeginRun(ScriptedIdentity()).code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE((*store)->Recover().ok());
+  EXPECT_TRUE((*store)->BeginRun(ScriptedIdentity()).ok());
+  EXPECT_EQ((*store)->BeginRun(ScriptedIdentity()).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(RunDirectoryStoreTest, AWholeLifeComesBackFromTheDisk) {
+  {
+    auto store = Open();
+    ASSERT_TRUE((*store)->Recover().ok());
+    for (const ScriptedStep& step : ScriptedLife()) {
+      const absl::Status status = step.take(**store);
+      ASSERT_TRUE(status.ok()) << step.name << ": " << status;
+    }
+  }
+  std::string first;
+  for (int opening = 0; opening < 2; ++opening) {
+    const auto store = Open();
+    ASSERT_TRUE(store.ok()) << store.status();
+    const auto run = (*store)->Recover();
+    ASSERT_TRUE(run.ok()) << run.status();
+    const auto print = Fingerprint(**store, *run);
+    ASSERT_TRUE(print.ok()) << print.status();
+    if (opening == 0) first = *print;
+    EXPECT_EQ(*print, first);
+  }
+  EXPECT_THAT(first, HasSubstr("mallory"));
 }
 
 }  // namespace

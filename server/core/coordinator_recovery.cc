@@ -1,0 +1,168 @@
+// What CoordinatorImpl writes to its store, and how it comes back from it.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/params/run_config.h"
+#include "server/core/coordinator_impl.h"
+
+namespace causeway::server {
+namespace {
+
+// The part of a sorted array that belongs to one fragment.
+template <typename Record>
+std::span<const Record> OfFragment(const std::vector<Record>& records, int fragment) {
+  const auto begin = std::partition_point(records.begin(), records.end(),
+                                          [&](const Record& r) { return r.fragment < fragment; });
+  const auto end = std::partition_point(begin, records.end(),
+                                        [&](const Record& r) { return r.fragment == fragment; });
+  return {begin, end};
+}
+
+}  // namespace
+
+RunIdentity CoordinatorImpl::Identity() const {
+  RunIdentity identity{.run_id = options_.run_id,
+                       .config = options_.config,
+                       .config_hash = config_hash_,
+                       .plan_hash = plan_.hash()};
+  for (const auto& fragment : fragments_) {
+    identity.initial_hashes.push_back(fragment->PublishedHash(0).value());
+  }
+  return identity;
+}
+
+absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
+  const RunIdentity& identity = run.identity;
+  if (identity.run_id != options_.run_id || identity.config_hash != config_hash_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the store holds the run ", identity.run_id,
+                     ", which has another configuration than the one asked for"));
+  }
+  if (identity.plan_hash != plan_.hash() || identity.initial_hashes.size() != fragments_.size()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this release cuts the model of run ", identity.run_id,
+                     " into other fragments than the one that began it: continue with that one"));
+  }
+  const absl::Duration began = options_.clock->Monotonic();
+  int64_t rounds = 0;
+  int64_t folded = 0;
+  for (size_t i = 0; i < fragments_.size(); ++i) {
+    const int index = static_cast<int>(i);
+    FragmentRounds::History history{.initial_hash = identity.initial_hashes[i],
+                                    .rounds = OfFragment(run.rounds, index),
+                                    .contributions = OfFragment(run.contributions, index),
+                                    .snapshots = {}};
+    for (const SnapshotRecord& snapshot : OfFragment(run.snapshots, index)) {
+      history.snapshots.push_back(snapshot.version);
+    }
+    RETURN_IF_ERROR(fragments_[i]->Recover(history));
+    rounds += fragments_[i]->version();
+    folded += fragments_[i]->rounds_since_snapshot();
+  }
+  {
+    absl::MutexLock lock(&members_mutex_);
+    state_ = run.state;
+    for (const MemberRecord& record : run.members) {
+      const WorkerAccount& account = accounts_[record.member.id] = AccountFromJson(record.account);
+      Member member = record.member;
+      member.progress.tokens = account.heartbeat.tokens();
+      membership_.Restore(std::move(member), options_.clock->Monotonic());
+    }
+  }
+  hash_checks_ = run.state.hash_checks;
+  hash_mismatches_ = run.state.hash_mismatches;
+  const double seconds = absl::ToDoubleSeconds(options_.clock->Monotonic() - began);
+  Record("recovered",
+         absl::StrCat("run ", options_.run_id, " goes on after ", rounds, " rounds; ", folded,
+                      " of them were merged again in ", seconds, " s and have their hashes"),
+         {{"rounds", rounds},
+          {"merged_again", folded},
+          {"seconds", seconds},
+          {"members", run.members.size()}});
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorImpl::SaveMember(const std::string& worker_id) {
+  absl::Status status;
+  {
+    absl::MutexLock save_lock(&save_mutex_);
+    MemberRecord record;
+    {
+      absl::MutexLock lock(&members_mutex_);
+      record.member = *membership_.Find(worker_id);
+      record.account = AccountToJson(accounts_[worker_id]);
+    }
+    status = options_.store->SaveMember(record);
+  }
+  if (!status.ok()) Fail(status);
+  return status;
+}
+
+absl::Status CoordinatorImpl::SaveRunState() {
+  absl::Status status;
+  {
+    absl::MutexLock save_lock(&save_mutex_);
+    RunState state;
+    {
+      absl::MutexLock lock(&members_mutex_);
+      state = state_;
+    }
+    state.hash_checks = hash_checks_.load();
+    state.hash_mismatches = hash_mismatches_.load();
+    status = options_.store->SaveRunState(state);
+  }
+  if (!status.ok()) Fail(status);
+  return status;
+}
+
+absl::Status CoordinatorImpl::ForgetOldAnswers() {
+  std::vector<int64_t> checkpoints;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    for (const auto& [id, member] : membership_.members()) {
+      const int64_t step = accounts_[id].heartbeat.checkpoint_step();
+      if (member.state != MemberState::kLeft && step > 0) checkpoints.push_back(step);
+    }
+  }
+  const int64_t kept = std::max(2, options_.kept_answers);
+  const int64_t max_kept = std::max<int64_t>(kept, options_.max_kept_answers);
+  for (int i = 0; i < plan_.fragments(); ++i) {
+    FragmentRounds& fragment = *fragments_[static_cast<size_t>(i)];
+    const int64_t version = fragment.version();
+    int64_t first = version - kept + 1;
+    for (const int64_t step : checkpoints) {
+      first = std::min(first, schedule_.RoundsMergedBy(i, step) + 1);
+    }
+    RETURN_IF_ERROR(fragment.ForgetAnswers(std::max(first, version - max_kept + 1)));
+  }
+  return absl::OkStatus();
+}
+
+void CoordinatorImpl::Maintain() {
+  const Call call(*this);
+  if (!Serving().ok()) return;
+  FragmentRounds* oldest = nullptr;
+  for (const auto& fragment : fragments_) {
+    if (fragment->rounds_since_snapshot() < options_.snapshot_every_rounds) continue;
+    if (oldest == nullptr || fragment->rounds_since_snapshot() > oldest->rounds_since_snapshot()) {
+      oldest = fragment.get();
+    }
+  }
+  absl::Status status;
+  if (oldest != nullptr) status = oldest->SaveSnapshot();
+  if (status.ok()) status = ForgetOldAnswers();
+  if (!status.ok()) return Fail(status);
+  std::vector<std::string> ids;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    ids = membership_.LiveIds();
+  }
+  for (const std::string& id : ids) {
+    if (!SaveMember(id).ok()) return;
+  }
+  SaveRunState().IgnoreError();  // A failure has stopped the coordinator already.
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,182 @@
+// How a fragment becomes again what its store remembers.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+#include "server/core/fragment_rounds.h"
+
+namespace causeway::server {
+namespace {
+
+std::string VersionName(int fragment, int64_t version) {
+  return absl::StrCat("version ", version, " of fragment ", fragment);
+}
+
+absl::Status Differs(absl::string_view what, uint64_t found, uint64_t recorded,
+                     absl::string_view remedy) {
+  return absl::DataLossError(absl::StrCat(what, " hashes to ", HashToHex(found), ", recorded is ",
+                                          HashToHex(recorded), "; ", remedy));
+}
+
+constexpr absl::string_view kDamaged =
+    "the run directory is damaged, or another release merges differently: restore the directory "
+    "from a backup, or continue with the release that wrote it";
+
+}  // namespace
+
+absl::Status FragmentRounds::Recover(const History& history) {
+  const auto version = static_cast<int64_t>(history.rounds.size());
+  {
+    absl::MutexLock lock(&mutex_);
+    published_hashes_ = {history.initial_hash};
+    for (const RoundRecord& round : history.rounds) {
+      published_hashes_.push_back(round.published_hash);
+    }
+  }
+  int64_t folded = 0;
+  if (!history.snapshots.empty()) {
+    folded = history.snapshots.back();
+    RETURN_IF_ERROR(LoadSnapshot(folded));
+  } else {
+    absl::ReaderMutexLock lock(&data_mutex_);
+    const uint64_t hash = TreeHash(std::span<const float>(published_));
+    if (hash != history.initial_hash) {
+      return Differs(absl::StrCat("the initial ", VersionName(options_.fragment, 0)), hash,
+                     history.initial_hash,
+                     "continue on a machine like the one that began the run, or from a snapshot");
+    }
+  }
+  for (; folded < version; ++folded) {
+    RETURN_IF_ERROR(Refold(history.rounds[static_cast<size_t>(folded)]));
+  }
+  std::map<int64_t, std::map<std::string, uint64_t>> past;
+  size_t open_begin = history.contributions.size();
+  for (size_t i = 0; i < history.contributions.size(); ++i) {
+    const ContributionRecord& record = history.contributions[i];
+    if (record.round > version) {
+      open_begin = std::min(open_begin, i);
+    } else {
+      past[record.round][record.worker_id] = record.object_hash;
+    }
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto& [round, hashes] : past) RememberPast(round, std::move(hashes));
+    RecoverNorms(history);
+  }
+  return LoadOpenRound(history.contributions.subspan(open_begin));
+}
+
+void FragmentRounds::RecoverNorms(const History& history) {
+  const auto version = static_cast<int64_t>(history.rounds.size());
+  size_t i = 0;
+  while (i < history.contributions.size() && history.contributions[i].round <= version) {
+    const int64_t round = history.contributions[i].round;
+    std::vector<double> merged;
+    std::vector<double> quarantined;
+    for (; i < history.contributions.size() && history.contributions[i].round == round; ++i) {
+      const ContributionRecord& record = history.contributions[i];
+      (record.quarantined ? quarantined : merged).push_back(record.norm);
+      if (record.quarantined) quarantined_.emplace(round, record.worker_id);
+    }
+    RememberNorms(merged, quarantined);
+  }
+}
+
+absl::Status FragmentRounds::LoadSnapshot(int64_t version) {
+  ASSIGN_OR_RETURN(FragmentSnapshot snapshot,
+                   options_.store->ReadSnapshot(options_.fragment, version));
+  const std::string name =
+      absl::StrCat("the snapshot of ", VersionName(options_.fragment, version));
+  const std::vector<std::string>& states = options_.optimizer->state_names();
+  bool fits = snapshot.theta.size() == static_cast<size_t>(options_.range.size()) &&
+              snapshot.published.size() == snapshot.theta.size() &&
+              snapshot.optimizer.size() == states.size();
+  for (size_t i = 0; fits && i < states.size(); ++i) {
+    fits = snapshot.optimizer[i].first == states[i] &&
+           snapshot.optimizer[i].second.size() == snapshot.theta.size();
+  }
+  if (!fits) {
+    return absl::DataLossError(
+        absl::StrCat(name, " does not have the arrays that the run's ", "configuration asks for"));
+  }
+  absl::WriterMutexLock data_lock(&data_mutex_);
+  theta_ = std::move(snapshot.theta);
+  published_ = std::move(snapshot.published);
+  for (size_t i = 0; i < states.size(); ++i) {
+    optimizer_state_[i] = std::move(snapshot.optimizer[i].second);
+  }
+  const uint64_t hash = TreeHash(std::span<const float>(published_));
+  absl::MutexLock lock(&mutex_);
+  snapshot_version_ = version;
+  if (version < 0 || version >= static_cast<int64_t>(published_hashes_.size())) {
+    return absl::DataLossError(absl::StrCat(name, " is of a version that was never published"));
+  }
+  const uint64_t recorded = published_hashes_[static_cast<size_t>(version)];
+  return hash == recorded ? absl::OkStatus() : Differs(name, hash, recorded, kDamaged);
+}
+
+absl::Status FragmentRounds::Refold(const RoundRecord& round) {
+  std::vector<std::vector<uint8_t>> objects;
+  std::vector<Contribution> contributions;
+  for (const std::string& id : round.contributors) {
+    ASSIGN_OR_RETURN(objects.emplace_back(),
+                     options_.store->ReadContribution(options_.fragment, round.round, id));
+  }
+  for (size_t i = 0; i < round.contributors.size(); ++i) {
+    contributions.push_back({round.contributors[i], options_.codec_up, objects[i], round.weights[i],
+                             /*validated=*/false});
+  }
+  absl::WriterMutexLock data_lock(&data_mutex_);
+  ASSIGN_OR_RETURN(const MergeResult merged, Merge(round.round, std::move(contributions)));
+  const std::string name = VersionName(options_.fragment, round.round);
+  if (merged.published_hash != round.published_hash) {
+    return Differs(name, merged.published_hash, round.published_hash, kDamaged);
+  }
+  if (merged.answer_hash != round.answer_hash) {
+    return Differs(absl::StrCat("the answer of ", name), merged.answer_hash, round.answer_hash,
+                   kDamaged);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FragmentRounds::LoadOpenRound(std::span<const ContributionRecord> records) {
+  for (const ContributionRecord& record : records) {
+    ASSIGN_OR_RETURN(
+        std::vector<uint8_t> object,
+        options_.store->ReadContribution(record.fragment, record.round, record.worker_id));
+    v1::PushHeader header;
+    header.set_worker_id(record.worker_id);
+    header.set_incarnation(record.incarnation);
+    header.set_fragment(record.fragment);
+    header.set_round(record.round);
+    header.set_codec(record.codec);
+    header.set_total_bytes(record.bytes);
+    header.set_object_hash(record.object_hash);
+    header.set_tokens(record.tokens);
+    header.set_send_step(record.send_step);
+    RETURN_IF_ERROR(Annotate(VerifyObject(header, object),
+                             absl::StrCat("the delta of ", record.worker_id, " to round ",
+                                          record.round, " of fragment ", record.fragment)));
+    absl::MutexLock lock(&mutex_);
+    if (record.round != static_cast<int64_t>(published_hashes_.size())) {
+      return absl::DataLossError(
+          absl::StrCat("there is a delta to round ", record.round, " of fragment ", record.fragment,
+                       ", but the open round is ", published_hashes_.size(), ": ", kDamaged));
+    }
+    Held& entry = contributions_[record.worker_id];
+    entry.header = std::move(header);
+    entry.object = std::move(object);
+    entry.arrived = options_.clock->Monotonic();
+    entry.unix_s = record.unix_s;
+    entry.norm = record.norm;
+    entry.quarantined = record.quarantined;
+    entry.accepted = true;
+    if (entry.quarantined) quarantined_.emplace(record.round, record.worker_id);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,234 @@
+#include "server/store/blob_folder.h"
+
+#include <cstring>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/checksum.h"
+#include "common/base/crash_point.h"
+#include "common/base/status_macros.h"
+#include "common/params/run_config.h"
+#include "common/telemetry/log.h"
+
+namespace causeway::server {
+namespace {
+
+using nlohmann::json;
+
+constexpr ArrayFileKind kDelta = {'C', 'W', 'A', 'Y', 'D', 'E', 'L', 'T'};
+constexpr ArrayFileKind kAnswer = {'C', 'W', 'A', 'Y', 'A', 'N', 'S', 'W'};
+constexpr ArrayFileKind kSnapshot = {'C', 'W', 'A', 'Y', 'S', 'N', 'A', 'P'};
+constexpr uint32_t kVersion = 1;
+constexpr char kObject[] = "object";
+constexpr size_t kCommitDigits = 12;
+
+json DeltaMetadata(const ContributionRecord& record) {
+  return {{"fragment", record.fragment},
+          {"round", record.round},
+          {"worker_id", record.worker_id},
+          {"codec", v1::Codec_Name(record.codec)},
+          {"object_hash", HashToHex(record.object_hash)}};
+}
+
+json AnswerMetadata(const RoundRecord& record) {
+  return {{"fragment", record.fragment},
+          {"round", record.round},
+          {"answer_hash", HashToHex(record.answer_hash)}};
+}
+
+json SnapshotMetadata(int fragment, int64_t version, uint64_t published_hash) {
+  return {
+      {"fragment", fragment}, {"version", version}, {"published_hash", HashToHex(published_hash)}};
+}
+
+std::string Numbered(int64_t commits, const std::string& name) {
+  return absl::StrFormat("%0*d-%s", kCommitDigits, commits, name);
+}
+
+// A failed sync leaves unknown what is on the disk: never an error that may be tried again.
+absl::Status SyncFailure(const absl::Status& status) {
+  if (status.code() != absl::StatusCode::kResourceExhausted) return status;
+  return absl::InternalError(status.message());
+}
+
+absl::StatusOr<std::vector<float>> Floats(const NamedBytes& array, const std::string& path) {
+  if (array.bytes.size() % sizeof(float) != 0) {
+    return absl::DataLossError(absl::StrCat(path, ": array ", array.name, " is not of fp32"));
+  }
+  std::vector<float> values(array.bytes.size() / sizeof(float));
+  if (!values.empty()) std::memcpy(values.data(), array.bytes.data(), array.bytes.size());
+  return values;
+}
+
+}  // namespace
+
+absl::Status BlobFolder::CreateFolders() {
+  for (const char* name : kBlobFolders) {
+    RETURN_IF_ERROR(file_system_.CreateFolders(Path(name)));
+  }
+  return file_system_.SyncFolder(folder_);
+}
+
+absl::StatusOr<BlobRef> BlobFolder::Write(const char* blob_folder, const std::string& name,
+                                          const ArrayFileKind& kind, const json& metadata,
+                                          std::span<const NamedBytes> arrays) {
+  const BlobRef blob = {.file = JoinPath(blob_folder, name),
+                        .bytes = static_cast<int64_t>(ArrayFileBytes(metadata, arrays))};
+  const std::string path = Path(blob.file);
+  const std::string temporary = path + ".tmp";
+  const absl::Status written = [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system_.Create(temporary));
+    RETURN_IF_ERROR(WriteArrays(*file, kind, kVersion, metadata, arrays));
+    CrashPoint("before_blob_sync");
+    RETURN_IF_ERROR(SyncFailure(file->Sync()));
+    CrashPoint("after_blob_sync");
+    return file_system_.Rename(temporary, path);
+  }();
+  if (!written.ok()) {
+    if (file_system_.Exists(temporary)) file_system_.Remove(temporary).IgnoreError();
+    return written;
+  }
+  CrashPoint("after_blob_rename");
+  RETURN_IF_ERROR(SyncFailure(file_system_.SyncFolder(Path(blob_folder))));
+  return blob;
+}
+
+absl::StatusOr<BlobRef> BlobFolder::WriteDelta(const ContributionRecord& record,
+                                               std::span<const uint8_t> object, int64_t commits) {
+  RETURN_IF_ERROR(CheckName("worker id", record.worker_id));  // It becomes part of a file's name.
+  json metadata = DeltaMetadata(record);
+  metadata["commits"] = commits;
+  const NamedBytes array = {kObject, object};
+  return Write("deltas",
+               Numbered(commits, absl::StrCat("f", record.fragment, "-r", record.round, "-",
+                                              record.worker_id, ".delta")),
+               kDelta, metadata, {&array, 1});
+}
+
+absl::StatusOr<BlobRef> BlobFolder::WriteAnswer(const RoundRecord& record,
+                                                std::span<const uint8_t> answer, int64_t commits) {
+  json metadata = AnswerMetadata(record);
+  metadata["commits"] = commits;
+  const NamedBytes array = {kObject, answer};
+  return Write("answers",
+               Numbered(commits, absl::StrCat("f", record.fragment, "-r", record.round, ".answer")),
+               kAnswer, metadata, {&array, 1});
+}
+
+absl::StatusOr<BlobRef> BlobFolder::WriteSnapshot(const FragmentView& fragment, int64_t commits) {
+  json metadata = SnapshotMetadata(fragment.fragment, fragment.version, fragment.published_hash);
+  metadata["commits"] = commits;
+  std::vector<NamedBytes> arrays = {NameBytes("theta", fragment.theta),
+                                    NameBytes("published", fragment.published)};
+  for (const NamedArray& array : fragment.optimizer) {
+    arrays.push_back(NameBytes(array.name, array.values));
+  }
+  return Write(
+      "snapshots",
+      Numbered(commits, absl::StrCat("f", fragment.fragment, "-v", fragment.version, ".snapshot")),
+      kSnapshot, metadata, arrays);
+}
+
+absl::StatusOr<ArrayFile> BlobFolder::Read(const BlobRef& blob, const ArrayFileKind& kind,
+                                           const json& expected) {
+  const std::string path = Path(blob.file);
+  absl::StatusOr<ArrayFile> file = ArrayFile::Read(file_system_, path, kind, kVersion);
+  if (!file.ok()) {
+    // The row says that it is there.
+    if (absl::IsNotFound(file.status())) return absl::DataLossError(file.status().message());
+    return file.status();
+  }
+  const json& metadata = file->metadata();
+  for (const auto& [key, value] : expected.items()) {
+    if (metadata.is_object() && metadata.value(key, json()) == value) continue;
+    return absl::DataLossError(absl::StrCat(path, " is another blob than the one of its name: its ",
+                                            key, " is not ", value.dump(),
+                                            "; restore the file from a copy"));
+  }
+  return file;
+}
+
+absl::StatusOr<std::vector<uint8_t>> BlobFolder::ReadObject(const BlobRef& blob,
+                                                            const ArrayFileKind& kind,
+                                                            const json& expected) {
+  ASSIGN_OR_RETURN(const ArrayFile file, Read(blob, kind, expected));
+  const NamedBytes* const object = file.Find(kObject);
+  if (object == nullptr) {
+    return absl::DataLossError(absl::StrCat(Path(blob.file), " has no array ", kObject));
+  }
+  return std::vector<uint8_t>(object->bytes.begin(), object->bytes.end());
+}
+
+absl::StatusOr<std::vector<uint8_t>> BlobFolder::ReadDelta(const StoredContribution& row) {
+  return ReadObject(row.delta, kDelta, DeltaMetadata(row.record));
+}
+
+absl::StatusOr<std::vector<uint8_t>> BlobFolder::ReadAnswer(const StoredRound& row) {
+  return ReadObject(row.answer, kAnswer, AnswerMetadata(row.record));
+}
+
+absl::StatusOr<FragmentSnapshot> BlobFolder::ReadSnapshot(const StoredSnapshot& row) {
+  ASSIGN_OR_RETURN(
+      const ArrayFile file,
+      Read(row.state, kSnapshot, SnapshotMetadata(row.fragment, row.version, row.published_hash)));
+  const std::string path = Path(row.state.file);
+  FragmentSnapshot snapshot;
+  snapshot.fragment = row.fragment;
+  snapshot.version = row.version;
+  snapshot.published_hash = row.published_hash;
+  const std::vector<NamedBytes>& arrays = file.arrays();
+  if (arrays.size() < 2 || arrays[0].name != "theta" || arrays[1].name != "published" ||
+      arrays[0].bytes.size() != arrays[1].bytes.size()) {
+    return absl::DataLossError(
+        absl::StrCat(path, " does not begin with theta and published of one size"));
+  }
+  ASSIGN_OR_RETURN(snapshot.theta, Floats(arrays[0], path));
+  ASSIGN_OR_RETURN(snapshot.published, Floats(arrays[1], path));
+  for (size_t i = 2; i < arrays.size(); ++i) {
+    ASSIGN_OR_RETURN(std::vector<float> values, Floats(arrays[i], path));
+    snapshot.optimizer.emplace_back(arrays[i].name, std::move(values));
+  }
+  return snapshot;
+}
+
+absl::Status BlobFolder::CheckPresent(const BlobRef& blob) {
+  const std::string path = Path(blob.file);
+  const absl::StatusOr<uint64_t> bytes = file_system_.FileSize(path);
+  if (absl::IsNotFound(bytes.status())) {
+    return absl::DataLossError(absl::StrCat(path, " is missing: the database says that it has ",
+                                            blob.bytes, " bytes; restore it from a copy"));
+  }
+  RETURN_IF_ERROR(bytes.status());
+  if (*bytes == static_cast<uint64_t>(blob.bytes)) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path, " is damaged: it ends at offset ", *bytes,
+                                          "; the database says that it has ", blob.bytes,
+                                          " bytes; restore it from a copy"));
+}
+
+void BlobFolder::Remove(const BlobRef& blob) {
+  const absl::Status status = file_system_.Remove(Path(blob.file));
+  if (!status.ok() && !absl::IsNotFound(status)) Log().warn("{}", std::string(status.message()));
+}
+
+absl::StatusOr<std::vector<BlobFolder::Entry>> BlobFolder::List() {
+  std::vector<Entry> entries;
+  for (const char* folder : kBlobFolders) {
+    if (!file_system_.IsFolder(Path(folder))) continue;
+    ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(Path(folder)));
+    for (const std::string& name : names) {
+      Entry& entry = entries.emplace_back();
+      entry.file = JoinPath(folder, name);
+      entry.temporary = absl::EndsWith(name, ".tmp");
+      if (name.size() <= kCommitDigits || name[kCommitDigits] != '-' ||
+          !absl::SimpleAtoi(name.substr(0, kCommitDigits), &entry.commits)) {
+        entry.commits = -1;
+      }
+    }
+  }
+  return entries;
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,84 @@
+// The large files of a run directory: one array file (common/files/array_file.h) per delta, answer
+// and snapshot, never changed once it has its name.
+//
+//   deltas/000000000041-f2-r7-alice.delta        CWAYDELT  one array "object": the encoded delta
+//   answers/000000000044-f2-r7.answer            CWAYANSW  one array "object": the encoded answer
+//   snapshots/000000000049-f2-v7.snapshot        CWAYSNAP  fp32 "theta", "published", and one array
+//                                                          per state of the outer optimizer
+//
+// The number in front, which the header repeats, is how many commits the database had when the
+// file was written: a database that knows of fewer has lost some.
+#ifndef CAUSEWAY_SERVER_STORE_BLOB_FOLDER_H_
+#define CAUSEWAY_SERVER_STORE_BLOB_FOLDER_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/file_system.h"
+#include "common/files/array_file.h"
+#include "nlohmann/json.hpp"
+#include "server/store/run_tables.h"
+#include "server/store/store.h"
+
+namespace causeway::server {
+
+inline constexpr const char* kBlobFolders[] = {"deltas", "answers", "snapshots"};
+
+// Thread-safe: it holds nothing but names.
+//
+// A Write returns when the file is durable. RESOURCE_EXHAUSTED: the disk is full, nothing is left
+// of it. After any other error the store must stop. A Read gives DATA_LOSS, with the file's name,
+// if the file is damaged or is not the one that the row means.
+class BlobFolder {
+ public:
+  BlobFolder(FileSystem& file_system, std::string run_folder)
+      : file_system_(file_system), folder_(std::move(run_folder)) {}
+
+  absl::Status CreateFolders();
+
+  // `commits`: of the database, before the blob's own row.
+  absl::StatusOr<BlobRef> WriteDelta(const ContributionRecord& record,
+                                     std::span<const uint8_t> object, int64_t commits);
+  absl::StatusOr<BlobRef> WriteAnswer(const RoundRecord& record, std::span<const uint8_t> answer,
+                                      int64_t commits);
+  absl::StatusOr<BlobRef> WriteSnapshot(const FragmentView& fragment, int64_t commits);
+
+  absl::StatusOr<std::vector<uint8_t>> ReadDelta(const StoredContribution& row);
+  absl::StatusOr<std::vector<uint8_t>> ReadAnswer(const StoredRound& row);
+  absl::StatusOr<FragmentSnapshot> ReadSnapshot(const StoredSnapshot& row);
+
+  // DATA_LOSS unless it is there with its size.
+  absl::Status CheckPresent(const BlobRef& blob);
+  // A file that cannot be removed now is an orphan, which the next opening removes.
+  void Remove(const BlobRef& blob);
+
+  struct Entry {
+    std::string file;        // "deltas/..."
+    int64_t commits = -1;    // In front of its name; -1: the name is not ours.
+    bool temporary = false;  // *.tmp: was never whole.
+  };
+  absl::StatusOr<std::vector<Entry>> List();
+
+  std::string Path(const std::string& file) const { return JoinPath(folder_, file); }
+
+ private:
+  absl::StatusOr<BlobRef> Write(const char* blob_folder, const std::string& name,
+                                const ArrayFileKind& kind, const nlohmann::json& metadata,
+                                std::span<const NamedBytes> arrays);
+  absl::StatusOr<ArrayFile> Read(const BlobRef& blob, const ArrayFileKind& kind,
+                                 const nlohmann::json& expected);
+  absl::StatusOr<std::vector<uint8_t>> ReadObject(const BlobRef& blob, const ArrayFileKind& kind,
+                                                  const nlohmann::json& expected);
+
+  FileSystem& file_system_;
+  const std::string folder_;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_STORE_BLOB_FOLDER_H_

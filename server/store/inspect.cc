@@ -1,0 +1,331 @@
+#include "server/store/inspect.h"
+
+#include <stdlib.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+#include "server/store/run_directory.h"
+
+namespace causeway::server {
+namespace {
+
+using nlohmann::json;
+
+// The owner may move the log while it is copied; the checks notice, and another try succeeds.
+constexpr int kTries = 10;
+
+class ScratchFolder {
+ public:
+  static absl::StatusOr<std::unique_ptr<ScratchFolder>> Create() {
+    std::error_code error;
+    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+    std::string path = JoinPath(error ? "/tmp" : parent.string(), "causeway-inspect-XXXXXX");
+    if (mkdtemp(path.data()) == nullptr) {
+      return absl::InternalError(absl::StrCat("cannot create the folder ", path, ": ",
+                                              std::generic_category().message(errno),
+                                              "; set TMPDIR to one that can be written"));
+    }
+    return std::unique_ptr<ScratchFolder>(new ScratchFolder(std::move(path)));
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit ScratchFolder(std::string path) : path_(std::move(path)) {}
+  const std::string path_;
+};
+
+absl::Status CopyFile(FileSystem& from, const std::string& source, const std::string& target) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, from.Map(source));
+  ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> copy, FileSystem::Real()->Create(target));
+  return copy->Append(file->bytes());
+}
+
+struct Copy {
+  DatabaseContent content;
+  int64_t commits = 0;
+  std::vector<std::string> orphans;
+};
+
+absl::StatusOr<Copy> ReadCopy(FileSystem& file_system, const std::string& folder) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<ScratchFolder> scratch, ScratchFolder::Create());
+  const auto named = [&](const absl::Status& status) {
+    return absl::Status(status.code(),
+                        absl::StrReplaceAll(status.message(), {{scratch->path(), folder}}));
+  };
+  RETURN_IF_ERROR(CopyFile(file_system, JoinPath(folder, kDatabaseFile),
+                           JoinPath(scratch->path(), kDatabaseFile)));
+  const std::string log = JoinPath(folder, kDatabaseLogFile);
+  if (file_system.Exists(log)) {
+    RETURN_IF_ERROR(CopyFile(file_system, log, JoinPath(scratch->path(), kDatabaseLogFile)));
+  }
+  Copy copy;
+  {
+    const auto database =
+        RunDatabase::Open(JoinPath(scratch->path(), kDatabaseFile), {.durable = false});
+    if (!database.ok()) return named(database.status());
+    absl::StatusOr<DatabaseContent> content = (*database)->Load();
+    if (!content.ok()) return named(content.status());
+    copy.content = *std::move(content);
+    copy.commits = (*database)->commits();
+  }
+  RETURN_IF_ERROR(CheckBlobs(file_system, folder, copy.content, copy.commits, copy.orphans));
+  return copy;
+}
+
+const char* StateName(MemberState state) {
+  switch (state) {
+    case MemberState::kJoining:
+      return "joining";
+    case MemberState::kActive:
+      return "active";
+    case MemberState::kLost:
+      return "lost";
+    case MemberState::kLeft:
+      return "left";
+  }
+  return "unknown";
+}
+
+json StateToJson(const RunState& state) {
+  return {{"started", state.started},
+          {"started_unix_s", state.started_unix_s},
+          {"paused", state.paused},
+          {"pause_reason", state.pause_reason},
+          {"stop_step", state.stop_step},
+          {"stop_tokens", state.stop_tokens},
+          {"finish_recorded", state.finish_recorded},
+          {"hash_checks", state.hash_checks},
+          {"hash_mismatches", state.hash_mismatches}};
+}
+
+struct Totals {
+  int64_t deltas = 0;
+  int64_t answers = 0;
+  int64_t snapshots = 0;
+};
+
+// By fragment.
+json FragmentsToJson(const DatabaseContent& content, Totals& totals) {
+  std::map<int, json> fragments;
+  const auto at = [&](int fragment) -> json& {
+    json& entry = fragments[fragment];
+    if (!entry.is_null()) return entry;
+    const auto index = static_cast<size_t>(fragment);
+    const std::vector<uint64_t>& initial = content.identity.initial_hashes;
+    entry = {{"fragment", fragment},
+             {"version", 0},
+             {"published_hash", index < initial.size() ? HashToHex(initial[index]) : ""},
+             {"last_round", nullptr},
+             {"waiting", json::array()},
+             {"snapshots", json::array()},
+             {"contributions", 0},
+             {"deltas_kept", 0},
+             {"delta_bytes", 0},
+             {"answers_kept", 0},
+             {"answer_bytes", 0},
+             {"quarantined", 0}};
+    return entry;
+  };
+  const auto add = [](json& entry, const char* key, int64_t amount) {
+    entry[key] = entry[key].get<int64_t>() + amount;
+  };
+  for (size_t i = 0; i < content.identity.initial_hashes.size(); ++i) at(static_cast<int>(i));
+  for (const StoredRound& row : content.rounds) {
+    json& entry = at(row.record.fragment);
+    entry["version"] = row.record.round;
+    entry["published_hash"] = HashToHex(row.record.published_hash);
+    entry["last_round"] = {{"round", row.record.round},
+                           {"contributors", row.record.contributors},
+                           {"weights", row.record.weights},
+                           {"reason", row.record.reason},
+                           {"published_unix_s", row.record.published_unix_s},
+                           {"bytes_in", row.record.bytes_in},
+                           {"bytes_out", row.record.bytes_out},
+                           {"answer_hash", HashToHex(row.record.answer_hash)}};
+    if (!row.answer.kept()) continue;
+    add(entry, "answers_kept", 1);
+    add(entry, "answer_bytes", row.answer.bytes);
+    totals.answers += row.answer.bytes;
+  }
+  for (const StoredContribution& row : content.contributions) {
+    json& entry = at(row.record.fragment);
+    add(entry, "contributions", 1);
+    if (row.record.quarantined) add(entry, "quarantined", 1);
+    if (row.delta.kept()) {
+      add(entry, "deltas_kept", 1);
+      add(entry, "delta_bytes", row.delta.bytes);
+      totals.deltas += row.delta.bytes;
+    }
+    if (row.record.round > entry["version"].get<int64_t>()) {
+      entry["waiting"].push_back({{"round", row.record.round},
+                                  {"worker_id", row.record.worker_id},
+                                  {"bytes", row.record.bytes},
+                                  {"object_hash", HashToHex(row.record.object_hash)}});
+    }
+  }
+  for (const StoredSnapshot& row : content.snapshots) {
+    totals.snapshots += row.state.bytes;
+    at(row.fragment)["snapshots"].push_back({{"version", row.version},
+                                             {"published_hash", HashToHex(row.published_hash)},
+                                             {"file", row.state.file},
+                                             {"bytes", row.state.bytes}});
+  }
+  json result = json::array();
+  for (auto& [fragment, entry] : fragments) result.push_back(std::move(entry));
+  return result;
+}
+
+json MembersToJson(const std::vector<MemberRecord>& members) {
+  json result = json::array();
+  for (const MemberRecord& record : members) {
+    result.push_back({{"worker_id", record.member.id},
+                      {"state", StateName(record.member.state)},
+                      {"incarnation", record.member.incarnation},
+                      {"data_slot", record.member.data_slot},
+                      {"step", record.member.step}});
+  }
+  return result;
+}
+
+int64_t SizeOrZero(FileSystem& file_system, const std::string& path) {
+  return static_cast<int64_t>(file_system.FileSize(path).value_or(0));
+}
+
+std::string Bytes(const json& value) {
+  const auto bytes = value.get<double>();
+  if (bytes < 1e3) return absl::StrFormat("%.0f B", bytes);
+  if (bytes < 1e6) return absl::StrFormat("%.1f kB", bytes / 1e3);
+  if (bytes < 1e9) return absl::StrFormat("%.1f MB", bytes / 1e6);
+  return absl::StrFormat("%.1f GB", bytes / 1e9);
+}
+
+std::string Text(const json& value) { return value.get<std::string>(); }
+int64_t Number(const json& value) { return value.get<int64_t>(); }
+
+std::string FragmentText(const json& fragment) {
+  std::string text =
+      absl::StrFormat("fragment %d: version %d, published hash %s\n", Number(fragment["fragment"]),
+                      Number(fragment["version"]), Text(fragment["published_hash"]));
+  if (const json& round = fragment["last_round"]; !round.is_null()) {
+    absl::StrAppendFormat(
+        &text, "  last round   %d of %s, %s in, %s out: %s\n", Number(round["round"]),
+        absl::StrJoin(round["contributors"].get<std::vector<std::string>>(), ", "),
+        Bytes(round["bytes_in"]), Bytes(round["bytes_out"]), Text(round["reason"]));
+  }
+  for (const json& waiting : fragment["waiting"]) {
+    absl::StrAppendFormat(&text, "  waiting      round %d: %s of %s, hash %s\n",
+                          Number(waiting["round"]), Bytes(waiting["bytes"]),
+                          Text(waiting["worker_id"]), Text(waiting["object_hash"]));
+  }
+  for (const json& snapshot : fragment["snapshots"]) {
+    absl::StrAppendFormat(&text, "  snapshot     version %d, %s, hash %s, %s\n",
+                          Number(snapshot["version"]), Bytes(snapshot["bytes"]),
+                          Text(snapshot["published_hash"]), Text(snapshot["file"]));
+  }
+  absl::StrAppendFormat(&text,
+                        "  kept         %d of %d deltas (%s; %d quarantined), %d answers (%s)\n",
+                        Number(fragment["deltas_kept"]), Number(fragment["contributions"]),
+                        Bytes(fragment["delta_bytes"]), Number(fragment["quarantined"]),
+                        Number(fragment["answers_kept"]), Bytes(fragment["answer_bytes"]));
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<json> InspectRun(FileSystem& file_system, const std::string& folder) {
+  RETURN_IF_ERROR(CheckRunFolder(file_system, folder));
+  const std::string database = JoinPath(folder, kDatabaseFile);
+  if (!file_system.Exists(database)) {
+    RETURN_IF_ERROR(CheckNoTraces(file_system, folder));
+    return absl::NotFoundError(absl::StrCat(folder, " holds no run: there is no ", kDatabaseFile));
+  }
+  absl::StatusOr<Copy> copy;
+  std::string owner;
+  for (int i = 0; i < kTries; ++i) {
+    ASSIGN_OR_RETURN(owner, file_system.LockOwner(folder));
+    copy = ReadCopy(file_system, folder);
+    if (copy.ok() || owner.empty()) break;
+  }
+  RETURN_IF_ERROR(copy.status());
+  Totals totals;
+  const DatabaseContent& content = copy->content;
+  json fragments = FragmentsToJson(content, totals);
+  return json{{"folder", folder},
+              {"format_version", kRunFormatVersion},
+              {"in_use_by", owner},
+              {"commits", copy->commits},
+              {"run",
+               {{"run_id", content.identity.run_id},
+                {"run_name", content.identity.config.run_name()},
+                {"config_hash", HashToHex(content.identity.config_hash)},
+                {"plan_hash", HashToHex(content.identity.plan_hash)}}},
+              {"state", StateToJson(content.state)},
+              {"fragments", std::move(fragments)},
+              {"members", MembersToJson(content.members)},
+              {"bytes",
+               {{"database", SizeOrZero(file_system, database) +
+                                 SizeOrZero(file_system, JoinPath(folder, kDatabaseLogFile))},
+                {"deltas", totals.deltas},
+                {"answers", totals.answers},
+                {"snapshots", totals.snapshots}}},
+              {"orphans", copy->orphans}};
+}
+
+std::string InspectionText(const json& inspection) {
+  const json& run = inspection["run"];
+  const json& state = inspection["state"];
+  const json& bytes = inspection["bytes"];
+  const std::string owner = Text(inspection["in_use_by"]);
+  std::string text = absl::StrFormat(
+      "%s: run %s, format version %d, %d commits%s\n", Text(inspection["folder"]),
+      Text(run["run_id"]), Number(inspection["format_version"]), Number(inspection["commits"]),
+      owner.empty() ? "" : absl::StrCat("; in use by process ", owner));
+  absl::StrAppendFormat(&text, "configuration hash %s, plan hash %s\n", Text(run["config_hash"]),
+                        Text(run["plan_hash"]));
+  absl::StrAppend(&text, state["finish_recorded"].get<bool>() ? "finished"
+                         : state["paused"].get<bool>()
+                             ? absl::StrCat("paused: ", Text(state["pause_reason"]))
+                         : state["started"].get<bool>() ? "started"
+                                                        : "not started yet");
+  if (Number(state["stop_step"]) > 0) {
+    absl::StrAppend(&text, ", to stop at step ", Number(state["stop_step"]));
+  }
+  if (Number(state["stop_tokens"]) > 0) {
+    absl::StrAppend(&text, ", to stop at ", Number(state["stop_tokens"]), " tokens");
+  }
+  absl::StrAppendFormat(&text, "; %d hashes compared, %d differed\n", Number(state["hash_checks"]),
+                        Number(state["hash_mismatches"]));
+  absl::StrAppendFormat(&text, "on disk: database %s, deltas %s, answers %s, snapshots %s\n",
+                        Bytes(bytes["database"]), Bytes(bytes["deltas"]), Bytes(bytes["answers"]),
+                        Bytes(bytes["snapshots"]));
+  for (const json& fragment : inspection["fragments"]) text += FragmentText(fragment);
+  for (const json& member : inspection["members"]) {
+    absl::StrAppendFormat(&text, "member %s: %s, incarnation %d, data slot %d, step %d\n",
+                          Text(member["worker_id"]), Text(member["state"]),
+                          member["incarnation"].get<uint64_t>(), Number(member["data_slot"]),
+                          Number(member["step"]));
+  }
+  for (const json& orphan : inspection["orphans"]) {
+    absl::StrAppend(&text, "orphan ", Text(orphan), ": the next start removes it\n");
+  }
+  return text;
+}
+
+}  // namespace causeway::server

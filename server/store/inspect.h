@@ -1,0 +1,40 @@
+// What a run directory holds, for people and programs, without changing it.
+#ifndef CAUSEWAY_SERVER_STORE_INSPECT_H_
+#define CAUSEWAY_SERVER_STORE_INSPECT_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/file_system.h"
+#include "nlohmann/json.hpp"
+
+namespace causeway::server {
+
+// Reads a copy of the database, so it works while a coordinator owns the folder, too, and writes
+// nothing into it (the copy is in the system's folder for temporary files). Everything small is
+// verified; of blobs, that they are there with their sizes.
+//
+//   {"folder", "format_version", "in_use_by" (a pid; empty: nobody), "commits",
+//    "run": {"run_id", "run_name", "config_hash", "plan_hash"},
+//    "state": {"started", "started_unix_s", "paused", "pause_reason", "stop_step", "stop_tokens",
+//              "finish_recorded", "hash_checks", "hash_mismatches"},
+//    "fragments": [{"fragment", "version", "published_hash", "last_round" (null: none yet):
+//                     {"round", "contributors", "weights", "reason", "published_unix_s",
+//                      "bytes_in", "bytes_out", "answer_hash"},
+//                   "waiting": [{"round", "worker_id", "bytes", "object_hash"}],
+//                   "snapshots": [{"version", "published_hash", "file", "bytes"}],
+//                   "contributions", "deltas_kept", "delta_bytes", "answers_kept", "answer_bytes",
+//                   "quarantined"}],
+//    "members": [{"worker_id", "state", "incarnation", "data_slot", "step"}],
+//    "bytes": {"database", "deltas", "answers", "snapshots"},
+//    "orphans": [file]}          // What the next start removes.
+//
+// NOT_FOUND if the folder holds no run; otherwise the errors of RunDirectoryStore::Recover.
+absl::StatusOr<nlohmann::json> InspectRun(FileSystem& file_system, const std::string& folder);
+
+// The same as lines for a terminal.
+std::string InspectionText(const nlohmann::json& inspection);
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_STORE_INSPECT_H_

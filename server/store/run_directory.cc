@@ -1,0 +1,111 @@
+#include "server/store/run_directory.h"
+
+#include <cstdint>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "server/store/commit_witness.h"
+
+namespace causeway::server {
+namespace {
+
+// Of the layout before there was a database.
+constexpr char kFormerRunFile[] = "run.json";
+
+std::string FormerRunId(FileSystem& file_system, const std::string& path) {
+  const absl::StatusOr<std::string> text = file_system.ReadFile(path);
+  if (!text.ok()) return "unreadable";
+  const nlohmann::json run = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!run.is_object() || !run.contains("run_id") || !run["run_id"].is_string()) {
+    return "unreadable";
+  }
+  return run["run_id"].get<std::string>();
+}
+
+absl::Status LostCommits(const std::string& folder, int64_t commits, absl::string_view witness,
+                         int64_t known) {
+  return absl::DataLossError(absl::StrCat(
+      JoinPath(folder, kDatabaseFile), " has lost commits: it ends with commit ", commits, ", but ",
+      witness, " knows of ", known, " (", JoinPath(folder, kDatabaseLogFile),
+      " is probably damaged or was removed); restore the run directory from a copy "
+      "(docs/formats.md, Repair)"));
+}
+
+}  // namespace
+
+absl::Status CheckRunFolder(FileSystem& file_system, const std::string& folder) {
+  const std::string database = JoinPath(folder, kDatabaseFile);
+  if (file_system.Exists(database)) return CheckRunFormat(file_system, database);
+  const std::string former = JoinPath(folder, kFormerRunFile);
+  if (!file_system.Exists(former)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(folder, " holds the run ", FormerRunId(file_system, former),
+                   " in the layout of a former version, which cannot be continued; choose another "
+                   "folder or remove it"));
+}
+
+absl::Status CheckNoTraces(FileSystem& file_system, const std::string& folder) {
+  std::string trace;
+  ASSIGN_OR_RETURN(const int64_t commits,
+                   CommitWitness::Read(file_system, JoinPath(folder, kWitnessFile)));
+  if (commits > 0) trace = kWitnessFile;
+  ASSIGN_OR_RETURN(const std::vector<BlobFolder::Entry> blobs,
+                   BlobFolder(file_system, folder).List());
+  for (const BlobFolder::Entry& blob : blobs) {
+    if (blob.commits >= 0 && !blob.temporary) trace = blob.file;
+  }
+  if (trace.empty()) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat(JoinPath(folder, kDatabaseFile), " is missing, but ", JoinPath(folder, trace),
+                   " belongs to a run; restore it from a copy, or choose another folder"));
+}
+
+absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
+                        const DatabaseContent& content, int64_t commits,
+                        std::vector<std::string>& orphans) {
+  ASSIGN_OR_RETURN(const int64_t known,
+                   CommitWitness::Read(file_system, JoinPath(folder, kWitnessFile)));
+  if (known > commits) return LostCommits(folder, commits, kWitnessFile, known);
+  BlobFolder blobs(file_system, folder);
+  std::set<std::string> named;
+  const auto check = [&](const BlobRef& blob) {
+    if (!blob.kept()) return absl::OkStatus();
+    named.insert(blob.file);
+    return blobs.CheckPresent(blob);
+  };
+  for (const auto& row : content.contributions) RETURN_IF_ERROR(check(row.delta));
+  for (const auto& row : content.rounds) RETURN_IF_ERROR(check(row.answer));
+  for (const auto& row : content.snapshots) RETURN_IF_ERROR(check(row.state));
+  ASSIGN_OR_RETURN(const std::vector<BlobFolder::Entry> entries, blobs.List());
+  for (const BlobFolder::Entry& entry : entries) {
+    if (entry.commits < 0 || entry.temporary || named.count(entry.file) != 0) continue;
+    if (entry.commits > commits) return LostCommits(folder, commits, entry.file, entry.commits);
+    orphans.push_back(entry.file);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RemoveOrphans(FileSystem& file_system, const std::string& folder,
+                           const std::vector<std::string>& orphans) {
+  for (const std::string& orphan : orphans) {
+    RETURN_IF_ERROR(file_system.Remove(JoinPath(folder, orphan)));
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system.List(folder));
+  for (const std::string& name : names) {
+    // Of an unfinished run.db.tmp, SQLite's own files, too.
+    if (!absl::EndsWith(name, ".tmp") && !absl::StartsWith(name, "run.db.tmp-")) continue;
+    RETURN_IF_ERROR(file_system.Remove(JoinPath(folder, name)));
+  }
+  ASSIGN_OR_RETURN(const std::vector<BlobFolder::Entry> entries,
+                   BlobFolder(file_system, folder).List());
+  for (const BlobFolder::Entry& entry : entries) {
+    if (entry.temporary) RETURN_IF_ERROR(file_system.Remove(JoinPath(folder, entry.file)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,56 @@
+// The files of a run directory, and what must be true of them before anything is changed.
+//
+//   LOCK              held by the owner; its process id
+//   run.db            everything that is small (run_database.h); run.db-wal beside it while it is
+//                     open and after a death
+//   COMMITS           how many commits run.db had (commit_witness.h)
+//   deltas/, answers/, snapshots/    everything that is large (blob_folder.h)
+//   config.textproto  the configuration, for people
+//   rounds.jsonl      the rounds, for people (round_log.h)
+//   summary.json      what the run did
+//
+// docs/formats.md describes them byte by byte.
+#ifndef CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_H_
+#define CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/file_system.h"
+#include "server/store/blob_folder.h"
+#include "server/store/run_database.h"
+
+namespace causeway::server {
+
+inline constexpr char kDatabaseFile[] = "run.db";
+inline constexpr char kDatabaseLogFile[] = "run.db-wal";
+inline constexpr char kWitnessFile[] = "COMMITS";
+inline constexpr char kConfigFile[] = "config.textproto";
+inline constexpr char kRoundsFile[] = "rounds.jsonl";
+inline constexpr char kSummaryFile[] = "summary.json";
+
+// FAILED_PRECONDITION if the folder holds a run in the layout of former versions or in a newer
+// format; DATA_LOSS if its database is not recognizable. OK if it holds a run, or none.
+absl::Status CheckRunFolder(FileSystem& file_system, const std::string& folder);
+
+// DATA_LOSS if the folder has traces of a run, but not its database.
+absl::Status CheckNoTraces(FileSystem& file_system, const std::string& folder);
+
+// DATA_LOSS if the database, which has `commits`, has lost some (by the witness and by the blobs'
+// names), or if a blob that its rows name is missing or of another size. Blobs that no row names
+// are appended to `orphans`: what a crash left between a blob and its row, or between a row and
+// the removal of a blob.
+absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
+                        const DatabaseContent& content, int64_t commits,
+                        std::vector<std::string>& orphans);
+
+// Removes `orphans` and every *.tmp of the folder.
+absl::Status RemoveOrphans(FileSystem& file_system, const std::string& folder,
+                           const std::vector<std::string>& orphans);
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_H_

@@ -1,0 +1,364 @@
+#include "server/store/run_tables.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+#include "common/params/run_config.h"
+#include "nlohmann/json.hpp"
+
+namespace causeway::server {
+namespace {
+
+using nlohmann::json;
+
+template <typename T>
+concept Integer = std::is_integral_v<T> || std::is_enum_v<T>;
+
+constexpr char kChecksumColumn[] = "checksum";
+
+// What a row's checksum is taken of.
+class Canonical {
+ public:
+  explicit Canonical(absl::string_view table) { Text(table); }
+  void Int(int64_t value) { Number('i', value); }
+  void Real(double value) { Number('r', value); }
+  void Text(absl::string_view value) {
+    Number('t', static_cast<uint64_t>(value.size()));
+    bytes_.append(value.data(), value.size());
+  }
+  uint64_t checksum() const { return Checksum64(absl::string_view(bytes_)); }
+
+ private:
+  template <typename T>
+  void Number(char type, T value) {
+    char raw[sizeof(T)];
+    std::memcpy(raw, &value, sizeof(T));
+    bytes_.push_back(type);
+    bytes_.append(raw, sizeof(T));
+  }
+  std::string bytes_;
+};
+
+// Text that is no UTF-8 must not throw on its way to the disk.
+std::string Dump(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string JoinHashes(const std::vector<uint64_t>& hashes) {
+  std::vector<std::string> texts;
+  for (const uint64_t hash : hashes) texts.push_back(HashToHex(hash));
+  return Dump(texts);
+}
+
+// Names and types.
+class Describe {
+ public:
+  template <Integer T>
+  void operator()(const char* name, const T&) {
+    Add(name, "INTEGER");
+  }
+  void operator()(const char* name, const double&) { Add(name, "REAL"); }
+  template <typename T>
+  requires(!Integer<T>) void operator()(const char* name, const T&) { Add(name, "TEXT"); }
+  void Hash(const char* name, const uint64_t&) { Add(name, "TEXT"); }
+  void Hashes(const char* name, const std::vector<uint64_t>&) { Add(name, "TEXT"); }
+
+  std::vector<std::string> names;
+  std::vector<std::string> definitions;
+
+ private:
+  void Add(const char* name, const char* type) {
+    names.push_back(name);
+    definitions.push_back(absl::StrCat(name, " ", type, " NOT NULL"));
+  }
+};
+
+template <typename Row>
+Describe DescribeTable() {
+  Describe describe;
+  const Row row{};
+  Columns<Row>::Visit(describe, row);
+  return describe;
+}
+
+// Binds each column to a statement and adds it to the checksum.
+class Bind {
+ public:
+  Bind(Statement& statement, absl::string_view table, int columns)
+      : statement_(statement), canonical_(table), left_(columns) {}
+
+  template <Integer T>
+  void operator()(const char*, const T& value) {
+    Int(static_cast<int64_t>(value));
+  }
+  void operator()(const char*, const double& value) {
+    if (!Next()) return;
+    const double positive_zero = value + 0.0;  // SQLite does not keep the sign of a zero.
+    canonical_.Real(positive_zero);
+    statement_.Bind(positive_zero);
+  }
+  void operator()(const char*, const std::string& value) { Text(value); }
+  void operator()(const char*, const std::vector<std::string>& value) { Text(Dump(value)); }
+  void operator()(const char* name, const std::vector<double>& value) {
+    for (const double number : value) {
+      if (!std::isfinite(number)) {
+        status_ = absl::InvalidArgumentError(absl::StrCat(name, " has a value that is not finite"));
+      }
+    }
+    Text(Dump(value));
+  }
+  void operator()(const char*, const json& value) { Text(Dump(value)); }
+  void operator()(const char*, const v1::RunConfig& value) { Text(FormatRunConfig(value)); }
+  void Hash(const char*, const uint64_t& value) { Text(HashToHex(value)); }
+  void Hashes(const char*, const std::vector<uint64_t>& value) { Text(JoinHashes(value)); }
+
+  uint64_t checksum() const { return canonical_.checksum(); }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  bool Next() { return left_-- > 0; }
+  void Int(int64_t value) {
+    if (!Next()) return;
+    canonical_.Int(value);
+    statement_.Bind(value);
+  }
+  void Text(absl::string_view value) {
+    if (!Next()) return;
+    canonical_.Text(value);
+    statement_.Bind(value);
+  }
+
+  Statement& statement_;
+  Canonical canonical_;
+  int left_;
+  absl::Status status_;
+};
+
+// Reads each column of the statement's row. After the first error the rest is left as it is.
+class Read {
+ public:
+  Read(const Statement& statement, absl::string_view table)
+      : statement_(statement), canonical_(table) {}
+
+  template <Integer T>
+  void operator()(const char* name, T& value) {
+    const int64_t raw = Int();
+    value = static_cast<T>(raw);
+    if (static_cast<int64_t>(value) != raw) Fail(name);
+  }
+  void operator()(const char*, double& value) {
+    value = Take(statement_.Real(column_++));
+    canonical_.Real(value);
+  }
+  void operator()(const char*, std::string& value) { value = Text(); }
+  void operator()(const char* name, std::vector<std::string>& value) {
+    for (const json& element : Array(name)) {
+      if (!element.is_string()) return Fail(name);
+      value.push_back(element.get<std::string>());
+    }
+  }
+  void operator()(const char* name, std::vector<double>& value) {
+    for (const json& element : Array(name)) {
+      if (!element.is_number()) return Fail(name);
+      value.push_back(element.get<double>());
+    }
+  }
+  void operator()(const char* name, json& value) {
+    value = json::parse(Text(), nullptr, /*allow_exceptions=*/false);
+    if (value.is_discarded()) Fail(name);
+  }
+  void operator()(const char* name, v1::RunConfig& value) {
+    const absl::StatusOr<v1::RunConfig> config = ParseRunConfig(Text(), name);
+    if (!config.ok()) return Fail(name);
+    value = *config;
+  }
+  void Hash(const char* name, uint64_t& value) {
+    if (!absl::SimpleHexAtoi(Text(), &value)) Fail(name);
+  }
+  void Hashes(const char* name, std::vector<uint64_t>& value) {
+    for (const json& element : Array(name)) {
+      if (!element.is_string() ||
+          !absl::SimpleHexAtoi(element.get<std::string>(), &value.emplace_back())) {
+        return Fail(name);
+      }
+    }
+  }
+
+  // The checksum column, after all others.
+  absl::StatusOr<uint64_t> Finish() {
+    const auto expected = static_cast<uint64_t>(Take(statement_.Int(column_)));
+    RETURN_IF_ERROR(status_);
+    if (canonical_.checksum() != expected) {
+      return absl::DataLossError("a row's checksum differs from its content");
+    }
+    return expected;
+  }
+
+ private:
+  template <typename T>
+  T Take(absl::StatusOr<T> value) {
+    if (value.ok()) return *std::move(value);
+    if (status_.ok()) status_ = value.status();
+    return T();
+  }
+  int64_t Int() {
+    const int64_t value = Take(statement_.Int(column_++));
+    canonical_.Int(value);
+    return value;
+  }
+  std::string Text() {
+    std::string value = Take(statement_.Text(column_++));
+    canonical_.Text(value);
+    return value;
+  }
+  json Array(const char* name) {
+    json value = json::parse(Text(), nullptr, /*allow_exceptions=*/false);
+    if (value.is_array()) return value;
+    Fail(name);
+    return json::array();
+  }
+  void Fail(const char* name) {
+    if (status_.ok()) {
+      status_ = absl::DataLossError(absl::StrCat("column ", name, " of a row makes no sense"));
+    }
+  }
+
+  const Statement& statement_;
+  Canonical canonical_;
+  int column_ = 0;
+  absl::Status status_;
+};
+
+template <typename Row>
+std::string CreateTable() {
+  const Describe table = DescribeTable<Row>();
+  constexpr int kKey = Columns<Row>::kKey;
+  std::string sql = absl::StrCat("CREATE TABLE ", Columns<Row>::kName, " (",
+                                 absl::StrJoin(table.definitions, ", "), ", ", kChecksumColumn,
+                                 " INTEGER NOT NULL");
+  if (kKey > 0) {
+    const std::vector<std::string> key(table.names.begin(), table.names.begin() + kKey);
+    absl::StrAppend(&sql, ", PRIMARY KEY (", absl::StrJoin(key, ", "), ")) WITHOUT ROWID");
+  } else {
+    absl::StrAppend(&sql, ")");
+  }
+  return sql;
+}
+
+// " WHERE a = ? AND b = ?", empty for a table of one row.
+template <typename Row>
+std::string WhereKey() {
+  const Describe table = DescribeTable<Row>();
+  std::string sql;
+  for (int i = 0; i < Columns<Row>::kKey; ++i) {
+    absl::StrAppend(&sql, i == 0 ? " WHERE " : " AND ", table.names[static_cast<size_t>(i)],
+                    " = ?");
+  }
+  return sql;
+}
+
+template <typename Row>
+absl::StatusOr<Statement> PrepareWithKey(SqliteDatabase& database, const std::string& sql,
+                                         const Row& row) {
+  ASSIGN_OR_RETURN(Statement statement, database.Prepare(sql + WhereKey<Row>()));
+  Bind bind(statement, "", Columns<Row>::kKey);
+  Columns<Row>::Visit(bind, row);
+  return statement;
+}
+
+}  // namespace
+
+std::vector<std::string> CreateTableStatements() {
+  return {CreateTable<CommitRow>(),     CreateTable<StoredContribution>(),
+          CreateTable<MemberRecord>(),  CreateTable<StoredRound>(),
+          CreateTable<RunIdentity>(),   CreateTable<RunState>(),
+          CreateTable<StoredSnapshot>()};
+}
+
+template <typename Row>
+absl::StatusOr<uint64_t> WriteRow(SqliteDatabase& database, const Row& row, bool replace) {
+  static const auto* const table = new Describe(DescribeTable<Row>());
+  static const auto* const values = new std::string(absl::StrCat(
+      " INTO ", Columns<Row>::kName, " (", absl::StrJoin(table->names, ", "), ", ", kChecksumColumn,
+      ") VALUES (", absl::StrJoin(std::vector<std::string>(table->names.size(), "?"), ", "),
+      ", ?)"));
+  if (replace && Columns<Row>::kKey == 0) RETURN_IF_ERROR(DeleteRow(database, row));
+  ASSIGN_OR_RETURN(Statement statement,
+                   database.Prepare((replace ? "INSERT OR REPLACE" : "INSERT") + *values));
+  Bind bind(statement, Columns<Row>::kName, std::numeric_limits<int>::max());
+  Columns<Row>::Visit(bind, row);
+  RETURN_IF_ERROR(bind.status());
+  statement.Bind(static_cast<int64_t>(bind.checksum()));
+  RETURN_IF_ERROR(statement.Run());
+  return bind.checksum();
+}
+
+template <typename Row>
+absl::StatusOr<uint64_t> FindRowChecksum(SqliteDatabase& database, const Row& row) {
+  const std::string sql = absl::StrCat("SELECT ", kChecksumColumn, " FROM ", Columns<Row>::kName);
+  ASSIGN_OR_RETURN(Statement statement, PrepareWithKey(database, sql, row));
+  ASSIGN_OR_RETURN(const bool found, statement.Step());
+  if (!found) return 0;
+  ASSIGN_OR_RETURN(const int64_t checksum, statement.Int(0));
+  return static_cast<uint64_t>(checksum);
+}
+
+template <typename Row>
+absl::Status DeleteRow(SqliteDatabase& database, const Row& row) {
+  ASSIGN_OR_RETURN(
+      Statement statement,
+      PrepareWithKey(database, absl::StrCat("DELETE FROM ", Columns<Row>::kName), row));
+  return statement.Run();
+}
+
+template <typename Row>
+absl::StatusOr<std::vector<Row>> ReadRows(SqliteDatabase& database, const std::string& where,
+                                          uint64_t* digest) {
+  const Describe table = DescribeTable<Row>();
+  std::string sql = absl::StrCat("SELECT ", absl::StrJoin(table.names, ", "), ", ", kChecksumColumn,
+                                 " FROM ", Columns<Row>::kName);
+  if (!where.empty()) absl::StrAppend(&sql, " WHERE ", where);
+  if (Columns<Row>::kKey > 0) {
+    const std::vector<std::string> key(table.names.begin(),
+                                       table.names.begin() + Columns<Row>::kKey);
+    absl::StrAppend(&sql, " ORDER BY ", absl::StrJoin(key, ", "));
+  }
+  ASSIGN_OR_RETURN(Statement statement, database.Prepare(sql));
+  std::vector<Row> rows;
+  for (;;) {
+    ASSIGN_OR_RETURN(const bool found, statement.Step());
+    if (!found) return rows;
+    Read read(statement, Columns<Row>::kName);
+    Columns<Row>::Visit(read, rows.emplace_back());
+    const absl::StatusOr<uint64_t> checksum = read.Finish();
+    if (!checksum.ok()) {
+      return absl::DataLossError(absl::StrCat(database.path(), " is damaged: table ",
+                                              Columns<Row>::kName, ", row ", rows.size(), ": ",
+                                              checksum.status().message()));
+    }
+    if (digest != nullptr) *digest += *checksum;
+  }
+}
+
+#define CAUSEWAY_TABLE(Row)                                                       \
+  template absl::StatusOr<uint64_t> WriteRow(SqliteDatabase&, const Row&, bool);  \
+  template absl::StatusOr<uint64_t> FindRowChecksum(SqliteDatabase&, const Row&); \
+  template absl::Status DeleteRow(SqliteDatabase&, const Row&);                   \
+  template absl::StatusOr<std::vector<Row>> ReadRows(SqliteDatabase&, const std::string&, uint64_t*)
+CAUSEWAY_TABLE(CommitRow);
+CAUSEWAY_TABLE(RunIdentity);
+CAUSEWAY_TABLE(RunState);
+CAUSEWAY_TABLE(MemberRecord);
+CAUSEWAY_TABLE(StoredContribution);
+CAUSEWAY_TABLE(StoredRound);
+CAUSEWAY_TABLE(StoredSnapshot);
+#undef CAUSEWAY_TABLE
+
+}  // namespace causeway::server

@@ -1,0 +1,212 @@
+#include "server/store/sqlite_database.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace causeway::server {
+namespace {
+
+absl::StatusCode CodeOf(int sqlite_code) {
+  switch (sqlite_code & 0xff) {
+    case SQLITE_FULL:
+      return absl::StatusCode::kResourceExhausted;
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+      return absl::StatusCode::kDataLoss;
+    case SQLITE_CONSTRAINT:
+      return absl::StatusCode::kAlreadyExists;
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+      return absl::StatusCode::kFailedPrecondition;
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+    case SQLITE_AUTH:
+      return absl::StatusCode::kPermissionDenied;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+absl::Status SqliteStatus(sqlite3* database, int code, const std::string& path,
+                          absl::string_view what) {
+  const char* const reason = database != nullptr ? sqlite3_errmsg(database) : sqlite3_errstr(code);
+  std::string message =
+      absl::StrCat("cannot ", what, " ", path, ": ", reason, " (SQLite code ", code, ")");
+  if ((code & 0xff) == SQLITE_BUSY) {
+    absl::StrAppend(&message, "; another program has it open: close that one");
+  }
+  return absl::Status(CodeOf(code), message);
+}
+
+}  // namespace
+
+void Statement::Note(int code) {
+  if (code == SQLITE_OK || !status_.ok()) return;
+  status_ = SqliteStatus(sqlite3_db_handle(statement_.get()), code, path_, "bind a value for");
+}
+
+Statement& Statement::Bind(int64_t value) {
+  Note(sqlite3_bind_int64(statement_.get(), ++bound_, value));
+  return *this;
+}
+
+Statement& Statement::Bind(double value) {
+  if (std::isnan(value) && status_.ok()) {
+    status_ = absl::InvalidArgumentError(absl::StrCat("NaN cannot be kept in ", path_));
+  }
+  Note(sqlite3_bind_double(statement_.get(), ++bound_, value));
+  return *this;
+}
+
+Statement& Statement::Bind(absl::string_view value) {
+  Note(sqlite3_bind_text64(statement_.get(), ++bound_, value.data(), value.size(), SQLITE_TRANSIENT,
+                           SQLITE_UTF8));
+  return *this;
+}
+
+absl::StatusOr<bool> Statement::Step() {
+  RETURN_IF_ERROR(status_);
+  const int code = sqlite3_step(statement_.get());
+  if (code == SQLITE_ROW) return true;
+  if (code == SQLITE_DONE) return false;
+  sqlite3* const database = sqlite3_db_handle(statement_.get());
+  return SqliteStatus(database, sqlite3_extended_errcode(database), path_,
+                      absl::StrCat("run \"", sqlite3_sql(statement_.get()), "\" on"));
+}
+
+absl::Status Statement::Run() {
+  for (;;) {
+    ASSIGN_OR_RETURN(const bool row, Step());
+    if (!row) return absl::OkStatus();
+  }
+}
+
+absl::Status Statement::WrongType(int column, const char* expected) const {
+  const char* const name = sqlite3_column_name(statement_.get(), column);
+  return absl::DataLossError(absl::StrCat(
+      path_, " is damaged: column ", name != nullptr ? name : "?", " of a row is no ", expected));
+}
+
+absl::StatusOr<int64_t> Statement::Int(int column) const {
+  if (sqlite3_column_type(statement_.get(), column) != SQLITE_INTEGER) {
+    return WrongType(column, "integer");
+  }
+  return sqlite3_column_int64(statement_.get(), column);
+}
+
+absl::StatusOr<double> Statement::Real(int column) const {
+  if (sqlite3_column_type(statement_.get(), column) != SQLITE_FLOAT) {
+    return WrongType(column, "number");
+  }
+  return sqlite3_column_double(statement_.get(), column);
+}
+
+absl::StatusOr<std::string> Statement::Text(int column) const {
+  if (sqlite3_column_type(statement_.get(), column) != SQLITE_TEXT) {
+    return WrongType(column, "text");
+  }
+  const unsigned char* const text = sqlite3_column_text(statement_.get(), column);
+  if (text == nullptr) return absl::ResourceExhaustedError("out of memory");
+  return std::string(reinterpret_cast<const char*>(text),
+                     static_cast<size_t>(sqlite3_column_bytes(statement_.get(), column)));
+}
+
+SqliteDatabase::SqliteDatabase(sqlite3* database, std::string path)
+    : log_pages_(std::make_unique<int64_t>(0)), database_(database), path_(std::move(path)) {
+  if (database == nullptr) return;
+  const auto note = [](void* pages, sqlite3*, const char*, int count) {
+    *static_cast<int64_t*>(pages) = count;
+    return SQLITE_OK;
+  };
+  sqlite3_wal_hook(database, note, log_pages_.get());
+}
+
+absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(const std::string& path,
+                                                                     const Options& options) {
+  int flags = options.read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE;
+  if (options.create) flags |= SQLITE_OPEN_CREATE;
+  sqlite3* handle = nullptr;
+  const int code = sqlite3_open_v2(path.c_str(), &handle, flags | SQLITE_OPEN_NOMUTEX,
+                                   options.vfs.empty() ? nullptr : options.vfs.c_str());
+  // A handle comes even with most errors, to ask for the reason.
+  std::unique_ptr<SqliteDatabase> database(new SqliteDatabase(handle, path));
+  if (code != SQLITE_OK) return SqliteStatus(handle, code, path, "open the database");
+  sqlite3_extended_result_codes(handle, 1);
+  return database;
+}
+
+absl::Status SqliteDatabase::Status(int code, absl::string_view what) const {
+  if (code == SQLITE_OK) return absl::OkStatus();
+  return SqliteStatus(database_.get(), code, path_, what);
+}
+
+absl::StatusOr<Statement> SqliteDatabase::Prepare(const std::string& sql) {
+  if (sql.size() > static_cast<size_t>(std::numeric_limits<int>::max())) {
+    return absl::InvalidArgumentError("a statement is too long");
+  }
+  sqlite3_stmt* statement = nullptr;
+  const int code = sqlite3_prepare_v2(database_.get(), sql.data(), static_cast<int>(sql.size()),
+                                      &statement, nullptr);
+  RETURN_IF_ERROR(Status(code, absl::StrCat("prepare \"", sql, "\" on")));
+  return Statement(statement, path_);
+}
+
+absl::Status SqliteDatabase::Execute(const std::string& sql) {
+  return Status(sqlite3_exec(database_.get(), sql.c_str(), nullptr, nullptr, nullptr),
+                absl::StrCat("run \"", sql, "\" on"));
+}
+
+absl::StatusOr<std::string> SqliteDatabase::Text(const std::string& sql) {
+  ASSIGN_OR_RETURN(Statement statement, Prepare(sql));
+  ASSIGN_OR_RETURN(const bool row, statement.Step());
+  if (!row) return absl::DataLossError(absl::StrCat(path_, " answers nothing to \"", sql, "\""));
+  return statement.Text(0);
+}
+
+absl::StatusOr<int64_t> SqliteDatabase::Int(const std::string& sql) {
+  ASSIGN_OR_RETURN(Statement statement, Prepare(sql));
+  ASSIGN_OR_RETURN(const bool row, statement.Step());
+  if (!row) return absl::DataLossError(absl::StrCat(path_, " answers nothing to \"", sql, "\""));
+  return statement.Int(0);
+}
+
+absl::Status SqliteDatabase::Checkpoint(bool truncate) {
+  const int mode = truncate ? SQLITE_CHECKPOINT_TRUNCATE : SQLITE_CHECKPOINT_PASSIVE;
+  return Status(sqlite3_wal_checkpoint_v2(database_.get(), nullptr, mode, nullptr, nullptr),
+                "checkpoint");
+}
+
+void SqliteDatabase::set_checkpoint_on_close(bool enabled) {
+  sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, enabled ? 0 : 1, nullptr);
+}
+
+absl::StatusOr<Transaction> Transaction::Begin(SqliteDatabase& database) {
+  RETURN_IF_ERROR(database.Execute("BEGIN IMMEDIATE"));
+  return Transaction(database);
+}
+
+Transaction::Transaction(Transaction&& other) noexcept
+    : database_(std::exchange(other.database_, nullptr)) {}
+
+Transaction::~Transaction() {
+  if (database_ != nullptr) RollBack().IgnoreError();
+}
+
+absl::Status Transaction::Commit() {
+  RETURN_IF_ERROR(database_->Execute("COMMIT"));
+  database_ = nullptr;
+  return absl::OkStatus();
+}
+
+absl::Status Transaction::RollBack() {
+  SqliteDatabase* const database = std::exchange(database_, nullptr);
+  // A failed statement may have rolled back already.
+  if (sqlite3_get_autocommit(database->database_.get()) != 0) return absl::OkStatus();
+  return database->Execute("ROLLBACK");
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,123 @@
+// SQLite with statuses and lifetimes: only what the store needs of it.
+//
+//   ASSIGN_OR_RETURN(const auto database, SqliteDatabase::Open(path, {}));
+//   ASSIGN_OR_RETURN(Statement insert, database->Prepare("INSERT INTO t VALUES (?, ?)"));
+//   insert.Bind(int64_t{7}).Bind("seven");
+//   RETURN_IF_ERROR(insert.Run());
+//
+// Errors name the file, what was tried and SQLite's reason: RESOURCE_EXHAUSTED (disk full),
+// DATA_LOSS (the file is damaged), ALREADY_EXISTS (a constraint), FAILED_PRECONDITION (another
+// process has it open), PERMISSION_DENIED, INTERNAL (anything else, input and output above all).
+//
+// Not thread-safe: one thread at a time uses a database and its statements.
+#ifndef CAUSEWAY_SERVER_STORE_SQLITE_DATABASE_H_
+#define CAUSEWAY_SERVER_STORE_SQLITE_DATABASE_H_
+
+#include <sqlite3.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace causeway::server {
+
+// One prepared statement. Movable; ends before its database does. Parameters are bound from left
+// to right; a failed Bind is reported by the next Step.
+class Statement {
+ public:
+  Statement& Bind(int64_t value);
+  // NaN would become NULL: it is refused with INVALID_ARGUMENT.
+  Statement& Bind(double value);
+  Statement& Bind(absl::string_view value);
+
+  // True: a row is there to be read. False: done.
+  absl::StatusOr<bool> Step();
+  // For statements without result rows.
+  absl::Status Run();
+
+  // Of the present row. The type must be exactly that one: DATA_LOSS otherwise.
+  absl::StatusOr<int64_t> Int(int column) const;
+  absl::StatusOr<double> Real(int column) const;
+  absl::StatusOr<std::string> Text(int column) const;
+  int columns() const { return sqlite3_column_count(statement_.get()); }
+
+ private:
+  friend class SqliteDatabase;
+  struct Finalize {
+    void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
+  };
+  Statement(sqlite3_stmt* statement, std::string path) : statement_(statement), path_(path) {}
+  void Note(int code);
+  absl::Status WrongType(int column, const char* expected) const;
+
+  std::unique_ptr<sqlite3_stmt, Finalize> statement_;
+  std::string path_;
+  int bound_ = 0;
+  absl::Status status_;
+};
+
+class SqliteDatabase {
+ public:
+  struct Options {
+    std::string vfs = {};  // Of sqlite3_vfs_register; empty: the system's.
+    bool create = false;
+    bool read_only = false;
+  };
+  static absl::StatusOr<std::unique_ptr<SqliteDatabase>> Open(const std::string& path,
+                                                              const Options& options);
+
+  absl::StatusOr<Statement> Prepare(const std::string& sql);
+  // One or several statements; their rows are dropped.
+  absl::Status Execute(const std::string& sql);
+  // The only value of the only row, as text or as a number.
+  absl::StatusOr<std::string> Text(const std::string& sql);
+  absl::StatusOr<int64_t> Int(const std::string& sql);
+
+  // Pages in the write-ahead log after the last commit. SQLite never moves them by itself, because
+  // it would hide a failed sync.
+  int64_t log_pages() const { return *log_pages_; }
+  // Moves what the write-ahead log holds into the database file, syncing both as configured.
+  // Pages that a reader still needs stay; with `truncate`, all are moved and the log is emptied.
+  absl::Status Checkpoint(bool truncate);
+  // Whether closing the database moves and removes the log, too. True unless set.
+  void set_checkpoint_on_close(bool enabled);
+
+  const std::string& path() const { return path_; }
+
+ private:
+  friend class Transaction;
+  struct Close {
+    void operator()(sqlite3* database) const { sqlite3_close_v2(database); }
+  };
+  SqliteDatabase(sqlite3* database, std::string path);
+  absl::Status Status(int code, absl::string_view what) const;
+
+  // Written by SQLite's hook; at an address that does not move, and outlives the handle.
+  const std::unique_ptr<int64_t> log_pages_;
+  std::unique_ptr<sqlite3, Close> database_;
+  std::string path_;
+};
+
+// Rolls back when destroyed before Commit.
+class Transaction {
+ public:
+  static absl::StatusOr<Transaction> Begin(SqliteDatabase& database);
+  ~Transaction();
+  Transaction(Transaction&& other) noexcept;
+  Transaction& operator=(Transaction&&) = delete;
+  absl::Status Commit();
+  // Leaves everything as before Begin. After an error of it nothing is known.
+  absl::Status RollBack();
+
+ private:
+  explicit Transaction(SqliteDatabase& database) : database_(&database) {}
+  SqliteDatabase* database_;  // Null once it has ended.
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_STORE_SQLITE_DATABASE_H_

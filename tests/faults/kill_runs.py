@@ -1,0 +1,258 @@
+"""Trains under SIGKILL: a coordinator and three workers, of which any may die at any moment, by
+chance or at a named place (common/base/crash_point.h), while connections are cut and stalled. With
+quorum = all every run must publish, in every round, the bits of the same run left in peace.
+
+One run per codec in turn, until enough processes have died. Prints a summary; exit status 1 if any
+run was not equal, lost a contribution, or stood still.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import random
+import re
+import socket
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "integration"))
+
+from cluster import COORDINATOR, MODEL, Cluster, json_lines  # noqa: E402
+from proxy import Proxy  # noqa: E402
+
+WORKERS = ["worker-0", "worker-1", "worker-2"]
+TOKENS_PER_STEP = 64
+FEEDBACK = "error_feedback: true"
+CODECS = [
+    ("INT4", "INT4", "", ""),
+    ("FP32", "FP32", "", ""),
+    ("E3M0", "INT4", FEEDBACK, ""),
+    ("LM2", "INT4", FEEDBACK, ""),
+    ("TOPK2", "INT4", FEEDBACK, "outer { learning_rate: 1 momentum: 0 }"),
+    ("BF16", "BF16", "", ""),
+    ("E2M1", "E2M1", "", ""),
+    ("INT8", "INT8", FEEDBACK, ""),
+]
+SETTINGS = """
+train {{ steps: {steps} optimizer: {optimizer} }}
+sync {{ fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
+       codec_up: {up} codec_down: {down} {feedback} }}
+{outer}
+membership {{ start_workers: 3 max_workers: 3 quorum: 3 lease_ms: 4000 }}
+"""
+STUCK_S = 90
+STEPS_PER_SECOND = 40
+
+
+class Failure(Exception):
+    """The run did not do what it must; the text says what."""
+
+
+def crash_points():
+    text = (ROOT / "common" / "base" / "crash_point.h").read_text()
+    table = text[text.index("kCrashPoints[]"):]
+    return re.findall(r'^    "(\w+)"', table[:table.index("};")], re.MULTILINE)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def hashes(cluster):
+    """(fragment, round) -> published hash; refuses a round that is there twice with two hashes."""
+    found = {}
+    for row in cluster.rounds():
+        key = (row["fragment"], row["round"])
+        if found.setdefault(key, row["published_hash"]) != row["published_hash"]:
+            raise Failure(f"round {key} was published twice, with different values")
+        if row["contributors"] != WORKERS:
+            raise Failure(f"round {key} has the contributors {row['contributors']}")
+    return found
+
+
+def quiet_run(settings):
+    with Cluster() as cluster:
+        cluster.start_coordinator(settings)
+        workers = [cluster.start_worker(name) for name in WORKERS]
+        for process in [*workers, cluster.coordinator]:
+            if process.wait() != 0:
+                raise Failure(f"the undisturbed run failed:\n{process.log()[-2000:]}")
+        return hashes(cluster)
+
+
+class DisturbedRun:
+    """One run, and the faults that are thrown at it."""
+
+    def __init__(self, cluster, settings, chance, tally, wanted):
+        self.cluster = cluster
+        self.chance = chance
+        self.tally = tally  # Counter: where processes died, and what else was done.
+        self.wanted = wanted  # Kills of this run.
+        self.kills = 0
+        self.points = crash_points()
+        self.port = free_port()
+        self.config = cluster.folder / "run.textproto"
+        self.config.write_text(MODEL + settings)
+        self.proxies = {name: Proxy(self.port) for name in WORKERS}
+        self.processes = {}
+        self.armed = {}  # Process name -> the crash point that it will die at.
+        self.left = set()
+
+    def start(self, name, crash_at=None):
+        variables = {"CAUSEWAY_CRASH_AT": crash_at} if crash_at else {}
+        if name == "coordinator":
+            process = self.cluster.start(
+                "coordinator.log", COORDINATOR, "serve",
+                f"--run_dir={self.cluster.folder / 'coordinator'}", f"--config={self.config}",
+                f"--listen=127.0.0.1:{self.port}", "--exit_when_finished",
+                "--snapshot_every_rounds=4", variables=variables)
+        else:
+            process = self.cluster.start_worker(
+                name, "--checkpoint_interval=700ms",
+                f"--max_tokens_per_second={TOKENS_PER_STEP * STEPS_PER_SECOND}",
+                address=f"127.0.0.1:{self.proxies[name].port}", variables=variables)
+        self.processes[name] = process
+        self.armed.pop(name, None)
+        if crash_at:
+            self.armed[name] = crash_at
+
+    def kill(self, name, place):
+        self.processes[name].child.kill()
+        self.processes[name].child.wait()
+        self.count(place)
+
+    def count(self, place):
+        self.kills += 1
+        self.tally[place] += 1
+
+    def disturb(self):
+        kind = self.chance.random()
+        alive = [name for name in self.processes if self.processes[name].child.poll() is None]
+        if not alive:
+            return
+        if kind < 0.12:
+            self.tally["connections cut"] += 1
+            self.proxies[self.chance.choice(WORKERS)].cut()
+        elif kind < 0.2:
+            self.tally["connections stalled"] += 1
+            self.proxies[self.chance.choice(WORKERS)].stall(self.chance.uniform(0.2, 2.5))
+        elif kind < 0.5:
+            name = "coordinator" if self.chance.random() < 0.8 else self.chance.choice(WORKERS)
+            if name not in alive or name in self.armed:
+                return
+            self.kill(name, name.split("-")[0])
+            point = self.chance.choice(self.points)
+            self.start(name, f"{point}:{self.chance.randint(1, 6)}")
+        else:
+            name = self.chance.choice(alive)
+            self.kill(name, name.split("-")[0])
+            time.sleep(self.chance.choice([0, 0, 0.1, 0.4]))
+            self.start(name)
+
+    def reap(self):
+        """Starts again what died; True once the coordinator ended by itself."""
+        for name, process in list(self.processes.items()):
+            status = process.child.poll()
+            if status is None or name in self.left:
+                continue
+            if status == 0:
+                if name == "coordinator":
+                    return True
+                self.left.add(name)
+            elif status == -9:
+                self.count(f"{name.split('-')[0]} {self.armed[name].split(':')[0]}")
+                self.start(name)
+            else:
+                raise Failure(f"{name} ended with {status}:\n{process.log()[-3000:]}")
+        return False
+
+    def run(self):
+        for name in ["coordinator", *WORKERS]:
+            self.start(name)
+        next_fault = time.monotonic() + self.chance.uniform(0.5, 1.5)
+        progress, since = -1, time.monotonic()
+        while not self.reap():
+            now = time.monotonic()
+            if now >= next_fault and self.kills < self.wanted:
+                self.disturb()
+                next_fault = time.monotonic() + self.chance.uniform(0.1, 1.6)
+            rounds = len(json_lines(self.cluster.folder / "coordinator" / "rounds.jsonl"))
+            if rounds != progress:
+                progress, since = rounds, now
+            if now - since > STUCK_S:
+                raise Failure(f"no round was published for {STUCK_S} s, after {rounds}")
+            time.sleep(0.02)
+        for proxy in self.proxies.values():
+            proxy.stop()
+
+
+def report_progress(kills, wanted, runs, started):
+    seconds = time.monotonic() - started
+    left = seconds / max(1, kills) * (wanted - kills)
+    line = f"{kills}/{wanted} kills, {runs} runs, {seconds:.0f} s, about {max(0, left):.0f} s left"
+    if sys.stderr.isatty():
+        print(f"\r{line}   ", end="", file=sys.stderr, flush=True)
+    else:
+        print(line, file=sys.stderr, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--kills", type=int, default=200, help="processes that die, in all")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=240, help="inner steps of every run")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    arguments = parser.parse_args()
+    chance = random.Random(arguments.seed)
+    tally = collections.Counter()
+    started = time.monotonic()
+    total = {"kills": 0, "runs": 0, "rounds": 0, "recoveries": 0}
+    failures = []
+    while total["kills"] < arguments.kills and not failures:
+        up, down, feedback, outer = CODECS[total["runs"] % len(CODECS)]
+        settings = SETTINGS.format(steps=arguments.steps, up=up, down=down, feedback=feedback,
+                                   outer=outer, optimizer=("ADAMW", "MUON")[total["runs"] % 2])
+        with Cluster() as cluster:
+            try:
+                expected = quiet_run(settings)
+                run = DisturbedRun(cluster, settings, chance, tally,
+                                   arguments.kills - total["kills"])
+                run.run()
+                found = hashes(cluster)
+                if found != expected:
+                    first = min(key for key in expected if found.get(key) != expected[key])
+                    raise Failure(f"{up}: fragment {first[0]} differs from round {first[1]} on")
+                summary = cluster.summary()
+                if summary["hash_mismatches"]:
+                    raise Failure(f"{up}: {summary['hash_mismatches']} hash mismatches")
+            except Failure as failure:
+                failures.append(str(failure))
+                kept = ROOT / "build" / f"faults-{os.getpid()}"
+                cluster.folder.rename(kept)
+                print(f"the run's files are kept in {kept}", file=sys.stderr)
+                break
+            total["kills"] += run.kills
+            total["rounds"] += len(found)
+            total["recoveries"] += sum(e["event"] == "recovered" for e in cluster.events())
+        total["runs"] += 1
+        report_progress(total["kills"], arguments.kills, total["runs"], started)
+    result = {**total, "seed": arguments.seed, "bit_equal": not failures,
+              "seconds": round(time.monotonic() - started, 1),
+              "by_place": dict(sorted(tally.items())), "failures": failures}
+    if arguments.json:
+        print(json.dumps(result, indent=2))
+    else:
+        print(f"{result['kills']} kills in {result['runs']} runs of {result['rounds']} rounds: "
+              + ("every bit as undisturbed" if not failures else failures[0]))
+        for place, count in result["by_place"].items():
+            print(f"  {count:5} {place}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

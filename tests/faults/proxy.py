@@ -1,0 +1,67 @@
+"""A TCP relay whose connections can be cut or stalled: one per worker, in a thread of its own."""
+
+import asyncio
+import threading
+
+
+class Proxy:
+    """Relays 127.0.0.1:`port` to 127.0.0.1:`target`. Methods may be called by any thread."""
+
+    def __init__(self, target):
+        self._target = target
+        self._writers = set()
+        self._flowing = None
+        self._loop = asyncio.new_event_loop()
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
+        self._thread.start()
+        ready.wait()
+
+    def _run(self, ready):
+        asyncio.set_event_loop(self._loop)
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        server = self._loop.run_until_complete(
+            asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self.port = server.sockets[0].getsockname()[1]
+        ready.set()
+        self._loop.run_forever()
+
+    async def _serve(self, reader, writer):
+        try:
+            other_reader, other_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(self._pump(reader, other_writer), self._pump(other_reader, writer))
+
+    async def _pump(self, reader, writer):
+        self._writers.add(writer)
+        try:
+            while data := await reader.read(1 << 16):
+                await self._flowing.wait()
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    def cut(self):
+        """Breaks every connection, in the middle of whatever it carries."""
+        def abort():
+            for writer in list(self._writers):
+                writer.transport.abort()
+        self._loop.call_soon_threadsafe(abort)
+
+    def stall(self, seconds):
+        """Connections stay open, but nothing gets through for so long."""
+        def begin():
+            self._flowing.clear()
+            self._loop.call_later(seconds, self._flowing.set)
+        self._loop.call_soon_threadsafe(begin)
+
+    def stop(self):
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()

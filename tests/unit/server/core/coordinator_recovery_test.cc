@@ -1,0 +1,212 @@
+// Coordinators that die, and those that take over from the store.
+#include <string>
+#include <vector>
+
+#include "common/base/checksum.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/server/core/toy_run.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct TwoWorkers {
+  explicit TwoWorkers(const std::function<void(v1::RunConfig&)>& change = {}) : run(change) {
+    EXPECT_TRUE(a.Enter().ok());
+    EXPECT_TRUE(b.Enter().ok());
+  }
+  // The coordinator dies; both workers attach to its successor.
+  void Restart() {
+    run.Restart();
+    EXPECT_TRUE(a.Join().ok());
+    EXPECT_TRUE(b.Join().ok());
+  }
+  void TrainBoth(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      for (ToyWorker* const worker : {&a, &b}) {
+        worker->Train();
+        ASSERT_TRUE(worker->SendDue().ok());
+      }
+      for (ToyWorker* const worker : {&a, &b}) ASSERT_TRUE(worker->MergeDue().ok());
+    }
+  }
+
+  ToyRun run;
+  ToyWorker a{run, "a", 1};
+  ToyWorker b{run, "b", 2};
+};
+
+TEST(CoordinatorRecoveryTest, ARunOfManyDeathsEndsInTheSameBits) {
+  for (const v1::Codec codec : {v1::INT4, v1::FP32, v1::E3M0}) {
+    const auto with_codec = [&](v1::RunConfig& config) {
+      config.mutable_sync()->set_codec_up(codec);
+    };
+    TwoWorkers undisturbed(with_codec);
+    TwoWorkers disturbed(with_codec);
+    for (int step = 0; step < 24; ++step) {
+      undisturbed.TrainBoth(1);
+      disturbed.TrainBoth(1);
+      disturbed.Restart();
+      if (step % 3 == 0) disturbed.run.coordinator->Maintain();
+    }
+    EXPECT_EQ(disturbed.run.coordinator->PublishedParameters(),
+              undisturbed.run.coordinator->PublishedParameters());
+    EXPECT_EQ(disturbed.a.published(), undisturbed.a.published());
+    EXPECT_EQ(disturbed.run.events.Count("hash_mismatch"), 0);
+    EXPECT_EQ(disturbed.run.events.Count("recovered"), 24);
+  }
+}
+
+TEST(CoordinatorRecoveryTest, AnAcknowledgedDeltaSurvivesAndCountsOnce) {
+  TwoWorkers two;
+  two.a.Train();
+  two.b.Train();
+  ASSERT_TRUE(two.a.Push(0, 1).ok());
+  const std::vector<uint64_t> hashes = two.run.store.identity().initial_hashes;
+  two.run.Restart();
+  EXPECT_THAT(two.run.coordinator->GetStatus().fragments(0).contributed(), ElementsAre("a"));
+  std::vector<uint8_t> object;
+  const v1::PushHeader fenced = two.a.MakePush(0, 1, object);
+  ASSERT_TRUE(two.a.Join().ok());
+  EXPECT_EQ(two.a.incarnation(), 2u);
+  EXPECT_EQ(two.run.coordinator->AdmitPush(fenced).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(two.a.Push(0, 1).ok()) << "the same object again is held already";
+  EXPECT_EQ(two.run.store.contributions().size(), 1u);
+  two.a.Train();
+  EXPECT_EQ(two.a.Push(0, 1).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(two.run.store.rounds().empty()) << "b is still a member and still expected";
+  ASSERT_TRUE(two.b.Join().ok());
+  ASSERT_TRUE(two.b.Push(0, 1).ok());
+  ASSERT_EQ(two.run.store.rounds().size(), 1u);
+  EXPECT_THAT(two.run.store.rounds()[0].contributors, ElementsAre("a", "b"));
+}
+
+TEST(CoordinatorRecoveryTest, AnswersOfTheFormerCoordinatorAreStillThere) {
+  TwoWorkers two;
+  two.TrainBoth(15);
+  two.Restart();
+  ToyWorker late(two.run, "late", 3);
+  ASSERT_TRUE(late.Enter().ok());
+  EXPECT_EQ(late.published(), two.a.published());
+  const std::vector<float> published = two.a.published();
+  for (const int64_t round : {1, 2}) {
+    bool answered = false;
+    two.run.coordinator->PullAnswer(0, round, [&](auto object) {
+      answered = true;
+      ASSERT_TRUE(object.ok()) << object.status();
+      EXPECT_EQ(TreeHash((*object)->bytes), (*object)->header.object_hash());
+      EXPECT_EQ((*object)->header.round(), round);
+    });
+    EXPECT_TRUE(answered);
+  }
+  two.run.coordinator->Maintain();
+  absl::Status forgotten;
+  two.run.coordinator->PullAnswer(0, 1, [&](auto object) { forgotten = object.status(); });
+  EXPECT_EQ((*two.run.coordinator->PullState(0))->header.round(), 3);
+  EXPECT_EQ(forgotten.code(), absl::StatusCode::kNotFound);
+}
+
+TEST(CoordinatorRecoveryTest, AnswersAreKeptBackToTheOldestCheckpoint) {
+  TwoWorkers two;
+  two.TrainBoth(8);
+  ASSERT_TRUE(two.b.Heartbeat(/*checkpoint_step=*/8).ok());
+  two.TrainBoth(24);
+  two.run.coordinator->Maintain();
+  bool answered = false;
+  two.run.coordinator->PullAnswer(0, 2, [&](auto object) { answered = object.ok(); });
+  EXPECT_TRUE(answered);
+  absl::Status older;
+  two.run.coordinator->PullAnswer(0, 1, [&](auto object) { older = object.status(); });
+  EXPECT_EQ(older.code(), absl::StatusCode::kNotFound) << "the checkpoint has merged it";
+}
+
+TEST(CoordinatorRecoveryTest, AMemberThatDiedWithTheCoordinatorIsWaitedForOneLease) {
+  TwoWorkers two;
+  two.a.Train();
+  ASSERT_TRUE(two.a.Push(0, 1).ok());
+  two.run.Restart();
+  ASSERT_TRUE(two.a.Join().ok());
+  two.run.clock.Advance(absl::Seconds(9));
+  ASSERT_TRUE(two.a.Heartbeat().ok());
+  two.run.coordinator->Tick();
+  EXPECT_TRUE(two.run.store.rounds().empty());
+  two.run.clock.Advance(absl::Seconds(1));
+  two.run.coordinator->Tick();
+  ASSERT_EQ(two.run.store.rounds().size(), 1u);
+  EXPECT_THAT(two.run.store.rounds()[0].contributors, ElementsAre("a"));
+  two.run.Restart();
+  EXPECT_EQ(two.run.coordinator->GetStatus().workers(1).state(), v1::WorkerStatus::LOST);
+}
+
+TEST(CoordinatorRecoveryTest, WhatTheOperatorAskedForIsRemembered) {
+  TwoWorkers two;
+  two.run.coordinator->Pause("maintenance of the link");
+  ASSERT_TRUE(two.run.coordinator->StopAtStep(40).ok());
+  two.run.Restart();
+  EXPECT_TRUE(two.run.coordinator->GetStatus().started());
+  EXPECT_TRUE(two.run.coordinator->GetStatus().paused());
+  ASSERT_TRUE(two.a.Join().ok());
+  ASSERT_TRUE(two.a.Ready(0).ok());
+  EXPECT_EQ(two.a.sink().Count(v1::Directive::PAUSE), 1);
+  EXPECT_EQ(two.a.sink().Count(v1::Directive::STOP_AT_STEP), 1);
+}
+
+TEST(CoordinatorRecoveryTest, ARestartedWorkerTakesItsBrokenMembershipOver) {
+  TwoWorkers two;
+  two.TrainBoth(3);
+  ToyWorker again(two.run, "a", 77);
+  EXPECT_EQ(again.Join(/*resume_step=*/2).code(), absl::StatusCode::kAlreadyExists);
+  two.run.coordinator->Disconnected("a", 1);
+  ASSERT_TRUE(again.Join(/*resume_step=*/2).ok());
+  EXPECT_EQ(again.incarnation(), 2u);
+  const v1::RunStatus status = two.run.coordinator->GetStatus();
+  EXPECT_EQ(status.workers(0).state(), v1::WorkerStatus::ACTIVE)
+      << "rounds go on waiting for what its checkpoint sends again";
+  EXPECT_EQ(two.a.Heartbeat().code(), absl::StatusCode::kAborted) << "fenced off";
+}
+
+TEST(CoordinatorRecoveryTest, ARoundThatComesOutOtherwiseIsRefused) {
+  TwoWorkers two;
+  two.TrainBoth(4);
+  absl::StatusOr<std::optional<RecoveredRun>> recovered = two.run.store.Recover();
+  ASSERT_TRUE(recovered.ok());
+  (*recovered)->rounds[0].answer_hash ^= 1;
+  const absl::Status status = two.run.MakeCoordinator(**recovered).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("version 1 of fragment 0"));
+}
+
+TEST(CoordinatorRecoveryTest, AnotherConfigurationOrOtherInitialValuesAreRefused) {
+  TwoWorkers two;
+  absl::StatusOr<std::optional<RecoveredRun>> recovered = two.run.store.Recover();
+  (*recovered)->identity.initial_hashes[1] ^= 1;
+  EXPECT_EQ(two.run.MakeCoordinator(**recovered).status().code(), absl::StatusCode::kDataLoss);
+  recovered = two.run.store.Recover();
+  (*recovered)->identity.config_hash ^= 1;
+  EXPECT_EQ(two.run.MakeCoordinator(**recovered).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  recovered = two.run.store.Recover();
+  (*recovered)->identity.plan_hash ^= 1;
+  EXPECT_EQ(two.run.MakeCoordinator(**recovered).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(CoordinatorRecoveryTest, SnapshotsShortenTheWayBackAndChangeNothing) {
+  TwoWorkers two;
+  two.TrainBoth(20);
+  for (int i = 0; i < 3; ++i) two.run.coordinator->Maintain();
+  ASSERT_EQ(two.run.store.snapshots().size(), 3u);
+  for (const FragmentSnapshot& snapshot : two.run.store.snapshots()) {
+    EXPECT_GE(snapshot.version, 3);
+    EXPECT_EQ(snapshot.published_hash, TreeHash(std::span<const float>(snapshot.published)));
+  }
+  const std::vector<float> before = two.run.coordinator->PublishedParameters();
+  two.run.Restart();
+  EXPECT_EQ(two.run.coordinator->PublishedParameters(), before);
+}
+
+}  // namespace
+}  // namespace causeway::server

@@ -1,0 +1,41 @@
+// Run directories that earlier versions wrote stay readable. golden/vN was made by make_golden_run
+// when format version N was the newest.
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "gtest/gtest.h"
+#include "server/store/run_directory_store.h"
+#include "tests/unit/common/base/temporary_folder.h"
+#include "tests/unit/server/store/scripted_run.h"
+
+namespace causeway::server {
+namespace {
+
+class GoldenRunTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(GoldenRunTest, IsReadAsItWasWritten) {
+  FileSystem& fs = *FileSystem::Real();
+  const TemporaryFolder parent;
+  const std::string folder = parent.File("run");
+  std::error_code error;
+  std::filesystem::copy(JoinPath(CAUSEWAY_GOLDEN_RUNS, GetParam()), folder,
+                        std::filesystem::copy_options::recursive, error);
+  ASSERT_FALSE(error) << error.message();
+  const auto store = RunDirectoryStore::Open(fs, folder, {});
+  ASSERT_TRUE(store.ok()) << store.status();
+  const auto run = (*store)->Recover();
+  ASSERT_TRUE(run.ok()) << run.status();
+  const auto print = Fingerprint(**store, *run);
+  ASSERT_TRUE(print.ok()) << print.status();
+  EXPECT_EQ(*print, *fs.ReadFile(JoinPath(folder, "fingerprint")));
+  // And the run can be continued.
+  const absl::Status next =
+      (*store)->SaveRound(ScriptedRound(0, 4), ScriptedObject(0, 4, "answer"));
+  EXPECT_TRUE(next.ok()) << next;
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, GoldenRunTest, testing::Values("v1"));
+
+}  // namespace
+}  // namespace causeway::server

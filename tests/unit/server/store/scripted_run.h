@@ -1,0 +1,41 @@
+// A short life of a run, step by step, for tests that interrupt it anywhere.
+#ifndef CAUSEWAY_TESTS_UNIT_SERVER_STORE_SCRIPTED_RUN_H_
+#define CAUSEWAY_TESTS_UNIT_SERVER_STORE_SCRIPTED_RUN_H_
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/store/store.h"
+
+namespace causeway::server {
+
+RunIdentity ScriptedIdentity();
+
+// What each worker would send and each round would give: all of it follows from the arguments.
+ContributionRecord ScriptedContribution(int fragment, int64_t round, const std::string& worker_id);
+RoundRecord ScriptedRound(int fragment, int64_t round);
+std::vector<uint8_t> ScriptedObject(int fragment, int64_t round, const std::string& worker_id);
+MemberRecord ScriptedMember(const std::string& id, uint64_t incarnation);
+
+struct ScriptedStep {
+  std::string name;  // "round 2 of fragment 0"
+  std::function<absl::Status(Store&)> take;
+};
+
+// From BeginRun to the summary: two fragments, two workers, four rounds, snapshots that replace
+// others, a quarantined delta, forgotten answers, members and flags that change. Every step makes
+// at most one change that a recovery can see.
+std::vector<ScriptedStep> ScriptedLife();
+
+// Everything that can be read from a store that has just recovered `run`, as text: two stores that
+// were told the same give the same.
+absl::StatusOr<std::string> Fingerprint(Store& store, const std::optional<RecoveredRun>& run);
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_TESTS_UNIT_SERVER_STORE_SCRIPTED_RUN_H_

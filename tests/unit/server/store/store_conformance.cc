@@ -1,0 +1,196 @@
+#include "tests/unit/server/store/store_conformance.h"
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "tests/unit/server/store/scripted_run.h"
+
+namespace causeway::server {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+void StoreConformanceTest::Begin() {
+  const auto before = store().Recover();
+  ASSERT_TRUE(before.ok()) << before.status();
+  ASSERT_FALSE(before->has_value());
+  const absl::Status begun = store().BeginRun(ScriptedIdentity());
+  ASSERT_TRUE(begun.ok()) << begun;
+}
+
+std::optional<RecoveredRun> StoreConformanceTest::Reopen() {
+  harness_->Reopen();
+  absl::StatusOr<std::optional<RecoveredRun>> run = store().Recover();
+  EXPECT_TRUE(run.ok()) << run.status();
+  return run.ok() ? *std::move(run) : std::nullopt;
+}
+
+TEST_P(StoreConformanceTest, ARunThatHasBegunIsFoundAgain) {
+  Begin();
+  const std::optional<RecoveredRun> run = Reopen();
+  ASSERT_TRUE(run.has_value());
+  const RunIdentity expected = ScriptedIdentity();
+  EXPECT_EQ(run->identity.run_id, expected.run_id);
+  EXPECT_EQ(run->identity.config.SerializeAsString(), expected.config.SerializeAsString());
+  EXPECT_EQ(run->identity.config_hash, expected.config_hash);
+  EXPECT_EQ(run->identity.plan_hash, expected.plan_hash);
+  EXPECT_EQ(run->identity.initial_hashes, expected.initial_hashes);
+  EXPECT_FALSE(run->state.started);
+  EXPECT_THAT(run->rounds, IsEmpty());
+}
+
+TEST_P(StoreConformanceTest, ContributionsAndRoundsComeBackWithTheirBytes) {
+  Begin();
+  for (const char* worker : {"bob", "alice"}) {
+    ASSERT_TRUE(
+        store()
+            .SaveContribution(ScriptedContribution(1, 1, worker), ScriptedObject(1, 1, worker))
+            .ok());
+  }
+  ASSERT_TRUE(store().SaveRound(ScriptedRound(1, 1), ScriptedObject(1, 1, "answer")).ok());
+  for (int opening = 0; opening < 2; ++opening) {
+    EXPECT_EQ(*store().ReadContribution(1, 1, "alice"), ScriptedObject(1, 1, "alice"));
+    EXPECT_EQ(*store().ReadAnswer(1, 1), ScriptedObject(1, 1, "answer"));
+    EXPECT_TRUE(absl::IsNotFound(store().ReadContribution(1, 1, "carol").status()));
+    EXPECT_TRUE(absl::IsNotFound(store().ReadContribution(1, 2, "alice").status()));
+    EXPECT_TRUE(absl::IsNotFound(store().ReadAnswer(1, 2).status()));
+    EXPECT_TRUE(absl::IsNotFound(store().ReadAnswer(0, 1).status()));
+    EXPECT_TRUE(absl::IsNotFound(store().ReadSnapshot(1, 1).status()));
+    if (opening > 0) break;
+    const std::optional<RecoveredRun> run = Reopen();
+    ASSERT_EQ(run->contributions.size(), 2u);
+    EXPECT_EQ(run->contributions[0].worker_id, "alice");
+    EXPECT_EQ(run->contributions[1].worker_id, "bob");
+    EXPECT_EQ(run->contributions[1].unix_s, ScriptedContribution(1, 1, "bob").unix_s);
+    ASSERT_EQ(run->rounds.size(), 1u);
+    EXPECT_EQ(run->rounds[0].weights, ScriptedRound(1, 1).weights);
+    EXPECT_EQ(run->rounds[0].reason, ScriptedRound(1, 1).reason);
+  }
+}
+
+TEST_P(StoreConformanceTest, RecordsComeBackInOrder) {
+  Begin();
+  for (const int64_t round : {1, 2}) {
+    for (const int fragment : {1, 0}) {
+      for (const char* worker : {"b", "a"}) {
+        ASSERT_TRUE(store()
+                        .SaveContribution(ScriptedContribution(fragment, round, worker),
+                                          ScriptedObject(fragment, round, worker))
+                        .ok());
+      }
+      ASSERT_TRUE(store().SaveRound(ScriptedRound(fragment, round), {}).ok());
+    }
+  }
+  ASSERT_TRUE(store().SaveMember(ScriptedMember("b", 1)).ok());
+  ASSERT_TRUE(store().SaveMember(ScriptedMember("a", 1)).ok());
+  const std::optional<RecoveredRun> run = Reopen();
+  std::vector<std::string> order;
+  for (const auto& record : run->contributions) {
+    order.push_back(absl::StrCat(record.fragment, record.round, record.worker_id));
+  }
+  EXPECT_THAT(order, ElementsAre("01a", "01b", "02a", "02b", "11a", "11b", "12a", "12b"));
+  order.clear();
+  for (const auto& record : run->rounds) {
+    order.push_back(absl::StrCat(record.fragment, record.round));
+  }
+  EXPECT_THAT(order, ElementsAre("01", "02", "11", "12"));
+  ASSERT_EQ(run->members.size(), 2u);
+  EXPECT_EQ(run->members[0].member.id, "a");
+}
+
+TEST_P(StoreConformanceTest, TheNewestStateOfMembersAndRunStands) {
+  Begin();
+  ASSERT_TRUE(store().SaveMember(ScriptedMember("alice", 1)).ok());
+  MemberRecord later = ScriptedMember("alice", 2);
+  later.member.state = MemberState::kLost;
+  later.account = {{"tokens", 7}};
+  ASSERT_TRUE(store().SaveMember(later).ok());
+  RunState state;
+  state.started = true;
+  state.pause_reason = "lunch";
+  ASSERT_TRUE(store().SaveRunState(state).ok());
+  state.hash_mismatches = 1;
+  ASSERT_TRUE(store().SaveRunState(state).ok());
+  const std::optional<RecoveredRun> run = Reopen();
+  ASSERT_EQ(run->members.size(), 1u);
+  EXPECT_EQ(run->members[0].member.incarnation, 2u);
+  EXPECT_EQ(run->members[0].member.state, MemberState::kLost);
+  EXPECT_EQ(run->members[0].account, later.account);
+  EXPECT_EQ(run->state.pause_reason, "lunch");
+  EXPECT_EQ(run->state.hash_mismatches, 1);
+}
+
+TEST_P(StoreConformanceTest, ASnapshotComesBackAsItWas) {
+  Begin();
+  ASSERT_TRUE(store().SaveRound(ScriptedRound(0, 1), {}).ok());
+  const std::vector<float> theta = {1.5f, -2.0f, 3.0f};
+  const std::vector<float> published = {1.0f, -2.5f, -0.0f};
+  const std::vector<float> momentum = {0.25f, 1e-30f, 0.0f};
+  ASSERT_TRUE(store()
+                  .SaveSnapshot({.fragment = 0,
+                                 .version = 1,
+                                 .published_hash = 42,
+                                 .theta = theta,
+                                 .published = published,
+                                 .optimizer = {{"momentum", momentum}, {"empty", {}}}})
+                  .ok());
+  const std::optional<RecoveredRun> run = Reopen();
+  ASSERT_EQ(run->snapshots.size(), 1u);
+  EXPECT_EQ(run->snapshots[0].version, 1);
+  const absl::StatusOr<FragmentSnapshot> read = store().ReadSnapshot(0, 1);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->published_hash, 42u);
+  EXPECT_EQ(read->theta, theta);
+  EXPECT_EQ(read->published, published);
+  ASSERT_EQ(read->optimizer.size(), 2u);
+  EXPECT_EQ(read->optimizer[0].first, "momentum");
+  EXPECT_EQ(read->optimizer[0].second, momentum);
+  EXPECT_THAT(read->optimizer[1].second, IsEmpty());
+}
+
+TEST_P(StoreConformanceTest, ForgottenAnswersAreGoneAndTheirRoundsStay) {
+  Begin();
+  for (const int64_t round : {1, 2, 3}) {
+    ASSERT_TRUE(
+        store().SaveRound(ScriptedRound(0, round), ScriptedObject(0, round, "answer")).ok());
+  }
+  ASSERT_TRUE(store().ForgetAnswers(0, 3).ok());
+  ASSERT_TRUE(store().ForgetAnswers(0, 2).ok());  // Asks for less: changes nothing.
+  EXPECT_TRUE(absl::IsNotFound(store().ReadAnswer(0, 1).status()));
+  EXPECT_TRUE(absl::IsNotFound(store().ReadAnswer(0, 2).status()));
+  EXPECT_TRUE(store().ReadAnswer(0, 3).ok());
+  EXPECT_EQ(Reopen()->rounds.size(), 3u);
+  EXPECT_TRUE(store().ReadAnswer(0, 3).ok());
+}
+
+TEST_P(StoreConformanceTest, CallsOfSeveralThreadsAreAllKept) {
+  Begin();
+  constexpr int kThreads = 4;
+  constexpr int64_t kRounds = 5;
+  std::vector<std::thread> threads;
+  for (int fragment = 0; fragment < kThreads; ++fragment) {
+    threads.emplace_back([this, fragment] {
+      for (int64_t round = 1; round <= kRounds; ++round) {
+        EXPECT_TRUE(store()
+                        .SaveContribution(ScriptedContribution(fragment, round, "alice"),
+                                          ScriptedObject(fragment, round, "alice"))
+                        .ok());
+        EXPECT_TRUE(store()
+                        .SaveRound(ScriptedRound(fragment, round),
+                                   ScriptedObject(fragment, round, "answer"))
+                        .ok());
+        EXPECT_TRUE(store().SaveMember(ScriptedMember("alice", 1)).ok());
+        EXPECT_TRUE(store().ReadAnswer(fragment, round).ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::optional<RecoveredRun> run = Reopen();
+  EXPECT_EQ(run->rounds.size(), static_cast<size_t>(kThreads * kRounds));
+  EXPECT_EQ(run->contributions.size(), static_cast<size_t>(kThreads * kRounds));
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,230 @@
+// What the store says when something is wrong with its disk or its folder.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/store/run_directory_store.h"
+#include "tests/unit/common/base/fault_disk.h"
+#include "tests/unit/server/store/fault_disk_vfs.h"
+#include "tests/unit/server/store/scripted_run.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+using Loss = FaultDisk::Loss;
+
+constexpr char kFolder[] = "/disk/run";
+
+std::string Path(const std::string& name) { return JoinPath(kFolder, name); }
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+class StoreRefusalsTest : public testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<RunDirectoryStore>> Open() {
+    return RunDirectoryStore::Open(disk_, kFolder, {.sqlite_vfs = vfs_.name()});
+  }
+  std::unique_ptr<RunDirectoryStore> Begin() {
+    auto store = Open();
+    EXPECT_TRUE(store.ok()) << store.status();
+    EXPECT_TRUE((*store)->Recover().ok());
+    EXPECT_TRUE((*store)->BeginRun(ScriptedIdentity()).ok());
+    return *std::move(store);
+  }
+  absl::Status Contribute(RunDirectoryStore& store, int64_t round, const std::string& worker) {
+    return store.SaveContribution(ScriptedContribution(0, round, worker),
+                                  ScriptedObject(0, round, worker));
+  }
+  absl::Status Recover() {
+    auto store = Open();
+    if (!store.ok()) return store.status();
+    return (*store)->Recover().status();
+  }
+  // The files below one folder of the run.
+  std::vector<std::string> Names(const std::string& folder) {
+    std::vector<std::string> names;
+    for (const std::string& path : disk_.Files()) {
+      if (absl::StartsWith(path, Path(folder) + "/")) names.push_back(path);
+    }
+    return names;
+  }
+
+  FaultDisk disk_;
+  const FaultDiskVfs vfs_{disk_};
+};
+
+TEST_F(StoreRefusalsTest, AFullDiskRefusesADeltaAndTheRunGoesOnWhenThereIsRoom) {
+  const auto store = Begin();
+  ASSERT_TRUE(Contribute(*store, 1, "alice").ok());
+  disk_.SetCapacity(0);
+  const absl::Status full = Contribute(*store, 1, "bob");
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Message(full), AllOf(HasSubstr(kFolder), HasSubstr("make room")));
+  EXPECT_THAT(Names("deltas"), SizeIs(1));
+  disk_.SetCapacity(uint64_t{1} << 30);
+  EXPECT_TRUE(Contribute(*store, 1, "bob").ok());
+  EXPECT_TRUE(store->SaveRound(ScriptedRound(0, 1), ScriptedObject(0, 1, "answer")).ok());
+}
+
+// Only a sync that fails leaves unknown what the disk holds; then the store stops.
+TEST_F(StoreRefusalsTest, ADiskThatFillsUpAnywhereInADeltaLeavesNothingOfIt) {
+  auto store = Begin();
+  int refused = 0;
+  int stopped = 0;
+  bool failed = true;
+  for (int64_t call = 0; failed || call < 10; ++call) {
+    disk_.FailCall(call, FaultDisk::Fault::kDiskFull);
+    const absl::Status status = Contribute(*store, call + 1, "alice");
+    const std::string failed_call = disk_.failed_call();
+    failed = !failed_call.empty();
+    disk_.FailCall(-1, FaultDisk::Fault::kDiskFull);
+    if (!failed) {
+      EXPECT_TRUE(status.ok()) << status;
+      continue;
+    }
+    if (absl::StartsWith(failed_call, "sync") || absl::StrContains(failed_call, "COMMITS")) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << failed_call << ": " << status;
+      EXPECT_EQ(store->SaveRunState({}), status);
+      ++stopped;
+      store = nullptr;
+      disk_.Crash(Loss::kNothing, 0);
+      store = *Open();
+      ASSERT_TRUE(store->Recover().ok());
+      continue;
+    }
+    ++refused;
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << failed_call << ": " << status;
+    EXPECT_TRUE(absl::IsNotFound(store->ReadContribution(0, call + 1, "alice").status()));
+    for (const std::string& name : Names("deltas")) EXPECT_FALSE(absl::EndsWith(name, ".tmp"));
+    EXPECT_TRUE(Contribute(*store, call + 1, "alice").ok()) << failed_call;
+  }
+  EXPECT_GE(refused, 6);
+  EXPECT_GE(stopped, 4);
+}
+
+TEST_F(StoreRefusalsTest, AfterAFailedSyncNothingSucceedsUntilTheNextOpening) {
+  auto store = Begin();
+  ASSERT_TRUE(Contribute(*store, 1, "alice").ok());
+  absl::Status failure;
+  for (int64_t call = 0; failure.ok() || !absl::StartsWith(disk_.failed_call(), "sync"); ++call) {
+    disk_.FailCall(call, FaultDisk::Fault::kInputOutput);
+    failure = store->SaveRunState({.started = true});
+    if (!failure.ok()) break;
+  }
+  ASSERT_FALSE(failure.ok());
+  disk_.FailCall(-1, FaultDisk::Fault::kInputOutput);
+  EXPECT_EQ(Contribute(*store, 1, "bob"), failure);
+  EXPECT_EQ(store->SaveMember(ScriptedMember("bob", 1)), failure);
+  EXPECT_EQ(store->ReadContribution(0, 1, "alice").status(), failure);
+  EXPECT_EQ(store->ForgetAnswers(0, 1), failure);
+  store = nullptr;
+  disk_.Crash(Loss::kEverythingUnsynced, 0);
+  EXPECT_TRUE(Recover().ok());
+}
+
+TEST_F(StoreRefusalsTest, AReadOnlyDiskIsNamed) {
+  disk_.SetReadOnly(true);
+  const absl::Status status = Open().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(Message(status), HasSubstr(kFolder));
+  disk_.SetReadOnly(false);
+  Begin();
+  disk_.SetReadOnly(true);
+  const absl::Status again = Open().status();
+  EXPECT_EQ(again.code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(StoreRefusalsTest, ANewerFormatIsRefusedByItsNumberAndNothingIsWritten) {
+  Begin();
+  disk_.Damage(Path("run.db"), [](std::string& content) { content[63] = 2; });
+  std::vector<std::string> before;
+  for (const std::string& path : disk_.Files()) before.push_back(path + disk_.Content(path));
+  const absl::Status status = Open().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(status), AllOf(HasSubstr(Path("run.db")), HasSubstr("format version 2"),
+                                     HasSubstr("reads version 1")));
+  std::vector<std::string> after;
+  for (const std::string& path : disk_.Files()) after.push_back(path + disk_.Content(path));
+  EXPECT_EQ(after, before);
+}
+
+TEST_F(StoreRefusalsTest, ACorruptDeltaIsNamedWhenItIsRead) {
+  auto store = Begin();
+  ASSERT_TRUE(Contribute(*store, 1, "alice").ok());
+  const std::string delta = Names("deltas")[0];
+  disk_.Damage(delta, [](std::string& content) { content[content.size() - 20] ^= 1; });
+  const absl::Status status = store->ReadContribution(0, 1, "alice").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(Message(status), HasSubstr(delta));
+}
+
+TEST_F(StoreRefusalsTest, ADeltaInThePlaceOfAnotherIsNoticed) {
+  auto store = Begin();
+  ASSERT_TRUE(Contribute(*store, 1, "alice").ok());
+  ASSERT_TRUE(Contribute(*store, 2, "alice").ok());
+  const std::vector<std::string> deltas = Names("deltas");
+  const std::string other = disk_.Content(deltas[1]);
+  disk_.Damage(deltas[0], [&](std::string& content) { content = other; });
+  const absl::Status status = store->ReadContribution(0, 1, "alice").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(Message(status), AllOf(HasSubstr(deltas[0]), HasSubstr("another blob")));
+}
+
+TEST_F(StoreRefusalsTest, AMissingDeltaIsNamedAtTheStart) {
+  ASSERT_TRUE(Contribute(*Begin(), 1, "alice").ok());
+  const std::string delta = Names("deltas")[0];
+  ASSERT_TRUE(disk_.Remove(delta).ok());
+  const absl::Status status = Recover();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(Message(status), AllOf(HasSubstr(delta), HasSubstr("is missing")));
+}
+
+TEST_F(StoreRefusalsTest, AMissingDatabaseIsNoNewRun) {
+  Begin();
+  ASSERT_TRUE(disk_.Remove(Path("run.db")).ok());
+  const absl::Status status = Recover();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(Message(status), AllOf(HasSubstr(Path("run.db")), HasSubstr("is missing")));
+}
+
+// The log ends silently at a damaged frame. A refusal must leave the evidence where it is.
+TEST_F(StoreRefusalsTest, LostCommitsAreRefusedAgainAndAgain) {
+  auto store = Begin();
+  ASSERT_TRUE(Contribute(*store, 1, "alice").ok());
+  ASSERT_TRUE(store->SaveMember(ScriptedMember("bob", 1)).ok());
+  disk_.Crash(Loss::kNothing, 0);
+  const auto died = disk_.Clone();
+  store = nullptr;
+  died->Damage(Path("run.db-wal"), [](std::string& content) { content[40] ^= 1; });
+  const std::string log = died->Content(Path("run.db-wal"));
+  const FaultDiskVfs vfs(*died);
+  for (const bool witness : {true, false}) {
+    if (!witness) {
+      // Without the witness, a blob's name still tells: commit 2 was known when it was written.
+      ASSERT_TRUE(died->Remove(Path("COMMITS")).ok());
+      ASSERT_TRUE(died->Rename(Path("deltas/000000000001-f0-r1-alice.delta"),
+                               Path("deltas/000000000002-f0-r1-alice.delta"))
+                      .ok());
+    }
+    for (int opening = 0; opening < 2; ++opening) {
+      auto opened = RunDirectoryStore::Open(*died, kFolder, {.sqlite_vfs = vfs.name()});
+      ASSERT_TRUE(opened.ok()) << opened.status();
+      const absl::Status status = (*opened)->Recover().status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+      EXPECT_THAT(Message(status), HasSubstr("has lost commits"));
+      opened->reset();
+      EXPECT_EQ(died->Content(Path("run.db-wal")), log);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace causeway::server
