@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/files/array_file.h"
+#include "common/files/json_integer.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 
@@ -29,24 +30,34 @@ absl::Status ReadArray(const ArrayFile& file, const std::string& name, std::vect
   return file.CopyTo(name, std::span(values));
 }
 
+// As ReadInteger; true, with `out` as it was, if older versions did not write the field.
+template <typename T>
+bool ReadOptional(const json& metadata, const char* field, T& out) {
+  return !metadata.contains(field) || ReadInteger(metadata.at(field), out);
+}
+
 absl::Status ReadMetadata(const json& metadata, const std::string& path,
                           WorkerCheckpoint& checkpoint) {
   try {
     checkpoint.run_id = metadata.at("run_id").get<std::string>();
     checkpoint.worker_id = metadata.at("worker_id").get<std::string>();
-    checkpoint.data_slot = metadata.at("data_slot").get<int>();
-    checkpoint.step = metadata.at("step").get<int64_t>();
-    checkpoint.tokens = metadata.at("tokens").get<int64_t>();
-    checkpoint.pace_milli = metadata.value("pace_milli", checkpoint.pace_milli);
-    checkpoint.pace_carry_milli = metadata.value("pace_carry_milli", checkpoint.pace_carry_milli);
-    checkpoint.optimizer_updates = metadata.at("optimizer_updates").get<int64_t>();
+    bool whole = ReadInteger(metadata.at("data_slot"), checkpoint.data_slot) &&
+                 ReadInteger(metadata.at("step"), checkpoint.step) &&
+                 ReadInteger(metadata.at("tokens"), checkpoint.tokens) &&
+                 ReadOptional(metadata, "pace_milli", checkpoint.pace_milli) &&
+                 ReadOptional(metadata, "pace_carry_milli", checkpoint.pace_carry_milli) &&
+                 ReadInteger(metadata.at("optimizer_updates"), checkpoint.optimizer_updates);
     for (const json& entry : metadata.at("fragments")) {
       SyncEngine::State::Fragment fragment;
-      fragment.version = entry.at("version").get<int64_t>();
-      fragment.tokens = entry.at("tokens").get<int64_t>();
-      fragment.round_in_flight = entry.at("round_in_flight").get<int64_t>();
-      fragment.tokens_in_flight = entry.at("tokens_in_flight").get<int64_t>();
+      whole = whole && ReadInteger(entry.at("version"), fragment.version) &&
+              ReadInteger(entry.at("tokens"), fragment.tokens) &&
+              ReadInteger(entry.at("round_in_flight"), fragment.round_in_flight) &&
+              ReadInteger(entry.at("tokens_in_flight"), fragment.tokens_in_flight);
       checkpoint.sync.fragments.push_back(std::move(fragment));
+    }
+    if (!whole) {
+      return absl::DataLossError(
+          absl::StrCat(path, " is damaged: a counter in its header is no integer"));
     }
     ASSIGN_OR_RETURN(checkpoint.config,
                      ParseRunConfig(metadata.at("config").get<std::string>(), path));

@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
+#include "worker/link/pull_receiver.h"
 #include "worker/link/session.h"
 #include "worker/sync/exchange.h"
 
@@ -63,10 +64,9 @@ class GrpcExchange final : public Exchange {
   };
 
   absl::Status PushOnce(const v1::PushHeader& header, std::span<const uint8_t> object);
-  absl::StatusOr<PulledObject> Pull(const v1::PullRequest& request, int64_t expected_bytes);
-  // Appends to `object` what it lacks; its first call fills in everything else.
-  absl::Status PullOnce(const v1::PullRequest& request, int64_t expected_bytes,
-                        v1::PullHeader& header, std::vector<uint8_t>& object);
+  absl::StatusOr<PulledObject> Pull(v1::PullRequest request, int64_t expected_bytes);
+  // One stream of it.
+  absl::Status PullOnce(PullReceiver& receiver);
   void NoteDownload(size_t bytes, absl::Duration time);
   // Sleeps before try `attempt`; false once cancelled.
   bool BackOff(int attempt);

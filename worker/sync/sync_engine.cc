@@ -14,6 +14,10 @@ namespace {
 
 constexpr int kMaxTransferThreads = 16;
 
+// A run has at most 2^40 steps (train.steps), and a fragment no more versions than that. The step
+// of any round up to this one can be computed.
+constexpr int64_t kMaxVersion = int64_t{1} << 40;
+
 int FragmentsInFlight(const SyncSchedule& schedule, const v1::SyncConfig& config, int max_advance) {
   const int64_t steps = int64_t{config.overlap_steps()} + max_advance - 1;
   const int64_t overlapping = schedule.fragments() * steps / config.steps_between_syncs() + 2;
@@ -92,6 +96,10 @@ absl::Status SyncEngine::FetchState(int index) {
                                             state.bytes.size(), " bytes; expected ",
                                             published.size_bytes()));
   }
+  if (state.round < 0 || state.round > kMaxVersion) {
+    return absl::DataLossError(absl::StrCat("the state of fragment ", index, " has the version ",
+                                            state.round, "; versions are 0 .. 2^40"));
+  }
   std::memcpy(published.data(), state.bytes.data(), published.size_bytes());
   const uint64_t hash = TreeHash(std::span<const float>(published));
   if (hash != state.published_hash) {
@@ -119,7 +127,9 @@ absl::Status SyncEngine::CheckState(const State& state, int64_t step) const {
       return absl::InvalidArgumentError(
           absl::StrCat("the checkpoint's state of fragment ", index, " has ", what...));
     };
-    if (saved.version < 0) return wrong("the version ", saved.version);
+    if (saved.version < 0 || saved.version > kMaxVersion) {
+      return wrong("the version ", saved.version);
+    }
     if (saved.tokens < 0 || saved.tokens_in_flight < 0) {
       return wrong(saved.tokens, " and, in flight, ", saved.tokens_in_flight, " tokens");
     }

@@ -250,6 +250,18 @@ TEST(SyncEngineTest, AnAnswerThatIsGoneIsReplacedByTheState) {
   EXPECT_EQ(site.engine_->version(0), 1);
 }
 
+// A fuzzer's finding: the step of such a round overflows.
+TEST(SyncEngineTest, AStateOfAnImpossibleVersionIsRefused) {
+  for (const int64_t version :
+       {int64_t{-1}, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
+    Site site("fragments: 1 steps_between_syncs: 6");
+    site.exchange_->AnnounceVersion(0, version);
+    const absl::Status status = site.engine_->Fetch(0).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("version"));
+  }
+}
+
 TEST(SyncEngineTest, ACopyThatDivergesEndsTheTraining) {
   Site site("fragments: 1 steps_between_syncs: 3");
   ASSERT_TRUE(site.engine_->Fetch(0).ok());
@@ -488,7 +500,7 @@ TEST(SyncEngineTest, AStateThatContradictsItselfIsRefused) {
   };
   const int64_t huge = std::numeric_limits<int64_t>::max();
   refused([](State& state) { state.fragments[0].version = -1; }, "version");
-  refused([&](State& state) { state.fragments[0].version = huge; }, "round");
+  refused([&](State& state) { state.fragments[0].version = huge; }, "version");
   refused([](State& state) { state.fragments[0].version = 0; }, "round");
   refused([](State& state) { state.fragments[0].round_in_flight = 1; }, "round");
   refused([&](State& state) { state.fragments[0].round_in_flight = huge; }, "round");
