@@ -33,6 +33,15 @@ namespace causeway {
 inline constexpr size_t kCodecChunk = 4096;  // Values.
 inline constexpr size_t kCodecBlock = 64;    // Values.
 
+// What the sender keeps from one delta to the next (error feedback, arXiv 1901.09847).
+struct ErrorFeedback {
+  // As long as base and target, or empty: no error feedback.
+  std::span<float> residual;
+  // The share of the residual that is sent after all, in [0, 1]. Below 1 the rest is forgotten, so
+  // that what waits for long does not come too late (SparseLoCo, arXiv 2508.15706).
+  float decay = 1;
+};
+
 // One of several encoded differences, and what it counts.
 struct WeightedPart {
   std::span<const uint8_t> encoded;
@@ -51,12 +60,12 @@ class Codec {
   virtual bool needs_error_feedback() const { return false; }
 
   // Encodes base - target into `out`, which must have EncodedBytes(base.size()) bytes. All
-  // arrays have the same length. With a non-empty `residual` (error feedback, arXiv 1901.09847)
-  // what is encoded is base - target + residual, and the residual becomes what the code left out.
-  // INVALID_ARGUMENT, with the index, if a difference is not finite; `out` and `residual` are then
-  // unspecified.
+  // arrays have the same length. With error feedback what is encoded is
+  // base - target + decay * residual, and the residual becomes what the code left out.
+  // INVALID_ARGUMENT, with the index, if a difference is not finite; `out` and the residual are
+  // then unspecified.
   virtual absl::Status Encode(std::span<const float> base, std::span<const float> target,
-                              std::span<float> residual, std::span<uint8_t> out) const = 0;
+                              const ErrorFeedback& feedback, std::span<uint8_t> out) const = 0;
 
   // sum[i] += weight * delta[i], where delta is the decoded base - target, exact in double.
   // `base` is read by FP32 alone. INVALID_ARGUMENT for a wrong length, a scale or a code that no

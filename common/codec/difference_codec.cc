@@ -52,11 +52,6 @@ absl::Status ForEachBlock(size_t values, size_t scale_bytes, size_t code_bits, K
   return absl::OkStatus();
 }
 
-absl::Status NotFiniteAfterwards(size_t index, float base, float delta) {
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "value %d: the decoded difference %g takes %g beyond fp32", index, delta, base));
-}
-
 }  // namespace
 
 absl::Status CheckEncodedSize(const Codec& codec, size_t bytes, size_t values) {
@@ -66,26 +61,46 @@ absl::Status CheckEncodedSize(const Codec& codec, size_t bytes, size_t values) {
                                                     bytes));
 }
 
+absl::Status CheckEncodeSizes(const Codec& codec, size_t base, size_t target, size_t residual,
+                              size_t bytes) {
+  if (target != base || (residual != 0 && residual != base)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("base, target and residual must be equally long, not %d, %d and %d", base,
+                        target, residual));
+  }
+  return CheckEncodedSize(codec, bytes, base);
+}
+
+absl::Status TooLarge(const Codec& codec, size_t index, float difference, float base, float target,
+                      float largest) {
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "value %d: the difference is %g (base %g, target %g), and %s carries magnitudes up to %g; "
+      "has the training diverged?",
+      index, difference, base, target, codec.name(), largest));
+}
+
+absl::Status NotFiniteAfterwards(size_t index, float base, float delta) {
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "value %d: the decoded difference %g takes %g beyond fp32", index, delta, base));
+}
+
 size_t DifferenceCodec::EncodedBytes(size_t values) const {
   return values / kCodecChunk * ChunkBytes(kCodecChunk, scale_bytes_, code_bits_) +
          ChunkBytes(values % kCodecChunk, scale_bytes_, code_bits_);
 }
 
 absl::Status DifferenceCodec::Encode(std::span<const float> base, std::span<const float> target,
-                                     std::span<float> residual, std::span<uint8_t> out) const {
+                                     const ErrorFeedback& feedback, std::span<uint8_t> out) const {
   const size_t values = base.size();
-  if (target.size() != values || (!residual.empty() && residual.size() != values)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("base, target and residual must be equally long, not %d, %d and %d", values,
-                        target.size(), residual.size()));
-  }
-  RETURN_IF_ERROR(CheckEncodedSize(*this, out.size(), values));
+  const std::span<float> residual = feedback.residual;
+  RETURN_IF_ERROR(CheckEncodeSizes(*this, values, target.size(), residual.size(), out.size()));
   const CodecKernels* const kernels = Kernels();
   const auto encode_chunk = [&](const BlockPlace& chunk, size_t blocks) -> size_t {
     if (kernels == nullptr) return 0;
     return kernels->encode(base.data() + chunk.first, target.data() + chunk.first,
-                           residual.empty() ? nullptr : residual.data() + chunk.first, blocks,
-                           out.data() + chunk.scale_offset, out.data() + chunk.codes_offset);
+                           residual.empty() ? nullptr : residual.data() + chunk.first,
+                           feedback.decay, blocks, out.data() + chunk.scale_offset,
+                           out.data() + chunk.codes_offset);
   };
   const auto encode_block = [&](const BlockPlace& place) -> absl::Status {
     std::array<float, kCodecBlock> difference_store;
@@ -95,13 +110,11 @@ absl::Status DifferenceCodec::Encode(std::span<const float> base, std::span<cons
     for (size_t i = 0; i < place.values; ++i) {
       const size_t index = place.first + i;
       difference[i] = base[index] - target[index];
-      if (!residual.empty()) difference[i] += residual[index];
+      if (!residual.empty()) difference[i] += feedback.decay * residual[index];
       // NaNs and infinities fail this, too.
       if (!(std::abs(difference[i]) <= largest_magnitude_)) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "value %d: the difference is %g (base %g, target %g), and %s carries magnitudes up to "
-            "%g; has the training diverged?",
-            index, difference[i], base[index], target[index], name(), largest_magnitude_));
+        return TooLarge(*this, index, difference[i], base[index], target[index],
+                        largest_magnitude_);
       }
     }
     const auto scale = out.subspan(place.scale_offset, scale_bytes_);

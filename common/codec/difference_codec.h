@@ -18,12 +18,20 @@ namespace causeway {
 
 // INVALID_ARGUMENT unless `bytes` is what `values` values of the codec take.
 absl::Status CheckEncodedSize(const Codec& codec, size_t bytes, size_t values);
+// INVALID_ARGUMENT unless the arrays of an Encode fit each other.
+absl::Status CheckEncodeSizes(const Codec& codec, size_t base, size_t target, size_t residual,
+                              size_t bytes);
+// The refusal of a difference that the codec does not carry.
+absl::Status TooLarge(const Codec& codec, size_t index, float difference, float base, float target,
+                      float largest);
+// The refusal of a result that is not finite.
+absl::Status NotFiniteAfterwards(size_t index, float base, float delta);
 
 class DifferenceCodec : public Codec {
  public:
   size_t EncodedBytes(size_t values) const final;
   absl::Status Encode(std::span<const float> base, std::span<const float> target,
-                      std::span<float> residual, std::span<uint8_t> out) const final;
+                      const ErrorFeedback& feedback, std::span<uint8_t> out) const final;
   absl::Status Accumulate(std::span<const uint8_t> encoded, std::span<const float> base,
                           double weight, std::span<double> sum) const final;
   absl::Status WeightedSum(std::span<const WeightedPart> parts, std::span<const float> base,

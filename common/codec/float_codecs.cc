@@ -23,22 +23,20 @@ class Fp32 final : public Codec {
   size_t EncodedBytes(size_t values) const override { return values * sizeof(uint32_t); }
 
   absl::Status Encode(std::span<const float> base, std::span<const float> target,
-                      std::span<float> residual, std::span<uint8_t> out) const override {
-    if (target.size() != base.size() || (!residual.empty() && residual.size() != base.size())) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("base, target and residual must be equally long, not %d, %d and %d",
-                          base.size(), target.size(), residual.size()));
-    }
-    RETURN_IF_ERROR(CheckEncodedSize(*this, out.size(), base.size()));
+                      const ErrorFeedback& feedback, std::span<uint8_t> out) const override {
+    const std::span<float> residual = feedback.residual;
+    RETURN_IF_ERROR(
+        CheckEncodeSizes(*this, base.size(), target.size(), residual.size(), out.size()));
     const CodecKernels* const kernels = Kernels();
     const size_t done =
         kernels == nullptr
             ? 0
             : kCodecBlock * kernels->encode(base.data(), target.data(),
                                             residual.empty() ? nullptr : residual.data(),
-                                            base.size() / kCodecBlock, nullptr, out.data());
+                                            feedback.decay, base.size() / kCodecBlock, nullptr,
+                                            out.data());
     for (size_t i = done; i < base.size(); ++i) {
-      const float wanted = residual.empty() ? target[i] : target[i] - residual[i];
+      const float wanted = residual.empty() ? target[i] : target[i] - feedback.decay * residual[i];
       if (!AreFinite(base[i], wanted)) {
         return absl::InvalidArgumentError(absl::StrFormat(
             "value %d: base %g and target %g must be finite; has the training diverged?", i,

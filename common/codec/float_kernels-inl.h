@@ -106,8 +106,8 @@ HWY_INLINE bool Fp32BlockIsFinite(const uint8_t* codes, const float* base) {
 inline constexpr size_t kFp32BlockBytes = kCodecBlock * sizeof(uint32_t);
 
 template <bool kFeedback>
-size_t Fp32EncodeBlocks(const float* base, const float* target, float* residual, size_t blocks,
-                        uint8_t* codes) {
+size_t Fp32EncodeBlocks(const float* base, const float* target, float* residual, float decay,
+                        size_t blocks, uint8_t* codes) {
   const FloatTag d;
   const IntTag di;
   HWY_ALIGN float wanted[kCodecBlock];
@@ -118,7 +118,7 @@ size_t Fp32EncodeBlocks(const float* base, const float* target, float* residual,
     auto largest = hn::Zero(di);
     for (size_t i = 0; i < kCodecBlock; i += kLanes) {
       auto x = hn::LoadU(d, target + i);
-      if constexpr (kFeedback) x = hn::Sub(x, hn::LoadU(d, residual + i));
+      if constexpr (kFeedback) x = hn::Sub(x, Remembered(residual + i, decay));
       hn::Store(x, d, wanted + i);
       const auto from = hn::LoadU(d, base + i);
       largest = hn::Max(largest, hn::Max(MagnitudeBits(x), MagnitudeBits(from)));
@@ -138,10 +138,10 @@ size_t Fp32EncodeBlocks(const float* base, const float* target, float* residual,
   return blocks;
 }
 
-inline size_t Fp32Encode(const float* base, const float* target, float* residual, size_t blocks,
-                         uint8_t* /*scales*/, uint8_t* codes) {
-  return residual == nullptr ? Fp32EncodeBlocks<false>(base, target, residual, blocks, codes)
-                             : Fp32EncodeBlocks<true>(base, target, residual, blocks, codes);
+inline size_t Fp32Encode(const float* base, const float* target, float* residual, float decay,
+                         size_t blocks, uint8_t* /*scales*/, uint8_t* codes) {
+  return residual == nullptr ? Fp32EncodeBlocks<false>(base, target, residual, decay, blocks, codes)
+                             : Fp32EncodeBlocks<true>(base, target, residual, decay, blocks, codes);
 }
 
 inline size_t Fp32Accumulate(const uint8_t* /*scales*/, const uint8_t* codes, const float* base,

@@ -65,15 +65,21 @@ HWY_INLINE void PrefetchAhead(const T* block, size_t bytes) {
   }
 }
 
+// What error feedback adds to the differences i, i + 1, ...
+HWY_INLINE Floats Remembered(const float* residual, float decay) {
+  const FloatTag d;
+  return hn::Mul(hn::Set(d, decay), hn::LoadU(d, residual));
+}
+
 // The differences of a block; returns the largest of their magnitudes' bits.
 template <bool kFeedback>
 HWY_INLINE int32_t Subtract(const float* base, const float* target, const float* residual,
-                            float* difference) {
+                            float decay, float* difference) {
   const FloatTag d;
   auto largest = hn::Zero(IntTag());
   for (size_t i = 0; i < kCodecBlock; i += kLanes) {
     auto x = hn::Sub(hn::LoadU(d, base + i), hn::LoadU(d, target + i));
-    if constexpr (kFeedback) x = hn::Add(x, hn::LoadU(d, residual + i));
+    if constexpr (kFeedback) x = hn::Add(x, Remembered(residual + i, decay));
     largest = hn::Max(largest, MagnitudeBits(x));
     hn::Store(x, d, difference + i);
   }
@@ -81,8 +87,8 @@ HWY_INLINE int32_t Subtract(const float* base, const float* target, const float*
 }
 
 template <typename Vectors, bool kFeedback>
-size_t EncodeBlocks(const float* base, const float* target, float* residual, size_t blocks,
-                    uint8_t* scales, uint8_t* codes) {
+size_t EncodeBlocks(const float* base, const float* target, float* residual, float decay,
+                    size_t blocks, uint8_t* scales, uint8_t* codes) {
   const FloatTag d;
   HWY_ALIGN float difference[kCodecBlock];
   HWY_ALIGN float decoded[kCodecBlock];
@@ -90,7 +96,7 @@ size_t EncodeBlocks(const float* base, const float* target, float* residual, siz
     PrefetchAhead(base, kCodecBlock * sizeof(float));
     PrefetchAhead(target, kCodecBlock * sizeof(float));
     if constexpr (kFeedback) PrefetchAhead(residual, kCodecBlock * sizeof(float));
-    const int32_t largest = Subtract<kFeedback>(base, target, residual, difference);
+    const int32_t largest = Subtract<kFeedback>(base, target, residual, decay, difference);
     if (!Vectors::template Encode<kFeedback>(difference, largest, scales, codes, decoded)) {
       return block;
     }
@@ -109,11 +115,11 @@ size_t EncodeBlocks(const float* base, const float* target, float* residual, siz
 }
 
 template <typename Vectors>
-size_t Encode(const float* base, const float* target, float* residual, size_t blocks,
+size_t Encode(const float* base, const float* target, float* residual, float decay, size_t blocks,
               uint8_t* scales, uint8_t* codes) {
   return residual == nullptr
-             ? EncodeBlocks<Vectors, false>(base, target, residual, blocks, scales, codes)
-             : EncodeBlocks<Vectors, true>(base, target, residual, blocks, scales, codes);
+             ? EncodeBlocks<Vectors, false>(base, target, residual, decay, blocks, scales, codes)
+             : EncodeBlocks<Vectors, true>(base, target, residual, decay, blocks, scales, codes);
 }
 
 template <typename Vectors>

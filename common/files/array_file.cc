@@ -7,6 +7,7 @@
 #include "common/base/checksum.h"
 #include "common/base/crash_point.h"
 #include "common/base/status_macros.h"
+#include "common/files/json_integer.h"
 
 namespace causeway {
 namespace {
@@ -128,7 +129,8 @@ absl::StatusOr<ArrayFile> ArrayFile::Read(FileSystem& file_system, const std::st
   std::span<const uint8_t> rest = content.subspan(kPreambleBytes + header_bytes);
   try {
     for (const json& array : header.at("arrays")) {
-      const auto size = array.at("bytes").get<uint64_t>();
+      uint64_t size = 0;
+      if (!ReadInteger(array.at("bytes"), size)) return damaged("an array has no number of bytes");
       if (size > rest.size()) return damaged("its arrays are cut short");
       result.arrays_.push_back({array.at("name").get<std::string>(), rest.first(size)});
       rest = rest.subspan(size);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <limits>
+#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -29,7 +29,8 @@ int FragmentOfBlock(int block, int layers, int fragments, v1::SyncConfig::Patter
 }
 
 // Places where a balanced cut may fall: aligned starts of tensors and of matrix rows. Returns the
-// one nearest to `target` strictly inside (low, high), or -1.
+// one nearest to `target` strictly inside (low, high), the lower one of two, or -1. `target` lies
+// in the arena. Takes the logarithm of the number of tensors, for the sake of models with many.
 int64_t NearestCut(const std::vector<PlacedTensor>& tensors, int64_t target, int64_t low,
                    int64_t high) {
   int64_t best = -1;
@@ -37,36 +38,43 @@ int64_t NearestCut(const std::vector<PlacedTensor>& tensors, int64_t target, int
     if (cut <= low || cut >= high) return;
     if (best < 0 || std::abs(cut - target) < std::abs(best - target)) best = cut;
   };
-  for (const PlacedTensor& tensor : tensors) {
-    offer(tensor.offset);
-    const int64_t within = target - tensor.offset;
-    if (within <= 0 || within >= tensor.info.size() || !tensor.info.is_matrix()) continue;
+  // The tensor that starts last among those that start at or before `place`.
+  const auto tensor_at = [&](int64_t place) {
+    return std::prev(std::ranges::upper_bound(tensors, place, {}, &PlacedTensor::offset));
+  };
+  // In ascending order, so that the first of two equally near ones wins. Nearest from below: the
+  // tensor around the target, or, where that starts too high, the last one that does not.
+  const auto around = tensor_at(target);
+  offer(tensor_at(std::min(target, high - 1))->offset);
+  const int64_t within = target - around->offset;
+  if (within > 0 && within < around->info.size() && around->info.is_matrix()) {
     // The aligned row starts on both sides of the target; at most kArenaAlignment rows away.
-    const int64_t row = within / tensor.info.cols;
+    const int64_t cols = around->info.cols;
+    const int64_t row = within / cols;
     for (int64_t r = row; r > 0 && row - r < kArenaAlignment; --r) {
-      if (r * tensor.info.cols % kArenaAlignment == 0) {
-        offer(tensor.offset + r * tensor.info.cols);
+      if (r * cols % kArenaAlignment == 0) {
+        offer(around->offset + r * cols);
         break;
       }
     }
-    for (int64_t r = row + 1; r < tensor.info.rows && r - row <= kArenaAlignment; ++r) {
-      if (r * tensor.info.cols % kArenaAlignment == 0) {
-        offer(tensor.offset + r * tensor.info.cols);
+    for (int64_t r = row + 1; r < around->info.rows && r - row <= kArenaAlignment; ++r) {
+      if (r * cols % kArenaAlignment == 0) {
+        offer(around->offset + r * cols);
         break;
       }
     }
   }
+  // Nearest from above.
+  const auto next = std::next(tensor_at(std::max(target, low)));
+  if (next != tensors.end()) offer(next->offset);
   return best;
 }
 
-// Appends all tensors for which `belongs` holds, and the range that they fill.
-template <typename Predicate>
-void PlaceFragment(const std::vector<TensorInfo>& table, Predicate belongs,
-                   std::vector<PlacedTensor>& tensors, std::vector<FragmentRange>& ranges,
-                   int64_t& end) {
+// Appends the tensors, in that order, and the range that they fill.
+void PlaceFragment(const std::vector<TensorInfo>& fragment, std::vector<PlacedTensor>& tensors,
+                   std::vector<FragmentRange>& ranges, int64_t& end) {
   const int64_t begin = end;
-  for (const TensorInfo& tensor : table) {
-    if (!belongs(tensor)) continue;
+  for (const TensorInfo& tensor : fragment) {
     tensors.push_back({tensor, end});
     end = AlignUp(end + tensor.size());
   }
@@ -94,10 +102,9 @@ absl::StatusOr<FragmentPlan> FragmentPlan::Create(const v1::ModelConfig& model,
   const int count = sync.fragments();
   FragmentPlan plan;
   plan.parameters_ = CountParameters(table);
-  const auto everything = [](const TensorInfo&) { return true; };
 
   if (count == 1 || sync.pattern() == v1::SyncConfig::BALANCED) {
-    PlaceFragment(table, everything, plan.tensors_, plan.ranges_, plan.arena_size_);
+    PlaceFragment(table, plan.tensors_, plan.ranges_, plan.arena_size_);
     if (count > 1) {
       plan.ranges_.clear();
       int64_t begin = 0;
@@ -119,18 +126,17 @@ absl::StatusOr<FragmentPlan> FragmentPlan::Create(const v1::ModelConfig& model,
       }
     }
   } else {
-    for (int fragment = 0; fragment < count; ++fragment) {
-      PlaceFragment(
-          table,
-          [&](const TensorInfo& tensor) {
-            return tensor.block >= 0 &&
-                   FragmentOfBlock(tensor.block, model.layers(), count, sync.pattern()) == fragment;
-          },
-          plan.tensors_, plan.ranges_, plan.arena_size_);
+    // The last one holds what belongs to no block.
+    std::vector<std::vector<TensorInfo>> tables(static_cast<size_t>(count) + 1);
+    for (const TensorInfo& tensor : table) {
+      const int fragment =
+          tensor.block < 0 ? count
+                           : FragmentOfBlock(tensor.block, model.layers(), count, sync.pattern());
+      tables[static_cast<size_t>(fragment)].push_back(tensor);
     }
-    PlaceFragment(
-        table, [](const TensorInfo& tensor) { return tensor.block < 0; }, plan.tensors_,
-        plan.ranges_, plan.arena_size_);
+    for (const std::vector<TensorInfo>& fragment : tables) {
+      PlaceFragment(fragment, plan.tensors_, plan.ranges_, plan.arena_size_);
+    }
   }
   for (size_t i = 0; i < plan.ranges_.size(); ++i) {
     if (plan.ranges_[i].size() <= 0) {

@@ -123,6 +123,7 @@ absl::Status CompleteTrain(v1::TrainConfig& train) {
   if (train.evaluation_sequences() == 0) train.set_evaluation_sequences(32);
 
   RETURN_IF_ERROR(CheckRange("train.steps", train.steps(), int64_t{1}, int64_t{1} << 40));
+  RETURN_IF_ERROR(CheckRange("train.tokens", train.tokens(), int64_t{0}, int64_t{1} << 60));
   RETURN_IF_ERROR(CheckRange("train.batch_sequences", train.batch_sequences(), 1, 1 << 20));
   RETURN_IF_ERROR(CheckRange("train.micro_batch_sequences", train.micro_batch_sequences(), 1,
                              train.batch_sequences()));
@@ -197,23 +198,37 @@ absl::Status CompleteSync(const v1::ModelConfig& model, v1::SyncConfig& sync) {
                             " (each is sent after a step of its own)"),
                absl::StrCat(interval));
   }
-  for (const auto& [field, codec] : {std::pair("sync.codec_up", sync.codec_up()),
-                                     std::pair("sync.codec_down", sync.codec_down())}) {
-    if (codec == v1::TOPK2) {
-      return Bad(field, "a codec that this version has (TOPK2 is reserved)", "TOPK2");
-    }
-  }
   if (sync.codec_up() == v1::LM2 && !sync.error_feedback()) {
     return Bad("sync.error_feedback", "true with codec_up LM2 (2 bits diverge without it)",
                "false");
   }
-  if (sync.codec_down() == v1::LM2) {
-    return Bad("sync.codec_down", "a codec of 4 bits or more (2-bit answers diverge)", "LM2");
+  if (sync.codec_up() == v1::TOPK2 && !sync.error_feedback()) {
+    return Bad("sync.error_feedback",
+               "true with codec_up TOPK2 (63 of 64 values would be lost without it)", "false");
+  }
+  if (sync.codec_down() == v1::LM2 || sync.codec_down() == v1::TOPK2) {
+    return Bad("sync.codec_down", "a codec of 4 bits or more (2-bit answers diverge)",
+               v1::Codec_Name(sync.codec_down()));
+  }
+  if (sync.error_feedback() && !sync.has_error_feedback_decay()) {
+    sync.set_error_feedback_decay(sync.codec_up() == v1::TOPK2 ? 0.95 : 1);
+  }
+  if (sync.has_error_feedback_decay()) {
+    const double decay = sync.error_feedback_decay();
+    if (!sync.error_feedback()) {
+      return Bad("sync.error_feedback_decay", "left out where sync.error_feedback is false",
+                 absl::StrCat(decay));
+    }
+    if (!(decay > 0 && decay <= 1)) {
+      return Bad("sync.error_feedback_decay", "above 0 and at most 1", absl::StrCat(decay));
+    }
   }
   return absl::OkStatus();
 }
 
-absl::Status CompleteOuter(const v1::TrainConfig& train, v1::OuterConfig& outer) {
+absl::Status CompleteOuter(const v1::TrainConfig& train, const v1::SyncConfig& sync,
+                           v1::OuterConfig& outer) {
+  const bool sparse = sync.codec_up() == v1::TOPK2;
   if (outer.optimizer() == v1::OuterConfig::OPTIMIZER_UNSPECIFIED) {
     outer.set_optimizer(v1::OuterConfig::NESTEROV);
   }
@@ -226,6 +241,7 @@ absl::Status CompleteOuter(const v1::TrainConfig& train, v1::OuterConfig& outer)
   if (!outer.has_learning_rate()) {
     outer.set_learning_rate(outer.optimizer() == v1::OuterConfig::ADAMW ? train.learning_rate()
                             : adam                                      ? 1e-3
+                            : sparse                                    ? 1.0
                                                                         : 0.4);
   }
   if (!adam && (outer.has_beta1() || outer.has_beta2() || outer.has_epsilon())) {
@@ -241,7 +257,7 @@ absl::Status CompleteOuter(const v1::TrainConfig& train, v1::OuterConfig& outer)
     RETURN_IF_ERROR(CheckRange("outer.epsilon", outer.epsilon(), 1e-20, 1.0));
   }
   if (!outer.has_momentum()) {
-    outer.set_momentum(outer.optimizer() == v1::OuterConfig::NESTEROV ? 0.9 : 0.0);
+    outer.set_momentum(outer.optimizer() == v1::OuterConfig::NESTEROV && !sparse ? 0.9 : 0.0);
   }
   RETURN_IF_ERROR(CheckRange("outer.learning_rate", outer.learning_rate(), 0.0, 10.0));
   RETURN_IF_ERROR(CheckRange("outer.momentum", outer.momentum(), 0.0, 0.999999));
@@ -271,6 +287,13 @@ absl::Status CompleteMembership(v1::MembershipConfig& membership) {
       CheckRange("membership.lease_ms", membership.lease_ms(), int64_t{100}, int64_t{3'600'000}));
   RETURN_IF_ERROR(
       CheckRange("membership.grace_ms", membership.grace_ms(), int64_t{0}, int64_t{3'600'000}));
+  // 0 stays 0, so that a configuration of before these settings keeps its hash.
+  if (membership.max_pace() != 0) {
+    RETURN_IF_ERROR(CheckRange("membership.max_pace", membership.max_pace(), 1.0, 1000.0));
+  }
+  if (membership.outlier_factor() != 0) {
+    RETURN_IF_ERROR(CheckRange("membership.outlier_factor", membership.outlier_factor(), 1.0, 1e6));
+  }
   return CheckEnum("membership.weighting",
                    v1::MembershipConfig::Weighting_IsValid(membership.weighting()),
                    membership.weighting());
@@ -310,6 +333,16 @@ absl::Status CheckTogether(const v1::RunConfig& config) {
       return must("train.optimizer", "ADAMW",
                   v1::TrainConfig::Optimizer_Name(config.train().optimizer()));
     }
+    if (config.membership().max_pace() > 1) {
+      return must("membership.max_pace", "0 or 1", absl::StrCat(config.membership().max_pace()));
+    }
+  } else if (std::ceil(config.membership().max_pace()) >
+             std::max(1, sync.steps_between_syncs() - sync.overlap_steps())) {
+    return Bad("membership.max_pace",
+               absl::StrCat("at most sync.steps_between_syncs - sync.overlap_steps = ",
+                            sync.steps_between_syncs() - sync.overlap_steps(),
+                            " (a fragment's answer is merged before its next delta is taken)"),
+               absl::StrCat(config.membership().max_pace()));
   } else if (config.train().steps() < sync.steps_between_syncs()) {
     return Bad("train.steps",
                absl::StrCat("at least sync.steps_between_syncs = ", sync.steps_between_syncs(),
@@ -326,6 +359,10 @@ ConfigWarnings Warnings(const v1::RunConfig& config) {
   if (sync.error_feedback() && sync.codec_up() == v1::FP32) {
     warn("sync.error_feedback has no effect with codec_up FP32, which leaves nothing out");
   }
+  if (sync.entropy_up() && sync.codec_up() == v1::TOPK2) {
+    warn(
+        "sync.entropy_up has no effect with codec_up TOPK2, whose bytes have nothing left to save");
+  }
   if (sync.mixing() >= 0.9) {
     warn("sync.mixing = ", sync.mixing(),
          " keeps almost all of the local value: the workers hardly learn of each other");
@@ -337,6 +374,19 @@ ConfigWarnings Warnings(const v1::RunConfig& config) {
   if (config.outer().learning_rate() > 1 && config.outer().optimizer() != v1::OuterConfig::ADAMW) {
     warn("outer.learning_rate = ", config.outer().learning_rate(),
          " overshoots the workers' own mean; 0.4 to 1 is what trains well");
+  }
+  if (sync.codec_up() == v1::TOPK2) {
+    // 2.09 became 2.37 with momentum 0.9, and 3.11 with Muon inside.
+    if (config.outer().momentum() > 0) {
+      warn(
+          "outer.momentum = ", config.outer().momentum(),
+          " with sync.codec_up TOPK2 trains far worse than 0: momentum repeats what the few values "
+          "sent at a time already catch up with");
+    }
+    if (config.outer().learning_rate() < 0.7 || config.outer().learning_rate() > 1.3) {
+      warn("outer.learning_rate = ", config.outer().learning_rate(),
+           " with sync.codec_up TOPK2: about 1 is what trains well");
+    }
   }
   if (config.train().optimizer() == v1::TrainConfig::MUON && config.outer().momentum() > 0.8) {
     warn("outer.momentum = ", config.outer().momentum(),
@@ -352,6 +402,20 @@ ConfigWarnings Warnings(const v1::RunConfig& config) {
     warn("membership.quorum = ", config.membership().quorum(),
          " is above start_workers = ", config.membership().start_workers(),
          ": rounds wait until so many have joined");
+  }
+  if (config.membership().adaptive_grace() && config.membership().grace_ms() == 0) {
+    warn("membership.adaptive_grace has no effect with grace_ms 0, which waits for every member");
+  }
+  if (config.membership().adaptive_grace() && sync.overlap_steps() == 0) {
+    warn(
+        "membership.adaptive_grace with sync.overlap_steps 0: every answer is needed at once, so "
+        "a round closes as soon as it has its quorum");
+  }
+  if (config.membership().max_pace() > 1 &&
+      sync.overlap_steps() < std::ceil(config.membership().max_pace())) {
+    warn("membership.max_pace = ", config.membership().max_pace(),
+         " is more than sync.overlap_steps = ", sync.overlap_steps(),
+         ": a slow worker sends up to max_pace steps late, and the others wait for it");
   }
   return warnings;
 }
@@ -384,7 +448,7 @@ absl::StatusOr<ConfigWarnings> CompleteRunConfig(v1::RunConfig& config) {
   RETURN_IF_ERROR(CompleteModel(*config.mutable_model()));
   RETURN_IF_ERROR(CompleteTrain(*config.mutable_train()));
   RETURN_IF_ERROR(CompleteSync(config.model(), *config.mutable_sync()));
-  RETURN_IF_ERROR(CompleteOuter(config.train(), *config.mutable_outer()));
+  RETURN_IF_ERROR(CompleteOuter(config.train(), config.sync(), *config.mutable_outer()));
   RETURN_IF_ERROR(CompleteMembership(*config.mutable_membership()));
   RETURN_IF_ERROR(CheckTogether(config));
   return Warnings(config);

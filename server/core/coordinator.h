@@ -58,7 +58,7 @@ class Coordinator {
     // In the plan's arena order. May be empty if every fragment of `recovered` has a snapshot.
     std::vector<float> initial_parameters;
     // What store->Recover() gave: the run goes on. Empty: it begins, and the store is told so.
-    std::optional<RecoveredRun> recovered;
+    std::optional<RecoveredRun> recovered = {};
     Clock* clock = nullptr;  // Outlives the coordinator, as do the next three.
     Store* store = nullptr;
     EventLog* events = nullptr;
@@ -101,6 +101,8 @@ class Coordinator {
   // as durable as the store makes it. Closes and merges the round if it was the last one needed.
   // The same object again is OK.
   virtual absl::Status Contribute(const v1::PushHeader& header, std::vector<uint8_t> object) = 0;
+  // Whether a contribution that is held is out of line, and so not merged (PushResponse).
+  virtual bool IsQuarantined(const v1::PushHeader& header) const = 0;
   virtual absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(
       const v1::QueryTransferRequest& request) = 0;
   // Calls back with the answer of the round, at once if it is kept, else when it is published.
@@ -126,6 +128,7 @@ class Coordinator {
   // Empty: all workers. NOT_FOUND.
   virtual absl::Status Drain(const std::string& worker_id) = 0;
   virtual absl::Status StopAtStep(int64_t step) = 0;
+  virtual absl::Status StopAtTokens(int64_t tokens) = 0;
   // True once training began, no member is live, and at least one of them left (rather than being
   // lost): nothing more will happen.
   virtual bool Finished() const = 0;

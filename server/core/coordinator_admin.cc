@@ -5,6 +5,8 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "server/core/coordinator_impl.h"
+#include "server/round/pace.h"
+#include "server/round/token_budget.h"
 
 namespace causeway::server {
 
@@ -45,6 +47,7 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
       worker.set_bytes_down(account.bytes_down + account.state_bytes_down);
       worker.set_device(account.device);
       worker.set_software_version(account.software_version);
+      worker.set_pace(static_cast<double>(member.progress.pace_milli) / kPaceOne);
     }
     status.set_tokens(tokens);
   }
@@ -58,6 +61,7 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
     entry.set_published_version(version);
     entry.set_published_hash(fragment.PublishedHash(version).value_or(0));
     for (const auto& [id, arrival] : round.arrivals) entry.add_contributed(id);
+    for (const auto& [id, arrival] : round.quarantined) entry.add_quarantined(id);
     entry.set_waiting_for(Decide(options_.clock->Monotonic(), round, members, policy_).reason);
   }
   return status;
@@ -137,6 +141,86 @@ absl::Status CoordinatorImpl::StopAtStep(int64_t step) {
   }
   RETURN_IF_ERROR(SaveRunState());
   Record("stopping", absl::StrCat("training ends at step ", step), {{"step", step}});
+  Send(outbox);
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorImpl::StopAtTokens(int64_t tokens) {
+  RETURN_IF_ERROR(Serving());
+  if (tokens < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("at_tokens must be 1 or more, it is ", tokens));
+  }
+  {
+    absl::MutexLock lock(&members_mutex_);
+    const int64_t trained = TokensTrained(membership_.members());
+    if (trained >= tokens) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the run has trained ", trained, " tokens, it cannot stop at ", tokens,
+                       "; to end it as soon as possible, drain it or give at_step"));
+    }
+    state_.stop_tokens = tokens;
+  }
+  RETURN_IF_ERROR(SaveRunState());
+  Record("stopping", absl::StrCat("training ends when ", tokens, " tokens have been trained"),
+         {{"tokens", tokens}});
+  return ActOnProgress();
+}
+
+int64_t CoordinatorImpl::TokenBudget() const {
+  return state_.stop_tokens > 0 ? state_.stop_tokens : options_.config.train().tokens();
+}
+
+absl::Status CoordinatorImpl::ActOnProgress() {
+  const v1::RunConfig& config = options_.config;
+  Outbox outbox;
+  std::map<std::string, int64_t> paces;
+  int64_t pace_start = 0;
+  std::optional<int64_t> stop;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    if (!state_.started) return absl::OkStatus();
+    pace_start = PaceStart(membership_.largest_step(), config.sync().steps_between_syncs());
+    paces = NewPaces(membership_.members(), config.membership().max_pace());
+    for (const auto& [id, pace] : paces) {
+      membership_.OrderPace(id, pace, pace_start);
+      if (!sinks_.contains(id)) continue;  // It is told when it is ready again.
+      AddDirective(v1::Directive::SET_PACE, pace_start, "inner steps of different length", id,
+                   outbox);
+      outbox.back().second.mutable_directive()->set_pace_milli(pace);
+    }
+    if (TokenBudget() > 0) {
+      const int64_t tokens =
+          int64_t{config.train().batch_sequences()} * config.model().sequence_length();
+      stop = StopStepForTokens(membership_.members(), tokens, TokenBudget(),
+                               absl::Milliseconds(config.membership().lease_ms()));
+    }
+    // Announced once: later estimates differ a little, and somebody may be there already.
+    if (stop.has_value() && (*stop >= config.train().steps() || budget_announced_ ||
+                             (state_.stop_step > 0 && state_.stop_step <= *stop))) {
+      stop.reset();
+    }
+    if (stop.has_value()) {
+      budget_announced_ = true;
+      state_.stop_step = *stop;
+      for (const auto& [id, sink] : sinks_) {
+        AddDirective(v1::Directive::STOP_AT_STEP, *stop, "the token budget is spent there", id,
+                     outbox);
+      }
+    }
+  }
+  if (stop.has_value()) {
+    RETURN_IF_ERROR(SaveRunState());
+    Record("stopping", absl::StrCat("training ends at step ", *stop, ": the token budget is spent"),
+           {{"step", *stop}});
+  }
+  for (const auto& [id, pace] : paces) {
+    Record("pace_set",
+           absl::StrCat("from step ", pace_start, " an inner step of worker ", id, " counts for ",
+                        static_cast<double>(pace) / kPaceOne, " steps of the schedule"),
+           {{"worker", id},
+            {"pace", static_cast<double>(pace) / kPaceOne},
+            {"from_step", pace_start}});
+  }
   Send(outbox);
   return absl::OkStatus();
 }

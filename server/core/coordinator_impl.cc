@@ -84,7 +84,9 @@ CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan,
       schedule_(plan_.fragments(), options_.config.sync().steps_between_syncs(),
                 options_.config.sync().overlap_steps()),
       policy_({.quorum = options_.config.membership().quorum(),
-               .grace = absl::Milliseconds(options_.config.membership().grace_ms())}),
+               .grace = absl::Milliseconds(options_.config.membership().grace_ms()),
+               .adaptive = options_.config.membership().adaptive_grace(),
+               .overlap_steps = options_.config.sync().overlap_steps()}),
       optimizer_(std::move(optimizer)),
       config_hash_(RunConfigHash(options_.config)),
       membership_(options_.config.membership().max_workers(),
@@ -167,15 +169,32 @@ absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& header,
   const Call call(*this);
   RETURN_IF_ERROR(CheckPush(header));
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
-  const absl::StatusOr<bool> added = fragment->Add(header, std::move(object));
+  const absl::StatusOr<AddedContribution> added = fragment->Add(header, std::move(object));
   if (IsFatal(added.status())) Fail(added.status());
-  if (added.ok() && *added) {
+  if (added.ok() && added->is_new) {
     absl::MutexLock lock(&members_mutex_);
     accounts_[header.worker_id()].bytes_up += header.total_bytes();
+  }
+  if (added.ok() && added->quarantined) {
+    Record("contribution_quarantined",
+           absl::StrCat("the delta of worker ", header.worker_id(), " to round ", header.round(),
+                        " of fragment ", header.fragment(), " has the norm ", added->norm,
+                        ", the median of the last ones is ", added->median,
+                        ": it is kept, but not merged"),
+           {{"worker", header.worker_id()},
+            {"fragment", header.fragment()},
+            {"round", header.round()},
+            {"norm", added->norm},
+            {"median", added->median}});
   }
   // Also after a refusal: the round may have waited for this contribution to be verified.
   Advance(*fragment);
   return added.status();
+}
+
+bool CoordinatorImpl::IsQuarantined(const v1::PushHeader& header) const {
+  const absl::StatusOr<FragmentRounds*> fragment = FindFragment(header.fragment());
+  return fragment.ok() && (*fragment)->IsQuarantined(header.worker_id(), header.round());
 }
 
 absl::StatusOr<v1::QueryTransferResponse> CoordinatorImpl::QueryTransfer(

@@ -42,6 +42,7 @@ class CoordinatorImpl final : public Coordinator {
 
   absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override;
   absl::Status Contribute(const v1::PushHeader& header, std::vector<uint8_t> object) override;
+  bool IsQuarantined(const v1::PushHeader& header) const override;
   absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(
       const v1::QueryTransferRequest& request) override;
   void PullAnswer(int fragment, int64_t round, PullCallback callback) override;
@@ -57,6 +58,7 @@ class CoordinatorImpl final : public Coordinator {
   void Resume() override;
   absl::Status Drain(const std::string& worker_id) override;
   absl::Status StopAtStep(int64_t step) override;
+  absl::Status StopAtTokens(int64_t tokens) override;
   bool Finished() const override;
   absl::Status Health() const override;
   absl::Status Shutdown() override;
@@ -113,6 +115,10 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status HandleLeave(const std::string& worker_id, uint64_t incarnation,
                            const v1::Leave& leave);
   absl::Status CheckStep(int64_t step) const;
+  // What the speeds that were just reported ask for: other paces, or the end of the token budget.
+  // Call it without a lock; sends and records.
+  absl::Status ActOnProgress();
+  int64_t TokenBudget() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
 
   // Closes and publishes whatever rounds of the fragment are due.
   void Advance(FragmentRounds& fragment);
@@ -152,6 +158,7 @@ class CoordinatorImpl final : public Coordinator {
   RunState state_ ABSL_GUARDED_BY(members_mutex_);
   // Processes that were asked to drain: worker id -> process nonce.
   std::map<std::string, uint64_t> draining_ ABSL_GUARDED_BY(members_mutex_);
+  bool budget_announced_ ABSL_GUARDED_BY(members_mutex_) = false;
   bool shut_down_ ABSL_GUARDED_BY(members_mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(members_mutex_);
   int calls_ ABSL_GUARDED_BY(members_mutex_) = 0;  // Under way, of those that may merge.

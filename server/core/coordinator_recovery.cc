@@ -65,8 +65,10 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
     absl::MutexLock lock(&members_mutex_);
     state_ = run.state;
     for (const MemberRecord& record : run.members) {
-      membership_.Restore(record.member, options_.clock->Monotonic());
-      accounts_[record.member.id] = AccountFromJson(record.account);
+      const WorkerAccount& account = accounts_[record.member.id] = AccountFromJson(record.account);
+      Member member = record.member;
+      member.progress.tokens = account.heartbeat.tokens();
+      membership_.Restore(std::move(member), options_.clock->Monotonic());
     }
   }
   hash_checks_ = run.state.hash_checks;

@@ -1,4 +1,5 @@
 // The session side of CoordinatorImpl: joins, messages of workers, messages to workers.
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,7 @@
 #include "common/params/run_config.h"
 #include "common/rpc/wire.h"
 #include "server/core/coordinator_impl.h"
+#include "server/round/pace.h"
 
 namespace causeway::server {
 namespace {
@@ -29,6 +31,21 @@ absl::string_view ReasonName(v1::Leave::Reason reason) {
     default:
       return "unspecified";
   }
+}
+
+// What is implausible counts as not known.
+Progress ProgressOf(const v1::Heartbeat& heartbeat) {
+  constexpr double kLongestStep = 1e6;  // Seconds.
+  constexpr int64_t kLargestPace = 1000 * 1000;
+  Progress progress;
+  progress.tokens = heartbeat.tokens();
+  const double seconds = heartbeat.inner_step_seconds();
+  if (seconds > 0 && seconds <= kLongestStep) progress.inner_step_time = absl::Seconds(seconds);
+  const int64_t pace = heartbeat.pace_milli();
+  if (pace >= kPaceOne && pace <= kLargestPace) progress.pace_milli = pace;
+  const double rate = heartbeat.download_bytes_per_second();
+  if (rate > 0 && std::isfinite(rate)) progress.download_bytes_per_s = rate;
+  return progress;
 }
 
 }  // namespace
@@ -164,10 +181,16 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
         AddDirective(v1::Directive::PAUSE, 0, state_.pause_reason, id, outbox);
       }
       // It may have missed the end of a pause while its stream was broken.
-      if (!state_.paused && incarnation > 1) AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
+      if (!state_.paused && member->incarnation > 1) {
+        AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
+      }
       if (state_.stop_step > 0) {
-        AddDirective(v1::Directive::STOP_AT_STEP, state_.stop_step, "asked to by the operator", id,
+        AddDirective(v1::Directive::STOP_AT_STEP, state_.stop_step, "the run ends there", id,
                      outbox);
+      }
+      if (member->ordered_pace_milli > 0) {
+        AddDirective(v1::Directive::SET_PACE, member->ordered_from_step, "as before", id, outbox);
+        outbox.back().second.mutable_directive()->set_pace_milli(member->ordered_pace_milli);
       }
     }
     // Its stream may have been broken when it was asked.
@@ -199,7 +222,7 @@ absl::Status CoordinatorImpl::HandleHeartbeat(const std::string& worker_id, uint
   {
     absl::MutexLock lock(&members_mutex_);
     RETURN_IF_ERROR(membership_.Heartbeat(worker_id, incarnation, heartbeat.step(),
-                                          options_.clock->Monotonic()));
+                                          options_.clock->Monotonic(), ProgressOf(heartbeat)));
     accounts_[worker_id].heartbeat = heartbeat;
     const auto sink = sinks_.find(worker_id);
     if (sink == sinks_.end()) return absl::OkStatus();
@@ -210,7 +233,7 @@ absl::Status CoordinatorImpl::HandleHeartbeat(const std::string& worker_id, uint
     outbox.emplace_back(sink->second, std::move(message));
   }
   Send(outbox);
-  return absl::OkStatus();
+  return ActOnProgress();
 }
 
 absl::Status CoordinatorImpl::HandleApplied(const std::string& worker_id, uint64_t incarnation,

@@ -64,8 +64,25 @@ absl::Status FragmentRounds::Recover(const History& history) {
   {
     absl::MutexLock lock(&mutex_);
     for (auto& [round, hashes] : past) RememberPast(round, std::move(hashes));
+    RecoverNorms(history);
   }
   return LoadOpenRound(history.contributions.subspan(open_begin));
+}
+
+void FragmentRounds::RecoverNorms(const History& history) {
+  const auto version = static_cast<int64_t>(history.rounds.size());
+  size_t i = 0;
+  while (i < history.contributions.size() && history.contributions[i].round <= version) {
+    const int64_t round = history.contributions[i].round;
+    std::vector<double> merged;
+    std::vector<double> quarantined;
+    for (; i < history.contributions.size() && history.contributions[i].round == round; ++i) {
+      const ContributionRecord& record = history.contributions[i];
+      (record.quarantined ? quarantined : merged).push_back(record.norm);
+      if (record.quarantined) quarantined_.emplace(round, record.worker_id);
+    }
+    RememberNorms(merged, quarantined);
+  }
 }
 
 absl::Status FragmentRounds::LoadSnapshot(int64_t version) {
@@ -154,7 +171,10 @@ absl::Status FragmentRounds::LoadOpenRound(std::span<const ContributionRecord> r
     entry.object = std::move(object);
     entry.arrived = options_.clock->Monotonic();
     entry.unix_s = record.unix_s;
+    entry.norm = record.norm;
+    entry.quarantined = record.quarantined;
     entry.accepted = true;
+    if (entry.quarantined) quarantined_.emplace(record.round, record.worker_id);
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "server/outer/contribution_weights.h"
+#include "server/outer/delta_norm.h"
 #include "server/outer/merge.h"
 
 namespace causeway::server {
@@ -17,6 +18,8 @@ namespace {
 constexpr size_t kPastRounds = 1024;
 // Answers that are held in memory: the round that everybody pulls now, and the one before.
 constexpr size_t kCachedAnswers = 2;
+// Weight of a merge in the smoothed merge time.
+constexpr double kNewestMerge = 0.25;
 
 double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
@@ -123,10 +126,27 @@ absl::Status FragmentRounds::VerifyObject(const v1::PushHeader& header,
   return options_.codec_up->Validate(object, published_);
 }
 
-absl::StatusOr<bool> FragmentRounds::Add(const v1::PushHeader& header,
-                                         std::vector<uint8_t> object) {
+absl::StatusOr<AddedContribution> FragmentRounds::Judge(std::span<const uint8_t> object) const {
+  AddedContribution verdict;
+  const double factor = options_.config->membership().outlier_factor();
+  if (factor == 0) return verdict;
+  {
+    absl::ReaderMutexLock lock(&data_mutex_);
+    const bool gradient = options_.config->sync().contribution() == v1::SyncConfig::GRADIENT;
+    const std::vector<float> zeros(gradient ? published_.size() : 0, 0.0f);
+    ASSIGN_OR_RETURN(verdict.norm,
+                     DeltaNorm(*options_.codec_up, object, gradient ? zeros : published_));
+  }
+  absl::MutexLock lock(&mutex_);
+  verdict.median = norms_.Median().value_or(0);
+  verdict.quarantined = IsOutlier(verdict.norm, norms_, factor);
+  return verdict;
+}
+
+absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& header,
+                                                      std::vector<uint8_t> object) {
   ASSIGN_OR_RETURN(const bool held, IsHeld(header));
-  if (held) return false;
+  if (held) return AddedContribution{};
   {
     absl::MutexLock lock(&mutex_);
     // Another stream may be adding this worker's object at this moment.
@@ -136,10 +156,15 @@ absl::StatusOr<bool> FragmentRounds::Add(const v1::PushHeader& header,
     };
     mutex_.Await(absl::Condition(&other_stream_is_done));
     ASSIGN_OR_RETURN(const bool held_now, Lookup(header));
-    if (held_now) return false;
+    if (held_now) return AddedContribution{};
     contributions_[header.worker_id()].header = header;
   }
   absl::Status status = VerifyObject(header, object);
+  absl::StatusOr<AddedContribution> verdict = AddedContribution{};
+  if (status.ok()) {
+    verdict = Judge(object);
+    status = verdict.status();
+  }
   const double unix_s = UnixSeconds(options_.clock->Now());
   if (status.ok()) {
     status = options_.store->SaveContribution({.fragment = options_.fragment,
@@ -151,8 +176,15 @@ absl::StatusOr<bool> FragmentRounds::Add(const v1::PushHeader& header,
                                                .object_hash = header.object_hash(),
                                                .tokens = header.tokens(),
                                                .send_step = header.send_step(),
-                                               .unix_s = unix_s},
+                                               .unix_s = unix_s,
+                                               .norm = verdict->norm,
+                                               .quarantined = verdict->quarantined},
                                               object);
+    // Whatever its code: of a store only a full disk passes. Other codes would be taken for the
+    // contribution's.
+    if (!status.ok() && !absl::IsResourceExhausted(status)) {
+      status = absl::InternalError(absl::StrCat("the store failed: ", status.ToString()));
+    }
   }
   absl::MutexLock lock(&mutex_);
   if (!status.ok()) {
@@ -163,8 +195,17 @@ absl::StatusOr<bool> FragmentRounds::Add(const v1::PushHeader& header,
   entry.object = std::move(object);
   entry.arrived = options_.clock->Monotonic();
   entry.unix_s = unix_s;
+  entry.norm = verdict->norm;
+  entry.quarantined = verdict->quarantined;
   entry.accepted = true;
-  return true;
+  if (entry.quarantined) quarantined_.emplace(header.round(), header.worker_id());
+  verdict->is_new = true;
+  return verdict;
+}
+
+bool FragmentRounds::IsQuarantined(const std::string& worker_id, int64_t round) const {
+  absl::MutexLock lock(&mutex_);
+  return quarantined_.contains({round, worker_id});
 }
 
 OpenRound FragmentRounds::OpenRoundLocked() const {
@@ -173,8 +214,11 @@ OpenRound FragmentRounds::OpenRoundLocked() const {
   round.round = static_cast<int64_t>(published_hashes_.size());
   round.send_step = options_.schedule.SendStep(options_.fragment, round.round);
   for (const auto& [id, held] : contributions_) {
-    if (held.accepted) round.arrivals[id] = held.arrived;
+    if (held.accepted) (held.quarantined ? round.quarantined : round.arrivals)[id] = held.arrived;
   }
+  round.merge_time = merge_time_;
+  round.answer_bytes = static_cast<int64_t>(
+      options_.codec_down->EncodedBytes(static_cast<size_t>(options_.range.size())));
   return round;
 }
 
@@ -209,6 +253,7 @@ absl::StatusOr<std::optional<PublishedRound>> FragmentRounds::Advance(
 absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
                                                                const Contributions& contributions,
                                                                Decision decision) {
+  const absl::Duration closed_at = options_.clock->Monotonic();
   PublishedRound result;
   RoundRecord& record = result.record;
   record.fragment = options_.fragment;
@@ -220,19 +265,24 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
 
   std::vector<int64_t> tokens;
   std::map<std::string, uint64_t> object_hashes;
+  std::vector<double> merged_norms;
+  std::vector<double> quarantined_norms;
   for (const auto& [id, held] : contributions) {
-    record.contributors.push_back(id);
+    object_hashes[id] = held.header.object_hash();
     record.bytes_in += static_cast<int64_t>(held.object.size());
+    (held.quarantined ? quarantined_norms : merged_norms).push_back(held.norm);
+    if (held.quarantined) continue;
+    record.contributors.push_back(id);
     if (record.first_unix_s == 0 || held.unix_s < record.first_unix_s) {
       record.first_unix_s = held.unix_s;
     }
     tokens.push_back(held.header.tokens());
-    object_hashes[id] = held.header.object_hash();
   }
   ASSIGN_OR_RETURN(record.weights,
                    ContributionWeights(tokens, options_.config->membership().weighting()));
   std::vector<Contribution> inputs;
   for (const auto& [id, held] : contributions) {
+    if (held.quarantined) continue;
     // Add has validated the object, against published as it still is.
     inputs.push_back(
         {id, options_.codec_up, held.object, record.weights[inputs.size()], /*validated=*/true});
@@ -253,6 +303,11 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
   contributions_.clear();
   closed_ = false;
   RememberPast(round, std::move(object_hashes));
+  RememberNorms(merged_norms, quarantined_norms);
+  const absl::Duration merge_time = options_.clock->Monotonic() - closed_at;
+  merge_time_ = merge_time_ == absl::ZeroDuration()
+                    ? merge_time
+                    : merge_time_ * (1 - kNewestMerge) + merge_time * kNewestMerge;
   answers_.push_back(result.answer);
   if (answers_.size() > kCachedAnswers) answers_.pop_front();
   result.waiters.swap(waiters_);
@@ -287,10 +342,20 @@ absl::StatusOr<MergeResult> FragmentRounds::Merge(int64_t round,
 void FragmentRounds::RememberPast(int64_t round, std::map<std::string, uint64_t> object_hashes) {
   past_[round] = std::move(object_hashes);
   if (past_.size() > kPastRounds) past_.erase(past_.begin());
+  while (!quarantined_.empty() && quarantined_.begin()->first < past_.begin()->first) {
+    quarantined_.erase(quarantined_.begin());
+  }
+}
+
+void FragmentRounds::RememberNorms(const std::vector<double>& merged,
+                                   const std::vector<double>& quarantined) {
+  if (options_.config->membership().outlier_factor() == 0) return;
+  // Where all are out of line it is the fragment that has changed, not a worker.
+  for (const double norm : merged.empty() ? quarantined : merged) norms_.Add(norm);
 }
 
 std::shared_ptr<PullObject> FragmentRounds::MakeAnswer(const RoundRecord& record,
-                                                       std::vector<uint8_t> bytes) const {
+                                                       ByteBuffer bytes) const {
   auto answer = std::make_shared<PullObject>();
   answer->header.set_fragment(options_.fragment);
   answer->header.set_round(record.round);
@@ -328,10 +393,10 @@ absl::StatusOr<std::shared_ptr<const PullObject>> FragmentRounds::AnswerOrWait(
     record.round = round;
     record.published_hash = published_hashes_[static_cast<size_t>(round)];
   }
-  ASSIGN_OR_RETURN(std::vector<uint8_t> bytes,
+  ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes,
                    options_.store->ReadAnswer(options_.fragment, round));
   record.answer_hash = TreeHash(bytes);
-  return MakeAnswer(record, std::move(bytes));
+  return MakeAnswer(record, ByteBuffer(bytes.begin(), bytes.end()));
 }
 
 std::vector<PullCallback> FragmentRounds::TakeWaiters() {

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/exchange.pb.h"
+#include "common/base/byte_buffer.h"
 #include "common/base/clock.h"
 #include "common/base/thread_pool.h"
 #include "common/codec/codec.h"
@@ -30,6 +32,7 @@
 #include "server/outer/merge.h"
 #include "server/outer/outer_optimizer.h"
 #include "server/round/membership.h"
+#include "server/round/outlier.h"
 #include "server/round/round_policy.h"
 #include "server/store/store.h"
 
@@ -42,6 +45,14 @@ inline constexpr int64_t kMaxTokens = int64_t{1} << 48;
 struct MergePool {
   absl::Mutex mutex;
   ThreadPool* threads = nullptr;  // Null: every merge runs on its caller's thread.
+};
+
+// What came of a contribution.
+struct AddedContribution {
+  bool is_new = false;  // False: it was held already.
+  bool quarantined = false;
+  double norm = 0;    // These two where the policy asks for norms, and it is new.
+  double median = 0;  // What it was judged by; 0: nothing yet.
 };
 
 // What came of closing a round.
@@ -89,9 +100,11 @@ class FragmentRounds {
   // Where a push stands: true if this very object is held already, false if it may be sent, else
   // the error that it ends with (exchange.proto).
   absl::StatusOr<bool> IsHeld(const v1::PushHeader& header) const;
-  // Verifies, stores and counts the object; false if it was held already. Errors that concern the
-  // contribution are those of exchange.proto; INTERNAL and the like are the store's.
-  absl::StatusOr<bool> Add(const v1::PushHeader& header, std::vector<uint8_t> object);
+  // Verifies, judges, stores and counts the object. Errors that concern the contribution are those
+  // of exchange.proto; INTERNAL and the like are the store's.
+  absl::StatusOr<AddedContribution> Add(const v1::PushHeader& header, std::vector<uint8_t> object);
+  // Of a contribution that is held, to this round or a past one.
+  bool IsQuarantined(const std::string& worker_id, int64_t round) const;
 
   OpenRound open_round() const;
   // Closes, merges, stores and publishes the open round if that is due; nothing otherwise. After
@@ -131,6 +144,8 @@ class FragmentRounds {
     bool accepted = false;  // False while Add verifies and stores it.
     absl::Duration arrived;
     double unix_s = 0;
+    double norm = 0;
+    bool quarantined = false;
   };
   using Contributions = std::map<std::string, Held>;  // By worker id: the summation order.
 
@@ -139,6 +154,12 @@ class FragmentRounds {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   OpenRound OpenRoundLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status VerifyObject(const v1::PushHeader& header, std::span<const uint8_t> object) const;
+  // The delta's norm and, where it is out of line, the verdict. Nothing where no guard is set.
+  absl::StatusOr<AddedContribution> Judge(std::span<const uint8_t> object) const;
+  // The round is published: its norms become history.
+  void RememberNorms(const std::vector<double>& merged, const std::vector<double>& quarantined)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RecoverNorms(const History& history) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<PublishedRound> MergeAndPublish(int64_t round, const Contributions& contributions,
                                                  Decision decision);
   absl::StatusOr<MergeResult> Merge(int64_t round, std::vector<Contribution> contributions)
@@ -148,8 +169,7 @@ class FragmentRounds {
   absl::Status LoadOpenRound(std::span<const ContributionRecord> records);
   void RememberPast(int64_t round, std::map<std::string, uint64_t> object_hashes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::shared_ptr<PullObject> MakeAnswer(const RoundRecord& record,
-                                         std::vector<uint8_t> bytes) const;
+  std::shared_ptr<PullObject> MakeAnswer(const RoundRecord& record, ByteBuffer bytes) const;
 
   const Options options_;
 
@@ -167,6 +187,11 @@ class FragmentRounds {
   Contributions contributions_ ABSL_GUARDED_BY(mutex_);
   // Who was in the rounds published last: worker id -> object hash.
   std::map<int64_t, std::map<std::string, uint64_t>> past_ ABSL_GUARDED_BY(mutex_);
+  NormHistory norms_ ABSL_GUARDED_BY(mutex_);
+  // Rounds, as far back as past_, and workers.
+  std::set<std::pair<int64_t, std::string>> quarantined_ ABSL_GUARDED_BY(mutex_);
+  // From closing to publishing, smoothed; zero before the first round.
+  absl::Duration merge_time_ ABSL_GUARDED_BY(mutex_);
   // The answers published last; the store has all that are kept.
   std::deque<std::shared_ptr<const PullObject>> answers_ ABSL_GUARDED_BY(mutex_);
   int64_t first_answer_ ABSL_GUARDED_BY(mutex_) = 1;  // Earlier ones are forgotten.

@@ -36,6 +36,8 @@ absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_
   ++member.incarnation;
   member.attached = true;
   member.lease_end = now + lease_;
+  // What it trained stays trained, and what it was told holds; its speed is measured again.
+  if (!same_process) member.progress.inner_step_time = absl::ZeroDuration();
   members_[id] = member;
   return member;
 }
@@ -105,11 +107,20 @@ absl::Status Membership::Ready(const std::string& id, uint64_t incarnation, int6
 }
 
 absl::Status Membership::Heartbeat(const std::string& id, uint64_t incarnation, int64_t step,
-                                   absl::Duration now) {
+                                   absl::Duration now, const Progress& progress) {
   ASSIGN_OR_RETURN(Member* const member, FindLive(id, incarnation));
   member->lease_end = now + lease_;
+  member->progress = progress;
+  member->progress.reported_at = now;
   Advance(*member, step);
   return absl::OkStatus();
+}
+
+void Membership::OrderPace(const std::string& id, int64_t pace_milli, int64_t from_step) {
+  const auto found = members_.find(id);
+  if (found == members_.end()) return;
+  found->second.ordered_pace_milli = pace_milli;
+  found->second.ordered_from_step = from_step;
 }
 
 absl::Status Membership::Leave(const std::string& id, uint64_t incarnation) {

@@ -36,6 +36,20 @@ namespace causeway::server {
 
 enum class MemberState { kJoining, kActive, kLost, kLeft };
 
+// How fast a member is, as its heartbeats say (session.proto).
+struct Progress {
+  absl::Duration reported_at = absl::ZeroDuration();      // Monotonic, when the heartbeat came.
+  int64_t tokens = 0;                                     // Trained in this run.
+  absl::Duration inner_step_time = absl::ZeroDuration();  // 0: not known yet.
+  int64_t pace_milli = 1000;                              // Steps of the schedule, in 1/1000.
+  double download_bytes_per_s = 0;                        // 0: not known yet.
+
+  // Of one step of the schedule. 0: not known yet.
+  absl::Duration step_time() const {
+    return inner_step_time * 1000 / static_cast<double>(pace_milli);
+  }
+};
+
 struct Member {
   std::string id;
   MemberState state = MemberState::kJoining;
@@ -49,6 +63,10 @@ struct Member {
   // Said Ready once and has not started anew since: active_from_step never grows.
   bool was_ready = false;
   int64_t step = 0;  // The largest that it reported.
+  Progress progress;
+  // What the coordinator told it last (SET_PACE); 0: nothing.
+  int64_t ordered_pace_milli = 0;
+  int64_t ordered_from_step = 0;
 
   bool live() const { return state == MemberState::kJoining || state == MemberState::kActive; }
 };
@@ -75,7 +93,9 @@ class Membership {
   // on expecting it, unless it starts `anew` with the published state.
   absl::Status Ready(const std::string& id, uint64_t incarnation, int64_t step, bool anew);
   absl::Status Heartbeat(const std::string& id, uint64_t incarnation, int64_t step,
-                         absl::Duration now);
+                         absl::Duration now, const Progress& progress = {});
+  // Notes an order. Nothing if the id never joined.
+  void OrderPace(const std::string& id, int64_t pace_milli, int64_t from_step);
   absl::Status Leave(const std::string& id, uint64_t incarnation);
   // Takes the membership away at once, as if the lease had ended.
   absl::Status Expel(const std::string& id, uint64_t incarnation);

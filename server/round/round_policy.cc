@@ -22,8 +22,56 @@ std::string DescribeMissing(const OpenRound& round, const Member& member) {
 absl::Duration QuorumReached(const OpenRound& round, int quorum) {
   std::vector<absl::Duration> times;
   for (const auto& [id, arrival] : round.arrivals) times.push_back(arrival);
+  for (const auto& [id, arrival] : round.quarantined) times.push_back(arrival);
   std::sort(times.begin(), times.end());
   return times[static_cast<size_t>(quorum - 1)];
+}
+
+// When the round's answer must be published so that this contributor does not wait for it.
+// Infinite if it needs none or its speed is not known.
+absl::Duration AnswerDue(const OpenRound& round, const Member& member, absl::Duration arrival,
+                         int64_t overlap_steps) {
+  const absl::Duration step_time = member.progress.step_time();
+  if (member.state != MemberState::kActive || step_time <= absl::ZeroDuration()) {
+    return absl::InfiniteDuration();
+  }
+  // It had done the send step when its delta arrived, and somewhat more: the upload took time. A
+  // heartbeat since then knows better.
+  absl::Duration due = arrival + step_time * overlap_steps;
+  if (member.step >= round.send_step) {
+    const int64_t left = round.send_step + overlap_steps - member.step;
+    due = std::min(due, member.progress.reported_at + step_time * left);
+  }
+  absl::Duration delivery = round.merge_time + kDecisionMargin;
+  if (member.progress.download_bytes_per_s > 0) {
+    delivery += absl::Seconds(static_cast<double>(round.answer_bytes) /
+                              member.progress.download_bytes_per_s);
+  }
+  return due - delivery;
+}
+
+struct Window {
+  absl::Duration end;
+  std::string needed_by;  // Empty: it ends with the fixed grace.
+};
+
+// The policy has a grace, and the quorum was reached at `quorum_reached`.
+Window GraceWindow(const OpenRound& round, const std::map<std::string, Member>& members,
+                   const RoundPolicy& policy, absl::Duration quorum_reached) {
+  Window window{.end = quorum_reached + policy.grace, .needed_by = ""};
+  if (!policy.adaptive) return window;
+  for (const auto& [id, arrival] : round.arrivals) {
+    const auto member = members.find(id);
+    if (member == members.end()) continue;
+    const absl::Duration due =
+        std::max(quorum_reached, AnswerDue(round, member->second, arrival, policy.overlap_steps));
+    if (due < window.end) window = {.end = due, .needed_by = id};
+  }
+  return window;
+}
+
+std::string ForPeople(absl::Duration duration) {
+  return absl::FormatDuration(absl::Trunc(duration, absl::Milliseconds(10)));
 }
 
 }  // namespace
@@ -33,29 +81,34 @@ Decision Decide(absl::Duration now, const OpenRound& round,
   Decision decision;
   const int quorum = std::max(1, policy.quorum);
   const int contributed = static_cast<int>(round.arrivals.size());
+  const int heard = contributed + static_cast<int>(round.quarantined.size());
   int active = 0;
-  bool somebody_is_there = contributed > 0;
+  bool somebody_is_there = heard > 0;
   std::vector<std::string> described;
   for (const auto& [id, member] : members) {
     if (member.state == MemberState::kActive) {
       ++active;
       somebody_is_there |= member.step >= round.send_step;
     }
-    if (!Expects(round, member) || round.arrivals.contains(id)) continue;
+    if (!Expects(round, member) || round.arrivals.contains(id) || round.quarantined.contains(id)) {
+      continue;
+    }
     decision.missing.push_back(id);
     described.push_back(DescribeMissing(round, member));
   }
 
   if (contributed == 0 && decision.missing.empty() && active > 0) {
     decision.action = Decision::kCloseEmpty;
-    decision.reason = absl::StrCat("nobody can contribute: every active worker began after step ",
-                                   round.send_step);
+    decision.reason =
+        heard > 0 ? "every contribution is quarantined"
+                  : absl::StrCat("nobody can contribute: every active worker began after step ",
+                                 round.send_step);
     return decision;
   }
-  if (contributed < quorum) {
+  if (contributed == 0 || heard < quorum) {
     if (!somebody_is_there) return decision;
     decision.reason =
-        absl::StrCat("quorum not reached (", contributed, " of ", quorum, "): waiting for ",
+        absl::StrCat("quorum not reached (", heard, " of ", quorum, "): waiting for ",
                      described.empty() ? "another worker to join" : absl::StrJoin(described, ", "));
     return decision;
   }
@@ -64,16 +117,22 @@ Decision Decide(absl::Duration now, const OpenRound& round,
     decision.reason = absl::StrCat("every expected worker contributed (", contributed, ")");
     return decision;
   }
-  if (policy.grace > absl::ZeroDuration()) {
-    const absl::Duration waited = now - QuorumReached(round, quorum);
-    if (waited >= policy.grace) {
-      decision.action = Decision::kClose;
-      decision.reason = absl::StrCat("closed ", absl::FormatDuration(policy.grace),
-                                     " after the quorum without ", absl::StrJoin(described, ", "));
-      return decision;
-    }
-  }
   decision.reason = absl::StrCat("waiting for ", absl::StrJoin(described, ", "));
+  if (policy.grace <= absl::ZeroDuration()) return decision;
+  const absl::Duration quorum_reached = QuorumReached(round, quorum);
+  const Window window = GraceWindow(round, members, policy, quorum_reached);
+  decision.wait_until = window.end;
+  if (now >= window.end) {
+    decision.action = Decision::kClose;
+    decision.reason = absl::StrCat(
+        "closed ", ForPeople(window.end - quorum_reached), " after the quorum",
+        window.needed_by.empty() ? "" : absl::StrCat(", when ", window.needed_by, " needed it,"),
+        " without ", absl::StrJoin(described, ", "));
+    return decision;
+  }
+  absl::StrAppend(&decision.reason, " for at most ", ForPeople(window.end - now), " more: then ",
+                  window.needed_by.empty() ? "the grace ends"
+                                           : absl::StrCat(window.needed_by, " needs the answer"));
   return decision;
 }
 

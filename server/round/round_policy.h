@@ -6,6 +6,14 @@
 // are late. What a member contributed counts even if it died or left meanwhile; a member that died
 // or left is no longer waited for.
 //
+// An adaptive window lasts as long as waiting costs nobody anything (arXiv 2604.21428 spends the
+// same slack): no contributor trains any slower for an answer that comes before its merge step,
+// tau steps after the send. The window therefore ends when the first of them will be there, less
+// the time of merging and delivering, and never later than the fixed one would.
+//
+// A quarantined contribution (outlier.h) is neither merged nor waited for, but its worker has been
+// heard: it counts for the quorum as long as somebody else contributed.
+//
 // A round that nobody can contribute to any more (whoever was to send it died before it did, and
 // all others began after its send step) is published empty, so that the fragment's numbering keeps
 // pace with the schedule.
@@ -22,9 +30,15 @@
 
 namespace causeway::server {
 
+// Taken off every adaptive window: decisions are asked for ten times a second, and the answer still
+// has to be asked for, sent and merged.
+inline constexpr absl::Duration kDecisionMargin = absl::Milliseconds(150);
+
 struct RoundPolicy {
   int quorum = 1;
   absl::Duration grace = absl::ZeroDuration();  // 0: wait for every live member.
+  bool adaptive = false;                        // Then `grace` is only the bound.
+  int64_t overlap_steps = 0;                    // tau.
 };
 
 // One fragment's open round.
@@ -34,6 +48,11 @@ struct OpenRound {
   int64_t send_step = 0;
   // Accepted contributions: worker id -> when it arrived (monotonic).
   std::map<std::string, absl::Duration> arrivals = {};
+  // Held, but out of line; the same.
+  std::map<std::string, absl::Duration> quarantined = {};
+  // What publishing the answer takes, for adaptive windows; 0: not known.
+  absl::Duration merge_time = absl::ZeroDuration();
+  int64_t answer_bytes = 0;
 };
 
 struct Decision {
@@ -44,6 +63,8 @@ struct Decision {
   std::string reason;
   // Members that are expected and have not contributed, sorted.
   std::vector<std::string> missing;
+  // When it will close if nobody contributes until then (monotonic). Infinite: not by time alone.
+  absl::Duration wait_until = absl::InfiniteDuration();
 };
 
 // `members` as in Membership::members().

@@ -45,8 +45,7 @@ grpc::ServerUnaryReactor* AdminService::Stop(grpc::CallbackServerContext* contex
                       absl::InvalidArgumentError("give either at_step or at_tokens, not both"));
   }
   if (request->at_tokens() != 0) {
-    return FinishWith(context,
-                      absl::UnimplementedError("this release stops at a step only: give at_step"));
+    return FinishWith(context, coordinator_.StopAtTokens(request->at_tokens()));
   }
   return FinishWith(context, coordinator_.StopAtStep(request->at_step()));
 }

@@ -1,101 +1,29 @@
 #include "server/service/push_reactor.h"
 
-#include <span>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
-#include "common/base/status_macros.h"
 #include "common/rpc/status.h"
-#include "common/rpc/wire.h"
 
 namespace causeway::server {
 
 void PushReactor::OnReadDone(bool ok) {
-  if (!ok) {
-    End(absl::InvalidArgumentError(has_header_
-                                       ? absl::StrCat("the push ended after ", object_.size(),
-                                                      " of ", header_.total_bytes(), " bytes")
-                                       : "the push ended before its header"));
-    return;
-  }
-  const absl::Status status = Receive();
+  if (!ok) return End(receiver_.CutShort());
+  const absl::Status status = receiver_.Receive(request_);
   if (!status.ok()) return End(status);
-  if (!complete_) {
+  if (!receiver_.complete()) {
     StartRead(&request_);
     return;
   }
-  if (duplicate_) return End(absl::OkStatus());
+  if (receiver_.duplicate()) return End(absl::OkStatus());
   work_.Run([self = shared_from_this()] {
-    self->End(self->coordinator_.Contribute(self->header_, std::move(self->object_)));
+    self->End(
+        self->coordinator_.Contribute(self->receiver_.header(), self->receiver_.TakeObject()));
   });
-}
-
-absl::Status PushReactor::Receive() {
-  switch (request_.message_case()) {
-    case v1::PushRequest::kHeader:
-      if (has_header_) return absl::InvalidArgumentError("a push has one header");
-      return ReceiveHeader(request_.header());
-    case v1::PushRequest::kChunk:
-      if (!has_header_) {
-        return absl::InvalidArgumentError("the first message of a push must be its header");
-      }
-      return ReceiveChunk(request_.chunk());
-    case v1::PushRequest::MESSAGE_NOT_SET:
-      break;
-  }
-  return absl::InvalidArgumentError("a message of the push is empty or of an unknown kind");
-}
-
-absl::Status PushReactor::ReceiveHeader(const v1::PushHeader& header) {
-  // Checks the size against the fragment's, so that nobody makes us allocate what he likes.
-  ASSIGN_OR_RETURN(const int64_t held, coordinator_.AdmitPush(header));
-  header_ = header;
-  has_header_ = true;
-  if (held == header.total_bytes()) {
-    complete_ = true;
-    duplicate_ = true;
-    return absl::OkStatus();
-  }
-  if (!memory_.Take(header.total_bytes())) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no room for another ", header.total_bytes(), " bytes; try again later"));
-  }
-  taken_bytes_ = header.total_bytes();
-  object_.reserve(static_cast<size_t>(header.total_bytes()));
-  return absl::OkStatus();
-}
-
-absl::Status PushReactor::ReceiveChunk(const v1::Chunk& chunk) {
-  const auto received = static_cast<int64_t>(object_.size());
-  if (chunk.offset() != received) {
-    return absl::OutOfRangeError(
-        absl::StrCat("a chunk starts at byte ", chunk.offset(), ", expected byte ", received));
-  }
-  const std::string& data = chunk.data();
-  if (data.empty() || data.size() > kChunkBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a chunk has 1 .. ", kChunkBytes, " bytes, this one has ", data.size()));
-  }
-  if (static_cast<int64_t>(data.size()) > header_.total_bytes() - received) {
-    return absl::InvalidArgumentError(absl::StrCat("the chunk at byte ", received, " goes beyond ",
-                                                   "the object's ", header_.total_bytes(),
-                                                   " bytes"));
-  }
-  const std::span bytes(reinterpret_cast<const uint8_t*>(data.data()), data.size());
-  if (Checksum64(bytes) != chunk.checksum()) {
-    return absl::DataLossError(
-        absl::StrCat("the checksum of the chunk at byte ", received, " differs: send it again"));
-  }
-  object_.insert(object_.end(), bytes.begin(), bytes.end());
-  complete_ = static_cast<int64_t>(object_.size()) == header_.total_bytes();
-  return absl::OkStatus();
 }
 
 void PushReactor::End(const absl::Status& status) {
   if (status.ok()) {
-    response_->set_durable_bytes(header_.total_bytes());
-    response_->set_duplicate(duplicate_);
+    response_->set_durable_bytes(receiver_.header().total_bytes());
+    response_->set_duplicate(receiver_.duplicate());
+    response_->set_quarantined(coordinator_.IsQuarantined(receiver_.header()));
   }
   Finish(ToGrpcStatus(status));
 }

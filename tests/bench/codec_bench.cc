@@ -1,6 +1,6 @@
 // How fast the codecs are, next to how fast the same cores copy memory.
 //
-//   codec_bench [--json] [--quick] [--values=N] [--threads=N] [--repeats=N]
+//   codec_bench [--json] [--quick] [--codec=NAME] [--values=N] [--threads=N] [--repeats=N]
 //
 // Per codec and operation, on one core and on all:
 //
@@ -45,6 +45,7 @@
 
 ABSL_FLAG(bool, json, false, "Print one JSON object instead of a table");
 ABSL_FLAG(bool, quick, false, "A run of a second that only shows that everything works");
+ABSL_FLAG(std::string, codec, "", "Only this codec, such as int4");
 ABSL_FLAG(int64_t, values, int64_t{128} << 20, "Values per array");
 ABSL_FLAG(int, threads, 0, "Threads; 0: one per core");
 ABSL_FLAG(int, repeats, 5, "Passes per row, of which the fastest counts");
@@ -129,7 +130,7 @@ class CodecBench {
       return codec.Encode(part(base_, slice), part(target_, slice), {}, answer(slice));
     });
     measure("encode_feedback", base_.size(), [&](size_t slice) {
-      return codec.Encode(part(base_, slice), part(target_, slice), part(residual_, slice),
+      return codec.Encode(part(base_, slice), part(target_, slice), {part(residual_, slice)},
                           answer(slice));
     });
     measure("accumulate", rounds * kPattern, [&](size_t slice) {
@@ -175,7 +176,7 @@ nlohmann::json RatesToJson(const MemoryRates& rates) {
           {"triad_gb_per_s", rates.triad_bytes_per_s * 1e-9}};
 }
 
-nlohmann::json Run(size_t values, int threads, int repeats) {
+nlohmann::json Run(size_t values, int threads, int repeats, const std::string& only) {
   nlohmann::json report;
   report["values"] = values;
   report["threads"] = threads;
@@ -186,8 +187,11 @@ nlohmann::json Run(size_t values, int threads, int repeats) {
   report["all_cores"] = RatesToJson(all_cores);
   report["rows"] = nlohmann::json::array();
   CodecBench bench(values, threads, repeats);
-  for (const v1::Codec id : {v1::FP32, v1::BF16, v1::INT8, v1::E3M0, v1::E2M1, v1::INT4, v1::LM2}) {
-    for (const auto& row : bench.Rows(**FindCodec(id), one_core, all_cores)) {
+  for (const v1::Codec id :
+       {v1::FP32, v1::BF16, v1::INT8, v1::E3M0, v1::E2M1, v1::INT4, v1::LM2, v1::TOPK2}) {
+    const Codec& codec = **FindCodec(id);
+    if (!only.empty() && codec.name() != only) continue;
+    for (const auto& row : bench.Rows(codec, one_core, all_cores)) {
       report["rows"].push_back(row);
     }
   }
@@ -227,7 +231,8 @@ int Main(int argc, char** argv) {
                                 absl::StrCat("--values must be a multiple of ", kPattern,
                                              ", --repeats and --threads at least 1")));
   }
-  const nlohmann::json report = Run(static_cast<size_t>(values), threads, repeats);
+  const nlohmann::json report =
+      Run(static_cast<size_t>(values), threads, repeats, absl::GetFlag(FLAGS_codec));
   if (absl::GetFlag(FLAGS_json)) {
     std::cout << report.dump(2) << "\n";
   } else {

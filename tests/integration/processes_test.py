@@ -67,6 +67,39 @@ class MembersTest(unittest.TestCase):
             self.assertGreater(cluster.summary("fast")["blocked_seconds"],
                                cluster.summary("slow")["blocked_seconds"])
 
+    def test_a_slow_worker_does_fewer_inner_steps_between_two_syncs(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 180 + TWO[:-1] + "max_pace: 4 }")
+            fast = cluster.start_worker("fast", "--min_step_time=20ms")
+            slow = cluster.start_worker("slow", "--min_step_time=400ms")
+            cluster.wait_for_event("pace_set")
+            self.assertEqual(fast.wait(), 0, fast.log())
+            self.assertEqual(slow.wait(), 0, slow.log())
+            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+            self.assertEqual(cluster.summary("fast")["steps"], 180)
+            self.assertEqual(cluster.summary("slow")["steps"], 180)
+            self.assertEqual(cluster.summary("fast")["inner_steps"], 180)
+            slow_steps = cluster.summary("slow")["inner_steps"]
+            self.assertLess(slow_steps, 150)
+            self.assertEqual(cluster.summary("slow")["tokens"], slow_steps * 64)
+            summary = cluster.summary()
+            self.assertEqual(summary["rounds"], 3 * 30)
+            self.assertEqual(summary["hash_mismatches"], 0)
+            for row in cluster.rounds():
+                self.assertEqual(row["contributors"], ["fast", "slow"])
+
+    def test_a_token_budget_ends_the_run_at_one_step_for_all(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator("train { tokens: 20000 }" + STREAMING % 1000000 + TWO)
+            workers = [cluster.start_worker(f"worker-{i}", "--min_step_time=20ms")
+                       for i in range(2)]
+            for worker in workers:
+                self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+            steps = [cluster.summary(f"worker-{i}")["steps"] for i in range(2)]
+            self.assertEqual(steps[0], steps[1])
+            self.assertGreaterEqual(cluster.summary()["tokens"], 20000)
+
     def test_a_worker_that_comes_later_joins_at_the_runs_step(self):
         with Cluster() as cluster:
             cluster.start_coordinator(STREAMING % 240 + ONE)

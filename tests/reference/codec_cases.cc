@@ -78,12 +78,12 @@ void Append(const std::vector<T>& from, std::vector<T>& to) {
 }
 
 // Returns the number of encoded bytes.
-absl::StatusOr<size_t> RunCase(const Codec& codec, Arrays arrays, Files& files) {
+absl::StatusOr<size_t> RunCase(const Codec& codec, Arrays arrays, float decay, Files& files) {
   Append(arrays.base, files.base);
   Append(arrays.target, files.target);
   Append(arrays.residual, files.residual);
   std::vector<uint8_t> encoded(codec.EncodedBytes(arrays.base.size()));
-  RETURN_IF_ERROR(codec.Encode(arrays.base, arrays.target, arrays.residual, encoded));
+  RETURN_IF_ERROR(codec.Encode(arrays.base, arrays.target, {arrays.residual, decay}, encoded));
   std::vector<double> decoded(arrays.base.size());
   RETURN_IF_ERROR(codec.Accumulate(encoded, arrays.base, 1.0, decoded));
   RETURN_IF_ERROR(codec.Apply(encoded, arrays.base));
@@ -112,20 +112,24 @@ absl::Status WriteFiles(const std::string& folder, const Files& files) {
 absl::Status WriteCodecCases(const std::string& folder) {
   Files files;
   nlohmann::json cases = nlohmann::json::array();
-  for (const v1::Codec id : {v1::FP32, v1::BF16, v1::INT8, v1::E3M0, v1::E2M1, v1::INT4, v1::LM2}) {
+  for (const v1::Codec id :
+       {v1::FP32, v1::BF16, v1::INT8, v1::E3M0, v1::E2M1, v1::INT4, v1::LM2, v1::TOPK2}) {
     ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(id));
     for (const absl::string_view kind : kKinds) {
       for (const size_t size : kSizes) {
-        for (const bool feedback : {false, true}) {
+        for (const double decay : {0.0, 1.0, 0.95}) {  // 0: no error feedback.
+          const bool feedback = decay != 0;
           const absl::StatusOr<size_t> bytes =
-              RunCase(*codec, DrawArrays(kind, size, feedback, cases.size()), files);
+              RunCase(*codec, DrawArrays(kind, size, feedback, cases.size()),
+                      static_cast<float>(decay), files);
           RETURN_IF_ERROR(Annotate(
               bytes.status(), absl::StrCat(v1::Codec_Name(id), ", ", kind, ", ", size, " values")));
           cases.push_back({{"codec", v1::Codec_Name(id)},
                            {"name", std::string(kind)},
                            {"values", size},
                            {"bytes", *bytes},
-                           {"feedback", feedback}});
+                           {"feedback", feedback},
+                           {"decay", decay}});
         }
       }
     }

@@ -59,7 +59,7 @@ def check_codecs(folder):
     for case in trace.codec_cases(folder):
         where = f"{case.codec}, {case.name}, {case.base.size} values, feedback {case.feedback}"
         codec = codecs.CODECS[case.codec]
-        encoded, left_out = codec.encode(case.base, case.target, case.residual)
+        encoded, left_out = codec.encode(case.base, case.target, case.residual, case.decay)
         result.same("encodings", where, encoded, case.encoded)
         summed = 0.0 + codec.decode(case.encoded, case.base)  # A sum has no minus zero.
         result.same("decoded values", where, summed.tobytes(), case.decoded.tobytes())

@@ -179,7 +179,8 @@ nlohmann::json Describe(const v1::RunConfig& config, const FragmentPlan& plan) {
                    {"mixing", sync.mixing()},
                    {"codec_up", v1::Codec_Name(sync.codec_up())},
                    {"codec_down", v1::Codec_Name(sync.codec_down())},
-                   {"error_feedback", sync.error_feedback()}};
+                   {"error_feedback", sync.error_feedback()},
+                   {"error_feedback_decay", sync.error_feedback_decay()}};
   const v1::OuterConfig& outer = config.outer();
   trace["outer"] = {{"optimizer", v1::OuterConfig::Optimizer_Name(outer.optimizer())},
                     {"merge", v1::OuterConfig::Merge_Name(outer.merge())},

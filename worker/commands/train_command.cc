@@ -27,6 +27,10 @@ ABSL_FLAG(int, sample_tokens, 0,
 ABSL_FLAG(double, max_tokens_per_second, 0,
           "train: no faster than this, to leave a shared machine some room; 0: no limit");
 
+ABSL_FLAG(absl::Duration, min_step_time, absl::ZeroDuration(),
+          "train: an inner step takes at least this long, as if the device were slower: for "
+          "experiments with unequal sites on one machine");
+
 namespace causeway::worker {
 namespace {
 
@@ -53,6 +57,7 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.sample_tokens = absl::GetFlag(FLAGS_sample_tokens);
   options.max_tokens_per_second = absl::GetFlag(FLAGS_max_tokens_per_second);
+  options.min_step_time = absl::GetFlag(FLAGS_min_step_time);
   for (const auto& [flag, value] :
        {std::pair("--id", options.worker_id), std::pair("--data", options.data),
         std::pair("--out", options.output)}) {

@@ -6,26 +6,21 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/wire.h"
 #include "common/telemetry/log.h"
-#include "worker/data/tokenizer.h"
 
 namespace causeway::worker {
 namespace {
 
-using nlohmann::json;
-
-constexpr absl::Duration kLineInterval = absl::Seconds(5);
 constexpr absl::Duration kStopPoll = absl::Milliseconds(100);
 // Beyond the lease, for a coordinator that is about to come back.
 constexpr absl::Duration kFirstAttachPatience = absl::Seconds(10);
-constexpr double kSampleTemperature = 0.7;
-constexpr int64_t kPromptTokens = 64;
+// Weight of an inner step in the smoothed step time.
+constexpr double kNewestStep = 1.0 / 16;
 
 double UnixSeconds(Clock& clock) { return absl::ToDoubleSeconds(clock.Now() - absl::UnixEpoch()); }
 
@@ -117,6 +112,7 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
     join.set_resume_step(checkpoint->step);
     session.progress.set_step(checkpoint->step);
     session.progress.set_tokens(checkpoint->tokens);
+    session.progress.set_pace_milli(checkpoint->pace_milli);
     session.progress.set_checkpoint_step(checkpoint->step);
   }
   const v1::RunConfig& config = run->run_.config();
@@ -161,6 +157,7 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
       trainer_->optimizer()->set_updates(checkpoint->optimizer_updates);
     }
     progress_.tokens = checkpoint->tokens;
+    counter_ = StepCounter(checkpoint->step, checkpoint->pace_milli, checkpoint->pace_carry_milli);
   }
   const int64_t behind = checkpoint.has_value() ? welcome.run_step() - checkpoint->step : 0;
   if (checkpoint.has_value() &&
@@ -180,12 +177,14 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
     }
     ASSIGN_OR_RETURN(progress_.step, sync_->Fetch(welcome.run_step()));
     if (progress_.step > 0) Log().info("joining at step {}", progress_.step);
+    counter_ = StepCounter(progress_.step, counter_.pace_milli());
   }
   progress_.first_step = progress_.step;
   progress_.first_tokens = progress_.tokens;
   v1::Heartbeat heartbeat;
   heartbeat.set_step(progress_.step);
   heartbeat.set_tokens(progress_.tokens);
+  heartbeat.set_pace_milli(counter_.pace_milli());
   heartbeat.set_checkpoint_step(progress_.checkpoint_step);
   session_->SetProgress(heartbeat);
   // Not before the coordinator has welcomed this worker: who is refused leaves no trace.
@@ -212,6 +211,7 @@ void TrainingRun::MakeSync() {
       std::make_unique<GrpcExchange>(GrpcExchange::Options{.stub = exchange_stub_.get(),
                                                            .session = session_.get(),
                                                            .plan = &plan_,
+                                                           .clock = &clock_,
                                                            .run_id = run_.run_id(),
                                                            .worker_id = options_.worker_id,
                                                            .sync = run_.config().sync(),
@@ -227,6 +227,7 @@ void TrainingRun::MakeSync() {
   sync.replica = replica_.get();
   sync.exchange = exchange_.get();
   sync.clock = &clock_;
+  sync.max_advance = MaxAdvance();
   sync.observer.late = [](const SyncEvent& event) {
     Log().warn("the delta of fragment {} came too late for round {}; it travels with the next",
                event.fragment, event.round);
@@ -250,26 +251,9 @@ absl::Status TrainingRun::StartAnew(const v1::Welcome& welcome) {
   }
   MakeSync();
   ASSIGN_OR_RETURN(progress_.step, sync_->Fetch(welcome.run_step()));
+  counter_ = StepCounter(progress_.step, counter_.pace_milli());
   if (WritesCheckpoints()) RETURN_IF_ERROR(Checkpoint());
   session_->Ready(progress_.step, /*anew=*/true);
-  return absl::OkStatus();
-}
-
-absl::Status TrainingRun::OpenMetrics() {
-  const std::string path = JoinPath(options_.output, "metrics.jsonl");
-  // A step that is trained again, from the checkpoint on, is written again.
-  std::string kept;
-  if (!anew_ && file_system_.Exists(path)) {
-    ASSIGN_OR_RETURN(const std::string text, file_system_.ReadFile(path));
-    for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
-      const json entry = json::parse(line.begin(), line.end(), nullptr, false);
-      const bool whole = entry.is_object() && entry.value("kind", json()).is_string();
-      if (!whole || !entry.value("step", json(0)).is_number_integer()) continue;
-      if (entry.value("step", int64_t{0}) <= progress_.step) absl::StrAppend(&kept, line, "\n");
-    }
-  }
-  RETURN_IF_ERROR(WriteFileAtomically(file_system_, path, absl::string_view(kept)));
-  ASSIGN_OR_RETURN(metrics_, JsonLinesFile::Continue(file_system_, path));
   return absl::OkStatus();
 }
 
@@ -346,24 +330,54 @@ absl::Status TrainingRun::TrainSteps() {
       last_checkpoint_ = progress_.start;
       last_line_tokens_ = progress_.tokens;
     }
-    RETURN_IF_ERROR(StepOnce());
+    ObeyPace(orders);
+    RETURN_IF_ERROR(StepOnce(end));
   }
 }
 
-absl::Status TrainingRun::StepOnce() {
-  const int64_t step = progress_.step + 1;
+int TrainingRun::MaxAdvance() const {
+  return std::max(1, static_cast<int>(std::ceil(run_.config().membership().max_pace())));
+}
+
+void TrainingRun::ObeyPace(const Session::Orders& orders) {
+  if (orders.pace_milli == 0 || progress_.step < orders.pace_from_step) return;
+  const auto most = static_cast<int64_t>(std::max(1.0, run_.config().membership().max_pace()) *
+                                         static_cast<double>(kPaceOne));
+  const int64_t pace = std::clamp(orders.pace_milli, kPaceOne, most);
+  if (pace == counter_.pace_milli()) return;
+  counter_.SetPace(pace);
+  Log().info("from step {} an inner step counts for {:.2f} steps of the schedule", progress_.step,
+             static_cast<double>(pace) / static_cast<double>(kPaceOne));
+}
+
+void TrainingRun::NoteStepTime(absl::Duration step_time) {
+  // The first step warms caches and memory up.
+  if (++progress_.inner_steps == 1) return;
+  const double newest = std::max(kNewestStep, 1 / static_cast<double>(progress_.inner_steps - 1));
+  progress_.inner_step_time += newest * (step_time - progress_.inner_step_time);
+}
+
+absl::Status TrainingRun::StepOnce(int64_t end) {
+  const int64_t former_step = progress_.step;
+  const int64_t step = counter_.Next(end);
   const absl::Duration before = clock_.Monotonic();
   absl::StatusOr<StepReport> report = trainer_->Step(step);
   RETURN_IF_ERROR(Annotate(report.status(), absl::StrCat("step ", step)));
-  const absl::Duration step_time = clock_.Monotonic() - before;
+  absl::Duration step_time = clock_.Monotonic() - before;
+  if (step_time < options_.min_step_time) {
+    absl::SleepFor(options_.min_step_time - step_time);
+    step_time = clock_.Monotonic() - before;
+  }
   progress_.compute += step_time;
-  progress_.step = step;
+  NoteStepTime(step_time);
+  progress_.step = counter_.Advance(end);
   progress_.tokens += report->tokens;
   RETURN_IF_ERROR(Annotate(sync_->AfterStep(step, report->tokens), absl::StrCat("step ", step)));
   Throttle(report->tokens, step_time);
   Report(*report, step_time);
   const int64_t every = run_.config().train().evaluate_every_steps();
-  if (EvaluatesHere() && every > 0 && step % every == 0 && step < run_.config().train().steps()) {
+  const bool passed = every > 0 && step / every != former_step / every;
+  if (EvaluatesHere() && passed && step < run_.config().train().steps()) {
     RETURN_IF_ERROR(Evaluate());
   }
   if (WritesCheckpoints() &&
@@ -378,70 +392,6 @@ void TrainingRun::Throttle(int64_t tokens, absl::Duration step_time) {
   const absl::Duration least =
       absl::Seconds(static_cast<double>(tokens) / options_.max_tokens_per_second);
   if (least > step_time) absl::SleepFor(least - step_time);
-}
-
-double TrainingRun::Utilization() const {
-  const absl::Duration wall = clock_.Monotonic() - progress_.start - progress_.evaluation;
-  return wall > absl::ZeroDuration() ? absl::FDivDuration(progress_.compute, wall) : 0;
-}
-
-void TrainingRun::Report(const StepReport& report, absl::Duration step_time) {
-  const absl::Duration now = clock_.Monotonic();
-  progress_.loss = report.loss;
-  const double seconds = absl::ToDoubleSeconds(now - last_line_);
-  const bool first = progress_.step == progress_.first_step + 1;
-  if (first) {
-    progress_.tokens_per_second =
-        static_cast<double>(report.tokens) / std::max(1e-9, absl::ToDoubleSeconds(step_time));
-  } else if (now - last_line_ >= kLineInterval) {
-    progress_.tokens_per_second =
-        static_cast<double>(progress_.tokens - last_line_tokens_) / seconds;
-  }
-  const double blocked = absl::ToDoubleSeconds(sync_->blocked());
-  if (first || now - last_line_ >= kLineInterval) {
-    LogProgress(now);
-    last_line_ = now;
-    last_line_tokens_ = progress_.tokens;
-  }
-  v1::Heartbeat heartbeat;
-  heartbeat.set_step(progress_.step);
-  heartbeat.set_tokens(progress_.tokens);
-  heartbeat.set_tokens_per_second(progress_.tokens_per_second);
-  heartbeat.set_train_loss(report.loss);
-  heartbeat.set_compute_seconds(absl::ToDoubleSeconds(progress_.compute));
-  heartbeat.set_blocked_seconds(blocked);
-  heartbeat.set_bytes_up(exchange_->bytes_up());
-  heartbeat.set_bytes_down(exchange_->bytes_down());
-  heartbeat.set_checkpoint_step(progress_.checkpoint_step);
-  session_->SetProgress(heartbeat);
-  const absl::Status written =
-      metrics_->Append({{"kind", "step"},
-                        {"unix_s", UnixSeconds(clock_)},
-                        {"step", progress_.step},
-                        {"train_loss", report.loss},
-                        {"tokens", progress_.tokens},
-                        {"tokens_per_second", progress_.tokens_per_second},
-                        {"compute_s", absl::ToDoubleSeconds(progress_.compute)},
-                        {"blocked_s", blocked},
-                        {"bytes_up", exchange_->bytes_up()},
-                        {"bytes_down", exchange_->bytes_down()}});
-  if (!written.ok()) Log().warn("metrics not written: {}", std::string(written.message()));
-}
-
-void TrainingRun::LogProgress(absl::Duration now) {
-  const int64_t steps = run_.config().train().steps();
-  const auto done = static_cast<double>(progress_.step - progress_.first_step);
-  const auto left = static_cast<double>(steps - progress_.step);
-  const double seconds_left = absl::ToDoubleSeconds(now - progress_.start) / done * left;
-  const double percent = 100.0 * static_cast<double>(progress_.step) / static_cast<double>(steps);
-  Log().info(
-      "step {}/{} ({:.0f}%)  loss {:.4f}  {:.0f} tokens/s  utilization {:.1f}%  rounds {}  "
-      "{:.2f} MB up  {:.2f} MB down  ETA {}",
-      progress_.step, steps, percent, progress_.loss, progress_.tokens_per_second,
-      100 * Utilization(), sync_->rounds_merged(),
-      1e-6 * static_cast<double>(exchange_->bytes_up()),
-      1e-6 * static_cast<double>(exchange_->bytes_down()),
-      absl::FormatDuration(absl::Seconds(std::ceil(seconds_left))));
 }
 
 absl::Status TrainingRun::Evaluate() {
@@ -467,6 +417,8 @@ absl::Status TrainingRun::Checkpoint() {
   checkpoint.data_slot = data_slot_;
   checkpoint.step = progress_.step;
   checkpoint.tokens = progress_.tokens;
+  checkpoint.pace_milli = counter_.pace_milli();
+  checkpoint.pace_carry_milli = counter_.carry_milli();
   const std::span<const float> parameters = trainer_->parameters();
   checkpoint.parameters.assign(parameters.begin(), parameters.end());
   if (trainer_->optimizer() != nullptr) {
@@ -502,54 +454,6 @@ absl::Status TrainingRun::Finish() {
   RETURN_IF_ERROR(Checkpoint());
   if (!drained_ && EvaluatesHere()) RETURN_IF_ERROR(Evaluate());
   return absl::OkStatus();
-}
-
-std::string TrainingRun::Sample() {
-  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = MakeTokenizer(dataset_.tokenizer());
-  if (!tokenizer.ok()) return "";
-  // The beginning of the held-out text: what the model knows to continue, and has not seen.
-  const ShardSequence& text =
-      dataset_.held_out()->tokens() >= kPromptTokens ? *dataset_.held_out() : *dataset_.train();
-  std::vector<int32_t> tokens(static_cast<size_t>(std::min(text.tokens(), kPromptTokens)));
-  if (!text.Read(0, run_.config().model().vocabulary_size(), tokens).ok()) return "";
-  const std::vector<int32_t> continuation =
-      trainer_->Generate(sync_->published(), tokens,
-                         {.tokens = options_.sample_tokens,
-                          .temperature = kSampleTemperature,
-                          .seed = run_.config().train().seed()});
-  tokens.insert(tokens.end(), continuation.begin(), continuation.end());
-  const absl::StatusOr<std::string> sample = (*tokenizer)->Decode(tokens);
-  return sample.ok() ? *sample : "";
-}
-
-absl::Status TrainingRun::WriteSummary() {
-  const double wall = absl::ToDoubleSeconds(wall_);
-  const double compute = absl::ToDoubleSeconds(progress_.compute);
-  json summary = {
-      {"worker", options_.worker_id},
-      {"data_slot", data_slot_},
-      {"parameters", plan_.parameters()},
-      {"first_step", progress_.first_step},
-      {"steps", progress_.step},
-      {"tokens", progress_.tokens},
-      {"wall_seconds", wall},
-      {"compute_seconds", compute},
-      {"blocked_seconds", absl::ToDoubleSeconds(sync_->blocked())},
-      {"evaluation_seconds", absl::ToDoubleSeconds(progress_.evaluation)},
-      {"compute_utilization", wall > 0 ? compute / wall : 0},
-      {"tokens_per_second",
-       wall > 0 ? static_cast<double>(progress_.tokens - progress_.first_tokens) / wall : 0},
-      {"train_loss", progress_.loss},
-      {"rounds_merged", sync_->rounds_merged()},
-      {"rounds_late", sync_->rounds_late()},
-      {"bytes_up", exchange_->bytes_up()},
-      {"bytes_down", exchange_->bytes_down()}};
-  if (progress_.initial_loss.has_value()) summary["initial_loss"] = *progress_.initial_loss;
-  if (progress_.eval_loss.has_value()) summary["eval_loss"] = *progress_.eval_loss;
-  if (EvaluatesHere() && options_.sample_tokens > 0) summary["sample"] = Sample();
-  return WriteFileAtomically(
-      file_system_, JoinPath(options_.output, "summary.json"),
-      absl::string_view(summary.dump(2, ' ', false, json::error_handler_t::replace) + "\n"));
 }
 
 }  // namespace causeway::worker

@@ -22,6 +22,7 @@
 #include "worker/link/grpc_exchange.h"
 #include "worker/link/session.h"
 #include "worker/sync/sync_engine.h"
+#include "worker/train/step_counter.h"
 #include "worker/train/trainer.h"
 
 namespace causeway::worker {
@@ -37,6 +38,8 @@ struct TrainingOptions {
   int sample_tokens = 0;  // The worker in data slot 0 generates so many at the end.
   absl::Duration drain_timeout = absl::Seconds(20);
   double max_tokens_per_second = 0;  // Train no faster; 0: as fast as it goes.
+  // An inner step takes at least so long, as if the device were slower: for experiments.
+  absl::Duration min_step_time = absl::ZeroDuration();
 };
 
 // Not thread-safe.
@@ -56,7 +59,9 @@ class TrainingRun {
  private:
   struct Progress {
     int64_t step = 0;
-    int64_t first_step = 0;  // Of this process.
+    int64_t first_step = 0;                                 // Of this process.
+    int64_t inner_steps = 0;                                // Of this process.
+    absl::Duration inner_step_time = absl::ZeroDuration();  // Smoothed; zero: not known yet.
     int64_t checkpoint_step = 0;
     int64_t tokens = 0;  // Of this worker in the run, checkpoints included.
     int64_t first_tokens = 0;
@@ -88,7 +93,12 @@ class TrainingRun {
   void WatchForStop(bool (*stop)());
   // True once training ended, within that time.
   bool AwaitEnd(absl::Duration timeout);
-  absl::Status StepOnce();
+  // One inner step, which ends at `end` at the latest.
+  absl::Status StepOnce(int64_t end);
+  void ObeyPace(const Session::Orders& orders);
+  void NoteStepTime(absl::Duration step_time);
+  // Steps of the schedule that an inner step may advance by.
+  int MaxAdvance() const;
   absl::Status Evaluate();
   absl::Status Checkpoint();
   absl::Status Finish();
@@ -124,6 +134,7 @@ class TrainingRun {
   std::unique_ptr<HostReplica> replica_;
   std::unique_ptr<SyncEngine> sync_;
   int data_slot_ = 0;
+  StepCounter counter_;
   Progress progress_;
   bool drained_ = false;
   bool anew_ = true;  // Begun from the published state, not from a checkpoint.

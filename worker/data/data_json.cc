@@ -1,9 +1,11 @@
 #include "worker/data/data_json.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/files/json_integer.h"
 #include "worker/data/token_shard.h"
 
 namespace causeway::worker {
@@ -25,21 +27,27 @@ absl::StatusOr<DataDescription> Parse(const std::string& text) {
   // The library throws; nothing thrown leaves this function.
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
-    if (json.at("format").get<int>() != kFormat) {
+    int format = 0;
+    if (!ReadInteger(json.at("format"), format) || format != kFormat) {
       return absl::InvalidArgumentError(absl::StrCat("its format is ", json.at("format").dump(),
                                                      "; this program reads ", kFormat));
     }
     DataDescription description;
     json.at("tokenizer").get_to(description.tokenizer);
-    json.at("vocabulary_size").get_to(description.vocabulary_size);
     json.at("held_out_fraction").get_to(description.held_out_fraction);
-    json.at("train_tokens").get_to(description.train_tokens);
-    json.at("held_out_tokens").get_to(description.held_out_tokens);
+    for (const auto& [field, out] :
+         {std::pair("vocabulary_size", &description.vocabulary_size),
+          std::pair("train_tokens", &description.train_tokens),
+          std::pair("held_out_tokens", &description.held_out_tokens),
+          std::pair("documents", &description.documents), std::pair("bytes", &description.bytes)}) {
+      if (!ReadInteger(json.at(field), *out)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("its ", field, " is no integer: ", json.at(field).dump()));
+      }
+    }
     json.at("train_shards").get_to(description.train_shards);
     json.at("held_out_shards").get_to(description.held_out_shards);
     json.at("sources").get_to(description.sources);
-    json.at("documents").get_to(description.documents);
-    json.at("bytes").get_to(description.bytes);
     RETURN_IF_ERROR(CheckNames(description.train_shards));
     RETURN_IF_ERROR(CheckNames(description.held_out_shards));
     if (description.vocabulary_size < 1 || description.vocabulary_size > kMaxVocabulary) {

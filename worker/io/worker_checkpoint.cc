@@ -1,11 +1,13 @@
 #include "worker/io/worker_checkpoint.h"
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/files/array_file.h"
+#include "common/files/json_integer.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 
@@ -28,22 +30,34 @@ absl::Status ReadArray(const ArrayFile& file, const std::string& name, std::vect
   return file.CopyTo(name, std::span(values));
 }
 
+// As ReadInteger; true, with `out` as it was, if older versions did not write the field.
+template <typename T>
+bool ReadOptional(const json& metadata, const char* field, T& out) {
+  return !metadata.contains(field) || ReadInteger(metadata.at(field), out);
+}
+
 absl::Status ReadMetadata(const json& metadata, const std::string& path,
                           WorkerCheckpoint& checkpoint) {
   try {
     checkpoint.run_id = metadata.at("run_id").get<std::string>();
     checkpoint.worker_id = metadata.at("worker_id").get<std::string>();
-    checkpoint.data_slot = metadata.at("data_slot").get<int>();
-    checkpoint.step = metadata.at("step").get<int64_t>();
-    checkpoint.tokens = metadata.at("tokens").get<int64_t>();
-    checkpoint.optimizer_updates = metadata.at("optimizer_updates").get<int64_t>();
+    bool whole = ReadInteger(metadata.at("data_slot"), checkpoint.data_slot) &&
+                 ReadInteger(metadata.at("step"), checkpoint.step) &&
+                 ReadInteger(metadata.at("tokens"), checkpoint.tokens) &&
+                 ReadOptional(metadata, "pace_milli", checkpoint.pace_milli) &&
+                 ReadOptional(metadata, "pace_carry_milli", checkpoint.pace_carry_milli) &&
+                 ReadInteger(metadata.at("optimizer_updates"), checkpoint.optimizer_updates);
     for (const json& entry : metadata.at("fragments")) {
       SyncEngine::State::Fragment fragment;
-      fragment.version = entry.at("version").get<int64_t>();
-      fragment.tokens = entry.at("tokens").get<int64_t>();
-      fragment.round_in_flight = entry.at("round_in_flight").get<int64_t>();
-      fragment.tokens_in_flight = entry.at("tokens_in_flight").get<int64_t>();
+      whole = whole && ReadInteger(entry.at("version"), fragment.version) &&
+              ReadInteger(entry.at("tokens"), fragment.tokens) &&
+              ReadInteger(entry.at("round_in_flight"), fragment.round_in_flight) &&
+              ReadInteger(entry.at("tokens_in_flight"), fragment.tokens_in_flight);
       checkpoint.sync.fragments.push_back(std::move(fragment));
+    }
+    if (!whole) {
+      return absl::DataLossError(
+          absl::StrCat(path, " is damaged: a counter in its header is no integer"));
     }
     ASSIGN_OR_RETURN(checkpoint.config,
                      ParseRunConfig(metadata.at("config").get<std::string>(), path));
@@ -63,6 +77,13 @@ absl::Status CheckContent(const WorkerCheckpoint& checkpoint, const std::string&
       checkpoint.optimizer_updates < 0) {
     return damaged("step ", checkpoint.step, " of ", config.train().steps(), ", ",
                    checkpoint.tokens, " tokens, ", checkpoint.optimizer_updates, " updates");
+  }
+  if (checkpoint.pace_milli < 1000 || checkpoint.pace_carry_milli < 0 ||
+      checkpoint.pace_carry_milli >= 1000 ||
+      static_cast<double>(checkpoint.pace_milli) >
+          1000 * std::max(1.0, config.membership().max_pace())) {
+    return damaged("a pace of ", checkpoint.pace_milli, " and ", checkpoint.pace_carry_milli,
+                   " thousandths");
   }
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
   const auto arena = static_cast<size_t>(plan.arena_size());
@@ -91,6 +112,8 @@ absl::Status WriteWorkerCheckpoint(FileSystem& file_system, const std::string& p
                    {"data_slot", checkpoint.data_slot},
                    {"step", checkpoint.step},
                    {"tokens", checkpoint.tokens},
+                   {"pace_milli", checkpoint.pace_milli},
+                   {"pace_carry_milli", checkpoint.pace_carry_milli},
                    {"optimizer_updates", checkpoint.optimizer_updates},
                    {"fragments", json::array()}};
   std::vector<NamedBytes> arrays = {

@@ -20,8 +20,11 @@ struct WorkerCheckpoint {
   std::string worker_id;
   v1::RunConfig config;  // Complete.
   int data_slot = 0;
-  int64_t step = 0;    // Inner steps done.
+  int64_t step = 0;    // Of the schedule, done.
   int64_t tokens = 0;  // Trained.
+  // Of the step counter; files of before there were paces have none, which means these.
+  int64_t pace_milli = 1000;
+  int64_t pace_carry_milli = 0;
   std::vector<float> parameters;
   // Of the inner optimizer; the moments are empty where gradients are synchronized.
   int64_t optimizer_updates = 0;

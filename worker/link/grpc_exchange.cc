@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/chunk.h"
 #include "common/rpc/status.h"
 #include "common/rpc/wire.h"
 #include "common/telemetry/log.h"
@@ -18,6 +19,8 @@ constexpr absl::Duration kFirstBackoff = absl::Milliseconds(200);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
 // A transfer that arrives damaged twice without any progress is not a passing fault.
 constexpr int kMaxDamaged = 2;
+// Weight of a transfer in the smoothed rate.
+constexpr double kNewest = 0.25;
 
 absl::Status Cancelled() { return absl::CancelledError("the exchange was cancelled"); }
 
@@ -88,15 +91,21 @@ absl::Status GrpcExchange::PushOnce(const v1::PushHeader& header, std::span<cons
   for (size_t offset = 0; open && offset < object.size(); offset += kChunkBytes) {
     const std::span<const uint8_t> data =
         object.subspan(offset, std::min(kChunkBytes, object.size() - offset));
-    v1::Chunk* const chunk = request.mutable_chunk();
-    chunk->set_offset(static_cast<int64_t>(offset));
-    chunk->set_checksum(Checksum64(data));
-    chunk->set_data(data.data(), data.size());
+    v1::Chunk& chunk = *request.mutable_chunk();
+    FillChunk(static_cast<int64_t>(offset), data, options_.sync.entropy_up(), chunk);
     open = writer->Write(request);
-    if (open) bytes_up_ += static_cast<int64_t>(data.size());
+    if (open) bytes_up_ += static_cast<int64_t>(chunk.data().size());
   }
   if (open) writer->WritesDone();
-  return FromGrpcStatus(writer->Finish());
+  RETURN_IF_ERROR(FromGrpcStatus(writer->Finish()));
+  if (response.quarantined()) {
+    Log().warn(
+        "the delta of fragment {} for round {} is quarantined: it is out of line with what this "
+        "fragment is used to (membership.outlier_factor), and will not be merged. Training goes "
+        "on; if this repeats, look at this site's data, learning rate and devices",
+        header.fragment(), header.round());
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<PulledObject> GrpcExchange::PullAnswer(int fragment, int64_t round) {
@@ -116,32 +125,20 @@ absl::StatusOr<PulledObject> GrpcExchange::PullState(int fragment) {
   return Pull(request, options_.plan->range(fragment).size() * int64_t{sizeof(float)});
 }
 
-absl::StatusOr<PulledObject> GrpcExchange::Pull(const v1::PullRequest& base_request,
-                                                int64_t expected_bytes) {
-  v1::PullRequest request = base_request;
+absl::StatusOr<PulledObject> GrpcExchange::Pull(v1::PullRequest request, int64_t expected_bytes) {
   request.set_run_id(options_.run_id);
   request.set_worker_id(options_.worker_id);
-  v1::PullHeader header;
-  std::vector<uint8_t> object;
+  PullReceiver receiver(request, expected_bytes);
   int damaged = 0;
   for (int attempt = 1;; ++attempt) {
-    const size_t before = object.size();
-    absl::Status status = PullOnce(request, expected_bytes, header, object);
-    if (status.ok() && TreeHash(object) != header.object_hash()) {
-      object.clear();
-      status = absl::DataLossError("the object does not hash to what its header announced");
-    }
-    if (status.ok()) {
-      return PulledObject{.round = header.round(),
-                          .codec = header.codec(),
-                          .published_hash = header.published_hash(),
-                          .bytes = std::move(object)};
-    }
+    const int64_t before = receiver.received_bytes();
+    const absl::Status status = PullOnce(receiver);
+    if (status.ok()) return receiver.TakeObject();
     {
       absl::MutexLock lock(&mutex_);
       if (cancelled_) return Cancelled();
     }
-    if (object.size() > before) {  // It moved: patience starts anew.
+    if (receiver.received_bytes() > before) {  // It moved: patience starts anew.
       attempt = 1;
       damaged = 0;
     }
@@ -149,69 +146,45 @@ absl::StatusOr<PulledObject> GrpcExchange::Pull(const v1::PullRequest& base_requ
     const bool again = IsRetryable(status) || (absl::IsDataLoss(status) && damaged < kMaxDamaged);
     if (!again) return status;
     Log().warn("pull of fragment {} round {} failed at {} of {} bytes, trying again: {}",
-               request.fragment(), request.round(), object.size(), expected_bytes,
+               request.fragment(), request.round(), receiver.received_bytes(), expected_bytes,
                std::string(status.message()));
     if (!BackOff(attempt)) return Cancelled();
   }
 }
 
-absl::Status GrpcExchange::PullOnce(const v1::PullRequest& base_request, int64_t expected_bytes,
-                                    v1::PullHeader& header, std::vector<uint8_t>& object) {
-  v1::PullRequest request = base_request;
-  // A state may have moved on to another version since the stream broke: then start again.
-  const bool resumes = !object.empty();
-  request.set_start_offset(static_cast<int64_t>(object.size()));
-  if (resumes) request.set_round(header.round());
+absl::Status GrpcExchange::PullOnce(PullReceiver& receiver) {
   Call call(this);
   const std::unique_ptr<grpc::ClientReaderInterface<v1::PullResponse>> reader =
-      options_.stub->Pull(call.context(), request);
+      options_.stub->Pull(call.context(), receiver.BeginStream());
   v1::PullResponse response;
   absl::Status problem;
-  bool has_header = false;
+  absl::Duration begun;
+  const int64_t held = receiver.received_bytes();
   while (problem.ok() && reader->Read(&response)) {
-    if (response.has_header()) {
-      const v1::PullHeader& got = response.header();
-      if (got.total_bytes() != expected_bytes) {
-        problem = absl::DataLossError(absl::StrCat("fragment ", request.fragment(), " has ",
-                                                   got.total_bytes(), " bytes; expected ",
-                                                   expected_bytes));
-      } else if (resumes && got.object_hash() != header.object_hash()) {
-        object.clear();
-        problem = absl::UnavailableError("the object changed while it was pulled");
-      } else {
-        header = got;
-        has_header = true;
-        object.reserve(static_cast<size_t>(expected_bytes));
-      }
-      continue;
-    }
-    const v1::Chunk& chunk = response.chunk();
-    const auto room = static_cast<size_t>(expected_bytes) - object.size();
-    if (!has_header || chunk.offset() != static_cast<int64_t>(object.size()) ||
-        chunk.data().empty() || chunk.data().size() > room) {
-      problem = absl::DataLossError("the chunks do not follow each other");
-    } else if (Checksum64(absl::string_view(chunk.data())) != chunk.checksum()) {
-      problem = absl::DataLossError(
-          absl::StrCat("the chunk at offset ", chunk.offset(), " fails its checksum"));
-    } else {
-      object.insert(object.end(), chunk.data().begin(), chunk.data().end());
-      bytes_down_ += static_cast<int64_t>(chunk.data().size());
-    }
+    problem = receiver.Receive(response);
+    if (response.has_header()) begun = options_.clock->Monotonic();
+    if (problem.ok()) bytes_down_ += static_cast<int64_t>(response.chunk().data().size());
   }
   if (!problem.ok()) call.context()->TryCancel();
-  const absl::Status status = FromGrpcStatus(reader->Finish());
-  RETURN_IF_ERROR(problem);
-  if (resumes && (absl::IsFailedPrecondition(status) || absl::IsNotFound(status)) &&
-      request.object() == v1::PullRequest::STATE) {
-    object.clear();
-    return absl::UnavailableError("the state moved on while it was pulled");
-  }
-  RETURN_IF_ERROR(status);
-  if (static_cast<int64_t>(object.size()) != expected_bytes) {
-    return absl::UnavailableError(
-        absl::StrCat("the stream ended after ", object.size(), " of ", expected_bytes, " bytes"));
+  RETURN_IF_ERROR(receiver.EndStream(problem, FromGrpcStatus(reader->Finish())));
+  if (receiver.request().object() == v1::PullRequest::ANSWER) {
+    NoteDownload(static_cast<size_t>(receiver.received_bytes() - held),
+                 options_.clock->Monotonic() - begun);
   }
   return absl::OkStatus();
+}
+
+void GrpcExchange::NoteDownload(size_t bytes, absl::Duration time) {
+  if (time <= absl::ZeroDuration()) return;
+  const double rate = static_cast<double>(bytes) / absl::ToDoubleSeconds(time);
+  absl::MutexLock lock(&mutex_);
+  download_bytes_per_s_ =
+      download_bytes_per_s_ == 0 ? rate : (1 - kNewest) * download_bytes_per_s_ + kNewest * rate;
+}
+
+double GrpcExchange::download_bytes_per_s() const {
+  absl::MutexLock lock(&mutex_);
+  return download_bytes_per_s_;
 }
 
 void GrpcExchange::ReportApplied(int fragment, int64_t round, uint64_t published_hash) {

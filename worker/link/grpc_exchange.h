@@ -11,8 +11,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/exchange.grpc.pb.h"
+#include "common/base/clock.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
+#include "worker/link/pull_receiver.h"
 #include "worker/link/session.h"
 #include "worker/sync/exchange.h"
 
@@ -21,9 +23,10 @@ namespace causeway::worker {
 class GrpcExchange final : public Exchange {
  public:
   struct Options {
-    v1::Exchange::StubInterface* stub = nullptr;  // These three outlive the exchange.
+    v1::Exchange::StubInterface* stub = nullptr;  // Outlive the exchange, as does the clock.
     Session* session = nullptr;
     const FragmentPlan* plan = nullptr;
+    Clock* clock = Clock::Real();  // Outlives the exchange.
     std::string run_id;
     std::string worker_id;
     v1::SyncConfig sync;  // Complete.
@@ -44,6 +47,9 @@ class GrpcExchange final : public Exchange {
   int64_t bytes_up() const override { return bytes_up_; }
   int64_t bytes_down() const override { return bytes_down_; }
 
+  // At which answers came in once they had begun, smoothed; 0 before the first.
+  double download_bytes_per_s() const;
+
  private:
   // A call that Cancel can reach.
   class Call {
@@ -58,18 +64,19 @@ class GrpcExchange final : public Exchange {
   };
 
   absl::Status PushOnce(const v1::PushHeader& header, std::span<const uint8_t> object);
-  absl::StatusOr<PulledObject> Pull(const v1::PullRequest& request, int64_t expected_bytes);
-  // Appends to `object` what it lacks; its first call fills in everything else.
-  absl::Status PullOnce(const v1::PullRequest& request, int64_t expected_bytes,
-                        v1::PullHeader& header, std::vector<uint8_t>& object);
+  absl::StatusOr<PulledObject> Pull(v1::PullRequest request, int64_t expected_bytes);
+  // One stream of it.
+  absl::Status PullOnce(PullReceiver& receiver);
+  void NoteDownload(size_t bytes, absl::Duration time);
   // Sleeps before try `attempt`; false once cancelled.
   bool BackOff(int attempt);
 
   const Options options_;
   std::atomic<int64_t> bytes_up_;
   std::atomic<int64_t> bytes_down_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  double download_bytes_per_s_ ABSL_GUARDED_BY(mutex_) = 0;
   std::set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mutex_);
 };
 

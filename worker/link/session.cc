@@ -94,11 +94,16 @@ void Session::Ready(int64_t step, bool anew) {
   absl::MutexLock lock(&mutex_);
   ready_ = true;
   ready_step_ = step;
+  ready_anew_ = anew;
   orders_.start_anew.reset();
+  outbox_.push_back(ReadyMessage());
+}
+
+v1::WorkerMessage Session::ReadyMessage() const {
   v1::WorkerMessage message;
-  message.mutable_ready()->set_step(step);
-  message.mutable_ready()->set_anew(anew);
-  outbox_.push_back(std::move(message));
+  message.mutable_ready()->set_step(ready_step_);
+  message.mutable_ready()->set_anew(ready_anew_);
+  return message;
 }
 
 void Session::Applied(int fragment, int64_t round, uint64_t published_hash) {
@@ -231,13 +236,13 @@ absl::Status Session::RunStream() {
       lease_ms_ = std::max<int64_t>(1, welcome.lease_ms());
       if (welcome.started()) orders_.started = true;
       if (welcomed_ && ready_) {
-        const int64_t step = std::max(ready_step_, progress_.step());
-        if (!welcome.resumes() && welcome.run_step() - step > options_.max_steps_behind) {
+        if (!welcome.resumes() && welcome.run_step() - std::max(ready_step_, progress_.step()) >
+                                      options_.max_steps_behind) {
           orders_.start_anew = welcome;
         } else {
-          v1::WorkerMessage ready;
-          ready.mutable_ready()->set_step(step);
-          outbox_.push_front(std::move(ready));
+          // As it was said first, not the present step: rounds that are still under way go on
+          // expecting this worker, and the coordinator may not have heard it.
+          outbox_.push_front(ReadyMessage());
         }
       }
       welcomed_ = true;
@@ -277,6 +282,10 @@ void Session::Obey(const v1::CoordinatorMessage& message) {
         break;
       case v1::Directive::STOP_AT_STEP:
         orders_.stop_at_step = directive.step();
+        break;
+      case v1::Directive::SET_PACE:
+        orders_.pace_milli = directive.pace_milli();
+        orders_.pace_from_step = directive.step();
         break;
       default:
         break;  // Of a later version: it cannot be meant for this one.

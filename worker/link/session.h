@@ -52,6 +52,9 @@ class Session {
     bool paused = false;
     bool drain = false;
     int64_t stop_at_step = 0;  // 0: the budget.
+    // The pace to go at from that step on, in 1/1000; 0: none was ordered.
+    int64_t pace_milli = 0;
+    int64_t pace_from_step = 0;
     // The stream broke for so long that the membership was lost, and the run went on: the worker
     // should start anew there. Until Ready.
     std::optional<v1::Welcome> start_anew;
@@ -97,6 +100,7 @@ class Session {
   void RunSession();
   void RunWriter();
   void Enqueue(v1::WorkerMessage message);
+  v1::WorkerMessage ReadyMessage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Obey(const v1::CoordinatorMessage& message);
   void Fail(const absl::Status& status);
 
@@ -114,6 +118,7 @@ class Session {
   int64_t lease_ms_ ABSL_GUARDED_BY(mutex_) = 10'000;
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t ready_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool ready_anew_ ABSL_GUARDED_BY(mutex_) = false;
   Orders orders_ ABSL_GUARDED_BY(mutex_);
   v1::Heartbeat progress_ ABSL_GUARDED_BY(mutex_);
   std::deque<v1::WorkerMessage> outbox_ ABSL_GUARDED_BY(mutex_);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,9 +14,13 @@ namespace {
 
 constexpr int kMaxTransferThreads = 16;
 
-int FragmentsInFlight(const SyncSchedule& schedule, const v1::SyncConfig& config) {
-  const int64_t overlapping =
-      int64_t{schedule.fragments()} * config.overlap_steps() / config.steps_between_syncs() + 2;
+// A run has at most 2^40 steps (train.steps), and a fragment no more versions than that. The step
+// of any round up to this one can be computed.
+constexpr int64_t kMaxVersion = int64_t{1} << 40;
+
+int FragmentsInFlight(const SyncSchedule& schedule, const v1::SyncConfig& config, int max_advance) {
+  const int64_t steps = int64_t{config.overlap_steps()} + max_advance - 1;
+  const int64_t overlapping = schedule.fragments() * steps / config.steps_between_syncs() + 2;
   const int64_t most = std::min(schedule.fragments(), kMaxTransferThreads);
   return static_cast<int>(std::min(overlapping, most));
 }
@@ -35,7 +40,8 @@ SyncEngine::SyncEngine(Options options)
       codec_down_(FindCodec(options_.config.codec_down()).value()),
       published_(static_cast<size_t>(options_.plan->arena_size())),
       fragments_(static_cast<size_t>(options_.plan->fragments())),
-      threads_(std::make_unique<TransferThreads>(FragmentsInFlight(schedule_, options_.config))) {
+      threads_(std::make_unique<TransferThreads>(
+          FragmentsInFlight(schedule_, options_.config, options_.max_advance))) {
   if (gradients_) zeros_.resize(published_.size());
   if (options_.config.error_feedback()) {
     for (int i = 0; i < options_.plan->fragments(); ++i) EnsureResidual(i);
@@ -57,12 +63,17 @@ std::span<float> SyncEngine::EnsureResidual(int index) {
 }
 
 absl::StatusOr<int64_t> SyncEngine::Fetch(int64_t run_step) {
-  int64_t step = run_step;
+  int64_t received = 0;                                // The last send that the states contain.
+  int64_t open = std::numeric_limits<int64_t>::max();  // Before the first send that they lack.
   for (int i = 0; i < options_.plan->fragments(); ++i) {
     RETURN_IF_ERROR(FetchState(i));
     options_.replica->Mix(options_.plan->range(i), PublishedPart(i), 0);
-    if (version(i) > 0) step = std::max(step, schedule_.SendStep(i, version(i)));
+    if (version(i) > 0) received = std::max(received, schedule_.SendStep(i, version(i)));
+    open = std::min(open, schedule_.SendStep(i, version(i) + 1) - 1);
   }
+  // What is published need not be trained again, unless an open round is on the way there: the
+  // run's step may be that early because the round lacks its quorum.
+  const int64_t step = std::max(run_step, std::min(received, open));
   // Rounds that others sent before this step are merged when they do.
   for (int i = 0; i < options_.plan->fragments(); ++i) {
     const int64_t sent = schedule_.RoundsSentBy(i, step);
@@ -84,6 +95,10 @@ absl::Status SyncEngine::FetchState(int index) {
     return absl::DataLossError(absl::StrCat("the state of fragment ", index, " has ",
                                             state.bytes.size(), " bytes; expected ",
                                             published.size_bytes()));
+  }
+  if (state.round < 0 || state.round > kMaxVersion) {
+    return absl::DataLossError(absl::StrCat("the state of fragment ", index, " has the version ",
+                                            state.round, "; versions are 0 .. 2^40"));
   }
   std::memcpy(published.data(), state.bytes.data(), published.size_bytes());
   const uint64_t hash = TreeHash(std::span<const float>(published));
@@ -112,7 +127,9 @@ absl::Status SyncEngine::CheckState(const State& state, int64_t step) const {
       return absl::InvalidArgumentError(
           absl::StrCat("the checkpoint's state of fragment ", index, " has ", what...));
     };
-    if (saved.version < 0) return wrong("the version ", saved.version);
+    if (saved.version < 0 || saved.version > kMaxVersion) {
+      return wrong("the version ", saved.version);
+    }
     if (saved.tokens < 0 || saved.tokens_in_flight < 0) {
       return wrong(saved.tokens, " and, in flight, ", saved.tokens_in_flight, " tokens");
     }
@@ -203,13 +220,22 @@ SyncEngine::State SyncEngine::Save() {
 }
 
 absl::Status SyncEngine::AfterStep(int64_t step, int64_t tokens) {
-  if (step != last_step_ + 1) {
-    return absl::InternalError(
-        absl::StrCat("AfterStep(", step, ") after step ", last_step_, ": a step was skipped"));
+  const int64_t before = std::exchange(last_step_, step);
+  if (step <= before || step > before + options_.max_advance) {
+    return absl::InternalError(absl::StrCat("AfterStep(", step, ") after step ", before,
+                                            ": an inner step advances by 1 .. ",
+                                            options_.max_advance));
   }
-  last_step_ = step;
   for (FragmentState& state : fragments_) state.tokens += tokens;
-  for (const SyncEvent& event : schedule_.SendsAfter(step)) {
+  // All sends first. No fragment is both merged and sent in so few steps (max_advance), so this
+  // gives the same values as step by step, and nobody waits for a delta that could be on its way.
+  for (int64_t t = before + 1; t <= step; ++t) RETURN_IF_ERROR(SendDue(t, step));
+  for (int64_t t = before + 1; t <= step; ++t) RETURN_IF_ERROR(MergeDue(t, step));
+  return absl::OkStatus();
+}
+
+absl::Status SyncEngine::SendDue(int64_t due_step, int64_t step) {
+  for (const SyncEvent& event : schedule_.SendsAfter(due_step)) {
     FragmentState& state = fragment(event.fragment);
     if (event.round <= state.version) continue;  // Fetched with this round already in it.
     if (state.flight != nullptr || event.round != state.version + 1) {
@@ -218,7 +244,11 @@ absl::Status SyncEngine::AfterStep(int64_t step, int64_t tokens) {
     }
     Send(event, step);
   }
-  for (const SyncEvent& event : schedule_.MergesAfter(step)) {
+  return absl::OkStatus();
+}
+
+absl::Status SyncEngine::MergeDue(int64_t due_step, int64_t step) {
+  for (const SyncEvent& event : schedule_.MergesAfter(due_step)) {
     if (event.round <= version(event.fragment)) continue;
     RETURN_IF_ERROR(Land(event.fragment, step));
   }
@@ -264,9 +294,14 @@ absl::StatusOr<std::vector<uint8_t>> SyncEngine::Encode(const Flight& flight) {
   const std::span<const float> base =
       gradients_ ? std::span<const float>(zeros_).first(static_cast<size_t>(range.size()))
                  : std::span<const float>(PublishedPart(index));
+  const ErrorFeedback feedback = {
+      .residual = fragment(index).residual,
+      .decay = options_.config.has_error_feedback_decay()
+                   ? static_cast<float>(options_.config.error_feedback_decay())
+                   : 1.0F};
   std::vector<uint8_t> object(codec_up_->EncodedBytes(base.size()));
   RETURN_IF_ERROR(
-      Annotate(codec_up_->Encode(base, flight.target, fragment(index).residual, object),
+      Annotate(codec_up_->Encode(base, flight.target, feedback, object),
                absl::StrCat("the delta of ", Describe(flight.event), " cannot be encoded")));
   return object;
 }

@@ -4,8 +4,8 @@
 //   SyncEngine sync(options);
 //   ASSIGN_OR_RETURN(int64_t step, sync.Fetch(welcome.run_step()));   // or Restore a checkpoint
 //   while (step < steps) {
-//     trainer.Step(++step);
-//     RETURN_IF_ERROR(sync.AfterStep(step, tokens));
+//     trainer.Step(++step);              // or further ahead, at another pace
+//     (train/step_counter.h) RETURN_IF_ERROR(sync.AfterStep(step, tokens));
 //   }
 //   RETURN_IF_ERROR(sync.Drain());
 //
@@ -59,6 +59,8 @@ class SyncEngine {
     Replica* replica = nullptr;
     Exchange* exchange = nullptr;
     Clock* clock = nullptr;
+    // Steps of the schedule that one inner step may advance by; at most H - tau, or 1.
+    int max_advance = 1;
     SyncObserver observer;
   };
 
@@ -84,7 +86,8 @@ class SyncEngine {
   SyncEngine& operator=(const SyncEngine&) = delete;
 
   // Fetches every fragment's published state into the published copy and the replica. Returns the
-  // step to continue from: at least `run_step`, and late enough for every version received.
+  // step to continue from: at least `run_step`, and no earlier than the versions received allow
+  // without passing over an open round.
   absl::StatusOr<int64_t> Fetch(int64_t run_step);
 
   // Continues from a checkpoint: the replica's parameters are restored by the caller. Transfers
@@ -96,9 +99,11 @@ class SyncEngine {
   // What is in flight is waited for until it is encoded, not until it is answered.
   State Save();
 
-  // To be called after every inner step, in order; `tokens` were trained in it. Blocks only for
-  // answers that are due. An error is final; after CANCELLED (Exchange::Cancel while an answer was
-  // waited for) Save still gives a state that Restore continues from, bit for bit.
+  // To be called after every inner step, in order; `tokens` were trained in it, and it ended at
+  // `step`: 1 .. max_advance steps after the one before. Sends whatever is due after the steps that
+  // it covered, then merges what is due after them, both in the order of the schedule. Blocks only
+  // for answers that are due. An error is final; after CANCELLED (Exchange::Cancel while an answer
+  // was waited for) Save still gives a state that Restore continues from, bit for bit.
   absl::Status AfterStep(int64_t step, int64_t tokens);
 
   // At the end of training: waits for every round in flight and merges it.
@@ -148,6 +153,9 @@ class SyncEngine {
   std::span<float> EnsureResidual(int fragment);
 
   absl::Status CheckState(const State& state, int64_t step) const;
+  // What the schedule asks for after `due_step`, done after the inner step that ended at `step`.
+  absl::Status SendDue(int64_t due_step, int64_t step);
+  absl::Status MergeDue(int64_t due_step, int64_t step);
   void Send(const SyncEvent& event, int64_t step);
   // A flight for a round that this worker did not contribute to.
   void Follow(const SyncEvent& event, int64_t step);

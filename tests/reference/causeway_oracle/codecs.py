@@ -2,9 +2,10 @@
 
 Every codec has
 
-  encode(base, target, residual)  -> (bytes, the new residual); residual None: no error feedback
-  decode(encoded, base)           -> the difference, float64
-  apply(encoded, base)            -> the fp32 target, as nearly as the codec carries it
+  encode(base, target, residual, decay=1)
+                         -> (bytes, the new residual); residual None: no error feedback
+  decode(encoded, base)  -> the difference, float64
+  apply(encoded, base)   -> the fp32 target, as nearly as the codec carries it
 
 All arithmetic is fp32 unless a conversion says otherwise."""
 
@@ -33,13 +34,20 @@ def without_tiny(scales):
     return np.where(scales < SMALLEST_SCALE, np.uint16(0), scales)
 
 
+def sum_of_eight(rows):
+    """Of the last two axes, (n, 8): 8 sums, of every eighth value, and theirs in a fixed order."""
+    # One after the other, as a plain sum is not.
+    s = np.moveaxis(np.cumsum(rows, axis=-2)[..., -1, :], -1, 0)
+    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
+
+
 class DifferenceCodec:
     """What carries the fp32 difference. Derived classes turn it into bytes and back."""
 
-    def encode(self, base, target, residual):
+    def encode(self, base, target, residual, decay=1):
         difference = base - target
         if residual is not None:
-            difference = difference + residual
+            difference = difference + np.float32(decay) * residual
         encoded = self.pack(difference)
         return encoded, difference - self.unpack(encoded, difference.size)
 
@@ -177,9 +185,7 @@ class LloydMax2(BlockCodec):
 
     def scales(self, blocks, counts):
         squares = (blocks.astype(np.float64) ** 2).reshape(-1, BLOCK // 8, 8)
-        # One after the other, as a plain sum is not: 8 sums, of every eighth value.
-        s = np.cumsum(squares, axis=1)[:, -1, :].T
-        total = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
+        total = sum_of_eight(squares)
         return without_tiny(bf16_nearest(np.sqrt(total / counts).astype(np.float32)))
 
     def codes(self, blocks, scales):
@@ -191,6 +197,66 @@ class LloydMax2(BlockCodec):
         return np.where(codes & 2, -magnitude, magnitude)
 
 
+class TopK2(DifferenceCodec):
+    """Of every chunk one value per block, wherever they are, as a sign and one of two means."""
+
+    smallest = np.float32(2.0**-100)
+
+    def pack(self, difference):
+        return b"".join(self._pack_chunk(difference[begin:begin + CHUNK])
+                        for begin in range(0, difference.size, CHUNK))
+
+    def _pack_chunk(self, chunk):
+        blocks = -(-chunk.size // BLOCK)
+        magnitudes = np.abs(chunk)
+        order = np.argsort(-magnitudes, kind="stable")[:blocks]
+        indices = np.sort(order[magnitudes[order] >= self.smallest])
+        sent = magnitudes[indices].astype(np.float64)
+        threshold = self._means(sent, np.inf)[0]
+        for _ in range(4):
+            small, large = self._means(sent, threshold)
+            if large == 0:
+                break
+            threshold = (small + large) / 2
+        scales = bf16_nearest(np.array(self._means(sent, threshold), np.float32))
+        places = np.zeros(-(-2 * blocks // 8) * 8, np.uint8)
+        places[indices // BLOCK + np.arange(indices.size)] = 1
+        entries = np.zeros(blocks, np.uint8)
+        codes = (sent > threshold) + 2 * (chunk[indices] < 0)
+        entries[:indices.size] = indices % BLOCK + (codes << 6)
+        return (scales.astype("<u2").tobytes()
+                + np.packbits(places, bitorder="little").tobytes() + entries.tobytes())
+
+    @staticmethod
+    def _means(values, threshold):
+        means = []
+        for chosen in (values <= threshold, values > threshold):
+            padded = np.zeros(-(-max(values.size, 1) // 8) * 8)
+            padded[:values.size] = np.where(chosen, values, 0)
+            total = sum_of_eight(padded.reshape(-1, 8))
+            means.append(total / chosen.sum() if chosen.any() else 0.0)
+        return means
+
+    def unpack(self, encoded, size):
+        values = np.zeros(size, np.float32)
+        position = 0
+        for begin in range(0, size, CHUNK):
+            blocks = -(-min(CHUNK, size - begin) // BLOCK)
+            place_bytes = -(-2 * blocks // 8)
+            scales = bf16_to_float(np.frombuffer(encoded, "<u2", 2, position))
+            places = np.frombuffer(encoded, np.uint8, place_bytes, position + 4)
+            places = np.flatnonzero(np.unpackbits(places, bitorder="little"))
+            entries = np.frombuffer(encoded, np.uint8, blocks, position + 4 + place_bytes)
+            entries = entries[:places.size]
+            indices = begin + (places - np.arange(places.size)) * BLOCK + entries % BLOCK
+            magnitudes = scales[(entries >> 6) & 1]
+            values[indices] = np.where(entries >> 7, -magnitudes, magnitudes)
+            position += 4 + place_bytes + blocks
+        if position != len(encoded):
+            raise ValueError(f"{len(encoded)} bytes for {size} values; expected {position}")
+        return values
+
+
 class Fp32:
     """The distance from base to target in units of the last place."""
 
@@ -198,9 +264,9 @@ class Fp32:
     def _ordered(bits):
         return np.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)
 
-    def encode(self, base, target, residual):
+    def encode(self, base, target, residual, decay=1):
         if residual is not None:
-            target = target - residual
+            target = target - np.float32(decay) * residual
         here = self._ordered(base.view(np.int32)).astype(np.int64)
         there = self._ordered(np.ascontiguousarray(target).view(np.int32)).astype(np.int64)
         encoded = ((there - here) & 0xFFFFFFFF).astype("<u4").tobytes()
@@ -224,4 +290,5 @@ CODECS = {
     "E3M0": E3M0(),
     "E2M1": E2M1(),
     "LM2": LloydMax2(),
+    "TOPK2": TopK2(),
 }

@@ -47,6 +47,7 @@ class Replica:
         self.codec_down = codec_down
         self.alpha = np.float32(sync["mixing"])
         self.mutation = mutation
+        self.decay = np.float32(sync["error_feedback_decay"])
         self.residual = np.zeros_like(initial) if sync["error_feedback"] else None
         self.tokens = [0] * len(fragments)
 
@@ -59,7 +60,8 @@ class Replica:
         residual = None
         if self.residual is not None and self.mutation != "forgotten-feedback":
             residual = self.residual[cut]
-        encoded, left_out = self.codec_up.encode(self.base[cut], self.local[cut], residual)
+        encoded, left_out = self.codec_up.encode(self.base[cut], self.local[cut], residual,
+                                                self.decay)
         if residual is not None:
             self.residual[cut] = left_out
         tokens, self.tokens[fragment] = self.tokens[fragment], 0

@@ -52,7 +52,7 @@ def codec_cases(folder):
         for name in ("residual", "left_out"):
             arrays[name] = take(name, case["values"]) if case["feedback"] else None
         yield types.SimpleNamespace(codec=case["codec"], name=case["name"],
-                                    feedback=case["feedback"],
+                                    feedback=case["feedback"], decay=case["decay"],
                                     encoded=take("encoded", case["bytes"]), **arrays)
 
 

@@ -36,12 +36,18 @@ double ErrorBound(v1::Codec id, double x, double largest) {
       return scale / 6 * 1.0001 + flushed;
     case v1::E3M0:
       return scale / 4 * 1.0001 + flushed;
+    case v1::TOPK2:  // Not sent at all, or as a mean.
+      return largest;
     default:  // LM2: a value of the size of the block's largest one may decode to a fraction of it.
       return scale * 1.51 + flushed;
   }
 }
 
 size_t ExpectedBytes(v1::Codec id, size_t n) {
+  if (id == v1::TOPK2) {
+    const size_t blocks = (n % 4096 + 63) / 64;
+    return n / 4096 * 84 + (blocks == 0 ? 0 : 4 + (blocks + 3) / 4 + blocks);
+  }
   const auto bits = [id] {
     switch (id) {
       case v1::FP32:
@@ -68,10 +74,13 @@ TEST_P(EveryCodec, RoundTripStaysWithinItsErrorBound) {
       const std::vector<uint8_t> bytes = EncodeDelta(codec_, values);
       ASSERT_TRUE(codec_.Validate(bytes, values).ok());
       const std::vector<double> decoded = DecodeDelta(codec_, bytes, values);
+      double largest = 0;
       for (size_t i = 0; i < n; ++i) {
-        const size_t block = i / kCodecBlock * kCodecBlock;
-        double largest = 0;
-        for (size_t j = block; j < std::min(n, block + kCodecBlock); ++j) {
+        // What shares scales.
+        const size_t size = GetParam() == v1::TOPK2 ? kCodecChunk : kCodecBlock;
+        const size_t begin = i / size * size;
+        if (i == begin) largest = 0;
+        for (size_t j = i; i == begin && j < std::min(n, begin + size); ++j) {
           largest = std::max(largest, std::abs(static_cast<double>(values[j])));
         }
         ASSERT_LE(std::abs(decoded[i] - static_cast<double>(values[i])),
@@ -162,9 +171,20 @@ TEST_P(EveryCodec, ErrorFeedbackLosesNothing) {
   }
   for (size_t i = 0; i < n; ++i) {
     ASSERT_NEAR(sent[i] + static_cast<double>(residual[i]), meant[i], 1e-4) << i;
-    // The residual does not pile up.
-    ASSERT_LT(std::abs(residual[i]), 20.0F) << i;
+    // The residual does not pile up, though TOPK2 sends only 4 of 200 at a time.
+    ASSERT_LT(std::abs(residual[i]), GetParam() == v1::TOPK2 ? 40.0F : 20.0F) << i;
   }
+}
+
+TEST_P(EveryCodec, DecaySendsAShareOfTheResidual) {
+  const std::vector<float> delta = GaussianValues(5000, 1);
+  const std::vector<float> remembered = GaussianValues(5000, 2);
+  std::vector<float> share(5000);
+  for (size_t i = 0; i < 5000; ++i) share[i] = 0.95F * remembered[i];
+  std::vector<float> decayed = remembered;
+  const std::vector<uint8_t> bytes = EncodeDelta(codec_, delta, decayed, 0.95F);
+  EXPECT_EQ(EncodeDelta(codec_, delta, share), bytes);
+  EXPECT_EQ(decayed, share);
 }
 
 TEST_P(EveryCodec, NonFiniteInputIsRefusedWithItsIndex) {
@@ -180,7 +200,7 @@ TEST_P(EveryCodec, NonFiniteInputIsRefusedWithItsIndex) {
       const std::string expected = "value " + std::to_string(index) + ":";
       for (const absl::Status& status :
            {codec_.Encode(values, good, {}, bytes), codec_.Encode(good, values, {}, bytes),
-            codec_.Encode(values, values, {}, bytes), codec_.Encode(good, good, values, bytes)}) {
+            codec_.Encode(values, values, {}, bytes), codec_.Encode(good, good, {values}, bytes)}) {
         EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
         EXPECT_THAT(status.message(), HasSubstr(expected));
       }
@@ -195,28 +215,30 @@ TEST_P(EveryCodec, WrongLengthsAreRefused) {
   std::vector<uint8_t> bytes(codec_.EncodedBytes(100));
   std::vector<uint8_t> longer(bytes.size() + 1);
   EXPECT_FALSE(codec_.Encode(values, shorter, {}, bytes).ok());
-  EXPECT_FALSE(codec_.Encode(values, values, residual, bytes).ok());
+  EXPECT_FALSE(codec_.Encode(values, values, {residual}, bytes).ok());
   EXPECT_FALSE(codec_.Encode(values, values, {}, longer).ok());
   EXPECT_FALSE(codec_.Encode(values, values, {}, std::span(bytes).first(bytes.size() - 1)).ok());
 }
 
 TEST(FindCodec, KnowsEveryCodecByIdAndName) {
-  const std::vector<std::string> names = {"fp32", "bf16", "int8", "e3m0", "e2m1", "int4", "lm2"};
+  const std::vector<std::string> names = {"fp32", "bf16", "int8", "e3m0",
+                                          "e2m1", "int4", "lm2",  "topk2"};
   const std::vector<v1::Codec> ids = AllCodecIds();
   for (size_t i = 0; i < ids.size(); ++i) {
     const auto codec = FindCodec(ids[i]);
     ASSERT_TRUE(codec.ok()) << codec.status();
     EXPECT_EQ((*codec)->id(), ids[i]);
     EXPECT_EQ((*codec)->name(), names[i]);
-    EXPECT_EQ((*codec)->needs_error_feedback(), ids[i] == v1::LM2);
+    EXPECT_EQ((*codec)->needs_error_feedback(), ids[i] == v1::LM2 || ids[i] == v1::TOPK2);
   }
 }
 
 TEST(FindCodec, RefusesWhatItDoesNotHave) {
-  for (const auto id : {v1::CODEC_UNSPECIFIED, v1::TOPK2, static_cast<v1::Codec>(99)}) {
+  for (const auto id : {v1::CODEC_UNSPECIFIED, static_cast<v1::Codec>(99)}) {
     const auto codec = FindCodec(id);
     EXPECT_EQ(codec.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(codec.status().message(), HasSubstr("FP32, BF16, INT8, E3M0, E2M1, INT4, LM2"));
+    EXPECT_THAT(codec.status().message(),
+                HasSubstr("FP32, BF16, INT8, E3M0, E2M1, INT4, LM2, TOPK2"));
   }
 }
 

@@ -15,7 +15,7 @@
 namespace causeway {
 
 inline std::vector<v1::Codec> AllCodecIds() {
-  return {v1::FP32, v1::BF16, v1::INT8, v1::E3M0, v1::E2M1, v1::INT4, v1::LM2};
+  return {v1::FP32, v1::BF16, v1::INT8, v1::E3M0, v1::E2M1, v1::INT4, v1::LM2, v1::TOPK2};
 }
 
 inline const Codec& GetCodec(v1::Codec id) { return **FindCodec(id); }
@@ -42,10 +42,10 @@ inline std::vector<float> WildValues(size_t n, uint64_t seed) {
 
 // The bytes of the difference `delta`, encoded as base = delta, target = 0.
 inline std::vector<uint8_t> EncodeDelta(const Codec& codec, std::span<const float> delta,
-                                        std::span<float> residual = {}) {
+                                        std::span<float> residual = {}, float decay = 1) {
   std::vector<uint8_t> bytes(codec.EncodedBytes(delta.size()), 0xa5);
   const std::vector<float> zeros(delta.size(), 0.0F);
-  const absl::Status status = codec.Encode(delta, zeros, residual, bytes);
+  const absl::Status status = codec.Encode(delta, zeros, {residual, decay}, bytes);
   EXPECT_TRUE(status.ok()) << status;
   return bytes;
 }

@@ -91,7 +91,7 @@ class CodecVectors : public testing::TestWithParam<std::tuple<int64_t, v1::Codec
 
   // Encodes with both codecs, and reads what they made, if they did.
   void Compare(const std::vector<float>& base, const std::vector<float>& target,
-               const std::vector<float>& residual, size_t shift) {
+               const std::vector<float>& residual, size_t shift, float decay = 1) {
     const auto moved = [&](const std::vector<float>& values) {
       std::vector<float> copy(shift);
       copy.insert(copy.end(), values.begin(), values.end());
@@ -104,7 +104,7 @@ class CodecVectors : public testing::TestWithParam<std::tuple<int64_t, v1::Codec
       std::vector<float> left = moved(residual);
       const absl::Status status = codec.Encode(
           std::span(shifted_base).subspan(shift), std::span(shifted_target).subspan(shift),
-          std::span(left).subspan(shift), std::span(bytes).subspan(shift));
+          {std::span(left).subspan(shift), decay}, std::span(bytes).subspan(shift));
       return std::pair(Outcome<uint8_t>{status, bytes}, Outcome<float>{status, left});
     };
     const auto [expected, expected_left] = encode(scalar_);
@@ -116,14 +116,15 @@ class CodecVectors : public testing::TestWithParam<std::tuple<int64_t, v1::Codec
                    base, shift);
   }
 
-  // With error feedback and without.
+  // With error feedback, with decay and without, and with none.
   void Compare(const std::vector<float>& base, const std::vector<float>& target, size_t shift) {
     ASSERT_NO_FATAL_FAILURE(Compare(base, target, {}, shift));
     std::vector<float> residual(base.size());
     for (size_t i = 0; i < base.size(); ++i) {
       residual[i] = (base[i] - target[i]) * static_cast<float>(RandomUniform(6, 0, i) - 0.5);
     }
-    Compare(base, target, residual, shift);
+    ASSERT_NO_FATAL_FAILURE(Compare(base, target, residual, shift));
+    Compare(base, target, residual, shift, 0.95F);
   }
 
   const Codec& scalar_ = **FindCodec(id(), CodecPath::kScalar);
@@ -300,6 +301,7 @@ TEST_P(CodecVectors, DecideAlikeOnEveryScale) {
 }
 
 TEST_P(CodecVectors, TakeEveryWholeBlockOfOrdinaryValues) {
+  if (id() == v1::TOPK2) return;  // Has no blocks.
   const CodecKernels* const kernels = FindCodecKernels(id());
   if (std::get<0>(GetParam()) == HWY_STATIC_TARGET && kernels == nullptr) return;
   ASSERT_NE(kernels, nullptr);
@@ -309,12 +311,67 @@ TEST_P(CodecVectors, TakeEveryWholeBlockOfOrdinaryValues) {
   const size_t code_begin = scalar_.EncodedBytes(4096) < 4096 * 2 ? 20 : 0;
   uint8_t* const scales = bytes.data();
   uint8_t* const codes = bytes.data() + code_begin;
-  EXPECT_EQ(kernels->encode(base.data(), target.data(), nullptr, 10, scales, codes), 10U);
+  EXPECT_EQ(kernels->encode(base.data(), target.data(), nullptr, 1, 10, scales, codes), 10U);
   std::vector<double> sum(640);
   EXPECT_EQ(kernels->accumulate(scales, codes, base.data(), 1.0, 10, sum.data()), 10U);
   EXPECT_EQ(kernels->validate(scales, codes, base.data(), 10), 10U);
   std::vector<float> values = base;
   EXPECT_EQ(kernels->apply(scales, codes, 10, values.data()), 10U);
+}
+
+// --- The selection of TOPK2 ----------------------------------------------------------------------
+
+class TopKVectors : public CodecVectors {};
+
+INSTANTIATE_TEST_SUITE_P(Targets, TopKVectors,
+                         testing::Combine(testing::ValuesIn(InstructionSets()),
+                                          testing::Values(v1::TOPK2)),
+                         TargetAndCodec);
+
+TEST_P(TopKVectors, SelectTheSameOfEveryKindOfChunk) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const size_t n = seed % 3 == 0 ? 4096 : 1 + RandomBits(seed, 9, 0) % 9000;
+    // The same magnitude in all places or in most, few large ones side by side, rows of very
+    // different size, coarse values with many ties, values that rise or fall throughout.
+    const auto value = [&](size_t i) -> double {
+      const double normal = RandomNormal(seed, 0, i);
+      switch (seed % 7) {
+        case 0:
+          return normal < 0 ? -1.0 : 1.0;
+        case 1:
+          return i % 4096 < 40 ? normal : 0x1p-105 * normal;
+        case 2:
+          return normal * std::exp2(static_cast<double>(RandomBits(seed, 1, i / 256) % 90) - 45);
+        case 3:
+          return std::round(2 * normal);
+        case 4:
+          return static_cast<double>(i);
+        case 5:
+          return 1e4 - static_cast<double>(i);
+        default:
+          return i % 64 == 5 ? 1 + 1e-6 * normal : 1e-3 * normal;
+      }
+    };
+    std::vector<float> values(n);
+    for (size_t i = 0; i < n; ++i) values[i] = static_cast<float>(value(i));
+    ASSERT_NO_FATAL_FAILURE(Compare(values, std::vector<float>(n, 0.0F), seed % 5)) << seed;
+  }
+}
+
+TEST_P(TopKVectors, TakeEveryChunkOfOrdinaryValues) {
+  const TopKKernels* const kernels = FindTopKKernels();
+  if (std::get<0>(GetParam()) == HWY_STATIC_TARGET && kernels == nullptr) return;
+  ASSERT_NE(kernels, nullptr);
+  alignas(64) float difference[kCodecChunk];
+  uint16_t selected[65];
+  for (const size_t n : {1U, 64U, 255U, 256U, 1000U, 4096U}) {
+    const std::vector<float> base = GaussianValues(n, 1);
+    const std::vector<float> target = GaussianValues(n, 2);
+    const size_t most = (n + 63) / 64;
+    EXPECT_EQ(
+        kernels->select(base.data(), target.data(), nullptr, 1, n, most, difference, selected),
+        most);
+  }
 }
 
 }  // namespace

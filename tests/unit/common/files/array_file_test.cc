@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/base/checksum.h"
 #include "tests/unit/common/base/temporary_folder.h"
 
 namespace causeway {
@@ -74,6 +75,23 @@ TEST_F(ArrayFileTest, EveryFlippedBitIsNoticed) {
 TEST_F(ArrayFileTest, MoreBytesAreNoticed) {
   EXPECT_EQ(ReadChanged(files_.ReadFile(path_).value() + "x").status().code(),
             absl::StatusCode::kDataLoss);
+}
+
+// A fuzzer's finding.
+TEST_F(ArrayFileTest, ASizeThatIsNoIntegerIsRefused) {
+  const std::string whole = files_.ReadFile(path_).value();
+  for (const char* size : {"1e300", "-1e9", "3.0", "-1"}) {
+    std::string header =
+        R"({"arrays":[{"bytes":)" + std::string(size) + R"(,"name":"p"}],"metadata":{}})";
+    const auto header_bytes = static_cast<uint32_t>(header.size());
+    std::string content = whole.substr(0, 12);
+    content.append(reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes));
+    content += header + "abc";
+    const uint64_t hash =
+        TreeHash(std::span(reinterpret_cast<const uint8_t*>(content.data()), content.size()));
+    content.append(reinterpret_cast<const char*>(&hash), sizeof(hash));
+    EXPECT_EQ(ReadChanged(content).status().code(), absl::StatusCode::kDataLoss) << size;
+  }
 }
 
 TEST_F(ArrayFileTest, AnotherVersionIsRefusedWithBothNumbers) {

@@ -1,6 +1,7 @@
 #include "common/params/fragment_plan.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -160,6 +161,64 @@ TEST(FragmentPlan, BalancedCutsFallOnTensorsOrRows) {
     ASSERT_NE(after, plan.tensors().rend());
     EXPECT_EQ((cut - after->offset) % after->info.cols, 0) << after->info.name;
     EXPECT_TRUE(after->info.is_matrix() || cut == after->offset) << after->info.name;
+  }
+}
+
+// Every place where a cut may fall, by looking at all of them: the oracle of the next test.
+std::vector<int64_t> AllCuts(const FragmentPlan& plan) {
+  std::vector<int64_t> cuts;
+  for (const PlacedTensor& tensor : plan.tensors()) {
+    cuts.push_back(tensor.offset);
+    if (!tensor.info.is_matrix()) continue;
+    for (int64_t row = 1; row < tensor.info.rows; ++row) {
+      if (row * tensor.info.cols % kArenaAlignment == 0) {
+        cuts.push_back(tensor.offset + row * tensor.info.cols);
+      }
+    }
+  }
+  return cuts;
+}
+
+TEST(FragmentPlan, EveryBalancedCutIsTheNearestToItsShare) {
+  int cut_plans = 0;
+  for (const int width : {8, 48, 64, 136}) {
+    for (int fragments = 2; fragments < 40; ++fragments) {
+      v1::RunConfig config = Completed(absl::StrCat(
+          "model { vocabulary_size: 200 layers: 3 width: ", width, " heads: 2 mlp_width: 100 }"));
+      config.mutable_sync()->set_pattern(v1::SyncConfig::BALANCED);
+      config.mutable_sync()->set_fragments(fragments);
+      const auto plan = FragmentPlan::Create(config.model(), config.sync());
+      if (!plan.ok()) continue;
+      ++cut_plans;
+      const std::vector<int64_t> cuts = AllCuts(*plan);
+      for (int k = 1; k < fragments; ++k) {
+        const int64_t share = plan->arena_size() * k / fragments;
+        int64_t nearest = -1;
+        for (const int64_t cut : cuts) {
+          if (cut <= plan->range(k - 1).begin) continue;
+          if (nearest < 0 || std::abs(cut - share) < std::abs(nearest - share)) nearest = cut;
+        }
+        // Shares are rounded down one by one: by up to one value less.
+        EXPECT_NEAR(static_cast<double>(std::abs(plan->range(k).begin - share)),
+                    static_cast<double>(std::abs(nearest - share)), 1.0)
+            << "width " << width << ", cut " << k << " of " << fragments;
+      }
+    }
+  }
+  EXPECT_GT(cut_plans, 100);
+}
+
+// A fuzzer's finding: looking at all tensors for every fragment took minutes.
+TEST(FragmentPlan, LargestConfigurationsAreCutSoundly) {
+  for (const char* sync : {"pattern: BALANCED fragments: 65536", "pattern: STRIDED fragments: 1024",
+                           "pattern: SEQUENTIAL fragments: 1024"}) {
+    const v1::RunConfig config = Completed(absl::StrCat(
+        "model { layers: 1024 width: 1024 heads: 8 mlp_width: 4096 } train { steps: 1000000 } "
+        "sync { steps_between_syncs: 1000000 ",
+        sync, " }"));
+    const auto plan = FragmentPlan::Create(config.model(), config.sync());
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->range(plan->fragments() - 1).end, plan->arena_size()) << sync;
   }
 }
 

@@ -170,6 +170,13 @@ TEST(RunConfigHash, KeepsItsValueAndSeesEveryField) {
 TEST(ConfigWarnings, SettingsThatTrainBadlyTogetherAreNamed) {
   EXPECT_THAT(WarningsOf("sync { error_feedback: true }"),
               ElementsAre(HasSubstr("sync.error_feedback")));
+  EXPECT_THAT(WarningsOf("membership { adaptive_grace: true } sync { overlap_steps: 2 }"),
+              ElementsAre(HasSubstr("grace_ms 0")));
+  EXPECT_THAT(WarningsOf("membership { adaptive_grace: true grace_ms: 9 }"),
+              ElementsAre(HasSubstr("closes as soon as it has its quorum")));
+  EXPECT_THAT(WarningsOf("membership { max_pace: 2.5 } sync { overlap_steps: 2 }"),
+              ElementsAre(HasSubstr("membership.max_pace = 2.5")));
+  EXPECT_THAT(WarningsOf("membership { max_pace: 2.5 } sync { overlap_steps: 3 }"), ElementsAre());
   EXPECT_THAT(WarningsOf("sync { mixing: 0.95 }"), ElementsAre(HasSubstr("sync.mixing = 0.95")));
   EXPECT_THAT(WarningsOf("outer { learning_rate: 1.5 }"),
               ElementsAre(HasSubstr("outer.learning_rate = 1.5")));
@@ -177,6 +184,13 @@ TEST(ConfigWarnings, SettingsThatTrainBadlyTogetherAreNamed) {
               ElementsAre(HasSubstr("ADAM")));
   EXPECT_THAT(WarningsOf("train { optimizer: MUON }"),
               ElementsAre(HasSubstr("outer.momentum = 0.9")));
+  const std::string topk2 = "sync { codec_up: TOPK2 error_feedback: true } ";
+  EXPECT_THAT(WarningsOf("sync { codec_up: TOPK2 error_feedback: true entropy_up: true }"),
+              ElementsAre(HasSubstr("sync.entropy_up")));
+  EXPECT_THAT(WarningsOf(topk2 + "outer { momentum: 0.5 }"),
+              ElementsAre(AllOf(HasSubstr("outer.momentum = 0.5"), HasSubstr("TOPK2"))));
+  EXPECT_THAT(WarningsOf(topk2 + "outer { learning_rate: 0.4 }"),
+              ElementsAre(AllOf(HasSubstr("outer.learning_rate = 0.4"), HasSubstr("TOPK2"))));
   EXPECT_THAT(WarningsOf("sync { overlap_steps: 51 }"),
               ElementsAre(HasSubstr("sync.overlap_steps = 51")));
   EXPECT_THAT(WarningsOf("membership { quorum: 3 }"),
@@ -190,6 +204,20 @@ TEST(ConfigWarnings, NeutralSettingsHaveNone) {
               IsEmpty());
   EXPECT_THAT(WarningsOf("sync { codec_up: LM2 error_feedback: true overlap_steps: 50 }"),
               IsEmpty());
+  EXPECT_THAT(WarningsOf("sync { codec_up: TOPK2 error_feedback: true }"), IsEmpty());
+}
+
+TEST(CompleteRunConfig, TopK2BringsItsOwnDecayAndOuterOptimizer) {
+  const std::string small = kSmallModel;
+  const v1::RunConfig sparse = Completed(small + "sync { codec_up: TOPK2 error_feedback: true }");
+  EXPECT_EQ(sparse.sync().error_feedback_decay(), 0.95);
+  EXPECT_EQ(sparse.outer().learning_rate(), 1);
+  EXPECT_EQ(sparse.outer().momentum(), 0);
+  const v1::RunConfig dense = Completed(small + "sync { codec_up: LM2 error_feedback: true }");
+  EXPECT_EQ(dense.sync().error_feedback_decay(), 1);
+  EXPECT_EQ(dense.outer().learning_rate(), 0.4);
+  EXPECT_EQ(dense.outer().momentum(), 0.9);
+  EXPECT_FALSE(Completed(small).sync().has_error_feedback_decay());
 }
 
 TEST(CheckName, TakesLettersDigitsAndThreeSigns) {

@@ -240,6 +240,17 @@ TEST(CoordinatorExchangeTest, AFailingStoreStopsTheCoordinatorAndTellsEverybody)
   EXPECT_EQ(two.run.events.Count("failed"), 1);
 }
 
+TEST(CoordinatorExchangeTest, AnErrorOfTheStoreIsNotTakenForOneOfTheContribution) {
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kAborted, absl::StatusCode::kDataLoss, absl::StatusCode::kUnavailable}) {
+    TwoWorkers two;
+    two.run.store.FailWith({code, "EIO"});
+    EXPECT_EQ(two.a.Push(0, 1).code(), absl::StatusCode::kInternal)
+        << "ABORTED would make the worker believe that the round closed";
+    EXPECT_THAT(two.run.coordinator->Health().message(), HasSubstr("EIO"));
+  }
+}
+
 TEST(CoordinatorExchangeTest, ARoundThatCouldNotBeStoredIsNotPublished) {
   TwoWorkers two;
   two.a.Train();

@@ -162,6 +162,41 @@ TEST(CoordinatorMembershipTest, AWorkerThatLeavesIsNotExpectedAnyMore) {
   EXPECT_EQ(run.events.Count("worker_disconnected"), 0);
 }
 
+TEST(CoordinatorMembershipTest, ACheckpointTooOldToResumeFromIsNotWaitedFor) {
+  ToyRun run;
+  ToyWorker a(run, "a", 1);
+  ToyWorker b(run, "b", 2);
+  ASSERT_TRUE(a.Enter().ok());
+  ASSERT_TRUE(b.Enter().ok());
+  for (int i = 0; i < 20; ++i) a.Train();
+  ASSERT_TRUE(a.Heartbeat().ok());
+  run.coordinator->Disconnected("b", 1);
+  ToyWorker again(run, "b", 3);
+  ASSERT_TRUE(again.Join(1).ok());  // 19 steps behind: it fetches the state, and starts at 20.
+  ASSERT_EQ(again.welcome().run_step(), 20);
+  ASSERT_TRUE(a.Push(0, 1).ok());
+  EXPECT_EQ(run.store.rounds().size(), 1u) << "b has to merge this round before it is ready";
+  ASSERT_TRUE(again.Ready(20).ok());
+  ASSERT_TRUE(a.Push(1, 1).ok());
+  EXPECT_EQ(run.store.rounds().size(), 2u) << "b will not send what comes before its step";
+}
+
+TEST(CoordinatorMembershipTest, TheStartEndsAPauseForWhoeverMissedItsEnd) {
+  ToyRun run;
+  ToyWorker a(run, "a", 1);
+  ToyWorker b(run, "b", 2);
+  ASSERT_TRUE(a.Join().ok());
+  run.coordinator->Pause("a test");
+  EXPECT_EQ(a.sink().Count(v1::Directive::PAUSE), 1);
+  run.coordinator->Disconnected("a", 1);
+  run.coordinator->Resume();
+  ASSERT_TRUE(a.Join().ok());
+  ASSERT_TRUE(a.Ready(0).ok());  // Training has not started: nothing is said yet.
+  ASSERT_TRUE(b.Enter().ok());
+  EXPECT_EQ(a.sink().Count(v1::Directive::START), 1);
+  EXPECT_EQ(a.sink().Count(v1::Directive::RESUME), 1);
+}
+
 TEST(CoordinatorMembershipTest, RoundsThatDiedWithTheirOnlySenderDoNotStopTheRun) {
   ToyRun run([](v1::RunConfig& config) { config.mutable_membership()->set_start_workers(1); });
   ToyWorker a(run, "a", 1);

@@ -123,6 +123,16 @@ absl::Status ToyWorker::Heartbeat(int64_t checkpoint_step) {
   return Handle(message);
 }
 
+absl::Status ToyWorker::ReportSpeed(int64_t step, double inner_step_seconds, int64_t pace_milli) {
+  v1::WorkerMessage message;
+  v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
+  heartbeat.set_step(step);
+  heartbeat.set_tokens(step * 64 * 1000 / pace_milli);
+  heartbeat.set_inner_step_seconds(inner_step_seconds);
+  heartbeat.set_pace_milli(pace_milli);
+  return Handle(message);
+}
+
 absl::Status ToyWorker::Leave(v1::Leave::Reason reason) {
   v1::WorkerMessage message;
   message.mutable_leave()->set_reason(reason);
@@ -213,6 +223,10 @@ absl::Status ToyWorker::Merge(int fragment, int64_t round) {
   message.mutable_applied()->set_round(round);
   message.mutable_applied()->set_published_hash(TreeHash(std::span<const float>(published)));
   return Handle(message);
+}
+
+void ToyWorker::Diverge() {
+  for (float& value : local_) value += 10.0f;
 }
 
 absl::Status ToyWorker::SendDue() {

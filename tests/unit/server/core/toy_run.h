@@ -64,6 +64,16 @@ class RecordingSink final : public SessionSink {
     }
     return count;
   }
+  std::vector<v1::Directive> Directives(v1::Directive::Action action) const {
+    absl::MutexLock lock(&mutex_);
+    std::vector<v1::Directive> result;
+    for (const auto& message : messages_) {
+      if (message.has_directive() && message.directive().action() == action) {
+        result.push_back(message.directive());
+      }
+    }
+    return result;
+  }
   std::vector<v1::RoundOutcome> outcomes() const {
     absl::MutexLock lock(&mutex_);
     std::vector<v1::RoundOutcome> result;
@@ -128,6 +138,8 @@ class ToyWorker {
   absl::Status Join(int64_t resume_step = 0);
   absl::Status Ready(int64_t step);
   absl::Status Heartbeat(int64_t checkpoint_step = 0);
+  // A heartbeat that says how fast the worker is; 64 tokens per inner step.
+  absl::Status ReportSpeed(int64_t step, double inner_step_seconds, int64_t pace_milli = 1000);
   absl::Status Leave(v1::Leave::Reason reason);
   // Join, fetch the state, Ready at the run's step.
   absl::Status Enter();
@@ -135,6 +147,7 @@ class ToyWorker {
   // One inner step and what the schedule asks for after it. Merges wait for their answers, so on
   // one thread, merge only what is published.
   void Train();
+  void Diverge();           // The local values leave all reason behind.
   absl::Status SendDue();   // Contributes what is due after the present step.
   absl::Status MergeDue();  // Merges what is due, waiting for it.
 

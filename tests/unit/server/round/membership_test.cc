@@ -166,5 +166,25 @@ TEST(MembershipTest, WhoLeftIsNoLongerAMember) {
   EXPECT_EQ(members.live(), 0);
 }
 
+TEST(MembershipTest, WhatAWorkerTrainedAndWasToldOutlivesItsProcess) {
+  Membership membership(2, absl::Seconds(10));
+  const Member first = membership.Join("a", 1, false, absl::ZeroDuration()).value();
+  Progress progress;
+  progress.tokens = 70;
+  progress.inner_step_time = absl::Seconds(3);
+  progress.pace_milli = 2000;
+  ASSERT_TRUE(membership.Heartbeat("a", first.incarnation, 5, absl::Seconds(1), progress).ok());
+  EXPECT_EQ(membership.Find("a")->progress.reported_at, absl::Seconds(1));
+  EXPECT_EQ(membership.Find("a")->progress.step_time(), absl::Milliseconds(1500));
+  membership.OrderPace("a", 3000, 60);
+  membership.OrderPace("nobody", 3000, 60);
+  membership.Expire(absl::Seconds(20));
+  const Member second = membership.Join("a", 2, false, absl::Seconds(21)).value();
+  EXPECT_EQ(second.progress.tokens, 70);
+  EXPECT_EQ(second.progress.inner_step_time, absl::ZeroDuration()) << "to be measured again";
+  EXPECT_EQ(second.ordered_pace_milli, 3000);
+  EXPECT_EQ(second.ordered_from_step, 60);
+}
+
 }  // namespace
 }  // namespace causeway::server

@@ -131,6 +131,112 @@ TEST(RoundPolicyTest, NobodyThereClosesNothing) {
   EXPECT_EQ(Decide(kNow, RoundAt60({}), Table({joining}), {}).action, Decision::kWait);
 }
 
+// H = 30, tau = 5, one second per step: what is sent after step 60 is needed after step 65.
+constexpr RoundPolicy kAdaptive = {
+    .quorum = 1, .grace = absl::Seconds(20), .adaptive = true, .overlap_steps = 5};
+
+Member AtSpeed(const std::string& id, int64_t step, double step_seconds,
+               absl::Duration reported_at = kNow - absl::Hours(1)) {
+  Member member = Active(id, 0, step);
+  member.progress.inner_step_time = absl::Seconds(step_seconds);
+  member.progress.reported_at = reported_at;
+  return member;
+}
+
+TEST(RoundPolicyTest, AdaptiveGraceSpendsTheSlackOfTheOverlap) {
+  const Members members = Table({AtSpeed("a", 40, 1), AtSpeed("b", 40, 1)});
+  const OpenRound round = RoundAt60({{"a", kNow}});
+  const Decision early = Decide(kNow + absl::Seconds(4), round, members, kAdaptive);
+  EXPECT_EQ(early.action, Decision::kWait);
+  EXPECT_EQ(early.wait_until, kNow + absl::Seconds(5) - kDecisionMargin);
+  EXPECT_EQ(early.reason,
+            "waiting for b (step 40 of 60) for at most 850ms more: then a needs the answer");
+  const Decision late = Decide(early.wait_until, round, members, kAdaptive);
+  EXPECT_EQ(late.action, Decision::kClose);
+  EXPECT_EQ(late.reason,
+            "closed 4.85s after the quorum, when a needed it, without b (step 40 of 60)");
+}
+
+TEST(RoundPolicyTest, AdaptiveGraceLeavesTimeForMergeAndDownlink) {
+  Member a = AtSpeed("a", 40, 1);
+  a.progress.download_bytes_per_s = 1e6;
+  OpenRound round = RoundAt60({{"a", kNow}});
+  round.merge_time = absl::Milliseconds(300);
+  round.answer_bytes = 2'000'000;
+  const Decision decision = Decide(kNow, round, Table({a, AtSpeed("b", 40, 1)}), kAdaptive);
+  EXPECT_EQ(decision.wait_until, kNow + absl::Milliseconds(2700) - kDecisionMargin);
+}
+
+TEST(RoundPolicyTest, AdaptiveGraceEndsWithTheFirstContributorThatNeedsTheAnswer) {
+  const Members members = Table({AtSpeed("a", 40, 1), AtSpeed("b", 40, 0.2), AtSpeed("c", 40, 1)});
+  const Decision decision = Decide(
+      kNow, RoundAt60({{"a", kNow}, {"b", kNow - absl::Milliseconds(100)}}), members, kAdaptive);
+  EXPECT_EQ(decision.wait_until, kNow + absl::Milliseconds(900) - kDecisionMargin);
+  EXPECT_THAT(decision.reason, HasSubstr("then b needs"));
+}
+
+TEST(RoundPolicyTest, AHeartbeatSinceTheContributionSaysMoreThanItsArrival) {
+  const Member a = AtSpeed("a", 63, 1, kNow);  // The upload took a while.
+  const Decision decision =
+      Decide(kNow, RoundAt60({{"a", kNow}}), Table({a, AtSpeed("b", 40, 1)}), kAdaptive);
+  EXPECT_EQ(decision.wait_until, kNow + absl::Seconds(2) - kDecisionMargin);
+}
+
+TEST(RoundPolicyTest, AWorkerAtPaceTwoPassesTwoStepsInTheTimeOfOne) {
+  Member a = AtSpeed("a", 40, 2);
+  a.progress.pace_milli = 2000;
+  const Decision decision =
+      Decide(kNow, RoundAt60({{"a", kNow}}), Table({a, AtSpeed("b", 40, 1)}), kAdaptive);
+  EXPECT_EQ(decision.wait_until, kNow + absl::Seconds(5) - kDecisionMargin);
+}
+
+TEST(RoundPolicyTest, AdaptiveGraceNeverGoesBeyondTheBound) {
+  const Members members = Table({AtSpeed("a", 40, 100), AtSpeed("b", 40, 1)});
+  const OpenRound round = RoundAt60({{"a", kNow}});
+  EXPECT_EQ(Decide(kNow, round, members, kAdaptive).wait_until, kNow + absl::Seconds(20));
+  const Decision late = Decide(kNow + absl::Seconds(20), round, members, kAdaptive);
+  EXPECT_EQ(late.reason, "closed 20s after the quorum without b (step 40 of 60)");
+}
+
+TEST(RoundPolicyTest, WithoutKnownSpeedsOrAContributorLeftOnlyTheBoundHolds) {
+  Member gone = AtSpeed("a", 60, 1);
+  gone.state = MemberState::kLeft;
+  for (const Member& a : {Active("a", 0, 60), gone}) {
+    EXPECT_EQ(Decide(kNow, RoundAt60({{"a", kNow}}), Table({a, AtSpeed("b", 40, 1)}), kAdaptive)
+                  .wait_until,
+              kNow + absl::Seconds(20));
+  }
+}
+
+TEST(RoundPolicyTest, WithoutOverlapTheQuorumIsEnough) {
+  RoundPolicy policy = kAdaptive;
+  policy.overlap_steps = 0;
+  policy.quorum = 2;
+  const Members members = Table({AtSpeed("a", 60, 1), AtSpeed("b", 60, 1), AtSpeed("c", 40, 1)});
+  EXPECT_EQ(Decide(kNow, RoundAt60({{"a", kNow}}), members, policy).action, Decision::kWait);
+  EXPECT_EQ(Decide(kNow, RoundAt60({{"a", kNow}, {"b", kNow}}), members, policy).action,
+            Decision::kClose);
+}
+
+TEST(RoundPolicyTest, AQuarantinedContributionIsNeitherWaitedForNorCounted) {
+  OpenRound round = RoundAt60({{"a", kNow}});
+  round.quarantined["b"] = kNow;
+  const Members members = Table({Active("a", 0, 60), Active("b", 0, 60)});
+  const Decision decision = Decide(kNow, round, members, {.quorum = 2});
+  EXPECT_EQ(decision.action, Decision::kClose) << "both have been heard";
+  EXPECT_EQ(decision.reason, "every expected worker contributed (1)");
+}
+
+TEST(RoundPolicyTest, WhenAllIsQuarantinedTheRoundIsPublishedEmpty) {
+  OpenRound round = RoundAt60({});
+  round.quarantined["b"] = kNow;
+  const Decision waits = Decide(kNow, round, Table({Active("a", 0, 60), Active("b", 0, 60)}), {});
+  EXPECT_EQ(waits.action, Decision::kWait) << "there is hope";
+  const Decision decision = Decide(kNow, round, Table({Active("b", 0, 60)}), {});
+  EXPECT_EQ(decision.action, Decision::kCloseEmpty);
+  EXPECT_EQ(decision.reason, "every contribution is quarantined");
+}
+
 TEST(RoundPolicyTest, ANewWorkerStartsWhereTheOthersAre) {
   EXPECT_EQ(StartStep({RoundAt60({})}, Table({Active("a", 0, 50)}), 50, {}), 50);
   EXPECT_EQ(StartStep({RoundAt60({{"a", kNow}})}, Table({Active("a", 0, 62)}), 62, {}), 62);

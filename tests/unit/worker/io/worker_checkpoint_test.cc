@@ -30,6 +30,9 @@ WorkerCheckpoint SomeCheckpoint() {
   checkpoint.data_slot = 3;
   checkpoint.step = 70;
   checkpoint.tokens = 560;
+  checkpoint.pace_milli = 2080;
+  checkpoint.pace_carry_milli = 560;
+  checkpoint.config.mutable_membership()->set_max_pace(4);
   checkpoint.optimizer_updates = 40;
   checkpoint.parameters.assign(values, 0.5F);
   checkpoint.first_moments.assign(values, 0.25F);
@@ -66,6 +69,8 @@ TEST_F(WorkerCheckpointTest, ComesBackAsItWas) {
   EXPECT_EQ(read->data_slot, 3);
   EXPECT_EQ(read->step, 70);
   EXPECT_EQ(read->tokens, 560);
+  EXPECT_EQ(read->pace_milli, 2080);
+  EXPECT_EQ(read->pace_carry_milli, 560);
   EXPECT_EQ(read->optimizer_updates, 40);
   EXPECT_EQ(read->parameters, written.parameters);
   EXPECT_EQ(read->first_moments, written.first_moments);
@@ -96,6 +101,10 @@ TEST_F(WorkerCheckpointTest, ContentThatDoesNotFitItsConfigurationIsRefused) {
   refused([](WorkerCheckpoint& c) { c.step = -1; }, "step");
   refused([](WorkerCheckpoint& c) { c.step = c.config.train().steps() + 1; }, "step");
   refused([](WorkerCheckpoint& c) { c.tokens = -1; }, "tokens");
+  refused([](WorkerCheckpoint& c) { c.pace_milli = 999; }, "pace");
+  refused([](WorkerCheckpoint& c) { c.pace_milli = 4001; }, "pace");
+  refused([](WorkerCheckpoint& c) { c.pace_carry_milli = 1000; }, "pace");
+  refused([](WorkerCheckpoint& c) { c.pace_carry_milli = -1; }, "pace");
   refused([](WorkerCheckpoint& c) { c.optimizer_updates = -1; }, "updates");
 }
 
@@ -112,6 +121,8 @@ TEST_F(WorkerCheckpointTest, WithoutResidualOrMomentsItIsWhole) {
   checkpoint.sync.residual.clear();
   EXPECT_TRUE(WriteAndRead(checkpoint)->sync.residual.empty());
   v1::SyncConfig& sync = *checkpoint.config.mutable_sync();
+  checkpoint.config.mutable_membership()->clear_max_pace();
+  checkpoint.pace_milli = 1000;
   sync.set_contribution(v1::SyncConfig::GRADIENT);
   sync.set_fragments(1);
   sync.set_steps_between_syncs(1);

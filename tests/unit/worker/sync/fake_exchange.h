@@ -61,6 +61,11 @@ class FakeExchange final : public Exchange {
     absl::MutexLock lock(&mutex_);
     corrupt_.insert(key);
   }
+  // States announce that version from now on.
+  void AnnounceVersion(int fragment, int64_t version) {
+    absl::MutexLock lock(&mutex_);
+    versions_[static_cast<size_t>(fragment)] = version;
+  }
   // Publishes a round from elsewhere: the fragment moves by `delta` everywhere.
   void PublishFromElsewhere(Key key, float delta) {
     absl::MutexLock lock(&mutex_);

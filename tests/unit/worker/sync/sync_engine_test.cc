@@ -38,8 +38,9 @@ v1::RunConfig TinyRun(const std::string& sync) {
 // One worker whose "training" moves every value by a pure function of step and index.
 class Site {
  public:
-  explicit Site(const std::string& sync, float outer_learning_rate = 1)
+  explicit Site(const std::string& sync, float outer_learning_rate = 1, int max_advance = 1)
       : config_(TinyRun(sync)),
+        max_advance_(max_advance),
         plan_(FragmentPlan::Create(config_.model(), config_.sync()).value()),
         initial_(Initial()),
         local_(static_cast<size_t>(plan_.arena_size())),
@@ -57,6 +58,7 @@ class Site {
     options.replica = &replica_;
     options.exchange = exchange_.get();
     options.clock = &clock_;
+    options.max_advance = max_advance_;
     options.observer.merged = [this](int64_t step, const SyncEvent& event) {
       merges_.push_back({step, event});
     };
@@ -95,6 +97,7 @@ class Site {
 
   FakeClock clock_;
   const v1::RunConfig config_;
+  const int max_advance_;
   const FragmentPlan plan_;
   const std::vector<float> initial_;
   std::vector<float> local_;
@@ -247,6 +250,18 @@ TEST(SyncEngineTest, AnAnswerThatIsGoneIsReplacedByTheState) {
   EXPECT_EQ(site.engine_->version(0), 1);
 }
 
+// A fuzzer's finding: the step of such a round overflows.
+TEST(SyncEngineTest, AStateOfAnImpossibleVersionIsRefused) {
+  for (const int64_t version :
+       {int64_t{-1}, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
+    Site site("fragments: 1 steps_between_syncs: 6");
+    site.exchange_->AnnounceVersion(0, version);
+    const absl::Status status = site.engine_->Fetch(0).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("version"));
+  }
+}
+
 TEST(SyncEngineTest, ACopyThatDivergesEndsTheTraining) {
   Site site("fragments: 1 steps_between_syncs: 3");
   ASSERT_TRUE(site.engine_->Fetch(0).ok());
@@ -283,6 +298,18 @@ TEST(SyncEngineTest, AJoinerFollowsTheRoundsThatWereSentBeforeItsStep) {
   ASSERT_EQ(site.exchange_->pushes().size(), 1);
   EXPECT_EQ(site.exchange_->pushes()[0].key, FakeExchange::Key(0, 3));
   EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{14, {0, 3}}));
+}
+
+TEST(SyncEngineTest, AJoinerDoesNotPassOverAnOpenRoundThatWantsIt) {
+  // Fragments 0, 1 and 2 are sent after steps 2, 4 and 6.
+  Site site("fragments: 2 steps_between_syncs: 6 overlap_steps: 1");
+  site.exchange_->PublishFromElsewhere({0, 1}, 0.5F);
+  site.exchange_->PublishFromElsewhere({2, 1}, 0.5F);
+  // Fragment 1 lacks its quorum, so the run's step is the one before.
+  ASSERT_EQ(site.engine_->Fetch(3).value(), 3);
+  site.Run(4, 7);
+  ASSERT_EQ(site.exchange_->pushes().size(), 1);
+  EXPECT_EQ(site.exchange_->pushes()[0].key, FakeExchange::Key(1, 1));
 }
 
 TEST(SyncEngineTest, AJoinerMergesARoundInFlightThatItDidNotContributeTo) {
@@ -368,6 +395,86 @@ TEST(SyncEngineTest, ContinuesBitForBitAfterBeingInterruptedWhileItWaited) {
   EXPECT_EQ(second.local_, whole.local_);
 }
 
+// A slow worker's inner step covers several steps of the schedule.
+TEST(SyncEngineTest, AnInnerStepThatCoversSeveralStepsSendsAndMergesAllThatLiesBetween) {
+  // Fragments are sent after steps 2, 4, 6, 8 and so on, and merged two steps later.
+  Site site("fragments: 2 steps_between_syncs: 6 overlap_steps: 2", 1, /*max_advance=*/3);
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  for (const int64_t step : {3, 6, 9, 12}) ASSERT_TRUE(site.Step(step).ok());
+  EXPECT_THAT(site.merges_,
+              ElementsAre(Site::Merge{6, {0, 1}}, Site::Merge{6, {1, 1}}, Site::Merge{9, {2, 1}},
+                          Site::Merge{12, {0, 2}}, Site::Merge{12, {1, 2}}));
+  std::map<FakeExchange::Key, int64_t> tokens;
+  for (const auto& push : site.exchange_->pushes()) tokens[push.key] = push.tokens;
+  EXPECT_EQ(tokens.at({0, 1}), 10) << "what was trained, not what the schedule passed";
+  EXPECT_EQ(tokens.at({1, 1}), 20);
+  EXPECT_EQ(tokens.at({0, 2}), 20);
+}
+
+TEST(SyncEngineTest, AllThatIsDueIsSentBeforeAnythingIsWaitedFor) {
+  // Fragment 0 is sent after step 2 and merged after step 3, fragment 1 is sent after step 4.
+  Site site("fragments: 2 pattern: BALANCED steps_between_syncs: 4 overlap_steps: 1", 1,
+            /*max_advance=*/3);
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  ASSERT_TRUE(site.Step(1).ok());
+  site.exchange_->Hold({0, 1});
+  std::thread trainer([&] { EXPECT_TRUE(site.Step(4).ok()); });
+  EXPECT_EQ(site.exchange_->AwaitPushes(2).size(), 2u);
+  site.exchange_->Release({0, 1});
+  trainer.join();
+  EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{4, {0, 1}}));
+}
+
+TEST(SyncEngineTest, AnInnerStepThatCoversTooMuchIsAnError) {
+  Site site("fragments: 1 steps_between_syncs: 6", 1, /*max_advance=*/2);
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  EXPECT_EQ(site.Step(3).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(site.Step(3).code(), absl::StatusCode::kInternal) << "and none that covers nothing";
+}
+
+TEST(SyncEngineTest, AWorkerAtAnotherPaceContinuesBitForBitWhereverItWasInterrupted) {
+  const std::string sync =
+      "fragments: 2 steps_between_syncs: 8 overlap_steps: 3 mixing: 0.5 codec_up: INT4 "
+      "codec_down: E3M0 error_feedback: true";
+  constexpr int64_t kStride = 3;
+  const auto walk = [](Site& site, int64_t from, int64_t to) {
+    for (int64_t step = from; step <= to; step += kStride) {
+      const absl::Status status = site.Step(step);
+      ASSERT_TRUE(status.ok()) << status;
+    }
+  };
+  Site whole(sync, 0.7F, kStride);
+  ASSERT_TRUE(whole.engine_->Fetch(0).ok());
+  walk(whole, kStride, 30);
+  ASSERT_FALSE(whole.merges_.empty());
+
+  for (const Site::Merge& merge : whole.merges_) {
+    Site first(sync, 0.7F, kStride);
+    ASSERT_TRUE(first.engine_->Fetch(0).ok());
+    const FakeExchange::Key key(merge.event.fragment, merge.event.round);
+    first.exchange_->Hold(key);
+    walk(first, kStride, merge.step - kStride);
+    std::thread interrupter([&] {
+      first.exchange_->AwaitPush(key);
+      first.exchange_->Cancel();
+    });
+    EXPECT_EQ(first.Step(merge.step).code(), absl::StatusCode::kCancelled);
+    interrupter.join();
+    SyncEngine::State state = first.engine_->Save();
+    first.engine_.reset();
+    Site second(sync, 0.7F, kStride);
+    second.engine_.reset();
+    second.exchange_ = std::move(first.exchange_);
+    second.exchange_->Revive();
+    second.exchange_->Release(key);
+    std::ranges::copy(first.local_, second.local_.begin());
+    second.MakeEngine();
+    ASSERT_TRUE(second.engine_->Restore(std::move(state), merge.step).ok());
+    walk(second, merge.step + kStride, 30);
+    EXPECT_EQ(second.local_, whole.local_) << "interrupted before a merge of step " << merge.step;
+  }
+}
+
 TEST(SyncEngineTest, AStateOfAnotherPlanIsRefused) {
   Site site("fragments: 2 steps_between_syncs: 6");
   SyncEngine::State state = site.engine_->Save();
@@ -393,7 +500,7 @@ TEST(SyncEngineTest, AStateThatContradictsItselfIsRefused) {
   };
   const int64_t huge = std::numeric_limits<int64_t>::max();
   refused([](State& state) { state.fragments[0].version = -1; }, "version");
-  refused([&](State& state) { state.fragments[0].version = huge; }, "round");
+  refused([&](State& state) { state.fragments[0].version = huge; }, "version");
   refused([](State& state) { state.fragments[0].version = 0; }, "round");
   refused([](State& state) { state.fragments[0].round_in_flight = 1; }, "round");
   refused([&](State& state) { state.fragments[0].round_in_flight = huge; }, "round");

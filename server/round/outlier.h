@@ -1,0 +1,37 @@
+// Whether a contribution is so much larger than what its fragment is used to that something must be
+// wrong with it.
+//
+// What is judged is the Euclidean norm of the decoded delta, against the median of the norms that
+// were merged last. The history advances when a round closes, in order of worker id, never while
+// one is open: the verdict on a contribution does not depend on what arrived before it.
+#ifndef CAUSEWAY_SERVER_ROUND_OUTLIER_H_
+#define CAUSEWAY_SERVER_ROUND_OUTLIER_H_
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+
+namespace causeway::server {
+
+// Norms that count for the median, and how many it takes before anybody is judged: the first rounds
+// of a run differ from each other (warm-up, a short first period).
+inline constexpr size_t kNormWindow = 32;
+inline constexpr size_t kNormMinimum = 8;
+
+// Of one fragment. Not thread-safe.
+class NormHistory {
+ public:
+  void Add(double norm);
+  // Nothing before kNormMinimum norms.
+  std::optional<double> Median() const;
+
+ private:
+  std::deque<double> norms_;  // At most kNormWindow.
+};
+
+// True if norm > factor * median. Never without a median, with a median of 0, or a factor of 0.
+bool IsOutlier(double norm, const NormHistory& history, double factor);
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_ROUND_OUTLIER_H_

@@ -1,0 +1,61 @@
+#include "server/round/pace.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace causeway::server {
+namespace {
+
+constexpr double kEqual = 1.04;        // Up to this ratio, pace 1 is good enough,
+constexpr double kEqualAgain = 1.015;  // and down to this one, another that there is.
+constexpr double kAbove = 1.04;        // A new pace is so much above the ratio.
+constexpr double kTooSlow = 1.02;      // Above pace * kTooSlow, the others would wait.
+constexpr double kTooFast = 1.115;     // A pace of more than ratio * kTooFast gives away steps.
+
+bool HasSpeed(const Member& member) {
+  return member.state == MemberState::kActive &&
+         member.progress.inner_step_time > absl::ZeroDuration();
+}
+
+int64_t PresentPace(const Member& member) {
+  const bool on_its_way = member.ordered_pace_milli > 0 && member.step <= member.ordered_from_step;
+  return on_its_way ? member.ordered_pace_milli : member.progress.pace_milli;
+}
+
+int64_t WantedPace(double ratio, double max_pace, int64_t present_milli) {
+  const double present = static_cast<double>(present_milli) / kPaceOne;
+  const bool fits =
+      present_milli == kPaceOne
+          ? ratio <= kEqual
+          : ratio > kEqualAgain && ratio <= present * kTooSlow && present <= ratio * kTooFast;
+  if (fits && present <= max_pace) return present_milli;
+  if (ratio <= kEqual) return kPaceOne;
+  const double wanted = std::min(ratio * kAbove, std::max(1.0, max_pace));
+  return std::llround(wanted * 100) * (kPaceOne / 100);
+}
+
+}  // namespace
+
+std::map<std::string, int64_t> NewPaces(const std::map<std::string, Member>& members,
+                                        double max_pace) {
+  absl::Duration fastest = absl::InfiniteDuration();
+  for (const auto& [id, member] : members) {
+    if (HasSpeed(member)) fastest = std::min(fastest, member.progress.inner_step_time);
+  }
+  std::map<std::string, int64_t> paces;
+  for (const auto& [id, member] : members) {
+    if (!HasSpeed(member)) continue;
+    const double ratio =
+        max_pace > 1 ? absl::FDivDuration(member.progress.inner_step_time, fastest) : 1;
+    const int64_t present = PresentPace(member);
+    const int64_t wanted = WantedPace(ratio, max_pace, present);
+    if (wanted != present) paces[id] = wanted;
+  }
+  return paces;
+}
+
+int64_t PaceStart(int64_t largest_step, int64_t steps_between_syncs) {
+  return (largest_step / steps_between_syncs + 1) * steps_between_syncs;
+}
+
+}  // namespace causeway::server

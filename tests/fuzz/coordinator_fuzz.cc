@@ -1,0 +1,300 @@
+// What reaches the coordinator from a worker: joins, session messages and pushes with hostile
+// headers, chunks and payloads, in any order. Nothing but a training that diverges may stop the
+// run; what is published stays finite; an accepted contribution is known afterwards.
+//
+// Input: a byte for the run's codec and cut, then operations. Messages start out right and are
+// then merged with the input's own fields (serialized), so that single fields are wrong.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/base/clock.h"
+#include "common/codec/codec.h"
+#include "common/params/initialize.h"
+#include "common/params/run_config.h"
+#include "common/rpc/wire.h"
+#include "server/core/coordinator.h"
+#include "server/service/push_receiver.h"
+#include "server/service/work_queue.h"
+#include "server/store/memory_store.h"
+#include "tests/fuzz/input.h"
+#include "tests/fuzz/target.h"
+
+namespace causeway::fuzz {
+namespace {
+
+using server::Coordinator;
+
+constexpr int kMaxOperations = 24;
+constexpr int64_t kPushMemory = 1 << 20;
+
+class NullSink final : public server::SessionSink {
+ public:
+  void Send(const v1::CoordinatorMessage&) override {}
+  void Close(const absl::Status&) override {}
+};
+
+// Merges a serialized message of the input, of less than 64 bytes, over `message`.
+void Edit(Input& input, google::protobuf::MessageLite& message) {
+  const auto length = input.Take<uint8_t>();
+  if (length >= 64) return;
+  const std::vector<uint8_t> bytes = input.TakeBytes(length);
+  message.MergeFromString(std::string(bytes.begin(), bytes.end()));
+}
+
+v1::RunConfig SmallRun(uint8_t choice) {
+  static constexpr v1::Codec kUp[] = {v1::INT4, v1::FP32, v1::BF16, v1::INT8,
+                                      v1::E3M0, v1::E2M1, v1::LM2,  v1::TOPK2};
+  v1::RunConfig config;
+  v1::ModelConfig& model = *config.mutable_model();
+  model.set_vocabulary_size(1);
+  model.set_layers(2);
+  model.set_width(2);
+  model.set_heads(1);
+  model.set_mlp_width(1);
+  model.set_sequence_length(1);
+  config.mutable_train()->set_steps(1000);
+  v1::SyncConfig& sync = *config.mutable_sync();
+  sync.set_steps_between_syncs(3);
+  sync.set_fragments(1 + choice / 8 % 2);
+  sync.set_codec_up(kUp[choice % 8]);
+  sync.set_codec_down(v1::INT4);
+  sync.set_error_feedback(FindCodec(sync.codec_up()).ok() &&
+                          FindCodec(sync.codec_up()).value()->needs_error_feedback());
+  config.mutable_membership()->set_start_workers(1);
+  config.mutable_membership()->set_max_workers(2);
+  if (choice / 16 % 2 == 1) {
+    sync.set_contribution(v1::SyncConfig::GRADIENT);
+    sync.set_steps_between_syncs(1);
+    sync.set_fragments(1);
+    sync.set_codec_down(v1::FP32);
+    config.mutable_outer()->set_optimizer(v1::OuterConfig::ADAMW);
+  }
+  return config;
+}
+
+class Run {
+ public:
+  // Not ok() if the configuration is none.
+  explicit Run(const v1::RunConfig& wanted) : memory_(kPushMemory) {
+    Coordinator::Options options;
+    options.config = wanted;
+    if (!CompleteRunConfig(options.config).ok()) return;
+    if (!FindCodec(options.config.sync().codec_up()).ok()) return;
+    const auto plan = FragmentPlan::Create(options.config.model(), options.config.sync());
+    options.run_id = "fuzz-1";
+    options.initial_parameters.resize(static_cast<size_t>(plan->arena_size()));
+    InitializeParameters(*plan, 1, options.initial_parameters);
+    options.clock = &clock_;
+    options.store = &store_;
+    options.kept_answers = 2;
+    auto created = Coordinator::Create(std::move(options));
+    FUZZ_REQUIRE(created.ok(), std::string(created.status().message()));
+    coordinator_ = *std::move(created);
+    incarnations_ = {Enter(ids_[0], 1), Enter(ids_[1], 2)};
+  }
+  bool ok() const { return coordinator_ != nullptr; }
+
+  void Operate(Input& input) {
+    const auto kind = input.Take<uint8_t>();
+    switch (kind % 8) {
+      case 0:
+        Join(input);
+        break;
+      case 1:
+        Session(input);
+        break;
+      case 2:
+        Query(input);
+        break;
+      case 3:
+        clock_.Advance(absl::Milliseconds(input.Take<uint16_t>()));
+        coordinator_->Tick();
+        break;
+      default:
+        Push(input, (kind & 8) != 0, (kind & 16) != 0);
+    }
+  }
+
+  void CheckEnd() {
+    const absl::Status health = coordinator_->Health();
+    FUZZ_REQUIRE(health.ok() || absl::StrContains(health.message(), "diverged") ||
+                     absl::StrContains(health.message(), "cannot be encoded"),
+                 absl::StrCat("a worker stopped the run: ", health.ToString()));
+    for (const float x : coordinator_->PublishedParameters()) {
+      FUZZ_REQUIRE(std::isfinite(x), "a published value is not finite");
+    }
+    const v1::RunStatus status = coordinator_->GetStatus();
+    FUZZ_REQUIRE(status.ByteSizeLong() < size_t{1} << 20, "the status grows without bound");
+  }
+
+ private:
+  v1::Join MakeJoin(const std::string& id, uint64_t nonce) const {
+    const v1::DescribeResponse description = coordinator_->Describe();
+    v1::Join join;
+    join.set_worker_id(id);
+    join.set_run_id(description.run_id());
+    join.set_wire_version(kWireVersion);
+    join.set_config_hash(description.config_hash());
+    join.set_plan_hash(description.plan_hash());
+    join.set_data_vocabulary_size(description.config().model().vocabulary_size());
+    join.set_process_nonce(nonce);
+    return join;
+  }
+
+  uint64_t Enter(const std::string& id, uint64_t nonce) {
+    const auto welcome = coordinator_->Join(MakeJoin(id, nonce), std::make_shared<NullSink>());
+    FUZZ_REQUIRE(welcome.ok(), std::string(welcome.status().message()));
+    v1::WorkerMessage ready;
+    ready.mutable_ready()->set_step(0);
+    FUZZ_REQUIRE(coordinator_->Handle(id, welcome->incarnation(), ready).ok(), "Ready is refused");
+    return welcome->incarnation();
+  }
+
+  static size_t ChooseWorker(Input& input) { return input.Take<uint8_t>() % 2; }
+
+  void Join(Input& input) {
+    const size_t worker = ChooseWorker(input);
+    const std::string& id = ids_[worker];
+    v1::Join join = MakeJoin(id, worker + 1);
+    Edit(input, join);
+    const auto welcome = coordinator_->Join(join, std::make_shared<NullSink>());
+    if (welcome.ok() && join.worker_id() == id) incarnations_[worker] = welcome->incarnation();
+  }
+
+  void Session(Input& input) {
+    const size_t worker = ChooseWorker(input);
+    const std::string& id = ids_[worker];
+    v1::WorkerMessage message;
+    message.mutable_heartbeat()->set_step(1);
+    Edit(input, message);
+    const absl::Status status = coordinator_->Handle(id, incarnations_[worker], message);
+    if (!status.ok()) coordinator_->Disconnected(id, incarnations_[worker]);
+  }
+
+  void Query(Input& input) {
+    v1::QueryTransferRequest request;
+    request.set_run_id(coordinator_->run_id());
+    request.set_worker_id("a");
+    request.set_round(1);
+    Edit(input, request);
+    coordinator_->QueryTransfer(request).IgnoreError();
+    v1::PullRequest pull;
+    Edit(input, pull);
+    coordinator_->PullState(pull.fragment()).IgnoreError();
+    coordinator_->PullAnswer(pull.fragment(), pull.round(), [](const auto&) {});
+    coordinator_->RecordPulled(pull.worker_id(), pull.object(), pull.start_offset());
+  }
+
+  // The encoded object: of small deltas, or the input's bytes.
+  std::vector<uint8_t> MakeObject(Input& input, const Codec& codec, const FragmentRange& range,
+                                  bool raw) const {
+    const auto values = static_cast<size_t>(range.size());
+    const std::vector<uint8_t> bytes = input.TakeBytes(input.Take<uint8_t>());
+    if (raw) return Input(bytes).Repeat(codec.EncodedBytes(values));
+    const std::vector<float> published = coordinator_->PublishedParameters();
+    std::vector<float> base(published.begin() + range.begin, published.begin() + range.end);
+    if (coordinator_->config().sync().contribution() == v1::SyncConfig::GRADIENT) {
+      std::ranges::fill(base, 0.0F);
+    }
+    std::vector<float> target = base;
+    for (size_t i = 0; i < values && !bytes.empty(); ++i) {
+      target[i] += static_cast<float>(bytes[i % bytes.size()]) * 0x1p-9F;
+    }
+    std::vector<uint8_t> object(codec.EncodedBytes(values));
+    FUZZ_REQUIRE(codec.Encode(base, target, {}, object).ok(), "small deltas must encode");
+    return object;
+  }
+
+  void Push(Input& input, bool raw, bool whole) {
+    const size_t worker = ChooseWorker(input);
+    const std::string& id = ids_[worker];
+    const FragmentPlan& plan = coordinator_->plan();
+    const int fragment = input.Take<uint8_t>() % plan.fragments();
+    const auto state = coordinator_->PullState(fragment);
+    if (!state.ok()) return;
+    const Codec& codec = *FindCodec(coordinator_->config().sync().codec_up()).value();
+    const std::vector<uint8_t> object = MakeObject(input, codec, plan.range(fragment), raw);
+
+    v1::PushRequest request;
+    v1::PushHeader& header = *request.mutable_header();
+    header.set_run_id(coordinator_->run_id());
+    header.set_worker_id(id);
+    header.set_incarnation(incarnations_[worker]);
+    header.set_fragment(fragment);
+    header.set_round((*state)->header.round() + 1);
+    header.set_codec(codec.id());
+    header.set_total_bytes(static_cast<int64_t>(object.size()));
+    header.set_object_hash(TreeHash(object));
+    header.set_tokens(1);
+    Edit(input, header);
+
+    server::PushReceiver receiver(*coordinator_, memory_);
+    absl::Status status = receiver.Receive(request);
+    size_t offset = 0;
+    while (status.ok() && !receiver.complete() && offset < object.size()) {
+      const size_t size = std::min(whole ? object.size() : size_t{input.Take<uint8_t>()} + 1,
+                                   object.size() - offset);
+      const std::span<const uint8_t> data = std::span(object).subspan(offset, size);
+      v1::Chunk& chunk = *request.mutable_chunk();
+      chunk.Clear();
+      chunk.set_offset(static_cast<int64_t>(offset));
+      chunk.set_checksum(Checksum64(data));
+      chunk.set_data(data.data(), data.size());
+      if (!whole) Edit(input, request);
+      status = receiver.Receive(request);
+      offset += size;
+      if (!whole && input.empty()) whole = true;
+    }
+    if (!status.ok() || !receiver.complete()) {
+      FUZZ_REQUIRE(!receiver.CutShort().ok(), "a push that is cut short is an error");
+      return;
+    }
+    if (!receiver.duplicate()) Contribute(receiver);
+  }
+
+  void Contribute(server::PushReceiver& receiver) {
+    const v1::PushHeader header = receiver.header();
+    std::vector<uint8_t> object = receiver.TakeObject();
+    FUZZ_REQUIRE(static_cast<int64_t>(object.size()) == header.total_bytes(),
+                 "a complete object has another size");
+    const bool hashes = TreeHash(object) == header.object_hash();
+    const absl::Status status = coordinator_->Contribute(header, std::move(object));
+    if (!status.ok() || !coordinator_->Health().ok()) return;
+    FUZZ_REQUIRE(hashes, "an object is accepted that does not hash to what its header says");
+    const absl::StatusOr<int64_t> held = coordinator_->AdmitPush(header);
+    FUZZ_REQUIRE(held.ok() && *held == header.total_bytes(),
+                 "an accepted contribution is not known afterwards");
+  }
+
+  const std::array<std::string, 2> ids_ = {"a", "b"};
+  FakeClock clock_;
+  server::MemoryStore store_;
+  server::ByteBudget memory_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::vector<uint64_t> incarnations_;
+};
+
+}  // namespace
+
+std::vector<std::string> TargetNames() { return {"coordinator"}; }
+
+}  // namespace causeway::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace causeway::fuzz;  // NOLINT(google-build-using-namespace)
+  Input input({data, size});
+  Run run(SmallRun(input.Take<uint8_t>()));
+  if (!run.ok()) return 0;
+  for (int i = 0; i < kMaxOperations && !input.empty(); ++i) run.Operate(input);
+  run.CheckEnd();
+  return 0;
+}

@@ -1,0 +1,150 @@
+// A folder of training data: data.json, shard headers, tokens. What is opened can be read from end
+// to end, and every token that is handed out lies in the vocabulary asked for.
+//
+// Input: a byte of options, the vocabulary that the reader has in mind (4 bytes), two shards (word
+// 0 to 3 of the header, each as a byte of choices and 4 bytes; 2 bytes of length), then data.json
+// up to the first zero byte, then the tokens.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/fuzz/input.h"
+#include "tests/fuzz/memory_files.h"
+#include "tests/fuzz/target.h"
+#include "worker/data/data_json.h"
+#include "worker/data/dataset.h"
+#include "worker/data/token_shard.h"
+
+namespace causeway::fuzz {
+namespace {
+
+using worker::Dataset;
+using worker::ShardSequence;
+using worker::TokenShard;
+
+constexpr char kFolder[] = "data";
+constexpr size_t kMaxTokens = 2000;
+
+enum Options : uint8_t { kDescribed = 1, kHeldOut = 2, kRawShard = 4 };
+
+// The header of one shard; most are whole.
+struct ShardShape {
+  int32_t words[4];
+  size_t bytes;  // Of tokens.
+};
+
+ShardShape TakeShape(Input& input) {
+  const auto choices = input.Take<uint8_t>();
+  const size_t tokens = input.Take<uint16_t>() % kMaxTokens;
+  const auto word = input.Take<int32_t>();
+  const bool wide = (choices & 1) != 0;
+  ShardShape shape = {.words = {wide ? 20240801 : 20240520, wide ? 7 : 1,
+                                static_cast<int32_t>(tokens), word % (1 << 24)},
+                      .bytes = tokens * (wide ? 4 : 2)};
+  if ((choices & 2) != 0) shape.words[3] = 0;
+  if ((choices & 4) != 0) shape.words[(choices >> 3) % 4] = word;
+  if ((choices & 32) != 0) shape.bytes += static_cast<size_t>(choices >> 6) - 1;
+  return shape;
+}
+
+std::vector<uint8_t> MakeShard(const ShardShape& shape, const Input& input) {
+  const std::vector<uint8_t> tokens = input.Repeat(std::min(shape.bytes, 4 * kMaxTokens));
+  std::vector<uint8_t> shard(worker::kShardHeaderBytes + tokens.size());
+  std::memcpy(shard.data(), shape.words, sizeof(shape.words));
+  std::ranges::copy(tokens, shard.begin() + worker::kShardHeaderBytes);
+  return shard;
+}
+
+void CheckSequence(const ShardSequence& sequence, int64_t vocabulary_size) {
+  int64_t largest = -1;
+  for (const TokenShard& shard : sequence.shards()) {
+    FUZZ_REQUIRE(shard.tokens() > 0, "an empty shard is opened");
+    largest = std::max(largest, shard.LargestToken());
+  }
+  std::vector<int32_t> all(static_cast<size_t>(sequence.tokens()));
+  const absl::Status status = sequence.Read(0, vocabulary_size, all);
+  FUZZ_REQUIRE(status.ok() == (all.empty() || largest < vocabulary_size),
+               absl::StrCat("the largest token is ", largest, ", the vocabulary ", vocabulary_size,
+                            ", but: ", status.ToString()));
+  if (!status.ok()) {
+    FUZZ_REQUIRE(absl::IsDataLoss(status), "a token outside the vocabulary is DATA_LOSS");
+    return;
+  }
+  for (const int32_t token : all) {
+    FUZZ_REQUIRE(token >= 0 && token < vocabulary_size, "a token outside the vocabulary");
+  }
+  // Windows of other lengths see the same tokens.
+  for (size_t begin = 0; begin < all.size(); begin += 97) {
+    std::vector<int32_t> window(std::min(size_t{97}, all.size() - begin));
+    FUZZ_REQUIRE(sequence.Read(static_cast<int64_t>(begin), vocabulary_size, window).ok(),
+                 "a window is refused");
+    FUZZ_REQUIRE(std::equal(window.begin(), window.end(), all.begin() + static_cast<long>(begin)),
+                 "a window differs");
+  }
+}
+
+void CheckDescription(MemoryFiles& files) {
+  const auto read = worker::ReadDataJson(files, kFolder);
+  if (!read.ok()) {
+    FUZZ_REQUIRE(absl::IsInvalidArgument(read.status()), "a bad data.json is INVALID_ARGUMENT");
+    return;
+  }
+  FUZZ_REQUIRE(
+      files.CreateFolders("again").ok() && worker::WriteDataJson(files, "again", *read).ok(),
+      "data.json cannot be written");
+  const auto again = worker::ReadDataJson(files, "again");
+  FUZZ_REQUIRE(again.ok(), std::string(again.status().message()));
+  FUZZ_REQUIRE(again->vocabulary_size == read->vocabulary_size &&
+                   again->tokenizer == read->tokenizer &&
+                   again->train_tokens == read->train_tokens &&
+                   again->held_out_tokens == read->held_out_tokens &&
+                   again->train_shards == read->train_shards &&
+                   again->held_out_shards == read->held_out_shards &&
+                   again->documents == read->documents && again->bytes == read->bytes,
+               "data.json changed");
+}
+
+void CheckDataset(Input input) {
+  const auto options = input.Take<uint8_t>();
+  const int64_t vocabulary_size = int64_t{input.Take<uint32_t>()} % worker::kMaxVocabulary + 1;
+  const ShardShape train = TakeShape(input);
+  const ShardShape held_out = TakeShape(input);
+  const auto end = std::find(input.rest().begin(), input.rest().end(), uint8_t{0});
+  std::vector<uint8_t> json = input.TakeBytes(static_cast<size_t>(end - input.rest().begin()));
+  input.Take<uint8_t>();
+
+  MemoryFiles files;
+  const bool described = (options & kDescribed) != 0;
+  if (described) files.Put(JoinPath(kFolder, worker::kDataJsonName), std::move(json));
+  files.Put(JoinPath(kFolder, "train_000000.bin"), (options & kRawShard) != 0
+                                                       ? input.TakeBytes(input.rest().size())
+                                                       : MakeShard(train, input));
+  if ((options & kHeldOut) != 0) {
+    files.Put(JoinPath(kFolder, "held_out_000000.bin"), MakeShard(held_out, input));
+  }
+  if (described) CheckDescription(files);
+  const absl::StatusOr<Dataset> dataset = Dataset::Open(files, kFolder);
+  if (!dataset.ok()) return;
+  const absl::Status fits = dataset->CheckVocabulary(vocabulary_size);
+  CheckSequence(*dataset->train(), vocabulary_size);
+  CheckSequence(*dataset->held_out(), vocabulary_size);
+  if (fits.ok() && dataset->vocabulary_size() == 0) {
+    std::vector<int32_t> all(static_cast<size_t>(dataset->train()->tokens()));
+    FUZZ_REQUIRE(dataset->train()->Read(0, vocabulary_size, all).ok(),
+                 "a token of a checked vocabulary is refused");
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> TargetNames() { return {"dataset"}; }
+
+}  // namespace causeway::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  causeway::fuzz::CheckDataset(causeway::fuzz::Input({data, size}));
+  return 0;
+}

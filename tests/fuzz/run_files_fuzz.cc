@@ -1,0 +1,159 @@
+// The files of a coordinator's run directory beside its database: snapshots, deltas and answers
+// (blobs), and the witness of its commits. What is accepted is of the row that names it, and is the
+// same after it is written and read again.
+//
+// Input: the first byte's bits 3 and 4 choose the kind of file; with the rest of the input it makes
+// an array file (array_file_input.h) or, for the witness, two slots whose checksums are made right
+// unless bit 0 is set.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/checksum.h"
+#include "server/store/blob_folder.h"
+#include "server/store/commit_witness.h"
+#include "server/store/run_tables.h"
+#include "tests/fuzz/array_file_input.h"
+#include "tests/fuzz/memory_files.h"
+#include "tests/fuzz/target.h"
+
+namespace causeway::fuzz {
+namespace {
+
+using server::BlobFolder;
+using server::BlobRef;
+using server::CommitWitness;
+using server::FragmentSnapshot;
+using server::FragmentView;
+using server::StoredContribution;
+using server::StoredRound;
+using server::StoredSnapshot;
+
+constexpr uint64_t kHash = 0x1234;
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+bool Same(const FragmentSnapshot& a, const FragmentSnapshot& b) {
+  return a.fragment == b.fragment && a.version == b.version &&
+         a.published_hash == b.published_hash && SameBits(a.theta, b.theta) &&
+         SameBits(a.published, b.published) &&
+         std::ranges::equal(a.optimizer, b.optimizer, [](const auto& x, const auto& y) {
+           return x.first == y.first && SameBits(x.second, y.second);
+         });
+}
+
+// The blob as the folder would find it.
+BlobRef PutBlob(MemoryFiles& files, const std::string& name, std::span<const uint8_t> input,
+                const ArrayFileKind& kind) {
+  std::vector<uint8_t> bytes = ArrayFileFromInput(input, kind, 1);
+  const BlobRef blob = {.file = name, .bytes = static_cast<int64_t>(bytes.size())};
+  files.Put(JoinPath("run", name), std::move(bytes));
+  return blob;
+}
+
+void CheckSnapshot(MemoryFiles& files, BlobFolder& blobs, std::span<const uint8_t> input) {
+  StoredSnapshot row = {.fragment = 0, .version = 7, .published_hash = kHash, .state = {}};
+  row.state = PutBlob(files, "snapshots/s", input, {'C', 'W', 'A', 'Y', 'S', 'N', 'A', 'P'});
+  FUZZ_REQUIRE(blobs.CheckPresent(row.state).ok(), "the blob is not seen");
+  const absl::StatusOr<FragmentSnapshot> read = blobs.ReadSnapshot(row);
+  if (!read.ok()) return;
+  FUZZ_REQUIRE(read->theta.size() == read->published.size(), "theta is not published");
+  FragmentView view = {.fragment = 0, .version = 7, .published_hash = kHash};
+  view.theta = read->theta;
+  view.published = read->published;
+  for (const auto& [name, values] : read->optimizer) view.optimizer.push_back({name, values});
+  const auto written = blobs.WriteSnapshot(view, 3);
+  FUZZ_REQUIRE(written.ok(), "what was read cannot be written");
+  row.state = *written;
+  const auto again = blobs.ReadSnapshot(row);
+  FUZZ_REQUIRE(again.ok(), std::string(again.status().message()));
+  FUZZ_REQUIRE(Same(*again, *read), "the snapshot changed");
+}
+
+void CheckDelta(MemoryFiles& files, BlobFolder& blobs, std::span<const uint8_t> input) {
+  StoredContribution row;
+  row.record.round = 7;
+  row.record.worker_id = "a";
+  row.record.codec = v1::INT4;
+  row.record.object_hash = kHash;
+  row.delta = PutBlob(files, "deltas/d", input, {'C', 'W', 'A', 'Y', 'D', 'E', 'L', 'T'});
+  const auto read = blobs.ReadDelta(row);
+  if (!read.ok()) return;
+  const auto written = blobs.WriteDelta(row.record, *read, 3);
+  FUZZ_REQUIRE(written.ok(), "what was read cannot be written");
+  row.delta = *written;
+  const auto again = blobs.ReadDelta(row);
+  FUZZ_REQUIRE(again.ok() && *again == *read, "the delta changed");
+  row.record.object_hash += 1;
+  FUZZ_REQUIRE(absl::IsDataLoss(blobs.ReadDelta(row).status()), "another row's delta is read");
+}
+
+void CheckAnswer(MemoryFiles& files, BlobFolder& blobs, std::span<const uint8_t> input) {
+  StoredRound row;
+  row.record.round = 7;
+  row.record.answer_hash = kHash;
+  row.answer = PutBlob(files, "answers/a", input, {'C', 'W', 'A', 'Y', 'A', 'N', 'S', 'W'});
+  const auto read = blobs.ReadAnswer(row);
+  if (!read.ok()) return;
+  const auto written = blobs.WriteAnswer(row.record, *read, 3);
+  FUZZ_REQUIRE(written.ok(), "what was read cannot be written");
+  row.answer = *written;
+  const auto again = blobs.ReadAnswer(row);
+  FUZZ_REQUIRE(again.ok() && *again == *read, "the answer changed");
+  row.record.round += 1;
+  FUZZ_REQUIRE(absl::IsDataLoss(blobs.ReadAnswer(row).status()), "another round's answer is read");
+}
+
+void CheckWitness(MemoryFiles& files, std::span<const uint8_t> input) {
+  constexpr size_t kSlotBytes = 24;
+  constexpr size_t kCountedBytes = 16;
+  const bool sealed = !input.empty() && (input[0] & 1) == 0;
+  std::vector<uint8_t> file(input.begin() + (input.empty() ? 0 : 1), input.end());
+  for (size_t at = 0; sealed && at + kSlotBytes <= file.size(); at += kSlotBytes) {
+    const uint64_t checksum = Checksum64(std::span<const uint8_t>(file).subspan(at, kCountedBytes));
+    std::memcpy(file.data() + at + kCountedBytes, &checksum, sizeof(checksum));
+  }
+  files.Put("run/COMMITS", std::move(file));
+  const absl::StatusOr<int64_t> read = CommitWitness::Read(files, "run/COMMITS");
+  if (!read.ok()) {
+    FUZZ_REQUIRE(absl::IsDataLoss(read.status()), "a damaged witness is DATA_LOSS");
+    return;
+  }
+  FUZZ_REQUIRE(*read >= 0, "a negative number of commits");
+  if (*read == 0) return;
+  FUZZ_REQUIRE(CommitWitness::Create(files, "run/COMMITS", *read).ok(), "it cannot be written");
+  const auto again = CommitWitness::Read(files, "run/COMMITS");
+  FUZZ_REQUIRE(again.ok() && *again == *read, "the number of commits changed");
+}
+
+void CheckRunFiles(std::span<const uint8_t> input) {
+  MemoryFiles files;
+  BlobFolder blobs(files, "run");
+  switch (input.empty() ? 0 : input[0] / 8 % 4) {
+    case 0:
+      return CheckSnapshot(files, blobs, input);
+    case 1:
+      return CheckDelta(files, blobs, input);
+    case 2:
+      return CheckAnswer(files, blobs, input);
+    default:
+      return CheckWitness(files, input);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> TargetNames() { return {"run_files"}; }
+
+}  // namespace causeway::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  causeway::fuzz::CheckRunFiles({data, size});
+  return 0;
+}

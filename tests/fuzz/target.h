@@ -1,0 +1,37 @@
+// What every fuzz target is made of. A program holds one target or, where one function tests many
+// things of a kind (every codec), several. libFuzzer drives it in the preset `fuzz`; in all other
+// builds replay_main.cc runs it over the stored inputs. tests/fuzz/run does both.
+//
+// Command line, beside libFuzzer's own: --list prints the names of the targets, one per line;
+// --target=NAME chooses one (else it is the first).
+#ifndef CAUSEWAY_TESTS_FUZZ_TARGET_H_
+#define CAUSEWAY_TESTS_FUZZ_TARGET_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+namespace causeway::fuzz {
+
+// Written by every program: its targets, each with a folder of inputs in tests/fuzz/corpus.
+std::vector<std::string> TargetNames();
+
+// The index in TargetNames() of what LLVMFuzzerTestOneInput is to test.
+size_t SelectedTarget();
+// False if there is none of that name.
+bool SelectTarget(const std::string& name);
+
+// A finding: says what does not hold, and aborts.
+[[noreturn]] void Fail(const char* file, int line, const std::string& what);
+
+}  // namespace causeway::fuzz
+
+#define FUZZ_REQUIRE(condition, what)                                   \
+  do {                                                                  \
+    if (!(condition)) ::causeway::fuzz::Fail(__FILE__, __LINE__, what); \
+  } while (false)
+
+#endif  // CAUSEWAY_TESTS_FUZZ_TARGET_H_

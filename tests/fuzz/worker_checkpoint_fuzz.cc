@@ -1,0 +1,118 @@
+// A worker's checkpoint, as far as training would take it: the file, its configuration, and the
+// synchronization state that the engine restores.
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/params/fragment_plan.h"
+#include "common/params/run_config.h"
+#include "tests/fuzz/array_file_input.h"
+#include "tests/fuzz/memory_files.h"
+#include "tests/fuzz/target.h"
+#include "worker/io/worker_checkpoint.h"
+#include "worker/sync/replica.h"
+#include "worker/sync/sync_engine.h"
+
+namespace causeway::fuzz {
+namespace {
+
+using worker::PulledObject;
+using worker::SyncEngine;
+using worker::WorkerCheckpoint;
+
+// Takes every contribution too late and never has an answer, so that what was in flight is decoded.
+class LateExchange final : public worker::Exchange {
+ public:
+  explicit LateExchange(bool late) : late_(late) {}
+  absl::Status Push(const worker::Contribution&) override {
+    return late_ ? absl::AbortedError("closed") : absl::OkStatus();
+  }
+  absl::StatusOr<PulledObject> PullAnswer(int, int64_t) override {
+    return late_ ? absl::NotFoundError("gone") : absl::CancelledError("cancelled");
+  }
+  absl::StatusOr<PulledObject> PullState(int) override { return absl::UnavailableError("away"); }
+  void ReportApplied(int, int64_t, uint64_t) override {}
+  void Cancel() override {}
+  int64_t bytes_up() const override { return 0; }
+  int64_t bytes_down() const override { return 0; }
+
+ private:
+  const bool late_;
+};
+
+template <typename T>
+bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+bool Same(const SyncEngine::State& a, const SyncEngine::State& b) {
+  if (!SameBits(a.published, b.published) || !SameBits(a.residual, b.residual) ||
+      a.fragments.size() != b.fragments.size()) {
+    return false;
+  }
+  for (size_t i = 0; i < a.fragments.size(); ++i) {
+    const SyncEngine::State::Fragment& x = a.fragments[i];
+    const SyncEngine::State::Fragment& y = b.fragments[i];
+    if (x.version != y.version || x.tokens != y.tokens || x.round_in_flight != y.round_in_flight ||
+        x.tokens_in_flight != y.tokens_in_flight ||
+        !SameBits(x.object_in_flight, y.object_in_flight)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Same(const WorkerCheckpoint& a, const WorkerCheckpoint& b) {
+  return a.run_id == b.run_id && a.worker_id == b.worker_id && a.data_slot == b.data_slot &&
+         a.step == b.step && a.tokens == b.tokens && a.optimizer_updates == b.optimizer_updates &&
+         FormatRunConfig(a.config) == FormatRunConfig(b.config) &&
+         SameBits(a.parameters, b.parameters) && SameBits(a.first_moments, b.first_moments) &&
+         SameBits(a.second_moments, b.second_moments) && Same(a.sync, b.sync);
+}
+
+// Whether it is restored or refused: no state may make it crash.
+void Restore(WorkerCheckpoint checkpoint, bool late) {
+  const auto plan = FragmentPlan::Create(checkpoint.config.model(), checkpoint.config.sync());
+  FUZZ_REQUIRE(plan.ok(), "the configuration of an accepted checkpoint has a plan");
+  worker::HostReplica replica(checkpoint.parameters, checkpoint.parameters);
+  LateExchange exchange(late);
+  SyncEngine engine({.config = checkpoint.config.sync(),
+                     .plan = &*plan,
+                     .replica = &replica,
+                     .exchange = &exchange,
+                     .clock = Clock::Real(),
+                     .max_advance = 1,
+                     .observer = {}});
+  if (!engine.Restore(checkpoint.sync, checkpoint.step).ok()) return;
+  const SyncEngine::State saved = engine.Save();
+  FUZZ_REQUIRE(saved.fragments.size() == checkpoint.sync.fragments.size(), "fragments were lost");
+}
+
+void CheckCheckpoint(std::span<const uint8_t> input) {
+  MemoryFiles files;
+  files.Put("out/checkpoint",
+            ArrayFileFromInput(input, {'C', 'W', 'A', 'Y', 'W', 'O', 'R', 'K'}, 1));
+  absl::StatusOr<WorkerCheckpoint> read = worker::ReadWorkerCheckpoint(files, "out/checkpoint");
+  if (!read.ok()) return;
+  FUZZ_REQUIRE(worker::WriteWorkerCheckpoint(files, "out/again", *read).ok(),
+               "what was read cannot be written");
+  const auto again = worker::ReadWorkerCheckpoint(files, "out/again");
+  FUZZ_REQUIRE(again.ok(), std::string(again.status().message()));
+  FUZZ_REQUIRE(Same(*again, *read), "the checkpoint changed");
+  Restore(*std::move(read), input.back() % 2 == 0);
+}
+
+}  // namespace
+
+std::vector<std::string> TargetNames() { return {"worker_checkpoint"}; }
+
+}  // namespace causeway::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  causeway::fuzz::CheckCheckpoint({data, size});
+  return 0;
+}

@@ -1,0 +1,146 @@
+// The model that a simulated run is held against. It keeps books of its own from what passes the
+// borders (calls with their results, what the store was made to hold, what workers hold), computes
+// every round once more, and names the first invariant that does not hold:
+//
+//   counted_once             an acknowledged contribution is in exactly one round, the bits of
+//                            every published value are those of just these contributions
+//   acknowledged_is_kept     what was acknowledged is in the store, and in its round
+//   made_for_its_round       a delta is merged into the round it was made for, whose base is the
+//                            version it was made against
+//   fenced_off               no push of an older incarnation is accepted
+//   late_only_if_closed      a push is called late only if its round was published without it
+//   no_gaps                  a fragment's versions follow each other
+//   quorum_kept              a round has its quorum, or nobody at all
+//   published_never_changes  whoever is shown a version is shown the same bits, once durable
+//   workers_hold_published   after merging version v a worker holds exactly its bits
+//   nothing_trained_is_lost  what was trained was sent, or is carried (a late delta too)
+//   incarnations_increase    strictly, per worker id
+//   slots_are_distinct       of live members
+//   no_wait_for_the_dead     a round with its quorum closes when lease or grace are over
+//   broken_disk_stops        after an error of its store a coordinator says and does nothing more
+//   recovers                 what the store holds makes a coordinator
+//
+// and, checked by the simulation at the end: reaches_the_end, ends_in_undisturbed_bits.
+#ifndef CAUSEWAY_TESTS_SIMULATION_AUDITOR_H_
+#define CAUSEWAY_TESTS_SIMULATION_AUDITOR_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/codec/codec.h"
+#include "common/params/fragment_plan.h"
+#include "server/core/coordinator.h"
+#include "tests/simulation/scenario.h"
+#include "tests/simulation/world.h"
+
+namespace causeway::simulation {
+
+// What a worker's trajectory owes of one fragment: deltas that it trained and that no round has.
+// Goes into the worker's checkpoints.
+struct DeltaLedger {
+  std::vector<double> carried;  // Empty: the codec's error is not fed back.
+};
+
+class Auditor {
+ public:
+  Auditor(World& world, const Scenario& scenario, const FragmentPlan& plan,
+          std::span<const float> initial);
+
+  // At the coordinator's border: calls that it has answered, as they were made.
+  void Started();
+  void Died();
+  void Attached(const v1::Join& join, const v1::Welcome& welcome);
+  void Handled(const std::string& worker, uint64_t incarnation, const v1::WorkerMessage& message,
+               const absl::Status& status);
+  // The coordinator died while it saved this worker's membership.
+  void MembershipUnsure(const std::string& worker) { members_[worker].lease_end = world_.now(); }
+  void PushServed(const v1::PushHeader& header, const absl::Status& status);
+  // An answer, a state or an outcome that leaves the coordinator.
+  void Shown(int fragment, int64_t version, uint64_t published_hash);
+  void AnswerShown(const server::PullObject& answer);
+  void StateShown(const server::PullObject& state);
+
+  // What is durable from now on.
+  void Stored(const server::ContributionRecord& record, std::span<const uint8_t> object);
+  void RoundStored(const server::RoundRecord& record);
+
+  // At a worker: `base - target` has been encoded into `object`, against version round - 1.
+  void DeltaMade(const std::string& worker, int fragment, int64_t round,
+                 std::span<const float> base, std::span<const float> target,
+                 std::span<const uint8_t> object, std::span<const float> residual,
+                 DeltaLedger& ledger);
+  // The round's fate is known, `base` is what the delta was made against. Empty: sent nothing.
+  void Landed(const std::string& worker, int fragment, int64_t round, std::span<const float> base,
+              std::span<const uint8_t> object, std::span<const float> residual,
+              DeltaLedger& ledger);
+  void Merged(const std::string& worker, int fragment, int64_t version,
+              std::span<const float> published);
+
+  // After every event. `coordinator`: null while there is none.
+  void AfterEvent(const server::Coordinator* coordinator);
+
+  int64_t version(int fragment) const {
+    return static_cast<int64_t>(fragments_[static_cast<size_t>(fragment)].hashes.size()) - 1;
+  }
+  // In arena order.
+  std::vector<float> Published() const;
+
+ private:
+  struct Delta {
+    uint64_t base_hash = 0;
+    std::vector<uint8_t> object;
+  };
+  struct Arrival {
+    uint64_t object_hash = 0;
+    int64_t tokens = 0;
+    absl::Duration time;
+    bool acknowledged = false;
+  };
+  struct Fragment {
+    std::vector<float> theta, published, momentum;
+    std::vector<uint64_t> hashes;         // By version.
+    std::vector<uint64_t> answer_hashes;  // By round, the first one unused.
+    // By round: worker -> what the store holds of it.
+    std::map<int64_t, std::map<std::string, Arrival>> arrivals;
+    // (worker, object hash) -> rounds that the delta was made for.
+    std::map<std::pair<std::string, uint64_t>, std::map<int64_t, Delta>> deltas;
+  };
+  struct Member {
+    uint64_t incarnation = 0;
+    int slot = 0;
+    bool left = false;
+    absl::Duration lease_end;       // Alive at least until then, unless it left.
+    absl::Duration last_lease_end;  // Alive at most until then.
+  };
+
+  Fragment& fragment(int index) { return fragments_[static_cast<size_t>(index)]; }
+  std::string RoundName(int fragment, int64_t round) const;
+  void CheckContributors(const server::RoundRecord& record,
+                         const std::map<std::string, Arrival>& arrivals);
+  // False if the books do not give a round.
+  bool Merge(const server::RoundRecord& record, const std::map<std::string, Arrival>& arrivals);
+  void CheckCarried(const std::string& worker, int fragment, int64_t round,
+                    std::span<const float> residual, const DeltaLedger& ledger);
+  void CheckWaits();
+
+  World& world_;
+  const Scenario& scenario_;
+  const FragmentPlan& plan_;
+  const Codec& up_;
+  const Codec& down_;
+  const absl::Duration lease_;
+  std::vector<Fragment> fragments_;
+  std::map<std::string, Member> members_;
+  absl::Duration started_;  // The present coordinator.
+  absl::Duration died_;     // The one before.
+};
+
+}  // namespace causeway::simulation
+
+#endif  // CAUSEWAY_TESTS_SIMULATION_AUDITOR_H_

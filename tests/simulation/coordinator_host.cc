@@ -1,0 +1,264 @@
+#include "tests/simulation/coordinator_host.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace causeway::simulation {
+namespace {
+
+constexpr absl::Duration kPushPatience = absl::Seconds(10);
+// An answer may be long in coming: this is how long a cut connection goes unnoticed.
+constexpr absl::Duration kPullPatience = absl::Seconds(30);
+constexpr absl::Duration kLongestDowntime = absl::Seconds(3);
+
+}  // namespace
+
+CoordinatorHost::CoordinatorHost(World& world, const Scenario& scenario, Auditor& auditor,
+                                 std::vector<float> initial, Decorator decorator)
+    : world_(world),
+      scenario_(scenario),
+      auditor_(auditor),
+      initial_(std::move(initial)),
+      decorator_(std::move(decorator)) {}
+
+absl::Duration CoordinatorHost::Delay() {
+  return world_.Between(scenario_.shortest_delay, scenario_.longest_delay);
+}
+
+void CoordinatorHost::Start() {
+  ++generation_;
+  dying_ = false;
+  const int64_t generation = generation_;
+  store_ = std::make_unique<MortalStore>(MortalStore::Options{
+      .disk = &disk_,
+      .world = &world_,
+      .auditor = &auditor_,
+      .death_rate = scenario_.store_death,
+      .on_death = [this] { dying_ = true; },
+      .on_disk_failure =
+          [this, generation] {
+            // Whoever looks after it replaces it.
+            world_.After(world_.Between(absl::ZeroDuration(), kLongestDowntime),
+                         [this, generation] {
+                           if (generation == generation_ && coordinator_ != nullptr) {
+                             Die(absl::Milliseconds(100));
+                           }
+                         });
+          }});
+  server::Coordinator::Options options;
+  options.config = scenario_.config;
+  options.run_id = "simulated-1";
+  options.initial_parameters = initial_;
+  options.clock = &world_.clock();
+  options.store = store_.get();
+  options.kept_answers = scenario_.kept_answers;
+  options.max_kept_answers = scenario_.max_kept_answers;
+  options.snapshot_every_rounds = scenario_.snapshot_every_rounds;
+  options.recovered = store_->Recover().value();
+  const bool recovers = options.recovered.has_value();
+  absl::StatusOr<std::unique_ptr<server::Coordinator>> created =
+      server::Coordinator::Create(std::move(options));
+  if (!created.ok()) {
+    if (recovers) world_.Violate("recovers", created.status().ToString());
+    world_.After(absl::Seconds(1), [this] { Start(); });
+    return;
+  }
+  coordinator_ = decorator_ ? decorator_(*std::move(created)) : *std::move(created);
+  world_.Trace("coordinator ", generation_, recovers ? " goes on" : " begins");
+  if (recovers) world_.Count(Happening::kRecovered);
+  auditor_.Started();
+  Tick(generation_);
+  world_.After(scenario_.maintain, [this, generation] { Maintain(generation); });
+}
+
+bool CoordinatorHost::Survived() {
+  if (!dying_) {
+    if (coordinator_ != nullptr && store_->failed() && coordinator_->Health().ok()) {
+      world_.Violate("broken_disk_stops", "the coordinator goes on after its store has failed");
+    }
+    return coordinator_ != nullptr;
+  }
+  if (coordinator_ != nullptr) {
+    Die(world_.Between(absl::Milliseconds(10), kLongestDowntime));
+  }
+  return false;
+}
+
+void CoordinatorHost::Die(absl::Duration downtime) {
+  dying_ = true;
+  auditor_.Died();
+  coordinator_.reset();
+  for (const auto& open : open_streams_) {
+    if (const auto stream = open.lock(); stream != nullptr && stream->generation_ == generation_) {
+      stream->EndToWorker(absl::UnavailableError("the coordinator died"));
+    }
+  }
+  // Those whose join is still on its way may reach the next one.
+  std::erase_if(open_streams_, [this](const auto& open) {
+    const auto stream = open.lock();
+    return stream == nullptr || stream->generation_ == generation_;
+  });
+  for (const auto& open : open_calls_) {
+    if (const auto call = open.lock(); call != nullptr && !call->finished) {
+      world_.After(Delay(), [call] { Finish(call, absl::UnavailableError("connection reset")); });
+    }
+  }
+  open_calls_.clear();
+  world_.After(downtime, [this] { Start(); });
+}
+
+void CoordinatorHost::Kill() {
+  if (coordinator_ == nullptr) return;
+  world_.Count(Happening::kCoordinatorKilled);
+  world_.Trace("the coordinator is killed");
+  Die(world_.Between(absl::Milliseconds(10), kLongestDowntime));
+}
+
+void CoordinatorHost::ShutDown() {
+  if (coordinator_ == nullptr || !coordinator_->Health().ok()) return;
+  world_.Count(Happening::kCoordinatorShutDown);
+  world_.Trace("the coordinator is shut down");
+  // It may die in it, or fail; then it has ended, too.
+  coordinator_->Shutdown().IgnoreError();
+  Die(world_.Between(absl::Milliseconds(10), kLongestDowntime));
+}
+
+bool CoordinatorHost::Command(const std::function<void(server::Coordinator&)>& command) {
+  if (coordinator_ == nullptr || !coordinator_->Health().ok()) return false;
+  command(*coordinator_);
+  return Survived() && coordinator_->Health().ok();
+}
+
+void CoordinatorHost::Tick(int64_t generation) {
+  if (!serving(generation)) return;
+  coordinator_->Tick();
+  if (!Survived()) return;
+  world_.After(scenario_.tick, [this, generation] { Tick(generation); });
+}
+
+void CoordinatorHost::Maintain(int64_t generation) {
+  if (!serving(generation)) return;
+  coordinator_->Maintain();
+  if (!Survived()) return;
+  world_.After(scenario_.maintain, [this, generation] { Maintain(generation); });
+}
+
+std::shared_ptr<Stream> CoordinatorHost::Attach(std::weak_ptr<StreamClient> client,
+                                                const v1::Join& join) {
+  world_.Count(Happening::kStreamOpened);
+  auto stream = std::make_shared<Stream>(*this, ++streams_, std::move(client));
+  std::erase_if(open_streams_, [](const auto& open) { return open.expired(); });
+  open_streams_.push_back(stream);
+  v1::WorkerMessage message;
+  *message.mutable_join() = join;
+  stream->SendFromWorker(message);
+  return stream;
+}
+
+void CoordinatorHost::Finish(const std::shared_ptr<Call>& call, Reply reply) {
+  if (std::exchange(call->finished, true) || call->caller.expired()) return;
+  call->done(std::move(reply));
+}
+
+void CoordinatorHost::Send(std::weak_ptr<void> caller, absl::Duration patience,
+                           std::function<void(OnReply)> serve, OnReply done) {
+  world_.Count(Happening::kCall);
+  auto call = std::make_shared<Call>(Call{std::move(caller), std::move(done)});
+  const bool faulty = world_.faulty();
+  const bool lose_reply = faulty && world_.Chance(scenario_.lose_reply);
+  const auto deliver = [this, call, serve = std::move(serve), lose_reply] {
+    Deliver(call, serve, lose_reply);
+  };
+  if (faulty && world_.Chance(scenario_.lose_request)) {
+    world_.Count(Happening::kRequestLost);
+  } else {
+    absl::Duration delay = Delay();
+    if (faulty && world_.Chance(scenario_.stall)) {
+      world_.Count(Happening::kCallStalled);
+      delay += world_.Between(absl::ZeroDuration(), 2 * kPushPatience);
+    }
+    world_.After(delay, deliver);
+    if (faulty && world_.Chance(scenario_.duplicate)) {
+      world_.Count(Happening::kDuplicated);
+      world_.After(delay + world_.Between(absl::ZeroDuration(), absl::Seconds(3)), deliver);
+    }
+  }
+  if (lose_reply) world_.Count(Happening::kReplyLost);
+  if (!faulty) return;
+  // Every way to be left without a reply ends in one.
+  world_.After(patience, [call] { Finish(call, absl::UnavailableError("no reply")); });
+}
+
+void CoordinatorHost::Deliver(const std::shared_ptr<Call>& call,
+                              const std::function<void(OnReply)>& serve, bool lose_reply) {
+  if (coordinator_ == nullptr) {
+    world_.After(Delay(), [call] { Finish(call, absl::UnavailableError("nobody listens")); });
+    return;
+  }
+  if (!call->finished) {
+    std::erase_if(open_calls_, [](const auto& open) {
+      const auto other = open.lock();
+      return other == nullptr || other->finished;
+    });
+    open_calls_.push_back(call);
+  }
+  serve([this, call, lose_reply, generation = generation_](Reply reply) {
+    if (!serving(generation) || lose_reply) return;
+    world_.After(Delay(), [call, reply = std::move(reply)] { Finish(call, reply); });
+  });
+  Survived();
+}
+
+void CoordinatorHost::Push(std::weak_ptr<void> caller, const v1::PushHeader& header,
+                           std::vector<uint8_t> object, OnReply done) {
+  Send(
+      std::move(caller), kPushPatience,
+      [this, header, object = std::move(object)](const OnReply& reply) {
+        const absl::StatusOr<int64_t> held = coordinator_->AdmitPush(header);
+        absl::Status status = held.status();
+        const bool again = held.ok() && *held == header.total_bytes();
+        if (held.ok() && !again) status = coordinator_->Contribute(header, object);
+        if (dying_) return;
+        if (again) world_.Count(Happening::kContributedAgain);
+        if (absl::IsUnavailable(status)) world_.Count(Happening::kFencedOff);
+        world_.Trace("push of ", header.worker_id(), " incarnation ", header.incarnation(),
+                     ", fragment ", header.fragment(), " round ", header.round(), ": ",
+                     status.ToString(), again ? " (again)" : "");
+        auditor_.PushServed(header, status);
+        reply(status.ok() ? Reply(nullptr) : Reply(status));
+      },
+      std::move(done));
+}
+
+void CoordinatorHost::PullAnswer(std::weak_ptr<void> caller, int fragment, int64_t round,
+                                 OnReply done) {
+  Send(
+      std::move(caller), kPullPatience,
+      [this, fragment, round](const OnReply& reply) {
+        coordinator_->PullAnswer(fragment, round,
+                                 [this, reply, generation = generation_](Reply answer) {
+                                   if (!serving(generation)) return;
+                                   if (answer.ok()) auditor_.AnswerShown(**answer);
+                                   if (absl::IsNotFound(answer.status()))
+                                     world_.Count(Happening::kAnswerGone);
+                                   reply(std::move(answer));
+                                 });
+      },
+      std::move(done));
+}
+
+void CoordinatorHost::PullState(std::weak_ptr<void> caller, int fragment, OnReply done) {
+  Send(
+      std::move(caller), kPushPatience,
+      [this, fragment](const OnReply& reply) {
+        Reply state = coordinator_->PullState(fragment);
+        if (dying_) return;
+        if (state.ok()) auditor_.StateShown(**state);
+        reply(std::move(state));
+      },
+      std::move(done));
+}
+
+}  // namespace causeway::simulation

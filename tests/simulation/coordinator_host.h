@@ -1,0 +1,142 @@
+// The machine that the coordinator runs on: starts it from what its store holds, lets it die, and
+// serves it to a network that loses, repeats, delays and cuts.
+#ifndef CAUSEWAY_TESTS_SIMULATION_COORDINATOR_HOST_H_
+#define CAUSEWAY_TESTS_SIMULATION_COORDINATOR_HOST_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/core/coordinator.h"
+#include "server/store/memory_store.h"
+#include "tests/simulation/auditor.h"
+#include "tests/simulation/mortal_store.h"
+#include "tests/simulation/scenario.h"
+#include "tests/simulation/world.h"
+
+namespace causeway::simulation {
+
+class CoordinatorHost;
+
+// The worker's end of a session's stream.
+class StreamClient {
+ public:
+  virtual ~StreamClient() = default;
+  virtual void OnMessage(int64_t stream, const v1::CoordinatorMessage& message) = 0;
+  // Nothing comes any more. OK: the coordinator ended it in peace.
+  virtual void OnStreamEnd(int64_t stream, const absl::Status& status) = 0;
+};
+
+// A session's stream: messages arrive in order, or not at all once it is cut.
+class Stream : public std::enable_shared_from_this<Stream> {
+ public:
+  Stream(CoordinatorHost& host, int64_t id, std::weak_ptr<StreamClient> client);
+
+  int64_t id() const { return id_; }
+  void SendFromWorker(const v1::WorkerMessage& message);
+  // The worker's process is gone. Silently: the coordinator does not learn of it.
+  void AbandonByWorker(bool silently);
+  // Nothing passes any more; both sides learn of it, each in its own time.
+  void Sever();
+  void Stall(absl::Duration time);
+
+ private:
+  friend class CoordinatorHost;
+  class Sink;
+
+  void SendToWorker(const v1::CoordinatorMessage& message);
+  void EndToWorker(const absl::Status& status);
+  void DeliverToWorker(std::function<void(StreamClient&)> deliver);
+  // When a message sent now arrives: not before those sent earlier.
+  absl::Duration Arrival(absl::Duration& last);
+  void Receive(const v1::WorkerMessage& message);
+  void Join(const v1::Join& join);
+  void NoticeBreak();
+
+  CoordinatorHost& host_;
+  const int64_t id_;
+  const std::weak_ptr<StreamClient> client_;
+  int64_t generation_ = 0;  // Of the coordinator that received the join.
+  std::string worker_;
+  uint64_t incarnation_ = 0;
+  bool severed_ = false;
+  bool ended_by_coordinator_ = false;
+  bool noticed_ = false;
+  absl::Duration up_arrival_, down_arrival_;
+};
+
+class CoordinatorHost {
+ public:
+  // Null where there is nothing but OK to tell.
+  using Reply = absl::StatusOr<std::shared_ptr<const server::PullObject>>;
+  using OnReply = std::function<void(Reply)>;
+  // Wraps a new coordinator: how tests plant bugs.
+  using Decorator =
+      std::function<std::unique_ptr<server::Coordinator>(std::unique_ptr<server::Coordinator>)>;
+
+  CoordinatorHost(World& world, const Scenario& scenario, Auditor& auditor,
+                  std::vector<float> initial, Decorator decorator);
+
+  void Start();
+  // Kills the process. It starts again after a while.
+  void Kill();
+  void ShutDown();
+  // Null while it is dead.
+  server::Coordinator* coordinator() { return coordinator_.get(); }
+  // Runs an operator's command; false if there is nobody to take it.
+  bool Command(const std::function<void(server::Coordinator&)>& command);
+
+  std::shared_ptr<Stream> Attach(std::weak_ptr<StreamClient> client, const v1::Join& join);
+  // Calls over the network. `caller`: whose death makes the reply superfluous.
+  void Push(std::weak_ptr<void> caller, const v1::PushHeader& header, std::vector<uint8_t> object,
+            OnReply done);
+  void PullAnswer(std::weak_ptr<void> caller, int fragment, int64_t round, OnReply done);
+  void PullState(std::weak_ptr<void> caller, int fragment, OnReply done);
+
+ private:
+  friend class Stream;
+  struct Call {
+    std::weak_ptr<void> caller;
+    OnReply done;
+    bool finished = false;
+  };
+
+  absl::Duration Delay();
+  // `serve` is run by a live coordinator, and given what to call with the reply.
+  void Send(std::weak_ptr<void> caller, absl::Duration patience, std::function<void(OnReply)> serve,
+            OnReply done);
+  void Deliver(const std::shared_ptr<Call>& call, const std::function<void(OnReply)>& serve,
+               bool lose_reply);
+  static void Finish(const std::shared_ptr<Call>& call, Reply reply);
+  // Nothing that the process says passes any more once it is dying.
+  bool serving(int64_t generation) const {
+    return coordinator_ != nullptr && !dying_ && generation == generation_;
+  }
+  // After every call into the coordinator: false if it died in it.
+  bool Survived();
+  void Die(absl::Duration downtime);
+  void Tick(int64_t generation);
+  void Maintain(int64_t generation);
+
+  World& world_;
+  const Scenario& scenario_;
+  Auditor& auditor_;
+  const std::vector<float> initial_;
+  const Decorator decorator_;
+  server::MemoryStore disk_;
+  std::unique_ptr<MortalStore> store_;
+  std::unique_ptr<server::Coordinator> coordinator_;
+  int64_t generation_ = 0;
+  bool dying_ = false;
+  int64_t streams_ = 0;
+  std::vector<std::weak_ptr<Stream>> open_streams_;
+  std::vector<std::weak_ptr<Call>> open_calls_;
+};
+
+}  // namespace causeway::simulation
+
+#endif  // CAUSEWAY_TESTS_SIMULATION_COORDINATOR_HOST_H_

@@ -1,0 +1,157 @@
+// Simulates runs of a coordinator and many workers, one per seed, and checks their invariants.
+//
+//   simulation [--scenarios=N] [--seed=S] [--json] [--trace] [--keep_going]
+//
+// Exit status 1 if an invariant did not hold. The first such seed is printed with the command that
+// replays it.
+#include <unistd.h>
+
+#include <chrono>
+#include <ctime>
+#include <iostream>
+#include <map>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/cli/command_line.h"
+#include "nlohmann/json.hpp"
+#include "tests/simulation/simulation.h"
+
+ABSL_FLAG(int64_t, scenarios, 1000, "How many seeds to run, one after the other");
+ABSL_FLAG(uint64_t, seed, 1, "The first one");
+ABSL_FLAG(bool, json, false, "Print one JSON object instead of a table");
+ABSL_FLAG(bool, trace, false, "Print every event; for one scenario");
+ABSL_FLAG(bool, keep_going, false, "Do not stop at the first failure");
+
+namespace causeway::simulation {
+namespace {
+
+constexpr char kProgram[] = "simulation";
+constexpr char kHelp[] =
+    "Simulates runs of a coordinator and many workers under faults, one per seed, without sockets\n"
+    "or real time, and checks their invariants after every event.\n";
+
+double Seconds(std::chrono::steady_clock::time_point since) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
+}
+
+double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+class Progress {
+ public:
+  explicit Progress(int64_t total) : total_(total), terminal_(isatty(STDERR_FILENO) != 0) {}
+  void Show(int64_t done, int64_t failed) {
+    const double seconds = Seconds(began_);
+    if (seconds < next_) return;
+    next_ = seconds + (terminal_ ? 0.5 : 10);
+    std::cerr << absl::StrFormat(
+                     "%s%d/%d scenarios  %.0f per second  %d failed  ETA %.0f s%s",
+                     terminal_ ? "\r" : "", done, total_, static_cast<double>(done) / seconds,
+                     failed,
+                     seconds / static_cast<double>(done) * static_cast<double>(total_ - done),
+                     terminal_ ? "   " : "\n")
+              << std::flush;
+    shown_ = true;
+  }
+  ~Progress() {
+    if (shown_ && terminal_) std::cerr << '\n';
+  }
+
+ private:
+  const int64_t total_;
+  const bool terminal_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  double next_ = 2;
+  bool shown_ = false;
+};
+
+struct Failure {
+  uint64_t seed = 0;
+  Violation violation;
+};
+
+nlohmann::json ToJson(const Failure& failure) {
+  return {{"seed", failure.seed},
+          {"invariant", failure.violation.invariant},
+          {"message", failure.violation.message}};
+}
+
+void PrintFailure(const Failure& failure) {
+  std::cerr << "FAILED: seed " << failure.seed << " violates " << failure.violation.invariant
+            << "\n  " << failure.violation.message << "\n  " << Describe(DrawScenario(failure.seed))
+            << "\n  replay: tests/simulation/run --scenarios 1 --trace --seed " << failure.seed
+            << '\n';
+}
+
+int Main(int argc, char** argv) {
+  if (!ParseCommandLine(argc, argv, kHelp).empty()) {
+    return Refuse(kProgram, absl::InvalidArgumentError("takes flags only"));
+  }
+  const int64_t scenarios = absl::GetFlag(FLAGS_scenarios);
+  const uint64_t first = absl::GetFlag(FLAGS_seed);
+  const bool trace = absl::GetFlag(FLAGS_trace);
+  if (scenarios < 1 || (trace && scenarios != 1)) {
+    return Refuse(kProgram,
+                  absl::InvalidArgumentError("--scenarios must be 1 or more, and 1 with --trace"));
+  }
+  const auto began = std::chrono::steady_clock::now();
+  const double cpu_before = CpuSeconds();
+  Counts counts = {};
+  int64_t events = 0;
+  int64_t done = 0;
+  int64_t compared = 0;
+  std::vector<Failure> failures;
+  {
+    Progress progress(scenarios);
+    for (; done < scenarios; ++done) {
+      const Scenario scenario = DrawScenario(first + static_cast<uint64_t>(done));
+      if (trace) std::cout << Describe(scenario) << '\n';
+      const Outcome outcome = SimulateAndCompare(scenario, trace ? &std::cout : nullptr);
+      events += outcome.events;
+      compared += scenario.undisturbed_bits;
+      for (size_t i = 0; i < kHappenings; ++i) counts[i] += outcome.counts[i];
+      if (outcome.violation.has_value()) {
+        failures.push_back({scenario.seed, *outcome.violation});
+        PrintFailure(failures.back());
+        if (!absl::GetFlag(FLAGS_keep_going)) {
+          ++done;
+          break;
+        }
+      }
+      progress.Show(done + 1, static_cast<int64_t>(failures.size()));
+    }
+  }
+  const double seconds = Seconds(began);
+  nlohmann::json report = {{"scenarios", done},
+                           {"first_seed", first},
+                           {"failed", failures.size()},
+                           {"compared_with_undisturbed", compared},
+                           {"events", events},
+                           {"seconds", seconds},
+                           {"cpu_seconds", CpuSeconds() - cpu_before},
+                           {"scenarios_per_second", static_cast<double>(done) / seconds}};
+  nlohmann::json& mix = report["happenings"] = nlohmann::json::object();
+  for (size_t i = 0; i < kHappenings; ++i) mix[HappeningName(i)] = counts[i];
+  nlohmann::json& failed = report["failures"] = nlohmann::json::array();
+  for (const Failure& failure : failures) failed.push_back(ToJson(failure));
+  if (absl::GetFlag(FLAGS_json)) {
+    std::cout << report.dump(2) << '\n';
+  } else {
+    std::cout << absl::StrFormat(
+        "%d scenarios from seed %d, %d events, %.1f s (%.0f per second), %d failed; %d compared "
+        "with their undisturbed run\n",
+        done, first, events, seconds, static_cast<double>(done) / seconds, failures.size(),
+        compared);
+    for (size_t i = 0; i < kHappenings; ++i) {
+      std::cout << absl::StrFormat("%10d  %s\n", counts[i], HappeningName(i));
+    }
+  }
+  return failures.empty() ? 0 : kExitFailed;
+}
+
+}  // namespace
+}  // namespace causeway::simulation
+
+int main(int argc, char** argv) { return causeway::simulation::Main(argc, argv); }

@@ -1,0 +1,135 @@
+#include "tests/simulation/planted_bugs.h"
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/status_macros.h"
+
+namespace causeway::simulation {
+namespace {
+
+using server::Coordinator;
+
+// Hands everything on.
+class Around : public Coordinator {
+ public:
+  explicit Around(std::unique_ptr<Coordinator> real) : real_(std::move(real)) {}
+
+  const v1::RunConfig& config() const override { return real_->config(); }
+  const FragmentPlan& plan() const override { return real_->plan(); }
+  const std::string& run_id() const override { return real_->run_id(); }
+  v1::DescribeResponse Describe() const override { return real_->Describe(); }
+  absl::StatusOr<v1::Welcome> Join(const v1::Join& join,
+                                   std::shared_ptr<server::SessionSink> sink) override {
+    return real_->Join(join, std::move(sink));
+  }
+  absl::Status Handle(const std::string& worker_id, uint64_t incarnation,
+                      const v1::WorkerMessage& message) override {
+    return real_->Handle(worker_id, incarnation, message);
+  }
+  void Disconnected(const std::string& worker_id, uint64_t incarnation) override {
+    real_->Disconnected(worker_id, incarnation);
+  }
+  absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override {
+    return real_->AdmitPush(header);
+  }
+  absl::Status Contribute(const v1::PushHeader& header, std::vector<uint8_t> object) override {
+    return real_->Contribute(header, std::move(object));
+  }
+  bool IsQuarantined(const v1::PushHeader& header) const override {
+    return real_->IsQuarantined(header);
+  }
+  absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(
+      const v1::QueryTransferRequest& request) override {
+    return real_->QueryTransfer(request);
+  }
+  void PullAnswer(int fragment, int64_t round, server::PullCallback callback) override {
+    real_->PullAnswer(fragment, round, std::move(callback));
+  }
+  absl::StatusOr<std::shared_ptr<const server::PullObject>> PullState(int fragment) override {
+    return real_->PullState(fragment);
+  }
+  void RecordPulled(const std::string& worker_id, v1::PullRequest::Object object,
+                    int64_t bytes) override {
+    real_->RecordPulled(worker_id, object, bytes);
+  }
+  void Tick() override { real_->Tick(); }
+  void Maintain() override { real_->Maintain(); }
+  v1::RunStatus GetStatus() const override { return real_->GetStatus(); }
+  void Pause(const std::string& reason) override { real_->Pause(reason); }
+  void Resume() override { real_->Resume(); }
+  absl::Status Drain(const std::string& worker_id) override { return real_->Drain(worker_id); }
+  absl::Status StopAtStep(int64_t step) override { return real_->StopAtStep(step); }
+  absl::Status StopAtTokens(int64_t tokens) override { return real_->StopAtTokens(tokens); }
+  bool Finished() const override { return real_->Finished(); }
+  absl::Status Health() const override { return real_->Health(); }
+  absl::Status Shutdown() override { return real_->Shutdown(); }
+  std::vector<float> PublishedParameters() const override { return real_->PublishedParameters(); }
+
+ protected:
+  Coordinator& real() { return *real_; }
+
+ private:
+  const std::unique_ptr<Coordinator> real_;
+};
+
+class TwiceApplier final : public Around {
+ public:
+  using Around::Around;
+  absl::Status Contribute(const v1::PushHeader& header, std::vector<uint8_t> object) override {
+    RETURN_IF_ERROR(Around::Contribute(header, object));
+    counted_[{header.fragment(), header.worker_id()}] = {header, std::move(object)};
+    return absl::OkStatus();
+  }
+  void Tick() override {
+    Around::Tick();
+    for (auto& [key, entry] : counted_) {
+      v1::PushHeader again = entry.first;
+      again.set_round(again.round() + 1);
+      real().Contribute(again, entry.second).IgnoreError();
+    }
+  }
+
+ private:
+  // The last contribution per fragment and worker.
+  std::map<std::pair<int, std::string>, std::pair<v1::PushHeader, std::vector<uint8_t>>> counted_;
+};
+
+class Unfenced final : public Around {
+ public:
+  using Around::Around;
+  absl::StatusOr<v1::Welcome> Join(const v1::Join& join,
+                                   std::shared_ptr<server::SessionSink> sink) override {
+    ASSIGN_OR_RETURN(v1::Welcome welcome, Around::Join(join, std::move(sink)));
+    present_[join.worker_id()] = welcome.incarnation();
+    return welcome;
+  }
+  absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override {
+    return Around::AdmitPush(Present(header));
+  }
+  absl::Status Contribute(const v1::PushHeader& header, std::vector<uint8_t> object) override {
+    return Around::Contribute(Present(header), std::move(object));
+  }
+
+ private:
+  v1::PushHeader Present(v1::PushHeader header) const {
+    const auto found = present_.find(header.worker_id());
+    if (found != present_.end()) header.set_incarnation(found->second);
+    return header;
+  }
+  std::map<std::string, uint64_t> present_;
+};
+
+}  // namespace
+
+std::unique_ptr<Coordinator> AppliesTwice(std::unique_ptr<Coordinator> real) {
+  return std::make_unique<TwiceApplier>(std::move(real));
+}
+
+std::unique_ptr<Coordinator> AcceptsStaleIncarnations(std::unique_ptr<Coordinator> real) {
+  return std::make_unique<Unfenced>(std::move(real));
+}
+
+}  // namespace causeway::simulation

@@ -1,0 +1,62 @@
+// What one seed stands for: a run, its sites, and what befalls them.
+#ifndef CAUSEWAY_TESTS_SIMULATION_SCENARIO_H_
+#define CAUSEWAY_TESTS_SIMULATION_SCENARIO_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+#include "causeway/v1/config.pb.h"
+
+namespace causeway::simulation {
+
+struct Scenario {
+  uint64_t seed = 0;
+  v1::RunConfig config;  // Complete.
+  int sites = 1;
+  // Quorum is all, nobody starts anew or leaves early: the run must end in the bits of the
+  // undisturbed one.
+  bool undisturbed_bits = false;
+  int checkpoint_every_steps = 0;  // 0: never.
+  int kept_answers = 4;
+  int max_kept_answers = 256;
+  int snapshot_every_rounds = 3;
+
+  absl::Duration tick;
+  absl::Duration maintain;
+  absl::Duration shortest_step, longest_step;
+  absl::Duration shortest_delay, longest_delay;  // Of the network, one way.
+
+  // Faults, until `quiet_at`. Probabilities per call, per write to the store, and the mean time
+  // between the others.
+  absl::Duration quiet_at;
+  double lose_request = 0;
+  double lose_reply = 0;
+  double duplicate = 0;
+  double stall = 0;
+  double store_death = 0;
+  absl::Duration between_faults;
+  // Weights of what happens then.
+  int kill_worker = 0;
+  int kill_coordinator = 0;
+  int shut_coordinator_down = 0;
+  int sever_stream = 0;
+  int stall_stream = 0;
+  int second_process = 0;
+  int pause = 0;
+  int drain = 0;
+  int stop_at_step = 0;
+  int jump_wall_clock = 0;
+  // Of a death: the checkpoint is lost, too.
+  double lose_checkpoint = 0;
+};
+
+Scenario DrawScenario(uint64_t seed);
+// The same run on the same sites, and nothing befalls them.
+Scenario WithoutFaults(Scenario scenario);
+// One line for people.
+std::string Describe(const Scenario& scenario);
+
+}  // namespace causeway::simulation
+
+#endif  // CAUSEWAY_TESTS_SIMULATION_SCENARIO_H_

@@ -1,0 +1,336 @@
+#include "tests/simulation/simulation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/params/initialize.h"
+#include "common/params/run_config.h"
+
+namespace causeway::simulation {
+namespace {
+
+// From the last fault to the last step, whatever has to be caught up with.
+constexpr int64_t kMostQuietEvents = 200'000;
+constexpr absl::Duration kMostQuietTime = absl::Hours(1);
+
+// Where a worker's processes run one after the other, and now and then two at once. Its disk keeps
+// the checkpoint.
+struct Site {
+  std::string id;
+  std::optional<WorkerCheckpoint> checkpoint;
+  std::shared_ptr<VirtualWorker> process;
+  std::vector<std::shared_ptr<VirtualWorker>> former;  // Not dead yet.
+  int64_t starts = 0;                                  // Scheduled ones have their number.
+  int64_t last_step = 0;
+  bool finished = false;
+};
+
+class Simulation {
+ public:
+  Simulation(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug)
+      : scenario_(scenario),
+        bug_(bug),
+        world_(scenario.seed, trace),
+        plan_(FragmentPlan::Create(scenario.config.model(), scenario.config.sync()).value()),
+        config_hash_(RunConfigHash(scenario.config)),
+        initial_(Initial(plan_)),
+        auditor_(world_, scenario_, plan_, initial_),
+        host_(world_, scenario_, auditor_, initial_, bug.coordinator) {}
+
+  Outcome Run();
+
+ private:
+  static std::vector<float> Initial(const FragmentPlan& plan) {
+    std::vector<float> values(static_cast<size_t>(plan.arena_size()));
+    InitializeParameters(plan, 1, values);
+    return values;
+  }
+
+  void StartSite(Site& site, absl::Duration delay);
+  void StartProcess(Site& site);
+  void OnExit(Site& site, VirtualWorker* process, VirtualWorker::Exit exit);
+  void ScheduleFault();
+  void Befall();
+  void KillWorker(Site& site);
+  void StartSecondProcess(Site& site);
+  void Pause();
+  void Unpause();
+  void StopAtStep();
+  void BeQuiet();
+  bool AllFinished() const;
+  void CheckTheEnd();
+  void GiveUp();
+
+  const Scenario scenario_;
+  const PlantedBug& bug_;
+  World world_;
+  const FragmentPlan plan_;
+  const uint64_t config_hash_;
+  const std::vector<float> initial_;
+  Auditor auditor_;
+  CoordinatorHost host_;
+  std::vector<Site> sites_;
+  int64_t stop_step_ = 0;
+};
+
+void Simulation::StartSite(Site& site, absl::Duration delay) {
+  const int64_t start = ++site.starts;
+  world_.After(delay, [this, &site, start] {
+    if (start == site.starts) StartProcess(site);
+  });
+}
+
+void Simulation::StartProcess(Site& site) {
+  VirtualWorker::Options options;
+  options.world = &world_;
+  options.scenario = &scenario_;
+  options.plan = &plan_;
+  options.auditor = &auditor_;
+  options.host = &host_;
+  options.id = site.id;
+  options.config_hash = config_hash_;
+  options.nonce = world_.Bits();
+  options.checkpoint = site.checkpoint;
+  options.drop_late_deltas = bug_.workers_drop_late_deltas;
+  // Set below, when there is a process to compare with.
+  auto self = std::make_shared<VirtualWorker*>(nullptr);
+  options.save = [&site, self](const WorkerCheckpoint& checkpoint) {
+    // A process that was replaced has lost its disk to its successor.
+    if (site.process.get() == *self) site.checkpoint = checkpoint;
+  };
+  options.on_exit = [this, &site, self](VirtualWorker::Exit exit) { OnExit(site, *self, exit); };
+  site.process = std::make_shared<VirtualWorker>(std::move(options));
+  *self = site.process.get();
+  site.process->Start();
+}
+
+void Simulation::OnExit(Site& site, VirtualWorker* process, VirtualWorker::Exit exit) {
+  if (site.process.get() != process) return;
+  world_.Trace(site.id, " exits: ",
+               exit == VirtualWorker::Exit::kFinished  ? "finished"
+               : exit == VirtualWorker::Exit::kDrained ? "drained"
+                                                       : "failed");
+  if (exit == VirtualWorker::Exit::kFinished) {
+    site.finished = true;
+    site.last_step = process->step();
+    return;
+  }
+  StartSite(site, world_.Between(absl::Milliseconds(100), absl::Seconds(5)));
+}
+
+void Simulation::KillWorker(Site& site) {
+  if (site.process == nullptr || site.process->dead()) return;
+  if (scenario_.undisturbed_bits && !site.checkpoint.has_value()) return;
+  world_.Count(Happening::kWorkerKilled);
+  const bool silently = world_.Chance(0.3);
+  world_.Trace(site.id, " is killed", silently ? " silently" : "");
+  site.process->Kill(silently);
+  if (world_.Chance(scenario_.lose_checkpoint)) site.checkpoint.reset();
+  StartSite(site, world_.Between(absl::Milliseconds(100), absl::Seconds(15)));
+}
+
+void Simulation::StartSecondProcess(Site& site) {
+  if (site.process == nullptr || site.process->dead()) return;
+  world_.Count(Happening::kSecondProcess);
+  world_.Trace("a second process of ", site.id, " starts");
+  std::erase_if(site.former, [](const auto& process) { return process->dead(); });
+  site.former.push_back(site.process);
+  ++site.starts;
+  StartProcess(site);
+  // The former one's connection is cut, which is why it was taken for dead.
+  if (Stream* const stream = site.former.back()->stream(); stream != nullptr) stream->Sever();
+}
+
+void Simulation::Pause() {
+  if (!host_.Command([](server::Coordinator& c) { c.Pause("simulated"); })) return;
+  world_.Count(Happening::kPaused);
+  world_.Trace("paused");
+  world_.After(world_.Between(absl::Milliseconds(100), absl::Seconds(5)), [this] { Unpause(); });
+}
+
+void Simulation::Unpause() {
+  if (host_.Command([](server::Coordinator& c) { c.Resume(); })) {
+    world_.Trace("resumed");
+  } else {
+    world_.After(absl::Seconds(1), [this] { Unpause(); });
+  }
+}
+
+void Simulation::StopAtStep() {
+  // Whoever is past that step when it hears of it cannot finish its rounds without the others.
+  if (stop_step_ > 0 || scenario_.config.membership().quorum() > 1) return;
+  int64_t furthest = 0;
+  for (const Site& site : sites_) {
+    if (site.process != nullptr) furthest = std::max(furthest, site.process->step());
+  }
+  const int64_t step = furthest + world_.Between(1, 6);
+  if (step >= scenario_.config.train().steps()) return;
+  // If the coordinator dies of it, its successor may know of it all the same.
+  absl::Status status = absl::FailedPreconditionError("there is no coordinator");
+  host_.Command([&](server::Coordinator& c) { status = c.StopAtStep(step); });
+  if (absl::IsFailedPrecondition(status)) return;
+  world_.Count(Happening::kStopAsked);
+  world_.Trace("stop at step ", step);
+  stop_step_ = step;
+}
+
+void Simulation::ScheduleFault() {
+  // Exponential, as of things that do not know of each other.
+  const double mean = absl::ToDoubleSeconds(scenario_.between_faults);
+  world_.After(absl::Seconds(-mean * std::log(1.0 - world_.Uniform())), [this] {
+    if (!world_.faulty()) return;
+    Befall();
+    ScheduleFault();
+  });
+}
+
+void Simulation::Befall() {
+  Site& site = sites_[static_cast<size_t>(world_.Between(0, scenario_.sites - 1))];
+  Stream* const stream = site.process == nullptr ? nullptr : site.process->stream();
+  const std::pair<int, std::function<void()>> choices[] = {
+      {scenario_.kill_worker, [&] { KillWorker(site); }},
+      {scenario_.kill_coordinator, [&] { host_.Kill(); }},
+      {scenario_.shut_coordinator_down, [&] { host_.ShutDown(); }},
+      {scenario_.sever_stream,
+       [&] {
+         if (stream == nullptr) return;
+         world_.Trace("the stream of ", site.id, " is cut");
+         stream->Sever();
+       }},
+      {scenario_.stall_stream,
+       [&] {
+         if (stream == nullptr) return;
+         world_.Trace("the stream of ", site.id, " stalls");
+         stream->Stall(world_.Between(absl::Seconds(1), absl::Seconds(20)));
+       }},
+      {scenario_.second_process, [&] { StartSecondProcess(site); }},
+      {scenario_.pause, [&] { Pause(); }},
+      {scenario_.drain,
+       [&] {
+         world_.Count(Happening::kDrained);
+         world_.Trace(site.id, " is to drain");
+         host_.Command([&](server::Coordinator& c) { c.Drain(site.id).IgnoreError(); });
+       }},
+      {scenario_.stop_at_step, [&] { StopAtStep(); }},
+      {scenario_.jump_wall_clock,
+       [&] {
+         world_.Count(Happening::kWallClockJumped);
+         world_.clock().JumpWallClock(absl::Seconds(world_.Between(-100'000, 100'000)));
+       }},
+  };
+  int sum = 0;
+  for (const auto& [weight, act] : choices) sum += weight;
+  if (sum == 0) return;
+  int64_t drawn = world_.Between(1, sum);
+  for (const auto& [weight, act] : choices) {
+    drawn -= weight;
+    if (drawn > 0) continue;
+    act();
+    return;
+  }
+}
+
+void Simulation::BeQuiet() {
+  world_.Trace("no more faults");
+  world_.set_faulty(false);
+  Unpause();
+}
+
+bool Simulation::AllFinished() const {
+  return std::ranges::all_of(sites_, [](const Site& site) { return site.finished; });
+}
+
+Outcome Simulation::Run() {
+  host_.Start();
+  sites_.resize(static_cast<size_t>(scenario_.sites));
+  for (int i = 0; i < scenario_.sites; ++i) {
+    Site& site = sites_[static_cast<size_t>(i)];
+    site.id = absl::StrCat("site-", i);
+    // Some come when the others are well on their way.
+    const bool late = i >= scenario_.config.membership().start_workers();
+    StartSite(site, world_.Between(absl::ZeroDuration(), absl::Seconds(late ? 10 : 1)));
+  }
+  if (scenario_.quiet_at > absl::ZeroDuration()) {
+    ScheduleFault();
+    world_.After(scenario_.quiet_at, [this] { BeQuiet(); });
+  } else {
+    world_.set_faulty(false);
+  }
+  int64_t quiet_events = 0;
+  while (!AllFinished() && !world_.violation().has_value()) {
+    world_.RunNext();
+    auditor_.AfterEvent(host_.coordinator());
+    if (world_.faulty()) continue;
+    if (++quiet_events > kMostQuietEvents || world_.now() > scenario_.quiet_at + kMostQuietTime) {
+      GiveUp();
+    }
+  }
+  if (!world_.violation().has_value()) CheckTheEnd();
+  return {.violation = world_.violation(),
+          .events = world_.events(),
+          .counts = world_.counts(),
+          .published = auditor_.Published()};
+}
+
+void Simulation::GiveUp() {
+  std::string text = "it does not end:";
+  for (const Site& site : sites_) {
+    absl::StrAppend(&text, " ", site.id, " (",
+                    site.process == nullptr ? "never started" : site.process->DescribeState(),
+                    site.finished ? ", finished" : "", ")");
+  }
+  if (host_.coordinator() != nullptr) {
+    const v1::RunStatus run = host_.coordinator()->GetStatus();
+    for (const v1::FragmentStatus& status : run.fragments()) {
+      absl::StrAppend(&text, "; fragment ", status.fragment(), " at ", status.published_version(),
+                      ": ", status.waiting_for());
+    }
+  }
+  world_.Violate("reaches_the_end", text);
+}
+
+void Simulation::CheckTheEnd() {
+  const SyncSchedule schedule(plan_.fragments(), scenario_.config.sync().steps_between_syncs(),
+                              scenario_.config.sync().overlap_steps());
+  const int64_t budget = scenario_.config.train().steps();
+  int64_t end = 0;
+  for (const Site& site : sites_) end = std::max(end, site.last_step);
+  if (stop_step_ == 0 && end != budget) {
+    world_.Violate("reaches_the_end", absl::StrCat("the run ends at step ", end, " of ", budget));
+  }
+  for (int i = 0; i < plan_.fragments(); ++i) {
+    const int64_t due = schedule.RoundsSentBy(i, end);
+    // Asked to stop, who resumes from a checkpoint need not get as far again.
+    if (auditor_.version(i) == due || (stop_step_ > 0 && auditor_.version(i) > due)) continue;
+    world_.Violate(
+        "reaches_the_end",
+        absl::StrCat("fragment ", i, " ends at version ", auditor_.version(i), "; after step ", end,
+                     " it is due to be at ", schedule.RoundsSentBy(i, end)));
+  }
+}
+
+}  // namespace
+
+Outcome Simulate(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug) {
+  return Simulation(scenario, trace, bug).Run();
+}
+
+Outcome SimulateAndCompare(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug) {
+  Outcome outcome = Simulate(scenario, trace, bug);
+  if (!scenario.undisturbed_bits || outcome.violation.has_value()) return outcome;
+  const Outcome undisturbed = Simulate(WithoutFaults(scenario), nullptr);
+  if (undisturbed.violation.has_value()) {
+    outcome.violation = {undisturbed.violation->invariant,
+                         absl::StrCat("without faults: ", undisturbed.violation->message)};
+  } else if (std::memcmp(undisturbed.published.data(), outcome.published.data(),
+                         outcome.published.size() * sizeof(float)) != 0) {
+    outcome.violation = {"ends_in_undisturbed_bits",
+                         "the published parameters differ from the undisturbed run's"};
+  }
+  return outcome;
+}
+
+}  // namespace causeway::simulation

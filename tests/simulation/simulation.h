@@ -1,0 +1,43 @@
+// One scenario from beginning to end.
+#ifndef CAUSEWAY_TESTS_SIMULATION_SIMULATION_H_
+#define CAUSEWAY_TESTS_SIMULATION_SIMULATION_H_
+
+#include <cstdint>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/auditor.h"
+#include "tests/simulation/coordinator_host.h"
+#include "tests/simulation/scenario.h"
+#include "tests/simulation/virtual_worker.h"
+#include "tests/simulation/world.h"
+
+namespace causeway::simulation {
+
+// What a test does to a simulation so that it must fail.
+struct PlantedBug {
+  CoordinatorHost::Decorator coordinator;  // Wraps every coordinator.
+  bool workers_drop_late_deltas = false;
+};
+
+struct Outcome {
+  std::optional<Violation> violation;
+  int64_t events = 0;
+  Counts counts = {};
+  std::vector<float> published;  // At the end, in arena order.
+};
+
+// Runs the scenario until every site has finished. `trace`: null for none.
+Outcome Simulate(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug = {});
+
+// Simulate, and again without faults where the bits must be the same.
+Outcome SimulateAndCompare(const Scenario& scenario, std::ostream* trace,
+                           const PlantedBug& bug = {});
+
+}  // namespace causeway::simulation
+
+#endif  // CAUSEWAY_TESTS_SIMULATION_SIMULATION_H_

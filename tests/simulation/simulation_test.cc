@@ -1,0 +1,80 @@
+// A fixed number of simulated runs, and bugs planted in them that the invariants must find.
+#include "tests/simulation/simulation.h"
+
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/simulation/planted_bugs.h"
+
+namespace causeway::simulation {
+namespace {
+
+using ::testing::Contains;
+using ::testing::SizeIs;
+
+constexpr uint64_t kSeeds = 1000;
+constexpr uint64_t kSeedsWithBugs = 60;
+
+// The invariants that are violated over a number of seeds.
+std::set<std::string> FoundBy(const PlantedBug& bug) {
+  std::set<std::string> found;
+  for (uint64_t seed = 1; seed <= kSeedsWithBugs; ++seed) {
+    const Outcome outcome = Simulate(DrawScenario(seed), nullptr, bug);
+    if (outcome.violation.has_value()) found.insert(outcome.violation->invariant);
+  }
+  return found;
+}
+
+TEST(SimulationTest, EveryInvariantHoldsUnderEveryMixOfFaults) {
+  Counts counts = {};
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const Scenario scenario = DrawScenario(seed);
+    const Outcome outcome = SimulateAndCompare(scenario, nullptr);
+    ASSERT_FALSE(outcome.violation.has_value())
+        << "seed " << seed << " violates " << outcome.violation->invariant << "\n"
+        << outcome.violation->message << "\n"
+        << Describe(scenario) << "\nreplay: tests/simulation/run --scenarios 1 --trace --seed "
+        << seed;
+    for (size_t i = 0; i < kHappenings; ++i) counts[i] += outcome.counts[i];
+  }
+  for (size_t i = 0; i < kHappenings; ++i) {
+    // A new worker starts early enough to fill a round that nobody has sent, so these are rare.
+    if (i == static_cast<size_t>(Happening::kRoundPublishedEmpty)) continue;
+    EXPECT_GT(counts[i], 0) << "no scenario had any " << HappeningName(i);
+  }
+}
+
+TEST(SimulationTest, ASeedReplaysTheSameEvents) {
+  for (const uint64_t seed : {1, 2, 3}) {
+    std::ostringstream once;
+    std::ostringstream again;
+    const Outcome first = Simulate(DrawScenario(seed), &once);
+    const Outcome second = Simulate(DrawScenario(seed), &again);
+    EXPECT_EQ(once.str(), again.str());
+    EXPECT_EQ(first.published, second.published);
+    EXPECT_GT(once.str().size(), 1000);
+  }
+}
+
+TEST(SimulationTest, AContributionThatIsAppliedTwiceIsFound) {
+  const std::set<std::string> found = FoundBy({.coordinator = AppliesTwice});
+  EXPECT_THAT(found, Contains("counted_once"));
+}
+
+TEST(SimulationTest, ALateDeltaThatIsLostIsFound) {
+  const std::set<std::string> found =
+      FoundBy({.coordinator = nullptr, .workers_drop_late_deltas = true});
+  EXPECT_THAT(found, Contains("nothing_trained_is_lost"));
+  EXPECT_THAT(found, SizeIs(1));
+}
+
+TEST(SimulationTest, AStaleIncarnationThatIsAcceptedIsFound) {
+  const std::set<std::string> found = FoundBy({.coordinator = AcceptsStaleIncarnations});
+  EXPECT_THAT(found, Contains("fenced_off"));
+}
+
+}  // namespace
+}  // namespace causeway::simulation

@@ -1,0 +1,417 @@
+#include "tests/simulation/virtual_worker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/base/random.h"
+#include "common/rpc/status.h"
+
+namespace causeway::simulation {
+namespace {
+
+constexpr int64_t kTokensPerStep = 64;
+
+}  // namespace
+
+VirtualWorker::VirtualWorker(Options options)
+    : options_(std::move(options)),
+      sync_(options_.scenario->config.sync()),
+      schedule_(options_.plan->fragments(), sync_.steps_between_syncs(), sync_.overlap_steps()),
+      up_(**FindCodec(sync_.codec_up())),
+      down_(**FindCodec(sync_.codec_down())),
+      noise_(Checksum64(options_.id)),
+      local_(static_cast<size_t>(options_.plan->arena_size())),
+      published_(local_.size()),
+      fragments_(static_cast<size_t>(options_.plan->fragments())) {
+  if (!sync_.error_feedback()) return;
+  for (int i = 0; i < options_.plan->fragments(); ++i) {
+    fragment(i).residual.resize(static_cast<size_t>(options_.plan->range(i).size()));
+  }
+}
+
+void VirtualWorker::Start() {
+  world().Trace(options_.id, " starts",
+                options_.checkpoint.has_value()
+                    ? absl::StrCat(" from its checkpoint at step ", options_.checkpoint->step)
+                    : " anew");
+  OpenStream();
+}
+
+void VirtualWorker::After(absl::Duration delay, std::function<void()> event) {
+  world().After(delay, [self = weak_from_this(), event = std::move(event)] {
+    const auto worker = self.lock();
+    if (worker != nullptr && !worker->dead()) event();
+  });
+}
+
+absl::Duration VirtualWorker::BackOff(int attempt) {
+  return std::min(absl::Milliseconds(500) * (int64_t{1} << std::min(attempt - 1, 10)),
+                  absl::Seconds(15));
+}
+
+std::span<float> VirtualWorker::Part(std::vector<float>& arena, int index) const {
+  const FragmentRange& range = options_.plan->range(index);
+  return std::span(arena).subspan(static_cast<size_t>(range.begin),
+                                  static_cast<size_t>(range.size()));
+}
+
+void VirtualWorker::Begin(const v1::Welcome& welcome) {
+  if (options_.checkpoint.has_value() &&
+      (welcome.resumes() || welcome.run_step() - options_.checkpoint->step <=
+                                options_.scenario->config.sync().steps_between_syncs())) {
+    world().Count(Happening::kWorkerResumed);
+    Restore();
+    return;
+  }
+  world().Count(Happening::kWorkerStartedAnew);
+  anew_ = true;
+  phase_ = Phase::kFetching;
+  run_step_ = welcome.run_step();
+  FetchNext();
+}
+
+void VirtualWorker::Restore() {
+  const WorkerCheckpoint& checkpoint = *options_.checkpoint;
+  phase_ = Phase::kEntering;
+  step_ = checkpoint.step;
+  checkpoint_step_ = checkpoint.step;
+  local_ = checkpoint.local;
+  published_ = checkpoint.published;
+  fragments_ = checkpoint.fragments;
+  std::vector<std::shared_ptr<Flight>> flights;
+  for (WorkerFragment& state : fragments_) {
+    if (state.flight == nullptr) continue;
+    auto flight = std::make_shared<Flight>();
+    flight->event = state.flight->event;
+    flight->tokens = state.flight->tokens;
+    flight->send_step = schedule_.SendStep(flight->event.fragment, flight->event.round);
+    flight->object = state.flight->object;
+    flights.push_back(std::move(flight));
+  }
+  std::ranges::stable_sort(flights, {}, [](const auto& flight) { return flight->send_step; });
+  for (std::shared_ptr<Flight>& flight : flights) Launch(std::move(flight));
+  Pump();
+}
+
+void VirtualWorker::FetchNext() {
+  options_.host->PullState(weak_from_this(), fetched_,
+                           [this, index = fetched_](const CoordinatorHost::Reply& reply) {
+                             if (!dead()) OnState(index, reply, false);
+                           });
+}
+
+void VirtualWorker::OnState(int index, const CoordinatorHost::Reply& reply, bool landing) {
+  if (phase_ == Phase::kLeaving) return;
+  if (!reply.ok()) {
+    if (!IsRetryable(reply.status())) {
+      Fail(reply.status());
+      return;
+    }
+    After(BackOff(1), [this, index, landing] {
+      options_.host->PullState(weak_from_this(), index,
+                               [this, index, landing](const CoordinatorHost::Reply& again) {
+                                 if (!dead()) OnState(index, again, landing);
+                               });
+    });
+    return;
+  }
+  TakeState(index, **reply);
+  if (landing) {
+    state_asked_ = false;
+    fragment(index).flight = nullptr;
+    Mix(index, phase_ == Phase::kEntering && fetched_ > 0 ? 0 : static_cast<float>(sync_.mixing()));
+    Pump();
+    return;
+  }
+  Mix(index, 0);
+  if (++fetched_ < options_.plan->fragments()) {
+    FetchNext();
+    return;
+  }
+  int64_t received = 0;
+  int64_t open = options_.scenario->config.train().steps();
+  for (int i = 0; i < options_.plan->fragments(); ++i) {
+    const int64_t version = fragment(i).version;
+    if (version > 0) received = std::max(received, schedule_.SendStep(i, version));
+    open = std::min(open, schedule_.SendStep(i, version + 1) - 1);
+  }
+  step_ = std::max(run_step_, std::min(received, open));
+  phase_ = Phase::kEntering;
+  Pump();
+}
+
+void VirtualWorker::TakeState(int index, const server::PullObject& state) {
+  std::memcpy(Part(published_, index).data(), state.bytes.data(), state.bytes.size());
+  fragment(index).version = state.header.round();
+  ReportApplied(index, state.header.round());
+}
+
+void VirtualWorker::Pump() {
+  if (phase_ == Phase::kEntering && Enter()) StartTraining();
+  if (phase_ == Phase::kTraining && !stepping_ && MergeDue()) {
+    const int64_t budget = options_.scenario->config.train().steps();
+    const int64_t end = stop_at_step_ > 0 ? std::min(budget, stop_at_step_) : budget;
+    if (step_ >= end) {
+      phase_ = Phase::kFinishing;
+    } else if (drain_) {
+      phase_ = Phase::kHandingOver;
+    } else if (started_ && !paused_) {
+      stepping_ = true;
+      After(world().Between(options_.scenario->shortest_step, options_.scenario->longest_step),
+            [this] { StepDone(); });
+    }
+  }
+  if (phase_ == Phase::kFinishing) {
+    for (int i = 0; i < options_.plan->fragments(); ++i) {
+      if (fragment(i).flight != nullptr && !Land(i)) return;
+    }
+    SaveCheckpoint();
+    Leave(v1::Leave::FINISHED, Exit::kFinished);
+  }
+  if (phase_ == Phase::kHandingOver) {
+    for (const WorkerFragment& state : fragments_) {
+      if (state.flight != nullptr && !state.flight->pushed) return;
+    }
+    SaveCheckpoint();
+    Leave(v1::Leave::DRAINED, Exit::kDrained);
+  }
+}
+
+bool VirtualWorker::Enter() {
+  const bool resumed = options_.checkpoint.has_value() && fetched_ == 0;
+  for (int i = 0; i < options_.plan->fragments(); ++i) {
+    WorkerFragment& state = fragment(i);
+    const int64_t sent = schedule_.RoundsSentBy(i, step_);
+    while (state.version < sent) {
+      if (state.flight == nullptr) {
+        // Sent by others before this process began: it is merged when they do.
+        auto flight = std::make_shared<Flight>();
+        flight->event = {i, state.version + 1};
+        flight->pushed = true;
+        Launch(std::move(flight));
+      }
+      if (schedule_.MergeStep(i, state.version + 1) > step_) break;
+      if (!Land(i)) return false;
+      if (!resumed) Mix(i, 0);
+    }
+  }
+  return true;
+}
+
+void VirtualWorker::StartTraining() {
+  phase_ = Phase::kTraining;
+  if (options_.scenario->undisturbed_bits) SaveCheckpoint();
+  ready_ = true;
+  ready_step_ = step_;
+  world().Trace(options_.id, " is ready at step ", step_);
+  v1::WorkerMessage message;
+  message.mutable_ready()->set_step(step_);
+  message.mutable_ready()->set_anew(anew_);
+  Send(std::move(message));
+}
+
+void VirtualWorker::StepDone() {
+  if (phase_ != Phase::kTraining) return;
+  stepping_ = false;
+  ++step_;
+  for (size_t i = 0; i < local_.size(); i += 4) {
+    const uint64_t bits = RandomBits(noise_, static_cast<uint64_t>(step_), i);
+    for (size_t k = i; k < std::min(i + 4, local_.size()); ++k) {
+      const auto draw = static_cast<int16_t>(bits >> (16 * (k - i)));
+      local_[k] += 0x1p-21f * static_cast<float>(draw);
+    }
+  }
+  for (WorkerFragment& state : fragments_) state.tokens += kTokensPerStep;
+  for (const SyncEvent& event : schedule_.SendsAfter(step_)) {
+    if (event.round > fragment(event.fragment).version) SendDelta(event);
+  }
+  for (const SyncEvent& event : schedule_.MergesAfter(step_)) merges_due_.push_back(event);
+  Pump();
+}
+
+bool VirtualWorker::MergeDue() {
+  while (!merges_due_.empty()) {
+    const SyncEvent event = merges_due_.front();
+    if (event.round > fragment(event.fragment).version && !Land(event.fragment)) return false;
+    merges_due_.pop_front();
+  }
+  const int every = options_.scenario->checkpoint_every_steps;
+  if (every > 0 && step_ >= checkpoint_step_ + every) SaveCheckpoint();
+  return true;
+}
+
+void VirtualWorker::SendDelta(const SyncEvent& event) {
+  WorkerFragment& state = fragment(event.fragment);
+  if (state.flight != nullptr || event.round != state.version + 1) {
+    world().Violate("reaches_the_end",
+                    absl::StrCat(options_.id, " is to send round ", event.round, " of fragment ",
+                                 event.fragment, " at version ", state.version));
+    return;
+  }
+  auto flight = std::make_shared<Flight>();
+  flight->event = event;
+  flight->send_step = step_;
+  flight->tokens = std::exchange(state.tokens, 0);
+  const std::span<const float> base = Part(published_, event.fragment);
+  const std::span<const float> target = Part(local_, event.fragment);
+  flight->object.resize(up_.EncodedBytes(base.size()));
+  const absl::Status encoded =
+      up_.Encode(base, target, {.residual = state.residual}, flight->object);
+  if (!encoded.ok()) {
+    Fail(encoded);
+    return;
+  }
+  options_.auditor->DeltaMade(options_.id, event.fragment, event.round, base, target,
+                              flight->object, state.residual, state.ledger);
+  Launch(std::move(flight));
+}
+
+void VirtualWorker::Launch(std::shared_ptr<Flight> flight) {
+  fragment(flight->event.fragment).flight = flight;
+  if (flight->object.empty()) {
+    flight->pushed = true;
+    PullFlight(flight, 1);
+  } else {
+    PushFlight(flight, 1);
+  }
+}
+
+void VirtualWorker::PushFlight(const std::shared_ptr<Flight>& flight, int attempt) {
+  if (phase_ == Phase::kLeaving) return;
+  v1::PushHeader header;
+  header.set_run_id("simulated-1");
+  header.set_worker_id(options_.id);
+  header.set_incarnation(incarnation_);
+  header.set_fragment(flight->event.fragment);
+  header.set_round(flight->event.round);
+  header.set_attempt(static_cast<uint32_t>(attempt));
+  header.set_codec(up_.id());
+  header.set_total_bytes(static_cast<int64_t>(flight->object.size()));
+  header.set_object_hash(TreeHash(flight->object));
+  header.set_tokens(flight->tokens);
+  header.set_send_step(flight->send_step);
+  options_.host->Push(weak_from_this(), header, flight->object,
+                      [this, flight, attempt](const CoordinatorHost::Reply& reply) {
+                        if (dead()) return;
+                        const absl::Status& status = reply.status();
+                        if (IsRetryable(status) || (absl::IsDataLoss(status) && attempt < 3)) {
+                          After(BackOff(attempt),
+                                [this, flight, attempt] { PushFlight(flight, attempt + 1); });
+                          return;
+                        }
+                        flight->pushed = true;
+                        flight->late = absl::IsAborted(status);
+                        if (flight->late || absl::IsAlreadyExists(status) || status.ok()) {
+                          PullFlight(flight, 1);
+                        } else {
+                          flight->answer = status;
+                          flight->done = true;
+                        }
+                        Pump();
+                      });
+}
+
+void VirtualWorker::PullFlight(const std::shared_ptr<Flight>& flight, int attempt) {
+  if (phase_ == Phase::kLeaving) return;
+  options_.host->PullAnswer(weak_from_this(), flight->event.fragment, flight->event.round,
+                            [this, flight, attempt](const CoordinatorHost::Reply& reply) {
+                              if (dead()) return;
+                              if (IsRetryable(reply.status())) {
+                                After(BackOff(attempt),
+                                      [this, flight, attempt] { PullFlight(flight, attempt + 1); });
+                                return;
+                              }
+                              flight->answer = reply;
+                              flight->done = true;
+                              Pump();
+                            });
+}
+
+bool VirtualWorker::Land(int index) {
+  WorkerFragment& state = fragment(index);
+  const std::shared_ptr<Flight> flight = state.flight;
+  if (flight == nullptr) {
+    Fail(absl::InternalError(absl::StrCat("fragment ", index, " is due but not in flight")));
+    return false;
+  }
+  if (!flight->done || state_asked_) return false;
+  const absl::Status status = flight->answer.status();
+  if (!status.ok() && !absl::IsNotFound(status)) {
+    Fail(status);
+    return false;
+  }
+  const std::span<float> published = Part(published_, index);
+  if (flight->late) FoldLateDelta(*flight);
+  options_.auditor->Landed(options_.id, index, flight->event.round, published, flight->object,
+                           state.residual, state.ledger);
+  if (absl::IsNotFound(status)) {
+    // So late that the answer is gone: the published state as a whole.
+    state_asked_ = true;
+    flight->late = false;
+    options_.host->PullState(weak_from_this(), index,
+                             [this, index](const CoordinatorHost::Reply& reply) {
+                               if (!dead()) OnState(index, reply, true);
+                             });
+    return false;
+  }
+  const absl::Status applied = down_.Apply((*flight->answer)->bytes, published);
+  if (!applied.ok()) {
+    Fail(applied);
+    return false;
+  }
+  state.flight = nullptr;
+  state.version = flight->event.round;
+  ReportApplied(index, state.version);
+  Mix(index, static_cast<float>(sync_.mixing()));
+  return true;
+}
+
+void VirtualWorker::FoldLateDelta(const Flight& flight) {
+  WorkerFragment& state = fragment(flight.event.fragment);
+  const std::span<const float> base = Part(published_, flight.event.fragment);
+  state.residual.resize(base.size());
+  state.tokens += flight.tokens;
+  if (options_.drop_late_deltas) return;
+  std::vector<double> sum(state.residual.begin(), state.residual.end());
+  const absl::Status decoded = up_.Accumulate(flight.object, base, 1.0, sum);
+  if (!decoded.ok()) Fail(decoded);
+  for (size_t i = 0; i < sum.size(); ++i) state.residual[i] = static_cast<float>(sum[i]);
+}
+
+void VirtualWorker::Mix(int index, float alpha) {
+  const std::span<float> local = Part(local_, index);
+  const std::span<const float> published = Part(published_, index);
+  for (size_t i = 0; i < local.size(); ++i) {
+    local[i] = alpha == 0 ? published[i] : alpha * local[i] + (1 - alpha) * published[i];
+  }
+}
+
+void VirtualWorker::SaveCheckpoint() {
+  WorkerCheckpoint checkpoint{step_, local_, published_, fragments_};
+  for (WorkerFragment& state : checkpoint.fragments) {
+    if (state.flight != nullptr) state.flight = std::make_shared<Flight>(*state.flight);
+  }
+  checkpoint_step_ = step_;
+  options_.save(checkpoint);
+}
+
+std::string VirtualWorker::DescribeState() const {
+  static constexpr const char* kPhases[] = {"attaching", "fetching",     "entering", "training",
+                                            "finishing", "handing over", "leaving",  "dead"};
+  std::string text =
+      absl::StrCat(kPhases[static_cast<size_t>(phase_)], " at step ", step_, ", incarnation ",
+                   incarnation_, stream_welcomed_ ? "" : ", not attached",
+                   paused_ ? ", paused" : "", started_ ? "" : ", not started");
+  for (const WorkerFragment& state : fragments_) {
+    absl::StrAppend(&text, ", v", state.version);
+    if (state.flight == nullptr) continue;
+    absl::StrAppend(&text, state.flight->pushed ? "" : " pushing",
+                    state.flight->done ? " done" : " in flight");
+  }
+  return text;
+}
+
+}  // namespace causeway::simulation

@@ -1,0 +1,174 @@
+// One process of a worker: speaks the protocol as worker/link does, synchronizes as worker/sync
+// and worker/commands do, and only pretends to train. Where those block a thread, this one is
+// pumped again when something has happened.
+#ifndef CAUSEWAY_TESTS_SIMULATION_VIRTUAL_WORKER_H_
+#define CAUSEWAY_TESTS_SIMULATION_VIRTUAL_WORKER_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/codec/codec.h"
+#include "common/params/fragment_plan.h"
+#include "common/params/sync_schedule.h"
+#include "tests/simulation/auditor.h"
+#include "tests/simulation/coordinator_host.h"
+#include "tests/simulation/scenario.h"
+#include "tests/simulation/world.h"
+
+namespace causeway::simulation {
+
+// One round of one fragment under way.
+struct Flight {
+  SyncEvent event;
+  int64_t tokens = 0;
+  int64_t send_step = 0;
+  std::vector<uint8_t> object;  // Empty: this worker does not contribute.
+  bool pushed = false;
+  bool late = false;
+  bool done = false;
+  CoordinatorHost::Reply answer = absl::UnknownError("not asked");
+};
+
+struct WorkerFragment {
+  int64_t version = 0;
+  int64_t tokens = 0;  // Since the last send.
+  std::vector<float> residual;
+  DeltaLedger ledger;
+  std::shared_ptr<Flight> flight;
+};
+
+// Everything that a bit-exact continuation needs.
+struct WorkerCheckpoint {
+  int64_t step = 0;
+  std::vector<float> local;
+  std::vector<float> published;
+  std::vector<WorkerFragment> fragments;  // Flights are copies.
+};
+
+class VirtualWorker final : public StreamClient,
+                            public std::enable_shared_from_this<VirtualWorker> {
+ public:
+  enum class Exit { kFinished, kDrained, kFailed };
+  struct Options {
+    World* world = nullptr;
+    const Scenario* scenario = nullptr;
+    const FragmentPlan* plan = nullptr;
+    Auditor* auditor = nullptr;
+    CoordinatorHost* host = nullptr;
+    std::string id;
+    uint64_t config_hash = 0;
+    uint64_t nonce = 0;
+    std::optional<WorkerCheckpoint> checkpoint;  // To resume from.
+    std::function<void(const WorkerCheckpoint&)> save;
+    std::function<void(Exit)> on_exit;  // Once, unless it is killed. May delete the worker later.
+    bool drop_late_deltas = false;      // The bug of that name.
+  };
+
+  explicit VirtualWorker(Options options);
+  void Start();
+  // The process is gone at once. Silently: as when its machine is.
+  void Kill(bool silently);
+  bool dead() const { return phase_ == Phase::kDead; }
+
+  int64_t step() const { return step_; }
+  Stream* stream() { return stream_.get(); }
+  std::string DescribeState() const;
+
+  void OnMessage(int64_t stream, const v1::CoordinatorMessage& message) override;
+  void OnStreamEnd(int64_t stream, const absl::Status& status) override;
+
+ private:
+  enum class Phase {
+    kAttaching,
+    kFetching,  // The published state.
+    kEntering,  // Merging what was due before this process began.
+    kTraining,
+    kFinishing,    // Waiting for every round in flight.
+    kHandingOver,  // Waiting for every push.
+    kLeaving,
+    kDead
+  };
+
+  // --- Session (virtual_session.cc) ---
+  void OpenStream();
+  void Send(v1::WorkerMessage message);
+  void Obey(const v1::Directive& directive);
+  void Beat(int64_t beat);
+  void Leave(v1::Leave::Reason reason, Exit exit);
+  void Fail(const absl::Status& status);
+  void End(Exit exit);
+  void ReportApplied(int fragment, int64_t version);
+
+  // --- Synchronization and training (virtual_worker.cc) ---
+  void Begin(const v1::Welcome& welcome);
+  void Restore();
+  void FetchNext();
+  void OnState(int fragment, const CoordinatorHost::Reply& reply, bool catching_up);
+  // Does whatever can be done now.
+  void Pump();
+  bool Enter();
+  bool MergeDue();
+  void StepDone();
+  void StartTraining();
+  void SendDelta(const SyncEvent& event);
+  void Launch(std::shared_ptr<Flight> flight);
+  void PushFlight(const std::shared_ptr<Flight>& flight, int attempt);
+  void PullFlight(const std::shared_ptr<Flight>& flight, int attempt);
+  // Merges the fragment's flight; false if it has to wait, or failed.
+  bool Land(int fragment);
+  void FoldLateDelta(const Flight& flight);
+  void Mix(int fragment, float alpha);
+  void TakeState(int fragment, const server::PullObject& state);
+  void SaveCheckpoint();
+
+  std::span<float> Part(std::vector<float>& arena, int fragment) const;
+  WorkerFragment& fragment(int index) { return fragments_[static_cast<size_t>(index)]; }
+  // Runs `event` later if the process is still there.
+  void After(absl::Duration delay, std::function<void()> event);
+  static absl::Duration BackOff(int attempt);
+  World& world() const { return *options_.world; }
+
+  const Options options_;
+  const v1::SyncConfig& sync_;
+  const SyncSchedule schedule_;
+  const Codec& up_;
+  const Codec& down_;
+  const uint64_t noise_;
+  Phase phase_ = Phase::kAttaching;
+
+  std::shared_ptr<Stream> stream_;
+  bool stream_welcomed_ = false;
+  bool welcomed_ = false;
+  bool ready_ = false;
+  int64_t ready_step_ = 0;
+  bool anew_ = false;  // Begun from the published state.
+  uint64_t incarnation_ = 0;
+  int reattach_attempts_ = 0;
+  int64_t beats_ = 0;
+  std::deque<v1::WorkerMessage> outbox_;
+  bool started_ = false;
+  bool paused_ = false;
+  bool drain_ = false;
+  int64_t stop_at_step_ = 0;
+  Exit exit_ = Exit::kFailed;
+
+  int64_t step_ = 0;
+  int64_t checkpoint_step_ = 0;
+  int fetched_ = 0;
+  int64_t run_step_ = 0;  // Of the welcome.
+  bool stepping_ = false;
+  bool state_asked_ = false;  // A landing waits for a whole state.
+  std::deque<SyncEvent> merges_due_;
+  std::vector<float> local_;
+  std::vector<float> published_;
+  std::vector<WorkerFragment> fragments_;
+};
+
+}  // namespace causeway::simulation
+
+#endif  // CAUSEWAY_TESTS_SIMULATION_VIRTUAL_WORKER_H_

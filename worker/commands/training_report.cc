@@ -1,0 +1,160 @@
+// What TrainingRun tells of itself: log lines, metrics.jsonl, heartbeats, summary.json.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
+#include "worker/commands/training_run.h"
+#include "worker/data/tokenizer.h"
+
+namespace causeway::worker {
+namespace {
+
+using nlohmann::json;
+
+constexpr absl::Duration kLineInterval = absl::Seconds(5);
+constexpr double kSampleTemperature = 0.7;
+constexpr int64_t kPromptTokens = 64;
+
+double UnixSeconds(Clock& clock) { return absl::ToDoubleSeconds(clock.Now() - absl::UnixEpoch()); }
+
+}  // namespace
+
+absl::Status TrainingRun::OpenMetrics() {
+  const std::string path = JoinPath(options_.output, "metrics.jsonl");
+  // A step that is trained again, from the checkpoint on, is written again.
+  std::string kept;
+  if (!anew_ && file_system_.Exists(path)) {
+    ASSIGN_OR_RETURN(const std::string text, file_system_.ReadFile(path));
+    for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+      const json entry = json::parse(line.begin(), line.end(), nullptr, false);
+      const bool whole = entry.is_object() && entry.value("kind", json()).is_string();
+      if (!whole || !entry.value("step", json(0)).is_number_integer()) continue;
+      if (entry.value("step", int64_t{0}) <= progress_.step) absl::StrAppend(&kept, line, "\n");
+    }
+  }
+  RETURN_IF_ERROR(WriteFileAtomically(file_system_, path, absl::string_view(kept)));
+  ASSIGN_OR_RETURN(metrics_, JsonLinesFile::Continue(file_system_, path));
+  return absl::OkStatus();
+}
+
+double TrainingRun::Utilization() const {
+  const absl::Duration wall = clock_.Monotonic() - progress_.start - progress_.evaluation;
+  return wall > absl::ZeroDuration() ? absl::FDivDuration(progress_.compute, wall) : 0;
+}
+
+void TrainingRun::Report(const StepReport& report, absl::Duration step_time) {
+  const absl::Duration now = clock_.Monotonic();
+  progress_.loss = report.loss;
+  const double seconds = absl::ToDoubleSeconds(now - last_line_);
+  const bool first = progress_.inner_steps == 1;
+  if (first) {
+    progress_.tokens_per_second =
+        static_cast<double>(report.tokens) / std::max(1e-9, absl::ToDoubleSeconds(step_time));
+  } else if (now - last_line_ >= kLineInterval) {
+    progress_.tokens_per_second =
+        static_cast<double>(progress_.tokens - last_line_tokens_) / seconds;
+  }
+  const double blocked = absl::ToDoubleSeconds(sync_->blocked());
+  if (first || now - last_line_ >= kLineInterval) {
+    LogProgress(now);
+    last_line_ = now;
+    last_line_tokens_ = progress_.tokens;
+  }
+  v1::Heartbeat heartbeat;
+  heartbeat.set_step(progress_.step);
+  heartbeat.set_tokens(progress_.tokens);
+  heartbeat.set_tokens_per_second(progress_.tokens_per_second);
+  heartbeat.set_train_loss(report.loss);
+  heartbeat.set_compute_seconds(absl::ToDoubleSeconds(progress_.compute));
+  heartbeat.set_blocked_seconds(blocked);
+  heartbeat.set_bytes_up(exchange_->bytes_up());
+  heartbeat.set_bytes_down(exchange_->bytes_down());
+  heartbeat.set_inner_step_seconds(absl::ToDoubleSeconds(progress_.inner_step_time));
+  heartbeat.set_pace_milli(counter_.pace_milli());
+  heartbeat.set_download_bytes_per_second(exchange_->download_bytes_per_s());
+  heartbeat.set_checkpoint_step(progress_.checkpoint_step);
+  session_->SetProgress(heartbeat);
+  const absl::Status written =
+      metrics_->Append({{"kind", "step"},
+                        {"unix_s", UnixSeconds(clock_)},
+                        {"step", progress_.step},
+                        {"pace", static_cast<double>(counter_.pace_milli()) / kPaceOne},
+                        {"train_loss", report.loss},
+                        {"tokens", progress_.tokens},
+                        {"tokens_per_second", progress_.tokens_per_second},
+                        {"compute_s", absl::ToDoubleSeconds(progress_.compute)},
+                        {"blocked_s", blocked},
+                        {"bytes_up", exchange_->bytes_up()},
+                        {"bytes_down", exchange_->bytes_down()}});
+  if (!written.ok()) Log().warn("metrics not written: {}", std::string(written.message()));
+}
+
+void TrainingRun::LogProgress(absl::Duration now) {
+  const int64_t steps = run_.config().train().steps();
+  const auto done = static_cast<double>(progress_.step - progress_.first_step);
+  const auto left = static_cast<double>(steps - progress_.step);
+  const double seconds_left = absl::ToDoubleSeconds(now - progress_.start) / done * left;
+  const double percent = 100.0 * static_cast<double>(progress_.step) / static_cast<double>(steps);
+  Log().info(
+      "step {}/{} ({:.0f}%)  loss {:.4f}  {:.0f} tokens/s  utilization {:.1f}%  rounds {}  "
+      "{:.2f} MB up  {:.2f} MB down  ETA {}",
+      progress_.step, steps, percent, progress_.loss, progress_.tokens_per_second,
+      100 * Utilization(), sync_->rounds_merged(),
+      1e-6 * static_cast<double>(exchange_->bytes_up()),
+      1e-6 * static_cast<double>(exchange_->bytes_down()),
+      absl::FormatDuration(absl::Seconds(std::ceil(seconds_left))));
+}
+
+std::string TrainingRun::Sample() {
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = MakeTokenizer(dataset_.tokenizer());
+  if (!tokenizer.ok()) return "";
+  // The beginning of the held-out text: what the model knows to continue, and has not seen.
+  const ShardSequence& text =
+      dataset_.held_out()->tokens() >= kPromptTokens ? *dataset_.held_out() : *dataset_.train();
+  std::vector<int32_t> tokens(static_cast<size_t>(std::min(text.tokens(), kPromptTokens)));
+  if (!text.Read(0, run_.config().model().vocabulary_size(), tokens).ok()) return "";
+  const std::vector<int32_t> continuation =
+      trainer_->Generate(sync_->published(), tokens,
+                         {.tokens = options_.sample_tokens,
+                          .temperature = kSampleTemperature,
+                          .seed = run_.config().train().seed()});
+  tokens.insert(tokens.end(), continuation.begin(), continuation.end());
+  const absl::StatusOr<std::string> sample = (*tokenizer)->Decode(tokens);
+  return sample.ok() ? *sample : "";
+}
+
+absl::Status TrainingRun::WriteSummary() {
+  const double wall = absl::ToDoubleSeconds(wall_);
+  const double compute = absl::ToDoubleSeconds(progress_.compute);
+  json summary = {
+      {"worker", options_.worker_id},
+      {"data_slot", data_slot_},
+      {"parameters", plan_.parameters()},
+      {"first_step", progress_.first_step},
+      {"steps", progress_.step},
+      {"inner_steps", progress_.inner_steps},  // Of this process.
+      {"tokens", progress_.tokens},
+      {"wall_seconds", wall},
+      {"compute_seconds", compute},
+      {"blocked_seconds", absl::ToDoubleSeconds(sync_->blocked())},
+      {"evaluation_seconds", absl::ToDoubleSeconds(progress_.evaluation)},
+      {"compute_utilization", wall > 0 ? compute / wall : 0},
+      {"tokens_per_second",
+       wall > 0 ? static_cast<double>(progress_.tokens - progress_.first_tokens) / wall : 0},
+      {"train_loss", progress_.loss},
+      {"rounds_merged", sync_->rounds_merged()},
+      {"rounds_late", sync_->rounds_late()},
+      {"bytes_up", exchange_->bytes_up()},
+      {"bytes_down", exchange_->bytes_down()}};
+  if (progress_.initial_loss.has_value()) summary["initial_loss"] = *progress_.initial_loss;
+  if (progress_.eval_loss.has_value()) summary["eval_loss"] = *progress_.eval_loss;
+  if (EvaluatesHere() && options_.sample_tokens > 0) summary["sample"] = Sample();
+  return WriteFileAtomically(
+      file_system_, JoinPath(options_.output, "summary.json"),
+      absl::string_view(summary.dump(2, ' ', false, json::error_handler_t::replace) + "\n"));
+}
+
+}  // namespace causeway::worker
