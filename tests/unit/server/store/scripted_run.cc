@@ -172,6 +172,8 @@ MemberRecord ScriptedMember(const std::string& id, uint64_t incarnation) {
   record.member.active_from_step = 5;
   record.member.was_ready = true;
   record.member.step = 40;
+  record.member.ordered_pace_milli = 1500;
+  record.member.ordered_from_step = 41;
   record.account = {{"tokens", 5120}, {"rate", 0.1}};
   return record;
 }
