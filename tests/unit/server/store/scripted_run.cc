@@ -87,6 +87,7 @@ std::string Line(const MemberRecord& record) {
   return absl::StrCat("member ", member.id, " ", static_cast<int>(member.state), " ",
                       member.incarnation, " ", member.data_slot, " ", Hex(member.process_nonce),
                       " ", member.active_from_step, " ", member.was_ready, " ", member.step, " ",
+                      member.ordered_pace_milli, " ", member.ordered_from_step, " ",
                       record.account.dump(), "\n");
 }
 
