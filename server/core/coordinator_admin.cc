@@ -98,6 +98,7 @@ void CoordinatorImpl::Resume() {
 absl::Status CoordinatorImpl::Drain(const std::string& worker_id) {
   RETURN_IF_ERROR(Serving());
   Outbox outbox;
+  std::vector<std::string> asked;
   {
     absl::MutexLock lock(&members_mutex_);
     if (!worker_id.empty()) {
@@ -110,10 +111,12 @@ absl::Status CoordinatorImpl::Drain(const std::string& worker_id) {
     }
     for (const std::string& id : membership_.LiveIds()) {
       if (!worker_id.empty() && id != worker_id) continue;
+      asked.push_back(id);
       draining_[id] = membership_.Find(id)->process_nonce;
       AddDirective(v1::Directive::DRAIN, 0, "asked to by the operator", id, outbox);
     }
   }
+  for (const std::string& id : asked) RETURN_IF_ERROR(SaveMember(id));
   Record("draining",
          worker_id.empty() ? "asked all workers to drain"
                            : absl::StrCat("asked worker ", worker_id, " to drain"),
@@ -214,6 +217,7 @@ absl::Status CoordinatorImpl::ActOnProgress() {
            {{"step", *stop}});
   }
   for (const auto& [id, pace] : paces) {
+    RETURN_IF_ERROR(SaveMember(id));
     Record("pace_set",
            absl::StrCat("from step ", pace_start, " an inner step of worker ", id, " counts for ",
                         static_cast<double>(pace) / kPaceOne, " steps of the schedule"),

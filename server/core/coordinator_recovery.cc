@@ -2,13 +2,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "server/core/coordinator_impl.h"
 
 namespace causeway::server {
 namespace {
+
+// In a member's account: the nonce of the process that was asked to drain.
+constexpr char kDrainingKey[] = "draining";
 
 // The part of a sorted array that belongs to one fragment.
 template <typename Record>
@@ -69,6 +74,12 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
       Member member = record.member;
       member.progress.tokens = account.heartbeat.tokens();
       membership_.Restore(std::move(member), options_.clock->Monotonic());
+      uint64_t nonce = 0;
+      const auto draining = record.account.find(kDrainingKey);
+      if (draining != record.account.end() && draining->is_string() &&
+          absl::SimpleHexAtoi(draining->get<std::string>(), &nonce)) {
+        draining_[record.member.id] = nonce;
+      }
     }
   }
   hash_checks_ = run.state.hash_checks;
@@ -93,6 +104,10 @@ absl::Status CoordinatorImpl::SaveMember(const std::string& worker_id) {
       absl::MutexLock lock(&members_mutex_);
       record.member = *membership_.Find(worker_id);
       record.account = AccountToJson(accounts_[worker_id]);
+      const auto draining = draining_.find(worker_id);
+      if (draining != draining_.end()) {
+        record.account[kDrainingKey] = HashToHex(draining->second);
+      }
     }
     status = options_.store->SaveMember(record);
   }

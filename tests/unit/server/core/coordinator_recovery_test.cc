@@ -154,6 +154,18 @@ TEST(CoordinatorRecoveryTest, WhatTheOperatorAskedForIsRemembered) {
   EXPECT_EQ(two.a.sink().Count(v1::Directive::STOP_AT_STEP), 1);
 }
 
+TEST(CoordinatorRecoveryTest, AWorkerThatWasAskedToDrainIsAskedAgainByTheSuccessor) {
+  TwoWorkers two;
+  ASSERT_TRUE(two.run.coordinator->Drain("a").ok());
+  two.run.Restart();
+  ASSERT_TRUE(two.a.Join().ok());
+  ASSERT_TRUE(two.a.Ready(0).ok());
+  EXPECT_EQ(two.a.sink().Count(v1::Directive::DRAIN), 1);
+  ASSERT_TRUE(two.b.Join().ok());
+  ASSERT_TRUE(two.b.Ready(0).ok());
+  EXPECT_EQ(two.b.sink().Count(v1::Directive::DRAIN), 0);
+}
+
 TEST(CoordinatorRecoveryTest, ARestartedWorkerTakesItsBrokenMembershipOver) {
   TwoWorkers two;
   two.TrainBoth(3);
