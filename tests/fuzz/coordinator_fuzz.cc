@@ -211,7 +211,7 @@ class Run {
     }
     std::vector<uint8_t> object(codec.EncodedBytes(values));
     std::vector<float> residual;
-    FUZZ_REQUIRE(codec.Encode(base, target, residual, object).ok(), "small deltas must encode");
+    FUZZ_REQUIRE(codec.Encode(base, target, {residual}, object).ok(), "small deltas must encode");
     return object;
   }
 
