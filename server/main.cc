@@ -32,6 +32,7 @@
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/log.h"
 #include "server/core/coordinator.h"
+#include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
 #include "server/store/run_directory_store.h"
 
@@ -45,6 +46,9 @@ ABSL_FLAG(std::string, durability, "full",
 ABSL_FLAG(bool, retain_deltas, false, "keep every delta, for replay");
 ABSL_FLAG(int, snapshot_every_rounds, 10, "rounds of a fragment between two saves of its state");
 ABSL_FLAG(bool, exit_when_finished, false, "exit when every worker has left");
+ABSL_FLAG(bool, json, false, "inspect: print JSON");
+ABSL_FLAG(std::string, outer, "", "replay: other settings of the outer optimizer, a textproto");
+ABSL_FLAG(std::string, output, "", "replay: receives the resulting parameters");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");
 
 namespace causeway::server {
@@ -68,6 +72,14 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
 
   causeway-coordinator check-config --config=FILE [--preset=best]
       Prints the complete configuration, and warnings on standard error.
+
+  causeway-coordinator inspect --run_dir=FOLDER [--json]
+      Prints what the folder holds: rounds, members, versions, sizes, hashes. Changes nothing, and
+      works while a coordinator owns it.
+
+  causeway-coordinator replay --run_dir=FOLDER [--outer='learning_rate: 0.7'] [--output=FILE]
+      Merges every round again from the retained deltas and checks the recorded hashes; with
+      --outer the deltas go through another outer optimizer, too, whose parameters FILE receives.
 
 For all: --log_level=debug|info|warn|error
 Exit status: 0 done, 1 failed on the way, 2 refused before anything started.
@@ -329,10 +341,23 @@ int Main(int argc, char** argv) {
   }
   if (command == "serve") return Serve();
   if (command == "check-config") return CheckConfig();
+  if (command == "inspect" || command == "replay") {
+    const std::string run_dir = absl::GetFlag(FLAGS_run_dir);
+    if (run_dir.empty()) {
+      return Refuse(kProgram,
+                    absl::InvalidArgumentError("give the run's folder: --run_dir=FOLDER"));
+    }
+    const absl::Status status = command == "inspect"
+                                    ? InspectCommand(run_dir, absl::GetFlag(FLAGS_json))
+                                    : ReplayCommand({.run_dir = run_dir,
+                                                     .outer = absl::GetFlag(FLAGS_outer),
+                                                     .output = absl::GetFlag(FLAGS_output)});
+    return status.ok() ? 0 : Fail(kProgram, status);
+  }
   return Refuse(kProgram, absl::InvalidArgumentError(absl::StrCat(
                               command.empty() ? "a command is required"
                                               : absl::StrCat("unknown command \"", command, "\""),
-                              ": serve or check-config; --help explains")));
+                              ": serve, check-config, inspect or replay; --help explains")));
 }
 
 }  // namespace

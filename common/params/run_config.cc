@@ -359,6 +359,10 @@ ConfigWarnings Warnings(const v1::RunConfig& config) {
   if (sync.error_feedback() && sync.codec_up() == v1::FP32) {
     warn("sync.error_feedback has no effect with codec_up FP32, which leaves nothing out");
   }
+  if (sync.entropy_up() && sync.codec_up() == v1::TOPK2) {
+    warn(
+        "sync.entropy_up has no effect with codec_up TOPK2, whose bytes have nothing left to save");
+  }
   if (sync.mixing() >= 0.9) {
     warn("sync.mixing = ", sync.mixing(),
          " keeps almost all of the local value: the workers hardly learn of each other");

@@ -58,7 +58,7 @@ class Coordinator {
     // In the plan's arena order. May be empty if every fragment of `recovered` has a snapshot.
     std::vector<float> initial_parameters;
     // What store->Recover() gave: the run goes on. Empty: it begins, and the store is told so.
-    std::optional<RecoveredRun> recovered;
+    std::optional<RecoveredRun> recovered = {};
     Clock* clock = nullptr;  // Outlives the coordinator, as do the next three.
     Store* store = nullptr;
     EventLog* events = nullptr;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
+#include "common/rpc/chunk.h"
 #include "common/rpc/status.h"
 #include "common/rpc/wire.h"
 
@@ -87,12 +87,10 @@ void PullReactor::WriteNextChunk() {
   const auto bytes = std::span(object_->bytes)
                          .subspan(static_cast<size_t>(offset_), static_cast<size_t>(end - offset_));
   v1::Chunk& chunk = *response_.mutable_chunk();
-  chunk.set_offset(offset_);
-  chunk.set_checksum(Checksum64(bytes));
-  chunk.set_data(bytes.data(), bytes.size());
+  FillChunk(offset_, bytes, coordinator_.config().sync().entropy_down(), chunk);
   offset_ = end;
   coordinator_.RecordPulled(request_.worker_id(), request_.object(),
-                            static_cast<int64_t>(bytes.size()));
+                            static_cast<int64_t>(chunk.data().size()));
   if (end == total) {
     ended_ = true;
     StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);

@@ -1,12 +1,8 @@
 #include "server/service/push_receiver.h"
 
-#include <span>
-#include <string>
-
 #include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/wire.h"
+#include "common/rpc/chunk.h"
 
 namespace causeway::server {
 
@@ -46,27 +42,7 @@ absl::Status PushReceiver::ReceiveHeader(const v1::PushHeader& header) {
 }
 
 absl::Status PushReceiver::ReceiveChunk(const v1::Chunk& chunk) {
-  const auto received = static_cast<int64_t>(object_.size());
-  if (chunk.offset() != received) {
-    return absl::OutOfRangeError(
-        absl::StrCat("a chunk starts at byte ", chunk.offset(), ", expected byte ", received));
-  }
-  const std::string& data = chunk.data();
-  if (data.empty() || data.size() > kChunkBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a chunk has 1 .. ", kChunkBytes, " bytes, this one has ", data.size()));
-  }
-  if (static_cast<int64_t>(data.size()) > header_.total_bytes() - received) {
-    return absl::InvalidArgumentError(absl::StrCat("the chunk at byte ", received, " goes beyond ",
-                                                   "the object's ", header_.total_bytes(),
-                                                   " bytes"));
-  }
-  const std::span bytes(reinterpret_cast<const uint8_t*>(data.data()), data.size());
-  if (Checksum64(bytes) != chunk.checksum()) {
-    return absl::DataLossError(
-        absl::StrCat("the checksum of the chunk at byte ", received, " differs: send it again"));
-  }
-  object_.insert(object_.end(), bytes.begin(), bytes.end());
+  RETURN_IF_ERROR(AppendChunk(chunk, header_.total_bytes(), object_));
   complete_ = static_cast<int64_t>(object_.size()) == header_.total_bytes();
   return absl::OkStatus();
 }

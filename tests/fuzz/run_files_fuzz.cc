@@ -58,7 +58,7 @@ BlobRef PutBlob(MemoryFiles& files, const std::string& name, std::span<const uin
 }
 
 void CheckSnapshot(MemoryFiles& files, BlobFolder& blobs, std::span<const uint8_t> input) {
-  StoredSnapshot row = {.fragment = 0, .version = 7, .published_hash = kHash};
+  StoredSnapshot row = {.fragment = 0, .version = 7, .published_hash = kHash, .state = {}};
   row.state = PutBlob(files, "snapshots/s", input, {'C', 'W', 'A', 'Y', 'S', 'N', 'A', 'P'});
   FUZZ_REQUIRE(blobs.CheckPresent(row.state).ok(), "the blob is not seen");
   const absl::StatusOr<FragmentSnapshot> read = blobs.ReadSnapshot(row);

@@ -158,7 +158,7 @@ class MembersTest(unittest.TestCase):
             cluster.coordinator.signal(SIGTERM)
             self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
             self.assertGreater(cluster.summary()["rounds"], 0)
-            self.assertTrue((cluster.folder / "coordinator" / "checkpoint.bin").exists())
+            self.assertTrue(list((cluster.folder / "coordinator" / "snapshots").iterdir()))
             # Told to stop, it does not wait for a coordinator that may never come back.
             worker.signal(SIGTERM)
             self.assertEqual(worker.wait(), 0, worker.log())

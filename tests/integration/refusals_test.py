@@ -26,7 +26,7 @@ class RefusalsTest(unittest.TestCase):
         self.refused(
             COORDINATOR, "serve", f"--run_dir={cluster.folder / 'bad'}", f"--config={config}",
             "--listen=127.0.0.1:0", *flags, saying=saying)
-        self.assertFalse((cluster.folder / "bad" / "run.json").exists())
+        self.assertFalse((cluster.folder / "bad" / "run.db").exists())
 
     def train(self, cluster, saying, **flags):
         values = {"coordinator": "127.0.0.1:1", "id": "w", "data": cluster.data,

@@ -246,14 +246,21 @@ def parse_targets(tree):
     return targets
 
 
+def source_of(header):
+    return os.path.splitext(header)[0] + ".cc"
+
+
 def check_deps(tree):
     targets = parse_targets(tree)
     deps_of = {f"causeway::{name}": set(deps) for name, kind, _, _, deps in targets
                if kind == "library"}
-    libraries_in = {}
-    for name, kind, folder, _, _ in targets:
+    libraries_in = {}  # By folder.
+    libraries_with = {}  # By source file.
+    for name, kind, folder, sources, _ in targets:
         if kind == "library":
             libraries_in.setdefault(folder, set()).add(f"causeway::{name}")
+            for source in sources:
+                libraries_with.setdefault(source, set()).add(f"causeway::{name}")
 
     def reachable(deps):
         seen, work = set(), list(deps)
@@ -267,16 +274,19 @@ def check_deps(tree):
     for name, kind, folder, sources, deps in targets:
         reached = reachable(deps)
         own = {f"causeway::{name}"} if kind == "library" else set()
+        # A header beside a source of another target is that target's.
         headers = {p for p in tree.files if os.path.dirname(p) == folder
-                   and p.endswith(HEADER_SUFFIXES)} if len(libraries_in.get(folder, ())) == 1 \
-            and kind == "library" else set()
+                   and p.endswith(HEADER_SUFFIXES)
+                   and (source_of(p) in sources or source_of(p) not in tree.known)} \
+            if len(libraries_in.get(folder, ())) == 1 and kind == "library" else set()
         complained = set()
         for path in sorted((sources | headers) & tree.known):
             for line, _, included in tree.includes[path]:
-                if os.path.splitext(included)[0] + ".cc" not in tree.known:
+                source = source_of(included)
+                needed = libraries_with.get(source, set())
+                if source in sources or not needed:
                     continue
-                needed = libraries_in.get(os.path.dirname(included), set())
-                if needed and not needed & (reached | own) and included not in complained:
+                if not needed & (reached | own) and included not in complained:
                     complained.add(included)
                     yield (f"{path}:{line}: target {name} includes {included} without "
                            f"{' or '.join(sorted(needed))} among its DEPS")

@@ -38,6 +38,9 @@ class Around : public Coordinator {
   absl::Status Contribute(const v1::PushHeader& header, std::vector<uint8_t> object) override {
     return real_->Contribute(header, std::move(object));
   }
+  bool IsQuarantined(const v1::PushHeader& header) const override {
+    return real_->IsQuarantined(header);
+  }
   absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(
       const v1::QueryTransferRequest& request) override {
     return real_->QueryTransfer(request);
@@ -59,6 +62,7 @@ class Around : public Coordinator {
   void Resume() override { real_->Resume(); }
   absl::Status Drain(const std::string& worker_id) override { return real_->Drain(worker_id); }
   absl::Status StopAtStep(int64_t step) override { return real_->StopAtStep(step); }
+  absl::Status StopAtTokens(int64_t tokens) override { return real_->StopAtTokens(tokens); }
   bool Finished() const override { return real_->Finished(); }
   absl::Status Health() const override { return real_->Health(); }
   absl::Status Shutdown() override { return real_->Shutdown(); }

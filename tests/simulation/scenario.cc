@@ -109,7 +109,8 @@ Scenario DrawScenario(uint64_t seed) {
   scenario.shut_coordinator_down = weight() / 2;
   scenario.sever_stream = weight();
   scenario.stall_stream = weight();
-  scenario.second_process = weight() / 2;
+  // The former process takes the run away from the checkpoint that the second one has.
+  scenario.second_process = bits ? 0 : weight() / 2;
   scenario.pause = weight() / 2;
   scenario.drain = weight() / 2;
   scenario.stop_at_step = bits ? 0 : weight() / 3;

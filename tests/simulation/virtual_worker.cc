@@ -258,7 +258,8 @@ void VirtualWorker::SendDelta(const SyncEvent& event) {
   const std::span<const float> base = Part(published_, event.fragment);
   const std::span<const float> target = Part(local_, event.fragment);
   flight->object.resize(up_.EncodedBytes(base.size()));
-  const absl::Status encoded = up_.Encode(base, target, state.residual, flight->object);
+  const absl::Status encoded =
+      up_.Encode(base, target, {.residual = state.residual}, flight->object);
   if (!encoded.ok()) {
     Fail(encoded);
     return;

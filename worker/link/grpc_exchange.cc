@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/chunk.h"
 #include "common/rpc/status.h"
 #include "common/rpc/wire.h"
 #include "common/telemetry/log.h"
@@ -90,12 +91,10 @@ absl::Status GrpcExchange::PushOnce(const v1::PushHeader& header, std::span<cons
   for (size_t offset = 0; open && offset < object.size(); offset += kChunkBytes) {
     const std::span<const uint8_t> data =
         object.subspan(offset, std::min(kChunkBytes, object.size() - offset));
-    v1::Chunk* const chunk = request.mutable_chunk();
-    chunk->set_offset(static_cast<int64_t>(offset));
-    chunk->set_checksum(Checksum64(data));
-    chunk->set_data(data.data(), data.size());
+    v1::Chunk& chunk = *request.mutable_chunk();
+    FillChunk(static_cast<int64_t>(offset), data, options_.sync.entropy_up(), chunk);
     open = writer->Write(request);
-    if (open) bytes_up_ += static_cast<int64_t>(data.size());
+    if (open) bytes_up_ += static_cast<int64_t>(chunk.data().size());
   }
   if (open) writer->WritesDone();
   RETURN_IF_ERROR(FromGrpcStatus(writer->Finish()));

@@ -1,12 +1,11 @@
 #include "worker/link/pull_receiver.h"
 
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/chunk.h"
 
 namespace causeway::worker {
 
@@ -41,17 +40,11 @@ absl::Status PullReceiver::ReceiveHeader(const v1::PullHeader& header) {
 }
 
 absl::Status PullReceiver::ReceiveChunk(const v1::Chunk& chunk) {
-  const auto room = static_cast<size_t>(expected_bytes_ - received_bytes());
-  if (!has_header_ || chunk.offset() != received_bytes() || chunk.data().empty() ||
-      chunk.data().size() > room) {
-    return absl::DataLossError("the chunks do not follow each other");
+  if (!has_header_) {
+    return absl::DataLossError("the first message of a pull must be its header");
   }
-  if (Checksum64(absl::string_view(chunk.data())) != chunk.checksum()) {
-    return absl::DataLossError(
-        absl::StrCat("the chunk at offset ", chunk.offset(), " fails its checksum"));
-  }
-  object_.insert(object_.end(), chunk.data().begin(), chunk.data().end());
-  return absl::OkStatus();
+  const absl::Status appended = AppendChunk(chunk, expected_bytes_, object_);
+  return appended.ok() ? appended : absl::DataLossError(appended.message());
 }
 
 absl::Status PullReceiver::EndStream(const absl::Status& problem, const absl::Status& status) {

@@ -185,6 +185,8 @@ TEST(ConfigWarnings, SettingsThatTrainBadlyTogetherAreNamed) {
   EXPECT_THAT(WarningsOf("train { optimizer: MUON }"),
               ElementsAre(HasSubstr("outer.momentum = 0.9")));
   const std::string topk2 = "sync { codec_up: TOPK2 error_feedback: true } ";
+  EXPECT_THAT(WarningsOf("sync { codec_up: TOPK2 error_feedback: true entropy_up: true }"),
+              ElementsAre(HasSubstr("sync.entropy_up")));
   EXPECT_THAT(WarningsOf(topk2 + "outer { momentum: 0.5 }"),
               ElementsAre(AllOf(HasSubstr("outer.momentum = 0.5"), HasSubstr("TOPK2"))));
   EXPECT_THAT(WarningsOf(topk2 + "outer { learning_rate: 0.4 }"),

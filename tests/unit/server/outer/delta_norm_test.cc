@@ -22,7 +22,7 @@ TEST(DeltaNormTest, IsThatOfTheDecodedDeltaWithEveryCodec) {
     const Codec& codec = **FindCodec(id);
     std::vector<uint8_t> encoded(codec.EncodedBytes(kValues));
     std::vector<float> residual(kValues);
-    ASSERT_TRUE(codec.Encode(base, target, residual, encoded).ok());
+    ASSERT_TRUE(codec.Encode(base, target, {.residual = residual}, encoded).ok());
     std::vector<double> delta(kValues);
     ASSERT_TRUE(codec.Accumulate(encoded, base, 1.0, delta).ok());
     double sum = 0;

@@ -16,6 +16,7 @@
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/chunk.h"
 #include "common/rpc/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -39,6 +40,7 @@ v1::RunConfig OneFragmentConfig() {
   config.mutable_sync()->set_fragments(1);
   config.mutable_sync()->set_steps_between_syncs(5);
   config.mutable_membership()->set_start_workers(1);
+  config.mutable_sync()->set_entropy_down(true);
   return config;
 }
 
@@ -149,7 +151,9 @@ class CoordinatorServerTest : public ::testing::Test {
     std::vector<v1::PushRequest> messages(1);
     *messages[0].mutable_header() = header;
     for (size_t offset = 0; offset < object.size(); offset += kChunkBytes) {
-      messages.push_back(MakeChunk(object, offset));
+      const size_t size = std::min(kChunkBytes, object.size() - offset);
+      FillChunk(static_cast<int64_t>(offset), std::span(object).subspan(offset, size), true,
+                *messages.emplace_back().mutable_chunk());
     }
     return messages;
   }
@@ -158,6 +162,7 @@ class CoordinatorServerTest : public ::testing::Test {
     grpc::Status status;
     v1::PullHeader header;
     std::vector<uint8_t> bytes;
+    int64_t wire_bytes = 0;  // What crossed: fewer than bytes where chunks were packed.
   };
   Pulled Pull(v1::PullRequest::Object object, int64_t round, int64_t start_offset) {
     v1::PullRequest request;
@@ -175,12 +180,13 @@ class CoordinatorServerTest : public ::testing::Test {
         pulled.header = response.header();
         continue;
       }
-      const std::string& data = response.chunk().data();
-      EXPECT_EQ(response.chunk().offset(),
-                start_offset + static_cast<int64_t>(pulled.bytes.size()));
-      EXPECT_EQ(Checksum64(data), response.chunk().checksum());
-      EXPECT_LE(data.size(), kChunkBytes);
-      pulled.bytes.insert(pulled.bytes.end(), data.begin(), data.end());
+      const v1::Chunk& chunk = response.chunk();
+      EXPECT_EQ(chunk.offset(), start_offset + static_cast<int64_t>(pulled.bytes.size()));
+      EXPECT_LE(chunk.data().size(), kChunkBytes);
+      v1::Chunk from_zero = chunk;
+      from_zero.set_offset(static_cast<int64_t>(pulled.bytes.size()));
+      EXPECT_TRUE(AppendChunk(from_zero, kMaxObjectBytes, pulled.bytes).ok());
+      pulled.wire_bytes += static_cast<int64_t>(chunk.data().size());
     }
     pulled.status = reader->Finish();
     return pulled;
@@ -209,6 +215,7 @@ TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
   const Pulled state = Pull(v1::PullRequest::STATE, 0, 0);
   ASSERT_TRUE(state.status.ok()) << state.status.error_message();
   ASSERT_EQ(state.bytes.size(), initial_.size() * sizeof(float));
+  EXPECT_LT(state.wire_bytes, static_cast<int64_t>(state.bytes.size()));  // entropy_down
   EXPECT_EQ(std::memcmp(state.bytes.data(), initial_.data(), state.bytes.size()), 0);
 
   std::vector<uint8_t> object;
@@ -252,7 +259,7 @@ TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
   EXPECT_TRUE(coordinator_->Finished());
   const v1::RunStatus status = coordinator_->GetStatus();
   EXPECT_EQ(status.workers(0).bytes_up(), header.total_bytes());
-  EXPECT_EQ(status.workers(0).bytes_down(), header.total_bytes() - half + 2 * header.total_bytes());
+  EXPECT_EQ(status.workers(0).bytes_down(), state.wire_bytes + pulled.wire_bytes + rest.wire_bytes);
 }
 
 TEST_F(CoordinatorServerTest, AWaitingPullIsAnsweredWhenItsRoundIsPublished) {

@@ -247,7 +247,8 @@ TEST_F(StoreDamageTest, AnyFlippedBitIsHarmlessOrRefused) {
     const auto whole = closed ? Undisturbed().disk->Clone() : DiskAfter(steps);
     const std::string print = *Reopen(*whole->Clone());
     for (const std::string& path : whole->Files()) {
-      if (ForPeople(path)) continue;
+      // The other files are the same in both.
+      if (ForPeople(path) || (closed && !absl::EndsWith(path, "run.db"))) continue;
       const size_t size = whole->Content(path).size();
       for (size_t offset = 0; offset < size; ++offset) {
         if (!Sampled(offset, size, 1)) continue;

@@ -1,0 +1,114 @@
+#include "server/run_commands.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+#include "common/base/thread_pool.h"
+#include "common/files/array_file.h"
+#include "common/params/fragment_plan.h"
+#include "common/params/initialize.h"
+#include "common/params/run_config.h"
+#include "server/core/replay.h"
+#include "server/store/inspect.h"
+#include "server/store/run_directory_store.h"
+
+namespace causeway::server {
+namespace {
+
+constexpr ArrayFileKind kParametersKind = {'C', 'W', 'A', 'Y', 'P', 'A', 'R', 'M'};
+constexpr uint32_t kParametersVersion = 1;
+
+// One line that is written over on a terminal; elsewhere a line at every tenth.
+class ReplayProgress {
+ public:
+  void operator()(int64_t done, int64_t all) {
+    const absl::Duration elapsed = Clock::Real()->Monotonic() - start_;
+    const double rate = static_cast<double>(done) / std::max(1e-9, absl::ToDoubleSeconds(elapsed));
+    const auto left = static_cast<double>(all - done) / rate;
+    if (isatty(STDERR_FILENO) != 0) {
+      std::fprintf(stderr, "\rround %lld of %lld, %.0f rounds/s, %.0f s left   %s",
+                   static_cast<long long>(done), static_cast<long long>(all), rate, left,
+                   done == all ? "\n" : "");
+    } else if (done * 10 / all != (done - 1) * 10 / all) {
+      std::fprintf(stderr, "round %lld of %lld, %.0f rounds/s, %.0f s left\n",
+                   static_cast<long long>(done), static_cast<long long>(all), rate, left);
+    }
+  }
+
+ private:
+  const absl::Duration start_ = Clock::Real()->Monotonic();
+};
+
+absl::StatusOr<v1::OuterConfig> OtherOuter(const v1::RunConfig& run, const std::string& text) {
+  ASSIGN_OR_RETURN(v1::RunConfig other,
+                   ParseRunConfig(absl::StrCat("outer { ", text, " }"), "--outer", run));
+  RETURN_IF_ERROR(Annotate(CompleteRunConfig(other).status(), "--outer"));
+  return other.outer();
+}
+
+}  // namespace
+
+absl::Status InspectCommand(const std::string& run_dir, bool json) {
+  ASSIGN_OR_RETURN(const nlohmann::json inspection, InspectRun(*FileSystem::Real(), run_dir));
+  std::fputs(
+      json ? absl::StrCat(inspection.dump(2), "\n").c_str() : InspectionText(inspection).c_str(),
+      stdout);
+  return absl::OkStatus();
+}
+
+absl::Status ReplayCommand(const ReplayFlags& flags) {
+  FileSystem& file_system = *FileSystem::Real();
+  if (!file_system.IsFolder(flags.run_dir)) {  // Open would create it.
+    return absl::NotFoundError(absl::StrCat("there is no folder ", flags.run_dir));
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<RunDirectoryStore> store,
+                   RunDirectoryStore::Open(file_system, flags.run_dir, {.retain_deltas = true}));
+  ASSIGN_OR_RETURN(const std::optional<RecoveredRun> run, store->Recover());
+  if (!run.has_value()) {
+    return absl::NotFoundError(absl::StrCat(flags.run_dir, " holds no run"));
+  }
+  const v1::RunConfig& config = run->identity.config;
+  ReplayOptions options;
+  options.store = store.get();
+  options.run = &*run;
+  if (!flags.outer.empty()) {
+    ASSIGN_OR_RETURN(options.outer, OtherOuter(config, flags.outer));
+  }
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+  options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
+  InitializeParameters(plan, config.train().seed(), options.initial_parameters);
+  ThreadPool pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  options.pool = &pool;
+  options.progress = ReplayProgress();
+  ASSIGN_OR_RETURN(const ReplayResult result, Replay(options));
+  std::printf("%lld rounds of run %s merged again, each with its recorded hashes\n",
+              static_cast<long long>(result.rounds), run->identity.run_id.c_str());
+  if (options.outer.has_value()) {
+    std::printf("with outer { %s } the parameters differ by %.6g of their norm\n",
+                flags.outer.c_str(), result.relative_difference);
+  }
+  if (flags.output.empty()) return absl::OkStatus();
+  v1::RunConfig described = config;
+  if (options.outer.has_value()) *described.mutable_outer() = *options.outer;
+  const std::vector<NamedBytes> arrays = {
+      NameBytes("parameters", std::span<const float>(result.parameters))};
+  RETURN_IF_ERROR(WriteArrayFile(file_system, flags.output, kParametersKind, kParametersVersion,
+                                 {{"run_id", run->identity.run_id},
+                                  {"config", FormatRunConfig(described)},
+                                  {"rounds", result.rounds}},
+                                 arrays));
+  std::printf("the parameters are in %s\n", flags.output.c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,297 @@
+// What durability costs a whole round, and how long a coordinator takes to come back.
+//
+//   recovery_bench [--json] [--quick] [--folder=DIR] [--fragments=N] [--rounds=N]
+//
+// A coordinator with a model of 124M parameters in --fragments equal fragments (15: 4.2 MiB of
+// int4 each; 8: 7.9 MiB) takes the deltas of three workers for --rounds rounds of every fragment,
+// merges and publishes. The same is done on a store in memory, on a run directory that syncs and
+// on one that does not. `rounds_per_s` counts fragments' rounds; nothing is waited for but the
+// coordinator and the disk, so a real round is longer by its transfers and the cost of durability a
+// smaller part of it: `sync_s_per_round` is what it adds.
+//
+// Then the durable coordinator dies without a word, and `recovery` is the time until its successor
+// has opened the folder, read snapshots and deltas, merged again what came after the snapshots,
+// compared all hashes and is ready to serve.
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/checksum.h"
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/base/random.h"
+#include "common/base/status_macros.h"
+#include "common/base/thread_pool.h"
+#include "common/cli/command_line.h"
+#include "common/codec/codec.h"
+#include "common/params/fragment_plan.h"
+#include "common/params/initialize.h"
+#include "common/params/run_config.h"
+#include "common/rpc/wire.h"
+#include "nlohmann/json.hpp"
+#include "server/core/coordinator.h"
+#include "server/store/memory_store.h"
+#include "server/store/run_directory_store.h"
+
+ABSL_FLAG(bool, json, false, "Print one JSON object instead of lines");
+ABSL_FLAG(bool, quick, false, "A tiny model, to show that everything works");
+ABSL_FLAG(std::string, folder, ".", "Where to measure; a folder below it is made and removed");
+ABSL_FLAG(int, fragments, 8, "Fragments of the model");
+ABSL_FLAG(int64_t, rounds, 3, "Rounds of every fragment");
+
+namespace causeway::server {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kProgram[] = "recovery_bench";
+constexpr int kWorkers = 3;
+
+class SilentSink final : public SessionSink {
+ public:
+  void Send(const v1::CoordinatorMessage&) override {}
+  void Close(const absl::Status&) override {}
+};
+
+// Removes the folder at the end.
+class Scratch {
+ public:
+  explicit Scratch(const std::string& parent) {
+    std::string pattern = JoinPath(parent, "recovery_bench_XXXXXX");
+    if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
+  }
+  ~Scratch() {
+    std::error_code error;
+    if (!path_.empty()) std::filesystem::remove_all(path_, error);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+v1::RunConfig MakeConfig(bool quick, int fragments) {
+  v1::RunConfig config;
+  config.set_run_name("bench");
+  v1::ModelConfig& model = *config.mutable_model();
+  if (quick) {
+    model.set_layers(2);
+    model.set_width(32);
+    model.set_heads(2);
+    model.set_mlp_width(64);
+  } else {
+    model.set_preset("gpt2-124m-shape");
+  }
+  v1::SyncConfig& sync = *config.mutable_sync();
+  sync.set_pattern(v1::SyncConfig::BALANCED);
+  sync.set_fragments(fragments);
+  sync.set_codec_up(v1::INT4);
+  sync.set_codec_down(v1::INT4);
+  config.mutable_membership()->set_start_workers(kWorkers);
+  config.mutable_membership()->set_quorum(kWorkers);
+  CompleteRunConfig(config).value();
+  return config;
+}
+
+class Bench {
+ public:
+  Bench(v1::RunConfig config, int64_t rounds)
+      : config_(std::move(config)),
+        plan_(FragmentPlan::Create(config_.model(), config_.sync()).value()),
+        rounds_(rounds),
+        initial_(static_cast<size_t>(plan_.arena_size())),
+        pool_(static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))) {
+    InitializeParameters(plan_, 1, initial_);
+    MakeObjects();
+  }
+
+  int64_t parameters() const { return plan_.parameters(); }
+  size_t object_bytes() const { return objects_[0].size(); }
+
+  absl::StatusOr<std::unique_ptr<Coordinator>> Start(Store& store) {
+    Coordinator::Options options;
+    options.config = config_;
+    options.run_id = "bench-1";
+    options.initial_parameters = initial_;
+    ASSIGN_OR_RETURN(options.recovered, store.Recover());
+    options.clock = Clock::Real();
+    options.store = &store;
+    options.merge_pool = &pool_;
+    return Coordinator::Create(std::move(options));
+  }
+
+  // Seconds for all rounds.
+  absl::StatusOr<double> Train(Coordinator& coordinator) {
+    std::vector<uint64_t> incarnations;
+    for (int w = 0; w < kWorkers; ++w) {
+      ASSIGN_OR_RETURN(incarnations.emplace_back(), Enter(coordinator, w));
+    }
+    const absl::Duration start = Clock::Real()->Monotonic();
+    for (int64_t round = 1; round <= rounds_; ++round) {
+      for (int f = 0; f < plan_.fragments(); ++f) {
+        for (int w = 0; w < kWorkers; ++w) {
+          const size_t object = static_cast<size_t>(f * kWorkers + w);
+          v1::PushHeader header;
+          header.set_run_id("bench-1");
+          header.set_worker_id(WorkerId(w));
+          header.set_incarnation(incarnations[static_cast<size_t>(w)]);
+          header.set_fragment(f);
+          header.set_round(round);
+          header.set_codec(config_.sync().codec_up());
+          header.set_total_bytes(static_cast<int64_t>(objects_[object].size()));
+          header.set_object_hash(hashes_[object]);
+          header.set_tokens(1000);
+          header.set_send_step(round);
+          RETURN_IF_ERROR(coordinator.AdmitPush(header).status());
+          RETURN_IF_ERROR(coordinator.Contribute(header, objects_[object]));
+        }
+      }
+    }
+    return absl::ToDoubleSeconds(Clock::Real()->Monotonic() - start);
+  }
+
+ private:
+  static std::string WorkerId(int worker) { return absl::StrCat("worker-", worker); }
+
+  void MakeObjects() {
+    const Codec& codec = **FindCodec(config_.sync().codec_up());
+    for (int f = 0; f < plan_.fragments(); ++f) {
+      const auto size = static_cast<size_t>(plan_.range(f).size());
+      const std::vector<float> zeros(size, 0.0F);
+      std::vector<float> target(size);
+      for (int w = 0; w < kWorkers; ++w) {
+        for (size_t i = 0; i < size; ++i) {
+          const uint64_t bits = RandomBits(static_cast<uint64_t>(w), static_cast<uint64_t>(f), i);
+          target[i] = 0x1p-24F * static_cast<float>(static_cast<int16_t>(bits));
+        }
+        std::vector<uint8_t>& object = objects_.emplace_back(codec.EncodedBytes(size));
+        const absl::Status encoded = codec.Encode(zeros, target, {}, object);
+        if (!encoded.ok()) std::exit(Fail(kProgram, encoded));
+        hashes_.push_back(TreeHash(object));
+      }
+    }
+  }
+
+  absl::StatusOr<uint64_t> Enter(Coordinator& coordinator, int worker) {
+    const v1::DescribeResponse description = coordinator.Describe();
+    v1::Join join;
+    join.set_worker_id(WorkerId(worker));
+    join.set_run_id("bench-1");
+    join.set_wire_version(kWireVersion);
+    join.set_config_hash(description.config_hash());
+    join.set_plan_hash(description.plan_hash());
+    join.set_data_vocabulary_size(config_.model().vocabulary_size());
+    join.set_process_nonce(static_cast<uint64_t>(worker) + 1);
+    ASSIGN_OR_RETURN(const v1::Welcome welcome,
+                     coordinator.Join(join, std::make_shared<SilentSink>()));
+    v1::WorkerMessage ready;
+    ready.mutable_ready()->set_step(0);
+    RETURN_IF_ERROR(coordinator.Handle(WorkerId(worker), welcome.incarnation(), ready));
+    return welcome.incarnation();
+  }
+
+  const v1::RunConfig config_;
+  const FragmentPlan plan_;
+  const int64_t rounds_;
+  std::vector<float> initial_;
+  ThreadPool pool_;
+  std::vector<std::vector<uint8_t>> objects_;  // fragment * kWorkers + worker
+  std::vector<uint64_t> hashes_;
+};
+
+absl::StatusOr<json> Measure(const Scratch& scratch, bool quick, int fragments, int64_t rounds) {
+  FileSystem& files = *FileSystem::Real();
+  Bench bench(MakeConfig(quick, fragments), rounds);
+  const auto all = static_cast<double>(rounds * fragments);
+  json report = {{"parameters", bench.parameters()},
+                 {"fragments", fragments},
+                 {"rounds", rounds * fragments},
+                 {"workers", kWorkers},
+                 {"object_bytes", bench.object_bytes()}};
+  const auto row = [&](const char* name, double seconds) {
+    report[name] = {{"seconds", seconds}, {"rounds_per_s", all / seconds}};
+  };
+  {
+    MemoryStore store;
+    ASSIGN_OR_RETURN(const auto coordinator, bench.Start(store));
+    ASSIGN_OR_RETURN(const double seconds, bench.Train(*coordinator));
+    row("memory", seconds);
+  }
+  {
+    ASSIGN_OR_RETURN(
+        const auto store,
+        RunDirectoryStore::Open(files, JoinPath(scratch.path(), "unsynced"), {.durable = false}));
+    ASSIGN_OR_RETURN(const auto coordinator, bench.Start(*store));
+    ASSIGN_OR_RETURN(const double seconds, bench.Train(*coordinator));
+    row("unsynced", seconds);
+  }
+  const std::string folder = JoinPath(scratch.path(), "durable");
+  {
+    ASSIGN_OR_RETURN(const auto store, RunDirectoryStore::Open(files, folder, {}));
+    ASSIGN_OR_RETURN(const auto coordinator, bench.Start(*store));
+    ASSIGN_OR_RETURN(const double seconds, bench.Train(*coordinator));
+    row("durable", seconds);
+    for (int f = 0; f < fragments / 2; ++f) coordinator->Maintain();
+  }
+  report["sync_s_per_round"] =
+      (report["durable"]["seconds"].get<double>() - report["unsynced"]["seconds"].get<double>()) /
+      all;
+  const absl::Duration start = Clock::Real()->Monotonic();
+  ASSIGN_OR_RETURN(const auto store, RunDirectoryStore::Open(files, folder, {}));
+  ASSIGN_OR_RETURN(const auto coordinator, bench.Start(*store));
+  report["recovery"] = {{"seconds", absl::ToDoubleSeconds(Clock::Real()->Monotonic() - start)},
+                        {"rounds_merged_again", rounds * fragments}};
+  return report;
+}
+
+int Main(int argc, char** argv) {
+  const std::vector<std::string> arguments = ParseCommandLine(
+      argc, argv,
+      "recovery_bench [--json] [--quick] [--folder=DIR] [--fragments=N] [--rounds=N]\n");
+  if (!arguments.empty() || absl::GetFlag(FLAGS_fragments) < 1 || absl::GetFlag(FLAGS_rounds) < 1) {
+    return Refuse(kProgram, absl::InvalidArgumentError(
+                                "--fragments and --rounds must be 1 or more, and nothing else "
+                                "is taken"));
+  }
+  const Scratch scratch(absl::GetFlag(FLAGS_folder));
+  if (scratch.path().empty()) {
+    return Refuse(kProgram, absl::InvalidArgumentError(absl::StrCat("cannot write below --folder ",
+                                                                    absl::GetFlag(FLAGS_folder))));
+  }
+  const absl::StatusOr<json> report =
+      Measure(scratch, absl::GetFlag(FLAGS_quick), absl::GetFlag(FLAGS_fragments),
+              absl::GetFlag(FLAGS_rounds));
+  if (!report.ok()) return Fail(kProgram, report.status());
+  if (absl::GetFlag(FLAGS_json)) {
+    std::cout << report->dump(2) << "\n";
+    return 0;
+  }
+  for (const char* const name : {"memory", "unsynced", "durable"}) {
+    std::cout << absl::StrFormat("%-9s %6.2f rounds/s\n", name,
+                                 (*report)[name]["rounds_per_s"].get<double>());
+  }
+  std::cout << absl::StrFormat("durability adds %.1f ms to a round of %d deltas of %.1f MiB\n",
+                               1e3 * (*report)["sync_s_per_round"].get<double>(), kWorkers,
+                               (*report)["object_bytes"].get<double>() / (1 << 20));
+  std::cout << absl::StrFormat("recovery of %d parameters: %.2f s\n",
+                               (*report)["parameters"].get<int64_t>(),
+                               (*report)["recovery"]["seconds"].get<double>());
+  return 0;
+}
+
+}  // namespace
+}  // namespace causeway::server
+
+int main(int argc, char** argv) { return causeway::server::Main(argc, argv); }
