@@ -119,6 +119,8 @@ struct Columns<MemberRecord> {
     column("active_from_step", row.member.active_from_step);
     column("was_ready", row.member.was_ready);
     column("step", row.member.step);
+    column("ordered_pace_milli", row.member.ordered_pace_milli);
+    column("ordered_from_step", row.member.ordered_from_step);
     column("account", row.account);
   }
 };

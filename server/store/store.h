@@ -55,7 +55,8 @@ struct RunState {
   int64_t hash_mismatches = 0;
 };
 
-// One worker id. Of Member, what is about the present stream and its lease means nothing here.
+// One worker id. Of Member, what is about the present stream, its lease and its progress means
+// nothing here.
 struct MemberRecord {
   Member member;
   nlohmann::json account;  // For the summary: core/run_summary.h.

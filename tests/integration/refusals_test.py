@@ -63,15 +63,16 @@ class RefusalsTest(unittest.TestCase):
             # The first one did not notice.
             self.assertIsNone(cluster.coordinator.child.poll())
 
-    def test_a_run_directory_that_holds_a_run(self):
+    def test_a_run_directory_that_holds_a_run_of_another_configuration(self):
         with Cluster() as cluster:
             cluster.start_coordinator(RUN)
             cluster.coordinator.child.terminate()
             cluster.coordinator.wait()
+            (cluster.folder / "run.textproto").write_text(MODEL + RUN + "train { warmup_steps: 7 }")
             self.refused(
                 COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
                 f"--config={cluster.folder / 'run.textproto'}", "--listen=127.0.0.1:0",
-                saying=[str(cluster.folder / "coordinator"), "run"])
+                saying=[str(cluster.folder / "coordinator"), "train.warmup_steps", "7"])
 
     def test_a_listen_address_that_is_taken(self):
         with Cluster() as cluster:

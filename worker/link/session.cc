@@ -195,7 +195,8 @@ void Session::RunSession() {
     const absl::Duration patience =
         welcomed_ ? options_.give_up_after : options_.first_attach_patience;
     const bool may_pass =
-        status.ok() || IsRetryable(status) || (!welcomed_ && absl::IsAlreadyExists(status));
+        status.ok() || IsRetryable(status) ||
+        (!welcomed_ && options_.join.has_checkpoint() && absl::IsAlreadyExists(status));
     const bool again = may_pass && !leaving_ && absl::Now() - alone_since < patience;
     if (!again) {
       const absl::Status cause =

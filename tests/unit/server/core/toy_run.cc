@@ -108,10 +108,11 @@ absl::Status ToyWorker::Handle(const v1::WorkerMessage& message) {
   return run_.coordinator->Handle(id_, incarnation(), message);
 }
 
-absl::Status ToyWorker::Ready(int64_t step) {
+absl::Status ToyWorker::Ready(int64_t step, bool anew) {
   step_ = step;
   v1::WorkerMessage message;
   message.mutable_ready()->set_step(step);
+  message.mutable_ready()->set_anew(anew);
   return Handle(message);
 }
 

@@ -136,7 +136,7 @@ class ToyWorker {
   ToyWorker(ToyRun& run, std::string id, uint64_t nonce);
 
   absl::Status Join(int64_t resume_step = 0);
-  absl::Status Ready(int64_t step);
+  absl::Status Ready(int64_t step, bool anew = false);
   absl::Status Heartbeat(int64_t checkpoint_step = 0);
   // A heartbeat that says how fast the worker is; 64 tokens per inner step.
   absl::Status ReportSpeed(int64_t step, double inner_step_seconds, int64_t pace_milli = 1000);

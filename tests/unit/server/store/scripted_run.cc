@@ -87,6 +87,7 @@ std::string Line(const MemberRecord& record) {
   return absl::StrCat("member ", member.id, " ", static_cast<int>(member.state), " ",
                       member.incarnation, " ", member.data_slot, " ", Hex(member.process_nonce),
                       " ", member.active_from_step, " ", member.was_ready, " ", member.step, " ",
+                      member.ordered_pace_milli, " ", member.ordered_from_step, " ",
                       record.account.dump(), "\n");
 }
 
@@ -172,6 +173,8 @@ MemberRecord ScriptedMember(const std::string& id, uint64_t incarnation) {
   record.member.active_from_step = 5;
   record.member.was_ready = true;
   record.member.step = 40;
+  record.member.ordered_pace_milli = 1500;
+  record.member.ordered_from_step = 41;
   record.account = {{"tokens", 5120}, {"rate", 0.1}};
   return record;
 }

@@ -46,6 +46,16 @@ TEST(SessionTest, ARefusalIsTheAnswerToAttach) {
   EXPECT_THAT(std::string(session.status().message()), HasSubstr("live worker"));
 }
 
+TEST(SessionTest, AWorkerThatResumesWaitsUntilItsFormerProcessIsTakenForDead) {
+  FakeCoordinator coordinator;
+  coordinator.RefuseNextAttach({grpc::StatusCode::ALREADY_EXISTS, "a live worker has this id"});
+  Session::Options options = coordinator.SessionOptions();
+  options.join.set_has_checkpoint(true);
+  const auto session = Session::Attach(std::move(options));
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_EQ(coordinator.Joins().size(), 2u);
+}
+
 TEST(SessionTest, AFailureIsToldOnceEvenToWhoAsksAfterwards) {
   FakeCoordinator coordinator;
   auto session = Session::Attach(coordinator.SessionOptions());
