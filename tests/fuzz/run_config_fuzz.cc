@@ -17,7 +17,7 @@
 namespace causeway::fuzz {
 namespace {
 
-void CheckPlan(const v1::RunConfig& config) {
+FragmentPlan CheckedPlan(const v1::RunConfig& config) {
   const auto plan = FragmentPlan::Create(config.model(), config.sync());
   FUZZ_REQUIRE(plan.ok(), "a complete configuration has a plan");
   int64_t end = 0;
@@ -37,6 +37,7 @@ void CheckPlan(const v1::RunConfig& config) {
   }
   FUZZ_REQUIRE(free <= plan->arena_size() && plan->parameters() <= plan->arena_size(),
                "the tensors do not fit into the arena");
+  return *plan;
 }
 
 // Every fragment is sent once in each interval, and merged within the run's steps after it.
@@ -64,9 +65,7 @@ void CheckComplete(const v1::RunConfig& config) {
   FUZZ_REQUIRE(parsed.ok(), std::string(parsed.status().message()));
   FUZZ_REQUIRE(parsed->SerializeAsString() == config.SerializeAsString(),
                "the printed configuration reads as another one");
-  CheckPlan(config);
-  const auto plan = FragmentPlan::Create(config.model(), config.sync());
-  CheckSchedule(config, plan->fragments());
+  CheckSchedule(config, CheckedPlan(config).fragments());
 }
 
 void CheckConfig(Input input) {
