@@ -134,8 +134,10 @@ class Cluster:
     def events(self):
         return json_lines(self.folder / "coordinator" / "events.jsonl")
 
-    def wait_for_event(self, name):
-        wait_until(lambda: any(e["event"] == name for e in self.events()), f"event {name}")
+    def wait_for_event(self, name, **fields):
+        """Until such an event is there whose fields have these values."""
+        wait_until(lambda: any(e["event"] == name and fields.items() <= e.items()
+                               for e in self.events()), f"event {name} {fields or ''}")
 
     def rounds(self):
         return json_lines(self.folder / "coordinator" / "rounds.jsonl")
