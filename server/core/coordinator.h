@@ -129,8 +129,8 @@ class Coordinator {
   virtual absl::Status Drain(const std::string& worker_id) = 0;
   virtual absl::Status StopAtStep(int64_t step) = 0;
   virtual absl::Status StopAtTokens(int64_t tokens) = 0;
-  // True once training began, no member is live, and at least one of them left (rather than being
-  // lost): nothing more will happen.
+  // True once training began, no member is live, and at least one of them left or was at the end
+  // when it was lost: nothing more will happen.
   virtual bool Finished() const = 0;
   // Not OK once the store failed or the training diverged: no round closes any more, every call
   // returns this. Shutdown is all that is left to do.

@@ -16,9 +16,11 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
   *status.mutable_config() = options_.config;
   status.set_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
   std::map<std::string, Member> members;
+  RoundPolicy policy;
   {
     absl::MutexLock lock(&members_mutex_);
     members = membership_.members();
+    policy = PolicyNow();
     status.set_started(state_.started);
     status.set_paused(state_.paused);
     status.set_finished(FinishedLocked());
@@ -62,7 +64,7 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
     entry.set_published_hash(fragment.PublishedHash(version).value_or(0));
     for (const auto& [id, arrival] : round.arrivals) entry.add_contributed(id);
     for (const auto& [id, arrival] : round.quarantined) entry.add_quarantined(id);
-    entry.set_waiting_for(Decide(options_.clock->Monotonic(), round, members, policy_).reason);
+    entry.set_waiting_for(Decide(options_.clock->Monotonic(), round, members, policy).reason);
   }
   return status;
 }
@@ -231,9 +233,13 @@ absl::Status CoordinatorImpl::ActOnProgress() {
 
 bool CoordinatorImpl::FinishedLocked() const {
   if (!state_.started || membership_.live() > 0) return false;
+  const int64_t budget = options_.config.train().steps();
+  const int64_t end = state_.stop_step > 0 ? std::min(budget, state_.stop_step) : budget;
   const auto& members = membership_.members();
-  return std::any_of(members.begin(), members.end(),
-                     [](const auto& m) { return m.second.state == MemberState::kLeft; });
+  // Whoever was lost at the end has done its part: only its good-bye did not get through.
+  return std::any_of(members.begin(), members.end(), [&](const auto& m) {
+    return m.second.state == MemberState::kLeft || m.second.step >= end;
+  });
 }
 
 bool CoordinatorImpl::Finished() const {

@@ -267,14 +267,22 @@ void CoordinatorImpl::RecordPulled(const std::string& worker_id, v1::PullRequest
       bytes;
 }
 
+RoundPolicy CoordinatorImpl::PolicyNow() const {
+  RoundPolicy policy = policy_;
+  policy.stop_step = state_.stop_step;
+  return policy;
+}
+
 void CoordinatorImpl::Advance(FragmentRounds& fragment) {
   while (Serving().ok()) {
     std::map<std::string, Member> members;
+    RoundPolicy policy;
     {
       absl::MutexLock lock(&members_mutex_);
       members = membership_.members();
+      policy = PolicyNow();
     }
-    const absl::StatusOr<std::optional<PublishedRound>> round = fragment.Advance(members, policy_);
+    const absl::StatusOr<std::optional<PublishedRound>> round = fragment.Advance(members, policy);
     if (!round.ok()) return Fail(round.status());
     if (!round->has_value()) return;
     Announce(**round);

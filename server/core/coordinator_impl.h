@@ -131,6 +131,7 @@ class CoordinatorImpl final : public Coordinator {
   void AddRoster(Outbox& outbox) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
   void Broadcast(const v1::CoordinatorMessage& message);
   static void Send(const Outbox& outbox);
+  RoundPolicy PolicyNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
   bool FinishedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
   // Records run_finished, once.
   void NoteIfFinished();
@@ -140,7 +141,7 @@ class CoordinatorImpl final : public Coordinator {
   const Options options_;
   const FragmentPlan plan_;
   const SyncSchedule schedule_;
-  const RoundPolicy policy_;
+  const RoundPolicy policy_;  // But for stop_step: see PolicyNow.
   const std::unique_ptr<const OuterOptimizer> optimizer_;
   const uint64_t config_hash_;
   MergePool merge_pool_;

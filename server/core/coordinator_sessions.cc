@@ -102,7 +102,7 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
     account.software_version = join.software_version();
     welcome.set_started(state_.started);
     const int64_t largest = membership_.largest_step();
-    welcome.set_run_step(StartStep(open_rounds, membership_.members(), largest, policy_));
+    welcome.set_run_step(StartStep(open_rounds, membership_.members(), largest, PolicyNow()));
     welcome.set_resumes(member.was_ready &&
                         (member.state == MemberState::kActive || welcome.run_step() < largest));
     AddRoster(outbox);

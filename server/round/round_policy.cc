@@ -79,7 +79,8 @@ std::string ForPeople(absl::Duration duration) {
 Decision Decide(absl::Duration now, const OpenRound& round,
                 const std::map<std::string, Member>& members, const RoundPolicy& policy) {
   Decision decision;
-  const int quorum = std::max(1, policy.quorum);
+  const bool beyond_stop = policy.stop_step > 0 && round.send_step > policy.stop_step;
+  const int quorum = beyond_stop ? 1 : std::max(1, policy.quorum);
   const int contributed = static_cast<int>(round.arrivals.size());
   const int heard = contributed + static_cast<int>(round.quarantined.size());
   int active = 0;
@@ -93,10 +94,12 @@ Decision Decide(absl::Duration now, const OpenRound& round,
     if (!Expects(round, member) || round.arrivals.contains(id) || round.quarantined.contains(id)) {
       continue;
     }
+    if (beyond_stop && member.step < round.send_step) continue;  // It stops before.
     decision.missing.push_back(id);
     described.push_back(DescribeMissing(round, member));
   }
 
+  if (beyond_stop && heard == 0) return decision;
   if (contributed == 0 && decision.missing.empty() && active > 0) {
     decision.action = Decision::kCloseEmpty;
     decision.reason =

@@ -39,6 +39,9 @@ struct RoundPolicy {
   absl::Duration grace = absl::ZeroDuration();  // 0: wait for every live member.
   bool adaptive = false;                        // Then `grace` is only the bound.
   int64_t overlap_steps = 0;                    // tau.
+  // Where the run was told to stop, 0: nowhere. Rounds sent later get contributions only of members
+  // that were further already; they close with those, whatever the quorum.
+  int64_t stop_step = 0;
 };
 
 // One fragment's open round.

@@ -237,6 +237,18 @@ TEST(RoundPolicyTest, WhenAllIsQuarantinedTheRoundIsPublishedEmpty) {
   EXPECT_EQ(decision.reason, "every contribution is quarantined");
 }
 
+TEST(RoundPolicyTest, BeyondTheStopOnlyWhoWasFurtherAlreadyIsExpected) {
+  const RoundPolicy policy{.quorum = 3, .stop_step = 50};
+  const Members members = Table({Active("a", 0, 62), Active("b", 0, 50), Active("c", 0, 61)});
+  Decision decision = Decide(kNow, RoundAt60({}), members, policy);
+  EXPECT_EQ(decision.action, Decision::kWait) << "nothing is there to close with";
+  decision = Decide(kNow, RoundAt60({{"a", kNow}}), members, policy);
+  EXPECT_EQ(decision.action, Decision::kWait);
+  EXPECT_THAT(decision.missing, ElementsAre("c"));
+  decision = Decide(kNow, RoundAt60({{"a", kNow}, {"c", kNow}}), members, policy);
+  EXPECT_EQ(decision.action, Decision::kClose) << "the quorum cannot be reached any more";
+}
+
 TEST(RoundPolicyTest, ANewWorkerStartsWhereTheOthersAre) {
   EXPECT_EQ(StartStep({RoundAt60({})}, Table({Active("a", 0, 50)}), 50, {}), 50);
   EXPECT_EQ(StartStep({RoundAt60({{"a", kNow}})}, Table({Active("a", 0, 62)}), 62, {}), 62);
