@@ -31,7 +31,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int conne
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 15'000);
+  // Well below a lease, so that a coordinator that comes back finds its workers again in time.
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // A resumed transfer is not a repeated one.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt("causeway.connection", connection);

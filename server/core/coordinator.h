@@ -129,15 +129,16 @@ class Coordinator {
   virtual absl::Status Drain(const std::string& worker_id) = 0;
   virtual absl::Status StopAtStep(int64_t step) = 0;
   virtual absl::Status StopAtTokens(int64_t tokens) = 0;
-  // True once training began, no member is live, and at least one of them left or was at the end
-  // when it was lost: nothing more will happen.
+  // True once training began, no member is live, and the end was reached (as a member said
+  // when it left, by a member's step, or by all rounds being published) or all members have left
+  // while this coordinator served, none of them lost or failed.
   virtual bool Finished() const = 0;
   // Not OK once the store failed or the training diverged: no round closes any more, every call
   // returns this. Shutdown is all that is left to do.
   virtual absl::Status Health() const = 0;
   // Publishes what rounds are due, fails all waiting pulls with UNAVAILABLE, closes all sinks,
   // waits for merges under way and writes the state and the summary to the store, unless Health is
-  // not OK. All later calls return UNAVAILABLE.
+  // not OK, which is then returned. All later calls return UNAVAILABLE.
   virtual absl::Status Shutdown() = 0;
 
   // Copies, in arena order, for checkpoints and tests.

@@ -17,13 +17,14 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
   status.set_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
   std::map<std::string, Member> members;
   RoundPolicy policy;
+  const bool rounds_are_done = RoundsAreDone();
   {
     absl::MutexLock lock(&members_mutex_);
     members = membership_.members();
     policy = PolicyNow();
     status.set_started(state_.started);
     status.set_paused(state_.paused);
-    status.set_finished(FinishedLocked());
+    status.set_finished(FinishedLocked(rounds_are_done));
     status.set_run_step(membership_.largest_step());
     int64_t tokens = 0;
     for (const auto& [id, member] : members) {
@@ -231,20 +232,41 @@ absl::Status CoordinatorImpl::ActOnProgress() {
   return absl::OkStatus();
 }
 
-bool CoordinatorImpl::FinishedLocked() const {
-  if (!state_.started || membership_.live() > 0) return false;
+int64_t CoordinatorImpl::EndStep() const {
   const int64_t budget = options_.config.train().steps();
-  const int64_t end = state_.stop_step > 0 ? std::min(budget, state_.stop_step) : budget;
+  return state_.stop_step > 0 ? std::min(budget, state_.stop_step) : budget;
+}
+
+bool CoordinatorImpl::RoundsAreDone() const {
+  int64_t end = 0;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    end = EndStep();
+  }
+  return std::all_of(fragments_.begin(), fragments_.end(),
+                     [&](const auto& fragment) { return fragment->open_round().send_step > end; });
+}
+
+bool CoordinatorImpl::FinishedLocked(bool rounds_are_done) const {
+  if (!state_.started || membership_.live() > 0) return false;
   const auto& members = membership_.members();
-  // Whoever was lost at the end has done its part: only its good-bye did not get through.
-  return std::any_of(members.begin(), members.end(), [&](const auto& m) {
-    return m.second.state == MemberState::kLeft || m.second.step >= end;
-  });
+  const int64_t end = EndStep();
+  // At the end only a good-bye may be missing.
+  if (rounds_are_done || somebody_finished_ ||
+      std::any_of(members.begin(), members.end(),
+                  [&](const auto& m) { return m.second.step >= end; })) {
+    return true;
+  }
+  // Before it, all have gone on purpose, and not to a former coordinator, whose run goes on.
+  return somebody_left_ && std::all_of(members.begin(), members.end(), [](const auto& m) {
+           return m.second.state == MemberState::kLeft;
+         });
 }
 
 bool CoordinatorImpl::Finished() const {
+  const bool rounds_are_done = RoundsAreDone();
   absl::MutexLock lock(&members_mutex_);
-  return FinishedLocked();
+  return FinishedLocked(rounds_are_done);
 }
 
 absl::Status CoordinatorImpl::Health() const {
@@ -292,7 +314,7 @@ absl::Status CoordinatorImpl::Shutdown() {
   {
     absl::MutexLock lock(&members_mutex_);
     // The store holds what was published; what came after that is not to be trusted.
-    if (!failure_.ok()) return absl::OkStatus();
+    if (!failure_.ok()) return failure_;
     ids = membership_.LiveIds();
   }
   for (const auto& fragment : fragments_) RETURN_IF_ERROR(fragment->SaveSnapshot());

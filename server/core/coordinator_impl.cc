@@ -348,8 +348,10 @@ void CoordinatorImpl::Tick() {
 }
 
 void CoordinatorImpl::Fail(const absl::Status& status) {
-  const absl::Status told =
-      absl::InternalError(absl::StrCat("the coordinator stopped: ", status.message()));
+  const std::string message = absl::StrCat("the coordinator stopped: ", status.message());
+  // A training that diverged is at its end. A disk can be mended: the workers wait for a successor.
+  const absl::Status told = absl::IsFailedPrecondition(status) ? absl::InternalError(message)
+                                                               : absl::UnavailableError(message);
   Sinks sinks;
   {
     absl::MutexLock lock(&members_mutex_);

@@ -131,8 +131,12 @@ class CoordinatorImpl final : public Coordinator {
   void AddRoster(Outbox& outbox) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
   void Broadcast(const v1::CoordinatorMessage& message);
   static void Send(const Outbox& outbox);
+  // The step at which every worker stops.
+  int64_t EndStep() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
+  // Every round up to the end is published.
+  bool RoundsAreDone() const ABSL_LOCKS_EXCLUDED(members_mutex_);
   RoundPolicy PolicyNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
-  bool FinishedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
+  bool FinishedLocked(bool rounds_are_done) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
   // Records run_finished, once.
   void NoteIfFinished();
   void Record(absl::string_view event, const std::string& message, const nlohmann::json& fields);
@@ -146,6 +150,7 @@ class CoordinatorImpl final : public Coordinator {
   const uint64_t config_hash_;
   MergePool merge_pool_;
   std::vector<std::unique_ptr<FragmentRounds>> fragments_;  // Fixed after construction.
+  std::atomic<bool> snapshot_refused_{false};  // For lack of room, and that was recorded.
   std::atomic<int64_t> hash_checks_{0};
   std::atomic<int64_t> hash_mismatches_{0};
 
@@ -160,6 +165,9 @@ class CoordinatorImpl final : public Coordinator {
   // Processes that were asked to drain: worker id -> process nonce.
   std::map<std::string, uint64_t> draining_ ABSL_GUARDED_BY(members_mutex_);
   bool budget_announced_ ABSL_GUARDED_BY(members_mutex_) = false;
+  // While this process served: somebody left, somebody as finished.
+  bool somebody_left_ ABSL_GUARDED_BY(members_mutex_) = false;
+  bool somebody_finished_ ABSL_GUARDED_BY(members_mutex_) = false;
   bool shut_down_ ABSL_GUARDED_BY(members_mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(members_mutex_);
   int calls_ ABSL_GUARDED_BY(members_mutex_) = 0;  // Under way, of those that may merge.

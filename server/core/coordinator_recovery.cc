@@ -69,6 +69,7 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
   {
     absl::MutexLock lock(&members_mutex_);
     state_ = run.state;
+    budget_announced_ = state_.stop_step > 0;
     for (const MemberRecord& record : run.members) {
       const WorkerAccount& account = accounts_[record.member.id] = AccountFromJson(record.account);
       Member member = record.member;
@@ -138,7 +139,7 @@ absl::Status CoordinatorImpl::ForgetOldAnswers() {
     absl::MutexLock lock(&members_mutex_);
     for (const auto& [id, member] : membership_.members()) {
       const int64_t step = accounts_[id].heartbeat.checkpoint_step();
-      if (member.state != MemberState::kLeft && step > 0) checkpoints.push_back(step);
+      if (member.state != MemberState::kLeft && step >= 0) checkpoints.push_back(step);
     }
   }
   const int64_t kept = std::max(2, options_.kept_answers);
@@ -167,6 +168,15 @@ void CoordinatorImpl::Maintain() {
   }
   absl::Status status;
   if (oldest != nullptr) status = oldest->SaveSnapshot();
+  if (absl::IsResourceExhausted(status)) {
+    // The deltas since the last snapshot are there; it is tried again.
+    if (!snapshot_refused_.exchange(true)) {
+      Record("snapshot_refused", std::string(status.message()), nlohmann::json::object());
+    }
+    status = absl::OkStatus();
+  } else if (oldest != nullptr) {
+    snapshot_refused_ = false;
+  }
   if (status.ok()) status = ForgetOldAnswers();
   if (!status.ok()) return Fail(status);
   std::vector<std::string> ids;

@@ -214,6 +214,7 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
 absl::Status CoordinatorImpl::HandleHeartbeat(const std::string& worker_id, uint64_t incarnation,
                                               const v1::Heartbeat& heartbeat) {
   RETURN_IF_ERROR(CheckStep(heartbeat.step()));
+  if (heartbeat.checkpoint_step() != -1) RETURN_IF_ERROR(CheckStep(heartbeat.checkpoint_step()));
   if (heartbeat.tokens() < 0 || heartbeat.tokens() > kMaxTokens) {
     return absl::InvalidArgumentError(
         absl::StrCat("tokens must be 0 .. 2^48, the heartbeat says ", heartbeat.tokens()));
@@ -275,7 +276,14 @@ absl::Status CoordinatorImpl::HandleLeave(const std::string& worker_id, uint64_t
   Outbox outbox;
   {
     absl::MutexLock lock(&members_mutex_);
-    RETURN_IF_ERROR(membership_.Leave(worker_id, incarnation));
+    // Who failed may be started again, and is as good as lost until then.
+    if (leave.reason() == v1::Leave::FAILED) {
+      RETURN_IF_ERROR(membership_.Expel(worker_id, incarnation));
+    } else {
+      RETURN_IF_ERROR(membership_.Leave(worker_id, incarnation));
+      somebody_left_ = true;
+      somebody_finished_ |= leave.reason() == v1::Leave::FINISHED;
+    }
     sinks_.erase(worker_id);
     AddRoster(outbox);
   }
@@ -340,9 +348,10 @@ void CoordinatorImpl::Send(const Outbox& outbox) {
 
 void CoordinatorImpl::NoteIfFinished() {
   int64_t steps = 0;
+  const bool rounds_are_done = RoundsAreDone();
   {
     absl::MutexLock lock(&members_mutex_);
-    if (state_.finish_recorded || !FinishedLocked()) return;
+    if (state_.finish_recorded || !FinishedLocked(rounds_are_done)) return;
     state_.finish_recorded = true;
     steps = membership_.largest_step();
   }

@@ -119,6 +119,11 @@ absl::Status FragmentRounds::LoadSnapshot(int64_t version) {
 }
 
 absl::Status FragmentRounds::Refold(const RoundRecord& round) {
+  if (round.weights.size() != round.contributors.size()) {
+    return absl::DataLossError(absl::StrCat(
+        "round ", round.round, " of fragment ", options_.fragment, " has ", round.weights.size(),
+        " weights for ", round.contributors.size(), " contributors: ", kDamaged));
+  }
   std::vector<std::vector<uint8_t>> objects;
   std::vector<Contribution> contributions;
   for (const std::string& id : round.contributors) {

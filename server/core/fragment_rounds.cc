@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
 #include "server/outer/contribution_weights.h"
 #include "server/outer/delta_norm.h"
 #include "server/outer/merge.h"
@@ -296,7 +297,10 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
   record.published_hash = merged->published_hash;
   record.answer_hash = merged->answer_hash;
   record.published_unix_s = UnixSeconds(options_.clock->Now());
-  RETURN_IF_ERROR(options_.store->SaveRound(record, merged->answer));
+  const absl::Status stored = options_.store->SaveRound(record, merged->answer);
+  // The state is ahead of the version now: nobody may see or save it.
+  state_is_void_ = !stored.ok();
+  RETURN_IF_ERROR(stored);
   result.answer = MakeAnswer(record, std::move(merged->answer));
   absl::MutexLock lock(&mutex_);
   published_hashes_.push_back(record.published_hash);
@@ -393,10 +397,18 @@ absl::StatusOr<std::shared_ptr<const PullObject>> FragmentRounds::AnswerOrWait(
     record.round = round;
     record.published_hash = published_hashes_[static_cast<size_t>(round)];
   }
-  ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes,
-                   options_.store->ReadAnswer(options_.fragment, round));
-  record.answer_hash = TreeHash(bytes);
-  return MakeAnswer(record, ByteBuffer(bytes.begin(), bytes.end()));
+  const absl::StatusOr<std::vector<uint8_t>> bytes =
+      options_.store->ReadAnswer(options_.fragment, round);
+  if (!bytes.ok()) {
+    // Whoever asks can go on without this answer; whoever runs the disk should know.
+    Log().error("the answer of round {} of fragment {} cannot be read: {}", round,
+                options_.fragment, std::string(bytes.status().message()));
+    return absl::NotFoundError(absl::StrCat("the answer of round ", round, " of fragment ",
+                                            options_.fragment,
+                                            " cannot be read any more: fetch the STATE"));
+  }
+  record.answer_hash = TreeHash(*bytes);
+  return MakeAnswer(record, ByteBuffer(bytes->begin(), bytes->end()));
 }
 
 std::vector<PullCallback> FragmentRounds::TakeWaiters() {

@@ -103,6 +103,11 @@ class Replayer {
 
   absl::Status ReplayRound(const RoundRecord& round, Trajectory& run,
                            std::optional<Trajectory>& other, std::vector<float>& published) {
+    if (round.weights.size() != round.contributors.size()) {
+      return absl::DataLossError(absl::StrCat(
+          "round ", round.round, " of fragment ", round.fragment, " has ", round.weights.size(),
+          " weights for ", round.contributors.size(), " contributors"));
+    }
     std::vector<std::vector<uint8_t>> objects;
     for (const std::string& id : round.contributors) {
       absl::StatusOr<std::vector<uint8_t>> object =

@@ -44,7 +44,7 @@ absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_
 
 void Membership::Restore(Member member, absl::Duration now) {
   member.attached = false;
-  member.lease_end = now + lease_;
+  member.lease_end = now + lease_ + kReturnTime;
   largest_step_ = std::max(largest_step_, member.step);
   members_[member.id] = std::move(member);
 }

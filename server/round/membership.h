@@ -71,6 +71,9 @@ struct Member {
   bool live() const { return state == MemberState::kJoining || state == MemberState::kActive; }
 };
 
+// What a member needs to find out that the coordinator is back.
+inline constexpr absl::Duration kReturnTime = absl::Seconds(30);
+
 // Not thread-safe.
 class Membership {
  public:
@@ -83,7 +86,7 @@ class Membership {
                               absl::Duration now);
 
   // Before anything else: a member as a former coordinator knew it. If it is live, nobody is
-  // attached, and it has a whole lease to come back.
+  // attached, and it has a lease and kReturnTime to come back: it tries at intervals.
   void Restore(Member member, absl::Duration now);
 
   // All of the following: PERMISSION_DENIED if the id never joined, ABORTED if the incarnation is

@@ -98,6 +98,8 @@ class DisturbedRun:
         self.wanted = wanted  # Kills of this run.
         self.kills = 0
         self.points = crash_points()
+        # From short to never but at the start: a worker then does all its steps again.
+        self.interval = chance.choice(["300ms", "700ms", "700ms", "10m"])
         self.port = free_port()
         self.config = cluster.folder / "run.textproto"
         self.config.write_text(MODEL + settings)
@@ -116,7 +118,7 @@ class DisturbedRun:
                 "--snapshot_every_rounds=4", variables=variables)
         else:
             process = self.cluster.start_worker(
-                name, "--checkpoint_interval=700ms",
+                name, f"--checkpoint_interval={self.interval}",
                 f"--max_tokens_per_second={TOKENS_PER_STEP * STEPS_PER_SECOND}",
                 address=f"127.0.0.1:{self.proxies[name].port}", variables=variables)
         self.processes[name] = process

@@ -1,5 +1,7 @@
 #include "tests/simulation/auditor.h"
 
+#include "server/round/membership.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -49,7 +51,7 @@ void Auditor::Started() {
   for (auto& [id, member] : members_) {
     // Who was lost before, or nearly, may have been found out or not.
     if (member.lease_end > died_) member.lease_end = started_ + lease_;
-    if (!member.left) member.last_lease_end = started_ + lease_;
+    if (!member.left) member.last_lease_end = started_ + lease_ + server::kReturnTime;
   }
 }
 

@@ -158,7 +158,7 @@ class VirtualWorker final : public StreamClient,
   Exit exit_ = Exit::kFailed;
 
   int64_t step_ = 0;
-  int64_t checkpoint_step_ = 0;
+  int64_t checkpoint_step_ = -1;  // -1: there is none.
   int fetched_ = 0;
   int64_t run_step_ = 0;  // Of the welcome.
   bool stepping_ = false;

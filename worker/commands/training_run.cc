@@ -107,6 +107,7 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   join.set_software_version(kSoftwareVersion);
   join.set_device(absl::StrCat("cpu, ", options.threads, " threads"));
   join.set_threads(options.threads);
+  session.progress.set_checkpoint_step(-1);
   if (checkpoint.has_value()) {
     join.set_has_checkpoint(true);
     join.set_resume_step(checkpoint->step);
@@ -162,13 +163,19 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   const int64_t behind = checkpoint.has_value() ? welcome.run_step() - checkpoint->step : 0;
   if (checkpoint.has_value() &&
       (welcome.resumes() || behind <= config.sync().steps_between_syncs())) {
-    anew_ = false;
     std::ranges::copy(checkpoint->parameters, trainer_->parameters().begin());
     progress_.step = checkpoint->step;
     progress_.checkpoint_step = checkpoint->step;
-    RETURN_IF_ERROR(sync_->Restore(std::move(checkpoint->sync), progress_.step));
-    Log().info("continuing from the checkpoint at step {}", progress_.step);
-  } else {
+    const absl::Status restored = sync_->Restore(std::move(checkpoint->sync), progress_.step);
+    anew_ = absl::IsOutOfRange(restored);
+    if (anew_) {
+      MakeSync();
+    } else {
+      RETURN_IF_ERROR(restored);
+      Log().info("continuing from the checkpoint at step {}", progress_.step);
+    }
+  }
+  if (anew_) {
     if (checkpoint.has_value()) {
       Log().warn(
           "the checkpoint is {} steps behind the run: its moments are kept, the weights "
@@ -372,7 +379,12 @@ absl::Status TrainingRun::StepOnce(int64_t end) {
   NoteStepTime(step_time);
   progress_.step = counter_.Advance(end);
   progress_.tokens += report->tokens;
-  RETURN_IF_ERROR(Annotate(sync_->AfterStep(step, report->tokens), absl::StrCat("step ", step)));
+  const absl::Status synced = sync_->AfterStep(step, report->tokens);
+  if (absl::IsOutOfRange(synced)) {
+    Log().warn("{}", std::string(synced.message()));
+    return StartAnew(session_->welcome());
+  }
+  RETURN_IF_ERROR(Annotate(synced, absl::StrCat("step ", step)));
   Throttle(report->tokens, step_time);
   Report(*report, step_time);
   const int64_t every = run_.config().train().evaluate_every_steps();

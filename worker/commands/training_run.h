@@ -62,7 +62,7 @@ class TrainingRun {
     int64_t first_step = 0;                                 // Of this process.
     int64_t inner_steps = 0;                                // Of this process.
     absl::Duration inner_step_time = absl::ZeroDuration();  // Smoothed; zero: not known yet.
-    int64_t checkpoint_step = 0;
+    int64_t checkpoint_step = -1;  // -1: there is none.
     int64_t tokens = 0;  // Of this worker in the run, checkpoints included.
     int64_t first_tokens = 0;
     double loss = 0;

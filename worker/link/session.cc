@@ -16,7 +16,7 @@ namespace causeway::worker {
 namespace {
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(200);
-constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
+constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
 // For one attempt to be welcomed.
 constexpr absl::Duration kWelcomeTimeout = absl::Seconds(10);
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(10);

@@ -373,6 +373,12 @@ absl::Status SyncEngine::Land(int index, int64_t step) {
   if (absl::IsNotFound(flight->answer.status())) {
     // So late that the answer is gone: take the published state as a whole.
     RETURN_IF_ERROR(FetchState(index));
+    const int64_t run_step = schedule_.SendStep(index, version(index));
+    if (run_step - step > options_.config.steps_between_syncs()) {
+      return absl::OutOfRangeError(absl::StrCat("the answer of ", Describe(flight->event),
+                                                " is gone, and the run has come to step ", run_step,
+                                                " without this worker"));
+    }
   } else {
     RETURN_IF_ERROR(Annotate(flight->answer.status(), Describe(flight->event)));
     RETURN_IF_ERROR(MergeAnswer(flight->event, *flight->answer));

@@ -104,6 +104,8 @@ class SyncEngine {
   // it covered, then merges what is due after them, both in the order of the schedule. Blocks only
   // for answers that are due. An error is final; after CANCELLED (Exchange::Cancel while an answer
   // was waited for) Save still gives a state that Restore continues from, bit for bit.
+  // OUT_OF_RANGE, also of Restore: the answer is gone and the run more than H steps ahead, so that
+  // this worker's steps are of no use to it; it starts anew, with another engine.
   absl::Status AfterStep(int64_t step, int64_t tokens);
 
   // At the end of training: waits for every round in flight and merges it.

@@ -102,6 +102,7 @@ TEST(CoordinatorRecoveryTest, AnswersOfTheFormerCoordinatorAreStillThere) {
     });
     EXPECT_TRUE(answered);
   }
+  for (ToyWorker* const worker : {&two.a, &two.b, &late}) ASSERT_TRUE(worker->Heartbeat().ok());
   two.run.coordinator->Maintain();
   absl::Status forgotten;
   two.run.coordinator->PullAnswer(0, 1, [&](auto object) { forgotten = object.status(); });
@@ -112,6 +113,7 @@ TEST(CoordinatorRecoveryTest, AnswersOfTheFormerCoordinatorAreStillThere) {
 TEST(CoordinatorRecoveryTest, AnswersAreKeptBackToTheOldestCheckpoint) {
   TwoWorkers two;
   two.TrainBoth(8);
+  ASSERT_TRUE(two.a.Heartbeat().ok());
   ASSERT_TRUE(two.b.Heartbeat(/*checkpoint_step=*/8).ok());
   two.TrainBoth(24);
   two.run.coordinator->Maintain();
@@ -123,14 +125,13 @@ TEST(CoordinatorRecoveryTest, AnswersAreKeptBackToTheOldestCheckpoint) {
   EXPECT_EQ(older.code(), absl::StatusCode::kNotFound) << "the checkpoint has merged it";
 }
 
-TEST(CoordinatorRecoveryTest, AMemberThatDiedWithTheCoordinatorIsWaitedForOneLease) {
+TEST(CoordinatorRecoveryTest, AMemberThatDiedWithTheCoordinatorIsWaitedForALeaseAndSomeMore) {
   TwoWorkers two;
   two.a.Train();
   ASSERT_TRUE(two.a.Push(0, 1).ok());
   two.run.Restart();
-  ASSERT_TRUE(two.a.Join().ok());
-  two.run.clock.Advance(absl::Seconds(9));
-  ASSERT_TRUE(two.a.Heartbeat().ok());
+  two.run.clock.Advance(absl::Seconds(10) + kReturnTime - absl::Seconds(1));
+  ASSERT_TRUE(two.a.Join().ok()) << "it had to find out that the coordinator is back";
   two.run.coordinator->Tick();
   EXPECT_TRUE(two.run.store.rounds().empty());
   two.run.clock.Advance(absl::Seconds(1));
@@ -139,6 +140,39 @@ TEST(CoordinatorRecoveryTest, AMemberThatDiedWithTheCoordinatorIsWaitedForOneLea
   EXPECT_THAT(two.run.store.rounds()[0].contributors, ElementsAre("a"));
   two.run.Restart();
   EXPECT_EQ(two.run.coordinator->GetStatus().workers(1).state(), v1::WorkerStatus::LOST);
+}
+
+TEST(CoordinatorRecoveryTest, ARunThatWasDrainedGoesOnAndIsNotTakenForFinished) {
+  TwoWorkers two;
+  ASSERT_TRUE(two.a.Leave(v1::Leave::DRAINED).ok());
+  ASSERT_TRUE(two.b.Leave(v1::Leave::DRAINED).ok());
+  EXPECT_TRUE(two.run.coordinator->Finished()) << "nobody is there to go on";
+  two.run.Restart();
+  EXPECT_FALSE(two.run.coordinator->Finished()) << "somebody will come: that is why it was started";
+  ASSERT_TRUE(two.a.Join().ok());
+  ASSERT_TRUE(two.a.Leave(v1::Leave::FAILED).ok());
+  EXPECT_FALSE(two.run.coordinator->Finished()) << "who failed may be started again";
+}
+
+TEST(CoordinatorRecoveryTest, WhoIsLostBeforeTheEndDoesNotFinishTheRun) {
+  TwoWorkers two;
+  two.TrainBoth(4);
+  ASSERT_TRUE(two.b.Leave(v1::Leave::DRAINED).ok());
+  two.run.Restart();
+  two.run.clock.Advance(absl::Minutes(2));
+  two.run.coordinator->Tick();
+  EXPECT_FALSE(two.run.coordinator->Finished());
+}
+
+TEST(CoordinatorRecoveryTest, AnAnswerThatCannotBeReadIsAsGoodAsForgotten) {
+  TwoWorkers two;
+  two.TrainBoth(15);
+  two.run.Restart();
+  ASSERT_TRUE(two.run.store.ForgetAnswers(0, 2).ok());  // Behind the coordinator's back.
+  absl::Status status;
+  two.run.coordinator->PullAnswer(0, 1, [&](auto object) { status = object.status(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(two.run.coordinator->Health().ok());
 }
 
 TEST(CoordinatorRecoveryTest, WhatTheOperatorAskedForIsRemembered) {

@@ -137,7 +137,7 @@ class ToyWorker {
 
   absl::Status Join(int64_t resume_step = 0);
   absl::Status Ready(int64_t step, bool anew = false);
-  absl::Status Heartbeat(int64_t checkpoint_step = 0);
+  absl::Status Heartbeat(int64_t checkpoint_step = -1);
   // A heartbeat that says how fast the worker is; 64 tokens per inner step.
   absl::Status ReportSpeed(int64_t step, double inner_step_seconds, int64_t pace_milli = 1000);
   absl::Status Leave(v1::Leave::Reason reason);

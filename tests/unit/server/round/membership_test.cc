@@ -100,7 +100,7 @@ TEST(MembershipTest, ARestoredMemberHasALeaseToComeBackAndKeepsItsIncarnation) {
   former.was_ready = true;
   members.Restore(former, kStart);
   EXPECT_EQ(members.largest_step(), 33);
-  EXPECT_TRUE(members.Expire(kStart + kLease - absl::Milliseconds(1)).empty());
+  EXPECT_TRUE(members.Expire(kStart + kLease + kReturnTime - absl::Milliseconds(1)).empty());
   const Member back = *members.Join("a", 9, false, kStart + absl::Seconds(1));
   EXPECT_EQ(back.incarnation, 5u);
   EXPECT_EQ(back.data_slot, 1);
