@@ -32,7 +32,7 @@ def _figure(rows: int = 1, size_inches: tuple[float, float] = _SIZE_INCHES):
         "axes.edgecolor": "#9aa5b1", "axes.labelcolor": INK, "text.color": INK,
         "xtick.color": "#52606d", "ytick.color": "#52606d", "legend.frameon": False,
     })
-    figure, axes = plt.subplots(rows, figsize=size_inches, layout="constrained", sharex=True)
+    figure, axes = plt.subplots(rows, figsize=size_inches, layout="constrained")
     for one in np.atleast_1d(axes):
         one.spines[["top", "right"]].set_visible(False)
         one.grid(True, color=_GRID, linewidth=0.8)
@@ -198,15 +198,14 @@ def compare_losses(curves: list[tuple[str, list[list[float]]]]) -> str:
     return _svg(figure, "Held-out loss of several runs")
 
 
-def compare_differences(panels: list[tuple[str, list[tuple[str, list[float], float | None]]]],
-                        limits: tuple[float, float], label: str) -> str:
+def compare_differences(panels: list[tuple[str, list[tuple[str, list[float], float | None]],
+                                           tuple[float, float]]], label: str) -> str:
     """How settings differ from a baseline: (title, [(setting, difference of each seed, half-width of
-    the mean's interval or None), ...]) per panel, one above the other. A mean outside of the limits
-    becomes an arrow with its value."""
-    count = sum(len(rows) for _, rows in panels)
-    figure, all_axes = _figure(len(panels), (8, 0.34 * count + 0.75 * len(panels)))
-    low, high = limits
-    for axes, (title, rows), colour in zip(np.atleast_1d(all_axes), panels, COLOURS):
+    the mean's interval or None), ...], (lowest, highest) shown) per panel, one above the other. A
+    mean outside of what is shown becomes an arrow with its value."""
+    count = sum(len(rows) for _, rows, _ in panels)
+    figure, all_axes = _figure(len(panels), (8, 0.34 * count + 0.9 * len(panels)))
+    for axes, (title, rows, (low, high)), colour in zip(np.atleast_1d(all_axes), panels, COLOURS):
         axes.axvline(0, color=INK, linewidth=1)
         for place, (_, values, interval) in enumerate(rows):
             mean = float(np.mean(values))

@@ -137,7 +137,11 @@ class Series:
                 _say(f"     held-out loss {result['eval_loss']:.4f} after "
                      f"{units.duration(time.monotonic() - begin)}")
             spent.append(time.monotonic() - begin)
-        return [result for run in runs if (result := self.result(run))], failures
+        return self.results(runs), failures
+
+    def results(self, runs: list[TrainingRun]) -> list[dict]:
+        """Of those runs that have finished."""
+        return [result for run in runs if (result := self.result(run))]
 
     def _config(self, run: TrainingRun) -> str:
         return run.config_text(self._steps, self._workers)
