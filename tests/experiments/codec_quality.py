@@ -14,11 +14,12 @@ Exit status: 0; 1 if a run failed, which then has no figures; 2 for bad settings
 import argparse
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 
 import training_runs
-from training_runs import Series, TrainingRun, paired_difference, spread
+from training_runs import Series, TrainingRun, deviation, differences, intervals
 
 from causeway_run import plots  # noqa: E402  (found by training_runs)
 
@@ -54,6 +55,7 @@ PLOT_LABELS = {
 }
 PLOT_LIMITS = {"adamw": (-0.1, 0.2), "muon": (-0.02, 0.04)}
 BASELINE = "fp32"
+SPARSE = ("topk2", "topk2-outer")
 WORKERS = 2
 SYNCS = 8
 LEAST_STEPS = 5 * SYNCS  # Five fragments are sent after steps of their own.
@@ -78,23 +80,35 @@ def summarize(results: list[dict]) -> list[dict]:
     """A row for each inner optimizer and setting that has results."""
     rows = []
     for inner in INNER:
-        losses = {}
-        for result in results:
-            if result["inner"] == inner:
-                losses.setdefault(result["setting"], {})[result["seed"]] = result["eval_loss"]
-        for name in (name for name in LABELS if name in losses):
-            own = spread(list(losses[name].values()))
-            row = {"inner": inner, "setting": name, "seeds": len(losses[name]),
-                   "mean_loss": own.mean, "standard_deviation": own.deviation,
-                   "losses": {str(seed): loss for seed, loss in sorted(losses[name].items())}}
-            for key, other in (("minus_fp32", BASELINE), ("minus_int4", "int4")):
-                if name != other and (apart := paired_difference(losses[name],
-                                                                 losses.get(other, {}))):
-                    row[key] = {"mean": apart.mean, "interval_95": apart.interval}
-            first = next(r for r in results if (r["inner"], r["setting"]) == (inner, name))
-            row["bytes_per_param_per_sync"] = first["bytes_per_param_per_sync"]
-            rows.append(row)
+        own = [result for result in results if result["inner"] == inner]
+        losses = {name: {r["seed"]: r["eval_loss"] for r in own if r["setting"] == name}
+                  for name in LABELS}
+        apart = {"minus_fp32": _compare(losses, BASELINE), "minus_int4": _compare(losses, "int4")}
+        for name, by_seed in losses.items():
+            if not by_seed:
+                continue
+            first = next(result for result in own if result["setting"] == name)
+            rows.append({
+                "inner": inner, "setting": name, "seeds": len(by_seed),
+                "mean_loss": statistics.fmean(by_seed.values()),
+                "standard_deviation": deviation(list(by_seed.values())),
+                "losses": {str(seed): loss for seed, loss in sorted(by_seed.items())},
+                "bytes_per_param_per_sync": first["bytes_per_param_per_sync"],
+                **{key: entries[name] for key, entries in apart.items() if name in entries},
+            })
     return rows
+
+
+def _compare(losses: dict[str, dict[int, float]], baseline: str) -> dict[str, dict]:
+    """Mean difference of each setting from the baseline, with its interval. Dense codecs are taken
+    to spread alike; the sparse one is far away, and spreads as it does."""
+    apart = {name: differences(by_seed, losses[baseline]) for name, by_seed in losses.items()
+             if name != baseline}
+    dense = [name for name in apart if name not in SPARSE]
+    widths = dict(zip(dense, intervals([apart[name] for name in dense])))
+    widths |= {name: intervals([apart[name]])[0] for name in apart if name in SPARSE}
+    return {name: {"mean": statistics.fmean(values), "interval_95": widths[name]}
+            for name, values in apart.items() if values}
 
 
 def _number(value: float | None, form: str) -> str:
@@ -166,8 +180,6 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     if not re.fullmatch(r"\d{1,15}(,\d{1,15})*", parsed.seeds):
         parser.error(f"--seeds must be whole numbers with commas, not '{parsed.seeds}'")
     parsed.seeds = list(dict.fromkeys(int(seed) for seed in parsed.seeds.split(",")))
-    if len(parsed.seeds) > training_runs.MOST_SEEDS:
-        parser.error(f"--seeds: at most {training_runs.MOST_SEEDS}")
     if parsed.steps < LEAST_STEPS:
         parser.error(f"--steps must be at least {LEAST_STEPS}, not {parsed.steps}")
     try:

@@ -89,19 +89,24 @@ class SeriesTest(unittest.TestCase):
 
 
 class SpreadTest(unittest.TestCase):
-    def test_three_values(self):
-        spread = training_runs.spread([1.0, 2.0, 3.0])
-        self.assertEqual((spread.mean, spread.deviation), (2.0, 1.0))
-        self.assertAlmostEqual(spread.interval, 4.303 / 3**0.5)
+    def test_interval_of_three_values(self):
+        self.assertAlmostEqual(training_runs.intervals([[1.0, 2.0, 3.0]])[0], 4.303 / 3**0.5)
 
-    def test_one_value_has_no_spread(self):
-        self.assertEqual(training_runs.spread([4.0]), training_runs.Spread(4.0, None, None))
+    def test_groups_share_their_spread(self):
+        # Squares 2 and 0 over 2 + 1 degrees of freedom; the third group adds none.
+        widths = training_runs.intervals([[1.0, 2.0, 3.0], [7.0, 7.0], [4.0]])
+        for width, count in zip(widths, (3, 2)):
+            self.assertAlmostEqual(width, 3.182 * (2 / 3 / count) ** 0.5)
+        self.assertIsNone(widths[2])
+
+    def test_single_values_have_no_spread(self):
+        self.assertEqual(training_runs.intervals([[4.0], [5.0], []]), [None, None, None])
+        self.assertIsNone(training_runs.deviation([4.0]))
 
     def test_differences_are_taken_seed_by_seed(self):
-        apart = training_runs.paired_difference({1: 2.1, 2: 5.1, 3: 9.0}, {1: 2.0, 2: 5.0})
-        self.assertAlmostEqual(apart.mean, 0.1)
-        self.assertAlmostEqual(apart.deviation, 0.0)
-        self.assertIsNone(training_runs.paired_difference({1: 2.0}, {2: 2.0}))
+        apart = training_runs.differences({1: 2.5, 2: 5.5, 3: 9.0}, {1: 2.0, 2: 5.0})
+        self.assertEqual(apart, [0.5, 0.5])
+        self.assertEqual(training_runs.differences({1: 2.0}, {2: 2.0}), [])
 
 
 def _result(inner, setting, seed, loss):
@@ -125,15 +130,16 @@ class CodecQualityTest(unittest.TestCase):
 
     def test_table_marks_what_exceeds_the_spread(self):
         results = [_result("muon", "fp32", seed, 2.0 + seed) for seed in (1, 2, 3)]
-        results += [_result("muon", "e3m0", seed, 2.1 + seed + 0.001 * seed) for seed in (1, 2, 3)]
+        results += [_result("muon", "e3m0", seed, 2.5 + seed) for seed in (1, 2, 3)]
         results += [_result("muon", "int4", seed, 2.0 + seed + 0.1 * (seed - 2))
                     for seed in (1, 2, 3)]
         lines = codec_quality.table(codec_quality.summarize(results)).splitlines()
         self.assertEqual(len(lines), 2 + 3)
         by_name = {line.split("|")[2].strip(): line for line in lines[2:]}
         self.assertIn("| 4.0000 | 1.0000 | - |", by_name["fp32 both ways"])
-        self.assertIn("**+0.1020 ± 0.0025**", by_name["e3m0 both ways"])
-        self.assertRegex(by_name["int4 both ways"], r"\| .0.0000 ± 0.2484 \|")
+        # Squares 0.02 over four degrees of freedom.
+        self.assertIn("**+0.5000 ± 0.1133**", by_name["e3m0 both ways"])
+        self.assertRegex(by_name["int4 both ways"], r"\| .0.0000 ± 0.1133 \|")
 
     def test_plot_is_an_svg_with_a_panel_for_each_optimizer(self):
         results = [_result(inner, setting, seed, 2.0 + shift)

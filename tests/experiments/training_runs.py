@@ -31,9 +31,9 @@ from causeway_run import config, figures, output, units  # noqa: E402  (after th
 from causeway_run.processes import ProcessDied, ProcessGroup  # noqa: E402
 import quickstart  # noqa: E402
 
-# 97.5 % quantiles of Student's t with 1, 2, .. degrees of freedom.
-_T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-MOST_SEEDS = len(_T_QUANTILES) + 1
+# 97.5 % quantiles of Student's t by degrees of freedom. Between two of them the lower one counts.
+_T_QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306,
+                9: 2.262, 10: 2.228, 12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.0}
 
 
 class Incomplete(Exception):
@@ -205,27 +205,25 @@ def select(runs: list[TrainingRun], pattern: str) -> list[TrainingRun]:
     return [run for run in runs if re.search(pattern, run.name)]
 
 
-@dataclass
-class Spread:
-    """Mean, sample standard deviation and the half-width of the mean's 95 % interval; the latter
-    two None for a single value."""
-
-    mean: float
-    deviation: float | None
-    interval: float | None
+def deviation(values: list[float]) -> float | None:
+    """The sample standard deviation; None for a single value."""
+    return statistics.stdev(values) if len(values) > 1 else None
 
 
-def spread(values: list[float]) -> Spread:
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return Spread(mean, None, None)
-    deviation = statistics.stdev(values)
-    return Spread(mean, deviation,
-                  _T_QUANTILES[len(values) - 2] * deviation / math.sqrt(len(values)))
-
-
-def paired_difference(losses: dict[int, float], baseline: dict[int, float]) -> Spread | None:
+def differences(losses: dict[int, float], baseline: dict[int, float]) -> list[float]:
     """Of losses from the baseline's, seed by seed. The same seed means the same initial weights and
     the same data in the same order, so that most of what seeds differ in cancels out."""
-    seeds = sorted(losses.keys() & baseline.keys())
-    return spread([losses[seed] - baseline[seed] for seed in seeds]) if seeds else None
+    return [losses[seed] - baseline[seed] for seed in sorted(losses.keys() & baseline.keys())]
+
+
+def intervals(groups: list[list[float]]) -> list[float | None]:
+    """Half-widths of the 95 % intervals of the groups' means, where all groups are taken to spread
+    alike: a few seeds say little about the spread of one setting, but something about that of
+    all. None for a group of a single value."""
+    freedom = sum(len(values) - 1 for values in groups if values)
+    if freedom == 0:
+        return [None] * len(groups)
+    squares = sum((value - statistics.fmean(values)) ** 2 for values in groups for value in values)
+    quantile = _T_QUANTILES[max(known for known in _T_QUANTILES if known <= freedom)]
+    return [quantile * math.sqrt(squares / freedom / len(values)) if len(values) > 1 else None
+            for values in groups]
