@@ -46,6 +46,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--corpus", type=Path)
     parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--sample_tokens", type=int, default=_SAMPLE_TOKENS,
+                        help="length of the text that the model writes at the end")
     return parser.parse_args(arguments)
 
 
@@ -131,7 +133,7 @@ def train(arguments: argparse.Namespace, out: Path, group: ProcessGroup) -> None
             name,
             [str(arguments.programs / "causeway-worker"), "train", f"--coordinator={address}",
              f"--id={name}", f"--data={out / 'data'}", f"--out={out / name}",
-             f"--threads={threads}", f"--sample_tokens={_SAMPLE_TOKENS}"],
+             f"--threads={threads}", f"--sample_tokens={arguments.sample_tokens}"],
             out / name / "log",
         )
     print(f"     coordinator at {address}, {arguments.workers} workers with "

@@ -24,17 +24,19 @@ _SIZE_INCHES = (5.3, 3.4)  # Narrow enough for its text to stay readable on a ph
 _BINS = 60
 
 
-def _figure():
+def _figure(rows: int = 1, size_inches: tuple[float, float] = _SIZE_INCHES):
+    """A figure and its axes: one, or an array of as many as there are rows."""
     plt.rcParams.update({
         "svg.fonttype": "none", "svg.hashsalt": "causeway", "font.size": 12,
         "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"],
         "axes.edgecolor": "#9aa5b1", "axes.labelcolor": INK, "text.color": INK,
         "xtick.color": "#52606d", "ytick.color": "#52606d", "legend.frameon": False,
     })
-    figure, axes = plt.subplots(figsize=_SIZE_INCHES, layout="constrained")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(True, color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
+    figure, axes = plt.subplots(rows, figsize=size_inches, layout="constrained")
+    for one in np.atleast_1d(axes):
+        one.spines[["top", "right"]].set_visible(False)
+        one.grid(True, color=_GRID, linewidth=0.8)
+        one.set_axisbelow(True)
     return figure, axes
 
 
@@ -194,3 +196,35 @@ def compare_losses(curves: list[tuple[str, list[list[float]]]]) -> str:
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.legend(loc="upper right")
     return _svg(figure, "Held-out loss of several runs")
+
+
+def compare_differences(panels: list[tuple[str, list[tuple[str, list[float], float | None]],
+                                           tuple[float, float]]], label: str) -> str:
+    """How settings differ from a baseline: (title, [(setting, difference of each seed, half-width of
+    the mean's interval or None), ...], (lowest, highest) shown) per panel, one above the other. A
+    mean outside of what is shown becomes an arrow with its value."""
+    count = sum(len(rows) for _, rows, _ in panels)
+    figure, all_axes = _figure(len(panels), (8, 0.34 * count + 0.9 * len(panels)))
+    for axes, (title, rows, (low, high)), colour in zip(np.atleast_1d(all_axes), panels, COLOURS):
+        axes.axvline(0, color=INK, linewidth=1)
+        for place, (_, values, interval) in enumerate(rows):
+            mean = float(np.mean(values))
+            if not low <= mean <= high:
+                edge, inward = (high, -10) if mean > high else (low, 10)
+                axes.plot([edge], [place], marker=">" if mean > high else "<", color=colour,
+                          markersize=7, clip_on=False)
+                axes.annotate(f"{mean:+.3f}", (edge, place), xytext=(inward, 0), va="center",
+                              textcoords="offset points", ha="right" if mean > high else "left")
+                continue
+            if interval is not None:
+                axes.plot(np.clip([mean - interval, mean + interval], low, high), [place, place],
+                          color=colour, linewidth=2)
+            axes.plot(values, [place] * len(values), "o", color="#ffffff", markersize=5,
+                      markeredgecolor=colour)
+            axes.plot([mean], [place], "D", color=colour, markersize=6)
+        axes.set_yticks(range(len(rows)), [setting for setting, _, _ in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xlim(low, high)
+        axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    np.atleast_1d(all_axes)[-1].set_xlabel(label)
+    return _svg(figure, label)
