@@ -332,6 +332,37 @@ TEST_F(RunDirectoryStoreTest, AFileThatGoesWhileItIsReadIsNotFound) {
   EXPECT_EQ((*store)->ReadAnswer(0, 2).status().code(), absl::StatusCode::kDataLoss);
 }
 
+// Has 1000 bytes more than the spare; calls `before_create` when a file is about to be written.
+class NarrowDisk final : public ForwardingFileSystem {
+ public:
+  using ForwardingFileSystem::ForwardingFileSystem;
+  absl::StatusOr<uint64_t> FreeBytes(const std::string&) override {
+    return RunDirectoryStore::kLeastSpareBytes + 1000;
+  }
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    if (before_create != nullptr) std::exchange(before_create, nullptr)();
+    return ForwardingFileSystem::Create(path);
+  }
+  std::function<void()> before_create;
+};
+
+TEST_F(RunDirectoryStoreTest, ContributionsThatOverlapLeaveTheSpareTogether) {
+  NarrowDisk disk(fs_);
+  auto store = RunDirectoryStore::Open(disk, folder_, {});
+  ASSERT_TRUE(store.ok()) << store.status();
+  ASSERT_TRUE((*store)->Recover().ok());
+  ASSERT_TRUE((*store)->BeginRun(ScriptedIdentity()).ok());
+  const std::vector<uint8_t> object(600);
+  const auto contribute = [&](const std::string& worker) {
+    return (*store)->SaveContribution(ScriptedContribution(0, 1, worker), object);
+  };
+  absl::Status second;
+  disk.before_create = [&] { second = contribute("bob"); };
+  EXPECT_TRUE(contribute("alice").ok());
+  EXPECT_EQ(second.code(), absl::StatusCode::kResourceExhausted) << second;
+  EXPECT_TRUE(contribute("bob").ok());
+}
+
 TEST_F(RunDirectoryStoreTest, NothingIsToldBeforeTheRunHasBegun) {
   const auto store = Open();
   EXPECT_EQ((*store)->SaveRunState({}).code(), absl::StatusCode::kFailedPrecondition);
