@@ -68,11 +68,9 @@ absl::Status InspectCommand(const std::string& run_dir, bool json) {
 
 absl::Status ReplayCommand(const ReplayFlags& flags) {
   FileSystem& file_system = *FileSystem::Real();
-  if (!file_system.IsFolder(flags.run_dir)) {  // Open would create it.
-    return absl::NotFoundError(absl::StrCat("there is no folder ", flags.run_dir));
-  }
   ASSIGN_OR_RETURN(const std::unique_ptr<RunDirectoryStore> store,
-                   RunDirectoryStore::Open(file_system, flags.run_dir, {.retain_deltas = true}));
+                   RunDirectoryStore::Open(file_system, flags.run_dir,
+                                           {.retain_deltas = true, .must_exist = true}));
   ASSIGN_OR_RETURN(const std::optional<RecoveredRun> run, store->Recover());
   if (!run.has_value()) {
     return absl::NotFoundError(absl::StrCat(flags.run_dir, " holds no run"));

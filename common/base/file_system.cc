@@ -45,6 +45,12 @@ absl::Status ErrnoStatus(absl::string_view what, const std::string& path, int er
 // that a later sync finds most of them done. Smaller files gain nothing.
 constexpr uint64_t kWriteBackBytes = uint64_t{16} << 20;
 
+// Of "/": "/".
+absl::string_view WithoutLastSlashes(absl::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  return path;
+}
+
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -139,6 +145,27 @@ std::string ReadPid(int fd) {
   char pid[32] = {};
   const ssize_t got = pread(fd, pid, sizeof(pid) - 1, 0);
   return got > 0 ? pid : "unknown";
+}
+
+// LockOwner shares the lock for an instant. Where it can be shared, nobody owns it: it is tried
+// again then.
+constexpr int kLockTries = 1000;
+constexpr useconds_t kLockPauseMicroseconds = 1000;
+
+// False if another process owns it.
+absl::StatusOr<bool> LockAmongReaders(int fd, const std::string& path) {
+  for (int i = 0; i < kLockTries; ++i) {
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+    if (errno != EWOULDBLOCK) return ErrnoStatus("lock", path, errno);
+    if (flock(fd, LOCK_SH | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) return ErrnoStatus("lock", path, errno);
+      return false;
+    }
+    // Two that start at once must not keep each other out.
+    flock(fd, LOCK_UN);
+    usleep(kLockPauseMicroseconds);
+  }
+  return false;
 }
 
 class RealFolderLock final : public FolderLock {
@@ -261,8 +288,8 @@ class RealFileSystem final : public FileSystem {
     const std::string path = JoinPath(folder, "LOCK");
     Descriptor fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
     if (fd.get() < 0) return ErrnoStatus("open", path, errno);
-    if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK) return ErrnoStatus("lock", path, errno);
+    ASSIGN_OR_RETURN(const bool locked, LockAmongReaders(fd.get(), path));
+    if (!locked) {
       return absl::FailedPreconditionError(absl::StrCat(folder, " belongs to another process (pid ",
                                                         ReadPid(fd.get()),
                                                         "); stop it, or choose another folder"));
@@ -312,16 +339,32 @@ absl::Status WriteFileAtomically(FileSystem& file_system, const std::string& pat
                              std::span(reinterpret_cast<const uint8_t*>(data.data()), data.size()));
 }
 
+absl::Status CreateFoldersDurably(FileSystem& file_system, const std::string& folder) {
+  std::vector<std::string> missing;
+  for (std::string path(WithoutLastSlashes(folder)); !file_system.IsFolder(path);) {
+    missing.push_back(path);
+    std::string parent = ParentFolder(path);
+    if (parent == path) break;
+    path = std::move(parent);
+  }
+  // Each made durable before the next, so that an interruption leaves one in doubt at most.
+  for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
+    RETURN_IF_ERROR(file_system.CreateFolders(*path));
+    RETURN_IF_ERROR(file_system.SyncFolder(ParentFolder(*path)));
+  }
+  return absl::OkStatus();
+}
+
 std::string JoinPath(absl::string_view folder, absl::string_view name) {
   if (folder.empty()) return std::string(name);
   return folder.back() == '/' ? absl::StrCat(folder, name) : absl::StrCat(folder, "/", name);
 }
 
 std::string ParentFolder(absl::string_view path) {
+  path = WithoutLastSlashes(path);
   const size_t slash = path.rfind('/');
   if (slash == absl::string_view::npos) return ".";
-  if (slash == 0) return "/";
-  return std::string(path.substr(0, slash));
+  return std::string(WithoutLastSlashes(path.substr(0, slash + 1)));
 }
 
 }  // namespace causeway

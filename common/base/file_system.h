@@ -69,7 +69,8 @@ class FileSystem {
   virtual bool Exists(const std::string& path) = 0;
   virtual bool IsFolder(const std::string& path) = 0;
   // flock on `folder`/LOCK, into which the owner's pid is written. FAILED_PRECONDITION, naming
-  // the other pid, if another process holds it.
+  // the other pid, if another process holds it. Somebody's LockOwner at the same time is no reason
+  // to fail.
   virtual absl::StatusOr<std::unique_ptr<FolderLock>> Lock(const std::string& folder) = 0;
   // Who holds that lock, as the pid in it; empty if nobody does. Changes nothing.
   virtual absl::StatusOr<std::string> LockOwner(const std::string& folder) = 0;
@@ -85,9 +86,12 @@ absl::Status WriteFileAtomically(FileSystem& file_system, const std::string& pat
 absl::Status WriteFileAtomically(FileSystem& file_system, const std::string& path,
                                  absl::string_view data);
 
+// CreateFolders that outlives a power loss: the parent of every folder that it creates is synced.
+absl::Status CreateFoldersDurably(FileSystem& file_system, const std::string& folder);
+
 // "a/b" + "c" is "a/b/c".
 std::string JoinPath(absl::string_view folder, absl::string_view name);
-// Of "a/b/c": "a/b"; of "c": ".".
+// Of "a/b/c" and "a/b/c/": "a/b"; of "c": "."; of "/": "/".
 std::string ParentFolder(absl::string_view path);
 
 }  // namespace causeway

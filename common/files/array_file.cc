@@ -116,7 +116,10 @@ absl::StatusOr<ArrayFile> ArrayFile::Read(FileSystem& file_system, const std::st
   uint64_t checksum = 0;
   std::memcpy(&checksum, bytes.data() + content.size(), sizeof(checksum));
   if (TreeHash(content) != checksum) {
-    return damaged("its checksum differs (it was cut short or changed)");
+    return damaged(absl::StrCat("it has ", bytes.size(), " bytes, of which the last ",
+                                kChecksumBytes, ", from offset ", content.size(),
+                                ", are not the checksum of the others (it was cut short or "
+                                "changed)"));
   }
   if (found_version != version) {
     return absl::FailedPreconditionError(absl::StrCat(path, " has format version ", found_version,

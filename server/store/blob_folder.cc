@@ -3,10 +3,11 @@
 #include <cstring>
 #include <memory>
 
-#include "absl/strings/match.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "common/base/checksum.h"
 #include "common/base/crash_point.h"
 #include "common/base/status_macros.h"
@@ -48,6 +49,33 @@ std::string Numbered(int64_t commits, const std::string& name) {
   return absl::StrFormat("%0*d-%s", kCommitDigits, commits, name);
 }
 
+bool ConsumeNumber(absl::string_view& text, int64_t& number) {
+  size_t digits = 0;
+  while (digits < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[digits]))) {
+    ++digits;
+  }
+  if (!absl::SimpleAtoi(text.substr(0, digits), &number)) return false;
+  text.remove_prefix(digits);
+  return true;
+}
+
+// The number in front of a blob's name; -1 if it is not the name of a blob of that folder.
+int64_t CommitsOfName(absl::string_view folder, absl::string_view name) {
+  int64_t commits = 0;
+  int64_t ignored = 0;
+  const bool snapshot = folder == "snapshots";
+  const size_t before = name.size();
+  if (!ConsumeNumber(name, commits) || before - name.size() < kCommitDigits ||
+      !absl::ConsumePrefix(&name, "-f") || !ConsumeNumber(name, ignored) ||
+      !absl::ConsumePrefix(&name, snapshot ? "-v" : "-r") || !ConsumeNumber(name, ignored)) {
+    return -1;
+  }
+  if (snapshot) return name == ".snapshot" ? commits : -1;
+  if (folder == "answers") return name == ".answer" ? commits : -1;
+  const bool delta = absl::ConsumeSuffix(&name, ".delta") && absl::ConsumePrefix(&name, "-");
+  return delta && !name.empty() ? commits : -1;
+}
+
 // A failed sync leaves unknown what is on the disk: never an error that may be tried again.
 absl::Status SyncFailure(const absl::Status& status) {
   if (status.code() != absl::StatusCode::kResourceExhausted) return status;
@@ -56,7 +84,8 @@ absl::Status SyncFailure(const absl::Status& status) {
 
 absl::StatusOr<std::vector<float>> Floats(const NamedBytes& array, const std::string& path) {
   if (array.bytes.size() % sizeof(float) != 0) {
-    return absl::DataLossError(absl::StrCat(path, ": array ", array.name, " is not of fp32"));
+    return absl::DataLossError(absl::StrCat(path, ": array ", array.name,
+                                            " is not of fp32; see Repair in docs/formats.md"));
   }
   std::vector<float> values(array.bytes.size() / sizeof(float));
   if (!values.empty()) std::memcpy(values.data(), array.bytes.data(), array.bytes.size());
@@ -137,16 +166,20 @@ absl::StatusOr<ArrayFile> BlobFolder::Read(const BlobRef& blob, const ArrayFileK
   const std::string path = Path(blob.file);
   absl::StatusOr<ArrayFile> file = ArrayFile::Read(file_system_, path, kind, kVersion);
   if (!file.ok()) {
-    // The row says that it is there.
-    if (absl::IsNotFound(file.status())) return absl::DataLossError(file.status().message());
-    return file.status();
+    const absl::StatusCode code = file.status().code();
+    // Where it is missing: the row says that it is there.
+    if (code != absl::StatusCode::kNotFound && code != absl::StatusCode::kDataLoss) {
+      return file.status();
+    }
+    return absl::DataLossError(
+        absl::StrCat(file.status().message(), "; see Repair in docs/formats.md"));
   }
   const json& metadata = file->metadata();
   for (const auto& [key, value] : expected.items()) {
     if (metadata.is_object() && metadata.value(key, json()) == value) continue;
     return absl::DataLossError(absl::StrCat(path, " is another blob than the one of its name: its ",
                                             key, " is not ", value.dump(),
-                                            "; restore the file from a copy"));
+                                            "; see Repair in docs/formats.md"));
   }
   return file;
 }
@@ -157,7 +190,8 @@ absl::StatusOr<std::vector<uint8_t>> BlobFolder::ReadObject(const BlobRef& blob,
   ASSIGN_OR_RETURN(const ArrayFile file, Read(blob, kind, expected));
   const NamedBytes* const object = file.Find(kObject);
   if (object == nullptr) {
-    return absl::DataLossError(absl::StrCat(Path(blob.file), " has no array ", kObject));
+    return absl::DataLossError(absl::StrCat(Path(blob.file), " has no array ", kObject,
+                                            "; see Repair in docs/formats.md"));
   }
   return std::vector<uint8_t>(object->bytes.begin(), object->bytes.end());
 }
@@ -183,7 +217,9 @@ absl::StatusOr<FragmentSnapshot> BlobFolder::ReadSnapshot(const StoredSnapshot& 
   if (arrays.size() < 2 || arrays[0].name != "theta" || arrays[1].name != "published" ||
       arrays[0].bytes.size() != arrays[1].bytes.size()) {
     return absl::DataLossError(
-        absl::StrCat(path, " does not begin with theta and published of one size"));
+        absl::StrCat(path,
+                     " does not begin with theta and published of one size; see Repair in "
+                     "docs/formats.md"));
   }
   ASSIGN_OR_RETURN(snapshot.theta, Floats(arrays[0], path));
   ASSIGN_OR_RETURN(snapshot.published, Floats(arrays[1], path));
@@ -199,13 +235,13 @@ absl::Status BlobFolder::CheckPresent(const BlobRef& blob) {
   const absl::StatusOr<uint64_t> bytes = file_system_.FileSize(path);
   if (absl::IsNotFound(bytes.status())) {
     return absl::DataLossError(absl::StrCat(path, " is missing: the database says that it has ",
-                                            blob.bytes, " bytes; restore it from a copy"));
+                                            blob.bytes, " bytes; see Repair in docs/formats.md"));
   }
   RETURN_IF_ERROR(bytes.status());
   if (*bytes == static_cast<uint64_t>(blob.bytes)) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path, " is damaged: it ends at offset ", *bytes,
                                           "; the database says that it has ", blob.bytes,
-                                          " bytes; restore it from a copy"));
+                                          " bytes; see Repair in docs/formats.md"));
 }
 
 void BlobFolder::Remove(const BlobRef& blob) {
@@ -219,13 +255,13 @@ absl::StatusOr<std::vector<BlobFolder::Entry>> BlobFolder::List() {
     if (!file_system_.IsFolder(Path(folder))) continue;
     ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(Path(folder)));
     for (const std::string& name : names) {
+      if (file_system_.IsFolder(Path(JoinPath(folder, name)))) continue;
       Entry& entry = entries.emplace_back();
       entry.file = JoinPath(folder, name);
-      entry.temporary = absl::EndsWith(name, ".tmp");
-      if (name.size() <= kCommitDigits || name[kCommitDigits] != '-' ||
-          !absl::SimpleAtoi(name.substr(0, kCommitDigits), &entry.commits)) {
-        entry.commits = -1;
-      }
+      absl::string_view whole = name;
+      const bool temporary = absl::ConsumeSuffix(&whole, ".tmp");
+      entry.commits = CommitsOfName(folder, whole);
+      entry.temporary = temporary && entry.commits >= 0;
     }
   }
   return entries;

@@ -59,9 +59,10 @@ class BlobFolder {
 
   struct Entry {
     std::string file;        // "deltas/..."
-    int64_t commits = -1;    // In front of its name; -1: the name is not ours.
-    bool temporary = false;  // *.tmp: was never whole.
+    int64_t commits = -1;    // In front of its name; -1: the name is not of the form above.
+    bool temporary = false;  // The name of a blob, and .tmp: was never whole.
   };
+  // Files only.
   absl::StatusOr<std::vector<Entry>> List();
 
   std::string Path(const std::string& file) const { return JoinPath(folder_, file); }

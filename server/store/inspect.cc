@@ -26,6 +26,7 @@ using nlohmann::json;
 
 // The owner may move the log while it is copied; the checks notice, and another try succeeds.
 constexpr int kTries = 10;
+constexpr absl::Duration kPause = absl::Milliseconds(50);
 
 class ScratchFolder {
  public:
@@ -60,10 +61,15 @@ absl::Status CopyFile(FileSystem& from, const std::string& source, const std::st
 struct Copy {
   DatabaseContent content;
   int64_t commits = 0;
+  std::string owner;  // Empty: nobody, from the beginning to the end.
   std::vector<std::string> orphans;
 };
 
-absl::StatusOr<Copy> ReadCopy(FileSystem& file_system, const std::string& folder) {
+// `owner`: before.
+absl::StatusOr<Copy> ReadCopy(FileSystem& file_system, const std::string& folder,
+                              const std::string& owner) {
+  // Before the copy, which then is not behind them.
+  ASSIGN_OR_RETURN(const FolderTraces traces, ReadTraces(file_system, folder));
   ASSIGN_OR_RETURN(const std::unique_ptr<ScratchFolder> scratch, ScratchFolder::Create());
   const auto named = [&](const absl::Status& status) {
     return absl::Status(status.code(),
@@ -85,7 +91,12 @@ absl::StatusOr<Copy> ReadCopy(FileSystem& file_system, const std::string& folder
     copy.content = *std::move(content);
     copy.commits = (*database)->commits();
   }
-  RETURN_IF_ERROR(CheckBlobs(file_system, folder, copy.content, copy.commits, copy.orphans));
+  copy.owner = owner;
+  if (owner.empty()) {
+    ASSIGN_OR_RETURN(copy.owner, file_system.LockOwner(folder));
+  }
+  RETURN_IF_ERROR(CheckBlobs(file_system, folder, traces, copy.content, copy.commits,
+                             /*in_use=*/!copy.owner.empty(), copy.orphans));
   return copy;
 }
 
@@ -249,7 +260,8 @@ std::string FragmentText(const json& fragment) {
 
 }  // namespace
 
-absl::StatusOr<json> InspectRun(FileSystem& file_system, const std::string& folder) {
+absl::StatusOr<json> InspectRun(FileSystem& file_system, const std::string& folder,
+                                absl::FunctionRef<void(absl::Duration)> pause) {
   RETURN_IF_ERROR(CheckRunFolder(file_system, folder));
   const std::string database = JoinPath(folder, kDatabaseFile);
   if (!file_system.Exists(database)) {
@@ -257,19 +269,28 @@ absl::StatusOr<json> InspectRun(FileSystem& file_system, const std::string& fold
     return absl::NotFoundError(absl::StrCat(folder, " holds no run: there is no ", kDatabaseFile));
   }
   absl::StatusOr<Copy> copy;
-  std::string owner;
   for (int i = 0; i < kTries; ++i) {
-    ASSIGN_OR_RETURN(owner, file_system.LockOwner(folder));
-    copy = ReadCopy(file_system, folder);
-    if (copy.ok() || owner.empty()) break;
+    if (i > 0) pause(kPause);
+    ASSIGN_OR_RETURN(std::string owner, file_system.LockOwner(folder));
+    copy = ReadCopy(file_system, folder, owner);
+    if (copy.ok()) break;
+    if (owner.empty()) {
+      // Unless somebody became its owner meanwhile, that is how the folder is.
+      ASSIGN_OR_RETURN(owner, file_system.LockOwner(folder));
+      if (owner.empty()) return copy.status();
+    }
+    if (i + 1 == kTries) {
+      return absl::UnavailableError(absl::StrCat(
+          folder, " could not be copied in ", kTries, " tries while process ", owner,
+          " uses it; try again, or when it has stopped. The last try: ", copy.status().message()));
+    }
   }
-  RETURN_IF_ERROR(copy.status());
   Totals totals;
   const DatabaseContent& content = copy->content;
   json fragments = FragmentsToJson(content, totals);
   return json{{"folder", folder},
               {"format_version", kRunFormatVersion},
-              {"in_use_by", owner},
+              {"in_use_by", copy->owner},
               {"commits", copy->commits},
               {"run",
                {{"run_id", content.identity.run_id},
@@ -285,7 +306,7 @@ absl::StatusOr<json> InspectRun(FileSystem& file_system, const std::string& fold
                 {"deltas", totals.deltas},
                 {"answers", totals.answers},
                 {"snapshots", totals.snapshots}}},
-              {"orphans", copy->orphans}};
+              {"orphans", copy->owner.empty() ? json(copy->orphans) : json()}};
 }
 
 std::string InspectionText(const json& inspection) {

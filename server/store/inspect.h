@@ -4,7 +4,10 @@
 
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/file_system.h"
 #include "nlohmann/json.hpp"
 
@@ -27,10 +30,15 @@ namespace causeway::server {
 //                   "quarantined"}],
 //    "members": [{"worker_id", "state", "incarnation", "data_slot", "step"}],
 //    "bytes": {"database", "deltas", "answers", "snapshots"},
-//    "orphans": [file]}          // What the next start removes.
+//    "orphans": [file]}          // What the next start removes; null, not known, while in use.
 //
-// NOT_FOUND if the folder holds no run; otherwise the errors of RunDirectoryStore::Recover.
-absl::StatusOr<nlohmann::json> InspectRun(FileSystem& file_system, const std::string& folder);
+// `pause` is called between tries to copy a database that its owner is changing.
+//
+// NOT_FOUND if the folder holds no run; UNAVAILABLE if its owner changed it during every try;
+// otherwise the errors of RunDirectoryStore::Recover.
+absl::StatusOr<nlohmann::json> InspectRun(
+    FileSystem& file_system, const std::string& folder,
+    absl::FunctionRef<void(absl::Duration)> pause = absl::SleepFor);
 
 // The same as lines for a terminal.
 std::string InspectionText(const nlohmann::json& inspection);

@@ -31,9 +31,10 @@ absl::Status CheckVersion(int64_t version, const std::string& path) {
         absl::StrCat(path, " has format version ", version, "; this program reads version ",
                      kRunFormatVersion, ": continue the run with the program that wrote it"));
   }
-  return absl::DataLossError(absl::StrCat(path, " is damaged: offset ", kUserVersionOffset,
-                                          " says format version ", version,
-                                          ", which never was; restore the file from a copy"));
+  return absl::DataLossError(absl::StrCat(
+      path, " is damaged: offset ", kUserVersionOffset, " says format version ", version,
+      ", which never was; restore the run directory from a copy "
+      "(docs/formats.md, Repair)"));
 }
 
 // After these codes nothing was changed.
@@ -49,8 +50,9 @@ absl::Status CheckRunFormat(FileSystem& file_system, const std::string& path) {
   ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, file_system.Map(path));
   const std::span<const uint8_t> bytes = file->bytes();
   const auto damaged = [&](absl::string_view what) {
-    return absl::DataLossError(
-        absl::StrCat(path, " is damaged: ", what, "; restore the file from a copy"));
+    return absl::DataLossError(absl::StrCat(path, " is damaged: ", what,
+                                            "; restore the run directory from a copy "
+                                            "(docs/formats.md, Repair)"));
   };
   if (bytes.size() < kHeaderBytes) {
     return damaged(absl::StrCat("it ends at offset ", bytes.size(), ", within its header"));

@@ -4,8 +4,9 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "server/store/commit_witness.h"
@@ -24,6 +25,15 @@ std::string FormerRunId(FileSystem& file_system, const std::string& path) {
     return "unreadable";
   }
   return run["run_id"].get<std::string>();
+}
+
+// Of an unfinished run.db.tmp, SQLite's own files, too.
+bool IsOwnTemporary(absl::string_view name) {
+  if (!absl::ConsumeSuffix(&name, ".tmp")) {
+    return name == "run.db.tmp-wal" || name == "run.db.tmp-journal" || name == "run.db.tmp-shm";
+  }
+  return name == kDatabaseFile || name == kWitnessFile || name == kConfigFile ||
+         name == kRoundsFile || name == kSummaryFile;
 }
 
 absl::Status LostCommits(const std::string& folder, int64_t commits, absl::string_view witness,
@@ -59,32 +69,42 @@ absl::Status CheckNoTraces(FileSystem& file_system, const std::string& folder) {
     if (blob.commits >= 0 && !blob.temporary) trace = blob.file;
   }
   if (trace.empty()) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat(JoinPath(folder, kDatabaseFile), " is missing, but ", JoinPath(folder, trace),
-                   " belongs to a run; restore it from a copy, or choose another folder"));
+  return absl::DataLossError(absl::StrCat(
+      JoinPath(folder, kDatabaseFile), " is missing, but ", JoinPath(folder, trace),
+      " belongs to a run; restore the run directory from a copy (docs/formats.md, Repair), or "
+      "choose another folder"));
+}
+
+absl::StatusOr<FolderTraces> ReadTraces(FileSystem& file_system, const std::string& folder) {
+  FolderTraces traces;
+  ASSIGN_OR_RETURN(traces.commits,
+                   CommitWitness::Read(file_system, JoinPath(folder, kWitnessFile)));
+  ASSIGN_OR_RETURN(traces.blobs, BlobFolder(file_system, folder).List());
+  return traces;
 }
 
 absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
-                        const DatabaseContent& content, int64_t commits,
-                        std::vector<std::string>& orphans) {
-  ASSIGN_OR_RETURN(const int64_t known,
-                   CommitWitness::Read(file_system, JoinPath(folder, kWitnessFile)));
-  if (known > commits) return LostCommits(folder, commits, kWitnessFile, known);
+                        const FolderTraces& traces, const DatabaseContent& content, int64_t commits,
+                        bool in_use, std::vector<std::string>& orphans) {
+  if (traces.commits > commits) {
+    return LostCommits(folder, commits, kWitnessFile, traces.commits);
+  }
   BlobFolder blobs(file_system, folder);
   std::set<std::string> named;
   const auto check = [&](const BlobRef& blob) {
     if (!blob.kept()) return absl::OkStatus();
     named.insert(blob.file);
-    return blobs.CheckPresent(blob);
+    const absl::Status present = blobs.CheckPresent(blob);
+    if (in_use && !file_system.Exists(blobs.Path(blob.file))) return absl::OkStatus();
+    return present;
   };
   for (const auto& row : content.contributions) RETURN_IF_ERROR(check(row.delta));
   for (const auto& row : content.rounds) RETURN_IF_ERROR(check(row.answer));
   for (const auto& row : content.snapshots) RETURN_IF_ERROR(check(row.state));
-  ASSIGN_OR_RETURN(const std::vector<BlobFolder::Entry> entries, blobs.List());
-  for (const BlobFolder::Entry& entry : entries) {
+  for (const BlobFolder::Entry& entry : traces.blobs) {
     if (entry.commits < 0 || entry.temporary || named.count(entry.file) != 0) continue;
     if (entry.commits > commits) return LostCommits(folder, commits, entry.file, entry.commits);
-    orphans.push_back(entry.file);
+    if (!in_use) orphans.push_back(entry.file);
   }
   return absl::OkStatus();
 }
@@ -96,9 +116,9 @@ absl::Status RemoveOrphans(FileSystem& file_system, const std::string& folder,
   }
   ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system.List(folder));
   for (const std::string& name : names) {
-    // Of an unfinished run.db.tmp, SQLite's own files, too.
-    if (!absl::EndsWith(name, ".tmp") && !absl::StartsWith(name, "run.db.tmp-")) continue;
-    RETURN_IF_ERROR(file_system.Remove(JoinPath(folder, name)));
+    const std::string path = JoinPath(folder, name);
+    if (!IsOwnTemporary(name) || file_system.IsFolder(path)) continue;
+    RETURN_IF_ERROR(file_system.Remove(path));
   }
   ASSIGN_OR_RETURN(const std::vector<BlobFolder::Entry> entries,
                    BlobFolder(file_system, folder).List());

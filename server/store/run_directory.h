@@ -39,15 +39,27 @@ absl::Status CheckRunFolder(FileSystem& file_system, const std::string& folder);
 // DATA_LOSS if the folder has traces of a run, but not its database.
 absl::Status CheckNoTraces(FileSystem& file_system, const std::string& folder);
 
+// What the files beside the database say.
+struct FolderTraces {
+  int64_t commits = 0;  // By the witness.
+  std::vector<BlobFolder::Entry> blobs;
+};
+absl::StatusOr<FolderTraces> ReadTraces(FileSystem& file_system, const std::string& folder);
+
 // DATA_LOSS if the database, which has `commits`, has lost some (by the witness and by the blobs'
 // names), or if a blob that its rows name is missing or of another size. Blobs that no row names
 // are appended to `orphans`: what a crash left between a blob and its row, or between a row and
 // the removal of a blob.
+//
+// `traces` must have been read before the database: then they cannot know of more than it, even if
+// an owner goes on. `in_use`: one does, and may have removed blobs since, which are not missed then;
+// and there are no orphans, as a row may follow.
 absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
-                        const DatabaseContent& content, int64_t commits,
-                        std::vector<std::string>& orphans);
+                        const FolderTraces& traces, const DatabaseContent& content, int64_t commits,
+                        bool in_use, std::vector<std::string>& orphans);
 
-// Removes `orphans` and every *.tmp of the folder.
+// Removes `orphans` and the files that this program was writing when it died: those of its own
+// names with .tmp, never others and no folder.
 absl::Status RemoveOrphans(FileSystem& file_system, const std::string& folder,
                            const std::vector<std::string>& orphans);
 

@@ -1,8 +1,10 @@
 #include "server/store/run_directory_store.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/crash_point.h"
 #include "common/base/forwarding_file_system.h"
@@ -12,9 +14,6 @@
 
 namespace causeway::server {
 namespace {
-
-// Left on the disk for the database and for answers when a contribution is accepted.
-constexpr uint64_t kSpareBytes = uint64_t{16} << 20;
 
 bool IsHarmless(const absl::Status& status) {
   return status.code() == absl::StatusCode::kResourceExhausted ||
@@ -26,7 +25,51 @@ std::string WhereRound(int fragment, int64_t round) {
   return absl::StrCat("fragment = ", fragment, " AND round = ", round);
 }
 
+// NOT_FOUND unless the folder holds a run.
+absl::Status CheckHoldsRun(FileSystem& file_system, const std::string& folder) {
+  if (!file_system.IsFolder(folder)) {
+    return absl::NotFoundError(absl::StrCat("there is no folder ", folder));
+  }
+  RETURN_IF_ERROR(CheckRunFolder(file_system, folder));
+  if (file_system.Exists(JoinPath(folder, kDatabaseFile))) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckNoTraces(file_system, folder));
+  return absl::NotFoundError(absl::StrCat(folder, " holds no run: there is no ", kDatabaseFile));
+}
+
+// An existing folder, too, may be one whose creation was interrupted before it was durable.
+absl::Status MakeFolder(FileSystem& file_system, const std::string& folder) {
+  if (!file_system.IsFolder(folder)) {
+    return Annotate(CreateFoldersDurably(file_system, folder), folder);
+  }
+  if (file_system.Exists(JoinPath(folder, kDatabaseFile))) return absl::OkStatus();
+  const absl::Status synced = file_system.SyncFolder(ParentFolder(folder));
+  // Then it was not made by this program.
+  return absl::IsPermissionDenied(synced) ? absl::OkStatus() : Annotate(synced, folder);
+}
+
+// A file may go between the reading of its row and its own: its damage counts only if the row that
+// `find` gives, none if it names no file, is there afterwards.
+template <typename Find, typename Read>
+auto ReadNamed(Find find, Read read, const std::string& what) -> decltype(read(**find())) {
+  auto row = find();
+  RETURN_IF_ERROR(row.status());
+  if (row->has_value()) {
+    auto content = read(**row);
+    if (content.ok()) return content;
+    row = find();
+    if (!row.ok() || row->has_value()) return content;
+  }
+  return absl::NotFoundError(what);
+}
+
 }  // namespace
+
+uint64_t RunDirectoryStore::SpareBytesFor(uint64_t largest_fragment) {
+  constexpr uint64_t kBytes = 5 * sizeof(float);
+  constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
+  if (largest_fragment > (kMost - kLeastSpareBytes) / kBytes) return kMost;
+  return kLeastSpareBytes + kBytes * largest_fragment;
+}
 
 RunDirectoryStore::RunDirectoryStore(std::unique_ptr<FileSystem> own_file_system,
                                      FileSystem& file_system, std::string folder,
@@ -38,17 +81,21 @@ RunDirectoryStore::RunDirectoryStore(std::unique_ptr<FileSystem> own_file_system
       lock_(std::move(lock)),
       blobs_(file_system, folder_) {}
 
-absl::StatusOr<std::unique_ptr<RunDirectoryStore>> RunDirectoryStore::Open(
-    FileSystem& file_system, const std::string& folder, const Options& options) {
+absl::StatusOr<std::unique_ptr<RunDirectoryStore>> RunDirectoryStore::Open(FileSystem& file_system,
+                                                                           std::string folder,
+                                                                           const Options& options) {
+  if (folder.empty()) return absl::InvalidArgumentError("the run directory has no name");
   if (options.snapshots_kept < 1) {
     return absl::InvalidArgumentError("at least one snapshot of each fragment must be kept");
   }
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   std::unique_ptr<FileSystem> unsynced;
   if (!options.durable) unsynced = std::make_unique<UnsyncedFileSystem>(file_system);
   FileSystem& used = unsynced != nullptr ? *unsynced : file_system;
-  if (!used.IsFolder(folder)) {
-    RETURN_IF_ERROR(used.CreateFolders(folder));
-    RETURN_IF_ERROR(used.SyncFolder(ParentFolder(folder)));
+  if (options.must_exist) {
+    RETURN_IF_ERROR(CheckHoldsRun(used, folder));
+  } else {
+    RETURN_IF_ERROR(MakeFolder(used, folder));
   }
   RETURN_IF_ERROR(CheckRunFolder(used, folder));
   ASSIGN_OR_RETURN(std::unique_ptr<FolderLock> lock, used.Lock(folder));
@@ -110,7 +157,9 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
   ASSIGN_OR_RETURN(database_, RunDatabase::Open(Path(kDatabaseFile), DatabaseOptions()));
   ASSIGN_OR_RETURN(DatabaseContent content, database_->Load());
   std::vector<std::string> orphans;
-  RETURN_IF_ERROR(CheckBlobs(file_system_, folder_, content, database_->commits(), orphans));
+  ASSIGN_OR_RETURN(const FolderTraces traces, ReadTraces(file_system_, folder_));
+  RETURN_IF_ERROR(CheckBlobs(file_system_, folder_, traces, content, database_->commits(),
+                             /*in_use=*/false, orphans));
   CrashPoint("during_recovery");
   RETURN_IF_ERROR(RemoveOrphans(file_system_, folder_, orphans));
   RETURN_IF_ERROR(Continue(content.rounds));
@@ -185,10 +234,10 @@ absl::Status RunDirectoryStore::AbandonRun() {
 
 absl::Status RunDirectoryStore::CheckSpace(uint64_t bytes) {
   ASSIGN_OR_RETURN(const uint64_t free, file_system_.FreeBytes(folder_));
-  if (free >= bytes && free - bytes >= kSpareBytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat(folder_, " has ", free, " bytes free; ", bytes, " are needed and ", kSpareBytes,
-                   " more for the database: make room, the run then goes on"));
+  if (free >= bytes && free - bytes >= options_.spare_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      folder_, " has ", free, " bytes free; ", bytes, " are needed and ", options_.spare_bytes,
+      " more for rounds, snapshots and the database: make room, the run then goes on"));
 }
 
 absl::Status RunDirectoryStore::Commit(
@@ -267,8 +316,13 @@ absl::StatusOr<int64_t> RunDirectoryStore::RetainInCommit(int fragment, Database
 absl::Status RunDirectoryStore::SaveContribution(const ContributionRecord& record,
                                                  std::span<const uint8_t> object) {
   ASSIGN_OR_RETURN(const int64_t commits, Running());
-  RETURN_IF_ERROR(Note(CheckSpace(object.size())));
-  absl::StatusOr<BlobRef> blob = blobs_.WriteDelta(record, object, commits);
+  absl::StatusOr<BlobRef> blob;
+  {
+    const uint64_t bytes = writing_ += object.size();
+    const absl::Cleanup written = [&] { writing_ -= object.size(); };
+    RETURN_IF_ERROR(Note(CheckSpace(bytes)));
+    blob = blobs_.WriteDelta(record, object, commits);
+  }
   if (!blob.ok()) return Note(blob.status());
   return Commit(
       [&](DatabaseEdit& edit, std::vector<BlobRef>&) {
@@ -362,47 +416,48 @@ absl::Status RunDirectoryStore::ForgetAnswers(int fragment, int64_t before_round
 absl::StatusOr<std::vector<uint8_t>> RunDirectoryStore::ReadContribution(
     int fragment, int64_t round, const std::string& worker_id) {
   RETURN_IF_ERROR(Running().status());
-  absl::StatusOr<std::vector<StoredContribution>> rows;
-  {
+  const auto find = [&]() -> absl::StatusOr<std::optional<StoredContribution>> {
     absl::MutexLock lock(&mutex_);
-    rows = database_->Rows<StoredContribution>(WhereRound(fragment, round));
-  }
-  RETURN_IF_ERROR(rows.status());
-  for (const StoredContribution& row : *rows) {
-    if (row.record.worker_id == worker_id && row.delta.kept()) return blobs_.ReadDelta(row);
-  }
-  return absl::NotFoundError(absl::StrCat(folder_, " has no delta of ", worker_id, " for round ",
-                                          round, " of fragment ", fragment));
+    ASSIGN_OR_RETURN(const std::vector<StoredContribution> rows,
+                     database_->Rows<StoredContribution>(WhereRound(fragment, round)));
+    for (const StoredContribution& row : rows) {
+      if (row.record.worker_id == worker_id && row.delta.kept()) return row;
+    }
+    return std::nullopt;
+  };
+  return ReadNamed(
+      find, [&](const StoredContribution& row) { return blobs_.ReadDelta(row); },
+      absl::StrCat(folder_, " has no delta of ", worker_id, " for round ", round, " of fragment ",
+                   fragment));
 }
 
 absl::StatusOr<std::vector<uint8_t>> RunDirectoryStore::ReadAnswer(int fragment, int64_t round) {
   RETURN_IF_ERROR(Running().status());
-  absl::StatusOr<std::vector<StoredRound>> rows;
-  bool forgotten = false;
-  {
+  const auto find = [&]() -> absl::StatusOr<std::optional<StoredRound>> {
     absl::MutexLock lock(&mutex_);
-    rows = database_->Rows<StoredRound>(WhereRound(fragment, round));
-    forgotten = round < forget_before_[fragment];
-  }
-  RETURN_IF_ERROR(rows.status());
-  if (!forgotten && !rows->empty() && (*rows)[0].answer.kept()) {
-    return blobs_.ReadAnswer((*rows)[0]);
-  }
-  return absl::NotFoundError(
+    if (round < forget_before_[fragment]) return std::nullopt;
+    ASSIGN_OR_RETURN(const std::vector<StoredRound> rows,
+                     database_->Rows<StoredRound>(WhereRound(fragment, round)));
+    if (rows.empty() || !rows[0].answer.kept()) return std::nullopt;
+    return rows[0];
+  };
+  return ReadNamed(
+      find, [&](const StoredRound& row) { return blobs_.ReadAnswer(row); },
       absl::StrCat(folder_, " has no answer of round ", round, " of fragment ", fragment));
 }
 
 absl::StatusOr<FragmentSnapshot> RunDirectoryStore::ReadSnapshot(int fragment, int64_t version) {
   RETURN_IF_ERROR(Running().status());
-  absl::StatusOr<std::vector<StoredSnapshot>> rows;
-  {
+  const auto find = [&]() -> absl::StatusOr<std::optional<StoredSnapshot>> {
     absl::MutexLock lock(&mutex_);
-    rows = database_->Rows<StoredSnapshot>(
-        absl::StrCat("fragment = ", fragment, " AND version = ", version));
-  }
-  RETURN_IF_ERROR(rows.status());
-  if (!rows->empty()) return blobs_.ReadSnapshot((*rows)[0]);
-  return absl::NotFoundError(
+    ASSIGN_OR_RETURN(const std::vector<StoredSnapshot> rows,
+                     database_->Rows<StoredSnapshot>(
+                         absl::StrCat("fragment = ", fragment, " AND version = ", version)));
+    if (rows.empty()) return std::nullopt;
+    return rows[0];
+  };
+  return ReadNamed(
+      find, [&](const StoredSnapshot& row) { return blobs_.ReadSnapshot(row); },
       absl::StrCat(folder_, " has no snapshot of fragment ", fragment, " at version ", version));
 }
 

@@ -17,6 +17,7 @@
 #ifndef CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_STORE_H_
 #define CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_STORE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -40,22 +41,32 @@ namespace causeway::server {
 // overlap.
 class RunDirectoryStore final : public Store {
  public:
+  static constexpr uint64_t kLeastSpareBytes = uint64_t{16} << 20;
+  // For a model whose largest fragment has that many parameters: kLeastSpareBytes for the database,
+  // and in fp32 an answer and a snapshot (theta, published, up to two states of the optimizer).
+  static uint64_t SpareBytesFor(uint64_t largest_fragment);
+
   struct Options {
     bool retain_deltas = false;
     int snapshots_kept = 2;  // Of each fragment; at least 1.
     // False: nothing is synced. Still whole after kill -9, but not after a power loss.
     bool durable = true;
+    // Open gives NOT_FOUND, and has touched nothing, unless the folder holds a run.
+    bool must_exist = false;
+    // Left free on the disk when a contribution is accepted, for what must be written to go on
+    // from there: rounds, snapshots and the database. SpareBytesFor says how much a model needs.
+    uint64_t spare_bytes = kLeastSpareBytes;
     // For tests: the SQLite VFS to use, which must see the same files as the file system, and when
     // the database's log is moved (RunDatabase::Options).
     std::string sqlite_vfs = {};
     int64_t log_pages = RunDatabase::Options().log_pages;
   };
 
-  // Creates the folder and takes its lock. FAILED_PRECONDITION if another process owns it, or if
-  // it holds a run of a former layout or a newer format: nothing is written then. `file_system`
-  // outlives the store.
+  // Creates the folder, durably, and takes its lock. FAILED_PRECONDITION if another process owns
+  // it, or if it holds a run of a former layout or a newer format: nothing is written then.
+  // `file_system` outlives the store.
   static absl::StatusOr<std::unique_ptr<RunDirectoryStore>> Open(FileSystem& file_system,
-                                                                 const std::string& folder,
+                                                                 std::string folder,
                                                                  const Options& options);
 
   const std::string& folder() const { return folder_; }
@@ -85,6 +96,8 @@ class RunDirectoryStore final : public Store {
 
   std::string Path(const std::string& name) const { return JoinPath(folder_, name); }
   RunDatabase::Options DatabaseOptions() const;
+  // RESOURCE_EXHAUSTED unless the contributions that are being written, of `bytes` in all, leave
+  // the spare.
   absl::Status CheckSpace(uint64_t bytes);
   // OK if the run has begun and nothing failed. Gives the number of commits.
   absl::StatusOr<int64_t> Running();
@@ -114,6 +127,8 @@ class RunDirectoryStore final : public Store {
   const Options options_;
   const std::unique_ptr<FolderLock> lock_;
   BlobFolder blobs_;
+
+  std::atomic<uint64_t> writing_ = 0;  // Bytes of contributions.
 
   absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);

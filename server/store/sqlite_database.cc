@@ -34,6 +34,11 @@ absl::StatusCode CodeOf(int sqlite_code) {
 absl::Status SqliteStatus(sqlite3* database, int code, const std::string& path,
                           absl::string_view what) {
   const char* const reason = database != nullptr ? sqlite3_errmsg(database) : sqlite3_errstr(code);
+  if (CodeOf(code) == absl::StatusCode::kDataLoss) {
+    return absl::DataLossError(absl::StrCat(
+        path, " is damaged: SQLite cannot read it any more: ", reason, " (SQLite code ", code,
+        "); restore the run directory from a copy (docs/formats.md, Repair)"));
+  }
   std::string message =
       absl::StrCat("cannot ", what, " ", path, ": ", reason, " (SQLite code ", code, ")");
   if ((code & 0xff) == SQLITE_BUSY) {

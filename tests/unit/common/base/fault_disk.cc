@@ -98,6 +98,7 @@ std::unique_ptr<FaultDisk> FaultDisk::Clone() {
   clone->names_ = copy(names_);
   clone->durable_names_ = copy(durable_names_);
   clone->folders_ = folders_;
+  clone->durable_folders_ = durable_folders_;
   clone->capacity_ = capacity_;
   return clone;
 }
@@ -132,12 +133,31 @@ void FaultDisk::Apply(std::string& content, const Write& write) {
             content.begin() + static_cast<ptrdiff_t>(write.offset));
 }
 
+void FaultDisk::LoseFolders(const std::function<bool()>& lost) {
+  std::set<std::string> left = {"/", "."};
+  // Sorted, so that a parent comes before what it holds.
+  for (const std::string& folder : folders_) {
+    const bool safe = durable_folders_.count(folder) != 0 || !lost();
+    if (safe && left.count(ParentFolder(folder)) != 0) left.insert(folder);
+  }
+  folders_ = std::move(left);
+  const auto below = [&](const auto& entry) {
+    return folders_.count(ParentFolder(entry.first)) == 0;
+  };
+  std::erase_if(names_, below);
+  std::erase_if(durable_names_, below);
+}
+
 void FaultDisk::Crash(Loss loss, uint64_t seed) {
   const std::lock_guard lock(mutex_);
   uint64_t drawn = 0;
   const auto coin = [&] { return RandomBits(seed, 0, drawn++) % 2 == 0; };
-  if (loss == Loss::kEverythingUnsynced) names_ = durable_names_;
+  if (loss == Loss::kEverythingUnsynced) {
+    names_ = durable_names_;
+    LoseFolders([] { return true; });
+  }
   if (loss == Loss::kSomeUnsynced) {
+    LoseFolders(coin);
     Names all = names_;
     all.insert(durable_names_.begin(), durable_names_.end());
     for (const auto& [name, unused] : all) {
@@ -151,6 +171,7 @@ void FaultDisk::Crash(Loss loss, uint64_t seed) {
     }
   }
   durable_names_ = names_;
+  durable_folders_ = folders_;
   for (const auto& [name, file] : names_) {
     if (loss == Loss::kSomeUnsynced) {
       for (const Write& write : file->unsynced) {
@@ -346,6 +367,9 @@ absl::Status FaultDisk::SyncFolder(const std::string& folder) {
   std::erase_if(durable_names_, within);
   for (const auto& entry : names_) {
     if (within(entry)) durable_names_.insert(entry);
+  }
+  for (const std::string& name : folders_) {
+    if (ParentFolder(name) == folder) durable_folders_.insert(name);
   }
   return absl::OkStatus();
 }

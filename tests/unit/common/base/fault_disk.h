@@ -6,8 +6,9 @@
 //   disk.Crash(FaultDisk::Loss::kEverythingUnsynced, 0);  // The power fails; all files are closed.
 //
 // What survives a power loss is modelled as the weakest that POSIX allows: the content of a file as
-// of its last sync, and the names in a folder as of the folder's last sync. A sync that fails loses
-// what it should have synced, also for later syncs that succeed, as Linux does it.
+// of its last sync, and the names in a folder, of files and of folders, as of the folder's last
+// sync. A folder that is lost takes all that is below it along. A sync that fails loses what it
+// should have synced, also for later syncs that succeed, as Linux does it.
 #ifndef CAUSEWAY_TESTS_UNIT_COMMON_BASE_FAULT_DISK_H_
 #define CAUSEWAY_TESTS_UNIT_COMMON_BASE_FAULT_DISK_H_
 
@@ -105,12 +106,15 @@ class FaultDisk final : public FileSystem {
   // A fault if this is the call that fails. `needs_space`, `changes`: what the call is like.
   absl::Status Count(const std::string& call, bool changes, bool needs_space);
   uint64_t Used() const;
+  // Folders that were not made durable and whose `lost` is true go, with all that is below them.
+  void LoseFolders(const std::function<bool()>& lost);
   static void Apply(std::string& content, const Write& write);
 
   std::mutex mutex_;
   Names names_;
   Names durable_names_;
-  std::set<std::string> folders_;
+  std::set<std::string> folders_ = {"/", "."};
+  std::set<std::string> durable_folders_ = {"/", "."};
   std::set<std::string> locked_;
   int64_t lock_generation_ = 0;
   int64_t calls_ = 0;

@@ -21,7 +21,10 @@ std::span<const uint8_t> Bytes(absl::string_view text) {
 
 class FaultDiskTest : public testing::Test {
  protected:
-  FaultDiskTest() { EXPECT_TRUE(disk_.CreateFolders("/d").ok()); }
+  FaultDiskTest() {
+    EXPECT_TRUE(disk_.CreateFolders("/d").ok());
+    EXPECT_TRUE(disk_.SyncFolder("/").ok());
+  }
   FaultDisk disk_;
 };
 
@@ -48,6 +51,32 @@ TEST_F(FaultDiskTest, NamesAndBytesAreLostApartFromEachOther) {
   disk_.Crash(Loss::kEverythingUnsynced, 0);
   EXPECT_THAT(disk_.Files(), ElementsAre("/d/a"));
   EXPECT_EQ(disk_.Content("/d/a"), "");
+}
+
+TEST_F(FaultDiskTest, AFolderThatItsParentWasNotSyncedForTakesItsFilesAlong) {
+  ASSERT_TRUE(disk_.CreateFolders("/d/kept/lost").ok());
+  ASSERT_TRUE(disk_.SyncFolder("/d").ok());
+  for (const char* folder : {"/d/kept", "/d/kept/lost"}) {
+    const auto file = *disk_.Create(JoinPath(folder, "file"));
+    ASSERT_TRUE(file->Sync().ok());
+  }
+  ASSERT_TRUE(disk_.SyncFolder("/d/kept/lost").ok());
+  const auto died = disk_.Clone();
+  died->Crash(Loss::kNothing, 0);
+  EXPECT_TRUE(died->Exists("/d/kept/lost/file"));
+  disk_.Crash(Loss::kEverythingUnsynced, 0);
+  EXPECT_TRUE(disk_.IsFolder("/d/kept"));
+  EXPECT_FALSE(disk_.IsFolder("/d/kept/lost"));
+  EXPECT_THAT(disk_.Files(), testing::IsEmpty());
+}
+
+TEST_F(FaultDiskTest, FoldersThatAreCreatedDurablyOutliveAPowerLoss) {
+  ASSERT_TRUE(CreateFoldersDurably(disk_, "/new/runs/first/").ok());
+  disk_.Crash(Loss::kEverythingUnsynced, 0);
+  EXPECT_TRUE(disk_.IsFolder("/new/runs/first"));
+  ASSERT_TRUE(CreateFoldersDurably(disk_, "relative/first").ok());
+  disk_.Crash(Loss::kEverythingUnsynced, 0);
+  EXPECT_TRUE(disk_.IsFolder("relative/first"));
 }
 
 TEST_F(FaultDiskTest, ARenameIsUndoneUnlessItsFolderWasSynced) {

@@ -3,7 +3,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -120,6 +122,21 @@ TEST_F(FileSystemTest, TheOwnerOfALockIsNamedToOthers) {
   EXPECT_EQ(*file_system_.LockOwner(folder_.path()), absl::StrCat(getpid()));
   lock->reset();
   EXPECT_EQ(*file_system_.LockOwner(folder_.path()), "");
+}
+
+TEST_F(FileSystemTest, WhoAsksForTheOwnerKeepsNobodyOut) {
+  std::atomic<bool> done = false;
+  std::thread asking([&] {
+    while (!done) EXPECT_TRUE(file_system_.LockOwner(folder_.path()).ok());
+  });
+  for (int i = 0; i < 300; ++i) {
+    const auto lock = file_system_.Lock(folder_.path());
+    EXPECT_TRUE(lock.ok()) << lock.status();
+    EXPECT_EQ(file_system_.Lock(folder_.path()).status().code(),
+              absl::StatusCode::kFailedPrecondition);
+  }
+  done = true;
+  asking.join();
 }
 
 TEST_F(FileSystemTest, WhatIsAppendedIsReadAndMapped) {
@@ -311,6 +328,11 @@ TEST(ParentFolder, IsWhereThePathLies) {
   EXPECT_EQ(ParentFolder("/a/b"), "/a");
   EXPECT_EQ(ParentFolder("/a"), "/");
   EXPECT_EQ(ParentFolder("c"), ".");
+  EXPECT_EQ(ParentFolder("a/b/"), "a");
+  EXPECT_EQ(ParentFolder("a//b"), "a");
+  EXPECT_EQ(ParentFolder("c/"), ".");
+  EXPECT_EQ(ParentFolder("/a/"), "/");
+  EXPECT_EQ(ParentFolder("/"), "/");
 }
 
 }  // namespace

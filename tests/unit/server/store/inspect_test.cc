@@ -1,10 +1,14 @@
 #include "server/store/inspect.h"
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
+#include "common/base/forwarding_file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/store/run_directory_store.h"
@@ -81,6 +85,81 @@ TEST_F(InspectTest, ARunInUseIsDescribedToo) {
   EXPECT_NE((*found)["in_use_by"], "");
   EXPECT_THAT(InspectionText(*found), HasSubstr("in use by process"));
   EXPECT_TRUE(store->SaveRunState({}).ok());
+}
+
+// What an owner does while its folder is looked at.
+class BusyFileSystem final : public ForwardingFileSystem {
+ public:
+  using ForwardingFileSystem::ForwardingFileSystem;
+  absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
+    if (path.ends_with("run.db")) {
+      if (before_copy != nullptr) before_copy();
+      if (torn_copies > 0 && torn_copies-- > 0) path_of_copy = torn;
+    }
+    return ForwardingFileSystem::Map(std::exchange(path_of_copy, {}).value_or(path));
+  }
+  absl::StatusOr<uint64_t> FileSize(const std::string& path) override {
+    if (after_copy != nullptr) std::exchange(after_copy, nullptr)();
+    return ForwardingFileSystem::FileSize(path);
+  }
+  std::function<void()> before_copy;
+  std::function<void()> after_copy;
+  int torn_copies = 0;
+  std::string torn;  // Is read in place of the database that often.
+
+ private:
+  std::optional<std::string> path_of_copy;
+};
+
+TEST_F(InspectTest, ARunThatGoesOnWhileItIsInspectedIsNotCalledDamaged) {
+  const auto store = Live();
+  BusyFileSystem busy(fs_);
+  int64_t round = 2;
+  const auto go_on = [&] {
+    ASSERT_TRUE(
+        store->SaveContribution(ScriptedContribution(1, round, "carol"), ScriptedObject(1, 2, "c"))
+            .ok());
+    ASSERT_TRUE(store->SaveRound(ScriptedRound(1, round), ScriptedObject(1, 2, "x")).ok());
+    // The answer before goes.
+    ASSERT_TRUE(store->ForgetAnswers(1, round).ok());
+    ASSERT_TRUE(store->SaveRunState({.started = true}).ok());
+    ++round;
+  };
+  busy.before_copy = go_on;
+  busy.after_copy = go_on;
+  const auto never = [](absl::Duration) { FAIL() << "the first try succeeds"; };
+  const absl::StatusOr<nlohmann::json> found = InspectRun(busy, folder_, never);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(round, 5);
+  // Rounds 2 and 3 were before the copy (the header is read earlier), round 4 after it.
+  EXPECT_EQ((*found)["fragments"][1]["version"], 3);
+  EXPECT_TRUE((*found)["orphans"].is_null());
+  EXPECT_THAT(InspectionText(*found), Not(HasSubstr("orphan")));
+}
+
+TEST_F(InspectTest, ATornCopyIsTriedAgainAfterAPause) {
+  const auto store = Live();
+  BusyFileSystem busy(fs_);
+  busy.torn = parent_.File("torn");
+  std::string content = *fs_.ReadFile(JoinPath(folder_, "run.db"));
+  content.resize(content.size() / 2);
+  ASSERT_TRUE(WriteFileAtomically(fs_, busy.torn, absl::string_view(content)).ok());
+  int pauses = 0;
+  const auto pause = [&](absl::Duration duration) {
+    EXPECT_GT(duration, absl::ZeroDuration());
+    ++pauses;
+    busy.torn_copies = 0;
+  };
+  // The header is read before the copy.
+  busy.before_copy = [&] { busy.torn_copies = pauses == 0 ? 1 : 0; };
+  absl::StatusOr<nlohmann::json> found = InspectRun(busy, folder_, pause);
+  EXPECT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(pauses, 1);
+  busy.before_copy = [&] { busy.torn_copies = 1; };
+  found = InspectRun(busy, folder_, pause);
+  EXPECT_EQ(found.status().code(), absl::StatusCode::kUnavailable) << found.status();
+  EXPECT_THAT(std::string(found.status().message()), HasSubstr("try again"));
+  EXPECT_EQ(pauses, 10);
 }
 
 TEST_F(InspectTest, WhatTheNextStartWouldRemoveIsNamed) {

@@ -1,11 +1,14 @@
 #include "server/store/run_directory_store.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/forwarding_file_system.h"
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -225,8 +228,9 @@ TEST_F(RunDirectoryStoreTest, OrphansOfACrashAreRemovedAndOtherFilesAreNot) {
   ASSERT_TRUE(WriteFileAtomically(fs_, Path("deltas/000000000001-f0-r2-carol.delta"),
                                   absl::string_view("cut"))
                   .ok());
-  ASSERT_TRUE(
-      WriteFileAtomically(fs_, Path("answers/x.answer.tmp"), absl::string_view("cut")).ok());
+  ASSERT_TRUE(WriteFileAtomically(fs_, Path("answers/000000000001-f0-r2.answer.tmp"),
+                                  absl::string_view("cut"))
+                  .ok());
   ASSERT_TRUE(WriteFileAtomically(fs_, Path("run.db.tmp"), absl::string_view("cut")).ok());
   ASSERT_TRUE(WriteFileAtomically(fs_, Path("deltas/notes"), absl::string_view("mine")).ok());
   const auto store = Open();
@@ -236,6 +240,127 @@ TEST_F(RunDirectoryStoreTest, OrphansOfACrashAreRemovedAndOtherFilesAreNot) {
   EXPECT_TRUE(fs_.Exists(Path("deltas/notes")));
   EXPECT_THAT(Names("answers"), SizeIs(1));
   EXPECT_FALSE(fs_.Exists(Path("run.db.tmp")));
+}
+
+TEST_F(RunDirectoryStoreTest, OnlyWhatThisProgramWasWritingIsRemoved) {
+  const std::vector<std::string> own = {"run.db.tmp",
+                                        "run.db.tmp-wal",
+                                        "COMMITS.tmp",
+                                        "config.textproto.tmp",
+                                        "rounds.jsonl.tmp",
+                                        "summary.json.tmp",
+                                        "deltas/000000000001-f0-r2-carol-2.delta.tmp",
+                                        "answers/000000000001-f0-r2.answer.tmp",
+                                        "snapshots/000000000001-f0-v2.snapshot.tmp"};
+  const std::vector<std::string> others = {"thesis.tmp",
+                                           "run.db.tmp-notes",
+                                           "run.dbx.tmp",
+                                           "deltas/notes.tmp",
+                                           "deltas/000000000001-f0-r2.answer.tmp",
+                                           "deltas/000000000001-plan.delta",
+                                           "answers/-00000000001-f0-r2.answer.tmp",
+                                           "snapshots/000000000001-f0-r2.snapshot.tmp"};
+  const std::vector<std::string> folders = {"cache.tmp", "events.tmp/summary.json.tmp",
+                                            "answers/000000000002-f0-r2.answer.tmp"};
+  for (const bool run : {false, true}) {
+    if (run) Begin();
+    for (const char* name : {"deltas", "answers", "snapshots"}) {
+      ASSERT_TRUE(fs_.CreateFolders(Path(name)).ok());
+    }
+    for (const std::string& name : folders) ASSERT_TRUE(fs_.CreateFolders(Path(name)).ok());
+    for (const auto* names : {&own, &others}) {
+      for (const std::string& name : *names) {
+        ASSERT_TRUE(fs_.Create(Path(name)).ok()) << name;
+      }
+    }
+    const auto store = Open();
+    ASSERT_TRUE(store.ok()) << store.status();
+    const auto recovered = (*store)->Recover();
+    ASSERT_TRUE(recovered.ok()) << recovered.status();
+    for (const std::string& name : own) EXPECT_FALSE(fs_.Exists(Path(name))) << name;
+    for (const std::string& name : others) EXPECT_TRUE(fs_.Exists(Path(name))) << name;
+    for (const std::string& name : folders) EXPECT_TRUE(fs_.IsFolder(Path(name))) << name;
+  }
+}
+
+TEST_F(RunDirectoryStoreTest, AFolderWithoutARunIsNotTouchedWhereARunMustExist) {
+  const Options options = {.must_exist = true};
+  EXPECT_EQ(Open(options).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(fs_.Exists(folder_));
+  ASSERT_TRUE(fs_.CreateFolders(folder_).ok());
+  ASSERT_TRUE(fs_.Create(Path("summary.json.tmp")).ok());
+  const absl::Status status = Open(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("holds no run"));
+  EXPECT_THAT(*fs_.List(folder_), ElementsAre("summary.json.tmp"));
+  Begin();
+  EXPECT_TRUE(Open(options).ok());
+}
+
+// Calls `before_map` when a blob is about to be read.
+class MappingHook final : public ForwardingFileSystem {
+ public:
+  using ForwardingFileSystem::ForwardingFileSystem;
+  absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
+    if (before_map != nullptr) std::exchange(before_map, nullptr)();
+    return ForwardingFileSystem::Map(path);
+  }
+  std::function<void()> before_map;
+};
+
+TEST_F(RunDirectoryStoreTest, AFileThatGoesWhileItIsReadIsNotFound) {
+  MappingHook hooked(fs_);
+  auto store = RunDirectoryStore::Open(hooked, folder_, {.snapshots_kept = 1});
+  ASSERT_TRUE(store.ok()) << store.status();
+  ASSERT_TRUE((*store)->Recover().ok());
+  ASSERT_TRUE((*store)->BeginRun(ScriptedIdentity()).ok());
+  Publish(**store, 0, 1);
+  Publish(**store, 0, 2);
+  ASSERT_TRUE(Snapshot(**store, 0, 1).ok());
+  hooked.before_map = [&] {
+    EXPECT_TRUE((*store)->ForgetAnswers(0, 2).ok());
+    EXPECT_TRUE((*store)->SaveRunState({.started = true}).ok());
+  };
+  EXPECT_TRUE(absl::IsNotFound((*store)->ReadAnswer(0, 1).status()));
+  hooked.before_map = [&] { EXPECT_TRUE(Snapshot(**store, 0, 2).ok()); };
+  EXPECT_TRUE(absl::IsNotFound((*store)->ReadContribution(0, 2, "alice").status()));
+  Publish(**store, 0, 3);
+  hooked.before_map = [&] { EXPECT_TRUE(Snapshot(**store, 0, 3).ok()); };
+  EXPECT_TRUE(absl::IsNotFound((*store)->ReadSnapshot(0, 2).status()));
+  // A file that nobody removed on purpose is damage still.
+  hooked.before_map = [&] { EXPECT_TRUE(fs_.Remove(Path("answers/" + Names("answers")[0])).ok()); };
+  EXPECT_EQ((*store)->ReadAnswer(0, 2).status().code(), absl::StatusCode::kDataLoss);
+}
+
+// Has 1000 bytes more than the spare; calls `before_create` when a file is about to be written.
+class NarrowDisk final : public ForwardingFileSystem {
+ public:
+  using ForwardingFileSystem::ForwardingFileSystem;
+  absl::StatusOr<uint64_t> FreeBytes(const std::string&) override {
+    return RunDirectoryStore::kLeastSpareBytes + 1000;
+  }
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    if (before_create != nullptr) std::exchange(before_create, nullptr)();
+    return ForwardingFileSystem::Create(path);
+  }
+  std::function<void()> before_create;
+};
+
+TEST_F(RunDirectoryStoreTest, ContributionsThatOverlapLeaveTheSpareTogether) {
+  NarrowDisk disk(fs_);
+  auto store = RunDirectoryStore::Open(disk, folder_, {});
+  ASSERT_TRUE(store.ok()) << store.status();
+  ASSERT_TRUE((*store)->Recover().ok());
+  ASSERT_TRUE((*store)->BeginRun(ScriptedIdentity()).ok());
+  const std::vector<uint8_t> object(600);
+  const auto contribute = [&](const std::string& worker) {
+    return (*store)->SaveContribution(ScriptedContribution(0, 1, worker), object);
+  };
+  absl::Status second;
+  disk.before_create = [&] { second = contribute("bob"); };
+  EXPECT_TRUE(contribute("alice").ok());
+  EXPECT_EQ(second.code(), absl::StatusCode::kResourceExhausted) << second;
+  EXPECT_TRUE(contribute("bob").ok());
 }
 
 TEST_F(RunDirectoryStoreTest, NothingIsToldBeforeTheRunHasBegun) {

@@ -18,6 +18,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 using Loss = FaultDisk::Loss;
@@ -72,6 +73,81 @@ TEST_F(StoreRefusalsTest, AFullDiskRefusesADeltaAndTheRunGoesOnWhenThereIsRoom) 
   disk_.SetCapacity(uint64_t{1} << 30);
   EXPECT_TRUE(Contribute(*store, 1, "bob").ok());
   EXPECT_TRUE(store->SaveRound(ScriptedRound(0, 1), ScriptedObject(0, 1, "answer")).ok());
+}
+
+TEST_F(StoreRefusalsTest, AFullDiskHasRoomForWhatGoesOnFromTheLastContribution) {
+  const uint64_t spare = RunDirectoryStore::SpareBytesFor(uint64_t{5} << 20);
+  EXPECT_EQ(spare, (uint64_t{16} << 20) + (uint64_t{100} << 20));
+  auto opened =
+      RunDirectoryStore::Open(disk_, kFolder, {.spare_bytes = spare, .sqlite_vfs = vfs_.name()});
+  ASSERT_TRUE(opened.ok());
+  RunDirectoryStore& store = **opened;
+  ASSERT_TRUE(store.Recover().ok());
+  ASSERT_TRUE(store.BeginRun(ScriptedIdentity()).ok());
+  ASSERT_TRUE(Contribute(store, 1, "alice").ok());
+  uint64_t used = 0;
+  for (const std::string& path : disk_.Files()) used += disk_.Content(path).size();
+  disk_.SetCapacity(used + spare);
+  EXPECT_EQ(Contribute(store, 1, "bob").code(), absl::StatusCode::kResourceExhausted);
+  const std::vector<uint8_t> answer(size_t{20} << 20);
+  EXPECT_TRUE(store.SaveRound(ScriptedRound(0, 1), answer).ok());
+  const std::vector<float> state(size_t{5} << 20);
+  const absl::Status saved = store.SaveSnapshot({.fragment = 0,
+                                                 .version = 1,
+                                                 .theta = state,
+                                                 .published = state,
+                                                 .optimizer = {{"m", state}, {"v", state}}});
+  EXPECT_TRUE(saved.ok()) << saved;
+  disk_.SetCapacity(uint64_t{1} << 40);
+  EXPECT_TRUE(Contribute(store, 2, "bob").ok());
+}
+
+TEST_F(StoreRefusalsTest, TheSpareOfAHugeModelIsMoreThanAnyDiskHas) {
+  EXPECT_EQ(RunDirectoryStore::SpareBytesFor(uint64_t{1} << 62), ~uint64_t{0});
+  EXPECT_EQ(RunDirectoryStore::SpareBytesFor(0), RunDirectoryStore::kLeastSpareBytes);
+}
+
+TEST_F(StoreRefusalsTest, ANewRunDirectoryOutlivesAPowerLossWithAllItsParents) {
+  for (const char* folder : {"/disk/runs/of/first", "/disk/more/second//"}) {
+    {
+      auto store = RunDirectoryStore::Open(disk_, folder, {.sqlite_vfs = vfs_.name()});
+      ASSERT_TRUE(store.ok()) << store.status();
+      ASSERT_TRUE((*store)->Recover().ok());
+      ASSERT_TRUE((*store)->BeginRun(ScriptedIdentity()).ok());
+    }
+    disk_.Crash(Loss::kEverythingUnsynced, 0);
+    const auto store =
+        RunDirectoryStore::Open(disk_, folder, {.must_exist = true, .sqlite_vfs = vfs_.name()});
+    EXPECT_TRUE(store.ok()) << store.status();
+  }
+}
+
+// The folder was made, and then its process ended before it was durable.
+TEST_F(StoreRefusalsTest, AFolderThatWasMadeBeforeIsMadeDurableForANewRun) {
+  ASSERT_TRUE(CreateFoldersDurably(disk_, "/disk").ok());
+  ASSERT_TRUE(disk_.CreateFolders(kFolder).ok());
+  Begin();
+  disk_.Crash(Loss::kEverythingUnsynced, 0);
+  EXPECT_TRUE(disk_.Exists(Path("run.db")));
+}
+
+TEST_F(StoreRefusalsTest, ACutDatabaseIsDamagedAndTheMessageSaysWhatToDo) {
+  {
+    const auto store = Begin();
+    ASSERT_TRUE(Contribute(*store, 1, "alice").ok());
+  }
+  const size_t size = disk_.Content(Path("run.db")).size();
+  for (const size_t left : {size_t{50}, size_t{150}, size_t{4096}, size / 2}) {
+    const auto cut = disk_.Clone();
+    const FaultDiskVfs vfs(*cut);
+    cut->Damage(Path("run.db"), [&](std::string& content) { content.resize(left); });
+    auto store = RunDirectoryStore::Open(*cut, kFolder, {.sqlite_vfs = vfs.name()});
+    const absl::Status status = store.ok() ? (*store)->Recover().status() : store.status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << left << ": " << status;
+    EXPECT_THAT(Message(status), AllOf(HasSubstr(Path("run.db") + " is damaged"),
+                                       HasSubstr("formats.md"), Not(HasSubstr("PRAGMA"))))
+        << left;
+  }
 }
 
 // Only a sync that fails leaves unknown what the disk holds; then the store stops.
@@ -163,7 +239,11 @@ TEST_F(StoreRefusalsTest, ACorruptDeltaIsNamedWhenItIsRead) {
   disk_.Damage(delta, [](std::string& content) { content[content.size() - 20] ^= 1; });
   const absl::Status status = store->ReadContribution(0, 1, "alice").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(Message(status), HasSubstr(delta));
+  const size_t size = disk_.Content(delta).size();
+  EXPECT_THAT(Message(status),
+              AllOf(HasSubstr(delta), HasSubstr(absl::StrCat("has ", size, " bytes")),
+                    HasSubstr(absl::StrCat("from offset ", size - 8)),
+                    HasSubstr("see Repair in docs/formats.md")));
 }
 
 TEST_F(StoreRefusalsTest, ADeltaInThePlaceOfAnotherIsNoticed) {
