@@ -281,6 +281,9 @@ int Serve() {
   const v1::RunConfig& config = loaded->config;
   const absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config.model(), config.sync());
   if (!plan.ok()) return Refuse(kProgram, plan.status());
+  int64_t largest = 0;
+  for (int i = 0; i < plan->fragments(); ++i) largest = std::max(largest, plan->range(i).size());
+  (*store)->set_spare_bytes(RunDirectoryStore::SpareBytesFor(static_cast<uint64_t>(largest)));
   const auto events = OpenEventLog(file_system, JoinPath(run_dir, "events.jsonl"), Clock::Real());
   if (!events.ok()) return Refuse(kProgram, events.status());
   for (const std::string& warning : loaded->warnings) Log().warn("{}", warning);

@@ -78,6 +78,7 @@ RunDirectoryStore::RunDirectoryStore(std::unique_ptr<FileSystem> own_file_system
       file_system_(file_system),
       folder_(std::move(folder)),
       options_(options),
+      spare_bytes_(options.spare_bytes),
       lock_(std::move(lock)),
       blobs_(file_system, folder_) {}
 
@@ -234,9 +235,9 @@ absl::Status RunDirectoryStore::AbandonRun() {
 
 absl::Status RunDirectoryStore::CheckSpace(uint64_t bytes) {
   ASSIGN_OR_RETURN(const uint64_t free, file_system_.FreeBytes(folder_));
-  if (free >= bytes && free - bytes >= options_.spare_bytes) return absl::OkStatus();
+  if (free >= bytes && free - bytes >= spare_bytes_) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      folder_, " has ", free, " bytes free; ", bytes, " are needed and ", options_.spare_bytes,
+      folder_, " has ", free, " bytes free; ", bytes, " are needed and ", spare_bytes_.load(),
       " more for rounds, snapshots and the database: make room, the run then goes on"));
 }
 

@@ -18,6 +18,7 @@
 #define CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_STORE_H_
 
 #include <atomic>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -70,6 +71,9 @@ class RunDirectoryStore final : public Store {
                                                                  const Options& options);
 
   const std::string& folder() const { return folder_; }
+
+  // Replaces Options::spare_bytes, once the model is known.
+  void set_spare_bytes(uint64_t bytes) { spare_bytes_ = bytes; }
 
   // Frees the folder for another run, if this one never served anybody. The last call.
   absl::Status AbandonRun();
@@ -125,6 +129,7 @@ class RunDirectoryStore final : public Store {
   FileSystem& file_system_;
   const std::string folder_;
   const Options options_;
+  std::atomic<uint64_t> spare_bytes_;
   const std::unique_ptr<FolderLock> lock_;
   BlobFolder blobs_;
 
