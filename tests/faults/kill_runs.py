@@ -119,6 +119,8 @@ class DisturbedRun:
         else:
             process = self.cluster.start_worker(
                 name, f"--checkpoint_interval={self.interval}",
+                # A process that was killed ends only when the disk lets it: so the next one waits.
+                "--connect_timeout=5m",
                 f"--max_tokens_per_second={TOKENS_PER_STEP * STEPS_PER_SECOND}",
                 address=f"127.0.0.1:{self.proxies[name].port}", variables=variables)
         self.processes[name] = process
@@ -186,8 +188,10 @@ class DisturbedRun:
         progress, since = -1, time.monotonic()
         while not self.reap():
             now = time.monotonic()
-            if now >= next_fault and self.kills < self.wanted:
+            # A coordinator that did not hear the last good-byes waits for leases before it ends.
+            if now >= next_fault and self.kills < self.wanted and len(self.left) < len(WORKERS):
                 self.disturb()
+                since = time.monotonic()
                 next_fault = time.monotonic() + self.chance.uniform(0.1, 1.6)
             rounds = len(json_lines(self.cluster.folder / "coordinator" / "rounds.jsonl"))
             if rounds != progress:
