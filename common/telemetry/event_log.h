@@ -45,7 +45,8 @@ class JsonLinesFile {
   std::unique_ptr<WritableFile> file_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Logs each event (log.h) and appends it to `path`, after what former processes wrote there. The clock outlives the result.
+// Logs each event (log.h) and appends it to `path`, after what former processes wrote there. The
+// clock outlives the result.
 absl::StatusOr<std::unique_ptr<EventLog>> OpenEventLog(FileSystem& file_system,
                                                        const std::string& path, Clock* clock);
 

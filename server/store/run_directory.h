@@ -52,8 +52,8 @@ absl::StatusOr<FolderTraces> ReadTraces(FileSystem& file_system, const std::stri
 // the removal of a blob.
 //
 // `traces` must have been read before the database: then they cannot know of more than it, even if
-// an owner goes on. `in_use`: one does, and may have removed blobs since, which are not missed then;
-// and there are no orphans, as a row may follow.
+// an owner goes on. `in_use`: one does, and may have removed blobs since, which are not missed
+// then; and there are no orphans, as a row may follow.
 absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
                         const FolderTraces& traces, const DatabaseContent& content, int64_t commits,
                         bool in_use, std::vector<std::string>& orphans);

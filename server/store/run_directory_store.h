@@ -18,7 +18,6 @@
 #define CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_STORE_H_
 
 #include <atomic>
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
