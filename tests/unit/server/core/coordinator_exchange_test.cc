@@ -17,28 +17,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-struct TwoWorkers {
-  explicit TwoWorkers(const std::function<void(v1::RunConfig&)>& change = {}) : run(change) {
-    EXPECT_TRUE(a.Enter().ok());
-    EXPECT_TRUE(b.Enter().ok());
-  }
-  void TrainBoth(int steps) {
-    for (int i = 0; i < steps; ++i) {
-      for (ToyWorker* const worker : {&a, &b}) {
-        worker->Train();
-        ASSERT_TRUE(worker->SendDue().ok());
-      }
-      for (ToyWorker* const worker : {&a, &b}) {
-        const absl::Status merged = worker->MergeDue();
-        ASSERT_TRUE(merged.ok()) << merged;
-      }
-    }
-  }
-  ToyRun run;
-  ToyWorker a{run, "a", 1};
-  ToyWorker b{run, "b", 2};
-};
-
 TEST(CoordinatorExchangeTest, AllWorkersHoldWhatTheCoordinatorPublished) {
   TwoWorkers two;
   two.TrainBoth(25);

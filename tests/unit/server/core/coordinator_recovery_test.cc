@@ -13,32 +13,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-struct TwoWorkers {
-  explicit TwoWorkers(const std::function<void(v1::RunConfig&)>& change = {}) : run(change) {
-    EXPECT_TRUE(a.Enter().ok());
-    EXPECT_TRUE(b.Enter().ok());
-  }
-  // The coordinator dies; both workers attach to its successor.
-  void Restart() {
-    run.Restart();
-    EXPECT_TRUE(a.Join().ok());
-    EXPECT_TRUE(b.Join().ok());
-  }
-  void TrainBoth(int steps) {
-    for (int i = 0; i < steps; ++i) {
-      for (ToyWorker* const worker : {&a, &b}) {
-        worker->Train();
-        ASSERT_TRUE(worker->SendDue().ok());
-      }
-      for (ToyWorker* const worker : {&a, &b}) ASSERT_TRUE(worker->MergeDue().ok());
-    }
-  }
-
-  ToyRun run;
-  ToyWorker a{run, "a", 1};
-  ToyWorker b{run, "b", 2};
-};
-
 TEST(CoordinatorRecoveryTest, ARunOfManyDeathsEndsInTheSameBits) {
   for (const v1::Codec codec : {v1::INT4, v1::FP32, v1::E3M0}) {
     const auto with_codec = [&](v1::RunConfig& config) {

@@ -244,4 +244,28 @@ absl::Status ToyWorker::MergeDue() {
   return absl::OkStatus();
 }
 
+TwoWorkers::TwoWorkers(const std::function<void(v1::RunConfig&)>& change) : run(change) {
+  EXPECT_TRUE(a.Enter().ok());
+  EXPECT_TRUE(b.Enter().ok());
+}
+
+void TwoWorkers::Restart() {
+  run.Restart();
+  EXPECT_TRUE(a.Join().ok());
+  EXPECT_TRUE(b.Join().ok());
+}
+
+void TwoWorkers::TrainBoth(int steps) {
+  for (int i = 0; i < steps; ++i) {
+    for (ToyWorker* const worker : {&a, &b}) {
+      worker->Train();
+      ASSERT_TRUE(worker->SendDue().ok());
+    }
+    for (ToyWorker* const worker : {&a, &b}) {
+      const absl::Status merged = worker->MergeDue();
+      ASSERT_TRUE(merged.ok()) << merged;
+    }
+  }
+}
+
 }  // namespace causeway::server

@@ -177,6 +177,18 @@ class ToyWorker {
   std::vector<float> local_;
 };
 
+// Two sites that have entered, and train in step.
+struct TwoWorkers {
+  explicit TwoWorkers(const std::function<void(v1::RunConfig&)>& change = {});
+  // The coordinator dies; both workers attach to its successor.
+  void Restart();
+  void TrainBoth(int steps);
+
+  ToyRun run;
+  ToyWorker a{run, "a", 1};
+  ToyWorker b{run, "b", 2};
+};
+
 }  // namespace causeway::server
 
 #endif  // CAUSEWAY_TESTS_UNIT_SERVER_CORE_TOY_RUN_H_
