@@ -13,7 +13,7 @@ void InitializeParameters(const FragmentPlan& plan, uint64_t seed, std::span<flo
     const auto values =
         arena.subspan(static_cast<size_t>(tensor.offset), static_cast<size_t>(tensor.info.size()));
     if (tensor.info.initial_stddev == 0) {
-      std::fill(values.begin(), values.end(), 1.0F);
+      std::fill(values.begin(), values.end(), tensor.info.role == TensorRole::kBias ? 0.0F : 1.0F);
       continue;
     }
     const uint64_t stream = Checksum64(tensor.info.name);

@@ -54,6 +54,19 @@ absl::Status CheckEnum(absl::string_view field, bool known, int value) {
              absl::StrCat("the number ", value));
 }
 
+absl::Status CheckRopeScaling(const v1::ModelConfig& model) {
+  if (!model.has_rope_scaling()) return absl::OkStatus();
+  const v1::Llama3RopeScaling& scaling = model.rope_scaling();
+  RETURN_IF_ERROR(CheckRange("model.rope_scaling.factor", scaling.factor(), 1.0, 1e6));
+  RETURN_IF_ERROR(CheckRange("model.rope_scaling.high_frequency_factor",
+                             scaling.high_frequency_factor(), 1e-6, 1e6));
+  RETURN_IF_ERROR(CheckRange("model.rope_scaling.low_frequency_factor",
+                             scaling.low_frequency_factor(), 1e-9,
+                             0.999999 * scaling.high_frequency_factor()));
+  return CheckRange("model.rope_scaling.original_positions", scaling.original_positions(), 1,
+                    1 << 30);
+}
+
 absl::Status CompleteModel(v1::ModelConfig& model) {
   if (!model.preset().empty()) {
     ASSIGN_OR_RETURN(v1::ModelConfig shape, ModelPreset(model.preset()));
@@ -96,7 +109,16 @@ absl::Status CompleteModel(v1::ModelConfig& model) {
   if (model.head_dim() % 2 != 0) {
     return Bad("model.head_dim", "even (RoPE turns pairs)", absl::StrCat(model.head_dim()));
   }
-  return absl::OkStatus();
+  // 0, as every later field, stays as it is: a configuration of before keeps its hash.
+  if (model.learned_positions() != 0) {
+    RETURN_IF_ERROR(CheckRange("model.learned_positions", model.learned_positions(),
+                               model.sequence_length(), 1 << 20));
+    if (model.has_rope_scaling()) {
+      return Bad("model.rope_scaling", "left out with learned_positions, which replace RoPE",
+                 "given");
+    }
+  }
+  return CheckRopeScaling(model);
 }
 
 absl::Status CompleteTrain(v1::TrainConfig& train) {

@@ -5,19 +5,30 @@
 // (LlamaForCausalLM, Qwen3ForCausalLM). The tensors of block l stand together and in this order:
 //
 //   model.layers.l.input_layernorm.weight            [width]
+//   model.layers.l.input_layernorm.bias              [width]               (layer_norm)
 //   model.layers.l.self_attn.q_proj.weight           [heads * head_dim, width]
 //   model.layers.l.self_attn.k_proj.weight           [kv_heads * head_dim, width]
 //   model.layers.l.self_attn.v_proj.weight           [kv_heads * head_dim, width]
+//   model.layers.l.self_attn.q_proj.bias             [heads * head_dim]    (qkv_bias)
+//   model.layers.l.self_attn.k_proj.bias             [kv_heads * head_dim] (qkv_bias)
+//   model.layers.l.self_attn.v_proj.bias             [kv_heads * head_dim] (qkv_bias)
 //   model.layers.l.self_attn.q_norm.weight           [head_dim]            (qk_norm)
 //   model.layers.l.self_attn.k_norm.weight           [head_dim]            (qk_norm)
 //   model.layers.l.self_attn.o_proj.weight           [width, heads * head_dim]
+//   model.layers.l.self_attn.o_proj.bias             [width]               (output_bias)
 //   model.layers.l.post_attention_layernorm.weight   [width]
+//   model.layers.l.post_attention_layernorm.bias     [width]               (layer_norm)
 //   model.layers.l.mlp.gate_proj.weight              [mlp_width, width]    (SwiGLU)
 //   model.layers.l.mlp.up_proj.weight                [mlp_width, width]
+//   model.layers.l.mlp.gate_proj.bias                [mlp_width]           (mlp_bias, SwiGLU)
+//   model.layers.l.mlp.up_proj.bias                  [mlp_width]           (mlp_bias)
 //   model.layers.l.mlp.down_proj.weight              [width, mlp_width]
+//   model.layers.l.mlp.down_proj.bias                [width]               (mlp_bias)
 //
 // and outside the blocks: model.embed_tokens.weight [padded vocabulary, width],
-// model.norm.weight [width], lm_head.weight [padded vocabulary, width] (untied_head).
+// model.embed_positions.weight [learned_positions, width] (learned_positions),
+// model.norm.weight [width], model.norm.bias [width] (layer_norm),
+// lm_head.weight [padded vocabulary, width] (untied_head).
 #ifndef CAUSEWAY_COMMON_PARAMS_TENSOR_TABLE_H_
 #define CAUSEWAY_COMMON_PARAMS_TENSOR_TABLE_H_
 
@@ -31,9 +42,11 @@ namespace causeway {
 
 enum class TensorRole {
   kEmbedding,  // Also the head when tied.
+  kPositions,
   kHead,
   kFinalNorm,
   kNorm,    // A vector of a block.
+  kBias,    // Starts at zero, wherever it is.
   kMatrix,  // A matrix of a block: what Muon owns.
 };
 
@@ -43,7 +56,8 @@ struct TensorInfo {
   int64_t cols = 1;  // 1 for vectors.
   int block = -1;    // -1 outside the blocks.
   TensorRole role = TensorRole::kMatrix;
-  // Weights start as N(0, initial_stddev^2); 0 means that they start as ones (norms).
+  // Weights start as N(0, initial_stddev^2); 0 means that they start as ones (norms), or as zeros
+  // where the role is kBias.
   double initial_stddev = 0;
 
   int64_t size() const { return rows * cols; }

@@ -10,16 +10,29 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/rpc/security.h"
 
 namespace causeway {
 
 // A channel to HOST:PORT with keepalive, quick reconnects and bounded messages. `connection`
 // numbers the TCP connections to one peer: channels with different numbers never share one.
-// Plaintext: the peer must be trusted or on this machine.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int connection);
+// `security` is made once for all of them, by MakeChannelSecurity.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int connection,
+                                           const ChannelSecurity& security);
+
+// What a server lets connections take, and how long it bears those that ask for nothing.
+struct ConnectionLimits {
+  // Until TLS and HTTP/2 have introduced themselves.
+  absl::Duration handshake = absl::Seconds(20);
+  // Without a call. A worker's connections may rest between two rounds; it opens them again.
+  absl::Duration idle = absl::Minutes(30);
+  // Of gRPC's own buffers: near it, windows shrink and new calls are refused.
+  int64_t memory_bytes = int64_t{1} << 30;
+};
 
 // The same limits for a server: bounded messages, streams and memory; no shared port.
-void ConfigureServer(grpc::ServerBuilder& builder);
+void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionLimits& limits);
 
 // "HOST:PORT" with a port of 1 .. 65535 (0 too where `allow_any_port`). INVALID_ARGUMENT says
 // what is wrong. Does not resolve the name.

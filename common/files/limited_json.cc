@@ -1,0 +1,88 @@
+#include "common/files/limited_json.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace causeway {
+namespace {
+
+// Walks the text once, keeping nothing but the keys of the objects that are open.
+class LimitChecker final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit LimitChecker(const JsonLimits& limits) : limits_(limits) {}
+
+  const absl::Status& status() const { return status_; }
+
+  bool null() override { return Count(); }
+  bool boolean(bool) override { return Count(); }
+  bool number_integer(number_integer_t) override { return Count(); }
+  bool number_unsigned(number_unsigned_t) override { return Count(); }
+  bool number_float(number_float_t, const string_t&) override { return Count(); }
+  bool string(string_t&) override { return Count(); }
+  bool binary(binary_t&) override { return Count(); }
+  bool start_object(size_t) override { return Open(); }
+  bool end_object() override { return Close(); }
+  bool start_array(size_t) override { return Open(); }
+  bool end_array() override { return Close(); }
+  bool key(string_t& key) override {
+    if (!keys_.back().insert(key).second) {
+      return Refuse(absl::StrCat("an object names the key \"", key, "\" twice"));
+    }
+    return Count();
+  }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    return Refuse(error.what());
+  }
+
+ private:
+  bool Refuse(absl::string_view reason) {
+    status_ = absl::InvalidArgumentError(reason);
+    return false;
+  }
+  bool Count() {
+    if (++values_ <= limits_.values) return true;
+    return Refuse(absl::StrCat("more than ", limits_.values, " values"));
+  }
+  bool Open() {
+    keys_.emplace_back();
+    if (keys_.size() > static_cast<size_t>(limits_.depth)) {
+      return Refuse(absl::StrCat("objects and arrays nest more than ", limits_.depth, " deep"));
+    }
+    return Count();
+  }
+  bool Close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const JsonLimits limits_;
+  absl::Status status_;
+  int64_t values_ = 0;
+  std::vector<absl::flat_hash_set<std::string>> keys_;  // Of each open object; none for arrays.
+};
+
+}  // namespace
+
+absl::StatusOr<nlohmann::json> ParseLimitedJson(absl::string_view text, const JsonLimits& limits) {
+  if (text.size() > limits.bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("JSON of ", text.size(), " bytes; at most ", limits.bytes, " are read"));
+  }
+  // The library throws in few places and fewer versions; nothing thrown leaves this function.
+  try {
+    LimitChecker checker(limits);
+    nlohmann::json::sax_parse(text.begin(), text.end(), &checker);
+    RETURN_IF_ERROR(checker.status());
+    return nlohmann::json::parse(text.begin(), text.end());
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+}
+
+}  // namespace causeway

@@ -1,0 +1,215 @@
+#include "common/files/safetensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "common/files/json_integer.h"
+#include "common/files/json_object.h"
+#include "nlohmann/json.hpp"
+
+namespace causeway {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kLengthBytes = 8;
+// The largest published models have headers of a few megabytes.
+constexpr JsonLimits kHeaderLimits = {.bytes = size_t{32} << 20, .depth = 3, .values = 4'000'000};
+constexpr JsonLimits kIndexLimits = {.bytes = size_t{32} << 20, .depth = 8, .values = 4'000'000};
+constexpr size_t kMaxDimensions = 8;
+
+// Bits per value; 0 for an unknown name.
+uint64_t DtypeBits(const std::string& dtype) {
+  static const std::map<std::string, uint64_t> kBits = {
+      {"BOOL", 8}, {"U8", 8},   {"I8", 8},   {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8},
+      {"I16", 16}, {"U16", 16}, {"F16", 16}, {"BF16", 16},   {"I32", 32},    {"U32", 32},
+      {"F32", 32}, {"I64", 64}, {"U64", 64}, {"F64", 64}};
+  const auto found = kBits.find(dtype);
+  return found == kBits.end() ? 0 : found->second;
+}
+
+// What a header says of one tensor.
+struct Entry {
+  std::string name;
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  SafeTensor tensor;
+};
+
+absl::StatusOr<Entry> ReadEntry(const std::string& name, const json& value,
+                                const std::string& path) {
+  const auto bad = [&](auto... what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": tensor \"", name.substr(0, 200), "\": ", what...));
+  };
+  if (!value.is_object() || !value.contains("dtype") || !value["dtype"].is_string() ||
+      !value.contains("shape") || !value["shape"].is_array() || !value.contains("data_offsets") ||
+      !value["data_offsets"].is_array() || value["data_offsets"].size() != 2) {
+    return bad("expected {\"dtype\", \"shape\", \"data_offsets\": [begin, end]}");
+  }
+  Entry entry;
+  entry.name = name;
+  entry.tensor.dtype = value["dtype"].get<std::string>();
+  const uint64_t bits = DtypeBits(entry.tensor.dtype);
+  if (bits == 0) return bad("the dtype \"", entry.tensor.dtype.substr(0, 50), "\" is unknown");
+  if (value["shape"].size() > kMaxDimensions) {
+    return bad("it has ", value["shape"].size(), " dimensions; at most ", kMaxDimensions,
+               " are read");
+  }
+  uint64_t values = 1;
+  for (const json& dimension : value["shape"]) {
+    int64_t size = 0;
+    if (!ReadInteger(dimension, size) || size < 0) {
+      return bad("a dimension of its shape is no integer from 0 on");
+    }
+    const auto factor = static_cast<uint64_t>(size);
+    if (factor != 0 && values > std::numeric_limits<uint64_t>::max() / 64 / factor) {
+      return bad("its shape has more values than any file");
+    }
+    values *= factor;
+    entry.tensor.shape.push_back(size);
+  }
+  if (!ReadInteger(value["data_offsets"][0], entry.begin) ||
+      !ReadInteger(value["data_offsets"][1], entry.end) || entry.begin > entry.end) {
+    return bad("its data_offsets are no two integers in ascending order");
+  }
+  if (entry.end - entry.begin != values * bits / 8) {
+    return bad("its data_offsets hold ", entry.end - entry.begin, " bytes; ", entry.tensor.dtype,
+               " ", ShapeText(entry.tensor.shape), " takes ", values * bits / 8);
+  }
+  return entry;
+}
+
+absl::StatusOr<json> ReadHeader(std::span<const uint8_t> bytes, const std::string& path,
+                                size_t& header_bytes) {
+  uint64_t length = 0;
+  if (bytes.size() < kLengthBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": no safetensors file has only ", bytes.size(), " bytes"));
+  }
+  std::memcpy(&length, bytes.data(), sizeof(length));
+  if (length > bytes.size() - kLengthBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": its first 8 bytes announce a header of ", length, " bytes; ",
+        bytes.size() - kLengthBytes, " follow (it was cut short, or is no safetensors file)"));
+  }
+  header_bytes = static_cast<size_t>(length);
+  const absl::string_view text(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes,
+                               header_bytes);
+  return ParseJsonObject(text, path, kHeaderLimits);
+}
+
+// Whether an index may name it: a file of the folder itself.
+bool IsPlainName(const std::string& name) {
+  return absl::EndsWith(name, ".safetensors") && name.size() <= 255 &&
+         name.find_first_of("/\\") == std::string::npos && name[0] != '.' &&
+         name.find('\0') == std::string::npos;
+}
+
+}  // namespace
+
+std::string ShapeText(std::span<const int64_t> shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(FileSystem& file_system,
+                                                      const std::string& path) {
+  SafetensorsFile result;
+  ASSIGN_OR_RETURN(result.file_, file_system.Map(path));
+  const std::span<const uint8_t> bytes = result.file_->bytes();
+  size_t header_bytes = 0;
+  ASSIGN_OR_RETURN(const json header, ReadHeader(bytes, path, header_bytes));
+  const std::span<const uint8_t> data = bytes.subspan(kLengthBytes + header_bytes);
+  std::vector<Entry> entries;
+  for (const auto& [name, value] : header.items()) {
+    if (name == "__metadata__") {
+      if (!value.is_object()) {
+        return absl::InvalidArgumentError(absl::StrCat(path, ": its __metadata__ is no object"));
+      }
+      for (const auto& [key, text] : value.items()) {
+        if (text.is_string()) result.metadata_[key] = text.get<std::string>();
+      }
+      continue;
+    }
+    ASSIGN_OR_RETURN(Entry entry, ReadEntry(name, value, path));
+    entries.push_back(std::move(entry));
+  }
+  std::ranges::sort(entries, [](const Entry& a, const Entry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  uint64_t end = 0;
+  for (Entry& entry : entries) {
+    if (entry.begin != end || entry.end > data.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": tensor \"", entry.name.substr(0, 200), "\" lies at ", entry.begin,
+                       " .. ", entry.end, "; the one before it ends at ", end, ", the file at ",
+                       data.size(), ", and tensors must follow each other without gap or overlap"));
+    }
+    end = entry.end;
+    entry.tensor.bytes = data.subspan(static_cast<size_t>(entry.begin),
+                                      static_cast<size_t>(entry.end - entry.begin));
+    result.tensors_.emplace(entry.name, std::move(entry.tensor));
+  }
+  if (end != data.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": its tensors end at ", end, ", the file at ", data.size()));
+  }
+  return result;
+}
+
+absl::StatusOr<SafetensorsFolder> SafetensorsFolder::Open(FileSystem& file_system,
+                                                          const std::string& folder) {
+  SafetensorsFolder result;
+  const std::string index_path = JoinPath(folder, kSafetensorsIndexFile);
+  if (!file_system.Exists(index_path)) {
+    const std::string path = JoinPath(folder, kSafetensorsFile);
+    if (!file_system.Exists(path)) {
+      return absl::NotFoundError(absl::StrCat(folder, " has neither ", kSafetensorsFile, " nor ",
+                                              kSafetensorsIndexFile,
+                                              ": other formats (pytorch_model.bin) are not read"));
+    }
+    ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(file_system, path));
+    result.tensors_ = file.tensors();
+    result.files_.push_back(std::move(file));
+    return result;
+  }
+  ASSIGN_OR_RETURN(const std::string text, file_system.ReadFile(index_path));
+  ASSIGN_OR_RETURN(const json index, ParseJsonObject(text, index_path, kIndexLimits));
+  if (!index.contains("weight_map") || !index["weight_map"].is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(index_path, ": it has no weight_map"));
+  }
+  std::map<std::string, std::vector<std::string>> names;  // By file.
+  for (const auto& [name, file] : index["weight_map"].items()) {
+    if (!file.is_string() || !IsPlainName(file.get<std::string>())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(index_path, ": tensor \"", name.substr(0, 200),
+                       "\" is not in a file *.safetensors of this folder itself, but in ",
+                       file.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 200)));
+    }
+    names[file.get<std::string>()].push_back(name);
+  }
+  for (const auto& [file_name, tensors] : names) {
+    const std::string path = JoinPath(folder, file_name);
+    ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(file_system, path));
+    for (const std::string& name : tensors) {
+      const auto found = file.tensors().find(name);
+      if (found == file.tensors().end()) {
+        return absl::InvalidArgumentError(absl::StrCat(path, " has no tensor \"",
+                                                       name.substr(0, 200), "\", although ",
+                                                       kSafetensorsIndexFile, " says so"));
+      }
+      result.tensors_.insert(*found);
+    }
+    result.files_.push_back(std::move(file));
+  }
+  return result;
+}
+
+}  // namespace causeway

@@ -1,0 +1,75 @@
+// Hugging Face's safetensors: one file, or a folder of them with an index.
+//
+//   offset  bytes  content
+//   0       8      N: bytes of the header, little endian
+//   8       N      header: JSON, {"NAME": {"dtype", "shape", "data_offsets": [begin, end]}, ...,
+//                  "__metadata__": {"KEY": "TEXT", ...}}; may end with spaces
+//   8 + N   ...    the tensors, row-major; offsets count from here
+//
+// Files come from anywhere: every length and offset is checked, and the tensors must fill the rest
+// of the file without a gap and without an overlap.
+#ifndef CAUSEWAY_COMMON_FILES_SAFETENSORS_H_
+#define CAUSEWAY_COMMON_FILES_SAFETENSORS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/file_system.h"
+
+namespace causeway {
+
+inline constexpr char kSafetensorsFile[] = "model.safetensors";
+inline constexpr char kSafetensorsIndexFile[] = "model.safetensors.index.json";
+
+struct SafeTensor {
+  std::string dtype;  // "F32", "BF16", "F16", or another of the format's names.
+  std::vector<int64_t> shape;
+  std::span<const uint8_t> bytes;  // In the mapping.
+};
+
+// "[3, 4]"; "[]" for a scalar.
+std::string ShapeText(std::span<const int64_t> shape);
+
+// Immutable and thread-safe. Files are mapped and read where they lie.
+class SafetensorsFile {
+ public:
+  // INVALID_ARGUMENT, naming the file, for whatever the format does not allow; NOT_FOUND.
+  static absl::StatusOr<SafetensorsFile> Open(FileSystem& file_system, const std::string& path);
+
+  // By name.
+  const std::map<std::string, SafeTensor>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+ private:
+  SafetensorsFile() = default;
+  std::unique_ptr<MappedFile> file_;
+  std::map<std::string, SafeTensor> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// All tensors of a model's folder. Immutable and thread-safe.
+class SafetensorsFolder {
+ public:
+  // Reads model.safetensors.index.json and the files that it names or, without an index,
+  // model.safetensors. NOT_FOUND if there is neither. INVALID_ARGUMENT for an index that names a
+  // file outside the folder, or a tensor that the file does not have; errors of SafetensorsFile.
+  static absl::StatusOr<SafetensorsFolder> Open(FileSystem& file_system, const std::string& folder);
+
+  // Tensors that the index does not name are left out.
+  const std::map<std::string, SafeTensor>& tensors() const { return tensors_; }
+
+ private:
+  SafetensorsFolder() = default;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, SafeTensor> tensors_;
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_FILES_SAFETENSORS_H_

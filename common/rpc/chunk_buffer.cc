@@ -1,0 +1,54 @@
+#include "common/rpc/chunk_buffer.h"
+
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+#include <grpcpp/support/slice.h>
+
+#include <array>
+#include <string>
+#include <utility>
+
+namespace causeway {
+namespace {
+
+void Release(void* owner) {
+  const std::unique_ptr<std::shared_ptr<const void>> last(
+      static_cast<std::shared_ptr<const void>*>(owner));
+}
+
+grpc::Slice Copied(const std::string& bytes) { return {bytes.data(), bytes.size()}; }
+
+}  // namespace
+
+std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> BufferMessage::Open() const {
+  if (!buffer_.Valid()) return FlatMessage({}).Open();
+  // The reader changes nothing of the buffer; its interface is older than const was thought of.
+  return std::make_unique<grpc::ProtoBufferReader>(const_cast<grpc::ByteBuffer*>(&buffer_));
+}
+
+grpc::ByteBuffer ChunkToBuffer(ChunkFields chunk, std::span<const uint8_t> data,
+                               std::shared_ptr<const void> owner) {
+  chunk.data_bytes = data.size();
+  const ChunkFrame frame = FrameChunk(chunk);
+  auto kept = std::make_unique<std::shared_ptr<const void>>(std::move(owner));
+  // gRPC takes the memory as void*, and only reads it.
+  auto* const bytes = const_cast<uint8_t*>(data.data());
+  const std::array<grpc::Slice, 3> slices = {
+      Copied(frame.head), grpc::Slice(bytes, data.size(), &Release, kept.release()),
+      Copied(frame.tail)};
+  return {slices.data(), frame.tail.empty() ? size_t{2} : size_t{3}};
+}
+
+grpc::ByteBuffer MessageToBuffer(const google::protobuf::MessageLite& message) {
+  const grpc::Slice slice = Copied(message.SerializeAsString());
+  return {&slice, 1};
+}
+
+absl::Status BufferToMessage(const grpc::ByteBuffer& buffer,
+                             google::protobuf::MessageLite& message) {
+  const auto pieces = BufferMessage(buffer).Open();
+  if (message.ParseFromZeroCopyStream(pieces.get())) return absl::OkStatus();
+  return absl::InvalidArgumentError("the message is malformed");
+}
+
+}  // namespace causeway

@@ -1,0 +1,219 @@
+#include "common/rpc/security.h"
+
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
+
+#include <map>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+
+namespace causeway {
+namespace {
+
+using grpc::experimental::FileWatcherCertificateProvider;
+
+absl::StatusOr<std::string> ReadToken(const std::string& file) {
+  ASSIGN_OR_RETURN(const std::string text, ReadTrustedFile(file, /*secret=*/true));
+  const absl::string_view token = absl::StripAsciiWhitespace(text);
+  RETURN_IF_ERROR(Annotate(CheckToken(token), file));
+  return std::string(token);
+}
+
+// Reads the file for every call, so that a new token needs no restart. gRPC sends what this gives
+// over encrypted connections only.
+class TokenFromFile final : public grpc::MetadataCredentialsPlugin {
+ public:
+  explicit TokenFromFile(std::string file) : file_(std::move(file)) {}
+  const char* GetType() const override { return "causeway_token"; }
+  grpc::string DebugString() override { return absl::StrCat("the token in ", file_); }
+  grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
+                           std::multimap<grpc::string, grpc::string>* metadata) override {
+    const absl::StatusOr<std::string> token = ReadToken(file_);
+    if (!token.ok()) {
+      // It may be half replaced: the call is worth another try.
+      return ToGrpcStatus(absl::UnavailableError(token.status().message()));
+    }
+    metadata->emplace("authorization", absl::StrCat("Bearer ", *token));
+    return grpc::Status::OK;
+  }
+
+ private:
+  const std::string file_;
+};
+
+absl::Status CheckPlaintext(const SecurityOptions& options, const std::string& address,
+                            std::vector<std::string>& warnings) {
+  if (!options.token_file.empty()) {
+    return absl::InvalidArgumentError(
+        "--token_file without TLS: tokens are never sent in the clear; give the worker --tls_ca, "
+        "the "
+        "coordinator --tls_cert and --tls_key");
+  }
+  if (!options.server_name.empty()) {
+    return absl::InvalidArgumentError("--tls_server_name without --tls_ca has no use");
+  }
+  if (IsLoopback(address)) return absl::OkStatus();
+  if (!options.insecure) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        address,
+        " is not on this machine's loopback, and there are no certificates: give --tls_ca, "
+        "--tls_cert and --tls_key (deploy/make_certificates makes them), or --insecure if nobody "
+        "else can reach the network between, such as a VPN"));
+  }
+  warnings.push_back(
+      absl::StrCat("--insecure: plaintext to and from ", address,
+                   "; whoever can reach this network can read and change the training"));
+  return absl::OkStatus();
+}
+
+absl::Status CheckCommon(const SecurityOptions& options) {
+  if (options.insecure) {
+    return absl::InvalidArgumentError(
+        "--insecure together with certificates: leave one of them out");
+  }
+  if (options.cert_file.empty() != options.key_file.empty()) {
+    return absl::InvalidArgumentError("--tls_cert and --tls_key must be given together");
+  }
+  if (options.refresh_interval < absl::Seconds(1) || options.refresh_interval > absl::Hours(24)) {
+    return absl::InvalidArgumentError(absl::StrCat("--tls_refresh must be from 1s to 24h; it is ",
+                                                   absl::FormatDuration(options.refresh_interval)));
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<FileWatcherCertificateProvider> Watch(const SecurityOptions& options) {
+  return std::make_shared<FileWatcherCertificateProvider>(
+      options.key_file, options.cert_file, options.ca_file,
+      static_cast<unsigned>(absl::ToInt64Seconds(options.refresh_interval)));
+}
+
+void AddExpiryWarning(const Certificate& certificate, const std::string& file, absl::Time now,
+                      std::vector<std::string>& warnings) {
+  std::string warning = ExpiryWarning(certificate, file, now);
+  if (!warning.empty()) warnings.push_back(std::move(warning));
+}
+
+// The pair of one's own, whose issuer the peers must trust, which only they know for certain.
+absl::StatusOr<Certificate> CheckPair(const SecurityOptions& options, CertificateUse use,
+                                      absl::Time now, std::vector<std::string>& warnings) {
+  ASSIGN_OR_RETURN(Certificate certificate,
+                   CheckOwnCertificate(options.cert_file, options.key_file, use, now));
+  AddExpiryWarning(certificate, options.cert_file, now, warnings);
+  if (!options.ca_file.empty()) {
+    const absl::Status is_signed = CheckSigned(options.cert_file, options.ca_file, use, now);
+    if (!is_signed.ok()) {
+      warnings.push_back(absl::StrCat(std::string(is_signed.message()),
+                                      "; right only if the peers trust another CA than this side"));
+    }
+  }
+  return certificate;
+}
+
+}  // namespace
+
+bool IsLoopback(absl::string_view address) {
+  const absl::string_view host = address.substr(0, address.rfind(':'));
+  if (absl::EqualsIgnoreCase(host, "localhost") || host == "[::1]") return true;
+  const std::vector<absl::string_view> parts = absl::StrSplit(host, '.');
+  if (parts.size() != 4 || parts[0] != "127") return false;
+  for (const absl::string_view part : parts) {
+    int value = 0;
+    if (part.size() > 3 || !absl::SimpleAtoi(part, &value) || value < 0 || value > 255)
+      return false;
+  }
+  return true;
+}
+
+ChannelSecurity ChannelSecurity::Plaintext() {
+  ChannelSecurity result;
+  result.credentials = grpc::InsecureChannelCredentials();
+  return result;
+}
+
+absl::StatusOr<ChannelSecurity> MakeChannelSecurity(const SecurityOptions& options,
+                                                    const std::string& address, absl::Time now) {
+  ChannelSecurity result = ChannelSecurity::Plaintext();
+  if (!options.UsesTls()) {
+    RETURN_IF_ERROR(CheckPlaintext(options, address, result.warnings));
+    return result;
+  }
+  RETURN_IF_ERROR(CheckCommon(options));
+  if (options.ca_file.empty()) {
+    return absl::InvalidArgumentError(
+        "--tls_ca is missing: the file ca.pem by which the coordinator is recognized");
+  }
+  if (options.cert_file.empty() == options.token_file.empty()) {
+    return absl::InvalidArgumentError(
+        "beside --tls_ca give either --tls_cert and --tls_key, or --token_file: the coordinator "
+        "must learn who this is");
+  }
+  RETURN_IF_ERROR(CheckAuthorities(options.ca_file, now));
+  result.encrypted = true;
+  result.server_name = options.server_name;
+  if (!options.cert_file.empty()) {
+    ASSIGN_OR_RETURN(result.certificate,
+                     CheckPair(options, CertificateUse::kClient, now, result.warnings));
+  }
+  grpc::experimental::TlsChannelCredentialsOptions tls;
+  tls.set_certificate_provider(Watch(options));
+  tls.watch_root_certs();
+  if (!options.cert_file.empty()) tls.watch_identity_key_cert_pairs();
+  result.credentials = grpc::experimental::TlsCredentials(tls);
+  if (!options.token_file.empty()) {
+    RETURN_IF_ERROR(ReadToken(options.token_file).status());
+    result.credentials = grpc::CompositeChannelCredentials(
+        result.credentials,
+        grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenFromFile>(options.token_file)));
+  }
+  return result;
+}
+
+absl::StatusOr<ServerSecurity> MakeServerSecurity(const SecurityOptions& options,
+                                                  const std::string& address, absl::Time now) {
+  ServerSecurity result;
+  if (!options.UsesTls()) {
+    RETURN_IF_ERROR(CheckPlaintext(options, address, result.warnings));
+    result.credentials = grpc::InsecureServerCredentials();
+    return result;
+  }
+  RETURN_IF_ERROR(CheckCommon(options));
+  if (options.cert_file.empty()) {
+    return absl::InvalidArgumentError(
+        "--tls_cert and --tls_key are missing: by them the workers recognize this coordinator");
+  }
+  if (options.ca_file.empty() && options.token_file.empty()) {
+    return absl::InvalidArgumentError(
+        "beside --tls_cert and --tls_key give --tls_ca (workers with certificates), --token_file "
+        "(workers with tokens) or both: the coordinator must learn who they are");
+  }
+  if (!options.server_name.empty()) {
+    return absl::InvalidArgumentError("--tls_server_name is a worker's flag");
+  }
+  result.encrypted = true;
+  if (!options.ca_file.empty()) RETURN_IF_ERROR(CheckAuthorities(options.ca_file, now));
+  ASSIGN_OR_RETURN(result.certificate,
+                   CheckPair(options, CertificateUse::kServer, now, result.warnings));
+  grpc::experimental::TlsServerCredentialsOptions tls(Watch(options));
+  tls.watch_identity_key_cert_pairs();
+  if (!options.ca_file.empty()) {
+    tls.watch_root_certs();
+    // Who has no certificate gets no further than the handshake, unless there are tokens.
+    tls.set_cert_request_type(options.token_file.empty()
+                                  ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                                  : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
+  } else {
+    tls.set_cert_request_type(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+  }
+  result.credentials = grpc::experimental::TlsServerCredentials(tls);
+  return result;
+}
+
+}  // namespace causeway

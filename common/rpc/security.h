@@ -1,0 +1,76 @@
+// From the flags --tls_ca, --tls_cert, --tls_key, --token_file, --tls_server_name and --insecure to
+// the credentials of channels and servers. SECURITY.md says what they protect.
+//
+//   mutual TLS      ca, cert and key on both sides: who a peer is stands in its certificate
+//   TLS and tokens  the coordinator has cert, key and a file of tokens, the worker ca and its token
+//   plaintext       none of them: on loopback, or elsewhere with --insecure
+//
+// Files are checked when the credentials are made. Afterwards gRPC looks at them every
+// `refresh_interval` and takes changed ones for new connections, so that certificates are renewed
+// without a restart.
+#ifndef CAUSEWAY_COMMON_RPC_SECURITY_H_
+#define CAUSEWAY_COMMON_RPC_SECURITY_H_
+
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/rpc/certificate.h"
+
+namespace causeway {
+
+// PEM files and tokens of one side.
+struct SecurityOptions {
+  std::string ca_file;      // --tls_ca: whose signature under a peer's certificate counts.
+  std::string cert_file;    // --tls_cert: one's own certificate, and those between it and the CA.
+  std::string key_file;     // --tls_key: of cert_file.
+  std::string token_file;   // --token_file: a worker's token; a coordinator's list (token_table.h).
+  std::string server_name;  // --tls_server_name: the coordinator's name if the address has another.
+  bool insecure = false;    // --insecure: plaintext beyond this machine.
+  absl::Duration refresh_interval = absl::Seconds(10);  // Whole seconds, 1 or more.
+
+  // Whether connections are encrypted. MakeChannelSecurity refuses what is half a set.
+  bool UsesTls() const { return !ca_file.empty() || !cert_file.empty() || !key_file.empty(); }
+};
+
+// What every channel of one process shares. Copies share the watch over the files.
+struct ChannelSecurity {
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  std::string server_name;  // Empty: the address's.
+  bool encrypted = false;
+  std::optional<Certificate> certificate;  // One's own, as it was when it was checked.
+  std::vector<std::string> warnings;       // For the log.
+
+  static ChannelSecurity Plaintext();
+};
+
+struct ServerSecurity {
+  std::shared_ptr<grpc::ServerCredentials> credentials;
+  bool encrypted = false;
+  std::optional<Certificate> certificate;
+  std::vector<std::string> warnings;
+};
+
+// For channels to `address`. INVALID_ARGUMENT for flags that do not fit together,
+// FAILED_PRECONDITION for plaintext beyond this machine without `insecure`, and the errors of
+// certificate.h; all say what to do.
+absl::StatusOr<ChannelSecurity> MakeChannelSecurity(const SecurityOptions& options,
+                                                    const std::string& address, absl::Time now);
+
+// The same for a server that listens on `address`. Does not read the file of tokens.
+absl::StatusOr<ServerSecurity> MakeServerSecurity(const SecurityOptions& options,
+                                                  const std::string& address, absl::Time now);
+
+// Whether the host of HOST:PORT is this machine by its very name: localhost, 127.x.x.x or [::1].
+bool IsLoopback(absl::string_view address);
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_RPC_SECURITY_H_

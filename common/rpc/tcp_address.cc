@@ -1,0 +1,162 @@
+#include "common/rpc/tcp_address.h"
+
+#include <arpa/inet.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/channel.h"
+
+namespace causeway {
+namespace {
+
+constexpr std::array<uint8_t, 12> kMappedPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+absl::Status ResolverError(int code, const std::string& host) {
+  const std::string reason = code == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(code);
+  if (code == EAI_AGAIN || code == EAI_SYSTEM || code == EAI_FAIL) {
+    return absl::UnavailableError(absl::StrCat("the resolver has no answer for ", host, ": ",
+                                               reason, "; check the name and /etc/resolv.conf"));
+  }
+  return absl::NotFoundError(absl::StrCat("no address is known for ", host, ": ", reason,
+                                          "; check the name, or give an IP address"));
+}
+
+}  // namespace
+
+bool TcpAddress::is_ipv4() const {
+  return std::equal(kMappedPrefix.begin(), kMappedPrefix.end(), ip.begin());
+}
+
+bool TcpAddress::is_loopback() const {
+  if (is_ipv4()) return ip[12] == 127;
+  return std::all_of(ip.begin(), ip.end() - 1, [](uint8_t byte) { return byte == 0; }) &&
+         ip[15] == 1;
+}
+
+std::string TcpAddress::ToString() const {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (is_ipv4()) {
+    inet_ntop(AF_INET, ip.data() + kMappedPrefix.size(), text, sizeof(text));
+    return absl::StrCat(text, ":", port);
+  }
+  inet_ntop(AF_INET6, ip.data(), text, sizeof(text));
+  return absl::StrCat("[", text, "]:", port);
+}
+
+std::optional<TcpAddress> FromSocketAddress(const sockaddr_storage& address) {
+  TcpAddress result;
+  if (address.ss_family == AF_INET) {
+    sockaddr_in in4;
+    std::memcpy(&in4, &address, sizeof(in4));
+    std::copy(kMappedPrefix.begin(), kMappedPrefix.end(), result.ip.begin());
+    std::memcpy(result.ip.data() + kMappedPrefix.size(), &in4.sin_addr, sizeof(in4.sin_addr));
+    result.port = ntohs(in4.sin_port);
+    return result;
+  }
+  if (address.ss_family == AF_INET6) {
+    sockaddr_in6 in6;
+    std::memcpy(&in6, &address, sizeof(in6));
+    std::memcpy(result.ip.data(), &in6.sin6_addr, sizeof(in6.sin6_addr));
+    result.port = ntohs(in6.sin6_port);
+    result.scope = in6.sin6_scope_id;
+    return result;
+  }
+  return std::nullopt;
+}
+
+socklen_t ToSocketAddress(const TcpAddress& address, sockaddr_storage& out) {
+  std::memset(&out, 0, sizeof(out));
+  if (address.is_ipv4()) {
+    sockaddr_in in4 = {};
+    in4.sin_family = AF_INET;
+    in4.sin_port = htons(address.port);
+    std::memcpy(&in4.sin_addr, address.ip.data() + kMappedPrefix.size(), sizeof(in4.sin_addr));
+    std::memcpy(&out, &in4, sizeof(in4));
+    return sizeof(in4);
+  }
+  sockaddr_in6 in6 = {};
+  in6.sin6_family = AF_INET6;
+  in6.sin6_port = htons(address.port);
+  in6.sin6_scope_id = address.scope;
+  std::memcpy(&in6.sin6_addr, address.ip.data(), sizeof(in6.sin6_addr));
+  std::memcpy(&out, &in6, sizeof(in6));
+  return sizeof(in6);
+}
+
+absl::StatusOr<std::vector<TcpAddress>> ResolveAddress(absl::string_view host_port) {
+  RETURN_IF_ERROR(CheckAddress(host_port, /*allow_any_port=*/false));
+  const size_t colon = host_port.rfind(':');
+  absl::string_view name = host_port.substr(0, colon);
+  if (absl::ConsumePrefix(&name, "[")) absl::ConsumeSuffix(&name, "]");
+  const std::string host(name);
+  const std::string port(host_port.substr(colon + 1));
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &list);
+  if (error != 0) return ResolverError(error, host);
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, freeaddrinfo);
+  std::vector<TcpAddress> addresses;
+  for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
+    sockaddr_storage storage = {};
+    std::memcpy(&storage, entry->ai_addr, std::min<size_t>(entry->ai_addrlen, sizeof(storage)));
+    const std::optional<TcpAddress> address = FromSocketAddress(storage);
+    if (address.has_value() && std::ranges::find(addresses, *address) == addresses.end()) {
+      addresses.push_back(*address);
+    }
+  }
+  if (addresses.empty()) return ResolverError(EAI_NONAME, host);
+  return addresses;
+}
+
+absl::StatusOr<TcpAddress> ParseGrpcPeer(absl::string_view peer) {
+  const std::string text = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
+  absl::string_view rest = text;
+  const bool ipv4 = absl::ConsumePrefix(&rest, "ipv4:");
+  const bool ipv6 = !ipv4 && absl::ConsumePrefix(&rest, "ipv6:");
+  const size_t colon = rest.rfind(':');
+  TcpAddress result;
+  uint32_t port = 0;
+  bool parsed = (ipv4 || ipv6) && colon != absl::string_view::npos &&
+                absl::SimpleAtoi(rest.substr(colon + 1), &port) && port <= 65535;
+  if (parsed) {
+    result.port = static_cast<uint16_t>(port);
+    absl::string_view host = rest.substr(0, colon);
+    if (ipv6) {
+      parsed = absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]");
+      const size_t percent = std::min(host.find('%'), host.size());
+      if (percent < host.size()) {
+        const std::string interface(host.substr(percent + 1));
+        if (!absl::SimpleAtoi(interface, &result.scope)) {
+          result.scope = if_nametoindex(interface.c_str());
+        }
+      }
+      parsed &=
+          inet_pton(AF_INET6, std::string(host.substr(0, percent)).c_str(), result.ip.data()) == 1;
+    } else {
+      std::copy(kMappedPrefix.begin(), kMappedPrefix.end(), result.ip.begin());
+      parsed = inet_pton(AF_INET, std::string(host).c_str(),
+                         result.ip.data() + kMappedPrefix.size()) == 1;
+    }
+  }
+  if (!parsed) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected ipv4:ADDRESS:PORT or ipv6:[ADDRESS]:PORT, got \"", peer.substr(0, 200), "\""));
+  }
+  return result;
+}
+
+}  // namespace causeway

@@ -1,0 +1,259 @@
+#include "common/rpc/tcp_links.h"
+
+#include <dirent.h>
+// Not netinet/tcp.h, whose struct tcp_info ends before what is wanted here.
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace causeway {
+namespace {
+
+constexpr size_t kMaxNameBytes = 16;  // TCP_CA_NAME_MAX of the kernel.
+
+void ForEachDescriptor(const std::function<void(int)>& visit) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
+  if (folder == nullptr) return;
+  for (const dirent* entry = readdir(folder.get()); entry != nullptr;
+       entry = readdir(folder.get())) {
+    int descriptor = -1;
+    if (absl::SimpleAtoi(entry->d_name, &descriptor)) visit(descriptor);
+  }
+}
+
+using NameCall = int (*)(int, sockaddr*, socklen_t*);
+
+std::optional<TcpAddress> AddressBy(NameCall call, int descriptor) {
+  sockaddr_storage storage = {};
+  socklen_t length = sizeof(storage);
+  if (call(descriptor, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return std::nullopt;
+  return FromSocketAddress(storage);
+}
+
+bool IsListening(int descriptor) {
+  int listening = 0;
+  socklen_t length = sizeof(listening);
+  return getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listening, &length) == 0 &&
+         listening != 0;
+}
+
+std::string CongestionControlOf(int descriptor) {
+  char name[kMaxNameBytes + 1] = {};
+  socklen_t length = kMaxNameBytes;
+  if (getsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return "";
+  return name;
+}
+
+// 0, or the error.
+int SetOn(int descriptor, absl::string_view name) {
+  const auto length = static_cast<socklen_t>(name.size());
+  return setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, name.data(), length) == 0 ? 0 : errno;
+}
+
+// A socket that is connected to nothing, to ask the kernel with.
+class SpareSocket {
+ public:
+  SpareSocket() : descriptor_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    if (descriptor_ < 0) descriptor_ = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  }
+  ~SpareSocket() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  SpareSocket(const SpareSocket&) = delete;
+  SpareSocket& operator=(const SpareSocket&) = delete;
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+// Kernels give as much of it as they know: what is missing stays zero.
+bool ReadInfo(int descriptor, TcpConnection& connection) {
+  tcp_info info = {};
+  socklen_t length = sizeof(info);
+  if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  connection.rtt = absl::Microseconds(info.tcpi_rtt);
+  const bool has_min_rtt = info.tcpi_min_rtt != ~uint32_t{0};  // Else none was measured.
+  connection.min_rtt = has_min_rtt ? absl::Microseconds(info.tcpi_min_rtt) : absl::ZeroDuration();
+  connection.retransmitted_segments = info.tcpi_total_retrans;
+  connection.sent_bytes = static_cast<int64_t>(info.tcpi_bytes_acked);
+  connection.received_bytes = static_cast<int64_t>(info.tcpi_bytes_received);
+  connection.delivery_bytes_per_second = static_cast<double>(info.tcpi_delivery_rate);
+  connection.congestion_window_bytes = int64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss;
+  connection.congestion_control = CongestionControlOf(descriptor);
+  return true;
+}
+
+std::vector<TcpConnection> Connections(const std::function<bool(const TcpConnection&)>& wanted) {
+  std::vector<TcpConnection> found;
+  ForEachDescriptor([&](int descriptor) {
+    TcpConnection connection;
+    const std::optional<TcpAddress> peer = AddressBy(getpeername, descriptor);
+    if (!peer.has_value()) return;
+    const std::optional<TcpAddress> local = AddressBy(getsockname, descriptor);
+    if (!local.has_value()) return;
+    connection.peer = *peer;
+    connection.local = *local;
+    if (wanted(connection) && ReadInfo(descriptor, connection)) found.push_back(connection);
+  });
+  return found;
+}
+
+bool Contains(std::span<const TcpAddress> addresses, const TcpAddress& address) {
+  return std::ranges::find(addresses, address) != addresses.end();
+}
+
+bool SameEnds(const TcpConnection& a, const TcpConnection& b) {
+  return a.local == b.local && a.peer == b.peer;
+}
+
+}  // namespace
+
+std::vector<TcpConnection> ConnectionsTo(std::span<const TcpAddress> peers) {
+  if (peers.empty()) return {};
+  return Connections(
+      [&](const TcpConnection& connection) { return Contains(peers, connection.peer); });
+}
+
+std::vector<TcpConnection> ConnectionsAcceptedOn(int local_port) {
+  return Connections(
+      [&](const TcpConnection& connection) { return connection.local.port == local_port; });
+}
+
+TcpLink Summarize(std::span<const TcpConnection> connections) {
+  TcpLink link;
+  absl::Duration sum;
+  int measured = 0;
+  std::set<std::string> controls;
+  for (const TcpConnection& connection : connections) {
+    ++link.connections;
+    if (connection.rtt > absl::ZeroDuration()) {
+      sum += connection.rtt;
+      ++measured;
+    }
+    if (connection.min_rtt > absl::ZeroDuration() &&
+        (link.min_rtt == absl::ZeroDuration() || connection.min_rtt < link.min_rtt)) {
+      link.min_rtt = connection.min_rtt;
+    }
+    link.retransmitted_segments += connection.retransmitted_segments;
+    link.sent_bytes += connection.sent_bytes;
+    link.received_bytes += connection.received_bytes;
+    link.delivery_bytes_per_second += connection.delivery_bytes_per_second;
+    link.congestion_window_bytes += connection.congestion_window_bytes;
+    if (!connection.congestion_control.empty()) controls.insert(connection.congestion_control);
+  }
+  if (measured > 0) link.rtt = sum / measured;
+  link.congestion_control = absl::StrJoin(controls, ", ");
+  return link;
+}
+
+absl::Status CanUseCongestionControl(absl::string_view name) {
+  if (name.empty() || name.size() >= kMaxNameBytes) {
+    return absl::NotFoundError(absl::StrCat("\"", name.substr(0, 64),
+                                            "\" names no congestion control; see "
+                                            "net.ipv4.tcp_available_congestion_control"));
+  }
+  const SpareSocket socket;
+  if (socket.descriptor() < 0) {
+    return absl::UnavailableError(absl::StrCat("no socket to try: ", std::strerror(errno)));
+  }
+  const int error = SetOn(socket.descriptor(), name);
+  if (error == 0) return absl::OkStatus();
+  if (error == EPERM) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        name, " is not among net.ipv4.tcp_allowed_congestion_control: add it there as root"));
+  }
+  if (error == ENOENT) {
+    return absl::NotFoundError(absl::StrCat("this kernel has not loaded ", name,
+                                            ": run `modprobe tcp_", name, "` as root, or use ",
+                                            "a kernel that has it"));
+  }
+  return absl::UnavailableError(
+      absl::StrCat("the kernel refuses ", name, ": ", std::strerror(error)));
+}
+
+std::string DefaultCongestionControl() {
+  const SpareSocket socket;
+  return socket.descriptor() < 0 ? "" : CongestionControlOf(socket.descriptor());
+}
+
+std::string DescribeCongestionControl(const std::string& chosen) {
+  if (!chosen.empty()) return chosen;
+  const std::string system = DefaultCongestionControl();
+  const absl::Status bbr = CanUseCongestionControl("bbr");
+  return absl::StrCat(system.empty() ? "unknown" : system, ", the system's",
+                      bbr.ok() || system == "bbr" ? "" : absl::StrCat(" (", bbr.message(), ")"));
+}
+
+absl::StatusOr<std::string> ChooseCongestionControl(absl::string_view flag) {
+  if (flag == "system") return std::string();
+  if (flag == "auto") return std::string(CanUseCongestionControl("bbr").ok() ? "bbr" : "");
+  const absl::Status usable = CanUseCongestionControl(flag);
+  if (usable.ok()) return std::string(flag);
+  return absl::FailedPreconditionError(
+      absl::StrCat("--congestion_control=", flag.substr(0, 64), ": ", usable.message()));
+}
+
+int SetCongestionControl(std::span<const TcpAddress> peers, const std::string& name) {
+  int changed = 0;
+  if (name.empty() || peers.empty()) return changed;
+  ForEachDescriptor([&](int descriptor) {
+    const std::optional<TcpAddress> peer = AddressBy(getpeername, descriptor);
+    if (!peer.has_value() || !Contains(peers, *peer)) return;
+    if (CongestionControlOf(descriptor) == name) return;
+    if (SetOn(descriptor, name) == 0) ++changed;
+  });
+  return changed;
+}
+
+int SetCongestionControlOfListeners(int local_port, const std::string& name) {
+  int changed = 0;
+  if (name.empty()) return changed;
+  ForEachDescriptor([&](int descriptor) {
+    const std::optional<TcpAddress> local = AddressBy(getsockname, descriptor);
+    if (!local.has_value() || local->port != local_port || !IsListening(descriptor)) return;
+    if (CongestionControlOf(descriptor) == name) return;
+    if (SetOn(descriptor, name) == 0) ++changed;
+  });
+  return changed;
+}
+
+TcpLink TcpLinkTotals::Update(std::vector<TcpConnection> now) {
+  for (const TcpConnection& before : live_) {
+    const auto same = std::ranges::find_if(now, [&](const TcpConnection& connection) {
+      // A port may be used again by a new connection, whose counters start at zero.
+      return SameEnds(connection, before) && connection.sent_bytes >= before.sent_bytes &&
+             connection.received_bytes >= before.received_bytes;
+    });
+    if (same != now.end()) continue;
+    ended_retransmitted_segments_ += before.retransmitted_segments;
+    ended_sent_bytes_ += before.sent_bytes;
+    ended_received_bytes_ += before.received_bytes;
+  }
+  live_ = std::move(now);
+  TcpLink link = Summarize(live_);
+  link.retransmitted_segments += ended_retransmitted_segments_;
+  link.sent_bytes += ended_sent_bytes_;
+  link.received_bytes += ended_received_bytes_;
+  return link;
+}
+
+TcpLink TcpLinkMeter::Sample() {
+  SetCongestionControl(peers_, congestion_control_);
+  return totals_.Update(ConnectionsTo(peers_));
+}
+
+}  // namespace causeway

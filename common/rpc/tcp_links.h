@@ -1,0 +1,117 @@
+// What TCP knows about this process's connections: round-trip times, retransmissions, rates.
+//
+// gRPC gives no access to its sockets, so they are looked for: every descriptor in /proc/self/fd
+// that is a connected TCP socket with the wanted peer or local port. A descriptor may be closed, or
+// become another socket, between two system calls. That is harmless. Everything is read from one
+// descriptor after its peer was; at worst one connection's figures are reported under the name of
+// another for one sample. At worst a congestion control is chosen for another TCP connection of
+// this process; for anything that is no TCP socket the system refuses it. Nothing is written, shut
+// down or duplicated. Without /proc there are no connections.
+//
+// A walk takes a few microseconds for every descriptor. Thread-safe, except the two classes.
+#ifndef CAUSEWAY_COMMON_RPC_TCP_LINKS_H_
+#define CAUSEWAY_COMMON_RPC_TCP_LINKS_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/rpc/tcp_address.h"
+
+namespace causeway {
+
+// One established connection, as the kernel sees it at this end (TCP_INFO). Zero: not measured.
+struct TcpConnection {
+  TcpAddress local;
+  TcpAddress peer;
+  absl::Duration rtt;      // Smoothed; includes the peer's delayed acknowledgements and all queues.
+  absl::Duration min_rtt;  // The smallest of the last minutes: the link alone.
+  int64_t retransmitted_segments = 0;
+  int64_t sent_bytes = 0;  // Acknowledged by the peer.
+  int64_t received_bytes = 0;
+  double delivery_bytes_per_second = 0;  // At which data was acknowledged lately.
+  int64_t congestion_window_bytes = 0;
+  std::string congestion_control;  // "bbr"
+};
+
+// All connections between two machines together.
+struct TcpLink {
+  int connections = 0;
+  absl::Duration rtt;      // The mean of the smoothed ones.
+  absl::Duration min_rtt;  // The smallest.
+  int64_t retransmitted_segments = 0;
+  int64_t sent_bytes = 0;
+  int64_t received_bytes = 0;
+  double delivery_bytes_per_second = 0;
+  int64_t congestion_window_bytes = 0;
+  std::string congestion_control;  // "bbr", or "bbr, cubic" while they differ.
+};
+
+// This process's connections to one of these addresses (see ResolveAddress).
+std::vector<TcpConnection> ConnectionsTo(std::span<const TcpAddress> peers);
+// The connections that were accepted on this local port.
+std::vector<TcpConnection> ConnectionsAcceptedOn(int local_port);
+
+TcpLink Summarize(std::span<const TcpConnection> connections);
+
+// --- Congestion control ---
+// A long link that loses packets now and then needs BBR: with 0.1 % loss at 100 ms, CUBIC and Reno
+// carry a few Mbit/s per connection, whatever the link could.
+
+// What a flag --congestion_control means: "auto" is bbr where this process may use it, otherwise
+// the system's default; "system" leaves the default; any other name must be usable. Returns the
+// name to set, empty to leave the default. FAILED_PRECONDITION says how to make it usable.
+absl::StatusOr<std::string> ChooseCongestionControl(absl::string_view flag);
+// OK if this process may set it on its sockets; NOT_FOUND if the kernel has no such module,
+// PERMISSION_DENIED if it is not allowed. Both say what to do.
+absl::Status CanUseCongestionControl(absl::string_view name);
+// What a new socket starts with; empty if the kernel does not say.
+std::string DefaultCongestionControl();
+// For the log, of what ChooseCongestionControl chose: "bbr", or "cubic, the system's (...)".
+std::string DescribeCongestionControl(const std::string& chosen);
+
+// Sets it for the connections to these addresses that have another; returns how many were changed.
+// An empty name changes nothing. A connection may be switched at any time.
+int SetCongestionControl(std::span<const TcpAddress> peers, const std::string& name);
+// Sets it for the sockets that listen on this port: what they accept from then on inherits it.
+int SetCongestionControlOfListeners(int local_port, const std::string& name);
+
+// The figures of a link across connections that come and go. Not thread-safe.
+class TcpLinkTotals {
+ public:
+  // `now` are the link's present connections. Counters of the result include those of connections
+  // that have ended, as of the last update that had them; all else is of the present ones.
+  TcpLink Update(std::vector<TcpConnection> now);
+
+ private:
+  std::vector<TcpConnection> live_;
+  int64_t ended_retransmitted_segments_ = 0;
+  int64_t ended_sent_bytes_ = 0;
+  int64_t ended_received_bytes_ = 0;
+};
+
+// The same of this process's connections to these addresses, since the meter was made. New
+// connections get the congestion control. Not thread-safe.
+class TcpLinkMeter {
+ public:
+  // An empty `congestion_control` leaves them as they are.
+  TcpLinkMeter(std::vector<TcpAddress> peers, std::string congestion_control)
+      : peers_(std::move(peers)), congestion_control_(std::move(congestion_control)) {}
+
+  TcpLink Sample();
+
+ private:
+  const std::vector<TcpAddress> peers_;
+  const std::string congestion_control_;
+  TcpLinkTotals totals_;
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_RPC_TCP_LINKS_H_

@@ -1,0 +1,341 @@
+#include "common/rpc/tls_handshake.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/tcp_address.h"
+
+namespace causeway {
+namespace {
+
+template <auto Function>
+struct Deleter {
+  template <typename T>
+  void operator()(T* object) const {
+    Function(object);
+  }
+};
+using ContextPtr = std::unique_ptr<SSL_CTX, Deleter<SSL_CTX_free>>;
+using SslPtr = std::unique_ptr<SSL, Deleter<SSL_free>>;
+
+constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+
+// A connected socket with a deadline for all that it does.
+class Connection {
+ public:
+  static absl::StatusOr<Connection> Open(const TcpAddress& address, absl::Time deadline) {
+    sockaddr_storage storage;
+    const socklen_t length = ToSocketAddress(address, storage);
+    Connection result(deadline);
+    result.socket_ = socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (result.socket_ < 0) return absl::UnavailableError(std::strerror(errno));
+    int error = 0;
+    if (connect(result.socket_, reinterpret_cast<const sockaddr*>(&storage), length) != 0) {
+      error = errno;
+    }
+    if (error == EINPROGRESS) {
+      if (!result.Wait(POLLOUT)) return absl::UnavailableError("no answer in time");
+      socklen_t size = sizeof(error);
+      getsockopt(result.socket_, SOL_SOCKET, SO_ERROR, &error, &size);
+    }
+    if (error != 0) return absl::UnavailableError(std::strerror(error));
+    return result;
+  }
+  ~Connection() {
+    if (socket_ >= 0) close(socket_);
+  }
+  Connection(Connection&& other) noexcept
+      : socket_(std::exchange(other.socket_, -1)), deadline_(other.deadline_) {}
+  Connection& operator=(Connection&&) = delete;
+
+  bool Send(const char* data, size_t size) {
+    while (size > 0) {
+      const ssize_t sent = send(socket_, data, size, MSG_NOSIGNAL);
+      if (sent < 0 && (errno == EAGAIN || errno == EINTR)) {
+        if (!Wait(POLLOUT)) return false;
+        continue;
+      }
+      if (sent <= 0) return false;
+      data += sent;
+      size -= static_cast<size_t>(sent);
+    }
+    return true;
+  }
+  // 0: the peer has closed. -1: it broke, or the deadline has passed.
+  ssize_t Receive(char* data, size_t size) {
+    for (;;) {
+      const ssize_t got = recv(socket_, data, size, 0);
+      if (got >= 0 || (errno != EAGAIN && errno != EINTR)) return got;
+      if (!Wait(POLLIN)) return -1;
+    }
+  }
+  bool late() const { return absl::Now() >= deadline_; }
+
+ private:
+  explicit Connection(absl::Time deadline) : deadline_(deadline) {}
+  bool Wait(int16_t events) const {
+    pollfd wanted{socket_, events, 0};
+    const int64_t left = absl::ToInt64Milliseconds(deadline_ - absl::Now());
+    return left > 0 && poll(&wanted, 1, static_cast<int>(std::min<int64_t>(left, 1 << 30))) > 0;
+  }
+
+  int socket_ = -1;
+  absl::Time deadline_;
+};
+
+// A TLS client over a Connection. OpenSSL writes to and reads from memory, so that it neither
+// blocks nor raises SIGPIPE.
+class Client {
+ public:
+  Client(SSL_CTX* context, Connection& connection)
+      : connection_(connection),
+        ssl_(SSL_new(context)),
+        in_(BIO_new(BIO_s_mem())),
+        out_(BIO_new(BIO_s_mem())) {
+    SSL_set_bio(ssl_.get(), in_, out_);  // Owns both.
+    SSL_set_app_data(ssl_.get(), this);
+    SSL_set_connect_state(ssl_.get());
+  }
+  SSL* ssl() { return ssl_.get(); }
+  // What the server has shown, trusted or not.
+  const Certificate& server() const { return server_; }
+
+  // For SSL_CTX_set_verify: has a look at the certificate, and leaves the verdict as it is.
+  static int LookAtCertificate(int verdict, X509_STORE_CTX* store) {
+    const auto* const ssl = static_cast<const SSL*>(
+        X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx()));
+    X509* const x509 = X509_STORE_CTX_get0_cert(store);
+    const std::unique_ptr<BIO, Deleter<BIO_free>> bio(BIO_new(BIO_s_mem()));
+    PEM_write_bio_X509(bio.get(), x509);
+    char* text = nullptr;
+    const int64_t size = BIO_get_mem_data(bio.get(), &text);
+    absl::StatusOr<Certificate> parsed =
+        ParseCertificate(absl::string_view(text, static_cast<size_t>(size)), "the certificate");
+    if (parsed.ok()) static_cast<Client*>(SSL_get_app_data(ssl))->server_ = *std::move(parsed);
+    return verdict;
+  }
+
+  // Runs `step` (SSL_do_handshake, SSL_read ...) until it is done or fails. Returns OpenSSL's code.
+  template <typename Step>
+  int Run(const Step& step) {
+    for (;;) {
+      ERR_clear_error();
+      const int result = step();
+      const int error = result > 0 ? SSL_ERROR_NONE : SSL_get_error(ssl_.get(), result);
+      if (!Flush()) return SSL_ERROR_SYSCALL;
+      if (error != SSL_ERROR_WANT_READ) return error;
+      std::array<char, 16 << 10> buffer;
+      const ssize_t got = connection_.Receive(buffer.data(), buffer.size());
+      if (got <= 0) return SSL_ERROR_SYSCALL;
+      BIO_write(in_, buffer.data(), static_cast<int>(got));
+    }
+  }
+
+ private:
+  bool Flush() {
+    char* data = nullptr;
+    const int64_t size = BIO_get_mem_data(out_, &data);
+    const bool sent = size <= 0 || connection_.Send(data, static_cast<size_t>(size));
+    BIO_reset(out_);
+    // What the peer said before it closed is worth reading.
+    return sent || BIO_pending(in_) > 0;
+  }
+
+  Connection& connection_;
+  const SslPtr ssl_;
+  BIO* const in_;
+  BIO* const out_;
+  Certificate server_;
+};
+
+std::string HostOf(const std::string& address) {
+  std::string host = address.substr(0, address.rfind(':'));
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  return host;
+}
+
+absl::StatusOr<Connection> Connect(const std::string& address, absl::Time deadline) {
+  ASSIGN_OR_RETURN(const std::vector<TcpAddress> candidates, ResolveAddress(address));
+  absl::Status last;
+  for (const TcpAddress& candidate : candidates) {
+    absl::StatusOr<Connection> connection = Connection::Open(candidate, deadline);
+    if (connection.ok()) return connection;
+    last = Annotate(connection.status(), candidate.ToString());
+  }
+  return last;
+}
+
+absl::StatusOr<ContextPtr> MakeContext(const SecurityOptions& options) {
+  ContextPtr context(SSL_CTX_new(TLS_client_method()));
+  SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
+  SSL_CTX_set_alpn_protos(context.get(), kHttp2, sizeof(kHttp2));
+  if (options.ca_file.empty()) return context;
+  ASSIGN_OR_RETURN(const std::string ca, ReadTrustedFile(options.ca_file, /*secret=*/false));
+  const auto clean = absl::MakeCleanup([] { ERR_clear_error(); });
+  bool fits = SSL_CTX_load_verify_file(context.get(), options.ca_file.c_str()) == 1;
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, Client::LookAtCertificate);
+  if (fits && !options.cert_file.empty()) {
+    fits =
+        SSL_CTX_use_certificate_chain_file(context.get(), options.cert_file.c_str()) == 1 &&
+        SSL_CTX_use_PrivateKey_file(context.get(), options.key_file.c_str(), SSL_FILETYPE_PEM) == 1;
+  }
+  if (fits) return context;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the files of --tls_ca, --tls_cert and --tls_key cannot be used: check them"));
+}
+
+std::string NamesOf(const Certificate& certificate) {
+  std::vector<std::string> names = certificate.dns_names;
+  names.insert(names.end(), certificate.ip_addresses.begin(), certificate.ip_addresses.end());
+  return names.empty() ? "no name" : absl::StrJoin(names, ", ");
+}
+
+// What the server's word "alert" means for us.
+std::string AlertMeaning(int reason) {
+  switch (reason) {
+    case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
+      return "it wants a certificate: give --tls_cert and --tls_key";
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
+      return "it takes our certificate for expired: deploy/make_certificates renew; or the two "
+             "clocks differ";
+    case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
+      return "it does not know the CA of our certificate: both sides need the same CA";
+    case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
+    case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
+    case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
+      return "it does not accept our certificate: use one that its own CA has made for a worker";
+    case SSL_R_TLSV1_ALERT_PROTOCOL_VERSION:
+      return "it speaks no TLS 1.2 or later";
+    default:
+      return "";
+  }
+}
+
+absl::Status Explain(const std::string& address, const SecurityOptions& options, Client& client,
+                     const Connection& connection, int error) {
+  const uint64_t code = ERR_peek_last_error();
+  const char* const text = ERR_reason_error_string(code);
+  const std::string reason = text == nullptr ? "the connection was closed" : text;
+  ERR_clear_error();
+  SSL* const ssl = client.ssl();
+  const int64_t verified = SSL_get_verify_result(ssl);
+  if (verified == X509_V_ERR_HOSTNAME_MISMATCH || verified == X509_V_ERR_IP_ADDRESS_MISMATCH) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the coordinator at ", address, " has a certificate for ", NamesOf(client.server()),
+        ", not for ", options.server_name.empty() ? HostOf(address) : options.server_name,
+        ": use one of these names in --coordinator, or give it as --tls_server_name"));
+  }
+  if (verified != X509_V_OK) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the coordinator at ", address,
+        " cannot be trusted: ", X509_verify_cert_error_string(verified), " (", options.ca_file,
+        "); both sides need the same CA, and a certificate that has not expired"));
+  }
+  const std::string meaning = error == SSL_ERROR_SSL ? AlertMeaning(ERR_GET_REASON(code)) : "";
+  if (!meaning.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the coordinator at ", address, " refuses this worker: ", meaning));
+  }
+  if (error == SSL_ERROR_SSL && ERR_GET_REASON(code) == SSL_R_WRONG_VERSION_NUMBER) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(address,
+                     " does not speak TLS: start the coordinator with --tls_cert and "
+                     "--tls_key, or leave --tls_ca out here"));
+  }
+  if (SSL_is_init_finished(ssl) && !connection.late()) {
+    // gRPC's servers hang up without a word.
+    const bool shown = !options.cert_file.empty();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the coordinator at ", address, " hangs up as soon as it has seen ",
+        shown
+            ? "our certificate: it has expired by the coordinator's clock, or comes from a CA that "
+              "is not in the coordinator's --tls_ca"
+            : "that we have no certificate: give --tls_cert and --tls_key, or start the "
+              "coordinator with --token_file"));
+  }
+  if (connection.late()) {
+    return absl::UnavailableError(absl::StrCat(address, " did not answer in time"));
+  }
+  return absl::UnavailableError(absl::StrCat("no TLS with ", address, ": ", reason));
+}
+
+}  // namespace
+
+absl::StatusOr<TlsHandshake> TryTlsHandshake(const std::string& address,
+                                             const SecurityOptions& options,
+                                             absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  ASSIGN_OR_RETURN(const ContextPtr context, MakeContext(options));
+  ASSIGN_OR_RETURN(Connection connection, Connect(address, deadline));
+  Client client(context.get(), connection);
+  SSL* const ssl = client.ssl();
+  const std::string name = options.server_name.empty() ? HostOf(address) : options.server_name;
+  if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), name.c_str()) != 1) {
+    SSL_set1_host(ssl, name.c_str());
+    SSL_set_tlsext_host_name(ssl, name.c_str());
+  }
+  const absl::Time start = absl::Now();
+  int error = client.Run([ssl] { return SSL_do_handshake(ssl); });
+  if (error == SSL_ERROR_NONE) {
+    // Only now does a server look at our certificate (TLS 1.3): the first byte of its HTTP/2
+    // settings says that it has.
+    char byte = 0;
+    error = client.Run([&] { return SSL_read(ssl, &byte, 1); });
+  }
+  if (error != SSL_ERROR_NONE) return Explain(address, options, client, connection, error);
+  TlsHandshake result;
+  result.version = SSL_get_version(ssl);
+  result.cipher = SSL_get_cipher_name(ssl);
+  result.server = client.server();
+  result.time = absl::Now() - start;
+  return result;
+}
+
+bool SpeaksTls(const std::string& address, absl::Duration timeout) {
+  const absl::StatusOr<ContextPtr> context = MakeContext({});
+  if (!context.ok()) return false;
+  absl::StatusOr<Connection> connection = Connect(address, absl::Now() + timeout);
+  if (!connection.ok()) return false;
+  Client client(context->get(), *connection);
+  client.Run([&] { return SSL_do_handshake(client.ssl()); });
+  ERR_clear_error();
+  // A server that wants a certificate may end the handshake, but has shown its own by then.
+  return SSL_get0_peer_certificate(client.ssl()) != nullptr;
+}
+
+absl::Status ExplainByTls(const std::string& address, const SecurityOptions& options,
+                          absl::Duration timeout) {
+  if (options.UsesTls()) {
+    const absl::Status status = TryTlsHandshake(address, options, timeout).status();
+    return absl::IsFailedPrecondition(status) ? status : absl::OkStatus();
+  }
+  if (!SpeaksTls(address, timeout)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the coordinator at ", address,
+                   " speaks TLS, and this worker has no "
+                   "certificates: give --tls_ca and --tls_cert with --tls_key, or --token_file"));
+}
+
+}  // namespace causeway

@@ -1,0 +1,42 @@
+// One TLS handshake with a coordinator, made only to learn how it goes. gRPC keeps the reasons to
+// itself: a worker that was refused sees no more than that nobody answers.
+#ifndef CAUSEWAY_COMMON_RPC_TLS_HANDSHAKE_H_
+#define CAUSEWAY_COMMON_RPC_TLS_HANDSHAKE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/rpc/certificate.h"
+#include "common/rpc/security.h"
+
+namespace causeway {
+
+struct TlsHandshake {
+  std::string version;  // "TLSv1.3"
+  std::string cipher;
+  Certificate server;
+  absl::Duration time;  // From the first byte to the server's first answer within the connection.
+};
+
+// Connects to HOST:PORT, with the same checks on both sides as gRPC's connections; `options` use
+// TLS. FAILED_PRECONDITION if it can never work as it is: the server speaks no TLS, its certificate
+// is not to be trusted or is for another name, or it does not trust ours; each with what to do.
+// NOT_FOUND or UNAVAILABLE if no connection comes about, or no answer in time; and the errors of
+// certificate.h.
+absl::StatusOr<TlsHandshake> TryTlsHandshake(const std::string& address,
+                                             const SecurityOptions& options,
+                                             absl::Duration timeout);
+
+// Whether a server that a client without TLS cannot talk to speaks TLS. Trusts nobody and says
+// nothing. False also if there is no answer.
+bool SpeaksTls(const std::string& address, absl::Duration timeout);
+
+// Why no coordinator answers at `address`, as far as TLS is the reason: FAILED_PRECONDITION, or OK.
+absl::Status ExplainByTls(const std::string& address, const SecurityOptions& options,
+                          absl::Duration timeout);
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_RPC_TLS_HANDSHAKE_H_
