@@ -25,24 +25,35 @@
 #include "common/base/thread_pool.h"
 #include "common/cli/command_line.h"
 #include "common/params/fragment_plan.h"
-#include "common/params/initialize.h"
 #include "common/params/presets.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/security_flags.h"
+#include "common/rpc/tcp_links.h"
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/log.h"
 #include "server/core/coordinator.h"
+#include "server/initial_parameters.h"
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
 #include "server/store/run_directory_store.h"
 
 ABSL_FLAG(std::string, run_dir, "", "the folder that will hold the run");
 ABSL_FLAG(std::string, config, "", "the run's configuration, a textproto");
+ABSL_FLAG(std::string, initial, "",
+          "serve: the parameters that the run starts from, a file of causeway-worker import");
 ABSL_FLAG(std::string, preset, "", "settings that the configuration is read over");
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "HOST:PORT to listen on; port 0: any free one");
 ABSL_FLAG(std::string, address_file, "", "receives HOST:PORT once the coordinator listens");
 ABSL_FLAG(std::string, durability, "full",
           "full: what is acknowledged outlives a power loss; none: kill -9 only");
+ABSL_FLAG(double, max_requests_per_second, 5000,
+          "of one worker, operator or observer; streams count when they open");
+ABSL_FLAG(std::string, congestion_control, "auto",
+          "of the workers' connections: auto (bbr where this process may use it), system (as the "
+          "system has it), or a name such as bbr or cubic");
+ABSL_FLAG(int, memory_mb, 0,
+          "what transfers may take, in MiB; 0: room for the model of every member, and 1024");
 ABSL_FLAG(bool, retain_deltas, false, "keep every delta, for replay");
 ABSL_FLAG(int, snapshot_every_rounds, 10, "rounds of a fragment between two saves of its state");
 ABSL_FLAG(bool, exit_when_finished, false, "exit when every worker has left");
@@ -62,13 +73,21 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
       goes on where it was, whatever ended the former coordinator; FILE may be left out then.
         --preset=best              paper, best, streaming, diloco or data-parallel; FILE's
                                    settings replace the preset's
+        --initial=FILE             starts from these parameters, as `causeway-worker import` and
+                                   `replay` write them; the model is theirs if the configuration
+                                   leaves it out
         --listen=127.0.0.1:7070    port 0 takes any free one
         --address_file=FILE        receives HOST:PORT once it listens
         --exit_when_finished       exits when every worker has left
         --durability=full          none: nothing is synced to the disk; survives kill -9 only
+        --memory_mb=0              bounds what transfers take, in MiB; 0: the model of every
+                                   member, and 1024
         --retain_deltas            keeps every delta, for replay
         --snapshot_every_rounds=10 a recovery merges so many rounds of each fragment again
-      Without encryption: listen on trusted networks only.
+        --congestion_control=auto  bbr where allowed; or system, cubic, ...
+        --tls_cert=FILE --tls_key=FILE with --tls_ca=FILE (workers have certificates),
+        --token_file=FILE (they have tokens) or both; --insecure: plaintext beyond this machine
+        --max_requests_per_second=5000  of one worker
 
   causeway-coordinator check-config --config=FILE [--preset=best]
       Prints the complete configuration, and warnings on standard error.
@@ -107,6 +126,11 @@ absl::StatusOr<CompleteConfig> LoadConfig() {
   CompleteConfig result;
   if (!preset.empty()) {
     ASSIGN_OR_RETURN(result.config, RunPreset(preset));
+  }
+  const std::string initial = absl::GetFlag(FLAGS_initial);
+  if (!initial.empty()) {
+    ASSIGN_OR_RETURN(*result.config.mutable_model(),
+                     ModelOfParameters(*FileSystem::Real(), initial));
   }
   if (!path.empty()) {
     ASSIGN_OR_RETURN(const std::string text, FileSystem::Real()->ReadFile(path));
@@ -227,6 +251,16 @@ absl::StatusOr<RunDirectoryStore::Options> StoreOptions() {
   return options;
 }
 
+// Whether what was given can be a run, the parameters to start from included.
+absl::Status CheckGivenRun() {
+  ASSIGN_OR_RETURN(const CompleteConfig given, LoadConfig());
+  const std::string initial = absl::GetFlag(FLAGS_initial);
+  if (initial.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const FragmentPlan plan,
+                   FragmentPlan::Create(given.config.model(), given.config.sync()));
+  return ReadInitialParameters(*FileSystem::Real(), initial, plan).status();
+}
+
 // The configuration of the run in the folder, or the one asked for if there is none yet. Both must
 // be the same if both are there.
 absl::StatusOr<CompleteConfig> ChooseConfig(const std::optional<RecoveredRun>& recovered) {
@@ -241,17 +275,43 @@ absl::StatusOr<CompleteConfig> ChooseConfig(const std::optional<RecoveredRun>& r
       "; leave --config and --preset out to continue it, or choose another --run_dir"));
 }
 
-// All the initial values, or none where snapshots make them unnecessary.
-std::vector<float> InitialParameters(const FragmentPlan& plan, const v1::RunConfig& config,
-                                     const std::optional<RecoveredRun>& recovered) {
-  std::set<int> saved;
-  if (recovered.has_value()) {
-    for (const SnapshotRecord& snapshot : recovered->snapshots) saved.insert(snapshot.fragment);
+// All the initial values, or none where snapshots make them unnecessary. A run that begins keeps
+// those of --initial; one that goes on refuses others than it began with.
+absl::StatusOr<std::vector<float>> InitialParameters(FileSystem& file_system,
+                                                     const FragmentPlan& plan,
+                                                     const v1::RunConfig& config,
+                                                     const std::optional<RecoveredRun>& recovered) {
+  const std::string run_dir = absl::GetFlag(FLAGS_run_dir);
+  const std::string given = absl::GetFlag(FLAGS_initial);
+  if (!recovered.has_value()) {
+    RETURN_IF_ERROR(KeepInitialParameters(file_system, run_dir, given, config, plan));
+    return InitialParametersOf(file_system, run_dir, config, plan);
   }
-  if (std::ssize(saved) == plan.fragments()) return {};
-  std::vector<float> values(static_cast<size_t>(plan.arena_size()));
-  InitializeParameters(plan, config.train().seed(), values);
+  std::set<int> saved;
+  for (const SnapshotRecord& snapshot : recovered->snapshots) saved.insert(snapshot.fragment);
+  std::vector<float> values;
+  if (!given.empty() || std::ssize(saved) != plan.fragments()) {
+    ASSIGN_OR_RETURN(values, InitialParametersOf(file_system, run_dir, config, plan));
+  }
+  if (!given.empty()) {
+    ASSIGN_OR_RETURN(const std::vector<float> others,
+                     ReadInitialParameters(file_system, given, plan));
+    if (others != values) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the run in ", run_dir, " began with other parameters than those of ", given,
+                       "; leave --initial out to continue it, or choose another --run_dir"));
+    }
+  }
   return values;
+}
+
+CoordinatorServer::Options ServerOptions() {
+  CoordinatorServer::Options options;
+  options.address = absl::GetFlag(FLAGS_listen);
+  options.security = SecurityOptionsFromFlags();
+  options.memory_bytes = int64_t{absl::GetFlag(FLAGS_memory_mb)} << 20;
+  options.max_requests_per_second = absl::GetFlag(FLAGS_max_requests_per_second);
+  return options;
 }
 
 int Serve() {
@@ -267,8 +327,11 @@ int Serve() {
   if (!address.ok()) return Refuse(kProgram, Annotate(address, "--listen"));
   const absl::StatusOr<RunDirectoryStore::Options> store_options = StoreOptions();
   if (!store_options.ok()) return Refuse(kProgram, store_options.status());
+  const absl::StatusOr<std::string> congestion_control =
+      ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control));
+  if (!congestion_control.ok()) return Refuse(kProgram, congestion_control.status());
   if (ConfigIsGiven()) {  // Refused before the folder is touched.
-    const absl::Status config = LoadConfig().status();
+    const absl::Status config = CheckGivenRun();
     if (!config.ok()) return Refuse(kProgram, config);
   }
   const auto store = RunDirectoryStore::Open(file_system, run_dir, *store_options);
@@ -288,11 +351,14 @@ int Serve() {
   if (!events.ok()) return Refuse(kProgram, events.status());
   for (const std::string& warning : loaded->warnings) Log().warn("{}", warning);
 
+  absl::StatusOr<std::vector<float>> initial =
+      InitialParameters(file_system, *plan, config, *recovered);
+  if (!initial.ok()) return Refuse(kProgram, initial.status());
   ThreadPool merge_pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
   Coordinator::Options options;
   options.config = config;
   options.run_id = resumes ? (*recovered)->identity.run_id : MakeRunId(config.run_name());
-  options.initial_parameters = InitialParameters(*plan, config, *recovered);
+  options.initial_parameters = *std::move(initial);
   options.recovered = *std::move(recovered);
   options.clock = Clock::Real();
   options.store = store->get();
@@ -303,7 +369,7 @@ int Serve() {
   const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
       Coordinator::Create(std::move(options));
   if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
-  const auto server = CoordinatorServer::Start(listen, **coordinator);
+  const auto server = CoordinatorServer::Start(ServerOptions(), **coordinator);
   if (!server.ok()) {
     if (!resumes) {
       // The folder is free again for a run that can be reached.
@@ -312,6 +378,8 @@ int Serve() {
     }
     return Refuse(kProgram, server.status());
   }
+  SetCongestionControlOfListeners((*server)->port(), *congestion_control);
+  Log().info("congestion control: {}", DescribeCongestionControl(*congestion_control));
   const std::string bound =
       absl::StrCat(listen.substr(0, listen.rfind(':')), ":", (*server)->port());
   Log().info("run {} with {} parameters in {} fragments listens on {}", run_id, plan->parameters(),

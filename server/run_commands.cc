@@ -14,19 +14,16 @@
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
-#include "common/files/array_file.h"
+#include "common/files/parameters_file.h"
 #include "common/params/fragment_plan.h"
-#include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "server/core/replay.h"
+#include "server/initial_parameters.h"
 #include "server/store/inspect.h"
 #include "server/store/run_directory_store.h"
 
 namespace causeway::server {
 namespace {
-
-constexpr ArrayFileKind kParametersKind = {'C', 'W', 'A', 'Y', 'P', 'A', 'R', 'M'};
-constexpr uint32_t kParametersVersion = 1;
 
 // One line that is written over on a terminal; elsewhere a line at every tenth.
 class ReplayProgress {
@@ -83,8 +80,8 @@ absl::Status ReplayCommand(const ReplayFlags& flags) {
     ASSIGN_OR_RETURN(options.outer, OtherOuter(config, flags.outer));
   }
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
-  options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
-  InitializeParameters(plan, config.train().seed(), options.initial_parameters);
+  ASSIGN_OR_RETURN(options.initial_parameters,
+                   InitialParametersOf(file_system, flags.run_dir, config, plan));
   ThreadPool pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
   options.pool = &pool;
   options.progress = ReplayProgress();
@@ -98,13 +95,9 @@ absl::Status ReplayCommand(const ReplayFlags& flags) {
   if (flags.output.empty()) return absl::OkStatus();
   v1::RunConfig described = config;
   if (options.outer.has_value()) *described.mutable_outer() = *options.outer;
-  const std::vector<NamedBytes> arrays = {
-      NameBytes("parameters", std::span<const float>(result.parameters))};
-  RETURN_IF_ERROR(WriteArrayFile(file_system, flags.output, kParametersKind, kParametersVersion,
-                                 {{"run_id", run->identity.run_id},
-                                  {"config", FormatRunConfig(described)},
-                                  {"rounds", result.rounds}},
-                                 arrays));
+  RETURN_IF_ERROR(WriteParametersFile(file_system, flags.output,
+                                      {{"run_id", run->identity.run_id}, {"rounds", result.rounds}},
+                                      FormatRunConfig(described), result.parameters));
   std::printf("the parameters are in %s\n", flags.output.c_str());
   return absl::OkStatus();
 }

@@ -32,6 +32,7 @@
 #include "causeway/v1/exchange.pb.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/clock.h"
+#include "common/base/shared_bytes.h"
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
 #include "common/telemetry/event_log.h"
@@ -94,13 +95,13 @@ class Coordinator {
   virtual void Disconnected(const std::string& worker_id, uint64_t incarnation) = 0;
 
   // --- Exchange (proto/causeway/v1/exchange.proto) ---
-  // Before any chunk is read: OK with the number of bytes already held (total_bytes: accepted
-  // before), or the error that the push would end with.
+  // Before any chunk is read: OK with total_bytes if the object was accepted before, with 0 if it
+  // is to be sent, or the error that the push would end with.
   virtual absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) = 0;
   // The whole object. Verifies size, hash and codes before anything changes; returns when it is
   // as durable as the store makes it. Closes and merges the round if it was the last one needed.
   // The same object again is OK.
-  virtual absl::Status Contribute(const v1::PushHeader& header, std::vector<uint8_t> object) = 0;
+  virtual absl::Status Contribute(const v1::PushHeader& header, SharedBytes object) = 0;
   // Whether a contribution that is held is out of line, and so not merged (PushResponse).
   virtual bool IsQuarantined(const v1::PushHeader& header) const = 0;
   virtual absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(
@@ -123,8 +124,8 @@ class Coordinator {
 
   // --- Administration ---
   virtual v1::RunStatus GetStatus() const = 0;
-  virtual void Pause(const std::string& reason) = 0;
-  virtual void Resume() = 0;
+  virtual absl::Status Pause(const std::string& reason) = 0;
+  virtual absl::Status Resume() = 0;
   // Empty: all workers. NOT_FOUND.
   virtual absl::Status Drain(const std::string& worker_id) = 0;
   virtual absl::Status StopAtStep(int64_t step) = 0;

@@ -23,6 +23,7 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
     members = membership_.members();
     policy = PolicyNow();
     status.set_started(state_.started);
+    status.set_data_fingerprint(state_.data_fingerprint);
     status.set_paused(state_.paused);
     status.set_finished(FinishedLocked(rounds_are_done));
     status.set_run_step(membership_.largest_step());
@@ -48,6 +49,7 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
       worker.set_compute_utilization(seconds > 0 ? heartbeat.compute_seconds() / seconds : 0);
       worker.set_bytes_up(account.bytes_up);
       worker.set_bytes_down(account.bytes_down + account.state_bytes_down);
+      *worker.mutable_link() = heartbeat.link();
       worker.set_device(account.device);
       worker.set_software_version(account.software_version);
       worker.set_pace(static_cast<double>(member.progress.pace_milli) / kPaceOne);
@@ -70,7 +72,8 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
   return status;
 }
 
-void CoordinatorImpl::Pause(const std::string& reason) {
+absl::Status CoordinatorImpl::Pause(const std::string& reason) {
+  RETURN_IF_ERROR(Serving());
   Outbox outbox;
   {
     absl::MutexLock lock(&members_mutex_);
@@ -80,12 +83,14 @@ void CoordinatorImpl::Pause(const std::string& reason) {
       AddDirective(v1::Directive::PAUSE, 0, reason, id, outbox);
     }
   }
-  if (!SaveRunState().ok()) return;
+  RETURN_IF_ERROR(SaveRunState());
   Record("paused", absl::StrCat("paused: ", reason), {{"reason", reason}});
   Send(outbox);
+  return absl::OkStatus();
 }
 
-void CoordinatorImpl::Resume() {
+absl::Status CoordinatorImpl::Resume() {
+  RETURN_IF_ERROR(Serving());
   Outbox outbox;
   {
     absl::MutexLock lock(&members_mutex_);
@@ -93,9 +98,10 @@ void CoordinatorImpl::Resume() {
     state_.pause_reason.clear();
     for (const auto& [id, sink] : sinks_) AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
   }
-  if (!SaveRunState().ok()) return;
+  RETURN_IF_ERROR(SaveRunState());
   Record("resumed", "resumed", nlohmann::json::object());
   Send(outbox);
+  return absl::OkStatus();
 }
 
 absl::Status CoordinatorImpl::Drain(const std::string& worker_id) {

@@ -155,17 +155,12 @@ absl::StatusOr<int64_t> CoordinatorImpl::AdmitPush(const v1::PushHeader& header)
   }
   RETURN_IF_ERROR(held.status());
   if (*held) return header.total_bytes();
-  if (header.start_offset() != 0) {
-    return absl::OutOfRangeError(
-        absl::StrCat("nothing of this object is held, but the push starts "
-                     "at byte ",
-                     header.start_offset(), "; start at 0"));
-  }
+  // Before it is sent rather than after.
+  RETURN_IF_ERROR(options_.store->CheckRoom(static_cast<uint64_t>(header.total_bytes())));
   return 0;
 }
 
-absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& header,
-                                         std::vector<uint8_t> object) {
+absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& header, SharedBytes object) {
   const Call call(*this);
   RETURN_IF_ERROR(CheckPush(header));
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
@@ -174,6 +169,7 @@ absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& header,
   if (added.ok() && added->is_new) {
     absl::MutexLock lock(&members_mutex_);
     accounts_[header.worker_id()].bytes_up += header.total_bytes();
+    draws_.Add(header.worker_id(), added->draws);
   }
   if (added.ok() && added->quarantined) {
     Record("contribution_quarantined",

@@ -20,6 +20,7 @@
 #include "server/core/fragment_rounds.h"
 #include "server/core/run_summary.h"
 #include "server/outer/outer_optimizer.h"
+#include "server/round/draw_ledger.h"
 #include "server/round/membership.h"
 #include "server/round/round_policy.h"
 
@@ -41,7 +42,7 @@ class CoordinatorImpl final : public Coordinator {
   void Disconnected(const std::string& worker_id, uint64_t incarnation) override;
 
   absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override;
-  absl::Status Contribute(const v1::PushHeader& header, std::vector<uint8_t> object) override;
+  absl::Status Contribute(const v1::PushHeader& header, SharedBytes object) override;
   bool IsQuarantined(const v1::PushHeader& header) const override;
   absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(
       const v1::QueryTransferRequest& request) override;
@@ -54,8 +55,8 @@ class CoordinatorImpl final : public Coordinator {
   void Maintain() override;
 
   v1::RunStatus GetStatus() const override;
-  void Pause(const std::string& reason) override;
-  void Resume() override;
+  absl::Status Pause(const std::string& reason) override;
+  absl::Status Resume() override;
   absl::Status Drain(const std::string& worker_id) override;
   absl::Status StopAtStep(int64_t step) override;
   absl::Status StopAtTokens(int64_t tokens) override;
@@ -75,6 +76,12 @@ class CoordinatorImpl final : public Coordinator {
   // Becomes what the store remembers.
   absl::Status Recover(const RecoveredRun& run);
   RunIdentity Identity() const;
+  // The first worker that shares the data says which they are; refuses those who have others.
+  // `changed`: it did.
+  absl::Status CheckSharedData(const v1::Join& join, bool& changed)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
+  // The draw at which that part of the data goes on.
+  int64_t NextDraw(const Member& member) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
   // Make what changed of a member, or of the run, durable. To be called without a lock, after the
   // change and before anybody is told of it. An error has stopped the coordinator.
   absl::Status SaveMember(const std::string& worker_id);
@@ -159,6 +166,7 @@ class CoordinatorImpl final : public Coordinator {
   absl::Mutex save_mutex_ ABSL_ACQUIRED_BEFORE(members_mutex_);
   mutable absl::Mutex members_mutex_;
   Membership membership_ ABSL_GUARDED_BY(members_mutex_);
+  DrawLedger draws_ ABSL_GUARDED_BY(members_mutex_);
   std::map<std::string, WorkerAccount> accounts_ ABSL_GUARDED_BY(members_mutex_);
   Sinks sinks_ ABSL_GUARDED_BY(members_mutex_);  // Of attached members.
   RunState state_ ABSL_GUARDED_BY(members_mutex_);

@@ -69,6 +69,9 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
   {
     absl::MutexLock lock(&members_mutex_);
     state_ = run.state;
+    for (const ContributionRecord& contribution : run.contributions) {
+      draws_.Add(contribution.worker_id, contribution.draws);
+    }
     budget_announced_ = state_.stop_step > 0;
     for (const MemberRecord& record : run.members) {
       const WorkerAccount& account = accounts_[record.member.id] = AccountFromJson(record.account);

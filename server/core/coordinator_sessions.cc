@@ -81,6 +81,22 @@ absl::Status CoordinatorImpl::CheckJoin(const v1::Join& join) const {
   return absl::OkStatus();
 }
 
+absl::Status CoordinatorImpl::CheckSharedData(const v1::Join& join, bool& changed) {
+  const uint64_t fingerprint = join.data_fingerprint();
+  if (join.own_data() || fingerprint == 0) return absl::OkStatus();
+  changed = state_.data_fingerprint == 0;
+  if (changed) state_.data_fingerprint = fingerprint;
+  if (fingerprint == state_.data_fingerprint) return absl::OkStatus();
+  return Mismatch("data_fingerprint", HashToHex(fingerprint), HashToHex(state_.data_fingerprint),
+                  "workers that share the data need the same training shards, or some text would "
+                  "be trained twice: copy them from another worker; or, if these are this site's "
+                  "own, start it with --own_data");
+}
+
+int64_t CoordinatorImpl::NextDraw(const Member& member) const {
+  return draws_.NextDraw(member.own_data ? kOwnData : member.data_slot, member.id);
+}
+
 absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
                                                   std::shared_ptr<SessionSink> sink) {
   RETURN_IF_ERROR(Serving());
@@ -91,11 +107,14 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
   std::shared_ptr<SessionSink> former;
   Outbox outbox;
   Member member;
+  bool first_to_share = false;
   {
     absl::MutexLock lock(&members_mutex_);
     if (shut_down_) return absl::UnavailableError("the coordinator is shutting down");
+    RETURN_IF_ERROR(CheckSharedData(join, first_to_share));
     ASSIGN_OR_RETURN(member, membership_.Join(id, join.process_nonce(), join.has_checkpoint(),
-                                              options_.clock->Monotonic()));
+                                              options_.clock->Monotonic(), join.own_data()));
+    welcome.set_next_draw(NextDraw(member));
     former = std::exchange(sinks_[id], std::move(sink));
     WorkerAccount& account = accounts_[id];
     account.device = join.device();
@@ -109,6 +128,7 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
   }
   // An incarnation that was given is never given again, whatever happens to this process.
   RETURN_IF_ERROR(SaveMember(id));
+  if (first_to_share) RETURN_IF_ERROR(SaveRunState());
   welcome.set_incarnation(member.incarnation);
   welcome.set_data_slot(member.data_slot);
   welcome.set_lease_ms(options_.config.membership().lease_ms());
@@ -123,6 +143,7 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
          {{"worker", id},
           {"incarnation", member.incarnation},
           {"data_slot", member.data_slot},
+          {"own_data", member.own_data},
           {"device", join.device()},
           {"software_version", join.software_version()},
           {"resume_step", join.resume_step()}});
@@ -162,6 +183,7 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
   RETURN_IF_ERROR(CheckStep(ready.step()));
   Outbox outbox;
   bool starts_now = false;
+  std::vector<std::string> live;  // Whose numbers may be new.
   int active = 0;
   {
     absl::MutexLock lock(&members_mutex_);
@@ -171,12 +193,17 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
     if (starts_now) {
       state_.started = true;
       state_.started_unix_s = absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch());
+      membership_.NumberByName();
+      live = membership_.LiveIds();
     }
     for (const auto& [id, sink] : sinks_) {
       const Member* const member = membership_.Find(id);
       const bool told = starts_now ? member->state == MemberState::kActive : id == worker_id;
       if (!told || !state_.started) continue;
       AddDirective(v1::Directive::START, 0, "", id, outbox);
+      v1::Directive& start = *outbox.back().second.mutable_directive();
+      start.set_data_slot(member->data_slot);
+      start.set_next_draw(NextDraw(*member));
       if (state_.paused) {
         AddDirective(v1::Directive::PAUSE, 0, state_.pause_reason, id, outbox);
       }
@@ -200,6 +227,7 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
     }
   }
   RETURN_IF_ERROR(SaveMember(worker_id));
+  for (const std::string& id : live) RETURN_IF_ERROR(SaveMember(id));
   if (starts_now) RETURN_IF_ERROR(SaveRunState());
   Record("worker_ready", absl::StrCat("worker ", worker_id, " is ready at step ", ready.step()),
          {{"worker", worker_id}, {"step", ready.step()}});

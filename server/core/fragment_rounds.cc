@@ -103,6 +103,8 @@ absl::StatusOr<bool> FragmentRounds::IsHeld(const v1::PushHeader& header) const 
     return absl::InvalidArgumentError(
         absl::StrCat("tokens must be 0 .. 2^48, the push says ", header.tokens()));
   }
+  RETURN_IF_ERROR(
+      DrawsFromProto(header.draws(), options_.config->membership().max_workers()).status());
   absl::MutexLock lock(&mutex_);
   return Lookup(header);
 }
@@ -145,7 +147,7 @@ absl::StatusOr<AddedContribution> FragmentRounds::Judge(std::span<const uint8_t>
 }
 
 absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& header,
-                                                      std::vector<uint8_t> object) {
+                                                      SharedBytes object) {
   ASSIGN_OR_RETURN(const bool held, IsHeld(header));
   if (held) return AddedContribution{};
   {
@@ -160,14 +162,16 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
     if (held_now) return AddedContribution{};
     contributions_[header.worker_id()].header = header;
   }
-  absl::Status status = VerifyObject(header, object);
+  absl::Status status = VerifyObject(header, object.view());
   absl::StatusOr<AddedContribution> verdict = AddedContribution{};
   if (status.ok()) {
-    verdict = Judge(object);
+    verdict = Judge(object.view());
     status = verdict.status();
   }
   const double unix_s = UnixSeconds(options_.clock->Now());
   if (status.ok()) {
+    ASSIGN_OR_RETURN(verdict->draws,
+                     DrawsFromProto(header.draws(), options_.config->membership().max_workers()));
     status = options_.store->SaveContribution({.fragment = options_.fragment,
                                                .round = header.round(),
                                                .worker_id = header.worker_id(),
@@ -176,11 +180,12 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
                                                .bytes = header.total_bytes(),
                                                .object_hash = header.object_hash(),
                                                .tokens = header.tokens(),
+                                               .draws = verdict->draws,
                                                .send_step = header.send_step(),
                                                .unix_s = unix_s,
                                                .norm = verdict->norm,
                                                .quarantined = verdict->quarantined},
-                                              object);
+                                              object.view());
     // Whatever its code: of a store only a full disk passes. Other codes would be taken for the
     // contribution's.
     if (!status.ok() && !absl::IsResourceExhausted(status)) {
@@ -285,8 +290,8 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
   for (const auto& [id, held] : contributions) {
     if (held.quarantined) continue;
     // Add has validated the object, against published as it still is.
-    inputs.push_back(
-        {id, options_.codec_up, held.object, record.weights[inputs.size()], /*validated=*/true});
+    inputs.push_back({id, options_.codec_up, held.object.view(), record.weights[inputs.size()],
+                      /*validated=*/true});
   }
 
   // Held until the round is stored: a reader never sees values that a crash could take back.

@@ -24,6 +24,7 @@
 #include "causeway/v1/exchange.pb.h"
 #include "common/base/byte_buffer.h"
 #include "common/base/clock.h"
+#include "common/base/shared_bytes.h"
 #include "common/base/thread_pool.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
@@ -50,6 +51,7 @@ struct MergePool {
 // What came of a contribution.
 struct AddedContribution {
   bool is_new = false;  // False: it was held already.
+  Draws draws;          // What it was trained on, if it is new.
   bool quarantined = false;
   double norm = 0;    // These two where the policy asks for norms, and it is new.
   double median = 0;  // What it was judged by; 0: nothing yet.
@@ -102,7 +104,7 @@ class FragmentRounds {
   absl::StatusOr<bool> IsHeld(const v1::PushHeader& header) const;
   // Verifies, judges, stores and counts the object. Errors that concern the contribution are those
   // of exchange.proto; INTERNAL and the like are the store's.
-  absl::StatusOr<AddedContribution> Add(const v1::PushHeader& header, std::vector<uint8_t> object);
+  absl::StatusOr<AddedContribution> Add(const v1::PushHeader& header, SharedBytes object);
   // Of a contribution that is held, to this round or a past one.
   bool IsQuarantined(const std::string& worker_id, int64_t round) const;
 
@@ -140,7 +142,7 @@ class FragmentRounds {
  private:
   struct Held {
     v1::PushHeader header;
-    std::vector<uint8_t> object;
+    SharedBytes object;
     bool accepted = false;  // False while Add verifies and stores it.
     absl::Duration arrived;
     double unix_s = 0;

@@ -14,7 +14,7 @@ namespace causeway::server {
 
 // An encoded fragment, ready to be pulled. Immutable.
 struct PullObject {
-  v1::PullHeader header;  // start_offset 0.
+  v1::PullHeader header;
   ByteBuffer bytes;
 };
 

@@ -1,5 +1,7 @@
 #include "server/core/run_summary.h"
 
+#include "common/params/link_report.h"
+
 namespace causeway::server {
 
 absl::string_view RunMode(const v1::SyncConfig& sync) {
@@ -70,7 +72,8 @@ nlohmann::json SummaryToJson(const RunSummary& summary, int fragments) {
                    {"blocked_seconds", heartbeat.blocked_seconds()},
                    {"bytes_up", account.bytes_up},
                    {"bytes_down", account.bytes_down},
-                   {"state_bytes_down", account.state_bytes_down}};
+                   {"state_bytes_down", account.state_bytes_down},
+                   {"link", LinkReportToJson(heartbeat.link())}};
   }
   return {{"run_id", summary.run_id},
           {"mode", std::string(RunMode(summary.config.sync()))},

@@ -8,7 +8,7 @@
 namespace causeway::server {
 
 absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_nonce,
-                                        bool has_checkpoint, absl::Duration now) {
+                                        bool has_checkpoint, absl::Duration now, bool own_data) {
   const auto found = members_.find(id);
   Member* const former = found == members_.end() ? nullptr : &found->second;
   const bool live = former != nullptr && former->live();
@@ -33,6 +33,7 @@ absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_
   if (!live || !(same_process || member.was_ready)) member.state = MemberState::kJoining;
   member.id = id;
   member.process_nonce = process_nonce;
+  member.own_data = own_data;
   ++member.incarnation;
   member.attached = true;
   member.lease_end = now + lease_;
@@ -114,6 +115,13 @@ absl::Status Membership::Heartbeat(const std::string& id, uint64_t incarnation, 
   member->progress.reported_at = now;
   Advance(*member, step);
   return absl::OkStatus();
+}
+
+void Membership::NumberByName() {
+  int slot = 0;
+  for (auto& [id, member] : members_) {
+    if (member.live()) member.data_slot = slot++;
+  }
 }
 
 void Membership::OrderPace(const std::string& id, int64_t pace_milli, int64_t from_step) {

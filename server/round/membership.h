@@ -55,6 +55,8 @@ struct Member {
   MemberState state = MemberState::kJoining;
   uint64_t incarnation = 0;
   int data_slot = 0;
+  // It trains on shards of its own: the slot is its number, not its part of the data.
+  bool own_data = false;
   uint64_t process_nonce = 0;
   bool attached = true;  // False after its stream broke.
   absl::Duration lease_end;
@@ -83,7 +85,7 @@ class Membership {
   // `has_checkpoint`: the process resumes from one; otherwise it starts anew.
   // RESOURCE_EXHAUSTED if max_workers members are live; ALREADY_EXISTS as above.
   absl::StatusOr<Member> Join(const std::string& id, uint64_t process_nonce, bool has_checkpoint,
-                              absl::Duration now);
+                              absl::Duration now, bool own_data = false);
 
   // Before anything else: a member as a former coordinator knew it. If it is live, nobody is
   // attached, and it has a lease and kReturnTime to come back: it tries at intervals.
@@ -97,6 +99,9 @@ class Membership {
   absl::Status Ready(const std::string& id, uint64_t incarnation, int64_t step, bool anew);
   absl::Status Heartbeat(const std::string& id, uint64_t incarnation, int64_t step,
                          absl::Duration now, const Progress& progress = {});
+  // Before anybody has trained: gives the live members the first data slots in the order of their
+  // ids, so that a run does not depend on who joined first.
+  void NumberByName();
   // Notes an order. Nothing if the id never joined.
   void OrderPace(const std::string& id, int64_t pace_milli, int64_t from_step);
   absl::Status Leave(const std::string& id, uint64_t incarnation);

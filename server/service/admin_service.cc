@@ -1,6 +1,7 @@
 #include "server/service/admin_service.h"
 
 #include "common/rpc/status.h"
+#include "server/service/text_limits.h"
 
 namespace causeway::server {
 namespace {
@@ -17,29 +18,40 @@ grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context,
 grpc::ServerUnaryReactor* AdminService::GetStatus(grpc::CallbackServerContext* context,
                                                   const v1::GetStatusRequest*,
                                                   v1::RunStatus* response) {
-  *response = coordinator_.GetStatus();
-  return FinishWith(context, absl::OkStatus());
+  const absl::Status access = access_.Admit(*context, Action::kGetStatus).status();
+  if (access.ok()) {
+    *response = coordinator_.GetStatus();
+    links_.AddTo(*response);
+  }
+  return FinishWith(context, access);
 }
 
 grpc::ServerUnaryReactor* AdminService::Pause(grpc::CallbackServerContext* context,
                                               const v1::PauseRequest* request, v1::PauseResponse*) {
-  coordinator_.Pause(request->reason());
-  return FinishWith(context, absl::OkStatus());
+  absl::Status status = access_.Admit(*context, Action::kOrder).status();
+  if (status.ok()) status = CheckLength("reason", request->reason());
+  if (status.ok()) status = coordinator_.Pause(request->reason());
+  return FinishWith(context, status);
 }
 
 grpc::ServerUnaryReactor* AdminService::Resume(grpc::CallbackServerContext* context,
                                                const v1::ResumeRequest*, v1::ResumeResponse*) {
-  coordinator_.Resume();
-  return FinishWith(context, absl::OkStatus());
+  absl::Status status = access_.Admit(*context, Action::kOrder).status();
+  if (status.ok()) status = coordinator_.Resume();
+  return FinishWith(context, status);
 }
 
 grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context,
                                               const v1::DrainRequest* request, v1::DrainResponse*) {
-  return FinishWith(context, coordinator_.Drain(request->worker_id()));
+  absl::Status status = access_.Admit(*context, Action::kOrder).status();
+  if (status.ok()) status = coordinator_.Drain(request->worker_id());
+  return FinishWith(context, status);
 }
 
 grpc::ServerUnaryReactor* AdminService::Stop(grpc::CallbackServerContext* context,
                                              const v1::StopRequest* request, v1::StopResponse*) {
+  const absl::Status access = access_.Admit(*context, Action::kOrder).status();
+  if (!access.ok()) return FinishWith(context, access);
   if ((request->at_step() != 0) == (request->at_tokens() != 0)) {
     return FinishWith(context,
                       absl::InvalidArgumentError("give either at_step or at_tokens, not both"));

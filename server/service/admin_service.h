@@ -4,13 +4,16 @@
 
 #include "causeway/v1/admin.grpc.pb.h"
 #include "server/core/coordinator.h"
+#include "server/service/access.h"
+#include "server/service/worker_links.h"
 
 namespace causeway::server {
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  // The coordinator outlives the service.
-  explicit AdminService(Coordinator& coordinator) : coordinator_(coordinator) {}
+  // All outlive the service.
+  AdminService(Coordinator& coordinator, Access& access, const WorkerLinks& links)
+      : coordinator_(coordinator), access_(access), links_(links) {}
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
@@ -30,6 +33,8 @@ class AdminService final : public v1::Admin::CallbackService {
 
  private:
   Coordinator& coordinator_;
+  Access& access_;
+  const WorkerLinks& links_;
 };
 
 }  // namespace causeway::server

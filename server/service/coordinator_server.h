@@ -1,4 +1,4 @@
-// The coordinator's gRPC server: the three services on one port, the threads behind them, and the
+// The coordinator's gRPC server: the four services on one port, the threads behind them, and the
 // clock that ticks.
 #ifndef CAUSEWAY_SERVER_SERVICE_COORDINATOR_SERVER_H_
 #define CAUSEWAY_SERVER_SERVICE_COORDINATOR_SERVER_H_
@@ -13,19 +13,46 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/expiry_watch.h"
+#include "common/rpc/security.h"
 #include "server/core/coordinator.h"
+#include "server/service/access.h"
 #include "server/service/admin_service.h"
 #include "server/service/exchange_service.h"
+#include "server/service/probe_gate.h"
+#include "server/service/probe_service.h"
+#include "server/service/pull_table.h"
+#include "server/service/push_table.h"
 #include "server/service/session_service.h"
 #include "server/service/work_queue.h"
+#include "server/service/worker_links.h"
 
 namespace causeway::server {
 
 class CoordinatorServer {
  public:
-  // Listens on HOST:PORT (port 0: any free one), without encryption. The coordinator outlives the
-  // result. INVALID_ARGUMENT for a malformed address, UNAVAILABLE if it cannot be listened on.
-  static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(const std::string& address,
+  struct Options {
+    std::string address;                // HOST:PORT; port 0: any free one.
+    SecurityOptions security = {};      // Without files: plaintext, on loopback or with `insecure`.
+    ConnectionLimits connections = {};  // Apart from the memory, which is a share of this:
+    // Bounds what peers make this process keep for them: objects that are being received, packed
+    // chunks, and gRPC's buffers. What the rounds themselves hold is not part of it. 0: room for
+    // the whole model of every member at 4 bytes a value, and a gibibyte.
+    int64_t memory_bytes = 0;
+    // A transfer that does not move for so long is ended.
+    absl::Duration stall = absl::Seconds(60);
+    // Until a session's first message.
+    absl::Duration join_timeout = absl::Seconds(10);
+    double max_requests_per_second = 5000;  // Of one peer, 1 or more: access.h.
+    const Clock* clock = Clock::Real();     // For that rate and for certificates' ends.
+  };
+
+  // Listens. The coordinator outlives the result. INVALID_ARGUMENT for a malformed address, or if
+  // the memory does not hold the largest contribution; UNAVAILABLE if it cannot be listened on, and
+  // the errors of MakeServerSecurity and TokenTable.
+  static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(const Options& options,
                                                                   Coordinator& coordinator);
   // Stops with a deadline of a second.
   ~CoordinatorServer();
@@ -40,20 +67,29 @@ class CoordinatorServer {
   void Stop(absl::Duration deadline);
 
  private:
-  explicit CoordinatorServer(Coordinator& coordinator);
+  CoordinatorServer(const Options& options, Access::Options access, Coordinator& coordinator);
   void TickLoop();
   void MaintainLoop();
 
   Coordinator& coordinator_;
+  WorkerLinks links_;
+  Access access_;
   ByteBudget push_memory_;
-  WorkQueue work_;
+  ByteBudget pull_cache_;
+  WorkQueue merges_;  // Verifies and merges what was pushed.
+  WorkQueue copies_;  // Packs, unpacks, reads and copies.
+  PushTable pushes_;
+  const std::shared_ptr<PullTable> pulls_;
   SessionService session_;
   ExchangeService exchange_;
   AdminService admin_;
+  ProbeGate probe_gate_;
+  ProbeService probe_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  ExpiryWatch expiry_;  // The maintainer's.
   std::thread ticker_;
   std::thread maintainer_;
 };

@@ -1,28 +1,60 @@
 #include "server/service/exchange_service.h"
 
+#include "common/rpc/chunk_buffer.h"
 #include "common/rpc/status.h"
 #include "server/service/pull_reactor.h"
 #include "server/service/push_reactor.h"
 
 namespace causeway::server {
+namespace {
 
-grpc::ServerReadReactor<v1::PushRequest>* ExchangeService::Push(grpc::CallbackServerContext*,
-                                                                v1::PushResponse* response) {
-  return PushReactor::Make(coordinator_, work_, push_memory_, response);
+// A stream that ends before it begins.
+template <typename Reactor>
+class Refused final : public SelfOwned<Refused<Reactor>, Reactor> {
+ public:
+  explicit Refused(const absl::Status& status) : status_(status) {}
+  void Start() { this->Finish(ToGrpcStatus(status_)); }
+
+ private:
+  const absl::Status status_;
+};
+
+}  // namespace
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* ExchangeService::Push(
+    grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
+  absl::StatusOr<Peer> peer = access_.Admit(*context, Action::kPush);
+  if (!peer.ok()) {
+    return Refused<grpc::ServerReadReactor<grpc::ByteBuffer>>::Make(peer.status());
+  }
+  return PushReactor::Make(
+      pushes_, unpack_,
+      [this, sender = *std::move(peer)](const v1::PushHeader& header) {
+        return access_.CheckWorker(sender, Action::kPush, header.worker_id());
+      },
+      response);
 }
 
-grpc::ServerWriteReactor<v1::PullResponse>* ExchangeService::Pull(grpc::CallbackServerContext*,
-                                                                  const v1::PullRequest* request) {
-  return PullReactor::Make(coordinator_, work_, *request);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* ExchangeService::Pull(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  v1::PullRequest parsed;
+  absl::Status status = BufferToMessage(*request, parsed);
+  if (status.ok()) status = access_.Check(*context, Action::kPull, parsed.worker_id());
+  if (!status.ok()) return Refused<grpc::ServerWriteReactor<grpc::ByteBuffer>>::Make(status);
+  return PullReactor::Make(pulls_, context, std::move(parsed));
 }
 
 grpc::ServerUnaryReactor* ExchangeService::QueryTransfer(grpc::CallbackServerContext* context,
                                                          const v1::QueryTransferRequest* request,
                                                          v1::QueryTransferResponse* response) {
-  absl::StatusOr<v1::QueryTransferResponse> answer = coordinator_.QueryTransfer(*request);
-  if (answer.ok()) *response = *std::move(answer);
+  absl::Status status = access_.Check(*context, Action::kQueryTransfer, request->worker_id());
+  if (status.ok()) {
+    absl::StatusOr<v1::QueryTransferResponse> answer = pushes_.Query(*request);
+    status = answer.status();
+    if (answer.ok()) *response = *std::move(answer);
+  }
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(answer.status()));
+  reactor->Finish(ToGrpcStatus(status));
   return reactor;
 }
 

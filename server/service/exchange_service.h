@@ -1,32 +1,39 @@
-// causeway.v1.Exchange: fragments in both directions.
+// causeway.v1.Exchange: fragments in both directions. Bulk messages are taken and given as gRPC's
+// own buffers, so that data is copied at most once (common/rpc/chunk_message.h).
 #ifndef CAUSEWAY_SERVER_SERVICE_EXCHANGE_SERVICE_H_
 #define CAUSEWAY_SERVER_SERVICE_EXCHANGE_SERVICE_H_
 
+#include <utility>
+
 #include "causeway/v1/exchange.grpc.pb.h"
-#include "server/core/coordinator.h"
+#include "server/service/access.h"
+#include "server/service/pull_table.h"
+#include "server/service/push_table.h"
 #include "server/service/work_queue.h"
 
 namespace causeway::server {
 
-class ExchangeService final : public v1::Exchange::CallbackService {
+class ExchangeService final
+    : public v1::Exchange::WithRawCallbackMethod_Push<v1::Exchange::WithRawCallbackMethod_Pull<
+          v1::Exchange::WithCallbackMethod_QueryTransfer<v1::Exchange::Service>>> {
  public:
-  // All outlive the service. `push_memory` bounds the objects that are being received or
-  // verified; those of open rounds are bounded by one for each member and fragment.
-  ExchangeService(Coordinator& coordinator, WorkQueue& work, ByteBudget& push_memory)
-      : coordinator_(coordinator), work_(work), push_memory_(push_memory) {}
+  // All outlive the service. `unpack` runs what takes as long as unpacking a chunk.
+  ExchangeService(Access& access, PushTable& pushes, PullTable& pulls, Runner unpack)
+      : access_(access), pushes_(pushes), pulls_(pulls), unpack_(std::move(unpack)) {}
 
-  grpc::ServerReadReactor<v1::PushRequest>* Push(grpc::CallbackServerContext* context,
-                                                 v1::PushResponse* response) override;
-  grpc::ServerWriteReactor<v1::PullResponse>* Pull(grpc::CallbackServerContext* context,
-                                                   const v1::PullRequest* request) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* Push(grpc::CallbackServerContext* context,
+                                                  grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Pull(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* request) override;
   grpc::ServerUnaryReactor* QueryTransfer(grpc::CallbackServerContext* context,
                                           const v1::QueryTransferRequest* request,
                                           v1::QueryTransferResponse* response) override;
 
  private:
-  Coordinator& coordinator_;
-  WorkQueue& work_;
-  ByteBudget& push_memory_;
+  Access& access_;
+  PushTable& pushes_;
+  PullTable& pulls_;
+  const Runner unpack_;
 };
 
 }  // namespace causeway::server

@@ -1,51 +1,51 @@
-// One Exchange.Pull: waits, without a thread, until its object is there, and sends it in chunks.
+// One Exchange.Pull: sends what PullTable gives it.
 #ifndef CAUSEWAY_SERVER_SERVICE_PULL_REACTOR_H_
 #define CAUSEWAY_SERVER_SERVICE_PULL_REACTOR_H_
 
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
-#include <cstdint>
-#include <memory>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/exchange.pb.h"
-#include "server/core/coordinator.h"
+#include "server/service/pull_table.h"
 #include "server/service/self_owned.h"
-#include "server/service/work_queue.h"
 
 namespace causeway::server {
 
-class PullReactor final
-    : public SelfOwned<PullReactor, grpc::ServerWriteReactor<v1::PullResponse>> {
+class PullReactor final : public SelfOwned<PullReactor, grpc::ServerWriteReactor<grpc::ByteBuffer>>,
+                          public PullStream {
  public:
-  // Both outlive the reactor.
-  PullReactor(Coordinator& coordinator, WorkQueue& work, const v1::PullRequest& request)
-      : coordinator_(coordinator), work_(work), request_(request) {}
+  // The table outlives the reactor; the context is the call's.
+  PullReactor(PullTable& table, grpc::CallbackServerContext* context, v1::PullRequest request)
+      : table_(table), context_(context), request_(std::move(request)) {}
 
-  void Start();
+  void Start() { table_.Open(request_, shared_from_this()); }
   void OnWriteDone(bool ok) override;
-  void OnCancel() override;
+  void OnCancel() override { End(absl::CancelledError("the worker went away")); }
+
+  void SendHeader(const v1::PullHeader& header) override;
+  void SendChunk(const OutgoingChunk& chunk) override;
+  void End(const absl::Status& status) override;
 
  private:
-  absl::Status CheckRequest() const;
-  // The object is there, or never comes. Called once, from any thread.
-  void Begin(const absl::StatusOr<std::shared_ptr<const PullObject>>& object);
-  absl::Status CheckObject(const PullObject& object) const;
-  void WriteNextChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Write(grpc::ByteBuffer buffer);
+  void FinishIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  Coordinator& coordinator_;
-  WorkQueue& work_;
+  PullTable& table_;
+  grpc::CallbackServerContext* const context_;
   const v1::PullRequest request_;
 
   absl::Mutex mutex_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<const PullObject> object_ ABSL_GUARDED_BY(mutex_);  // Null until Begin.
-  int64_t offset_ ABSL_GUARDED_BY(mutex_) = 0;                        // Of the next chunk.
-  v1::PullResponse response_ ABSL_GUARDED_BY(mutex_);
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);  // Once ended_.
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;  // The context is still needed.
+  grpc::ByteBuffer buffer_ ABSL_GUARDED_BY(mutex_);  // What is being written.
 };
 
 }  // namespace causeway::server

@@ -1,41 +1,52 @@
-// One Exchange.Push: reads the header and the chunks, has each verified (push_receiver.h), and
-// hands the whole object to the coordinator on a thread of the work queue.
+// One Exchange.Push: reads messages and has them put where they belong (push_receiver.h), until its
+// object's fate is known.
 #ifndef CAUSEWAY_SERVER_SERVICE_PUSH_REACTOR_H_
 #define CAUSEWAY_SERVER_SERVICE_PUSH_REACTOR_H_
 
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "causeway/v1/exchange.pb.h"
-#include "server/core/coordinator.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "server/service/push_receiver.h"
+#include "server/service/push_table.h"
 #include "server/service/self_owned.h"
 #include "server/service/work_queue.h"
 
 namespace causeway::server {
 
-class PushReactor final : public SelfOwned<PushReactor, grpc::ServerReadReactor<v1::PushRequest>> {
+class PushReactor final : public SelfOwned<PushReactor, grpc::ServerReadReactor<grpc::ByteBuffer>>,
+                          public PushStream {
  public:
-  // All but `response` outlive the reactor; `response` lives until Finish.
-  PushReactor(Coordinator& coordinator, WorkQueue& work, ByteBudget& memory,
-              v1::PushResponse* response)
-      : coordinator_(coordinator),
-        work_(work),
+  // Table and runner outlive the reactor; `response` lives until Finish.
+  PushReactor(PushTable& table, const Runner& run_long, PushReceiver::Admit admit,
+              grpc::ByteBuffer* response)
+      : table_(table),
+        run_long_(run_long),
         response_(response),
-        receiver_(coordinator, memory) {}
+        receiver_(table, this, std::move(admit)) {}
 
-  void Start() { StartRead(&request_); }
+  void Start();
   void OnReadDone(bool ok) override;
+  void OnCancel() override { End(absl::CancelledError("the worker's stream broke")); }
+  void End(const absl::StatusOr<PushAccepted>& result) override;
 
  private:
-  void End(const absl::Status& status);
+  void Read();
 
-  Coordinator& coordinator_;
-  WorkQueue& work_;
-  v1::PushResponse* const response_;
+  PushTable& table_;
+  const Runner& run_long_;
+  grpc::ByteBuffer* const response_;
   // Touched by one callback or task at a time.
-  v1::PushRequest request_;
+  grpc::ByteBuffer buffer_;
   PushReceiver receiver_;
+
+  absl::Mutex mutex_;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace causeway::server

@@ -1,57 +1,54 @@
 #include "server/service/push_receiver.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/chunk.h"
 
 namespace causeway::server {
 
-absl::Status PushReceiver::Receive(const v1::PushRequest& request) {
-  switch (request.message_case()) {
-    case v1::PushRequest::kHeader:
+absl::StatusOr<PushReceiver::Next> PushReceiver::Receive(const MessageBytes& message) {
+  v1::PushHeader header;
+  ASSIGN_OR_RETURN(const MessageKind kind, ParseMessage(message, header, chunk_));
+  switch (kind) {
+    case MessageKind::kHeader:
       if (has_header_) return absl::InvalidArgumentError("a push has one header");
-      return ReceiveHeader(request.header());
-    case v1::PushRequest::kChunk:
+      header_ = std::move(header);
+      return ReceiveHeader();
+    case MessageKind::kChunk:
       if (!has_header_) {
         return absl::InvalidArgumentError("the first message of a push must be its header");
       }
-      return ReceiveChunk(request.chunk());
-    case v1::PushRequest::MESSAGE_NOT_SET:
+      return ReceiveChunk(message);
+    case MessageKind::kNeither:
       break;
   }
   return absl::InvalidArgumentError("a message of the push is empty or of an unknown kind");
 }
 
-absl::Status PushReceiver::ReceiveHeader(const v1::PushHeader& header) {
-  // Checks the size against the fragment's, so that nobody makes us allocate what he likes.
-  ASSIGN_OR_RETURN(const int64_t held, coordinator_.AdmitPush(header));
-  header_ = header;
+absl::StatusOr<PushReceiver::Next> PushReceiver::ReceiveHeader() {
+  RETURN_IF_ERROR(admit_(header_));
+  ASSIGN_OR_RETURN(assembly_, table_.Attach(stream_, header_));
   has_header_ = true;
-  if (held == header.total_bytes()) {
-    complete_ = true;
-    duplicate_ = true;
-    return absl::OkStatus();
-  }
-  if (!memory_.Take(header.total_bytes())) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no room for another ", header.total_bytes(), " bytes; try again later"));
-  }
-  taken_bytes_ = header.total_bytes();
-  object_.reserve(static_cast<size_t>(header.total_bytes()));
-  return absl::OkStatus();
+  return assembly_ == nullptr ? Next::kDone : Next::kRead;
 }
 
-absl::Status PushReceiver::ReceiveChunk(const v1::Chunk& chunk) {
-  RETURN_IF_ERROR(AppendChunk(chunk, header_.total_bytes(), object_));
-  complete_ = static_cast<int64_t>(object_.size()) == header_.total_bytes();
-  return absl::OkStatus();
+absl::StatusOr<PushReceiver::Next> PushReceiver::ReceiveChunk(const MessageBytes& message) {
+  if (chunk_.unpacked_bytes != 0) return Next::kUnpack;
+  RETURN_IF_ERROR(Place(message));
+  return Next::kRead;
 }
 
-absl::Status PushReceiver::CutShort() const {
-  return absl::InvalidArgumentError(has_header_
-                                        ? absl::StrCat("the push ended after ", object_.size(),
-                                                       " of ", header_.total_bytes(), " bytes")
-                                        : "the push ended before its header");
+absl::Status PushReceiver::Place(const MessageBytes& message) {
+  ASSIGN_OR_RETURN(const int64_t chunk, CheckChunk(chunk_, header_.total_bytes()));
+  const std::span<uint8_t> place = table_.PlaceOf(*assembly_, chunk);
+  if (place.empty()) return absl::OkStatus();
+  const absl::Status status = ReadChunk(message, chunk_, place).status();
+  table_.Placed(assembly_, chunk, status.ok());
+  return status;
+}
+
+absl::Status PushReceiver::HalfClose() {
+  if (!has_header_) return absl::InvalidArgumentError("the push ended before its header");
+  table_.HalfClose(stream_);
+  return absl::OkStatus();
 }
 
 }  // namespace causeway::server

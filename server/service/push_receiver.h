@@ -1,52 +1,62 @@
 // The receiving end of one Exchange.Push without its stream: takes message after message, believes
-// none of them, and ends with a whole object for the coordinator.
+// none of them, and puts chunks where PushTable says that they belong.
 #ifndef CAUSEWAY_SERVER_SERVICE_PUSH_RECEIVER_H_
 #define CAUSEWAY_SERVER_SERVICE_PUSH_RECEIVER_H_
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "causeway/v1/exchange.pb.h"
-#include "server/core/coordinator.h"
-#include "server/service/work_queue.h"
+#include "common/rpc/chunk_message.h"
+#include "server/service/push_table.h"
 
 namespace causeway::server {
 
-// Not thread-safe.
+// One call at a time.
 class PushReceiver {
  public:
-  // Both outlive the receiver, which holds as much of `memory` as the object that it was promised.
-  PushReceiver(Coordinator& coordinator, ByteBudget& memory)
-      : coordinator_(coordinator), memory_(memory) {}
-  ~PushReceiver() { memory_.Return(taken_bytes_); }
-  PushReceiver(const PushReceiver&) = delete;
-  PushReceiver& operator=(const PushReceiver&) = delete;
+  // Whether whoever sends may push for the worker that the header names.
+  using Admit = std::function<absl::Status(const v1::PushHeader& header)>;
 
-  // One message. An error (exchange.proto lists them) is what the push ends with.
-  absl::Status Receive(const v1::PushRequest& request);
-  // What a push ends with whose stream ends before it is complete.
-  absl::Status CutShort() const;
+  // The table outlives the receiver. `stream` has been opened there.
+  PushReceiver(PushTable& table, PushStream* stream, Admit admit)
+      : table_(table), stream_(stream), admit_(std::move(admit)) {}
 
-  // Nothing more need be read: the object is whole or, if `duplicate`, was accepted before.
-  bool complete() const { return complete_; }
-  bool duplicate() const { return duplicate_; }
+  enum class Next {
+    kRead,    // On to the next message.
+    kUnpack,  // The message's chunk is packed: call Unpack, on a thread that may take its time.
+    kDone,    // The object was accepted before: nothing more need be read.
+  };
+  // One message. An error (exchange.proto lists them) is what the stream ends with; chunks that
+  // came before stay where they are.
+  absl::StatusOr<Next> Receive(const MessageBytes& message);
+  // Of the message that Receive was given last.
+  absl::Status Unpack(const MessageBytes& message) { return Place(message); }
+  // The sender is at its end: waits for what other streams bring. INVALID_ARGUMENT if there has
+  // not even been a header.
+  absl::Status HalfClose();
+
   const v1::PushHeader& header() const { return header_; }
-  std::vector<uint8_t> TakeObject() { return std::move(object_); }
+  // Of an object that was accepted before: whether it is merged.
+  bool quarantined() const { return table_.IsQuarantined(header_); }
 
  private:
-  absl::Status ReceiveHeader(const v1::PushHeader& header);
-  absl::Status ReceiveChunk(const v1::Chunk& chunk);
+  absl::StatusOr<Next> ReceiveHeader();
+  absl::StatusOr<Next> ReceiveChunk(const MessageBytes& message);
+  absl::Status Place(const MessageBytes& message);
 
-  Coordinator& coordinator_;
-  ByteBudget& memory_;
+  PushTable& table_;
+  PushStream* const stream_;
+  const Admit admit_;
   v1::PushHeader header_;
   bool has_header_ = false;
-  bool complete_ = false;
-  bool duplicate_ = false;
-  int64_t taken_bytes_ = 0;
-  std::vector<uint8_t> object_;
+  std::shared_ptr<PushAssembly> assembly_;
+  ChunkFields chunk_;
 };
 
 }  // namespace causeway::server

@@ -9,9 +9,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/status.h"
 #include "common/rpc/wire.h"
 #include "server/service/self_owned.h"
+#include "server/service/text_limits.h"
 
 namespace causeway::server {
 namespace {
@@ -19,19 +22,37 @@ namespace {
 // A worker that does not read falls behind by round outcomes; this many are hours of them.
 constexpr size_t kMaxQueuedMessages = 10'000;
 
+}  // namespace
+
 class SessionReactor final
     : public SelfOwned<SessionReactor,
                        grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>>,
       public SessionSink {
  public:
-  explicit SessionReactor(Coordinator& coordinator) : coordinator_(coordinator) {}
+  SessionReactor(Coordinator& coordinator, Access& access, absl::StatusOr<Peer> peer)
+      : coordinator_(coordinator), access_(access), peer_(std::move(peer)), opened_(absl::Now()) {}
 
-  void Start() { StartRead(&incoming_); }
+  void Start() {
+    if (!peer_.ok()) return Close(peer_.status());
+    StartRead(&incoming_);
+  }
+  // Shared with whoever watches over it.
+  std::weak_ptr<SessionReactor> Weak() { return weak_from_this(); }
+
+  // Whether there is nothing to wait for: it has joined, or it ends.
+  bool IsSettled() {
+    absl::MutexLock lock(&mutex_);
+    return welcomed_ || end_.has_value();
+  }
+  absl::Time opened() const { return opened_; }
 
   void OnReadDone(bool ok) override {
     if (!ok) {
       if (incarnation_ != 0 && !left_) coordinator_.Disconnected(worker_id_, incarnation_);
-      Close(absl::OkStatus());
+      // Its end, or a message that could not be read.
+      Close(incarnation_ == 0
+                ? absl::InvalidArgumentError("the session ended, or broke, before its Join")
+                : absl::OkStatus());
       return;
     }
     const absl::Status status = incarnation_ == 0 ? Join() : HandleMessage();
@@ -79,6 +100,10 @@ class SessionReactor final
     if (!incoming_.has_join()) {
       return absl::InvalidArgumentError("the first message of a session must be a Join");
     }
+    const v1::Join& join = incoming_.join();
+    RETURN_IF_ERROR(access_.CheckWorker(*peer_, Action::kAttach, join.worker_id()));
+    RETURN_IF_ERROR(CheckLength("software_version", join.software_version()));
+    RETURN_IF_ERROR(CheckLength("device", join.device()));
     absl::StatusOr<v1::Welcome> welcome = coordinator_.Join(incoming_.join(), shared_from_this());
     if (!welcome.ok()) return welcome.status();
     worker_id_ = incoming_.join().worker_id();
@@ -94,6 +119,7 @@ class SessionReactor final
   }
 
   absl::Status HandleMessage() {
+    if (incoming_.has_leave()) ShortenText(*incoming_.mutable_leave()->mutable_detail());
     const absl::Status status = coordinator_.Handle(worker_id_, incarnation_, incoming_);
     left_ |= status.ok() && incoming_.has_leave();
     return status;
@@ -113,6 +139,9 @@ class SessionReactor final
   }
 
   Coordinator& coordinator_;
+  Access& access_;
+  const absl::StatusOr<Peer> peer_;
+  const absl::Time opened_;
   // Touched by the read callbacks alone, which never overlap.
   v1::WorkerMessage incoming_;
   std::string worker_id_;
@@ -127,13 +156,15 @@ class SessionReactor final
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace
+SessionService::~SessionService() = default;
 
 grpc::ServerUnaryReactor* SessionService::Describe(grpc::CallbackServerContext* context,
                                                    const v1::DescribeRequest* request,
                                                    v1::DescribeResponse* response) {
-  absl::Status status;
-  if (request->wire_version() != kWireVersion) {
+  absl::Status status = access_.Admit(*context, Action::kDescribe).status();
+  if (!status.ok()) {
+    // Says so below.
+  } else if (request->wire_version() != kWireVersion) {
     status = absl::FailedPreconditionError(
         absl::StrCat("wire_version differs: the worker has ", request->wire_version(),
                      ", the coordinator ", kWireVersion, "; install the coordinator's release (",
@@ -147,8 +178,31 @@ grpc::ServerUnaryReactor* SessionService::Describe(grpc::CallbackServerContext* 
 }
 
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* SessionService::Attach(
-    grpc::CallbackServerContext*) {
-  return SessionReactor::Make(coordinator_);
+    grpc::CallbackServerContext* context) {
+  SessionReactor* const reactor =
+      SessionReactor::Make(coordinator_, access_, access_.Admit(*context, Action::kAttach));
+  // gRPC calls it only after this function has returned: it is still there.
+  absl::MutexLock lock(&mutex_);
+  silent_.push_back(reactor->Weak());
+  return reactor;
+}
+
+void SessionService::CloseSilentStreams() {
+  std::vector<std::shared_ptr<SessionReactor>> late;
+  {
+    absl::MutexLock lock(&mutex_);
+    std::erase_if(silent_, [&](const std::weak_ptr<SessionReactor>& weak) {
+      const std::shared_ptr<SessionReactor> reactor = weak.lock();
+      if (reactor == nullptr || reactor->IsSettled()) return true;
+      if (absl::Now() - reactor->opened() < join_timeout_) return false;
+      late.push_back(reactor);
+      return true;
+    });
+  }
+  for (const std::shared_ptr<SessionReactor>& reactor : late) {
+    reactor->Close(absl::DeadlineExceededError(absl::StrCat(
+        "no Join came within ", absl::FormatDuration(join_timeout_), " of the session's start")));
+  }
 }
 
 }  // namespace causeway::server

@@ -2,15 +2,26 @@
 #ifndef CAUSEWAY_SERVER_SERVICE_SESSION_SERVICE_H_
 #define CAUSEWAY_SERVER_SERVICE_SESSION_SERVICE_H_
 
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "server/core/coordinator.h"
+#include "server/service/access.h"
 
 namespace causeway::server {
 
+class SessionReactor;
+
 class SessionService final : public v1::Session::CallbackService {
  public:
-  // The coordinator outlives the service.
-  explicit SessionService(Coordinator& coordinator) : coordinator_(coordinator) {}
+  // Both outlive the service. A stream must bring its Join within `join_timeout`.
+  SessionService(Coordinator& coordinator, Access& access, absl::Duration join_timeout)
+      : coordinator_(coordinator), access_(access), join_timeout_(join_timeout) {}
+  ~SessionService() override;
 
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
                                      const v1::DescribeRequest* request,
@@ -18,8 +29,16 @@ class SessionService final : public v1::Session::CallbackService {
   grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* Attach(
       grpc::CallbackServerContext* context) override;
 
+  // Ends the streams that have kept silent for too long. To be called every now and then.
+  void CloseSilentStreams();
+
  private:
   Coordinator& coordinator_;
+  Access& access_;
+  const absl::Duration join_timeout_;
+  absl::Mutex mutex_;
+  // Not joined when they were last looked at.
+  std::vector<std::weak_ptr<SessionReactor>> silent_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace causeway::server

@@ -8,12 +8,15 @@ WorkQueue::WorkQueue(int threads) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Loop(); });
 }
 
-WorkQueue::~WorkQueue() {
+WorkQueue::~WorkQueue() { Stop(); }
+
+void WorkQueue::Stop() {
   {
     absl::MutexLock lock(&mutex_);
     stop_ = true;
   }
   for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 void WorkQueue::Run(std::function<void()> task) {
@@ -48,6 +51,11 @@ bool ByteBudget::Take(int64_t bytes) {
 void ByteBudget::Return(int64_t bytes) {
   absl::MutexLock lock(&mutex_);
   free_ += bytes;
+}
+
+int64_t ByteBudget::taken() const {
+  absl::MutexLock lock(&mutex_);
+  return bytes_ - free_;
 }
 
 }  // namespace causeway::server

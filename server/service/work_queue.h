@@ -2,9 +2,11 @@
 #ifndef CAUSEWAY_SERVER_SERVICE_WORK_QUEUE_H_
 #define CAUSEWAY_SERVER_SERVICE_WORK_QUEUE_H_
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -12,17 +14,28 @@
 
 namespace causeway::server {
 
+// Runs a task soon, on a thread that may take its time.
+using Runner = std::function<void(std::function<void()>)>;
+
 // Thread-safe. Tasks start in the order in which they came.
 class WorkQueue {
  public:
   explicit WorkQueue(int threads);
-  // Runs what is queued, then stops.
+  // Stops.
   ~WorkQueue();
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
 
+  // Runs what is queued, then ends the threads. What is queued later is never run. May be called
+  // again.
+  void Stop();
+
   // Never blocks. Whoever queues large tasks bounds them: see ByteBudget.
   void Run(std::function<void()> task);
+  // The queue outlives what it returns.
+  Runner runner() {
+    return [this](std::function<void()> task) { Run(std::move(task)); };
+  }
 
  private:
   void Loop();
@@ -36,13 +49,17 @@ class WorkQueue {
 // Memory that peers may fill. Thread-safe.
 class ByteBudget {
  public:
-  explicit ByteBudget(int64_t bytes) : free_(bytes) {}
+  explicit ByteBudget(int64_t bytes) : bytes_(bytes), free_(bytes) {}
   // False if so much is not free.
   bool Take(int64_t bytes);
   void Return(int64_t bytes);
+  // Of which Take takes.
+  int64_t bytes() const { return bytes_; }
+  int64_t taken() const;
 
  private:
-  absl::Mutex mutex_;
+  const int64_t bytes_;
+  mutable absl::Mutex mutex_;
   int64_t free_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -17,6 +17,7 @@
 #include "absl/strings/str_replace.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
+#include "server/store/draw_report.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {
@@ -122,6 +123,7 @@ json StateToJson(const RunState& state) {
           {"stop_step", state.stop_step},
           {"stop_tokens", state.stop_tokens},
           {"finish_recorded", state.finish_recorded},
+          {"data_fingerprint", HashToHex(state.data_fingerprint)},
           {"hash_checks", state.hash_checks},
           {"hash_mismatches", state.hash_mismatches}};
 }
@@ -210,9 +212,16 @@ json MembersToJson(const std::vector<MemberRecord>& members) {
                       {"state", StateName(record.member.state)},
                       {"incarnation", record.member.incarnation},
                       {"data_slot", record.member.data_slot},
+                      {"own_data", record.member.own_data},
                       {"step", record.member.step}});
   }
   return result;
+}
+
+json DataToJson(const DatabaseContent& content) {
+  std::vector<ContributionRecord> contributions;
+  for (const StoredContribution& row : content.contributions) contributions.push_back(row.record);
+  return ReportDraws(contributions);
 }
 
 int64_t SizeOrZero(FileSystem& file_system, const std::string& path) {
@@ -300,6 +309,7 @@ absl::StatusOr<json> InspectRun(FileSystem& file_system, const std::string& fold
               {"state", StateToJson(content.state)},
               {"fragments", std::move(fragments)},
               {"members", MembersToJson(content.members)},
+              {"data", DataToJson(content)},
               {"bytes",
                {{"database", SizeOrZero(file_system, database) +
                                  SizeOrZero(file_system, JoinPath(folder, kDatabaseLogFile))},
@@ -342,6 +352,17 @@ std::string InspectionText(const json& inspection) {
                           Text(member["worker_id"]), Text(member["state"]),
                           member["incarnation"].get<uint64_t>(), Number(member["data_slot"]),
                           Number(member["step"]));
+  }
+  for (const json& part : inspection["data"]) {
+    absl::StrAppendFormat(
+        &text, "data %s: drawn up to %d, %d skipped, %d repeated\n",
+        part["worker_id"].is_null() ? absl::StrCat("part ", Number(part["data_slot"]))
+                                    : absl::StrCat("of ", Text(part["worker_id"]), " alone"),
+        Number(part["next_draw"]), Number(part["skipped"]), Number(part["repeated"]));
+    for (const json& worker : part["trained_by"]) {
+      absl::StrAppendFormat(&text, "  %d by %s: %s\n", Number(worker["count"]),
+                            Text(worker["worker_id"]), Text(worker["draws"]));
+    }
   }
   for (const json& orphan : inspection["orphans"]) {
     absl::StrAppend(&text, "orphan ", Text(orphan), ": the next start removes it\n");

@@ -20,7 +20,7 @@ namespace causeway::server {
 //   {"folder", "format_version", "in_use_by" (a pid; empty: nobody), "commits",
 //    "run": {"run_id", "run_name", "config_hash", "plan_hash"},
 //    "state": {"started", "started_unix_s", "paused", "pause_reason", "stop_step", "stop_tokens",
-//              "finish_recorded", "hash_checks", "hash_mismatches"},
+//              "finish_recorded", "data_fingerprint", "hash_checks", "hash_mismatches"},
 //    "fragments": [{"fragment", "version", "published_hash", "last_round" (null: none yet):
 //                     {"round", "contributors", "weights", "reason", "published_unix_s",
 //                      "bytes_in", "bytes_out", "answer_hash"},
@@ -28,7 +28,8 @@ namespace causeway::server {
 //                   "snapshots": [{"version", "published_hash", "file", "bytes"}],
 //                   "contributions", "deltas_kept", "delta_bytes", "answers_kept", "answer_bytes",
 //                   "quarantined"}],
-//    "members": [{"worker_id", "state", "incarnation", "data_slot", "step"}],
+//    "members": [{"worker_id", "state", "incarnation", "data_slot", "own_data", "step"}],
+//    "data": what draw_report.h makes of all contributions,
 //    "bytes": {"database", "deltas", "answers", "snapshots"},
 //    "orphans": [file]}          // What the next start removes; null, not known, while in use.
 //

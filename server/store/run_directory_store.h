@@ -79,6 +79,7 @@ class RunDirectoryStore final : public Store {
 
   absl::StatusOr<std::optional<RecoveredRun>> Recover() override;
   absl::Status BeginRun(const RunIdentity& identity) override;
+  absl::Status CheckRoom(uint64_t bytes) override { return CheckSpace(writing_ + bytes); }
   absl::Status SaveContribution(const ContributionRecord& record,
                                 std::span<const uint8_t> object) override;
   absl::Status SaveRound(const RoundRecord& record, std::span<const uint8_t> answer) override;

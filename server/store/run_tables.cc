@@ -115,6 +115,7 @@ class Bind {
     Text(Dump(value));
   }
   void operator()(const char*, const json& value) { Text(Dump(value)); }
+  void operator()(const char*, const Draws& value) { Text(FormatDraws(value)); }
   void operator()(const char*, const v1::RunConfig& value) { Text(FormatRunConfig(value)); }
   void Hash(const char*, const uint64_t& value) { Text(HashToHex(value)); }
   void Hashes(const char*, const std::vector<uint64_t>& value) { Text(JoinHashes(value)); }
@@ -173,6 +174,11 @@ class Read {
   void operator()(const char* name, json& value) {
     value = json::parse(Text(), nullptr, /*allow_exceptions=*/false);
     if (value.is_discarded()) Fail(name);
+  }
+  void operator()(const char* name, Draws& value) {
+    absl::StatusOr<Draws> draws = ParseDraws(Text());
+    if (!draws.ok()) return Fail(name);
+    value = *std::move(draws);
   }
   void operator()(const char* name, v1::RunConfig& value) {
     const absl::StatusOr<v1::RunConfig> config = ParseRunConfig(Text(), name);

@@ -100,6 +100,7 @@ struct Columns<RunState> {
     column("stop_step", row.stop_step);
     column("stop_tokens", row.stop_tokens);
     column("finish_recorded", row.finish_recorded);
+    column.Hash("data_fingerprint", row.data_fingerprint);
     column("hash_checks", row.hash_checks);
     column("hash_mismatches", row.hash_mismatches);
   }
@@ -115,6 +116,7 @@ struct Columns<MemberRecord> {
     column("state", row.member.state);
     column("incarnation", row.member.incarnation);
     column("data_slot", row.member.data_slot);
+    column("own_data", row.member.own_data);
     column.Hash("process_nonce", row.member.process_nonce);
     column("active_from_step", row.member.active_from_step);
     column("was_ready", row.member.was_ready);
@@ -139,6 +141,7 @@ struct Columns<StoredContribution> {
     column("bytes", row.record.bytes);
     column.Hash("object_hash", row.record.object_hash);
     column("tokens", row.record.tokens);
+    column("draws", row.record.draws);
     column("send_step", row.record.send_step);
     column("unix_s", row.record.unix_s);
     column("norm", row.record.norm);

@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
+#include "common/params/draws.h"
 #include "nlohmann/json.hpp"
 #include "server/round/membership.h"
 
@@ -51,6 +52,8 @@ struct RunState {
   int64_t stop_step = 0;  // 0: none was asked for.
   int64_t stop_tokens = 0;
   bool finish_recorded = false;
+  // Of the data that the workers share (session.proto); 0: none has said yet.
+  uint64_t data_fingerprint = 0;
   int64_t hash_checks = 0;
   int64_t hash_mismatches = 0;
 };
@@ -72,6 +75,7 @@ struct ContributionRecord {
   int64_t bytes = 0;
   uint64_t object_hash = 0;
   int64_t tokens = 0;
+  Draws draws;  // Which they were.
   int64_t send_step = 0;
   double unix_s = 0;  // Accepted.
   double norm = 0;    // Euclidean, of the decoded delta; 0 if nobody asked for it.
@@ -153,6 +157,8 @@ class Store {
   virtual absl::StatusOr<std::optional<RecoveredRun>> Recover() = 0;
   virtual absl::Status BeginRun(const RunIdentity& identity) = 0;
 
+  // RESOURCE_EXHAUSTED if a contribution of so many bytes would be refused for want of room now.
+  virtual absl::Status CheckRoom(uint64_t /*bytes*/) { return absl::OkStatus(); }
   // Before the contribution is acknowledged. `object` is the encoded delta.
   virtual absl::Status SaveContribution(const ContributionRecord& record,
                                         std::span<const uint8_t> object) = 0;

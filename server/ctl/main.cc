@@ -1,0 +1,258 @@
+// causewayctl: what an operator asks and tells a run.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/cli/command_line.h"
+#include "common/params/run_config.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/security_flags.h"
+#include "server/ctl/completion.h"
+#include "server/ctl/config_command.h"
+#include "server/ctl/run_admin.h"
+#include "server/ctl/status_text.h"
+
+ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "HOST:PORT of the coordinator");
+ABSL_FLAG(bool, json, false, "status, workers, rounds, watch: JSON for programs");
+ABSL_FLAG(absl::Duration, timeout, absl::Seconds(10), "for the coordinator's answer");
+ABSL_FLAG(absl::Duration, interval, absl::Seconds(2), "watch: between two looks");
+ABSL_FLAG(bool, all, false, "workers: those who left, too; drain: every worker");
+ABSL_FLAG(std::string, reason, "asked to by the operator", "pause: for the record");
+ABSL_FLAG(int64_t, at_step, 0, "stop: when every worker has done so many steps");
+ABSL_FLAG(int64_t, at_tokens, 0, "stop: when all workers together have trained so many tokens");
+ABSL_FLAG(std::string, preset, "", "config check: paper, best, streaming, diloco or data-parallel");
+
+namespace causeway::server {
+namespace {
+
+constexpr char kProgram[] = "causewayctl";
+constexpr int kExitNoAnswer = 3;
+constexpr absl::Duration kShortestInterval = absl::Milliseconds(100);
+
+constexpr char kHelp[] = R"(causewayctl shows a Causeway run and steers it.
+
+Look:
+  causewayctl status               what the run does, its workers, its fragments
+  causewayctl watch                the same, live, until Ctrl-C (--interval=2s)
+  causewayctl workers [--all]      one line per worker; --all: those who left, too
+  causewayctl rounds               every fragment's version and why its open round waits
+
+Steer (each is in the run's record and outlives the coordinator's process):
+  causewayctl pause [--reason=..]  workers finish their step and wait; leases go on
+  causewayctl resume
+  causewayctl drain WORKER         it hands over its deltas, checkpoints and leaves; start it again
+  causewayctl drain --all          with the same command and it goes on from there
+  causewayctl stop --at_step=5000  training ends there for all
+  causewayctl stop --at_tokens=2000000000
+
+Configurations:
+  causewayctl config show          the run's, complete
+  causewayctl config check FILE [--preset=best]    fills in every default, and warns
+  causewayctl config diff FILE1 FILE2              what differs between two
+  causewayctl config presets [NAME]                what there is to start from
+
+Which run, and who you are:
+  --coordinator=127.0.0.1:7070     HOST:PORT
+  --tls_ca=ca.pem --tls_cert=op.pem --tls_key=op.key     an operator's or observer's certificate
+  --tls_ca=ca.pem --token_file=FILE                      or a token (deploy/make_certificates)
+  --tls_server_name=NAME, --insecure, --timeout=10s
+
+For scripts: --json with status, workers, rounds and watch (one line per look).
+Completion: source <(causewayctl completion bash)
+
+Exit status: 0 done; 1 the coordinator refused or failed; 2 not understood, or a configuration or
+certificate is wrong; 3 no answer from the coordinator.
+)";
+
+volatile std::sig_atomic_t stop_requested = 0;
+void OnInterrupt(int) { stop_requested = 1; }
+
+// CANCELLED: the coordinator stopped while it answered.
+bool IsNoAnswer(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsCancelled(status);
+}
+
+int Report(const absl::Status& status) {
+  if (status.ok()) return 0;
+  const int exit_status = Fail(kProgram, status);
+  return IsNoAnswer(status) ? kExitNoAnswer : exit_status;
+}
+
+int Misused(const std::string& message) {
+  return Refuse(kProgram, absl::InvalidArgumentError(absl::StrCat(message, "; --help explains")));
+}
+
+void Print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+int Show(RunAdmin& run, std::string (*text)(const v1::RunStatus&)) {
+  const absl::StatusOr<v1::RunStatus> status = run.GetStatus();
+  if (!status.ok()) return Report(status.status());
+  Print(absl::GetFlag(FLAGS_json) ? StatusJson(*status, /*one_line=*/false) : text(*status));
+  return 0;
+}
+
+std::string WorkersTextByFlag(const v1::RunStatus& status) {
+  return WorkersText(status, absl::GetFlag(FLAGS_all));
+}
+
+// Until Ctrl-C or the end of the run. A coordinator that is away is looked for again.
+int Watch(RunAdmin& run) {
+  constexpr char kClearScreen[] = "\033[H\033[2J\033[3J";
+  const bool terminal = isatty(STDOUT_FILENO) != 0;
+  const bool json = absl::GetFlag(FLAGS_json);
+  const absl::Duration interval = absl::GetFlag(FLAGS_interval);
+  if (interval < kShortestInterval) {
+    return Misused(
+        absl::StrCat("--interval must be 100ms or more; it is ", absl::FormatDuration(interval)));
+  }
+  std::signal(SIGINT, OnInterrupt);
+  std::signal(SIGTERM, OnInterrupt);
+  bool answered = false;
+  while (stop_requested == 0) {
+    const absl::StatusOr<v1::RunStatus> status = run.GetStatus();
+    if (!status.ok() && (!answered || !IsNoAnswer(status.status()))) {
+      return Report(status.status());
+    }
+    answered = true;
+    const std::string time = absl::FormatTime("%H:%M:%S", absl::Now(), absl::LocalTimeZone());
+    if (!status.ok()) {
+      if (!json) Print(absl::StrCat(time, "  no answer; looking again\n"));
+    } else if (json) {
+      Print(StatusJson(*status, /*one_line=*/true));
+    } else {
+      Print(absl::StrCat(terminal ? kClearScreen : "", time, "  ", StatusText(*status),
+                         terminal ? "\nCtrl-C ends this view, not the run.\n" : "\n"));
+    }
+    if (status.ok() && status->finished()) return 0;
+    absl::SleepFor(interval);  // A signal ends it early.
+  }
+  return 0;
+}
+
+int Drain(RunAdmin& run, const std::vector<std::string>& arguments) {
+  const bool all = absl::GetFlag(FLAGS_all);
+  if (all == (arguments.size() == 2)) return Misused("drain takes one worker's id, or --all");
+  const absl::Status status = run.Drain(all ? "" : arguments[1]);
+  if (status.ok()) {
+    Print(absl::StrCat(all ? "every worker" : arguments[1],
+                       " is asked to hand over its deltas, checkpoint and leave\n"));
+  }
+  return Report(status);
+}
+
+int Stop(RunAdmin& run) {
+  const int64_t step = absl::GetFlag(FLAGS_at_step);
+  const int64_t tokens = absl::GetFlag(FLAGS_at_tokens);
+  if ((step > 0) == (tokens > 0) || step < 0 || tokens < 0) {
+    return Misused("stop takes --at_step=N or --at_tokens=N");
+  }
+  const absl::Status status = run.Stop(step, tokens);
+  if (status.ok()) {
+    Print(step > 0 ? absl::StrCat("training ends at step ", step, "\n")
+                   : absl::StrCat("training ends when ", tokens, " tokens have been trained\n"));
+  }
+  return Report(status);
+}
+
+int Say(const absl::Status& status, const std::string& done) {
+  if (status.ok()) Print(done);
+  return Report(status);
+}
+
+// What needs a coordinator.
+int RunOnline(const std::string& command, const std::vector<std::string>& arguments) {
+  const std::string address = absl::GetFlag(FLAGS_coordinator);
+  const absl::Status checked = CheckAddress(address, /*allow_any_port=*/false);
+  if (!checked.ok()) return Refuse(kProgram, Annotate(checked, "--coordinator"));
+  const absl::StatusOr<ChannelSecurity> security =
+      MakeChannelSecurity(SecurityOptionsFromFlags(), address, absl::Now());
+  if (!security.ok()) return Refuse(kProgram, security.status());
+  for (const std::string& warning : security->warnings) {
+    std::fprintf(stderr, "warning: %s\n", warning.c_str());
+  }
+  RunAdmin run(address, *security, absl::GetFlag(FLAGS_timeout));
+  if (command == "drain") return Drain(run, arguments);
+  if (command == "config") {
+    const absl::StatusOr<v1::RunConfig> config = run.GetConfig();
+    if (config.ok()) Print(FormatRunConfig(*config));
+    return Report(config.status());
+  }
+  if (arguments.size() > 1) return Misused(absl::StrCat("unexpected \"", arguments[1], "\""));
+  if (command == "status") return Show(run, StatusText);
+  if (command == "workers") return Show(run, WorkersTextByFlag);
+  if (command == "rounds") return Show(run, FragmentsText);
+  if (command == "watch") return Watch(run);
+  if (command == "stop") return Stop(run);
+  if (command == "pause") {
+    return Say(run.Pause(absl::GetFlag(FLAGS_reason)),
+               "paused: workers finish their step and wait; causewayctl resume lets them go on\n");
+  }
+  return Say(run.Resume(), "resumed\n");
+}
+
+int Config(const std::vector<std::string>& arguments) {
+  const std::string what = arguments.size() > 1 ? arguments[1] : "";
+  const size_t files = arguments.size() < 2 ? 0 : arguments.size() - 2;
+  if (what == "show" && files == 0) return RunOnline("config", arguments);
+  if (what == "check" && files <= 1) {
+    const absl::StatusOr<v1::RunConfig> config =
+        LoadCompleteConfig(files == 1 ? arguments[2] : std::string(), absl::GetFlag(FLAGS_preset));
+    if (!config.ok()) return Refuse(kProgram, config.status());
+    Print(FormatRunConfig(*config));
+    return 0;
+  }
+  if (what == "diff" && files == 2) {
+    const absl::StatusOr<v1::RunConfig> from = LoadCompleteConfig(arguments[2], "");
+    if (!from.ok()) return Refuse(kProgram, from.status());
+    const absl::StatusOr<v1::RunConfig> to = LoadCompleteConfig(arguments[3], "");
+    if (!to.ok()) return Refuse(kProgram, to.status());
+    const std::string difference = ConfigDifference(*from, *to);
+    if (difference.empty()) return 0;
+    Print(absl::StrCat(difference, "\n"));
+    return kExitFailed;
+  }
+  if (what == "presets" && files <= 1) {
+    const absl::StatusOr<std::string> text = PresetsText(files == 1 ? arguments[2] : std::string());
+    if (!text.ok()) return Refuse(kProgram, text.status());
+    Print(*text);
+    return 0;
+  }
+  return Misused("config takes show, check [FILE], diff FILE1 FILE2 or presets [NAME]");
+}
+
+int Main(int argc, char** argv) {
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  const std::vector<std::string> arguments = ParseCommandLine(argc, argv, kHelp);
+  const std::string command = arguments.empty() ? "" : arguments[0];
+  if (command == "config") return Config(arguments);
+  if (command == "completion") {
+    const absl::StatusOr<std::string> script =
+        CompletionScript(arguments.size() == 2 ? arguments[1] : std::string());
+    if (!script.ok()) return Refuse(kProgram, script.status());
+    Print(*script);
+    return 0;
+  }
+  for (const char* known :
+       {"status", "watch", "workers", "rounds", "pause", "resume", "drain", "stop"}) {
+    if (command == known) return RunOnline(command, arguments);
+  }
+  return Misused(command.empty() ? std::string("a command is required")
+                                 : absl::StrCat("unknown command \"", command, "\""));
+}
+
+}  // namespace
+}  // namespace causeway::server
+
+int main(int argc, char** argv) { return causeway::server::Main(argc, argv); }

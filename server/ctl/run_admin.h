@@ -1,0 +1,44 @@
+// An operator's connection to a coordinator.
+#ifndef CAUSEWAY_SERVER_CTL_RUN_ADMIN_H_
+#define CAUSEWAY_SERVER_CTL_RUN_ADMIN_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "causeway/v1/admin.grpc.pb.h"
+#include "common/rpc/security.h"
+
+namespace causeway::server {
+
+// Not thread-safe. Errors are those of admin.proto; UNAVAILABLE and DEADLINE_EXCEEDED name the
+// address and say what to look at.
+class RunAdmin {
+ public:
+  // Does not connect yet. Every call ends within `timeout`.
+  RunAdmin(const std::string& address, const ChannelSecurity& security, absl::Duration timeout);
+
+  absl::StatusOr<v1::RunStatus> GetStatus();
+  absl::StatusOr<v1::RunConfig> GetConfig();
+  absl::Status Pause(const std::string& reason);
+  absl::Status Resume();
+  // Empty: all workers.
+  absl::Status Drain(const std::string& worker_id);
+  // One of them is 0.
+  absl::Status Stop(int64_t at_step, int64_t at_tokens);
+
+ private:
+  template <typename Request, typename Response, typename Method>
+  absl::StatusOr<Response> Call(const Request& request, Method method);
+
+  const std::string address_;
+  const absl::Duration timeout_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Admin::Stub> admin_;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_CTL_RUN_ADMIN_H_

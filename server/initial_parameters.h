@@ -1,0 +1,43 @@
+// The parameters that a run begins with: made from its seed, or given to it.
+#ifndef CAUSEWAY_SERVER_INITIAL_PARAMETERS_H_
+#define CAUSEWAY_SERVER_INITIAL_PARAMETERS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+#include "common/base/file_system.h"
+#include "common/params/fragment_plan.h"
+
+namespace causeway::server {
+
+// In the run's folder: the parameters that were given, in the run's own plan. Without it, the seed
+// makes them.
+inline constexpr char kInitialFile[] = "initial.parameters";
+
+// The model that a parameters file (common/files/parameters_file.h) is of.
+absl::StatusOr<v1::ModelConfig> ModelOfParameters(FileSystem& file_system, const std::string& path);
+
+// Reads the parameters file `path` into the plan of a run. INVALID_ARGUMENT, with the tensor's name
+// and both shapes, if the run's model has other tensors; errors of ReadParametersFile.
+absl::StatusOr<std::vector<float>> ReadInitialParameters(FileSystem& file_system,
+                                                         const std::string& path,
+                                                         const FragmentPlan& plan);
+
+// For a run that begins in `folder`: keeps the parameters of `path` there or, if `path` is empty,
+// removes what an earlier attempt kept. Returns once that is durable.
+absl::Status KeepInitialParameters(FileSystem& file_system, const std::string& folder,
+                                   const std::string& path, const v1::RunConfig& config,
+                                   const FragmentPlan& plan);
+
+// What the run in `folder` began with.
+absl::StatusOr<std::vector<float>> InitialParametersOf(FileSystem& file_system,
+                                                       const std::string& folder,
+                                                       const v1::RunConfig& config,
+                                                       const FragmentPlan& plan);
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_INITIAL_PARAMETERS_H_

@@ -1,0 +1,89 @@
+// Who may do what. Every call passes here first: authentication, the limit of requests, the role.
+//
+//   call                      worker        operator   observer
+//   Session.Describe          yes           yes        yes
+//   Session.Attach            its own id    -          -
+//   Exchange.Push, Query      its own id    -          -
+//   Exchange.Pull             its own id    yes        -          (it shows the parameters)
+//   Admin.GetStatus           -             yes        yes
+//   Admin's orders            -             yes        -
+//
+// Without TLS (loopback, or --insecure) nobody can prove anything: everybody may do everything, and
+// nothing is counted.
+//
+// Errors: UNAUTHENTICATED (no certificate, none that names an identity, no token or an unknown
+// one), PERMISSION_DENIED (who it is, what it asked for, what it may do), RESOURCE_EXHAUSTED (too
+// many requests).
+#ifndef CAUSEWAY_SERVER_SERVICE_ACCESS_H_
+#define CAUSEWAY_SERVER_SERVICE_ACCESS_H_
+
+#include <grpcpp/server_context.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/clock.h"
+#include "common/rpc/identity.h"
+#include "server/service/rate_limiter.h"
+#include "server/service/token_table.h"
+
+namespace causeway::server {
+
+enum class Action { kDescribe, kAttach, kPush, kQueryTransfer, kPull, kGetStatus, kOrder, kProbe };
+
+// Who makes a call. Copied into whatever outlives the call's first moment.
+struct Peer {
+  std::string address;               // "ipv4:10.0.0.2:4711", as gRPC writes it.
+  std::optional<Identity> identity;  // Without: an unencrypted connection.
+
+  std::string Describe() const;  // "worker site-a at ipv4:10.0.0.2:4711"
+};
+
+// Thread-safe.
+class Access {
+ public:
+  struct Options {
+    bool authenticate = false;  // Connections are encrypted, so that identities can be asked for.
+    std::string run_name;       // Identities are for this run or for every one.
+    std::unique_ptr<TokenTable> tokens;  // May be null: certificates alone.
+    // Of one identity, or of one address that has none. Streams count once, when they open.
+    double requests_per_second = 1000;
+    double request_burst = 4000;
+    double strangers_per_second = 10;
+    double stranger_burst = 100;
+    const Clock* clock = nullptr;  // Outlives the object.
+    // Called, on any thread, for every call that may be made on behalf of a worker.
+    std::function<void(const Peer& peer, Action action, absl::string_view worker_id)> on_worker;
+  };
+  explicit Access(Options options);
+
+  // Who this is, if it may do that at all. For calls on behalf of a worker, CheckWorker follows as
+  // soon as the worker id is known.
+  absl::StatusOr<Peer> Admit(const grpc::ServerContextBase& context, Action action);
+  absl::Status CheckWorker(const Peer& peer, Action action, absl::string_view worker_id);
+  // Both at once.
+  absl::Status Check(const grpc::ServerContextBase& context, Action action,
+                     absl::string_view worker_id);
+
+ private:
+  absl::StatusOr<Peer> Authenticate(const grpc::ServerContextBase& context);
+  absl::StatusOr<Identity> IdentityOf(const grpc::ServerContextBase& context);
+  // Logs a refusal, but not more of them than a person would read.
+  void Report(const Peer& peer, const absl::Status& refusal);
+
+  const Options options_;
+  RateLimiter peers_;
+  RateLimiter strangers_;
+  RateLimiter lines_;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_SERVICE_ACCESS_H_

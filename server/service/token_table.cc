@@ -1,0 +1,107 @@
+#include "server/service/token_table.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/certificate.h"
+#include "common/telemetry/log.h"
+
+namespace causeway::server {
+namespace {
+
+constexpr size_t kHashBytes = SHA256_DIGEST_LENGTH;
+constexpr int64_t kNanoseconds = 1'000'000'000;
+
+absl::StatusOr<TokenEntry> ParseLine(absl::string_view line) {
+  const std::vector<absl::string_view> words =
+      absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+  const bool is_hash = !words.empty() && words[0].size() == 2 * kHashBytes &&
+                       std::all_of(words[0].begin(), words[0].end(), [](char c) {
+                         return absl::ascii_isxdigit(static_cast<unsigned char>(c));
+                       });
+  if (!is_hash || words.size() != 3) {
+    return absl::InvalidArgumentError(
+        "expected the SHA-256 of a token in 64 hexadecimal digits, a role and a name");
+  }
+  TokenEntry entry;
+  const std::string hash = absl::HexStringToBytes(words[0]);
+  std::copy(hash.begin(), hash.end(), entry.hash.begin());
+  ASSIGN_OR_RETURN(entry.identity, ParseIdentity(absl::StrCat(kIdentityScheme, kEveryRun, "/",
+                                                              words[1], "/", words[2])));
+  return entry;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<TokenEntry>> ParseTokens(absl::string_view text,
+                                                    const std::string& file) {
+  std::vector<TokenEntry> entries;
+  std::set<std::array<uint8_t, kHashBytes>> seen;
+  int number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    line = absl::StripAsciiWhitespace(line);
+    if (line.empty() || line[0] == '#') continue;
+    absl::StatusOr<TokenEntry> entry = ParseLine(line);
+    if (!entry.ok()) return Annotate(entry.status(), absl::StrCat(file, ":", number));
+    if (!seen.insert(entry->hash).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(file, ":", number, ": this token stands further up already"));
+    }
+    entries.push_back(*std::move(entry));
+  }
+  return entries;
+}
+
+TokenTable::Version TokenTable::VersionOf(const std::string& file) {
+  struct stat facts {};
+  if (stat(file.c_str(), &facts) != 0) return {};
+  return {facts.st_mtim.tv_sec * kNanoseconds + facts.st_mtim.tv_nsec,
+          facts.st_ctim.tv_sec * kNanoseconds + facts.st_ctim.tv_nsec, facts.st_ino, facts.st_size};
+}
+
+absl::Status TokenTable::Load() {
+  // Before the file is read: what is written in between is read again.
+  version_ = VersionOf(file_);
+  ASSIGN_OR_RETURN(const std::string text, ReadTrustedFile(file_, /*secret=*/false));
+  ASSIGN_OR_RETURN(entries_, ParseTokens(text, file_));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<TokenTable>> TokenTable::Open(const std::string& file) {
+  std::unique_ptr<TokenTable> table(new TokenTable(file));
+  absl::MutexLock lock(&table->mutex_);
+  RETURN_IF_ERROR(table->Load());
+  return table;
+}
+
+std::optional<Identity> TokenTable::Find(absl::string_view token) {
+  std::array<uint8_t, kHashBytes> hash;
+  SHA256(reinterpret_cast<const uint8_t*>(token.data()), token.size(), hash.data());
+  absl::MutexLock lock(&mutex_);
+  if (VersionOf(file_) != version_) {
+    const absl::Status loaded = Load();
+    if (loaded.ok()) {
+      Log().info("{} has changed: {} tokens count now", file_, entries_.size());
+    } else {
+      Log().warn("{}; the former tokens go on counting", std::string(loaded.message()));
+    }
+  }
+  std::optional<Identity> found;
+  for (const TokenEntry& entry : entries_) {
+    if (CRYPTO_memcmp(entry.hash.data(), hash.data(), kHashBytes) == 0) found = entry.identity;
+  }
+  return found;
+}
+
+}  // namespace causeway::server

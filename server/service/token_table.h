@@ -1,0 +1,68 @@
+// The tokens that a coordinator accepts, as a file of their hashes:
+//
+//   # SHA-256 of the token, in hexadecimal   role   name
+//   9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 worker site-a
+//
+// Whoever reads the file learns no token. A changed file counts from the next call on: a line that
+// is gone is a token that is refused.
+#ifndef CAUSEWAY_SERVER_SERVICE_TOKEN_TABLE_H_
+#define CAUSEWAY_SERVER_SERVICE_TOKEN_TABLE_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "common/rpc/identity.h"
+
+namespace causeway::server {
+
+struct TokenEntry {
+  std::array<uint8_t, 32> hash;
+  Identity identity;
+};
+
+// INVALID_ARGUMENT names `file` and the line.
+absl::StatusOr<std::vector<TokenEntry>> ParseTokens(absl::string_view text,
+                                                    const std::string& file);
+
+// Thread-safe.
+class TokenTable {
+ public:
+  // The errors of ReadTrustedFile and ParseTokens.
+  static absl::StatusOr<std::unique_ptr<TokenTable>> Open(const std::string& file);
+
+  // Whose token this is. Takes the same time whichever of the tokens it is, or none.
+  // After a change of the file that makes it unreadable the former tokens go on counting, and the
+  // log says so.
+  std::optional<Identity> Find(absl::string_view token);
+
+ private:
+  // By which a changed file is noticed.
+  struct Version {
+    int64_t modified_ns = 0;
+    int64_t changed_ns = 0;
+    uint64_t inode = 0;
+    int64_t size = -1;
+    bool operator==(const Version&) const = default;
+  };
+  explicit TokenTable(std::string file) : file_(std::move(file)) {}
+  static Version VersionOf(const std::string& file);
+  absl::Status Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::string file_;
+  absl::Mutex mutex_;
+  Version version_ ABSL_GUARDED_BY(mutex_);
+  std::vector<TokenEntry> entries_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_SERVICE_TOKEN_TABLE_H_
