@@ -17,23 +17,57 @@ namespace {
 constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
 
   causeway-worker tokenize --input=TEXT[,MORE] --out=SHARDS
-      Turns text files and folders into token shards.
-        --tokenizer=bytes  --held_out_fraction=0.05  --replace
+      Turns text files, folders and JSONL into token shards, on all cores.
+        --tokenizer=bytes|tokenizer.json|FILE.model  --extensions=.txt,.md  --jsonl_field=text
+        --bad_lines=refuse|skip  --document_separator=after|before|none  --end_of_text=TOKEN
+        --format=llmc|uint16|uint32  --shard_tokens=N  --held_out_fraction=0.05  --threads=N
+        --replace
+
+  causeway-worker preflight --coordinator=HOST:PORT [--id=NAME --data=SHARDS --out=FOLDER]
+      Says line by line whether this site can join the run there, and how its link will do: name,
+      TCP, TLS, identity, version, configuration, clock, rates, buffers, disk, memory, devices,
+      data. Joins nothing. Exit status 1 if a check failed. Takes the credentials of train.
+        --connections=4  --probe_seconds=3  --step_time=1s (if known)  --json
 
   causeway-worker train --coordinator=HOST:PORT --id=NAME --data=SHARDS --out=FOLDER
       Joins the run that the coordinator at HOST:PORT describes, and trains until its budget is
       spent. SIGTERM finishes the transfers, writes a checkpoint and leaves; the same command
       continues from there.
         --threads=N (0: all cores)  --connect_timeout=30s  --checkpoint_interval=10m
-        --drain_timeout=20s  --sample_tokens=N  --max_tokens_per_second=N
+        --drain_timeout=20s  --sample_tokens=N  --max_tokens_per_second=N  --min_step_time=D
+        --own_data: the shards are this site's alone, and it trains on all of them
+        --shard_format=auto (or llmc, uint16, uint32)
+        --connections=auto (or 1 .. 16)  --max_upload_mbit=N  --max_download_mbit=N
+        --congestion_control=auto (bbr where allowed; or system, cubic, ...)
+        --tls_ca=FILE --tls_cert=FILE --tls_key=FILE, or --tls_ca=FILE --token_file=FILE
+        --tls_server_name=NAME, if the coordinator's certificate has another name than HOST
+        --insecure: plaintext to another machine
 
-  causeway-worker eval --checkpoint=FOLDER/checkpoint --data=SHARDS
-      The loss of the published parameters on held-out text.
-        --sequences=64  --json
+  causeway-worker import --from=FOLDER --out=FILE
+      Turns a checkpoint of Hugging Face into parameters that a run can start from, and prints its
+      model.
+        --sequence_length=N
+
+  causeway-worker export --checkpoint=FOLDER/checkpoint --out=FOLDER
+      Writes the published parameters as safetensors and config.json, which `transformers` loads.
+        --run_dir=FOLDER (the coordinator's, in place of --checkpoint)  --dtype=f32|bf16
+        --tokenizer=FILE_OR_FOLDER  --max_positions=N  --max_file_gb=5
+        --replace (a model that is in --out already)
+
+  causeway-worker eval --checkpoint=FOLDER/checkpoint --data=SHARDS --tasks=FILE
+      What the published parameters are worth: the loss on held-out text, in nats per token and bits
+      per byte, and the accuracy on multiple-choice tasks. Besides a worker's checkpoint, a file of
+      `import` or `replay` and a folder of Hugging Face's will do.
+        --run_dir=FOLDER (the coordinator's)  --sequences=64  --json
+
+  causeway-worker make-task --input=FILE.jsonl --out=FILE
+      Turns lines {"context", "completions": [...], "label"} into such a task.
+        --tokenizer=bytes
 
   causeway-worker generate --checkpoint=FOLDER/checkpoint --prompt=TEXT
       Text from the published parameters.
-        --tokens=200  --temperature=0.7  --seed=0
+        --run_dir=FOLDER  --tokenizer=bytes  --prompts=FILE (one per line, all at once)
+        --tokens=200  --temperature=0.7  --top_k=0  --top_p=1  --seed=0  --ignore_end  --json
 
   causeway-worker bench --model=gpt2-124m-shape --seq=1024
       How fast this machine trains, against how fast it multiplies matrices.
@@ -46,6 +80,8 @@ Exit status: 0 done, 1 failed on the way, 2 refused before anything started.
 }  // namespace
 
 int main(int argc, char** argv) {
+  // gRPC's own log would repeat for every attempt what the session's log says once.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   causeway::TuneAllocatorForStreams();
   const std::vector<std::string> arguments = causeway::ParseCommandLine(argc, argv, kHelp);
   const absl::Status log =
@@ -59,12 +95,17 @@ int main(int argc, char** argv) {
   }
   if (command == "train") return causeway::worker::RunTrain();
   if (command == "tokenize") return causeway::worker::RunTokenize();
+  if (command == "import") return causeway::worker::RunImport();
+  if (command == "export") return causeway::worker::RunExport();
+  if (command == "make-task") return causeway::worker::RunMakeTask();
   if (command == "eval") return causeway::worker::RunEval();
   if (command == "generate") return causeway::worker::RunGenerate();
+  if (command == "preflight") return causeway::worker::RunPreflightCommand();
   if (command == "bench") return causeway::worker::RunBench();
   return causeway::Refuse("causeway-worker",
                           absl::InvalidArgumentError(absl::StrCat(
                               command.empty() ? "a command is required"
                                               : absl::StrCat("unknown command \"", command, "\""),
-                              ": train, tokenize, eval, generate or bench; --help explains")));
+                              ": train, tokenize, import, export, eval, make-task, generate, "
+                              "bench or preflight; --help explains")));
 }

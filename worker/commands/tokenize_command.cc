@@ -1,6 +1,8 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <thread>
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
@@ -13,10 +15,26 @@
 #include "worker/data/tokenize.h"
 
 ABSL_DECLARE_FLAG(std::string, out);
-ABSL_FLAG(std::string, input, "", "tokenize: text files and folders, separated by commas");
-ABSL_FLAG(std::string, tokenizer, "bytes", "tokenize: bytes");
+ABSL_DECLARE_FLAG(int, threads);
+ABSL_FLAG(std::string, input, "", "tokenize: text files, folders and *.jsonl, separated by commas");
+ABSL_FLAG(
+    std::string, tokenizer, "bytes",
+    "tokenize, generate: bytes, a Hugging Face tokenizer.json (byte-level BPE), a SentencePiece "
+    "*.model, or a folder with one");
+ABSL_FLAG(std::string, extensions, "",
+          "tokenize: take only such files of folders, for example .txt,.md; empty: all text files");
+ABSL_FLAG(std::string, jsonl_field, "text",
+          "tokenize: the field with the text, in *.jsonl and *.ndjson; empty: they are text files");
+ABSL_FLAG(std::string, bad_lines, "refuse", "tokenize: refuse or skip (and count) bad JSONL lines");
+ABSL_FLAG(std::string, document_separator, "after",
+          "tokenize: where the end-of-text token stands: after or before each document, or none");
+ABSL_FLAG(std::string, end_of_text, "",
+          "tokenize: the name of that token; empty: the tokenizer's own, if it has one");
+ABSL_FLAG(std::string, format, "llmc",
+          "tokenize: llmc (llm.c's, with a header), or uint16 or uint32 without one");
+ABSL_FLAG(int64_t, shard_tokens, 100'000'000, "tokenize: tokens per file");
 ABSL_FLAG(double, held_out_fraction, 0.05, "tokenize: share of the text kept for evaluation");
-ABSL_FLAG(bool, replace, false, "tokenize: remove shards that are in --out already");
+ABSL_FLAG(bool, replace, false, "tokenize: remove shards that are in --out already; export: write over a model there");
 
 namespace causeway::worker {
 namespace {
@@ -47,6 +65,22 @@ class ProgressLine {
   absl::Time shown_ = absl::InfinitePast();
 };
 
+absl::StatusOr<Separator> SeparatorFromFlag() {
+  const std::string name = absl::GetFlag(FLAGS_document_separator);
+  if (name == "after") return Separator::kAfter;
+  if (name == "before") return Separator::kBefore;
+  if (name == "none") return Separator::kNone;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--document_separator is after, before or none; it is \"", name, "\""));
+}
+
+absl::StatusOr<bool> SkipsBadLines() {
+  const std::string name = absl::GetFlag(FLAGS_bad_lines);
+  if (name == "refuse" || name == "skip") return name == "skip";
+  return absl::InvalidArgumentError(
+      absl::StrCat("--bad_lines is refuse or skip; it is \"", name, "\""));
+}
+
 absl::Status RunWithFlags() {
   TokenizeOptions options;
   options.output = absl::GetFlag(FLAGS_out);
@@ -57,17 +91,38 @@ absl::Status RunWithFlags() {
   options.inputs = absl::StrSplit(absl::GetFlag(FLAGS_input), ',', absl::SkipEmpty());
   options.held_out_fraction = absl::GetFlag(FLAGS_held_out_fraction);
   options.replace = absl::GetFlag(FLAGS_replace);
+  options.extensions = absl::StrSplit(absl::GetFlag(FLAGS_extensions), ',', absl::SkipEmpty());
+  options.jsonl_field = absl::GetFlag(FLAGS_jsonl_field);
+  ASSIGN_OR_RETURN(options.skip_bad_lines, SkipsBadLines());
+  ASSIGN_OR_RETURN(options.separator, SeparatorFromFlag());
+  ASSIGN_OR_RETURN(options.format, ParseShardFormat(absl::GetFlag(FLAGS_format)));
+  options.shard_tokens = absl::GetFlag(FLAGS_shard_tokens);
+  options.threads = absl::GetFlag(FLAGS_threads);
+  if (options.threads == 0) {
+    options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  }
   ProgressLine line;
   options.progress = [&](int64_t done, int64_t total) { line.Show(done, total); };
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
-                   MakeTokenizer(absl::GetFlag(FLAGS_tokenizer)));
+                   LoadTokenizer(*FileSystem::Real(), absl::GetFlag(FLAGS_tokenizer)));
+  const std::string end_of_text = absl::GetFlag(FLAGS_end_of_text);
+  if (!end_of_text.empty()) {
+    options.separator_token = tokenizer->FindToken(end_of_text);
+    if (!options.separator_token.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--end_of_text: ", tokenizer->name(), " has no token ", end_of_text));
+    }
+  }
   ASSIGN_OR_RETURN(const TokenizeResult result, Tokenize(*FileSystem::Real(), *tokenizer, options));
   std::printf(
-      "%ld documents (%ld binary files skipped), %ld bytes: %ld tokens to train on, %ld "
-      "held out, in %s\n",
+      "%ld documents (%ld binary files and %ld bad lines skipped), %ld bytes: %ld tokens to "
+      "train on, %ld held out, %.2f bytes per token, in %s\n",
       static_cast<long>(result.documents), static_cast<long>(result.skipped_files),
-      static_cast<long>(result.bytes), static_cast<long>(result.train_tokens),
-      static_cast<long>(result.held_out_tokens), options.output.c_str());
+      static_cast<long>(result.refused_lines), static_cast<long>(result.bytes),
+      static_cast<long>(result.train_tokens), static_cast<long>(result.held_out_tokens),
+      static_cast<double>(result.bytes) /
+          static_cast<double>(result.train_tokens + result.held_out_tokens),
+      options.output.c_str());
   return absl::OkStatus();
 }
 

@@ -2,8 +2,12 @@
 #include <thread>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
+#include "common/rpc/security_flags.h"
+#include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
 #include "worker/commands/commands.h"
 #include "worker/commands/training_run.h"
@@ -11,6 +15,11 @@
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "train: HOST:PORT of the coordinator");
 ABSL_FLAG(std::string, id, "", "train: this worker's name, unique in the run");
 ABSL_FLAG(std::string, data, "", "train, eval: folder of token shards");
+ABSL_FLAG(bool, own_data, false,
+          "train: the shards in --data are this site's own and no other worker has them; it "
+          "trains on all of them instead of a part of what all share");
+ABSL_FLAG(std::string, shard_format, "auto",
+          "train, eval: of shards without a data.json: auto, llmc, uint16 or uint32 (no header)");
 ABSL_FLAG(std::string, out, "",
           "train: folder for metrics, summary and checkpoint; "
           "tokenize: folder for the shards");
@@ -31,6 +40,17 @@ ABSL_FLAG(absl::Duration, min_step_time, absl::ZeroDuration(),
           "train: an inner step takes at least this long, as if the device were slower: for "
           "experiments with unequal sites on one machine");
 
+ABSL_FLAG(std::string, connections, "auto",
+          "train, preflight: TCP connections for bulk transfers: auto, or 1 .. 16");
+ABSL_FLAG(std::string, congestion_control, "auto",
+          "train, preflight: of the connections to the coordinator: auto (bbr where this process "
+          "may use it), system (as the system has it), or a name such as bbr or cubic");
+
+ABSL_FLAG(double, max_upload_mbit, 0,
+          "train: fragments are sent no faster, in Mbit/s; 0: no limit");
+ABSL_FLAG(double, max_download_mbit, 0,
+          "train: fragments are fetched no faster, in Mbit/s; 0: no limit");
+
 namespace causeway::worker {
 namespace {
 
@@ -45,11 +65,38 @@ void OnSignal(int signal_number) {
   std::signal(signal_number, SIG_DFL);
 }
 
+absl::StatusOr<int> ConnectionsFromFlag() {
+  const std::string value = absl::GetFlag(FLAGS_connections);
+  if (value == "auto") return 0;
+  int connections = 0;
+  if (!absl::SimpleAtoi(value, &connections) || connections < 1 || connections > kMaxConnections) {
+    return absl::InvalidArgumentError(absl::StrCat("--connections must be auto or 1 .. ",
+                                                   kMaxConnections, "; it is \"", value, "\""));
+  }
+  return connections;
+}
+
+absl::StatusOr<int64_t> RateFromFlag(absl::string_view flag, double mbit) {
+  constexpr double kBytesPerMbit = 1e6 / 8;
+  // Slower than that, the coordinator takes what comes for something that does not move.
+  constexpr double kLeast = 1;
+  constexpr double kMost = 1e6;
+  if (mbit == 0) return 0;
+  if (!(mbit >= kLeast && mbit <= kMost)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " must be 0 or ", kLeast, " .. ", kMost, "; it is ", mbit));
+  }
+  return static_cast<int64_t>(mbit * kBytesPerMbit);
+}
+
 absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   TrainingOptions options;
   options.coordinator = absl::GetFlag(FLAGS_coordinator);
+  options.security = SecurityOptionsFromFlags();
   options.worker_id = absl::GetFlag(FLAGS_id);
   options.data = absl::GetFlag(FLAGS_data);
+  options.own_data = absl::GetFlag(FLAGS_own_data);
+  ASSIGN_OR_RETURN(options.shard_format, ParseShardFormat(absl::GetFlag(FLAGS_shard_format)));
   options.output = absl::GetFlag(FLAGS_out);
   options.threads = absl::GetFlag(FLAGS_threads);
   options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
@@ -70,6 +117,13 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   if (options.threads == 0) {
     options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   }
+  ASSIGN_OR_RETURN(options.congestion_control,
+                   ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
+  ASSIGN_OR_RETURN(options.connections, ConnectionsFromFlag());
+  ASSIGN_OR_RETURN(options.max_upload_bytes_per_second,
+                   RateFromFlag("--max_upload_mbit", absl::GetFlag(FLAGS_max_upload_mbit)));
+  ASSIGN_OR_RETURN(options.max_download_bytes_per_second,
+                   RateFromFlag("--max_download_mbit", absl::GetFlag(FLAGS_max_download_mbit)));
   if (options.sample_tokens < 0 || options.sample_tokens > 1'000'000) {
     return absl::InvalidArgumentError(
         absl::StrCat("--sample_tokens must be in 0 .. 1000000; it is ", options.sample_tokens));
@@ -86,6 +140,7 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
 int RunTrain() {
   const absl::StatusOr<TrainingOptions> options = OptionsFromFlags();
   if (!options.ok()) return Refuse(kProgram, options.status());
+  Log().info("congestion control: {}", DescribeCongestionControl(options->congestion_control));
   std::signal(SIGTERM, OnSignal);
   std::signal(SIGINT, OnSignal);
   absl::StatusOr<std::unique_ptr<TrainingRun>> run =

@@ -1,13 +1,17 @@
 // What TrainingRun tells of itself: log lines, metrics.jsonl, heartbeats, summary.json.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
+#include "common/params/link_report.h"
+#include "common/rpc/socket_buffers.h"
 #include "common/telemetry/log.h"
 #include "worker/commands/training_run.h"
 #include "worker/data/tokenizer.h"
+#include "worker/train/generate.h"
 
 namespace causeway::worker {
 namespace {
@@ -74,8 +78,11 @@ void TrainingRun::Report(const StepReport& report, absl::Duration step_time) {
   heartbeat.set_bytes_down(exchange_->bytes_down());
   heartbeat.set_inner_step_seconds(absl::ToDoubleSeconds(progress_.inner_step_time));
   heartbeat.set_pace_milli(counter_.pace_milli());
-  heartbeat.set_download_bytes_per_second(exchange_->download_bytes_per_s());
+  heartbeat.set_download_bytes_per_second(
+      link_->meter().goodput_bytes_per_second(Direction::kDown));
   heartbeat.set_checkpoint_step(progress_.checkpoint_step);
+  *heartbeat.mutable_link() = link_->Report();
+  if (!buffers_judged_) JudgeBuffers(heartbeat.link());
   session_->SetProgress(heartbeat);
   const absl::Status written =
       metrics_->Append({{"kind", "step"},
@@ -92,6 +99,20 @@ void TrainingRun::Report(const StepReport& report, absl::Duration step_time) {
   if (!written.ok()) Log().warn("metrics not written: {}", std::string(written.message()));
 }
 
+void TrainingRun::JudgeBuffers(const v1::LinkReport& link) {
+  const double up = link.goodput_up_bytes_per_second();
+  const double down = link.goodput_down_bytes_per_second();
+  if (up <= 0 || down <= 0 || link.rtt_seconds() <= 0) return;
+  buffers_judged_ = true;
+  const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(file_system_);
+  if (!buffers.ok()) return;
+  const absl::Duration rtt = absl::Seconds(link.rtt_seconds());
+  const std::string warning = SocketBufferWarning(
+      *buffers, {.bytes_per_second = up, .rtt = rtt, .connections = link.connections()},
+      {.bytes_per_second = down, .rtt = rtt, .connections = link.connections()});
+  if (!warning.empty()) Log().warn("{}", warning);
+}
+
 void TrainingRun::LogProgress(absl::Duration now) {
   const int64_t steps = run_.config().train().steps();
   const auto done = static_cast<double>(progress_.step - progress_.first_step);
@@ -106,21 +127,26 @@ void TrainingRun::LogProgress(absl::Duration now) {
       1e-6 * static_cast<double>(exchange_->bytes_up()),
       1e-6 * static_cast<double>(exchange_->bytes_down()),
       absl::FormatDuration(absl::Seconds(std::ceil(seconds_left))));
+  const std::string reminder = expiry_.Poll();
+  if (!reminder.empty()) Log().warn("{}", reminder);
 }
 
 std::string TrainingRun::Sample() {
-  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = MakeTokenizer(dataset_.tokenizer());
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      LoadTokenizer(file_system_, dataset_.tokenizer());
   if (!tokenizer.ok()) return "";
   // The beginning of the held-out text: what the model knows to continue, and has not seen.
   const ShardSequence& text =
       dataset_.held_out()->tokens() >= kPromptTokens ? *dataset_.held_out() : *dataset_.train();
   std::vector<int32_t> tokens(static_cast<size_t>(std::min(text.tokens(), kPromptTokens)));
   if (!text.Read(0, run_.config().model().vocabulary_size(), tokens).ok()) return "";
+  CpuDecoder<float> decoder(run_.config().model(), plan_, /*sequences=*/1, pool_.get());
   const std::vector<int32_t> continuation =
-      trainer_->Generate(sync_->published(), tokens,
-                         {.tokens = options_.sample_tokens,
-                          .temperature = kSampleTemperature,
-                          .seed = run_.config().train().seed()});
+      Generate(decoder, sync_->published(), std::array{tokens},
+               {.tokens = options_.sample_tokens,
+                .temperature = kSampleTemperature,
+                .seed = run_.config().train().seed()})
+          .front();
   tokens.insert(tokens.end(), continuation.begin(), continuation.end());
   const absl::StatusOr<std::string> sample = (*tokenizer)->Decode(tokens);
   return sample.ok() ? *sample : "";
@@ -148,7 +174,8 @@ absl::Status TrainingRun::WriteSummary() {
       {"rounds_merged", sync_->rounds_merged()},
       {"rounds_late", sync_->rounds_late()},
       {"bytes_up", exchange_->bytes_up()},
-      {"bytes_down", exchange_->bytes_down()}};
+      {"bytes_down", exchange_->bytes_down()},
+      {"link", LinkReportToJson(link_->Report())}};
   if (progress_.initial_loss.has_value()) summary["initial_loss"] = *progress_.initial_loss;
   if (progress_.eval_loss.has_value()) summary["eval_loss"] = *progress_.eval_loss;
   if (EvaluatesHere() && options_.sample_tokens > 0) summary["sample"] = Sample();

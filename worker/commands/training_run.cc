@@ -10,6 +10,8 @@
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/tcp_links.h"
+#include "common/rpc/tls_handshake.h"
 #include "common/rpc/wire.h"
 #include "common/telemetry/log.h"
 
@@ -19,8 +21,14 @@ namespace {
 constexpr absl::Duration kStopPoll = absl::Milliseconds(100);
 // Beyond the lease, for a coordinator that is about to come back.
 constexpr absl::Duration kFirstAttachPatience = absl::Seconds(10);
+// A coordinator that is up answers sooner; whether TLS is what keeps it silent is worth a look.
+constexpr absl::Duration kExplainAfter = absl::Seconds(5);
+constexpr absl::Duration kExplainTimeout = absl::Seconds(5);
 // Weight of an inner step in the smoothed step time.
 constexpr double kNewestStep = 1.0 / 16;
+// The session has a connection of its own, which no bulk transfer holds up.
+constexpr int kSessionConnection = 0;
+constexpr int kFirstLane = 1;
 
 double UnixSeconds(Clock& clock) { return absl::ToDoubleSeconds(clock.Now() - absl::UnixEpoch()); }
 
@@ -42,11 +50,41 @@ absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run) {
   return FragmentPlan::Create(config.model(), config.sync());
 }
 
+// DescribeRun that does not wait for a coordinator that will never talk to this worker.
+absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterface& stub,
+                                                       const TrainingOptions& options) {
+  const absl::Duration first = std::min(options.connect_timeout, kExplainAfter);
+  absl::StatusOr<v1::DescribeResponse> description = DescribeRun(stub, options.coordinator, first);
+  if (!absl::IsUnavailable(description.status())) return description;
+  RETURN_IF_ERROR(ExplainByTls(options.coordinator, options.security, kExplainTimeout));
+  if (first == options.connect_timeout) return description;
+  return DescribeRun(stub, options.coordinator, options.connect_timeout - first);
+}
+
+// What the coordinator would refuse later, and at greater length.
+absl::Status CheckIdentity(const ChannelSecurity& security, const std::string& worker_id) {
+  if (!security.certificate.has_value()) return absl::OkStatus();
+  const std::optional<Identity>& identity = security.certificate->identity;
+  if (!identity.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--tls_cert (", security.certificate->subject,
+        ") names no identity: expected one URI causeway://RUN/worker/", worker_id,
+        " among its alternative names (deploy/make_certificates worker ", worker_id, ")"));
+  }
+  if (identity->role == Role::kWorker && identity->name == worker_id) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--tls_cert is that of ", RoleName(identity->role),
+                                                 " ", identity->name, ", and --id is ", worker_id,
+                                                 ": use the certificate of worker ", worker_id));
+}
+
 }  // namespace
 
-TrainingRun::TrainingRun(const TrainingOptions& options, FileSystem& file_system, Clock& clock,
-                         v1::DescribeResponse run, FragmentPlan plan, Dataset dataset)
+TrainingRun::TrainingRun(const TrainingOptions& options, ChannelSecurity security,
+                         FileSystem& file_system, Clock& clock, v1::DescribeResponse run,
+                         FragmentPlan plan, Dataset dataset)
     : options_(options),
+      security_(std::move(security)),
+      expiry_(options.security.cert_file, clock),
       file_system_(file_system),
       clock_(clock),
       run_(std::move(run)),
@@ -64,17 +102,22 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
                                                                Clock& clock) {
   RETURN_IF_ERROR(CheckName("--id", options.worker_id));
   RETURN_IF_ERROR(Annotate(CheckAddress(options.coordinator, false), "--coordinator"));
-  ASSIGN_OR_RETURN(Dataset dataset, Dataset::Open(file_system, options.data));
+  ASSIGN_OR_RETURN(Dataset dataset, Dataset::Open(file_system, options.data, options.shard_format));
 
-  std::shared_ptr<grpc::Channel> channel = MakeChannel(options.coordinator, 0);
+  ASSIGN_OR_RETURN(ChannelSecurity security,
+                   MakeChannelSecurity(options.security, options.coordinator, clock.Now()));
+  RETURN_IF_ERROR(CheckIdentity(security, options.worker_id));
+  for (const std::string& warning : security.warnings) Log().warn("{}", warning);
+  std::shared_ptr<grpc::Channel> channel =
+      MakeChannel(options.coordinator, kSessionConnection, security);
   std::unique_ptr<v1::Session::Stub> stub = v1::Session::NewStub(channel);
-  ASSIGN_OR_RETURN(v1::DescribeResponse description,
-                   DescribeRun(*stub, options.coordinator, options.connect_timeout));
+  ASSIGN_OR_RETURN(v1::DescribeResponse description, DescribeOrExplain(*stub, options));
   ASSIGN_OR_RETURN(FragmentPlan plan, CheckRun(description));
   RETURN_IF_ERROR(dataset.CheckVocabulary(description.config().model().vocabulary_size()));
 
-  auto run = std::unique_ptr<TrainingRun>(new TrainingRun(
-      options, file_system, clock, std::move(description), std::move(plan), std::move(dataset)));
+  auto run = std::unique_ptr<TrainingRun>(new TrainingRun(options, std::move(security), file_system,
+                                                          clock, std::move(description),
+                                                          std::move(plan), std::move(dataset)));
   run->session_channel_ = std::move(channel);
   run->session_stub_ = std::move(stub);
   RETURN_IF_ERROR(run->OpenOutput());
@@ -107,6 +150,8 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   join.set_software_version(kSoftwareVersion);
   join.set_device(absl::StrCat("cpu, ", options.threads, " threads"));
   join.set_threads(options.threads);
+  join.set_own_data(options.own_data);
+  join.set_data_fingerprint(run->dataset_.train()->Fingerprint());
   session.progress.set_checkpoint_step(-1);
   if (checkpoint.has_value()) {
     join.set_has_checkpoint(true);
@@ -140,10 +185,9 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   const v1::Welcome& welcome = session_->welcome();
   const v1::RunConfig& config = run_.config();
   data_slot_ = welcome.data_slot();
-  ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, plan_, dataset_, data_slot_, pool_.get()));
+  ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, plan_, dataset_, DataPart(), pool_.get()));
   replica_ = std::make_unique<HostReplica>(trainer_->parameters(), trainer_->gradients());
-  exchange_channel_ = MakeChannel(options_.coordinator, 1);
-  exchange_stub_ = v1::Exchange::NewStub(exchange_channel_);
+  RETURN_IF_ERROR(MakeLink());
   MakeSync();
   session_->OnFailure([this](const absl::Status& status) {
     Log().error("the session failed: {}", std::string(status.message()));
@@ -166,12 +210,14 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
     std::ranges::copy(checkpoint->parameters, trainer_->parameters().begin());
     progress_.step = checkpoint->step;
     progress_.checkpoint_step = checkpoint->step;
+    const bool same_part = checkpoint->data_slot == data_slot_ || options_.own_data;
     const absl::Status restored = sync_->Restore(std::move(checkpoint->sync), progress_.step);
     anew_ = absl::IsOutOfRange(restored);
     if (anew_) {
       MakeSync();
     } else {
       RETURN_IF_ERROR(restored);
+      if (!same_part) sync_->UseData(DataPart(), welcome.next_draw());
       Log().info("continuing from the checkpoint at step {}", progress_.step);
     }
   }
@@ -182,6 +228,7 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
           "are taken from the coordinator",
           behind);
     }
+    sync_->UseData(DataPart(), welcome.next_draw());
     ASSIGN_OR_RETURN(progress_.step, sync_->Fetch(welcome.run_step()));
     if (progress_.step > 0) Log().info("joining at step {}", progress_.step);
     counter_ = StepCounter(progress_.step, counter_.pace_milli());
@@ -196,34 +243,45 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   session_->SetProgress(heartbeat);
   // Not before the coordinator has welcomed this worker: who is refused leaves no trace.
   RETURN_IF_ERROR(OpenMetrics());
-  return metrics_->Append({{"kind", "start"},
-                           {"unix_s", UnixSeconds(clock_)},
-                           {"worker", options_.worker_id},
-                           {"parameters", plan_.parameters()},
-                           {"steps", config.train().steps()},
-                           {"first_step", progress_.step},
-                           {"data_slot", data_slot_},
-                           {"threads", options_.threads}});
+  nlohmann::json start = {{"kind", "start"},
+                          {"unix_s", UnixSeconds(clock_)},
+                          {"worker", options_.worker_id},
+                          {"parameters", plan_.parameters()},
+                          {"steps", config.train().steps()},
+                          {"first_step", progress_.step},
+                          {"data_slot", data_slot_},
+                          {"threads", options_.threads}};
+  if (security_.certificate.has_value()) {
+    start["certificate_end_unix_s"] = absl::ToUnixSeconds(security_.certificate->not_after);
+  }
+  return metrics_->Append(start);
 }
 
-int64_t TrainingRun::BytesUp() const { return exchange_ == nullptr ? 0 : exchange_->bytes_up(); }
-
-int64_t TrainingRun::BytesDown() const {
-  return exchange_ == nullptr ? 0 : exchange_->bytes_down();
+absl::Status TrainingRun::MakeLink() {
+  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddress(options_.coordinator));
+  Link::Options link;
+  link.make_channel = [this](int lane) {
+    return MakeChannel(options_.coordinator, kFirstLane + lane, security_);
+  };
+  link.connections = options_.connections;
+  link.max_upload_bytes_per_second = options_.max_upload_bytes_per_second;
+  link.max_download_bytes_per_second = options_.max_download_bytes_per_second;
+  link.tcp = [meter = std::make_shared<TcpLinkMeter>(
+                  std::move(addresses), options_.congestion_control)] { return meter->Sample(); };
+  link.clock = &clock_;
+  link_ = std::make_unique<Link>(std::move(link));
+  return absl::OkStatus();
 }
 
 void TrainingRun::MakeSync() {
   sync_.reset();  // Cancels the exchange that it uses.
   auto exchange =
-      std::make_unique<GrpcExchange>(GrpcExchange::Options{.stub = exchange_stub_.get(),
+      std::make_unique<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
                                                            .session = session_.get(),
                                                            .plan = &plan_,
-                                                           .clock = &clock_,
                                                            .run_id = run_.run_id(),
                                                            .worker_id = options_.worker_id,
-                                                           .sync = run_.config().sync(),
-                                                           .bytes_up = BytesUp(),
-                                                           .bytes_down = BytesDown()});
+                                                           .sync = run_.config().sync()});
   {
     absl::MutexLock lock(&exchange_mutex_);
     exchange_.swap(exchange);
@@ -235,6 +293,7 @@ void TrainingRun::MakeSync() {
   sync.exchange = exchange_.get();
   sync.clock = &clock_;
   sync.max_advance = MaxAdvance();
+  sync.data_slot = DataPart();
   sync.observer.late = [](const SyncEvent& event) {
     Log().warn("the delta of fragment {} came too late for round {}; it travels with the next",
                event.fragment, event.round);
@@ -247,21 +306,31 @@ void TrainingRun::CancelExchange() {
   exchange_->Cancel();
 }
 
-absl::Status TrainingRun::StartAnew(const v1::Welcome& welcome) {
+absl::Status TrainingRun::StartAnew(const v1::Welcome& welcome, int64_t next_draw) {
   Log().warn(
       "the run went on without this worker, from step {} to {}: it takes the published "
       "state and goes on there",
       progress_.step, welcome.run_step());
-  if (welcome.data_slot() != data_slot_) {
-    RETURN_IF_ERROR(trainer_->UseDataSlot(dataset_, welcome.data_slot()));
-    data_slot_ = welcome.data_slot();
-  }
+  data_slot_ = welcome.data_slot();
+  RETURN_IF_ERROR(trainer_->UseDataSlot(dataset_, DataPart()));
   MakeSync();
+  sync_->UseData(DataPart(), next_draw);
   ASSIGN_OR_RETURN(progress_.step, sync_->Fetch(welcome.run_step()));
   counter_ = StepCounter(progress_.step, counter_.pace_milli());
   if (WritesCheckpoints()) RETURN_IF_ERROR(Checkpoint());
   session_->Ready(progress_.step, /*anew=*/true);
   return absl::OkStatus();
+}
+
+absl::Status TrainingRun::ObeyDataSlot(const Session::Orders& orders) {
+  if (orders.data_slot == data_slot_) return absl::OkStatus();
+  data_slot_ = orders.data_slot;
+  if (options_.own_data) return absl::OkStatus();
+  RETURN_IF_ERROR(trainer_->UseDataSlot(dataset_, data_slot_));
+  sync_->UseData(data_slot_, orders.next_draw);
+  Log().info("from step {} on, part {} of the data", progress_.step, data_slot_);
+  // A successor draws the same.
+  return WritesCheckpoints() ? Checkpoint() : absl::OkStatus();
 }
 
 absl::Status TrainingRun::Train(bool (*stop)()) {
@@ -309,8 +378,6 @@ bool TrainingRun::AwaitEnd(absl::Duration timeout) {
 }
 
 absl::Status TrainingRun::TrainSteps() {
-  if (EvaluatesHere() && progress_.step == 0) RETURN_IF_ERROR(Evaluate());
-  progress_.evaluation = absl::ZeroDuration();
   // From Ready on others wait for what this worker sends; should it die, its successor must send
   // the same.
   if (anew_ && WritesCheckpoints()) RETURN_IF_ERROR(Checkpoint());
@@ -326,12 +393,15 @@ absl::Status TrainingRun::TrainSteps() {
       return absl::OkStatus();
     }
     if (orders.start_anew.has_value()) {
-      RETURN_IF_ERROR(StartAnew(*orders.start_anew));
+      RETURN_IF_ERROR(StartAnew(*orders.start_anew, orders.start_anew->next_draw()));
       continue;
     }
     if (!orders.started || orders.paused) continue;
+    RETURN_IF_ERROR(ObeyDataSlot(orders));
     if (!begun) {
       begun = true;
+      if (EvaluatesHere() && progress_.step == 0) RETURN_IF_ERROR(Evaluate());
+      progress_.evaluation = absl::ZeroDuration();
       progress_.start = clock_.Monotonic();
       last_line_ = progress_.start;
       last_checkpoint_ = progress_.start;
@@ -368,7 +438,7 @@ absl::Status TrainingRun::StepOnce(int64_t end) {
   const int64_t former_step = progress_.step;
   const int64_t step = counter_.Next(end);
   const absl::Duration before = clock_.Monotonic();
-  absl::StatusOr<StepReport> report = trainer_->Step(step);
+  absl::StatusOr<StepReport> report = trainer_->Step(step, sync_->next_draw());
   RETURN_IF_ERROR(Annotate(report.status(), absl::StrCat("step ", step)));
   absl::Duration step_time = clock_.Monotonic() - before;
   if (step_time < options_.min_step_time) {
@@ -379,10 +449,10 @@ absl::Status TrainingRun::StepOnce(int64_t end) {
   NoteStepTime(step_time);
   progress_.step = counter_.Advance(end);
   progress_.tokens += report->tokens;
-  const absl::Status synced = sync_->AfterStep(step, report->tokens);
+  const absl::Status synced = sync_->AfterStep(step, report->tokens, report->draws);
   if (absl::IsOutOfRange(synced)) {
     Log().warn("{}", std::string(synced.message()));
-    return StartAnew(session_->welcome());
+    return StartAnew(session_->welcome(), sync_->next_draw());
   }
   RETURN_IF_ERROR(Annotate(synced, absl::StrCat("step ", step)));
   Throttle(report->tokens, step_time);

@@ -16,10 +16,13 @@
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/params/fragment_plan.h"
+#include "common/rpc/expiry_watch.h"
+#include "common/rpc/security.h"
 #include "common/telemetry/event_log.h"
 #include "worker/data/dataset.h"
 #include "worker/io/worker_checkpoint.h"
 #include "worker/link/grpc_exchange.h"
+#include "worker/link/link.h"
 #include "worker/link/session.h"
 #include "worker/sync/sync_engine.h"
 #include "worker/train/step_counter.h"
@@ -28,12 +31,21 @@
 namespace causeway::worker {
 
 struct TrainingOptions {
-  std::string coordinator;  // HOST:PORT
+  std::string coordinator;   // HOST:PORT
+  SecurityOptions security;  // Of the link to it.
   std::string worker_id;
-  std::string data;    // Folder of shards.
-  std::string output;  // Folder for metrics, summary and checkpoint; created if need be.
+  std::string data;                                 // Folder of shards.
+  ShardFormat shard_format = ShardFormat::kDetect;  // Where no data.json says it.
+  bool own_data = false;  // Nobody else has them: all of them are this worker's part.
+  std::string output;     // Folder for metrics, summary and checkpoint; created if need be.
   int threads = 1;
   absl::Duration connect_timeout = absl::Seconds(30);
+  // For bulk transfers, beside the session's; 0: as many as help, from 4 to 16.
+  int connections = 0;
+  int64_t max_upload_bytes_per_second = 0;  // 0: no limit. Of this worker's fragments.
+  int64_t max_download_bytes_per_second = 0;
+  // Of the connections to the coordinator (tcp_links.h); empty: the system's.
+  std::string congestion_control;
   absl::Duration checkpoint_interval = absl::Minutes(10);  // Zero: at the end only.
   int sample_tokens = 0;  // The worker in data slot 0 generates so many at the end.
   absl::Duration drain_timeout = absl::Seconds(20);
@@ -62,7 +74,7 @@ class TrainingRun {
     int64_t first_step = 0;                                 // Of this process.
     int64_t inner_steps = 0;                                // Of this process.
     absl::Duration inner_step_time = absl::ZeroDuration();  // Smoothed; zero: not known yet.
-    int64_t checkpoint_step = -1;  // -1: there is none.
+    int64_t checkpoint_step = -1;                           // -1: there is none.
     int64_t tokens = 0;  // Of this worker in the run, checkpoints included.
     int64_t first_tokens = 0;
     double loss = 0;
@@ -74,19 +86,22 @@ class TrainingRun {
     std::optional<double> eval_loss;
   };
 
-  TrainingRun(const TrainingOptions& options, FileSystem& file_system, Clock& clock,
-              v1::DescribeResponse run, FragmentPlan plan, Dataset dataset);
+  TrainingRun(const TrainingOptions& options, ChannelSecurity security, FileSystem& file_system,
+              Clock& clock, v1::DescribeResponse run, FragmentPlan plan, Dataset dataset);
 
   absl::Status OpenOutput();
   // Continues from the checkpoint in the output folder, or from the published state.
   absl::Status Begin(std::optional<WorkerCheckpoint> checkpoint);
+  absl::Status MakeLink();
   // An exchange and an engine that have seen nothing yet.
   void MakeSync();
-  // Takes the published state and goes on where the run is.
-  absl::Status StartAnew(const v1::Welcome& welcome);
+  // Takes the published state and goes on where the run is, drawing from `next_draw` on.
+  absl::Status StartAnew(const v1::Welcome& welcome, int64_t next_draw);
+  // Draws another part of the data if the coordinator says so.
+  absl::Status ObeyDataSlot(const Session::Orders& orders);
+  // What the trainer and the record of draws call the part.
+  int DataPart() const { return options_.own_data ? kOwnData : data_slot_; }
   void CancelExchange();
-  int64_t BytesUp() const;
-  int64_t BytesDown() const;
   absl::Status OpenMetrics();
   absl::Status TrainSteps();
   // Waits for `stop`, for the coordinator's word or for the end of training.
@@ -105,6 +120,8 @@ class TrainingRun {
   absl::Status WriteSummary();
   void Report(const StepReport& report, absl::Duration step_time);
   void LogProgress(absl::Duration now);
+  // Says once, when the link has been measured, if the kernel's buffers hold it down.
+  void JudgeBuffers(const v1::LinkReport& link);
   // Sleeps as long as max_tokens_per_second asks after a step of so many tokens.
   void Throttle(int64_t tokens, absl::Duration step_time);
   bool WritesCheckpoints() const { return options_.checkpoint_interval > absl::ZeroDuration(); }
@@ -114,6 +131,8 @@ class TrainingRun {
   std::string Sample();
 
   const TrainingOptions options_;
+  const ChannelSecurity security_;
+  ExpiryWatch expiry_;
   FileSystem& file_system_;
   Clock& clock_;
   const v1::DescribeResponse run_;
@@ -123,10 +142,9 @@ class TrainingRun {
   std::unique_ptr<JsonLinesFile> metrics_;
   std::unique_ptr<ThreadPool> pool_;
   std::shared_ptr<grpc::Channel> session_channel_;
-  std::shared_ptr<grpc::Channel> exchange_channel_;
   std::unique_ptr<v1::Session::Stub> session_stub_;
-  std::unique_ptr<v1::Exchange::Stub> exchange_stub_;
   std::unique_ptr<Session> session_;
+  std::unique_ptr<Link> link_;
   std::unique_ptr<Trainer> trainer_;
   // Replaced by MakeSync, on the training thread alone; others cancel it, under the mutex.
   absl::Mutex exchange_mutex_;
@@ -145,6 +163,7 @@ class TrainingRun {
   absl::Duration last_checkpoint_;
   absl::Duration last_line_;
   int64_t last_line_tokens_ = 0;
+  bool buffers_judged_ = false;
 };
 
 }  // namespace causeway::worker

@@ -48,6 +48,23 @@ absl::StatusOr<DataDescription> Parse(const std::string& text) {
     json.at("train_shards").get_to(description.train_shards);
     json.at("held_out_shards").get_to(description.held_out_shards);
     json.at("sources").get_to(description.sources);
+    // What older files do not have.
+    description.tokenizer_hash = json.value("tokenizer_hash", "");
+    description.train_documents = json.value("train_documents", "");
+    description.held_out_documents = json.value("held_out_documents", "");
+    ASSIGN_OR_RETURN(description.shard_format,
+                     ParseShardFormat(json.value("shard_format", "llmc")));
+    for (const auto& [field, out] : {std::pair("separator", &description.separator),
+                                     std::pair("refused_lines", &description.refused_lines)}) {
+      if (json.contains(field) && !ReadInteger(json.at(field), *out)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("its ", field, " is no integer: ", json.at(field).dump()));
+      }
+    }
+    for (const std::string& name : {description.train_documents, description.held_out_documents}) {
+      if (!name.empty()) RETURN_IF_ERROR(CheckNames({name}));
+    }
+    if (description.tokenizer != "bytes") RETURN_IF_ERROR(CheckNames({description.tokenizer}));
     RETURN_IF_ERROR(CheckNames(description.train_shards));
     RETURN_IF_ERROR(CheckNames(description.held_out_shards));
     if (description.vocabulary_size < 1 || description.vocabulary_size > kMaxVocabulary) {
@@ -67,6 +84,7 @@ absl::Status WriteDataJson(FileSystem& file_system, const std::string& folder,
   const nlohmann::ordered_json json = {
       {"format", kFormat},
       {"tokenizer", description.tokenizer},
+      {"tokenizer_hash", description.tokenizer_hash},
       {"vocabulary_size", description.vocabulary_size},
       {"held_out_fraction", description.held_out_fraction},
       {"train_tokens", description.train_tokens},
@@ -76,6 +94,11 @@ absl::Status WriteDataJson(FileSystem& file_system, const std::string& folder,
       {"sources", description.sources},
       {"documents", description.documents},
       {"bytes", description.bytes},
+      {"shard_format", ShardFormatName(description.shard_format)},
+      {"separator", description.separator},
+      {"train_documents", description.train_documents},
+      {"held_out_documents", description.held_out_documents},
+      {"refused_lines", description.refused_lines},
   };
   // A path need not be UTF-8; what is not is replaced, not thrown.
   const std::string text =

@@ -5,21 +5,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "worker/data/data_json.h"
 
 namespace causeway::worker {
 namespace {
-
-absl::StatusOr<std::shared_ptr<const ShardSequence>> OpenShards(
-    FileSystem& file_system, const std::string& folder, const std::vector<std::string>& names) {
-  std::vector<TokenShard> shards;
-  for (const std::string& name : names) {
-    ASSIGN_OR_RETURN(TokenShard shard, TokenShard::Open(file_system, JoinPath(folder, name)));
-    shards.push_back(std::move(shard));
-  }
-  return std::make_shared<const ShardSequence>(std::move(shards));
-}
 
 absl::Status CheckCount(const std::string& folder, absl::string_view what, int64_t expected,
                         int64_t found) {
@@ -29,9 +20,41 @@ absl::Status CheckCount(const std::string& folder, absl::string_view what, int64
                                                  found, "; copy or make the data again"));
 }
 
+// One part of a folder's data, as data.json or the names in the folder tell it.
+struct PartFiles {
+  absl::string_view what;
+  std::vector<std::string> shards = {};
+  std::string documents = "";    // Empty: there is none.
+  int64_t promised_tokens = -1;  // -1: nobody says.
+};
+
+absl::StatusOr<std::shared_ptr<const ShardSequence>> OpenPart(FileSystem& file_system,
+                                                              const std::string& folder,
+                                                              const PartFiles& part,
+                                                              ShardFormat format) {
+  std::vector<TokenShard> shards;
+  int64_t tokens = 0;
+  for (const std::string& name : part.shards) {
+    ASSIGN_OR_RETURN(TokenShard shard,
+                     TokenShard::Open(file_system, JoinPath(folder, name), format));
+    tokens += shard.tokens();
+    shards.push_back(std::move(shard));
+  }
+  if (part.promised_tokens >= 0) {
+    RETURN_IF_ERROR(CheckCount(folder, part.what, part.promised_tokens, tokens));
+  }
+  std::optional<DocumentIndex> index;
+  if (!part.documents.empty()) {
+    ASSIGN_OR_RETURN(index,
+                     DocumentIndex::Read(file_system, JoinPath(folder, part.documents), tokens));
+  }
+  return std::make_shared<const ShardSequence>(std::move(shards), std::move(index));
+}
+
 }  // namespace
 
-ShardSequence::ShardSequence(std::vector<TokenShard> shards) : shards_(std::move(shards)) {
+ShardSequence::ShardSequence(std::vector<TokenShard> shards, std::optional<DocumentIndex> documents)
+    : shards_(std::move(shards)), documents_(std::move(documents)) {
   begins_.push_back(0);
   for (const TokenShard& shard : shards_) begins_.push_back(begins_.back() + shard.tokens());
 }
@@ -53,46 +76,64 @@ absl::Status ShardSequence::Read(int64_t begin, int64_t vocabulary_size,
   return absl::OkStatus();
 }
 
-absl::StatusOr<Dataset> Dataset::Open(FileSystem& file_system, const std::string& folder) {
+uint64_t ShardSequence::Fingerprint() const {
+  constexpr int64_t kSamples = 256;
+  constexpr int64_t kSampleTokens = 16;
+  std::vector<int32_t> sampled;
+  const int64_t length = std::min(kSampleTokens, tokens());
+  const int64_t begins = tokens() - length + 1;
+  for (int64_t i = 0; i < kSamples; ++i) {
+    // floor(i * begins / kSamples), without overflow.
+    const int64_t begin = i * (begins / kSamples) + i * (begins % kSamples) / kSamples;
+    sampled.resize(sampled.size() + static_cast<size_t>(length));
+    const absl::Status read =
+        Read(begin, kMaxVocabulary, std::span(sampled).last(static_cast<size_t>(length)));
+    if (!read.ok()) sampled.back() = -1;  // Whoever trains on it gets the error.
+  }
+  const uint64_t hash = Checksum64(std::span(reinterpret_cast<const uint8_t*>(sampled.data()),
+                                             sampled.size() * sizeof(int32_t)));
+  return std::max<uint64_t>(1, hash ^ static_cast<uint64_t>(tokens()));
+}
+
+absl::StatusOr<Dataset> Dataset::Open(FileSystem& file_system, const std::string& folder,
+                                      ShardFormat format) {
   if (!file_system.IsFolder(folder)) {
     return absl::NotFoundError(absl::StrCat("there is no data folder ", folder,
                                             "; make one with `causeway-worker tokenize`"));
   }
   Dataset dataset;
   dataset.folder_ = folder;
-  std::vector<std::string> train;
-  std::vector<std::string> held_out;
-  const bool described = file_system.Exists(JoinPath(folder, kDataJsonName));
-  DataDescription description;
-  if (described) {
-    ASSIGN_OR_RETURN(description, ReadDataJson(file_system, folder));
-    train = description.train_shards;
-    held_out = description.held_out_shards;
-    dataset.tokenizer_ = description.tokenizer;
+  PartFiles train = {.what = "training"};
+  PartFiles held_out = {.what = "held-out"};
+  if (file_system.Exists(JoinPath(folder, kDataJsonName))) {
+    ASSIGN_OR_RETURN(const DataDescription description, ReadDataJson(file_system, folder));
+    train.shards = description.train_shards;
+    train.documents = description.train_documents;
+    train.promised_tokens = description.train_tokens;
+    held_out.shards = description.held_out_shards;
+    held_out.documents = description.held_out_documents;
+    held_out.promised_tokens = description.held_out_tokens;
+    dataset.tokenizer_ = description.tokenizer == "bytes" ? description.tokenizer
+                                                          : JoinPath(folder, description.tokenizer);
     dataset.vocabulary_size_ = description.vocabulary_size;
+    format = description.shard_format;
   } else {
     ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system.List(folder));
     for (const std::string& name : names) {
       if (!absl::EndsWith(name, ".bin")) continue;
       if (absl::StrContains(name, "held_out") || absl::StrContains(name, "val")) {
-        held_out.push_back(name);
+        held_out.shards.push_back(name);
       } else if (absl::StrContains(name, "train")) {
-        train.push_back(name);
+        train.shards.push_back(name);
       }
     }
   }
-  if (train.empty()) {
+  if (train.shards.empty()) {
     return absl::NotFoundError(absl::StrCat("there are no training shards (train_*.bin) in ",
                                             folder, "; make them with `causeway-worker tokenize`"));
   }
-  ASSIGN_OR_RETURN(dataset.train_, OpenShards(file_system, folder, train));
-  ASSIGN_OR_RETURN(dataset.held_out_, OpenShards(file_system, folder, held_out));
-  if (described) {
-    RETURN_IF_ERROR(
-        CheckCount(folder, "training", description.train_tokens, dataset.train_->tokens()));
-    RETURN_IF_ERROR(
-        CheckCount(folder, "held-out", description.held_out_tokens, dataset.held_out_->tokens()));
-  }
+  ASSIGN_OR_RETURN(dataset.train_, OpenPart(file_system, folder, train, format));
+  ASSIGN_OR_RETURN(dataset.held_out_, OpenPart(file_system, folder, held_out, format));
   for (const auto* sequence : {dataset.train_.get(), dataset.held_out_.get()}) {
     for (const TokenShard& shard : sequence->shards()) {
       if (shard.vocabulary_size() == 0) continue;
@@ -109,7 +150,10 @@ absl::StatusOr<Dataset> Dataset::Open(FileSystem& file_system, const std::string
 }
 
 absl::Status Dataset::CheckVocabulary(int64_t model_vocabulary_size) const {
-  if (vocabulary_size_ != 0 && vocabulary_size_ != model_vocabulary_size) {
+  // Published models have rows beyond their tokenizer's vocabulary, to round it up.
+  const int64_t least = model_vocabulary_size - model_vocabulary_size / 10;
+  if (vocabulary_size_ != 0 &&
+      (vocabulary_size_ < least || vocabulary_size_ > model_vocabulary_size)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the data in ", folder_, " has a vocabulary of ", vocabulary_size_,
         " tokens, the run's model has ", model_vocabulary_size,

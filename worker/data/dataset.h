@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/file_system.h"
+#include "worker/data/document_index.h"
 #include "worker/data/token_shard.h"
 
 namespace causeway::worker {
@@ -18,18 +20,27 @@ namespace causeway::worker {
 // Shards one after the other. Immutable and thread-safe.
 class ShardSequence {
  public:
-  explicit ShardSequence(std::vector<TokenShard> shards);
+  explicit ShardSequence(std::vector<TokenShard> shards,
+                         std::optional<DocumentIndex> documents = std::nullopt);
 
   int64_t tokens() const { return begins_.back(); }
   const std::vector<TokenShard>& shards() const { return shards_; }
+  // Where documents begin; nullopt if nobody wrote it down.
+  const std::optional<DocumentIndex>& documents() const { return documents_; }
 
   // Copies the tokens from `begin` on into all of `out`; begin + out.size() <= tokens(). Errors of
   // TokenShard::Read.
   absl::Status Read(int64_t begin, int64_t vocabulary_size, std::span<int32_t> out) const;
 
+  // Of the length and of tokens spread over the whole sequence, however it is cut into shards: the
+  // same for copies, almost surely another for other texts, where anything was inserted or removed
+  // too. Never 0. Reads some thousand tokens.
+  uint64_t Fingerprint() const;
+
  private:
   std::vector<TokenShard> shards_;
   std::vector<int64_t> begins_;  // Of each shard, and the end of the last.
+  std::optional<DocumentIndex> documents_;
 };
 
 // Immutable and thread-safe; copies share the mappings.
@@ -37,17 +48,19 @@ class Dataset {
  public:
   // Opens what `causeway-worker tokenize` wrote, and llm.c's folders: files *.bin whose name
   // contains "held_out" or "val" are held out, others whose name contains "train" are trained on,
-  // in order of name. If there is a data.json, its shards are taken, no others.
+  // in order of name. If there is a data.json, its shards are taken, no others. `format` is that of
+  // the shards where no data.json says it.
   //
   // NOT_FOUND if there is no such folder or no training shard in it. INVALID_ARGUMENT, naming
   // the file, for a damaged or empty shard, shards of different vocabularies, or token counts
   // other than data.json's.
-  static absl::StatusOr<Dataset> Open(FileSystem& file_system, const std::string& folder);
+  static absl::StatusOr<Dataset> Open(FileSystem& file_system, const std::string& folder,
+                                      ShardFormat format = ShardFormat::kDetect);
 
   const std::string& folder() const { return folder_; }
   // 0 if the shards do not say (llm.c's do not).
   int64_t vocabulary_size() const { return vocabulary_size_; }
-  // As MakeTokenizer takes it; empty if there is no data.json.
+  // As LoadTokenizer takes it; empty if there is no data.json.
   const std::string& tokenizer() const { return tokenizer_; }
 
   const std::shared_ptr<const ShardSequence>& train() const { return train_; }
@@ -55,9 +68,10 @@ class Dataset {
     return held_out_;
   }  // May be empty.
 
-  // Whether a model of this vocabulary can be trained on the data: the sizes are equal or, where
-  // shards do not say, every token is below the model's size (found by reading all of them once).
-  // FAILED_PRECONDITION names both sizes, or the file and its largest token.
+  // Whether a model of this vocabulary can be trained on the data: the sizes are equal, or the
+  // model's is up to a tenth larger than the data's, or, where shards do not say, every token is
+  // below the model's size (found by reading all of them once). FAILED_PRECONDITION names both
+  // sizes, or the file and its largest token.
   absl::Status CheckVocabulary(int64_t model_vocabulary_size) const;
 
  private:

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
@@ -25,7 +26,8 @@ bool LooksBinary(std::span<const uint8_t> bytes) {
 
 class Finder {
  public:
-  explicit Finder(FileSystem& file_system) : file_system_(file_system) {}
+  Finder(FileSystem& file_system, const CorpusOptions& options)
+      : file_system_(file_system), options_(options) {}
 
   absl::Status VisitInput(const std::string& path) {
     if (file_system_.IsFolder(path)) return VisitFolder(path, 0);
@@ -47,6 +49,8 @@ class Finder {
       const std::string path = JoinPath(folder, name);
       if (file_system_.IsFolder(path)) {
         RETURN_IF_ERROR(VisitFolder(path, depth + 1));
+      } else if (!IsWanted(name)) {
+        continue;
       } else if (!file_system_.Exists(path)) {
         ++corpus.skipped_files;
       } else {
@@ -68,12 +72,26 @@ class Finder {
       ++corpus.skipped_files;
       return absl::OkStatus();
     }
-    corpus.documents.push_back({path, static_cast<int64_t>(bytes.size())});
-    corpus.bytes += static_cast<int64_t>(bytes.size());
+    const auto size = static_cast<int64_t>(bytes.size());
+    if (options_.find_jsonl &&
+        (absl::EndsWith(path, ".jsonl") || absl::EndsWith(path, ".ndjson"))) {
+      corpus.jsonl_files.push_back({path, size});
+      corpus.jsonl_bytes += size;
+    } else {
+      corpus.documents.push_back({path, size});
+      corpus.bytes += size;
+    }
     return absl::OkStatus();
   }
 
+  bool IsWanted(const std::string& name) const {
+    return options_.extensions.empty() ||
+           std::any_of(options_.extensions.begin(), options_.extensions.end(),
+                       [&](const std::string& ending) { return absl::EndsWith(name, ending); });
+  }
+
   FileSystem& file_system_;
+  const CorpusOptions& options_;
 };
 
 // The segments of a corpus and the choice among them.
@@ -118,13 +136,14 @@ size_t MoveCut(absl::string_view text, size_t at, size_t reach) {
 }  // namespace
 
 absl::StatusOr<TextCorpus> FindTextCorpus(FileSystem& file_system,
-                                          const std::vector<std::string>& inputs) {
+                                          const std::vector<std::string>& inputs,
+                                          const CorpusOptions& options) {
   if (inputs.empty()) {
     return absl::InvalidArgumentError("no corpus was named; name at least one file or folder");
   }
-  Finder finder(file_system);
+  Finder finder(file_system, options);
   for (const std::string& input : inputs) RETURN_IF_ERROR(finder.VisitInput(input));
-  if (finder.corpus.bytes == 0) {
+  if (finder.corpus.bytes + finder.corpus.jsonl_bytes == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("there is no text in ", inputs.front(),
                      inputs.size() > 1 ? absl::StrCat(" and ", inputs.size() - 1, " more") : "",
@@ -151,7 +170,8 @@ absl::Status VisitPieces(FileSystem& file_system, const TextCorpus& corpus,
   const int64_t reach = split.segment_bytes() / 2;
   int64_t document_begin = 0;
   for (const Document& document : corpus.documents) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, file_system.Map(document.path));
+    ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> mapped, file_system.Map(document.path));
+    const std::shared_ptr<const MappedFile> file = std::move(mapped);
     const absl::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
                                  file->bytes().size());
     if (static_cast<int64_t>(text.size()) != document.bytes) {
@@ -159,16 +179,22 @@ absl::Status VisitPieces(FileSystem& file_system, const TextCorpus& corpus,
           absl::StrCat(document.path, " had ", document.bytes, " bytes and now has ", text.size(),
                        "; do not change the corpus while it is read"));
     }
-    size_t begin = 0;
-    while (begin < text.size()) {
-      const int64_t segment = split.SegmentOf(document_begin + static_cast<int64_t>(begin));
+    size_t begin = 0;  // Of the piece.
+    size_t at = 0;     // Of the segment.
+    while (at < text.size()) {
+      const int64_t segment = split.SegmentOf(document_begin + static_cast<int64_t>(at));
+      const bool held_out = split.IsHeldOut(segment);
       const int64_t border = (segment + 1) * split.segment_bytes() - document_begin;
-      size_t end = text.size();
       if (border < document.bytes) {
-        end = MoveCut(text, static_cast<size_t>(border), static_cast<size_t>(reach));
+        at = static_cast<size_t>(border);
+        if (split.IsHeldOut(segment + 1) == held_out) continue;
+        at = MoveCut(text, at, static_cast<size_t>(reach));
+      } else {
+        at = text.size();
       }
-      RETURN_IF_ERROR(visitor(text.substr(begin, end - begin), split.IsHeldOut(segment)));
-      begin = end;
+      RETURN_IF_ERROR(
+          visitor({file, text.substr(begin, at - begin), held_out, begin == 0, at == text.size()}));
+      begin = at;
     }
     document_begin += document.bytes;
   }

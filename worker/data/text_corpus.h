@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,19 @@ struct Document {
   int64_t bytes = 0;  // At least 1.
 };
 
+struct CorpusOptions {
+  // In folders, only files whose names end so are taken; empty: all.
+  std::vector<std::string> extensions;
+  // Whether files *.jsonl and *.ndjson hold a document per line; else they are text.
+  bool find_jsonl = false;
+};
+
 struct TextCorpus {
   // In the order of the inputs; within a folder by name, files and folders alike.
   std::vector<Document> documents;
   int64_t bytes = 0;
+  std::vector<Document> jsonl_files;
+  int64_t jsonl_bytes = 0;
   // In folders: files with a NUL byte among their first 4096, and links that lead nowhere.
   int64_t skipped_files = 0;
 };
@@ -34,10 +44,18 @@ struct TextCorpus {
 // there is no input, no text in them, a binary file among the inputs themselves, or folders that
 // nest too deeply (links in a circle).
 absl::StatusOr<TextCorpus> FindTextCorpus(FileSystem& file_system,
-                                          const std::vector<std::string>& inputs);
+                                          const std::vector<std::string>& inputs,
+                                          const CorpusOptions& options = {});
 
-// A stretch of one document's text, and which part of the data it belongs to.
-using PieceVisitor = std::function<absl::Status(absl::string_view text, bool held_out)>;
+// The longest stretch of one document's text that belongs to one part of the data.
+struct Piece {
+  std::shared_ptr<const MappedFile> file;  // Where the text lies.
+  absl::string_view text;
+  bool held_out = false;
+  bool begins_document = false;
+  bool ends_document = false;
+};
+using PieceVisitor = std::function<absl::Status(const Piece& piece)>;
 
 // Reads the documents in order and cuts them into training and held-out text.
 //

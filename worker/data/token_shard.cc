@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -61,9 +62,63 @@ void AppendAs(std::span<const int32_t> tokens, std::vector<uint8_t>& body) {
   }
 }
 
+bool IsMagic(int32_t word) { return word == kMagic16 || word == kMagic32; }
+
+// Of the tokens of a file without a header: nullopt if either could be meant.
+std::optional<ShardFormat> DetectWithoutHeader(std::span<const uint8_t> bytes) {
+  constexpr size_t kProbeBytes = 1 << 20;
+  // No vocabulary reaches beyond 2^24, and no text of tokens so long stays below 4096.
+  constexpr int kLargestUpperHalf = 255;
+  constexpr int kLargeLowerHalf = 4095;
+  if (bytes.size() % 2 != 0) return std::nullopt;
+  // Text has no zero bytes; a damaged header of llm.c's has almost nothing else.
+  const std::span<const uint8_t> probe = bytes.first(std::min(bytes.size(), kProbeBytes));
+  if (std::find(probe.begin(), probe.end(), uint8_t{0}) == probe.end()) return std::nullopt;
+  if (bytes.size() >= static_cast<size_t>(kShardHeaderBytes)) {
+    const std::span<const uint8_t> rest = bytes.first(kShardHeaderBytes).subspan(16);
+    if (std::count(rest.begin(), rest.end(), uint8_t{0}) == std::ssize(rest)) return std::nullopt;
+  }
+  int largest_upper = 0;
+  int largest_lower = 0;
+  const auto pairs = static_cast<int64_t>(probe.size() / 4);
+  for (int64_t i = 0; i < pairs; ++i) {
+    largest_lower = std::max(largest_lower, int{Load<uint16_t>(bytes.data(), 2 * i)});
+    largest_upper = std::max(largest_upper, int{Load<uint16_t>(bytes.data(), 2 * i + 1)});
+  }
+  if (largest_upper > kLargestUpperHalf || bytes.size() % 4 != 0) return ShardFormat::kUint16;
+  if (largest_lower > kLargeLowerHalf) return ShardFormat::kUint32;
+  return std::nullopt;
+}
+
 }  // namespace
 
-absl::StatusOr<TokenShard> TokenShard::Open(FileSystem& file_system, const std::string& path) {
+absl::StatusOr<ShardFormat> ParseShardFormat(absl::string_view name) {
+  for (const ShardFormat format :
+       {ShardFormat::kDetect, ShardFormat::kLlmC, ShardFormat::kUint16, ShardFormat::kUint32}) {
+    if (name == ShardFormatName(format)) return format;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no shard format \"", name,
+                   "\"; known: auto, llmc (with its header), uint16 and "
+                   "uint32 (without a header)"));
+}
+
+const char* ShardFormatName(ShardFormat format) {
+  switch (format) {
+    case ShardFormat::kLlmC:
+      return "llmc";
+    case ShardFormat::kUint16:
+      return "uint16";
+    case ShardFormat::kUint32:
+      return "uint32";
+    case ShardFormat::kDetect:
+      break;
+  }
+  return "auto";
+}
+
+absl::StatusOr<TokenShard> TokenShard::Open(FileSystem& file_system, const std::string& path,
+                                            ShardFormat format) {
   TokenShard shard;
   shard.path_ = path;
   ASSIGN_OR_RETURN(shard.file_, file_system.Map(path));
@@ -72,48 +127,84 @@ absl::StatusOr<TokenShard> TokenShard::Open(FileSystem& file_system, const std::
     return absl::InvalidArgumentError(
         absl::StrCat(path, " is empty; make shards with `causeway-worker tokenize`"));
   }
+  const bool begins_with_magic = bytes.size() >= 4 && IsMagic(Load<int32_t>(bytes.data(), 0));
+  if (format == ShardFormat::kLlmC || (format == ShardFormat::kDetect && begins_with_magic)) {
+    RETURN_IF_ERROR(shard.ReadHeader());
+    return shard;
+  }
+  if (format == ShardFormat::kDetect) {
+    const std::optional<ShardFormat> detected = DetectWithoutHeader(bytes);
+    if (!detected.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, " is no token shard of llm.c's format, which begins with ", kMagic16, " or ",
+          kMagic32, ", and its ", bytes.size(),
+          " bytes may be uint16 or uint32 tokens, or something else; if they are tokens, say which "
+          "by --shard_format=uint16 or --shard_format=uint32"));
+    }
+    format = *detected;
+  }
+  RETURN_IF_ERROR(shard.TakeWholeFile(format));
+  return shard;
+}
+
+absl::Status TokenShard::TakeWholeFile(ShardFormat format) {
+  bytes_per_token_ = format == ShardFormat::kUint16 ? 2 : 4;
+  body_offset_ = 0;
+  const auto size = static_cast<int64_t>(file_->bytes().size());
+  if (size % bytes_per_token_ != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path_, " has ", size, " bytes, which is no whole number of ",
+                     ShardFormatName(format), " tokens; copy or make it again"));
+  }
+  tokens_ = size / bytes_per_token_;
+  vocabulary_size_ = 0;
+  return absl::OkStatus();
+}
+
+absl::Status TokenShard::ReadHeader() {
+  const std::span<const uint8_t> bytes = file_->bytes();
   if (bytes.size() < static_cast<size_t>(kShardHeaderBytes)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " is no token shard: a shard begins with a header of ",
+        absl::StrCat(path_, " is no token shard: a shard begins with a header of ",
                      kShardHeaderBytes, " bytes, the file has ", bytes.size()));
   }
   Header header;
   std::memcpy(header.data(), bytes.data(), sizeof(header));
-  if (header[0] != kMagic16 && header[0] != kMagic32) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is no token shard: it begins with ",
+  if (!IsMagic(header[0])) {
+    return absl::InvalidArgumentError(absl::StrCat(path_, " is no token shard: it begins with ",
                                                    header[0], " instead of ", kMagic16,
                                                    " (uint16) or ", kMagic32, " (uint32)"));
   }
   const bool is_16 = header[0] == kMagic16;
   if (header[1] != (is_16 ? kVersion16 : kVersion32)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is a token shard of version ", header[1],
-                                                   "; this program reads version ",
+    return absl::InvalidArgumentError(absl::StrCat(path_, " is a token shard of version ",
+                                                   header[1], "; this program reads version ",
                                                    is_16 ? kVersion16 : kVersion32));
   }
-  shard.bytes_per_token_ = is_16 ? 2 : 4;
-  shard.tokens_ = header[2];
-  shard.vocabulary_size_ = header[3];
-  if (shard.tokens_ == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is a token shard without tokens"));
+  bytes_per_token_ = is_16 ? 2 : 4;
+  tokens_ = header[2];
+  vocabulary_size_ = header[3];
+  if (tokens_ == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(path_, " is a token shard without tokens"));
   }
-  const int64_t expected = kShardHeaderBytes + shard.tokens_ * shard.bytes_per_token_;
-  if (shard.tokens_ < 0 || static_cast<int64_t>(bytes.size()) != expected) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, " is damaged: its header promises ", shard.tokens_, " tokens (", expected,
-        " bytes), the file has ", bytes.size(), " bytes; copy or make it again"));
-  }
-  if (shard.vocabulary_size_ < 0 || shard.vocabulary_size_ > kMaxVocabulary ||
-      (is_16 && shard.vocabulary_size_ > kMaxVocabulary16)) {
+  const int64_t expected = kShardHeaderBytes + tokens_ * bytes_per_token_;
+  if (tokens_ < 0 || static_cast<int64_t>(bytes.size()) != expected) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " is damaged: its header gives a vocabulary of ", shard.vocabulary_size_,
+        absl::StrCat(path_, " is damaged: its header promises ", tokens_, " tokens (", expected,
+                     " bytes), the file has ", bytes.size(), " bytes; copy or make it again"));
+  }
+  if (vocabulary_size_ < 0 || vocabulary_size_ > kMaxVocabulary ||
+      (is_16 && vocabulary_size_ > kMaxVocabulary16)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path_, " is damaged: its header gives a vocabulary of ", vocabulary_size_,
                      " tokens; copy or make it again"));
   }
-  return shard;
+  return absl::OkStatus();
 }
 
 absl::Status TokenShard::Read(int64_t begin, int64_t vocabulary_size,
                               std::span<int32_t> out) const {
-  const uint8_t* const body = file_->bytes().data() + kShardHeaderBytes;
+  const uint8_t* const body = this->body();
   const int64_t largest = bytes_per_token_ == 2 ? CopyTokens<uint16_t>(body, begin, out)
                                                 : CopyTokens<uint32_t>(body, begin, out);
   if (largest < vocabulary_size) return absl::OkStatus();
@@ -131,19 +222,23 @@ absl::Status TokenShard::Read(int64_t begin, int64_t vocabulary_size,
 }
 
 int64_t TokenShard::LargestToken() const {
-  const uint8_t* const body = file_->bytes().data() + kShardHeaderBytes;
-  return bytes_per_token_ == 2 ? Largest<uint16_t>(body, tokens_)
-                               : Largest<uint32_t>(body, tokens_);
+  return bytes_per_token_ == 2 ? Largest<uint16_t>(body(), tokens_)
+                               : Largest<uint32_t>(body(), tokens_);
 }
 
 TokenShardWriter::TokenShardWriter(FileSystem& file_system, std::string folder, std::string prefix,
-                                   int64_t vocabulary_size, int64_t shard_tokens)
+                                   int64_t vocabulary_size, int64_t shard_tokens,
+                                   ShardFormat format)
     : file_system_(file_system),
       folder_(std::move(folder)),
       prefix_(std::move(prefix)),
       vocabulary_size_(vocabulary_size),
       shard_tokens_(shard_tokens),
-      bytes_per_token_(vocabulary_size <= kMaxVocabulary16 ? 2 : 4) {}
+      has_header_(format == ShardFormat::kLlmC),
+      bytes_per_token_(format == ShardFormat::kUint16 ||
+                               (has_header_ && vocabulary_size <= kMaxVocabulary16)
+                           ? 2
+                           : 4) {}
 
 int64_t TokenShardWriter::buffered_tokens() const {
   return static_cast<int64_t>(body_.size()) / bytes_per_token_;
@@ -190,7 +285,7 @@ absl::Status TokenShardWriter::WriteShard() {
   const std::string temporary = path + ".tmp";
   {
     ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system_.Create(temporary));
-    RETURN_IF_ERROR(file->Append(header_bytes));
+    if (has_header_) RETURN_IF_ERROR(file->Append(header_bytes));
     RETURN_IF_ERROR(file->Append(body_));
     RETURN_IF_ERROR(file->Sync());
   }

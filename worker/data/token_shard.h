@@ -11,6 +11,9 @@
 //
 // Example: 1,000 tokens of a vocabulary of 256 make a file of 1024 + 2 * 1000 bytes.
 //
+// Files without a header, nothing but little-endian uint16 or uint32 (as nanoGPT and others write
+// them), are read and written too.
+//
 // Tokens are checked when they are read, against the vocabulary that the reader has in mind. The
 // check costs nothing beside the copy, and no bytes on the disk can make a model look up a row
 // that it does not have.
@@ -33,12 +36,27 @@ inline constexpr int64_t kShardHeaderBytes = 1024;
 inline constexpr int64_t kMaxShardTokens = (int64_t{1} << 31) - 1;
 inline constexpr int64_t kMaxVocabulary = int64_t{1} << 24;
 
+enum class ShardFormat {
+  // By a header, or else by the first million bytes: uint32 if the upper half of every four bytes
+  // is small and the lower is not, uint16 if the upper half is too large for any vocabulary;
+  // what may be text, or a header that is damaged, is refused.
+  kDetect,
+  kLlmC,    // With the header.
+  kUint16,  // Without.
+  kUint32,
+};
+
+// "auto", "llmc", "uint16" or "uint32". INVALID_ARGUMENT, with these, for other names.
+absl::StatusOr<ShardFormat> ParseShardFormat(absl::string_view name);
+const char* ShardFormatName(ShardFormat format);
+
 // Immutable and thread-safe. Movable.
 class TokenShard {
  public:
-  // INVALID_ARGUMENT, naming the file, if it is no shard, is empty, or has another length than
-  // its header promises.
-  static absl::StatusOr<TokenShard> Open(FileSystem& file_system, const std::string& path);
+  // INVALID_ARGUMENT, naming the file, if it is no shard of that format, is empty, has another
+  // length than its header promises, or does not tell its format by itself.
+  static absl::StatusOr<TokenShard> Open(FileSystem& file_system, const std::string& path,
+                                         ShardFormat format = ShardFormat::kDetect);
 
   const std::string& path() const { return path_; }
   int64_t tokens() const { return tokens_; }
@@ -55,22 +73,29 @@ class TokenShard {
  private:
   TokenShard() = default;
 
+  absl::Status ReadHeader();
+  absl::Status TakeWholeFile(ShardFormat format);
+  const uint8_t* body() const { return file_->bytes().data() + body_offset_; }
+
   std::string path_;
   std::unique_ptr<MappedFile> file_;
+  int64_t body_offset_ = kShardHeaderBytes;
   int64_t tokens_ = 0;
   int64_t vocabulary_size_ = 0;
   int bytes_per_token_ = 2;
 };
 
 // Collects tokens and writes them as shards FOLDER/PREFIX_000000.bin, PREFIX_000001.bin and so on,
-// each of `shard_tokens` tokens but the last: uint16 if the vocabulary fits, else uint32. Keeps one
-// shard in memory. A shard appears under its name only when it is complete and synced. Not
-// thread-safe.
+// each of `shard_tokens` tokens but the last: in llm.c's format uint16 if the vocabulary fits, else
+// uint32. Keeps one shard in memory. A shard appears under its name only when it is complete and
+// synced. Not thread-safe.
 class TokenShardWriter {
  public:
-  // 1 <= vocabulary_size <= kMaxVocabulary, 1 <= shard_tokens <= kMaxShardTokens.
+  // 1 <= vocabulary_size <= kMaxVocabulary, 1 <= shard_tokens <= kMaxShardTokens. A format other
+  // than kDetect; kUint16 takes a vocabulary of at most 65536.
   TokenShardWriter(FileSystem& file_system, std::string folder, std::string prefix,
-                   int64_t vocabulary_size, int64_t shard_tokens);
+                   int64_t vocabulary_size, int64_t shard_tokens,
+                   ShardFormat format = ShardFormat::kLlmC);
 
   // INVALID_ARGUMENT for a token outside the vocabulary; errors of the file system.
   absl::Status Append(std::span<const int32_t> tokens);
@@ -90,6 +115,7 @@ class TokenShardWriter {
   const std::string prefix_;
   const int64_t vocabulary_size_;
   const int64_t shard_tokens_;
+  const bool has_header_;
   const int bytes_per_token_;
   std::vector<uint8_t> body_;
   int64_t tokens_ = 0;

@@ -2,8 +2,10 @@
 #ifndef CAUSEWAY_WORKER_DATA_TOKENIZER_H_
 #define CAUSEWAY_WORKER_DATA_TOKENIZER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/file_system.h"
 
 namespace causeway::worker {
 
@@ -19,15 +22,33 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // What MakeTokenizer takes to make this tokenizer again.
+  // What LoadTokenizer takes to make this tokenizer again: "bytes", or the path of its file.
   virtual std::string name() const = 0;
-  // Every token is in [0, vocabulary_size()).
+  // XXH3-64 of that file, as HashToHex writes it. Empty for "bytes", which has no file.
+  virtual std::string hash() const { return ""; }
+  // Every token is in [0, vocabulary_size()). Numbers below it that the file leaves out are tokens
+  // without text.
   virtual int64_t vocabulary_size() const = 0;
-  // Appends the tokens of `text` to `tokens`.
+
+  // The token that begins a text, and the one that ends it and stands between documents; nullopt
+  // where there is none. Encode adds neither.
+  virtual std::optional<int32_t> begin_of_text() const { return std::nullopt; }
+  virtual std::optional<int32_t> end_of_text() const { return std::nullopt; }
+  // The number of a token by its name in the tokenizer's file, such as "<|endoftext|>".
+  virtual std::optional<int32_t> FindToken(absl::string_view) const { return std::nullopt; }
+
+  // Appends the tokens of `text` to `tokens`. Names of special tokens in the text become those
+  // tokens, as in Hugging Face's tokenizers. INVALID_ARGUMENT, with nothing appended, if this
+  // tokenizer cannot encode the text.
   virtual absl::Status Encode(absl::string_view text, std::vector<int32_t>& tokens) const = 0;
   // INVALID_ARGUMENT for a token outside the vocabulary. The text of single tokens need not be
-  // valid UTF-8; that of Encode's tokens is the text that was encoded.
+  // valid UTF-8; that of Encode's tokens is the text that was encoded, after the tokenizer's
+  // normalization.
   virtual absl::StatusOr<std::string> Decode(std::span<const int32_t> tokens) const = 0;
+
+  // The first position >= `from` at which `text` can be cut so that the tokens of the two parts
+  // are together those of the whole; text.size() if none is found.
+  virtual size_t NextCut(absl::string_view text, size_t /*from*/) const { return text.size(); }
 };
 
 // Each byte is a token.
@@ -37,10 +58,15 @@ class ByteTokenizer final : public Tokenizer {
   int64_t vocabulary_size() const override { return 256; }
   absl::Status Encode(absl::string_view text, std::vector<int32_t>& tokens) const override;
   absl::StatusOr<std::string> Decode(std::span<const int32_t> tokens) const override;
+  size_t NextCut(absl::string_view text, size_t from) const override;
 };
 
-// "bytes". INVALID_ARGUMENT for any other name lists the known ones.
-absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(absl::string_view name);
+// "bytes", or the path of a Hugging Face tokenizer.json (*.json: byte-level BPE, see
+// tokenizer_json.h), of a SentencePiece model (*.model), or of a folder that holds a tokenizer.json
+// or a tokenizer.model. NOT_FOUND, or INVALID_ARGUMENT with what is wrong in the file and what is
+// supported.
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(FileSystem& file_system,
+                                                         const std::string& name);
 
 }  // namespace causeway::worker
 

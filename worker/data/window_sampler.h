@@ -33,6 +33,9 @@ struct SamplingOptions {
   uint64_t seed = 0;
   int slot = 0;   // Of this worker, in [0, slots).
   int slots = 1;  // Parts of the data: the run's max_workers.
+  // Documents that share a window do not see each other: Read fills document_starts, and the first
+  // token of a document is nobody's target.
+  bool document_masking = false;
 };
 
 // Immutable and thread-safe.
@@ -49,8 +52,11 @@ class WindowSampler {
   int64_t WindowAt(int64_t cursor) const;
 
   // Fills `inputs` and `targets`, both [windows, T] row by row, with the windows at cursor,
-  // cursor + 1 and so on. DATA_LOSS for a token outside the vocabulary.
-  absl::Status Read(int64_t cursor, std::span<int32_t> inputs, std::span<int32_t> targets) const;
+  // cursor + 1 and so on. DATA_LOSS for a token outside the vocabulary. With document_masking,
+  // targets are -1 where there is none, and `document_starts`, of the same shape, tells for each
+  // input where in its row its document begins.
+  absl::Status Read(int64_t cursor, std::span<int32_t> inputs, std::span<int32_t> targets,
+                    std::span<int32_t> document_starts = {}) const;
 
  private:
   WindowSampler(std::shared_ptr<const ShardSequence> tokens, const SamplingOptions& options);
@@ -65,11 +71,14 @@ class HeldOutWindows {
  public:
   // At most `count` >= 1 windows: all, if there are fewer. INVALID_ARGUMENT if there is none.
   static absl::StatusOr<HeldOutWindows> Create(const Dataset& dataset, int64_t sequence_length,
-                                               int64_t vocabulary_size, int64_t count);
+                                               int64_t vocabulary_size, int64_t count,
+                                               bool document_masking = false);
 
   int64_t size() const { return static_cast<int64_t>(windows_.size()); }
+  bool document_masking() const { return document_masking_; }
   // As WindowSampler::Read, from the `first` window of the choice on.
-  absl::Status Read(int64_t first, std::span<int32_t> inputs, std::span<int32_t> targets) const;
+  absl::Status Read(int64_t first, std::span<int32_t> inputs, std::span<int32_t> targets,
+                    std::span<int32_t> document_starts = {}) const;
 
  private:
   HeldOutWindows() = default;
@@ -77,6 +86,7 @@ class HeldOutWindows {
   std::shared_ptr<const ShardSequence> tokens_;
   int64_t sequence_length_ = 0;
   int64_t vocabulary_size_ = 0;
+  bool document_masking_ = false;
   std::vector<int64_t> windows_;
 };
 

@@ -36,6 +36,14 @@ bool ReadOptional(const json& metadata, const char* field, T& out) {
   return !metadata.contains(field) || ReadInteger(metadata.at(field), out);
 }
 
+// None if older versions did not write them.
+absl::StatusOr<Draws> ReadDraws(const json& entry, const char* field, const std::string& path) {
+  if (!entry.contains(field)) return Draws();
+  absl::StatusOr<Draws> draws = ParseDraws(entry.at(field).get<std::string>());
+  if (draws.ok()) return draws;
+  return absl::DataLossError(absl::StrCat(path, " is damaged: ", draws.status().message()));
+}
+
 absl::Status ReadMetadata(const json& metadata, const std::string& path,
                           WorkerCheckpoint& checkpoint) {
   try {
@@ -47,12 +55,16 @@ absl::Status ReadMetadata(const json& metadata, const std::string& path,
                  ReadOptional(metadata, "pace_milli", checkpoint.pace_milli) &&
                  ReadOptional(metadata, "pace_carry_milli", checkpoint.pace_carry_milli) &&
                  ReadInteger(metadata.at("optimizer_updates"), checkpoint.optimizer_updates);
+    checkpoint.sync.next_draw = -1;
+    whole = whole && ReadOptional(metadata, "next_draw", checkpoint.sync.next_draw);
     for (const json& entry : metadata.at("fragments")) {
       SyncEngine::State::Fragment fragment;
       whole = whole && ReadInteger(entry.at("version"), fragment.version) &&
               ReadInteger(entry.at("tokens"), fragment.tokens) &&
               ReadInteger(entry.at("round_in_flight"), fragment.round_in_flight) &&
               ReadInteger(entry.at("tokens_in_flight"), fragment.tokens_in_flight);
+      ASSIGN_OR_RETURN(fragment.draws, ReadDraws(entry, "draws", path));
+      ASSIGN_OR_RETURN(fragment.draws_in_flight, ReadDraws(entry, "draws_in_flight", path));
       checkpoint.sync.fragments.push_back(std::move(fragment));
     }
     if (!whole) {
@@ -64,7 +76,11 @@ absl::Status ReadMetadata(const json& metadata, const std::string& path,
   } catch (const json::exception& error) {
     return absl::DataLossError(absl::StrCat(path, " is damaged: ", error.what()));
   }
-  return Annotate(CompleteRunConfig(checkpoint.config).status(), path);
+  RETURN_IF_ERROR(Annotate(CompleteRunConfig(checkpoint.config).status(), path));
+  if (checkpoint.sync.next_draw < 0) {
+    checkpoint.sync.next_draw = checkpoint.step * checkpoint.config.train().batch_sequences();
+  }
+  return absl::OkStatus();
 }
 
 // Counters and lengths against the configuration that the checkpoint names.
@@ -115,6 +131,7 @@ absl::Status WriteWorkerCheckpoint(FileSystem& file_system, const std::string& p
                    {"pace_milli", checkpoint.pace_milli},
                    {"pace_carry_milli", checkpoint.pace_carry_milli},
                    {"optimizer_updates", checkpoint.optimizer_updates},
+                   {"next_draw", checkpoint.sync.next_draw},
                    {"fragments", json::array()}};
   std::vector<NamedBytes> arrays = {
       NameBytes("parameters", std::span(checkpoint.parameters)),
@@ -128,7 +145,9 @@ absl::Status WriteWorkerCheckpoint(FileSystem& file_system, const std::string& p
     metadata["fragments"].push_back({{"version", fragment.version},
                                      {"tokens", fragment.tokens},
                                      {"round_in_flight", fragment.round_in_flight},
-                                     {"tokens_in_flight", fragment.tokens_in_flight}});
+                                     {"tokens_in_flight", fragment.tokens_in_flight},
+                                     {"draws", FormatDraws(fragment.draws)},
+                                     {"draws_in_flight", FormatDraws(fragment.draws_in_flight)}});
     if (!fragment.object_in_flight.empty()) {
       arrays.push_back(NameBytes(ObjectName(i), std::span(fragment.object_in_flight)));
     }

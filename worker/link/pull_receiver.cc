@@ -1,26 +1,52 @@
 #include "worker/link/pull_receiver.h"
 
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/chunk.h"
 
 namespace causeway::worker {
 
-v1::PullRequest PullReceiver::BeginStream() {
+void PullReceiver::BeginGroup(uint64_t stripe_group) {
+  absl::MutexLock lock(&mutex_);
+  stripe_group_ = stripe_group;
+  moved_on_ = false;
+}
+
+v1::PullRequest PullReceiver::Request() const {
   v1::PullRequest request = request_;
-  request.set_start_offset(received_bytes());
-  // A state may have moved on to another version since the stream broke: then start again.
-  resumes_ = !object_.empty();
-  has_header_ = false;
-  if (resumes_) request.set_round(header_.round());
+  absl::MutexLock lock(&mutex_);
+  request.set_stripe_group(stripe_group_);
+  if (begun_) {
+    // A state may move on to another version meanwhile: then there is no use in the rest of this.
+    request.set_round(header_.round());
+    request.set_held_chunks(held_.ToWire());
+  }
   return request;
 }
 
-absl::Status PullReceiver::Receive(const v1::PullResponse& response) {
-  return response.has_header() ? ReceiveHeader(response.header()) : ReceiveChunk(response.chunk());
+absl::StatusOr<PullReceiver::Received> PullReceiver::Receive(const MessageBytes& message,
+                                                             bool& has_header) {
+  v1::PullHeader header;
+  ChunkFields fields;
+  const absl::StatusOr<MessageKind> kind = ParseMessage(message, header, fields);
+  if (!kind.ok()) return absl::DataLossError(kind.status().message());
+  switch (*kind) {
+    case MessageKind::kHeader:
+      RETURN_IF_ERROR(ReceiveHeader(header));
+      has_header = true;
+      return Received{.header = true};
+    case MessageKind::kChunk:
+      if (!has_header) {
+        return absl::DataLossError("the first message of a pull must be its header");
+      }
+      return ReceiveChunk(message, fields);
+    case MessageKind::kNeither:
+      break;
+  }
+  return absl::DataLossError("a message of the pull is empty or of an unknown kind");
 }
 
 absl::Status PullReceiver::ReceiveHeader(const v1::PullHeader& header) {
@@ -29,44 +55,81 @@ absl::Status PullReceiver::ReceiveHeader(const v1::PullHeader& header) {
                                             header.total_bytes(), " bytes; expected ",
                                             expected_bytes_));
   }
-  if (resumes_ && header.object_hash() != header_.object_hash()) {
-    object_.clear();
+  absl::MutexLock lock(&mutex_);
+  if (begun_) {
+    if (header.object_hash() == header_.object_hash() && header.round() == header_.round()) {
+      return absl::OkStatus();
+    }
+    moved_on_ = true;
     return absl::UnavailableError("the object changed while it was pulled");
   }
+  begun_ = true;
   header_ = header;
-  has_header_ = true;
-  object_.reserve(static_cast<size_t>(expected_bytes_));
+  held_ = ChunkSet(expected_bytes_);
+  claimed_ = held_;
+  object_.resize(static_cast<size_t>(expected_bytes_));
+  leaves_.resize(static_cast<size_t>(held_.chunks()));
   return absl::OkStatus();
 }
 
-absl::Status PullReceiver::ReceiveChunk(const v1::Chunk& chunk) {
-  if (!has_header_) {
-    return absl::DataLossError("the first message of a pull must be its header");
+absl::StatusOr<PullReceiver::Received> PullReceiver::ReceiveChunk(const MessageBytes& message,
+                                                                  const ChunkFields& fields) {
+  Received received = {.data_bytes = static_cast<int64_t>(fields.data_bytes)};
+  const absl::StatusOr<int64_t> chunk = CheckChunk(fields, expected_bytes_);
+  if (!chunk.ok()) return absl::DataLossError(chunk.status().message());
+  std::span<uint8_t> leaf;
+  {
+    absl::MutexLock lock(&mutex_);
+    // Sent twice, which does no harm.
+    if (!claimed_.Add(*chunk)) {
+      received.again = true;
+      return received;
+    }
+    leaf = std::span(object_).subspan(static_cast<size_t>(fields.offset),
+                                      static_cast<size_t>(held_.Size(*chunk)));
   }
-  const absl::Status appended = AppendChunk(chunk, expected_bytes_, object_);
-  return appended.ok() ? appended : absl::DataLossError(appended.message());
+  const absl::StatusOr<uint64_t> checksum = ReadChunk(message, fields, leaf);
+  absl::MutexLock lock(&mutex_);
+  if (!checksum.ok()) {
+    claimed_.Remove(*chunk);
+    return absl::DataLossError(checksum.status().message());
+  }
+  held_.Add(*chunk);
+  leaves_[static_cast<size_t>(*chunk)] = *checksum;
+  return received;
 }
 
-absl::Status PullReceiver::EndStream(const absl::Status& problem, const absl::Status& status) {
-  RETURN_IF_ERROR(problem);
-  if (resumes_ && (absl::IsFailedPrecondition(status) || absl::IsNotFound(status)) &&
-      request_.object() == v1::PullRequest::STATE) {
-    object_.clear();
-    return absl::UnavailableError("the state moved on while it was pulled");
-  }
-  RETURN_IF_ERROR(status);
-  if (received_bytes() != expected_bytes_) {
-    return absl::UnavailableError(absl::StrCat("the stream ended after ", received_bytes(), " of ",
-                                               expected_bytes_, " bytes"));
-  }
-  if (TreeHash(object_) != header_.object_hash()) {
-    object_.clear();
+absl::Status PullReceiver::EndGroup(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  if (begun_ && held_.complete()) {
+    if (TreeRoot(leaves_) == header_.object_hash()) return absl::OkStatus();
+    StartAgain();
     return absl::DataLossError("the object does not hash to what its header announced");
   }
-  return absl::OkStatus();
+  const bool gone = begun_ && request_.object() == v1::PullRequest::STATE &&
+                    (absl::IsFailedPrecondition(status) || absl::IsNotFound(status));
+  if (gone || moved_on_) {
+    StartAgain();
+    return absl::UnavailableError("the object moved on while it was pulled");
+  }
+  RETURN_IF_ERROR(status);
+  return absl::UnavailableError(absl::StrCat("the streams ended after ", held_.held_bytes(), " of ",
+                                             expected_bytes_, " bytes"));
+}
+
+void PullReceiver::StartAgain() {
+  begun_ = false;
+  held_ = {};
+  claimed_ = {};
+}
+
+int64_t PullReceiver::received_bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return held_.held_bytes();
 }
 
 PulledObject PullReceiver::TakeObject() {
+  absl::MutexLock lock(&mutex_);
   return {.round = header_.round(),
           .codec = header_.codec(),
           .published_hash = header_.published_hash(),

@@ -236,6 +236,8 @@ absl::Status Session::RunStream() {
       incarnation_ = welcome.incarnation();
       lease_ms_ = std::max<int64_t>(1, welcome.lease_ms());
       if (welcome.started()) orders_.started = true;
+      orders_.data_slot = welcome.data_slot();
+      orders_.next_draw = welcome.next_draw();
       if (welcomed_ && ready_) {
         if (!welcome.resumes() && welcome.run_step() - std::max(ready_step_, progress_.step()) >
                                       options_.max_steps_behind) {
@@ -271,6 +273,8 @@ void Session::Obey(const v1::CoordinatorMessage& message) {
     switch (directive.action()) {
       case v1::Directive::START:
         orders_.started = true;
+        orders_.data_slot = directive.data_slot();
+        orders_.next_draw = directive.next_draw();
         break;
       case v1::Directive::PAUSE:
         orders_.paused = true;

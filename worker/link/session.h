@@ -55,6 +55,9 @@ class Session {
     // The pace to go at from that step on, in 1/1000; 0: none was ordered.
     int64_t pace_milli = 0;
     int64_t pace_from_step = 0;
+    // The part of the data to draw, and the draw to begin it with if it was another one until now.
+    int data_slot = 0;
+    int64_t next_draw = 0;
     // The stream broke for so long that the membership was lost, and the run went on: the worker
     // should start anew there. Until Ready.
     std::optional<v1::Welcome> start_anew;

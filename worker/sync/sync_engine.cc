@@ -40,6 +40,7 @@ SyncEngine::SyncEngine(Options options)
       codec_down_(FindCodec(options_.config.codec_down()).value()),
       published_(static_cast<size_t>(options_.plan->arena_size())),
       fragments_(static_cast<size_t>(options_.plan->fragments())),
+      data_slot_(options_.data_slot),
       threads_(std::make_unique<TransferThreads>(
           FragmentsInFlight(schedule_, options_.config, options_.max_advance))) {
   if (gradients_) zeros_.resize(published_.size());
@@ -133,6 +134,11 @@ absl::Status SyncEngine::CheckState(const State& state, int64_t step) const {
     if (saved.tokens < 0 || saved.tokens_in_flight < 0) {
       return wrong(saved.tokens, " and, in flight, ", saved.tokens_in_flight, " tokens");
     }
+    if (std::ssize(saved.draws) > kMaxDrawRanges ||
+        std::ssize(saved.draws_in_flight) > kMaxDrawRanges) {
+      return wrong(saved.draws.size(), " and, in flight, ", saved.draws_in_flight.size(),
+                   " ranges of draws; ", kMaxDrawRanges, " are the most");
+    }
     // A fragment is in flight once: with the round that was sent last, until that is merged.
     const int64_t sent = schedule_.RoundsSentBy(index, step);
     const bool fits = saved.round_in_flight == 0
@@ -155,6 +161,7 @@ absl::Status SyncEngine::Restore(State state, int64_t step) {
   RETURN_IF_ERROR(CheckState(state, step));
   published_ = std::move(state.published);
   last_step_ = step;
+  next_draw_ = state.next_draw;
   std::vector<std::shared_ptr<Flight>> flights;
   for (size_t i = 0; i < fragments_.size(); ++i) {
     State::Fragment& saved = state.fragments[i];
@@ -167,12 +174,15 @@ absl::Status SyncEngine::Restore(State state, int64_t step) {
     }
     fragments_[i].version = saved.version;
     fragments_[i].tokens = saved.tokens;
+    fragments_[i].draws = std::move(saved.draws);
     if (saved.round_in_flight == 0) continue;
     auto flight = std::make_shared<Flight>();
     flight->event = {static_cast<int>(i), saved.round_in_flight};
     flight->tokens = saved.tokens_in_flight;
+    flight->draws = std::move(saved.draws_in_flight);
     flight->send_step = schedule_.SendStep(static_cast<int>(i), saved.round_in_flight);
     flight->contributes = !saved.object_in_flight.empty();
+    flight->restored = true;
     {
       absl::MutexLock lock(&flight->mutex);
       flight->object = std::move(saved.object_in_flight);
@@ -201,12 +211,14 @@ SyncEngine::State SyncEngine::Save() {
     State::Fragment to;
     to.version = from.version;
     to.tokens = from.tokens;
+    to.draws = from.draws;
     if (from.flight != nullptr) {
       Flight& flight = *from.flight;
       absl::MutexLock lock(&flight.mutex);
       flight.mutex.Await(absl::Condition(&flight.encoded));
       to.round_in_flight = flight.event.round;
       to.tokens_in_flight = flight.tokens;
+      to.draws_in_flight = flight.draws;
       to.object_in_flight = flight.object;
     }
     state.fragments.push_back(std::move(to));
@@ -216,17 +228,27 @@ SyncEngine::State SyncEngine::Save() {
                       state.residual.begin() + options_.plan->range(static_cast<int>(i)).begin);
   }
   state.published = published_;
+  state.next_draw = next_draw_;
   return state;
 }
 
-absl::Status SyncEngine::AfterStep(int64_t step, int64_t tokens) {
+void SyncEngine::UseData(int slot, int64_t next_draw) {
+  data_slot_ = slot;
+  next_draw_ = next_draw;
+}
+
+absl::Status SyncEngine::AfterStep(int64_t step, int64_t tokens, int64_t draws) {
   const int64_t before = std::exchange(last_step_, step);
   if (step <= before || step > before + options_.max_advance) {
     return absl::InternalError(absl::StrCat("AfterStep(", step, ") after step ", before,
                                             ": an inner step advances by 1 .. ",
                                             options_.max_advance));
   }
-  for (FragmentState& state : fragments_) state.tokens += tokens;
+  for (FragmentState& state : fragments_) {
+    state.tokens += tokens;
+    AddDraws({data_slot_, next_draw_, next_draw_ + draws}, state.draws);
+  }
+  next_draw_ += draws;
   // All sends first. No fragment is both merged and sent in so few steps (max_advance), so this
   // gives the same values as step by step, and nobody waits for a delta that could be on its way.
   for (int64_t t = before + 1; t <= step; ++t) RETURN_IF_ERROR(SendDue(t, step));
@@ -262,6 +284,7 @@ void SyncEngine::Send(const SyncEvent& event, int64_t step) {
   flight->send_step = step;
   flight->contributes = true;
   flight->tokens = std::exchange(fragment(event.fragment).tokens, 0);
+  flight->draws = std::exchange(fragment(event.fragment).draws, {});
   flight->target.resize(static_cast<size_t>(range.size()));
   if (gradients_) {
     options_.replica->CopyGradients(range, flight->target);
@@ -285,7 +308,7 @@ void SyncEngine::Follow(const SyncEvent& event, int64_t step) {
 
 void SyncEngine::Launch(std::shared_ptr<Flight> flight) {
   fragment(flight->event.fragment).flight = flight;
-  threads_->Add([this, flight = std::move(flight)] { Carry(*flight); });
+  threads_->Add([this, flight = std::move(flight)] { Carry(flight); });
 }
 
 absl::StatusOr<std::vector<uint8_t>> SyncEngine::Encode(const Flight& flight) {
@@ -306,7 +329,9 @@ absl::StatusOr<std::vector<uint8_t>> SyncEngine::Encode(const Flight& flight) {
   return object;
 }
 
-void SyncEngine::Carry(Flight& flight) {
+void SyncEngine::Carry(const std::shared_ptr<Flight>& carried) {
+  Flight& flight = *carried;
+  const int64_t due_step = schedule_.MergeStep(flight.event.fragment, flight.event.round);
   bool encoded = false;
   {
     absl::MutexLock lock(&flight.mutex);
@@ -322,28 +347,37 @@ void SyncEngine::Carry(Flight& flight) {
     flight.encoded = true;
   }
   bool late = false;
+  absl::StatusOr<PulledObject> answer = absl::UnknownError("not asked");
+  if (!status.ok()) answer = status;
   if (status.ok() && flight.contributes) {
     Contribution contribution{.fragment = flight.event.fragment,
                               .round = flight.event.round,
                               .tokens = flight.tokens,
+                              .draws = flight.draws,
                               .send_step = flight.send_step,
-                              .object = {}};
+                              .due_step = due_step,
+                              .maybe_sent = flight.restored,
+                              .object = {},
+                              .owner = carried};
     {
       absl::MutexLock lock(&flight.mutex);  // The object does not change once it is encoded.
       contribution.object = flight.object;
     }
-    status = options_.exchange->Push(contribution);
-    late = absl::IsAborted(status);
     // ALREADY_EXISTS: this worker contributed before it was restarted, and that stands.
-    if (late || absl::IsAlreadyExists(status)) status = absl::OkStatus();
+    answer = options_.exchange->PushAndPull(contribution, [&](const absl::Status& pushed) {
+      late = absl::IsAborted(pushed);
+      absl::MutexLock lock(&flight.mutex);
+      flight.pushed = true;
+    });
+  } else {
+    {
+      absl::MutexLock lock(&flight.mutex);
+      flight.pushed = true;
+    }
+    if (status.ok()) {
+      answer = options_.exchange->PullAnswer(flight.event.fragment, flight.event.round, due_step);
+    }
   }
-  {
-    absl::MutexLock lock(&flight.mutex);
-    flight.pushed = true;
-  }
-  absl::StatusOr<PulledObject> answer =
-      status.ok() ? options_.exchange->PullAnswer(flight.event.fragment, flight.event.round)
-                  : absl::StatusOr<PulledObject>(status);
   absl::MutexLock lock(&flight.mutex);
   flight.late = late;
   flight.answer = std::move(answer);
@@ -366,7 +400,7 @@ absl::Status SyncEngine::Land(int index, int64_t step) {
   if (absl::IsCancelled(flight->answer.status())) return flight->answer.status();
   fragment(index).flight = nullptr;
   if (flight->late) {
-    RETURN_IF_ERROR(FoldLateDelta(flight->event, flight->object, flight->tokens));
+    RETURN_IF_ERROR(FoldLateDelta(*flight, flight->object));
     ++rounds_late_;
     if (options_.observer.late) options_.observer.late(flight->event);
   }
@@ -411,15 +445,19 @@ absl::Status SyncEngine::MergeAnswer(const SyncEvent& event, const PulledObject&
   return absl::OkStatus();
 }
 
-absl::Status SyncEngine::FoldLateDelta(const SyncEvent& event, std::span<const uint8_t> object,
-                                       int64_t tokens) {
+absl::Status SyncEngine::FoldLateDelta(const Flight& flight, std::span<const uint8_t> object) {
   // A gradient belongs to the parameters that it was taken at: late ones are of no use.
   if (gradients_) return absl::OkStatus();
-  const std::span<float> residual = EnsureResidual(event.fragment);
+  const int index = flight.event.fragment;
+  const std::span<float> residual = EnsureResidual(index);
   std::vector<double> sum(residual.begin(), residual.end());
-  RETURN_IF_ERROR(codec_up_->Accumulate(object, PublishedPart(event.fragment), 1.0, sum));
+  RETURN_IF_ERROR(codec_up_->Accumulate(object, PublishedPart(index), 1.0, sum));
   for (size_t i = 0; i < residual.size(); ++i) residual[i] = static_cast<float>(sum[i]);
-  fragment(event.fragment).tokens += tokens;
+  FragmentState& state = fragment(index);
+  state.tokens += flight.tokens;
+  Draws draws = flight.draws;  // They came first.
+  for (const DrawRange& range : state.draws) AddDraws(range, draws);
+  state.draws = std::move(draws);
   return absl::OkStatus();
 }
 

@@ -5,7 +5,7 @@
 //   ASSIGN_OR_RETURN(int64_t step, sync.Fetch(welcome.run_step()));   // or Restore a checkpoint
 //   while (step < steps) {
 //     trainer.Step(++step);              // or further ahead, at another pace
-//     (train/step_counter.h) RETURN_IF_ERROR(sync.AfterStep(step, tokens));
+//     (train/step_counter.h) RETURN_IF_ERROR(sync.AfterStep(step, tokens, windows));
 //   }
 //   RETURN_IF_ERROR(sync.Drain());
 //
@@ -35,6 +35,7 @@
 #include "causeway/v1/config.pb.h"
 #include "common/base/clock.h"
 #include "common/codec/codec.h"
+#include "common/params/draws.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/sync_schedule.h"
 #include "worker/sync/exchange.h"
@@ -61,6 +62,7 @@ class SyncEngine {
     Clock* clock = nullptr;
     // Steps of the schedule that one inner step may advance by; at most H - tau, or 1.
     int max_advance = 1;
+    int data_slot = 0;  // The part of the data that is drawn, or kOwnData.
     SyncObserver observer;
   };
 
@@ -69,12 +71,15 @@ class SyncEngine {
     struct Fragment {
       int64_t version = 0;
       int64_t tokens = 0;  // Since the last send.
+      Draws draws;         // Which they were.
       // The round in flight, 0: none. Its object is empty where this worker did not contribute.
       int64_t round_in_flight = 0;
       int64_t tokens_in_flight = 0;
+      Draws draws_in_flight;
       std::vector<uint8_t> object_in_flight;
     };
     std::vector<Fragment> fragments;
+    int64_t next_draw = 0;
     std::vector<float> published;  // In arena order.
     std::vector<float> residual;   // In arena order; empty if nothing is carried.
   };
@@ -99,14 +104,20 @@ class SyncEngine {
   // What is in flight is waited for until it is encoded, not until it is answered.
   State Save();
 
-  // To be called after every inner step, in order; `tokens` were trained in it, and it ended at
-  // `step`: 1 .. max_advance steps after the one before. Sends whatever is due after the steps that
-  // it covered, then merges what is due after them, both in the order of the schedule. Blocks only
-  // for answers that are due. An error is final; after CANCELLED (Exchange::Cancel while an answer
-  // was waited for) Save still gives a state that Restore continues from, bit for bit.
-  // OUT_OF_RANGE, also of Restore: the answer is gone and the run more than H steps ahead, so that
-  // this worker's steps are of no use to it; it starts anew, with another engine.
-  absl::Status AfterStep(int64_t step, int64_t tokens);
+  // From the next step on, that part of the data is drawn, from that draw on.
+  void UseData(int slot, int64_t next_draw);
+  // What the next step draws first.
+  int64_t next_draw() const { return next_draw_; }
+
+  // To be called after every inner step, in order; `tokens` were trained in it, as many draws from
+  // next_draw on as `draws` says, and it ended at `step`: 1 .. max_advance steps after the one
+  // before. Sends whatever is due after the steps that it covered, then merges what is due after
+  // them, both in the order of the schedule. Blocks only for answers that are due. An error is
+  // final; after CANCELLED (Exchange::Cancel while an answer was waited for) Save still gives a
+  // state that Restore continues from, bit for bit. OUT_OF_RANGE, also of Restore: the answer is
+  // gone and the run more than H steps ahead, so that this worker's steps are of no use to it; it
+  // starts anew, with another engine.
+  absl::Status AfterStep(int64_t step, int64_t tokens, int64_t draws);
 
   // At the end of training: waits for every round in flight and merges it.
   absl::Status Drain();
@@ -128,8 +139,10 @@ class SyncEngine {
   struct Flight {
     SyncEvent event;
     int64_t tokens = 0;
+    Draws draws;
     int64_t send_step = 0;
     bool contributes = false;
+    bool restored = false;      // From a checkpoint: it may have been sent before.
     std::vector<float> target;  // Snapshot of the local values (or the negated gradient).
 
     absl::Mutex mutex;
@@ -145,6 +158,7 @@ class SyncEngine {
   struct FragmentState {
     int64_t version = 0;
     int64_t tokens = 0;
+    Draws draws;
     std::vector<float> residual;  // Empty until something is carried.
     std::shared_ptr<Flight> flight;
   };
@@ -163,15 +177,14 @@ class SyncEngine {
   void Follow(const SyncEvent& event, int64_t step);
   void Launch(std::shared_ptr<Flight> flight);
   // On a transfer thread.
-  void Carry(Flight& flight);
+  void Carry(const std::shared_ptr<Flight>& carried);
   absl::StatusOr<std::vector<uint8_t>> Encode(const Flight& flight);
 
   // Waits for the fragment's flight and merges it.
   absl::Status Land(int fragment, int64_t step);
   absl::Status MergeAnswer(const SyncEvent& event, const PulledObject& answer);
   absl::Status FetchState(int fragment);
-  absl::Status FoldLateDelta(const SyncEvent& event, std::span<const uint8_t> object,
-                             int64_t tokens);
+  absl::Status FoldLateDelta(const Flight& flight, std::span<const uint8_t> object);
 
   const Options options_;
   const SyncSchedule schedule_;
@@ -185,6 +198,8 @@ class SyncEngine {
   int64_t rounds_late_ = 0;
   absl::Duration blocked_ = absl::ZeroDuration();
   int64_t last_step_ = 0;
+  int data_slot_;
+  int64_t next_draw_ = 0;
   // Last: its threads use all of the above.
   std::unique_ptr<TransferThreads> threads_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "common/base/random.h"
 
@@ -10,36 +11,130 @@ namespace {
 
 constexpr uint64_t kGenerationStream = 0x67656e;
 
-// `draw` is uniform in [0, 1).
-size_t SampleToken(std::span<const float> logits, double temperature, double draw) {
-  const auto best = std::ranges::max_element(logits);
-  if (temperature <= 0) return static_cast<size_t>(best - logits.begin());
-  const double highest = *best;
+// Draws among all tokens, in their order.
+int32_t SampleAny(std::span<const float> logits, double highest, double temperature, double draw) {
   double total = 0;
   for (const float logit : logits) total += std::exp((logit - highest) / temperature);
   double left = draw * total;
   for (size_t token = 0; token + 1 < logits.size(); ++token) {
     left -= std::exp((logits[token] - highest) / temperature);
-    if (left < 0) return token;
+    if (left < 0) return static_cast<int32_t>(token);
   }
-  return logits.size() - 1;
+  return static_cast<int32_t>(logits.size() - 1);
 }
+
+// Draws among the likeliest, in order of likelihood.
+int32_t SampleBest(std::span<const float> logits, double highest, const GenerateOptions& options,
+                   double draw) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const size_t kept =
+      options.top_k > 0 ? std::min(order.size(), static_cast<size_t>(options.top_k)) : order.size();
+  std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(kept), order.end(),
+                    [&](int32_t a, int32_t b) {
+                      const float left = logits[static_cast<size_t>(a)];
+                      const float right = logits[static_cast<size_t>(b)];
+                      return left != right ? left > right : a < b;
+                    });
+  order.resize(kept);
+  std::vector<double> weights;
+  double total = 0;
+  for (const int32_t token : order) {
+    weights.push_back(
+        std::exp((logits[static_cast<size_t>(token)] - highest) / options.temperature));
+    total += weights.back();
+  }
+  double sum = 0;
+  size_t count = 0;
+  while (count < weights.size() && (count == 0 || sum < options.top_p * total)) {
+    sum += weights[count++];
+  }
+  double left = draw * sum;
+  for (size_t i = 0; i + 1 < count; ++i) {
+    left -= weights[i];
+    if (left < 0) return order[i];
+  }
+  return order[count - 1];
+}
+
+// One text that is being made.
+struct Text {
+  std::vector<int32_t> tokens;  // The prompt and what follows.
+  int added = 0;
+  bool done = false;
+  std::vector<float> logits;  // Of what comes next.
+};
 
 }  // namespace
 
-std::vector<int32_t> Generate(CpuTransformer<float>& model, std::span<const float> parameters,
-                              int vocabulary_size, std::span<const int32_t> prompt,
-                              const GenerateOptions& options) {
-  std::vector<int32_t> tokens(prompt.begin(), prompt.end());
-  std::vector<float> logits(static_cast<size_t>(vocabulary_size));
-  const auto context = static_cast<size_t>(model.sequence_length());
-  for (int i = 0; i < options.tokens; ++i) {
-    model.Logits(parameters, std::span(tokens).last(std::min(tokens.size(), context)), logits);
-    const double draw = RandomUniform(options.seed, kGenerationStream, static_cast<uint64_t>(i));
-    tokens.push_back(static_cast<int32_t>(SampleToken(logits, options.temperature, draw)));
+int32_t SampleToken(std::span<const float> logits, const GenerateOptions& options, double draw) {
+  if (options.known_tokens > 0) {
+    logits = logits.first(std::min(logits.size(), static_cast<size_t>(options.known_tokens)));
   }
-  tokens.erase(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(prompt.size()));
-  return tokens;
+  const auto best = std::ranges::max_element(logits);
+  if (options.temperature <= 0) return static_cast<int32_t>(best - logits.begin());
+  if (options.top_k > 0 || options.top_p < 1) return SampleBest(logits, *best, options, draw);
+  return SampleAny(logits, *best, options.temperature, draw);
+}
+
+std::vector<std::vector<int32_t>> Generate(CpuDecoder<float>& decoder,
+                                           std::span<const float> parameters,
+                                           std::span<const std::vector<int32_t>> prompts,
+                                           const GenerateOptions& options, const TokenSink& sink) {
+  const auto vocabulary = static_cast<size_t>(decoder.vocabulary_size());
+  const auto capacity = static_cast<size_t>(decoder.capacity());
+  std::vector<Text> texts(prompts.size());
+  // Reads the last tokens of a text from the beginning.
+  const auto read = [&](size_t i, size_t count) {
+    const std::span<const int32_t> tokens(texts[i].tokens);
+    decoder.Clear(static_cast<int>(i));
+    decoder.Append(parameters, static_cast<int>(i), tokens.last(std::min(tokens.size(), count)),
+                   texts[i].logits);
+  };
+  for (size_t i = 0; i < texts.size(); ++i) {
+    texts[i].tokens = prompts[i];
+    texts[i].logits.resize(vocabulary);
+    if (options.tokens > 0) read(i, capacity);
+  }
+  std::vector<CpuDecoder<float>::NextToken> next;
+  std::vector<float> logits;
+  for (int step = 0; step < options.tokens; ++step) {
+    next.clear();
+    for (size_t i = 0; i < texts.size(); ++i) {
+      Text& text = texts[i];
+      if (text.done) continue;
+      const double draw = RandomUniform(options.seed, kGenerationStream + (uint64_t{i} << 32),
+                                        static_cast<uint64_t>(step));
+      const int32_t token = SampleToken(text.logits, options, draw);
+      if (token == options.end_token) {
+        text.done = true;
+        continue;
+      }
+      text.tokens.push_back(token);
+      ++text.added;
+      if (sink != nullptr) sink(i, token);
+      if (step + 1 == options.tokens) continue;
+      if (decoder.length(static_cast<int>(i)) == decoder.capacity()) {
+        read(i, std::max<size_t>(1, capacity / 2));
+      } else {
+        next.push_back({static_cast<int>(i), token});
+      }
+    }
+    if (next.empty()) {
+      if (std::ranges::all_of(texts, &Text::done)) break;
+      continue;
+    }
+    logits.resize(next.size() * vocabulary);
+    decoder.Step(parameters, next, logits);
+    for (size_t row = 0; row < next.size(); ++row) {
+      std::copy_n(logits.begin() + static_cast<ptrdiff_t>(row * vocabulary), vocabulary,
+                  texts[static_cast<size_t>(next[row].sequence)].logits.begin());
+    }
+  }
+  std::vector<std::vector<int32_t>> results;
+  for (const Text& text : texts)
+    results.emplace_back(text.tokens.end() - text.added, text.tokens.end());
+  return results;
 }
 
 }  // namespace causeway::worker

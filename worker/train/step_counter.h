@@ -3,7 +3,7 @@
 // Schedule, budget and learning rate are in steps of the schedule. At pace 1 every inner step is
 // one of them. At pace k (the coordinator's order for a worker k times as slow as the fastest) an
 // inner step advances by k on average: by whole steps, with the fraction carried on. It takes the
-// learning rate and the data of the step it ends at, so no two inner steps draw the same windows.
+// learning rate of the step it ends at, and the next windows of its worker's part of the data.
 //
 // All of it is in a checkpoint, so a restored worker does the same steps.
 #ifndef CAUSEWAY_WORKER_TRAIN_STEP_COUNTER_H_

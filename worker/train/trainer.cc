@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "common/params/draws.h"
 #include "worker/train/evaluate.h"
 
 namespace causeway::worker {
@@ -10,11 +11,13 @@ namespace {
 
 absl::StatusOr<WindowSampler> MakeSampler(const v1::RunConfig& config, const Dataset& dataset,
                                           int data_slot) {
+  const bool own = data_slot == kOwnData;
   return WindowSampler::Create(dataset, {.sequence_length = config.model().sequence_length(),
                                          .vocabulary_size = config.model().vocabulary_size(),
                                          .seed = config.train().seed(),
-                                         .slot = data_slot,
-                                         .slots = config.membership().max_workers()});
+                                         .slot = own ? 0 : data_slot,
+                                         .slots = own ? 1 : config.membership().max_workers(),
+                                         .document_masking = config.train().document_masking()});
 }
 
 }  // namespace
@@ -28,7 +31,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const v1::RunConfig& co
   if (dataset.held_out() != nullptr && dataset.held_out()->tokens() > 0) {
     ASSIGN_OR_RETURN(held_out, HeldOutWindows::Create(dataset, config.model().sequence_length(),
                                                       config.model().vocabulary_size(),
-                                                      config.train().evaluation_sequences()));
+                                                      config.train().evaluation_sequences(),
+                                                      config.train().document_masking()));
   }
   return std::unique_ptr<Trainer>(
       new Trainer(config, plan, std::move(sampler), std::move(held_out), pool));
@@ -49,6 +53,7 @@ Trainer::Trainer(const v1::RunConfig& config, const FragmentPlan& plan, WindowSa
                         static_cast<size_t>(config.model().sequence_length());
   inputs_.resize(tokens);
   targets_.resize(tokens);
+  if (config.train().document_masking()) document_starts_.resize(tokens);
 }
 
 absl::Status Trainer::UseDataSlot(const Dataset& dataset, int data_slot) {
@@ -56,20 +61,20 @@ absl::Status Trainer::UseDataSlot(const Dataset& dataset, int data_slot) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<StepReport> Trainer::Step(int64_t step) {
+absl::StatusOr<StepReport> Trainer::Step(int64_t step, int64_t first_draw) {
   const v1::TrainConfig& train = config_.train();
   const int micro_batches = train.batch_sequences() / train.micro_batch_sequences();
   StepReport report;
   for (int i = 0; i < micro_batches; ++i) {
-    const int64_t cursor =
-        (step - 1) * train.batch_sequences() + int64_t{i} * train.micro_batch_sequences();
-    RETURN_IF_ERROR(sampler_.Read(cursor, inputs_, targets_));
-    const TokenLoss loss =
-        model_.ForwardBackward(parameters_, inputs_, targets_,
-                               1.0F / static_cast<float>(micro_batches), i > 0, gradients_);
+    const int64_t draw = first_draw + int64_t{i} * train.micro_batch_sequences();
+    RETURN_IF_ERROR(sampler_.Read(draw, inputs_, targets_, document_starts_));
+    const TokenLoss loss = model_.ForwardBackward(parameters_, inputs_, targets_,
+                                                  1.0F / static_cast<float>(micro_batches), i > 0,
+                                                  gradients_, document_starts_);
     report.loss += loss.cross_entropy / micro_batches;
     report.tokens += loss.tokens;
   }
+  report.draws = train.batch_sequences();
   if (optimizer_ != nullptr) {
     RETURN_IF_ERROR(optimizer_->Step(step, parameters_, gradients_).status());
   }
@@ -79,12 +84,6 @@ absl::StatusOr<StepReport> Trainer::Step(int64_t step) {
 absl::StatusOr<std::optional<double>> Trainer::Evaluate(std::span<const float> parameters) {
   if (!held_out_.has_value()) return std::nullopt;
   return EvaluateLoss(model_, parameters, *held_out_);
-}
-
-std::vector<int32_t> Trainer::Generate(std::span<const float> parameters,
-                                       std::span<const int32_t> prompt,
-                                       const GenerateOptions& options) {
-  return worker::Generate(model_, parameters, config_.model().vocabulary_size(), prompt, options);
 }
 
 }  // namespace causeway::worker

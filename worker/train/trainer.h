@@ -1,8 +1,8 @@
 // One site's training between synchronizations: data, model and inner optimizer around one arena
 // of weights. Knows nothing of rounds, fragments in flight or the network.
 //
-// Step is a pure function of (weights, moments, counters, data), all of which Save writes: a
-// restored trainer repeats bit for bit.
+// Step is a pure function of (weights, moments, counters, data): a trainer that continues with the
+// same ones repeats bit for bit.
 #ifndef CAUSEWAY_WORKER_TRAIN_TRAINER_H_
 #define CAUSEWAY_WORKER_TRAIN_TRAINER_H_
 
@@ -21,7 +21,6 @@
 #include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/data/dataset.h"
 #include "worker/data/window_sampler.h"
-#include "worker/train/generate.h"
 #include "worker/train/optimizer.h"
 
 namespace causeway::worker {
@@ -29,6 +28,7 @@ namespace causeway::worker {
 struct StepReport {
   double loss = 0;  // Mean cross entropy of the step's windows, nats per token.
   int64_t tokens = 0;
+  int64_t draws = 0;  // Windows.
 };
 
 // Not thread-safe: one training thread, which shares its work with the pool.
@@ -41,12 +41,14 @@ class Trainer {
                                                          const Dataset& dataset, int data_slot,
                                                          ThreadPool* pool);
 
-  // From now on, the windows of another part of the data. Errors of WindowSampler.
+  // From now on, the windows of another part of the data (kOwnData: the data have one part).
+  // Errors of WindowSampler.
   absl::Status UseDataSlot(const Dataset& dataset, int data_slot);
 
-  // Forward and backward over the windows of inner step `step` >= 1, and the optimizer's update
-  // unless gradients are what is synchronized. OUT_OF_RANGE if the gradient is not finite.
-  absl::StatusOr<StepReport> Step(int64_t step);
+  // Forward and backward over a batch of windows, from `first_draw` >= 0 on, and the optimizer's
+  // update unless gradients are what is synchronized. OUT_OF_RANGE if the gradient is not finite.
+  // `step` >= 1 is the inner step's: it sets the learning rate.
+  absl::StatusOr<StepReport> Step(int64_t step, int64_t first_draw);
 
   // In the plan's arena order.
   std::span<float> parameters() { return parameters_; }
@@ -55,10 +57,6 @@ class Trainer {
 
   // Mean cross entropy over the held-out windows, of any parameters. Nullopt: nothing is held out.
   absl::StatusOr<std::optional<double>> Evaluate(std::span<const float> parameters);
-
-  // generate.h, with this trainer's model.
-  std::vector<int32_t> Generate(std::span<const float> parameters, std::span<const int32_t> prompt,
-                                const GenerateOptions& options);
 
  private:
   Trainer(const v1::RunConfig& config, const FragmentPlan& plan, WindowSampler sampler,
@@ -73,6 +71,7 @@ class Trainer {
   std::vector<float> gradients_;
   std::vector<int32_t> inputs_;
   std::vector<int32_t> targets_;
+  std::vector<int32_t> document_starts_;  // Empty without train.document_masking.
 };
 
 }  // namespace causeway::worker

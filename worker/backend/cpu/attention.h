@@ -19,6 +19,14 @@ struct AttentionHead {
   T* out = nullptr;  // Written by the forward pass, read by the backward pass.
   int64_t out_stride = 0;
   T* log_sum_exp = nullptr;  // [length]; the same.
+
+  // The same from row `begin` on.
+  AttentionHead From(int64_t begin) const {
+    return {q + begin * qkv_stride,   k + begin * qkv_stride,
+            v + begin * qkv_stride,   qkv_stride,
+            out + begin * out_stride, out_stride,
+            log_sum_exp + begin};
+  }
 };
 
 template <typename T>
@@ -29,6 +37,11 @@ struct AttentionHeadGradients {
   T* dk = nullptr;
   T* dv = nullptr;
   int64_t dkv_stride = 0;
+
+  AttentionHeadGradients From(int64_t begin, int64_t out_stride) const {
+    return {dout + begin * out_stride, dq + begin * dq_stride,  dq_stride,
+            dk + begin * dkv_stride,   dv + begin * dkv_stride, dkv_stride};
+  }
 };
 
 // Values of scratch for one task of either direction.

@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
-#include "common/params/fragment_plan.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
+#include "hwy/highway.h"
 #include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/backend/cpu/gemm.h"
 
@@ -44,18 +44,6 @@ double MeasurePeak(ThreadPool& pool, int products) {
     best = std::max(best, flops / (Now() - start) * 1e-9);
   }
   return best;
-}
-
-double FlopsPerToken(const v1::ModelConfig& model, const FragmentPlan& plan) {
-  double matrix_values = 0;
-  for (const PlacedTensor& tensor : plan.tensors()) {
-    const bool looked_up = tensor.info.role == TensorRole::kEmbedding && model.untied_head();
-    if (tensor.info.is_matrix() && !looked_up) {
-      matrix_values += static_cast<double>(tensor.info.size());
-    }
-  }
-  return 6 * matrix_values +
-         6.0 * model.layers() * model.heads() * model.head_dim() * model.sequence_length();
 }
 
 absl::Status CheckRange(const char* name, int value, int low, int high) {
@@ -119,6 +107,30 @@ class Trainer {
 };
 
 }  // namespace
+
+double FlopsPerToken(const v1::ModelConfig& model, const FragmentPlan& plan) {
+  double matrix_values = 0;
+  for (const PlacedTensor& tensor : plan.tensors()) {
+    const bool looked_up = tensor.info.role == TensorRole::kPositions ||
+                           (tensor.info.role == TensorRole::kEmbedding && model.untied_head());
+    if (tensor.info.is_matrix() && !looked_up) {
+      matrix_values += static_cast<double>(tensor.info.size());
+    }
+  }
+  return 6 * matrix_values +
+         6.0 * model.layers() * model.heads() * model.head_dim() * model.sequence_length();
+}
+
+double MeasureMatrixRate(int threads) {
+  ThreadPool pool(threads);
+  return 1e9 * MeasurePeak(pool, threads);
+}
+
+std::string VectorInstructions() {
+  // The best target is the lowest bit.
+  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  return hwy::TargetName(targets & -targets);
+}
 
 absl::StatusOr<nlohmann::json> BenchTraining(const BenchOptions& options) {
   const int threads = options.threads > 0

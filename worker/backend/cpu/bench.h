@@ -12,6 +12,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+#include "common/params/fragment_plan.h"
 #include "nlohmann/json.hpp"
 
 namespace causeway::worker {
@@ -31,6 +33,15 @@ struct BenchOptions {
 // kernel ("optimizer" and "other" included). INVALID_ARGUMENT for an unknown model or an option
 // out of range.
 absl::StatusOr<nlohmann::json> BenchTraining(const BenchOptions& options);
+
+// The same counts and the same peak for who wants to estimate a step without making one: FLOPs of
+// forward and backward per token, and FLOP/s of matrix products on so many threads (takes a second
+// or two).
+double FlopsPerToken(const v1::ModelConfig& model, const FragmentPlan& plan);
+double MeasureMatrixRate(int threads);
+
+// The vector instructions that the kernels use on this machine: "AVX3".
+std::string VectorInstructions();
 
 }  // namespace causeway::worker
 

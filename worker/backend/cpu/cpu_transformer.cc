@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "common/params/rope.h"
 #include "worker/backend/cpu/fatal.h"
 #include "worker/backend/cpu/gemm.h"
 #include "worker/backend/cpu/kernel_timer.h"
@@ -78,17 +79,17 @@ CpuTransformer<T>::CpuTransformer(const v1::ModelConfig& model, const FragmentPl
   dqkv_.resize(Size(tokens * qkv_width_));
   if (kv_heads_ != heads_) dkv_per_head_.resize(Size(tokens * 2 * query_width_));
   logits_.resize(Size(head_chunk_ * padded_vocabulary_));
-  partials_.resize(
-      Size((tokens + kRowsPerTask - 1) / kRowsPerTask * std::max(width_, 2 * head_dim_)));
+  partials_.resize(Size((tokens + kRowsPerTask - 1) / kRowsPerTask *
+                        std::max({2 * width_, 2 * head_dim_, model.qkv_bias() ? qkv_width_ : 0,
+                                  model.mlp_bias() ? mlp_inputs_ : 0})));
 
   const int64_t half = head_dim_ / 2;
   cosine_.resize(Size(length_ * half));
   sine_.resize(Size(length_ * half));
+  const std::vector<double> frequencies = RopeFrequencies(model);
   for (int64_t position = 0; position < length_; ++position) {
     for (int64_t i = 0; i < half; ++i) {
-      const double frequency = std::pow(
-          model.rope_theta(), -2.0 * static_cast<double>(i) / static_cast<double>(head_dim_));
-      const double angle = static_cast<double>(position) * frequency;
+      const double angle = static_cast<double>(position) * frequencies[Size(i)];
       cosine_[Size(position * half + i)] = static_cast<T>(std::cos(angle));
       sine_[Size(position * half + i)] = static_cast<T>(std::sin(angle));
     }
@@ -99,8 +100,9 @@ template <typename T>
 TokenLoss CpuTransformer<T>::ForwardBackward(std::span<const T> parameters,
                                              std::span<const int32_t> inputs,
                                              std::span<const int32_t> targets, T gradient_scale,
-                                             bool accumulate, std::span<T> gradients) {
-  CheckCall(parameters, inputs, targets);
+                                             bool accumulate, std::span<T> gradients,
+                                             std::span<const int32_t> document_starts) {
+  CheckCall(parameters, inputs, targets, length_, document_starts);
   if (static_cast<int64_t>(gradients.size()) != layout_.arena_size) {
     Fatal(absl::StrCat("gradients must have the arena's ", layout_.arena_size, " values, not ",
                        gradients.size()));
@@ -110,6 +112,7 @@ TokenLoss CpuTransformer<T>::ForwardBackward(std::span<const T> parameters,
       std::fill(gradients.begin() + gap.begin, gradients.begin() + gap.end, T{0});
     }
   }
+  documents_ = document_starts;
   Forward(parameters.data(), inputs, length_);
   const TokenLoss loss =
       Head(parameters.data(), targets, gradient_scale, accumulate, gradients.data());
@@ -119,10 +122,26 @@ TokenLoss CpuTransformer<T>::ForwardBackward(std::span<const T> parameters,
 
 template <typename T>
 double CpuTransformer<T>::Loss(std::span<const T> parameters, std::span<const int32_t> inputs,
-                               std::span<const int32_t> targets) {
-  CheckCall(parameters, inputs, targets);
+                               std::span<const int32_t> targets,
+                               std::span<const int32_t> document_starts) {
+  CheckCall(parameters, inputs, targets, length_, document_starts);
+  documents_ = document_starts;
   Forward(parameters.data(), inputs, length_);
   return Head(parameters.data(), targets, T{0}, false, nullptr).cross_entropy;
+}
+
+template <typename T>
+void CpuTransformer<T>::TokenLosses(std::span<const T> parameters, std::span<const int32_t> inputs,
+                                    std::span<const int32_t> targets, int64_t length,
+                                    std::span<T> losses) {
+  CheckCall(parameters, inputs, targets, length, {});
+  documents_ = {};
+  if (losses.size() != inputs.size()) {
+    Fatal(absl::StrCat("losses must be ", inputs.size(), " values, not ", losses.size()));
+  }
+  Forward(parameters.data(), inputs, length);
+  Head(parameters.data(), targets, T{0}, false, nullptr);
+  std::copy_n(row_loss_.data(), losses.size(), losses.data());
 }
 
 template <typename T>
@@ -135,6 +154,7 @@ void CpuTransformer<T>::Logits(std::span<const T> parameters, std::span<const in
                        " logits, not ", length, " and ", last_position_logits.size()));
   }
   CheckTokens(tokens, /*targets=*/false);
+  documents_ = {};
   Forward(parameters.data(), tokens, length);
   Gemm<T>(pool_, false, true, 1, vocabulary_, width_, T{1}, normed_.data() + (length - 1) * width_,
           width_, parameters.data() + layout_.head, width_, T{0}, last_position_logits.data(),
@@ -143,19 +163,33 @@ void CpuTransformer<T>::Logits(std::span<const T> parameters, std::span<const in
 
 template <typename T>
 void CpuTransformer<T>::CheckCall(std::span<const T> parameters, std::span<const int32_t> inputs,
-                                  std::span<const int32_t> targets) const {
+                                  std::span<const int32_t> targets, int64_t length,
+                                  std::span<const int32_t> document_starts) const {
   const auto tokens = static_cast<int64_t>(inputs.size());
   if (static_cast<int64_t>(parameters.size()) != layout_.arena_size) {
     Fatal(absl::StrCat("parameters must have the arena's ", layout_.arena_size, " values, not ",
                        parameters.size()));
   }
-  if (tokens == 0 || tokens % length_ != 0 || tokens > max_sequences_ * length_ ||
-      targets.size() != inputs.size()) {
-    Fatal(absl::StrCat("inputs and targets must be 1 to ", max_sequences_, " windows of ", length_,
+  if (length < 1 || length > length_ || tokens == 0 || tokens % length != 0 ||
+      tokens > max_sequences_ * length || targets.size() != inputs.size()) {
+    Fatal(absl::StrCat("inputs and targets must be 1 to ", max_sequences_, " windows of ", length,
                        " tokens, not ", tokens, " and ", targets.size(), " tokens"));
   }
   CheckTokens(inputs, /*targets=*/false);
   CheckTokens(targets, /*targets=*/true);
+  if (document_starts.empty()) return;
+  if (document_starts.size() != inputs.size()) {
+    Fatal(absl::StrCat("document_starts must have the inputs' ", inputs.size(), " values, not ",
+                       document_starts.size()));
+  }
+  for (size_t i = 0; i < document_starts.size(); ++i) {
+    const auto position = static_cast<int32_t>(static_cast<int64_t>(i) % length_);
+    const bool continues = position > 0 && document_starts[i] == document_starts[i - 1];
+    if (document_starts[i] != position && !continues) {
+      Fatal(absl::StrCat("position ", position, " cannot be in a document that begins at ",
+                         document_starts[i]));
+    }
+  }
 }
 
 template <typename T>
@@ -176,24 +210,39 @@ void CpuTransformer<T>::ParallelRows(int64_t rows_per_task,
 }
 
 template <typename T>
-void CpuTransformer<T>::Norm(const T* x_in, const T* addend, const T* weight, T* x_out,
-                             T* inverse_rms) {
+void CpuTransformer<T>::Norm(const T* x_in, const T* addend, const T* arena, const NormLayout& norm,
+                             T* x_out, T* inverse_rms) {
   const KernelTimer timer(kernel_seconds_, KernelKind::kNorm);
   ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * width_;
-    kernels_.rms_norm(x_in + at, addend == nullptr ? nullptr : addend + at, weight, epsilon_,
-                      end - begin, width_, x_out + at, normed_.data() + at, inverse_rms + begin);
+    const T* const add = addend == nullptr ? nullptr : addend + at;
+    if (norm.bias >= 0) {
+      kernels_.layer_norm(x_in + at, add, arena + norm.weight, arena + norm.bias, epsilon_,
+                          end - begin, width_, x_out + at, normed_.data() + at,
+                          inverse_rms + begin);
+    } else {
+      kernels_.rms_norm(x_in + at, add, arena + norm.weight, epsilon_, end - begin, width_,
+                        x_out + at, normed_.data() + at, inverse_rms + begin);
+    }
   });
 }
 
 template <typename T>
-void CpuTransformer<T>::Project(const T* arena, const std::vector<ProjectionSlice>& slices,
-                                int64_t inputs, const T* in, T* out, int64_t outputs) {
+void CpuTransformer<T>::Project(const T* arena, const ProjectionLayout& projection, int64_t inputs,
+                                const T* in, T* out, int64_t outputs) {
   const KernelTimer timer(kernel_seconds_, KernelKind::kBlockProduct);
-  for (const ProjectionSlice& slice : slices) {
+  for (const ProjectionSlice& slice : projection.matrices) {
     Gemm<T>(pool_, false, true, tokens_, slice.outputs, inputs, T{1}, in, inputs,
             arena + slice.offset, inputs, T{0}, out + slice.first_output, outputs);
   }
+  if (projection.biases.empty()) return;
+  ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      for (const ProjectionSlice& slice : projection.biases) {
+        kernels_.add(arena + slice.offset, slice.outputs, out + n * outputs + slice.first_output);
+      }
+    }
+  });
 }
 
 template <typename T>
@@ -208,25 +257,27 @@ void CpuTransformer<T>::Forward(const T* parameters, std::span<const int32_t> in
     ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t n = begin; n < end; ++n) {
         std::copy_n(embedding + inputs[Size(n)] * width_, width_, out + n * width_);
+        if (layout_.positions < 0) continue;
+        kernels_.add(parameters + layout_.positions + n % present_length_ * width_, width_,
+                     out + n * width_);
       }
     });
   }
   for (size_t block = 0; block < blocks_.size(); ++block) {
     BlockActivations& b = blocks_[block];
-    const T* const weight = parameters + layout_.blocks[block].attention_norm;
+    const BlockLayout& at = layout_.blocks[block];
     T* const input = b.attention_input.data();
     if (block == 0) {
-      Norm(input, nullptr, weight, input, b.attention_rms.data());
+      Norm(input, nullptr, parameters, at.attention_norm, input, b.attention_rms.data());
     } else {
-      Norm(blocks_[block - 1].mlp_input.data(), projected_.data(), weight, input,
-           b.attention_rms.data());
+      Norm(blocks_[block - 1].mlp_input.data(), projected_.data(), parameters, at.attention_norm,
+           input, b.attention_rms.data());
     }
     AttentionForward(parameters, block);
-    Norm(input, projected_.data(), parameters + layout_.blocks[block].mlp_norm, b.mlp_input.data(),
-         b.mlp_rms.data());
+    Norm(input, projected_.data(), parameters, at.mlp_norm, b.mlp_input.data(), b.mlp_rms.data());
     MlpForward(parameters, block);
   }
-  Norm(blocks_.back().mlp_input.data(), projected_.data(), parameters + layout_.final_norm,
+  Norm(blocks_.back().mlp_input.data(), projected_.data(), parameters, layout_.final_norm,
        final_input_.data(), final_rms_.data());
 }
 
@@ -254,7 +305,10 @@ void CpuTransformer<T>::AttentionForward(const T* parameters, size_t block) {
     const KernelTimer timer(kernel_seconds_, KernelKind::kAttention);
     pool_->ParallelFor(tokens_ / present_length_ * heads_, [&](int64_t task) {
       const typename ScratchPool<T>::Lease scratch(&scratch_);
-      worker::AttentionForward(present_length_, head_dim_, HeadAt(b, task), scratch.data());
+      const AttentionHead<T> head = HeadAt(b, task);
+      ForEachDocument(task / heads_, [&](int64_t begin, int64_t length) {
+        worker::AttentionForward(length, head_dim_, head.From(begin), scratch.data());
+      });
     });
   }
   Project(parameters, at.o, query_width_, b.attention.data(), projected_.data(), width_);

@@ -5,6 +5,9 @@
 //               x += down_proj(activation(gate_up_proj(rms_norm(x))))
 //   logits = head(rms_norm(x))
 //
+// Where the model says so, projections have biases, LayerNorm takes RMSNorm's place, and a learned
+// embedding of positions RoPE's.
+//
 // Parameters and gradients are arenas in the layout of the FragmentPlan, owned by the caller, best
 // as AlignedVector (large pages are worth 5 % at 124M parameters). What the backward pass needs
 // from the forward pass is kept per block: the residual stream before each norm, the rotated
@@ -55,7 +58,11 @@ class CpuTransformer {
 
   // One micro-batch. inputs and targets are [sequences, sequence_length], 1 <= sequences <=
   // micro_batch_sequences; inputs lie in [0, vocabulary_size), targets too, or are negative: such
-  // a position has no loss, and the mean is over the others of this call.
+  // a position has no loss, and the mean is over the others of this call (0 if there are none).
+  //
+  // With document_starts, of the inputs' shape, a position attends to no token before the one that
+  // the value names: the place in its window where its document begins. Values are at most the
+  // position, and the same for all positions of a document. Without, to all tokens before it.
   //
   // gradients = gradient_scale * d(total loss) / d(parameters), or += with accumulate. To
   // accumulate k micro-batches of one batch, pass 1 / k and accumulate = false the first time.
@@ -64,11 +71,16 @@ class CpuTransformer {
   // is opened.
   TokenLoss ForwardBackward(std::span<const T> parameters, std::span<const int32_t> inputs,
                             std::span<const int32_t> targets, T gradient_scale, bool accumulate,
-                            std::span<T> gradients);
+                            std::span<T> gradients, std::span<const int32_t> document_starts = {});
 
   // The mean cross entropy of the same, forward only.
   double Loss(std::span<const T> parameters, std::span<const int32_t> inputs,
-              std::span<const int32_t> targets);
+              std::span<const int32_t> targets, std::span<const int32_t> document_starts = {});
+
+  // The cross entropy of every position, forward only; those without a target get 0. inputs,
+  // targets and losses are [sequences, length], 1 <= length <= sequence_length.
+  void TokenLosses(std::span<const T> parameters, std::span<const int32_t> inputs,
+                   std::span<const int32_t> targets, int64_t length, std::span<T> losses);
 
   // What follows `tokens` (1 .. sequence_length of them): logits of [vocabulary_size].
   void Logits(std::span<const T> parameters, std::span<const int32_t> tokens,
@@ -117,18 +129,24 @@ class CpuTransformer {
   void EmbeddingBackward(std::span<const int32_t> inputs, bool accumulate, T* gradients);
 
   // Norms over tokens_ rows; the backward one also recomputes the norm's output into normed_ and
-  // writes or adds the weight's gradient.
-  void Norm(const T* x_in, const T* addend, const T* weight, T* x_out, T* inverse_rms);
-  void NormBackward(const T* dout, const T* x, const T* weight, const T* inverse_rms,
-                    bool accumulate_dx, bool accumulate_weight, T* dweight);
-  // out [N, outputs of all slices] = in [N, inputs] W^T, and the gradients of in and of W.
-  void Project(const T* arena, const std::vector<ProjectionSlice>& slices, int64_t inputs,
-               const T* in, T* out, int64_t outputs);
+  // writes or adds the gradients of weight and bias.
+  void Norm(const T* x_in, const T* addend, const T* arena, const NormLayout& norm, T* x_out,
+            T* inverse_rms);
+  void NormBackward(const T* dout, const T* x, const T* arena, const NormLayout& norm,
+                    const T* inverse_rms, bool accumulate_dx, bool accumulate_weight, T* gradients);
+  // out [N, outputs of all slices] = in [N, inputs] W^T + b, and the gradients of in, of W and of
+  // b.
+  void Project(const T* arena, const ProjectionLayout& projection, int64_t inputs, const T* in,
+               T* out, int64_t outputs);
   void ProjectBackwardInput(const T* arena, const std::vector<ProjectionSlice>& slices,
                             int64_t inputs, const T* dout, int64_t outputs, T* din);
   void ProjectBackwardWeight(const T* dout, int64_t outputs, const T* in, int64_t inputs,
                              const std::vector<ProjectionSlice>& slices, bool accumulate,
                              T* gradients);
+  void ProjectBackwardBias(const T* dout, int64_t outputs,
+                           const std::vector<ProjectionSlice>& slices, bool accumulate,
+                           T* gradients);
+  void PositionsBackward(bool accumulate, T* gradients);
   // out [width] (+)= the sum of columns begin .. begin + width of partials_ [chunks, stride], in
   // order of chunk.
   void ReducePartials(int64_t stride, int64_t begin, int64_t width, bool accumulate, T* out);
@@ -136,8 +154,23 @@ class CpuTransformer {
   void ParallelRows(int64_t rows_per_task, const std::function<void(int64_t, int64_t)>& task);
   // Of task `task` = sequence * heads + head.
   AttentionHead<T> HeadAt(BlockActivations& block, int64_t task) const;
+  // Calls visit(begin, length) for the stretches of the sequence that attend to themselves alone.
+  template <typename Visit>
+  void ForEachDocument(int64_t sequence, const Visit& visit) const {
+    const auto starts = documents_.empty()
+                            ? documents_
+                            : documents_.subspan(static_cast<size_t>(sequence * present_length_),
+                                                 static_cast<size_t>(present_length_));
+    for (int64_t begin = 0; begin < present_length_;) {
+      int64_t end = starts.empty() ? present_length_ : begin + 1;
+      while (end < present_length_ && starts[static_cast<size_t>(end)] == begin) ++end;
+      visit(begin, end - begin);
+      begin = end;
+    }
+  }
   void CheckCall(std::span<const T> parameters, std::span<const int32_t> inputs,
-                 std::span<const int32_t> targets) const;
+                 std::span<const int32_t> targets, int64_t length,
+                 std::span<const int32_t> document_starts) const;
   void CheckTokens(std::span<const int32_t> tokens, bool targets) const;
 
   const ParameterLayout layout_;
@@ -153,8 +186,9 @@ class CpuTransformer {
   const int64_t head_chunk_;  // Tokens whose logits exist at a time.
 
   // Of the present call.
-  int64_t tokens_ = 0;          // N
-  int64_t present_length_ = 0;  // tokens per sequence
+  int64_t tokens_ = 0;                  // N
+  int64_t present_length_ = 0;          // tokens per sequence
+  std::span<const int32_t> documents_;  // Where each token's begins; empty: one per sequence.
 
   std::vector<BlockActivations> blocks_;
   AlignedVector<T> final_input_, final_rms_;

@@ -17,14 +17,14 @@ size_t Size(int64_t value) { return static_cast<size_t>(value); }
 template <typename T>
 void CpuTransformer<T>::Backward(const T* parameters, std::span<const int32_t> inputs,
                                  bool accumulate, T* gradients) {
-  NormBackward(dnormed_.data(), final_input_.data(), parameters + layout_.final_norm,
-               final_rms_.data(), /*accumulate_dx=*/false, accumulate,
-               gradients + layout_.final_norm);
+  NormBackward(dnormed_.data(), final_input_.data(), parameters, layout_.final_norm,
+               final_rms_.data(), /*accumulate_dx=*/false, accumulate, gradients);
   for (size_t block = blocks_.size(); block-- > 0;) {
     MlpBackward(parameters, block, accumulate, gradients);
     AttentionBackward(parameters, block, accumulate, gradients);
   }
   EmbeddingBackward(inputs, accumulate, gradients);
+  if (layout_.positions >= 0) PositionsBackward(accumulate, gradients);
 }
 
 template <typename T>
@@ -32,7 +32,9 @@ void CpuTransformer<T>::MlpBackward(const T* parameters, size_t block, bool accu
                                     T* gradients) {
   const BlockLayout& at = layout_.blocks[block];
   BlockActivations& b = blocks_[block];
-  ProjectBackwardInput(parameters, at.down, mlp_width_, dresidual_.data(), width_, dhidden_.data());
+  ProjectBackwardBias(dresidual_.data(), width_, at.down.biases, accumulate, gradients);
+  ProjectBackwardInput(parameters, at.down.matrices, mlp_width_, dresidual_.data(), width_,
+                       dhidden_.data());
   {
     const KernelTimer timer(kernel_seconds_, KernelKind::kActivation);
     const auto activation = gated_ ? kernels_.swiglu_backward : kernels_.gelu_backward;
@@ -43,14 +45,15 @@ void CpuTransformer<T>::MlpBackward(const T* parameters, size_t block, bool accu
     });
   }
   const T* const dpre_activation = b.pre_activation.data();
-  ProjectBackwardWeight(dresidual_.data(), width_, hidden_.data(), mlp_width_, at.down, accumulate,
-                        gradients);
-  ProjectBackwardInput(parameters, at.mlp_in, width_, dpre_activation, mlp_inputs_,
+  ProjectBackwardWeight(dresidual_.data(), width_, hidden_.data(), mlp_width_, at.down.matrices,
+                        accumulate, gradients);
+  ProjectBackwardBias(dpre_activation, mlp_inputs_, at.mlp_in.biases, accumulate, gradients);
+  ProjectBackwardInput(parameters, at.mlp_in.matrices, width_, dpre_activation, mlp_inputs_,
                        dnormed_.data());
-  NormBackward(dnormed_.data(), b.mlp_input.data(), parameters + at.mlp_norm, b.mlp_rms.data(),
-               /*accumulate_dx=*/true, accumulate, gradients + at.mlp_norm);
-  ProjectBackwardWeight(dpre_activation, mlp_inputs_, normed_.data(), width_, at.mlp_in, accumulate,
-                        gradients);
+  NormBackward(dnormed_.data(), b.mlp_input.data(), parameters, at.mlp_norm, b.mlp_rms.data(),
+               /*accumulate_dx=*/true, accumulate, gradients);
+  ProjectBackwardWeight(dpre_activation, mlp_inputs_, normed_.data(), width_, at.mlp_in.matrices,
+                        accumulate, gradients);
 }
 
 template <typename T>
@@ -58,18 +61,20 @@ void CpuTransformer<T>::AttentionBackward(const T* parameters, size_t block, boo
                                           T* gradients) {
   const BlockLayout& at = layout_.blocks[block];
   BlockActivations& b = blocks_[block];
-  ProjectBackwardWeight(dresidual_.data(), width_, b.attention.data(), query_width_, at.o,
+  ProjectBackwardBias(dresidual_.data(), width_, at.o.biases, accumulate, gradients);
+  ProjectBackwardWeight(dresidual_.data(), width_, b.attention.data(), query_width_, at.o.matrices,
                         accumulate, gradients);
-  ProjectBackwardInput(parameters, at.o, query_width_, dresidual_.data(), width_,
+  ProjectBackwardInput(parameters, at.o.matrices, query_width_, dresidual_.data(), width_,
                        dattention_.data());
   AttentionHeadsBackward(b);
   RotateBackward(parameters, block, accumulate, gradients);
-  ProjectBackwardInput(parameters, at.qkv, width_, dqkv_.data(), qkv_width_, dnormed_.data());
-  NormBackward(dnormed_.data(), b.attention_input.data(), parameters + at.attention_norm,
-               b.attention_rms.data(), /*accumulate_dx=*/true, accumulate,
-               gradients + at.attention_norm);
-  ProjectBackwardWeight(dqkv_.data(), qkv_width_, normed_.data(), width_, at.qkv, accumulate,
-                        gradients);
+  ProjectBackwardBias(dqkv_.data(), qkv_width_, at.qkv.biases, accumulate, gradients);
+  ProjectBackwardInput(parameters, at.qkv.matrices, width_, dqkv_.data(), qkv_width_,
+                       dnormed_.data());
+  NormBackward(dnormed_.data(), b.attention_input.data(), parameters, at.attention_norm,
+               b.attention_rms.data(), /*accumulate_dx=*/true, accumulate, gradients);
+  ProjectBackwardWeight(dqkv_.data(), qkv_width_, normed_.data(), width_, at.qkv.matrices,
+                        accumulate, gradients);
 }
 
 template <typename T>
@@ -94,8 +99,11 @@ void CpuTransformer<T>::AttentionHeadsBackward(BlockActivations& block) {
       gradients.dkv_stride = qkv_width_;
     }
     const typename ScratchPool<T>::Lease scratch(&scratch_);
-    worker::AttentionBackward(present_length_, head_dim_, HeadAt(block, task), gradients,
-                              scratch.data());
+    const AttentionHead<T> head = HeadAt(block, task);
+    ForEachDocument(task / heads_, [&](int64_t begin, int64_t length) {
+      worker::AttentionBackward(length, head_dim_, head.From(begin),
+                                gradients.From(begin, head.out_stride), scratch.data());
+    });
   });
 }
 
@@ -160,18 +168,45 @@ void CpuTransformer<T>::EmbeddingBackward(std::span<const int32_t> inputs, bool 
 }
 
 template <typename T>
-void CpuTransformer<T>::NormBackward(const T* dout, const T* x, const T* weight,
-                                     const T* inverse_rms, bool accumulate_dx,
-                                     bool accumulate_weight, T* dweight) {
+void CpuTransformer<T>::PositionsBackward(bool accumulate, T* gradients) {
+  const KernelTimer timer(kernel_seconds_, KernelKind::kEmbedding);
+  T* const dpositions = gradients + layout_.positions;
+  pool_->ParallelFor(layout_.learned_positions, [&](int64_t position) {
+    T* const row = dpositions + position * width_;
+    if (!accumulate) std::fill_n(row, width_, T{0});
+    if (position >= present_length_) return;
+    for (int64_t n = position; n < tokens_; n += present_length_) {
+      kernels_.add(dresidual_.data() + n * width_, width_, row);
+    }
+  });
+}
+
+template <typename T>
+void CpuTransformer<T>::NormBackward(const T* dout, const T* x, const T* arena,
+                                     const NormLayout& norm, const T* inverse_rms,
+                                     bool accumulate_dx, bool accumulate_weight, T* gradients) {
   const KernelTimer timer(kernel_seconds_, KernelKind::kNorm);
+  const bool layer_norm = norm.bias >= 0;
+  const int64_t stride = layer_norm ? 2 * width_ : width_;
   ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * width_;
-    T* const partial = partials_.data() + begin / kRowsPerTask * width_;
-    std::fill_n(partial, width_, T{0});
-    kernels_.rms_norm_backward(dout + at, x + at, weight, inverse_rms + begin, end - begin, width_,
-                               accumulate_dx, dresidual_.data() + at, normed_.data() + at, partial);
+    T* const partial = partials_.data() + begin / kRowsPerTask * stride;
+    std::fill_n(partial, stride, T{0});
+    if (layer_norm) {
+      kernels_.layer_norm_backward(dout + at, x + at, arena + norm.weight, arena + norm.bias,
+                                   inverse_rms + begin, end - begin, width_, accumulate_dx,
+                                   dresidual_.data() + at, normed_.data() + at, partial,
+                                   partial + width_);
+    } else {
+      kernels_.rms_norm_backward(dout + at, x + at, arena + norm.weight, inverse_rms + begin,
+                                 end - begin, width_, accumulate_dx, dresidual_.data() + at,
+                                 normed_.data() + at, partial);
+    }
   });
-  ReducePartials(width_, 0, width_, accumulate_weight, dweight);
+  ReducePartials(stride, 0, width_, accumulate_weight, gradients + norm.weight);
+  if (layer_norm) {
+    ReducePartials(stride, width_, width_, accumulate_weight, gradients + norm.bias);
+  }
 }
 
 template <typename T>
@@ -206,6 +241,23 @@ void CpuTransformer<T>::ProjectBackwardWeight(const T* dout, int64_t outputs, co
   for (const ProjectionSlice& slice : slices) {
     Gemm<T>(pool_, true, false, slice.outputs, inputs, tokens_, T{1}, dout + slice.first_output,
             outputs, in, inputs, accumulate ? T{1} : T{0}, gradients + slice.offset, inputs);
+  }
+}
+
+template <typename T>
+void CpuTransformer<T>::ProjectBackwardBias(const T* dout, int64_t outputs,
+                                            const std::vector<ProjectionSlice>& slices,
+                                            bool accumulate, T* gradients) {
+  if (slices.empty()) return;
+  const KernelTimer timer(kernel_seconds_, KernelKind::kBlockProduct);
+  ParallelRows(kRowsPerTask, [&](int64_t begin, int64_t end) {
+    T* const partial = partials_.data() + begin / kRowsPerTask * outputs;
+    std::fill_n(partial, outputs, T{0});
+    for (int64_t n = begin; n < end; ++n) kernels_.add(dout + n * outputs, outputs, partial);
+  });
+  for (const ProjectionSlice& slice : slices) {
+    ReducePartials(outputs, slice.first_output, slice.outputs, accumulate,
+                   gradients + slice.offset);
   }
 }
 

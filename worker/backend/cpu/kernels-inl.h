@@ -1,5 +1,5 @@
-// The kernels of kernels.h, compiled once per instruction set; attention's are in
-// attention_kernels-inl.h.
+// The kernels of kernels.h, compiled once per instruction set; those of attention,
+// LayerNorm and generation have files of their own.
 #if defined(CAUSEWAY_WORKER_BACKEND_CPU_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef CAUSEWAY_WORKER_BACKEND_CPU_KERNELS_INL_H_
 #undef CAUSEWAY_WORKER_BACKEND_CPU_KERNELS_INL_H_
@@ -12,7 +12,9 @@
 
 #include "hwy/highway.h"
 #include "worker/backend/cpu/attention_kernels-inl.h"
+#include "worker/backend/cpu/decode_kernels-inl.h"
 #include "worker/backend/cpu/kernels.h"
+#include "worker/backend/cpu/layer_norm_kernels-inl.h"
 #include "worker/backend/cpu/vector_loops-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -275,6 +277,8 @@ const Kernels<T>* KernelTable() {
   static constexpr Kernels<T> kTable = {
       .rms_norm = &RmsNorm<T>,
       .rms_norm_backward = &RmsNormBackward<T>,
+      .layer_norm = &LayerNorm<T>,
+      .layer_norm_backward = &LayerNormBackward<T>,
       .rotate = &Rotate<T>,
       .rotate_backward = &RotateBackward<T>,
       .swiglu = &Swiglu<T>,
@@ -286,6 +290,8 @@ const Kernels<T>* KernelTable() {
       .scale_rows = &ScaleRows<T>,
       .dot_rows = &DotRows<T>,
       .classifier = &Classifier<T>,
+      .dot_products = &DotProducts<T>,
+      .weighted_rows = &WeightedRows<T>,
       .add = &Add<T>,
       .adamw = &AdamW<T>,
   };

@@ -35,6 +35,14 @@ struct Kernels {
                             int64_t rows, int64_t width, bool accumulate, T* dx, T* out,
                             T* dweight);
 
+  // The same with out = (x - mean(x)) / deviation(x) * weight + bias; inverse_deviation [rows].
+  void (*layer_norm)(const T* x_in, const T* addend, const T* weight, const T* bias, T epsilon,
+                     int64_t rows, int64_t width, T* x_out, T* out, T* inverse_deviation);
+  // dweight and dbias [width] +=.
+  void (*layer_norm_backward)(const T* dout, const T* x, const T* weight, const T* bias,
+                              const T* inverse_deviation, int64_t rows, int64_t width,
+                              bool accumulate, T* dx, T* out, T* dweight, T* dbias);
+
   // One token's query and key heads, contiguous in `heads` [rotated, head_dim], in place:
   // optional RMSNorm per head, then RoPE. With query_weight == null there is no norm, and raw and
   // inverse_rms are not written; otherwise raw [rotated, head_dim] and inverse_rms [rotated] keep
@@ -75,6 +83,14 @@ struct Kernels {
   // replaced by d/dlogits of factor * (loss + z_loss * log_sum_exp^2), zero beyond the vocabulary.
   void (*classifier)(T* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
                      int64_t stride, T factor, T z_loss, bool gradient, T* loss, T* log_sum_exp);
+
+  // out[b, r] = weights[r, :] . x[b, :] for `batch` rows of x, contiguous as those of weights:
+  // products whose time is that of reading the weights once. A value's bits depend on its own two
+  // rows alone. out_stride: from out[b, :] to out[b + 1, :].
+  void (*dot_products)(const T* weights, int64_t rows, int64_t width, const T* x, int64_t batch,
+                       T* out, int64_t out_stride);
+  // out [width] = the sum over r of factors[r] * values[r, :]; rows are contiguous.
+  void (*weighted_rows)(const T* values, int64_t rows, int64_t width, const T* factors, T* out);
 
   // sum += values.
   void (*add)(const T* values, int64_t size, T* sum);

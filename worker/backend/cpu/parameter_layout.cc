@@ -1,6 +1,7 @@
 #include "worker/backend/cpu/parameter_layout.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "worker/backend/cpu/fatal.h"
@@ -45,31 +46,51 @@ ParameterLayout ParameterLayout::Create(const v1::ModelConfig& model, const Frag
   layout.arena_size = plan.arena_size();
   layout.tied = !model.untied_head();
   layout.embedding = OffsetOf(plan, "model.embed_tokens.weight", vocabulary);
-  layout.final_norm = OffsetOf(plan, "model.norm.weight", width);
+  layout.learned_positions = model.learned_positions();
+  if (layout.learned_positions > 0) {
+    layout.positions =
+        OffsetOf(plan, "model.embed_positions.weight", layout.learned_positions * width);
+  }
+  layout.final_norm.weight = OffsetOf(plan, "model.norm.weight", width);
+  if (model.layer_norm()) layout.final_norm.bias = OffsetOf(plan, "model.norm.bias", width);
   layout.head = layout.tied ? layout.embedding : OffsetOf(plan, "lm_head.weight", vocabulary);
   for (int block = 0; block < model.layers(); ++block) {
     const auto offset = [&](absl::string_view name, int64_t size) {
       return OffsetOf(plan, absl::StrCat("model.layers.", block, ".", name), size);
     };
+    const auto norm = [&](const std::string& name) {
+      return NormLayout{
+          .weight = offset(name + ".weight", width),
+          .bias = model.layer_norm() ? offset(name + ".bias", width) : -1,
+      };
+    };
+    // Of matrices [outputs, inputs] of those names, side by side.
+    const auto projection = [&](const std::vector<std::pair<std::string, int64_t>>& names,
+                                int64_t inputs, bool bias) {
+      std::vector<ProjectionSlice> matrices;
+      std::vector<ProjectionSlice> biases;
+      for (const auto& [name, outputs] : names) {
+        matrices.push_back({offset(name + ".weight", outputs * inputs), outputs});
+        if (bias) biases.push_back({offset(name + ".bias", outputs), outputs});
+      }
+      return ProjectionLayout{Join(matrices, inputs), Join(biases, 1)};
+    };
     BlockLayout b;
-    b.attention_norm = offset("input_layernorm.weight", width);
-    b.qkv = Join({{offset("self_attn.q_proj.weight", queries * width), queries},
-                  {offset("self_attn.k_proj.weight", keys * width), keys},
-                  {offset("self_attn.v_proj.weight", keys * width), keys}},
-                 width);
+    b.attention_norm = norm("input_layernorm");
+    b.qkv = projection(
+        {{"self_attn.q_proj", queries}, {"self_attn.k_proj", keys}, {"self_attn.v_proj", keys}},
+        width, model.qkv_bias());
     if (model.qk_norm()) {
       b.q_norm = offset("self_attn.q_norm.weight", model.head_dim());
       b.k_norm = offset("self_attn.k_norm.weight", model.head_dim());
     }
-    b.o = {{offset("self_attn.o_proj.weight", queries * width), width}};
-    b.mlp_norm = offset("post_attention_layernorm.weight", width);
-    std::vector<ProjectionSlice> mlp_in;
-    if (model.mlp() == v1::ModelConfig::SWIGLU) {
-      mlp_in.push_back({offset("mlp.gate_proj.weight", mlp * width), mlp});
-    }
-    mlp_in.push_back({offset("mlp.up_proj.weight", mlp * width), mlp});
-    b.mlp_in = Join(mlp_in, width);
-    b.down = {{offset("mlp.down_proj.weight", mlp * width), width}};
+    b.o = projection({{"self_attn.o_proj", width}}, queries, model.output_bias());
+    b.mlp_norm = norm("post_attention_layernorm");
+    std::vector<std::pair<std::string, int64_t>> mlp_in;
+    if (model.mlp() == v1::ModelConfig::SWIGLU) mlp_in.push_back({"mlp.gate_proj", mlp});
+    mlp_in.push_back({"mlp.up_proj", mlp});
+    b.mlp_in = projection(mlp_in, width, model.mlp_bias());
+    b.down = projection({{"mlp.down_proj", width}}, mlp, model.mlp_bias());
     layout.blocks.push_back(b);
   }
 

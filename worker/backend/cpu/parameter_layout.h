@@ -18,21 +18,34 @@ struct ProjectionSlice {
   int64_t first_output = 0;  // Column of the projection's output where it starts.
 };
 
+// A matrix product with what is added to it.
+struct ProjectionLayout {
+  std::vector<ProjectionSlice> matrices;
+  std::vector<ProjectionSlice> biases;  // Empty if there are none.
+};
+
 // Offsets in values; -1 for tensors that the model does not have.
+struct NormLayout {
+  int64_t weight = -1;
+  int64_t bias = -1;  // Of a LayerNorm.
+};
+
 struct BlockLayout {
-  int64_t attention_norm = -1;
-  std::vector<ProjectionSlice> qkv;  // Queries, keys, values: one slice or three.
+  NormLayout attention_norm;
+  ProjectionLayout qkv;  // Queries, keys, values: one slice or three.
   int64_t q_norm = -1, k_norm = -1;
-  std::vector<ProjectionSlice> o;
-  int64_t mlp_norm = -1;
-  std::vector<ProjectionSlice> mlp_in;  // Gate and up: one slice or two; or up alone.
-  std::vector<ProjectionSlice> down;
+  ProjectionLayout o;
+  NormLayout mlp_norm;
+  ProjectionLayout mlp_in;  // Gate and up: one slice or two; or up alone.
+  ProjectionLayout down;
 };
 
 struct ParameterLayout {
   std::vector<BlockLayout> blocks;
   int64_t embedding = -1;
-  int64_t final_norm = -1;
+  int64_t positions = -1;  // [learned_positions, width]; -1 with RoPE.
+  int64_t learned_positions = 0;
+  NormLayout final_norm;
   int64_t head = -1;  // The embedding when tied.
   bool tied = true;
   int64_t arena_size = 0;

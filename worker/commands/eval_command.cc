@@ -1,0 +1,174 @@
+// eval: what a stored model is worth, on held-out text and on multiple-choice tasks.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iterator>
+#include <memory>
+#include <numbers>
+#include <optional>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
+#include "common/cli/command_line.h"
+#include "common/params/fragment_plan.h"
+#include "nlohmann/json.hpp"
+#include "worker/commands/commands.h"
+#include "worker/commands/given_model.h"
+#include "worker/data/choice_task.h"
+#include "worker/data/dataset.h"
+#include "worker/data/tokenizer.h"
+#include "worker/train/choice_accuracy.h"
+#include "worker/train/evaluate.h"
+
+ABSL_DECLARE_FLAG(std::string, data);
+ABSL_DECLARE_FLAG(std::string, shard_format);
+ABSL_FLAG(int, sequences, 64, "eval: held-out windows, spread evenly");
+ABSL_FLAG(bool, json, false, "eval, generate, bench: print JSON");
+ABSL_FLAG(std::string, tasks, "",
+          "eval: files of multiple-choice examples, separated by commas (llm.c's format)");
+
+namespace causeway::worker {
+namespace {
+
+using nlohmann::json;
+
+// Windows at a time; a batch's memory is that of training.
+constexpr int kBatch = 4;
+
+struct Targets {
+  int64_t tokens = 0;  // That are predicted: with document masking not every position has one.
+  int64_t bytes = 0;   // Of their text, without ends of documents; 0 if there is no tokenizer.
+};
+
+absl::StatusOr<Targets> CountTargets(const Dataset& dataset, const HeldOutWindows& windows,
+                                     int64_t length) {
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      LoadTokenizer(*FileSystem::Real(), dataset.tokenizer());
+  Targets counted;
+  std::vector<int32_t> inputs(static_cast<size_t>(length));
+  std::vector<int32_t> targets(inputs.size());
+  std::vector<int32_t> document_starts(windows.document_masking() ? inputs.size() : 0);
+  for (int64_t i = 0; i < windows.size(); ++i) {
+    RETURN_IF_ERROR(windows.Read(i, inputs, targets, document_starts));
+    // Positions without a target begin a document.
+    std::erase_if(targets, [](int32_t t) { return t < 0; });
+    counted.tokens += std::ssize(targets);
+    if (tokenizer.ok()) {
+      const std::optional<int32_t> end = (*tokenizer)->end_of_text();
+      if (end.has_value()) std::erase(targets, *end);
+      ASSIGN_OR_RETURN(const std::string text, (*tokenizer)->Decode(targets));
+      counted.bytes += std::ssize(text);
+    }
+    targets.resize(inputs.size());
+  }
+  return counted;
+}
+
+absl::Status EvaluateHeldOut(const StoredModel& stored, CpuTransformer<float>& model,
+                             json& result) {
+  const v1::ModelConfig& shape = stored.config.model();
+  ASSIGN_OR_RETURN(const ShardFormat shard_format,
+                   ParseShardFormat(absl::GetFlag(FLAGS_shard_format)));
+  ASSIGN_OR_RETURN(const Dataset dataset,
+                   Dataset::Open(*FileSystem::Real(), absl::GetFlag(FLAGS_data), shard_format));
+  RETURN_IF_ERROR(dataset.CheckVocabulary(shape.vocabulary_size()));
+  ASSIGN_OR_RETURN(const HeldOutWindows windows,
+                   HeldOutWindows::Create(dataset, shape.sequence_length(), shape.vocabulary_size(),
+                                          absl::GetFlag(FLAGS_sequences),
+                                          stored.config.train().document_masking()));
+  ASSIGN_OR_RETURN(const double loss, EvaluateLoss(model, stored.parameters, windows));
+  ASSIGN_OR_RETURN(const Targets targets, CountTargets(dataset, windows, shape.sequence_length()));
+  result["tokens"] = targets.tokens;
+  result["loss"] = loss;
+  result["perplexity"] = std::exp(loss);
+  if (targets.bytes > 0) {
+    result["bytes"] = targets.bytes;
+    result["bits_per_byte"] = loss * static_cast<double>(targets.tokens) / std::numbers::ln2 /
+                              static_cast<double>(targets.bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EvaluateTask(const StoredModel& stored, const std::string& path,
+                          CpuTransformer<float>& model, json& result) {
+  ASSIGN_OR_RETURN(
+      const std::vector<ChoiceExample> examples,
+      ReadChoiceTask(*FileSystem::Real(), path, stored.config.model().vocabulary_size()));
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  const auto progress = [&](int64_t done, int64_t all) {
+    if (terminal) {
+      std::fprintf(stderr, "\r%s: %lld of %lld%s", path.c_str(), static_cast<long long>(done),
+                   static_cast<long long>(all), done == all ? "\n" : "");
+    } else if (done * 10 / all != (done - 1) * 10 / all) {
+      std::fprintf(stderr, "%s: %lld of %lld\n", path.c_str(), static_cast<long long>(done),
+                   static_cast<long long>(all));
+    }
+  };
+  const absl::StatusOr<ChoiceAccuracy> accuracy =
+      EvaluateChoices(model, stored.parameters, examples, progress);
+  if (!accuracy.ok()) return Annotate(accuracy.status(), path);
+  result["tasks"].push_back({{"task", path},
+                             {"examples", accuracy->examples},
+                             {"accuracy", accuracy->accuracy},
+                             {"normalized_accuracy", accuracy->normalized},
+                             {"loss", accuracy->loss},
+                             {"cut", accuracy->cut}});
+  return absl::OkStatus();
+}
+
+void PrintLines(const json& result) {
+  if (result.contains("loss")) {
+    std::printf("%.4f nats per token over %lld held-out tokens", result["loss"].get<double>(),
+                static_cast<long long>(result["tokens"].get<int64_t>()));
+    if (result.contains("bits_per_byte")) {
+      std::printf(", %.4f bits per byte", result["bits_per_byte"].get<double>());
+    }
+    std::printf("\n");
+  }
+  for (const json& task : result.value("tasks", json::array())) {
+    std::printf("%s: accuracy %.4f, normalized %.4f over %lld examples\n",
+                task["task"].get<std::string>().c_str(), task["accuracy"].get<double>(),
+                task["normalized_accuracy"].get<double>(),
+                static_cast<long long>(task["examples"].get<int64_t>()));
+  }
+}
+
+absl::Status Eval() {
+  const std::vector<std::string> tasks =
+      absl::StrSplit(absl::GetFlag(FLAGS_tasks), ',', absl::SkipEmpty());
+  const bool held_out = !absl::GetFlag(FLAGS_data).empty();
+  if (!held_out && tasks.empty()) {
+    return absl::InvalidArgumentError("give --data=SHARDS, --tasks=FILE[,MORE], or both");
+  }
+  ASSIGN_OR_RETURN(const StoredModel stored, ReadGivenModel());
+  ASSIGN_OR_RETURN(const FragmentPlan plan,
+                   FragmentPlan::Create(stored.config.model(), stored.config.sync()));
+  const std::unique_ptr<ThreadPool> pool = MakeGivenPool();
+  CpuTransformer<float> model(stored.config.model(), plan, kBatch, pool.get());
+  json result = {{"model", GivenModelName()}};
+  if (stored.step >= 0) result["step"] = stored.step;
+  if (held_out) RETURN_IF_ERROR(EvaluateHeldOut(stored, model, result));
+  for (const std::string& path : tasks) {
+    RETURN_IF_ERROR(EvaluateTask(stored, path, model, result));
+  }
+  if (absl::GetFlag(FLAGS_json)) {
+    std::printf("%s\n", result.dump(-1, ' ', false, json::error_handler_t::replace).c_str());
+  } else {
+    PrintLines(result);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int RunEval() {
+  const absl::Status status = Eval();
+  return status.ok() ? 0 : Refuse("causeway-worker eval", status);
+}
+
+}  // namespace causeway::worker

@@ -1,0 +1,27 @@
+// The model that a command's flags name.
+#ifndef CAUSEWAY_WORKER_COMMANDS_GIVEN_MODEL_H_
+#define CAUSEWAY_WORKER_COMMANDS_GIVEN_MODEL_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/thread_pool.h"
+#include "worker/io/stored_model.h"
+
+namespace causeway::worker {
+
+// Of --checkpoint (a worker's checkpoint, a parameters file, or a folder of Hugging Face's) or of
+// --run_dir (a coordinator's folder): the published parameters. INVALID_ARGUMENT unless one of the
+// two is given; errors of stored_model.h.
+absl::StatusOr<StoredModel> ReadGivenModel();
+
+// What ReadGivenModel reads, for messages.
+std::string GivenModelName();
+
+// --threads of them; 0: one per core.
+std::unique_ptr<ThreadPool> MakeGivenPool();
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_COMMANDS_GIVEN_MODEL_H_

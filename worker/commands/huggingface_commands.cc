@@ -1,0 +1,114 @@
+// import and export: checkpoints of Hugging Face in and out.
+#include <cstdio>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/cli/command_line.h"
+#include "common/files/parameters_file.h"
+#include "common/params/fragment_plan.h"
+#include "common/params/run_config.h"
+#include "worker/commands/commands.h"
+#include "worker/commands/given_model.h"
+#include "worker/io/huggingface_export.h"
+#include "worker/io/huggingface_import.h"
+
+ABSL_DECLARE_FLAG(std::string, out);
+ABSL_DECLARE_FLAG(bool, replace);
+ABSL_DECLARE_FLAG(std::string, tokenizer);
+ABSL_DECLARE_FLAG(int, sequence_length);
+ABSL_FLAG(std::string, from, "", "import: a folder with config.json and safetensors");
+ABSL_FLAG(std::string, dtype, "f32", "export: f32 or bf16");
+ABSL_FLAG(double, max_file_gb, 5, "export: the size above which the weights go into several files");
+ABSL_FLAG(int64_t, max_positions, 0,
+          "export: max_position_embeddings of config.json; 0: the training windows' length");
+
+namespace causeway::worker {
+namespace {
+
+absl::Status Import() {
+  const std::string from = absl::GetFlag(FLAGS_from);
+  const std::string out = absl::GetFlag(FLAGS_out);
+  if (from.empty() || out.empty()) {
+    return absl::InvalidArgumentError(
+        "give --from=FOLDER (config.json and safetensors) and --out=FILE (the parameters)");
+  }
+  FileSystem& file_system = *FileSystem::Real();
+  ASSIGN_OR_RETURN(const ImportedModel imported,
+                   ImportHuggingFace(file_system, from, absl::GetFlag(FLAGS_sequence_length)));
+  RETURN_IF_ERROR(WriteParametersFile(file_system, out, {{"source", from}},
+                                      FormatRunConfig(imported.config), imported.parameters));
+  ASSIGN_OR_RETURN(const FragmentPlan plan,
+                   FragmentPlan::Create(imported.config.model(), imported.config.sync()));
+  v1::RunConfig shape;
+  *shape.mutable_model() = imported.config.model();
+  std::printf("%s", FormatRunConfig(shape).c_str());
+  std::fprintf(stderr,
+               "%s with %lld parameters is in %s; a run starts from it with\n"
+               "  causeway-coordinator serve --initial=%s --config=FILE --run_dir=FOLDER\n",
+               std::string(ArchitectureName(imported.description.architecture)).c_str(),
+               static_cast<long long>(plan.parameters()), out.c_str(), out.c_str());
+  return absl::OkStatus();
+}
+
+// A model in the folder, which may be somebody's only copy, is not written over unasked.
+absl::Status CheckNoModel(FileSystem& file_system, const std::string& folder) {
+  if (absl::GetFlag(FLAGS_replace) || !file_system.IsFolder(folder)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system.List(folder));
+  for (const std::string& name : names) {
+    if (name != "config.json" && !absl::EndsWith(name, ".safetensors")) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("--out=", folder, " holds a model already (", name,
+                     "): choose another folder, or give --replace to write over it"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Export() {
+  const std::string out = absl::GetFlag(FLAGS_out);
+  const std::string dtype = absl::GetFlag(FLAGS_dtype);
+  const double max_file_gb = absl::GetFlag(FLAGS_max_file_gb);
+  if (out.empty()) return absl::InvalidArgumentError("--out is required: the folder to write");
+  if (dtype != "f32" && dtype != "bf16") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dtype must be f32 or bf16; it is \"", dtype, "\""));
+  }
+  if (!(max_file_gb >= 1e-6 && max_file_gb <= 1e6)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max_file_gb must be in 1e-6 .. 1e6; it is ", max_file_gb));
+  }
+  RETURN_IF_ERROR(CheckNoModel(*FileSystem::Real(), out));
+  ExportOptions options;
+  options.bf16 = dtype == "bf16";
+  options.max_file_bytes = static_cast<uint64_t>(max_file_gb * 1e9);
+  options.max_positions = absl::GetFlag(FLAGS_max_positions);
+  // Its default is a tokenizer without files.
+  const std::string tokenizer = absl::GetFlag(FLAGS_tokenizer);
+  if (tokenizer != "bytes") options.tokenizer = tokenizer;
+  ASSIGN_OR_RETURN(const StoredModel stored, ReadGivenModel());
+  const v1::ModelConfig& model = stored.config.model();
+  ASSIGN_OR_RETURN(const Architecture architecture, ChooseArchitecture(model));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(model, stored.config.sync()));
+  RETURN_IF_ERROR(
+      ExportHuggingFace(*FileSystem::Real(), model, plan, stored.parameters, out, options));
+  std::printf("%s with %lld parameters of %s is in %s\n",
+              std::string(ArchitectureName(architecture)).c_str(),
+              static_cast<long long>(plan.parameters()), GivenModelName().c_str(), out.c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int RunImport() {
+  const absl::Status status = Import();
+  return status.ok() ? 0 : Refuse("causeway-worker import", status);
+}
+
+int RunExport() {
+  const absl::Status status = Export();
+  return status.ok() ? 0 : Refuse("causeway-worker export", status);
+}
+
+}  // namespace causeway::worker

@@ -1,0 +1,120 @@
+// preflight: what keeps this site from joining, before it joins.
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/cli/command_line.h"
+#include "common/params/run_config.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/security_flags.h"
+#include "common/rpc/tcp_links.h"
+#include "worker/commands/commands.h"
+#include "worker/preflight/preflight.h"
+
+ABSL_DECLARE_FLAG(std::string, coordinator);
+ABSL_DECLARE_FLAG(std::string, id);
+ABSL_DECLARE_FLAG(std::string, data);
+ABSL_DECLARE_FLAG(std::string, out);
+ABSL_DECLARE_FLAG(bool, own_data);
+ABSL_DECLARE_FLAG(int, threads);
+ABSL_DECLARE_FLAG(std::string, congestion_control);
+ABSL_DECLARE_FLAG(std::string, connections);
+ABSL_DECLARE_FLAG(bool, json);
+ABSL_FLAG(double, probe_seconds, 3,
+          "preflight: how long each direction is measured; 0: not at all");
+ABSL_FLAG(absl::Duration, step_time, absl::ZeroDuration(),
+          "preflight: what an inner step takes at this site, if it is known; 0: it is estimated");
+
+namespace causeway::worker {
+namespace {
+
+constexpr char kProgram[] = "causeway-worker preflight";
+constexpr int kDefaultConnections = 4;
+constexpr int kMostConnections = 16;
+constexpr double kMostProbeSeconds = 10;  // The coordinator's limit.
+
+// One line on a terminal that is written over, and nothing elsewhere.
+class ProgressLine {
+ public:
+  void Show(const std::string& text) {
+    if (!terminal_ || text == shown_) return;
+    std::fprintf(stderr, "\r\033[K%s", text.c_str());
+    std::fflush(stderr);
+    shown_ = text;
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  std::string shown_;
+};
+
+absl::StatusOr<int> ParseConnections(const std::string& flag) {
+  int connections = kDefaultConnections;
+  if (flag != "auto" && (!absl::SimpleAtoi(flag, &connections) || connections < 1 ||
+                         connections > kMostConnections)) {
+    return absl::InvalidArgumentError(absl::StrCat("--connections must be auto or 1 .. ",
+                                                   kMostConnections, "; it is \"", flag, "\""));
+  }
+  return connections;
+}
+
+absl::StatusOr<PreflightOptions> OptionsFromFlags() {
+  PreflightOptions options;
+  options.coordinator = absl::GetFlag(FLAGS_coordinator);
+  RETURN_IF_ERROR(Annotate(CheckAddress(options.coordinator, false), "--coordinator"));
+  options.security = SecurityOptionsFromFlags();
+  options.worker_id = absl::GetFlag(FLAGS_id);
+  if (!options.worker_id.empty()) RETURN_IF_ERROR(CheckName("--id", options.worker_id));
+  options.data = absl::GetFlag(FLAGS_data);
+  options.output = absl::GetFlag(FLAGS_out);
+  options.own_data = absl::GetFlag(FLAGS_own_data);
+  options.threads = absl::GetFlag(FLAGS_threads);
+  if (options.threads < 0 || options.threads > 1024) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--threads must be in 0 .. 1024; it is ", options.threads));
+  }
+  ASSIGN_OR_RETURN(options.connections, ParseConnections(absl::GetFlag(FLAGS_connections)));
+  const double seconds = absl::GetFlag(FLAGS_probe_seconds);
+  if (!(seconds >= 0 && seconds <= kMostProbeSeconds)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--probe_seconds must be in 0 .. ", kMostProbeSeconds, "; it is ", seconds));
+  }
+  options.probe_time = absl::Seconds(seconds);
+  options.step_time = absl::GetFlag(FLAGS_step_time);
+  if (options.step_time < absl::ZeroDuration() || options.step_time > absl::Hours(24)) {
+    return absl::InvalidArgumentError("--step_time must be in 0 .. 24h");
+  }
+  ASSIGN_OR_RETURN(options.congestion_control,
+                   ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
+  return options;
+}
+
+}  // namespace
+
+int RunPreflightCommand() {
+  const absl::StatusOr<PreflightOptions> options = OptionsFromFlags();
+  if (!options.ok()) return Refuse(kProgram, options.status());
+  const bool json = absl::GetFlag(FLAGS_json);
+  ProgressLine progress;
+  PreflightOutput output;
+  output.progress = [&](const std::string& text) { progress.Show(text); };
+  output.result = [&](const CheckResult& result) {
+    if (json) return;
+    std::printf("%s\n", FormatCheck(result).c_str());
+    std::fflush(stdout);
+  };
+  const std::vector<CheckResult> results =
+      RunPreflight(*options, *FileSystem::Real(), *Clock::Real(), output);
+  progress.Show("");
+  std::printf("%s\n", json ? ToJson(results).dump(2).c_str() : FormatVerdict(results).c_str());
+  return AnyFailed(results) ? kExitFailed : 0;
+}
+
+}  // namespace causeway::worker

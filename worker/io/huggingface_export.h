@@ -1,0 +1,34 @@
+// Parameters of ours as a folder that transformers' from_pretrained loads.
+#ifndef CAUSEWAY_WORKER_IO_HUGGINGFACE_EXPORT_H_
+#define CAUSEWAY_WORKER_IO_HUGGINGFACE_EXPORT_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "causeway/v1/config.pb.h"
+#include "common/base/file_system.h"
+#include "common/params/fragment_plan.h"
+
+namespace causeway::worker {
+
+struct ExportOptions {
+  bool bf16 = false;  // Otherwise fp32.
+  uint64_t max_file_bytes = uint64_t{5} << 30;
+  int64_t max_positions = 0;  // As MakeHuggingFaceConfig takes it.
+  // A file (tokenizer.json, tokenizer.model) or a folder of them that is copied; with a folder,
+  // also its generation_config.json, and the token ids (eos_token_id and so on) of its config.json.
+  std::string tokenizer = {};
+};
+
+// Writes the safetensors, config.json last, into `folder`, which is created. The vocabulary's
+// padding is cut off. INVALID_ARGUMENT if no architecture has the model's shape, or for a damaged
+// config.json of the tokenizer; errors of the disk.
+absl::Status ExportHuggingFace(FileSystem& file_system, const v1::ModelConfig& model,
+                               const FragmentPlan& plan, std::span<const float> parameters,
+                               const std::string& folder, const ExportOptions& options);
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_IO_HUGGINGFACE_EXPORT_H_

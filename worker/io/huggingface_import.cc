@@ -1,0 +1,163 @@
+#include "worker/io/huggingface_import.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
+#include "common/codec/bf16.h"
+#include "common/files/safetensors.h"
+#include "common/params/fragment_plan.h"
+#include "common/params/run_config.h"
+#include "worker/io/huggingface_tensors.h"
+
+namespace causeway::worker {
+namespace {
+
+float HalfToFloat(uint16_t bits) {
+  const uint32_t sign = (bits & 0x8000U) << 16;
+  const uint32_t exponent = (bits >> 10) & 0x1fU;
+  const uint32_t fraction = bits & 0x3ffU;
+  if (exponent == 0) {  // Zero, or below the normal range.
+    const float magnitude = std::ldexp(static_cast<float>(fraction), -24);
+    return sign == 0 ? magnitude : -magnitude;
+  }
+  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000U | fraction << 13);
+  return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
+}
+
+// Values of a tensor whose bytes may lie at any address.
+class Values {
+ public:
+  explicit Values(const SafeTensor& tensor)
+      : bytes_(tensor.bytes.data()), wide_(tensor.dtype == "F32"), half_(tensor.dtype == "F16") {}
+
+  static bool Reads(const std::string& dtype) {
+    return dtype == "F32" || dtype == "BF16" || dtype == "F16";
+  }
+
+  float At(int64_t index) const {
+    if (wide_) {
+      float value = 0;
+      std::memcpy(&value, bytes_ + index * 4, sizeof(value));
+      return value;
+    }
+    uint16_t bits = 0;
+    std::memcpy(&bits, bytes_ + index * 2, sizeof(bits));
+    return half_ ? HalfToFloat(bits) : Bf16ToFloat(bits);
+  }
+
+ private:
+  const uint8_t* const bytes_;
+  const bool wide_;
+  const bool half_;
+};
+
+// Buffers that old files keep beside the parameters; the model derives them.
+bool IsDerived(absl::string_view name) {
+  return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias") ||
+         absl::EndsWith(name, ".rotary_emb.inv_freq");
+}
+
+// By the names of whole models: files of the model without its head lack the prefix.
+using Tensors = std::map<std::string, SafeTensor>;
+Tensors WithPrefix(const Tensors& tensors, absl::string_view prefix) {
+  Tensors result;
+  for (const auto& [name, tensor] : tensors) {
+    if (IsDerived(name)) continue;
+    const bool whole = absl::StartsWith(name, prefix) || name == "lm_head.weight";
+    result.emplace(whole ? name : absl::StrCat(prefix, name), tensor);
+  }
+  return result;
+}
+
+absl::Status CheckTensors(const std::vector<HuggingFaceTensor>& expected, const Tensors& present,
+                          bool tied, const std::string& folder) {
+  const auto bad = [&](auto... what) {
+    return absl::InvalidArgumentError(absl::StrCat(folder, ": ", what...));
+  };
+  size_t known = tied ? present.count("lm_head.weight") : 0;  // A copy of the embedding.
+  for (const HuggingFaceTensor& tensor : expected) {
+    const auto found = present.find(tensor.name);
+    if (found == present.end()) {
+      return bad("the tensor ", tensor.name, " ", ShapeText(tensor.shape),
+                 " that its config.json asks for is missing");
+    }
+    if (found->second.shape != tensor.shape) {
+      return bad("the tensor ", tensor.name, " is ", ShapeText(found->second.shape),
+                 "; its config.json takes ", ShapeText(tensor.shape));
+    }
+    if (!Values::Reads(found->second.dtype)) {
+      return bad("the tensor ", tensor.name, " is ", found->second.dtype,
+                 "; F32, BF16 and F16 are read");
+    }
+    ++known;
+  }
+  if (known == present.size()) return absl::OkStatus();
+  std::map<std::string, bool> names;
+  for (const HuggingFaceTensor& tensor : expected) names[tensor.name] = true;
+  for (const auto& [name, tensor] : present) {
+    if (names.contains(name) || (tied && name == "lm_head.weight")) continue;
+    return bad("the tensor ", name.substr(0, 200), " ", ShapeText(tensor.shape),
+               " belongs to nothing that its config.json describes");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CopyTensor(const HuggingFaceTensor& tensor, const SafeTensor& source,
+                        const FragmentPlan& plan, std::span<float> arena,
+                        const std::string& folder) {
+  const Values values(source);
+  for (const TensorPart& part : tensor.parts) {
+    float* const out = arena.data() + plan.Find(part.tensor)->offset;
+    for (int64_t r = 0; r < part.rows; ++r) {
+      for (int64_t c = 0; c < part.cols; ++c) {
+        const int64_t from = tensor.transposed ? c * tensor.cols + part.first + r
+                                               : (part.first + r) * tensor.cols + c;
+        const float value = values.At(from);
+        if (!std::isfinite(value)) {
+          return absl::InvalidArgumentError(absl::StrCat(folder, ": the tensor ", tensor.name,
+                                                         " has the value ", value, " at index ",
+                                                         from, "; parameters must be finite"));
+        }
+        out[r * part.cols + c] = value;
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ImportedModel> ImportHuggingFace(FileSystem& file_system, const std::string& folder,
+                                                int sequence_length) {
+  ImportedModel result;
+  const std::string config_path = JoinPath(folder, "config.json");
+  ASSIGN_OR_RETURN(const std::string text, file_system.ReadFile(config_path));
+  ASSIGN_OR_RETURN(result.description, ReadHuggingFaceConfig(text, config_path, sequence_length));
+  const v1::ModelConfig& model = result.description.model;
+  *result.config.mutable_model() = model;
+  RETURN_IF_ERROR(CompleteRunConfig(result.config).status());
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(model, result.config.sync()));
+
+  ASSIGN_OR_RETURN(const SafetensorsFolder files, SafetensorsFolder::Open(file_system, folder));
+  const Architecture architecture = result.description.architecture;
+  const Tensors present =
+      WithPrefix(files.tensors(), architecture == Architecture::kGpt2 ? "transformer." : "model.");
+  const std::vector<HuggingFaceTensor> expected = HuggingFaceTensors(model, architecture);
+  // Before the arena is allocated: it is not larger than what the files hold.
+  RETURN_IF_ERROR(CheckTensors(expected, present, !model.untied_head(), folder));
+  result.parameters.resize(static_cast<size_t>(plan.arena_size()));
+  for (const HuggingFaceTensor& tensor : expected) {
+    RETURN_IF_ERROR(CopyTensor(tensor, present.at(tensor.name), plan, result.parameters, folder));
+  }
+  return result;
+}
+
+}  // namespace causeway::worker

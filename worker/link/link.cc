@@ -1,0 +1,73 @@
+#include "worker/link/link.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/telemetry/log.h"
+
+namespace causeway::worker {
+namespace {
+
+constexpr absl::Duration kRefreshInterval = absl::Seconds(1);
+constexpr int kStalledRoundTrips = 3;
+
+}  // namespace
+
+Link::Link(Options options)
+    : options_(std::move(options)),
+      meter_(options_.clock),
+      lanes_(kMaxConnections),
+      up_(options_.connections),
+      down_(options_.connections) {}
+
+Lane& Link::lane(int index) {
+  absl::MutexLock lock(&mutex_);
+  std::unique_ptr<Lane>& lane = lanes_[static_cast<size_t>(index)];
+  if (lane == nullptr) lane = std::make_unique<Lane>(options_.make_channel(index));
+  return *lane;
+}
+
+int Link::connections(Direction direction) const {
+  absl::MutexLock lock(&mutex_);
+  return (direction == Direction::kUp ? up_ : down_).connections();
+}
+
+void Link::EndObject(Direction direction, bool whole) {
+  const LinkMeter::Sample sample = meter_.End(direction, whole);
+  Refresh();
+  absl::MutexLock lock(&mutex_);
+  ConnectionTuner& tuner = direction == Direction::kUp ? up_ : down_;
+  const int before = tuner.connections();
+  tuner.Note(sample.bytes, sample.time, tcp_.min_rtt);
+  if (tuner.connections() != before) {
+    Log().info("from now on {} connections carry what goes {}, instead of {}", tuner.connections(),
+               direction == Direction::kUp ? "up" : "down", before);
+  }
+}
+
+absl::Duration Link::stall_limit() const {
+  absl::MutexLock lock(&mutex_);
+  return options_.stalled_after + kStalledRoundTrips * tcp_.rtt;
+}
+
+void Link::Refresh() {
+  absl::MutexLock lock(&mutex_);
+  const absl::Duration now = options_.clock->Monotonic();
+  if (!options_.tcp || now - refreshed_ < kRefreshInterval) return;
+  refreshed_ = now;
+  tcp_ = options_.tcp();
+}
+
+v1::LinkReport Link::Report() {
+  Refresh();
+  v1::LinkReport report;
+  meter_.Report(report);
+  absl::MutexLock lock(&mutex_);
+  report.set_rtt_seconds(absl::ToDoubleSeconds(tcp_.min_rtt));
+  report.set_retransmitted_segments(tcp_.retransmitted_segments);
+  report.set_connections(std::max(up_.connections(), down_.connections()));
+  return report;
+}
+
+}  // namespace causeway::worker

@@ -1,0 +1,98 @@
+// The link between this worker and the coordinator: the connections that bulk transfers go over,
+// how many of them are used, and what is measured of them. It outlives exchanges, which come and go
+// with a worker that starts anew.
+#ifndef CAUSEWAY_WORKER_LINK_LINK_H_
+#define CAUSEWAY_WORKER_LINK_LINK_H_
+
+#include <grpcpp/channel.h>
+#include <grpcpp/generic/generic_stub.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "causeway/v1/exchange.grpc.pb.h"
+#include "causeway/v1/session.pb.h"
+#include "common/base/clock.h"
+#include "common/rpc/tcp_links.h"
+#include "worker/link/connection_tuner.h"
+#include "worker/link/link_meter.h"
+
+namespace causeway::worker {
+
+// One TCP connection. Its channel connects by itself, and again when it breaks.
+class Lane {
+ public:
+  explicit Lane(std::shared_ptr<grpc::Channel> channel)
+      : channel_(std::move(channel)),
+        generic_stub_(channel_),
+        exchange_stub_(v1::Exchange::NewStub(channel_)) {}
+
+  // For calls whose messages are raw bytes.
+  grpc::GenericStub& generic_stub() { return generic_stub_; }
+  v1::Exchange::Stub& exchange_stub() { return *exchange_stub_; }
+
+ private:
+  const std::shared_ptr<grpc::Channel> channel_;
+  grpc::GenericStub generic_stub_;
+  const std::unique_ptr<v1::Exchange::Stub> exchange_stub_;
+};
+
+// Thread-safe.
+class Link {
+ public:
+  struct Options {
+    // A channel of its own for each lane, 0 .. kMaxConnections - 1; called once for each.
+    std::function<std::shared_ptr<grpc::Channel>(int lane)> make_channel;
+    int connections = 0;  // 0: chosen from what the link carries (connection_tuner.h).
+    int64_t max_upload_bytes_per_second = 0;  // 0: no limit.
+    int64_t max_download_bytes_per_second = 0;
+    // What TCP knows of the connections; may be empty. Called by one thread at a time.
+    std::function<TcpLink()> tcp;
+    Clock* clock = Clock::Real();  // Outlives the link.
+    // A stream that should move is given up after this and three round trips without a byte.
+    absl::Duration stalled_after = absl::Seconds(30);
+    // How often those who wait look at the clock.
+    absl::Duration poll = absl::Seconds(1);
+  };
+  explicit Link(Options options);
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  const Options& options() const { return options_; }
+  LinkMeter& meter() { return meter_; }
+
+  // Lives as long as the link.
+  Lane& lane(int index);
+  // How many lanes an object in that direction should go over.
+  int connections(Direction direction) const;
+
+  // An object ended (LinkMeter::End): learns from it.
+  void EndObject(Direction direction, bool whole);
+
+  // When a stream is to be given up, three round trips included.
+  absl::Duration stall_limit() const;
+  // Asks TCP again, unless that was a moment ago.
+  void Refresh();
+  // For a heartbeat.
+  v1::LinkReport Report();
+
+ private:
+  const Options options_;
+  LinkMeter meter_;
+  mutable absl::Mutex mutex_;
+  std::vector<std::unique_ptr<Lane>> lanes_ ABSL_GUARDED_BY(mutex_);
+  ConnectionTuner up_ ABSL_GUARDED_BY(mutex_);
+  ConnectionTuner down_ ABSL_GUARDED_BY(mutex_);
+  TcpLink tcp_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration refreshed_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_LINK_LINK_H_

@@ -1,0 +1,217 @@
+#include "worker/preflight/link_checks.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
+#include "common/codec/codec.h"
+
+namespace causeway::worker {
+namespace {
+
+constexpr char kBuffersCheck[] = "buffers";
+constexpr char kCongestionCheck[] = "congestion";
+constexpr char kForecastCheck[] = "link";
+
+// Below this, every congestion control fills a link.
+constexpr absl::Duration kShortLink = absl::Milliseconds(10);
+// What a run should have at least: rates vary, and other sites share the coordinator's side.
+constexpr double kComfortableHeadroom = 1.25;
+constexpr double kGoodUtilization = 0.95;
+
+double Sum(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+std::string Times(double ratio) {
+  if (ratio > 1000) return "over 1000";
+  return absl::StrFormat("%.*f", ratio >= 9.95 ? 0 : 1, ratio);
+}
+
+MeasuredDirection Measure(const LinkRate& rate, absl::Duration rtt) {
+  return {.bytes_per_second = rate.bytes_per_second, .rtt = rtt, .connections = rate.connections};
+}
+
+// Appends to finding and remedy if that buffer binds that direction.
+void NoteBuffer(const BufferRange& range, absl::string_view setting, absl::string_view where,
+                const MeasuredDirection& measured, std::string& finding, std::string& remedy) {
+  if (range.largest <= 0) return;
+  const BufferVerdict verdict = JudgeBuffer(range.largest, measured);
+  if (!verdict.binds) return;
+  absl::StrAppend(&finding, finding.empty() ? "" : "; ", setting, " of ",
+                  FormatBytes(static_cast<double>(range.largest)), " ", where, " holds ",
+                  measured.connections,
+                  measured.connections == 1 ? " connection to about " : " connections to about ",
+                  FormatRate(verdict.window_bytes / absl::ToDoubleSeconds(measured.rtt)),
+                  ", near the measured ", FormatRate(measured.bytes_per_second));
+  absl::StrAppend(&remedy, remedy.empty() ? "" : "; ", "as root ", where, ": ",
+                  SysctlLine(setting, range, verdict.wanted_bytes));
+}
+
+// The first two numbers as the kernel has them, since the coordinator says the third alone.
+BufferRange AtCoordinator(int64_t largest, int64_t initial) { return {4096, initial, largest}; }
+
+}  // namespace
+
+CheckResult JudgeRate(Direction direction, const absl::StatusOr<LinkRate>& rate) {
+  const char* const name = direction == Direction::kUp ? "rate up" : "rate down";
+  if (absl::IsResourceExhausted(rate.status())) {
+    return Warned(name, absl::StrCat("not measured: ", rate.status().message()),
+                  "run the preflight again then");
+  }
+  if (!rate.ok()) {
+    return Failed(name, rate.status().message(),
+                  "small calls get through and data does not: look for a firewall or a tunnel that "
+                  "drops large packets (MTU)");
+  }
+  std::string finding =
+      absl::StrCat(FormatRate(rate->bytes_per_second), " over ", rate->connections, " connection",
+                   rate->connections == 1 ? "" : "s");
+  if (rate->loaded_rtt > absl::ZeroDuration()) {
+    absl::StrAppend(&finding, ", round trip ", FormatTime(rate->loaded_rtt), " meanwhile");
+  }
+  if (direction == Direction::kUp && rate->retransmitted_segments > 0) {
+    absl::StrAppend(&finding, ", ", rate->retransmitted_segments, " segments sent again");
+  }
+  CheckResult result = Passed(name, finding);
+  result.values = {
+      {"rate", rate->bytes_per_second, "bytes/s"},
+      {"bytes", static_cast<double>(rate->bytes), "bytes"},
+      {"connections", static_cast<double>(rate->connections), "1"},
+      {"round_trip_loaded", absl::ToDoubleSeconds(rate->loaded_rtt), "s"},
+      {"retransmitted_segments", static_cast<double>(rate->retransmitted_segments), "1"}};
+  return result;
+}
+
+CheckResult JudgeBuffers(const absl::StatusOr<SocketBuffers>& here, const v1::EchoResponse& echo,
+                         const LinkRate& up, const LinkRate& down, absl::Duration rtt) {
+  const MeasuredDirection measured_up = Measure(up, rtt);
+  const MeasuredDirection measured_down = Measure(down, rtt);
+  std::string finding;
+  std::string remedy;
+  if (here.ok()) {
+    NoteBuffer(here->send, "tcp_wmem", "here", measured_up, finding, remedy);
+    NoteBuffer(here->receive, "tcp_rmem", "here", measured_down, finding, remedy);
+  }
+  constexpr char kThere[] = "at the coordinator";
+  NoteBuffer(AtCoordinator(echo.receive_buffer_bytes(), 131072), "tcp_rmem", kThere, measured_up,
+             finding, remedy);
+  NoteBuffer(AtCoordinator(echo.send_buffer_bytes(), 16384), "tcp_wmem", kThere, measured_down,
+             finding, remedy);
+  const double bandwidth_delay =
+      std::max(up.bytes_per_second, down.bytes_per_second) * absl::ToDoubleSeconds(rtt);
+  std::vector<Measured> values = {{"bandwidth_delay_product", bandwidth_delay, "bytes"}};
+  if (here.ok()) {
+    values.push_back({"send_buffer", static_cast<double>(here->send.largest), "bytes"});
+    values.push_back({"receive_buffer", static_cast<double>(here->receive.largest), "bytes"});
+  }
+  CheckResult result =
+      finding.empty()
+          ? Passed(kBuffersCheck,
+                   absl::StrCat("the kernels' buffers hold the ", FormatBytes(bandwidth_delay),
+                                " that are under way on ", "this link, with room to spare"))
+          : Warned(kBuffersCheck, finding,
+                   absl::StrCat(remedy,
+                                " (or more --connections): the link may carry "
+                                "more than was measured"));
+  result.values = std::move(values);
+  return result;
+}
+
+CheckResult JudgeCongestionControl(const std::string& here, const std::string& there,
+                                   const absl::Status& bbr, absl::Duration rtt) {
+  if (here.empty() && there.empty()) {
+    return Skipped(kCongestionCheck, "the kernel does not say which congestion control it uses");
+  }
+  const std::string finding =
+      here == there ? absl::StrCat(here, " at both ends")
+                    : absl::StrCat(here.empty() ? "unknown" : here, " here, ",
+                                   there.empty() ? "unknown" : there, " at the coordinator");
+  const bool ours = here == "bbr" || here.empty();
+  const bool theirs = there == "bbr" || there.empty();
+  if ((ours && theirs) || rtt < kShortLink) return Passed(kCongestionCheck, finding);
+  std::string remedy = "on a long link that loses packets bbr carries many times more";
+  if (!ours) {
+    absl::StrAppend(&remedy, "; here: ",
+                    bbr.ok() ? absl::string_view("--congestion_control=bbr") : bbr.message());
+  }
+  if (!theirs) {
+    absl::StrAppend(&remedy, "; at the coordinator: `modprobe tcp_bbr`, and bbr in ",
+                    "net.ipv4.tcp_allowed_congestion_control");
+  }
+  return Warned(kCongestionCheck, finding, remedy);
+}
+
+absl::StatusOr<LinkNeed> LinkNeedOf(const v1::RunConfig& config, const FragmentPlan& plan) {
+  ASSIGN_OR_RETURN(const Codec* const up, FindCodec(config.sync().codec_up()));
+  ASSIGN_OR_RETURN(const Codec* const down, FindCodec(config.sync().codec_down()));
+  LinkNeed need;
+  need.steps_between_syncs = config.sync().steps_between_syncs();
+  need.overlap_steps = config.sync().overlap_steps();
+  need.state_bytes = 4 * static_cast<double>(plan.arena_size());
+  for (int fragment = 0; fragment < plan.fragments(); ++fragment) {
+    const auto values = static_cast<size_t>(plan.range(fragment).size());
+    need.up_bytes.push_back(static_cast<double>(up->EncodedBytes(values)));
+    need.down_bytes.push_back(static_cast<double>(down->EncodedBytes(values)));
+  }
+  return need;
+}
+
+LinkForecast Forecast(const LinkNeed& need, double up_rate, double down_rate, absl::Duration rtt,
+                      absl::Duration step_time) {
+  LinkForecast forecast;
+  const double round_seconds = need.steps_between_syncs * absl::ToDoubleSeconds(step_time);
+  const double up = Sum(need.up_bytes);
+  const double down = Sum(need.down_bytes);
+  forecast.up_bytes_per_second = up / round_seconds;
+  forecast.down_bytes_per_second = down / round_seconds;
+  const double transfer_seconds = std::max(up / up_rate, down / down_rate);
+  forecast.headroom = round_seconds / transfer_seconds;
+  forecast.least_step_time = absl::Seconds(transfer_seconds / need.steps_between_syncs);
+  const double overlap_seconds = need.overlap_steps * absl::ToDoubleSeconds(step_time);
+  double blocked_seconds = 0;
+  for (size_t i = 0; i < need.up_bytes.size(); ++i) {
+    // Half a round trip up, half one down, and a whole one before the pull is asked for.
+    const double away = need.up_bytes[i] / up_rate + need.down_bytes[i] / down_rate +
+                        2 * absl::ToDoubleSeconds(rtt);
+    blocked_seconds += std::max(0.0, away - overlap_seconds);
+  }
+  forecast.utilization =
+      round_seconds / std::max(round_seconds + blocked_seconds, transfer_seconds);
+  forecast.join_time = absl::Seconds(need.state_bytes / down_rate) + rtt;
+  return forecast;
+}
+
+CheckResult JudgeForecast(const LinkForecast& forecast, absl::Duration step_time, bool estimated) {
+  const std::string finding = absl::StrFormat(
+      "this link carries %s times the rate that the run needs at %s%s per step (%s up, %s down); "
+      "it "
+      "keeps up with steps of %s or longer; about %.0f%% of the time computes; joining takes %s",
+      Times(forecast.headroom), estimated ? "about " : "", FormatTime(step_time),
+      FormatRate(forecast.up_bytes_per_second), FormatRate(forecast.down_bytes_per_second),
+      FormatTime(forecast.least_step_time), 100 * forecast.utilization,
+      FormatTime(forecast.join_time));
+  CheckResult result = Passed(kForecastCheck, finding);
+  if (forecast.headroom < kComfortableHeadroom) {
+    result = Warned(kForecastCheck, finding,
+                    "training will wait for the link: ask the run's operator for fewer bits "
+                    "(sync.codec_up, codec_down), a larger sync.steps_between_syncs, or more link");
+  } else if (forecast.utilization < kGoodUtilization) {
+    result = Warned(kForecastCheck, finding,
+                    "training will wait for answers: ask the run's operator for a larger "
+                    "sync.overlap_steps, or for more and so smaller sync.fragments");
+  }
+  result.values = {{"headroom", forecast.headroom, "1"},
+                   {"needed_up", forecast.up_bytes_per_second, "bytes/s"},
+                   {"needed_down", forecast.down_bytes_per_second, "bytes/s"},
+                   {"step_time", absl::ToDoubleSeconds(step_time), "s"},
+                   {"least_step_time", absl::ToDoubleSeconds(forecast.least_step_time), "s"},
+                   {"utilization", forecast.utilization, "1"},
+                   {"join_time", absl::ToDoubleSeconds(forecast.join_time), "s"}};
+  return result;
+}
+
+}  // namespace causeway::worker

@@ -1,0 +1,33 @@
+// How often a model finds the right completion likeliest.
+#ifndef CAUSEWAY_WORKER_TRAIN_CHOICE_ACCURACY_H_
+#define CAUSEWAY_WORKER_TRAIN_CHOICE_ACCURACY_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/backend/cpu/cpu_transformer.h"
+#include "worker/data/choice_task.h"
+
+namespace causeway::worker {
+
+struct ChoiceAccuracy {
+  int64_t examples = 0;
+  double accuracy = 0;    // By the probability of the whole completion.
+  double normalized = 0;  // By its mean log-probability per token, as llm.c counts.
+  double loss = 0;        // Nats per token of the right completions, mean over the examples.
+  int64_t cut = 0;        // Examples whose context lost its beginning to fit the window.
+};
+
+// Of two equally good completions the first is taken. INVALID_ARGUMENT if a completion is longer
+// than the model's window. `progress` (done, all) may be null.
+absl::StatusOr<ChoiceAccuracy> EvaluateChoices(
+    CpuTransformer<float>& model, std::span<const float> parameters,
+    std::span<const ChoiceExample> examples,
+    const std::function<void(int64_t, int64_t)>& progress = nullptr);
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_TRAIN_CHOICE_ACCURACY_H_
