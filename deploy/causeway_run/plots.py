@@ -228,3 +228,42 @@ def compare_differences(panels: list[tuple[str, list[tuple[str, list[float], flo
         axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
     np.atleast_1d(all_axes)[-1].set_xlabel(label)
     return _svg(figure, label)
+
+
+def link_rates(panels: list[tuple[str, list[float], list[float]]], bin_seconds: float) -> str:
+    """What runs ask of a link: (label, Mbit/s up and Mbit/s down in every bin) of each, one above
+    the other with the same axes."""
+    figure, all_axes = _figure(len(panels), (8, 1.9 * len(panels) + 0.4))
+    highest = max(max(up + down) for _, up, down in panels)
+    longest = max(len(up) for _, up, _ in panels) * bin_seconds
+    for axes, (label, up, down) in zip(np.atleast_1d(all_axes), panels):
+        edges = bin_seconds * np.arange(len(up) + 1)
+        axes.stairs(up, edges, fill=True, alpha=0.75, color=COLOURS[0], label="up")
+        axes.stairs(down, edges[:len(down) + 1], color=COLOURS[1], linewidth=1.2, label="down")
+        axes.set_title(f"{label}: at most {max(up + down):.3g} Mbit/s", loc="left", fontsize=12,
+                       fontweight="bold")
+        axes.set_xlim(0, longest)
+        axes.set_ylim(0, 1.08 * highest)
+        axes.set_ylabel("Mbit/s")
+    np.atleast_1d(all_axes)[0].legend(loc="upper right", ncols=2)
+    np.atleast_1d(all_axes)[-1].set_xlabel("time, seconds")
+    return _svg(figure, "Rate of a worker's link over time")
+
+
+def shares(groups: list[tuple[str, list[tuple[str, float]]]], label: str) -> str:
+    """Bars of shares of 1, as per cent: (title, [(name, share), ...]) of each group."""
+    count = sum(len(rows) for _, rows in groups)
+    figure, all_axes = _figure(len(groups), (8, 0.36 * count + 0.8 * len(groups)))
+    for axes, (title, rows) in zip(np.atleast_1d(all_axes), groups):
+        for place, (_, share) in enumerate(rows):
+            axes.barh(place, 100 * share, height=0.62, color=COLOURS[place % len(COLOURS)])
+            inside = share > 0.85
+            axes.annotate(f"{100 * share:.1f} %", (100 * share, place), va="center",
+                          xytext=(-6 if inside else 6, 0), textcoords="offset points",
+                          ha="right" if inside else "left", color="#ffffff" if inside else INK)
+        axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xlim(0, 100)
+        axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    np.atleast_1d(all_axes)[-1].set_xlabel(label)
+    return _svg(figure, label)

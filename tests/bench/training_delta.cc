@@ -50,7 +50,8 @@ absl::StatusOr<TrainingDelta> TrainForDelta(const TrainingDeltaOptions& options)
     if (step == options.steps_before + 1) {
       delta.published.assign(trainer->parameters().begin(), trainer->parameters().end());
     }
-    ASSIGN_OR_RETURN(const worker::StepReport report, trainer->Step(step));
+    ASSIGN_OR_RETURN(const worker::StepReport report,
+                     trainer->Step(step, (step - 1) * config.train().batch_sequences()));
     delta.loss = report.loss;
     ShowProgress(options, step, steps, report.loss);
   }

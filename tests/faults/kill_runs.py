@@ -1,6 +1,7 @@
 """Trains under SIGKILL: a coordinator and three workers, of which any may die at any moment, by
 chance or at a named place (common/base/crash_point.h), while connections are cut and stalled. With
-quorum = all every run must publish, in every round, the bits of the same run left in peace.
+quorum = all every run must publish, in every round, the bits of the same run left in peace, trained
+on the same windows of the data, each once.
 
 One run per codec in turn, until enough processes have died. Prints a summary; exit status 1 if any
 run was not equal, lost a contribution, or stood still.
@@ -20,7 +21,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
 
-from cluster import COORDINATOR, MODEL, Cluster, json_lines  # noqa: E402
+from cluster import COORDINATOR, MODEL, Cluster, json_lines, run_tool  # noqa: E402
 from proxy import Proxy  # noqa: E402
 
 WORKERS = ["worker-0", "worker-1", "worker-2"]
@@ -75,17 +76,28 @@ def hashes(cluster):
     return found
 
 
+def trained(cluster):
+    """Who trained which windows; refuses a run that passed some over, or trained some twice."""
+    status, text, errors = run_tool(COORDINATOR, "inspect", "--json",
+                                    f"--run_dir={cluster.folder / 'coordinator'}")
+    if status != 0:
+        raise Failure(f"inspect ended with {status}: {errors}")
+    parts = json.loads(text)["data"]
+    for part in parts:
+        if part["skipped"] or part["repeated"]:
+            raise Failure(f"{part['skipped']} windows were skipped, {part['repeated']} trained "
+                          f"twice: {part}")
+    return parts
+
+
 def quiet_run(settings):
     with Cluster() as cluster:
         cluster.start_coordinator(settings)
-        workers = []
-        for name in WORKERS:
-            workers.append(cluster.start_worker(name))
-            cluster.wait_for_event("worker_joined", worker=name)
+        workers = [cluster.start_worker(name) for name in WORKERS]
         for process in [*workers, cluster.coordinator]:
             if process.wait() != 0:
                 raise Failure(f"the undisturbed run failed:\n{process.log()[-2000:]}")
-        return hashes(cluster)
+        return hashes(cluster), trained(cluster)
 
 
 class DisturbedRun:
@@ -180,10 +192,8 @@ class DisturbedRun:
 
     def run(self):
         self.start("coordinator")
-        for name in WORKERS:
+        for name in self.chance.sample(WORKERS, len(WORKERS)):
             self.start(name)
-            # Who comes first gets the first part of the data: the same order as left in peace.
-            self.cluster.wait_for_event("worker_joined", worker=name)
         next_fault = time.monotonic() + self.chance.uniform(0.5, 1.5)
         progress, since = -1, time.monotonic()
         while not self.reap():
@@ -231,7 +241,7 @@ def main():
                                    outer=outer, optimizer=("ADAMW", "MUON")[total["runs"] % 2])
         with Cluster() as cluster:
             try:
-                expected = quiet_run(settings)
+                expected, windows = quiet_run(settings)
                 run = DisturbedRun(cluster, settings, chance, tally,
                                    arguments.kills - total["kills"])
                 run.run()
@@ -239,6 +249,8 @@ def main():
                 if found != expected:
                     first = min(key for key in expected if found.get(key) != expected[key])
                     raise Failure(f"{up}: fragment {first[0]} differs from round {first[1]} on")
+                if trained(cluster) != windows:
+                    raise Failure(f"{up}: trained on {trained(cluster)} instead of {windows}")
                 summary = cluster.summary()
                 if summary["hash_mismatches"]:
                     raise Failure(f"{up}: {summary['hash_mismatches']} hash mismatches")
@@ -254,6 +266,7 @@ def main():
         total["runs"] += 1
         report_progress(total["kills"], arguments.kills, total["runs"], started)
     result = {**total, "seed": arguments.seed, "bit_equal": not failures,
+              "same_windows": not failures,
               "seconds": round(time.monotonic() - started, 1),
               "by_place": dict(sorted(tally.items())), "failures": failures}
     if arguments.json:

@@ -1,50 +1,91 @@
-// AppendChunk, and so the lossless stage's decoder: a chunk either adds just the bytes that it
-// promises, or nothing.
+// Messages of bulk transfers, and so the lossless stage's decoder: any bytes are read as protobuf
+// reads them; a chunk fills just its place in the object, or is refused.
 #include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "causeway/v1/exchange.pb.h"
 #include "common/base/checksum.h"
 #include "common/codec/entropy_stage.h"
-#include "common/rpc/chunk.h"
+#include "common/rpc/chunk_message.h"
+#include "common/rpc/chunk_set.h"
+#include "tests/fuzz/input.h"
 #include "tests/fuzz/target.h"
 
 namespace causeway::fuzz {
 namespace {
 
-// The first two bytes are what a packed chunk promises to unpack to (0: it is plain), the third how
-// much of the object is there and how much is expected, all others the data.
+// What our parser makes of a message must be what protobuf's does.
+void CheckParse(std::span<const uint8_t> bytes) {
+  v1::PushRequest expected;
+  const bool parses = expected.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+  v1::PushHeader header;
+  ChunkFields chunk;
+  const auto kind = ParseMessage(FlatMessage(bytes), header, chunk);
+  if (!kind.ok()) return;
+  FUZZ_REQUIRE(parses, "protobuf refuses the message");
+  FUZZ_REQUIRE((*kind == MessageKind::kHeader) == expected.has_header(), "another kind");
+  FUZZ_REQUIRE((*kind == MessageKind::kChunk) == expected.has_chunk(), "another kind");
+  FUZZ_REQUIRE(
+      !expected.has_header() || header.SerializeAsString() == expected.header().SerializeAsString(),
+      "another header");
+  if (!expected.has_chunk()) return;
+  FUZZ_REQUIRE(chunk.offset == expected.chunk().offset() &&
+                   chunk.checksum == expected.chunk().checksum() &&
+                   chunk.unpacked_bytes == expected.chunk().unpacked_bytes() &&
+                   chunk.data_bytes == expected.chunk().data().size(),
+               "another chunk");
+  FUZZ_REQUIRE(chunk.data_position + chunk.data_bytes <= bytes.size(), "data beyond the message");
+}
+
+// An honest frame around hostile data, of a chunk of an object of 4 KiB at most.
 void CheckChunk(std::span<const uint8_t> input) {
   if (input.size() < 3) return;
   const int promised = input[0] | input[1] << 8;
-  std::vector<uint8_t> object(input[2] % 16, 0x55);
-  const auto expected = static_cast<int64_t>(object.size()) + (input[2] / 16) * 4096;
-  const std::vector<uint8_t> before = object;
-  v1::Chunk chunk;
-  chunk.set_offset(static_cast<int64_t>(object.size()));
-  chunk.set_unpacked_bytes(promised);
-  chunk.set_data(input.data() + 3, input.size() - 3);
-  chunk.set_checksum(Checksum64(input.subspan(3)));
-  const absl::Status status = AppendChunk(chunk, expected, object);
-  FUZZ_REQUIRE(
-      object.size() >= before.size() && std::equal(before.begin(), before.end(), object.begin()),
-      "what was there has changed");
-  if (!status.ok()) {
-    FUZZ_REQUIRE(object.size() == before.size(), "a refused chunk has left bytes");
-    FUZZ_REQUIRE(absl::IsInvalidArgument(status), std::string(status.message()));
+  const int64_t total = int64_t{input[2]} * 16 + 1;
+  const std::span<const uint8_t> data = input.subspan(3);
+  v1::PushRequest request;
+  request.mutable_chunk()->set_unpacked_bytes(promised);
+  request.mutable_chunk()->set_data(data.data(), data.size());
+  request.mutable_chunk()->set_checksum(Checksum64(data));
+  const std::string message = request.SerializeAsString();
+  const FlatMessage bytes({reinterpret_cast<const uint8_t*>(message.data()), message.size()});
+  v1::PushHeader header;
+  ChunkFields chunk;
+  const auto kind = ParseMessage(bytes, header, chunk);
+  FUZZ_REQUIRE(kind.ok() && *kind == MessageKind::kChunk, "an honest frame is refused");
+  const auto index = CheckChunk(chunk, total);
+  const int64_t size = promised != 0 ? promised : static_cast<int64_t>(data.size());
+  FUZZ_REQUIRE(index.ok() == (size == total && !data.empty()), "a chunk of another size");
+  if (!index.ok()) return;
+  std::vector<uint8_t> leaf(static_cast<size_t>(total));
+  const auto checksum = ReadChunk(bytes, chunk, leaf);
+  if (!checksum.ok()) {
+    FUZZ_REQUIRE(absl::IsInvalidArgument(checksum.status()) && promised != 0,
+                 std::string(checksum.status().message()));
     return;
   }
-  const size_t added = promised != 0 ? static_cast<size_t>(promised) : input.size() - 3;
-  FUZZ_REQUIRE(object.size() == before.size() + added, "a chunk has added other bytes");
-  FUZZ_REQUIRE(static_cast<int64_t>(object.size()) <= expected, "beyond the object's end");
-  const std::span<const uint8_t> plain = std::span(object).subspan(before.size());
+  FUZZ_REQUIRE(*checksum == Checksum64(leaf), "another checksum");
+  FUZZ_REQUIRE(promised != 0 || std::ranges::equal(leaf, data), "other bytes");
   std::string packed;
-  if (!EntropyPack(plain, packed)) return;
-  std::vector<uint8_t> again(plain.size());
+  if (!EntropyPack(leaf, packed)) return;
+  std::vector<uint8_t> again(leaf.size());
   FUZZ_REQUIRE(EntropyUnpack(packed, again).ok(), "what was packed does not unpack");
-  FUZZ_REQUIRE(std::ranges::equal(again, plain), "packing has changed bytes");
+  FUZZ_REQUIRE(again == leaf, "packing has changed bytes");
+}
+
+void CheckSet(Input input) {
+  const int64_t object_bytes = input.Take<int64_t>() >> (input.Take<uint8_t>() % 64);
+  const std::span<const uint8_t> bits = input.rest();
+  const auto set = ChunkSet::FromWire(
+      object_bytes, absl::string_view(reinterpret_cast<const char*>(bits.data()), bits.size()));
+  if (!set.ok()) return;
+  FUZZ_REQUIRE(set->held_chunks() <= set->chunks() && set->held_bytes() <= object_bytes,
+               "more is held than there is");
+  const auto again = ChunkSet::FromWire(object_bytes, set->ToWire());
+  FUZZ_REQUIRE(again.ok() && again->ToWire() == set->ToWire(), "a set does not come back");
 }
 
 }  // namespace
@@ -54,6 +95,9 @@ std::vector<std::string> TargetNames() { return {"chunk"}; }
 }  // namespace causeway::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  causeway::fuzz::CheckChunk({data, size});
+  const std::span<const uint8_t> input(data, size);
+  causeway::fuzz::CheckParse(input);
+  causeway::fuzz::CheckChunk(input);
+  causeway::fuzz::CheckSet(causeway::fuzz::Input(input));
   return 0;
 }

@@ -23,6 +23,7 @@
 #include "common/rpc/wire.h"
 #include "server/core/coordinator.h"
 #include "server/service/push_receiver.h"
+#include "server/service/push_table.h"
 #include "server/service/work_queue.h"
 #include "server/store/memory_store.h"
 #include "tests/fuzz/input.h"
@@ -40,6 +41,20 @@ class NullSink final : public server::SessionSink {
  public:
   void Send(const v1::CoordinatorMessage&) override {}
   void Close(const absl::Status&) override {}
+};
+
+class Stream final : public server::PushStream {
+ public:
+  void End(const absl::StatusOr<server::PushAccepted>& result) override {
+    ended_ = true;
+    accepted_ = result.ok();
+  }
+  bool ended() const { return ended_; }
+  bool accepted() const { return accepted_; }
+
+ private:
+  bool ended_ = false;
+  bool accepted_ = false;
 };
 
 // Merges a serialized message of the input, of less than 64 bytes, over `message`.
@@ -99,6 +114,10 @@ class Run {
     auto created = Coordinator::Create(std::move(options));
     FUZZ_REQUIRE(created.ok(), std::string(created.status().message()));
     coordinator_ = *std::move(created);
+    table_ = std::make_unique<server::PushTable>(
+        *coordinator_,
+        server::PushTable::Options{
+            .memory = &memory_, .run_long = [](const auto& task) { task(); }, .clock = &clock_});
     incarnations_ = {Enter(ids_[0], 1), Enter(ids_[1], 2)};
   }
   bool ok() const { return coordinator_ != nullptr; }
@@ -118,6 +137,7 @@ class Run {
       case 3:
         clock_.Advance(absl::Milliseconds(input.Take<uint16_t>()));
         coordinator_->Tick();
+        table_->Tick();
         break;
       default:
         Push(input, (kind & 8) != 0, (kind & 16) != 0);
@@ -134,6 +154,9 @@ class Run {
     }
     const v1::RunStatus status = coordinator_->GetStatus();
     FUZZ_REQUIRE(status.ByteSizeLong() < size_t{1} << 20, "the status grows without bound");
+    FUZZ_REQUIRE(memory_.taken() <= memory_.bytes(), "more memory is taken than there is");
+    table_ = nullptr;
+    FUZZ_REQUIRE(memory_.taken() == 0, "memory is not given back");
   }
 
  private:
@@ -186,12 +209,15 @@ class Run {
     request.set_worker_id("a");
     request.set_round(1);
     Edit(input, request);
-    coordinator_->QueryTransfer(request).IgnoreError();
+    const auto answer = table_->Query(request);
+    FUZZ_REQUIRE(!answer.ok() || answer->state() != v1::QueryTransferResponse::PARTIAL ||
+                     answer->durable_bytes() > 0,
+                 "nothing is held, but said to be");
     v1::PullRequest pull;
     Edit(input, pull);
     coordinator_->PullState(pull.fragment()).IgnoreError();
     coordinator_->PullAnswer(pull.fragment(), pull.round(), [](const auto&) {});
-    coordinator_->RecordPulled(pull.worker_id(), pull.object(), pull.start_offset());
+    coordinator_->RecordPulled(pull.worker_id(), pull.object(), pull.due_step());
   }
 
   // The encoded object: of small deltas, or the input's bytes.
@@ -237,12 +263,14 @@ class Run {
     header.set_tokens(1);
     Edit(input, header);
 
-    server::PushReceiver receiver(*coordinator_, memory_);
-    absl::Status status = receiver.Receive(request);
-    size_t offset = 0;
-    while (status.ok() && !receiver.complete() && offset < object.size()) {
-      const size_t size = std::min(whole ? object.size() : size_t{input.Take<uint8_t>()} + 1,
-                                   object.size() - offset);
+    auto stream = std::make_shared<Stream>();
+    FUZZ_REQUIRE(table_->Open(stream).ok(), "a stream is refused");
+    server::PushReceiver receiver(*table_, stream.get(),
+                                  [](const v1::PushHeader&) { return absl::OkStatus(); });
+    absl::Status status = Receive(receiver, request);
+    for (size_t offset = 0; status.ok() && offset < object.size() && !stream->ended();) {
+      const size_t size =
+          std::min(whole ? kChunkBytes : size_t{input.Take<uint8_t>()} + 1, object.size() - offset);
       const std::span<const uint8_t> data = std::span(object).subspan(offset, size);
       v1::Chunk& chunk = *request.mutable_chunk();
       chunk.Clear();
@@ -250,25 +278,38 @@ class Run {
       chunk.set_checksum(Checksum64(data));
       chunk.set_data(data.data(), data.size());
       if (!whole) Edit(input, request);
-      status = receiver.Receive(request);
+      status = Receive(receiver, request);
       offset += size;
       if (!whole && input.empty()) whole = true;
     }
-    if (!status.ok() || !receiver.complete()) {
-      FUZZ_REQUIRE(!receiver.CutShort().ok(), "a push that is cut short is an error");
-      return;
-    }
-    if (!receiver.duplicate()) Contribute(receiver);
+    // Objects here have one chunk.
+    const std::string& sent = request.chunk().data();
+    const bool hashes = request.chunk().unpacked_bytes() != 0 ||
+                        TreeHash(std::span(reinterpret_cast<const uint8_t*>(sent.data()),
+                                           sent.size())) == receiver.header().object_hash();
+    if (stream->accepted()) CheckAccepted(receiver.header(), hashes);
+    table_->Close(stream.get());
   }
 
-  void Contribute(server::PushReceiver& receiver) {
-    const v1::PushHeader header = receiver.header();
-    std::vector<uint8_t> object = receiver.TakeObject();
-    FUZZ_REQUIRE(static_cast<int64_t>(object.size()) == header.total_bytes(),
-                 "a complete object has another size");
-    const bool hashes = TreeHash(object) == header.object_hash();
-    const absl::Status status = coordinator_->Contribute(header, std::move(object));
-    if (!status.ok() || !coordinator_->Health().ok()) return;
+  // As the reactor does.
+  static absl::Status Receive(server::PushReceiver& receiver, const v1::PushRequest& request) {
+    const std::string bytes = request.SerializeAsString();
+    const FlatMessage message({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+    const auto next = receiver.Receive(message);
+    if (!next.ok()) return next.status();
+    switch (*next) {
+      case server::PushReceiver::Next::kRead:
+        return absl::OkStatus();
+      case server::PushReceiver::Next::kUnpack:
+        return receiver.Unpack(message);
+      case server::PushReceiver::Next::kDone:
+        break;
+    }
+    return absl::AlreadyExistsError("accepted before");
+  }
+
+  void CheckAccepted(const v1::PushHeader& header, bool hashes) {
+    if (!coordinator_->Health().ok()) return;
     FUZZ_REQUIRE(hashes, "an object is accepted that does not hash to what its header says");
     const absl::StatusOr<int64_t> held = coordinator_->AdmitPush(header);
     FUZZ_REQUIRE(held.ok() && *held == header.total_bytes(),
@@ -280,6 +321,7 @@ class Run {
   server::MemoryStore store_;
   server::ByteBudget memory_;
   std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<server::PushTable> table_;
   std::vector<uint64_t> incarnations_;
 };
 

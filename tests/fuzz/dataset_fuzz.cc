@@ -1,5 +1,6 @@
-// A folder of training data: data.json, shard headers, tokens. What is opened can be read from end
-// to end, and every token that is handed out lies in the vocabulary asked for.
+// A folder of training data: data.json, shards with and without a header, tokens, the index of
+// documents. What is opened can be read from end to end, every token that is handed out lies in the
+// vocabulary asked for, and every document begins at or before its tokens.
 //
 // Input: a byte of options, the vocabulary that the reader has in mind (4 bytes), two shards (word
 // 0 to 3 of the header, each as a byte of choices and 4 bytes; 2 bytes of length), then data.json
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/files/array_file.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/memory_files.h"
 #include "tests/fuzz/target.h"
@@ -28,7 +30,10 @@ using worker::TokenShard;
 constexpr char kFolder[] = "data";
 constexpr size_t kMaxTokens = 2000;
 
-enum Options : uint8_t { kDescribed = 1, kHeldOut = 2, kRawShard = 4 };
+// The two highest bits are the ShardFormat that the reader asks for.
+enum Options : uint8_t { kDescribed = 1, kHeldOut = 2, kRawShard = 4, kIndexed = 8 };
+
+constexpr ArrayFileKind kIndexKind = {'C', 'W', 'A', 'Y', 'D', 'O', 'C', 'S'};
 
 // The header of one shard; most are whole.
 struct ShardShape {
@@ -60,6 +65,14 @@ std::vector<uint8_t> MakeShard(const ShardShape& shape, const Input& input) {
 
 void CheckSequence(const ShardSequence& sequence, int64_t vocabulary_size) {
   int64_t largest = -1;
+  if (sequence.documents().has_value()) {
+    std::vector<int32_t> starts(static_cast<size_t>(sequence.tokens()));
+    sequence.documents()->Fill(0, starts);
+    for (size_t i = 0; i < starts.size(); ++i) {
+      FUZZ_REQUIRE(starts[i] == static_cast<int32_t>(i) || (i > 0 && starts[i] == starts[i - 1]),
+                   "a document that goes on after another has begun");
+    }
+  }
   for (const TokenShard& shard : sequence.shards()) {
     FUZZ_REQUIRE(shard.tokens() > 0, "an empty shard is opened");
     largest = std::max(largest, shard.LargestToken());
@@ -97,14 +110,16 @@ void CheckDescription(MemoryFiles& files) {
       "data.json cannot be written");
   const auto again = worker::ReadDataJson(files, "again");
   FUZZ_REQUIRE(again.ok(), std::string(again.status().message()));
-  FUZZ_REQUIRE(again->vocabulary_size == read->vocabulary_size &&
-                   again->tokenizer == read->tokenizer &&
-                   again->train_tokens == read->train_tokens &&
-                   again->held_out_tokens == read->held_out_tokens &&
-                   again->train_shards == read->train_shards &&
-                   again->held_out_shards == read->held_out_shards &&
-                   again->documents == read->documents && again->bytes == read->bytes,
-               "data.json changed");
+  FUZZ_REQUIRE(
+      again->vocabulary_size == read->vocabulary_size && again->tokenizer == read->tokenizer &&
+          again->train_tokens == read->train_tokens &&
+          again->held_out_tokens == read->held_out_tokens &&
+          again->train_shards == read->train_shards &&
+          again->held_out_shards == read->held_out_shards && again->documents == read->documents &&
+          again->bytes == read->bytes && again->shard_format == read->shard_format &&
+          again->separator == read->separator && again->train_documents == read->train_documents &&
+          again->refused_lines == read->refused_lines,
+      "data.json changed");
 }
 
 void CheckDataset(Input input) {
@@ -125,8 +140,21 @@ void CheckDataset(Input input) {
   if ((options & kHeldOut) != 0) {
     files.Put(JoinPath(kFolder, "held_out_000000.bin"), MakeShard(held_out, input));
   }
+  if ((options & kIndexed) != 0) {
+    // Whole, with starts that ascend by what the input says.
+    std::vector<int64_t> starts;
+    int64_t start = 0;
+    for (const uint8_t step : input.Repeat(8)) starts.push_back(start = start + step % 64);
+    if (starts.size() > 1) starts.front() = 0;
+    const NamedBytes arrays[] = {NameBytes("starts", std::span<const int64_t>(starts))};
+    FUZZ_REQUIRE(WriteArrayFile(files, JoinPath(kFolder, "train.documents"), kIndexKind, 1,
+                                {{"tokens", train.words[2]}}, arrays)
+                     .ok(),
+                 "the index cannot be written");
+  }
   if (described) CheckDescription(files);
-  const absl::StatusOr<Dataset> dataset = Dataset::Open(files, kFolder);
+  const absl::StatusOr<Dataset> dataset =
+      Dataset::Open(files, kFolder, static_cast<worker::ShardFormat>(options >> 6));
   if (!dataset.ok()) return;
   const absl::Status fits = dataset->CheckVocabulary(vocabulary_size);
   CheckSequence(*dataset->train(), vocabulary_size);

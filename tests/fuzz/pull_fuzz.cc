@@ -19,6 +19,8 @@
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
+#include "common/rpc/chunk_message.h"
+#include "common/rpc/wire.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/target.h"
 #include "worker/link/pull_receiver.h"
@@ -31,7 +33,7 @@ namespace {
 using worker::PulledObject;
 using worker::PullReceiver;
 
-constexpr int kMaxStreams = 4;
+constexpr int kMaxGroups = 4;
 constexpr int kMaxAnswers = 6;
 
 void Edit(Input& input, google::protobuf::MessageLite& message) {
@@ -41,42 +43,51 @@ void Edit(Input& input, google::protobuf::MessageLite& message) {
   message.MergeFromString(std::string(bytes.begin(), bytes.end()));
 }
 
-// Streams of messages about `object`, until one brings it whole or the fuzzer has no more.
+absl::Status Receive(PullReceiver& receiver, const v1::PullResponse& response, bool& has_header) {
+  const std::string message = response.SerializeAsString();
+  return receiver
+      .Receive(FlatMessage({reinterpret_cast<const uint8_t*>(message.data()), message.size()}),
+               has_header)
+      .status();
+}
+
+// Groups of one stream about `object`, until one brings it whole or the fuzzer has no more.
 std::optional<PulledObject> Pull(Input& input, const v1::PullRequest& request,
                                  const v1::PullHeader& header, const std::vector<uint8_t>& object) {
   const auto expected = static_cast<int64_t>(object.size());
   PullReceiver receiver(request, expected);
-  for (int stream = 0; stream < kMaxStreams; ++stream) {
-    const v1::PullRequest asked = receiver.BeginStream();
-    FUZZ_REQUIRE(
-        asked.start_offset() == receiver.received_bytes() && asked.fragment() == request.fragment(),
-        "another object is asked for");
+  for (int group = 1; group <= kMaxGroups; ++group) {
+    receiver.BeginGroup(static_cast<uint64_t>(group));
+    const v1::PullRequest asked = receiver.Request();
+    FUZZ_REQUIRE(asked.fragment() == request.fragment() && asked.object() == request.object() &&
+                     asked.held_chunks().empty() == (receiver.received_bytes() == 0),
+                 "another object is asked for");
     const bool plain = input.empty();
-    absl::Status problem;
+    bool has_header = false;
     v1::PullResponse response;
     *response.mutable_header() = header;
-    response.mutable_header()->set_start_offset(asked.start_offset());
     Edit(input, *response.mutable_header());
-    problem = receiver.Receive(response);
-    auto offset = static_cast<size_t>(asked.start_offset());
+    absl::Status problem = Receive(receiver, response, has_header);
+    // As often as the fuzzer likes, but once at least.
     bool cut = false;
-    while (problem.ok() && offset < object.size() && !cut) {
-      const size_t wanted = plain ? object.size() : size_t{input.Take<uint16_t>()} + 1;
+    for (size_t offset = 0; problem.ok() && offset < object.size() && !cut;) {
       const std::span<const uint8_t> data =
-          std::span(object).subspan(offset, std::min(wanted, object.size() - offset));
+          std::span(object).subspan(offset, std::min(kChunkBytes, object.size() - offset));
       v1::Chunk& chunk = *response.mutable_chunk();
       chunk.Clear();
       chunk.set_offset(static_cast<int64_t>(offset));
       chunk.set_checksum(Checksum64(data));
       chunk.set_data(data.data(), data.size());
       Edit(input, response);
-      problem = receiver.Receive(response);
-      offset += data.size();
-      cut = !plain && input.Take<uint8_t>() % 8 == 1;
+      problem = Receive(receiver, response, has_header);
+      const uint8_t next = plain ? 0 : input.Take<uint8_t>();
+      cut = next % 8 == 1;
+      if (next % 8 != 2) offset += data.size();
     }
     FUZZ_REQUIRE(receiver.received_bytes() <= expected, "more bytes than there are");
     const auto end = static_cast<absl::StatusCode>(plain ? 0 : input.Take<uint8_t>() % 17);
-    if (receiver.EndStream(problem, absl::Status(end, "the stream's end")).ok()) {
+    const absl::Status status = problem.ok() ? absl::Status(end, "the stream's end") : problem;
+    if (receiver.EndGroup(status).ok()) {
       PulledObject pulled = receiver.TakeObject();
       FUZZ_REQUIRE(static_cast<int64_t>(pulled.bytes.size()) == expected, "another size");
       return pulled;
@@ -109,7 +120,7 @@ class PulledExchange final : public worker::Exchange {
   PulledExchange(PulledObject state, std::optional<PulledObject> answer, bool right_round)
       : state_(std::move(state)), answer_(std::move(answer)), right_round_(right_round) {}
   absl::Status Push(const worker::Contribution&) override { return absl::OkStatus(); }
-  absl::StatusOr<PulledObject> PullAnswer(int, int64_t round) override {
+  absl::StatusOr<PulledObject> PullAnswer(int, int64_t round, int64_t) override {
     if (!answer_.has_value() || ++answers_ > kMaxAnswers) return absl::CancelledError("enough");
     PulledObject answer = *answer_;
     if (right_round_) answer.round = round;
@@ -178,7 +189,7 @@ void CheckPull(Input input) {
   if (!step.ok()) return;
   FUZZ_REQUIRE(*step >= run_step, "the engine goes back in time");
   FUZZ_REQUIRE(engine.version(0) >= 0, "a negative version is taken");
-  const bool continues = engine.AfterStep(*step + 1, 1).ok();
+  const bool continues = engine.AfterStep(*step + 1, 1, 1).ok();
   FUZZ_REQUIRE(!continues || engine.rounds_merged() == 0 || applies, "a bad answer is merged");
 }
 

@@ -30,7 +30,7 @@ class LateExchange final : public worker::Exchange {
   absl::Status Push(const worker::Contribution&) override {
     return late_ ? absl::AbortedError("closed") : absl::OkStatus();
   }
-  absl::StatusOr<PulledObject> PullAnswer(int, int64_t) override {
+  absl::StatusOr<PulledObject> PullAnswer(int, int64_t, int64_t) override {
     return late_ ? absl::NotFoundError("gone") : absl::CancelledError("cancelled");
   }
   absl::StatusOr<PulledObject> PullState(int) override { return absl::UnavailableError("away"); }

@@ -26,7 +26,8 @@ PlainResult TrainPlain(const v1::RunConfig& config, const TestData& data, int64_
   InitializeParameters(plan, config.train().seed(), trainer->parameters());
   PlainResult result;
   for (int64_t step = 1; step <= steps; ++step) {
-    result.losses.push_back(trainer->Step(step).value().loss);
+    result.losses.push_back(
+        trainer->Step(step, (step - 1) * config.train().batch_sequences()).value().loss);
   }
   result.parameters.assign(trainer->parameters().begin(), trainer->parameters().end());
   return result;

@@ -68,6 +68,7 @@ Site::Site(const v1::RunConfig& config, const FragmentPlan& plan, const TestData
   options.replica = replica_.get();
   options.exchange = exchange_.get();
   options.clock = &clock_;
+  options.data_slot = exchange_->welcome().data_slot();
   sync_ = std::make_unique<worker::SyncEngine>(std::move(options));
 }
 
@@ -78,10 +79,10 @@ void Site::Begin() {
 
 void Site::TrainTo(int64_t step) {
   while (step_ < step) {
-    const worker::StepReport report = Must(trainer_->Step(++step_));
+    const worker::StepReport report = Must(trainer_->Step(++step_, sync_->next_draw()));
     tokens_ += report.tokens;
     losses_.push_back(report.loss);
-    const absl::Status status = sync_->AfterStep(step_, report.tokens);
+    const absl::Status status = sync_->AfterStep(step_, report.tokens, report.draws);
     ASSERT_TRUE(status.ok()) << status;
     ASSERT_TRUE(exchange_->Heartbeat(step_, tokens_).ok());
   }

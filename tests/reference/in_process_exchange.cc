@@ -122,6 +122,7 @@ absl::Status InProcessExchange::Push(const worker::Contribution& contribution) {
   header.set_total_bytes(static_cast<int64_t>(contribution.object.size()));
   header.set_object_hash(TreeHash(contribution.object));
   header.set_tokens(contribution.tokens);
+  DrawsToProto(contribution.draws, header.mutable_draws());
   header.set_send_step(contribution.send_step);
   ASSIGN_OR_RETURN(const int64_t held, coordinator_.AdmitPush(header));
   if (held == header.total_bytes()) return absl::OkStatus();
@@ -144,7 +145,8 @@ absl::StatusOr<worker::PulledObject> InProcessExchange::Received(const server::P
                               .bytes = {object.bytes.begin(), object.bytes.end()}};
 }
 
-absl::StatusOr<worker::PulledObject> InProcessExchange::PullAnswer(int fragment, int64_t round) {
+absl::StatusOr<worker::PulledObject> InProcessExchange::PullAnswer(int fragment, int64_t round,
+                                                                   int64_t) {
   using Object = absl::StatusOr<std::shared_ptr<const server::PullObject>>;
   struct Arrival {
     std::optional<Object> object;  // Guarded by the waiters' mutex.

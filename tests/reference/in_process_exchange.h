@@ -46,7 +46,8 @@ class InProcessExchange final : public worker::Exchange {
   absl::Status session_status() const;
 
   absl::Status Push(const worker::Contribution& contribution) override;
-  absl::StatusOr<worker::PulledObject> PullAnswer(int fragment, int64_t round) override;
+  absl::StatusOr<worker::PulledObject> PullAnswer(int fragment, int64_t round,
+                                                  int64_t due_step) override;
   absl::StatusOr<worker::PulledObject> PullState(int fragment) override;
   void ReportApplied(int fragment, int64_t round, uint64_t published_hash) override;
   void Cancel() override;

@@ -133,7 +133,8 @@ absl::Status RunSite(const v1::RunConfig& config, const FragmentPlan& plan, cons
     for (size_t i = 0; i < size; ++i) local[i] = static_cast<float>(weights[i]);
 
     trace.before.insert(trace.before.end(), local.begin(), local.end());
-    RETURN_IF_ERROR(sync.AfterStep(step, static_cast<int64_t>(sequences * length)));
+    RETURN_IF_ERROR(sync.AfterStep(step, static_cast<int64_t>(sequences * length),
+                                   static_cast<int64_t>(sequences)));
     trace.after.insert(trace.after.end(), local.begin(), local.end());
   }
   RETURN_IF_ERROR(sync.Drain());

@@ -64,14 +64,18 @@ void Auditor::Attached(const v1::Join& join, const v1::Welcome& welcome) {
                                 " after ", member.incarnation));
   }
   member.incarnation = welcome.incarnation();
-  member.slot = welcome.data_slot();
+  member.slot.reset();
   member.left = false;
   member.lease_end = member.last_lease_end = now + lease_;
+}
+
+void Auditor::Draws(const std::string& worker, int slot) {
+  members_[worker].slot = slot;
   for (const auto& [id, other] : members_) {
-    if (id == join.worker_id() || other.left || other.lease_end <= now) continue;
-    if (other.slot != member.slot) continue;
-    world_.Violate("slots_are_distinct", absl::StrCat(join.worker_id(), " was given data slot ",
-                                                      member.slot, ", which ", id, " has"));
+    if (id == worker || other.left || other.lease_end <= world_.now()) continue;
+    if (other.slot != slot) continue;
+    world_.Violate("slots_are_distinct",
+                   absl::StrCat(worker, " was given data slot ", slot, ", which ", id, " has"));
   }
 }
 

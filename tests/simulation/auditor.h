@@ -15,7 +15,7 @@
 //   workers_hold_published   after merging version v a worker holds exactly its bits
 //   nothing_trained_is_lost  what was trained was sent, or is carried (a late delta too)
 //   incarnations_increase    strictly, per worker id
-//   slots_are_distinct       of live members
+//   slots_are_distinct       of live members that were told to start
 //   no_wait_for_the_dead     a round with its quorum closes when lease or grace are over
 //   broken_disk_stops        after an error of its store a coordinator says and does nothing more
 //   recovers                 what the store holds makes a coordinator
@@ -26,6 +26,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -56,6 +57,8 @@ class Auditor {
   void Started();
   void Died();
   void Attached(const v1::Join& join, const v1::Welcome& welcome);
+  // The worker was told to start, on that part of the data.
+  void Draws(const std::string& worker, int slot);
   void Handled(const std::string& worker, uint64_t incarnation, const v1::WorkerMessage& message,
                const absl::Status& status);
   // The coordinator died while it saved this worker's membership.
@@ -113,7 +116,7 @@ class Auditor {
   };
   struct Member {
     uint64_t incarnation = 0;
-    int slot = 0;
+    std::optional<int> slot;  // Once it was told to start.
     bool left = false;
     absl::Duration lease_end;       // Alive at least until then, unless it left.
     absl::Duration last_lease_end;  // Alive at most until then.

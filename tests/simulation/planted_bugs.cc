@@ -35,7 +35,7 @@ class Around : public Coordinator {
   absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override {
     return real_->AdmitPush(header);
   }
-  absl::Status Contribute(const v1::PushHeader& header, std::vector<uint8_t> object) override {
+  absl::Status Contribute(const v1::PushHeader& header, SharedBytes object) override {
     return real_->Contribute(header, std::move(object));
   }
   bool IsQuarantined(const v1::PushHeader& header) const override {
@@ -58,8 +58,8 @@ class Around : public Coordinator {
   void Tick() override { real_->Tick(); }
   void Maintain() override { real_->Maintain(); }
   v1::RunStatus GetStatus() const override { return real_->GetStatus(); }
-  void Pause(const std::string& reason) override { real_->Pause(reason); }
-  void Resume() override { real_->Resume(); }
+  absl::Status Pause(const std::string& reason) override { return real_->Pause(reason); }
+  absl::Status Resume() override { return real_->Resume(); }
   absl::Status Drain(const std::string& worker_id) override { return real_->Drain(worker_id); }
   absl::Status StopAtStep(int64_t step) override { return real_->StopAtStep(step); }
   absl::Status StopAtTokens(int64_t tokens) override { return real_->StopAtTokens(tokens); }
@@ -78,7 +78,7 @@ class Around : public Coordinator {
 class TwiceApplier final : public Around {
  public:
   using Around::Around;
-  absl::Status Contribute(const v1::PushHeader& header, std::vector<uint8_t> object) override {
+  absl::Status Contribute(const v1::PushHeader& header, SharedBytes object) override {
     RETURN_IF_ERROR(Around::Contribute(header, object));
     counted_[{header.fragment(), header.worker_id()}] = {header, std::move(object)};
     return absl::OkStatus();
@@ -94,7 +94,7 @@ class TwiceApplier final : public Around {
 
  private:
   // The last contribution per fragment and worker.
-  std::map<std::pair<int, std::string>, std::pair<v1::PushHeader, std::vector<uint8_t>>> counted_;
+  std::map<std::pair<int, std::string>, std::pair<v1::PushHeader, SharedBytes>> counted_;
 };
 
 class Unfenced final : public Around {
@@ -109,7 +109,7 @@ class Unfenced final : public Around {
   absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override {
     return Around::AdmitPush(Present(header));
   }
-  absl::Status Contribute(const v1::PushHeader& header, std::vector<uint8_t> object) override {
+  absl::Status Contribute(const v1::PushHeader& header, SharedBytes object) override {
     return Around::Contribute(Present(header), std::move(object));
   }
 

@@ -145,14 +145,14 @@ void Simulation::StartSecondProcess(Site& site) {
 }
 
 void Simulation::Pause() {
-  if (!host_.Command([](server::Coordinator& c) { c.Pause("simulated"); })) return;
+  if (!host_.Command([](server::Coordinator& c) { c.Pause("simulated").IgnoreError(); })) return;
   world_.Count(Happening::kPaused);
   world_.Trace("paused");
   world_.After(world_.Between(absl::Milliseconds(100), absl::Seconds(5)), [this] { Unpause(); });
 }
 
 void Simulation::Unpause() {
-  if (host_.Command([](server::Coordinator& c) { c.Resume(); })) {
+  if (host_.Command([](server::Coordinator& c) { c.Resume().IgnoreError(); })) {
     world_.Trace("resumed");
   } else {
     world_.After(absl::Seconds(1), [this] { Unpause(); });

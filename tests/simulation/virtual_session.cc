@@ -91,6 +91,7 @@ void VirtualWorker::Obey(const v1::Directive& directive) {
   switch (directive.action()) {
     case v1::Directive::START:
       started_ = true;
+      options_.auditor->Draws(options_.id, directive.data_slot());
       break;
     case v1::Directive::PAUSE:
       paused_ = true;

@@ -58,6 +58,17 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{"model { kv_heads: -1 }", "model.kv_heads"},
                     Refusal{"model { head_dim: 15 }", "model.head_dim", "even"},
                     Refusal{"model { head_dim: 1 }", "model.head_dim"},
+                    Refusal{"model { learned_positions: 31 }", "model.learned_positions",
+                            "in 32 .. 1048576; it is 31"},
+                    Refusal{"model { learned_positions: 32 rope_scaling {} }", "model.rope_scaling",
+                            "left out with learned_positions"},
+                    Refusal{"model { rope_scaling { factor: 0.5 } }", "model.rope_scaling.factor"},
+                    Refusal{"model { rope_scaling { factor: 8 high_frequency_factor: 4 "
+                            "low_frequency_factor: 4 original_positions: 8192 } }",
+                            "model.rope_scaling.low_frequency_factor"},
+                    Refusal{"model { rope_scaling { factor: 8 high_frequency_factor: 4 "
+                            "low_frequency_factor: 1 } }",
+                            "model.rope_scaling.original_positions"},
                     Refusal{"model { head_dim: 1026 }", "model.head_dim"},
                     Refusal{"model { heads: 64 }", "model.head_dim"},
                     Refusal{"model { mlp_width: 0 }", "model.mlp_width"},

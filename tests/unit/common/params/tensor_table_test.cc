@@ -69,6 +69,34 @@ TEST(TensorTable, GeluHasNoGateAndATiedModelNoHead) {
                   "model.layers.0.mlp.down_proj.weight [64, 256]", "model.norm.weight [64]"));
 }
 
+TEST(TensorTable, BiasesStandBehindTheMatricesThatAreOneProduct) {
+  const std::vector<TensorInfo> table = Table(
+      "vocabulary_size: 128 layers: 1 width: 64 heads: 2 kv_heads: 1 mlp_width: 96 "
+      "qkv_bias: true output_bias: true mlp_bias: true layer_norm: true "
+      "sequence_length: 16 learned_positions: 32");
+  EXPECT_THAT(
+      Lines(table),
+      ElementsAre(
+          "model.embed_tokens.weight [128, 64]", "model.embed_positions.weight [32, 64]",
+          "model.layers.0.input_layernorm.weight [64]", "model.layers.0.input_layernorm.bias [64]",
+          "model.layers.0.self_attn.q_proj.weight [64, 64]",
+          "model.layers.0.self_attn.k_proj.weight [32, 64]",
+          "model.layers.0.self_attn.v_proj.weight [32, 64]",
+          "model.layers.0.self_attn.q_proj.bias [64]", "model.layers.0.self_attn.k_proj.bias [32]",
+          "model.layers.0.self_attn.v_proj.bias [32]",
+          "model.layers.0.self_attn.o_proj.weight [64, 64]",
+          "model.layers.0.self_attn.o_proj.bias [64]",
+          "model.layers.0.post_attention_layernorm.weight [64]",
+          "model.layers.0.post_attention_layernorm.bias [64]",
+          "model.layers.0.mlp.gate_proj.weight [96, 64]",
+          "model.layers.0.mlp.up_proj.weight [96, 64]", "model.layers.0.mlp.gate_proj.bias [96]",
+          "model.layers.0.mlp.up_proj.bias [96]", "model.layers.0.mlp.down_proj.weight [64, 96]",
+          "model.layers.0.mlp.down_proj.bias [64]", "model.norm.weight [64]",
+          "model.norm.bias [64]"));
+  EXPECT_EQ(Named(table, "model.norm.bias").role, TensorRole::kBias);
+  EXPECT_EQ(Named(table, "model.embed_positions.weight").role, TensorRole::kPositions);
+}
+
 TEST(TensorTable, Gpt2ShapeHasTheParametersOfTheFormula) {
   const int64_t width = 768, layers = 12, padded = 50304;
   const int64_t block = 4 * width * width + 2 * width * 3072 + 2 * width;

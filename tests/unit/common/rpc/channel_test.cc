@@ -57,7 +57,7 @@ TEST(Wire, AChunkIsALeafOfTheTreeHash) {
 }
 
 TEST(MakeChannel, MakesAChannelWithoutConnecting) {
-  const auto channel = MakeChannel("127.0.0.1:1", 0);
+  const auto channel = MakeChannel("127.0.0.1:1", 0, ChannelSecurity::Plaintext());
   ASSERT_NE(channel, nullptr);
   EXPECT_EQ(channel->GetState(/*try_to_connect=*/false), GRPC_CHANNEL_IDLE);
 }

@@ -124,9 +124,6 @@ TEST(CoordinatorExchangeTest, HostileObjectsChangeNothing) {
   header.set_tokens(-1);
   EXPECT_EQ(coordinator.AdmitPush(header).status().code(), absl::StatusCode::kInvalidArgument);
   header = good;
-  header.set_start_offset(64);
-  EXPECT_EQ(coordinator.AdmitPush(header).status().code(), absl::StatusCode::kOutOfRange);
-  header = good;
   header.set_object_hash(good.object_hash() + 1);
   EXPECT_EQ(coordinator.Contribute(header, object).code(), absl::StatusCode::kDataLoss);
   std::vector<uint8_t> shorter(object.begin(), object.end() - 1);

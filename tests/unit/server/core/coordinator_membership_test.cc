@@ -186,10 +186,10 @@ TEST(CoordinatorMembershipTest, TheStartEndsAPauseForWhoeverMissedItsEnd) {
   ToyWorker a(run, "a", 1);
   ToyWorker b(run, "b", 2);
   ASSERT_TRUE(a.Join().ok());
-  run.coordinator->Pause("a test");
+  ASSERT_TRUE(run.coordinator->Pause("a test").ok());
   EXPECT_EQ(a.sink().Count(v1::Directive::PAUSE), 1);
   run.coordinator->Disconnected("a", 1);
-  run.coordinator->Resume();
+  ASSERT_TRUE(run.coordinator->Resume().ok());
   ASSERT_TRUE(a.Join().ok());
   ASSERT_TRUE(a.Ready(0).ok());  // Training has not started: nothing is said yet.
   ASSERT_TRUE(b.Enter().ok());
@@ -224,6 +224,22 @@ TEST(CoordinatorMembershipTest, RoundsThatDiedWithTheirOnlySenderDoNotStopTheRun
   }
   EXPECT_THAT(run.store.rounds().back().contributors, ElementsAre("c"));
   EXPECT_EQ(run.store.rounds().back().round, 2);
+}
+
+TEST(CoordinatorMembershipTest, WhatAWorkerSaysOfItsLinkIsShownAndSummarized) {
+  ToyRun run([](v1::RunConfig& config) { config.mutable_membership()->set_start_workers(1); });
+  ToyWorker a(run, "a", 1);
+  ASSERT_TRUE(a.Enter().ok());
+  v1::WorkerMessage message;
+  message.mutable_heartbeat()->set_checkpoint_step(-1);
+  message.mutable_heartbeat()->mutable_link()->set_rtt_seconds(0.125);
+  message.mutable_heartbeat()->mutable_link()->set_resent_chunks(3);
+  ASSERT_TRUE(run.coordinator->Handle("a", a.welcome().incarnation(), message).ok());
+  EXPECT_EQ(run.coordinator->GetStatus().workers(0).link().rtt_seconds(), 0.125);
+  ASSERT_TRUE(run.coordinator->Shutdown().ok());
+  const nlohmann::json link = run.store.summary()["workers"]["a"]["link"];
+  EXPECT_EQ(link["rtt_seconds"], 0.125);
+  EXPECT_EQ(link["resent_chunks"], 3);
 }
 
 TEST(CoordinatorMembershipTest, ADifferentPublishedCopyIsFoundOutAndItsWorkerExpelled) {
@@ -271,7 +287,7 @@ TEST(CoordinatorMembershipTest, DirectivesReachTheWorkersAndThoseThatComeLater) 
   ToyWorker b(run, "b", 2);
   ASSERT_TRUE(a.Enter().ok());
   ASSERT_TRUE(b.Enter().ok());
-  run.coordinator->Pause("maintenance");
+  ASSERT_TRUE(run.coordinator->Pause("maintenance").ok());
   EXPECT_TRUE(run.coordinator->GetStatus().paused());
   ASSERT_TRUE(run.coordinator->StopAtStep(40).ok());
   ToyWorker c(run, "c", 3);
@@ -280,7 +296,7 @@ TEST(CoordinatorMembershipTest, DirectivesReachTheWorkersAndThoseThatComeLater) 
     EXPECT_EQ(worker->sink().Count(v1::Directive::PAUSE), 1) << worker->id();
     EXPECT_EQ(worker->sink().Count(v1::Directive::STOP_AT_STEP), 1) << worker->id();
   }
-  run.coordinator->Resume();
+  ASSERT_TRUE(run.coordinator->Resume().ok());
   EXPECT_EQ(a.sink().Count(v1::Directive::RESUME), 1);
   EXPECT_EQ(run.coordinator->Drain("x").code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(run.coordinator->Drain("b").ok());

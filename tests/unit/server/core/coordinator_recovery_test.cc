@@ -151,7 +151,7 @@ TEST(CoordinatorRecoveryTest, AnAnswerThatCannotBeReadIsAsGoodAsForgotten) {
 
 TEST(CoordinatorRecoveryTest, WhatTheOperatorAskedForIsRemembered) {
   TwoWorkers two;
-  two.run.coordinator->Pause("maintenance of the link");
+  ASSERT_TRUE(two.run.coordinator->Pause("maintenance of the link").ok());
   ASSERT_TRUE(two.run.coordinator->StopAtStep(40).ok());
   two.run.Restart();
   EXPECT_TRUE(two.run.coordinator->GetStatus().started());

@@ -85,17 +85,18 @@ std::string HashOf(const absl::StatusOr<std::vector<uint8_t>>& bytes) {
 std::string Line(const MemberRecord& record) {
   const Member& member = record.member;
   return absl::StrCat("member ", member.id, " ", static_cast<int>(member.state), " ",
-                      member.incarnation, " ", member.data_slot, " ", Hex(member.process_nonce),
-                      " ", member.active_from_step, " ", member.was_ready, " ", member.step, " ",
-                      member.ordered_pace_milli, " ", member.ordered_from_step, " ",
-                      record.account.dump(), "\n");
+                      member.incarnation, " ", member.data_slot, " ", member.own_data, " ",
+                      Hex(member.process_nonce), " ", member.active_from_step, " ",
+                      member.was_ready, " ", member.step, " ", member.ordered_pace_milli, " ",
+                      member.ordered_from_step, " ", record.account.dump(), "\n");
 }
 
 std::string Line(const ContributionRecord& record) {
   return absl::StrCat("delta ", record.fragment, " ", record.round, " ", record.worker_id, " ",
                       record.incarnation, " ", static_cast<int>(record.codec), " ", record.bytes,
-                      " ", Hex(record.object_hash), " ", record.tokens, " ", record.send_step, " ",
-                      record.unix_s, " ", record.norm, " ", record.quarantined);
+                      " ", Hex(record.object_hash), " ", record.tokens, " ",
+                      FormatDraws(record.draws), " ", record.send_step, " ", record.unix_s, " ",
+                      record.norm, " ", record.quarantined);
 }
 
 std::string Line(const RoundRecord& record) {
@@ -130,6 +131,7 @@ ContributionRecord ScriptedContribution(int fragment, int64_t round, const std::
   record.bytes = static_cast<int64_t>(kObjectBytes);
   record.object_hash = TreeHash(ScriptedObject(fragment, round, worker_id));
   record.tokens = 1000 * round;
+  record.draws = {{1, 5 * round, 5 * round + 5}, {kOwnData, round, 2 * round + 1}};
   record.send_step = 10 * round + fragment;
   record.unix_s = 1.7e9 + static_cast<double>(round) / 3;
   record.norm = 0.1 * static_cast<double>(round);
@@ -169,6 +171,7 @@ MemberRecord ScriptedMember(const std::string& id, uint64_t incarnation) {
   record.member.state = MemberState::kActive;
   record.member.incarnation = incarnation;
   record.member.data_slot = 1;
+  record.member.own_data = id == "bob";
   record.member.process_nonce = 0x8000000000000001;
   record.member.active_from_step = 5;
   record.member.was_ready = true;
@@ -191,6 +194,7 @@ std::vector<ScriptedStep> ScriptedLife() {
   finished.stop_tokens = 1'000'000'000'000;
   finished.finish_recorded = true;
   finished.hash_checks = 12;
+  finished.data_fingerprint = 0x8123456789abcdef;
   return {{"the beginning", [](Store& store) { return store.BeginRun(ScriptedIdentity()); }},
           Tell(ScriptedMember("alice", 1)),
           Tell(ScriptedMember("bob", 1)),
@@ -220,13 +224,14 @@ std::vector<ScriptedStep> ScriptedLife() {
 
 absl::StatusOr<std::string> Fingerprint(Store& store, const std::optional<RecoveredRun>& run) {
   if (!run) return std::string("no run");
-  std::string text = absl::StrCat(
-      "run ", run->identity.run_id, " ", FormatRunConfig(run->identity.config), " ",
-      Hex(run->identity.config_hash), " ", Hex(run->identity.plan_hash), " ",
-      absl::StrJoin(run->identity.initial_hashes, ","), "\nstate ", run->state.started, " ",
-      run->state.started_unix_s, " ", run->state.paused, " ", run->state.pause_reason, " ",
-      run->state.stop_step, " ", run->state.stop_tokens, " ", run->state.finish_recorded, " ",
-      run->state.hash_checks, " ", run->state.hash_mismatches, "\n");
+  std::string text =
+      absl::StrCat("run ", run->identity.run_id, " ", FormatRunConfig(run->identity.config), " ",
+                   Hex(run->identity.config_hash), " ", Hex(run->identity.plan_hash), " ",
+                   absl::StrJoin(run->identity.initial_hashes, ","), "\nstate ", run->state.started,
+                   " ", run->state.started_unix_s, " ", run->state.paused, " ",
+                   run->state.pause_reason, " ", run->state.stop_step, " ", run->state.stop_tokens,
+                   " ", run->state.finish_recorded, " ", run->state.hash_checks, " ",
+                   run->state.hash_mismatches, " ", Hex(run->state.data_fingerprint), "\n");
   // What is gone is gone on purpose: damage is an error of its own.
   const auto readable = [](const absl::Status& status) {
     return status.ok() || absl::IsNotFound(status);

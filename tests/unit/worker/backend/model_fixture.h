@@ -27,6 +27,12 @@ struct ModelShape {
   bool untied_head = false;
   double z_loss = 0;
   int sequence_length = 11;
+  bool qkv_bias = false;
+  bool output_bias = false;
+  bool mlp_bias = false;
+  bool layer_norm = false;
+  int learned_positions = 0;
+  bool rope_scaling = false;
 };
 
 inline v1::ModelConfig MakeModel(const ModelShape& shape) {
@@ -45,6 +51,18 @@ inline v1::ModelConfig MakeModel(const ModelShape& shape) {
   model.set_norm_epsilon(1e-5);
   model.set_z_loss(shape.z_loss);
   model.set_sequence_length(shape.sequence_length);
+  model.set_qkv_bias(shape.qkv_bias);
+  model.set_output_bias(shape.output_bias);
+  model.set_mlp_bias(shape.mlp_bias);
+  model.set_layer_norm(shape.layer_norm);
+  model.set_learned_positions(shape.learned_positions);
+  if (shape.rope_scaling) {
+    v1::Llama3RopeScaling& scaling = *model.mutable_rope_scaling();
+    scaling.set_factor(4);
+    scaling.set_low_frequency_factor(1);
+    scaling.set_high_frequency_factor(4);
+    scaling.set_original_positions(16);
+  }
   return model;
 }
 
@@ -64,7 +82,9 @@ std::vector<T> RandomParameters(const FragmentPlan& plan, uint32_t seed) {
   for (const PlacedTensor& tensor : plan.tensors()) {
     const double stddev =
         tensor.info.is_matrix() ? 1.0 / std::sqrt(static_cast<double>(tensor.info.cols)) : 0.2;
-    const double mean = tensor.info.is_matrix() ? 0.0 : 1.0;
+    const bool norm =
+        tensor.info.role == TensorRole::kNorm || tensor.info.role == TensorRole::kFinalNorm;
+    const double mean = norm ? 1.0 : 0.0;
     for (int64_t i = 0; i < tensor.info.size(); ++i) {
       arena[static_cast<size_t>(tensor.offset + i)] =
           static_cast<T>(static_cast<float>(mean + stddev * normal(engine)));

@@ -21,6 +21,8 @@ class Reference {
     for (const int32_t token : tokens) {
       const auto row = Row("model.embed_tokens.weight", token);
       x.emplace_back(row.begin(), row.end());
+      if (model_.learned_positions() == 0) continue;
+      AddTo(x.back(), Row("model.embed_positions.weight", static_cast<int64_t>(x.size()) - 1));
     }
     for (int block = 0; block < model_.layers(); ++block) {
       const std::string prefix = "model.layers." + std::to_string(block) + ".";
@@ -30,7 +32,7 @@ class Reference {
     const char* head = model_.untied_head() ? "lm_head.weight" : "model.embed_tokens.weight";
     std::vector<Vector> logits;
     for (const Vector& token : x) {
-      Vector all = Multiply(head, Normalize(token, "model.norm.weight"));
+      Vector all = Multiply(head, NormalizeToken(token, "model.norm"));
       all.resize(static_cast<size_t>(model_.vocabulary_size()));
       logits.push_back(all);
     }
@@ -55,6 +57,56 @@ class Reference {
     return out;
   }
 
+  static void AddTo(Vector& sum, std::span<const double> values) {
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
+  }
+
+  std::span<const double> All(const std::string& name) const {
+    const PlacedTensor* tensor = plan_.Find(name);
+    return parameters_.subspan(static_cast<size_t>(tensor->offset),
+                               static_cast<size_t>(tensor->info.size()));
+  }
+
+  // The projection of that name, with its bias if the model has one.
+  Vector Project(const std::string& name, const Vector& in, bool bias) const {
+    Vector out = Multiply(name + ".weight", in);
+    if (bias) AddTo(out, All(name + ".bias"));
+    return out;
+  }
+
+  // A norm between the blocks' halves.
+  Vector NormalizeToken(const Vector& in, const std::string& name) const {
+    if (!model_.layer_norm()) return Normalize(in, name + ".weight");
+    double mean = 0;
+    for (const double value : in) mean += value / static_cast<double>(in.size());
+    double variance = 0;
+    for (const double value : in) {
+      variance += (value - mean) * (value - mean) / static_cast<double>(in.size());
+    }
+    Vector out;
+    for (size_t i = 0; i < in.size(); ++i) {
+      out.push_back((in[i] - mean) / std::sqrt(variance + model_.norm_epsilon()) *
+                        All(name + ".weight")[i] +
+                    All(name + ".bias")[i]);
+    }
+    return out;
+  }
+
+  double Frequency(int pair) const {
+    const double frequency =
+        std::pow(model_.rope_theta(), -2.0 * pair / static_cast<double>(model_.head_dim()));
+    if (model_.learned_positions() > 0) return 0;
+    if (!model_.has_rope_scaling()) return frequency;
+    const v1::Llama3RopeScaling& scaling = model_.rope_scaling();
+    const double wavelength = 2 * std::numbers::pi / frequency;
+    const double original = scaling.original_positions();
+    if (wavelength < original / scaling.high_frequency_factor()) return frequency;
+    if (wavelength > original / scaling.low_frequency_factor()) return frequency / scaling.factor();
+    const double smooth = (original / wavelength - scaling.low_frequency_factor()) /
+                          (scaling.high_frequency_factor() - scaling.low_frequency_factor());
+    return (1 - smooth) * frequency / scaling.factor() + smooth * frequency;
+  }
+
   Vector Normalize(const Vector& in, const std::string& name) const {
     double squares = 0;
     for (const double value : in) squares += value * value;
@@ -73,7 +125,7 @@ class Reference {
     if (model_.qk_norm()) part = Normalize(part, norm);
     Vector out = part;
     for (int i = 0; i < size / 2; ++i) {
-      const double angle = position * std::pow(model_.rope_theta(), -2.0 * i / size);
+      const double angle = position * Frequency(i);
       const auto a = static_cast<size_t>(i);
       const auto b = static_cast<size_t>(i + size / 2);
       out[a] = part[a] * std::cos(angle) - part[b] * std::sin(angle);
@@ -87,10 +139,10 @@ class Reference {
     const int size = model_.head_dim();
     std::vector<Vector> q, k, v;
     for (const Vector& token : x) {
-      const Vector in = Normalize(token, prefix + "input_layernorm.weight");
-      q.push_back(Multiply(attention + "q_proj.weight", in));
-      k.push_back(Multiply(attention + "k_proj.weight", in));
-      v.push_back(Multiply(attention + "v_proj.weight", in));
+      const Vector in = NormalizeToken(token, prefix + "input_layernorm");
+      q.push_back(Project(attention + "q_proj", in, model_.qkv_bias()));
+      k.push_back(Project(attention + "k_proj", in, model_.qkv_bias()));
+      v.push_back(Project(attention + "v_proj", in, model_.qkv_bias()));
     }
     std::vector<Vector> mixed(x.size());
     for (int head = 0; head < model_.heads(); ++head) {
@@ -119,16 +171,16 @@ class Reference {
       }
     }
     for (size_t t = 0; t < x.size(); ++t) {
-      const Vector out = Multiply(attention + "o_proj.weight", mixed[t]);
+      const Vector out = Project(attention + "o_proj", mixed[t], model_.output_bias());
       for (size_t i = 0; i < out.size(); ++i) x[t][i] += out[i];
     }
   }
 
   void AddMlp(const std::string& prefix, Vector& token) const {
-    const Vector in = Normalize(token, prefix + "post_attention_layernorm.weight");
-    Vector hidden = Multiply(prefix + "mlp.up_proj.weight", in);
+    const Vector in = NormalizeToken(token, prefix + "post_attention_layernorm");
+    Vector hidden = Project(prefix + "mlp.up_proj", in, model_.mlp_bias());
     if (model_.mlp() == v1::ModelConfig::SWIGLU) {
-      const Vector gate = Multiply(prefix + "mlp.gate_proj.weight", in);
+      const Vector gate = Project(prefix + "mlp.gate_proj", in, model_.mlp_bias());
       for (size_t i = 0; i < hidden.size(); ++i) {
         hidden[i] *= gate[i] / (1 + std::exp(-gate[i]));
       }
@@ -137,7 +189,7 @@ class Reference {
         h *= 0.5 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (h + 0.044715 * h * h * h)));
       }
     }
-    const Vector out = Multiply(prefix + "mlp.down_proj.weight", hidden);
+    const Vector out = Project(prefix + "mlp.down_proj", hidden, model_.mlp_bias());
     for (size_t i = 0; i < out.size(); ++i) token[i] += out[i];
   }
 

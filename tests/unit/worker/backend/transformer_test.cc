@@ -41,6 +41,15 @@ std::vector<ModelShape> OddShapes() {
        .head_dim = 4,
        .mlp_width = 12,
        .sequence_length = 517},
+      {.kv_heads = 2, .sequence_length = 40, .qkv_bias = true, .rope_scaling = true},
+      {.untied_head = true, .output_bias = true, .mlp_bias = true},
+      {.swiglu = false,
+       .sequence_length = 9,
+       .qkv_bias = true,
+       .output_bias = true,
+       .mlp_bias = true,
+       .layer_norm = true,
+       .learned_positions = 13},
   };
 }
 

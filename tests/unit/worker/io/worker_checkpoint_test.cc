@@ -39,11 +39,14 @@ WorkerCheckpoint SomeCheckpoint() {
   checkpoint.second_moments.assign(values, 0.125F);
   checkpoint.sync.published.assign(values, -1.0F);
   checkpoint.sync.residual.assign(values, 2.0F);
+  checkpoint.sync.next_draw = 102;
   checkpoint.sync.fragments.resize(3);
   checkpoint.sync.fragments[1] = {.version = 0,
                                   .tokens = 8,
+                                  .draws = {{3, 100, 102}},
                                   .round_in_flight = 1,
                                   .tokens_in_flight = 400,
+                                  .draws_in_flight = {{1, 7, 9}, {3, 0, 100}},
                                   .object_in_flight = {1, 2, 3}};
   return checkpoint;
 }
@@ -78,6 +81,9 @@ TEST_F(WorkerCheckpointTest, ComesBackAsItWas) {
   EXPECT_EQ(read->sync.published, written.sync.published);
   EXPECT_EQ(read->sync.residual, written.sync.residual);
   ASSERT_EQ(read->sync.fragments.size(), 3u);
+  EXPECT_EQ(read->sync.next_draw, 102);
+  EXPECT_EQ(read->sync.fragments[1].draws, written.sync.fragments[1].draws);
+  EXPECT_EQ(read->sync.fragments[1].draws_in_flight, written.sync.fragments[1].draws_in_flight);
   EXPECT_EQ(read->sync.fragments[1].round_in_flight, 1);
   EXPECT_EQ(read->sync.fragments[1].tokens_in_flight, 400);
   EXPECT_EQ(read->sync.fragments[1].object_in_flight, (std::vector<uint8_t>{1, 2, 3}));

@@ -12,16 +12,15 @@ namespace causeway::worker {
 
 FakeCoordinator::FakeCoordinator() {
   grpc::ServerBuilder builder;
-  ConfigureServer(builder);
+  ConfigureServer(builder, {});
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(static_cast<v1::Session::Service*>(this));
-  builder.RegisterService(static_cast<v1::Exchange::Service*>(this));
+  builder.RegisterService(&exchange_);
   server_ = builder.BuildAndStart();
   EXPECT_NE(server_, nullptr);
-  const auto channel = MakeChannel(absl::StrCat("127.0.0.1:", port), 0);
-  session_stub_ = v1::Session::NewStub(channel);
-  exchange_stub_ = v1::Exchange::NewStub(channel);
+  address_ = absl::StrCat("127.0.0.1:", port);
+  session_stub_ = v1::Session::NewStub(MakeChannel(address_, 0, ChannelSecurity::Plaintext()));
 }
 
 FakeCoordinator::~FakeCoordinator() { server_->Shutdown(std::chrono::system_clock::now()); }
@@ -33,19 +32,19 @@ Session::Options FakeCoordinator::SessionOptions() {
   return options;
 }
 
+Link::Options FakeCoordinator::LinkOptions(int connections) {
+  Link::Options options;
+  options.make_channel = [address = address_](int lane) {
+    return MakeChannel(address, 1 + lane, ChannelSecurity::Plaintext());
+  };
+  options.connections = connections;
+  options.poll = absl::Milliseconds(10);
+  return options;
+}
+
 void FakeCoordinator::RefuseNextAttach(const grpc::Status& status) {
   absl::MutexLock lock(&mutex_);
   attach_refusals_.push_back(status);
-}
-
-void FakeCoordinator::AnswerNextPush(const grpc::Status& status) {
-  absl::MutexLock lock(&mutex_);
-  push_answers_.push_back(status);
-}
-
-void FakeCoordinator::AnswerNextPull(PullAnswer answer) {
-  absl::MutexLock lock(&mutex_);
-  pull_answers_.push_back(std::move(answer));
 }
 
 void FakeCoordinator::BreakSession() {
@@ -80,11 +79,6 @@ std::vector<v1::WorkerMessage> FakeCoordinator::Joins() {
   return joins;
 }
 
-std::vector<v1::PushHeader> FakeCoordinator::pushes() {
-  absl::MutexLock lock(&mutex_);
-  return pushes_;
-}
-
 grpc::Status FakeCoordinator::Attach(grpc::ServerContext* context, Stream* stream) {
   v1::WorkerMessage message;
   if (!stream->Read(&message)) return grpc::Status::OK;
@@ -111,36 +105,6 @@ grpc::Status FakeCoordinator::Attach(grpc::ServerContext* context, Stream* strea
   session_ = nullptr;
   stream_ = nullptr;
   return grpc::Status::OK;
-}
-
-grpc::Status FakeCoordinator::Push(grpc::ServerContext*,
-                                   grpc::ServerReader<v1::PushRequest>* reader,
-                                   v1::PushResponse* response) {
-  v1::PushRequest request;
-  while (reader->Read(&request)) {
-    absl::MutexLock lock(&mutex_);
-    if (request.has_header()) pushes_.push_back(request.header());
-  }
-  absl::MutexLock lock(&mutex_);
-  if (!push_answers_.empty()) {
-    const grpc::Status answer = push_answers_.front();
-    push_answers_.pop_front();
-    return answer;
-  }
-  response->set_durable_bytes(pushes_.back().total_bytes());
-  return grpc::Status::OK;
-}
-
-grpc::Status FakeCoordinator::Pull(grpc::ServerContext*, const v1::PullRequest* request,
-                                   PullWriter* writer) {
-  PullAnswer answer;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (pull_answers_.empty()) return {grpc::StatusCode::INTERNAL, "no answer was prepared"};
-    answer = std::move(pull_answers_.front());
-    pull_answers_.pop_front();
-  }
-  return answer(*request, *writer);
 }
 
 }  // namespace causeway::worker

@@ -102,7 +102,7 @@ class FakeExchange final : public Exchange {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<PulledObject> PullAnswer(int fragment, int64_t round) override {
+  absl::StatusOr<PulledObject> PullAnswer(int fragment, int64_t round, int64_t) override {
     const Key key(fragment, round);
     absl::MutexLock lock(&mutex_);
     const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -121,7 +121,7 @@ class FakeExchange final : public Exchange {
     return PulledObject{.round = versions_[static_cast<size_t>(fragment)],
                         .codec = v1::FP32,
                         .published_hash = TreeHash(part),
-                        .bytes = std::vector<uint8_t>(bytes, bytes + part.size_bytes())};
+                        .bytes = ByteBuffer(bytes, bytes + part.size_bytes())};
   }
 
   void ReportApplied(int fragment, int64_t round, uint64_t published_hash) override {

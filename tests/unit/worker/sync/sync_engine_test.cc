@@ -74,7 +74,7 @@ class Site {
 
   absl::Status Step(int64_t step) {
     Move(step, local_);
-    return engine_->AfterStep(step, 10);
+    return engine_->AfterStep(step, 10, 2);
   }
 
   void Run(int64_t from, int64_t to) {
@@ -571,7 +571,7 @@ TEST(SyncEngineTest, GradientsAreSentAsTheyAreAndTheAnswerReplacesTheWeights) {
   options.clock = &clock;
   SyncEngine engine(std::move(options));
   ASSERT_TRUE(engine.Fetch(0).ok());
-  ASSERT_TRUE(engine.AfterStep(1, 10).ok());
+  ASSERT_TRUE(engine.AfterStep(1, 10, 2).ok());
   const std::vector<double> delta = exchange.delta({0, 1});
   for (size_t i = 0; i < delta.size(); ++i) ASSERT_EQ(delta[i], 0.5 * gradients[i]);
   EXPECT_EQ(local, exchange.published());

@@ -1,0 +1,48 @@
+// The other end of a benchmark over loopback, in a process of its own: so that its CPU time is
+// known apart from this process's.
+#ifndef CAUSEWAY_TESTS_BENCH_BENCH_PEER_H_
+#define CAUSEWAY_TESTS_BENCH_BENCH_PEER_H_
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace causeway::bench {
+
+// User and system time of this process.
+double CpuSeconds();
+
+class BenchPeer {
+ public:
+  // Runs this program again with these arguments, which make it call ServeBenchPeer.
+  static absl::StatusOr<BenchPeer> Start(const std::vector<std::string>& arguments);
+  // Ends the process.
+  ~BenchPeer();
+  BenchPeer(BenchPeer&& other) noexcept;
+  BenchPeer& operator=(BenchPeer&&) = delete;
+
+  int port() const { return port_; }
+  double CpuSeconds();
+
+ private:
+  BenchPeer(pid_t process, int to, int from) : process_(process), to_(to), from_(from) {}
+  // Asks one line of it.
+  absl::StatusOr<double> Read();
+
+  pid_t process_;
+  int to_;
+  int from_;
+  int port_ = 0;
+};
+
+// In that process: says `port`, then its CPU time as often as it is asked. Returns when the other
+// side is gone.
+void ServeBenchPeer(int port);
+
+}  // namespace causeway::bench
+
+#endif  // CAUSEWAY_TESTS_BENCH_BENCH_PEER_H_

@@ -1,0 +1,456 @@
+// How fast fragments are exchanged over loopback, beside a plain TCP connection in the same run.
+//
+//   exchange_bench [--json] [--quick] [--sizes_mib=8,32,256] [--workers=2,4] [--connections=1,4]
+//                  [--certificates=FOLDER] [--store=FOLDER] [--repeats=N]
+//
+// The coordinator's service runs in a process of its own with a run of one fragment, FP32 both
+// ways; the workers' links run in this one. For each row, and N workers:
+//
+// `push`: one worker alone sends its delta, from the call to the acknowledgement: hashing,
+// checksums at both ends, validation and admission included. `pull`: one worker alone fetches the
+// answer of a round that is published. `exchange`: all workers push at once and pull, until the
+// last one has its answer; the merge is part of it. `tcp`: the same bytes over one blocking
+// connection to a third process, written 1 MiB at a time, until they are acknowledged. The four
+// take turns, so that whatever else the machine does falls on all alike; medians count.
+//
+// CPU seconds are per 10^9 bytes that crossed, of this process (here: the worker, or the sender)
+// and of the other one (there); the table has their sum.
+//
+// Without --store the coordinator keeps nothing but what is in memory anyway; with it, a run folder
+// there that is not synced. --certificates adds rows with TLS: a folder that
+// deploy/make_certificates has filled for a coordinator at 127.0.0.1 and the workers w0, w1, ...
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "causeway/v1/session.grpc.pb.h"
+#include "common/base/file_system.h"
+#include "common/cli/command_line.h"
+#include "common/codec/codec.h"
+#include "common/params/run_config.h"
+#include "common/params/sync_schedule.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/wire.h"
+#include "common/telemetry/log.h"
+#include "nlohmann/json.hpp"
+#include "server/service/coordinator_server.h"
+#include "server/store/memory_store.h"
+#include "server/store/run_directory_store.h"
+#include "tests/bench/bench_peer.h"
+#include "tests/bench/plain_tcp.h"
+#include "worker/link/grpc_exchange.h"
+
+ABSL_FLAG(bool, json, false, "Print one JSON object instead of a table");
+ABSL_FLAG(bool, quick, false, "A run of seconds that only shows that everything works");
+ABSL_FLAG(std::vector<std::string>, sizes_mib, std::vector<std::string>({"8", "32", "256"}),
+          "Sizes of the encoded fragment, in MiB");
+ABSL_FLAG(std::vector<std::string>, workers, std::vector<std::string>({"2", "4"}),
+          "Numbers of workers, 2 or more");
+ABSL_FLAG(std::vector<std::string>, connections, std::vector<std::string>({"1", "4"}),
+          "Numbers of connections of each worker");
+ABSL_FLAG(std::string, certificates, "", "Folder for rows with TLS");
+ABSL_FLAG(std::string, store, "", "Folder for the coordinator's run; empty: memory");
+ABSL_FLAG(int, repeats, 5, "Timed rounds per row");
+// How the other processes are told what they are.
+ABSL_FLAG(std::string, role, "", "Of this process; set by the benchmark itself");
+ABSL_FLAG(int64_t, size_mib, 0, "Of the fragment; set by the benchmark itself");
+ABSL_FLAG(int, members, 0, "Workers of the run; set by the benchmark itself");
+
+namespace causeway::bench {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kProgram[] = "exchange_bench";
+constexpr int kStepsBetweenSyncs = 5;
+
+void Check(const absl::Status& status) {
+  if (!status.ok()) std::exit(Fail(kProgram, status));
+}
+
+template <typename T>
+T Value(absl::StatusOr<T> value) {
+  Check(value.status());
+  return *std::move(value);
+}
+
+template <typename Work>
+double Seconds(const Work& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double Median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+double LoadAverage() {
+  double load = 0;
+  std::ifstream("/proc/loadavg") >> load;
+  return load;
+}
+
+// A model of one fragment with about so many values, most of them embeddings.
+v1::RunConfig Config(int64_t size_mib, int workers) {
+  constexpr int kWidth = 64;
+  v1::RunConfig config;
+  v1::ModelConfig& model = *config.mutable_model();
+  model.set_layers(1);
+  model.set_width(kWidth);
+  model.set_heads(1);
+  model.set_mlp_width(kWidth);
+  model.set_sequence_length(8);
+  model.set_vocabulary_size(static_cast<int32_t>((size_mib << 20) / 4 / kWidth - 512));
+  config.mutable_sync()->set_fragments(1);
+  config.mutable_sync()->set_steps_between_syncs(kStepsBetweenSyncs);
+  config.mutable_membership()->set_start_workers(workers);
+  config.mutable_membership()->set_lease_ms(600'000);
+  Check(CompleteRunConfig(config).status());
+  return config;
+}
+
+// Remembers nothing: what the exchange costs without a disk, or a second copy in memory.
+class NoStore final : public server::MemoryStore {
+ public:
+  absl::Status SaveContribution(const server::ContributionRecord&,
+                                std::span<const uint8_t>) override {
+    return absl::OkStatus();
+  }
+  absl::Status SaveRound(const server::RoundRecord&, std::span<const uint8_t>) override {
+    return absl::OkStatus();
+  }
+  absl::Status SaveSnapshot(const server::FragmentView&) override { return absl::OkStatus(); }
+};
+
+SecurityOptions Certificates(const std::string& who) {
+  const std::string folder = absl::GetFlag(FLAGS_certificates);
+  SecurityOptions options;
+  if (folder.empty()) return options;
+  options.ca_file = JoinPath(JoinPath(folder, who), "ca.pem");
+  options.cert_file = JoinPath(JoinPath(folder, who), "cert.pem");
+  options.key_file = JoinPath(JoinPath(folder, who), "key.pem");
+  return options;
+}
+
+void RunCoordinator() {
+  std::unique_ptr<server::Store> store;
+  if (absl::GetFlag(FLAGS_store).empty()) {
+    store = std::make_unique<NoStore>();
+  } else {
+    store = Value(server::RunDirectoryStore::Open(*FileSystem::Real(), absl::GetFlag(FLAGS_store),
+                                                  {.durable = false}));
+    Check(store->Recover().status());
+  }
+  ThreadPool merge_pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  server::Coordinator::Options options;
+  options.config = Config(absl::GetFlag(FLAGS_size_mib), absl::GetFlag(FLAGS_members));
+  const FragmentPlan plan =
+      Value(FragmentPlan::Create(options.config.model(), options.config.sync()));
+  options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
+  options.run_id = "bench-1";
+  options.clock = Clock::Real();
+  options.store = store.get();
+  options.merge_pool = &merge_pool;
+  options.kept_answers = 2;
+  options.max_kept_answers = 2;
+  const auto coordinator = Value(server::Coordinator::Create(std::move(options)));
+  server::CoordinatorServer::Options serve;
+  serve.address = "127.0.0.1:0";
+  serve.security = Certificates("coordinator");
+  const auto server = Value(server::CoordinatorServer::Start(serve, *coordinator));
+  ServeBenchPeer(server->port());
+  Check(coordinator->Shutdown());
+  server->Stop(absl::Seconds(1));
+}
+
+void RunSink() {
+  TcpSink sink = Value(TcpSink::Listen());
+  const v1::RunConfig config = Config(absl::GetFlag(FLAGS_size_mib), 2);
+  const FragmentPlan plan = Value(FragmentPlan::Create(config.model(), config.sync()));
+  const auto bytes = static_cast<size_t>(plan.arena_size()) * sizeof(float);
+  std::thread serve([&] { Check(sink.Serve(bytes)); });
+  ServeBenchPeer(sink.port());
+  serve.join();
+}
+
+// What is exchanged: a delta of small values, the same for everybody.
+struct Fragment {
+  explicit Fragment(int64_t size_mib)
+      : config(Config(size_mib, 2)),
+        plan(Value(FragmentPlan::Create(config.model(), config.sync()))) {
+    const std::vector<float> base(static_cast<size_t>(plan.arena_size()));
+    std::vector<float> local(base.size());
+    for (size_t i = 0; i < local.size(); ++i) {
+      local[i] = 1e-4F * static_cast<float>(i % 1000) - 0.05F;
+    }
+    const Codec* const codec = Value(FindCodec(v1::FP32));
+    object = std::make_shared<std::vector<uint8_t>>(codec->EncodedBytes(base.size()));
+    Check(codec->Encode(base, local, {}, *object));
+  }
+  const v1::RunConfig config;
+  const FragmentPlan plan;
+  std::shared_ptr<std::vector<uint8_t>> object;
+};
+
+// One worker as far as the coordinator can tell.
+class Site {
+ public:
+  Site(const Fragment& fragment, int number, int port, int connections)
+      : fragment_(fragment), id_(absl::StrCat("w", number)) {
+    const std::string address = absl::StrCat("127.0.0.1:", port);
+    const auto security = Value(
+        MakeChannelSecurity(Certificates(absl::StrCat("worker-", id_)), address, absl::Now()));
+    stub_ = v1::Session::NewStub(MakeChannel(address, 0, security));
+    const v1::DescribeResponse run = Value(worker::DescribeRun(*stub_, address, absl::Seconds(30)));
+    worker::Session::Options session;
+    session.stub = stub_.get();
+    session.progress.set_checkpoint_step(-1);
+    session.join.set_worker_id(id_);
+    session.join.set_run_id(run.run_id());
+    session.join.set_wire_version(kWireVersion);
+    session.join.set_config_hash(run.config_hash());
+    session.join.set_plan_hash(run.plan_hash());
+    session.join.set_data_vocabulary_size(run.config().model().vocabulary_size());
+    session.join.set_data_fingerprint(1);
+    session_ = Value(worker::Session::Attach(std::move(session)));
+    session_->Ready(0, true);
+    worker::Link::Options link;
+    link.make_channel = [address, security](int lane) {
+      return MakeChannel(address, 1 + lane, security);
+    };
+    link.connections = connections;
+    link_ = std::make_unique<worker::Link>(std::move(link));
+    exchange_ = std::make_unique<worker::GrpcExchange>(
+        worker::GrpcExchange::Options{.link = link_.get(),
+                                      .session = session_.get(),
+                                      .plan = &fragment_.plan,
+                                      .run_id = run.run_id(),
+                                      .worker_id = id_,
+                                      .sync = run.config().sync()});
+  }
+  ~Site() {
+    exchange_->Cancel();
+    session_->Leave(v1::Leave::FINISHED, "");
+  }
+
+  void AwaitStart() { Check(session_->WaitForGo(absl::Minutes(1)).status()); }
+  void Push(int64_t round) {
+    const SyncSchedule schedule(1, kStepsBetweenSyncs, 0);
+    worker::Contribution contribution;
+    contribution.round = round;
+    contribution.tokens = 1000;
+    contribution.send_step = schedule.SendStep(0, round);
+    contribution.object = *fragment_.object;
+    contribution.owner = fragment_.object;
+    Check(exchange_->Push(contribution));
+  }
+  void Pull(int64_t round) {
+    const worker::PulledObject answer = Value(exchange_->PullAnswer(0, round, 0));
+    exchange_->ReportApplied(0, round, answer.published_hash);
+  }
+
+ private:
+  const Fragment& fragment_;
+  const std::string id_;
+  std::unique_ptr<v1::Session::Stub> stub_;
+  std::unique_ptr<worker::Session> session_;
+  std::unique_ptr<worker::Link> link_;
+  std::unique_ptr<worker::GrpcExchange> exchange_;
+};
+
+// Times and CPU seconds of one kind of work.
+struct Samples {
+  template <typename Work>
+  void Measure(BenchPeer& peer, const Work& work) {
+    const double here = CpuSeconds();
+    const double there = peer.CpuSeconds();
+    seconds.push_back(Seconds(work));
+    cpu_here.push_back(CpuSeconds() - here);
+    cpu_there.push_back(peer.CpuSeconds() - there);
+  }
+  // Of this process and of the other one.
+  json CpuPerGigabyte(double gigabytes) const {
+    return {{"here", Median(cpu_here) / gigabytes}, {"there", Median(cpu_there) / gigabytes}};
+  }
+
+  std::vector<double> seconds;
+  std::vector<double> cpu_here;
+  std::vector<double> cpu_there;
+};
+
+double Total(const json& cpu) { return cpu["here"].get<double>() + cpu["there"].get<double>(); }
+
+json MeasureRow(const Fragment& fragment, int64_t size_mib, int workers, int connections, bool tls,
+                int repeats) {
+  std::vector<std::string> arguments = {"--role=coordinator", absl::StrCat("--size_mib=", size_mib),
+                                        absl::StrCat("--members=", workers)};
+  const std::string certificates = absl::GetFlag(FLAGS_certificates);
+  if (tls) arguments.push_back("--certificates=" + certificates);
+  if (!absl::GetFlag(FLAGS_store).empty()) {
+    arguments.push_back(absl::StrCat("--store=", absl::GetFlag(FLAGS_store), "/", size_mib, "-",
+                                     workers, "-", connections, tls ? "-tls" : ""));
+  }
+  BenchPeer coordinator = Value(BenchPeer::Start(arguments));
+  BenchPeer sink = Value(BenchPeer::Start({"--role=sink", absl::StrCat("--size_mib=", size_mib)}));
+  TcpSource tcp = Value(TcpSource::Connect(sink.port()));
+  if (!tls) absl::SetFlag(&FLAGS_certificates, "");
+  std::vector<std::unique_ptr<Site>> sites;
+  for (int i = 0; i < workers; ++i) {
+    sites.push_back(std::make_unique<Site>(fragment, i, coordinator.port(), connections));
+  }
+  absl::SetFlag(&FLAGS_certificates, certificates);
+  for (const auto& site : sites) site->AwaitStart();
+
+  Samples push;
+  Samples pull;
+  Samples exchange;
+  Samples plain;
+  int64_t round = 0;
+  for (int i = 0; i <= repeats; ++i) {
+    if (i == 1) push = pull = exchange = plain = {};  // The first time warms up.
+    ++round;
+    for (const auto& site : sites) {
+      // The last one is acknowledged when the round is merged, and so is not measured.
+      const auto work = [&] { site->Push(round); };
+      if (site == sites.back()) {
+        work();
+      } else {
+        push.Measure(coordinator, work);
+      }
+      plain.Measure(sink, [&] { Check(tcp.Send(*fragment.object)); });
+    }
+    for (const auto& site : sites) {
+      pull.Measure(coordinator, [&] { site->Pull(round); });
+    }
+    ++round;
+    exchange.Measure(coordinator, [&] {
+      std::vector<std::thread> threads;
+      for (const auto& site : sites) {
+        threads.emplace_back([&] {
+          site->Push(round);
+          site->Pull(round);
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    });
+  }
+  const double gigabytes = 1e-9 * static_cast<double>(fragment.object->size());
+  const double tcp_rate = gigabytes / Median(plain.seconds);
+  const double push_rate = gigabytes / Median(push.seconds);
+  const double pull_rate = gigabytes / Median(pull.seconds);
+  const double both = 2 * gigabytes * workers;
+  return {{"object_bytes", fragment.object->size()},
+          {"workers", workers},
+          {"connections", connections},
+          {"security", tls ? "tls" : "plain"},
+          {"tcp_gb_per_s", tcp_rate},
+          {"tcp_cpu_s_per_gb", plain.CpuPerGigabyte(gigabytes)},
+          {"push_gb_per_s", push_rate},
+          {"push_of_tcp", push_rate / tcp_rate},
+          {"push_cpu_s_per_gb", push.CpuPerGigabyte(gigabytes)},
+          {"pull_gb_per_s", pull_rate},
+          {"pull_of_tcp", pull_rate / tcp_rate},
+          {"pull_cpu_s_per_gb", pull.CpuPerGigabyte(gigabytes)},
+          {"exchange_s", Median(exchange.seconds)},
+          {"exchange_gb_per_s", both / Median(exchange.seconds)},
+          {"exchange_cpu_s_per_gb", exchange.CpuPerGigabyte(both)}};
+}
+
+absl::StatusOr<std::vector<int>> Numbers(const std::vector<std::string>& words, int least, int most,
+                                         absl::string_view flag) {
+  std::vector<int> numbers;
+  for (const std::string& word : words) {
+    int number = 0;
+    if (!absl::SimpleAtoi(word, &number) || number < least || number > most) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, " takes numbers of ", least, " .. ", most, "; got \"", word, "\""));
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+void PrintRow(const json& row) {
+  std::cout << absl::StreamFormat(
+      "%8.1f %7d %11d %8s %8.2f %8.2f %6.2f %8.2f %6.2f %10.3f %8.2f %8.2f %8.2f %8.2f\n",
+      row["object_bytes"].get<double>() / (1 << 20), row["workers"].get<int>(),
+      row["connections"].get<int>(), row["security"].get<std::string>(),
+      row["tcp_gb_per_s"].get<double>(), row["push_gb_per_s"].get<double>(),
+      row["push_of_tcp"].get<double>(), row["pull_gb_per_s"].get<double>(),
+      row["pull_of_tcp"].get<double>(), row["exchange_s"].get<double>(),
+      Total(row["tcp_cpu_s_per_gb"]), Total(row["push_cpu_s_per_gb"]),
+      Total(row["pull_cpu_s_per_gb"]), Total(row["exchange_cpu_s_per_gb"]));
+  std::cout.flush();
+}
+
+int Main(int argc, char** argv) {
+  TuneAllocatorForStreams();
+  if (!ParseCommandLine(argc, argv, "Times exchanges over loopback.").empty()) {
+    return Refuse(kProgram, absl::InvalidArgumentError("takes flags only; see --help"));
+  }
+  Check(InitializeLog(kProgram, "error"));
+  const std::string role = absl::GetFlag(FLAGS_role);
+  if (role == "coordinator") return RunCoordinator(), 0;
+  if (role == "sink") return RunSink(), 0;
+  const bool quick = absl::GetFlag(FLAGS_quick);
+  if (quick) {
+    absl::SetFlag(&FLAGS_sizes_mib, std::vector<std::string>({"2"}));
+    absl::SetFlag(&FLAGS_workers, std::vector<std::string>({"2"}));
+    absl::SetFlag(&FLAGS_repeats, 1);
+  }
+  const int repeats = absl::GetFlag(FLAGS_repeats);
+  const auto sizes = Numbers(absl::GetFlag(FLAGS_sizes_mib), 1, 2048, "--sizes_mib");
+  const auto workers = Numbers(absl::GetFlag(FLAGS_workers), 2, 16, "--workers");
+  const auto connections =
+      Numbers(absl::GetFlag(FLAGS_connections), 1, worker::kMaxConnections, "--connections");
+  for (const absl::Status& status : {sizes.status(), workers.status(), connections.status()}) {
+    if (!status.ok()) return Refuse(kProgram, status);
+  }
+  if (repeats < 1) return Refuse(kProgram, absl::InvalidArgumentError("--repeats is 1 or more"));
+  const bool as_json = absl::GetFlag(FLAGS_json);
+  if (!as_json) {
+    std::cout << "    size workers connections security      tcp     push    of     pull    of   "
+                 "exchange           CPU seconds per GB\n"
+              << "     MiB                                GB/s     GB/s    tcp     GB/s    tcp     "
+                 "    s      tcp     push     pull exchange\n";
+  }
+  json rows = json::array();
+  for (const bool tls : {false, true}) {
+    if (tls && absl::GetFlag(FLAGS_certificates).empty()) continue;
+    for (const int size : *sizes) {
+      const Fragment fragment(size);
+      for (const int count : *workers) {
+        for (const int lanes : *connections) {
+          rows.push_back(MeasureRow(fragment, size, count, lanes, tls, repeats));
+          if (!as_json) PrintRow(rows.back());
+        }
+      }
+    }
+  }
+  if (as_json) {
+    std::cout << json{{"rows", rows},
+                      {"load_average", LoadAverage()},
+                      {"cores", std::thread::hardware_concurrency()}}
+                     .dump(2)
+              << "\n";
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace causeway::bench
+
+int main(int argc, char** argv) { return causeway::bench::Main(argc, argv); }

@@ -1,0 +1,124 @@
+"""causewayctl against a real run: what it shows, that its orders are followed, its exit statuses."""
+
+import json
+import subprocess
+import unittest
+
+from cluster import BIN, Cluster, run_tool, wait_until
+
+CTL = BIN / "causewayctl"
+SETTINGS = """
+train { steps: %d optimizer: MUON }
+sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
+       codec_up: INT4 codec_down: INT4 }
+membership { start_workers: 2 max_workers: 4 lease_ms: 2000 }
+"""
+PACE = "--max_tokens_per_second=3200"
+
+
+class CausewayCtlTest(unittest.TestCase):
+    def ctl(self, cluster, *arguments, status=0):
+        found, output, error = run_tool(CTL, *arguments, f"--coordinator={cluster.address}")
+        self.assertEqual(found, status, error)
+        return output if status == 0 else error
+
+    def run_status(self, cluster):
+        return json.loads(self.ctl(cluster, "status", "--json"))
+
+    def test_a_run_is_shown_paused_resumed_and_stopped(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(SETTINGS % 100000)
+            self.assertIn("waits for 2 workers", self.ctl(cluster, "status"))
+            workers = [cluster.start_worker(name, PACE) for name in ("a", "b")]
+            cluster.wait_for_step("a", 10)
+            wait_until(lambda: self.run_status(cluster)["run_step"] > 0, "the status shows steps")
+            text = self.ctl(cluster, "status")
+            self.assertIn("training, step", text)
+            self.assertIn("WORKER", text)
+            self.assertIn("FRAGMENT", text)
+            self.assertIn("active", self.ctl(cluster, "workers"))
+            self.assertIn("OPEN ROUND", self.ctl(cluster, "rounds"))
+
+            self.ctl(cluster, "pause", "--reason=for a look")
+            paused = self.run_status(cluster)
+            self.assertTrue(paused["paused"])
+            cluster.wait_for_event("paused", reason="for a look")
+            self.assertIn("resumed", self.ctl(cluster, "resume"))
+            cluster.wait_for_step("a", paused["run_step"] + 10)
+
+            self.assertIn("asked to hand over", self.ctl(cluster, "drain", "b"))
+            self.assertEqual(workers[1].wait(), 0, workers[1].log())
+            step = self.run_status(cluster)["run_step"] + 40
+            self.assertIn(f"ends at step {step}", self.ctl(cluster, "stop", f"--at_step={step}"))
+            for process in [workers[0], cluster.coordinator]:
+                self.assertEqual(process.wait(), 0, process.log())
+            self.assertEqual(cluster.summary("a")["steps"], step)
+
+    def test_watch_follows_a_run_to_its_end(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(SETTINGS % 60)
+            watch = subprocess.Popen(
+                [str(CTL), "watch", "--interval=100ms", f"--coordinator={cluster.address}"],
+                stdout=subprocess.PIPE, text=True)
+            workers = [cluster.start_worker(name, PACE) for name in ("a", "b")]
+            for process in [*workers, cluster.coordinator]:
+                self.assertEqual(process.wait(), 0, process.log())
+            # The coordinator leaves with the last worker, perhaps between two looks.
+            watch.terminate()
+            output = watch.communicate(timeout=30)[0]
+            self.assertIn("waits for 2 workers", output)
+            self.assertIn("training, step", output)
+
+    def test_what_is_asked_for_wrongly_is_refused_with_a_reason(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(SETTINGS % 60)
+            self.assertIn("no worker c", self.ctl(cluster, "drain", "c", status=1))
+            for arguments in (["drain"], ["drain", "a", "--all"], ["stop"],
+                              ["stop", "--at_step=3", "--at_tokens=4"], ["frobnicate"], [],
+                              ["status", "now"], ["config"], ["config", "diff", "one"],
+                              ["completion", "fish"], ["watch", "--interval=1ms"]):
+                with self.subTest(arguments=arguments):
+                    error = self.ctl(cluster, *arguments, status=2)
+                    self.assertEqual(error.count("\n"), 1, error)
+
+    def test_no_answer_has_an_exit_status_of_its_own(self):
+        status, _, error = run_tool(CTL, "status", "--coordinator=127.0.0.1:1", "--timeout=5s")
+        self.assertEqual(status, 3)
+        self.assertIn("no answer from the coordinator at 127.0.0.1:1", error)
+        status, _, error = run_tool(CTL, "status", "--coordinator=10.0.0.1:7070")
+        self.assertEqual(status, 2, "plaintext beyond this machine")
+        self.assertIn("--tls_ca", error)
+
+    def test_configurations_are_checked_and_compared(self):
+        with Cluster() as cluster:
+            one, two = cluster.folder / "one.textproto", cluster.folder / "two.textproto"
+            model = 'model { preset: "tiny-1m" } '
+            one.write_text(model + "train { steps: 100 }")
+            two.write_text(model + "train { steps: 200 }")
+            status, output, _ = run_tool(CTL, "config", "check", one, "--preset=best")
+            self.assertEqual(status, 0)
+            self.assertIn("steps: 100", output)
+            self.assertIn("codec_up: INT4", output)
+            status, output, _ = run_tool(CTL, "config", "diff", one, two)
+            self.assertEqual(status, 1)
+            self.assertIn("train.steps", output)
+            self.assertEqual(run_tool(CTL, "config", "diff", one, one)[0], 0)
+            status, output, _ = run_tool(CTL, "config", "presets")
+            self.assertIn("best", output)
+            self.assertIn("gpt2-124m-shape", output)
+            status, _, error = run_tool(CTL, "config", "check", cluster.folder / "none")
+            self.assertEqual(status, 2)
+            self.assertIn("none", error)
+            cluster.start_coordinator(SETTINGS % 60)
+            self.assertIn("steps_between_syncs: 6", self.ctl(cluster, "config", "show"))
+
+    def test_the_completion_scripts_are_shell(self):
+        script = run_tool(CTL, "completion", "bash")[1]
+        done = subprocess.run(
+            ["bash", "-c", script + "\nCOMP_WORDS=(causewayctl st) COMP_CWORD=1\n"
+             "_causewayctl; echo ${COMPREPLY[@]}"], capture_output=True, text=True, check=True)
+        self.assertEqual(done.stdout.split(), ["status", "stop"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,91 @@
+"""Scenarios of real processes: who draws which part of the data, and what the record says of it."""
+
+import json
+import unittest
+
+from cluster import COORDINATOR, SIGTERM, WORKER, Cluster, run_tool
+
+STREAMING = """
+train { steps: %d optimizer: MUON }
+sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
+       codec_up: INT4 codec_down: INT4 }
+membership { start_workers: %d max_workers: 2 lease_ms: 2000 }
+"""
+PACE = "--max_tokens_per_second=3200"
+
+
+def data_parts(cluster):
+    status, text, error = run_tool(COORDINATOR, "inspect", "--json",
+                                   f"--run_dir={cluster.folder / 'coordinator'}")
+    assert status == 0, error
+    return json.loads(text)["data"]
+
+
+def other_data(cluster, text):
+    (cluster.folder / "other.txt").write_text(text * 2000)
+    folder = cluster.folder / "other"
+    status, _, error = run_tool(WORKER, "tokenize", f"--input={cluster.folder / 'other.txt'}",
+                                f"--out={folder}")
+    assert status == 0, error
+    return folder
+
+
+class DataPartsTest(unittest.TestCase):
+    def run_joined_in_order(self, names):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % (24, 2))
+            workers = []
+            for name in names:
+                workers.append(cluster.start_worker(name))
+                cluster.wait_for_event("worker_joined", worker=name)
+            for process in [*workers, cluster.coordinator]:
+                self.assertEqual(process.wait(), 0, process.log())
+            return [(r["fragment"], r["round"], r["published_hash"]) for r in cluster.rounds()]
+
+    def test_it_does_not_matter_who_joins_first(self):
+        self.assertEqual(sorted(self.run_joined_in_order(["a", "b"])),
+                         sorted(self.run_joined_in_order(["b", "a"])))
+
+    def test_a_part_goes_on_where_the_worker_that_left_it_ended(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % (150, 2))
+            stays = cluster.start_worker("a", PACE)
+            leaves = cluster.start_worker("b", PACE)
+            cluster.wait_for_step("b", 30)
+            leaves.signal(SIGTERM)
+            self.assertEqual(leaves.wait(), 0, leaves.log())
+            comes = cluster.start_worker("c", PACE)
+            for process in [stays, comes, cluster.coordinator]:
+                self.assertEqual(process.wait(), 0, process.log())
+            first, second = data_parts(cluster)
+        self.assertEqual([w["worker_id"] for w in first["trained_by"]], ["a"])
+        self.assertEqual([w["worker_id"] for w in second["trained_by"]], ["b", "c"])
+        for part in (first, second):
+            self.assertEqual((part["skipped"], part["repeated"]), (0, 0), part)
+        self.assertEqual(second["next_draw"],
+                         sum(worker["count"] for worker in second["trained_by"]))
+
+    def test_a_worker_with_other_data_is_refused_unless_they_are_its_own(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % (24, 2))
+            shares = cluster.start_worker("a")
+            cluster.wait_for_event("worker_joined", worker="a")
+            other = other_data(cluster, "whereas here it rains ")
+            status, _, error = run_tool(
+                WORKER, "train", f"--coordinator={cluster.address}", "--id=b", f"--data={other}",
+                f"--out={cluster.folder / 'b'}", "--threads=1")
+            self.assertEqual(status, 2)
+            self.assertIn("data_fingerprint differs", error)
+            self.assertIn("--own_data", error)
+            # The later flag counts.
+            own = cluster.start_worker("b", f"--data={other}", "--own_data")
+            for process in [shares, own, cluster.coordinator]:
+                self.assertEqual(process.wait(), 0, process.log())
+            own_part, shared_part = data_parts(cluster)
+        self.assertEqual((own_part["data_slot"], own_part["worker_id"]), (-1, "b"))
+        self.assertEqual([w["worker_id"] for w in shared_part["trained_by"]], ["a"])
+        self.assertEqual(own_part["next_draw"], shared_part["next_draw"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,272 @@
+"""causeway-worker preflight against real coordinators, and against what stands at their port."""
+
+import contextlib
+import json
+import pathlib
+import socket
+import threading
+import time
+import unittest
+
+from cluster import BIN, SIGTERM, WORKER, Cluster, run_tool, wait_until
+
+CTL = BIN / "causewayctl"
+MAKE_CERTIFICATES = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "make_certificates"
+
+RUN = """train { steps: 100000 } sync { steps_between_syncs: 6 fragments: 2 }
+membership { start_workers: 1 max_workers: 2 }"""
+# Longer than anything that hangs may take: the greeting's 3 s, a TLS hello's 3 s, and the rest.
+HANG_S = 30
+
+
+def preflight(address, *flags, probe_seconds=0.2, connections=2):
+    """(exit status, {name: check}, whole JSON)."""
+    status, output, error = run_tool(
+        WORKER, "preflight", f"--coordinator={address}", "--json", "--threads=1",
+        f"--probe_seconds={probe_seconds}", f"--connections={connections}", *flags,
+        timeout=HANG_S)
+    assert output, error
+    report = json.loads(output)
+    return status, {check["name"]: check for check in report["checks"]}, report
+
+
+@contextlib.contextmanager
+def server(answer):
+    """A TCP server that says `answer` to every connection, and keeps it open if it is None."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    kept = []
+
+    def serve():
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            kept.append(connection)
+            if answer is not None:
+                connection.recv(1)
+                connection.sendall(answer)
+                connection.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+        for connection in kept:
+            connection.close()
+
+
+def unused_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+class PreflightTest(unittest.TestCase):
+    def expect(self, checks, name, status, *words):
+        check = checks[name]
+        self.assertEqual(check["status"], status, check)
+        for word in words:
+            self.assertIn(word, check["finding"] + " " + check["remedy"])
+        if status in ("failed", "warning"):
+            self.assertNotEqual(check["remedy"], "", check)
+
+    def test_a_site_that_can_join(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            status, checks, report = preflight(
+                cluster.address, "--id=a", f"--data={cluster.data}", f"--out={cluster.out('a')}")
+            self.assertEqual(status, 0, report)
+            self.assertTrue(report["passed"])
+            for name, check in checks.items():
+                self.assertIn(check["status"], ("ok", "warning"), name)
+            self.expect(checks, "identity", "ok", '"a" is free', "0 of 2")
+            self.expect(checks, "configuration", "ok", "run run-", "3 fragments")
+            for name in ("rate up", "rate down"):
+                rate = checks[name]["values"]["rate"]
+                self.assertEqual(rate["unit"], "bytes/s")
+                self.assertGreater(rate["value"], 0)
+                self.assertEqual(checks[name]["values"]["connections"]["value"], 2)
+            self.assertGreater(checks["link"]["values"]["headroom"]["value"], 0)
+            # It joined nothing and left nothing.
+            self.assertEqual(cluster.events(), [])
+            self.assertFalse(cluster.out("a").exists())
+
+    def test_lines_for_people(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            status, output, error = run_tool(
+                WORKER, "preflight", f"--coordinator={cluster.address}", "--threads=1",
+                "--probe_seconds=0", timeout=HANG_S)
+            self.assertEqual((status, error), (0, ""))
+            lines = output.splitlines()
+            self.assertRegex(lines[0], r"^ok    name           127\.0\.0\.1:\d+$")
+            self.assertIn("-     data           no --data was given", lines)
+            self.assertRegex(lines[-1], r"^This site can join: \d+ ok, .*not checked\.$")
+
+    def test_while_a_worker_trains(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            worker = cluster.start_worker("a")
+            cluster.wait_for_step("a", 5)
+            before = cluster.steps("a")
+            status, checks, _ = preflight(
+                cluster.address, "--id=a", f"--data={cluster.data}", f"--out={cluster.out('a')}")
+            self.assertEqual(status, 1)
+            self.expect(checks, "identity", "failed", "a live worker", "lease")
+            self.expect(checks, "disk", "failed", "in use by process")
+            cluster.wait_for_step("a", before + 5)
+            _, checks, _ = preflight(cluster.address, "--id=b", f"--data={cluster.data}",
+                                     probe_seconds=0)
+            self.expect(checks, "identity", "ok", "1 of 2 places")
+            self.expect(checks, "data", "ok")
+            other = cluster.folder / "other"
+            (cluster.folder / "other.txt").write_text("another text " * 3000)
+            run_tool(WORKER, "tokenize", f"--input={cluster.folder / 'other.txt'}",
+                     f"--out={other}")
+            _, checks, _ = preflight(cluster.address, f"--data={other}", probe_seconds=0)
+            self.expect(checks, "data", "failed", "not the text that the other sites share")
+            # Another one keeps the run alive; the first one's checkpoint is its own.
+            cluster.start_worker("c")
+            cluster.wait_for_step("c", 1)
+            worker.signal(SIGTERM)
+            self.assertEqual(worker.wait(), 0, worker.log())
+            _, checks, _ = preflight(cluster.address, "--id=a", f"--out={cluster.out('a')}",
+                                     probe_seconds=0)
+            self.expect(checks, "checkpoint", "ok", "continues from it")
+            _, checks, _ = preflight(cluster.address, "--id=b", f"--out={cluster.out('a')}",
+                                     probe_seconds=0)
+            self.expect(checks, "checkpoint", "failed", "not of this one")
+
+    def test_a_coordinator_with_tls(self):
+        with Cluster() as cluster:
+            folder = cluster.folder / "certificates"
+
+            def make(*arguments):
+                status, _, error = run_tool(MAKE_CERTIFICATES, *arguments, "--dir", folder)
+                self.assertEqual(status, 0, error)
+
+            def credentials(name):
+                return [f"--tls_ca={folder / name / 'ca.pem'}",
+                        f"--tls_cert={folder / name / 'cert.pem'}",
+                        f"--tls_key={folder / name / 'key.pem'}"]
+
+            make("init")
+            make("coordinator", "--ip", "127.0.0.1", "--days", "3")
+            make("worker", "a")
+            make("observer", "eve")
+            cluster.start_coordinator(RUN, *credentials("coordinator"))
+            status, checks, report = preflight(cluster.address, "--id=a",
+                                               *credentials("worker-a"))
+            self.assertEqual(status, 0, report)
+            self.expect(checks, "protocol", "ok", "TLSv1.3")
+            self.expect(checks, "certificates", "warning", "the coordinator's operator")
+            self.expect(checks, "identity", "ok", "causeway://*/worker/a")
+            self.assertGreater(checks["rate up"]["values"]["rate"]["value"], 0)
+            status, checks, _ = preflight(cluster.address, "--id=b", *credentials("worker-a"),
+                                          probe_seconds=0)
+            self.assertEqual(status, 1)
+            self.expect(checks, "identity", "failed", "--id", "worker a")
+            _, checks, _ = preflight(cluster.address, "--id=eve", *credentials("observer-eve"),
+                                     probe_seconds=0)
+            self.expect(checks, "identity", "failed", "observer")
+            status, checks, _ = preflight(cluster.address, "--id=a")
+            self.assertEqual(status, 1)
+            self.expect(checks, "protocol", "failed", "wants TLS", "--tls_ca")
+            self.expect(checks, "coordinator", "skipped")
+
+    def test_tls_towards_a_coordinator_without(self):
+        with Cluster() as cluster:
+            folder = cluster.folder / "certificates"
+            for arguments in (["init"], ["worker", "a"]):
+                self.assertEqual(run_tool(MAKE_CERTIFICATES, *arguments, "--dir", folder)[0], 0)
+            own = folder / "worker-a"
+            cluster.start_coordinator(RUN)
+            status, checks, _ = preflight(
+                cluster.address, f"--tls_ca={own / 'ca.pem'}", f"--tls_cert={own / 'cert.pem'}",
+                f"--tls_key={own / 'key.pem'}")
+            self.assertEqual(status, 1)
+            self.expect(checks, "protocol", "failed", "TLS")
+
+    def test_the_status_shows_the_coordinators_end_of_a_link(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            cluster.start_worker("a")
+            cluster.wait_for_step("a", 1)
+
+            def link():
+                _, output, _ = run_tool(CTL, "status", "--json",
+                                        f"--coordinator={cluster.address}")
+                workers = json.loads(output)["workers"]
+                return workers[0].get("coordinator_link", {}) if workers else {}
+
+            wait_until(lambda: int(link().get("received_bytes", 0)) > 0, "bytes are counted")
+            self.assertGreaterEqual(link()["connections"], 1)
+            self.assertGreater(link()["rtt_seconds"], 0)
+
+    def test_data_of_another_vocabulary(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN + " model { vocabulary_size: 512 }")
+            status, checks, _ = preflight(cluster.address, f"--data={cluster.data}",
+                                          probe_seconds=0)
+            self.assertEqual(status, 1)
+            self.expect(checks, "data", "failed", "256", "512", "tokenizer of the run")
+            _, checks, _ = preflight(cluster.address, f"--data={cluster.folder / 'absent'}",
+                                     probe_seconds=0)
+            self.expect(checks, "data", "failed", "absent", "tokenize")
+
+    def test_a_folder_that_cannot_be_written(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            (cluster.folder / "file").write_text("")
+            for out in ("/proc/nothing/here", cluster.folder / "file" / "out"):
+                status, checks, _ = preflight(cluster.address, f"--out={out}", probe_seconds=0)
+                self.assertEqual(status, 1)
+                self.expect(checks, "disk", "failed")
+                self.expect(checks, "devices", "ok")
+
+    def test_nobody_at_the_port(self):
+        status, checks, _ = preflight(f"127.0.0.1:{unused_port()}")
+        self.assertEqual(status, 1)
+        self.expect(checks, "tcp", "failed", "refuses the connection", "causeway-coordinator")
+        self.expect(checks, "rate up", "skipped", "needs")
+        self.assertNotEqual(checks["devices"]["status"], "skipped")
+
+    def test_no_such_host(self):
+        status, checks, _ = preflight("nowhere.invalid:7070")
+        self.assertEqual(status, 1)
+        self.expect(checks, "name", "failed", "nowhere.invalid")
+        self.expect(checks, "tcp", "skipped")
+
+    def test_another_program_at_the_port(self):
+        for answer, words in (
+                (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "web server"),
+                (b"SSH-2.0-OpenSSH_9.2p1\r\n", "another protocol"),
+                (b"", "hangs up"),
+                (None, "says nothing")):
+            with self.subTest(words), server(answer) as address:
+                start = time.monotonic()
+                status, checks, _ = preflight(address)
+                self.assertEqual(status, 1)
+                self.expect(checks, "protocol", "failed", words, "--coordinator")
+                self.expect(checks, "coordinator", "skipped")
+                self.assertLess(time.monotonic() - start, HANG_S)
+
+    def test_usage(self):
+        for flags, words in ((["--coordinator=nowhere"], "HOST:PORT"),
+                             (["--connections=17"], "--connections must be"),
+                             (["--probe_seconds=11"], "--probe_seconds must be"),
+                             (["--id=a/b"], "--id"),
+                             (["--step_time=-1s"], "--step_time"),
+                             (["--congestion_control=nonesuch"], "nonesuch")):
+            with self.subTest(flags):
+                status, output, error = run_tool(WORKER, "preflight", *flags)
+                self.assertEqual((status, output), (2, ""))
+                self.assertIn(words, error)
+
+
+if __name__ == "__main__":
+    unittest.main()

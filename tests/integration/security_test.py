@@ -1,0 +1,182 @@
+"""Real processes with real certificates: what is refused and how, and a run that does not notice."""
+
+import pathlib
+import shutil
+import subprocess
+import unittest
+
+from cluster import COORDINATOR, MODEL, SIGKILL, Cluster, run_tool, wait_until
+
+MAKE_CERTIFICATES = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "make_certificates"
+RUN = """
+train { steps: 60 } sync { fragments: 2 steps_between_syncs: 6 }
+membership { start_workers: 2 }
+"""
+LONGER_RUN = RUN.replace("60", "240") + "membership { lease_ms: 6000 }"
+
+
+def make(cluster, *arguments, folder="certificates"):
+    subprocess.run([MAKE_CERTIFICATES, "--dir", cluster.folder / folder, *arguments], check=True,
+                   stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, timeout=60)
+
+
+def tls(cluster, name, folder="certificates", refresh="1s"):
+    at = cluster.folder / folder / name
+    return [f"--tls_ca={at / 'ca.pem'}", f"--tls_cert={at / 'cert.pem'}",
+            f"--tls_key={at / 'key.pem'}", f"--tls_refresh={refresh}"]
+
+
+def with_certificates(cluster, *workers):
+    make(cluster, "init")
+    make(cluster, "coordinator", "--host", "localhost", "--ip", "127.0.0.1")
+    for worker in workers:
+        make(cluster, "worker", worker)
+
+
+def published(cluster):
+    """What every round published: fragment, round, hash."""
+    return [(line["fragment"], line["round"], line["published_hash"]) for line in
+            sorted(cluster.rounds(), key=lambda line: (line["fragment"], line["round"]))]
+
+
+def shown_certificate(cluster):
+    """The serial number of the certificate that a new connection is shown; "" if none is."""
+    at = cluster.folder / "certificates" / "worker-a"
+    done = subprocess.run(
+        ["openssl", "s_client", "-connect", cluster.address, "-cert", at / "cert.pem", "-key",
+         at / "key.pem"], capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
+    shown = subprocess.run(["openssl", "x509", "-noout", "-serial"], input=done.stdout,
+                           capture_output=True, timeout=60)
+    return shown.stdout.decode().strip()
+
+
+class SecurityTest(unittest.TestCase):
+    plain = None
+
+    def finish(self, cluster, *workers):
+        for worker in workers:
+            self.assertEqual(worker.wait(), 0, worker.log())
+        self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+        return published(cluster)
+
+    def undisturbed(self):
+        """The rounds of the run without certificates and without strangers."""
+        if SecurityTest.plain is None:
+            with Cluster() as cluster:
+                cluster.start_coordinator(RUN)
+                SecurityTest.plain = self.finish(
+                    cluster, *[cluster.start_worker(name) for name in ("a", "b")])
+        return SecurityTest.plain
+
+    def refused(self, cluster, worker, flags, saying, **options):
+        process = cluster.start_worker(worker, *flags, "--connect_timeout=2s", **options)
+        self.assertEqual(process.wait(), 2, process.log())
+        for words in saying:
+            self.assertIn(words, process.log())
+        process.log_path.unlink()
+
+    def test_strangers_are_refused_and_the_run_has_the_same_bits(self):
+        with Cluster() as cluster:
+            with_certificates(cluster, "a", "b", "c")
+            make(cluster, "observer", "eye")
+            make(cluster, "worker", "old", "--start", "3 days ago", "--days", "1")
+            make(cluster, "init", folder="other")
+            make(cluster, "worker", "c", folder="other")
+            cluster.start_coordinator(RUN, *tls(cluster, "coordinator"))
+            # Before the run starts, while it waits for its second worker.
+            first = cluster.start_worker("a", *tls(cluster, "worker-a"))
+            cluster.wait_for_event("worker_ready", worker="a")
+            self.refused(cluster, "c", [], ["speaks TLS", "--tls_ca"])
+            self.refused(cluster, "c", tls(cluster, "worker-c", "other"), ["cannot be trusted"])
+            foreign = tls(cluster, "worker-c", "other")
+            foreign[0] = tls(cluster, "worker-c")[0]
+            self.refused(cluster, "c", foreign, ["hangs up", "--tls_ca"])
+            self.refused(cluster, "old", tls(cluster, "worker-old"), ["expired", "renew"])
+            self.refused(cluster, "c", tls(cluster, "worker-a"), ["worker a", "--id is c"])
+            self.refused(cluster, "c", tls(cluster, "observer-eye"), ["observer eye"])
+            address = f"localhost:{cluster.address.rpartition(':')[2]}"
+            self.refused(cluster, "c", [*tls(cluster, "worker-c"), "--tls_server_name=elsewhere"],
+                         ["localhost, 127.0.0.1", "not for elsewhere"], address=address)
+            second = cluster.start_worker("b", *tls(cluster, "worker-b"), address=address)
+            self.assertEqual(self.finish(cluster, first, second), self.undisturbed())
+            joined = [e["worker"] for e in cluster.events() if e["event"] == "worker_joined"]
+            self.assertEqual(joined, ["a", "b"])
+
+    def test_certificates_renewed_during_a_run(self):
+        with Cluster() as cluster:
+            with_certificates(cluster, "a", "b")
+            cluster.start_coordinator(LONGER_RUN, *tls(cluster, "coordinator"))
+            first = cluster.start_worker("a", *tls(cluster, "worker-a"), "--min_step_time=20ms")
+            second = cluster.start_worker("b", *tls(cluster, "worker-b"), "--min_step_time=20ms",
+                                          "--checkpoint_interval=1s")
+            cluster.wait_for_step("a", 20)
+            before = shown_certificate(cluster)
+            make(cluster, "renew")
+            wait_until(lambda: shown_certificate(cluster) not in (before, ""),
+                       "the coordinator shows its renewed certificate")
+            # Of the workers one goes on over its old connection, one makes new ones.
+            cluster.wait_for_step("b", 150)
+            second.signal(SIGKILL)
+            second.wait()
+            second = cluster.start_worker("b", *tls(cluster, "worker-b"))
+            renewed = self.finish(cluster, first, second)
+        with Cluster() as cluster:
+            cluster.start_coordinator(LONGER_RUN)
+            self.assertEqual(
+                renewed, self.finish(cluster, *[cluster.start_worker(w) for w in ("a", "b")]))
+
+    def test_tokens(self):
+        with Cluster() as cluster:
+            with_certificates(cluster)
+            make(cluster, "token", "worker", "a")
+            make(cluster, "token", "worker", "b")
+            tokens = cluster.folder / "certificates" / "tokens"
+            cluster.start_coordinator(
+                RUN, *tls(cluster, "coordinator")[1:], f"--token_file={tokens}")
+
+            def token(name):
+                folder = cluster.folder / "certificates" / f"token-worker-{name}"
+                return [f"--tls_ca={folder / 'ca.pem'}", f"--token_file={folder / 'token'}"]
+
+            first = cluster.start_worker("a", *token("a"))
+            cluster.wait_for_event("worker_ready", worker="a")
+            self.refused(cluster, "c", token("b"), ["worker b", '"c"'])
+            self.refused(cluster, "b", token("b")[1:], ["in the clear"])
+            stale = cluster.folder / "stale"
+            shutil.copy(cluster.folder / "certificates" / "token-worker-b" / "token", stale)
+            make(cluster, "token", "worker", "b", "--force")
+            self.refused(cluster, "b", [token("b")[0], f"--token_file={stale}"], ["revoked"])
+            second = cluster.start_worker("b", *token("b"))
+            self.assertEqual(self.finish(cluster, first, second), self.undisturbed())
+
+    def test_plaintext_stays_on_this_machine(self):
+        with Cluster() as cluster:
+            def serve(*flags):
+                config = cluster.folder / "run.textproto"
+                config.write_text(MODEL + RUN)
+                return run_tool(COORDINATOR, "serve", f"--run_dir={cluster.folder / 'run'}",
+                                f"--config={config}", *flags)
+
+            status, _, error = serve("--listen=0.0.0.0:0")
+            self.assertEqual(status, 2, error)
+            self.assertIn("--tls_cert", error)
+            self.assertIn("--insecure", error)
+            self.assertEqual(len(error.strip().splitlines()), 1, error)
+            status, _, error = serve("--listen=127.0.0.1:0", "--tls_cert=nowhere")
+            self.assertEqual(status, 2, error)
+            self.assertIn("--tls_key", error)
+            self.assertFalse((cluster.folder / "run" / "run.db").exists())
+            self.refused(cluster, "a", [], ["192.0.2.1:7070", "--tls_ca", "--insecure"],
+                         address="192.0.2.1:7070")
+
+    def test_insecure_beyond_this_machine_is_said_aloud(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN.replace("start_workers: 2", "start_workers: 1"),
+                                      "--listen=0.0.0.0:0", "--insecure")
+            self.assertIn("plaintext", cluster.coordinator.log())
+            port = cluster.address.rpartition(":")[2]
+            self.finish(cluster, cluster.start_worker("a", address=f"127.0.0.1:{port}"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,50 @@
+#include "common/files/message_json.h"
+
+#include <limits>
+
+#include "causeway/v1/admin.pb.h"
+#include "gtest/gtest.h"
+
+namespace causeway {
+namespace {
+
+TEST(MessageToJson, IntegersAreNumbersHashesAreHexadecimalAndEnumeratorsHaveNames) {
+  v1::RunStatus status;
+  status.set_tokens(int64_t{1} << 53);
+  v1::WorkerStatus& worker = *status.add_workers();
+  worker.set_worker_id("site-a");
+  worker.set_state(v1::WorkerStatus::LOST);
+  worker.set_incarnation(std::numeric_limits<uint64_t>::max());
+  v1::FragmentStatus& fragment = *status.add_fragments();
+  fragment.set_published_hash(0xabc);
+  fragment.add_contributed("site-a");
+  fragment.add_contributed("site-b");
+  const nlohmann::json json = MessageToJson(status);
+  EXPECT_EQ(json["tokens"], 9007199254740992);
+  EXPECT_EQ(json["workers"][0]["state"], "LOST");
+  EXPECT_EQ(json["workers"][0]["incarnation"], std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(json["fragments"][0]["published_hash"], "0000000000000abc");
+  EXPECT_EQ(json["fragments"][0]["contributed"], (nlohmann::json{"site-a", "site-b"}));
+}
+
+TEST(MessageToJson, WhatIsNotSetIsThereWithItsDefault) {
+  const nlohmann::json json = MessageToJson(v1::RunStatus());
+  EXPECT_EQ(json["run_id"], "");
+  EXPECT_EQ(json["paused"], false);
+  EXPECT_EQ(json["workers"], nlohmann::json::array());
+  EXPECT_TRUE(json["config"].is_null());
+}
+
+TEST(MessageToJson, ANumberThatJsonCannotSayIsNull) {
+  v1::WorkerStatus worker;
+  worker.set_train_loss(std::numeric_limits<double>::quiet_NaN());
+  worker.set_tokens_per_second(std::numeric_limits<double>::infinity());
+  worker.set_pace(1.5);
+  const nlohmann::json json = MessageToJson(worker);
+  EXPECT_TRUE(json["train_loss"].is_null());
+  EXPECT_TRUE(json["tokens_per_second"].is_null());
+  EXPECT_EQ(json["pace"], 1.5);
+}
+
+}  // namespace
+}  // namespace causeway

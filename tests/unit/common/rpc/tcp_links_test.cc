@@ -1,0 +1,190 @@
+#include "common/rpc/tcp_links.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/rpc/loopback.h"
+
+namespace causeway {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+std::vector<TcpAddress> Resolve(const std::string& address) {
+  absl::StatusOr<std::vector<TcpAddress>> resolved = ResolveAddress(address);
+  EXPECT_TRUE(resolved.ok()) << resolved.status();
+  return resolved.ok() ? *std::move(resolved) : std::vector<TcpAddress>();
+}
+
+TEST(TcpAddress, IsWrittenAsItIsRead) {
+  for (const char* text : {"127.0.0.1:7070", "[2001:db8::2]:443", "[::1]:1"}) {
+    const std::vector<TcpAddress> resolved = Resolve(text);
+    ASSERT_THAT(resolved, SizeIs(1));
+    EXPECT_EQ(resolved[0].ToString(), text);
+  }
+  EXPECT_TRUE(Resolve("127.9.9.9:1")[0].is_loopback());
+  EXPECT_TRUE(Resolve("[::1]:1")[0].is_loopback());
+  EXPECT_FALSE(Resolve("10.0.0.1:1")[0].is_loopback());
+  EXPECT_FALSE(Resolve("[2001:db8::1]:1")[0].is_loopback());
+}
+
+TEST(TcpAddress, AMappedIpv4AddressIsTheIpv4Address) {
+  EXPECT_EQ(Resolve("[::ffff:10.1.2.3]:7070"), Resolve("10.1.2.3:7070"));
+  EXPECT_EQ(Resolve("[::ffff:10.1.2.3]:7070")[0].ToString(), "10.1.2.3:7070");
+}
+
+TEST(TcpAddress, ANameThatDoesNotExistIsNotFoundOrTheResolverDoesNotAnswer) {
+  const absl::Status status = ResolveAddress("nowhere.invalid:7070").status();
+  EXPECT_TRUE(absl::IsNotFound(status) || absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("nowhere.invalid"));
+  EXPECT_TRUE(absl::IsInvalidArgument(ResolveAddress("nowhere").status()));
+}
+
+TEST(TcpAddress, WhatGrpcSaysOfAPeerIsRead) {
+  EXPECT_EQ(ParseGrpcPeer("ipv4:10.0.0.1:53211")->ToString(), "10.0.0.1:53211");
+  EXPECT_EQ(ParseGrpcPeer("ipv6:%5B::1%5D:53211")->ToString(), "[::1]:53211");
+  EXPECT_EQ(ParseGrpcPeer("ipv6:[2001:db8::7]:1")->ToString(), "[2001:db8::7]:1");
+  EXPECT_EQ(ParseGrpcPeer("ipv6:%5Bfe80::1%252%5D:53211")->scope, 2U);
+  for (const char* peer : {"", "unix:/tmp/socket", "ipv4:10.0.0.1", "ipv4:10.0.0.1:99999",
+                           "ipv4:ten:1", "ipv6:::1:80", "ipv6:[zz]:80", "unknown"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseGrpcPeer(peer).status())) << peer;
+  }
+}
+
+TEST(TcpLinks, FindsBothEndsOfAConnectionAndNothingElse) {
+  const Listener listener;
+  const Listener other;
+  const std::vector<TcpAddress> peers = Resolve(listener.address());
+  EXPECT_THAT(ConnectionsTo(peers), IsEmpty());
+  const Socket one = ConnectTo(peers[0]);
+  const Socket two = ConnectTo(peers[0]);
+  const Socket three = ConnectTo(Resolve(other.address())[0]);
+  const Socket accepted_one = listener.Accept();
+  const Socket accepted_two = listener.Accept();
+
+  const std::vector<TcpConnection> out = ConnectionsTo(peers);
+  ASSERT_THAT(out, SizeIs(2));
+  EXPECT_EQ(out[0].peer, peers[0]);
+  EXPECT_THAT(ConnectionsAcceptedOn(listener.port()), SizeIs(2));
+  EXPECT_THAT(ConnectionsTo({}), IsEmpty());
+  // The one end's peer is the other end.
+  std::vector<TcpAddress> locals = {out[0].local, out[1].local};
+  for (const TcpConnection& connection : ConnectionsAcceptedOn(listener.port())) {
+    EXPECT_THAT(locals, Contains(connection.peer));
+  }
+}
+
+TEST(TcpLinks, AnIpv4PeerOfASocketForBothFamiliesIsFoundByItsIpv4Address) {
+  const Listener listener(/*dual=*/true);
+  if (!listener.listens()) GTEST_SKIP() << "this machine has no IPv6";
+  const Socket client = ConnectTo(Resolve(listener.address())[0]);
+  const Socket accepted = listener.Accept();
+  const std::vector<TcpConnection> connections = ConnectionsAcceptedOn(listener.port());
+  ASSERT_THAT(connections, SizeIs(1));
+  EXPECT_TRUE(connections[0].peer.is_ipv4());
+  // Asked for as a peer, both ways to write it mean the same.
+  const std::vector<TcpAddress> peer = {connections[0].peer};
+  EXPECT_THAT(ConnectionsTo(peer), SizeIs(1));
+}
+
+TEST(TcpLinks, CountsTheBytesOfBothDirections) {
+  const Listener listener;
+  const std::vector<TcpAddress> peers = Resolve(listener.address());
+  const Socket client = ConnectTo(peers[0]);
+  const Socket accepted = listener.Accept();
+  client.SendAll(50'000);
+  accepted.ReceiveAll(50'000);
+  accepted.SendAll(700);
+  client.ReceiveAll(700);
+  const TcpLink up = Summarize(ConnectionsTo(peers));
+  EXPECT_EQ(up.connections, 1);
+  EXPECT_EQ(up.received_bytes, 700);
+  const TcpLink down = Summarize(ConnectionsAcceptedOn(listener.port()));
+  EXPECT_EQ(down.received_bytes, 50'000);
+  EXPECT_GT(down.rtt, absl::ZeroDuration());
+  EXPECT_GT(down.congestion_window_bytes, 0);
+  EXPECT_EQ(down.congestion_control, DefaultCongestionControl());
+}
+
+TEST(TcpLinks, AMeterKeepsWhatConnectionsThatEndedHadCounted) {
+  const Listener listener;
+  const std::vector<TcpAddress> peers = Resolve(listener.address());
+  TcpLinkMeter meter(peers, "");
+  EXPECT_EQ(meter.Sample().connections, 0);
+  Socket first = ConnectTo(peers[0]);
+  const Socket accepted = listener.Accept();
+  accepted.SendAll(3'000);
+  first.ReceiveAll(3'000);
+  EXPECT_EQ(meter.Sample().received_bytes, 3'000);
+  first.Close();
+  EXPECT_EQ(meter.Sample().connections, 0);
+  const Socket second = ConnectTo(peers[0]);
+  const Socket accepted_second = listener.Accept();
+  accepted_second.SendAll(40);
+  second.ReceiveAll(40);
+  const TcpLink link = meter.Sample();
+  EXPECT_EQ(link.connections, 1);
+  EXPECT_EQ(link.received_bytes, 3'040);
+}
+
+TEST(TcpLinks, TheSumOfALinkTakesTheSmallestRoundTripAndNamesEveryCongestionControl) {
+  TcpConnection measured;
+  measured.rtt = absl::Milliseconds(30);
+  measured.min_rtt = absl::Milliseconds(20);
+  measured.retransmitted_segments = 2;
+  measured.delivery_bytes_per_second = 1e6;
+  measured.congestion_control = "cubic";
+  TcpConnection faster = measured;
+  faster.rtt = absl::Milliseconds(10);
+  faster.min_rtt = absl::Milliseconds(9);
+  faster.congestion_control = "bbr";
+  const TcpConnection fresh;  // Nothing is known of it yet.
+  const TcpLink link = Summarize(std::vector{measured, faster, fresh});
+  EXPECT_EQ(link.connections, 3);
+  EXPECT_EQ(link.rtt, absl::Milliseconds(20));
+  EXPECT_EQ(link.min_rtt, absl::Milliseconds(9));
+  EXPECT_EQ(link.retransmitted_segments, 4);
+  EXPECT_EQ(link.delivery_bytes_per_second, 2e6);
+  EXPECT_EQ(link.congestion_control, "bbr, cubic");
+  EXPECT_EQ(Summarize({}).connections, 0);
+}
+
+TEST(CongestionControl, AutoIsBbrOrTheDefaultAndSystemIsTheDefault) {
+  const absl::StatusOr<std::string> chosen = ChooseCongestionControl("auto");
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_EQ(*chosen, CanUseCongestionControl("bbr").ok() ? "bbr" : "");
+  EXPECT_EQ(*ChooseCongestionControl("system"), "");
+  EXPECT_NE(DefaultCongestionControl(), "");
+}
+
+TEST(CongestionControl, ANameThatTheKernelDoesNotKnowIsRefusedWithARemedy) {
+  const absl::Status unknown = ChooseCongestionControl("nonesuch").status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(unknown)) << unknown;
+  EXPECT_THAT(unknown.message(), HasSubstr("--congestion_control=nonesuch"));
+  EXPECT_FALSE(ChooseCongestionControl("").ok());
+  EXPECT_FALSE(ChooseCongestionControl("a-name-that-is-far-too-long").ok());
+}
+
+TEST(CongestionControl, IsSetForConnectionsAndInheritedFromListeners) {
+  const std::string system = DefaultCongestionControl();
+  const std::string wanted = system == "reno" ? "cubic" : "reno";  // Reno is always there.
+  if (!CanUseCongestionControl(wanted).ok()) GTEST_SKIP() << CanUseCongestionControl(wanted);
+  const Listener listener;
+  const std::vector<TcpAddress> peers = Resolve(listener.address());
+  EXPECT_EQ(SetCongestionControlOfListeners(listener.port(), wanted), 1);
+  EXPECT_EQ(SetCongestionControlOfListeners(listener.port(), wanted), 0);  // It has it already.
+  const Socket client = ConnectTo(peers[0]);
+  const Socket accepted = listener.Accept();
+  EXPECT_EQ(Summarize(ConnectionsAcceptedOn(listener.port())).congestion_control, wanted);
+
+  EXPECT_EQ(Summarize(ConnectionsTo(peers)).congestion_control, system);
+  EXPECT_EQ(SetCongestionControl(peers, ""), 0);
+  EXPECT_EQ(Summarize(ConnectionsTo(peers)).congestion_control, system);
+  EXPECT_EQ(TcpLinkMeter(peers, wanted).Sample().congestion_control, wanted);
+  EXPECT_EQ(SetCongestionControl(peers, wanted), 0);
+}
+
+}  // namespace
+}  // namespace causeway

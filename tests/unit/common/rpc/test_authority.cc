@@ -1,0 +1,152 @@
+#include "tests/unit/common/rpc/test_authority.h"
+
+#include <openssl/bio.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/rand.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
+#include <stdlib.h>
+
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+namespace causeway {
+namespace {
+
+using KeyPtr = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
+using X509Ptr = std::unique_ptr<X509, decltype(&X509_free)>;
+
+template <typename Write>
+std::string ToPem(const Write& write) {
+  BIO* const bio = BIO_new(BIO_s_mem());
+  write(bio);
+  char* text = nullptr;
+  const int64_t size = BIO_get_mem_data(bio, &text);
+  std::string pem(text, static_cast<size_t>(size));
+  BIO_free(bio);
+  return pem;
+}
+
+std::string CertificatePem(X509* x509) {
+  return ToPem([&](BIO* bio) { PEM_write_bio_X509(bio, x509); });
+}
+
+void AddExtension(X509* x509, X509* issuer, int nid, const std::string& value) {
+  X509V3_CTX context;
+  X509V3_set_ctx_nodb(&context);
+  X509V3_set_ctx(&context, issuer, x509, nullptr, nullptr, 0);
+  X509_EXTENSION* const extension = X509V3_EXT_conf_nid(nullptr, &context, nid, value.c_str());
+  ASSERT_NE(extension, nullptr) << value;
+  X509_add_ext(x509, extension, -1);
+  X509_EXTENSION_free(extension);
+}
+
+X509Ptr Blank(const CertificateRequest& request, EVP_PKEY* key, X509* issuer) {
+  X509Ptr x509(X509_new(), X509_free);
+  X509_set_version(x509.get(), 2);
+  uint32_t serial = 0;
+  RAND_bytes(reinterpret_cast<unsigned char*>(&serial), sizeof(serial));
+  ASN1_INTEGER_set_uint64(X509_get_serialNumber(x509.get()), serial | 1);
+  ASN1_TIME_set(X509_getm_notBefore(x509.get()), absl::ToTimeT(request.not_before));
+  ASN1_TIME_set(X509_getm_notAfter(x509.get()), absl::ToTimeT(request.not_after));
+  X509_set_pubkey(x509.get(), key);
+  X509_NAME* const name = X509_get_subject_name(x509.get());
+  X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8,
+                             reinterpret_cast<const unsigned char*>(request.common_name.c_str()),
+                             -1, -1, 0);
+  X509_set_issuer_name(x509.get(), X509_get_subject_name(issuer == nullptr ? x509.get() : issuer));
+  return x509;
+}
+
+}  // namespace
+
+struct TestAuthority::Keys {
+  KeyPtr key{EVP_EC_gen("P-256"), EVP_PKEY_free};
+  X509Ptr x509{nullptr, X509_free};
+};
+
+TestAuthority::TestAuthority(const std::string& name) : keys_(std::make_unique<Keys>()) {
+  CertificateRequest request;
+  request.common_name = name;
+  request.not_before = absl::Now() - absl::Hours(24 * 365);
+  request.not_after = absl::Now() + absl::Hours(24 * 365);
+  keys_->x509 = Blank(request, keys_->key.get(), nullptr);
+  AddExtension(keys_->x509.get(), keys_->x509.get(), NID_basic_constraints, "critical,CA:true");
+  AddExtension(keys_->x509.get(), keys_->x509.get(), NID_key_usage, "critical,keyCertSign");
+  AddExtension(keys_->x509.get(), keys_->x509.get(), NID_subject_key_identifier, "hash");
+  EXPECT_GT(X509_sign(keys_->x509.get(), keys_->key.get(), EVP_sha256()), 0);
+  pem_ = CertificatePem(keys_->x509.get());
+}
+
+TestAuthority::~TestAuthority() = default;
+
+PemPair TestAuthority::Issue(const CertificateRequest& request) const {
+  const KeyPtr key(EVP_EC_gen("P-256"), EVP_PKEY_free);
+  const X509Ptr x509 = Blank(request, key.get(), keys_->x509.get());
+  AddExtension(x509.get(), keys_->x509.get(), NID_basic_constraints, "critical,CA:false");
+  AddExtension(x509.get(), keys_->x509.get(), NID_ext_key_usage, request.usage);
+  if (!request.names.empty()) {
+    AddExtension(x509.get(), keys_->x509.get(), NID_subject_alt_name, request.names);
+  }
+  EXPECT_GT(X509_sign(x509.get(), keys_->key.get(), EVP_sha256()), 0);
+  return {CertificatePem(x509.get()), ToPem([&](BIO* bio) {
+            PEM_write_bio_PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
+          })};
+}
+
+PemPair IssueServer(const TestAuthority& authority) {
+  CertificateRequest request;
+  request.common_name = "coordinator";
+  request.names = "DNS:localhost,IP:127.0.0.1";
+  request.usage = "serverAuth";
+  return authority.Issue(request);
+}
+
+PemPair IssueIdentity(const TestAuthority& authority, absl::string_view uri) {
+  CertificateRequest request;
+  request.names = absl::StrCat("URI:", uri);
+  return authority.Issue(request);
+}
+
+TestFolder::TestFolder() {
+  std::string pattern = absl::StrCat(testing::TempDir(), "/causeway_tls_XXXXXX");
+  folder_ = mkdtemp(pattern.data());
+}
+
+TestFolder::~TestFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
+}
+
+std::string TestFolder::path(absl::string_view name) const {
+  return (folder_ / std::string(name)).string();
+}
+
+std::string TestFolder::Write(absl::string_view name, absl::string_view text) const {
+  const std::string file = path(name);
+  const std::string temporary = absl::StrCat(file, ".new");
+  {
+    std::ofstream stream(temporary, std::ios::binary);
+    stream << text;
+  }
+  std::filesystem::permissions(
+      temporary, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  std::filesystem::rename(temporary, file);
+  return file;
+}
+
+SecurityOptions TestFolder::WriteSet(absl::string_view name, absl::string_view ca,
+                                     const PemPair& pair) const {
+  SecurityOptions options;
+  options.ca_file = Write(absl::StrCat(name, ".ca"), ca);
+  options.cert_file = Write(absl::StrCat(name, ".cert"), pair.certificate);
+  options.key_file = Write(absl::StrCat(name, ".key"), pair.key);
+  options.refresh_interval = absl::Seconds(1);
+  return options;
+}
+
+}  // namespace causeway

@@ -1,0 +1,63 @@
+// Authorities and certificates of all kinds, good and bad, for tests.
+#ifndef CAUSEWAY_TESTS_UNIT_COMMON_RPC_TEST_AUTHORITY_H_
+#define CAUSEWAY_TESTS_UNIT_COMMON_RPC_TEST_AUTHORITY_H_
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/rpc/security.h"
+
+namespace causeway {
+
+struct CertificateRequest {
+  std::string common_name = "somebody";
+  std::string names;  // As OpenSSL takes them: "DNS:localhost,URI:causeway://*/worker/a".
+  std::string usage = "clientAuth";
+  absl::Time not_before = absl::Now() - absl::Hours(1);
+  absl::Time not_after = absl::Now() + absl::Hours(24 * 30);
+};
+
+struct PemPair {
+  std::string certificate;
+  std::string key;
+};
+
+// A CA with a key of its own.
+class TestAuthority {
+ public:
+  explicit TestAuthority(const std::string& name = "test authority");
+  ~TestAuthority();
+  const std::string& pem() const { return pem_; }
+  PemPair Issue(const CertificateRequest& request) const;
+
+ private:
+  struct Keys;
+  std::unique_ptr<Keys> keys_;
+  std::string pem_;
+};
+
+PemPair IssueServer(const TestAuthority& authority);  // For localhost and 127.0.0.1.
+PemPair IssueIdentity(const TestAuthority& authority, absl::string_view uri);
+
+// A folder that goes away with the object.
+class TestFolder {
+ public:
+  TestFolder();
+  ~TestFolder();
+  std::string path(absl::string_view name) const;
+  // Atomically; keys and the like are for this user alone. Returns the path.
+  std::string Write(absl::string_view name, absl::string_view text) const;
+  // NAME.ca, NAME.cert and NAME.key, with the options that name them.
+  SecurityOptions WriteSet(absl::string_view name, absl::string_view ca, const PemPair& pair) const;
+
+ private:
+  std::filesystem::path folder_;
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_TESTS_UNIT_COMMON_RPC_TEST_AUTHORITY_H_

@@ -1,0 +1,138 @@
+#include "common/rpc/tls_handshake.h"
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/server_builder.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/rpc/channel.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/rpc/test_authority.h"
+
+namespace causeway {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kTimeout = absl::Seconds(10);
+
+class TlsHandshakeTest : public ::testing::Test {
+ protected:
+  // A server that refuses every call: what is tested comes before any call.
+  void Serve(const SecurityOptions& options) {
+    const auto security = MakeServerSecurity(options, "127.0.0.1:0", absl::Now());
+    ASSERT_TRUE(security.ok()) << security.status();
+    grpc::ServerBuilder builder;
+    ConfigureServer(builder, {});
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", security->credentials, &port);
+    builder.RegisterCallbackGenericService(&service_);
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr);
+    address_ = absl::StrCat("127.0.0.1:", port);
+  }
+  ~TlsHandshakeTest() override {
+    if (server_ != nullptr) server_->Shutdown(absl::ToChronoTime(absl::Now()));
+  }
+  void ExpectExplanation(const SecurityOptions& options, const std::string& words) {
+    const absl::Status status = ExplainByTls(address_, options, kTimeout);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(address_), HasSubstr(words)));
+  }
+  SecurityOptions WorkerSet(const TestAuthority& signer) {
+    return folder_.WriteSet("worker", authority_.pem(),
+                            IssueIdentity(signer, "causeway://*/worker/a"));
+  }
+
+  const TestAuthority authority_;
+  const TestFolder folder_;
+  const SecurityOptions server_options_ =
+      folder_.WriteSet("server", authority_.pem(), IssueServer(authority_));
+  std::string address_;
+  grpc::CallbackGenericService service_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST_F(TlsHandshakeTest, ShowsTheServerAsItIs) {
+  Serve(server_options_);
+  const SecurityOptions worker = WorkerSet(authority_);
+  const absl::StatusOr<TlsHandshake> handshake = TryTlsHandshake(address_, worker, kTimeout);
+  ASSERT_TRUE(handshake.ok()) << handshake.status();
+  EXPECT_EQ(handshake->version, "TLSv1.3");
+  EXPECT_THAT(handshake->server.dns_names, testing::ElementsAre("localhost"));
+  EXPECT_TRUE(ExplainByTls(address_, worker, kTimeout).ok());
+}
+
+TEST_F(TlsHandshakeTest, SaysWhyTheServerDoesNotTakeUs) {
+  Serve(server_options_);
+  const TestAuthority other("other");
+  ExpectExplanation(WorkerSet(other), "--tls_ca");
+  CertificateRequest request;
+  request.not_after = absl::Now() - absl::Minutes(1);
+  ExpectExplanation(folder_.WriteSet("old", authority_.pem(), authority_.Issue(request)),
+                    "expired");
+  SecurityOptions nobody = WorkerSet(authority_);
+  nobody.cert_file.clear();
+  nobody.key_file.clear();
+  ExpectExplanation(nobody, "no certificate");
+  ExpectExplanation({}, "speaks TLS");
+}
+
+TEST_F(TlsHandshakeTest, SaysWhyWeDoNotTakeTheServer) {
+  Serve(server_options_);
+  SecurityOptions worker = WorkerSet(authority_);
+  const TestAuthority other("other");
+  SecurityOptions foreign = worker;
+  foreign.ca_file = folder_.Write("other.ca", other.pem());
+  ExpectExplanation(foreign, "cannot be trusted");
+  SecurityOptions misnamed = worker;
+  misnamed.server_name = "coordinator.example";
+  ExpectExplanation(misnamed, "localhost, 127.0.0.1");
+}
+
+TEST_F(TlsHandshakeTest, AWorkersCertificateMakesNoCoordinator) {
+  // A member of the run between another one and the coordinator.
+  CertificateRequest request;
+  request.names = "URI:causeway://*/worker/eve";
+  const PemPair eve = authority_.Issue(request);
+  SecurityOptions options = folder_.WriteSet("eve", authority_.pem(), eve);
+  EXPECT_EQ(MakeServerSecurity(options, "127.0.0.1:0", absl::Now()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  // Even one that she made for the coordinator's name would have to be for servers.
+  request.names = "DNS:localhost,IP:127.0.0.1";
+  const PemPair named = authority_.Issue(request);
+  // As a server it cannot even be configured here; the pair of a real one stands in for the file
+  // that is checked, and is replaced before the handshake.
+  Serve(server_options_);
+  folder_.WriteSet("server", authority_.pem(), named);
+  const SecurityOptions worker = WorkerSet(authority_);
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  absl::Status status;
+  while (status.ok() && absl::Now() < deadline) {
+    status = ExplainByTls(address_, worker, kTimeout);
+  }
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot be trusted"));
+}
+
+TEST_F(TlsHandshakeTest, APlaintextServerIsRecognized) {
+  Serve({});
+  ExpectExplanation(WorkerSet(authority_), "does not speak TLS");
+  EXPECT_TRUE(ExplainByTls(address_, {}, kTimeout).ok());
+  EXPECT_FALSE(SpeaksTls(address_, kTimeout));
+}
+
+TEST_F(TlsHandshakeTest, NobodyThereIsNotTlsFault) {
+  address_ = "127.0.0.1:1";
+  EXPECT_TRUE(ExplainByTls(address_, WorkerSet(authority_), kTimeout).ok());
+  EXPECT_TRUE(ExplainByTls(address_, {}, kTimeout).ok());
+  EXPECT_EQ(TryTlsHandshake(address_, WorkerSet(authority_), kTimeout).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace causeway

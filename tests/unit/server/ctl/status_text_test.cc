@@ -1,0 +1,118 @@
+#include "server/ctl/status_text.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+v1::RunStatus SomeStatus() {
+  v1::RunStatus status;
+  status.set_run_id("first-1a2b");
+  status.set_started(true);
+  status.set_run_step(500);
+  status.set_tokens(1'310'000);
+  status.mutable_config()->mutable_train()->set_steps(2000);
+  status.mutable_config()->mutable_train()->set_batch_sequences(8);
+  status.mutable_config()->mutable_model()->set_sequence_length(128);
+  status.mutable_config()->mutable_membership()->set_start_workers(2);
+  status.mutable_config()->mutable_membership()->set_max_workers(4);
+  for (const auto& [id, state, speed] : {std::tuple("site-a", v1::WorkerStatus::ACTIVE, 20'480.0),
+                                         std::tuple("site-b", v1::WorkerStatus::ACTIVE, 10'240.0),
+                                         std::tuple("site-c", v1::WorkerStatus::LEFT, 99'000.0)}) {
+    v1::WorkerStatus& worker = *status.add_workers();
+    worker.set_worker_id(id);
+    worker.set_state(state);
+    worker.set_step(500);
+    worker.set_tokens_per_second(speed);
+    worker.set_compute_utilization(0.994);
+    worker.set_train_loss(1.4321);
+    worker.set_bytes_up(16'500'000);
+    worker.set_bytes_down(950);
+    worker.set_pace(1);
+    worker.set_device("cpu, 1 threads");
+  }
+  status.mutable_workers(0)->mutable_link()->set_rtt_seconds(0.0421);
+  v1::FragmentStatus& fragment = *status.add_fragments();
+  fragment.set_values(1'200'000);
+  fragment.set_published_version(12);
+  fragment.add_contributed("site-a");
+  fragment.set_waiting_for("waiting for site-b (step 490 of 500)");
+  return status;
+}
+
+TEST(StatusText, ATableAlignsItsColumns) {
+  EXPECT_EQ(FormatTable({{"NAME", "N", "NOTE"}, {"a", "100", "x"}, {"longer", "7", ""}}),
+            "NAME      N  NOTE\n"
+            "a       100  x\n"
+            "longer    7\n");
+}
+
+TEST(StatusText, NumbersHaveThreeDigits) {
+  EXPECT_EQ(ShortNumber(0), "0");
+  EXPECT_EQ(ShortNumber(950), "950");
+  EXPECT_EQ(ShortNumber(999.6), "1.00k");
+  EXPECT_EQ(ShortNumber(20'900), "20.9k");
+  EXPECT_EQ(ShortNumber(1'310'000), "1.31M");
+  EXPECT_EQ(ShortNumber(999'600'000), "1.00G");
+  EXPECT_EQ(ShortBytes(12), "12 B");
+  EXPECT_EQ(ShortBytes(16'500'000), "16.5 MB");
+}
+
+TEST(StatusText, DurationsHaveTheUnitThatMatters) {
+  EXPECT_EQ(ShortDuration(absl::Seconds(12)), "12 s");
+  EXPECT_EQ(ShortDuration(absl::Minutes(4)), "4 min");
+  EXPECT_EQ(ShortDuration(absl::Minutes(190)), "3 h 10 min");
+  EXPECT_EQ(ShortDuration(absl::Hours(52)), "2 d 4 h");
+}
+
+TEST(StatusText, TheSlowestActiveWorkerSetsTheTimeLeft) {
+  v1::RunStatus status = SomeStatus();
+  // 1500 steps at 10 a second.
+  ASSERT_TRUE(TimeLeft(status).has_value());
+  EXPECT_EQ(*TimeLeft(status), absl::Seconds(150));
+  status.mutable_workers(1)->set_pace(2);  // It does every other step only.
+  EXPECT_EQ(*TimeLeft(status), absl::Seconds(75));
+  status.set_paused(true);
+  EXPECT_FALSE(TimeLeft(status).has_value());
+  status.set_paused(false);
+  for (v1::WorkerStatus& worker : *status.mutable_workers()) worker.set_tokens_per_second(0);
+  EXPECT_FALSE(TimeLeft(status).has_value());
+}
+
+TEST(StatusText, SaysWhatARunDoesWhoTakesPartAndWhyARoundWaits) {
+  const std::string text = StatusText(SomeStatus());
+  EXPECT_THAT(text, HasSubstr("run first-1a2b: training, step 500 of 2000 (25 %), about 3 min"));
+  EXPECT_THAT(text, HasSubstr("2 of 4 workers, 30.7k tokens/s together, 1.31M tokens trained"));
+  EXPECT_THAT(text, HasSubstr("12 rounds of 1 fragments; exchanged 49.5 MB up, 2.85 kB down"));
+  EXPECT_THAT(text, HasSubstr("site-a  active   500     20.5k  99.4 %  1.432"));
+  EXPECT_THAT(text, HasSubstr("42.1 ms"));
+  EXPECT_THAT(text, HasSubstr("waiting for site-b (step 490 of 500)"));
+  EXPECT_THAT(text, HasSubstr("1 more have left"));
+  EXPECT_THAT(text, Not(HasSubstr("site-c")));
+  EXPECT_THAT(WorkersText(SomeStatus(), /*all=*/true), HasSubstr("site-c"));
+}
+
+TEST(StatusText, ARunThatWaitsOrIsOverSaysSo) {
+  v1::RunStatus status = SomeStatus();
+  status.set_finished(true);
+  EXPECT_THAT(RunText(status), HasSubstr(": finished, "));
+  status.set_finished(false);
+  status.set_started(false);
+  status.clear_workers();
+  EXPECT_THAT(RunText(status), HasSubstr(": waits for 2 workers, "));
+  EXPECT_THAT(WorkersText(status, false), HasSubstr("no workers have joined yet"));
+}
+
+TEST(StatusText, JsonHasEveryFieldUnderItsProtoName) {
+  const std::string json = StatusJson(SomeStatus(), /*one_line=*/false);
+  EXPECT_THAT(json, HasSubstr("\"run_id\": \"first-1a2b\""));
+  EXPECT_THAT(json, HasSubstr("\"paused\": false"));
+  EXPECT_THAT(json, HasSubstr("\"tokens_per_second\": 20480"));
+}
+
+}  // namespace
+}  // namespace causeway::server

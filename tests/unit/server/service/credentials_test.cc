@@ -1,0 +1,303 @@
+// Credentials that change while a run goes on: certificates renewed, broken, and of a new
+// authority; tokens given and taken away.
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
+#include <openssl/sha.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "common/rpc/tls_handshake.h"
+#include "common/rpc/wire.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/rpc/test_authority.h"
+#include "tests/unit/server/service/secure_run.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+class CredentialsTest : public ::testing::Test {
+ protected:
+  void Serve(const SecurityOptions& security) {
+    CoordinatorServer::Options options;
+    options.address = "127.0.0.1:0";
+    options.security = security;
+    auto server = CoordinatorServer::Start(options, run_.coordinator());
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    address_ = absl::StrCat("127.0.0.1:", server_->port());
+  }
+  Stubs With(const SecurityOptions& options) {
+    const auto security = MakeChannelSecurity(options, address_, absl::Now());
+    EXPECT_TRUE(security.ok()) << security.status();
+    return Stubs(MakeChannel(address_, 0, *security));
+  }
+  void Train(const SecurityOptions& options) {
+    honest_.emplace(With(options), run_, kAsFastAsItCan);
+    honest_->AwaitRounds(2);
+  }
+  ~CredentialsTest() override {
+    if (honest_.has_value()) {
+      honest_->AwaitRounds(2);
+      const int64_t rounds = honest_->Finish();
+      EXPECT_EQ(honest_->published(), UndisturbedParameters(rounds));
+    }
+    EXPECT_TRUE(run_.coordinator().Shutdown().ok());
+    if (server_ != nullptr) server_->Stop(absl::Seconds(5));
+  }
+
+  static absl::Status Describe(Stubs& stubs) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+    v1::DescribeRequest request;
+    request.set_wire_version(kWireVersion);
+    v1::DescribeResponse response;
+    return FromGrpcStatus(stubs.session->Describe(&context, request, &response));
+  }
+  // What a new connection meets.
+  absl::StatusOr<TlsHandshake> Handshake(const SecurityOptions& options) {
+    return TryTlsHandshake(address_, options, absl::Seconds(10));
+  }
+  static void Await(const std::string& what, const std::function<bool()>& condition) {
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (!condition()) {
+      ASSERT_LT(absl::Now(), deadline) << "waited in vain until " << what;
+      absl::SleepFor(absl::Milliseconds(20));  // For gRPC's look at the files.
+    }
+  }
+  PemPair Server(const TestAuthority& authority, absl::Duration life) {
+    CertificateRequest request;
+    request.names = "DNS:localhost,IP:127.0.0.1";
+    request.usage = "serverAuth";
+    request.not_after = absl::FromUnixSeconds(absl::ToUnixSeconds(absl::Now() + life));
+    return authority.Issue(request);
+  }
+  PemPair Worker(const TestAuthority& authority) {
+    return IssueIdentity(authority, "causeway://*/worker/a");
+  }
+  std::string TokenFile(const std::string& name, const std::string& token) {
+    return folder_.Write(name, absl::StrCat(token, "\n"));
+  }
+  static std::string Line(const std::string& token, const std::string& rest) {
+    std::string hash(SHA256_DIGEST_LENGTH, '\0');
+    SHA256(reinterpret_cast<const uint8_t*>(token.data()), token.size(),
+           reinterpret_cast<uint8_t*>(hash.data()));
+    return absl::StrCat(absl::BytesToHexString(hash), " ", rest, "\n");
+  }
+
+  const TestAuthority authority_;
+  const TestFolder folder_;
+  SmallRun run_;
+  std::unique_ptr<CoordinatorServer> server_;
+  std::string address_;
+  std::optional<HonestWorker> honest_;
+};
+
+TEST_F(CredentialsTest, ARenewedCertificateOfTheCoordinatorIsTakenUpWithoutARestart) {
+  Serve(folder_.WriteSet("server", authority_.pem(), Server(authority_, absl::Hours(100))));
+  const SecurityOptions worker = folder_.WriteSet("worker", authority_.pem(), Worker(authority_));
+  Train(worker);
+  const PemPair renewed = Server(authority_, absl::Hours(200));
+  const absl::Time end = ParseCertificate(renewed.certificate, "renewed")->not_after;
+  folder_.WriteSet("server", authority_.pem(), renewed);
+  Await("the renewed certificate is shown", [&] {
+    const auto handshake = Handshake(worker);
+    return handshake.ok() && handshake->server.not_after == end;
+  });
+  Stubs late = With(worker);
+  EXPECT_TRUE(Describe(late).ok());
+}
+
+TEST_F(CredentialsTest, BrokenFilesDoNotEndTheRunAndCanBeMended) {
+  const PemPair good = Server(authority_, absl::Hours(100));
+  Serve(folder_.WriteSet("server", authority_.pem(), good));
+  const SecurityOptions worker = folder_.WriteSet("worker", authority_.pem(), Worker(authority_));
+  Train(worker);
+  const auto until = [&](bool ok) {
+    Await(ok ? "handshakes succeed again" : "handshakes fail",
+          [&] { return Handshake(worker).ok() == ok; });
+    honest_->AwaitRounds(2);
+  };
+  // Half a certificate, another's key, nonsense for an authority: new connections fail, the
+  // present ones go on, and all is well again with the next good files.
+  folder_.Write("server.cert", good.certificate.substr(0, good.certificate.size() / 2));
+  until(false);
+  folder_.Write("server.cert", good.certificate);
+  until(true);
+  folder_.Write("server.key", Server(authority_, absl::Hours(1)).key);
+  until(false);
+  folder_.Write("server.key", good.key);
+  until(true);
+  folder_.Write("server.ca", "-----BEGIN CERTIFICATE-----\nnonsense\n");
+  until(false);
+  folder_.Write("server.ca", authority_.pem());
+  until(true);
+}
+
+TEST_F(CredentialsTest, ANewAuthorityTakesOverFromAnOldOne) {
+  const TestAuthority successor("successor");
+  const std::string both = authority_.pem() + successor.pem();
+  const SecurityOptions server =
+      folder_.WriteSet("server", authority_.pem(), Server(authority_, absl::Hours(100)));
+  Serve(server);
+  const SecurityOptions worker = folder_.WriteSet("worker", authority_.pem(), Worker(authority_));
+  Train(worker);
+  // Its certificates are not watched: it stands for someone whose certificate is to be worthless.
+  const SecurityOptions former = folder_.WriteSet("former", both, Worker(authority_));
+  const SecurityOptions latter = folder_.WriteSet("latter", both, Worker(successor));
+  // First everybody trusts both, then the certificates change, then the old authority goes.
+  folder_.Write("server.ca", both);
+  folder_.Write("worker.ca", both);
+  Await("the coordinator trusts the successor", [&] { return Handshake(latter).ok(); });
+  EXPECT_TRUE(Handshake(former).ok());
+  folder_.WriteSet("server", both, Server(successor, absl::Hours(100)));
+  folder_.WriteSet("worker", both, Worker(successor));
+  Await("the coordinator shows the successor's certificate", [&] {
+    SecurityOptions only_new = latter;
+    only_new.ca_file = folder_.Write("successor.ca", successor.pem());
+    return Handshake(only_new).ok();
+  });
+  folder_.Write("server.ca", successor.pem());
+  Await("the old authority counts for nothing", [&] { return !Handshake(former).ok(); });
+  EXPECT_TRUE(Handshake(latter).ok());
+  honest_->AwaitRounds(2);
+}
+
+TEST_F(CredentialsTest, AWorkersRenewedCertificateServesItsNextConnection) {
+  const TestAuthority successor("successor");
+  const std::string both = authority_.pem() + successor.pem();
+  Serve(folder_.WriteSet("server", both, Server(authority_, absl::Hours(100))));
+  const SecurityOptions worker = folder_.WriteSet("worker", both, Worker(authority_));
+  Stubs stubs = With(worker);
+  ASSERT_TRUE(Describe(stubs).ok());
+  // The same channel, after its file was renewed, at a coordinator that takes the new one alone.
+  folder_.WriteSet("worker", both, Worker(successor));
+  const int port = server_->port();
+  server_->Stop(absl::Seconds(1));
+  CoordinatorServer::Options options;
+  options.address = absl::StrCat("127.0.0.1:", port);
+  options.security =
+      folder_.WriteSet("strict", successor.pem(), Server(authority_, absl::Hours(100)));
+  auto server = CoordinatorServer::Start(options, run_.coordinator());
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  Await("the channel connects with the renewed certificate", [&] { return Describe(stubs).ok(); });
+}
+
+TEST_F(CredentialsTest, TokensCountAsTheirFileSays) {
+  const std::string a(40, 'a');
+  const std::string b(40, 'b');
+  SecurityOptions server = folder_.WriteSet("server", "", Server(authority_, absl::Hours(1)));
+  server.ca_file.clear();
+  server.token_file = folder_.Write("tokens", Line(a, "worker a") + Line(b, "observer b"));
+  Serve(server);
+  SecurityOptions worker;
+  worker.ca_file = folder_.Write("ca", authority_.pem());
+  worker.token_file = TokenFile("token-a", a);
+  Train(worker);
+
+  SecurityOptions observer = worker;
+  observer.token_file = TokenFile("token-b", b);
+  Stubs eye = With(observer);
+  EXPECT_TRUE(Describe(eye).ok());
+  EXPECT_EQ(PushDelta(*eye.exchange, honest_->first_delta()).code(),
+            absl::StatusCode::kPermissionDenied);
+
+  // Taken away: refused from the next call on, over the same connection.
+  folder_.Write("tokens", Line(a, "worker a"));
+  const absl::Status revoked = Describe(eye);
+  EXPECT_EQ(revoked.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(std::string(revoked.message()), HasSubstr("revoked"));
+  // A new one: taken up by both sides without a restart.
+  const std::string c(40, 'c');
+  folder_.Write("tokens", Line(a, "worker a") + Line(c, "observer b"));
+  TokenFile("token-b", c);
+  EXPECT_TRUE(Describe(eye).ok());
+
+  // Who shows nothing, or the hash that stands in the file, or somebody's token twice over.
+  const auto with_header = [&](const std::vector<std::string>& values) {
+    grpc::ClientContext context;
+    for (const std::string& value : values) context.AddMetadata("authorization", value);
+    v1::DescribeRequest request;
+    request.set_wire_version(kWireVersion);
+    v1::DescribeResponse response;
+    grpc::experimental::TlsChannelCredentialsOptions tls;
+    tls.set_certificate_provider(
+        std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(worker.ca_file, 1));
+    tls.watch_root_certs();
+    const auto stub = v1::Session::NewStub(
+        grpc::CreateChannel(address_, grpc::experimental::TlsCredentials(tls)));
+    return FromGrpcStatus(stub->Describe(&context, request, &response)).code();
+  };
+  EXPECT_EQ(with_header({"Bearer " + a}), absl::StatusCode::kOk);
+  EXPECT_EQ(with_header({}), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(with_header({a}), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(with_header({"Bearer "}), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(with_header({"Bearer " + Line(a, "").substr(0, 64)}),
+            absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(with_header({"Bearer " + a, "Bearer " + c}), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(with_header({"Bearer " + std::string(5000, 'x')}), absl::StatusCode::kUnauthenticated);
+}
+
+TEST_F(CredentialsTest, GuessingTokensIsSlow) {
+  const std::string a(40, 'a');
+  SecurityOptions server = folder_.WriteSet("server", "", Server(authority_, absl::Hours(1)));
+  server.ca_file.clear();
+  server.token_file = folder_.Write("tokens", Line(a, "worker a"));
+  Serve(server);
+  SecurityOptions options;
+  options.ca_file = folder_.Write("ca", authority_.pem());
+  options.token_file = TokenFile("guess", std::string(40, 'g'));
+  Stubs guesser = With(options);
+  absl::Status status;
+  int guesses = 0;
+  do {
+    status = Describe(guesser);
+  } while (absl::IsUnauthenticated(status) && ++guesses < 10'000);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  options.token_file = TokenFile("token-a", a);
+  Stubs worker = With(options);
+  EXPECT_TRUE(Describe(worker).ok());  // From the same address.
+}
+
+TEST_F(CredentialsTest, CertificatesAndTokensSideBySide) {
+  const std::string b(40, 'b');
+  SecurityOptions server =
+      folder_.WriteSet("server", authority_.pem(), Server(authority_, absl::Hours(1)));
+  server.token_file = folder_.Write("tokens", Line(b, "observer b"));
+  Serve(server);
+  Train(folder_.WriteSet("worker", authority_.pem(), Worker(authority_)));
+  SecurityOptions observer;
+  observer.ca_file = server.ca_file;
+  observer.token_file = TokenFile("token-b", b);
+  Stubs eye = With(observer);
+  EXPECT_TRUE(Describe(eye).ok());
+  // A certificate of a stranger is refused, not overlooked.
+  const TestAuthority other("other");
+  EXPECT_FALSE(Handshake(folder_.WriteSet("other", authority_.pem(), Worker(other))).ok());
+}
+
+TEST_F(CredentialsTest, AListOfTokensThatCannotBeReadIsRefusedAtTheStart) {
+  SecurityOptions options = folder_.WriteSet("server", "", Server(authority_, absl::Hours(1)));
+  options.ca_file.clear();
+  options.token_file = folder_.Write("tokens", "these are no tokens\n");
+  const auto server =
+      CoordinatorServer::Start({.address = "127.0.0.1:0", .security = options}, run_.coordinator());
+  EXPECT_EQ(server.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(server.status().message()), HasSubstr("tokens:1"));
+}
+
+}  // namespace
+}  // namespace causeway::server

@@ -1,0 +1,423 @@
+// Everybody who has no business in a run, over real TLS connections: each gets the refusal that
+// SECURITY.md promises, and the run that goes on at the same time does not notice.
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "common/base/checksum.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "common/rpc/tls_handshake.h"
+#include "common/rpc/wire.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/rpc/test_authority.h"
+#include "tests/unit/server/service/secure_run.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class IntrudersTest : public ::testing::Test {
+ protected:
+  IntrudersTest() : IntrudersTest(*Clock::Real(), kAsFastAsItCan) {}
+  IntrudersTest(const Clock& clock, int64_t rounds_ahead) {
+    CoordinatorServer::Options options;
+    options.address = "127.0.0.1:0";
+    options.security = folder_.WriteSet("server", authority_.pem(), IssueServer(authority_));
+    options.connections.handshake = absl::Seconds(1);
+    options.join_timeout = absl::Milliseconds(500);
+    options.max_requests_per_second = 1000;
+    options.clock = &clock;
+    auto server = CoordinatorServer::Start(options, run_.coordinator());
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    address_ = absl::StrCat("127.0.0.1:", server_->port());
+    honest_.emplace(As("causeway://*/worker/a"), run_, rounds_ahead);
+    honest_->AwaitRounds(2);
+  }
+  ~IntrudersTest() override {
+    honest_->AwaitRounds(2);  // After the last intruder it still goes on.
+    const int64_t rounds = honest_->Finish();
+    EXPECT_EQ(honest_->published(), run_.coordinator().PublishedParameters());
+    EXPECT_EQ(honest_->published(), UndisturbedParameters(rounds));
+    EXPECT_TRUE(run_.coordinator().Shutdown().ok());
+    server_->Stop(absl::Seconds(5));
+  }
+
+  Stubs With(const SecurityOptions& options, absl::Time now = absl::Now()) {
+    const auto security = MakeChannelSecurity(options, address_, now);
+    EXPECT_TRUE(security.ok()) << security.status();
+    return Stubs(MakeChannel(address_, 0, *security));
+  }
+  SecurityOptions Files(const PemPair& pair) {
+    return folder_.WriteSet(absl::StrCat("client-", ++clients_), authority_.pem(), pair);
+  }
+  Stubs As(const std::string& uri) { return With(Files(IssueIdentity(authority_, uri))); }
+
+  static absl::Status Describe(Stubs& stubs) {
+    grpc::ClientContext context;
+    v1::DescribeRequest request;
+    request.set_wire_version(kWireVersion);
+    v1::DescribeResponse response;
+    return FromGrpcStatus(stubs.session->Describe(&context, request, &response));
+  }
+  static absl::Status GetStatus(Stubs& stubs) {
+    grpc::ClientContext context;
+    v1::RunStatus response;
+    return FromGrpcStatus(stubs.admin->GetStatus(&context, {}, &response));
+  }
+  static absl::Status Pause(Stubs& stubs) {
+    grpc::ClientContext context;
+    v1::PauseResponse response;
+    return FromGrpcStatus(stubs.admin->Pause(&context, {}, &response));
+  }
+  static absl::Status Drain(Stubs& stubs) {
+    grpc::ClientContext context;
+    v1::DrainResponse response;
+    return FromGrpcStatus(stubs.admin->Drain(&context, {}, &response));
+  }
+  static absl::Status Query(Stubs& stubs, const std::string& worker_id) {
+    grpc::ClientContext context;
+    v1::QueryTransferRequest request;
+    request.set_run_id(kRunId);
+    request.set_worker_id(worker_id);
+    request.set_round(1);
+    v1::QueryTransferResponse response;
+    return FromGrpcStatus(stubs.exchange->QueryTransfer(&context, request, &response));
+  }
+  absl::Status PullState(Stubs& stubs, const std::string& worker_id) {
+    v1::PullRequest request;
+    request.set_run_id(kRunId);
+    request.set_worker_id(worker_id);
+    request.set_object(v1::PullRequest::STATE);
+    std::vector<uint8_t> object;
+    return PullAll(*stubs.exchange, request, &object);
+  }
+  // What a session ends with that begins with `join`.
+  static absl::Status Attach(Stubs& stubs, const std::optional<v1::WorkerMessage>& join) {
+    grpc::ClientContext context;
+    const auto stream = stubs.session->Attach(&context);
+    if (join.has_value()) stream->Write(*join);
+    v1::CoordinatorMessage answer;
+    if (stream->Read(&answer)) context.TryCancel();
+    return FromGrpcStatus(stream->Finish());
+  }
+  // For peers that TLS itself turns away.
+  void ExpectTurnedAwayByTls(Stubs& stubs, const SecurityOptions& options,
+                             const std::string& words) {
+    EXPECT_EQ(Describe(stubs).code(), absl::StatusCode::kUnavailable);
+    const absl::Status why = ExplainByTls(address_, options, absl::Seconds(10));
+    EXPECT_EQ(why.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(why.message()), HasSubstr(words));
+  }
+  static void ExpectDenied(const absl::Status& status, const std::string& who) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(who), HasSubstr("may")));
+  }
+
+  const TestAuthority authority_;
+  const TestFolder folder_;
+  SmallRun run_;
+  std::unique_ptr<CoordinatorServer> server_;
+  std::string address_;
+  int clients_ = 0;
+  std::optional<HonestWorker> honest_;
+};
+
+TEST_F(IntrudersTest, WithoutTls) {
+  Stubs stubs(MakeChannel(address_, 0, ChannelSecurity::Plaintext()));
+  EXPECT_EQ(Describe(stubs).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(IntrudersTest, WithoutACertificate) {
+  SecurityOptions options;
+  options.ca_file = folder_.Write("ca", authority_.pem());
+  options.token_file = folder_.Write("token", std::string(64, 't'));
+  Stubs stubs = With(options);
+  ExpectTurnedAwayByTls(stubs, options, "no certificate");
+}
+
+TEST_F(IntrudersTest, WithACertificateOfAnotherCa) {
+  for (const std::string name : {"test authority", "other"}) {  // By the same name, too.
+    const TestAuthority other(name);
+    const SecurityOptions options = Files(IssueIdentity(other, "causeway://*/worker/a"));
+    Stubs stubs = With(options);
+    ExpectTurnedAwayByTls(stubs, options, "--tls_ca");
+  }
+}
+
+TEST_F(IntrudersTest, WithACertificateThatTheySignedThemselves) {
+  // A worker's key is no authority, whatever it signs.
+  const TestAuthority own("causeway://*/operator/eve");
+  const SecurityOptions options = Files(IssueIdentity(own, "causeway://*/operator/eve"));
+  Stubs stubs = With(options);
+  ExpectTurnedAwayByTls(stubs, options, "--tls_ca");
+}
+
+TEST_F(IntrudersTest, WithAnExpiredCertificate) {
+  CertificateRequest request;
+  request.names = "URI:causeway://*/worker/a";
+  request.not_before = absl::Now() - absl::Hours(48);
+  request.not_after = absl::Now() - absl::Hours(24);
+  const SecurityOptions options = Files(authority_.Issue(request));
+  Stubs stubs = With(options, absl::Now() - absl::Hours(36));  // With a clock set back.
+  ExpectTurnedAwayByTls(stubs, options, "expired");
+}
+
+TEST_F(IntrudersTest, WithTheCertificateOfAServer) {
+  CertificateRequest request;
+  request.names = "URI:causeway://*/worker/a";
+  request.usage = "serverAuth";
+  SecurityOptions options = Files(IssueIdentity(authority_, "causeway://*/worker/a"));
+  ASSERT_TRUE(MakeChannelSecurity(options, address_, absl::Now()).ok());
+  const PemPair server = authority_.Issue(request);
+  folder_.Write(absl::StrCat("client-", clients_, ".cert"), server.certificate);
+  folder_.Write(absl::StrCat("client-", clients_, ".key"), server.key);
+  EXPECT_EQ(ExplainByTls(address_, options, absl::Seconds(10)).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(IntrudersTest, WithACertificateThatNamesNoIdentity) {
+  for (const std::string names :
+       {"", "DNS:a", "URI:https://worker/a", "URI:causeway://*/worker/a,URI:causeway://*/worker/b",
+        "URI:causeway://*/worker", "URI:causeway://*/king/a", "email:causeway://*/worker/a"}) {
+    CertificateRequest request;
+    request.names = names;
+    Stubs stubs = With(Files(authority_.Issue(request)));
+    EXPECT_EQ(Describe(stubs).code(), absl::StatusCode::kUnauthenticated) << names;
+    EXPECT_EQ(Attach(stubs, MakeJoin(run_.coordinator(), "a")).code(),
+              absl::StatusCode::kUnauthenticated)
+        << names;
+  }
+}
+
+TEST_F(IntrudersTest, OfAnotherRun) {
+  Stubs stubs = As("causeway://another/worker/a");
+  const absl::Status status = Describe(stubs);
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("another"), HasSubstr(kRunName)));
+  Stubs same = As(absl::StrCat("causeway://", kRunName, "/worker/b"));
+  EXPECT_TRUE(Describe(same).ok());
+}
+
+TEST_F(IntrudersTest, UnderTheIdOfAnotherWorker) {
+  Stubs stubs = As("causeway://*/worker/b");
+  EXPECT_TRUE(Describe(stubs).ok());
+  ExpectDenied(Attach(stubs, MakeJoin(run_.coordinator(), "a")), "worker b");
+  Delta delta = honest_->first_delta();
+  ExpectDenied(PushDelta(*stubs.exchange, delta), "worker b");
+  ExpectDenied(PullState(stubs, "a"), "worker b");
+  ExpectDenied(PullState(stubs, ""), "worker b");
+  ExpectDenied(Query(stubs, "a"), "worker b");
+  // Under its own id it may ask; it is no member yet.
+  EXPECT_THAT(std::string(Query(stubs, "b").message()), Not(HasSubstr("may")));
+}
+
+TEST_F(IntrudersTest, AWorkerThatGivesOrders) {
+  Stubs stubs = As("causeway://*/worker/b");
+  ExpectDenied(Pause(stubs), "worker b");
+  ExpectDenied(Drain(stubs), "worker b");
+  ExpectDenied(GetStatus(stubs), "worker b");
+}
+
+TEST_F(IntrudersTest, AnObserverWhoDoesMoreThanLook) {
+  Stubs stubs = As("causeway://*/observer/eye");
+  EXPECT_TRUE(Describe(stubs).ok());
+  EXPECT_TRUE(GetStatus(stubs).ok());
+  ExpectDenied(PushDelta(*stubs.exchange, honest_->first_delta()), "observer eye");
+  ExpectDenied(PullState(stubs, "a"), "observer eye");
+  ExpectDenied(PullState(stubs, "eye"), "observer eye");
+  ExpectDenied(Query(stubs, "a"), "observer eye");
+  ExpectDenied(Attach(stubs, MakeJoin(run_.coordinator(), "eye")), "observer eye");
+  ExpectDenied(Pause(stubs), "observer eye");
+  ExpectDenied(Drain(stubs), "observer eye");
+}
+
+TEST_F(IntrudersTest, AnOperatorWhoTrains) {
+  Stubs stubs = As("causeway://*/operator/ops");
+  EXPECT_TRUE(Describe(stubs).ok());
+  EXPECT_TRUE(GetStatus(stubs).ok());
+  EXPECT_TRUE(PullState(stubs, "").ok());
+  ExpectDenied(PushDelta(*stubs.exchange, honest_->first_delta()), "operator ops");
+  ExpectDenied(Attach(stubs, MakeJoin(run_.coordinator(), "ops")), "operator ops");
+}
+
+TEST_F(IntrudersTest, AReplayedPush) {
+  const Delta heard = honest_->first_delta();
+  // By somebody else.
+  Stubs other = As("causeway://*/worker/b");
+  ExpectDenied(PushDelta(*other.exchange, heard), "worker b");
+  // By somebody else in his own name.
+  Delta renamed = heard;
+  renamed.header.set_worker_id("b");
+  EXPECT_EQ(PushDelta(*other.exchange, renamed).code(), absl::StatusCode::kPermissionDenied);
+  // By the same worker: what counts already is acknowledged once more and merged no second time,
+  // which the comparison at the end shows. What differs, or is of an earlier life, is refused.
+  Stubs same = As("causeway://*/worker/a");
+  Delta altered = heard;
+  altered.object[100] ^= 1;
+  altered.header.set_object_hash(TreeHash(altered.object));
+  EXPECT_FALSE(PushDelta(*same.exchange, altered).ok());
+  Delta earlier = heard;
+  earlier.header.set_incarnation(honest_->incarnation() - 1);
+  const absl::Status fenced = PushDelta(*same.exchange, earlier);
+  EXPECT_EQ(fenced.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(fenced.message()), HasSubstr("incarnation"));
+  Delta next = MakeDelta(1'000'000, run_.initial());
+  next.header.set_incarnation(honest_->incarnation());
+  EXPECT_EQ(PushDelta(*same.exchange, next).code(), absl::StatusCode::kFailedPrecondition);
+  PushDelta(*same.exchange, heard).IgnoreError();
+}
+
+TEST_F(IntrudersTest, OversizeMessages) {
+  Stubs stubs = As("causeway://*/worker/b");
+  v1::PushRequest request;
+  request.mutable_chunk()->set_data(std::string(3 << 20, 'x'));
+  grpc::ClientContext context;
+  v1::PushResponse response;
+  // Past the limits of this side's own channel.
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxSendMessageSize(-1);
+  const auto security = MakeChannelSecurity(
+      Files(IssueIdentity(authority_, "causeway://*/worker/b")), address_, absl::Now());
+  const auto exchange =
+      v1::Exchange::NewStub(grpc::CreateCustomChannel(address_, security->credentials, arguments));
+  const auto writer = exchange->Push(&context, &response);
+  writer->Write(request);
+  writer->WritesDone();
+  EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+TEST_F(IntrudersTest, OversizeNames) {
+  Stubs stubs = As("causeway://*/worker/b");
+  ExpectDenied(Attach(stubs, MakeJoin(run_.coordinator(), std::string(500'000, 'b'))), "worker b");
+  for (const bool device : {true, false}) {
+    v1::WorkerMessage join = MakeJoin(run_.coordinator(), "b");
+    if (device) join.mutable_join()->set_device(std::string(2000, 'd'));
+    if (!device) join.mutable_join()->set_software_version(std::string(2000, 'd'));
+    EXPECT_EQ(Attach(stubs, join).code(), absl::StatusCode::kInvalidArgument);
+  }
+  Stubs operator_stubs = As("causeway://*/operator/ops");
+  grpc::ClientContext context;
+  v1::PauseRequest pause;
+  pause.set_reason(std::string(5000, 'r'));
+  v1::PauseResponse paused;
+  EXPECT_EQ(operator_stubs.admin->Pause(&context, pause, &paused).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  grpc::ClientContext large;
+  large.AddMetadata("x-large", std::string(20'000, 'm'));
+  v1::RunStatus status;
+  EXPECT_EQ(operator_stubs.admin->GetStatus(&large, {}, &status).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+TEST_F(IntrudersTest, MalformedMessages) {
+  Stubs stubs = As("causeway://*/worker/b");
+  grpc::GenericStub generic(stubs.channel);
+  for (const std::string method :
+       {"Session/Describe", "Session/Attach", "Exchange/Push", "Exchange/Pull",
+        "Exchange/QueryTransfer", "Admin/Pause", "Admin/NoSuchMethod"}) {
+    for (const std::string& garbage :
+         {std::string(100, '\xff'), std::string("\x0a\xff\xff\xff\x7f")}) {
+      grpc::ClientContext context;
+      const grpc::Slice slice(garbage);
+      grpc::ByteBuffer request(&slice, 1);
+      grpc::ByteBuffer response;
+      absl::Notification done;
+      grpc::Status status;
+      generic.UnaryCall(&context, "/causeway.v1." + method, grpc::StubOptions(), &request,
+                        &response, [&](grpc::Status result) {
+                          status = std::move(result);
+                          done.Notify();
+                        });
+      done.WaitForNotification();
+      EXPECT_FALSE(status.ok()) << method;
+    }
+  }
+}
+
+// Connections that say nothing, or nonsense, instead of a TLS greeting.
+TEST_F(IntrudersTest, ASlowLorisAtTheDoor) {
+  std::vector<int> sockets;
+  for (int i = 0; i < 32; ++i) {
+    const int socket_fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(server_->port()));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(connect(socket_fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    // A third is silent, a third begins a greeting and stops, a third talks about something else.
+    const std::string words = i % 3 == 0   ? ""
+                              : i % 3 == 1 ? std::string("\x16\x03\x01\x02", 4)
+                                           : "GET / HTTP/1.1\r\n\r\n";
+    if (!words.empty()) {
+      ASSERT_GT(send(socket_fd, words.data(), words.size(), MSG_NOSIGNAL), 0);
+    }
+    sockets.push_back(socket_fd);
+  }
+  honest_->AwaitRounds(2);
+  for (const int socket_fd : sockets) {
+    // The server hangs up; how long it may take is bounded for the test's sake alone.
+    char byte = 0;
+    pollfd wanted{socket_fd, POLLIN, 0};
+    ssize_t got = 1;
+    while (got > 0 && poll(&wanted, 1, 30'000) == 1) got = recv(socket_fd, &byte, 1, 0);
+    EXPECT_LE(got, 0);
+    close(socket_fd);
+  }
+}
+
+TEST_F(IntrudersTest, ASessionThatNeverJoins) {
+  Stubs stubs = As("causeway://*/worker/b");
+  const absl::Status status = Attach(stubs, std::nullopt);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Join"));
+}
+
+struct StandingClock {
+  FakeClock clock{absl::Now()};
+};
+
+// The clock of the limit stands still, so that the reserve is all there is.
+class RequestLimitTest : private StandingClock, public IntrudersTest {
+ protected:
+  RequestLimitTest() : IntrudersTest(clock, 0) {}
+  FakeClock& clock_ = clock;
+};
+
+TEST_F(RequestLimitTest, WhoAsksTooOftenIsAskedToWait) {
+  Stubs stubs = As("causeway://*/observer/eye");
+  absl::Status status;
+  int admitted = 0;
+  while (status.ok() && admitted < 100'000) {
+    status = Describe(stubs);
+    admitted += status.ok() ? 1 : 0;
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(admitted, 4000);
+  EXPECT_EQ(Attach(stubs, std::nullopt).code(), absl::StatusCode::kResourceExhausted);
+  Stubs again = As("causeway://*/observer/eye");  // Another connection does not help.
+  EXPECT_EQ(Describe(again).code(), absl::StatusCode::kResourceExhausted);
+  Stubs other = As("causeway://*/observer/other");
+  EXPECT_TRUE(Describe(other).ok());
+  honest_->AwaitRounds(2);
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_TRUE(Describe(stubs).ok());
+}
+
+}  // namespace
+}  // namespace causeway::server

@@ -1,0 +1,231 @@
+#include "tests/unit/server/service/secure_run.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/codec/codec.h"
+#include "common/params/initialize.h"
+#include "common/params/run_config.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/chunk.h"
+#include "common/rpc/status.h"
+#include "common/rpc/wire.h"
+#include "gtest/gtest.h"
+
+namespace causeway::server {
+namespace {
+
+v1::RunConfig SmallConfig(int vocabulary) {
+  v1::RunConfig config;
+  config.set_run_name(kRunName);
+  v1::ModelConfig& model = *config.mutable_model();
+  model.set_vocabulary_size(vocabulary);
+  model.set_layers(1);
+  model.set_width(32);
+  model.set_heads(2);
+  model.set_mlp_width(32);
+  model.set_sequence_length(8);
+  config.mutable_train()->set_steps(1'000'000);
+  config.mutable_sync()->set_fragments(1);
+  config.mutable_sync()->set_steps_between_syncs(5);
+  config.mutable_membership()->set_start_workers(1);
+  config.mutable_membership()->set_lease_ms(60'000);
+  return config;
+}
+
+}  // namespace
+
+SmallRun::SmallRun(int vocabulary) {
+  Coordinator::Options options;
+  options.config = SmallConfig(vocabulary);
+  const auto warnings = CompleteRunConfig(options.config);
+  EXPECT_TRUE(warnings.ok()) << warnings.status();
+  const FragmentPlan plan = *FragmentPlan::Create(options.config.model(), options.config.sync());
+  initial_.resize(static_cast<size_t>(plan.arena_size()));
+  InitializeParameters(plan, 3, initial_);
+  options.run_id = kRunId;
+  options.initial_parameters = initial_;
+  options.clock = Clock::Real();
+  options.store = &store_;
+  coordinator_ = *Coordinator::Create(std::move(options));
+}
+
+Stubs::Stubs(std::shared_ptr<grpc::Channel> through)
+    : channel(std::move(through)),
+      session(v1::Session::NewStub(channel)),
+      exchange(v1::Exchange::NewStub(channel)),
+      admin(v1::Admin::NewStub(channel)) {}
+
+v1::WorkerMessage MakeJoin(Coordinator& coordinator, const std::string& id) {
+  const v1::DescribeResponse description = coordinator.Describe();
+  v1::WorkerMessage message;
+  v1::Join& join = *message.mutable_join();
+  join.set_worker_id(id);
+  join.set_run_id(description.run_id());
+  join.set_wire_version(kWireVersion);
+  join.set_config_hash(description.config_hash());
+  join.set_plan_hash(description.plan_hash());
+  join.set_data_vocabulary_size(description.config().model().vocabulary_size());
+  join.set_process_nonce(1);
+  return message;
+}
+
+Delta MakeDelta(int64_t round, const std::vector<float>& published) {
+  const Codec& codec = **FindCodec(v1::FP32);
+  std::vector<float> local = published;
+  for (size_t i = 0; i < local.size(); ++i) {
+    local[i] += 0.001f * static_cast<float>((static_cast<int64_t>(i) + round) % 7);
+  }
+  Delta delta;
+  delta.object.resize(codec.EncodedBytes(local.size()));
+  EXPECT_TRUE(codec.Encode(published, local, {}, delta.object).ok());
+  v1::PushHeader& header = delta.header;
+  header.set_run_id(kRunId);
+  header.set_worker_id("a");
+  header.set_round(round);
+  header.set_codec(v1::FP32);
+  header.set_total_bytes(static_cast<int64_t>(delta.object.size()));
+  header.set_object_hash(TreeHash(delta.object));
+  header.set_tokens(10);
+  return delta;
+}
+
+absl::Status PushDelta(v1::Exchange::StubInterface& stub, const Delta& delta) {
+  grpc::ClientContext context;
+  v1::PushResponse response;
+  const auto writer = stub.Push(&context, &response);
+  v1::PushRequest request;
+  *request.mutable_header() = delta.header;
+  bool written = writer->Write(request);
+  const std::span<const uint8_t> object = delta.object;
+  for (size_t offset = 0; written && offset < object.size(); offset += kChunkBytes) {
+    FillChunk(static_cast<int64_t>(offset),
+              object.subspan(offset, std::min(kChunkBytes, object.size() - offset)), false,
+              *request.mutable_chunk());
+    written = writer->Write(request);
+  }
+  writer->WritesDone();
+  return FromGrpcStatus(writer->Finish());
+}
+
+absl::Status PullAll(v1::Exchange::StubInterface& stub, const v1::PullRequest& request,
+                     std::vector<uint8_t>* object) {
+  grpc::ClientContext context;
+  const auto reader = stub.Pull(&context, request);
+  v1::PullResponse response;
+  int64_t total = 0;
+  while (reader->Read(&response)) {
+    if (response.has_header()) total = response.header().total_bytes();
+    if (response.has_chunk()) {
+      EXPECT_TRUE(AppendChunk(response.chunk(), total, *object).ok());
+    }
+  }
+  return FromGrpcStatus(reader->Finish());
+}
+
+HonestWorker::HonestWorker(Stubs stubs, SmallRun& run, int64_t rounds)
+    : stubs_(std::move(stubs)), run_(run), published_(run.initial()), wanted_(rounds) {
+  stream_ = stubs_.session->Attach(&context_);
+  EXPECT_TRUE(stream_->Write(MakeJoin(run_.coordinator(), "a")));
+  v1::CoordinatorMessage message;
+  EXPECT_TRUE(stream_->Read(&message));
+  incarnation_ = message.welcome().incarnation();
+  v1::WorkerMessage ready;
+  ready.mutable_ready()->set_step(0);
+  EXPECT_TRUE(stream_->Write(ready));
+  thread_ = std::thread([this] { Train(); });
+}
+
+HonestWorker::~HonestWorker() {
+  if (thread_.joinable()) Finish();
+}
+
+void HonestWorker::Train() {
+  for (int64_t round = 1;; ++round) {
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto go = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return finish_ || round <= wanted_;
+      };
+      mutex_.Await(absl::Condition(&go));
+      if (finish_) return;
+    }
+    DoRound(round);
+    if (testing::Test::HasFatalFailure()) return;
+    absl::MutexLock lock(&mutex_);
+    rounds_ = round;
+  }
+}
+
+void HonestWorker::DoRound(int64_t round) {
+  Delta delta = MakeDelta(round, published_);
+  delta.header.set_incarnation(incarnation_);
+  if (round == 1) first_delta_ = delta;
+  // Every call succeeds at the first attempt: nobody was noticed.
+  const absl::Status pushed = PushDelta(*stubs_.exchange, delta);
+  ASSERT_TRUE(pushed.ok()) << "round " << round << ": " << pushed;
+  v1::PullRequest request;
+  request.set_run_id(kRunId);
+  request.set_worker_id("a");
+  request.set_object(v1::PullRequest::ANSWER);
+  request.set_round(round);
+  std::vector<uint8_t> answer;
+  const absl::Status pulled = PullAll(*stubs_.exchange, request, &answer);
+  ASSERT_TRUE(pulled.ok()) << "round " << round << ": " << pulled;
+  ASSERT_TRUE((*FindCodec(run_.coordinator().config().sync().codec_down()))
+                  ->Apply(answer, published_)
+                  .ok());
+  v1::WorkerMessage message;
+  message.mutable_applied()->set_round(round);
+  message.mutable_applied()->set_published_hash(TreeHash(std::span<const float>(published_)));
+  ASSERT_TRUE(stream_->Write(message));
+  message.mutable_heartbeat()->set_step(5 * round);
+  ASSERT_TRUE(stream_->Write(message));
+}
+
+void HonestWorker::AwaitRounds(int64_t more) {
+  absl::MutexLock lock(&mutex_);
+  const int64_t wanted = rounds_ + more;
+  wanted_ = std::max(wanted_, wanted);
+  const auto reached = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return rounds_ >= wanted; };
+  ASSERT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&reached), absl::Minutes(1)));
+}
+
+int64_t HonestWorker::Finish() {
+  {
+    absl::MutexLock lock(&mutex_);
+    finish_ = true;
+  }
+  thread_.join();
+  v1::WorkerMessage leave;
+  leave.mutable_leave()->set_reason(v1::Leave::FINISHED);
+  EXPECT_TRUE(stream_->Write(leave));
+  stream_->WritesDone();
+  v1::CoordinatorMessage message;
+  while (stream_->Read(&message)) {
+  }
+  EXPECT_TRUE(stream_->Finish().ok());
+  absl::MutexLock lock(&mutex_);
+  return rounds_;
+}
+
+std::vector<float> UndisturbedParameters(int64_t rounds) {
+  SmallRun run;
+  CoordinatorServer::Options options;
+  options.address = "127.0.0.1:0";
+  auto server = CoordinatorServer::Start(options, run.coordinator());
+  EXPECT_TRUE(server.ok()) << server.status();
+  Stubs stubs(
+      MakeChannel(absl::StrCat("127.0.0.1:", (*server)->port()), 0, ChannelSecurity::Plaintext()));
+  HonestWorker worker(std::move(stubs), run, 0);
+  worker.AwaitRounds(rounds);
+  EXPECT_EQ(worker.Finish(), rounds);
+  EXPECT_TRUE(run.coordinator().Shutdown().ok());
+  (*server)->Stop(absl::Seconds(5));
+  return run.coordinator().PublishedParameters();
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,101 @@
+// A coordinator behind TLS with a worker that trains as it should, for tests in which others try to
+// disturb it: it pushes and pulls round after round until it is told to end, and what it has
+// published must then be what an undisturbed run of as many rounds publishes.
+#ifndef CAUSEWAY_TESTS_UNIT_SERVER_SERVICE_SECURE_RUN_H_
+#define CAUSEWAY_TESTS_UNIT_SERVER_SERVICE_SECURE_RUN_H_
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "causeway/v1/admin.grpc.pb.h"
+#include "causeway/v1/exchange.grpc.pb.h"
+#include "causeway/v1/session.grpc.pb.h"
+#include "common/rpc/security.h"
+#include "server/core/coordinator.h"
+#include "server/service/coordinator_server.h"
+#include "server/store/memory_store.h"
+#include "tests/unit/common/rpc/test_authority.h"
+
+namespace causeway::server {
+
+inline constexpr char kRunId[] = "guarded-1";
+inline constexpr int64_t kAsFastAsItCan = 1'000'000;
+inline constexpr char kRunName[] = "guarded";
+
+// A coordinator of a small run, without a server.
+class SmallRun {
+ public:
+  // The vocabulary makes it larger or smaller.
+  explicit SmallRun(int vocabulary = 256);
+  Coordinator& coordinator() { return *coordinator_; }
+  const std::vector<float>& initial() const { return initial_; }
+
+ private:
+  MemoryStore store_;
+  std::vector<float> initial_;
+  std::unique_ptr<Coordinator> coordinator_;
+};
+
+// The three services as a client sees them.
+struct Stubs {
+  explicit Stubs(std::shared_ptr<grpc::Channel> through);
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::Session::Stub> session;
+  std::unique_ptr<v1::Exchange::Stub> exchange;
+  std::unique_ptr<v1::Admin::Stub> admin;
+};
+
+v1::WorkerMessage MakeJoin(Coordinator& coordinator, const std::string& id);
+
+struct Delta {
+  v1::PushHeader header;
+  std::vector<uint8_t> object;
+};
+// What worker "a" sends in that round, from the parameters published before it.
+Delta MakeDelta(int64_t round, const std::vector<float>& published);
+absl::Status PushDelta(v1::Exchange::StubInterface& stub, const Delta& delta);
+absl::Status PullAll(v1::Exchange::StubInterface& stub, const v1::PullRequest& request,
+                     std::vector<uint8_t>* object);
+
+// Worker "a", in a thread of its own.
+class HonestWorker {
+ public:
+  // Does so many rounds without being asked to.
+  HonestWorker(Stubs stubs, SmallRun& run, int64_t rounds);
+  ~HonestWorker();
+  // Has so many rounds more done, and waits for them.
+  void AwaitRounds(int64_t more);
+  // Ends after the round under way, says good-bye, and returns the number of rounds.
+  int64_t Finish();
+  uint64_t incarnation() const { return incarnation_; }
+  const std::vector<float>& published() const { return published_; }  // After Finish.
+  Delta first_delta() const { return first_delta_; }  // After the first AwaitRounds.
+
+ private:
+  void Train();
+  void DoRound(int64_t round);
+
+  Stubs stubs_;
+  SmallRun& run_;
+  std::vector<float> published_;
+  Delta first_delta_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>> stream_;
+  uint64_t incarnation_ = 0;
+  absl::Mutex mutex_;
+  bool finish_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t wanted_ ABSL_GUARDED_BY(mutex_);
+  int64_t rounds_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::thread thread_;
+};
+
+// What `rounds` rounds of worker "a" publish when nobody is there to disturb them.
+std::vector<float> UndisturbedParameters(int64_t rounds);
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_TESTS_UNIT_SERVER_SERVICE_SECURE_RUN_H_

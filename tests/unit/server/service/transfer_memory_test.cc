@@ -1,0 +1,229 @@
+// A coordinator in a process of its own, and connections that only cost: idle ones, ones that read
+// nothing of what they asked for, and ones that send half an object and stop.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "causeway/v1/exchange.grpc.pb.h"
+#include "causeway/v1/session.grpc.pb.h"
+#include "common/params/initialize.h"
+#include "common/params/run_config.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/chunk.h"
+#include "common/rpc/wire.h"
+#include "gtest/gtest.h"
+#include "server/service/coordinator_server.h"
+#include "server/store/memory_store.h"
+
+namespace causeway::server {
+namespace {
+
+constexpr int kIdle = 64;
+constexpr int kSlowReaders = 16;
+constexpr int kSlowSenders = 8;
+constexpr int64_t kMemory = int64_t{128} << 20;
+
+// About 8 million parameters in one fragment, FP32 both ways: objects of 32 MB.
+v1::RunConfig Config() {
+  v1::RunConfig config;
+  v1::ModelConfig& model = *config.mutable_model();
+  model.set_vocabulary_size(12'288);
+  model.set_layers(1);
+  model.set_width(512);
+  model.set_heads(4);
+  model.set_mlp_width(512);
+  model.set_sequence_length(8);
+  config.mutable_sync()->set_steps_between_syncs(5);
+  config.mutable_membership()->set_start_workers(1);
+  config.mutable_membership()->set_max_workers(kSlowSenders);
+  EXPECT_TRUE(CompleteRunConfig(config).ok());
+  return config;
+}
+
+// In the child process. Writes its port to `out` and serves until it is killed.
+[[noreturn]] void Serve(int out) {
+  TuneAllocatorForStreams();
+  Coordinator::Options options;
+  options.config = Config();
+  const FragmentPlan plan = *FragmentPlan::Create(options.config.model(), options.config.sync());
+  options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
+  InitializeParameters(plan, 3, options.initial_parameters);
+  options.run_id = "memory-1";
+  options.clock = Clock::Real();
+  MemoryStore store;
+  options.store = &store;
+  const auto coordinator = Coordinator::Create(std::move(options));
+  if (!coordinator.ok()) _exit(1);
+  CoordinatorServer::Options server_options;
+  server_options.address = "127.0.0.1:0";
+  server_options.memory_bytes = kMemory;
+  const auto server = CoordinatorServer::Start(server_options, **coordinator);
+  if (!server.ok()) _exit(1);
+  const int port = (*server)->port();
+  if (write(out, &port, sizeof(port)) != sizeof(port)) _exit(1);
+  for (;;) pause();
+}
+
+// What a process holds in memory, in bytes: "VmRSS" now, "VmHWM" at most so far.
+int64_t MemoryOf(pid_t process, const std::string& field) {
+  std::ifstream status(absl::StrCat("/proc/", process, "/status"));
+  for (std::string line; std::getline(status, line);) {
+    if (!absl::StartsWith(line, field + ":")) continue;
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    int64_t kilobytes = 0;
+    if (words.size() > 2 && absl::SimpleAtoi(words[words.size() - 2], &kilobytes)) {
+      return kilobytes * 1024;
+    }
+  }
+  return 0;
+}
+
+class TransferMemoryTest : public ::testing::Test {
+ protected:
+  using SessionStream = grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>;
+  struct Call {
+    grpc::ClientContext context;
+    std::unique_ptr<SessionStream> session;
+    std::unique_ptr<grpc::ClientReader<v1::PullResponse>> pull;
+    std::unique_ptr<grpc::ClientWriter<v1::PushRequest>> push;
+    v1::PushResponse response;
+  };
+
+  // The child is made while this process has one thread.
+  TransferMemoryTest() {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    child_ = fork();
+    if (child_ == 0) Serve(ends[1]);
+    close(ends[1]);
+    int port = 0;
+    EXPECT_EQ(read(ends[0], &port, sizeof(port)), static_cast<ssize_t>(sizeof(port)));
+    close(ends[0]);
+    address_ = absl::StrCat("127.0.0.1:", port);
+  }
+  ~TransferMemoryTest() override {
+    for (const auto& call : calls_) call->context.TryCancel();
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+  }
+
+  std::shared_ptr<grpc::Channel> Connect() {
+    auto channel = MakeChannel(address_, connections_++, ChannelSecurity::Plaintext());
+    EXPECT_TRUE(channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Seconds(30))));
+    channels_.push_back(channel);
+    return channel;
+  }
+  Call& NewCall() { return *calls_.emplace_back(std::make_unique<Call>()); }
+
+  uint64_t Join(const std::shared_ptr<grpc::Channel>& channel, const std::string& id) {
+    const auto stub = v1::Session::NewStub(channel);
+    v1::DescribeRequest request;
+    request.set_wire_version(kWireVersion);
+    v1::DescribeResponse description;
+    grpc::ClientContext context;
+    EXPECT_TRUE(stub->Describe(&context, request, &description).ok());
+    v1::WorkerMessage message;
+    v1::Join& join = *message.mutable_join();
+    join.set_worker_id(id);
+    join.set_run_id(description.run_id());
+    join.set_wire_version(kWireVersion);
+    join.set_config_hash(description.config_hash());
+    join.set_plan_hash(description.plan_hash());
+    join.set_data_vocabulary_size(description.config().model().vocabulary_size());
+    join.set_process_nonce(1);
+    Call& call = NewCall();
+    call.session = stub->Attach(&call.context);
+    EXPECT_TRUE(call.session->Write(message));
+    v1::CoordinatorMessage welcome;
+    EXPECT_TRUE(call.session->Read(&welcome));
+    return welcome.welcome().incarnation();
+  }
+
+  // Half an object of the worker's, in chunks of zeros. False if the coordinator has no room.
+  bool PushHalf(const std::string& id) {
+    const auto channel = Connect();
+    const v1::RunConfig config = Config();
+    const FragmentPlan plan = *FragmentPlan::Create(config.model(), config.sync());
+    const int64_t bytes = plan.arena_size() * int64_t{sizeof(float)};
+    v1::PushRequest request;
+    v1::PushHeader& header = *request.mutable_header();
+    header.set_run_id("memory-1");
+    header.set_worker_id(id);
+    header.set_incarnation(Join(channel, id));
+    header.set_round(1);
+    header.set_codec(v1::FP32);
+    header.set_total_bytes(bytes);
+    header.set_object_hash(7);
+    Call& call = NewCall();
+    call.push = v1::Exchange::NewStub(channel)->Push(&call.context, &call.response);
+    call.push->Write(request);
+    const std::vector<uint8_t> zeros(kChunkBytes);
+    for (int64_t offset = 0; offset < bytes / 2; offset += static_cast<int64_t>(kChunkBytes)) {
+      FillChunk(offset, zeros, false, *request.mutable_chunk());
+      if (!call.push->Write(request)) {
+        EXPECT_EQ(call.push->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Asks for the state and takes the header alone.
+  void PullAndStopReading() {
+    v1::PullRequest request;
+    request.set_run_id("memory-1");
+    request.set_worker_id("reader");
+    request.set_object(v1::PullRequest::STATE);
+    Call& call = NewCall();
+    call.pull = v1::Exchange::NewStub(Connect())->Pull(&call.context, request);
+    v1::PullResponse response;
+    EXPECT_TRUE(call.pull->Read(&response));
+    object_bytes_ = response.header().total_bytes();
+  }
+
+  pid_t child_ = 0;
+  std::string address_;
+  int connections_ = 0;
+  int64_t object_bytes_ = 0;
+  std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  std::vector<std::unique_ptr<Call>> calls_;
+};
+
+TEST_F(TransferMemoryTest, IdleAndSlowConnectionsStayWithinTheMemoryThatWasAllowed) {
+  const int64_t before = MemoryOf(child_, "VmRSS");
+  ASSERT_GT(before, 0);
+  for (int i = 0; i < kIdle; ++i) Connect();
+  const int64_t idle = MemoryOf(child_, "VmRSS");
+  for (int i = 0; i < kSlowReaders; ++i) PullAndStopReading();
+  const int64_t reading = MemoryOf(child_, "VmRSS");
+  int taken = 0;
+  for (int i = 0; i < kSlowSenders; ++i) taken += PushHalf(absl::StrCat("w", i)) ? 1 : 0;
+  const int64_t most = MemoryOf(child_, "VmHWM");
+  std::printf(
+      "MiB beyond the run's own: %d idle connections %.1f, %d slow readers %.1f more (of an object "
+      "of %.1f), %d slow senders (%d with room) in all %.1f; allowed %.1f\n",
+      kIdle, static_cast<double>(idle - before) / (1 << 20), kSlowReaders,
+      static_cast<double>(reading - idle) / (1 << 20),
+      static_cast<double>(object_bytes_) / (1 << 20), kSlowSenders, taken,
+      static_cast<double>(most - before) / (1 << 20), static_cast<double>(kMemory) / (1 << 20));
+  EXPECT_GE(taken, 1);
+  EXPECT_LT(taken, kSlowSenders) << "not everybody finds room";
+  // The state that is being pulled is one copy, however many pull it.
+  EXPECT_LE(most - before, kMemory + object_bytes_);
+  EXPECT_LE(reading - idle, object_bytes_ + kSlowReaders * 2 * static_cast<int64_t>(kChunkBytes));
+}
+
+}  // namespace
+}  // namespace causeway::server

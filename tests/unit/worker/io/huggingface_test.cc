@@ -1,0 +1,174 @@
+// Folders that transformers wrote, with the logits it computes from them
+// (tests/compat/huggingface.py --fixtures), in and out.
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "common/files/safetensors.h"
+#include "common/params/fragment_plan.h"
+#include "common/params/run_config.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "worker/backend/cpu/cpu_transformer.h"
+#include "worker/io/huggingface_export.h"
+#include "worker/io/huggingface_import.h"
+#include "worker/io/stored_model.h"
+
+namespace causeway::worker {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+std::string Fixture(const std::string& name) {
+  return std::string(CAUSEWAY_HUGGINGFACE_FIXTURES) + "/" + name;
+}
+
+std::string FreshFolder(const std::string& name) {
+  const std::string folder = testing::TempDir() + "/huggingface_" + name;
+  std::filesystem::remove_all(folder);
+  return folder;
+}
+
+FragmentPlan PlanOf(const v1::RunConfig& config) {
+  return *FragmentPlan::Create(config.model(), config.sync());
+}
+
+class HuggingFaceTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(HuggingFaceTest, ImportsGiveTheLogitsOfTransformers) {
+  const auto imported = ImportHuggingFace(*FileSystem::Real(), Fixture(GetParam()), 0);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  const json expected =
+      json::parse(*FileSystem::Real()->ReadFile(Fixture(GetParam()) + "/expected.json"));
+  const auto tokens = expected["tokens"].get<std::vector<int32_t>>();
+  ThreadPool pool(1);
+  const FragmentPlan plan = PlanOf(imported->config);
+  CpuTransformer<float> model(imported->config.model(), plan, 1, &pool);
+  std::vector<float> logits(static_cast<size_t>(imported->config.model().vocabulary_size()));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    model.Logits(imported->parameters, std::span(tokens).first(i + 1), logits);
+    for (size_t token = 0; token < logits.size(); ++token) {
+      ASSERT_NEAR(logits[token], expected["logits"][i][token].get<float>(), 1e-5)
+          << "token " << token << " after " << i + 1;
+    }
+  }
+}
+
+TEST_P(HuggingFaceTest, ExportsOfImportsHaveTheSameBits) {
+  const auto imported = ImportHuggingFace(*FileSystem::Real(), Fixture(GetParam()), 0);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  const std::string folder = FreshFolder(GetParam());
+  const absl::Status status =
+      ExportHuggingFace(*FileSystem::Real(), imported->config.model(), PlanOf(imported->config),
+                        imported->parameters, folder, {.max_file_bytes = 3000});
+  ASSERT_TRUE(status.ok()) << status;
+  const auto theirs = SafetensorsFolder::Open(*FileSystem::Real(), Fixture(GetParam()));
+  const auto ours = SafetensorsFolder::Open(*FileSystem::Real(), folder);
+  ASSERT_TRUE(ours.ok()) << ours.status();
+  ASSERT_EQ(ours->tensors().size(), theirs->tensors().size());
+  for (const auto& [name, tensor] : theirs->tensors()) {
+    ASSERT_TRUE(ours->tensors().contains(name)) << name;
+    const SafeTensor& other = ours->tensors().at(name);
+    EXPECT_EQ(other.shape, tensor.shape) << name;
+    EXPECT_TRUE(std::ranges::equal(other.bytes, tensor.bytes)) << name;
+  }
+  // And again: the description says the same.
+  const auto again = ReadStoredModel(*FileSystem::Real(), folder, 0);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->config.model().SerializeAsString(),
+            imported->config.model().SerializeAsString());
+  EXPECT_EQ(again->parameters, imported->parameters);
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, HuggingFaceTest,
+                         testing::Values("llama", "llama_tied_biases", "llama3_rope", "qwen2",
+                                         "qwen3", "qwen3_tied", "gpt2"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST(HuggingFaceConfig, AsksForWhatIsMissingAndRefusesTheUnsupportedByName) {
+  json good = json::parse(*FileSystem::Real()->ReadFile(Fixture("llama") + "/config.json"));
+  const auto error = [&](const char* field, const json& value) {
+    json config = good;
+    config[field] = value;
+    const auto read = ReadHuggingFaceConfig(config.dump(), "config.json", 0);
+    EXPECT_EQ(read.status().code(), absl::StatusCode::kInvalidArgument) << field;
+    EXPECT_THAT(std::string(read.status().message()), HasSubstr("config.json"));
+    return std::string(read.status().message());
+  };
+  EXPECT_THAT(error("architectures", {"MambaForCausalLM"}), HasSubstr("MambaForCausalLM"));
+  EXPECT_THAT(error("hidden_size", nullptr), HasSubstr("hidden_size is missing"));
+  EXPECT_THAT(error("hidden_size", "8"), HasSubstr("hidden_size must be an integer"));
+  EXPECT_THAT(error("hidden_size", 1e30), HasSubstr("hidden_size must be an integer"));
+  EXPECT_THAT(error("vocab_size", 0), HasSubstr("vocab_size"));
+  EXPECT_THAT(error("num_hidden_layers", -1), HasSubstr("model.layers"));
+  EXPECT_THAT(error("hidden_act", "relu"), HasSubstr("relu"));
+  EXPECT_THAT(error("rope_parameters", {{"rope_type", "yarn"}}), HasSubstr("yarn"));
+  EXPECT_THAT(error("rope_parameters", {{"rope_type", "llama3"}, {"factor", 8}}),
+              HasSubstr("original_max_position_embeddings is missing"));
+  EXPECT_THAT(error("quantization_config", {{"bits", 4}}), HasSubstr("quantized"));
+  EXPECT_THAT(error("layer_types", {"sliding_attention"}), HasSubstr("full_attention"));
+  EXPECT_FALSE(ReadHuggingFaceConfig("{}", "config.json", 0).ok());
+  EXPECT_FALSE(ReadHuggingFaceConfig("", "config.json", 0).ok());
+  EXPECT_FALSE(ReadHuggingFaceConfig(std::string(100000, '['), "config.json", 0).ok());
+  EXPECT_THAT(std::string(ReadHuggingFaceConfig(good.dump(), "config.json", 17).status().message()),
+              HasSubstr("takes 16 positions; windows of 17"));
+}
+
+TEST(HuggingFaceImport, NamesTheTensorAndBothShapes) {
+  const std::string folder = FreshFolder("edited");
+  std::filesystem::copy(Fixture("qwen3"), folder);
+  json config = json::parse(*FileSystem::Real()->ReadFile(folder + "/config.json"));
+  config["intermediate_size"] = 16;
+  ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), folder + "/config.json",
+                                  absl::string_view(config.dump()))
+                  .ok());
+  const absl::Status status = ImportHuggingFace(*FileSystem::Real(), folder, 0).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("model.layers.0.mlp.gate_proj.weight is [12, 8]; its config.json takes "
+                        "[16, 8]"));
+}
+
+TEST(HuggingFaceExport, ModelsThatNoArchitectureHasAreRefusedByTheirFields) {
+  v1::RunConfig config;
+  config.mutable_model()->set_preset("paper-35m");
+  ASSERT_TRUE(CompleteRunConfig(config).ok());
+  EXPECT_THAT(std::string(ChooseArchitecture(config.model()).status().message()),
+              HasSubstr("mlp GELU, layer_norm 0"));
+  config.mutable_model()->set_preset("tiny-1m");
+  config.mutable_model()->set_mlp(v1::ModelConfig::SWIGLU);
+  EXPECT_EQ(*ChooseArchitecture(config.model()), Architecture::kQwen3);
+}
+
+TEST(HuggingFaceExport, TheTokenizersFilesAndIdsGoAlong) {
+  const auto imported = ImportHuggingFace(*FileSystem::Real(), Fixture("llama"), 0);
+  const std::string tokenizer = FreshFolder("tokenizer");
+  std::filesystem::create_directories(tokenizer);
+  const auto write = [&](const std::string& name, absl::string_view content) {
+    ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), tokenizer + "/" + name, content).ok());
+  };
+  write("tokenizer.json", "{}");
+  write("config.json", R"({"eos_token_id": [3, 4], "bos_token_id": 1})");
+  const std::string folder = FreshFolder("with_tokenizer");
+  ASSERT_TRUE(ExportHuggingFace(*FileSystem::Real(), imported->config.model(),
+                                PlanOf(imported->config), imported->parameters, folder,
+                                {.bf16 = true, .max_positions = 4096, .tokenizer = tokenizer})
+                  .ok());
+  const json config = json::parse(*FileSystem::Real()->ReadFile(folder + "/config.json"));
+  EXPECT_EQ(config["eos_token_id"], json({3, 4}));
+  EXPECT_EQ(config["max_position_embeddings"], 4096);
+  EXPECT_EQ(config["torch_dtype"], "bfloat16");
+  EXPECT_TRUE(FileSystem::Real()->Exists(folder + "/tokenizer.json"));
+  const json generation =
+      json::parse(*FileSystem::Real()->ReadFile(folder + "/generation_config.json"));
+  EXPECT_EQ(generation["bos_token_id"], 1);
+  const auto files = SafetensorsFolder::Open(*FileSystem::Real(), folder);
+  EXPECT_EQ(files->tensors().begin()->second.dtype, "BF16");
+}
+
+}  // namespace
+}  // namespace causeway::worker

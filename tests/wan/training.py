@@ -1,0 +1,62 @@
+"""Trains over emulated long links: real coordinator, real workers, a namespace and a link each."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from exchange import Run
+from processes import Failed
+
+_WORDS = "the bridge carries a stone over water and wind slowly home again".split()
+
+
+def make_data(bin_folder, folder):
+    """Token shards of a text of bytes; what it says does not matter here."""
+    text = " ".join(_WORDS[(i * i + i // 7) % len(_WORDS)] for i in range(60000))
+    source, shards = Path(folder) / "text.txt", Path(folder) / "data"
+    source.write_text(text)
+    done = subprocess.run(
+        [str(Path(bin_folder) / "causeway-worker"), "tokenize", f"--input={source}",
+         f"--out={shards}"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Failed(f"the text could not be made into shards:\n{done.stderr}")
+    return shards
+
+
+def _json_lines(path):
+    complete = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    return [json.loads(line) for line in complete.split("\n") if line]
+
+
+def _has_joined(run, worker):
+    return any(line["event"] == "worker_joined" and line["worker"] == worker
+               for line in _json_lines(run.folder / "run" / "events.jsonl"))
+
+
+def train(network, bin_folder, folder, config, data, flags=(), timeout_s=900):
+    """One training to its end, one worker per place of the network. Returns the rounds, and of every
+    worker its steps (metrics.jsonl) and its summary."""
+    with Run(network, bin_folder, folder, config) as run:
+        workers = []
+        for index, place in enumerate(network.workers):
+            name = f"worker-{index}"
+            workers.append(run.start(
+                place, name, run.bin / "causeway-worker", "train",
+                f"--coordinator={run.address}", f"--id={name}", f"--data={data}",
+                f"--out={run.folder / name}", "--threads=1", *run.flags, *flags))
+            # Who comes first gets the first part of the data.
+            workers[-1].wait_until(lambda name=name: _has_joined(run, name), "it has joined")
+        for worker in workers:
+            worker.wait(timeout_s)
+        result = {"rounds": run.rounds(), "workers": []}
+        for worker in workers:
+            out = run.folder / worker.name
+            result["workers"].append({
+                "steps": [line for line in _json_lines(out / "metrics.jsonl")
+                          if line["kind"] == "step"],
+                "summary": json.loads((out / "summary.json").read_text())})
+    return result
+
+
+def hashes(result):
+    return {(row["fragment"], row["round"]): row["published_hash"] for row in result["rounds"]}

@@ -1,0 +1,227 @@
+"""What training makes of a thin link: the share of the time that workers compute.
+
+Each model trains in four ways over the same links, whose rate is a small multiple of the least that
+streaming could do with: every parameter of a fragment has to cross once each way in H steps,
+
+    bound = parameters * bits per parameter / (H * step time)      (arXiv 2501.18512)
+
+A step's time is set by --min_step_time, so the bound is exact and the processor of this machine is
+no part of the result; what steps really took is reported, too.
+"""
+
+import statistics
+import sys
+from pathlib import Path
+
+from network import LinkSettings, Network
+from processes import Failed, working_folder
+from training import make_data, train
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "deploy"))
+
+PERIOD = 30  # H
+RTT_MS = 100
+WORKERS = 2
+
+_CONFIG = """
+run_name: "{name}"
+model {{ preset: "{model}" sequence_length: {tokens} }}
+train {{ steps: {steps} batch_sequences: 1 optimizer: ADAMW seed: 1 evaluation_sequences: 1 }}
+sync {{ {sync} }}
+{outer}
+membership {{ start_workers: 2 max_workers: 2 quorum: 2 lease_ms: 60000 }}
+"""
+
+# Name, sync settings, outer optimizer, periods of H steps to train (data parallelism: steps), and
+# those at the start that are not counted.
+_STREAMING = ("pattern: BALANCED fragments: {fragments} steps_between_syncs: 30 overlap_steps: "
+              "{overlap} mixing: 0.5 codec_up: INT4 codec_down: INT4")
+_DILOCO = ("fragments: 1 steps_between_syncs: 30 overlap_steps: 0 mixing: 0 codec_up: {codec} "
+           "codec_down: {codec}")
+_PARALLEL = ("contribution: GRADIENT fragments: 1 steps_between_syncs: 1 overlap_steps: 0 mixing: 0 "
+             "codec_up: BF16 codec_down: BF16")
+
+
+class Model:
+    """What of a model matters here. step_ms: long enough for two workers on this machine."""
+
+    def __init__(self, preset, tokens, step_ms, fragments, overlap):
+        self.preset = preset
+        self.tokens = tokens  # Per step and worker.
+        self.step_ms = step_ms
+        self.fragments = fragments
+        self.overlap = overlap
+
+
+MODELS = (Model("tiny-1m", tokens=64, step_ms=200, fragments=30, overlap=8),
+          Model("small-10m", tokens=32, step_ms=400, fragments=30, overlap=8))
+
+
+class Mode:
+    def __init__(self, name, label, sync, outer="", periods=2, skipped=1, steps_per_period=PERIOD):
+        self.name = name
+        self.label = label
+        self.sync = sync
+        self.outer = outer
+        self.steps = periods * steps_per_period
+        self.skipped = skipped * steps_per_period
+
+
+MODES = (
+    Mode("streaming", "streaming, int4, overlap", _STREAMING, periods=10, skipped=2),
+    Mode("diloco-int4", "DiLoCo, int4", _DILOCO.replace("{codec}", "INT4"), periods=4),
+    Mode("diloco", "DiLoCo, fp32", _DILOCO.replace("{codec}", "FP32"), periods=2, skipped=0),
+    Mode("data-parallel", "data parallel, bf16", _PARALLEL, "outer { optimizer: ADAMW }",
+         periods=3, skipped=1, steps_per_period=1),
+)
+
+
+def config_text(model, mode):
+    return _CONFIG.format(
+        name=f"{mode.name}-{model.preset}", model=model.preset, tokens=model.tokens,
+        steps=mode.steps, outer=mode.outer,
+        sync=mode.sync.format(fragments=model.fragments, overlap=model.overlap))
+
+
+def _steady(worker, skipped):
+    """Of the steps after the skipped ones, to the end of the last one's synchronization."""
+    steps = worker["steps"]
+    first = next(line for line in steps if line["step"] >= max(1, skipped))
+    last = steps[-1]
+    wall = last["unix_s"] - first["unix_s"]
+    if wall <= 0:
+        raise Failed("too few steps to measure")
+    compute = last["compute_s"] - first["compute_s"]
+    return {
+        "utilization": compute / wall,
+        "compute_s": compute,
+        "blocked_s": last["blocked_s"] - first["blocked_s"],
+        "wall_s": wall,
+        "step_ms": 1000 * compute / (last["step"] - first["step"]),
+    }
+
+
+def _run(options, model, mode, settings):
+    with Network(options.bin / "causeway-wan-link", [settings] * WORKERS,
+                 congestion=options.congestion) as network, working_folder() as folder:
+        result = train(network, options.bin, folder, config_text(model, mode),
+                       make_data(options.bin, folder),
+                       [f"--min_step_time={model.step_ms}ms", "--checkpoint_interval=0"],
+                       timeout_s=3600)
+        links = [link.timeline() for link in network.links]
+        congestion = network.congestion_control()
+    workers = [_steady(worker, mode.skipped) for worker in result["workers"]]
+    # From the first to the last step: the state fetched at the join is no part of training.
+    begin = min(worker["steps"][0]["unix_s"] for worker in result["workers"])
+    end = max(worker["steps"][-1]["unix_s"] for worker in result["workers"])
+    return {
+        "mode": mode.name, "label": mode.label, "steps": mode.steps,
+        "utilization": statistics.mean(worker["utilization"] for worker in workers),
+        "utilization_of_whole_run": statistics.mean(
+            worker["summary"]["compute_utilization"] for worker in result["workers"]),
+        "step_ms": statistics.mean(worker["step_ms"] for worker in workers),
+        "workers": workers, "rounds": len(result["rounds"]), "congestion_control": congestion,
+        "links": [_rates(link, begin, end) for link in links],
+    }
+
+
+def _rates(link, begin_unix_s, end_unix_s):
+    """Mbit/s in every bin of the training, each way, and what they come to."""
+    width = link["timeline_bin_s"]
+    first = max(0, int((begin_unix_s - link["began_unix_s"]) / width))
+    last = max(first + 1, int((end_unix_s - link["began_unix_s"]) / width))
+    rates = {"bin_s": width}
+    for way in ("up", "down"):
+        bins = [size * 8e-6 / width for size in link[way]["timeline"][first:last]] or [0.0]
+        rates[f"{way}_mbit"] = [round(rate, 3) for rate in bins]
+        rates[f"{way}_peak_mbit"] = max(bins)
+        rates[f"{way}_mean_mbit"] = statistics.mean(bins)
+    return rates
+
+
+def _bytes_per_sync(options, model):
+    """Of one worker and direction when every parameter is synchronized once, with int4 codes."""
+    with Network(options.bin / "causeway-wan-link", [LinkSettings(1000, 0)] * WORKERS) as network, \
+            working_folder() as folder:
+        mode = Mode("size", "", _DILOCO.replace("{codec}", "INT4"), periods=1)
+        result = train(network, options.bin, folder, config_text(model, mode),
+                       make_data(options.bin, folder))
+    row = result["rounds"][0]
+    return row["bytes_in"] / WORKERS, result["workers"][0]["summary"]["parameters"]
+
+
+def run_utilization(options, progress):
+    """All modes of all models; a dictionary."""
+    models = []
+    for model in MODELS:
+        if options.models and model.preset not in options.models:
+            continue
+        size, parameters = _bytes_per_sync(options, model)
+        bound_mbit = size * 8e-6 / (PERIOD * model.step_ms / 1000)
+        settings = LinkSettings(rate_mbit=options.bound_factor * bound_mbit, rtt_ms=RTT_MS)
+        runs = []
+        for mode in MODES:
+            progress(f"{model.preset}, {mode.label}, {settings.rate_mbit:.2f} Mbit/s ...")
+            runs.append(_run(options, model, mode, settings))
+            for link in runs[-1]["links"]:  # Hours of them; --peak keeps its own.
+                del link["up_mbit"], link["down_mbit"]
+            progress(f"    computing {100 * runs[-1]['utilization']:.2f} % of the time")
+        models.append({
+            "model": model.preset, "parameters": parameters, "bits_per_parameter":
+            size * 8 / parameters, "steps_between_syncs": PERIOD, "step_ms": model.step_ms,
+            "fragments": model.fragments, "overlap_steps": model.overlap,
+            "bound_mbit": bound_mbit, "rate_mbit": settings.rate_mbit,
+            "bound_factor": options.bound_factor, "rtt_ms": RTT_MS, "runs": runs})
+    return {"models": models}
+
+
+def run_peak(options, progress):
+    """Streaming and plain DiLoCo on a link that neither fills for long: what they ask of it."""
+    model = MODELS[0]
+    settings = LinkSettings(rate_mbit=100, rtt_ms=RTT_MS)
+    runs = []
+    for mode in MODES[:3]:
+        progress(f"{model.preset}, {mode.label}, {settings.rate_mbit:g} Mbit/s ...")
+        short = Mode(mode.name, mode.label, mode.sync, periods=5, skipped=2)
+        runs.append(_run(options, model, short, settings))
+    return {"model": model.preset, "rate_mbit": settings.rate_mbit, "rtt_ms": RTT_MS,
+            "steps_between_syncs": PERIOD, "step_ms": model.step_ms,
+            "fragments": model.fragments, "overlap_steps": model.overlap, "runs": runs}
+
+
+def utilization_table(report):
+    """As in docs/results.md."""
+    lines = ["| model | link | " + " | ".join(run["label"] for run in report["models"][0]["runs"])
+             + " |", "| --- | ---: |" + " ---: |" * len(report["models"][0]["runs"])]
+    for model in report["models"]:
+        cells = " | ".join(f"{100 * run['utilization']:.2f} %" for run in model["runs"])
+        lines.append(f"| {model['model']} | {model['rate_mbit']:.2f} Mbit/s | {cells} |")
+    return "\n".join(lines)
+
+
+def peak_table(report):
+    lines = ["| | most in 100 ms, up / down | mean, up / down |", "| --- | ---: | ---: |"]
+    for run in report["runs"]:
+        link = run["links"][0]
+        lines.append(f"| {run['label']} | {link['up_peak_mbit']:.1f} / "
+                     f"{link['down_peak_mbit']:.1f} Mbit/s | {link['up_mean_mbit']:.2f} / "
+                     f"{link['down_mean_mbit']:.2f} Mbit/s |")
+    return "\n".join(lines)
+
+
+def utilization_figure(report):
+    """As SVG text. Matplotlib takes a second to load, so only who wants a figure does."""
+    from causeway_run import plots
+    groups = [(f"{model['model']} over {model['rate_mbit']:.2f} Mbit/s, {model['bound_factor']:g} "
+               f"times the bound; {model['rtt_ms']} ms",
+               [(run["label"], run["utilization"]) for run in model["runs"]])
+              for model in report["models"]]
+    return plots.standalone(plots.shares(groups, "computing, % of the time"))
+
+
+def peak_figure(report):
+    """As SVG text."""
+    from causeway_run import plots
+    panels = [(run["label"], run["links"][0]["up_mbit"], run["links"][0]["down_mbit"])
+              for run in report["runs"]]
+    return plots.standalone(plots.link_rates(panels, report["runs"][0]["links"][0]["bin_s"]))

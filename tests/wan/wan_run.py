@@ -1,0 +1,201 @@
+"""The exchange of fragments over long links: see tests/wan/run --help."""
+
+import argparse
+import dataclasses
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import cuts  # noqa: E402
+import network  # noqa: E402
+import utilization  # noqa: E402
+from exchange import measure  # noqa: E402
+from network import LinkSettings  # noqa: E402
+from processes import Failed  # noqa: E402
+
+_RATES_MBIT = (100, 1000)
+_RTTS_MS = (20, 100, 300)
+_LOSSES_PERCENT = (0, 0.01, 0.1)
+# What the goals of the project say of the steady state at 100 ms.
+_GOALS = {0: 0.90, 0.1: 0.70}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        prog="tests/wan/run", description="Measures workers over emulated long links: the "
+        "exchange of fragments beside plain TCP, or what --matrix, --cuts, --training and --peak "
+        "name. Needs root and /dev/net/tun.")
+    parser.add_argument("--rate_mbit", type=float, default=1000, help="of every link, each way")
+    parser.add_argument("--rtt_ms", type=float, default=100)
+    parser.add_argument("--loss", type=float, default=0, help="per cent of packets, each way")
+    parser.add_argument("--queue_bytes", type=int, default=0,
+                        help="of the link's queues; 0: one bandwidth-delay product")
+    parser.add_argument("--congestion", help="congestion control of the kernel, such as cubic; the "
+                        "kernel's default if left out")
+    parser.add_argument("--matrix", action="store_true",
+                        help="100 Mbit/s and 1 Gbit/s, 20, 100 and 300 ms, 0, 0.01 and 0.1 %% loss")
+    parser.add_argument("--cuts", action="store_true",
+                        help="cuts a link in the middle of a push and of a pull")
+    parser.add_argument("--training", action="store_true",
+                        help="utilization of a link of --bound_factor times the least rate")
+    parser.add_argument("--bound_factor", type=float, default=1.25)
+    parser.add_argument("--models", nargs="*", help="of --training; all if left out",
+                        choices=[model.preset for model in utilization.MODELS])
+    parser.add_argument("--peak", action="store_true",
+                        help="link rate over time, streaming beside plain DiLoCo")
+    parser.add_argument("--workers", type=int, default=0, help="of the exchange; 0: two, or one "
+                        "where two links would need more processors than there are")
+    parser.add_argument("--connections", type=int, default=0,
+                        help="of every worker's exchange; 0: as many as it chooses")
+    parser.add_argument("--plain_connections", type=int, default=8,
+                        help="of plain TCP, beside the measurement with one")
+    parser.add_argument("--seconds", type=float, default=6, help="of steady state")
+    parser.add_argument("--plain_seconds", type=float, default=2)
+    parser.add_argument("--fragment_mib", type=int, default=0,
+                        help="0: 2 to 8, the more the longer the link")
+    parser.add_argument("--pushes", type=int, default=16, help="deltas on their way up at once")
+    parser.add_argument("--pulls", type=int, default=24,
+                        help="answers waited for or on their way down at once")
+    parser.add_argument("--bin", type=Path, default=Path(os.environ.get("CAUSEWAY_BIN",
+                                                                        "build/release/bin")))
+    parser.add_argument("--out", type=Path, help="receives the JSON")
+    parser.add_argument("--svg", type=Path, help="receives the figure of --training or --peak")
+    parser.add_argument("--docs", type=Path, help="a page whose table of these measurements is "
+                        "replaced: docs/results.md")
+    parser.add_argument("--redraw", type=Path,
+                        help="measures nothing: takes the JSON that --out wrote")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    return parser.parse_args()
+
+
+def cells(options):
+    one = LinkSettings(rate_mbit=options.rate_mbit, rtt_ms=options.rtt_ms,
+                       loss_percent=options.loss, queue_bytes=options.queue_bytes)
+    if not options.matrix:
+        return [one]
+    # The fast ones first: they need the machine for themselves, which others may end.
+    return [dataclasses.replace(one, rate_mbit=rate, rtt_ms=rtt, loss_percent=loss)
+            for rate in reversed(_RATES_MBIT) for rtt in _RTTS_MS for loss in _LOSSES_PERCENT]
+
+
+def table(results):
+    """As in docs/results.md."""
+    lines = ["| Mbit/s | RTT | loss | workers | exchange, up / down | plain TCP, 1 connection | "
+             "plain TCP, {} connections | CPU s per GB | cores busy otherwise |".format(
+                 results[0]["plain_tcp"][-1]["connections"]),
+             "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    for cell in results:
+        ways = [cell["exchange"], *cell["plain_tcp"]]
+        shown = [f"{way['utilization']['up']:.2f} / {way['utilization']['down']:.2f}"
+                 for way in ways]
+        cpu = sum(cell["exchange"]["cpu_s_per_gb"].values())
+        lines.append(f"| {cell['rate_mbit']:g} | {cell['rtt_ms']:g} ms | "
+                     f"{cell['loss_percent']:g} % | {cell['workers']} | **{shown[0]}** | {shown[1]} | {shown[-1]} | "
+                     f"{cpu:.1f} | {cell['exchange']['cores_busy_otherwise']:.1f} |")
+    return "\n".join(lines)
+
+
+def goals_missed(results):
+    """A line for each cell at 100 ms that is below what is aimed at."""
+    return [f"{cell['rate_mbit']:g} Mbit/s, {cell['rtt_ms']:g} ms, {cell['loss_percent']:g} % loss: "
+            f"{cell['link_utilization']:.2f}, the goal is {goal}"
+            for cell in results if cell["rtt_ms"] == 100
+            and (goal := _GOALS.get(cell["loss_percent"])) and cell["link_utilization"] < goal]
+
+
+def measure_cells(options):
+    results = []
+    wanted = cells(options)
+    for number, settings in enumerate(wanted, 1):
+        progress(f"{number}/{len(wanted)}  {settings.rate_mbit:g} Mbit/s, {settings.rtt_ms:g} ms, "
+                 f"{settings.loss_percent:g} % loss ...")
+        results.append(measure(options, settings))
+        progress(f"    {results[-1]['link_utilization']:.2f} of the link, "
+                 f"{results[-1]['wall_s']:.0f} s")
+        keep(options, results)
+    for line in goals_missed(results):
+        progress(f"below the goal: {line}")
+    results.sort(key=lambda cell: (cell["rate_mbit"], cell["rtt_ms"], cell["loss_percent"]))
+    return results
+
+
+def progress(line):
+    print(line, file=sys.stderr, flush=True)
+
+
+def keep(options, report):
+    if options.out:
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def put_into_page(page, subject, text):
+    """Replaces what stands between the page's two marks of that subject."""
+    begin, end = f"<!-- tests/wan/run --{subject} -->\n", "<!-- end -->"
+    before, mark, rest = page.partition(begin)
+    if not mark or end not in rest:
+        raise Failed(f"the page has no place for the table: expected {begin.strip()} and {end}")
+    return before + mark + text + "\n" + end + rest.partition(end)[2]
+
+
+def subject_of(options):
+    return next((name for name in ("cuts", "training", "peak") if getattr(options, name)),
+                "matrix")
+
+
+def run(options):
+    """The report, a table of it, and what draws a figure of it or None."""
+    former = json.loads(options.redraw.read_text()) if options.redraw else None
+    if options.cuts:
+        report = former or cuts.run_cuts(options, progress)
+        return report, cuts.table(report), None
+    if options.training:
+        report = former or utilization.run_utilization(options, progress)
+        return report, utilization.utilization_table(report), utilization.utilization_figure
+    if options.peak:
+        report = former or utilization.run_peak(options, progress)
+        return report, utilization.peak_table(report), utilization.peak_figure
+    report = former or measure_cells(options)
+    return report, table(report), None
+
+
+def main():
+    options = parse_arguments()
+    options.bin = options.bin.resolve()
+    if not options.redraw:
+        network.skip_if_impossible()
+        load = os.getloadavg()[0]
+        if load > 0.5:
+            progress(f"this machine is busy (load {load:.1f}): rates near what its processors can "
+                     "carry, and delays, will show it")
+    try:
+        report, text, draw = run(options)
+        keep(options, report)
+        if options.svg and draw:
+            options.svg.write_text(draw(report), encoding="utf-8")
+        if options.docs:
+            page = options.docs.read_text(encoding="utf-8")
+            options.docs.write_text(put_into_page(page, subject_of(options), text),
+                                    encoding="utf-8")
+    except Failed as failure:
+        print(f"tests/wan/run: {failure}", file=sys.stderr)
+        return 1
+    if options.json:
+        one_cell = isinstance(report, list) and len(report) == 1
+        print(json.dumps(report[0] if one_cell else report, indent=1))
+    else:
+        print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("\ntests/wan/run: stopped; links and processes are gone", file=sys.stderr)
+        sys.exit(130)
