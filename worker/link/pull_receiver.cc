@@ -12,6 +12,8 @@ namespace causeway::worker {
 void PullReceiver::BeginGroup(uint64_t stripe_group) {
   absl::MutexLock lock(&mutex_);
   stripe_group_ = stripe_group;
+  // A state may move on to another version meanwhile: then there is no use in the rest of this.
+  round_ = begun_ ? header_.round() : request_.round();
   moved_on_ = false;
 }
 
@@ -19,11 +21,8 @@ v1::PullRequest PullReceiver::Request() const {
   v1::PullRequest request = request_;
   absl::MutexLock lock(&mutex_);
   request.set_stripe_group(stripe_group_);
-  if (begun_) {
-    // A state may move on to another version meanwhile: then there is no use in the rest of this.
-    request.set_round(header_.round());
-    request.set_held_chunks(held_.ToWire());
-  }
+  request.set_round(round_);
+  if (begun_) request.set_held_chunks(held_.ToWire());
   return request;
 }
 

@@ -44,7 +44,8 @@ class PullReceiver {
 
   // Begins a group of streams.
   void BeginGroup(uint64_t stripe_group);
-  // What a stream of the group is to ask for: all that is not held by now.
+  // What a stream of the group is to ask for: all that is not held by now. Every stream of a group
+  // asks for the same round, whatever the others have brought already.
   v1::PullRequest Request() const;
   // One message of a stream; `has_header` is that stream's, false at first. After an error
   // (DATA_LOSS, or UNAVAILABLE if the object is another one by now) the stream is to be given up.
@@ -71,6 +72,7 @@ class PullReceiver {
 
   mutable absl::Mutex mutex_;
   uint64_t stripe_group_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t round_ ABSL_GUARDED_BY(mutex_) = 0;      // The one that the group asks for.
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;     // header_ and the rest are of this object.
   bool moved_on_ ABSL_GUARDED_BY(mutex_) = false;  // A stream had another object.
   v1::PullHeader header_ ABSL_GUARDED_BY(mutex_);

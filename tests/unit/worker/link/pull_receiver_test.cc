@@ -75,6 +75,17 @@ TEST_F(PullReceiverTest, ChunksOfSeveralStreamsComeInAnyOrder) {
   EXPECT_TRUE(std::ranges::equal(object.bytes, object_));
 }
 
+// The coordinator refuses streams of one group that ask for different rounds.
+TEST_F(PullReceiverTest, AStreamThatOpensAfterAnotherHasItsHeaderAsksForTheSame) {
+  const v1::PullRequest first = receiver_.Request();
+  bool stream = false;
+  ASSERT_TRUE(Header(stream).ok());
+  ASSERT_TRUE(Receive(Chunk(1), stream).ok());
+  const v1::PullRequest second = receiver_.Request();
+  EXPECT_EQ(second.round(), first.round());
+  EXPECT_EQ(second.stripe_group(), first.stripe_group());
+}
+
 TEST_F(PullReceiverTest, TheNextGroupAsksForWhatIsMissing) {
   bool stream = false;
   EXPECT_EQ(receiver_.Request().round(), 0);
