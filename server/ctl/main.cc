@@ -18,6 +18,7 @@
 #include "server/ctl/completion.h"
 #include "server/ctl/config_command.h"
 #include "server/ctl/run_admin.h"
+#include "server/ctl/simulate_command.h"
 #include "server/ctl/status_text.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "HOST:PORT of the coordinator");
@@ -242,6 +243,16 @@ int Main(int argc, char** argv) {
         CompletionScript(arguments.size() == 2 ? arguments[1] : std::string());
     if (!script.ok()) return Refuse(kProgram, script.status());
     Print(*script);
+    return 0;
+  }
+  if (command == "simulate" || command == "plan") {
+    if (arguments.size() > 1) return Misused(absl::StrCat("unexpected \"", arguments[1], "\""));
+    const bool json = absl::GetFlag(FLAGS_json);
+    const absl::StatusOr<std::string> text =
+        command == "plan" ? PlanCommand(json) : SimulateCommand(json);
+    if (absl::IsUnavailable(text.status())) return Fail(kProgram, text.status());
+    if (!text.ok()) return Refuse(kProgram, text.status());
+    Print(*text);
     return 0;
   }
   for (const char* known :
