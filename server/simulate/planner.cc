@@ -169,6 +169,10 @@ absl::StatusOr<Plan> Describe(const PlanRequest& request, const Candidate& candi
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
+  if (!(request.target > 0 && request.target < 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the utilization asked for must be above 0 and below 1; it is ", request.target));
+  }
   if (request.uplinks.empty()) return absl::InvalidArgumentError("no codec is allowed");
   if (!(request.link_efficiency > 0 && request.link_efficiency <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat(
