@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
 #include "common/telemetry/log.h"
@@ -161,6 +162,12 @@ CoordinatorServer::CoordinatorServer(const Options& options, Access::Options acc
       expiry_(options.security.cert_file, *options.clock) {}
 
 CoordinatorServer::~CoordinatorServer() { Stop(kDefaultStop); }
+
+v1::RunStatus CoordinatorServer::GetStatus() const {
+  v1::RunStatus status = coordinator_.GetStatus();
+  links_.AddTo(status);
+  return status;
+}
 
 void CoordinatorServer::TickLoop() {
   Clock& clock = *Clock::Real();

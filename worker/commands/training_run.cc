@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
