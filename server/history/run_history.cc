@@ -31,6 +31,8 @@ ProgressPoint PointBetween(const v1::Heartbeat& before, const v1::Heartbeat& aft
     return to >= from ? static_cast<double>(to - from) / seconds : -1.0;
   };
   AddIfPlausible(point.tokens_per_second, rate(before.tokens(), after.tokens()));
+  // What a worker fetches before it trains is no part of the exchange, and would dwarf it.
+  if (before.compute_seconds() <= 0) return point;
   AddIfPlausible(point.up_bytes_per_second, rate(before.bytes_up(), after.bytes_up()));
   AddIfPlausible(point.down_bytes_per_second, rate(before.bytes_down(), after.bytes_down()));
   return point;

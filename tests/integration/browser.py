@@ -1,7 +1,7 @@
 """A real Chromium without a screen, for tests of the status page.
 
 It needs Debian's chromium, chromium-driver and python3-selenium, which are no part of
-deploy/packages: MISSING says what is not there, and tests are skipped with that reason.
+deploy/packages but of deploy/packages_browser: MISSING says what is not there.
 """
 
 import base64

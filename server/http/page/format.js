@@ -31,11 +31,13 @@ export const known = (value) => value !== null && value !== undefined && Number.
 export const percent = (value) => (known(value) ? `${(100 * value).toFixed(1)} %` : UNKNOWN);
 export const loss = (value) => (known(value) ? value.toFixed(3) : UNKNOWN);
 
-export function milliseconds(seconds) {
+// Of a round or a round trip: three digits.
+export function span(seconds) {
   if (!known(seconds)) return UNKNOWN;
-  const value = 1000 * seconds;
-  if (value >= 10000) return duration(seconds);
-  return `${value < 10 ? value.toFixed(1) : value.toFixed(0)} ms`;
+  if (seconds >= 99.5) return duration(seconds);
+  if (seconds >= 0.9995) return `${digits(seconds)} s`;
+  if (seconds < 0.0001) return `${Math.round(1e6 * seconds)} µs`;
+  return `${digits(1000 * seconds)} ms`;
 }
 
 export function duration(seconds) {

@@ -1,7 +1,7 @@
 // The head of the page, its cards, and the tables of workers, open rounds and events.
 import { element, find, replace, setText, table } from './dom.js';
 import * as format from './format.js';
-import { symbol } from './timeline.js';
+import { symbol } from './identity.js';
 
 const MODES = {
   'streaming': 'Streaming DiLoCo',
@@ -107,15 +107,15 @@ export function drawWorkers(workers, leaseSeconds) {
   const link = (one, other) => element('span', {}, format.rate(one), ' / ', format.rate(other));
   replace('workers', table('Workers of this run', [
     { title: 'Site', words: true, cell: (worker) => [symbol(worker.id), worker.id] },
-    { title: 'State', words: true, cell: (worker) => [state(worker), ' ', heard(worker)] },
+    { title: 'State', words: true, across: true, cell: (worker) => [state(worker), ' ', heard(worker)] },
     { title: 'Device', words: true, across: true, cell: (worker) => [worker.device || '–', ' ', element('small', {}, worker.version)] },
     { title: 'Step', cell: (worker) => [String(worker.step), worker.pace > 1 ? element('small', {}, ` pace ${worker.pace.toFixed(2)}`) : null] },
     { title: 'Tokens/s', cell: (worker) => format.short(worker.tokens_per_second) },
     { title: 'Loss', cell: (worker) => format.loss(worker.train_loss) },
     { title: 'Computing', cell: (worker) => format.percent(worker.utilization) },
-    { title: 'Link up / down', cell: (worker) => link(worker.up_bytes_per_second, worker.down_bytes_per_second) },
-    { title: 'RTT', cell: (worker) => format.milliseconds(worker.rtt_seconds) },
-    { title: 'Moved up / down', cell: (worker) => `${format.bytes(worker.bytes_up)} / ${format.bytes(worker.bytes_down)}` },
+    { title: 'Link up / down', across: true, cell: (worker) => link(worker.up_bytes_per_second, worker.down_bytes_per_second) },
+    { title: 'RTT', cell: (worker) => format.span(worker.rtt_seconds) },
+    { title: 'Moved up / down', across: true, cell: (worker) => `${format.bytes(worker.bytes_up)} / ${format.bytes(worker.bytes_down)}` },
     { title: 'Checkpoint', cell: (worker) => (format.known(worker.checkpoint_step) ? `step ${worker.checkpoint_step}` : '–') },
   ], workers, (worker) => (isLive(worker) ? null : 'old')));
 }
@@ -123,10 +123,10 @@ export function drawWorkers(workers, leaseSeconds) {
 export function drawFragments(fragments, run) {
   replace('fragments', table('Fragments and their open rounds', [
     { title: 'Fragment', words: true, cell: (one) => `Fragment ${one.fragment}` },
-    { title: 'Values', cell: (one) => format.short(one.values) },
+    { title: 'Values', optional: true, cell: (one) => format.short(one.values) },
     { title: 'Open round', cell: (one) => String(one.round) },
     { title: 'Sent after step', cell: (one) => String(one.send_step) },
-    { title: 'Arrived from', words: true, across: true, cell: (one) => [...one.contributed, ...one.quarantined.map((id) => `${id} (out of line)`)].join(', ') || 'nobody yet' },
+    { title: 'Arrived from', words: true, optional: true, cell: (one) => [...one.contributed, ...one.quarantined.map((id) => `${id} (out of line)`)].join(', ') || 'nobody yet' },
     { title: 'Why it is open', words: true, across: true, cell: (one) => {
       if (one.waiting_for) return one.waiting_for;
       if (one.send_step > run.steps) return 'training ends before this round is sent';

@@ -2,7 +2,7 @@
 // until the last worker has applied the answer.
 import { element, find, replace, setText, svg, table } from './dom.js';
 import * as format from './format.js';
-import { identity } from './identity.js';
+import { symbol } from './identity.js';
 
 const PARTS = [
   ['send', 'sending', 'until the first delta has arrived'],
@@ -10,7 +10,11 @@ const PARTS = [
   ['merge', 'merging', 'and writing to the disk'],
   ['apply', 'applying', 'until the last worker has the answer'],
 ];
-const NICE_SECONDS = [2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400];
+// What a timeline may show, and the distance of its ticks, in seconds.
+const WINDOWS = new Map([
+  [2, 0.5], [5, 1], [10, 2], [20, 5], [30, 5], [60, 10], [120, 30], [300, 60], [600, 120],
+  [1800, 300], [3600, 600], [7200, 1200], [14400, 3600], [43200, 7200], [86400, 14400],
+]);
 const ROW = 26;
 const LEFT = 46;
 
@@ -87,8 +91,9 @@ function fittingSeconds(width) {
   }
   gaps.sort((a, b) => a - b);
   const gap = gaps.length > 0 ? gaps[Math.floor(gaps.length / 2)] : 10;
-  const wanted = gap * Math.max(1.2, width / 320);
-  return NICE_SECONDS.find((seconds) => seconds >= wanted) ?? NICE_SECONDS[NICE_SECONDS.length - 1];
+  const wanted = gap * Math.max(1.2, width / 450);
+  const lengths = [...WINDOWS.keys()];
+  return lengths.find((seconds) => seconds >= wanted) ?? lengths.at(-1);
 }
 
 function sentence(round) {
@@ -96,7 +101,7 @@ function sentence(round) {
   const name = `Round ${round.round} of fragment ${round.fragment}`;
   if (!format.known(at.published)) return `${name}: open`;
   const end = at.applied ?? at.published;
-  return `${name}: ${format.milliseconds(end - at.begin)} from the first delta to the last apply. ${round.reason}`;
+  return `${name}: ${format.span(end - at.begin)} from the first delta to the last apply. ${round.reason}`;
 }
 
 function drawBar(round, y, now, scale, left, right) {
@@ -142,13 +147,13 @@ function drawTimeline() {
   const height = fragments.length * ROW + 24;
   const scale = (time) => LEFT + (width - LEFT - 8) * (time - left) / seconds;
   const picture = svg('svg', { viewBox: `0 0 ${width} ${height}`, height, role: 'img' }, patterns());
-  const ticks = width < 600 ? 3 : 6;
-  for (let i = 0; i <= ticks; ++i) {
-    const x = scale(left + seconds * i / ticks).toFixed(1);
-    const label = i === ticks ? format.clock(right) : `−${format.duration(seconds * (1 - i / ticks))}`;
+  const distance = (width < 600 ? 2 : 1) * WINDOWS.get(seconds);
+  for (let ago = 0; ago <= seconds; ago += distance) {
+    const x = scale(right - ago).toFixed(1);
     picture.append(
       svg('line', { class: 'grid', x1: x, x2: x, y1: 0, y2: height - 20 }),
-      svg('text', { x, y: height - 6, 'text-anchor': i === ticks ? 'end' : 'middle' }, label));
+      svg('text', { x, y: height - 6, 'text-anchor': ago === 0 ? 'end' : 'middle' },
+        ago === 0 ? format.clock(right) : `−${ago < 1 ? format.span(ago) : format.duration(ago)}`));
   }
   fragments.forEach((fragment, index) => {
     const y = index * ROW + 4;
@@ -199,11 +204,11 @@ function drawRound() {
     reason = `Closed because ${round.reason}.`;
     if (round.missing.length > 0) reason += ` Without: ${round.missing.join(', ')}.`;
     const parts = partsOf(round, data.now).map(([part, from, to]) =>
-      `${PARTS.find(([name]) => name === part)[1]} ${format.milliseconds(to - from)}`);
+      `${PARTS.find(([name]) => name === part)[1]} ${format.span(to - from)}`);
     reason += ` ${parts.join(', ')}. ${format.bytes(round.bytes_in)} came in, the answer has ${format.bytes(round.bytes_out)}.`;
   }
   setText('round-reason', reason);
-  const after = (time) => (format.known(time) ? `+${format.milliseconds(time - at.begin)}` : '–');
+  const after = (time) => (format.known(time) ? `+${format.span(time - at.begin)}` : '–');
   replace('round-workers', table('When the deltas of this round were sent, arrived and were applied', [
     { title: 'Worker', words: true, cell: (worker) => [symbol(worker.id), worker.id] },
     { title: 'Sent', cell: (worker) => (worker.sent === at.begin ? format.clock(worker.sent) : after(worker.sent)) },
@@ -221,13 +226,6 @@ function drawRound() {
   find('round-earlier').disabled = index <= 0;
   find('round-later').disabled = index < 0 || index + 1 >= rounds.length;
   find('round-newest').setAttribute('aria-pressed', String(selected === null));
-}
-
-export function symbol(id) {
-  const look = identity(id);
-  const mark = element('i', { class: 'symbol', 'aria-hidden': 'true' }, look.symbol);
-  mark.style.color = look.color;
-  return mark;
 }
 
 function move(by) {

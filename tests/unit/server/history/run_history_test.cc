@@ -62,19 +62,31 @@ class RunHistoryTest : public ::testing::Test {
 };
 
 TEST_F(RunHistoryTest, HeartbeatsBecomeRatesOfWhatLiesBetweenThem) {
-  history_.OnHeartbeat("a", HeartbeatAt(0, 5.5));
+  history_.OnHeartbeat("a", HeartbeatAt(10, 5.5));
   EXPECT_THAT(PointsOf("a"), IsEmpty());
   clock_.Advance(absl::Seconds(4));
-  history_.OnHeartbeat("a", HeartbeatAt(10, 3.5));
+  history_.OnHeartbeat("a", HeartbeatAt(20, 3.5));
   const std::vector<ProgressPoint> points = PointsOf("a");
   ASSERT_EQ(points.size(), 1U);
-  EXPECT_EQ(points[0].step, 10);
+  EXPECT_EQ(points[0].step, 20);
   EXPECT_DOUBLE_EQ(points[0].unix_s, kStart + 4);
   EXPECT_DOUBLE_EQ(*points[0].train_loss.value(), 3.5);
   EXPECT_DOUBLE_EQ(*points[0].tokens_per_second.value(), 250);
   EXPECT_DOUBLE_EQ(*points[0].utilization.value(), 0.9);
   EXPECT_DOUBLE_EQ(*points[0].up_bytes_per_second.value(), 25);
   EXPECT_DOUBLE_EQ(*points[0].down_bytes_per_second.value(), 50);
+}
+
+TEST_F(RunHistoryTest, WhatAWorkerFetchesBeforeItTrainsIsNoRate) {
+  v1::Heartbeat joined;
+  history_.OnHeartbeat("a", joined);
+  clock_.Advance(absl::Seconds(1));
+  v1::Heartbeat first = HeartbeatAt(1, 5);
+  first.set_bytes_down(1 << 30);
+  history_.OnHeartbeat("a", first);
+  ASSERT_EQ(PointsOf("a").size(), 1U);
+  EXPECT_FALSE(PointsOf("a")[0].down_bytes_per_second.value().has_value());
+  EXPECT_DOUBLE_EQ(*PointsOf("a")[0].tokens_per_second.value(), 100);
 }
 
 TEST_F(RunHistoryTest, AWorkerThatStandsStillAddsNothingButIsHeard) {
