@@ -35,6 +35,10 @@
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/log.h"
 #include "server/core/coordinator.h"
+#include "server/history/event_history.h"
+#include "server/history/run_history.h"
+#include "server/http/status_api.h"
+#include "server/http/status_page.h"
 #include "server/http_port.h"
 #include "server/initial_parameters.h"
 #include "server/run_commands.h"
@@ -326,16 +330,18 @@ CoordinatorServer::Options ServerOptions() {
 
 // Null where there is no port to serve.
 absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(std::optional<HttpListener> port,
-                                                      const Coordinator& coordinator) {
+                                                      const Coordinator& coordinator,
+                                                      const StatusApi& api) {
   if (!port.has_value()) return std::unique_ptr<HttpServer>();
   const std::string address = port->address();
   const std::string warning = port->Warning();
   if (!warning.empty()) Log().warn("{}", warning);
   HttpServer::Options options;
   AddHealthHandler(coordinator, options.handlers);
+  AddStatusPage(api, options.handlers);
   ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> server,
                    HttpServer::Start(*std::move(port), std::move(options)));
-  Log().info("http://{} is for metrics and health", address);
+  Log().info("http://{}/ shows the run, and serves metrics and health", address);
   const std::string address_file = absl::GetFlag(FLAGS_http_address_file);
   if (!address_file.empty()) {
     RETURN_IF_ERROR(
@@ -388,6 +394,11 @@ int Serve() {
       InitialParameters(file_system, *plan, config, *recovered);
   if (!initial.ok()) return Refuse(kProgram, initial.status());
   ThreadPool merge_pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  RunHistory run_history({.clock = Clock::Real()});
+  if (resumes) run_history.Restore(**recovered);
+  EventHistory event_history(events->get(), Clock::Real());
+  const absl::Status past = event_history.Restore(file_system, JoinPath(run_dir, "events.jsonl"));
+  if (!past.ok()) Log().warn("the status page begins without past events: {}", past.ToString());
   Coordinator::Options options;
   options.config = config;
   options.run_id = resumes ? (*recovered)->identity.run_id : MakeRunId(config.run_name());
@@ -395,7 +406,8 @@ int Serve() {
   options.recovered = *std::move(recovered);
   options.clock = Clock::Real();
   options.store = store->get();
-  options.events = events->get();
+  options.events = &event_history;
+  options.observers = {&run_history};
   options.merge_pool = &merge_pool;
   options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
   const std::string run_id = options.run_id;
@@ -418,7 +430,12 @@ int Serve() {
   Log().info("run {} with {} parameters in {} fragments listens on {}", run_id, plan->parameters(),
              plan->fragments(), bound);
   absl::Status status;
-  const auto http = ServeHttp(*std::move(http_port), **coordinator);
+  const StatusApi api({.coordinator = coordinator->get(),
+                       .history = &run_history,
+                       .events = &event_history,
+                       .clock = Clock::Real(),
+                       .status = [&server] { return (*server)->GetStatus(); }});
+  const auto http = ServeHttp(*std::move(http_port), **coordinator, api);
   status = http.status();
   const std::string address_file = absl::GetFlag(FLAGS_address_file);
   if (status.ok() && !address_file.empty()) {

@@ -157,6 +157,7 @@ absl::StatusOr<int64_t> CoordinatorImpl::AdmitPush(const v1::PushHeader& header)
   if (*held) return header.total_bytes();
   // Before it is sent rather than after.
   RETURN_IF_ERROR(options_.store->CheckRoom(static_cast<uint64_t>(header.total_bytes())));
+  for (RunObserver* const observer : options_.observers) observer->OnPushAdmitted(header);
   return 0;
 }
 
@@ -167,9 +168,14 @@ absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& header, SharedByt
   const absl::StatusOr<AddedContribution> added = fragment->Add(header, std::move(object));
   if (IsFatal(added.status())) Fail(added.status());
   if (added.ok() && added->is_new) {
-    absl::MutexLock lock(&members_mutex_);
-    accounts_[header.worker_id()].bytes_up += header.total_bytes();
-    draws_.Add(header.worker_id(), added->draws);
+    {
+      absl::MutexLock lock(&members_mutex_);
+      accounts_[header.worker_id()].bytes_up += header.total_bytes();
+      draws_.Add(header.worker_id(), added->draws);
+    }
+    for (RunObserver* const observer : options_.observers) {
+      observer->OnContributed(header, added->quarantined);
+    }
   }
   if (added.ok() && added->quarantined) {
     Record("contribution_quarantined",
@@ -287,6 +293,9 @@ void CoordinatorImpl::Advance(FragmentRounds& fragment) {
 
 void CoordinatorImpl::Announce(const PublishedRound& round) {
   const RoundRecord& record = round.record;
+  for (RunObserver* const observer : options_.observers) {
+    observer->OnPublished(record, round.missing);
+  }
   if (!round.missing.empty() || record.contributors.empty()) {
     Record("round_closed",
            absl::StrCat("round ", record.round, " of fragment ", record.fragment,

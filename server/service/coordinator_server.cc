@@ -163,6 +163,12 @@ CoordinatorServer::CoordinatorServer(const Options& options, Access::Options acc
 
 CoordinatorServer::~CoordinatorServer() { Stop(kDefaultStop); }
 
+v1::RunStatus CoordinatorServer::GetStatus() const {
+  v1::RunStatus status = coordinator_.GetStatus();
+  links_.AddTo(status);
+  return status;
+}
+
 void CoordinatorServer::TickLoop() {
   Clock& clock = *Clock::Real();
   absl::Duration next_tick = clock.Monotonic() + kTick;

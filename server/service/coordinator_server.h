@@ -60,6 +60,8 @@ class CoordinatorServer {
   CoordinatorServer& operator=(const CoordinatorServer&) = delete;
 
   int port() const { return port_; }
+  // The coordinator's, with what TCP says of the workers' links.
+  v1::RunStatus GetStatus() const;
 
   // Takes no new calls, waits that long for those under way, cancels the rest. Shut the
   // coordinator down first, so that sessions and waiting pulls end by themselves. May be called

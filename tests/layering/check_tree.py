@@ -34,7 +34,7 @@ WITHOUT_PROTO = ("base", "optim") + COMMON_SIDES
 CORE_FOLDERS = (
     "common/base", "common/params", "common/codec", "common/optim", "common/files",
     "common/http", "common/telemetry",
-    "server/round", "server/outer", "server/store", "server/core",
+    "server/round", "server/outer", "server/store", "server/core", "server/history",
     "worker/sync", "worker/train", "worker/data", "worker/io")
 CORE_EXCEPTIONS = re.compile(r"^worker/sync/grpc_[^/]*$")
 

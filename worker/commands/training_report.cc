@@ -66,23 +66,22 @@ void TrainingRun::Report(const StepReport& report, absl::Duration step_time) {
     last_line_ = now;
     last_line_tokens_ = progress_.tokens;
   }
-  v1::Heartbeat heartbeat;
-  heartbeat.set_step(progress_.step);
-  heartbeat.set_tokens(progress_.tokens);
-  heartbeat.set_tokens_per_second(progress_.tokens_per_second);
-  heartbeat.set_train_loss(report.loss);
-  heartbeat.set_compute_seconds(absl::ToDoubleSeconds(progress_.compute));
-  heartbeat.set_blocked_seconds(blocked);
-  heartbeat.set_bytes_up(exchange_->bytes_up());
-  heartbeat.set_bytes_down(exchange_->bytes_down());
-  heartbeat.set_inner_step_seconds(absl::ToDoubleSeconds(progress_.inner_step_time));
-  heartbeat.set_pace_milli(counter_.pace_milli());
-  heartbeat.set_download_bytes_per_second(
+  heartbeat_.set_step(progress_.step);
+  heartbeat_.set_tokens(progress_.tokens);
+  heartbeat_.set_tokens_per_second(progress_.tokens_per_second);
+  heartbeat_.set_train_loss(report.loss);
+  heartbeat_.set_compute_seconds(absl::ToDoubleSeconds(progress_.compute));
+  heartbeat_.set_blocked_seconds(blocked);
+  heartbeat_.set_bytes_up(exchange_->bytes_up());
+  heartbeat_.set_bytes_down(exchange_->bytes_down());
+  heartbeat_.set_inner_step_seconds(absl::ToDoubleSeconds(progress_.inner_step_time));
+  heartbeat_.set_pace_milli(counter_.pace_milli());
+  heartbeat_.set_download_bytes_per_second(
       link_->meter().goodput_bytes_per_second(Direction::kDown));
-  heartbeat.set_checkpoint_step(progress_.checkpoint_step);
-  *heartbeat.mutable_link() = link_->Report();
+  heartbeat_.set_checkpoint_step(progress_.checkpoint_step);
+  *heartbeat_.mutable_link() = link_->Report();
   JudgeBuffers();
-  session_->SetProgress(heartbeat);
+  session_->SetProgress(heartbeat_);
   const absl::Status written =
       metrics_->Append({{"kind", "step"},
                         {"unix_s", UnixSeconds(clock_)},

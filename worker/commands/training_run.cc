@@ -237,12 +237,11 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   }
   progress_.first_step = progress_.step;
   progress_.first_tokens = progress_.tokens;
-  v1::Heartbeat heartbeat;
-  heartbeat.set_step(progress_.step);
-  heartbeat.set_tokens(progress_.tokens);
-  heartbeat.set_pace_milli(counter_.pace_milli());
-  heartbeat.set_checkpoint_step(progress_.checkpoint_step);
-  session_->SetProgress(heartbeat);
+  heartbeat_.set_step(progress_.step);
+  heartbeat_.set_tokens(progress_.tokens);
+  heartbeat_.set_pace_milli(counter_.pace_milli());
+  heartbeat_.set_checkpoint_step(progress_.checkpoint_step);
+  session_->SetProgress(heartbeat_);
   // Not before the coordinator has welcomed this worker: who is refused leaves no trace.
   RETURN_IF_ERROR(OpenMetrics());
   nlohmann::json start = {{"kind", "start"},
@@ -490,6 +489,9 @@ absl::Status TrainingRun::Evaluate() {
   if (!loss.has_value()) return absl::OkStatus();
   if (!progress_.initial_loss.has_value()) progress_.initial_loss = loss;
   progress_.eval_loss = loss;
+  heartbeat_.mutable_evaluation()->set_step(progress_.step);
+  heartbeat_.mutable_evaluation()->set_loss(*loss);
+  session_->SetProgress(heartbeat_);
   Log().info("step {}: held-out loss of the published parameters {:.4f} nats per token",
              progress_.step, *loss);
   return metrics_->Append({{"kind", "eval"},

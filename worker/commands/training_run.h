@@ -156,6 +156,7 @@ class TrainingRun {
   int data_slot_ = 0;
   StepCounter counter_;
   Progress progress_;
+  v1::Heartbeat heartbeat_;  // The last one that the session was given.
   bool drained_ = false;
   bool anew_ = true;  // Begun from the published state, not from a checkpoint.
   absl::Mutex ended_mutex_;
