@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <csignal>
 #include <thread>
 
@@ -59,10 +61,16 @@ volatile std::sig_atomic_t stop_requested = 0;
 
 bool StopRequested() { return stop_requested != 0; }
 
+// By _exit, not by the signal's own action: process 1 of a container has none.
+constexpr int kExitBySignal = 128;
+
+// A worker that has not joined has nothing to hand over.
+void EndWhileJoining(int) { _exit(0); }
+
 // The first signal drains; a second one ends the process at once.
 void OnSignal(int signal_number) {
+  if (stop_requested != 0) _exit(kExitBySignal + signal_number);
   stop_requested = 1;
-  std::signal(signal_number, SIG_DFL);
 }
 
 absl::StatusOr<int> ConnectionsFromFlag() {
@@ -140,12 +148,14 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
 int RunTrain() {
   const absl::StatusOr<TrainingOptions> options = OptionsFromFlags();
   if (!options.ok()) return Refuse(kProgram, options.status());
+  std::signal(SIGTERM, EndWhileJoining);
+  std::signal(SIGINT, EndWhileJoining);
   Log().info("congestion control: {}", DescribeCongestionControl(options->congestion_control));
-  std::signal(SIGTERM, OnSignal);
-  std::signal(SIGINT, OnSignal);
   absl::StatusOr<std::unique_ptr<TrainingRun>> run =
       TrainingRun::Join(*options, *FileSystem::Real(), *Clock::Real());
   if (!run.ok()) return Refuse(kProgram, run.status());
+  std::signal(SIGTERM, OnSignal);
+  std::signal(SIGINT, OnSignal);
   const absl::Status status = (*run)->Train(StopRequested);
   if (!status.ok()) return Fail(kProgram, status);
   return 0;
