@@ -10,7 +10,7 @@ import unittest
 import urllib.request
 
 import browser
-from cluster import SIGKILL, Cluster, wait_until
+from cluster import SIGKILL, SIGTERM, Cluster, wait_until
 
 SETTINGS = """
 train { steps: 100000 optimizer: MUON evaluate_every_steps: 20 }
@@ -171,6 +171,20 @@ class StatusPageTest(unittest.TestCase):
                 "const d = Chart.getChart('loss-plot').data.datasets[1].data;"
                 "return d[0].x === arguments[0] && d[d.length - 1].x > arguments[1];",
                 first, step), "the curve goes on where it was")
+            self.assert_quiet(page)
+
+    def test_a_run_that_is_over_says_so(self):
+        with Cluster() as cluster, browser.Browser() as page:
+            cluster.start_coordinator(SETTINGS.replace("100000", "40"), "--noexit_when_finished")
+            page.open(f"http://{cluster.http_address}/")
+            for name in ("a", "b"):
+                cluster.start_worker(name, PACE)
+            self.shows(page, "run-state", "finished")
+            self.shows(page, "progress", "40 of 40")
+            self.shows(page, "workers", "left")
+            self.assertEqual(page.text("attention"), "")
+            cluster.coordinator.signal(SIGTERM)
+            self.shows(page, "banner", "All steps were done")
             self.assert_quiet(page)
 
     def test_what_a_worker_calls_itself_is_never_markup(self):

@@ -70,7 +70,8 @@ export function drawCards(status, workers) {
     run.held_out === null ? 'not measured yet' : `nats per token, at step ${run.held_out.step}`,
     losses.length > 0 ? `training ${format.loss(mean)}` : null].filter(Boolean).join('; '));
 
-  const shares = workers.map((worker) => worker.utilization).filter(format.known);
+  const counted = live.length > 0 ? live : workers;
+  const shares = counted.map((worker) => worker.utilization).filter(format.known);
   const lowest = shares.length > 0 ? Math.min(...shares) : null;
   setText('computing', format.percent(
     shares.length > 0 ? shares.reduce((sum, value) => sum + value, 0) / shares.length : null));
