@@ -178,10 +178,11 @@ function byBegin() {
     .sort((a, b) => moments(a).begin - moments(b).begin);
 }
 
-// The newest that has been applied, or else the newest.
+// The newest that everybody has applied who was in it, or else the newest.
 function newest() {
   const rounds = byBegin();
-  const done = rounds.filter((round) => format.known(moments(round).applied));
+  const done = rounds.filter((round) => round.workers.length > 0 &&
+    round.workers.every((worker) => format.known(worker.applied) || !format.known(worker.arrived)));
   return (done.length > 0 ? done : rounds).at(-1) ?? null;
 }
 
