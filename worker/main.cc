@@ -68,6 +68,7 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
       Text from the published parameters.
         --run_dir=FOLDER  --tokenizer=bytes  --prompts=FILE (one per line, all at once)
         --tokens=200  --temperature=0.7  --top_k=0  --top_p=1  --seed=0  --ignore_end  --json
+        --max_cache_gb=N (for keys and values; prompts that do not fit are made in turns)
 
   causeway-worker bench --model=gpt2-124m-shape --seq=1024
       How fast this machine trains, against how fast it multiplies matrices.

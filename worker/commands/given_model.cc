@@ -5,7 +5,9 @@
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
+#include "common/base/status_macros.h"
 
 ABSL_DECLARE_FLAG(int, threads);
 ABSL_FLAG(
@@ -20,6 +22,15 @@ ABSL_FLAG(int, sequence_length, 0,
 
 namespace causeway::worker {
 
+absl::StatusOr<int> GivenSequenceLength() {
+  const int length = absl::GetFlag(FLAGS_sequence_length);
+  if (length >= 0) return length;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--sequence_length must be at least 1, or 0 for what the model takes, at most "
+                   "1024; it is ",
+                   length));
+}
+
 absl::StatusOr<StoredModel> ReadGivenModel() {
   const std::string checkpoint = absl::GetFlag(FLAGS_checkpoint);
   const std::string run_dir = absl::GetFlag(FLAGS_run_dir);
@@ -29,9 +40,10 @@ absl::StatusOr<StoredModel> ReadGivenModel() {
         "or "
         "a folder of Hugging Face's) or --run_dir (a coordinator's folder)");
   }
+  ASSIGN_OR_RETURN(const int sequence_length, GivenSequenceLength());
   FileSystem& file_system = *FileSystem::Real();
   if (!run_dir.empty()) return ReadPublished(file_system, run_dir);
-  return ReadStoredModel(file_system, checkpoint, absl::GetFlag(FLAGS_sequence_length));
+  return ReadStoredModel(file_system, checkpoint, sequence_length);
 }
 
 std::string GivenModelName() {

@@ -16,6 +16,9 @@ namespace causeway::worker {
 // two is given; errors of stored_model.h.
 absl::StatusOr<StoredModel> ReadGivenModel();
 
+// --sequence_length, INVALID_ARGUMENT if it is negative.
+absl::StatusOr<int> GivenSequenceLength();
+
 // What ReadGivenModel reads, for messages.
 std::string GivenModelName();
 

@@ -8,6 +8,7 @@
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "worker/data/data_json.h"
+#include "worker/data/staged_data.h"
 
 namespace causeway::worker {
 namespace {
@@ -117,6 +118,10 @@ absl::StatusOr<Dataset> Dataset::Open(FileSystem& file_system, const std::string
                                                           : JoinPath(folder, description.tokenizer);
     dataset.vocabulary_size_ = description.vocabulary_size;
     format = description.shard_format;
+  } else if (file_system.IsFolder(StagedData::FolderOf(folder))) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the data in ", folder, " are not finished (", StagedData::FolderOf(folder),
+                     "): wait for `causeway-worker tokenize`, or run it again if it was ended"));
   } else {
     ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system.List(folder));
     for (const std::string& name : names) {

@@ -51,7 +51,8 @@ class Dataset {
   // in order of name. If there is a data.json, its shards are taken, no others. `format` is that of
   // the shards where no data.json says it.
   //
-  // NOT_FOUND if there is no such folder or no training shard in it. INVALID_ARGUMENT, naming
+  // NOT_FOUND if there is no such folder or no training shard in it. FAILED_PRECONDITION if
+  // `tokenize` has not finished there (staged_data.h). INVALID_ARGUMENT, naming
   // the file, for a damaged or empty shard, shards of different vocabularies, or token counts
   // other than data.json's.
   static absl::StatusOr<Dataset> Open(FileSystem& file_system, const std::string& folder,

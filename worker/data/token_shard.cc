@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/atomic_write.h"
 #include "common/base/status_macros.h"
 
 namespace causeway::worker {
@@ -281,16 +282,11 @@ absl::Status TokenShardWriter::WriteShard() {
   std::memcpy(header_bytes.data(), header.data(), header_bytes.size());
 
   const std::string name = absl::StrFormat("%s_%06d.bin", prefix_, names_.size());
-  const std::string path = JoinPath(folder_, name);
-  const std::string temporary = path + ".tmp";
-  {
-    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system_.Create(temporary));
-    if (has_header_) RETURN_IF_ERROR(file->Append(header_bytes));
-    RETURN_IF_ERROR(file->Append(body_));
-    RETURN_IF_ERROR(file->Sync());
-  }
-  RETURN_IF_ERROR(file_system_.Rename(temporary, path));
-  RETURN_IF_ERROR(file_system_.SyncFolder(folder_));
+  const auto write = [&](WritableFile& file) -> absl::Status {
+    if (has_header_) RETURN_IF_ERROR(file.Append(header_bytes));
+    return file.Append(body_);
+  };
+  RETURN_IF_ERROR(WriteFileAtomically(file_system_, JoinPath(folder_, name), write));
   names_.push_back(name);
   body_.clear();
   return absl::OkStatus();

@@ -17,6 +17,9 @@
 
 namespace causeway::worker {
 
+// Beside a tokenizer.json; it may name the token that ends a text.
+inline constexpr char kTokenizerConfigName[] = "tokenizer_config.json";
+
 // Immutable and thread-safe.
 class Tokenizer {
  public:

@@ -99,6 +99,14 @@ TEST_F(DocumentsTest, BadLineIsNamedByFileAndLineOrCounted) {
   EXPECT_EQ(ReadDataJson(files_, Path("out"))->refused_lines, 3);
 }
 
+TEST(JsonLineTest, ErrorsSayWhereTheLineIsNoJson) {
+  std::string text;
+  EXPECT_EQ(std::string(ReadJsonLine(R"({"text": x})", "text", text).message()),
+            R"(expected JSON, but byte 10, at the end of "\"text\": x", cannot stand there)");
+  EXPECT_EQ(std::string(ReadJsonLine(R"({"text": )", "text", text).message()),
+            "expected JSON, but it ends after 9 bytes in the middle: is it whole?");
+}
+
 TEST(JsonLineTest, OnlyATextFieldOfTheOutermostObjectCounts) {
   std::string text;
   EXPECT_TRUE(
