@@ -64,7 +64,8 @@ class Coordinator {
     Clock* clock = nullptr;  // Outlives the coordinator, as do the next three.
     Store* store = nullptr;
     EventLog* events = nullptr;
-    std::vector<RunObserver*> observers = {};  // They outlive it, too.
+    // They outlive it, too.
+    std::vector<RunObserver*> observers = {};
     ThreadPool* merge_pool = nullptr;  // Null: merges run on the calling thread. Else the
                                        // coordinator is its only user.
     // Answers kept of every fragment: so many at least (2 or more), and back to the checkpoints
