@@ -1,4 +1,4 @@
-#include "worker/io/huggingface_export.h"
+#include "common/huggingface/huggingface_export.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,10 +12,10 @@
 #include "common/codec/bf16.h"
 #include "common/files/json_object.h"
 #include "common/files/safetensors_writer.h"
-#include "worker/io/huggingface_config.h"
-#include "worker/io/huggingface_tensors.h"
+#include "common/huggingface/huggingface_config.h"
+#include "common/huggingface/huggingface_tensors.h"
 
-namespace causeway::worker {
+namespace causeway {
 namespace {
 
 using nlohmann::json;
@@ -172,4 +172,16 @@ absl::Status ExportHuggingFace(FileSystem& file_system, const v1::ModelConfig& m
                              absl::string_view(config.dump(2) + "\n"));
 }
 
-}  // namespace causeway::worker
+absl::Status CheckNoModel(FileSystem& file_system, const std::string& folder) {
+  if (!file_system.IsFolder(folder)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system.List(folder));
+  for (const std::string& name : names) {
+    if (name != "config.json" && !absl::EndsWith(name, ".safetensors")) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("--out=", folder, " holds a model already (", name,
+                     "): choose another folder, or give --replace to write over it"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace causeway

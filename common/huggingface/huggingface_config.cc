@@ -1,4 +1,4 @@
-#include "worker/io/huggingface_config.h"
+#include "common/huggingface/huggingface_config.h"
 
 #include <algorithm>
 #include <array>
@@ -15,7 +15,7 @@
 #include "common/files/json_object.h"
 #include "common/params/run_config.h"
 
-namespace causeway::worker {
+namespace causeway {
 namespace {
 
 using nlohmann::json;
@@ -372,4 +372,4 @@ json MakeHuggingFaceConfig(const v1::ModelConfig& model, Architecture architectu
   return config;
 }
 
-}  // namespace causeway::worker
+}  // namespace causeway

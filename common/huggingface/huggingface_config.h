@@ -4,8 +4,8 @@
 //   Qwen2ForCausalLM   the same with qkv_bias
 //   Qwen3ForCausalLM   the same with qk_norm; biases as its attention_bias says
 //   GPT2LMHeadModel    LayerNorm, learned positions, GELU, biases everywhere
-#ifndef CAUSEWAY_WORKER_IO_HUGGINGFACE_CONFIG_H_
-#define CAUSEWAY_WORKER_IO_HUGGINGFACE_CONFIG_H_
+#ifndef CAUSEWAY_COMMON_HUGGINGFACE_HUGGINGFACE_CONFIG_H_
+#define CAUSEWAY_COMMON_HUGGINGFACE_HUGGINGFACE_CONFIG_H_
 
 #include <string>
 
@@ -14,7 +14,7 @@
 #include "causeway/v1/config.pb.h"
 #include "nlohmann/json.hpp"
 
-namespace causeway::worker {
+namespace causeway {
 
 enum class Architecture { kLlama, kQwen2, kQwen3, kGpt2 };
 
@@ -43,6 +43,6 @@ absl::StatusOr<Architecture> ChooseArchitecture(const v1::ModelConfig& model);
 nlohmann::json MakeHuggingFaceConfig(const v1::ModelConfig& model, Architecture architecture,
                                      absl::string_view dtype, int64_t max_positions);
 
-}  // namespace causeway::worker
+}  // namespace causeway
 
-#endif  // CAUSEWAY_WORKER_IO_HUGGINGFACE_CONFIG_H_
+#endif  // CAUSEWAY_COMMON_HUGGINGFACE_HUGGINGFACE_CONFIG_H_

@@ -1,15 +1,15 @@
 // Which of Hugging Face's tensors hold which of ours.
-#ifndef CAUSEWAY_WORKER_IO_HUGGINGFACE_TENSORS_H_
-#define CAUSEWAY_WORKER_IO_HUGGINGFACE_TENSORS_H_
+#ifndef CAUSEWAY_COMMON_HUGGINGFACE_HUGGINGFACE_TENSORS_H_
+#define CAUSEWAY_COMMON_HUGGINGFACE_HUGGINGFACE_TENSORS_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "causeway/v1/config.pb.h"
-#include "worker/io/huggingface_config.h"
+#include "common/huggingface/huggingface_config.h"
 
-namespace causeway::worker {
+namespace causeway {
 
 // One of our tensors within one of theirs.
 struct TensorPart {
@@ -34,6 +34,6 @@ struct HuggingFaceTensor {
 std::vector<HuggingFaceTensor> HuggingFaceTensors(const v1::ModelConfig& model,
                                                   Architecture architecture);
 
-}  // namespace causeway::worker
+}  // namespace causeway
 
-#endif  // CAUSEWAY_WORKER_IO_HUGGINGFACE_TENSORS_H_
+#endif  // CAUSEWAY_COMMON_HUGGINGFACE_HUGGINGFACE_TENSORS_H_

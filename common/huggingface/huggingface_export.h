@@ -1,6 +1,6 @@
 // Parameters of ours as a folder that transformers' from_pretrained loads.
-#ifndef CAUSEWAY_WORKER_IO_HUGGINGFACE_EXPORT_H_
-#define CAUSEWAY_WORKER_IO_HUGGINGFACE_EXPORT_H_
+#ifndef CAUSEWAY_COMMON_HUGGINGFACE_HUGGINGFACE_EXPORT_H_
+#define CAUSEWAY_COMMON_HUGGINGFACE_HUGGINGFACE_EXPORT_H_
 
 #include <cstdint>
 #include <optional>
@@ -12,7 +12,7 @@
 #include "common/base/file_system.h"
 #include "common/params/fragment_plan.h"
 
-namespace causeway::worker {
+namespace causeway {
 
 struct ExportOptions {
   bool bf16 = false;  // Otherwise fp32.
@@ -34,6 +34,10 @@ absl::Status ExportHuggingFace(FileSystem& file_system, const v1::ModelConfig& m
                                const FragmentPlan& plan, std::span<const float> parameters,
                                const std::string& folder, const ExportOptions& options);
 
-}  // namespace causeway::worker
+// A model may be somebody's only copy and is not written over unasked: FAILED_PRECONDITION, naming
+// what was found and --replace, if the folder holds one.
+absl::Status CheckNoModel(FileSystem& file_system, const std::string& folder);
 
-#endif  // CAUSEWAY_WORKER_IO_HUGGINGFACE_EXPORT_H_
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_HUGGINGFACE_HUGGINGFACE_EXPORT_H_

@@ -1,4 +1,4 @@
-#include "worker/io/huggingface_tensors.h"
+#include "common/huggingface/huggingface_tensors.h"
 
 #include <map>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "absl/strings/strip.h"
 #include "common/params/tensor_table.h"
 
-namespace causeway::worker {
+namespace causeway {
 namespace {
 
 // Ours behind "model.layers.N." and GPT-2's behind "transformer.h.N."; three of ours are one there.
@@ -90,4 +90,4 @@ std::vector<HuggingFaceTensor> HuggingFaceTensors(const v1::ModelConfig& model,
   return result;
 }
 
-}  // namespace causeway::worker
+}  // namespace causeway
