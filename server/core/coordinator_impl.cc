@@ -160,7 +160,13 @@ absl::StatusOr<int64_t> CoordinatorImpl::AdmitPush(const v1::PushHeader& header)
   return 0;
 }
 
-absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& header, SharedBytes object) {
+absl::Status CoordinatorImpl::ValidateLeaf(int fragment, int64_t round, int64_t leaf,
+                                           std::span<const uint8_t> bytes) const {
+  ASSIGN_OR_RETURN(const FragmentRounds* const found, FindFragment(fragment));
+  return found->ValidateLeaf(round, leaf, bytes);
+}
+
+absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& header, ReceivedObject object) {
   const Call call(*this);
   RETURN_IF_ERROR(CheckPush(header));
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));

@@ -44,6 +44,7 @@ struct Peer {
   std::optional<Identity> identity;  // Without: an unencrypted connection.
 
   std::string Describe() const;  // "worker site-a at ipv4:10.0.0.2:4711"
+  std::string Name() const;      // "worker site-a", or the address of who has no identity.
 };
 
 // Thread-safe.
