@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/file_system.h"
+#include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
 
 namespace causeway::server {
@@ -32,11 +33,13 @@ absl::Status KeepInitialParameters(FileSystem& file_system, const std::string& f
                                    const std::string& path, const v1::RunConfig& config,
                                    const FragmentPlan& plan);
 
-// What the run in `folder` began with.
+// What the run in `folder` began with. Where the seed makes it, on these threads (null: the
+// caller's alone), and the log says how far that is while it takes longer than some seconds.
 absl::StatusOr<std::vector<float>> InitialParametersOf(FileSystem& file_system,
                                                        const std::string& folder,
                                                        const v1::RunConfig& config,
-                                                       const FragmentPlan& plan);
+                                                       const FragmentPlan& plan,
+                                                       ThreadPool* threads = nullptr);
 
 }  // namespace causeway::server
 

@@ -21,9 +21,11 @@
 #include "absl/strings/str_format.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
+#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/cli/command_line.h"
+#include "common/http/http_server.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/presets.h"
 #include "common/params/run_config.h"
@@ -33,6 +35,7 @@
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/log.h"
 #include "server/core/coordinator.h"
+#include "server/http_port.h"
 #include "server/initial_parameters.h"
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
@@ -45,6 +48,10 @@ ABSL_FLAG(std::string, initial, "",
 ABSL_FLAG(std::string, preset, "", "settings that the configuration is read over");
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "HOST:PORT to listen on; port 0: any free one");
 ABSL_FLAG(std::string, address_file, "", "receives HOST:PORT once the coordinator listens");
+ABSL_FLAG(std::string, http, "auto",
+          "HOST:PORT for metrics and the status page; port 0: any free one; off; or auto: "
+          "127.0.0.1:7071 or any free port, and off where gRPC uses TLS");
+ABSL_FLAG(std::string, http_address_file, "", "receives HOST:PORT once that port is served");
 ABSL_FLAG(std::string, durability, "full",
           "full: what is acknowledged outlives a power loss; none: kill -9 only");
 ABSL_FLAG(double, max_requests_per_second, 5000,
@@ -78,6 +85,9 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
                                    leaves it out
         --listen=127.0.0.1:7070    port 0 takes any free one
         --address_file=FILE        receives HOST:PORT once it listens
+        --http=auto                HOST:PORT of metrics and the status page, or off; auto:
+                                   127.0.0.1:7071, or any free port, and off with TLS
+        --http_address_file=FILE   receives that HOST:PORT once it is served
         --exit_when_finished       exits when every worker has left
         --durability=full          none: nothing is synced to the disk; survives kill -9 only
         --memory_mb=0              bounds what transfers take, in MiB; 0: the model of every
@@ -314,6 +324,26 @@ CoordinatorServer::Options ServerOptions() {
   return options;
 }
 
+// Null where there is no port to serve.
+absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(std::optional<HttpListener> port,
+                                                      const Coordinator& coordinator) {
+  if (!port.has_value()) return std::unique_ptr<HttpServer>();
+  const std::string address = port->address();
+  const std::string warning = port->Warning();
+  if (!warning.empty()) Log().warn("{}", warning);
+  HttpServer::Options options;
+  AddHealthHandler(coordinator, options.handlers);
+  ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> server,
+                   HttpServer::Start(*std::move(port), std::move(options)));
+  Log().info("http://{} is for metrics and health", address);
+  const std::string address_file = absl::GetFlag(FLAGS_http_address_file);
+  if (!address_file.empty()) {
+    RETURN_IF_ERROR(
+        WriteFileAtomically(*FileSystem::Real(), address_file, absl::string_view(address)));
+  }
+  return server;
+}
+
 int Serve() {
   StopSignal stop_signal;  // First, so that every thread inherits the mask.
   FileSystem& file_system = *FileSystem::Real();
@@ -330,6 +360,9 @@ int Serve() {
   const absl::StatusOr<std::string> congestion_control =
       ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control));
   if (!congestion_control.ok()) return Refuse(kProgram, congestion_control.status());
+  absl::StatusOr<std::optional<HttpListener>> http_port =
+      OpenHttpPort(absl::GetFlag(FLAGS_http), SecurityOptionsFromFlags().UsesTls());
+  if (!http_port.ok()) return Refuse(kProgram, http_port.status());
   if (ConfigIsGiven()) {  // Refused before the folder is touched.
     const absl::Status config = CheckGivenRun();
     if (!config.ok()) return Refuse(kProgram, config);
@@ -385,8 +418,10 @@ int Serve() {
   Log().info("run {} with {} parameters in {} fragments listens on {}", run_id, plan->parameters(),
              plan->fragments(), bound);
   absl::Status status;
+  const auto http = ServeHttp(*std::move(http_port), **coordinator);
+  status = http.status();
   const std::string address_file = absl::GetFlag(FLAGS_address_file);
-  if (!address_file.empty()) {
+  if (status.ok() && !address_file.empty()) {
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
   }
   if (status.ok()) status = ServeUntilStopped(**coordinator, stop_signal);

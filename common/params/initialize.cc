@@ -1,26 +1,69 @@
 #include "common/params/initialize.h"
 
 #include <algorithm>
+#include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "common/base/checksum.h"
 #include "common/base/random.h"
 
 namespace causeway {
+namespace {
 
-void InitializeParameters(const FragmentPlan& plan, uint64_t seed, std::span<float> arena) {
-  std::fill(arena.begin(), arena.end(), 0.0F);
+// Values of one task: some milliseconds of work.
+constexpr int64_t kTaskValues = int64_t{1} << 16;
+
+// A part of one tensor.
+struct Task {
+  const PlacedTensor* tensor = nullptr;
+  int64_t begin = 0;  // Within the tensor.
+  int64_t end = 0;
+};
+
+std::vector<Task> CutIntoTasks(const FragmentPlan& plan) {
+  std::vector<Task> tasks;
   for (const PlacedTensor& tensor : plan.tensors()) {
-    const auto values =
-        arena.subspan(static_cast<size_t>(tensor.offset), static_cast<size_t>(tensor.info.size()));
-    if (tensor.info.initial_stddev == 0) {
-      std::fill(values.begin(), values.end(), tensor.info.role == TensorRole::kBias ? 0.0F : 1.0F);
-      continue;
-    }
-    const uint64_t stream = Checksum64(tensor.info.name);
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = static_cast<float>(tensor.info.initial_stddev * RandomNormal(seed, stream, i));
+    for (int64_t begin = 0; begin < tensor.info.size(); begin += kTaskValues) {
+      tasks.push_back({&tensor, begin, std::min(begin + kTaskValues, tensor.info.size())});
     }
   }
+  return tasks;
+}
+
+void Initialize(const Task& task, uint64_t seed, std::span<float> arena) {
+  const TensorInfo& info = task.tensor->info;
+  const auto values = arena.subspan(static_cast<size_t>(task.tensor->offset + task.begin),
+                                    static_cast<size_t>(task.end - task.begin));
+  if (info.initial_stddev == 0) {
+    std::fill(values.begin(), values.end(), info.role == TensorRole::kBias ? 0.0F : 1.0F);
+    return;
+  }
+  const uint64_t stream = Checksum64(info.name);
+  auto index = static_cast<uint64_t>(task.begin);
+  for (float& value : values) {
+    value = static_cast<float>(info.initial_stddev * RandomNormal(seed, stream, index++));
+  }
+}
+
+}  // namespace
+
+void InitializeParameters(const FragmentPlan& plan, uint64_t seed, std::span<float> arena,
+                          ThreadPool* threads,
+                          const std::function<void(int64_t done, int64_t total)>& progress) {
+  std::fill(arena.begin(), arena.end(), 0.0F);
+  const std::vector<Task> tasks = CutIntoTasks(plan);
+  absl::Mutex mutex;
+  int64_t done = 0;
+  const auto run = [&](int64_t number) {
+    const Task& task = tasks[static_cast<size_t>(number)];
+    Initialize(task, seed, arena);
+    if (!progress) return;
+    absl::MutexLock lock(&mutex);
+    done += task.end - task.begin;
+    progress(done, plan.parameters());
+  };
+  if (threads != nullptr) return threads->ParallelFor(std::ssize(tasks), run);
+  for (int64_t number = 0; number < std::ssize(tasks); ++number) run(number);
 }
 
 }  // namespace causeway

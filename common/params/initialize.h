@@ -3,8 +3,10 @@
 #define CAUSEWAY_COMMON_PARAMS_INITIALIZE_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
+#include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
 
 namespace causeway {
@@ -13,7 +15,12 @@ namespace causeway {
 // biases and alignment gaps with zeros. A value depends on the seed, its tensor's name and its
 // index, not on the plan. The coordinator calls this once; workers fetch the result, because the
 // mathematical functions beneath may differ in the last bit from machine to machine.
-void InitializeParameters(const FragmentPlan& plan, uint64_t seed, std::span<float> arena);
+//
+// The same bits with any `threads`; null: those of the caller alone. `progress` may be empty; it is
+// told now and then how many of all values are there, by one thread at a time.
+void InitializeParameters(const FragmentPlan& plan, uint64_t seed, std::span<float> arena,
+                          ThreadPool* threads = nullptr,
+                          const std::function<void(int64_t done, int64_t total)>& progress = {});
 
 }  // namespace causeway
 

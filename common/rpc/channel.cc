@@ -6,11 +6,6 @@
 #include <grpcpp/support/channel_arguments.h>
 #include <malloc.h>
 
-#include <algorithm>
-
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "common/rpc/wire.h"
 
 namespace causeway {
@@ -61,26 +56,6 @@ void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionLimits& limit
   grpc::ResourceQuota quota("causeway");
   quota.Resize(static_cast<size_t>(limits.memory_bytes));
   builder.SetResourceQuota(quota);
-}
-
-absl::Status CheckAddress(absl::string_view address, bool allow_any_port) {
-  const size_t colon = std::min(address.rfind(':'), address.size());
-  const absl::string_view host = address.substr(0, colon);
-  const absl::string_view digits = address.substr(std::min(colon + 1, address.size()));
-  // An IPv6 address stands in brackets: "::1" would otherwise be the port 1 of the host ":".
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  const bool host_fits = !host.empty() && host.find_first_of(" \t\n/") == absl::string_view::npos &&
-                         (bracketed || host.find_first_of(":[]") == absl::string_view::npos);
-  const bool all_digits = !digits.empty() && std::all_of(digits.begin(), digits.end(), [](char c) {
-    return absl::ascii_isdigit(static_cast<unsigned char>(c));
-  });
-  int port = 0;
-  if (!host_fits || !all_digits || !absl::SimpleAtoi(digits, &port) || port > 65535 ||
-      port < (allow_any_port ? 0 : 1)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "expected HOST:PORT, for example 127.0.0.1:7070; got \"", address.substr(0, 200), "\""));
-  }
-  return absl::OkStatus();
 }
 
 void TuneAllocatorForStreams() {

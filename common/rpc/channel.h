@@ -34,10 +34,6 @@ struct ConnectionLimits {
 // The same limits for a server: bounded messages, streams and memory; no shared port.
 void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionLimits& limits);
 
-// "HOST:PORT" with a port of 1 .. 65535 (0 too where `allow_any_port`). INVALID_ARGUMENT says
-// what is wrong. Does not resolve the name.
-absl::Status CheckAddress(absl::string_view address, bool allow_any_port);
-
 // glibc gives receive buffers back to the system and faults them in again, which halves the rate
 // of a stream. Call first in main(), before any other thread runs.
 void TuneAllocatorForStreams();

@@ -7,12 +7,9 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 
 namespace causeway {
@@ -118,19 +115,6 @@ absl::StatusOr<Certificate> CheckPair(const SecurityOptions& options, Certificat
 }
 
 }  // namespace
-
-bool IsLoopback(absl::string_view address) {
-  const absl::string_view host = address.substr(0, address.rfind(':'));
-  if (absl::EqualsIgnoreCase(host, "localhost") || host == "[::1]") return true;
-  const std::vector<absl::string_view> parts = absl::StrSplit(host, '.');
-  if (parts.size() != 4 || parts[0] != "127") return false;
-  for (const absl::string_view part : parts) {
-    int value = 0;
-    if (part.size() > 3 || !absl::SimpleAtoi(part, &value) || value < 0 || value > 255)
-      return false;
-  }
-  return true;
-}
 
 ChannelSecurity ChannelSecurity::Plaintext() {
   ChannelSecurity result;

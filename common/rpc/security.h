@@ -68,9 +68,6 @@ absl::StatusOr<ChannelSecurity> MakeChannelSecurity(const SecurityOptions& optio
 absl::StatusOr<ServerSecurity> MakeServerSecurity(const SecurityOptions& options,
                                                   const std::string& address, absl::Time now);
 
-// Whether the host of HOST:PORT is this machine by its very name: localhost, 127.x.x.x or [::1].
-bool IsLoopback(absl::string_view address);
-
 }  // namespace causeway
 
 #endif  // CAUSEWAY_COMMON_RPC_SECURITY_H_

@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/channel.h"
 
 namespace causeway {
 namespace {
@@ -96,12 +96,9 @@ socklen_t ToSocketAddress(const TcpAddress& address, sockaddr_storage& out) {
 }
 
 absl::StatusOr<std::vector<TcpAddress>> ResolveAddress(absl::string_view host_port) {
-  RETURN_IF_ERROR(CheckAddress(host_port, /*allow_any_port=*/false));
-  const size_t colon = host_port.rfind(':');
-  absl::string_view name = host_port.substr(0, colon);
-  if (absl::ConsumePrefix(&name, "[")) absl::ConsumeSuffix(&name, "]");
-  const std::string host(name);
-  const std::string port(host_port.substr(colon + 1));
+  ASSIGN_OR_RETURN(const HostPort name, SplitHostPort(host_port, /*allow_any_port=*/false));
+  const std::string& host = name.host;
+  const std::string& port = name.port;
   addrinfo hints = {};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;

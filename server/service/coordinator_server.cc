@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/byte_buffer.h"
+#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
 #include "common/telemetry/log.h"

@@ -98,6 +98,11 @@ class Cluster:
     def address(self):
         return (self.folder / "address").read_text().strip()
 
+    @property
+    def http_address(self):
+        """Of the coordinator's HTTP port; start_coordinator waits until it is served."""
+        return (self.folder / "http_address").read_text().strip()
+
     def out(self, worker):
         return self.folder / worker
 
@@ -107,7 +112,8 @@ class Cluster:
         self.coordinator = self.start(
             "coordinator.log", COORDINATOR, "serve", f"--run_dir={self.folder / 'coordinator'}",
             f"--config={config}", "--listen=127.0.0.1:0",
-            f"--address_file={self.folder / 'address'}", "--exit_when_finished", *flags)
+            f"--address_file={self.folder / 'address'}", "--exit_when_finished",
+            "--http=127.0.0.1:0", f"--http_address_file={self.folder / 'http_address'}", *flags)
         wait_until(
             lambda: (self.folder / "address").exists() or self.coordinator.child.poll() is not None,
             "the coordinator listens")

@@ -46,6 +46,7 @@ class RefusalsTest(unittest.TestCase):
             self.serve(cluster, "model { preset: 'giant' }", saying=["model.preset", "tiny-1m"])
             self.serve(cluster, MODEL, "--preset=fastest", saying=["fastest", "best"])
             self.serve(cluster, MODEL, "--listen=nowhere", saying=["--listen", "nowhere"])
+            self.serve(cluster, MODEL, "--http=nowhere", saying=["--http", "nowhere", "auto"])
             self.serve(cluster, MODEL, "--no_such_flag", saying=["no_such_flag"])
             self.refused(COORDINATOR, "serve", f"--run_dir={cluster.folder / 'bad'}",
                          f"--config={cluster.folder / 'absent'}", saying=["absent"])
@@ -78,6 +79,8 @@ class RefusalsTest(unittest.TestCase):
         with Cluster() as cluster:
             cluster.start_coordinator(RUN)
             self.serve(cluster, MODEL, f"--listen={cluster.address}", saying=[cluster.address])
+            self.serve(cluster, MODEL, f"--http={cluster.http_address}",
+                       saying=["--http", cluster.http_address, "choose another port"])
 
     def test_corpora(self):
         with Cluster() as cluster:

@@ -10,7 +10,7 @@ any. The rules are those of CONTRIBUTING.md:
              nor worker; server and worker never include each other; nothing includes tests but
              tests.
   layers     Within common: base < params < optim < codec < rpc, each including only what is
-             below it. Beside them cli, files and telemetry include base alone, and no layer
+             below it. Beside them cli, files, http and telemetry include base alone, and no layer
              includes them. Only params, codec and rpc know the protocol's messages.
   core       What decides and computes reaches neither gRPC nor CUDA, directly or through a header.
   files      Every source is listed in a CMakeLists.txt, every header is included by another file,
@@ -29,11 +29,11 @@ LENGTH_SUFFIXES = SOURCE_SUFFIXES + HEADER_SUFFIXES + (".py", ".proto", ".sh")
 MAX_LINES = 600
 
 COMMON_LAYERS = ("base", "params", "optim", "codec", "rpc")
-COMMON_SIDES = ("cli", "files", "telemetry")
+COMMON_SIDES = ("cli", "files", "http", "telemetry")
 WITHOUT_PROTO = ("base", "optim") + COMMON_SIDES
 CORE_FOLDERS = (
     "common/base", "common/params", "common/codec", "common/optim", "common/files",
-    "common/telemetry",
+    "common/http", "common/telemetry",
     "server/round", "server/outer", "server/store", "server/core",
     "worker/sync", "worker/train", "worker/data", "worker/io")
 CORE_EXCEPTIONS = re.compile(r"^worker/sync/grpc_[^/]*$")

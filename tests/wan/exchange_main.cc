@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/base/file_system.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
@@ -24,6 +25,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/security.h"
 #include "common/rpc/security_flags.h"
+#include "common/rpc/socket_buffers.h"
 #include "common/rpc/tcp_address.h"
 #include "common/rpc/tcp_links.h"
 #include "common/rpc/wire.h"
@@ -209,6 +211,8 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
   link.tcp = [meter = std::make_shared<TcpLinkMeter>(std::move(addresses), congestion_control)] {
     return meter->Sample();
   };
+  const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(*FileSystem::Real());
+  if (buffers.ok()) link.send_buffer_bytes = buffers->send.largest;
   driver->link_ = std::make_unique<Link>(std::move(link));
   GrpcExchange::Options exchange;
   exchange.link = driver->link_.get();

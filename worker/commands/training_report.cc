@@ -7,7 +7,6 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/params/link_report.h"
-#include "common/rpc/socket_buffers.h"
 #include "common/telemetry/log.h"
 #include "worker/commands/training_run.h"
 #include "worker/data/tokenizer.h"
@@ -82,7 +81,7 @@ void TrainingRun::Report(const StepReport& report, absl::Duration step_time) {
       link_->meter().goodput_bytes_per_second(Direction::kDown));
   heartbeat.set_checkpoint_step(progress_.checkpoint_step);
   *heartbeat.mutable_link() = link_->Report();
-  if (!buffers_judged_) JudgeBuffers(heartbeat.link());
+  JudgeBuffers();
   session_->SetProgress(heartbeat);
   const absl::Status written =
       metrics_->Append({{"kind", "step"},
@@ -99,18 +98,21 @@ void TrainingRun::Report(const StepReport& report, absl::Duration step_time) {
   if (!written.ok()) Log().warn("metrics not written: {}", std::string(written.message()));
 }
 
-void TrainingRun::JudgeBuffers(const v1::LinkReport& link) {
-  const double up = link.goodput_up_bytes_per_second();
-  const double down = link.goodput_down_bytes_per_second();
-  if (up <= 0 || down <= 0 || link.rtt_seconds() <= 0) return;
-  buffers_judged_ = true;
-  const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(file_system_);
-  if (!buffers.ok()) return;
-  const absl::Duration rtt = absl::Seconds(link.rtt_seconds());
-  const std::string warning = SocketBufferWarning(
-      *buffers, {.bytes_per_second = up, .rtt = rtt, .connections = link.connections()},
-      {.bytes_per_second = down, .rtt = rtt, .connections = link.connections()});
-  if (!warning.empty()) Log().warn("{}", warning);
+void TrainingRun::JudgeBuffers() {
+  if (!socket_buffers_.has_value()) return;
+  const v1::LinkReport link = link_->Report();
+  // More connections come first, where they are for this worker to choose.
+  if (options_.connections == 0 && link.connections() < kMaxConnections) return;
+  MeasuredDirection up;
+  up.bytes_per_second = link.goodput_up_bytes_per_second();
+  up.rtt = absl::Seconds(link.rtt_seconds());
+  up.connections = link.connections();
+  MeasuredDirection down = up;
+  down.bytes_per_second = link.goodput_down_bytes_per_second();
+  const std::string warning = SocketBufferWarning(*socket_buffers_, up, down);
+  if (warning.empty()) return;
+  Log().warn("{}", warning);
+  socket_buffers_.reset();
 }
 
 void TrainingRun::LogProgress(absl::Duration now) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/byte_buffer.h"
+#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
@@ -60,7 +61,7 @@ absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterfac
   if (!absl::IsUnavailable(description.status())) return description;
   RETURN_IF_ERROR(ExplainByTls(options.coordinator, options.security, kExplainTimeout));
   if (first == options.connect_timeout) return description;
-  return DescribeRun(stub, options.coordinator, options.connect_timeout - first);
+  return DescribeRun(stub, options.coordinator, options.connect_timeout - first, first);
 }
 
 // What the coordinator would refuse later, and at greater length.
@@ -232,6 +233,7 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
     }
     sync_->UseData(DataPart(), welcome.next_draw());
     ASSIGN_OR_RETURN(progress_.step, sync_->Fetch(welcome.run_step()));
+    JudgeBuffers();  // The state was the first to cross the link.
     if (progress_.step > 0) Log().info("joining at step {}", progress_.step);
     counter_ = StepCounter(progress_.step, counter_.pace_milli());
   }
@@ -271,6 +273,11 @@ absl::Status TrainingRun::MakeLink() {
   link.tcp = [meter = std::make_shared<TcpLinkMeter>(
                   std::move(addresses), options_.congestion_control)] { return meter->Sample(); };
   link.clock = &clock_;
+  const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(file_system_);
+  if (buffers.ok()) {
+    link.send_buffer_bytes = buffers->send.largest;
+    socket_buffers_ = *buffers;
+  }
   link_ = std::make_unique<Link>(std::move(link));
   return absl::OkStatus();
 }
@@ -516,6 +523,7 @@ absl::Status TrainingRun::Checkpoint() {
   RETURN_IF_ERROR(WriteWorkerCheckpoint(file_system_, CheckpointPath(), checkpoint));
   last_checkpoint_ = clock_.Monotonic();
   progress_.checkpoint_step = progress_.step;
+  session_->SetCheckpoint(progress_.step);
   Log().info("checkpoint written at step {}", progress_.step);
   return absl::OkStatus();
 }

@@ -18,6 +18,7 @@
 #include "common/params/fragment_plan.h"
 #include "common/rpc/expiry_watch.h"
 #include "common/rpc/security.h"
+#include "common/rpc/socket_buffers.h"
 #include "common/telemetry/event_log.h"
 #include "worker/data/dataset.h"
 #include "worker/io/worker_checkpoint.h"
@@ -121,7 +122,8 @@ class TrainingRun {
   void Report(const StepReport& report, absl::Duration step_time);
   void LogProgress(absl::Duration now);
   // Says once, when the link has been measured, if the kernel's buffers hold it down.
-  void JudgeBuffers(const v1::LinkReport& link);
+  // Warns once if the system's socket buffers are what limits the link.
+  void JudgeBuffers();
   // Sleeps as long as max_tokens_per_second asks after a step of so many tokens.
   void Throttle(int64_t tokens, absl::Duration step_time);
   bool WritesCheckpoints() const { return options_.checkpoint_interval > absl::ZeroDuration(); }
@@ -163,7 +165,7 @@ class TrainingRun {
   absl::Duration last_checkpoint_;
   absl::Duration last_line_;
   int64_t last_line_tokens_ = 0;
-  bool buffers_judged_ = false;
+  std::optional<SocketBuffers> socket_buffers_;  // None: not known, or warned about.
 };
 
 }  // namespace causeway::worker

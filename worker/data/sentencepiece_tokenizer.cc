@@ -68,20 +68,35 @@ class SentencePieceTokenizer final : public Tokenizer {
   const std::string hash_;
 };
 
+// Where it was built, or where it was installed. Empty if it is in neither place.
+std::string FindPlugin() {
+  std::error_code error;
+  const std::filesystem::path folder =
+      std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  for (const char* place : {".", "../lib/causeway"}) {
+    const std::filesystem::path path = (folder / place / kSentencePiecePlugin).lexically_normal();
+    if (std::filesystem::exists(path, error)) return path.string();
+  }
+  return "";
+}
+
 // Stays open for the life of the process.
 absl::StatusOr<SentencePieceLoader> OpenPlugin() {
 #ifdef CAUSEWAY_WITHOUT_DEEPBIND
   return absl::UnimplementedError(
       "SentencePiece models cannot be read by a program that was built with sanitizers");
 #else
-  std::error_code error;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::string path = (program.parent_path() / kSentencePiecePlugin).string();
-  void* const plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
-  if (plugin == nullptr) {
+  const std::string path = FindPlugin();
+  if (path.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("SentencePiece models need ", kSentencePiecePlugin,
-                     " beside the program, and Debian's libsentencepiece: ", dlerror()));
+                     " beside the program or in ../lib/causeway from there, and it is in neither; "
+                     "install it, or build it anew"));
+  }
+  void* const plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+  if (plugin == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "SentencePiece models need ", path, ", and Debian's libsentencepiece: ", dlerror()));
   }
   const auto loader = reinterpret_cast<SentencePieceLoader>(dlsym(plugin, kSentencePieceLoader));
   if (loader != nullptr) return loader;

@@ -1,40 +1,72 @@
 #include "worker/link/connection_tuner.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace causeway::worker {
 namespace {
 
 constexpr int kFirstConnections = 4;
-// An object of so many bytes fills a link for some round trips.
-constexpr int64_t kSizeable = int64_t{8} << 20;
 // On shorter links one connection's window is never what limits.
 constexpr absl::Duration kNoticeableRtt = absl::Milliseconds(5);
-// One measurement says little: others share the link.
-constexpr int kSamples = 3;
+// Of what buffers hold, the kernel's own overhead takes about half (common/rpc/socket_buffers.h).
+constexpr double kPayloadShare = 0.5;
+constexpr int64_t kUsualSendBuffer = int64_t{4} << 20;
+// Connections do not share the load evenly.
+constexpr double kRoom = 1.35;
+// One measurement is of so many round trips at least, and of so many bytes, to fill the link.
+constexpr int kMeasuredRoundTrips = 10;
+constexpr double kMeasuredBytes = 24 << 20;
+// A new connection's slow start, twice.
+constexpr int kSettlingRoundTrips = 20;
 constexpr double kWorthwhile = 1.15;
 
 }  // namespace
 
 ConnectionTuner::ConnectionTuner(int connections)
-    : connections_(connections > 0 ? connections : kFirstConnections), settled_(connections > 0) {}
+    : fixed_(connections > 0), connections_(fixed_ ? connections : kFirstConnections) {}
 
-void ConnectionTuner::Note(int64_t bytes, absl::Duration time, absl::Duration rtt) {
-  if (settled_ || bytes < kSizeable || rtt < kNoticeableRtt || time <= absl::ZeroDuration()) return;
-  ++samples_;
-  bytes_ += static_cast<double>(bytes);
-  seconds_ += absl::ToDoubleSeconds(time);
-  if (samples_ < kSamples) return;
-  const double goodput = bytes_ / seconds_;
-  samples_ = 0;
-  bytes_ = 0;
-  seconds_ = 0;
-  if (baseline_ > 0 && goodput < kWorthwhile * baseline_) {
+int ConnectionTuner::Needed(double bytes_per_second, const ConnectionTraits& traits) {
+  const int64_t buffer = traits.send_buffer_bytes > 0 ? traits.send_buffer_bytes : kUsualSendBuffer;
+  const double window = kPayloadShare * static_cast<double>(buffer);
+  const double under_way = bytes_per_second * absl::ToDoubleSeconds(traits.rtt);
+  return static_cast<int>(std::ceil(std::min(kRoom * under_way / window, 1.0 * kMaxConnections)));
+}
+
+void ConnectionTuner::GrowTo(int connections) {
+  // Not by more at once: what was seen is of the present number.
+  const int next = std::min({connections, 2 * connections_, kMaxConnections});
+  if (next <= connections_) return;
+  connections_ = next;
+  settling_ = absl::ZeroDuration();
+}
+
+void ConnectionTuner::Search(double bytes_per_second) {
+  if (found_) return;
+  if (baseline_ > 0 && bytes_per_second < kWorthwhile * baseline_) {
     connections_ /= 2;
-    settled_ = true;
+    found_ = true;
     return;
   }
-  baseline_ = goodput;
-  settled_ = connections_ == kMaxConnections;
-  if (!settled_) connections_ *= 2;
+  baseline_ = bytes_per_second;
+  found_ = connections_ == kMaxConnections;
+  if (!found_) GrowTo(2 * connections_);
+}
+
+void ConnectionTuner::Note(int64_t bytes, absl::Duration time, const ConnectionTraits& traits) {
+  if (fixed_ || traits.rtt < kNoticeableRtt || time <= absl::ZeroDuration()) return;
+  if (settling_ < kSettlingRoundTrips * traits.rtt) {
+    settling_ += time;
+    return;
+  }
+  bytes_ += static_cast<double>(bytes);
+  time_ += time;
+  if (bytes_ < kMeasuredBytes || time_ < kMeasuredRoundTrips * traits.rtt) return;
+  const double bytes_per_second = bytes_ / absl::ToDoubleSeconds(time_);
+  bytes_ = 0;
+  time_ = absl::ZeroDuration();
+  if (!traits.paced) Search(bytes_per_second);
+  GrowTo(Needed(bytes_per_second, traits));
 }
 
 }  // namespace causeway::worker

@@ -1,9 +1,15 @@
 // How many connections a link is worth, learnt from what it carried.
 //
-// One connection carries as much per round trip as its window and its send buffer hold, and after
-// a loss less for a long while: a long link needs several. Each costs memory and CPU time, so there
-// are no more than help: from 4 on, their number is doubled as long as that raises the goodput by
-// 15 %, and halved again once it did not.
+// One connection carries as much per round trip as its window and its send buffer hold: a long link
+// needs several. More than that do harm, as together they fill the queues on the way until these
+// drop. So, from 4 on:
+//
+//   - Where TCP paces what it sends (BBR), there are as many as hold what the link was seen to have
+//     under way, with some room to spare. As long as the buffers are what limits, that is more than
+//     there are; then it stays. It never shrinks, for a link at rest says nothing.
+//   - Otherwise (CUBIC, Reno) every loss holds a connection down for a long while, too. What helps
+//     is tried: the number is doubled as long as that raises the goodput by 15 %, and halved again
+//     once it did not, but not below what the buffers ask for.
 //
 // Deterministic: the same measurements lead to the same number. Not thread-safe.
 #ifndef CAUSEWAY_WORKER_LINK_CONNECTION_TUNER_H_
@@ -17,6 +23,13 @@ namespace causeway::worker {
 
 inline constexpr int kMaxConnections = 16;
 
+// What is known of the connections of a link.
+struct ConnectionTraits {
+  absl::Duration rtt;             // Without queues; zero: not known.
+  int64_t send_buffer_bytes = 0;  // The largest that one can have (tcp_wmem); 0: not known.
+  bool paced = false;             // By BBR.
+};
+
 class ConnectionTuner {
  public:
   // 1 .. kMaxConnections: always so many. 0: as many as help.
@@ -24,20 +37,25 @@ class ConnectionTuner {
 
   int connections() const { return connections_; }
 
-  // With connections(), so many bytes crossed in that time, over a link of that round-trip time
-  // (zero: not known). What is too small to fill the link, or took no time to speak of, says
-  // nothing and is passed over.
-  void Note(int64_t bytes, absl::Duration time, absl::Duration rtt);
+  // With connections(), so many bytes crossed in that time, while at least one object was under
+  // way. What took no time to speak of, or crossed a short link, says nothing and is passed over.
+  void Note(int64_t bytes, absl::Duration time, const ConnectionTraits& traits);
 
  private:
+  // So many hold what is under way at that rate.
+  static int Needed(double bytes_per_second, const ConnectionTraits& traits);
+  void GrowTo(int connections);
+  void Search(double bytes_per_second);
+
+  const bool fixed_;
   int connections_;
-  bool settled_;
-  // Of the number before this one, bytes per second; 0: there was none.
+  // Of the search: the goodput with half as many connections, bytes per second; 0: there was none.
   double baseline_ = 0;
-  // With the present number.
-  int samples_ = 0;
+  bool found_ = false;
+  // With the present number: connections are new, and not up to their rate yet.
+  absl::Duration settling_;
   double bytes_ = 0;
-  double seconds_ = 0;
+  absl::Duration time_;
 };
 
 }  // namespace causeway::worker

@@ -251,7 +251,7 @@ bool Downlink::Collect(Transfer& transfer) {
 }
 
 void Downlink::CancelStalled(Transfer& transfer) {
-  const absl::Duration limit = link_->stall_limit();
+  const absl::Duration limit = link_->stall_limit(Direction::kDown);
   absl::MutexLock lock(&mutex_);
   if (!transfer.flowing) return;
   const absl::Duration now = clock_->Monotonic();

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "common/rpc/wire.h"
 #include "common/telemetry/log.h"
 
 namespace causeway::worker {
@@ -11,6 +13,11 @@ namespace {
 
 constexpr absl::Duration kRefreshInterval = absl::Seconds(1);
 constexpr int kStalledRoundTrips = 3;
+// A link that carried less while a stream stood still is taken for silent.
+constexpr int64_t kSpeakingBytes = 64 << 10;
+// Connections do not share a link evenly.
+constexpr double kUnfairness = 3;
+constexpr absl::Duration kLongestTurn = absl::Minutes(10);
 
 }  // namespace
 
@@ -39,16 +46,28 @@ void Link::EndObject(Direction direction, bool whole) {
   absl::MutexLock lock(&mutex_);
   ConnectionTuner& tuner = direction == Direction::kUp ? up_ : down_;
   const int before = tuner.connections();
-  tuner.Note(sample.bytes, sample.time, tcp_.min_rtt);
+  tuner.Note(sample.bytes, sample.time,
+             {.rtt = tcp_.min_rtt,
+              .send_buffer_bytes = options_.send_buffer_bytes,
+              .paced = absl::StrContains(tcp_.congestion_control, "bbr")});
   if (tuner.connections() != before) {
     Log().info("from now on {} connections carry what goes {}, instead of {}", tuner.connections(),
                direction == Direction::kUp ? "up" : "down", before);
   }
 }
 
-absl::Duration Link::stall_limit() const {
+absl::Duration Link::stall_limit(Direction direction) const {
   absl::MutexLock lock(&mutex_);
-  return options_.stalled_after + kStalledRoundTrips * tcp_.rtt;
+  const absl::Duration limit = options_.stalled_after + kStalledRoundTrips * tcp_.rtt;
+  if (carried_.size() < 2) return limit;
+  const auto way = static_cast<size_t>(direction);
+  const int64_t bytes = carried_.back().bytes[way] - carried_.front().bytes[way];
+  const absl::Duration time = carried_.back().at - carried_.front().at;
+  // Not what keepalive and heartbeats come to.
+  if (bytes < kSpeakingBytes || time <= absl::ZeroDuration()) return limit;
+  const int connections = (direction == Direction::kUp ? up_ : down_).connections();
+  const double turn = static_cast<double>(kChunkBytes) * connections / static_cast<double>(bytes);
+  return limit + std::min(kUnfairness * turn * time, kLongestTurn);
 }
 
 void Link::Refresh() {
@@ -57,6 +76,10 @@ void Link::Refresh() {
   if (!options_.tcp || now - refreshed_ < kRefreshInterval) return;
   refreshed_ = now;
   tcp_ = options_.tcp();
+  carried_.push_back({now, {tcp_.sent_bytes, tcp_.received_bytes}});
+  while (carried_.size() > 2 && carried_[1].at <= now - options_.stalled_after) {
+    carried_.pop_front();
+  }
 }
 
 v1::LinkReport Link::Report() {

@@ -7,7 +7,9 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/generic/generic_stub.h>
 
+#include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -54,6 +56,8 @@ class Link {
     int64_t max_download_bytes_per_second = 0;
     // What TCP knows of the connections; may be empty. Called by one thread at a time.
     std::function<TcpLink()> tcp;
+    // The largest that one connection can have (tcp_wmem, common/rpc/socket_buffers.h); 0: usual.
+    int64_t send_buffer_bytes = 0;
     Clock* clock = Clock::Real();  // Outlives the link.
     // A stream that should move is given up after this and three round trips without a byte.
     absl::Duration stalled_after = absl::Seconds(30);
@@ -75,8 +79,10 @@ class Link {
   // An object ended (LinkMeter::End): learns from it.
   void EndObject(Direction direction, bool whole);
 
-  // When a stream is to be given up, three round trips included.
-  absl::Duration stall_limit() const;
+  // When a stream in that direction is to be given up, three round trips included. Longer while TCP
+  // carries something: every one of many connections waits for its turn on a thin link, and may not
+  // have got a whole chunk for that long.
+  absl::Duration stall_limit(Direction direction) const;
   // Asks TCP again, unless that was a moment ago.
   void Refresh();
   // For a heartbeat.
@@ -90,6 +96,12 @@ class Link {
   ConnectionTuner up_ ABSL_GUARDED_BY(mutex_);
   ConnectionTuner down_ ABSL_GUARDED_BY(mutex_);
   TcpLink tcp_ ABSL_GUARDED_BY(mutex_);
+  // What TCP had carried until then, up and down; as old as stalled_after, and newer.
+  struct Carried {
+    absl::Duration at;
+    std::array<int64_t, 2> bytes;
+  };
+  std::deque<Carried> carried_ ABSL_GUARDED_BY(mutex_);
   absl::Duration refreshed_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();
 };
 

@@ -29,8 +29,8 @@ uint64_t RandomNonce() {
 }  // namespace
 
 absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stub,
-                                                 const std::string& address,
-                                                 absl::Duration timeout) {
+                                                 const std::string& address, absl::Duration timeout,
+                                                 absl::Duration waited) {
   v1::DescribeRequest request;
   request.set_wire_version(kWireVersion);
   request.set_software_version(kSoftwareVersion);
@@ -41,7 +41,7 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
   const absl::Status status = FromGrpcStatus(stub.Describe(&context, request, &response));
   if (absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status)) {
     return absl::UnavailableError(absl::StrCat(
-        "no coordinator answers at ", address, " within ", absl::FormatDuration(timeout),
+        "no coordinator answers at ", address, " within ", absl::FormatDuration(waited + timeout),
         "; check --coordinator, that causeway-coordinator runs there, and the firewall (",
         status.message(), ")"));
   }
@@ -118,6 +118,12 @@ void Session::Applied(int fragment, int64_t round, uint64_t published_hash) {
 void Session::SetProgress(const v1::Heartbeat& progress) {
   absl::MutexLock lock(&mutex_);
   progress_ = progress;
+}
+
+void Session::SetCheckpoint(int64_t step) {
+  absl::MutexLock lock(&mutex_);
+  progress_.set_checkpoint_step(step);
+  checkpoint_is_news_ = true;
 }
 
 absl::StatusOr<Session::Orders> Session::WaitForGo(absl::Duration timeout) {
@@ -317,7 +323,8 @@ void Session::RunWriter() {
     {
       absl::MutexLock lock(&mutex_);
       const auto work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return stopping_ || ended_ || (stream_ != nullptr && !outbox_.empty());
+        return stopping_ || ended_ ||
+               (stream_ != nullptr && (!outbox_.empty() || checkpoint_is_news_));
       };
       mutex_.AwaitWithDeadline(absl::Condition(&work),
                                std::max(next_heartbeat, absl::Now() + absl::Milliseconds(1)));
@@ -335,6 +342,7 @@ void Session::RunWriter() {
         outbox_.pop_front();
       } else {
         *message.mutable_heartbeat() = progress_;
+        checkpoint_is_news_ = false;
         next_heartbeat = absl::Now() + absl::Milliseconds(lease_ms_) / 3;
       }
       last = message.has_leave();

@@ -27,11 +27,11 @@
 
 namespace causeway::worker {
 
-// Asks the coordinator for the run's configuration; waits up to `timeout` for it to come up.
-// UNAVAILABLE names the address.
+// Asks the coordinator for the run's configuration; waits up to `timeout` for it to come up, after
+// the caller has done so for `waited`. UNAVAILABLE names the address and the whole time.
 absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stub,
-                                                 const std::string& address,
-                                                 absl::Duration timeout);
+                                                 const std::string& address, absl::Duration timeout,
+                                                 absl::Duration waited = absl::ZeroDuration());
 
 class Session {
  public:
@@ -82,6 +82,9 @@ class Session {
   void Applied(int fragment, int64_t round, uint64_t published_hash);
   // What the next heartbeats say.
   void SetProgress(const v1::Heartbeat& progress);
+  // The checkpoint of that step is written. A heartbeat says so at once: the coordinator keeps all
+  // answers that a worker's checkpoint may need.
+  void SetCheckpoint(int64_t step);
 
   // Waits, up to `timeout`, until training has started and is not paused, or drain is ordered. An
   // error if the session failed meanwhile.
@@ -124,6 +127,7 @@ class Session {
   bool ready_anew_ ABSL_GUARDED_BY(mutex_) = false;
   Orders orders_ ABSL_GUARDED_BY(mutex_);
   v1::Heartbeat progress_ ABSL_GUARDED_BY(mutex_);
+  bool checkpoint_is_news_ ABSL_GUARDED_BY(mutex_) = false;  // No heartbeat has said it yet.
   std::deque<v1::WorkerMessage> outbox_ ABSL_GUARDED_BY(mutex_);
   // Of the present stream; null between streams. The writer holds writing_ while it uses it.
   Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;

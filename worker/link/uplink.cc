@@ -346,7 +346,7 @@ void Uplink::Ask(Transfer& transfer) {
 }
 
 void Uplink::AskWhetherArrived(Transfer& transfer) {
-  const absl::Duration limit = link_->stall_limit();
+  const absl::Duration limit = link_->stall_limit(Direction::kUp);
   {
     absl::MutexLock lock(&mutex_);
     const absl::Duration now = clock_->Monotonic();
@@ -385,7 +385,7 @@ bool Uplink::Pack(Transfer& transfer) {
 }
 
 void Uplink::CancelStalled(Transfer& transfer) {
-  const absl::Duration limit = link_->stall_limit();
+  const absl::Duration limit = link_->stall_limit(Direction::kUp);
   absl::MutexLock lock(&mutex_);
   const absl::Duration now = clock_->Monotonic();
   for (const std::unique_ptr<Stripe>& stripe : transfer.stripes) {

@@ -1,9 +1,13 @@
 #include "common/base/checksum.h"
 
 #include <xxhash.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -133,6 +137,40 @@ TEST(HashToHex, HasSixteenDigits) {
   EXPECT_EQ(HashToHex(0xAB), "00000000000000ab");
   EXPECT_EQ(HashToHex(~uint64_t{0}), "ffffffffffffffff");
 }
+
+#if defined(__x86_64__)
+// Whether the processor takes the upper halves of this thread's vector registers for used; nothing
+// if it does not say.
+std::optional<bool> UpperHalvesAreUsed() {
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  constexpr uint32_t kExtendedStateLeaf = 0xd, kTellsInUse = 1 << 2;
+  if (__get_cpuid_count(kExtendedStateLeaf, 1, &a, &b, &c, &d) == 0 || (a & kTellsInUse) == 0) {
+    return std::nullopt;
+  }
+  constexpr uint32_t kAvx = 1 << 2, kUpperAvx512 = 1 << 6;
+  asm volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(1));
+  return (a & (kAvx | kUpperAvx512)) != 0;
+}
+
+// Otherwise all that is computed after a hash would be slower, up to ten times.
+TEST(Checksum, LeavesTheUpperHalvesOfTheVectorRegistersUnused) {
+  if (!UpperHalvesAreUsed().has_value()) GTEST_SKIP() << "this processor does not say";
+  for (const size_t size : {100, 5000, 3 << 20}) {
+    const std::vector<uint8_t> data = Pattern(size);
+    const uint64_t hash = Checksum64(data);
+    EXPECT_FALSE(*UpperHalvesAreUsed()) << size << " bytes, " << hash;
+    const uint64_t tree = TreeHash(data);
+    EXPECT_FALSE(*UpperHalvesAreUsed()) << size << " bytes, " << tree;
+    TreeHasher hasher;
+    hasher.Update(std::span(data).first(size / 2));
+    EXPECT_FALSE(*UpperHalvesAreUsed()) << size << " bytes";
+    hasher.Update(std::span(data).subspan(size / 2));
+    EXPECT_FALSE(*UpperHalvesAreUsed()) << size << " bytes";
+    EXPECT_EQ(hasher.Finish(), tree);
+    EXPECT_FALSE(*UpperHalvesAreUsed()) << size << " bytes";
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace causeway

@@ -36,6 +36,32 @@ TEST(InitializeParameters, KeepsItsBits) {
   EXPECT_EQ(TreeHash(std::span<const float>(arena)), 0xfa8e7067d01fbd41U);
 }
 
+TEST(InitializeParameters, KeepsItsBitsOnAnyNumberOfThreads) {
+  const FragmentPlan plan = Plan("fragments: 3");
+  const std::vector<float> expected = Initial(plan, 5);
+  for (const int count : {1, 2, 7}) {
+    ThreadPool threads(count);
+    std::vector<float> arena(static_cast<size_t>(plan.arena_size()), std::nanf(""));
+    InitializeParameters(plan, 5, arena, &threads);
+    EXPECT_EQ(TreeHash(std::span<const float>(arena)), TreeHash(std::span<const float>(expected)))
+        << count << " threads";
+  }
+}
+
+TEST(InitializeParameters, TellsHowFarItIsUntilAllIsThere) {
+  const FragmentPlan plan = Plan("fragments: 1");
+  std::vector<float> arena(static_cast<size_t>(plan.arena_size()));
+  std::vector<int64_t> told;
+  ThreadPool threads(3);
+  InitializeParameters(plan, 5, arena, &threads, [&](int64_t done, int64_t total) {
+    EXPECT_EQ(total, plan.parameters());
+    told.push_back(done);
+  });
+  ASSERT_GT(told.size(), 10U);
+  EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
+  EXPECT_EQ(told.back(), plan.parameters());
+}
+
 TEST(InitializeParameters, DoesNotDependOnThePlan) {
   const FragmentPlan whole = Plan("fragments: 1");
   const std::vector<float> expected = Initial(whole, 7);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/synchronization/mutex.h"
+#include "common/rpc/channel.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/link/fake_coordinator.h"
@@ -36,6 +37,31 @@ TEST(SessionTest, AStreamThatTheCoordinatorCancelsIsAttachedAgainByTheSameProces
   EXPECT_EQ(joins[0].join().process_nonce(), joins[1].join().process_nonce());
   (*session)->Leave(v1::Leave::FINISHED, "");
   coordinator.Await([](const v1::WorkerMessage& m) { return m.has_leave(); });
+}
+
+// The fake coordinator's lease lasts an hour: the next heartbeat that is due by the clock is twenty
+// minutes away.
+TEST(SessionTest, ACheckpointIsToldAtOnce) {
+  FakeCoordinator coordinator;
+  Session::Options options = coordinator.SessionOptions();
+  options.progress.set_checkpoint_step(-1);
+  auto session = Session::Attach(std::move(options));
+  ASSERT_TRUE(session.ok()) << session.status();
+  coordinator.Await([](const v1::WorkerMessage& m) { return m.has_heartbeat(); });
+  for (const int64_t step : {0, 40}) {
+    (*session)->SetCheckpoint(step);
+    coordinator.Await([step](const v1::WorkerMessage& m) {
+      return m.has_heartbeat() && m.heartbeat().checkpoint_step() == step;
+    });
+  }
+}
+
+TEST(SessionTest, HowLongACoordinatorWasWaitedForIncludesWhatWentBefore) {
+  const auto stub =
+      v1::Session::NewStub(MakeChannel("127.0.0.1:1", 0, ChannelSecurity::Plaintext()));
+  const auto answer = DescribeRun(*stub, "127.0.0.1:1", absl::Milliseconds(20), absl::Seconds(5));
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(answer.status().message()), HasSubstr("within 5.02s"));
 }
 
 TEST(SessionTest, ARefusalIsTheAnswerToAttach) {

@@ -1,0 +1,60 @@
+#include "common/base/host_port.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
+
+namespace causeway {
+
+absl::Status CheckAddress(absl::string_view address, bool allow_any_port) {
+  const size_t colon = std::min(address.rfind(':'), address.size());
+  const absl::string_view host = address.substr(0, colon);
+  const absl::string_view digits = address.substr(std::min(colon + 1, address.size()));
+  // An IPv6 address stands in brackets: "::1" would otherwise be the port 1 of the host ":".
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  const bool host_fits = !host.empty() && host.find_first_of(" \t\n/") == absl::string_view::npos &&
+                         (bracketed || host.find_first_of(":[]") == absl::string_view::npos);
+  const bool all_digits = !digits.empty() && std::all_of(digits.begin(), digits.end(), [](char c) {
+    return absl::ascii_isdigit(static_cast<unsigned char>(c));
+  });
+  int port = 0;
+  if (!host_fits || !all_digits || !absl::SimpleAtoi(digits, &port) || port > 65535 ||
+      port < (allow_any_port ? 0 : 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected HOST:PORT, for example 127.0.0.1:7070; got \"", address.substr(0, 200), "\""));
+  }
+  return absl::OkStatus();
+}
+
+bool IsLoopback(absl::string_view address) {
+  const absl::string_view host = address.substr(0, address.rfind(':'));
+  if (absl::EqualsIgnoreCase(host, "localhost") || host == "[::1]") return true;
+  const std::vector<absl::string_view> parts = absl::StrSplit(host, '.');
+  if (parts.size() != 4 || parts[0] != "127") return false;
+  for (const absl::string_view part : parts) {
+    int value = 0;
+    if (part.size() > 3 || !absl::SimpleAtoi(part, &value) || value < 0 || value > 255)
+      return false;
+  }
+  return true;
+}
+
+absl::StatusOr<HostPort> SplitHostPort(absl::string_view address, bool allow_any_port) {
+  RETURN_IF_ERROR(CheckAddress(address, allow_any_port));
+  const size_t colon = address.rfind(':');
+  absl::string_view host = address.substr(0, colon);
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  HostPort result;
+  result.host = std::string(host);
+  result.port = std::string(address.substr(colon + 1));
+  return result;
+}
+
+}  // namespace causeway

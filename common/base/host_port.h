@@ -1,0 +1,30 @@
+// HOST:PORT, as flags give it.
+#ifndef CAUSEWAY_COMMON_BASE_HOST_PORT_H_
+#define CAUSEWAY_COMMON_BASE_HOST_PORT_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace causeway {
+
+// "HOST:PORT" with a port of 1 .. 65535 (0 too where `allow_any_port`). INVALID_ARGUMENT says
+// what is wrong. Does not resolve the name.
+absl::Status CheckAddress(absl::string_view address, bool allow_any_port);
+
+// Whether the host of HOST:PORT is this machine by its very name: localhost, 127.x.x.x or [::1].
+bool IsLoopback(absl::string_view address);
+
+struct HostPort {
+  std::string host;  // Without the brackets of an IPv6 address.
+  std::string port;  // Decimal.
+};
+
+// Checks, and takes apart, in the form that getaddrinfo wants.
+absl::StatusOr<HostPort> SplitHostPort(absl::string_view address, bool allow_any_port);
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_BASE_HOST_PORT_H_

@@ -1,0 +1,54 @@
+"""The coordinator's HTTP port: where it is, what it answers, and that it never gets in the way."""
+
+import unittest
+import urllib.error
+import urllib.request
+
+from cluster import SIGTERM, Cluster
+
+RUN = "train { steps: 100000 } sync { steps_between_syncs: 6 } membership { start_workers: 1 }"
+
+
+def get(address, path):
+    """(status, body) of a GET."""
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+class HttpPortTest(unittest.TestCase):
+    def test_health(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            self.assertEqual(get(cluster.http_address, "/healthz"), (200, "ok\n"))
+            status, body = get(cluster.http_address, "/nothing")
+            self.assertEqual(status, 404)
+            self.assertIn("/healthz", body)
+            cluster.coordinator.signal(SIGTERM)
+            self.assertEqual(cluster.coordinator.wait(), 0)
+
+    def test_the_default_is_a_port_that_is_free(self):
+        with Cluster() as first, Cluster() as second:
+            for cluster in (first, second):
+                cluster.start_coordinator(RUN, "--http=auto")
+            self.assertNotEqual(first.http_address, second.http_address)
+            for cluster in (first, second):
+                self.assertTrue(cluster.http_address.startswith("127.0.0.1:"))
+                self.assertEqual(get(cluster.http_address, "/healthz")[0], 200)
+
+    def test_off_is_off(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN, "--http=off")
+            self.assertFalse((cluster.folder / "http_address").exists())
+            self.assertNotIn("http://", cluster.coordinator.log())
+
+    def test_others_who_can_reach_it_are_warned_of(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN, "--http=0.0.0.0:0")
+            self.assertIn("shows the run to everyone who can reach it", cluster.coordinator.log())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,81 @@
+#include "common/base/host_port.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace causeway {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(CheckAddress, TakesHostAndPort) {
+  for (const char* address : {"127.0.0.1:7070", "localhost:1", "coordinator.example.org:65535",
+                              "[::1]:7070", "[2001:db8::2]:443"}) {
+    EXPECT_TRUE(CheckAddress(address, false).ok()) << CheckAddress(address, false);
+    EXPECT_TRUE(CheckAddress(address, true).ok()) << address;
+  }
+}
+
+TEST(CheckAddress, RefusesEverythingElseAndShowsAnExample) {
+  for (const char* address : {"",
+                              ":",
+                              "7070",
+                              "localhost",
+                              "localhost:",
+                              ":7070",
+                              "localhost:65536",
+                              "localhost:-1",
+                              "localhost:+1",
+                              "localhost: 7070",
+                              "localhost:70x",
+                              "localhost:99999999999999999999",
+                              "::1",
+                              "::1:7070",
+                              "[]:7070",
+                              "[::1:7070",
+                              "::1]:7070",
+                              "[::1]",
+                              "http://localhost:7070",
+                              "a b:7070",
+                              "localhost/path:7070"}) {
+    const absl::Status status = CheckAddress(address, false);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << address;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1:7070")) << address;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string("\"") + address + "\""));
+  }
+}
+
+TEST(CheckAddress, PortZeroIsForListenersOnly) {
+  EXPECT_TRUE(CheckAddress("127.0.0.1:0", true).ok());
+  EXPECT_FALSE(CheckAddress("127.0.0.1:0", false).ok());
+}
+
+TEST(IsLoopback, IsWhatCannotLeaveThisMachine) {
+  for (const char* const address :
+       {"127.0.0.1:1", "127.255.0.9:1", "localhost:1", "LOCALHOST:1", "[::1]:1"}) {
+    EXPECT_TRUE(IsLoopback(address)) << address;
+  }
+  for (const char* const address :
+       {"10.0.0.1:1", "0.0.0.0:1", "[::]:1", "128.0.0.1:1", "127.0.0.1.example:1", "127.1:1",
+        "127.0.0.256:1", "127.0.0.-1:1", "localhost.example:1", "[::ffff:127.0.0.1]:1", "", ":1",
+        "127.0.0.0001:1", "xlocalhost:1"}) {
+    EXPECT_FALSE(IsLoopback(address)) << address;
+  }
+}
+
+TEST(SplitHostPort, GivesTheFormThatResolversTake) {
+  const auto named = SplitHostPort("coordinator.example.org:7070", false);
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ(named->host, "coordinator.example.org");
+  EXPECT_EQ(named->port, "7070");
+  const auto bracketed = SplitHostPort("[2001:db8::2]:0", true);
+  ASSERT_TRUE(bracketed.ok()) << bracketed.status();
+  EXPECT_EQ(bracketed->host, "2001:db8::2");
+  EXPECT_EQ(bracketed->port, "0");
+  EXPECT_EQ(SplitHostPort("::1:7070", false).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace causeway
