@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/byte_buffer.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
@@ -15,6 +16,7 @@
 #include "common/rpc/tls_handshake.h"
 #include "common/rpc/wire.h"
 #include "common/telemetry/log.h"
+#include "worker/sync/encoded_object.h"
 
 namespace causeway::worker {
 namespace {
@@ -285,6 +287,7 @@ absl::Status TrainingRun::MakeLink() {
 
 void TrainingRun::MakeSync() {
   sync_.reset();  // Cancels the exchange that it uses.
+  KeepFreedBlocks(ObjectBytesInFlight(plan_, run_.config().sync()));
   auto exchange =
       std::make_unique<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
                                                            .session = session_.get(),
