@@ -25,6 +25,7 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json",    "tokenizer_confi
                                            "tokenizer.model",   "special_tokens_map.json",
                                            "vocab.json",        "merges.txt",
                                            "added_tokens.json", "chat_template.jinja"};
+constexpr const char* kTokenIds[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
 constexpr char kGenerationConfig[] = "generation_config.json";
 
 uint16_t ToBf16(float value) { return std::isnan(value) ? uint16_t{0x7fc0} : Bf16Nearest(value); }
@@ -87,18 +88,33 @@ absl::StatusOr<json> ReadJson(FileSystem& file_system, const std::string& path) 
   return ParseJsonObject(text, path, kConfigLimits);
 }
 
-// Copies what belongs to the tokenizer, and adds its token ids to the configuration.
-absl::Status CopyTokenizer(FileSystem& file_system, const std::string& source,
-                           const std::string& folder, json& config) {
-  if (!file_system.IsFolder(source)) {
-    const std::string name = source.substr(source.rfind('/') + 1);
-    return CopyFile(file_system, source, JoinPath(folder, name));
+absl::Status CopyIfThere(FileSystem& file_system, const std::string& from, const char* name,
+                         const std::string& to) {
+  if (!file_system.Exists(JoinPath(from, name))) return absl::OkStatus();
+  return CopyFile(file_system, JoinPath(from, name), JoinPath(to, name));
+}
+
+absl::Status CopyTokenizerFile(FileSystem& file_system, const std::string& source,
+                               const std::string& folder) {
+  const bool is_json = absl::EndsWith(source, ".json");
+  if (!is_json && !absl::EndsWith(source, ".model")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(source,
+                     " is no tokenizer: expected a tokenizer.json (*.json), a SentencePiece "
+                     "*.model, or a folder with one"));
   }
+  RETURN_IF_ERROR(CopyFile(file_system, source,
+                           JoinPath(folder, is_json ? "tokenizer.json" : "tokenizer.model")));
+  return CopyIfThere(file_system, ParentFolder(source), "tokenizer_config.json", folder);
+}
+
+// Copies what belongs to the tokenizer, and adds its token ids to the configuration.
+absl::Status CopyTokenizerFolder(FileSystem& file_system, const std::string& source,
+                                 const std::string& folder, json& config) {
   int copied = 0;
   for (const char* name : kTokenizerFiles) {
-    if (!file_system.Exists(JoinPath(source, name))) continue;
-    RETURN_IF_ERROR(CopyFile(file_system, JoinPath(source, name), JoinPath(folder, name)));
-    ++copied;
+    copied += file_system.Exists(JoinPath(source, name)) ? 1 : 0;
+    RETURN_IF_ERROR(CopyIfThere(file_system, source, name, folder));
   }
   if (copied == 0) {
     return absl::NotFoundError(absl::StrCat(
@@ -107,13 +123,25 @@ absl::Status CopyTokenizer(FileSystem& file_system, const std::string& source,
   const std::string config_path = JoinPath(source, "config.json");
   if (file_system.Exists(config_path)) {
     ASSIGN_OR_RETURN(const json other, ReadJson(file_system, config_path));
-    for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    for (const char* id : kTokenIds) {
       if (other.contains(id)) config[id] = other[id];
     }
   }
-  const std::string generation = JoinPath(source, kGenerationConfig);
-  if (!file_system.Exists(generation)) return absl::OkStatus();
-  return CopyFile(file_system, generation, JoinPath(folder, kGenerationConfig));
+  return CopyIfThere(file_system, source, kGenerationConfig, folder);
+}
+
+absl::Status AddTokenizer(FileSystem& file_system, const ExportOptions& options,
+                          const std::string& folder, json& config) {
+  if (file_system.IsFolder(options.tokenizer)) {
+    RETURN_IF_ERROR(CopyTokenizerFolder(file_system, options.tokenizer, folder, config));
+  } else if (!options.tokenizer.empty()) {
+    RETURN_IF_ERROR(CopyTokenizerFile(file_system, options.tokenizer, folder));
+  }
+  for (const auto& [id, token] : {std::pair("bos_token_id", options.begin_of_text),
+                                  std::pair("eos_token_id", options.end_of_text)}) {
+    if (token.has_value() && config[id].is_null()) config[id] = *token;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -130,13 +158,11 @@ absl::Status ExportHuggingFace(FileSystem& file_system, const v1::ModelConfig& m
   RETURN_IF_ERROR(WriteSafetensors(file_system, folder, sources, options.max_file_bytes));
   json config = MakeHuggingFaceConfig(model, architecture, options.bf16 ? "bfloat16" : "float32",
                                       options.max_positions);
-  if (!options.tokenizer.empty()) {
-    RETURN_IF_ERROR(CopyTokenizer(file_system, options.tokenizer, folder, config));
-  }
+  RETURN_IF_ERROR(AddTokenizer(file_system, options, folder, config));
   const std::string generation = JoinPath(folder, kGenerationConfig);
   if (!file_system.Exists(generation)) {
     json content = {{"_from_model_config", true}};
-    for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    for (const char* id : kTokenIds) {
       if (!config[id].is_null()) content[id] = config[id];
     }
     RETURN_IF_ERROR(

@@ -36,7 +36,8 @@ WITHOUT_PROTO = ("base", "optim") + COMMON_SIDES
 CORE_FOLDERS = (
     "common/base", "common/params", "common/codec", "common/optim", "common/files",
     "common/http", "common/huggingface", "common/telemetry",
-    "server/round", "server/outer", "server/store", "server/core", "server/simulate",
+    "server/round", "server/outer", "server/store", "server/core", "server/history",
+    "server/simulate",
     "worker/sync", "worker/train", "worker/data", "worker/io")
 CORE_EXCEPTIONS = re.compile(r"^worker/sync/grpc_[^/]*$")
 
