@@ -175,7 +175,13 @@ int CoordinatorImpl::DropForeignDraws(v1::PushHeader& header) const {
   return before - draws.size();
 }
 
-absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& claimed, SharedBytes object) {
+absl::Status CoordinatorImpl::ValidateLeaf(int fragment, int64_t round, int64_t leaf,
+                                           std::span<const uint8_t> bytes) const {
+  ASSIGN_OR_RETURN(const FragmentRounds* const found, FindFragment(fragment));
+  return found->ValidateLeaf(round, leaf, bytes);
+}
+
+absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& claimed, ReceivedObject object) {
   const Call call(*this);
   RETURN_IF_ERROR(CheckPush(claimed));
   v1::PushHeader header = claimed;

@@ -42,7 +42,9 @@ class CoordinatorImpl final : public Coordinator {
   void Disconnected(const std::string& worker_id, uint64_t incarnation) override;
 
   absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override;
-  absl::Status Contribute(const v1::PushHeader& claimed, SharedBytes object) override;
+  absl::Status ValidateLeaf(int fragment, int64_t round, int64_t leaf,
+                            std::span<const uint8_t> bytes) const override;
+  absl::Status Contribute(const v1::PushHeader& claimed, ReceivedObject object) override;
   bool IsQuarantined(const v1::PushHeader& header) const override;
   absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(
       const v1::QueryTransferRequest& request) override;

@@ -88,7 +88,12 @@ std::string HostOf(absl::string_view address) {
 
 std::string Peer::Describe() const {
   if (!identity.has_value()) return absl::StrCat("a peer at ", address);
-  return absl::StrCat(RoleName(identity->role), " ", identity->name, " at ", address);
+  return absl::StrCat(Name(), " at ", address);
+}
+
+std::string Peer::Name() const {
+  if (!identity.has_value()) return address;
+  return absl::StrCat(RoleName(identity->role), " ", identity->name);
 }
 
 Access::Access(Options options)

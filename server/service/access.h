@@ -45,6 +45,7 @@ struct Peer {
   std::optional<TokenEntry> token;   // By which the identity was proven, if not by a certificate.
 
   std::string Describe() const;  // "worker site-a at ipv4:10.0.0.2:4711"
+  std::string Name() const;      // "worker site-a", or the address of who has no identity.
 };
 
 // Thread-safe.

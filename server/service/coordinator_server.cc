@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/byte_buffer.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
@@ -45,12 +46,23 @@ struct MemoryShares {
   int64_t pushes;
 };
 
-int64_t LargestContribution(const Coordinator& coordinator) {
+// Of one fragment in that codec.
+int64_t LargestObject(const Coordinator& coordinator, v1::Codec codec_id) {
   const FragmentPlan& plan = coordinator.plan();
   int64_t values = 0;
   for (int i = 0; i < plan.fragments(); ++i) values = std::max(values, plan.range(i).size());
-  const auto codec = FindCodec(coordinator.config().sync().codec_up());
+  const auto codec = FindCodec(codec_id);
   return codec.ok() ? static_cast<int64_t>((*codec)->EncodedBytes(static_cast<size_t>(values))) : 0;
+}
+
+int64_t LargestContribution(const Coordinator& coordinator) {
+  return LargestObject(coordinator, coordinator.config().sync().codec_up());
+}
+
+// What the deltas of one round leave behind, and an answer that makes way for the next.
+int64_t LeftByARound(const Coordinator& coordinator) {
+  return coordinator.config().membership().max_workers() * LargestContribution(coordinator) +
+         LargestObject(coordinator, coordinator.config().sync().codec_down());
 }
 
 // Fills in the default.
@@ -141,6 +153,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   }
   ASSIGN_OR_RETURN(const ConnectionGate::Limits limits,
                    ConnectionLimitsOf(options, coordinator.config()));
+  KeepFreedBlocks(static_cast<size_t>(LeftByARound(coordinator)));
   std::unique_ptr<CoordinatorServer> result(
       new CoordinatorServer(options, std::move(access), limits, coordinator));
   ASSIGN_OR_RETURN(result->listener_,

@@ -38,8 +38,9 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* ExchangeService::Push(
   if (!peer.ok()) {
     return Refused<grpc::ServerReadReactor<grpc::ByteBuffer>>::Make(peer.status());
   }
+  std::string name = peer->Name();
   return PushReactor::Make(
-      pushes_, unpack_,
+      pushes_, unpack_, std::move(name),
       [this, sender = *std::move(peer)](const v1::PushHeader& header) {
         return access_.CheckWorker(sender, Action::kPush, header.worker_id());
       },
