@@ -22,7 +22,7 @@ import report
 
 MARKER = ".causeway-quickstart"
 _RESULTS = re.compile(
-    r"run\.textproto|data|corpus|coordinator|coordinator\.address|worker-\d+|tokenize\.log"
+    r"run\.textproto|data|corpus|coordinator|coordinator\.(address|http)|worker-\d+|tokenize\.log"
     r"|report\.json|report\.html|sample\.txt"
 )
 _SAMPLE_TOKENS = 400
@@ -117,11 +117,13 @@ def wait_for_address(group: ProcessGroup, file: Path) -> str:
 def train(arguments: argparse.Namespace, out: Path, group: ProcessGroup) -> None:
     """Runs coordinator and workers to their end."""
     address_file = out / "coordinator.address"
+    http_file = out / "coordinator.http"  # Absent if no port was free for it.
     coordinator = group.start(
         "coordinator",
         [str(arguments.programs / "causeway-coordinator"), "serve",
          f"--run_dir={out / 'coordinator'}", f"--config={out / 'run.textproto'}",
-         "--listen=127.0.0.1:0", f"--address_file={address_file}", "--exit_when_finished"],
+         "--listen=127.0.0.1:0", f"--address_file={address_file}",
+         f"--http_address_file={http_file}", "--exit_when_finished"],
         out / "coordinator" / "log",
     )
     address = wait_for_address(group, address_file)
@@ -138,6 +140,9 @@ def train(arguments: argparse.Namespace, out: Path, group: ProcessGroup) -> None
         )
     print(f"     coordinator at {address}, {arguments.workers} workers with "
           f"{threads} thread{'s' if threads > 1 else ''} each; logs in {out}/*/log", flush=True)
+    if http_file.exists():
+        print(f"     watch it at http://{http_file.read_text(encoding='utf-8').strip()}/ "
+              "while it trains", flush=True)
 
     shown = progress.Progress(out, arguments.steps, arguments.workers)
     coordinator_ended_s = None

@@ -9,12 +9,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/atomic_write.h"
 #include "common/base/status_macros.h"
 
 namespace causeway {
@@ -230,7 +232,7 @@ class RealFileSystem final : public FileSystem {
   }
 
   absl::Status Remove(const std::string& path) override {
-    if (unlink(path.c_str()) != 0) return ErrnoStatus("remove", path, errno);
+    if (::remove(path.c_str()) != 0) return ErrnoStatus("remove", path, errno);
     return absl::OkStatus();
   }
 
@@ -323,13 +325,24 @@ FileSystem* FileSystem::Real() {
 
 absl::Status WriteFileAtomically(FileSystem& file_system, const std::string& path,
                                  std::span<const uint8_t> data) {
+  return WriteFileAtomically(file_system, path,
+                             [&](WritableFile& file) { return file.Append(data); });
+}
+
+absl::Status WriteFileAtomically(FileSystem& file_system, const std::string& path,
+                                 const std::function<absl::Status(WritableFile&)>& write) {
   const std::string temporary = path + ".tmp";
-  {
+  const absl::Status written = [&]() -> absl::Status {
     ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system.Create(temporary));
-    RETURN_IF_ERROR(file->Append(data));
-    RETURN_IF_ERROR(file->Sync());
+    RETURN_IF_ERROR(write(*file));
+    return file->Sync();
+  }();
+  const absl::Status renamed = written.ok() ? file_system.Rename(temporary, path) : written;
+  if (!renamed.ok()) {
+    // A disk that is full has no room for half a file. What cannot be removed either is no news.
+    file_system.Remove(temporary).IgnoreError();
+    return renamed;
   }
-  RETURN_IF_ERROR(file_system.Rename(temporary, path));
   return file_system.SyncFolder(ParentFolder(path));
 }
 

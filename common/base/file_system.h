@@ -56,7 +56,7 @@ class FileSystem {
   virtual absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) = 0;
   virtual absl::StatusOr<std::string> ReadFile(const std::string& path) = 0;
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
-  virtual absl::Status Remove(const std::string& path) = 0;
+  virtual absl::Status Remove(const std::string& path) = 0;  // A file, or an empty folder.
   // Makes created, renamed and removed names in `folder` durable.
   virtual absl::Status SyncFolder(const std::string& folder) = 0;
   // With all parents; an existing folder is fine.

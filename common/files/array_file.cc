@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/atomic_write.h"
 #include "common/base/checksum.h"
 #include "common/base/crash_point.h"
 #include "common/base/status_macros.h"
@@ -81,14 +82,9 @@ absl::Status WriteArrays(WritableFile& file, const ArrayFileKind& kind, uint32_t
 absl::Status WriteArrayFile(FileSystem& file_system, const std::string& path,
                             const ArrayFileKind& kind, uint32_t version, const json& metadata,
                             std::span<const NamedBytes> arrays) {
-  const std::string temporary = path + ".tmp";
-  {
-    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system.Create(temporary));
-    RETURN_IF_ERROR(WriteArrays(*file, kind, version, metadata, arrays));
-    RETURN_IF_ERROR(file->Sync());
-  }
-  RETURN_IF_ERROR(file_system.Rename(temporary, path));
-  return file_system.SyncFolder(ParentFolder(path));
+  return WriteFileAtomically(file_system, path, [&](WritableFile& file) {
+    return WriteArrays(file, kind, version, metadata, arrays);
+  });
 }
 
 absl::StatusOr<ArrayFile> ArrayFile::Read(FileSystem& file_system, const std::string& path,
@@ -139,8 +135,8 @@ absl::StatusOr<ArrayFile> ArrayFile::Read(FileSystem& file_system, const std::st
       rest = rest.subspan(size);
     }
     result.metadata_ = std::move(header.at("metadata"));
-  } catch (const json::exception& error) {
-    return damaged(error.what());
+  } catch (const json::exception&) {
+    return damaged("its header does not describe arrays");
   }
   if (!rest.empty()) return damaged("it has more bytes than its header describes");
   return result;

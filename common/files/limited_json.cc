@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
@@ -15,7 +16,7 @@ namespace {
 // Walks the text once, keeping nothing but the keys of the objects that are open.
 class LimitChecker final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit LimitChecker(const JsonLimits& limits) : limits_(limits) {}
+  LimitChecker(const JsonLimits& limits, size_t size) : limits_(limits), size_(size) {}
 
   const absl::Status& status() const { return status_; }
 
@@ -36,8 +37,9 @@ class LimitChecker final : public nlohmann::json_sax<nlohmann::json> {
     }
     return Count();
   }
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    return Refuse(error.what());
+  bool parse_error(size_t position, const std::string& token,
+                   const nlohmann::detail::exception&) override {
+    return Refuse(DescribeJsonError(size_, position, token));
   }
 
  private:
@@ -62,6 +64,7 @@ class LimitChecker final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   const JsonLimits limits_;
+  const size_t size_;
   absl::Status status_;
   int64_t values_ = 0;
   std::vector<absl::flat_hash_set<std::string>> keys_;  // Of each open object; none for arrays.
@@ -76,13 +79,24 @@ absl::StatusOr<nlohmann::json> ParseLimitedJson(absl::string_view text, const Js
   }
   // The library throws in few places and fewer versions; nothing thrown leaves this function.
   try {
-    LimitChecker checker(limits);
+    LimitChecker checker(limits, text.size());
     nlohmann::json::sax_parse(text.begin(), text.end(), &checker);
     RETURN_IF_ERROR(checker.status());
     return nlohmann::json::parse(text.begin(), text.end());
-  } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(error.what());
+  } catch (const nlohmann::json::exception&) {
+    return absl::InvalidArgumentError("it is no JSON that this program can read");
   }
+}
+
+std::string DescribeJsonError(size_t size, size_t position, absl::string_view token) {
+  constexpr size_t kShown = 24;
+  if (position > size) {
+    return absl::StrCat("expected JSON, but it ends after ", size,
+                        " bytes in the middle: is it whole?");
+  }
+  if (token.size() > kShown) token.remove_prefix(token.size() - kShown);
+  return absl::StrCat("expected JSON, but byte ", position, ", at the end of \"",
+                      absl::CHexEscape(token), "\", cannot stand there");
 }
 
 }  // namespace causeway

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -21,6 +22,10 @@ struct JsonLimits {
 // twice. Throws nothing.
 absl::StatusOr<nlohmann::json> ParseLimitedJson(absl::string_view text,
                                                 const JsonLimits& limits = {});
+
+// What is wrong with JSON of `size` bytes, for a person: of a parser's report that byte `position`
+// (from 1), at the end of `token`, cannot stand there.
+std::string DescribeJsonError(size_t size, size_t position, absl::string_view token);
 
 }  // namespace causeway
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "common/base/atomic_write.h"
 #include "common/base/status_macros.h"
 #include "common/files/safetensors.h"
 #include "nlohmann/json.hpp"
@@ -35,27 +36,24 @@ std::string Header(std::span<const TensorSource> tensors) {
 
 absl::Status WriteFile(FileSystem& file_system, const std::string& path,
                        std::span<const TensorSource> tensors) {
-  const std::string temporary = path + ".tmp";
-  {
-    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system.Create(temporary));
+  return WriteFileAtomically(file_system, path, [&](WritableFile& file) -> absl::Status {
     const std::string header = Header(tensors);
     const uint64_t length = header.size();
     uint64_t bytes = sizeof(length) + length;
     for (const TensorSource& tensor : tensors) bytes += tensor.bytes;
-    RETURN_IF_ERROR(file->Reserve(bytes));
-    RETURN_IF_ERROR(file->Append({reinterpret_cast<const uint8_t*>(&length), sizeof(length)}));
-    RETURN_IF_ERROR(file->Append({reinterpret_cast<const uint8_t*>(header.data()), header.size()}));
+    RETURN_IF_ERROR(file.Reserve(bytes));
+    RETURN_IF_ERROR(file.Append({reinterpret_cast<const uint8_t*>(&length), sizeof(length)}));
+    RETURN_IF_ERROR(file.Append({reinterpret_cast<const uint8_t*>(header.data()), header.size()}));
     std::vector<uint8_t> piece;
     for (const TensorSource& tensor : tensors) {
       for (uint64_t begin = 0; begin < tensor.bytes; begin += piece.size()) {
         piece.resize(static_cast<size_t>(std::min<uint64_t>(kPieceBytes, tensor.bytes - begin)));
         tensor.read(begin, piece);
-        RETURN_IF_ERROR(file->Append(piece));
+        RETURN_IF_ERROR(file.Append(piece));
       }
     }
-    RETURN_IF_ERROR(file->Sync());
-  }
-  return file_system.Rename(temporary, path);
+    return absl::OkStatus();
+  });
 }
 
 // The runs of tensors that share a file.

@@ -38,6 +38,7 @@
 #include "common/telemetry/event_log.h"
 #include "server/core/pull_object.h"
 #include "server/core/received_object.h"
+#include "server/core/run_observer.h"
 #include "server/store/store.h"
 
 namespace causeway::server {
@@ -64,6 +65,8 @@ class Coordinator {
     Clock* clock = nullptr;  // Outlives the coordinator, as do the next three.
     Store* store = nullptr;
     EventLog* events = nullptr;
+    // They outlive it, too.
+    std::vector<RunObserver*> observers = {};
     ThreadPool* merge_pool = nullptr;  // Null: merges run on the calling thread. Else the
                                        // coordinator is its only user.
     // Answers kept of every fragment: so many at least (2 or more), and back to the checkpoints

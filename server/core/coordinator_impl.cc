@@ -157,7 +157,22 @@ absl::StatusOr<int64_t> CoordinatorImpl::AdmitPush(const v1::PushHeader& header)
   if (*held) return header.total_bytes();
   // Before it is sent rather than after.
   RETURN_IF_ERROR(options_.store->CheckRoom(static_cast<uint64_t>(header.total_bytes())));
+  for (RunObserver* const observer : options_.observers) observer->OnPushAdmitted(header);
   return 0;
+}
+
+int CoordinatorImpl::DropForeignDraws(v1::PushHeader& header) const {
+  auto& draws = *header.mutable_draws();
+  const int before = draws.size();
+  absl::MutexLock lock(&members_mutex_);
+  const Member* const member = membership_.Find(header.worker_id());
+  const auto foreign = [member](const v1::DrawRange& range) {
+    // Its own data is nobody else's.
+    return range.data_slot() != kOwnData &&
+           (member == nullptr || !member->had_slots.contains(range.data_slot()));
+  };
+  draws.erase(std::remove_if(draws.begin(), draws.end(), foreign), draws.end());
+  return before - draws.size();
 }
 
 absl::Status CoordinatorImpl::ValidateLeaf(int fragment, int64_t round, int64_t leaf,
@@ -166,16 +181,35 @@ absl::Status CoordinatorImpl::ValidateLeaf(int fragment, int64_t round, int64_t 
   return found->ValidateLeaf(round, leaf, bytes);
 }
 
-absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& header, ReceivedObject object) {
+absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& claimed, ReceivedObject object) {
   const Call call(*this);
-  RETURN_IF_ERROR(CheckPush(header));
+  RETURN_IF_ERROR(CheckPush(claimed));
+  v1::PushHeader header = claimed;
+  // The delta counts, the claim does not: nobody keeps others from the text of their parts.
+  const int foreign = DropForeignDraws(header);
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
   const absl::StatusOr<AddedContribution> added = fragment->Add(header, std::move(object));
   if (IsFatal(added.status())) Fail(added.status());
   if (added.ok() && added->is_new) {
-    absl::MutexLock lock(&members_mutex_);
-    accounts_[header.worker_id()].bytes_up += header.total_bytes();
-    draws_.Add(header.worker_id(), added->draws);
+    {
+      absl::MutexLock lock(&members_mutex_);
+      accounts_[header.worker_id()].bytes_up += header.total_bytes();
+      draws_.Add(header.worker_id(), added->draws);
+    }
+    for (RunObserver* const observer : options_.observers) {
+      observer->OnContributed(header, added->quarantined);
+    }
+  }
+  if (added.ok() && added->is_new && foreign > 0) {
+    Record("draws_ignored",
+           absl::StrCat("the delta of worker ", header.worker_id(), " to round ", header.round(),
+                        " of fragment ", header.fragment(), " says that it was trained on ",
+                        foreign, " ranges of parts of the data that the worker never had: it ",
+                        "counts, what it says of these parts does not"),
+           {{"worker", header.worker_id()},
+            {"fragment", header.fragment()},
+            {"round", header.round()},
+            {"ranges", foreign}});
   }
   if (added.ok() && added->quarantined) {
     Record("contribution_quarantined",
@@ -293,6 +327,9 @@ void CoordinatorImpl::Advance(FragmentRounds& fragment) {
 
 void CoordinatorImpl::Announce(const PublishedRound& round) {
   const RoundRecord& record = round.record;
+  for (RunObserver* const observer : options_.observers) {
+    observer->OnPublished(record, round.missing);
+  }
   if (!round.missing.empty() || record.contributors.empty()) {
     Record("round_closed",
            absl::StrCat("round ", record.round, " of fragment ", record.fragment,

@@ -248,19 +248,26 @@ absl::Status CoordinatorImpl::HandleHeartbeat(const std::string& worker_id, uint
         absl::StrCat("tokens must be 0 .. 2^48, the heartbeat says ", heartbeat.tokens()));
   }
   Outbox outbox;
+  bool attached = false;
   {
     absl::MutexLock lock(&members_mutex_);
     RETURN_IF_ERROR(membership_.Heartbeat(worker_id, incarnation, heartbeat.step(),
                                           options_.clock->Monotonic(), ProgressOf(heartbeat)));
     accounts_[worker_id].heartbeat = heartbeat;
     const auto sink = sinks_.find(worker_id);
-    if (sink == sinks_.end()) return absl::OkStatus();
-    v1::CoordinatorMessage message;
-    v1::LeaseRenewed& renewed = *message.mutable_lease_renewed();
-    renewed.set_lease_ms(options_.config.membership().lease_ms());
-    renewed.set_coordinator_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
-    outbox.emplace_back(sink->second, std::move(message));
+    attached = sink != sinks_.end();
+    if (attached) {
+      v1::CoordinatorMessage message;
+      v1::LeaseRenewed& renewed = *message.mutable_lease_renewed();
+      renewed.set_lease_ms(options_.config.membership().lease_ms());
+      renewed.set_coordinator_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
+      outbox.emplace_back(sink->second, std::move(message));
+    }
   }
+  for (RunObserver* const observer : options_.observers) {
+    observer->OnHeartbeat(worker_id, heartbeat);
+  }
+  if (!attached) return absl::OkStatus();
   Send(outbox);
   return ActOnProgress();
 }
@@ -274,7 +281,12 @@ absl::Status CoordinatorImpl::HandleApplied(const std::string& worker_id, uint64
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(applied.fragment()));
   ASSIGN_OR_RETURN(const uint64_t hash, fragment->PublishedHash(applied.round()));
   hash_checks_.fetch_add(1);
-  if (hash == applied.published_hash()) return absl::OkStatus();
+  if (hash == applied.published_hash()) {
+    for (RunObserver* const observer : options_.observers) {
+      observer->OnApplied(worker_id, applied.fragment(), applied.round());
+    }
+    return absl::OkStatus();
+  }
   hash_mismatches_.fetch_add(1);
   const std::string what = absl::StrCat(
       "after round ", applied.round(), " of fragment ", applied.fragment(), " worker ", worker_id,

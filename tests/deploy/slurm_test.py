@@ -172,8 +172,8 @@ class SlurmTest(unittest.TestCase):
         self.wait("the workers' job was queued again",
                   lambda: self.state(workers).get("Restarts") == "1")
         self.assertIn("all workers have saved", self.log(workers))
-        # Slurm holds a requeued job back for two minutes, lest it fail in a loop.
-        self.slurm("scontrol", "update", f"JobId={workers}", "StartTime=now")
+        # Slurm holds a requeued job back for two minutes; here the nodes need less to be ready.
+        self.slurm("scontrol", "update", f"JobId={workers}", "StartTime=now+5")
         self.wait_for_state(workers, "COMPLETED")
         self.wait_for_state(coordinator, "COMPLETED")
         log = self.log(workers)

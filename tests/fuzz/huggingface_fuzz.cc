@@ -22,8 +22,8 @@
 #include "tests/fuzz/memory_files.h"
 #include "tests/fuzz/target.h"
 #include "worker/data/choice_task.h"
-#include "worker/io/huggingface_config.h"
-#include "worker/io/huggingface_tensors.h"
+#include "common/huggingface/huggingface_config.h"
+#include "common/huggingface/huggingface_tensors.h"
 
 namespace causeway::fuzz {
 namespace {

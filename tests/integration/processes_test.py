@@ -2,7 +2,7 @@
 
 import unittest
 
-from cluster import SIGKILL, SIGTERM, Cluster
+from cluster import SIGKILL, SIGTERM, Cluster, wait_until
 
 STREAMING = """
 train { steps: %d optimizer: MUON }
@@ -136,6 +136,14 @@ class MembersTest(unittest.TestCase):
             self.assertIn("worker_left", names)
             self.assertEqual(names.count("worker_joined"), 3)
             self.assertEqual(cluster.summary()["hash_mismatches"], 0)
+
+    def test_a_worker_that_still_looks_for_its_coordinator_ends_on_a_signal(self):
+        with Cluster() as cluster:
+            # Nothing listens on a port that nobody may have.
+            worker = cluster.start_worker("early", "--connect_timeout=10m", address="127.0.0.1:1")
+            wait_until(lambda: "congestion control" in worker.log(), "the worker has begun")
+            worker.signal(SIGTERM)
+            self.assertEqual(worker.wait(), 0, worker.log())
 
     def test_a_killed_worker_holds_the_others_no_longer_than_its_lease(self):
         with Cluster() as cluster:

@@ -1,14 +1,14 @@
 // generate: text from a stored model, as it is drawn.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
@@ -17,7 +17,9 @@
 #include "nlohmann/json.hpp"
 #include "worker/commands/commands.h"
 #include "worker/commands/given_model.h"
+#include "worker/data/text_stream.h"
 #include "worker/data/tokenizer.h"
+#include "worker/preflight/site_checks.h"
 #include "worker/train/generate.h"
 
 ABSL_DECLARE_FLAG(std::string, tokenizer);
@@ -30,75 +32,15 @@ ABSL_FLAG(int, top_k, 0, "generate: draw among so many likeliest tokens; 0: amon
 ABSL_FLAG(double, top_p, 1,
           "generate: draw among the likeliest tokens whose probabilities sum to this");
 ABSL_FLAG(uint64_t, seed, 0, "generate: the same seed gives the same text");
+ABSL_FLAG(double, max_cache_gb, 0,
+          "generate: memory for keys and values; more prompts than fit are made in turns; 0: half "
+          "of what the machine can spare");
 ABSL_FLAG(bool, ignore_end, false, "generate: go on after the tokenizer's end of text");
 
 namespace causeway::worker {
 namespace {
 
 using nlohmann::json;
-
-constexpr size_t kMaxPrompts = 256;
-constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
-
-// The text that `tokens` add to what `prompt` says. Tokenizers may drop a space at the beginning of
-// what they decode (SentencePiece does), so the tokens cannot be decoded without the prompt.
-absl::StatusOr<std::string> DecodeAfter(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
-                                        std::span<const int32_t> tokens) {
-  ASSIGN_OR_RETURN(const std::string before, tokenizer.Decode(prompt));
-  std::vector<int32_t> all(prompt.begin(), prompt.end());
-  all.insert(all.end(), tokens.begin(), tokens.end());
-  ASSIGN_OR_RETURN(const std::string text, tokenizer.Decode(all));
-  // A character may have begun in the prompt and end in the text.
-  if (!absl::StartsWith(text, before)) return tokenizer.Decode(tokens);
-  return text.substr(before.size());
-}
-
-// Prints a text while its tokens come, never half a character.
-class Stream {
- public:
-  Stream(const Tokenizer& tokenizer, std::vector<int32_t> prompt)
-      : tokenizer_(tokenizer), prompt_(std::move(prompt)) {}
-
-  void Add(int32_t token) {
-    tokens_.push_back(token);
-    Print(/*whole=*/false);
-  }
-  void Finish() { Print(/*whole=*/true); }
-
- private:
-  // Bytes at the end of `text` that begin a character without ending it.
-  static size_t Unfinished(absl::string_view text) {
-    for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
-      const auto byte = static_cast<uint8_t>(text[text.size() - back]);
-      if ((byte & 0xc0U) == 0x80U) continue;
-      const size_t length = byte >= 0xf0U ? 4 : byte >= 0xe0U ? 3 : byte >= 0xc0U ? 2 : 1;
-      return length > back ? back : 0;
-    }
-    return 0;
-  }
-
-  void Print(bool whole) {
-    const absl::StatusOr<std::string> text = DecodeAfter(tokenizer_, prompt_, tokens_);
-    if (!text.ok()) return;
-    size_t end = text->size();
-    if (!whole && absl::EndsWith(*text, kReplacement)) return;
-    if (!whole) end -= Unfinished(*text);
-    if (end > printed_) std::fwrite(text->data() + printed_, 1, end - printed_, stdout);
-    std::fflush(stdout);
-    printed_ = std::max(printed_, end);
-    // What is decoded again for the next token stays short.
-    if (!whole && printed_ == text->size() && absl::EndsWith(*text, "\n")) {
-      prompt_ = {tokens_.back()};
-      tokens_.clear();
-      printed_ = 0;
-    }
-  }
-
-  const Tokenizer& tokenizer_;
-  std::vector<int32_t> prompt_;  // What was printed before `tokens_`, or the last token of it.
-  std::vector<int32_t> tokens_;
-  size_t printed_ = 0;
-};
 
 absl::StatusOr<GenerateOptions> OptionsFromFlags() {
   GenerateOptions options;
@@ -131,11 +73,66 @@ absl::StatusOr<std::vector<std::string>> ReadPrompts() {
   if (path.empty()) return std::vector<std::string>{absl::GetFlag(FLAGS_prompt)};
   ASSIGN_OR_RETURN(const std::string text, FileSystem::Real()->ReadFile(path));
   std::vector<std::string> prompts = absl::StrSplit(text, '\n', absl::SkipEmpty());
-  if (prompts.empty() || prompts.size() > kMaxPrompts) {
+  if (prompts.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " has ", prompts.size(), " prompts; 1 to ", kMaxPrompts, " are taken"));
+        absl::StrCat(path, " has no prompts; expected one per line that is not empty"));
   }
   return prompts;
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> EncodePrompts(
+    const Tokenizer& tokenizer, std::span<const std::string> prompts) {
+  std::vector<std::vector<int32_t>> tokens(prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const std::optional<int32_t> begin = tokenizer.begin_of_text();
+    if (begin.has_value()) tokens[i].push_back(*begin);
+    RETURN_IF_ERROR(tokenizer.Encode(prompts[i], tokens[i]));
+    if (tokens[i].empty()) return absl::InvalidArgumentError("a prompt must not be empty");
+  }
+  return tokens;
+}
+
+// For keys and values: what was asked for, or half of what the machine can spare.
+absl::StatusOr<int64_t> CacheMemory() {
+  const double gb = absl::GetFlag(FLAGS_max_cache_gb);
+  if (!(gb >= 0 && gb <= 1e6)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max_cache_gb must be in 0 .. 1e6; it is ", gb));
+  }
+  if (gb > 0) return static_cast<int64_t>(gb * 1e9);
+  const absl::StatusOr<int64_t> available = AvailableMemory(*FileSystem::Real());
+  constexpr int64_t kUnknown = int64_t{1} << 30;
+  return available.ok() ? *available / 2 : kUnknown;
+}
+
+absl::Status CheckTokenizer(const Tokenizer& tokenizer, const v1::ModelConfig& model) {
+  // Published models have rows beyond their tokenizer's vocabulary, to round it up, never fewer.
+  const int64_t least = model.vocabulary_size() - model.vocabulary_size() / 10;
+  if (tokenizer.vocabulary_size() >= least &&
+      tokenizer.vocabulary_size() <= model.vocabulary_size()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("the model has ", model.vocabulary_size(), " tokens, the tokenizer ",
+                   tokenizer.name(), " ", tokenizer.vocabulary_size(),
+                   ": give the one it was trained with, --tokenizer=FILE_OR_FOLDER"));
+}
+
+absl::Status PrintTexts(const Tokenizer& tokenizer, size_t first,
+                        std::span<const std::string> prompts,
+                        std::span<const std::vector<int32_t>> tokens,
+                        std::span<const std::vector<int32_t>> texts) {
+  for (size_t i = 0; i < texts.size(); ++i) {
+    ASSIGN_OR_RETURN(const std::string text, DecodeAfter(tokenizer, tokens[i], texts[i]));
+    if (absl::GetFlag(FLAGS_json)) {
+      const json line = {{"prompt", prompts[i]}, {"text", text}, {"tokens", texts[i].size()}};
+      std::printf("%s\n", line.dump(-1, ' ', false, json::error_handler_t::replace).c_str());
+    } else {
+      std::printf("%s%s%s\n", first + i > 0 ? "---\n" : "", prompts[i].c_str(), text.c_str());
+    }
+  }
+  std::fflush(stdout);
+  return absl::OkStatus();
 }
 
 absl::Status GenerateText() {
@@ -145,54 +142,47 @@ absl::Status GenerateText() {
                    LoadTokenizer(*FileSystem::Real(), absl::GetFlag(FLAGS_tokenizer)));
   ASSIGN_OR_RETURN(const StoredModel stored, ReadGivenModel());
   const v1::ModelConfig& model = stored.config.model();
-  // Published models have rows beyond their tokenizer's vocabulary, to round it up, never fewer.
-  const int64_t least = model.vocabulary_size() - model.vocabulary_size() / 10;
-  if (tokenizer->vocabulary_size() < least ||
-      tokenizer->vocabulary_size() > model.vocabulary_size()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the model has ", model.vocabulary_size(), " tokens, the tokenizer ",
-                     tokenizer->name(), " ", tokenizer->vocabulary_size(),
-                     ": give the one it was trained with, --tokenizer=FILE_OR_FOLDER"));
-  }
+  RETURN_IF_ERROR(CheckTokenizer(*tokenizer, model));
   options.known_tokens = static_cast<int32_t>(tokenizer->vocabulary_size());
   if (!absl::GetFlag(FLAGS_ignore_end)) options.end_token = tokenizer->end_of_text();
-  std::vector<std::vector<int32_t>> tokens(prompts.size());
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    const std::optional<int32_t> begin = tokenizer->begin_of_text();
-    if (begin.has_value()) tokens[i].push_back(*begin);
-    RETURN_IF_ERROR(tokenizer->Encode(prompts[i], tokens[i]));
-    if (tokens[i].empty()) return absl::InvalidArgumentError("a prompt must not be empty");
-  }
+  ASSIGN_OR_RETURN(const std::vector<std::vector<int32_t>> tokens,
+                   EncodePrompts(*tokenizer, prompts));
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(model, stored.config.sync()));
+  int64_t longest = 0;
+  for (const std::vector<int32_t>& prompt : tokens) {
+    longest = std::max(longest, std::ssize(prompt) + options.tokens);
+  }
+  const int64_t capacity = std::min<int64_t>(model.sequence_length(), longest);
+  ASSIGN_OR_RETURN(const int64_t memory, CacheMemory());
+  ASSIGN_OR_RETURN(const size_t at_once, TextsAtOnce(model, capacity, memory, prompts.size()));
   const std::unique_ptr<ThreadPool> pool = MakeGivenPool();
-  CpuDecoder<float> decoder(model, plan, static_cast<int>(prompts.size()), pool.get());
+  CpuDecoder<float> decoder(model, plan, static_cast<int>(at_once), pool.get(), capacity);
 
-  const bool as_json = absl::GetFlag(FLAGS_json);
-  const bool streams = prompts.size() == 1 && !as_json;
-  Stream stream(*tokenizer, tokens[0]);
+  const bool streams = prompts.size() == 1 && !absl::GetFlag(FLAGS_json);
+  TextStream stream(*tokenizer, tokens[0], [](absl::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  });
   if (streams) std::printf("%s", prompts[0].c_str());
+  int64_t count = 0;
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<std::vector<int32_t>> texts =
-      Generate(decoder, stored.parameters, tokens, options, [&](size_t, int32_t token) {
-        if (streams) stream.Add(token);
-      });
+  for (size_t first = 0; first < prompts.size(); first += at_once) {
+    options.first_prompt = first;
+    const auto batch = std::span(tokens).subspan(first, std::min(at_once, prompts.size() - first));
+    const std::vector<std::vector<int32_t>> texts =
+        Generate(decoder, stored.parameters, batch, options, [&](size_t, int32_t token) {
+          if (streams) stream.Add(token);
+        });
+    for (const std::vector<int32_t>& text : texts) count += std::ssize(text);
+    if (streams) continue;
+    RETURN_IF_ERROR(PrintTexts(*tokenizer, first, std::span(prompts).subspan(first, batch.size()),
+                               batch, texts));
+  }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (streams) {
     stream.Finish();
     std::printf("\n");
-  }
-  int64_t count = 0;
-  for (size_t i = 0; i < texts.size(); ++i) {
-    count += std::ssize(texts[i]);
-    if (streams) continue;
-    ASSIGN_OR_RETURN(const std::string text, DecodeAfter(*tokenizer, tokens[i], texts[i]));
-    if (as_json) {
-      const json line = {{"prompt", prompts[i]}, {"text", text}, {"tokens", texts[i].size()}};
-      std::printf("%s\n", line.dump(-1, ' ', false, json::error_handler_t::replace).c_str());
-    } else {
-      std::printf("%s%s%s\n", i > 0 ? "---\n" : "", prompts[i].c_str(), text.c_str());
-    }
   }
   std::fprintf(stderr, "%lld tokens in %.1f s, %.1f tokens/s, prompts included\n",
                static_cast<long long>(count), seconds, static_cast<double>(count) / seconds);

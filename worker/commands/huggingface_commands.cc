@@ -1,24 +1,24 @@
 // import and export: checkpoints of Hugging Face in and out.
 #include <cstdio>
+#include <memory>
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
 #include "common/files/parameters_file.h"
+#include "common/huggingface/huggingface_export.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "worker/commands/commands.h"
 #include "worker/commands/given_model.h"
-#include "worker/io/huggingface_export.h"
+#include "worker/data/tokenizer.h"
 #include "worker/io/huggingface_import.h"
 
 ABSL_DECLARE_FLAG(std::string, out);
 ABSL_DECLARE_FLAG(bool, replace);
 ABSL_DECLARE_FLAG(std::string, tokenizer);
-ABSL_DECLARE_FLAG(int, sequence_length);
 ABSL_FLAG(std::string, from, "", "import: a folder with config.json and safetensors");
 ABSL_FLAG(std::string, dtype, "f32", "export: f32 or bf16");
 ABSL_FLAG(double, max_file_gb, 5, "export: the size above which the weights go into several files");
@@ -35,9 +35,10 @@ absl::Status Import() {
     return absl::InvalidArgumentError(
         "give --from=FOLDER (config.json and safetensors) and --out=FILE (the parameters)");
   }
+  ASSIGN_OR_RETURN(const int sequence_length, GivenSequenceLength());
   FileSystem& file_system = *FileSystem::Real();
   ASSIGN_OR_RETURN(const ImportedModel imported,
-                   ImportHuggingFace(file_system, from, absl::GetFlag(FLAGS_sequence_length)));
+                   ImportHuggingFace(file_system, from, sequence_length));
   RETURN_IF_ERROR(WriteParametersFile(file_system, out, {{"source", from}},
                                       FormatRunConfig(imported.config), imported.parameters));
   ASSIGN_OR_RETURN(const FragmentPlan plan,
@@ -53,15 +54,24 @@ absl::Status Import() {
   return absl::OkStatus();
 }
 
-// A model in the folder, which may be somebody's only copy, is not written over unasked.
-absl::Status CheckNoModel(FileSystem& file_system, const std::string& folder) {
-  if (absl::GetFlag(FLAGS_replace) || !file_system.IsFolder(folder)) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system.List(folder));
-  for (const std::string& name : names) {
-    if (name != "config.json" && !absl::EndsWith(name, ".safetensors")) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("--out=", folder, " holds a model already (", name,
-                     "): choose another folder, or give --replace to write over it"));
+absl::Status TakeTokenizer(const std::string& name, ExportOptions& options) {
+  if (name == "bytes") return absl::OkStatus();  // The default, which has no files.
+  options.tokenizer = name;
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      LoadTokenizer(*FileSystem::Real(), name);
+  if (absl::IsNotFound(tokenizer.status()) && !FileSystem::Real()->IsFolder(name)) {
+    return tokenizer.status();
+  }
+  if (tokenizer.ok()) {
+    options.begin_of_text = (*tokenizer)->begin_of_text();
+    options.end_of_text = (*tokenizer)->end_of_text();
+  } else {
+    // Exports need not be of a tokenizer that could make data here.
+    std::fprintf(
+        stderr,
+        "causeway-worker export: %s is copied unread (%s): the eos_token_id in config.json "
+        "is what its own config.json says, or null\n",
+        name.c_str(), std::string(tokenizer.status().message()).c_str());
   }
   return absl::OkStatus();
 }
@@ -79,14 +89,12 @@ absl::Status Export() {
     return absl::InvalidArgumentError(
         absl::StrCat("--max_file_gb must be in 1e-6 .. 1e6; it is ", max_file_gb));
   }
-  RETURN_IF_ERROR(CheckNoModel(*FileSystem::Real(), out));
+  if (!absl::GetFlag(FLAGS_replace)) RETURN_IF_ERROR(CheckNoModel(*FileSystem::Real(), out));
   ExportOptions options;
   options.bf16 = dtype == "bf16";
   options.max_file_bytes = static_cast<uint64_t>(max_file_gb * 1e9);
   options.max_positions = absl::GetFlag(FLAGS_max_positions);
-  // Its default is a tokenizer without files.
-  const std::string tokenizer = absl::GetFlag(FLAGS_tokenizer);
-  if (tokenizer != "bytes") options.tokenizer = tokenizer;
+  RETURN_IF_ERROR(TakeTokenizer(absl::GetFlag(FLAGS_tokenizer), options));
   ASSIGN_OR_RETURN(const StoredModel stored, ReadGivenModel());
   const v1::ModelConfig& model = stored.config.model();
   ASSIGN_OR_RETURN(const Architecture architecture, ChooseArchitecture(model));

@@ -34,7 +34,9 @@ ABSL_FLAG(std::string, format, "llmc",
           "tokenize: llmc (llm.c's, with a header), or uint16 or uint32 without one");
 ABSL_FLAG(int64_t, shard_tokens, 100'000'000, "tokenize: tokens per file");
 ABSL_FLAG(double, held_out_fraction, 0.05, "tokenize: share of the text kept for evaluation");
-ABSL_FLAG(bool, replace, false, "tokenize: remove shards that are in --out already; export: write over a model there");
+ABSL_FLAG(
+    bool, replace, false,
+    "tokenize: put the new data in the place of those in --out; export: write over a model there");
 
 namespace causeway::worker {
 namespace {

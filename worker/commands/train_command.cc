@@ -1,15 +1,19 @@
+#include <unistd.h>
+
 #include <csignal>
 #include <thread>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
 #include "worker/commands/commands.h"
+#include "worker/commands/given_model.h"
 #include "worker/commands/training_run.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "train: HOST:PORT of the coordinator");
@@ -30,6 +34,12 @@ ABSL_FLAG(absl::Duration, checkpoint_interval, absl::Minutes(10),
           "train: time between local checkpoints; 0: at the end only");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
           "train: how long a worker that is told to stop tries to hand over its deltas");
+ABSL_FLAG(
+    std::string, eval_tasks, "",
+    "train: files of multiple-choice examples, separated by commas (llm.c's format), that this "
+    "worker evaluates the published parameters on at the end");
+ABSL_FLAG(int64_t, eval_tasks_every, 0,
+          "train: and before the first step and every so many steps; training waits meanwhile");
 ABSL_FLAG(int, sample_tokens, 0,
           "train: tokens that the worker in data slot 0 generates at the end");
 
@@ -59,10 +69,16 @@ volatile std::sig_atomic_t stop_requested = 0;
 
 bool StopRequested() { return stop_requested != 0; }
 
+// By _exit, not by the signal's own action: process 1 of a container has none.
+constexpr int kExitBySignal = 128;
+
+// A worker that has not joined has nothing to hand over.
+void EndWhileJoining(int) { _exit(0); }
+
 // The first signal drains; a second one ends the process at once.
 void OnSignal(int signal_number) {
+  if (stop_requested != 0) _exit(kExitBySignal + signal_number);
   stop_requested = 1;
-  std::signal(signal_number, SIG_DFL);
 }
 
 absl::StatusOr<int> ConnectionsFromFlag() {
@@ -103,6 +119,15 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   options.checkpoint_interval = absl::GetFlag(FLAGS_checkpoint_interval);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.sample_tokens = absl::GetFlag(FLAGS_sample_tokens);
+  ASSIGN_OR_RETURN(options.document_mark, GivenDocumentMark());
+  options.eval_tasks = absl::StrSplit(absl::GetFlag(FLAGS_eval_tasks), ',', absl::SkipEmpty());
+  options.eval_tasks_every = absl::GetFlag(FLAGS_eval_tasks_every);
+  if (options.eval_tasks_every < 0 ||
+      (options.eval_tasks_every > 0 && options.eval_tasks.empty())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--eval_tasks_every must be 0 or more, and needs --eval_tasks=FILE; it is ",
+                     options.eval_tasks_every));
+  }
   options.max_tokens_per_second = absl::GetFlag(FLAGS_max_tokens_per_second);
   options.min_step_time = absl::GetFlag(FLAGS_min_step_time);
   for (const auto& [flag, value] :
@@ -140,12 +165,14 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
 int RunTrain() {
   const absl::StatusOr<TrainingOptions> options = OptionsFromFlags();
   if (!options.ok()) return Refuse(kProgram, options.status());
+  std::signal(SIGTERM, EndWhileJoining);
+  std::signal(SIGINT, EndWhileJoining);
   Log().info("congestion control: {}", DescribeCongestionControl(options->congestion_control));
-  std::signal(SIGTERM, OnSignal);
-  std::signal(SIGINT, OnSignal);
   absl::StatusOr<std::unique_ptr<TrainingRun>> run =
       TrainingRun::Join(*options, *FileSystem::Real(), *Clock::Real());
   if (!run.ok()) return Refuse(kProgram, run.status());
+  std::signal(SIGTERM, OnSignal);
+  std::signal(SIGINT, OnSignal);
   const absl::Status status = (*run)->Train(StopRequested);
   if (!status.ok()) return Fail(kProgram, status);
   return 0;

@@ -66,23 +66,22 @@ void TrainingRun::Report(const StepReport& report, absl::Duration step_time) {
     last_line_ = now;
     last_line_tokens_ = progress_.tokens;
   }
-  v1::Heartbeat heartbeat;
-  heartbeat.set_step(progress_.step);
-  heartbeat.set_tokens(progress_.tokens);
-  heartbeat.set_tokens_per_second(progress_.tokens_per_second);
-  heartbeat.set_train_loss(report.loss);
-  heartbeat.set_compute_seconds(absl::ToDoubleSeconds(progress_.compute));
-  heartbeat.set_blocked_seconds(blocked);
-  heartbeat.set_bytes_up(exchange_->bytes_up());
-  heartbeat.set_bytes_down(exchange_->bytes_down());
-  heartbeat.set_inner_step_seconds(absl::ToDoubleSeconds(progress_.inner_step_time));
-  heartbeat.set_pace_milli(counter_.pace_milli());
-  heartbeat.set_download_bytes_per_second(
+  heartbeat_.set_step(progress_.step);
+  heartbeat_.set_tokens(progress_.tokens);
+  heartbeat_.set_tokens_per_second(progress_.tokens_per_second);
+  heartbeat_.set_train_loss(report.loss);
+  heartbeat_.set_compute_seconds(absl::ToDoubleSeconds(progress_.compute));
+  heartbeat_.set_blocked_seconds(blocked);
+  heartbeat_.set_bytes_up(exchange_->bytes_up());
+  heartbeat_.set_bytes_down(exchange_->bytes_down());
+  heartbeat_.set_inner_step_seconds(absl::ToDoubleSeconds(progress_.inner_step_time));
+  heartbeat_.set_pace_milli(counter_.pace_milli());
+  heartbeat_.set_download_bytes_per_second(
       link_->meter().goodput_bytes_per_second(Direction::kDown));
-  heartbeat.set_checkpoint_step(progress_.checkpoint_step);
-  *heartbeat.mutable_link() = link_->Report();
+  heartbeat_.set_checkpoint_step(progress_.checkpoint_step);
+  *heartbeat_.mutable_link() = link_->Report();
   JudgeBuffers();
-  session_->SetProgress(heartbeat);
+  session_->SetProgress(heartbeat_);
   const absl::Status written =
       metrics_->Append({{"kind", "step"},
                         {"unix_s", UnixSeconds(clock_)},
@@ -133,6 +132,43 @@ void TrainingRun::LogProgress(absl::Duration now) {
   if (!reminder.empty()) Log().warn("{}", reminder);
 }
 
+absl::Status TrainingRun::ReadTasks() {
+  const v1::ModelConfig& model = run_.config().model();
+  for (const std::string& path : options_.eval_tasks) {
+    Task task = {.path = path, .examples = {}, .result = {}};
+    ASSIGN_OR_RETURN(task.examples, ReadChoiceTask(file_system_, path, model.vocabulary_size()));
+    RETURN_IF_ERROR(Annotate(CheckChoices(task.examples, model.sequence_length()), path));
+    tasks_.push_back(std::move(task));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::EvaluateTasks() {
+  const absl::Duration before = clock_.Monotonic();
+  // An order to stop does not wait for thousands of examples.
+  const auto goes_on = [&](int64_t, int64_t) {
+    const absl::StatusOr<Session::Orders> orders = session_->orders();
+    return orders.ok() && !orders->drain;
+  };
+  for (Task& task : tasks_) {
+    const absl::StatusOr<ChoiceAccuracy> accuracy =
+        trainer_->EvaluateTask(sync_->published(), task.examples, goes_on);
+    if (absl::IsCancelled(accuracy.status())) break;
+    RETURN_IF_ERROR(Annotate(accuracy.status(), task.path));
+    task.result = ChoiceAccuracyToJson(*accuracy);
+    task.result["task"] = task.path;
+    task.result["step"] = progress_.step;
+    Log().info("step {}: {}: accuracy {:.4f}, normalized {:.4f} over {} examples", progress_.step,
+               task.path, accuracy->accuracy, accuracy->normalized, accuracy->examples);
+    json line = task.result;
+    line["kind"] = "task";
+    line["unix_s"] = UnixSeconds(clock_);
+    RETURN_IF_ERROR(metrics_->Append(line));
+  }
+  progress_.evaluation += clock_.Monotonic() - before;
+  return absl::OkStatus();
+}
+
 std::string TrainingRun::Sample() {
   const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
       LoadTokenizer(file_system_, dataset_.tokenizer());
@@ -180,6 +216,9 @@ absl::Status TrainingRun::WriteSummary() {
       {"link", LinkReportToJson(link_->Report())}};
   if (progress_.initial_loss.has_value()) summary["initial_loss"] = *progress_.initial_loss;
   if (progress_.eval_loss.has_value()) summary["eval_loss"] = *progress_.eval_loss;
+  for (const Task& task : tasks_) {
+    if (!task.result.is_null()) summary["tasks"].push_back(task.result);
+  }
   if (EvaluatesHere() && options_.sample_tokens > 0) summary["sample"] = Sample();
   return WriteFileAtomically(
       file_system_, JoinPath(options_.output, "summary.json"),

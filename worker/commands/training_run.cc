@@ -117,12 +117,16 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   ASSIGN_OR_RETURN(v1::DescribeResponse description, DescribeOrExplain(*stub, options));
   ASSIGN_OR_RETURN(FragmentPlan plan, CheckRun(description));
   RETURN_IF_ERROR(dataset.CheckVocabulary(description.config().model().vocabulary_size()));
+  if (description.config().train().document_masking()) {
+    RETURN_IF_ERROR(dataset.FindDocuments(options.document_mark));
+  }
 
   auto run = std::unique_ptr<TrainingRun>(new TrainingRun(options, std::move(security), file_system,
                                                           clock, std::move(description),
                                                           std::move(plan), std::move(dataset)));
   run->session_channel_ = std::move(channel);
   run->session_stub_ = std::move(stub);
+  RETURN_IF_ERROR(run->ReadTasks());
   RETURN_IF_ERROR(run->OpenOutput());
   std::optional<WorkerCheckpoint> checkpoint;
   if (file_system.Exists(run->CheckpointPath())) {
@@ -239,12 +243,11 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   }
   progress_.first_step = progress_.step;
   progress_.first_tokens = progress_.tokens;
-  v1::Heartbeat heartbeat;
-  heartbeat.set_step(progress_.step);
-  heartbeat.set_tokens(progress_.tokens);
-  heartbeat.set_pace_milli(counter_.pace_milli());
-  heartbeat.set_checkpoint_step(progress_.checkpoint_step);
-  session_->SetProgress(heartbeat);
+  heartbeat_.set_step(progress_.step);
+  heartbeat_.set_tokens(progress_.tokens);
+  heartbeat_.set_pace_milli(counter_.pace_milli());
+  heartbeat_.set_checkpoint_step(progress_.checkpoint_step);
+  session_->SetProgress(heartbeat_);
   // Not before the coordinator has welcomed this worker: who is refused leaves no trace.
   RETURN_IF_ERROR(OpenMetrics());
   nlohmann::json start = {{"kind", "start"},
@@ -411,6 +414,7 @@ absl::Status TrainingRun::TrainSteps() {
     if (!begun) {
       begun = true;
       if (EvaluatesHere() && progress_.step == 0) RETURN_IF_ERROR(Evaluate());
+      if (options_.eval_tasks_every > 0 && progress_.step == 0) RETURN_IF_ERROR(EvaluateTasks());
       progress_.evaluation = absl::ZeroDuration();
       progress_.start = clock_.Monotonic();
       last_line_ = progress_.start;
@@ -467,11 +471,13 @@ absl::Status TrainingRun::StepOnce(int64_t end) {
   RETURN_IF_ERROR(Annotate(synced, absl::StrCat("step ", step)));
   Throttle(report->tokens, step_time);
   Report(*report, step_time);
-  const int64_t every = run_.config().train().evaluate_every_steps();
-  const bool passed = every > 0 && step / every != former_step / every;
-  if (EvaluatesHere() && passed && step < run_.config().train().steps()) {
+  const auto is_due = [&](int64_t every) {
+    return every > 0 && step / every != former_step / every && step < run_.config().train().steps();
+  };
+  if (EvaluatesHere() && is_due(run_.config().train().evaluate_every_steps())) {
     RETURN_IF_ERROR(Evaluate());
   }
+  if (is_due(options_.eval_tasks_every)) RETURN_IF_ERROR(EvaluateTasks());
   if (WritesCheckpoints() &&
       clock_.Monotonic() - last_checkpoint_ >= options_.checkpoint_interval) {
     RETURN_IF_ERROR(Checkpoint());
@@ -493,6 +499,9 @@ absl::Status TrainingRun::Evaluate() {
   if (!loss.has_value()) return absl::OkStatus();
   if (!progress_.initial_loss.has_value()) progress_.initial_loss = loss;
   progress_.eval_loss = loss;
+  heartbeat_.mutable_evaluation()->set_step(progress_.step);
+  heartbeat_.mutable_evaluation()->set_loss(*loss);
+  session_->SetProgress(heartbeat_);
   Log().info("step {}: held-out loss of the published parameters {:.4f} nats per token",
              progress_.step, *loss);
   return metrics_->Append({{"kind", "eval"},
@@ -546,6 +555,7 @@ absl::Status TrainingRun::Finish() {
   }
   RETURN_IF_ERROR(Checkpoint());
   if (!drained_ && EvaluatesHere()) RETURN_IF_ERROR(Evaluate());
+  if (!drained_) RETURN_IF_ERROR(EvaluateTasks());
   return absl::OkStatus();
 }
 

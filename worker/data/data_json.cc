@@ -1,17 +1,22 @@
 #include "worker/data/data_json.h"
 
-#include <nlohmann/json.hpp>
-#include <utility>
+#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/files/json_integer.h"
+#include "common/files/limited_json.h"
+#include "nlohmann/json.hpp"
 #include "worker/data/token_shard.h"
 
 namespace causeway::worker {
 namespace {
 
+using nlohmann::json;
+
 constexpr int kFormat = 1;
+// A million shards are a hundred trillion tokens.
+constexpr JsonLimits kLimits = {.bytes = size_t{64} << 20, .depth = 4, .values = 2'000'000};
 
 absl::Status CheckNames(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
@@ -23,58 +28,99 @@ absl::Status CheckNames(const std::vector<std::string>& names) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DataDescription> Parse(const std::string& text) {
-  // The library throws; nothing thrown leaves this function.
-  try {
-    const nlohmann::json json = nlohmann::json::parse(text);
-    int format = 0;
-    if (!ReadInteger(json.at("format"), format) || format != kFormat) {
-      return absl::InvalidArgumentError(absl::StrCat("its format is ", json.at("format").dump(),
-                                                     "; this program reads ", kFormat));
-    }
-    DataDescription description;
-    json.at("tokenizer").get_to(description.tokenizer);
-    json.at("held_out_fraction").get_to(description.held_out_fraction);
-    for (const auto& [field, out] :
-         {std::pair("vocabulary_size", &description.vocabulary_size),
-          std::pair("train_tokens", &description.train_tokens),
-          std::pair("held_out_tokens", &description.held_out_tokens),
-          std::pair("documents", &description.documents), std::pair("bytes", &description.bytes)}) {
-      if (!ReadInteger(json.at(field), *out)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("its ", field, " is no integer: ", json.at(field).dump()));
-      }
-    }
-    json.at("train_shards").get_to(description.train_shards);
-    json.at("held_out_shards").get_to(description.held_out_shards);
-    json.at("sources").get_to(description.sources);
-    // What older files do not have.
-    description.tokenizer_hash = json.value("tokenizer_hash", "");
-    description.train_documents = json.value("train_documents", "");
-    description.held_out_documents = json.value("held_out_documents", "");
-    ASSIGN_OR_RETURN(description.shard_format,
-                     ParseShardFormat(json.value("shard_format", "llmc")));
-    for (const auto& [field, out] : {std::pair("separator", &description.separator),
-                                     std::pair("refused_lines", &description.refused_lines)}) {
-      if (json.contains(field) && !ReadInteger(json.at(field), *out)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("its ", field, " is no integer: ", json.at(field).dump()));
-      }
-    }
-    for (const std::string& name : {description.train_documents, description.held_out_documents}) {
-      if (!name.empty()) RETURN_IF_ERROR(CheckNames({name}));
-    }
-    if (description.tokenizer != "bytes") RETURN_IF_ERROR(CheckNames({description.tokenizer}));
-    RETURN_IF_ERROR(CheckNames(description.train_shards));
-    RETURN_IF_ERROR(CheckNames(description.held_out_shards));
-    if (description.vocabulary_size < 1 || description.vocabulary_size > kMaxVocabulary) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a vocabulary of ", description.vocabulary_size, " tokens is impossible"));
-    }
-    return description;
-  } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(error.what());
+// The members of the outermost object, each by its name and type. Remembers the first that is
+// missing or of another type.
+class Members {
+ public:
+  explicit Members(const json& object) : object_(object) {}
+
+  const absl::Status& status() const { return status_; }
+
+  void Read(const char* name, std::string& out, bool required = true) {
+    const json* const value = Find(name, required);
+    if (value == nullptr) return;
+    if (!value->is_string()) return Refuse(name, "a text");
+    out = value->get<std::string>();
   }
+  void Read(const char* name, int64_t& out, bool required = true) {
+    const json* const value = Find(name, required);
+    if (value != nullptr && !ReadInteger(*value, out)) Refuse(name, "an integer");
+  }
+  void Read(const char* name, double& out) {
+    const json* const value = Find(name, /*required=*/true);
+    if (value == nullptr) return;
+    if (!value->is_number()) return Refuse(name, "a number");
+    out = value->get<double>();
+  }
+  void Read(const char* name, std::vector<std::string>& out) {
+    const json* const value = Find(name, /*required=*/true);
+    if (value == nullptr) return;
+    const auto is_text = [](const json& entry) { return entry.is_string(); };
+    if (!value->is_array() || !std::all_of(value->begin(), value->end(), is_text)) {
+      return Refuse(name, "a list of texts");
+    }
+    for (const json& entry : *value) out.push_back(entry.get<std::string>());
+  }
+
+ private:
+  const json* Find(const char* name, bool required) {
+    const auto found = object_.find(name);
+    if (found != object_.end()) return &*found;
+    if (required) Refuse(name, "there");
+    return nullptr;
+  }
+  void Refuse(const char* name, absl::string_view expected) {
+    if (!status_.ok()) return;
+    status_ = absl::InvalidArgumentError(absl::StrCat("its ", name, " is not ", expected));
+  }
+
+  const json& object_;
+  absl::Status status_;
+};
+
+absl::StatusOr<DataDescription> Parse(const std::string& text) {
+  ASSIGN_OR_RETURN(const json object, ParseLimitedJson(text, kLimits));
+  if (!object.is_object()) return absl::InvalidArgumentError("it is no JSON object");
+  Members members(object);
+  int64_t format = 0;
+  members.Read("format", format);
+  RETURN_IF_ERROR(members.status());
+  if (format != kFormat) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its format is ", format, "; this program reads ", kFormat));
+  }
+  DataDescription description;
+  members.Read("tokenizer", description.tokenizer);
+  members.Read("held_out_fraction", description.held_out_fraction);
+  members.Read("vocabulary_size", description.vocabulary_size);
+  members.Read("train_tokens", description.train_tokens);
+  members.Read("held_out_tokens", description.held_out_tokens);
+  members.Read("documents", description.documents);
+  members.Read("bytes", description.bytes);
+  members.Read("train_shards", description.train_shards);
+  members.Read("held_out_shards", description.held_out_shards);
+  members.Read("sources", description.sources);
+  // What older files do not have.
+  std::string shard_format = ShardFormatName(ShardFormat::kLlmC);
+  members.Read("tokenizer_hash", description.tokenizer_hash, /*required=*/false);
+  members.Read("train_documents", description.train_documents, /*required=*/false);
+  members.Read("held_out_documents", description.held_out_documents, /*required=*/false);
+  members.Read("shard_format", shard_format, /*required=*/false);
+  members.Read("separator", description.separator, /*required=*/false);
+  members.Read("refused_lines", description.refused_lines, /*required=*/false);
+  RETURN_IF_ERROR(members.status());
+  ASSIGN_OR_RETURN(description.shard_format, ParseShardFormat(shard_format));
+  for (const std::string& name : {description.train_documents, description.held_out_documents}) {
+    if (!name.empty()) RETURN_IF_ERROR(CheckNames({name}));
+  }
+  if (description.tokenizer != "bytes") RETURN_IF_ERROR(CheckNames({description.tokenizer}));
+  RETURN_IF_ERROR(CheckNames(description.train_shards));
+  RETURN_IF_ERROR(CheckNames(description.held_out_shards));
+  if (description.vocabulary_size < 1 || description.vocabulary_size > kMaxVocabulary) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a vocabulary of ", description.vocabulary_size, " tokens is impossible"));
+  }
+  return description;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/files/limited_json.h"
 
 namespace causeway::worker {
 namespace {
@@ -13,7 +14,8 @@ constexpr int kMaxDepth = 64;
 // Takes one field of the outermost object and builds nothing of the rest.
 class FieldReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  FieldReader(const std::string& field, std::string& text) : field_(field), text_(text) {}
+  FieldReader(const std::string& field, size_t size, std::string& text)
+      : field_(field), size_(size), text_(text) {}
 
   absl::Status status() const {
     if (!error_.empty()) return absl::InvalidArgumentError(error_);
@@ -55,8 +57,9 @@ class FieldReader final : public nlohmann::json_sax<nlohmann::json> {
     if (depth_ == 1) at_field_ = key == field_;
     return true;
   }
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    error_ = error.what();
+  bool parse_error(size_t position, const std::string& token,
+                   const nlohmann::detail::exception&) override {
+    error_ = DescribeJsonError(size_, position, token);
     return false;
   }
 
@@ -78,6 +81,7 @@ class FieldReader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   const std::string& field_;
+  const size_t size_;
   std::string& text_;
   std::string error_;
   int depth_ = 0;
@@ -88,12 +92,12 @@ class FieldReader final : public nlohmann::json_sax<nlohmann::json> {
 }  // namespace
 
 absl::Status ReadJsonLine(absl::string_view line, const std::string& field, std::string& text) {
-  FieldReader reader(field, text);
+  FieldReader reader(field, line.size(), text);
   // The library throws in few places and fewer versions; nothing thrown leaves this function.
   try {
     nlohmann::json::sax_parse(line.begin(), line.end(), &reader);
-  } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(error.what());
+  } catch (const nlohmann::json::exception&) {
+    return absl::InvalidArgumentError("it is no JSON that this program can read");
   }
   return reader.status();
 }

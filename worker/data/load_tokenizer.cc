@@ -15,7 +15,6 @@ namespace causeway::worker {
 namespace {
 
 constexpr char kTokenizerJson[] = "tokenizer.json";
-constexpr char kTokenizerConfig[] = "tokenizer_config.json";
 constexpr char kSentencePieceModel[] = "tokenizer.model";
 constexpr size_t kMaxModelBytes = size_t{256} << 20;
 
@@ -40,7 +39,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerJson(FileSystem& file_sy
   if (!bpe.ok()) return Annotate(bpe.status(), absl::StrCat(path, " cannot be used"));
   auto tokenizer =
       std::make_unique<BpeTokenizer>(*std::move(bpe), path, HashToHex(Checksum64(text)));
-  const std::string config = JoinPath(ParentFolder(path), kTokenizerConfig);
+  const std::string config = JoinPath(ParentFolder(path), kTokenizerConfigName);
   if (file_system.Exists(config)) {
     ASSIGN_OR_RETURN(const std::string end_of_text, ReadEndOfText(file_system, config));
     const std::optional<int32_t> token = tokenizer->FindToken(end_of_text);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/atomic_write.h"
 #include "common/base/status_macros.h"
 
 namespace causeway::worker {
@@ -49,6 +50,14 @@ int64_t Largest(const uint8_t* body, int64_t tokens) {
   Stored largest = 0;
   for (int64_t i = 0; i < tokens; ++i) largest = std::max(largest, Load<Stored>(body, i));
   return static_cast<int64_t>(largest);
+}
+
+template <typename Stored>
+void FindToken(const uint8_t* body, int64_t tokens, int64_t token, int64_t first,
+               std::vector<int64_t>& positions) {
+  for (int64_t i = 0; i < tokens; ++i) {
+    if (int64_t{Load<Stored>(body, i)} == token) positions.push_back(first + i);
+  }
 }
 
 template <typename Stored>
@@ -221,6 +230,14 @@ absl::Status TokenShard::Read(int64_t begin, int64_t vocabulary_size,
                                           "tokenizer than the run's"));
 }
 
+void TokenShard::Find(int64_t token, int64_t first, std::vector<int64_t>& positions) const {
+  if (bytes_per_token_ == 2) {
+    FindToken<uint16_t>(body(), tokens_, token, first, positions);
+  } else {
+    FindToken<uint32_t>(body(), tokens_, token, first, positions);
+  }
+}
+
 int64_t TokenShard::LargestToken() const {
   return bytes_per_token_ == 2 ? Largest<uint16_t>(body(), tokens_)
                                : Largest<uint32_t>(body(), tokens_);
@@ -281,16 +298,11 @@ absl::Status TokenShardWriter::WriteShard() {
   std::memcpy(header_bytes.data(), header.data(), header_bytes.size());
 
   const std::string name = absl::StrFormat("%s_%06d.bin", prefix_, names_.size());
-  const std::string path = JoinPath(folder_, name);
-  const std::string temporary = path + ".tmp";
-  {
-    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system_.Create(temporary));
-    if (has_header_) RETURN_IF_ERROR(file->Append(header_bytes));
-    RETURN_IF_ERROR(file->Append(body_));
-    RETURN_IF_ERROR(file->Sync());
-  }
-  RETURN_IF_ERROR(file_system_.Rename(temporary, path));
-  RETURN_IF_ERROR(file_system_.SyncFolder(folder_));
+  const auto write = [&](WritableFile& file) -> absl::Status {
+    if (has_header_) RETURN_IF_ERROR(file.Append(header_bytes));
+    return file.Append(body_);
+  };
+  RETURN_IF_ERROR(WriteFileAtomically(file_system_, JoinPath(folder_, name), write));
   names_.push_back(name);
   body_.clear();
   return absl::OkStatus();

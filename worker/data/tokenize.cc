@@ -1,6 +1,7 @@
 #include "worker/data/tokenize.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -12,44 +13,14 @@
 #include "worker/data/data_json.h"
 #include "worker/data/document_index.h"
 #include "worker/data/encode_jobs.h"
+#include "worker/data/staged_data.h"
 #include "worker/data/text_corpus.h"
 #include "worker/data/token_shard.h"
 
 namespace causeway::worker {
 namespace {
 
-constexpr char kTrainPrefix[] = "train";
-constexpr char kHeldOutPrefix[] = "held_out";
-constexpr char kIndexEnding[] = ".documents";
 constexpr int64_t kProgressBytes = 1 << 20;
-
-// PREFIX_NNNNNN.bin.
-bool IsShardName(absl::string_view name, absl::string_view prefix) {
-  const std::string start = absl::StrCat(prefix, "_");
-  return absl::StartsWith(name, start) && absl::EndsWith(name, ".bin");
-}
-
-// data.json goes first, so that at no moment it describes shards that are not there.
-absl::Status EmptyFolder(FileSystem& file_system, const TokenizeOptions& options) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system.List(options.output));
-  std::vector<std::string> old;
-  for (const std::string& name : names) {
-    if (IsShardName(name, kTrainPrefix) || IsShardName(name, kHeldOutPrefix)) old.push_back(name);
-  }
-  if (std::find(names.begin(), names.end(), kDataJsonName) != names.end()) {
-    old.insert(old.begin(), kDataJsonName);
-  }
-  if (old.empty()) return absl::OkStatus();
-  if (!options.replace) {
-    return absl::AlreadyExistsError(absl::StrCat(options.output, " holds data already (",
-                                                 old.front(),
-                                                 "); choose another folder, or replace it"));
-  }
-  for (const std::string& name : old) {
-    RETURN_IF_ERROR(file_system.Remove(JoinPath(options.output, name)));
-  }
-  return file_system.SyncFolder(options.output);
-}
 
 absl::Status CheckOptions(const Tokenizer& tokenizer, const TokenizeOptions& options) {
   if (options.output.empty()) {
@@ -85,8 +56,9 @@ class Part {
   Part(FileSystem& file_system, const Tokenizer& tokenizer, const TokenizeOptions& options,
        std::string prefix)
       : prefix_(std::move(prefix)),
-        writer_(file_system, options.output, prefix_, tokenizer.vocabulary_size(),
-                options.shard_tokens, options.format) {}
+        folder_(StagedData::FolderOf(options.output)),
+        writer_(file_system, folder_, prefix_, tokenizer.vocabulary_size(), options.shard_tokens,
+                options.format) {}
 
   // `separator`: the token, or -1.
   absl::Status Append(const EncodedText& text, Separator placement, int32_t separator) {
@@ -108,7 +80,7 @@ class Part {
   void Interrupt() { continues_ = false; }
 
   // The name of the index that it writes; empty if there are no tokens.
-  absl::StatusOr<std::string> Finish(FileSystem& file_system, const std::string& folder) {
+  absl::StatusOr<std::string> Finish(FileSystem& file_system) {
     RETURN_IF_ERROR(writer_.Finish());
     if (writer_.tokens() == 0) return "";
     // A document without tokens begins where the next does.
@@ -116,8 +88,8 @@ class Part {
     if (starts_.back() == writer_.tokens()) starts_.pop_back();
     ASSIGN_OR_RETURN(const DocumentIndex index,
                      DocumentIndex::Create(std::move(starts_), writer_.tokens()));
-    const std::string name = absl::StrCat(prefix_, kIndexEnding);
-    RETURN_IF_ERROR(index.Write(file_system, JoinPath(folder, name)));
+    const std::string name = absl::StrCat(prefix_, kDocumentIndexEnding);
+    RETURN_IF_ERROR(index.Write(file_system, JoinPath(folder_, name)));
     return name;
   }
 
@@ -125,6 +97,7 @@ class Part {
 
  private:
   const std::string prefix_;
+  const std::string folder_;
   TokenShardWriter writer_;
   std::vector<int64_t> starts_;
   bool continues_ = false;
@@ -170,10 +143,9 @@ class Run {
   }
 
   absl::Status Start() {
-    if (started_) return absl::OkStatus();
-    started_ = true;
-    RETURN_IF_ERROR(file_system_.CreateFolders(options_.output));
-    return EmptyFolder(file_system_, options_);
+    if (staged_ != nullptr) return absl::OkStatus();
+    ASSIGN_OR_RETURN(staged_, StagedData::Create(file_system_, options_.output, options_.replace));
+    return absl::OkStatus();
   }
 
   absl::Status Take(EncodeJob& job) {
@@ -224,26 +196,23 @@ class Run {
     const std::string from = tokenizer_.name();
     const bool is_json = absl::EndsWith(from, ".json");
     const std::string name = is_json ? "tokenizer.json" : "tokenizer.model";
-    RETURN_IF_ERROR(Copy(from, JoinPath(options_.output, name)));
+    RETURN_IF_ERROR(Copy(from, name));
     // It may name the end of text.
-    constexpr char kConfig[] = "tokenizer_config.json";
-    const std::string config = JoinPath(ParentFolder(from), kConfig);
-    if (is_json && file_system_.Exists(config)) {
-      RETURN_IF_ERROR(Copy(config, JoinPath(options_.output, kConfig)));
-    }
+    const std::string config = JoinPath(ParentFolder(from), kTokenizerConfigName);
+    if (is_json && file_system_.Exists(config)) RETURN_IF_ERROR(Copy(config, kTokenizerConfigName));
     return name;
   }
 
-  absl::Status Copy(const std::string& from, const std::string& to) {
+  absl::Status Copy(const std::string& from, const std::string& name) {
     ASSIGN_OR_RETURN(const std::string content, file_system_.ReadFile(from));
-    return WriteFileAtomically(file_system_, to, absl::string_view(content));
+    return WriteFileAtomically(file_system_, JoinPath(StagedData::FolderOf(options_.output), name),
+                               absl::string_view(content));
   }
 
   absl::StatusOr<TokenizeResult> Finish() {
     DataDescription description;
-    ASSIGN_OR_RETURN(description.train_documents, train_.Finish(file_system_, options_.output));
-    ASSIGN_OR_RETURN(description.held_out_documents,
-                     held_out_.Finish(file_system_, options_.output));
+    ASSIGN_OR_RETURN(description.train_documents, train_.Finish(file_system_));
+    ASSIGN_OR_RETURN(description.held_out_documents, held_out_.Finish(file_system_));
     result_.skipped_files = corpus_.skipped_files;
     result_.train_tokens = train_.writer().tokens();
     result_.held_out_tokens = held_out_.writer().tokens();
@@ -267,7 +236,7 @@ class Run {
     description.shard_format = options_.format;
     description.separator = separator_;
     description.refused_lines = result_.refused_lines;
-    RETURN_IF_ERROR(WriteDataJson(file_system_, options_.output, description));
+    RETURN_IF_ERROR(staged_->Finish(description));
     return result_;
   }
 
@@ -277,10 +246,10 @@ class Run {
   const TextCorpus& corpus_;
   const int32_t separator_;
   ThreadPool pool_;
+  std::unique_ptr<StagedData> staged_;  // Null: nothing was written yet.
   Part train_;
   Part held_out_;
   TokenizeResult result_;
-  bool started_ = false;
   int64_t done_ = 0;
   int64_t reported_ = 0;
   int64_t lines_ = 0;  // Of the present file of JSONL.

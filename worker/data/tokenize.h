@@ -4,7 +4,8 @@
 //   OUT/held_out_000000.bin ...   text that is never trained on, for evaluation
 //   OUT/train.documents, OUT/held_out.documents    document_index.h
 //   OUT/tokenizer.json or .model  a copy of the tokenizer's file, if it has one
-//   OUT/data.json                 written last: a folder that has it is complete
+//   OUT/data.json                 a folder that has it is complete
+//   OUT/unfinished                where they lie until all of them are whole (staged_data.h)
 #ifndef CAUSEWAY_WORKER_DATA_TOKENIZE_H_
 #define CAUSEWAY_WORKER_DATA_TOKENIZE_H_
 
@@ -36,7 +37,7 @@ struct TokenizeOptions {
   Separator separator = Separator::kAfter;
   std::optional<int32_t> separator_token;  // Nullopt: the tokenizer's end of text, if it has one.
   int threads = 1;                         // Do not change a byte of what is written.
-  // Shards that are there already: false refuses, true removes them first.
+  // Data that are there already: false refuses, true removes them once the new are whole.
   bool replace = false;
   // Called now and then, and at the end, with bytes of text.
   std::function<void(int64_t done, int64_t total)> progress;
@@ -55,8 +56,9 @@ struct TokenizeResult {
 // 1/held_out_fraction-th stretch is held out (text_corpus.h), of lines of JSONL, which come after
 // the text files, every 1/held_out_fraction-th. INVALID_ARGUMENT names file and line of bad JSONL.
 // Errors of FindTextCorpus and VisitPieces come before anything is written. ALREADY_EXISTS if
-// `output` holds shards and `replace` is false. After an error on the way, `output` may hold shards
-// but no data.json.
+// `output` holds data and `replace` is false. After an error on the way `output` is as it was;
+// after a crash, or an error of the disk while the new data take their place, the next call clears
+// up.
 absl::StatusOr<TokenizeResult> Tokenize(FileSystem& file_system, const Tokenizer& tokenizer,
                                         const TokenizeOptions& options);
 

@@ -73,8 +73,9 @@ absl::Status ReadMetadata(const json& metadata, const std::string& path,
     }
     ASSIGN_OR_RETURN(checkpoint.config,
                      ParseRunConfig(metadata.at("config").get<std::string>(), path));
-  } catch (const json::exception& error) {
-    return absl::DataLossError(absl::StrCat(path, " is damaged: ", error.what()));
+  } catch (const json::exception&) {
+    return absl::DataLossError(absl::StrCat(
+        path, " is damaged: its header is not that of a checkpoint; take another copy"));
   }
   RETURN_IF_ERROR(Annotate(CompleteRunConfig(checkpoint.config).status(), path));
   if (checkpoint.sync.next_draw < 0) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
 #include "common/base/random.h"
 
 namespace causeway::worker {
@@ -23,35 +25,57 @@ int32_t SampleAny(std::span<const float> logits, double highest, double temperat
   return static_cast<int32_t>(logits.size() - 1);
 }
 
+// The tokens in order of likelihood, of two equal ones the lower first, sorted only as far as
+// somebody looks: those that are drawn among are few, vocabularies are not.
+class ByLikelihood {
+ public:
+  explicit ByLikelihood(std::span<const float> logits) : logits_(logits), order_(logits.size()) {
+    std::iota(order_.begin(), order_.end(), 0);
+  }
+
+  int32_t operator[](size_t place) {
+    if (place >= sorted_) SortBeyond(place);
+    return order_[place];
+  }
+
+ private:
+  void SortBeyond(size_t place) {
+    constexpr size_t kFirst = 64;
+    const size_t end = std::min(order_.size(), std::max({kFirst, 4 * sorted_, place + 1}));
+    const auto begin = order_.begin() + static_cast<ptrdiff_t>(sorted_);
+    const auto middle = order_.begin() + static_cast<ptrdiff_t>(end);
+    const auto likelier = [&](int32_t a, int32_t b) {
+      const float left = logits_[static_cast<size_t>(a)];
+      const float right = logits_[static_cast<size_t>(b)];
+      return left != right ? left > right : a < b;
+    };
+    if (middle != order_.end()) std::nth_element(begin, middle, order_.end(), likelier);
+    std::sort(begin, middle, likelier);
+    sorted_ = end;
+  }
+
+  const std::span<const float> logits_;
+  std::vector<int32_t> order_;
+  size_t sorted_ = 0;
+};
+
 // Draws among the likeliest, in order of likelihood.
 int32_t SampleBest(std::span<const float> logits, double highest, const GenerateOptions& options,
                    double draw) {
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const size_t kept =
-      options.top_k > 0 ? std::min(order.size(), static_cast<size_t>(options.top_k)) : order.size();
-  std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(kept), order.end(),
-                    [&](int32_t a, int32_t b) {
-                      const float left = logits[static_cast<size_t>(a)];
-                      const float right = logits[static_cast<size_t>(b)];
-                      return left != right ? left > right : a < b;
-                    });
-  order.resize(kept);
-  std::vector<double> weights;
+  const auto weight = [&](int32_t token) {
+    return std::exp((logits[static_cast<size_t>(token)] - highest) / options.temperature);
+  };
+  ByLikelihood order(logits);
+  const bool all = options.top_k <= 0 || static_cast<size_t>(options.top_k) >= logits.size();
+  const size_t kept = all ? logits.size() : static_cast<size_t>(options.top_k);
   double total = 0;
-  for (const int32_t token : order) {
-    weights.push_back(
-        std::exp((logits[static_cast<size_t>(token)] - highest) / options.temperature));
-    total += weights.back();
-  }
+  for (size_t i = 0; i < kept; ++i) total += weight(all ? static_cast<int32_t>(i) : order[i]);
   double sum = 0;
   size_t count = 0;
-  while (count < weights.size() && (count == 0 || sum < options.top_p * total)) {
-    sum += weights[count++];
-  }
+  while (count < kept && (count == 0 || sum < options.top_p * total)) sum += weight(order[count++]);
   double left = draw * sum;
   for (size_t i = 0; i + 1 < count; ++i) {
-    left -= weights[i];
+    left -= weight(order[i]);
     if (left < 0) return order[i];
   }
   return order[count - 1];
@@ -75,6 +99,23 @@ int32_t SampleToken(std::span<const float> logits, const GenerateOptions& option
   if (options.temperature <= 0) return static_cast<int32_t>(best - logits.begin());
   if (options.top_k > 0 || options.top_p < 1) return SampleBest(logits, *best, options, draw);
   return SampleAny(logits, *best, options.temperature, draw);
+}
+
+absl::StatusOr<size_t> TextsAtOnce(const v1::ModelConfig& model, int64_t capacity,
+                                   int64_t memory_bytes, size_t prompts) {
+  // As many rows as a matrix product of prompts has.
+  constexpr size_t kMost = 256;
+  constexpr double kBytesPerMb = 1e6;
+  const int64_t bytes = CpuDecoder<float>::CacheBytes(model, capacity);
+  if (bytes > memory_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("the keys and values of one text of %d tokens take %.0f MB, and there are "
+                        "%.0f MB for them: "
+                        "ask for a shorter text, or give more with --max_cache_gb",
+                        capacity, static_cast<double>(bytes) / kBytesPerMb,
+                        static_cast<double>(memory_bytes) / kBytesPerMb));
+  }
+  return std::min({prompts, kMost, static_cast<size_t>(memory_bytes / bytes)});
 }
 
 std::vector<std::vector<int32_t>> Generate(CpuDecoder<float>& decoder,
@@ -103,8 +144,9 @@ std::vector<std::vector<int32_t>> Generate(CpuDecoder<float>& decoder,
     for (size_t i = 0; i < texts.size(); ++i) {
       Text& text = texts[i];
       if (text.done) continue;
-      const double draw = RandomUniform(options.seed, kGenerationStream + (uint64_t{i} << 32),
-                                        static_cast<uint64_t>(step));
+      const double draw = RandomUniform(
+          options.seed, kGenerationStream + (uint64_t{options.first_prompt + i} << 32),
+          static_cast<uint64_t>(step));
       const int32_t token = SampleToken(text.logits, options, draw);
       if (token == options.end_token) {
         text.done = true;

@@ -9,6 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
 #include "worker/backend/cpu/decoder.h"
 
 namespace causeway::worker {
@@ -23,6 +25,7 @@ struct GenerateOptions {
   uint64_t seed = 0;
   int32_t known_tokens = 0;                         // Only tokens below it are drawn; 0: all.
   std::optional<int32_t> end_token = std::nullopt;  // Ends a text; not part of it.
+  size_t first_prompt = 0;  // The place of the first prompt among all, of which these are a part.
 };
 
 // Called for every token as soon as it is drawn.
@@ -30,6 +33,12 @@ using TokenSink = std::function<void(size_t prompt, int32_t token)>;
 
 // `draw` is uniform in [0, 1).
 int32_t SampleToken(std::span<const float> logits, const GenerateOptions& options, double draw);
+
+// How many of `prompts` texts of at most `capacity` tokens can be made at once where their keys and
+// values have `memory_bytes`: at least 1, at most a number beyond which nothing is gained.
+// RESOURCE_EXHAUSTED, with both sizes, if there is no room for one.
+absl::StatusOr<size_t> TextsAtOnce(const v1::ModelConfig& model, int64_t capacity,
+                                   int64_t memory_bytes, size_t prompts);
 
 // What follows each of the prompts: at most decoder.sequences(), each of at least one token below
 // the vocabulary. Where a text is longer than decoder.capacity(), the model goes on from its newer

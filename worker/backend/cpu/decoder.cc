@@ -26,11 +26,12 @@ int64_t ScoreStride(int64_t length) { return (length + 63) / 64 * 64; }
 
 template <typename T>
 CpuDecoder<T>::CpuDecoder(const v1::ModelConfig& model, const FragmentPlan& plan, int sequences,
-                          ThreadPool* pool)
+                          ThreadPool* pool, int64_t capacity)
     : layout_(ParameterLayout::Create(model, plan)),
       kernels_(GetKernels<T>()),
       pool_(pool),
-      capacity_(model.sequence_length()),
+      capacity_(capacity > 0 ? std::min<int64_t>(capacity, model.sequence_length())
+                             : model.sequence_length()),
       width_(model.width()),
       mlp_width_(model.mlp_width()),
       mlp_inputs_(model.mlp() == v1::ModelConfig::SWIGLU ? 2 * mlp_width_ : mlp_width_),

@@ -29,16 +29,22 @@ template <typename T>
 class CpuDecoder {
  public:
   // `model` must be complete (run_config.h) and `plan` be made from it. Allocates all that any
-  // later call needs: per sequence 2 * layers * kv_heads * head_dim * sequence_length values.
-  // `pool` must outlive this.
+  // later call needs, per sequence CacheBytes. `pool` must outlive this. `capacity`: of each
+  // sequence, at most the model's sequence_length, which 0 stands for.
   CpuDecoder(const v1::ModelConfig& model, const FragmentPlan& plan, int sequences,
-             ThreadPool* pool);
+             ThreadPool* pool, int64_t capacity = 0);
   CpuDecoder(const CpuDecoder&) = delete;
   CpuDecoder& operator=(const CpuDecoder&) = delete;
 
+  // Of the keys and values of a sequence of so many tokens.
+  static int64_t CacheBytes(const v1::ModelConfig& model, int64_t capacity) {
+    return 2 * int64_t{model.layers()} * model.kv_heads() * model.head_dim() * capacity *
+           static_cast<int64_t>(sizeof(T));
+  }
+
   int sequences() const { return static_cast<int>(lengths_.size()); }
   int64_t vocabulary_size() const { return vocabulary_; }
-  // Tokens that a sequence may have: the model's sequence_length.
+  // Tokens that a sequence may have.
   int64_t capacity() const { return capacity_; }
   int64_t length(int sequence) const { return lengths_[static_cast<size_t>(sequence)]; }
   void Clear(int sequence) { lengths_[static_cast<size_t>(sequence)] = 0; }

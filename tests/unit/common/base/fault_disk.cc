@@ -357,7 +357,17 @@ absl::Status FaultDisk::Rename(const std::string& from, const std::string& to) {
 absl::Status FaultDisk::Remove(const std::string& path) {
   const std::lock_guard lock(mutex_);
   RETURN_IF_ERROR(Count(absl::StrCat("remove ", path), true, false));
-  return names_.erase(path) > 0 ? absl::OkStatus() : Missing(path);
+  if (names_.erase(path) > 0) return absl::OkStatus();
+  const auto folder = folders_.find(path);
+  if (folder == folders_.end()) return Missing(path);
+  const auto lies_within = [&](const std::string& name) { return ParentFolder(name) == path; };
+  if (std::any_of(folders_.begin(), folders_.end(), lies_within) ||
+      std::any_of(names_.begin(), names_.end(),
+                  [&](const auto& entry) { return lies_within(entry.first); })) {
+    return absl::InternalError(absl::StrCat("cannot remove ", path, ": Directory not empty"));
+  }
+  folders_.erase(folder);
+  return absl::OkStatus();
 }
 
 absl::Status FaultDisk::SyncFolder(const std::string& folder) {
@@ -371,6 +381,13 @@ absl::Status FaultDisk::SyncFolder(const std::string& folder) {
   for (const std::string& name : folders_) {
     if (ParentFolder(name) == folder) durable_folders_.insert(name);
   }
+  // A folder that was removed took its names along: another of that name does not have them.
+  std::erase_if(durable_folders_, [&](const std::string& name) {
+    return ParentFolder(name) == folder && folders_.count(name) == 0;
+  });
+  std::erase_if(durable_names_, [&](const auto& entry) {
+    return durable_folders_.count(ParentFolder(entry.first)) == 0;
+  });
   return absl::OkStatus();
 }
 

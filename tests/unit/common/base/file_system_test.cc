@@ -268,6 +268,7 @@ TEST_F(FileSystemTest, AtomicWriteThatFailsAnywhereKeepsTheOldContentWhole) {
     EXPECT_EQ(failing.failed_call(), calls[n]);
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(*file_system_.ReadFile(path), "old") << "after a failed " << calls[n];
+    EXPECT_FALSE(file_system_.Exists(path + ".tmp")) << "after a failed " << calls[n];
   }
 }
 

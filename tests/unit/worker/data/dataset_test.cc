@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
+
 #include "tests/unit/worker/data/data_test_util.h"
 #include "worker/data/tokenize.h"
 
@@ -11,6 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class DatasetTest : public DataTest {
  protected:
@@ -106,6 +109,26 @@ TEST_F(DatasetTest, DamagedDataJsonIsRefused) {
     WriteFile("d/data.json", bad);
     EXPECT_THAT(OpenError("d"), HasSubstr("data.json")) << bad.substr(0, 20);
   }
+  // Every field by its name, where the parser's own words would be no help.
+  for (const auto& [good_part, bad_part, message] :
+       {std::array{"\"tokenizer\": \"bytes\"", "\"tokenizer\": 7", "its tokenizer is not a text"},
+        std::array{"\"bytes\": 40000", "\"bytes\": 4e4", "its bytes is not an integer"},
+        std::array{"\"sources\":", "\"origins\":", "its sources is not there"},
+        std::array{"\"train_shards\": [", "\"train_shards\": [[1],",
+                   "its train_shards is not a list"},
+        std::array{"\"format\": 1", "\"format\": 2", "its format is 2; this program reads 1"},
+        std::array{"\"format\": 1", "\"format\": 1, \"format\": 1",
+                   "names the key \"format\" twice"},
+        std::array{"\"format\": 1", "\"format\": 1 !", "expected JSON, but byte "}}) {
+    std::string bad = good;
+    ASSERT_NE(bad.find(good_part), std::string::npos) << good_part;
+    bad.replace(bad.find(good_part), std::string(good_part).size(), bad_part);
+    WriteFile("d/data.json", bad);
+    EXPECT_THAT(OpenError("d"), AllOf(HasSubstr(message), HasSubstr("make the data again"),
+                                      Not(HasSubstr("json.exception"))));
+  }
+  WriteFile("d/data.json", good.substr(0, good.size() / 2));
+  EXPECT_THAT(OpenError("d"), HasSubstr("in the middle: is it whole?"));
   std::string escape = good;
   escape.replace(escape.find("train_000000.bin"), 16, "../train_0000.bin");
   WriteFile("d/data.json", escape);

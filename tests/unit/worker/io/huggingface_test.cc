@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "worker/backend/cpu/cpu_transformer.h"
-#include "worker/io/huggingface_export.h"
+#include "common/huggingface/huggingface_export.h"
 #include "worker/io/huggingface_import.h"
 #include "worker/io/stored_model.h"
 
@@ -168,6 +168,38 @@ TEST(HuggingFaceExport, TheTokenizersFilesAndIdsGoAlong) {
   EXPECT_EQ(generation["bos_token_id"], 1);
   const auto files = SafetensorsFolder::Open(*FileSystem::Real(), folder);
   EXPECT_EQ(files->tensors().begin()->second.dtype, "BF16");
+}
+
+TEST(HuggingFaceExport, ASingleTokenizerFileGetsTheNameThatIsLookedForAndTheEndOfText) {
+  const auto imported = ImportHuggingFace(*FileSystem::Real(), Fixture("llama"), 0);
+  const std::string source = FreshFolder("single");
+  std::filesystem::create_directories(source);
+  const auto write = [&](const std::string& name, absl::string_view content) {
+    ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), source + "/" + name, content).ok());
+  };
+  write("of-my-language.json", "{}");
+  write("tokenizer_config.json", "{\"eos_token\": \"</s>\"}");
+  write("pieces.model", "model");
+  write("vocabulary.txt", "");
+  const auto run = [&](const std::string& file, const std::string& folder) {
+    return ExportHuggingFace(*FileSystem::Real(), imported->config.model(),
+                             PlanOf(imported->config), imported->parameters, folder,
+                             {.tokenizer = source + "/" + file, .end_of_text = 7});
+  };
+  const std::string folder = FreshFolder("with_single");
+  ASSERT_TRUE(run("of-my-language.json", folder).ok());
+  for (const char* file : {"config.json", "generation_config.json"}) {
+    const json content = json::parse(*FileSystem::Real()->ReadFile(folder + "/" + file));
+    EXPECT_EQ(content["eos_token_id"], 7) << file;
+    EXPECT_TRUE(content.value("bos_token_id", json()).is_null()) << file;
+  }
+  EXPECT_TRUE(FileSystem::Real()->Exists(folder + "/tokenizer.json"));
+  EXPECT_TRUE(FileSystem::Real()->Exists(folder + "/tokenizer_config.json"));
+  EXPECT_FALSE(FileSystem::Real()->Exists(folder + "/of-my-language.json"));
+  const std::string other = FreshFolder("with_model");
+  ASSERT_TRUE(run("pieces.model", other).ok());
+  EXPECT_EQ(*FileSystem::Real()->ReadFile(other + "/tokenizer.model"), "model");
+  EXPECT_THAT(run("vocabulary.txt", other).message(), HasSubstr("expected a tokenizer.json"));
 }
 
 }  // namespace

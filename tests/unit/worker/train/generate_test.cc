@@ -1,8 +1,13 @@
 #include "worker/train/generate.h"
 
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
 #include <set>
 #include <vector>
 
+#include "common/base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/backend/model_fixture.h"
@@ -77,6 +82,29 @@ TEST_F(GenerateTest, TokensAreHandedOutAsTheyCome) {
   EXPECT_THAT(Run({{1}}, {.tokens = 0}).front(), ElementsAre());
 }
 
+TEST_F(GenerateTest, TextsMadeInTurnsAreThoseMadeAtOnce) {
+  const std::vector<std::vector<int32_t>> prompts = {{1, 2, 3}, {4}, {5, 6}};
+  GenerateOptions options = {.tokens = 20, .temperature = 0.9, .top_p = 0.9, .seed = 3};
+  const auto together = Run(prompts, options);
+  CpuDecoder<float> decoder(model_, plan_, 2, &pool_, /*capacity=*/23);
+  EXPECT_EQ(decoder.capacity(), 23);
+  const auto first = Generate(decoder, parameters_, std::span(prompts).first(2), options);
+  options.first_prompt = 2;
+  const auto last = Generate(decoder, parameters_, std::span(prompts).last(1), options);
+  EXPECT_EQ((std::vector{first[0], first[1], last[0]}), together);
+}
+
+TEST_F(GenerateTest, MemorySaysHowManyTextsAreMadeAtOnce) {
+  const int64_t one = CpuDecoder<float>::CacheBytes(model_, 32);
+  EXPECT_EQ(one, 2 * 4 * 32 * int64_t{model_.layers()} * model_.kv_heads() * model_.head_dim());
+  EXPECT_EQ(*TextsAtOnce(model_, 32, 5 * one - 1, 100), 4u);
+  EXPECT_EQ(*TextsAtOnce(model_, 32, 5 * one, 3), 3u);
+  EXPECT_EQ(*TextsAtOnce(model_, 32, 100000 * one, 100000), 256u);
+  const absl::Status none = TextsAtOnce(model_, 32, one - 1, 1).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(none));
+  EXPECT_THAT(none.message(), testing::HasSubstr("--max_cache_gb"));
+}
+
 std::set<int32_t> Drawn(const std::vector<float>& logits, const GenerateOptions& options) {
   std::set<int32_t> tokens;
   for (int i = 0; i < 1000; ++i) tokens.insert(SampleToken(logits, options, i / 1000.0));
@@ -98,6 +126,56 @@ TEST(SampleToken, DrawsAmongTheLikeliest) {
   EXPECT_THAT(Drawn(logits, {.top_k = 3, .known_tokens = 2}), ElementsAre(0, 1));
   EXPECT_EQ(SampleToken(logits, {}, 0.45), 1);
   EXPECT_EQ(SampleToken(logits, {.top_k = 4}, 0.45), 2);
+}
+
+// By sorting everything, as the definition goes.
+int32_t SampleSorted(const std::vector<float>& logits, const GenerateOptions& options,
+                     double draw) {
+  const float highest = *std::ranges::max_element(logits);
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [&](int32_t token) { return logits[static_cast<size_t>(token)]; });
+  if (options.top_k > 0) order.resize(std::min(order.size(), static_cast<size_t>(options.top_k)));
+  const auto weight = [&](int32_t token) {
+    return std::exp((logits[static_cast<size_t>(token)] - highest) / options.temperature);
+  };
+  double total = 0;
+  for (const int32_t token : order) total += weight(token);
+  double sum = 0;
+  size_t count = 0;
+  while (count < order.size() && (count == 0 || sum < options.top_p * total)) {
+    sum += weight(order[count++]);
+  }
+  double left = draw * sum;
+  for (size_t i = 0; i + 1 < count; ++i) {
+    if ((left -= weight(order[i])) < 0) return order[i];
+  }
+  return order[count - 1];
+}
+
+TEST(SampleToken, DrawsAsIfAllTokensWereSorted) {
+  for (const size_t tokens : {size_t{3}, size_t{64}, size_t{1000}, size_t{5000}}) {
+    std::vector<float> logits;
+    for (size_t i = 0; i < tokens; ++i) {
+      // Rounded, so that many are equal.
+      logits.push_back(static_cast<float>(std::round(40 * RandomUniform(1, tokens, i)) / 8));
+    }
+    for (const double top_p : {0.01, 0.3, 0.9, 0.999, 1.0}) {
+      for (const int top_k : {0, 1, 50, 300, 4000}) {
+        for (const double temperature : {0.2, 1.0, 3.0}) {
+          const GenerateOptions options = {
+              .temperature = temperature, .top_k = top_k, .top_p = top_p};
+          if (top_k == 0 && top_p == 1) continue;  // Drawn without an order.
+          for (uint64_t i = 0; i < 20; ++i) {
+            const double draw = RandomUniform(2, tokens, i);
+            ASSERT_EQ(SampleToken(logits, options, draw), SampleSorted(logits, options, draw))
+                << tokens << " tokens, top_p " << top_p << ", top_k " << top_k;
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -1,0 +1,93 @@
+#include "server/ctl/state_pull.h"
+
+#include <grpcpp/channel.h>
+
+#include <bit>
+#include <cstring>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/chunk.h"
+#include "common/rpc/status.h"
+
+namespace causeway::server {
+namespace {
+
+constexpr int kTries = 5;
+static_assert(std::endian::native == std::endian::little, "states travel as little-endian fp32");
+
+// One try. Fills `values` and returns their version.
+absl::StatusOr<int64_t> PullFragment(v1::Exchange::Stub& exchange, const std::string& run_id,
+                                     int fragment, std::span<float> values) {
+  v1::PullRequest request;
+  request.set_run_id(run_id);
+  request.set_object(v1::PullRequest::STATE);
+  request.set_fragment(fragment);
+  grpc::ClientContext context;
+  const std::unique_ptr<grpc::ClientReader<v1::PullResponse>> stream =
+      exchange.Pull(&context, request);
+  const auto expected_bytes = static_cast<int64_t>(values.size_bytes());
+  v1::PullHeader header;
+  std::vector<uint8_t> object;
+  v1::PullResponse response;
+  absl::Status broken;
+  while (broken.ok() && stream->Read(&response)) {
+    if (response.has_header()) {
+      header = response.header();
+      if (header.total_bytes() != expected_bytes) {
+        broken = absl::DataLossError(absl::StrCat(
+            "it has ", header.total_bytes(), " bytes, the configuration says ", expected_bytes));
+      }
+      object.reserve(values.size_bytes());
+    } else {
+      broken = AppendChunk(response.chunk(), header.total_bytes(), object);
+    }
+  }
+  if (!broken.ok()) {
+    context.TryCancel();
+    stream->Finish();
+    return broken;
+  }
+  RETURN_IF_ERROR(FromGrpcStatus(stream->Finish()));
+  if (object.size() != values.size_bytes() || TreeHash(object) != header.object_hash()) {
+    return absl::DataLossError("it does not hash to what its header announced");
+  }
+  std::memcpy(values.data(), object.data(), object.size());
+  return header.round();
+}
+
+bool IsWorthAnotherTry(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsNotFound(status) || absl::IsDataLoss(status) ||
+         absl::IsDeadlineExceeded(status);
+}
+
+}  // namespace
+
+absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Channel>& channel,
+                                                  const std::string& run_id,
+                                                  const FragmentPlan& plan,
+                                                  const std::function<void(int)>& progress) {
+  const std::unique_ptr<v1::Exchange::Stub> exchange = v1::Exchange::NewStub(channel);
+  PublishedState state;
+  state.parameters.resize(static_cast<size_t>(plan.arena_size()));
+  for (int fragment = 0; fragment < plan.fragments(); ++fragment) {
+    const FragmentRange& range = plan.range(fragment);
+    const std::span<float> values =
+        std::span(state.parameters)
+            .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
+    absl::StatusOr<int64_t> version;
+    for (int i = 0; i < kTries; ++i) {
+      version = PullFragment(*exchange, run_id, fragment, values);
+      if (version.ok() || !IsWorthAnotherTry(version.status())) break;
+    }
+    RETURN_IF_ERROR(Annotate(version.status(), absl::StrCat("fragment ", fragment)));
+    state.versions.push_back(*version);
+    progress(fragment);
+  }
+  return state;
+}
+
+}  // namespace causeway::server

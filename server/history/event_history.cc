@@ -1,0 +1,68 @@
+#include "server/history/event_history.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "common/base/status_macros.h"
+#include "common/files/limited_json.h"
+
+namespace causeway::server {
+namespace {
+
+constexpr size_t kMaxTextBytes = 1024;      // Of a message: it may quote what a worker said.
+constexpr size_t kRestoredBytes = 1 << 17;  // Of the file's end.
+constexpr JsonLimits kLineLimits = {.bytes = 1 << 14, .depth = 8, .values = 4096};
+
+std::string Text(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+}  // namespace
+
+EventHistory::EventHistory(EventLog* next, Clock* clock, size_t capacity)
+    : next_(next), clock_(clock), capacity_(capacity) {}
+
+absl::Status EventHistory::Restore(FileSystem& file_system, const std::string& path) {
+  if (!file_system.Exists(path)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, file_system.Map(path));
+  const std::span<const uint8_t> bytes = file->bytes();
+  const std::span<const uint8_t> tail = bytes.last(std::min(bytes.size(), kRestoredBytes));
+  absl::string_view text(reinterpret_cast<const char*>(tail.data()), tail.size());
+  if (tail.size() < bytes.size()) text.remove_prefix(std::min(text.size(), text.find('\n')));
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    const absl::StatusOr<nlohmann::json> json = ParseLimitedJson(line, kLineLimits);
+    if (!json.ok() || !json->is_object()) continue;
+    PastEvent event{.time = Text(*json, "time"),
+                    .event = Text(*json, "event"),
+                    .message = Text(*json, "message")};
+    if (!event.event.empty() && !event.time.empty()) Keep(std::move(event));
+  }
+  return absl::OkStatus();
+}
+
+void EventHistory::Record(absl::string_view event, const std::string& message,
+                          const nlohmann::json& fields) {
+  Keep({.time = absl::FormatTime(absl::RFC3339_full, clock_->Now(), absl::UTCTimeZone()),
+        .event = std::string(event),
+        .message = message});
+  next_->Record(event, message, fields);
+}
+
+void EventHistory::Keep(PastEvent event) {
+  if (event.message.size() > kMaxTextBytes) event.message.resize(kMaxTextBytes);
+  absl::MutexLock lock(&mutex_);
+  event.number = ++last_number_;
+  events_.push_back(std::move(event));
+  if (events_.size() > capacity_) events_.pop_front();
+}
+
+std::vector<PastEvent> EventHistory::After(int64_t number) const {
+  absl::MutexLock lock(&mutex_);
+  const auto begin = std::ranges::upper_bound(events_, number, {}, &PastEvent::number);
+  return {begin, events_.end()};
+}
+
+}  // namespace causeway::server

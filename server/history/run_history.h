@@ -1,0 +1,160 @@
+// What happened in a run lately, for the status page: the workers' curves, and when every delta of
+// every round was sent, arrived, merged, published and applied.
+//
+// All of it is in memory and bounded, whatever workers say and however long the run takes. It is
+// not part of the run's state: a coordinator that takes a run over knows the past rounds from the
+// store (Restore), and begins the curves anew.
+#ifndef CAUSEWAY_SERVER_HISTORY_RUN_HISTORY_H_
+#define CAUSEWAY_SERVER_HISTORY_RUN_HISTORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "causeway/v1/session.pb.h"
+#include "common/base/clock.h"
+#include "server/core/run_observer.h"
+#include "server/history/bounded_series.h"
+#include "server/store/store.h"
+
+namespace causeway::server {
+
+// The mean of what was known.
+class Mean {
+ public:
+  void Add(double value) {
+    sum_ += value;
+    ++count_;
+  }
+  void Add(const Mean& other) {
+    sum_ += other.sum_;
+    count_ += other.count_;
+  }
+  // Nothing if nothing was added.
+  std::optional<double> value() const {
+    if (count_ == 0) return std::nullopt;
+    return sum_ / static_cast<double>(count_);
+  }
+
+ private:
+  double sum_ = 0;
+  int64_t count_ = 0;
+};
+
+// Of one worker, between two heartbeats or over several.
+struct ProgressPoint {
+  double unix_s = 0;  // This and the step: at its end.
+  int64_t step = 0;
+  Mean train_loss;         // Of the steps that heartbeats tell of, nats per token.
+  Mean tokens_per_second;  // Of wall time, waiting included.
+  Mean utilization;        // Compute / (compute + blocked).
+  Mean up_bytes_per_second;
+  Mean down_bytes_per_second;
+
+  void Merge(const ProgressPoint& later);
+};
+
+// The published parameters on held-out text.
+struct EvaluationPoint {
+  int64_t step = 0;
+  double loss = 0;
+  std::string worker_id;  // Who measured it.
+
+  void Merge(const EvaluationPoint& later) { *this = later; }
+};
+
+struct WorkerHistory {
+  std::string worker_id;
+  v1::Heartbeat heartbeat;  // The last one.
+  double heard_unix_s = 0;
+  double heard_seconds_ago = 0;
+  std::vector<ProgressPoint> points;
+};
+
+// Wall times at the coordinator; 0: not yet, or not known.
+struct PushTimes {
+  double sent_unix_s = 0;  // It was told to send: half a round trip after it had asked.
+  double arrived_unix_s = 0;
+  double applied_unix_s = 0;
+  bool quarantined = false;
+};
+
+struct RoundTimes {
+  int fragment = 0;
+  int64_t round = 0;
+  int64_t send_step = 0;  // 0: nobody has said yet.
+  double closed_unix_s = 0;
+  double published_unix_s = 0;
+  int64_t bytes_in = 0;
+  int64_t bytes_out = 0;
+  std::string reason;                // Why it closed.
+  std::vector<std::string> missing;  // Closed without them.
+  std::map<std::string, PushTimes> workers;
+};
+
+// Thread-safe.
+class RunHistory final : public RunObserver {
+ public:
+  struct Options {
+    size_t points = 400;  // Of a curve; even.
+    size_t workers = 256;
+    size_t rounds = 1024;
+    Clock* clock = nullptr;  // Outlives the history.
+  };
+
+  explicit RunHistory(const Options& options);
+
+  // Before anything else: what the store remembers of past and open rounds.
+  void Restore(const RecoveredRun& run);
+
+  void OnHeartbeat(const std::string& worker_id, const v1::Heartbeat& heartbeat) override;
+  void OnPushAdmitted(const v1::PushHeader& header) override;
+  void OnContributed(const v1::PushHeader& header, bool quarantined) override;
+  void OnPublished(const RoundRecord& record, const std::vector<std::string>& missing) override;
+  void OnApplied(const std::string& worker_id, int fragment, int64_t round) override;
+
+  // Sorted by id.
+  std::vector<WorkerHistory> Workers() const;
+  // By step.
+  std::vector<EvaluationPoint> Evaluations() const;
+  // The newest `most` of those that are kept, oldest first.
+  std::vector<RoundTimes> Rounds(size_t most) const;
+
+ private:
+  struct Worker {
+    explicit Worker(size_t points) : series(points) {}
+    v1::Heartbeat heartbeat;
+    double unix_s = 0;
+    absl::Duration heard = absl::ZeroDuration();  // Monotonic.
+    BoundedSeries<ProgressPoint> series;
+  };
+
+  double UnixSeconds() const {
+    return absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch());
+  }
+  Worker& FindOrMakeWorker(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddEvaluation(const std::string& worker_id, const v1::Evaluation& evaluation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null if it is not kept (any more).
+  RoundTimes* FindRound(int fragment, int64_t round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes room for a new one.
+  RoundTimes& FindOrMakeRound(int fragment, int64_t round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  mutable absl::Mutex mutex_;
+  std::map<std::string, Worker> workers_ ABSL_GUARDED_BY(mutex_);
+  BoundedSeries<EvaluationPoint> evaluations_ ABSL_GUARDED_BY(mutex_);
+  // In the order in which they were first heard of.
+  std::deque<RoundTimes> rounds_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_HISTORY_RUN_HISTORY_H_

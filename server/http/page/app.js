@@ -1,0 +1,162 @@
+// Asks the coordinator every few seconds and draws what it says. While nothing answers, what is
+// known stays, marked as old, and the page keeps asking.
+import { drawCharts } from './charts.js';
+import { find, setText } from './dom.js';
+import * as format from './format.js';
+import { learn } from './identity.js';
+import * as overview from './overview.js';
+import { drawRounds, redraw, startTimeline } from './timeline.js';
+
+const POLL_MS = 2000;
+const LONGEST_RETRY_MS = 10000;
+const TIMEOUT_MS = 8000;
+// Curves are large: they take no more of the link than a twentieth.
+const SERIES_MS = 4000;
+const SERIES_SHARE = 20;
+const MOST_ROUNDS = 600;
+
+let process = null;  // When the coordinator's process began.
+let runId = null;
+let events = [];
+let lastEvent = 0;
+let series = null;
+let before = null;  // Curves of the former process.
+let nextSeries = 0;
+let failures = 0;
+let lastAnswer = null;  // Of the browser's clock.
+let ended = false;  // When it was given, all steps were done.
+let timer = null;
+let polling = false;
+
+async function get(path) {
+  const response = await fetch(`api/v1/${path}`, { cache: 'no-store', signal: AbortSignal.timeout(TIMEOUT_MS) });
+  if (!response.ok) throw new Error(`${path}: ${response.status}`);
+  return response;
+}
+
+const getJson = async (path) => (await get(path)).json();
+
+// The coordinator forgets the curves when it is started again; a page that stays open does not.
+function joinCurves(older, newer) {
+  if (older === null) return newer;
+  const first = (values, otherwise) => (values.length > 0 ? values[0] : otherwise);
+  const workers = newer.workers.map((curve) => {
+    const old = older.workers.find((one) => one.id === curve.id);
+    if (old === undefined) return curve;
+    const cut = old.step.filter((step) => step < first(curve.step, Infinity)).length;
+    return Object.fromEntries(Object.entries(curve).map(([name, values]) =>
+      [name, Array.isArray(values) ? old[name].slice(0, cut).concat(values) : values]));
+  });
+  const missing = older.workers.filter((old) => !workers.some((one) => one.id === old.id));
+  const cut = older.held_out.step.filter((step) => step < first(newer.held_out.step, Infinity)).length;
+  return {
+    ...newer,
+    workers: workers.concat(missing),
+    held_out: {
+      step: older.held_out.step.slice(0, cut).concat(newer.held_out.step),
+      loss: older.held_out.loss.slice(0, cut).concat(newer.held_out.loss),
+    },
+  };
+}
+
+function noteProcess(status) {
+  const started = status.coordinator.started;
+  if (status.run.id !== runId) {
+    series = null;
+    before = null;
+  } else if (started !== process) {
+    before = series;
+  }
+  if (started !== process) {
+    events = [];
+    lastEvent = 0;
+    nextSeries = 0;
+  }
+  process = started;
+  runId = status.run.id;
+}
+
+async function update() {
+  const status = await getJson('status');
+  noteProcess(status);
+  const [{ workers }, rounds, news] = await Promise.all([
+    getJson('workers'),
+    getJson(`rounds?most=${Math.min(MOST_ROUNDS, Math.max(100, 12 * status.run.fragments))}`),
+    getJson(`events?after=${lastEvent}`),
+  ]);
+  if (news.process !== process) throw new Error('the coordinator was started again meanwhile');
+  events = events.concat(news.events).slice(-256);
+  lastEvent = events.length > 0 ? events[events.length - 1].number : 0;
+  ended = status.run.state === 'finished' || status.run.step >= status.run.steps;
+  learn(workers.map((worker) => worker.id));
+  overview.drawHead(status);
+  overview.drawCards(status, workers);
+  overview.drawWorkers(workers, status.run.lease_seconds);
+  overview.drawFragments(rounds.fragments, status.run);
+  overview.drawEvents(events);
+  overview.drawAttention(status, workers, rounds.fragments);
+  drawRounds(rounds, status.run.state === 'training');
+  const begun = performance.now();
+  if (begun >= nextSeries) {
+    const answer = await getJson('series');
+    learn(answer.workers.map((worker) => worker.id));
+    series = joinCurves(before, answer);
+    nextSeries = begun + Math.max(SERIES_MS, SERIES_SHARE * (performance.now() - begun)) - POLL_MS / 2;
+    drawCharts(series);
+  }
+}
+
+function showConnection() {
+  const banner = find('banner');
+  const lost = failures > 0;
+  document.body.classList.toggle('stale', lost && lastAnswer !== null);
+  banner.hidden = !lost;
+  if (!lost) {
+    setText('connection', `Live, as of ${format.clock(lastAnswer / 1000)}.`);
+    return;
+  }
+  const age = lastAnswer === null ? '' : ` What you see is ${format.duration((Date.now() - lastAnswer) / 1000)} old.`;
+  const why = ended ? ' All steps were done, so the coordinator has probably ended.' : '';
+  setText('banner', `Connection lost, retrying.${why}${age}`);
+  setText('connection', 'Connection lost, retrying.');
+}
+
+async function poll() {
+  clearTimeout(timer);
+  polling = true;
+  try {
+    await update();
+    failures = 0;
+    lastAnswer = Date.now();
+  } catch (error) {
+    failures += 1;
+    // A mistake of the page's own is to be seen by whoever looks for it.
+    if (!(error instanceof TypeError && error.message.includes('fetch')) && error.name !== 'TimeoutError') {
+      console.warn(`Causeway: ${error.message}`);
+    }
+  }
+  polling = false;
+  showConnection();
+  const wait = failures === 0 ? POLL_MS : Math.min(LONGEST_RETRY_MS, 1000 * failures);
+  timer = setTimeout(poll, document.hidden ? Math.max(wait, LONGEST_RETRY_MS) : wait);
+}
+
+async function showConfiguration() {
+  if (!find('configuration').open) return;
+  try {
+    setText('configuration-text', await (await get('config')).text());
+  } catch {
+    setText('configuration-text', 'The coordinator did not answer; close and open this again.');
+  }
+}
+
+find('configuration').addEventListener('toggle', showConfiguration);
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
+  if (series !== null) drawCharts(series);
+  redraw();
+});
+document.addEventListener('visibilitychange', () => {
+  if (!document.hidden && !polling) poll();
+});
+startTimeline();
+poll();

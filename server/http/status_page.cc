@@ -1,0 +1,88 @@
+#include "server/http/status_page.h"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "server/http/embedded_page.h"
+
+namespace causeway::server {
+namespace {
+
+constexpr int64_t kDefaultRounds = 200;
+constexpr int64_t kMostRounds = 1024;
+
+HttpResponse Json(const nlohmann::json& json) {
+  HttpResponse response;
+  response.content_type = "application/json";
+  // What a worker says of itself may be anything, and no UTF-8.
+  response.body = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return response;
+}
+
+absl::string_view ContentType(absl::string_view name) {
+  if (absl::EndsWith(name, ".html")) return "text/html; charset=utf-8";
+  if (absl::EndsWith(name, ".css")) return "text/css; charset=utf-8";
+  if (absl::EndsWith(name, ".svg")) return "image/svg+xml";
+  return "text/javascript; charset=utf-8";
+}
+
+HttpHandler FileHandler(absl::string_view name, absl::string_view content) {
+  HttpResponse file;
+  file.content_type = std::string(ContentType(name));
+  file.body = std::string(content);
+  file.etag = absl::StrCat("\"",
+                           HashToHex(TreeHash(std::span(
+                               reinterpret_cast<const uint8_t*>(content.data()), content.size()))),
+                           "\"");
+  file.cache_control = "no-cache";  // Kept, and asked for again: another release has others.
+  return [file = std::move(file)](const HttpRequest&) { return file; };
+}
+
+// The parameter, or `otherwise` where it is absent. INVALID_ARGUMENT for anything but a number from
+// `least` to `most`.
+absl::StatusOr<int64_t> Number(const HttpRequest& request, const std::string& name, int64_t least,
+                               int64_t most, int64_t otherwise) {
+  const auto found = request.query.find(name);
+  if (found == request.query.end()) return otherwise;
+  int64_t value = 0;
+  if (absl::SimpleAtoi(found->second, &value) && value >= least && value <= most) return value;
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " must be a whole number from ", least, " to ", most));
+}
+
+HttpResponse Refuse(const absl::Status& status) {
+  return HttpResponse::Text(400, status.message());
+}
+
+}  // namespace
+
+void AddStatusPage(const StatusApi& api, HttpHandlers& handlers) {
+  for (const auto& [name, content] : EmbeddedPage()) {
+    const bool is_page = name == "index.html";
+    handlers[is_page ? "/" : absl::StrCat("/assets/", name)] = FileHandler(name, content);
+  }
+  handlers["/api/v1/status"] = [&api](const HttpRequest&) { return Json(api.Status()); };
+  handlers["/api/v1/workers"] = [&api](const HttpRequest&) { return Json(api.Workers()); };
+  handlers["/api/v1/series"] = [&api](const HttpRequest&) { return Json(api.Series()); };
+  handlers["/api/v1/rounds"] = [&api](const HttpRequest& request) {
+    const absl::StatusOr<int64_t> most = Number(request, "most", 1, kMostRounds, kDefaultRounds);
+    return most.ok() ? Json(api.Rounds(static_cast<size_t>(*most))) : Refuse(most.status());
+  };
+  handlers["/api/v1/events"] = [&api](const HttpRequest& request) {
+    const absl::StatusOr<int64_t> after = Number(request, "after", 0, INT64_MAX, 0);
+    return after.ok() ? Json(api.Events(*after)) : Refuse(after.status());
+  };
+  handlers["/api/v1/config"] = [&api](const HttpRequest&) {
+    HttpResponse response;
+    response.body = api.Config();
+    return response;
+  };
+}
+
+}  // namespace causeway::server

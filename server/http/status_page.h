@@ -1,0 +1,20 @@
+// The status page and what it reads, as handlers of the coordinator's HTTP port:
+//
+//   /  /assets/NAME                                       the page
+//   /api/v1/status  workers  rounds?most=N  series        JSON, see status_api.h
+//   /api/v1/events?after=N
+//   /api/v1/config                                        a textproto
+#ifndef CAUSEWAY_SERVER_HTTP_STATUS_PAGE_H_
+#define CAUSEWAY_SERVER_HTTP_STATUS_PAGE_H_
+
+#include "common/http/http_server.h"
+#include "server/http/status_api.h"
+
+namespace causeway::server {
+
+// The API outlives the handlers.
+void AddStatusPage(const StatusApi& api, HttpHandlers& handlers);
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_HTTP_STATUS_PAGE_H_

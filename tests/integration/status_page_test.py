@@ -1,0 +1,252 @@
+"""The status page of a real run in a real Chromium: that it renders, goes on by itself, survives a
+restart of the coordinator, fits a phone, needs no color vision, and takes nothing that a worker
+says for markup."""
+
+import io
+import json
+import socket
+import sys
+import unittest
+import urllib.request
+
+import browser
+from cluster import SIGKILL, SIGTERM, Cluster, wait_until
+
+SETTINGS = """
+train { steps: 100000 optimizer: MUON evaluate_every_steps: 20 }
+sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
+       codec_up: INT4 codec_down: INT4 }
+membership { start_workers: 2 max_workers: 4 lease_ms: 2000 }
+"""
+PACE = "--max_tokens_per_second=1280"  # 20 steps a second.
+WIDTHS = (1400, 1100, 860, 400)
+# Of the page's own work; a connection that is refused while the coordinator is away is not.
+HARMLESS = ("net::ERR_CONNECTION_REFUSED", "net::ERR_CONNECTION_RESET", "net::ERR_EMPTY_RESPONSE")
+HOSTILE = "<img src=x onerror=document.title='pwned'>\"'&amp;</td><script>document.title=1</script>"
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def api(cluster, path):
+    with urllib.request.urlopen(f"http://{cluster.http_address}/api/v1/{path}", timeout=30) as got:
+        return json.load(got)
+
+
+class StatusPageTest(unittest.TestCase):
+    def shows(self, page, identifier, text):
+        wait_until(lambda: text in page.text(identifier), f"#{identifier} shows {text!r}")
+
+    def assert_quiet(self, page):
+        """Nothing but lost connections is on the console."""
+        said = [text for level, text in page.console()
+                if level != "INFO" and not any(code in text for code in HARMLESS)]
+        self.assertEqual(said, [])
+
+    def step_shown(self, page):
+        return int(page.text("progress").split(" ")[0])
+
+    def test_a_run_from_its_first_worker_on(self):
+        with Cluster() as cluster, browser.Browser() as page:
+            cluster.start_coordinator(SETTINGS)
+            page.resize(1400)
+            page.open(f"http://{cluster.http_address}/")
+            self.shows(page, "run-state", "waiting for workers")
+            self.shows(page, "workers", "No worker has joined yet.")
+            self.shows(page, "timeline", "No round has begun yet.")
+            self.assertIn("No steps have been reported yet.", page.text("main"))
+
+            for name in ("a", "b"):
+                cluster.start_worker(name, PACE)
+            self.shows(page, "run-state", "training")
+            wait_until(lambda: self.step_shown(page) > 20, "the page shows step 20")
+            before = self.step_shown(page)
+            wait_until(lambda: self.step_shown(page) > before, "the page goes on by itself")
+            self.shows(page, "workers", "active")
+            self.shows(page, "round-reason", "every expected worker contributed (2)")
+            self.shows(page, "events", "training_started")
+            self.shows(page, "held-out-note", "nats per token, at step")
+            self.shows(page, "bytes", "times")
+            wait_until(lambda: page.run(
+                "return Chart.getChart('loss-plot') !== undefined && "
+                "Chart.getChart('loss-plot').data.datasets.length;") == 3, "the curves are drawn")
+            points = page.run("return Chart.getChart('loss-plot').data.datasets[1].data;")
+            self.assertTrue(all(0 < point["y"] < 20 for point in points), points)
+            # Every round has its stages, told apart by patterns.
+            fills = page.run("return [...document.querySelectorAll('#timeline .bar rect')]"
+                             ".map(r => r.getAttribute('fill')).filter(f => f !== null);")
+            self.assertLessEqual({"url(#fill-wait)", "url(#fill-apply)"}, set(fills))
+
+            page.click("round-earlier")
+            self.assertEqual(page.run(
+                "return document.getElementById('round-newest').getAttribute('aria-pressed');"),
+                "false")
+            chosen = page.text("round-title")
+            before = self.step_shown(page)
+            wait_until(lambda: self.step_shown(page) > before, "another update comes")
+            self.assertEqual(page.text("round-title"), chosen)
+            page.run("document.getElementById('configuration').open = true;")
+            self.shows(page, "configuration-text", "steps_between_syncs: 6")
+            self.assert_quiet(page)
+
+            self.fits_every_width(page)
+            self.needs_no_color(page)
+            self.assert_quiet(page)
+
+    def fits_every_width(self, page):
+        for width in WIDTHS:
+            page.resize(width, 800)
+            wait_until(lambda: page.run("return document.documentElement.clientWidth;") == width,
+                       f"the page is {width} wide")
+            # Whatever is wider would make the page scroll sideways.
+            wide = page.run(
+                "return [...document.querySelectorAll('body *')].filter(n => "
+                "  n.getBoundingClientRect().right > innerWidth + 1 && !n.closest('.scroll, .skip,"
+                "  caption, .timeline, pre, thead')).map(n => n.outerHTML.slice(0, 80));")
+            self.assertEqual(wide, [], f"at {width}")
+            self.assertLessEqual(
+                page.run("return document.documentElement.scrollWidth;"), width)
+            self.assertGreaterEqual(float(page.run(
+                "return parseFloat(getComputedStyle(document.body).fontSize);")), 14)
+
+    def needs_no_color(self, page):
+        """Without color vision the page still has its contrasts, and every worker its symbol."""
+        page.resize(1400)
+        symbols = page.run("return [...document.querySelectorAll('#workers .symbol')]"
+                           ".map(n => n.textContent);")
+        self.assertEqual(len(symbols), 2)
+        self.assertEqual(len(set(symbols)), 2)
+        dashes = page.run("return Chart.getChart('loss-plot').data.datasets.slice(1)"
+                          ".map(d => d.borderDash.join());")
+        self.assertEqual(len(set(dashes)), 2)
+        page.command("Emulation.setEmulatedVisionDeficiency", type="achromatopsia")
+        picture = page.command("Page.captureScreenshot", format="png")["data"]
+        page.command("Emulation.setEmulatedVisionDeficiency", type="none")
+        try:
+            from PIL import Image
+        except ImportError:
+            return  # The rest has been checked.
+        import base64
+        with Image.open(io.BytesIO(base64.b64decode(picture))) as image:
+            colors = image.convert("RGB").getcolors(1 << 24)
+        self.assertTrue(all(max(c) - min(c) <= 8 for _, c in colors), "it is gray")
+        levels = {c[0] for _, c in colors}
+        self.assertLess(min(levels), 60)
+        self.assertGreater(max(levels), 240)
+
+    def test_the_coordinator_is_killed_and_comes_back(self):
+        with Cluster() as cluster, browser.Browser() as page:
+            flags = [f"--http=127.0.0.1:{free_port()}", f"--listen=127.0.0.1:{free_port()}"]
+            cluster.start_coordinator(SETTINGS, *flags)
+            for name in ("a", "b"):
+                cluster.start_worker(name, PACE)
+            page.open(f"http://{cluster.http_address}/")
+            wait_until(lambda: "training" in page.text("run-state") and self.step_shown(page) > 20,
+                       "the page shows step 20")
+            wait_until(lambda: page.run(
+                "const c = Chart.getChart('loss-plot');"
+                "return c !== undefined && c.data.datasets.length > 1 ? "
+                "c.data.datasets[1].data.length : 0;") > 2, "there is a curve")
+            first = page.run("return Chart.getChart('loss-plot').data.datasets[1].data[0].x;")
+
+            cluster.coordinator.signal(SIGKILL)
+            cluster.coordinator.wait()
+            self.shows(page, "banner", "Connection lost, retrying.")
+            self.assertTrue(page.run("return document.body.classList.contains('stale');"))
+            step = self.step_shown(page)  # What was known stays, marked as old.
+            self.assertGreater(step, 20)
+
+            (cluster.folder / "address").unlink()
+            cluster.start_coordinator(SETTINGS, *flags)
+            wait_until(lambda: page.text("banner") == "", "the banner goes")
+            self.assertFalse(page.run("return document.body.classList.contains('stale');"))
+            wait_until(lambda: self.step_shown(page) > step + 20, "training goes on")
+            self.shows(page, "events", "recovered")
+            self.shows(page, "events", "training_started")  # Of the former process.
+            # The page still has the beginning of the curve.
+            wait_until(lambda: page.run(
+                "const d = Chart.getChart('loss-plot').data.datasets[1].data;"
+                "return d[0].x === arguments[0] && d[d.length - 1].x > arguments[1];",
+                first, step), "the curve goes on where it was")
+            self.assert_quiet(page)
+
+    def test_a_run_that_is_over_says_so(self):
+        with Cluster() as cluster, browser.Browser() as page:
+            cluster.start_coordinator(SETTINGS.replace("100000", "40"), "--noexit_when_finished")
+            page.open(f"http://{cluster.http_address}/")
+            for name in ("a", "b"):
+                cluster.start_worker(name, PACE)
+            self.shows(page, "run-state", "finished")
+            self.shows(page, "progress", "40 of 40")
+            self.shows(page, "workers", "left")
+            self.assertEqual(page.text("attention"), "")
+            cluster.coordinator.signal(SIGTERM)
+            self.shows(page, "banner", "All steps were done")
+            self.assert_quiet(page)
+
+    def test_what_a_worker_calls_itself_is_never_markup(self):
+        """Ids are checked at the join; the page does not rely on it."""
+        with Cluster() as cluster, browser.Browser() as page:
+            cluster.start_coordinator(SETTINGS)
+            for name in ("a", "b"):
+                cluster.start_worker(name, PACE)
+            wait_until(lambda: any(r["published"] for r in api(cluster, "rounds")["rounds"]),
+                       "a round is published")
+            page.open("about:blank")
+            # Before the page's own scripts: whatever the coordinator says carries the hostile name.
+            page.command("Page.addScriptToEvaluateOnNewDocument", source=f"""
+                const real = window.fetch;
+                const name = {json.dumps(HOSTILE)};
+                window.fetch = async (...parameters) => {{
+                  const answer = await real(...parameters);
+                  if (String(parameters[0]).includes('config')) return answer;
+                  const change = (value, key) => {{
+                    if (Array.isArray(value)) return value.map((one) => change(one, key));
+                    if (value !== null && typeof value === 'object') {{
+                      return Object.fromEntries(
+                        Object.entries(value).map(([k, v]) => [k, change(v, k)]));
+                    }}
+                    const texts = ['id', 'name', 'device', 'version', 'message', 'event', 'reason',
+                                   'waiting_for', 'contributed', 'missing', 'codec_up', 'mode'];
+                    return typeof value === 'string' && texts.includes(key) ? value + name : value;
+                  }};
+                  return new Response(JSON.stringify(change(await answer.json(), '')));
+                }};""")
+            page.open(f"http://{cluster.http_address}/")
+            self.shows(page, "workers", HOSTILE)
+            self.shows(page, "events", HOSTILE)
+            self.shows(page, "round-reason", HOSTILE)
+            self.shows(page, "run-facts", HOSTILE)
+            self.assertEqual(page.run("return document.querySelectorAll('img').length;"), 0)
+            self.assertEqual(page.run(
+                "return [...document.scripts].filter(s => s.src === '').length;"), 0)
+            self.assertIn("Causeway", page.driver.title)
+            for width in WIDTHS:
+                page.resize(width)
+                self.assertLessEqual(
+                    page.run("return document.documentElement.scrollWidth;"), width)
+            self.assert_quiet(page)
+
+    def test_nothing_is_loaded_from_elsewhere(self):
+        with Cluster() as cluster, browser.Browser() as page:
+            cluster.start_coordinator(SETTINGS)
+            page.open(f"http://{cluster.http_address}/")
+            self.shows(page, "run-state", "waiting")
+            origin = f"http://{cluster.http_address}/"
+            loaded = page.run("return performance.getEntriesByType('resource').map(e => e.name);")
+            self.assertGreater(len(loaded), 10)
+            self.assertEqual([name for name in loaded if not name.startswith(origin)], [])
+            # The policy holds: a script in the page is not run.
+            page.run("const s = document.createElement('script'); s.textContent = "
+                     "'window.injected = 1'; document.body.append(s);")
+            self.assertIsNone(page.run("return window.injected;"))
+
+
+if __name__ == "__main__":
+    if browser.MISSING:
+        print(f"skipped: install {browser.MISSING} (deploy/install_packages packages_browser)")
+        sys.exit(77)
+    unittest.main()

@@ -1,0 +1,104 @@
+#include "server/history/event_history.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/base/temporary_folder.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::ElementsAre;
+
+class CountingLog final : public EventLog {
+ public:
+  void Record(absl::string_view, const std::string&, const nlohmann::json&) override { ++count; }
+  int count = 0;
+};
+
+std::vector<std::string> Messages(const std::vector<PastEvent>& events) {
+  std::vector<std::string> messages;
+  for (const PastEvent& event : events) messages.push_back(event.message);
+  return messages;
+}
+
+class EventHistoryTest : public ::testing::Test {
+ protected:
+  FakeClock clock_{absl::FromUnixSeconds(1'700'000'000)};
+  CountingLog log_;
+  TemporaryFolder folder_;
+};
+
+TEST_F(EventHistoryTest, HandsEventsOnAndKeepsTheNewest) {
+  EventHistory history(&log_, &clock_, /*capacity=*/2);
+  for (const char* const message : {"one", "two", "three"}) {
+    history.Record("worker_joined", message, {{"worker", "a"}});
+  }
+  EXPECT_EQ(log_.count, 3);
+  const std::vector<PastEvent> events = history.After(0);
+  EXPECT_THAT(Messages(events), ElementsAre("two", "three"));
+  EXPECT_EQ(events[0].number, 2);
+  EXPECT_EQ(events[0].event, "worker_joined");
+  EXPECT_EQ(events[0].time, "2023-11-14T22:13:20+00:00");
+}
+
+TEST_F(EventHistoryTest, TellsOnlyWhatIsNewerThanWhatTheReaderHas) {
+  EventHistory history(&log_, &clock_);
+  for (const char* const message : {"one", "two", "three"}) history.Record("paused", message, {});
+  EXPECT_THAT(Messages(history.After(2)), ElementsAre("three"));
+  EXPECT_THAT(Messages(history.After(3)), ElementsAre());
+  EXPECT_THAT(Messages(history.After(1000)), ElementsAre());
+}
+
+TEST_F(EventHistoryTest, ShortensWhatAWorkerMadeLong) {
+  EventHistory history(&log_, &clock_);
+  history.Record("worker_left", std::string(1 << 20, 'x'), {});
+  EXPECT_EQ(history.After(0)[0].message.size(), 1024U);
+}
+
+TEST_F(EventHistoryTest, BeginsWithTheEventsOfFormerProcesses) {
+  const std::string path = folder_.File("events.jsonl");
+  const std::string text =
+      R"({"event":"worker_joined","message":"first","time":"2023-01-01T00:00:00+00:00"})"
+      "\n"
+      "this is no event\n"
+      R"(["nor this"])"
+      "\n"
+      R"({"event":7,"message":"nor this","time":"2023-01-01T00:00:00+00:00"})"
+      "\n"
+      R"({"event":"worker_left","message":"second","time":"2023-01-01T00:00:01+00:00"})"
+      "\n"
+      R"({"event":"cut_o)";
+  ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), path, absl::string_view(text)).ok());
+  EventHistory history(&log_, &clock_);
+  ASSERT_TRUE(history.Restore(*FileSystem::Real(), path).ok());
+  history.Record("recovered", "third", {});
+  EXPECT_THAT(Messages(history.After(0)), ElementsAre("first", "second", "third"));
+  EXPECT_EQ(log_.count, 1);
+}
+
+TEST_F(EventHistoryTest, ReadsOnlyTheEndOfALongFile) {
+  const std::string path = folder_.File("events.jsonl");
+  std::string text;
+  for (int i = 0; i < 5000; ++i) {
+    absl::StrAppend(&text, R"({"event":"pace_set","message":")", i,
+                    R"(","time":"2023-01-01T00:00:00+00:00"})", "\n");
+  }
+  ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), path, absl::string_view(text)).ok());
+  EventHistory history(&log_, &clock_, /*capacity=*/3);
+  ASSERT_TRUE(history.Restore(*FileSystem::Real(), path).ok());
+  EXPECT_THAT(Messages(history.After(0)), ElementsAre("4997", "4998", "4999"));
+}
+
+TEST_F(EventHistoryTest, NeedsNoFile) {
+  EventHistory history(&log_, &clock_);
+  EXPECT_TRUE(history.Restore(*FileSystem::Real(), folder_.File("none")).ok());
+  EXPECT_THAT(history.After(0), ElementsAre());
+}
+
+}  // namespace
+}  // namespace causeway::server
