@@ -3,14 +3,16 @@
 #include <grpcpp/channel.h>
 
 #include <bit>
-#include <cstring>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/chunk.h"
+#include "common/rpc/chunk_message.h"
+#include "common/rpc/chunk_set.h"
 #include "common/rpc/status.h"
 
 namespace causeway::server {
@@ -18,6 +20,24 @@ namespace {
 
 constexpr int kTries = 5;
 static_assert(std::endian::native == std::endian::little, "states travel as little-endian fp32");
+
+// Puts the chunk where it belongs in `object`, and its checksum into `leaves`.
+absl::Status TakeChunk(const v1::Chunk& chunk, std::span<uint8_t> object, ChunkSet& held,
+                       std::vector<uint64_t>& leaves) {
+  const std::string& data = chunk.data();
+  const ChunkFields fields = {.offset = chunk.offset(),
+                              .checksum = chunk.checksum(),
+                              .unpacked_bytes = chunk.unpacked_bytes(),
+                              .data_bytes = data.size()};
+  ASSIGN_OR_RETURN(const int64_t index, CheckChunk(fields, std::ssize(object)));
+  const FlatMessage message({reinterpret_cast<const uint8_t*>(data.data()), data.size()});
+  ASSIGN_OR_RETURN(leaves[static_cast<size_t>(index)],
+                   ReadChunk(message, fields,
+                             object.subspan(static_cast<size_t>(chunk.offset()),
+                                            static_cast<size_t>(held.Size(index)))));
+  held.Add(index);
+  return absl::OkStatus();
+}
 
 // One try. Fills `values` and returns their version.
 absl::StatusOr<int64_t> PullFragment(v1::Exchange::Stub& exchange, const std::string& run_id,
@@ -29,21 +49,22 @@ absl::StatusOr<int64_t> PullFragment(v1::Exchange::Stub& exchange, const std::st
   grpc::ClientContext context;
   const std::unique_ptr<grpc::ClientReader<v1::PullResponse>> stream =
       exchange.Pull(&context, request);
-  const auto expected_bytes = static_cast<int64_t>(values.size_bytes());
+  const std::span<uint8_t> object(reinterpret_cast<uint8_t*>(values.data()), values.size_bytes());
+  ChunkSet held(std::ssize(object));
+  std::vector<uint64_t> leaves(static_cast<size_t>(held.chunks()));
   v1::PullHeader header;
-  std::vector<uint8_t> object;
   v1::PullResponse response;
   absl::Status broken;
   while (broken.ok() && stream->Read(&response)) {
     if (response.has_header()) {
       header = response.header();
-      if (header.total_bytes() != expected_bytes) {
-        broken = absl::DataLossError(absl::StrCat(
-            "it has ", header.total_bytes(), " bytes, the configuration says ", expected_bytes));
+      if (header.total_bytes() != held.object_bytes()) {
+        broken = absl::DataLossError(absl::StrCat("it has ", header.total_bytes(),
+                                                  " bytes, the configuration says ",
+                                                  held.object_bytes()));
       }
-      object.reserve(values.size_bytes());
     } else {
-      broken = AppendChunk(response.chunk(), header.total_bytes(), object);
+      broken = TakeChunk(response.chunk(), object, held, leaves);
     }
   }
   if (!broken.ok()) {
@@ -52,10 +73,9 @@ absl::StatusOr<int64_t> PullFragment(v1::Exchange::Stub& exchange, const std::st
     return broken;
   }
   RETURN_IF_ERROR(FromGrpcStatus(stream->Finish()));
-  if (object.size() != values.size_bytes() || TreeHash(object) != header.object_hash()) {
+  if (!held.complete() || TreeRoot(leaves) != header.object_hash()) {
     return absl::DataLossError("it does not hash to what its header announced");
   }
-  std::memcpy(values.data(), object.data(), object.size());
   return header.round();
 }
 
