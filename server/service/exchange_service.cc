@@ -39,7 +39,11 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* ExchangeService::Push(
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ExchangeService::Pull(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   v1::PullRequest parsed;
-  absl::Status status = BufferToMessage(*request, parsed);
+  // A worker that has its object whole cancels its other streams, of which one may not have come
+  // further than this. Nobody has asked for anything.
+  absl::Status status = request->Length() == 0
+                            ? absl::InvalidArgumentError("the pull ended before its request")
+                            : BufferToMessage(*request, parsed);
   if (status.ok()) status = access_.Check(*context, Action::kPull, parsed.worker_id());
   if (!status.ok()) return Refused<grpc::ServerWriteReactor<grpc::ByteBuffer>>::Make(status);
   return PullReactor::Make(pulls_, context, std::move(parsed));
