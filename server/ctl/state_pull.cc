@@ -4,8 +4,6 @@
 
 #include <bit>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -21,20 +19,18 @@ namespace {
 constexpr int kTries = 5;
 static_assert(std::endian::native == std::endian::little, "states travel as little-endian fp32");
 
-// Puts the chunk where it belongs in `object`, and its checksum into `leaves`.
-absl::Status TakeChunk(const v1::Chunk& chunk, std::span<uint8_t> object, ChunkSet& held,
-                       std::vector<uint64_t>& leaves) {
+// Copies the chunk to its place in `object`.
+absl::Status TakeChunk(const v1::Chunk& chunk, std::span<uint8_t> object, ChunkSet& held) {
   const std::string& data = chunk.data();
   const ChunkFields fields = {.offset = chunk.offset(),
                               .checksum = chunk.checksum(),
                               .unpacked_bytes = chunk.unpacked_bytes(),
                               .data_bytes = data.size()};
-  ASSIGN_OR_RETURN(const int64_t index, CheckChunk(fields, std::ssize(object)));
-  const FlatMessage message({reinterpret_cast<const uint8_t*>(data.data()), data.size()});
-  ASSIGN_OR_RETURN(leaves[static_cast<size_t>(index)],
-                   ReadChunk(message, fields,
-                             object.subspan(static_cast<size_t>(chunk.offset()),
-                                            static_cast<size_t>(held.Size(index)))));
+  ASSIGN_OR_RETURN(const int64_t index, CheckChunk(fields, static_cast<int64_t>(object.size())));
+  const FlatMessage bytes({reinterpret_cast<const uint8_t*>(data.data()), data.size()});
+  const auto leaf =
+      object.subspan(static_cast<size_t>(fields.offset), static_cast<size_t>(held.Size(index)));
+  RETURN_IF_ERROR(ReadChunk(bytes, fields, leaf).status());
   held.Add(index);
   return absl::OkStatus();
 }
@@ -49,22 +45,21 @@ absl::StatusOr<int64_t> PullFragment(v1::Exchange::Stub& exchange, const std::st
   grpc::ClientContext context;
   const std::unique_ptr<grpc::ClientReader<v1::PullResponse>> stream =
       exchange.Pull(&context, request);
-  const std::span<uint8_t> object(reinterpret_cast<uint8_t*>(values.data()), values.size_bytes());
-  ChunkSet held(std::ssize(object));
-  std::vector<uint64_t> leaves(static_cast<size_t>(held.chunks()));
+  const auto expected_bytes = static_cast<int64_t>(values.size_bytes());
   v1::PullHeader header;
+  const std::span<uint8_t> object(reinterpret_cast<uint8_t*>(values.data()), values.size_bytes());
+  ChunkSet held(expected_bytes);
   v1::PullResponse response;
   absl::Status broken;
   while (broken.ok() && stream->Read(&response)) {
     if (response.has_header()) {
       header = response.header();
-      if (header.total_bytes() != held.object_bytes()) {
-        broken = absl::DataLossError(absl::StrCat("it has ", header.total_bytes(),
-                                                  " bytes, the configuration says ",
-                                                  held.object_bytes()));
+      if (header.total_bytes() != expected_bytes) {
+        broken = absl::DataLossError(absl::StrCat(
+            "it has ", header.total_bytes(), " bytes, the configuration says ", expected_bytes));
       }
     } else {
-      broken = TakeChunk(response.chunk(), object, held, leaves);
+      broken = TakeChunk(response.chunk(), object, held);
     }
   }
   if (!broken.ok()) {
@@ -73,7 +68,7 @@ absl::StatusOr<int64_t> PullFragment(v1::Exchange::Stub& exchange, const std::st
     return broken;
   }
   RETURN_IF_ERROR(FromGrpcStatus(stream->Finish()));
-  if (!held.complete() || TreeRoot(leaves) != header.object_hash()) {
+  if (!held.complete() || TreeHash(object) != header.object_hash()) {
     return absl::DataLossError("it does not hash to what its header announced");
   }
   return header.round();

@@ -1,7 +1,4 @@
 // Transfers over real connections: stripes, cuts, and peers that stand still.
-#include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/support/client_callback.h>
-
 #include <algorithm>
 #include <memory>
 #include <span>
@@ -10,11 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "common/base/checksum.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/chunk_set.h"
-#include "common/rpc/status.h"
 #include "common/rpc/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -186,39 +181,6 @@ TEST_F(TransferStreamsTest, StripesOfAPullShareItsChunks) {
   std::vector<uint8_t> object;
   for (const v1::Chunk& chunk : all) ASSERT_TRUE(AppendChunk(chunk, object).ok());
   EXPECT_EQ(TreeHash(object), TreeHash(std::span<const float>(run_.initial())));
-}
-
-// Ends its side of the call before it has said anything.
-class SilentPull final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
- public:
-  explicit SilentPull(const std::shared_ptr<grpc::Channel>& channel) : stub_(channel) {
-    stub_.PrepareBidiStreamingCall(&context_, "/causeway.v1.Exchange/Pull", {}, this);
-    StartRead(&incoming_);
-    StartWritesDone();
-    StartCall();
-  }
-  void OnDone(const grpc::Status& status) override {
-    status_ = FromGrpcStatus(status);
-    done_.Notify();
-  }
-  absl::Status Await() {
-    done_.WaitForNotification();
-    return status_;
-  }
-
- private:
-  grpc::GenericStub stub_;
-  grpc::ClientContext context_;
-  grpc::ByteBuffer incoming_;
-  absl::Status status_;
-  absl::Notification done_;
-};
-
-TEST_F(TransferStreamsTest, APullThatAsksForNothingIsOfNobody) {
-  Start(absl::Seconds(60));
-  const absl::Status status = SilentPull(Connect()).Await();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(std::string(status.message()), "the pull ended before its request");
 }
 
 }  // namespace
