@@ -4,8 +4,8 @@
 usage: simulator_check.py [--bin build/release/bin] [--measured docs/figures/thin_link.json] [--json]
 
 The measurements are those of tests/wan/run --training: two models, four ways to train, two workers over
-thin links. The simulator gets the configuration, the step time and the link; payload is taken to be
-so much of the link's rate as frames of 1500 bytes leave to it. Ends with status 1 if a prediction is
+thin links. The simulator gets the configuration, the step time and the link's rate, less what frames
+take of it. Ends with status 1 if a prediction is
 further from the measurement than --points.
 """
 
@@ -21,8 +21,7 @@ sys.path.insert(0, str(ROOT / "tests" / "wan"))
 
 import utilization  # noqa: E402
 
-# Of 1500 bytes on the link, less IP, TCP with timestamps, TLS-less HTTP/2 frames (tests/wan/run
-# finds 0.965 at most).
+# Payload's share of the frames on the link, at most (docs/results.md, Long links).
 EFFICIENCY = 0.965
 PERIODS = 40  # Enough for the steady state.
 
@@ -70,7 +69,8 @@ def main(arguments):
     if options.json:
         print(json.dumps(rows, indent=1))
     else:
-        print("| model | link | | measured | predicted | points |\n| --- | ---: | --- | ---: | ---: | ---: |")
+        print("| model | link | | measured | predicted | points |")
+        print("| --- | ---: | --- | ---: | ---: | ---: |")
         for row in rows:
             print(f"| {row['model']} | {row['mbit']:.2f} Mbit/s | {row['mode']} | "
                   f"{100 * row['measured']:.2f} % | {100 * row['predicted']:.2f} % | "

@@ -1,11 +1,14 @@
 """causewayctl simulate and plan: the paper's tables, our topology, and what is refused."""
 
 import json
+import pathlib
+import sys
 import unittest
 
 from cluster import BIN, Cluster, run_tool
 
 CTL = BIN / "causewayctl"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ("--params=1e9", "--step_ms=100")
 
 
@@ -89,6 +92,13 @@ class SimulateTest(unittest.TestCase):
             config = cluster.folder / "plan.textproto"
             config.write_text('model { preset: "paper-1b" }' + text.split("\n\n")[1])
             self.assertEqual(run_tool(CTL, "config", "check", config)[0], 0, text)
+
+    def test_predictions_are_near_what_was_measured(self):
+        status, output, error = run_tool(
+            sys.executable, "-B", ROOT / "tests" / "experiments" / "simulator_check.py",
+            f"--bin={BIN}", "--points=5", "--json")
+        self.assertEqual(status, 0, output + error)
+        self.assertEqual(len(json.loads(output)), 8)
 
     def test_what_makes_no_sense_is_refused_in_one_line(self):
         for arguments in (
