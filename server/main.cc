@@ -60,6 +60,11 @@ ABSL_FLAG(std::string, durability, "full",
           "full: what is acknowledged outlives a power loss; none: kill -9 only");
 ABSL_FLAG(double, max_requests_per_second, 5000,
           "of one worker, operator or observer; streams count when they open");
+ABSL_FLAG(int, max_connections, 0,
+          "of all peers; 0: 4096, or what the process's limit of open files leaves");
+ABSL_FLAG(
+    int, max_connections_per_address, 0,
+    "of one IPv4 address or IPv6 /64 network; 0: a quarter of all, but enough for every worker");
 ABSL_FLAG(std::string, congestion_control, "auto",
           "of the workers' connections: auto (bbr where this process may use it), system (as the "
           "system has it), or a name such as bbr or cubic");
@@ -102,6 +107,8 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
         --tls_cert=FILE --tls_key=FILE with --tls_ca=FILE (workers have certificates),
         --token_file=FILE (they have tokens) or both; --insecure: plaintext beyond this machine
         --max_requests_per_second=5000  of one worker
+        --max_connections=0        0: 4096, or what the limit of open files leaves
+        --max_connections_per_address=0  0: a quarter of all, but enough for every worker
 
   causeway-coordinator check-config --config=FILE [--preset=best]
       Prints the complete configuration, and warnings on standard error.
@@ -294,18 +301,19 @@ absl::StatusOr<CompleteConfig> ChooseConfig(const std::optional<RecoveredRun>& r
 absl::StatusOr<std::vector<float>> InitialParameters(FileSystem& file_system,
                                                      const FragmentPlan& plan,
                                                      const v1::RunConfig& config,
-                                                     const std::optional<RecoveredRun>& recovered) {
+                                                     const std::optional<RecoveredRun>& recovered,
+                                                     ThreadPool& threads) {
   const std::string run_dir = absl::GetFlag(FLAGS_run_dir);
   const std::string given = absl::GetFlag(FLAGS_initial);
   if (!recovered.has_value()) {
     RETURN_IF_ERROR(KeepInitialParameters(file_system, run_dir, given, config, plan));
-    return InitialParametersOf(file_system, run_dir, config, plan);
+    return InitialParametersOf(file_system, run_dir, config, plan, &threads);
   }
   std::set<int> saved;
   for (const SnapshotRecord& snapshot : recovered->snapshots) saved.insert(snapshot.fragment);
   std::vector<float> values;
   if (!given.empty() || std::ssize(saved) != plan.fragments()) {
-    ASSIGN_OR_RETURN(values, InitialParametersOf(file_system, run_dir, config, plan));
+    ASSIGN_OR_RETURN(values, InitialParametersOf(file_system, run_dir, config, plan, &threads));
   }
   if (!given.empty()) {
     ASSIGN_OR_RETURN(const std::vector<float> others,
@@ -325,6 +333,8 @@ CoordinatorServer::Options ServerOptions() {
   options.security = SecurityOptionsFromFlags();
   options.memory_bytes = int64_t{absl::GetFlag(FLAGS_memory_mb)} << 20;
   options.max_requests_per_second = absl::GetFlag(FLAGS_max_requests_per_second);
+  options.max_connections = absl::GetFlag(FLAGS_max_connections);
+  options.max_connections_per_address = absl::GetFlag(FLAGS_max_connections_per_address);
   return options;
 }
 
@@ -390,10 +400,10 @@ int Serve() {
   if (!events.ok()) return Refuse(kProgram, events.status());
   for (const std::string& warning : loaded->warnings) Log().warn("{}", warning);
 
-  absl::StatusOr<std::vector<float>> initial =
-      InitialParameters(file_system, *plan, config, *recovered);
-  if (!initial.ok()) return Refuse(kProgram, initial.status());
   ThreadPool merge_pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  absl::StatusOr<std::vector<float>> initial =
+      InitialParameters(file_system, *plan, config, *recovered, merge_pool);
+  if (!initial.ok()) return Refuse(kProgram, initial.status());
   RunHistory run_history({.clock = Clock::Real()});
   if (resumes) run_history.Restore(**recovered);
   EventHistory event_history(events->get(), Clock::Real());

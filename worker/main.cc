@@ -37,6 +37,9 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
         --drain_timeout=20s  --sample_tokens=N  --max_tokens_per_second=N  --min_step_time=D
         --own_data: the shards are this site's alone, and it trains on all of them
         --shard_format=auto (or llmc, uint16, uint32)
+        --document_begin=TOKEN or --document_end=TOKEN: where documents begin in shards that do not
+        say, for train.document_masking
+        --eval_tasks=FILE  --eval_tasks_every=STEPS: accuracy on multiple-choice tasks meanwhile
         --connections=auto (or 1 .. 16)  --max_upload_mbit=N  --max_download_mbit=N
         --congestion_control=auto (bbr where allowed; or system, cubic, ...)
         --tls_ca=FILE --tls_cert=FILE --tls_key=FILE, or --tls_ca=FILE --token_file=FILE

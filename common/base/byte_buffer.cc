@@ -1,37 +1,141 @@
 #include "common/base/byte_buffer.h"
 
+#include <algorithm>
+#include <bit>
+#include <deque>
 #include <new>
 
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
 namespace causeway {
 namespace {
 
 constexpr size_t kLargePage = size_t{2} << 20;
-// Below this a rounded-up last page would weigh.
-constexpr size_t kLargeBytes = 16 * kLargePage;
+// Below this, large pages would weigh: the last one is seldom full.
+constexpr size_t kLargePagesFrom = 16 * kLargePage;
+// Sizes are rounded up to so many steps per power of two, so that one block serves for the next.
+constexpr size_t kSizeSteps = 16;
 
-}  // namespace
+// What is asked of the system for so many bytes. Pages that are not touched cost nothing.
+size_t BlockBytes(size_t bytes) {
+  const size_t step = std::max(kLargePage, std::bit_floor(bytes) / kSizeSteps);
+  return (bytes + step - 1) / step * step;
+}
 
-void* AllocateBytes(size_t bytes) {
-  if (bytes < kLargeBytes) return ::operator new(bytes);
+void* NewBlock(size_t bytes) {
   void* const memory = ::operator new (bytes, std::align_val_t{kLargePage});
 #if defined(__linux__)
-  // A hint: without it the memory is as good, in small pages. The last part of a page stays small,
-  // as does what else the allocator keeps there.
-  static_cast<void>(::madvise(memory, bytes / kLargePage * kLargePage, MADV_HUGEPAGE));
+  // A hint: without it the memory is as good, in small pages.
+  if (bytes >= kLargePagesFrom) static_cast<void>(::madvise(memory, bytes, MADV_HUGEPAGE));
 #endif
   return memory;
 }
 
+void DeleteBlock(void* memory) { ::operator delete (memory, std::align_val_t{kLargePage}); }
+
+// Large blocks, in use and kept. Thread-safe.
+class BlockStore {
+ public:
+  void* Take(size_t bytes) {
+    std::deque<Block> superfluous;
+    void* memory = nullptr;
+    {
+      absl::MutexLock lock(&mutex_);
+      // The one freed last: its pages may be in a cache.
+      const auto found = std::find_if(kept_.rbegin(), kept_.rend(),
+                                      [&](const Block& block) { return block.bytes == bytes; });
+      if (found != kept_.rend()) {
+        memory = found->memory;
+        kept_.erase(std::next(found).base());
+        count_.kept_bytes -= bytes;
+      }
+      count_.used_bytes += bytes;
+      count_.most_used_bytes = std::max(count_.most_used_bytes, count_.used_bytes);
+      superfluous = Trim();
+    }
+    for (const Block& block : superfluous) DeleteBlock(block.memory);
+    return memory == nullptr ? NewBlock(bytes) : memory;
+  }
+
+  void Return(void* memory, size_t bytes) {
+    std::deque<Block> superfluous;
+    {
+      absl::MutexLock lock(&mutex_);
+      count_.used_bytes -= bytes;
+      count_.kept_bytes += bytes;
+      kept_.push_back({memory, bytes});
+      superfluous = Trim();
+    }
+    for (const Block& block : superfluous) DeleteBlock(block.memory);
+  }
+
+  void SetLimit(size_t bytes) {
+    std::deque<Block> superfluous;
+    {
+      absl::MutexLock lock(&mutex_);
+      limit_ = bytes;
+      superfluous = Trim();
+    }
+    for (const Block& block : superfluous) DeleteBlock(block.memory);
+  }
+
+  LargeBlocks count() const {
+    absl::MutexLock lock(&mutex_);
+    return count_;
+  }
+
+ private:
+  struct Block {
+    void* memory;
+    size_t bytes;
+  };
+
+  // Takes what is too much out of kept_, for the caller to delete without the lock: that takes
+  // time.
+  std::deque<Block> Trim() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::deque<Block> superfluous;
+    while (count_.kept_bytes > std::min(limit_, count_.most_used_bytes - count_.used_bytes)) {
+      // A block that alone is too much must not cost the others.
+      const bool newest = kept_.back().bytes > limit_;
+      superfluous.push_back(newest ? kept_.back() : kept_.front());
+      newest ? kept_.pop_back() : kept_.pop_front();
+      count_.kept_bytes -= superfluous.back().bytes;
+    }
+    return superfluous;
+  }
+
+  mutable absl::Mutex mutex_;
+  size_t limit_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<Block> kept_ ABSL_GUARDED_BY(mutex_);  // The one freed last at the back.
+  LargeBlocks count_ ABSL_GUARDED_BY(mutex_);
+};
+
+BlockStore& Blocks() {
+  static BlockStore& blocks = *new BlockStore;  // Outlives whoever frees last.
+  return blocks;
+}
+
+}  // namespace
+
+void* AllocateBytes(size_t bytes) {
+  return bytes < kLargeBlockBytes ? ::operator new(bytes) : Blocks().Take(BlockBytes(bytes));
+}
+
 void FreeBytes(void* memory, size_t bytes) {
-  if (bytes < kLargeBytes) {
+  if (bytes < kLargeBlockBytes) {
     ::operator delete(memory);
   } else {
-    ::operator delete (memory, std::align_val_t{kLargePage});
+    Blocks().Return(memory, BlockBytes(bytes));
   }
 }
+
+void KeepFreedBlocks(size_t bytes) { Blocks().SetLimit(bytes); }
+
+LargeBlocks CountLargeBlocks() { return Blocks().count(); }
 
 }  // namespace causeway

@@ -17,6 +17,22 @@ void* AllocateBytes(size_t bytes);
 // `bytes` as at AllocateBytes.
 void FreeBytes(void* memory, size_t bytes);
 
+// From now on blocks of kLargeBlockBytes or more that are freed stay with the process for the next
+// ones of about their size, up to `bytes` in all; 0, as at first: none. The system clears every
+// page that it hands out, which takes as long as receiving it does: whoever fills blocks of the
+// same sizes over and over should not have it done each time. Large blocks in use and kept together
+// never exceed what was in use at once before; those freed longest ago go first. Thread-safe.
+void KeepFreedBlocks(size_t bytes);
+inline constexpr size_t kLargeBlockBytes = size_t{4} << 20;
+
+// Of large blocks.
+struct LargeBlocks {
+  size_t used_bytes = 0;
+  size_t most_used_bytes = 0;  // At once, so far.
+  size_t kept_bytes = 0;
+};
+LargeBlocks CountLargeBlocks();
+
 // As std::allocator, but elements that are made without a value get none: vector(n) and resize(n)
 // do not touch new memory, which several threads can then fill at once.
 template <typename T>

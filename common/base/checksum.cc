@@ -51,7 +51,7 @@ uint64_t TreeRoot(std::span<const uint64_t> leaf_checksums) {
   return Hash(leaf_checksums.data(), leaf_checksums.size_bytes());
 }
 
-uint64_t TreeHash(std::span<const uint8_t> data) {
+std::vector<uint64_t> LeafChecksums(std::span<const uint8_t> data) {
   std::vector<uint64_t> checksums;
   checksums.reserve(data.size() / kTreeLeafBytes + 1);
   while (!data.empty()) {
@@ -59,8 +59,10 @@ uint64_t TreeHash(std::span<const uint8_t> data) {
     checksums.push_back(Checksum64(data.first(size)));
     data = data.subspan(size);
   }
-  return TreeRoot(checksums);
+  return checksums;
 }
+
+uint64_t TreeHash(std::span<const uint8_t> data) { return TreeRoot(LeafChecksums(data)); }
 
 uint64_t TreeHash(std::span<const float> values) {
   return TreeHash(std::span(reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()));

@@ -61,6 +61,8 @@ struct Waits {
 
 CAUSEWAY_WRAP(_ZN4absl7debian35Mutex4LockEv, void, Locks, self, (absl::Mutex * self), (self))
 CAUSEWAY_WRAP(_ZN4absl7debian35Mutex10ReaderLockEv, void, Locks, self, (absl::Mutex * self), (self))
+CAUSEWAY_WRAP(_ZN4absl7debian35Mutex13ReaderTryLockEv, bool, Locks, self, (absl::Mutex * self),
+              (self))
 CAUSEWAY_WRAP(_ZN4absl7debian35Mutex7TryLockEv, bool, Locks, self, (absl::Mutex * self), (self))
 CAUSEWAY_WRAP(_ZN4absl7debian35Mutex8LockWhenERKNS0_9ConditionE, void, Locks, self,
               (absl::Mutex * self, const absl::Condition& condition), (self, condition))

@@ -95,8 +95,9 @@ socklen_t ToSocketAddress(const TcpAddress& address, sockaddr_storage& out) {
   return sizeof(in6);
 }
 
-absl::StatusOr<std::vector<TcpAddress>> ResolveAddress(absl::string_view host_port) {
-  ASSIGN_OR_RETURN(const HostPort name, SplitHostPort(host_port, /*allow_any_port=*/false));
+absl::StatusOr<std::vector<TcpAddress>> ResolveAddress(absl::string_view host_port,
+                                                       bool allow_any_port) {
+  ASSIGN_OR_RETURN(const HostPort name, SplitHostPort(host_port, allow_any_port));
   const std::string& host = name.host;
   const std::string& port = name.port;
   addrinfo hints = {};

@@ -37,7 +37,8 @@ socklen_t ToSocketAddress(const TcpAddress& address, sockaddr_storage& out);
 // All addresses of "HOST:PORT" in the system's order of preference, without repetitions. Blocks as
 // long as the system's resolver does. INVALID_ARGUMENT for a malformed address, NOT_FOUND if the
 // name has no address, UNAVAILABLE if the resolver does not answer.
-absl::StatusOr<std::vector<TcpAddress>> ResolveAddress(absl::string_view host_port);
+absl::StatusOr<std::vector<TcpAddress>> ResolveAddress(absl::string_view host_port,
+                                                       bool allow_any_port = false);
 
 // What grpc::ServerContext::peer() and ClientContext::peer() say: "ipv4:10.0.0.1:53211" or
 // "ipv6:%5B::1%5D:53211". INVALID_ARGUMENT for anything else, such as a Unix socket.

@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,11 +33,11 @@
 #include "causeway/v1/exchange.pb.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/clock.h"
-#include "common/base/shared_bytes.h"
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
 #include "common/telemetry/event_log.h"
 #include "server/core/pull_object.h"
+#include "server/core/received_object.h"
 #include "server/core/run_observer.h"
 #include "server/store/store.h"
 
@@ -64,7 +65,8 @@ class Coordinator {
     Clock* clock = nullptr;  // Outlives the coordinator, as do the next three.
     Store* store = nullptr;
     EventLog* events = nullptr;
-    std::vector<RunObserver*> observers = {};  // They outlive it, too.
+    // They outlive it, too.
+    std::vector<RunObserver*> observers = {};
     ThreadPool* merge_pool = nullptr;  // Null: merges run on the calling thread. Else the
                                        // coordinator is its only user.
     // Answers kept of every fragment: so many at least (2 or more), and back to the checkpoints
@@ -100,10 +102,15 @@ class Coordinator {
   // Before any chunk is read: OK with total_bytes if the object was accepted before, with 0 if it
   // is to be sent, or the error that the push would end with.
   virtual absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) = 0;
+  // Checks the codes in leaf `leaf`, the bytes from so many MiB on, of an object that was admitted
+  // to that round and is still coming: they are in a cache then. Never blocks. Anything but OK says
+  // only that Contribute has to check the object as a whole.
+  virtual absl::Status ValidateLeaf(int fragment, int64_t round, int64_t leaf,
+                                    std::span<const uint8_t> bytes) const = 0;
   // The whole object. Verifies size, hash and codes before anything changes; returns when it is
   // as durable as the store makes it. Closes and merges the round if it was the last one needed.
   // The same object again is OK.
-  virtual absl::Status Contribute(const v1::PushHeader& header, SharedBytes object) = 0;
+  virtual absl::Status Contribute(const v1::PushHeader& header, ReceivedObject object) = 0;
   // Whether a contribution that is held is out of line, and so not merged (PushResponse).
   virtual bool IsQuarantined(const v1::PushHeader& header) const = 0;
   virtual absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(

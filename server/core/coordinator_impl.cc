@@ -161,9 +161,32 @@ absl::StatusOr<int64_t> CoordinatorImpl::AdmitPush(const v1::PushHeader& header)
   return 0;
 }
 
-absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& header, SharedBytes object) {
+int CoordinatorImpl::DropForeignDraws(v1::PushHeader& header) const {
+  auto& draws = *header.mutable_draws();
+  const int before = draws.size();
+  absl::MutexLock lock(&members_mutex_);
+  const Member* const member = membership_.Find(header.worker_id());
+  const auto foreign = [member](const v1::DrawRange& range) {
+    // Its own data is nobody else's.
+    return range.data_slot() != kOwnData &&
+           (member == nullptr || !member->had_slots.contains(range.data_slot()));
+  };
+  draws.erase(std::remove_if(draws.begin(), draws.end(), foreign), draws.end());
+  return before - draws.size();
+}
+
+absl::Status CoordinatorImpl::ValidateLeaf(int fragment, int64_t round, int64_t leaf,
+                                           std::span<const uint8_t> bytes) const {
+  ASSIGN_OR_RETURN(const FragmentRounds* const found, FindFragment(fragment));
+  return found->ValidateLeaf(round, leaf, bytes);
+}
+
+absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& claimed, ReceivedObject object) {
   const Call call(*this);
-  RETURN_IF_ERROR(CheckPush(header));
+  RETURN_IF_ERROR(CheckPush(claimed));
+  v1::PushHeader header = claimed;
+  // The delta counts, the claim does not: nobody keeps others from the text of their parts.
+  const int foreign = DropForeignDraws(header);
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
   const absl::StatusOr<AddedContribution> added = fragment->Add(header, std::move(object));
   if (IsFatal(added.status())) Fail(added.status());
@@ -176,6 +199,17 @@ absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& header, SharedByt
     for (RunObserver* const observer : options_.observers) {
       observer->OnContributed(header, added->quarantined);
     }
+  }
+  if (added.ok() && added->is_new && foreign > 0) {
+    Record("draws_ignored",
+           absl::StrCat("the delta of worker ", header.worker_id(), " to round ", header.round(),
+                        " of fragment ", header.fragment(), " says that it was trained on ",
+                        foreign, " ranges of parts of the data that the worker never had: it ",
+                        "counts, what it says of these parts does not"),
+           {{"worker", header.worker_id()},
+            {"fragment", header.fragment()},
+            {"round", header.round()},
+            {"ranges", foreign}});
   }
   if (added.ok() && added->quarantined) {
     Record("contribution_quarantined",

@@ -42,7 +42,9 @@ class CoordinatorImpl final : public Coordinator {
   void Disconnected(const std::string& worker_id, uint64_t incarnation) override;
 
   absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override;
-  absl::Status Contribute(const v1::PushHeader& header, SharedBytes object) override;
+  absl::Status ValidateLeaf(int fragment, int64_t round, int64_t leaf,
+                            std::span<const uint8_t> bytes) const override;
+  absl::Status Contribute(const v1::PushHeader& claimed, ReceivedObject object) override;
   bool IsQuarantined(const v1::PushHeader& header) const override;
   absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(
       const v1::QueryTransferRequest& request) override;
@@ -108,6 +110,9 @@ class CoordinatorImpl final : public Coordinator {
 
   absl::Status CheckJoin(const v1::Join& join) const;
   absl::Status CheckPush(const v1::PushHeader& header) const;
+  // Takes what it says of parts of the data that its worker never had out of the header; returns
+  // how many ranges that were.
+  int DropForeignDraws(v1::PushHeader& header) const ABSL_LOCKS_EXCLUDED(members_mutex_);
   absl::StatusOr<FragmentRounds*> FindFragment(int fragment) const;
   std::vector<OpenRound> OpenRounds() const;
   // What every call checks first.

@@ -150,8 +150,9 @@ absl::Status FragmentRounds::Refold(const RoundRecord& round) {
 absl::Status FragmentRounds::LoadOpenRound(std::span<const ContributionRecord> records) {
   for (const ContributionRecord& record : records) {
     ASSIGN_OR_RETURN(
-        std::vector<uint8_t> object,
+        std::vector<uint8_t> bytes,
         options_.store->ReadContribution(record.fragment, record.round, record.worker_id));
+    ReceivedObject object(std::move(bytes));
     v1::PushHeader header;
     header.set_worker_id(record.worker_id);
     header.set_incarnation(record.incarnation);
@@ -173,7 +174,7 @@ absl::Status FragmentRounds::LoadOpenRound(std::span<const ContributionRecord> r
     }
     Held& entry = contributions_[record.worker_id];
     entry.header = std::move(header);
-    entry.object = std::move(object);
+    entry.object = std::move(object.bytes);
     entry.arrived = options_.clock->Monotonic();
     entry.unix_s = record.unix_s;
     entry.norm = record.norm;

@@ -109,26 +109,6 @@ absl::StatusOr<bool> FragmentRounds::IsHeld(const v1::PushHeader& header) const 
   return Lookup(header);
 }
 
-absl::Status FragmentRounds::VerifyObject(const v1::PushHeader& header,
-                                          std::span<const uint8_t> object) const {
-  if (static_cast<int64_t>(object.size()) != header.total_bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the object has ", object.size(), " bytes, its header says ", header.total_bytes()));
-  }
-  const uint64_t hash = TreeHash(object);
-  if (hash != header.object_hash()) {
-    return absl::DataLossError(absl::StrCat("the object's hash is ", HashToHex(hash),
-                                            ", its header says ", HashToHex(header.object_hash())));
-  }
-  // The round stays open while this contribution is under way, so published_ is the base.
-  absl::ReaderMutexLock lock(&data_mutex_);
-  if (options_.config->sync().contribution() == v1::SyncConfig::GRADIENT) {
-    const std::vector<float> zeros(published_.size(), 0.0f);
-    return options_.codec_up->Validate(object, zeros);
-  }
-  return options_.codec_up->Validate(object, published_);
-}
-
 absl::StatusOr<AddedContribution> FragmentRounds::Judge(std::span<const uint8_t> object) const {
   AddedContribution verdict;
   const double factor = options_.config->membership().outlier_factor();
@@ -147,7 +127,7 @@ absl::StatusOr<AddedContribution> FragmentRounds::Judge(std::span<const uint8_t>
 }
 
 absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& header,
-                                                      SharedBytes object) {
+                                                      ReceivedObject object) {
   ASSIGN_OR_RETURN(const bool held, IsHeld(header));
   if (held) return AddedContribution{};
   {
@@ -162,10 +142,10 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
     if (held_now) return AddedContribution{};
     contributions_[header.worker_id()].header = header;
   }
-  absl::Status status = VerifyObject(header, object.view());
+  absl::Status status = VerifyObject(header, object);
   absl::StatusOr<AddedContribution> verdict = AddedContribution{};
   if (status.ok()) {
-    verdict = Judge(object.view());
+    verdict = Judge(object.bytes.view());
     status = verdict.status();
   }
   const double unix_s = UnixSeconds(options_.clock->Now());
@@ -185,7 +165,7 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
                                                .unix_s = unix_s,
                                                .norm = verdict->norm,
                                                .quarantined = verdict->quarantined},
-                                              object.view());
+                                              object.bytes.view());
     // Whatever its code: of a store only a full disk passes. Other codes would be taken for the
     // contribution's.
     if (!status.ok() && !absl::IsResourceExhausted(status)) {
@@ -198,7 +178,7 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
     return status;
   }
   Held& entry = contributions_[header.worker_id()];
-  entry.object = std::move(object);
+  entry.object = std::move(object.bytes);
   entry.arrived = options_.clock->Monotonic();
   entry.unix_s = unix_s;
   entry.norm = verdict->norm;
@@ -306,7 +286,7 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
   // The state is ahead of the version now: nobody may see or save it.
   state_is_void_ = !stored.ok();
   RETURN_IF_ERROR(stored);
-  result.answer = MakeAnswer(record, std::move(merged->answer));
+  result.answer = MakeAnswer(record, std::move(merged->answer), std::move(merged->answer_leaves));
   absl::MutexLock lock(&mutex_);
   published_hashes_.push_back(record.published_hash);
   contributions_.clear();
@@ -363,8 +343,8 @@ void FragmentRounds::RememberNorms(const std::vector<double>& merged,
   for (const double norm : merged.empty() ? quarantined : merged) norms_.Add(norm);
 }
 
-std::shared_ptr<PullObject> FragmentRounds::MakeAnswer(const RoundRecord& record,
-                                                       ByteBuffer bytes) const {
+std::shared_ptr<PullObject> FragmentRounds::MakeAnswer(const RoundRecord& record, ByteBuffer bytes,
+                                                       std::vector<uint64_t> leaves) const {
   auto answer = std::make_shared<PullObject>();
   answer->header.set_fragment(options_.fragment);
   answer->header.set_round(record.round);
@@ -373,6 +353,7 @@ std::shared_ptr<PullObject> FragmentRounds::MakeAnswer(const RoundRecord& record
   answer->header.set_object_hash(record.answer_hash);
   answer->header.set_published_hash(record.published_hash);
   answer->bytes = std::move(bytes);
+  answer->leaves = std::move(leaves);
   return answer;
 }
 
@@ -412,8 +393,9 @@ absl::StatusOr<std::shared_ptr<const PullObject>> FragmentRounds::AnswerOrWait(
                                             options_.fragment,
                                             " cannot be read any more: fetch the STATE"));
   }
-  record.answer_hash = TreeHash(*bytes);
-  return MakeAnswer(record, ByteBuffer(bytes->begin(), bytes->end()));
+  std::vector<uint64_t> leaves = LeafChecksums(*bytes);
+  record.answer_hash = TreeRoot(leaves);
+  return MakeAnswer(record, ByteBuffer(bytes->begin(), bytes->end()), std::move(leaves));
 }
 
 std::vector<PullCallback> FragmentRounds::TakeWaiters() {

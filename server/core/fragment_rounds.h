@@ -30,6 +30,7 @@
 #include "common/params/fragment_plan.h"
 #include "common/params/sync_schedule.h"
 #include "server/core/pull_object.h"
+#include "server/core/received_object.h"
 #include "server/outer/merge.h"
 #include "server/outer/outer_optimizer.h"
 #include "server/round/membership.h"
@@ -102,9 +103,11 @@ class FragmentRounds {
   // Where a push stands: true if this very object is held already, false if it may be sent, else
   // the error that it ends with (exchange.proto).
   absl::StatusOr<bool> IsHeld(const v1::PushHeader& header) const;
+  // Coordinator::ValidateLeaf: `bytes` are leaf `leaf` of a contribution to that round.
+  absl::Status ValidateLeaf(int64_t round, int64_t leaf, std::span<const uint8_t> bytes) const;
   // Verifies, judges, stores and counts the object. Errors that concern the contribution are those
   // of exchange.proto; INTERNAL and the like are the store's.
-  absl::StatusOr<AddedContribution> Add(const v1::PushHeader& header, SharedBytes object);
+  absl::StatusOr<AddedContribution> Add(const v1::PushHeader& header, ReceivedObject object);
   // Of a contribution that is held, to this round or a past one.
   bool IsQuarantined(const std::string& worker_id, int64_t round) const;
 
@@ -155,7 +158,13 @@ class FragmentRounds {
   absl::StatusOr<bool> Lookup(const v1::PushHeader& header) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   OpenRound OpenRoundLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status VerifyObject(const v1::PushHeader& header, std::span<const uint8_t> object) const;
+  absl::Status VerifyObject(const v1::PushHeader& header, const ReceivedObject& object) const;
+  // Whether codes from codec chunk `begin` to `end` are valid; `codes` are their bytes.
+  absl::Status ValidateCodes(size_t begin, size_t end, std::span<const uint8_t> codes) const
+      ABSL_SHARED_LOCKS_REQUIRED(data_mutex_);
+  size_t codec_chunks() const;
+  // Bytes of the codec chunks before that one.
+  size_t CodesBegin(size_t codec_chunk) const;
   // The delta's norm and, where it is out of line, the verdict. Nothing where no guard is set.
   absl::StatusOr<AddedContribution> Judge(std::span<const uint8_t> object) const;
   // The round is published: its norms become history.
@@ -171,7 +180,8 @@ class FragmentRounds {
   absl::Status LoadOpenRound(std::span<const ContributionRecord> records);
   void RememberPast(int64_t round, std::map<std::string, uint64_t> object_hashes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::shared_ptr<PullObject> MakeAnswer(const RoundRecord& record, ByteBuffer bytes) const;
+  std::shared_ptr<PullObject> MakeAnswer(const RoundRecord& record, ByteBuffer bytes,
+                                         std::vector<uint64_t> leaves) const;
 
   const Options options_;
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "causeway/v1/exchange.pb.h"
@@ -16,6 +17,8 @@ namespace causeway::server {
 struct PullObject {
   v1::PullHeader header;
   ByteBuffer bytes;
+  // The checksums of the leaves that object_hash is made of, where they are known; or empty.
+  std::vector<uint64_t> leaves;
 };
 
 // Called once: with the object, or with the reason why it never comes.

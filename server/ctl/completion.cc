@@ -7,20 +7,31 @@ namespace {
 
 constexpr char kBash[] = R"(_causewayctl() {
   local word="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}"
-  local commands="status watch workers rounds pause resume drain stop config completion"
+  local command="${COMP_WORDS[1]}"
+  local commands="status watch workers rounds pause resume drain stop export config plan simulate completion"
   local flags="--coordinator= --json --timeout= --tls_ca= --tls_cert= --tls_key= --token_file= --tls_server_name= --insecure --help"
+  local links="--params= --config= --preset= --step_ms= --links= --rtt_ms= --link_efficiency= --max_pace= --coordinator_link= --merge_gb_per_s= --commit_ms= --target= --json --help"
   compopt -o nospace 2>/dev/null
-  case "$previous" in
-    causewayctl) COMPREPLY=($(compgen -W "$commands $flags" -- "$word")) ;;
-    config) COMPREPLY=($(compgen -W "show check diff presets" -- "$word")) ;;
-    check|diff) COMPREPLY=($(compgen -f -- "$word")) ;;
-    completion) COMPREPLY=($(compgen -W "bash zsh" -- "$word")) ;;
-    stop) COMPREPLY=($(compgen -W "--at_step= --at_tokens= $flags" -- "$word")) ;;
-    drain|workers) COMPREPLY=($(compgen -W "--all $flags" -- "$word")) ;;
-    pause) COMPREPLY=($(compgen -W "--reason= $flags" -- "$word")) ;;
-    watch) COMPREPLY=($(compgen -W "--interval= $flags" -- "$word")) ;;
-    *) COMPREPLY=($(compgen -W "$flags" -- "$word")) ;;
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    COMPREPLY=($(compgen -W "$commands $flags" -- "$word"))
+    return
+  fi
+  case "$command $previous" in
+    "config config") COMPREPLY=($(compgen -W "show check diff presets" -- "$word")); return ;;
+    "config check"|"config diff") COMPREPLY=($(compgen -f -- "$word")); return ;;
+    "completion completion") COMPREPLY=($(compgen -W "bash zsh" -- "$word")); return ;;
   esac
+  case "$command" in
+    stop) flags="--at_step= --at_tokens= $flags" ;;
+    drain|workers) flags="--all $flags" ;;
+    pause) flags="--reason= $flags" ;;
+    watch) flags="--interval= $flags" ;;
+    config) flags="--preset= $flags" ;;
+    export) flags="--out= --format= --dtype= --tokenizer= --max_positions= --max_file_gb= --replace $flags" ;;
+    plan) flags="--coordinator_memory_gb= $links" ;;
+    simulate) flags="--table=paper --sweep= --need --fragments= --steps_between_syncs= --overlap_steps= --codec_up= --codec_down= --shards= --slices= --grace_ms= --quorum= --failure_hours= --lease_s= --restart_s= --steps= --seed= $links" ;;
+  esac
+  COMPREPLY=($(compgen -W "$flags" -- "$word"))
 }
 complete -F _causewayctl causewayctl
 )";

@@ -1,13 +1,18 @@
 #include "server/ctl/config_command.h"
 
 #include <cstdio>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
+#include "common/files/message_json.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/presets.h"
 #include "common/params/run_config.h"
+#include "nlohmann/json.hpp"
 
 namespace causeway::server {
 
@@ -34,16 +39,33 @@ absl::StatusOr<v1::RunConfig> LoadCompleteConfig(const std::string& file,
   return config;
 }
 
-absl::StatusOr<std::string> PresetsText(const std::string& name) {
+absl::StatusOr<std::string> PresetsText(const std::string& name, bool json) {
   if (!name.empty()) {
     ASSIGN_OR_RETURN(const v1::RunConfig config, LoadCompleteConfig("", name));
-    return FormatRunConfig(config);
+    return json ? ConfigJson(config) : FormatRunConfig(config);
+  }
+  if (json) {
+    const nlohmann::json names = {{"runs", RunPresetNames()}, {"models", ModelPresetNames()}};
+    return absl::StrCat(names.dump(2), "\n");
   }
   std::string text = "runs (--preset=NAME, or causewayctl config presets NAME to see one):\n";
   for (const std::string& preset : RunPresetNames()) absl::StrAppend(&text, "  ", preset, "\n");
   text += "models (model { preset: \"NAME\" }):\n";
   for (const std::string& preset : ModelPresetNames()) absl::StrAppend(&text, "  ", preset, "\n");
   return text;
+}
+
+std::string ConfigJson(const v1::RunConfig& config) {
+  return absl::StrCat(MessageToJson(config).dump(2), "\n");
+}
+
+std::string DifferenceText(const std::string& difference, bool json) {
+  const std::vector<std::string> lines = absl::StrSplit(difference, "; ", absl::SkipEmpty());
+  if (json) {
+    const nlohmann::json differences = {{"differences", lines}};
+    return absl::StrCat(differences.dump(2), "\n");
+  }
+  return lines.empty() ? std::string() : absl::StrCat(absl::StrJoin(lines, "\n"), "\n");
 }
 
 }  // namespace causeway::server

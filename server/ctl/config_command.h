@@ -15,8 +15,15 @@ namespace causeway::server {
 absl::StatusOr<v1::RunConfig> LoadCompleteConfig(const std::string& file,
                                                  const std::string& preset);
 
-// The names of all presets; with a name, that preset's complete textproto.
-absl::StatusOr<std::string> PresetsText(const std::string& name);
+// The names of all presets; with a name, that preset's complete textproto. Or both as JSON.
+absl::StatusOr<std::string> PresetsText(const std::string& name, bool json);
+
+// As common/files/message_json.h writes it.
+std::string ConfigJson(const v1::RunConfig& config);
+
+// What ConfigDifference found, one difference per line and nothing if there is none; or as JSON:
+// {"differences": ["train.steps: 800 -> 900"]}.
+std::string DifferenceText(const std::string& difference, bool json);
 
 }  // namespace causeway::server
 

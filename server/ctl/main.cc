@@ -15,13 +15,16 @@
 #include "common/cli/command_line.h"
 #include "common/params/run_config.h"
 #include "common/rpc/security_flags.h"
+#include "nlohmann/json.hpp"
 #include "server/ctl/completion.h"
 #include "server/ctl/config_command.h"
+#include "server/ctl/export_command.h"
 #include "server/ctl/run_admin.h"
+#include "server/ctl/simulate_command.h"
 #include "server/ctl/status_text.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "HOST:PORT of the coordinator");
-ABSL_FLAG(bool, json, false, "status, workers, rounds, watch: JSON for programs");
+ABSL_FLAG(bool, json, false, "JSON for programs");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(10), "for the coordinator's answer");
 ABSL_FLAG(absl::Duration, interval, absl::Seconds(2), "watch: between two looks");
 ABSL_FLAG(bool, all, false, "workers: those who left, too; drain: every worker");
@@ -53,11 +56,21 @@ Steer (each is in the run's record and outlives the coordinator's process):
   causewayctl stop --at_step=5000  training ends there for all
   causewayctl stop --at_tokens=2000000000
 
+Take the model out, while training goes on:
+  causewayctl export --out=FOLDER [--tokenizer=FOLDER] [--dtype=bf16]   safetensors and config.json
+  causewayctl export --out=FILE --format=parameters     what serve --initial begins with
+
 Configurations:
   causewayctl config show          the run's, complete
   causewayctl config check FILE [--preset=best]    fills in every default, and warns
   causewayctl config diff FILE1 FILE2              what differs between two
   causewayctl config presets [NAME]                what there is to start from
+
+Before there is a run (docs/simulator.md):
+  causewayctl plan --params=10e9 --step_ms=800 --links=1gbit,400mbit
+  causewayctl simulate --params=10e9 --step_ms=800 --links=2x600mbit --rtt_ms=80
+  causewayctl simulate --params=10e9 --step_ms=800 --need --target=0.99
+  causewayctl simulate --table=paper
 
 Which run, and who you are:
   --coordinator=127.0.0.1:7070     HOST:PORT
@@ -65,11 +78,11 @@ Which run, and who you are:
   --tls_ca=ca.pem --token_file=FILE                      or a token (deploy/make_certificates)
   --tls_server_name=NAME, --insecure, --timeout=10s
 
-For scripts: --json with status, workers, rounds and watch (one line per look).
+For scripts: --json with everything but completion; watch prints one line per look.
 Completion: source <(causewayctl completion bash)
 
-Exit status: 0 done; 1 the coordinator refused or failed; 2 not understood, or a configuration or
-certificate is wrong; 3 no answer from the coordinator.
+Exit status: 0 done; 1 the coordinator refused or failed, or two configurations differ; 2 not
+understood, or a configuration, flag or certificate is wrong; 3 no answer from the coordinator.
 )";
 
 volatile std::sig_atomic_t stop_requested = 0;
@@ -141,13 +154,20 @@ int Watch(RunAdmin& run) {
   return 0;
 }
 
+// What an order did: a sentence, or {"done": the sentence}.
+void PrintDone(const std::string& sentence) {
+  if (!absl::GetFlag(FLAGS_json)) return Print(absl::StrCat(sentence, "\n"));
+  const nlohmann::json done = {{"done", sentence}};
+  Print(absl::StrCat(done.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), "\n"));
+}
+
 int Drain(RunAdmin& run, const std::vector<std::string>& arguments) {
   const bool all = absl::GetFlag(FLAGS_all);
   if (all == (arguments.size() == 2)) return Misused("drain takes one worker's id, or --all");
   const absl::Status status = run.Drain(all ? "" : arguments[1]);
   if (status.ok()) {
-    Print(absl::StrCat(all ? "every worker" : arguments[1],
-                       " is asked to hand over its deltas, checkpoint and leave\n"));
+    PrintDone(absl::StrCat(all ? "every worker" : arguments[1],
+                           " is asked to hand over its deltas, checkpoint and leave"));
   }
   return Report(status);
 }
@@ -160,19 +180,33 @@ int Stop(RunAdmin& run) {
   }
   const absl::Status status = run.Stop(step, tokens);
   if (status.ok()) {
-    Print(step > 0 ? absl::StrCat("training ends at step ", step, "\n")
-                   : absl::StrCat("training ends when ", tokens, " tokens have been trained\n"));
+    PrintDone(step > 0 ? absl::StrCat("training ends at step ", step)
+                       : absl::StrCat("training ends when ", tokens, " tokens have been trained"));
   }
   return Report(status);
 }
 
 int Say(const absl::Status& status, const std::string& done) {
-  if (status.ok()) Print(done);
+  if (status.ok()) PrintDone(done);
   return Report(status);
+}
+
+void PrintConfig(const v1::RunConfig& config) {
+  Print(absl::GetFlag(FLAGS_json) ? ConfigJson(config) : FormatRunConfig(config));
+}
+
+int Export(RunAdmin& run) {
+  const absl::StatusOr<std::string> text = ExportCommand(run, absl::GetFlag(FLAGS_json));
+  if (text.ok()) Print(*text);
+  return Report(text.status());
 }
 
 // What needs a coordinator.
 int RunOnline(const std::string& command, const std::vector<std::string>& arguments) {
+  if (command == "export") {
+    const absl::Status asked_for = CheckExportFlags();
+    if (!asked_for.ok()) return Refuse(kProgram, asked_for);
+  }
   const std::string address = absl::GetFlag(FLAGS_coordinator);
   const absl::Status checked = CheckAddress(address, /*allow_any_port=*/false);
   if (!checked.ok()) return Refuse(kProgram, Annotate(checked, "--coordinator"));
@@ -186,7 +220,7 @@ int RunOnline(const std::string& command, const std::vector<std::string>& argume
   if (command == "drain") return Drain(run, arguments);
   if (command == "config") {
     const absl::StatusOr<v1::RunConfig> config = run.GetConfig();
-    if (config.ok()) Print(FormatRunConfig(*config));
+    if (config.ok()) PrintConfig(*config);
     return Report(config.status());
   }
   if (arguments.size() > 1) return Misused(absl::StrCat("unexpected \"", arguments[1], "\""));
@@ -195,11 +229,12 @@ int RunOnline(const std::string& command, const std::vector<std::string>& argume
   if (command == "rounds") return Show(run, FragmentsText);
   if (command == "watch") return Watch(run);
   if (command == "stop") return Stop(run);
+  if (command == "export") return Export(run);
   if (command == "pause") {
     return Say(run.Pause(absl::GetFlag(FLAGS_reason)),
-               "paused: workers finish their step and wait; causewayctl resume lets them go on\n");
+               "paused: workers finish their step and wait; causewayctl resume lets them go on");
   }
-  return Say(run.Resume(), "resumed\n");
+  return Say(run.Resume(), "resumed");
 }
 
 int Config(const std::vector<std::string>& arguments) {
@@ -210,7 +245,7 @@ int Config(const std::vector<std::string>& arguments) {
     const absl::StatusOr<v1::RunConfig> config =
         LoadCompleteConfig(files == 1 ? arguments[2] : std::string(), absl::GetFlag(FLAGS_preset));
     if (!config.ok()) return Refuse(kProgram, config.status());
-    Print(FormatRunConfig(*config));
+    PrintConfig(*config);
     return 0;
   }
   if (what == "diff" && files == 2) {
@@ -219,12 +254,12 @@ int Config(const std::vector<std::string>& arguments) {
     const absl::StatusOr<v1::RunConfig> to = LoadCompleteConfig(arguments[3], "");
     if (!to.ok()) return Refuse(kProgram, to.status());
     const std::string difference = ConfigDifference(*from, *to);
-    if (difference.empty()) return 0;
-    Print(absl::StrCat(difference, "\n"));
-    return kExitFailed;
+    Print(DifferenceText(difference, absl::GetFlag(FLAGS_json)));
+    return difference.empty() ? 0 : kExitFailed;
   }
   if (what == "presets" && files <= 1) {
-    const absl::StatusOr<std::string> text = PresetsText(files == 1 ? arguments[2] : std::string());
+    const absl::StatusOr<std::string> text =
+        PresetsText(files == 1 ? arguments[2] : std::string(), absl::GetFlag(FLAGS_json));
     if (!text.ok()) return Refuse(kProgram, text.status());
     Print(*text);
     return 0;
@@ -244,8 +279,18 @@ int Main(int argc, char** argv) {
     Print(*script);
     return 0;
   }
+  if (command == "simulate" || command == "plan") {
+    if (arguments.size() > 1) return Misused(absl::StrCat("unexpected \"", arguments[1], "\""));
+    const bool json = absl::GetFlag(FLAGS_json);
+    const absl::StatusOr<std::string> text =
+        command == "plan" ? PlanCommand(json) : SimulateCommand(json);
+    if (absl::IsUnavailable(text.status())) return Fail(kProgram, text.status());
+    if (!text.ok()) return Refuse(kProgram, text.status());
+    Print(*text);
+    return 0;
+  }
   for (const char* known :
-       {"status", "watch", "workers", "rounds", "pause", "resume", "drain", "stop"}) {
+       {"status", "watch", "workers", "rounds", "pause", "resume", "drain", "stop", "export"}) {
     if (command == known) return RunOnline(command, arguments);
   }
   return Misused(command.empty() ? std::string("a command is required")

@@ -29,6 +29,9 @@ class RunAdmin {
   // One of them is 0.
   absl::Status Stop(int64_t at_step, int64_t at_tokens);
 
+  // To the same coordinator.
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+
  private:
   template <typename Request, typename Response, typename Method>
   absl::StatusOr<Response> Call(const Request& request, Method method);

@@ -19,21 +19,6 @@ bool IsLive(const v1::WorkerStatus& worker) {
   return worker.state() == v1::WorkerStatus::ACTIVE || worker.state() == v1::WorkerStatus::JOINING;
 }
 
-std::string StateName(v1::WorkerStatus::State state) {
-  switch (state) {
-    case v1::WorkerStatus::JOINING:
-      return "joining";
-    case v1::WorkerStatus::ACTIVE:
-      return "active";
-    case v1::WorkerStatus::LOST:
-      return "lost";
-    case v1::WorkerStatus::LEFT:
-      return "left";
-    default:
-      return "unknown";
-  }
-}
-
 // Three digits.
 std::string Digits(double value) {
   if (value < 9.995) return absl::StrFormat("%.2f", value);
@@ -52,6 +37,21 @@ std::string Activity(const v1::RunStatus& status) {
 }
 
 }  // namespace
+
+std::string WorkerStateName(v1::WorkerStatus::State state) {
+  switch (state) {
+    case v1::WorkerStatus::JOINING:
+      return "joining";
+    case v1::WorkerStatus::ACTIVE:
+      return "active";
+    case v1::WorkerStatus::LOST:
+      return "lost";
+    case v1::WorkerStatus::LEFT:
+      return "left";
+    default:
+      return "unknown";
+  }
+}
 
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths(rows.front().size());
@@ -164,15 +164,15 @@ std::string WorkersText(const v1::RunStatus& status, bool all) {
       continue;
     }
     const double rtt = worker.link().rtt_seconds();
-    rows.push_back({worker.worker_id(), StateName(worker.state()), absl::StrCat(worker.step()),
-                    Known(worker.tokens_per_second(), ShortNumber(worker.tokens_per_second())),
-                    Known(worker.compute_utilization(),
-                          absl::StrFormat("%.1f %%", 100 * worker.compute_utilization())),
-                    Known(worker.train_loss(), absl::StrFormat("%.3f", worker.train_loss())),
-                    ShortBytes(static_cast<double>(worker.bytes_up())),
-                    ShortBytes(static_cast<double>(worker.bytes_down())),
-                    Known(rtt, absl::StrFormat("%.1f ms", 1000 * rtt)),
-                    absl::StrCat("  ", worker.device())});
+    rows.push_back(
+        {worker.worker_id(), WorkerStateName(worker.state()), absl::StrCat(worker.step()),
+         Known(worker.tokens_per_second(), ShortNumber(worker.tokens_per_second())),
+         Known(worker.compute_utilization(),
+               absl::StrFormat("%.1f %%", 100 * worker.compute_utilization())),
+         Known(worker.train_loss(), absl::StrFormat("%.3f", worker.train_loss())),
+         ShortBytes(static_cast<double>(worker.bytes_up())),
+         ShortBytes(static_cast<double>(worker.bytes_down())),
+         Known(rtt, absl::StrFormat("%.1f ms", 1000 * rtt)), absl::StrCat("  ", worker.device())});
   }
   std::string text =
       rows.size() > 1 ? FormatTable(rows) : std::string("no workers have joined yet\n");

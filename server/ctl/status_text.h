@@ -23,6 +23,9 @@ std::string ShortBytes(double bytes);
 // "12 s", "4 min", "3 h 10 min", "2 d 4 h".
 std::string ShortDuration(absl::Duration duration);
 
+// "active".
+std::string WorkerStateName(v1::WorkerStatus::State state);
+
 // When the run will have done all its steps, by the speed of its slowest active worker, which
 // everybody waits for. Nothing while no speed is known, or nothing is left to do.
 std::optional<absl::Duration> TimeLeft(const v1::RunStatus& status);

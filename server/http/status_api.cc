@@ -40,21 +40,6 @@ json Figure(const Mean& mean) {
 // What a worker does not say is zero in its messages.
 json Known(double value) { return value > 0 ? Figure(value) : json(); }
 
-const char* StateName(v1::WorkerStatus::State state) {
-  switch (state) {
-    case v1::WorkerStatus::JOINING:
-      return "joining";
-    case v1::WorkerStatus::ACTIVE:
-      return "active";
-    case v1::WorkerStatus::LOST:
-      return "lost";
-    case v1::WorkerStatus::LEFT:
-      return "left";
-    default:
-      return "unknown";
-  }
-}
-
 const char* RunStateName(const v1::RunStatus& status, const absl::Status& health) {
   if (!health.ok()) return "failed";
   if (status.finished()) return "finished";
@@ -86,7 +71,7 @@ json WorkerJson(const v1::WorkerStatus& worker, const WorkerHistory* history) {
   const v1::LinkReport& link = worker.link();
   json result = {
       {"id", worker.worker_id()},
-      {"state", StateName(worker.state())},
+      {"state", WorkerStateName(worker.state())},
       {"device", worker.device()},
       {"version", worker.software_version()},
       {"data_slot", worker.data_slot()},

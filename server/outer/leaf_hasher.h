@@ -20,7 +20,8 @@ class LeafHasher {
   // threads may report at once.
   void Written(size_t begin, size_t size);
 
-  // TreeHash of the data, once all of it is written.
+  // Once all of it is written: the checksums of the leaves, and the TreeHash that they make.
+  const std::vector<uint64_t>& checksums() const { return checksums_; }
   uint64_t Root() const;
 
  private:

@@ -81,6 +81,7 @@ class Merge {
     });
     RETURN_IF_ERROR(merged);
     result.answer_hash = answer_hasher.Root();
+    result.answer_leaves = answer_hasher.checksums();
     result.published_hash = published_hasher.Root();
     return result;
   }

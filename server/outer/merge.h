@@ -73,9 +73,10 @@ struct MergeInput {
 };
 
 struct MergeResult {
-  ByteBuffer answer;            // Encoded.
-  uint64_t answer_hash = 0;     // TreeHash.
-  uint64_t published_hash = 0;  // TreeHash of published afterwards.
+  ByteBuffer answer;                    // Encoded.
+  uint64_t answer_hash = 0;             // TreeHash.
+  std::vector<uint64_t> answer_leaves;  // The checksums that it is made of.
+  uint64_t published_hash = 0;          // TreeHash of published afterwards.
 };
 
 // Merges and changes `state`, or returns an error:

@@ -29,6 +29,7 @@ absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_
   Member member;
   if (former != nullptr) member = *former;
   if (!live) member.data_slot = FreeSlot(former);
+  member.had_slots.insert(member.data_slot);
   member.was_ready = member.was_ready && (same_process || has_checkpoint);
   if (!live || !(same_process || member.was_ready)) member.state = MemberState::kJoining;
   member.id = id;
@@ -45,6 +46,7 @@ absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_
 
 void Membership::Restore(Member member, absl::Duration now) {
   member.attached = false;
+  member.had_slots.insert(member.data_slot);
   member.lease_end = now + lease_ + kReturnTime;
   largest_step_ = std::max(largest_step_, member.step);
   members_[member.id] = std::move(member);
@@ -120,7 +122,9 @@ absl::Status Membership::Heartbeat(const std::string& id, uint64_t incarnation, 
 void Membership::NumberByName() {
   int slot = 0;
   for (auto& [id, member] : members_) {
-    if (member.live()) member.data_slot = slot++;
+    if (!member.live()) continue;
+    member.data_slot = slot++;
+    member.had_slots.insert(member.data_slot);
   }
 }
 

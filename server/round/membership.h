@@ -25,6 +25,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,8 @@ struct Member {
   MemberState state = MemberState::kJoining;
   uint64_t incarnation = 0;
   int data_slot = 0;
+  // All that this coordinator has given it: late deltas may be of an earlier one.
+  std::set<int> had_slots;
   // It trains on shards of its own: the slot is its number, not its part of the data.
   bool own_data = false;
   uint64_t process_nonce = 0;

@@ -19,6 +19,9 @@ constexpr size_t kMaxIdentities = 4096;
 constexpr size_t kMaxStrangers = 4096;
 constexpr double kLinesPerSecond = 1;
 constexpr double kLineBurst = 20;
+constexpr char kUnknownToken[] =
+    "the token is unknown or was revoked: ask the coordinator's operator for a new one "
+    "(deploy/make_certificates token)";
 
 absl::string_view ToView(grpc::string_ref text) { return {text.data(), text.size()}; }
 
@@ -85,7 +88,12 @@ std::string HostOf(absl::string_view address) {
 
 std::string Peer::Describe() const {
   if (!identity.has_value()) return absl::StrCat("a peer at ", address);
-  return absl::StrCat(RoleName(identity->role), " ", identity->name, " at ", address);
+  return absl::StrCat(Name(), " at ", address);
+}
+
+std::string Peer::Name() const {
+  if (!identity.has_value()) return address;
+  return absl::StrCat(RoleName(identity->role), " ", identity->name);
 }
 
 Access::Access(Options options)
@@ -95,7 +103,7 @@ Access::Access(Options options)
                  *options_.clock),
       lines_(kLinesPerSecond, kLineBurst, 1, *options_.clock) {}
 
-absl::StatusOr<Identity> Access::IdentityOf(const grpc::ServerContextBase& context) {
+absl::Status Access::Identify(const grpc::ServerContextBase& context, Peer& peer) {
   const std::shared_ptr<const grpc::AuthContext> auth = context.auth_context();
   const bool has_certificate =
       auth != nullptr && !auth->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME).empty();
@@ -110,9 +118,12 @@ absl::StatusOr<Identity> Access::IdentityOf(const grpc::ServerContextBase& conte
           "alternative names, causeway://RUN/ROLE/NAME (deploy/make_certificates)"));
     }
     absl::StatusOr<Identity> identity = ParseIdentity(uris[0]);
-    if (identity.ok()) return identity;
-    return absl::UnauthenticatedError(
-        absl::StrCat("the certificate names no identity: ", identity.status().message()));
+    if (!identity.ok()) {
+      return absl::UnauthenticatedError(
+          absl::StrCat("the certificate names no identity: ", identity.status().message()));
+    }
+    peer.identity = *std::move(identity);
+    return absl::OkStatus();
   }
   const auto& metadata = context.client_metadata();
   const auto header = metadata.find("authorization");
@@ -131,42 +142,38 @@ absl::StatusOr<Identity> Access::IdentityOf(const grpc::ServerContextBase& conte
         "a "
         "--token_file");
   }
-  std::optional<Identity> identity = options_.tokens->Find(token);
-  if (!identity.has_value()) {
-    return absl::UnauthenticatedError(
-        "the token is unknown or was revoked: ask the coordinator's operator for a new one "
-        "(deploy/make_certificates token)");
-  }
-  return *std::move(identity);
+  peer.token = options_.tokens->Find(token);
+  if (!peer.token.has_value()) return absl::UnauthenticatedError(kUnknownToken);
+  peer.identity = peer.token->identity;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Peer> Access::Authenticate(const grpc::ServerContextBase& context) {
   Peer peer;
   peer.address = context.peer();
   if (!options_.authenticate) return peer;
-  absl::StatusOr<Identity> identity = IdentityOf(context);
-  if (!identity.ok()) {
+  const absl::Status identified = Identify(context, peer);
+  if (!identified.ok()) {
     if (!strangers_.Take(HostOf(peer.address))) {
       return absl::ResourceExhaustedError("too many requests without an identity");
     }
-    Report(peer, identity.status());
-    return identity.status();
+    Report(peer, identified);
+    return identified;
   }
-  peer.identity = *std::move(identity);
   return peer;
 }
 
 absl::StatusOr<Peer> Access::Admit(const grpc::ServerContextBase& context, Action action) {
+  ASSIGN_OR_RETURN(Peer peer, AdmitSilently(context, action));
+  if (options_.on_admitted) options_.on_admitted(peer);
+  return peer;
+}
+
+absl::StatusOr<Peer> Access::AdmitSilently(const grpc::ServerContextBase& context, Action action) {
   ASSIGN_OR_RETURN(Peer peer, Authenticate(context));
+  RETURN_IF_ERROR(CountMessage(peer));
   if (!peer.identity.has_value()) return peer;
   const Identity& identity = *peer.identity;
-  if (!peers_.Take(absl::StrCat(RoleName(identity.role), "/", identity.name))) {
-    const absl::Status refusal = absl::ResourceExhaustedError(
-        absl::StrCat("more than ", options_.requests_per_second,
-                     " requests per second: try again later, or raise --max_requests_per_second"));
-    Report(peer, refusal);
-    return refusal;
-  }
   if (identity.run != kEveryRun && identity.run != options_.run_name) {
     const absl::Status refusal = absl::PermissionDeniedError(
         absl::StrCat("this ", RoleName(identity.role), " ", identity.name, " is one of the run ",
@@ -182,6 +189,25 @@ absl::StatusOr<Peer> Access::Admit(const grpc::ServerContextBase& context, Actio
     return refusal;
   }
   return peer;
+}
+
+absl::Status Access::CountMessage(const Peer& peer) {
+  if (!peer.identity.has_value()) return absl::OkStatus();
+  if (peers_.Take(absl::StrCat(RoleName(peer.identity->role), "/", peer.identity->name))) {
+    return absl::OkStatus();
+  }
+  const absl::Status refusal = absl::ResourceExhaustedError(absl::StrCat(
+      "more than ", options_.requests_per_second,
+      " requests and messages per second: try again later, or raise --max_requests_per_second"));
+  Report(peer, refusal);
+  return refusal;
+}
+
+absl::Status Access::CheckStillValid(const Peer& peer) {
+  if (!peer.token.has_value() || options_.tokens->Holds(*peer.token)) return absl::OkStatus();
+  const absl::Status refusal = absl::UnauthenticatedError(kUnknownToken);
+  Report(peer, refusal);
+  return refusal;
 }
 
 absl::Status Access::CheckWorker(const Peer& peer, Action action, absl::string_view worker_id) {

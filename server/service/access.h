@@ -42,8 +42,10 @@ enum class Action { kDescribe, kAttach, kPush, kQueryTransfer, kPull, kGetStatus
 struct Peer {
   std::string address;               // "ipv4:10.0.0.2:4711", as gRPC writes it.
   std::optional<Identity> identity;  // Without: an unencrypted connection.
+  std::optional<TokenEntry> token;   // By which the identity was proven, if not by a certificate.
 
   std::string Describe() const;  // "worker site-a at ipv4:10.0.0.2:4711"
+  std::string Name() const;      // "worker site-a", or the address of who has no identity.
 };
 
 // Thread-safe.
@@ -59,7 +61,9 @@ class Access {
     double strangers_per_second = 10;
     double stranger_burst = 100;
     const Clock* clock = nullptr;  // Outlives the object.
-    // Called, on any thread, for every call that may be made on behalf of a worker.
+    // Called, on any thread, for every call that may be made; the other for those on behalf of a
+    // worker.
+    std::function<void(const Peer& peer)> on_admitted;
     std::function<void(const Peer& peer, Action action, absl::string_view worker_id)> on_worker;
   };
   explicit Access(Options options);
@@ -68,13 +72,19 @@ class Access {
   // soon as the worker id is known.
   absl::StatusOr<Peer> Admit(const grpc::ServerContextBase& context, Action action);
   absl::Status CheckWorker(const Peer& peer, Action action, absl::string_view worker_id);
-  // Both at once.
+  // For calls that last: UNAUTHENTICATED once the peer's token does not count any more.
+  absl::Status CheckStillValid(const Peer& peer);
+  // For calls of many messages: one of them came. RESOURCE_EXHAUSTED as for a request.
+  absl::Status CountMessage(const Peer& peer);
+  // Admit and CheckWorker at once.
   absl::Status Check(const grpc::ServerContextBase& context, Action action,
                      absl::string_view worker_id);
 
  private:
+  absl::StatusOr<Peer> AdmitSilently(const grpc::ServerContextBase& context, Action action);
   absl::StatusOr<Peer> Authenticate(const grpc::ServerContextBase& context);
-  absl::StatusOr<Identity> IdentityOf(const grpc::ServerContextBase& context);
+  // Fills in who the peer is, and by what that is known.
+  absl::Status Identify(const grpc::ServerContextBase& context, Peer& peer);
   // Logs a refusal, but not more of them than a person would read.
   void Report(const Peer& peer, const absl::Status& refusal);
 

@@ -4,13 +4,16 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/byte_buffer.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
+#include "common/rpc/tcp_address.h"
 #include "common/telemetry/log.h"
 
 namespace causeway::server {
@@ -23,7 +26,13 @@ constexpr int kCopyThreads = 4;
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kTransferTick = absl::Milliseconds(20);
 constexpr absl::Duration kMaintenance = absl::Seconds(2);
-constexpr rlim_t kWantedOpenFiles = 4096;
+// Of the store, logs, the libraries, and what an operator does beside a crowd of connections.
+constexpr int kOwnFiles = 256;
+constexpr int kLeastOpenFiles = 1024;  // What every system permits.
+constexpr int kDefaultConnections = 4096;
+// Bulk transfers, a session, and those of a former process that are not over yet.
+constexpr int kConnectionsOfWorker = 40;
+constexpr int kOthers = 32;  // Preflights, operators, observers.
 constexpr absl::Duration kDefaultStop = absl::Seconds(1);
 
 // How Options::memory_bytes is shared.
@@ -37,12 +46,23 @@ struct MemoryShares {
   int64_t pushes;
 };
 
-int64_t LargestContribution(const Coordinator& coordinator) {
+// Of one fragment in that codec.
+int64_t LargestObject(const Coordinator& coordinator, v1::Codec codec_id) {
   const FragmentPlan& plan = coordinator.plan();
   int64_t values = 0;
   for (int i = 0; i < plan.fragments(); ++i) values = std::max(values, plan.range(i).size());
-  const auto codec = FindCodec(coordinator.config().sync().codec_up());
+  const auto codec = FindCodec(codec_id);
   return codec.ok() ? static_cast<int64_t>((*codec)->EncodedBytes(static_cast<size_t>(values))) : 0;
+}
+
+int64_t LargestContribution(const Coordinator& coordinator) {
+  return LargestObject(coordinator, coordinator.config().sync().codec_up());
+}
+
+// What the deltas of one round leave behind, and an answer that makes way for the next.
+int64_t LeftByARound(const Coordinator& coordinator) {
+  return coordinator.config().membership().max_workers() * LargestContribution(coordinator) +
+         LargestObject(coordinator, coordinator.config().sync().codec_down());
 }
 
 // Fills in the default.
@@ -60,26 +80,42 @@ absl::Status SettleMemory(const Coordinator& coordinator, int64_t& bytes) {
                    " bytes: allow more"));
 }
 
-// gRPC stops accepting connections for good once the process has no file descriptor left
-// (CVE-2023-4785): have many.
-void RaiseOpenFileLimit() {
+// The number of files that this process may open, once it may open as many as it can.
+int RaiseOpenFileLimit() {
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kLeastOpenFiles;
   const rlimit raised{limit.rlim_max, limit.rlim_max};
   if (limit.rlim_cur < limit.rlim_max && setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
-  if (limit.rlim_cur >= kWantedOpenFiles) return;
-  Log().warn(
-      "this process may open {} files; with fewer than {} a crowd of connections can lock the "
-      "workers out: raise the limit (ulimit -Hn, LimitNOFILE)",
-      limit.rlim_cur, kWantedOpenFiles);
+  return static_cast<int>(std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<int>::max()));
 }
 
-// The same, and whoever transfers for a worker is noted as a connection of it.
-Access::Options Noting(WorkerLinks& links, Access::Options options) {
-  options.on_worker = [&links](const Peer& peer, Action action, absl::string_view worker_id) {
-    if (action != Action::kProbe) links.Note(worker_id, peer.address);
-  };
-  return options;
+absl::StatusOr<ConnectionGate::Limits> ConnectionLimitsOf(const CoordinatorServer::Options& options,
+                                                          const v1::RunConfig& config) {
+  const int total = options.max_connections;
+  const int of_one = options.max_connections_per_address;
+  if (total < 0 || of_one < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max_connections and --max_connections_per_address must not be negative; ",
+                     "they are ", total, " and ", of_one));
+  }
+  const int files = RaiseOpenFileLimit();
+  const int room = files - kOwnFiles;
+  if (room < std::max(total, 1)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(std::max(total, 1), " connections and the store need ",
+                     std::max(total, 1) + kOwnFiles, " open files, and this process may open ",
+                     files, ": raise the limit (ulimit -Hn, LimitNOFILE)",
+                     total > 0 ? ", or lower --max_connections" : ""));
+  }
+  ConnectionGate::Limits limits;
+  limits.total = total > 0 ? total : std::min(kDefaultConnections, room);
+  const int64_t all_workers = int64_t{kConnectionsOfWorker} * config.membership().max_workers();
+  limits.per_network =
+      of_one > 0 ? of_one
+                 : static_cast<int>(std::min<int64_t>(
+                       limits.total, std::max<int64_t>(limits.total / 4, all_workers + kOthers)));
+  limits.for_members = limits.total / 4;
+  return limits;
 }
 
 }  // namespace
@@ -115,32 +151,40 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   if (!options.security.token_file.empty()) {
     ASSIGN_OR_RETURN(access.tokens, TokenTable::Open(options.security.token_file));
   }
-  RaiseOpenFileLimit();
+  ASSIGN_OR_RETURN(const ConnectionGate::Limits limits,
+                   ConnectionLimitsOf(options, coordinator.config()));
+  KeepFreedBlocks(static_cast<size_t>(LeftByARound(coordinator)));
   std::unique_ptr<CoordinatorServer> result(
-      new CoordinatorServer(options, std::move(access), coordinator));
+      new CoordinatorServer(options, std::move(access), limits, coordinator));
+  ASSIGN_OR_RETURN(result->listener_,
+                   ConnectionListener::Listen(address, result->gate_, *Clock::Real()));
   grpc::ServerBuilder builder;
   ConfigureServer(builder, options.connections);
-  builder.AddListeningPort(address, security.credentials, &result->port_);
+  result->acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      security.credentials);
   builder.RegisterService(&result->session_);
   builder.RegisterService(&result->exchange_);
   builder.RegisterService(&result->admin_);
   builder.RegisterService(&result->probe_);
   result->server_ = builder.BuildAndStart();
-  if (result->server_ == nullptr || result->port_ == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", address,
-                     ": the host is not this machine's, or the port is taken or not allowed; "
-                     "choose another one"));
-  }
+  if (result->server_ == nullptr) return absl::InternalError("gRPC does not start a server");
+  result->listener_->Start([acceptor = result->acceptor_.get()](int listener, int descriptor) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = listener;
+    connection.fd = descriptor;
+    acceptor->HandleNewConnection(&connection);
+  });
   result->ticker_ = std::thread([server = result.get()] { server->TickLoop(); });
   result->maintainer_ = std::thread([server = result.get()] { server->MaintainLoop(); });
   return result;
 }
 
 CoordinatorServer::CoordinatorServer(const Options& options, Access::Options access,
-                                     Coordinator& coordinator)
+                                     const ConnectionGate::Limits& limits, Coordinator& coordinator)
     : coordinator_(coordinator),
-      access_(Noting(links_, std::move(access))),
+      gate_(limits),
+      access_(Noting(std::move(access))),
       push_memory_(MemoryShares(options.memory_bytes).pushes),
       pull_cache_(MemoryShares(options.memory_bytes).pull_cache),
       merges_(kMergeThreads),
@@ -162,6 +206,17 @@ CoordinatorServer::CoordinatorServer(const Options& options, Access::Options acc
       expiry_(options.security.cert_file, *options.clock) {}
 
 CoordinatorServer::~CoordinatorServer() { Stop(kDefaultStop); }
+
+Access::Options CoordinatorServer::Noting(Access::Options options) {
+  options.on_admitted = [this](const Peer& peer) {
+    const absl::StatusOr<TcpAddress> address = ParseGrpcPeer(peer.address);
+    if (address.ok()) gate_.Know(*address);
+  };
+  options.on_worker = [this](const Peer& peer, Action action, absl::string_view worker_id) {
+    if (action != Action::kProbe) links_.Note(worker_id, peer.address);
+  };
+  return options;
+}
 
 v1::RunStatus CoordinatorServer::GetStatus() const {
   v1::RunStatus status = coordinator_.GetStatus();
@@ -193,9 +248,10 @@ void CoordinatorServer::MaintainLoop() {
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kMaintenance)) return;
     }
     coordinator_.Maintain();
+    session_.CloseRevokedStreams();
     const std::string reminder = expiry_.Poll();
     if (!reminder.empty()) Log().warn("{}", reminder);
-    links_.Sample(port_);
+    links_.Sample(port());
   }
 }
 
@@ -207,6 +263,7 @@ void CoordinatorServer::Stop(absl::Duration deadline) {
   }
   if (ticker_.joinable()) ticker_.join();
   if (maintainer_.joinable()) maintainer_.join();
+  if (listener_ != nullptr) listener_->Stop();
   if (server_ == nullptr) return;
   server_->Shutdown(absl::ToChronoTime(absl::Now() + deadline));
   server_->Wait();

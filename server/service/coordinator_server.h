@@ -4,6 +4,7 @@
 #define CAUSEWAY_SERVER_SERVICE_COORDINATOR_SERVER_H_
 
 #include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 
 #include <memory>
 #include <string>
@@ -20,6 +21,8 @@
 #include "server/core/coordinator.h"
 #include "server/service/access.h"
 #include "server/service/admin_service.h"
+#include "server/service/connection_gate.h"
+#include "server/service/connection_listener.h"
 #include "server/service/exchange_service.h"
 #include "server/service/probe_gate.h"
 #include "server/service/probe_service.h"
@@ -46,11 +49,16 @@ class CoordinatorServer {
     // Until a session's first message.
     absl::Duration join_timeout = absl::Seconds(10);
     double max_requests_per_second = 5000;  // Of one peer, 1 or more: access.h.
-    const Clock* clock = Clock::Real();     // For that rate and for certificates' ends.
+    // Of all peers, and of one address (connection_gate.h). 0: 4096, or what the process's limit of
+    // open files leaves; and a quarter of that, but enough for all workers behind one address.
+    int max_connections = 0;
+    int max_connections_per_address = 0;
+    const Clock* clock = Clock::Real();  // For that rate and for certificates' ends.
   };
 
   // Listens. The coordinator outlives the result. INVALID_ARGUMENT for a malformed address, or if
-  // the memory does not hold the largest contribution; UNAVAILABLE if it cannot be listened on, and
+  // the memory does not hold the largest contribution; FAILED_PRECONDITION if the process may not
+  // open files enough for max_connections; UNAVAILABLE if the address cannot be listened on; and
   // the errors of MakeServerSecurity and TokenTable.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(const Options& options,
                                                                   Coordinator& coordinator);
@@ -59,7 +67,7 @@ class CoordinatorServer {
   CoordinatorServer(const CoordinatorServer&) = delete;
   CoordinatorServer& operator=(const CoordinatorServer&) = delete;
 
-  int port() const { return port_; }
+  int port() const { return listener_->port(); }
   // The coordinator's, with what TCP says of the workers' links.
   v1::RunStatus GetStatus() const;
 
@@ -69,12 +77,16 @@ class CoordinatorServer {
   void Stop(absl::Duration deadline);
 
  private:
-  CoordinatorServer(const Options& options, Access::Options access, Coordinator& coordinator);
+  CoordinatorServer(const Options& options, Access::Options access,
+                    const ConnectionGate::Limits& limits, Coordinator& coordinator);
+  // The hooks of Access that keep links_ and gate_ informed.
+  Access::Options Noting(Access::Options options);
   void TickLoop();
   void MaintainLoop();
 
   Coordinator& coordinator_;
   WorkerLinks links_;
+  ConnectionGate gate_;
   Access access_;
   ByteBudget push_memory_;
   ByteBudget pull_cache_;
@@ -87,8 +99,9 @@ class CoordinatorServer {
   AdminService admin_;
   ProbeGate probe_gate_;
   ProbeService probe_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
-  int port_ = 0;
+  std::unique_ptr<ConnectionListener> listener_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   ExpiryWatch expiry_;  // The maintainer's.

@@ -23,7 +23,12 @@ PullSource::PullSource(std::shared_ptr<const PullObject> object, bool pack, Byte
       pack_(pack),
       cache_(cache),
       checksums_(Chunks(*object_)),
-      packed_(pack ? Chunks(*object_) : 0) {}
+      packed_(pack ? Chunks(*object_) : 0) {
+  if (object_->leaves.size() != checksums_.size()) return;
+  for (size_t i = 0; i < checksums_.size(); ++i) {
+    checksums_[i].store(object_->leaves[i], std::memory_order_relaxed);
+  }
+}
 
 PullSource::~PullSource() {
   absl::MutexLock lock(&mutex_);

@@ -7,7 +7,7 @@
 namespace causeway::server {
 
 void PushReactor::Start() {
-  const absl::Status status = table_.Open(shared_from_this());
+  const absl::Status status = table_.Open(shared_from_this(), sender_);
   if (!status.ok()) return End(status);
   Read();
 }

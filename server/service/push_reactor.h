@@ -6,6 +6,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -23,10 +24,11 @@ class PushReactor final : public SelfOwned<PushReactor, grpc::ServerReadReactor<
                           public PushStream {
  public:
   // Table and runner outlive the reactor; `response` lives until Finish.
-  PushReactor(PushTable& table, const Runner& run_long, PushReceiver::Admit admit,
-              grpc::ByteBuffer* response)
+  PushReactor(PushTable& table, const Runner& run_long, std::string sender,
+              PushReceiver::Admit admit, grpc::ByteBuffer* response)
       : table_(table),
         run_long_(run_long),
+        sender_(std::move(sender)),
         response_(response),
         receiver_(table, this, std::move(admit)) {}
 
@@ -40,6 +42,7 @@ class PushReactor final : public SelfOwned<PushReactor, grpc::ServerReadReactor<
 
   PushTable& table_;
   const Runner& run_long_;
+  const std::string sender_;
   grpc::ByteBuffer* const response_;
   // Touched by one callback or task at a time.
   grpc::ByteBuffer buffer_;

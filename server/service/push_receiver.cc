@@ -40,9 +40,9 @@ absl::Status PushReceiver::Place(const MessageBytes& message) {
   ASSIGN_OR_RETURN(const int64_t chunk, CheckChunk(chunk_, header_.total_bytes()));
   const std::span<uint8_t> place = table_.PlaceOf(*assembly_, chunk);
   if (place.empty()) return absl::OkStatus();
-  const absl::Status status = ReadChunk(message, chunk_, place).status();
-  table_.Placed(assembly_, chunk, status.ok());
-  return status;
+  const absl::StatusOr<uint64_t> checksum = ReadChunk(message, chunk_, place);
+  table_.Placed(assembly_, chunk, checksum);
+  return checksum.status();
 }
 
 absl::Status PushReceiver::HalfClose() {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
 
@@ -22,9 +23,12 @@ class PushAssembly {
   enum class State { kReceiving, kContributing, kEnded };
 
   PushAssembly(const v1::PushHeader& first, ByteBudget& memory)
-      : header(first),
+      : fragment(first.fragment()),
+        round(first.round()),
+        header(first),
         held(first.total_bytes()),
         arriving(first.total_bytes()),
+        leaves(static_cast<size_t>(held.chunks())),
         bytes(std::make_shared<ByteBuffer>(static_cast<size_t>(first.total_bytes()))),
         memory_(memory),
         taken_bytes_(first.total_bytes()) {}
@@ -32,13 +36,21 @@ class PushAssembly {
   PushAssembly(const PushAssembly&) = delete;
   PushAssembly& operator=(const PushAssembly&) = delete;
 
+  std::span<uint8_t> Place(int64_t chunk) const {
+    return std::span(*bytes).subspan(static_cast<size_t>(ChunkSet::Offset(chunk)),
+                                     static_cast<size_t>(held.Size(chunk)));
+  }
   // The object has gone elsewhere, or nowhere.
   void ReleaseMemory() { memory_.Return(std::exchange(taken_bytes_, 0)); }
 
+  const int fragment;
+  const int64_t round;
   v1::PushHeader header;  // The latest stream's.
   State state = State::kReceiving;
   ChunkSet held;
-  ChunkSet arriving;  // PlaceOf was called, Placed not yet.
+  ChunkSet arriving;             // PlaceOf was called, Placed not yet.
+  std::vector<uint64_t> leaves;  // Checksums of the chunks that are held.
+  bool leaves_valid = true;      // So the coordinator said of all of them.
   const std::shared_ptr<ByteBuffer> bytes;
   std::set<PushStream*> streams;
   absl::Duration moved;       // The last chunk or stream came.
@@ -58,15 +70,23 @@ PushTable::Key PushTable::KeyOf(const v1::PushHeader& header) {
   return {header.fragment(), header.round(), header.worker_id()};
 }
 
-absl::Status PushTable::Open(std::shared_ptr<PushStream> stream) {
+absl::Status PushTable::Open(std::shared_ptr<PushStream> stream, const std::string& sender) {
   const absl::Duration now = options_.clock->Monotonic();
   absl::MutexLock lock(&mutex_);
   if (streams_.size() >= options_.max_streams) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the coordinator receives over ", options_.max_streams, " streams already; try again"));
   }
+  size_t& of_sender = senders_[sender];
+  if (of_sender >= options_.max_streams_of_sender) {
+    return absl::ResourceExhaustedError(absl::StrCat(sender, " sends over ",
+                                                     options_.max_streams_of_sender,
+                                                     " streams already; try again later"));
+  }
+  ++of_sender;
   PushStream* const raw = stream.get();
-  streams_[raw] = {.stream = std::move(stream), .assembly = nullptr, .opened = now};
+  streams_[raw] = {
+      .stream = std::move(stream), .sender = sender, .assembly = nullptr, .opened = now};
   return absl::OkStatus();
 }
 
@@ -162,18 +182,23 @@ std::span<uint8_t> PushTable::PlaceOf(PushAssembly& assembly, int64_t chunk) {
     ++counters_.duplicate_chunks;
     return {};
   }
-  return std::span(*assembly.bytes)
-      .subspan(static_cast<size_t>(ChunkSet::Offset(chunk)),
-               static_cast<size_t>(assembly.held.Size(chunk)));
+  return assembly.Place(chunk);
 }
 
-void PushTable::Placed(const std::shared_ptr<PushAssembly>& assembly, int64_t chunk, bool good) {
+void PushTable::Placed(const std::shared_ptr<PushAssembly>& assembly, int64_t chunk,
+                       const absl::StatusOr<uint64_t>& checksum) {
+  const bool valid =
+      checksum.ok() &&
+      coordinator_.ValidateLeaf(assembly->fragment, assembly->round, chunk, assembly->Place(chunk))
+          .ok();
   const absl::Duration now = options_.clock->Monotonic();
   {
     absl::MutexLock lock(&mutex_);
     assembly->arriving.Remove(chunk);
-    if (!good || assembly->state != PushAssembly::State::kReceiving) return;
+    if (!checksum.ok() || assembly->state != PushAssembly::State::kReceiving) return;
     assembly->held.Add(chunk);
+    assembly->leaves[static_cast<size_t>(chunk)] = *checksum;
+    assembly->leaves_valid &= valid;
     assembly->moved = now;
     moved_[assembly->header.worker_id()] = now;
     if (!StartContributing(*assembly)) return;
@@ -189,9 +214,12 @@ bool PushTable::StartContributing(PushAssembly& assembly) {
 
 void PushTable::Contribute(const std::shared_ptr<PushAssembly>& assembly) {
   v1::PushHeader header;
+  ReceivedObject object(SharedBytes(*assembly->bytes, assembly->bytes));
   {
     absl::MutexLock lock(&mutex_);
     header = assembly->header;
+    object.tree_hash = TreeRoot(assembly->leaves);
+    object.leaves_valid = assembly->leaves_valid;
   }
   // Once more: what is refused for a reason that passes need not be sent again.
   absl::StatusOr<PushAccepted> result;
@@ -203,8 +231,7 @@ void PushTable::Contribute(const std::shared_ptr<PushAssembly>& assembly) {
   } else if (*admitted == header.total_bytes()) {
     result = PushAccepted{.duplicate = true};
   } else {
-    const absl::Status status =
-        coordinator_.Contribute(header, SharedBytes(*assembly->bytes, assembly->bytes));
+    const absl::Status status = coordinator_.Contribute(header, std::move(object));
     assembly->ReleaseMemory();
     if (status.ok()) {
       result = PushAccepted{};
@@ -260,6 +287,8 @@ void PushTable::Close(PushStream* stream) {
   if (entry == streams_.end()) return;
   last = std::move(entry->second);
   streams_.erase(entry);
+  const auto sender = senders_.find(last.sender);
+  if (--sender->second == 0) senders_.erase(sender);
   if (last.assembly == nullptr) return;
   last.assembly->streams.erase(stream);
   if (last.assembly->streams.empty()) last.assembly->idle_since = now;

@@ -66,21 +66,26 @@ class PushTable {
     // What nobody goes on with is kept for so long.
     absl::Duration keep_idle = absl::Minutes(10);
     size_t max_streams = 4096;
+    // As many as a worker's connections carry: nobody takes those of all others.
+    size_t max_streams_of_sender = 1024;
   };
   // The coordinator outlives the table.
   PushTable(Coordinator& coordinator, Options options);
   ~PushTable();
 
-  // A stream begins; its header is still to come. RESOURCE_EXHAUSTED if there are too many.
-  absl::Status Open(std::shared_ptr<PushStream> stream);
+  // A stream of that sender begins; its header is still to come. RESOURCE_EXHAUSTED if there are
+  // too many.
+  absl::Status Open(std::shared_ptr<PushStream> stream, const std::string& sender);
   // Its header has come. Null if the object was accepted before: the stream has nothing to do.
   // Errors are those of Exchange.Push.
   absl::StatusOr<std::shared_ptr<PushAssembly>> Attach(PushStream* stream,
                                                        const v1::PushHeader& header);
   // Where the chunk belongs. Fill it, then call Placed. Empty if the chunk is not needed.
   std::span<uint8_t> PlaceOf(PushAssembly& assembly, int64_t chunk);
-  // `good`: the bytes are there. Otherwise the chunk is as if it had not come.
-  void Placed(const std::shared_ptr<PushAssembly>& assembly, int64_t chunk, bool good);
+  // The bytes are there, and this is their checksum. After an error the chunk is as if it had not
+  // come.
+  void Placed(const std::shared_ptr<PushAssembly>& assembly, int64_t chunk,
+              const absl::StatusOr<uint64_t>& checksum);
   // Nothing more will come over the stream, which waits for its object to be complete.
   void HalfClose(PushStream* stream);
   // The stream ended or broke. Nothing is called on it any more. May be called again.
@@ -107,6 +112,7 @@ class PushTable {
  private:
   struct Entry {
     std::shared_ptr<PushStream> stream;
+    std::string sender;
     std::shared_ptr<PushAssembly> assembly;  // Null before the header.
     absl::Duration opened;
     bool half_closed = false;
@@ -141,6 +147,7 @@ class PushTable {
   mutable absl::Mutex mutex_;
   std::map<PushStream*, Entry> streams_ ABSL_GUARDED_BY(mutex_);
   std::map<Key, std::shared_ptr<PushAssembly>> assemblies_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, size_t> senders_ ABSL_GUARDED_BY(mutex_);  // Their streams.
   // When the last chunk of a worker came. Of workers with assemblies.
   std::map<std::string, absl::Duration> moved_ ABSL_GUARDED_BY(mutex_);
   absl::Duration next_admissions_ ABSL_GUARDED_BY(mutex_);

@@ -45,6 +45,11 @@ class SessionReactor final
     return welcomed_ || end_.has_value();
   }
   absl::Time opened() const { return opened_; }
+  void CloseIfRevoked() {
+    if (!peer_.ok()) return;
+    const absl::Status status = access_.CheckStillValid(*peer_);
+    if (!status.ok()) Close(status);
+  }
 
   void OnReadDone(bool ok) override {
     if (!ok) {
@@ -55,7 +60,8 @@ class SessionReactor final
                 : absl::OkStatus());
       return;
     }
-    const absl::Status status = incarnation_ == 0 ? Join() : HandleMessage();
+    absl::Status status = access_.CountMessage(*peer_);
+    if (status.ok()) status = incarnation_ == 0 ? Join() : HandleMessage();
     if (!status.ok()) {
       if (incarnation_ != 0) coordinator_.Disconnected(worker_id_, incarnation_);
       Close(status);
@@ -184,6 +190,7 @@ grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* SessionServi
   // gRPC calls it only after this function has returned: it is still there.
   absl::MutexLock lock(&mutex_);
   silent_.push_back(reactor->Weak());
+  open_.push_back(reactor->Weak());
   return reactor;
 }
 
@@ -203,6 +210,18 @@ void SessionService::CloseSilentStreams() {
     reactor->Close(absl::DeadlineExceededError(absl::StrCat(
         "no Join came within ", absl::FormatDuration(join_timeout_), " of the session's start")));
   }
+}
+
+void SessionService::CloseRevokedStreams() {
+  std::vector<std::shared_ptr<SessionReactor>> open;
+  {
+    absl::MutexLock lock(&mutex_);
+    std::erase_if(open_, [](const auto& weak) { return weak.expired(); });
+    for (const std::weak_ptr<SessionReactor>& weak : open_) {
+      if (auto reactor = weak.lock(); reactor != nullptr) open.push_back(std::move(reactor));
+    }
+  }
+  for (const std::shared_ptr<SessionReactor>& reactor : open) reactor->CloseIfRevoked();
 }
 
 }  // namespace causeway::server

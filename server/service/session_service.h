@@ -31,6 +31,8 @@ class SessionService final : public v1::Session::CallbackService {
 
   // Ends the streams that have kept silent for too long. To be called every now and then.
   void CloseSilentStreams();
+  // Ends the streams of those whose token was revoked. To be called every few seconds.
+  void CloseRevokedStreams();
 
  private:
   Coordinator& coordinator_;
@@ -39,6 +41,8 @@ class SessionService final : public v1::Session::CallbackService {
   absl::Mutex mutex_;
   // Not joined when they were last looked at.
   std::vector<std::weak_ptr<SessionReactor>> silent_ ABSL_GUARDED_BY(mutex_);
+  // That were open when they were last looked at.
+  std::vector<std::weak_ptr<SessionReactor>> open_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace causeway::server

@@ -85,23 +85,37 @@ absl::StatusOr<std::unique_ptr<TokenTable>> TokenTable::Open(const std::string& 
   return table;
 }
 
-std::optional<Identity> TokenTable::Find(absl::string_view token) {
-  std::array<uint8_t, kHashBytes> hash;
-  SHA256(reinterpret_cast<const uint8_t*>(token.data()), token.size(), hash.data());
-  absl::MutexLock lock(&mutex_);
-  if (VersionOf(file_) != version_) {
-    const absl::Status loaded = Load();
-    if (loaded.ok()) {
-      Log().info("{} has changed: {} tokens count now", file_, entries_.size());
-    } else {
-      Log().warn("{}; the former tokens go on counting", std::string(loaded.message()));
-    }
+void TokenTable::LoadIfChanged() {
+  if (VersionOf(file_) == version_) return;
+  const absl::Status loaded = Load();
+  if (loaded.ok()) {
+    Log().info("{} has changed: {} tokens count now", file_, entries_.size());
+  } else {
+    Log().warn("{}; the former tokens go on counting", std::string(loaded.message()));
   }
-  std::optional<Identity> found;
+}
+
+std::optional<TokenEntry> TokenTable::FindHash(const TokenHash& hash) {
+  std::optional<TokenEntry> found;
   for (const TokenEntry& entry : entries_) {
-    if (CRYPTO_memcmp(entry.hash.data(), hash.data(), kHashBytes) == 0) found = entry.identity;
+    if (CRYPTO_memcmp(entry.hash.data(), hash.data(), hash.size()) == 0) found = entry;
   }
   return found;
+}
+
+std::optional<TokenEntry> TokenTable::Find(absl::string_view token) {
+  TokenHash hash;
+  SHA256(reinterpret_cast<const uint8_t*>(token.data()), token.size(), hash.data());
+  absl::MutexLock lock(&mutex_);
+  LoadIfChanged();
+  return FindHash(hash);
+}
+
+bool TokenTable::Holds(const TokenEntry& entry) {
+  absl::MutexLock lock(&mutex_);
+  LoadIfChanged();
+  const std::optional<TokenEntry> found = FindHash(entry.hash);
+  return found.has_value() && found->identity == entry.identity;
 }
 
 }  // namespace causeway::server

@@ -24,8 +24,10 @@
 
 namespace causeway::server {
 
+using TokenHash = std::array<uint8_t, 32>;  // SHA-256.
+
 struct TokenEntry {
-  std::array<uint8_t, 32> hash;
+  TokenHash hash;
   Identity identity;
 };
 
@@ -39,10 +41,12 @@ class TokenTable {
   // The errors of ReadTrustedFile and ParseTokens.
   static absl::StatusOr<std::unique_ptr<TokenTable>> Open(const std::string& file);
 
-  // Whose token this is. Takes the same time whichever of the tokens it is, or none.
+  // The token's entry. Takes the same time whichever of the tokens it is, or none.
   // After a change of the file that makes it unreadable the former tokens go on counting, and the
   // log says so.
-  std::optional<Identity> Find(absl::string_view token);
+  std::optional<TokenEntry> Find(absl::string_view token);
+  // Whether what Find returned still stands in the file.
+  bool Holds(const TokenEntry& entry);
 
  private:
   // By which a changed file is noticed.
@@ -56,6 +60,8 @@ class TokenTable {
   explicit TokenTable(std::string file) : file_(std::move(file)) {}
   static Version VersionOf(const std::string& file);
   absl::Status Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LoadIfChanged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<TokenEntry> FindHash(const TokenHash& hash) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string file_;
   absl::Mutex mutex_;

@@ -6,18 +6,21 @@
 // The coordinator's service runs in a process of its own with a run of one fragment, FP32 both
 // ways; the workers' links run in this one. For each row, and N workers:
 //
-// `push`: one worker alone sends its delta, from the call to the acknowledgement: hashing,
-// checksums at both ends, validation and admission included. `pull`: one worker alone fetches the
-// answer of a round that is published. `exchange`: all workers push at once and pull, until the
-// last one has its answer; the merge is part of it. `tcp`: the same bytes over one blocking
-// connection to a third process, written 1 MiB at a time, until they are acknowledged. The four
-// take turns, so that whatever else the machine does falls on all alike; medians count.
+// `push`: one worker alone sends its delta, from the call to the acknowledgement: every checksum is
+// verified, every code validated, and the round knows of it. The delta is encoded before, and its
+// checksums are taken then, as in training; `encode` says what that costs. `pull`: one worker alone
+// fetches the answer of a round that is published, until its copy is verified. `exchange`: all
+// workers push at once and pull, until the last one has its answer; the merge is part of it. `tcp`:
+// the same bytes over one blocking connection to a third process, written 1 MiB at a time and read
+// into memory that has been used before, until they are acknowledged. The four take turns, so that
+// whatever else the machine does falls on all alike; medians count.
 //
 // CPU seconds are per 10^9 bytes that crossed, of this process (here: the worker, or the sender)
 // and of the other one (there); the table has their sum.
 //
-// Without --store the coordinator keeps nothing but what is in memory anyway; with it, a run folder
-// there that is not synced. --certificates adds rows with TLS: a folder that
+// No disk is measured. Without --store the coordinator keeps nothing but what is in memory anyway;
+// with it, a run folder there that is not synced: in /dev/shm, what writing deltas and answers
+// costs a processor. --certificates adds rows with TLS: a folder that
 // deploy/make_certificates has filled for a coordinator at 127.0.0.1 and the workers w0, w1, ...
 #include <algorithm>
 #include <chrono>
@@ -25,6 +28,7 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,6 +39,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "causeway/v1/session.grpc.pb.h"
+#include "common/base/byte_buffer.h"
 #include "common/base/file_system.h"
 #include "common/cli/command_line.h"
 #include "common/codec/codec.h"
@@ -50,6 +55,7 @@
 #include "tests/bench/bench_peer.h"
 #include "tests/bench/plain_tcp.h"
 #include "worker/link/grpc_exchange.h"
+#include "worker/sync/encoded_object.h"
 
 ABSL_FLAG(bool, json, false, "Print one JSON object instead of a table");
 ABSL_FLAG(bool, quick, false, "A run of seconds that only shows that everything works");
@@ -196,13 +202,31 @@ struct Fragment {
     for (size_t i = 0; i < local.size(); ++i) {
       local[i] = 1e-4F * static_cast<float>(i % 1000) - 0.05F;
     }
-    const Codec* const codec = Value(FindCodec(v1::FP32));
-    object = std::make_shared<std::vector<uint8_t>>(codec->EncodedBytes(base.size()));
-    Check(codec->Encode(base, local, {}, *object));
+    const Codec& codec = *Value(FindCodec(v1::FP32));
+    object = std::make_shared<worker::EncodedObject>(
+        Value(worker::EncodeObject(codec, base, local, {})));
+    std::vector<double> with;
+    std::vector<double> without;
+    for (int i = 0; i < 3; ++i) {
+      with.push_back(
+          Seconds([&] { Check(worker::EncodeObject(codec, base, local, {}).status()); }));
+      ByteBuffer bytes;
+      without.push_back(Seconds([&] {
+        bytes.resize(object->bytes.size());
+        Check(codec.Encode(base, local, {}, bytes));
+      }));
+    }
+    encode = {{"object_bytes", object->bytes.size()},
+              {"gb_per_s", 1e-9 * static_cast<double>(object->bytes.size()) / Median(with)},
+              {"gb_per_s_without_checksums",
+               1e-9 * static_cast<double>(object->bytes.size()) / Median(without)}};
   }
+  std::span<const uint8_t> bytes() const { return object->bytes; }
+
   const v1::RunConfig config;
   const FragmentPlan plan;
-  std::shared_ptr<std::vector<uint8_t>> object;
+  std::shared_ptr<worker::EncodedObject> object;
+  json encode;  // How fast, on one thread.
 };
 
 // One worker as far as the coordinator can tell.
@@ -253,7 +277,8 @@ class Site {
     contribution.round = round;
     contribution.tokens = 1000;
     contribution.send_step = schedule.SendStep(0, round);
-    contribution.object = *fragment_.object;
+    contribution.object = fragment_.bytes();
+    contribution.leaves = fragment_.object->leaves;
     contribution.owner = fragment_.object;
     Check(exchange_->Push(contribution));
   }
@@ -303,6 +328,9 @@ json MeasureRow(const Fragment& fragment, int64_t size_mib, int workers, int con
     arguments.push_back(absl::StrCat("--store=", absl::GetFlag(FLAGS_store), "/", size_mib, "-",
                                      workers, "-", connections, tls ? "-tls" : ""));
   }
+  // As if each worker were a process of its own.
+  KeepFreedBlocks(static_cast<size_t>(workers) *
+                  worker::ObjectBytesInFlight(fragment.plan, fragment.config.sync()));
   BenchPeer coordinator = Value(BenchPeer::Start(arguments));
   BenchPeer sink = Value(BenchPeer::Start({"--role=sink", absl::StrCat("--size_mib=", size_mib)}));
   TcpSource tcp = Value(TcpSource::Connect(sink.port()));
@@ -330,7 +358,7 @@ json MeasureRow(const Fragment& fragment, int64_t size_mib, int workers, int con
       } else {
         push.Measure(coordinator, work);
       }
-      plain.Measure(sink, [&] { Check(tcp.Send(*fragment.object)); });
+      plain.Measure(sink, [&] { Check(tcp.Send(fragment.bytes())); });
     }
     for (const auto& site : sites) {
       pull.Measure(coordinator, [&] { site->Pull(round); });
@@ -347,12 +375,12 @@ json MeasureRow(const Fragment& fragment, int64_t size_mib, int workers, int con
       for (std::thread& thread : threads) thread.join();
     });
   }
-  const double gigabytes = 1e-9 * static_cast<double>(fragment.object->size());
+  const double gigabytes = 1e-9 * static_cast<double>(fragment.bytes().size());
   const double tcp_rate = gigabytes / Median(plain.seconds);
   const double push_rate = gigabytes / Median(push.seconds);
   const double pull_rate = gigabytes / Median(pull.seconds);
   const double both = 2 * gigabytes * workers;
-  return {{"object_bytes", fragment.object->size()},
+  return {{"object_bytes", fragment.bytes().size()},
           {"workers", workers},
           {"connections", connections},
           {"security", tls ? "tls" : "plain"},
@@ -428,10 +456,12 @@ int Main(int argc, char** argv) {
                  "    s      tcp     push     pull exchange\n";
   }
   json rows = json::array();
+  json encode = json::array();
   for (const bool tls : {false, true}) {
     if (tls && absl::GetFlag(FLAGS_certificates).empty()) continue;
     for (const int size : *sizes) {
       const Fragment fragment(size);
+      if (!tls) encode.push_back(fragment.encode);
       for (const int count : *workers) {
         for (const int lanes : *connections) {
           rows.push_back(MeasureRow(fragment, size, count, lanes, tls, repeats));
@@ -442,6 +472,8 @@ int Main(int argc, char** argv) {
   }
   if (as_json) {
     std::cout << json{{"rows", rows},
+                      {"encode", encode},
+                      {"store", absl::GetFlag(FLAGS_store).empty() ? "none" : "not synced"},
                       {"load_average", LoadAverage()},
                       {"cores", std::thread::hardware_concurrency()}}
                      .dump(2)

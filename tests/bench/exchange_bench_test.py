@@ -16,7 +16,11 @@ class ExchangeBenchTest(unittest.TestCase):
         report = json.loads(subprocess.run(
             [PROGRAM, "--quick", "--json", *flags], check=True, capture_output=True,
             text=True).stdout)
-        self.assertEqual(set(report), {"rows", "load_average", "cores"})
+        self.assertEqual(set(report), {"rows", "encode", "store", "load_average", "cores"})
+        folder = any(flag.startswith("--store=") for flag in flags)
+        self.assertEqual(report["store"], "not synced" if folder else "none")
+        self.assertEqual(set(report["encode"][0]),
+                         {"object_bytes", "gb_per_s", "gb_per_s_without_checksums"})
         for row in report["rows"]:
             self.assertEqual(set(row), ROW)
             for key in ROW - {"workers", "connections", "security"}:

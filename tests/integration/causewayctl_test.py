@@ -4,7 +4,7 @@ import json
 import subprocess
 import unittest
 
-from cluster import BIN, Cluster, run_tool, wait_until
+from cluster import BIN, SIGTERM, Cluster, run_tool, wait_until
 
 CTL = BIN / "causewayctl"
 SETTINGS = """
@@ -69,6 +69,85 @@ class CausewayCtlTest(unittest.TestCase):
             self.assertIn("waits for 2 workers", output)
             self.assertIn("training, step", output)
 
+    def test_the_published_parameters_come_out_while_training_goes_on(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(SETTINGS % 100000)
+            workers = [cluster.start_worker(name, PACE) for name in ("a", "b")]
+            cluster.wait_for_step("a", 60)
+            folder = cluster.folder / "exported"
+            tokenizer = cluster.folder / "tokenizer.json"
+            tokenizer.write_text("{}")
+            text = self.ctl(cluster, "export", f"--out={folder}", f"--tokenizer={tokenizer}")
+            self.assertIn("parameters of run", text)
+            config = json.loads((folder / "config.json").read_text())
+            self.assertEqual(config["architectures"], ["Qwen3ForCausalLM"])
+            self.assertEqual((folder / "tokenizer.json").read_text(), "{}")
+            self.assertIn("holds a model already",
+                          self.ctl(cluster, "export", f"--out={folder}", status=2))
+
+            done = json.loads(self.ctl(cluster, "export", f"--out={folder}", "--replace",
+                                       "--dtype=bf16", "--json"))
+            self.assertEqual(done["out"], str(folder))
+            self.assertTrue(all(version >= 1 for version in done["versions"]), done)
+            self.assertEqual(json.loads((folder / "config.json").read_text())["dtype"], "bfloat16")
+
+            # The run goes on, and the model has learnt something: at first its loss is log 256.
+            self.ctl(cluster, "drain", "--all")
+            for process in [*workers, cluster.coordinator]:
+                self.assertEqual(process.wait(), 0, process.log())
+            status, output, error = run_tool(
+                BIN / "causeway-worker", "eval", f"--checkpoint={folder}",
+                f"--data={cluster.data}", "--sequences=8", "--json")
+            self.assertEqual(status, 0, error)
+            self.assertLess(json.loads(output)["loss"], 5.53)
+
+    def test_an_export_is_bit_for_bit_what_the_coordinator_saves(self):
+        with Cluster() as cluster:
+            one_worker = SETTINGS.replace("start_workers: 2", "start_workers: 1") % 40
+            cluster.start_coordinator(one_worker, "--noexit_when_finished")
+            self.assertEqual(cluster.start_worker("a").wait(), 0)
+            exported, saved = cluster.folder / "exported", cluster.folder / "saved"
+            parameters = cluster.folder / "model.parameters"
+            self.ctl(cluster, "export", f"--out={exported}")
+            done = json.loads(self.ctl(
+                cluster, "export", f"--out={parameters}", "--format=parameters", "--json"))
+            self.assertEqual((done["format"], done["run_step"]), ("parameters", 40))
+            self.assertIn("exists", self.ctl(
+                cluster, "export", f"--out={parameters}", "--format=parameters", status=2))
+            cluster.coordinator.signal(SIGTERM)
+            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+            for source in (f"--run_dir={cluster.folder / 'coordinator'}",
+                           f"--checkpoint={parameters}"):
+                status, _, error = run_tool(
+                    BIN / "causeway-worker", "export", source, f"--out={saved}", "--replace")
+                self.assertEqual(status, 0, error)
+                self.assertEqual((exported / "model.safetensors").read_bytes(),
+                                 (saved / "model.safetensors").read_bytes())
+                self.assertEqual((exported / "config.json").read_text(),
+                                 (saved / "config.json").read_text())
+
+    def test_orders_and_configurations_speak_json(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(SETTINGS % 60)
+            self.assertEqual(json.loads(self.ctl(cluster, "pause", "--json")),
+                             {"done": "paused: workers finish their step and wait; causewayctl "
+                                      "resume lets them go on"})
+            self.assertEqual(json.loads(self.ctl(cluster, "resume", "--json"))["done"], "resumed")
+            self.assertIn("at step 50", json.loads(
+                self.ctl(cluster, "stop", "--at_step=50", "--json"))["done"])
+            config = json.loads(self.ctl(cluster, "config", "show", "--json"))
+            self.assertEqual(config["sync"]["codec_up"], "INT4")
+            presets = json.loads(run_tool(CTL, "config", "presets", "--json")[1])
+            self.assertIn("best", presets["runs"])
+            one, two = cluster.folder / "one.textproto", cluster.folder / "two.textproto"
+            one.write_text('model { preset: "tiny-1m" } train { steps: 100 seed: 1 }')
+            two.write_text('model { preset: "tiny-1m" } train { steps: 200 seed: 2 }')
+            status, output, _ = run_tool(CTL, "config", "diff", one, two, "--json")
+            self.assertEqual(status, 1)
+            self.assertIn("train.seed: 1 -> 2", json.loads(output)["differences"])
+            status, output, _ = run_tool(CTL, "config", "diff", one, one, "--json")
+            self.assertEqual((status, json.loads(output)), (0, {"differences": []}))
+
     def test_what_is_asked_for_wrongly_is_refused_with_a_reason(self):
         with Cluster() as cluster:
             cluster.start_coordinator(SETTINGS % 60)
@@ -76,7 +155,9 @@ class CausewayCtlTest(unittest.TestCase):
             for arguments in (["drain"], ["drain", "a", "--all"], ["stop"],
                               ["stop", "--at_step=3", "--at_tokens=4"], ["frobnicate"], [],
                               ["status", "now"], ["config"], ["config", "diff", "one"],
-                              ["completion", "fish"], ["watch", "--interval=1ms"]):
+                              ["completion", "fish"], ["watch", "--interval=1ms"], ["export"],
+                              ["export", "--out=x", "--dtype=f64"],
+                              ["export", "--out=x", "--format=gguf"], ["export", "now"]):
                 with self.subTest(arguments=arguments):
                     error = self.ctl(cluster, *arguments, status=2)
                     self.assertEqual(error.count("\n"), 1, error)
@@ -114,10 +195,29 @@ class CausewayCtlTest(unittest.TestCase):
 
     def test_the_completion_scripts_are_shell(self):
         script = run_tool(CTL, "completion", "bash")[1]
-        done = subprocess.run(
-            ["bash", "-c", script + "\nCOMP_WORDS=(causewayctl st) COMP_CWORD=1\n"
-             "_causewayctl; echo ${COMPREPLY[@]}"], capture_output=True, text=True, check=True)
-        self.assertEqual(done.stdout.split(), ["status", "stop"])
+
+        def completed(*words):
+            typed = " ".join(f"'{word}'" for word in ("causewayctl", *words))
+            done = subprocess.run(
+                ["bash", "-c", f"{script}\nCOMP_WORDS=({typed}) COMP_CWORD={len(words)}\n"
+                 "_causewayctl; echo ${COMPREPLY[@]}"], capture_output=True, text=True, check=True)
+            return done.stdout.split()
+
+        self.assertEqual(completed("st"), ["status", "stop"])
+        self.assertEqual(completed("stop", "--at"), ["--at_step=", "--at_tokens="])
+        self.assertEqual(completed("config", "d"), ["diff"])
+        self.assertEqual(completed("export", "--js", "--to"), ["--tokenizer=", "--token_file="])
+        self.assertEqual(completed("simulate", "--ta"), ["--table=paper", "--target="])
+        # Every flag that is offered is one, and every command is.
+        for command in completed(""):
+            if not command.startswith("--"):
+                for flag in completed(command, "--"):
+                    with self.subTest(command=command, flag=flag):
+                        name = flag.split("=")[0]
+                        if name == "--help":
+                            continue
+                        error = run_tool(CTL, f"{name}=?", "completion", "bash")[2]
+                        self.assertNotIn("unknown flag", error)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """A run's parameters out as a checkpoint of Hugging Face's, and into another run, by real processes."""
 
 import json
+import pathlib
 import signal
 import unittest
 
 from cluster import COORDINATOR, MODEL, WORKER, Cluster, json_lines, run_tool
 
+FIXTURES = pathlib.Path(__file__).parent.parent / "unit/worker/data/tokenizers"
 RUN = """train { steps: %d } sync { steps_between_syncs: 4 }
 membership { start_workers: 1 max_workers: 1 }"""
 
@@ -113,6 +115,7 @@ class HuggingFaceTest(unittest.TestCase):
             self.assertAlmostEqual(result["loss"], evaluations(cluster, "a")[-1]["eval_loss"],
                                    places=6)
             self.assertGreater(result["bits_per_byte"], 0)
+            self.assertTrue(result["bytes_are_exact"])
 
     def test_a_model_is_not_written_over_unasked(self):
         with Cluster() as cluster:
@@ -127,6 +130,50 @@ class HuggingFaceTest(unittest.TestCase):
             self.tool(*command, "--replace")
             self.assertNotEqual((folder / "model.safetensors").read_bytes(),
                                 before["model.safetensors"])
+
+    def test_a_worker_evaluates_tasks_while_it_trains(self):
+        with Cluster() as cluster:
+            source = cluster.folder / "task.jsonl"
+            source.write_text('{"context": "over water", "completions": [" and", "zq#"], "label": 0}\n')
+            task = cluster.folder / "task.bin"
+            self.tool(WORKER, "make-task", f"--input={source}", f"--out={task}")
+            cluster.start_coordinator(RUN % 8)
+            worker = cluster.start_worker("a", f"--eval_tasks={task}", "--eval_tasks_every=4")
+            self.assertEqual(worker.wait(), 0, worker.log())
+            lines = [line for line in json_lines(cluster.out("a") / "metrics.jsonl")
+                     if line["kind"] == "task"]
+            self.assertEqual([line["step"] for line in lines], [0, 4, 8])
+            result = json.loads(self.tool(
+                WORKER, "eval", f"--checkpoint={cluster.out('a') / 'checkpoint'}",
+                f"--tasks={task}", "--json"))["tasks"][0]
+            last = cluster.summary("a")["tasks"][0]
+            self.assertEqual(last["step"], 8)
+            self.assertAlmostEqual(last["loss"], result["loss"], places=6)
+            self.assertEqual(last["accuracy"], result["accuracy"])
+            status, _, error = run_tool(
+                WORKER, "train", "--coordinator=127.0.0.1:1", "--id=a", f"--data={cluster.data}",
+                f"--out={cluster.out('b')}", "--eval_tasks_every=4")
+            self.assertEqual(status, 2)
+            self.assertIn("needs --eval_tasks", error)
+
+    def test_the_end_of_text_goes_along_from_a_single_tokenizer_file(self):
+        with Cluster() as cluster:
+            self.exported(cluster)
+            fixture = FIXTURES / "gpt2" / "tokenizer.json"
+            tokenizer = cluster.folder / "mine.json"
+            tokenizer.write_bytes(fixture.read_bytes())
+            folder = cluster.folder / "with_tokenizer"
+            self.tool(WORKER, "export", f"--checkpoint={cluster.out('a') / 'checkpoint'}",
+                      f"--out={folder}", f"--tokenizer={tokenizer}")
+            self.assertEqual((folder / "tokenizer.json").read_bytes(), fixture.read_bytes())
+            added = json.loads(fixture.read_text())["added_tokens"]
+            end = next(t["id"] for t in added if t["content"] == "<|endoftext|>")
+            for name in ("config.json", "generation_config.json"):
+                self.assertEqual(json.loads((folder / name).read_text())["eos_token_id"], end)
+            status, _, error = run_tool(WORKER, "import", f"--from={folder}",
+                                        f"--out={cluster.folder / 'x'}", "--sequence_length=-5")
+            self.assertEqual(status, 2)
+            self.assertIn("it is -5", error)
 
     def test_tasks_and_generation(self):
         with Cluster() as cluster:
@@ -151,6 +198,13 @@ class HuggingFaceTest(unittest.TestCase):
             alone = self.tool(WORKER, *flags, "--prompt=the bridge")
             self.assertEqual(alone, "the bridge" + batch[0]["text"] + "\n")
             self.assertEqual([line["tokens"] for line in batch], [40, 40])
+            # 20 kB hold the keys and values of one text of 32 tokens, 16 kB, not of two.
+            one_by_one = self.tool(WORKER, *flags, f"--prompts={prompts}", "--json",
+                                   "--max_cache_gb=0.00002")
+            self.assertEqual([json.loads(line) for line in one_by_one.splitlines()], batch)
+            status, _, error = run_tool(WORKER, *flags, "--prompt=a", "--max_cache_gb=0.000001")
+            self.assertEqual(status, 2)
+            self.assertIn("--max_cache_gb", error)
 
 
 if __name__ == "__main__":

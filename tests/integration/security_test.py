@@ -1,7 +1,10 @@
 """Real processes with real certificates: what is refused and how, and a run that does not notice."""
 
+import contextlib
 import pathlib
+import resource
 import shutil
+import socket
 import subprocess
 import unittest
 
@@ -148,6 +151,23 @@ class SecurityTest(unittest.TestCase):
             self.refused(cluster, "b", [token("b")[0], f"--token_file={stale}"], ["revoked"])
             second = cluster.start_worker("b", *token("b"))
             self.assertEqual(self.finish(cluster, first, second), self.undisturbed())
+
+    def test_a_crowd_of_strangers_takes_no_descriptor_from_the_store(self):
+        with Cluster() as cluster, contextlib.ExitStack() as crowd:
+            cluster.start_coordinator(RUN, "--max_connections=120",
+                                      "--max_connections_per_address=20")
+            # No more than the coordinator says that so many connections need.
+            resource.prlimit(cluster.coordinator.child.pid, resource.RLIMIT_NOFILE,
+                             (120 + 256, 120 + 256))
+            first = cluster.start_worker("a")
+            cluster.wait_for_event("worker_ready", worker="a")
+            host, _, port = cluster.address.rpartition(":")
+            for i in range(500):
+                crowd.enter_context(socket.create_connection(
+                    (host, int(port)), source_address=(f"127.0.0.{2 + i % 50}", 0)))
+            second = cluster.start_worker("b")
+            self.assertEqual(self.finish(cluster, first, second), self.undisturbed())
+            self.assertIn("--max_connections", cluster.coordinator.log())
 
     def test_plaintext_stays_on_this_machine(self):
         with Cluster() as cluster:

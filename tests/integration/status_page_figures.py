@@ -49,7 +49,7 @@ def main(arguments):
             made.append(path)
 
         page.prefer("light")
-        for width, height in ((1400, 1750), (400, 2000)):
+        for width, height in ((1400, 1815), (400, 2000)):
             page.resize(width)
             page.open(f"http://{options.address}/")
             WebDriverWait(page.driver, 60).until(lambda driver: driver.execute_script(_READY))

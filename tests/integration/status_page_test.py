@@ -10,7 +10,7 @@ import unittest
 import urllib.request
 
 import browser
-from cluster import SIGKILL, Cluster, wait_until
+from cluster import SIGKILL, SIGTERM, Cluster, wait_until
 
 SETTINGS = """
 train { steps: 100000 optimizer: MUON evaluate_every_steps: 20 }
@@ -19,7 +19,7 @@ sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
 membership { start_workers: 2 max_workers: 4 lease_ms: 2000 }
 """
 PACE = "--max_tokens_per_second=1280"  # 20 steps a second.
-WIDTHS = (1400, 860, 400)
+WIDTHS = (1400, 1100, 860, 400)
 # Of the page's own work; a connection that is refused while the coordinator is away is not.
 HARMLESS = ("net::ERR_CONNECTION_REFUSED", "net::ERR_CONNECTION_RESET", "net::ERR_EMPTY_RESPONSE")
 HOSTILE = "<img src=x onerror=document.title='pwned'>\"'&amp;</td><script>document.title=1</script>"
@@ -171,6 +171,20 @@ class StatusPageTest(unittest.TestCase):
                 "const d = Chart.getChart('loss-plot').data.datasets[1].data;"
                 "return d[0].x === arguments[0] && d[d.length - 1].x > arguments[1];",
                 first, step), "the curve goes on where it was")
+            self.assert_quiet(page)
+
+    def test_a_run_that_is_over_says_so(self):
+        with Cluster() as cluster, browser.Browser() as page:
+            cluster.start_coordinator(SETTINGS.replace("100000", "40"), "--noexit_when_finished")
+            page.open(f"http://{cluster.http_address}/")
+            for name in ("a", "b"):
+                cluster.start_worker(name, PACE)
+            self.shows(page, "run-state", "finished")
+            self.shows(page, "progress", "40 of 40")
+            self.shows(page, "workers", "left")
+            self.assertEqual(page.text("attention"), "")
+            cluster.coordinator.signal(SIGTERM)
+            self.shows(page, "banner", "All steps were done")
             self.assert_quiet(page)
 
     def test_what_a_worker_calls_itself_is_never_markup(self):

@@ -222,8 +222,8 @@ def measure(options, settings):
     workers = worker_count(options, settings)
     rtt_s = settings.rtt_ms / 1000
     plain_warm_up_s = 1 + 8 * rtt_s  # Slow start, and BBR's search for the rate.
-    # The worker's search for the number of connections, too.
-    warm_up_s = 8 + 20 * rtt_s
+    # The worker's choice of the number of connections, too.
+    warm_up_s = 5 + 30 * rtt_s
     begin = time.time()
     with Network(options.bin / "causeway-wan-link", [settings] * workers,
                  congestion=options.congestion) as network:

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <iterator>
 #include <memory>
 #include <numbers>
 #include <optional>
+#include <utility>
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
@@ -21,6 +21,7 @@
 #include "worker/commands/given_model.h"
 #include "worker/data/choice_task.h"
 #include "worker/data/dataset.h"
+#include "worker/data/text_bytes.h"
 #include "worker/data/tokenizer.h"
 #include "worker/train/choice_accuracy.h"
 #include "worker/train/evaluate.h"
@@ -42,7 +43,8 @@ constexpr int kBatch = 4;
 
 struct Targets {
   int64_t tokens = 0;  // That are predicted: with document masking not every position has one.
-  int64_t bytes = 0;   // Of their text, without ends of documents; 0 if there is no tokenizer.
+  int64_t bytes = 0;   // Of their text (text_bytes.h); 0 if there is no tokenizer.
+  bool bytes_are_exact = true;
 };
 
 absl::StatusOr<Targets> CountTargets(const Dataset& dataset, const HeldOutWindows& windows,
@@ -55,17 +57,12 @@ absl::StatusOr<Targets> CountTargets(const Dataset& dataset, const HeldOutWindow
   std::vector<int32_t> document_starts(windows.document_masking() ? inputs.size() : 0);
   for (int64_t i = 0; i < windows.size(); ++i) {
     RETURN_IF_ERROR(windows.Read(i, inputs, targets, document_starts));
-    // Positions without a target begin a document.
-    std::erase_if(targets, [](int32_t t) { return t < 0; });
-    counted.tokens += std::ssize(targets);
-    if (tokenizer.ok()) {
-      const std::optional<int32_t> end = (*tokenizer)->end_of_text();
-      if (end.has_value()) std::erase(targets, *end);
-      ASSIGN_OR_RETURN(const std::string text, (*tokenizer)->Decode(targets));
-      counted.bytes += std::ssize(text);
-    }
-    targets.resize(inputs.size());
+    counted.tokens += std::ranges::count_if(targets, [](int32_t t) { return t >= 0; });
+    if (!tokenizer.ok()) continue;
+    ASSIGN_OR_RETURN(const int64_t bytes, TextBytes(**tokenizer, inputs, targets));
+    counted.bytes += bytes;
   }
+  counted.bytes_are_exact = tokenizer.ok() && (*tokenizer)->keeps_text();
   return counted;
 }
 
@@ -74,8 +71,10 @@ absl::Status EvaluateHeldOut(const StoredModel& stored, CpuTransformer<float>& m
   const v1::ModelConfig& shape = stored.config.model();
   ASSIGN_OR_RETURN(const ShardFormat shard_format,
                    ParseShardFormat(absl::GetFlag(FLAGS_shard_format)));
-  ASSIGN_OR_RETURN(const Dataset dataset,
+  ASSIGN_OR_RETURN(const std::optional<DocumentMark> mark, GivenDocumentMark());
+  ASSIGN_OR_RETURN(Dataset dataset,
                    Dataset::Open(*FileSystem::Real(), absl::GetFlag(FLAGS_data), shard_format));
+  if (stored.config.train().document_masking()) RETURN_IF_ERROR(dataset.FindDocuments(mark));
   RETURN_IF_ERROR(dataset.CheckVocabulary(shape.vocabulary_size()));
   ASSIGN_OR_RETURN(const HeldOutWindows windows,
                    HeldOutWindows::Create(dataset, shape.sequence_length(), shape.vocabulary_size(),
@@ -88,6 +87,7 @@ absl::Status EvaluateHeldOut(const StoredModel& stored, CpuTransformer<float>& m
   result["perplexity"] = std::exp(loss);
   if (targets.bytes > 0) {
     result["bytes"] = targets.bytes;
+    result["bytes_are_exact"] = targets.bytes_are_exact;
     result["bits_per_byte"] = loss * static_cast<double>(targets.tokens) / std::numbers::ln2 /
                               static_cast<double>(targets.bytes);
   }
@@ -108,16 +108,14 @@ absl::Status EvaluateTask(const StoredModel& stored, const std::string& path,
       std::fprintf(stderr, "%s: %lld of %lld\n", path.c_str(), static_cast<long long>(done),
                    static_cast<long long>(all));
     }
+    return true;
   };
   const absl::StatusOr<ChoiceAccuracy> accuracy =
       EvaluateChoices(model, stored.parameters, examples, progress);
   if (!accuracy.ok()) return Annotate(accuracy.status(), path);
-  result["tasks"].push_back({{"task", path},
-                             {"examples", accuracy->examples},
-                             {"accuracy", accuracy->accuracy},
-                             {"normalized_accuracy", accuracy->normalized},
-                             {"loss", accuracy->loss},
-                             {"cut", accuracy->cut}});
+  json task = ChoiceAccuracyToJson(*accuracy);
+  task["task"] = path;
+  result["tasks"].push_back(std::move(task));
   return absl::OkStatus();
 }
 
@@ -126,7 +124,8 @@ void PrintLines(const json& result) {
     std::printf("%.4f nats per token over %lld held-out tokens", result["loss"].get<double>(),
                 static_cast<long long>(result["tokens"].get<int64_t>()));
     if (result.contains("bits_per_byte")) {
-      std::printf(", %.4f bits per byte", result["bits_per_byte"].get<double>());
+      std::printf(", %.4f bits per byte%s", result["bits_per_byte"].get<double>(),
+                  result["bytes_are_exact"].get<bool>() ? "" : " of the text as it decodes");
     }
     std::printf("\n");
   }

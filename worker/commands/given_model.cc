@@ -20,6 +20,12 @@ ABSL_FLAG(int, sequence_length, 0,
           "import, and eval of a folder of Hugging Face's: tokens per window; 0: what the model "
           "takes, at most 1024");
 
+ABSL_FLAG(
+    int64_t, document_begin, -1,
+    "train, eval: with train.document_masking, of data without an index of documents: the token "
+    "that begins each");
+ABSL_FLAG(int64_t, document_end, -1, "train, eval: likewise, the token that ends each document");
+
 namespace causeway::worker {
 
 absl::StatusOr<int> GivenSequenceLength() {
@@ -29,6 +35,19 @@ absl::StatusOr<int> GivenSequenceLength() {
       absl::StrCat("--sequence_length must be at least 1, or 0 for what the model takes, at most "
                    "1024; it is ",
                    length));
+}
+
+absl::StatusOr<std::optional<DocumentMark>> GivenDocumentMark() {
+  const int64_t begin = absl::GetFlag(FLAGS_document_begin);
+  const int64_t end = absl::GetFlag(FLAGS_document_end);
+  if (begin < -1 || begin >= kMaxVocabulary || end < -1 || end >= kMaxVocabulary ||
+      (begin >= 0 && end >= 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("give one of --document_begin and --document_end, a token below ",
+                     kMaxVocabulary, ", or none; they are ", begin, " and ", end));
+  }
+  if (begin < 0 && end < 0) return std::nullopt;
+  return DocumentMark{.token = std::max(begin, end), .begins = begin >= 0};
 }
 
 absl::StatusOr<StoredModel> ReadGivenModel() {

@@ -3,10 +3,12 @@
 #define CAUSEWAY_WORKER_COMMANDS_GIVEN_MODEL_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "common/base/thread_pool.h"
+#include "worker/data/dataset.h"
 #include "worker/io/stored_model.h"
 
 namespace causeway::worker {
@@ -18,6 +20,9 @@ absl::StatusOr<StoredModel> ReadGivenModel();
 
 // --sequence_length, INVALID_ARGUMENT if it is negative.
 absl::StatusOr<int> GivenSequenceLength();
+
+// --document_begin or --document_end; nullopt if neither is given, INVALID_ARGUMENT if both are.
+absl::StatusOr<std::optional<DocumentMark>> GivenDocumentMark();
 
 // What ReadGivenModel reads, for messages.
 std::string GivenModelName();

@@ -4,17 +4,16 @@
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
 #include "common/files/parameters_file.h"
+#include "common/huggingface/huggingface_export.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "worker/commands/commands.h"
 #include "worker/commands/given_model.h"
 #include "worker/data/tokenizer.h"
-#include "worker/io/huggingface_export.h"
 #include "worker/io/huggingface_import.h"
 
 ABSL_DECLARE_FLAG(std::string, out);
@@ -55,19 +54,6 @@ absl::Status Import() {
   return absl::OkStatus();
 }
 
-// A model in the folder, which may be somebody's only copy, is not written over unasked.
-absl::Status CheckNoModel(FileSystem& file_system, const std::string& folder) {
-  if (absl::GetFlag(FLAGS_replace) || !file_system.IsFolder(folder)) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system.List(folder));
-  for (const std::string& name : names) {
-    if (name != "config.json" && !absl::EndsWith(name, ".safetensors")) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("--out=", folder, " holds a model already (", name,
-                     "): choose another folder, or give --replace to write over it"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status TakeTokenizer(const std::string& name, ExportOptions& options) {
   if (name == "bytes") return absl::OkStatus();  // The default, which has no files.
   options.tokenizer = name;
@@ -103,7 +89,7 @@ absl::Status Export() {
     return absl::InvalidArgumentError(
         absl::StrCat("--max_file_gb must be in 1e-6 .. 1e6; it is ", max_file_gb));
   }
-  RETURN_IF_ERROR(CheckNoModel(*FileSystem::Real(), out));
+  if (!absl::GetFlag(FLAGS_replace)) RETURN_IF_ERROR(CheckNoModel(*FileSystem::Real(), out));
   ExportOptions options;
   options.bf16 = dtype == "bf16";
   options.max_file_bytes = static_cast<uint64_t>(max_file_gb * 1e9);

@@ -6,12 +6,14 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
 #include "worker/commands/commands.h"
+#include "worker/commands/given_model.h"
 #include "worker/commands/training_run.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "train: HOST:PORT of the coordinator");
@@ -32,6 +34,12 @@ ABSL_FLAG(absl::Duration, checkpoint_interval, absl::Minutes(10),
           "train: time between local checkpoints; 0: at the end only");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
           "train: how long a worker that is told to stop tries to hand over its deltas");
+ABSL_FLAG(
+    std::string, eval_tasks, "",
+    "train: files of multiple-choice examples, separated by commas (llm.c's format), that this "
+    "worker evaluates the published parameters on at the end");
+ABSL_FLAG(int64_t, eval_tasks_every, 0,
+          "train: and before the first step and every so many steps; training waits meanwhile");
 ABSL_FLAG(int, sample_tokens, 0,
           "train: tokens that the worker in data slot 0 generates at the end");
 
@@ -111,6 +119,15 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   options.checkpoint_interval = absl::GetFlag(FLAGS_checkpoint_interval);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.sample_tokens = absl::GetFlag(FLAGS_sample_tokens);
+  ASSIGN_OR_RETURN(options.document_mark, GivenDocumentMark());
+  options.eval_tasks = absl::StrSplit(absl::GetFlag(FLAGS_eval_tasks), ',', absl::SkipEmpty());
+  options.eval_tasks_every = absl::GetFlag(FLAGS_eval_tasks_every);
+  if (options.eval_tasks_every < 0 ||
+      (options.eval_tasks_every > 0 && options.eval_tasks.empty())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--eval_tasks_every must be 0 or more, and needs --eval_tasks=FILE; it is ",
+                     options.eval_tasks_every));
+  }
   options.max_tokens_per_second = absl::GetFlag(FLAGS_max_tokens_per_second);
   options.min_step_time = absl::GetFlag(FLAGS_min_step_time);
   for (const auto& [flag, value] :

@@ -132,6 +132,43 @@ void TrainingRun::LogProgress(absl::Duration now) {
   if (!reminder.empty()) Log().warn("{}", reminder);
 }
 
+absl::Status TrainingRun::ReadTasks() {
+  const v1::ModelConfig& model = run_.config().model();
+  for (const std::string& path : options_.eval_tasks) {
+    Task task = {.path = path, .examples = {}, .result = {}};
+    ASSIGN_OR_RETURN(task.examples, ReadChoiceTask(file_system_, path, model.vocabulary_size()));
+    RETURN_IF_ERROR(Annotate(CheckChoices(task.examples, model.sequence_length()), path));
+    tasks_.push_back(std::move(task));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::EvaluateTasks() {
+  const absl::Duration before = clock_.Monotonic();
+  // An order to stop does not wait for thousands of examples.
+  const auto goes_on = [&](int64_t, int64_t) {
+    const absl::StatusOr<Session::Orders> orders = session_->orders();
+    return orders.ok() && !orders->drain;
+  };
+  for (Task& task : tasks_) {
+    const absl::StatusOr<ChoiceAccuracy> accuracy =
+        trainer_->EvaluateTask(sync_->published(), task.examples, goes_on);
+    if (absl::IsCancelled(accuracy.status())) break;
+    RETURN_IF_ERROR(Annotate(accuracy.status(), task.path));
+    task.result = ChoiceAccuracyToJson(*accuracy);
+    task.result["task"] = task.path;
+    task.result["step"] = progress_.step;
+    Log().info("step {}: {}: accuracy {:.4f}, normalized {:.4f} over {} examples", progress_.step,
+               task.path, accuracy->accuracy, accuracy->normalized, accuracy->examples);
+    json line = task.result;
+    line["kind"] = "task";
+    line["unix_s"] = UnixSeconds(clock_);
+    RETURN_IF_ERROR(metrics_->Append(line));
+  }
+  progress_.evaluation += clock_.Monotonic() - before;
+  return absl::OkStatus();
+}
+
 std::string TrainingRun::Sample() {
   const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
       LoadTokenizer(file_system_, dataset_.tokenizer());
@@ -179,6 +216,9 @@ absl::Status TrainingRun::WriteSummary() {
       {"link", LinkReportToJson(link_->Report())}};
   if (progress_.initial_loss.has_value()) summary["initial_loss"] = *progress_.initial_loss;
   if (progress_.eval_loss.has_value()) summary["eval_loss"] = *progress_.eval_loss;
+  for (const Task& task : tasks_) {
+    if (!task.result.is_null()) summary["tasks"].push_back(task.result);
+  }
   if (EvaluatesHere() && options_.sample_tokens > 0) summary["sample"] = Sample();
   return WriteFileAtomically(
       file_system_, JoinPath(options_.output, "summary.json"),

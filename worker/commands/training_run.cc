@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/byte_buffer.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
@@ -15,6 +16,7 @@
 #include "common/rpc/tls_handshake.h"
 #include "common/rpc/wire.h"
 #include "common/telemetry/log.h"
+#include "worker/sync/encoded_object.h"
 
 namespace causeway::worker {
 namespace {
@@ -115,12 +117,16 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   ASSIGN_OR_RETURN(v1::DescribeResponse description, DescribeOrExplain(*stub, options));
   ASSIGN_OR_RETURN(FragmentPlan plan, CheckRun(description));
   RETURN_IF_ERROR(dataset.CheckVocabulary(description.config().model().vocabulary_size()));
+  if (description.config().train().document_masking()) {
+    RETURN_IF_ERROR(dataset.FindDocuments(options.document_mark));
+  }
 
   auto run = std::unique_ptr<TrainingRun>(new TrainingRun(options, std::move(security), file_system,
                                                           clock, std::move(description),
                                                           std::move(plan), std::move(dataset)));
   run->session_channel_ = std::move(channel);
   run->session_stub_ = std::move(stub);
+  RETURN_IF_ERROR(run->ReadTasks());
   RETURN_IF_ERROR(run->OpenOutput());
   std::optional<WorkerCheckpoint> checkpoint;
   if (file_system.Exists(run->CheckpointPath())) {
@@ -281,6 +287,7 @@ absl::Status TrainingRun::MakeLink() {
 
 void TrainingRun::MakeSync() {
   sync_.reset();  // Cancels the exchange that it uses.
+  KeepFreedBlocks(ObjectBytesInFlight(plan_, run_.config().sync()));
   auto exchange =
       std::make_unique<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
                                                            .session = session_.get(),
@@ -407,6 +414,7 @@ absl::Status TrainingRun::TrainSteps() {
     if (!begun) {
       begun = true;
       if (EvaluatesHere() && progress_.step == 0) RETURN_IF_ERROR(Evaluate());
+      if (options_.eval_tasks_every > 0 && progress_.step == 0) RETURN_IF_ERROR(EvaluateTasks());
       progress_.evaluation = absl::ZeroDuration();
       progress_.start = clock_.Monotonic();
       last_line_ = progress_.start;
@@ -463,11 +471,13 @@ absl::Status TrainingRun::StepOnce(int64_t end) {
   RETURN_IF_ERROR(Annotate(synced, absl::StrCat("step ", step)));
   Throttle(report->tokens, step_time);
   Report(*report, step_time);
-  const int64_t every = run_.config().train().evaluate_every_steps();
-  const bool passed = every > 0 && step / every != former_step / every;
-  if (EvaluatesHere() && passed && step < run_.config().train().steps()) {
+  const auto is_due = [&](int64_t every) {
+    return every > 0 && step / every != former_step / every && step < run_.config().train().steps();
+  };
+  if (EvaluatesHere() && is_due(run_.config().train().evaluate_every_steps())) {
     RETURN_IF_ERROR(Evaluate());
   }
+  if (is_due(options_.eval_tasks_every)) RETURN_IF_ERROR(EvaluateTasks());
   if (WritesCheckpoints() &&
       clock_.Monotonic() - last_checkpoint_ >= options_.checkpoint_interval) {
     RETURN_IF_ERROR(Checkpoint());
@@ -545,6 +555,7 @@ absl::Status TrainingRun::Finish() {
   }
   RETURN_IF_ERROR(Checkpoint());
   if (!drained_ && EvaluatesHere()) RETURN_IF_ERROR(Evaluate());
+  if (!drained_) RETURN_IF_ERROR(EvaluateTasks());
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -20,6 +21,7 @@
 #include "common/rpc/security.h"
 #include "common/rpc/socket_buffers.h"
 #include "common/telemetry/event_log.h"
+#include "worker/data/choice_task.h"
 #include "worker/data/dataset.h"
 #include "worker/io/worker_checkpoint.h"
 #include "worker/link/grpc_exchange.h"
@@ -48,6 +50,12 @@ struct TrainingOptions {
   // Of the connections to the coordinator (tcp_links.h); empty: the system's.
   std::string congestion_control;
   absl::Duration checkpoint_interval = absl::Minutes(10);  // Zero: at the end only.
+  // With train.document_masking, of data that do not say where documents begin.
+  std::optional<DocumentMark> document_mark;
+  // Multiple-choice tasks that this worker evaluates the published parameters on: before the first
+  // step and every so many (0: neither), and at the end.
+  std::vector<std::string> eval_tasks;
+  int64_t eval_tasks_every = 0;
   int sample_tokens = 0;  // The worker in data slot 0 generates so many at the end.
   absl::Duration drain_timeout = absl::Seconds(20);
   double max_tokens_per_second = 0;  // Train no faster; 0: as fast as it goes.
@@ -91,6 +99,7 @@ class TrainingRun {
               Clock& clock, v1::DescribeResponse run, FragmentPlan plan, Dataset dataset);
 
   absl::Status OpenOutput();
+  absl::Status ReadTasks();
   // Continues from the checkpoint in the output folder, or from the published state.
   absl::Status Begin(std::optional<WorkerCheckpoint> checkpoint);
   absl::Status MakeLink();
@@ -116,6 +125,7 @@ class TrainingRun {
   // Steps of the schedule that an inner step may advance by.
   int MaxAdvance() const;
   absl::Status Evaluate();
+  absl::Status EvaluateTasks();
   absl::Status Checkpoint();
   absl::Status Finish();
   absl::Status WriteSummary();
@@ -131,6 +141,12 @@ class TrainingRun {
   double Utilization() const;
   std::string CheckpointPath() const { return JoinPath(options_.output, "checkpoint"); }
   std::string Sample();
+
+  struct Task {
+    std::string path;
+    std::vector<ChoiceExample> examples;
+    nlohmann::json result;  // The last; null: none yet.
+  };
 
   const TrainingOptions options_;
   const ChannelSecurity security_;
@@ -153,6 +169,7 @@ class TrainingRun {
   std::unique_ptr<GrpcExchange> exchange_;
   std::unique_ptr<HostReplica> replica_;
   std::unique_ptr<SyncEngine> sync_;
+  std::vector<Task> tasks_;
   int data_slot_ = 0;
   StepCounter counter_;
   Progress progress_;

@@ -91,6 +91,7 @@ BpeTokenizer::BpeTokenizer(ByteLevelBpe bpe, std::string name, std::string hash)
       added_in_normalized_(Select(bpe.added_tokens, /*normalized=*/true, compose_)),
       begin_of_text_(bpe.begin_of_text),
       end_of_text_(bpe.end_of_text) {
+  keeps_text_ = !compose_ && !add_prefix_space_;
   if (bpe.ignore_merges) {
     for (const int32_t token : bpe.word_tokens) words_[texts_[static_cast<size_t>(token)]] = token;
   }
@@ -100,6 +101,8 @@ BpeTokenizer::BpeTokenizer(ByteLevelBpe bpe, std::string name, std::string hash)
         token.text.find(' ') != std::string::npos) {
       can_cut_ = false;
     }
+    // They take white space along.
+    if (token.strip_left || token.strip_right) keeps_text_ = false;
   }
   for (const char* const end : kEndsOfText) {
     if (!end_of_text_.has_value()) end_of_text_ = FindToken(end);

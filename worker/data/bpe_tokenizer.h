@@ -30,6 +30,7 @@ class BpeTokenizer final : public Tokenizer {
   std::string name() const override { return name_; }
   std::string hash() const override { return hash_; }
   int64_t vocabulary_size() const override { return static_cast<int64_t>(texts_.size()); }
+  bool keeps_text() const override { return keeps_text_; }
   std::optional<int32_t> begin_of_text() const override { return begin_of_text_; }
   // What the post-processor adds; else the first that there is of the names in common use.
   std::optional<int32_t> end_of_text() const override { return end_of_text_; }
@@ -64,6 +65,7 @@ class BpeTokenizer final : public Tokenizer {
   AddedTokenFinder added_as_written_;
   AddedTokenFinder added_in_normalized_;
   bool can_cut_ = true;
+  bool keeps_text_ = true;
   std::optional<int32_t> begin_of_text_;
   std::optional<int32_t> end_of_text_;
 

@@ -52,6 +52,20 @@ absl::StatusOr<std::shared_ptr<const ShardSequence>> OpenPart(FileSystem& file_s
   return std::make_shared<const ShardSequence>(std::move(shards), std::move(index));
 }
 
+// What llm.c's scripts write between documents. Nullopt for shards of other origin.
+std::optional<DocumentMark> MarkOfLlmC(const ShardSequence& tokens) {
+  const bool is_llm_c = std::ranges::all_of(tokens.shards(), [&](const TokenShard& shard) {
+    return shard.has_header() && shard.vocabulary_size() == 0 &&
+           shard.bytes_per_token() == tokens.shards().front().bytes_per_token();
+  });
+  if (!is_llm_c || tokens.shards().empty()) return std::nullopt;
+  constexpr int64_t kGpt2EndOfText = 50256;
+  constexpr int64_t kLlama3BeginOfText = 128000;
+  return DocumentMark{
+      .token = tokens.shards().front().bytes_per_token() == 2 ? kGpt2EndOfText : kLlama3BeginOfText,
+      .begins = true};
+}
+
 }  // namespace
 
 ShardSequence::ShardSequence(std::vector<TokenShard> shards, std::optional<DocumentIndex> documents)
@@ -152,6 +166,35 @@ absl::StatusOr<Dataset> Dataset::Open(FileSystem& file_system, const std::string
     }
   }
   return dataset;
+}
+
+absl::Status Dataset::FindDocuments(const std::optional<DocumentMark>& mark) {
+  for (auto* sequence : {&train_, &held_out_}) {
+    const ShardSequence& tokens = **sequence;
+    if (tokens.tokens() == 0 || tokens.documents().has_value()) continue;
+    const std::optional<DocumentMark> used = mark.has_value() ? mark : MarkOfLlmC(tokens);
+    if (!used.has_value()) continue;
+    std::vector<int64_t> starts;
+    int64_t first = 0;
+    for (const TokenShard& shard : tokens.shards()) {
+      shard.Find(used->token, first, starts);
+      first += shard.tokens();
+    }
+    if (starts.empty() && sequence == &train_) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "train.document_masking needs to know where documents begin, and the training data in ",
+          folder_, " do not hold the token ", used->token,
+          ": say which token stands there by --document_begin=TOKEN or --document_end=TOKEN"));
+    }
+    if (!used->begins) {
+      for (int64_t& start : starts) ++start;
+      if (!starts.empty() && starts.back() == first) starts.pop_back();
+    }
+    if (starts.empty() || starts.front() != 0) starts.insert(starts.begin(), 0);
+    ASSIGN_OR_RETURN(DocumentIndex index, DocumentIndex::Create(std::move(starts), first));
+    *sequence = std::make_shared<const ShardSequence>(tokens.shards(), std::move(index));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Dataset::CheckVocabulary(int64_t model_vocabulary_size) const {

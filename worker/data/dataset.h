@@ -43,7 +43,13 @@ class ShardSequence {
   std::optional<DocumentIndex> documents_;
 };
 
-// Immutable and thread-safe; copies share the mappings.
+// The token that stands at the beginning or the end of every document.
+struct DocumentMark {
+  int64_t token = 0;
+  bool begins = false;  // Else it ends them.
+};
+
+// Immutable, but for FindDocuments, and thread-safe; copies share the mappings.
 class Dataset {
  public:
   // Opens what `causeway-worker tokenize` wrote, and llm.c's folders: files *.bin whose name
@@ -57,6 +63,12 @@ class Dataset {
   // other than data.json's.
   static absl::StatusOr<Dataset> Open(FileSystem& file_system, const std::string& folder,
                                       ShardFormat format = ShardFormat::kDetect);
+
+  // Where documents begin, in data that nobody wrote it down for, by reading them once: at `mark`,
+  // or, in llm.c's files, at the tokens that its data sets have there, 50256 (GPT-2, uint16) and
+  // 128000 (Llama 3, uint32). Does nothing where it is known, or there is no mark.
+  // INVALID_ARGUMENT if the training data do not hold the mark.
+  absl::Status FindDocuments(const std::optional<DocumentMark>& mark);
 
   const std::string& folder() const { return folder_; }
   // 0 if the shards do not say (llm.c's do not).

@@ -53,6 +53,14 @@ int64_t Largest(const uint8_t* body, int64_t tokens) {
 }
 
 template <typename Stored>
+void FindToken(const uint8_t* body, int64_t tokens, int64_t token, int64_t first,
+               std::vector<int64_t>& positions) {
+  for (int64_t i = 0; i < tokens; ++i) {
+    if (int64_t{Load<Stored>(body, i)} == token) positions.push_back(first + i);
+  }
+}
+
+template <typename Stored>
 void AppendAs(std::span<const int32_t> tokens, std::vector<uint8_t>& body) {
   const size_t begin = body.size();
   body.resize(begin + tokens.size() * sizeof(Stored));
@@ -220,6 +228,14 @@ absl::Status TokenShard::Read(int64_t begin, int64_t vocabulary_size,
                                           ", outside the vocabulary of ", vocabulary_size,
                                           " tokens; the file is damaged, or was made with another "
                                           "tokenizer than the run's"));
+}
+
+void TokenShard::Find(int64_t token, int64_t first, std::vector<int64_t>& positions) const {
+  if (bytes_per_token_ == 2) {
+    FindToken<uint16_t>(body(), tokens_, token, first, positions);
+  } else {
+    FindToken<uint32_t>(body(), tokens_, token, first, positions);
+  }
 }
 
 int64_t TokenShard::LargestToken() const {

@@ -50,7 +50,7 @@ enum class ShardFormat {
 absl::StatusOr<ShardFormat> ParseShardFormat(absl::string_view name);
 const char* ShardFormatName(ShardFormat format);
 
-// Immutable and thread-safe. Movable.
+// Immutable and thread-safe. Copies share the mapping.
 class TokenShard {
  public:
   // INVALID_ARGUMENT, naming the file, if it is no shard of that format, is empty, has another
@@ -62,10 +62,15 @@ class TokenShard {
   int64_t tokens() const { return tokens_; }
   // 0 if the file does not say.
   int64_t vocabulary_size() const { return vocabulary_size_; }
+  bool has_header() const { return body_offset_ > 0; }
+  int bytes_per_token() const { return bytes_per_token_; }
 
   // Copies the tokens from `begin` on into all of `out`; begin + out.size() <= tokens(). DATA_LOSS,
   // naming file and position, for a token that is not below `vocabulary_size`.
   absl::Status Read(int64_t begin, int64_t vocabulary_size, std::span<int32_t> out) const;
+
+  // Appends the positions of a token, counted from `first` on, by reading all.
+  void Find(int64_t token, int64_t first, std::vector<int64_t>& positions) const;
 
   // The largest token, by reading all of them: at the speed of the disk.
   int64_t LargestToken() const;
@@ -78,7 +83,7 @@ class TokenShard {
   const uint8_t* body() const { return file_->bytes().data() + body_offset_; }
 
   std::string path_;
-  std::unique_ptr<MappedFile> file_;
+  std::shared_ptr<const MappedFile> file_;
   int64_t body_offset_ = kShardHeaderBytes;
   int64_t tokens_ = 0;
   int64_t vocabulary_size_ = 0;

@@ -49,6 +49,10 @@ class Tokenizer {
   // normalization.
   virtual absl::StatusOr<std::string> Decode(std::span<const int32_t> tokens) const = 0;
 
+  // Whether the tokens of every text decode to the same bytes; else to its normalized form, more or
+  // less.
+  virtual bool keeps_text() const { return false; }
+
   // The first position >= `from` at which `text` can be cut so that the tokens of the two parts
   // are together those of the whole; text.size() if none is found.
   virtual size_t NextCut(absl::string_view text, size_t /*from*/) const { return text.size(); }
@@ -59,6 +63,7 @@ class ByteTokenizer final : public Tokenizer {
  public:
   std::string name() const override { return "bytes"; }
   int64_t vocabulary_size() const override { return 256; }
+  bool keeps_text() const override { return true; }
   absl::Status Encode(absl::string_view text, std::vector<int32_t>& tokens) const override;
   absl::StatusOr<std::string> Decode(std::span<const int32_t> tokens) const override;
   size_t NextCut(absl::string_view text, size_t from) const override;

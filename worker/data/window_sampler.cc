@@ -23,7 +23,9 @@ absl::Status CheckMasking(const Dataset& dataset, const ShardSequence& tokens,
   }
   return absl::InvalidArgumentError(
       absl::StrCat("train.document_masking needs to know where documents begin, and the data in ",
-                   dataset.folder(), " do not say; make them with `causeway-worker tokenize`"));
+                   dataset.folder(),
+                   " do not say: name the token that stands there by --document_begin=TOKEN or "
+                   "--document_end=TOKEN, or make the data with `causeway-worker tokenize`"));
 }
 
 struct WindowReader {

@@ -15,7 +15,7 @@
 #include "common/files/safetensors.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
-#include "worker/io/huggingface_tensors.h"
+#include "common/huggingface/huggingface_tensors.h"
 
 namespace causeway::worker {
 namespace {

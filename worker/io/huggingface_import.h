@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/file_system.h"
-#include "worker/io/huggingface_config.h"
+#include "common/huggingface/huggingface_config.h"
 
 namespace causeway::worker {
 

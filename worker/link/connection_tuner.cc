@@ -13,12 +13,16 @@ constexpr absl::Duration kNoticeableRtt = absl::Milliseconds(5);
 constexpr double kPayloadShare = 0.5;
 constexpr int64_t kUsualSendBuffer = int64_t{4} << 20;
 // Connections do not share the load evenly.
-constexpr double kRoom = 1.35;
-// One measurement is of so many round trips at least, and of so many bytes, to fill the link.
-constexpr int kMeasuredRoundTrips = 10;
+constexpr double kRoom = 1.25;
+// One measurement is of so many bytes at least, to fill the link.
 constexpr double kMeasuredBytes = 24 << 20;
-// A new connection's slow start, twice.
-constexpr int kSettlingRoundTrips = 20;
+// Round trips before a measurement, and of one. New connections fill their buffers at once, which
+// crosses nothing yet, and are slow at first. The search needs to know what they carry in the end;
+// where that only adds more of them later, there is no need to wait for it.
+constexpr int kSettlingRoundTrips = 5;
+constexpr int kMeasuredRoundTrips = 5;
+constexpr int kSettlingRoundTripsOfSearch = 20;
+constexpr int kMeasuredRoundTripsOfSearch = 10;
 constexpr double kWorthwhile = 1.15;
 
 }  // namespace
@@ -55,13 +59,15 @@ void ConnectionTuner::Search(double bytes_per_second) {
 
 void ConnectionTuner::Note(int64_t bytes, absl::Duration time, const ConnectionTraits& traits) {
   if (fixed_ || traits.rtt < kNoticeableRtt || time <= absl::ZeroDuration()) return;
-  if (settling_ < kSettlingRoundTrips * traits.rtt) {
+  const int settling = traits.paced ? kSettlingRoundTrips : kSettlingRoundTripsOfSearch;
+  if (settling_ < settling * traits.rtt) {
     settling_ += time;
     return;
   }
   bytes_ += static_cast<double>(bytes);
   time_ += time;
-  if (bytes_ < kMeasuredBytes || time_ < kMeasuredRoundTrips * traits.rtt) return;
+  const int measured = traits.paced ? kMeasuredRoundTrips : kMeasuredRoundTripsOfSearch;
+  if (bytes_ < kMeasuredBytes || time_ < measured * traits.rtt) return;
   const double bytes_per_second = bytes_ / absl::ToDoubleSeconds(time_);
   bytes_ = 0;
   time_ = absl::ZeroDuration();

@@ -42,6 +42,7 @@ absl::Status GrpcExchange::Push(const Contribution& contribution) {
   DrawsToProto(contribution.draws, header.mutable_draws());
   header.set_send_step(contribution.send_step);
   object.bytes = contribution.object;
+  object.leaves = contribution.leaves;
   object.owner = contribution.owner;
   object.due_step = contribution.due_step;
   object.entropy = options_.sync.entropy_up();

@@ -114,18 +114,17 @@ struct Uplink::Transfer {
         stripes(static_cast<size_t>(lane_count)),
         tries(static_cast<size_t>(lane_count)),
         ledger(static_cast<int64_t>(object.bytes.size()), object.maybe_held) {
-    const int64_t chunks = ChunkSet(static_cast<int64_t>(object.bytes.size())).chunks();
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      leaves.push_back(Checksum64(ChunkBytes(object.bytes, chunk)));
+    if (std::ssize(object.leaves) != ChunkSet(std::ssize(object.bytes)).chunks()) {
+      object.leaves = LeafChecksums(object.bytes);
     }
     object.header.set_total_bytes(static_cast<int64_t>(object.bytes.size()));
-    object.header.set_object_hash(TreeRoot(leaves));
+    object.header.set_object_hash(TreeRoot(object.leaves));
   }
+  uint64_t leaf(int64_t chunk) const { return object.leaves[static_cast<size_t>(chunk)]; }
   int lanes() const { return static_cast<int>(stripes.size()); }
 
   UploadObject object;
-  std::vector<uint64_t> leaves;  // The checksums of the chunks as they are.
-  int64_t number = 0;            // Among objects that are due together, the older one goes first.
+  int64_t number = 0;  // Among objects that are due together, the older one goes first.
 
   // Guarded by the uplink's mutex.
   std::vector<std::unique_ptr<Stripe>> stripes;  // By lane; null: not open.
@@ -255,6 +254,12 @@ void Uplink::Conclude(Transfer& transfer, const Stripe& stripe) {
   if (status.ok()) {
     v1::PushResponse response;
     status = BufferToMessage(stripe.incoming, response);
+    const int64_t total = transfer.object.header.total_bytes();
+    if (status.ok() && response.durable_bytes() != total) {
+      status = absl::InternalError(absl::StrCat("the coordinator acknowledges ",
+                                                response.durable_bytes(), " bytes of an object of ",
+                                                total, ": it has not kept what was sent"));
+    }
     if (status.ok()) {
       transfer.outcome = std::move(response);
       return;
@@ -373,7 +378,7 @@ bool Uplink::Pack(Transfer& transfer) {
     chunk = transfer.ledger.Take();
   }
   if (chunk < 0) return false;
-  Piece piece = PackChunk(transfer.object, chunk, transfer.leaves[static_cast<size_t>(chunk)]);
+  Piece piece = PackChunk(transfer.object, chunk, transfer.leaf(chunk));
   absl::MutexLock lock(&mutex_);
   transfer.packed.push_back(std::move(piece));
   return true;
@@ -461,8 +466,7 @@ Uplink::Stripe* Uplink::NextWrite(int lane) {
     } else {
       const int64_t chunk = transfer->ledger.Take();
       piece = {.chunk = chunk,
-               .fields = {.offset = ChunkSet::Offset(chunk),
-                          .checksum = transfer->leaves[static_cast<size_t>(chunk)]},
+               .fields = {.offset = ChunkSet::Offset(chunk), .checksum = transfer->leaf(chunk)},
                .data = ChunkBytes(transfer->object.bytes, chunk),
                .owner = transfer->object.owner};
     }

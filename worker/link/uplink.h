@@ -41,6 +41,7 @@ struct UploadObject {
   // and stripe.
   v1::PushHeader header;
   std::span<const uint8_t> bytes;
+  std::vector<uint64_t> leaves;  // LeafChecksums(bytes), or empty: Push computes them.
   // Keeps the bytes. The network may hold on to them after Push has returned.
   std::shared_ptr<const void> owner;
   // The step at which the answer is wanted.

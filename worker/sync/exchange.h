@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,6 +31,8 @@ struct Contribution {
   // A former process of this worker may have sent some of it.
   bool maybe_sent = false;
   std::span<const uint8_t> object;  // Encoded.
+  // LeafChecksums(object), where they are known: otherwise it is read for them before it is sent.
+  std::vector<uint64_t> leaves;
   // Keeps the object, which must not change any more. The network may hold on to it for some time
   // after Push has returned.
   std::shared_ptr<const void> owner;

@@ -185,7 +185,7 @@ absl::Status SyncEngine::Restore(State state, int64_t step) {
     flight->restored = true;
     {
       absl::MutexLock lock(&flight->mutex);
-      flight->object = std::move(saved.object_in_flight);
+      flight->object.bytes.assign(saved.object_in_flight.begin(), saved.object_in_flight.end());
       flight->encoded = true;
     }
     flights.push_back(std::move(flight));
@@ -219,7 +219,7 @@ SyncEngine::State SyncEngine::Save() {
       to.round_in_flight = flight.event.round;
       to.tokens_in_flight = flight.tokens;
       to.draws_in_flight = flight.draws;
-      to.object_in_flight = flight.object;
+      to.object_in_flight.assign(flight.object.bytes.begin(), flight.object.bytes.end());
     }
     state.fragments.push_back(std::move(to));
     if (from.residual.empty()) continue;
@@ -311,7 +311,7 @@ void SyncEngine::Launch(std::shared_ptr<Flight> flight) {
   threads_->Add([this, flight = std::move(flight)] { Carry(flight); });
 }
 
-absl::StatusOr<std::vector<uint8_t>> SyncEngine::Encode(const Flight& flight) {
+absl::StatusOr<EncodedObject> SyncEngine::Encode(const Flight& flight) {
   const int index = flight.event.fragment;
   const FragmentRange& range = options_.plan->range(index);
   const std::span<const float> base =
@@ -322,10 +322,9 @@ absl::StatusOr<std::vector<uint8_t>> SyncEngine::Encode(const Flight& flight) {
       .decay = options_.config.has_error_feedback_decay()
                    ? static_cast<float>(options_.config.error_feedback_decay())
                    : 1.0F};
-  std::vector<uint8_t> object(codec_up_->EncodedBytes(base.size()));
-  RETURN_IF_ERROR(
-      Annotate(codec_up_->Encode(base, flight.target, feedback, object),
-               absl::StrCat("the delta of ", Describe(flight.event), " cannot be encoded")));
+  absl::StatusOr<EncodedObject> object = EncodeObject(*codec_up_, base, flight.target, feedback);
+  RETURN_IF_ERROR(Annotate(object.status(), absl::StrCat("the delta of ", Describe(flight.event),
+                                                         " cannot be encoded")));
   return object;
 }
 
@@ -339,9 +338,9 @@ void SyncEngine::Carry(const std::shared_ptr<Flight>& carried) {
   }
   absl::Status status;
   if (!encoded) {
-    absl::StatusOr<std::vector<uint8_t>> object = Encode(flight);
+    absl::StatusOr<EncodedObject> object = Encode(flight);
     status = object.status();
-    flight.target = {};
+    flight.target = std::vector<float>();  // Not "= {}", which would keep the memory.
     absl::MutexLock lock(&flight.mutex);
     if (object.ok()) flight.object = *std::move(object);
     flight.encoded = true;
@@ -358,10 +357,12 @@ void SyncEngine::Carry(const std::shared_ptr<Flight>& carried) {
                               .due_step = due_step,
                               .maybe_sent = flight.restored,
                               .object = {},
+                              .leaves = {},
                               .owner = carried};
     {
       absl::MutexLock lock(&flight.mutex);  // The object does not change once it is encoded.
-      contribution.object = flight.object;
+      contribution.object = flight.object.bytes;
+      contribution.leaves = flight.object.leaves;
     }
     // ALREADY_EXISTS: this worker contributed before it was restarted, and that stands.
     answer = options_.exchange->PushAndPull(contribution, [&](const absl::Status& pushed) {
@@ -400,7 +401,7 @@ absl::Status SyncEngine::Land(int index, int64_t step) {
   if (absl::IsCancelled(flight->answer.status())) return flight->answer.status();
   fragment(index).flight = nullptr;
   if (flight->late) {
-    RETURN_IF_ERROR(FoldLateDelta(*flight, flight->object));
+    RETURN_IF_ERROR(FoldLateDelta(*flight, flight->object.bytes));
     ++rounds_late_;
     if (options_.observer.late) options_.observer.late(flight->event);
   }

@@ -38,6 +38,7 @@
 #include "common/params/draws.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/sync_schedule.h"
+#include "worker/sync/encoded_object.h"
 #include "worker/sync/exchange.h"
 #include "worker/sync/replica.h"
 #include "worker/sync/transfer_threads.h"
@@ -150,7 +151,7 @@ class SyncEngine {
     bool pushed ABSL_GUARDED_BY(mutex) = false;  // Or failed, or nothing to push.
     bool done ABSL_GUARDED_BY(mutex) = false;
     bool late ABSL_GUARDED_BY(mutex) = false;
-    std::vector<uint8_t> object ABSL_GUARDED_BY(mutex);
+    EncodedObject object ABSL_GUARDED_BY(mutex);  // Of a restored flight without checksums.
     absl::StatusOr<PulledObject> answer ABSL_GUARDED_BY(mutex) = absl::UnknownError("not asked");
   };
 
@@ -178,7 +179,7 @@ class SyncEngine {
   void Launch(std::shared_ptr<Flight> flight);
   // On a transfer thread.
   void Carry(const std::shared_ptr<Flight>& carried);
-  absl::StatusOr<std::vector<uint8_t>> Encode(const Flight& flight);
+  absl::StatusOr<EncodedObject> Encode(const Flight& flight);
 
   // Waits for the fragment's flight and merges it.
   absl::Status Land(int fragment, int64_t step);

@@ -69,21 +69,38 @@ std::vector<Score> ScoreWindows(CpuTransformer<float>& model, std::span<const fl
 
 }  // namespace
 
+nlohmann::json ChoiceAccuracyToJson(const ChoiceAccuracy& accuracy) {
+  return {{"examples", accuracy.examples},
+          {"accuracy", accuracy.accuracy},
+          {"normalized_accuracy", accuracy.normalized},
+          {"loss", accuracy.loss},
+          {"cut", accuracy.cut}};
+}
+
+absl::Status CheckChoices(std::span<const ChoiceExample> examples, int64_t window) {
+  if (examples.empty()) return absl::InvalidArgumentError("the task has no examples");
+  for (size_t i = 0; i < examples.size(); ++i) {
+    for (const std::vector<int32_t>& completion : examples[i].completions) {
+      if (std::ssize(completion) <= window) continue;
+      return absl::InvalidArgumentError(absl::StrCat("example ", i, " has a completion of ",
+                                                     completion.size(),
+                                                     " tokens; the model's windows have ", window));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ChoiceAccuracy> EvaluateChoices(
     CpuTransformer<float>& model, std::span<const float> parameters,
     std::span<const ChoiceExample> examples,
-    const std::function<void(int64_t, int64_t)>& progress) {
+    const std::function<bool(int64_t, int64_t)>& progress) {
+  RETURN_IF_ERROR(CheckChoices(examples, model.sequence_length()));
   const auto window = static_cast<size_t>(model.sequence_length());
   ChoiceAccuracy result;
   for (const ChoiceExample& example : examples) {
     std::vector<Window> windows;
     bool cut = false;
     for (const std::vector<int32_t>& completion : example.completions) {
-      if (completion.size() > window) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("example ", result.examples, " has a completion of ", completion.size(),
-                         " tokens; the model's windows have ", window));
-      }
       windows.push_back(MakeWindow(example, completion, window, cut));
     }
     const std::vector<Score> scores = ScoreWindows(model, parameters, windows);
@@ -94,9 +111,10 @@ absl::StatusOr<ChoiceAccuracy> EvaluateChoices(
     result.loss += scores[static_cast<size_t>(example.label)].mean;
     result.cut += cut;
     ++result.examples;
-    if (progress != nullptr) progress(result.examples, std::ssize(examples));
+    if (progress != nullptr && !progress(result.examples, std::ssize(examples))) {
+      return absl::CancelledError("the evaluation was ended");
+    }
   }
-  if (result.examples == 0) return absl::InvalidArgumentError("the task has no examples");
   const auto count = static_cast<double>(result.examples);
   result.accuracy /= count;
   result.normalized /= count;

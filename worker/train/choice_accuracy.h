@@ -7,7 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
 #include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/data/choice_task.h"
 
@@ -21,12 +23,18 @@ struct ChoiceAccuracy {
   int64_t cut = 0;        // Examples whose context lost its beginning to fit the window.
 };
 
-// Of two equally good completions the first is taken. INVALID_ARGUMENT if a completion is longer
-// than the model's window. `progress` (done, all) may be null.
+// Under the names of docs/formats.md.
+nlohmann::json ChoiceAccuracyToJson(const ChoiceAccuracy& accuracy);
+
+// INVALID_ARGUMENT if there is no example, or one has a completion longer than the model's window.
+absl::Status CheckChoices(std::span<const ChoiceExample> examples, int64_t window);
+
+// Of two equally good completions the first is taken. Errors of CheckChoices; CANCELLED once
+// `progress` (done, all), which may be null, returns false.
 absl::StatusOr<ChoiceAccuracy> EvaluateChoices(
     CpuTransformer<float>& model, std::span<const float> parameters,
     std::span<const ChoiceExample> examples,
-    const std::function<void(int64_t, int64_t)>& progress = nullptr);
+    const std::function<bool(int64_t, int64_t)>& progress = nullptr);
 
 }  // namespace causeway::worker
 

@@ -7,6 +7,7 @@
 #define CAUSEWAY_WORKER_TRAIN_TRAINER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,6 +22,7 @@
 #include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/data/dataset.h"
 #include "worker/data/window_sampler.h"
+#include "worker/train/choice_accuracy.h"
 #include "worker/train/optimizer.h"
 
 namespace causeway::worker {
@@ -57,6 +59,10 @@ class Trainer {
 
   // Mean cross entropy over the held-out windows, of any parameters. Nullopt: nothing is held out.
   absl::StatusOr<std::optional<double>> Evaluate(std::span<const float> parameters);
+  // EvaluateChoices with the run's model.
+  absl::StatusOr<ChoiceAccuracy> EvaluateTask(
+      std::span<const float> parameters, std::span<const ChoiceExample> examples,
+      const std::function<bool(int64_t, int64_t)>& progress);
 
  private:
   Trainer(const v1::RunConfig& config, const FragmentPlan& plan, WindowSampler sampler,

@@ -24,6 +24,9 @@ let before = null;  // Curves of the former process.
 let nextSeries = 0;
 let failures = 0;
 let lastAnswer = null;  // Of the browser's clock.
+let ended = false;  // When it was given, all steps were done.
+let timer = null;
+let polling = false;
 
 async function get(path) {
   const response = await fetch(`api/v1/${path}`, { cache: 'no-store', signal: AbortSignal.timeout(TIMEOUT_MS) });
@@ -84,6 +87,7 @@ async function update() {
   if (news.process !== process) throw new Error('the coordinator was started again meanwhile');
   events = events.concat(news.events).slice(-256);
   lastEvent = events.length > 0 ? events[events.length - 1].number : 0;
+  ended = status.run.state === 'finished' || status.run.step >= status.run.steps;
   learn(workers.map((worker) => worker.id));
   overview.drawHead(status);
   overview.drawCards(status, workers);
@@ -112,11 +116,14 @@ function showConnection() {
     return;
   }
   const age = lastAnswer === null ? '' : ` What you see is ${format.duration((Date.now() - lastAnswer) / 1000)} old.`;
-  setText('banner', `Connection lost, retrying.${age}`);
+  const why = ended ? ' All steps were done, so the coordinator has probably ended.' : '';
+  setText('banner', `Connection lost, retrying.${why}${age}`);
   setText('connection', 'Connection lost, retrying.');
 }
 
 async function poll() {
+  clearTimeout(timer);
+  polling = true;
   try {
     await update();
     failures = 0;
@@ -128,9 +135,10 @@ async function poll() {
       console.warn(`Causeway: ${error.message}`);
     }
   }
+  polling = false;
   showConnection();
   const wait = failures === 0 ? POLL_MS : Math.min(LONGEST_RETRY_MS, 1000 * failures);
-  setTimeout(poll, document.hidden ? Math.max(wait, LONGEST_RETRY_MS) : wait);
+  timer = setTimeout(poll, document.hidden ? Math.max(wait, LONGEST_RETRY_MS) : wait);
 }
 
 async function showConfiguration() {
@@ -146,6 +154,9 @@ find('configuration').addEventListener('toggle', showConfiguration);
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
   if (series !== null) drawCharts(series);
   redraw();
+});
+document.addEventListener('visibilitychange', () => {
+  if (!document.hidden && !polling) poll();
 });
 startTimeline();
 poll();

@@ -40,6 +40,12 @@ function dropCrowdedEnd(axis) {
   }
 }
 
+// Nothing where a tick would say the same as the one before it.
+function differing(formatX) {
+  return (value, index, ticks) =>
+    (index > 0 && formatX(ticks[index - 1].value) === formatX(value) ? '' : formatX(value));
+}
+
 function options(formatX, titleX, formatY, range, width) {
   const ink = color('--soft');
   const grid = color('--line');
@@ -52,7 +58,7 @@ function options(formatX, titleX, formatY, range, width) {
     scales: {
       x: {
         type: 'linear', bounds: 'data', grid: { color: grid, drawTicks: false }, afterBuildTicks: dropCrowdedEnd,
-        ticks: { color: ink, maxTicksLimit: width < 500 ? 4 : 8, maxRotation: 0, padding: 6, callback: (value) => formatX(value) },
+        ticks: { color: ink, maxTicksLimit: width < 500 ? 4 : 8, maxRotation: 0, padding: 6, callback: differing(formatX) },
       },
       y: {
         type: 'linear', grid: { color: grid, drawTicks: false }, ...range,

@@ -26,15 +26,16 @@ export function setText(id, text) {
   if (node.textContent !== String(text)) node.textContent = text;
 }
 
-// columns: {title, cell(row) -> text or Node}; the first one heads its row. words: is text; across:
-// takes a whole line where the page is narrow; optional: is left out there.
+// columns: {title, cell(row) -> text or Node}; the first one heads its row. words: is text; pair:
+// breaks between its two parts; across: takes a whole line where the page is narrow; optional: is
+// left out there.
 export function table(caption, columns, rows, rowClass = () => null) {
   const head = columns.map((column) => element(
     'th', { scope: 'col', role: 'columnheader', class: column.words ? 'words' : null }, column.title));
   const body = rows.map((row) => element(
     'tr', { role: 'row', class: rowClass(row) },
     columns.map((column, index) => element(index === 0 ? 'th' : 'td', {
-      class: ['words', 'across', 'optional'].filter((kind) => column[kind] || (kind === 'words' && index === 0)).join(' ') || null,
+      class: ['words', 'pair', 'across', 'optional'].filter((kind) => column[kind] || (kind === 'words' && index === 0)).join(' ') || null,
       scope: index === 0 ? 'row' : null,
       role: index === 0 ? 'rowheader' : 'cell',
       'data-label': column.title,

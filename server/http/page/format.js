@@ -36,6 +36,7 @@ export function span(seconds) {
   if (!known(seconds)) return UNKNOWN;
   if (seconds >= 99.5) return duration(seconds);
   if (seconds >= 0.9995) return `${digits(seconds)} s`;
+  if (seconds < 5e-7) return '0 s';
   if (seconds < 0.0001) return `${Math.round(1e6 * seconds)} µs`;
   return `${digits(1000 * seconds)} ms`;
 }

@@ -70,7 +70,8 @@ export function drawCards(status, workers) {
     run.held_out === null ? 'not measured yet' : `nats per token, at step ${run.held_out.step}`,
     losses.length > 0 ? `training ${format.loss(mean)}` : null].filter(Boolean).join('; '));
 
-  const shares = workers.map((worker) => worker.utilization).filter(format.known);
+  const counted = live.length > 0 ? live : workers;
+  const shares = counted.map((worker) => worker.utilization).filter(format.known);
   const lowest = shares.length > 0 ? Math.min(...shares) : null;
   setText('computing', format.percent(
     shares.length > 0 ? shares.reduce((sum, value) => sum + value, 0) / shares.length : null));
@@ -104,7 +105,8 @@ export function drawWorkers(workers, leaseSeconds) {
   };
   const state = (worker) => element('span', { class: worker.state === 'lost' ? 'bad' : null },
     WORKER_STATES[worker.state] ?? worker.state);
-  const link = (one, other) => element('span', {}, format.rate(one), ' / ', format.rate(other));
+  // May break between the two.
+  const pair = (one, other) => [element('span', { class: 'part' }, `${one} /`), ' ', element('span', { class: 'part' }, other)];
   replace('workers', table('Workers of this run', [
     { title: 'Site', words: true, cell: (worker) => [symbol(worker.id), worker.id] },
     { title: 'State', words: true, across: true, cell: (worker) => [state(worker), ' ', heard(worker)] },
@@ -113,9 +115,9 @@ export function drawWorkers(workers, leaseSeconds) {
     { title: 'Tokens/s', cell: (worker) => format.short(worker.tokens_per_second) },
     { title: 'Loss', cell: (worker) => format.loss(worker.train_loss) },
     { title: 'Computing', cell: (worker) => format.percent(worker.utilization) },
-    { title: 'Link up / down', across: true, cell: (worker) => link(worker.up_bytes_per_second, worker.down_bytes_per_second) },
+    { title: 'Link up / down', across: true, pair: true, cell: (worker) => pair(format.rate(worker.up_bytes_per_second), format.rate(worker.down_bytes_per_second)) },
     { title: 'RTT', cell: (worker) => format.span(worker.rtt_seconds) },
-    { title: 'Moved up / down', across: true, cell: (worker) => `${format.bytes(worker.bytes_up)} / ${format.bytes(worker.bytes_down)}` },
+    { title: 'Moved up / down', across: true, pair: true, cell: (worker) => pair(format.bytes(worker.bytes_up), format.bytes(worker.bytes_down)) },
     { title: 'Checkpoint', cell: (worker) => (format.known(worker.checkpoint_step) ? `step ${worker.checkpoint_step}` : '–') },
   ], workers, (worker) => (isLive(worker) ? null : 'old')));
 }

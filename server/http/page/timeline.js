@@ -70,6 +70,8 @@ function drawLegend() {
       svg('rect', { class: `${name}-color`, width: 26, height: 13, fill: `url(#fill-${name})`, stroke: 'currentColor' })),
     `${title} `, element('span', { class: 'soft' }, note)));
   replace('timeline-legend', ...keys);
+  // Patterns are found by their ids, as long as what holds them is shown.
+  find('timeline-legend').after(svg('svg', { width: 0, height: 0, class: 'patterns', 'aria-hidden': 'true' }, patterns()));
 }
 
 // The right end: now, or where it ended.
@@ -146,14 +148,14 @@ function drawTimeline() {
     .sort((a, b) => a - b);
   const height = fragments.length * ROW + 24;
   const scale = (time) => LEFT + (width - LEFT - 8) * (time - left) / seconds;
-  const picture = svg('svg', { viewBox: `0 0 ${width} ${height}`, height, role: 'img' }, patterns());
+  const picture = svg('svg', { viewBox: `0 0 ${width} ${height}`, height, role: 'img' });
   const distance = (width < 600 ? 2 : 1) * WINDOWS.get(seconds);
   for (let ago = 0; ago <= seconds; ago += distance) {
     const x = scale(right - ago).toFixed(1);
     picture.append(
       svg('line', { class: 'grid', x1: x, x2: x, y1: 0, y2: height - 20 }),
       svg('text', { x, y: height - 6, 'text-anchor': ago === 0 ? 'end' : 'middle' },
-        ago === 0 ? format.clock(right) : `−${ago < 1 ? format.span(ago) : format.duration(ago)}`));
+        ago === 0 ? format.clock(right) : `−${ago % 1 === 0 ? format.duration(ago) : `${ago} s`}`));
   }
   fragments.forEach((fragment, index) => {
     const y = index * ROW + 4;
@@ -176,10 +178,11 @@ function byBegin() {
     .sort((a, b) => moments(a).begin - moments(b).begin);
 }
 
-// The newest that has been applied, or else the newest.
+// The newest that everybody has applied who was in it, or else the newest.
 function newest() {
   const rounds = byBegin();
-  const done = rounds.filter((round) => format.known(moments(round).applied));
+  const done = rounds.filter((round) => round.workers.length > 0 &&
+    round.workers.every((worker) => format.known(worker.applied) || !format.known(worker.arrived)));
   return (done.length > 0 ? done : rounds).at(-1) ?? null;
 }
 

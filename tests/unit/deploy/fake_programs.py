@@ -50,6 +50,8 @@ def main(program: str, plan: dict[str, str]) -> None:
     role = role or flags["id"].replace("-", "_")
     behaviour = plan.get(role, "work")
     if command == "serve":
+        if behaviour != "work_without_page":
+            Path(flags["http_address_file"]).write_text("127.0.0.1:8\n", encoding="utf-8")
         Path(flags["address_file"]).write_text("127.0.0.1:7\n", encoding="utf-8")
     if behaviour == "fail":
         sys.exit(f"{program}: {role} was told to fail")

@@ -65,6 +65,12 @@ class WholeRun(QuickstartTest):
         for name in ("report.html", "sample.txt", "run.textproto", "worker-1/log"):
             self.assertTrue((self.out / name).exists(), name)
 
+    def test_the_page_that_shows_the_run_is_named_if_there_is_one(self):
+        self.assertIn("watch it at http://127.0.0.1:8/ while it trains", self.quickstart()[1])
+        status, said, _ = self.quickstart(coordinator="work_without_page")
+        self.assertEqual(status, 0)
+        self.assertNotIn("watch it", said)
+
     def test_second_run_replaces_the_first_and_nothing_else(self):
         self.assertEqual(self.quickstart()[0], 0)
         (self.out / "my-notes").write_text("keep", encoding="utf-8")

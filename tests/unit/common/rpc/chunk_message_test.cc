@@ -9,12 +9,12 @@
 #include "common/base/checksum.h"
 #include "common/base/random.h"
 #include "common/codec/entropy_stage.h"
-#include "common/rpc/chunk.h"
 #include "common/rpc/chunk_buffer.h"
 #include "common/rpc/wire.h"
 #include "gmock/gmock.h"
 #include "grpcpp/support/slice.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/rpc/proto_chunk.h"
 
 namespace causeway {
 namespace {
@@ -284,6 +284,34 @@ TEST(HostileChunkMessage, ThatIsDamagedIsRefusedPlainOrPacked) {
     chunk.set_checksum(Checksum64(absl::string_view(chunk.data())));
     EXPECT_EQ(code(), absl::StatusCode::kInvalidArgument);
   }
+}
+
+TEST(HostileChunkMessage, EveryFlippedByteOfAFrameIsRefusedOrUnpacksToTheSizeSaid) {
+  v1::PushRequest request;
+  v1::Chunk& chunk = *request.mutable_chunk();
+  FillChunk(0, Bytes(10'000, 3), true, chunk);
+  const std::string good = chunk.data();
+  int refused = 0;
+  for (size_t i = 0; i < good.size(); i += 3) {
+    std::string data = good;
+    data[i] = static_cast<char>(RandomBits(2, 0, i));
+    chunk.set_data(data);
+    chunk.set_checksum(Checksum64(absl::string_view(chunk.data())));
+    const std::string bytes = request.SerializeAsString();
+    const FlatMessage message(View(bytes));
+    v1::PushHeader header;
+    ChunkFields fields;
+    ASSERT_TRUE(ParseMessage(message, header, fields).ok());
+    std::vector<uint8_t> leaf(10'000);
+    const auto checksum = ReadChunk(message, fields, leaf);
+    if (checksum.ok()) {
+      EXPECT_EQ(*checksum, Checksum64(leaf)) << i;
+    } else {
+      EXPECT_EQ(checksum.status().code(), absl::StatusCode::kInvalidArgument) << i;
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
 }
 
 }  // namespace

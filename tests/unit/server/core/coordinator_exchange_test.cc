@@ -149,6 +149,85 @@ TEST(CoordinatorExchangeTest, NonFiniteValuesAreRefused) {
   EXPECT_TRUE(two.a.Push(0, 1).ok());
 }
 
+// One fragment whose deltas have two leaves. Codec chunks of int4 do not end where a leaf does.
+class LeafValidationTest : public ::testing::Test {
+ protected:
+  LeafValidationTest()
+      : two_([](v1::RunConfig& config) {
+          config.mutable_model()->set_vocabulary_size(150'000);
+          config.mutable_sync()->set_fragments(1);
+        }) {
+    header_ = two_.a.MakePush(0, 1, object_);
+    EXPECT_GT(object_.size(), kTreeLeafBytes);
+    EXPECT_LT(object_.size(), 2 * kTreeLeafBytes);
+  }
+  absl::StatusCode Validate(int64_t leaf) {
+    const size_t offset = static_cast<size_t>(leaf) * kTreeLeafBytes;
+    const auto bytes = std::span<const uint8_t>(object_).subspan(
+        offset, std::min(kTreeLeafBytes, object_.size() - offset));
+    return coordinator().ValidateLeaf(0, 1, leaf, bytes).code();
+  }
+  // No encoder makes such a scale.
+  void SpoilCodecChunk(size_t chunk) {
+    object_[chunk * kInt4ChunkBytes] = 0xff;
+    object_[chunk * kInt4ChunkBytes + 1] = 0xff;
+    header_.set_object_hash(TreeHash(object_));
+  }
+  absl::StatusCode Contribute(bool leaves_valid) {
+    ReceivedObject received(object_);
+    received.tree_hash = TreeHash(object_);
+    received.leaves_valid = leaves_valid;
+    return coordinator().Contribute(header_, std::move(received)).code();
+  }
+  Coordinator& coordinator() { return *two_.run.coordinator; }
+
+  static constexpr size_t kInt4ChunkBytes = 2176;
+  static constexpr size_t kAcross = kTreeLeafBytes / kInt4ChunkBytes;  // The chunk on the border.
+
+  TwoWorkers two_;
+  std::vector<uint8_t> object_;
+  v1::PushHeader header_;
+};
+
+TEST_F(LeafValidationTest, WhatIsValidLeafByLeafIsAccepted) {
+  EXPECT_EQ(Validate(0), absl::StatusCode::kOk);
+  EXPECT_EQ(Validate(1), absl::StatusCode::kOk);
+  EXPECT_EQ(Contribute(/*leaves_valid=*/true), absl::StatusCode::kOk);
+}
+
+TEST_F(LeafValidationTest, EveryCodecChunkWithinALeafIsChecked) {
+  const std::vector<uint8_t> good = object_;
+  const size_t last = (object_.size() - 1) / kInt4ChunkBytes;
+  for (const size_t chunk : {size_t{0}, kAcross - 1, kAcross + 1, last}) {
+    SpoilCodecChunk(chunk);
+    const int64_t leaf = chunk < kAcross ? 0 : 1;
+    EXPECT_EQ(Validate(leaf), absl::StatusCode::kInvalidArgument) << chunk;
+    EXPECT_EQ(Validate(1 - leaf), absl::StatusCode::kOk) << chunk;
+    EXPECT_EQ(Contribute(/*leaves_valid=*/false), absl::StatusCode::kInvalidArgument) << chunk;
+    object_ = good;
+  }
+}
+
+TEST_F(LeafValidationTest, ACodecChunkAcrossTwoLeavesIsCheckedInTheEnd) {
+  SpoilCodecChunk(kAcross);
+  EXPECT_EQ(Validate(0), absl::StatusCode::kOk);
+  EXPECT_EQ(Validate(1), absl::StatusCode::kOk);
+  EXPECT_EQ(Contribute(/*leaves_valid=*/true), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(LeafValidationTest, ARoundThatIsNotOpenHasNoBaseToCheckAgainst) {
+  EXPECT_EQ(coordinator().ValidateLeaf(0, 2, 0, std::span(object_).first(kTreeLeafBytes)).code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(coordinator().ValidateLeaf(7, 1, 0, std::span(object_).first(1)).ok());
+}
+
+TEST_F(LeafValidationTest, AHashThatOtherLeavesMakeIsRefused) {
+  ReceivedObject received(object_);
+  received.tree_hash = header_.object_hash() + 1;
+  EXPECT_EQ(coordinator().Contribute(header_, std::move(received)).code(),
+            absl::StatusCode::kDataLoss);
+}
+
 TEST(CoordinatorExchangeTest, QueryTransferSaysWhereAPushStands) {
   TwoWorkers two;
   std::vector<uint8_t> object;

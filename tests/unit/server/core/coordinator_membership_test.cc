@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "common/params/draws.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/server/core/toy_run.h"
@@ -359,6 +360,29 @@ TEST(CoordinatorMembershipTest, NonsenseOnASessionIsRefused) {
   }
   message.mutable_ready()->set_step(-1);
   EXPECT_EQ(run.coordinator->Handle("a", 1, message).code(), absl::StatusCode::kInvalidArgument);
+}
+
+// What a worker that takes part b over would begin with, after a delta of a that claims `claims`.
+int64_t NextDrawOfBAfter(const std::vector<DrawRange>& claims, int ignored) {
+  TwoWorkers both;
+  while (both.a.step() < 2) both.a.Train();
+  std::vector<uint8_t> object;
+  v1::PushHeader header = both.a.MakePush(0, 1, object);
+  DrawsToProto(claims, header.mutable_draws());
+  EXPECT_TRUE(both.run.coordinator->AdmitPush(header).ok());
+  const absl::Status status = both.run.coordinator->Contribute(header, std::move(object));
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(both.run.events.Count("draws_ignored"), ignored);
+  EXPECT_TRUE(both.b.Join().ok());
+  return both.b.welcome().next_draw();
+}
+
+TEST(CoordinatorMembershipTest, AWorkerThatClaimsPartsOfTheDataThatItNeverHadIsNotBelieved) {
+  EXPECT_EQ(NextDrawOfBAfter({{.slot = 0, .begin = 0, .end = 64}}, 0), 0) << "its own";
+  EXPECT_EQ(
+      NextDrawOfBAfter({{.slot = 0, .begin = 0, .end = 64}, {.slot = 1, .begin = 0, .end = 9}}, 1),
+      0);
+  EXPECT_EQ(NextDrawOfBAfter({{.slot = kOwnData, .begin = 0, .end = 64}}, 0), 0);
 }
 
 }  // namespace

@@ -186,5 +186,21 @@ TEST(MembershipTest, WhatAWorkerTrainedAndWasToldOutlivesItsProcess) {
   EXPECT_EQ(second.ordered_from_step, 60);
 }
 
+TEST(MembershipTest, EveryPartOfTheDataThatAWorkerHadIsRemembered) {
+  Membership members = TwoSlots();
+  ASSERT_TRUE(members.Join("b", 1, false, kStart).ok());
+  ASSERT_TRUE(members.Join("a", 2, false, kStart).ok());
+  members.NumberByName();
+  EXPECT_EQ(members.Find("b")->data_slot, 1);
+  EXPECT_THAT(members.Find("b")->had_slots, ElementsAre(0, 1));
+  ASSERT_TRUE(members.Leave("b", 1).ok());
+  EXPECT_THAT(members.Join("b", 3, false, kStart)->had_slots, ElementsAre(0, 1));
+  Membership next = TwoSlots();
+  Member restored = *members.Find("b");
+  restored.had_slots.clear();  // It is not kept on the disk.
+  next.Restore(restored, kStart);
+  EXPECT_THAT(next.Find("b")->had_slots, ElementsAre(1));
+}
+
 }  // namespace
 }  // namespace causeway::server

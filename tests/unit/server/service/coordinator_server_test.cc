@@ -16,12 +16,12 @@
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/chunk.h"
 #include "common/rpc/chunk_set.h"
 #include "common/rpc/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/store/memory_store.h"
+#include "tests/unit/common/rpc/proto_chunk.h"
 
 namespace causeway::server {
 namespace {
@@ -189,7 +189,7 @@ class CoordinatorServerTest : public ::testing::Test {
       EXPECT_LE(chunk.data().size(), kChunkBytes);
       v1::Chunk from_zero = chunk;
       from_zero.set_offset(static_cast<int64_t>(pulled.bytes.size()));
-      EXPECT_TRUE(AppendChunk(from_zero, kMaxObjectBytes, pulled.bytes).ok());
+      EXPECT_TRUE(AppendChunk(from_zero, pulled.bytes).ok());
       pulled.wire_bytes += static_cast<int64_t>(chunk.data().size());
     }
     pulled.status = reader->Finish();

@@ -251,6 +251,36 @@ TEST_F(CredentialsTest, TokensCountAsTheirFileSays) {
   EXPECT_EQ(with_header({"Bearer " + std::string(5000, 'x')}), absl::StatusCode::kUnauthenticated);
 }
 
+TEST_F(CredentialsTest, ASessionEndsWithTheTokenThatOpenedIt) {
+  const std::string a(40, 'a');
+  const std::string b(40, 'b');
+  SecurityOptions server = folder_.WriteSet("server", "", Server(authority_, absl::Hours(1)));
+  server.ca_file.clear();
+  server.token_file = folder_.Write("tokens", Line(a, "worker a") + Line(b, "worker b"));
+  Serve(server);
+  SecurityOptions worker;
+  worker.ca_file = folder_.Write("ca", authority_.pem());
+  worker.token_file = TokenFile("token-a", a);
+  Train(worker);
+  SecurityOptions other = worker;
+  other.token_file = TokenFile("token-b", b);
+  Stubs stubs = With(other);
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+  const auto stream = stubs.session->Attach(&context);
+  ASSERT_TRUE(stream->Write(MakeJoin(run_.coordinator(), "b")));
+  v1::CoordinatorMessage message;
+  ASSERT_TRUE(stream->Read(&message));
+
+  folder_.Write("tokens", Line(a, "worker a"));
+  while (stream->Read(&message)) {
+  }
+  const absl::Status end = FromGrpcStatus(stream->Finish());
+  EXPECT_EQ(end.code(), absl::StatusCode::kUnauthenticated) << end;
+  EXPECT_THAT(std::string(end.message()), HasSubstr("revoked"));
+  honest_->AwaitRounds(2);  // The other token's session goes on.
+}
+
 TEST_F(CredentialsTest, GuessingTokensIsSlow) {
   const std::string a(40, 'a');
   SecurityOptions server = folder_.WriteSet("server", "", Server(authority_, absl::Hours(1)));

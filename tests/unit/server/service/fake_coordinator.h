@@ -28,6 +28,7 @@ class FakeCoordinator final : public Coordinator {
   // What Contribute says after it has looked at the hash.
   absl::Status verdict;
   std::vector<std::pair<v1::PushHeader, std::vector<uint8_t>>> contributions;
+  bool leaves_valid = false;  // So the last contribution said.
   int64_t pulled_bytes = 0;
   int asked_for_answers = 0;
 
@@ -59,9 +60,16 @@ class FakeCoordinator final : public Coordinator {
     if (!admission.ok()) return admission;
     return 0;
   }
-  absl::Status Contribute(const v1::PushHeader& header, SharedBytes object) override {
-    const std::span<const uint8_t> bytes = object.view();
-    if (TreeHash(bytes) != header.object_hash()) return absl::DataLossError("another hash");
+  // Leaves whose first byte is 0xff are not valid.
+  absl::Status ValidateLeaf(int, int64_t, int64_t, std::span<const uint8_t> bytes) const override {
+    if (bytes.front() == 0xff) return absl::InvalidArgumentError("0xff");
+    return absl::OkStatus();
+  }
+  absl::Status Contribute(const v1::PushHeader& header, ReceivedObject object) override {
+    const std::span<const uint8_t> bytes = object.bytes.view();
+    EXPECT_EQ(object.tree_hash, TreeHash(bytes));
+    if (object.tree_hash != header.object_hash()) return absl::DataLossError("another hash");
+    leaves_valid = object.leaves_valid;
     if (!verdict.ok()) return verdict;
     contributions.emplace_back(header, std::vector<uint8_t>(bytes.begin(), bytes.end()));
     return absl::OkStatus();

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/rpc/test_authority.h"
+#include "tests/unit/server/service/raw_connection.h"
 #include "tests/unit/server/service/secure_run.h"
 
 namespace causeway::server {
@@ -33,8 +35,10 @@ using ::testing::Not;
 
 class IntrudersTest : public ::testing::Test {
  protected:
-  IntrudersTest() : IntrudersTest(*Clock::Real(), kAsFastAsItCan) {}
-  IntrudersTest(const Clock& clock, int64_t rounds_ahead) {
+  using Change = std::function<void(CoordinatorServer::Options&)>;
+  explicit IntrudersTest(const Change& change = {})
+      : IntrudersTest(*Clock::Real(), kAsFastAsItCan, change) {}
+  IntrudersTest(const Clock& clock, int64_t rounds_ahead, const Change& change = {}) {
     CoordinatorServer::Options options;
     options.address = "127.0.0.1:0";
     options.security = folder_.WriteSet("server", authority_.pem(), IssueServer(authority_));
@@ -42,6 +46,7 @@ class IntrudersTest : public ::testing::Test {
     options.join_timeout = absl::Milliseconds(500);
     options.max_requests_per_second = 1000;
     options.clock = &clock;
+    if (change) change(options);
     auto server = CoordinatorServer::Start(options, run_.coordinator());
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -350,6 +355,25 @@ TEST_F(IntrudersTest, MalformedMessages) {
   }
 }
 
+// What a worker leaves behind that cancels a stream before its request is sent.
+TEST_F(IntrudersTest, APullWithoutARequest) {
+  Stubs stubs = As("causeway://*/worker/b");
+  grpc::GenericStub generic(stubs.channel);
+  grpc::ClientContext context;
+  const grpc::Slice nothing;
+  grpc::ByteBuffer request(&nothing, 1);
+  grpc::ByteBuffer response;
+  absl::Notification done;
+  grpc::Status status;
+  generic.UnaryCall(&context, "/causeway.v1.Exchange/Pull", grpc::StubOptions(), &request,
+                    &response, [&](grpc::Status result) {
+                      status = std::move(result);
+                      done.Notify();
+                    });
+  done.WaitForNotification();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << "and no log of an intruder";
+}
+
 // Connections that say nothing, or nonsense, instead of a TLS greeting.
 TEST_F(IntrudersTest, ASlowLorisAtTheDoor) {
   std::vector<int> sockets;
@@ -417,6 +441,80 @@ TEST_F(RequestLimitTest, WhoAsksTooOftenIsAskedToWait) {
   honest_->AwaitRounds(2);
   clock_.Advance(absl::Seconds(1));
   EXPECT_TRUE(Describe(stubs).ok());
+}
+
+TEST_F(RequestLimitTest, WhoTalksTooMuchInHisSessionIsPutOut) {
+  Stubs stubs = As("causeway://*/worker/b");
+  grpc::ClientContext context;
+  const auto stream = stubs.session->Attach(&context);
+  ASSERT_TRUE(stream->Write(MakeJoin(run_.coordinator(), "b")));
+  v1::CoordinatorMessage answer;
+  ASSERT_TRUE(stream->Read(&answer));
+  v1::WorkerMessage heartbeat;
+  heartbeat.mutable_heartbeat()->set_checkpoint_step(-1);
+  // A few more may be on their way before the end is heard of.
+  int said = 0;
+  while (said < 100'000 && stream->Write(heartbeat)) ++said;
+  EXPECT_GE(said, 3990);
+  while (stream->Read(&answer)) {
+  }
+  const absl::Status end = FromGrpcStatus(stream->Finish());
+  EXPECT_EQ(end.code(), absl::StatusCode::kResourceExhausted) << end;
+  honest_->AwaitRounds(2);
+}
+
+// Few connections, and strangers who keep what they get.
+class CrowdTest : public IntrudersTest {
+ protected:
+  CrowdTest()
+      : IntrudersTest([](CoordinatorServer::Options& options) {
+          options.max_connections = 40;
+          options.max_connections_per_address = 12;
+          options.connections.handshake = absl::Minutes(10);
+        }) {}
+  // From as many addresses as it takes.
+  std::vector<RawConnection> Crowd(int connections) {
+    std::vector<RawConnection> crowd;
+    for (int i = 0; i < connections; ++i) {
+      crowd.emplace_back(server_->port(), absl::StrCat("127.0.0.", 2 + i % 40));
+    }
+    return crowd;
+  }
+};
+
+TEST_F(CrowdTest, OfStrangersDoesNotLockMembersOut) {
+  const std::vector<RawConnection> crowd = Crowd(100);
+  EXPECT_TRUE(crowd.back().IsEnded()) << "it got more than its share";
+  honest_->AwaitRounds(2);
+  // A new connection from where somebody has taken part.
+  Stubs fresh = As("causeway://*/worker/a");
+  EXPECT_TRUE(Describe(fresh).ok());
+}
+
+TEST_F(CrowdTest, OfOneAddressGetsNoMoreThanOneAddressMayHave) {
+  std::vector<RawConnection> crowd;
+  for (int i = 0; i < 13; ++i) crowd.emplace_back(server_->port(), "127.0.0.9");
+  EXPECT_TRUE(crowd.back().IsEnded());
+  const RawConnection other(server_->port(), "127.0.0.8");
+  Stubs fresh = As("causeway://*/observer/eye");
+  EXPECT_TRUE(Describe(fresh).ok());
+}
+
+TEST(ConnectionLimitsTest, LimitsThatCannotBeKeptAreRefusedAtTheStart) {
+  SmallRun run;
+  const auto start = [&](int total, int of_one) {
+    return CoordinatorServer::Start({.address = "127.0.0.1:0",
+                                     .max_connections = total,
+                                     .max_connections_per_address = of_one},
+                                    run.coordinator())
+        .status();
+  };
+  EXPECT_EQ(start(-1, 0).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(start(0, -1).code(), absl::StatusCode::kInvalidArgument);
+  const absl::Status too_many = start(2'000'000'000, 0);
+  EXPECT_EQ(too_many.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(too_many.message()),
+              AllOf(HasSubstr("LimitNOFILE"), HasSubstr("--max_connections")));
 }
 
 }  // namespace

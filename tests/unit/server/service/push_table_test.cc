@@ -8,11 +8,11 @@
 
 #include "common/base/checksum.h"
 #include "common/base/random.h"
-#include "common/rpc/chunk.h"
 #include "common/rpc/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/service/push_receiver.h"
+#include "tests/unit/common/rpc/proto_chunk.h"
 #include "tests/unit/server/service/fake_coordinator.h"
 
 namespace causeway::server {
@@ -61,7 +61,7 @@ class PushTableTest : public ::testing::Test {
     Push(PushTable& table_used, const v1::PushHeader& header)
         : table(table_used),
           receiver(table, stream.get(), [](const v1::PushHeader&) { return absl::OkStatus(); }) {
-      EXPECT_TRUE(table.Open(stream).ok());
+      EXPECT_TRUE(table.Open(stream, "worker a").ok());
       v1::PushRequest request;
       *request.mutable_header() = header;
       Receive(request).IgnoreError();  // The stream has ended with it.
@@ -221,17 +221,46 @@ TEST_F(PushTableTest, TheSameChunkOverTwoStripesAtOnceHasOnePlace) {
   const std::vector<uint8_t> object = MakeObject(2 * kChunk, 3);
   const v1::PushHeader header = HeaderOf(object);
   const auto first = std::make_shared<Stream>();
-  ASSERT_TRUE(table_.Open(first).ok());
+  ASSERT_TRUE(table_.Open(first, "worker a").ok());
   const auto assembly = table_.Attach(first.get(), header);
   ASSERT_TRUE(assembly.ok());
   EXPECT_EQ(table_.PlaceOf(**assembly, 1).size(), kChunkBytes);
   EXPECT_TRUE(table_.PlaceOf(**assembly, 1).empty()) << "somebody is writing there";
-  table_.Placed(*assembly, 1, /*good=*/false);
+  table_.Placed(*assembly, 1, absl::DataLossError("damaged"));
   EXPECT_EQ(table_.PlaceOf(**assembly, 1).size(), kChunkBytes)
       << "it was damaged: it may come again";
-  table_.Placed(*assembly, 1, /*good=*/true);
+  table_.Placed(*assembly, 1, 5);
   EXPECT_EQ(Query(header).durable_bytes(), kChunk);
   table_.Close(first.get());
+}
+
+TEST_F(PushTableTest, LeavesAreValidatedAsTheyComeAndTheCoordinatorHearsWhetherAllWere) {
+  std::vector<uint8_t> object = MakeObject(3 * kChunk + 5, 3);
+  for (const bool valid : {true, false}) {
+    object[2 * kChunkBytes] = valid ? 0 : 0xff;
+    Push push(table_, HeaderOf(object));
+    for (const int64_t chunk : {2, 0, 3, 1}) {
+      EXPECT_TRUE(push.Send(object, chunk, /*entropy=*/chunk == 1).ok());
+    }
+    EXPECT_TRUE(push.stream->result().ok());
+    EXPECT_EQ(coordinator_.leaves_valid, valid);
+  }
+}
+
+TEST_F(PushTableTest, NobodyTakesTheStreamsOfOthers) {
+  std::vector<std::shared_ptr<Stream>> streams;
+  for (size_t i = 0; i < PushTable::Options().max_streams_of_sender; ++i) {
+    streams.push_back(std::make_shared<Stream>());
+    ASSERT_TRUE(table_.Open(streams.back(), "worker a").ok()) << "stream " << i;
+  }
+  const auto one_more = std::make_shared<Stream>();
+  EXPECT_EQ(table_.Open(one_more, "worker a").code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(table_.Open(one_more, "worker b").ok());
+  table_.Close(streams.back().get());
+  EXPECT_TRUE(table_.Open(streams.back(), "worker a").ok()) << "one has ended";
+  table_.Close(one_more.get());
+  for (const auto& stream : streams) table_.Close(stream.get());
+  EXPECT_EQ(table_.counters().streams, 0U);
 }
 
 TEST_F(PushTableTest, ADamagedChunkEndsItsStripeAlone) {
@@ -288,7 +317,7 @@ TEST_F(PushTableTest, HostileMessagesEndTheStreamAndNothingElse) {
     EXPECT_EQ(push.Receive({}).code(), absl::StatusCode::kInvalidArgument);
   }
   const auto headless = std::make_shared<Stream>();
-  ASSERT_TRUE(table_.Open(headless).ok());
+  ASSERT_TRUE(table_.Open(headless, "worker a").ok());
   PushReceiver receiver(table_, headless.get(),
                         [](const v1::PushHeader&) { return absl::OkStatus(); });
   EXPECT_EQ(receiver.HalfClose().code(), absl::StatusCode::kInvalidArgument);
@@ -309,7 +338,7 @@ TEST_F(PushTableTest, HostileMessagesEndTheStreamAndNothingElse) {
 TEST_F(PushTableTest, WhoMayNotPushForTheWorkerIsRefusedAtItsHeader) {
   const std::vector<uint8_t> object = MakeObject(10, 1);
   const auto stream = std::make_shared<Stream>();
-  ASSERT_TRUE(table_.Open(stream).ok());
+  ASSERT_TRUE(table_.Open(stream, "worker a").ok());
   PushReceiver receiver(table_, stream.get(), [](const v1::PushHeader& header) {
     return absl::PermissionDeniedError(header.worker_id());
   });
@@ -418,7 +447,7 @@ TEST_F(PushTableTest, StreamsThatDoNotMoveAreEndedAndTheirChunksKept) {
   const std::vector<uint8_t> object = MakeObject(3 * kChunk, 1);
   const std::vector<uint8_t> other = MakeObject(3 * kChunk, 2);
   const auto headless = std::make_shared<Stream>();
-  ASSERT_TRUE(table_.Open(headless).ok());
+  ASSERT_TRUE(table_.Open(headless, "worker a").ok());
   Push first(table_, HeaderOf(object));
   Push second(table_, HeaderOf(other, 1, 1));
   EXPECT_TRUE(first.Send(object, 0).ok());

@@ -10,10 +10,10 @@
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/chunk.h"
 #include "common/rpc/status.h"
 #include "common/rpc/wire.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/rpc/proto_chunk.h"
 
 namespace causeway::server {
 namespace {
@@ -116,12 +116,9 @@ absl::Status PullAll(v1::Exchange::StubInterface& stub, const v1::PullRequest& r
   grpc::ClientContext context;
   const auto reader = stub.Pull(&context, request);
   v1::PullResponse response;
-  int64_t total = 0;
   while (reader->Read(&response)) {
-    if (response.has_header()) total = response.header().total_bytes();
-    if (response.has_chunk()) {
-      EXPECT_TRUE(AppendChunk(response.chunk(), total, *object).ok());
-    }
+    if (response.has_header()) continue;
+    EXPECT_TRUE(AppendChunk(response.chunk(), *object).ok());
   }
   return FromGrpcStatus(reader->Finish());
 }

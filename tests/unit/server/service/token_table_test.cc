@@ -70,8 +70,8 @@ TEST(TokenTable, KnowsWhoseTokenItIs) {
       "tokens", absl::StrCat(HashOf(kSecret), " worker a\n", HashOf(kOther), " observer b\n"));
   const auto table = TokenTable::Open(file);
   ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_EQ((*table)->Find(kSecret)->name, "a");
-  EXPECT_EQ((*table)->Find(kOther)->role, Role::kObserver);
+  EXPECT_EQ((*table)->Find(kSecret)->identity.name, "a");
+  EXPECT_EQ((*table)->Find(kOther)->identity.role, Role::kObserver);
   EXPECT_FALSE((*table)->Find("").has_value());
   EXPECT_FALSE((*table)->Find(kSecret + "s").has_value());
   // Whoever reads the file cannot use what he has read.
@@ -91,6 +91,23 @@ TEST(TokenTable, AChangedFileCountsFromTheNextCallOn) {
   EXPECT_FALSE((*table)->Find(kOther).has_value());
   folder.Write("tokens", with);
   EXPECT_TRUE((*table)->Find(kSecret).has_value());
+}
+
+TEST(TokenTable, WhatWasFoundIsHeldUntilItsLineIsGoneOrMeansSomebodyElse) {
+  const TestFolder folder;
+  const std::string both =
+      absl::StrCat(HashOf(kSecret), " worker a\n", HashOf(kOther), " worker b\n");
+  const std::string file = folder.Write("tokens", both);
+  const auto table = TokenTable::Open(file);
+  ASSERT_TRUE(table.ok()) << table.status();
+  const TokenEntry a = *(*table)->Find(kSecret);
+  const TokenEntry b = *(*table)->Find(kOther);
+  EXPECT_TRUE((*table)->Holds(a));
+  folder.Write("tokens", absl::StrCat("# moved\n", HashOf(kOther), " worker b\n"));
+  EXPECT_FALSE((*table)->Holds(a));
+  EXPECT_TRUE((*table)->Holds(b));
+  folder.Write("tokens", absl::StrCat(HashOf(kOther), " observer b-and-more\n"));
+  EXPECT_FALSE((*table)->Holds(b));
 }
 
 TEST(TokenTable, AFileThatBreaksDoesNotLockEverybodyOut) {

@@ -9,12 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/chunk.h"
 #include "common/rpc/chunk_set.h"
 #include "common/rpc/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/service/coordinator_server.h"
+#include "tests/unit/common/rpc/proto_chunk.h"
 #include "tests/unit/server/service/secure_run.h"
 
 namespace causeway::server {
@@ -179,8 +179,7 @@ TEST_F(TransferStreamsTest, StripesOfAPullShareItsChunks) {
   for (const auto& chunks : received) all.insert(all.end(), chunks.begin(), chunks.end());
   std::ranges::sort(all, {}, &v1::Chunk::offset);
   std::vector<uint8_t> object;
-  const auto total = static_cast<int64_t>(run_.initial().size() * sizeof(float));
-  for (const v1::Chunk& chunk : all) ASSERT_TRUE(AppendChunk(chunk, total, object).ok());
+  for (const v1::Chunk& chunk : all) ASSERT_TRUE(AppendChunk(chunk, object).ok());
   EXPECT_EQ(TreeHash(object), TreeHash(std::span<const float>(run_.initial())));
 }
 

@@ -1,6 +1,7 @@
 // Documents: from text files and JSONL, with separators, into packed sequences that know them.
 #include <gmock/gmock.h>
 
+#include <optional>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -254,6 +255,73 @@ TEST_F(DocumentsTest, MaskingOfDataThatDoNotKnowTheirDocumentsIsRefused) {
                   .status()
                   .message(),
               HasSubstr("train.document_masking"));
+}
+
+// Shards of foreign data, in llm.c's format unless the header's vocabulary says that they are ours.
+class ForeignDocumentsTest : public DataTest {
+ protected:
+  void Write(const std::vector<int32_t>& train, int64_t vocabulary_size, int32_t header_vocabulary,
+             int64_t shard_tokens = 1000) {
+    WriteShards("d", "x_train", train, vocabulary_size, shard_tokens);
+    WriteShards("d", "x_val", train, vocabulary_size, shard_tokens);
+    const absl::StatusOr<std::vector<std::string>> names = files_.List(Path("d"));
+    ASSERT_TRUE(names.ok()) << names.status();
+    for (const std::string& name : *names) {
+      PatchWord("d/" + name, 3, header_vocabulary);
+    }
+    absl::StatusOr<Dataset> data = Dataset::Open(files_, Path("d"));
+    ASSERT_TRUE(data.ok()) << data.status();
+    data_ = *std::move(data);
+  }
+  std::vector<int64_t> Starts() { return data_->train()->documents()->starts(); }
+
+  std::optional<Dataset> data_;
+};
+
+TEST_F(ForeignDocumentsTest, ShardsOfLlmCBeginDocumentsAtTheirEndOfText) {
+  Write({50256, 1, 2, 50256, 3, 50256, 4, 5}, 50257, 0, /*shard_tokens=*/3);
+  ASSERT_TRUE(data_->FindDocuments(std::nullopt).ok());
+  EXPECT_THAT(Starts(), ElementsAre(0, 3, 5));
+  EXPECT_TRUE(data_->held_out()->documents().has_value());
+  // What is masked: nobody predicts the first token of a document.
+  const auto sampler = WindowSampler::Create(
+      *data_, {.sequence_length = 7, .vocabulary_size = 50257, .document_masking = true});
+  ASSERT_TRUE(sampler.ok()) << sampler.status();
+  std::vector<int32_t> inputs(7), targets(7), starts(7);
+  ASSERT_TRUE(sampler->Read(0, inputs, targets, starts).ok());
+  EXPECT_THAT(targets, ElementsAre(1, 2, -1, 3, -1, 4, 5));
+  EXPECT_THAT(starts, ElementsAre(0, 0, 0, 3, 3, 5, 5));
+}
+
+TEST_F(ForeignDocumentsTest, WideShardsHaveTheTokenOfLlama3) {
+  Write({7, 128000, 1, 2, 128000, 3}, 128256, 0);
+  ASSERT_TRUE(data_->FindDocuments(std::nullopt).ok());
+  EXPECT_THAT(Starts(), ElementsAre(0, 1, 4));
+}
+
+TEST_F(ForeignDocumentsTest, ANamedTokenBeginsOrEndsDocuments) {
+  Write({1, 2, 0, 3, 0, 4, 0}, 256, 0);
+  Dataset begins = *data_;
+  ASSERT_TRUE(begins.FindDocuments(DocumentMark{.token = 0, .begins = true}).ok());
+  EXPECT_THAT(begins.train()->documents()->starts(), ElementsAre(0, 2, 4, 6));
+  ASSERT_TRUE(data_->FindDocuments(DocumentMark{.token = 0, .begins = false}).ok());
+  EXPECT_THAT(Starts(), ElementsAre(0, 3, 5));
+}
+
+TEST_F(ForeignDocumentsTest, DataWithoutAMarkAreRefusedWithTheFlagsThatNameOne) {
+  Write({1, 2, 0, 3}, 256, 0);
+  const absl::Status none = data_->FindDocuments(std::nullopt);
+  EXPECT_TRUE(absl::IsInvalidArgument(none));
+  EXPECT_THAT(none.message(),
+              AllOf(HasSubstr("do not hold the token 50256"), HasSubstr("--document_begin=TOKEN")));
+  // A header that names its vocabulary is not llm.c's.
+  Write({1, 2, 0, 3}, 256, 256);
+  ASSERT_TRUE(data_->FindDocuments(std::nullopt).ok());
+  EXPECT_THAT(WindowSampler::Create(
+                  *data_, {.sequence_length = 2, .vocabulary_size = 256, .document_masking = true})
+                  .status()
+                  .message(),
+              HasSubstr("--document_end=TOKEN"));
 }
 
 }  // namespace

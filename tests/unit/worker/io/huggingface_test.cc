@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "worker/backend/cpu/cpu_transformer.h"
-#include "worker/io/huggingface_export.h"
+#include "common/huggingface/huggingface_export.h"
 #include "worker/io/huggingface_import.h"
 #include "worker/io/stored_model.h"
 

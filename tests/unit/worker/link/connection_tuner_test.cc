@@ -45,6 +45,14 @@ TEST(ConnectionTunerTest, APacedLinkGetsTheConnectionsThatHoldWhatIsUnderWay) {
   EXPECT_EQ(ConnectionsOf(11.5, longer), 4);
 }
 
+TEST(ConnectionTunerTest, APacedLinkHasItsConnectionsAfterSomeTensOfRoundTrips) {
+  ConnectionTuner tuner(0);
+  for (int i = 0; i < 40; ++i) {  // A round trip each.
+    tuner.Note(std::min(12 * kMiB, 2 * kMiB * tuner.connections()), kBbr.rtt, kBbr);
+  }
+  EXPECT_EQ(tuner.connections(), 8);
+}
+
 TEST(ConnectionTunerTest, LargerBuffersNeedFewerConnections) {
   ConnectionTraits roomy = kBbr;
   roomy.send_buffer_bytes = 64 * kMiB;
@@ -62,7 +70,7 @@ TEST(ConnectionTunerTest, APacedLinkKeepsItsConnectionsWhileItRests) {
   EXPECT_EQ(tuner.connections(), 8);
 }
 
-TEST(ConnectionTunerTest, WhatNewConnectionsCarryAtFirstDoesNotCount) {
+TEST(ConnectionTunerTest, WhatNewConnectionsCarryAtFirstDoesNotCountInTheSearch) {
   ConnectionTuner tuner(0);
   Measure(tuner, 10, kCubic);
   ASSERT_EQ(tuner.connections(), 8);

@@ -38,9 +38,11 @@ class FakeExchangeService::PushReactor final : public grpc::ServerReadReactor<v1
     if (object != service_->objects_.end()) object->second.streams.erase(this);
   }
   void ReadOn() { StartRead(&request); }
-  void End(const grpc::Status& status) {
+  void End(const grpc::Status& status) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     finished = true;
-    if (status.ok()) response_->set_durable_bytes(header.total_bytes());
+    if (status.ok()) {
+      response_->set_durable_bytes(header.total_bytes() - service_->acknowledge_less_);
+    }
     Finish(status);
   }
 
@@ -107,6 +109,11 @@ void FakeExchangeService::RefuseNextPush(const grpc::Status& status) {
 void FakeExchangeService::RefuseNextPull(const grpc::Status& status) {
   absl::MutexLock lock(&mutex_);
   pull_refusals_.push_back(status);
+}
+
+void FakeExchangeService::AcknowledgeLess(int64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  acknowledge_less_ = bytes;
 }
 
 void FakeExchangeService::DoNotAnswer() {

@@ -48,6 +48,8 @@ class FakeExchangeService final : public v1::Exchange::CallbackService {
   void AcceptPushes();
   // Objects are taken and never acknowledged.
   void DoNotAnswer();
+  // Acknowledgements speak of so many bytes less than there are.
+  void AcknowledgeLess(int64_t bytes);
   // A former process of the worker has sent these chunks of the object.
   void Hold(int fragment, int64_t total_bytes, const std::vector<int64_t>& chunks);
   std::vector<v1::PushHeader> headers() const;
@@ -108,6 +110,7 @@ class FakeExchangeService final : public v1::Exchange::CallbackService {
   std::vector<std::pair<int, int64_t>> pushed_ ABSL_GUARDED_BY(mutex_);
   int held_pushed_again_ ABSL_GUARDED_BY(mutex_) = 0;
   bool answers_ ABSL_GUARDED_BY(mutex_) = true;
+  int64_t acknowledge_less_ ABSL_GUARDED_BY(mutex_) = 0;
   int queries_ ABSL_GUARDED_BY(mutex_) = 0;
 
   std::shared_ptr<const v1::PullHeader> pull_header_ ABSL_GUARDED_BY(mutex_);

@@ -53,6 +53,7 @@ class GrpcExchangeTest : public ::testing::Test {
             .send_step = 5,
             .due_step = 7,
             .object = *object_,
+            .leaves = {},
             .owner = object_};
   }
 

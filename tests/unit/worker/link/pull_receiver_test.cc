@@ -4,10 +4,10 @@
 #include <string>
 
 #include "common/base/checksum.h"
-#include "common/rpc/chunk.h"
 #include "common/rpc/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/rpc/proto_chunk.h"
 
 namespace causeway::worker {
 namespace {

@@ -276,6 +276,25 @@ TEST_F(UplinkTest, AnObjectThatIsDamagedEveryTimeIsAnError) {
   EXPECT_EQ(Push(Object(0, 4, 0)), absl::StatusCode::kDataLoss);
 }
 
+TEST_F(UplinkTest, AnAcknowledgementOfLessThanWasSentIsAnError) {
+  Connect(2);
+  exchange().AcknowledgeLess(1);
+  EXPECT_EQ(Push(Object(0, 3, 0)), absl::StatusCode::kInternal);
+  exchange().AcknowledgeLess(0);
+  EXPECT_EQ(Push(Object(1, 3, 0)), absl::StatusCode::kOk);
+}
+
+TEST_F(UplinkTest, ChecksumsThatCameWithTheObjectAreUsed) {
+  Connect(1);
+  UploadObject object = Object(0, 3, 0);
+  object.leaves = {1, 2, 3};
+  EXPECT_EQ(Push(object), absl::StatusCode::kOk);
+  EXPECT_EQ(exchange().headers().back().object_hash(), TreeRoot(object.leaves));
+  object = Object(1, 3, 0);
+  EXPECT_EQ(Push(object), absl::StatusCode::kOk);
+  EXPECT_EQ(exchange().headers().back().object_hash(), TreeHash(object.bytes));
+}
+
 class CancelPushTest : public UplinkTest, public ::testing::WithParamInterface<int> {
  protected:
   int chunks_ = 0;  // Under the exchange's mutex.

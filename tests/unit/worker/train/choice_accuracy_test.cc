@@ -91,5 +91,22 @@ TEST(EvaluateChoices, LongContextsLoseTheirBeginningAndLongCompletionsAreRefused
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST(EvaluateChoices, EndsWhenItIsToldTo) {
+  const v1::ModelConfig model = MakeModel({.sequence_length = 8});
+  const FragmentPlan plan = MakePlan(model);
+  ThreadPool pool(1);
+  CpuTransformer<float> transformer(model, plan, 2, &pool);
+  const ChoiceExample example = {.context = {1, 2}, .completions = {{8, 9}, {9, 8}}};
+  int64_t last = 0;
+  const auto result = EvaluateChoices(transformer, RandomParameters<float>(plan, 1),
+                                      std::vector(5, example), [&](int64_t done, int64_t all) {
+                                        EXPECT_EQ(all, 5);
+                                        last = done;
+                                        return done < 3;
+                                      });
+  EXPECT_TRUE(absl::IsCancelled(result.status()));
+  EXPECT_EQ(last, 3);
+}
+
 }  // namespace
 }  // namespace causeway::worker

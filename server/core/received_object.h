@@ -1,0 +1,30 @@
+// What a worker pushed.
+#ifndef CAUSEWAY_SERVER_CORE_RECEIVED_OBJECT_H_
+#define CAUSEWAY_SERVER_CORE_RECEIVED_OBJECT_H_
+
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "common/base/shared_bytes.h"
+
+namespace causeway::server {
+
+// A whole object, and what whoever received it knows of it already.
+struct ReceivedObject {
+  template <typename Bytes>
+  requires std::convertible_to<Bytes, SharedBytes>
+  // Implicit: whoever knows nothing hands over the bytes as they are.
+  ReceivedObject(Bytes&& the_bytes)  // NOLINT(google-explicit-constructor)
+      : bytes(std::forward<Bytes>(the_bytes)) {}
+
+  SharedBytes bytes;
+  // TreeHash of the bytes, from checksums that were verified as the leaves came.
+  std::optional<uint64_t> tree_hash = {};
+  bool leaves_valid = false;  // Coordinator::ValidateLeaf said OK to all of them.
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_CORE_RECEIVED_OBJECT_H_

@@ -1,0 +1,118 @@
+#include "server/ctl/export_command.h"
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+#include "common/files/parameters_file.h"
+#include "common/huggingface/huggingface_config.h"
+#include "common/huggingface/huggingface_export.h"
+#include "common/params/fragment_plan.h"
+#include "common/params/run_config.h"
+#include "nlohmann/json.hpp"
+#include "server/ctl/state_pull.h"
+
+ABSL_FLAG(std::string, out, "", "export: the folder (or, with --format=parameters, the file)");
+ABSL_FLAG(std::string, format, "huggingface", "export: huggingface or parameters");
+ABSL_FLAG(std::string, dtype, "f32", "export: f32 or bf16");
+ABSL_FLAG(std::string, tokenizer, "", "export: a tokenizer's file or folder, to be copied");
+ABSL_FLAG(int64_t, max_positions, 0, "export: of config.json; 0: the training windows' length");
+ABSL_FLAG(double, max_file_gb, 5, "export: above that the weights go into several files");
+ABSL_FLAG(bool, replace, false, "export: write over a model that is in the folder");
+
+namespace causeway::server {
+namespace {
+
+bool AsParametersFile() { return absl::GetFlag(FLAGS_format) == "parameters"; }
+
+// Refuses what cannot be written before gigabytes are fetched.
+absl::Status CheckModel(const v1::ModelConfig& model) {
+  if (AsParametersFile()) return absl::OkStatus();
+  return Annotate(ChooseArchitecture(model).status(),
+                  "this model is none of Hugging Face's (--format=parameters takes any)");
+}
+
+// A line that is written over, on a terminal.
+void ShowProgress(int fragment, int fragments) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  std::fprintf(stderr, "\rfragment %d of %d%s", fragment + 1, fragments,
+               fragment + 1 == fragments ? "\n" : "");
+}
+
+absl::Status Write(const v1::RunStatus& status, const FragmentPlan& plan,
+                   const PublishedState& state) {
+  const std::string out = absl::GetFlag(FLAGS_out);
+  if (AsParametersFile()) {
+    return WriteParametersFile(*FileSystem::Real(), out,
+                               {{"run_id", status.run_id()}, {"run_step", status.run_step()}},
+                               FormatRunConfig(status.config()), state.parameters);
+  }
+  ExportOptions options;
+  options.bf16 = absl::GetFlag(FLAGS_dtype) == "bf16";
+  options.max_file_bytes = static_cast<uint64_t>(absl::GetFlag(FLAGS_max_file_gb) * 1e9);
+  options.max_positions = absl::GetFlag(FLAGS_max_positions);
+  options.tokenizer = absl::GetFlag(FLAGS_tokenizer);
+  return ExportHuggingFace(*FileSystem::Real(), status.config().model(), plan, state.parameters,
+                           out, options);
+}
+
+}  // namespace
+
+absl::Status CheckExportFlags() {
+  const std::string out = absl::GetFlag(FLAGS_out);
+  const std::string format = absl::GetFlag(FLAGS_format);
+  const std::string dtype = absl::GetFlag(FLAGS_dtype);
+  const double max_file_gb = absl::GetFlag(FLAGS_max_file_gb);
+  if (out.empty()) {
+    return absl::InvalidArgumentError("--out is required: the folder to write the model into");
+  }
+  if (format != "huggingface" && format != "parameters") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--format must be huggingface or parameters; it is \"", format, "\""));
+  }
+  if (dtype != "f32" && dtype != "bf16") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dtype must be f32 or bf16; it is \"", dtype, "\""));
+  }
+  if (!(max_file_gb >= 1e-6 && max_file_gb <= 1e6)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max_file_gb must be in 1e-6 .. 1e6; it is ", max_file_gb));
+  }
+  if (absl::GetFlag(FLAGS_replace)) return absl::OkStatus();
+  FileSystem& file_system = *FileSystem::Real();
+  if (!AsParametersFile()) return CheckNoModel(file_system, out);
+  if (!file_system.Exists(out)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "--out=", out, " exists: choose another file, or give --replace to write over it"));
+}
+
+absl::StatusOr<std::string> ExportCommand(RunAdmin& run, bool json) {
+  ASSIGN_OR_RETURN(const v1::RunStatus status, run.GetStatus());
+  RETURN_IF_ERROR(CheckModel(status.config().model()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan,
+                   FragmentPlan::Create(status.config().model(), status.config().sync()));
+  ASSIGN_OR_RETURN(const PublishedState state,
+                   PullPublishedState(run.channel(), status.run_id(), plan, [&](int fragment) {
+                     ShowProgress(fragment, plan.fragments());
+                   }));
+  RETURN_IF_ERROR(Write(status, plan, state));
+  const std::string out = absl::GetFlag(FLAGS_out);
+  if (json) {
+    const nlohmann::json result = {{"run_id", status.run_id()},
+                                   {"run_step", status.run_step()},
+                                   {"parameters", plan.parameters()},
+                                   {"versions", state.versions},
+                                   {"format", absl::GetFlag(FLAGS_format)},
+                                   {"out", out}};
+    return absl::StrCat(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace), "\n");
+  }
+  return absl::StrCat(plan.parameters(), " parameters of run ", status.run_id(), " at step ",
+                      status.run_step(), " are in ", out, "\n");
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,265 @@
+#include "server/ctl/simulate_command.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
+#include "common/codec/codec.h"
+#include "common/params/fragment_plan.h"
+#include "server/ctl/config_command.h"
+#include "server/ctl/simulate_report.h"
+#include "server/simulate/need.h"
+#include "server/simulate/paper_tables.h"
+#include "server/simulate/planner.h"
+#include "server/simulate/site_text.h"
+#include "server/simulate/star_model.h"
+
+ABSL_DECLARE_FLAG(std::string, preset);
+ABSL_FLAG(std::string, table, "", "simulate: paper");
+ABSL_FLAG(double, params, 0, "simulate, plan: parameters of the model, as in 10e9");
+ABSL_FLAG(std::string, config, "", "simulate, plan: a run's configuration in place of --params");
+ABSL_FLAG(double, step_ms, 0, "simulate, plan: of an inner step");
+ABSL_FLAG(std::string, links, "", "simulate, plan: of the sites, as in 1gbit,3x400mbit@1600ms");
+ABSL_FLAG(double, rtt_ms, 100, "simulate, plan: round trip between a site and the coordinator");
+ABSL_FLAG(double, link_efficiency, 0, "payload's share of a link; 0: 1 to simulate, 0.85 to plan");
+ABSL_FLAG(int, fragments, 50, "simulate: of equal size");
+ABSL_FLAG(int, steps_between_syncs, 100, "simulate: H");
+ABSL_FLAG(int, overlap_steps, 5, "simulate: tau");
+ABSL_FLAG(std::string, codec_up, "int4", "simulate: worker to coordinator");
+ABSL_FLAG(std::string, codec_down, "int4", "simulate: coordinator to worker");
+ABSL_FLAG(double, max_pace, 0, "simulate, plan: as membership.max_pace");
+ABSL_FLAG(std::string, coordinator_link, "10gbit", "simulate, plan: of each shard, each way");
+ABSL_FLAG(int, shards, 1, "simulate: of the coordinator");
+ABSL_FLAG(double, merge_gb_per_s, 20, "simulate, plan: memory moved by a merge; 20: two cores");
+ABSL_FLAG(double, commit_ms, 25, "simulate, plan: what making a round durable takes");
+ABSL_FLAG(int, slices, 1, "simulate: pieces that a fragment is merged and answered in");
+ABSL_FLAG(double, grace_ms, 0, "simulate: as membership.grace_ms");
+ABSL_FLAG(int, quorum, 1, "simulate: as membership.quorum");
+ABSL_FLAG(double, failure_hours, 0, "simulate: mean time between two deaths of a worker; 0: none");
+ABSL_FLAG(double, lease_s, 10, "simulate: so long a dead worker is waited for");
+ABSL_FLAG(double, restart_s, 120, "simulate: until a dead worker is back");
+ABSL_FLAG(int64_t, steps, 0, "simulate: of the schedule; 0: five times H");
+ABSL_FLAG(uint64_t, seed, 1, "simulate: who dies when");
+ABSL_FLAG(std::string, sweep, "", "simulate: FROM,TO,COUNT rates for the sites' links");
+ABSL_FLAG(double, target, 0.99, "simulate --need, plan: utilization");
+ABSL_FLAG(bool, need, false, "simulate: the least rate of the sites' links that reaches --target");
+ABSL_FLAG(double, coordinator_memory_gb, 256, "plan: of one machine");
+
+namespace causeway::server {
+namespace {
+
+constexpr double kPlanEfficiency = 0.85;
+
+std::string Printed(const nlohmann::json& json) { return absl::StrCat(json.dump(2), "\n"); }
+
+absl::StatusOr<CodecBits> BitsOf(v1::Codec id) {
+  constexpr size_t kValues = size_t{1} << 20;
+  ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(id));
+  return CodecBits{
+      .codec = id,
+      .name = std::string(codec->name()),
+      .bits_per_value = static_cast<double>(codec->EncodedBytes(kValues)) * 8 / kValues};
+}
+
+absl::StatusOr<CodecBits> CodecFromFlag(const char* flag, const std::string& name) {
+  v1::Codec id = v1::CODEC_UNSPECIFIED;
+  if (!v1::Codec_Parse(absl::AsciiStrToUpper(name), &id) || id == v1::CODEC_UNSPECIFIED) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, " must be fp32, bf16, int8, e3m0, e2m1, int4, lm2 or topk2; it is \"", name, "\""));
+  }
+  return BitsOf(id);
+}
+
+absl::StatusOr<std::vector<StarSite>> SitesFromFlags(bool required) {
+  const double step_ms = absl::GetFlag(FLAGS_step_ms);
+  if (!(step_ms > 0 && step_ms < 1e9)) {
+    return absl::InvalidArgumentError("--step_ms=MILLISECONDS of an inner step is required");
+  }
+  const double rtt_ms = absl::GetFlag(FLAGS_rtt_ms);
+  if (!(rtt_ms >= 0 && rtt_ms < 1e6)) {
+    return absl::InvalidArgumentError(absl::StrCat("--rtt_ms must be 0 .. 1e6; it is ", rtt_ms));
+  }
+  std::string links = absl::GetFlag(FLAGS_links);
+  if (links.empty()) {
+    if (required) {
+      return absl::InvalidArgumentError(
+          "--links is required: those of the sites, as in --links=1gbit,400mbit or 3x1gbit");
+    }
+    links = "2xunlimited";
+  }
+  return ParseSites(links, {.step_seconds = step_ms / 1e3, .one_way_seconds = rtt_ms / 2e3},
+                    absl::GetFlag(FLAGS_max_pace));
+}
+
+// Sizes of the fragments and the schedule: of a configuration, or of the flags.
+absl::Status SetModel(StarSetting& setting) {
+  const std::string config_file = absl::GetFlag(FLAGS_config);
+  const double params = absl::GetFlag(FLAGS_params);
+  if (config_file.empty() == (params == 0)) {
+    return absl::InvalidArgumentError(
+        "give either --params=NUMBER, as in 10e9, or --config=FILE, a run's configuration");
+  }
+  CodecBits up;
+  CodecBits down;
+  if (config_file.empty()) {
+    const int fragments = absl::GetFlag(FLAGS_fragments);
+    if (!(params >= 1 && params <= 1e15) || fragments < 1 || fragments > 100'000) {
+      return absl::InvalidArgumentError(
+          "--params must be 1 .. 1e15, --fragments 1 .. steps_between_syncs");
+    }
+    setting.fragment_values.assign(static_cast<size_t>(fragments), params / fragments);
+    setting.steps_between_syncs = absl::GetFlag(FLAGS_steps_between_syncs);
+    setting.overlap_steps = absl::GetFlag(FLAGS_overlap_steps);
+    ASSIGN_OR_RETURN(up, CodecFromFlag("--codec_up", absl::GetFlag(FLAGS_codec_up)));
+    ASSIGN_OR_RETURN(down, CodecFromFlag("--codec_down", absl::GetFlag(FLAGS_codec_down)));
+  } else {
+    ASSIGN_OR_RETURN(const v1::RunConfig config,
+                     LoadCompleteConfig(config_file, absl::GetFlag(FLAGS_preset)));
+    ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+    for (int i = 0; i < plan.fragments(); ++i) {
+      setting.fragment_values.push_back(static_cast<double>(plan.range(i).size()));
+    }
+    setting.steps_between_syncs = config.sync().steps_between_syncs();
+    setting.overlap_steps = config.sync().overlap_steps();
+    ASSIGN_OR_RETURN(up, BitsOf(config.sync().codec_up()));
+    ASSIGN_OR_RETURN(down, BitsOf(config.sync().codec_down()));
+  }
+  setting.bits_up = up.bits_per_value;
+  setting.bits_down = down.bits_per_value;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> Efficiency(double otherwise) {
+  const double efficiency = absl::GetFlag(FLAGS_link_efficiency);
+  if (efficiency == 0) return otherwise;
+  if (!(efficiency > 0 && efficiency <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--link_efficiency must be above 0 and at most 1; it is ", efficiency));
+  }
+  return efficiency;
+}
+
+absl::StatusOr<StarSetting> SettingFromFlags() {
+  StarSetting setting;
+  const bool links_are_asked_for = absl::GetFlag(FLAGS_need) || !absl::GetFlag(FLAGS_sweep).empty();
+  ASSIGN_OR_RETURN(setting.sites, SitesFromFlags(!links_are_asked_for));
+  ASSIGN_OR_RETURN(const double efficiency, Efficiency(1));
+  for (StarSite& site : setting.sites) {
+    site.up_bit_per_s *= efficiency;
+    site.down_bit_per_s *= efficiency;
+  }
+  RETURN_IF_ERROR(SetModel(setting));
+  StarCoordinator& coordinator = setting.coordinator;
+  coordinator.shards = absl::GetFlag(FLAGS_shards);
+  ASSIGN_OR_RETURN(coordinator.in_bit_per_s, ParseRate(absl::GetFlag(FLAGS_coordinator_link)));
+  coordinator.out_bit_per_s = coordinator.in_bit_per_s;
+  coordinator.merge_bytes_per_s = absl::GetFlag(FLAGS_merge_gb_per_s) * 1e9;
+  coordinator.commit_seconds = absl::GetFlag(FLAGS_commit_ms) / 1e3;
+  coordinator.slices = absl::GetFlag(FLAGS_slices);
+  coordinator.grace_seconds = absl::GetFlag(FLAGS_grace_ms) / 1e3;
+  coordinator.quorum = absl::GetFlag(FLAGS_quorum);
+  setting.failures.mean_seconds_between = absl::GetFlag(FLAGS_failure_hours) * 3600;
+  setting.failures.lease_seconds = absl::GetFlag(FLAGS_lease_s);
+  setting.failures.restart_seconds = absl::GetFlag(FLAGS_restart_s);
+  const int64_t steps = absl::GetFlag(FLAGS_steps);
+  setting.warm_up_steps = setting.steps_between_syncs;
+  setting.steps = steps != 0 ? steps : int64_t{5} * setting.steps_between_syncs;
+  setting.seed = absl::GetFlag(FLAGS_seed);
+  return setting;
+}
+
+absl::StatusOr<std::string> PaperTable(bool json) {
+  const PaperComparison bandwidths = ComparePaperBandwidths();
+  const std::vector<PaperHours> hours = ComparePaperHours();
+  ASSIGN_OR_RETURN(const std::vector<OwnRow> own, OwnTable());
+  return json ? Printed(PaperJson(bandwidths, hours, own)) : PaperText(bandwidths, hours, own);
+}
+
+absl::StatusOr<std::string> Sweep(const StarSetting& setting, const std::string& sweep, bool json) {
+  constexpr int kMostPoints = 10'000;
+  const std::vector<std::string> parts = absl::StrSplit(sweep, ',');
+  int count = 0;
+  const absl::StatusOr<double> from = ParseRate(parts[0]);
+  const absl::StatusOr<double> to = parts.size() == 3 ? ParseRate(parts[1]) : from;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[2], &count) || count < 2 ||
+      count > kMostPoints || !from.ok() || !to.ok() || !(*from < *to) || std::isinf(*to)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--sweep must be FROM,TO,COUNT, as in 100mbit,10gbit,21; it is \"", sweep, "\""));
+  }
+  std::vector<SweepPoint> points;
+  for (int i = 0; i < count; ++i) {
+    SweepPoint point = {.bit_per_s = *from * std::pow(*to / *from, i / (count - 1.0))};
+    ASSIGN_OR_RETURN(point.result, SimulateStar(WithLinks(setting, point.bit_per_s)));
+    points.push_back(std::move(point));
+  }
+  return json ? Printed(SweepJson(points)) : SweepText(points);
+}
+
+absl::StatusOr<std::string> Need(const StarSetting& setting, bool json) {
+  const double target = absl::GetFlag(FLAGS_target);
+  ASSIGN_OR_RETURN(const double rate, NeededRate(setting, target));
+  double values = 0;
+  double bound = 0;
+  for (const double fragment : setting.fragment_values) values += fragment;
+  for (const StarSite& site : setting.sites) {
+    bound = std::max(bound,
+                     ThroughputBound(values, std::max(setting.bits_up, setting.bits_down),
+                                     setting.steps_between_syncs, site.step_seconds / site.pace));
+  }
+  if (json) {
+    return Printed({{"target", target}, {"needed_bit_per_s", rate}, {"bound_bit_per_s", bound}});
+  }
+  return absl::StrFormat(
+      "every site's link must carry %s each way for a utilization of %.4g %%; the bound for any "
+      "overlap is %s\n",
+      RateText(rate), 100 * target, RateText(bound));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> SimulateCommand(bool json) {
+  const std::string table = absl::GetFlag(FLAGS_table);
+  if (table == "paper") return PaperTable(json);
+  if (!table.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("--table must be paper; it is \"", table, "\""));
+  }
+  ASSIGN_OR_RETURN(const StarSetting setting, SettingFromFlags());
+  const std::string sweep = absl::GetFlag(FLAGS_sweep);
+  if (!sweep.empty()) return Sweep(setting, sweep, json);
+  if (absl::GetFlag(FLAGS_need)) return Need(setting, json);
+  ASSIGN_OR_RETURN(const StarResult result, SimulateStar(setting));
+  return json ? Printed(StarJson(setting, result)) : StarText(setting, result);
+}
+
+absl::StatusOr<std::string> PlanCommand(bool json) {
+  PlanRequest request;
+  ASSIGN_OR_RETURN(request.sites, SitesFromFlags(/*required=*/true));
+  StarSetting model;
+  RETURN_IF_ERROR(SetModel(model));
+  for (const double fragment : model.fragment_values) request.values += fragment;
+  ASSIGN_OR_RETURN(request.link_efficiency, Efficiency(kPlanEfficiency));
+  request.target = absl::GetFlag(FLAGS_target);
+  for (const v1::Codec codec : {v1::INT4, v1::LM2}) {
+    ASSIGN_OR_RETURN(CodecBits bits, BitsOf(codec));
+    request.uplinks.push_back(std::move(bits));
+  }
+  ASSIGN_OR_RETURN(request.downlink, BitsOf(v1::INT4));
+  ASSIGN_OR_RETURN(request.coordinator_bit_per_s, ParseRate(absl::GetFlag(FLAGS_coordinator_link)));
+  request.coordinator_memory_bytes = absl::GetFlag(FLAGS_coordinator_memory_gb) * 1e9;
+  request.coordinator.merge_bytes_per_s = absl::GetFlag(FLAGS_merge_gb_per_s) * 1e9;
+  request.coordinator.commit_seconds = absl::GetFlag(FLAGS_commit_ms) / 1e3;
+  ASSIGN_OR_RETURN(const Plan plan, MakePlan(request));
+  return json ? Printed(PlanJson(request, plan)) : PlanText(request, plan);
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,296 @@
+#include "server/ctl/simulate_report.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "server/ctl/status_text.h"
+#include "server/simulate/site_text.h"
+
+namespace causeway::server {
+namespace {
+
+using nlohmann::json;
+
+std::string Percent(double share) {
+  return absl::StrFormat(share > 0.995 || share < 0.1 ? "%.2f %%" : "%.1f %%", 100 * share);
+}
+
+// JSON has no infinity: an unlimited rate is null.
+json RateJson(double bit_per_s) { return std::isinf(bit_per_s) ? json(nullptr) : json(bit_per_s); }
+
+double Values(const StarSetting& setting) {
+  double values = 0;
+  for (const double fragment : setting.fragment_values) values += fragment;
+  return values;
+}
+
+}  // namespace
+
+std::string PaperText(const PaperComparison& bandwidths, const std::vector<PaperHours>& hours,
+                      const std::vector<OwnRow>& own) {
+  std::string text =
+      "Gbit/s for a compute utilization of 50, 80, 90, 95 and 99 %: the paper's, and ours in "
+      "brackets\nwhere its simulator gives another one here.\n\n";
+  std::vector<std::vector<std::string>> rows = {
+      {"MODEL, METHOD", "50 %", "80 %", "90 %", "95 %", "99 %", ""}};
+  for (const PaperRow& row : bandwidths.rows) {
+    std::vector<std::string> cells = {absl::StrCat(row.model, " ", row.method)};
+    for (size_t j = 0; j < kPaperTargets.size(); ++j) {
+      cells.push_back(row.grid_steps[j] == 0
+                          ? row.paper[j]
+                          : absl::StrCat(row.paper[j], " (", PaperPrinted(row.ours[j]), ")"));
+    }
+    cells.emplace_back();
+    rows.push_back(cells);
+  }
+  absl::StrAppend(&text, FormatTable(rows));
+  absl::StrAppendFormat(
+      &text, "\n%d of %d cells are the paper's own grid point, %d are within one step.\n",
+      bandwidths.cells_exact, bandwidths.cells, bandwidths.cells_within_one);
+  absl::StrAppend(&text, "\nHours of training, 1B parameters:\n\n");
+  rows = {{"METHOD", "TOKENS", "UNLIMITED", "AT 1 GBIT/S", "OURS", "OFF BY"}};
+  for (const PaperHours& row : hours) {
+    rows.push_back({row.method, absl::StrFormat("%.0fB", row.tokens_billions),
+                    absl::StrFormat("%.4g", row.unlimited_hours),
+                    absl::StrFormat("%.4g", row.paper_hours),
+                    absl::StrFormat("%.4g", row.our_hours),
+                    absl::StrFormat("%+.1f %%", 100 * (row.our_hours / row.paper_hours - 1))});
+  }
+  absl::StrAppend(&text, FormatTable(rows));
+  const StarSetting setting = OwnSetting(1, 1);
+  absl::StrAppendFormat(&text,
+                        "\nGbit/s for 99 %% with Causeway's schedule and topology: %d sites and a "
+                        "coordinator, H = %d,\n"
+                        "%d fragments, tau %d, %.4g bits per value each way, %.0f ms one way, %s "
+                        "at the coordinator:\n\n",
+                        setting.sites.front().count, setting.steps_between_syncs,
+                        setting.fragment_values.size(), setting.overlap_steps, setting.bits_up,
+                        1000 * setting.sites.front().one_way_seconds,
+                        RateText(setting.coordinator.in_bit_per_s));
+  rows = {{"MODEL", "PAPER", "BOUND", "CAUSEWAY", "TIMES THE BOUND", "  EXCHANGE"}};
+  for (const OwnRow& row : own) {
+    rows.push_back({row.model, absl::StrFormat("%.1f", row.paper_bit_per_s / 1e9),
+                    absl::StrFormat("%.2f", row.bound_bit_per_s / 1e9),
+                    absl::StrFormat("%.3f", row.needed_bit_per_s / 1e9),
+                    absl::StrFormat("%.2f", row.needed_bit_per_s / row.bound_bit_per_s),
+                    absl::StrFormat("  %.2f s", row.exchange_seconds)});
+  }
+  absl::StrAppend(&text, FormatTable(rows),
+                  "\nBound: 4 bits per parameter over H steps, the least for any overlap.\n");
+  return text;
+}
+
+json PaperJson(const PaperComparison& bandwidths, const std::vector<PaperHours>& hours,
+               const std::vector<OwnRow>& own) {
+  json rows = json::array();
+  for (const PaperRow& row : bandwidths.rows) {
+    rows.push_back({{"model", row.model},
+                    {"method", row.method},
+                    {"paper_gbit_per_s", row.paper},
+                    {"gbit_per_s", row.ours},
+                    {"grid_steps", row.grid_steps}});
+  }
+  json hour_rows = json::array();
+  for (const PaperHours& row : hours) {
+    hour_rows.push_back({{"method", row.method},
+                         {"tokens", row.tokens_billions * 1e9},
+                         {"unlimited_hours", row.unlimited_hours},
+                         {"paper_hours_at_1_gbit", row.paper_hours},
+                         {"hours_at_1_gbit", row.our_hours}});
+  }
+  json own_rows = json::array();
+  for (const OwnRow& row : own) {
+    own_rows.push_back({{"model", row.model},
+                        {"paper_bit_per_s", row.paper_bit_per_s},
+                        {"bound_bit_per_s", row.bound_bit_per_s},
+                        {"needed_bit_per_s", row.needed_bit_per_s},
+                        {"times_bound", row.needed_bit_per_s / row.bound_bit_per_s},
+                        {"exchange_seconds", row.exchange_seconds}});
+  }
+  return {{"targets", kPaperTargets},
+          {"cells", bandwidths.cells},
+          {"cells_exact", bandwidths.cells_exact},
+          {"cells_within_one", bandwidths.cells_within_one},
+          {"rows", rows},
+          {"hours", hour_rows},
+          {"causeway", own_rows}};
+}
+
+std::string StarText(const StarSetting& setting, const StarResult& result) {
+  std::string text = absl::StrFormat(
+      "utilization %s, goodput %s; a step of the schedule takes %.4g s\n",
+      Percent(result.utilization), Percent(result.goodput), result.seconds_per_step);
+  absl::StrAppendFormat(
+      &text, "an exchange takes %.3g s, at most %.3g s; the overlap is %d steps\n",
+      result.exchange_seconds, result.longest_exchange_seconds, setting.overlap_steps);
+  absl::StrAppendFormat(&text, "%d rounds, %d of them without somebody; %d deaths\n\n",
+                        result.rounds, result.rounds_without_somebody, result.deaths);
+  std::vector<std::vector<std::string>> rows = {
+      {"SITE", "WORKERS", "UTILIZATION", "GOODPUT", "LINK UP", "LINK DOWN"}};
+  for (size_t i = 0; i < result.sites.size(); ++i) {
+    const StarSiteResult& site = result.sites[i];
+    rows.push_back({site.name, absl::StrCat(setting.sites[i].count), Percent(site.utilization),
+                    Percent(site.goodput), Percent(site.up_busy), Percent(site.down_busy)});
+  }
+  absl::StrAppend(&text, FormatTable(rows));
+  absl::StrAppendFormat(
+      &text, "coordinator: %d %s, link in %s, out %s, merge %s busy; at most %s of deltas held\n",
+      setting.coordinator.shards, setting.coordinator.shards == 1 ? "shard" : "shards",
+      Percent(result.in_busy), Percent(result.out_busy), Percent(result.merge_busy),
+      ShortBytes(result.peak_held_bytes));
+  absl::StrAppendFormat(&text, "a worker moves %s up and %s down per step\n",
+                        ShortBytes(result.up_bytes_per_step),
+                        ShortBytes(result.down_bytes_per_step));
+  return text;
+}
+
+json StarJson(const StarSetting& setting, const StarResult& result) {
+  json sites = json::array();
+  for (size_t i = 0; i < result.sites.size(); ++i) {
+    const StarSite& site = setting.sites[i];
+    const StarSiteResult& outcome = result.sites[i];
+    sites.push_back({{"name", site.name},
+                     {"workers", site.count},
+                     {"step_seconds", site.step_seconds},
+                     {"pace", site.pace},
+                     {"up_bit_per_s", RateJson(site.up_bit_per_s)},
+                     {"down_bit_per_s", RateJson(site.down_bit_per_s)},
+                     {"one_way_seconds", site.one_way_seconds},
+                     {"utilization", outcome.utilization},
+                     {"goodput", outcome.goodput},
+                     {"up_busy", outcome.up_busy},
+                     {"down_busy", outcome.down_busy}});
+  }
+  return {{"params", Values(setting)},
+          {"fragments", setting.fragment_values.size()},
+          {"steps_between_syncs", setting.steps_between_syncs},
+          {"overlap_steps", setting.overlap_steps},
+          {"bits_up", setting.bits_up},
+          {"bits_down", setting.bits_down},
+          {"shards", setting.coordinator.shards},
+          {"seed", setting.seed},
+          {"sites", sites},
+          {"utilization", result.utilization},
+          {"goodput", result.goodput},
+          {"seconds", result.seconds},
+          {"seconds_per_step", result.seconds_per_step},
+          {"exchange_seconds", result.exchange_seconds},
+          {"longest_exchange_seconds", result.longest_exchange_seconds},
+          {"coordinator_in_busy", result.in_busy},
+          {"coordinator_out_busy", result.out_busy},
+          {"coordinator_merge_busy", result.merge_busy},
+          {"up_bytes_per_step", result.up_bytes_per_step},
+          {"down_bytes_per_step", result.down_bytes_per_step},
+          {"peak_held_bytes", result.peak_held_bytes},
+          {"rounds", result.rounds},
+          {"rounds_without_somebody", result.rounds_without_somebody},
+          {"deaths", result.deaths}};
+}
+
+std::string SweepText(const std::vector<SweepPoint>& points) {
+  std::vector<std::vector<std::string>> rows = {{"LINK", "UTILIZATION", "EXCHANGE", "LINK UP"}};
+  for (const SweepPoint& point : points) {
+    rows.push_back({RateText(point.bit_per_s), Percent(point.result.utilization),
+                    absl::StrFormat("%.3g s", point.result.exchange_seconds),
+                    Percent(point.result.sites.front().up_busy)});
+  }
+  return FormatTable(rows);
+}
+
+json SweepJson(const std::vector<SweepPoint>& points) {
+  json rows = json::array();
+  for (const SweepPoint& point : points) {
+    rows.push_back({{"bit_per_s", point.bit_per_s},
+                    {"utilization", point.result.utilization},
+                    {"goodput", point.result.goodput},
+                    {"exchange_seconds", point.result.exchange_seconds}});
+  }
+  return {{"points", rows}};
+}
+
+std::string PlanText(const PlanRequest& request, const Plan& plan) {
+  std::string text = absl::StrFormat(
+      "%s: expect a utilization of %s%s\n\n", ShortNumber(request.values) + " parameters",
+      Percent(plan.expected.utilization),
+      plan.reaches_target ? ""
+                          : absl::StrCat(", short of the ", Percent(request.target), " asked for"));
+  absl::StrAppendFormat(&text,
+                        "sync { pattern: BALANCED fragments: %d steps_between_syncs: %d "
+                        "overlap_steps: %d\n       mixing: 0.5 codec_up: %s codec_down: %s%s }\n",
+                        plan.fragments, plan.steps_between_syncs, plan.overlap_steps,
+                        v1::Codec_Name(plan.up.codec), v1::Codec_Name(plan.down.codec),
+                        plan.up.codec == v1::LM2 ? " error_feedback: true" : "");
+  double pace = 1;
+  for (const StarSite& site : request.sites) pace = std::max(pace, site.pace);
+  if (pace > 1) absl::StrAppendFormat(&text, "membership { max_pace: %.2g }\n", pace + 0.1);
+  absl::StrAppendFormat(&text, "\nwhat binds: %s\n", plan.binding);
+  absl::StrAppendFormat(&text, "an exchange takes up to %.3g s; tau gives it %.3g s\n\n",
+                        plan.expected.longest_exchange_seconds,
+                        plan.overlap_steps * plan.expected.seconds_per_step);
+  std::vector<std::vector<std::string>> rows = {
+      {"SITE", "UTILIZATION", "NEEDS", "PAYLOAD", "LINK UP", "LINK DOWN", "CONNECTIONS"}};
+  for (size_t i = 0; i < request.sites.size(); ++i) {
+    const StarSite& site = request.sites[i];
+    const StarSiteResult& expected = plan.expected.sites[i];
+    rows.push_back(
+        {site.name, Percent(expected.utilization), RateText(plan.needed_bit_per_s[i]),
+         RateText(std::min(site.up_bit_per_s, site.down_bit_per_s) * request.link_efficiency),
+         Percent(expected.up_busy), Percent(expected.down_busy),
+         absl::StrCat(plan.connections[i])});
+  }
+  absl::StrAppend(&text, FormatTable(rows));
+  absl::StrAppendFormat(
+      &text, "\ncoordinator: %s of memory, %s each way, %s/s to the disk; merge %s busy\n",
+      ShortBytes(plan.coordinator_memory_bytes), RateText(plan.shard_bit_per_s * plan.shards),
+      ShortBytes(plan.disk_bytes_per_s), Percent(plan.expected.merge_busy));
+  if (plan.shards > 1) {
+    absl::StrAppendFormat(&text,
+                          "that is more than one machine is given here: %d shards, each with %s of "
+                          "memory and %s each way\n(causeway-coordinator serves all fragments of a "
+                          "run from one process today)\n",
+                          plan.shards, ShortBytes(plan.coordinator_memory_bytes / plan.shards),
+                          RateText(plan.shard_bit_per_s));
+  }
+  absl::StrAppendFormat(&text, "a worker: %s beside what training takes\n",
+                        ShortBytes(plan.worker_state_bytes));
+  return text;
+}
+
+json PlanJson(const PlanRequest& request, const Plan& plan) {
+  json sites = json::array();
+  for (size_t i = 0; i < request.sites.size(); ++i) {
+    const StarSiteResult& expected = plan.expected.sites[i];
+    sites.push_back({{"name", request.sites[i].name},
+                     {"workers", request.sites[i].count},
+                     {"pace", request.sites[i].pace},
+                     {"utilization", expected.utilization},
+                     {"needed_bit_per_s", plan.needed_bit_per_s[i]},
+                     {"up_busy", expected.up_busy},
+                     {"down_busy", expected.down_busy},
+                     {"connections", plan.connections[i]}});
+  }
+  return {{"params", request.values},
+          {"target", request.target},
+          {"reaches_target", plan.reaches_target},
+          {"utilization", plan.expected.utilization},
+          {"binding", plan.binding},
+          {"sync",
+           {{"pattern", "BALANCED"},
+            {"fragments", plan.fragments},
+            {"steps_between_syncs", plan.steps_between_syncs},
+            {"overlap_steps", plan.overlap_steps},
+            {"codec_up", v1::Codec_Name(plan.up.codec)},
+            {"codec_down", v1::Codec_Name(plan.down.codec)}}},
+          {"exchange_seconds", plan.expected.exchange_seconds},
+          {"longest_exchange_seconds", plan.expected.longest_exchange_seconds},
+          {"sites", sites},
+          {"shards", plan.shards},
+          {"coordinator_memory_bytes", plan.coordinator_memory_bytes},
+          {"shard_bit_per_s", plan.shard_bit_per_s},
+          {"merge_busy", plan.expected.merge_busy},
+          {"disk_bytes_per_s", plan.disk_bytes_per_s},
+          {"worker_state_bytes", plan.worker_state_bytes}};
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,39 @@
+// What `causewayctl simulate` and `plan` found out, as text for people and JSON for programs.
+#ifndef CAUSEWAY_SERVER_CTL_SIMULATE_REPORT_H_
+#define CAUSEWAY_SERVER_CTL_SIMULATE_REPORT_H_
+
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "server/simulate/need.h"
+#include "server/simulate/paper_tables.h"
+#include "server/simulate/planner.h"
+#include "server/simulate/star_model.h"
+
+namespace causeway::server {
+
+// The paper's tables beside ours, and our own schedule for the same models.
+std::string PaperText(const PaperComparison& bandwidths, const std::vector<PaperHours>& hours,
+                      const std::vector<OwnRow>& own);
+nlohmann::json PaperJson(const PaperComparison& bandwidths, const std::vector<PaperHours>& hours,
+                         const std::vector<OwnRow>& own);
+
+// One simulated run.
+std::string StarText(const StarSetting& setting, const StarResult& result);
+nlohmann::json StarJson(const StarSetting& setting, const StarResult& result);
+
+// Utilization at several rates of the sites' links.
+struct SweepPoint {
+  double bit_per_s = 0;
+  StarResult result = {};
+};
+std::string SweepText(const std::vector<SweepPoint>& points);
+nlohmann::json SweepJson(const std::vector<SweepPoint>& points);
+
+std::string PlanText(const PlanRequest& request, const Plan& plan);
+nlohmann::json PlanJson(const PlanRequest& request, const Plan& plan);
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_CTL_SIMULATE_REPORT_H_

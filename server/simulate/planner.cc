@@ -1,0 +1,223 @@
+#include "server/simulate/planner.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
+#include "server/simulate/site_text.h"
+
+namespace causeway::server {
+namespace {
+
+constexpr std::array<int, 5> kPeriods = {30, 50, 100, 200, 500};
+constexpr std::array<int, 5> kFragments = {12, 25, 50, 100, 200};  // And H.
+// Up to 10 costs training less than 0.2 % of the loss (arXiv 2501.18512, figure 6).
+constexpr int kMostOverlap = 10;
+// theta, momentum and published; a copy of each fragment's answers and what the rounds hold come on
+// top.
+constexpr double kStateBytes = 12;
+constexpr double kSpareMemory = 1.25;
+constexpr int kSnapshotEveryRounds = 10;
+// One TCP connection with Linux's default buffers at 100 ms (docs/operating.md).
+constexpr double kConnectionBits = 170e6 * 0.1;
+constexpr int kFewestConnections = 4;
+// A shard's link and merge are not planned to be busier than that.
+constexpr double kFullest = 0.7;
+
+int TotalWorkers(const PlanRequest& request) {
+  int workers = 0;
+  for (const StarSite& site : request.sites) workers += site.count;
+  return workers;
+}
+
+double FastestStep(const PlanRequest& request) {
+  double seconds = kUnlimited;
+  for (const StarSite& site : request.sites) {
+    seconds = std::min(seconds, site.step_seconds / site.pace);
+  }
+  return seconds;
+}
+
+struct Candidate {
+  int period;
+  int fragments;
+  int overlap;
+  CodecBits up;
+  int shards;
+};
+
+// As many as links, merges and memory of one machine ask for.
+int ShardsFor(const PlanRequest& request, int period, const CodecBits& up) {
+  const double seconds = period * FastestStep(request);
+  const int workers = TotalWorkers(request);
+  const double bits = std::max(up.bits_per_value, request.downlink.bits_per_value);
+  const double link = workers * request.values * bits / seconds / request.coordinator_bit_per_s;
+  const double merged_bytes =
+      request.values * (24 + (workers * up.bits_per_value + request.downlink.bits_per_value) / 8);
+  const double merge = merged_bytes / seconds / request.coordinator.merge_bytes_per_s;
+  const double memory =
+      kSpareMemory * kStateBytes * request.values / request.coordinator_memory_bytes;
+  const double shards = std::ceil(std::max({link / kFullest, merge / kFullest, memory, 1.0}));
+  return static_cast<int>(std::min(shards, 1e6));
+}
+
+std::vector<int> FragmentChoices(int period) {
+  std::vector<int> choices;
+  for (const int fragments : kFragments) {
+    if (fragments < period) choices.push_back(fragments);
+  }
+  choices.push_back(period);
+  return choices;
+}
+
+StarSetting SettingOf(const PlanRequest& request, const Candidate& candidate) {
+  StarSetting setting;
+  setting.sites = request.sites;
+  for (StarSite& site : setting.sites) {
+    site.up_bit_per_s *= request.link_efficiency;
+    site.down_bit_per_s *= request.link_efficiency;
+  }
+  setting.fragment_values.assign(static_cast<size_t>(candidate.fragments),
+                                 request.values / candidate.fragments);
+  setting.steps_between_syncs = candidate.period;
+  setting.overlap_steps = candidate.overlap;
+  setting.bits_up = candidate.up.bits_per_value;
+  setting.bits_down = request.downlink.bits_per_value;
+  setting.coordinator = request.coordinator;
+  setting.coordinator.shards = candidate.shards;
+  setting.coordinator.in_bit_per_s = request.coordinator_bit_per_s;
+  setting.coordinator.out_bit_per_s = request.coordinator_bit_per_s;
+  setting.warm_up_steps = candidate.period;
+  setting.steps = int64_t{4} * candidate.period;
+  return setting;
+}
+
+// Whether bandwidth alone would let every site reach the target, however long the overlap.
+bool BandwidthSuffices(const PlanRequest& request, int period, const CodecBits& up) {
+  return std::ranges::all_of(request.sites, [&](const StarSite& site) {
+    const double step = site.step_seconds / site.pace;
+    return ThroughputBound(request.values, up.bits_per_value, period, step) * request.target <=
+               site.up_bit_per_s * request.link_efficiency &&
+           ThroughputBound(request.values, request.downlink.bits_per_value, period, step) *
+                   request.target <=
+               site.down_bit_per_s * request.link_efficiency;
+  });
+}
+
+std::string Binding(const PlanRequest& request, const Candidate& candidate,
+                    const StarResult& result) {
+  std::pair<double, std::string> busiest = {0, ""};
+  for (const StarSiteResult& site : result.sites) {
+    busiest = std::max(busiest, {site.up_busy, absl::StrCat("the uplink of ", site.name)});
+    busiest = std::max(busiest, {site.down_busy, absl::StrCat("the downlink of ", site.name)});
+  }
+  busiest = std::max(busiest, {result.in_busy, "the coordinator's link in"});
+  busiest = std::max(busiest, {result.out_busy, "the coordinator's link out"});
+  busiest = std::max(busiest, {result.merge_busy, "the coordinator's merge"});
+  std::string text = absl::StrFormat("%s, %.0f %% busy", busiest.second, 100 * busiest.first);
+  const double overlap = candidate.overlap * FastestStep(request);
+  if (result.utilization < request.target && busiest.first < 0.97) {
+    const auto slowest = std::ranges::max_element(
+        request.sites, {}, [](const StarSite& site) { return site.step_seconds / site.pace; });
+    if (slowest->step_seconds / slowest->pace > 1.05 * FastestStep(request)) {
+      return absl::StrFormat(
+          "the steps of %s: the others wait for it (max_pace: %.1f would end that)", slowest->name,
+          slowest->step_seconds / FastestStep(request) + 0.1);
+    }
+    absl::StrAppendFormat(&text, "; an exchange takes up to %.2f s, the overlap %.2f s",
+                          result.longest_exchange_seconds, overlap);
+  }
+  return text;
+}
+
+int Connections(const StarSite& site) {
+  const double round_trip = 2 * site.one_way_seconds;
+  const double rate = std::max(site.up_bit_per_s, site.down_bit_per_s);
+  if (std::isinf(rate)) return kFewestConnections;
+  const double needed = std::ceil(rate * round_trip / kConnectionBits);
+  return static_cast<int>(std::clamp<double>(needed, kFewestConnections, 256));
+}
+
+absl::StatusOr<Plan> Describe(const PlanRequest& request, const Candidate& candidate,
+                              const StarResult& result) {
+  Plan plan;
+  plan.steps_between_syncs = candidate.period;
+  plan.fragments = candidate.fragments;
+  plan.overlap_steps = candidate.overlap;
+  plan.up = candidate.up;
+  plan.down = request.downlink;
+  plan.shards = candidate.shards;
+  plan.expected = result;
+  plan.reaches_target = result.utilization >= request.target;
+  plan.binding = Binding(request, candidate, result);
+  const double up = candidate.up.bits_per_value;
+  const double down = request.downlink.bits_per_value;
+  for (const StarSite& site : request.sites) {
+    plan.needed_bit_per_s.push_back(ThroughputBound(
+        request.values, std::max(up, down), candidate.period, site.step_seconds / site.pace));
+    plan.connections.push_back(Connections(site));
+  }
+  const int workers = TotalWorkers(request);
+  const double seconds = candidate.period * result.seconds_per_step;
+  // The last two answers of every fragment are held, too.
+  plan.coordinator_memory_bytes =
+      request.values * (kStateBytes + 2 * down / 8) + result.peak_held_bytes;
+  plan.shard_bit_per_s = workers * request.values * std::max(up, down) / seconds / candidate.shards;
+  plan.disk_bytes_per_s =
+      request.values * ((workers * up + down) / 8 + kStateBytes / kSnapshotEveryRounds) / seconds;
+  plan.worker_state_bytes = request.values * 8;
+  return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
+  if (!(request.target > 0 && request.target < 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the utilization asked for must be above 0 and below 1; it is ", request.target));
+  }
+  if (request.uplinks.empty()) return absl::InvalidArgumentError("no codec is allowed");
+  if (!(request.link_efficiency > 0 && request.link_efficiency <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the links' efficiency must be above 0 and at most 1; it is ", request.link_efficiency));
+  }
+  if (!(request.values >= 1 && request.values <= 1e15)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a model has 1 to 1e15 parameters, not ", request.values));
+  }
+  std::optional<std::pair<Candidate, StarResult>> best;
+  const auto try_out = [&](const Candidate& candidate) -> absl::StatusOr<bool> {
+    ASSIGN_OR_RETURN(const StarResult result, SimulateStar(SettingOf(request, candidate)));
+    if (!best.has_value() || result.utilization > best->second.utilization) {
+      best = {candidate, result};
+    }
+    return result.utilization >= request.target;
+  };
+  for (const int period : kPeriods) {
+    for (const CodecBits& up : request.uplinks) {
+      const bool last = period == kPeriods.back();
+      if (!BandwidthSuffices(request, period, up) && !last) continue;
+      int shards = ShardsFor(request, period, up);
+      if (shards > period && !last) continue;
+      shards = std::min(shards, period);
+      // The smallest tau first: it is what training would rather do without.
+      for (int overlap = 1; overlap <= kMostOverlap; ++overlap) {
+        for (const int fragments : FragmentChoices(period)) {
+          if (fragments < shards) continue;  // A fragment belongs to one shard.
+          const Candidate candidate = {period, fragments, overlap, up, shards};
+          ASSIGN_OR_RETURN(const bool enough, try_out(candidate));
+          if (enough) return Describe(request, candidate, best->second);
+        }
+      }
+    }
+  }
+  return Describe(request, best->first, best->second);
+}
+
+}  // namespace causeway::server

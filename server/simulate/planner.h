@@ -1,0 +1,64 @@
+// Settings for a model and the links between its sites: what `causewayctl plan` recommends, and
+// why.
+#ifndef CAUSEWAY_SERVER_SIMULATE_PLANNER_H_
+#define CAUSEWAY_SERVER_SIMULATE_PLANNER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+#include "server/simulate/star_model.h"
+
+namespace causeway::server {
+
+// Codecs and what they take on the wire, scales included.
+struct CodecBits {
+  v1::Codec codec = v1::FP32;
+  std::string name;
+  double bits_per_value = 32;
+};
+
+struct PlanRequest {
+  double values = 0;
+  std::vector<StarSite> sites;  // Rates of the lines.
+  // What of a line's rate arrives as payload: 0.85 to 0.9 at 100 ms (docs/results.md).
+  double link_efficiency = 0.85;
+  double target = 0.99;
+  // Candidates, from the one that costs training the least to the one that costs the link the
+  // least.
+  std::vector<CodecBits> uplinks;
+  CodecBits downlink;
+  double coordinator_bit_per_s = 10e9;  // Of one machine, each way.
+  double coordinator_memory_bytes = 256e9;
+  StarCoordinator coordinator;  // Its links and shards are the plan's.
+};
+
+struct Plan {
+  int steps_between_syncs = 0;
+  int fragments = 0;
+  int overlap_steps = 0;
+  CodecBits up;
+  CodecBits down;
+  int shards = 1;
+  StarResult expected;
+  bool reaches_target = false;
+  std::string
+      binding;  // What keeps the utilization from being higher, or the link that is nearest to it.
+  std::vector<double> needed_bit_per_s;  // By site, of payload: values * bits / (H * step).
+  std::vector<int> connections;          // By site.
+  double coordinator_memory_bytes = 0;   // All shards together.
+  double shard_bit_per_s = 0;            // The busier direction of one shard's link, mean.
+  double disk_bytes_per_s = 0;           // All shards together: deltas, answers, snapshots.
+  double worker_state_bytes = 0;         // A worker's published copy and residual, beside training.
+};
+
+// The smallest H in {30, 50, 100, 200, 500} with the most exact codec that reaches the target, and
+// for these the smallest tau, then the smallest P, that do. If nothing does, what comes nearest.
+// INVALID_ARGUMENT as SimulateStar; for no codecs or an efficiency beyond (0, 1].
+absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_SIMULATE_PLANNER_H_

@@ -1,0 +1,121 @@
+"""causewayctl simulate and plan: the paper's tables, our topology, and what is refused."""
+
+import json
+import unittest
+
+from cluster import BIN, Cluster, run_tool
+
+CTL = BIN / "causewayctl"
+MODEL = ("--params=1e9", "--step_ms=100")
+
+
+def simulate(*arguments, command="simulate"):
+    status, output, error = run_tool(CTL, command, *arguments, "--json")
+    assert status == 0, error
+    return json.loads(output)
+
+
+class SimulateTest(unittest.TestCase):
+    def test_the_papers_tables_are_reproduced(self):
+        table = simulate("--table=paper")
+        self.assertEqual(table["cells"], 75)
+        self.assertGreaterEqual(table["cells_exact"], 70)
+        self.assertEqual(table["cells_within_one"], 75)
+        self.assertEqual(len(table["rows"]), 15)
+        for row in table["hours"]:
+            self.assertAlmostEqual(row["hours_at_1_gbit"] / row["paper_hours_at_1_gbit"], 1,
+                                   delta=0.03)
+        # Our schedule and topology: within 1.25 of the bound, 100 ms one way included.
+        self.assertEqual([row["model"] for row in table["causeway"]], ["1B", "10B", "100B"])
+        for row in table["causeway"]:
+            self.assertLess(row["times_bound"], 1.25)
+            self.assertGreater(row["times_bound"], 1)
+        status, text, _ = run_tool(CTL, "simulate", "--table=paper")
+        self.assertEqual(status, 0)
+        self.assertIn("70 of 75 cells", text)
+
+    def test_a_star_is_simulated_swept_and_turned_around(self):
+        one = simulate(*MODEL, "--links=2x600mbit", "--overlap_steps=6")
+        self.assertGreater(one["utilization"], 0.99)
+        self.assertEqual(one["sites"][0]["workers"], 2)
+        thin = simulate(*MODEL, "--links=2x100mbit")
+        self.assertLess(thin["utilization"], 0.3)
+        self.assertGreater(thin["sites"][0]["up_busy"], 0.99)
+        points = simulate(*MODEL, "--sweep=100mbit,1gbit,4")["points"]
+        self.assertEqual(len(points), 4)
+        utilizations = [point["utilization"] for point in points]
+        self.assertEqual(utilizations, sorted(utilizations))
+        need = simulate(*MODEL, "--need", "--target=0.9", "--overlap_steps=8")
+        self.assertAlmostEqual(need["bound_bit_per_s"], 425e6, delta=1e5)
+        self.assertLess(need["needed_bit_per_s"], need["bound_bit_per_s"])
+
+    def test_a_configuration_gives_the_sizes_of_real_fragments(self):
+        with Cluster() as cluster:
+            config = cluster.folder / "run.textproto"
+            config.write_text('model { preset: "paper-1b" } sync { fragments: 8 }')
+            run = simulate(f"--config={config}", "--preset=paper", "--step_ms=100",
+                           "--links=2x10gbit")
+            self.assertEqual(run["fragments"], 9)  # Eight of blocks, one of the rest.
+            self.assertEqual(run["steps_between_syncs"], 100)
+            self.assertGreater(run["params"], 8e8)
+
+    def test_the_same_seed_gives_the_same_deaths(self):
+        dying = (*MODEL, "--links=8x1gbit", "--failure_hours=0.1", "--steps=20000")
+        first = simulate(*dying, "--seed=3")
+        self.assertGreater(first["deaths"], 0)
+        self.assertEqual(simulate(*dying, "--seed=3"), first)
+        self.assertNotEqual(simulate(*dying, "--seed=4"), first)
+
+    def test_a_plan_says_what_to_set_and_what_binds(self):
+        plan = simulate("--params=10e9", "--step_ms=800", "--links=1gbit,400mbit", command="plan")
+        self.assertTrue(plan["reaches_target"])
+        self.assertIn("400mbit", plan["binding"])
+        self.assertEqual(plan["shards"], 1)
+        # What is planned does what was promised, at the share of the lines that is counted on.
+        sync = plan["sync"]
+        run = simulate("--params=10e9", "--step_ms=800", "--links=1gbit,400mbit",
+                       "--link_efficiency=0.85", f"--fragments={sync['fragments']}",
+                       f"--steps_between_syncs={sync['steps_between_syncs']}",
+                       f"--overlap_steps={sync['overlap_steps']}",
+                       f"--codec_up={sync['codec_up']}", f"--codec_down={sync['codec_down']}")
+        self.assertGreaterEqual(run["utilization"], 0.99)
+        hopeless = simulate("--params=10e9", "--step_ms=800", "--links=1gbit,10mbit",
+                            command="plan")
+        self.assertFalse(hopeless["reaches_target"])
+        self.assertIn("10mbit", hopeless["binding"])
+        with Cluster() as cluster:
+            # The printed settings are a configuration.
+            text = run_tool(CTL, "plan", "--params=10e9", "--step_ms=800", "--links=2x1gbit")[1]
+            config = cluster.folder / "plan.textproto"
+            config.write_text('model { preset: "paper-1b" }' + text.split("\n\n")[1])
+            self.assertEqual(run_tool(CTL, "config", "check", config)[0], 0, text)
+
+    def test_what_makes_no_sense_is_refused_in_one_line(self):
+        for arguments in (
+                ["simulate"], ["simulate", "--table=ours"], ["simulate", "--params=1e9"],
+                ["simulate", *MODEL], ["simulate", *MODEL, "--links=fast"],
+                ["simulate", *MODEL, "--links=0x1gbit"], ["simulate", *MODEL, "--links=1gbit@-1s"],
+                ["simulate", *MODEL, "--links=1gbit", "--codec_up=int3"],
+                ["simulate", *MODEL, "--links=1gbit", "--overlap_steps=100"],
+                ["simulate", *MODEL, "--links=1gbit", "--fragments=101"],
+                ["simulate", *MODEL, "--links=1gbit", "--rtt_ms=-1"],
+                ["simulate", *MODEL, "--links=1gbit", "--link_efficiency=2"],
+                ["simulate", *MODEL, "--links=1gbit", "--shards=1000"],
+                ["simulate", *MODEL, "--links=1gbit", "--coordinator_link=ten"],
+                ["simulate", *MODEL, "--sweep=1gbit,1mbit,3"], ["simulate", *MODEL, "--sweep=1gbit"],
+                ["simulate", *MODEL, "--need", "--target=1"], ["simulate", "--config=/none"],
+                ["simulate", *MODEL, "--links=1gbit", "--steps=50"], ["simulate", "now"],
+                ["plan"], ["plan", *MODEL], ["plan", *MODEL, "--links=1gbit", "--target=2"]):
+            with self.subTest(arguments=arguments):
+                status, _, error = run_tool(CTL, *arguments)
+                self.assertEqual(status, 2, error)
+                self.assertEqual(error.count("\n"), 1, error)
+        # Understood, but no link is fast enough for two round trips per step.
+        status, _, error = run_tool(CTL, "simulate", *MODEL, "--need", "--overlap_steps=1",
+                                    "--rtt_ms=400")
+        self.assertEqual(status, 1)
+        self.assertIn("latency", error)
+
+
+if __name__ == "__main__":
+    unittest.main()

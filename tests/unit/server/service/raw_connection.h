@@ -1,0 +1,55 @@
+// A TCP connection to this machine that speaks no protocol.
+#ifndef CAUSEWAY_TESTS_UNIT_SERVER_SERVICE_RAW_CONNECTION_H_
+#define CAUSEWAY_TESTS_UNIT_SERVER_SERVICE_RAW_CONNECTION_H_
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <string>
+
+#include "server/service/connection_listener.h"
+
+namespace causeway::server {
+
+class RawConnection {
+ public:
+  // Not connected yet. From an address of this machine: 127.x.x.x are all.
+  explicit RawConnection(const std::string& from = "127.0.0.1")
+      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const sockaddr_in own = Address(from, 0);
+    bind(socket_.get(), reinterpret_cast<const sockaddr*>(&own), sizeof(own));
+  }
+  explicit RawConnection(int port, const std::string& from = "127.0.0.1") : RawConnection(from) {
+    Connect(port);
+  }
+
+  // False if nobody listens.
+  bool Connect(int port) {
+    const sockaddr_in peer = Address("127.0.0.1", static_cast<uint16_t>(port));
+    return connect(socket_.get(), reinterpret_cast<const sockaddr*>(&peer), sizeof(peer)) == 0;
+  }
+  // Waits for a byte; -1 at the end.
+  int ReadByte() const {
+    char byte = 0;
+    return recv(socket_.get(), &byte, 1, 0) == 1 ? byte : -1;
+  }
+  // Waits until the other side says something, or ends it.
+  bool IsEnded() const { return ReadByte() < 0; }
+
+ private:
+  static sockaddr_in Address(const std::string& ip, uint16_t port) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    inet_pton(AF_INET, ip.c_str(), &address.sin_addr);
+    return address;
+  }
+
+  OwnedDescriptor socket_;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_TESTS_UNIT_SERVER_SERVICE_RAW_CONNECTION_H_

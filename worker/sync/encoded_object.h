@@ -1,0 +1,35 @@
+// A delta, encoded, with the checksums that its transfer needs.
+#ifndef CAUSEWAY_WORKER_SYNC_ENCODED_OBJECT_H_
+#define CAUSEWAY_WORKER_SYNC_ENCODED_OBJECT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/byte_buffer.h"
+#include "common/codec/codec.h"
+#include "common/params/fragment_plan.h"
+
+namespace causeway::worker {
+
+struct EncodedObject {
+  ByteBuffer bytes;
+  std::vector<uint64_t> leaves;  // LeafChecksums(bytes).
+};
+
+// codec.Encode(base, target, feedback) into an object of its own. The checksums are taken leaf by
+// leaf while the codes are in a cache: to read the whole object again, before the first byte of it
+// can be sent, would take a quarter of the time that loopback needs to carry it. The errors are
+// Encode's.
+absl::StatusOr<EncodedObject> EncodeObject(const Codec& codec, std::span<const float> base,
+                                           std::span<const float> target,
+                                           const ErrorFeedback& feedback);
+
+// What all deltas and answers of a run that may be under way at once take.
+size_t ObjectBytesInFlight(const FragmentPlan& plan, const v1::SyncConfig& sync);
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_SYNC_ENCODED_OBJECT_H_
