@@ -3,14 +3,14 @@
 #include <grpcpp/channel.h>
 
 #include <bit>
-#include <cstring>
 #include <span>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/chunk.h"
+#include "common/rpc/chunk_message.h"
+#include "common/rpc/chunk_set.h"
 #include "common/rpc/status.h"
 
 namespace causeway::server {
@@ -18,6 +18,22 @@ namespace {
 
 constexpr int kTries = 5;
 static_assert(std::endian::native == std::endian::little, "states travel as little-endian fp32");
+
+// Copies the chunk to its place in `object`.
+absl::Status TakeChunk(const v1::Chunk& chunk, std::span<uint8_t> object, ChunkSet& held) {
+  const std::string& data = chunk.data();
+  const ChunkFields fields = {.offset = chunk.offset(),
+                              .checksum = chunk.checksum(),
+                              .unpacked_bytes = chunk.unpacked_bytes(),
+                              .data_bytes = data.size()};
+  ASSIGN_OR_RETURN(const int64_t index, CheckChunk(fields, static_cast<int64_t>(object.size())));
+  const FlatMessage bytes({reinterpret_cast<const uint8_t*>(data.data()), data.size()});
+  const auto leaf =
+      object.subspan(static_cast<size_t>(fields.offset), static_cast<size_t>(held.Size(index)));
+  RETURN_IF_ERROR(ReadChunk(bytes, fields, leaf).status());
+  held.Add(index);
+  return absl::OkStatus();
+}
 
 // One try. Fills `values` and returns their version.
 absl::StatusOr<int64_t> PullFragment(v1::Exchange::Stub& exchange, const std::string& run_id,
@@ -31,7 +47,8 @@ absl::StatusOr<int64_t> PullFragment(v1::Exchange::Stub& exchange, const std::st
       exchange.Pull(&context, request);
   const auto expected_bytes = static_cast<int64_t>(values.size_bytes());
   v1::PullHeader header;
-  std::vector<uint8_t> object;
+  const std::span<uint8_t> object(reinterpret_cast<uint8_t*>(values.data()), values.size_bytes());
+  ChunkSet held(expected_bytes);
   v1::PullResponse response;
   absl::Status broken;
   while (broken.ok() && stream->Read(&response)) {
@@ -41,9 +58,8 @@ absl::StatusOr<int64_t> PullFragment(v1::Exchange::Stub& exchange, const std::st
         broken = absl::DataLossError(absl::StrCat(
             "it has ", header.total_bytes(), " bytes, the configuration says ", expected_bytes));
       }
-      object.reserve(values.size_bytes());
     } else {
-      broken = AppendChunk(response.chunk(), header.total_bytes(), object);
+      broken = TakeChunk(response.chunk(), object, held);
     }
   }
   if (!broken.ok()) {
@@ -52,10 +68,9 @@ absl::StatusOr<int64_t> PullFragment(v1::Exchange::Stub& exchange, const std::st
     return broken;
   }
   RETURN_IF_ERROR(FromGrpcStatus(stream->Finish()));
-  if (object.size() != values.size_bytes() || TreeHash(object) != header.object_hash()) {
+  if (!held.complete() || TreeHash(object) != header.object_hash()) {
     return absl::DataLossError("it does not hash to what its header announced");
   }
-  std::memcpy(values.data(), object.data(), object.size());
   return header.round();
 }
 

@@ -1,5 +1,6 @@
 #include "server/service/exchange_service.h"
 
+#include "common/base/status_macros.h"
 #include "common/rpc/chunk_buffer.h"
 #include "common/rpc/status.h"
 #include "server/service/pull_reactor.h"
@@ -18,6 +19,16 @@ class Refused final : public SelfOwned<Refused<Reactor>, Reactor> {
  private:
   const absl::Status status_;
 };
+
+absl::Status AdmitPull(Access& access, const grpc::ServerContextBase& context,
+                       const grpc::ByteBuffer& request, v1::PullRequest& parsed) {
+  ASSIGN_OR_RETURN(const Peer peer, access.Admit(context, Action::kPull));
+  // A worker cancels the streams whose connections come after the object is whole, over others:
+  // their requests were never sent. That is no attempt of anybody's.
+  if (request.Length() == 0) return absl::CancelledError("the pull ended before its request");
+  RETURN_IF_ERROR(BufferToMessage(request, parsed));
+  return access.CheckWorker(peer, Action::kPull, parsed.worker_id());
+}
 
 }  // namespace
 
@@ -39,8 +50,7 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* ExchangeService::Push(
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ExchangeService::Pull(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   v1::PullRequest parsed;
-  absl::Status status = BufferToMessage(*request, parsed);
-  if (status.ok()) status = access_.Check(*context, Action::kPull, parsed.worker_id());
+  const absl::Status status = AdmitPull(access_, *context, *request, parsed);
   if (!status.ok()) return Refused<grpc::ServerWriteReactor<grpc::ByteBuffer>>::Make(status);
   return PullReactor::Make(pulls_, context, std::move(parsed));
 }

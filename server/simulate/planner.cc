@@ -16,7 +16,7 @@ namespace causeway::server {
 namespace {
 
 constexpr std::array<int, 5> kPeriods = {30, 50, 100, 200, 500};
-constexpr std::array<int, 5> kFragments = {12, 25, 50, 100, 200};
+constexpr std::array<int, 5> kFragments = {12, 25, 50, 100, 200};  // And H.
 // Up to 10 costs training less than 0.2 % of the loss (arXiv 2501.18512, figure 6).
 constexpr int kMostOverlap = 10;
 // theta, momentum and published; a copy of each fragment's answers and what the rounds hold come on
@@ -53,7 +53,7 @@ struct Candidate {
 };
 
 // As many as links, merges and memory of one machine ask for.
-int ShardsFor(const PlanRequest& request, int period, const CodecBits& up, int fragments) {
+int ShardsFor(const PlanRequest& request, int period, const CodecBits& up) {
   const double seconds = period * FastestStep(request);
   const int workers = TotalWorkers(request);
   const double bits = std::max(up.bits_per_value, request.downlink.bits_per_value);
@@ -64,7 +64,16 @@ int ShardsFor(const PlanRequest& request, int period, const CodecBits& up, int f
   const double memory =
       kSpareMemory * kStateBytes * request.values / request.coordinator_memory_bytes;
   const double shards = std::ceil(std::max({link / kFullest, merge / kFullest, memory, 1.0}));
-  return static_cast<int>(std::min<double>(shards, fragments));
+  return static_cast<int>(std::min(shards, 1e6));
+}
+
+std::vector<int> FragmentChoices(int period) {
+  std::vector<int> choices;
+  for (const int fragments : kFragments) {
+    if (fragments < period) choices.push_back(fragments);
+  }
+  choices.push_back(period);
+  return choices;
 }
 
 StarSetting SettingOf(const PlanRequest& request, const Candidate& candidate) {
@@ -192,13 +201,16 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
   };
   for (const int period : kPeriods) {
     for (const CodecBits& up : request.uplinks) {
-      if (!BandwidthSuffices(request, period, up) && period != kPeriods.back()) continue;
+      const bool last = period == kPeriods.back();
+      if (!BandwidthSuffices(request, period, up) && !last) continue;
+      int shards = ShardsFor(request, period, up);
+      if (shards > period && !last) continue;
+      shards = std::min(shards, period);
       // The smallest tau first: it is what training would rather do without.
       for (int overlap = 1; overlap <= kMostOverlap; ++overlap) {
-        for (const int fragments : kFragments) {
-          if (fragments > period) break;
-          const Candidate candidate = {period, fragments, overlap, up,
-                                       ShardsFor(request, period, up, fragments)};
+        for (const int fragments : FragmentChoices(period)) {
+          if (fragments < shards) continue;  // A fragment belongs to one shard.
+          const Candidate candidate = {period, fragments, overlap, up, shards};
           ASSIGN_OR_RETURN(const bool enough, try_out(candidate));
           if (enough) return Describe(request, candidate, best->second);
         }

@@ -16,14 +16,14 @@
 #include <vector>
 
 #include "common/files/safetensors.h"
+#include "common/huggingface/huggingface_config.h"
+#include "common/huggingface/huggingface_tensors.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/memory_files.h"
 #include "tests/fuzz/target.h"
 #include "worker/data/choice_task.h"
-#include "common/huggingface/huggingface_config.h"
-#include "common/huggingface/huggingface_tensors.h"
 
 namespace causeway::fuzz {
 namespace {
@@ -89,7 +89,7 @@ void CheckIndex(Input input) {
 
 void CheckConfig(Input input) {
   const std::string text(input.rest().begin(), input.rest().end());
-  const auto read = worker::ReadHuggingFaceConfig(text, "config.json", 0);
+  const auto read = ReadHuggingFaceConfig(text, "config.json", 0);
   if (!read.ok()) return RequireInvalidArgument(read.status());
   v1::RunConfig config;
   *config.mutable_model() = read->model;
@@ -98,22 +98,21 @@ void CheckConfig(Input input) {
                "the model is not complete");
   if (read->model.layers() > 16) return;  // Their tensors would be many, not other.
   int64_t values = 0;
-  for (const worker::HuggingFaceTensor& tensor :
-       worker::HuggingFaceTensors(read->model, read->architecture)) {
+  for (const HuggingFaceTensor& tensor : HuggingFaceTensors(read->model, read->architecture)) {
     FUZZ_REQUIRE(tensor.size() > 0 && !tensor.parts.empty(), "an empty tensor");
     values += tensor.size();
   }
   const auto plan = FragmentPlan::Create(config.model(), config.sync());
   FUZZ_REQUIRE(plan.ok() && values <= plan->parameters(), "tensors beyond the model's");
-  const auto architecture = worker::ChooseArchitecture(read->model);
+  const auto architecture = ChooseArchitecture(read->model);
   if (!architecture.ok()) return;
   const std::string described =
-      worker::MakeHuggingFaceConfig(read->model, *architecture, "float32", 0).dump();
-  const auto again = worker::ReadHuggingFaceConfig(described, "again", 0);
+      MakeHuggingFaceConfig(read->model, *architecture, "float32", 0).dump();
+  const auto again = ReadHuggingFaceConfig(described, "again", 0);
   FUZZ_REQUIRE(again.ok(), again.status().ToString());
-  worker::HuggingFaceModel expected = *read;
+  HuggingFaceModel expected = *read;
   expected.model.set_sequence_length(again->model.sequence_length());
-  if (*architecture == worker::Architecture::kGpt2) expected.model.set_rope_theta(10000);
+  if (*architecture == Architecture::kGpt2) expected.model.set_rope_theta(10000);
   FUZZ_REQUIRE(again->model.SerializeAsString() == expected.model.SerializeAsString(),
                "the description reads as another model");
 }

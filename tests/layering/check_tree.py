@@ -37,6 +37,7 @@ CORE_FOLDERS = (
     "common/base", "common/params", "common/codec", "common/optim", "common/files",
     "common/http", "common/huggingface", "common/telemetry",
     "server/round", "server/outer", "server/store", "server/core", "server/history",
+    "server/simulate",
     "worker/sync", "worker/train", "worker/data", "worker/io")
 CORE_EXCEPTIONS = re.compile(r"^worker/sync/grpc_[^/]*$")
 

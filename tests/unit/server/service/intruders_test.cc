@@ -355,6 +355,25 @@ TEST_F(IntrudersTest, MalformedMessages) {
   }
 }
 
+// What a worker leaves behind that cancels a stream before its request is sent.
+TEST_F(IntrudersTest, APullWithoutARequest) {
+  Stubs stubs = As("causeway://*/worker/b");
+  grpc::GenericStub generic(stubs.channel);
+  grpc::ClientContext context;
+  const grpc::Slice nothing;
+  grpc::ByteBuffer request(&nothing, 1);
+  grpc::ByteBuffer response;
+  absl::Notification done;
+  grpc::Status status;
+  generic.UnaryCall(&context, "/causeway.v1.Exchange/Pull", grpc::StubOptions(), &request,
+                    &response, [&](grpc::Status result) {
+                      status = std::move(result);
+                      done.Notify();
+                    });
+  done.WaitForNotification();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << "and no log of an intruder";
+}
+
 // Connections that say nothing, or nonsense, instead of a TLS greeting.
 TEST_F(IntrudersTest, ASlowLorisAtTheDoor) {
   std::vector<int> sockets;
