@@ -264,7 +264,7 @@ class Run {
     Edit(input, header);
 
     auto stream = std::make_shared<Stream>();
-    FUZZ_REQUIRE(table_->Open(stream).ok(), "a stream is refused");
+    FUZZ_REQUIRE(table_->Open(stream, id).ok(), "a stream is refused");
     server::PushReceiver receiver(*table_, stream.get(),
                                   [](const v1::PushHeader&) { return absl::OkStatus(); });
     absl::Status status = Receive(receiver, request);

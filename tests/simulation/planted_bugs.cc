@@ -1,6 +1,7 @@
 #include "tests/simulation/planted_bugs.h"
 
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,7 +36,11 @@ class Around : public Coordinator {
   absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override {
     return real_->AdmitPush(header);
   }
-  absl::Status Contribute(const v1::PushHeader& header, SharedBytes object) override {
+  absl::Status ValidateLeaf(int fragment, int64_t round, int64_t leaf,
+                            std::span<const uint8_t> bytes) const override {
+    return real_->ValidateLeaf(fragment, round, leaf, bytes);
+  }
+  absl::Status Contribute(const v1::PushHeader& header, server::ReceivedObject object) override {
     return real_->Contribute(header, std::move(object));
   }
   bool IsQuarantined(const v1::PushHeader& header) const override {
@@ -78,9 +83,9 @@ class Around : public Coordinator {
 class TwiceApplier final : public Around {
  public:
   using Around::Around;
-  absl::Status Contribute(const v1::PushHeader& header, SharedBytes object) override {
+  absl::Status Contribute(const v1::PushHeader& header, server::ReceivedObject object) override {
     RETURN_IF_ERROR(Around::Contribute(header, object));
-    counted_[{header.fragment(), header.worker_id()}] = {header, std::move(object)};
+    counted_[{header.fragment(), header.worker_id()}] = {header, std::move(object.bytes)};
     return absl::OkStatus();
   }
   void Tick() override {
@@ -109,7 +114,7 @@ class Unfenced final : public Around {
   absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override {
     return Around::AdmitPush(Present(header));
   }
-  absl::Status Contribute(const v1::PushHeader& header, SharedBytes object) override {
+  absl::Status Contribute(const v1::PushHeader& header, server::ReceivedObject object) override {
     return Around::Contribute(Present(header), std::move(object));
   }
 

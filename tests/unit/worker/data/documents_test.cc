@@ -264,7 +264,9 @@ class ForeignDocumentsTest : public DataTest {
              int64_t shard_tokens = 1000) {
     WriteShards("d", "x_train", train, vocabulary_size, shard_tokens);
     WriteShards("d", "x_val", train, vocabulary_size, shard_tokens);
-    for (const std::string& name : *files_.List(Path("d"))) {
+    const absl::StatusOr<std::vector<std::string>> names = files_.List(Path("d"));
+    ASSERT_TRUE(names.ok()) << names.status();
+    for (const std::string& name : *names) {
       PatchWord("d/" + name, 3, header_vocabulary);
     }
     absl::StatusOr<Dataset> data = Dataset::Open(files_, Path("d"));
