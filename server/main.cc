@@ -32,8 +32,11 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/tcp_links.h"
+#include "common/rpc/wire.h"
+#include "common/telemetry/counting_event_log.h"
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/log.h"
+#include "common/telemetry/metric_page.h"
 #include "server/core/coordinator.h"
 #include "server/history/event_history.h"
 #include "server/history/run_history.h"
@@ -41,6 +44,7 @@
 #include "server/http/status_page.h"
 #include "server/http_port.h"
 #include "server/initial_parameters.h"
+#include "server/metrics/coordinator_metrics.h"
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
 #include "server/store/run_directory_store.h"
@@ -327,9 +331,10 @@ absl::StatusOr<std::vector<float>> InitialParameters(FileSystem& file_system,
   return values;
 }
 
-CoordinatorServer::Options ServerOptions() {
+CoordinatorServer::Options ServerOptions(EventLog* events) {
   CoordinatorServer::Options options;
   options.address = absl::GetFlag(FLAGS_listen);
+  options.events = events;
   options.security = SecurityOptionsFromFlags();
   options.memory_bytes = int64_t{absl::GetFlag(FLAGS_memory_mb)} << 20;
   options.max_requests_per_second = absl::GetFlag(FLAGS_max_requests_per_second);
@@ -341,6 +346,8 @@ CoordinatorServer::Options ServerOptions() {
 // Null where there is no port to serve.
 absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(std::optional<HttpListener> port,
                                                       const Coordinator& coordinator,
+                                                      const CoordinatorServer& server,
+                                                      CoordinatorMetrics& metrics,
                                                       const StatusApi& api) {
   if (!port.has_value()) return std::unique_ptr<HttpServer>();
   const std::string address = port->address();
@@ -348,8 +355,14 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(std::optional<HttpListener
   if (!warning.empty()) Log().warn("{}", warning);
   HttpServer::Options options;
   AddHealthHandler(coordinator, options.handlers);
+  options.handlers["/metrics"] = [&](const HttpRequest&) {
+    HttpResponse response;
+    response.content_type = MetricPage::kContentType;
+    response.body = metrics.Text(server.GetStatus(), coordinator.Health().ok(), server.load());
+    return response;
+  };
   AddStatusPage(api, options.handlers);
-  ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> server,
+  ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> http,
                    HttpServer::Start(*std::move(port), std::move(options)));
   Log().info("http://{}/ shows the run, and serves metrics and health", address);
   const std::string address_file = absl::GetFlag(FLAGS_http_address_file);
@@ -357,7 +370,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(std::optional<HttpListener
     RETURN_IF_ERROR(
         WriteFileAtomically(*FileSystem::Real(), address_file, absl::string_view(address)));
   }
-  return server;
+  return http;
 }
 
 int Serve() {
@@ -396,8 +409,15 @@ int Serve() {
   int64_t largest = 0;
   for (int i = 0; i < plan->fragments(); ++i) largest = std::max(largest, plan->range(i).size());
   (*store)->set_spare_bytes(RunDirectoryStore::SpareBytesFor(static_cast<uint64_t>(largest)));
-  const auto events = OpenEventLog(file_system, JoinPath(run_dir, "events.jsonl"), Clock::Real());
-  if (!events.ok()) return Refuse(kProgram, events.status());
+  const auto event_file =
+      OpenEventLog(file_system, JoinPath(run_dir, "events.jsonl"), Clock::Real());
+  if (!event_file.ok()) return Refuse(kProgram, event_file.status());
+  CountingEventLog counted_events(event_file->get());
+  CoordinatorMetrics metrics({.file_system = &file_system,
+                              .clock = Clock::Real(),
+                              .run_dir = run_dir,
+                              .cert_file = SecurityOptionsFromFlags().cert_file,
+                              .events = &counted_events});
   for (const std::string& warning : loaded->warnings) Log().warn("{}", warning);
 
   ThreadPool merge_pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
@@ -406,7 +426,7 @@ int Serve() {
   if (!initial.ok()) return Refuse(kProgram, initial.status());
   RunHistory run_history({.clock = Clock::Real()});
   if (resumes) run_history.Restore(**recovered);
-  EventHistory event_history(events->get(), Clock::Real());
+  EventHistory event_history(&counted_events, Clock::Real());
   const absl::Status past = event_history.Restore(file_system, JoinPath(run_dir, "events.jsonl"));
   if (!past.ok()) Log().warn("the status page begins without past events: {}", past.ToString());
   Coordinator::Options options;
@@ -417,14 +437,15 @@ int Serve() {
   options.clock = Clock::Real();
   options.store = store->get();
   options.events = &event_history;
-  options.observers = {&run_history};
+  options.observers = metrics.observers();
+  options.observers.push_back(&run_history);
   options.merge_pool = &merge_pool;
   options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
   const std::string run_id = options.run_id;
   const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
       Coordinator::Create(std::move(options));
   if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
-  const auto server = CoordinatorServer::Start(ServerOptions(), **coordinator);
+  const auto server = CoordinatorServer::Start(ServerOptions(&event_history), **coordinator);
   if (!server.ok()) {
     if (!resumes) {
       // The folder is free again for a run that can be reached.
@@ -437,15 +458,21 @@ int Serve() {
   Log().info("congestion control: {}", DescribeCongestionControl(*congestion_control));
   const std::string bound =
       absl::StrCat(listen.substr(0, listen.rfind(':')), ":", (*server)->port());
-  Log().info("run {} with {} parameters in {} fragments listens on {}", run_id, plan->parameters(),
-             plan->fragments(), bound);
+  event_history.Record("coordinator_started",
+                       absl::StrCat("run ", run_id, " with ", plan->parameters(), " parameters in ",
+                                    plan->fragments(), " fragments listens on ", bound),
+                       {{"run", run_id},
+                        {"address", bound},
+                        {"parameters", plan->parameters()},
+                        {"fragments", plan->fragments()},
+                        {"software_version", kSoftwareVersion}});
   absl::Status status;
   const StatusApi api({.coordinator = coordinator->get(),
                        .history = &run_history,
                        .events = &event_history,
                        .clock = Clock::Real(),
                        .status = [&server] { return (*server)->GetStatus(); }});
-  const auto http = ServeHttp(*std::move(http_port), **coordinator, api);
+  const auto http = ServeHttp(*std::move(http_port), **coordinator, **server, metrics, api);
   status = http.status();
   const std::string address_file = absl::GetFlag(FLAGS_address_file);
   if (status.ok() && !address_file.empty()) {
@@ -455,6 +482,11 @@ int Serve() {
   const absl::Status shut_down = (*coordinator)->Shutdown();
   (*server)->Stop(kStopDeadline);
   if (status.ok()) status = shut_down;
+  event_history.Record("coordinator_stopped",
+                       status.ok()
+                           ? "the coordinator has stopped"
+                           : absl::StrCat("the coordinator has stopped: ", status.message()),
+                       {{"code", std::string(absl::StatusCodeToString(status.code()))}});
   if (!status.ok()) return Fail(kProgram, status);
   Log().info("the run's state, rounds and summary are in {}", run_dir);
   return 0;

@@ -45,6 +45,8 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
         --tls_ca=FILE --tls_cert=FILE --tls_key=FILE, or --tls_ca=FILE --token_file=FILE
         --tls_server_name=NAME, if the coordinator's certificate has another name than HOST
         --insecure: plaintext to another machine
+        --metrics=HOST:PORT (for Prometheus)  --metrics_address_file=FILE
+        --tensorboard=FOLDER (curves, in a subfolder of this worker's name)
 
   causeway-worker import --from=FOLDER --out=FILE
       Turns a checkpoint of Hugging Face into parameters that a run can start from, and prints its

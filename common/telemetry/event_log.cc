@@ -4,10 +4,23 @@
 
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
+#include "common/telemetry/event_names.h"
 #include "common/telemetry/log.h"
 
 namespace causeway {
 namespace {
+
+spdlog::level::level_enum SpdlogLevel(EventLevel level) {
+  switch (level) {
+    case EventLevel::kInfo:
+      return spdlog::level::info;
+    case EventLevel::kWarn:
+      return spdlog::level::warn;
+    case EventLevel::kError:
+      return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
 
 class DroppingEventLog final : public EventLog {
  public:
@@ -25,7 +38,8 @@ class FileEventLog final : public EventLog {
     line["time"] = absl::FormatTime(absl::RFC3339_full, clock_->Now(), absl::UTCTimeZone());
     line["event"] = std::string(event);
     line["message"] = message;
-    Log().info("{}", message);
+    line["level"] = LevelName(LevelOf(event));
+    LogEvent(event, message);
     const absl::Status status = file_->Append(line);
     if (!status.ok()) Log().error("event not recorded: {}", std::string(status.message()));
   }
@@ -37,6 +51,10 @@ class FileEventLog final : public EventLog {
 
 }  // namespace
 
+void LogEvent(absl::string_view event, const std::string& message) {
+  Log().log(SpdlogLevel(LevelOf(event)), "{}", message);
+}
+
 EventLog* NullEventLog() {
   static DroppingEventLog log;
   return &log;
@@ -45,20 +63,36 @@ EventLog* NullEventLog() {
 absl::StatusOr<std::unique_ptr<JsonLinesFile>> JsonLinesFile::Create(FileSystem& file_system,
                                                                      const std::string& path) {
   ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system.Create(path));
-  return std::unique_ptr<JsonLinesFile>(new JsonLinesFile(std::move(file)));
+  return std::unique_ptr<JsonLinesFile>(new JsonLinesFile(file_system, path, std::move(file), 0));
 }
 
 absl::StatusOr<std::unique_ptr<JsonLinesFile>> JsonLinesFile::Continue(FileSystem& file_system,
                                                                        const std::string& path) {
   bool cut_off = false;
+  uint64_t bytes = 0;
   if (file_system.Exists(path)) {
     ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> old, file_system.Map(path));
+    bytes = old->bytes().size();
     cut_off = !old->bytes().empty() && old->bytes().back() != '\n';
   }
   ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system.OpenForAppend(path));
   const uint8_t newline = '\n';
   if (cut_off) RETURN_IF_ERROR(file->Append(std::span(&newline, 1)));
-  return std::unique_ptr<JsonLinesFile>(new JsonLinesFile(std::move(file)));
+  return std::unique_ptr<JsonLinesFile>(
+      new JsonLinesFile(file_system, path, std::move(file), bytes));
+}
+
+void JsonLinesFile::RotateAt(uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  rotate_at_ = bytes;
+}
+
+absl::Status JsonLinesFile::Rotate() {
+  file_.reset();
+  RETURN_IF_ERROR(file_system_.Rename(path_, path_ + ".1"));
+  ASSIGN_OR_RETURN(file_, file_system_.Create(path_));
+  bytes_ = 0;
+  return absl::OkStatus();
 }
 
 absl::Status JsonLinesFile::Append(const nlohmann::json& object) {
@@ -66,12 +100,20 @@ absl::Status JsonLinesFile::Append(const nlohmann::json& object) {
   const std::string line =
       object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   absl::MutexLock lock(&mutex_);
+  if (file_ == nullptr) {  // The disk may be well again.
+    ASSIGN_OR_RETURN(file_, file_system_.OpenForAppend(path_));
+  } else if (rotate_at_ > 0 && bytes_ + line.size() > rotate_at_ && bytes_ > 0) {
+    RETURN_IF_ERROR(Rotate());
+  }
+  bytes_ += line.size();
   return file_->Append(std::span(reinterpret_cast<const uint8_t*>(line.data()), line.size()));
 }
 
 absl::StatusOr<std::unique_ptr<EventLog>> OpenEventLog(FileSystem& file_system,
-                                                       const std::string& path, Clock* clock) {
+                                                       const std::string& path, Clock* clock,
+                                                       uint64_t rotate_at) {
   ASSIGN_OR_RETURN(std::unique_ptr<JsonLinesFile> file, JsonLinesFile::Continue(file_system, path));
+  file->RotateAt(rotate_at);
   return std::make_unique<FileEventLog>(std::move(file), clock);
 }
 

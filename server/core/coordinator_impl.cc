@@ -147,18 +147,37 @@ absl::StatusOr<int64_t> CoordinatorImpl::AdmitPush(const v1::PushHeader& header)
   RETURN_IF_ERROR(CheckPush(header));
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
   const absl::StatusOr<bool> held = fragment->IsHeld(header);
-  if (absl::IsAborted(held.status())) {
-    Record("contribution_late", std::string(held.status().message()),
-           {{"worker", header.worker_id()},
-            {"fragment", header.fragment()},
-            {"round", header.round()}});
-  }
+  if (absl::IsAborted(held.status())) RecordLate(header, held.status());
   RETURN_IF_ERROR(held.status());
   if (*held) return header.total_bytes();
   // Before it is sent rather than after.
-  RETURN_IF_ERROR(options_.store->CheckRoom(static_cast<uint64_t>(header.total_bytes())));
+  const absl::Status room = options_.store->CheckRoom(static_cast<uint64_t>(header.total_bytes()));
+  NoteRoom(room);
+  RETURN_IF_ERROR(room);
   for (RunObserver* const observer : options_.observers) observer->OnPushAdmitted(header);
   return 0;
+}
+
+void CoordinatorImpl::RecordLate(const v1::PushHeader& header, const absl::Status& late) {
+  {
+    absl::MutexLock lock(&members_mutex_);
+    constexpr size_t kMost = 4096;  // Ids come and go.
+    if (last_late_.size() >= kMost) last_late_.clear();
+    int64_t& last = last_late_[{header.fragment(), header.worker_id()}];
+    if (last == header.round()) return;
+    last = header.round();
+  }
+  Record(
+      "contribution_late", std::string(late.message()),
+      {{"worker", header.worker_id()}, {"fragment", header.fragment()}, {"round", header.round()}});
+}
+
+void CoordinatorImpl::NoteRoom(const absl::Status& room) {
+  if (absl::IsResourceExhausted(room) && !store_is_low_.exchange(true)) {
+    Record("store_low", std::string(room.message()), nlohmann::json::object());
+  } else if (room.ok() && store_is_low_.exchange(false)) {
+    Record("store_has_room", "the disk has room for contributions again", nlohmann::json::object());
+  }
 }
 
 int CoordinatorImpl::DropForeignDraws(v1::PushHeader& header) const {
@@ -337,7 +356,8 @@ void CoordinatorImpl::Announce(const PublishedRound& round) {
            {{"fragment", record.fragment},
             {"round", record.round},
             {"contributors", record.contributors},
-            {"without", round.missing}});
+            {"without", round.missing},
+            {"reason", record.reason}});
   }
   for (const PullCallback& waiter : round.waiters) waiter(round.answer);
   v1::CoordinatorMessage message;

@@ -109,6 +109,11 @@ class CoordinatorImpl final : public Coordinator {
   };
 
   absl::Status CheckJoin(const v1::Join& join) const;
+  absl::StatusOr<v1::Welcome> Admit(const v1::Join& join, std::shared_ptr<SessionSink> sink);
+  void RecordRefusal(const v1::Join& join, const absl::Status& refusal);
+  void RecordLate(const v1::PushHeader& header, const absl::Status& late);
+  // Of the disk's room for a contribution: records when it begins to lack, and when that is over.
+  void NoteRoom(const absl::Status& room);
   absl::Status CheckPush(const v1::PushHeader& header) const;
   // Takes what it says of parts of the data that its worker never had out of the header; returns
   // how many ranges that were.
@@ -163,6 +168,7 @@ class CoordinatorImpl final : public Coordinator {
   MergePool merge_pool_;
   std::vector<std::unique_ptr<FragmentRounds>> fragments_;  // Fixed after construction.
   std::atomic<bool> snapshot_refused_{false};  // For lack of room, and that was recorded.
+  std::atomic<bool> store_is_low_{false};      // A contribution found no room, recorded likewise.
   std::atomic<int64_t> hash_checks_{0};
   std::atomic<int64_t> hash_mismatches_{0};
 
@@ -182,6 +188,12 @@ class CoordinatorImpl final : public Coordinator {
   bool somebody_left_ ABSL_GUARDED_BY(members_mutex_) = false;
   bool somebody_finished_ ABSL_GUARDED_BY(members_mutex_) = false;
   bool shut_down_ ABSL_GUARDED_BY(members_mutex_) = false;
+  // Refused joins that may be recorded now, and since when; whoever is refused tries again.
+  double refusals_left_ ABSL_GUARDED_BY(members_mutex_) = 20;
+  absl::Duration refusals_refilled_ ABSL_GUARDED_BY(members_mutex_);
+  int64_t refusals_unrecorded_ ABSL_GUARDED_BY(members_mutex_) = 0;
+  // The last late round that was recorded, by fragment and worker: every stripe is told.
+  std::map<std::pair<int, std::string>, int64_t> last_late_ ABSL_GUARDED_BY(members_mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(members_mutex_);
   int calls_ ABSL_GUARDED_BY(members_mutex_) = 0;  // Under way, of those that may merge.
 };

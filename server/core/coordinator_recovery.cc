@@ -179,6 +179,12 @@ void CoordinatorImpl::Maintain() {
     status = absl::OkStatus();
   } else if (oldest != nullptr) {
     snapshot_refused_ = false;
+    if (status.ok()) {
+      Record("snapshot_saved",
+             absl::StrCat("saved fragment ", oldest->fragment(), " as of round ",
+                          oldest->snapshot_version()),
+             {{"fragment", oldest->fragment()}, {"round", oldest->snapshot_version()}});
+    }
   }
   if (status.ok()) status = ForgetOldAnswers();
   if (!status.ok()) return Fail(status);

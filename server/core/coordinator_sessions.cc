@@ -1,7 +1,9 @@
 // The session side of CoordinatorImpl: joins, messages of workers, messages to workers.
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/checksum.h"
@@ -100,6 +102,40 @@ int64_t CoordinatorImpl::NextDraw(const Member& member) const {
 absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
                                                   std::shared_ptr<SessionSink> sink) {
   RETURN_IF_ERROR(Serving());
+  absl::StatusOr<v1::Welcome> welcome = Admit(join, std::move(sink));
+  if (!welcome.ok() && !absl::IsUnavailable(welcome.status())) {
+    RecordRefusal(join, welcome.status());
+  }
+  return welcome;
+}
+
+void CoordinatorImpl::RecordRefusal(const v1::Join& join, const absl::Status& refusal) {
+  constexpr double kMost = 20;
+  constexpr double kPerSecond = 0.2;
+  int64_t unrecorded = 0;
+  {
+    absl::MutexLock lock(&members_mutex_);
+    const absl::Duration now = options_.clock->Monotonic();
+    refusals_left_ = std::min(
+        kMost, refusals_left_ + kPerSecond * absl::ToDoubleSeconds(now - refusals_refilled_));
+    refusals_refilled_ = now;
+    if (refusals_left_ < 1) {
+      ++refusals_unrecorded_;
+      return;
+    }
+    --refusals_left_;
+    unrecorded = std::exchange(refusals_unrecorded_, 0);
+  }
+  const std::string worker = absl::CHexEscape(join.worker_id().substr(0, 64));
+  Record("join_refused", absl::StrCat("worker ", worker, " may not join: ", refusal.message()),
+         {{"worker", worker},
+          {"code", std::string(absl::StatusCodeToString(refusal.code()))},
+          {"reason", std::string(refusal.message())},
+          {"unrecorded", unrecorded}});
+}
+
+absl::StatusOr<v1::Welcome> CoordinatorImpl::Admit(const v1::Join& join,
+                                                   std::shared_ptr<SessionSink> sink) {
   RETURN_IF_ERROR(CheckJoin(join));
   const std::vector<OpenRound> open_rounds = OpenRounds();
   const std::string& id = join.worker_id();
@@ -136,6 +172,10 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
   if (former != nullptr) {
     former->Close(absl::AbortedError(
         absl::StrCat("incarnation ", member.incarnation, " of ", id, " has attached")));
+    Record("worker_fenced",
+           absl::StrCat("the former session of worker ", id, " is fenced off by incarnation ",
+                        member.incarnation),
+           {{"worker", id}, {"incarnation", member.incarnation}});
   }
   Record("worker_joined",
          absl::StrCat("worker ", id, " joined (", join.device(), ", data slot ", member.data_slot,
@@ -146,7 +186,8 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
           {"own_data", member.own_data},
           {"device", join.device()},
           {"software_version", join.software_version()},
-          {"resume_step", join.resume_step()}});
+          {"resume_step", join.resume_step()},
+          {"resumes", welcome.resumes()}});
   Send(outbox);
   return welcome;
 }

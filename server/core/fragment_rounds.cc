@@ -445,6 +445,11 @@ int64_t FragmentRounds::rounds_since_snapshot() const {
   return static_cast<int64_t>(published_hashes_.size()) - 1 - snapshot_version_;
 }
 
+int64_t FragmentRounds::snapshot_version() const {
+  absl::MutexLock lock(&mutex_);
+  return snapshot_version_;
+}
+
 absl::Status FragmentRounds::ForgetAnswers(int64_t before_round) {
   {
     absl::MutexLock lock(&mutex_);

@@ -98,6 +98,7 @@ class FragmentRounds {
   // does not come out with the hashes that were recorded of it, or the initial values are others.
   absl::Status Recover(const History& history);
 
+  int fragment() const { return options_.fragment; }
   // Bytes of one contribution: every codec's size is fixed.
   int64_t contribution_bytes() const;
   // Where a push stands: true if this very object is held already, false if it may be sent, else
@@ -132,6 +133,7 @@ class FragmentRounds {
   // fragment wait meanwhile. A state that is worth nothing is not saved.
   absl::Status SaveSnapshot();
   int64_t rounds_since_snapshot() const;
+  int64_t snapshot_version() const;
   // Answers of earlier rounds will not be asked for any more.
   absl::Status ForgetAnswers(int64_t before_round);
 

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
-#include "common/telemetry/log.h"
 
 namespace causeway::server {
 namespace {
@@ -232,7 +231,9 @@ absl::Status Access::Check(const grpc::ServerContextBase& context, Action action
 
 void Access::Report(const Peer& peer, const absl::Status& refusal) {
   if (!lines_.Take("")) return;
-  Log().warn("refused {}: {}", peer.Describe(), std::string(refusal.message()));
+  options_.events->Record("access_refused",
+                          absl::StrCat("refused ", peer.Describe(), ": ", refusal.message()),
+                          {{"peer", peer.Describe()}, {"reason", std::string(refusal.message())}});
 }
 
 }  // namespace causeway::server

@@ -31,6 +31,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
 #include "common/rpc/identity.h"
+#include "common/telemetry/event_log.h"
 #include "server/service/rate_limiter.h"
 #include "server/service/token_table.h"
 
@@ -60,7 +61,8 @@ class Access {
     double request_burst = 4000;
     double strangers_per_second = 10;
     double stranger_burst = 100;
-    const Clock* clock = nullptr;  // Outlives the object.
+    const Clock* clock = nullptr;  // Outlives the object, as does the next.
+    EventLog* events = NullEventLog();
     // Called, on any thread, for every call that may be made; the other for those on behalf of a
     // worker.
     std::function<void(const Peer& peer)> on_admitted;

@@ -148,6 +148,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   access.requests_per_second = options.max_requests_per_second;
   access.request_burst = 4 * options.max_requests_per_second;
   access.clock = options.clock;
+  access.events = options.events;
   if (!options.security.token_file.empty()) {
     ASSIGN_OR_RETURN(access.tokens, TokenTable::Open(options.security.token_file));
   }
@@ -203,7 +204,8 @@ CoordinatorServer::CoordinatorServer(const Options& options, Access::Options acc
       admin_(coordinator, access_, links_),
       probe_gate_(*Clock::Real()),
       probe_(coordinator, access_, probe_gate_),
-      expiry_(options.security.cert_file, *options.clock) {}
+      expiry_(options.security.cert_file, *options.clock),
+      events_(options.events) {}
 
 CoordinatorServer::~CoordinatorServer() { Stop(kDefaultStop); }
 
@@ -216,12 +218,6 @@ Access::Options CoordinatorServer::Noting(Access::Options options) {
     if (action != Action::kProbe) links_.Note(worker_id, peer.address);
   };
   return options;
-}
-
-v1::RunStatus CoordinatorServer::GetStatus() const {
-  v1::RunStatus status = coordinator_.GetStatus();
-  links_.AddTo(status);
-  return status;
 }
 
 void CoordinatorServer::TickLoop() {
@@ -250,9 +246,36 @@ void CoordinatorServer::MaintainLoop() {
     coordinator_.Maintain();
     session_.CloseRevokedStreams();
     const std::string reminder = expiry_.Poll();
-    if (!reminder.empty()) Log().warn("{}", reminder);
+    if (!reminder.empty()) {
+      events_->Record("certificate_expiring", reminder, nlohmann::json::object());
+    }
+    const std::string renewal = expiry_.PollRenewal();
+    if (!renewal.empty()) {
+      events_->Record("certificate_reloaded", renewal, nlohmann::json::object());
+    }
     links_.Sample(port());
   }
+}
+
+v1::RunStatus CoordinatorServer::GetStatus() const {
+  v1::RunStatus status = coordinator_.GetStatus();
+  links_.AddTo(status);
+  return status;
+}
+
+ServerLoad CoordinatorServer::load() const {
+  const PushTable::Counters counters = pushes_.counters();
+  ServerLoad load;
+  load.push_bytes = push_memory_.taken();
+  load.push_bytes_limit = push_memory_.bytes();
+  load.pull_bytes = pull_cache_.taken();
+  load.pull_bytes_limit = pull_cache_.bytes();
+  load.pushes = counters.assemblies;
+  load.push_streams = counters.streams;
+  load.pushes_evicted = counters.evicted;
+  load.merges_queued = merges_.length();
+  load.copies_queued = copies_.length();
+  return load;
 }
 
 void CoordinatorServer::Stop(absl::Duration deadline) {

@@ -18,6 +18,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/expiry_watch.h"
 #include "common/rpc/security.h"
+#include "common/telemetry/event_log.h"
 #include "server/core/coordinator.h"
 #include "server/service/access.h"
 #include "server/service/admin_service.h"
@@ -28,6 +29,7 @@
 #include "server/service/probe_service.h"
 #include "server/service/pull_table.h"
 #include "server/service/push_table.h"
+#include "server/service/server_load.h"
 #include "server/service/session_service.h"
 #include "server/service/work_queue.h"
 #include "server/service/worker_links.h"
@@ -54,6 +56,7 @@ class CoordinatorServer {
     int max_connections = 0;
     int max_connections_per_address = 0;
     const Clock* clock = Clock::Real();  // For that rate and for certificates' ends.
+    EventLog* events = NullEventLog();   // Outlives the server.
   };
 
   // Listens. The coordinator outlives the result. INVALID_ARGUMENT for a malformed address, or if
@@ -70,6 +73,7 @@ class CoordinatorServer {
   int port() const { return listener_->port(); }
   // The coordinator's, with what TCP says of the workers' links.
   v1::RunStatus GetStatus() const;
+  ServerLoad load() const;
 
   // Takes no new calls, waits that long for those under way, cancels the rest. Shut the
   // coordinator down first, so that sessions and waiting pulls end by themselves. May be called
@@ -105,6 +109,7 @@ class CoordinatorServer {
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   ExpiryWatch expiry_;  // The maintainer's.
+  EventLog* const events_;
   std::thread ticker_;
   std::thread maintainer_;
 };

@@ -24,6 +24,11 @@ void WorkQueue::Run(std::function<void()> task) {
   tasks_.push_back(std::move(task));
 }
 
+size_t WorkQueue::length() const {
+  absl::MutexLock lock(&mutex_);
+  return tasks_.size();
+}
+
 void WorkQueue::Loop() {
   const auto has_something_to_do = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return stop_ || !tasks_.empty();

@@ -2,6 +2,7 @@
 #ifndef CAUSEWAY_SERVER_SERVICE_WORK_QUEUE_H_
 #define CAUSEWAY_SERVER_SERVICE_WORK_QUEUE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -32,6 +33,8 @@ class WorkQueue {
 
   // Never blocks. Whoever queues large tasks bounds them: see ByteBudget.
   void Run(std::function<void()> task);
+  // Tasks that wait for a thread.
+  size_t length() const;
   // The queue outlives what it returns.
   Runner runner() {
     return [this](std::function<void()> task) { Run(std::move(task)); };
@@ -40,7 +43,7 @@ class WorkQueue {
  private:
   void Loop();
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;

@@ -27,6 +27,9 @@ ABSL_FLAG(std::string, shard_format, "auto",
 ABSL_FLAG(std::string, out, "",
           "train: folder for metrics, summary and checkpoint; "
           "tokenize: folder for the shards");
+ABSL_FLAG(std::string, metrics, "", "train: HOST:PORT that serves /metrics; port 0: any free one");
+ABSL_FLAG(std::string, metrics_address_file, "", "train: receives that HOST:PORT");
+ABSL_FLAG(std::string, tensorboard, "", "train: folder that receives curves for TensorBoard");
 ABSL_FLAG(int, threads, 0, "compute threads; 0: one per core");
 ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(30),
           "train: how long to wait for the coordinator to answer");
@@ -114,6 +117,9 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   options.own_data = absl::GetFlag(FLAGS_own_data);
   ASSIGN_OR_RETURN(options.shard_format, ParseShardFormat(absl::GetFlag(FLAGS_shard_format)));
   options.output = absl::GetFlag(FLAGS_out);
+  options.metrics_address = absl::GetFlag(FLAGS_metrics);
+  options.metrics_address_file = absl::GetFlag(FLAGS_metrics_address_file);
+  options.tensorboard = absl::GetFlag(FLAGS_tensorboard);
   options.threads = absl::GetFlag(FLAGS_threads);
   options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
   options.checkpoint_interval = absl::GetFlag(FLAGS_checkpoint_interval);

@@ -82,6 +82,7 @@ void TrainingRun::Report(const StepReport& report, absl::Duration step_time) {
   *heartbeat_.mutable_link() = link_->Report();
   JudgeBuffers();
   session_->SetProgress(heartbeat_);
+  ShowFigures(report);
   const absl::Status written =
       metrics_->Append({{"kind", "step"},
                         {"unix_s", UnixSeconds(clock_)},
@@ -110,7 +111,7 @@ void TrainingRun::JudgeBuffers() {
   down.bytes_per_second = link.goodput_down_bytes_per_second();
   const std::string warning = SocketBufferWarning(*socket_buffers_, up, down);
   if (warning.empty()) return;
-  Log().warn("{}", warning);
+  telemetry_->Record("buffers_small", warning, json::object());
   socket_buffers_.reset();
 }
 
@@ -128,8 +129,32 @@ void TrainingRun::LogProgress(absl::Duration now) {
       1e-6 * static_cast<double>(exchange_->bytes_up()),
       1e-6 * static_cast<double>(exchange_->bytes_down()),
       absl::FormatDuration(absl::Seconds(std::ceil(seconds_left))));
+  WatchCertificate();
+}
+
+void TrainingRun::WatchCertificate() {
   const std::string reminder = expiry_.Poll();
-  if (!reminder.empty()) Log().warn("{}", reminder);
+  if (!reminder.empty()) {
+    telemetry_->Record("certificate_expiring", reminder, json::object());
+  }
+  const std::string renewal = expiry_.PollRenewal();
+  if (!renewal.empty()) telemetry_->Record("certificate_reloaded", renewal, json::object());
+}
+
+void TrainingRun::ShowFigures(const StepReport& report) {
+  WorkerFigures figures;
+  figures.data_slot = data_slot_;
+  figures.heartbeat = heartbeat_;
+  figures.utilization = Utilization();
+  figures.evaluation_seconds = absl::ToDoubleSeconds(progress_.evaluation);
+  figures.rounds_merged = sync_->rounds_merged();
+  figures.rounds_late = sync_->rounds_late();
+  if (report.update.has_value()) {
+    figures.learning_rate = report.update->learning_rate;
+    figures.gradient_norm = report.update->gradient_norm;
+  }
+  const absl::Status shown = telemetry_->Update(std::move(figures));
+  if (!shown.ok()) Log().warn("curves not written: {}", std::string(shown.message()));
 }
 
 absl::Status TrainingRun::ReadTasks() {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/byte_buffer.h"
 #include "common/base/host_port.h"
@@ -13,9 +14,9 @@
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/tcp_links.h"
-#include "common/rpc/tls_handshake.h"
 #include "common/rpc/wire.h"
 #include "common/telemetry/log.h"
+#include "worker/commands/join_checks.h"
 #include "worker/sync/encoded_object.h"
 
 namespace causeway::worker {
@@ -24,9 +25,6 @@ namespace {
 constexpr absl::Duration kStopPoll = absl::Milliseconds(100);
 // Beyond the lease, for a coordinator that is about to come back.
 constexpr absl::Duration kFirstAttachPatience = absl::Seconds(10);
-// A coordinator that is up answers sooner; whether TLS is what keeps it silent is worth a look.
-constexpr absl::Duration kExplainAfter = absl::Seconds(5);
-constexpr absl::Duration kExplainTimeout = absl::Seconds(5);
 // Weight of an inner step in the smoothed step time.
 constexpr double kNewestStep = 1.0 / 16;
 // The session has a connection of its own, which no bulk transfer holds up.
@@ -34,51 +32,6 @@ constexpr int kSessionConnection = 0;
 constexpr int kFirstLane = 1;
 
 double UnixSeconds(Clock& clock) { return absl::ToDoubleSeconds(clock.Now() - absl::UnixEpoch()); }
-
-// What this build trains must be what the coordinator describes.
-absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run) {
-  if (run.wire_version() != kWireVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the coordinator speaks wire version ", run.wire_version(), " (software ",
-                     run.software_version(), "), this worker version ", kWireVersion, " (software ",
-                     kSoftwareVersion, "): install the same version"));
-  }
-  v1::RunConfig config = run.config();
-  RETURN_IF_ERROR(Annotate(CompleteRunConfig(config).status(), "the coordinator's configuration"));
-  if (RunConfigHash(config) != run.config_hash()) {
-    return absl::FailedPreconditionError(
-        "the coordinator's configuration does not hash to what it announces: its software reads "
-        "the configuration differently; install the same version");
-  }
-  return FragmentPlan::Create(config.model(), config.sync());
-}
-
-// DescribeRun that does not wait for a coordinator that will never talk to this worker.
-absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterface& stub,
-                                                       const TrainingOptions& options) {
-  const absl::Duration first = std::min(options.connect_timeout, kExplainAfter);
-  absl::StatusOr<v1::DescribeResponse> description = DescribeRun(stub, options.coordinator, first);
-  if (!absl::IsUnavailable(description.status())) return description;
-  RETURN_IF_ERROR(ExplainByTls(options.coordinator, options.security, kExplainTimeout));
-  if (first == options.connect_timeout) return description;
-  return DescribeRun(stub, options.coordinator, options.connect_timeout - first, first);
-}
-
-// What the coordinator would refuse later, and at greater length.
-absl::Status CheckIdentity(const ChannelSecurity& security, const std::string& worker_id) {
-  if (!security.certificate.has_value()) return absl::OkStatus();
-  const std::optional<Identity>& identity = security.certificate->identity;
-  if (!identity.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--tls_cert (", security.certificate->subject,
-        ") names no identity: expected one URI causeway://RUN/worker/", worker_id,
-        " among its alternative names (deploy/make_certificates worker ", worker_id, ")"));
-  }
-  if (identity->role == Role::kWorker && identity->name == worker_id) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--tls_cert is that of ", RoleName(identity->role),
-                                                 " ", identity->name, ", and --id is ", worker_id,
-                                                 ": use the certificate of worker ", worker_id));
-}
 
 }  // namespace
 
@@ -124,6 +77,15 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   auto run = std::unique_ptr<TrainingRun>(new TrainingRun(options, std::move(security), file_system,
                                                           clock, std::move(description),
                                                           std::move(plan), std::move(dataset)));
+  ASSIGN_OR_RETURN(run->telemetry_,
+                   RunTelemetry::Open({.metrics_address = options.metrics_address,
+                                       .metrics_address_file = options.metrics_address_file,
+                                       .tensorboard = options.tensorboard,
+                                       .output = options.output,
+                                       .worker_id = options.worker_id,
+                                       .cert_file = options.security.cert_file,
+                                       .file_system = &file_system,
+                                       .clock = &clock}));
   run->session_channel_ = std::move(channel);
   run->session_stub_ = std::move(stub);
   RETURN_IF_ERROR(run->ReadTasks());
@@ -147,6 +109,7 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
 
   Session::Options session;
   session.stub = run->session_stub_.get();
+  session.events = &run->telemetry_->events();
   v1::Join& join = session.join;
   join.set_worker_id(options.worker_id);
   join.set_run_id(run->run_.run_id());
@@ -192,12 +155,23 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   const v1::Welcome& welcome = session_->welcome();
   const v1::RunConfig& config = run_.config();
   data_slot_ = welcome.data_slot();
+  // Not before the coordinator has welcomed this worker: who is refused leaves no trace.
+  RETURN_IF_ERROR(telemetry_->Begin(run_.run_id(), config.train().steps(),
+                                    checkpoint.has_value() ? checkpoint->step : 0));
+  telemetry_->Record("attached",
+                     absl::StrCat("attached as incarnation ", welcome.incarnation(),
+                                  "; the run is at step ", welcome.run_step()),
+                     {{"incarnation", welcome.incarnation()},
+                      {"run_step", welcome.run_step()},
+                      {"data_slot", data_slot_}});
   ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, plan_, dataset_, DataPart(), pool_.get()));
   replica_ = std::make_unique<HostReplica>(trainer_->parameters(), trainer_->gradients());
   RETURN_IF_ERROR(MakeLink());
   MakeSync();
   session_->OnFailure([this](const absl::Status& status) {
-    Log().error("the session failed: {}", std::string(status.message()));
+    telemetry_->Record("session_failed", absl::StrCat("the session failed: ", status.message()),
+                       {{"code", std::string(absl::StatusCodeToString(status.code()))},
+                        {"reason", std::string(status.message())}});
     CancelExchange();
   });
 
@@ -225,20 +199,25 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
     } else {
       RETURN_IF_ERROR(restored);
       if (!same_part) sync_->UseData(DataPart(), welcome.next_draw());
-      Log().info("continuing from the checkpoint at step {}", progress_.step);
+      telemetry_->Record("checkpoint_restored",
+                         absl::StrCat("continuing from the checkpoint at step ", progress_.step),
+                         {{"step", progress_.step}});
     }
   }
   if (anew_) {
     if (checkpoint.has_value()) {
-      Log().warn(
-          "the checkpoint is {} steps behind the run: its moments are kept, the weights "
-          "are taken from the coordinator",
-          behind);
+      telemetry_->Record("checkpoint_stale",
+                         absl::StrCat("the checkpoint is ", behind,
+                                      " steps behind the run: its moments are kept, the weights "
+                                      "are taken from the coordinator"),
+                         {{"behind", behind}});
     }
     sync_->UseData(DataPart(), welcome.next_draw());
     ASSIGN_OR_RETURN(progress_.step, sync_->Fetch(welcome.run_step()));
     JudgeBuffers();  // The state was the first to cross the link.
-    if (progress_.step > 0) Log().info("joining at step {}", progress_.step);
+    telemetry_->Record("state_fetched",
+                       absl::StrCat("has the published state, joining at step ", progress_.step),
+                       {{"step", progress_.step}});
     counter_ = StepCounter(progress_.step, counter_.pace_milli());
   }
   progress_.first_step = progress_.step;
@@ -248,7 +227,6 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   heartbeat_.set_pace_milli(counter_.pace_milli());
   heartbeat_.set_checkpoint_step(progress_.checkpoint_step);
   session_->SetProgress(heartbeat_);
-  // Not before the coordinator has welcomed this worker: who is refused leaves no trace.
   RETURN_IF_ERROR(OpenMetrics());
   nlohmann::json start = {{"kind", "start"},
                           {"unix_s", UnixSeconds(clock_)},
@@ -307,9 +285,12 @@ void TrainingRun::MakeSync() {
   sync.clock = &clock_;
   sync.max_advance = MaxAdvance();
   sync.data_slot = DataPart();
-  sync.observer.late = [](const SyncEvent& event) {
-    Log().warn("the delta of fragment {} came too late for round {}; it travels with the next",
-               event.fragment, event.round);
+  sync.observer.late = [this](const SyncEvent& event) {
+    telemetry_->Record(
+        "delta_late",
+        absl::StrCat("the delta of fragment ", event.fragment, " came too late for round ",
+                     event.round, "; it travels with the next"),
+        {{"fragment", event.fragment}, {"round", event.round}});
   };
   sync_ = std::make_unique<SyncEngine>(std::move(sync));
 }
@@ -320,10 +301,11 @@ void TrainingRun::CancelExchange() {
 }
 
 absl::Status TrainingRun::StartAnew(const v1::Welcome& welcome, int64_t next_draw) {
-  Log().warn(
-      "the run went on without this worker, from step {} to {}: it takes the published "
-      "state and goes on there",
-      progress_.step, welcome.run_step());
+  telemetry_->Record(
+      "started_anew",
+      absl::StrCat("the run went on without this worker, from step ", progress_.step, " to ",
+                   welcome.run_step(), ": it takes the published state and goes on there"),
+      {{"from_step", progress_.step}, {"to_step", welcome.run_step()}});
   data_slot_ = welcome.data_slot();
   RETURN_IF_ERROR(trainer_->UseDataSlot(dataset_, DataPart()));
   MakeSync();
@@ -341,7 +323,10 @@ absl::Status TrainingRun::ObeyDataSlot(const Session::Orders& orders) {
   if (options_.own_data) return absl::OkStatus();
   RETURN_IF_ERROR(trainer_->UseDataSlot(dataset_, data_slot_));
   sync_->UseData(data_slot_, orders.next_draw);
-  Log().info("from step {} on, part {} of the data", progress_.step, data_slot_);
+  telemetry_->Record(
+      "data_part_changed",
+      absl::StrCat("from step ", progress_.step, " on, part ", data_slot_, " of the data"),
+      {{"step", progress_.step}, {"data_slot", data_slot_}});
   // A successor draws the same.
   return WritesCheckpoints() ? Checkpoint() : absl::OkStatus();
 }
@@ -363,10 +348,21 @@ absl::Status TrainingRun::Train(bool (*stop)()) {
     // The session's own failure is the cause of whatever else was cancelled.
     const absl::Status session = session_->orders().status();
     if (!session.ok()) status = session;
+    telemetry_->Record("failed", absl::StrCat("training failed: ", status.message()),
+                       {{"step", progress_.step},
+                        {"code", std::string(absl::StatusCodeToString(status.code()))},
+                        {"reason", std::string(status.message())}});
     session_->Leave(v1::Leave::FAILED, std::string(status.message()));
     return status;
   }
   session_->Leave(drained_ ? v1::Leave::DRAINED : v1::Leave::FINISHED, "");
+  if (drained_) {
+    telemetry_->Record("left", absl::StrCat("left the run at step ", progress_.step),
+                       {{"step", progress_.step}});
+  } else {
+    telemetry_->Record("finished", absl::StrCat("finished at step ", progress_.step),
+                       {{"step", progress_.step}});
+  }
   return WriteSummary();
 }
 
@@ -380,8 +376,11 @@ void TrainingRun::WatchForStop(bool (*stop)()) {
   }
   session_->RequestDrain();
   if (AwaitEnd(options_.drain_timeout)) return;
-  Log().warn("the transfers did not end within {}: they stay in the checkpoint",
-             absl::FormatDuration(options_.drain_timeout));
+  telemetry_->Record(
+      "transfers_cut",
+      absl::StrCat("the transfers did not end within ",
+                   absl::FormatDuration(options_.drain_timeout), ": they stay in the checkpoint"),
+      nlohmann::json::object());
   CancelExchange();
 }
 
@@ -437,8 +436,11 @@ void TrainingRun::ObeyPace(const Session::Orders& orders) {
   const int64_t pace = std::clamp(orders.pace_milli, kPaceOne, most);
   if (pace == counter_.pace_milli()) return;
   counter_.SetPace(pace);
-  Log().info("from step {} an inner step counts for {:.2f} steps of the schedule", progress_.step,
-             static_cast<double>(pace) / static_cast<double>(kPaceOne));
+  const double ratio = static_cast<double>(pace) / static_cast<double>(kPaceOne);
+  telemetry_->Record("pace_changed",
+                     absl::StrCat("from step ", progress_.step, " an inner step counts for ", ratio,
+                                  " steps of the schedule"),
+                     {{"step", progress_.step}, {"pace", ratio}});
 }
 
 void TrainingRun::NoteStepTime(absl::Duration step_time) {
@@ -502,8 +504,12 @@ absl::Status TrainingRun::Evaluate() {
   heartbeat_.mutable_evaluation()->set_step(progress_.step);
   heartbeat_.mutable_evaluation()->set_loss(*loss);
   session_->SetProgress(heartbeat_);
-  Log().info("step {}: held-out loss of the published parameters {:.4f} nats per token",
-             progress_.step, *loss);
+  telemetry_->Record("evaluated",
+                     absl::StrFormat("step %d: held-out loss of the published parameters %.4f nats "
+                                     "per token",
+                                     progress_.step, *loss),
+                     {{"step", progress_.step}, {"eval_loss", *loss}});
+  RETURN_IF_ERROR(telemetry_->Evaluated(progress_.step, *loss));
   return metrics_->Append({{"kind", "eval"},
                            {"unix_s", UnixSeconds(clock_)},
                            {"step", progress_.step},
@@ -533,14 +539,17 @@ absl::Status TrainingRun::Checkpoint() {
   last_checkpoint_ = clock_.Monotonic();
   progress_.checkpoint_step = progress_.step;
   session_->SetCheckpoint(progress_.step);
-  Log().info("checkpoint written at step {}", progress_.step);
+  telemetry_->Record("checkpoint_written",
+                     absl::StrCat("checkpoint written at step ", progress_.step),
+                     {{"step", progress_.step}});
   return absl::OkStatus();
 }
 
 absl::Status TrainingRun::Finish() {
   absl::Status status;
   if (drained_) {
-    Log().info("draining at step {}", progress_.step);
+    telemetry_->Record("draining", absl::StrCat("draining at step ", progress_.step),
+                       {{"step", progress_.step}});
     status = sync_->FinishPushes();
   } else {
     status = sync_->Drain();

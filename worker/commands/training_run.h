@@ -28,6 +28,7 @@
 #include "worker/link/link.h"
 #include "worker/link/session.h"
 #include "worker/sync/sync_engine.h"
+#include "worker/telemetry/run_telemetry.h"
 #include "worker/train/step_counter.h"
 #include "worker/train/trainer.h"
 
@@ -39,8 +40,11 @@ struct TrainingOptions {
   std::string worker_id;
   std::string data;                                 // Folder of shards.
   ShardFormat shard_format = ShardFormat::kDetect;  // Where no data.json says it.
-  bool own_data = false;  // Nobody else has them: all of them are this worker's part.
-  std::string output;     // Folder for metrics, summary and checkpoint; created if need be.
+  bool own_data = false;        // Nobody else has them: all of them are this worker's part.
+  std::string output;           // Folder for metrics, summary and checkpoint; created if need be.
+  std::string metrics_address;  // HOST:PORT for Prometheus; empty: none.
+  std::string metrics_address_file;  // Receives it once it is served.
+  std::string tensorboard;           // Folder of curves, a subfolder for each worker; empty: none.
   int threads = 1;
   absl::Duration connect_timeout = absl::Seconds(30);
   // For bulk transfers, beside the session's; 0: as many as help, from 4 to 16.
@@ -131,6 +135,9 @@ class TrainingRun {
   absl::Status WriteSummary();
   void Report(const StepReport& report, absl::Duration step_time);
   void LogProgress(absl::Duration now);
+  // To metrics over HTTP and the curves.
+  void ShowFigures(const StepReport& report);
+  void WatchCertificate();
   // Says once, when the link has been measured, if the kernel's buffers hold it down.
   // Warns once if the system's socket buffers are what limits the link.
   void JudgeBuffers();
@@ -158,6 +165,7 @@ class TrainingRun {
   const Dataset dataset_;
   std::unique_ptr<FolderLock> output_lock_;
   std::unique_ptr<JsonLinesFile> metrics_;
+  std::unique_ptr<RunTelemetry> telemetry_;  // The session's and the engine's, so before them.
   std::unique_ptr<ThreadPool> pool_;
   std::shared_ptr<grpc::Channel> session_channel_;
   std::unique_ptr<v1::Session::Stub> session_stub_;

@@ -212,9 +212,12 @@ void Session::RunSession() {
       mutex_.Lock();
       break;
     }
-    Log().warn("{} ({}); attaching again within {}",
-               welcomed_ ? "the session with the coordinator broke" : "not welcome yet",
-               std::string(status.message()), absl::FormatDuration(backoff));
+    options_.events->Record(
+        "session_broke",
+        absl::StrCat(welcomed_ ? "the session with the coordinator broke" : "not welcome yet", " (",
+                     status.message(), "); attaching again within ", absl::FormatDuration(backoff)),
+        {{"code", std::string(absl::StatusCodeToString(status.code()))},
+         {"reason", std::string(status.message())}});
     mutex_.AwaitWithTimeout(absl::Condition(&stopping_), backoff * absl::Uniform(jitter, 0.5, 1.0));
     if (stopping_) break;
     backoff = std::min(2 * backoff, kMaxBackoff);
@@ -235,6 +238,7 @@ absl::Status Session::RunStream() {
   *join.mutable_join() = options_.join;
   v1::CoordinatorMessage message;
   if (stream->Write(join) && stream->Read(&message) && message.has_welcome()) {
+    bool resumed = false;
     {
       absl::MutexLock lock(&mutex_);
       const v1::Welcome& welcome = message.welcome();
@@ -254,8 +258,14 @@ absl::Status Session::RunStream() {
           outbox_.push_front(ReadyMessage());
         }
       }
-      welcomed_ = true;
+      resumed = std::exchange(welcomed_, true);
       stream_ = stream.get();
+    }
+    if (resumed) {
+      const uint64_t now = message.welcome().incarnation();
+      options_.events->Record("session_resumed",
+                              absl::StrCat("attached again, as incarnation ", now),
+                              {{"incarnation", now}});
     }
     while (stream->Read(&message)) Obey(message);
   }
@@ -273,8 +283,12 @@ absl::Status Session::RunStream() {
 void Session::Obey(const v1::CoordinatorMessage& message) {
   if (message.has_directive()) {
     const v1::Directive& directive = message.directive();
-    Log().info("the coordinator says {}{}{}", v1::Directive::Action_Name(directive.action()),
-               directive.reason().empty() ? "" : ": ", directive.reason());
+    const std::string action = v1::Directive::Action_Name(directive.action());
+    options_.events->Record(
+        "ordered",
+        absl::StrCat("the coordinator says ", action, directive.reason().empty() ? "" : ": ",
+                     directive.reason()),
+        {{"action", action}, {"step", directive.step()}, {"reason", directive.reason()}});
     absl::MutexLock lock(&mutex_);
     switch (directive.action()) {
       case v1::Directive::START:

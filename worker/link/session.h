@@ -24,6 +24,7 @@
 #include "absl/time/time.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "causeway/v1/session.pb.h"
+#include "common/telemetry/event_log.h"
 
 namespace causeway::worker {
 
@@ -39,6 +40,7 @@ class Session {
     v1::Session::StubInterface* stub = nullptr;  // Outlives the session.
     v1::Join join;                               // process_nonce is filled in.
     v1::Heartbeat progress;                      // Until SetProgress.
+    EventLog* events = NullEventLog();           // Outlives the session.
     absl::Duration give_up_after = absl::Minutes(10);
     // For the first welcome; longer than a former process of this id can keep its lease.
     absl::Duration first_attach_patience = absl::Seconds(20);

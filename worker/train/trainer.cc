@@ -76,7 +76,7 @@ absl::StatusOr<StepReport> Trainer::Step(int64_t step, int64_t first_draw) {
   }
   report.draws = train.batch_sequences();
   if (optimizer_ != nullptr) {
-    RETURN_IF_ERROR(optimizer_->Step(step, parameters_, gradients_).status());
+    ASSIGN_OR_RETURN(report.update, optimizer_->Step(step, parameters_, gradients_));
   }
   return report;
 }

@@ -30,7 +30,8 @@ namespace causeway::worker {
 struct StepReport {
   double loss = 0;  // Mean cross entropy of the step's windows, nats per token.
   int64_t tokens = 0;
-  int64_t draws = 0;  // Windows.
+  int64_t draws = 0;                      // Windows.
+  std::optional<OptimizerReport> update;  // Empty where gradients are what is synchronized.
 };
 
 // Not thread-safe: one training thread, which shares its work with the pool.

@@ -43,11 +43,12 @@ TEST_F(EventLogTest, EachEventIsOneLineWithTimeNameSentenceAndFields) {
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines[0], nlohmann::json({{"time", "2023-11-14T22:13:20.25+00:00"},
                                       {"event", "worker_joined"},
+                                      {"level", "info"},
                                       {"message", "worker a joined"},
                                       {"worker", "a"},
                                       {"step", 7}}));
   EXPECT_EQ(lines[1]["time"], "2023-11-14T22:13:21.25+00:00");
-  EXPECT_EQ(lines[1].size(), 3U);
+  EXPECT_EQ(lines[1].size(), 4U);
 }
 
 TEST_F(EventLogTest, FieldsThatAreNoObjectAreLeftOut) {
@@ -57,8 +58,8 @@ TEST_F(EventLogTest, FieldsThatAreNoObjectAreLeftOut) {
   (*log)->Record("odd", "nothing at all", nullptr);
   const auto lines = Lines();
   ASSERT_EQ(lines.size(), 2U);
-  EXPECT_EQ(lines[0].size(), 3U);
-  EXPECT_EQ(lines[1].size(), 3U);
+  EXPECT_EQ(lines[0].size(), 4U);
+  EXPECT_EQ(lines[1].size(), 4U);
 }
 
 TEST_F(EventLogTest, LineBreaksAndQuotesStayInsideTheirLine) {
@@ -118,6 +119,51 @@ TEST_F(EventLogTest, AFileThatCannotBeMadeIsAnErrorWithItsPath) {
   const auto log = OpenEventLog(*FileSystem::Real(), path, &clock_);
   EXPECT_EQ(log.status().code(), absl::StatusCode::kNotFound);
   EXPECT_NE(log.status().message().find(path), absl::string_view::npos);
+}
+
+TEST_F(EventLogTest, ALevelSaysHowMuchItMatters) {
+  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_);
+  ASSERT_TRUE(log.ok());
+  for (const char* event : {"worker_joined", "worker_lost", "hash_mismatch", "no_such_event"}) {
+    (*log)->Record(event, "what happened", nlohmann::json::object());
+  }
+  const auto lines = Lines();
+  ASSERT_EQ(lines.size(), 4U);
+  EXPECT_EQ(lines[0]["level"], "info");
+  EXPECT_EQ(lines[1]["level"], "warn");
+  EXPECT_EQ(lines[2]["level"], "error");
+  EXPECT_EQ(lines[3]["level"], "info");
+}
+
+TEST_F(EventLogTest, AFullFileIsPutAsideAndOneFormerFileIsKept) {
+  constexpr uint64_t kMost = 2000;
+  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_, kMost);
+  ASSERT_TRUE(log.ok());
+  for (int i = 0; i < 100; ++i) (*log)->Record("counted", "an event", {{"number", i}});
+  EXPECT_LE(*FileSystem::Real()->FileSize(path_), kMost);
+  EXPECT_LE(*FileSystem::Real()->FileSize(path_ + ".1"), kMost);
+  EXPECT_FALSE(FileSystem::Real()->Exists(path_ + ".2"));
+  // Nothing is missing from the kept end, and the newest is in the file itself.
+  const auto newest = Lines();
+  ASSERT_FALSE(newest.empty());
+  EXPECT_EQ(newest.back()["number"], 99);
+  const std::string former = *FileSystem::Real()->ReadFile(path_ + ".1");
+  const std::vector<std::string> lines = absl::StrSplit(former, '\n', absl::SkipEmpty());
+  EXPECT_EQ(nlohmann::json::parse(lines.back())["number"].get<int>() + 1, newest.front()["number"]);
+  // A successor goes on with the size that is there.
+  log = OpenEventLog(*FileSystem::Real(), path_, &clock_, kMost);
+  ASSERT_TRUE(log.ok());
+  for (int i = 100; i < 200; ++i) (*log)->Record("counted", "an event", {{"number", i}});
+  EXPECT_LE(*FileSystem::Real()->FileSize(path_), kMost);
+  EXPECT_EQ(Lines().back()["number"], 199);
+}
+
+TEST_F(EventLogTest, ALineThatIsLargerThanTheFileMayBeIsStillWritten) {
+  auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_, 100);
+  ASSERT_TRUE(log.ok());
+  for (int i = 0; i < 3; ++i) (*log)->Record("large", std::string(500, 'x'), {{"number", i}});
+  ASSERT_EQ(Lines().size(), 1U);
+  EXPECT_EQ(Lines()[0]["number"], 2);
 }
 
 TEST(NullEventLog, TakesEverything) {

@@ -70,6 +70,19 @@ TEST(CoordinatorMembershipTest, ASecondProcessWithTheSameIdIsRefused) {
   EXPECT_EQ(a.sink().closed(), 0);
 }
 
+TEST(CoordinatorMembershipTest, RefusedJoinsAreRecordedButDoNotFillTheEvents) {
+  ToyRun run;
+  ToyWorker first(run, "a", 1);
+  ASSERT_TRUE(first.Join().ok());
+  ToyWorker second(run, "a", 2);
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(second.Join().ok());
+  EXPECT_EQ(run.events.Count("join_refused"), 20);
+  run.clock.Advance(absl::Seconds(5));  // Within the lease of the first.
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(second.Join().ok());
+  EXPECT_EQ(run.events.Count("join_refused"), 21);
+  EXPECT_EQ(run.events.Count("worker_joined"), 1);
+}
+
 TEST(CoordinatorMembershipTest, AReattachedWorkerGoesOnAndItsOldStreamIsFenced) {
   ToyRun run;
   ToyWorker a(run, "a", 1);

@@ -1,0 +1,92 @@
+#include "common/telemetry/event_names.h"
+
+namespace causeway {
+namespace {
+
+using enum EventLevel;
+
+constexpr EventName kCoordinatorEvents[] = {
+    {"coordinator_started", kInfo},
+    {"coordinator_stopped", kInfo},
+    {"recovered", kInfo},
+    {"worker_joined", kInfo},
+    {"worker_ready", kInfo},
+    {"worker_fenced", kWarn},
+    {"worker_disconnected", kWarn},
+    {"worker_lost", kWarn},
+    {"worker_left", kInfo},
+    {"join_refused", kWarn},
+    {"access_refused", kWarn},
+    {"training_started", kInfo},
+    {"round_closed", kWarn},
+    {"contribution_late", kWarn},
+    {"draws_ignored", kWarn},
+    {"contribution_quarantined", kWarn},
+    {"hash_mismatch", kError},
+    {"pace_set", kInfo},
+    {"paused", kInfo},
+    {"resumed", kInfo},
+    {"draining", kInfo},
+    {"stopping", kInfo},
+    {"snapshot_saved", kInfo},
+    {"snapshot_refused", kWarn},
+    {"store_low", kWarn},
+    {"store_has_room", kInfo},
+    {"certificate_expiring", kWarn},
+    {"certificate_reloaded", kInfo},
+    {"failed", kError},
+    {"run_finished", kInfo},
+};
+
+constexpr EventName kWorkerEvents[] = {
+    {"attached", kInfo},
+    {"session_broke", kWarn},
+    {"session_resumed", kInfo},
+    {"session_failed", kError},
+    {"checkpoint_restored", kInfo},
+    {"checkpoint_stale", kWarn},
+    {"state_fetched", kInfo},
+    {"started_anew", kWarn},
+    {"data_part_changed", kInfo},
+    {"pace_changed", kInfo},
+    {"ordered", kInfo},
+    {"delta_late", kWarn},
+    {"evaluated", kInfo},
+    {"checkpoint_written", kInfo},
+    {"draining", kInfo},
+    {"transfers_cut", kWarn},
+    {"buffers_small", kWarn},
+    {"certificate_expiring", kWarn},
+    {"certificate_reloaded", kInfo},
+    {"finished", kInfo},
+    {"left", kInfo},
+    {"failed", kError},
+};
+
+}  // namespace
+
+std::span<const EventName> CoordinatorEvents() { return kCoordinatorEvents; }
+std::span<const EventName> WorkerEvents() { return kWorkerEvents; }
+
+EventLevel LevelOf(absl::string_view event) {
+  for (const std::span<const EventName> events : {CoordinatorEvents(), WorkerEvents()}) {
+    for (const EventName& entry : events) {
+      if (event == entry.name) return entry.level;
+    }
+  }
+  return kInfo;
+}
+
+const char* LevelName(EventLevel level) {
+  switch (level) {
+    case kInfo:
+      return "info";
+    case kWarn:
+      return "warn";
+    case kError:
+      return "error";
+  }
+  return "info";
+}
+
+}  // namespace causeway

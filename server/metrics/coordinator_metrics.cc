@@ -1,0 +1,99 @@
+#include "server/metrics/coordinator_metrics.h"
+
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "common/rpc/certificate.h"
+#include "common/rpc/wire.h"
+#include "common/telemetry/event_names.h"
+#include "common/telemetry/process_figures.h"
+
+namespace causeway::server {
+namespace {
+
+// Of all files below `folder`. What disappears meanwhile does not count.
+uint64_t FolderBytes(FileSystem& file_system, const std::string& folder) {
+  uint64_t bytes = 0;
+  const absl::StatusOr<std::vector<std::string>> names = file_system.List(folder);
+  if (!names.ok()) return 0;
+  for (const std::string& name : *names) {
+    const std::string path = JoinPath(folder, name);
+    bytes += file_system.IsFolder(path) ? FolderBytes(file_system, path)
+                                        : file_system.FileSize(path).value_or(0);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+CoordinatorMetrics::CoordinatorMetrics(Options options)
+    : options_(std::move(options)), run_(options_.clock), rounds_(options_.clock) {}
+
+void CoordinatorMetrics::AddStore(MetricPage& page) const {
+  page.Gauge("causeway_store_bytes", "Size of all files in the run's folder.",
+             static_cast<double>(FolderBytes(*options_.file_system, options_.run_dir)));
+  const absl::StatusOr<uint64_t> free = options_.file_system->FreeBytes(options_.run_dir);
+  if (!free.ok()) return;
+  page.Gauge("causeway_store_free_bytes", "Free on the disk of the run's folder.",
+             static_cast<double>(*free));
+}
+
+void CoordinatorMetrics::AddLoad(MetricPage& page, const ServerLoad& load) const {
+  const std::string held = "causeway_transfer_memory_bytes";
+  const std::string held_help = "Memory that transfers hold.";
+  const std::string limit = "causeway_transfer_memory_limit_bytes";
+  const std::string limit_help = "Memory that they may hold (--memory_mb).";
+  const std::string queue = "causeway_queue_length";
+  const std::string queue_help = "Tasks that wait for a thread.";
+  page.Gauge(held, held_help, static_cast<double>(load.push_bytes), {{"direction", "up"}});
+  page.Gauge(held, held_help, static_cast<double>(load.pull_bytes), {{"direction", "down"}});
+  page.Gauge(limit, limit_help, static_cast<double>(load.push_bytes_limit), {{"direction", "up"}});
+  page.Gauge(limit, limit_help, static_cast<double>(load.pull_bytes_limit),
+             {{"direction", "down"}});
+  page.Gauge(queue, queue_help, static_cast<double>(load.merges_queued), {{"queue", "merge"}});
+  page.Gauge(queue, queue_help, static_cast<double>(load.copies_queued), {{"queue", "copy"}});
+  page.Gauge("causeway_pushes", "Deltas that are being received.",
+             static_cast<double>(load.pushes));
+  page.Gauge("causeway_push_streams", "Streams over which deltas come.",
+             static_cast<double>(load.push_streams));
+  page.Counter("causeway_pushes_evicted_total",
+               "Deltas that nobody was sending, dropped for want of memory.",
+               static_cast<double>(load.pushes_evicted));
+}
+
+std::string CoordinatorMetrics::Text(const v1::RunStatus& status, bool healthy,
+                                     const ServerLoad& load) {
+  MetricPage page;
+  page.Gauge("causeway_build_info", "1; the label says which release this is.", 1,
+             {{"version", kSoftwareVersion}});
+  run_.AddTo(page, status, healthy);
+  std::vector<int> open;
+  for (const v1::FragmentStatus& fragment : status.fragments()) {
+    if (fragment.contributed_size() > 0) open.push_back(fragment.fragment());
+  }
+  rounds_.AddTo(page, open);
+  std::map<std::string, int64_t> counts = options_.events->counts();
+  page.Counter("causeway_contributions_total", "Deltas of workers by what came of them.",
+               static_cast<double>(counts["contribution_late"]), {{"outcome", "late"}});
+  // From 0 on, so that the first one is an increase, too.
+  for (const EventName& event : CoordinatorEvents()) {
+    page.Counter("causeway_events_total", "Events by name (docs/events.md).",
+                 static_cast<double>(counts[event.name]), {{"event", event.name}});
+  }
+  AddStore(page);
+  AddLoad(page, load);
+  if (!options_.cert_file.empty()) {
+    const absl::StatusOr<Certificate> certificate = ReadCertificate(options_.cert_file);
+    if (certificate.ok()) {
+      AddCertificateFigures(page, certificate->not_after);
+    } else {
+      AddCertificateFigures(page, certificate.status());
+    }
+  }
+  AddProcessFigures(page);
+  return page.Text();
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,50 @@
+// What GET /metrics of the coordinator answers.
+#ifndef CAUSEWAY_SERVER_METRICS_COORDINATOR_METRICS_H_
+#define CAUSEWAY_SERVER_METRICS_COORDINATOR_METRICS_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "causeway/v1/admin.pb.h"
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/telemetry/counting_event_log.h"
+#include "server/core/coordinator.h"
+#include "server/metrics/round_metrics.h"
+#include "server/metrics/run_metrics.h"
+#include "server/service/server_load.h"
+
+namespace causeway::server {
+
+// Thread-safe.
+class CoordinatorMetrics {
+ public:
+  // Where the figures come from. All of it outlives the object.
+  struct Options {
+    FileSystem* file_system = nullptr;
+    const Clock* clock = nullptr;
+    std::string run_dir;
+    std::string cert_file;  // Empty: there is none.
+    const CountingEventLog* events = nullptr;
+  };
+  explicit CoordinatorMetrics(Options options);
+
+  // For Coordinator::Options::observers.
+  std::vector<RunObserver*> observers() { return {&run_, &rounds_}; }
+
+  // `status` and `load` are those of now.
+  std::string Text(const v1::RunStatus& status, bool healthy, const ServerLoad& load);
+
+ private:
+  void AddStore(MetricPage& page) const;
+  void AddLoad(MetricPage& page, const ServerLoad& load) const;
+
+  const Options options_;
+  RunMetrics run_;
+  RoundMetrics rounds_;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_METRICS_COORDINATOR_METRICS_H_

@@ -1,0 +1,64 @@
+#include "worker/commands/join_checks.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/base/status_macros.h"
+#include "common/params/run_config.h"
+#include "common/rpc/tls_handshake.h"
+#include "common/rpc/wire.h"
+
+namespace causeway::worker {
+namespace {
+
+// A coordinator that is up answers sooner; whether TLS is what keeps it silent is worth a look.
+constexpr absl::Duration kExplainAfter = absl::Seconds(5);
+constexpr absl::Duration kExplainTimeout = absl::Seconds(5);
+
+}  // namespace
+
+absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run) {
+  if (run.wire_version() != kWireVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the coordinator speaks wire version ", run.wire_version(), " (software ",
+                     run.software_version(), "), this worker version ", kWireVersion, " (software ",
+                     kSoftwareVersion, "): install the same version"));
+  }
+  v1::RunConfig config = run.config();
+  RETURN_IF_ERROR(Annotate(CompleteRunConfig(config).status(), "the coordinator's configuration"));
+  if (RunConfigHash(config) != run.config_hash()) {
+    return absl::FailedPreconditionError(
+        "the coordinator's configuration does not hash to what it announces: its software reads "
+        "the configuration differently; install the same version");
+  }
+  return FragmentPlan::Create(config.model(), config.sync());
+}
+
+absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterface& stub,
+                                                       const TrainingOptions& options) {
+  const absl::Duration first = std::min(options.connect_timeout, kExplainAfter);
+  absl::StatusOr<v1::DescribeResponse> description = DescribeRun(stub, options.coordinator, first);
+  if (!absl::IsUnavailable(description.status())) return description;
+  RETURN_IF_ERROR(ExplainByTls(options.coordinator, options.security, kExplainTimeout));
+  if (first == options.connect_timeout) return description;
+  return DescribeRun(stub, options.coordinator, options.connect_timeout - first, first);
+}
+
+absl::Status CheckIdentity(const ChannelSecurity& security, const std::string& worker_id) {
+  if (!security.certificate.has_value()) return absl::OkStatus();
+  const std::optional<Identity>& identity = security.certificate->identity;
+  if (!identity.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--tls_cert (", security.certificate->subject,
+        ") names no identity: expected one URI causeway://RUN/worker/", worker_id,
+        " among its alternative names (deploy/make_certificates worker ", worker_id, ")"));
+  }
+  if (identity->role == Role::kWorker && identity->name == worker_id) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--tls_cert is that of ", RoleName(identity->role),
+                                                 " ", identity->name, ", and --id is ", worker_id,
+                                                 ": use the certificate of worker ", worker_id));
+}
+
+}  // namespace causeway::worker

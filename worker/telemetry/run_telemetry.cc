@@ -1,0 +1,155 @@
+#include "worker/telemetry/run_telemetry.h"
+
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "common/rpc/certificate.h"
+#include "common/rpc/wire.h"
+#include "common/telemetry/event_names.h"
+#include "common/telemetry/log.h"
+#include "common/telemetry/process_figures.h"
+
+namespace causeway::worker {
+namespace {
+
+HttpResponse Metrics(std::string text) {
+  HttpResponse response;
+  response.content_type = MetricPage::kContentType;
+  response.body = std::move(text);
+  return response;
+}
+
+}  // namespace
+
+void RunTelemetry::LateEventLog::Record(absl::string_view event, const std::string& message,
+                                        const nlohmann::json& fields) {
+  absl::MutexLock lock(&mutex_);
+  if (file_ != nullptr) {
+    file_->Record(event, message, fields);
+  } else {
+    LogEvent(event, message);
+  }
+}
+
+void RunTelemetry::LateEventLog::Open(std::unique_ptr<EventLog> file) {
+  absl::MutexLock lock(&mutex_);
+  file_ = std::move(file);
+}
+
+RunTelemetry::RunTelemetry(Options options) : options_(std::move(options)), counter_(&late_) {
+  figures_.worker_id = options_.worker_id;
+}
+
+absl::StatusOr<std::unique_ptr<RunTelemetry>> RunTelemetry::Open(Options options) {
+  std::unique_ptr<RunTelemetry> telemetry(new RunTelemetry(std::move(options)));
+  const Options& given = telemetry->options_;
+  if (given.metrics_address.empty()) return telemetry;
+  absl::StatusOr<HttpListener> listener = HttpListener::Open(given.metrics_address);
+  if (!listener.ok()) return Annotate(listener.status(), "--metrics");
+  const std::string address = listener->address();
+  const std::string warning = listener->Warning();
+  if (!warning.empty()) Log().warn("{}", warning);
+  HttpServer::Options http;
+  http.handlers["/healthz"] = [](const HttpRequest&) { return HttpResponse::Text(200, "ok"); };
+  http.handlers["/metrics"] = [telemetry = telemetry.get()](const HttpRequest&) {
+    return Metrics(telemetry->MetricsText());
+  };
+  ASSIGN_OR_RETURN(telemetry->http_, HttpServer::Start(*std::move(listener), std::move(http)));
+  Log().info("http://{}/metrics is for Prometheus", address);
+  if (!given.metrics_address_file.empty()) {
+    RETURN_IF_ERROR(WriteFileAtomically(*given.file_system, given.metrics_address_file,
+                                        absl::string_view(address)));
+  }
+  return telemetry;
+}
+
+absl::Status RunTelemetry::Begin(const std::string& run_id, int64_t budget_steps,
+                                 int64_t first_step) {
+  {
+    absl::MutexLock lock(&mutex_);
+    figures_.run_id = run_id;
+    figures_.budget_steps = budget_steps;
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<EventLog> file,
+                   OpenEventLog(*options_.file_system, JoinPath(options_.output, "events.jsonl"),
+                                options_.clock));
+  late_.Open(std::move(file));
+  if (options_.tensorboard.empty()) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<TensorBoardWriter>> curves = TensorBoardWriter::Create(
+      *options_.file_system, JoinPath(options_.tensorboard, options_.worker_id), options_.worker_id,
+      first_step + 1, *options_.clock);
+  if (!curves.ok()) return Annotate(curves.status(), "--tensorboard");
+  curves_ = *std::move(curves);
+  return absl::OkStatus();
+}
+
+absl::Status RunTelemetry::Update(WorkerFigures figures) {
+  TensorBoardWriter::Scalars scalars;
+  {
+    absl::MutexLock lock(&mutex_);
+    figures.run_id = figures_.run_id;
+    figures.worker_id = figures_.worker_id;
+    figures.budget_steps = figures_.budget_steps;
+    if (!figures.eval_loss.has_value()) figures.eval_loss = figures_.eval_loss;
+    figures_ = figures;
+  }
+  if (curves_ == nullptr) return absl::OkStatus();
+  const v1::Heartbeat& heartbeat = figures.heartbeat;
+  scalars.emplace_back("train/loss", heartbeat.train_loss());
+  if (figures.learning_rate.has_value()) {
+    scalars.emplace_back("train/learning_rate", *figures.learning_rate);
+  }
+  if (figures.gradient_norm.has_value()) {
+    scalars.emplace_back("train/gradient_norm", *figures.gradient_norm);
+  }
+  scalars.emplace_back("speed/tokens_per_second", heartbeat.tokens_per_second());
+  scalars.emplace_back("speed/compute_utilization", figures.utilization);
+  scalars.emplace_back("speed/blocked_seconds", heartbeat.blocked_seconds());
+  scalars.emplace_back("speed/pace", static_cast<double>(heartbeat.pace_milli()) / 1000);
+  scalars.emplace_back("link/megabytes_up", 1e-6 * static_cast<double>(heartbeat.bytes_up()));
+  scalars.emplace_back("link/megabytes_down", 1e-6 * static_cast<double>(heartbeat.bytes_down()));
+  scalars.emplace_back("link/rounds_merged", static_cast<double>(figures.rounds_merged));
+  return curves_->Add(heartbeat.step(), scalars);
+}
+
+absl::Status RunTelemetry::Evaluated(int64_t step, double loss) {
+  {
+    absl::MutexLock lock(&mutex_);
+    figures_.eval_loss = loss;
+  }
+  return curves_ == nullptr ? absl::OkStatus() : curves_->Add(step, {{"eval/loss", loss}});
+}
+
+std::string RunTelemetry::MetricsText() const {
+  MetricPage page;
+  page.Gauge("causeway_build_info", "1; the label says which release this is.", 1,
+             {{"version", kSoftwareVersion}});
+  {
+    absl::MutexLock lock(&mutex_);
+    AddWorkerFigures(page, figures_);
+  }
+  std::map<std::string, int64_t> counts = counter_.counts();
+  for (const EventName& event : WorkerEvents()) {
+    page.Counter("causeway_events_total", "Events by name (docs/events.md).",
+                 static_cast<double>(counts[event.name]), {{"event", event.name}});
+  }
+  const absl::StatusOr<uint64_t> free = options_.file_system->FreeBytes(options_.output);
+  if (free.ok()) {
+    page.Gauge("causeway_store_free_bytes", "Free on the disk of --out.",
+               static_cast<double>(*free));
+  }
+  if (!options_.cert_file.empty()) {
+    const absl::StatusOr<Certificate> certificate = ReadCertificate(options_.cert_file);
+    if (certificate.ok()) {
+      AddCertificateFigures(page, certificate->not_after);
+    } else {
+      AddCertificateFigures(page, certificate.status());
+    }
+  }
+  AddProcessFigures(page);
+  return page.Text();
+}
+
+}  // namespace causeway::worker
