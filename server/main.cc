@@ -65,7 +65,7 @@ ABSL_FLAG(std::string, durability, "full",
 ABSL_FLAG(double, max_requests_per_second, 5000,
           "of one worker, operator or observer; streams count when they open");
 ABSL_FLAG(int, max_connections, 0,
-          "of all peers; 0: 4096, or what the process's limit of open files leaves");
+          "of all peers; 0: 4096, or as many as max_workers need, within the limit of open files");
 ABSL_FLAG(
     int, max_connections_per_address, 0,
     "of one IPv4 address or IPv6 /64 network; 0: a quarter of all, but enough for every worker");
@@ -111,7 +111,7 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
         --tls_cert=FILE --tls_key=FILE with --tls_ca=FILE (workers have certificates),
         --token_file=FILE (they have tokens) or both; --insecure: plaintext beyond this machine
         --max_requests_per_second=5000  of one worker
-        --max_connections=0        0: 4096, or what the limit of open files leaves
+        --max_connections=0        0: 4096, or what max_workers and the limit of open files say
         --max_connections_per_address=0  0: a quarter of all, but enough for every worker
 
   causeway-coordinator check-config --config=FILE [--preset=best]

@@ -41,6 +41,9 @@ using SslPtr = std::unique_ptr<SSL, Deleter<SSL_free>>;
 
 constexpr unsigned char kHttp2[] = {2, 'h', '2'};
 
+// Instead of asking whoever sits at the terminal.
+int NoPassphrase(char*, int, int, void*) { return -1; }
+
 // A connected socket with a deadline for all that it does.
 class Connection {
  public:
@@ -193,6 +196,7 @@ absl::StatusOr<ContextPtr> MakeContext(const SecurityOptions& options) {
   if (options.ca_file.empty()) return context;
   ASSIGN_OR_RETURN(const std::string ca, ReadTrustedFile(options.ca_file, /*secret=*/false));
   const auto clean = absl::MakeCleanup([] { ERR_clear_error(); });
+  SSL_CTX_set_default_passwd_cb(context.get(), NoPassphrase);
   bool fits = SSL_CTX_load_verify_file(context.get(), options.ca_file.c_str()) == 1;
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, Client::LookAtCertificate);
   if (fits && !options.cert_file.empty()) {
@@ -201,6 +205,11 @@ absl::StatusOr<ContextPtr> MakeContext(const SecurityOptions& options) {
         SSL_CTX_use_PrivateKey_file(context.get(), options.key_file.c_str(), SSL_FILETYPE_PEM) == 1;
   }
   if (fits) return context;
+  if (!options.cert_file.empty()) {
+    RETURN_IF_ERROR(CheckOwnCertificate(options.cert_file, options.key_file,
+                                        CertificateUse::kClient, absl::Now())
+                        .status());
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("the files of --tls_ca, --tls_cert and --tls_key cannot be used: check them"));
 }

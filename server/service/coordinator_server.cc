@@ -59,6 +59,13 @@ int64_t LargestContribution(const Coordinator& coordinator) {
   return LargestObject(coordinator, coordinator.config().sync().codec_up());
 }
 
+// What one worker's pulls may hold: the state and the answers that it needs now, and as much again
+// for streams that broke without the coordinator having noticed.
+int64_t PulledByAWorker(const Coordinator& coordinator) {
+  constexpr int64_t kModels = 4;
+  return kModels * coordinator.plan().arena_size() * int64_t{sizeof(float)};
+}
+
 // What the deltas of one round leave behind, and an answer that makes way for the next.
 int64_t LeftByARound(const Coordinator& coordinator) {
   return coordinator.config().membership().max_workers() * LargestContribution(coordinator) +
@@ -107,13 +114,11 @@ absl::StatusOr<ConnectionGate::Limits> ConnectionLimitsOf(const CoordinatorServe
                      files, ": raise the limit (ulimit -Hn, LimitNOFILE)",
                      total > 0 ? ", or lower --max_connections" : ""));
   }
+  const int all = kConnectionsOfWorker * config.membership().max_workers() + kOthers;
   ConnectionGate::Limits limits;
-  limits.total = total > 0 ? total : std::min(kDefaultConnections, room);
-  const int64_t all_workers = int64_t{kConnectionsOfWorker} * config.membership().max_workers();
+  limits.total = total > 0 ? total : std::min(std::max(kDefaultConnections, all), room);
   limits.per_network =
-      of_one > 0 ? of_one
-                 : static_cast<int>(std::min<int64_t>(
-                       limits.total, std::max<int64_t>(limits.total / 4, all_workers + kOthers)));
+      of_one > 0 ? of_one : std::min(limits.total, std::max(limits.total / 4, all));
   limits.for_members = limits.total / 4;
   return limits;
 }
@@ -194,11 +199,12 @@ CoordinatorServer::CoordinatorServer(const Options& options, Access::Options acc
                             .run_long = merges_.runner(),
                             .clock = Clock::Real(),
                             .stall = options.stall}),
-      pulls_(
-          std::make_shared<PullTable>(coordinator, PullTable::Options{.cache = &pull_cache_,
-                                                                      .run_long = copies_.runner(),
-                                                                      .clock = Clock::Real(),
-                                                                      .stall = options.stall})),
+      pulls_(std::make_shared<PullTable>(
+          coordinator, PullTable::Options{.cache = &pull_cache_,
+                                          .run_long = copies_.runner(),
+                                          .clock = Clock::Real(),
+                                          .stall = options.stall,
+                                          .max_bytes_of_worker = PulledByAWorker(coordinator)})),
       session_(coordinator, access_, options.join_timeout),
       exchange_(access_, pushes_, *pulls_, copies_.runner()),
       admin_(coordinator, access_, links_),

@@ -44,15 +44,17 @@ class CoordinatorServer {
     ConnectionLimits connections = {};  // Apart from the memory, which is a share of this:
     // Bounds what peers make this process keep for them: objects that are being received, packed
     // chunks, and gRPC's buffers. What the rounds themselves hold is not part of it. 0: room for
-    // the whole model of every member at 4 bytes a value, and a gibibyte.
+    // the whole model of every member at 4 bytes a value, and a gibibyte. Apart from it, objects
+    // that one worker pulls are bounded to 4 times the model.
     int64_t memory_bytes = 0;
     // A transfer that does not move for so long is ended.
     absl::Duration stall = absl::Seconds(60);
     // Until a session's first message.
     absl::Duration join_timeout = absl::Seconds(10);
     double max_requests_per_second = 5000;  // Of one peer, 1 or more: access.h.
-    // Of all peers, and of one address (connection_gate.h). 0: 4096, or what the process's limit of
-    // open files leaves; and a quarter of that, but enough for all workers behind one address.
+    // Of all peers, and of one address (connection_gate.h). 0: 4096, or as many as max_workers
+    // need, or what the process's limit of open files leaves; and a quarter of that, but enough for
+    // all workers behind one address.
     int max_connections = 0;
     int max_connections_per_address = 0;
     const Clock* clock = Clock::Real();  // For that rate and for certificates' ends.

@@ -24,6 +24,8 @@ struct PullTable::Group {
   // From kServing on.
   v1::PullHeader header;
   std::shared_ptr<PullSource> source;  // Null when done.
+  // Until the last stream has ended: its chunks may still be on their way.
+  std::shared_ptr<const PullObject> held;
   ChunkSet dealt;
   absl::Duration moved = absl::ZeroDuration();  // A chunk of it left; when done: since then.
 
@@ -175,10 +177,39 @@ absl::Status PullTable::TakeObject(Group& group, const Object& object) {
                                             header.round(), " is: pull it from the start"));
   }
   ASSIGN_OR_RETURN(group.dealt, ChunkSet::FromWire(header.total_bytes(), request.held_chunks()));
+  RETURN_IF_ERROR(Hold(group, *object));
   group.request.clear_held_chunks();
   group.header = header;
   group.source = SourceOf(*object);
   return absl::OkStatus();
+}
+
+absl::Status PullTable::Hold(Group& group, const std::shared_ptr<const PullObject>& object) {
+  Downlink& downlink = downlinks_[group.request.worker_id()];
+  if (!downlink.held.contains(object)) {
+    const auto bytes = static_cast<int64_t>(object->bytes.size());
+    if (bytes > options_.max_bytes_of_worker - downlink.held_bytes) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the worker pulls objects of ", downlink.held_bytes, " bytes already; with ",
+                       bytes, " more they would be above ", options_.max_bytes_of_worker,
+                       ": try again when one of them is whole"));
+    }
+    downlink.held_bytes += bytes;
+  }
+  downlink.held.insert(object);
+  group.held = object;
+  return absl::OkStatus();
+}
+
+std::shared_ptr<const PullObject> PullTable::LetGo(Group& group) {
+  std::shared_ptr<const PullObject> object = std::exchange(group.held, nullptr);
+  if (object == nullptr) return object;
+  Downlink& downlink = downlinks_[group.request.worker_id()];
+  downlink.held.erase(downlink.held.find(object));
+  if (!downlink.held.contains(object)) {
+    downlink.held_bytes -= static_cast<int64_t>(object->bytes.size());
+  }
+  return object;
 }
 
 std::shared_ptr<PullSource> PullTable::SourceOf(const std::shared_ptr<const PullObject>& object) {
@@ -334,7 +365,9 @@ void PullTable::Forget(const std::shared_ptr<Group>& group) {
 
 void PullTable::Close(PullStream* stream) {
   Actions actions;
-  Entry last;  // Outlives the lock: it may be the last reference.
+  // They outlive the lock: they may be the last references.
+  Entry last;
+  std::shared_ptr<const PullObject> object;
   {
     absl::MutexLock lock(&mutex_);
     const auto found = streams_.find(stream);
@@ -342,8 +375,9 @@ void PullTable::Close(PullStream* stream) {
     last = std::move(found->second);
     streams_.erase(found);
     last.group->streams.erase(stream);
-    if (last.group->streams.empty() && last.group->state != Group::State::kDone) {
-      Forget(last.group);
+    if (last.group->streams.empty()) {
+      object = LetGo(*last.group);
+      if (last.group->state != Group::State::kDone) Forget(last.group);
     }
     const std::string& worker = last.group->request.worker_id();
     Downlink& downlink = downlinks_[worker];

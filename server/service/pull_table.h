@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -62,6 +63,9 @@ class PullTable : public std::enable_shared_from_this<PullTable> {
     size_t max_streams = 4096;
     // As many as a worker's connections carry: nobody takes those of all others.
     size_t max_streams_of_worker = 1024;
+    // Of different objects that one worker's streams hold in memory: answers of past rounds are
+    // read for it alone, and stay for as long as it takes them.
+    int64_t max_bytes_of_worker = std::numeric_limits<int64_t>::max();
   };
   // The coordinator outlives the table.
   PullTable(Coordinator& coordinator, Options options)
@@ -97,6 +101,8 @@ class PullTable : public std::enable_shared_from_this<PullTable> {
   struct Downlink {
     std::deque<PullStream*> ready;
     std::set<std::shared_ptr<Group>> serving;
+    std::multiset<std::shared_ptr<const PullObject>> held;  // One for each group.
+    int64_t held_bytes = 0;                                 // Of different ones.
     ByteRate rate;
     absl::Duration moved = absl::ZeroDuration();  // A stream sent something, or opened.
     size_t streams = 0;
@@ -116,6 +122,10 @@ class PullTable : public std::enable_shared_from_this<PullTable> {
   void Begin(const std::shared_ptr<Group>& group, const Object& object, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status TakeObject(Group& group, const Object& object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Counts the group's object against its worker; or not any more, and returns it.
+  absl::Status Hold(Group& group, const std::shared_ptr<const PullObject>& object)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<const PullObject> LetGo(Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<PullSource> SourceOf(const std::shared_ptr<const PullObject>& object)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendHeader(PullStream* stream, Actions& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -67,8 +67,14 @@ class SessionReactor final
       Close(status);
       return;
     }
-    absl::MutexLock lock(&mutex_);
-    if (!end_.has_value()) StartRead(&incoming_);
+    bool ended = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      ended = end_.has_value();
+      if (!ended) StartRead(&incoming_);
+    }
+    // Meanwhile: no read is going to say so.
+    if (ended && !left_) coordinator_.Disconnected(worker_id_, incarnation_);
   }
 
   void OnWriteDone(bool ok) override {

@@ -105,6 +105,19 @@ class MakeCertificatesTest(unittest.TestCase):
         self.verify("worker-b", "sslclient")
         self.refused("renew", "worker-c", status=1, saying="worker-c")
 
+    def test_names_may_be_as_long_as_ids(self):
+        self.make("init")
+        name = "a" * 64
+        for kind in ("worker", "operator", "observer"):
+            self.make(kind, name)
+            self.assertIn(f"URI:causeway://*/{kind}/{name}", self.facts(f"{kind}-{name}"))
+        self.make("renew", f"operator-{name}")
+        self.make("renew")
+        self.verify(f"worker-{name}", "sslclient")
+        for bad in (f"worker-{name}a", "worker-../a", "worker-", ".."):
+            self.refused("renew", bad, status=2, saying="the name must be")
+        self.refused("renew", "../worker-a", status=2, saying="KIND-NAME")
+
     def test_tokens(self):
         self.make("init")
         self.make("token", "worker", "a.b")

@@ -83,6 +83,18 @@ TEST_F(TlsHandshakeTest, SaysWhyTheServerDoesNotTakeUs) {
   ExpectExplanation({}, "speaks TLS");
 }
 
+TEST_F(TlsHandshakeTest, AKeyWithAPassphraseIsRefusedAndNobodyAskedForIt) {
+  Serve(server_options_);
+  SecurityOptions worker = WorkerSet(authority_);
+  worker.key_file = folder_.Write("locked",
+                                  "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n"
+                                  "-----END ENCRYPTED PRIVATE KEY-----\n");
+  const absl::Status status = TryTlsHandshake(address_, worker, kTimeout).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(worker.key_file), HasSubstr("passphrase")));
+}
+
 TEST_F(TlsHandshakeTest, SaysWhyWeDoNotTakeTheServer) {
   Serve(server_options_);
   SecurityOptions worker = WorkerSet(authority_);

@@ -416,6 +416,48 @@ TEST_F(PullTableTest, NoWorkerTakesTheStreamsOfOthers) {
   EXPECT_FALSE(Open(Answer(1))->ended()) << "one has ended";
 }
 
+class SmallPullTableTest : public PullTableTest {
+ protected:
+  SmallPullTableTest() {
+    table_ = std::make_shared<PullTable>(
+        coordinator_, PullTable::Options{.cache = &cache_,
+                                         .run_long = [](const auto& task) { task(); },
+                                         .clock = &clock_,
+                                         .max_bytes_of_worker = 5 * kChunk});
+    for (const int64_t round : {1, 2, 3}) {
+      coordinator_.Publish(0, round, MakeObject(round, 2 * kChunk));
+    }
+  }
+};
+
+TEST_F(SmallPullTableTest, AWorkerThatDoesNotReadFillsNoMoreThanItsShareOfTheMemory) {
+  const auto first = Open(Answer(1));
+  const auto second = Open(Answer(2));
+  EXPECT_EQ(Open(Answer(3))->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(Open(Answer(2))->ended()) << "the same object takes no more room";
+  v1::PullRequest other = Answer(3);
+  other.set_worker_id("b");
+  EXPECT_FALSE(Open(other)->ended()) << "others have their own share";
+  table_->Close(first.get());
+  EXPECT_FALSE(Open(Answer(3))->ended()) << "there is room again";
+}
+
+TEST_F(SmallPullTableTest, AnObjectCountsUntilItsLastChunkHasLeft) {
+  ChunkSet held(2 * kChunk);
+  held.Add(0);
+  v1::PullRequest rest = Answer(1);
+  rest.set_held_chunks(held.ToWire());
+  const auto first = Open(rest);
+  first->Leave(*table_);  // The header: all chunks are dealt out now.
+  ASSERT_EQ(first->chunks().size(), 1u);
+  const auto second = Open(Answer(2));
+  EXPECT_EQ(Open(Answer(3))->code(), absl::StatusCode::kResourceExhausted);
+  first->Leave(*table_);
+  ASSERT_EQ(first->code(), absl::StatusCode::kOk);
+  table_->Close(first.get());
+  EXPECT_FALSE(Open(Answer(3))->ended());
+}
+
 class PackedPullTableTest : public PullTableTest {
  protected:
   PackedPullTableTest() : PullTableTest(true) {}
