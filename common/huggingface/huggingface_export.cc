@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -88,14 +90,16 @@ absl::StatusOr<json> ReadJson(FileSystem& file_system, const std::string& path) 
   return ParseJsonObject(text, path, kConfigLimits);
 }
 
+// Adds the name to `copied`.
 absl::Status CopyIfThere(FileSystem& file_system, const std::string& from, const char* name,
-                         const std::string& to) {
+                         const std::string& to, std::set<std::string>& copied) {
   if (!file_system.Exists(JoinPath(from, name))) return absl::OkStatus();
+  copied.insert(name);
   return CopyFile(file_system, JoinPath(from, name), JoinPath(to, name));
 }
 
 absl::Status CopyTokenizerFile(FileSystem& file_system, const std::string& source,
-                               const std::string& folder) {
+                               const std::string& folder, std::set<std::string>& copied) {
   const bool is_json = absl::EndsWith(source, ".json");
   if (!is_json && !absl::EndsWith(source, ".model")) {
     return absl::InvalidArgumentError(
@@ -103,20 +107,20 @@ absl::Status CopyTokenizerFile(FileSystem& file_system, const std::string& sourc
                      " is no tokenizer: expected a tokenizer.json (*.json), a SentencePiece "
                      "*.model, or a folder with one"));
   }
-  RETURN_IF_ERROR(CopyFile(file_system, source,
-                           JoinPath(folder, is_json ? "tokenizer.json" : "tokenizer.model")));
-  return CopyIfThere(file_system, ParentFolder(source), "tokenizer_config.json", folder);
+  const std::string name = is_json ? "tokenizer.json" : "tokenizer.model";
+  RETURN_IF_ERROR(CopyFile(file_system, source, JoinPath(folder, name)));
+  copied.insert(name);
+  return CopyIfThere(file_system, ParentFolder(source), "tokenizer_config.json", folder, copied);
 }
 
 // Copies what belongs to the tokenizer, and adds its token ids to the configuration.
 absl::Status CopyTokenizerFolder(FileSystem& file_system, const std::string& source,
-                                 const std::string& folder, json& config) {
-  int copied = 0;
+                                 const std::string& folder, json& config,
+                                 std::set<std::string>& copied) {
   for (const char* name : kTokenizerFiles) {
-    copied += file_system.Exists(JoinPath(source, name)) ? 1 : 0;
-    RETURN_IF_ERROR(CopyIfThere(file_system, source, name, folder));
+    RETURN_IF_ERROR(CopyIfThere(file_system, source, name, folder, copied));
   }
-  if (copied == 0) {
+  if (copied.empty()) {
     return absl::NotFoundError(absl::StrCat(
         source, " has no tokenizer: neither tokenizer.json nor tokenizer.model nor vocab.json"));
   }
@@ -127,15 +131,32 @@ absl::Status CopyTokenizerFolder(FileSystem& file_system, const std::string& sou
       if (other.contains(id)) config[id] = other[id];
     }
   }
-  return CopyIfThere(file_system, source, kGenerationConfig, folder);
+  return CopyIfThere(file_system, source, kGenerationConfig, folder, copied);
+}
+
+// What the tokenizer of the model that was there before has left.
+absl::Status RemoveOtherTokenizer(FileSystem& file_system, const std::string& folder,
+                                  const std::set<std::string>& copied) {
+  std::vector<std::string> names(std::begin(kTokenizerFiles), std::end(kTokenizerFiles));
+  names.push_back(kGenerationConfig);
+  for (const std::string& name : names) {
+    const std::string path = JoinPath(folder, name);
+    if (copied.contains(name) || !file_system.Exists(path)) continue;
+    RETURN_IF_ERROR(file_system.Remove(path));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AddTokenizer(FileSystem& file_system, const ExportOptions& options,
-                          const std::string& folder, json& config) {
+                          const std::string& folder, bool replaces, json& config) {
+  std::set<std::string> copied;
   if (file_system.IsFolder(options.tokenizer)) {
-    RETURN_IF_ERROR(CopyTokenizerFolder(file_system, options.tokenizer, folder, config));
+    RETURN_IF_ERROR(CopyTokenizerFolder(file_system, options.tokenizer, folder, config, copied));
   } else if (!options.tokenizer.empty()) {
-    RETURN_IF_ERROR(CopyTokenizerFile(file_system, options.tokenizer, folder));
+    RETURN_IF_ERROR(CopyTokenizerFile(file_system, options.tokenizer, folder, copied));
+  }
+  if (replaces && !copied.empty()) {
+    RETURN_IF_ERROR(RemoveOtherTokenizer(file_system, folder, copied));
   }
   for (const auto& [id, token] : {std::pair("bos_token_id", options.begin_of_text),
                                   std::pair("eos_token_id", options.end_of_text)}) {
@@ -151,6 +172,7 @@ absl::Status ExportHuggingFace(FileSystem& file_system, const v1::ModelConfig& m
                                const std::string& folder, const ExportOptions& options) {
   ASSIGN_OR_RETURN(const Architecture architecture, ChooseArchitecture(model));
   RETURN_IF_ERROR(CreateFoldersDurably(file_system, folder));
+  const bool replaces = file_system.Exists(JoinPath(folder, "config.json"));
   std::vector<TensorSource> sources;
   for (const HuggingFaceTensor& tensor : HuggingFaceTensors(model, architecture)) {
     sources.push_back(MakeSource(tensor, plan, parameters, options.bf16));
@@ -158,7 +180,7 @@ absl::Status ExportHuggingFace(FileSystem& file_system, const v1::ModelConfig& m
   RETURN_IF_ERROR(WriteSafetensors(file_system, folder, sources, options.max_file_bytes));
   json config = MakeHuggingFaceConfig(model, architecture, options.bf16 ? "bfloat16" : "float32",
                                       options.max_positions);
-  RETURN_IF_ERROR(AddTokenizer(file_system, options, folder, config));
+  RETURN_IF_ERROR(AddTokenizer(file_system, options, folder, replaces, config));
   const std::string generation = JoinPath(folder, kGenerationConfig);
   if (!file_system.Exists(generation)) {
     json content = {{"_from_model_config", true}};

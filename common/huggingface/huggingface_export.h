@@ -28,8 +28,10 @@ struct ExportOptions {
 };
 
 // Writes the safetensors, config.json last, into `folder`, which is created. The vocabulary's
-// padding is cut off. INVALID_ARGUMENT if no architecture has the model's shape, for a tokenizer's
-// file of another kind, or for a damaged config.json of the tokenizer; errors of the disk.
+// padding is cut off. Where a model lies already, a tokenizer that is given takes the place of all
+// files of the former one. INVALID_ARGUMENT if no architecture has the model's shape, for a
+// tokenizer's file of another kind, or for a damaged config.json of the tokenizer; errors of the
+// disk.
 absl::Status ExportHuggingFace(FileSystem& file_system, const v1::ModelConfig& model,
                                const FragmentPlan& plan, std::span<const float> parameters,
                                const std::string& folder, const ExportOptions& options);

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "common/files/safetensors.h"
+#include "common/huggingface/huggingface_export.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "worker/backend/cpu/cpu_transformer.h"
-#include "common/huggingface/huggingface_export.h"
 #include "worker/io/huggingface_import.h"
 #include "worker/io/stored_model.h"
 
@@ -22,6 +22,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 std::string Fixture(const std::string& name) {
   return std::string(CAUSEWAY_HUGGINGFACE_FIXTURES) + "/" + name;
@@ -168,6 +169,41 @@ TEST(HuggingFaceExport, TheTokenizersFilesAndIdsGoAlong) {
   EXPECT_EQ(generation["bos_token_id"], 1);
   const auto files = SafetensorsFolder::Open(*FileSystem::Real(), folder);
   EXPECT_EQ(files->tensors().begin()->second.dtype, "BF16");
+}
+
+TEST(HuggingFaceExport, ATokenizerTakesThePlaceOfAllFilesOfTheFormerOne) {
+  const auto imported = ImportHuggingFace(*FileSystem::Real(), Fixture("llama"), 0);
+  const std::string first = FreshFolder("first_tokenizer");
+  const std::string second = FreshFolder("second_tokenizer");
+  const std::string folder = FreshFolder("replaced_tokenizer");
+  const auto write = [&](const std::string& path, absl::string_view content) {
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), path, content).ok());
+  };
+  write(first + "/tokenizer.json", "{}");
+  write(first + "/special_tokens_map.json", "{}");
+  write(first + "/generation_config.json", R"({"eos_token_id": 5})");
+  write(second + "/tokenizer.model", "model");
+  write(folder + "/README.md", "mine");
+  const auto run = [&](const std::string& tokenizer) {
+    return ExportHuggingFace(*FileSystem::Real(), imported->config.model(),
+                             PlanOf(imported->config), imported->parameters, folder,
+                             {.tokenizer = tokenizer, .end_of_text = 7});
+  };
+  const auto end_of_text = [&] {
+    return json::parse(*FileSystem::Real()->ReadFile(folder + "/generation_config.json"))
+        .at("eos_token_id");
+  };
+  ASSERT_TRUE(run(first).ok());
+  EXPECT_EQ(end_of_text(), 5);
+  // New weights alone leave the tokenizer.
+  ASSERT_TRUE(run("").ok());
+  EXPECT_TRUE(FileSystem::Real()->Exists(folder + "/tokenizer.json"));
+  ASSERT_TRUE(run(second).ok());
+  EXPECT_EQ(end_of_text(), 7);
+  EXPECT_THAT(*FileSystem::Real()->List(folder),
+              UnorderedElementsAre("README.md", "config.json", "generation_config.json",
+                                   "model.safetensors", "tokenizer.model"));
 }
 
 TEST(HuggingFaceExport, ASingleTokenizerFileGetsTheNameThatIsLookedForAndTheEndOfText) {
