@@ -20,7 +20,8 @@ struct ExportOptions {
   int64_t max_positions = 0;  // As MakeHuggingFaceConfig takes it.
   // A folder whose tokenizer files are copied, with its generation_config.json and the token ids
   // (eos_token_id and so on) of its config.json; or a file, *.json or *.model, which is copied
-  // under the name that transformers looks for, with the tokenizer_config.json beside it.
+  // under the name that transformers looks for, with the tokenizer_config.json beside it. That of a
+  // tokenizer.json gets a tokenizer_class if it names none, so that transformers takes it as it is.
   std::string tokenizer = {};
   // bos_token_id and eos_token_id where no such config.json gives them.
   std::optional<int32_t> begin_of_text = std::nullopt;

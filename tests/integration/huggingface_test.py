@@ -135,6 +135,14 @@ class HuggingFaceTest(unittest.TestCase):
             status, _, error = run_tool(*command, f"--tokenizer={shards / 'none.json'}")
             self.assertEqual(status, 2)
             self.assertIn("none.json", error)
+            status, _, error = run_tool(*command, "--threads=1000000")
+            self.assertEqual(status, 2)
+            self.assertIn("--threads must be in 0 .. 1024", error)
+            status, _, error = run_tool(
+                WORKER, "eval", f"--checkpoint={cluster.out('a') / 'checkpoint'}",
+                f"--data={shards}", "--sequence_length=8")
+            self.assertEqual(status, 2)
+            self.assertIn("has its own", error)
 
     def test_without_its_tokenizer_a_folder_has_a_loss_and_a_word_about_it(self):
         with Cluster() as cluster:

@@ -178,7 +178,7 @@ absl::Status Eval() {
   ASSIGN_OR_RETURN(const StoredModel stored, ReadGivenModel());
   ASSIGN_OR_RETURN(const FragmentPlan plan,
                    FragmentPlan::Create(stored.config.model(), stored.config.sync()));
-  const std::unique_ptr<ThreadPool> pool = MakeGivenPool();
+  ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, MakeGivenPool());
   CpuTransformer<float> model(stored.config.model(), plan, kBatch, pool.get());
   json result = {{"model", GivenModelName()}};
   if (stored.step >= 0) result["step"] = stored.step;

@@ -160,7 +160,7 @@ absl::Status GenerateText() {
   const int64_t capacity = std::min<int64_t>(model.sequence_length(), longest);
   ASSIGN_OR_RETURN(const int64_t memory, CacheMemory());
   ASSIGN_OR_RETURN(const size_t at_once, TextsAtOnce(model, capacity, memory, prompts.size()));
-  const std::unique_ptr<ThreadPool> pool = MakeGivenPool();
+  ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, MakeGivenPool());
   CpuDecoder<float> decoder(model, plan, static_cast<int>(at_once), pool.get(), capacity);
 
   const bool streams = prompts.size() == 1 && !absl::GetFlag(FLAGS_json);

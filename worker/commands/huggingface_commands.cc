@@ -98,11 +98,17 @@ absl::Status Export() {
     return absl::InvalidArgumentError(
         absl::StrCat("--max_file_gb must be in 1e-6 .. 1e6; it is ", max_file_gb));
   }
+  const int64_t max_positions = absl::GetFlag(FLAGS_max_positions);
+  constexpr int64_t kMostPositions = int64_t{1} << 30;
+  if (max_positions < 0 || max_positions > kMostPositions) {
+    return absl::InvalidArgumentError(absl::StrCat("--max_positions must be in 0 .. ",
+                                                   kMostPositions, "; it is ", max_positions));
+  }
   if (!absl::GetFlag(FLAGS_replace)) RETURN_IF_ERROR(CheckNoModel(*FileSystem::Real(), out));
   ExportOptions options;
   options.bf16 = dtype == "bf16";
   options.max_file_bytes = static_cast<uint64_t>(max_file_gb * 1e9);
-  options.max_positions = absl::GetFlag(FLAGS_max_positions);
+  options.max_positions = max_positions;
   ASSIGN_OR_RETURN(const StoredModel stored, ReadGivenModel());
   const v1::ModelConfig& model = stored.config.model();
   RETURN_IF_ERROR(TakeTokenizer(absl::GetFlag(FLAGS_tokenizer), model.vocabulary_size(), options));

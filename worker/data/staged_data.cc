@@ -104,7 +104,7 @@ absl::Status StagedData::CheckVacant(bool replace) const {
   const auto found = std::find_if(names.begin(), names.end(), is_data);
   if (found == names.end()) return absl::OkStatus();
   return absl::AlreadyExistsError(absl::StrCat(folder_, " holds data already (", *found,
-                                               "); choose another folder, or replace it"));
+                                               "); choose another folder, or give --replace"));
 }
 
 absl::Status StagedData::Finish(const DataDescription& description) {

@@ -171,6 +171,37 @@ TEST(HuggingFaceExport, TheTokenizersFilesAndIdsGoAlong) {
   EXPECT_EQ(files->tensors().begin()->second.dtype, "BF16");
 }
 
+TEST(HuggingFaceExport, ATokenizerJsonIsTakenAsItIsWhateverTheArchitectureUsuallyHas) {
+  const auto imported = ImportHuggingFace(*FileSystem::Real(), Fixture("qwen3"), 0);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  const std::string source = FreshFolder("classless");
+  std::filesystem::create_directories(source);
+  const auto write = [&](const std::string& name, absl::string_view content) {
+    ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), source + "/" + name, content).ok());
+  };
+  const auto exported = [&] {
+    const std::string folder = FreshFolder("with_class");
+    EXPECT_TRUE(ExportHuggingFace(*FileSystem::Real(), imported->config.model(),
+                                  PlanOf(imported->config), imported->parameters, folder,
+                                  {.tokenizer = source, .end_of_text = 7})
+                    .ok());
+    return *FileSystem::Real()->ReadFile(folder + "/tokenizer_config.json");
+  };
+  write("tokenizer.json", R"({"added_tokens": [{"id": 6, "content": "<a>"}, 3, {"id": 7},
+                             {"id": 7, "content": "<end>"}]})");
+  const json made = json::parse(exported());
+  EXPECT_EQ(made["tokenizer_class"], "PreTrainedTokenizerFast");
+  EXPECT_EQ(made["eos_token"], "<end>");
+  EXPECT_FALSE(made.contains("bos_token"));
+  write("tokenizer_config.json", R"({"eos_token": "<a>", "more": 1})");
+  EXPECT_EQ(json::parse(exported()), json::parse(R"({"eos_token": "<a>", "more": 1,
+                                     "tokenizer_class": "PreTrainedTokenizerFast"})"));
+  for (const char* const kept : {R"({"tokenizer_class": "Qwen2Tokenizer"})", "no JSON"}) {
+    write("tokenizer_config.json", kept);
+    EXPECT_EQ(exported(), kept);
+  }
+}
+
 TEST(HuggingFaceExport, ATokenizerTakesThePlaceOfAllFilesOfTheFormerOne) {
   const auto imported = ImportHuggingFace(*FileSystem::Real(), Fixture("llama"), 0);
   const std::string first = FreshFolder("first_tokenizer");
@@ -235,7 +266,14 @@ TEST(HuggingFaceExport, ASingleTokenizerFileGetsTheNameThatIsLookedForAndTheEndO
   const std::string other = FreshFolder("with_model");
   ASSERT_TRUE(run("pieces.model", other).ok());
   EXPECT_EQ(*FileSystem::Real()->ReadFile(other + "/tokenizer.model"), "model");
-  EXPECT_THAT(run("vocabulary.txt", other).message(), HasSubstr("expected a tokenizer.json"));
+  // What is refused leaves no half of a model, which the next export would be refused for.
+  const std::string refused = FreshFolder("refused");
+  EXPECT_THAT(run("vocabulary.txt", refused).message(), HasSubstr("expected a tokenizer.json"));
+  EXPECT_THAT(run("missing.json", refused).message(), HasSubstr("there is no tokenizer"));
+  std::filesystem::create_directories(source + "/none");
+  EXPECT_THAT(run("none", refused).message(), HasSubstr("has no tokenizer"));
+  EXPECT_FALSE(FileSystem::Real()->Exists(refused));
+  EXPECT_FALSE(FileSystem::Real()->IsFolder(refused));
 }
 
 }  // namespace
