@@ -64,6 +64,7 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
       per byte, and the accuracy on multiple-choice tasks. Besides a worker's checkpoint, a file of
       `import` or `replay` and a folder of Hugging Face's will do.
         --run_dir=FOLDER (the coordinator's)  --sequences=64  --json
+        --tokenizer=FILE (of shards that no tokenizer lies beside)
 
   causeway-worker make-task --input=FILE.jsonl --out=FILE
       Turns lines {"context", "completions": [...], "label"} into such a task.

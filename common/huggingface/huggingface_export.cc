@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -21,10 +23,10 @@ namespace {
 using nlohmann::json;
 
 constexpr JsonLimits kConfigLimits = {.bytes = size_t{4} << 20, .depth = 16, .values = 400'000};
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json",    "tokenizer_config.json",
-                                           "tokenizer.model",   "special_tokens_map.json",
-                                           "vocab.json",        "merges.txt",
-                                           "added_tokens.json", "chat_template.jinja"};
+constexpr char kTokenizerConfig[] = "tokenizer_config.json";
+constexpr const char* kTokenizerFiles[] = {
+    "tokenizer.json", kTokenizerConfig, "tokenizer.model",   "special_tokens_map.json",
+    "vocab.json",     "merges.txt",     "added_tokens.json", "chat_template.jinja"};
 constexpr const char* kTokenIds[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
 constexpr char kGenerationConfig[] = "generation_config.json";
 
@@ -88,37 +90,28 @@ absl::StatusOr<json> ReadJson(FileSystem& file_system, const std::string& path) 
   return ParseJsonObject(text, path, kConfigLimits);
 }
 
+// Adds the name to `copied`.
 absl::Status CopyIfThere(FileSystem& file_system, const std::string& from, const char* name,
-                         const std::string& to) {
+                         const std::string& to, std::set<std::string>& copied) {
   if (!file_system.Exists(JoinPath(from, name))) return absl::OkStatus();
+  copied.insert(name);
   return CopyFile(file_system, JoinPath(from, name), JoinPath(to, name));
 }
 
 absl::Status CopyTokenizerFile(FileSystem& file_system, const std::string& source,
-                               const std::string& folder) {
-  const bool is_json = absl::EndsWith(source, ".json");
-  if (!is_json && !absl::EndsWith(source, ".model")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(source,
-                     " is no tokenizer: expected a tokenizer.json (*.json), a SentencePiece "
-                     "*.model, or a folder with one"));
-  }
-  RETURN_IF_ERROR(CopyFile(file_system, source,
-                           JoinPath(folder, is_json ? "tokenizer.json" : "tokenizer.model")));
-  return CopyIfThere(file_system, ParentFolder(source), "tokenizer_config.json", folder);
+                               const std::string& folder, std::set<std::string>& copied) {
+  const std::string name = absl::EndsWith(source, ".json") ? "tokenizer.json" : "tokenizer.model";
+  RETURN_IF_ERROR(CopyFile(file_system, source, JoinPath(folder, name)));
+  copied.insert(name);
+  return CopyIfThere(file_system, ParentFolder(source), kTokenizerConfig, folder, copied);
 }
 
 // Copies what belongs to the tokenizer, and adds its token ids to the configuration.
 absl::Status CopyTokenizerFolder(FileSystem& file_system, const std::string& source,
-                                 const std::string& folder, json& config) {
-  int copied = 0;
+                                 const std::string& folder, json& config,
+                                 std::set<std::string>& copied) {
   for (const char* name : kTokenizerFiles) {
-    copied += file_system.Exists(JoinPath(source, name)) ? 1 : 0;
-    RETURN_IF_ERROR(CopyIfThere(file_system, source, name, folder));
-  }
-  if (copied == 0) {
-    return absl::NotFoundError(absl::StrCat(
-        source, " has no tokenizer: neither tokenizer.json nor tokenizer.model nor vocab.json"));
+    RETURN_IF_ERROR(CopyIfThere(file_system, source, name, folder, copied));
   }
   const std::string config_path = JoinPath(source, "config.json");
   if (file_system.Exists(config_path)) {
@@ -127,21 +120,89 @@ absl::Status CopyTokenizerFolder(FileSystem& file_system, const std::string& sou
       if (other.contains(id)) config[id] = other[id];
     }
   }
-  return CopyIfThere(file_system, source, kGenerationConfig, folder);
+  return CopyIfThere(file_system, source, kGenerationConfig, folder, copied);
+}
+
+// What the tokenizer of the model that was there before has left.
+absl::Status RemoveOtherTokenizer(FileSystem& file_system, const std::string& folder,
+                                  const std::set<std::string>& copied) {
+  std::vector<std::string> names(std::begin(kTokenizerFiles), std::end(kTokenizerFiles));
+  names.push_back(kGenerationConfig);
+  for (const std::string& name : names) {
+    const std::string path = JoinPath(folder, name);
+    if (copied.contains(name) || !file_system.Exists(path)) continue;
+    RETURN_IF_ERROR(file_system.Remove(path));
+  }
+  return absl::OkStatus();
+}
+
+// Without a class, transformers takes the vocabulary of tokenizer.json for a tokenizer of the kind
+// that the architecture usually has: other tokens for the same text.
+absl::Status NameTokenizerClass(FileSystem& file_system, const std::string& folder,
+                                const json& config) {
+  const std::string path = JoinPath(folder, kTokenizerConfig);
+  json content = json::object();
+  if (file_system.Exists(path)) {
+    absl::StatusOr<json> copied = ReadJson(file_system, path);
+    // What cannot be read is copied as it is.
+    if (!copied.ok() || copied->contains("tokenizer_class")) return absl::OkStatus();
+    content = *std::move(copied);
+  }
+  content["tokenizer_class"] = "PreTrainedTokenizerFast";
+  ASSIGN_OR_RETURN(const std::string text,
+                   file_system.ReadFile(JoinPath(folder, "tokenizer.json")));
+  const absl::StatusOr<json> tokenizer = ParseLimitedJson(text);
+  const json added =
+      tokenizer.ok() && tokenizer->is_object() ? tokenizer->value("added_tokens", json()) : json();
+  for (const json& token : added) {
+    if (!token.is_object() || !token.contains("id") || !token.contains("content")) continue;
+    for (const auto& [name, id] :
+         {std::pair("bos_token", "bos_token_id"), std::pair("eos_token", "eos_token_id")}) {
+      if (!content.contains(name) && config.at(id) == token["id"]) content[name] = token["content"];
+    }
+  }
+  return WriteFileAtomically(file_system, path, absl::string_view(content.dump(2) + "\n"));
 }
 
 absl::Status AddTokenizer(FileSystem& file_system, const ExportOptions& options,
-                          const std::string& folder, json& config) {
+                          const std::string& folder, bool replaces, json& config) {
+  std::set<std::string> copied;
   if (file_system.IsFolder(options.tokenizer)) {
-    RETURN_IF_ERROR(CopyTokenizerFolder(file_system, options.tokenizer, folder, config));
+    RETURN_IF_ERROR(CopyTokenizerFolder(file_system, options.tokenizer, folder, config, copied));
   } else if (!options.tokenizer.empty()) {
-    RETURN_IF_ERROR(CopyTokenizerFile(file_system, options.tokenizer, folder));
+    RETURN_IF_ERROR(CopyTokenizerFile(file_system, options.tokenizer, folder, copied));
+  }
+  if (replaces && !copied.empty()) {
+    RETURN_IF_ERROR(RemoveOtherTokenizer(file_system, folder, copied));
   }
   for (const auto& [id, token] : {std::pair("bos_token_id", options.begin_of_text),
                                   std::pair("eos_token_id", options.end_of_text)}) {
     if (token.has_value() && config[id].is_null()) config[id] = *token;
   }
+  if (copied.contains("tokenizer.json")) {
+    RETURN_IF_ERROR(NameTokenizerClass(file_system, folder, config));
+  }
   return absl::OkStatus();
+}
+
+// Before anything is written: a folder with half a model would be refused the next time.
+absl::Status CheckTokenizer(FileSystem& file_system, const std::string& source) {
+  if (source.empty()) return absl::OkStatus();
+  if (file_system.IsFolder(source)) {
+    for (const char* name : kTokenizerFiles) {
+      if (file_system.Exists(JoinPath(source, name))) return absl::OkStatus();
+    }
+    return absl::NotFoundError(absl::StrCat(
+        source, " has no tokenizer: neither tokenizer.json nor tokenizer.model nor vocab.json"));
+  }
+  if (!absl::EndsWith(source, ".json") && !absl::EndsWith(source, ".model")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(source,
+                     " is no tokenizer: expected a tokenizer.json (*.json), a SentencePiece "
+                     "*.model, or a folder with one"));
+  }
+  if (file_system.Exists(source)) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("there is no tokenizer ", source));
 }
 
 }  // namespace
@@ -150,7 +211,9 @@ absl::Status ExportHuggingFace(FileSystem& file_system, const v1::ModelConfig& m
                                const FragmentPlan& plan, std::span<const float> parameters,
                                const std::string& folder, const ExportOptions& options) {
   ASSIGN_OR_RETURN(const Architecture architecture, ChooseArchitecture(model));
+  RETURN_IF_ERROR(CheckTokenizer(file_system, options.tokenizer));
   RETURN_IF_ERROR(CreateFoldersDurably(file_system, folder));
+  const bool replaces = file_system.Exists(JoinPath(folder, "config.json"));
   std::vector<TensorSource> sources;
   for (const HuggingFaceTensor& tensor : HuggingFaceTensors(model, architecture)) {
     sources.push_back(MakeSource(tensor, plan, parameters, options.bf16));
@@ -158,7 +221,7 @@ absl::Status ExportHuggingFace(FileSystem& file_system, const v1::ModelConfig& m
   RETURN_IF_ERROR(WriteSafetensors(file_system, folder, sources, options.max_file_bytes));
   json config = MakeHuggingFaceConfig(model, architecture, options.bf16 ? "bfloat16" : "float32",
                                       options.max_positions);
-  RETURN_IF_ERROR(AddTokenizer(file_system, options, folder, config));
+  RETURN_IF_ERROR(AddTokenizer(file_system, options, folder, replaces, config));
   const std::string generation = JoinPath(folder, kGenerationConfig);
   if (!file_system.Exists(generation)) {
     json content = {{"_from_model_config", true}};

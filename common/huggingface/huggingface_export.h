@@ -20,7 +20,8 @@ struct ExportOptions {
   int64_t max_positions = 0;  // As MakeHuggingFaceConfig takes it.
   // A folder whose tokenizer files are copied, with its generation_config.json and the token ids
   // (eos_token_id and so on) of its config.json; or a file, *.json or *.model, which is copied
-  // under the name that transformers looks for, with the tokenizer_config.json beside it.
+  // under the name that transformers looks for, with the tokenizer_config.json beside it. That of a
+  // tokenizer.json gets a tokenizer_class if it names none, so that transformers takes it as it is.
   std::string tokenizer = {};
   // bos_token_id and eos_token_id where no such config.json gives them.
   std::optional<int32_t> begin_of_text = std::nullopt;
@@ -28,8 +29,10 @@ struct ExportOptions {
 };
 
 // Writes the safetensors, config.json last, into `folder`, which is created. The vocabulary's
-// padding is cut off. INVALID_ARGUMENT if no architecture has the model's shape, for a tokenizer's
-// file of another kind, or for a damaged config.json of the tokenizer; errors of the disk.
+// padding is cut off. Where a model lies already, a tokenizer that is given takes the place of all
+// files of the former one. INVALID_ARGUMENT if no architecture has the model's shape, for a
+// tokenizer's file of another kind, or for a damaged config.json of the tokenizer; errors of the
+// disk.
 absl::Status ExportHuggingFace(FileSystem& file_system, const v1::ModelConfig& model,
                                const FragmentPlan& plan, std::span<const float> parameters,
                                const std::string& folder, const ExportOptions& options);

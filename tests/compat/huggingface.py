@@ -12,6 +12,7 @@ For small random models of every supported architecture:
   shards    a folder of several files with an index, in and out
   run       a run of causeway-coordinator --initial=... and one worker: its first evaluation is
             transformers' loss on the same windows
+  tokenizers  AutoTokenizer of an exported folder gives the tokens of the tokenizer.json in it
   refusals  what is not supported is refused by name
 
 Prints one line per check and exits 1 if any failed. --fixtures writes the folders with expected
@@ -28,6 +29,7 @@ import tempfile
 import time
 
 import numpy
+import tokenizers
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -243,6 +245,25 @@ def check_run(checks, name, config):
                   f"{difference:.2e}")
 
 
+def check_tokenizers(checks):
+    """AutoTokenizer of an exported folder against the tokenizer.json that was given."""
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../unit/worker/data/tokenizers")
+    strings = ["year 12345 I'm  here\n\n x", "caf\u00e9 cafe\u0301", "a <|endoftext|> b", " lead"]
+    for kind in ("gpt2", "llama3", "qwen"):
+        source = os.path.join(root, kind, "tokenizer.json")
+        reference = tokenizers.Tokenizer.from_file(source)
+        for name in ("llama", "qwen2", "qwen3", "gpt2"):
+            folder = os.path.join(checks.work, f"{name}_{kind}_tokenizer")
+            checks.run("causeway-worker", "export", f"--out={folder}", f"--tokenizer={source}",
+                       f"--checkpoint={os.path.join(checks.work, name + '.parameters')}")
+            theirs = transformers.AutoTokenizer.from_pretrained(folder)
+            different = [s for s in strings if theirs(s, add_special_tokens=False)["input_ids"] !=
+                         reference.encode(s, add_special_tokens=False).ids]
+            checks.report(f"{name} with the tokenizer of {kind}", not different,
+                          f"{type(theirs).__name__}, eos_token {theirs.eos_token}" +
+                          (f", other tokens for {different}" if different else ""))
+
+
 def check_refusals(checks):
     def refused(name, edit, expected):
         folder = os.path.join(checks.work, "refused_" + name)
@@ -324,6 +345,7 @@ def main():
             check_architecture(checks, name, config)
         for name in ("llama", "qwen2", "qwen3", "gpt2"):
             check_run(checks, name, shapes()[name])
+        check_tokenizers(checks)
         check_refusals(checks)
     finally:
         if not options.work:

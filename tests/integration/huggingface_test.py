@@ -117,6 +117,47 @@ class HuggingFaceTest(unittest.TestCase):
             self.assertGreater(result["bits_per_byte"], 0)
             self.assertTrue(result["bytes_are_exact"])
 
+    def test_shards_of_others_have_bits_per_byte_by_a_named_tokenizer(self):
+        with Cluster() as cluster:
+            folder, loss = self.exported(cluster)
+            shards = cluster.folder / "foreign"
+            shards.mkdir()
+            for path in cluster.data.glob("*.bin"):
+                (shards / path.name).write_bytes(path.read_bytes())
+            command = [WORKER, "eval", f"--checkpoint={folder}", f"--data={shards}",
+                       "--sequences=8", "--json"]
+            result = json.loads(self.tool(*command))
+            self.assertAlmostEqual(result["loss"], loss, places=6)
+            self.assertNotIn("bits_per_byte", result)
+            # Whatever the text is for it: its tokens stand for bytes.
+            result = json.loads(self.tool(*command, f"--tokenizer={FIXTURES / 'gpt2'}"))
+            self.assertGreater(result["bits_per_byte"], 0)
+            status, _, error = run_tool(*command, f"--tokenizer={shards / 'none.json'}")
+            self.assertEqual(status, 2)
+            self.assertIn("none.json", error)
+            status, _, error = run_tool(*command, "--threads=1000000")
+            self.assertEqual(status, 2)
+            self.assertIn("--threads must be in 0 .. 1024", error)
+            status, _, error = run_tool(
+                WORKER, "eval", f"--checkpoint={cluster.out('a') / 'checkpoint'}",
+                f"--data={shards}", "--sequence_length=8")
+            self.assertEqual(status, 2)
+            self.assertIn("has its own", error)
+
+    def test_without_its_tokenizer_a_folder_has_a_loss_and_a_word_about_it(self):
+        with Cluster() as cluster:
+            folder, loss = self.exported(cluster)
+            description = json.loads((cluster.data / "data.json").read_text())
+            description["tokenizer"] = "lost.json"
+            (cluster.data / "data.json").write_text(json.dumps(description))
+            status, output, error = run_tool(
+                WORKER, "eval", f"--checkpoint={folder}", f"--data={cluster.data}",
+                "--sequences=8", "--json")
+            self.assertEqual(status, 0, error)
+            self.assertAlmostEqual(json.loads(output)["loss"], loss, places=6)
+            self.assertIn("no bits per byte", error)
+            self.assertIn("lost.json", error)
+
     def test_a_model_is_not_written_over_unasked(self):
         with Cluster() as cluster:
             folder, _ = self.exported(cluster)

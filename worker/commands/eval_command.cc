@@ -7,7 +7,10 @@
 #include <memory>
 #include <numbers>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
@@ -28,6 +31,7 @@
 
 ABSL_DECLARE_FLAG(std::string, data);
 ABSL_DECLARE_FLAG(std::string, shard_format);
+ABSL_DECLARE_FLAG(std::string, tokenizer);
 ABSL_FLAG(int, sequences, 64, "eval: held-out windows, spread evenly");
 ABSL_FLAG(bool, json, false, "eval, generate, bench: print JSON");
 ABSL_FLAG(std::string, tasks, "",
@@ -47,10 +51,26 @@ struct Targets {
   bool bytes_are_exact = true;
 };
 
-absl::StatusOr<Targets> CountTargets(const Dataset& dataset, const HeldOutWindows& windows,
-                                     int64_t length) {
-  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+// The data's own, or of shards of others that of --tokenizer. Null, with a word about it, if there
+// is none that can be read.
+absl::StatusOr<std::unique_ptr<Tokenizer>> FindTokenizer(const Dataset& dataset) {
+  const std::string given = absl::GetFlag(FLAGS_tokenizer);
+  if (dataset.tokenizer().empty()) {
+    // The flag's default says nothing about shards of unknown origin.
+    if (given == "bytes") return nullptr;
+    return LoadTokenizer(*FileSystem::Real(), given);
+  }
+  absl::StatusOr<std::unique_ptr<Tokenizer>> own =
       LoadTokenizer(*FileSystem::Real(), dataset.tokenizer());
+  if (own.ok()) return own;
+  std::fprintf(stderr, "causeway-worker eval: no bits per byte without the data's tokenizer: %s\n",
+               std::string(own.status().message()).c_str());
+  return nullptr;
+}
+
+absl::StatusOr<Targets> CountTargets(const Dataset& dataset, const HeldOutWindows& windows,
+                                     int64_t length, std::span<const int64_t> separators) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, FindTokenizer(dataset));
   Targets counted;
   std::vector<int32_t> inputs(static_cast<size_t>(length));
   std::vector<int32_t> targets(inputs.size());
@@ -58,11 +78,18 @@ absl::StatusOr<Targets> CountTargets(const Dataset& dataset, const HeldOutWindow
   for (int64_t i = 0; i < windows.size(); ++i) {
     RETURN_IF_ERROR(windows.Read(i, inputs, targets, document_starts));
     counted.tokens += std::ranges::count_if(targets, [](int32_t t) { return t >= 0; });
-    if (!tokenizer.ok()) continue;
-    ASSIGN_OR_RETURN(const int64_t bytes, TextBytes(**tokenizer, inputs, targets));
+    if (tokenizer == nullptr) continue;
+    ASSIGN_OR_RETURN(const int64_t bytes, TextBytes(*tokenizer, inputs, targets, separators));
     counted.bytes += bytes;
   }
-  counted.bytes_are_exact = tokenizer.ok() && (*tokenizer)->keeps_text();
+  counted.bytes_are_exact = tokenizer != nullptr && tokenizer->keeps_text();
+  if (counted.tokens == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no held-out token in ", dataset.folder(), " is predicted in ", windows.size(),
+                     " windows of ", length,
+                     " tokens: with train.document_masking the first of a document never is; give "
+                     "more --sequences, or longer documents"));
+  }
   return counted;
 }
 
@@ -80,8 +107,12 @@ absl::Status EvaluateHeldOut(const StoredModel& stored, CpuTransformer<float>& m
                    HeldOutWindows::Create(dataset, shape.sequence_length(), shape.vocabulary_size(),
                                           absl::GetFlag(FLAGS_sequences),
                                           stored.config.train().document_masking()));
+  std::vector<int64_t> separators = {dataset.separator()};
+  if (mark.has_value()) separators.push_back(mark->token);
+  // First: what can be refused is quick.
+  ASSIGN_OR_RETURN(const Targets targets,
+                   CountTargets(dataset, windows, shape.sequence_length(), separators));
   ASSIGN_OR_RETURN(const double loss, EvaluateLoss(model, stored.parameters, windows));
-  ASSIGN_OR_RETURN(const Targets targets, CountTargets(dataset, windows, shape.sequence_length()));
   result["tokens"] = targets.tokens;
   result["loss"] = loss;
   result["perplexity"] = std::exp(loss);
@@ -147,7 +178,7 @@ absl::Status Eval() {
   ASSIGN_OR_RETURN(const StoredModel stored, ReadGivenModel());
   ASSIGN_OR_RETURN(const FragmentPlan plan,
                    FragmentPlan::Create(stored.config.model(), stored.config.sync()));
-  const std::unique_ptr<ThreadPool> pool = MakeGivenPool();
+  ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, MakeGivenPool());
   CpuTransformer<float> model(stored.config.model(), plan, kBatch, pool.get());
   json result = {{"model", GivenModelName()}};
   if (stored.step >= 0) result["step"] = stored.step;

@@ -11,6 +11,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
 #include "common/params/fragment_plan.h"
@@ -72,7 +73,11 @@ absl::StatusOr<std::vector<std::string>> ReadPrompts() {
   const std::string path = absl::GetFlag(FLAGS_prompts);
   if (path.empty()) return std::vector<std::string>{absl::GetFlag(FLAGS_prompt)};
   ASSIGN_OR_RETURN(const std::string text, FileSystem::Real()->ReadFile(path));
-  std::vector<std::string> prompts = absl::StrSplit(text, '\n', absl::SkipEmpty());
+  std::vector<std::string> prompts;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    absl::ConsumeSuffix(&line, "\r");
+    if (!line.empty()) prompts.emplace_back(line);
+  }
   if (prompts.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " has no prompts; expected one per line that is not empty"));
@@ -155,7 +160,7 @@ absl::Status GenerateText() {
   const int64_t capacity = std::min<int64_t>(model.sequence_length(), longest);
   ASSIGN_OR_RETURN(const int64_t memory, CacheMemory());
   ASSIGN_OR_RETURN(const size_t at_once, TextsAtOnce(model, capacity, memory, prompts.size()));
-  const std::unique_ptr<ThreadPool> pool = MakeGivenPool();
+  ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, MakeGivenPool());
   CpuDecoder<float> decoder(model, plan, static_cast<int>(at_once), pool.get(), capacity);
 
   const bool streams = prompts.size() == 1 && !absl::GetFlag(FLAGS_json);

@@ -61,6 +61,11 @@ absl::StatusOr<StoredModel> ReadGivenModel() {
   }
   ASSIGN_OR_RETURN(const int sequence_length, GivenSequenceLength());
   FileSystem& file_system = *FileSystem::Real();
+  if (sequence_length > 0 && !file_system.IsFolder(checkpoint)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--sequence_length is for folders of Hugging Face's; ", GivenModelName(),
+                     " has its own: leave the flag out, or choose another length in `import`"));
+  }
   if (!run_dir.empty()) return ReadPublished(file_system, run_dir);
   return ReadStoredModel(file_system, checkpoint, sequence_length);
 }
@@ -70,9 +75,13 @@ std::string GivenModelName() {
   return checkpoint.empty() ? absl::GetFlag(FLAGS_run_dir) : checkpoint;
 }
 
-std::unique_ptr<ThreadPool> MakeGivenPool() {
+absl::StatusOr<std::unique_ptr<ThreadPool>> MakeGivenPool() {
   int threads = absl::GetFlag(FLAGS_threads);
-  if (threads <= 0) threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (threads < 0 || threads > 1024) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--threads must be in 0 .. 1024; it is ", threads));
+  }
+  if (threads == 0) threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   return std::make_unique<ThreadPool>(threads);
 }
 

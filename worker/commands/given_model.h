@@ -27,8 +27,8 @@ absl::StatusOr<std::optional<DocumentMark>> GivenDocumentMark();
 // What ReadGivenModel reads, for messages.
 std::string GivenModelName();
 
-// --threads of them; 0: one per core.
-std::unique_ptr<ThreadPool> MakeGivenPool();
+// --threads of them; 0: one per core. INVALID_ARGUMENT for a number that no machine has.
+absl::StatusOr<std::unique_ptr<ThreadPool>> MakeGivenPool();
 
 }  // namespace causeway::worker
 

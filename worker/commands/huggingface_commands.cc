@@ -54,7 +54,8 @@ absl::Status Import() {
   return absl::OkStatus();
 }
 
-absl::Status TakeTokenizer(const std::string& name, ExportOptions& options) {
+absl::Status TakeTokenizer(const std::string& name, int64_t vocabulary_size,
+                           ExportOptions& options) {
   if (name == "bytes") return absl::OkStatus();  // The default, which has no files.
   options.tokenizer = name;
   const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
@@ -63,6 +64,14 @@ absl::Status TakeTokenizer(const std::string& name, ExportOptions& options) {
     return tokenizer.status();
   }
   if (tokenizer.ok()) {
+    if ((*tokenizer)->vocabulary_size() > vocabulary_size) {
+      std::fprintf(
+          stderr,
+          "causeway-worker export: the tokenizer %s has %lld tokens, the model %lld: is it "
+          "the one that the model was trained with?\n",
+          name.c_str(), static_cast<long long>((*tokenizer)->vocabulary_size()),
+          static_cast<long long>(vocabulary_size));
+    }
     options.begin_of_text = (*tokenizer)->begin_of_text();
     options.end_of_text = (*tokenizer)->end_of_text();
   } else {
@@ -89,14 +98,20 @@ absl::Status Export() {
     return absl::InvalidArgumentError(
         absl::StrCat("--max_file_gb must be in 1e-6 .. 1e6; it is ", max_file_gb));
   }
+  const int64_t max_positions = absl::GetFlag(FLAGS_max_positions);
+  constexpr int64_t kMostPositions = int64_t{1} << 30;
+  if (max_positions < 0 || max_positions > kMostPositions) {
+    return absl::InvalidArgumentError(absl::StrCat("--max_positions must be in 0 .. ",
+                                                   kMostPositions, "; it is ", max_positions));
+  }
   if (!absl::GetFlag(FLAGS_replace)) RETURN_IF_ERROR(CheckNoModel(*FileSystem::Real(), out));
   ExportOptions options;
   options.bf16 = dtype == "bf16";
   options.max_file_bytes = static_cast<uint64_t>(max_file_gb * 1e9);
-  options.max_positions = absl::GetFlag(FLAGS_max_positions);
-  RETURN_IF_ERROR(TakeTokenizer(absl::GetFlag(FLAGS_tokenizer), options));
+  options.max_positions = max_positions;
   ASSIGN_OR_RETURN(const StoredModel stored, ReadGivenModel());
   const v1::ModelConfig& model = stored.config.model();
+  RETURN_IF_ERROR(TakeTokenizer(absl::GetFlag(FLAGS_tokenizer), model.vocabulary_size(), options));
   ASSIGN_OR_RETURN(const Architecture architecture, ChooseArchitecture(model));
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(model, stored.config.sync()));
   RETURN_IF_ERROR(

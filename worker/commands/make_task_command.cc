@@ -62,7 +62,7 @@ absl::Status MakeTask() {
   int64_t number = 0;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;
-    if (line.empty()) continue;
+    if (line.find_first_not_of(" \t\r") == absl::string_view::npos) continue;
     ASSIGN_OR_RETURN(ChoiceExample example,
                      ReadLine(line, absl::StrCat(input, ":", number), *tokenizer));
     examples.push_back(std::move(example));

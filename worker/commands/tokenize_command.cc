@@ -19,8 +19,8 @@ ABSL_DECLARE_FLAG(int, threads);
 ABSL_FLAG(std::string, input, "", "tokenize: text files, folders and *.jsonl, separated by commas");
 ABSL_FLAG(
     std::string, tokenizer, "bytes",
-    "tokenize, generate: bytes, a Hugging Face tokenizer.json (byte-level BPE), a SentencePiece "
-    "*.model, or a folder with one");
+    "tokenize, make-task, generate, eval of shards without one, export: bytes, a Hugging Face "
+    "tokenizer.json (byte-level BPE), a SentencePiece *.model, or a folder with one");
 ABSL_FLAG(std::string, extensions, "",
           "tokenize: take only such files of folders, for example .txt,.md; empty: all text files");
 ABSL_FLAG(std::string, jsonl_field, "text",

@@ -208,7 +208,9 @@ std::string TrainingRun::Sample() {
       Generate(decoder, sync_->published(), std::array{tokens},
                {.tokens = options_.sample_tokens,
                 .temperature = kSampleTemperature,
-                .seed = run_.config().train().seed()})
+                .seed = run_.config().train().seed(),
+                // A model may have more tokens than its tokenizer can decode.
+                .known_tokens = static_cast<int32_t>((*tokenizer)->vocabulary_size())})
           .front();
   tokens.insert(tokens.end(), continuation.begin(), continuation.end());
   const absl::StatusOr<std::string> sample = (*tokenizer)->Decode(tokens);

@@ -130,6 +130,7 @@ absl::StatusOr<Dataset> Dataset::Open(FileSystem& file_system, const std::string
     held_out.promised_tokens = description.held_out_tokens;
     dataset.tokenizer_ = description.tokenizer == "bytes" ? description.tokenizer
                                                           : JoinPath(folder, description.tokenizer);
+    dataset.separator_ = description.separator;
     dataset.vocabulary_size_ = description.vocabulary_size;
     format = description.shard_format;
   } else if (file_system.IsFolder(StagedData::FolderOf(folder))) {

@@ -75,6 +75,8 @@ class Dataset {
   int64_t vocabulary_size() const { return vocabulary_size_; }
   // As LoadTokenizer takes it; empty if there is no data.json.
   const std::string& tokenizer() const { return tokenizer_; }
+  // The token between documents; -1 if there is none, or no data.json.
+  int64_t separator() const { return separator_; }
 
   const std::shared_ptr<const ShardSequence>& train() const { return train_; }
   const std::shared_ptr<const ShardSequence>& held_out() const {
@@ -93,6 +95,7 @@ class Dataset {
   std::string folder_;
   int64_t vocabulary_size_ = 0;
   std::string tokenizer_;
+  int64_t separator_ = -1;
   std::shared_ptr<const ShardSequence> train_;
   std::shared_ptr<const ShardSequence> held_out_;
 };

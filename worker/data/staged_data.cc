@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "worker/data/tokenizer.h"
 
@@ -26,6 +27,13 @@ bool IsDataName(absl::string_view name) {
     }
   }
   return false;
+}
+
+// Of a file that `tokenize` writes, or was writing when it was killed.
+bool IsStagedName(absl::string_view name) {
+  absl::ConsumeSuffix(&name, ".tmp");
+  return IsDataName(name) || name == kDataJsonName || name == kLockName ||
+         name == "tokenizer.json" || name == "tokenizer.model" || name == kTokenizerConfigName;
 }
 
 }  // namespace
@@ -55,6 +63,7 @@ absl::StatusOr<std::unique_ptr<StagedData>> StagedData::Create(FileSystem& file_
   const bool was_left = file_system.IsFolder(staged->staged_);
   // Who cannot write there leaves nothing behind.
   if (!was_left && !is_new) RETURN_IF_ERROR(staged->CheckVacant(replace));
+  if (was_left) RETURN_IF_ERROR(staged->CheckOwn());
   RETURN_IF_ERROR(CreateFoldersDurably(file_system, staged->staged_));
   ASSIGN_OR_RETURN(staged->lock_, file_system.Lock(staged->staged_));
   if (was_left) {
@@ -73,6 +82,19 @@ absl::StatusOr<std::unique_ptr<StagedData>> StagedData::Create(FileSystem& file_
   return staged;
 }
 
+absl::Status StagedData::CheckOwn() const {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(staged_));
+  for (const std::string& name : names) {
+    if (IsStagedName(name)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(staged_, " holds ", name,
+                     ", which `causeway-worker tokenize` does not write and would remove: move it "
+                     "elsewhere, or choose another folder than ",
+                     folder_));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status StagedData::CheckVacant(bool replace) const {
   if (replace) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(folder_));
@@ -82,7 +104,7 @@ absl::Status StagedData::CheckVacant(bool replace) const {
   const auto found = std::find_if(names.begin(), names.end(), is_data);
   if (found == names.end()) return absl::OkStatus();
   return absl::AlreadyExistsError(absl::StrCat(folder_, " holds data already (", *found,
-                                               "); choose another folder, or replace it"));
+                                               "); choose another folder, or give --replace"));
 }
 
 absl::Status StagedData::Finish(const DataDescription& description) {

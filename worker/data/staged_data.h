@@ -30,7 +30,8 @@ inline constexpr char kDocumentIndexEnding[] = ".documents";
 class StagedData {
  public:
   // Creates `folder` if need be. What another process left unfinished when it died is removed, or
-  // moved up if it is whole. FAILED_PRECONDITION, with its pid, while another process writes there.
+  // moved up if it is whole. FAILED_PRECONDITION, with its pid, while another process writes there,
+  // or, with a name, if a folder of somebody else's has the name that data are written under.
   // ALREADY_EXISTS if there are data already and `replace` is false.
   static absl::StatusOr<std::unique_ptr<StagedData>> Create(FileSystem& file_system,
                                                             const std::string& folder,
@@ -47,6 +48,8 @@ class StagedData {
  private:
   StagedData(FileSystem& file_system, std::string folder, bool is_new);
 
+  // FAILED_PRECONDITION, with its name, if something lies in `staged_` that nobody wrote here.
+  absl::Status CheckOwn() const;
   absl::Status CheckVacant(bool replace) const;
   absl::Status MoveUp(const DataDescription& description);
   absl::Status RemoveOld(const std::set<std::string>& kept);

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "worker/data/data_json.h"
 
 namespace causeway::worker {
 namespace {
@@ -22,6 +23,14 @@ constexpr double kWantedHeldOutSegments = 8;
 bool LooksBinary(std::span<const uint8_t> bytes) {
   const std::span<const uint8_t> probe = bytes.first(std::min(bytes.size(), kBinaryProbeBytes));
   return std::find(probe.begin(), probe.end(), uint8_t{0}) != probe.end();
+}
+
+// What `tokenize` wrote, perhaps from this very corpus: its JSON is no text to train on.
+bool IsShardFolder(const std::vector<std::string>& names) {
+  const auto has = [&](absl::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  return has(kDataJsonName) && has("train_000000.bin");
 }
 
 class Finder {
@@ -44,6 +53,10 @@ class Finder {
                                                      "; is there a link in a circle?"));
     }
     ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(folder));
+    if (IsShardFolder(names)) {
+      corpus.skipped_files += std::ssize(names);
+      return absl::OkStatus();
+    }
     for (const std::string& name : names) {
       if (name.empty() || name.front() == '.') continue;
       const std::string path = JoinPath(folder, name);

@@ -33,12 +33,13 @@ struct TextCorpus {
   int64_t bytes = 0;
   std::vector<Document> jsonl_files;
   int64_t jsonl_bytes = 0;
-  // In folders: files with a NUL byte among their first 4096, and links that lead nowhere.
+  // In folders: files with a NUL byte among their first 4096, links that lead nowhere, and what
+  // lies in folders of shards (data.json and train_000000.bin).
   int64_t skipped_files = 0;
 };
 
 // Visits the inputs: a file is a document, a folder stands for all text files in it and below, but
-// for those whose names begin with a dot. Empty files are passed over.
+// for those whose names begin with a dot and for folders of shards. Empty files are passed over.
 //
 // NOT_FOUND or PERMISSION_DENIED names the first path that cannot be read. INVALID_ARGUMENT if
 // there is no input, no text in them, a binary file among the inputs themselves, or folders that

@@ -34,9 +34,10 @@ absl::Status CheckOptions(const Tokenizer& tokenizer, const TokenizeOptions& opt
     return absl::InvalidArgumentError(absl::StrCat("shard_tokens must be 1 to ", kMaxShardTokens,
                                                    ", it is ", options.shard_tokens));
   }
-  if (options.threads < 1) {
+  constexpr int kMaxThreads = 1024;
+  if (options.threads < 1 || options.threads > kMaxThreads) {
     return absl::InvalidArgumentError(
-        absl::StrCat("threads must be at least 1, it is ", options.threads));
+        absl::StrCat("threads must be 1 to ", kMaxThreads, ", it is ", options.threads));
   }
   if (options.format == ShardFormat::kDetect) {
     return absl::InvalidArgumentError("format must be llmc, uint16 or uint32");

@@ -141,6 +141,22 @@ TEST_F(StagedDataTest, DataThatAreNotFinishedAreNotTakenForForeignOnes) {
               AllOf(HasSubstr("/out2/unfinished"), HasSubstr("run it again")));
 }
 
+TEST_F(StagedDataTest, AFolderOfSomebodyElsesWithItsNameIsLeftAlone) {
+  ASSERT_TRUE(CreateFoldersDurably(disk_, "/out/unfinished").ok());
+  Write("/out/unfinished/train_000000.bin", "ours, of a run that was killed");
+  Write("/out/unfinished/novel.txt", "theirs");
+  const std::vector<std::string> before = FilesIn(disk_, "/out");
+  for (const bool replace : {false, true}) {
+    const absl::Status status = Run(disk_, "/in/new.txt", replace);
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("novel.txt"), HasSubstr("move it elsewhere")));
+    EXPECT_EQ(FilesIn(disk_, "/out"), before);
+  }
+  ASSERT_TRUE(disk_.Remove("/out/unfinished/novel.txt").ok());
+  ASSERT_TRUE(Run(disk_, "/in/new.txt").ok());
+  EXPECT_EQ(Letter(disk_), "n");
+}
+
 TEST_F(StagedDataTest, TwoAtOnceAreRefused) {
   const auto first = StagedData::Create(disk_, "/out", false);
   ASSERT_TRUE(first.ok()) << first.status();

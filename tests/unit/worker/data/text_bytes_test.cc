@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "absl/strings/str_cat.h"
 #include "tests/unit/worker/data/data_test_util.h"
 
@@ -68,6 +70,27 @@ TEST_F(TextBytesTest, ByteLevelTokensCountTheBytesOfTheText) {
   for (const size_t window : {size_t{1}, size_t{2}, size_t{3}, size_t{100}}) {
     EXPECT_EQ(InWindows(*gpt2, tokens, window), std::ssize(text) - 1);
   }
+}
+
+TEST_F(TextBytesTest, WhatStandsBetweenDocumentsHasNoBytesWhateverTokenItIs) {
+  const std::unique_ptr<Tokenizer> llama3 = Load("llama3");
+  ASSERT_NE(llama3, nullptr);
+  ASSERT_TRUE(llama3->begin_of_text().has_value());
+  ASSERT_GT(llama3->Decode(std::array{*llama3->begin_of_text()})->size(), 0);
+  std::vector<int32_t> tokens = {*llama3->begin_of_text()};
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(llama3->Encode("water", tokens).ok());
+    tokens.push_back(*llama3->begin_of_text());
+  }
+  for (const size_t window : {size_t{1}, size_t{3}, tokens.size()}) {
+    EXPECT_EQ(InWindows(*llama3, tokens, window), 10) << window;
+  }
+  // As data.json names a token that the tokenizer takes for any other.
+  const ByteTokenizer bytes;
+  const std::vector<int32_t> inputs = {'a', 'b', '|', 'c'};
+  const std::vector<int32_t> targets = {'b', '|', 'c', 'd'};
+  EXPECT_EQ(*TextBytes(bytes, inputs, targets), 4);
+  EXPECT_EQ(*TextBytes(bytes, inputs, targets, std::array{int64_t{-1}, int64_t{'|'}}), 3);
 }
 
 TEST_F(TextBytesTest, PositionsWithoutATargetHaveNoBytes) {

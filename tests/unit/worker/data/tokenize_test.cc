@@ -128,6 +128,23 @@ TEST_F(TokenizeTest, BinaryEmptyAndHiddenFilesInFoldersArePassedOver) {
   EXPECT_EQ(corpus->skipped_files, 2);
 }
 
+TEST_F(TokenizeTest, ShardsBelowTheCorpusAreNotTokenizedAgain) {
+  WriteFile("corpus/a.txt", NumberedLines(1000));
+  WriteFile("corpus/notes/data.json", "{}");  // No shards beside it.
+  TokenizeOptions options = Options({"corpus"});
+  options.output = Path("corpus/shards");
+  ASSERT_TRUE(Run(options).ok());
+  const std::string before = ReadFile("corpus/shards/train_000000.bin");
+  options.replace = true;
+  ASSERT_TRUE(Run(options).ok());
+  EXPECT_EQ(ReadFile("corpus/shards/train_000000.bin"), before);
+  const absl::StatusOr<TextCorpus> corpus = FindTextCorpus(files_, {Path("corpus")});
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  ASSERT_EQ(corpus->documents.size(), 2u);
+  EXPECT_EQ(corpus->documents[1].path, Path("corpus/notes/data.json"));
+  EXPECT_EQ(corpus->skipped_files, 5);
+}
+
 TEST_F(TokenizeTest, CorpusThatCannotBeReadIsAnErrorThatNamesThePath) {
   EXPECT_EQ(Run(Options({"missing"})).code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(Run(Options({"missing"})).message(), HasSubstr(Path("missing")));

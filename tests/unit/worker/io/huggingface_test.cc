@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "common/files/safetensors.h"
+#include "common/huggingface/huggingface_export.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "worker/backend/cpu/cpu_transformer.h"
-#include "common/huggingface/huggingface_export.h"
 #include "worker/io/huggingface_import.h"
 #include "worker/io/stored_model.h"
 
@@ -22,6 +22,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 std::string Fixture(const std::string& name) {
   return std::string(CAUSEWAY_HUGGINGFACE_FIXTURES) + "/" + name;
@@ -170,6 +171,72 @@ TEST(HuggingFaceExport, TheTokenizersFilesAndIdsGoAlong) {
   EXPECT_EQ(files->tensors().begin()->second.dtype, "BF16");
 }
 
+TEST(HuggingFaceExport, ATokenizerJsonIsTakenAsItIsWhateverTheArchitectureUsuallyHas) {
+  const auto imported = ImportHuggingFace(*FileSystem::Real(), Fixture("qwen3"), 0);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  const std::string source = FreshFolder("classless");
+  std::filesystem::create_directories(source);
+  const auto write = [&](const std::string& name, absl::string_view content) {
+    ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), source + "/" + name, content).ok());
+  };
+  const auto exported = [&] {
+    const std::string folder = FreshFolder("with_class");
+    EXPECT_TRUE(ExportHuggingFace(*FileSystem::Real(), imported->config.model(),
+                                  PlanOf(imported->config), imported->parameters, folder,
+                                  {.tokenizer = source, .end_of_text = 7})
+                    .ok());
+    return *FileSystem::Real()->ReadFile(folder + "/tokenizer_config.json");
+  };
+  write("tokenizer.json", R"({"added_tokens": [{"id": 6, "content": "<a>"}, 3, {"id": 7},
+                             {"id": 7, "content": "<end>"}]})");
+  const json made = json::parse(exported());
+  EXPECT_EQ(made["tokenizer_class"], "PreTrainedTokenizerFast");
+  EXPECT_EQ(made["eos_token"], "<end>");
+  EXPECT_FALSE(made.contains("bos_token"));
+  write("tokenizer_config.json", R"({"eos_token": "<a>", "more": 1})");
+  EXPECT_EQ(json::parse(exported()), json::parse(R"({"eos_token": "<a>", "more": 1,
+                                     "tokenizer_class": "PreTrainedTokenizerFast"})"));
+  for (const char* const kept : {R"({"tokenizer_class": "Qwen2Tokenizer"})", "no JSON"}) {
+    write("tokenizer_config.json", kept);
+    EXPECT_EQ(exported(), kept);
+  }
+}
+
+TEST(HuggingFaceExport, ATokenizerTakesThePlaceOfAllFilesOfTheFormerOne) {
+  const auto imported = ImportHuggingFace(*FileSystem::Real(), Fixture("llama"), 0);
+  const std::string first = FreshFolder("first_tokenizer");
+  const std::string second = FreshFolder("second_tokenizer");
+  const std::string folder = FreshFolder("replaced_tokenizer");
+  const auto write = [&](const std::string& path, absl::string_view content) {
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), path, content).ok());
+  };
+  write(first + "/tokenizer.json", "{}");
+  write(first + "/special_tokens_map.json", "{}");
+  write(first + "/generation_config.json", R"({"eos_token_id": 5})");
+  write(second + "/tokenizer.model", "model");
+  write(folder + "/README.md", "mine");
+  const auto run = [&](const std::string& tokenizer) {
+    return ExportHuggingFace(*FileSystem::Real(), imported->config.model(),
+                             PlanOf(imported->config), imported->parameters, folder,
+                             {.tokenizer = tokenizer, .end_of_text = 7});
+  };
+  const auto end_of_text = [&] {
+    return json::parse(*FileSystem::Real()->ReadFile(folder + "/generation_config.json"))
+        .at("eos_token_id");
+  };
+  ASSERT_TRUE(run(first).ok());
+  EXPECT_EQ(end_of_text(), 5);
+  // New weights alone leave the tokenizer.
+  ASSERT_TRUE(run("").ok());
+  EXPECT_TRUE(FileSystem::Real()->Exists(folder + "/tokenizer.json"));
+  ASSERT_TRUE(run(second).ok());
+  EXPECT_EQ(end_of_text(), 7);
+  EXPECT_THAT(*FileSystem::Real()->List(folder),
+              UnorderedElementsAre("README.md", "config.json", "generation_config.json",
+                                   "model.safetensors", "tokenizer.model"));
+}
+
 TEST(HuggingFaceExport, ASingleTokenizerFileGetsTheNameThatIsLookedForAndTheEndOfText) {
   const auto imported = ImportHuggingFace(*FileSystem::Real(), Fixture("llama"), 0);
   const std::string source = FreshFolder("single");
@@ -199,7 +266,14 @@ TEST(HuggingFaceExport, ASingleTokenizerFileGetsTheNameThatIsLookedForAndTheEndO
   const std::string other = FreshFolder("with_model");
   ASSERT_TRUE(run("pieces.model", other).ok());
   EXPECT_EQ(*FileSystem::Real()->ReadFile(other + "/tokenizer.model"), "model");
-  EXPECT_THAT(run("vocabulary.txt", other).message(), HasSubstr("expected a tokenizer.json"));
+  // What is refused leaves no half of a model, which the next export would be refused for.
+  const std::string refused = FreshFolder("refused");
+  EXPECT_THAT(run("vocabulary.txt", refused).message(), HasSubstr("expected a tokenizer.json"));
+  EXPECT_THAT(run("missing.json", refused).message(), HasSubstr("there is no tokenizer"));
+  std::filesystem::create_directories(source + "/none");
+  EXPECT_THAT(run("none", refused).message(), HasSubstr("has no tokenizer"));
+  EXPECT_FALSE(FileSystem::Real()->Exists(refused));
+  EXPECT_FALSE(FileSystem::Real()->IsFolder(refused));
 }
 
 }  // namespace
