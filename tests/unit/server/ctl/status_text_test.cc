@@ -96,6 +96,12 @@ TEST(StatusText, SaysWhatARunDoesWhoTakesPartAndWhyARoundWaits) {
   EXPECT_THAT(WorkersText(SomeStatus(), /*all=*/true), HasSubstr("site-c"));
 }
 
+TEST(StatusText, WhatAWorkerSaysOfItselfGivesNoOrdersToTheTerminal) {
+  v1::RunStatus status = SomeStatus();
+  status.mutable_workers(0)->set_device("cpu\x1b]52;c;AAAA\a\nsite-x  active");
+  EXPECT_THAT(WorkersText(status, false), HasSubstr("cpu?]52;c;AAAA??site-x  active\n"));
+}
+
 TEST(StatusText, ARunThatWaitsOrIsOverSaysSo) {
   v1::RunStatus status = SomeStatus();
   status.set_finished(true);
