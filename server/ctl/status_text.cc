@@ -176,9 +176,13 @@ std::string WorkersText(const v1::RunStatus& status, bool all) {
                     Known(rtt, absl::StrFormat("%.1f ms", 1000 * rtt)),
                     absl::StrCat("  ", Printable(worker.device()))});
   }
-  std::string text =
-      rows.size() > 1 ? FormatTable(rows) : std::string("no workers have joined yet\n");
-  if (left > 0) absl::StrAppend(&text, left, " more have left (--all shows them)\n");
+  const bool somebody = rows.size() > 1;
+  if (!somebody && left == 0) return "no workers have joined yet\n";
+  std::string text = somebody ? FormatTable(rows) : "";
+  if (left > 0) {
+    absl::StrAppend(&text, left, somebody ? " more" : "", left == 1 ? " has" : " have",
+                    " left (--all shows who)\n");
+  }
   return text;
 }
 
