@@ -30,10 +30,15 @@ absl::StatusOr<std::optional<HttpListener>> OpenHttpPort(const std::string& flag
   return std::optional<HttpListener>(*std::move(listener));
 }
 
-void AddHealthHandler(const Coordinator& coordinator, HttpHandlers& handlers) {
-  handlers["/healthz"] = [&coordinator](const HttpRequest&) {
-    const absl::Status health = coordinator.Health();
-    return health.ok() ? HttpResponse::Text(200, "ok") : HttpResponse::Text(503, health.message());
+void AddHealthHandlers(const Coordinator& coordinator, const std::atomic<bool>& stopping,
+                       HttpHandlers& handlers) {
+  const auto health = [&coordinator](const HttpRequest&) {
+    const absl::Status status = coordinator.Health();
+    return status.ok() ? HttpResponse::Text(200, "ok") : HttpResponse::Text(503, status.message());
+  };
+  handlers["/healthz"] = health;
+  handlers["/readyz"] = [health, &stopping](const HttpRequest& request) {
+    return stopping ? HttpResponse::Text(503, "the coordinator is stopping") : health(request);
   };
 }
 

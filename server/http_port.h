@@ -2,6 +2,7 @@
 #ifndef CAUSEWAY_SERVER_HTTP_PORT_H_
 #define CAUSEWAY_SERVER_HTTP_PORT_H_
 
+#include <atomic>
 #include <optional>
 #include <string>
 
@@ -17,8 +18,10 @@ namespace causeway::server {
 absl::StatusOr<std::optional<HttpListener>> OpenHttpPort(const std::string& flag, bool restricted);
 
 // GET /healthz: 200 while rounds can close, 503 with the reason once the store or the training has
-// failed. The coordinator outlives the handlers.
-void AddHealthHandler(const Coordinator& coordinator, HttpHandlers& handlers);
+// failed. GET /readyz: the same, and 503 also while the coordinator saves its state to stop: it
+// takes no workers any more. Both arguments outlive the handlers.
+void AddHealthHandlers(const Coordinator& coordinator, const std::atomic<bool>& stopping,
+                       HttpHandlers& handlers);
 
 }  // namespace causeway::server
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -348,13 +349,14 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(std::optional<HttpListener
                                                       const Coordinator& coordinator,
                                                       const CoordinatorServer& server,
                                                       CoordinatorMetrics& metrics,
-                                                      const StatusApi& api) {
+                                                      const StatusApi& api,
+                                                      const std::atomic<bool>& stopping) {
   if (!port.has_value()) return std::unique_ptr<HttpServer>();
   const std::string address = port->address();
   const std::string warning = port->Warning();
   if (!warning.empty()) Log().warn("{}", warning);
   HttpServer::Options options;
-  AddHealthHandler(coordinator, options.handlers);
+  AddHealthHandlers(coordinator, stopping, options.handlers);
   options.handlers["/metrics"] = [&](const HttpRequest&) {
     HttpResponse response;
     response.content_type = MetricPage::kContentType;
@@ -472,13 +474,16 @@ int Serve() {
                        .events = &event_history,
                        .clock = Clock::Real(),
                        .status = [&server] { return (*server)->GetStatus(); }});
-  const auto http = ServeHttp(*std::move(http_port), **coordinator, **server, metrics, api);
+  std::atomic<bool> stopping = false;
+  const auto http =
+      ServeHttp(*std::move(http_port), **coordinator, **server, metrics, api, stopping);
   status = http.status();
   const std::string address_file = absl::GetFlag(FLAGS_address_file);
   if (status.ok() && !address_file.empty()) {
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
   }
   if (status.ok()) status = ServeUntilStopped(**coordinator, stop_signal);
+  stopping = true;
   const absl::Status shut_down = (*coordinator)->Shutdown();
   (*server)->Stop(kStopDeadline);
   if (status.ok()) status = shut_down;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "common/base/printable.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/event_names.h"
 #include "common/telemetry/log.h"
@@ -52,7 +53,7 @@ class FileEventLog final : public EventLog {
 }  // namespace
 
 void LogEvent(absl::string_view event, const std::string& message) {
-  Log().log(SpdlogLevel(LevelOf(event)), "{}", message);
+  Log().log(SpdlogLevel(LevelOf(event)), "{}", Printable(message));
 }
 
 EventLog* NullEventLog() {

@@ -29,7 +29,7 @@ class EventLog {
                       const nlohmann::json& fields) = 0;
 };
 
-// The line for people: `message`, at the event's level.
+// The line for people: `message` at the event's level, whatever peers have put into it.
 void LogEvent(absl::string_view event, const std::string& message);
 
 // Drops everything.

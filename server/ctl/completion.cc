@@ -25,7 +25,7 @@ constexpr char kBash[] = R"(_causewayctl() {
     stop) flags="--at_step= --at_tokens= $flags" ;;
     drain|workers) flags="--all $flags" ;;
     pause) flags="--reason= $flags" ;;
-    watch) flags="--interval= $flags" ;;
+    watch) flags="--interval= --patience= $flags" ;;
     config) flags="--preset= $flags" ;;
     export) flags="--out= --format= --dtype= --tokenizer= --max_positions= --max_file_gb= --replace $flags" ;;
     plan) flags="--coordinator_memory_gb= $links" ;;

@@ -27,11 +27,14 @@ ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "HOST:PORT of the coordina
 ABSL_FLAG(bool, json, false, "JSON for programs");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(10), "for the coordinator's answer");
 ABSL_FLAG(absl::Duration, interval, absl::Seconds(2), "watch: between two looks");
+ABSL_FLAG(absl::Duration, patience, absl::Minutes(10),
+          "watch: ends when a coordinator that has answered is away for so long");
 ABSL_FLAG(bool, all, false, "workers: those who left, too; drain: every worker");
 ABSL_FLAG(std::string, reason, "asked to by the operator", "pause: for the record");
 ABSL_FLAG(int64_t, at_step, 0, "stop: when every worker has done so many steps");
 ABSL_FLAG(int64_t, at_tokens, 0, "stop: when all workers together have trained so many tokens");
-ABSL_FLAG(std::string, preset, "", "config check: paper, best, streaming, diloco or data-parallel");
+ABSL_FLAG(std::string, preset, "",
+          "config check and diff: paper, best, streaming, diloco or data-parallel");
 
 namespace causeway::server {
 namespace {
@@ -44,7 +47,8 @@ constexpr char kHelp[] = R"(causewayctl shows a Causeway run and steers it.
 
 Look:
   causewayctl status               what the run does, its workers, its fragments
-  causewayctl watch                the same, live, until Ctrl-C (--interval=2s)
+  causewayctl watch                the same, live, until Ctrl-C or the run's end (--interval=2s;
+                                   --patience=10m with a coordinator that is away)
   causewayctl workers [--all]      one line per worker; --all: those who left, too
   causewayctl rounds               every fragment's version and why its open round waits
 
@@ -63,7 +67,7 @@ Take the model out, while training goes on:
 Configurations:
   causewayctl config show          the run's, complete
   causewayctl config check FILE [--preset=best]    fills in every default, and warns
-  causewayctl config diff FILE1 FILE2              what differs between two
+  causewayctl config diff FILE1 FILE2              what differs between two (--preset: of both)
   causewayctl config presets [NAME]                what there is to start from
 
 Before there is a run (docs/simulator.md):
@@ -120,7 +124,8 @@ std::string WorkersTextByFlag(const v1::RunStatus& status) {
   return WorkersText(status, absl::GetFlag(FLAGS_all));
 }
 
-// Until Ctrl-C or the end of the run. A coordinator that is away is looked for again.
+// Until Ctrl-C or the end of the run. A coordinator that is away is looked for again, unless it has
+// ended with the run.
 int Watch(RunAdmin& run) {
   constexpr char kClearScreen[] = "\033[H\033[2J\033[3J";
   const bool terminal = isatty(STDOUT_FILENO) != 0;
@@ -132,13 +137,24 @@ int Watch(RunAdmin& run) {
   }
   std::signal(SIGINT, OnInterrupt);
   std::signal(SIGTERM, OnInterrupt);
+  const absl::Duration patience = absl::GetFlag(FLAGS_patience);
   bool answered = false;
+  bool all_steps_done = false;
+  absl::Time last_answer = absl::InfinitePast();
   while (stop_requested == 0) {
     const absl::StatusOr<v1::RunStatus> status = run.GetStatus();
-    if (!status.ok() && (!answered || !IsNoAnswer(status.status()))) {
+    if (status.ok()) {
+      answered = true;
+      last_answer = absl::Now();
+      all_steps_done = status->run_step() >= status->config().train().steps();
+    } else if (!answered || !IsNoAnswer(status.status())) {
+      return Report(status.status());
+    } else if (all_steps_done) {
+      if (!json) Print("all steps were done, and the coordinator has ended\n");
+      return 0;
+    } else if (absl::Now() - last_answer > patience) {
       return Report(status.status());
     }
-    answered = true;
     const std::string time = absl::FormatTime("%H:%M:%S", absl::Now(), absl::LocalTimeZone());
     if (!status.ok()) {
       if (!json) Print(absl::StrCat(time, "  no answer; looking again\n"));
@@ -239,19 +255,20 @@ int RunOnline(const std::string& command, const std::vector<std::string>& argume
 
 int Config(const std::vector<std::string>& arguments) {
   const std::string what = arguments.size() > 1 ? arguments[1] : "";
+  const std::string preset = absl::GetFlag(FLAGS_preset);
   const size_t files = arguments.size() < 2 ? 0 : arguments.size() - 2;
   if (what == "show" && files == 0) return RunOnline("config", arguments);
   if (what == "check" && files <= 1) {
     const absl::StatusOr<v1::RunConfig> config =
-        LoadCompleteConfig(files == 1 ? arguments[2] : std::string(), absl::GetFlag(FLAGS_preset));
+        LoadCompleteConfig(files == 1 ? arguments[2] : std::string(), preset);
     if (!config.ok()) return Refuse(kProgram, config.status());
     PrintConfig(*config);
     return 0;
   }
   if (what == "diff" && files == 2) {
-    const absl::StatusOr<v1::RunConfig> from = LoadCompleteConfig(arguments[2], "");
+    const absl::StatusOr<v1::RunConfig> from = LoadCompleteConfig(arguments[2], preset);
     if (!from.ok()) return Refuse(kProgram, from.status());
-    const absl::StatusOr<v1::RunConfig> to = LoadCompleteConfig(arguments[3], "");
+    const absl::StatusOr<v1::RunConfig> to = LoadCompleteConfig(arguments[3], preset);
     if (!to.ok()) return Refuse(kProgram, to.status());
     const std::string difference = ConfigDifference(*from, *to);
     Print(DifferenceText(difference, absl::GetFlag(FLAGS_json)));

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/base/printable.h"
 #include "common/files/message_json.h"
 
 namespace causeway::server {
@@ -164,19 +165,24 @@ std::string WorkersText(const v1::RunStatus& status, bool all) {
       continue;
     }
     const double rtt = worker.link().rtt_seconds();
-    rows.push_back(
-        {worker.worker_id(), WorkerStateName(worker.state()), absl::StrCat(worker.step()),
-         Known(worker.tokens_per_second(), ShortNumber(worker.tokens_per_second())),
-         Known(worker.compute_utilization(),
-               absl::StrFormat("%.1f %%", 100 * worker.compute_utilization())),
-         Known(worker.train_loss(), absl::StrFormat("%.3f", worker.train_loss())),
-         ShortBytes(static_cast<double>(worker.bytes_up())),
-         ShortBytes(static_cast<double>(worker.bytes_down())),
-         Known(rtt, absl::StrFormat("%.1f ms", 1000 * rtt)), absl::StrCat("  ", worker.device())});
+    rows.push_back({worker.worker_id(), WorkerStateName(worker.state()),
+                    absl::StrCat(worker.step()),
+                    Known(worker.tokens_per_second(), ShortNumber(worker.tokens_per_second())),
+                    Known(worker.compute_utilization(),
+                          absl::StrFormat("%.1f %%", 100 * worker.compute_utilization())),
+                    Known(worker.train_loss(), absl::StrFormat("%.3f", worker.train_loss())),
+                    ShortBytes(static_cast<double>(worker.bytes_up())),
+                    ShortBytes(static_cast<double>(worker.bytes_down())),
+                    Known(rtt, absl::StrFormat("%.1f ms", 1000 * rtt)),
+                    absl::StrCat("  ", Printable(worker.device()))});
   }
-  std::string text =
-      rows.size() > 1 ? FormatTable(rows) : std::string("no workers have joined yet\n");
-  if (left > 0) absl::StrAppend(&text, left, " more have left (--all shows them)\n");
+  const bool somebody = rows.size() > 1;
+  if (!somebody && left == 0) return "no workers have joined yet\n";
+  std::string text = somebody ? FormatTable(rows) : "";
+  if (left > 0) {
+    absl::StrAppend(&text, left, somebody ? " more" : "", left == 1 ? " has" : " have",
+                    " left (--all shows who)\n");
+  }
   return text;
 }
 
@@ -189,10 +195,10 @@ std::string FragmentsText(const v1::RunStatus& status) {
       absl::StrAppend(&waiting, waiting.empty() ? "" : "; ",
                       "quarantined: ", absl::StrJoin(fragment.quarantined(), ", "));
     }
-    rows.push_back({absl::StrCat(fragment.fragment()),
-                    ShortNumber(static_cast<double>(fragment.values())),
-                    absl::StrCat(fragment.published_version()),
-                    absl::StrCat(fragment.contributed_size()), absl::StrCat("  ", waiting)});
+    rows.push_back(
+        {absl::StrCat(fragment.fragment()), ShortNumber(static_cast<double>(fragment.values())),
+         absl::StrCat(fragment.published_version()), absl::StrCat(fragment.contributed_size()),
+         absl::StrCat("  ", Printable(waiting))});
   }
   return FormatTable(rows);
 }

@@ -8,6 +8,7 @@
 
 #include "common/params/run_config.h"
 #include "common/rpc/wire.h"
+#include "common/telemetry/event_names.h"
 #include "server/core/run_summary.h"
 #include "server/ctl/status_text.h"
 
@@ -252,6 +253,7 @@ json StatusApi::Events(int64_t after) const {
     events.push_back({{"number", event.number},
                       {"time", event.time},
                       {"event", event.event},
+                      {"level", LevelName(LevelOf(event.event))},
                       {"message", event.message}});
   }
   // Numbers begin anew with every process.

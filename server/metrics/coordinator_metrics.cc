@@ -13,6 +13,8 @@
 namespace causeway::server {
 namespace {
 
+constexpr absl::Duration kStoreAge = absl::Seconds(30);
+
 // Of all files below `folder`. What disappears meanwhile does not count.
 uint64_t FolderBytes(FileSystem& file_system, const std::string& folder) {
   uint64_t bytes = 0;
@@ -31,9 +33,19 @@ uint64_t FolderBytes(FileSystem& file_system, const std::string& folder) {
 CoordinatorMetrics::CoordinatorMetrics(Options options)
     : options_(std::move(options)), run_(options_.clock), rounds_(options_.clock) {}
 
-void CoordinatorMetrics::AddStore(MetricPage& page) const {
-  page.Gauge("causeway_store_bytes", "Size of all files in the run's folder.",
-             static_cast<double>(FolderBytes(*options_.file_system, options_.run_dir)));
+double CoordinatorMetrics::StoreBytes() {
+  const absl::Duration now = options_.clock->Monotonic();
+  absl::MutexLock lock(&mutex_);
+  if (now - store_measured_ >= kStoreAge) {
+    store_bytes_ = static_cast<double>(FolderBytes(*options_.file_system, options_.run_dir));
+    store_measured_ = now;
+  }
+  return store_bytes_;
+}
+
+void CoordinatorMetrics::AddStore(MetricPage& page) {
+  page.Gauge("causeway_store_bytes",
+             "Size of all files in the run's folder, as of the last half minute.", StoreBytes());
   const absl::StatusOr<uint64_t> free = options_.file_system->FreeBytes(options_.run_dir);
   if (!free.ok()) return;
   page.Gauge("causeway_store_free_bytes", "Free on the disk of the run's folder.",

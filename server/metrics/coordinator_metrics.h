@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "causeway/v1/admin.pb.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
@@ -37,12 +40,18 @@ class CoordinatorMetrics {
   std::string Text(const v1::RunStatus& status, bool healthy, const ServerLoad& load);
 
  private:
-  void AddStore(MetricPage& page) const;
+  // The folder's size, which is measured anew no more often than every kStoreAge: a run that keeps
+  // its deltas has very many files.
+  double StoreBytes();
+  void AddStore(MetricPage& page);
   void AddLoad(MetricPage& page, const ServerLoad& load) const;
 
   const Options options_;
   RunMetrics run_;
   RoundMetrics rounds_;
+  absl::Mutex mutex_;
+  absl::Duration store_measured_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();
+  double store_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace causeway::server

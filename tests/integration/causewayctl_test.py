@@ -4,7 +4,7 @@ import json
 import subprocess
 import unittest
 
-from cluster import BIN, SIGTERM, Cluster, run_tool, wait_until
+from cluster import BIN, SIGKILL, SIGTERM, Cluster, run_tool, wait_until
 
 CTL = BIN / "causewayctl"
 SETTINGS = """
@@ -68,6 +68,18 @@ class CausewayCtlTest(unittest.TestCase):
             output = watch.communicate(timeout=30)[0]
             self.assertIn("waits for 2 workers", output)
             self.assertIn("training, step", output)
+
+    def test_watch_does_not_wait_for_ever_for_a_coordinator_that_is_gone(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(SETTINGS % 100000)
+            with subprocess.Popen([str(CTL), "watch", "--json", "--interval=100ms", "--patience=300ms",
+                                   f"--coordinator={cluster.address}"], text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watch:
+                self.assertIn("run_id", json.loads(watch.stdout.readline()))
+                cluster.coordinator.signal(SIGKILL)
+                error = watch.communicate(timeout=60)[1]
+            self.assertEqual(watch.returncode, 3)
+            self.assertIn("no answer from the coordinator", error)
 
     def test_the_published_parameters_come_out_while_training_goes_on(self):
         with Cluster() as cluster:
@@ -184,6 +196,11 @@ class CausewayCtlTest(unittest.TestCase):
             self.assertEqual(status, 1)
             self.assertIn("train.steps", output)
             self.assertEqual(run_tool(CTL, "config", "diff", one, one)[0], 0)
+            # Fewer steps than H of the defaults, and not of the preset.
+            two.write_text(model + "train { steps: 60 }")
+            self.assertEqual(run_tool(CTL, "config", "diff", one, two)[0], 2)
+            status, output, _ = run_tool(CTL, "config", "diff", one, two, "--preset=best")
+            self.assertEqual((status, "train.steps: 100 -> 60" in output), (1, True), output)
             status, output, _ = run_tool(CTL, "config", "presets")
             self.assertIn("best", output)
             self.assertIn("gpt2-124m-shape", output)

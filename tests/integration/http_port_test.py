@@ -23,6 +23,7 @@ class HttpPortTest(unittest.TestCase):
         with Cluster() as cluster:
             cluster.start_coordinator(RUN)
             self.assertEqual(get(cluster.http_address, "/healthz"), (200, "ok\n"))
+            self.assertEqual(get(cluster.http_address, "/readyz"), (200, "ok\n"))
             status, body = get(cluster.http_address, "/nothing")
             self.assertEqual(status, 404)
             self.assertIn("/healthz", body)

@@ -18,8 +18,6 @@ const RUN_STATES = {
 const WORKER_STATES = {
   joining: '◌ joining', active: '● active', lost: '✕ lost', left: '○ left', unknown: '? unknown',
 };
-const GRAVE_EVENTS = new Set(['worker_lost', 'hash_mismatch', 'failed', 'contribution_quarantined',
-                              'snapshot_refused']);
 // Of a lease; heartbeats come at a third of it.
 const SILENT_AFTER = 0.7;
 const MOST_EVENTS = 100;
@@ -139,7 +137,7 @@ export function drawFragments(fragments, run) {
 
 export function drawEvents(events) {
   if (events.length === 0) return;
-  const grave = (event) => GRAVE_EVENTS.has(event.event);
+  const grave = (event) => event.level !== 'info';
   replace('events', table('Events, the newest first', [
     { title: 'Time', words: true, cell: (event) => format.clock(Date.parse(event.time) / 1000) },
     { title: 'Event', words: true, cell: (event) => element('span', { class: grave(event) ? 'warn' : null }, grave(event) ? '⚠ ' : '', event.event) },

@@ -51,6 +51,14 @@ TEST_F(EventLogTest, EachEventIsOneLineWithTimeNameSentenceAndFields) {
   EXPECT_EQ(lines[1].size(), 4U);
 }
 
+TEST_F(EventLogTest, ASentenceWithWordsOfAPeerStaysOneLineOfTheLog) {
+  testing::internal::CaptureStderr();
+  LogEvent("worker_lost", "worker a was lost\n2026-01-01 error: all is lost\x1b[2J");
+  const std::string line = testing::internal::GetCapturedStderr();
+  EXPECT_NE(line.find("worker a was lost?2026-01-01 error: all is lost?[2J\n"), std::string::npos)
+      << line;
+}
+
 TEST_F(EventLogTest, FieldsThatAreNoObjectAreLeftOut) {
   auto log = OpenEventLog(*FileSystem::Real(), path_, &clock_);
   ASSERT_TRUE(log.ok());

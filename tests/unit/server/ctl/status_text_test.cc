@@ -91,9 +91,15 @@ TEST(StatusText, SaysWhatARunDoesWhoTakesPartAndWhyARoundWaits) {
   EXPECT_THAT(text, HasSubstr("site-a  active   500     20.5k  99.4 %  1.432"));
   EXPECT_THAT(text, HasSubstr("42.1 ms"));
   EXPECT_THAT(text, HasSubstr("waiting for site-b (step 490 of 500)"));
-  EXPECT_THAT(text, HasSubstr("1 more have left"));
+  EXPECT_THAT(text, HasSubstr("1 more has left"));
   EXPECT_THAT(text, Not(HasSubstr("site-c")));
   EXPECT_THAT(WorkersText(SomeStatus(), /*all=*/true), HasSubstr("site-c"));
+}
+
+TEST(StatusText, WhatAWorkerSaysOfItselfGivesNoOrdersToTheTerminal) {
+  v1::RunStatus status = SomeStatus();
+  status.mutable_workers(0)->set_device("cpu\x1b]52;c;AAAA\a\nsite-x  active");
+  EXPECT_THAT(WorkersText(status, false), HasSubstr("cpu?]52;c;AAAA??site-x  active\n"));
 }
 
 TEST(StatusText, ARunThatWaitsOrIsOverSaysSo) {
@@ -105,6 +111,8 @@ TEST(StatusText, ARunThatWaitsOrIsOverSaysSo) {
   status.clear_workers();
   EXPECT_THAT(RunText(status), HasSubstr(": waits for 2 workers, "));
   EXPECT_THAT(WorkersText(status, false), HasSubstr("no workers have joined yet"));
+  status.add_workers()->set_state(v1::WorkerStatus::LEFT);
+  EXPECT_EQ(WorkersText(status, false), "1 has left (--all shows who)\n");
 }
 
 TEST(StatusText, JsonHasEveryFieldUnderItsProtoName) {

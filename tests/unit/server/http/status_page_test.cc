@@ -138,6 +138,7 @@ TEST_F(StatusPageTest, ATrainingRunShowsItsWorkersRoundsAndEvents) {
   const json events = GetJson("/api/v1/events")["events"];
   ASSERT_GE(events.size(), 5U);
   EXPECT_EQ(events[0]["event"], "worker_joined");
+  EXPECT_EQ(events[0]["level"], "info");
   const int64_t last = events.back()["number"];
   EXPECT_EQ(GetJson("/api/v1/events", {{"after", absl::StrCat(last - 1)}})["events"].size(), 1U);
 }

@@ -1,0 +1,99 @@
+"""The pages are whole: links and their anchors exist, and messages that docs/troubleshooting.md explains
+are ones that the programs have."""
+
+import pathlib
+import re
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md",
+         *sorted((ROOT / "docs").glob("*.md"))]
+CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+ADJACENT = re.compile(r'(?<!\\)"\s*"')
+LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+
+
+def anchors(text):
+    """Of the headings, as GitHub makes them."""
+    found = set()
+    for title in re.findall(r"^#+ (.+)$", CODE.sub("", text), re.MULTILINE):
+        title = LINK.sub(lambda link: link[0][1:link[0].index("]")], title).replace("`", "").replace("*", "")
+        slug = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        while slug in found:
+            slug += "-1"
+        found.add(slug)
+    return found
+
+
+def broken_links(page, text):
+    """What the page links to and what is not there."""
+    broken = []
+    for target in LINK.findall(CODE.sub("", text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists():
+            broken.append(f"{page.name}: {target}: no such file")
+        elif anchor and file.suffix == ".md" and anchor not in anchors(file.read_text()):
+            broken.append(f"{page.name}: {target}: no such heading")
+    return broken
+
+
+def literals():
+    """What stands between quotation marks in the programs, pieces of one text joined."""
+    found = []
+    for folder in ("common", "server", "worker"):
+        for file in sorted((ROOT / folder).rglob("*")):
+            if file.suffix in (".cc", ".h"):
+                text = ADJACENT.sub("", file.read_text())
+                found += [one.replace('\\"', '"') for one in LITERAL.findall(text)]
+    return found
+
+
+def explained_messages(text):
+    """The cells of the first columns, without the section of other programs' messages."""
+    text = text[:text.index("\n## Messages of others")]
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            yield from re.findall(r"`([^`]+)`", line.split(" | ")[0])
+
+
+def missing_pieces(message, texts):
+    """The pieces between the message's `...` that no text has."""
+    pieces = [piece.strip(' "') for piece in message.split("...")]
+    return [piece for piece in pieces if len(piece) > 2 and not any(piece in text for text in texts)]
+
+
+class DocumentsTest(unittest.TestCase):
+
+    def test_links_lead_somewhere(self):
+        self.assertEqual([], [one for page in PAGES for one in broken_links(page, page.read_text())])
+
+    def test_link_that_leads_nowhere_is_found(self):
+        page = ROOT / "docs" / "links.md"
+        self.assertEqual(2, len(broken_links(page, "[a](nothing.md) [b](glossary.md#nothing) [c](glossary.md)")))
+
+    def test_no_page_has_a_gap(self):
+        for page in PAGES:
+            self.assertEqual([], re.findall(r"^@[A-Z_]+@$", page.read_text(), re.MULTILINE), page.name)
+
+    def test_every_page_is_listed_in_the_readme(self):
+        readme = (ROOT / "README.md").read_text()
+        missing = [page.name for page in PAGES if page.parent.name == "docs" and f"docs/{page.name}" not in readme]
+        self.assertEqual([], missing)
+
+    def test_explained_messages_are_those_of_the_programs(self):
+        texts = literals()
+        messages = list(explained_messages((ROOT / "docs" / "troubleshooting.md").read_text()))
+        self.assertGreater(len(messages), 60)
+        wrong = {message: pieces for message in messages if (pieces := missing_pieces(message, texts))}
+        self.assertEqual({}, wrong)
+
+    def test_message_that_no_program_has_is_found(self):
+        self.assertEqual(["is purple"], missing_pieces("the coordinator at ... is purple", ["the coordinator at "]))
+
+
+if __name__ == "__main__":
+    unittest.main()
