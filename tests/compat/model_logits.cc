@@ -38,7 +38,7 @@ absl::Status WriteLogits() {
     }
     tokens.push_back(token);
   }
-  const std::unique_ptr<ThreadPool> pool = MakeGivenPool();
+  ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, MakeGivenPool());
   CpuTransformer<float> transformer(model, plan, 1, pool.get());
   const auto vocabulary = static_cast<size_t>(model.vocabulary_size());
   std::vector<float> logits(tokens.size() * vocabulary);
