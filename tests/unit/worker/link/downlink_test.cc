@@ -77,11 +77,11 @@ void WhileTimePasses(FakeClock& clock, const Work& work) {
 TEST_F(DownlinkTest, OneGroupOfStreamsBringsTheObject) {
   Connect(4);
   absl::StatusOr<PulledObject> pulled;
-  std::thread pull([&] { pulled = Pull(); });
+  std::thread puller([&] { pulled = Pull(); });
   // Otherwise the first ones may have brought it before the last one opens.
   exchange().AwaitPulls(4);
   Publish(1);
-  pull.join();
+  puller.join();
   ASSERT_TRUE(pulled.ok()) << pulled.status();
   EXPECT_TRUE(IsObject(*pulled));
   EXPECT_THAT(exchange().pulled(), SizeIs(kChunks));
