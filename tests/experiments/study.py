@@ -97,8 +97,9 @@ def main(arguments: list[str]) -> int:
         except KeyboardInterrupt:
             print("study: stopped; the same command goes on from here", file=sys.stderr)
             return 130
-    reports = study_report.summarize(series.results(planned), parsed.experiments)
-    summary = study_report.overview(reports, parsed.scale, len(planned), failures)
+    results = series.results(planned)
+    reports = study_report.summarize(results, parsed.experiments)
+    summary = study_report.overview(results, parsed.scale, len(planned), failures)
     if parsed.figures:
         study_report.write(parsed.figures, reports, summary)
     if parsed.json:

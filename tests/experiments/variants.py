@@ -39,6 +39,10 @@ SCALES = {scale.name: scale for scale in (
     Scale("small",
           {"layers": "6", "width": "64", "heads": "4", "mlp_width": "192"},
           sequence_length=128, global_windows=16, steps=600, evaluation_windows=256),
+    # The same for longer: what of a difference goes away with training.
+    Scale("small-long",
+          {"layers": "6", "width": "64", "heads": "4", "mlp_width": "192"},
+          sequence_length=128, global_windows=16, steps=1800, evaluation_windows=256),
     Scale("large", {"preset": '"tiny-1m"'},
           sequence_length=256, global_windows=16, steps=3000, evaluation_windows=256,
           unequal_step_ms=(1200, 2400)),
@@ -77,6 +81,11 @@ class Variant:
     unequal: bool = False  # Worker 1 is half as fast, and has a pace of its own.
     lost_share: float = 0
     inner: tuple[str, ...] = tuple(INNER)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it stands for data parallelism, but for the exchange."""
+        return self.workers == 1 and self.changes.get("outer.learning_rate") == "1"
 
 
 _PLAIN = _FP32 | _BLOCKING | {
@@ -138,6 +147,11 @@ class Experiment:
     variants: tuple[str, ...]  # In the order of tables and plots.
     baseline: str  # What the others are compared with, seed by seed.
     headline: bool = False  # All seeds, in place of the first alone.
+    streaming_is: str = ""  # What `streaming` is called among these.
+
+    def label(self, variant: str) -> str:
+        own = self.streaming_is if variant == "streaming" else ""
+        return own or VARIANTS[variant].label
 
 
 EXPERIMENTS = {
@@ -149,18 +163,22 @@ EXPERIMENTS = {
         "What codecs cost",
         ("overlap-fp32", "streaming", "e3m0", "lm2", "topk2", "topk2-forgets"),
         baseline="overlap-fp32", headline=True),
-    "period": Experiment("Steps between two syncs (H)", ("H10", "streaming", "H100"), "streaming"),
-    "overlap": Experiment("Overlap (tau)", ("tau0", "tau1", "streaming", "tau5", "tau10"), "tau0"),
+    "period": Experiment("Steps between two syncs (H)", ("H10", "streaming", "H100"), "streaming",
+                         streaming_is="H 30"),
+    "overlap": Experiment("Overlap (tau)", ("tau0", "tau1", "streaming", "tau5", "tau10"), "tau0",
+                          streaming_is="tau 2"),
     "mixing": Experiment("Mixing (alpha)", ("alpha0", "alpha0.25", "streaming", "alpha0.75"),
-                         "streaming"),
+                         "streaming", streaming_is="alpha 0.5"),
     "workers": Experiment("Workers (M), the same batch together", ("M1", "streaming", "M4", "M8"),
-                          "streaming"),
-    "patterns": Experiment("Fragments", ("strided", "sequential", "streaming"), "sequential"),
+                          "streaming", streaming_is="M 2"),
+    "patterns": Experiment("Fragments", ("strided", "sequential", "streaming"), "sequential",
+                           streaming_is="balanced"),
     "outer": Experiment(
         "Outer learning rate and momentum",
         ("outer0.4-0.6", "streaming", "outer1-0.6", "outer0.7-0", "outer0.7-0.9", "outer0.4-0.9"),
-        "streaming"),
-    "sites": Experiment("Unequal and lost workers", ("streaming", "unequal", "lost"), "streaming"),
+        "streaming", streaming_is="rate 0.7, momentum 0.6"),
+    "sites": Experiment("Unequal and lost workers", ("streaming", "unequal", "lost"), "streaming",
+                        streaming_is="two alike, all rounds"),
     "rates": Experiment(
         "Inner learning rates, data parallel",
         ("plain", "adamw1e-3", "adamw1e-2", "muon0.02-3e-3", "muon0.04-1e-2"), "plain"),
