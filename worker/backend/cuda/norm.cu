@@ -20,12 +20,11 @@ __global__ __launch_bounds__(kRowThreads) void NormForwardKernel(NormForwardArgu
   const bool present = row < a.rows;
   const int64_t at = row * a.width;
 
-  uint4 x[kChunks];
+  uint4 x[kChunks] = {};
   uint4 addend[kChunks];
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
     const int column = lane.Column(c);
-    x[c] = make_uint4(0, 0, 0, 0);
     if (!present || column >= width) continue;
     x[c] = LoadVector(a.x + at + column);
     if (a.addend != nullptr) addend[c] = LoadVector(a.addend + at + column);
@@ -139,13 +138,11 @@ __global__ __launch_bounds__(kRowThreads,
     const int64_t row = first + lane.group;
     const bool present = row < a.rows;
     const int64_t at = row * a.width;
-    uint4 x[kChunks];
-    uint4 dout[kChunks];
+    uint4 x[kChunks] = {};
+    uint4 dout[kChunks] = {};
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const int column = lane.Column(c);
-      x[c] = make_uint4(0, 0, 0, 0);
-      dout[c] = make_uint4(0, 0, 0, 0);
       if (!present || column >= width) continue;
       x[c] = LoadVector(a.x + at + column);
       dout[c] = LoadVector(a.dout + at + column);

@@ -36,8 +36,8 @@ TEST(GradientNormTest, IsThatOfAllPartsAtAnyLength) {
     RandomValues random(1);
     const auto a = As<float>(random.Normal(size, 1e-3));
     const auto b = As<float>(random.Normal(5, 1e-3));
-    const double expected = std::sqrt(SumOfSquares(std::span<const float>(a)) +
-                                      SumOfSquares(std::span<const float>(b)));
+    const double expected = std::sqrt(worker::SumOfSquares(std::span<const float>(a)) +
+                                      worker::SumOfSquares(std::span<const float>(b)));
     const auto tensors = Repeat([&](TestDevice& device) {
       const GradientNorm norm = NormOf(device, {a, b}, 0);
       EXPECT_EQ(norm.finite, 1);
@@ -236,7 +236,7 @@ TEST(MuonKernelTest, EveryMatrixIsScaledToNormOne) {
   for (int64_t i = 0; i < kCount; ++i) {
     const Doubles actual(tensors[0].begin() + i * kSize, tensors[0].begin() + (i + 1) * kSize);
     Doubles oracle(matrices.begin() + i * kSize, matrices.begin() + (i + 1) * kSize);
-    const double norm = std::sqrt(SumOfSquares(std::span<const double>(oracle)));
+    const double norm = std::sqrt(worker::SumOfSquares(std::span<const double>(oracle)));
     for (double& value : oracle) value /= norm + 1e-7;
     ExpectCloseBf16("matrix", actual, oracle);
   }
