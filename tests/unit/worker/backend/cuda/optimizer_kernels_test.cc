@@ -88,7 +88,7 @@ struct AdamWFixture {
   int64_t sizes[2] = {9000, 13};
   int64_t state[2] = {0, 9024};
   int64_t gradient[2] = {64, 9088 + 64};
-  int64_t weight[2] = {9024, 0};
+  int64_t weight[2] = {128, 0};
   float decay[2] = {0.1F, 0};
   int64_t arena = 9088 + 128;
 };
