@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cuda_runtime.h"
+#include <cuda_runtime.h>
 
 struct __nv_bfloat16 {
   uint16_t bits;

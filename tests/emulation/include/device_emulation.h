@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "cuda_runtime.h"
+#include <cuda_runtime.h>
 
 namespace causeway::emulation {
 

@@ -3,10 +3,13 @@
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_INTRINSICS_CUH_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_INTRINSICS_CUH_
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include <device_emulation.h>
@@ -81,6 +84,12 @@ __device__ __forceinline__ void MmaBf16(float (&d)[4], const uint32_t (&a)[4],
 #endif
 }
 
+__device__ __forceinline__ void MmaBf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                        uint32_t b1) {
+  const uint32_t b[2] = {b0, b1};
+  MmaBf16(d, a, b);
+}
+
 #ifndef CAUSEWAY_EMULATED_DEVICE
 __device__ __forceinline__ uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
@@ -124,6 +133,17 @@ __device__ __forceinline__ void CopyAsync16(void* shared, const void* global, bo
 #endif
 }
 
+// The same of 4 bytes, at multiples of 4.
+__device__ __forceinline__ void CopyAsync4(void* shared, const void* global, bool valid = true) {
+#ifdef CAUSEWAY_EMULATED_DEVICE
+  emulation::CopyAsync(shared, global, 4, valid ? 4 : 0);
+#else
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(SharedAddress(shared)),
+               "l"(global), "r"(valid ? 4 : 0)
+               : "memory");
+#endif
+}
+
 // Closes this thread's present group of copies.
 __device__ __forceinline__ void CommitCopies() {
 #ifdef CAUSEWAY_EMULATED_DEVICE
@@ -141,6 +161,25 @@ __device__ __forceinline__ void WaitCopies() {
 #else
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 #endif
+}
+
+// 2^x to 2^-22 of it; 0 far below, and for -infinity.
+__device__ __forceinline__ float Exp2(float x) {
+#ifdef CAUSEWAY_EMULATED_DEVICE
+  return std::exp2(x);
+#else
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+// Two values to bf16, to nearest even, `low` in the low half.
+__device__ __forceinline__ uint32_t PackBf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  return bits;
 }
 
 }  // namespace causeway::worker::cuda
