@@ -57,7 +57,7 @@ function(causeway_cuda_library name)
       file(CONFIGURE OUTPUT ${source} CONTENT "#include \"${path}\"\n" @ONLY)
       # Kernels are written for nvcc's warnings.
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
-        "-Wno-conversion;-Wno-sign-conversion;-Wno-unknown-pragmas;-Wno-unused-parameter;-Wno-shadow")
+        "-Wno-conversion;-Wno-sign-conversion;-Wno-unknown-pragmas;-Wno-unused-parameter;-Wno-shadow;-Wno-maybe-uninitialized")
       list(APPEND sources ${source})
     endforeach()
     add_library(causeway_${name}_emulated STATIC ${sources})
