@@ -61,7 +61,8 @@ Site::Site(const v1::RunConfig& config, const FragmentPlan& plan, const TestData
     : config_(config), pool_(threads), exchange_(Must(InProcessExchange::Join(coordinator, id))) {
   trainer_ = Must(worker::Trainer::Create(config, plan, data.dataset(),
                                           exchange_->welcome().data_slot(), &pool_));
-  replica_ = std::make_unique<worker::HostReplica>(trainer_->parameters(), trainer_->gradients());
+  replica_ = std::make_unique<worker::HostReplica>(plan, config.sync(), trainer_->parameters(),
+                                                   trainer_->gradients());
   worker::SyncEngine::Options options;
   options.config = config.sync();
   options.plan = &plan;
@@ -107,7 +108,7 @@ worker::WorkerCheckpoint Site::Save() {
     checkpoint.second_moments.assign(moments[1].values.begin(), moments[1].values.end());
     checkpoint.optimizer_updates = trainer_->optimizer()->updates();
   }
-  checkpoint.sync = sync_->Save();
+  checkpoint.sync = Must(sync_->Save());
   return checkpoint;
 }
 

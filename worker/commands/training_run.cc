@@ -18,6 +18,7 @@
 #include "common/telemetry/log.h"
 #include "worker/commands/join_checks.h"
 #include "worker/sync/encoded_object.h"
+#include "worker/sync/host_replica.h"
 
 namespace causeway::worker {
 namespace {
@@ -165,7 +166,6 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
                       {"run_step", welcome.run_step()},
                       {"data_slot", data_slot_}});
   ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, plan_, dataset_, DataPart(), pool_.get()));
-  replica_ = std::make_unique<HostReplica>(trainer_->parameters(), trainer_->gradients());
   RETURN_IF_ERROR(MakeLink());
   MakeSync();
   session_->OnFailure([this](const absl::Status& status) {
@@ -265,6 +265,8 @@ absl::Status TrainingRun::MakeLink() {
 
 void TrainingRun::MakeSync() {
   sync_.reset();  // Cancels the exchange that it uses.
+  replica_ = std::make_unique<HostReplica>(plan_, run_.config().sync(), trainer_->parameters(),
+                                           trainer_->gradients());
   KeepFreedBlocks(ObjectBytesInFlight(plan_, run_.config().sync()));
   auto exchange =
       std::make_unique<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
@@ -496,7 +498,8 @@ void TrainingRun::Throttle(int64_t tokens, absl::Duration step_time) {
 
 absl::Status TrainingRun::Evaluate() {
   const absl::Duration before = clock_.Monotonic();
-  ASSIGN_OR_RETURN(const std::optional<double> loss, trainer_->Evaluate(sync_->published()));
+  ASSIGN_OR_RETURN(const std::span<const float> published, sync_->published());
+  ASSIGN_OR_RETURN(const std::optional<double> loss, trainer_->Evaluate(published));
   progress_.evaluation += clock_.Monotonic() - before;
   if (!loss.has_value()) return absl::OkStatus();
   if (!progress_.initial_loss.has_value()) progress_.initial_loss = loss;
@@ -534,7 +537,7 @@ absl::Status TrainingRun::Checkpoint() {
     checkpoint.second_moments.assign(moments[1].values.begin(), moments[1].values.end());
     checkpoint.optimizer_updates = trainer_->optimizer()->updates();
   }
-  checkpoint.sync = sync_->Save();
+  ASSIGN_OR_RETURN(checkpoint.sync, sync_->Save());
   RETURN_IF_ERROR(WriteWorkerCheckpoint(file_system_, CheckpointPath(), checkpoint));
   last_checkpoint_ = clock_.Monotonic();
   progress_.checkpoint_step = progress_.step;
