@@ -18,7 +18,7 @@
 #include "common/telemetry/log.h"
 #include "worker/commands/join_checks.h"
 #include "worker/sync/encoded_object.h"
-#include "worker/sync/host_replica.h"
+#include "worker/train/cpu_backend.h"
 
 namespace causeway::worker {
 namespace {
@@ -165,9 +165,10 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
                      {{"incarnation", welcome.incarnation()},
                       {"run_step", welcome.run_step()},
                       {"data_slot", data_slot_}});
-  ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, plan_, dataset_, DataPart(), pool_.get()));
+  auto backend = std::make_unique<CpuBackend>(config, plan_, pool_.get());
+  ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, dataset_, DataPart(), std::move(backend)));
   RETURN_IF_ERROR(MakeLink());
-  MakeSync();
+  RETURN_IF_ERROR(MakeSync());
   session_->OnFailure([this](const absl::Status& status) {
     telemetry_->Record("session_failed", absl::StrCat("the session failed: ", status.message()),
                        {{"code", std::string(absl::StatusCodeToString(status.code()))},
@@ -176,26 +177,22 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   });
 
   if (checkpoint.has_value()) {
-    if (trainer_->optimizer() != nullptr) {
-      std::vector<StateView<float>> moments = trainer_->optimizer()->State();
-      std::ranges::copy(checkpoint->first_moments, moments[0].values.begin());
-      std::ranges::copy(checkpoint->second_moments, moments[1].values.begin());
-      trainer_->optimizer()->set_updates(checkpoint->optimizer_updates);
-    }
+    RETURN_IF_ERROR(trainer_->backend().RestoreOptimizer(
+        checkpoint->optimizer_updates, checkpoint->first_moments, checkpoint->second_moments));
     progress_.tokens = checkpoint->tokens;
     counter_ = StepCounter(checkpoint->step, checkpoint->pace_milli, checkpoint->pace_carry_milli);
   }
   const int64_t behind = checkpoint.has_value() ? welcome.run_step() - checkpoint->step : 0;
   if (checkpoint.has_value() &&
       (welcome.resumes() || behind <= config.sync().steps_between_syncs())) {
-    std::ranges::copy(checkpoint->parameters, trainer_->parameters().begin());
+    RETURN_IF_ERROR(trainer_->backend().SetParameters(checkpoint->parameters));
     progress_.step = checkpoint->step;
     progress_.checkpoint_step = checkpoint->step;
     const bool same_part = checkpoint->data_slot == data_slot_ || options_.own_data;
     const absl::Status restored = sync_->Restore(std::move(checkpoint->sync), progress_.step);
     anew_ = absl::IsOutOfRange(restored);
     if (anew_) {
-      MakeSync();
+      RETURN_IF_ERROR(MakeSync());
     } else {
       RETURN_IF_ERROR(restored);
       if (!same_part) sync_->UseData(DataPart(), welcome.next_draw());
@@ -263,10 +260,10 @@ absl::Status TrainingRun::MakeLink() {
   return absl::OkStatus();
 }
 
-void TrainingRun::MakeSync() {
+absl::Status TrainingRun::MakeSync() {
   sync_.reset();  // Cancels the exchange that it uses.
-  replica_ = std::make_unique<HostReplica>(plan_, run_.config().sync(), trainer_->parameters(),
-                                           trainer_->gradients());
+  replica_.reset();
+  ASSIGN_OR_RETURN(replica_, trainer_->backend().MakeReplica());
   KeepFreedBlocks(ObjectBytesInFlight(plan_, run_.config().sync()));
   auto exchange =
       std::make_unique<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
@@ -295,6 +292,7 @@ void TrainingRun::MakeSync() {
         {{"fragment", event.fragment}, {"round", event.round}});
   };
   sync_ = std::make_unique<SyncEngine>(std::move(sync));
+  return absl::OkStatus();
 }
 
 void TrainingRun::CancelExchange() {
@@ -310,7 +308,7 @@ absl::Status TrainingRun::StartAnew(const v1::Welcome& welcome, int64_t next_dra
       {{"from_step", progress_.step}, {"to_step", welcome.run_step()}});
   data_slot_ = welcome.data_slot();
   RETURN_IF_ERROR(trainer_->UseDataSlot(dataset_, DataPart()));
-  MakeSync();
+  RETURN_IF_ERROR(MakeSync());
   sync_->UseData(DataPart(), next_draw);
   ASSIGN_OR_RETURN(progress_.step, sync_->Fetch(welcome.run_step()));
   counter_ = StepCounter(progress_.step, counter_.pace_milli());
@@ -529,14 +527,12 @@ absl::Status TrainingRun::Checkpoint() {
   checkpoint.tokens = progress_.tokens;
   checkpoint.pace_milli = counter_.pace_milli();
   checkpoint.pace_carry_milli = counter_.carry_milli();
-  const std::span<const float> parameters = trainer_->parameters();
-  checkpoint.parameters.assign(parameters.begin(), parameters.end());
-  if (trainer_->optimizer() != nullptr) {
-    const std::vector<StateView<float>> moments = trainer_->optimizer()->State();
-    checkpoint.first_moments.assign(moments[0].values.begin(), moments[0].values.end());
-    checkpoint.second_moments.assign(moments[1].values.begin(), moments[1].values.end());
-    checkpoint.optimizer_updates = trainer_->optimizer()->updates();
-  }
+  checkpoint.parameters.resize(static_cast<size_t>(plan_.arena_size()));
+  RETURN_IF_ERROR(trainer_->backend().CopyParameters(checkpoint.parameters));
+  ASSIGN_OR_RETURN(OptimizerState optimizer, trainer_->backend().SaveOptimizer());
+  checkpoint.optimizer_updates = optimizer.updates;
+  checkpoint.first_moments = std::move(optimizer.first_moments);
+  checkpoint.second_moments = std::move(optimizer.second_moments);
   ASSIGN_OR_RETURN(checkpoint.sync, sync_->Save());
   RETURN_IF_ERROR(WriteWorkerCheckpoint(file_system_, CheckpointPath(), checkpoint));
   last_checkpoint_ = clock_.Monotonic();
