@@ -16,6 +16,9 @@
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
 #endif
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
 
 thread_local uint3 threadIdx;
 thread_local uint3 blockIdx;
@@ -91,6 +94,9 @@ struct Thread {
   uint3 index;
   std::vector<std::vector<PendingCopy>> copies;  // Committed groups, then the open one.
   void* stack_bottom = nullptr;
+#ifdef __SANITIZE_THREAD__
+  void* tsan = nullptr;
+#endif
 };
 
 struct Warp {
@@ -109,51 +115,69 @@ struct Block {
 
 thread_local Block block;
 thread_local int current = -1;
+#ifdef __SANITIZE_THREAD__
+thread_local void* tsan_scheduler = nullptr;
+#endif
+// The sanitizers want to know when a thread goes on with another stack.
 #ifdef __SANITIZE_ADDRESS__
 thread_local const void* scheduler_bottom = nullptr;
 thread_local size_t scheduler_size = 0;
 #endif
 
-void Yield(State state) {
-  Thread& self = block.threads[static_cast<size_t>(current)];
-  self.state = state;
+void EnterScheduler([[maybe_unused]] void** fake) {
 #ifdef __SANITIZE_ADDRESS__
-  void* fake = nullptr;
-  __sanitizer_start_switch_fiber(&fake, scheduler_bottom, scheduler_size);
-  self.scheduler = std::move(self.scheduler).resume();
-  __sanitizer_finish_switch_fiber(fake, &scheduler_bottom, &scheduler_size);
-#else
-  self.scheduler = std::move(self.scheduler).resume();
+  __sanitizer_start_switch_fiber(fake, scheduler_bottom, scheduler_size);
+#endif
+#ifdef __SANITIZE_THREAD__
+  __tsan_switch_to_fiber(tsan_scheduler, 0);
 #endif
 }
 
+void EnteredThread([[maybe_unused]] void* fake) {
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_finish_switch_fiber(fake, &scheduler_bottom, &scheduler_size);
+#endif
+}
+
+void Yield(State state) {
+  Thread& self = block.threads[static_cast<size_t>(current)];
+  self.state = state;
+  void* fake = nullptr;
+  EnterScheduler(&fake);
+  self.scheduler = std::move(self.scheduler).resume();
+  EnteredThread(fake);
+}
+
 void StartFiber(Thread& thread) {
-  thread.fiber = boost::context::fiber(
-      std::allocator_arg, StackAllocator(), [&thread](boost::context::fiber&& scheduler) {
-#ifdef __SANITIZE_ADDRESS__
-        __sanitizer_finish_switch_fiber(nullptr, &scheduler_bottom, &scheduler_size);
-#endif
-        thread.scheduler = std::move(scheduler);
-        (*block.body)();
-        thread.state = State::kDone;
-#ifdef __SANITIZE_ADDRESS__
-        __sanitizer_start_switch_fiber(nullptr, scheduler_bottom, scheduler_size);
-#endif
-        return std::move(thread.scheduler);
-      });
+  thread.fiber = boost::context::fiber(std::allocator_arg, StackAllocator(),
+                                       [&thread](boost::context::fiber&& scheduler) {
+                                         EnteredThread(nullptr);
+                                         thread.scheduler = std::move(scheduler);
+                                         (*block.body)();
+                                         thread.state = State::kDone;
+                                         EnterScheduler(nullptr);
+                                         return std::move(thread.scheduler);
+                                       });
   thread.stack_bottom = stack_pool.last();
+#ifdef __SANITIZE_THREAD__
+  if (thread.tsan == nullptr) thread.tsan = __tsan_create_fiber(0);
+#endif
 }
 
 void RunFiber(Thread& thread) {
   current = static_cast<int>(&thread - block.threads.data());
   threadIdx = thread.index;
+  [[maybe_unused]] void* fake = nullptr;
 #ifdef __SANITIZE_ADDRESS__
-  void* fake = nullptr;
   __sanitizer_start_switch_fiber(&fake, thread.stack_bottom, kStackBytes);
+#endif
+#ifdef __SANITIZE_THREAD__
+  tsan_scheduler = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(thread.tsan, 0);
+#endif
   thread.fiber = std::move(thread.fiber).resume();
+#ifdef __SANITIZE_ADDRESS__
   __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
-#else
-  thread.fiber = std::move(thread.fiber).resume();
 #endif
 }
 
@@ -347,6 +371,9 @@ void RunGrid(dim3 grid, dim3 block_shape, size_t shared_bytes, const std::functi
       }
     }
   }
+#ifdef __SANITIZE_THREAD__
+  for (const Thread& thread : block.threads) __tsan_destroy_fiber(thread.tsan);
+#endif
 }
 
 }  // namespace causeway::emulation
