@@ -31,7 +31,10 @@ void Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared_bytes));
   }
-  kernel<<<grid, block, shared_bytes, stream> > >(static_cast<Parameters>(arguments)...);
+  // It takes ">>>" apart.
+  // clang-format off
+  kernel<<<grid, block, shared_bytes, stream>>>(static_cast<Parameters>(arguments)...);
+  // clang-format on
 #endif
 }
 
