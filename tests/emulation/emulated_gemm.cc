@@ -18,8 +18,7 @@ std::vector<float> Load(const GemmOperand& operand, int64_t index, int64_t rows,
   const __nv_bfloat16* const data = operand.data + index * operand.batch_stride;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < columns; ++c) {
-      values[static_cast<size_t>(r * columns + c)] =
-          __bfloat162float(data[r * operand.stride + c]);
+      values[static_cast<size_t>(r * columns + c)] = __bfloat162float(data[r * operand.stride + c]);
     }
   }
   return values;
@@ -35,8 +34,7 @@ void Compute(const GemmCall& call) {
     const std::vector<float> b = Load(call.b, i, b_rows, b_columns);
     std::vector<float> product(static_cast<size_t>(call.m * call.n));
     worker::GemmTile<float>(call.a.transpose, call.b.transpose, call.m, call.n, call.k, call.alpha,
-                            a.data(), a_columns, b.data(), b_columns, 0.0F, product.data(),
-                            call.n);
+                            a.data(), a_columns, b.data(), b_columns, 0.0F, product.data(), call.n);
     for (int64_t r = 0; r < call.m; ++r) {
       for (int64_t c = 0; c < call.n; ++c) {
         const int64_t at = i * call.d_batch_stride + r * call.d_stride + c;

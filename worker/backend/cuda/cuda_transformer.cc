@@ -20,9 +20,9 @@ constexpr int64_t kHeadRows = 64;  // The head's chunks are multiples of it.
 
 absl::Status CheckField(const char* field, int64_t value, int64_t multiple, int64_t most) {
   if (value % multiple == 0 && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " must be a multiple of ", multiple, " and at most ", most,
-                   " on a GPU; it is ", value, ". Train this model with --device=cpu"));
+  return absl::InvalidArgumentError(absl::StrCat(field, " must be a multiple of ", multiple,
+                                                 " and at most ", most, " on a GPU; it is ", value,
+                                                 ". Train this model with --device=cpu"));
 }
 
 // Tokens per pass of the classifier: the fewest equal chunks that fit the budget.
@@ -45,12 +45,13 @@ absl::Status AssignOr(T*& to, absl::StatusOr<T*> memory) {
 
 absl::Status CheckShape(const v1::ModelConfig& model) {
   RETURN_IF_ERROR(CheckField("model.width", model.width(), kVectorValues, kMaxNormWidth));
-  RETURN_IF_ERROR(CheckField("model.mlp_width", model.mlp_width(), kVectorValues, int64_t{1} << 30));
-  for (const auto& [field, heads] : {std::pair("model.heads * model.head_dim", model.heads()),
-                                     std::pair("model.kv_heads * model.head_dim",
-                                               model.kv_heads())}) {
-    RETURN_IF_ERROR(CheckField(field, int64_t{heads} * model.head_dim(), kVectorValues,
-                               int64_t{1} << 30));
+  RETURN_IF_ERROR(
+      CheckField("model.mlp_width", model.mlp_width(), kVectorValues, int64_t{1} << 30));
+  for (const auto& [field, heads] :
+       {std::pair("model.heads * model.head_dim", model.heads()),
+        std::pair("model.kv_heads * model.head_dim", model.kv_heads())}) {
+    RETURN_IF_ERROR(
+        CheckField(field, int64_t{heads} * model.head_dim(), kVectorValues, int64_t{1} << 30));
   }
   const char* const refusal = AttentionRefusal({.sequences = 1,
                                                 .length = model.sequence_length(),
@@ -112,8 +113,8 @@ absl::StatusOr<std::unique_ptr<CudaTransformer>> CudaTransformer::Create(
 absl::Status CudaTransformer::AllocateActivations(DeviceMemory& memory) {
   const int64_t tokens = int64_t{options_.micro_batch_sequences} * length_;
   const auto bf16 = [&](__nv_bfloat16*& to, int64_t width) {
-    return AssignOr(to, memory.Allocate<__nv_bfloat16>("activations", tokens * width,
-                                                       kLowerActivations));
+    return AssignOr(
+        to, memory.Allocate<__nv_bfloat16>("activations", tokens * width, kLowerActivations));
   };
   const auto fp32 = [&](float*& to, int64_t width) {
     return AssignOr(to, memory.Allocate<float>("activations", tokens * width, kLowerActivations));
@@ -157,8 +158,8 @@ absl::Status CudaTransformer::AllocateActivations(DeviceMemory& memory) {
 absl::Status CudaTransformer::Allocate(DeviceMemory& memory) {
   const int64_t tokens = int64_t{options_.micro_batch_sequences} * length_;
   const auto bf16 = [&](__nv_bfloat16*& to, int64_t width) {
-    return AssignOr(to, memory.Allocate<__nv_bfloat16>("activations' gradients", tokens * width,
-                                                       kLowerLogits));
+    return AssignOr(
+        to, memory.Allocate<__nv_bfloat16>("activations' gradients", tokens * width, kLowerLogits));
   };
   const auto fp32 = [&](float*& to, int64_t width) {
     return AssignOr(to,
@@ -332,8 +333,8 @@ absl::Status CudaTransformer::AttentionForwardPass(Block& block, const int32_t* 
   const Projection::Output qkv = {.data = kept.qkv, .stride = qkv_width_};
   const Projection::Output raw = {.data = kept.raw_qk, .stride = query_width_ + kv_width_};
   const Projection::Output& queries = qk_norm_ ? raw : qkv;
-  RETURN_IF_ERROR(block.qkv.Forward(gemm_, tokens_, weights_, kept.attention_normed, queries, qkv,
-                                    stream));
+  RETURN_IF_ERROR(
+      block.qkv.Forward(gemm_, tokens_, weights_, kept.attention_normed, queries, qkv, stream));
   if (qk_norm_ || cosine_ != nullptr) {
     RotaryForward({.shape = Rotary(block),
                    .in = queries.data,

@@ -101,9 +101,9 @@ class CudaTransformer {
  private:
   // Of one block. Pointers of blocks may be equal where the level lets them share.
   struct BlockActivations {
-    __nv_bfloat16* attention_input = nullptr;  // [N, width], the residual stream before the norm
-    float* attention_deviation = nullptr;      // [N], 1 / rms or 1 / deviation
-    float* attention_mean = nullptr;           // [N], LayerNorm alone
+    __nv_bfloat16* attention_input = nullptr;   // [N, width], the residual stream before the norm
+    float* attention_deviation = nullptr;       // [N], 1 / rms or 1 / deviation
+    float* attention_mean = nullptr;            // [N], LayerNorm alone
     __nv_bfloat16* attention_normed = nullptr;  // [N, width]
     __nv_bfloat16* raw_qk = nullptr;     // [N, heads + kv_heads, head_dim] before qk_norm, or null
     __nv_bfloat16* qkv = nullptr;        // [N, heads + 2 kv_heads, head_dim], rotated
@@ -197,9 +197,9 @@ class CudaTransformer {
   float* row_loss_ = nullptr;           // [N]
   float* row_lse_ = nullptr;            // [N]
   TargetCount* target_count_ = nullptr;
-  __nv_bfloat16* dresidual_ = nullptr;  // [N, width]
-  __nv_bfloat16* dnormed_ = nullptr;    // [N, width]
-  __nv_bfloat16* dhidden_ = nullptr;    // [N, mlp_width]
+  __nv_bfloat16* dresidual_ = nullptr;   // [N, width]
+  __nv_bfloat16* dnormed_ = nullptr;     // [N, width]
+  __nv_bfloat16* dhidden_ = nullptr;     // [N, mlp_width]
   __nv_bfloat16* dattention_ = nullptr;  // [N, heads, head_dim]
   __nv_bfloat16* dqkv_ = nullptr;        // [N, heads + 2 kv_heads, head_dim]
   float* delta_ = nullptr;               // Of attention's backward pass, as log_sum_exp.

@@ -97,17 +97,17 @@ absl::Status Projection::BackwardWeight(Gemm& gemm, int64_t tokens, const __nv_b
                                         float* gradients, cudaStream_t stream) const {
   for (const ProjectionSlice& slice : layout_.matrices) {
     float* const gradient = gradients + slice.offset;
-    RETURN_IF_ERROR(gemm.Run(
-        {.m = slice.outputs,
-         .n = inputs_,
-         .k = tokens,
-         .beta = accumulate ? 1.0F : 0.0F,
-         .a = {.data = dout + slice.first_output, .stride = stride, .transpose = true},
-         .b = {.data = in, .stride = inputs_},
-         .d_float = gradient,
-         .d_stride = inputs_,
-         .c = gradient},
-        stream));
+    RETURN_IF_ERROR(
+        gemm.Run({.m = slice.outputs,
+                  .n = inputs_,
+                  .k = tokens,
+                  .beta = accumulate ? 1.0F : 0.0F,
+                  .a = {.data = dout + slice.first_output, .stride = stride, .transpose = true},
+                  .b = {.data = in, .stride = inputs_},
+                  .d_float = gradient,
+                  .d_stride = inputs_,
+                  .c = gradient},
+                 stream));
   }
   return absl::OkStatus();
 }
