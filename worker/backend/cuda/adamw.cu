@@ -46,7 +46,7 @@ __global__ __launch_bounds__(kThreads) void AdamWKernel(AdamWArguments a) {
     StoreFloats(w, masters + i);
     StoreFloats(m, ms + i);
     StoreFloats(v, vs + i);
-    *reinterpret_cast<uint2*>(weights + i) = make_uint2(PackPair(w.x, w.y), PackPair(w.z, w.w));
+    *reinterpret_cast<uint2*>(weights + i) = make_uint2(PackBf16(w.x, w.y), PackBf16(w.z, w.w));
   }
   const int rest = slice.size / 4 * 4 + static_cast<int>(threadIdx.x);
   if (rest >= slice.size) return;

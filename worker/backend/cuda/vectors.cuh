@@ -7,8 +7,8 @@
 
 #include <cassert>
 #include <cstdint>
-#include <cstring>
 
+#include "worker/backend/cuda/intrinsics.cuh"
 #include "worker/backend/cuda/kernel_limits.h"
 
 namespace causeway::worker::cuda {
@@ -54,16 +54,9 @@ __device__ __forceinline__ void Unpack(const uint4& vector, float (&values)[kVec
     values[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000U);
   }
 }
-// Two values in one word, rounded to nearest.
-__device__ __forceinline__ uint32_t PackPair(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  uint32_t word;
-  memcpy(&word, &pair, sizeof word);
-  return word;
-}
 __device__ __forceinline__ uint4 Pack(const float (&values)[kVector]) {
-  return make_uint4(PackPair(values[0], values[1]), PackPair(values[2], values[3]),
-                    PackPair(values[4], values[5]), PackPair(values[6], values[7]));
+  return make_uint4(PackBf16(values[0], values[1]), PackBf16(values[2], values[3]),
+                    PackBf16(values[4], values[5]), PackBf16(values[6], values[7]));
 }
 __device__ __forceinline__ void LoadUnpacked(const Bf16* from, float (&values)[kVector]) {
   Unpack(LoadVector(from), values);
@@ -89,7 +82,7 @@ __device__ __forceinline__ void StorePacked(const float (&values)[kVector], floa
 }
 
 // e^x to 2 units in the last place near 0, by the machine's 2^x.
-__device__ __forceinline__ float FastExp(float x) { return exp2f(x * 1.44269504088896F); }
+__device__ __forceinline__ float FastExp(float x) { return Exp2(x * 1.44269504088896F); }
 
 }  // namespace causeway::worker::cuda
 
