@@ -206,6 +206,13 @@ absl::Status DeviceOptimizer::UpdateMuon(cudaStream_t stream) {
                                    .norm = norm_};
   MuonMomentum(arguments, arrays_.gradients, m_, updates_, stream);
   RETURN_IF_ERROR(Send(momenta_, stream));
+  RETURN_IF_ERROR(Orthogonalize(stream));
+  RETURN_IF_ERROR(Send(orthogonalized_, stream));
+  MuonUpdate(arguments, updates_, arrays_.master, arrays_.weights, stream);
+  return absl::OkStatus();
+}
+
+absl::Status DeviceOptimizer::Orthogonalize(cudaStream_t stream) {
   for (const Group& group : groups_) {
     const auto [first, last] = Share(group, rank_);
     if (first == last) continue;
@@ -213,9 +220,12 @@ absl::Status DeviceOptimizer::UpdateMuon(cudaStream_t stream) {
     RETURN_IF_ERROR(newton_schulz_->Orthogonalize(
         batch, updates_ + group.first + first * batch.rows * batch.cols, stream));
   }
-  RETURN_IF_ERROR(Send(orthogonalized_, stream));
-  MuonUpdate(arguments, updates_, arrays_.master, arrays_.weights, stream);
   return absl::OkStatus();
+}
+
+absl::Status DeviceOptimizer::Rehearse(cudaStream_t stream) {
+  RETURN_IF_ERROR(Orthogonalize(stream));
+  return CheckLaunches("Muon's products");
 }
 
 absl::Status DeviceOptimizer::Send(const std::vector<Segment>& segments, cudaStream_t stream) {

@@ -50,6 +50,9 @@ class DeviceOptimizer {
       LocalGroup* group, const DeviceArrays& arrays, DeviceMemory* memory, Gemm* gemm,
       cudaStream_t stream);
 
+  // Enqueues Muon's products once, on whatever is there: before their way of computing is measured.
+  absl::Status Rehearse(cudaStream_t stream);
+
   // Enqueues the norm: the own pieces of the gradients are the whole step's by then.
   absl::Status ComputeNorm(cudaStream_t stream);
   // Enqueues the update of what ComputeNorm found finite. `step` as InnerOptimizer's, `update`
@@ -93,6 +96,8 @@ class DeviceOptimizer {
   std::pair<int64_t, int64_t> Share(const Group& group, int rank) const;
   absl::Status Send(const std::vector<Segment>& segments, cudaStream_t stream);
   absl::Status UpdateMuon(cudaStream_t stream);
+  // The rank's share of the matrices in updates_.
+  absl::Status Orthogonalize(cudaStream_t stream);
 
   const v1::TrainConfig train_;
   const ShardPlan& shards_;

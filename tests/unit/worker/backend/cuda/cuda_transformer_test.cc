@@ -16,17 +16,22 @@ std::vector<float> RoundedParameters(const FragmentPlan& plan) {
 }
 
 TEST(CudaTransformer, Smoke) {
-  const v1::ModelConfig model = MakeModel({.width = 64, .heads = 2, .kv_heads = 1, .head_dim = 32, .mlp_width = 96, .qk_norm = true});
+  const v1::ModelConfig model = MakeModel(
+      {.width = 64, .heads = 2, .kv_heads = 1, .head_dim = 32, .mlp_width = 96, .qk_norm = true});
   const FragmentPlan plan = MakePlan(model);
   const std::vector<float> parameters = RoundedParameters(plan);
   HostTokens tokens = {RandomTokens(model, 2, 3), RandomTokens(model, 2, 4), {}};
   TransformerRig rig(model, plan, parameters, {.micro_batch_sequences = 2});
   const auto result = rig.Run({tokens});
-  const auto expected = RunPass<double>(model, std::vector<double>(parameters.begin(), parameters.end()), tokens.inputs, tokens.targets);
+  const auto expected =
+      RunPass<double>(model, std::vector<double>(parameters.begin(), parameters.end()),
+                      tokens.inputs, tokens.targets);
   printf("%f %f\n", result.loss.cross_entropy, expected.loss.cross_entropy);
   for (const auto& t : plan.tensors()) {
-    std::vector<float> a(result.gradients.begin() + t.offset, result.gradients.begin() + t.offset + t.info.size());
-    std::vector<double> b(expected.gradients.begin() + t.offset, expected.gradients.begin() + t.offset + t.info.size());
+    std::vector<float> a(result.gradients.begin() + t.offset,
+                         result.gradients.begin() + t.offset + t.info.size());
+    std::vector<double> b(expected.gradients.begin() + t.offset,
+                          expected.gradients.begin() + t.offset + t.info.size());
     printf("%s %f\n", t.info.name.c_str(), RelativeDistance(a, b));
   }
 }

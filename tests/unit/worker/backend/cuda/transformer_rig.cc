@@ -37,8 +37,7 @@ TransformerRig::TransformerRig(const v1::ModelConfig& model, const FragmentPlan&
   gradients_ = Must(memory_.Allocate<float>("gradients", arena_size_, ""));
   loss_ = Must(memory_.Allocate<StepLoss>("loss", 1, ""));
   const int64_t tokens = int64_t{options.micro_batch_sequences} * model.sequence_length();
-  for (int32_t** to :
-       {&tokens_.inputs, &tokens_.targets, &tokens_.order, &document_starts_}) {
+  for (int32_t** to : {&tokens_.inputs, &tokens_.targets, &tokens_.order, &document_starts_}) {
     *to = Must(memory_.Allocate<int32_t>("tokens", tokens, ""));
   }
   MustWork(cudaMemcpy(weights_, rounded.data(), rounded.size() * sizeof(__nv_bfloat16),
@@ -83,8 +82,8 @@ TransformerRig::Result TransformerRig::Run(const std::vector<HostTokens>& micro_
   }
   Result result;
   result.gradients.resize(static_cast<size_t>(arena_size_));
-  MustWork(cudaMemcpy(result.gradients.data(), gradients_,
-                      result.gradients.size() * sizeof(float), cudaMemcpyDeviceToHost));
+  MustWork(cudaMemcpy(result.gradients.data(), gradients_, result.gradients.size() * sizeof(float),
+                      cudaMemcpyDeviceToHost));
   MustWork(cudaMemcpy(&result.loss, loss_, sizeof(StepLoss), cudaMemcpyDeviceToHost));
   return result;
 }
