@@ -60,6 +60,7 @@ absl::Status DeviceRank::Allocate() {
     ASSIGN_OR_RETURN(exchange_, Stream::Create(/*urgent=*/true));
     ASSIGN_OR_RETURN(gradients_ready_, Event::Create());
     ASSIGN_OR_RETURN(exchanged_, Event::Create());
+    RETURN_IF_ERROR(ListGaps());
     for (int stage = 0; stage < options_.shards->stages(); ++stage) {
       ASSIGN_OR_RETURN(Event event, Event::Create());
       weights_gathered_.push_back(std::move(event));
@@ -105,6 +106,19 @@ absl::Status DeviceRank::Allocate() {
                         .recompute = options_.recompute},
                        arrays_.weights, arrays_.gradients, &memory_, gemm_.get(), stream_.get()));
   return absl::OkStatus();
+}
+
+absl::Status DeviceRank::ListGaps() {
+  std::vector<ClearedRange> gaps;
+  for (const FragmentRange& gap :
+       ParameterLayout::Create(options_.config->model(), *options_.plan).gaps) {
+    gaps.push_back({gap.begin, gap.size()});
+  }
+  gap_count_ = std::ssize(gaps);
+  ASSIGN_OR_RETURN(gaps_, memory_.Allocate<ClearedRange>("tables of slices", gap_count_, ""));
+  return CheckCuda(cudaMemcpy(gaps_, gaps.data(), gaps.size() * sizeof(ClearedRange),
+                              cudaMemcpyHostToDevice),
+                   "copying a table of gaps");
 }
 
 CudaTransformer::Pass DeviceRank::PassOf(bool first) const {
@@ -157,6 +171,7 @@ absl::Status DeviceRank::CopyTokens(int slot) {
 absl::Status DeviceRank::Begin(bool refresh_all, const std::vector<int>& refresh_fragments) {
   RETURN_IF_ERROR(UseDevice(device()));
   if (!has_optimizer()) RETURN_IF_ERROR(snapshots_done_.HoldUp(stream_.get()));
+  if (gap_count_ > 0) ClearRanges(gap_count_, gaps_, arrays_.gradients, stream_.get());
   if (refresh_all) {
     // Sums and copies that are under way end first.
     RETURN_IF_ERROR(WaitForExchange());

@@ -28,6 +28,7 @@
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cuda/classifier.h"
+#include "worker/backend/cuda/clear_ranges.h"
 #include "worker/backend/cuda/cuda_transformer.h"
 #include "worker/backend/cuda/device.h"
 #include "worker/backend/cuda/device_optimizer.h"
@@ -115,6 +116,7 @@ class DeviceRank {
 
   explicit DeviceRank(const Options& options);
   absl::Status Allocate();
+  absl::Status ListGaps();
   absl::Status Rehearse();
   // Of this rank's micro-steps, the first overwrites and the others add.
   CudaTransformer::Pass PassOf(bool first) const;
@@ -151,6 +153,9 @@ class DeviceRank {
   int32_t* document_starts_ = nullptr;
   StepLoss* loss_ = nullptr;
   float* staging_ = nullptr;
+  // Of several GPUs: between tensors, where sums over the GPUs may leave anything.
+  ClearedRange* gaps_ = nullptr;
+  int64_t gap_count_ = 0;
   std::unique_ptr<Gemm> gemm_;
   std::unique_ptr<CudaTransformer> transformer_;
   std::unique_ptr<DeviceOptimizer> optimizer_;  // Null: gradients are what is synchronized.
