@@ -1,6 +1,7 @@
 #include "common/codec/float_codecs.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -9,6 +10,7 @@
 #include "common/codec/bf16.h"
 #include "common/codec/codec_kernels.h"
 #include "common/codec/difference_codec.h"
+#include "common/codec/ordered_float.h"
 
 namespace causeway {
 namespace {
