@@ -35,7 +35,7 @@ __global__ __launch_bounds__(kThreads) void AddBiasKernel(uint32_t vectors,
 __global__ __launch_bounds__(kThreads) void ColumnSumsKernel(int64_t rows, int64_t width,
                                                              int64_t stride, int64_t rows_per_block,
                                                              const Bf16* values, float* partials) {
-  __shared__ float sums[kWarps][kColumns];
+  alignas(16) __shared__ float sums[kWarps][kColumns];
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int warp = static_cast<int>(threadIdx.x) / kLanes;
   const int64_t column = int64_t{blockIdx.x} * kColumns + lane * kVector;

@@ -13,14 +13,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
 
-// A few neighbouring lanes, a power of two, share a head. Each has kChunks runs of kRun values in
-// the first half of the head and their partners in the second half. kRun is kVector where head_dim
-// is a multiple of 16, and 1 otherwise.
-template <int kRun, int kChunks>
-struct HalfHead {
-  float values[kChunks][kRun];
-};
-
 template <int kRun>
 __device__ __forceinline__ void LoadRun(const Bf16* from, float (&values)[kRun]) {
   if constexpr (kRun == kVector) {
@@ -46,19 +38,19 @@ __device__ __forceinline__ void StoreRun(const float (&values)[kRun], Bf16* to) 
   }
 }
 
-// What a lane has of a head.
+// A few neighbouring lanes, a power of two, share a head. Each has kChunks runs of kRun values in
+// the first half of the head and their partners in the second half, or zeros. kRun is kVector where
+// head_dim is a multiple of 16, and 1 otherwise.
 template <int kRun, int kChunks>
 struct HeadPart {
-  float first[kChunks][kRun];
-  float second[kChunks][kRun];
+  float first[kChunks][kRun] = {};
+  float second[kChunks][kRun] = {};
 
-  // Zeros where the lane has nothing.
+  // Once.
   __device__ void Load(const Bf16* head, int half, int lane, int lanes, bool present) {
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const int at = (c * lanes + lane) * kRun;
-#pragma unroll
-      for (int i = 0; i < kRun; ++i) first[c][i] = second[c][i] = 0;
       if (!present || at >= half) continue;
       LoadRun(head + at, first[c]);
       LoadRun(head + half + at, second[c]);
@@ -171,7 +163,6 @@ __device__ __forceinline__ void NormedHeadsBackward(const RotaryBackwardArgument
   HeadPart<kRun, kChunks> weight;
   weight.Load(weight_values, half, lane, lanes, true);
   HeadPart<kRun, kChunks> dweight;
-  dweight.Load(nullptr, half, lane, lanes, false);
 
   for (uint32_t first = blockIdx.x * groups; first < heads; first += gridDim.x * groups) {
     const uint32_t item = first + threadIdx.x / static_cast<uint32_t>(lanes);

@@ -11,7 +11,7 @@
 namespace causeway::worker::cuda {
 namespace {
 
-constexpr double kEpsilon = 1e-5;
+constexpr float kEpsilon = 1e-5F;
 
 struct Case {
   int64_t rows;

@@ -36,8 +36,8 @@ TEST(GradientNormTest, IsThatOfAllPartsAtAnyLength) {
     RandomValues random(1);
     const auto a = As<float>(random.Normal(size, 1e-3));
     const auto b = As<float>(random.Normal(5, 1e-3));
-    const double expected = std::sqrt(SumOfSquares(std::span<const float>(a)) +
-                                      SumOfSquares(std::span<const float>(b)));
+    const double expected = std::sqrt(worker::SumOfSquares(std::span<const float>(a)) +
+                                      worker::SumOfSquares(std::span<const float>(b)));
     const auto tensors = Repeat([&](TestDevice& device) {
       const GradientNorm norm = NormOf(device, {a, b}, 0);
       EXPECT_EQ(norm.finite, 1);
@@ -88,7 +88,7 @@ struct AdamWFixture {
   int64_t sizes[2] = {9000, 13};
   int64_t state[2] = {0, 9024};
   int64_t gradient[2] = {64, 9088 + 64};
-  int64_t weight[2] = {9024, 0};
+  int64_t weight[2] = {128, 0};
   float decay[2] = {0.1F, 0};
   int64_t arena = 9088 + 128;
 };
@@ -236,7 +236,7 @@ TEST(MuonKernelTest, EveryMatrixIsScaledToNormOne) {
   for (int64_t i = 0; i < kCount; ++i) {
     const Doubles actual(tensors[0].begin() + i * kSize, tensors[0].begin() + (i + 1) * kSize);
     Doubles oracle(matrices.begin() + i * kSize, matrices.begin() + (i + 1) * kSize);
-    const double norm = std::sqrt(SumOfSquares(std::span<const double>(oracle)));
+    const double norm = std::sqrt(worker::SumOfSquares(std::span<const double>(oracle)));
     for (double& value : oracle) value /= norm + 1e-7;
     ExpectCloseBf16("matrix", actual, oracle);
   }
