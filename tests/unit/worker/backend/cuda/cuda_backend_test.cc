@@ -17,7 +17,7 @@ CudaBackend::Options TestOptions(int devices = 1) {
   std::vector<int> indices;
   for (int i = 0; i < devices; ++i) indices.push_back(i);
   options.devices = DiscoverDevices(indices, *FileSystem::Real()).value();
-  options.make_gemm = [](const DeviceInfo&, DeviceMemory*) { return MakeTestGemm(); };
+  options.make_gemm = MakeTestGemm;
   return options;
 }
 

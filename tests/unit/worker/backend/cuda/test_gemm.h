@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "worker/backend/cuda/device.h"
 #include "worker/backend/cuda/gemm.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulated_gemm.h"
@@ -15,12 +16,14 @@
 
 namespace causeway::worker::cuda {
 
-inline absl::StatusOr<std::unique_ptr<Gemm>> MakeTestGemm() {
+// For the calling thread's device.
+inline absl::StatusOr<std::unique_ptr<Gemm>> MakeTestGemm([[maybe_unused]] const DeviceInfo& device,
+                                                          [[maybe_unused]] DeviceMemory* memory) {
 #ifdef CAUSEWAY_EMULATED_DEVICE
   return emulation::MakeEmulatedGemm();
 #else
   static GemmPlanStore plans;
-  return MakeCublasLtGemm(&plans);
+  return MakeCublasLtGemm(device, memory, &plans);
 #endif
 }
 

@@ -29,7 +29,7 @@ TransformerRig::TransformerRig(const v1::ModelConfig& model, const FragmentPlan&
                                const CudaTransformer::Options& options)
     : vocabulary_(model.vocabulary_size()),
       stream_(Must(Stream::Create())),
-      gemm_(Must(MakeTestGemm())),
+      gemm_(Must(MakeTestGemm({}, &memory_))),
       arena_size_(plan.arena_size()) {
   std::vector<__nv_bfloat16> rounded;
   for (const float value : parameters) rounded.push_back(__float2bfloat16_rn(value));
