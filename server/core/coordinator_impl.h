@@ -39,7 +39,8 @@ class CoordinatorImpl final : public Coordinator {
                                    std::shared_ptr<SessionSink> sink) override;
   absl::Status Handle(const std::string& worker_id, uint64_t incarnation,
                       const v1::WorkerMessage& message) override;
-  void Disconnected(const std::string& worker_id, uint64_t incarnation) override;
+  void Disconnected(const std::string& worker_id, uint64_t incarnation,
+                    const absl::Status& why) override;
 
   absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override;
   absl::Status ValidateLeaf(int fragment, int64_t round, int64_t leaf,

@@ -379,7 +379,8 @@ absl::Status CoordinatorImpl::HandleLeave(const std::string& worker_id, uint64_t
   return absl::OkStatus();
 }
 
-void CoordinatorImpl::Disconnected(const std::string& worker_id, uint64_t incarnation) {
+void CoordinatorImpl::Disconnected(const std::string& worker_id, uint64_t incarnation,
+                                   const absl::Status& why) {
   {
     absl::MutexLock lock(&members_mutex_);
     const Member* const member = membership_.Find(worker_id);
@@ -388,10 +389,11 @@ void CoordinatorImpl::Disconnected(const std::string& worker_id, uint64_t incarn
     sinks_.erase(worker_id);
   }
   Record("worker_disconnected",
-         absl::StrCat("the session of worker ", worker_id,
-                      " broke; it is kept until its lease "
-                      "ends"),
-         {{"worker", worker_id}});
+         absl::StrCat("the session of worker ", worker_id, " is over (", why.message(),
+                      "); its membership is kept until its lease ends"),
+         {{"worker", worker_id},
+          {"code", std::string(absl::StatusCodeToString(why.code()))},
+          {"reason", std::string(why.message())}});
 }
 
 void CoordinatorImpl::AddDirective(v1::Directive::Action action, int64_t step,

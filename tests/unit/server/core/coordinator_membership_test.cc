@@ -92,7 +92,7 @@ TEST(CoordinatorMembershipTest, AReattachedWorkerGoesOnAndItsOldStreamIsFenced) 
   std::vector<uint8_t> object;
   const v1::PushHeader old_push = a.MakePush(0, 1, object);
   const auto old_sink = &a.sink();
-  run.coordinator->Disconnected("a", 1);
+  run.coordinator->Disconnected("a", 1, absl::UnavailableError("cut"));
   ASSERT_TRUE(a.Join().ok());
   EXPECT_EQ(a.incarnation(), 2u);
   EXPECT_NE(&a.sink(), old_sink);
@@ -166,7 +166,7 @@ TEST(CoordinatorMembershipTest, AWorkerThatLeavesIsNotExpectedAnyMore) {
   ASSERT_TRUE(a.Push(0, 1).ok());
   ASSERT_TRUE(b.Push(1, 1).ok());
   ASSERT_TRUE(b.Leave(v1::Leave::DRAINED).ok());
-  run.coordinator->Disconnected("b", 1);
+  run.coordinator->Disconnected("b", 1, absl::UnavailableError("cut"));
   run.coordinator->Tick();
   EXPECT_EQ(run.store.rounds().size(), 1u) << "fragment 0, without b";
   ASSERT_TRUE(a.Push(1, 1).ok());
@@ -184,7 +184,7 @@ TEST(CoordinatorMembershipTest, AWorkerThatReturnsWithACheckpointIsWaitedForUnle
   ASSERT_TRUE(b.Enter().ok());
   for (int i = 0; i < 20; ++i) a.Train();
   ASSERT_TRUE(a.Heartbeat().ok());
-  run.coordinator->Disconnected("b", 1);
+  run.coordinator->Disconnected("b", 1, absl::UnavailableError("cut"));
   ToyWorker again(run, "b", 3);
   ASSERT_TRUE(again.Join(1).ok());
   EXPECT_TRUE(again.welcome().resumes()) << "however old its checkpoint is";
@@ -202,7 +202,7 @@ TEST(CoordinatorMembershipTest, TheStartEndsAPauseForWhoeverMissedItsEnd) {
   ASSERT_TRUE(a.Join().ok());
   ASSERT_TRUE(run.coordinator->Pause("a test").ok());
   EXPECT_EQ(a.sink().Count(v1::Directive::PAUSE), 1);
-  run.coordinator->Disconnected("a", 1);
+  run.coordinator->Disconnected("a", 1, absl::UnavailableError("cut"));
   ASSERT_TRUE(run.coordinator->Resume().ok());
   ASSERT_TRUE(a.Join().ok());
   ASSERT_TRUE(a.Ready(0).ok());  // Training has not started: nothing is said yet.
@@ -328,7 +328,7 @@ TEST(CoordinatorMembershipTest, AWorkerThatWasAwayWhenItWasAskedToDrainIsToldWhe
   ToyWorker b(run, "b", 2);
   ASSERT_TRUE(a.Enter().ok());
   ASSERT_TRUE(b.Enter().ok());
-  run.coordinator->Disconnected("a", 1);
+  run.coordinator->Disconnected("a", 1, absl::UnavailableError("cut"));
   ASSERT_TRUE(run.coordinator->Drain("a").ok());
   ASSERT_TRUE(a.Join().ok());
   ASSERT_TRUE(a.Ready(0).ok());

@@ -179,7 +179,7 @@ TEST(CoordinatorRecoveryTest, ARestartedWorkerTakesItsBrokenMembershipOver) {
   two.TrainBoth(3);
   ToyWorker again(two.run, "a", 77);
   EXPECT_EQ(again.Join(/*resume_step=*/2).code(), absl::StatusCode::kAlreadyExists);
-  two.run.coordinator->Disconnected("a", 1);
+  two.run.coordinator->Disconnected("a", 1, absl::UnavailableError("cut"));
   ASSERT_TRUE(again.Join(/*resume_step=*/2).ok());
   EXPECT_EQ(again.incarnation(), 2u);
   const v1::RunStatus status = two.run.coordinator->GetStatus();
