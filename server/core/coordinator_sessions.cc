@@ -160,6 +160,7 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Admit(const v1::Join& join,
     welcome.set_run_step(StartStep(open_rounds, membership_.members(), largest, PolicyNow()));
     welcome.set_resumes(member.was_ready &&
                         (member.state == MemberState::kActive || welcome.run_step() < largest));
+    if (!welcome.resumes() && !member.own_data) draws_.Give(member.data_slot, welcome.run_step());
     AddRoster(outbox);
   }
   // An incarnation that was given is never given again, whatever happens to this process.
