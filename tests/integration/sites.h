@@ -52,7 +52,8 @@ class Site {
   // Instead of Begin.
   void Restore(worker::WorkerCheckpoint checkpoint);
 
-  worker::Trainer& trainer() { return *trainer_; }
+  // This worker's own, in arena order.
+  std::vector<float> Parameters();
   worker::SyncEngine& sync() { return *sync_; }
   InProcessExchange& exchange() { return *exchange_; }
   const std::vector<double>& losses() const { return losses_; }
@@ -63,7 +64,7 @@ class Site {
   ThreadPool pool_;
   std::unique_ptr<InProcessExchange> exchange_;
   std::unique_ptr<worker::Trainer> trainer_;
-  std::unique_ptr<worker::HostReplica> replica_;
+  std::unique_ptr<worker::Replica> replica_;
   std::unique_ptr<worker::SyncEngine> sync_;
   int64_t step_ = 0;
   int64_t tokens_ = 0;

@@ -19,6 +19,7 @@
 #include "common/telemetry/log.h"
 #include "worker/commands/join_checks.h"
 #include "worker/sync/encoded_object.h"
+#include "worker/train/cpu_backend.h"
 
 namespace causeway::worker {
 namespace {
@@ -166,8 +167,9 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
                      {{"incarnation", welcome.incarnation()},
                       {"run_step", welcome.run_step()},
                       {"data_slot", data_slot_}});
-  ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, plan_, dataset_, DataPart(), pool_.get()));
-  replica_ = std::make_unique<HostReplica>(trainer_->parameters(), trainer_->gradients());
+  auto backend = std::make_unique<CpuBackend>(config, plan_, pool_.get());
+  ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, dataset_, DataPart(), std::move(backend)));
+  replica_ = trainer_->backend().MakeReplica();
   RETURN_IF_ERROR(MakeLink());
   RETURN_IF_ERROR(MakeSync());
   session_->OnFailure([this](const absl::Status& status) {
@@ -178,19 +180,15 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   });
 
   if (checkpoint.has_value()) {
-    if (trainer_->optimizer() != nullptr) {
-      std::vector<StateView<float>> moments = trainer_->optimizer()->State();
-      std::ranges::copy(checkpoint->first_moments, moments[0].values.begin());
-      std::ranges::copy(checkpoint->second_moments, moments[1].values.begin());
-      trainer_->optimizer()->set_updates(checkpoint->optimizer_updates);
-    }
+    RETURN_IF_ERROR(trainer_->backend().RestoreOptimizer(
+        checkpoint->optimizer_updates, checkpoint->first_moments, checkpoint->second_moments));
     progress_.tokens = checkpoint->tokens;
     counter_ = StepCounter(checkpoint->step, checkpoint->pace_milli, checkpoint->pace_carry_milli);
   }
   const int64_t behind = checkpoint.has_value() ? welcome.run_step() - checkpoint->step : 0;
   if (checkpoint.has_value() &&
       (welcome.resumes() || behind <= config.sync().steps_between_syncs())) {
-    std::ranges::copy(checkpoint->parameters, trainer_->parameters().begin());
+    RETURN_IF_ERROR(trainer_->backend().SetParameters(checkpoint->parameters));
     progress_.step = checkpoint->step;
     progress_.checkpoint_step = checkpoint->step;
     const bool same_part = checkpoint->data_slot == data_slot_ || options_.own_data;
@@ -529,14 +527,12 @@ absl::Status TrainingRun::Checkpoint() {
   checkpoint.tokens = progress_.tokens;
   checkpoint.pace_milli = counter_.pace_milli();
   checkpoint.pace_carry_milli = counter_.carry_milli();
-  const std::span<const float> parameters = trainer_->parameters();
-  checkpoint.parameters.assign(parameters.begin(), parameters.end());
-  if (trainer_->optimizer() != nullptr) {
-    const std::vector<StateView<float>> moments = trainer_->optimizer()->State();
-    checkpoint.first_moments.assign(moments[0].values.begin(), moments[0].values.end());
-    checkpoint.second_moments.assign(moments[1].values.begin(), moments[1].values.end());
-    checkpoint.optimizer_updates = trainer_->optimizer()->updates();
-  }
+  checkpoint.parameters.resize(static_cast<size_t>(plan_.arena_size()));
+  RETURN_IF_ERROR(trainer_->backend().CopyParameters(checkpoint.parameters));
+  ASSIGN_OR_RETURN(OptimizerState optimizer, trainer_->backend().SaveOptimizer());
+  checkpoint.optimizer_updates = optimizer.updates;
+  checkpoint.first_moments = std::move(optimizer.first_moments);
+  checkpoint.second_moments = std::move(optimizer.second_moments);
   checkpoint.sync = sync_->Save();
   RETURN_IF_ERROR(WriteWorkerCheckpoint(file_system_, CheckpointPath(), checkpoint));
   last_checkpoint_ = clock_.Monotonic();

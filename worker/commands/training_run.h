@@ -175,7 +175,7 @@ class TrainingRun {
   // Replaced by MakeSync, on the training thread alone; others cancel it, under the mutex.
   absl::Mutex exchange_mutex_;
   std::unique_ptr<GrpcExchange> exchange_;
-  std::unique_ptr<HostReplica> replica_;
+  std::unique_ptr<Replica> replica_;
   std::unique_ptr<SyncEngine> sync_;
   std::vector<Task> tasks_;
   int data_slot_ = 0;
