@@ -11,6 +11,7 @@
 #include "common/base/byte_buffer.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/tcp_links.h"
@@ -78,6 +79,7 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   auto run = std::unique_ptr<TrainingRun>(new TrainingRun(options, std::move(security), file_system,
                                                           clock, std::move(description),
                                                           std::move(plan), std::move(dataset)));
+  RETURN_IF_ERROR(run->pool_->started());
   ASSIGN_OR_RETURN(run->telemetry_,
                    RunTelemetry::Open({.metrics_address = options.metrics_address,
                                        .metrics_address_file = options.metrics_address_file,
@@ -169,7 +171,7 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, dataset_, DataPart(), std::move(backend)));
   replica_ = trainer_->backend().MakeReplica();
   RETURN_IF_ERROR(MakeLink());
-  MakeSync();
+  RETURN_IF_ERROR(MakeSync());
   session_->OnFailure([this](const absl::Status& status) {
     telemetry_->Record("session_failed", absl::StrCat("the session failed: ", status.message()),
                        {{"code", std::string(absl::StatusCodeToString(status.code()))},
@@ -193,7 +195,7 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
     const absl::Status restored = sync_->Restore(std::move(checkpoint->sync), progress_.step);
     anew_ = absl::IsOutOfRange(restored);
     if (anew_) {
-      MakeSync();
+      RETURN_IF_ERROR(MakeSync());
     } else {
       RETURN_IF_ERROR(restored);
       if (!same_part) sync_->UseData(DataPart(), welcome.next_draw());
@@ -261,7 +263,7 @@ absl::Status TrainingRun::MakeLink() {
   return absl::OkStatus();
 }
 
-void TrainingRun::MakeSync() {
+absl::Status TrainingRun::MakeSync() {
   sync_.reset();  // Cancels the exchange that it uses.
   KeepFreedBlocks(ObjectBytesInFlight(plan_, run_.config().sync()));
   auto exchange =
@@ -291,6 +293,7 @@ void TrainingRun::MakeSync() {
         {{"fragment", event.fragment}, {"round", event.round}});
   };
   sync_ = std::make_unique<SyncEngine>(std::move(sync));
+  return sync_->started();
 }
 
 void TrainingRun::CancelExchange() {
@@ -306,7 +309,7 @@ absl::Status TrainingRun::StartAnew(const v1::Welcome& welcome, int64_t next_dra
       {{"from_step", progress_.step}, {"to_step", welcome.run_step()}});
   data_slot_ = welcome.data_slot();
   RETURN_IF_ERROR(trainer_->UseDataSlot(dataset_, DataPart()));
-  MakeSync();
+  RETURN_IF_ERROR(MakeSync());
   sync_->UseData(DataPart(), next_draw);
   ASSIGN_OR_RETURN(progress_.step, sync_->Fetch(welcome.run_step()));
   counter_ = StepCounter(progress_.step, counter_.pace_milli());
@@ -330,8 +333,8 @@ absl::Status TrainingRun::ObeyDataSlot(const Session::Orders& orders) {
 }
 
 absl::Status TrainingRun::Train(bool (*stop)()) {
-  std::thread watcher([&] { WatchForStop(stop); });
-  absl::Status status = TrainSteps();
+  absl::StatusOr<std::thread> watcher = StartThread([&] { WatchForStop(stop); });
+  absl::Status status = watcher.ok() ? TrainSteps() : watcher.status();
   if (absl::IsCancelled(status) && session_->orders().ok()) {
     drained_ = true;  // Nothing but the watcher cancels while the session is well.
     status = absl::OkStatus();
@@ -341,7 +344,7 @@ absl::Status TrainingRun::Train(bool (*stop)()) {
     absl::MutexLock lock(&ended_mutex_);
     ended_ = true;
   }
-  watcher.join();
+  if (watcher.ok()) watcher->join();
   if (!status.ok()) {
     // The session's own failure is the cause of whatever else was cancelled.
     const absl::Status session = session_->orders().status();
