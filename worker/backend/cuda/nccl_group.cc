@@ -237,4 +237,40 @@ absl::Status NcclGroup::Barrier() {
 
 void NcclGroup::Abort(const absl::Status& cause) { options_.cause->Set(options_.rank, cause); }
 
+absl::StatusOr<std::vector<std::unique_ptr<LocalGroup>>> MakeNcclGroups(
+    const std::vector<int>& devices) {
+  ASSIGN_OR_RETURN(const NcclLibrary* const nccl, NcclLibrary::Load());
+  NcclSite site{.id = {},
+                .first_rank = 0,
+                .size = static_cast<int>(devices.size()),
+                .cause = std::make_shared<SharedCause>()};
+  RETURN_IF_ERROR(nccl->Check(nccl->get_unique_id(&site.id), "beginning a group of GPUs"));
+  return MakeNcclGroups(*nccl, devices, site);
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<LocalGroup>>> MakeNcclGroups(
+    const NcclLibrary& nccl, const std::vector<int>& devices, const NcclSite& site) {
+  std::vector<absl::StatusOr<std::unique_ptr<NcclGroup>>> made(devices.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    threads.emplace_back([&, i] {
+      NcclGroup::Options options;
+      options.nccl = &nccl;
+      options.id = site.id;
+      options.rank = site.first_rank + static_cast<int>(i);
+      options.size = site.size;
+      options.device = devices[i];
+      options.cause = site.cause;
+      made[i] = NcclGroup::Create(std::move(options));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<std::unique_ptr<LocalGroup>> groups;
+  for (absl::StatusOr<std::unique_ptr<NcclGroup>>& group : made) {
+    RETURN_IF_ERROR(group.status());
+    groups.push_back(*std::move(group));
+  }
+  return groups;
+}
+
 }  // namespace causeway::worker::cuda

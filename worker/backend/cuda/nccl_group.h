@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -76,6 +77,20 @@ class NcclGroup final : public LocalGroup {
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread watcher_;  // Last.
 };
+
+// The groups of the GPUs of this process, rank i on devices[i]: all the ranks that there are, or,
+// with an `id` that the first of several processes made, those from `first_rank` on of `size`.
+// Errors of NcclLibrary::Load and NcclGroup::Create.
+struct NcclSite {
+  NcclId id;
+  int first_rank = 0;
+  int size = 0;
+  std::shared_ptr<SharedCause> cause;
+};
+absl::StatusOr<std::vector<std::unique_ptr<LocalGroup>>> MakeNcclGroups(
+    const std::vector<int>& devices);
+absl::StatusOr<std::vector<std::unique_ptr<LocalGroup>>> MakeNcclGroups(
+    const NcclLibrary& nccl, const std::vector<int>& devices, const NcclSite& site);
 
 }  // namespace causeway::worker::cuda
 
