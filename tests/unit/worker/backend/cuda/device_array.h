@@ -1,44 +1,52 @@
-// Arrays on a device, for tests.
+// Memory of a device for tests of kernels. A failing call ends the program.
 #ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_DEVICE_ARRAY_H_
 #define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_DEVICE_ARRAY_H_
 
 #include <cuda_runtime.h>
-#include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <vector>
 
-#include "worker/backend/cuda/device.h"
-
 namespace causeway::worker::cuda {
+
+inline void MustWork(cudaError_t error) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(error));
+  std::abort();
+}
 
 template <typename T>
 class DeviceArray {
  public:
+  // All bytes 0xff: NaN in every floating-point type, so that what a kernel leaves out shows.
   explicit DeviceArray(size_t size) : size_(size) {
-    Check(CheckCuda(cudaMalloc(&data_, Bytes() == 0 ? 1 : Bytes()), "allocating"));
+    MustWork(cudaMalloc(reinterpret_cast<void**>(&data_), bytes()));
+    std::vector<unsigned char> poison(bytes(), 0xff);
+    MustWork(cudaMemcpy(data_, poison.data(), bytes(), cudaMemcpyHostToDevice));
   }
   explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) {
-    Check(CheckCuda(cudaMemcpy(data_, values.data(), Bytes(), cudaMemcpyHostToDevice), "copying"));
+    MustWork(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
   }
-  ~DeviceArray() { (void)cudaFree(data_); }
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
+  ~DeviceArray() { MustWork(cudaFree(data_)); }
 
   T* data() const { return data_; }
-  size_t size() const { return size_; }
-  // When all that the device was given before is done.
-  std::vector<T> Get() const {
-    Check(CheckCuda(cudaDeviceSynchronize(), "waiting"));
+  // Waits for the device.
+  std::vector<T> Download() const {
+    MustWork(cudaGetLastError());
+    MustWork(cudaDeviceSynchronize());
     std::vector<T> values(size_);
-    Check(CheckCuda(cudaMemcpy(values.data(), data_, Bytes(), cudaMemcpyDeviceToHost), "copying"));
+    MustWork(cudaMemcpy(static_cast<void*>(values.data()), data_, size_ * sizeof(T),
+                        cudaMemcpyDeviceToHost));
     return values;
   }
 
  private:
-  size_t Bytes() const { return size_ * sizeof(T); }
-  static void Check(const absl::Status& status) { ASSERT_TRUE(status.ok()) << status; }
-
+  size_t bytes() const { return (size_ == 0 ? 1 : size_) * sizeof(T); }
   T* data_ = nullptr;
   size_t size_;
 };

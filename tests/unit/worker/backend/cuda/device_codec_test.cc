@@ -110,7 +110,7 @@ Encoded EncodeOnDevice(v1::Codec id, const Inputs& inputs, bool feedback, float 
                 .refusal = refusal.data()},
                nullptr);
   EXPECT_TRUE(CheckLaunches("encoding").ok());
-  return {out.Get(), residual.Get(), refusal.Get()[0]};
+  return {out.Download(), residual.Download(), refusal.Download()[0]};
 }
 
 struct HostEncoded {
@@ -192,7 +192,7 @@ TEST_P(DeviceCodecTest, FindsItsTargetsInPiecesOfAnArena) {
                 .out = out.data(),
                 .refusal = refusal.data()},
                nullptr);
-  EXPECT_EQ(out.Get(), expected.bytes);
+  EXPECT_EQ(out.Download(), expected.bytes);
 }
 
 TEST_P(DeviceCodecTest, RefusesWhatTheHostRefusesInTheSameWords) {
@@ -255,7 +255,7 @@ Merged MergeOnDevice(v1::Codec id, std::span<const uint8_t> encoded, const Input
                .refusal = refusal.data()},
               nullptr);
   EXPECT_TRUE(CheckLaunches("merging").ok());
-  return {published.Get(), local.Get(), weights.Get(), refusal.Get()[0]};
+  return {published.Download(), local.Download(), weights.Download(), refusal.Download()[0]};
 }
 
 TEST_P(DeviceCodecTest, MergesAnAnswerAsTheHostDoes) {
@@ -305,8 +305,8 @@ TEST_P(DeviceCodecTest, FoldsALateDeltaAsTheHostDoes) {
                   .refusal = refusal.data()},
                  nullptr);
       SCOPED_TRACE(inputs.name);
-      ASSERT_EQ(Bits(residual.Get()), Bits(expected));
-      ASSERT_EQ(RefusedIndex(refusal.Get()[0]), -1);
+      ASSERT_EQ(Bits(residual.Download()), Bits(expected));
+      ASSERT_EQ(RefusedIndex(refusal.Download()[0]), -1);
     }
   }
 }

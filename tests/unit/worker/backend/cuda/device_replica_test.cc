@@ -13,7 +13,6 @@
 #include "common/base/random.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
-#include "tests/unit/worker/backend/cuda/device_array.h"
 #include "tests/unit/worker/sync/fake_exchange.h"
 #include "worker/backend/cuda/device_part.h"
 #include "worker/sync/host_replica.h"
@@ -53,6 +52,31 @@ float MoveOf(int64_t step, int64_t i) {
                             RandomNormal(7, static_cast<uint64_t>(step), static_cast<uint64_t>(i)));
 }
 float GradientOf(int64_t step, int64_t i) { return 3 * MoveOf(step + 1000, i); }
+
+// Device memory that is still given back when the device is lost.
+template <typename T>
+class Array {
+ public:
+  explicit Array(size_t size) : size_(size) {
+    EXPECT_EQ(cudaMalloc(&data_, size * sizeof(T)), cudaSuccess);
+  }
+  ~Array() { (void)cudaFree(data_); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
+  T* data() const { return data_; }
+  std::vector<T> Download() const {
+    std::vector<T> values(size_);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost),
+              cudaSuccess);
+    return values;
+  }
+
+ private:
+  T* data_ = nullptr;
+  size_t size_;
+};
 
 // Where the values of one worker are.
 class Values {
@@ -188,7 +212,7 @@ class DeviceValues final : public Values {
     std::vector<float> weights(static_cast<size_t>(plan_.arena_size()));
     for (size_t r = 0; r < ranks_.size(); ++r) {
       EXPECT_TRUE(UseDevice(ranks_[r]->device).ok());
-      const std::vector<__nv_bfloat16> all = ranks_[r]->weights.Get();
+      const std::vector<__nv_bfloat16> all = ranks_[r]->weights.Download();
       for (const ShardPiece& piece : shard_plan_.pieces(static_cast<int>(r))) {
         for (int64_t i = piece.begin; i < piece.end; ++i) {
           weights[static_cast<size_t>(i)] = __bfloat162float(all[static_cast<size_t>(i)]);
@@ -223,9 +247,9 @@ class DeviceValues final : public Values {
     }
 
     int device = 0;
-    DeviceArray<float> master;
-    DeviceArray<float> gradients;
-    DeviceArray<__nv_bfloat16> weights;
+    Array<float> master;
+    Array<float> gradients;
+    Array<__nv_bfloat16> weights;
     Stream training;
     Event snapshots_done;
     std::vector<float> values;

@@ -35,7 +35,7 @@ TEST(LeafHashTest, EveryLengthHashesAsOnTheHost) {
   const DeviceArray<HashLeaf> table(leaves);
   DeviceArray<unsigned long long> out(leaves.size());
   LaunchLeafHashes(memory.data(), table.data(), std::ssize(leaves), out.data(), nullptr);
-  const std::vector<unsigned long long> hashes = out.Get();
+  const std::vector<unsigned long long> hashes = out.Download();
   for (size_t i = 0; i < leaves.size(); ++i) {
     EXPECT_EQ(hashes[i], Checksum64(std::span(bytes).subspan(static_cast<size_t>(leaves[i].offset),
                                                              static_cast<size_t>(leaves[i].bytes))))
@@ -49,7 +49,7 @@ TEST(LeafHashTest, AWholeLeafHashesAsOnTheHost) {
   const DeviceArray<HashLeaf> table(std::vector<HashLeaf>{{0, std::ssize(bytes)}});
   DeviceArray<unsigned long long> out(1);
   LaunchLeafHashes(memory.data(), table.data(), 1, out.data(), nullptr);
-  EXPECT_EQ(out.Get()[0], Checksum64(bytes));
+  EXPECT_EQ(out.Download()[0], Checksum64(bytes));
 }
 
 TEST(LeafHashTest, NoLeavesAreNoWork) {

@@ -13,7 +13,6 @@
 #include <thread>
 #include <vector>
 
-#include "tests/unit/worker/backend/cuda/device_array.h"
 #include "worker/group/thread_group.h"
 
 #ifdef CAUSEWAY_EMULATED_DEVICE
