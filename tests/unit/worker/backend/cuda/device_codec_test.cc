@@ -13,6 +13,7 @@
 #include "common/base/random.h"
 #include "tests/unit/worker/backend/cuda/device_array.h"
 #include "worker/backend/cuda/codec_kernels.h"
+#include "worker/backend/cuda/device.h"
 
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include <device_emulation.h>

@@ -8,6 +8,7 @@
 #include "common/base/checksum.h"
 #include "common/base/random.h"
 #include "tests/unit/worker/backend/cuda/device_array.h"
+#include "worker/backend/cuda/device.h"
 
 namespace causeway::worker::cuda {
 namespace {

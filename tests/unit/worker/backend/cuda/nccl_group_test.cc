@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "worker/backend/cuda/device.h"
 #include "worker/group/thread_group.h"
 
 #ifdef CAUSEWAY_EMULATED_DEVICE
