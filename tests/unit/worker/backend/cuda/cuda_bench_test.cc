@@ -21,7 +21,7 @@ CudaBenchOptions SmallBench() {
   options.batch_sequences = 2;
   options.steps = 1;
   options.rates = {.product = 16, .copy_bytes = 4096, .mma_iterations = 1};
-  options.make_gemm = [](const DeviceInfo&, DeviceMemory*) { return MakeTestGemm(); };
+  options.make_gemm = MakeTestGemm;
   return options;
 }
 
