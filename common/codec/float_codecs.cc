@@ -40,9 +40,7 @@ class Fp32 final : public Codec {
     for (size_t i = done; i < base.size(); ++i) {
       const float wanted = residual.empty() ? target[i] : target[i] - feedback.decay * residual[i];
       if (!AreFinite(base[i], wanted)) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "value %d: base %g and target %g must be finite; has the training diverged?", i,
-            base[i], wanted));
+        return EndsNotFinite(i, base[i], wanted);
       }
       const uint32_t distance = static_cast<uint32_t>(OrderedFromFloat(wanted)) -
                                 static_cast<uint32_t>(OrderedFromFloat(base[i]));
@@ -168,6 +166,12 @@ class Bf16 final : public DifferenceCodec {
 };
 
 }  // namespace
+
+absl::Status EndsNotFinite(size_t index, float base, float target) {
+  return absl::InvalidArgumentError(
+      absl::StrFormat("value %d: base %g and target %g must be finite; has the training diverged?",
+                      index, base, target));
+}
 
 const Codec* Fp32Codec(CodecPath path) {
   static const Fp32 vector(CodecPath::kVector);

@@ -6,6 +6,9 @@
 
 namespace causeway {
 
+// FP32's refusal of a base or a target to encode.
+absl::Status EndsNotFinite(size_t index, float base, float target);
+
 const Codec* Fp32Codec(CodecPath path);
 const Codec* Bf16Codec(CodecPath path);
 

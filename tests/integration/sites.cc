@@ -75,7 +75,7 @@ Site::Site(const v1::RunConfig& config, const FragmentPlan& plan, const TestData
 }
 
 std::vector<float> Site::Parameters() {
-  std::vector<float> parameters(sync_->published().size());
+  std::vector<float> parameters(Must(sync_->published()).size());
   EXPECT_TRUE(trainer_->backend().CopyParameters(parameters).ok());
   return parameters;
 }

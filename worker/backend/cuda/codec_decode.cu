@@ -16,8 +16,8 @@ namespace {
 // --- Readers: a chunk's bytes as differences -----------------------------------------------------
 //
 // A reader is made by all threads of the block, which has a barrier behind it before Read and after
-// the last. Read(i, delta, is_sent) gives the differences of the values i .. i + 3, zeros beyond the
-// end; false for bytes that no encoder makes. `is_sent`: of which there are any.
+// the last. Read(i, delta, is_sent) gives the differences of the values i .. i + 3, zeros beyond
+// the end; false for bytes that no encoder makes. `is_sent`: of which there are any.
 
 template <typename Format>
 class BlockReader {
@@ -39,8 +39,7 @@ class BlockReader {
       is_sent[j] = i + j < count_;
     }
     if (i >= count_) return true;
-    const auto scale_bits =
-        static_cast<uint16_t>(LoadCodes<2>(scales_ + i / kBlockValues * 2, 2));
+    const auto scale_bits = static_cast<uint16_t>(LoadCodes<2>(scales_ + i / kBlockValues * 2, 2));
     const unsigned long long codes = LoadCodes<Format::kBits / 2>(
         codes_ + i * Format::kBits / 8, CodeBytes<Format::kBits>(count_ - i));
     if (scale_bits == 0) return codes == 0;

@@ -1,5 +1,5 @@
-// What the codec kernels share. A block of kCodecThreads threads has one chunk: in round k, thread t
-// has the four values from 4 (kCodecThreads k + t) on, so that a codec block lies in 16 lanes.
+// What the codec kernels share. A block of kCodecThreads threads has one chunk: in round k, thread
+// t has the four values from 4 (kCodecThreads k + t) on, so that a codec block lies in 16 lanes.
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_CODEC_DEVICE_CUH_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_CODEC_DEVICE_CUH_
 
@@ -141,9 +141,8 @@ struct ChunkInput {
       : first(int64_t{blockIdx.x} * kChunkValues),
         count(ChunkCount(job.values)),
         base(job.base == nullptr ? nullptr : job.base + first),
-        target(job.target + (job.pieces == nullptr
-                                 ? first
-                                 : InArena(job.pieces, job.piece_count, first))),
+        target(job.target +
+               (job.pieces == nullptr ? first : InArena(job.pieces, job.piece_count, first))),
         sign_flip(job.negates_target ? 0x80000000U : 0U),
         residual(job.residual == nullptr ? nullptr : job.residual + first),
         decay(job.decay) {}

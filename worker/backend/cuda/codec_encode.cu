@@ -1,5 +1,6 @@
 // Snapshot, delta, error feedback and quantization as one kernel.
 #include <cmath>
+#include <type_traits>
 
 #include "common/codec/bf16.h"
 #include "common/codec/block_formats.h"
@@ -59,10 +60,10 @@ struct BlockCoder {
   using Format = FormatType;
   static constexpr int kBits = Format::kBits;
   static constexpr int kScaleBytes = 2;
-  static constexpr bool kHasSquares = false;
+  static constexpr bool kHasSquares = std::is_same_v<Format, Lm2Format>;
   __device__ static float Limit() { return kLargestBlockMagnitude; }
 
-  __device__ BlockCoder(uint16_t bits)
+  __device__ explicit BlockCoder(uint16_t bits)
       : scale_bits(bits < kSmallestScaleBits ? 0 : bits),
         encoder(scale_bits == 0 ? 1.0F : Bf16ToFloat(scale_bits)),
         decoder(scale_bits == 0 ? 1.0F : Bf16ToFloat(scale_bits)) {}
@@ -76,18 +77,13 @@ struct BlockCoder {
   typename Format::Decoder decoder;
 };
 
-struct Lm2Coder : BlockCoder<Lm2Format> {
-  using BlockCoder::BlockCoder;
-  static constexpr bool kHasSquares = true;
-};
-
 struct Bf16Coder {
   static constexpr int kBits = 16;
   static constexpr int kScaleBytes = 0;
   static constexpr bool kHasSquares = false;
   __device__ static float Limit() { return __int_as_float(kLargestBf16CodecBits); }
 
-  __device__ Bf16Coder(uint16_t) {}
+  __device__ explicit Bf16Coder(uint16_t) {}
   __device__ unsigned Code(float x) const { return Bf16Nearest(x); }
   __device__ float Value(unsigned code) const { return Bf16ToFloat(static_cast<uint16_t>(code)); }
   uint16_t scale_bits = 0;
@@ -196,8 +192,7 @@ __global__ void __launch_bounds__(kCodecThreads) EncodeFp32Chunk(const EncodeJob
 __global__ void ExplainRefusal(const EncodeJob job, bool is_fp32) {
   if (threadIdx.x != 0 || job.refusal->index_inverted == 0) return;
   const auto index = static_cast<int64_t>(~job.refusal->index_inverted);
-  const int64_t place =
-      job.pieces == nullptr ? index : InArena(job.pieces, job.piece_count, index);
+  const int64_t place = job.pieces == nullptr ? index : InArena(job.pieces, job.piece_count, index);
   const float base = job.base == nullptr ? 0.0F : job.base[index];
   float target = job.negates_target ? -job.target[place] : job.target[place];
   float difference = base - target;
@@ -254,7 +249,7 @@ void LaunchEncode(DeviceCodec codec, const EncodeJob& job, cudaStream_t stream) 
       LaunchChunks<BlockCoder<E2m1Format>>(job, stream);
       break;
     case DeviceCodec::kLm2:
-      LaunchChunks<Lm2Coder>(job, stream);
+      LaunchChunks<BlockCoder<Lm2Format>>(job, stream);
       break;
     case DeviceCodec::kTopK2:
       LaunchEncodeTopK(job, stream);

@@ -1,5 +1,5 @@
-// TOPK2's encoder: the largest 64 of a chunk, their two levels, their places. docs/codecs.md has the
-// bytes, common/codec/topk_codec.cc the plain code.
+// TOPK2's encoder: the largest 64 of a chunk, their two levels, their places. docs/codecs.md has
+// the bytes, common/codec/topk_codec.cc the plain code.
 #include <cmath>
 
 #include "common/codec/bf16.h"
@@ -49,8 +49,8 @@ __device__ int RankedBits(const int (&bits)[kCodecRounds][4], int rank, Counter&
   return found;
 }
 
-// Sets bit i of `words` where `is_set(k, j)` for the value i; words are the block's, and whole after
-// a barrier. A word has the values of 8 neighbouring threads.
+// Sets bit i of `words` where `is_set(k, j)` for the value i; words are the block's, and whole
+// after a barrier. A word has the values of 8 neighbouring threads.
 template <typename IsSet>
 __device__ void CollectBits(unsigned* words, IsSet is_set) {
 #pragma unroll
