@@ -11,6 +11,17 @@
 
 namespace causeway::worker::cuda {
 
+bool AnyDevice() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  (void)cudaGetLastError();
+  return error == cudaSuccess && count > 0;
+}
+
+absl::Status CheckDevices(const std::vector<int>& devices, FileSystem& files) {
+  return DiscoverDevices(devices, files).status();
+}
+
 absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunConfig& config,
                                                                  const FragmentPlan& plan,
                                                                  FileSystem& files,
