@@ -84,14 +84,6 @@ absl::Status RefuseGpus(absl::string_view command) {
       command, " computes on the CPU alone: leave --device out, or give --device=cpu"));
 }
 
-bool BuiltWithCuda() {
-#ifdef CAUSEWAY_HAVE_CUDA
-  return true;
-#else
-  return false;
-#endif
-}
-
 absl::StatusOr<DeviceChoice> ResolveDevices(const DeviceChoice& choice,
                                             [[maybe_unused]] FileSystem& files) {
   DeviceChoice resolved = choice;

@@ -32,9 +32,6 @@ absl::StatusOr<DeviceChoice> ParseDevices(absl::string_view text);
 // Of --device, --recompute and --published.
 absl::StatusOr<DeviceChoice> DevicesFromFlags();
 
-// Whether this program was built with CUDA.
-bool BuiltWithCuda();
-
 // Never kAuto: that becomes kCuda where there is a GPU, else kCpu. FAILED_PRECONDITION, with what
 // was looked for and how to go on, where kCuda was asked for and cannot be; INVALID_ARGUMENT for a
 // GPU that does not exist.
