@@ -13,8 +13,7 @@ constexpr float kTwiceSqrtTwoOverPi = 1.5957691216057308F;
 constexpr float kGeluCubic = 0.044715F;
 
 __device__ __forceinline__ float Sigmoid(float x) {
-  // Far below, e^-x would be infinite; the result is 0 to the last bit that matters before that.
-  return 1.0F / (1.0F + FastExp(fminf(-x, 80.0F)));
+  return __fdividef(1.0F, 1.0F + FastExp(-x));  // 0 where e^-x is infinite.
 }
 
 // Thread i has vector i of the `vectors` of hidden.
