@@ -2,12 +2,14 @@
 // are in host memory, whatever the devices, the codecs and the events of the run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <bit>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/base/random.h"
@@ -16,7 +18,10 @@
 #include "tests/unit/worker/sync/fake_exchange.h"
 #include "worker/backend/cuda/device.h"
 #include "worker/backend/cuda/device_part.h"
+#include "worker/group/site_link.h"
 #include "worker/sync/host_replica.h"
+#include "worker/sync/remote_part.h"
+#include "worker/sync/sharded_replica.h"
 #include "worker/sync/sync_engine.h"
 
 #ifdef CAUSEWAY_EMULATED_DEVICE
@@ -30,7 +35,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kSmallModel[] = "layers: 3 width: 64 heads: 2 mlp_width: 192";
+constexpr char kSmallModel[] = "layers: 3 width: 40 heads: 2 mlp_width: 120";
 // Its single fragment has more than two leaves.
 constexpr char kLargerModel[] = "layers: 4 width: 96 heads: 2 mlp_width: 384";
 
@@ -119,6 +124,50 @@ class HostValues final : public Values {
 struct Layout {
   int ranks = 1;
   bool published_on_device = true;
+  bool last_is_remote = false;  // The last rank is another process's, as far as this one knows.
+};
+
+// That other process: its part, and the thread that answers for it.
+class OtherProcess {
+ public:
+  OtherProcess(const FragmentPlan& plan, const ShardPlan& shard_plan, const v1::SyncConfig& sync,
+               const DeviceShard& shard, const DevicePartOptions& options)
+      : cause_(std::make_shared<SharedCause>()) {
+    int sockets[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+    near_ = std::make_unique<SiteLink>(sockets[0], "process 1", cause_);
+    far_ = std::make_unique<SiteLink>(sockets[1], "process 0", cause_);
+    part_ = DevicePart::Create(plan, shard_plan, sync, {shard}, options).value();
+    server_ = std::make_unique<PartServer>(*far_, *part_, plan, shard_plan, sync, shard.rank, 1);
+    far_->Start([this](SiteCall& call) { return server_->HandleAtOnce(call); });
+    near_->Start();
+    thread_ = std::thread([this] {
+      for (;;) {
+        absl::StatusOr<std::optional<SiteCall>> call = far_->NextCall();
+        if (!call.ok() || !call->has_value()) return;
+        if (!server_->Handle(**call).ok()) return;
+      }
+    });
+  }
+  ~OtherProcess() {
+    near_.reset();  // Good-bye.
+    thread_.join();
+    far_.reset();
+  }
+  SiteLink& link() { return *near_; }
+  // Comes back when all calls before have been dealt with, as a step's call would.
+  void Settle() {
+    EXPECT_THAT(near_->CallAndAwait(kFirstOtherMethod).status().message(),
+                HasSubstr("no method 100"));
+  }
+
+ private:
+  const std::shared_ptr<SharedCause> cause_;
+  std::unique_ptr<SiteLink> near_;
+  std::unique_ptr<DevicePart> part_;
+  std::unique_ptr<PartServer> server_;
+  std::unique_ptr<SiteLink> far_;
+  std::thread thread_;
 };
 
 class DeviceValues final : public Values {
@@ -127,7 +176,7 @@ class DeviceValues final : public Values {
       : plan_(plan),
         sync_(sync),
         layout_(layout),
-        shard_plan_(plan, layout.ranks, /*least_bucket=*/int64_t{1} << 15) {
+        shard_plan_(plan, layout.ranks, /*least_bucket=*/int64_t{1} << 13) {
     int devices = 0;
     EXPECT_EQ(cudaGetDeviceCount(&devices), cudaSuccess);
     for (int i = 0; i < layout.ranks; ++i) {
@@ -155,6 +204,22 @@ class DeviceValues final : public Values {
     DevicePartOptions options;
     options.published_on_device = layout_.published_on_device;
     options.weights_changed = [this](int fragment) { changed_.push_back(fragment); };
+    other_.reset();
+    if (layout_.last_is_remote) {
+      const int last = layout_.ranks - 1;
+      DevicePartOptions other_options;
+      other_options.published_on_device = layout_.published_on_device;
+      other_ =
+          std::make_unique<OtherProcess>(plan_, shard_plan_, sync_, shards.back(), other_options);
+      shards.pop_back();
+      std::vector<std::unique_ptr<ReplicaPart>> parts;
+      parts.push_back(
+          DevicePart::Create(plan_, shard_plan_, sync_, std::move(shards), std::move(options))
+              .value());
+      parts.push_back(
+          std::make_unique<RemotePart>(other_->link(), plan_, shard_plan_, sync_, last, 1));
+      return std::make_unique<ShardedReplica>(plan_, sync_, std::move(parts));
+    }
     absl::StatusOr<std::unique_ptr<Replica>> replica =
         MakeDeviceReplica(plan_, shard_plan_, sync_, std::move(shards), std::move(options));
     EXPECT_TRUE(replica.ok()) << replica.status();
@@ -163,6 +228,7 @@ class DeviceValues final : public Values {
 
   // Issues an update that waits for snapshots, and for nothing on the host.
   void Train(int64_t step) override {
+    if (other_ != nullptr) other_->Settle();
     for (size_t r = 0; r < ranks_.size(); ++r) {
       Rank& rank = *ranks_[r];
       EXPECT_TRUE(UseDevice(rank.device).ok());
@@ -183,6 +249,7 @@ class DeviceValues final : public Values {
   }
 
   std::vector<float> Local() override {
+    if (other_ != nullptr) other_->Settle();
     std::vector<float> local(static_cast<size_t>(plan_.arena_size()));
     for (size_t r = 0; r < ranks_.size(); ++r) {
       Rank& rank = *ranks_[r];
@@ -262,6 +329,7 @@ class DeviceValues final : public Values {
   const Layout layout_;
   const ShardPlan shard_plan_;
   std::vector<std::unique_ptr<Rank>> ranks_;
+  std::unique_ptr<OtherProcess> other_;
   std::vector<int> changed_;
 };
 
@@ -341,7 +409,8 @@ void ExpectSame(Worker& device, Worker& host) {
 constexpr Layout kLayouts[] = {{.ranks = 1},
                                {.ranks = 1, .published_on_device = false},
                                {.ranks = 3},
-                               {.ranks = 3, .published_on_device = false}};
+                               {.ranks = 3, .published_on_device = false},
+                               {.ranks = 3, .last_is_remote = true}};
 
 class DeviceReplicaTest : public testing::TestWithParam<Layout> {
  protected:
@@ -376,7 +445,8 @@ class DeviceReplicaTest : public testing::TestWithParam<Layout> {
 INSTANTIATE_TEST_SUITE_P(Layouts, DeviceReplicaTest, testing::ValuesIn(kLayouts),
                          [](const auto& tested) {
                            return std::to_string(tested.param.ranks) + "Ranks" +
-                                  (tested.param.published_on_device ? "" : "PublishedOnHost");
+                                  (tested.param.published_on_device ? "" : "PublishedOnHost") +
+                                  (tested.param.last_is_remote ? "OneOfAnotherProcess" : "");
                          });
 
 TEST_P(DeviceReplicaTest, OverlappedRoundsOfSeveralFragments) {
