@@ -11,6 +11,7 @@
 #include "common/base/byte_buffer.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/tcp_links.h"
@@ -78,6 +79,7 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   auto run = std::unique_ptr<TrainingRun>(new TrainingRun(options, std::move(security), file_system,
                                                           clock, std::move(description),
                                                           std::move(plan), std::move(dataset)));
+  RETURN_IF_ERROR(run->pool_->started());
   ASSIGN_OR_RETURN(run->telemetry_,
                    RunTelemetry::Open({.metrics_address = options.metrics_address,
                                        .metrics_address_file = options.metrics_address_file,
@@ -292,7 +294,7 @@ absl::Status TrainingRun::MakeSync() {
         {{"fragment", event.fragment}, {"round", event.round}});
   };
   sync_ = std::make_unique<SyncEngine>(std::move(sync));
-  return absl::OkStatus();
+  return sync_->started();
 }
 
 void TrainingRun::CancelExchange() {
@@ -332,8 +334,8 @@ absl::Status TrainingRun::ObeyDataSlot(const Session::Orders& orders) {
 }
 
 absl::Status TrainingRun::Train(bool (*stop)()) {
-  std::thread watcher([&] { WatchForStop(stop); });
-  absl::Status status = TrainSteps();
+  absl::StatusOr<std::thread> watcher = StartThread([&] { WatchForStop(stop); });
+  absl::Status status = watcher.ok() ? TrainSteps() : watcher.status();
   if (absl::IsCancelled(status) && session_->orders().ok()) {
     drained_ = true;  // Nothing but the watcher cancels while the session is well.
     status = absl::OkStatus();
@@ -343,7 +345,7 @@ absl::Status TrainingRun::Train(bool (*stop)()) {
     absl::MutexLock lock(&ended_mutex_);
     ended_ = true;
   }
-  watcher.join();
+  if (watcher.ok()) watcher->join();
   if (!status.ok()) {
     // The session's own failure is the cause of whatever else was cancelled.
     const absl::Status session = session_->orders().status();

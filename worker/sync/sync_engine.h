@@ -97,6 +97,9 @@ class SyncEngine {
   // without passing over an open round.
   absl::StatusOr<int64_t> Fetch(int64_t run_step);
 
+  // Before anything else: RESOURCE_EXHAUSTED if the threads that transfer could not be started.
+  const absl::Status& started() const { return threads_->started(); }
+
   // Continues from a checkpoint: the replica's parameters are restored by the caller. Transfers
   // that were in flight start again; an object that the coordinator has is not counted twice.
   // Blocks for answers that were due already.
