@@ -169,7 +169,6 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
                       {"data_slot", data_slot_}});
   auto backend = std::make_unique<CpuBackend>(config, plan_, pool_.get());
   ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, dataset_, DataPart(), std::move(backend)));
-  replica_ = trainer_->backend().MakeReplica();
   RETURN_IF_ERROR(MakeLink());
   RETURN_IF_ERROR(MakeSync());
   session_->OnFailure([this](const absl::Status& status) {
@@ -265,6 +264,8 @@ absl::Status TrainingRun::MakeLink() {
 
 absl::Status TrainingRun::MakeSync() {
   sync_.reset();  // Cancels the exchange that it uses.
+  replica_.reset();
+  ASSIGN_OR_RETURN(replica_, trainer_->backend().MakeReplica());
   KeepFreedBlocks(ObjectBytesInFlight(plan_, run_.config().sync()));
   auto exchange =
       std::make_unique<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
@@ -497,7 +498,8 @@ void TrainingRun::Throttle(int64_t tokens, absl::Duration step_time) {
 
 absl::Status TrainingRun::Evaluate() {
   const absl::Duration before = clock_.Monotonic();
-  ASSIGN_OR_RETURN(const std::optional<double> loss, trainer_->Evaluate(sync_->published()));
+  ASSIGN_OR_RETURN(const std::span<const float> published, sync_->published());
+  ASSIGN_OR_RETURN(const std::optional<double> loss, trainer_->Evaluate(published));
   progress_.evaluation += clock_.Monotonic() - before;
   if (!loss.has_value()) return absl::OkStatus();
   if (!progress_.initial_loss.has_value()) progress_.initial_loss = loss;
@@ -533,7 +535,7 @@ absl::Status TrainingRun::Checkpoint() {
   checkpoint.optimizer_updates = optimizer.updates;
   checkpoint.first_moments = std::move(optimizer.first_moments);
   checkpoint.second_moments = std::move(optimizer.second_moments);
-  checkpoint.sync = sync_->Save();
+  ASSIGN_OR_RETURN(checkpoint.sync, sync_->Save());
   RETURN_IF_ERROR(WriteWorkerCheckpoint(file_system_, CheckpointPath(), checkpoint));
   last_checkpoint_ = clock_.Monotonic();
   progress_.checkpoint_step = progress_.step;

@@ -13,20 +13,26 @@ constexpr int kReduceThreads = 1024;
 // Vectors that a thread loads before it looks at the first.
 constexpr int kAtOnce = 4;
 constexpr float kLowest = -3.402823466e38F;
+constexpr float kLog2E = 1.44269504088896F;
+constexpr float kLn2 = 0.69314718055995F;
 
-// The largest value so far and the sum of e^(value - most).
+// The sum of 2^(value * kLog2E - shift) so far; the shift is that of the largest value. All that
+// follows uses the same rounded shift, which therefore costs no precision.
 struct RunningSum {
   float most = kLowest;
+  float shift = kLowest;
   float sum = 0;
 
   __device__ void Raise(float largest) {
     if (!(largest > most)) return;
-    sum *= FastExp(most - largest);
     most = largest;
+    const float before = shift;
+    shift = largest * kLog2E;
+    sum *= Exp2(before - shift);
   }
   __device__ void Take(float value) {
     Raise(value);
-    sum += FastExp(value - most);
+    sum += Exp2(fmaf(value, kLog2E, -shift));
   }
   __device__ void Take(const float (&values)[kVector]) {
     float largest = values[0];
@@ -34,14 +40,14 @@ struct RunningSum {
     for (int i = 1; i < kVector; ++i) largest = fmaxf(largest, values[i]);
     Raise(largest);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) sum += FastExp(values[i] - most);
+    for (int i = 0; i < kVector; ++i) sum += Exp2(fmaf(values[i], kLog2E, -shift));
   }
 };
 
 // One block per row: a pass for the sum, and one over what is mostly still in the cache for the
 // gradient, from the end backwards.
 __global__ __launch_bounds__(kThreads, 2) void ClassifierKernel(ClassifierArguments a) {
-  __shared__ float most_slots[kWarps];
+  __shared__ float shift_slots[kWarps];
   __shared__ float sum_slots[kWarps];
   const int64_t row = blockIdx.x;
   const int thread = static_cast<int>(threadIdx.x);
@@ -81,9 +87,9 @@ __global__ __launch_bounds__(kThreads, 2) void ClassifierKernel(ClassifierArgume
   }
   const int rest = whole * kVector + thread;
   if (rest < vocabulary) running.Take(__bfloat162float(logits[rest]));
-  const float most = BlockMax<kThreads>(running.most, most_slots);
-  const float sum = BlockSum<kThreads>(running.sum * FastExp(running.most - most), sum_slots);
-  const float log_sum = most + logf(sum);
+  const float shift = BlockMax<kThreads>(running.shift, shift_slots);
+  const float sum = BlockSum<kThreads>(running.sum * Exp2(running.shift - shift), sum_slots);
+  const float log_sum = (shift + log2f(sum)) * kLn2;
   if (thread == 0) {
     a.loss[row] = log_sum - target_logit;
     a.log_sum_exp[row] = log_sum;
@@ -107,9 +113,15 @@ __global__ __launch_bounds__(kThreads, 2) void ClassifierKernel(ClassifierArgume
       Unpack(loaded[k], values);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        values[i] = FastExp(values[i] - most) * scale;
-        if (column + i == target) values[i] -= factor;
-        if (column + i >= vocabulary) values[i] = 0;
+        values[i] = Exp2(fmaf(values[i], kLog2E, -shift)) * scale;
+      }
+      if (target >= column && target < column + kVector) {
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) values[i] -= column + i == target ? factor : 0.0F;
+      }
+      if (column + kVector > vocabulary) {
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) values[i] = column + i < vocabulary ? values[i] : 0.0F;
       }
       StorePacked(values, logits + column);
     }

@@ -140,12 +140,15 @@ __global__ __launch_bounds__(kRowThreads,
     const int64_t at = row * a.width;
     uint4 x[kChunks] = {};
     uint4 dout[kChunks] = {};
+    uint4 dx[kChunks] = {};
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const int column = lane.Column(c);
       if (!present || column >= width) continue;
       x[c] = LoadVector(a.x + at + column);
       dout[c] = LoadVector(a.dout + at + column);
+      // Already here, so that no latency follows the sums.
+      if (a.accumulate_dx) dx[c] = LoadVector(a.dx + at + column);
     }
     const float factor = present ? a.inverse_deviation[row] : 0.0F;
     const float mean = kLayerNorm && present ? a.mean[row] : 0.0F;
@@ -178,11 +181,11 @@ __global__ __launch_bounds__(kRowThreads,
     for (int c = 0; c < kChunks; ++c) {
       const int column = lane.Column(c);
       if (column >= width) continue;
-      float value[kVector], upstream[kVector], weight[kVector], gradient[kVector] = {};
+      float value[kVector], upstream[kVector], weight[kVector], gradient[kVector];
       Unpack(x[c], value);
       Unpack(dout[c], upstream);
+      Unpack(dx[c], gradient);
       LoadUnpacked(a.weight + column, weight);
-      if (a.accumulate_dx) LoadUnpacked(a.dx + at + column, gradient);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
         const float xhat = (value[i] - mean) * factor;
