@@ -61,14 +61,14 @@ void* Hidden(std::atomic<void*>& found, const char* symbol) {
 
 }  // namespace
 
-// CAUSEWAY_HIDE(symbol, result, effect, mutex, parameters, arguments) defines what is called instead
-// of the library's `symbol`.
-#define CAUSEWAY_HIDE(symbol, result, effect, mutex, parameters, arguments)              \
-  extern "C" __attribute__((visibility("default"))) result symbol parameters {           \
-    static constinit std::atomic<void*> found{nullptr};                                  \
-    const auto hidden = reinterpret_cast<result(*) parameters>(Hidden(found, #symbol));  \
-    const effect around(mutex);                                                          \
-    return hidden arguments;                                                             \
+// CAUSEWAY_HIDE(symbol, result, effect, mutex, parameters, arguments) defines what is called
+// instead of the library's `symbol`.
+#define CAUSEWAY_HIDE(symbol, result, effect, mutex, parameters, arguments)             \
+  extern "C" __attribute__((visibility("default"))) result symbol parameters {          \
+    static constinit std::atomic<void*> found{nullptr};                                 \
+    const auto hidden = reinterpret_cast<result(*) parameters>(Hidden(found, #symbol)); \
+    const effect around(mutex);                                                         \
+    return hidden arguments;                                                            \
   }
 
 CAUSEWAY_HIDE(_ZN4absl7debian35Mutex4LockEv, void, Locks, self, (absl::Mutex * self), (self))
