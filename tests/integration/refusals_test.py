@@ -128,6 +128,18 @@ class RefusalsTest(unittest.TestCase):
             self.assertEqual(status, 2)
             self.assertIn("many", error)
 
+    def test_an_absurd_number_of_threads_uses_none_up(self):
+        with Cluster() as cluster:
+            text = cluster.folder / "text.txt"
+            text.write_text("some text\n" * 100)
+            absurd = ["--threads", "0 .. 1024", "1000000"]
+            self.train(cluster, threads=1000000, saying=absurd)
+            self.refused(WORKER, "bench", "--threads=1000000", saying=absurd)
+            self.refused(WORKER, "tokenize", f"--input={text}", f"--out={cluster.folder / 'tokens'}",
+                         "--threads=1000000", saying=absurd)
+            self.refused(WORKER, "preflight", "--coordinator=127.0.0.1:1", "--threads=1000000",
+                         saying=absurd)
+
     def test_an_empty_shard(self):
         with Cluster() as cluster:
             cluster.start_coordinator(RUN)
