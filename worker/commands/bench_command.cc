@@ -90,17 +90,13 @@ void PrintGpu(const json& result) {
 absl::Status Bench() {
   ASSIGN_OR_RETURN(DeviceChoice devices, DevicesFromFlags());
   ASSIGN_OR_RETURN(devices, ResolveDevices(devices, *FileSystem::Real()));
-  absl::StatusOr<json> result;
-  void (*print)(const json&) = PrintCpu;
 #ifdef CAUSEWAY_HAVE_CUDA
-  if (devices.kind == DeviceChoice::Kind::kCuda) {
-    result = BenchOnGpu(devices);
-    print = PrintGpu;
-  } else {
-    result = BenchOnCpu();
-  }
+  const bool gpu = devices.kind == DeviceChoice::Kind::kCuda;
+  const absl::StatusOr<json> result = gpu ? BenchOnGpu(devices) : BenchOnCpu();
+  void (*const print)(const json&) = gpu ? PrintGpu : PrintCpu;
 #else
-  result = BenchOnCpu();
+  const absl::StatusOr<json> result = BenchOnCpu();
+  void (*const print)(const json&) = PrintCpu;
 #endif
   RETURN_IF_ERROR(result.status());
   if (absl::GetFlag(FLAGS_json)) {
