@@ -3,6 +3,7 @@
 import os
 import shutil
 import unittest
+import unittest.mock
 
 from cluster import COORDINATOR, MODEL, SIGTERM, WORKER, Cluster, run_tool
 
@@ -111,6 +112,15 @@ class RefusalsTest(unittest.TestCase):
             status, _, error = run_tool(WORKER, "train", "--threads=many")
             self.assertEqual(status, 2)
             self.assertIn("many", error)
+
+    def test_several_processes_for_one_replica(self):
+        launch = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+                  "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+        with Cluster() as cluster:
+            with unittest.mock.patch.dict(os.environ, launch):
+                self.train(cluster, saying=["WORLD_SIZE is 2", "one process per machine"])
+                os.environ["RANK"] = "2"
+                self.train(cluster, saying=["RANK", 'is "2"', "0 to 1"])
 
     def test_an_absurd_number_of_threads_uses_none_up(self):
         with Cluster() as cluster:
