@@ -13,6 +13,7 @@
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
 #include "worker/commands/commands.h"
+#include "worker/commands/device_flag.h"
 #include "worker/commands/given_model.h"
 #include "worker/commands/training_run.h"
 #include "worker/group/launch_environment.h"
@@ -137,6 +138,7 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   options.checkpoint_interval = absl::GetFlag(FLAGS_checkpoint_interval);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.sample_tokens = absl::GetFlag(FLAGS_sample_tokens);
+  ASSIGN_OR_RETURN(options.devices, DevicesFromFlags());
   ASSIGN_OR_RETURN(options.document_mark, GivenDocumentMark());
   options.eval_tasks = absl::StrSplit(absl::GetFlag(FLAGS_eval_tasks), ',', absl::SkipEmpty());
   options.eval_tasks_every = absl::GetFlag(FLAGS_eval_tasks_every);
