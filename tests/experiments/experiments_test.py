@@ -293,6 +293,17 @@ class StudyTest(unittest.TestCase):
         self.assertEqual(summary["runs_finished"], len(results))
         self.assertAlmostEqual(summary["minutes"], len(results), delta=0.1)
 
+    def test_tables_go_to_their_places_in_a_page(self):
+        reports = study_report.summarize(
+            [_study_result("muon", name, 1, 2.0) for name in ("H10", "streaming", "H100")], ["period"])
+        page = "before\n<!-- study.py period -->\nold\n<!-- end -->\nafter\n"
+        new = study_report.put_into_page(page, reports)
+        self.assertTrue(new.startswith("before\n<!-- study.py period -->\n| inside |"))
+        self.assertTrue(new.endswith("|\n<!-- end -->\nafter\n"))
+        self.assertNotIn("old", new)
+        with self.assertRaisesRegex(ValueError, "no place for the table of period"):
+            study_report.put_into_page("nothing\n", reports)
+
     def test_what_cannot_be_run_is_refused(self):
         for options in (["none"], ["all", "--seeds=x"], ["all", "--inner=sgd"], ["all", "--runs=("],
                         ["all", "--scale=paper-35m", "--programs=/"], ["all", "--data=/nowhere"],
