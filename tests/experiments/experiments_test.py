@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -233,6 +234,17 @@ class StudyTest(unittest.TestCase):
                 self.assertEqual((tokens, run.tokens), (scale.tokens, scale.tokens), run.name)
                 self.assertEqual(fields["membership.max_workers"], str(run.workers))
 
+    def test_the_papers_shapes_are_configurations_already(self):
+        config_file = Path(tempfile.mkdtemp()) / "run.textproto"
+        self.addCleanup(shutil.rmtree, config_file.parent)
+        for name in ("small", "paper-35m", "paper-100m"):
+            scale = variants.SCALES[name]
+            for run in variants.plan(["parity", "codecs"], ["adamw", "muon"], [1], scale):
+                config_file.write_text(run.config_text(scale.steps, run.workers))
+                done = subprocess.run([BIN / "causewayctl", "config", "check", config_file],
+                                      capture_output=True, text=True, check=False)
+                self.assertEqual(done.returncode, 0, f"{run.name}: {done.stderr}")
+
     def test_experiments_share_runs(self):
         names = [run.name for run in variants.plan(
             ["period", "overlap", "mixing"], ["muon"], [1], self.small)]
@@ -314,4 +326,5 @@ class StudyTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    BIN = Path(sys.argv.pop(1))
     unittest.main()
