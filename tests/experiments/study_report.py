@@ -19,6 +19,7 @@ from causeway_run import plots  # noqa: E402  (found by training_runs)
 SPARSE = ("topk2", "topk2-forgets")
 # Whose differences from `streaming`, seed by seed, tell what chance does.
 _DENSE = ("diloco", "streaming-fp32", "overlap-fp32", "e3m0", "lm2")
+_SHORT = re.compile(r" \(|, ")  # What ends a label's first words.
 _PLOTTED_CURVES = ("plain", "streaming")
 
 
@@ -187,7 +188,8 @@ def plot(report: dict) -> str | None:
 
 def curves(report: dict) -> str | None:
     """Held-out losses over the steps, of the first seed."""
-    lines = [(f"{re.split(r' \(|, ', row['label'])[0]}, {variants.INNER[row['inner']]}", row["eval_curve"][1:])
+    lines = [(f"{_SHORT.split(row['label'])[0]}, {variants.INNER[row['inner']]}",
+              row["eval_curve"][1:])
              for row in report["rows"] if row["variant"] in _PLOTTED_CURVES]
     return plots.standalone(plots.compare_losses(lines)) if lines else None
 
