@@ -63,7 +63,7 @@ Site::Site(const v1::RunConfig& config, const FragmentPlan& plan, const TestData
   trainer_ =
       Must(worker::Trainer::Create(config, data.dataset(), exchange_->welcome().data_slot(),
                                    std::make_unique<worker::CpuBackend>(config, plan, &pool_)));
-  replica_ = trainer_->backend().MakeReplica();
+  replica_ = Must(trainer_->backend().MakeReplica());
   worker::SyncEngine::Options options;
   options.config = config.sync();
   options.plan = &plan;
@@ -75,7 +75,7 @@ Site::Site(const v1::RunConfig& config, const FragmentPlan& plan, const TestData
 }
 
 std::vector<float> Site::Parameters() {
-  std::vector<float> parameters(sync_->published().size());
+  std::vector<float> parameters(Must(sync_->published()).size());
   EXPECT_TRUE(trainer_->backend().CopyParameters(parameters).ok());
   return parameters;
 }
@@ -113,7 +113,7 @@ worker::WorkerCheckpoint Site::Save() {
   checkpoint.optimizer_updates = optimizer.updates;
   checkpoint.first_moments = std::move(optimizer.first_moments);
   checkpoint.second_moments = std::move(optimizer.second_moments);
-  checkpoint.sync = sync_->Save();
+  checkpoint.sync = Must(sync_->Save());
   return checkpoint;
 }
 

@@ -11,6 +11,7 @@
 #include "common/base/byte_buffer.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/tcp_links.h"
@@ -78,6 +79,7 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   auto run = std::unique_ptr<TrainingRun>(new TrainingRun(options, std::move(security), file_system,
                                                           clock, std::move(description),
                                                           std::move(plan), std::move(dataset)));
+  RETURN_IF_ERROR(run->pool_->started());
   ASSIGN_OR_RETURN(run->telemetry_,
                    RunTelemetry::Open({.metrics_address = options.metrics_address,
                                        .metrics_address_file = options.metrics_address_file,
@@ -167,9 +169,8 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
                       {"data_slot", data_slot_}});
   auto backend = std::make_unique<CpuBackend>(config, plan_, pool_.get());
   ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, dataset_, DataPart(), std::move(backend)));
-  replica_ = trainer_->backend().MakeReplica();
   RETURN_IF_ERROR(MakeLink());
-  MakeSync();
+  RETURN_IF_ERROR(MakeSync());
   session_->OnFailure([this](const absl::Status& status) {
     telemetry_->Record("session_failed", absl::StrCat("the session failed: ", status.message()),
                        {{"code", std::string(absl::StatusCodeToString(status.code()))},
@@ -193,7 +194,7 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
     const absl::Status restored = sync_->Restore(std::move(checkpoint->sync), progress_.step);
     anew_ = absl::IsOutOfRange(restored);
     if (anew_) {
-      MakeSync();
+      RETURN_IF_ERROR(MakeSync());
     } else {
       RETURN_IF_ERROR(restored);
       if (!same_part) sync_->UseData(DataPart(), welcome.next_draw());
@@ -261,8 +262,10 @@ absl::Status TrainingRun::MakeLink() {
   return absl::OkStatus();
 }
 
-void TrainingRun::MakeSync() {
+absl::Status TrainingRun::MakeSync() {
   sync_.reset();  // Cancels the exchange that it uses.
+  replica_.reset();
+  ASSIGN_OR_RETURN(replica_, trainer_->backend().MakeReplica());
   KeepFreedBlocks(ObjectBytesInFlight(plan_, run_.config().sync()));
   auto exchange =
       std::make_unique<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
@@ -291,6 +294,7 @@ void TrainingRun::MakeSync() {
         {{"fragment", event.fragment}, {"round", event.round}});
   };
   sync_ = std::make_unique<SyncEngine>(std::move(sync));
+  return sync_->started();
 }
 
 void TrainingRun::CancelExchange() {
@@ -306,7 +310,7 @@ absl::Status TrainingRun::StartAnew(const v1::Welcome& welcome, int64_t next_dra
       {{"from_step", progress_.step}, {"to_step", welcome.run_step()}});
   data_slot_ = welcome.data_slot();
   RETURN_IF_ERROR(trainer_->UseDataSlot(dataset_, DataPart()));
-  MakeSync();
+  RETURN_IF_ERROR(MakeSync());
   sync_->UseData(DataPart(), next_draw);
   ASSIGN_OR_RETURN(progress_.step, sync_->Fetch(welcome.run_step()));
   counter_ = StepCounter(progress_.step, counter_.pace_milli());
@@ -330,8 +334,8 @@ absl::Status TrainingRun::ObeyDataSlot(const Session::Orders& orders) {
 }
 
 absl::Status TrainingRun::Train(bool (*stop)()) {
-  std::thread watcher([&] { WatchForStop(stop); });
-  absl::Status status = TrainSteps();
+  absl::StatusOr<std::thread> watcher = StartThread([&] { WatchForStop(stop); });
+  absl::Status status = watcher.ok() ? TrainSteps() : watcher.status();
   if (absl::IsCancelled(status) && session_->orders().ok()) {
     drained_ = true;  // Nothing but the watcher cancels while the session is well.
     status = absl::OkStatus();
@@ -341,7 +345,7 @@ absl::Status TrainingRun::Train(bool (*stop)()) {
     absl::MutexLock lock(&ended_mutex_);
     ended_ = true;
   }
-  watcher.join();
+  if (watcher.ok()) watcher->join();
   if (!status.ok()) {
     // The session's own failure is the cause of whatever else was cancelled.
     const absl::Status session = session_->orders().status();
@@ -494,7 +498,8 @@ void TrainingRun::Throttle(int64_t tokens, absl::Duration step_time) {
 
 absl::Status TrainingRun::Evaluate() {
   const absl::Duration before = clock_.Monotonic();
-  ASSIGN_OR_RETURN(const std::optional<double> loss, trainer_->Evaluate(sync_->published()));
+  ASSIGN_OR_RETURN(const std::span<const float> published, sync_->published());
+  ASSIGN_OR_RETURN(const std::optional<double> loss, trainer_->Evaluate(published));
   progress_.evaluation += clock_.Monotonic() - before;
   if (!loss.has_value()) return absl::OkStatus();
   if (!progress_.initial_loss.has_value()) progress_.initial_loss = loss;
@@ -530,7 +535,7 @@ absl::Status TrainingRun::Checkpoint() {
   checkpoint.optimizer_updates = optimizer.updates;
   checkpoint.first_moments = std::move(optimizer.first_moments);
   checkpoint.second_moments = std::move(optimizer.second_moments);
-  checkpoint.sync = sync_->Save();
+  ASSIGN_OR_RETURN(checkpoint.sync, sync_->Save());
   RETURN_IF_ERROR(WriteWorkerCheckpoint(file_system_, CheckpointPath(), checkpoint));
   last_checkpoint_ = clock_.Monotonic();
   progress_.checkpoint_step = progress_.step;

@@ -108,7 +108,7 @@ class TrainingRun {
   absl::Status Begin(std::optional<WorkerCheckpoint> checkpoint);
   absl::Status MakeLink();
   // An exchange and an engine that have seen nothing yet.
-  void MakeSync();
+  absl::Status MakeSync();
   // Takes the published state and goes on where the run is, drawing from `next_draw` on.
   absl::Status StartAnew(const v1::Welcome& welcome, int64_t next_draw);
   // Draws another part of the data if the coordinator says so.

@@ -68,8 +68,9 @@ class TrainingBackend : public EvaluationModel {
   virtual absl::Status RestoreOptimizer(int64_t updates, std::span<const float> first_moments,
                                         std::span<const float> second_moments) = 0;
 
-  // What synchronization does to the weights; lives no longer than the backend.
-  virtual std::unique_ptr<Replica> MakeReplica() = 0;
+  // What synchronization does to the weights: a new one for every SyncEngine, after the former one
+  // is gone. Lives no longer than the backend.
+  virtual absl::StatusOr<std::unique_ptr<Replica>> MakeReplica() = 0;
 
   // What a join and a report call the device: "cpu, 8 threads".
   virtual std::string Describe() const = 0;

@@ -4,11 +4,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "worker/sync/host_replica.h"
 
 namespace causeway::worker {
 
 CpuBackend::CpuBackend(const v1::RunConfig& config, const FragmentPlan& plan, ThreadPool* pool)
     : config_(config),
+      plan_(plan),
       pool_(pool),
       model_(config.model(), plan, config.train().micro_batch_sequences(), pool),
       evaluation_(&model_),
@@ -79,8 +81,8 @@ absl::Status CpuBackend::RestoreOptimizer(int64_t updates, std::span<const float
   return absl::OkStatus();
 }
 
-std::unique_ptr<Replica> CpuBackend::MakeReplica() {
-  return std::make_unique<HostReplica>(parameters_, gradients_);
+absl::StatusOr<std::unique_ptr<Replica>> CpuBackend::MakeReplica() {
+  return std::make_unique<HostReplica>(plan_, config_.sync(), parameters_, gradients_);
 }
 
 std::string CpuBackend::Describe() const {

@@ -31,7 +31,7 @@ class CpuBackend final : public TrainingBackend {
   absl::StatusOr<OptimizerState> SaveOptimizer() override;
   absl::Status RestoreOptimizer(int64_t updates, std::span<const float> first_moments,
                                 std::span<const float> second_moments) override;
-  std::unique_ptr<Replica> MakeReplica() override;
+  absl::StatusOr<std::unique_ptr<Replica>> MakeReplica() override;
   std::string Describe() const override;
 
   int64_t sequence_length() const override { return evaluation_.sequence_length(); }
@@ -50,6 +50,7 @@ class CpuBackend final : public TrainingBackend {
 
  private:
   const v1::RunConfig& config_;
+  const FragmentPlan& plan_;
   ThreadPool* const pool_;
   CpuTransformer<float> model_;
   CpuEvaluationModel evaluation_;
