@@ -287,6 +287,7 @@ class StudyTest(unittest.TestCase):
         self.assertIn("| Muon | H 10 | 1 | 2.9600 | - | \N{MINUS SIGN}0.0400 | 1.00 / 2.00 |", text)
         self.assertIn("| **+0.2000** |", text)
         self.assertIn("minus H 30, same seed", text)
+        self.assertIn("| Muon | H 30 | 1 | 3.0000 | - |", text)  # Of the first seed, as the others.
 
     def test_every_experiment_becomes_json_and_a_plot(self):
         folder = Path(tempfile.mkdtemp())

@@ -85,19 +85,23 @@ def _row(inner: str, name: str, label: str, own: list[dict], minus: dict | None)
 def summarize(results: list[dict], experiments: list[str]) -> list[dict]:
     """A report for each experiment: its rows, by inner optimizer and variant."""
     chance = noise(results)
+    first_seed = min((result["seed"] for result in results), default=None)
     reports = []
     for key in experiments:
         experiment = variants.EXPERIMENTS[key]
         rows = []
+        # A mean of three seeds beside single ones of the first would compare seeds.
+        counted = results if experiment.headline else [
+            result for result in results if result["seed"] == first_seed]
         for inner in variants.INNER:
-            losses = _losses(results, inner)
+            losses = _losses(counted, inner)
             present = [name for name in experiment.variants if name in losses]
             dense = [name for name in present if name not in (*SPARSE, experiment.baseline)]
             base = losses.get(experiment.baseline, {})
             widths = dict(zip(dense, intervals([differences(losses[name], base)
                                                 for name in dense])))
             for name in present:
-                own = [result for result in results
+                own = [result for result in counted
                        if result["inner"] == inner and result["variant"] == name]
                 rows.append(_row(inner, name, experiment.label(name), own, _minus(
                     name, experiment.baseline, losses, widths, chance[inner])))
