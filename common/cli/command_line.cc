@@ -52,14 +52,16 @@ void CheckFlag(const std::string& argument, const char* next, const Place& place
     RefuseFlag(place, absl::StrCat(argument, " needs a value"));
   }
   const std::string value = equals == std::string::npos ? next : argument.substr(equals + 1);
+  if (flag->Name() == "flagfile") {
+    for (const absl::string_view path : absl::StrSplit(value, ',', absl::SkipEmpty())) {
+      CheckFlagFile(std::string(path), place);
+    }
+    return;
+  }
   std::string error;
   if (!flag->ParseFrom(value, &error)) {
     RefuseFlag(place, absl::StrCat("--", flag->Name(), " does not take \"", value, "\"",
                                    error.empty() ? "" : absl::StrCat(" (", error, ")")));
-  }
-  if (flag->Name() != "flagfile") return;
-  for (const absl::string_view path : absl::StrSplit(value, ',', absl::SkipEmpty())) {
-    CheckFlagFile(std::string(path), place);
   }
 }
 
