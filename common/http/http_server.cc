@@ -301,9 +301,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpListener liste
       MHD_OPTION_PER_IP_CONNECTION_LIMIT,
       static_cast<unsigned>(options.max_connections_per_address), MHD_OPTION_NOTIFY_CONNECTION,
       &HttpConversation::Notice, server.get(), MHD_OPTION_NOTIFY_COMPLETED,
-      &HttpConversation::Complete, server.get(),
-      MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionMemory, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-      MHD_OPTION_END);
+      &HttpConversation::Complete, server.get(), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+      kConnectionMemory, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
   if (server->daemon_ == nullptr) return NoResources(port.address_);
   port.descriptor_ = -1;  // The daemon closes it.
   return server;

@@ -153,9 +153,8 @@ HttpResponse RunTelemetry::Health() const {
 HttpResponse RunTelemetry::Readiness() const {
   absl::MutexLock lock(&mutex_);
   if (attached_) return HttpResponse::Text(200, "ok");
-  return HttpResponse::Text(503, welcomed_
-                                     ? "no connection to the coordinator; trying again"
-                                     : "the coordinator has not welcomed this worker yet");
+  return HttpResponse::Text(503, welcomed_ ? "no connection to the coordinator; trying again"
+                                           : "the coordinator has not welcomed this worker yet");
 }
 
 absl::Status RunTelemetry::Evaluated(int64_t step, double loss) {
