@@ -114,8 +114,9 @@ def wait_for_address(group: ProcessGroup, file: Path) -> str:
     raise ProcessDied(f"coordinator did not write its address to {file}")
 
 
-def train(arguments: argparse.Namespace, out: Path, group: ProcessGroup) -> None:
-    """Runs coordinator and workers to their end."""
+def train(arguments: argparse.Namespace, out: Path, group: ProcessGroup,
+          worker_flags: tuple[tuple[str, ...], ...] = ()) -> None:
+    """Runs coordinator and workers to their end. worker_flags: more flags of worker 0, 1, ..."""
     address_file = out / "coordinator.address"
     http_file = out / "coordinator.http"  # Absent if no port was free for it.
     coordinator = group.start(
@@ -135,7 +136,8 @@ def train(arguments: argparse.Namespace, out: Path, group: ProcessGroup) -> None
             name,
             [str(arguments.programs / "causeway-worker"), "train", f"--coordinator={address}",
              f"--id={name}", f"--data={out / 'data'}", f"--out={out / name}",
-             f"--threads={threads}", f"--sample_tokens={arguments.sample_tokens}"],
+             f"--threads={threads}", f"--sample_tokens={arguments.sample_tokens}",
+             *(worker_flags[index] if index < len(worker_flags) else ())],
             out / name / "log",
         )
     print(f"     coordinator at {address}, {arguments.workers} workers with "

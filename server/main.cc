@@ -13,7 +13,6 @@
 #include <random>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,6 +24,7 @@
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
+#include "common/base/threads.h"
 #include "common/cli/command_line.h"
 #include "common/http/http_server.h"
 #include "common/params/fragment_plan.h"
@@ -434,7 +434,8 @@ int Serve() {
                               .events = &counted_events});
   for (const std::string& warning : loaded->warnings) Log().warn("{}", warning);
 
-  ThreadPool merge_pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  ThreadPool merge_pool(ThreadsFor(0).value());
+  if (!merge_pool.started().ok()) return Refuse(kProgram, merge_pool.started());
   absl::StatusOr<std::vector<float>> initial =
       InitialParameters(file_system, *plan, config, *recovered, merge_pool);
   if (!initial.ok()) return Refuse(kProgram, initial.status());

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
+#include "common/base/threads.h"
 #include "common/files/parameters_file.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
@@ -82,7 +82,8 @@ absl::Status ReplayCommand(const ReplayFlags& flags) {
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
   ASSIGN_OR_RETURN(options.initial_parameters,
                    InitialParametersOf(file_system, flags.run_dir, config, plan));
-  ThreadPool pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  ThreadPool pool(ThreadsFor(0).value());
+  RETURN_IF_ERROR(pool.started());
   options.pool = &pool;
   options.progress = ReplayProgress();
   ASSIGN_OR_RETURN(const ReplayResult result, Replay(options));

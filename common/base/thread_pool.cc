@@ -1,6 +1,7 @@
 #include "common/base/thread_pool.h"
 
 #include "absl/base/attributes.h"
+#include "common/base/threads.h"
 
 namespace causeway {
 namespace {
@@ -18,7 +19,8 @@ inline void Pause() {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { WorkerLoop(); });
+  started_ = StartThreads(
+      threads - 1, [this] { WorkerLoop(); }, workers_);
 }
 
 ThreadPool::~ThreadPool() {

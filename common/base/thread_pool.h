@@ -12,18 +12,22 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 
 namespace causeway {
 
 class ThreadPool {
  public:
-  // `threads` >= 1 counts the calling thread: ThreadPool(1) starts none.
+  // `threads` >= 1 counts the calling thread: ThreadPool(1) starts none. A pool that could not
+  // start all of them works with those that it has, more slowly: see `started`.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
+  // RESOURCE_EXHAUSTED if some threads could not be started.
+  const absl::Status& started() const { return started_; }
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls task(i) once for every i in [0, tasks), on any threads in any order, and returns when
@@ -35,6 +39,7 @@ class ThreadPool {
   void WorkerLoop();
   void RunTasks();
 
+  absl::Status started_;
   std::vector<std::thread> workers_;
   // The present loop. Written under mutex_ before generation_ changes.
   const std::function<void(int64_t)>* task_ = nullptr;

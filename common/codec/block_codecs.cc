@@ -9,13 +9,13 @@
 namespace causeway {
 namespace {
 
-template <typename Format>
+template <typename Format, v1::Codec kId>
 class BlockCodec final : public DifferenceCodec {
  public:
   explicit BlockCodec(CodecPath path)
       : DifferenceCodec(path, sizeof(uint16_t), Format::kBits, kLargestBlockMagnitude) {}
 
-  v1::Codec id() const override { return Format::kId; }
+  v1::Codec id() const override { return kId; }
   absl::string_view name() const override { return Format::kName; }
   bool needs_error_feedback() const override { return Format::kNeedsErrorFeedback; }
 
@@ -75,19 +75,19 @@ class BlockCodec final : public DifferenceCodec {
   static constexpr size_t Shift(size_t i) { return i % kPerByte * Format::kBits; }
 };
 
-template <typename Format>
+template <typename Format, v1::Codec kId>
 const Codec* TheCodec(CodecPath path) {
-  static const BlockCodec<Format> vector(CodecPath::kVector);
-  static const BlockCodec<Format> scalar(CodecPath::kScalar);
+  static const BlockCodec<Format, kId> vector(CodecPath::kVector);
+  static const BlockCodec<Format, kId> scalar(CodecPath::kScalar);
   return path == CodecPath::kVector ? &vector : &scalar;
 }
 
 }  // namespace
 
-const Codec* Int8Codec(CodecPath path) { return TheCodec<Int8Format>(path); }
-const Codec* E3m0Codec(CodecPath path) { return TheCodec<E3m0Format>(path); }
-const Codec* E2m1Codec(CodecPath path) { return TheCodec<E2m1Format>(path); }
-const Codec* Int4Codec(CodecPath path) { return TheCodec<Int4Format>(path); }
-const Codec* Lm2Codec(CodecPath path) { return TheCodec<Lm2Format>(path); }
+const Codec* Int8Codec(CodecPath path) { return TheCodec<Int8Format, v1::INT8>(path); }
+const Codec* E3m0Codec(CodecPath path) { return TheCodec<E3m0Format, v1::E3M0>(path); }
+const Codec* E2m1Codec(CodecPath path) { return TheCodec<E2m1Format, v1::E2M1>(path); }
+const Codec* Int4Codec(CodecPath path) { return TheCodec<Int4Format, v1::INT4>(path); }
+const Codec* Lm2Codec(CodecPath path) { return TheCodec<Lm2Format, v1::LM2>(path); }
 
 }  // namespace causeway

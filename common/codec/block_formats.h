@@ -6,8 +6,10 @@
 // one division per block. A scale is 0 or lies in [2^-100, 2^100]; with that no product here is
 // subnormal or infinite, and flush-to-zero modes change nothing.
 //
+// What is constexpr serves device code, too.
+//
 // A format has:
-//   kId, kName, kBits (of a code), kNeedsErrorFeedback
+//   kName, kBits (of a code), kNeedsErrorFeedback
 //   Scale(values)               bf16 bits, before the lower limit is applied
 //   Encoder(scale).Code(x)      the code of x, in the low kBits; scale > 0
 //   IsCode(code)                whether an encoder makes it
@@ -17,21 +19,16 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "causeway/v1/config.pb.h"
 #include "common/codec/bf16.h"
+#include "common/codec/codec_layout.h"
 
 namespace causeway {
-
-// bf16 bits of the limits of a scale that is not 0. Magnitudes above the upper one are refused
-// before a format sees them.
-inline constexpr float kLargestBlockMagnitude = 0x1p100F;
-inline constexpr uint16_t kSmallestScaleBits = 0x0d80;  // 2^-100
-inline constexpr uint16_t kLargestScaleBits = 0x7180;   // 2^100
 
 // The largest magnitude rounded up, so that |x| / scale <= 1.
 inline uint16_t LargestMagnitudeScale(std::span<const float> values) {
@@ -41,7 +38,7 @@ inline uint16_t LargestMagnitudeScale(std::span<const float> values) {
 }
 
 // To the nearest integer, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no fraction bits.
-inline float RoundHalfEven(float x) {
+constexpr float RoundHalfEven(float x) {
   constexpr float kShift = 0x1.8p23F;
   return (x + kShift) - kShift;
 }
@@ -57,20 +54,20 @@ struct LinearFormat {
   static uint16_t Scale(std::span<const float> values) { return LargestMagnitudeScale(values); }
 
   struct Encoder {
-    explicit Encoder(float scale) : inverse(static_cast<float>(kLimit) / scale) {}
+    explicit constexpr Encoder(float scale) : inverse(static_cast<float>(kLimit) / scale) {}
     // |x * inverse| is at most kLimit (1 + 2^-23), which rounds to kLimit: no clamp is needed.
-    uint8_t Code(float x) const {
+    constexpr uint8_t Code(float x) const {
       return static_cast<uint8_t>(static_cast<int>(RoundHalfEven(x * inverse))) & kMask;
     }
     float inverse;
   };
 
   // All but the most negative integer.
-  static bool IsCode(uint8_t code) { return code != (1U << (kBits - 1)); }
+  static constexpr bool IsCode(uint8_t code) { return code != (1U << (kBits - 1)); }
 
   struct Decoder {
-    explicit Decoder(float scale) : step(scale * kReciprocal) {}
-    float Value(uint8_t code) const {
+    explicit constexpr Decoder(float scale) : step(scale * kReciprocal) {}
+    constexpr float Value(uint8_t code) const {
       constexpr int kUnused = 8 - kBits;
       const int integer = static_cast<int8_t>(code << kUnused) >> kUnused;
       return static_cast<float>(integer) * step;
@@ -84,12 +81,10 @@ struct LinearFormat {
 };
 
 struct Int8Format : LinearFormat<127, 8> {
-  static constexpr v1::Codec kId = v1::INT8;
   static constexpr char kName[] = "int8";
 };
 
 struct Int4Format : LinearFormat<7, 4> {
-  static constexpr v1::Codec kId = v1::INT4;
   static constexpr char kName[] = "int4";
 };
 
@@ -99,25 +94,24 @@ struct SignAndLevelFormat {
   static constexpr int kBits = 4;
   static constexpr bool kNeedsErrorFeedback = false;
   static uint16_t Scale(std::span<const float> values) { return LargestMagnitudeScale(values); }
-  static uint8_t WithSign(int level, float x) {
+  static constexpr uint8_t WithSign(int level, float x) {
     return static_cast<uint8_t>(level | (level != 0 && x < 0 ? 8 : 0));
   }
-  static bool IsCode(uint8_t code) { return code != 8; }
-  static float Signed(uint8_t code, float magnitude) {
+  static constexpr bool IsCode(uint8_t code) { return code != 8; }
+  static constexpr float Signed(uint8_t code, float magnitude) {
     return (code & 8U) != 0 ? -magnitude : magnitude;
   }
 };
 
 // 0 and 2^-6 .. 2^0 times the scale: the FP4 of arXiv 2501.18512.
 struct E3m0Format : SignAndLevelFormat {
-  static constexpr v1::Codec kId = v1::E3M0;
   static constexpr char kName[] = "e3m0";
 
   // Midpoints of neighbouring levels on the linear scale, times the scale (exact products). Half
   // of them belong to the level above: the one with the even code.
   struct Encoder {
-    explicit Encoder(float scale) : unit(scale * 0x1p-7F) {}
-    uint8_t Code(float x) const {
+    explicit constexpr Encoder(float scale) : unit(scale * 0x1p-7F) {}
+    constexpr uint8_t Code(float x) const {
       const float a = std::abs(x);
       const int level = (a > unit) + (a >= 3 * unit) + (a > 6 * unit) + (a >= 12 * unit) +
                         (a > 24 * unit) + (a >= 48 * unit) + (a > 96 * unit);
@@ -127,11 +121,12 @@ struct E3m0Format : SignAndLevelFormat {
   };
 
   struct Decoder {
-    explicit Decoder(float block_scale) : scale(block_scale) {}
-    float Value(uint8_t code) const {
-      static constexpr std::array<float, 8> kLevels = {0,       0x1p-6F, 0x1p-5F, 0x1p-4F,
-                                                       0x1p-3F, 0x1p-2F, 0x1p-1F, 1};
-      return Signed(code, scale * kLevels[code & 7U]);
+    explicit constexpr Decoder(float block_scale) : scale(block_scale) {}
+    constexpr float Value(uint8_t code) const {
+      constexpr uint32_t kBelowFirst = 120;  // The exponent of 2^-7, as a float has it.
+      const uint32_t level = code & 7U;
+      const uint32_t power = level == 0 ? 0 : (kBelowFirst + level) << 23;
+      return Signed(code, scale * std::bit_cast<float>(power));
     }
     float scale;
   };
@@ -139,12 +134,11 @@ struct E3m0Format : SignAndLevelFormat {
 
 // 0, .5, 1, 1.5, 2, 3, 4, 6, the largest being the scale: the element type of OCP MX FP4.
 struct E2m1Format : SignAndLevelFormat {
-  static constexpr v1::Codec kId = v1::E2M1;
   static constexpr char kName[] = "e2m1";
 
   struct Encoder {
-    explicit Encoder(float scale) : inverse(6.0F / scale) {}
-    uint8_t Code(float x) const {
+    explicit constexpr Encoder(float scale) : inverse(6.0F / scale) {}
+    constexpr uint8_t Code(float x) const {
       const float a = std::abs(x) * inverse;
       const int level = (a > 0.25F) + (a >= 0.75F) + (a > 1.25F) + (a >= 1.75F) + (a > 2.5F) +
                         (a >= 3.5F) + (a > 5.0F);
@@ -155,10 +149,11 @@ struct E2m1Format : SignAndLevelFormat {
 
   struct Decoder {
     // 1 / 6 rounded toward zero, for the reason given at LinearFormat.
-    explicit Decoder(float scale) : step(scale * 0x1.555554p-3F) {}
-    float Value(uint8_t code) const {
-      static constexpr std::array<float, 8> kLevels = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
-      return Signed(code, step * kLevels[code & 7U]);
+    explicit constexpr Decoder(float scale) : step(scale * 0x1.555554p-3F) {}
+    constexpr float Value(uint8_t code) const {
+      constexpr uint32_t kTwiceTheLevels = 0xc8643210;  // A nibble each, from level 0 on.
+      const uint32_t twice = (kTwiceTheLevels >> (4 * (code & 7U))) & 15U;
+      return Signed(code, step * (0.5F * static_cast<float>(twice)));
     }
     float step;
   };
@@ -170,7 +165,6 @@ inline constexpr size_t kLm2Sums = 8;
 // The four Lloyd-Max levels of a Gaussian whose standard deviation is the scale. Bit 0: the large
 // level; bit 1: negative. There is no zero, hence error feedback.
 struct Lm2Format {
-  static constexpr v1::Codec kId = v1::LM2;
   static constexpr char kName[] = "lm2";
   static constexpr int kBits = 2;
   static constexpr bool kNeedsErrorFeedback = true;
@@ -191,18 +185,18 @@ struct Lm2Format {
   }
 
   struct Encoder {
-    explicit Encoder(float scale) : threshold(0.9816F * scale) {}
-    uint8_t Code(float x) const {
+    explicit constexpr Encoder(float scale) : threshold(0.9816F * scale) {}
+    constexpr uint8_t Code(float x) const {
       return static_cast<uint8_t>((std::abs(x) > threshold ? 1 : 0) | (x < 0 ? 2 : 0));
     }
     float threshold;
   };
 
-  static bool IsCode(uint8_t) { return true; }
+  static constexpr bool IsCode(uint8_t) { return true; }
 
   struct Decoder {
-    explicit Decoder(float scale) : small(0.4528F * scale), large(1.510F * scale) {}
-    float Value(uint8_t code) const {
+    explicit constexpr Decoder(float scale) : small(0.4528F * scale), large(1.510F * scale) {}
+    constexpr float Value(uint8_t code) const {
       const float magnitude = (code & 1U) != 0 ? large : small;
       return (code & 2U) != 0 ? -magnitude : magnitude;
     }

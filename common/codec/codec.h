@@ -27,11 +27,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
+#include "common/codec/codec_layout.h"
 
 namespace causeway {
-
-inline constexpr size_t kCodecChunk = 4096;  // Values.
-inline constexpr size_t kCodecBlock = 64;    // Values.
 
 // What the sender keeps from one delta to the next (error feedback, arXiv 1901.09847).
 struct ErrorFeedback {

@@ -1,6 +1,7 @@
 #include "common/codec/float_codecs.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -9,6 +10,7 @@
 #include "common/codec/bf16.h"
 #include "common/codec/codec_kernels.h"
 #include "common/codec/difference_codec.h"
+#include "common/codec/ordered_float.h"
 
 namespace causeway {
 namespace {
@@ -38,9 +40,7 @@ class Fp32 final : public Codec {
     for (size_t i = done; i < base.size(); ++i) {
       const float wanted = residual.empty() ? target[i] : target[i] - feedback.decay * residual[i];
       if (!AreFinite(base[i], wanted)) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "value %d: base %g and target %g must be finite; has the training diverged?", i,
-            base[i], wanted));
+        return EndsNotFinite(i, base[i], wanted);
       }
       const uint32_t distance = static_cast<uint32_t>(OrderedFromFloat(wanted)) -
                                 static_cast<uint32_t>(OrderedFromFloat(base[i]));
@@ -166,6 +166,12 @@ class Bf16 final : public DifferenceCodec {
 };
 
 }  // namespace
+
+absl::Status EndsNotFinite(size_t index, float base, float target) {
+  return absl::InvalidArgumentError(
+      absl::StrFormat("value %d: base %g and target %g must be finite; has the training diverged?",
+                      index, base, target));
+}
 
 const Codec* Fp32Codec(CodecPath path) {
   static const Fp32 vector(CodecPath::kVector);

@@ -19,29 +19,9 @@
 namespace causeway {
 namespace {
 
-constexpr size_t CeilDivide(size_t a, size_t b) { return a / b + (a % b != 0 ? 1 : 0); }
-
-// Where the parts of a chunk's bytes are.
-struct ChunkLayout {
-  explicit constexpr ChunkLayout(size_t values)
-      : blocks(CeilDivide(values, kCodecBlock)),
-        places_offset(2 * sizeof(uint16_t)),
-        entries_offset(places_offset + CeilDivide(2 * blocks, 8)),
-        bytes(values == 0 ? 0 : entries_offset + blocks) {}
-
-  size_t blocks;  // And the most values that are sent.
-  size_t places_offset;
-  size_t entries_offset;
-  size_t bytes;
-};
+using ChunkLayout = TopKChunkLayout;
 
 constexpr size_t kChunkBytes = ChunkLayout(kCodecChunk).bytes;
-
-// An entry: the place in the block, and the code above it.
-constexpr unsigned kPlaceBits = 6;
-constexpr unsigned kPlaceMask = (1U << kPlaceBits) - 1U;
-constexpr unsigned kLarge = 1;
-constexpr unsigned kNegative = 2;
 
 // The bitmap of the places: up to 2 * kTopK bits, the first in the lowest bit.
 class PlaceBits {
@@ -117,13 +97,11 @@ class Levels {
  public:
   // `split` is SplitPlainly or a vector kernel.
   Levels(const Magnitudes& magnitudes, TopKSplit split) : magnitudes_(magnitudes), split_(split) {
-    // Lloyd's iteration from the mean on. Four steps come near the best two levels, whatever the
-    // distribution; fixed ones would have to know it (docs/codecs.md).
-    constexpr int kSteps = 4;
+    // Lloyd's iteration.
     constexpr double kAboveAll = 1e300;
     threshold_ = Around(kAboveAll).small;
     means_ = Around(threshold_);
-    for (int step = 0; step < kSteps && means_.large != 0; ++step) {
+    for (int step = 0; step < kTopKSteps && means_.large != 0; ++step) {
       threshold_ = (means_.small + means_.large) / 2;
       means_ = Around(threshold_);
     }
@@ -199,9 +177,9 @@ void Pack(std::span<const float> difference, TopKSplit split, Sent& sent, std::s
     const size_t index = sent.index[i];
     const unsigned is_large = magnitudes.values[i] > fitted.threshold() ? 1 : 0;
     const uint32_t sign = std::bit_cast<uint32_t>(difference[index]) & 0x80000000U;
-    const unsigned code = is_large * kLarge | (sign >> 31) * kNegative;
+    const unsigned code = is_large * kTopKLarge | (sign >> 31) * kTopKNegative;
     places.Set(index / kCodecBlock + i);
-    entries[i] = static_cast<uint8_t>((index & kPlaceMask) | code << kPlaceBits);
+    entries[i] = static_cast<uint8_t>((index & kTopKPlaceMask) | code << kTopKPlaceBits);
     sent.value[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(levels[is_large]) | sign);
   }
   places.Write(out.subspan(layout.places_offset, layout.entries_offset - layout.places_offset));
@@ -234,8 +212,8 @@ absl::Status Unpack(std::span<const uint8_t> bytes, size_t values, Sent& sent) {
   for (size_t i = 0; places.Any(); ++i) {
     const size_t block = places.Pop() - i;
     const unsigned entry = entries[i];
-    const size_t index = block * kCodecBlock + (entry & kPlaceMask);
-    const unsigned code = entry >> kPlaceBits;
+    const size_t index = block * kCodecBlock + (entry & kTopKPlaceMask);
+    const unsigned code = entry >> kTopKPlaceBits;
     if (index >= values) {
       return absl::InvalidArgumentError(
           absl::StrFormat("the index %d is beyond the chunk's %d values", index, values));
@@ -245,13 +223,13 @@ absl::Status Unpack(std::span<const uint8_t> bytes, size_t values, Sent& sent) {
           absl::StrFormat("the index %d does not follow the one before it", index));
     }
     next = index + 1;
-    const float level = levels[code & kLarge];
+    const float level = levels[code & kTopKLarge];
     if (level == 0) {
       return absl::InvalidArgumentError(
           absl::StrFormat("the value at index %d has a scale of zero", index));
     }
     sent.index[i] = static_cast<uint16_t>(index);
-    sent.value[i] = (code & kNegative) != 0 ? -level : level;
+    sent.value[i] = (code & kTopKNegative) != 0 ? -level : level;
   }
   const auto rest = entries.subspan(sent.count);
   if (std::any_of(rest.begin(), rest.end(), [](uint8_t byte) { return byte != 0; })) {

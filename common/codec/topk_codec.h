@@ -7,19 +7,9 @@
 #ifndef CAUSEWAY_COMMON_CODEC_TOPK_CODEC_H_
 #define CAUSEWAY_COMMON_CODEC_TOPK_CODEC_H_
 
-#include <cstddef>
-#include <cstdint>
-
 #include "common/codec/codec.h"
 
 namespace causeway {
-
-// Values sent of a chunk, at most: one per block. They need not lie in different blocks.
-inline constexpr size_t kTopK = kCodecChunk / kCodecBlock;
-
-// The bits of 2^-100 and 2^100: smaller differences are never selected, larger ones are refused.
-inline constexpr int32_t kTopKSmallestBits = 0x0d800000;
-inline constexpr int32_t kTopKLargestBits = 0x71800000;
 
 // Lives for ever; see codec.h.
 const Codec* TopK2Codec(CodecPath path);

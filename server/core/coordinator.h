@@ -95,8 +95,9 @@ class Coordinator {
   // Ready, Heartbeat, Applied or Leave of that incarnation. An error ends the session.
   virtual absl::Status Handle(const std::string& worker_id, uint64_t incarnation,
                               const v1::WorkerMessage& message) = 0;
-  // The stream broke. The lease goes on.
-  virtual void Disconnected(const std::string& worker_id, uint64_t incarnation) = 0;
+  // The stream is over, as `why` says. The lease goes on.
+  virtual void Disconnected(const std::string& worker_id, uint64_t incarnation,
+                            const absl::Status& why) = 0;
 
   // --- Exchange (proto/causeway/v1/exchange.proto) ---
   // Before any chunk is read: OK with total_bytes if the object was accepted before, with 0 if it

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
 #include "common/params/run_config.h"
@@ -24,6 +25,12 @@ bool IsFatal(const absl::Status& status) {
     default:
       return false;
   }
+}
+
+// Of what a worker trained and has not contributed: a delta that is being taken, one on its way and
+// one that was late; and as many steps as a takeover may repeat.
+int64_t ReserveSteps(const v1::SyncConfig& sync) {
+  return 3 * int64_t{sync.steps_between_syncs()} + 2 * int64_t{sync.overlap_steps()} + 8;
 }
 
 }  // namespace
@@ -90,7 +97,8 @@ CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan,
       optimizer_(std::move(optimizer)),
       config_hash_(RunConfigHash(options_.config)),
       membership_(options_.config.membership().max_workers(),
-                  absl::Milliseconds(options_.config.membership().lease_ms())) {
+                  absl::Milliseconds(options_.config.membership().lease_ms())),
+      draws_(options_.config.train().batch_sequences(), ReserveSteps(options_.config.sync())) {
   merge_pool_.threads = options_.merge_pool;
 }
 
@@ -180,18 +188,48 @@ void CoordinatorImpl::NoteRoom(const absl::Status& room) {
   }
 }
 
-int CoordinatorImpl::DropForeignDraws(v1::PushHeader& header) const {
+CoordinatorImpl::DroppedDraws CoordinatorImpl::DropImpossibleDraws(const FragmentRounds& fragment,
+                                                                   v1::PushHeader& header) const {
+  DroppedDraws dropped;
+  // Of a round that is not there the delta is refused.
+  if (header.round() < 1 || header.round() > fragment.version() + 1) return dropped;
+  const int64_t step = schedule_.SendStep(fragment.fragment(), header.round());
   auto& draws = *header.mutable_draws();
-  const int before = draws.size();
   absl::MutexLock lock(&members_mutex_);
   const Member* const member = membership_.Find(header.worker_id());
-  const auto foreign = [member](const v1::DrawRange& range) {
-    // Its own data is nobody else's.
-    return range.data_slot() != kOwnData &&
-           (member == nullptr || !member->had_slots.contains(range.data_slot()));
+  const auto cannot_be = [&](v1::DrawRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_) {
+    if (range.data_slot() == kOwnData) return false;  // It is nobody else's.
+    if (member == nullptr || !member->had_slots.contains(range.data_slot())) {
+      ++dropped.foreign;
+      return true;
+    }
+    const int64_t end = draws_.PossibleEnd(range.data_slot(), step);
+    if (range.end() <= end) return false;
+    ++dropped.ahead;
+    range.set_end(end);
+    return range.begin() >= end;
   };
-  draws.erase(std::remove_if(draws.begin(), draws.end(), foreign), draws.end());
-  return before - draws.size();
+  draws.erase(std::remove_if(draws.begin(), draws.end(), cannot_be), draws.end());
+  return dropped;
+}
+
+void CoordinatorImpl::RecordDropped(const v1::PushHeader& header, const DroppedDraws& dropped) {
+  std::vector<std::string> what;
+  if (dropped.foreign > 0) {
+    what.push_back(absl::StrCat(dropped.foreign, " ranges of parts of the data that it never had"));
+  }
+  if (dropped.ahead > 0) {
+    what.push_back(absl::StrCat(dropped.ahead, " ranges that end beyond what it can have trained"));
+  }
+  Record("draws_ignored",
+         absl::StrCat("worker ", header.worker_id(), " says that its delta to round ",
+                      header.round(), " of fragment ", header.fragment(), " was trained on ",
+                      absl::StrJoin(what, " and "), ": the delta counts, these claims do not"),
+         {{"worker", header.worker_id()},
+          {"fragment", header.fragment()},
+          {"round", header.round()},
+          {"ranges", dropped.foreign + dropped.ahead},
+          {"ahead", dropped.ahead}});
 }
 
 absl::Status CoordinatorImpl::ValidateLeaf(int fragment, int64_t round, int64_t leaf,
@@ -204,31 +242,24 @@ absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& claimed, Received
   const Call call(*this);
   RETURN_IF_ERROR(CheckPush(claimed));
   v1::PushHeader header = claimed;
-  // The delta counts, the claim does not: nobody keeps others from the text of their parts.
-  const int foreign = DropForeignDraws(header);
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
+  // The delta counts, the claim does not: nobody keeps others from the text of their parts.
+  const DroppedDraws dropped = DropImpossibleDraws(*fragment, header);
   const absl::StatusOr<AddedContribution> added = fragment->Add(header, std::move(object));
   if (IsFatal(added.status())) Fail(added.status());
   if (added.ok() && added->is_new) {
     {
       absl::MutexLock lock(&members_mutex_);
       accounts_[header.worker_id()].bytes_up += header.total_bytes();
-      draws_.Add(header.worker_id(), added->draws);
+      draws_.Add(header.worker_id(), added->draws,
+                 schedule_.SendStep(header.fragment(), header.round()));
     }
     for (RunObserver* const observer : options_.observers) {
       observer->OnContributed(header, added->quarantined);
     }
   }
-  if (added.ok() && added->is_new && foreign > 0) {
-    Record("draws_ignored",
-           absl::StrCat("the delta of worker ", header.worker_id(), " to round ", header.round(),
-                        " of fragment ", header.fragment(), " says that it was trained on ",
-                        foreign, " ranges of parts of the data that the worker never had: it ",
-                        "counts, what it says of these parts does not"),
-           {{"worker", header.worker_id()},
-            {"fragment", header.fragment()},
-            {"round", header.round()},
-            {"ranges", foreign}});
+  if (added.ok() && added->is_new && dropped.foreign + dropped.ahead > 0) {
+    RecordDropped(header, dropped);
   }
   if (added.ok() && added->quarantined) {
     Record("contribution_quarantined",

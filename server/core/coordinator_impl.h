@@ -39,7 +39,8 @@ class CoordinatorImpl final : public Coordinator {
                                    std::shared_ptr<SessionSink> sink) override;
   absl::Status Handle(const std::string& worker_id, uint64_t incarnation,
                       const v1::WorkerMessage& message) override;
-  void Disconnected(const std::string& worker_id, uint64_t incarnation) override;
+  void Disconnected(const std::string& worker_id, uint64_t incarnation,
+                    const absl::Status& why) override;
 
   absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override;
   absl::Status ValidateLeaf(int fragment, int64_t round, int64_t leaf,
@@ -116,9 +117,14 @@ class CoordinatorImpl final : public Coordinator {
   // Of the disk's room for a contribution: records when it begins to lack, and when that is over.
   void NoteRoom(const absl::Status& room);
   absl::Status CheckPush(const v1::PushHeader& header) const;
-  // Takes what it says of parts of the data that its worker never had out of the header; returns
-  // how many ranges that were.
-  int DropForeignDraws(v1::PushHeader& header) const ABSL_LOCKS_EXCLUDED(members_mutex_);
+  struct DroppedDraws {
+    int foreign = 0;  // Ranges of parts of the data that the worker never had.
+    int ahead = 0;    // Ranges that go on beyond what it can have trained; cut there.
+  };
+  // Takes out of the header what cannot be.
+  DroppedDraws DropImpossibleDraws(const FragmentRounds& fragment, v1::PushHeader& header) const
+      ABSL_LOCKS_EXCLUDED(members_mutex_);
+  void RecordDropped(const v1::PushHeader& header, const DroppedDraws& dropped);
   absl::StatusOr<FragmentRounds*> FindFragment(int fragment) const;
   std::vector<OpenRound> OpenRounds() const;
   // What every call checks first.

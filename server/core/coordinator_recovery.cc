@@ -1,5 +1,6 @@
 // What CoordinatorImpl writes to its store, and how it comes back from it.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -14,6 +15,19 @@ namespace {
 
 // In a member's account: the nonce of the process that was asked to drain.
 constexpr char kDrainingKey[] = "draining";
+// There, too: the parts of the data that it ever had.
+constexpr char kHadSlotsKey[] = "had_slots";
+
+std::set<int> HadSlots(const nlohmann::json& account, int slots) {
+  std::set<int> had;
+  const auto found = account.find(kHadSlotsKey);
+  if (found == account.end() || !found->is_array()) return had;
+  for (const nlohmann::json& slot : *found) {
+    const int64_t number = slot.is_number_integer() ? slot.get<int64_t>() : -1;
+    if (number >= 0 && number < slots) had.insert(static_cast<int>(number));
+  }
+  return had;
+}
 
 // The part of a sorted array that belongs to one fragment.
 template <typename Record>
@@ -69,14 +83,13 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
   {
     absl::MutexLock lock(&members_mutex_);
     state_ = run.state;
-    for (const ContributionRecord& contribution : run.contributions) {
-      draws_.Add(contribution.worker_id, contribution.draws);
-    }
     budget_announced_ = state_.stop_step > 0;
     for (const MemberRecord& record : run.members) {
       const WorkerAccount& account = accounts_[record.member.id] = AccountFromJson(record.account);
       Member member = record.member;
       member.progress.tokens = account.heartbeat.tokens();
+      member.had_slots = HadSlots(record.account, options_.config.membership().max_workers());
+      if (!member.own_data) draws_.Give(member.data_slot, member.active_from_step);
       membership_.Restore(std::move(member), options_.clock->Monotonic());
       uint64_t nonce = 0;
       const auto draining = record.account.find(kDrainingKey);
@@ -84,6 +97,10 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
           absl::SimpleHexAtoi(draining->get<std::string>(), &nonce)) {
         draining_[record.member.id] = nonce;
       }
+    }
+    for (const ContributionRecord& contribution : run.contributions) {
+      const int64_t step = schedule_.SendStep(contribution.fragment, contribution.round);
+      draws_.Add(contribution.worker_id, contribution.draws, step);
     }
   }
   hash_checks_ = run.state.hash_checks;
@@ -108,6 +125,7 @@ absl::Status CoordinatorImpl::SaveMember(const std::string& worker_id) {
       absl::MutexLock lock(&members_mutex_);
       record.member = *membership_.Find(worker_id);
       record.account = AccountToJson(accounts_[worker_id]);
+      record.account[kHadSlotsKey] = record.member.had_slots;
       const auto draining = draining_.find(worker_id);
       if (draining != draining_.end()) {
         record.account[kDrainingKey] = HashToHex(draining->second);

@@ -160,6 +160,7 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Admit(const v1::Join& join,
     welcome.set_run_step(StartStep(open_rounds, membership_.members(), largest, PolicyNow()));
     welcome.set_resumes(member.was_ready &&
                         (member.state == MemberState::kActive || welcome.run_step() < largest));
+    if (!welcome.resumes() && !member.own_data) draws_.Give(member.data_slot, welcome.run_step());
     AddRoster(outbox);
   }
   // An incarnation that was given is never given again, whatever happens to this process.
@@ -379,7 +380,8 @@ absl::Status CoordinatorImpl::HandleLeave(const std::string& worker_id, uint64_t
   return absl::OkStatus();
 }
 
-void CoordinatorImpl::Disconnected(const std::string& worker_id, uint64_t incarnation) {
+void CoordinatorImpl::Disconnected(const std::string& worker_id, uint64_t incarnation,
+                                   const absl::Status& why) {
   {
     absl::MutexLock lock(&members_mutex_);
     const Member* const member = membership_.Find(worker_id);
@@ -388,10 +390,11 @@ void CoordinatorImpl::Disconnected(const std::string& worker_id, uint64_t incarn
     sinks_.erase(worker_id);
   }
   Record("worker_disconnected",
-         absl::StrCat("the session of worker ", worker_id,
-                      " broke; it is kept until its lease "
-                      "ends"),
-         {{"worker", worker_id}});
+         absl::StrCat("the session of worker ", worker_id, " is over (", why.message(),
+                      "); its membership is kept until its lease ends"),
+         {{"worker", worker_id},
+          {"code", std::string(absl::StatusCodeToString(why.code()))},
+          {"reason", std::string(why.message())}});
 }
 
 void CoordinatorImpl::AddDirective(v1::Directive::Action action, int64_t step,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,8 @@ ABSL_FLAG(std::string, config, "", "simulate, plan: a run's configuration in pla
 ABSL_FLAG(double, step_ms, 0, "simulate, plan: of an inner step");
 ABSL_FLAG(std::string, links, "", "simulate, plan: of the sites, as in 1gbit,3x400mbit@1600ms");
 ABSL_FLAG(double, rtt_ms, 100, "simulate, plan: round trip between a site and the coordinator");
+ABSL_FLAG(int, connections, 0,
+          "simulate, plan: of a worker, whose last chunks come late; 0: they do not");
 ABSL_FLAG(double, link_efficiency, 0, "payload's share of a link; 0: 1 to simulate, 0.85 to plan");
 ABSL_FLAG(int, fragments, 50, "simulate: of equal size");
 ABSL_FLAG(int, steps_between_syncs, 100, "simulate: H");
@@ -39,6 +42,8 @@ ABSL_FLAG(std::string, codec_up, "int4", "simulate: worker to coordinator");
 ABSL_FLAG(std::string, codec_down, "int4", "simulate: coordinator to worker");
 ABSL_FLAG(double, max_pace, 0, "simulate, plan: as membership.max_pace");
 ABSL_FLAG(std::string, coordinator_link, "10gbit", "simulate, plan: of each shard, each way");
+ABSL_FLAG(std::string, tiers, "",
+          "simulate: coordinators above, as in 32x800mbit@100ms: 32 of them, the round trip");
 ABSL_FLAG(int, shards, 1, "simulate: of the coordinator");
 ABSL_FLAG(double, merge_gb_per_s, 20, "simulate, plan: memory moved by a merge; 20: two cores");
 ABSL_FLAG(double, commit_ms, 25, "simulate, plan: what making a round durable takes");
@@ -97,7 +102,10 @@ absl::StatusOr<std::vector<StarSite>> SitesFromFlags(bool required) {
     }
     links = "2xunlimited";
   }
-  return ParseSites(links, {.step_seconds = step_ms / 1e3, .one_way_seconds = rtt_ms / 2e3},
+  return ParseSites(links,
+                    {.step_seconds = step_ms / 1e3,
+                     .one_way_seconds = rtt_ms / 2e3,
+                     .connections = absl::GetFlag(FLAGS_connections)},
                     absl::GetFlag(FLAGS_max_pace));
 }
 
@@ -160,6 +168,12 @@ absl::StatusOr<StarSetting> SettingFromFlags() {
   }
   RETURN_IF_ERROR(SetModel(setting));
   StarCoordinator& coordinator = setting.coordinator;
+  ASSIGN_OR_RETURN(setting.tiers,
+                   ParseTiers(absl::GetFlag(FLAGS_tiers), absl::GetFlag(FLAGS_rtt_ms) / 2e3));
+  for (StarTier& tier : setting.tiers) {
+    tier.up_bit_per_s *= efficiency;
+    tier.down_bit_per_s *= efficiency;
+  }
   coordinator.shards = absl::GetFlag(FLAGS_shards);
   ASSIGN_OR_RETURN(coordinator.in_bit_per_s, ParseRate(absl::GetFlag(FLAGS_coordinator_link)));
   coordinator.out_bit_per_s = coordinator.in_bit_per_s;
@@ -259,7 +273,13 @@ absl::StatusOr<std::string> PlanCommand(bool json) {
   request.coordinator.merge_bytes_per_s = absl::GetFlag(FLAGS_merge_gb_per_s) * 1e9;
   request.coordinator.commit_seconds = absl::GetFlag(FLAGS_commit_ms) / 1e3;
   ASSIGN_OR_RETURN(const Plan plan, MakePlan(request));
-  return json ? Printed(PlanJson(request, plan)) : PlanText(request, plan);
+  std::optional<ConfiguredRun> configured;
+  if (!absl::GetFlag(FLAGS_config).empty()) {
+    configured.emplace();
+    ASSIGN_OR_RETURN(configured->expected, ExpectOf(request, model));
+    configured->schedule = std::move(model);
+  }
+  return json ? Printed(PlanJson(request, plan, configured)) : PlanText(request, plan, configured);
 }
 
 }  // namespace causeway::server

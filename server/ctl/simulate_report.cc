@@ -139,6 +139,24 @@ std::string StarText(const StarSetting& setting, const StarResult& result) {
       setting.coordinator.shards, setting.coordinator.shards == 1 ? "shard" : "shards",
       Percent(result.in_busy), Percent(result.out_busy), Percent(result.merge_busy),
       ShortBytes(result.peak_held_bytes));
+  int64_t coordinators = 1;
+  for (size_t i = 0; i < result.tiers.size(); ++i) {
+    const StarTier& tier = setting.tiers[i];
+    const StarTierResult& outcome = result.tiers[i];
+    coordinators *= tier.count;
+    absl::StrAppendFormat(
+        &text,
+        "tier %d: %d coordinators each under one, their links up %s, down %s; its link in %s, out "
+        "%s, merge %s busy\n",
+        i + 1, tier.count, Percent(outcome.up_busy), Percent(outcome.down_busy),
+        Percent(outcome.in_busy), Percent(outcome.out_busy), Percent(outcome.merge_busy));
+  }
+  if (!result.tiers.empty()) {
+    int64_t workers = 0;
+    for (const StarSite& site : setting.sites) workers += site.count;
+    absl::StrAppendFormat(&text, "%d regions like this one, %d workers\n", coordinators,
+                          coordinators * workers);
+  }
   absl::StrAppendFormat(&text, "a worker moves %s up and %s down per step\n",
                         ShortBytes(result.up_bytes_per_step),
                         ShortBytes(result.down_bytes_per_step));
@@ -162,6 +180,20 @@ json StarJson(const StarSetting& setting, const StarResult& result) {
                      {"up_busy", outcome.up_busy},
                      {"down_busy", outcome.down_busy}});
   }
+  json tiers = json::array();
+  for (size_t i = 0; i < result.tiers.size(); ++i) {
+    const StarTier& tier = setting.tiers[i];
+    const StarTierResult& outcome = result.tiers[i];
+    tiers.push_back({{"coordinators", tier.count},
+                     {"up_bit_per_s", RateJson(tier.up_bit_per_s)},
+                     {"down_bit_per_s", RateJson(tier.down_bit_per_s)},
+                     {"one_way_seconds", tier.one_way_seconds},
+                     {"up_busy", outcome.up_busy},
+                     {"down_busy", outcome.down_busy},
+                     {"in_busy", outcome.in_busy},
+                     {"out_busy", outcome.out_busy},
+                     {"merge_busy", outcome.merge_busy}});
+  }
   return {{"params", Values(setting)},
           {"fragments", setting.fragment_values.size()},
           {"steps_between_syncs", setting.steps_between_syncs},
@@ -171,6 +203,7 @@ json StarJson(const StarSetting& setting, const StarResult& result) {
           {"shards", setting.coordinator.shards},
           {"seed", setting.seed},
           {"sites", sites},
+          {"tiers", tiers},
           {"utilization", result.utilization},
           {"goodput", result.goodput},
           {"seconds", result.seconds},
@@ -209,7 +242,8 @@ json SweepJson(const std::vector<SweepPoint>& points) {
   return {{"points", rows}};
 }
 
-std::string PlanText(const PlanRequest& request, const Plan& plan) {
+std::string PlanText(const PlanRequest& request, const Plan& plan,
+                     const std::optional<ConfiguredRun>& configured) {
   std::string text = absl::StrFormat(
       "%s: expect a utilization of %s%s\n\n", ShortNumber(request.values) + " parameters",
       Percent(plan.expected.utilization),
@@ -254,10 +288,22 @@ std::string PlanText(const PlanRequest& request, const Plan& plan) {
   }
   absl::StrAppendFormat(&text, "a worker: %s beside what training takes\n",
                         ShortBytes(plan.worker_state_bytes));
+  if (configured.has_value()) {
+    const StarResult& expected = configured->expected;
+    absl::StrAppendFormat(
+        &text,
+        "\nthe configuration as it is (%d fragments, H %d, tau %d): a utilization of %s;\nan "
+        "exchange takes up to %.3g s, tau gives it %.3g s\n",
+        configured->schedule.fragment_values.size(), configured->schedule.steps_between_syncs,
+        configured->schedule.overlap_steps, Percent(expected.utilization),
+        expected.longest_exchange_seconds,
+        configured->schedule.overlap_steps * expected.seconds_per_step);
+  }
   return text;
 }
 
-json PlanJson(const PlanRequest& request, const Plan& plan) {
+json PlanJson(const PlanRequest& request, const Plan& plan,
+              const std::optional<ConfiguredRun>& configured) {
   json sites = json::array();
   for (size_t i = 0; i < request.sites.size(); ++i) {
     const StarSiteResult& expected = plan.expected.sites[i];
@@ -270,7 +316,17 @@ json PlanJson(const PlanRequest& request, const Plan& plan) {
                      {"down_busy", expected.down_busy},
                      {"connections", plan.connections[i]}});
   }
+  json as_configured = nullptr;
+  if (configured.has_value()) {
+    as_configured = {{"fragments", configured->schedule.fragment_values.size()},
+                     {"steps_between_syncs", configured->schedule.steps_between_syncs},
+                     {"overlap_steps", configured->schedule.overlap_steps},
+                     {"utilization", configured->expected.utilization},
+                     {"exchange_seconds", configured->expected.exchange_seconds},
+                     {"longest_exchange_seconds", configured->expected.longest_exchange_seconds}};
+  }
   return {{"params", request.values},
+          {"configured", as_configured},
           {"target", request.target},
           {"reaches_target", plan.reaches_target},
           {"utilization", plan.expected.utilization},

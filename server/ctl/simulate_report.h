@@ -2,6 +2,7 @@
 #ifndef CAUSEWAY_SERVER_CTL_SIMULATE_REPORT_H_
 #define CAUSEWAY_SERVER_CTL_SIMULATE_REPORT_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,15 @@ struct SweepPoint {
 std::string SweepText(const std::vector<SweepPoint>& points);
 nlohmann::json SweepJson(const std::vector<SweepPoint>& points);
 
-std::string PlanText(const PlanRequest& request, const Plan& plan);
-nlohmann::json PlanJson(const PlanRequest& request, const Plan& plan);
+// The schedule of a configuration as it stands, and what it would make of the plan's links.
+struct ConfiguredRun {
+  StarSetting schedule = {};
+  StarResult expected = {};
+};
+std::string PlanText(const PlanRequest& request, const Plan& plan,
+                     const std::optional<ConfiguredRun>& configured);
+nlohmann::json PlanJson(const PlanRequest& request, const Plan& plan,
+                        const std::optional<ConfiguredRun>& configured);
 
 }  // namespace causeway::server
 

@@ -6,6 +6,25 @@
 #include "common/base/status_macros.h"
 
 namespace causeway::server {
+namespace {
+
+// Counts one more Join of the member.
+absl::Status TakeJoin(Member& member, absl::Duration now) {
+  const double since = absl::FDivDuration(now - member.joined_at, kJoinInterval);
+  const double left = std::min(kJoinsAtOnce, member.joins_left + since);
+  if (left < 1) {
+    const absl::Duration wait = absl::Ceil((1 - left) * kJoinInterval, absl::Seconds(1));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        member.id, " attaches again and again, ", kJoinsAtOnce, " times more than one every ",
+        absl::FormatDuration(kJoinInterval), "; it may in ", absl::FormatDuration(wait),
+        ": look at its log for what ends its sessions"));
+  }
+  member.joins_left = left - 1;
+  member.joined_at = now;
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_nonce,
                                         bool has_checkpoint, absl::Duration now, bool own_data) {
@@ -27,7 +46,10 @@ absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_
                                                      " can join when one of them leaves"));
   }
   Member member;
-  if (former != nullptr) member = *former;
+  if (former != nullptr) {
+    RETURN_IF_ERROR(TakeJoin(*former, now));
+    member = *former;
+  }
   if (!live) member.data_slot = FreeSlot(former);
   member.had_slots.insert(member.data_slot);
   member.was_ready = member.was_ready && (same_process || has_checkpoint);
@@ -46,6 +68,7 @@ absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_
 
 void Membership::Restore(Member member, absl::Duration now) {
   member.attached = false;
+  member.joins_left = kJoinsAtOnce;
   member.had_slots.insert(member.data_slot);
   member.lease_end = now + lease_ + kReturnTime;
   largest_step_ = std::max(largest_step_, member.step);

@@ -20,6 +20,8 @@
 //     if it starts anew. The former process, should it still be there, is fenced off.
 //   - A lost or left id may join again, starts as JOINING, and gets its data slot back if it is
 //     still free.
+//   - Who joins again and again, faster than any link breaks, is asked to wait
+//     (RESOURCE_EXHAUSTED): every Join costs a write to the disk and a message to everybody.
 #ifndef CAUSEWAY_SERVER_ROUND_MEMBERSHIP_H_
 #define CAUSEWAY_SERVER_ROUND_MEMBERSHIP_H_
 
@@ -51,12 +53,16 @@ struct Progress {
   }
 };
 
+// Of one id: so many at once, and one per interval over time.
+inline constexpr double kJoinsAtOnce = 20;
+inline constexpr absl::Duration kJoinInterval = absl::Seconds(5);
+
 struct Member {
   std::string id;
   MemberState state = MemberState::kJoining;
   uint64_t incarnation = 0;
   int data_slot = 0;
-  // All that this coordinator has given it: late deltas may be of an earlier one.
+  // All that it was ever given: late deltas may be of an earlier one.
   std::set<int> had_slots;
   // It trains on shards of its own: the slot is its number, not its part of the data.
   bool own_data = false;
@@ -72,6 +78,10 @@ struct Member {
   // What the coordinator told it last (SET_PACE); 0: nothing.
   int64_t ordered_pace_milli = 0;
   int64_t ordered_from_step = 0;
+  // Joins that it may make at once, as of the last one. Each process of the coordinator counts
+  // anew.
+  double joins_left = kJoinsAtOnce;
+  absl::Duration joined_at = absl::ZeroDuration();
 
   bool live() const { return state == MemberState::kJoining || state == MemberState::kActive; }
 };
@@ -86,7 +96,7 @@ class Membership {
   Membership(int max_workers, absl::Duration lease) : max_workers_(max_workers), lease_(lease) {}
 
   // `has_checkpoint`: the process resumes from one; otherwise it starts anew.
-  // RESOURCE_EXHAUSTED if max_workers members are live; ALREADY_EXISTS as above.
+  // RESOURCE_EXHAUSTED if max_workers members are live, or as above; ALREADY_EXISTS as above.
   absl::StatusOr<Member> Join(const std::string& id, uint64_t process_nonce, bool has_checkpoint,
                               absl::Duration now, bool own_data = false);
 

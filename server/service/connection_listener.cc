@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "common/telemetry/log.h"
 
 namespace causeway::server {
@@ -53,9 +54,49 @@ absl::Status Failed(const TcpAddress& address, const char* call) {
       absl::StrCat(call, " ", address.ToString(), ": ", std::strerror(errno)));
 }
 
+const char* Remedy(AcceptFailure failure) {
+  switch (failure) {
+    case AcceptFailure::kDescriptors:
+      return "raise the limit of open files (LimitNOFILE), or lower --max_connections";
+    case AcceptFailure::kMemory:
+      return "the machine has no memory left for sockets: give it more, or lower --max_connections";
+    default:
+      return "look at the machine's firewall and security policy; if it goes on, restart the "
+             "coordinator";
+  }
+}
+
 int OpenSpare() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 }  // namespace
+
+AcceptFailure ClassifyAcceptError(int error) {
+  switch (error) {
+    case EAGAIN:  // Another was faster, or it is gone.
+    case EINTR:
+    case ECONNABORTED:
+    case ECONNRESET:
+    case ETIMEDOUT:
+    // accept(2): errors of the new connection's network, to be treated like EAGAIN.
+    case ENETDOWN:
+    case EPROTO:
+    case ENOPROTOOPT:
+    case EHOSTDOWN:
+    case ENONET:
+    case EHOSTUNREACH:
+    case EOPNOTSUPP:
+    case ENETUNREACH:
+      return AcceptFailure::kConnection;
+    case EMFILE:
+    case ENFILE:
+      return AcceptFailure::kDescriptors;
+    case ENOBUFS:
+    case ENOMEM:
+      return AcceptFailure::kMemory;
+    default:
+      return AcceptFailure::kListener;
+  }
+}
 
 void OwnedDescriptor::Reset(int descriptor) {
   if (descriptor_ >= 0) close(descriptor_);
@@ -123,9 +164,10 @@ absl::Status ConnectionListener::Bind(const TcpAddress& address) {
   return absl::OkStatus();
 }
 
-void ConnectionListener::Start(Taker take) {
+absl::Status ConnectionListener::Start(Taker take) {
   take_ = std::move(take);
-  thread_ = std::thread([this] { AcceptLoop(); });
+  ASSIGN_OR_RETURN(thread_, StartThread([this] { AcceptLoop(); }));
+  return absl::OkStatus();
 }
 
 void ConnectionListener::Stop() {
@@ -162,16 +204,16 @@ bool ConnectionListener::AcceptOne(int listener) {
     return true;
   }
   const int error = errno;
-  // It ended while it waited, or another thread was faster.
-  if (error == EAGAIN || error == ECONNABORTED || error == EINTR || error == EPROTO) return true;
-  if ((error == EMFILE || error == ENFILE) && spare_.valid()) {
+  const AcceptFailure failure = ClassifyAcceptError(error);
+  if (failure == AcceptFailure::kConnection) return true;
+  if (failure == AcceptFailure::kDescriptors && spare_.valid()) {
     // Whoever waits is told at once, and does not wait for what will not come.
     spare_.Reset();
     OwnedDescriptor(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)).Reset();
     spare_.Reset(OpenSpare());
   }
-  Report(absl::StrCat("a connection could not be taken: ", std::strerror(error),
-                      "; raise the limit of open files (LimitNOFILE), or lower --max_connections"));
+  Report(absl::StrCat("a connection could not be taken: ", std::strerror(error), "; ",
+                      Remedy(failure)));
   if (!spare_.valid()) spare_.Reset(OpenSpare());
   return false;
 }

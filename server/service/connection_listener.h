@@ -50,6 +50,15 @@ class OwnedDescriptor {
   int descriptor_;
 };
 
+// Why accept() gave no connection, and so what to do about it.
+enum class AcceptFailure {
+  kConnection,   // It ended while it waited, or its network did: the next one may be well.
+  kDescriptors,  // None is left: what waits cannot be taken.
+  kMemory,       // The kernel's: it passes, or the machine needs more.
+  kListener,     // Of the socket that listens, or not allowed: nothing that waiting mends for sure.
+};
+AcceptFailure ClassifyAcceptError(int error);
+
 // Start and Stop are called by one thread.
 class ConnectionListener {
  public:
@@ -68,7 +77,8 @@ class ConnectionListener {
   ConnectionListener& operator=(const ConnectionListener&) = delete;
 
   int port() const { return port_; }
-  void Start(Taker take);
+  // RESOURCE_EXHAUSTED if its thread could not be started.
+  absl::Status Start(Taker take);
   // Takes no connection any more, and gives the port back. Those that were taken live on.
   void Stop();
 
@@ -81,7 +91,7 @@ class ConnectionListener {
   ConnectionListener(ConnectionGate& gate, const Clock& clock);
   absl::Status Bind(const TcpAddress& address);
   void AcceptLoop();
-  // False if nothing waits.
+  // False if the next try had better wait.
   bool AcceptOne(int listener);
   void Take(int listener, OwnedDescriptor connection, const TcpAddress& peer);
   absl::Status Admit(const TcpAddress& peer);

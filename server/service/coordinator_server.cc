@@ -12,6 +12,7 @@
 #include "common/base/byte_buffer.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "common/codec/codec.h"
 #include "common/rpc/tcp_address.h"
 #include "common/telemetry/log.h"
@@ -175,14 +176,16 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   builder.RegisterService(&result->probe_);
   result->server_ = builder.BuildAndStart();
   if (result->server_ == nullptr) return absl::InternalError("gRPC does not start a server");
-  result->listener_->Start([acceptor = result->acceptor_.get()](int listener, int descriptor) {
-    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-    connection.listener_fd = listener;
-    connection.fd = descriptor;
-    acceptor->HandleNewConnection(&connection);
-  });
-  result->ticker_ = std::thread([server = result.get()] { server->TickLoop(); });
-  result->maintainer_ = std::thread([server = result.get()] { server->MaintainLoop(); });
+  RETURN_IF_ERROR(
+      result->listener_->Start([acceptor = result->acceptor_.get()](int listener, int descriptor) {
+        grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+        connection.listener_fd = listener;
+        connection.fd = descriptor;
+        acceptor->HandleNewConnection(&connection);
+      }));
+  ASSIGN_OR_RETURN(result->ticker_, StartThread([server = result.get()] { server->TickLoop(); }));
+  ASSIGN_OR_RETURN(result->maintainer_,
+                   StartThread([server = result.get()] { server->MaintainLoop(); }));
   return result;
 }
 
@@ -240,6 +243,7 @@ void CoordinatorServer::TickLoop() {
     pushes_.Tick();
     coordinator_.Tick();
     session_.CloseSilentStreams();
+    session_.EndUnreadStreams();
   }
 }
 

@@ -51,7 +51,7 @@ class CoordinatorServer {
     int64_t memory_bytes = 0;
     // A transfer that does not move for so long is ended.
     absl::Duration stall = absl::Seconds(60);
-    // Until a session's first message.
+    // Until a session's first message; and until a worker reads what its session ended with.
     absl::Duration join_timeout = absl::Seconds(10);
     double max_requests_per_second = 5000;  // Of one peer, 1 or more: access.h.
     // Of all peers, and of one address (connection_gate.h). 0: 4096, or as many as max_workers

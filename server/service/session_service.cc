@@ -1,6 +1,5 @@
 #include "server/service/session_service.h"
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,13 +13,15 @@
 #include "common/rpc/status.h"
 #include "common/rpc/wire.h"
 #include "server/service/self_owned.h"
+#include "server/service/session_outbox.h"
 #include "server/service/text_limits.h"
 
 namespace causeway::server {
 namespace {
 
-// A worker that does not read falls behind by round outcomes; this many are hours of them.
-constexpr size_t kMaxQueuedMessages = 10'000;
+// A worker that does not read falls behind by round outcomes: a hundred of them in a run of a
+// thousand workers, ten thousand in one of ten.
+constexpr size_t kMaxQueuedBytes = size_t{4} << 20;
 
 }  // namespace
 
@@ -29,8 +30,13 @@ class SessionReactor final
                        grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>>,
       public SessionSink {
  public:
-  SessionReactor(Coordinator& coordinator, Access& access, absl::StatusOr<Peer> peer)
-      : coordinator_(coordinator), access_(access), peer_(std::move(peer)), opened_(absl::Now()) {}
+  SessionReactor(Coordinator& coordinator, Access& access, grpc::CallbackServerContext& context,
+                 absl::StatusOr<Peer> peer)
+      : coordinator_(coordinator),
+        access_(access),
+        context_(context),
+        peer_(std::move(peer)),
+        opened_(absl::Now()) {}
 
   void Start() {
     if (!peer_.ok()) return Close(peer_.status());
@@ -51,9 +57,21 @@ class SessionReactor final
     if (!status.ok()) Close(status);
   }
 
+  // For a session that has ended but for what its worker does not read: tells the coordinator, and
+  // gives the stream up once that has lasted for so long.
+  void EndIfUnread(absl::Duration patience) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!end_.has_value() || finished_) return;
+      // Not finished, so the context is still there.
+      if (absl::Now() - ended_at_ >= patience) context_.TryCancel();
+    }
+    Disconnect();
+  }
+
   void OnReadDone(bool ok) override {
     if (!ok) {
-      if (incarnation_ != 0 && !left_) coordinator_.Disconnected(worker_id_, incarnation_);
+      Disconnect();
       // Its end, or a message that could not be read.
       Close(incarnation_ == 0
                 ? absl::InvalidArgumentError("the session ended, or broke, before its Join")
@@ -63,8 +81,8 @@ class SessionReactor final
     absl::Status status = access_.CountMessage(*peer_);
     if (status.ok()) status = incarnation_ == 0 ? Join() : HandleMessage();
     if (!status.ok()) {
-      if (incarnation_ != 0) coordinator_.Disconnected(worker_id_, incarnation_);
       Close(status);
+      Disconnect();
       return;
     }
     bool ended = false;
@@ -74,16 +92,15 @@ class SessionReactor final
       if (!ended) StartRead(&incoming_);
     }
     // Meanwhile: no read is going to say so.
-    if (ended && !left_) coordinator_.Disconnected(worker_id_, incarnation_);
+    if (ended) Disconnect();
   }
 
   void OnWriteDone(bool ok) override {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
-    outgoing_.pop_front();
     if (!ok) {
-      outgoing_.clear();
-      if (!end_.has_value()) end_ = absl::UnavailableError("the stream broke");
+      outgoing_.Clear();
+      End(absl::UnavailableError("the stream broke"));
     }
     Continue();
   }
@@ -93,17 +110,18 @@ class SessionReactor final
   void Send(const v1::CoordinatorMessage& message) override {
     absl::MutexLock lock(&mutex_);
     if (end_.has_value()) return;
-    outgoing_.push_back(message);
-    if (outgoing_.size() > kMaxQueuedMessages) {
-      end_ = absl::ResourceExhaustedError("the worker does not read its session");
-      outgoing_.resize(writing_ ? 1 : 0);
+    if (!outgoing_.Add(message)) {
+      End(absl::ResourceExhaustedError(
+          absl::StrCat("the worker does not read its session: messages of more than ",
+                       kMaxQueuedBytes >> 20, " MiB wait for it; attach again")));
+      outgoing_.Clear();
     }
     Continue();
   }
 
   void Close(const absl::Status& status) override {
     absl::MutexLock lock(&mutex_);
-    if (!end_.has_value()) end_ = status;
+    End(status);
     Continue();
   }
 
@@ -124,7 +142,7 @@ class SessionReactor final
     *message.mutable_welcome() = *std::move(welcome);
     absl::MutexLock lock(&mutex_);
     // Since Join returned, other threads may have queued messages; Welcome precedes them.
-    outgoing_.push_front(std::move(message));
+    outgoing_.AddFirst(std::move(message));
     welcomed_ = true;
     Continue();
     return absl::OkStatus();
@@ -133,8 +151,29 @@ class SessionReactor final
   absl::Status HandleMessage() {
     if (incoming_.has_leave()) ShortenText(*incoming_.mutable_leave()->mutable_detail());
     const absl::Status status = coordinator_.Handle(worker_id_, incarnation_, incoming_);
-    left_ |= status.ok() && incoming_.has_leave();
+    if (status.ok() && incoming_.has_leave()) {
+      absl::MutexLock lock(&mutex_);
+      disconnected_ = true;  // It says more than that.
+    }
     return status;
+  }
+
+  // Tells the coordinator, once, that the session of somebody who had joined is over, and why.
+  void Disconnect() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::Status why = absl::UnavailableError("its stream ended");
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!welcomed_ || disconnected_) return;
+      disconnected_ = true;
+      if (end_.has_value() && !end_->ok()) why = *end_;
+    }
+    coordinator_.Disconnected(worker_id_, incarnation_, why);
+  }
+
+  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (end_.has_value()) return;
+    end_ = status;
+    ended_at_ = absl::Now();
   }
 
   // Starts the next write, or finishes once nothing is left to write.
@@ -142,7 +181,7 @@ class SessionReactor final
     if (writing_ || finished_) return;
     if (welcomed_ && !outgoing_.empty()) {
       writing_ = true;
-      StartWrite(&outgoing_.front());
+      StartWrite(&outgoing_.Take());
       return;
     }
     if (!end_.has_value()) return;
@@ -152,20 +191,23 @@ class SessionReactor final
 
   Coordinator& coordinator_;
   Access& access_;
+  grpc::CallbackServerContext& context_;  // Until Finish.
   const absl::StatusOr<Peer> peer_;
   const absl::Time opened_;
   // Touched by the read callbacks alone, which never overlap.
   v1::WorkerMessage incoming_;
+  // Written by them before welcomed_ is set, read by all after that.
   std::string worker_id_;
   uint64_t incarnation_ = 0;  // 0: not joined yet.
-  bool left_ = false;
 
   absl::Mutex mutex_;
-  std::deque<v1::CoordinatorMessage> outgoing_ ABSL_GUARDED_BY(mutex_);
+  SessionOutbox outgoing_ ABSL_GUARDED_BY(mutex_) = SessionOutbox(kMaxQueuedBytes);
   bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;  // outgoing_.front() is being written.
+  bool disconnected_ ABSL_GUARDED_BY(mutex_) = false;  // The coordinator knows of the end.
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
+  absl::Time ended_at_ ABSL_GUARDED_BY(mutex_);  // When end_ was set.
 };
 
 SessionService::~SessionService() = default;
@@ -191,8 +233,8 @@ grpc::ServerUnaryReactor* SessionService::Describe(grpc::CallbackServerContext* 
 
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* SessionService::Attach(
     grpc::CallbackServerContext* context) {
-  SessionReactor* const reactor =
-      SessionReactor::Make(coordinator_, access_, access_.Admit(*context, Action::kAttach));
+  SessionReactor* const reactor = SessionReactor::Make(coordinator_, access_, *context,
+                                                       access_.Admit(*context, Action::kAttach));
   // gRPC calls it only after this function has returned: it is still there.
   absl::MutexLock lock(&mutex_);
   silent_.push_back(reactor->Weak());
@@ -218,16 +260,22 @@ void SessionService::CloseSilentStreams() {
   }
 }
 
-void SessionService::CloseRevokedStreams() {
+std::vector<std::shared_ptr<SessionReactor>> SessionService::OpenStreams() {
   std::vector<std::shared_ptr<SessionReactor>> open;
-  {
-    absl::MutexLock lock(&mutex_);
-    std::erase_if(open_, [](const auto& weak) { return weak.expired(); });
-    for (const std::weak_ptr<SessionReactor>& weak : open_) {
-      if (auto reactor = weak.lock(); reactor != nullptr) open.push_back(std::move(reactor));
-    }
+  absl::MutexLock lock(&mutex_);
+  std::erase_if(open_, [](const auto& weak) { return weak.expired(); });
+  for (const std::weak_ptr<SessionReactor>& weak : open_) {
+    if (auto reactor = weak.lock(); reactor != nullptr) open.push_back(std::move(reactor));
   }
-  for (const std::shared_ptr<SessionReactor>& reactor : open) reactor->CloseIfRevoked();
+  return open;
+}
+
+void SessionService::EndUnreadStreams() {
+  for (const auto& reactor : OpenStreams()) reactor->EndIfUnread(join_timeout_);
+}
+
+void SessionService::CloseRevokedStreams() {
+  for (const auto& reactor : OpenStreams()) reactor->CloseIfRevoked();
 }
 
 }  // namespace causeway::server

@@ -18,7 +18,8 @@ class SessionReactor;
 
 class SessionService final : public v1::Session::CallbackService {
  public:
-  // Both outlive the service. A stream must bring its Join within `join_timeout`.
+  // Both outlive the service. A stream must bring its Join within `join_timeout`, and its worker
+  // read within that time what it ends with.
   SessionService(Coordinator& coordinator, Access& access, absl::Duration join_timeout)
       : coordinator_(coordinator), access_(access), join_timeout_(join_timeout) {}
   ~SessionService() override;
@@ -31,10 +32,14 @@ class SessionService final : public v1::Session::CallbackService {
 
   // Ends the streams that have kept silent for too long. To be called every now and then.
   void CloseSilentStreams();
+  // Ends the streams that are closed, but not read. To be called every now and then.
+  void EndUnreadStreams();
   // Ends the streams of those whose token was revoked. To be called every few seconds.
   void CloseRevokedStreams();
 
  private:
+  std::vector<std::shared_ptr<SessionReactor>> OpenStreams();
+
   Coordinator& coordinator_;
   Access& access_;
   const absl::Duration join_timeout_;

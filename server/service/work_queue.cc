@@ -2,10 +2,13 @@
 
 #include <utility>
 
+#include "common/base/threads.h"
+
 namespace causeway::server {
 
 WorkQueue::WorkQueue(int threads) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Loop(); });
+  started_ = StartThreads(
+      threads, [this] { Loop(); }, threads_);
 }
 
 WorkQueue::~WorkQueue() { Stop(); }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 
 namespace causeway::server {
@@ -22,6 +23,8 @@ using Runner = std::function<void(std::function<void()>)>;
 class WorkQueue {
  public:
   explicit WorkQueue(int threads);
+  // RESOURCE_EXHAUSTED if some threads could not be started: the queue has fewer, or none.
+  const absl::Status& started() const { return started_; }
   // Stops.
   ~WorkQueue();
   WorkQueue(const WorkQueue&) = delete;
@@ -46,6 +49,7 @@ class WorkQueue {
   mutable absl::Mutex mutex_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status started_;
   std::vector<std::thread> threads_;
 };
 

@@ -76,26 +76,31 @@ std::vector<int> FragmentChoices(int period) {
   return choices;
 }
 
-StarSetting SettingOf(const PlanRequest& request, const Candidate& candidate) {
-  StarSetting setting;
+// The setting's schedule over the request's links.
+StarSetting OverLinks(const PlanRequest& request, int shards, StarSetting setting) {
   setting.sites = request.sites;
   for (StarSite& site : setting.sites) {
     site.up_bit_per_s *= request.link_efficiency;
     site.down_bit_per_s *= request.link_efficiency;
   }
+  setting.coordinator = request.coordinator;
+  setting.coordinator.shards = shards;
+  setting.coordinator.in_bit_per_s = request.coordinator_bit_per_s;
+  setting.coordinator.out_bit_per_s = request.coordinator_bit_per_s;
+  setting.warm_up_steps = setting.steps_between_syncs;
+  setting.steps = int64_t{4} * setting.steps_between_syncs;
+  return setting;
+}
+
+StarSetting SettingOf(const PlanRequest& request, const Candidate& candidate) {
+  StarSetting setting;
   setting.fragment_values.assign(static_cast<size_t>(candidate.fragments),
                                  request.values / candidate.fragments);
   setting.steps_between_syncs = candidate.period;
   setting.overlap_steps = candidate.overlap;
   setting.bits_up = candidate.up.bits_per_value;
   setting.bits_down = request.downlink.bits_per_value;
-  setting.coordinator = request.coordinator;
-  setting.coordinator.shards = candidate.shards;
-  setting.coordinator.in_bit_per_s = request.coordinator_bit_per_s;
-  setting.coordinator.out_bit_per_s = request.coordinator_bit_per_s;
-  setting.warm_up_steps = candidate.period;
-  setting.steps = int64_t{4} * candidate.period;
-  return setting;
+  return OverLinks(request, candidate.shards, std::move(setting));
 }
 
 // Whether bandwidth alone would let every site reach the target, however long the overlap.
@@ -218,6 +223,10 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
     }
   }
   return Describe(request, best->first, best->second);
+}
+
+absl::StatusOr<StarResult> ExpectOf(const PlanRequest& request, StarSetting schedule) {
+  return SimulateStar(OverLinks(request, /*shards=*/1, std::move(schedule)));
 }
 
 }  // namespace causeway::server

@@ -59,6 +59,10 @@ struct Plan {
 // INVALID_ARGUMENT as SimulateStar; for no codecs or an efficiency beyond (0, 1].
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
 
+// What to expect of a schedule as it is, over the request's links and with one shard: fragments, H,
+// tau and bits are the setting's, everything else is the request's. Errors as SimulateStar.
+absl::StatusOr<StarResult> ExpectOf(const PlanRequest& request, StarSetting schedule);
+
 }  // namespace causeway::server
 
 #endif  // CAUSEWAY_SERVER_SIMULATE_PLANNER_H_

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -31,7 +32,8 @@ absl::Status Malformed(absl::string_view site) {
 absl::StatusOr<StarSite> ParseSite(absl::string_view text, const SiteDefaults& defaults) {
   StarSite site = {.name = std::string(text),
                    .step_seconds = defaults.step_seconds,
-                   .one_way_seconds = defaults.one_way_seconds};
+                   .one_way_seconds = defaults.one_way_seconds,
+                   .connections = defaults.connections};
   std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(text, absl::MaxSplits('@', 1));
   if (parts.first.size() != text.size()) {
@@ -57,6 +59,21 @@ absl::StatusOr<StarSite> ParseSite(absl::string_view text, const SiteDefaults& d
   site.up_bit_per_s = *up;
   site.down_bit_per_s = *down;
   return site;
+}
+
+absl::StatusOr<StarTier> ParseTier(absl::string_view text, double one_way_seconds) {
+  // What follows the '@' of a site is a time as well.
+  const absl::StatusOr<StarSite> site = ParseSite(text, {.step_seconds = 2 * one_way_seconds});
+  if (!site.ok() || !absl::StrContains(text, 'x')) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text,
+                     "\" is no tier: expected COUNTxRATE[/RATE][@ROUND_TRIP], as in "
+                     "32x800mbit@100ms"));
+  }
+  return StarTier{.count = site->count,
+                  .up_bit_per_s = site->up_bit_per_s,
+                  .down_bit_per_s = site->down_bit_per_s,
+                  .one_way_seconds = site->step_seconds / 2};
 }
 
 }  // namespace
@@ -98,6 +115,14 @@ absl::StatusOr<std::vector<StarSite>> ParseSites(absl::string_view text,
     site.pace = std::clamp(site.step_seconds / fastest, 1.0, std::max(1.0, max_pace));
   }
   return sites;
+}
+
+absl::StatusOr<std::vector<StarTier>> ParseTiers(absl::string_view text, double one_way_seconds) {
+  std::vector<StarTier> tiers;
+  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    ASSIGN_OR_RETURN(tiers.emplace_back(), ParseTier(part, one_way_seconds));
+  }
+  return tiers;
 }
 
 }  // namespace causeway::server

@@ -21,8 +21,26 @@ absl::Status CheckSite(const StarSite& site) {
   RETURN_IF_ERROR(Require(site.pace >= 1 && site.pace <= 1000, "pace must be 1 .. 1000"));
   RETURN_IF_ERROR(
       Require(site.up_bit_per_s > 0 && site.down_bit_per_s > 0, "link rates must be positive"));
+  RETURN_IF_ERROR(
+      Require(site.connections >= 0 && site.connections <= 256, "connections must be 0 .. 256"));
   return Require(site.one_way_seconds >= 0 && site.one_way_seconds < 1e6,
                  "one_way_seconds must be 0 or more and below 1e6");
+}
+
+absl::Status CheckTiers(const StarSetting& setting) {
+  for (const StarTier& tier : setting.tiers) {
+    RETURN_IF_ERROR(
+        Require(tier.count >= 1 && tier.count <= 100'000, "a tier's count must be 1 .. 100000"));
+    RETURN_IF_ERROR(Require(tier.up_bit_per_s > 0 && tier.down_bit_per_s > 0,
+                            "a tier's rates must be positive"));
+    RETURN_IF_ERROR(Require(tier.one_way_seconds >= 0 && tier.one_way_seconds < 1e6,
+                            "a tier's one_way_seconds must be 0 or more and below 1e6"));
+  }
+  const bool simple = setting.coordinator.shards == 1 && setting.coordinator.slices == 1 &&
+                      setting.failures.mean_seconds_between == 0;
+  return Require(setting.tiers.empty() || simple,
+                 "tiers need coordinators of one shard, fragments of one slice and no deaths: one "
+                 "region stands for all");
 }
 
 absl::Status CheckSetting(const StarSetting& setting) {
@@ -57,6 +75,7 @@ absl::Status CheckSetting(const StarSetting& setting) {
   RETURN_IF_ERROR(
       Require(coordinator.slices >= 1 && coordinator.slices <= 1024, "slices must be 1 .. 1024"));
   RETURN_IF_ERROR(Require(coordinator.quorum >= 1, "quorum must be 1 or more"));
+  RETURN_IF_ERROR(CheckTiers(setting));
   const StarFailures& failures = setting.failures;
   RETURN_IF_ERROR(Require(failures.mean_seconds_between >= 0,
                           "the mean time between failures must be 0 (none) or more"));

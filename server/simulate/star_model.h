@@ -34,12 +34,18 @@ struct StarSite {
   double up_bit_per_s = kUnlimited;  // Of payload.
   double down_bit_per_s = kUnlimited;
   double one_way_seconds = 0;
+  // That an object is spread over: its last chunks cross at a share of the link (stragglers.h). 0:
+  // it crosses at the full rate to its end.
+  int connections = 0;
 };
 
 // What causeway-coordinator was measured to do on two cores and a local disk (docs/results.md,
 // Merge and Durability): bytes moved by a merge, and the time that a round's commit adds.
 inline constexpr double kMeasuredMergeBytesPerSecond = 20e9;
 inline constexpr double kMeasuredCommitSeconds = 0.025;
+
+// theta, momentum and published in fp32, read and written.
+inline constexpr double kMergedStateBytes = 24;
 
 struct StarCoordinator {
   int shards = 1;
@@ -56,6 +62,14 @@ struct StarCoordinator {
   int quorum = 1;
 };
 
+// A coordinator above others (upper_tiers.h).
+struct StarTier {
+  int count = 1;                     // Of those below it, this one's own included.
+  double up_bit_per_s = kUnlimited;  // Of the link of each of those, of payload.
+  double down_bit_per_s = kUnlimited;
+  double one_way_seconds = 0;
+};
+
 struct StarFailures {
   double mean_seconds_between = 0;  // Of one worker, exponentially distributed; 0: none dies.
   double lease_seconds = 10;        // So long a dead worker is waited for.
@@ -69,7 +83,8 @@ struct StarSetting {
   int overlap_steps = 0;
   double bits_up = 32;  // Per value.
   double bits_down = 32;
-  StarCoordinator coordinator;
+  StarCoordinator coordinator;  // Those of upper tiers are like it.
+  std::vector<StarTier> tiers;  // Above it, from the lowest; needs one shard, one slice, no deaths.
   StarFailures failures;
   int64_t steps = 500;          // Of the schedule.
   int64_t warm_up_steps = 100;  // Not counted. Below steps.
@@ -87,8 +102,17 @@ struct StarSiteResult {
   double down_busy = 0;
 };
 
+struct StarTierResult {
+  double up_busy = 0;  // The link of each of those below.
+  double down_busy = 0;
+  double in_busy = 0;  // The coordinator's own.
+  double out_busy = 0;
+  double merge_busy = 0;
+};
+
 struct StarResult {
   std::vector<StarSiteResult> sites;
+  std::vector<StarTierResult> tiers;
   double utilization = 0;  // Of all workers together.
   double goodput = 0;
   double seconds = 0;           // After the warm-up.

@@ -8,13 +8,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
+#include "server/simulate/stragglers.h"
 
 namespace causeway::server {
 namespace {
 
 constexpr double kStateBits = 32;
-// theta, momentum and published, read and written.
-constexpr double kMergedStateBytes = 24;
 constexpr int64_t kMostIdleEvents = 2'000'000;
 
 // Without failures sites that are alike do everything at the same time: one stands for all.
@@ -43,7 +42,8 @@ StarRun::StarRun(const StarSetting& setting)
              setting.coordinator.out_bit_per_s,
              [this](double time, const StarLinks::Ticket& ticket) {
                At(time, {.kind = Event::kTransferDone, .worker = ticket.worker, .ticket = ticket});
-             }) {
+             }),
+      tiers_(setting) {
   for (size_t s = 0; s < setting.sites.size(); ++s) {
     for (int i = 0; i < (AllAtOnce(setting) ? 1 : setting.sites[s].count); ++i) {
       Worker worker;
@@ -101,6 +101,16 @@ absl::StatusOr<StarResult> StarRun::Run() {
   return Result();
 }
 
+// From the last bit at the link's full rate until the object is there.
+double StarRun::Latency(const Worker& worker, Way way, double bits) const {
+  const StarSite& site = setting_.sites[static_cast<size_t>(worker.site)];
+  const StarCoordinator& coordinator = setting_.coordinator;
+  const double rate = way == Way::kUp ? std::min(site.up_bit_per_s, coordinator.in_bit_per_s)
+                                      : std::min(site.down_bit_per_s, coordinator.out_bit_per_s);
+  return site.one_way_seconds +
+         StragglerSeconds(bits / 8, rate, site.connections, 2 * site.one_way_seconds);
+}
+
 void StarRun::Handle(const Event& event) {
   const auto of_this_life = [&] { return W(event.worker).life == event.life; };
   switch (event.kind) {
@@ -108,8 +118,7 @@ void StarRun::Handle(const Event& event) {
       Transfer done;
       if (!links_.Finish(now_, event.ticket, done)) return;
       const Worker& worker = W(event.worker);
-      const double latency = setting_.sites[static_cast<size_t>(worker.site)].one_way_seconds;
-      At(now_ + latency,
+      At(now_ + Latency(worker, event.ticket.way, done.bits),
          {.kind = event.ticket.way == Way::kUp ? Event::kDeltaArrived : Event::kAnswerArrived,
           .worker = event.worker,
           .fragment = done.fragment,
@@ -402,7 +411,8 @@ void StarRun::Progress(int fragment) {
         SliceValues(fragment) * bytes_per_value / setting_.coordinator.merge_bytes_per_s;
     merge_free_[shard] = std::max(merge_free_[shard], now_) + seconds;
     if (counting_) merge_busy_[shard] += seconds;
-    At(merge_free_[shard] + setting_.coordinator.commit_seconds,
+    const double durable = merge_free_[shard] + setting_.coordinator.commit_seconds;
+    At(tiers_.Pass(durable, SliceValues(fragment), counting_),
        {.kind = Event::kPublished, .fragment = fragment, .round = round.number});
   }
 }
@@ -482,6 +492,7 @@ StarResult StarRun::Result() {
   result.goodput = useful / (result.seconds * count);
   result.exchange_seconds =
       exchanges_ > 0 ? exchange_seconds_ / static_cast<double>(exchanges_) : 0;
+  result.tiers = tiers_.Results(result.seconds);
   double values = 0;
   for (const double fragment : setting_.fragment_values) values += fragment;
   result.up_bytes_per_step = values * setting_.bits_up / 8 / setting_.steps_between_syncs;

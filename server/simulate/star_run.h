@@ -11,6 +11,7 @@
 #include "common/params/sync_schedule.h"
 #include "server/simulate/star_links.h"
 #include "server/simulate/star_model.h"
+#include "server/simulate/upper_tiers.h"
 
 namespace causeway::server {
 
@@ -85,6 +86,7 @@ class StarRun {
   void At(double time, Event event);
   void Handle(const Event& event);
   double Counted(double since) const;
+  double Latency(const Worker& worker, Way way, double bits) const;
 
   void StartStep(int worker);
   void FinishStep(int worker);
@@ -125,6 +127,7 @@ class StarRun {
   std::vector<double> merge_free_;  // By shard.
   std::vector<double> merge_busy_;
   StarLinks links_;
+  UpperTiers tiers_;
 
   bool counting_ = false;
   double counting_since_ = 0;

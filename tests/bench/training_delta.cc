@@ -13,6 +13,7 @@
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "worker/data/dataset.h"
+#include "worker/train/cpu_backend.h"
 #include "worker/train/trainer.h"
 
 namespace causeway::bench {
@@ -41,21 +42,26 @@ absl::StatusOr<TrainingDelta> TrainForDelta(const TrainingDeltaOptions& options)
   ASSIGN_OR_RETURN(const worker::Dataset dataset,
                    worker::Dataset::Open(*FileSystem::Real(), options.data));
   ThreadPool pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
-  ASSIGN_OR_RETURN(const std::unique_ptr<worker::Trainer> trainer,
-                   worker::Trainer::Create(config, plan, dataset, 0, &pool));
-  InitializeParameters(plan, config.train().seed(), trainer->parameters());
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<worker::Trainer> trainer,
+      worker::Trainer::Create(config, dataset, 0,
+                              std::make_unique<worker::CpuBackend>(config, plan, &pool)));
   TrainingDelta delta;
+  delta.local.resize(static_cast<size_t>(plan.arena_size()));
+  InitializeParameters(plan, config.train().seed(), delta.local);
+  RETURN_IF_ERROR(trainer->backend().SetParameters(delta.local));
   const int steps = options.steps_before + options.interval;
   for (int step = 1; step <= steps; ++step) {
     if (step == options.steps_before + 1) {
-      delta.published.assign(trainer->parameters().begin(), trainer->parameters().end());
+      delta.published.resize(delta.local.size());
+      RETURN_IF_ERROR(trainer->backend().CopyParameters(delta.published));
     }
     ASSIGN_OR_RETURN(const worker::StepReport report,
                      trainer->Step(step, (step - 1) * config.train().batch_sequences()));
     delta.loss = report.loss;
     ShowProgress(options, step, steps, report.loss);
   }
-  delta.local.assign(trainer->parameters().begin(), trainer->parameters().end());
+  RETURN_IF_ERROR(trainer->backend().CopyParameters(delta.local));
   return delta;
 }
 

@@ -4,20 +4,26 @@ import contextlib
 import io
 import json
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import unittest
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
 import codec_quality
+import lost_rounds
+import study
+import study_report
 import training_runs
+import variants
 from training_runs import Series, TrainingRun
 
 sys.path.insert(0, str(training_runs.ROOT / "tests" / "unit" / "deploy"))
 
 import fake_programs  # noqa: E402
-from causeway_run import config  # noqa: E402
+from causeway_run import config, processes as processes_module  # noqa: E402
 
 FAKE_STEPS = 60  # What fake_programs pretend to train.
 
@@ -88,6 +94,55 @@ class SeriesTest(unittest.TestCase):
             training_runs.result_of(self.out / "a", FAKE_STEPS)
 
 
+    def test_a_run_may_have_its_own_workers_and_must_have_its_tokens(self):
+        tokens = 2 * FAKE_STEPS * 8 * 256
+        results, failures, _ = self.run_all(TrainingRun("a", 1, workers=2, tokens=tokens))
+        self.assertEqual(([r["tokens"] for r in results], failures), ([tokens], []))
+        results, failures, _ = self.run_all(TrainingRun("b", 1, tokens=2 * tokens))
+        self.assertEqual(results, [])
+        self.assertIn(f"trained {tokens} tokens instead of {2 * tokens}", failures[0])
+
+    def test_rounds_without_a_worker_are_counted_where_they_are_the_experiment(self):
+        self.run_all(TrainingRun("a", 1))
+        path = self.out / "a" / "coordinator" / "rounds.jsonl"
+        path.write_text(path.read_text().replace('"worker-0", ', "", 3))
+        result = training_runs.result_of(self.out / "a", FAKE_STEPS, may_lose=True)
+        self.assertEqual(result["rounds_without_somebody"], 3)
+
+
+class LostRoundsTest(unittest.TestCase):
+    def test_a_worker_is_stopped_until_a_round_has_closed_without_it(self):
+        folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        rounds = folder / "rounds.jsonl"
+        whole = json.dumps({"contributors": ["worker-0", "worker-1"]}) + "\n"
+        signals = []
+
+        class Popen:
+            def poll(self):
+                return None
+
+            def send_signal(self, number):
+                signals.append(number)
+                if number == signal.SIGSTOP:
+                    with rounds.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps({"contributors": ["worker-0"]}) + "\n")
+                else:
+                    continued.set()
+
+        continued = threading.Event()
+        processes = [processes_module.Process(name, Popen(), folder / name)
+                     for name in ("coordinator", "worker-0", "worker-1")]
+        group = processes_module.ProcessGroup()
+        group.processes = processes
+        rounds.write_text(whole * 9)  # One of ten may be lost: not yet.
+        with lost_rounds.LostRounds(rounds, group, 0.1, seed=1):
+            with rounds.open("a", encoding="utf-8") as file:
+                file.write(whole)
+            self.assertTrue(continued.wait(60))
+        self.assertEqual(signals, [signal.SIGSTOP, signal.SIGCONT])
+
+
 class SpreadTest(unittest.TestCase):
     def test_interval_of_three_values(self):
         self.assertAlmostEqual(training_runs.intervals([[1.0, 2.0, 3.0]])[0], 4.303 / 3**0.5)
@@ -156,6 +211,95 @@ class CodecQualityTest(unittest.TestCase):
             with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as ended:
                 codec_quality.main([option])
             self.assertEqual(ended.exception.code, 2, option)
+
+
+def _study_result(inner, variant, seed, loss):
+    return {"name": f"small-{inner}-{variant}-seed{seed}", "inner": inner, "variant": variant,
+            "seed": seed, "eval_loss": loss, "bytes_per_worker": {"up": 1e6, "down": 3e6},
+            "state_bytes_per_worker": 1e6, "syncs_per_fragment": 20, "rounds": 80,
+            "rounds_without_somebody": 0, "tokens": 1000, "elapsed_seconds": 60.0,
+            "parameters": 300000, "eval_curve": [[0, 5.0], [100, loss + 1], [600, loss]]}
+
+
+class StudyTest(unittest.TestCase):
+    small = variants.SCALES["small"]
+
+    def test_all_runs_of_a_scale_train_on_equally_many_tokens(self):
+        for scale in variants.SCALES.values():
+            for run in variants.plan(list(variants.EXPERIMENTS), list(variants.INNER), [1], scale):
+                fields = config.read_fields(run.config_text(scale.steps, 2))
+                windows = int(fields["train.batch_sequences"]) * run.workers
+                tokens = windows * int(fields["model.sequence_length"]) * scale.steps
+                self.assertEqual((tokens, run.tokens), (scale.tokens, scale.tokens), run.name)
+                self.assertEqual(fields["membership.max_workers"], str(run.workers))
+
+    def test_experiments_share_runs(self):
+        names = [run.name for run in variants.plan(
+            ["period", "overlap", "mixing"], ["muon"], [1], self.small)]
+        self.assertEqual(names.count("small-muon-streaming-seed1"), 1)
+        self.assertEqual(len(names), len(set(names)))
+        self.assertEqual(len(names), 3 + 4 + 3)
+
+    def test_headlines_have_all_seeds_and_the_others_the_first(self):
+        runs = variants.plan(["codecs", "period"], ["adamw"], [1, 2, 3], self.small)
+        seeds = {variant: [run.seed for run in runs if run.labels["variant"] == variant]
+                 for variant in ("e3m0", "streaming", "H10")}
+        self.assertEqual(seeds, {"e3m0": [1, 2, 3], "streaming": [1, 2, 3], "H10": [1]})
+        self.assertEqual([run.seed for run in runs], sorted(run.seed for run in runs))
+
+    def test_gradients_are_exchanged_with_adamw_alone(self):
+        runs = variants.plan(["parity"], ["adamw", "muon"], [1], self.small)
+        parallel = [run for run in runs if run.labels["variant"] == "data-parallel"]
+        self.assertEqual([run.labels["inner"] for run in parallel], ["adamw"])
+        fields = config.read_fields(parallel[0].config_text(600, 2))
+        self.assertEqual((fields["sync.contribution"], fields["sync.codec_up"]),
+                         ("GRADIENT", "BF16"))
+
+    def test_the_unequal_workers_have_a_token_budget_and_different_steps(self):
+        run = variants.training_run("unequal", "muon", 1, self.small)
+        fields = config.read_fields(run.config_text(600, 2))
+        self.assertEqual((fields["train.steps"], fields["train.tokens"]),
+                         ("800", str(self.small.tokens)))
+        self.assertEqual(run.worker_flags, (("--min_step_time=80ms",), ("--min_step_time=160ms",)))
+
+    def test_single_differences_are_judged_by_the_spread_of_the_headlines(self):
+        results = [_study_result("muon", "streaming", seed, 2.0 + seed) for seed in (1, 2, 3)]
+        # Differences -0.01, 0, 0.01: a deviation of 0.01, and 4.303 times that for one difference.
+        results += [_study_result("muon", "e3m0", seed, 2.0 + seed + 0.01 * (seed - 2))
+                    for seed in (1, 2, 3)]
+        results += [_study_result("muon", "H10", 1, 2.96), _study_result("muon", "H100", 1, 3.2)]
+        self.assertAlmostEqual(study_report.noise(results)["muon"], 0.04303)
+        self.assertIsNone(study_report.noise(results)["adamw"])
+        report = study_report.summarize(results, ["period"])[0]
+        text = study_report.table(report)
+        self.assertIn("| Muon | H 10 | 1 | 2.9600 | - | \N{MINUS SIGN}0.0400 | 1.00 / 2.00 |", text)
+        self.assertIn("| **+0.2000** |", text)
+        self.assertIn("minus H 30, same seed", text)
+
+    def test_every_experiment_becomes_json_and_a_plot(self):
+        folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        results = [_study_result(inner, name, seed, 2.0 + 0.01 * seed + 0.001 * len(name))
+                   for name, variant in variants.VARIANTS.items() for inner in variant.inner
+                   for seed in (1, 2)]
+        reports = study_report.summarize(results, list(variants.EXPERIMENTS))
+        study_report.write(folder, reports,
+                           study_report.overview(results, self.small, len(results), []))
+        for name in variants.EXPERIMENTS:
+            self.assertEqual(xml.fromstring((folder / f"{name}.svg").read_text().split("\n", 1)[1]).tag,
+                             "{http://www.w3.org/2000/svg}svg")
+            self.assertTrue(json.loads((folder / f"{name}.json").read_text())["rows"])
+        summary = json.loads((folder / "summary.json").read_text())
+        self.assertEqual(summary["runs_finished"], len(results))
+        self.assertAlmostEqual(summary["minutes"], len(results), delta=0.1)
+
+    def test_what_cannot_be_run_is_refused(self):
+        for options in (["none"], ["all", "--seeds=x"], ["all", "--inner=sgd"], ["all", "--runs=("],
+                        ["all", "--scale=paper-35m", "--programs=/"], ["all", "--data=/nowhere"],
+                        ["all", "--programs=/nowhere"]):
+            with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as ended:
+                study.main(options)
+            self.assertEqual(ended.exception.code, 2, options)
 
 
 if __name__ == "__main__":

@@ -31,9 +31,15 @@ from causeway_run import config, figures, output, units  # noqa: E402  (after th
 from causeway_run.processes import ProcessDied, ProcessGroup  # noqa: E402
 import quickstart  # noqa: E402
 
+from lost_rounds import LostRounds  # noqa: E402
+
 # 97.5 % quantiles of Student's t by degrees of freedom. Between two of them the lower one counts.
 _T_QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306,
                 9: 2.262, 10: 2.228, 12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.0}
+
+
+# Where paces or losses decide which worker takes the last steps, the sum is off by a few of them.
+_TOKEN_TOLERANCE = 0.01
 
 
 class Incomplete(Exception):
@@ -48,9 +54,15 @@ class TrainingRun:
     seed: int
     labels: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
+    mode: str = "streaming"  # Whose settings of quickstart they change.
+    workers: int | None = None  # The series' if left out.
+    worker_flags: tuple[tuple[str, ...], ...] = ()  # Of worker 0, 1, ...; none if left out.
+    lost_share: float = 0  # Of the rounds, to be closed without one of the workers.
+    tokens: int | None = None  # Of all workers together, which the run must come to.
 
     def config_text(self, steps: int, workers: int) -> str:
-        lines = [config.run_config_text("streaming", steps, workers, self.seed),
+        workers = self.workers or workers
+        lines = [config.run_config_text(self.mode, steps, workers, self.seed),
                  "# What the experiment changes; the later value counts.",
                  'run_name: "experiment"']
         for path, value in self.settings.items():
@@ -59,21 +71,26 @@ class TrainingRun:
         return "\n".join(lines) + "\n"
 
 
-def result_of(folder: Path, steps: int) -> dict:
-    """The figures of a finished run, or Incomplete with the reason."""
+def result_of(folder: Path, steps: int, tokens: int | None = None, may_lose: bool = False) -> dict:
+    """The figures of a finished run, or Incomplete with the reason. tokens: what all workers together
+    must have trained, to within a step of theirs, in place of the steps. may_lose: rounds may have
+    closed without a worker."""
     run = output.load_run(folder)
     numbers = figures.compute(run)
     problems = list(numbers["notes"])
     done = [worker.summary.get("steps") for worker in run.workers]
-    if any(count != steps for count in done):
-        problems.append(f"the workers did {done} steps instead of {steps}")
+    if tokens is None:
+        if any(count != steps for count in done):
+            problems.append(f"the workers did {done} steps instead of {steps}")
+    elif abs(numbers["tokens"] - tokens) > _TOKEN_TOLERANCE * tokens:
+        problems.append(f"the workers trained {numbers['tokens']} tokens instead of {tokens}")
     if numbers["hash_mismatches"] != 0 or not numbers["hash_checks"]:
         problems.append(f"{numbers['hash_mismatches']} of {numbers['hash_checks']} checks of the "
                         "published parameters' hashes failed")
     if not isinstance(numbers["eval_loss"], float) or not math.isfinite(numbers["eval_loss"]):
         problems.append(f"the held-out loss is {numbers['eval_loss']}")
     partial = [row for row in run.rounds if len(row["contributors"]) != len(run.workers)]
-    if partial:
+    if partial and not may_lose:
         problems.append(f"{len(partial)} rounds closed without all workers")
     if problems:
         raise Incomplete("; ".join(problems))
@@ -85,20 +102,34 @@ def result_of(folder: Path, steps: int) -> dict:
         "initial_loss": numbers["initial_loss"],
         "steps": steps,
         "parameters": numbers["params"],
+        "tokens": numbers["tokens"],
         "syncs_per_fragment": min(counts),
+        "rounds": len(run.rounds),
+        "rounds_without_somebody": len(partial),
+        "bytes_per_worker": {
+            way: statistics.fmean(numbers[f"bytes_{way}"].values()) for way in ("up", "down")},
+        "state_bytes_per_worker": _mean_known(numbers["state_bytes_down"].values()),
+        "compute_utilization": numbers["compute_utilization"]["mean"],
         "bytes_per_param_per_sync": numbers["bytes_per_param_per_sync"],
         "wall_seconds": numbers["wall_seconds"],
         "eval_curve": numbers["eval_curve"],
     }
 
 
+def _mean_known(values) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
 class Series:
     """Runs trainings in OUT, with progress on standard error."""
 
     def __init__(self, programs: Path, out: Path, steps: int, workers: int = 2,
-                 corpus: Path | None = None):
-        """corpus: the text, a file or a folder; quickstart's if left out."""
+                 corpus: Path | None = None, data: Path | None = None):
+        """corpus: the text, a file or a folder; quickstart's if left out. data: shards that are
+        ready, in place of a text."""
         self._programs = programs
+        self._data = data.resolve() if data else None
         self._corpus = corpus
         self._out = out.resolve()
         self._steps = steps
@@ -146,46 +177,56 @@ class Series:
     def _config(self, run: TrainingRun) -> str:
         return run.config_text(self._steps, self._workers)
 
-    def _arguments(self) -> Namespace:
+    def _arguments(self, workers: int) -> Namespace:
         return Namespace(programs=self._programs, corpus=self._corpus, steps=self._steps,
-                         workers=self._workers, sample_tokens=0)
+                         workers=workers, sample_tokens=0)
 
     def _prepare_text(self) -> None:
-        """Shards in OUT/text/data, the same for all runs."""
+        """Shards, the same for all runs: in OUT/text/data, unless there are some."""
+        if self._data:
+            return
         folder = self._out / "text"
         if (folder / "complete").exists():
             return
         lock = quickstart.claim_folder(folder)
         with contextlib.redirect_stdout(sys.stderr):
-            quickstart.prepare_data(self._arguments(), folder)
+            quickstart.prepare_data(self._arguments(self._workers), folder)
         (folder / "complete").touch()
         os.close(lock)
 
     def _train(self, run: TrainingRun) -> dict:
         folder = self._out / run.name
+        workers = run.workers or self._workers
         (folder / "result.json").unlink(missing_ok=True)
         lock = quickstart.claim_folder(folder)
-        (folder / "data").symlink_to(self._out / "text" / "data")
+        (folder / "data").symlink_to(self._data or self._out / "text" / "data")
         (folder / "run.textproto").write_text(self._config(run), encoding="utf-8")
         group = ProcessGroup()
         begin = time.monotonic()
         try:
             with (folder / "progress.log").open("w", encoding="utf-8") as log:
-                with contextlib.redirect_stdout(log):
-                    quickstart.train(self._arguments(), folder, group)
+                with contextlib.redirect_stdout(log), _losses(run, folder, group):
+                    quickstart.train(self._arguments(workers), folder, group, run.worker_flags)
         finally:
             group.stop_all()
         result = {"name": run.name, **run.labels, "seed": run.seed,
-                  **result_of(folder, self._steps),
+                  **result_of(folder, self._steps, run.tokens, run.lost_share > 0),
                   "elapsed_seconds": round(time.monotonic() - begin, 1)}
         for path in [folder / "coordinator" / "checkpoint.bin",
-                     *(folder / f"worker-{i}" / "checkpoint" for i in range(self._workers))]:
+                     *(folder / f"worker-{i}" / "checkpoint" for i in range(workers))]:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         partial = folder / "result.json.part"
         partial.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         partial.rename(folder / "result.json")
         os.close(lock)
         return result
+
+
+def _losses(run: TrainingRun, folder: Path, group: ProcessGroup):
+    """What makes rounds close without a worker while a run goes, if it is to."""
+    if run.lost_share == 0:
+        return contextlib.nullcontext()
+    return LostRounds(folder / "coordinator" / "rounds.jsonl", group, run.lost_share, run.seed)
 
 
 def _say(line: str) -> None:

@@ -200,7 +200,7 @@ class Run {
     message.mutable_heartbeat()->set_step(1);
     Edit(input, message);
     const absl::Status status = coordinator_->Handle(id, incarnations_[worker], message);
-    if (!status.ok()) coordinator_->Disconnected(id, incarnations_[worker]);
+    if (!status.ok()) coordinator_->Disconnected(id, incarnations_[worker], status);
   }
 
   void Query(Input& input) {

@@ -24,7 +24,7 @@
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/target.h"
 #include "worker/link/pull_receiver.h"
-#include "worker/sync/replica.h"
+#include "worker/sync/host_replica.h"
 #include "worker/sync/sync_engine.h"
 
 namespace causeway::fuzz {
@@ -176,7 +176,7 @@ void CheckPull(Input input) {
   std::optional<PulledObject> answer = Pull(input, request, header, answer_bytes);
 
   std::vector<float> parameters(values, 0.0F);
-  worker::HostReplica replica(parameters, {});
+  worker::HostReplica replica(plan, config.sync(), parameters, {});
   PulledExchange exchange(*state, std::move(answer), (options & 64) != 0);
   worker::SyncEngine engine({.config = config.sync(),
                              .plan = &plan,

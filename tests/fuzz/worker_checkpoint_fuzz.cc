@@ -13,7 +13,7 @@
 #include "tests/fuzz/memory_files.h"
 #include "tests/fuzz/target.h"
 #include "worker/io/worker_checkpoint.h"
-#include "worker/sync/replica.h"
+#include "worker/sync/host_replica.h"
 #include "worker/sync/sync_engine.h"
 
 namespace causeway::fuzz {
@@ -78,7 +78,8 @@ bool Same(const WorkerCheckpoint& a, const WorkerCheckpoint& b) {
 void Restore(WorkerCheckpoint checkpoint, bool late) {
   const auto plan = FragmentPlan::Create(checkpoint.config.model(), checkpoint.config.sync());
   FUZZ_REQUIRE(plan.ok(), "the configuration of an accepted checkpoint has a plan");
-  worker::HostReplica replica(checkpoint.parameters, checkpoint.parameters);
+  worker::HostReplica replica(*plan, checkpoint.config.sync(), checkpoint.parameters,
+                              checkpoint.parameters);
   LateExchange exchange(late);
   SyncEngine engine({.config = checkpoint.config.sync(),
                      .plan = &*plan,
@@ -88,8 +89,9 @@ void Restore(WorkerCheckpoint checkpoint, bool late) {
                      .max_advance = 1,
                      .observer = {}});
   if (!engine.Restore(checkpoint.sync, checkpoint.step).ok()) return;
-  const SyncEngine::State saved = engine.Save();
-  FUZZ_REQUIRE(saved.fragments.size() == checkpoint.sync.fragments.size(), "fragments were lost");
+  const absl::StatusOr<SyncEngine::State> saved = engine.Save();
+  FUZZ_REQUIRE(saved.ok(), std::string(saved.status().message()));
+  FUZZ_REQUIRE(saved->fragments.size() == checkpoint.sync.fragments.size(), "fragments were lost");
 }
 
 void CheckCheckpoint(std::span<const uint8_t> input) {

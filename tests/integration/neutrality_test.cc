@@ -8,6 +8,7 @@
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "tests/integration/sites.h"
+#include "worker/train/cpu_backend.h"
 
 namespace causeway {
 namespace {
@@ -22,14 +23,18 @@ PlainResult TrainPlain(const v1::RunConfig& config, const TestData& data, int64_
                        int threads = 1) {
   const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
   ThreadPool pool(threads);
-  auto trainer = worker::Trainer::Create(config, plan, data.dataset(), 0, &pool).value();
-  InitializeParameters(plan, config.train().seed(), trainer->parameters());
+  auto trainer = worker::Trainer::Create(config, data.dataset(), 0,
+                                         std::make_unique<worker::CpuBackend>(config, plan, &pool))
+                     .value();
   PlainResult result;
+  result.parameters.resize(static_cast<size_t>(plan.arena_size()));
+  InitializeParameters(plan, config.train().seed(), result.parameters);
+  EXPECT_TRUE(trainer->backend().SetParameters(result.parameters).ok());
   for (int64_t step = 1; step <= steps; ++step) {
     result.losses.push_back(
         trainer->Step(step, (step - 1) * config.train().batch_sequences()).value().loss);
   }
-  result.parameters.assign(trainer->parameters().begin(), trainer->parameters().end());
+  EXPECT_TRUE(trainer->backend().CopyParameters(result.parameters).ok());
   return result;
 }
 
@@ -59,7 +64,7 @@ TEST_P(NeutralityTest, OneWorkerWithOuterRateOneIsPlainTrainingBitForBit) {
   site.Finish();
   const PlainResult plain = TrainPlain(config, data, 60);
   EXPECT_EQ(site.losses(), plain.losses);
-  const std::span<const float> local = site.trainer().parameters();
+  const std::vector<float> local = site.Parameters();
   ASSERT_EQ(local.size(), plain.parameters.size());
   for (size_t i = 0; i < local.size(); ++i) {
     ASSERT_EQ(std::bit_cast<uint32_t>(local[i]), std::bit_cast<uint32_t>(plain.parameters[i]))

@@ -11,6 +11,7 @@
 #include "common/telemetry/event_log.h"
 #include "worker/data/tokenize.h"
 #include "worker/data/tokenizer.h"
+#include "worker/train/cpu_backend.h"
 
 namespace causeway {
 namespace {
@@ -59,9 +60,10 @@ TestData::TestData() {
 Site::Site(const v1::RunConfig& config, const FragmentPlan& plan, const TestData& data,
            server::Coordinator& coordinator, const std::string& id, int threads)
     : config_(config), pool_(threads), exchange_(Must(InProcessExchange::Join(coordinator, id))) {
-  trainer_ = Must(worker::Trainer::Create(config, plan, data.dataset(),
-                                          exchange_->welcome().data_slot(), &pool_));
-  replica_ = std::make_unique<worker::HostReplica>(trainer_->parameters(), trainer_->gradients());
+  trainer_ =
+      Must(worker::Trainer::Create(config, data.dataset(), exchange_->welcome().data_slot(),
+                                   std::make_unique<worker::CpuBackend>(config, plan, &pool_)));
+  replica_ = Must(trainer_->backend().MakeReplica());
   worker::SyncEngine::Options options;
   options.config = config.sync();
   options.plan = &plan;
@@ -70,6 +72,12 @@ Site::Site(const v1::RunConfig& config, const FragmentPlan& plan, const TestData
   options.clock = &clock_;
   options.data_slot = exchange_->welcome().data_slot();
   sync_ = std::make_unique<worker::SyncEngine>(std::move(options));
+}
+
+std::vector<float> Site::Parameters() {
+  std::vector<float> parameters(Must(sync_->published()).size());
+  EXPECT_TRUE(trainer_->backend().CopyParameters(parameters).ok());
+  return parameters;
 }
 
 void Site::Begin() {
@@ -100,27 +108,22 @@ worker::WorkerCheckpoint Site::Save() {
   checkpoint.config = config_;
   checkpoint.step = step_;
   checkpoint.tokens = tokens_;
-  checkpoint.parameters.assign(trainer_->parameters().begin(), trainer_->parameters().end());
-  if (trainer_->optimizer() != nullptr) {
-    const auto moments = trainer_->optimizer()->State();
-    checkpoint.first_moments.assign(moments[0].values.begin(), moments[0].values.end());
-    checkpoint.second_moments.assign(moments[1].values.begin(), moments[1].values.end());
-    checkpoint.optimizer_updates = trainer_->optimizer()->updates();
-  }
-  checkpoint.sync = sync_->Save();
+  checkpoint.parameters = Parameters();
+  worker::OptimizerState optimizer = Must(trainer_->backend().SaveOptimizer());
+  checkpoint.optimizer_updates = optimizer.updates;
+  checkpoint.first_moments = std::move(optimizer.first_moments);
+  checkpoint.second_moments = std::move(optimizer.second_moments);
+  checkpoint.sync = Must(sync_->Save());
   return checkpoint;
 }
 
 void Site::Restore(worker::WorkerCheckpoint checkpoint) {
   step_ = checkpoint.step;
   tokens_ = checkpoint.tokens;
-  std::ranges::copy(checkpoint.parameters, trainer_->parameters().begin());
-  if (trainer_->optimizer() != nullptr) {
-    const auto moments = trainer_->optimizer()->State();
-    std::ranges::copy(checkpoint.first_moments, moments[0].values.begin());
-    std::ranges::copy(checkpoint.second_moments, moments[1].values.begin());
-    trainer_->optimizer()->set_updates(checkpoint.optimizer_updates);
-  }
+  const absl::Status status = trainer_->backend().RestoreOptimizer(
+      checkpoint.optimizer_updates, checkpoint.first_moments, checkpoint.second_moments);
+  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_TRUE(trainer_->backend().SetParameters(checkpoint.parameters).ok());
   ASSERT_TRUE(sync_->Restore(std::move(checkpoint.sync), step_).ok());
   ASSERT_TRUE(exchange_->Ready(step_).ok());
 }

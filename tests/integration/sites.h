@@ -17,6 +17,7 @@
 #include "tests/unit/common/base/temporary_folder.h"
 #include "worker/data/dataset.h"
 #include "worker/io/worker_checkpoint.h"
+#include "worker/sync/replica.h"
 #include "worker/sync/sync_engine.h"
 #include "worker/train/trainer.h"
 
@@ -52,7 +53,8 @@ class Site {
   // Instead of Begin.
   void Restore(worker::WorkerCheckpoint checkpoint);
 
-  worker::Trainer& trainer() { return *trainer_; }
+  // This worker's own, in arena order.
+  std::vector<float> Parameters();
   worker::SyncEngine& sync() { return *sync_; }
   InProcessExchange& exchange() { return *exchange_; }
   const std::vector<double>& losses() const { return losses_; }
@@ -63,7 +65,7 @@ class Site {
   ThreadPool pool_;
   std::unique_ptr<InProcessExchange> exchange_;
   std::unique_ptr<worker::Trainer> trainer_;
-  std::unique_ptr<worker::HostReplica> replica_;
+  std::unique_ptr<worker::Replica> replica_;
   std::unique_ptr<worker::SyncEngine> sync_;
   int64_t step_ = 0;
   int64_t tokens_ = 0;

@@ -77,7 +77,7 @@ absl::StatusOr<std::unique_ptr<InProcessExchange>> InProcessExchange::Join(
 
 InProcessExchange::~InProcessExchange() {
   Cancel();
-  coordinator_.Disconnected(worker_id_, welcome_.incarnation());
+  coordinator_.Disconnected(worker_id_, welcome_.incarnation(), absl::UnavailableError("cut"));
 }
 
 absl::Status InProcessExchange::Handle(const v1::WorkerMessage& message) {

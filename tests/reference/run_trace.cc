@@ -43,7 +43,7 @@
 #include "tests/reference/trace_configurations.h"
 #include "tests/reference/trace_store.h"
 #include "worker/backend/cpu/cpu_transformer.h"
-#include "worker/sync/replica.h"
+#include "worker/sync/host_replica.h"
 #include "worker/sync/sync_engine.h"
 #include "worker/train/optimizer.h"
 
@@ -96,7 +96,7 @@ absl::Status RunSite(const v1::RunConfig& config, const FragmentPlan& plan, cons
   worker::CpuTransformer<double> model(config.model(), plan,
                                        static_cast<int>(sequences / micro_batches), &pool);
   worker::InnerOptimizer<double> optimizer(plan, config.train(), &pool);
-  worker::HostReplica replica(local, {});
+  worker::HostReplica replica(plan, config.sync(), local, {});
 
   worker::SyncEngine* engine = nullptr;
   worker::SyncEngine::Options options{.config = config.sync(),
@@ -107,7 +107,7 @@ absl::Status RunSite(const v1::RunConfig& config, const FragmentPlan& plan, cons
                                       .observer = {}};
   options.observer.merged = [&](int64_t, const SyncEvent& event) {
     const FragmentRange& range = plan.range(event.fragment);
-    const std::span<const float> values = engine->published().subspan(
+    const std::span<const float> values = engine->published().value().subspan(
         static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
     trace.published[{event.fragment, event.round}].assign(values.begin(), values.end());
   };

@@ -30,8 +30,9 @@ class Around : public Coordinator {
                       const v1::WorkerMessage& message) override {
     return real_->Handle(worker_id, incarnation, message);
   }
-  void Disconnected(const std::string& worker_id, uint64_t incarnation) override {
-    real_->Disconnected(worker_id, incarnation);
+  void Disconnected(const std::string& worker_id, uint64_t incarnation,
+                    const absl::Status& why) override {
+    real_->Disconnected(worker_id, incarnation, why);
   }
   absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override {
     return real_->AdmitPush(header);

@@ -79,7 +79,7 @@ void Stream::NoticeBreak() {
   noticed_ = true;
   if (!host_.serving(generation_)) return;
   host_.world_.Trace("the stream of ", worker_, " incarnation ", incarnation_, " broke");
-  host_.coordinator_->Disconnected(worker_, incarnation_);
+  host_.coordinator_->Disconnected(worker_, incarnation_, absl::UnavailableError("cut"));
   host_.Survived();
 }
 
@@ -120,7 +120,7 @@ void Stream::Receive(const v1::WorkerMessage& message) {
                        message.has_leave() ? " leaves: " : " is told: ", status.ToString());
   }
   if (!status.ok()) {
-    host_.coordinator_->Disconnected(worker_, incarnation_);
+    host_.coordinator_->Disconnected(worker_, incarnation_, status);
     EndToWorker(status);
   } else if (message.has_leave()) {
     EndToWorker(absl::OkStatus());

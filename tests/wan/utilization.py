@@ -83,7 +83,7 @@ def config_text(model, mode):
         sync=mode.sync.format(fragments=model.fragments, overlap=model.overlap))
 
 
-def _steady(worker, skipped):
+def steady(worker, skipped):
     """Of the steps after the skipped ones, to the end of the last one's synchronization."""
     steps = worker["steps"]
     first = next(line for line in steps if line["step"] >= max(1, skipped))
@@ -101,7 +101,8 @@ def _steady(worker, skipped):
     }
 
 
-def _run(options, model, mode, settings):
+def run_one(options, model, mode, settings):
+    """One training over links of these settings: utilization of its steady part, and what crossed."""
     with Network(options.bin / "causeway-wan-link", [settings] * WORKERS,
                  congestion=options.congestion) as network, working_folder() as folder:
         result = train(network, options.bin, folder, config_text(model, mode),
@@ -110,7 +111,7 @@ def _run(options, model, mode, settings):
                        timeout_s=3600)
         links = [link.timeline() for link in network.links]
         congestion = network.congestion_control()
-    workers = [_steady(worker, mode.skipped) for worker in result["workers"]]
+    workers = [steady(worker, mode.skipped) for worker in result["workers"]]
     # From the first to the last step: the state fetched at the join is no part of training.
     begin = min(worker["steps"][0]["unix_s"] for worker in result["workers"])
     end = max(worker["steps"][-1]["unix_s"] for worker in result["workers"])
@@ -120,7 +121,8 @@ def _run(options, model, mode, settings):
         "utilization_of_whole_run": statistics.mean(
             worker["summary"]["compute_utilization"] for worker in result["workers"]),
         "step_ms": statistics.mean(worker["step_ms"] for worker in workers),
-        "workers": workers, "rounds": len(result["rounds"]), "congestion_control": congestion,
+        "workers": workers, "rounds": len(result["rounds"]),
+        "parameters": result["workers"][0]["summary"]["parameters"], "congestion_control": congestion,
         "links": [_rates(link, begin, end) for link in links],
     }
 
@@ -136,6 +138,8 @@ def _rates(link, begin_unix_s, end_unix_s):
         rates[f"{way}_mbit"] = [round(rate, 3) for rate in bins]
         rates[f"{way}_peak_mbit"] = max(bins)
         rates[f"{way}_mean_mbit"] = statistics.mean(bins)
+        # To the very end: what is under way after the last step belongs to training.
+        rates[f"{way}_bytes"] = sum(link[way]["timeline"][first:])
     return rates
 
 
@@ -162,7 +166,7 @@ def run_utilization(options, progress):
         runs = []
         for mode in MODES:
             progress(f"{model.preset}, {mode.label}, {settings.rate_mbit:.2f} Mbit/s ...")
-            runs.append(_run(options, model, mode, settings))
+            runs.append(run_one(options, model, mode, settings))
             for link in runs[-1]["links"]:  # Hours of them; --peak keeps its own.
                 del link["up_mbit"], link["down_mbit"]
             progress(f"    computing {100 * runs[-1]['utilization']:.2f} % of the time")
@@ -183,7 +187,7 @@ def run_peak(options, progress):
     for mode in MODES[:3]:
         progress(f"{model.preset}, {mode.label}, {settings.rate_mbit:g} Mbit/s ...")
         short = Mode(mode.name, mode.label, mode.sync, periods=5, skipped=2)
-        runs.append(_run(options, model, short, settings))
+        runs.append(run_one(options, model, short, settings))
     return {"model": model.preset, "rate_mbit": settings.rate_mbit, "rtt_ms": RTT_MS,
             "steps_between_syncs": PERIOD, "step_ms": model.step_ms,
             "fragments": model.fragments, "overlap_steps": model.overlap, "runs": runs}

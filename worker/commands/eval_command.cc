@@ -93,8 +93,7 @@ absl::StatusOr<Targets> CountTargets(const Dataset& dataset, const HeldOutWindow
   return counted;
 }
 
-absl::Status EvaluateHeldOut(const StoredModel& stored, CpuTransformer<float>& model,
-                             json& result) {
+absl::Status EvaluateHeldOut(const StoredModel& stored, EvaluationModel& model, json& result) {
   const v1::ModelConfig& shape = stored.config.model();
   ASSIGN_OR_RETURN(const ShardFormat shard_format,
                    ParseShardFormat(absl::GetFlag(FLAGS_shard_format)));
@@ -126,7 +125,7 @@ absl::Status EvaluateHeldOut(const StoredModel& stored, CpuTransformer<float>& m
 }
 
 absl::Status EvaluateTask(const StoredModel& stored, const std::string& path,
-                          CpuTransformer<float>& model, json& result) {
+                          EvaluationModel& model, json& result) {
   ASSIGN_OR_RETURN(
       const std::vector<ChoiceExample> examples,
       ReadChoiceTask(*FileSystem::Real(), path, stored.config.model().vocabulary_size()));
@@ -179,7 +178,8 @@ absl::Status Eval() {
   ASSIGN_OR_RETURN(const FragmentPlan plan,
                    FragmentPlan::Create(stored.config.model(), stored.config.sync()));
   ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, MakeGivenPool());
-  CpuTransformer<float> model(stored.config.model(), plan, kBatch, pool.get());
+  CpuTransformer<float> transformer(stored.config.model(), plan, kBatch, pool.get());
+  CpuEvaluationModel model(&transformer);
   json result = {{"model", GivenModelName()}};
   if (stored.step >= 0) result["step"] = stored.step;
   if (held_out) RETURN_IF_ERROR(EvaluateHeldOut(stored, model, result));

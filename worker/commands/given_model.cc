@@ -1,13 +1,13 @@
 #include "worker/commands/given_model.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 
 ABSL_DECLARE_FLAG(int, threads);
 ABSL_FLAG(
@@ -76,13 +76,10 @@ std::string GivenModelName() {
 }
 
 absl::StatusOr<std::unique_ptr<ThreadPool>> MakeGivenPool() {
-  int threads = absl::GetFlag(FLAGS_threads);
-  if (threads < 0 || threads > 1024) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--threads must be in 0 .. 1024; it is ", threads));
-  }
-  if (threads == 0) threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return std::make_unique<ThreadPool>(threads);
+  ASSIGN_OR_RETURN(const int threads, ThreadsFor(absl::GetFlag(FLAGS_threads)));
+  auto pool = std::make_unique<ThreadPool>(threads);
+  RETURN_IF_ERROR(pool->started());
+  return pool;
 }
 
 }  // namespace causeway::worker

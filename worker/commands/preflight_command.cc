@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "common/cli/command_line.h"
 #include "common/params/run_config.h"
 #include "common/rpc/security_flags.h"
@@ -76,10 +77,7 @@ absl::StatusOr<PreflightOptions> OptionsFromFlags() {
   options.output = absl::GetFlag(FLAGS_out);
   options.own_data = absl::GetFlag(FLAGS_own_data);
   options.threads = absl::GetFlag(FLAGS_threads);
-  if (options.threads < 0 || options.threads > 1024) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--threads must be in 0 .. 1024; it is ", options.threads));
-  }
+  RETURN_IF_ERROR(ThreadsFor(options.threads).status());
   ASSIGN_OR_RETURN(options.connections, ParseConnections(absl::GetFlag(FLAGS_connections)));
   const double seconds = absl::GetFlag(FLAGS_probe_seconds);
   if (!(seconds >= 0 && seconds <= kMostProbeSeconds)) {

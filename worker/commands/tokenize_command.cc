@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <thread>
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
@@ -10,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "common/cli/command_line.h"
 #include "worker/commands/commands.h"
 #include "worker/data/tokenize.h"
@@ -99,10 +99,7 @@ absl::Status RunWithFlags() {
   ASSIGN_OR_RETURN(options.separator, SeparatorFromFlag());
   ASSIGN_OR_RETURN(options.format, ParseShardFormat(absl::GetFlag(FLAGS_format)));
   options.shard_tokens = absl::GetFlag(FLAGS_shard_tokens);
-  options.threads = absl::GetFlag(FLAGS_threads);
-  if (options.threads == 0) {
-    options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  }
+  ASSIGN_OR_RETURN(options.threads, ThreadsFor(absl::GetFlag(FLAGS_threads)));
   ProgressLine line;
   options.progress = [&](int64_t done, int64_t total) { line.Show(done, total); };
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,

@@ -1,13 +1,13 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <thread>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "common/cli/command_line.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/tcp_links.h"
@@ -120,7 +120,6 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   options.metrics_address = absl::GetFlag(FLAGS_metrics);
   options.metrics_address_file = absl::GetFlag(FLAGS_metrics_address_file);
   options.tensorboard = absl::GetFlag(FLAGS_tensorboard);
-  options.threads = absl::GetFlag(FLAGS_threads);
   options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
   options.checkpoint_interval = absl::GetFlag(FLAGS_checkpoint_interval);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
@@ -141,13 +140,7 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
         std::pair("--out", options.output)}) {
     if (value.empty()) return absl::InvalidArgumentError(absl::StrCat(flag, " is required"));
   }
-  if (options.threads < 0 || options.threads > 1024) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--threads must be in 0 .. 1024; it is ", options.threads));
-  }
-  if (options.threads == 0) {
-    options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  }
+  ASSIGN_OR_RETURN(options.threads, ThreadsFor(absl::GetFlag(FLAGS_threads)));
   ASSIGN_OR_RETURN(options.congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
   ASSIGN_OR_RETURN(options.connections, ConnectionsFromFlag());

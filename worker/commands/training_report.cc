@@ -175,9 +175,10 @@ absl::Status TrainingRun::EvaluateTasks() {
     const absl::StatusOr<Session::Orders> orders = session_->orders();
     return orders.ok() && !orders->drain;
   };
+  ASSIGN_OR_RETURN(const std::span<const float> published, sync_->published());
   for (Task& task : tasks_) {
     const absl::StatusOr<ChoiceAccuracy> accuracy =
-        trainer_->EvaluateTask(sync_->published(), task.examples, goes_on);
+        trainer_->EvaluateTask(published, task.examples, goes_on);
     if (absl::IsCancelled(accuracy.status())) break;
     RETURN_IF_ERROR(Annotate(accuracy.status(), task.path));
     task.result = ChoiceAccuracyToJson(*accuracy);
@@ -203,9 +204,11 @@ std::string TrainingRun::Sample() {
       dataset_.held_out()->tokens() >= kPromptTokens ? *dataset_.held_out() : *dataset_.train();
   std::vector<int32_t> tokens(static_cast<size_t>(std::min(text.tokens(), kPromptTokens)));
   if (!text.Read(0, run_.config().model().vocabulary_size(), tokens).ok()) return "";
+  const absl::StatusOr<std::span<const float>> published = sync_->published();
+  if (!published.ok()) return "";
   CpuDecoder<float> decoder(run_.config().model(), plan_, /*sequences=*/1, pool_.get());
   const std::vector<int32_t> continuation =
-      Generate(decoder, sync_->published(), std::array{tokens},
+      Generate(decoder, *published, std::array{tokens},
                {.tokens = options_.sample_tokens,
                 .temperature = kSampleTemperature,
                 .seed = run_.config().train().seed(),

@@ -11,6 +11,7 @@
 #include "common/base/byte_buffer.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/tcp_links.h"
@@ -18,6 +19,7 @@
 #include "common/telemetry/log.h"
 #include "worker/commands/join_checks.h"
 #include "worker/sync/encoded_object.h"
+#include "worker/train/cpu_backend.h"
 
 namespace causeway::worker {
 namespace {
@@ -77,6 +79,7 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   auto run = std::unique_ptr<TrainingRun>(new TrainingRun(options, std::move(security), file_system,
                                                           clock, std::move(description),
                                                           std::move(plan), std::move(dataset)));
+  RETURN_IF_ERROR(run->pool_->started());
   ASSIGN_OR_RETURN(run->telemetry_,
                    RunTelemetry::Open({.metrics_address = options.metrics_address,
                                        .metrics_address_file = options.metrics_address_file,
@@ -167,10 +170,10 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
                      {{"incarnation", welcome.incarnation()},
                       {"run_step", welcome.run_step()},
                       {"data_slot", data_slot_}});
-  ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, plan_, dataset_, DataPart(), pool_.get()));
-  replica_ = std::make_unique<HostReplica>(trainer_->parameters(), trainer_->gradients());
+  auto backend = std::make_unique<CpuBackend>(config, plan_, pool_.get());
+  ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, dataset_, DataPart(), std::move(backend)));
   RETURN_IF_ERROR(MakeLink());
-  MakeSync();
+  RETURN_IF_ERROR(MakeSync());
   session_->OnFailure([this](const absl::Status& status) {
     telemetry_->Record("session_failed", absl::StrCat("the session failed: ", status.message()),
                        {{"code", std::string(absl::StatusCodeToString(status.code()))},
@@ -179,26 +182,22 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   });
 
   if (checkpoint.has_value()) {
-    if (trainer_->optimizer() != nullptr) {
-      std::vector<StateView<float>> moments = trainer_->optimizer()->State();
-      std::ranges::copy(checkpoint->first_moments, moments[0].values.begin());
-      std::ranges::copy(checkpoint->second_moments, moments[1].values.begin());
-      trainer_->optimizer()->set_updates(checkpoint->optimizer_updates);
-    }
+    RETURN_IF_ERROR(trainer_->backend().RestoreOptimizer(
+        checkpoint->optimizer_updates, checkpoint->first_moments, checkpoint->second_moments));
     progress_.tokens = checkpoint->tokens;
     counter_ = StepCounter(checkpoint->step, checkpoint->pace_milli, checkpoint->pace_carry_milli);
   }
   const int64_t behind = checkpoint.has_value() ? welcome.run_step() - checkpoint->step : 0;
   if (checkpoint.has_value() &&
       (welcome.resumes() || behind <= config.sync().steps_between_syncs())) {
-    std::ranges::copy(checkpoint->parameters, trainer_->parameters().begin());
+    RETURN_IF_ERROR(trainer_->backend().SetParameters(checkpoint->parameters));
     progress_.step = checkpoint->step;
     progress_.checkpoint_step = checkpoint->step;
     const bool same_part = checkpoint->data_slot == data_slot_ || options_.own_data;
     const absl::Status restored = sync_->Restore(std::move(checkpoint->sync), progress_.step);
     anew_ = absl::IsOutOfRange(restored);
     if (anew_) {
-      MakeSync();
+      RETURN_IF_ERROR(MakeSync());
     } else {
       RETURN_IF_ERROR(restored);
       if (!same_part) sync_->UseData(DataPart(), welcome.next_draw());
@@ -266,8 +265,10 @@ absl::Status TrainingRun::MakeLink() {
   return absl::OkStatus();
 }
 
-void TrainingRun::MakeSync() {
+absl::Status TrainingRun::MakeSync() {
   sync_.reset();  // Cancels the exchange that it uses.
+  replica_.reset();
+  ASSIGN_OR_RETURN(replica_, trainer_->backend().MakeReplica());
   KeepFreedBlocks(ObjectBytesInFlight(plan_, run_.config().sync()));
   auto exchange =
       std::make_unique<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
@@ -296,6 +297,7 @@ void TrainingRun::MakeSync() {
         {{"fragment", event.fragment}, {"round", event.round}});
   };
   sync_ = std::make_unique<SyncEngine>(std::move(sync));
+  return sync_->started();
 }
 
 void TrainingRun::CancelExchange() {
@@ -311,7 +313,7 @@ absl::Status TrainingRun::StartAnew(const v1::Welcome& welcome, int64_t next_dra
       {{"from_step", progress_.step}, {"to_step", welcome.run_step()}});
   data_slot_ = welcome.data_slot();
   RETURN_IF_ERROR(trainer_->UseDataSlot(dataset_, DataPart()));
-  MakeSync();
+  RETURN_IF_ERROR(MakeSync());
   sync_->UseData(DataPart(), next_draw);
   ASSIGN_OR_RETURN(progress_.step, sync_->Fetch(welcome.run_step()));
   counter_ = StepCounter(progress_.step, counter_.pace_milli());
@@ -335,8 +337,8 @@ absl::Status TrainingRun::ObeyDataSlot(const Session::Orders& orders) {
 }
 
 absl::Status TrainingRun::Train(bool (*stop)()) {
-  std::thread watcher([&] { WatchForStop(stop); });
-  absl::Status status = TrainSteps();
+  absl::StatusOr<std::thread> watcher = StartThread([&] { WatchForStop(stop); });
+  absl::Status status = watcher.ok() ? TrainSteps() : watcher.status();
   if (absl::IsCancelled(status) && session_->orders().ok()) {
     drained_ = true;  // Nothing but the watcher cancels while the session is well.
     status = absl::OkStatus();
@@ -346,7 +348,7 @@ absl::Status TrainingRun::Train(bool (*stop)()) {
     absl::MutexLock lock(&ended_mutex_);
     ended_ = true;
   }
-  watcher.join();
+  if (watcher.ok()) watcher->join();
   if (!status.ok()) {
     // The session's own failure is the cause of whatever else was cancelled.
     const absl::Status session = session_->orders().status();
@@ -501,7 +503,8 @@ void TrainingRun::Throttle(int64_t tokens, absl::Duration step_time) {
 
 absl::Status TrainingRun::Evaluate() {
   const absl::Duration before = clock_.Monotonic();
-  ASSIGN_OR_RETURN(const std::optional<double> loss, trainer_->Evaluate(sync_->published()));
+  ASSIGN_OR_RETURN(const std::span<const float> published, sync_->published());
+  ASSIGN_OR_RETURN(const std::optional<double> loss, trainer_->Evaluate(published));
   progress_.evaluation += clock_.Monotonic() - before;
   if (!loss.has_value()) return absl::OkStatus();
   if (!progress_.initial_loss.has_value()) progress_.initial_loss = loss;
@@ -531,15 +534,13 @@ absl::Status TrainingRun::Checkpoint() {
   checkpoint.tokens = progress_.tokens;
   checkpoint.pace_milli = counter_.pace_milli();
   checkpoint.pace_carry_milli = counter_.carry_milli();
-  const std::span<const float> parameters = trainer_->parameters();
-  checkpoint.parameters.assign(parameters.begin(), parameters.end());
-  if (trainer_->optimizer() != nullptr) {
-    const std::vector<StateView<float>> moments = trainer_->optimizer()->State();
-    checkpoint.first_moments.assign(moments[0].values.begin(), moments[0].values.end());
-    checkpoint.second_moments.assign(moments[1].values.begin(), moments[1].values.end());
-    checkpoint.optimizer_updates = trainer_->optimizer()->updates();
-  }
-  checkpoint.sync = sync_->Save();
+  checkpoint.parameters.resize(static_cast<size_t>(plan_.arena_size()));
+  RETURN_IF_ERROR(trainer_->backend().CopyParameters(checkpoint.parameters));
+  ASSIGN_OR_RETURN(OptimizerState optimizer, trainer_->backend().SaveOptimizer());
+  checkpoint.optimizer_updates = optimizer.updates;
+  checkpoint.first_moments = std::move(optimizer.first_moments);
+  checkpoint.second_moments = std::move(optimizer.second_moments);
+  ASSIGN_OR_RETURN(checkpoint.sync, sync_->Save());
   RETURN_IF_ERROR(WriteWorkerCheckpoint(file_system_, CheckpointPath(), checkpoint));
   last_checkpoint_ = clock_.Monotonic();
   progress_.checkpoint_step = progress_.step;

@@ -108,7 +108,7 @@ class TrainingRun {
   absl::Status Begin(std::optional<WorkerCheckpoint> checkpoint);
   absl::Status MakeLink();
   // An exchange and an engine that have seen nothing yet.
-  void MakeSync();
+  absl::Status MakeSync();
   // Takes the published state and goes on where the run is, drawing from `next_draw` on.
   absl::Status StartAnew(const v1::Welcome& welcome, int64_t next_draw);
   // Draws another part of the data if the coordinator says so.
@@ -175,7 +175,7 @@ class TrainingRun {
   // Replaced by MakeSync, on the training thread alone; others cancel it, under the mutex.
   absl::Mutex exchange_mutex_;
   std::unique_ptr<GrpcExchange> exchange_;
-  std::unique_ptr<HostReplica> replica_;
+  std::unique_ptr<Replica> replica_;
   std::unique_ptr<SyncEngine> sync_;
   std::vector<Task> tasks_;
   int data_slot_ = 0;

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
+#include "common/base/threads.h"
 #include "worker/data/data_json.h"
 #include "worker/data/document_index.h"
 #include "worker/data/encode_jobs.h"
@@ -34,7 +35,6 @@ absl::Status CheckOptions(const Tokenizer& tokenizer, const TokenizeOptions& opt
     return absl::InvalidArgumentError(absl::StrCat("shard_tokens must be 1 to ", kMaxShardTokens,
                                                    ", it is ", options.shard_tokens));
   }
-  constexpr int kMaxThreads = 1024;
   if (options.threads < 1 || options.threads > kMaxThreads) {
     return absl::InvalidArgumentError(
         absl::StrCat("threads must be 1 to ", kMaxThreads, ", it is ", options.threads));
@@ -118,6 +118,7 @@ class Run {
         held_out_(file_system, tokenizer, options, kHeldOutPrefix) {}
 
   absl::StatusOr<TokenizeResult> Tokenize() {
+    RETURN_IF_ERROR(pool_.started());
     EncodeJobs jobs(tokenizer_, options_.jsonl_field, pool_,
                     [this](EncodeJob& job) { return Take(job); });
     if (!corpus_.documents.empty()) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "common/codec/codec.h"
 #include "common/telemetry/log.h"
 
@@ -66,15 +67,21 @@ absl::StatusOr<PulledObject> GrpcExchange::PushAndPull(
   }
   Downlink::Ticket ticket;
   absl::StatusOr<PulledObject> answer;
-  std::thread pull([&] {
+  absl::StatusOr<std::thread> pull = StartThread([&] {
     answer = PullAnswer(contribution.fragment, contribution.round, contribution.due_step, ticket);
   });
+  if (!pull.ok()) {
+    --early_pulls_;
+    Log().warn("the answer to round {} of fragment {} is asked for after its delta was sent: {}",
+               contribution.round, contribution.fragment, std::string(pull.status().message()));
+    return Exchange::PushAndPull(contribution, pushed);
+  }
   const absl::Status status = Push(contribution);
   --early_pulls_;
   pushed(status);
   // The round may wait for ever for what was refused.
   if (!GetsAnswer(status)) downlink_.GiveUp(ticket);
-  pull.join();
+  pull->join();
   return GetsAnswer(status) ? std::move(answer) : status;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "common/rpc/status.h"
 #include "common/rpc/wire.h"
 #include "common/telemetry/log.h"
@@ -56,8 +57,8 @@ Session::Session(Options options) : options_(std::move(options)) {
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Attach(Options options) {
   auto session = std::unique_ptr<Session>(new Session(std::move(options)));
-  session->session_thread_ = std::thread([s = session.get()] { s->RunSession(); });
-  session->writer_thread_ = std::thread([s = session.get()] { s->RunWriter(); });
+  ASSIGN_OR_RETURN(session->writer_thread_, StartThread([s = session.get()] { s->RunWriter(); }));
+  ASSIGN_OR_RETURN(session->session_thread_, StartThread([s = session.get()] { s->RunSession(); }));
   absl::MutexLock lock(&session->mutex_);
   const auto settled = [s = session.get()]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(s->mutex_) {
     return s->welcomed_ || s->ended_;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/base/threads.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tcp_links.h"
 
@@ -43,12 +44,18 @@ class Streams {
       auto lane = std::make_unique<Lane>();
       lane->stub = v1::Probe::NewStub(channel);
       lane->context.set_deadline(absl::ToChronoTime(absl::Now() + options.time + kGrace));
-      lane->thread = std::thread([this, lane = lane.get(), direction, measurement,
-                                  seconds = absl::ToDoubleSeconds(options.time)] {
-        End(direction == Direction::kUp ? Upload(*lane, measurement)
-                                        : Download(*lane, measurement, seconds));
-      });
+      absl::StatusOr<std::thread> thread =
+          StartThread([this, lane = lane.get(), direction, measurement,
+                       seconds = absl::ToDoubleSeconds(options.time)] {
+            End(direction == Direction::kUp ? Upload(*lane, measurement)
+                                            : Download(*lane, measurement, seconds));
+          });
       lanes_.push_back(std::move(lane));
+      if (thread.ok()) {
+        lanes_.back()->thread = *std::move(thread);
+      } else {
+        End(thread.status());
+      }
     }
   }
 

@@ -1,39 +1,88 @@
-// The narrow seam between synchronization and a trainer: the three things that sync does to the
-// local replica, always at a step boundary, always on one fragment's range of the arena.
+// The narrow seam between synchronization and what it synchronizes: the local replica's values, the
+// published copy, and what error feedback keeps of them, wherever these are. HostReplica
+// (host_replica.h) has them in ordinary memory.
+//
+// SyncEngine decides what is done when; a replica does it, fragment by fragment. All
+// implementations give the same bits. A replica serves one engine from its construction on:
+// published copy and residuals begin as zeros.
+//
+// Thread-safety: one training thread calls everything at step boundaries, but for Delta::Encode and
+// StageAnswer, which the engine's own threads call while that one may be at other fragments, or in
+// a step. From Snapshot until its Encode has returned nothing else happens to the fragment, but for
+// Published and Mix.
+//
+// Errors: INVALID_ARGUMENT for values or bytes that a codec refuses, as in codec.h; others are the
+// device's. After an error the fragment is unspecified.
 #ifndef CAUSEWAY_WORKER_SYNC_REPLICA_H_
 #define CAUSEWAY_WORKER_SYNC_REPLICA_H_
 
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
+#include <vector>
 
-#include "common/params/fragment_plan.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/sync/encoded_object.h"
 
 namespace causeway::worker {
 
-// Called by the training thread alone. Spans have range.size() values.
 class Replica {
  public:
+  // What a fragment has to send, as it was at Snapshot.
+  class Delta {
+   public:
+    virtual ~Delta() = default;
+    // Once, on any thread; blocks it. The replica is still there.
+    virtual absl::StatusOr<EncodedObject> Encode() = 0;
+  };
+
   virtual ~Replica() = default;
-  // The fp32 master weights.
-  virtual void CopyParameters(const FragmentRange& range, std::span<float> out) const = 0;
-  // The gradient of the step just done, before clipping (data parallelism).
-  virtual void CopyGradients(const FragmentRange& range, std::span<float> out) const = 0;
+
+  // The delta of the published copy and the local values, or the gradient of the step just done,
+  // before clipping (data parallelism), and what error feedback adds.
+  virtual absl::StatusOr<std::unique_ptr<Delta>> Snapshot(int fragment) = 0;
+
+  // Adds to what error feedback keeps a delta that was encoded against the published copy of now:
+  // its round closed without it. Not for gradients.
+  virtual absl::Status FoldLate(int fragment, std::span<const uint8_t> object) = 0;
+
+  // The answer of the fragment's round has come, and Merge will be called with the same bytes,
+  // which stay: a replica may bring them to where it needs them.
+  virtual absl::Status StageAnswer(int /*fragment*/, std::span<const uint8_t> /*answer*/) {
+    return absl::OkStatus();
+  }
+
+  // Applies an answer to the published copy and, as Mix does, the published copy to the local
+  // values. Returns the published copy's hash (TreeHash): unless it is `expected`, local values may
+  // not have been mixed. A replica that would have to wait for the hash returns nothing, and
+  // FinishMerge has to be asked before the next Merge, Snapshot or SetPublished of the fragment.
+  virtual absl::StatusOr<std::optional<uint64_t>> Merge(int fragment,
+                                                        std::span<const uint8_t> answer,
+                                                        float alpha, uint64_t expected) = 0;
+  virtual absl::StatusOr<uint64_t> FinishMerge(int fragment);
+
+  // Makes the published copy what `values` says, fp32 in little endian, as many as the fragment
+  // has. Returns its hash.
+  virtual absl::StatusOr<uint64_t> SetPublished(int fragment, std::span<const uint8_t> values) = 0;
   // local = alpha * local + (1 - alpha) * published; exactly published where alpha is 0.
-  virtual void Mix(const FragmentRange& range, std::span<const float> published, float alpha) = 0;
-};
+  virtual absl::Status Mix(int fragment, float alpha) = 0;
 
-// A replica in ordinary memory.
-class HostReplica final : public Replica {
- public:
-  // Both arenas outlive the replica; `gradients` may be empty unless gradients are contributed.
-  HostReplica(std::span<float> parameters, std::span<const float> gradients)
-      : parameters_(parameters), gradients_(gradients) {}
-  void CopyParameters(const FragmentRange& range, std::span<float> out) const override;
-  void CopyGradients(const FragmentRange& range, std::span<float> out) const override;
-  void Mix(const FragmentRange& range, std::span<const float> published, float alpha) override;
+  // The published copy, in arena order. What it refers to stays as it is until the next call of any
+  // method.
+  virtual absl::StatusOr<std::span<const float>> Published() = 0;
 
- private:
-  const std::span<float> parameters_;
-  const std::span<const float> gradients_;
+  // What a checkpoint needs, in arena order; `residual` is empty if nothing is kept. Not while
+  // deltas are to be encoded.
+  struct State {
+    std::vector<float> published;
+    std::vector<float> residual;
+  };
+  virtual absl::StatusOr<State> Save() = 0;
+  // Of a replica that has done nothing yet. Both parts have the right sizes. The local values are
+  // restored by the caller.
+  virtual absl::Status Restore(State state) = 0;
 };
 
 }  // namespace causeway::worker

@@ -38,37 +38,19 @@ SyncEngine::SyncEngine(Options options)
       gradients_(options_.config.contribution() == v1::SyncConfig::GRADIENT),
       codec_up_(FindCodec(options_.config.codec_up()).value()),
       codec_down_(FindCodec(options_.config.codec_down()).value()),
-      published_(static_cast<size_t>(options_.plan->arena_size())),
       fragments_(static_cast<size_t>(options_.plan->fragments())),
       data_slot_(options_.data_slot),
       threads_(std::make_unique<TransferThreads>(
-          FragmentsInFlight(schedule_, options_.config, options_.max_advance))) {
-  if (gradients_) zeros_.resize(published_.size());
-  if (options_.config.error_feedback()) {
-    for (int i = 0; i < options_.plan->fragments(); ++i) EnsureResidual(i);
-  }
-}
+          FragmentsInFlight(schedule_, options_.config, options_.max_advance))) {}
 
 SyncEngine::~SyncEngine() { options_.exchange->Cancel(); }
-
-std::span<float> SyncEngine::PublishedPart(int fragment) {
-  const FragmentRange& range = options_.plan->range(fragment);
-  return std::span(published_)
-      .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
-}
-
-std::span<float> SyncEngine::EnsureResidual(int index) {
-  std::vector<float>& residual = fragment(index).residual;
-  residual.resize(static_cast<size_t>(options_.plan->range(index).size()));
-  return residual;
-}
 
 absl::StatusOr<int64_t> SyncEngine::Fetch(int64_t run_step) {
   int64_t received = 0;                                // The last send that the states contain.
   int64_t open = std::numeric_limits<int64_t>::max();  // Before the first send that they lack.
   for (int i = 0; i < options_.plan->fragments(); ++i) {
     RETURN_IF_ERROR(FetchState(i));
-    options_.replica->Mix(options_.plan->range(i), PublishedPart(i), 0);
+    RETURN_IF_ERROR(options_.replica->Mix(i, 0));
     if (version(i) > 0) received = std::max(received, schedule_.SendStep(i, version(i)));
     open = std::min(open, schedule_.SendStep(i, version(i) + 1) - 1);
   }
@@ -82,7 +64,8 @@ absl::StatusOr<int64_t> SyncEngine::Fetch(int64_t run_step) {
       Follow({i, version(i) + 1}, step);
       if (schedule_.MergeStep(i, version(i) + 1) > step) break;
       RETURN_IF_ERROR(Land(i, step));
-      options_.replica->Mix(options_.plan->range(i), PublishedPart(i), 0);
+      RETURN_IF_ERROR(FinishMerges());
+      RETURN_IF_ERROR(options_.replica->Mix(i, 0));
     }
   }
   last_step_ = step;
@@ -91,18 +74,16 @@ absl::StatusOr<int64_t> SyncEngine::Fetch(int64_t run_step) {
 
 absl::Status SyncEngine::FetchState(int index) {
   ASSIGN_OR_RETURN(const PulledObject state, options_.exchange->PullState(index));
-  const std::span<float> published = PublishedPart(index);
-  if (state.bytes.size() != published.size_bytes()) {
+  const size_t bytes = static_cast<size_t>(options_.plan->range(index).size()) * sizeof(float);
+  if (state.bytes.size() != bytes) {
     return absl::DataLossError(absl::StrCat("the state of fragment ", index, " has ",
-                                            state.bytes.size(), " bytes; expected ",
-                                            published.size_bytes()));
+                                            state.bytes.size(), " bytes; expected ", bytes));
   }
   if (state.round < 0 || state.round > kMaxVersion) {
     return absl::DataLossError(absl::StrCat("the state of fragment ", index, " has the version ",
                                             state.round, "; versions are 0 .. 2^40"));
   }
-  std::memcpy(published.data(), state.bytes.data(), published.size_bytes());
-  const uint64_t hash = TreeHash(std::span<const float>(published));
+  ASSIGN_OR_RETURN(const uint64_t hash, options_.replica->SetPublished(index, state.bytes));
   if (hash != state.published_hash) {
     return absl::DataLossError(absl::StrCat("the state of fragment ", index, " hashes to ",
                                             HashToHex(hash), "; the coordinator announced ",
@@ -114,12 +95,13 @@ absl::Status SyncEngine::FetchState(int index) {
 }
 
 absl::Status SyncEngine::CheckState(const State& state, int64_t step) const {
-  if (state.fragments.size() != fragments_.size() || state.published.size() != published_.size() ||
-      (!state.residual.empty() && state.residual.size() != published_.size())) {
+  const auto values = static_cast<size_t>(options_.plan->arena_size());
+  if (state.fragments.size() != fragments_.size() || state.published.size() != values ||
+      (!state.residual.empty() && state.residual.size() != values)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the checkpoint's synchronization state has ", state.fragments.size(), " fragments of ",
         state.published.size(), " values and ", state.residual.size(),
-        " of residual; this run has ", fragments_.size(), " of ", published_.size()));
+        " of residual; this run has ", fragments_.size(), " of ", values));
   }
   for (size_t i = 0; i < fragments_.size(); ++i) {
     const int index = static_cast<int>(i);
@@ -159,19 +141,13 @@ absl::Status SyncEngine::CheckState(const State& state, int64_t step) const {
 
 absl::Status SyncEngine::Restore(State state, int64_t step) {
   RETURN_IF_ERROR(CheckState(state, step));
-  published_ = std::move(state.published);
+  RETURN_IF_ERROR(
+      options_.replica->Restore({std::move(state.published), std::move(state.residual)}));
   last_step_ = step;
   next_draw_ = state.next_draw;
   std::vector<std::shared_ptr<Flight>> flights;
   for (size_t i = 0; i < fragments_.size(); ++i) {
     State::Fragment& saved = state.fragments[i];
-    if (!state.residual.empty()) {
-      const FragmentRange& range = options_.plan->range(static_cast<int>(i));
-      std::ranges::copy(
-          std::span(state.residual)
-              .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size())),
-          EnsureResidual(static_cast<int>(i)).begin());
-    }
     fragments_[i].version = saved.version;
     fragments_[i].tokens = saved.tokens;
     fragments_[i].draws = std::move(saved.draws);
@@ -201,13 +177,13 @@ absl::Status SyncEngine::Restore(State state, int64_t step) {
       RETURN_IF_ERROR(Land(i, step));
     }
   }
-  return absl::OkStatus();
+  return FinishMerges();
 }
 
-SyncEngine::State SyncEngine::Save() {
+absl::StatusOr<SyncEngine::State> SyncEngine::Save() {
+  RETURN_IF_ERROR(FinishMerges());
   State state;
-  for (size_t i = 0; i < fragments_.size(); ++i) {
-    const FragmentState& from = fragments_[i];
+  for (const FragmentState& from : fragments_) {
     State::Fragment to;
     to.version = from.version;
     to.tokens = from.tokens;
@@ -222,12 +198,10 @@ SyncEngine::State SyncEngine::Save() {
       to.object_in_flight.assign(flight.object.bytes.begin(), flight.object.bytes.end());
     }
     state.fragments.push_back(std::move(to));
-    if (from.residual.empty()) continue;
-    state.residual.resize(published_.size());
-    std::ranges::copy(from.residual,
-                      state.residual.begin() + options_.plan->range(static_cast<int>(i)).begin);
   }
-  state.published = published_;
+  ASSIGN_OR_RETURN(Replica::State values, options_.replica->Save());
+  state.published = std::move(values.published);
+  state.residual = std::move(values.residual);
   state.next_draw = next_draw_;
   return state;
 }
@@ -244,6 +218,7 @@ absl::Status SyncEngine::AfterStep(int64_t step, int64_t tokens, int64_t draws) 
                                             ": an inner step advances by 1 .. ",
                                             options_.max_advance));
   }
+  RETURN_IF_ERROR(FinishMerges());
   for (FragmentState& state : fragments_) {
     state.tokens += tokens;
     AddDraws({data_slot_, next_draw_, next_draw_ + draws}, state.draws);
@@ -264,7 +239,7 @@ absl::Status SyncEngine::SendDue(int64_t due_step, int64_t step) {
       return absl::InternalError(absl::StrCat(
           Describe(event), " is due, but the published copy is ", "at version ", state.version));
     }
-    Send(event, step);
+    RETURN_IF_ERROR(Send(event, step));
   }
   return absl::OkStatus();
 }
@@ -277,22 +252,16 @@ absl::Status SyncEngine::MergeDue(int64_t due_step, int64_t step) {
   return absl::OkStatus();
 }
 
-void SyncEngine::Send(const SyncEvent& event, int64_t step) {
-  const FragmentRange& range = options_.plan->range(event.fragment);
+absl::Status SyncEngine::Send(const SyncEvent& event, int64_t step) {
   auto flight = std::make_shared<Flight>();
   flight->event = event;
   flight->send_step = step;
   flight->contributes = true;
   flight->tokens = std::exchange(fragment(event.fragment).tokens, 0);
   flight->draws = std::exchange(fragment(event.fragment).draws, {});
-  flight->target.resize(static_cast<size_t>(range.size()));
-  if (gradients_) {
-    options_.replica->CopyGradients(range, flight->target);
-    for (float& value : flight->target) value = -value;
-  } else {
-    options_.replica->CopyParameters(range, flight->target);
-  }
+  ASSIGN_OR_RETURN(flight->delta, options_.replica->Snapshot(event.fragment));
   Launch(std::move(flight));
+  return absl::OkStatus();
 }
 
 void SyncEngine::Follow(const SyncEvent& event, int64_t step) {
@@ -311,18 +280,9 @@ void SyncEngine::Launch(std::shared_ptr<Flight> flight) {
   threads_->Add([this, flight = std::move(flight)] { Carry(flight); });
 }
 
-absl::StatusOr<EncodedObject> SyncEngine::Encode(const Flight& flight) {
-  const int index = flight.event.fragment;
-  const FragmentRange& range = options_.plan->range(index);
-  const std::span<const float> base =
-      gradients_ ? std::span<const float>(zeros_).first(static_cast<size_t>(range.size()))
-                 : std::span<const float>(PublishedPart(index));
-  const ErrorFeedback feedback = {
-      .residual = fragment(index).residual,
-      .decay = options_.config.has_error_feedback_decay()
-                   ? static_cast<float>(options_.config.error_feedback_decay())
-                   : 1.0F};
-  absl::StatusOr<EncodedObject> object = EncodeObject(*codec_up_, base, flight.target, feedback);
+absl::StatusOr<EncodedObject> SyncEngine::Encode(Flight& flight) {
+  const std::unique_ptr<Replica::Delta> delta = std::move(flight.delta);
+  absl::StatusOr<EncodedObject> object = delta->Encode();
   RETURN_IF_ERROR(Annotate(object.status(), absl::StrCat("the delta of ", Describe(flight.event),
                                                          " cannot be encoded")));
   return object;
@@ -340,7 +300,6 @@ void SyncEngine::Carry(const std::shared_ptr<Flight>& carried) {
   if (!encoded) {
     absl::StatusOr<EncodedObject> object = Encode(flight);
     status = object.status();
-    flight.target = std::vector<float>();  // Not "= {}", which would keep the memory.
     absl::MutexLock lock(&flight.mutex);
     if (object.ok()) flight.object = *std::move(object);
     flight.encoded = true;
@@ -379,6 +338,10 @@ void SyncEngine::Carry(const std::shared_ptr<Flight>& carried) {
       answer = options_.exchange->PullAnswer(flight.event.fragment, flight.event.round, due_step);
     }
   }
+  if (answer.ok() && Answers(flight.event, *answer)) {
+    const absl::Status staged = options_.replica->StageAnswer(flight.event.fragment, answer->bytes);
+    if (!staged.ok()) answer = staged;
+  }
   absl::MutexLock lock(&flight.mutex);
   flight.late = late;
   flight.answer = std::move(answer);
@@ -414,35 +377,54 @@ absl::Status SyncEngine::Land(int index, int64_t step) {
                                                 " is gone, and the run has come to step ", run_step,
                                                 " without this worker"));
     }
+    RETURN_IF_ERROR(options_.replica->Mix(index, static_cast<float>(options_.config.mixing())));
   } else {
     RETURN_IF_ERROR(Annotate(flight->answer.status(), Describe(flight->event)));
     RETURN_IF_ERROR(MergeAnswer(flight->event, *flight->answer));
   }
-  options_.replica->Mix(options_.plan->range(index), PublishedPart(index),
-                        static_cast<float>(options_.config.mixing()));
   ++rounds_merged_;
   if (options_.observer.merged) options_.observer.merged(step, flight->event);
   return absl::OkStatus();
 }
 
+bool SyncEngine::Answers(const SyncEvent& event, const PulledObject& answer) const {
+  return answer.round == event.round && answer.codec == codec_down_->id();
+}
+
 absl::Status SyncEngine::MergeAnswer(const SyncEvent& event, const PulledObject& answer) {
-  const std::span<float> published = PublishedPart(event.fragment);
-  if (answer.round != event.round || answer.codec != codec_down_->id()) {
+  if (!Answers(event, answer)) {
     return absl::DataLossError(absl::StrCat("the answer of ", Describe(event), " is one of round ",
                                             answer.round, " in codec ",
                                             v1::Codec_Name(answer.codec)));
   }
-  RETURN_IF_ERROR(Annotate(codec_down_->Apply(answer.bytes, published),
-                           absl::StrCat("the answer of ", Describe(event))));
-  const uint64_t hash = TreeHash(std::span<const float>(published));
-  if (hash != answer.published_hash) {
+  const absl::StatusOr<std::optional<uint64_t>> hash =
+      options_.replica->Merge(event.fragment, answer.bytes,
+                              static_cast<float>(options_.config.mixing()), answer.published_hash);
+  RETURN_IF_ERROR(Annotate(hash.status(), absl::StrCat("the answer of ", Describe(event))));
+  fragment(event.fragment).version = event.round;
+  if (hash->has_value()) return CheckMerged(event, **hash, answer.published_hash);
+  unfinished_.push_back({event, answer.published_hash});
+  return absl::OkStatus();
+}
+
+absl::Status SyncEngine::CheckMerged(const SyncEvent& event, uint64_t hash,
+                                     uint64_t expected_hash) {
+  if (hash != expected_hash) {
     return absl::DataLossError(
         absl::StrCat("after ", Describe(event), " the published copy hashes to ", HashToHex(hash),
-                     ", the coordinator's to ", HashToHex(answer.published_hash),
+                     ", the coordinator's to ", HashToHex(expected_hash),
                      "; restart this worker so that it fetches the state anew"));
   }
-  fragment(event.fragment).version = event.round;
   options_.exchange->ReportApplied(event.fragment, event.round, hash);
+  return absl::OkStatus();
+}
+
+absl::Status SyncEngine::FinishMerges() {
+  for (const UnfinishedMerge& merge : std::exchange(unfinished_, {})) {
+    const absl::StatusOr<uint64_t> hash = options_.replica->FinishMerge(merge.event.fragment);
+    RETURN_IF_ERROR(Annotate(hash.status(), absl::StrCat("the answer of ", Describe(merge.event))));
+    RETURN_IF_ERROR(CheckMerged(merge.event, *hash, merge.expected_hash));
+  }
   return absl::OkStatus();
 }
 
@@ -450,10 +432,7 @@ absl::Status SyncEngine::FoldLateDelta(const Flight& flight, std::span<const uin
   // A gradient belongs to the parameters that it was taken at: late ones are of no use.
   if (gradients_) return absl::OkStatus();
   const int index = flight.event.fragment;
-  const std::span<float> residual = EnsureResidual(index);
-  std::vector<double> sum(residual.begin(), residual.end());
-  RETURN_IF_ERROR(codec_up_->Accumulate(object, PublishedPart(index), 1.0, sum));
-  for (size_t i = 0; i < residual.size(); ++i) residual[i] = static_cast<float>(sum[i]);
+  RETURN_IF_ERROR(options_.replica->FoldLate(index, object));
   FragmentState& state = fragment(index);
   state.tokens += flight.tokens;
   Draws draws = flight.draws;  // They came first.
@@ -476,10 +455,11 @@ absl::Status SyncEngine::FinishPushes() {
 }
 
 absl::Status SyncEngine::Drain() {
+  RETURN_IF_ERROR(FinishMerges());
   for (int i = 0; i < options_.plan->fragments(); ++i) {
     if (fragment(i).flight != nullptr) RETURN_IF_ERROR(Land(i, last_step_));
   }
-  return absl::OkStatus();
+  return FinishMerges();
 }
 
 }  // namespace causeway::worker

@@ -9,9 +9,10 @@
 //   }
 //   RETURN_IF_ERROR(sync.Drain());
 //
-// The engine owns the published copy, the residuals of error feedback, and threads that encode,
-// push and pull beside the training thread. A fragment is sent against its published copy, never
-// against the mixed local value, and never twice at once.
+// The replica (replica.h) has the values: local ones, the published copy, the residuals of error
+// feedback. The engine decides what happens to them, and owns threads that encode, push and pull
+// beside the training thread. A fragment is sent against its published copy, never against the
+// mixed local value, and never twice at once.
 //
 // A delta that missed its round (ABORTED) is added to the fragment's residual and so travels with
 // the next one: nothing is lost, nothing is sent against another base.
@@ -58,7 +59,7 @@ class SyncEngine {
   struct Options {
     v1::SyncConfig config;               // Complete.
     const FragmentPlan* plan = nullptr;  // These four outlive the engine.
-    Replica* replica = nullptr;
+    Replica* replica = nullptr;          // Which has served no other engine.
     Exchange* exchange = nullptr;
     Clock* clock = nullptr;
     // Steps of the schedule that one inner step may advance by; at most H - tau, or 1.
@@ -96,14 +97,18 @@ class SyncEngine {
   // without passing over an open round.
   absl::StatusOr<int64_t> Fetch(int64_t run_step);
 
+  // Before anything else: RESOURCE_EXHAUSTED if the threads that transfer could not be started.
+  const absl::Status& started() const { return threads_->started(); }
+
   // Continues from a checkpoint: the replica's parameters are restored by the caller. Transfers
   // that were in flight start again; an object that the coordinator has is not counted twice.
   // Blocks for answers that were due already.
   // INVALID_ARGUMENT if the state does not fit the plan and the step; nothing has changed then.
   absl::Status Restore(State state, int64_t step);
 
-  // What is in flight is waited for until it is encoded, not until it is answered.
-  State Save();
+  // What is in flight is waited for until it is encoded, not until it is answered. Errors are the
+  // replica's.
+  absl::StatusOr<State> Save();
 
   // From the next step on, that part of the data is drawn, from that draw on.
   void UseData(int slot, int64_t next_draw);
@@ -127,8 +132,9 @@ class SyncEngine {
   // owes the others before it leaves. The answers stay in flight, and so in Save.
   absl::Status FinishPushes();
 
-  // In arena order; changes at merges only.
-  std::span<const float> published() const { return published_; }
+  // In arena order; changes at merges only. The values stay until the next call of any method.
+  // Errors are the replica's.
+  absl::StatusOr<std::span<const float>> published() const { return options_.replica->Published(); }
   int64_t version(int fragment) const { return fragments_[static_cast<size_t>(fragment)].version; }
   int64_t rounds_merged() const { return rounds_merged_; }
   int64_t rounds_late() const { return rounds_late_; }
@@ -143,8 +149,9 @@ class SyncEngine {
     Draws draws;
     int64_t send_step = 0;
     bool contributes = false;
-    bool restored = false;      // From a checkpoint: it may have been sent before.
-    std::vector<float> target;  // Snapshot of the local values (or the negated gradient).
+    bool restored = false;  // From a checkpoint: it may have been sent before.
+    // Until it is encoded.
+    std::unique_ptr<Replica::Delta> delta;
 
     absl::Mutex mutex;
     bool encoded ABSL_GUARDED_BY(mutex) = false;
@@ -155,35 +162,41 @@ class SyncEngine {
     absl::StatusOr<PulledObject> answer ABSL_GUARDED_BY(mutex) = absl::UnknownError("not asked");
   };
 
-  // While `flight` is set, the published part and the residual belong to the thread that encodes.
   struct FragmentState {
     int64_t version = 0;
     int64_t tokens = 0;
     Draws draws;
-    std::vector<float> residual;  // Empty until something is carried.
     std::shared_ptr<Flight> flight;
   };
 
+  // A merge of which the replica has not said yet what the published copy hashes to.
+  struct UnfinishedMerge {
+    SyncEvent event;
+    uint64_t expected_hash = 0;
+  };
+
   FragmentState& fragment(int index) { return fragments_[static_cast<size_t>(index)]; }
-  std::span<float> PublishedPart(int fragment);
-  // The fragment's residual, of zeros if there was none.
-  std::span<float> EnsureResidual(int fragment);
 
   absl::Status CheckState(const State& state, int64_t step) const;
   // What the schedule asks for after `due_step`, done after the inner step that ended at `step`.
   absl::Status SendDue(int64_t due_step, int64_t step);
   absl::Status MergeDue(int64_t due_step, int64_t step);
-  void Send(const SyncEvent& event, int64_t step);
+  absl::Status Send(const SyncEvent& event, int64_t step);
   // A flight for a round that this worker did not contribute to.
   void Follow(const SyncEvent& event, int64_t step);
   void Launch(std::shared_ptr<Flight> flight);
   // On a transfer thread.
   void Carry(const std::shared_ptr<Flight>& carried);
-  absl::StatusOr<EncodedObject> Encode(const Flight& flight);
+  absl::StatusOr<EncodedObject> Encode(Flight& flight);
 
   // Waits for the fragment's flight and merges it.
   absl::Status Land(int fragment, int64_t step);
+  bool Answers(const SyncEvent& event, const PulledObject& answer) const;
   absl::Status MergeAnswer(const SyncEvent& event, const PulledObject& answer);
+  // Compares the hash and tells the coordinator.
+  absl::Status CheckMerged(const SyncEvent& event, uint64_t hash, uint64_t expected_hash);
+  // Asks the replica about all merges that it has not finished.
+  absl::Status FinishMerges();
   absl::Status FetchState(int fragment);
   absl::Status FoldLateDelta(const Flight& flight, std::span<const uint8_t> object);
 
@@ -192,9 +205,8 @@ class SyncEngine {
   const bool gradients_;
   const Codec* const codec_up_;
   const Codec* const codec_down_;
-  std::vector<float> published_;
-  std::vector<float> zeros_;  // The base of gradients.
   std::vector<FragmentState> fragments_;
+  std::vector<UnfinishedMerge> unfinished_;
   int64_t rounds_merged_ = 0;
   int64_t rounds_late_ = 0;
   absl::Duration blocked_ = absl::ZeroDuration();

@@ -2,10 +2,13 @@
 
 #include <utility>
 
+#include "common/base/threads.h"
+
 namespace causeway::worker {
 
 TransferThreads::TransferThreads(int threads) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+  started_ = StartThreads(
+      threads, [this] { Run(); }, threads_);
 }
 
 TransferThreads::~TransferThreads() {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 
 namespace causeway::worker {
@@ -19,6 +20,8 @@ class TransferThreads {
   // Waits for the running jobs and drops the waiting ones.
   ~TransferThreads();
 
+  // RESOURCE_EXHAUSTED if some threads could not be started: there are fewer, or none.
+  const absl::Status& started() const { return started_; }
   void Add(std::function<void()> job);
 
  private:
@@ -27,6 +30,7 @@ class TransferThreads {
   absl::Mutex mutex_;
   std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status started_;
   std::vector<std::thread> threads_;
 };
 

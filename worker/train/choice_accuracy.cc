@@ -37,8 +37,8 @@ Window MakeWindow(const ChoiceExample& example, const std::vector<int32_t>& comp
 }
 
 // Padding stands behind what counts, where nothing sees it.
-std::vector<Score> ScoreWindows(CpuTransformer<float>& model, std::span<const float> parameters,
-                                std::span<const Window> windows) {
+absl::StatusOr<std::vector<Score>> ScoreWindows(EvaluationModel& model,
+                                                std::span<const Window> windows) {
   std::vector<Score> scores;
   const auto most = static_cast<size_t>(model.micro_batch_sequences());
   for (size_t first = 0; first < windows.size(); first += most) {
@@ -52,7 +52,7 @@ std::vector<Score> ScoreWindows(CpuTransformer<float>& model, std::span<const fl
       std::ranges::copy(batch[i].targets, targets.begin() + static_cast<ptrdiff_t>(i * length));
     }
     std::vector<float> losses(inputs.size());
-    model.TokenLosses(parameters, inputs, targets, static_cast<int64_t>(length), losses);
+    RETURN_IF_ERROR(model.TokenLosses(inputs, targets, static_cast<int64_t>(length), losses));
     for (size_t i = 0; i < batch.size(); ++i) {
       Score score;
       int64_t tokens = 0;
@@ -91,10 +91,11 @@ absl::Status CheckChoices(std::span<const ChoiceExample> examples, int64_t windo
 }
 
 absl::StatusOr<ChoiceAccuracy> EvaluateChoices(
-    CpuTransformer<float>& model, std::span<const float> parameters,
+    EvaluationModel& model, std::span<const float> parameters,
     std::span<const ChoiceExample> examples,
     const std::function<bool(int64_t, int64_t)>& progress) {
   RETURN_IF_ERROR(CheckChoices(examples, model.sequence_length()));
+  RETURN_IF_ERROR(model.UseParameters(parameters));
   const auto window = static_cast<size_t>(model.sequence_length());
   ChoiceAccuracy result;
   for (const ChoiceExample& example : examples) {
@@ -103,7 +104,7 @@ absl::StatusOr<ChoiceAccuracy> EvaluateChoices(
     for (const std::vector<int32_t>& completion : example.completions) {
       windows.push_back(MakeWindow(example, completion, window, cut));
     }
-    const std::vector<Score> scores = ScoreWindows(model, parameters, windows);
+    ASSIGN_OR_RETURN(const std::vector<Score> scores, ScoreWindows(model, windows));
     const auto by_sum = std::ranges::min_element(scores, {}, &Score::sum) - scores.begin();
     const auto by_mean = std::ranges::min_element(scores, {}, &Score::mean) - scores.begin();
     result.accuracy += by_sum == example.label;

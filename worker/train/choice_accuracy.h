@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
-#include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/data/choice_task.h"
+#include "worker/train/evaluation_model.h"
 
 namespace causeway::worker {
 
@@ -32,7 +32,7 @@ absl::Status CheckChoices(std::span<const ChoiceExample> examples, int64_t windo
 // Of two equally good completions the first is taken. Errors of CheckChoices; CANCELLED once
 // `progress` (done, all), which may be null, returns false.
 absl::StatusOr<ChoiceAccuracy> EvaluateChoices(
-    CpuTransformer<float>& model, std::span<const float> parameters,
+    EvaluationModel& model, std::span<const float> parameters,
     std::span<const ChoiceExample> examples,
     const std::function<bool(int64_t, int64_t)>& progress = nullptr);
 

@@ -7,8 +7,9 @@
 
 namespace causeway::worker {
 
-absl::StatusOr<double> EvaluateLoss(CpuTransformer<float>& model, std::span<const float> parameters,
+absl::StatusOr<double> EvaluateLoss(EvaluationModel& model, std::span<const float> parameters,
                                     const HeldOutWindows& windows) {
+  RETURN_IF_ERROR(model.UseParameters(parameters));
   const int64_t length = model.sequence_length();
   double sum = 0;
   double weights = 0;  // Windows; with document masking those with fewer targets count less.
@@ -20,7 +21,10 @@ absl::StatusOr<double> EvaluateLoss(CpuTransformer<float>& model, std::span<cons
     RETURN_IF_ERROR(windows.Read(first, inputs, targets, document_starts));
     const auto predicted = std::ranges::count_if(targets, [](int32_t t) { return t >= 0; });
     const double weight = static_cast<double>(predicted) / static_cast<double>(length);
-    if (predicted > 0) sum += model.Loss(parameters, inputs, targets, document_starts) * weight;
+    if (predicted > 0) {
+      ASSIGN_OR_RETURN(const double loss, model.Loss(inputs, targets, document_starts));
+      sum += loss * weight;
+    }
     weights += weight;
     first += count;
   }

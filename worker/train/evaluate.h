@@ -5,13 +5,14 @@
 #include <span>
 
 #include "absl/status/statusor.h"
-#include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/data/window_sampler.h"
+#include "worker/train/evaluation_model.h"
 
 namespace causeway::worker {
 
-// Mean cross entropy over the windows, in nats per token. Errors of HeldOutWindows::Read.
-absl::StatusOr<double> EvaluateLoss(CpuTransformer<float>& model, std::span<const float> parameters,
+// Mean cross entropy over the windows, in nats per token. Errors of HeldOutWindows::Read and of the
+// model's device.
+absl::StatusOr<double> EvaluateLoss(EvaluationModel& model, std::span<const float> parameters,
                                     const HeldOutWindows& windows);
 
 }  // namespace causeway::worker

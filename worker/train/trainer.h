@@ -1,5 +1,5 @@
-// One site's training between synchronizations: data, model and inner optimizer around one arena
-// of weights. Knows nothing of rounds, fragments in flight or the network.
+// One site's training between synchronizations: the data, and the backend that trains on them.
+// Knows nothing of devices, rounds, fragments in flight or the network.
 //
 // Step is a pure function of (weights, moments, counters, data): a trainer that continues with the
 // same ones repeats bit for bit.
@@ -11,52 +11,35 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
-#include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/data/dataset.h"
 #include "worker/data/window_sampler.h"
+#include "worker/train/backend.h"
 #include "worker/train/choice_accuracy.h"
-#include "worker/train/optimizer.h"
 
 namespace causeway::worker {
 
-struct StepReport {
-  double loss = 0;  // Mean cross entropy of the step's windows, nats per token.
-  int64_t tokens = 0;
-  int64_t draws = 0;                      // Windows.
-  std::optional<OptimizerReport> update;  // Empty where gradients are what is synchronized.
-};
-
-// Not thread-safe: one training thread, which shares its work with the pool.
+// Not thread-safe: one training thread.
 class Trainer {
  public:
-  // `config` must be complete and `plan` be made from it; both, and the pool, outlive the trainer.
-  // Errors of WindowSampler and HeldOutWindows.
+  // `config` must be complete and outlive the trainer; `backend` must be made for it. Errors of
+  // WindowSampler and HeldOutWindows.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const v1::RunConfig& config,
-                                                         const FragmentPlan& plan,
                                                          const Dataset& dataset, int data_slot,
-                                                         ThreadPool* pool);
+                                                         std::unique_ptr<TrainingBackend> backend);
 
   // From now on, the windows of another part of the data (kOwnData: the data have one part).
   // Errors of WindowSampler.
   absl::Status UseDataSlot(const Dataset& dataset, int data_slot);
 
-  // Forward and backward over a batch of windows, from `first_draw` >= 0 on, and the optimizer's
-  // update unless gradients are what is synchronized. OUT_OF_RANGE if the gradient is not finite.
-  // `step` >= 1 is the inner step's: it sets the learning rate.
+  // The backend's step over a batch of windows, from `first_draw` >= 0 on.
   absl::StatusOr<StepReport> Step(int64_t step, int64_t first_draw);
 
-  // In the plan's arena order.
-  std::span<float> parameters() { return parameters_; }
-  std::span<const float> gradients() const { return gradients_; }
-  InnerOptimizer<float>* optimizer() { return optimizer_.get(); }  // Null: gradients are sent.
+  TrainingBackend& backend() { return *backend_; }
 
   // Mean cross entropy over the held-out windows, of any parameters. Nullopt: nothing is held out.
   absl::StatusOr<std::optional<double>> Evaluate(std::span<const float> parameters);
@@ -66,19 +49,13 @@ class Trainer {
       const std::function<bool(int64_t, int64_t)>& progress);
 
  private:
-  Trainer(const v1::RunConfig& config, const FragmentPlan& plan, WindowSampler sampler,
-          std::optional<HeldOutWindows> held_out, ThreadPool* pool);
+  Trainer(const v1::RunConfig& config, WindowSampler sampler,
+          std::optional<HeldOutWindows> held_out, std::unique_ptr<TrainingBackend> backend);
 
   const v1::RunConfig& config_;
   WindowSampler sampler_;
   const std::optional<HeldOutWindows> held_out_;
-  CpuTransformer<float> model_;
-  std::unique_ptr<InnerOptimizer<float>> optimizer_;
-  std::vector<float> parameters_;
-  std::vector<float> gradients_;
-  std::vector<int32_t> inputs_;
-  std::vector<int32_t> targets_;
-  std::vector<int32_t> document_starts_;  // Empty without train.document_masking.
+  const std::unique_ptr<TrainingBackend> backend_;
 };
 
 }  // namespace causeway::worker

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
+#include "common/base/threads.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "hwy/highway.h"
@@ -133,10 +133,7 @@ std::string VectorInstructions() {
 }
 
 absl::StatusOr<nlohmann::json> BenchTraining(const BenchOptions& options) {
-  const int threads = options.threads > 0
-                          ? options.threads
-                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  RETURN_IF_ERROR(CheckRange("threads", threads, 1, 1024));
+  ASSIGN_OR_RETURN(const int threads, ThreadsFor(options.threads));
   RETURN_IF_ERROR(CheckRange("steps", options.steps, 1, 100000));
   RETURN_IF_ERROR(CheckRange("micro_batch_sequences", options.micro_batch_sequences, 1, 4096));
   v1::RunConfig config;
@@ -149,6 +146,7 @@ absl::StatusOr<nlohmann::json> BenchTraining(const BenchOptions& options) {
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
 
   ThreadPool pool(threads);
+  RETURN_IF_ERROR(pool.started());
   double peak_one = MeasurePeak(pool, 1);
   double peak_all = MeasurePeak(pool, threads);
   Trainer trainer(config, plan, &pool);

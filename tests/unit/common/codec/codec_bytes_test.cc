@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "common/codec/bf16.h"
-#include "common/codec/float_codecs.h"
+#include "common/codec/ordered_float.h"
 #include "gmock/gmock.h"
 #include "tests/unit/common/codec/codec_test_util.h"
 

@@ -92,7 +92,7 @@ TEST(CoordinatorMembershipTest, AReattachedWorkerGoesOnAndItsOldStreamIsFenced) 
   std::vector<uint8_t> object;
   const v1::PushHeader old_push = a.MakePush(0, 1, object);
   const auto old_sink = &a.sink();
-  run.coordinator->Disconnected("a", 1);
+  run.coordinator->Disconnected("a", 1, absl::UnavailableError("cut"));
   ASSERT_TRUE(a.Join().ok());
   EXPECT_EQ(a.incarnation(), 2u);
   EXPECT_NE(&a.sink(), old_sink);
@@ -166,7 +166,7 @@ TEST(CoordinatorMembershipTest, AWorkerThatLeavesIsNotExpectedAnyMore) {
   ASSERT_TRUE(a.Push(0, 1).ok());
   ASSERT_TRUE(b.Push(1, 1).ok());
   ASSERT_TRUE(b.Leave(v1::Leave::DRAINED).ok());
-  run.coordinator->Disconnected("b", 1);
+  run.coordinator->Disconnected("b", 1, absl::UnavailableError("cut"));
   run.coordinator->Tick();
   EXPECT_EQ(run.store.rounds().size(), 1u) << "fragment 0, without b";
   ASSERT_TRUE(a.Push(1, 1).ok());
@@ -184,7 +184,7 @@ TEST(CoordinatorMembershipTest, AWorkerThatReturnsWithACheckpointIsWaitedForUnle
   ASSERT_TRUE(b.Enter().ok());
   for (int i = 0; i < 20; ++i) a.Train();
   ASSERT_TRUE(a.Heartbeat().ok());
-  run.coordinator->Disconnected("b", 1);
+  run.coordinator->Disconnected("b", 1, absl::UnavailableError("cut"));
   ToyWorker again(run, "b", 3);
   ASSERT_TRUE(again.Join(1).ok());
   EXPECT_TRUE(again.welcome().resumes()) << "however old its checkpoint is";
@@ -202,7 +202,7 @@ TEST(CoordinatorMembershipTest, TheStartEndsAPauseForWhoeverMissedItsEnd) {
   ASSERT_TRUE(a.Join().ok());
   ASSERT_TRUE(run.coordinator->Pause("a test").ok());
   EXPECT_EQ(a.sink().Count(v1::Directive::PAUSE), 1);
-  run.coordinator->Disconnected("a", 1);
+  run.coordinator->Disconnected("a", 1, absl::UnavailableError("cut"));
   ASSERT_TRUE(run.coordinator->Resume().ok());
   ASSERT_TRUE(a.Join().ok());
   ASSERT_TRUE(a.Ready(0).ok());  // Training has not started: nothing is said yet.
@@ -329,7 +329,7 @@ TEST(CoordinatorMembershipTest, AWorkerThatWasAwayWhenItWasAskedToDrainIsToldWhe
   ToyWorker b(run, "b", 2);
   ASSERT_TRUE(a.Enter().ok());
   ASSERT_TRUE(b.Enter().ok());
-  run.coordinator->Disconnected("a", 1);
+  run.coordinator->Disconnected("a", 1, absl::UnavailableError("cut"));
   ASSERT_TRUE(run.coordinator->Drain("a").ok());
   ASSERT_TRUE(a.Join().ok());
   ASSERT_TRUE(a.Ready(0).ok());
@@ -397,6 +397,47 @@ TEST(CoordinatorMembershipTest, AWorkerThatClaimsPartsOfTheDataThatItNeverHadIsN
       NextDrawOfBAfter({{.slot = 0, .begin = 0, .end = 64}, {.slot = 1, .begin = 0, .end = 9}}, 1),
       0);
   EXPECT_EQ(NextDrawOfBAfter({{.slot = kOwnData, .begin = 0, .end = 64}}, 0), 0);
+}
+
+// What a successor of worker a would begin with, after a delta of a that claims `claim`.
+int64_t NextDrawOfASuccessorAfter(const DrawRange& claim, int ignored) {
+  TwoWorkers both;
+  while (both.a.step() < 2) both.a.Train();
+  std::vector<uint8_t> object;
+  v1::PushHeader header = both.a.MakePush(0, 1, object);
+  DrawsToProto({claim}, header.mutable_draws());
+  const absl::Status status = both.run.coordinator->Contribute(header, std::move(object));
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(both.run.events.Count("draws_ignored"), ignored);
+  const int64_t batch = both.run.coordinator->config().train().batch_sequences();
+  EXPECT_TRUE(both.a.Join().ok());
+  return both.a.welcome().next_draw() / batch;
+}
+
+TEST(CoordinatorMembershipTest, AWorkerThatClaimsMoreThanItCanHaveTrainedIsBelievedNoFurther) {
+  const int64_t batch = TwoWorkers().run.coordinator->config().train().batch_sequences();
+  EXPECT_EQ(NextDrawOfASuccessorAfter({.slot = 0, .begin = 0, .end = 2 * batch}, 0), 2);
+  // Of a part's first steps: those of the round, and the reserve of 3 H + 2 tau + 8 steps.
+  constexpr int64_t kMost = 2 + 3 * 6 + 2 * 1 + 8;
+  EXPECT_EQ(NextDrawOfASuccessorAfter({.slot = 0, .begin = 0, .end = kMost * batch}, 0), kMost);
+  EXPECT_EQ(NextDrawOfASuccessorAfter({.slot = 0, .begin = 0, .end = kMost * batch + 1}, 1), kMost);
+  EXPECT_EQ(NextDrawOfASuccessorAfter({.slot = 0, .begin = 0, .end = kMaxDraw}, 1), kMost);
+  EXPECT_EQ(NextDrawOfASuccessorAfter({.slot = 0, .begin = kMaxDraw - 1, .end = kMaxDraw}, 1), 0)
+      << "nothing is left of it";
+}
+
+TEST(CoordinatorMembershipTest, AMemberThatAttachesInALoopIsPutOff) {
+  ToyRun run;
+  ToyWorker a(run, "a", 1);
+  absl::Status status;
+  for (int i = 0; i < 100 && status.ok(); ++i) status = a.Join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(run.events.Count("join_refused"), 1);
+  const int joined = run.events.Count("worker_joined");
+  EXPECT_LT(joined, 30);
+  run.clock.Advance(absl::Minutes(1));
+  EXPECT_TRUE(a.Join().ok()) << "it is no ban";
+  EXPECT_EQ(run.events.Count("worker_joined"), joined + 1);
 }
 
 }  // namespace

@@ -175,12 +175,37 @@ TEST(CoordinatorRecoveryTest, AWorkerThatWasAskedToDrainIsAskedAgainByTheSuccess
   EXPECT_EQ(two.b.sink().Count(v1::Directive::DRAIN), 0);
 }
 
+TEST(CoordinatorRecoveryTest, WhichPartsOfTheDataAWorkerHadIsRemembered) {
+  // The workers had other parts before the run began, as they came: b was first.
+  ToyRun run;
+  ToyWorker b(run, "b", 2);
+  ToyWorker a(run, "a", 1);
+  ASSERT_TRUE(b.Join().ok());
+  ASSERT_TRUE(a.Join().ok());
+  EXPECT_EQ(b.welcome().data_slot(), 0);
+  ASSERT_TRUE(b.Ready(0).ok());
+  ASSERT_TRUE(a.Ready(0).ok());  // The run starts: numbered by name, b has part 1.
+  run.Restart();
+  ASSERT_TRUE(b.Join().ok());
+  EXPECT_EQ(b.welcome().data_slot(), 1);
+  ASSERT_TRUE(a.Join().ok());
+  ASSERT_TRUE(b.PullStates().ok());
+  while (b.step() < 2) b.Train();
+  std::vector<uint8_t> object;
+  v1::PushHeader header = b.MakePush(0, 1, object);
+  DrawsToProto({{.slot = 0, .begin = 0, .end = 8}, {.slot = 1, .begin = 0, .end = 8}},
+               header.mutable_draws());
+  const absl::Status status = run.coordinator->Contribute(header, std::move(object));
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(run.events.Count("draws_ignored"), 0);
+}
+
 TEST(CoordinatorRecoveryTest, ARestartedWorkerTakesItsBrokenMembershipOver) {
   TwoWorkers two;
   two.TrainBoth(3);
   ToyWorker again(two.run, "a", 77);
   EXPECT_EQ(again.Join(/*resume_step=*/2).code(), absl::StatusCode::kAlreadyExists);
-  two.run.coordinator->Disconnected("a", 1);
+  two.run.coordinator->Disconnected("a", 1, absl::UnavailableError("cut"));
   ASSERT_TRUE(again.Join(/*resume_step=*/2).ok());
   EXPECT_EQ(again.incarnation(), 2u);
   const v1::RunStatus status = two.run.coordinator->GetStatus();

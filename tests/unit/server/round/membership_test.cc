@@ -196,10 +196,23 @@ TEST(MembershipTest, EveryPartOfTheDataThatAWorkerHadIsRemembered) {
   ASSERT_TRUE(members.Leave("b", 1).ok());
   EXPECT_THAT(members.Join("b", 3, false, kStart)->had_slots, ElementsAre(0, 1));
   Membership next = TwoSlots();
-  Member restored = *members.Find("b");
-  restored.had_slots.clear();  // It is not kept on the disk.
-  next.Restore(restored, kStart);
-  EXPECT_THAT(next.Find("b")->had_slots, ElementsAre(1));
+  next.Restore(*members.Find("b"), kStart);
+  EXPECT_THAT(next.Find("b")->had_slots, ElementsAre(0, 1));
+}
+
+TEST(MembershipTest, WhoJoinsAgainAndAgainIsAskedToWait) {
+  Membership members = TwoSlots();
+  int joined = 0;
+  while (members.Join("a", 1, false, kStart).ok()) ASSERT_LT(++joined, 1000);
+  EXPECT_EQ(joined, kJoinsAtOnce + 1) << "the first, which makes it known, and a reserve";
+  const absl::Status refused = members.Join("a", 1, false, kStart).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << "so that it tries again";
+  EXPECT_NE(refused.message().find("it may in 5s"), absl::string_view::npos) << refused;
+  EXPECT_EQ(members.Find("a")->incarnation, static_cast<uint64_t>(joined)) << "nothing changed";
+  EXPECT_TRUE(members.Join("b", 2, false, kStart).ok()) << "nobody else is meant";
+  EXPECT_TRUE(members.Join("a", 1, false, kStart + kJoinInterval).ok());
+  EXPECT_FALSE(members.Join("a", 1, false, kStart + kJoinInterval).ok());
+  EXPECT_TRUE(members.Join("a", 1, false, kStart + absl::Hours(1)).ok());
 }
 
 }  // namespace

@@ -5,12 +5,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/no_threads.h"
 #include "tests/unit/server/service/raw_connection.h"
 
 namespace causeway::server {
@@ -24,10 +27,11 @@ class ConnectionListenerTest : public ::testing::Test {
     auto listener = ConnectionListener::Listen("127.0.0.1:0", *gate_, clock_);
     ASSERT_TRUE(listener.ok()) << listener.status();
     listener_ = *std::move(listener);
-    listener_->Start([this](int, int descriptor) {
+    const absl::Status started = listener_->Start([this](int, int descriptor) {
       absl::MutexLock lock(&mutex_);
       taken_.emplace_back(descriptor);
     });
+    ASSERT_TRUE(started.ok()) << started;
   }
   void AwaitTaken(size_t count) {
     absl::MutexLock lock(&mutex_);
@@ -91,6 +95,31 @@ TEST_F(ConnectionListenerTest, ItLivesThroughATimeWithoutFileDescriptors) {
   close(free);
   late.Connect(listener_->port());
   AwaitTaken(1);
+}
+
+TEST(AcceptErrorTest, ErrorsOfOneConnectionAreNoLackOfAnything) {
+  for (const int error : {EAGAIN, EINTR, ECONNABORTED, EPROTO, ENETDOWN, ENETUNREACH, EHOSTDOWN,
+                          EHOSTUNREACH, ENONET, ENOPROTOOPT, EOPNOTSUPP}) {
+    EXPECT_EQ(ClassifyAcceptError(error), AcceptFailure::kConnection) << strerror(error);
+  }
+}
+
+TEST(AcceptErrorTest, WhatLacksIsToldApart) {
+  EXPECT_EQ(ClassifyAcceptError(EMFILE), AcceptFailure::kDescriptors);
+  EXPECT_EQ(ClassifyAcceptError(ENFILE), AcceptFailure::kDescriptors);
+  EXPECT_EQ(ClassifyAcceptError(ENOBUFS), AcceptFailure::kMemory);
+  EXPECT_EQ(ClassifyAcceptError(ENOMEM), AcceptFailure::kMemory);
+  // A security module that refuses leaves the connection where it was: no reason to spin.
+  EXPECT_EQ(ClassifyAcceptError(EPERM), AcceptFailure::kListener);
+  EXPECT_EQ(ClassifyAcceptError(EBADF), AcceptFailure::kListener);
+}
+
+TEST_F(ConnectionListenerTest, WithoutAThreadItSaysSo) {
+  gate_.emplace(ConnectionGate::Limits{.total = 10, .per_network = 10, .for_members = 0});
+  const auto listener = ConnectionListener::Listen("127.0.0.1:0", *gate_, clock_);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  const NoThreads none;
+  EXPECT_EQ((*listener)->Start([](int, int) {}).code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(ConnectionListenerTest, ThePortIsFreeAfterTheEndAndConnectionsLiveOn) {

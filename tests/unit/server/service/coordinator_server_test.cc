@@ -1,6 +1,7 @@
 // The three services over a real connection to this machine.
 #include "server/service/coordinator_server.h"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -45,9 +46,35 @@ v1::RunConfig OneFragmentConfig() {
   return config;
 }
 
+// Keeps what was recorded, and waits for it.
+class AwaitedEvents final : public EventLog {
+ public:
+  void Record(absl::string_view event, const std::string& /*message*/,
+              const nlohmann::json& fields) override {
+    absl::MutexLock lock(&mutex_);
+    events_.emplace_back(std::string(event), fields);
+  }
+  // The fields of the first one of that name.
+  nlohmann::json Await(const std::string& event) {
+    absl::MutexLock lock(&mutex_);
+    const auto find = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return std::ranges::find(events_, event, &std::pair<std::string, nlohmann::json>::first);
+    };
+    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return find() != events_.end();
+    };
+    mutex_.Await(absl::Condition(&there));
+    return find()->second;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<std::pair<std::string, nlohmann::json>> events_ ABSL_GUARDED_BY(mutex_);
+};
+
 class CoordinatorServerTest : public ::testing::Test {
  protected:
-  CoordinatorServerTest() {
+  explicit CoordinatorServerTest(absl::Duration join_timeout = absl::Hours(1)) {
     Coordinator::Options options;
     options.config = OneFragmentConfig();
     const auto warnings = CompleteRunConfig(options.config);
@@ -59,8 +86,12 @@ class CoordinatorServerTest : public ::testing::Test {
     options.initial_parameters = initial_;
     options.clock = Clock::Real();
     options.store = &store_;
+    options.events = &events_;
     coordinator_ = *Coordinator::Create(std::move(options));
-    auto server = CoordinatorServer::Start({.address = "127.0.0.1:0"}, *coordinator_);
+    CoordinatorServer::Options server_options;
+    server_options.address = "127.0.0.1:0";
+    server_options.join_timeout = join_timeout;
+    auto server = CoordinatorServer::Start(server_options, *coordinator_);
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     const auto channel =
@@ -196,6 +227,7 @@ class CoordinatorServerTest : public ::testing::Test {
     return pulled;
   }
 
+  AwaitedEvents events_;
   MemoryStore store_;
   std::vector<float> initial_;
   std::unique_ptr<Coordinator> coordinator_;
@@ -378,6 +410,45 @@ TEST_F(CoordinatorServerTest, ANewStreamOfTheSameProcessEndsTheOldOne) {
   while (first->stream->Read(&answer)) {
   }
   EXPECT_EQ(first->stream->Finish().error_code(), grpc::StatusCode::ABORTED);
+}
+
+TEST_F(CoordinatorServerTest, AWorkerThatDoesNotReadItsSessionCostsSomeMegabytesAndIsToldWhy) {
+  const auto worker = Attach("a");
+  constexpr int kMessages = 20;
+  for (int i = 0; i < kMessages; ++i) {
+    ASSERT_TRUE(coordinator_->Pause(std::string(size_t{1} << 20, 'x')).ok());
+  }
+  const nlohmann::json ended = events_.Await("worker_disconnected");
+  EXPECT_EQ(ended.at("worker"), "a");
+  EXPECT_EQ(ended.at("code"), "RESOURCE_EXHAUSTED");
+  v1::CoordinatorMessage answer;
+  int read = 0;
+  while (worker->stream->Read(&answer)) ++read;
+  EXPECT_LT(read, kMessages);
+  const grpc::Status status = worker->stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << "it may attach again";
+  EXPECT_THAT(status.error_message(), HasSubstr("does not read its session"));
+  EXPECT_EQ(Attach("a")->welcome.incarnation(), 2u);
+}
+
+class ImpatientServerTest : public CoordinatorServerTest {
+ protected:
+  ImpatientServerTest() : CoordinatorServerTest(absl::Seconds(2)) {}
+};
+
+TEST_F(ImpatientServerTest, AStreamThatNobodyReadsIsGivenUpInTheEnd) {
+  const auto worker = Attach("a");
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(coordinator_->Pause(std::string(size_t{1} << 20, 'x')).ok());
+  }
+  v1::WorkerMessage heartbeat;
+  heartbeat.mutable_heartbeat()->set_checkpoint_step(-1);
+  while (worker->stream->Write(heartbeat)) {
+  }
+  v1::CoordinatorMessage answer;
+  while (worker->stream->Read(&answer)) {
+  }
+  EXPECT_EQ(worker->stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST_F(CoordinatorServerTest, ShutdownEndsSessionsAndPulls) {

@@ -109,7 +109,7 @@ class FakeCoordinator final : public Coordinator {
   absl::Status Handle(const std::string&, uint64_t, const v1::WorkerMessage&) override {
     return absl::OkStatus();
   }
-  void Disconnected(const std::string&, uint64_t) override {}
+  void Disconnected(const std::string&, uint64_t, const absl::Status&) override {}
   void Tick() override {}
   void Maintain() override {}
   v1::RunStatus GetStatus() const override { return {}; }

@@ -56,6 +56,24 @@ TEST(SiteText, WhatIsNoSiteIsNamed) {
   }
 }
 
+TEST(SiteText, TiersHaveCountsRatesAndRoundTrips) {
+  const absl::StatusOr<std::vector<StarTier>> tiers =
+      ParseTiers("32x800mbit@100ms,4x1gbit/200mbit", /*one_way_seconds=*/0.02);
+  ASSERT_TRUE(tiers.ok()) << tiers.status();
+  ASSERT_EQ(tiers->size(), 2U);
+  EXPECT_EQ((*tiers)[0].count, 32);
+  EXPECT_EQ((*tiers)[0].up_bit_per_s, 800e6);
+  EXPECT_EQ((*tiers)[0].one_way_seconds, 0.05);
+  EXPECT_EQ((*tiers)[1].down_bit_per_s, 200e6);
+  EXPECT_EQ((*tiers)[1].one_way_seconds, 0.02);
+  EXPECT_TRUE(ParseTiers("", 0)->empty());
+  for (const char* text : {"800mbit", "0x1gbit", "4x1gbit@fast", "4x"}) {
+    EXPECT_THAT(std::string(ParseTiers(text, 0).status().message()),
+                HasSubstr("is no tier: expected COUNTxRATE"))
+        << text;
+  }
+}
+
 TEST(Need, IsTheBoundWhereLatencyAndLumpsDoNotMatter) {
   StarSetting setting = OwnSetting(10e9, 0.8);
   setting.overlap_steps = 40;

@@ -49,6 +49,55 @@ TEST(StarModel, AnExchangeTakesUpMergeAndDownOneAfterAnother) {
   EXPECT_NEAR(result.exchange_seconds, result.longest_exchange_seconds - 0.25, 1e-6);
 }
 
+TEST(StarModel, CoordinatorsAboveAddTheirWayThereAndBack) {
+  StarSetting setting = TwoSites(1e8);          // 4 s per delta, 4 s per answer.
+  setting.coordinator.merge_bytes_per_s = 1e9;  // Of two contributions 2.55 s, of four 2.65 s.
+  setting.coordinator.commit_seconds = 0.125;
+  setting.overlap_steps = 40;
+  setting.tiers = {{.count = 4, .up_bit_per_s = 2e8, .down_bit_per_s = 4e8, .one_way_seconds = 1}};
+  const StarResult result = Simulated(setting);
+  EXPECT_EQ(result.utilization, 1);
+  const double below = 4 + 2.55 + 0.125 + 4;
+  const double above = 2 + 1 + 2.65 + 0.125 + 1 + 1 + 0.125;
+  EXPECT_NEAR(result.longest_exchange_seconds, below + above, 1e-6);
+  ASSERT_EQ(result.tiers.size(), 1);
+  EXPECT_NEAR(result.tiers[0].up_busy, 0.2, 0.005);  // 2 s of the 10 between two fragments.
+  EXPECT_NEAR(result.tiers[0].down_busy, 0.1, 0.005);
+  EXPECT_NEAR(result.tiers[0].merge_busy, 0.265, 0.005);
+}
+
+TEST(StarModel, ThoseBelowShareTheLinkOfTheCoordinatorAbove) {
+  StarSetting setting = TwoSites(kUnlimited);
+  setting.coordinator.in_bit_per_s = 4e8;  // Two sites: 2 s each. Four regions: 4 s each.
+  setting.overlap_steps = 40;
+  setting.tiers = {{.count = 4}};
+  const StarResult result = Simulated(setting);
+  EXPECT_NEAR(result.longest_exchange_seconds, 2 + 4, 1e-6);
+  EXPECT_NEAR(result.tiers[0].in_busy, 0.4, 0.005);
+}
+
+TEST(StarModel, AChainOfTiersIsOnlyAsFastAsItsSlowestLink) {
+  StarSetting setting = TwoSites(kUnlimited);
+  setting.overlap_steps = 90;
+  // The upper link takes 20 s per fragment of 10 s: half the time is waited for it, whatever tau.
+  setting.tiers = {{.count = 8}, {.count = 2, .up_bit_per_s = 2e7}};
+  setting.steps = 20000;
+  const StarResult result = Simulated(setting);
+  EXPECT_NEAR(result.utilization, 0.5, 0.06);
+  EXPECT_NEAR(result.tiers[1].up_busy, 1, 0.01);
+}
+
+TEST(StarModel, TiersOfRegionsThatDifferAreRefused) {
+  StarSetting setting = TwoSites(1e8);
+  setting.tiers = {{.count = 4}};
+  setting.failures.mean_seconds_between = 3600;
+  EXPECT_THAT(SimulateStar(setting).status().message(),
+              HasSubstr("tiers need coordinators of one"));
+  setting.failures.mean_seconds_between = 0;
+  setting.coordinator.shards = 2;
+  EXPECT_THAT(SimulateStar(setting).status().message(), HasSubstr("one region stands for all"));
+}
+
 TEST(StarModel, TheWaitIsWhatTheOverlapDoesNotHide) {
   StarSetting setting = TwoSites(1e8);
   setting.overlap_steps = 5;  // Of 8 s, 5 s are hidden: 3 s are waited every 10 steps.
@@ -96,7 +145,7 @@ TEST(StarModel, TheCoordinatorsLinkIsSharedAndShardsAddToIt) {
   setting.sites.resize(1);
   setting.coordinator.in_bit_per_s = 1.6e8;  // Eight deltas of 4e8 bits take 20 s, every 10 s.
   setting.overlap_steps = 15;
-  setting.steps = 1000;
+  setting.steps = 20000;
   StarResult result = Simulated(setting);
   EXPECT_NEAR(result.utilization, 0.5, 0.02);
   EXPECT_NEAR(result.in_busy, 1, 0.01);

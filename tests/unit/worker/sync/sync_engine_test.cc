@@ -13,6 +13,7 @@
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "tests/unit/worker/sync/fake_exchange.h"
+#include "worker/sync/host_replica.h"
 
 namespace causeway::worker {
 namespace {
@@ -45,17 +46,18 @@ class Site {
         initial_(Initial()),
         local_(static_cast<size_t>(plan_.arena_size())),
         gradients_(local_.size()),
-        replica_(local_, gradients_),
         exchange_(
             std::make_unique<FakeExchange>(plan_, config_.sync(), initial_, outer_learning_rate)) {
     MakeEngine();
   }
 
   void MakeEngine() {
+    engine_.reset();
+    replica_ = std::make_unique<HostReplica>(plan_, config_.sync(), local_, gradients_);
     SyncEngine::Options options;
     options.config = config_.sync();
     options.plan = &plan_;
-    options.replica = &replica_;
+    options.replica = replica_.get();
     options.exchange = exchange_.get();
     options.clock = &clock_;
     options.max_advance = max_advance_;
@@ -102,7 +104,7 @@ class Site {
   const std::vector<float> initial_;
   std::vector<float> local_;
   std::vector<float> gradients_;
-  HostReplica replica_;
+  std::unique_ptr<HostReplica> replica_;
   std::unique_ptr<FakeExchange> exchange_;
   std::vector<Merge> merges_;
   std::vector<SyncEvent> late_;
@@ -120,7 +122,7 @@ TEST(SyncEngineTest, StartsFromThePublishedState) {
   Site site("fragments: 2 steps_between_syncs: 6");
   EXPECT_EQ(site.engine_->Fetch(0).value(), 0);
   EXPECT_EQ(site.local_, site.initial_);
-  EXPECT_TRUE(std::ranges::equal(site.engine_->published(), site.initial_));
+  EXPECT_TRUE(std::ranges::equal(site.engine_->published().value(), site.initial_));
   EXPECT_TRUE(site.exchange_->HasApplied({0, 0}));
 }
 
@@ -236,7 +238,7 @@ TEST(SyncEngineTest, WhatWasContributedBeforeARestartStandsAndIsNotSentTwice) {
   site.Run(1, 3);
   EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{3, {0, 1}}));
   EXPECT_TRUE(site.late_.empty());
-  EXPECT_TRUE(site.engine_->Save().residual.empty());
+  EXPECT_TRUE(site.engine_->Save().value().residual.empty());
   site.Run(4, 6);
   EXPECT_EQ(site.exchange_->pushes()[1].tokens, 30);
 }
@@ -246,7 +248,7 @@ TEST(SyncEngineTest, AnAnswerThatIsGoneIsReplacedByTheState) {
   ASSERT_TRUE(site.engine_->Fetch(0).ok());
   site.exchange_->Forget({0, 1});
   site.Run(1, 3);
-  EXPECT_TRUE(std::ranges::equal(site.engine_->published(), site.exchange_->published()));
+  EXPECT_TRUE(std::ranges::equal(site.engine_->published().value(), site.exchange_->published()));
   EXPECT_EQ(site.engine_->version(0), 1);
 }
 
@@ -332,7 +334,7 @@ TEST(SyncEngineTest, AJoinerTakesOverAsTheyAreTheRoundsThatAreMergedBeforeItsSte
   others.join();
   EXPECT_EQ(site.engine_->version(0), 1);
   // It has trained nothing of its own that would be worth keeping.
-  EXPECT_TRUE(std::ranges::equal(site.local_, site.engine_->published()));
+  EXPECT_TRUE(std::ranges::equal(site.local_, site.engine_->published().value()));
 }
 
 TEST(SyncEngineTest, ContinuesBitForBitFromAStateSavedInFlight) {
@@ -348,7 +350,7 @@ TEST(SyncEngineTest, ContinuesBitForBitFromAStateSavedInFlight) {
     Site first(sync, 0.7F);
     ASSERT_TRUE(first.engine_->Fetch(0).ok());
     first.Run(1, stop);
-    SyncEngine::State state = first.engine_->Save();
+    SyncEngine::State state = first.engine_->Save().value();
     // The process ends; another one continues against the same coordinator.
     first.engine_.reset();
     Site second(sync, 0.7F);
@@ -361,7 +363,8 @@ TEST(SyncEngineTest, ContinuesBitForBitFromAStateSavedInFlight) {
     second.Run(stop + 1, 30);
     ASSERT_TRUE(second.engine_->Drain().ok());
     EXPECT_EQ(second.local_, whole.local_) << "stopped after step " << stop;
-    EXPECT_TRUE(std::ranges::equal(second.engine_->published(), whole.engine_->published()));
+    EXPECT_TRUE(std::ranges::equal(second.engine_->published().value(),
+                                   whole.engine_->published().value()));
   }
 }
 
@@ -379,7 +382,7 @@ TEST(SyncEngineTest, ContinuesBitForBitAfterBeingInterruptedWhileItWaited) {
   std::thread interrupter([&] { first.exchange_->Cancel(); });
   EXPECT_EQ(first.Step(6).code(), absl::StatusCode::kCancelled);
   interrupter.join();
-  SyncEngine::State state = first.engine_->Save();
+  SyncEngine::State state = first.engine_->Save().value();
   EXPECT_EQ(state.fragments[0].round_in_flight, 1);
 
   first.engine_.reset();
@@ -460,7 +463,7 @@ TEST(SyncEngineTest, AWorkerAtAnotherPaceContinuesBitForBitWhereverItWasInterrup
     });
     EXPECT_EQ(first.Step(merge.step).code(), absl::StatusCode::kCancelled);
     interrupter.join();
-    SyncEngine::State state = first.engine_->Save();
+    SyncEngine::State state = first.engine_->Save().value();
     first.engine_.reset();
     Site second(sync, 0.7F, kStride);
     second.engine_.reset();
@@ -477,7 +480,7 @@ TEST(SyncEngineTest, AWorkerAtAnotherPaceContinuesBitForBitWhereverItWasInterrup
 
 TEST(SyncEngineTest, AStateOfAnotherPlanIsRefused) {
   Site site("fragments: 2 steps_between_syncs: 6");
-  SyncEngine::State state = site.engine_->Save();
+  SyncEngine::State state = site.engine_->Save().value();
   state.published.pop_back();
   EXPECT_EQ(site.engine_->Restore(std::move(state), 0).code(), absl::StatusCode::kInvalidArgument);
 }
@@ -489,7 +492,7 @@ TEST(SyncEngineTest, AStateThatContradictsItselfIsRefused) {
     Site site("fragments: 1 steps_between_syncs: 4 overlap_steps: 2 codec_up: INT4");
     ASSERT_TRUE(site.engine_->Fetch(0).ok());
     site.Run(1, 9);
-    State state = site.engine_->Save();
+    State state = site.engine_->Save().value();
     ASSERT_EQ(state.fragments[0].round_in_flight, 2);
     change(state);
     Site other("fragments: 1 steps_between_syncs: 4 overlap_steps: 2 codec_up: INT4");
@@ -519,7 +522,7 @@ TEST(SyncEngineTest, TransfersThatStartAgainKeepTheOrderInWhichTheyWereSent) {
   Site first(sync);
   ASSERT_TRUE(first.engine_->Fetch(0).ok());
   first.Run(1, 55);  // Fragments 25 .. 39 and then 0 .. 14 are in flight.
-  SyncEngine::State state = first.engine_->Save();
+  SyncEngine::State state = first.engine_->Save().value();
   first.engine_.reset();
   Site second(sync);
   second.engine_.reset();
@@ -560,7 +563,7 @@ TEST(SyncEngineTest, GradientsAreSentAsTheyAreAndTheAnswerReplacesTheWeights) {
   std::vector<float> local(initial.size());
   std::vector<float> gradients(initial.size());
   for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = static_cast<float>(i) * 0.25F;
-  HostReplica replica(local, gradients);
+  HostReplica replica(plan, config.sync(), local, gradients);
   FakeExchange exchange(plan, config.sync(), initial, 0.5F);
   FakeClock clock;
   SyncEngine::Options options;

@@ -62,7 +62,8 @@ TEST(EvaluateChoices, CountsByProbabilityAndByProbabilityPerToken) {
   }
   ThreadPool pool(2);
   CpuTransformer<float> transformer(model, plan, 2, &pool);
-  const auto result = EvaluateChoices(transformer, RandomParameters<float>(plan, 1), examples);
+  CpuEvaluationModel evaluation(&transformer);
+  const auto result = EvaluateChoices(evaluation, RandomParameters<float>(plan, 1), examples);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->examples, 20);
   EXPECT_DOUBLE_EQ(result->accuracy, accuracy / 20);
@@ -78,16 +79,17 @@ TEST(EvaluateChoices, LongContextsLoseTheirBeginningAndLongCompletionsAreRefused
   const auto parameters = RandomParameters<float>(plan, 1);
   ThreadPool pool(1);
   CpuTransformer<float> transformer(model, plan, 2, &pool);
+  CpuEvaluationModel evaluation(&transformer);
   const ChoiceExample whole = {.context = {1, 2, 3, 4, 5, 6, 7}, .completions = {{8, 9}, {9, 8}}};
   ChoiceExample longer = whole;
   longer.context.insert(longer.context.begin(), 30);
-  const auto expected = EvaluateChoices(transformer, parameters, std::vector{whole});
-  const auto cut = EvaluateChoices(transformer, parameters, std::vector{longer});
+  const auto expected = EvaluateChoices(evaluation, parameters, std::vector{whole});
+  const auto cut = EvaluateChoices(evaluation, parameters, std::vector{longer});
   EXPECT_EQ(expected->cut, 0);
   EXPECT_EQ(cut->cut, 1);
   EXPECT_EQ(cut->loss, expected->loss);
   longer.completions[1].assign(9, 1);
-  EXPECT_EQ(EvaluateChoices(transformer, parameters, std::vector{longer}).status().code(),
+  EXPECT_EQ(EvaluateChoices(evaluation, parameters, std::vector{longer}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -96,9 +98,10 @@ TEST(EvaluateChoices, EndsWhenItIsToldTo) {
   const FragmentPlan plan = MakePlan(model);
   ThreadPool pool(1);
   CpuTransformer<float> transformer(model, plan, 2, &pool);
+  CpuEvaluationModel evaluation(&transformer);
   const ChoiceExample example = {.context = {1, 2}, .completions = {{8, 9}, {9, 8}}};
   int64_t last = 0;
-  const auto result = EvaluateChoices(transformer, RandomParameters<float>(plan, 1),
+  const auto result = EvaluateChoices(evaluation, RandomParameters<float>(plan, 1),
                                       std::vector(5, example), [&](int64_t done, int64_t all) {
                                         EXPECT_EQ(all, 5);
                                         last = done;

@@ -1,0 +1,393 @@
+// The part of CUDA's C++ language and runtime that Causeway's sources use, on the CPU: found
+// instead of NVIDIA's header by what is built for tests/emulation, so that kernels and the code
+// around them are tested on machines without a GPU. tests/emulation/README.md says what is like a
+// GPU and what is not. Names and meanings are CUDA's.
+#ifndef CAUSEWAY_TESTS_EMULATION_INCLUDE_CUDA_RUNTIME_H_
+#define CAUSEWAY_TESTS_EMULATION_INCLUDE_CUDA_RUNTIME_H_
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+// --- The language
+// ---------------------------------------------------------------------------------
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__  // Empty: the standard library says __attribute__((__noinline__)).
+#define __constant__
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __shared__ static thread_local
+
+struct uint3 {
+  unsigned x = 0, y = 0, z = 0;
+};
+struct dim3 {
+  constexpr dim3(unsigned x_in = 1, unsigned y_in = 1, unsigned z_in = 1)  // NOLINT: as CUDA's.
+      : x(x_in), y(y_in), z(z_in) {}
+  unsigned x, y, z;
+};
+
+#define CAUSEWAY_EMULATED_VECTOR(type, scalar, alignment)              \
+  struct alignas(alignment) type##2 {                                  \
+    scalar x, y;                                                       \
+  };                                                                   \
+  struct alignas((alignment)*2) type##4 {                              \
+    scalar x, y, z, w;                                                 \
+  };                                                                   \
+  inline type##2 make_##type##2(scalar x, scalar y) { return {x, y}; } \
+  inline type##4 make_##type##4(scalar x, scalar y, scalar z, scalar w) { return {x, y, z, w}; }
+CAUSEWAY_EMULATED_VECTOR(float, float, 8)
+CAUSEWAY_EMULATED_VECTOR(int, int, 8)
+CAUSEWAY_EMULATED_VECTOR(uint, unsigned, 8)
+#undef CAUSEWAY_EMULATED_VECTOR
+struct alignas(16) double2 {
+  double x, y;
+};
+struct alignas(16) ulonglong2 {
+  unsigned long long x, y;
+};
+struct alignas(4) ushort2 {
+  unsigned short x, y;
+};
+struct alignas(8) ushort4 {
+  unsigned short x, y, z, w;
+};
+struct alignas(4) uchar4 {
+  unsigned char x, y, z, w;
+};
+inline double2 make_double2(double x, double y) { return {x, y}; }
+inline ulonglong2 make_ulonglong2(unsigned long long x, unsigned long long y) { return {x, y}; }
+inline ushort2 make_ushort2(unsigned short x, unsigned short y) { return {x, y}; }
+
+// Of the thread that runs at present.
+extern thread_local uint3 threadIdx;
+extern thread_local uint3 blockIdx;
+extern thread_local dim3 blockDim;
+extern thread_local dim3 gridDim;
+inline constexpr int warpSize = 32;
+
+namespace causeway::emulation {
+// What threads wait for. `word` has at most 32 bits of the lane's operand.
+void BlockBarrier();
+uint32_t Shuffle(uint32_t word, int source_lane);
+uint32_t Ballot(bool predicate);
+void WarpBarrier();
+int Lane();
+}  // namespace causeway::emulation
+
+inline void __syncthreads() { causeway::emulation::BlockBarrier(); }
+inline void __syncwarp(unsigned = 0xffffffffU) { causeway::emulation::WarpBarrier(); }
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+// Every lane of a warp takes part in every shuffle and vote: other masks are not emulated.
+template <typename T>
+T __shfl_sync(unsigned, T value, int source, int width = 32) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  const int lane = (causeway::emulation::Lane() & ~(width - 1)) | (source & (width - 1));
+  uint32_t words[sizeof(T) / 4];
+  std::memcpy(words, &value, sizeof(T));
+  for (uint32_t& word : words) word = causeway::emulation::Shuffle(word, lane);
+  std::memcpy(&value, words, sizeof(T));
+  return value;
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
+  return __shfl_sync(mask, value, (causeway::emulation::Lane() ^ bits) & (width - 1), width);
+}
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  const int lane = causeway::emulation::Lane() & (width - 1);
+  const int source = lane + static_cast<int>(delta);
+  return __shfl_sync(mask, value, source < width ? source : lane, width);
+}
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  const int lane = causeway::emulation::Lane() & (width - 1);
+  const int source = lane - static_cast<int>(delta);
+  return __shfl_sync(mask, value, source >= 0 ? source : lane, width);
+}
+inline unsigned __ballot_sync(unsigned, int predicate) {
+  return causeway::emulation::Ballot(predicate != 0);
+}
+inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
+inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
+// Blocks and their threads run one at a time.
+template <typename T>
+T atomicAdd(T* address, T value) {
+  const T old = *address;
+  *address = old + value;
+  return old;
+}
+template <typename T>
+T atomicMax(T* address, T value) {
+  const T old = *address;
+  *address = old > value ? old : value;
+  return old;
+}
+template <typename T>
+T atomicMin(T* address, T value) {
+  const T old = *address;
+  *address = old < value ? old : value;
+  return old;
+}
+template <typename T>
+T atomicOr(T* address, T value) {
+  const T old = *address;
+  *address = old | value;
+  return old;
+}
+template <typename T>
+T atomicCAS(T* address, T compare, T value) {
+  const T old = *address;
+  if (old == compare) *address = value;
+  return old;
+}
+template <typename T>
+T atomicExch(T* address, T value) {
+  const T old = *address;
+  *address = value;
+  return old;
+}
+
+// --- Arithmetic
+// -----------------------------------------------------------------------------------
+inline float rsqrtf(float x) { return 1.0F / std::sqrt(x); }
+inline float __frsqrt_rn(float x) { return static_cast<float>(1.0 / std::sqrt(double{x})); }
+inline float __expf(float x) { return std::exp(x); }
+inline float __logf(float x) { return std::log(x); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fsub_rn(float x, float y) { return x - y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fdiv_rn(float x, float y) { return x / y; }
+inline float __fsqrt_rn(float x) { return std::sqrt(x); }
+inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
+inline double __dadd_rn(double x, double y) { return x + y; }
+inline double __dmul_rn(double x, double y) { return x * y; }
+inline double __ddiv_rn(double x, double y) { return x / y; }
+inline double __dsqrt_rn(double x) { return std::sqrt(x); }
+inline float __double2float_rn(double x) { return static_cast<float>(x); }
+inline int __float2int_rn(float x) { return static_cast<int>(std::nearbyint(x)); }
+inline float __int2float_rn(int x) { return static_cast<float>(x); }
+inline uint32_t __float_as_uint(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+inline int __float_as_int(float x) { return static_cast<int>(__float_as_uint(x)); }
+inline float __uint_as_float(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+inline float __int_as_float(int bits) { return __uint_as_float(static_cast<uint32_t>(bits)); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline unsigned __brev(unsigned x) {
+  unsigned reversed = 0;
+  for (int i = 0; i < 32; ++i) reversed |= (x >> i & 1U) << (31 - i);
+  return reversed;
+}
+inline unsigned __umulhi(unsigned x, unsigned y) {
+  return static_cast<unsigned>(uint64_t{x} * y >> 32);
+}
+inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<unsigned long long>(static_cast<Wide>(x) * y >> 64);
+}
+template <typename T>
+T __ldg(const T* address) {
+  return *address;
+}
+template <typename T>
+T __ldcs(const T* address) {
+  return *address;
+}
+template <typename T>
+void __stcs(T* address, T value) {
+  *address = value;
+}
+using std::isfinite;
+using std::isinf;
+using std::isnan;
+#define CAUSEWAY_EMULATED_EXTREMES(type)                    \
+  inline type min(type x, type y) { return y < x ? y : x; } \
+  inline type max(type x, type y) { return x < y ? y : x; }
+CAUSEWAY_EMULATED_EXTREMES(int)
+CAUSEWAY_EMULATED_EXTREMES(unsigned)
+CAUSEWAY_EMULATED_EXTREMES(long)
+CAUSEWAY_EMULATED_EXTREMES(unsigned long)
+CAUSEWAY_EMULATED_EXTREMES(long long)
+CAUSEWAY_EMULATED_EXTREMES(unsigned long long)
+#undef CAUSEWAY_EMULATED_EXTREMES
+inline float min(float x, float y) { return std::fmin(x, y); }
+inline float max(float x, float y) { return std::fmax(x, y); }
+inline double min(double x, double y) { return std::fmin(x, y); }
+inline double max(double x, double y) { return std::fmax(x, y); }
+
+// --- The runtime
+// ----------------------------------------------------------------------------------
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInitializationError = 3,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorECCUncorrectable = 214,
+  cudaErrorInvalidResourceHandle = 400,
+  cudaErrorNotReady = 600,
+  cudaErrorIllegalAddress = 700,
+  cudaErrorLaunchFailure = 719,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorUnknown = 999,
+};
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost = 0,
+  cudaMemcpyHostToDevice = 1,
+  cudaMemcpyDeviceToHost = 2,
+  cudaMemcpyDeviceToDevice = 3,
+  cudaMemcpyDefault = 4,
+};
+struct CUstream_st;
+struct CUevent_st;
+struct CUgraph_st;
+struct CUgraphExec_st;
+using cudaStream_t = CUstream_st*;
+using cudaEvent_t = CUevent_st*;
+using cudaGraph_t = CUgraph_st*;
+using cudaGraphExec_t = CUgraphExec_st*;
+using cudaHostFn_t = void (*)(void*);
+
+inline constexpr unsigned cudaStreamDefault = 0;
+inline constexpr unsigned cudaStreamNonBlocking = 1;
+inline constexpr unsigned cudaEventDefault = 0;
+inline constexpr unsigned cudaEventDisableTiming = 2;
+inline constexpr unsigned cudaHostAllocDefault = 0;
+inline constexpr unsigned cudaHostAllocPortable = 1;
+inline constexpr unsigned cudaHostAllocMapped = 2;
+inline constexpr unsigned cudaHostAllocWriteCombined = 4;
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal = 0,
+  cudaStreamCaptureModeThreadLocal = 1,
+  cudaStreamCaptureModeRelaxed = 2,
+};
+enum cudaFuncAttribute {
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+  cudaFuncAttributePreferredSharedMemoryCarveout = 9,
+};
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+};
+struct cudaDeviceProp {
+  char name[256];
+  size_t totalGlobalMem;
+  size_t sharedMemPerBlock;
+  size_t sharedMemPerBlockOptin;
+  size_t sharedMemPerMultiprocessor;
+  int major, minor;
+  int multiProcessorCount;
+  int l2CacheSize;
+  int memoryBusWidth;
+  int pciBusID, pciDeviceID, pciDomainID;
+};
+struct cudaFuncAttributes {
+  int binaryVersion, ptxVersion, numRegs, maxThreadsPerBlock;
+  size_t sharedSizeBytes, localSizeBytes;
+};
+
+const char* cudaGetErrorName(cudaError_t error);
+const char* cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetLastError();
+cudaError_t cudaPeekAtLastError();
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaRuntimeGetVersion(int* version);
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int* device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
+cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
+cudaError_t cudaMalloc(void** pointer, size_t bytes);
+template <typename T>
+cudaError_t cudaMalloc(T** pointer, size_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, bytes);
+  *pointer = static_cast<T*>(memory);
+  return error;
+}
+cudaError_t cudaFree(void* pointer);
+cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned flags);
+template <typename T>
+cudaError_t cudaHostAlloc(T** pointer, size_t bytes, unsigned flags) {
+  void* memory = nullptr;
+  const cudaError_t error = cudaHostAlloc(&memory, bytes, flags);
+  *pointer = static_cast<T*>(memory);
+  return error;
+}
+template <typename T>
+cudaError_t cudaMallocHost(T** pointer, size_t bytes) {
+  return cudaHostAlloc(pointer, bytes, cudaHostAllocDefault);
+}
+cudaError_t cudaFreeHost(void* pointer);
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned flags);
+template <typename T>
+cudaError_t cudaHostGetDevicePointer(T** device, void* host, unsigned) {
+  *device = static_cast<T*>(host);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream = nullptr);
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                              size_t width, size_t height, cudaMemcpyKind kind,
+                              cudaStream_t stream = nullptr);
+cudaError_t cudaMemset(void* memory, int value, size_t bytes);
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream = nullptr);
+cudaError_t cudaStreamCreate(cudaStream_t* stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
+cudaError_t cudaEventCreate(cudaEvent_t* event);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                 unsigned long long flags = 0);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+cudaError_t EmulatedFuncGetAttributes(cudaFuncAttributes* attributes);
+template <typename Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel) {
+  return EmulatedFuncGetAttributes(attributes);
+}
+
+#endif  // CAUSEWAY_TESTS_EMULATION_INCLUDE_CUDA_RUNTIME_H_

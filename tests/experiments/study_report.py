@@ -1,0 +1,201 @@
+"""Tables, plots and JSON of the study.
+
+A figure of one seed says little by itself. How much the losses of two dense variants with the same seed
+differ by chance is taken from the headlines, which have several seeds: a single difference beyond
+the 95 % range of that is marked, as is a mean whose interval does not contain zero.
+"""
+
+import json
+import statistics
+from pathlib import Path
+
+import variants
+from training_runs import deviation, differences, intervals
+
+from causeway_run import plots  # noqa: E402  (found by training_runs)
+
+# So far from the others that their own spread says nothing about theirs.
+SPARSE = ("topk2", "topk2-forgets")
+# Whose differences from `streaming`, seed by seed, tell what chance does.
+_DENSE = ("diloco", "streaming-fp32", "overlap-fp32", "e3m0", "lm2")
+_PLOTTED_CURVES = ("plain", "diloco", "streaming")
+
+
+def _losses(results: list[dict], inner: str) -> dict[str, dict[int, float]]:
+    """By variant and seed."""
+    losses: dict[str, dict[int, float]] = {}
+    for result in results:
+        if result["inner"] == inner:
+            losses.setdefault(result["variant"], {})[result["seed"]] = result["eval_loss"]
+    return losses
+
+
+def noise(results: list[dict]) -> dict[str, float | None]:
+    """By inner optimizer: the 95 % range of one difference of two dense variants of a seed."""
+    ranges = {}
+    for inner in variants.INNER:
+        losses = _losses(results, inner)
+        groups = [differences(losses.get(name, {}), losses.get("streaming", {}))
+                  for name in _DENSE]
+        groups = [group for group in groups if len(group) > 1]
+        if not groups:
+            ranges[inner] = None
+            continue
+        # Half-widths of means; of a single value they are wider by the root of the count.
+        width = intervals(groups)[0]
+        ranges[inner] = width * len(groups[0]) ** 0.5
+    return ranges
+
+
+def _minus(name: str, baseline: str, losses: dict[str, dict[int, float]],
+           dense_widths: dict[str, float | None], chance: float | None) -> dict | None:
+    apart = differences(losses[name], losses.get(baseline, {}))
+    if name == baseline or not apart:
+        return None
+    mean = statistics.fmean(apart)
+    interval = dense_widths.get(name) if name not in SPARSE else intervals([apart])[0]
+    limit = interval if interval is not None else chance
+    return {"mean": mean, "by_seed": apart, "interval_95": interval,
+            "clear": limit is not None and abs(mean) > limit}
+
+
+def _row(inner: str, name: str, label: str, own: list[dict], minus: dict | None) -> dict:
+    by_seed = {result["seed"]: result["eval_loss"] for result in own}
+    moved = {way: statistics.fmean(result["bytes_per_worker"][way] for result in own)
+             for way in ("up", "down")}
+    # What a worker fetches when it joins is no part of synchronizing.
+    moved["down"] -= statistics.fmean(result["state_bytes_per_worker"] or 0 for result in own)
+    return {
+        "inner": inner, "variant": name, "label": label,
+        "seeds": len(by_seed), "mean_loss": statistics.fmean(by_seed.values()),
+        "standard_deviation": deviation(list(by_seed.values())),
+        "losses": {str(seed): loss for seed, loss in sorted(by_seed.items())},
+        "minus_baseline": minus, "bytes_per_worker": moved,
+        "syncs_per_fragment": min(result["syncs_per_fragment"] for result in own),
+        "rounds": own[0]["rounds"],
+        "rounds_without_somebody": [result["rounds_without_somebody"] for result in own],
+        "tokens": [result["tokens"] for result in own],
+        "seconds": [result["elapsed_seconds"] for result in own],
+        "eval_curve": own[0]["eval_curve"],
+    }
+
+
+def summarize(results: list[dict], experiments: list[str]) -> list[dict]:
+    """A report for each experiment: its rows, by inner optimizer and variant."""
+    chance = noise(results)
+    reports = []
+    for key in experiments:
+        experiment = variants.EXPERIMENTS[key]
+        rows = []
+        for inner in variants.INNER:
+            losses = _losses(results, inner)
+            present = [name for name in experiment.variants if name in losses]
+            dense = [name for name in present if name not in (*SPARSE, experiment.baseline)]
+            base = losses.get(experiment.baseline, {})
+            widths = dict(zip(dense, intervals([differences(losses[name], base)
+                                                for name in dense])))
+            for name in present:
+                own = [result for result in results
+                       if result["inner"] == inner and result["variant"] == name]
+                rows.append(_row(inner, name, experiment.label(name), own, _minus(
+                    name, experiment.baseline, losses, widths, chance[inner])))
+        reports.append({"experiment": key, "title": experiment.title,
+                        "baseline": experiment.baseline, "rows": rows})
+    return reports
+
+
+def overview(results: list[dict], scale: variants.Scale, planned: int,
+             failures: list[str]) -> dict:
+    seconds = {result["name"]: result["elapsed_seconds"] for result in results}
+    return {
+        "command": f"tests/experiments/study.py all --scale {scale.name}",
+        "scale": scale.name,
+        "parameters": max((result["parameters"] for result in results), default=None),
+        "steps": scale.steps, "tokens": scale.tokens,
+        "runs_planned": planned, "runs_finished": len(results),
+        "minutes": round(sum(seconds.values()) / 60, 1),
+        "median_seconds": statistics.median(seconds.values()) if seconds else None,
+        "range_of_one_difference_95": noise(results),
+        "seconds": seconds, "failures": failures,
+    }
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form).replace("-", "\N{MINUS SIGN}")
+
+
+def _difference(minus: dict | None) -> str:
+    if minus is None:
+        return "-"
+    text = _number(minus["mean"], "+.4f")
+    if minus["interval_95"] is not None:
+        text += f" ± {minus['interval_95']:.4f}"
+    return f"**{text}**" if minus["clear"] else text
+
+
+def table(report: dict) -> str:
+    """Markdown."""
+    baseline = variants.EXPERIMENTS[report["experiment"]].label(report["baseline"])
+    head = ["inside", "", "seeds", "held-out loss", "spread", f"minus {baseline}, same seed",
+            "MB per worker, up / down"]
+    lines = ["| " + " | ".join(head) + " |", "| --- | --- |" + " ---: |" * (len(head) - 2)]
+    for row in report["rows"]:
+        moved = row["bytes_per_worker"]
+        lines.append("| " + " | ".join([
+            variants.INNER[row["inner"]], row["label"], str(row["seeds"]),
+            f"{row['mean_loss']:.4f}", _number(row["standard_deviation"], ".4f"),
+            _difference(row["minus_baseline"]),
+            # One worker that trains plainly exchanges nothing that data parallelism would.
+            "-" if variants.VARIANTS[row["variant"]].plain else
+            f"{moved['up'] / 1e6:.2f} / {moved['down'] / 1e6:.2f}"]) + " |")
+    return "\n".join(lines)
+
+
+def _limits(shown: list[tuple[str, list[float], float | None]]) -> tuple[float, float]:
+    """What a panel shows: all, unless a few are so far away that the others would be one point."""
+    values = sorted(abs(value) for _, own, _ in shown for value in own)
+    middle = values[len(values) // 2]
+    near = [value for _, own, _ in shown for value in own if abs(value) <= max(6 * middle, 0.02)]
+    low, high = min([0.0, *near]), max([0.0, *near])
+    margin = 0.1 * max(high - low, 0.01)
+    return low - margin, high + margin
+
+
+def plot(report: dict) -> str | None:
+    """Differences from the baseline, as the text of an SVG file; None without any."""
+    panels = []
+    for inner, title in variants.INNER.items():
+        shown = [(row["label"], row["minus_baseline"]["by_seed"],
+                  row["minus_baseline"]["interval_95"])
+                 for row in report["rows"] if row["inner"] == inner and row["minus_baseline"]]
+        if shown:
+            panels.append((f"{title} inside", shown, _limits(shown)))
+    if not panels:
+        return None
+    baseline = variants.EXPERIMENTS[report["experiment"]].label(report["baseline"])
+    return plots.standalone(plots.compare_differences(
+        panels, f"held-out loss minus that of: {baseline}; nats per byte"))
+
+
+def curves(report: dict) -> str | None:
+    """Held-out losses over the steps, of the first seed."""
+    lines = [(f"{row['label'].split(' (')[0]}, {variants.INNER[row['inner']]}", row["eval_curve"][1:])
+             for row in report["rows"] if row["variant"] in _PLOTTED_CURVES]
+    return plots.standalone(plots.compare_losses(lines)) if lines else None
+
+
+def write(folder: Path, reports: list[dict], summary: dict) -> None:
+    """NAME.json and NAME.svg of every experiment, summary.json, and the curves of `parity`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = {}
+    for report in reports:
+        name = report["experiment"]
+        text = json.dumps({"command": summary["command"], **report}, indent=1)
+        (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+        drawn[name] = plot(report)
+        if name == "parity":
+            drawn["parity_curves"] = curves(report)
+    for name, svg in drawn.items():
+        if svg:
+            (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,237 @@
+"""What the experiments train: every way of training once, by name, and the sizes they come in.
+
+All variants of one scale and inner optimizer train on equally many tokens, with the same model,
+budget, learning rates and number of windows per step of the schedule, all workers together. A
+variant is what it changes of `streaming`, which is int4 both ways with overlap.
+"""
+
+from dataclasses import dataclass, field
+
+from training_runs import TrainingRun
+
+INNER = {"adamw": "AdamW", "muon": "Muon"}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A model and a budget. Sites together take global_windows windows per step of the schedule."""
+
+    name: str
+    model: dict[str, str]
+    sequence_length: int
+    global_windows: int
+    steps: int
+    evaluation_windows: int
+    # Peaks; the best of those of the experiment `rates` at the small scale.
+    learning_rate: str = "3e-3"  # AdamW inside.
+    muon_learning_rate: str = "0.02"
+    muon_adamw_learning_rate: str = "1e-2"  # Of what Muon leaves to AdamW.
+    # Of a fast and a slow worker in the experiment with unequal ones; longer than they really take.
+    unequal_step_ms: tuple[int, int] = (80, 160)
+    needs_data: bool = False  # A vocabulary of its own: tokens have to be prepared beforehand.
+
+    @property
+    def tokens(self) -> int:
+        return self.steps * self.global_windows * self.sequence_length
+
+
+SCALES = {scale.name: scale for scale in (
+    Scale("small",
+          {"layers": "6", "width": "64", "heads": "4", "mlp_width": "192"},
+          sequence_length=128, global_windows=16, steps=600, evaluation_windows=256),
+    # The same for longer: what of a difference goes away with training.
+    Scale("small-long",
+          {"layers": "6", "width": "64", "heads": "4", "mlp_width": "192"},
+          sequence_length=128, global_windows=16, steps=1800, evaluation_windows=256),
+    Scale("large", {"preset": '"tiny-1m"'},
+          sequence_length=256, global_windows=16, steps=3000, evaluation_windows=256,
+          unequal_step_ms=(1200, 2400)),
+    # The paper's shapes and about its 20 tokens per parameter. For GPUs.
+    Scale("paper-35m", {"preset": '"paper-35m"'},
+          sequence_length=1024, global_windows=256, steps=2700, evaluation_windows=512,
+          learning_rate="1e-3", muon_adamw_learning_rate="1e-3", unequal_step_ms=(2000, 4000), needs_data=True),
+    Scale("paper-100m", {"preset": '"paper-100m"'},
+          sequence_length=1024, global_windows=512, steps=3900, evaluation_windows=512,
+          learning_rate="1e-3", muon_adamw_learning_rate="1e-3", unequal_step_ms=(6000, 12000), needs_data=True),
+)}
+
+_STREAMING = {
+    "sync.pattern": "BALANCED", "sync.fragments": "4", "sync.steps_between_syncs": "30",
+    "sync.overlap_steps": "2", "sync.mixing": "0.5", "sync.codec_up": "INT4",
+    "sync.codec_down": "INT4", "outer.learning_rate": "0.7", "outer.momentum": "0.6",
+}
+_BLOCKING = {"sync.overlap_steps": "0", "sync.mixing": "0"}
+
+
+def _codecs(up: str, down: str) -> dict[str, str]:
+    return {"sync.codec_up": up, "sync.codec_down": down}
+
+
+_FP32 = _codecs("FP32", "FP32")
+_TOPK2 = _codecs("TOPK2", "INT4") | {
+    "sync.error_feedback": "true", "outer.learning_rate": "1", "outer.momentum": "0"}
+
+
+@dataclass(frozen=True)
+class Variant:
+    label: str
+    changes: dict[str, str] = field(default_factory=dict)  # Of _STREAMING.
+    workers: int = 2
+    mode: str = "streaming"
+    unequal: bool = False  # Worker 1 is half as fast, and has a pace of its own.
+    lost_share: float = 0
+    inner: tuple[str, ...] = tuple(INNER)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it stands for data parallelism, but for the exchange."""
+        return self.workers == 1 and self.changes.get("outer.learning_rate") == "1"
+
+
+_PLAIN = _FP32 | _BLOCKING | {
+    "sync.fragments": "1", "outer.learning_rate": "1", "outer.momentum": "0"}
+
+
+def _rates(inner: str, label: str, **rates: str) -> Variant:
+    return Variant(label, _PLAIN | {f"train.{name}": rate for name, rate in rates.items()},
+                   workers=1, inner=(inner,))
+
+
+VARIANTS = {
+    # The same optimizer over the whole batch of every step. One worker whose deltas are taken as they
+    # are is plain training, bit for bit (tests/unit/neutrality); data parallelism with several
+    # workers is that up to rounding. The gradients' own mode has AdamW alone.
+    "plain": Variant("data parallel (one worker, the whole batch)", _PLAIN, workers=1),
+    "data-parallel": Variant("data parallel, gradients in bf16", mode="data-parallel",
+                             inner=("adamw",)),
+    "diloco": Variant("DiLoCo, fp32", _FP32 | _BLOCKING | {"sync.fragments": "1"}),
+    "streaming-fp32": Variant("Streaming, fp32, no overlap", _FP32 | _BLOCKING),
+    "overlap-fp32": Variant("Streaming, fp32, tau 2", _FP32),
+    "streaming": Variant("Streaming, int4, tau 2"),
+    "e3m0": Variant("Streaming, e3m0, tau 2", _codecs("E3M0", "E3M0")),
+    "lm2": Variant("lm2 up with feedback, int4 down", _codecs("LM2", "INT4") | {
+        "sync.error_feedback": "true"}),
+    "topk2": Variant("topk2 up with feedback, int4 down", _TOPK2),
+    # 1e-9 of what was left out is carried on: none, but for a name that the configuration accepts.
+    "topk2-forgets": Variant("topk2 up without feedback, int4 down",
+                             _TOPK2 | {"sync.error_feedback_decay": "1e-9"}),
+    "H10": Variant("H 10", {"sync.steps_between_syncs": "10"}),
+    "H100": Variant("H 100", {"sync.steps_between_syncs": "100"}),
+    **{f"tau{tau}": Variant(f"tau {tau}", {"sync.overlap_steps": str(tau)})
+       for tau in (0, 1, 5, 10)},
+    **{f"alpha{alpha}": Variant(f"alpha {alpha}", {"sync.mixing": alpha})
+       for alpha in ("0", "0.25", "0.75")},
+    **{f"M{workers}": Variant(f"M {workers}", workers=workers) for workers in (1, 4, 8)},
+    # Three fragments of blocks and one of the rest: as many as `streaming` has.
+    "strided": Variant("strided", {"sync.pattern": "STRIDED", "sync.fragments": "3"}),
+    "sequential": Variant("sequential", {"sync.pattern": "SEQUENTIAL", "sync.fragments": "3"}),
+    **{f"outer{rate}-{momentum}": Variant(
+        f"rate {rate}, momentum {momentum}",
+        {"outer.learning_rate": rate, "outer.momentum": momentum})
+       for rate, momentum in (("0.4", "0.6"), ("1", "0.6"), ("0.7", "0"), ("0.7", "0.9"),
+                              ("0.4", "0.9"))},
+    "unequal": Variant("one worker half as fast, with a pace", {"membership.max_pace": "2.5"},
+                       unequal=True),
+    "lost": Variant("10 % of the rounds without one worker",
+                    {"membership.grace_ms": "1500", "membership.quorum": "1"}, lost_share=0.1),
+    "adamw1e-3": _rates("adamw", "rate 1e-3", learning_rate="1e-3"),
+    "adamw1e-2": _rates("adamw", "rate 1e-2", learning_rate="1e-2"),
+    "muon0.02-3e-3": _rates("muon", "rates 0.02, 3e-3", learning_rate="3e-3"),
+    "muon0.04-1e-2": _rates("muon", "rates 0.04, 1e-2", muon_learning_rate="0.04"),
+}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    title: str
+    variants: tuple[str, ...]  # In the order of tables and plots.
+    baseline: str  # What the others are compared with, seed by seed.
+    headline: bool = False  # All seeds, in place of the first alone.
+    streaming_is: str = ""  # What `streaming` is called among these.
+
+    def label(self, variant: str) -> str:
+        own = self.streaming_is if variant == "streaming" else ""
+        return own or VARIANTS[variant].label
+
+
+EXPERIMENTS = {
+    "parity": Experiment(
+        "Data parallel, DiLoCo and Streaming at equal tokens",
+        ("plain", "data-parallel", "diloco", "streaming-fp32", "overlap-fp32", "streaming"),
+        baseline="plain", headline=True),
+    "codecs": Experiment(
+        "What codecs cost",
+        ("overlap-fp32", "streaming", "e3m0", "lm2", "topk2", "topk2-forgets"),
+        baseline="overlap-fp32", headline=True),
+    "period": Experiment("Steps between two syncs (H)", ("H10", "streaming", "H100"), "streaming",
+                         streaming_is="H 30"),
+    "overlap": Experiment("Overlap (tau)", ("tau0", "tau1", "streaming", "tau5", "tau10"), "tau0",
+                          streaming_is="tau 2"),
+    "mixing": Experiment("Mixing (alpha)", ("alpha0", "alpha0.25", "streaming", "alpha0.75"),
+                         "streaming", streaming_is="alpha 0.5"),
+    "workers": Experiment("Workers (M), the same batch together", ("M1", "streaming", "M4", "M8"),
+                          "streaming", streaming_is="M 2"),
+    "patterns": Experiment("Fragments", ("strided", "sequential", "streaming"), "sequential",
+                           streaming_is="balanced"),
+    "outer": Experiment(
+        "Outer learning rate and momentum",
+        ("outer0.4-0.6", "streaming", "outer1-0.6", "outer0.7-0", "outer0.7-0.9", "outer0.4-0.9"),
+        "streaming", streaming_is="rate 0.7, momentum 0.6"),
+    "sites": Experiment("Unequal and lost workers", ("streaming", "unequal", "lost"), "streaming",
+                        streaming_is="two alike, all rounds"),
+    "rates": Experiment(
+        "Inner learning rates, data parallel",
+        ("plain", "adamw1e-3", "adamw1e-2", "muon0.02-3e-3", "muon0.04-1e-2"), "plain"),
+}
+
+
+def training_run(name: str, inner: str, seed: int, scale: Scale) -> TrainingRun:
+    """One run of a variant. The same arguments are the same run, whichever experiment asks for it."""
+    variant = VARIANTS[name]
+    if scale.global_windows % variant.workers != 0:
+        raise ValueError(f"{scale.global_windows} windows cannot be shared by {variant.workers}")
+    settings = {f"model.{key}": value for key, value in scale.model.items()}
+    settings |= {
+        "model.sequence_length": str(scale.sequence_length),
+        "train.batch_sequences": str(scale.global_windows // variant.workers),
+        "train.optimizer": inner.upper(),
+        "train.evaluate_every_steps": str(scale.steps // 6),
+        "train.evaluation_sequences": str(scale.evaluation_windows),
+    }
+    if inner == "muon":
+        settings |= {"train.muon_learning_rate": scale.muon_learning_rate,
+                     "train.learning_rate": scale.muon_adamw_learning_rate}
+    else:
+        settings["train.learning_rate"] = scale.learning_rate
+    if variant.mode == "streaming":
+        settings |= _STREAMING
+    settings |= variant.changes
+    flags = ()
+    if variant.unequal:
+        # At pace 2 the slow worker takes half as many steps, so the schedule is longer by a third.
+        fast_ms, slow_ms = scale.unequal_step_ms
+        settings |= {"train.steps": str(scale.steps * 4 // 3), "train.tokens": str(scale.tokens),
+                     "train.warmup_steps": str(scale.steps * 4 // 3 // 20)}
+        flags = ((f"--min_step_time={fast_ms}ms",), (f"--min_step_time={slow_ms}ms",))
+    return TrainingRun(
+        f"{scale.name}-{inner}-{name}-seed{seed}", seed,
+        {"scale": scale.name, "inner": inner, "variant": name}, settings, mode=variant.mode,
+        workers=variant.workers, worker_flags=flags, lost_share=variant.lost_share,
+        tokens=scale.tokens)
+
+
+def plan(experiments: list[str], inner: list[str], seeds: list[int],
+         scale: Scale) -> list[TrainingRun]:
+    """Every run that the experiments need, each once. All experiments with the first seed come before
+    the other seeds: a series that ends early has something to say about everything."""
+    runs = {}
+    for seed in seeds:
+        for experiment in (EXPERIMENTS[name] for name in experiments):
+            if seed != seeds[0] and not experiment.headline:
+                continue
+            for variant in experiment.variants:
+                for optimizer in inner:
+                    if optimizer in VARIANTS[variant].inner:
+                        run = training_run(variant, optimizer, seed, scale)
+                        runs.setdefault(run.name, run)
+    return list(runs.values())

@@ -1,0 +1,572 @@
+// A worker whose values are on devices sends the bytes and comes to the weights of one whose values
+// are in host memory, whatever the devices, the codecs and the events of the run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/random.h"
+#include "common/params/initialize.h"
+#include "common/params/run_config.h"
+#include "tests/unit/worker/sync/fake_exchange.h"
+#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device_part.h"
+#include "worker/sync/host_replica.h"
+#include "worker/sync/sync_engine.h"
+
+#ifdef CAUSEWAY_EMULATED_DEVICE
+#include <device_emulation.h>
+
+#include "tests/emulation/emulator.h"
+#endif
+
+namespace causeway::worker::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kSmallModel[] = "layers: 3 width: 64 heads: 2 mlp_width: 192";
+// Its single fragment has more than two leaves.
+constexpr char kLargerModel[] = "layers: 4 width: 96 heads: 2 mlp_width: 384";
+
+v1::RunConfig RunOf(const std::string& model, const std::string& sync) {
+  v1::RunConfig config =
+      ParseRunConfig(
+          "model { vocabulary_size: 64 sequence_length: 8 " + model +
+              " } train { steps: 100 } sync { " + sync + " }" +
+              (sync.find("GRADIENT") == std::string::npos ? "" : " outer { optimizer: ADAMW }"),
+          "test")
+          .value();
+  const auto warnings = CompleteRunConfig(config);
+  EXPECT_TRUE(warnings.ok()) << warnings.status();
+  return config;
+}
+
+// "Training": a pure function of step and place.
+float MoveOf(int64_t step, int64_t i) {
+  return static_cast<float>(0.001 *
+                            RandomNormal(7, static_cast<uint64_t>(step), static_cast<uint64_t>(i)));
+}
+float GradientOf(int64_t step, int64_t i) { return 3 * MoveOf(step + 1000, i); }
+
+// Device memory that is still given back when the device is lost.
+template <typename T>
+class Array {
+ public:
+  explicit Array(size_t size) : size_(size) {
+    EXPECT_EQ(cudaMalloc(&data_, size * sizeof(T)), cudaSuccess);
+  }
+  ~Array() { (void)cudaFree(data_); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
+  T* data() const { return data_; }
+  std::vector<T> Download() const {
+    std::vector<T> values(size_);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost),
+              cudaSuccess);
+    return values;
+  }
+
+ private:
+  T* data_ = nullptr;
+  size_t size_;
+};
+
+// Where the values of one worker are.
+class Values {
+ public:
+  virtual ~Values() = default;
+  virtual std::unique_ptr<Replica> MakeReplica() = 0;
+  virtual void Train(int64_t step) = 0;
+  virtual std::vector<float> Local() = 0;
+  virtual void SetLocal(const std::vector<float>& local) = 0;
+};
+
+class HostValues final : public Values {
+ public:
+  HostValues(const FragmentPlan& plan, const v1::SyncConfig& sync)
+      : plan_(plan),
+        sync_(sync),
+        local_(static_cast<size_t>(plan.arena_size())),
+        gradients_(local_.size()) {}
+
+  std::unique_ptr<Replica> MakeReplica() override {
+    return std::make_unique<HostReplica>(plan_, sync_, local_, gradients_);
+  }
+  void Train(int64_t step) override {
+    for (size_t i = 0; i < local_.size(); ++i) {
+      local_[i] += MoveOf(step, static_cast<int64_t>(i));
+      gradients_[i] = GradientOf(step, static_cast<int64_t>(i));
+    }
+  }
+  std::vector<float> Local() override { return local_; }
+  void SetLocal(const std::vector<float>& local) override { local_ = local; }
+
+ private:
+  const FragmentPlan& plan_;
+  const v1::SyncConfig sync_;
+  std::vector<float> local_;
+  std::vector<float> gradients_;
+};
+
+struct Layout {
+  int ranks = 1;
+  bool published_on_device = true;
+};
+
+class DeviceValues final : public Values {
+ public:
+  DeviceValues(const FragmentPlan& plan, const v1::SyncConfig& sync, const Layout& layout)
+      : plan_(plan),
+        sync_(sync),
+        layout_(layout),
+        shard_plan_(plan, layout.ranks, /*least_bucket=*/int64_t{1} << 15) {
+    int devices = 0;
+    EXPECT_EQ(cudaGetDeviceCount(&devices), cudaSuccess);
+    for (int i = 0; i < layout.ranks; ++i) {
+      EXPECT_TRUE(UseDevice(i % devices).ok());
+      auto rank = std::make_unique<Rank>(static_cast<size_t>(shard_plan_.shard_size(i)),
+                                         static_cast<size_t>(plan.arena_size()));
+      rank->device = i % devices;
+      ranks_.push_back(std::move(rank));
+    }
+    EXPECT_TRUE(UseDevice(0).ok());
+  }
+
+  std::unique_ptr<Replica> MakeReplica() override {
+    std::vector<DeviceShard> shards;
+    for (int i = 0; i < layout_.ranks; ++i) {
+      Rank& rank = *ranks_[static_cast<size_t>(i)];
+      shards.push_back({.device = rank.device,
+                        .rank = i,
+                        .master = rank.master.data(),
+                        .gradients = rank.gradients.data(),
+                        .weights = rank.weights.data(),
+                        .training = rank.training.get(),
+                        .snapshots_done = rank.snapshots_done.get()});
+    }
+    DevicePartOptions options;
+    options.published_on_device = layout_.published_on_device;
+    options.weights_changed = [this](int fragment) { changed_.push_back(fragment); };
+    absl::StatusOr<std::unique_ptr<Replica>> replica =
+        MakeDeviceReplica(plan_, shard_plan_, sync_, std::move(shards), std::move(options));
+    EXPECT_TRUE(replica.ok()) << replica.status();
+    return *std::move(replica);
+  }
+
+  // Issues an update that waits for snapshots, and for nothing on the host.
+  void Train(int64_t step) override {
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      Rank& rank = *ranks_[r];
+      EXPECT_TRUE(UseDevice(rank.device).ok());
+      rank.Fetch();
+      for (const ShardPiece& piece : shard_plan_.pieces(static_cast<int>(r))) {
+        for (int64_t i = 0; i < piece.size(); ++i) {
+          rank.values[static_cast<size_t>(piece.offset + i)] += MoveOf(step, piece.begin + i);
+          rank.gradient_values[static_cast<size_t>(piece.begin + i)] =
+              GradientOf(step, piece.begin + i);
+        }
+      }
+      EXPECT_TRUE(CheckCuda(cudaStreamWaitEvent(rank.training.get(), rank.snapshots_done.get(), 0),
+                            "waiting for snapshots")
+                      .ok());
+      rank.Issue();
+    }
+    EXPECT_TRUE(UseDevice(0).ok());
+  }
+
+  std::vector<float> Local() override {
+    std::vector<float> local(static_cast<size_t>(plan_.arena_size()));
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      Rank& rank = *ranks_[r];
+      EXPECT_TRUE(UseDevice(rank.device).ok());
+      rank.Fetch();
+      for (const ShardPiece& piece : shard_plan_.pieces(static_cast<int>(r))) {
+        std::copy_n(rank.values.begin() + piece.offset, piece.size(), local.begin() + piece.begin);
+      }
+    }
+    EXPECT_TRUE(UseDevice(0).ok());
+    return local;
+  }
+
+  void SetLocal(const std::vector<float>& local) override {
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      Rank& rank = *ranks_[r];
+      EXPECT_TRUE(UseDevice(rank.device).ok());
+      for (const ShardPiece& piece : shard_plan_.pieces(static_cast<int>(r))) {
+        std::copy_n(local.begin() + piece.begin, piece.size(), rank.values.begin() + piece.offset);
+      }
+      rank.Issue();
+    }
+    EXPECT_TRUE(UseDevice(0).ok());
+  }
+
+  // After a merge: every rank's own pieces of the weights for computing.
+  std::vector<float> Weights() {
+    std::vector<float> weights(static_cast<size_t>(plan_.arena_size()));
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      EXPECT_TRUE(UseDevice(ranks_[r]->device).ok());
+      const std::vector<__nv_bfloat16> all = ranks_[r]->weights.Download();
+      for (const ShardPiece& piece : shard_plan_.pieces(static_cast<int>(r))) {
+        for (int64_t i = piece.begin; i < piece.end; ++i) {
+          weights[static_cast<size_t>(i)] = __bfloat162float(all[static_cast<size_t>(i)]);
+        }
+      }
+    }
+    EXPECT_TRUE(UseDevice(0).ok());
+    return weights;
+  }
+  const std::vector<int>& changed() const { return changed_; }
+
+ private:
+  struct Rank {
+    Rank(size_t shard, size_t arena)
+        : master(shard), gradients(arena), weights(arena), values(shard), gradient_values(arena) {
+      training = Stream::Create().value();
+      snapshots_done = Event::Create().value();
+    }
+    void Fetch() {
+      Copy(values.data(), master.data(), values.size(), cudaMemcpyDeviceToHost);
+      EXPECT_TRUE(training.Wait("training").ok());
+    }
+    void Issue() {
+      Copy(master.data(), values.data(), values.size(), cudaMemcpyHostToDevice);
+      Copy(gradients.data(), gradient_values.data(), gradient_values.size(),
+           cudaMemcpyHostToDevice);
+    }
+    void Copy(float* to, const float* from, size_t size, cudaMemcpyKind kind) {
+      EXPECT_TRUE(CheckCuda(cudaMemcpyAsync(to, from, size * sizeof(float), kind, training.get()),
+                            "copying")
+                      .ok());
+    }
+
+    int device = 0;
+    Array<float> master;
+    Array<float> gradients;
+    Array<__nv_bfloat16> weights;
+    Stream training;
+    Event snapshots_done;
+    std::vector<float> values;
+    std::vector<float> gradient_values;
+  };
+
+  const FragmentPlan& plan_;
+  const v1::SyncConfig sync_;
+  const Layout layout_;
+  const ShardPlan shard_plan_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<int> changed_;
+};
+
+// One worker, and the other side of its exchange.
+class Worker {
+ public:
+  Worker(const v1::RunConfig& config, const FragmentPlan& plan, std::unique_ptr<Values> values)
+      : config_(config),
+        plan_(plan),
+        initial_(static_cast<size_t>(plan.arena_size())),
+        values_(std::move(values)) {
+    InitializeParameters(plan, 1, initial_);
+    exchange_ = std::make_unique<FakeExchange>(plan, config.sync(), initial_, 0.7F);
+    Begin();
+  }
+
+  void Begin() {
+    engine_.reset();
+    exchange_->Revive();
+    replica_.reset();
+    replica_ = values_->MakeReplica();
+    SyncEngine::Options options;
+    options.config = config_.sync();
+    options.plan = &plan_;
+    options.replica = replica_.get();
+    options.exchange = exchange_.get();
+    options.clock = &clock_;
+    engine_ = std::make_unique<SyncEngine>(std::move(options));
+  }
+
+  void Run(int64_t from, int64_t to) {
+    for (int64_t step = from; step <= to; ++step) {
+      values_->Train(step);
+      const absl::Status status = engine_->AfterStep(step, 10, 2);
+      ASSERT_TRUE(status.ok()) << status;
+    }
+  }
+
+  FakeClock clock_;
+  const v1::RunConfig config_;
+  const FragmentPlan& plan_;
+  std::vector<float> initial_;
+  std::unique_ptr<FakeExchange> exchange_;
+  std::unique_ptr<Values> values_;
+  std::unique_ptr<Replica> replica_;
+  std::unique_ptr<SyncEngine> engine_;
+};
+
+std::vector<uint32_t> Bits(std::span<const float> values) {
+  std::vector<uint32_t> bits;
+  for (const float x : values) bits.push_back(std::bit_cast<uint32_t>(x));
+  return bits;
+}
+
+void ExpectSame(Worker& device, Worker& host) {
+  const auto sorted = [](Worker& worker) {
+    auto pushes = worker.exchange_->pushes();
+    std::ranges::sort(pushes, {}, &FakeExchange::PushRecord::key);
+    return pushes;
+  };
+  const auto device_pushes = sorted(device);
+  const auto host_pushes = sorted(host);
+  ASSERT_EQ(device_pushes.size(), host_pushes.size());
+  for (size_t i = 0; i < host_pushes.size(); ++i) {
+    EXPECT_EQ(device_pushes[i].key, host_pushes[i].key);
+    EXPECT_TRUE(device_pushes[i].object == host_pushes[i].object)
+        << "fragment " << host_pushes[i].key.first << ", round " << host_pushes[i].key.second;
+  }
+  EXPECT_TRUE(Bits(device.values_->Local()) == Bits(host.values_->Local()));
+  const absl::StatusOr<std::span<const float>> published = device.engine_->published();
+  ASSERT_TRUE(published.ok());
+  EXPECT_TRUE(Bits(*published) == Bits(host.engine_->published().value()));
+  EXPECT_EQ(device.engine_->rounds_merged(), host.engine_->rounds_merged());
+  EXPECT_EQ(device.engine_->rounds_late(), host.engine_->rounds_late());
+}
+
+constexpr Layout kLayouts[] = {{.ranks = 1},
+                               {.ranks = 1, .published_on_device = false},
+                               {.ranks = 3},
+                               {.ranks = 3, .published_on_device = false}};
+
+class DeviceReplicaTest : public testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+#ifdef CAUSEWAY_EMULATED_DEVICE
+    emulation::SetMachine({.devices = 2});
+#endif
+  }
+  void TearDown() override {
+#ifdef CAUSEWAY_EMULATED_DEVICE
+    emulation::SetOrder(emulation::Order::kForward);
+#endif
+  }
+
+  // Two workers with the same run, on devices and on the host, after `script`.
+  void Compare(const std::string& model, const std::string& sync,
+               const std::function<void(Worker&)>& script) {
+    const v1::RunConfig config = RunOf(model, sync);
+    const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+    Worker host(config, plan, std::make_unique<HostValues>(plan, config.sync()));
+    Worker device(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
+    for (Worker* const worker : {&host, &device}) {
+      ASSERT_TRUE(worker->engine_->Fetch(0).ok());
+      script(*worker);
+      const absl::Status drained = worker->engine_->Drain();
+      ASSERT_TRUE(drained.ok()) << drained;
+    }
+    ExpectSame(device, host);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, DeviceReplicaTest, testing::ValuesIn(kLayouts),
+                         [](const auto& tested) {
+                           return std::to_string(tested.param.ranks) + "Ranks" +
+                                  (tested.param.published_on_device ? "" : "PublishedOnHost");
+                         });
+
+TEST_P(DeviceReplicaTest, OverlappedRoundsOfSeveralFragments) {
+  Compare(kSmallModel,
+          "fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5 codec_up: INT4 "
+          "codec_down: INT4",
+          [](Worker& worker) { worker.Run(1, 9); });
+}
+
+TEST_P(DeviceReplicaTest, AFragmentOfSeveralLeaves) {
+  Compare(kLargerModel, "fragments: 1 steps_between_syncs: 2 codec_up: E3M0 codec_down: INT8",
+          [](Worker& worker) { worker.Run(1, 2); });
+}
+
+TEST_P(DeviceReplicaTest, ErrorFeedbackWithDecay) {
+  Compare(kSmallModel,
+          "fragments: 1 steps_between_syncs: 2 overlap_steps: 1 codec_up: LM2 codec_down: E2M1 "
+          "error_feedback: true error_feedback_decay: 0.9",
+          [](Worker& worker) { worker.Run(1, 7); });
+}
+
+TEST_P(DeviceReplicaTest, ADeltaThatMissedItsRoundTravelsWithTheNext) {
+  for (const char* const codec : {"FP32", "INT4"}) {
+    Compare(kSmallModel,
+            std::string("fragments: 2 steps_between_syncs: 3 codec_down: FP32 codec_up: ") + codec,
+            [](Worker& worker) {
+              worker.exchange_->CloseWithout({1, 1});
+              worker.Run(1, 7);
+              EXPECT_EQ(worker.engine_->rounds_late(), 1);
+            });
+  }
+}
+
+TEST_P(DeviceReplicaTest, AnAnswerThatIsGoneIsReplacedByTheState) {
+  Compare(kSmallModel, "fragments: 2 steps_between_syncs: 3 mixing: 0.25", [](Worker& worker) {
+    worker.exchange_->Forget({0, 1});
+    worker.Run(1, 4);
+  });
+}
+
+TEST_P(DeviceReplicaTest, GradientsInsteadOfDeltas) {
+  Compare(kSmallModel,
+          "contribution: GRADIENT steps_between_syncs: 1 codec_up: BF16 codec_down: FP32",
+          [](Worker& worker) { worker.Run(1, 3); });
+}
+
+TEST_P(DeviceReplicaTest, ARestoredWorkerContinuesBitForBit) {
+  Compare(kSmallModel,
+          "fragments: 2 steps_between_syncs: 6 overlap_steps: 3 mixing: 0.5 codec_up: INT4 "
+          "error_feedback: true",
+          [](Worker& worker) {
+            worker.Run(1, 7);
+            absl::StatusOr<SyncEngine::State> state = worker.engine_->Save();
+            ASSERT_TRUE(state.ok()) << state.status();
+            const std::vector<float> local = worker.values_->Local();
+            worker.Begin();
+            worker.values_->SetLocal(local);
+            const absl::Status restored = worker.engine_->Restore(*std::move(state), 7);
+            ASSERT_TRUE(restored.ok()) << restored;
+            worker.Run(8, 12);
+          });
+}
+
+TEST_P(DeviceReplicaTest, AStateIsThatOfTheHost) {
+  const v1::RunConfig config = RunOf(kSmallModel,
+                                     "fragments: 2 steps_between_syncs: 4 codec_up: E3M0 "
+                                     "error_feedback: true overlap_steps: 1");
+  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  std::vector<SyncEngine::State> states;
+  for (const bool on_device : {false, true}) {
+    std::unique_ptr<Values> values;
+    if (on_device) {
+      values = std::make_unique<DeviceValues>(plan, config.sync(), GetParam());
+    } else {
+      values = std::make_unique<HostValues>(plan, config.sync());
+    }
+    Worker worker(config, plan, std::move(values));
+    ASSERT_TRUE(worker.engine_->Fetch(0).ok());
+    worker.Run(1, 6);
+    states.push_back(worker.engine_->Save().value());
+  }
+  EXPECT_TRUE(Bits(states[0].published) == Bits(states[1].published));
+  EXPECT_TRUE(Bits(states[0].residual) == Bits(states[1].residual));
+  for (size_t i = 0; i < states[0].fragments.size(); ++i) {
+    EXPECT_TRUE(states[0].fragments[i].object_in_flight == states[1].fragments[i].object_in_flight);
+  }
+}
+
+TEST_P(DeviceReplicaTest, ComputingWeightsAreTheMergedOnesRounded) {
+  const v1::RunConfig config =
+      RunOf(kSmallModel, "fragments: 2 steps_between_syncs: 4 mixing: 0.5");
+  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  auto values = std::make_unique<DeviceValues>(plan, config.sync(), GetParam());
+  DeviceValues& on_device = *values;
+  Worker worker(config, plan, std::move(values));
+  ASSERT_TRUE(worker.engine_->Fetch(0).ok());
+  EXPECT_THAT(on_device.changed(), testing::ElementsAre(0, 1, 2));
+  const std::vector<float> local = on_device.Local();
+  const std::vector<float> weights = on_device.Weights();
+  for (size_t i = 0; i < local.size(); ++i) {
+    ASSERT_EQ(weights[i], __bfloat162float(__float2bfloat16_rn(local[i])));
+  }
+}
+
+TEST_P(DeviceReplicaTest, AHashThatIsNotTheAnnouncedOneEndsTheWorker) {
+  const v1::RunConfig config = RunOf(kSmallModel, "fragments: 1 steps_between_syncs: 2");
+  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  Worker worker(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
+  ASSERT_TRUE(worker.engine_->Fetch(0).ok());
+  worker.exchange_->Corrupt({0, 1});
+  worker.Run(1, 2);
+  // At the next boundary: no step waits for a hash.
+  worker.values_->Train(3);
+  const absl::Status status = worker.engine_->AfterStep(3, 10, 2);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("the published copy hashes to"));
+  EXPECT_FALSE(worker.exchange_->HasApplied({0, 1}));
+}
+
+TEST_P(DeviceReplicaTest, AValueThatCannotBeEncodedIsNamedAsOnTheHost) {
+  const v1::RunConfig config =
+      RunOf(kSmallModel, "fragments: 1 steps_between_syncs: 1 codec_up: INT4");
+  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const auto result = [&](std::unique_ptr<Values> values) {
+    Worker worker(config, plan, std::move(values));
+    EXPECT_TRUE(worker.engine_->Fetch(0).ok());
+    std::vector<float> local = worker.values_->Local();
+    local[static_cast<size_t>(plan.arena_size()) - 70] = std::numeric_limits<float>::infinity();
+    worker.values_->SetLocal(local);
+    return worker.engine_->AfterStep(1, 10, 2);
+  };
+  const absl::Status on_host = result(std::make_unique<HostValues>(plan, config.sync()));
+  const absl::Status on_device =
+      result(std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
+  EXPECT_EQ(on_device.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(on_host.message(), HasSubstr("the difference is -inf"));
+  EXPECT_THAT(on_device.message(), HasSubstr("the difference is -inf"));
+}
+
+TEST_P(DeviceReplicaTest, AnAnswerThatCannotBeDecodedIsRefusedInTheHostsWords) {
+  const v1::RunConfig config = RunOf(kSmallModel, "fragments: 1 codec_down: E3M0");
+  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  DeviceValues values(plan, config.sync(), GetParam());
+  const std::unique_ptr<Replica> replica = values.MakeReplica();
+  const auto size = static_cast<size_t>(plan.arena_size());
+  const Codec& codec = *FindCodec(v1::E3M0).value();
+  std::vector<uint8_t> answer(codec.EncodedBytes(size));
+  answer[codec.EncodedBytes(8192) + 130] = 0x11;  // A code under a scale of zero.
+  ASSERT_TRUE(replica->Merge(0, answer, 0, 0).ok());
+  const absl::Status status = replica->FinishMerge(0).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("codes under a scale of zero must be zero"));
+  answer.pop_back();
+  EXPECT_THAT(replica->StageAnswer(0, answer).message(), HasSubstr("bytes, not"));
+}
+
+#ifdef CAUSEWAY_EMULATED_DEVICE
+TEST_P(DeviceReplicaTest, NoOrderOfStreamsChangesABit) {
+  for (const emulation::Order order : {emulation::Order::kBackward, emulation::Order::kShuffled}) {
+    emulation::SetOrder(order, 3);
+    Compare(kSmallModel,
+            "fragments: 2 steps_between_syncs: 4 overlap_steps: 1 mixing: 0.5 codec_up: INT4 "
+            "error_feedback: true",
+            [](Worker& worker) { worker.Run(1, 6); });
+  }
+}
+
+TEST_P(DeviceReplicaTest, ALostDeviceEndsTheWorkerWithTheCause) {
+  const v1::RunConfig config = RunOf(kSmallModel, "fragments: 1 steps_between_syncs: 1");
+  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  Worker worker(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
+  ASSERT_TRUE(worker.engine_->Fetch(0).ok());
+  emulation::FailAfterKernels(0, cudaErrorECCUncorrectable);
+  const absl::Status status = worker.engine_->AfterStep(1, 10, 2);
+  EXPECT_FALSE(status.ok());
+}
+
+TEST_P(DeviceReplicaTest, TooLittleMemoryNamesWhatNeedsIt) {
+  if (!GetParam().published_on_device) GTEST_SKIP() << "the host has it";
+  emulation::SetMachine({.devices = 1, .memory = size_t{1} << 20});
+  const v1::RunConfig config = RunOf(kLargerModel, "fragments: 1 steps_between_syncs: 1");
+  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const ShardPlan shards(plan, 1);
+  const absl::Status status =
+      MakeDeviceReplica(plan, shards, config.sync(), {DeviceShard{}}, DevicePartOptions{}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("published copy"));
+  EXPECT_THAT(status.message(), HasSubstr("--published=host"));
+}
+#endif
+
+}  // namespace
+}  // namespace causeway::worker::cuda

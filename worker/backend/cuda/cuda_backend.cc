@@ -1,0 +1,260 @@
+#include "worker/backend/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace causeway::worker::cuda {
+namespace {
+
+// Every GPU does the same number of micro-steps.
+absl::Status CheckBatch(const v1::TrainConfig& train, size_t devices) {
+  const int micro_batches = train.batch_sequences() / train.micro_batch_sequences();
+  if (static_cast<size_t>(micro_batches) % devices == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a step has ", micro_batches,
+      " micro-batches (train.batch_sequences = ", train.batch_sequences(),
+      " / train.micro_batch_sequences = ", train.micro_batch_sequences(), "), which ", devices,
+      " GPUs cannot share evenly: name fewer with --device=cuda:0,.. or start "
+      "the run with a smaller train.micro_batch_sequences"));
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(const v1::RunConfig& config, const FragmentPlan& plan,
+                         const Options& options)
+    : config_(config),
+      plan_(plan),
+      options_(options),
+      shards_(plan, static_cast<int>(options.devices.size()), options.least_bucket),
+      has_optimizer_(config.sync().contribution() != v1::SyncConfig::GRADIENT) {}
+
+CudaBackend::~CudaBackend() {
+  // A GPU that waits for others would wait for ever.
+  if (!broken_.ok()) {
+    for (const auto& group : groups_) group->Abort(broken_);
+  }
+  for (size_t i = 0; i < threads_.size(); ++i) {
+    threads_[i]->Post([this, i] {
+      ranks_[i].reset();
+      return absl::OkStatus();
+    });
+  }
+  threads_.clear();
+}
+
+absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const v1::RunConfig& config,
+                                                                 const FragmentPlan& plan,
+                                                                 const Options& options) {
+  RETURN_IF_ERROR(CheckShape(config.model()));
+  RETURN_IF_ERROR(CheckBatch(config.train(), options.devices.size()));
+  auto backend = std::unique_ptr<CudaBackend>(new CudaBackend(config, plan, options));
+  RETURN_IF_ERROR(backend->Build());
+  return backend;
+}
+
+absl::Status CudaBackend::Build() {
+  const size_t devices = options_.devices.size();
+  if (devices > 1) {
+    ASSIGN_OR_RETURN(groups_, options_.make_groups(options_.devices));
+  }
+  ranks_.resize(devices);
+  for (size_t i = 0; i < devices; ++i) {
+    threads_.push_back(std::make_unique<DeviceThread>([this, i](const absl::Status& status) {
+      if (!groups_.empty()) groups_[i]->Abort(status);
+    }));
+  }
+  if (options_.recompute.has_value()) return BuildRanks(*options_.recompute);
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms}) {
+    const absl::Status status = BuildRanks(recompute);
+    if (!absl::IsResourceExhausted(status)) return status;
+  }
+  return BuildRanks(Recompute::kBlocks);
+}
+
+absl::Status CudaBackend::BuildRanks(Recompute recompute) {
+  recompute_ = recompute;
+  for (size_t i = 0; i < threads_.size(); ++i) {
+    threads_[i]->Post([this, i, recompute] {
+      ranks_[i].reset();
+      ASSIGN_OR_RETURN(ranks_[i],
+                       DeviceRank::Create({.config = &config_,
+                                           .plan = &plan_,
+                                           .shards = &shards_,
+                                           .group = groups_.empty() ? nullptr : groups_[i].get(),
+                                           .device = options_.devices[i],
+                                           .rank = static_cast<int>(i),
+                                           .recompute = recompute,
+                                           .graphs = options_.graphs,
+                                           .make_gemm = options_.make_gemm}));
+      return absl::OkStatus();
+    });
+  }
+  absl::Status first;
+  for (size_t i = 0; i < threads_.size(); ++i) {
+    const absl::Status status = threads_[i]->Wait();
+    if (first.ok() && !status.ok()) {
+      first = Annotate(status, absl::StrCat("GPU ", options_.devices[i].index));
+    }
+  }
+  return first;
+}
+
+absl::Status CudaBackend::Broken() const { return broken_; }
+
+absl::Status CudaBackend::WaitForAll() {
+  absl::Status first;
+  for (size_t i = 0; i < threads_.size(); ++i) {
+    const absl::Status status = threads_[i]->Wait();
+    // Others were aborted because of the one that failed by itself.
+    if (status.ok() || (!first.ok() && absl::IsAborted(status))) continue;
+    if (first.ok() || absl::IsAborted(first)) {
+      first = Annotate(status, absl::StrCat("GPU ", options_.devices[i].index));
+    }
+  }
+  if (!first.ok() && broken_.ok()) broken_ = first;
+  return first;
+}
+
+absl::Status CudaBackend::OnAll(const std::function<absl::Status(DeviceRank&)>& task) {
+  RETURN_IF_ERROR(Broken());
+  for (size_t i = 0; i < threads_.size(); ++i) {
+    threads_[i]->Post([this, i, &task] { return task(*ranks_[i]); });
+  }
+  return WaitForAll();
+}
+
+absl::Status CudaBackend::OnFirst(const std::function<absl::Status(DeviceRank&)>& task) {
+  RETURN_IF_ERROR(Broken());
+  threads_.front()->Post([this, &task] { return task(*ranks_.front()); });
+  return WaitForAll();
+}
+
+absl::StatusOr<StepReport> CudaBackend::Step(int64_t step, const MicroBatchReader& read) {
+  RETURN_IF_ERROR(Broken());
+  const auto devices = static_cast<int64_t>(ranks_.size());
+  const int rounds = ranks_.front()->slots();
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    threads_[i]->Post([this, i, all = weights_stale_, fragments = merged_fragments_] {
+      return ranks_[i]->Begin(all, fragments);
+    });
+  }
+  absl::Status read_status;
+  for (int round = 0; round < rounds && read_status.ok(); ++round) {
+    // All devices or none: in the last round they wait for each other.
+    for (int64_t i = 0; i < devices && read_status.ok(); ++i) {
+      read_status = read(round * devices + i, ranks_[static_cast<size_t>(i)]->HostTokens(round));
+    }
+    if (!read_status.ok()) break;
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      threads_[i]->Post([this, i, round] { return ranks_[i]->MicroStep(round); });
+    }
+  }
+  std::vector<DeviceRank::Result> results(ranks_.size());
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    threads_[i]->Post([&, i] {
+      if (read_status.ok()) RETURN_IF_ERROR(ranks_[i]->Finish(step, updates_ + 1));
+      ASSIGN_OR_RETURN(results[i], ranks_[i]->Wait());
+      return absl::OkStatus();
+    });
+  }
+  RETURN_IF_ERROR(WaitForAll());
+  weights_stale_ = false;
+  merged_fragments_.clear();
+  RETURN_IF_ERROR(read_status);
+
+  StepReport report;
+  for (const DeviceRank::Result& result : results) {
+    report.loss += result.loss.cross_entropy;
+    report.tokens += result.loss.targets;
+  }
+  report.draws = config_.train().batch_sequences();
+  if (!has_optimizer_) return report;
+  const GradientNorm& norm = results.front().norm;
+  if (norm.finite == 0) {
+    return absl::OutOfRangeError(
+        absl::StrCat("the gradient of step ", step, " is not finite (its norm is ", norm.norm,
+                     "); lower train.learning_rate, or go back to a checkpoint"));
+  }
+  ++updates_;
+  report.update = {.gradient_norm = norm.norm,
+                   .learning_rate = ranks_.front()->LearningRate(step),
+                   .clipped = norm.factor != 1.0F};
+  return report;
+}
+
+absl::Status CudaBackend::SetParameters(std::span<const float> parameters) {
+  weights_stale_ = true;
+  return OnAll([&](DeviceRank& rank) { return rank.SetMaster(parameters); });
+}
+
+absl::Status CudaBackend::CopyParameters(std::span<float> parameters) {
+  std::ranges::fill(parameters, 0.0F);
+  return OnAll([&](DeviceRank& rank) { return rank.CopyMaster(parameters); });
+}
+
+absl::StatusOr<OptimizerState> CudaBackend::SaveOptimizer() {
+  OptimizerState state;
+  if (!has_optimizer_) return state;
+  state.updates = updates_;
+  state.first_moments.resize(static_cast<size_t>(plan_.arena_size()));
+  state.second_moments.resize(state.first_moments.size());
+  RETURN_IF_ERROR(OnAll([&](DeviceRank& rank) {
+    return rank.CopyMoments(state.first_moments, state.second_moments);
+  }));
+  return state;
+}
+
+absl::Status CudaBackend::RestoreOptimizer(int64_t updates, std::span<const float> first_moments,
+                                           std::span<const float> second_moments) {
+  const size_t expected = has_optimizer_ ? static_cast<size_t>(plan_.arena_size()) : 0;
+  for (const size_t size : {first_moments.size(), second_moments.size()}) {
+    if (size == expected) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the optimizer's moments must have ", expected, " values, not ", size));
+  }
+  if (!has_optimizer_) return absl::OkStatus();
+  updates_ = updates;
+  return OnAll([&](DeviceRank& rank) { return rank.SetMoments(first_moments, second_moments); });
+}
+
+absl::StatusOr<std::unique_ptr<Replica>> CudaBackend::MakeReplica() {
+  return absl::UnimplementedError("later");
+}
+
+std::string CudaBackend::Describe() const {
+  return absl::StrCat("cuda, ", DescribeDevices(options_.devices));
+}
+
+absl::Status CudaBackend::UseParameters(std::span<const float> parameters) {
+  weights_stale_ = true;
+  return OnFirst([&](DeviceRank& rank) { return rank.UseParameters(parameters); });
+}
+
+absl::StatusOr<double> CudaBackend::Loss(std::span<const int32_t> inputs,
+                                         std::span<const int32_t> targets,
+                                         std::span<const int32_t> document_starts) {
+  double loss = 0;
+  RETURN_IF_ERROR(OnFirst([&](DeviceRank& rank) -> absl::Status {
+    ASSIGN_OR_RETURN(loss, rank.Loss(inputs, targets, document_starts));
+    return absl::OkStatus();
+  }));
+  return loss;
+}
+
+absl::Status CudaBackend::TokenLosses(std::span<const int32_t> inputs,
+                                      std::span<const int32_t> targets, int64_t length,
+                                      std::span<float> losses) {
+  return OnFirst(
+      [&](DeviceRank& rank) { return rank.TokenLosses(inputs, targets, length, losses); });
+}
+
+size_t CudaBackend::memory_bytes() const {
+  size_t most = 0;
+  for (const auto& rank : ranks_) most = std::max(most, rank->memory_bytes());
+  return most;
+}
+
+}  // namespace causeway::worker::cuda

@@ -1,0 +1,106 @@
+// Training on the GPUs of one machine: a thread and a DeviceRank for each. A step's micro-batches
+// are dealt out in turn; gradients are summed, the update is divided, and its weights gathered
+// (device_rank.h). docs/gpu.md walks through a step.
+//
+// Everything is enqueued while the GPUs work, and the host waits once, at the end of a step. An
+// error of one GPU ends what the others do for it, and is returned by this call and by all that
+// follow.
+#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_CUDA_BACKEND_H_
+#define CAUSEWAY_WORKER_BACKEND_CUDA_CUDA_BACKEND_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+#include "common/params/fragment_plan.h"
+#include "worker/backend/cuda/cuda_transformer.h"
+#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device_rank.h"
+#include "worker/backend/cuda/device_thread.h"
+#include "worker/group/local_group.h"
+#include "worker/group/shard_plan.h"
+#include "worker/train/backend.h"
+
+namespace causeway::worker::cuda {
+
+class CudaBackend final : public TrainingBackend {
+ public:
+  // One per device, in their order.
+  using Groups = std::vector<std::unique_ptr<LocalGroup>>;
+
+  struct Options {
+    std::vector<DeviceInfo> devices;  // At least one.
+    DeviceRank::MakeGemm make_gemm;
+    // Called where there are several devices.
+    std::function<absl::StatusOr<Groups>(const std::vector<DeviceInfo>&)> make_groups;
+    std::optional<Recompute> recompute;  // None: as little as the memory allows.
+    bool graphs = true;
+    bool published_on_device = true;          // The published copy: or in host memory.
+    int64_t least_bucket = int64_t{1} << 20;  // As ShardPlan's.
+  };
+
+  // `config` must be complete and `plan` be made from it; both outlive the backend.
+  // INVALID_ARGUMENT for a model or a batch that these devices do not take, RESOURCE_EXHAUSTED,
+  // with what needs how much and what lowers it, if it does not fit them.
+  static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const v1::RunConfig& config,
+                                                             const FragmentPlan& plan,
+                                                             const Options& options);
+  ~CudaBackend() override;
+
+  absl::StatusOr<StepReport> Step(int64_t step, const MicroBatchReader& read) override;
+  absl::Status SetParameters(std::span<const float> parameters) override;
+  absl::Status CopyParameters(std::span<float> parameters) override;
+  absl::StatusOr<OptimizerState> SaveOptimizer() override;
+  absl::Status RestoreOptimizer(int64_t updates, std::span<const float> first_moments,
+                                std::span<const float> second_moments) override;
+  absl::StatusOr<std::unique_ptr<Replica>> MakeReplica() override;
+  std::string Describe() const override;
+
+  int64_t sequence_length() const override { return config_.model().sequence_length(); }
+  int micro_batch_sequences() const override { return config_.train().micro_batch_sequences(); }
+  absl::Status UseParameters(std::span<const float> parameters) override;
+  absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                              std::span<const int32_t> document_starts) override;
+  absl::Status TokenLosses(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                           int64_t length, std::span<float> losses) override;
+
+  // What is computed again in backward passes.
+  Recompute recompute() const { return recompute_; }
+  // Bytes allocated on the device that has the most.
+  size_t memory_bytes() const;
+
+ private:
+  CudaBackend(const v1::RunConfig& config, const FragmentPlan& plan, const Options& options);
+  absl::Status Build();
+  absl::Status BuildRanks(Recompute recompute);
+  // The same on all threads; the first error of any, which is final.
+  absl::Status OnAll(const std::function<absl::Status(DeviceRank&)>& task);
+  absl::Status OnFirst(const std::function<absl::Status(DeviceRank&)>& task);
+  absl::Status WaitForAll();
+  absl::Status Broken() const;
+
+  const v1::RunConfig& config_;
+  const FragmentPlan& plan_;
+  const Options options_;
+  const ShardPlan shards_;
+  const bool has_optimizer_;
+  Recompute recompute_ = Recompute::kNone;
+  Groups groups_;
+  std::vector<std::unique_ptr<DeviceRank>> ranks_;  // Made and destroyed by their threads.
+  std::vector<std::unique_ptr<DeviceThread>> threads_;
+  int64_t updates_ = 0;
+  bool weights_stale_ = true;          // The bf16 weights are not those of the master weights.
+  std::vector<int> merged_fragments_;  // Since the last step.
+  absl::Status broken_;
+};
+
+}  // namespace causeway::worker::cuda
+
+#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_CUDA_BACKEND_H_

@@ -1,0 +1,418 @@
+#include "worker/backend/cuda/cuda_transformer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/params/rope.h"
+#include "worker/backend/cuda/activation.h"
+#include "worker/backend/cuda/embedding.h"
+#include "worker/backend/cuda/kernel_limits.h"
+
+namespace causeway::worker::cuda {
+namespace {
+
+constexpr char kLowerActivations[] = "a smaller train.micro_batch_sequences, or --recompute=block,";
+constexpr char kLowerLogits[] = "a smaller train.micro_batch_sequences";
+constexpr int64_t kHeadRows = 64;  // The head's chunks are multiples of it.
+
+absl::Status CheckField(const char* field, int64_t value, int64_t multiple, int64_t most) {
+  if (value % multiple == 0 && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " must be a multiple of ", multiple,
+                                                 " and at most ", most, " on a GPU; it is ", value,
+                                                 ". Train this model with --device=cpu"));
+}
+
+// Tokens per pass of the classifier: the fewest equal chunks that fit the budget.
+int64_t HeadChunk(int64_t tokens, int64_t row_bytes, int64_t budget) {
+  const int64_t limit = std::clamp<int64_t>(budget / row_bytes / kHeadRows * kHeadRows, kHeadRows,
+                                            tokens + kHeadRows - 1);
+  const int64_t chunks = (tokens + limit - 1) / limit;
+  return (tokens + chunks - 1) / chunks;
+}
+
+// `to` = what was allocated.
+template <typename T>
+absl::Status AssignOr(T*& to, absl::StatusOr<T*> memory) {
+  if (!memory.ok()) return memory.status();
+  to = *memory;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckShape(const v1::ModelConfig& model) {
+  RETURN_IF_ERROR(CheckField("model.width", model.width(), kVectorValues, kMaxNormWidth));
+  RETURN_IF_ERROR(
+      CheckField("model.mlp_width", model.mlp_width(), kVectorValues, int64_t{1} << 30));
+  for (const auto& [field, heads] :
+       {std::pair("model.heads * model.head_dim", model.heads()),
+        std::pair("model.kv_heads * model.head_dim", model.kv_heads())}) {
+    RETURN_IF_ERROR(
+        CheckField(field, int64_t{heads} * model.head_dim(), kVectorValues, int64_t{1} << 30));
+  }
+  const char* const refusal = AttentionRefusal({.sequences = 1,
+                                                .length = model.sequence_length(),
+                                                .heads = model.heads(),
+                                                .kv_heads = model.kv_heads(),
+                                                .head_dim = model.head_dim()});
+  if (refusal == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(refusal, "; or train this model with --device=cpu"));
+}
+
+CudaTransformer::Block::Block(const BlockLayout& layout, const CudaTransformer& of)
+    : at(layout),
+      qkv(layout.qkv, of.width_, of.qk_norm_ ? of.query_width_ + of.kv_width_ : 0),
+      o(layout.o, of.query_width_),
+      mlp_in(layout.mlp_in, of.width_),
+      down(layout.down, of.mlp_width_) {}
+
+CudaTransformer::CudaTransformer(const v1::ModelConfig& model, const FragmentPlan& plan,
+                                 const Options& options, const __nv_bfloat16* weights,
+                                 float* gradients, Gemm* gemm)
+    : layout_(ParameterLayout::Create(model, plan)),
+      options_(options),
+      weights_(weights),
+      gradients_(gradients),
+      gemm_(*gemm),
+      length_(model.sequence_length()),
+      width_(model.width()),
+      mlp_width_(model.mlp_width()),
+      mlp_inputs_(model.mlp() == v1::ModelConfig::SWIGLU ? 2 * mlp_width_ : mlp_width_),
+      heads_(model.heads()),
+      kv_heads_(model.kv_heads()),
+      head_dim_(model.head_dim()),
+      query_width_(heads_ * head_dim_),
+      kv_width_(kv_heads_ * head_dim_),
+      qkv_width_(query_width_ + 2 * kv_width_),
+      vocabulary_(model.vocabulary_size()),
+      padded_vocabulary_(PaddedVocabulary(model)),
+      gated_(model.mlp() == v1::ModelConfig::SWIGLU),
+      qk_norm_(model.qk_norm()),
+      layer_norm_(model.layer_norm()),
+      epsilon_(static_cast<float>(model.norm_epsilon())),
+      z_loss_(static_cast<float>(model.z_loss())) {
+  for (const BlockLayout& block : layout_.blocks) blocks_.emplace_back(block, *this);
+}
+
+absl::StatusOr<std::unique_ptr<CudaTransformer>> CudaTransformer::Create(
+    const v1::ModelConfig& model, const FragmentPlan& plan, const Options& options,
+    const __nv_bfloat16* weights, float* gradients, DeviceMemory* memory, Gemm* gemm,
+    cudaStream_t stream) {
+  RETURN_IF_ERROR(CheckShape(model));
+  auto transformer = std::unique_ptr<CudaTransformer>(
+      new CudaTransformer(model, plan, options, weights, gradients, gemm));
+  RETURN_IF_ERROR(transformer->Allocate(*memory));
+  RETURN_IF_ERROR(transformer->FillAngles(model, *memory, stream));
+  return transformer;
+}
+
+absl::Status CudaTransformer::AllocateActivations(DeviceMemory& memory) {
+  const int64_t tokens = int64_t{options_.micro_batch_sequences} * length_;
+  const auto bf16 = [&](__nv_bfloat16*& to, int64_t width) {
+    return AssignOr(
+        to, memory.Allocate<__nv_bfloat16>("activations", tokens * width, kLowerActivations));
+  };
+  const auto fp32 = [&](float*& to, int64_t width) {
+    return AssignOr(to, memory.Allocate<float>("activations", tokens * width, kLowerActivations));
+  };
+  const bool keeps_normed = options_.recompute == Recompute::kNone;
+  __nv_bfloat16* shared_hidden = nullptr;
+  if (!keeps_normed) RETURN_IF_ERROR(bf16(shared_hidden, mlp_width_));
+  for (Block& block : blocks_) {
+    BlockActivations& kept = block.kept;
+    if (options_.recompute == Recompute::kBlocks && &block != &blocks_.front()) {
+      kept = blocks_.front().kept;
+      RETURN_IF_ERROR(bf16(kept.attention_input, width_));
+      continue;
+    }
+    RETURN_IF_ERROR(bf16(kept.attention_input, width_));
+    RETURN_IF_ERROR(fp32(kept.attention_deviation, 1));
+    if (qk_norm_) RETURN_IF_ERROR(bf16(kept.raw_qk, query_width_ + kv_width_));
+    RETURN_IF_ERROR(bf16(kept.qkv, qkv_width_));
+    RETURN_IF_ERROR(bf16(kept.attention, query_width_));
+    RETURN_IF_ERROR(fp32(kept.log_sum_exp, heads_));
+    RETURN_IF_ERROR(bf16(kept.mlp_input, width_));
+    RETURN_IF_ERROR(fp32(kept.mlp_deviation, 1));
+    RETURN_IF_ERROR(bf16(kept.pre_activation, mlp_inputs_));
+    if (layer_norm_) {
+      RETURN_IF_ERROR(fp32(kept.attention_mean, 1));
+      RETURN_IF_ERROR(fp32(kept.mlp_mean, 1));
+    }
+    if (keeps_normed) {
+      RETURN_IF_ERROR(bf16(kept.attention_normed, width_));
+      RETURN_IF_ERROR(bf16(kept.mlp_normed, width_));
+      RETURN_IF_ERROR(bf16(kept.hidden, mlp_width_));
+    } else {
+      kept.attention_normed = normed_;
+      kept.mlp_normed = normed_;
+      kept.hidden = shared_hidden;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaTransformer::Allocate(DeviceMemory& memory) {
+  const int64_t tokens = int64_t{options_.micro_batch_sequences} * length_;
+  const auto bf16 = [&](__nv_bfloat16*& to, int64_t width) {
+    return AssignOr(
+        to, memory.Allocate<__nv_bfloat16>("activations' gradients", tokens * width, kLowerLogits));
+  };
+  const auto fp32 = [&](float*& to, int64_t width) {
+    return AssignOr(to,
+                    memory.Allocate<float>("activations' gradients", tokens * width, kLowerLogits));
+  };
+  for (auto* buffer : {&final_input_, &normed_, &projected_, &dresidual_, &dnormed_}) {
+    RETURN_IF_ERROR(bf16(*buffer, width_));
+  }
+  RETURN_IF_ERROR(bf16(dhidden_, mlp_width_));
+  RETURN_IF_ERROR(bf16(dattention_, query_width_));
+  RETURN_IF_ERROR(bf16(dqkv_, qkv_width_));
+  for (auto* buffer : {&final_deviation_, &row_loss_, &row_lse_}) RETURN_IF_ERROR(fp32(*buffer, 1));
+  if (layer_norm_) RETURN_IF_ERROR(fp32(final_mean_, 1));
+  RETURN_IF_ERROR(fp32(delta_, heads_));
+  RETURN_IF_ERROR(AllocateActivations(memory));
+
+  head_chunk_ = HeadChunk(tokens, padded_vocabulary_ * static_cast<int64_t>(sizeof(__nv_bfloat16)),
+                          options_.logits_bytes);
+  RETURN_IF_ERROR(AssignOr(logits_, memory.Allocate<__nv_bfloat16>(
+                                        "logits", head_chunk_ * padded_vocabulary_, kLowerLogits)));
+  RETURN_IF_ERROR(AssignOr(target_count_, memory.Allocate<TargetCount>("partial sums", 1, "")));
+
+  tokens_ = tokens;
+  present_length_ = length_;
+  int64_t scratch = std::max({NormBackwardScratch(tokens, width_, layer_norm_),
+                              EmbeddingBackwardScratch(tokens, width_), int64_t{1}});
+  for (const Block& block : blocks_) {
+    scratch = std::max({scratch, block.qkv.BiasScratch(tokens), block.o.BiasScratch(tokens),
+                        block.mlp_in.BiasScratch(tokens), block.down.BiasScratch(tokens)});
+    if (qk_norm_) scratch = std::max(scratch, RotaryBackwardScratch(Rotary(block)));
+  }
+  return AssignOr(scratch_, memory.Allocate<float>("partial sums", scratch, kLowerLogits));
+}
+
+absl::Status CudaTransformer::FillAngles(const v1::ModelConfig& model, DeviceMemory& memory,
+                                         cudaStream_t stream) {
+  if (model.learned_positions() > 0) return absl::OkStatus();
+  const int64_t half = head_dim_ / 2;
+  const std::vector<double> frequencies = RopeFrequencies(model);
+  std::vector<float> cosine(static_cast<size_t>(length_ * half));
+  std::vector<float> sine(cosine.size());
+  for (int64_t position = 0; position < length_; ++position) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(position) * frequencies[static_cast<size_t>(i)];
+      cosine[static_cast<size_t>(position * half + i)] = static_cast<float>(std::cos(angle));
+      sine[static_cast<size_t>(position * half + i)] = static_cast<float>(std::sin(angle));
+    }
+  }
+  for (const auto& [to, values] : {std::pair(&cosine_, &cosine), std::pair(&sine_, &sine)}) {
+    RETURN_IF_ERROR(AssignOr(*to, memory.Allocate<float>("angles of positions", length_ * half,
+                                                         "a smaller model.sequence_length")));
+    RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(*to, values->data(), values->size() * sizeof(float),
+                                              cudaMemcpyHostToDevice, stream),
+                              "copying the angles of positions"));
+  }
+  return CheckCuda(cudaStreamSynchronize(stream), "copying the angles of positions");
+}
+
+CudaTransformer::NormPlace CudaTransformer::AttentionNorm(const Block& block) {
+  return {block.kept.attention_input, block.at.attention_norm, block.kept.attention_deviation,
+          block.kept.attention_mean};
+}
+
+CudaTransformer::NormPlace CudaTransformer::MlpNorm(const Block& block) {
+  return {block.kept.mlp_input, block.at.mlp_norm, block.kept.mlp_deviation, block.kept.mlp_mean};
+}
+
+CudaTransformer::NormPlace CudaTransformer::FinalNorm() const {
+  return {final_input_, layout_.final_norm, final_deviation_, final_mean_};
+}
+
+RotaryShape CudaTransformer::Rotary(const Block& block) const {
+  return {.tokens = tokens_,
+          .length = present_length_,
+          .query_heads = heads_,
+          .kv_heads = kv_heads_,
+          .head_dim = head_dim_,
+          .query_weight = Weight(block.at.q_norm),
+          .key_weight = Weight(block.at.k_norm),
+          .epsilon = epsilon_,
+          .cosine = cosine_,
+          .sine = sine_};
+}
+
+AttentionShape CudaTransformer::Attention() const {
+  return {.sequences = static_cast<int>(tokens_ / present_length_),
+          .length = static_cast<int>(present_length_),
+          .heads = static_cast<int>(heads_),
+          .kv_heads = static_cast<int>(kv_heads_),
+          .head_dim = static_cast<int>(head_dim_)};
+}
+
+void CudaTransformer::Norm(const NormPlace& place, const __nv_bfloat16* addend,
+                           __nv_bfloat16* x_out, __nv_bfloat16* out, cudaStream_t stream) {
+  NormForward({.rows = tokens_,
+               .width = width_,
+               .epsilon = epsilon_,
+               .x = place.x,
+               .addend = addend,
+               .weight = Weight(place.layout.weight),
+               .bias = Weight(place.layout.bias),
+               .x_out = x_out,
+               .out = out,
+               .inverse_deviation = place.deviation,
+               .mean = place.mean},
+              stream);
+}
+
+absl::Status CudaTransformer::ForwardBackward(const Pass& pass, const StageHooks& hooks,
+                                              cudaStream_t stream) {
+  tokens_ = int64_t{options_.micro_batch_sequences} * length_;
+  present_length_ = length_;
+  RETURN_IF_ERROR(ForwardToHead(pass.tokens, &hooks, stream));
+  RETURN_IF_ERROR(Head(pass.tokens, &pass, pass.loss, stream));
+  RETURN_IF_ERROR(Backward(pass, hooks, stream));
+  return CheckLaunches("forward and backward pass");
+}
+
+absl::Status CudaTransformer::Forward(const DeviceTokens& tokens, int sequences, int64_t length,
+                                      StepLoss* loss, cudaStream_t stream) {
+  tokens_ = sequences * length;
+  present_length_ = length;
+  RETURN_IF_ERROR(ForwardToHead(tokens, nullptr, stream));
+  RETURN_IF_ERROR(Head(tokens, nullptr, loss, stream));
+  return CheckLaunches("forward pass");
+}
+
+absl::Status CudaTransformer::ForwardToHead(const DeviceTokens& tokens, const StageHooks* hooks,
+                                            cudaStream_t stream) {
+  const auto layers = static_cast<int>(blocks_.size());
+  const auto needs = [&](int stage) {
+    return hooks == nullptr || hooks->before_forward == nullptr ? absl::OkStatus()
+                                                                : hooks->before_forward(stage);
+  };
+  RETURN_IF_ERROR(needs(layers + 1));
+  EmbeddingForward({.tokens = tokens_,
+                    .length = present_length_,
+                    .width = width_,
+                    .inputs = tokens.inputs,
+                    .embedding = Weight(layout_.embedding),
+                    .positions = Weight(layout_.positions),
+                    .out = blocks_.front().kept.attention_input},
+                   stream);
+  for (int i = 0; i < layers; ++i) {
+    Block& block = blocks_[static_cast<size_t>(i)];
+    BlockActivations& kept = block.kept;
+    RETURN_IF_ERROR(needs(layers - i));
+    NormPlace norm = AttentionNorm(block);
+    if (i == 0) {
+      Norm(norm, nullptr, nullptr, kept.attention_normed, stream);
+    } else {
+      norm.x = blocks_[static_cast<size_t>(i - 1)].kept.mlp_input;
+      Norm(norm, projected_, kept.attention_input, kept.attention_normed, stream);
+    }
+    RETURN_IF_ERROR(AttentionForwardPass(block, tokens.document_starts, stream));
+    norm = MlpNorm(block);
+    norm.x = kept.attention_input;
+    Norm(norm, projected_, kept.mlp_input, kept.mlp_normed, stream);
+    RETURN_IF_ERROR(MlpForwardPass(block, stream));
+  }
+  RETURN_IF_ERROR(needs(0));
+  NormPlace norm = FinalNorm();
+  norm.x = blocks_.back().kept.mlp_input;
+  Norm(norm, projected_, final_input_, normed_, stream);
+  return absl::OkStatus();
+}
+
+absl::Status CudaTransformer::AttentionForwardPass(Block& block, const int32_t* document_starts,
+                                                   cudaStream_t stream) {
+  BlockActivations& kept = block.kept;
+  const Projection::Output qkv = {.data = kept.qkv, .stride = qkv_width_};
+  const Projection::Output raw = {.data = kept.raw_qk, .stride = query_width_ + kv_width_};
+  const Projection::Output& queries = qk_norm_ ? raw : qkv;
+  RETURN_IF_ERROR(
+      block.qkv.Forward(gemm_, tokens_, weights_, kept.attention_normed, queries, qkv, stream));
+  if (qk_norm_ || cosine_ != nullptr) {
+    RotaryForward({.shape = Rotary(block),
+                   .in = queries.data,
+                   .in_stride = queries.stride,
+                   .out = kept.qkv,
+                   .out_stride = qkv_width_},
+                  stream);
+  }
+  AttentionForward(Attention(), kept.qkv, document_starts, kept.attention, kept.log_sum_exp,
+                   stream);
+  return block.o.Forward(gemm_, tokens_, weights_, kept.attention,
+                         {.data = projected_, .stride = width_}, {}, stream);
+}
+
+absl::Status CudaTransformer::MlpForwardPass(Block& block, cudaStream_t stream) {
+  BlockActivations& kept = block.kept;
+  RETURN_IF_ERROR(block.mlp_in.Forward(gemm_, tokens_, weights_, kept.mlp_normed,
+                                       {.data = kept.pre_activation, .stride = mlp_inputs_}, {},
+                                       stream));
+  const auto activation = gated_ ? SwigluForward : GeluForward;
+  activation(tokens_, mlp_width_, kept.pre_activation, kept.hidden, stream);
+  return block.down.Forward(gemm_, tokens_, weights_, kept.hidden,
+                            {.data = projected_, .stride = width_}, {}, stream);
+}
+
+absl::Status CudaTransformer::Head(const DeviceTokens& tokens, const Pass* pass, StepLoss* loss,
+                                   cudaStream_t stream) {
+  CountTargets(tokens_, tokens.targets, pass == nullptr ? 1.0F : pass->gradient_scale,
+               target_count_, stream);
+  const __nv_bfloat16* const head = Weight(layout_.head);
+  for (int64_t begin = 0; begin < tokens_; begin += head_chunk_) {
+    const int64_t rows = std::min(head_chunk_, tokens_ - begin);
+    const __nv_bfloat16* const normed = normed_ + begin * width_;
+    RETURN_IF_ERROR(gemm_.Run({.m = rows,
+                               .n = padded_vocabulary_,
+                               .k = width_,
+                               .a = {.data = normed, .stride = width_},
+                               .b = {.data = head, .stride = width_, .transpose = true},
+                               .d = logits_,
+                               .d_stride = padded_vocabulary_},
+                              stream));
+    Classifier({.rows = rows,
+                .vocabulary = vocabulary_,
+                .stride = padded_vocabulary_,
+                .z_loss = z_loss_,
+                .gradient = pass != nullptr,
+                .logits = logits_,
+                .targets = tokens.targets + begin,
+                .count = target_count_,
+                .loss = row_loss_ + begin,
+                .log_sum_exp = row_lse_ + begin},
+               stream);
+    if (pass == nullptr) continue;
+    RETURN_IF_ERROR(gemm_.Run({.m = rows,
+                               .n = width_,
+                               .k = padded_vocabulary_,
+                               .a = {.data = logits_, .stride = padded_vocabulary_},
+                               .b = {.data = head, .stride = width_},
+                               .d = dnormed_ + begin * width_,
+                               .d_stride = width_},
+                              stream));
+    float* const dhead = Gradient(layout_.head);
+    RETURN_IF_ERROR(
+        gemm_.Run({.m = padded_vocabulary_,
+                   .n = width_,
+                   .k = rows,
+                   .beta = begin > 0 || pass->accumulate ? 1.0F : 0.0F,
+                   .a = {.data = logits_, .stride = padded_vocabulary_, .transpose = true},
+                   .b = {.data = normed, .stride = width_},
+                   .d_float = dhead,
+                   .d_stride = width_,
+                   .c = dhead},
+                  stream));
+  }
+  ReduceLoss(tokens_, row_loss_, row_lse_, z_loss_, target_count_,
+             pass == nullptr ? 1.0 : pass->loss_weight, pass != nullptr && pass->accumulate, loss,
+             stream);
+  return absl::OkStatus();
+}
+
+}  // namespace causeway::worker::cuda

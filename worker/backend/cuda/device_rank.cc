@@ -1,0 +1,373 @@
+#include "worker/backend/cuda/device_rank.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "worker/backend/cuda/elementwise.h"
+
+namespace causeway::worker::cuda {
+namespace {
+
+constexpr int64_t kStagingValues = int64_t{1} << 22;
+constexpr char kMicroBatch[] = "a smaller train.micro_batch_sequences";
+
+size_t Bytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
+
+}  // namespace
+
+DeviceRank::DeviceRank(const Options& options)
+    : options_(options),
+      slots_(options.config->train().batch_sequences() /
+             options.config->train().micro_batch_sequences() / options.shards->ranks()),
+      micro_tokens_(int64_t{options.config->train().micro_batch_sequences()} *
+                    options.config->model().sequence_length()),
+      document_masking_(options.config->train().document_masking()),
+      slot_values_((document_masking_ ? 4 : 3) * micro_tokens_),
+      token_order_(options.config->model().vocabulary_size()) {
+  for (const ShardPiece& piece : options.shards->pieces(options.rank)) {
+    if (!ranges_.empty() && ranges_.back().begin + ranges_.back().size == piece.begin &&
+        ranges_.back().offset + ranges_.back().size == piece.offset) {
+      ranges_.back().size += piece.size();
+    } else {
+      ranges_.push_back({piece.begin, piece.offset, piece.size()});
+    }
+  }
+}
+
+DeviceRank::~DeviceRank() {
+  // Nothing is freed that work still uses.
+  if (stream_.get() != nullptr) (void)cudaStreamSynchronize(stream_.get());
+  if (exchange_.get() != nullptr) (void)cudaStreamSynchronize(exchange_.get());
+}
+
+absl::StatusOr<std::unique_ptr<DeviceRank>> DeviceRank::Create(const Options& options) {
+  RETURN_IF_ERROR(UseDevice(options.device.index));
+  auto rank = std::unique_ptr<DeviceRank>(new DeviceRank(options));
+  RETURN_IF_ERROR(rank->Allocate());
+  RETURN_IF_ERROR(rank->Rehearse());
+  return rank;
+}
+
+absl::Status DeviceRank::Allocate() {
+  const v1::RunConfig& config = *options_.config;
+  const int64_t arena = options_.plan->arena_size();
+  const int64_t own = options_.shards->shard_size(options_.rank);
+  ASSIGN_OR_RETURN(stream_, Stream::Create());
+  ASSIGN_OR_RETURN(snapshots_done_, Event::Create());
+  if (!alone()) {
+    ASSIGN_OR_RETURN(exchange_, Stream::Create(/*urgent=*/true));
+    ASSIGN_OR_RETURN(gradients_ready_, Event::Create());
+    ASSIGN_OR_RETURN(exchanged_, Event::Create());
+    RETURN_IF_ERROR(ListGaps());
+    for (int stage = 0; stage < options_.shards->stages(); ++stage) {
+      ASSIGN_OR_RETURN(Event event, Event::Create());
+      weights_gathered_.push_back(std::move(event));
+    }
+  }
+  ASSIGN_OR_RETURN(arrays_.weights,
+                   memory_.Allocate<__nv_bfloat16>("bf16 weights", arena, "a smaller model"));
+  ASSIGN_OR_RETURN(arrays_.gradients,
+                   memory_.Allocate<float>("gradients", arena, "a smaller model"));
+  ASSIGN_OR_RETURN(arrays_.master, memory_.Allocate<float>("master weights and moments", own,
+                                                           "more GPUs (each keeps its share)"));
+  ASSIGN_OR_RETURN(staging_, memory_.Allocate<float>("staging", kStagingValues, ""));
+  // What lies between tensors is never written again.
+  for (const auto& [data, bytes] : {std::pair<void*, size_t>(arrays_.weights, Bytes(arena) / 2),
+                                    std::pair<void*, size_t>(arrays_.gradients, Bytes(arena)),
+                                    std::pair<void*, size_t>(arrays_.master, Bytes(own))}) {
+    RETURN_IF_ERROR(CheckCuda(cudaMemsetAsync(data, 0, bytes, stream_.get()), "clearing arenas"));
+  }
+  ASSIGN_OR_RETURN(int32_t* const tokens,
+                   memory_.Allocate<int32_t>("tokens", 4 * micro_tokens_, kMicroBatch));
+  tokens_ = {.inputs = tokens,
+             .targets = tokens + micro_tokens_,
+             .document_starts = nullptr,
+             .order = tokens + 2 * micro_tokens_};
+  document_starts_ = tokens + 3 * micro_tokens_;
+  if (document_masking_) tokens_.document_starts = document_starts_;
+  ASSIGN_OR_RETURN(loss_, memory_.Allocate<StepLoss>("partial sums", 1, ""));
+  ASSIGN_OR_RETURN(host_tokens_,
+                   PinnedBuffer<int32_t>::Create(static_cast<size_t>(slots_ * slot_values_)));
+  ASSIGN_OR_RETURN(host_result_, PinnedBuffer<Result>::Create(1));
+
+  ASSIGN_OR_RETURN(gemm_, options_.make_gemm(options_.device, &memory_));
+  if (config.sync().contribution() != v1::SyncConfig::GRADIENT) {
+    ASSIGN_OR_RETURN(
+        optimizer_,
+        DeviceOptimizer::Create(*options_.plan, config.train(), *options_.shards, options_.rank,
+                                options_.group, arrays_, &memory_, gemm_.get(), stream_.get()));
+  }
+  ASSIGN_OR_RETURN(transformer_,
+                   CudaTransformer::Create(
+                       config.model(), *options_.plan,
+                       {.micro_batch_sequences = config.train().micro_batch_sequences(),
+                        .recompute = options_.recompute},
+                       arrays_.weights, arrays_.gradients, &memory_, gemm_.get(), stream_.get()));
+  return absl::OkStatus();
+}
+
+absl::Status DeviceRank::ListGaps() {
+  std::vector<ClearedRange> gaps;
+  for (const FragmentRange& gap :
+       ParameterLayout::Create(options_.config->model(), *options_.plan).gaps) {
+    gaps.push_back({gap.begin, gap.size()});
+  }
+  gap_count_ = std::ssize(gaps);
+  ASSIGN_OR_RETURN(gaps_, memory_.Allocate<ClearedRange>("tables of slices", gap_count_, ""));
+  return CheckCuda(cudaMemcpy(gaps_, gaps.data(), gaps.size() * sizeof(ClearedRange),
+                              cudaMemcpyHostToDevice),
+                   "copying a table of gaps");
+}
+
+CudaTransformer::Pass DeviceRank::PassOf(bool first) const {
+  const double micro_batches = static_cast<double>(slots_) * options_.shards->ranks();
+  return {.tokens = tokens_,
+          .gradient_scale = static_cast<float>(1.0F / static_cast<float>(micro_batches)),
+          .loss_weight = 1 / micro_batches,
+          .accumulate = !first,
+          .loss = loss_};
+}
+
+absl::Status DeviceRank::Rehearse() {
+  std::fill_n(host_tokens_.data(), host_tokens_.size(), 0);
+  RETURN_IF_ERROR(CopyTokens(0));
+  gemm_->SetTuning(true);
+  for (const bool first : {true, false}) {
+    RETURN_IF_ERROR(transformer_->ForwardBackward(PassOf(first), {}, stream_.get()));
+  }
+  if (has_optimizer()) RETURN_IF_ERROR(optimizer_->Rehearse(stream_.get()));
+  RETURN_IF_ERROR(stream_.Wait("a first micro-step"));
+  gemm_->SetTuning(false);
+  if (!options_.graphs) return absl::OkStatus();
+  for (const auto& [first, graph] :
+       {std::pair(true, &first_micro_step_), std::pair(false, &next_micro_step_)}) {
+    ASSIGN_OR_RETURN(*graph, Graph::Record(stream_.get(), [&] {
+      return transformer_->ForwardBackward(PassOf(first), {}, stream_.get());
+    }));
+  }
+  return absl::OkStatus();
+}
+
+MicroBatch DeviceRank::HostTokens(int slot) {
+  const auto tokens = static_cast<size_t>(micro_tokens_);
+  int32_t* const data = host_tokens_.data() + slot * slot_values_;
+  return {.inputs = {data, tokens},
+          .targets = {data + tokens, tokens},
+          .document_starts = {data + 3 * tokens, document_masking_ ? tokens : 0}};
+}
+
+absl::Status DeviceRank::CopyTokens(int slot) {
+  const auto tokens = static_cast<size_t>(micro_tokens_);
+  int32_t* const data = host_tokens_.data() + slot * slot_values_;
+  token_order_.Sort({data, tokens}, {data + 2 * tokens, tokens});
+  return CheckCuda(
+      cudaMemcpyAsync(tokens_.inputs, data, static_cast<size_t>(slot_values_) * sizeof(int32_t),
+                      cudaMemcpyHostToDevice, stream_.get()),
+      "copying tokens");
+}
+
+absl::Status DeviceRank::Begin(bool refresh_all, const std::vector<int>& refresh_fragments) {
+  RETURN_IF_ERROR(UseDevice(device()));
+  if (!has_optimizer()) RETURN_IF_ERROR(snapshots_done_.HoldUp(stream_.get()));
+  if (gap_count_ > 0) ClearRanges(gap_count_, gaps_, arrays_.gradients, stream_.get());
+  if (refresh_all) {
+    // Sums and copies that are under way end first.
+    RETURN_IF_ERROR(WaitForExchange());
+    for (const Range& range : ranges_) {
+      CastToBf16(range.size, arrays_.master + range.offset, arrays_.weights + range.begin,
+                 stream_.get());
+    }
+  }
+  if (alone() || (!refresh_all && refresh_fragments.empty())) {
+    return CheckLaunches("casting weights");
+  }
+  return GatherWeights([&](const ShardBucket& bucket) {
+    return refresh_all || std::ranges::count(refresh_fragments, bucket.fragment) > 0;
+  });
+}
+
+absl::Status DeviceRank::WaitForExchange() {
+  if (alone()) return absl::OkStatus();
+  RETURN_IF_ERROR(exchanged_.Record(exchange_.get()));
+  return exchanged_.HoldUp(stream_.get());
+}
+
+absl::Status DeviceRank::MicroStep(int slot) {
+  RETURN_IF_ERROR(CopyTokens(slot));
+  const bool first = slot == 0;
+  const bool last = slot == slots_ - 1;
+  const Graph& graph = first ? first_micro_step_ : next_micro_step_;
+  if (graph.recorded() && (alone() || !(first || last))) return graph.Start(stream_.get());
+  StageHooks hooks;
+  if (!alone() && first) {
+    hooks.before_forward = [this](int stage) {
+      return weights_gathered_[static_cast<size_t>(stage)].HoldUp(stream_.get());
+    };
+  }
+  if (!alone() && last) {
+    hooks.after_backward = [this](int stage) { return SumBuckets(stage); };
+  }
+  return transformer_->ForwardBackward(PassOf(first), hooks, stream_.get());
+}
+
+absl::Status DeviceRank::SumBuckets(int stage) {
+  const auto ready = [stage](const ShardBucket& bucket) { return bucket.stage == stage; };
+  if (std::ranges::none_of(options_.shards->buckets(), ready)) return absl::OkStatus();
+  RETURN_IF_ERROR(gradients_ready_.Record(stream_.get()));
+  RETURN_IF_ERROR(gradients_ready_.HoldUp(exchange_.get()));
+  RETURN_IF_ERROR(options_.group->BeginBatch());
+  for (const ShardBucket& bucket : options_.shards->buckets()) {
+    if (!ready(bucket)) continue;
+    std::vector<int64_t> bounds = bucket.bounds;
+    for (int64_t& bound : bounds) bound -= bucket.begin();
+    RETURN_IF_ERROR(options_.group->ReduceScatterSum(arrays_.gradients + bucket.begin(), bounds,
+                                                     GroupType::kFloat, exchange_.get()));
+  }
+  return options_.group->EndBatch();
+}
+
+absl::Status DeviceRank::GatherWeights(const std::function<bool(const ShardBucket&)>& which) {
+  RETURN_IF_ERROR(gradients_ready_.Record(stream_.get()));
+  RETURN_IF_ERROR(gradients_ready_.HoldUp(exchange_.get()));
+  // In the order in which the forward pass needs them: what is ready last comes first.
+  for (int stage = options_.shards->stages() - 1; stage >= 0; --stage) {
+    RETURN_IF_ERROR(options_.group->BeginBatch());
+    for (const ShardBucket& bucket : options_.shards->buckets()) {
+      if (bucket.stage != stage || !which(bucket)) continue;
+      std::vector<int64_t> bounds = bucket.bounds;
+      for (int64_t& bound : bounds) bound -= bucket.begin();
+      RETURN_IF_ERROR(options_.group->AllGather(arrays_.weights + bucket.begin(), bounds,
+                                                GroupType::kBf16, exchange_.get()));
+    }
+    RETURN_IF_ERROR(options_.group->EndBatch());
+    RETURN_IF_ERROR(weights_gathered_[static_cast<size_t>(stage)].Record(exchange_.get()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceRank::Finish(int64_t step, int64_t update) {
+  RETURN_IF_ERROR(WaitForExchange());
+  if (has_optimizer()) {
+    RETURN_IF_ERROR(optimizer_->ComputeNorm(stream_.get()));
+    RETURN_IF_ERROR(snapshots_done_.HoldUp(stream_.get()));
+    RETURN_IF_ERROR(optimizer_->Update(step, update, stream_.get()));
+    if (!alone()) {
+      RETURN_IF_ERROR(GatherWeights([](const ShardBucket&) { return true; }));
+    }
+    RETURN_IF_ERROR(
+        CheckCuda(cudaMemcpyAsync(&host_result_[0].norm, optimizer_->norm(), sizeof(GradientNorm),
+                                  cudaMemcpyDeviceToHost, stream_.get()),
+                  "copying the gradient's norm"));
+  }
+  return CheckCuda(cudaMemcpyAsync(&host_result_[0].loss, loss_, sizeof(StepLoss),
+                                   cudaMemcpyDeviceToHost, stream_.get()),
+                   "copying the loss");
+}
+
+absl::StatusOr<DeviceRank::Result> DeviceRank::Wait() {
+  RETURN_IF_ERROR(stream_.Wait("a training step"));
+  if (!alone()) RETURN_IF_ERROR(options_.group->status());
+  return host_result_[0];
+}
+
+template <typename Arena>
+absl::Status DeviceRank::CopyPieces(float* own, Arena arena) {
+  RETURN_IF_ERROR(UseDevice(device()));
+  for (const Range& range : ranges_) {
+    float* const device = own + range.offset;
+    auto* const host = arena.data() + range.begin;
+    if constexpr (std::is_const_v<std::remove_pointer_t<decltype(host)>>) {
+      RETURN_IF_ERROR(CheckCuda(
+          cudaMemcpyAsync(device, host, Bytes(range.size), cudaMemcpyHostToDevice, stream_.get()),
+          "copying state to the GPU"));
+    } else {
+      RETURN_IF_ERROR(CheckCuda(
+          cudaMemcpyAsync(host, device, Bytes(range.size), cudaMemcpyDeviceToHost, stream_.get()),
+          "copying state from the GPU"));
+    }
+  }
+  return stream_.Wait("copying state");
+}
+
+absl::Status DeviceRank::SetMaster(std::span<const float> arena) {
+  RETURN_IF_ERROR(snapshots_done_.HoldUp(stream_.get()));
+  return CopyPieces(arrays_.master, arena);
+}
+
+absl::Status DeviceRank::SetMoments(std::span<const float> first, std::span<const float> second) {
+  RETURN_IF_ERROR(CopyPieces(optimizer_->first_moments(), first));
+  return CopyPieces(optimizer_->second_moments(), second);
+}
+
+absl::Status DeviceRank::CopyMaster(std::span<float> arena) {
+  return CopyPieces(arrays_.master, arena);
+}
+
+absl::Status DeviceRank::CopyMoments(std::span<float> first, std::span<float> second) {
+  RETURN_IF_ERROR(CopyPieces(optimizer_->first_moments(), first));
+  return CopyPieces(optimizer_->second_moments(), second);
+}
+
+absl::Status DeviceRank::UseParameters(std::span<const float> parameters) {
+  RETURN_IF_ERROR(UseDevice(device()));
+  RETURN_IF_ERROR(WaitForExchange());
+  const auto size = static_cast<int64_t>(parameters.size());
+  for (int64_t begin = 0; begin < size; begin += kStagingValues) {
+    const int64_t count = std::min(kStagingValues, size - begin);
+    RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(staging_, parameters.data() + begin, Bytes(count),
+                                              cudaMemcpyHostToDevice, stream_.get()),
+                              "copying parameters to the GPU"));
+    CastToBf16(count, staging_, arrays_.weights + begin, stream_.get());
+  }
+  RETURN_IF_ERROR(CheckLaunches("casting parameters"));
+  return stream_.Wait("copying parameters to the GPU");
+}
+
+absl::Status DeviceRank::CopyEvaluationTokens(std::span<const int32_t> inputs,
+                                              std::span<const int32_t> targets,
+                                              std::span<const int32_t> document_starts) {
+  for (const auto& [to, from] :
+       {std::pair(tokens_.inputs, inputs), std::pair(tokens_.targets, targets),
+        std::pair(document_starts_, document_starts)}) {
+    if (from.empty()) continue;
+    RETURN_IF_ERROR(CheckCuda(
+        cudaMemcpyAsync(to, from.data(), from.size_bytes(), cudaMemcpyHostToDevice, stream_.get()),
+        "copying tokens"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> DeviceRank::Loss(std::span<const int32_t> inputs,
+                                        std::span<const int32_t> targets,
+                                        std::span<const int32_t> document_starts) {
+  const int64_t length = transformer_->sequence_length();
+  RETURN_IF_ERROR(CopyEvaluationTokens(inputs, targets, document_starts));
+  DeviceTokens tokens = tokens_;
+  tokens.document_starts = document_starts.empty() ? nullptr : document_starts_;
+  const int sequences = static_cast<int>(static_cast<int64_t>(inputs.size()) / length);
+  RETURN_IF_ERROR(transformer_->Forward(tokens, sequences, length, loss_, stream_.get()));
+  RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(&host_result_[0].loss, loss_, sizeof(StepLoss),
+                                            cudaMemcpyDeviceToHost, stream_.get()),
+                            "copying the loss"));
+  RETURN_IF_ERROR(stream_.Wait("an evaluation"));
+  return host_result_[0].loss.cross_entropy;
+}
+
+absl::Status DeviceRank::TokenLosses(std::span<const int32_t> inputs,
+                                     std::span<const int32_t> targets, int64_t length,
+                                     std::span<float> losses) {
+  RETURN_IF_ERROR(CopyEvaluationTokens(inputs, targets, {}));
+  DeviceTokens tokens = tokens_;
+  tokens.document_starts = nullptr;
+  const int sequences = static_cast<int>(static_cast<int64_t>(inputs.size()) / length);
+  RETURN_IF_ERROR(transformer_->Forward(tokens, sequences, length, loss_, stream_.get()));
+  RETURN_IF_ERROR(
+      CheckCuda(cudaMemcpyAsync(losses.data(), transformer_->row_losses(), losses.size_bytes(),
+                                cudaMemcpyDeviceToHost, stream_.get()),
+                "copying losses"));
+  return stream_.Wait("an evaluation");
+}
+
+}  // namespace causeway::worker::cuda

@@ -1,0 +1,167 @@
+// One GPU's part in a training step: its model, its share of the optimizer, and what it exchanges
+// with the other GPUs of the site.
+//
+// The device's memory, in arena order: bf16 weights and fp32 gradients of the whole model, fp32
+// master weights and moments of the rank's own pieces (ZeRO-1). A step is enqueued without waiting:
+//
+//   training stream   micro-steps | norm | update of the own pieces
+//   exchange stream   sums of gradient buckets beside the last backward pass; bf16 weights of all
+//                     ranks beside the next forward pass
+//
+// Micro-steps are two recorded graphs, the first of a step and all others; where the exchange
+// stream takes part (the first and the last micro-step of several GPUs) they are issued one by one.
+#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_DEVICE_RANK_H_
+#define CAUSEWAY_WORKER_BACKEND_CUDA_DEVICE_RANK_H_
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+#include "common/params/fragment_plan.h"
+#include "worker/backend/cuda/classifier.h"
+#include "worker/backend/cuda/clear_ranges.h"
+#include "worker/backend/cuda/cuda_transformer.h"
+#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device_optimizer.h"
+#include "worker/backend/cuda/gemm.h"
+#include "worker/backend/cuda/gradient_norm.h"
+#include "worker/backend/cuda/token_order.h"
+#include "worker/group/local_group.h"
+#include "worker/group/shard_plan.h"
+#include "worker/train/backend.h"
+
+namespace causeway::worker::cuda {
+
+// Made and used by one thread, whose device is the rank's; what is said to be the host's may be
+// called by another one while that thread is idle.
+class DeviceRank {
+ public:
+  using MakeGemm =
+      std::function<absl::StatusOr<std::unique_ptr<Gemm>>(const DeviceInfo&, DeviceMemory*)>;
+  // All that is pointed at outlives the rank.
+  struct Options {
+    const v1::RunConfig* config = nullptr;
+    const FragmentPlan* plan = nullptr;
+    const ShardPlan* shards = nullptr;
+    LocalGroup* group = nullptr;  // Null with one GPU.
+    DeviceInfo device;
+    int rank = 0;
+    Recompute recompute = Recompute::kNone;
+    bool graphs = true;
+    MakeGemm make_gemm;
+  };
+  struct Result {
+    StepLoss loss;
+    GradientNorm norm;  // Of a step without update: unspecified.
+  };
+
+  // Allocates everything, runs each kind of micro-step once and records the graphs.
+  static absl::StatusOr<std::unique_ptr<DeviceRank>> Create(const Options& options);
+  ~DeviceRank();
+  DeviceRank(const DeviceRank&) = delete;
+  DeviceRank& operator=(const DeviceRank&) = delete;
+
+  // The host's: where micro-step `slot` of this rank is to be read to, 0 .. slots() - 1.
+  MicroBatch HostTokens(int slot);
+  int slots() const { return slots_; }
+
+  // The own pieces, from or to an array in arena order. These wait.
+  absl::Status SetMaster(std::span<const float> arena);
+  absl::Status SetMoments(std::span<const float> first, std::span<const float> second);
+  absl::Status CopyMaster(std::span<float> arena);
+  absl::Status CopyMoments(std::span<float> first, std::span<float> second);
+
+  // A step: Begin, MicroStep for each slot, Finish, Wait. All but Wait only enqueue.
+  // `refresh_all`: the bf16 weights are made anew of the master weights; otherwise those of other
+  // ranks in the fragments named.
+  absl::Status Begin(bool refresh_all, const std::vector<int>& refresh_fragments);
+  absl::Status MicroStep(int slot);
+  // With an optimizer: norm and update; `update` counts from 1.
+  absl::Status Finish(int64_t step, int64_t update);
+  absl::StatusOr<Result> Wait();
+
+  // Evaluation: the bf16 weights become those of `parameters`, until Begin refreshes all. These
+  // wait.
+  absl::Status UseParameters(std::span<const float> parameters);
+  absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                              std::span<const int32_t> document_starts);
+  absl::Status TokenLosses(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                           int64_t length, std::span<float> losses);
+
+  // For synchronization, all of the device's.
+  const DeviceArrays& arrays() const { return arrays_; }
+  cudaStream_t training_stream() const { return stream_.get(); }
+  // What the next update waits for; recorded by others.
+  cudaEvent_t snapshots_done() const { return snapshots_done_.get(); }
+  int device() const { return options_.device.index; }
+  size_t memory_bytes() const { return memory_.bytes(); }
+  double LearningRate(int64_t step) const { return optimizer_->LearningRate(step); }
+
+ private:
+  // A run of the own pieces that lies together in the arena and in the own arrays.
+  struct Range {
+    int64_t begin = 0;  // In the arena.
+    int64_t offset = 0;
+    int64_t size = 0;
+  };
+
+  explicit DeviceRank(const Options& options);
+  absl::Status Allocate();
+  absl::Status ListGaps();
+  absl::Status Rehearse();
+  // Of this rank's micro-steps, the first overwrites and the others add.
+  CudaTransformer::Pass PassOf(bool first) const;
+  absl::Status CopyTokens(int slot);
+  absl::Status CopyEvaluationTokens(std::span<const int32_t> inputs,
+                                    std::span<const int32_t> targets,
+                                    std::span<const int32_t> document_starts);
+  template <typename ToDevice>
+  absl::Status CopyPieces(float* own, ToDevice arena);
+  absl::Status SumBuckets(int stage);
+  absl::Status GatherWeights(const std::function<bool(const ShardBucket&)>& which);
+  absl::Status WaitForExchange();
+  bool alone() const { return options_.group == nullptr; }
+  bool has_optimizer() const { return optimizer_ != nullptr; }
+
+  const Options options_;
+  const int slots_;
+  const int64_t micro_tokens_;  // Of a micro-batch.
+  const bool document_masking_;
+  int64_t slot_values_ = 0;  // Of one slot: inputs, targets, order, documents.
+  std::vector<Range> ranges_;
+  TokenOrder token_order_;
+
+  // Memory before what uses it, so that it is freed last.
+  DeviceMemory memory_;
+  Stream stream_;
+  Stream exchange_;
+  Event snapshots_done_, gradients_ready_, exchanged_;
+  std::vector<Event> weights_gathered_;  // By stage.
+  PinnedBuffer<int32_t> host_tokens_;
+  PinnedBuffer<Result> host_result_;
+  DeviceArrays arrays_;
+  DeviceTokens tokens_;
+  int32_t* document_starts_ = nullptr;
+  StepLoss* loss_ = nullptr;
+  float* staging_ = nullptr;
+  // Of several GPUs: between tensors, where sums over the GPUs may leave anything.
+  ClearedRange* gaps_ = nullptr;
+  int64_t gap_count_ = 0;
+  std::unique_ptr<Gemm> gemm_;
+  std::unique_ptr<CudaTransformer> transformer_;
+  std::unique_ptr<DeviceOptimizer> optimizer_;  // Null: gradients are what is synchronized.
+  Graph first_micro_step_, next_micro_step_;
+};
+
+}  // namespace causeway::worker::cuda
+
+#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_DEVICE_RANK_H_

@@ -1,0 +1,34 @@
+#include "worker/backend/cuda/open_backend.h"
+
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "worker/backend/cuda/cublaslt_gemm.h"
+#include "worker/backend/cuda/cuda_backend.h"
+#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/gemm_plan_store.h"
+
+namespace causeway::worker::cuda {
+
+absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunConfig& config,
+                                                                 const FragmentPlan& plan,
+                                                                 FileSystem& files,
+                                                                 const OpenOptions& options) {
+  CudaBackend::Options backend;
+  ASSIGN_OR_RETURN(backend.devices, DiscoverDevices(options.devices, files));
+  backend.recompute = options.recompute;
+  backend.published_on_device = options.published_on_device;
+  const auto plans = std::make_shared<GemmPlanStore>();
+  const bool stores = !options.plan_file.empty();
+  if (stores && files.Exists(options.plan_file)) {
+    RETURN_IF_ERROR(plans->Read(files, options.plan_file));
+  }
+  backend.make_gemm = [plans](const DeviceInfo& device, DeviceMemory* memory) {
+    return MakeCublasLtGemm(device, memory, plans.get());
+  };
+  ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> made, CudaBackend::Create(config, plan, backend));
+  if (stores && plans->changed()) RETURN_IF_ERROR(plans->Write(files, options.plan_file));
+  return made;
+}
+
+}  // namespace causeway::worker::cuda

@@ -1,0 +1,37 @@
+// The CUDA backend with the libraries that it runs on: cuBLASLt, and NCCL between several GPUs.
+#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_OPEN_BACKEND_H_
+#define CAUSEWAY_WORKER_BACKEND_CUDA_OPEN_BACKEND_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+#include "common/base/file_system.h"
+#include "common/params/fragment_plan.h"
+#include "worker/backend/cuda/cuda_transformer.h"
+#include "worker/train/backend.h"
+
+namespace causeway::worker::cuda {
+
+struct OpenOptions {
+  std::vector<int> devices;            // Empty: all.
+  std::optional<Recompute> recompute;  // None: as little as the memory allows.
+  bool published_on_device = true;
+  // The file of measured matrix products (gemm_plan_store.h): read if it exists, and written.
+  // Empty: none.
+  std::string plan_file;
+};
+
+// `config`, `plan` and `files` outlive the backend. Errors of DiscoverDevices,
+// CublasLtLibrary::Open and CudaBackend::Create.
+absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunConfig& config,
+                                                                 const FragmentPlan& plan,
+                                                                 FileSystem& files,
+                                                                 const OpenOptions& options);
+
+}  // namespace causeway::worker::cuda
+
+#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_OPEN_BACKEND_H_

@@ -1,0 +1,74 @@
+// The devices of one site, working as one: sums, cuts and copies of arrays over all of them.
+//
+// Each rank has a LocalGroup of its own and calls the same operations in the same order with arrays
+// of the same sizes; a rank is used by one thread at a time. ThreadGroup (thread_group.h) joins
+// threads of one process, in memory that the CPU reaches; NcclGroup joins GPUs, those of other
+// hosts included. All sharding logic is tested with the first.
+//
+// Operations are put on `stream` (a cudaStream_t; the memory's own if null) and done when it has
+// come that far. What they give is the same on every rank, bit for bit, and from run to run on the
+// same machines.
+//
+// **Nothing hangs.** When a rank fails it calls Abort with the cause; that a process or a host has
+// gone is noticed by the others. From then on every operation and every wait returns the first
+// cause on every rank, ABORTED, with the rank that it came from. Because operations on a stream
+// return before they are done, a rank asks status() after it has waited for the stream.
+#ifndef CAUSEWAY_WORKER_GROUP_LOCAL_GROUP_H_
+#define CAUSEWAY_WORKER_GROUP_LOCAL_GROUP_H_
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+
+namespace causeway::worker {
+
+enum class GroupType { kFloat, kBf16, kDouble, kInt64, kByte };
+int64_t GroupTypeBytes(GroupType type);
+
+using GroupStream = void*;
+
+// INVALID_ARGUMENT unless these are the bounds of as many pieces.
+absl::Status CheckBounds(std::span<const int64_t> bounds, int pieces);
+
+class LocalGroup {
+ public:
+  virtual ~LocalGroup() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // data[i] becomes the sum of all ranks' data[i], of kBf16 with fp32 sums. Not of bytes.
+  virtual absl::Status AllReduceSum(void* data, int64_t count, GroupType type,
+                                    GroupStream stream) = 0;
+  // The pieces of an array: rank r's is data[bounds[r]] .. data[bounds[r + 1]], bounds ascend and
+  // are size() + 1; pieces may be empty. Equal pieces are the fastest.
+  //
+  // Each rank's own piece of its `data` becomes the sum of that piece over all ranks; the other
+  // pieces are unspecified.
+  virtual absl::Status ReduceScatterSum(void* data, std::span<const int64_t> bounds, GroupType type,
+                                        GroupStream stream) = 0;
+  // Each rank's own piece is copied into every rank's `data`.
+  virtual absl::Status AllGather(void* data, std::span<const int64_t> bounds, GroupType type,
+                                 GroupStream stream) = 0;
+  // All `data` becomes that of rank `root`.
+  virtual absl::Status Broadcast(void* data, int64_t count, GroupType type, int root,
+                                 GroupStream stream) = 0;
+
+  // What belongs together may be started together, with fewer launches: nothing need be done before
+  // the end of the batch. Calls pair up.
+  virtual absl::Status BeginBatch() = 0;
+  virtual absl::Status EndBatch() = 0;
+
+  // Blocks the thread until all ranks have come here. Says nothing of streams.
+  virtual absl::Status Barrier() = 0;
+
+  // The first cause anywhere wins. Any thread; never blocks for long.
+  virtual void Abort(const absl::Status& cause) = 0;
+  // OK until there is a cause. Any thread.
+  virtual absl::Status status() const = 0;
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_GROUP_LOCAL_GROUP_H_

@@ -1,0 +1,45 @@
+// The tree hash of a fragment whose bytes lie in several places: each place hashes the leaves that
+// are its own alone and gives the bytes of those that it shares.
+#ifndef CAUSEWAY_WORKER_SYNC_LEAF_ASSEMBLY_H_
+#define CAUSEWAY_WORKER_SYNC_LEAF_ASSEMBLY_H_
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+namespace causeway::worker {
+
+// What a place that has a range of a fragment's bytes does with it.
+struct LeafRanges {
+  // `begin` .. `end` of `total` bytes.
+  LeafRanges(int64_t begin, int64_t end, int64_t total);
+
+  int64_t first_leaf = 0;  // Of those that lie in the range as a whole.
+  int64_t leaves = 0;
+  struct Range {
+    int64_t begin = 0;
+    int64_t end = 0;
+  };
+  std::vector<Range> shared;  // Bytes of other leaves: before and behind. At most two.
+};
+
+class LeafAssembly {
+ public:
+  explicit LeafAssembly(int64_t bytes);
+
+  void SetLeaf(int64_t leaf, uint64_t checksum);
+  // Bytes of shared leaves, from `offset` on.
+  void AddShared(int64_t offset, std::span<const uint8_t> bytes);
+  // The TreeHash of all bytes; every leaf has been set or added.
+  uint64_t Root();
+
+ private:
+  const int64_t bytes_;
+  std::vector<uint64_t> checksums_;
+  std::map<int64_t, std::vector<uint8_t>> shared_;  // Whole leaves, by number.
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_SYNC_LEAF_ASSEMBLY_H_
