@@ -71,6 +71,27 @@ class RefusalsTest(unittest.TestCase):
             # Before the coordinator is asked: the address answers nobody.
             self.train(cluster, device="cuda", saying=["CUDA", "--device=cpu"])
 
+    def test_flag_files(self):
+        with Cluster() as cluster:
+            flags = cluster.folder / "worker.flags"
+            given = (WORKER, "train", f"--flagfile={flags}")
+            flags.write_text("# a comment\n\n  --log_level=info\n--no_such_flag=3\n")
+            self.refused(*given, saying=[f"{flags}:4:", "unknown flag --no_such_flag=3"])
+            flags.write_text("--threads=many\n")
+            self.refused(*given, saying=[f"{flags}:1:", "--threads", "many"])
+            flags.write_text("--threads 2\n")
+            self.refused(*given, saying=[f"{flags}:1:", "--threads 2"])
+            flags.write_text("threads=2\n")
+            self.refused(*given, saying=[f"{flags}:1:", "threads=2"])
+            flags.write_text(f"--flagfile={flags}\n")
+            self.refused(*given, saying=[f"{flags}:1:", "deep"])
+            self.refused(WORKER, "train", f"--flagfile={cluster.folder}/absent",
+                         saying=["absent", "cannot be read"])
+            self.refused(WORKER, "train", f"--flagfile={cluster.folder}", saying=["cannot be read"])
+            # What is right is taken: the next thing that is missing is named.
+            flags.write_text("\t--threads=1\n")
+            self.refused(*given, saying=["--id is required"])
+
     def test_two_coordinators_on_one_run_directory(self):
         with Cluster() as cluster:
             cluster.start_coordinator(RUN)
