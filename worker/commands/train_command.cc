@@ -16,6 +16,7 @@
 #include "worker/commands/device_flag.h"
 #include "worker/commands/given_model.h"
 #include "worker/commands/training_run.h"
+#include "worker/group/launch_environment.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "train: HOST:PORT of the coordinator");
 ABSL_FLAG(std::string, id, "", "train: this worker's name, unique in the run");
@@ -109,7 +110,19 @@ absl::StatusOr<int64_t> RateFromFlag(absl::string_view flag, double mbit) {
   return static_cast<int64_t>(mbit * kBytesPerMbit);
 }
 
+// A site is one process. Several that take each other for the parts of one replica would be taken
+// for one worker that joins many times.
+absl::Status CheckLaunch() {
+  ASSIGN_OR_RETURN(const LaunchEnvironment launch, ReadLaunchEnvironment(ProcessEnvironment));
+  if (launch.processes == 1) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "WORLD_SIZE is ", launch.processes,
+      ": this version trains a replica in one process, on all GPUs of one machine. Start one "
+      "process per machine, each a worker with an --id of its own, and unset RANK and WORLD_SIZE"));
+}
+
 absl::StatusOr<TrainingOptions> OptionsFromFlags() {
+  RETURN_IF_ERROR(CheckLaunch());
   TrainingOptions options;
   options.coordinator = absl::GetFlag(FLAGS_coordinator);
   options.security = SecurityOptionsFromFlags();

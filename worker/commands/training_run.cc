@@ -117,6 +117,9 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   Session::Options session;
   session.stub = run->session_stub_.get();
   session.events = &run->telemetry_->events();
+  session.on_stream = [telemetry = run->telemetry_.get()](bool stands) {
+    telemetry->SetAttached(stands);
+  };
   v1::Join& join = session.join;
   join.set_worker_id(options.worker_id);
   join.set_run_id(run->run_.run_id());
@@ -460,7 +463,9 @@ absl::Status TrainingRun::StepOnce(int64_t end) {
   const int64_t former_step = progress_.step;
   const int64_t step = counter_.Next(end);
   const absl::Duration before = clock_.Monotonic();
+  telemetry_->StepBegins(step);
   absl::StatusOr<StepReport> report = trainer_->Step(step, sync_->next_draw());
+  telemetry_->StepEnds();
   RETURN_IF_ERROR(Annotate(report.status(), absl::StrCat("step ", step)));
   absl::Duration step_time = clock_.Monotonic() - before;
   if (step_time < options_.min_step_time) {
