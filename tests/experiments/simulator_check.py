@@ -28,7 +28,7 @@ import utilization  # noqa: E402
 
 # Payload's share of the frames on the link, at most (docs/results.md, Long links).
 EFFICIENCY = 0.965
-CONNECTIONS = 4  # A worker's, on a link that fewer would fill.
+CONNECTIONS = 4  # A worker's own choice on a link that fewer would fill.
 PERIODS = 40  # Enough for the steady state.
 FIGURE = ROOT / "docs" / "figures" / "simulator_check.json"
 
@@ -62,7 +62,7 @@ def _mode(name):
     return next(mode for mode in utilization.MODES if mode.name == name)
 
 
-def predict(bin_folder, model, mode, rate_mbit, rtt_ms=utilization.RTT_MS):
+def predict(bin_folder, model, mode, rate_mbit, rtt_ms, connections):
     """The utilization of two workers with this model and mode over links of that rate."""
     period = 1 if mode.name == "data-parallel" else utilization.PERIOD
     with tempfile.NamedTemporaryFile("w", suffix=".textproto") as config:
@@ -72,7 +72,7 @@ def predict(bin_folder, model, mode, rate_mbit, rtt_ms=utilization.RTT_MS):
             [str(bin_folder / "causewayctl"), "simulate", f"--config={config.name}",
              f"--step_ms={model.step_ms}", f"--links=2x{rate_mbit}mbit",
              f"--rtt_ms={rtt_ms}", f"--link_efficiency={EFFICIENCY}",
-             f"--connections={CONNECTIONS}",
+             f"--connections={connections}",
              f"--steps={PERIODS * period}", "--json"],
             capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
@@ -92,7 +92,8 @@ def measure(options, settings, keep):
                                  setting.skipped, per_period)
         run = utilization.run_one(
             options, model, sized,
-            network.LinkSettings(rate_mbit=setting.rate_mbit, rtt_ms=setting.rtt_ms))
+            network.LinkSettings(rate_mbit=setting.rate_mbit, rtt_ms=setting.rtt_ms),
+            [f"--connections={options.connections}"] if options.connections != CONNECTIONS else [])
         print(f"    computing {100 * run['utilization']:.2f} % of the time, "
               f"steps of {run['step_ms']:.1f} ms", file=sys.stderr, flush=True)
         if not options.timelines:
@@ -100,7 +101,7 @@ def measure(options, settings, keep):
                 del link["up_mbit"], link["down_mbit"]
         report["models"].append({
             "model": model.preset, "rate_mbit": setting.rate_mbit, "rtt_ms": setting.rtt_ms,
-            "step_ms": model.step_ms, "load_average": os.getloadavg()[0], "runs": [run]})
+            "connections": options.connections, "step_ms": model.step_ms, "load_average": os.getloadavg()[0], "runs": [run]})
         keep(report)
     return report
 
@@ -114,7 +115,7 @@ def compare(bin_folder, measured):
                 "model": entry["model"], "mode": run["label"], "mbit": entry["rate_mbit"],
                 "rtt_ms": entry["rtt_ms"], "measured": run["utilization"],
                 "predicted": predict(bin_folder, model, _mode(run["mode"]), entry["rate_mbit"],
-                                     entry["rtt_ms"])})
+                                     entry["rtt_ms"], entry.get("connections", CONNECTIONS))})
     return rows
 
 
@@ -139,6 +140,8 @@ def main(arguments):
     parser.add_argument("--out", type=Path, help="receives what --measure measures")
     parser.add_argument("--timelines", action="store_true",
                         help="with --measure: keep every link's rate in bins of 0.1 s")
+    parser.add_argument("--connections", type=int, default=CONNECTIONS,
+                        help="with --measure: of every worker")
     parser.add_argument("--measured", type=Path, default=FIGURE)
     parser.add_argument("--points", type=float, default=3)
     parser.add_argument("--json", action="store_true")

@@ -1,13 +1,17 @@
 // A folder of training data: data.json, shards with and without a header, tokens, the index of
-// documents. What is opened can be read from end to end, every token that is handed out lies in the
-// vocabulary asked for, and every document begins at or before its tokens.
+// documents, and documents that are found by a token between them. What is opened can be read from
+// end to end, every token that is handed out lies in the vocabulary asked for, every document
+// begins at or before its tokens, and those that are found begin where the tokens say.
 //
 // Input: a byte of options, the vocabulary that the reader has in mind (4 bytes), two shards (word
 // 0 to 3 of the header, each as a byte of choices and 4 bytes; 2 bytes of length), then data.json
-// up to the first zero byte, then the tokens.
+// up to the first zero byte; if the documents are to be found by a token that the user names, that
+// token (2 bytes); then the tokens.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +35,14 @@ constexpr char kFolder[] = "data";
 constexpr size_t kMaxTokens = 2000;
 
 // The two highest bits are the ShardFormat that the reader asks for.
-enum Options : uint8_t { kDescribed = 1, kHeldOut = 2, kRawShard = 4, kIndexed = 8 };
+enum Options : uint8_t {
+  kDescribed = 1,
+  kHeldOut = 2,
+  kRawShard = 4,
+  kIndexed = 8,
+  kMarked = 16,
+  kMarkBegins = 32,
+};
 
 constexpr ArrayFileKind kIndexKind = {'C', 'W', 'A', 'Y', 'D', 'O', 'C', 'S'};
 
@@ -99,6 +110,43 @@ void CheckSequence(const ShardSequence& sequence, int64_t vocabulary_size) {
   }
 }
 
+// What Fill says of a sequence whose documents begin, or end, at that token.
+std::vector<int32_t> StartsByTokens(const std::vector<int32_t>& tokens,
+                                    const worker::DocumentMark& mark) {
+  std::vector<int32_t> starts(tokens.size());
+  int32_t start = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const bool begins =
+        mark.begins ? tokens[i] == mark.token : i > 0 && tokens[i - 1] == mark.token;
+    if (begins) start = static_cast<int32_t>(i);
+    starts[i] = start;
+  }
+  return starts;
+}
+
+void CheckFoundDocuments(Dataset dataset, const std::optional<worker::DocumentMark>& mark) {
+  const std::shared_ptr<const ShardSequence> before[] = {dataset.train(), dataset.held_out()};
+  const absl::Status found = dataset.FindDocuments(mark);
+  if (!found.ok()) {
+    FUZZ_REQUIRE(absl::IsInvalidArgument(found), "data without the mark are INVALID_ARGUMENT");
+    FUZZ_REQUIRE(dataset.train() == before[0], "data without the mark have changed");
+    return;
+  }
+  const std::shared_ptr<const ShardSequence> after[] = {dataset.train(), dataset.held_out()};
+  for (size_t i = 0; i < 2; ++i) {
+    CheckSequence(*after[i], worker::kMaxVocabulary);
+    const bool known = before[i]->documents().has_value();
+    FUZZ_REQUIRE(!known || after[i] == before[i], "documents that were known have changed");
+    if (known || !mark.has_value() || after[i]->tokens() == 0) continue;
+    FUZZ_REQUIRE(after[i]->documents().has_value(), "the documents were not found");
+    std::vector<int32_t> tokens(static_cast<size_t>(after[i]->tokens()));
+    if (!after[i]->Read(0, worker::kMaxVocabulary, tokens).ok()) continue;
+    std::vector<int32_t> starts(tokens.size());
+    after[i]->documents()->Fill(0, starts);
+    FUZZ_REQUIRE(starts == StartsByTokens(tokens, *mark), "documents begin elsewhere");
+  }
+}
+
 void CheckDescription(MemoryFiles& files) {
   const auto read = worker::ReadDataJson(files, kFolder);
   if (!read.ok()) {
@@ -130,6 +178,13 @@ void CheckDataset(Input input) {
   const auto end = std::find(input.rest().begin(), input.rest().end(), uint8_t{0});
   std::vector<uint8_t> json = input.TakeBytes(static_cast<size_t>(end - input.rest().begin()));
   input.Take<uint8_t>();
+  std::optional<worker::DocumentMark> mark;
+  if ((options & kMarked) != 0) {
+    // A token as large as half the vocabularies have it, or beyond what any has.
+    const auto choice = input.Take<uint16_t>();
+    mark = {.token = choice == 0xffff ? int64_t{1} << 40 : int64_t{choice},
+            .begins = (options & kMarkBegins) != 0};
+  }
 
   MemoryFiles files;
   const bool described = (options & kDescribed) != 0;
@@ -159,6 +214,7 @@ void CheckDataset(Input input) {
   const absl::Status fits = dataset->CheckVocabulary(vocabulary_size);
   CheckSequence(*dataset->train(), vocabulary_size);
   CheckSequence(*dataset->held_out(), vocabulary_size);
+  CheckFoundDocuments(*dataset, mark);
   if (fits.ok() && dataset->vocabulary_size() == 0) {
     std::vector<int32_t> all(static_cast<size_t>(dataset->train()->tokens()));
     FUZZ_REQUIRE(dataset->train()->Read(0, vocabulary_size, all).ok(),

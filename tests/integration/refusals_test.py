@@ -3,6 +3,7 @@
 import os
 import shutil
 import unittest
+import unittest.mock
 
 from cluster import COORDINATOR, MODEL, SIGTERM, WORKER, Cluster, run_tool
 
@@ -75,6 +76,22 @@ class RefusalsTest(unittest.TestCase):
             flags.write_text("\t--threads=1\n")
             self.refused(*given, saying=["--id is required"])
 
+    def test_devices(self):
+        with Cluster() as cluster:
+            self.train(cluster, device="gpu", saying=["--device", "cuda:0,1", '"gpu"'])
+            self.train(cluster, device="cuda:0,x", saying=["--device", '"cuda:0,x"'])
+            self.train(cluster, recompute="all", saying=["--recompute", "norms", '"all"'])
+            self.train(cluster, published="disk", saying=["--published", "host", '"disk"'])
+            for command in ("eval", "generate"):
+                self.refused(WORKER, command, "--device=cuda", "--data=x", "--prompt=x",
+                             "--checkpoint=absent", saying=[command, "--device=cpu"])
+
+    @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU")
+    def test_a_gpu_where_there_is_none(self):
+        with Cluster() as cluster:
+            # Before the coordinator is asked: the address answers nobody.
+            self.train(cluster, device="cuda", saying=["CUDA", "--device=cpu"])
+
     def test_two_coordinators_on_one_run_directory(self):
         with Cluster() as cluster:
             cluster.start_coordinator(RUN)
@@ -132,6 +149,27 @@ class RefusalsTest(unittest.TestCase):
             status, _, error = run_tool(WORKER, "train", "--threads=many")
             self.assertEqual(status, 2)
             self.assertIn("many", error)
+
+    def test_several_processes_for_one_replica(self):
+        launch = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+                  "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+        with Cluster() as cluster:
+            with unittest.mock.patch.dict(os.environ, launch):
+                self.train(cluster, saying=["WORLD_SIZE is 2", "one process per machine"])
+                os.environ["RANK"] = "2"
+                self.train(cluster, saying=["RANK", 'is "2"', "0 to 1"])
+
+    def test_an_absurd_number_of_threads_uses_none_up(self):
+        with Cluster() as cluster:
+            text = cluster.folder / "text.txt"
+            text.write_text("some text\n" * 100)
+            absurd = ["--threads", "0 .. 1024", "1000000"]
+            self.train(cluster, threads=1000000, saying=absurd)
+            self.refused(WORKER, "bench", "--threads=1000000", saying=absurd)
+            self.refused(WORKER, "tokenize", f"--input={text}", f"--out={cluster.folder / 'tokens'}",
+                         "--threads=1000000", saying=absurd)
+            self.refused(WORKER, "preflight", "--coordinator=127.0.0.1:1", "--threads=1000000",
+                         saying=absurd)
 
     def test_an_empty_shard(self):
         with Cluster() as cluster:

@@ -13,8 +13,7 @@ constexpr float kTwiceSqrtTwoOverPi = 1.5957691216057308F;
 constexpr float kGeluCubic = 0.044715F;
 
 __device__ __forceinline__ float Sigmoid(float x) {
-  // Far below, e^-x would be infinite; the result is 0 to the last bit that matters before that.
-  return 1.0F / (1.0F + FastExp(fminf(-x, 80.0F)));
+  return __fdividef(1.0F, 1.0F + FastExp(-x));  // 0 where e^-x is infinite.
 }
 
 // Thread i has vector i of the `vectors` of hidden.
@@ -106,42 +105,34 @@ __global__ __launch_bounds__(kThreads) void GeluBackwardKernel(uint32_t vectors,
   if (hidden != nullptr) StorePacked(value, hidden + at.hidden);
 }
 
-uint32_t Vectors(int64_t rows, int64_t width) {
-  const int64_t vectors = rows * (width / kVector);
-  assert(width % kVector == 0 && vectors < (int64_t{1} << 32) - kThreads);
-  return static_cast<uint32_t>(vectors);
-}
-
-uint32_t VectorsPerRow(int64_t width) { return static_cast<uint32_t>(width / kVector); }
-
 }  // namespace
 
 void SwigluForward(int64_t rows, int64_t width, const Bf16* gate_up, Bf16* hidden,
                    cudaStream_t stream) {
   CheckAlignment(gate_up, hidden);
-  const uint32_t vectors = Vectors(rows, width);
+  const uint32_t vectors = VectorsOf(rows, width);
   Launch(SwigluForwardKernel, BlocksFor(vectors, kThreads), kThreads, 0, stream, vectors,
-         VectorsPerRow(width), gate_up, hidden);
+         VectorsOfRow(width), gate_up, hidden);
 }
 
 void SwigluBackward(int64_t rows, int64_t width, const Bf16* dhidden, Bf16* gate_up, Bf16* hidden,
                     cudaStream_t stream) {
   CheckAlignment(dhidden, gate_up, hidden);
-  const uint32_t vectors = Vectors(rows, width);
+  const uint32_t vectors = VectorsOf(rows, width);
   Launch(SwigluBackwardKernel, BlocksFor(vectors, kThreads), kThreads, 0, stream, vectors,
-         VectorsPerRow(width), dhidden, gate_up, hidden);
+         VectorsOfRow(width), dhidden, gate_up, hidden);
 }
 
 void GeluForward(int64_t rows, int64_t width, const Bf16* up, Bf16* hidden, cudaStream_t stream) {
   CheckAlignment(up, hidden);
-  const uint32_t vectors = Vectors(rows, width);
+  const uint32_t vectors = VectorsOf(rows, width);
   Launch(GeluForwardKernel, BlocksFor(vectors, kThreads), kThreads, 0, stream, vectors, up, hidden);
 }
 
 void GeluBackward(int64_t rows, int64_t width, const Bf16* dhidden, Bf16* up, Bf16* hidden,
                   cudaStream_t stream) {
   CheckAlignment(dhidden, up, hidden);
-  const uint32_t vectors = Vectors(rows, width);
+  const uint32_t vectors = VectorsOf(rows, width);
   Launch(GeluBackwardKernel, BlocksFor(vectors, kThreads), kThreads, 0, stream, vectors, dhidden,
          up, hidden);
 }

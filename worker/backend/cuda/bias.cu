@@ -73,11 +73,10 @@ int64_t RowsPerBlock(int64_t rows) {
 void AddBias(int64_t rows, int64_t width, int64_t stride, const Bf16* bias, Bf16* values,
              cudaStream_t stream) {
   CheckAlignment(bias, values);
-  const int64_t vectors = rows * (width / kVector);
-  assert(width % kVector == 0 && stride % kVector == 0 && vectors < (int64_t{1} << 32) - kThreads);
-  Launch(AddBiasKernel, BlocksFor(vectors, kThreads), kThreads, 0, stream,
-         static_cast<uint32_t>(vectors), static_cast<uint32_t>(width / kVector), stride, bias,
-         values);
+  assert(stride % kVector == 0);
+  const uint32_t vectors = VectorsOf(rows, width);
+  Launch(AddBiasKernel, BlocksFor(vectors, kThreads), kThreads, 0, stream, vectors,
+         VectorsOfRow(width), stride, bias, values);
 }
 
 int64_t BiasBackwardScratch(int64_t rows, int64_t width) {

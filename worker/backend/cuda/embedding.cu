@@ -149,19 +149,13 @@ __global__ __launch_bounds__(kThreads) void PositionsBackwardKernel(PositionsBac
   }
 }
 
-uint32_t Vectors(int64_t rows, int64_t width) {
-  const int64_t vectors = rows * (width / kVector);
-  assert(width % kVector == 0 && vectors < (int64_t{1} << 32) - kThreads);
-  return static_cast<uint32_t>(vectors);
-}
-
 }  // namespace
 
 void EmbeddingForward(const EmbeddingForwardArguments& a, cudaStream_t stream) {
   CheckAlignment(a.embedding, a.positions, a.out);
-  const uint32_t vectors = Vectors(a.tokens, a.width);
+  const uint32_t vectors = VectorsOf(a.tokens, a.width);
   Launch(EmbeddingForwardKernel, BlocksFor(vectors, kThreads), kThreads, 0, stream, a, vectors,
-         static_cast<uint32_t>(a.width / kVector));
+         VectorsOfRow(a.width));
 }
 
 int64_t EmbeddingBackwardScratch(int64_t tokens, int64_t width) {
@@ -186,9 +180,9 @@ void EmbeddingBackward(const EmbeddingBackwardArguments& a, cudaStream_t stream)
 void PositionsBackward(const PositionsBackwardArguments& a, cudaStream_t stream) {
   CheckAlignment(a.dout, a.dpositions);
   assert(a.length <= a.learned_positions);
-  const uint32_t vectors = Vectors(a.learned_positions, a.width);
+  const uint32_t vectors = VectorsOf(a.learned_positions, a.width);
   Launch(PositionsBackwardKernel, BlocksFor(vectors, kThreads), kThreads, 0, stream, a, vectors,
-         static_cast<uint32_t>(a.width / kVector));
+         VectorsOfRow(a.width));
 }
 
 }  // namespace causeway::worker::cuda

@@ -17,7 +17,6 @@ using Bf16 = __nv_bfloat16;
 inline constexpr int kVector = static_cast<int>(kVectorValues);
 
 // --- On the host ---
-// An assertion that the release build keeps without a message of its own would hide which one.
 inline void CheckAligned(const void* pointer) {
   assert(reinterpret_cast<uintptr_t>(pointer) % 16 == 0);
   (void)pointer;
@@ -31,6 +30,13 @@ inline unsigned BlocksFor(int64_t items, int64_t items_per_block) {
   assert(blocks < (int64_t{1} << 31));
   return static_cast<unsigned>(blocks);
 }
+// Vectors of a tensor [rows, width], one per thread: what a 32-bit index reaches.
+inline uint32_t VectorsOf(int64_t rows, int64_t width) {
+  const int64_t vectors = rows * (width / kVector);
+  assert(width % kVector == 0 && vectors < int64_t{1} << 31);
+  return static_cast<uint32_t>(vectors);
+}
+inline uint32_t VectorsOfRow(int64_t width) { return static_cast<uint32_t>(width / kVector); }
 
 // --- On the device ---
 __device__ __forceinline__ uint4 LoadVector(const Bf16* values) {

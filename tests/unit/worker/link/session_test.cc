@@ -1,11 +1,13 @@
 #include "worker/link/session.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/synchronization/mutex.h"
 #include "common/rpc/channel.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/no_threads.h"
 #include "tests/unit/worker/link/fake_coordinator.h"
 
 namespace causeway::worker {
@@ -62,6 +64,15 @@ TEST(SessionTest, HowLongACoordinatorWasWaitedForIncludesWhatWentBefore) {
   const auto answer = DescribeRun(*stub, "127.0.0.1:1", absl::Milliseconds(20), absl::Seconds(5));
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(answer.status().message()), HasSubstr("within 5.02s"));
+}
+
+TEST(SessionTest, WithoutAThreadAttachSaysSo) {
+  FakeCoordinator coordinator;
+  Session::Options options = coordinator.SessionOptions();
+  const NoThreads none;
+  const absl::Status status = Session::Attach(std::move(options)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no thread can be started"));
 }
 
 TEST(SessionTest, ARefusalIsTheAnswerToAttach) {

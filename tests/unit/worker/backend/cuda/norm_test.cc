@@ -1,6 +1,7 @@
 // RMSNorm and LayerNorm against the CPU's kernels in double.
 #include "worker/backend/cuda/norm.h"
 
+#include <numeric>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -160,31 +161,44 @@ TEST(NormTest, BackwardIsTheOraclesAtAnyWidth) {
   }
 }
 
+// Blocks take several turns, in which one or two warps share a row.
 TEST(NormTest, MoreRowsThanBlocksAddUpInTheWeightsGradient) {
-  // 8 rows per block and kPartialBlocks blocks: every block takes several turns.
-  constexpr int64_t kRows = 8 * 528 + 11;
-  constexpr int64_t kWidth = 8;
-  RandomValues random(3);
-  const Doubles x = random.Normal(kRows * kWidth);
-  const Doubles dout = random.Normal(kRows * kWidth);
-  const Doubles weight = random.Normal(kWidth);
-  TestDevice device;
-  NormBackwardArguments a = {.rows = kRows, .width = kWidth};
-  a.dout = device.UploadBf16(dout);
-  a.x = device.UploadBf16(x);
-  a.weight = device.UploadBf16(weight);
-  const Doubles inverse(kRows, 0.5);
-  a.inverse_deviation = device.UploadFloat(inverse);
-  a.dx = device.Allocate<__nv_bfloat16>(kRows * kWidth);
-  a.dweight = device.Allocate<float>(kWidth);
-  a.scratch = device.Allocate<float>(NormBackwardScratch(kRows, kWidth, false));
-  NormBackward(a, device.stream());
-  Doubles dx(x.size()), out(x.size()), dweight(kWidth);
-  GetKernels<double>().rms_norm_backward(dout.data(), x.data(), weight.data(), inverse.data(),
-                                         kRows, kWidth, false, dx.data(), out.data(),
-                                         dweight.data());
-  ExpectCloseBf16("dx", device.Values(a.dx, kRows * kWidth), dx);
-  ExpectCloseFloat("dweight", device.Values(a.dweight, kWidth), dweight);
+  const Kernels<double>& oracle = GetKernels<double>();
+  for (const auto& [rows, width, layer_norm] : {Case{8 * 528 + 11, 8, true}, {2130, 1032, false}}) {
+    RandomValues random(3);
+    const Doubles x = random.Normal(rows * width);
+    const Doubles weight = random.Normal(width);
+    const Doubles inverse(static_cast<size_t>(rows), 0.5);
+    Doubles means;
+    for (int64_t row = 0; row < rows; ++row) {
+      const double* const begin = x.data() + row * width;
+      means.push_back(std::accumulate(begin, begin + width, 0.0) / static_cast<double>(width));
+    }
+    TestDevice device;
+    NormBackwardArguments a = {.rows = rows, .width = width};
+    a.x = a.dout = device.UploadBf16(x);
+    a.weight = device.UploadBf16(weight);
+    if (layer_norm) a.bias = a.weight;
+    a.inverse_deviation = device.UploadFloat(inverse);
+    a.mean = device.UploadFloat(means);
+    a.dx = device.Allocate<__nv_bfloat16>(rows * width);
+    a.dweight = device.Allocate<float>(width);
+    a.dbias = device.UploadFloat(Doubles(weight.size(), 0));
+    a.scratch = device.Allocate<float>(NormBackwardScratch(rows, width, layer_norm));
+    NormBackward(a, device.stream());
+    Doubles dx(x.size()), out(x.size()), dweight(weight.size()), dbias(weight.size());
+    if (layer_norm) {
+      oracle.layer_norm_backward(x.data(), x.data(), weight.data(), weight.data(), inverse.data(),
+                                 rows, width, /*accumulate=*/false, dx.data(), out.data(),
+                                 dweight.data(), dbias.data());
+    } else {
+      oracle.rms_norm_backward(x.data(), x.data(), weight.data(), inverse.data(), rows, width,
+                               /*accumulate=*/false, dx.data(), out.data(), dweight.data());
+    }
+    ExpectCloseBf16("dx", device.Values(a.dx, rows * width), dx);
+    ExpectCloseFloat("dweight", device.Values(a.dweight, width), dweight);
+    ExpectCloseFloat("dbias", device.Values(a.dbias, width), dbias);
+  }
 }
 
 }  // namespace

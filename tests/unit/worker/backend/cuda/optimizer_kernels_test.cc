@@ -163,6 +163,52 @@ TEST(AdamWKernelTest, AGradientThatIsNotFiniteChangesNothing) {
   EXPECT_EQ(device.Values(a.weight, 100), ones);
 }
 
+TEST(AdamWKernelTest, ACapturedUpdateTakesTheConstantsOfItsReplay) {
+  std::vector<AdamWSlice> slices;
+  AppendAdamWSlices(0, 0, 0, 40, 0, &slices);
+  RandomValues random(6);
+  const Doubles gradient = random.Normal(40);
+  const std::vector<AdamWStep<float>> steps = {{1e-3, 0.9, 0.99, 1e-8, 1},
+                                               {2e-3, 0.9, 0.99, 1e-8, 2}};
+  TestDevice device;
+  AdamWArguments a = {.count = 1};
+  a.slices = device.Upload(slices);
+  auto* const step = device.Allocate<AdamWStep<float>>(1);
+  a.step = step;
+  a.gradient = device.UploadFloat(gradient);
+  a.master = device.UploadFloat(Doubles(40, 1));
+  a.m = device.UploadFloat(Doubles(40, 0));
+  a.v = device.UploadFloat(Doubles(40, 0));
+  a.weight = device.Allocate<__nv_bfloat16>(40);
+  auto* const sum = device.Allocate<double>(1);
+  auto* const norm = device.Allocate<GradientNorm>(1);
+  auto* const scratch = device.Allocate<double>(SumOfSquaresScratch(40));
+  a.norm = norm;
+
+  cudaGraph_t graph;
+  cudaGraphExec_t replay;
+  ASSERT_EQ(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  SumOfSquares(40, a.gradient, /*accumulate=*/false, sum, scratch, device.stream());
+  FinishGradientNorm(1, sum, /*clip_norm=*/0.5, norm, device.stream());
+  AdamWUpdate(a, device.stream());
+  ASSERT_EQ(cudaStreamEndCapture(device.stream(), &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+  std::vector<float> w(40, 1), m(40), v(40);
+  const auto g = As<float>(gradient);
+  const double length = std::sqrt(worker::SumOfSquares(std::span<const float>(g)));
+  for (const AdamWStep<float>& constants : steps) {
+    ASSERT_EQ(cudaMemcpyAsync(step, &constants, sizeof constants, cudaMemcpyHostToDevice,
+                              device.stream()),
+              cudaSuccess);
+    ASSERT_EQ(cudaGraphLaunch(replay, device.stream()), cudaSuccess);
+    GetKernels<float>().adamw(constants, 0, static_cast<float>(0.5 / length), g.data(), 40,
+                              w.data(), m.data(), v.data());
+    EXPECT_EQ(As<float>(device.Values(a.master, 40)), w);
+  }
+  EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
 // Two matrices of 24 x 400, the second in pieces that two GPUs might have.
 struct MuonFixture {
   static constexpr int64_t kRows = 400, kCols = 24, kSize = kRows * kCols;
