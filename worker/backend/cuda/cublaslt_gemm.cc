@@ -1,6 +1,7 @@
 #include "worker/backend/cuda/cublaslt_gemm.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,6 +20,8 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr int kCandidates = 8;
+// Of the operands that one plan is used for, in bytes: rows of a matrix begin anywhere.
+constexpr uint32_t kAlignment = 16;
 constexpr int kTimedRuns = 3;
 
 // cuBLASLt is column-major: our rows are its columns, and D^T = op(B)^T op(A)^T, so that our B is
@@ -114,7 +117,9 @@ class CublasLtGemm final : public Gemm {
     RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, call.a.transpose ? CUBLAS_OP_T : CUBLAS_OP_N));
     if (call.bias != nullptr) {
       RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
-      RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias));
+      // The search reads its alignment; every product sets its own (Multiply).
+      const void* const least_aligned = reinterpret_cast<const void*>(uintptr_t{kAlignment});
+      RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, least_aligned));
     }
     const cudaDataType_t type = call.d_float != nullptr ? CUDA_R_32F : CUDA_R_16BF;
     RETURN_IF_ERROR(MakeLayout(call.b, CUDA_R_16BF, call.b.transpose ? call.k : call.n,
@@ -140,6 +145,11 @@ class CublasLtGemm final : public Gemm {
     if (status.ok()) {
       status = set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                    static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    }
+    for (const auto operand :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      if (status.ok()) status = set(operand, kAlignment);
     }
     std::vector<cublasLtMatmulHeuristicResult_t> results(kCandidates);
     int found = 0;
@@ -175,12 +185,19 @@ class CublasLtGemm final : public Gemm {
     plan.algorithm = candidates.front().algo;
     if (!tuning_) return absl::OkStatus();
     float best = std::numeric_limits<float>::infinity();
+    absl::Status refused;
     for (const cublasLtMatmulHeuristicResult_t& candidate : candidates) {
-      ASSIGN_OR_RETURN(const float milliseconds, Time(call, plan, candidate.algo, stream));
-      if (milliseconds >= best) continue;
-      best = milliseconds;
+      const absl::StatusOr<float> milliseconds = Time(call, plan, candidate.algo, stream);
+      if (!milliseconds.ok()) {  // One that was recommended may be refused all the same.
+        if (absl::IsUnavailable(milliseconds.status())) return milliseconds.status();
+        refused = milliseconds.status();
+        continue;
+      }
+      if (*milliseconds >= best) continue;
+      best = *milliseconds;
       plan.algorithm = candidate.algo;
     }
+    if (std::isinf(best)) return refused;
     GemmPlan words;
     std::memcpy(words.data(), &plan.algorithm, sizeof(plan.algorithm));
     const GemmPlan kept = store_.Keep(key, words);

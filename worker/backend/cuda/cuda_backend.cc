@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
 #include "worker/backend/cuda/device_part.h"
 
@@ -75,21 +76,43 @@ absl::Status CudaBackend::Build() {
   return BuildRanks(Recompute::kBlocks);
 }
 
+int64_t CudaBackend::LaterBytes(size_t device) const {
+  const v1::SyncConfig& sync = config_.sync();
+  const int64_t values = shards_.shard_size(static_cast<int>(device));
+  const int copies = (options_.published_on_device ? 1 : 0) + (sync.error_feedback() ? 1 : 0);
+  const int64_t codes = values / 2;  // Of fragments in flight, both ways.
+  // What libraries and graphs take.
+  const auto others =
+      static_cast<int64_t>(std::min(options_.devices[device].memory / 64, size_t{1} << 30));
+  return copies * values * int64_t{sizeof(float)} + codes + others;
+}
+
 absl::Status CudaBackend::BuildRanks(Recompute recompute) {
   recompute_ = recompute;
   for (size_t i = 0; i < threads_.size(); ++i) {
     threads_[i]->Post([this, i, recompute] {
       ranks_[i].reset();
-      ASSIGN_OR_RETURN(ranks_[i],
-                       DeviceRank::Create({.config = &config_,
-                                           .plan = &plan_,
-                                           .shards = &shards_,
-                                           .group = groups_.empty() ? nullptr : groups_[i].get(),
-                                           .device = options_.devices[i],
-                                           .rank = static_cast<int>(i),
-                                           .recompute = recompute,
-                                           .graphs = options_.graphs,
-                                           .make_gemm = options_.make_gemm}));
+      DeviceMemory reserve;  // Given back when the rank stands.
+      if (!options_.recompute.has_value()) {
+        RETURN_IF_ERROR(UseDevice(options_.devices[i].index));
+        RETURN_IF_ERROR(reserve.Allocate<std::byte>("a reserve", LaterBytes(i), "").status());
+      }
+      auto rank = DeviceRank::Create({.config = &config_,
+                                      .plan = &plan_,
+                                      .shards = &shards_,
+                                      .group = groups_.empty() ? nullptr : groups_[i].get(),
+                                      .device = options_.devices[i],
+                                      .rank = static_cast<int>(i),
+                                      .recompute = recompute,
+                                      .graphs = options_.graphs,
+                                      .make_gemm = options_.make_gemm});
+      if (absl::IsResourceExhausted(rank.status()) && reserve.bytes() > 0) {
+        return absl::ResourceExhaustedError(absl::StrFormat(
+            "%s, and %.2f GB are set aside for synchronization (--published=host lowers it)",
+            rank.status().message(), static_cast<double>(reserve.bytes()) / 1e9));
+      }
+      RETURN_IF_ERROR(rank.status());
+      ranks_[i] = *std::move(rank);
       return absl::OkStatus();
     });
   }

@@ -30,7 +30,8 @@ int64_t HeadChunk(int64_t tokens, int64_t row_bytes, int64_t budget) {
   const int64_t limit = std::clamp<int64_t>(budget / row_bytes / kHeadRows * kHeadRows, kHeadRows,
                                             tokens + kHeadRows - 1);
   const int64_t chunks = (tokens + limit - 1) / limit;
-  return (tokens + chunks - 1) / chunks;
+  const int64_t rows = (tokens + chunks - 1) / chunks;
+  return std::min(tokens, (rows + kHeadRows - 1) / kHeadRows * kHeadRows);
 }
 
 // `to` = what was allocated.
