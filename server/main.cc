@@ -39,6 +39,7 @@
 #include "common/telemetry/log.h"
 #include "common/telemetry/metric_page.h"
 #include "server/core/coordinator.h"
+#include "server/history/curve_keeper.h"
 #include "server/history/event_history.h"
 #include "server/history/run_history.h"
 #include "server/http/status_api.h"
@@ -48,6 +49,7 @@
 #include "server/metrics/coordinator_metrics.h"
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
+#include "server/store/run_directory.h"
 #include "server/store/run_directory_store.h"
 
 ABSL_FLAG(std::string, run_dir, "", "the folder that will hold the run");
@@ -78,6 +80,8 @@ ABSL_FLAG(int, memory_mb, 0,
 ABSL_FLAG(bool, retain_deltas, false, "keep every delta, for replay");
 ABSL_FLAG(int, snapshot_every_rounds, 10, "rounds of a fragment between two saves of its state");
 ABSL_FLAG(bool, exit_when_finished, false, "exit when every worker has left");
+ABSL_FLAG(bool, exit_when_drained, true,
+          "with --exit_when_finished: also when all have left before the end");
 ABSL_FLAG(bool, json, false, "inspect: print JSON");
 ABSL_FLAG(std::string, outer, "", "replay: other settings of the outer optimizer, a textproto");
 ABSL_FLAG(std::string, output, "", "replay: receives the resulting parameters");
@@ -102,7 +106,8 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
         --http=auto                HOST:PORT of metrics and the status page, or off; auto:
                                    127.0.0.1:7071, or any free port, and off with TLS
         --http_address_file=FILE   receives that HOST:PORT once it is served
-        --exit_when_finished       exits when every worker has left
+        --exit_when_finished       exits when every worker has left; with --noexit_when_drained
+                                   not before the end of training: who was drained comes back
         --durability=full          none: nothing is synced to the disk; survives kill -9 only
         --memory_mb=0              bounds what transfers take, in MiB; 0: the model of every
                                    member, and 1024
@@ -238,7 +243,8 @@ class StopSignal {
 };
 
 // Until a signal, the end of the run, or a failure.
-absl::Status ServeUntilStopped(Coordinator& coordinator, StopSignal& stop_signal) {
+absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves,
+                               StopSignal& stop_signal) {
   Clock& clock = *Clock::Real();
   std::string last_line;
   absl::Duration next_line = clock.Monotonic() + kProgressInterval;
@@ -248,7 +254,12 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, StopSignal& stop_signal
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(coordinator.Health());
-    if (absl::GetFlag(FLAGS_exit_when_finished) && coordinator.Finished()) return absl::OkStatus();
+    if (absl::GetFlag(FLAGS_exit_when_finished) &&
+        (absl::GetFlag(FLAGS_exit_when_drained) ? coordinator.Finished()
+                                                : coordinator.ReachedItsEnd())) {
+      return absl::OkStatus();
+    }
+    curves.Tick();
     if (clock.Monotonic() < next_line) continue;
     next_line = clock.Monotonic() + kProgressInterval;
     const v1::RunStatus status = coordinator.GetStatus();
@@ -332,10 +343,11 @@ absl::StatusOr<std::vector<float>> InitialParameters(FileSystem& file_system,
   return values;
 }
 
-CoordinatorServer::Options ServerOptions(EventLog* events) {
+CoordinatorServer::Options ServerOptions(EventHistory* events) {
   CoordinatorServer::Options options;
   options.address = absl::GetFlag(FLAGS_listen);
   options.events = events;
+  options.past_events = [events](int64_t after) { return events->List(after); };
   options.security = SecurityOptionsFromFlags();
   options.memory_bytes = int64_t{absl::GetFlag(FLAGS_memory_mb)} << 20;
   options.max_requests_per_second = absl::GetFlag(FLAGS_max_requests_per_second);
@@ -429,12 +441,16 @@ int Serve() {
   if (!initial.ok()) return Refuse(kProgram, initial.status());
   RunHistory run_history({.clock = Clock::Real()});
   if (resumes) run_history.Restore(**recovered);
+  const std::string run_id = resumes ? (*recovered)->identity.run_id : MakeRunId(config.run_name());
+  CurveKeeper curves(&run_history, &file_system, Clock::Real(), JoinPath(run_dir, kCurvesFile),
+                     run_id);
+  curves.Restore();
   EventHistory event_history(&counted_events, Clock::Real());
   const absl::Status past = event_history.Restore(file_system, JoinPath(run_dir, "events.jsonl"));
   if (!past.ok()) Log().warn("the status page begins without past events: {}", past.ToString());
   Coordinator::Options options;
   options.config = config;
-  options.run_id = resumes ? (*recovered)->identity.run_id : MakeRunId(config.run_name());
+  options.run_id = run_id;
   options.initial_parameters = *std::move(initial);
   options.recovered = *std::move(recovered);
   options.clock = Clock::Real();
@@ -444,7 +460,6 @@ int Serve() {
   options.observers.push_back(&run_history);
   options.merge_pool = &merge_pool;
   options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
-  const std::string run_id = options.run_id;
   const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
       Coordinator::Create(std::move(options));
   if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
@@ -483,10 +498,11 @@ int Serve() {
   if (status.ok() && !address_file.empty()) {
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
   }
-  if (status.ok()) status = ServeUntilStopped(**coordinator, stop_signal);
+  if (status.ok()) status = ServeUntilStopped(**coordinator, curves, stop_signal);
   stopping = true;
   const absl::Status shut_down = (*coordinator)->Shutdown();
   (*server)->Stop(kStopDeadline);
+  curves.Save();
   if (status.ok()) status = shut_down;
   event_history.Record("coordinator_stopped",
                        status.ok()

@@ -2,23 +2,36 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/reflection.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace causeway {
 namespace {
 
-[[noreturn]] void RefuseFlag(const std::string& message) {
-  std::fprintf(stderr, "%s; --help lists the flags\n", message.c_str());
+constexpr int kMaxFlagFileDepth = 8;  // Of files that name files; one may name itself.
+
+// Where a flag stands.
+struct Place {
+  std::string text;  // "FILE:LINE: ", or "" on the command line itself.
+  int depth = 0;     // Of flag files around it.
+};
+
+[[noreturn]] void RefuseFlag(const Place& place, const std::string& message) {
+  std::fprintf(stderr, "%s%s; --help lists the flags\n", place.text.c_str(), message.c_str());
   std::exit(kExitRefused);
 }
 
+void CheckFlagFile(const std::string& path, const Place& named_at);
+
 // Abseil ends the program with status 1 for a bad flag; ours is 2, so flags are checked first.
-void CheckFlag(const std::string& argument, const char* next) {
+void CheckFlag(const std::string& argument, const char* next, const Place& place) {
   const size_t dashes = absl::StartsWith(argument, "--") ? 2 : 1;
   const size_t equals = argument.find('=');
   std::string name =
@@ -29,18 +42,49 @@ void CheckFlag(const std::string& argument, const char* next) {
     flag = absl::FindCommandLineFlag(name.substr(2));
     negated = flag != nullptr && flag->IsOfType<bool>();
   }
-  if (flag == nullptr) RefuseFlag(absl::StrCat("unknown flag ", argument));
+  if (flag == nullptr) RefuseFlag(place, absl::StrCat("unknown flag ", argument));
   if (flag->IsOfType<bool>() && equals == std::string::npos) return;
-  if (negated)
-    RefuseFlag(
-        absl::StrCat(argument, ": a flag of the form --no", flag->Name(), " takes no value"));
+  if (negated) {
+    RefuseFlag(place, absl::StrCat(argument, ": a flag of the form --no", flag->Name(),
+                                   " takes no value"));
+  }
   if (equals == std::string::npos && next == nullptr) {
-    RefuseFlag(absl::StrCat(argument, " needs a value"));
+    RefuseFlag(place, absl::StrCat(argument, " needs a value"));
   }
   const std::string value = equals == std::string::npos ? next : argument.substr(equals + 1);
+  if (flag->Name() == "flagfile") {
+    for (const absl::string_view path : absl::StrSplit(value, ',', absl::SkipEmpty())) {
+      CheckFlagFile(std::string(path), place);
+    }
+    return;
+  }
   std::string error;
   if (!flag->ParseFrom(value, &error)) {
-    RefuseFlag(absl::StrCat("--", flag->Name(), " does not take \"", value, "\" (", error, ")"));
+    RefuseFlag(place, absl::StrCat("--", flag->Name(), " does not take \"", value, "\"",
+                                   error.empty() ? "" : absl::StrCat(" (", error, ")")));
+  }
+}
+
+// One flag a line, as --name=value; empty lines and those that begin with '#' say nothing.
+void CheckFlagFile(const std::string& path, const Place& named_at) {
+  if (named_at.depth == kMaxFlagFileDepth) {
+    RefuseFlag(named_at, absl::StrCat("--flagfile=", path, ": files name each other more than ",
+                                      kMaxFlagFileDepth, " deep"));
+  }
+  std::ifstream file(path);
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    const Place place = {absl::StrCat(path, ":", number, ": "), named_at.depth + 1};
+    const std::string argument(absl::StripLeadingAsciiWhitespace(line));
+    if (argument.empty() || argument[0] == '#') continue;
+    if (argument[0] != '-' || argument == "-" || argument == "--") {
+      RefuseFlag(place, absl::StrCat("\"", argument, "\" is no --flag=value"));
+    }
+    CheckFlag(argument, /*next=*/nullptr, place);
+  }
+  // A folder opens like a file, and fails when it is read.
+  if (!file.eof()) {
+    RefuseFlag(named_at, absl::StrCat("--flagfile=", path, " cannot be read"));
   }
 }
 
@@ -62,7 +106,7 @@ std::vector<std::string> ParseCommandLine(int argc, char** argv, const std::stri
       std::exit(0);
     }
     if (argument.size() < 2 || argument[0] != '-') continue;
-    CheckFlag(argument, i + 1 < argc ? argv[i + 1] : nullptr);
+    CheckFlag(argument, i + 1 < argc ? argv[i + 1] : nullptr, Place());
     if (TakesNextArgument(argument)) ++i;
   }
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -16,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/http/connection_timer.h"
 
 namespace causeway {
 namespace {
@@ -64,6 +66,12 @@ absl::Status ListenError(const std::string& address, int error) {
   }
 }
 
+absl::Status NoResources(const std::string& address) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("cannot serve HTTP on ", address,
+                   ": the system gives no thread or descriptor; see `ulimit -a`"));
+}
+
 int PortOf(int descriptor) {
   sockaddr_storage storage = {};
   socklen_t length = sizeof(storage);
@@ -107,6 +115,21 @@ class HttpConversation {
     } catch (const std::exception&) {
       return MHD_NO;  // No memory even for an answer: hang up.
     }
+  }
+
+  static void Notice(void* server, MHD_Connection* connection, void** /*context*/,
+                     MHD_ConnectionNotificationCode code) {
+    ConnectionTimer& timer = *static_cast<HttpServer*>(server)->timer_;
+    if (code == MHD_CONNECTION_NOTIFY_CLOSED) return timer.Closing(connection);
+    const MHD_ConnectionInfo* const descriptor =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (descriptor != nullptr) timer.Opened(connection, descriptor->connect_fd);
+  }
+
+  static void Complete(void* server, MHD_Connection* connection, void** /*seen*/,
+                       MHD_RequestTerminationCode code) {
+    if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK) return;
+    static_cast<HttpServer*>(server)->timer_->Answered(connection);
   }
 
  private:
@@ -263,19 +286,24 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpListener liste
   std::unique_ptr<HttpServer> server(
       new HttpServer(std::move(listener), std::move(options.handlers)));
   HttpListener& port = server->listener_;
+  try {
+    server->timer_ = std::make_unique<ConnectionTimer>(options.request_timeout,
+                                                       options.look_interval, options.clock);
+  } catch (const std::system_error&) {
+    return NoResources(port.address_);
+  }
   server->daemon_ = MHD_start_daemon(
       MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ITC, /*port=*/0, nullptr, nullptr,
       &HttpConversation::Answer, server.get(), MHD_OPTION_LISTEN_SOCKET, port.descriptor_,
       MHD_OPTION_CONNECTION_LIMIT, static_cast<unsigned>(options.max_connections),
       MHD_OPTION_CONNECTION_TIMEOUT,
       static_cast<unsigned>(absl::ToInt64Seconds(options.idle_timeout)),
-      MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionMemory, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-      MHD_OPTION_END);
-  if (server->daemon_ == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot serve HTTP on ", port.address_,
-                     ": the system gives no thread or descriptor; see `ulimit -a`"));
-  }
+      MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+      static_cast<unsigned>(options.max_connections_per_address), MHD_OPTION_NOTIFY_CONNECTION,
+      &HttpConversation::Notice, server.get(), MHD_OPTION_NOTIFY_COMPLETED,
+      &HttpConversation::Complete, server.get(), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+      kConnectionMemory, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+  if (server->daemon_ == nullptr) return NoResources(port.address_);
   port.descriptor_ = -1;  // The daemon closes it.
   return server;
 }

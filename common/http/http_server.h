@@ -16,10 +16,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 
 struct MHD_Daemon;
 
 namespace causeway {
+
+class ConnectionTimer;
 
 struct HttpRequest {
   std::string path;  // Decoded, without the query.
@@ -79,8 +82,15 @@ class HttpServer {
   struct Options {
     HttpHandlers handlers;
     int max_connections = 64;  // Further ones wait until one of these is closed.
+    // Of one address (a proxy's are all its clients'); further ones are closed at once.
+    int max_connections_per_address = 32;
     // A connection on which nothing moves for so long is closed. Whole seconds, 1 or more.
     absl::Duration idle_timeout = absl::Seconds(30);
+    // And so is one that, since it was opened or had its last answer, took so long over the next
+    // request and its answer: a client that sends or reads a byte now and then holds no place.
+    absl::Duration request_timeout = absl::Minutes(1);
+    absl::Duration look_interval = absl::Seconds(1);  // Between two looks for such connections.
+    const Clock* clock = Clock::Real();               // Of request_timeout. Outlives the server.
   };
 
   // RESOURCE_EXHAUSTED if the system gives no thread.
@@ -99,6 +109,7 @@ class HttpServer {
 
   HttpListener listener_;
   const HttpHandlers handlers_;
+  std::unique_ptr<ConnectionTimer> timer_;  // Outlives the daemon, which tells it.
   MHD_Daemon* daemon_ = nullptr;
 };
 

@@ -13,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/codec/bf16.h"
 #include "common/files/json_object.h"
+#include "common/files/replace_folder.h"
 #include "common/files/safetensors_writer.h"
 #include "common/huggingface/huggingface_config.h"
 #include "common/huggingface/huggingface_tensors.h"
@@ -233,6 +234,21 @@ absl::Status ExportHuggingFace(FileSystem& file_system, const v1::ModelConfig& m
   }
   return WriteFileAtomically(file_system, JoinPath(folder, "config.json"),
                              absl::string_view(config.dump(2) + "\n"));
+}
+
+absl::Status ReplaceHuggingFace(const v1::ModelConfig& model, const FragmentPlan& plan,
+                                std::span<const float> parameters, const std::string& folder,
+                                const ExportOptions& options) {
+  FileSystem& file_system = *FileSystem::Real();
+  const auto write = [&](const std::string& path) {
+    return ExportHuggingFace(file_system, model, plan, parameters, path, options);
+  };
+  // Without one, config.json, which comes last, makes it a model.
+  if (CheckNoModel(file_system, folder).ok()) return write(folder);
+  const auto is_kept = [](absl::string_view name) {
+    return !absl::EndsWith(name, ".safetensors") && name != "model.safetensors.index.json";
+  };
+  return ReplaceFolder(folder, is_kept, write);
 }
 
 absl::Status CheckNoModel(FileSystem& file_system, const std::string& folder) {

@@ -37,6 +37,12 @@ absl::Status ExportHuggingFace(FileSystem& file_system, const v1::ModelConfig& m
                                const FragmentPlan& plan, std::span<const float> parameters,
                                const std::string& folder, const ExportOptions& options);
 
+// The same on the machine's disks, where a model in `folder` is replaced as a whole: whoever loads
+// it gets the old one or the new one (replace_folder.h). Files that are no weights stay.
+absl::Status ReplaceHuggingFace(const v1::ModelConfig& model, const FragmentPlan& plan,
+                                std::span<const float> parameters, const std::string& folder,
+                                const ExportOptions& options);
+
 // A model may be somebody's only copy and is not written over unasked: FAILED_PRECONDITION, naming
 // what was found and --replace, if the folder holds one.
 absl::Status CheckNoModel(FileSystem& file_system, const std::string& folder);

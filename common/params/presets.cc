@@ -15,8 +15,10 @@ struct NamedShape {
   int layers, width, heads, mlp_width, sequence_length;
   v1::ModelConfig::Mlp mlp;
   bool qk_norm;
+  const char* rest = "";  // Fields that the others leave at their defaults.
 };
 
+// The shapes of other people's models are those of their config.json, except for the window.
 // The paper's shapes are those of its table 4 (Chinchilla-like, plain MLP, vocabulary 32,000,
 // sequences of 1,024 tokens).
 constexpr NamedShape kShapes[] = {
@@ -30,6 +32,13 @@ constexpr NamedShape kShapes[] = {
     {"paper-500m", 32000, 18, 1536, 24, 6144, 1024, v1::ModelConfig::GELU, true},
     {"paper-1b", 32000, 24, 2048, 32, 8192, 1024, v1::ModelConfig::GELU, true},
     {"paper-4b", 32000, 36, 3072, 48, 12288, 1024, v1::ModelConfig::GELU, true},
+    {"qwen2.5-0.5b-shape", 151936, 24, 896, 14, 4864, 1024, v1::ModelConfig::SWIGLU, false,
+     "kv_heads: 2 qkv_bias: true rope_theta: 1e6 norm_epsilon: 1e-6"},
+    {"qwen2.5-1.5b-shape", 151936, 28, 1536, 12, 8960, 1024, v1::ModelConfig::SWIGLU, false,
+     "kv_heads: 2 qkv_bias: true rope_theta: 1e6 norm_epsilon: 1e-6"},
+    {"llama-3.2-1b-shape", 128256, 16, 2048, 32, 8192, 2048, v1::ModelConfig::SWIGLU, false,
+     "kv_heads: 8 rope_theta: 500000 rope_scaling { factor: 32 low_frequency_factor: 1 "
+     "high_frequency_factor: 4 original_positions: 8192 }"},
 };
 
 struct NamedRun {
@@ -75,6 +84,9 @@ absl::StatusOr<v1::ModelConfig> ModelPreset(absl::string_view name) {
   for (const NamedShape& shape : kShapes) {
     if (name != shape.name) continue;
     v1::ModelConfig model;
+    if (!google::protobuf::TextFormat::ParseFromString(shape.rest, &model)) {
+      return absl::InternalError(absl::StrCat("preset ", shape.name, " does not parse"));
+    }
     model.set_preset(shape.name);
     model.set_vocabulary_size(shape.vocabulary_size);
     model.set_layers(shape.layers);

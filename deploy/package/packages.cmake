@@ -4,7 +4,10 @@
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME causeway)
 set(CPACK_PACKAGE_VENDOR "Causeway")
-set(CPACK_PACKAGE_CONTACT "Causeway maintainers <maintainers@causeway.example.org>")
+# A package has to name somebody. This one is made by whoever builds it, and no address answers for
+# all of them: .invalid is a domain that can never exist (RFC 2606), so mail bounces at once and
+# reaches no stranger. Who publishes packages puts an address here and into the changelog.
+set(CPACK_PACKAGE_CONTACT "Causeway maintainers <maintainers@causeway.invalid>")
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
 set(CPACK_COMPONENTS_ALL ${packages})
 set(CPACK_COMPONENTS_GROUPING IGNORE)

@@ -140,9 +140,11 @@ class Coordinator {
   virtual absl::Status Drain(const std::string& worker_id) = 0;
   virtual absl::Status StopAtStep(int64_t step) = 0;
   virtual absl::Status StopAtTokens(int64_t tokens) = 0;
-  // True once training began, no member is live, and the end was reached (as a member said
-  // when it left, by a member's step, or by all rounds being published) or all members have left
-  // while this coordinator served, none of them lost or failed.
+  // True once training began, no member is live, and the end was reached: as a member said when it
+  // left, by a member's step, or by all rounds being published.
+  virtual bool ReachedItsEnd() const = 0;
+  // The same, or all members have left while this coordinator served, none of them lost or failed:
+  // nobody is there to go on, though who was drained may come back.
   virtual bool Finished() const = 0;
   // Not OK once the store failed or the training diverged: no round closes any more, every call
   // returns this. Shutdown is all that is left to do.

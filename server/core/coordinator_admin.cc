@@ -253,20 +253,30 @@ bool CoordinatorImpl::RoundsAreDone() const {
                      [&](const auto& fragment) { return fragment->open_round().send_step > end; });
 }
 
-bool CoordinatorImpl::FinishedLocked(bool rounds_are_done) const {
+bool CoordinatorImpl::ReachedItsEndLocked(bool rounds_are_done) const {
   if (!state_.started || membership_.live() > 0) return false;
   const auto& members = membership_.members();
   const int64_t end = EndStep();
   // At the end only a good-bye may be missing.
-  if (rounds_are_done || somebody_finished_ ||
-      std::any_of(members.begin(), members.end(),
-                  [&](const auto& m) { return m.second.step >= end; })) {
-    return true;
-  }
+  return rounds_are_done || somebody_finished_ ||
+         std::any_of(members.begin(), members.end(),
+                     [&](const auto& m) { return m.second.step >= end; });
+}
+
+bool CoordinatorImpl::FinishedLocked(bool rounds_are_done) const {
+  if (ReachedItsEndLocked(rounds_are_done)) return true;
+  if (!state_.started || membership_.live() > 0) return false;
+  const auto& members = membership_.members();
   // Before it, all have gone on purpose, and not to a former coordinator, whose run goes on.
   return somebody_left_ && std::all_of(members.begin(), members.end(), [](const auto& m) {
            return m.second.state == MemberState::kLeft;
          });
+}
+
+bool CoordinatorImpl::ReachedItsEnd() const {
+  const bool rounds_are_done = RoundsAreDone();
+  absl::MutexLock lock(&members_mutex_);
+  return ReachedItsEndLocked(rounds_are_done);
 }
 
 bool CoordinatorImpl::Finished() const {

@@ -63,6 +63,7 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status Drain(const std::string& worker_id) override;
   absl::Status StopAtStep(int64_t step) override;
   absl::Status StopAtTokens(int64_t tokens) override;
+  bool ReachedItsEnd() const override;
   bool Finished() const override;
   absl::Status Health() const override;
   absl::Status Shutdown() override;
@@ -159,6 +160,8 @@ class CoordinatorImpl final : public Coordinator {
   // Every round up to the end is published.
   bool RoundsAreDone() const ABSL_LOCKS_EXCLUDED(members_mutex_);
   RoundPolicy PolicyNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
+  bool ReachedItsEndLocked(bool rounds_are_done) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
   bool FinishedLocked(bool rounds_are_done) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
   // Records run_finished, once.
   void NoteIfFinished();

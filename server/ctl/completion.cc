@@ -8,7 +8,7 @@ namespace {
 constexpr char kBash[] = R"(_causewayctl() {
   local word="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}"
   local command="${COMP_WORDS[1]}"
-  local commands="status watch workers rounds pause resume drain stop export config plan simulate completion"
+  local commands="status watch workers rounds events pause resume drain stop export config plan simulate completion"
   local flags="--coordinator= --json --timeout= --tls_ca= --tls_cert= --tls_key= --token_file= --tls_server_name= --insecure --help"
   local links="--params= --config= --preset= --step_ms= --links= --connections= --rtt_ms= --link_efficiency= --max_pace= --coordinator_link= --merge_gb_per_s= --commit_ms= --target= --json --help"
   compopt -o nospace 2>/dev/null
@@ -26,10 +26,11 @@ constexpr char kBash[] = R"(_causewayctl() {
     drain|workers) flags="--all $flags" ;;
     pause) flags="--reason= $flags" ;;
     watch) flags="--interval= --patience= $flags" ;;
+    events) flags="--follow --level= --last= --interval= --patience= $flags" ;;
     config) flags="--preset= $flags" ;;
-    export) flags="--out= --format= --dtype= --tokenizer= --max_positions= --max_file_gb= --replace $flags" ;;
-    plan) flags="--coordinator_memory_gb= $links" ;;
-    simulate) flags="--table=paper --sweep= --need --fragments= --steps_between_syncs= --overlap_steps= --codec_up= --codec_down= --shards= --slices= --tiers= --grace_ms= --quorum= --failure_hours= --lease_s= --restart_s= --steps= --seed= $links" ;;
+    export) flags="--out= --format= --dtype= --tokenizer= --max_positions= --max_file_gb= --deadline= --replace $flags" ;;
+    plan) flags="--coordinator_memory_gb= --disk_gb_per_s= --days= --egress_per_tb= $links" ;;
+    simulate) flags="--table=paper --sweep= --need --fragments= --steps_between_syncs= --overlap_steps= --codec_up= --codec_down= --shards= --slices= --tiers= --object_bytes= --grace_ms= --quorum= --failure_hours= --lease_s= --restart_s= --steps= --seed= $links" ;;
   esac
   COMPREPLY=($(compgen -W "$flags" -- "$word"))
 }

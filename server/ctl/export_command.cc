@@ -7,6 +7,8 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/files/parameters_file.h"
@@ -23,6 +25,8 @@ ABSL_FLAG(std::string, dtype, "f32", "export: f32 or bf16");
 ABSL_FLAG(std::string, tokenizer, "", "export: a tokenizer's file or folder, to be copied");
 ABSL_FLAG(int64_t, max_positions, 0, "export: of config.json; 0: the training windows' length");
 ABSL_FLAG(double, max_file_gb, 5, "export: above that the weights go into several files");
+ABSL_FLAG(absl::Duration, deadline, absl::InfiniteDuration(),
+          "export: fetches all of it within so long, or fails");
 ABSL_FLAG(bool, replace, false, "export: write over a model that is in the folder");
 
 namespace causeway::server {
@@ -37,12 +41,27 @@ absl::Status CheckModel(const v1::ModelConfig& model) {
                   "this model is none of Hugging Face's (--format=parameters takes any)");
 }
 
-// A line that is written over, on a terminal.
-void ShowProgress(int fragment, int fragments) {
-  if (isatty(STDERR_FILENO) == 0) return;
-  std::fprintf(stderr, "\rfragment %d of %d%s", fragment + 1, fragments,
-               fragment + 1 == fragments ? "\n" : "");
-}
+// How far it is, on standard error: a line that is written over on a terminal, one now and then
+// elsewhere.
+class Progress {
+ public:
+  void Show(int64_t bytes, int64_t all_bytes) {
+    const absl::Time now = absl::Now();
+    const bool complete = bytes == all_bytes;
+    if (now < next_ && !(complete && terminal_)) return;
+    next_ = now + (terminal_ ? absl::Milliseconds(200) : absl::Seconds(30));
+    const double seconds = absl::ToDoubleSeconds(now - start_);
+    const double megabytes = 1e-6 * static_cast<double>(bytes);
+    std::fprintf(stderr, "%s%.1f of %.1f MB, %.1f MB/s%s", terminal_ ? "\r" : "", megabytes,
+                 1e-6 * static_cast<double>(all_bytes), seconds > 0 ? megabytes / seconds : 0,
+                 terminal_ && !complete ? "  " : "\n");
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  const absl::Time start_ = absl::Now();
+  absl::Time next_ = start_ + (terminal_ ? absl::ZeroDuration() : absl::Seconds(30));
+};
 
 absl::Status Write(const v1::RunStatus& status, const FragmentPlan& plan,
                    const PublishedState& state) {
@@ -57,8 +76,7 @@ absl::Status Write(const v1::RunStatus& status, const FragmentPlan& plan,
   options.max_file_bytes = static_cast<uint64_t>(absl::GetFlag(FLAGS_max_file_gb) * 1e9);
   options.max_positions = absl::GetFlag(FLAGS_max_positions);
   options.tokenizer = absl::GetFlag(FLAGS_tokenizer);
-  return ExportHuggingFace(*FileSystem::Real(), status.config().model(), plan, state.parameters,
-                           out, options);
+  return ReplaceHuggingFace(status.config().model(), plan, state.parameters, out, options);
 }
 
 }  // namespace
@@ -83,6 +101,11 @@ absl::Status CheckExportFlags() {
     return absl::InvalidArgumentError(
         absl::StrCat("--max_file_gb must be in 1e-6 .. 1e6; it is ", max_file_gb));
   }
+  if (absl::GetFlag(FLAGS_deadline) <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--deadline must be more than 0; it is ",
+                     absl::FormatDuration(absl::GetFlag(FLAGS_deadline))));
+  }
   if (absl::GetFlag(FLAGS_replace)) return absl::OkStatus();
   FileSystem& file_system = *FileSystem::Real();
   if (!AsParametersFile()) return CheckNoModel(file_system, out);
@@ -96,10 +119,12 @@ absl::StatusOr<std::string> ExportCommand(RunAdmin& run, bool json) {
   RETURN_IF_ERROR(CheckModel(status.config().model()));
   ASSIGN_OR_RETURN(const FragmentPlan plan,
                    FragmentPlan::Create(status.config().model(), status.config().sync()));
+  Progress progress;
+  StatePullOptions pull;
+  pull.deadline = absl::Now() + absl::GetFlag(FLAGS_deadline);
+  pull.progress = [&](int64_t bytes, int64_t all_bytes) { progress.Show(bytes, all_bytes); };
   ASSIGN_OR_RETURN(const PublishedState state,
-                   PullPublishedState(run.channel(), status.run_id(), plan, [&](int fragment) {
-                     ShowProgress(fragment, plan.fragments());
-                   }));
+                   PullPublishedState(run.channel(), status.run_id(), plan, pull));
   RETURN_IF_ERROR(Write(status, plan, state));
   const std::string out = absl::GetFlag(FLAGS_out);
   if (json) {

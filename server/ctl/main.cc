@@ -18,6 +18,7 @@
 #include "nlohmann/json.hpp"
 #include "server/ctl/completion.h"
 #include "server/ctl/config_command.h"
+#include "server/ctl/events_command.h"
 #include "server/ctl/export_command.h"
 #include "server/ctl/run_admin.h"
 #include "server/ctl/simulate_command.h"
@@ -26,9 +27,9 @@
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "HOST:PORT of the coordinator");
 ABSL_FLAG(bool, json, false, "JSON for programs");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(10), "for the coordinator's answer");
-ABSL_FLAG(absl::Duration, interval, absl::Seconds(2), "watch: between two looks");
+ABSL_FLAG(absl::Duration, interval, absl::Seconds(2), "watch, events: between two looks");
 ABSL_FLAG(absl::Duration, patience, absl::Minutes(10),
-          "watch: ends when a coordinator that has answered is away for so long");
+          "watch, events: ends when a coordinator that has answered is away for so long");
 ABSL_FLAG(bool, all, false, "workers: those who left, too; drain: every worker");
 ABSL_FLAG(std::string, reason, "asked to by the operator", "pause: for the record");
 ABSL_FLAG(int64_t, at_step, 0, "stop: when every worker has done so many steps");
@@ -51,6 +52,7 @@ Look:
                                    --patience=10m with a coordinator that is away)
   causewayctl workers [--all]      one line per worker; --all: those who left, too
   causewayctl rounds               every fragment's version and why its open round waits
+  causewayctl events [--follow] [--level=warn] [--last=20]    what happened, and what happens
 
 Steer (each is in the run's record and outlives the coordinator's process):
   causewayctl pause [--reason=..]  workers finish their step and wait; leases go on
@@ -62,6 +64,7 @@ Steer (each is in the run's record and outlives the coordinator's process):
 
 Take the model out, while training goes on:
   causewayctl export --out=FOLDER [--tokenizer=FOLDER] [--dtype=bf16]   safetensors and config.json
+                                   (--deadline=1h: or not at all; --replace: of a model there)
   causewayctl export --out=FILE --format=parameters     what serve --initial begins with
 
 Configurations:
@@ -82,7 +85,8 @@ Which run, and who you are:
   --tls_ca=ca.pem --token_file=FILE                      or a token (deploy/make_certificates)
   --tls_server_name=NAME, --insecure, --timeout=10s
 
-For scripts: --json with everything but completion; watch prints one line per look.
+For scripts: --json with everything but completion; watch prints one line per look, events one
+per event.
 Completion: source <(causewayctl completion bash)
 
 Exit status: 0 done; 1 the coordinator refused or failed, or two configurations differ; 2 not
@@ -91,12 +95,6 @@ understood, or a configuration, flag or certificate is wrong; 3 no answer from t
 
 volatile std::sig_atomic_t stop_requested = 0;
 void OnInterrupt(int) { stop_requested = 1; }
-
-// CANCELLED: the coordinator stopped while it answered.
-bool IsNoAnswer(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-         absl::IsCancelled(status);
-}
 
 int Report(const absl::Status& status) {
   if (status.ok()) return 0;
@@ -124,6 +122,13 @@ std::string WorkersTextByFlag(const v1::RunStatus& status) {
   return WorkersText(status, absl::GetFlag(FLAGS_all));
 }
 
+absl::Status CheckInterval() {
+  const absl::Duration interval = absl::GetFlag(FLAGS_interval);
+  if (interval >= kShortestInterval) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--interval must be 100ms or more; it is ", absl::FormatDuration(interval)));
+}
+
 // Until Ctrl-C or the end of the run. A coordinator that is away is looked for again, unless it has
 // ended with the run.
 int Watch(RunAdmin& run) {
@@ -131,10 +136,8 @@ int Watch(RunAdmin& run) {
   const bool terminal = isatty(STDOUT_FILENO) != 0;
   const bool json = absl::GetFlag(FLAGS_json);
   const absl::Duration interval = absl::GetFlag(FLAGS_interval);
-  if (interval < kShortestInterval) {
-    return Misused(
-        absl::StrCat("--interval must be 100ms or more; it is ", absl::FormatDuration(interval)));
-  }
+  const absl::Status usable = CheckInterval();
+  if (!usable.ok()) return Refuse(kProgram, usable);
   std::signal(SIGINT, OnInterrupt);
   std::signal(SIGTERM, OnInterrupt);
   const absl::Duration patience = absl::GetFlag(FLAGS_patience);
@@ -217,10 +220,25 @@ int Export(RunAdmin& run) {
   return Report(text.status());
 }
 
+int Events(RunAdmin& run) {
+  std::signal(SIGINT, OnInterrupt);
+  std::signal(SIGTERM, OnInterrupt);
+  return Report(EventsCommand(run, {.json = absl::GetFlag(FLAGS_json),
+                                    .interval = absl::GetFlag(FLAGS_interval),
+                                    .patience = absl::GetFlag(FLAGS_patience),
+                                    .stop = [] { return stop_requested != 0; },
+                                    .print = Print}));
+}
+
 // What needs a coordinator.
 int RunOnline(const std::string& command, const std::vector<std::string>& arguments) {
   if (command == "export") {
     const absl::Status asked_for = CheckExportFlags();
+    if (!asked_for.ok()) return Refuse(kProgram, asked_for);
+  }
+  if (command == "events") {
+    absl::Status asked_for = CheckInterval();
+    if (asked_for.ok()) asked_for = CheckEventsFlags();
     if (!asked_for.ok()) return Refuse(kProgram, asked_for);
   }
   const std::string address = absl::GetFlag(FLAGS_coordinator);
@@ -244,6 +262,7 @@ int RunOnline(const std::string& command, const std::vector<std::string>& argume
   if (command == "workers") return Show(run, WorkersTextByFlag);
   if (command == "rounds") return Show(run, FragmentsText);
   if (command == "watch") return Watch(run);
+  if (command == "events") return Events(run);
   if (command == "stop") return Stop(run);
   if (command == "export") return Export(run);
   if (command == "pause") {
@@ -306,8 +325,8 @@ int Main(int argc, char** argv) {
     Print(*text);
     return 0;
   }
-  for (const char* known :
-       {"status", "watch", "workers", "rounds", "pause", "resume", "drain", "stop", "export"}) {
+  for (const char* known : {"status", "watch", "workers", "rounds", "events", "pause", "resume",
+                            "drain", "stop", "export"}) {
     if (command == known) return RunOnline(command, arguments);
   }
   return Misused(command.empty() ? std::string("a command is required")

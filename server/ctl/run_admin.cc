@@ -13,8 +13,7 @@ namespace {
 
 // gRPC's own words say little of what to do.
 absl::Status Explain(const absl::Status& status, const std::string& address) {
-  if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-      absl::IsCancelled(status)) {
+  if (IsNoAnswer(status)) {
     return absl::Status(
         status.code(),
         absl::StrCat("no answer from the coordinator at ", address, ": ", status.message(),
@@ -25,6 +24,11 @@ absl::Status Explain(const absl::Status& status, const std::string& address) {
 }
 
 }  // namespace
+
+bool IsNoAnswer(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsCancelled(status);
+}
 
 RunAdmin::RunAdmin(const std::string& address, const ChannelSecurity& security,
                    absl::Duration timeout)
@@ -52,6 +56,15 @@ absl::StatusOr<v1::RunStatus> RunAdmin::GetStatus() {
 absl::StatusOr<v1::RunConfig> RunAdmin::GetConfig() {
   ASSIGN_OR_RETURN(v1::RunStatus status, GetStatus());
   return std::move(*status.mutable_config());
+}
+
+absl::StatusOr<v1::ListEventsResponse> RunAdmin::ListEvents(int64_t after) {
+  v1::ListEventsRequest request;
+  request.set_after(after);
+  return Call<v1::ListEventsRequest, v1::ListEventsResponse>(
+      request, [this](auto* context, const auto& given, auto* response) {
+        return admin_->ListEvents(context, given, response);
+      });
 }
 
 absl::Status RunAdmin::Pause(const std::string& reason) {

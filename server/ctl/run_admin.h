@@ -2,6 +2,7 @@
 #ifndef CAUSEWAY_SERVER_CTL_RUN_ADMIN_H_
 #define CAUSEWAY_SERVER_CTL_RUN_ADMIN_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -13,6 +14,9 @@
 
 namespace causeway::server {
 
+// Whether the coordinator was away, or stopped while it answered.
+bool IsNoAnswer(const absl::Status& status);
+
 // Not thread-safe. Errors are those of admin.proto; UNAVAILABLE and DEADLINE_EXCEEDED name the
 // address and say what to look at.
 class RunAdmin {
@@ -22,6 +26,7 @@ class RunAdmin {
 
   absl::StatusOr<v1::RunStatus> GetStatus();
   absl::StatusOr<v1::RunConfig> GetConfig();
+  absl::StatusOr<v1::ListEventsResponse> ListEvents(int64_t after);
   absl::Status Pause(const std::string& reason);
   absl::Status Resume();
   // Empty: all workers.

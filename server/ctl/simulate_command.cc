@@ -32,6 +32,8 @@ ABSL_FLAG(std::string, config, "", "simulate, plan: a run's configuration in pla
 ABSL_FLAG(double, step_ms, 0, "simulate, plan: of an inner step");
 ABSL_FLAG(std::string, links, "", "simulate, plan: of the sites, as in 1gbit,3x400mbit@1600ms");
 ABSL_FLAG(double, rtt_ms, 100, "simulate, plan: round trip between a site and the coordinator");
+ABSL_FLAG(double, object_bytes, 0,
+          "simulate: of a fragment on the wire beside its values; 2500 is what was measured");
 ABSL_FLAG(int, connections, 0,
           "simulate, plan: of a worker, whose last chunks come late; 0: they do not");
 ABSL_FLAG(double, link_efficiency, 0, "payload's share of a link; 0: 1 to simulate, 0.85 to plan");
@@ -59,6 +61,9 @@ ABSL_FLAG(std::string, sweep, "", "simulate: FROM,TO,COUNT rates for the sites' 
 ABSL_FLAG(double, target, 0.99, "simulate --need, plan: utilization");
 ABSL_FLAG(bool, need, false, "simulate: the least rate of the sites' links that reaches --target");
 ABSL_FLAG(double, coordinator_memory_gb, 256, "plan: of one machine");
+ABSL_FLAG(double, disk_gb_per_s, 1.7, "plan: of one machine's disk; 1.7: what was measured");
+ABSL_FLAG(double, days, 0, "plan: of training, to say what it moves; 0: does not say");
+ABSL_FLAG(double, egress_per_tb, 0, "plan: the price of 10^12 bytes sent, in any currency");
 
 namespace causeway::server {
 namespace {
@@ -167,6 +172,7 @@ absl::StatusOr<StarSetting> SettingFromFlags() {
     site.down_bit_per_s *= efficiency;
   }
   RETURN_IF_ERROR(SetModel(setting));
+  setting.object_bits = 8 * absl::GetFlag(FLAGS_object_bytes);
   StarCoordinator& coordinator = setting.coordinator;
   ASSIGN_OR_RETURN(setting.tiers,
                    ParseTiers(absl::GetFlag(FLAGS_tiers), absl::GetFlag(FLAGS_rtt_ms) / 2e3));
@@ -270,6 +276,7 @@ absl::StatusOr<std::string> PlanCommand(bool json) {
   ASSIGN_OR_RETURN(request.downlink, BitsOf(v1::INT4));
   ASSIGN_OR_RETURN(request.coordinator_bit_per_s, ParseRate(absl::GetFlag(FLAGS_coordinator_link)));
   request.coordinator_memory_bytes = absl::GetFlag(FLAGS_coordinator_memory_gb) * 1e9;
+  request.disk_bytes_per_s = absl::GetFlag(FLAGS_disk_gb_per_s) * 1e9;
   request.coordinator.merge_bytes_per_s = absl::GetFlag(FLAGS_merge_gb_per_s) * 1e9;
   request.coordinator.commit_seconds = absl::GetFlag(FLAGS_commit_ms) / 1e3;
   ASSIGN_OR_RETURN(const Plan plan, MakePlan(request));
@@ -279,7 +286,13 @@ absl::StatusOr<std::string> PlanCommand(bool json) {
     ASSIGN_OR_RETURN(configured->expected, ExpectOf(request, model));
     configured->schedule = std::move(model);
   }
-  return json ? Printed(PlanJson(request, plan, configured)) : PlanText(request, plan, configured);
+  const CostRequest cost = {.days = absl::GetFlag(FLAGS_days),
+                            .egress_per_tb = absl::GetFlag(FLAGS_egress_per_tb)};
+  if (!(cost.days >= 0) || !(cost.egress_per_tb >= 0)) {
+    return absl::InvalidArgumentError("--days and --egress_per_tb must be 0 or more");
+  }
+  return json ? Printed(PlanJson(request, plan, configured, cost))
+              : PlanText(request, plan, configured, cost);
 }
 
 }  // namespace causeway::server

@@ -25,6 +25,26 @@ double Values(const StarSetting& setting) {
   return values;
 }
 
+// Bytes of a training, of one worker and of all coordinator's shards.
+struct Moved {
+  int workers = 0;
+  double worker_up = 0;
+  double worker_down = 0;
+  double coordinator_out = 0;
+  double disk = 0;
+};
+
+Moved MovedIn(const PlanRequest& request, const Plan& plan, double days) {
+  const double seconds = days * 86400;
+  const double steps = seconds / plan.expected.seconds_per_step;
+  Moved moved = {.worker_up = plan.expected.up_bytes_per_step * steps,
+                 .worker_down = plan.expected.down_bytes_per_step * steps,
+                 .disk = plan.disk_bytes_per_s * seconds};
+  for (const StarSite& site : request.sites) moved.workers += site.count;
+  moved.coordinator_out = moved.worker_down * moved.workers;
+  return moved;
+}
+
 }  // namespace
 
 std::string PaperText(const PaperComparison& bandwidths, const std::vector<PaperHours>& hours,
@@ -243,7 +263,7 @@ json SweepJson(const std::vector<SweepPoint>& points) {
 }
 
 std::string PlanText(const PlanRequest& request, const Plan& plan,
-                     const std::optional<ConfiguredRun>& configured) {
+                     const std::optional<ConfiguredRun>& configured, const CostRequest& cost) {
   std::string text = absl::StrFormat(
       "%s: expect a utilization of %s%s\n\n", ShortNumber(request.values) + " parameters",
       Percent(plan.expected.utilization),
@@ -288,6 +308,26 @@ std::string PlanText(const PlanRequest& request, const Plan& plan,
   }
   absl::StrAppendFormat(&text, "a worker: %s beside what training takes\n",
                         ShortBytes(plan.worker_state_bytes));
+  absl::StrAppendFormat(
+      &text,
+      "the coordinator's disk holds at most %s; after a death it serves again within %.3g s\n",
+      ShortBytes(plan.disk_bytes), plan.recovery_seconds);
+  if (cost.days > 0) {
+    const Moved moved = MovedIn(request, plan, cost.days);
+    absl::StrAppendFormat(
+        &text,
+        "\nin %.4g days a worker sends %s and receives %s;\nthe coordinator sends %s and writes %s "
+        "to its disk\n",
+        cost.days, ShortBytes(moved.worker_up), ShortBytes(moved.worker_down),
+        ShortBytes(moved.coordinator_out), ShortBytes(moved.disk));
+    if (cost.egress_per_tb > 0) {
+      absl::StrAppendFormat(
+          &text, "at %.4g per TB sent: %.0f for a worker, %.0f for the coordinator, %.0f in all\n",
+          cost.egress_per_tb, moved.worker_up * cost.egress_per_tb / 1e12,
+          moved.coordinator_out * cost.egress_per_tb / 1e12,
+          (moved.worker_up * moved.workers + moved.coordinator_out) * cost.egress_per_tb / 1e12);
+    }
+  }
   if (configured.has_value()) {
     const StarResult& expected = configured->expected;
     absl::StrAppendFormat(
@@ -303,7 +343,7 @@ std::string PlanText(const PlanRequest& request, const Plan& plan,
 }
 
 json PlanJson(const PlanRequest& request, const Plan& plan,
-              const std::optional<ConfiguredRun>& configured) {
+              const std::optional<ConfiguredRun>& configured, const CostRequest& cost) {
   json sites = json::array();
   for (size_t i = 0; i < request.sites.size(); ++i) {
     const StarSiteResult& expected = plan.expected.sites[i];
@@ -315,6 +355,18 @@ json PlanJson(const PlanRequest& request, const Plan& plan,
                      {"up_busy", expected.up_busy},
                      {"down_busy", expected.down_busy},
                      {"connections", plan.connections[i]}});
+  }
+  json costs = nullptr;
+  if (cost.days > 0) {
+    const Moved moved = MovedIn(request, plan, cost.days);
+    costs = {{"days", cost.days},
+             {"worker_up_bytes", moved.worker_up},
+             {"worker_down_bytes", moved.worker_down},
+             {"coordinator_out_bytes", moved.coordinator_out},
+             {"disk_bytes_written", moved.disk},
+             {"egress_per_tb", cost.egress_per_tb},
+             {"egress", (moved.worker_up * moved.workers + moved.coordinator_out) *
+                            cost.egress_per_tb / 1e12}};
   }
   json as_configured = nullptr;
   if (configured.has_value()) {
@@ -346,6 +398,9 @@ json PlanJson(const PlanRequest& request, const Plan& plan,
           {"shard_bit_per_s", plan.shard_bit_per_s},
           {"merge_busy", plan.expected.merge_busy},
           {"disk_bytes_per_s", plan.disk_bytes_per_s},
+          {"disk_bytes", plan.disk_bytes},
+          {"recovery_seconds", plan.recovery_seconds},
+          {"cost", costs},
           {"worker_state_bytes", plan.worker_state_bytes}};
 }
 

@@ -32,15 +32,21 @@ struct SweepPoint {
 std::string SweepText(const std::vector<SweepPoint>& points);
 nlohmann::json SweepJson(const std::vector<SweepPoint>& points);
 
+// What a training of so many days moves, and what that costs at a price per 10^12 bytes sent.
+struct CostRequest {
+  double days = 0;  // 0: nobody asks.
+  double egress_per_tb = 0;
+};
+
 // The schedule of a configuration as it stands, and what it would make of the plan's links.
 struct ConfiguredRun {
   StarSetting schedule = {};
   StarResult expected = {};
 };
 std::string PlanText(const PlanRequest& request, const Plan& plan,
-                     const std::optional<ConfiguredRun>& configured);
+                     const std::optional<ConfiguredRun>& configured, const CostRequest& cost);
 nlohmann::json PlanJson(const PlanRequest& request, const Plan& plan,
-                        const std::optional<ConfiguredRun>& configured);
+                        const std::optional<ConfiguredRun>& configured, const CostRequest& cost);
 
 }  // namespace causeway::server
 

@@ -2,16 +2,20 @@
 
 #include <grpcpp/channel.h>
 
+#include <algorithm>
 #include <bit>
 #include <span>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/chunk_message.h"
 #include "common/rpc/chunk_set.h"
 #include "common/rpc/status.h"
+#include "common/rpc/wire.h"
+#include "server/ctl/stall_watch.h"
 
 namespace causeway::server {
 namespace {
@@ -35,14 +39,21 @@ absl::Status TakeChunk(const v1::Chunk& chunk, std::span<uint8_t> object, ChunkS
   return absl::OkStatus();
 }
 
-// One try. Fills `values` and returns their version.
+// One try. Fills `values` and returns their version. `came` is told how many bytes of them are
+// there.
 absl::StatusOr<int64_t> PullFragment(v1::Exchange::Stub& exchange, const std::string& run_id,
-                                     int fragment, std::span<float> values) {
+                                     int fragment, std::span<float> values,
+                                     const StatePullOptions& options,
+                                     const std::function<void(int64_t)>& came) {
   v1::PullRequest request;
   request.set_run_id(run_id);
   request.set_object(v1::PullRequest::STATE);
   request.set_fragment(fragment);
   grpc::ClientContext context;
+  if (options.deadline != absl::InfiniteFuture()) {
+    context.set_deadline(absl::ToChronoTime(options.deadline));
+  }
+  StallWatch watch(context, options.stall);
   const std::unique_ptr<grpc::ClientReader<v1::PullResponse>> stream =
       exchange.Pull(&context, request);
   const auto expected_bytes = static_cast<int64_t>(values.size_bytes());
@@ -51,7 +62,9 @@ absl::StatusOr<int64_t> PullFragment(v1::Exchange::Stub& exchange, const std::st
   ChunkSet held(expected_bytes);
   v1::PullResponse response;
   absl::Status broken;
+  int64_t bytes = 0;
   while (broken.ok() && stream->Read(&response)) {
+    watch.Moved();
     if (response.has_header()) {
       header = response.header();
       if (header.total_bytes() != expected_bytes) {
@@ -60,6 +73,8 @@ absl::StatusOr<int64_t> PullFragment(v1::Exchange::Stub& exchange, const std::st
       }
     } else {
       broken = TakeChunk(response.chunk(), object, held);
+      bytes += kChunkBytes;
+      came(std::min(bytes, expected_bytes));
     }
   }
   if (!broken.ok()) {
@@ -67,7 +82,12 @@ absl::StatusOr<int64_t> PullFragment(v1::Exchange::Stub& exchange, const std::st
     stream->Finish();
     return broken;
   }
-  RETURN_IF_ERROR(FromGrpcStatus(stream->Finish()));
+  const absl::Status ended = FromGrpcStatus(stream->Finish());
+  if (watch.stalled()) {
+    return absl::UnavailableError(
+        absl::StrCat("nothing came for ", absl::FormatDuration(options.stall)));
+  }
+  RETURN_IF_ERROR(ended);
   if (!held.complete() || TreeHash(object) != header.object_hash()) {
     return absl::DataLossError("it does not hash to what its header announced");
   }
@@ -84,10 +104,12 @@ bool IsWorthAnotherTry(const absl::Status& status) {
 absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Channel>& channel,
                                                   const std::string& run_id,
                                                   const FragmentPlan& plan,
-                                                  const std::function<void(int)>& progress) {
+                                                  const StatePullOptions& options) {
   const std::unique_ptr<v1::Exchange::Stub> exchange = v1::Exchange::NewStub(channel);
   PublishedState state;
   state.parameters.resize(static_cast<size_t>(plan.arena_size()));
+  const int64_t all_bytes = plan.arena_size() * static_cast<int64_t>(sizeof(float));
+  int64_t bytes_before = 0;
   for (int fragment = 0; fragment < plan.fragments(); ++fragment) {
     const FragmentRange& range = plan.range(fragment);
     const std::span<float> values =
@@ -95,12 +117,16 @@ absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Ch
             .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
     absl::StatusOr<int64_t> version;
     for (int i = 0; i < kTries; ++i) {
-      version = PullFragment(*exchange, run_id, fragment, values);
-      if (version.ok() || !IsWorthAnotherTry(version.status())) break;
+      version = PullFragment(*exchange, run_id, fragment, values, options, [&](int64_t bytes) {
+        options.progress(bytes_before + bytes, all_bytes);
+      });
+      if (version.ok() || !IsWorthAnotherTry(version.status()) || absl::Now() >= options.deadline) {
+        break;
+      }
     }
     RETURN_IF_ERROR(Annotate(version.status(), absl::StrCat("fragment ", fragment)));
     state.versions.push_back(*version);
-    progress(fragment);
+    bytes_before += static_cast<int64_t>(values.size_bytes());
   }
   return state;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "causeway/v1/exchange.grpc.pb.h"
 #include "common/params/fragment_plan.h"
 
@@ -21,14 +22,24 @@ struct PublishedState {
   std::vector<int64_t> versions;
 };
 
-// Fetches every fragment over `channel`, one after the other; a fragment whose stream breaks is
-// fetched again, a few times. A peer that is gone is found by the channel's keepalive. Errors are
-// those of Exchange.Pull; DATA_LOSS if what comes is not what was announced. `progress(fragment)`
-// is called when a fragment is there.
+struct StatePullOptions {
+  // By then all has come, or DEADLINE_EXCEEDED.
+  absl::Time deadline = absl::InfiniteFuture();
+  // A stream on which nothing comes for so long is given up. A piece of 1 MiB is the least that is
+  // seen to come.
+  absl::Duration stall = absl::Minutes(1);
+  // Called with the bytes that have come and those of the whole state, piece by piece; a fragment
+  // that is fetched again counts once.
+  std::function<void(int64_t bytes, int64_t all_bytes)> progress = [](int64_t, int64_t) {};
+};
+
+// Fetches every fragment over `channel`, one after the other; a fragment whose stream breaks or
+// stalls is fetched again, a few times. Errors are those of Exchange.Pull; UNAVAILABLE for a stream
+// that stalls; DATA_LOSS if what comes is not what was announced.
 absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Channel>& channel,
                                                   const std::string& run_id,
                                                   const FragmentPlan& plan,
-                                                  const std::function<void(int)>& progress);
+                                                  const StatePullOptions& options);
 
 }  // namespace causeway::server
 

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace causeway::server {
@@ -19,6 +21,23 @@ class BoundedSeries {
  public:
   // `capacity` is even and 2 or more.
   explicit BoundedSeries(size_t capacity) : capacity_(capacity) {}
+
+  // As another one was: its points, stride and samples_in_last. Nothing if none can be so.
+  static std::optional<BoundedSeries> Of(size_t capacity, std::vector<Point> points, int64_t stride,
+                                         int64_t samples_in_last) {
+    constexpr int64_t kLongest = int64_t{1} << 60;  // Far from where doubling overflows.
+    const bool is_power_of_two = stride > 0 && (stride & (stride - 1)) == 0;
+    if (points.size() > capacity || !is_power_of_two || stride > kLongest ||
+        samples_in_last < (points.empty() ? 0 : 1) ||
+        samples_in_last > (points.empty() ? 0 : stride)) {
+      return std::nullopt;
+    }
+    BoundedSeries series(capacity);
+    series.points_ = std::move(points);
+    series.stride_ = stride;
+    series.samples_in_last_ = samples_in_last;
+    return series;
+  }
 
   void Add(const Point& point) {
     // The last point takes samples until it stands for as many as the others.
@@ -46,6 +65,8 @@ class BoundedSeries {
   const std::vector<Point>& points() const { return points_; }
   // Samples that a point stands for.
   int64_t stride() const { return stride_; }
+  // 0 if there is none.
+  int64_t samples_in_last() const { return samples_in_last_; }
 
  private:
   void Halve() {

@@ -7,11 +7,13 @@
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "common/files/limited_json.h"
+#include "common/telemetry/event_names.h"
 
 namespace causeway::server {
 namespace {
 
-constexpr size_t kMaxTextBytes = 1024;      // Of a message: it may quote what a worker said.
+constexpr size_t kMaxTextBytes = 1024;  // Of a message: it may quote what a worker said.
+constexpr size_t kMaxFieldsBytes = 2048;
 constexpr size_t kRestoredBytes = 1 << 17;  // Of the file's end.
 constexpr JsonLimits kLineLimits = {.bytes = 1 << 14, .depth = 8, .values = 4096};
 
@@ -20,10 +22,22 @@ std::string Text(const nlohmann::json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+// A message of a protocol takes nothing else in its texts.
+std::string Utf8(const std::string& text) {
+  return nlohmann::json::parse(
+             nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
+      .get<std::string>();
+}
+
+std::string FieldsText(const nlohmann::json& fields) {
+  std::string text = fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return text.size() <= kMaxFieldsBytes ? text : std::string();
+}
+
 }  // namespace
 
 EventHistory::EventHistory(EventLog* next, Clock* clock, size_t capacity)
-    : next_(next), clock_(clock), capacity_(capacity) {}
+    : next_(next), clock_(clock), capacity_(capacity), started_(clock->Now()) {}
 
 absl::Status EventHistory::Restore(FileSystem& file_system, const std::string& path) {
   if (!file_system.Exists(path)) return absl::OkStatus();
@@ -35,10 +49,15 @@ absl::Status EventHistory::Restore(FileSystem& file_system, const std::string& p
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     const absl::StatusOr<nlohmann::json> json = ParseLimitedJson(line, kLineLimits);
     if (!json.ok() || !json->is_object()) continue;
-    PastEvent event{.time = Text(*json, "time"),
-                    .event = Text(*json, "event"),
-                    .message = Text(*json, "message")};
-    if (!event.event.empty() && !event.time.empty()) Keep(std::move(event));
+    PastEvent event;
+    event.time = Text(*json, "time");
+    event.event = Text(*json, "event");
+    event.message = Text(*json, "message");
+    if (event.event.empty() || event.time.empty()) continue;
+    nlohmann::json fields = *json;
+    for (const char* const common : {"time", "event", "level", "message"}) fields.erase(common);
+    event.fields = FieldsText(fields);
+    Keep(std::move(event));
   }
   return absl::OkStatus();
 }
@@ -47,7 +66,8 @@ void EventHistory::Record(absl::string_view event, const std::string& message,
                           const nlohmann::json& fields) {
   Keep({.time = absl::FormatTime(absl::RFC3339_full, clock_->Now(), absl::UTCTimeZone()),
         .event = std::string(event),
-        .message = message});
+        .message = message,
+        .fields = FieldsText(fields)});
   next_->Record(event, message, fields);
 }
 
@@ -63,6 +83,21 @@ std::vector<PastEvent> EventHistory::After(int64_t number) const {
   absl::MutexLock lock(&mutex_);
   const auto begin = std::ranges::upper_bound(events_, number, {}, &PastEvent::number);
   return {begin, events_.end()};
+}
+
+v1::ListEventsResponse EventHistory::List(int64_t after) const {
+  v1::ListEventsResponse response;
+  response.set_process_unix_ms(absl::ToUnixMillis(started_));
+  for (const PastEvent& past : After(after)) {
+    v1::RunEvent& event = *response.add_events();
+    event.set_number(past.number);
+    event.set_time(past.time);
+    event.set_event(past.event);
+    event.set_level(LevelName(LevelOf(past.event)));
+    event.set_message(Utf8(past.message));
+    event.set_fields_json(past.fields);
+  }
+  return response;
 }
 
 }  // namespace causeway::server

@@ -1,4 +1,4 @@
-// The last events of a run, for the status page.
+// The last events of a run, for the status page and for causewayctl.
 #ifndef CAUSEWAY_SERVER_HISTORY_EVENT_HISTORY_H_
 #define CAUSEWAY_SERVER_HISTORY_EVENT_HISTORY_H_
 
@@ -12,6 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "causeway/v1/admin.pb.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/telemetry/event_log.h"
@@ -24,6 +26,7 @@ struct PastEvent {
   std::string time;    // RFC 3339, UTC.
   std::string event;   // Its stable name.
   std::string message;
+  std::string fields;  // Its own, as a JSON object; empty if they were too large to keep.
 };
 
 // Hands every event on, and keeps the newest. Thread-safe.
@@ -41,6 +44,8 @@ class EventHistory final : public EventLog {
 
   // Those after that number that are kept, oldest first.
   std::vector<PastEvent> After(int64_t number) const;
+  // The same, for Admin.ListEvents.
+  v1::ListEventsResponse List(int64_t after) const;
 
  private:
   void Keep(PastEvent event);
@@ -48,6 +53,7 @@ class EventHistory final : public EventLog {
   EventLog* const next_;
   Clock* const clock_;
   const size_t capacity_;
+  const absl::Time started_;
   mutable absl::Mutex mutex_;
   std::deque<PastEvent> events_ ABSL_GUARDED_BY(mutex_);
   int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;

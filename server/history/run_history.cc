@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+
+#include "common/base/status_macros.h"
 
 namespace causeway::server {
 namespace {
@@ -39,16 +42,6 @@ ProgressPoint PointBetween(const v1::Heartbeat& before, const v1::Heartbeat& aft
 }
 
 }  // namespace
-
-void ProgressPoint::Merge(const ProgressPoint& later) {
-  unix_s = later.unix_s;
-  step = later.step;
-  train_loss.Add(later.train_loss);
-  tokens_per_second.Add(later.tokens_per_second);
-  utilization.Add(later.utilization);
-  up_bytes_per_second.Add(later.up_bytes_per_second);
-  down_bytes_per_second.Add(later.down_bytes_per_second);
-}
 
 RunHistory::RunHistory(const Options& options) : options_(options), evaluations_(options.points) {}
 
@@ -106,10 +99,10 @@ RunHistory::Worker& RunHistory::FindOrMakeWorker(const std::string& id) {
     workers_.erase(std::ranges::min_element(workers_, {},
                                             [](const auto& entry) { return entry.second.heard; }));
   }
-  return workers_.try_emplace(id, options_.points).first->second;
+  return workers_.try_emplace(id, BoundedSeries<ProgressPoint>(options_.points)).first->second;
 }
 
-void RunHistory::AddEvaluation(const std::string& worker_id, const v1::Evaluation& evaluation) {
+void RunHistory::AddEvaluation(const v1::Evaluation& evaluation) {
   if (!IsPlausible(evaluation.loss()) || evaluation.step() < 0) return;
   const std::vector<EvaluationPoint>& points = evaluations_.points();
   if (!points.empty()) {
@@ -119,7 +112,7 @@ void RunHistory::AddEvaluation(const std::string& worker_id, const v1::Evaluatio
     evaluations_.DropTail(
         [&](const EvaluationPoint& point) { return point.step >= evaluation.step(); });
   }
-  evaluations_.Add({evaluation.step(), evaluation.loss(), worker_id});
+  evaluations_.Add({evaluation.step(), evaluation.loss()});
 }
 
 void RunHistory::OnHeartbeat(const std::string& worker_id, const v1::Heartbeat& heartbeat) {
@@ -139,7 +132,7 @@ void RunHistory::OnHeartbeat(const std::string& worker_id, const v1::Heartbeat& 
     point.unix_s = unix_s;
     worker.series.Add(point);
   }
-  if (heartbeat.has_evaluation()) AddEvaluation(worker_id, heartbeat.evaluation());
+  if (heartbeat.has_evaluation()) AddEvaluation(heartbeat.evaluation());
   worker.heartbeat = heartbeat;
   worker.heard = now;
   worker.unix_s = unix_s;
@@ -204,16 +197,52 @@ void RunHistory::OnApplied(const std::string& worker_id, int fragment, int64_t r
   if (push.applied_unix_s == 0) push.applied_unix_s = now;
 }
 
-std::vector<WorkerHistory> RunHistory::Workers() const {
+absl::Status RunHistory::SaveCurves(FileSystem& file_system, const std::string& path,
+                                    const std::string& run_id) const {
+  RunCurves curves{{}, BoundedSeries<EvaluationPoint>(options_.points)};
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, worker] : workers_) curves.workers.try_emplace(id, worker.series);
+    curves.held_out = evaluations_;
+  }
+  return WriteRunCurves(file_system, path, run_id, curves);
+}
+
+absl::Status RunHistory::RestoreCurves(FileSystem& file_system, const std::string& path,
+                                       const std::string& run_id) {
+  if (!file_system.Exists(path)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(RunCurves curves, ReadRunCurves(file_system, path, run_id, options_.points));
+  absl::MutexLock lock(&mutex_);
+  for (auto& [id, series] : curves.workers) {
+    if (workers_.size() >= options_.workers) break;
+    const std::vector<ProgressPoint>& points = series.points();
+    const int64_t step = points.empty() ? 0 : points.back().step;
+    // A worker that comes back at an earlier step trains what follows again.
+    workers_.try_emplace(id, std::move(series)).first->second.heartbeat.set_step(step);
+  }
+  evaluations_ = std::move(curves.held_out);
+  return absl::OkStatus();
+}
+
+std::vector<WorkerHeard> RunHistory::Workers() const {
   const absl::Duration now = options_.clock->Monotonic();
   absl::MutexLock lock(&mutex_);
-  std::vector<WorkerHistory> result;
+  std::vector<WorkerHeard> result;
   for (const auto& [id, worker] : workers_) {
+    if (worker.unix_s == 0) continue;
     result.push_back({.worker_id = id,
                       .heartbeat = worker.heartbeat,
                       .heard_unix_s = worker.unix_s,
-                      .heard_seconds_ago = absl::ToDoubleSeconds(now - worker.heard),
-                      .points = worker.series.points()});
+                      .heard_seconds_ago = absl::ToDoubleSeconds(now - worker.heard)});
+  }
+  return result;
+}
+
+std::vector<WorkerCurve> RunHistory::Curves() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<WorkerCurve> result;
+  for (const auto& [id, worker] : workers_) {
+    result.push_back({.worker_id = id, .points = worker.series.points()});
   }
   return result;
 }

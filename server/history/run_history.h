@@ -3,7 +3,7 @@
 //
 // All of it is in memory and bounded, whatever workers say and however long the run takes. It is
 // not part of the run's state: a coordinator that takes a run over knows the past rounds from the
-// store (Restore), and begins the curves anew.
+// store (Restore), and the curves as they were saved last (SaveCurves, RestoreCurves).
 #ifndef CAUSEWAY_SERVER_HISTORY_RUN_HISTORY_H_
 #define CAUSEWAY_SERVER_HISTORY_RUN_HISTORY_H_
 
@@ -11,71 +11,28 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/clock.h"
+#include "common/base/file_system.h"
 #include "server/core/run_observer.h"
 #include "server/history/bounded_series.h"
+#include "server/history/run_curves.h"
 #include "server/store/store.h"
 
 namespace causeway::server {
 
-// The mean of what was known.
-class Mean {
- public:
-  void Add(double value) {
-    sum_ += value;
-    ++count_;
-  }
-  void Add(const Mean& other) {
-    sum_ += other.sum_;
-    count_ += other.count_;
-  }
-  // Nothing if nothing was added.
-  std::optional<double> value() const {
-    if (count_ == 0) return std::nullopt;
-    return sum_ / static_cast<double>(count_);
-  }
-
- private:
-  double sum_ = 0;
-  int64_t count_ = 0;
-};
-
-// Of one worker, between two heartbeats or over several.
-struct ProgressPoint {
-  double unix_s = 0;  // This and the step: at its end.
-  int64_t step = 0;
-  Mean train_loss;         // Of the steps that heartbeats tell of, nats per token.
-  Mean tokens_per_second;  // Of wall time, waiting included.
-  Mean utilization;        // Compute / (compute + blocked).
-  Mean up_bytes_per_second;
-  Mean down_bytes_per_second;
-
-  void Merge(const ProgressPoint& later);
-};
-
-// The published parameters on held-out text.
-struct EvaluationPoint {
-  int64_t step = 0;
-  double loss = 0;
-  std::string worker_id;  // Who measured it.
-
-  void Merge(const EvaluationPoint& later) { *this = later; }
-};
-
-struct WorkerHistory {
+struct WorkerHeard {
   std::string worker_id;
   v1::Heartbeat heartbeat;  // The last one.
   double heard_unix_s = 0;
   double heard_seconds_ago = 0;
-  std::vector<ProgressPoint> points;
 };
 
 // Wall times at the coordinator; 0: not yet, or not known.
@@ -120,8 +77,19 @@ class RunHistory final : public RunObserver {
   void OnPublished(const RoundRecord& record, const std::vector<std::string>& missing) override;
   void OnApplied(const std::string& worker_id, int fragment, int64_t round) override;
 
-  // Sorted by id.
-  std::vector<WorkerHistory> Workers() const;
+  // For a successor. Errors are those of the file system; what stood at `path` stands then.
+  absl::Status SaveCurves(FileSystem& file_system, const std::string& path,
+                          const std::string& run_id) const;
+  // Before anything else: those that a former process saved; nothing if there is no such file.
+  // After an error (DATA_LOSS, FAILED_PRECONDITION: of another run or release) the curves are
+  // empty.
+  absl::Status RestoreCurves(FileSystem& file_system, const std::string& path,
+                             const std::string& run_id);
+
+  // Those that this process has heard, by id.
+  std::vector<WorkerHeard> Workers() const;
+  // By id; longer than all else that is kept.
+  std::vector<WorkerCurve> Curves() const;
   // By step.
   std::vector<EvaluationPoint> Evaluations() const;
   // The newest `most` of those that are kept, oldest first.
@@ -129,9 +97,9 @@ class RunHistory final : public RunObserver {
 
  private:
   struct Worker {
-    explicit Worker(size_t points) : series(points) {}
+    explicit Worker(BoundedSeries<ProgressPoint> past) : series(std::move(past)) {}
     v1::Heartbeat heartbeat;
-    double unix_s = 0;
+    double unix_s = 0;                            // 0: this process has not heard it.
     absl::Duration heard = absl::ZeroDuration();  // Monotonic.
     BoundedSeries<ProgressPoint> series;
   };
@@ -140,8 +108,7 @@ class RunHistory final : public RunObserver {
     return absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch());
   }
   Worker& FindOrMakeWorker(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AddEvaluation(const std::string& worker_id, const v1::Evaluation& evaluation)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddEvaluation(const v1::Evaluation& evaluation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null if it is not kept (any more).
   RoundTimes* FindRound(int fragment, int64_t round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes room for a new one.

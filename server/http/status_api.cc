@@ -68,7 +68,7 @@ json Bytes(const v1::RunStatus& status, int64_t parameters) {
           {"times_fewer", up + down > 0 ? Known(data_parallel / (up + down)) : json()}};
 }
 
-json WorkerJson(const v1::WorkerStatus& worker, const WorkerHistory* history) {
+json WorkerJson(const v1::WorkerStatus& worker, const WorkerHeard* history) {
   const v1::LinkReport& link = worker.link();
   json result = {
       {"id", worker.worker_id()},
@@ -183,9 +183,9 @@ json StatusApi::Status() const {
 
 json StatusApi::Workers() const {
   const v1::RunStatus status = options_.status();
-  const std::vector<WorkerHistory> heard = options_.history->Workers();
-  std::map<std::string, const WorkerHistory*> histories;
-  for (const WorkerHistory& history : heard) histories[history.worker_id] = &history;
+  const std::vector<WorkerHeard> heard = options_.history->Workers();
+  std::map<std::string, const WorkerHeard*> histories;
+  for (const WorkerHeard& history : heard) histories[history.worker_id] = &history;
   json workers = json::array();
   for (const v1::WorkerStatus& worker : status.workers()) {
     const auto found = histories.find(worker.worker_id());
@@ -219,7 +219,7 @@ json StatusApi::Rounds(size_t most) const {
 
 json StatusApi::Series() const {
   json workers = json::array();
-  for (const WorkerHistory& worker : options_.history->Workers()) {
+  for (const WorkerCurve& worker : options_.history->Curves()) {
     json columns = {{"id", worker.worker_id}};
     for (const char* const name : {"time", "step", "train_loss", "tokens_per_second", "utilization",
                                    "up_bytes_per_second", "down_bytes_per_second"}) {

@@ -5,7 +5,7 @@
 //   Session.Attach            its own id    -          -
 //   Exchange.Push, Query      its own id    -          -
 //   Exchange.Pull             its own id    yes        -          (it shows the parameters)
-//   Admin.GetStatus           -             yes        yes
+//   Admin.GetStatus, Events   -             yes        yes
 //   Admin's orders            -             yes        -
 //
 // Without TLS (loopback, or --insecure) nobody can prove anything: everybody may do everything, and

@@ -26,6 +26,17 @@ grpc::ServerUnaryReactor* AdminService::GetStatus(grpc::CallbackServerContext* c
   return FinishWith(context, access);
 }
 
+grpc::ServerUnaryReactor* AdminService::ListEvents(grpc::CallbackServerContext* context,
+                                                   const v1::ListEventsRequest* request,
+                                                   v1::ListEventsResponse* response) {
+  absl::Status status = access_.Admit(*context, Action::kGetStatus).status();
+  if (status.ok() && past_events_ == nullptr) {
+    status = absl::UnimplementedError("this coordinator keeps no events");
+  }
+  if (status.ok()) *response = past_events_(request->after());
+  return FinishWith(context, status);
+}
+
 grpc::ServerUnaryReactor* AdminService::Pause(grpc::CallbackServerContext* context,
                                               const v1::PauseRequest* request, v1::PauseResponse*) {
   absl::Status status = access_.Admit(*context, Action::kOrder).status();

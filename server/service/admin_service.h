@@ -2,6 +2,10 @@
 #ifndef CAUSEWAY_SERVER_SERVICE_ADMIN_SERVICE_H_
 #define CAUSEWAY_SERVER_SERVICE_ADMIN_SERVICE_H_
 
+#include <cstdint>
+#include <functional>
+#include <utility>
+
 #include "causeway/v1/admin.grpc.pb.h"
 #include "server/core/coordinator.h"
 #include "server/service/access.h"
@@ -11,13 +15,22 @@ namespace causeway::server {
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  // All outlive the service.
-  AdminService(Coordinator& coordinator, Access& access, const WorkerLinks& links)
-      : coordinator_(coordinator), access_(access), links_(links) {}
+  using PastEvents = std::function<v1::ListEventsResponse(int64_t after)>;
+
+  // All outlive the service. `past_events` is thread-safe, or empty: then nobody keeps any.
+  AdminService(Coordinator& coordinator, Access& access, const WorkerLinks& links,
+               PastEvents past_events)
+      : coordinator_(coordinator),
+        access_(access),
+        links_(links),
+        past_events_(std::move(past_events)) {}
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
                                       v1::RunStatus* response) override;
+  grpc::ServerUnaryReactor* ListEvents(grpc::CallbackServerContext* context,
+                                       const v1::ListEventsRequest* request,
+                                       v1::ListEventsResponse* response) override;
   grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context,
                                   const v1::PauseRequest* request,
                                   v1::PauseResponse* response) override;
@@ -35,6 +48,7 @@ class AdminService final : public v1::Admin::CallbackService {
   Coordinator& coordinator_;
   Access& access_;
   const WorkerLinks& links_;
+  const PastEvents past_events_;
 };
 
 }  // namespace causeway::server

@@ -210,7 +210,7 @@ CoordinatorServer::CoordinatorServer(const Options& options, Access::Options acc
                                           .max_bytes_of_worker = PulledByAWorker(coordinator)})),
       session_(coordinator, access_, options.join_timeout),
       exchange_(access_, pushes_, *pulls_, copies_.runner()),
-      admin_(coordinator, access_, links_),
+      admin_(coordinator, access_, links_, options.past_events),
       probe_gate_(*Clock::Real()),
       probe_(coordinator, access_, probe_gate_),
       expiry_(options.security.cert_file, *options.clock),

@@ -6,6 +6,8 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -59,6 +61,8 @@ class CoordinatorServer {
     int max_connections_per_address = 0;
     const Clock* clock = Clock::Real();  // For that rate and for certificates' ends.
     EventLog* events = NullEventLog();   // Outlives the server.
+    // What Admin.ListEvents answers; empty: UNIMPLEMENTED. Thread-safe.
+    std::function<v1::ListEventsResponse(int64_t after)> past_events = nullptr;
   };
 
   // Listens. The coordinator outlives the result. INVALID_ARGUMENT for a malformed address, or if

@@ -76,13 +76,24 @@ std::vector<int> FragmentChoices(int period) {
   return choices;
 }
 
+int Connections(const StarSite& site) {
+  if (site.connections > 0) return site.connections;
+  const double round_trip = 2 * site.one_way_seconds;
+  const double rate = std::max(site.up_bit_per_s, site.down_bit_per_s);
+  if (std::isinf(rate)) return kFewestConnections;
+  const double needed = std::ceil(rate * round_trip / kConnectionBits);
+  return static_cast<int>(std::clamp<double>(needed, kFewestConnections, 256));
+}
+
 // The setting's schedule over the request's links.
 StarSetting OverLinks(const PlanRequest& request, int shards, StarSetting setting) {
   setting.sites = request.sites;
   for (StarSite& site : setting.sites) {
+    site.connections = Connections(site);
     site.up_bit_per_s *= request.link_efficiency;
     site.down_bit_per_s *= request.link_efficiency;
   }
+  setting.object_bits = 8 * kMeasuredObjectBytes;
   setting.coordinator = request.coordinator;
   setting.coordinator.shards = shards;
   setting.coordinator.in_bit_per_s = request.coordinator_bit_per_s;
@@ -141,14 +152,6 @@ std::string Binding(const PlanRequest& request, const Candidate& candidate,
   return text;
 }
 
-int Connections(const StarSite& site) {
-  const double round_trip = 2 * site.one_way_seconds;
-  const double rate = std::max(site.up_bit_per_s, site.down_bit_per_s);
-  if (std::isinf(rate)) return kFewestConnections;
-  const double needed = std::ceil(rate * round_trip / kConnectionBits);
-  return static_cast<int>(std::clamp<double>(needed, kFewestConnections, 256));
-}
-
 absl::StatusOr<Plan> Describe(const PlanRequest& request, const Candidate& candidate,
                               const StarResult& result) {
   Plan plan;
@@ -176,6 +179,14 @@ absl::StatusOr<Plan> Describe(const PlanRequest& request, const Candidate& candi
   plan.shard_bit_per_s = workers * request.values * std::max(up, down) / seconds / candidate.shards;
   plan.disk_bytes_per_s =
       request.values * ((workers * up + down) / 8 + kStateBytes / kSnapshotEveryRounds) / seconds;
+  // The last two snapshots of every fragment and what came since the older one (docs/formats.md).
+  const double round_bytes = (workers * up + down) / 8;  // Per value.
+  plan.disk_bytes = request.values * 2 * (kStateBytes + kSnapshotEveryRounds * round_bytes);
+  plan.recovery_seconds =
+      request.values / candidate.shards *
+      ((kStateBytes + kSnapshotEveryRounds * round_bytes) / request.disk_bytes_per_s +
+       kSnapshotEveryRounds * (kMergedStateBytes + round_bytes) /
+           request.coordinator.merge_bytes_per_s);
   plan.worker_state_bytes = request.values * 8;
   return plan;
 }
@@ -191,6 +202,9 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
   if (!(request.link_efficiency > 0 && request.link_efficiency <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the links' efficiency must be above 0 and at most 1; it is ", request.link_efficiency));
+  }
+  if (!(request.disk_bytes_per_s > 0)) {
+    return absl::InvalidArgumentError("a disk's rate must be above 0");
   }
   if (!(request.values >= 1 && request.values <= 1e15)) {
     return absl::InvalidArgumentError(

@@ -22,7 +22,7 @@ struct CodecBits {
 
 struct PlanRequest {
   double values = 0;
-  std::vector<StarSite> sites;  // Rates of the lines.
+  std::vector<StarSite> sites;  // Rates of the lines. Without connections: as many as they take.
   // What of a line's rate arrives as payload: 0.85 to 0.9 at 100 ms (docs/results.md).
   double link_efficiency = 0.85;
   double target = 0.99;
@@ -32,7 +32,8 @@ struct PlanRequest {
   CodecBits downlink;
   double coordinator_bit_per_s = 10e9;  // Of one machine, each way.
   double coordinator_memory_bytes = 256e9;
-  StarCoordinator coordinator;  // Its links and shards are the plan's.
+  StarCoordinator coordinator;      // Its links and shards are the plan's.
+  double disk_bytes_per_s = 1.7e9;  // Of one machine, as measured (docs/results.md, Durability).
 };
 
 struct Plan {
@@ -51,7 +52,11 @@ struct Plan {
   double coordinator_memory_bytes = 0;   // All shards together.
   double shard_bit_per_s = 0;            // The busier direction of one shard's link, mean.
   double disk_bytes_per_s = 0;           // All shards together: deltas, answers, snapshots.
-  double worker_state_bytes = 0;         // A worker's published copy and residual, beside training.
+  double disk_bytes = 0;                 // At most, all shards: snapshots, deltas, answers.
+  // From a coordinator's start until it serves again, at most: its shard's snapshots are read, and
+  // what came since is read and merged again.
+  double recovery_seconds = 0;
+  double worker_state_bytes = 0;  // A worker's published copy and residual, beside training.
 };
 
 // The smallest H in {30, 50, 100, 200, 500} with the most exact codec that reaches the target, and

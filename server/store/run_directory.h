@@ -8,6 +8,7 @@
 //   config.textproto  the configuration, for people
 //   rounds.jsonl      the rounds, for people (round_log.h)
 //   summary.json      what the run did
+//   curves            of the status page (history/run_curves.h)
 //
 // docs/formats.md describes them byte by byte.
 #ifndef CAUSEWAY_SERVER_STORE_RUN_DIRECTORY_H_
@@ -31,6 +32,7 @@ inline constexpr char kWitnessFile[] = "COMMITS";
 inline constexpr char kConfigFile[] = "config.textproto";
 inline constexpr char kRoundsFile[] = "rounds.jsonl";
 inline constexpr char kSummaryFile[] = "summary.json";
+inline constexpr char kCurvesFile[] = "curves";
 
 // FAILED_PRECONDITION if the folder holds a run in the layout of former versions or in a newer
 // format; DATA_LOSS if its database is not recognizable. OK if it holds a run, or none.

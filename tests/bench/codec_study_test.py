@@ -27,6 +27,8 @@ class CodecStudyTest(unittest.TestCase):
         for row in report["codecs"]:
             if row["data"] == "gaussian" and (row["codec"], 64, "bf16") in errors:
                 self.assertAlmostEqual(row["error"] / errors[row["codec"], 64, "bf16"], 1, 3)
+            self.assertTrue(0 <= row["lossless_saves"] < 1)
+            self.assertGreater(row["packs_bytes_per_s"], 0)
             self.assertLessEqual(row["entropy_bits_per_value"], row["bits_per_value"] * 1.0001)
 
 

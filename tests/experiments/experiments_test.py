@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -233,6 +234,17 @@ class StudyTest(unittest.TestCase):
                 self.assertEqual((tokens, run.tokens), (scale.tokens, scale.tokens), run.name)
                 self.assertEqual(fields["membership.max_workers"], str(run.workers))
 
+    def test_the_papers_shapes_are_configurations_already(self):
+        config_file = Path(tempfile.mkdtemp()) / "run.textproto"
+        self.addCleanup(shutil.rmtree, config_file.parent)
+        for name in ("small", "paper-35m", "paper-100m"):
+            scale = variants.SCALES[name]
+            for run in variants.plan(["parity", "codecs"], ["adamw", "muon"], [1], scale):
+                config_file.write_text(run.config_text(scale.steps, run.workers))
+                done = subprocess.run([BIN / "causewayctl", "config", "check", config_file],
+                                      capture_output=True, text=True, check=False)
+                self.assertEqual(done.returncode, 0, f"{run.name}: {done.stderr}")
+
     def test_experiments_share_runs(self):
         names = [run.name for run in variants.plan(
             ["period", "overlap", "mixing"], ["muon"], [1], self.small)]
@@ -275,6 +287,7 @@ class StudyTest(unittest.TestCase):
         self.assertIn("| Muon | H 10 | 1 | 2.9600 | - | \N{MINUS SIGN}0.0400 | 1.00 / 2.00 |", text)
         self.assertIn("| **+0.2000** |", text)
         self.assertIn("minus H 30, same seed", text)
+        self.assertIn("| Muon | H 30 | 1 | 3.0000 | - |", text)  # Of the first seed, as the others.
 
     def test_every_experiment_becomes_json_and_a_plot(self):
         folder = Path(tempfile.mkdtemp())
@@ -293,6 +306,17 @@ class StudyTest(unittest.TestCase):
         self.assertEqual(summary["runs_finished"], len(results))
         self.assertAlmostEqual(summary["minutes"], len(results), delta=0.1)
 
+    def test_tables_go_to_their_places_in_a_page(self):
+        reports = study_report.summarize(
+            [_study_result("muon", name, 1, 2.0) for name in ("H10", "streaming", "H100")], ["period"])
+        page = "before\n<!-- study.py period -->\nold\n<!-- end -->\nafter\n"
+        new = study_report.put_into_page(page, reports)
+        self.assertTrue(new.startswith("before\n<!-- study.py period -->\n| inside |"))
+        self.assertTrue(new.endswith("|\n<!-- end -->\nafter\n"))
+        self.assertNotIn("old", new)
+        with self.assertRaisesRegex(ValueError, "no place for the table of period"):
+            study_report.put_into_page("nothing\n", reports)
+
     def test_what_cannot_be_run_is_refused(self):
         for options in (["none"], ["all", "--seeds=x"], ["all", "--inner=sgd"], ["all", "--runs=("],
                         ["all", "--scale=paper-35m", "--programs=/"], ["all", "--data=/nowhere"],
@@ -303,4 +327,5 @@ class StudyTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    BIN = Path(sys.argv.pop(1))
     unittest.main()

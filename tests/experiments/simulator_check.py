@@ -4,8 +4,8 @@
     tests/experiments/simulator_check.py --measure --out docs/figures/simulator_check.json
     tests/experiments/simulator_check.py --measured docs/figures/simulator_check.json [--json]
 
---measure trains six settings for real, two workers each over links in network namespaces (tests/wan),
-which takes about 12 minutes and needs root, /dev/net/tun and a machine that does nothing else; without
+--measure trains seven settings for real, two workers each over links in network namespaces (tests/wan),
+which takes about 13 minutes and needs root, /dev/net/tun and a machine that does nothing else; without
 it, a former measurement is compared, also one of tests/wan/run --training. The simulator gets the
 configuration, the step time and the link's rate, less what frames take of it: nothing is fitted.
 Exit status: 0; 1 if a prediction is further from the measurement than --points.
@@ -28,7 +28,8 @@ import utilization  # noqa: E402
 
 # Payload's share of the frames on the link, at most (docs/results.md, Long links).
 EFFICIENCY = 0.965
-CONNECTIONS = 4  # A worker's, on a link that fewer would fill.
+OBJECT_BYTES = 2500  # Beside a fragment's values (docs/experiments.md, Bytes on the wire).
+CONNECTIONS = 4  # A worker's own choice on a link that fewer would fill.
 PERIODS = 40  # Enough for the steady state.
 FIGURE = ROOT / "docs" / "figures" / "simulator_check.json"
 
@@ -46,7 +47,9 @@ class Setting:
 # From full utilization to little, by rate, latency, codec and schedule.
 SETTINGS = (
     Setting("tiny-1m", "streaming", 1.03, 100, periods=8, skipped=2),
+    # Less than the bound: streaming saturates the link.
     Setting("tiny-1m", "streaming", 0.62, 100, periods=8, skipped=2),
+    Setting("tiny-1m", "diloco-int4", 4, 50, periods=5, skipped=1),
     Setting("tiny-1m", "diloco-int4", 1.03, 100, periods=5, skipped=1),
     Setting("tiny-1m", "diloco", 8, 100, periods=5, skipped=1),
     Setting("tiny-1m", "data-parallel", 40, 50, periods=6, skipped=1),
@@ -62,7 +65,7 @@ def _mode(name):
     return next(mode for mode in utilization.MODES if mode.name == name)
 
 
-def predict(bin_folder, model, mode, rate_mbit, rtt_ms=utilization.RTT_MS):
+def predict(bin_folder, model, mode, rate_mbit, rtt_ms, connections):
     """The utilization of two workers with this model and mode over links of that rate."""
     period = 1 if mode.name == "data-parallel" else utilization.PERIOD
     with tempfile.NamedTemporaryFile("w", suffix=".textproto") as config:
@@ -72,7 +75,7 @@ def predict(bin_folder, model, mode, rate_mbit, rtt_ms=utilization.RTT_MS):
             [str(bin_folder / "causewayctl"), "simulate", f"--config={config.name}",
              f"--step_ms={model.step_ms}", f"--links=2x{rate_mbit}mbit",
              f"--rtt_ms={rtt_ms}", f"--link_efficiency={EFFICIENCY}",
-             f"--connections={CONNECTIONS}",
+             f"--connections={connections}", f"--object_bytes={OBJECT_BYTES}",
              f"--steps={PERIODS * period}", "--json"],
             capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
@@ -92,7 +95,8 @@ def measure(options, settings, keep):
                                  setting.skipped, per_period)
         run = utilization.run_one(
             options, model, sized,
-            network.LinkSettings(rate_mbit=setting.rate_mbit, rtt_ms=setting.rtt_ms))
+            network.LinkSettings(rate_mbit=setting.rate_mbit, rtt_ms=setting.rtt_ms),
+            [f"--connections={options.connections}"] if options.connections != CONNECTIONS else [])
         print(f"    computing {100 * run['utilization']:.2f} % of the time, "
               f"steps of {run['step_ms']:.1f} ms", file=sys.stderr, flush=True)
         if not options.timelines:
@@ -100,7 +104,7 @@ def measure(options, settings, keep):
                 del link["up_mbit"], link["down_mbit"]
         report["models"].append({
             "model": model.preset, "rate_mbit": setting.rate_mbit, "rtt_ms": setting.rtt_ms,
-            "step_ms": model.step_ms, "load_average": os.getloadavg()[0], "runs": [run]})
+            "connections": options.connections, "step_ms": model.step_ms, "load_average": os.getloadavg()[0], "runs": [run]})
         keep(report)
     return report
 
@@ -114,7 +118,7 @@ def compare(bin_folder, measured):
                 "model": entry["model"], "mode": run["label"], "mbit": entry["rate_mbit"],
                 "rtt_ms": entry["rtt_ms"], "measured": run["utilization"],
                 "predicted": predict(bin_folder, model, _mode(run["mode"]), entry["rate_mbit"],
-                                     entry["rtt_ms"])})
+                                     entry["rtt_ms"], entry.get("connections", CONNECTIONS))})
     return rows
 
 
@@ -134,11 +138,13 @@ def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=Path, default=ROOT / "build" / "release" / "bin")
-    parser.add_argument("--measure", action="store_true", help="train the six settings now")
-    parser.add_argument("--only", type=int, nargs="*", help="of the six, by number from 1")
+    parser.add_argument("--measure", action="store_true", help="train the seven settings now")
+    parser.add_argument("--only", type=int, nargs="*", help="of the seven, by number from 1")
     parser.add_argument("--out", type=Path, help="receives what --measure measures")
     parser.add_argument("--timelines", action="store_true",
                         help="with --measure: keep every link's rate in bins of 0.1 s")
+    parser.add_argument("--connections", type=int, default=CONNECTIONS,
+                        help="with --measure: of every worker")
     parser.add_argument("--measured", type=Path, default=FIGURE)
     parser.add_argument("--points", type=float, default=3)
     parser.add_argument("--json", action="store_true")

@@ -6,6 +6,7 @@ the 95 % range of that is marked, as is a mean whose interval does not contain z
 """
 
 import json
+import re
 import statistics
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from causeway_run import plots  # noqa: E402  (found by training_runs)
 SPARSE = ("topk2", "topk2-forgets")
 # Whose differences from `streaming`, seed by seed, tell what chance does.
 _DENSE = ("diloco", "streaming-fp32", "overlap-fp32", "e3m0", "lm2")
-_PLOTTED_CURVES = ("plain", "diloco", "streaming")
+_SHORT = re.compile(r" \(|, ")  # What ends a label's first words.
+_PLOTTED_CURVES = ("plain", "streaming")
 
 
 def _losses(results: list[dict], inner: str) -> dict[str, dict[int, float]]:
@@ -83,24 +85,31 @@ def _row(inner: str, name: str, label: str, own: list[dict], minus: dict | None)
 def summarize(results: list[dict], experiments: list[str]) -> list[dict]:
     """A report for each experiment: its rows, by inner optimizer and variant."""
     chance = noise(results)
+    first_seed = min((result["seed"] for result in results), default=None)
     reports = []
     for key in experiments:
         experiment = variants.EXPERIMENTS[key]
         rows = []
+        # A mean of three seeds beside single ones of the first would compare seeds.
+        counted = results if experiment.headline else [
+            result for result in results if result["seed"] == first_seed]
         for inner in variants.INNER:
-            losses = _losses(results, inner)
+            losses = _losses(counted, inner)
             present = [name for name in experiment.variants if name in losses]
+            if len(present) < 2:
+                continue  # Nothing to compare.
             dense = [name for name in present if name not in (*SPARSE, experiment.baseline)]
             base = losses.get(experiment.baseline, {})
             widths = dict(zip(dense, intervals([differences(losses[name], base)
                                                 for name in dense])))
             for name in present:
-                own = [result for result in results
+                own = [result for result in counted
                        if result["inner"] == inner and result["variant"] == name]
                 rows.append(_row(inner, name, experiment.label(name), own, _minus(
                     name, experiment.baseline, losses, widths, chance[inner])))
         reports.append({"experiment": key, "title": experiment.title,
-                        "baseline": experiment.baseline, "rows": rows})
+                        "baseline": experiment.baseline, "range_of_one_difference_95": chance,
+                        "rows": rows})
     return reports
 
 
@@ -154,19 +163,25 @@ def table(report: dict) -> str:
 def _limits(shown: list[tuple[str, list[float], float | None]]) -> tuple[float, float]:
     """What a panel shows: all, unless a few are so far away that the others would be one point."""
     values = sorted(abs(value) for _, own, _ in shown for value in own)
-    middle = values[len(values) // 2]
-    near = [value for _, own, _ in shown for value in own if abs(value) <= max(6 * middle, 0.02)]
-    low, high = min([0.0, *near]), max([0.0, *near])
-    margin = 0.1 * max(high - low, 0.01)
+    farthest = max(6 * values[len(values) // 2], 0.02)
+    near = [(value, width or 0) for _, own, width in shown for value in own if abs(value) <= farthest]
+    low = min(0.0, *(value - width for value, width in near), 0.0)
+    high = max(0.0, *(value + width for value, width in near), 0.0)
+    margin = 0.05 * max(high - low, 0.01)
     return low - margin, high + margin
 
 
+def _width(minus: dict, chance: float | None) -> float | None:
+    return minus["interval_95"] if minus["interval_95"] is not None else chance
+
+
 def plot(report: dict) -> str | None:
-    """Differences from the baseline, as the text of an SVG file; None without any."""
+    """Differences from the baseline, as the text of an SVG file; None without any. Bars are the 95 %
+    intervals of the means, for a single seed the range of what chance does."""
     panels = []
     for inner, title in variants.INNER.items():
         shown = [(row["label"], row["minus_baseline"]["by_seed"],
-                  row["minus_baseline"]["interval_95"])
+                  _width(row["minus_baseline"], report["range_of_one_difference_95"][inner]))
                  for row in report["rows"] if row["inner"] == inner and row["minus_baseline"]]
         if shown:
             panels.append((f"{title} inside", shown, _limits(shown)))
@@ -174,14 +189,27 @@ def plot(report: dict) -> str | None:
         return None
     baseline = variants.EXPERIMENTS[report["experiment"]].label(report["baseline"])
     return plots.standalone(plots.compare_differences(
-        panels, f"held-out loss minus that of: {baseline}; nats per byte"))
+        panels, f"loss minus that of: {baseline.split(' (')[0]}, nats per byte"))
 
 
 def curves(report: dict) -> str | None:
     """Held-out losses over the steps, of the first seed."""
-    lines = [(f"{row['label'].split(' (')[0]}, {variants.INNER[row['inner']]}", row["eval_curve"][1:])
+    lines = [(f"{_SHORT.split(row['label'])[0]}, {variants.INNER[row['inner']]}",
+              row["eval_curve"][1:])
              for row in report["rows"] if row["variant"] in _PLOTTED_CURVES]
     return plots.standalone(plots.compare_losses(lines)) if lines else None
+
+
+def put_into_page(page: str, reports: list[dict]) -> str:
+    """Replaces what stands between the page's marks of each experiment by its table."""
+    for report in reports:
+        begin, end = f"<!-- study.py {report['experiment']} -->\n", "<!-- end -->"
+        before, mark, rest = page.partition(begin)
+        if not mark or end not in rest:
+            raise ValueError(f"the page has no place for the table of {report['experiment']}: "
+                             f"expected {begin.strip()} and {end}")
+        page = before + mark + table(report) + "\n" + end + rest.partition(end)[2]
+    return page
 
 
 def write(folder: Path, reports: list[dict], summary: dict) -> None:

@@ -1,8 +1,8 @@
 // The files of a coordinator's run directory beside its database: snapshots, deltas and answers
-// (blobs), and the witness of its commits. What is accepted is of the row that names it, and is the
+// (blobs), curves, and the witness of its commits. What is accepted is of the row that names it, and is the
 // same after it is written and read again.
 //
-// Input: the first byte's bits 3 and 4 choose the kind of file; with the rest of the input it makes
+// Input: the first byte's bits 3 to 5 choose the kind of file; with the rest of the input it makes
 // an array file (array_file_input.h) or, for the witness, two slots whose checksums are made right
 // unless bit 0 is set.
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/base/checksum.h"
+#include "server/history/run_curves.h"
 #include "server/store/blob_folder.h"
 #include "server/store/commit_witness.h"
 #include "server/store/run_tables.h"
@@ -132,16 +133,32 @@ void CheckWitness(MemoryFiles& files, std::span<const uint8_t> input) {
   FUZZ_REQUIRE(again.ok() && *again == *read, "the number of commits changed");
 }
 
+void CheckCurves(MemoryFiles& files, std::span<const uint8_t> input) {
+  constexpr size_t kPoints = 8;
+  files.Put("run/curves", ArrayFileFromInput(input, {'C', 'W', 'A', 'Y', 'C', 'U', 'R', 'V'}, 1));
+  const auto read = server::ReadRunCurves(files, "run/curves", "run-1", kPoints);
+  if (!read.ok()) return;
+  FUZZ_REQUIRE(server::WriteRunCurves(files, "run/curves", "run-1", *read).ok(),
+               "what was read cannot be written");
+  const auto again = server::ReadRunCurves(files, "run/curves", "run-1", kPoints);
+  FUZZ_REQUIRE(again.ok(), std::string(again.status().message()));
+  FUZZ_REQUIRE(again->workers.size() == read->workers.size() &&
+                   again->held_out.points().size() == read->held_out.points().size(),
+               "the curves changed");
+}
+
 void CheckRunFiles(std::span<const uint8_t> input) {
   MemoryFiles files;
   BlobFolder blobs(files, "run");
-  switch (input.empty() ? 0 : input[0] / 8 % 4) {
+  switch (input.empty() ? 0 : input[0] / 8 % 8) {
     case 0:
       return CheckSnapshot(files, blobs, input);
     case 1:
       return CheckDelta(files, blobs, input);
     case 2:
       return CheckAnswer(files, blobs, input);
+    case 4:
+      return CheckCurves(files, input);
     default:
       return CheckWitness(files, input);
   }

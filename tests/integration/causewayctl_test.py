@@ -81,6 +81,44 @@ class CausewayCtlTest(unittest.TestCase):
             self.assertEqual(watch.returncode, 3)
             self.assertIn("no answer from the coordinator", error)
 
+    def test_events_are_told_as_they_come_and_once_over_a_restart(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(SETTINGS % 100000)
+            address = cluster.address
+            self.ctl(cluster, "pause")
+            follow = subprocess.Popen(
+                [str(CTL), "events", "--follow", "--json", "--interval=100ms", "--patience=60s",
+                 f"--coordinator={address}"], stdout=subprocess.PIPE, text=True)
+            self.addCleanup(follow.kill)
+
+            def await_event(name):
+                seen = []
+                while not seen or seen[-1]["event"] != name:
+                    seen.append(json.loads(follow.stdout.readline()))
+                return seen
+
+            first = await_event("paused")
+            self.assertEqual(first[0]["event"], "coordinator_started")
+            self.assertEqual(first[-1]["level"], "info")
+            self.assertEqual(first[-1]["reason"], "asked to by the operator")
+            self.ctl(cluster, "resume")
+            await_event("resumed")
+            cluster.coordinator.signal(SIGKILL)
+            cluster.coordinator.wait()
+            for name in ("address", "http_address"):
+                (cluster.folder / name).unlink()
+            cluster.start_coordinator(SETTINGS % 100000, f"--listen={address}")
+            again = [event["event"] for event in await_event("coordinator_started")]
+            self.assertNotIn("resumed", again, "what was told already is not told again")
+            follow.terminate()
+            self.assertEqual(follow.wait(timeout=30), 0)
+
+            lines = self.ctl(cluster, "events", "--last=2").splitlines()
+            self.assertEqual(len(lines), 2)
+            self.assertRegex(lines[-1], r"^20\d\d-\d\d-\d\d \d\d:\d\d:\d\d  info   run ")
+            self.assertEqual(self.ctl(cluster, "events", "--level=error"), "")
+            self.assertIn("--level", self.ctl(cluster, "events", "--level=loud", status=2))
+
     def test_the_published_parameters_come_out_while_training_goes_on(self):
         with Cluster() as cluster:
             cluster.start_coordinator(SETTINGS % 100000)
@@ -101,6 +139,13 @@ class CausewayCtlTest(unittest.TestCase):
                                        "--dtype=bf16", "--json"))
             self.assertEqual(done["out"], str(folder))
             self.assertTrue(all(version >= 1 for version in done["versions"]), done)
+            self.assertEqual(json.loads((folder / "config.json").read_text())["dtype"], "bfloat16")
+            self.assertEqual((folder / "tokenizer.json").read_text(), "{}")
+            self.assertEqual([path.name for path in cluster.folder.glob(".*")], [])
+
+            # One that comes too late leaves what there is.
+            self.assertIn("Deadline", self.ctl(cluster, "export", f"--out={folder}", "--replace",
+                                               "--deadline=1ns", status=3))
             self.assertEqual(json.loads((folder / "config.json").read_text())["dtype"], "bfloat16")
 
             # The run goes on, and the model has learnt something: at first its loss is log 256.
@@ -168,7 +213,8 @@ class CausewayCtlTest(unittest.TestCase):
                               ["stop", "--at_step=3", "--at_tokens=4"], ["frobnicate"], [],
                               ["status", "now"], ["config"], ["config", "diff", "one"],
                               ["completion", "fish"], ["watch", "--interval=1ms"], ["export"],
-                              ["export", "--out=x", "--dtype=f64"],
+                              ["export", "--out=x", "--dtype=f64"], ["export", "--out=x", "--deadline=0s"],
+                              ["events", "--last=-1"], ["events", "--interval=1ms"],
                               ["export", "--out=x", "--format=gguf"], ["export", "now"]):
                 with self.subTest(arguments=arguments):
                     error = self.ctl(cluster, *arguments, status=2)

@@ -1,10 +1,11 @@
 """The coordinator's HTTP port: where it is, what it answers, and that it never gets in the way."""
 
+import json
 import unittest
 import urllib.error
 import urllib.request
 
-from cluster import SIGTERM, Cluster
+from cluster import SIGTERM, Cluster, wait_until
 
 RUN = "train { steps: 100000 } sync { steps_between_syncs: 6 } membership { start_workers: 1 }"
 
@@ -29,6 +30,28 @@ class HttpPortTest(unittest.TestCase):
             self.assertIn("/healthz", body)
             cluster.coordinator.signal(SIGTERM)
             self.assertEqual(cluster.coordinator.wait(), 0)
+
+    def test_curves_go_on_after_a_restart(self):
+        def curve(cluster):
+            workers = json.loads(get(cluster.http_address, "/api/v1/series")[1])["workers"]
+            return next((one["step"] for one in workers if one["id"] == "a"), [])
+
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            cluster.start_worker("a", "--max_tokens_per_second=6400")
+            wait_until(lambda: len(curve(cluster)) >= 3, "there is a curve")
+            cluster.coordinator.signal(SIGTERM)
+            self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+            for name in ("address", "http_address"):
+                (cluster.folder / name).unlink()
+            # Nobody can reach it where it is now: all that it shows is what the first one has left.
+            cluster.start_coordinator(RUN)
+            wait_until((cluster.folder / "http_address").exists, "the page is served")
+            kept = curve(cluster)
+            self.assertGreaterEqual(len(kept), 3)
+            self.assertEqual(kept, sorted(kept))
+            self.assertEqual(json.loads(get(cluster.http_address, "/api/v1/workers")[1])
+                             ["workers"][0]["heard_unix_s"], None)
 
     def test_the_default_is_a_port_that_is_free(self):
         with Cluster() as first, Cluster() as second:

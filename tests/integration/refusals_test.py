@@ -3,6 +3,7 @@
 import os
 import shutil
 import unittest
+import unittest.mock
 
 from cluster import COORDINATOR, MODEL, SIGTERM, WORKER, Cluster, run_tool
 
@@ -53,6 +54,43 @@ class RefusalsTest(unittest.TestCase):
             self.refused(COORDINATOR, "serf", saying=["serf", "serve"])
             self.refused(COORDINATOR, "serve", "--log_level=loud", saying=["--log_level", "loud"])
             self.refused(WORKER, "train", "--log_level=loud", saying=["--log_level", "loud"])
+
+    def test_devices(self):
+        with Cluster() as cluster:
+            self.train(cluster, device="gpu", saying=["--device", "cuda:0,1", '"gpu"'])
+            self.train(cluster, device="cuda:0,x", saying=["--device", '"cuda:0,x"'])
+            self.train(cluster, recompute="all", saying=["--recompute", "norms", '"all"'])
+            self.train(cluster, published="disk", saying=["--published", "host", '"disk"'])
+            for command in ("eval", "generate"):
+                self.refused(WORKER, command, "--device=cuda", "--data=x", "--prompt=x",
+                             "--checkpoint=absent", saying=[command, "--device=cpu"])
+
+    @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU")
+    def test_a_gpu_where_there_is_none(self):
+        with Cluster() as cluster:
+            # Before the coordinator is asked: the address answers nobody.
+            self.train(cluster, device="cuda", saying=["CUDA", "--device=cpu"])
+
+    def test_flag_files(self):
+        with Cluster() as cluster:
+            flags = cluster.folder / "worker.flags"
+            given = (WORKER, "train", f"--flagfile={flags}")
+            flags.write_text("# a comment\n\n  --log_level=info\n--no_such_flag=3\n")
+            self.refused(*given, saying=[f"{flags}:4:", "unknown flag --no_such_flag=3"])
+            flags.write_text("--threads=many\n")
+            self.refused(*given, saying=[f"{flags}:1:", "--threads", "many"])
+            flags.write_text("--threads 2\n")
+            self.refused(*given, saying=[f"{flags}:1:", "--threads 2"])
+            flags.write_text("threads=2\n")
+            self.refused(*given, saying=[f"{flags}:1:", "threads=2"])
+            flags.write_text(f"--flagfile={flags}\n")
+            self.refused(*given, saying=[f"{flags}:1:", "deep"])
+            self.refused(WORKER, "train", f"--flagfile={cluster.folder}/absent",
+                         saying=["absent", "cannot be read"])
+            self.refused(WORKER, "train", f"--flagfile={cluster.folder}", saying=["cannot be read"])
+            # What is right is taken: the next thing that is missing is named.
+            flags.write_text("\t--threads=1\n")
+            self.refused(*given, saying=["--id is required"])
 
     def test_two_coordinators_on_one_run_directory(self):
         with Cluster() as cluster:
@@ -111,6 +149,15 @@ class RefusalsTest(unittest.TestCase):
             status, _, error = run_tool(WORKER, "train", "--threads=many")
             self.assertEqual(status, 2)
             self.assertIn("many", error)
+
+    def test_several_processes_for_one_replica(self):
+        launch = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+                  "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+        with Cluster() as cluster:
+            with unittest.mock.patch.dict(os.environ, launch):
+                self.train(cluster, saying=["WORLD_SIZE is 2", "one process per machine"])
+                os.environ["RANK"] = "2"
+                self.train(cluster, saying=["RANK", 'is "2"', "0 to 1"])
 
     def test_an_absurd_number_of_threads_uses_none_up(self):
         with Cluster() as cluster:

@@ -69,6 +69,7 @@ class Around : public Coordinator {
   absl::Status Drain(const std::string& worker_id) override { return real_->Drain(worker_id); }
   absl::Status StopAtStep(int64_t step) override { return real_->StopAtStep(step); }
   absl::Status StopAtTokens(int64_t tokens) override { return real_->StopAtTokens(tokens); }
+  bool ReachedItsEnd() const override { return real_->ReachedItsEnd(); }
   bool Finished() const override { return real_->Finished(); }
   absl::Status Health() const override { return real_->Health(); }
   absl::Status Shutdown() override { return real_->Shutdown(); }

@@ -101,13 +101,14 @@ def steady(worker, skipped):
     }
 
 
-def run_one(options, model, mode, settings):
-    """One training over links of these settings: utilization of its steady part, and what crossed."""
+def run_one(options, model, mode, settings, flags=()):
+    """One training over links of these settings, its workers with more flags: utilization of its
+    steady part, and what crossed."""
     with Network(options.bin / "causeway-wan-link", [settings] * WORKERS,
                  congestion=options.congestion) as network, working_folder() as folder:
         result = train(network, options.bin, folder, config_text(model, mode),
                        make_data(options.bin, folder),
-                       [f"--min_step_time={model.step_ms}ms", "--checkpoint_interval=0"],
+                       [f"--min_step_time={model.step_ms}ms", "--checkpoint_interval=0", *flags],
                        timeout_s=3600)
         links = [link.timeline() for link in network.links]
         congestion = network.congestion_control()

@@ -21,6 +21,7 @@
 #include "common/params/fragment_plan.h"
 #include "nlohmann/json.hpp"
 #include "worker/commands/commands.h"
+#include "worker/commands/device_flag.h"
 #include "worker/commands/given_model.h"
 #include "worker/data/choice_task.h"
 #include "worker/data/dataset.h"
@@ -168,6 +169,7 @@ void PrintLines(const json& result) {
 }
 
 absl::Status Eval() {
+  RETURN_IF_ERROR(RefuseGpus("eval"));
   const std::vector<std::string> tasks =
       absl::StrSplit(absl::GetFlag(FLAGS_tasks), ',', absl::SkipEmpty());
   const bool held_out = !absl::GetFlag(FLAGS_data).empty();

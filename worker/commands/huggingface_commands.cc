@@ -114,8 +114,7 @@ absl::Status Export() {
   RETURN_IF_ERROR(TakeTokenizer(absl::GetFlag(FLAGS_tokenizer), model.vocabulary_size(), options));
   ASSIGN_OR_RETURN(const Architecture architecture, ChooseArchitecture(model));
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(model, stored.config.sync()));
-  RETURN_IF_ERROR(
-      ExportHuggingFace(*FileSystem::Real(), model, plan, stored.parameters, out, options));
+  RETURN_IF_ERROR(ReplaceHuggingFace(model, plan, stored.parameters, out, options));
   std::printf("%s with %lld parameters of %s is in %s\n",
               std::string(ArchitectureName(architecture)).c_str(),
               static_cast<long long>(plan.parameters()), GivenModelName().c_str(), out.c_str());

@@ -13,8 +13,10 @@
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
 #include "worker/commands/commands.h"
+#include "worker/commands/device_flag.h"
 #include "worker/commands/given_model.h"
 #include "worker/commands/training_run.h"
+#include "worker/group/launch_environment.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "train: HOST:PORT of the coordinator");
 ABSL_FLAG(std::string, id, "", "train: this worker's name, unique in the run");
@@ -108,7 +110,19 @@ absl::StatusOr<int64_t> RateFromFlag(absl::string_view flag, double mbit) {
   return static_cast<int64_t>(mbit * kBytesPerMbit);
 }
 
+// A site is one process. Several that take each other for the parts of one replica would be taken
+// for one worker that joins many times.
+absl::Status CheckLaunch() {
+  ASSIGN_OR_RETURN(const LaunchEnvironment launch, ReadLaunchEnvironment(ProcessEnvironment));
+  if (launch.processes == 1) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "WORLD_SIZE is ", launch.processes,
+      ": this version trains a replica in one process, on all GPUs of one machine. Start one "
+      "process per machine, each a worker with an --id of its own, and unset RANK and WORLD_SIZE"));
+}
+
 absl::StatusOr<TrainingOptions> OptionsFromFlags() {
+  RETURN_IF_ERROR(CheckLaunch());
   TrainingOptions options;
   options.coordinator = absl::GetFlag(FLAGS_coordinator);
   options.security = SecurityOptionsFromFlags();
@@ -124,6 +138,7 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   options.checkpoint_interval = absl::GetFlag(FLAGS_checkpoint_interval);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.sample_tokens = absl::GetFlag(FLAGS_sample_tokens);
+  ASSIGN_OR_RETURN(options.devices, DevicesFromFlags());
   ASSIGN_OR_RETURN(options.document_mark, GivenDocumentMark());
   options.eval_tasks = absl::StrSplit(absl::GetFlag(FLAGS_eval_tasks), ',', absl::SkipEmpty());
   options.eval_tasks_every = absl::GetFlag(FLAGS_eval_tasks_every);

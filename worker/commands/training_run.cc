@@ -19,7 +19,6 @@
 #include "common/telemetry/log.h"
 #include "worker/commands/join_checks.h"
 #include "worker/sync/encoded_object.h"
-#include "worker/train/cpu_backend.h"
 
 namespace causeway::worker {
 namespace {
@@ -60,6 +59,7 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
                                                                Clock& clock) {
   RETURN_IF_ERROR(CheckName("--id", options.worker_id));
   RETURN_IF_ERROR(Annotate(CheckAddress(options.coordinator, false), "--coordinator"));
+  ASSIGN_OR_RETURN(const DeviceChoice devices, ResolveDevices(options.devices, file_system));
   ASSIGN_OR_RETURN(Dataset dataset, Dataset::Open(file_system, options.data, options.shard_format));
 
   ASSIGN_OR_RETURN(ChannelSecurity security,
@@ -110,9 +110,16 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
     }
   }
 
+  ASSIGN_OR_RETURN(run->backend_,
+                   MakeBackend(devices, run->run_.config(), run->plan_, run->pool_.get(),
+                               file_system, JoinPath(options.output, "matrix_products.json")));
+
   Session::Options session;
   session.stub = run->session_stub_.get();
   session.events = &run->telemetry_->events();
+  session.on_stream = [telemetry = run->telemetry_.get()](bool stands) {
+    telemetry->SetAttached(stands);
+  };
   v1::Join& join = session.join;
   join.set_worker_id(options.worker_id);
   join.set_run_id(run->run_.run_id());
@@ -121,7 +128,7 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
   join.set_plan_hash(run->plan_.hash());
   join.set_data_vocabulary_size(run->run_.config().model().vocabulary_size());
   join.set_software_version(kSoftwareVersion);
-  join.set_device(absl::StrCat("cpu, ", options.threads, " threads"));
+  join.set_device(run->backend_->Describe());
   join.set_threads(options.threads);
   join.set_own_data(options.own_data);
   join.set_data_fingerprint(run->dataset_.train()->Fingerprint());
@@ -167,8 +174,8 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
                      {{"incarnation", welcome.incarnation()},
                       {"run_step", welcome.run_step()},
                       {"data_slot", data_slot_}});
-  auto backend = std::make_unique<CpuBackend>(config, plan_, pool_.get());
-  ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, dataset_, DataPart(), std::move(backend)));
+  Log().info("training on {}", backend_->Describe());
+  ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, dataset_, DataPart(), std::move(backend_)));
   RETURN_IF_ERROR(MakeLink());
   RETURN_IF_ERROR(MakeSync());
   session_->OnFailure([this](const absl::Status& status) {
@@ -456,7 +463,9 @@ absl::Status TrainingRun::StepOnce(int64_t end) {
   const int64_t former_step = progress_.step;
   const int64_t step = counter_.Next(end);
   const absl::Duration before = clock_.Monotonic();
+  telemetry_->StepBegins(step);
   absl::StatusOr<StepReport> report = trainer_->Step(step, sync_->next_draw());
+  telemetry_->StepEnds();
   RETURN_IF_ERROR(Annotate(report.status(), absl::StrCat("step ", step)));
   absl::Duration step_time = clock_.Monotonic() - before;
   if (step_time < options_.min_step_time) {

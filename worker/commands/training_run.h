@@ -21,6 +21,7 @@
 #include "common/rpc/security.h"
 #include "common/rpc/socket_buffers.h"
 #include "common/telemetry/event_log.h"
+#include "worker/commands/device_flag.h"
 #include "worker/data/choice_task.h"
 #include "worker/data/dataset.h"
 #include "worker/io/worker_checkpoint.h"
@@ -46,6 +47,7 @@ struct TrainingOptions {
   std::string metrics_address_file;  // Receives it once it is served.
   std::string tensorboard;           // Folder of curves, a subfolder for each worker; empty: none.
   int threads = 1;
+  DeviceChoice devices;
   absl::Duration connect_timeout = absl::Seconds(30);
   // For bulk transfers, beside the session's; 0: as many as help, from 4 to 16.
   int connections = 0;
@@ -171,6 +173,7 @@ class TrainingRun {
   std::unique_ptr<v1::Session::Stub> session_stub_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Link> link_;
+  std::unique_ptr<TrainingBackend> backend_;  // Until the trainer has it.
   std::unique_ptr<Trainer> trainer_;
   // Replaced by MakeSync, on the training thread alone; others cancel it, under the mutex.
   absl::Mutex exchange_mutex_;

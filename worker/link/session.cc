@@ -262,6 +262,7 @@ absl::Status Session::RunStream() {
       resumed = std::exchange(welcomed_, true);
       stream_ = stream.get();
     }
+    options_.on_stream(true);
     if (resumed) {
       const uint64_t now = message.welcome().incarnation();
       options_.events->Record("session_resumed",
@@ -269,6 +270,7 @@ absl::Status Session::RunStream() {
                               {{"incarnation", now}});
     }
     while (stream->Read(&message)) Obey(message);
+    options_.on_stream(false);
   }
   {
     absl::MutexLock lock(&mutex_);

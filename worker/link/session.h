@@ -41,6 +41,8 @@ class Session {
     v1::Join join;                               // process_nonce is filled in.
     v1::Heartbeat progress;                      // Until SetProgress.
     EventLog* events = NullEventLog();           // Outlives the session.
+    // Told, by the session's thread, when a stream stands and when it stands no more.
+    std::function<void(bool stands)> on_stream = [](bool) {};
     absl::Duration give_up_after = absl::Minutes(10);
     // For the first welcome; longer than a former process of this id can keep its lease.
     absl::Duration first_attach_patience = absl::Seconds(20);

@@ -24,13 +24,21 @@ struct LeafRanges {
   std::vector<Range> shared;  // Bytes of other leaves: before and behind. At most two.
 };
 
-class LeafAssembly {
+// What a place has to say.
+class LeafSink {
+ public:
+  virtual ~LeafSink() = default;
+  virtual void SetLeaf(int64_t leaf, uint64_t checksum) = 0;
+  // Bytes of shared leaves, from `offset` on.
+  virtual void AddShared(int64_t offset, std::span<const uint8_t> bytes) = 0;
+};
+
+class LeafAssembly final : public LeafSink {
  public:
   explicit LeafAssembly(int64_t bytes);
 
-  void SetLeaf(int64_t leaf, uint64_t checksum);
-  // Bytes of shared leaves, from `offset` on.
-  void AddShared(int64_t offset, std::span<const uint8_t> bytes);
+  void SetLeaf(int64_t leaf, uint64_t checksum) override;
+  void AddShared(int64_t offset, std::span<const uint8_t> bytes) override;
   // The TreeHash of all bytes; every leaf has been set or added.
   uint64_t Root();
 

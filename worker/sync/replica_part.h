@@ -36,7 +36,7 @@ class ReplicaPart {
   // Begins to hash it, too.
   virtual absl::Status SetPublished(int fragment, std::span<const uint8_t> values) = 0;
   // Waits for what the one of both begun last has to say.
-  virtual absl::Status FinishHash(int fragment, LeafAssembly& hash) = 0;
+  virtual absl::Status FinishHash(int fragment, LeafSink& leaves) = 0;
   virtual absl::Status Mix(int fragment, float alpha) = 0;
 
   // To and from arenas.

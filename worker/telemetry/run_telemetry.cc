@@ -1,9 +1,11 @@
 #include "worker/telemetry/run_telemetry.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/certificate.h"
 #include "common/rpc/wire.h"
@@ -52,7 +54,12 @@ absl::StatusOr<std::unique_ptr<RunTelemetry>> RunTelemetry::Open(Options options
   const std::string warning = listener->Warning();
   if (!warning.empty()) Log().warn("{}", warning);
   HttpServer::Options http;
-  http.handlers["/healthz"] = [](const HttpRequest&) { return HttpResponse::Text(200, "ok"); };
+  http.handlers["/healthz"] = [telemetry = telemetry.get()](const HttpRequest&) {
+    return telemetry->Health();
+  };
+  http.handlers["/readyz"] = [telemetry = telemetry.get()](const HttpRequest&) {
+    return telemetry->Readiness();
+  };
   http.handlers["/metrics"] = [telemetry = telemetry.get()](const HttpRequest&) {
     return Metrics(telemetry->MetricsText());
   };
@@ -112,6 +119,42 @@ absl::Status RunTelemetry::Update(WorkerFigures figures) {
   scalars.emplace_back("link/megabytes_down", 1e-6 * static_cast<double>(heartbeat.bytes_down()));
   scalars.emplace_back("link/rounds_merged", static_cast<double>(figures.rounds_merged));
   return curves_->Add(heartbeat.step(), scalars);
+}
+
+void RunTelemetry::StepBegins(int64_t step) {
+  absl::MutexLock lock(&mutex_);
+  computing_ = {step, options_.clock->Monotonic()};
+}
+
+void RunTelemetry::StepEnds() {
+  absl::MutexLock lock(&mutex_);
+  computing_.reset();
+}
+
+void RunTelemetry::SetAttached(bool attached) {
+  absl::MutexLock lock(&mutex_);
+  attached_ = attached;
+  if (attached) welcomed_ = true;
+}
+
+HttpResponse RunTelemetry::Health() const {
+  absl::MutexLock lock(&mutex_);
+  if (!computing_.has_value()) return HttpResponse::Text(200, "ok");
+  const absl::Duration usual = absl::Seconds(figures_.heartbeat.inner_step_seconds());
+  const absl::Duration taken = options_.clock->Monotonic() - computing_->since;
+  if (taken < std::max(kStuckAfter, kStuckSteps * usual)) return HttpResponse::Text(200, "ok");
+  return HttpResponse::Text(
+      503, absl::StrCat("step ", computing_->step, " has been computing for ",
+                        absl::FormatDuration(absl::Trunc(taken, absl::Seconds(1))), ", usual are ",
+                        absl::FormatDuration(absl::Trunc(usual, absl::Milliseconds(1))),
+                        ": the device or the disk with the data does not answer"));
+}
+
+HttpResponse RunTelemetry::Readiness() const {
+  absl::MutexLock lock(&mutex_);
+  if (attached_) return HttpResponse::Text(200, "ok");
+  return HttpResponse::Text(503, welcomed_ ? "no connection to the coordinator; trying again"
+                                           : "the coordinator has not welcomed this worker yet");
 }
 
 absl::Status RunTelemetry::Evaluated(int64_t step, double loss) {

@@ -3,13 +3,16 @@
 #ifndef CAUSEWAY_WORKER_TELEMETRY_RUN_TELEMETRY_H_
 #define CAUSEWAY_WORKER_TELEMETRY_RUN_TELEMETRY_H_
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/http/http_server.h"
@@ -20,9 +23,18 @@
 
 namespace causeway::worker {
 
+// GET /healthz asks whether this process should be started anew: 503 once a step computes for
+// kStuckAfter and kStuckSteps times as long as usual, which is a device or a disk that hangs.
+// Whatever waits for others, such as an answer or a coordinator that is away, is well. GET /readyz:
+// 200 while the worker takes part in the run; 503 before it is welcome and while its stream is
+// broken.
+//
 // Thread-safe, but for Begin, Update and Evaluated, which are the training thread's.
 class RunTelemetry {
  public:
+  static constexpr absl::Duration kStuckAfter = absl::Minutes(10);
+  static constexpr double kStuckSteps = 30;
+
   struct Options {
     std::string metrics_address;       // HOST:PORT; empty: no metrics.
     std::string metrics_address_file;  // Receives it once it is served.
@@ -49,6 +61,12 @@ class RunTelemetry {
   // After every inner step. Run, worker and budget are filled in here. An error concerns the
   // curves alone.
   absl::Status Update(WorkerFigures figures);
+  // Around what an inner step computes.
+  void StepBegins(int64_t step);
+  void StepEnds();
+  // Whether the session's stream stands.
+  void SetAttached(bool attached);
+
   absl::Status Evaluated(int64_t step, double loss);
 
   std::string MetricsText() const;
@@ -66,13 +84,23 @@ class RunTelemetry {
     std::unique_ptr<EventLog> file_ ABSL_GUARDED_BY(mutex_);
   };
 
+  struct StepUnderWay {
+    int64_t step = 0;
+    absl::Duration since;  // Monotonic.
+  };
+
   explicit RunTelemetry(Options options);
+  HttpResponse Health() const;
+  HttpResponse Readiness() const;
 
   const Options options_;
   LateEventLog late_;
   CountingEventLog counter_;
   mutable absl::Mutex mutex_;
   WorkerFigures figures_ ABSL_GUARDED_BY(mutex_);
+  std::optional<StepUnderWay> computing_ ABSL_GUARDED_BY(mutex_);
+  bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;  // Has been attached.
+  bool attached_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<TensorBoardWriter> curves_;  // Null: none were asked for.
   std::unique_ptr<HttpServer> http_;           // Last: its handlers use all of the above.
 };

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "worker/backend/cuda/device_part.h"
 
 namespace causeway::worker::cuda {
 namespace {
@@ -221,7 +222,21 @@ absl::Status CudaBackend::RestoreOptimizer(int64_t updates, std::span<const floa
 }
 
 absl::StatusOr<std::unique_ptr<Replica>> CudaBackend::MakeReplica() {
-  return absl::UnimplementedError("later");
+  std::vector<DeviceShard> shards;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const DeviceArrays& arrays = ranks_[i]->arrays();
+    shards.push_back({.device = ranks_[i]->device(),
+                      .rank = static_cast<int>(i),
+                      .master = arrays.master,
+                      .gradients = has_optimizer_ ? nullptr : arrays.gradients,
+                      .weights = arrays.weights,
+                      .training = ranks_[i]->training_stream(),
+                      .snapshots_done = ranks_[i]->snapshots_done()});
+  }
+  return MakeDeviceReplica(
+      plan_, shards_, config_.sync(), std::move(shards),
+      {.published_on_device = options_.published_on_device,
+       .weights_changed = [this](int fragment) { merged_fragments_.push_back(fragment); }});
 }
 
 std::string CudaBackend::Describe() const {

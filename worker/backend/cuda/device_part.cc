@@ -81,8 +81,8 @@ absl::Status DevicePart::SetPublished(int fragment, std::span<const uint8_t> val
   return absl::OkStatus();
 }
 
-absl::Status DevicePart::FinishHash(int fragment, LeafAssembly& hash) {
-  for (const auto& device : devices_) RETURN_IF_ERROR(device->FinishHash(fragment, hash));
+absl::Status DevicePart::FinishHash(int fragment, LeafSink& leaves) {
+  for (const auto& device : devices_) RETURN_IF_ERROR(device->FinishHash(fragment, leaves));
   return absl::OkStatus();
 }
 

@@ -70,7 +70,7 @@ class DevicePart final : public ReplicaPart {
   absl::Status StageAnswer(int fragment, std::span<const uint8_t> answer) override;
   absl::Status Merge(int fragment, std::span<const uint8_t> answer, float alpha) override;
   absl::Status SetPublished(int fragment, std::span<const uint8_t> values) override;
-  absl::Status FinishHash(int fragment, LeafAssembly& hash) override;
+  absl::Status FinishHash(int fragment, LeafSink& leaves) override;
   absl::Status Mix(int fragment, float alpha) override;
   absl::Status CopyPublished(std::span<float> arena) override;
   bool KeepsResiduals() const override;

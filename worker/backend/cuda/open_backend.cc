@@ -7,8 +7,20 @@
 #include "worker/backend/cuda/cuda_backend.h"
 #include "worker/backend/cuda/device.h"
 #include "worker/backend/cuda/gemm_plan_store.h"
+#include "worker/backend/cuda/nccl_group.h"
 
 namespace causeway::worker::cuda {
+
+bool AnyDevice() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  (void)cudaGetLastError();
+  return error == cudaSuccess && count > 0;
+}
+
+absl::Status CheckDevices(const std::vector<int>& devices, FileSystem& files) {
+  return DiscoverDevices(devices, files).status();
+}
 
 absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunConfig& config,
                                                                  const FragmentPlan& plan,
@@ -25,6 +37,11 @@ absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunCo
   }
   backend.make_gemm = [plans](const DeviceInfo& device, DeviceMemory* memory) {
     return MakeCublasLtGemm(device, memory, plans.get());
+  };
+  backend.make_groups = [](const std::vector<DeviceInfo>& devices) {
+    std::vector<int> indices;
+    for (const DeviceInfo& device : devices) indices.push_back(device.index);
+    return MakeNcclGroups(indices);
   };
   ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> made, CudaBackend::Create(config, plan, backend));
   if (stores && plans->changed()) RETURN_IF_ERROR(plans->Write(files, options.plan_file));

@@ -16,6 +16,11 @@
 
 namespace causeway::worker::cuda {
 
+// Whether there is a GPU at all.
+bool AnyDevice();
+// OK if DiscoverDevices finds all of these; empty: any.
+absl::Status CheckDevices(const std::vector<int>& devices, FileSystem& files);
+
 struct OpenOptions {
   std::vector<int> devices;            // Empty: all.
   std::optional<Recompute> recompute;  // None: as little as the memory allows.

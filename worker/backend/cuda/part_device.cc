@@ -475,7 +475,7 @@ absl::Status PartDevice::BeginHash(int index, const float* published, Slot* answ
   return absl::OkStatus();
 }
 
-absl::Status PartDevice::FinishHash(int index, LeafAssembly& assembly) {
+absl::Status PartDevice::FinishHash(int index, LeafSink& leaves) {
   const auto found = hashing_.find(index);
   if (found == hashing_.end()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto scope, DeviceScope::Enter(shard_.device));
@@ -484,12 +484,12 @@ absl::Status PartDevice::FinishHash(int index, LeafAssembly& assembly) {
   RETURN_IF_ERROR(hash->done.Wait("waiting for the published copy's hash"));
   const Part& fragment = part(index);
   for (size_t i = 0; i < fragment.leaves.size(); ++i) {
-    assembly.SetLeaf(fragment.leaf_numbers[i], hash->checksums[i]);
+    leaves.SetLeaf(fragment.leaf_numbers[i], hash->checksums[i]);
   }
   int64_t place = 0;
   for (const SharedRange& range : fragment.shared) {
-    assembly.AddShared(range.in_fragment,
-                       {hash->shared.data() + place, static_cast<size_t>(range.bytes)});
+    leaves.AddShared(range.in_fragment,
+                     {hash->shared.data() + place, static_cast<size_t>(range.bytes)});
     place += range.bytes;
   }
   Slot* const answer = std::exchange(hash->answer, nullptr);

@@ -56,7 +56,7 @@ class PartDevice {
   absl::Status StageAnswer(int fragment, std::span<const uint8_t> answer);
   absl::Status Merge(int fragment, std::span<const uint8_t> answer, float alpha);
   absl::Status SetPublished(int fragment, std::span<const uint8_t> values);
-  absl::Status FinishHash(int fragment, LeafAssembly& hash);
+  absl::Status FinishHash(int fragment, LeafSink& leaves);
   absl::Status Mix(int fragment, float alpha);
   absl::Status CopyPublished(std::span<float> arena);
   bool keeps_residuals() const { return residual_ != nullptr; }

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "common/base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/http/http_client.h"
@@ -207,6 +208,81 @@ TEST_F(HttpServerTest, ConnectionsAreBoundedAndThoseThatRestHoldNobodyUp) {
   fourth.reset();
   EXPECT_EQ(fifth.Receive().status, 200);
   EXPECT_EQ(counted, 1);
+}
+
+TEST_F(HttpServerTest, OneAddressHoldsNoMoreThanItsShareOfTheConnections) {
+  server_.reset();
+  HttpServer::Options options;
+  options.max_connections_per_address = 2;
+  Start(std::move(options));
+  auto first = std::make_unique<HttpClient>(port_);
+  const HttpClient second(port_);
+  EXPECT_EQ(first->Get("/hello").status, 200);
+  EXPECT_EQ(second.Get("/hello").status, 200);
+  EXPECT_TRUE(HttpClient(port_).IsClosed()) << "a third one is not even heard";
+  EXPECT_EQ(second.Get("/hello").status, 200);
+}
+
+// So that whoever looks at it finds that much time has passed.
+class HurryingClock final : public Clock {
+ public:
+  absl::Time Now() const override { return absl::UnixEpoch() + Monotonic(); }
+  absl::Duration Monotonic() const override { return absl::Seconds(10) * ++looks_; }
+
+ private:
+  mutable std::atomic<int64_t> looks_ = 0;
+};
+
+TEST_F(HttpServerTest, ARequestThatDripsInIsCutOffHoweverOftenAByteComes) {
+  server_.reset();
+  const HurryingClock clock;
+  HttpServer::Options options;
+  options.request_timeout = absl::Minutes(1);
+  options.look_interval = absl::Milliseconds(1);
+  options.clock = &clock;
+  Start(std::move(options));
+  const HttpClient dripping(port_);
+  dripping.Send("GET /hel");
+  EXPECT_TRUE(dripping.IsClosed());
+}
+
+TEST_F(HttpServerTest, AnAnswerThatNobodyReadsGivesItsPlaceToOthers) {
+  server_.reset();
+  FakeClock clock;
+  absl::Notification asked;
+  HttpServer::Options options;
+  options.max_connections = 1;
+  options.request_timeout = absl::Minutes(1);
+  options.look_interval = absl::Milliseconds(1);
+  options.clock = &clock;
+  options.handlers["/huge"] = [&](const HttpRequest&) {
+    asked.Notify();
+    HttpResponse response;
+    response.body = std::string(64'000'000, 'x');  // More than sockets hold.
+    return response;
+  };
+  Start(std::move(options));
+  const HttpClient never_reads(port_);
+  never_reads.Send("GET /huge HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  asked.WaitForNotification();
+  clock.Advance(absl::Minutes(2));
+  EXPECT_EQ(HttpGet(port_, "/hello").status, 200);
+}
+
+TEST_F(HttpServerTest, AConnectionThatAsksAgainAndAgainStaysOpen) {
+  server_.reset();
+  FakeClock clock;
+  HttpServer::Options options;
+  options.request_timeout = absl::Minutes(1);
+  options.look_interval = absl::Milliseconds(1);
+  options.clock = &clock;
+  Start(std::move(options));
+  const HttpClient steady(port_);
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(steady.Get("/hello").status, 200);
+    EXPECT_EQ(steady.Get("/hello").status, 200) << "so that the first is over for the server, too";
+    clock.Advance(absl::Seconds(40));
+  }
 }
 
 TEST_F(HttpServerTest, StopClosesConnectionsAndThePort) {

@@ -50,6 +50,15 @@ TEST(ModelPreset, CpuShapesHaveTheSizeOfTheirNames) {
   EXPECT_NEAR(parameters("gpt2-124m-shape"), 124e6, 1e6);
 }
 
+TEST(ModelPreset, ShapesOfOtherPeoplesModelsHaveTheirParameters) {
+  for (const auto& [name, parameters] : {std::pair("qwen2.5-0.5b-shape", 494032768),
+                                         {"qwen2.5-1.5b-shape", 1543714304},
+                                         {"llama-3.2-1b-shape", 1235814400}}) {
+    const v1::RunConfig config = Completed(std::string("model { preset: '") + name + "' }");
+    EXPECT_EQ(CountParameters(BuildTensorTable(config.model())), parameters) << name;
+  }
+}
+
 TEST(ModelPreset, AnUnknownNameIsRefusedWithTheKnownOnes) {
   const absl::Status status = ModelPreset("tiny-2m").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

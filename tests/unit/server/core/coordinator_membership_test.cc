@@ -291,6 +291,7 @@ TEST(CoordinatorMembershipTest, TheRunIsFinishedWhenTheLastWorkerLeft) {
   run.clock.Advance(absl::Seconds(10));
   run.coordinator->Tick();  // b dies.
   EXPECT_TRUE(run.coordinator->Finished());
+  EXPECT_TRUE(run.coordinator->ReachedItsEnd());
   EXPECT_TRUE(run.coordinator->GetStatus().finished());
   EXPECT_EQ(run.events.Count("run_finished"), 1);
 }

@@ -121,6 +121,7 @@ TEST(CoordinatorRecoveryTest, ARunThatWasDrainedGoesOnAndIsNotTakenForFinished) 
   ASSERT_TRUE(two.a.Leave(v1::Leave::DRAINED).ok());
   ASSERT_TRUE(two.b.Leave(v1::Leave::DRAINED).ok());
   EXPECT_TRUE(two.run.coordinator->Finished()) << "nobody is there to go on";
+  EXPECT_FALSE(two.run.coordinator->ReachedItsEnd()) << "but whoever comes back can";
   two.run.Restart();
   EXPECT_FALSE(two.run.coordinator->Finished()) << "somebody will come: that is why it was started";
   ASSERT_TRUE(two.a.Join().ok());

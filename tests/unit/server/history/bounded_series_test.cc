@@ -75,5 +75,30 @@ TEST(BoundedSeriesTest, GoesOnAfterItsTailWasDropped) {
   EXPECT_THAT(Lasts(series), ElementsAre(1));
 }
 
+TEST(BoundedSeriesTest, IsWhatItWasFromItsPartsAndGoesOnTheSame) {
+  BoundedSeries<Sum> series = SeriesOf(9, 8);
+  auto again =
+      BoundedSeries<Sum>::Of(8, series.points(), series.stride(), series.samples_in_last());
+  ASSERT_TRUE(again.has_value());
+  for (int64_t i = 10; i <= 40; ++i) {
+    series.Add({.last = i});
+    again->Add({.last = i});
+    EXPECT_EQ(Lasts(*again), Lasts(series));
+  }
+}
+
+TEST(BoundedSeriesTest, RefusesPartsThatNoneHas) {
+  const std::vector<Sum> three(3);
+  EXPECT_TRUE(BoundedSeries<Sum>::Of(4, three, 2, 1).has_value());
+  EXPECT_TRUE(BoundedSeries<Sum>::Of(4, {}, 2, 0).has_value());
+  EXPECT_FALSE(BoundedSeries<Sum>::Of(2, three, 2, 1).has_value()) << "more than it takes";
+  EXPECT_FALSE(BoundedSeries<Sum>::Of(4, three, 3, 1).has_value()) << "strides are powers of two";
+  EXPECT_FALSE(BoundedSeries<Sum>::Of(4, three, 0, 0).has_value());
+  EXPECT_FALSE(BoundedSeries<Sum>::Of(4, three, -2, 1).has_value());
+  EXPECT_FALSE(BoundedSeries<Sum>::Of(4, three, 2, 3).has_value());
+  EXPECT_FALSE(BoundedSeries<Sum>::Of(4, three, 2, 0).has_value());
+  EXPECT_FALSE(BoundedSeries<Sum>::Of(4, {}, 2, 1).has_value());
+}
+
 }  // namespace
 }  // namespace causeway::server

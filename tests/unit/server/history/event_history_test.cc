@@ -100,5 +100,28 @@ TEST_F(EventHistoryTest, NeedsNoFile) {
   EXPECT_THAT(history.After(0), ElementsAre());
 }
 
+TEST_F(EventHistoryTest, ListsEventsWithTheirLevelsAndFieldsForOtherPrograms) {
+  const std::string path = folder_.File("events.jsonl");
+  const std::string text =
+      R"({"event":"worker_lost","level":"warn","message":"old","time":"2023-01-01T00:00:00+00:00",)"
+      R"("worker":"a"})"
+      "\n";
+  ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), path, absl::string_view(text)).ok());
+  EventHistory history(&log_, &clock_);
+  ASSERT_TRUE(history.Restore(*FileSystem::Real(), path).ok());
+  history.Record("failed", "not \xff UTF-8", {{"code", 7}});
+  history.Record("paused", "too much", {{"reason", std::string(5000, 'x')}});
+  const v1::ListEventsResponse all = history.List(0);
+  EXPECT_EQ(all.process_unix_ms(), 1'700'000'000'000);
+  ASSERT_EQ(all.events_size(), 3);
+  EXPECT_EQ(all.events(0).level(), "warn");
+  EXPECT_EQ(all.events(0).fields_json(), R"({"worker":"a"})");
+  EXPECT_EQ(all.events(1).level(), "error");
+  EXPECT_EQ(all.events(1).message(), "not \xef\xbf\xbd UTF-8");
+  EXPECT_EQ(all.events(1).fields_json(), R"({"code":7})");
+  EXPECT_EQ(all.events(2).fields_json(), "");
+  EXPECT_EQ(history.List(2).events_size(), 1);
+}
+
 }  // namespace
 }  // namespace causeway::server

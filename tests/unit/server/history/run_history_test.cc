@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/base/temporary_folder.h"
 
 namespace causeway::server {
 namespace {
@@ -51,7 +52,7 @@ class RunHistoryTest : public ::testing::Test {
     return record;
   }
   std::vector<ProgressPoint> PointsOf(const std::string& id) const {
-    for (const WorkerHistory& worker : history_.Workers()) {
+    for (const WorkerCurve& worker : history_.Curves()) {
       if (worker.worker_id == id) return worker.points;
     }
     return {};
@@ -166,13 +167,78 @@ TEST_F(RunHistoryTest, AnEvaluationIsKeptOnceHoweverManyHeartbeatsRepeatIt) {
   EXPECT_DOUBLE_EQ(points[1].loss, 2.25);
 }
 
+TEST_F(RunHistoryTest, CurvesGoOnInTheNextProcess) {
+  const TemporaryFolder folder;
+  const std::string path = folder.File("curves");
+  for (const int step : {0, 10, 20, 30, 40, 50}) {
+    v1::Heartbeat heartbeat = HeartbeatAt(step, 0.1 * step);
+    heartbeat.mutable_evaluation()->set_step(step);
+    heartbeat.mutable_evaluation()->set_loss(2.5 - 0.01 * step);
+    history_.OnHeartbeat("a", heartbeat);
+    clock_.Advance(absl::Seconds(1));
+  }
+  ASSERT_TRUE(history_.SaveCurves(*FileSystem::Real(), path, "run-1").ok());
+  RunHistory next({.points = 4, .workers = 3, .rounds = 4, .clock = &clock_});
+  ASSERT_TRUE(next.RestoreCurves(*FileSystem::Real(), path, "run-1").ok());
+  EXPECT_THAT(next.Workers(), IsEmpty()) << "nobody has been heard yet";
+  // Both take the same from here on, but for the step that nobody saw begin.
+  for (RunHistory* const history : {&history_, &next}) {
+    history->OnHeartbeat("a", HeartbeatAt(60, 6));
+  }
+  clock_.Advance(absl::Seconds(1));
+  for (RunHistory* const history : {&history_, &next}) {
+    history->OnHeartbeat("a", HeartbeatAt(70, 7));
+  }
+  ASSERT_EQ(next.Curves().size(), 1U);
+  const std::vector<ProgressPoint> now = next.Curves()[0].points;
+  EXPECT_EQ(now[0].step, PointsOf("a")[0].step);
+  EXPECT_DOUBLE_EQ(*now[0].train_loss.value(), *PointsOf("a")[0].train_loss.value());
+  EXPECT_EQ(now.back().step, 70);
+  ASSERT_EQ(next.Evaluations().size(), history_.Evaluations().size());
+  EXPECT_EQ(next.Evaluations()[0].loss, history_.Evaluations()[0].loss);
+}
+
+TEST_F(RunHistoryTest, AWorkerThatResumedEarlierRewritesWhatItTrainsAgainAfterARestart) {
+  const TemporaryFolder folder;
+  for (const int step : {0, 10, 20, 30}) history_.OnHeartbeat("a", HeartbeatAt(step, 1));
+  ASSERT_TRUE(history_.SaveCurves(*FileSystem::Real(), folder.File("curves"), "r").ok());
+  RunHistory next({.points = 4, .workers = 3, .rounds = 4, .clock = &clock_});
+  ASSERT_TRUE(next.RestoreCurves(*FileSystem::Real(), folder.File("curves"), "r").ok());
+  next.OnHeartbeat("a", HeartbeatAt(10, 1));
+  next.OnHeartbeat("a", HeartbeatAt(15, 9));
+  const std::vector<ProgressPoint> points = next.Curves()[0].points;
+  ASSERT_EQ(points.size(), 2U);
+  EXPECT_EQ(points[0].step, 10);
+  EXPECT_EQ(points[1].step, 15);
+}
+
+TEST_F(RunHistoryTest, CurvesOfAnotherRunOrDamagedOnesAreRefusedAndLeaveNothing) {
+  const TemporaryFolder folder;
+  const std::string path = folder.File("curves");
+  EXPECT_TRUE(history_.RestoreCurves(*FileSystem::Real(), path, "run-1").ok()) << "there are none";
+  for (const int step : {0, 10, 20}) history_.OnHeartbeat("a", HeartbeatAt(step, 1));
+  ASSERT_TRUE(history_.SaveCurves(*FileSystem::Real(), path, "run-1").ok());
+  RunHistory next({.points = 4, .workers = 3, .rounds = 4, .clock = &clock_});
+  EXPECT_EQ(next.RestoreCurves(*FileSystem::Real(), path, "run-2").code(),
+            absl::StatusCode::kFailedPrecondition);
+  std::string bytes = *FileSystem::Real()->ReadFile(path);
+  const std::string whole = bytes;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes = whole;
+    bytes[i] = static_cast<char>(bytes[i] ^ 4);
+    ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), path, absl::string_view(bytes)).ok());
+    EXPECT_FALSE(next.RestoreCurves(*FileSystem::Real(), path, "run-1").ok()) << "byte " << i;
+  }
+  EXPECT_THAT(next.Curves(), IsEmpty());
+}
+
 TEST_F(RunHistoryTest, TheWorkerHeardLongestAgoMakesWay) {
   for (const char* const id : {"a", "b", "c", "a", "d"}) {
     history_.OnHeartbeat(id, HeartbeatAt(1, 1));
     clock_.Advance(absl::Seconds(1));
   }
   std::vector<std::string> ids;
-  for (const WorkerHistory& worker : history_.Workers()) ids.push_back(worker.worker_id);
+  for (const WorkerHeard& worker : history_.Workers()) ids.push_back(worker.worker_id);
   EXPECT_THAT(ids, ElementsAre("a", "c", "d"));
 }
 

@@ -118,6 +118,7 @@ class FakeCoordinator final : public Coordinator {
   absl::Status Drain(const std::string&) override { return absl::OkStatus(); }
   absl::Status StopAtStep(int64_t) override { return absl::OkStatus(); }
   absl::Status StopAtTokens(int64_t) override { return absl::OkStatus(); }
+  bool ReachedItsEnd() const override { return false; }
   bool Finished() const override { return false; }
   absl::Status Health() const override { return absl::OkStatus(); }
   absl::Status Shutdown() override { return absl::OkStatus(); }

@@ -83,6 +83,11 @@ class IntrudersTest : public ::testing::Test {
     v1::RunStatus response;
     return FromGrpcStatus(stubs.admin->GetStatus(&context, {}, &response));
   }
+  static absl::Status ListEvents(Stubs& stubs) {
+    grpc::ClientContext context;
+    v1::ListEventsResponse response;
+    return FromGrpcStatus(stubs.admin->ListEvents(&context, {}, &response));
+  }
   static absl::Status Pause(Stubs& stubs) {
     grpc::ClientContext context;
     v1::PauseResponse response;
@@ -235,12 +240,14 @@ TEST_F(IntrudersTest, AWorkerThatGivesOrders) {
   ExpectDenied(Pause(stubs), "worker b");
   ExpectDenied(Drain(stubs), "worker b");
   ExpectDenied(GetStatus(stubs), "worker b");
+  ExpectDenied(ListEvents(stubs), "worker b");
 }
 
 TEST_F(IntrudersTest, AnObserverWhoDoesMoreThanLook) {
   Stubs stubs = As("causeway://*/observer/eye");
   EXPECT_TRUE(Describe(stubs).ok());
   EXPECT_TRUE(GetStatus(stubs).ok());
+  EXPECT_EQ(ListEvents(stubs).code(), absl::StatusCode::kUnimplemented) << "nobody keeps any here";
   ExpectDenied(PushDelta(*stubs.exchange, honest_->first_delta()), "observer eye");
   ExpectDenied(PullState(stubs, "a"), "observer eye");
   ExpectDenied(PullState(stubs, "eye"), "observer eye");

@@ -26,6 +26,17 @@ class RunTelemetryTest : public testing::Test {
     options.clock = &clock_;
     return options;
   }
+  // Serves on a port of its own, which is returned.
+  int Serve(std::unique_ptr<RunTelemetry>& telemetry) {
+    RunTelemetry::Options options = Options();
+    options.metrics_address = "127.0.0.1:0";
+    options.metrics_address_file = folder_.File("address");
+    telemetry = Open(std::move(options));
+    const std::string address = *FileSystem::Real()->ReadFile(folder_.File("address"));
+    int port = 0;
+    EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) << address;
+    return port;
+  }
   static std::unique_ptr<RunTelemetry> Open(RunTelemetry::Options options) {
     auto telemetry = RunTelemetry::Open(std::move(options));
     EXPECT_TRUE(telemetry.ok()) << telemetry.status();
@@ -37,13 +48,8 @@ class RunTelemetryTest : public testing::Test {
 };
 
 TEST_F(RunTelemetryTest, MetricsAreServedAsSoonAsItIsOpenAndFollowTheTraining) {
-  RunTelemetry::Options options = Options();
-  options.metrics_address = "127.0.0.1:0";
-  options.metrics_address_file = folder_.File("address");
-  const auto telemetry = Open(std::move(options));
-  const std::string address = *FileSystem::Real()->ReadFile(folder_.File("address"));
-  int port = 0;
-  ASSERT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
+  std::unique_ptr<RunTelemetry> telemetry;
+  const int port = Serve(telemetry);
   EXPECT_EQ(HttpGet(port, "/healthz").status, 200);
   EXPECT_THAT(HttpGet(port, "/metrics").body, HasSubstr("causeway_training_step 0\n"));
   ASSERT_TRUE(telemetry->Begin("run-1", /*budget_steps=*/100, /*first_step=*/0).ok());
@@ -64,6 +70,44 @@ TEST_F(RunTelemetryTest, MetricsAreServedAsSoonAsItIsOpenAndFollowTheTraining) {
   figures.heartbeat.set_step(4);
   ASSERT_TRUE(telemetry->Update(figures).ok());
   EXPECT_THAT(telemetry->MetricsText(), HasSubstr("causeway_training_eval_loss 2.25\n"));
+}
+
+TEST_F(RunTelemetryTest, AStepThatHangsIsUnhealthyAndWaitingForOthersIsNot) {
+  std::unique_ptr<RunTelemetry> telemetry;
+  const int port = Serve(telemetry);
+  clock_.Advance(absl::Hours(5));
+  EXPECT_EQ(HttpGet(port, "/healthz").status, 200) << "it waits to be welcome";
+  telemetry->StepBegins(7);
+  clock_.Advance(absl::Minutes(9));
+  EXPECT_EQ(HttpGet(port, "/healthz").status, 200) << "a first step takes long";
+  clock_.Advance(absl::Minutes(1));
+  const HttpAnswer stuck = HttpGet(port, "/healthz");
+  EXPECT_EQ(stuck.status, 503);
+  EXPECT_THAT(stuck.body, HasSubstr("step 7 has been computing for 10m"));
+  telemetry->StepEnds();
+  EXPECT_EQ(HttpGet(port, "/healthz").status, 200);
+  // Large models have steps of minutes.
+  WorkerFigures figures;
+  figures.heartbeat.set_inner_step_seconds(60);
+  ASSERT_TRUE(telemetry->Update(figures).ok());
+  telemetry->StepBegins(8);
+  clock_.Advance(absl::Minutes(29));
+  EXPECT_EQ(HttpGet(port, "/healthz").status, 200);
+  clock_.Advance(absl::Minutes(1));
+  EXPECT_EQ(HttpGet(port, "/healthz").status, 503);
+}
+
+TEST_F(RunTelemetryTest, IsReadyWhileTheSessionsStreamStands) {
+  std::unique_ptr<RunTelemetry> telemetry;
+  const int port = Serve(telemetry);
+  EXPECT_THAT(HttpGet(port, "/readyz").body, HasSubstr("not welcomed"));
+  telemetry->SetAttached(true);
+  EXPECT_EQ(HttpGet(port, "/readyz").status, 200);
+  telemetry->SetAttached(false);
+  const HttpAnswer answer = HttpGet(port, "/readyz");
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_THAT(answer.body, HasSubstr("no connection to the coordinator"));
+  EXPECT_EQ(HttpGet(port, "/healthz").status, 200) << "starting anew would not help";
 }
 
 TEST_F(RunTelemetryTest, APortThatIsTakenRefusesTheStartByItsFlag) {

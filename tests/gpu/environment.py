@@ -1,0 +1,94 @@
+"""Which GPU, driver, tools and libraries there are."""
+
+import json
+import os
+import platform
+import re
+import shutil
+from pathlib import Path
+
+from parts import Skip
+
+_FIELDS = ("name", "memory.total", "driver_version", "compute_cap")
+# What the worker opens at run time, and what PyTorch's packages bring along.
+_LIBRARIES = ("libcublasLt.so", "libnccl.so.2")
+
+
+def find_libraries(folders):
+    """Folder of each run-time library that one of the folders has, by name."""
+    found = {}
+    for folder in folders:
+        for name in _LIBRARIES:
+            if name not in found and any(Path(folder).glob(f"{name}*")):
+                found[name] = str(folder)
+    return found
+
+
+def library_folders(python_path):
+    """Where toolkits and the packages of a Python put libraries, the nearest first."""
+    folders = sorted(Path("/usr/local").glob("cuda*/lib64"))
+    folders += sorted(Path("/usr/local").glob("cuda*/targets/x86_64-linux/lib"))
+    folders += [Path("/usr/lib/x86_64-linux-gnu")]
+    for entry in python_path:
+        folders += sorted(Path(entry or ".").glob("nvidia/*/lib"))
+    return folders
+
+
+def parse_gpus(text):
+    """Of nvidia-smi --query-gpu=... --format=csv,noheader."""
+    gpus = []
+    for line in text.strip().splitlines():
+        values = [value.strip() for value in line.split(",")]
+        if len(values) == len(_FIELDS):
+            gpus.append(dict(zip(_FIELDS, values)))
+    return gpus
+
+
+def _version(context, program, pattern):
+    path = shutil.which(program, path=context.variables.get("PATH")) or shutil.which(
+        program, path="/usr/local/cuda/bin")
+    if path is None:
+        return None
+    done = context.run("environment", path, "--version", timeout_s=20)
+    match = re.search(pattern, done.output)
+    return {"path": path, "version": match[1] if match else "unknown"}
+
+
+def environment(context):
+    data = {"machine": platform.platform(), "processor_cores": len(os.sched_getaffinity(0)),
+            "python": platform.python_version()}
+    manifest = json.loads((context.pack / "manifest.json").read_text())
+    data["pack"] = {key: manifest[key] for key in ("commit", "changed", "architectures")}
+    data["nvcc"] = _version(context, "nvcc", r"release ([\d.]+)")
+    data["compute_sanitizer"] = _version(context, "compute-sanitizer", r"Version ([\d.]+)")
+    # PATH's python3 is the one that has PyTorch, if there is one.
+    python = context.run("environment", "python3", "-c",
+                         "import json, sys; print('path', json.dumps(sys.path))\n"
+                         "import torch; print('torch', torch.__version__)", timeout_s=60)
+    match = re.search(r"^torch (\S+)", python.output, re.MULTILINE)
+    data["torch"] = match[1] if python.status == 0 and match else None
+    match = re.search(r"^path (.*)", python.output, re.MULTILINE)
+    data["libraries"] = find_libraries(library_folders(json.loads(match[1]) if match else []))
+    paths = [str(context.pack / "lib"), *dict.fromkeys(data["libraries"].values()),
+             context.variables.get("LD_LIBRARY_PATH", "")]
+    context.program_variables = {"LD_LIBRARY_PATH": ":".join(path for path in paths if path)}
+
+    loaded = context.run("environment", context.program("causeway-worker"), "--help", timeout_s=20,
+                         variables=context.program_variables)
+    if loaded.status != 0 or "causeway-worker trains" not in loaded.output:
+        context.no_gpu = "the packed programs do not start here"
+        raise RuntimeError(f"the packed causeway-worker does not start: {loaded.last_lines()}")
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        context.no_gpu = "there is no nvidia-smi"
+        raise Skip(f"no GPU: {context.no_gpu}; the packed programs start")
+    asked = context.run("environment", smi, f"--query-gpu={','.join(_FIELDS)}",
+                        "--format=csv,noheader", timeout_s=30)
+    data["gpus"] = parse_gpus(asked.output)
+    if asked.status != 0 or not data["gpus"]:
+        context.no_gpu = f"nvidia-smi says: {asked.last_lines(1)}"
+        raise Skip(f"no GPU: {context.no_gpu}; the packed programs start")
+    context.gpu = data["gpus"][0]
+    context.tools = data
+    return (f"{len(data['gpus'])} x {context.gpu['name']}, driver {context.gpu['driver_version']}, "
+            f"torch {data['torch']}", data)

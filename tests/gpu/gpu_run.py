@@ -1,0 +1,127 @@
+"""tests/gpu/run: unpacks, runs the parts in order, writes report.json, report.md and logs.txt."""
+
+import argparse
+import dataclasses
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import report
+from environment import environment
+from kernel_tests import sanitizer, unit
+from parts import FAIL, PASS, SKIP, Context, run_part
+from throughput import bench, torch
+from training import end_to_end, remove_shards, synchronization
+
+ROOT = Path(__file__).resolve().parents[2]
+PACK = ROOT / "build/gpu/pack.tar.xz"
+
+# In the order of what is worth most if time runs out.
+PARTS = {
+    "environment": environment,
+    "unit": unit,
+    "bench": bench,
+    "synchronization": synchronization,
+    "end_to_end": end_to_end,
+    "sanitizer": sanitizer,
+    "torch": torch,
+}
+
+
+def chosen_parts(only, without):
+    """Names in order; the environment is always looked at."""
+    for name in [*only, *without]:
+        if name not in PARTS:
+            raise SystemExit(f"tests/gpu/run: there is no part {name!r}; there are: "
+                             f"{', '.join(PARTS)}")
+    return [name for name in PARTS
+            if name == "environment" or (name not in without and (not only or name in only))]
+
+
+class Logs:
+    """Everything that commands printed, in one file."""
+
+    def __init__(self, path):
+        self._file = open(path, "w", encoding="utf-8")  # pylint: disable=consider-using-with
+        self._lock = threading.Lock()
+
+    def write(self, part, text):
+        with self._lock:
+            self._file.write(f"=== {part}\n{text}\n")
+            self._file.flush()
+
+    def close(self):
+        self._file.close()
+
+
+def write_results(out, results, minutes):
+    (out / "report.json").write_text(json.dumps(
+        {"parts": [dataclasses.asdict(result) for result in results.values()],
+         "minutes": minutes}, indent=1))
+    (out / "report.md").write_text(report.markdown(results))
+
+
+def run(options):
+    begin = time.monotonic()
+    out = Path(options.out).resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    names = chosen_parts(options.parts, options.skip)
+    logs = Logs(out / "logs.txt")
+    with tempfile.TemporaryDirectory(prefix="causeway_gpu_") as folder:
+        folder = Path(folder)
+        (folder / "pack").mkdir()
+        (folder / "work").mkdir()
+        with tarfile.open(options.pack) as archive:
+            archive.extractall(folder / "pack")
+        context = Context(ROOT, folder / "pack", folder / "work", begin + 60 * options.minutes,
+                          log=logs.write)
+        for name in names:
+            result = run_part(name, PARTS[name], context)
+            print(f"{result.status}  {name}  ({result.seconds:.0f} s)  {result.reason}",
+                  flush=True)
+            # What is known is kept, should this program be ended from outside.
+            write_results(out, context.results, (time.monotonic() - begin) / 60)
+        remove_shards(context)
+    logs.close()
+    print()
+    print((out / "report.md").read_text())
+    counts = [sum(result.status == status for result in context.results.values())
+              for status in (PASS, FAIL, SKIP)]
+    print(f"{counts[0]} passed, {counts[1]} failed, {counts[2]} skipped, "
+          f"{(time.monotonic() - begin) / 60:.1f} minutes; {out}/report.md")
+    if counts[1]:
+        return 1
+    return 0 if context.gpu is not None or options.dry_run else 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Runs everything that needs a GPU, and reports.")
+
+    def names(text):
+        return [name for name in text.split(",") if name]
+
+    parser.add_argument("--pack", default=str(PACK), metavar="FILE", help="of tests/gpu/pack")
+    parser.add_argument("--out", default=str(ROOT / "build/gpu/report"), metavar="FOLDER",
+                        help="for report.json, report.md and logs.txt")
+    parser.add_argument("--parts", type=names, default=[], metavar="A,B",
+                        help=f"only these of {', '.join(PARTS)}")
+    parser.add_argument("--skip", type=names, default=[], metavar="A,B", help="all but these")
+    parser.add_argument("--minutes", type=float, default=8.5,
+                        help="no part begins or goes on after so many (default 8.5)")
+    parser.add_argument("--dry-run", action="store_true",
+                        help="without a GPU: pack, start every part, see each say why it skips")
+    options = parser.parse_args()
+    if options.dry_run and not Path(options.pack).exists():
+        packed = subprocess.run([ROOT / "tests/gpu/pack", "--out", options.pack],
+                                stdin=subprocess.DEVNULL, check=False)
+        if packed.returncode != 0:
+            sys.exit("tests/gpu/run: there is nothing to run without a pack")
+    if not Path(options.pack).exists():
+        sys.exit(f"tests/gpu/run: there is no {options.pack}: run tests/gpu/pack where the project "
+                 "is built, and bring the file along")
+    sys.exit(run(options))

@@ -1,0 +1,205 @@
+"""Real runs on the GPU: a coordinator and workers as processes."""
+
+import json
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+from parts import Failed, Skip
+
+_END_TO_END_S = 90
+_SYNC_RUN_S = 60
+_START_S = 20
+
+# At most this much longer is a step of which each sends one fragment and merges another.
+SYNC_TARGET = 1.01
+# How far the loss of GPU workers may be from that of CPU workers: bf16 takes another path.
+LOSS_TOLERANCE = 0.03
+
+_TWO_WORKERS = """
+model { preset: "tiny-1m" }
+train { steps: 240 batch_sequences: 8 seed: 7 optimizer: MUON evaluation_sequences: 16 }
+sync { fragments: 3 steps_between_syncs: 12 overlap_steps: 2 mixing: 0.5
+       codec_up: INT4 codec_down: INT4 }
+membership { start_workers: 2 max_workers: 2 }
+"""
+# 32,768 tokens a step. With three strided fragments, the fourth holding the embedding, one of them
+# is due at every step.
+_ONE_WORKER = """
+model { preset: "gpt2-124m-shape" }
+train { steps: %d batch_sequences: 32 seed: 7 evaluation_sequences: 2 }
+sync { fragments: 3 steps_between_syncs: %d overlap_steps: %d mixing: 0.5
+       codec_up: INT4 codec_down: INT4 }
+membership { start_workers: 1 max_workers: 1 }
+"""
+_SYNC_STEPS = 80
+_SKIPPED_STEPS = 16  # Before the times count.
+
+
+def make_data(context):
+    """Token shards of this repository's own text, once for all parts."""
+    shards = context.out / "shards"
+    if not (shards / "data.json").exists():
+        done = context.run(
+            "data", context.program("causeway-worker"), "tokenize", f"--input={context.root}",
+            "--extensions=.md,.cc,.h,.py,.cu,.cuh", f"--out={shards}", timeout_s=60,
+            variables=context.program_variables)
+        if done.status != 0:
+            raise Failed(f"the text could not be made into shards: {done.last_lines()}")
+    return shards
+
+
+def read_lines(path):
+    complete = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    return [json.loads(line) for line in complete.split("\n") if line]
+
+
+def step_seconds(lines, skipped):
+    """Times between the ends of neighbouring steps, of metrics.jsonl."""
+    ends = [line["unix_s"] for line in lines if line["kind"] == "step"]
+    return [after - before for before, after in zip(ends, ends[1:])][skipped:]
+
+
+class Run:
+    """A coordinator and workers in a folder, which are stopped at the end whatever happens."""
+
+    def __init__(self, context, name, config, data):
+        self._context = context
+        self._data = data
+        self._children = []
+        self.name = name
+        self.folder = context.out / name
+        self.folder.mkdir(parents=True)
+        (self.folder / "run.textproto").write_text(config)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for name, child in self._children:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+            self._context.log(self.name, f"[{name}, status {child.returncode}]\n"
+                              f"{(self.folder / f'{name}.log').read_text(errors='replace')}\n")
+
+    def _start(self, name, *command):
+        with open(self.folder / f"{name}.log", "wb") as log:
+            child = subprocess.Popen(  # pylint: disable=consider-using-with
+                [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**self._context.variables, **self._context.program_variables})
+        self._children.append((name, child))
+        return child
+
+    def _wait(self, name, child, end):
+        try:
+            status = child.wait(timeout=max(1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{name} of {self.name} was not done in time") from None
+        if status != 0:
+            lines = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
+            raise Failed(f"{name} of {self.name} ended with status {status}: "
+                         f"{' | '.join(lines[-2:])}")
+
+    def train(self, device, workers, limit_s):
+        """To the end; returns every worker's summary.json and metrics."""
+        context = self._context
+        end = time.monotonic() + min(limit_s, context.left())
+        address = self.folder / "address"
+        coordinator = self._start(
+            "coordinator", context.program("causeway-coordinator"), "serve",
+            f"--run_dir={self.folder / 'run'}", f"--config={self.folder / 'run.textproto'}",
+            "--listen=127.0.0.1:0", "--http=127.0.0.1:0", f"--address_file={address}",
+            "--exit_when_finished")
+        started = time.monotonic()
+        while not address.exists():
+            if coordinator.poll() is not None or time.monotonic() > started + _START_S:
+                self._wait("coordinator", coordinator, time.monotonic())
+                raise Failed(f"the coordinator of {self.name} ended at once")
+            time.sleep(0.05)
+        names = [f"worker-{index}" for index in range(workers)]
+        children = [self._start(
+            name, context.program("causeway-worker"), "train", f"--device={device}",
+            f"--coordinator={address.read_text().strip()}", f"--id={name}", f"--data={self._data}",
+            f"--out={self.folder / name}") for name in names]
+        for name, child in zip(names, children):
+            self._wait(name, child, end)
+        self._wait("coordinator", coordinator, end)
+        return [{"summary": json.loads((self.folder / name / "summary.json").read_text()),
+                 "lines": read_lines(self.folder / name / "metrics.jsonl")} for name in names]
+
+    def coordinator_summary(self):
+        return json.loads((self.folder / "run" / "summary.json").read_text())
+
+
+def _evaluated(workers):
+    """The summary of the worker that evaluates."""
+    return next(worker["summary"] for worker in workers if "eval_loss" in worker["summary"])
+
+
+def end_to_end(context):
+    """Two workers share the GPU; the same run on the CPU says what the loss should be."""
+    data = make_data(context)
+    result = {}
+    if context.gpu is None:
+        with Run(context, "two_workers_refused", _TWO_WORKERS, data) as run:
+            try:
+                run.train("cuda", 2, 20)
+            except Failed as failed:
+                raise Skip(f"no GPU: {context.no_gpu}; train says: {failed}") from None
+        raise Failed("train --device=cuda ran where no GPU was found")
+    for device in ("cuda", "cpu"):
+        with Run(context, f"two_workers_{device}", _TWO_WORKERS, data) as run:
+            summary = _evaluated(run.train(device, 2, _END_TO_END_S))
+            coordinator = run.coordinator_summary()
+        result[device] = {"initial_loss": summary["initial_loss"],
+                          "eval_loss": summary["eval_loss"],
+                          "rounds": coordinator["rounds"],
+                          "hash_checks": coordinator["hash_checks"],
+                          "hash_mismatches": coordinator["hash_mismatches"]}
+    gpu, cpu = result["cuda"], result["cpu"]
+    said = f"loss {gpu['eval_loss']:.4f} on the GPU, {cpu['eval_loss']:.4f} on the CPU"
+    if gpu["hash_mismatches"] or not gpu["hash_checks"]:
+        raise Failed(f"{gpu['hash_mismatches']} of {gpu['hash_checks']} hashes differ", result)
+    if gpu["eval_loss"] > 0.8 * gpu["initial_loss"]:
+        raise Failed(f"it did not learn: {said}, {gpu['initial_loss']:.4f} at first", result)
+    if abs(gpu["eval_loss"] / cpu["eval_loss"] - 1) > LOSS_TOLERANCE:
+        raise Failed(f"more than {100 * LOSS_TOLERANCE:.0f} % apart: {said}", result)
+    return f"{said}, {gpu['rounds']} rounds, {gpu['hash_checks']} hashes equal", result
+
+
+def synchronization(context):
+    """What a step costs with a fragment sent and another merged at every step, and without."""
+    context.need_gpu()
+    data = make_data(context)
+    result = {}
+    for name, between, overlap in (("every_step", 4, 2), ("none", _SYNC_STEPS, 0)):
+        config = _ONE_WORKER % (_SYNC_STEPS, between, overlap)
+        with Run(context, f"synchronization_{name}", config, data) as run:
+            worker = run.train("cuda", 1, _SYNC_RUN_S)[0]
+        # The last step merges whatever is under way.
+        seconds = step_seconds(worker["lines"], _SKIPPED_STEPS)[:-1]
+        if len(seconds) < 8:
+            raise Failed(f"{name}: only {len(seconds)} steps were timed", result)
+        result[name] = {
+            "median_step_seconds": statistics.median(seconds),
+            "mean_step_seconds": statistics.fmean(seconds), "steps": len(seconds),
+            "rounds_merged": worker["summary"]["rounds_merged"],
+            "blocked_seconds": worker["summary"]["blocked_seconds"]}
+    ratio = result["every_step"]["mean_step_seconds"] / result["none"]["mean_step_seconds"]
+    result["ratio"] = ratio
+    said = (f"a step takes {ratio:.4f} times as long with a fragment synchronized at every step "
+            f"({1e3 * result['none']['mean_step_seconds']:.1f} ms without)")
+    if ratio > SYNC_TARGET:
+        raise Failed(f"more than {SYNC_TARGET}: {said}", result)
+    return said, result
+
+
+def remove_shards(context):
+    """They are no result."""
+    shards = Path(context.out) / "shards"
+    for path in sorted(shards.rglob("*"), reverse=True) if shards.exists() else []:
+        path.unlink() if path.is_file() else path.rmdir()
+    if shards.exists():
+        shards.rmdir()

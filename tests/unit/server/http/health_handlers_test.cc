@@ -1,0 +1,25 @@
+#include <atomic>
+
+#include "gtest/gtest.h"
+#include "server/http_port.h"
+#include "tests/unit/server/service/fake_coordinator.h"
+
+namespace causeway::server {
+namespace {
+
+TEST(HealthHandlersTest, ACoordinatorThatSavesToStopIsAliveAndTakesNobody) {
+  const FakeCoordinator coordinator;
+  std::atomic<bool> stopping = false;
+  HttpHandlers handlers;
+  AddHealthHandlers(coordinator, stopping, handlers);
+  EXPECT_EQ(handlers["/healthz"]({}).status, 200);
+  EXPECT_EQ(handlers["/readyz"]({}).status, 200);
+  stopping = true;
+  EXPECT_EQ(handlers["/healthz"]({}).status, 200);
+  const HttpResponse refused = handlers["/readyz"]({});
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.body, "the coordinator is stopping\n");
+}
+
+}  // namespace
+}  // namespace causeway::server

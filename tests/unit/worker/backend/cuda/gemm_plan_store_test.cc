@@ -1,0 +1,56 @@
+#include "worker/backend/cuda/gemm_plan_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/common/base/temporary_folder.h"
+
+namespace causeway::worker::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr GemmPlan kPlan = {1, 2, 3, 4, 5, 6, 7, 0xffffffffffffffff};
+
+TEST(GemmPlanStore, WhatWasMeasuredFirstIsKept) {
+  GemmPlanStore store;
+  EXPECT_EQ(store.Find("a"), std::nullopt);
+  EXPECT_EQ(store.Keep("a", kPlan), kPlan);
+  EXPECT_EQ(store.Keep("a", GemmPlan{9}), kPlan);
+  EXPECT_EQ(store.Find("a"), kPlan);
+}
+
+TEST(GemmPlanStore, ReadsWhatItWrote) {
+  const TemporaryFolder folder;
+  const std::string path = JoinPath(folder.path(), "plans");
+  FileSystem& files = *FileSystem::Real();
+  GemmPlanStore written;
+  written.Keep("H200 9.0 cuBLASLt 130100 64x64x64", kPlan);
+  EXPECT_TRUE(written.changed());
+  ASSERT_TRUE(written.Write(files, path).ok());
+  EXPECT_FALSE(written.changed());
+  GemmPlanStore read;
+  ASSERT_TRUE(read.Read(files, path).ok());
+  EXPECT_EQ(read.Find("H200 9.0 cuBLASLt 130100 64x64x64"), kPlan);
+  EXPECT_FALSE(read.changed());
+}
+
+TEST(GemmPlanStore, ADamagedFileIsRefusedAndOneOfAnotherVersionPassedOver) {
+  const TemporaryFolder folder;
+  const std::string path = JoinPath(folder.path(), "plans");
+  FileSystem& files = *FileSystem::Real();
+  GemmPlanStore store;
+  for (const char* text : {"{", "[]", R"({"version": 1, "plans": {"a": [1, 2]}})",
+                           R"({"version": 1, "plans": {"a": "b"}})", R"({"plans": {}})"}) {
+    ASSERT_TRUE(WriteFileAtomically(files, path, absl::string_view(text)).ok());
+    const absl::Status status = store.Read(files, path);
+    EXPECT_TRUE(absl::IsDataLoss(status)) << text << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("remove it"));
+  }
+  ASSERT_TRUE(
+      WriteFileAtomically(files, path, absl::string_view(R"({"version": 2, "plans": 3})")).ok());
+  EXPECT_TRUE(store.Read(files, path).ok());
+}
+
+}  // namespace
+}  // namespace causeway::worker::cuda

@@ -1,0 +1,215 @@
+#include "worker/group/site_link.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "worker/group/site_rendezvous.h"
+
+namespace causeway::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kEcho = 1;
+constexpr int kUrgent = 2;
+
+std::string TextOf(std::span<const uint8_t> bytes) { return {bytes.begin(), bytes.end()}; }
+std::vector<uint8_t> BytesOf(const std::string& text) { return {text.begin(), text.end()}; }
+
+// Both ends of a link, in one process.
+struct Pair {
+  Pair() {
+    int sockets[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+    first = std::make_unique<SiteLink>(sockets[0], "process 1 of this site", first_cause);
+    second = std::make_unique<SiteLink>(sockets[1], "process 0 of this site", second_cause);
+  }
+  std::shared_ptr<SharedCause> first_cause = std::make_shared<SharedCause>();
+  std::shared_ptr<SharedCause> second_cause = std::make_shared<SharedCause>();
+  std::unique_ptr<SiteLink> first;
+  std::unique_ptr<SiteLink> second;
+};
+
+// Answers every call with its bytes, reversed, until the other side leaves.
+void Serve(SiteLink& link) {
+  for (;;) {
+    absl::StatusOr<std::optional<SiteCall>> call = link.NextCall();
+    if (!call.ok() || !call->has_value()) return;
+    std::string text = TextOf((*call)->bytes);
+    std::reverse(text.begin(), text.end());
+    const bool is_known = (*call)->method == kEcho;
+    ASSERT_TRUE(link.Answer((*call)->id,
+                            is_known ? absl::OkStatus() : absl::NotFoundError("what is that?"),
+                            BytesOf(text))
+                    .ok());
+  }
+}
+
+TEST(SiteLinkTest, CallsAreAnsweredAndErrorsCarriedOver) {
+  Pair pair;
+  pair.first->Start();
+  pair.second->Start();
+  std::thread server([&] { Serve(*pair.second); });
+  EXPECT_EQ(TextOf(pair.first->CallAndAwait(kEcho, 0, 0, BytesOf("abc")).value()), "cba");
+  const absl::Status unknown = pair.first->CallAndAwait(77).status();
+  EXPECT_EQ(unknown, absl::NotFoundError("what is that?"));
+  // Answers may be awaited in another order.
+  const uint64_t one = pair.first->Call(kEcho, 0, 0, BytesOf("12")).value();
+  const uint64_t two = pair.first->Call(kEcho, 0, 0, {}).value();
+  EXPECT_EQ(TextOf(pair.first->Await(two).value()), "");
+  EXPECT_EQ(TextOf(pair.first->Await(one).value()), "21");
+  pair.first.reset();
+  server.join();
+  EXPECT_TRUE(pair.second_cause->Get().ok()) << "leaving is no failure";
+}
+
+TEST(SiteLinkTest, SomeCallsAreDealtWithAtOnce) {
+  Pair pair;
+  SiteLink& second = *pair.second;
+  pair.second->Start([&second](SiteCall& call) {
+    if (call.method != kUrgent) return false;
+    EXPECT_EQ(call.argument, -5);
+    EXPECT_EQ(call.number, 0.25);
+    return second.Answer(call.id, absl::OkStatus(), BytesOf("at once")).ok();
+  });
+  pair.first->Start();
+  const uint64_t waits = pair.first->Call(kEcho, 0, 0, {}).value();
+  EXPECT_EQ(TextOf(pair.first->CallAndAwait(kUrgent, -5, 0.25).value()), "at once");
+  const std::optional<SiteCall> call = second.NextCall().value();
+  ASSERT_TRUE(call.has_value());
+  EXPECT_EQ(call->id, waits);
+}
+
+TEST(SiteLinkTest, ACauseOnOneSideEndsBoth) {
+  Pair pair;
+  pair.first->Start();
+  pair.second->Start();
+  std::thread waits([&] {
+    const absl::Status status = pair.first->CallAndAwait(kEcho).status();
+    EXPECT_EQ(status, absl::AbortedError("rank 9: out of memory"));
+  });
+  ASSERT_TRUE(pair.second->NextCall().ok());
+  pair.second_cause->Set(9, absl::ResourceExhaustedError("out of memory"));
+  waits.join();
+  EXPECT_FALSE(pair.first_cause->Get().ok());
+  EXPECT_EQ(pair.second->NextCall().status(), absl::AbortedError("rank 9: out of memory"));
+  EXPECT_FALSE(pair.first->Call(kEcho, 0, 0, {}).ok());
+}
+
+TEST(SiteLinkTest, AProcessThatEndsWithoutAWordIsTheCause) {
+  int sockets[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+  const auto cause = std::make_shared<SharedCause>();
+  SiteLink link(sockets[0], "process 3 of this site", cause);
+  link.Start();
+  close(sockets[1]);
+  const absl::Status status = link.NextCall().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(status.message(), HasSubstr("the connection to process 3 of this site is lost"));
+}
+
+TEST(SiteLinkTest, WhatIsNoMessageEndsTheLink) {
+  int sockets[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+  const auto cause = std::make_shared<SharedCause>();
+  SiteLink link(sockets[0], "process 3 of this site", cause);
+  link.Start();
+  const std::string http(100, 'G');
+  ASSERT_EQ(write(sockets[1], http.data(), http.size()), 100);
+  EXPECT_THAT(link.NextCall().status().message(), HasSubstr("no message of a site"));
+  close(sockets[1]);
+}
+
+// --- Coming together -----------------------------------------------------------------------------
+
+SiteRendezvous ProcessOf(int process, int processes, int port) {
+  SiteRendezvous rendezvous;
+  rendezvous.launch.process = process;
+  rendezvous.launch.processes = processes;
+  rendezvous.launch.master_address = "localhost";
+  rendezvous.launch.master_port = port;
+  rendezvous.token = 17;
+  rendezvous.cause = std::make_shared<SharedCause>();
+  rendezvous.patience = absl::Minutes(1);
+  return rendezvous;
+}
+
+TEST(SiteRendezvousTest, ProcessesFindEachOtherInOrder) {
+  const int listener = ListenOn(0).value();
+  const int port = PortOf(listener).value();
+  std::vector<std::thread> others;
+  for (const int process : {2, 1}) {
+    others.emplace_back([process, port] {
+      const auto links = MeetSite(ProcessOf(process, 3, port));
+      ASSERT_TRUE(links.ok()) << links.status();
+      ASSERT_EQ(links->size(), 1);
+      SiteLink& link = *links->front();
+      link.Start();
+      const std::optional<SiteCall> call = link.NextCall().value();
+      ASSERT_TRUE(call.has_value());
+      EXPECT_EQ(call->argument, process);
+      EXPECT_TRUE(link.Answer(call->id, absl::OkStatus(), {}).ok());
+      EXPECT_FALSE(link.NextCall().value().has_value());
+    });
+  }
+  SiteRendezvous first = ProcessOf(0, 3, port);
+  first.listener = listener;
+  {
+    const auto links = MeetSite(first);
+    ASSERT_TRUE(links.ok()) << links.status();
+    ASSERT_EQ(links->size(), 2);
+    for (size_t i = 0; i < 2; ++i) {
+      (*links)[i]->Start();
+      EXPECT_TRUE((*links)[i]->CallAndAwait(kEcho, static_cast<int64_t>(i) + 1).ok());
+    }
+  }
+  for (std::thread& other : others) other.join();
+}
+
+TEST(SiteRendezvousTest, AProcessOfAnotherRunIsTurnedAwayAndSaysSo) {
+  const int listener = ListenOn(0).value();
+  SiteRendezvous first = ProcessOf(0, 2, 0);
+  first.listener = listener;
+  SiteRendezvous stranger = ProcessOf(1, 2, PortOf(listener).value());
+  stranger.token = 18;
+  stranger.patience = absl::Milliseconds(1);
+  std::thread other([&] {
+    const absl::Status status = MeetSite(stranger).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(status.message(), HasSubstr("did not reach process 0 at localhost:"));
+    first.cause->Set(absl::CancelledError("the test is over"));
+    // Wakes the one who listens.
+    SiteRendezvous again = stranger;
+    MeetSite(again).status().IgnoreError();
+  });
+  EXPECT_THAT(MeetSite(first).status().message(), HasSubstr("the test is over"));
+  other.join();
+}
+
+TEST(SiteRendezvousTest, WhoIsMissingIsNamed) {
+  SiteRendezvous first = ProcessOf(0, 3, 0);
+  first.listener = ListenOn(0).value();
+  first.patience = absl::Milliseconds(1);
+  const absl::Status status = MeetSite(first).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(status.message(), HasSubstr("these did not come: 1, 2"));
+}
+
+TEST(SiteRendezvousTest, APortThatIsTakenIsNamed) {
+  const int listener = ListenOn(0).value();
+  const int port = PortOf(listener).value();
+  const absl::Status status = MeetSite(ProcessOf(0, 2, port)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("cannot listen on port " + std::to_string(port)));
+  close(listener);
+}
+
+}  // namespace
+}  // namespace causeway::worker

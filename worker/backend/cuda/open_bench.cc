@@ -1,0 +1,23 @@
+#include "worker/backend/cuda/open_bench.h"
+
+#include <vector>
+
+#include "common/base/status_macros.h"
+#include "worker/backend/cuda/cublaslt_gemm.h"
+#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/gemm_plan_store.h"
+
+namespace causeway::worker::cuda {
+
+absl::StatusOr<nlohmann::json> BenchOnGpu(int device, CudaBenchOptions options, FileSystem& files) {
+  ASSIGN_OR_RETURN(const std::vector<DeviceInfo> devices,
+                   DiscoverDevices({device < 0 ? 0 : device}, files));
+  options.device = devices.front();
+  GemmPlanStore plans;
+  options.make_gemm = [&plans](const DeviceInfo& info, DeviceMemory* memory) {
+    return MakeCublasLtGemm(info, memory, &plans);
+  };
+  return BenchTraining(options);
+}
+
+}  // namespace causeway::worker::cuda

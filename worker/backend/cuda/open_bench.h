@@ -1,0 +1,18 @@
+// The benchmark of the CUDA backend with the library that it runs on, cuBLASLt.
+#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_OPEN_BENCH_H_
+#define CAUSEWAY_WORKER_BACKEND_CUDA_OPEN_BENCH_H_
+
+#include "absl/status/statusor.h"
+#include "common/base/file_system.h"
+#include "nlohmann/json.hpp"
+#include "worker/backend/cuda/bench.h"
+
+namespace causeway::worker::cuda {
+
+// BenchTraining on one GPU: `device`, or the first one if it is negative. `options` without device
+// and make_gemm. Errors of DiscoverDevices, CublasLtLibrary::Open and BenchTraining.
+absl::StatusOr<nlohmann::json> BenchOnGpu(int device, CudaBenchOptions options, FileSystem& files);
+
+}  // namespace causeway::worker::cuda
+
+#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_OPEN_BENCH_H_

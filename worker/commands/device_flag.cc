@@ -1,0 +1,125 @@
+#include "worker/commands/device_flag.h"
+
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
+#include "worker/train/cpu_backend.h"
+#ifdef CAUSEWAY_HAVE_CUDA
+#include "worker/backend/cuda/open_backend.h"
+#endif
+
+ABSL_FLAG(std::string, device, "auto",
+          "train, bench: cpu, cuda (all GPUs), cuda:0,1 (these), or auto: the GPUs if there are "
+          "any");
+ABSL_FLAG(std::string, recompute, "auto",
+          "train, on GPUs: what a backward pass computes again instead of keeping it: none, norms, "
+          "block, or auto: as little as the memory allows; the results are the same");
+ABSL_FLAG(std::string, published, "device",
+          "train, on GPUs: where the published copy lies: device, or host, which saves 4 bytes of "
+          "GPU memory per parameter and costs copies at each synchronization");
+
+namespace causeway::worker {
+namespace {
+
+using Kind = DeviceChoice::Kind;
+
+#ifndef CAUSEWAY_HAVE_CUDA
+absl::Status NotBuilt() {
+  return absl::FailedPreconditionError(
+      "this program was built without CUDA: build it where nvcc is in PATH or in "
+      "/usr/local/cuda/bin (docs/gpu.md), or train on this machine's processors with "
+      "--device=cpu");
+}
+#endif
+
+}  // namespace
+
+absl::StatusOr<DeviceChoice> ParseDevices(absl::string_view text) {
+  DeviceChoice choice;
+  if (text == "auto") return choice;
+  choice.kind = Kind::kCpu;
+  if (text == "cpu") return choice;
+  choice.kind = Kind::kCuda;
+  if (text == "cuda") return choice;
+  absl::string_view list = text;
+  bool valid = absl::ConsumePrefix(&list, "cuda:");
+  for (const absl::string_view number : absl::StrSplit(list, ',')) {
+    int gpu = -1;
+    valid = valid && absl::SimpleAtoi(number, &gpu) && gpu >= 0;
+    choice.gpus.push_back(gpu);
+  }
+  if (valid) return choice;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--device must be auto, cpu, cuda, or cuda: with numbers of GPUs, as in cuda:0,1; it is \"",
+      text, "\""));
+}
+
+absl::StatusOr<DeviceChoice> DevicesFromFlags() {
+  ASSIGN_OR_RETURN(DeviceChoice choice, ParseDevices(absl::GetFlag(FLAGS_device)));
+  choice.recompute = absl::GetFlag(FLAGS_recompute);
+  if (choice.recompute != "auto" && choice.recompute != "none" && choice.recompute != "norms" &&
+      choice.recompute != "block") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--recompute must be auto, none, norms or block; it is \"", choice.recompute, "\""));
+  }
+  const std::string published = absl::GetFlag(FLAGS_published);
+  if (published != "device" && published != "host") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--published must be device or host; it is \"", published, "\""));
+  }
+  choice.published_on_device = published == "device";
+  return choice;
+}
+
+absl::Status RefuseGpus(absl::string_view command) {
+  ASSIGN_OR_RETURN(const DeviceChoice choice, ParseDevices(absl::GetFlag(FLAGS_device)));
+  if (choice.kind != Kind::kCuda) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      command, " computes on the CPU alone: leave --device out, or give --device=cpu"));
+}
+
+absl::StatusOr<DeviceChoice> ResolveDevices(const DeviceChoice& choice,
+                                            [[maybe_unused]] FileSystem& files) {
+  DeviceChoice resolved = choice;
+  if (choice.kind == Kind::kCpu) return resolved;
+#ifdef CAUSEWAY_HAVE_CUDA
+  if (choice.kind == Kind::kAuto && !cuda::AnyDevice()) {
+    resolved.kind = Kind::kCpu;
+    return resolved;
+  }
+  RETURN_IF_ERROR(cuda::CheckDevices(choice.gpus, files));
+  resolved.kind = Kind::kCuda;
+  return resolved;
+#else
+  if (choice.kind == Kind::kCuda) return NotBuilt();
+  resolved.kind = Kind::kCpu;
+  return resolved;
+#endif
+}
+
+absl::StatusOr<std::unique_ptr<TrainingBackend>> MakeBackend(
+    const DeviceChoice& choice, const v1::RunConfig& config, const FragmentPlan& plan,
+    ThreadPool* pool, [[maybe_unused]] FileSystem& files,
+    [[maybe_unused]] const std::string& plan_file) {
+  if (choice.kind != Kind::kCuda) return std::make_unique<CpuBackend>(config, plan, pool);
+#ifdef CAUSEWAY_HAVE_CUDA
+  cuda::OpenOptions options;
+  options.devices = choice.gpus;
+  if (choice.recompute == "none") options.recompute = cuda::Recompute::kNone;
+  if (choice.recompute == "norms") options.recompute = cuda::Recompute::kNorms;
+  if (choice.recompute == "block") options.recompute = cuda::Recompute::kBlocks;
+  options.published_on_device = choice.published_on_device;
+  options.plan_file = plan_file;
+  return cuda::OpenCudaBackend(config, plan, files, options);
+#else
+  return NotBuilt();
+#endif
+}
+
+}  // namespace causeway::worker

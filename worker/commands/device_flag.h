@@ -1,0 +1,53 @@
+// --device and what belongs to it: which devices a command computes on.
+#ifndef CAUSEWAY_WORKER_COMMANDS_DEVICE_FLAG_H_
+#define CAUSEWAY_WORKER_COMMANDS_DEVICE_FLAG_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "causeway/v1/config.pb.h"
+#include "common/base/file_system.h"
+#include "common/base/thread_pool.h"
+#include "common/params/fragment_plan.h"
+#include "worker/train/backend.h"
+
+namespace causeway::worker {
+
+struct DeviceChoice {
+  enum class Kind { kAuto, kCpu, kCuda };
+  Kind kind = Kind::kAuto;
+  std::vector<int> gpus;  // With kCuda: which; empty: all.
+  // How much of a forward pass is computed again in the backward pass, to save memory: auto, none,
+  // norms or block. The bits are the same.
+  std::string recompute = "auto";
+  bool published_on_device = true;  // The published copy: or in the host's memory.
+};
+
+// auto, cpu, cuda, cuda:0 or cuda:0,2. INVALID_ARGUMENT with what may be said.
+absl::StatusOr<DeviceChoice> ParseDevices(absl::string_view text);
+// Of --device, --recompute and --published.
+absl::StatusOr<DeviceChoice> DevicesFromFlags();
+
+// Never kAuto: that becomes kCuda where there is a GPU, else kCpu. FAILED_PRECONDITION, with what
+// was looked for and how to go on, where kCuda was asked for and cannot be; INVALID_ARGUMENT for a
+// GPU that does not exist.
+absl::StatusOr<DeviceChoice> ResolveDevices(const DeviceChoice& choice, FileSystem& files);
+
+// INVALID_ARGUMENT if --device asks for a GPU of a command that computes on the CPU alone.
+absl::Status RefuseGpus(absl::string_view command);
+
+// `choice` is resolved. `pool`, `config`, `plan` and `files` outlive the backend. `plan_file`:
+// where a GPU's measured matrix products are kept. Errors of the backend.
+absl::StatusOr<std::unique_ptr<TrainingBackend>> MakeBackend(const DeviceChoice& choice,
+                                                             const v1::RunConfig& config,
+                                                             const FragmentPlan& plan,
+                                                             ThreadPool* pool, FileSystem& files,
+                                                             const std::string& plan_file);
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_COMMANDS_DEVICE_FLAG_H_

@@ -1,0 +1,99 @@
+// One of the connections between process 0 of a site and its others: calls that one side makes and
+// the other answers, and the cause that ends all of them.
+//
+// The network of a site is trusted, as NCCL trusts it: nothing is encrypted, and a process proves
+// no more than that it knows the run.
+//
+// A lost connection, and a peer that goes without Leave, sets the cause; a cause that is set here
+// is told to the peer, which sets it there. Thread-safe but for NextCall, which one thread calls.
+#ifndef CAUSEWAY_WORKER_GROUP_SITE_LINK_H_
+#define CAUSEWAY_WORKER_GROUP_SITE_LINK_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/byte_buffer.h"
+#include "worker/group/shared_cause.h"
+
+namespace causeway::worker {
+
+// What is asked for, in terms of whoever asks and answers.
+struct SiteCall {
+  uint64_t id = 0;
+  int method = 0;
+  int64_t argument = 0;
+  double number = 0;
+  ByteBuffer bytes;
+};
+
+class SiteLink {
+ public:
+  // Owns the connected socket. `peer` is what messages call the other side.
+  SiteLink(int socket, std::string peer, std::shared_ptr<SharedCause> cause);
+  // Tells the peer good-bye if there is no cause.
+  ~SiteLink();
+  SiteLink(const SiteLink&) = delete;
+  SiteLink& operator=(const SiteLink&) = delete;
+
+  // Begins to receive. `handle` is asked first, on the receiving thread, and says whether it has
+  // dealt with a call; the others are NextCall's.
+  void Start(std::function<bool(SiteCall&)> handle = nullptr);
+
+  // Sends the call; returns its id. Errors: the cause.
+  absl::StatusOr<uint64_t> Call(int method, int64_t argument, double number,
+                                std::span<const uint8_t> bytes);
+  // Waits for the answer to a call, once: its bytes, the error that it was answered with, or the
+  // cause.
+  absl::StatusOr<ByteBuffer> Await(uint64_t id);
+  // Both.
+  absl::StatusOr<ByteBuffer> CallAndAwait(int method, int64_t argument = 0, double number = 0,
+                                          std::span<const uint8_t> bytes = {});
+
+  // Waits for the next call; nothing once the peer has left. Errors: the cause.
+  absl::StatusOr<std::optional<SiteCall>> NextCall();
+  absl::Status Answer(uint64_t id, const absl::Status& status, std::span<const uint8_t> bytes = {});
+
+  const std::string& peer() const { return peer_; }
+
+ private:
+  struct Frame;
+  struct Answered {
+    absl::Status status;
+    ByteBuffer bytes;
+  };
+
+  absl::Status Send(const Frame& frame, std::span<const uint8_t> bytes);
+  absl::Status Receive(Frame& frame, ByteBuffer& bytes);
+  void ReceiveAll();
+  void Fail(const absl::Status& cause);
+
+  const int socket_;
+  const std::string peer_;
+  const std::shared_ptr<SharedCause> cause_;
+  std::function<bool(SiteCall&)> handle_;
+  int listener_ = 0;  // Of the cause.
+
+  absl::Mutex send_mutex_;
+  absl::Mutex mutex_;
+  uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::map<uint64_t, Answered> answers_ ABSL_GUARDED_BY(mutex_);
+  std::deque<SiteCall> calls_ ABSL_GUARDED_BY(mutex_);
+  bool peer_left_ ABSL_GUARDED_BY(mutex_) = false;
+  bool failed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread receiver_;
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_GROUP_SITE_LINK_H_
