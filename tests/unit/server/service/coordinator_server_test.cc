@@ -433,7 +433,7 @@ TEST_F(CoordinatorServerTest, AWorkerThatDoesNotReadItsSessionCostsSomeMegabytes
 
 class ImpatientServerTest : public CoordinatorServerTest {
  protected:
-  ImpatientServerTest() : CoordinatorServerTest(absl::Seconds(2)) {}
+  ImpatientServerTest() : CoordinatorServerTest(absl::Seconds(8)) {}
 };
 
 TEST_F(ImpatientServerTest, AStreamThatNobodyReadsIsGivenUpInTheEnd) {

@@ -151,8 +151,10 @@ void HonestWorker::Train() {
       if (finish_) return;
     }
     DoRound(round);
-    if (testing::Test::HasFatalFailure()) return;
+    const bool failed = testing::Test::HasFatalFailure();
     absl::MutexLock lock(&mutex_);
+    gave_up_ = failed;
+    if (failed) return;
     rounds_ = round;
   }
 }
@@ -187,8 +189,11 @@ void HonestWorker::AwaitRounds(int64_t more) {
   absl::MutexLock lock(&mutex_);
   const int64_t wanted = rounds_ + more;
   wanted_ = std::max(wanted_, wanted);
-  const auto reached = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return rounds_ >= wanted; };
-  ASSERT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&reached), absl::Minutes(1)));
+  const auto reached = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return rounds_ >= wanted || gave_up_;
+  };
+  mutex_.Await(absl::Condition(&reached));
+  ASSERT_FALSE(gave_up_) << "after " << rounds_ << " rounds";
 }
 
 int64_t HonestWorker::Finish() {

@@ -67,7 +67,7 @@ class HonestWorker {
   // Does so many rounds without being asked to.
   HonestWorker(Stubs stubs, SmallRun& run, int64_t rounds);
   ~HonestWorker();
-  // Has so many rounds more done, and waits for them.
+  // Has so many rounds more done, and waits for them; fails at once if the worker has given up.
   void AwaitRounds(int64_t more);
   // Ends after the round under way, says good-bye, and returns the number of rounds.
   int64_t Finish();
@@ -90,6 +90,7 @@ class HonestWorker {
   bool finish_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t wanted_ ABSL_GUARDED_BY(mutex_);
   int64_t rounds_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool gave_up_ ABSL_GUARDED_BY(mutex_) = false;  // A call failed.
   std::thread thread_;
 };
 
