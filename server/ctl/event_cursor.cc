@@ -7,14 +7,18 @@
 namespace causeway::server {
 namespace {
 
-bool IsSame(const v1::RunEvent& a, const v1::RunEvent& b) {
-  return a.time() == b.time() && a.event() == b.event() && a.message() == b.message();
-}
+// What a process keeps of an event and what it writes to the file are stamped one after the other.
+constexpr absl::Duration kBetweenStamps = absl::Seconds(1);
 
 absl::Time TimeOf(const v1::RunEvent& event) {
   absl::Time time = absl::InfinitePast();
   absl::ParseTime(absl::RFC3339_full, event.time(), &time, nullptr);
   return time;
+}
+
+bool IsSame(const v1::RunEvent& a, const v1::RunEvent& b) {
+  return a.event() == b.event() && a.message() == b.message() &&
+         absl::AbsDuration(TimeOf(a) - TimeOf(b)) < kBetweenStamps;
 }
 
 }  // namespace

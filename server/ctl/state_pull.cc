@@ -14,6 +14,7 @@
 #include "common/rpc/chunk_message.h"
 #include "common/rpc/chunk_set.h"
 #include "common/rpc/status.h"
+#include "common/rpc/wire.h"
 #include "server/ctl/stall_watch.h"
 
 namespace causeway::server {

@@ -63,6 +63,15 @@ TEST(EventCursorTest, GoesOnWithAnotherProcessAfterTheLastEventSeen) {
   EXPECT_EQ(cursor.after(), 4);
 }
 
+TEST(EventCursorTest, KnowsAnEventAgainThatTheFileStampedALittleLater) {
+  EventCursor cursor;
+  cursor.Take(Answer(1, 1, {10}));
+  cursor.Take(Answer(2, 2, {}));
+  v1::ListEventsResponse again = Answer(2, 1, {10, 11});
+  again.mutable_events(0)->set_time("2026-11-22T04:10:10.002+00:00");
+  EXPECT_THAT(Messages(cursor.Take(again)), ElementsAre("11"));
+}
+
 TEST(EventCursorTest, GoesByTheTimeWhereTheLastEventSeenIsKeptNoMore) {
   EventCursor cursor;
   cursor.Take(Answer(1, 1, {20}));
