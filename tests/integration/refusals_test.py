@@ -55,6 +55,22 @@ class RefusalsTest(unittest.TestCase):
             self.refused(COORDINATOR, "serve", "--log_level=loud", saying=["--log_level", "loud"])
             self.refused(WORKER, "train", "--log_level=loud", saying=["--log_level", "loud"])
 
+    def test_devices(self):
+        with Cluster() as cluster:
+            self.train(cluster, device="gpu", saying=["--device", "cuda:0,1", '"gpu"'])
+            self.train(cluster, device="cuda:0,x", saying=["--device", '"cuda:0,x"'])
+            self.train(cluster, recompute="all", saying=["--recompute", "norms", '"all"'])
+            self.train(cluster, published="disk", saying=["--published", "host", '"disk"'])
+            for command in ("eval", "generate"):
+                self.refused(WORKER, command, "--device=cuda", "--data=x", "--prompt=x",
+                             "--checkpoint=absent", saying=[command, "--device=cpu"])
+
+    @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU")
+    def test_a_gpu_where_there_is_none(self):
+        with Cluster() as cluster:
+            # Before the coordinator is asked: the address answers nobody.
+            self.train(cluster, device="cuda", saying=["CUDA", "--device=cpu"])
+
     def test_flag_files(self):
         with Cluster() as cluster:
             flags = cluster.folder / "worker.flags"
@@ -75,22 +91,6 @@ class RefusalsTest(unittest.TestCase):
             # What is right is taken: the next thing that is missing is named.
             flags.write_text("\t--threads=1\n")
             self.refused(*given, saying=["--id is required"])
-
-    def test_devices(self):
-        with Cluster() as cluster:
-            self.train(cluster, device="gpu", saying=["--device", "cuda:0,1", '"gpu"'])
-            self.train(cluster, device="cuda:0,x", saying=["--device", '"cuda:0,x"'])
-            self.train(cluster, recompute="all", saying=["--recompute", "norms", '"all"'])
-            self.train(cluster, published="disk", saying=["--published", "host", '"disk"'])
-            for command in ("eval", "generate"):
-                self.refused(WORKER, command, "--device=cuda", "--data=x", "--prompt=x",
-                             "--checkpoint=absent", saying=[command, "--device=cpu"])
-
-    @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU")
-    def test_a_gpu_where_there_is_none(self):
-        with Cluster() as cluster:
-            # Before the coordinator is asked: the address answers nobody.
-            self.train(cluster, device="cuda", saying=["CUDA", "--device=cpu"])
 
     def test_two_coordinators_on_one_run_directory(self):
         with Cluster() as cluster:
