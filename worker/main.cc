@@ -77,8 +77,10 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
         --max_cache_gb=N (for keys and values; prompts that do not fit are made in turns)
 
   causeway-worker bench --model=gpt2-124m-shape --seq=1024
-      How fast this machine trains, against how fast it multiplies matrices.
-        --micro_batch=4  --steps=3  --threads=N  --json
+      How fast this machine trains, against how fast it multiplies matrices; on a GPU also where a
+      step's time goes, kernel by kernel.
+        --device=auto (or cpu, cuda, cuda:N)  --micro_batch=4  --batch=N (on GPUs)  --steps=3
+        --threads=N  --json
 
 For all: --log_level=debug|info|warn|error
 Exit status: 0 done, 1 failed on the way, 2 refused before anything started.

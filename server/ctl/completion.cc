@@ -30,7 +30,7 @@ constexpr char kBash[] = R"(_causewayctl() {
     config) flags="--preset= $flags" ;;
     export) flags="--out= --format= --dtype= --tokenizer= --max_positions= --max_file_gb= --deadline= --replace $flags" ;;
     plan) flags="--coordinator_memory_gb= --disk_gb_per_s= --days= --egress_per_tb= $links" ;;
-    simulate) flags="--table=paper --sweep= --need --fragments= --steps_between_syncs= --overlap_steps= --codec_up= --codec_down= --shards= --slices= --tiers= --grace_ms= --quorum= --failure_hours= --lease_s= --restart_s= --steps= --seed= $links" ;;
+    simulate) flags="--table=paper --sweep= --need --fragments= --steps_between_syncs= --overlap_steps= --codec_up= --codec_down= --shards= --slices= --tiers= --object_bytes= --grace_ms= --quorum= --failure_hours= --lease_s= --restart_s= --steps= --seed= $links" ;;
   esac
   COMPREPLY=($(compgen -W "$flags" -- "$word"))
 }

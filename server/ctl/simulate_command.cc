@@ -32,6 +32,8 @@ ABSL_FLAG(std::string, config, "", "simulate, plan: a run's configuration in pla
 ABSL_FLAG(double, step_ms, 0, "simulate, plan: of an inner step");
 ABSL_FLAG(std::string, links, "", "simulate, plan: of the sites, as in 1gbit,3x400mbit@1600ms");
 ABSL_FLAG(double, rtt_ms, 100, "simulate, plan: round trip between a site and the coordinator");
+ABSL_FLAG(double, object_bytes, 0,
+          "simulate: of a fragment on the wire beside its values; 2500 is what was measured");
 ABSL_FLAG(int, connections, 0,
           "simulate, plan: of a worker, whose last chunks come late; 0: they do not");
 ABSL_FLAG(double, link_efficiency, 0, "payload's share of a link; 0: 1 to simulate, 0.85 to plan");
@@ -170,6 +172,7 @@ absl::StatusOr<StarSetting> SettingFromFlags() {
     site.down_bit_per_s *= efficiency;
   }
   RETURN_IF_ERROR(SetModel(setting));
+  setting.object_bits = 8 * absl::GetFlag(FLAGS_object_bytes);
   StarCoordinator& coordinator = setting.coordinator;
   ASSIGN_OR_RETURN(setting.tiers,
                    ParseTiers(absl::GetFlag(FLAGS_tiers), absl::GetFlag(FLAGS_rtt_ms) / 2e3));

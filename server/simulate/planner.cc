@@ -93,6 +93,7 @@ StarSetting OverLinks(const PlanRequest& request, int shards, StarSetting settin
     site.up_bit_per_s *= request.link_efficiency;
     site.down_bit_per_s *= request.link_efficiency;
   }
+  setting.object_bits = 8 * kMeasuredObjectBytes;
   setting.coordinator = request.coordinator;
   setting.coordinator.shards = shards;
   setting.coordinator.in_bit_per_s = request.coordinator_bit_per_s;

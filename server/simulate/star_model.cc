@@ -60,6 +60,7 @@ absl::Status CheckSetting(const StarSetting& setting) {
               absl::StrCat("overlap_steps must be 0 .. H - 1 = ", setting.steps_between_syncs - 1,
                            "; it is ", setting.overlap_steps)));
   RETURN_IF_ERROR(Require(setting.bits_up > 0 && setting.bits_down > 0, "bits must be positive"));
+  RETURN_IF_ERROR(Require(setting.object_bits >= 0, "object_bits must be 0 or more"));
   RETURN_IF_ERROR(Require(setting.warm_up_steps >= 0 && setting.warm_up_steps < setting.steps,
                           absl::StrCat("steps must be above the warm-up's ", setting.warm_up_steps,
                                        "; there are ", setting.steps)));

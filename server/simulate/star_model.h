@@ -47,6 +47,10 @@ inline constexpr double kMeasuredCommitSeconds = 0.025;
 // theta, momentum and published in fp32, read and written.
 inline constexpr double kMergedStateBytes = 24;
 
+// What a fragment takes on the wire beside its values and its frames, each way
+// (docs/experiments.md, Bytes on the wire).
+inline constexpr double kMeasuredObjectBytes = 2500;
+
 struct StarCoordinator {
   int shards = 1;
   double in_bit_per_s = kUnlimited;  // Of each shard.
@@ -83,6 +87,7 @@ struct StarSetting {
   int overlap_steps = 0;
   double bits_up = 32;  // Per value.
   double bits_down = 32;
+  double object_bits = 0;       // Beside a fragment's values, each way: requests, hashes, status.
   StarCoordinator coordinator;  // Those of upper tiers are like it.
   std::vector<StarTier> tiers;  // Above it, from the lowest; needs one shard, one slice, no deaths.
   StarFailures failures;

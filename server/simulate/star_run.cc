@@ -209,7 +209,7 @@ void StarRun::Send(int worker, const SyncEvent& event) {
     links_.Add(now_, worker, ShardOf(event.fragment), Way::kUp,
                {.fragment = event.fragment,
                 .round = event.round,
-                .bits = SliceValues(event.fragment) * setting_.bits_up});
+                .bits = SliceValues(event.fragment) * setting_.bits_up + setting_.object_bits});
   }
 }
 
@@ -426,7 +426,7 @@ void StarRun::Publish(int fragment, int64_t number) {
     links_.Add(now_, worker, ShardOf(fragment), Way::kDown,
                {.fragment = fragment,
                 .round = number,
-                .bits = SliceValues(fragment) * setting_.bits_down});
+                .bits = SliceValues(fragment) * setting_.bits_down + setting_.object_bits});
   }
   if (round.published < setting_.coordinator.slices) return;
   if (counting_) {

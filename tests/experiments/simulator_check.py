@@ -4,8 +4,8 @@
     tests/experiments/simulator_check.py --measure --out docs/figures/simulator_check.json
     tests/experiments/simulator_check.py --measured docs/figures/simulator_check.json [--json]
 
---measure trains six settings for real, two workers each over links in network namespaces (tests/wan),
-which takes about 12 minutes and needs root, /dev/net/tun and a machine that does nothing else; without
+--measure trains seven settings for real, two workers each over links in network namespaces (tests/wan),
+which takes about 13 minutes and needs root, /dev/net/tun and a machine that does nothing else; without
 it, a former measurement is compared, also one of tests/wan/run --training. The simulator gets the
 configuration, the step time and the link's rate, less what frames take of it: nothing is fitted.
 Exit status: 0; 1 if a prediction is further from the measurement than --points.
@@ -28,6 +28,7 @@ import utilization  # noqa: E402
 
 # Payload's share of the frames on the link, at most (docs/results.md, Long links).
 EFFICIENCY = 0.965
+OBJECT_BYTES = 2500  # Beside a fragment's values (docs/experiments.md, Bytes on the wire).
 CONNECTIONS = 4  # A worker's own choice on a link that fewer would fill.
 PERIODS = 40  # Enough for the steady state.
 FIGURE = ROOT / "docs" / "figures" / "simulator_check.json"
@@ -46,7 +47,9 @@ class Setting:
 # From full utilization to little, by rate, latency, codec and schedule.
 SETTINGS = (
     Setting("tiny-1m", "streaming", 1.03, 100, periods=8, skipped=2),
+    # Less than the bound: streaming saturates the link.
     Setting("tiny-1m", "streaming", 0.62, 100, periods=8, skipped=2),
+    Setting("tiny-1m", "diloco-int4", 4, 50, periods=5, skipped=1),
     Setting("tiny-1m", "diloco-int4", 1.03, 100, periods=5, skipped=1),
     Setting("tiny-1m", "diloco", 8, 100, periods=5, skipped=1),
     Setting("tiny-1m", "data-parallel", 40, 50, periods=6, skipped=1),
@@ -72,7 +75,7 @@ def predict(bin_folder, model, mode, rate_mbit, rtt_ms, connections):
             [str(bin_folder / "causewayctl"), "simulate", f"--config={config.name}",
              f"--step_ms={model.step_ms}", f"--links=2x{rate_mbit}mbit",
              f"--rtt_ms={rtt_ms}", f"--link_efficiency={EFFICIENCY}",
-             f"--connections={connections}",
+             f"--connections={connections}", f"--object_bytes={OBJECT_BYTES}",
              f"--steps={PERIODS * period}", "--json"],
             capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
@@ -135,8 +138,8 @@ def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=Path, default=ROOT / "build" / "release" / "bin")
-    parser.add_argument("--measure", action="store_true", help="train the six settings now")
-    parser.add_argument("--only", type=int, nargs="*", help="of the six, by number from 1")
+    parser.add_argument("--measure", action="store_true", help="train the seven settings now")
+    parser.add_argument("--only", type=int, nargs="*", help="of the seven, by number from 1")
     parser.add_argument("--out", type=Path, help="receives what --measure measures")
     parser.add_argument("--timelines", action="store_true",
                         help="with --measure: keep every link's rate in bins of 0.1 s")

@@ -96,6 +96,8 @@ def summarize(results: list[dict], experiments: list[str]) -> list[dict]:
         for inner in variants.INNER:
             losses = _losses(counted, inner)
             present = [name for name in experiment.variants if name in losses]
+            if len(present) < 2:
+                continue  # Nothing to compare.
             dense = [name for name in present if name not in (*SPARSE, experiment.baseline)]
             base = losses.get(experiment.baseline, {})
             widths = dict(zip(dense, intervals([differences(losses[name], base)

@@ -58,11 +58,14 @@ TestData::TestData() {
 }
 
 Site::Site(const v1::RunConfig& config, const FragmentPlan& plan, const TestData& data,
-           server::Coordinator& coordinator, const std::string& id, int threads)
+           server::Coordinator& coordinator, const std::string& id, int threads,
+           const MakeBackend& make_backend)
     : config_(config), pool_(threads), exchange_(Must(InProcessExchange::Join(coordinator, id))) {
-  trainer_ =
-      Must(worker::Trainer::Create(config, data.dataset(), exchange_->welcome().data_slot(),
-                                   std::make_unique<worker::CpuBackend>(config, plan, &pool_)));
+  std::unique_ptr<worker::TrainingBackend> backend =
+      make_backend != nullptr ? make_backend(config, plan)
+                              : std::make_unique<worker::CpuBackend>(config, plan, &pool_);
+  trainer_ = Must(worker::Trainer::Create(config, data.dataset(), exchange_->welcome().data_slot(),
+                                          std::move(backend)));
   replica_ = Must(trainer_->backend().MakeReplica());
   worker::SyncEngine::Options options;
   options.config = config.sync();

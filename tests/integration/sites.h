@@ -3,6 +3,7 @@
 #ifndef CAUSEWAY_TESTS_INTEGRATION_SITES_H_
 #define CAUSEWAY_TESTS_INTEGRATION_SITES_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,8 +41,13 @@ class TestData {
 // One worker; its methods are called by one thread.
 class Site {
  public:
+  // Null: on the CPU.
+  using MakeBackend = std::function<std::unique_ptr<worker::TrainingBackend>(const v1::RunConfig&,
+                                                                             const FragmentPlan&)>;
+
   Site(const v1::RunConfig& config, const FragmentPlan& plan, const TestData& data,
-       server::Coordinator& coordinator, const std::string& id, int threads = 1);
+       server::Coordinator& coordinator, const std::string& id, int threads = 1,
+       const MakeBackend& make_backend = nullptr);
 
   // Fetches the published state and reports ready.
   void Begin();

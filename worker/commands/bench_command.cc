@@ -2,43 +2,116 @@
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
 #include "worker/backend/cpu/bench.h"
 #include "worker/commands/commands.h"
+#include "worker/commands/device_flag.h"
+#ifdef CAUSEWAY_HAVE_CUDA
+#include "worker/backend/cuda/open_bench.h"
+#endif
 
 ABSL_DECLARE_FLAG(int, threads);
 ABSL_DECLARE_FLAG(bool, json);
 ABSL_FLAG(std::string, model, "gpt2-124m-shape", "bench: a preset of the model's shape");
 ABSL_FLAG(int, seq, 0, "bench: tokens per window; 0: the preset's");
 ABSL_FLAG(int, micro_batch, 4, "bench: windows per forward and backward pass");
+ABSL_FLAG(int, batch, 0,
+          "bench, on GPUs: windows per step, a multiple of --micro_batch; 0: the same");
 ABSL_FLAG(int, steps, 3, "bench: timed steps, after one that warms up");
 
 namespace causeway::worker {
+namespace {
 
-int RunBench() {
+using nlohmann::json;
+
+absl::StatusOr<json> BenchOnCpu() {
   BenchOptions options;
   options.model = absl::GetFlag(FLAGS_model);
   options.sequence_length = absl::GetFlag(FLAGS_seq);
   options.micro_batch_sequences = absl::GetFlag(FLAGS_micro_batch);
   options.steps = absl::GetFlag(FLAGS_steps);
   options.threads = absl::GetFlag(FLAGS_threads);
-  const absl::StatusOr<nlohmann::json> result = BenchTraining(options);
-  if (!result.ok()) return Refuse("causeway-worker bench", result.status());
-  if (absl::GetFlag(FLAGS_json)) {
-    std::printf("%s\n", result->dump(2).c_str());
-    return 0;
-  }
+  return BenchTraining(options);
+}
+
+void PrintCpu(const json& result) {
   std::printf(
       "%s, %ld tokens per window: %.1f tokens/s per core on %d threads, %.1f GFLOP/s, "
       "%.0f%% of the sgemm peak of %.1f GFLOP/s\n",
-      options.model.c_str(), result->at("sequence_length").get<long>(),
-      result->at("tokens_per_second_per_core").get<double>(), result->at("threads").get<int>(),
-      result->at("gflops").get<double>(), 100 * result->at("peak_fraction").get<double>(),
-      result->at("sgemm_peak_gflops").get<double>());
-  for (const auto& [kind, milliseconds] : result->at("milliseconds_per_step").items()) {
+      result.at("model").get<std::string>().c_str(), result.at("sequence_length").get<long>(),
+      result.at("tokens_per_second_per_core").get<double>(), result.at("threads").get<int>(),
+      result.at("gflops").get<double>(), 100 * result.at("peak_fraction").get<double>(),
+      result.at("sgemm_peak_gflops").get<double>());
+  for (const auto& [kind, milliseconds] : result.at("milliseconds_per_step").items()) {
     std::printf("  %-14s %9.1f ms per step\n", kind.c_str(), milliseconds.get<double>());
   }
-  return 0;
+}
+
+#ifdef CAUSEWAY_HAVE_CUDA
+absl::StatusOr<json> BenchOnGpu(const DeviceChoice& devices) {
+  if (devices.gpus.size() > 1) {
+    return absl::InvalidArgumentError(
+        "bench measures one GPU: name one, as in --device=cuda:0, or none, for the first");
+  }
+  cuda::CudaBenchOptions options;
+  options.model = absl::GetFlag(FLAGS_model);
+  options.sequence_length = absl::GetFlag(FLAGS_seq);
+  options.micro_batch_sequences = absl::GetFlag(FLAGS_micro_batch);
+  options.batch_sequences = absl::GetFlag(FLAGS_batch);
+  options.steps = absl::GetFlag(FLAGS_steps);
+  return cuda::BenchOnGpu(devices.gpus.empty() ? -1 : devices.gpus.front(), options,
+                          *FileSystem::Real());
+}
+
+void PrintGpu(const json& result) {
+  const json& rates = result.at("rates");
+  std::printf(
+      "%s on %s, %ld tokens per window: %.0f tokens/s, %.1f TFLOP/s, %.0f%% of the roofline of "
+      "%.0f tokens/s\n"
+      "  measured: products %.1f TFLOP/s, mma.sync %.1f TFLOP/s, copy %.0f GB/s\n",
+      result.at("model").get<std::string>().c_str(), result.at("device").get<std::string>().c_str(),
+      result.at("sequence_length").get<long>(), result.at("tokens_per_second").get<double>(),
+      result.at("tflops").get<double>(), 100 * result.at("roofline_fraction").get<double>(),
+      result.at("roofline_tokens_per_second").get<double>(), rates.at("gemm_tflops").get<double>(),
+      rates.at("mma_tflops").get<double>(), rates.at("copy_gb_per_s").get<double>());
+  for (const json& kernel : result.at("kernels")) {
+    std::printf("  %-46s %9.3f ms per step, %3.0f%% of its limit (%s)\n",
+                kernel.at("name").get<std::string>().c_str(),
+                kernel.at("milliseconds_per_step").get<double>(),
+                100 * kernel.at("limit_fraction").get<double>(),
+                kernel.at("limit").get<std::string>().c_str());
+  }
+}
+#endif
+
+absl::Status Bench() {
+  ASSIGN_OR_RETURN(DeviceChoice devices, DevicesFromFlags());
+  ASSIGN_OR_RETURN(devices, ResolveDevices(devices, *FileSystem::Real()));
+#ifdef CAUSEWAY_HAVE_CUDA
+  const bool gpu = devices.kind == DeviceChoice::Kind::kCuda;
+  const absl::StatusOr<json> result = gpu ? BenchOnGpu(devices) : BenchOnCpu();
+  void (*const print)(const json&) = gpu ? PrintGpu : PrintCpu;
+#else
+  const absl::StatusOr<json> result = BenchOnCpu();
+  void (*const print)(const json&) = PrintCpu;
+#endif
+  RETURN_IF_ERROR(result.status());
+  if (absl::GetFlag(FLAGS_json)) {
+    std::printf("%s\n", result->dump(2).c_str());
+  } else {
+    print(*result);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int RunBench() {
+  const absl::Status status = Bench();
+  return status.ok() ? 0 : Refuse("causeway-worker bench", status);
 }
 
 }  // namespace causeway::worker

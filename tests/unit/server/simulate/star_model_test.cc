@@ -49,6 +49,15 @@ TEST(StarModel, AnExchangeTakesUpMergeAndDownOneAfterAnother) {
   EXPECT_NEAR(result.exchange_seconds, result.longest_exchange_seconds - 0.25, 1e-6);
 }
 
+TEST(StarModel, AnObjectTakesMoreOfTheLinkThanItsValues) {
+  StarSetting setting = TwoSites(1e8);  // 4 s per delta, 4 s per answer.
+  setting.object_bits = 1e8;            // Another second each.
+  setting.overlap_steps = 20;
+  const StarResult result = Simulated(setting);
+  EXPECT_NEAR(result.longest_exchange_seconds, 10, 1e-6);
+  EXPECT_NEAR(result.sites[0].up_busy, 0.5, 0.01);
+}
+
 TEST(StarModel, CoordinatorsAboveAddTheirWayThereAndBack) {
   StarSetting setting = TwoSites(1e8);          // 4 s per delta, 4 s per answer.
   setting.coordinator.merge_bytes_per_s = 1e9;  // Of two contributions 2.55 s, of four 2.65 s.

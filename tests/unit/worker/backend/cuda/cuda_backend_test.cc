@@ -3,54 +3,189 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/base/file_system.h"
-#include "tests/emulation/emulator.h"
-#include "tests/unit/worker/backend/cuda/test_gemm.h"
+#include "common/params/initialize.h"
+#include "tests/unit/worker/backend/cuda/test_backend.h"
 #include "tests/unit/worker/train/backend_contract.h"
-#include "worker/group/thread_group.h"
+#ifdef CAUSEWAY_EMULATED_DEVICE
+#include "tests/emulation/emulator.h"
+#endif
 
 namespace causeway::worker::cuda {
 namespace {
 
-CudaBackend::Options TestOptions(int devices = 1) {
-  CudaBackend::Options options;
-  std::vector<int> indices;
-  for (int i = 0; i < devices; ++i) indices.push_back(i);
-  options.devices = DiscoverDevices(indices, *FileSystem::Real()).value();
-  options.make_gemm = MakeTestGemm;
-  return options;
+using ::testing::HasSubstr;
+
+BackendFactory OnDevices(int devices) {
+  return {.name = devices == 1 ? "OneGpu" : "TwoGpus",
+          .make = [devices](const v1::RunConfig& config, const FragmentPlan& plan) {
+            return MakeTestBackend(config, plan, devices);
+          }};
 }
 
-CudaBackend::Options SeveralDevices(int devices) {
-  CudaBackend::Options options = TestOptions(devices);
-  options.least_bucket = 64;  // Several buckets even of a small model.
-  options.make_groups =
-      [](const std::vector<DeviceInfo>& of) -> absl::StatusOr<CudaBackend::Groups> {
-    return ThreadGroup::Create(static_cast<int>(of.size()), [](GroupStream stream) {
-      return CheckCuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "a collective");
-    });
-  };
-  return options;
-}
+INSTANTIATE_TEST_SUITE_P(Cuda, BackendContract, ::testing::Values(OnDevices(1), OnDevices(2)),
+                         [](const auto& param) { return param.param.name; });
 
-std::unique_ptr<TrainingBackend> MakeTwo(const v1::RunConfig& config, const FragmentPlan& plan) {
-  return CudaBackend::Create(config, plan, SeveralDevices(2)).value();
-}
+// A model, its plan and a backend with random weights.
+class CudaBackendTest : public ::testing::Test {
+ protected:
+  void Begin(const CudaBackend::Options& options, const std::string& settings = "") {
+    backend_.reset();
+    config_ = ContractConfig(settings);
+    plan_ = FragmentPlan::Create(config_.model(), config_.sync()).value();
+    auto made = CudaBackend::Create(config_, plan_, options);
+    ASSERT_TRUE(made.ok()) << made.status();
+    backend_ = *std::move(made);
+    std::vector<float> parameters(static_cast<size_t>(plan_.arena_size()));
+    InitializeParameters(plan_, 7, parameters);
+    ASSERT_TRUE(backend_->SetParameters(parameters).ok());
+  }
+  std::vector<float> Train(int64_t steps) {
+    for (int64_t step = 1; step <= steps; ++step) {
+      const auto report = backend_->Step(step, ContractReader(step));
+      EXPECT_TRUE(report.ok()) << report.status();
+    }
+    std::vector<float> parameters(static_cast<size_t>(plan_.arena_size()));
+    EXPECT_TRUE(backend_->CopyParameters(parameters).ok());
+    return parameters;
+  }
+  absl::Status Refusal(const CudaBackend::Options& options, const std::string& settings) {
+    const v1::RunConfig config = ContractConfig(settings);
+    const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+    return CudaBackend::Create(config, plan, options).status();
+  }
 
-std::unique_ptr<TrainingBackend> MakeOne(const v1::RunConfig& config, const FragmentPlan& plan) {
-  return CudaBackend::Create(config, plan, TestOptions()).value();
-}
-
-INSTANTIATE_TEST_SUITE_P(Cuda, BackendContract,
-                         ::testing::Values(BackendFactory{"cuda", MakeOne},
-                                           BackendFactory{"cuda:0,1", MakeTwo}),
-                         [](const auto& param) { return param.index == 0 ? "OneGpu" : "TwoGpus"; });
-
-class FourDevices : public ::testing::Environment {
- public:
-  void SetUp() override { emulation::SetMachine({.devices = 4}); }
+  v1::RunConfig config_;
+  FragmentPlan plan_;
+  std::unique_ptr<CudaBackend> backend_;
 };
-const auto* const kFourDevices = ::testing::AddGlobalTestEnvironment(new FourDevices);
+
+TEST_F(CudaBackendTest, GraphsAndRecomputationDoNotChangeTheBits) {
+  CudaBackend::Options options = TestOptions(1);
+  options.recompute = Recompute::kNone;
+  Begin(options, "train { optimizer: MUON }");
+  const std::vector<float> expected = Train(2);
+  options.graphs = false;
+  Begin(options, "train { optimizer: MUON }");
+  EXPECT_EQ(Train(2), expected);
+  size_t memory = backend_->memory_bytes();
+  for (const Recompute recompute : {Recompute::kNorms, Recompute::kBlocks}) {
+    options.recompute = recompute;
+    Begin(options, "train { optimizer: MUON }");
+    EXPECT_EQ(Train(2), expected);
+    EXPECT_LT(backend_->memory_bytes(), memory);
+    memory = backend_->memory_bytes();
+  }
+}
+
+// Two GPUs sum the same gradients in another order.
+TEST_F(CudaBackendTest, TwoGpusTrainAsOneDoes) {
+  for (const char* settings : {"", "train { optimizer: MUON }"}) {
+    Begin(TestOptions(1), settings);
+    const std::vector<float> one = Train(3);
+    Begin(TestOptions(2), settings);
+    const std::vector<float> two = Train(3);
+    double difference = 0;
+    double norm = 0;
+    for (size_t i = 0; i < one.size(); ++i) {
+      difference += std::pow(double{one[i]} - double{two[i]}, 2);
+      norm += std::pow(double{one[i]}, 2);
+    }
+    EXPECT_LT(std::sqrt(difference / norm), 1e-4);
+    EXPECT_GT(difference, 0);
+  }
+}
+
+TEST_F(CudaBackendTest, SaysWhichModelsAndBatchesItDoesNotTake) {
+  const CudaBackend::Options options = TestOptions(1);
+  const absl::Status width = Refusal(options, "model { mlp_width: 100 }");
+  EXPECT_TRUE(absl::IsInvalidArgument(width));
+  EXPECT_THAT(std::string(width.message()),
+              ::testing::AllOf(HasSubstr("model.mlp_width"), HasSubstr("multiple of 8"),
+                               HasSubstr("100"), HasSubstr("--device=cpu")));
+  const absl::Status batch = Refusal(TestOptions(2), "train { micro_batch_sequences: 4 }");
+  EXPECT_TRUE(absl::IsInvalidArgument(batch));
+  EXPECT_THAT(std::string(batch.message()),
+              ::testing::AllOf(HasSubstr("1 micro-batches"), HasSubstr("2 GPUs"),
+                               HasSubstr("--device=cuda:0")));
+}
+
+#ifdef CAUSEWAY_EMULATED_DEVICE
+
+// The devices of a test that sets its own.
+class Staged : public CudaBackendTest {
+ protected:
+  void Stage(const emulation::Machine& machine) {
+    backend_.reset();
+    HaveDevices(1);
+    emulation::SetMachine(machine);
+  }
+  void TearDown() override { Stage({.devices = 4}); }
+};
+
+TEST_F(Staged, KeepsLessWhereTheMemoryDoesNotSuffice) {
+  Stage({.devices = 1});
+  CudaBackend::Options options = TestOptions(1);
+  options.recompute = Recompute::kNorms;
+  Begin(options);
+  const size_t enough = backend_->memory_bytes();
+  Stage({.devices = 1, .memory = enough + (size_t{1} << 12)});
+  options = TestOptions(1);
+  Begin(options);
+  EXPECT_EQ(backend_->recompute(), Recompute::kNorms);
+}
+
+TEST_F(Staged, OutOfMemorySaysWhoNeedsHowMuchAndWhatLowersIt) {
+  Stage({.devices = 1, .memory = size_t{17} << 20});
+  const absl::Status status = Refusal(TestOptions(1), "");
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::AllOf(HasSubstr("GPU 0"), HasSubstr("needs"), HasSubstr("are free"),
+                               HasSubstr("bf16 weights"), HasSubstr("lowers it")));
+  EXPECT_EQ(emulation::AllocatedBytes(0), 0U);
+}
+
+TEST_F(Staged, ALostGpuEndsTheStepWithItsCauseAndAllStepsAfterIt) {
+  for (const int devices : {1, 2}) {
+    Stage({.devices = devices});
+    Begin(TestOptions(devices));
+    Train(1);
+    emulation::FailAfterKernels(1, cudaErrorECCUncorrectable);
+    const absl::Status lost = backend_->Step(2, ContractReader(2)).status();
+    EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+    EXPECT_THAT(std::string(lost.message()), ::testing::AllOf(HasSubstr("GPU "), HasSubstr("ECC")));
+    EXPECT_EQ(backend_->Step(3, ContractReader(3)).status(), lost);
+    std::vector<float> parameters(static_cast<size_t>(plan_.arena_size()));
+    EXPECT_EQ(backend_->CopyParameters(parameters), lost);
+  }
+}
+
+TEST_F(Staged, AStepWaitsForTheDeviceOnceAtItsEnd) {
+  Stage({.devices = 1});
+  Begin(TestOptions(1), "train { optimizer: MUON }");
+  Train(1);
+  const int64_t before = emulation::HostWaits();
+  const size_t allocated = emulation::AllocatedBytes(0);
+  ASSERT_TRUE(backend_->Step(2, ContractReader(2)).ok());
+  EXPECT_EQ(emulation::HostWaits(), before + 1);
+  EXPECT_EQ(emulation::AllocatedBytes(0), allocated);
+}
+
+TEST_F(Staged, TheOrderOfThreadsAndStreamsDoesNotChangeTheBits) {
+  for (const int devices : {1, 2}) {
+    Stage({.devices = devices});
+    Begin(TestOptions(devices));
+    const std::vector<float> expected = Train(2);
+    for (const emulation::Order order :
+         {emulation::Order::kBackward, emulation::Order::kShuffled}) {
+      emulation::SetOrder(order);
+      Begin(TestOptions(devices));
+      EXPECT_EQ(Train(2), expected);
+    }
+    emulation::SetOrder(emulation::Order::kForward);
+  }
+}
+
+#endif
 
 }  // namespace
 }  // namespace causeway::worker::cuda

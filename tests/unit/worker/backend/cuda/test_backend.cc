@@ -1,0 +1,73 @@
+#include "tests/unit/worker/backend/cuda/test_backend.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "common/base/file_system.h"
+#include "tests/unit/worker/backend/cuda/test_gemm.h"
+#ifdef CAUSEWAY_EMULATED_DEVICE
+#include "tests/emulation/emulator.h"
+#include "worker/group/thread_group.h"
+#else
+#include "worker/backend/cuda/nccl_group.h"
+#endif
+
+namespace causeway::worker::cuda {
+namespace {
+
+template <typename T>
+T Must(absl::StatusOr<T> value) {
+  if (!value.ok()) {
+    std::fprintf(stderr, "%s\n", value.status().ToString().c_str());
+    std::abort();
+  }
+  return *std::move(value);
+}
+
+absl::StatusOr<CudaBackend::Groups> MakeGroups(const std::vector<DeviceInfo>& devices) {
+#ifdef CAUSEWAY_EMULATED_DEVICE
+  return ThreadGroup::Create(static_cast<int>(devices.size()), [](GroupStream stream) {
+    return CheckCuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "a collective");
+  });
+#else
+  std::vector<int> indices;
+  for (const DeviceInfo& device : devices) indices.push_back(device.index);
+  return MakeNcclGroups(indices);
+#endif
+}
+
+}  // namespace
+
+bool HaveDevices(int count) {
+#ifdef CAUSEWAY_EMULATED_DEVICE
+  static const bool made = [] {
+    emulation::SetMachine({.devices = 4});
+    return true;
+  }();
+  return made && count <= 4;
+#else
+  int present = 0;
+  return cudaGetDeviceCount(&present) == cudaSuccess && present >= count;
+#endif
+}
+
+CudaBackend::Options TestOptions(int devices) {
+  HaveDevices(devices);
+  CudaBackend::Options options;
+  std::vector<int> indices;
+  for (int i = 0; i < devices; ++i) indices.push_back(i);
+  options.devices = Must(DiscoverDevices(indices, *FileSystem::Real()));
+  options.make_gemm = MakeTestGemm;
+  options.make_groups = MakeGroups;
+  options.least_bucket = 64;  // Several buckets even of a small model.
+  return options;
+}
+
+std::unique_ptr<CudaBackend> MakeTestBackend(const v1::RunConfig& config, const FragmentPlan& plan,
+                                             int devices) {
+  return Must(CudaBackend::Create(config, plan, TestOptions(devices)));
+}
+
+}  // namespace causeway::worker::cuda

@@ -1,0 +1,24 @@
+// CudaBackends for tests: on emulated devices with emulated products and a group of threads, or on
+// GPUs with cuBLASLt and NCCL.
+#ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_TEST_BACKEND_H_
+#define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_TEST_BACKEND_H_
+
+#include <memory>
+
+#include "causeway/v1/config.pb.h"
+#include "common/params/fragment_plan.h"
+#include "worker/backend/cuda/cuda_backend.h"
+#include "worker/train/backend.h"
+
+namespace causeway::worker::cuda {
+
+// Whether there are so many; emulated ones appear on the first call.
+bool HaveDevices(int count);
+
+CudaBackend::Options TestOptions(int devices);
+std::unique_ptr<CudaBackend> MakeTestBackend(const v1::RunConfig& config, const FragmentPlan& plan,
+                                             int devices);
+
+}  // namespace causeway::worker::cuda
+
+#endif  // CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_TEST_BACKEND_H_
