@@ -1,6 +1,7 @@
 #include "worker/backend/cuda/device.h"
 
 #include <algorithm>
+#include <array>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -71,6 +72,14 @@ absl::StatusOr<DeviceInfo> Inspect(int index) {
   return info;
 }
 
+// Whether no later call of this process can succeed: a fault of the hardware or of a kernel, rather
+// than a call that was wrong. By number, for older toolkits lack some of the names.
+bool IsLost(cudaError_t error) {
+  const int number = static_cast<int>(error);
+  constexpr std::array kFaults = {46, 214, 220, 700, 702, 710, 999};
+  return std::ranges::find(kFaults, number) != kFaults.end() || (714 <= number && number <= 719);
+}
+
 }  // namespace
 
 absl::Status CheckCuda(cudaError_t error, absl::string_view what) {
@@ -86,16 +95,14 @@ absl::Status CheckCuda(cudaError_t error, absl::string_view what) {
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorInitializationError:
       return absl::FailedPreconditionError(text);
-    case cudaErrorInvalidValue:
-    case cudaErrorInvalidDevice:
-    case cudaErrorInvalidResourceHandle:
-      return absl::InternalError(text);
     default:
-      return absl::UnavailableError(absl::StrCat(
-          text,
-          "; the GPU cannot be used any more by this process: start the worker again, and "
-          "look at nvidia-smi and the kernel's log if it happens again"));
+      break;
   }
+  if (!IsLost(error)) return absl::InternalError(text);
+  return absl::UnavailableError(
+      absl::StrCat(text,
+                   "; the GPU cannot be used any more by this process: start the worker again, and "
+                   "look at nvidia-smi and the kernel's log if it happens again"));
 }
 
 absl::Status CheckLaunches(absl::string_view what) { return CheckCuda(cudaGetLastError(), what); }

@@ -2,9 +2,10 @@
 // kernels on a stream of their own beside the training stream, and what crosses to the host and
 // back are codes, 8 bytes per leaf of a hash, and what leaves share over several devices.
 //
-// The training stream waits for no transfer: it is held up by a merge's kernel until that has
-// written the weights, and an optimizer's update by the kernel that still reads them for a
-// snapshot.
+// The training stream is held up by a merge's kernel until that has written the weights, and an
+// optimizer's update by the kernel that still reads them for a snapshot. With the published copy on
+// the device that is all; where it lies in the host's memory, a merge begins with the transfer of
+// the fragment's part of it.
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_DEVICE_PART_H_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_DEVICE_PART_H_
 

@@ -116,9 +116,10 @@ absl::Status DeviceRank::ListGaps() {
   }
   gap_count_ = std::ssize(gaps);
   ASSIGN_OR_RETURN(gaps_, memory_.Allocate<ClearedRange>("tables of slices", gap_count_, ""));
-  return CheckCuda(cudaMemcpy(gaps_, gaps.data(), gaps.size() * sizeof(ClearedRange),
-                              cudaMemcpyHostToDevice),
-                   "copying a table of gaps");
+  RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(gaps_, gaps.data(), gaps.size() * sizeof(ClearedRange),
+                                            cudaMemcpyHostToDevice, stream_.get()),
+                            "copying a table of gaps"));
+  return stream_.Wait("copying a table of gaps");
 }
 
 CudaTransformer::Pass DeviceRank::PassOf(bool first) const {

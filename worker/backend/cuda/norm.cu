@@ -84,7 +84,8 @@ __global__ __launch_bounds__(kRowThreads) void NormForwardKernel(NormForwardArgu
       LoadUnpacked(a.bias + column, bias);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        value[i] = (value[i] - mean) * factor * weight[i] + bias[i];
+        // Written out, so that the backward pass computes the same bits again.
+        value[i] = fmaf((value[i] - mean) * factor, weight[i], bias[i]);
       }
     } else {
 #pragma unroll
@@ -192,7 +193,7 @@ __global__ __launch_bounds__(kRowThreads,
         gradient[i] += factor * (upstream[i] * weight[i] - gradient_mean - xhat * slope);
         dweight[c][i] += upstream[i] * xhat;
         if constexpr (kLayerNorm) dbias[c][i] += upstream[i];
-        value[i] = xhat * weight[i];
+        value[i] = kLayerNorm ? xhat : xhat * weight[i];
       }
       StorePacked(gradient, a.dx + at + column);
       if (a.out == nullptr) continue;
@@ -200,7 +201,7 @@ __global__ __launch_bounds__(kRowThreads,
         float bias[kVector];
         LoadUnpacked(a.bias + column, bias);
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) value[i] += bias[i];
+        for (int i = 0; i < kVector; ++i) value[i] = fmaf(value[i], weight[i], bias[i]);
       }
       StorePacked(value, a.out + at + column);
     }

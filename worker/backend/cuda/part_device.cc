@@ -15,22 +15,6 @@ namespace {
 constexpr auto kChunk = static_cast<int64_t>(kCodecChunk);
 constexpr auto kValueBytes = static_cast<int64_t>(sizeof(float));
 
-// Makes a device the thread's own for as long as it lives.
-class DeviceScope {
- public:
-  static absl::StatusOr<std::unique_ptr<DeviceScope>> Enter(int device) {
-    int before = 0;
-    RETURN_IF_ERROR(CheckCuda(cudaGetDevice(&before), "asking for the present device"));
-    RETURN_IF_ERROR(UseDevice(device));
-    return std::unique_ptr<DeviceScope>(new DeviceScope(before));
-  }
-  ~DeviceScope() { (void)cudaSetDevice(before_); }
-
- private:
-  explicit DeviceScope(int before) : before_(before) {}
-  const int before_;
-};
-
 absl::Status Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind,
                   const Stream& stream) {
   if (bytes == 0) return absl::OkStatus();
@@ -71,7 +55,7 @@ PartDevice::PartDevice(const FragmentPlan& plan, const ShardPlan& shard_plan,
 }
 
 PartDevice::~PartDevice() {
-  const auto scope = DeviceScope::Enter(shard_.device);
+  (void)UseDevice(shard_.device);
   // Nothing is freed that the device still reads; how what is under way ends is of no interest.
   for (const Stream* const stream : {&stream_, &up_, &down_}) {
     if (stream->get() != nullptr) stream->Wait("the end of synchronization").IgnoreError();
@@ -114,7 +98,7 @@ absl::StatusOr<std::unique_ptr<PartDevice>> PartDevice::Create(const FragmentPla
                                                                const v1::SyncConfig& sync,
                                                                const DeviceShard& shard,
                                                                bool published_on_device) {
-  ASSIGN_OR_RETURN(const auto scope, DeviceScope::Enter(shard.device));
+  RETURN_IF_ERROR(UseDevice(shard.device));
   std::unique_ptr<PartDevice> device(new PartDevice(plan, shard_plan, sync, shard));
   RETURN_IF_ERROR(device->Allocate(published_on_device, sync.error_feedback()));
   return device;
@@ -214,7 +198,7 @@ void PartDevice::Release(Slot* slot) {
 
 void PartDevice::Abandon(Slot* slot) {
   if (slot == nullptr) return;
-  const auto scope = DeviceScope::Enter(shard_.device);
+  (void)UseDevice(shard_.device);
   // A device that is lost does not write any more.
   slot->copied.Wait("codes that nobody reads").IgnoreError();
   Release(slot);
@@ -271,7 +255,7 @@ absl::Status PartDevice::StorePublished(const Part& fragment, const float* publi
 absl::StatusOr<PartDevice::Slot*> PartDevice::Snapshot(int index) {
   Part& fragment = part(index);
   if (fragment.values == 0) return nullptr;
-  ASSIGN_OR_RETURN(const auto scope, DeviceScope::Enter(shard_.device));
+  RETURN_IF_ERROR(UseDevice(shard_.device));
   ASSIGN_OR_RETURN(Slot* const slot, Acquire(index));
   RETURN_IF_ERROR(FollowTraining());
   EncodeJob job{.values = fragment.values,
@@ -311,7 +295,7 @@ absl::StatusOr<PartDevice::Slot*> PartDevice::Snapshot(int index) {
 
 absl::Status PartDevice::Read(Slot* slot, std::span<uint8_t> object) {
   if (slot == nullptr) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto scope, DeviceScope::Enter(shard_.device));
+  RETURN_IF_ERROR(UseDevice(shard_.device));
   RETURN_IF_ERROR(slot->copied.Wait("waiting for codes"));
   const Part& fragment = part(slot->fragment);
   absl::Status status;
@@ -374,7 +358,7 @@ absl::Status PartDevice::DecodeStatus(const Codec& codec, const Slot& slot) {
 absl::Status PartDevice::FoldLate(int index, std::span<const uint8_t> object) {
   Part& fragment = part(index);
   if (fragment.values == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto scope, DeviceScope::Enter(shard_.device));
+  RETURN_IF_ERROR(UseDevice(shard_.device));
   RETURN_IF_ERROR(EnsureResiduals(/*of_all_fragments=*/false, index));
   ASSIGN_OR_RETURN(Slot* const slot, Upload(*codec_up_, index, object));
   RETURN_IF_ERROR(slot->copied.HoldUp(stream_.get()));
@@ -397,7 +381,7 @@ absl::Status PartDevice::FoldLate(int index, std::span<const uint8_t> object) {
 
 absl::Status PartDevice::StageAnswer(int index, std::span<const uint8_t> answer) {
   if (part(index).values == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto scope, DeviceScope::Enter(shard_.device));
+  RETURN_IF_ERROR(UseDevice(shard_.device));
   ASSIGN_OR_RETURN(Slot* const slot, Upload(*codec_down_, index, answer));
   Slot* before = nullptr;
   {
@@ -422,7 +406,7 @@ MergeJob PartDevice::LocalJob(const Part& fragment, const float* published, floa
 absl::Status PartDevice::Merge(int index, std::span<const uint8_t> answer, float alpha) {
   const Part& fragment = part(index);
   if (fragment.values == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto scope, DeviceScope::Enter(shard_.device));
+  RETURN_IF_ERROR(UseDevice(shard_.device));
   Slot* slot = nullptr;
   {
     absl::MutexLock lock(&mutex_);
@@ -478,7 +462,7 @@ absl::Status PartDevice::BeginHash(int index, const float* published, Slot* answ
 absl::Status PartDevice::FinishHash(int index, LeafSink& leaves) {
   const auto found = hashing_.find(index);
   if (found == hashing_.end()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto scope, DeviceScope::Enter(shard_.device));
+  RETURN_IF_ERROR(UseDevice(shard_.device));
   HashSlot* const hash = found->second;
   hashing_.erase(found);
   RETURN_IF_ERROR(hash->done.Wait("waiting for the published copy's hash"));
@@ -503,7 +487,7 @@ absl::Status PartDevice::FinishHash(int index, LeafSink& leaves) {
 absl::Status PartDevice::SetPublished(int index, std::span<const uint8_t> values) {
   const Part& fragment = part(index);
   if (fragment.values == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto scope, DeviceScope::Enter(shard_.device));
+  RETURN_IF_ERROR(UseDevice(shard_.device));
   float* published = published_ == nullptr ? nullptr : published_ + fragment.offset;
   if (published == nullptr) RETURN_IF_ERROR(stream_.Wait("the published copy"));
   for (const ShardPiece& piece : fragment.pieces) {
@@ -526,7 +510,7 @@ absl::Status PartDevice::SetPublished(int index, std::span<const uint8_t> values
 absl::Status PartDevice::Mix(int index, float alpha) {
   const Part& fragment = part(index);
   if (fragment.values == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto scope, DeviceScope::Enter(shard_.device));
+  RETURN_IF_ERROR(UseDevice(shard_.device));
   RETURN_IF_ERROR(FollowTraining());
   ASSIGN_OR_RETURN(const float* const published, LoadPublished(fragment));
   LaunchMix(LocalJob(fragment, published, alpha), stream_.get());
@@ -545,7 +529,7 @@ absl::Status PartDevice::CopyOut(const float* from, const Part& fragment, std::s
 }
 
 absl::Status PartDevice::CopyPublished(std::span<float> arena) {
-  ASSIGN_OR_RETURN(const auto scope, DeviceScope::Enter(shard_.device));
+  RETURN_IF_ERROR(UseDevice(shard_.device));
   if (published_ == nullptr) {
     RETURN_IF_ERROR(stream_.Wait("the published copy"));
     for (const ShardPiece& piece : shard_plan_.pieces(shard_.rank)) {
@@ -558,7 +542,7 @@ absl::Status PartDevice::CopyPublished(std::span<float> arena) {
 }
 
 absl::Status PartDevice::CopyResiduals(std::span<float> arena) {
-  ASSIGN_OR_RETURN(const auto scope, DeviceScope::Enter(shard_.device));
+  RETURN_IF_ERROR(UseDevice(shard_.device));
   for (const Part& fragment : parts_) {
     if (fragment.keeps_residual) RETURN_IF_ERROR(CopyOut(residual_, fragment, arena));
   }
@@ -567,7 +551,7 @@ absl::Status PartDevice::CopyResiduals(std::span<float> arena) {
 
 absl::Status PartDevice::Restore(std::span<const float> published,
                                  std::span<const float> residual) {
-  ASSIGN_OR_RETURN(const auto scope, DeviceScope::Enter(shard_.device));
+  RETURN_IF_ERROR(UseDevice(shard_.device));
   if (!residual.empty()) RETURN_IF_ERROR(EnsureResiduals(/*of_all_fragments=*/true, 0));
   RETURN_IF_ERROR(stream_.Wait("the published copy"));
   for (const ShardPiece& piece : shard_plan_.pieces(shard_.rank)) {

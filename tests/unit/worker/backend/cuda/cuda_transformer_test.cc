@@ -3,11 +3,39 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "tests/unit/worker/backend/cuda/bf16_reference.h"
 #include "tests/unit/worker/backend/cuda/transformer_rig.h"
 #include "tests/unit/worker/backend/model_fixture.h"
 
 namespace causeway::worker::cuda {
 namespace {
+
+struct Case {
+  std::string name;
+  ModelShape shape;
+  bool documents = false;
+};
+void PrintTo(const Case& param, std::ostream* out) { *out << param.name; }
+
+ModelShape Small() {
+  return {.vocabulary_size = 131,
+          .width = 64,
+          .heads = 2,
+          .kv_heads = 2,
+          .head_dim = 32,
+          .mlp_width = 88,
+          .sequence_length = 13};
+}
+
+ModelShape With(void (*change)(ModelShape&)) {
+  ModelShape shape = Small();
+  change(shape);
+  return shape;
+}
 
 std::vector<float> RoundedParameters(const FragmentPlan& plan) {
   std::vector<float> parameters = RandomParameters<float>(plan, 1);
@@ -15,25 +43,140 @@ std::vector<float> RoundedParameters(const FragmentPlan& plan) {
   return parameters;
 }
 
-TEST(CudaTransformer, Smoke) {
-  const v1::ModelConfig model = MakeModel(
-      {.width = 64, .heads = 2, .kv_heads = 1, .head_dim = 32, .mlp_width = 96, .qk_norm = true});
+// Two windows; some positions have no target.
+HostTokens Tokens(const v1::ModelConfig& model, bool documents, int sequences = 2,
+                  uint32_t seed = 3) {
+  HostTokens tokens = {
+      RandomTokens(model, sequences, seed), RandomTokens(model, sequences, seed + 1), {}};
+  tokens.targets[1] = -1;
+  if (documents) {
+    for (size_t i = 0; i < tokens.inputs.size(); ++i) {
+      const auto position = static_cast<int32_t>(i) % model.sequence_length();
+      tokens.document_starts.push_back(position < 4 ? 0 : position < 5 ? 4 : 5);
+    }
+  }
+  return tokens;
+}
+
+std::vector<double> Part(const std::vector<double>& arena, const PlacedTensor& tensor) {
+  const auto begin = arena.begin() + tensor.offset;
+  return {begin, begin + tensor.info.size()};
+}
+
+// |a - b|; of none, from zero.
+double Distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double squares = 0;
+  for (size_t i = 0; i < a.size(); ++i) squares += std::pow(a[i] - (b.empty() ? 0 : b[i]), 2);
+  return std::sqrt(squares);
+}
+
+class CudaTransformerCases : public ::testing::TestWithParam<Case> {};
+
+TEST_P(CudaTransformerCases, ErrsNoMoreThanBf16Does) {
+  const v1::ModelConfig model = MakeModel(GetParam().shape);
   const FragmentPlan plan = MakePlan(model);
   const std::vector<float> parameters = RoundedParameters(plan);
-  HostTokens tokens = {RandomTokens(model, 2, 3), RandomTokens(model, 2, 4), {}};
+  const std::vector<double> exact_parameters(parameters.begin(), parameters.end());
+  const HostTokens tokens = Tokens(model, GetParam().documents);
+
   TransformerRig rig(model, plan, parameters, {.micro_batch_sequences = 2});
-  const auto result = rig.Run({tokens});
-  const auto expected =
-      RunPass<double>(model, std::vector<double>(parameters.begin(), parameters.end()),
-                      tokens.inputs, tokens.targets);
-  printf("%f %f\n", result.loss.cross_entropy, expected.loss.cross_entropy);
-  for (const auto& t : plan.tensors()) {
-    std::vector<float> a(result.gradients.begin() + t.offset,
-                         result.gradients.begin() + t.offset + t.info.size());
-    std::vector<double> b(expected.gradients.begin() + t.offset,
-                          expected.gradients.begin() + t.offset + t.info.size());
-    printf("%s %f\n", t.info.name.c_str(), RelativeDistance(a, b));
+  const TransformerRig::Result result = rig.Run({tokens});
+  const std::vector<double> gradients(result.gradients.begin(), result.gradients.end());
+
+  ThreadPool pool(1);
+  CpuTransformer<double> transformer(model, plan, 2, &pool);
+  std::vector<double> exact(parameters.size());
+  const TokenLoss loss = transformer.ForwardBackward(
+      exact_parameters, tokens.inputs, tokens.targets, 1.0, false, exact, tokens.document_starts);
+  const ReferencePass rounded = RunBf16Reference(model, plan, exact_parameters, tokens.inputs,
+                                                 tokens.targets, tokens.document_starts);
+  EXPECT_EQ(result.loss.targets, loss.tokens);
+  EXPECT_NEAR(result.loss.cross_entropy, loss.cross_entropy,
+              1.5 * std::abs(rounded.cross_entropy - loss.cross_entropy) + 2e-3);
+  EXPECT_NEAR(rig.Loss(tokens, 2), loss.cross_entropy, 1e-2);
+  for (const PlacedTensor& tensor : plan.tensors()) {
+    const std::vector<double> expected = Part(exact, tensor);
+    EXPECT_LT(Distance(Part(gradients, tensor), expected),
+              1.5 * Distance(Part(rounded.gradients, tensor), expected) +
+                  1e-3 * Distance(expected, {}) + 1e-6 * Distance(exact, {}))
+        << tensor.info.name;
   }
+  // What lies between tensors stays zero.
+  for (const FragmentRange& gap : ParameterLayout::Create(model, plan).gaps) {
+    for (int64_t i = gap.begin; i < gap.end; ++i) {
+      ASSERT_EQ(result.gradients[static_cast<size_t>(i)], 0.0F);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CudaTransformerCases,
+    ::testing::Values(
+        Case{"Llama", Small()}, Case{"Qwen3", With([](ModelShape& s) { s.qk_norm = true; })},
+        Case{"GroupedQueries", With([](ModelShape& s) { s.heads = 4, s.kv_heads = 1; })},
+        Case{"Untied", With([](ModelShape& s) { s.untied_head = true, s.z_loss = 1e-2; })},
+        Case{"ScaledRope", With([](ModelShape& s) { s.rope_scaling = true; })},
+        Case{"OneToken", With([](ModelShape& s) { s.sequence_length = 1; })},
+        Case{"Qwen2", With([](ModelShape& s) { s.qkv_bias = true, s.kv_heads = 1; })},
+        Case{"Gpt2", With([](ModelShape& s) {
+               s.swiglu = false, s.layer_norm = true, s.learned_positions = 16;
+               s.qkv_bias = s.output_bias = s.mlp_bias = true;
+             })},
+        Case{"Documents", With([](ModelShape& s) { s.qk_norm = true; }), true}),
+    [](const auto& param) { return param.param.name; });
+
+TEST(CudaTransformer, MicroBatchesAddUpToTheirBatch) {
+  const v1::ModelConfig model = MakeModel(With([](ModelShape& s) { s.untied_head = true; }));
+  const FragmentPlan plan = MakePlan(model);
+  const std::vector<float> parameters = RoundedParameters(plan);
+  HostTokens whole = Tokens(model, false, 4);
+  whole.targets[1] = 0;  // Means of means, so all windows count alike.
+  std::vector<HostTokens> halves;
+  const auto half = static_cast<ptrdiff_t>(whole.inputs.size() / 2);
+  for (const ptrdiff_t begin : {ptrdiff_t{0}, half}) {
+    halves.push_back({{whole.inputs.begin() + begin, whole.inputs.begin() + begin + half},
+                      {whole.targets.begin() + begin, whole.targets.begin() + begin + half},
+                      {}});
+  }
+  TransformerRig once(model, plan, parameters, {.micro_batch_sequences = 4});
+  TransformerRig twice(model, plan, parameters, {.micro_batch_sequences = 2});
+  const TransformerRig::Result expected = once.Run({whole});
+  const TransformerRig::Result result = twice.Run(halves);
+  EXPECT_NEAR(result.loss.cross_entropy, expected.loss.cross_entropy, 1e-6);
+  // The gradient of the logits is rounded at another scale.
+  EXPECT_LT(RelativeDistance(result.gradients, expected.gradients), 1e-2);
+  EXPECT_EQ(twice.Run(halves, /*graphs=*/true).gradients, result.gradients);
+}
+
+TEST(CudaTransformer, TheHeadsChunksDoNotChangeTheBits) {
+  const v1::ModelConfig model = MakeModel(With([](ModelShape& s) { s.sequence_length = 80; }));
+  const FragmentPlan plan = MakePlan(model);
+  const std::vector<float> parameters = RoundedParameters(plan);
+  const HostTokens tokens = Tokens(model, false);
+  TransformerRig whole(model, plan, parameters, {.micro_batch_sequences = 2});
+  TransformerRig cut(model, plan, parameters, {.micro_batch_sequences = 2, .logits_bytes = 1});
+  const TransformerRig::Result expected = whole.Run({tokens});
+  const TransformerRig::Result result = cut.Run({tokens});
+  EXPECT_EQ(result.loss.cross_entropy, expected.loss.cross_entropy);
+  // The head's gradient alone is summed in parts.
+  EXPECT_LT(RelativeDistance(result.gradients, expected.gradients), 1e-6);
+}
+
+TEST(CudaTransformer, ShorterWindowsAreEvaluatedByPosition) {
+  const v1::ModelConfig model = MakeModel(Small());
+  const FragmentPlan plan = MakePlan(model);
+  const std::vector<float> parameters = RoundedParameters(plan);
+  TransformerRig rig(model, plan, parameters, {.micro_batch_sequences = 2});
+  const HostTokens tokens = {{1, 2, 3, 4, 5, 6}, {2, 3, -1, 5, 6, 7}, {}};
+  std::vector<float> rows;
+  rig.Loss(tokens, 2, &rows);
+  ThreadPool pool(1);
+  CpuTransformer<double> transformer(model, plan, 2, &pool);
+  std::vector<double> expected(6);
+  transformer.TokenLosses(std::vector<double>(parameters.begin(), parameters.end()), tokens.inputs,
+                          tokens.targets, 3, expected);
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_NEAR(rows[i], expected[i], 0.05) << i;
+  EXPECT_EQ(rows[2], 0);
 }
 
 }  // namespace

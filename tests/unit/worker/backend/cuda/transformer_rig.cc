@@ -43,6 +43,7 @@ TransformerRig::TransformerRig(const v1::ModelConfig& model, const FragmentPlan&
   MustWork(cudaMemcpy(weights_, rounded.data(), rounded.size() * sizeof(__nv_bfloat16),
                       cudaMemcpyHostToDevice));
   MustWork(cudaMemset(gradients_, 0, static_cast<size_t>(arena_size_) * sizeof(float)));
+  MustWork(cudaDeviceSynchronize());
   transformer_ = Must(CudaTransformer::Create(model, plan, options, weights_, gradients_, &memory_,
                                               gemm_.get(), stream_.get()));
 }
@@ -57,6 +58,7 @@ void TransformerRig::Upload(const HostTokens& tokens) {
   copy(tokens_.targets, tokens.targets);
   copy(tokens_.order, order);
   if (!tokens.document_starts.empty()) copy(document_starts_, tokens.document_starts);
+  MustWork(cudaDeviceSynchronize());  // The stream does not wait for such copies.
   tokens_.document_starts = tokens.document_starts.empty() ? nullptr : document_starts_;
 }
 
