@@ -275,6 +275,14 @@ absl::StatusOr<std::string> PlanCommand(bool json) {
   }
   ASSIGN_OR_RETURN(request.downlink, BitsOf(v1::INT4));
   ASSIGN_OR_RETURN(request.coordinator_bit_per_s, ParseRate(absl::GetFlag(FLAGS_coordinator_link)));
+  for (const auto& [flag, value] :
+       {std::pair("--coordinator_memory_gb", absl::GetFlag(FLAGS_coordinator_memory_gb)),
+        std::pair("--disk_gb_per_s", absl::GetFlag(FLAGS_disk_gb_per_s)),
+        std::pair("--merge_gb_per_s", absl::GetFlag(FLAGS_merge_gb_per_s))}) {
+    if (value > 0 && value <= 1e9) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " must be above 0 and at most 1e9; it is ", value));
+  }
   request.coordinator_memory_bytes = absl::GetFlag(FLAGS_coordinator_memory_gb) * 1e9;
   request.disk_bytes_per_s = absl::GetFlag(FLAGS_disk_gb_per_s) * 1e9;
   request.coordinator.merge_bytes_per_s = absl::GetFlag(FLAGS_merge_gb_per_s) * 1e9;
@@ -288,8 +296,9 @@ absl::StatusOr<std::string> PlanCommand(bool json) {
   }
   const CostRequest cost = {.days = absl::GetFlag(FLAGS_days),
                             .egress_per_tb = absl::GetFlag(FLAGS_egress_per_tb)};
-  if (!(cost.days >= 0) || !(cost.egress_per_tb >= 0)) {
-    return absl::InvalidArgumentError("--days and --egress_per_tb must be 0 or more");
+  const auto counts = [](double value) { return value >= 0 && value <= 1e9; };
+  if (!counts(cost.days) || !counts(cost.egress_per_tb)) {
+    return absl::InvalidArgumentError("--days and --egress_per_tb must be 0 .. 1e9");
   }
   return json ? Printed(PlanJson(request, plan, configured, cost))
               : PlanText(request, plan, configured, cost);

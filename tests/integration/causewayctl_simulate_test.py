@@ -197,6 +197,9 @@ class SimulateTest(unittest.TestCase):
                 ["simulate", *MODEL, "--need", "--target=1"], ["simulate", "--config=/none"],
                 ["simulate", *MODEL, "--links=1gbit", "--steps=50"], ["simulate", "now"],
                 ["plan", *MODEL, "--links=1gbit", "--days=-1"],
+                ["plan", *MODEL, "--links=1gbit", "--days=1e308"],
+                ["plan", *MODEL, "--links=1gbit", "--coordinator_memory_gb=0"],
+                ["plan", *MODEL, "--links=1gbit", "--disk_gb_per_s=nan"],
                 ["plan", *MODEL, "--links=1gbit", "--disk_gb_per_s=0"],
                 ["plan"], ["plan", *MODEL], ["plan", *MODEL, "--links=1gbit", "--target=2"]):
             with self.subTest(arguments=arguments):
