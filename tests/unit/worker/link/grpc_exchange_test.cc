@@ -10,7 +10,6 @@
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/common/base/no_threads.h"
 #include "tests/unit/worker/link/fake_coordinator.h"
 
 namespace causeway::worker {
@@ -147,26 +146,6 @@ TEST_F(GrpcExchangeTest, TheAnswerIsAskedForWhileTheContributionIsOnItsWay) {
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_TRUE(std::ranges::equal(answer->bytes, *object_));
   EXPECT_THAT(pushed, testing::ElementsAre(absl::OkStatus()));
-}
-
-TEST_F(GrpcExchangeTest, WithoutAThreadForItTheAnswerIsAskedForAfterThePush) {
-  ASSERT_TRUE(exchange_.Push(MakeContribution()).ok());  // gRPC has its threads by then.
-  v1::PullHeader header;
-  header.set_round(1);
-  header.set_codec(v1::FP32);
-  header.set_total_bytes(static_cast<int64_t>(object_->size()));
-  header.set_object_hash(TreeHash(*object_));
-  coordinator_.exchange().Publish(header, std::string(object_->begin(), object_->end()));
-  bool pushed = false;
-  absl::StatusOr<PulledObject> answer;
-  {
-    const NoThreads none;
-    answer = exchange_.PushAndPull(MakeContribution(),
-                                   [&](const absl::Status& status) { pushed = status.ok(); });
-  }
-  EXPECT_TRUE(pushed);
-  ASSERT_TRUE(answer.ok()) << answer.status();
-  EXPECT_TRUE(std::ranges::equal(answer->bytes, *object_));
 }
 
 TEST_F(GrpcExchangeTest, ARefusedContributionGivesItsAnswerUp) {
