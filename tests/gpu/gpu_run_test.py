@@ -236,7 +236,7 @@ class PiecesTest(unittest.TestCase):
             lib.mkdir(parents=True)
             (lib / "libcublasLt.so.13").touch()
             self.assertEqual(environment.find_libraries([Path(folder), lib]),
-                             {"libcublasLt.so": str(lib)})
+                             {"libcublasLt.so.13": str(lib)})
 
     def test_step_times_are_those_between_steps(self):
         lines = [{"kind": "start", "unix_s": 0}] + [

@@ -6,7 +6,7 @@ import re
 
 from parts import Failed, Skip
 
-_TEST_S = 60
+_TEST_S = 120
 # Of one program under one tool. Its tests are small, but every access is looked at.
 _SANITIZER_S = 90
 _SANITIZER_PROGRAMS = 4  # At a time.

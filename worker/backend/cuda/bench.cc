@@ -60,7 +60,7 @@ const char* RecomputeName(Recompute level) {
     case Recompute::kNorms:
       return "norms";
     case Recompute::kBlocks:
-      return "blocks";
+      return "block";
   }
   return "";
 }
