@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/printable.h"
 
 namespace causeway {
 namespace {
@@ -24,7 +25,8 @@ struct Place {
 };
 
 [[noreturn]] void RefuseFlag(const Place& place, const std::string& message) {
-  std::fprintf(stderr, "%s%s; --help lists the flags\n", place.text.c_str(), message.c_str());
+  std::fprintf(stderr, "%s; --help lists the flags\n",
+               Printable(absl::StrCat(place.text, message)).c_str());
   std::exit(kExitRefused);
 }
 
@@ -75,6 +77,9 @@ void CheckFlagFile(const std::string& path, const Place& named_at) {
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     const Place place = {absl::StrCat(path, ":", number, ": "), named_at.depth + 1};
+    if (absl::EndsWith(line, "\r")) {
+      RefuseFlag(place, "the line ends as on Windows: save the file with Unix line ends");
+    }
     const std::string argument(absl::StripLeadingAsciiWhitespace(line));
     if (argument.empty() || argument[0] == '#') continue;
     if (argument[0] != '-' || argument == "-" || argument == "--") {

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -81,6 +83,27 @@ absl::Status MoveTheRest(const fs::path& old, const fs::path& folder) {
 }
 
 }  // namespace
+
+absl::Status CheckReplaceable(const std::string& folder) {
+  std::error_code error;
+  const fs::path path = fs::canonical(folder, error);
+  if (error) return Failed("find", folder, error);
+  struct stat own = {};
+  struct stat parent = {};
+  if (stat(path.c_str(), &own) != 0 || stat(path.parent_path().c_str(), &parent) != 0) {
+    return Failed("look at", path, std::error_code(errno, std::generic_category()));
+  }
+  if (own.st_dev != parent.st_dev) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(folder, " is a mount point: give a folder inside it"));
+  }
+  if (access(path.parent_path().c_str(), W_OK) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot write into ", path.parent_path().string(),
+                     ", where the new content of ", folder, " has to stand beside the old one"));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status ReplaceFolder(const std::string& folder,
                            const std::function<bool(absl::string_view name)>& is_kept,

@@ -81,14 +81,14 @@ class HttpServer {
  public:
   struct Options {
     HttpHandlers handlers;
-    int max_connections = 64;  // Further ones wait until one of these is closed.
+    int max_connections = 256;  // Further ones wait until one of these is closed.
     // Of one address (a proxy's are all its clients'); further ones are closed at once.
-    int max_connections_per_address = 32;
+    int max_connections_per_address = 16;
     // A connection on which nothing moves for so long is closed. Whole seconds, 1 or more.
     absl::Duration idle_timeout = absl::Seconds(30);
     // And so is one that, since it was opened or had its last answer, took so long over the next
     // request and its answer: a client that sends or reads a byte now and then holds no place.
-    absl::Duration request_timeout = absl::Minutes(1);
+    absl::Duration request_timeout = absl::Seconds(30);
     absl::Duration look_interval = absl::Seconds(1);  // Between two looks for such connections.
     const Clock* clock = Clock::Real();               // Of request_timeout. Outlives the server.
   };

@@ -186,7 +186,8 @@ absl::Status AddTokenizer(FileSystem& file_system, const ExportOptions& options,
   return absl::OkStatus();
 }
 
-// Before anything is written: a folder with half a model would be refused the next time.
+}  // namespace
+
 absl::Status CheckTokenizer(FileSystem& file_system, const std::string& source) {
   if (source.empty()) return absl::OkStatus();
   if (file_system.IsFolder(source)) {
@@ -205,8 +206,6 @@ absl::Status CheckTokenizer(FileSystem& file_system, const std::string& source) 
   if (file_system.Exists(source)) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat("there is no tokenizer ", source));
 }
-
-}  // namespace
 
 absl::Status ExportHuggingFace(FileSystem& file_system, const v1::ModelConfig& model,
                                const FragmentPlan& plan, std::span<const float> parameters,
@@ -246,9 +245,20 @@ absl::Status ReplaceHuggingFace(const v1::ModelConfig& model, const FragmentPlan
   // Without one, config.json, which comes last, makes it a model.
   if (CheckNoModel(file_system, folder).ok()) return write(folder);
   const auto is_kept = [](absl::string_view name) {
-    return !absl::EndsWith(name, ".safetensors") && name != "model.safetensors.index.json";
+    return !(absl::StartsWith(name, "model") && absl::EndsWith(name, ".safetensors")) &&
+           name != "model.safetensors.index.json";
   };
   return ReplaceFolder(folder, is_kept, write);
+}
+
+absl::Status CheckModelFolder(const std::string& folder, bool replace) {
+  FileSystem& file_system = *FileSystem::Real();
+  if (file_system.Exists(folder) && !file_system.IsFolder(folder)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--out=", folder, " is a file: give a folder"));
+  }
+  const absl::Status none = CheckNoModel(file_system, folder);
+  return none.ok() || !replace ? none : CheckReplaceable(folder);
 }
 
 absl::Status CheckNoModel(FileSystem& file_system, const std::string& folder) {

@@ -43,6 +43,12 @@ absl::Status ReplaceHuggingFace(const v1::ModelConfig& model, const FragmentPlan
                                 std::span<const float> parameters, const std::string& folder,
                                 const ExportOptions& options);
 
+// What can be refused before anything is fetched or written: --tokenizer names none
+// (INVALID_ARGUMENT, NOT_FOUND); --out is a file, holds a model that is not to be replaced, or
+// cannot be replaced (FAILED_PRECONDITION).
+absl::Status CheckTokenizer(FileSystem& file_system, const std::string& source);
+absl::Status CheckModelFolder(const std::string& folder, bool replace);
+
 // A model may be somebody's only copy and is not written over unasked: FAILED_PRECONDITION, naming
 // what was found and --replace, if the folder holds one.
 absl::Status CheckNoModel(FileSystem& file_system, const std::string& folder);

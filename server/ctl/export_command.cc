@@ -106,10 +106,20 @@ absl::Status CheckExportFlags() {
         absl::StrCat("--deadline must be more than 0; it is ",
                      absl::FormatDuration(absl::GetFlag(FLAGS_deadline))));
   }
-  if (absl::GetFlag(FLAGS_replace)) return absl::OkStatus();
   FileSystem& file_system = *FileSystem::Real();
-  if (!AsParametersFile()) return CheckNoModel(file_system, out);
-  if (!file_system.Exists(out)) return absl::OkStatus();
+  const bool replace = absl::GetFlag(FLAGS_replace);
+  if (!AsParametersFile()) {
+    RETURN_IF_ERROR(CheckTokenizer(file_system, absl::GetFlag(FLAGS_tokenizer)));
+    return CheckModelFolder(out, replace);
+  }
+  if (file_system.IsFolder(out)) {
+    return absl::FailedPreconditionError(absl::StrCat("--out=", out, " is a folder: give a file"));
+  }
+  if (!file_system.IsFolder(ParentFolder(out))) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--out=", out, ": there is no folder ", ParentFolder(out)));
+  }
+  if (replace || !file_system.Exists(out)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "--out=", out, " exists: choose another file, or give --replace to write over it"));
 }

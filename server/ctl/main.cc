@@ -106,9 +106,11 @@ int Misused(const std::string& message) {
   return Refuse(kProgram, absl::InvalidArgumentError(absl::StrCat(message, "; --help explains")));
 }
 
+// Ends the program where nobody gets what it says: a script must not take that for an empty answer.
 void Print(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);
+  if (std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return;
+  std::perror("causewayctl: cannot write the answer");
+  std::_Exit(kExitFailed);
 }
 
 int Show(RunAdmin& run, std::string (*text)(const v1::RunStatus&)) {

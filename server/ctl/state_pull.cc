@@ -116,7 +116,12 @@ absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Ch
         std::span(state.parameters)
             .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
     absl::StatusOr<int64_t> version;
+    absl::Duration pause = absl::Seconds(1);
     for (int i = 0; i < kTries; ++i) {
+      if (i > 0) {
+        absl::SleepFor(std::min(pause, options.deadline - absl::Now()));
+        pause *= 2;
+      }
       version = PullFragment(*exchange, run_id, fragment, values, options, [&](int64_t bytes) {
         options.progress(bytes_before + bytes, all_bytes);
       });

@@ -214,6 +214,11 @@ class CausewayCtlTest(unittest.TestCase):
                               ["status", "now"], ["config"], ["config", "diff", "one"],
                               ["completion", "fish"], ["watch", "--interval=1ms"], ["export"],
                               ["export", "--out=x", "--dtype=f64"], ["export", "--out=x", "--deadline=0s"],
+                              ["export", f"--out={cluster.folder}/run.textproto"],
+                              ["export", f"--out={cluster.folder}/run.textproto", "--replace"],
+                              ["export", "--out=x", "--tokenizer=/nowhere"],
+                              ["export", f"--out={cluster.folder}", "--format=parameters", "--replace"],
+                              ["export", "--out=/nowhere/x", "--format=parameters"],
                               ["events", "--last=-1"], ["events", "--interval=1ms"],
                               ["export", "--out=x", "--format=gguf"], ["export", "now"]):
                 with self.subTest(arguments=arguments):

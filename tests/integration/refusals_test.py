@@ -81,6 +81,8 @@ class RefusalsTest(unittest.TestCase):
             self.refused(*given, saying=[f"{flags}:1:", "--threads", "many"])
             flags.write_text("--threads 2\n")
             self.refused(*given, saying=[f"{flags}:1:", "--threads 2"])
+            flags.write_text("--threads=2\r\n")
+            self.refused(*given, saying=[f"{flags}:1:", "Unix line ends"])
             flags.write_text("threads=2\n")
             self.refused(*given, saying=[f"{flags}:1:", "threads=2"])
             flags.write_text(f"--flagfile={flags}\n")

@@ -104,7 +104,7 @@ absl::Status Export() {
     return absl::InvalidArgumentError(absl::StrCat("--max_positions must be in 0 .. ",
                                                    kMostPositions, "; it is ", max_positions));
   }
-  if (!absl::GetFlag(FLAGS_replace)) RETURN_IF_ERROR(CheckNoModel(*FileSystem::Real(), out));
+  RETURN_IF_ERROR(CheckModelFolder(out, absl::GetFlag(FLAGS_replace)));
   ExportOptions options;
   options.bf16 = dtype == "bf16";
   options.max_file_bytes = static_cast<uint64_t>(max_file_gb * 1e9);

@@ -27,7 +27,12 @@ if(CAUSEWAY_HAVE_CUDA)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   endif()
   set(CMAKE_CUDA_STANDARD 20)
+  # CMake 3.25 sets a property of a library that CUDA 13 no longer has, unless a project is content
+  # with an older CMake.
+  set(minimum ${CMAKE_MINIMUM_REQUIRED_VERSION})
+  set(CMAKE_MINIMUM_REQUIRED_VERSION 3.24)
   find_package(CUDAToolkit REQUIRED)
+  set(CMAKE_MINIMUM_REQUIRED_VERSION ${minimum})
   string(REPLACE ";" ", " architectures "${CAUSEWAY_CUDA_ARCHITECTURES}")
 endif()
 

@@ -97,6 +97,13 @@ TEST_F(ReplaceFolderTest, WhatAKilledOneLeftIsNamedAndLeftAlone) {
   EXPECT_THAT(List(""), ElementsAre(".model.replacing", "model"));
 }
 
+TEST_F(ReplaceFolderTest, AMountPointIsRefusedBeforehand) {
+  EXPECT_TRUE(CheckReplaceable(folder_.File("model")).ok());
+  const absl::Status status = CheckReplaceable("/proc");
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("give a folder inside it"));
+}
+
 TEST_F(ReplaceFolderTest, RefusesAFolderThatIsNotThere) {
   EXPECT_FALSE(ReplaceFolder(folder_.File("absent"), IsNoWeights, [](const std::string&) {
                  return absl::OkStatus();
