@@ -387,6 +387,8 @@ class ImpatientTest : public IntrudersTest {
       : IntrudersTest([](CoordinatorServer::Options& options) {
           options.connections.handshake = absl::Seconds(4);
           options.join_timeout = absl::Seconds(2);
+          // An honest worker does rounds without a pause for as long as that takes.
+          options.max_requests_per_second = 1e6;
         }) {}
 };
 
