@@ -28,8 +28,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int conne
   // a pull for its round, would wait on a dead connection for ever.
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 500);
-  // The time that one attempt may take, too: round trips for TCP, TLS and HTTP/2 over a long link, to
-  // a machine that has much else to do.
+  // The time that one attempt may take, too: round trips for TCP, TLS and HTTP/2 over a long link,
+  // to a machine that has much else to do.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);
   // Well below a lease, so that a coordinator that comes back finds its workers again in time.
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);

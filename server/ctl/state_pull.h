@@ -34,8 +34,8 @@ struct StatePullOptions {
 };
 
 // Fetches every fragment over `channel`, one after the other; a fragment whose stream breaks or
-// stalls is fetched again, a few times with pauses between them. Errors are those of Exchange.Pull; UNAVAILABLE for a stream
-// that stalls; DATA_LOSS if what comes is not what was announced.
+// stalls is fetched again, a few times with pauses between them. Errors are those of Exchange.Pull;
+// UNAVAILABLE for a stream that stalls; DATA_LOSS if what comes is not what was announced.
 absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Channel>& channel,
                                                   const std::string& run_id,
                                                   const FragmentPlan& plan,

@@ -1,6 +1,6 @@
 // The files of a coordinator's run directory beside its database: snapshots, deltas and answers
-// (blobs), curves, and the witness of its commits. What is accepted is of the row that names it, and is the
-// same after it is written and read again.
+// (blobs), curves, and the witness of its commits. What is accepted is of the row that names it,
+// and is the same after it is written and read again.
 //
 // Input: the first byte's bits 3 to 5 choose the kind of file; with the rest of the input it makes
 // an array file (array_file_input.h) or, for the witness, two slots whose checksums are made right

@@ -24,10 +24,10 @@
 namespace causeway::worker {
 
 // GET /healthz asks whether this process should be started anew: 503 once a step computes for
-// kStuckAfter and kStuckSteps times as long as usual (not the first two of a process), which is a device or a disk that hangs.
-// Whatever waits for others, such as an answer or a coordinator that is away, is well. GET /readyz:
-// 200 while the worker takes part in the run; 503 before it is welcome and while its stream is
-// broken.
+// kStuckAfter and kStuckSteps times as long as usual (not the first two of a process), which is a
+// device or a disk that hangs. Whatever waits for others, such as an answer or a coordinator that
+// is away, is well. GET /readyz: 200 while the worker takes part in the run; 503 before it is
+// welcome and while its stream is broken.
 //
 // Thread-safe, but for Begin, Update and Evaluated, which are the training thread's.
 class RunTelemetry {

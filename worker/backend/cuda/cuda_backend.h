@@ -79,8 +79,8 @@ class CudaBackend final : public TrainingBackend {
  private:
   CudaBackend(const v1::RunConfig& config, const FragmentPlan& plan, const Options& options);
   absl::Status Build();
-  // What a GPU's rank leaves free where recomputation is chosen here: what synchronization allocates
-  // later.
+  // What a GPU's rank leaves free where recomputation is chosen here: what synchronization
+  // allocates later.
   int64_t LaterBytes(size_t device) const;
   absl::Status BuildRanks(Recompute recompute);
   // The same on all threads; the first error of any, which is final.

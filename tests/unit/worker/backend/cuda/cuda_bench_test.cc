@@ -10,8 +10,8 @@
 namespace causeway::worker::cuda {
 namespace {
 
-using ::testing::HasSubstr;
 using nlohmann::json;
+using ::testing::HasSubstr;
 
 CudaBenchOptions SmallBench() {
   CudaBenchOptions options;
@@ -37,10 +37,9 @@ TEST(CudaBenchTest, FiguresFollowFromTheTimes) {
   const double seconds = bench.at("seconds_per_step");
   EXPECT_GT(seconds, 0);
   EXPECT_NEAR(bench.at("tokens_per_second").get<double>() * seconds, 2 * 8, 1e-6);
-  EXPECT_NEAR(bench.at("tflops").get<double>() * 1e12,
-              bench.at("flops_per_token").get<double>() *
-                  bench.at("tokens_per_second").get<double>(),
-              1);
+  EXPECT_NEAR(
+      bench.at("tflops").get<double>() * 1e12,
+      bench.at("flops_per_token").get<double>() * bench.at("tokens_per_second").get<double>(), 1);
   EXPECT_EQ(bench.at("shape").at("layers"), 6);
   EXPECT_EQ(bench.at("shape").at("mlp"), "SWIGLU");
 
