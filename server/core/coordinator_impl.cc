@@ -147,7 +147,7 @@ absl::Status CoordinatorImpl::CheckPush(const v1::PushHeader& header) const {
   RETURN_IF_ERROR(Serving());
   RETURN_IF_ERROR(CheckRunId("push", header.run_id(), options_.run_id));
   absl::MutexLock lock(&members_mutex_);
-  const absl::Status member = membership_.Check(header.worker_id(), header.incarnation());
+  absl::Status member = membership_.Check(header.worker_id(), header.incarnation());
   // Not ABORTED, which would say that the round closed: if it is the same process, which has
   // attached again meanwhile, the round still expects this contribution.
   if (absl::IsAborted(member)) {

@@ -31,6 +31,10 @@ class GemmPlanStore {
   // Whether Keep has added any since the last Write or Read.
   bool changed() const;
 
+  // As Read and Write, of what is in such a file; `name` is what messages call it.
+  absl::Status Parse(const std::string& text, const std::string& name);
+  std::string Text();
+
   // JSON: {"version": 1, "plans": {key: [eight numbers]}}. DATA_LOSS, with what to do, if it is
   // damaged.
   absl::Status Read(FileSystem& file_system, const std::string& path);

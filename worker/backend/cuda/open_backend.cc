@@ -1,7 +1,9 @@
 #include "worker/backend/cuda/open_backend.h"
 
+#include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "worker/backend/cuda/cublaslt_gemm.h"
 #include "worker/backend/cuda/cuda_backend.h"
@@ -10,6 +12,27 @@
 #include "worker/backend/cuda/nccl_group.h"
 
 namespace causeway::worker::cuda {
+namespace {
+
+std::vector<int> IndicesOf(const std::vector<DeviceInfo>& devices) {
+  std::vector<int> indices;
+  for (const DeviceInfo& device : devices) indices.push_back(device.index);
+  return indices;
+}
+
+absl::StatusOr<CudaBackend::Options> BackendOptions(FileSystem& files, const OpenOptions& options,
+                                                    std::shared_ptr<GemmPlanStore> plans) {
+  CudaBackend::Options backend;
+  ASSIGN_OR_RETURN(backend.devices, DiscoverDevices(options.devices, files));
+  backend.recompute = options.recompute;
+  backend.published_on_device = options.published_on_device;
+  backend.make_gemm = [plans = std::move(plans)](const DeviceInfo& device, DeviceMemory* memory) {
+    return MakeCublasLtGemm(device, memory, plans.get());
+  };
+  return backend;
+}
+
+}  // namespace
 
 bool AnyDevice() {
   int count = 0;
@@ -18,33 +41,63 @@ bool AnyDevice() {
   return error == cudaSuccess && count > 0;
 }
 
-absl::Status CheckDevices(const std::vector<int>& devices, FileSystem& files) {
-  return DiscoverDevices(devices, files).status();
+absl::StatusOr<std::vector<int>> FindDevices(const std::vector<int>& devices, FileSystem& files) {
+  ASSIGN_OR_RETURN(const std::vector<DeviceInfo> found, DiscoverDevices(devices, files));
+  return IndicesOf(found);
+}
+
+absl::StatusOr<std::string> NewGroupId() {
+  ASSIGN_OR_RETURN(const NcclLibrary* const nccl, NcclLibrary::Load());
+  NcclId id;
+  RETURN_IF_ERROR(nccl->Check(nccl->get_unique_id(&id), "beginning a group of GPUs"));
+  return std::string(id.bytes, sizeof(id.bytes));
 }
 
 absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunConfig& config,
                                                                  const FragmentPlan& plan,
                                                                  FileSystem& files,
                                                                  const OpenOptions& options) {
-  CudaBackend::Options backend;
-  ASSIGN_OR_RETURN(backend.devices, DiscoverDevices(options.devices, files));
-  backend.recompute = options.recompute;
-  backend.published_on_device = options.published_on_device;
   const auto plans = std::make_shared<GemmPlanStore>();
+  ASSIGN_OR_RETURN(CudaBackend::Options backend, BackendOptions(files, options, plans));
   const bool stores = !options.plan_file.empty();
   if (stores && files.Exists(options.plan_file)) {
     RETURN_IF_ERROR(plans->Read(files, options.plan_file));
   }
-  backend.make_gemm = [plans](const DeviceInfo& device, DeviceMemory* memory) {
-    return MakeCublasLtGemm(device, memory, plans.get());
-  };
   backend.make_groups = [](const std::vector<DeviceInfo>& devices) {
-    std::vector<int> indices;
-    for (const DeviceInfo& device : devices) indices.push_back(device.index);
-    return MakeNcclGroups(indices);
+    return MakeNcclGroups(IndicesOf(devices));
   };
   ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> made, CudaBackend::Create(config, plan, backend));
   if (stores && plans->changed()) RETURN_IF_ERROR(plans->Write(files, options.plan_file));
+  return made;
+}
+
+absl::StatusOr<std::unique_ptr<ShardedBackend>> OpenShare(const v1::RunConfig& config,
+                                                          const FragmentPlan& plan,
+                                                          FileSystem& files,
+                                                          const OpenOptions& options,
+                                                          const SiteShare& share) {
+  const auto plans = std::make_shared<GemmPlanStore>();
+  ASSIGN_OR_RETURN(CudaBackend::Options backend, BackendOptions(files, options, plans));
+  if (!share.plans->empty()) {
+    RETURN_IF_ERROR(plans->Parse(*share.plans, "matrix_products of this process"));
+  }
+  NcclSite site{
+      .id = {}, .first_rank = share.first_rank, .size = share.ranks, .cause = share.cause};
+  if (share.group_id.size() != sizeof(site.id.bytes)) {
+    return absl::InvalidArgumentError(absl::StrCat("the id of a group of GPUs has ",
+                                                   sizeof(site.id.bytes), " bytes, not ",
+                                                   share.group_id.size()));
+  }
+  std::memcpy(site.id.bytes, share.group_id.data(), sizeof(site.id.bytes));
+  backend.ranks = share.ranks;
+  backend.first_rank = share.first_rank;
+  backend.make_groups =
+      [site](const std::vector<DeviceInfo>& devices) -> absl::StatusOr<CudaBackend::Groups> {
+    ASSIGN_OR_RETURN(const NcclLibrary* const nccl, NcclLibrary::Load());
+    return MakeNcclGroups(*nccl, IndicesOf(devices), site);
+  };
+  ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> made, CudaBackend::Create(config, plan, backend));
+  *share.plans = plans->Text();
   return made;
 }
 

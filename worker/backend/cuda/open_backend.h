@@ -12,14 +12,16 @@
 #include "common/base/file_system.h"
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cuda/cuda_transformer.h"
+#include "worker/group/shared_cause.h"
 #include "worker/train/backend.h"
+#include "worker/train/sharded_backend.h"
 
 namespace causeway::worker::cuda {
 
 // Whether there is a GPU at all.
 bool AnyDevice();
-// OK if DiscoverDevices finds all of these; empty: any.
-absl::Status CheckDevices(const std::vector<int>& devices, FileSystem& files);
+// Those that DiscoverDevices finds of these; empty: of all.
+absl::StatusOr<std::vector<int>> FindDevices(const std::vector<int>& devices, FileSystem& files);
 
 struct OpenOptions {
   std::vector<int> devices;            // Empty: all.
@@ -30,12 +32,29 @@ struct OpenOptions {
   std::string plan_file;
 };
 
+// Of a site of several processes: which of its GPUs are this process's.
+struct SiteShare {
+  int ranks = 0;
+  int first_rank = 0;
+  std::string group_id;                // Of NewGroupId, in process 0.
+  std::shared_ptr<SharedCause> cause;  // That ends the site.
+  // What is kept of matrix products, in place of options.plan_file: read, and made what there is.
+  std::string* plans = nullptr;
+};
+absl::StatusOr<std::string> NewGroupId();
+
 // `config`, `plan` and `files` outlive the backend. Errors of DiscoverDevices,
 // CublasLtLibrary::Open and CudaBackend::Create.
 absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunConfig& config,
                                                                  const FragmentPlan& plan,
                                                                  FileSystem& files,
                                                                  const OpenOptions& options);
+// The same, of GPUs that are part of a larger site. All its processes call this at the same time.
+absl::StatusOr<std::unique_ptr<ShardedBackend>> OpenShare(const v1::RunConfig& config,
+                                                          const FragmentPlan& plan,
+                                                          FileSystem& files,
+                                                          const OpenOptions& options,
+                                                          const SiteShare& share);
 
 }  // namespace causeway::worker::cuda
 
