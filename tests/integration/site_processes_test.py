@@ -166,7 +166,7 @@ class EndTest(SiteTest):
             wait_until(lambda: all("process" in process.log() for process in site), "both wait")
             for process in site:
                 process.signal(SIGTERM)
-            self.finished(cluster, [site[0]])
+            self.finished(cluster, site)
 
 
 class RefusalsTest(SiteTest):
