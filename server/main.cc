@@ -131,7 +131,7 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
       Merges every round again from the retained deltas and checks the recorded hashes; with
       --outer the deltas go through another outer optimizer, too, whose parameters FILE receives.
 
-For all: --log_level=debug|info|warn|error
+For all: --log_level=debug|info|warn|error. The release: --version
 Exit status: 0 done, 1 failed on the way, 2 refused before anything started.
 )";
 
@@ -518,7 +518,7 @@ int Main(int argc, char** argv) {
   // gRPC's own log would stand beside our one line when an address cannot be listened on.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   TuneAllocatorForStreams();
-  const std::vector<std::string> arguments = ParseCommandLine(argc, argv, kHelp);
+  const std::vector<std::string> arguments = ParseCommandLine(argc, argv, kHelp, kSoftwareVersion);
   const absl::Status log = InitializeLog(kProgram, absl::GetFlag(FLAGS_log_level));
   if (!log.ok()) return Refuse(kProgram, log);
   const std::string command = arguments.empty() ? "" : arguments[0];

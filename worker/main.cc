@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/cli/command_line.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/wire.h"
 #include "common/telemetry/log.h"
 #include "worker/commands/commands.h"
 
@@ -87,7 +88,7 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
         --device=auto (or cpu, cuda, cuda:N)  --micro_batch=4  --batch=N (on GPUs)  --steps=3
         --threads=N  --json
 
-For all: --log_level=debug|info|warn|error
+For all: --log_level=debug|info|warn|error. The release: --version
 Exit status: 0 done, 1 failed on the way, 2 refused before anything started.
 )";
 
@@ -97,7 +98,8 @@ int main(int argc, char** argv) {
   // gRPC's own log would repeat for every attempt what the session's log says once.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   causeway::TuneAllocatorForStreams();
-  const std::vector<std::string> arguments = causeway::ParseCommandLine(argc, argv, kHelp);
+  const std::vector<std::string> arguments =
+      causeway::ParseCommandLine(argc, argv, kHelp, causeway::kSoftwareVersion);
   const absl::Status log =
       causeway::InitializeLog("causeway-worker", absl::GetFlag(FLAGS_log_level));
   if (!log.ok()) return causeway::Refuse("causeway-worker", log);

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "absl/flags/commandlineflag.h"
@@ -129,12 +130,18 @@ bool TakesNextArgument(const std::string& argument) {
 
 }  // namespace
 
-std::vector<std::string> ParseCommandLine(int argc, char** argv, const std::string& help) {
+std::vector<std::string> ParseCommandLine(int argc, char** argv, const std::string& help,
+                                          absl::string_view version) {
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--") break;
     if (argument == "--help" || argument == "-h" || argument == "-help") {
       std::fputs(help.c_str(), stdout);
+      std::exit(0);
+    }
+    if (argument == "--version" && !version.empty()) {
+      const std::string program = std::filesystem::path(argv[0]).filename().string();
+      std::fputs(absl::StrCat(program, " ", version, "\n").c_str(), stdout);
       std::exit(0);
     }
     if (argument.size() < 2 || argument[0] != '-') continue;

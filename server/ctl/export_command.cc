@@ -33,6 +33,8 @@ ABSL_FLAG(bool, replace, false, "export: write over a model that is in the folde
 namespace causeway::server {
 namespace {
 
+constexpr int64_t kMostPositions = int64_t{1} << 30;
+
 bool AsParametersFile() { return absl::GetFlag(FLAGS_format) == "parameters"; }
 
 // Refuses what cannot be written before gigabytes are fetched.
@@ -122,6 +124,11 @@ absl::Status CheckExportFlags() {
   if (!(max_file_gb >= 1e-6 && max_file_gb <= 1e6)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--max_file_gb must be in 1e-6 .. 1e6; it is ", max_file_gb));
+  }
+  const int64_t max_positions = absl::GetFlag(FLAGS_max_positions);
+  if (max_positions < 0 || max_positions > kMostPositions) {
+    return absl::InvalidArgumentError(absl::StrCat("--max_positions must be in 0 .. ",
+                                                   kMostPositions, "; it is ", max_positions));
   }
   if (absl::GetFlag(FLAGS_deadline) <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(

@@ -15,6 +15,7 @@
 #include "common/cli/command_line.h"
 #include "common/params/run_config.h"
 #include "common/rpc/security_flags.h"
+#include "common/rpc/wire.h"
 #include "nlohmann/json.hpp"
 #include "server/ctl/completion.h"
 #include "server/ctl/config_command.h"
@@ -87,7 +88,7 @@ Which run, and who you are:
 
 For scripts: --json with everything but completion; watch prints one line per look, events one
 per event.
-Completion: source <(causewayctl completion bash)
+Completion: source <(causewayctl completion bash). The release: --version
 
 Exit status: 0 done; 1 the coordinator refused or failed, or two configurations differ; 2 not
 understood, or a configuration, flag or certificate is wrong; 3 no answer from the coordinator.
@@ -307,7 +308,7 @@ int Config(const std::vector<std::string>& arguments) {
 
 int Main(int argc, char** argv) {
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
-  const std::vector<std::string> arguments = ParseCommandLine(argc, argv, kHelp);
+  const std::vector<std::string> arguments = ParseCommandLine(argc, argv, kHelp, kSoftwareVersion);
   const std::string command = arguments.empty() ? "" : arguments[0];
   if (command == "config") return Config(arguments);
   if (command == "completion") {

@@ -249,7 +249,13 @@ absl::StatusOr<std::string> Need(const StarSetting& setting, bool json) {
 
 absl::StatusOr<std::string> SimulateCommand(bool json) {
   const std::string table = absl::GetFlag(FLAGS_table);
-  if (table == "paper") return PaperTable(json);
+  if (table == "paper") {
+    if (!absl::GetFlag(FLAGS_sweep).empty() || absl::GetFlag(FLAGS_need)) {
+      return absl::InvalidArgumentError(
+          "--table=paper has settings of its own: give it without --sweep and --need");
+    }
+    return PaperTable(json);
+  }
   if (!table.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("--table must be paper; it is \"", table, "\""));
   }

@@ -60,7 +60,8 @@ absl::Status CheckSetting(const StarSetting& setting) {
               absl::StrCat("overlap_steps must be 0 .. H - 1 = ", setting.steps_between_syncs - 1,
                            "; it is ", setting.overlap_steps)));
   RETURN_IF_ERROR(Require(setting.bits_up > 0 && setting.bits_down > 0, "bits must be positive"));
-  RETURN_IF_ERROR(Require(setting.object_bits >= 0, "object_bits must be 0 or more"));
+  RETURN_IF_ERROR(Require(setting.object_bits >= 0,
+                          "what an object takes beside its values must be 0 or more"));
   RETURN_IF_ERROR(Require(setting.warm_up_steps >= 0 && setting.warm_up_steps < setting.steps,
                           absl::StrCat("steps must be above the warm-up's ", setting.warm_up_steps,
                                        "; there are ", setting.steps)));
@@ -75,7 +76,11 @@ absl::Status CheckSetting(const StarSetting& setting) {
                           "commit_seconds and grace_seconds must be 0 or more"));
   RETURN_IF_ERROR(
       Require(coordinator.slices >= 1 && coordinator.slices <= 1024, "slices must be 1 .. 1024"));
-  RETURN_IF_ERROR(Require(coordinator.quorum >= 1, "quorum must be 1 or more"));
+  int64_t workers = 0;
+  for (const StarSite& site : setting.sites) workers += site.count;
+  RETURN_IF_ERROR(Require(coordinator.quorum >= 1 && coordinator.quorum <= workers,
+                          absl::StrCat("quorum must be 1 .. the number of workers, ", workers,
+                                       "; it is ", coordinator.quorum)));
   RETURN_IF_ERROR(CheckTiers(setting));
   const StarFailures& failures = setting.failures;
   RETURN_IF_ERROR(Require(failures.mean_seconds_between >= 0,

@@ -216,6 +216,8 @@ class CausewayCtlTest(unittest.TestCase):
                               ["status", "now"], ["config"], ["config", "diff", "one"],
                               ["completion", "fish"], ["watch", "--interval=1ms"], ["export"],
                               ["export", "--out=x", "--dtype=f64"], ["export", "--out=x", "--deadline=0s"],
+                              ["export", "--out=x", "--max_positions=-5"],
+                              ["simulate", "--table=paper", "--need"],
                               ["export", f"--out={cluster.folder}/run.textproto"],
                               ["export", f"--out={cluster.folder}/run.textproto", "--replace"],
                               ["export", "--out=x", "--tokenizer=/nowhere"],

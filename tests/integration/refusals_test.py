@@ -5,7 +5,7 @@ import shutil
 import unittest
 import unittest.mock
 
-from cluster import COORDINATOR, MODEL, SIGTERM, WORKER, Cluster, run_tool
+from cluster import BIN, COORDINATOR, MODEL, SIGTERM, WORKER, Cluster, run_tool
 
 RUN = "train { steps: 100000 } sync { steps_between_syncs: 6 } membership { start_workers: 1 }"
 
@@ -93,6 +93,12 @@ class RefusalsTest(unittest.TestCase):
             # What is right is taken: the next thing that is missing is named.
             flags.write_text("\t--threads=1\n")
             self.refused(*given, saying=["--id is required"])
+
+    def test_every_program_says_its_release(self):
+        for program in (COORDINATOR, WORKER, BIN / "causewayctl"):
+            status, output, _ = run_tool(program, "--version")
+            self.assertEqual(status, 0)
+            self.assertRegex(output, rf"^{program.name} \d+\.\d+\.\d+\n$")
 
     def test_flags_from_the_environment(self):
         with unittest.mock.patch.dict(os.environ, {"FLAGS_threads": "many", "FLAGS_fromenv": "x",

@@ -254,6 +254,9 @@ TEST(StarModel, SettingsThatMakeNoSenseAreRefusedByName) {
               HasSubstr("1 .. H = 100"));
   EXPECT_THAT(refusal([](StarSetting& s) { s.overlap_steps = 100; }), HasSubstr("overlap_steps"));
   EXPECT_THAT(refusal([](StarSetting& s) { s.coordinator.shards = 11; }), HasSubstr("shards"));
+  EXPECT_THAT(refusal([](StarSetting& s) { s.coordinator.quorum = 3; }),
+              HasSubstr("the number of workers, 2; it is 3"));
+  EXPECT_THAT(refusal([](StarSetting& s) { s.object_bits = -1; }), HasSubstr("an object takes"));
   EXPECT_THAT(refusal([](StarSetting& s) { s.steps = 100; }), HasSubstr("warm-up"));
   EXPECT_THAT(refusal([](StarSetting& s) { s.failures.restart_seconds = 5; }),
               HasSubstr("lease of 10"));
