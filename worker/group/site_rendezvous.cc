@@ -157,9 +157,17 @@ absl::Status Gathering::Gather(absl::Time deadline) {
     for (const Socket& socket : silent_) {
       waits.push_back({.fd = socket.get(), .events = POLLIN, .revents = 0});
     }
+    // Of those that have not come, poll knows nothing.
+    for (const Socket& socket : came_) {
+      waits.push_back({.fd = socket.get(), .events = POLLRDHUP, .revents = 0});
+    }
     if (poll(waits.data(), waits.size(), Milliseconds(deadline - absl::Now())) <= 0) {
       if (absl::Now() >= deadline) return Missing();
       continue;
+    }
+    // One that has ended may come again.
+    for (size_t i = 0; i < came_.size(); ++i) {
+      if (waits[1 + silent_.size() + i].revents != 0) came_[i] = Socket(-1);
     }
     for (size_t i = silent_.size(); i > 0; --i) {
       if (waits[i].revents == 0) continue;
@@ -281,18 +289,31 @@ absl::StatusOr<Links> Join(const SiteRendezvous& rendezvous, absl::Time deadline
 }  // namespace
 
 absl::StatusOr<int> ListenOn(int port) {
+  // Both kinds of addresses, where the system has both.
   Socket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const bool has_ipv6 = socket.get() >= 0;
+  if (!has_ipv6) socket = Socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int no = 0;
   const int yes = 1;
-  sockaddr_in6 address = {};
-  address.sin6_family = AF_INET6;
-  address.sin6_addr = in6addr_any;
-  address.sin6_port = htons(static_cast<uint16_t>(port));
+  sockaddr_storage address = {};
+  socklen_t size = 0;
+  if (has_ipv6) {
+    auto& any = reinterpret_cast<sockaddr_in6&>(address);
+    any.sin6_family = AF_INET6;
+    any.sin6_addr = in6addr_any;
+    any.sin6_port = htons(static_cast<uint16_t>(port));
+    size = sizeof(any);
+    (void)setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
+  } else {
+    auto& any = reinterpret_cast<sockaddr_in&>(address);
+    any.sin_family = AF_INET;
+    any.sin_port = htons(static_cast<uint16_t>(port));
+    size = sizeof(any);
+  }
   constexpr int kBacklog = 1024;
   if (socket.get() < 0 ||
-      setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no)) != 0 ||
       setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0 ||
-      bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
       listen(socket.get(), kBacklog) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("process 0 of this site cannot listen on port ", port,
@@ -302,12 +323,15 @@ absl::StatusOr<int> ListenOn(int port) {
 }
 
 absl::StatusOr<int> PortOf(int listener) {
-  sockaddr_in6 address = {};
+  sockaddr_storage address = {};
   socklen_t size = sizeof(address);
   if (getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     return absl::InternalError(std::strerror(errno));
   }
-  return ntohs(address.sin6_port);
+  const in_port_t port = address.ss_family == AF_INET6
+                             ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                             : reinterpret_cast<const sockaddr_in&>(address).sin_port;
+  return ntohs(port);
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<SiteLink>>> MeetSite(const SiteRendezvous& rendezvous) {

@@ -258,11 +258,11 @@ TEST(SiteRendezvousTest, WhoSaysNothingOrNonsenseKeepsNobodyWaiting) {
   std::thread other([port] {
     std::vector<int> strangers;
     for (int i = 0; i < 300; ++i) {
-      sockaddr_in6 address = {};
-      address.sin6_family = AF_INET6;
-      address.sin6_addr = in6addr_loopback;
-      address.sin6_port = htons(static_cast<uint16_t>(port));
-      const int stranger = socket(AF_INET6, SOCK_STREAM, 0);
+      sockaddr_in address = {};
+      address.sin_family = AF_INET;
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      address.sin_port = htons(static_cast<uint16_t>(port));
+      const int stranger = socket(AF_INET, SOCK_STREAM, 0);
       EXPECT_EQ(connect(stranger, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
       if (i % 10 == 0) {
         const std::string request = "GET / HTTP/1.0\r\nHost: process-0\r\n\r\n";
