@@ -37,7 +37,7 @@ ELSEWHERE = {
         "there is no GPU ...: this machine has ...",
         "training on a GPU needs NVIDIA's cuBLASLt, which was not found",
         "the GPU's memory does not suffice: ... needs ...",
-        "... which ... GPUs cannot share evenly",
+        "... which ... cannot share evenly",
         "the GPU cannot be used any more by this process"],
     "a long or thin link (tests/wan)": [
         "... runs at ... of the at most ... Mbit/s that ... connection"],
@@ -47,6 +47,11 @@ ELSEWHERE = {
         "the worker does not read its session", "the coordinator did not welcome this worker",
         "nothing moved for too long", "nothing came for ...",
         "... could not be copied in ... tries while process ... uses it"],
+    "several processes (tests/integration/site_processes_test.py)": [
+        "process 0 of this site waited ... for others", "... of this site did not reach process 0 at ...",
+        "process 0 of this site cannot listen on port ...", "...turned process ... away: ...",
+        "... runs another build of this program ...", "... computes on ..., process 0 on ...",
+        "the connection to ... is lost (...): has it ended?", "rank ...: ..."],
     "another client than causewayctl": ["give either at_step or at_tokens, not both"],
     "a mount (tests/unit/common/files)": [
         "... has ... bytes free; ... are needed and ... more for rounds, snapshots and the database: make room",
@@ -232,6 +237,11 @@ class TroubleshootingTest(unittest.TestCase):
             key.chmod(0o644)
             self.train(cluster, "... can be read or written by everybody on this machine: chmod 600 ...",
                        *tls(cluster, "worker-a"), id="a")
+
+    def test_several_processes(self):
+        with Cluster() as cluster:
+            self.refused("env", "RANK=0", WORKER, "train", "--id=a", "--coordinator=127.0.0.1:1",
+                         f"--data={cluster.data}", "--out=x", row="... is not set, but RANK or WORLD_SIZE is")
 
     @unittest.skipIf(os.geteuid() != 0, "another user can only be tried by root")
     def test_a_service_of_another_user(self):

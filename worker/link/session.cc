@@ -61,8 +61,9 @@ Session::Session(Options options) : options_(std::move(options)) {
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Attach(Options options) {
   auto session = std::unique_ptr<Session>(new Session(std::move(options)));
-  ASSIGN_OR_RETURN(session->writer_thread_, StartThread([s = session.get()] { s->RunWriter(); }));
-  ASSIGN_OR_RETURN(session->session_thread_, StartThread([s = session.get()] { s->RunSession(); }));
+  Session* const raw = session.get();
+  ASSIGN_OR_RETURN(session->writer_thread_, StartThread([raw] { raw->RunWriter(); }));
+  ASSIGN_OR_RETURN(session->session_thread_, StartThread([raw] { raw->RunSession(); }));
   absl::MutexLock lock(&session->mutex_);
   const auto settled = [s = session.get()]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(s->mutex_) {
     return s->welcomed_ || s->ended_;
