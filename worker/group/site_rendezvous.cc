@@ -90,6 +90,18 @@ std::optional<Hello> ReceiveHello(int socket, absl::Time deadline) {
   return hello;
 }
 
+// Whether it is connected to itself: where nobody listens yet, a caller on the same machine may be
+// given the very port that it calls.
+bool IsOwnEcho(int socket) {
+  sockaddr_storage here = {};
+  sockaddr_storage there = {};
+  socklen_t here_size = sizeof(here);
+  socklen_t there_size = sizeof(there);
+  return getsockname(socket, reinterpret_cast<sockaddr*>(&here), &here_size) == 0 &&
+         getpeername(socket, reinterpret_cast<sockaddr*>(&there), &there_size) == 0 &&
+         here_size == there_size && std::memcmp(&here, &there, here_size) == 0;
+}
+
 // Connected, or nothing: nobody listens there yet, or the name is not known yet.
 std::optional<Socket> Connect(const std::string& host, int port) {
   addrinfo hints = {};
@@ -101,7 +113,8 @@ std::optional<Socket> Connect(const std::string& host, int port) {
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
   for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
     Socket socket(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (socket.get() >= 0 && connect(socket.get(), address->ai_addr, address->ai_addrlen) == 0) {
+    if (socket.get() >= 0 && connect(socket.get(), address->ai_addr, address->ai_addrlen) == 0 &&
+        !IsOwnEcho(socket.get())) {
       return socket;
     }
   }
@@ -263,16 +276,19 @@ absl::Status Refused(const LaunchEnvironment& launch, const Hello& answer) {
 
 absl::StatusOr<Links> Join(const SiteRendezvous& rendezvous, absl::Time deadline) {
   const LaunchEnvironment& launch = rendezvous.launch;
+  bool connected = false;
   do {
     RETURN_IF_ERROR(rendezvous.cause->Get());
     std::optional<Socket> socket = Connect(launch.master_address, launch.master_port);
     if (socket.has_value()) {
+      connected = true;
       const Hello hello = {
           .process = launch.process, .processes = launch.processes, .token = rendezvous.token};
       std::optional<Hello> answer;
       if (SendHello(socket->get(), hello)) answer = ReceiveHello(socket->get(), deadline);
-      if (answer.has_value() && answer->refusal != kWelcome) return Refused(launch, *answer);
-      if (answer.has_value()) {
+      // Another one that looks for process 0 says another number.
+      if (answer.has_value() && answer->process == 0 && answer->token == rendezvous.token) {
+        if (answer->refusal != kWelcome) return Refused(launch, *answer);
         Links links;
         links.push_back(std::make_unique<SiteLink>(socket->release(), NameOf(0), rendezvous.cause));
         return links;
@@ -280,10 +296,12 @@ absl::StatusOr<Links> Join(const SiteRendezvous& rendezvous, absl::Time deadline
     }
     absl::SleepFor(kRetry);
   } while (absl::Now() < deadline);
-  return absl::DeadlineExceededError(absl::StrCat(
-      "process ", launch.process, " of this site did not reach process 0 at ",
-      launch.master_address, ":", launch.master_port, " (MASTER_ADDR, MASTER_PORT) within ",
-      absl::FormatDuration(rendezvous.patience), ": is it running, and can it be reached there?"));
+  return absl::DeadlineExceededError(
+      absl::StrCat("process ", launch.process, " of this site did not reach process 0 at ",
+                   launch.master_address, ":", launch.master_port,
+                   " (MASTER_ADDR, MASTER_PORT) within ", absl::FormatDuration(rendezvous.patience),
+                   connected ? ": what listens there does not answer as process 0 does"
+                             : ": is it running, and can it be reached there?"));
 }
 
 }  // namespace

@@ -280,6 +280,27 @@ TEST(SiteRendezvousTest, WhoSaysNothingOrNonsenseKeepsNobodyWaiting) {
   other.join();
 }
 
+// As a process hears itself, connected to the port that it calls from.
+TEST(SiteRendezvousTest, AnotherThatLooksForProcess0IsNotTakenForIt) {
+  const int listener = ListenOn(0).value();
+  const int port = PortOf(listener).value();
+  std::thread echo([&] {
+    const int caller = accept(listener, nullptr, nullptr);
+    char hello[24];
+    EXPECT_EQ(recv(caller, hello, sizeof(hello), MSG_WAITALL), std::ssize(hello));
+    EXPECT_EQ(send(caller, hello, sizeof(hello), MSG_NOSIGNAL), std::ssize(hello));
+    close(caller);
+    SiteRendezvous first = ProcessOf(0, 2, port);
+    first.listener = listener;
+    EXPECT_TRUE(MeetSite(first).ok());
+  });
+  const auto links = MeetSite(ProcessOf(1, 2, port));
+  ASSERT_TRUE(links.ok()) << links.status();
+  links->front()->Start();
+  EXPECT_FALSE(links->front()->NextCall().ok()) << "process 0 has ended";
+  echo.join();
+}
+
 // Everyone hears it: the one that came first, the second one, and process 0.
 TEST(SiteRendezvousTest, TwoProcessesOfOneNumberEndTheSite) {
   const int listener = ListenOn(0).value();
