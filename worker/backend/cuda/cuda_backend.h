@@ -40,6 +40,7 @@ class CudaBackend final : public TrainingBackend {
     DeviceRank::MakeGemm make_gemm;
     // Called where there are several devices.
     std::function<absl::StatusOr<Groups>(const std::vector<DeviceInfo>&)> make_groups;
+    MakeAttention make_attention;        // Null: own kernels.
     std::optional<Recompute> recompute;  // None: as little as the memory allows.
     bool graphs = true;
     bool published_on_device = true;          // The published copy: or in host memory.
@@ -73,6 +74,8 @@ class CudaBackend final : public TrainingBackend {
 
   // What is computed again in backward passes.
   Recompute recompute() const { return recompute_; }
+  // Who computes attention (AttentionProvider::name).
+  std::string attention() const { return ranks_.front()->attention(); }
   // Bytes allocated on the device that has the most.
   size_t memory_bytes() const;
 

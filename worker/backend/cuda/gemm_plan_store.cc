@@ -1,5 +1,7 @@
 #include "worker/backend/cuda/gemm_plan_store.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -27,6 +29,26 @@ GemmPlan GemmPlanStore::Keep(const std::string& key, const GemmPlan& plan) {
   return kept->second;
 }
 
+std::string GemmPlanStore::FindAttention(const std::string& key) const {
+  absl::MutexLock lock(&mutex_);
+  const auto name = attention_.find(key);
+  return name == attention_.end() ? "" : name->second;
+}
+
+std::string GemmPlanStore::KeepAttention(const std::string& key, const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  const auto [kept, added] = attention_.emplace(key, name);
+  changed_ = changed_ || added;
+  return kept->second;
+}
+
+std::string GemmPlanStore::SetAttention(const std::string& key, const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  std::string before = std::exchange(attention_[key], name);
+  changed_ = changed_ || before != name;
+  return before;
+}
+
 bool GemmPlanStore::changed() const {
   absl::MutexLock lock(&mutex_);
   return changed_;
@@ -35,12 +57,15 @@ bool GemmPlanStore::changed() const {
 absl::Status GemmPlanStore::Read(FileSystem& file_system, const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, file_system.ReadFile(path));
   std::map<std::string, GemmPlan> plans;
+  std::map<std::string, std::string> attention;
   try {
     const json stored = json::parse(text);
     if (stored.at("version").get<int>() == kVersion) {
       for (const auto& [key, words] : stored.at("plans").items()) {
         plans[key] = words.get<GemmPlan>();
       }
+      // Workers of before attention could be chosen wrote none.
+      attention = stored.value("attention", attention);
     }
   } catch (const json::exception&) {
     return absl::DataLossError(absl::StrCat(
@@ -50,6 +75,7 @@ absl::Status GemmPlanStore::Read(FileSystem& file_system, const std::string& pat
   }
   absl::MutexLock lock(&mutex_);
   plans_ = std::move(plans);
+  attention_ = std::move(attention);
   changed_ = false;
   return absl::OkStatus();
 }
@@ -59,6 +85,7 @@ absl::Status GemmPlanStore::Write(FileSystem& file_system, const std::string& pa
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [key, plan] : plans_) stored["plans"][key] = plan;
+    stored["attention"] = attention_;
     changed_ = false;
   }
   return WriteFileAtomically(file_system, path, absl::string_view(stored.dump(1) + "\n"));

@@ -6,10 +6,12 @@
 #include "worker/backend/cuda/cublaslt_gemm.h"
 #include "worker/backend/cuda/device.h"
 #include "worker/backend/cuda/gemm_plan_store.h"
+#include "worker/backend/cuda/open_backend.h"
 
 namespace causeway::worker::cuda {
 
-absl::StatusOr<nlohmann::json> BenchOnGpu(int device, CudaBenchOptions options, FileSystem& files) {
+absl::StatusOr<nlohmann::json> BenchOnGpu(int device, AttentionPreference attention,
+                                          CudaBenchOptions options, FileSystem& files) {
   ASSIGN_OR_RETURN(const std::vector<DeviceInfo> devices,
                    DiscoverDevices({device < 0 ? 0 : device}, files));
   options.device = devices.front();
@@ -17,6 +19,7 @@ absl::StatusOr<nlohmann::json> BenchOnGpu(int device, CudaBenchOptions options, 
   options.make_gemm = [&plans](const DeviceInfo& info, DeviceMemory* memory) {
     return MakeCublasLtGemm(info, memory, &plans);
   };
+  options.make_attention = AttentionMaker(attention, /*document_masking=*/false, &plans);
   return BenchTraining(options);
 }
 
