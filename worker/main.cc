@@ -47,6 +47,11 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
         --insecure: plaintext to another machine
         --metrics=HOST:PORT (for Prometheus)  --metrics_address_file=FILE
         --tensorboard=FOLDER (curves, in a subfolder of this worker's name)
+        --device=auto (or cpu, cuda, cuda:0,1)
+      Several machines can be one worker: with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+      MASTER_ADDR and MASTER_PORT in the environment, as torchrun sets them, this is one of its
+      processes (docs/several_processes.md).
+        --site_timeout=10m: how long to wait for the others
 
   causeway-worker import --from=FOLDER --out=FILE
       Turns a checkpoint of Hugging Face into parameters that a run can start from, and prints its

@@ -141,7 +141,7 @@ absl::Status CoordinatorImpl::CheckPush(const v1::PushHeader& header) const {
         absl::StrCat("this is the run ", options_.run_id, ", the push is for ", header.run_id()));
   }
   absl::MutexLock lock(&members_mutex_);
-  const absl::Status member = membership_.Check(header.worker_id(), header.incarnation());
+  absl::Status member = membership_.Check(header.worker_id(), header.incarnation());
   // Not ABORTED, which would say that the round closed: if it is the same process, which has
   // attached again meanwhile, the round still expects this contribution.
   if (absl::IsAborted(member)) {

@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 
 std::string Percent(double share) {
-  return absl::StrFormat(share > 0.995 || share < 0.1 ? "%.2f %%" : "%.1f %%", 100 * share);
+  return absl::StrFormat("%.*f %%", share > 0.995 || share < 0.1 ? 2 : 1, 100 * share);
 }
 
 // JSON has no infinity: an unlimited rate is null.

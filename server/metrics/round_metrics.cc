@@ -16,7 +16,7 @@ prometheus::Histogram MakeHistogram() {
 
 RoundMetrics::RoundMetrics(const Clock* clock)
     : clock_(clock),
-      phases_({MakeHistogram(), MakeHistogram(), MakeHistogram(), MakeHistogram()}) {}
+      phases_{{MakeHistogram(), MakeHistogram(), MakeHistogram(), MakeHistogram()}} {}
 
 void RoundMetrics::OnPushAdmitted(const v1::PushHeader& header) {
   absl::MutexLock lock(&mutex_);

@@ -150,7 +150,7 @@ class SessionReactor final
 
   absl::Status HandleMessage() {
     if (incoming_.has_leave()) ShortenText(*incoming_.mutable_leave()->mutable_detail());
-    const absl::Status status = coordinator_.Handle(worker_id_, incarnation_, incoming_);
+    absl::Status status = coordinator_.Handle(worker_id_, incarnation_, incoming_);
     if (status.ok() && incoming_.has_leave()) {
       absl::MutexLock lock(&mutex_);
       disconnected_ = true;  // It says more than that.

@@ -45,9 +45,9 @@ PartitionName=main Nodes=n1,n2,n3 Default=YES MaxTime=INFINITE State=UP
 """
 RUN = """
 model { layers: 2 width: 32 heads: 2 mlp_width: 64 sequence_length: 32 }
-train { steps: 400 batch_sequences: 2 }
+train { steps: 400 batch_sequences: 2 micro_batch_sequences: 1 }
 sync { fragments: 2 steps_between_syncs: 6 }
-membership { start_workers: 2 max_workers: 2 }
+membership { start_workers: %d max_workers: 2 }
 """
 
 
@@ -150,12 +150,13 @@ class SlurmTest(unittest.TestCase):
     def log(self, job):
         return "".join(path.read_text(errors="replace") for path in self.folder.glob(f"causeway-*.{job}.log"))
 
-    def test_a_run_of_two_nodes_that_meets_its_time_limit_goes_on_and_ends(self):
+    def run_over_a_time_limit(self, ids, **variables):
+        """A run on two nodes with these workers, whose job is told on the way that its time is up."""
         home = self.folder / "home"
+        shutil.rmtree(home, ignore_errors=True)
         home.mkdir()
-        (home / "run.textproto").write_text(RUN)
-        for arguments in (["init"], ["coordinator", "--host", "coordinator"], ["worker", "site-0"],
-                          ["worker", "site-1"]):
+        (home / "run.textproto").write_text(RUN % len(ids))
+        for arguments in (["init"], ["coordinator", "--host", "coordinator"], *(["worker", name] for name in ids)):
             status, said = run(ROOT / "deploy/make_certificates", "--dir", home / "certificates", *arguments)
             self.assertEqual(status, 0, said)
         (home / "text.txt").write_text((ROOT / "docs/algorithm.md").read_text())
@@ -164,9 +165,10 @@ class SlurmTest(unittest.TestCase):
         self.assertEqual(status, 0, said)
 
         # The workers first: they wait for the coordinator's address. Shares of one small machine.
-        workers = self.submit("--mem=0", "--nodes=2", ROOT / "deploy/slurm/workers.sbatch")
+        export = ",".join(["ALL", *(f"{name}={value}" for name, value in variables.items())])
+        workers = self.submit("--mem=0", "--nodes=2", f"--export={export}", ROOT / "deploy/slurm/workers.sbatch")
         coordinator = self.submit("--mem=0", ROOT / "deploy/slurm/coordinator.sbatch")
-        self.wait("both workers train", lambda: self.log(workers).count("checkpoint written") >= 4)
+        self.wait("all train", lambda: self.log(workers).count("checkpoint written") >= 2 * len(ids))
         # What Slurm does when the limit comes near (--signal), without waiting a day for it.
         self.assertEqual(run("scancel", "--batch", "--signal=USR1", workers, env=self.environment)[0], 0)
         self.wait("the workers' job was queued again",
@@ -177,18 +179,28 @@ class SlurmTest(unittest.TestCase):
         self.wait_for_state(workers, "COMPLETED")
         self.wait_for_state(coordinator, "COMPLETED")
         log = self.log(workers)
-        self.assertEqual(log.count("continuing from the checkpoint"), 2, log)
+        self.assertEqual(log.count("continuing from the checkpoint"), len(ids), log)
         status, said = run(BUILD / "bin/causeway-coordinator", "inspect", f"--run_dir={home}/run")
         self.assertEqual(status, 0, said)
-        hashes = []
-        for source in (f"--run_dir={home}/run", f"--checkpoint={home}/workers/site-0/checkpoint",
-                       f"--checkpoint={home}/workers/site-1/checkpoint"):
-            out = self.folder / f"exported-{len(hashes)}"
+        models = []
+        for source in (f"--run_dir={home}/run",
+                       *(f"--checkpoint={home}/workers/{name}/checkpoint" for name in ids)):
+            out = home / f"exported-{len(models)}"
             status, said = run(BUILD / "bin/causeway-worker", "export", source, f"--out={out}")
             self.assertEqual(status, 0, said)
-            hashes.append((out / "model.safetensors").read_bytes())
-        self.assertEqual(hashes[0], hashes[1])
-        self.assertEqual(hashes[0], hashes[2])
+            models.append((out / "model.safetensors").read_bytes())
+        self.assertEqual(models, [models[0]] * len(models))
+        return log
+
+    def test_a_run_of_two_nodes_that_meets_its_time_limit_goes_on_and_ends(self):
+        self.run_over_a_time_limit(["site-0", "site-1"])
+
+    def test_two_nodes_that_are_one_worker_meet_their_time_limit_go_on_and_end(self):
+        # The names of these nodes are nobody's.
+        log = self.run_over_a_time_limit(["site-0"], CAUSEWAY_SITE_OF_NODES=1, MASTER_ADDR="127.0.0.1")
+        self.assertEqual(log.count("training on cpu, 1 threads, the first of 2 processes"), 2, log)
+        self.assertEqual(log.count("does its share of every step"), 2, log)
+        self.assertFalse((self.folder / "home/workers/site-1").exists())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""The pages are whole: links and their anchors exist, and messages that docs/troubleshooting.md explains
-are ones that the programs have."""
+"""The pages are whole: links and their anchors exist, programs of the repository that a page starts can be
+started, and messages that docs/troubleshooting.md explains are ones that the programs have."""
 
+import os
 import pathlib
 import re
 import unittest
@@ -10,6 +11,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md",
          *sorted((ROOT / "docs").glob("*.md"))]
 CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+STARTED = re.compile(r"^(?:sudo )?(?:[A-Z_]+=\S+ )*(?:\./)?((?:deploy|tests)/[\w./-]+)", re.MULTILINE)
 ADJACENT = re.compile(r'(?<!\\)"\s*"')
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 
@@ -39,6 +41,13 @@ def broken_links(page, text):
         elif anchor and file.suffix == ".md" and anchor not in anchors(file.read_text()):
             broken.append(f"{page.name}: {target}: no such heading")
     return broken
+
+
+def not_startable(text):
+    """What a page's commands start by its path and is no program."""
+    commands = "\n".join(CODE.findall(text))
+    return [path for path in STARTED.findall(commands) if not (ROOT / path).is_file()
+            or not os.access(ROOT / path, os.X_OK)]
 
 
 def literals():
@@ -74,6 +83,14 @@ class DocumentsTest(unittest.TestCase):
     def test_link_that_leads_nowhere_is_found(self):
         page = ROOT / "docs" / "links.md"
         self.assertEqual(2, len(broken_links(page, "[a](nothing.md) [b](glossary.md#nothing) [c](glossary.md)")))
+
+    def test_programs_that_pages_start_can_be_started(self):
+        self.assertEqual([], [f"{page.name}: {path}" for page in PAGES
+                              for path in not_startable(page.read_text())])
+
+    def test_program_that_cannot_be_started_is_found(self):
+        self.assertEqual(["tests/docs/nothing", "tests/docs/CMakeLists.txt"], not_startable(
+            "```sh\ntests/docs/nothing --now\nsudo tests/docs/CMakeLists.txt\n./tests/run\n```"))
 
     def test_no_page_has_a_gap(self):
         for page in PAGES:

@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -36,6 +37,12 @@ def wait_until(condition, what, deadline_s=DEADLINE_S):
         if time.monotonic() > end:
             raise AssertionError(f"waited {deadline_s} s in vain until {what}")
         time.sleep(0.02)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
 
 
 def json_lines(path):
@@ -124,6 +131,23 @@ class Cluster:
             f"{worker}.log", WORKER, "train", f"--coordinator={address or self.address}",
             f"--id={worker}", f"--data={self.data}", f"--out={self.out(worker)}", "--threads=1",
             *flags, variables=variables)
+
+    def start_site(self, worker, processes, *flags, port=None, variables=None):
+        """One worker of several processes, as torchrun starts them; process 0 is the first."""
+        launch = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes,
+                  "MASTER_ADDR": "localhost", "MASTER_PORT": port or free_port()}
+        return [self.start_process_of_site(worker, rank, launch, *flags, variables=variables)
+                for rank in range(processes)]
+
+    def start_process_of_site(self, worker, rank, launch, *flags, program=WORKER, variables=None):
+        """Only process 0 has the data and the output folder."""
+        folders = ([self.data, self.out(worker)] if rank == 0 else
+                   [self.folder / "elsewhere", self.folder / "elsewhere"])
+        own = {"RANK": rank, "LOCAL_RANK": rank, **launch, **(variables or {})}
+        return self.start(
+            f"{worker}.{rank}.log", program, "train", f"--coordinator={self.address}",
+            f"--id={worker}", f"--data={folders[0]}", f"--out={folders[1]}", "--threads=1",
+            "--device=cpu", *flags, variables={name: str(value) for name, value in own.items()})
 
     def start(self, log, *command, variables=None):
         process = Process(self.folder / log, *command, variables=variables)

@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/params/initialize.h"
 #include "tests/integration/sites.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
+#include "tests/unit/worker/backend/cuda/test_site.h"
 
 namespace causeway {
 namespace {
@@ -16,6 +19,13 @@ namespace {
 Site::MakeBackend OnGpus(int devices) {
   return [devices](const v1::RunConfig& config, const FragmentPlan& plan) {
     return worker::cuda::MakeTestBackend(config, plan, devices);
+  };
+}
+
+// GPUs by process.
+Site::MakeBackend OnProcesses(const std::vector<int>& devices) {
+  return [devices](const v1::RunConfig& config, const FragmentPlan& plan) {
+    return worker::cuda::MakeTestSite(config, plan, devices);
   };
 }
 
@@ -97,6 +107,37 @@ TEST_P(CudaTrainingTest, AWorkerRestartedFromItsCheckpointContinuesBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpus, CudaTrainingTest, ::testing::Values(1, 2));
+
+// In two processes, with everything that a checkpoint has brought from one to the other and back.
+TEST(CudaTraining, TwoProcessesTrainAndContinueAsOneDoes) {
+  if (!worker::cuda::HaveDevices(2)) GTEST_SKIP() << "needs more GPUs";
+  const TestData data;
+  const v1::RunConfig config =
+      GpuRun(absl::StrCat(kStreaming, "membership { start_workers: 1 max_workers: 1 }"));
+  TestRun one(config);
+  Site together(one.config(), one.plan(), data, one.coordinator(), "worker-0", 1, OnGpus(2));
+  together.Begin();
+  together.TrainTo(14);
+  together.Finish();
+
+  TestRun run(config);
+  std::optional<worker::WorkerCheckpoint> checkpoint;
+  {
+    Site before(run.config(), run.plan(), data, run.coordinator(), "worker-0", 1,
+                OnProcesses({1, 1}));
+    before.Begin();
+    before.TrainTo(7);
+    ASSERT_TRUE(before.sync().FinishPushes().ok());
+    checkpoint = before.Save();
+    ASSERT_TRUE(before.exchange().Leave(v1::Leave::DRAINED).ok());
+  }
+  Site after(run.config(), run.plan(), data, run.coordinator(), "worker-0", 1, OnProcesses({1, 1}));
+  after.Restore(*std::move(checkpoint));
+  after.TrainTo(14);
+  after.Finish();
+  EXPECT_EQ(after.Parameters(), together.Parameters());
+  EXPECT_EQ(run.coordinator().PublishedParameters(), one.coordinator().PublishedParameters());
+}
 
 // The codes of both are the same bytes, so one coordinator takes them from both.
 TEST(CudaTraining, GpusAndCpusTrainOneModelTogether) {

@@ -157,9 +157,11 @@ class RefusalsTest(unittest.TestCase):
                   "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
         with Cluster() as cluster:
             with unittest.mock.patch.dict(os.environ, launch):
-                self.train(cluster, saying=["WORLD_SIZE is 2", "one process per machine"])
                 os.environ["RANK"] = "2"
                 self.train(cluster, saying=["RANK", 'is "2"', "0 to 1"])
+                del os.environ["LOCAL_RANK"]
+                os.environ["RANK"] = "1"
+                self.train(cluster, saying=["LOCAL_RANK", "is not set", "unset RANK"])
 
     def test_an_absurd_number_of_threads_uses_none_up(self):
         with Cluster() as cluster:

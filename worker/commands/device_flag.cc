@@ -36,7 +36,18 @@ namespace {
 
 using Kind = DeviceChoice::Kind;
 
-#ifndef CAUSEWAY_HAVE_CUDA
+#ifdef CAUSEWAY_HAVE_CUDA
+cuda::OpenOptions OptionsOf(const DeviceChoice& choice) {
+  cuda::OpenOptions options;
+  options.devices = choice.gpus;
+  if (choice.recompute == "none") options.recompute = cuda::Recompute::kNone;
+  if (choice.recompute == "norms") options.recompute = cuda::Recompute::kNorms;
+  if (choice.recompute == "block") options.recompute = cuda::Recompute::kBlocks;
+  options.published_on_device = choice.published_on_device;
+  options.attention = cuda::AttentionPreferenceOf(choice.attention);
+  return options;
+}
+#else
 absl::Status NotBuilt() {
   return absl::FailedPreconditionError(
       "this program was built without CUDA: build it where nvcc is in PATH or in "
@@ -105,7 +116,7 @@ absl::StatusOr<DeviceChoice> ResolveDevices(const DeviceChoice& choice,
     resolved.kind = Kind::kCpu;
     return resolved;
   }
-  RETURN_IF_ERROR(cuda::CheckDevices(choice.gpus, files));
+  RETURN_IF_ERROR(cuda::FindDevices(choice.gpus, files).status());
   resolved.kind = Kind::kCuda;
   return resolved;
 #else
@@ -115,19 +126,26 @@ absl::StatusOr<DeviceChoice> ResolveDevices(const DeviceChoice& choice,
 #endif
 }
 
+absl::StatusOr<DeviceChoice> ResolveShare(const DeviceChoice& choice,
+                                          [[maybe_unused]] const LaunchEnvironment& launch,
+                                          FileSystem& files) {
+  ASSIGN_OR_RETURN(DeviceChoice resolved, ResolveDevices(choice, files));
+#ifdef CAUSEWAY_HAVE_CUDA
+  if (resolved.kind == Kind::kCuda) {
+    ASSIGN_OR_RETURN(const std::vector<int> visible, cuda::FindDevices(resolved.gpus, files));
+    ASSIGN_OR_RETURN(resolved.gpus, DevicesOfProcess(launch, visible));
+  }
+#endif
+  return resolved;
+}
+
 absl::StatusOr<std::unique_ptr<TrainingBackend>> MakeBackend(
     const DeviceChoice& choice, const v1::RunConfig& config, const FragmentPlan& plan,
     ThreadPool* pool, [[maybe_unused]] FileSystem& files,
     [[maybe_unused]] const std::string& plan_file) {
   if (choice.kind != Kind::kCuda) return std::make_unique<CpuBackend>(config, plan, pool);
 #ifdef CAUSEWAY_HAVE_CUDA
-  cuda::OpenOptions options;
-  options.devices = choice.gpus;
-  if (choice.recompute == "none") options.recompute = cuda::Recompute::kNone;
-  if (choice.recompute == "norms") options.recompute = cuda::Recompute::kNorms;
-  if (choice.recompute == "block") options.recompute = cuda::Recompute::kBlocks;
-  options.published_on_device = choice.published_on_device;
-  options.attention = cuda::AttentionPreferenceOf(choice.attention);
+  cuda::OpenOptions options = OptionsOf(choice);
   options.plan_file = plan_file;
   return cuda::OpenCudaBackend(config, plan, files, options);
 #else
@@ -146,6 +164,30 @@ absl::StatusOr<std::unique_ptr<EvaluationModel>> MakeGpuEvaluation(
   }
   return cuda::OpenCudaEvaluation(model, plan, windows,
                                   choice.gpus.empty() ? -1 : choice.gpus.front(), files);
+#else
+  return NotBuilt();
+#endif
+}
+
+absl::StatusOr<std::string> NewGpuGroupId() {
+#ifdef CAUSEWAY_HAVE_CUDA
+  return cuda::NewGroupId();
+#else
+  return NotBuilt();
+#endif
+}
+
+absl::StatusOr<std::unique_ptr<ShardedBackend>> MakeShare(
+    [[maybe_unused]] const DeviceChoice& choice, [[maybe_unused]] const v1::RunConfig& config,
+    [[maybe_unused]] const FragmentPlan& plan, [[maybe_unused]] FileSystem& files,
+    [[maybe_unused]] const GpuShare& share) {
+#ifdef CAUSEWAY_HAVE_CUDA
+  return cuda::OpenShare(config, plan, files, OptionsOf(choice),
+                         {.ranks = share.range.ranks,
+                          .first_rank = share.range.first,
+                          .group_id = share.group_id,
+                          .cause = share.cause,
+                          .plans = share.plans});
 #else
   return NotBuilt();
 #endif

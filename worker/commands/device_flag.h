@@ -13,8 +13,12 @@
 #include "common/base/file_system.h"
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
+#include "worker/group/launch_environment.h"
+#include "worker/group/shared_cause.h"
 #include "worker/train/backend.h"
 #include "worker/train/evaluation_model.h"
+#include "worker/train/sharded_backend.h"
+#include "worker/train/step_tokens.h"
 
 namespace causeway::worker {
 
@@ -40,6 +44,10 @@ absl::StatusOr<DeviceChoice> DevicesFromFlags();
 // GPU that does not exist.
 absl::StatusOr<DeviceChoice> ResolveDevices(const DeviceChoice& choice, FileSystem& files);
 
+// The same, of one of a site's processes on this machine: `gpus` are its share of them.
+absl::StatusOr<DeviceChoice> ResolveShare(const DeviceChoice& choice,
+                                          const LaunchEnvironment& launch, FileSystem& files);
+
 // INVALID_ARGUMENT if --device asks for a GPU of a command that computes on the CPU alone.
 absl::Status RefuseGpus(absl::string_view command);
 
@@ -57,6 +65,20 @@ absl::StatusOr<std::unique_ptr<EvaluationModel>> MakeGpuEvaluation(const DeviceC
                                                                    const v1::ModelConfig& model,
                                                                    const FragmentPlan& plan,
                                                                    int windows, FileSystem& files);
+
+// What a process of a site has of its GPUs. All its processes make theirs at the same time.
+struct GpuShare {
+  RankRange range;
+  std::string group_id;                // Of process 0's NewGpuGroupId.
+  std::shared_ptr<SharedCause> cause;  // That ends the site.
+  std::string* plans = nullptr;        // What was measured: that known before, then all.
+};
+absl::StatusOr<std::string> NewGpuGroupId();
+// `choice` is ResolveShare's. Errors of the backend.
+absl::StatusOr<std::unique_ptr<ShardedBackend>> MakeShare(const DeviceChoice& choice,
+                                                          const v1::RunConfig& config,
+                                                          const FragmentPlan& plan,
+                                                          FileSystem& files, const GpuShare& share);
 
 }  // namespace causeway::worker
 

@@ -1,11 +1,15 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <thread>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/cli/command_line.h"
@@ -15,6 +19,8 @@
 #include "worker/commands/commands.h"
 #include "worker/commands/device_flag.h"
 #include "worker/commands/given_model.h"
+#include "worker/commands/site.h"
+#include "worker/commands/site_follower.h"
 #include "worker/commands/training_run.h"
 #include "worker/group/launch_environment.h"
 
@@ -61,6 +67,9 @@ ABSL_FLAG(std::string, congestion_control, "auto",
           "train, preflight: of the connections to the coordinator: auto (bbr where this process "
           "may use it), system (as the system has it), or a name such as bbr or cubic");
 
+ABSL_FLAG(absl::Duration, site_timeout, absl::Minutes(10),
+          "train, as one of several processes (WORLD_SIZE): how long to wait for the others");
+
 ABSL_FLAG(double, max_upload_mbit, 0,
           "train: fragments are sent no faster, in Mbit/s; 0: no limit");
 ABSL_FLAG(double, max_download_mbit, 0,
@@ -76,6 +85,7 @@ bool StopRequested() { return stop_requested != 0; }
 
 // By _exit, not by the signal's own action: process 1 of a container has none.
 constexpr int kExitBySignal = 128;
+constexpr absl::Duration kStopPoll = absl::Milliseconds(100);
 
 // A worker that has not joined has nothing to hand over.
 void EndWhileJoining(int) { _exit(0); }
@@ -110,19 +120,7 @@ absl::StatusOr<int64_t> RateFromFlag(absl::string_view flag, double mbit) {
   return static_cast<int64_t>(mbit * kBytesPerMbit);
 }
 
-// A site is one process. Several that take each other for the parts of one replica would be taken
-// for one worker that joins many times.
-absl::Status CheckLaunch() {
-  ASSIGN_OR_RETURN(const LaunchEnvironment launch, ReadLaunchEnvironment(ProcessEnvironment));
-  if (launch.processes == 1) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "WORLD_SIZE is ", launch.processes,
-      ": this version trains a replica in one process, on all GPUs of one machine. Start one "
-      "process per machine, each a worker with an --id of its own, and unset RANK and WORLD_SIZE"));
-}
-
 absl::StatusOr<TrainingOptions> OptionsFromFlags() {
-  RETURN_IF_ERROR(CheckLaunch());
   TrainingOptions options;
   options.coordinator = absl::GetFlag(FLAGS_coordinator);
   options.security = SecurityOptionsFromFlags();
@@ -174,22 +172,106 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   return options;
 }
 
+absl::StatusOr<SiteOptions> SiteOptionsFor(const LaunchEnvironment& launch,
+                                           const TrainingOptions& training) {
+  SiteOptions options;
+  options.launch = launch;
+  options.worker_id = training.worker_id;
+  options.coordinator = training.coordinator;
+  options.threads = training.threads;
+  options.patience = absl::GetFlag(FLAGS_site_timeout);
+  if (options.patience <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat("--site_timeout must be more than 0; it is ",
+                                                   absl::FormatDuration(options.patience)));
+  }
+  ASSIGN_OR_RETURN(options.devices, ResolveShare(training.devices, launch, *FileSystem::Real()));
+  return options;
+}
+
+void OnSignals(void (*handler)(int)) {
+  std::signal(SIGTERM, handler);
+  std::signal(SIGINT, handler);
+}
+
+// While process 0 joins the run, a signal to any process of the site ends all of them: there is
+// nothing to hand over.
+class WatchWhileJoining {
+ public:
+  explicit WatchWhileJoining(Site* site) {
+    if (site == nullptr) return;
+    OnSignals(OnSignal);
+    absl::StatusOr<std::thread> thread = StartThread([this, site] { Watch(*site); });
+    if (thread.ok()) thread_ = *std::move(thread);
+  }
+  ~WatchWhileJoining() {
+    {
+      absl::MutexLock lock(&mutex_);
+      over_ = true;
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  void Watch(Site& site) {
+    absl::MutexLock lock(&mutex_);
+    while (!mutex_.AwaitWithTimeout(absl::Condition(&over_), kStopPoll)) {
+      if (!StopRequested() && !site.told_to_stop()) continue;
+      site.End(absl::OkStatus());
+      _exit(0);
+    }
+  }
+
+  absl::Mutex mutex_;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+// The process that joins the run; `site` has this worker's others, or is null.
+int RunWorker(TrainingOptions options, Site* site) {
+  options.site = site;
+  Log().info("congestion control: {}", DescribeCongestionControl(options.congestion_control));
+  absl::StatusOr<std::unique_ptr<TrainingRun>> run = absl::UnknownError("not joined");
+  {
+    const WatchWhileJoining watch(site);
+    run = TrainingRun::Join(options, *FileSystem::Real(), *Clock::Real());
+  }
+  if (!run.ok()) {
+    if (site != nullptr) site->End(run.status());
+    return Refuse(kProgram, run.status());
+  }
+  OnSignals(OnSignal);
+  const absl::Status status = (*run)->Train(
+      [site] { return StopRequested() || (site != nullptr && site->told_to_stop()); });
+  if (site != nullptr) site->End(status);
+  if (!status.ok()) return Fail(kProgram, status);
+  return 0;
+}
+
+int RunFollower(const SiteOptions& options) {
+  absl::StatusOr<std::unique_ptr<SiteFollower>> follower =
+      SiteFollower::Join(options, *FileSystem::Real());
+  if (!follower.ok()) return Refuse(kProgram, follower.status());
+  OnSignals(OnSignal);
+  const absl::Status status = (*follower)->Follow(StopRequested);
+  if (status.ok()) return 0;
+  return (*follower)->begun() ? Fail(kProgram, status) : Refuse(kProgram, status);
+}
+
 }  // namespace
 
 int RunTrain() {
+  const absl::StatusOr<LaunchEnvironment> launch = ReadLaunchEnvironment(ProcessEnvironment);
+  if (!launch.ok()) return Refuse(kProgram, launch.status());
   const absl::StatusOr<TrainingOptions> options = OptionsFromFlags();
   if (!options.ok()) return Refuse(kProgram, options.status());
-  std::signal(SIGTERM, EndWhileJoining);
-  std::signal(SIGINT, EndWhileJoining);
-  Log().info("congestion control: {}", DescribeCongestionControl(options->congestion_control));
-  absl::StatusOr<std::unique_ptr<TrainingRun>> run =
-      TrainingRun::Join(*options, *FileSystem::Real(), *Clock::Real());
-  if (!run.ok()) return Refuse(kProgram, run.status());
-  std::signal(SIGTERM, OnSignal);
-  std::signal(SIGINT, OnSignal);
-  const absl::Status status = (*run)->Train(StopRequested);
-  if (!status.ok()) return Fail(kProgram, status);
-  return 0;
+  OnSignals(EndWhileJoining);
+  if (launch->processes == 1) return RunWorker(*options, nullptr);
+  const absl::StatusOr<SiteOptions> site_options = SiteOptionsFor(*launch, *options);
+  if (!site_options.ok()) return Refuse(kProgram, site_options.status());
+  if (launch->process != 0) return RunFollower(*site_options);
+  absl::StatusOr<std::unique_ptr<Site>> site = Site::Gather(*site_options, *FileSystem::Real());
+  if (!site.ok()) return Refuse(kProgram, site.status());
+  return RunWorker(*options, site->get());
 }
 
 }  // namespace causeway::worker

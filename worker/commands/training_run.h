@@ -4,6 +4,7 @@
 #define CAUSEWAY_WORKER_COMMANDS_TRAINING_RUN_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@
 #include "common/rpc/socket_buffers.h"
 #include "common/telemetry/event_log.h"
 #include "worker/commands/device_flag.h"
+#include "worker/commands/site.h"
 #include "worker/data/choice_task.h"
 #include "worker/data/dataset.h"
 #include "worker/io/worker_checkpoint.h"
@@ -48,6 +50,8 @@ struct TrainingOptions {
   std::string tensorboard;           // Folder of curves, a subfolder for each worker; empty: none.
   int threads = 1;
   DeviceChoice devices;
+  Site* site =
+      nullptr;  // The other processes of this worker; null: there are none. Outlives the run.
   absl::Duration connect_timeout = absl::Seconds(30);
   // For bulk transfers, beside the session's; 0: as many as help, from 4 to 16.
   int connections = 0;
@@ -81,7 +85,7 @@ class TrainingRun {
   // few times a second by another thread. A drain, whoever orders it, finishes the step and hands
   // over the deltas in flight; what cannot be handed over within drain_timeout stays in the
   // checkpoint.
-  absl::Status Train(bool (*stop)());
+  absl::Status Train(const std::function<bool()>& stop);
 
  private:
   struct Progress {
@@ -105,6 +109,7 @@ class TrainingRun {
               Clock& clock, v1::DescribeResponse run, FragmentPlan plan, Dataset dataset);
 
   absl::Status OpenOutput();
+  absl::Status OpenBackend(const DeviceChoice& devices);
   absl::Status ReadTasks();
   // Continues from the checkpoint in the output folder, or from the published state.
   absl::Status Begin(std::optional<WorkerCheckpoint> checkpoint);
@@ -121,7 +126,9 @@ class TrainingRun {
   absl::Status OpenMetrics();
   absl::Status TrainSteps();
   // Waits for `stop`, for the coordinator's word or for the end of training.
-  void WatchForStop(bool (*stop)());
+  void WatchForStop(const std::function<bool()>& stop);
+  // What has ended this worker's other processes.
+  absl::Status SiteStatus() const;
   // True once training ended, within that time.
   bool AwaitEnd(absl::Duration timeout);
   // One inner step, which ends at `end` at the latest.

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -23,13 +24,16 @@ namespace {
 
 constexpr uint32_t kMagic = 0x43577335;
 constexpr absl::Duration kRetry = absl::Milliseconds(100);
+constexpr size_t kMostNamed = 8;
+
+enum Refusal : int32_t { kWelcome = 0, kOtherToken = 1, kOtherSize = 2, kTwice = 3 };
 
 // What both sides say first.
 struct Hello {
   uint32_t magic = kMagic;
   int32_t process = 0;
   int32_t processes = 0;
-  int32_t unused = 0;
+  int32_t refusal = kWelcome;  // Of process 0, to who is not welcome.
   uint64_t token = 0;
 };
 
@@ -97,77 +101,121 @@ std::optional<Socket> Connect(const std::string& host, int port) {
 
 std::string NameOf(int process) { return absl::StrCat("process ", process, " of this site"); }
 
-absl::StatusOr<std::vector<std::unique_ptr<SiteLink>>> Gather(const SiteRendezvous& rendezvous,
-                                                              absl::Time deadline) {
+using Links = std::vector<std::unique_ptr<SiteLink>>;
+
+absl::Status Missing(const SiteRendezvous& rendezvous, const Links& links,
+                     const std::set<std::string>& turned_away) {
+  std::vector<int> absent;
+  for (size_t i = 0; i < links.size(); ++i) {
+    if (links[i] == nullptr) absent.push_back(static_cast<int>(i) + 1);
+  }
+  std::string message =
+      absl::StrCat("process 0 of this site waited ", absl::FormatDuration(rendezvous.patience),
+                   " for others (WORLD_SIZE is ", rendezvous.launch.processes,
+                   "); these did not come: ", absl::StrJoin(absent, ", "));
+  if (!turned_away.empty()) {
+    absl::StrAppend(&message, "; turned away: ", absl::StrJoin(turned_away, ", "));
+  }
+  return absl::DeadlineExceededError(message);
+}
+
+absl::Status Gather(const SiteRendezvous& rendezvous, absl::Time deadline, Links& links) {
   const int processes = rendezvous.launch.processes;
   Socket listener(rendezvous.listener);
   if (listener.get() < 0) {
     ASSIGN_OR_RETURN(const int socket, ListenOn(rendezvous.launch.master_port));
     listener = Socket(socket);
   }
-  std::vector<std::unique_ptr<SiteLink>> links(static_cast<size_t>(processes - 1));
+  links.resize(static_cast<size_t>(processes - 1));
+  std::set<std::string> turned_away;
   for (int missing = processes - 1; missing > 0;) {
     RETURN_IF_ERROR(rendezvous.cause->Get());
-    if (!WaitReadable(listener.get(), deadline)) {
-      std::vector<int> absent;
-      for (int process = 1; process < processes; ++process) {
-        if (links[static_cast<size_t>(process - 1)] == nullptr) absent.push_back(process);
-      }
-      return absl::DeadlineExceededError(
-          absl::StrCat("process 0 of this site waited ", absl::FormatDuration(rendezvous.patience),
-                       " for others (WORLD_SIZE is ", processes,
-                       "); these did not come: ", absl::StrJoin(absent, ", ")));
-    }
+    if (!WaitReadable(listener.get(), deadline)) return Missing(rendezvous, links, turned_away);
     Socket socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (socket.get() < 0) continue;
     // Whoever says nothing keeps nobody waiting for long.
     const std::optional<Hello> hello =
         ReceiveHello(socket.get(), std::min(deadline, absl::Now() + absl::Seconds(5)));
-    if (!hello.has_value() || hello->token != rendezvous.token || hello->processes != processes ||
-        hello->process < 1 || hello->process >= processes) {
-      continue;  // Its side finds the connection closed.
+    if (!hello.has_value()) continue;
+    Hello answer = {.process = 0, .processes = processes, .token = hello->token};
+    const bool is_ours = hello->token == rendezvous.token;
+    const bool fits =
+        hello->processes == processes && hello->process >= 1 && hello->process < processes;
+    if (!is_ours || !fits) {
+      answer.refusal = is_ours ? kOtherSize : kOtherToken;
+      SendHello(socket.get(), answer);
+      if (turned_away.size() == kMostNamed) continue;
+      turned_away.insert(absl::StrCat("one that says that it is process ", hello->process, " of ",
+                                      hello->processes,
+                                      is_ours ? "" : ", of another worker (--id, --coordinator)"));
+      continue;
     }
     std::unique_ptr<SiteLink>& link = links[static_cast<size_t>(hello->process - 1)];
     if (link != nullptr) {
+      answer.refusal = kTwice;
+      SendHello(socket.get(), answer);
       return absl::FailedPreconditionError(
           absl::StrCat("two processes of this site say that they are process ", hello->process,
                        ": RANK must differ"));
     }
-    if (!SendHello(socket.get(), {.process = 0, .processes = processes, .token = hello->token})) {
-      continue;
-    }
+    if (!SendHello(socket.get(), answer)) continue;
     link = std::make_unique<SiteLink>(socket.release(), NameOf(hello->process), rendezvous.cause);
     --missing;
   }
-  return links;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<SiteLink>>> Join(const SiteRendezvous& rendezvous,
-                                                            absl::Time deadline) {
+// Those that came do not wait for what will not be.
+void SendAway(const SiteRendezvous& rendezvous, const absl::Status& why, const Links& links) {
+  rendezvous.cause->Set(why);
+  for (const std::unique_ptr<SiteLink>& link : links) {
+    if (link != nullptr) link->Start();
+  }
+}
+
+absl::Status Refused(const LaunchEnvironment& launch, const Hello& answer) {
+  const std::string there =
+      absl::StrCat("process 0 at ", launch.master_address, ":", launch.master_port,
+                   " (MASTER_ADDR, MASTER_PORT) turned process ", launch.process, " away: ");
+  switch (answer.refusal) {
+    case kOtherToken:
+      return absl::FailedPreconditionError(absl::StrCat(
+          there,
+          "it belongs to another worker; all processes of a site are started with the same "
+          "--id and --coordinator, and two sites on one machine need two ports"));
+    case kOtherSize:
+      return absl::FailedPreconditionError(absl::StrCat(there, "its site has ", answer.processes,
+                                                        " processes, and WORLD_SIZE is ",
+                                                        launch.processes, " here"));
+    default:
+      return absl::FailedPreconditionError(
+          absl::StrCat(there, "another one has that number already; RANK must differ"));
+  }
+}
+
+absl::StatusOr<Links> Join(const SiteRendezvous& rendezvous, absl::Time deadline) {
   const LaunchEnvironment& launch = rendezvous.launch;
-  bool turned_away = false;
   do {
     RETURN_IF_ERROR(rendezvous.cause->Get());
     std::optional<Socket> socket = Connect(launch.master_address, launch.master_port);
     if (socket.has_value()) {
       const Hello hello = {
           .process = launch.process, .processes = launch.processes, .token = rendezvous.token};
-      if (SendHello(socket->get(), hello) && ReceiveHello(socket->get(), deadline).has_value()) {
-        std::vector<std::unique_ptr<SiteLink>> links;
+      std::optional<Hello> answer;
+      if (SendHello(socket->get(), hello)) answer = ReceiveHello(socket->get(), deadline);
+      if (answer.has_value() && answer->refusal != kWelcome) return Refused(launch, *answer);
+      if (answer.has_value()) {
+        Links links;
         links.push_back(std::make_unique<SiteLink>(socket->release(), NameOf(0), rendezvous.cause));
         return links;
       }
-      turned_away = true;
     }
     absl::SleepFor(kRetry);
   } while (absl::Now() < deadline);
   return absl::DeadlineExceededError(absl::StrCat(
       "process ", launch.process, " of this site did not reach process 0 at ",
       launch.master_address, ":", launch.master_port, " (MASTER_ADDR, MASTER_PORT) within ",
-      absl::FormatDuration(rendezvous.patience),
-      turned_away ? "; it was turned away: do all processes have the same run, worker and "
-                    "WORLD_SIZE?"
-                  : ""));
+      absl::FormatDuration(rendezvous.patience), ": is it running, and can it be reached there?"));
 }
 
 }  // namespace
@@ -204,7 +252,12 @@ absl::StatusOr<int> PortOf(int listener) {
 
 absl::StatusOr<std::vector<std::unique_ptr<SiteLink>>> MeetSite(const SiteRendezvous& rendezvous) {
   const absl::Time deadline = absl::Now() + rendezvous.patience;
-  return rendezvous.launch.process == 0 ? Gather(rendezvous, deadline) : Join(rendezvous, deadline);
+  if (rendezvous.launch.process != 0) return Join(rendezvous, deadline);
+  Links links;
+  const absl::Status gathered = Gather(rendezvous, deadline, links);
+  if (!gathered.ok()) SendAway(rendezvous, gathered, links);
+  RETURN_IF_ERROR(gathered);
+  return links;
 }
 
 }  // namespace causeway::worker

@@ -28,7 +28,8 @@ struct SiteRendezvous {
 
 // Process 0's links to processes 1, 2, ... in this order; the others' link to process 0. None has
 // been started. DEADLINE_EXCEEDED, with who is missing, where not all come together in time;
-// FAILED_PRECONDITION for a port that is taken, and for a process that comes twice.
+// FAILED_PRECONDITION for a port that is taken, for a process that comes twice, and to who is
+// turned away. What process 0 fails with is the cause that those end with who have come.
 absl::StatusOr<std::vector<std::unique_ptr<SiteLink>>> MeetSite(const SiteRendezvous& rendezvous);
 
 // A socket that listens on all addresses; port 0: any port that is free. FAILED_PRECONDITION if the

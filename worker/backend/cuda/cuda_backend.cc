@@ -6,21 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
-#include "worker/backend/cuda/device_part.h"
 
 namespace causeway::worker::cuda {
 namespace {
 
-// Every GPU does the same number of micro-steps.
-absl::Status CheckBatch(const v1::TrainConfig& train, size_t devices) {
-  const int micro_batches = train.batch_sequences() / train.micro_batch_sequences();
-  if (static_cast<size_t>(micro_batches) % devices == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "a step has ", micro_batches,
-      " micro-batches (train.batch_sequences = ", train.batch_sequences(),
-      " / train.micro_batch_sequences = ", train.micro_batch_sequences(), "), which ", devices,
-      " GPUs cannot share evenly: name fewer with --device=cuda:0,.. or start "
-      "the run with a smaller train.micro_batch_sequences"));
+int RanksOf(const CudaBackend::Options& options) {
+  return options.ranks > 0 ? options.ranks : static_cast<int>(options.devices.size());
 }
 
 }  // namespace
@@ -30,7 +21,7 @@ CudaBackend::CudaBackend(const v1::RunConfig& config, const FragmentPlan& plan,
     : config_(config),
       plan_(plan),
       options_(options),
-      shards_(plan, static_cast<int>(options.devices.size()), options.least_bucket),
+      shards_(plan, RanksOf(options), options.least_bucket),
       has_optimizer_(config.sync().contribution() != v1::SyncConfig::GRADIENT) {}
 
 CudaBackend::~CudaBackend() {
@@ -51,7 +42,8 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const v1::RunCo
                                                                  const FragmentPlan& plan,
                                                                  const Options& options) {
   RETURN_IF_ERROR(CheckShape(config.model()));
-  RETURN_IF_ERROR(CheckBatch(config.train(), options.devices.size()));
+  RETURN_IF_ERROR(
+      CheckShares(config.train(), RanksOf(options), "GPUs", "name fewer with --device=cuda:0,.."));
   auto backend = std::unique_ptr<CudaBackend>(new CudaBackend(config, plan, options));
   RETURN_IF_ERROR(backend->Build());
   return backend;
@@ -59,7 +51,7 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const v1::RunCo
 
 absl::Status CudaBackend::Build() {
   const size_t devices = options_.devices.size();
-  if (devices > 1) {
+  if (shards_.ranks() > 1) {
     ASSIGN_OR_RETURN(groups_, options_.make_groups(options_.devices));
   }
   ranks_.resize(devices);
@@ -80,7 +72,7 @@ int64_t CudaBackend::LaterBytes(size_t device) const {
   // What libraries and graphs take.
   const auto others =
       static_cast<int64_t>(std::min(options_.devices[device].memory / 64, size_t{1} << 30));
-  return others + DeviceReplicaBytes(plan_, shards_, config_.sync(), static_cast<int>(device),
+  return others + DeviceReplicaBytes(plan_, shards_, config_.sync(), RankOf(device),
                                      options_.published_on_device);
 }
 
@@ -99,7 +91,7 @@ absl::Status CudaBackend::BuildRanks(Recompute recompute) {
                                       .shards = &shards_,
                                       .group = groups_.empty() ? nullptr : groups_[i].get(),
                                       .device = options_.devices[i],
-                                      .rank = static_cast<int>(i),
+                                      .rank = RankOf(i),
                                       .recompute = recompute,
                                       .graphs = options_.graphs,
                                       .make_gemm = options_.make_gemm,
@@ -167,7 +159,8 @@ absl::StatusOr<StepReport> CudaBackend::Step(int64_t step, const MicroBatchReade
   for (int round = 0; round < rounds && read_status.ok(); ++round) {
     // All devices or none: in the last round they wait for each other.
     for (int64_t i = 0; i < devices && read_status.ok(); ++i) {
-      read_status = read(round * devices + i, ranks_[static_cast<size_t>(i)]->HostTokens(round));
+      read_status = read(int64_t{round} * shards_.ranks() + options_.first_rank + i,
+                         ranks_[static_cast<size_t>(i)]->HostTokens(round));
     }
     if (!read_status.ok()) break;
     for (size_t i = 0; i < ranks_.size(); ++i) {
@@ -242,22 +235,35 @@ absl::Status CudaBackend::RestoreOptimizer(int64_t updates, std::span<const floa
   return OnAll([&](DeviceRank& rank) { return rank.SetMoments(first_moments, second_moments); });
 }
 
-absl::StatusOr<std::unique_ptr<Replica>> CudaBackend::MakeReplica() {
+std::vector<DeviceShard> CudaBackend::Shards() const {
   std::vector<DeviceShard> shards;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const DeviceArrays& arrays = ranks_[i]->arrays();
     shards.push_back({.device = ranks_[i]->device(),
-                      .rank = static_cast<int>(i),
+                      .rank = RankOf(i),
                       .master = arrays.master,
                       .gradients = has_optimizer_ ? nullptr : arrays.gradients,
                       .weights = arrays.weights,
                       .training = ranks_[i]->training_stream(),
                       .snapshots_done = ranks_[i]->snapshots_done()});
   }
-  return MakeDeviceReplica(
-      plan_, shards_, config_.sync(), std::move(shards),
-      {.published_on_device = options_.published_on_device,
-       .weights_changed = [this](int fragment) { merged_fragments_.push_back(fragment); }});
+  return shards;
+}
+
+DevicePartOptions CudaBackend::PartOptions() {
+  return {.published_on_device = options_.published_on_device,
+          .weights_changed = [this](int fragment) { merged_fragments_.push_back(fragment); }};
+}
+
+absl::StatusOr<std::unique_ptr<ReplicaPart>> CudaBackend::MakePart() {
+  return DevicePart::Create(plan_, shards_, config_.sync(), Shards(), PartOptions());
+}
+
+absl::StatusOr<std::unique_ptr<Replica>> CudaBackend::MakeReplica() {
+  if (ranks_.size() != static_cast<size_t>(shards_.ranks())) {
+    return absl::InternalError("other processes have parts of this replica");
+  }
+  return MakeDeviceReplica(plan_, shards_, config_.sync(), Shards(), PartOptions());
 }
 
 std::string CudaBackend::Describe() const {

@@ -1,6 +1,6 @@
-// Training on the GPUs of one machine: a thread and a DeviceRank for each. A step's micro-batches
-// are dealt out in turn; gradients are summed, the update is divided, and its weights gathered
-// (device_rank.h). docs/gpu.md walks through a step.
+// Training on the GPUs of one machine, or of this process where a site has several: a thread and a
+// DeviceRank for each. A step's micro-batches are dealt out in turn; gradients are summed, the
+// update is divided, and its weights gathered (device_rank.h). docs/gpu.md walks through a step.
 //
 // Everything is enqueued while the GPUs work, and the host waits once, at the end of a step. An
 // error of one GPU ends what the others do for it, and is returned by this call and by all that
@@ -22,15 +22,16 @@
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cuda/cuda_transformer.h"
 #include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device_part.h"
 #include "worker/backend/cuda/device_rank.h"
 #include "worker/backend/cuda/device_thread.h"
 #include "worker/group/local_group.h"
 #include "worker/group/shard_plan.h"
-#include "worker/train/backend.h"
+#include "worker/train/sharded_backend.h"
 
 namespace causeway::worker::cuda {
 
-class CudaBackend final : public TrainingBackend {
+class CudaBackend final : public ShardedBackend {
  public:
   // One per device, in their order.
   using Groups = std::vector<std::unique_ptr<LocalGroup>>;
@@ -38,7 +39,11 @@ class CudaBackend final : public TrainingBackend {
   struct Options {
     std::vector<DeviceInfo> devices;  // At least one.
     DeviceRank::MakeGemm make_gemm;
-    // Called where there are several devices.
+    // The ranks of the site, of which the devices are those from `first_rank` on; 0: as many as
+    // there are devices.
+    int ranks = 0;
+    int first_rank = 0;
+    // Called where there are several ranks, for those of the devices.
     std::function<absl::StatusOr<Groups>(const std::vector<DeviceInfo>&)> make_groups;
     MakeAttention make_attention;        // Null: own kernels.
     std::optional<Recompute> recompute;  // None: as little as the memory allows.
@@ -63,6 +68,14 @@ class CudaBackend final : public TrainingBackend {
                                 std::span<const float> second_moments) override;
   absl::StatusOr<std::unique_ptr<Replica>> MakeReplica() override;
   std::string Describe() const override;
+  const ShardPlan& shards() const override { return shards_; }
+  RankRange range() const override {
+    return {.first = options_.first_rank,
+            .count = static_cast<int>(options_.devices.size()),
+            .ranks = shards_.ranks()};
+  }
+  absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart() override;
+  void RefreshWeights() override { weights_stale_ = true; }
 
   int64_t sequence_length() const override { return config_.model().sequence_length(); }
   int micro_batch_sequences() const override { return config_.train().micro_batch_sequences(); }
@@ -85,6 +98,9 @@ class CudaBackend final : public TrainingBackend {
   // What a GPU's rank leaves free where recomputation is chosen here: what synchronization
   // allocates later.
   int64_t LaterBytes(size_t device) const;
+  std::vector<DeviceShard> Shards() const;
+  DevicePartOptions PartOptions();
+  int RankOf(size_t device) const { return options_.first_rank + static_cast<int>(device); }
   absl::Status BuildRanks(Recompute recompute);
   // The same on all threads; the first error of any, which is final.
   absl::Status OnAll(const std::function<absl::Status(DeviceRank&)>& task);

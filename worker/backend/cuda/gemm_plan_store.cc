@@ -54,8 +54,7 @@ bool GemmPlanStore::changed() const {
   return changed_;
 }
 
-absl::Status GemmPlanStore::Read(FileSystem& file_system, const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, file_system.ReadFile(path));
+absl::Status GemmPlanStore::Parse(const std::string& text, const std::string& name) {
   std::map<std::string, GemmPlan> plans;
   std::map<std::string, std::string> attention;
   try {
@@ -69,7 +68,7 @@ absl::Status GemmPlanStore::Read(FileSystem& file_system, const std::string& pat
     }
   } catch (const json::exception&) {
     return absl::DataLossError(absl::StrCat(
-        path,
+        name,
         " is damaged: it is not the list of measured matrix products that a worker wrote; "
         "remove it, and they are measured again"));
   }
@@ -80,15 +79,22 @@ absl::Status GemmPlanStore::Read(FileSystem& file_system, const std::string& pat
   return absl::OkStatus();
 }
 
-absl::Status GemmPlanStore::Write(FileSystem& file_system, const std::string& path) {
+std::string GemmPlanStore::Text() {
   json stored = {{"version", kVersion}, {"plans", json::object()}};
-  {
-    absl::MutexLock lock(&mutex_);
-    for (const auto& [key, plan] : plans_) stored["plans"][key] = plan;
-    stored["attention"] = attention_;
-    changed_ = false;
-  }
-  return WriteFileAtomically(file_system, path, absl::string_view(stored.dump(1) + "\n"));
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [key, plan] : plans_) stored["plans"][key] = plan;
+  stored["attention"] = attention_;
+  changed_ = false;
+  return stored.dump(1) + "\n";
+}
+
+absl::Status GemmPlanStore::Read(FileSystem& file_system, const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, file_system.ReadFile(path));
+  return Parse(text, path);
+}
+
+absl::Status GemmPlanStore::Write(FileSystem& file_system, const std::string& path) {
+  return WriteFileAtomically(file_system, path, absl::string_view(Text()));
 }
 
 }  // namespace causeway::worker::cuda

@@ -38,6 +38,10 @@ class GemmPlanStore {
   // Whether there is any that no Write or Read has seen.
   bool changed() const;
 
+  // As Read and Write, of what is in such a file; `name` is what messages call it.
+  absl::Status Parse(const std::string& text, const std::string& name);
+  std::string Text();
+
   // JSON: {"version": 1, "plans": {key: [eight numbers]}, "attention": {key: name}}. DATA_LOSS,
   // with what to do, if it is damaged.
   absl::Status Read(FileSystem& file_system, const std::string& path);

@@ -1,7 +1,9 @@
 #include "worker/backend/cuda/open_backend.h"
 
+#include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
 #include "worker/backend/cuda/cublaslt_gemm.h"
@@ -15,6 +17,30 @@
 #endif
 
 namespace causeway::worker::cuda {
+namespace {
+
+std::vector<int> IndicesOf(const std::vector<DeviceInfo>& devices) {
+  std::vector<int> indices;
+  for (const DeviceInfo& device : devices) indices.push_back(device.index);
+  return indices;
+}
+
+absl::StatusOr<CudaBackend::Options> BackendOptions(const v1::RunConfig& config, FileSystem& files,
+                                                    const OpenOptions& options,
+                                                    std::shared_ptr<GemmPlanStore> plans) {
+  CudaBackend::Options backend;
+  ASSIGN_OR_RETURN(backend.devices, DiscoverDevices(options.devices, files));
+  backend.recompute = options.recompute;
+  backend.published_on_device = options.published_on_device;
+  backend.make_attention =
+      AttentionMaker(options.attention, config.train().document_masking(), plans);
+  backend.make_gemm = [plans = std::move(plans)](const DeviceInfo& device, DeviceMemory* memory) {
+    return MakeCublasLtGemm(device, memory, plans.get());
+  };
+  return backend;
+}
+
+}  // namespace
 
 bool AnyDevice() {
   int count = 0;
@@ -23,35 +49,30 @@ bool AnyDevice() {
   return error == cudaSuccess && count > 0;
 }
 
-absl::Status CheckDevices(const std::vector<int>& devices, FileSystem& files) {
-  return DiscoverDevices(devices, files).status();
+absl::StatusOr<std::vector<int>> FindDevices(const std::vector<int>& devices, FileSystem& files) {
+  ASSIGN_OR_RETURN(const std::vector<DeviceInfo> found, DiscoverDevices(devices, files));
+  return IndicesOf(found);
+}
+
+absl::StatusOr<std::string> NewGroupId() {
+  ASSIGN_OR_RETURN(const NcclLibrary* const nccl, NcclLibrary::Load());
+  NcclId id;
+  RETURN_IF_ERROR(nccl->Check(nccl->get_unique_id(&id), "beginning a group of GPUs"));
+  return std::string(id.bytes, sizeof(id.bytes));
 }
 
 absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunConfig& config,
                                                                  const FragmentPlan& plan,
                                                                  FileSystem& files,
                                                                  const OpenOptions& options) {
-  CudaBackend::Options backend;
-  ASSIGN_OR_RETURN(backend.devices, DiscoverDevices(options.devices, files));
-  backend.recompute = options.recompute;
-  backend.published_on_device = options.published_on_device;
   const auto plans = std::make_shared<GemmPlanStore>();
+  ASSIGN_OR_RETURN(CudaBackend::Options backend, BackendOptions(config, files, options, plans));
   const bool stores = !options.plan_file.empty();
   if (stores && files.Exists(options.plan_file)) {
     RETURN_IF_ERROR(plans->Read(files, options.plan_file));
   }
-  backend.make_gemm = [plans](const DeviceInfo& device, DeviceMemory* memory) {
-    return MakeCublasLtGemm(device, memory, plans.get());
-  };
-  backend.make_attention =
-      [plans,
-       make = AttentionMaker(options.attention, config.train().document_masking(), plans.get())](
-          const DeviceInfo& device, const AttentionShape& shape, DeviceMemory* memory,
-          cudaStream_t stream) { return make(device, shape, memory, stream); };
   backend.make_groups = [](const std::vector<DeviceInfo>& devices) {
-    std::vector<int> indices;
-    for (const DeviceInfo& device : devices) indices.push_back(device.index);
-    return MakeNcclGroups(indices);
+    return MakeNcclGroups(IndicesOf(devices));
   };
   ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> made, CudaBackend::Create(config, plan, backend));
   if (stores && plans->changed()) RETURN_IF_ERROR(plans->Write(files, options.plan_file));
@@ -59,18 +80,18 @@ absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunCo
 }
 
 MakeAttention AttentionMaker(AttentionPreference preference, bool document_masking,
-                             GemmPlanStore* plans) {
+                             std::shared_ptr<GemmPlanStore> plans) {
   AttentionChoice choice = {.preference = preference,
                             .document_masking = document_masking,
                             .make_cudnn = nullptr,
                             .time = TimeAttention,
-                            .plans = plans,
+                            .plans = plans.get(),
                             .warn = [](const std::string& text) { Log().warn("{}", text); }};
 #ifdef CAUSEWAY_HAVE_CUDNN
   choice.make_cudnn = MakeCudnnAttention;
 #endif
-  return [choice](const DeviceInfo& device, const AttentionShape& shape, DeviceMemory* memory,
-                  cudaStream_t stream) {
+  return [choice, plans = std::move(plans)](const DeviceInfo& device, const AttentionShape& shape,
+                                            DeviceMemory* memory, cudaStream_t stream) {
     return ChooseAttention(choice, device, shape, memory, stream);
   };
 }
@@ -87,6 +108,36 @@ absl::StatusOr<std::unique_ptr<EvaluationModel>> OpenCudaEvaluation(const v1::Mo
       [plans = std::make_shared<GemmPlanStore>()](const DeviceInfo& info, DeviceMemory* memory) {
         return MakeCublasLtGemm(info, memory, plans.get());
       });
+}
+
+absl::StatusOr<std::unique_ptr<ShardedBackend>> OpenShare(const v1::RunConfig& config,
+                                                          const FragmentPlan& plan,
+                                                          FileSystem& files,
+                                                          const OpenOptions& options,
+                                                          const SiteShare& share) {
+  const auto plans = std::make_shared<GemmPlanStore>();
+  ASSIGN_OR_RETURN(CudaBackend::Options backend, BackendOptions(config, files, options, plans));
+  if (!share.plans->empty()) {
+    RETURN_IF_ERROR(plans->Parse(*share.plans, "matrix_products of this process"));
+  }
+  NcclSite site{
+      .id = {}, .first_rank = share.first_rank, .size = share.ranks, .cause = share.cause};
+  if (share.group_id.size() != sizeof(site.id.bytes)) {
+    return absl::InvalidArgumentError(absl::StrCat("the id of a group of GPUs has ",
+                                                   sizeof(site.id.bytes), " bytes, not ",
+                                                   share.group_id.size()));
+  }
+  std::memcpy(site.id.bytes, share.group_id.data(), sizeof(site.id.bytes));
+  backend.ranks = share.ranks;
+  backend.first_rank = share.first_rank;
+  backend.make_groups =
+      [site](const std::vector<DeviceInfo>& devices) -> absl::StatusOr<CudaBackend::Groups> {
+    ASSIGN_OR_RETURN(const NcclLibrary* const nccl, NcclLibrary::Load());
+    return MakeNcclGroups(*nccl, IndicesOf(devices), site);
+  };
+  ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> made, CudaBackend::Create(config, plan, backend));
+  *share.plans = plans->Text();
+  return made;
 }
 
 }  // namespace causeway::worker::cuda

@@ -13,16 +13,20 @@
 #include "common/base/file_system.h"
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cuda/attention_choice.h"
+#include "worker/backend/cuda/attention_provider.h"
 #include "worker/backend/cuda/cuda_transformer.h"
+#include "worker/backend/cuda/gemm_plan_store.h"
+#include "worker/group/shared_cause.h"
 #include "worker/train/backend.h"
 #include "worker/train/evaluation_model.h"
+#include "worker/train/sharded_backend.h"
 
 namespace causeway::worker::cuda {
 
 // Whether there is a GPU at all.
 bool AnyDevice();
-// OK if DiscoverDevices finds all of these; empty: any.
-absl::Status CheckDevices(const std::vector<int>& devices, FileSystem& files);
+// Those that DiscoverDevices finds of these; empty: of all.
+absl::StatusOr<std::vector<int>> FindDevices(const std::vector<int>& devices, FileSystem& files);
 
 struct OpenOptions {
   std::vector<int> devices;            // Empty: all.
@@ -34,16 +38,33 @@ struct OpenOptions {
   std::string plan_file;
 };
 
+// Of a site of several processes: which of its GPUs are this process's.
+struct SiteShare {
+  int ranks = 0;
+  int first_rank = 0;
+  std::string group_id;                // Of NewGroupId, in process 0.
+  std::shared_ptr<SharedCause> cause;  // That ends the site.
+  // What is kept of matrix products, in place of options.plan_file: read, and made what there is.
+  std::string* plans = nullptr;
+};
+absl::StatusOr<std::string> NewGroupId();
+
 // `config`, `plan` and `files` outlive the backend. Errors of DiscoverDevices,
 // CublasLtLibrary::Open, ChooseAttention and CudaBackend::Create.
 absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunConfig& config,
                                                                  const FragmentPlan& plan,
                                                                  FileSystem& files,
                                                                  const OpenOptions& options);
+// The same, of GPUs that are part of a larger site. All its processes call this at the same time.
+absl::StatusOr<std::unique_ptr<ShardedBackend>> OpenShare(const v1::RunConfig& config,
+                                                          const FragmentPlan& plan,
+                                                          FileSystem& files,
+                                                          const OpenOptions& options,
+                                                          const SiteShare& share);
 
-// ChooseAttention with this program's libraries, `plans` and log; both are used later.
+// ChooseAttention with this program's libraries and log.
 MakeAttention AttentionMaker(AttentionPreference preference, bool document_masking,
-                             GemmPlanStore* plans);
+                             std::shared_ptr<GemmPlanStore> plans);
 
 // A model to be evaluated on a GPU, the first one if `device` is negative, `windows` at a time.
 // Errors of DiscoverDevices, CublasLtLibrary::Open and CudaEvaluation::Create.

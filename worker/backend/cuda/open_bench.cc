@@ -1,5 +1,6 @@
 #include "worker/backend/cuda/open_bench.h"
 
+#include <memory>
 #include <vector>
 
 #include "common/base/status_macros.h"
@@ -15,11 +16,11 @@ absl::StatusOr<nlohmann::json> BenchOnGpu(int device, AttentionPreference attent
   ASSIGN_OR_RETURN(const std::vector<DeviceInfo> devices,
                    DiscoverDevices({device < 0 ? 0 : device}, files));
   options.device = devices.front();
-  GemmPlanStore plans;
-  options.make_gemm = [&plans](const DeviceInfo& info, DeviceMemory* memory) {
-    return MakeCublasLtGemm(info, memory, &plans);
+  const auto plans = std::make_shared<GemmPlanStore>();
+  options.make_gemm = [plans](const DeviceInfo& info, DeviceMemory* memory) {
+    return MakeCublasLtGemm(info, memory, plans.get());
   };
-  options.make_attention = AttentionMaker(attention, /*document_masking=*/false, &plans);
+  options.make_attention = AttentionMaker(attention, /*document_masking=*/false, plans);
   return BenchTraining(options);
 }
 

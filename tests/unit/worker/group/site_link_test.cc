@@ -15,6 +15,7 @@
 namespace causeway::worker {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int kEcho = 1;
@@ -173,24 +174,49 @@ TEST(SiteRendezvousTest, ProcessesFindEachOtherInOrder) {
   for (std::thread& other : others) other.join();
 }
 
-TEST(SiteRendezvousTest, AProcessOfAnotherRunIsTurnedAwayAndSaysSo) {
+// It does not keep the others from coming.
+TEST(SiteRendezvousTest, AProcessOfAnotherWorkerIsTurnedAwayAtOnce) {
   const int listener = ListenOn(0).value();
-  SiteRendezvous first = ProcessOf(0, 2, 0);
-  first.listener = listener;
-  SiteRendezvous stranger = ProcessOf(1, 2, PortOf(listener).value());
-  stranger.token = 18;
-  stranger.patience = absl::Milliseconds(1);
-  std::thread other([&] {
+  const int port = PortOf(listener).value();
+  std::thread other([port] {
+    SiteRendezvous stranger = ProcessOf(1, 2, port);
+    stranger.token = 18;
     const absl::Status status = MeetSite(stranger).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-    EXPECT_THAT(status.message(), HasSubstr("did not reach process 0 at localhost:"));
-    first.cause->Set(absl::CancelledError("the test is over"));
-    // Wakes the one who listens.
-    SiteRendezvous again = stranger;
-    MeetSite(again).status().IgnoreError();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(status.message(),
+                AllOf(HasSubstr("turned process 1 away"), HasSubstr("--id and --coordinator")));
+    const absl::Status larger = MeetSite(ProcessOf(2, 3, port)).status();
+    EXPECT_THAT(larger.message(), HasSubstr("has 2 processes, and WORLD_SIZE is 3 here"));
+    EXPECT_TRUE(MeetSite(ProcessOf(1, 2, port)).ok());
   });
-  EXPECT_THAT(MeetSite(first).status().message(), HasSubstr("the test is over"));
+  SiteRendezvous first = ProcessOf(0, 2, port);
+  first.listener = listener;
+  EXPECT_TRUE(MeetSite(first).ok());
   other.join();
+}
+
+// Everyone hears it: the one that came first, the second one, and process 0.
+TEST(SiteRendezvousTest, TwoProcessesOfOneNumberEndTheSite) {
+  const int listener = ListenOn(0).value();
+  const int port = PortOf(listener).value();
+  std::vector<std::thread> twins;
+  for (int i = 0; i < 2; ++i) {
+    twins.emplace_back([port] {
+      SiteRendezvous twin = ProcessOf(1, 3, port);
+      const auto links = MeetSite(twin);
+      if (!links.ok()) {
+        EXPECT_THAT(links.status().message(), HasSubstr("another one has that number already"));
+        return;
+      }
+      links->front()->Start();
+      EXPECT_THAT(links->front()->NextCall().status().message(),
+                  HasSubstr("say that they are process 1: RANK must differ"));
+    });
+  }
+  SiteRendezvous first = ProcessOf(0, 3, port);
+  first.listener = listener;
+  EXPECT_THAT(MeetSite(first).status().message(), HasSubstr("RANK must differ"));
+  for (std::thread& twin : twins) twin.join();
 }
 
 TEST(SiteRendezvousTest, WhoIsMissingIsNamed) {

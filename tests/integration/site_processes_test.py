@@ -1,0 +1,231 @@
+"""A worker of several processes, as torchrun and Slurm start them: one replica, one end for all."""
+
+import re
+import shutil
+import socket
+import unittest
+
+from cluster import SIGKILL, SIGTERM, WORKER, Cluster, free_port, wait_until
+
+STREAMING = """
+train { steps: %d optimizer: MUON micro_batch_sequences: 1 }
+sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
+       codec_up: INT4 codec_down: INT4 error_feedback: true }
+"""
+ONE = "membership { start_workers: 1 max_workers: 4 lease_ms: 2000 }"
+TWO = "membership { start_workers: 2 max_workers: 4 lease_ms: 2000 }"
+# Slow enough that others can act while it trains: 64 tokens a step, 50 steps a second.
+PACE = "--max_tokens_per_second=3200"
+
+
+class SiteTest(unittest.TestCase):
+    def finished(self, cluster, processes):
+        for process in processes:
+            self.assertEqual(process.wait(), 0, process.log())
+
+    def published(self, cluster):
+        """The hashes of all rounds, in order, once the run is over."""
+        self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+        self.assertEqual(cluster.summary()["hash_mismatches"], 0)
+        return sorted((row["fragment"], row["round"], row["published_hash"])
+                      for row in cluster.rounds())
+
+    def undisturbed(self, settings, processes=2):
+        with Cluster() as cluster:
+            cluster.start_coordinator(settings)
+            self.finished(cluster, cluster.start_site("site", processes))
+            return self.published(cluster), cluster.summary("site")
+
+
+class TrainingTest(SiteTest):
+    def test_a_site_of_two_processes_trains_with_a_plain_worker(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 60 + TWO)
+            site = cluster.start_site("site", 2)
+            plain = cluster.start_worker("plain")
+            self.finished(cluster, [*site, plain])
+            self.assertEqual(len(self.published(cluster)), 3 * 10)
+            for row in cluster.rounds():
+                self.assertEqual(row["contributors"], ["plain", "site"])
+            for worker in ("site", "plain"):
+                summary = cluster.summary(worker)
+                self.assertEqual(summary["rounds_merged"], 30)
+                self.assertEqual(summary["tokens"], 60 * 64)
+            evaluated = next(entry for entry in map(cluster.summary, ("site", "plain"))
+                             if "eval_loss" in entry)
+            self.assertLess(evaluated["eval_loss"], 0.8 * evaluated["initial_loss"])
+            # The others of a site write nothing.
+            self.assertFalse((cluster.folder / "elsewhere").exists())
+
+    def test_a_site_draws_and_learns_as_one_process_does(self):
+        settings = STREAMING % 24 + ONE
+        first, summary = self.undisturbed(settings)
+        second, _ = self.undisturbed(settings)
+        self.assertEqual(second, first)
+        with Cluster() as cluster:
+            cluster.start_coordinator(settings)
+            self.finished(cluster, [cluster.start_worker("site")])
+            alone = cluster.summary("site")
+        self.assertEqual(summary["tokens"], alone["tokens"])
+        self.assertEqual(summary["initial_loss"], alone["initial_loss"])
+        self.assertAlmostEqual(summary["eval_loss"], alone["eval_loss"], delta=0.05)
+
+    def test_data_parallelism_sends_the_gradient_of_all_processes(self):
+        settings = """
+            train { steps: 30 learning_rate: 0.003 micro_batch_sequences: 1 }
+            sync { contribution: GRADIENT steps_between_syncs: 1 codec_up: FP32 codec_down: FP32 }
+            outer { optimizer: ADAMW } """ + ONE
+        _, site = self.undisturbed(settings)
+        with Cluster() as cluster:
+            cluster.start_coordinator(settings)
+            self.finished(cluster, [cluster.start_worker("alone")])
+            alone = cluster.summary("alone")
+        self.assertAlmostEqual(site["eval_loss"], alone["eval_loss"], delta=0.02)
+        self.assertLess(site["eval_loss"], 0.9 * site["initial_loss"])
+
+    def test_beside_torchruns_own_store(self):
+        with Cluster() as cluster, socket.create_server(("", 0)) as store:
+            cluster.start_coordinator(STREAMING % 12 + ONE)
+            site = cluster.start_site(
+                "site", 2, port=store.getsockname()[1],
+                variables={"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "none"})
+            self.finished(cluster, site)
+
+
+class EndTest(SiteTest):
+    """However one of them ends, all do, and the site continues from its checkpoint bit for bit."""
+
+    def continues(self, end):
+        settings = STREAMING % 150 + ONE
+        with Cluster() as cluster:
+            cluster.start_coordinator(settings, "--noexit_when_drained")
+            site = cluster.start_site("site", 2, PACE, "--checkpoint_interval=1ms")
+            cluster.wait_for_step("site", 20)
+            end(site)
+            self.assertLess(cluster.steps("site"), 150)
+            again = cluster.start_site("site", 2)
+            self.finished(cluster, again)
+            steps = re.findall(r"continuing from the checkpoint at step (\d+)", again[0].log())
+            self.assertEqual(len(steps), 1, again[0].log())
+            self.assertGreaterEqual(int(steps[0]), 19)
+            disturbed = self.published(cluster)
+        self.assertEqual(disturbed, self.undisturbed(settings)[0])
+
+    def test_another_process_is_killed(self):
+        def end(site):
+            site[1].signal(SIGKILL)
+            site[1].wait()
+            self.assertEqual(site[0].wait(), 1)
+            self.assertIn("the connection to process 1 of this site is lost",
+                          site[0].log().splitlines()[-1])
+
+        self.continues(end)
+
+    def test_process_0_is_killed(self):
+        def end(site):
+            site[0].signal(SIGKILL)
+            site[0].wait()
+            self.assertEqual(site[1].wait(), 1)
+            self.assertIn("the connection to process 0 of this site is lost",
+                          site[1].log().splitlines()[-1])
+
+        self.continues(end)
+
+    def test_all_are_told_to_stop(self):
+        def end(site):
+            for process in site:
+                process.signal(SIGTERM)
+            self.finished(None, site)
+
+        self.continues(end)
+
+    def test_one_is_told_to_stop(self):
+        def end(site):
+            site[1].signal(SIGTERM)
+            self.finished(None, site)
+            self.assertIn("told to stop", site[1].log())
+
+        self.continues(end)
+
+    def test_a_process_that_dies_while_the_run_waits_is_noticed(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 60 + TWO)
+            site = cluster.start_site("site", 2)
+            cluster.wait_for_event("worker_ready", worker="site")
+            site[1].signal(SIGKILL)
+            self.assertEqual(site[0].wait(), 1)
+            self.assertIn("process 1 of this site is lost", site[0].log().splitlines()[-1])
+
+    def test_they_are_told_to_stop_before_there_is_a_run(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 60 + ONE)
+            launch = {"WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3, "MASTER_ADDR": "localhost",
+                      "MASTER_PORT": free_port()}
+            site = [cluster.start_process_of_site("site", rank, launch) for rank in range(2)]
+            wait_until(lambda: all("process" in process.log() for process in site), "both wait")
+            for process in site:
+                process.signal(SIGTERM)
+            self.finished(cluster, [site[0]])
+
+
+class RefusalsTest(SiteTest):
+    def refused(self, cluster, processes, *texts):
+        """All end with status 2, and each of the lines that they end with says one of these."""
+        for process, expected in zip(processes, texts):
+            self.assertEqual(process.wait(), 2, process.log())
+            line = process.log().splitlines()[-1]
+            self.assertIn(expected, line)
+
+    def launch(self, processes=2):
+        return {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes,
+                "MASTER_ADDR": "localhost", "MASTER_PORT": free_port()}
+
+    def test_a_process_that_does_not_come(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 60 + ONE)
+            first = cluster.start_process_of_site("site", 0, self.launch(3),
+                                                  "--site_timeout=100ms")
+            self.refused(cluster, [first], "these did not come: 1, 2")
+            late = cluster.start_process_of_site("site", 1, self.launch(3),
+                                                 "--site_timeout=100ms")
+            self.refused(cluster, [late], "process 1 of this site did not reach process 0 at")
+
+    def test_a_process_of_another_worker(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 60 + ONE)
+            launch = self.launch()
+            first = cluster.start_process_of_site("site", 0, launch)
+            stranger = cluster.start_process_of_site("stranger", 1, launch)
+            self.refused(cluster, [stranger], "it belongs to another worker")
+            other = cluster.start_process_of_site("site", 1, launch)
+            cluster.wait_for_step("site", 3)  # It kept nobody from coming.
+            first.signal(SIGTERM)
+            self.finished(cluster, [first, other])
+
+    def test_a_process_of_another_build(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 60 + ONE)
+            launch = self.launch()
+            other = cluster.folder / "causeway-worker"
+            shutil.copy(WORKER, other)
+            with open(other, "ab") as program:
+                program.write(b"\n")
+            site = [cluster.start_process_of_site("site", 0, launch),
+                    cluster.start_process_of_site("site", 1, launch, program=other)]
+            self.refused(cluster, site, *2 * ["process 1 of this site runs another build"])
+
+    def test_a_batch_that_cannot_be_shared_out(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 60 + ONE)
+            site = cluster.start_site("site", 3)
+            self.refused(cluster, site, *3 * ["2 micro-batches"])
+
+    def test_what_process_0_is_refused_with_the_others_say_too(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 60 + ONE + " model { vocabulary_size: 300 }")
+            site = cluster.start_site("site", 2)
+            self.refused(cluster, site, "300", "process 0 of this site: ")
+
+
+if __name__ == "__main__":
+    unittest.main()
