@@ -31,6 +31,7 @@ struct Place {
 }
 
 void CheckFlagFile(const std::string& path, const Place& named_at);
+void CheckEnvironment(absl::string_view source, absl::string_view names, const Place& named_at);
 
 // Abseil ends the program with status 1 for a bad flag; ours is 2, so flags are checked first.
 void CheckFlag(const std::string& argument, const char* next, const Place& place) {
@@ -59,6 +60,9 @@ void CheckFlag(const std::string& argument, const char* next, const Place& place
       CheckFlagFile(std::string(path), place);
     }
     return;
+  }
+  if (flag->Name() == "fromenv" || flag->Name() == "tryfromenv") {
+    return CheckEnvironment(flag->Name(), value, place);
   }
   std::string error;
   if (!flag->ParseFrom(value, &error)) {
@@ -90,6 +94,29 @@ void CheckFlagFile(const std::string& path, const Place& named_at) {
   // A folder opens like a file, and fails when it is read.
   if (!file.eof()) {
     RefuseFlag(named_at, absl::StrCat("--flagfile=", path, " cannot be read"));
+  }
+}
+
+// --fromenv=NAME takes a flag's value from the variable FLAGS_NAME, --tryfromenv if there is one.
+void CheckEnvironment(absl::string_view source, absl::string_view names, const Place& named_at) {
+  for (const absl::string_view name : absl::StrSplit(names, ',', absl::SkipEmpty())) {
+    const std::string flag(name);
+    if (flag == "fromenv" || flag == "tryfromenv") {
+      RefuseFlag(named_at, absl::StrCat("--", source, " does not take --", flag, " from there"));
+    }
+    if (absl::FindCommandLineFlag(flag) == nullptr) {
+      RefuseFlag(named_at, absl::StrCat("--", source, "=", flag, ": unknown flag --", flag));
+    }
+    const std::string variable = absl::StrCat("FLAGS_", flag);
+    const char* const value = std::getenv(variable.c_str());
+    if (value != nullptr) {
+      CheckFlag(
+          absl::StrCat("--", flag, "=", value), /*next=*/nullptr,
+          {absl::StrCat(named_at.text, variable, " in the environment: "), named_at.depth + 1});
+    } else if (source == "fromenv") {
+      RefuseFlag(named_at, absl::StrCat("--fromenv=", flag, ": the environment has no ", variable,
+                                        "; set it, or give --tryfromenv"));
+    }
   }
 }
 

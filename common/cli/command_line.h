@@ -17,7 +17,8 @@ inline constexpr int kExitRefused = 2;
 
 // Parses the flags and returns what is not a flag, the command first. An unknown flag, or a value
 // that a flag does not take, is one line on standard error and exit status 2, and so it is in the
-// files of --flagfile (one --flag=value a line). --help prints `help` and exits with 0.
+// files of --flagfile (one --flag=value a line) and in the variables that --fromenv names. --help
+// prints `help` and exits with 0.
 std::vector<std::string> ParseCommandLine(int argc, char** argv, const std::string& help);
 
 // "PROGRAM: message" on standard error; returns kExitRefused.

@@ -29,6 +29,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "causeway/v1/admin.pb.h"
 #include "causeway/v1/exchange.pb.h"
 #include "causeway/v1/session.pb.h"
@@ -42,6 +43,11 @@
 #include "server/store/store.h"
 
 namespace causeway::server {
+
+// FAILED_PRECONDITION for a call ("push") of a worker that takes this coordinator for that of
+// another run, as when a new run was started at the address of a former one.
+absl::Status CheckRunId(absl::string_view call, absl::string_view run_id,
+                        absl::string_view own_run_id);
 
 // The way back to one attached worker.
 class SessionSink {

@@ -35,6 +35,15 @@ int64_t ReserveSteps(const v1::SyncConfig& sync) {
 
 }  // namespace
 
+absl::Status CheckRunId(absl::string_view call, absl::string_view run_id,
+                        absl::string_view own_run_id) {
+  if (run_id == own_run_id) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("this is the run ", own_run_id, ", the ", call, " is for ", run_id,
+                   ": the worker belongs to another run; check its --coordinator, or start it "
+                   "anew with a fresh --out"));
+}
+
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
   return CoordinatorImpl::Create(std::move(options));
 }
@@ -136,10 +145,7 @@ std::vector<OpenRound> CoordinatorImpl::OpenRounds() const {
 
 absl::Status CoordinatorImpl::CheckPush(const v1::PushHeader& header) const {
   RETURN_IF_ERROR(Serving());
-  if (header.run_id() != options_.run_id) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this is the run ", options_.run_id, ", the push is for ", header.run_id()));
-  }
+  RETURN_IF_ERROR(CheckRunId("push", header.run_id(), options_.run_id));
   absl::MutexLock lock(&members_mutex_);
   absl::Status member = membership_.Check(header.worker_id(), header.incarnation());
   // Not ABORTED, which would say that the round closed: if it is the same process, which has
@@ -286,10 +292,7 @@ bool CoordinatorImpl::IsQuarantined(const v1::PushHeader& header) const {
 absl::StatusOr<v1::QueryTransferResponse> CoordinatorImpl::QueryTransfer(
     const v1::QueryTransferRequest& request) {
   RETURN_IF_ERROR(Serving());
-  if (request.run_id() != options_.run_id) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this is the run ", options_.run_id, ", the query is for ", request.run_id()));
-  }
+  RETURN_IF_ERROR(CheckRunId("query", request.run_id(), options_.run_id));
   {
     absl::MutexLock lock(&members_mutex_);
     if (membership_.Find(request.worker_id()) == nullptr) {

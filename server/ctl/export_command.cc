@@ -7,6 +7,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/file_system.h"
@@ -46,6 +47,8 @@ absl::Status CheckModel(const v1::ModelConfig& model) {
 class Progress {
  public:
   void Show(int64_t bytes, int64_t all_bytes) {
+    shown_bytes_ = bytes;
+    all_bytes_ = all_bytes;
     const absl::Time now = absl::Now();
     const bool complete = bytes == all_bytes;
     if (now < next_ && !(complete && terminal_)) return;
@@ -57,11 +60,30 @@ class Progress {
                  terminal_ && !complete ? "  " : "\n");
   }
 
+  // What came, of what was to come.
+  std::string Reached() const {
+    if (all_bytes_ == 0) return "nothing has come";
+    return absl::StrFormat("%.1f of %.1f MB have come", 1e-6 * static_cast<double>(shown_bytes_),
+                           1e-6 * static_cast<double>(all_bytes_));
+  }
+
  private:
+  int64_t shown_bytes_ = 0;
+  int64_t all_bytes_ = 0;  // 0: nothing is known yet.
   const bool terminal_ = isatty(STDERR_FILENO) != 0;
   const absl::Time start_ = absl::Now();
   absl::Time next_ = start_ + (terminal_ ? absl::ZeroDuration() : absl::Seconds(30));
 };
+
+// That --deadline is over, if that is why the fetch failed: what was asked for, and how far it
+// came.
+absl::Status Explain(const absl::Status& failure, absl::Time deadline, const Progress& progress) {
+  if (!IsNoAnswer(failure) || absl::Now() < deadline) return failure;
+  return absl::DeadlineExceededError(absl::StrCat(
+      "--deadline=", absl::FormatDuration(absl::GetFlag(FLAGS_deadline)), " is over: ",
+      progress.Reached(), ", and nothing was written; give it more time, or none to wait for all (",
+      failure.message(), ")"));
+}
 
 absl::Status Write(const v1::RunStatus& status, const FragmentPlan& plan,
                    const PublishedState& state) {
@@ -133,15 +155,16 @@ absl::StatusOr<std::string> ExportCommand(RunAdmin& run, bool json) {
   StatePullOptions pull;
   pull.deadline = absl::Now() + absl::GetFlag(FLAGS_deadline);
   pull.progress = [&](int64_t bytes, int64_t all_bytes) { progress.Show(bytes, all_bytes); };
-  ASSIGN_OR_RETURN(const PublishedState state,
-                   PullPublishedState(run.channel(), status.run_id(), plan, pull));
-  RETURN_IF_ERROR(Write(status, plan, state));
+  const absl::StatusOr<PublishedState> state =
+      PullPublishedState(run.channel(), status.run_id(), plan, pull);
+  if (!state.ok()) return Explain(state.status(), pull.deadline, progress);
+  RETURN_IF_ERROR(Write(status, plan, *state));
   const std::string out = absl::GetFlag(FLAGS_out);
   if (json) {
     const nlohmann::json result = {{"run_id", status.run_id()},
                                    {"run_step", status.run_step()},
                                    {"parameters", plan.parameters()},
-                                   {"versions", state.versions},
+                                   {"versions", state->versions},
                                    {"format", absl::GetFlag(FLAGS_format)},
                                    {"out", out}};
     return absl::StrCat(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace), "\n");

@@ -12,11 +12,16 @@ namespace causeway::server {
 namespace {
 
 // gRPC's own words say little of what to do.
-absl::Status Explain(const absl::Status& status, const std::string& address) {
+absl::Status Explain(const absl::Status& status, const std::string& address,
+                     absl::Duration timeout) {
   if (IsNoAnswer(status)) {
+    const std::string within =
+        absl::IsDeadlineExceeded(status)
+            ? absl::StrCat(" within --timeout=", absl::FormatDuration(timeout))
+            : "";
     return absl::Status(
         status.code(),
-        absl::StrCat("no answer from the coordinator at ", address, ": ", status.message(),
+        absl::StrCat("no answer from the coordinator at ", address, within, ": ", status.message(),
                      "; is it running, is --coordinator its address, and do both sides use TLS "
                      "or neither?"));
   }
@@ -42,7 +47,8 @@ absl::StatusOr<Response> RunAdmin::Call(const Request& request, Method method) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
   Response response;
-  RETURN_IF_ERROR(Explain(FromGrpcStatus(method(&context, request, &response)), address_));
+  RETURN_IF_ERROR(
+      Explain(FromGrpcStatus(method(&context, request, &response)), address_, timeout_));
   return response;
 }
 

@@ -13,9 +13,11 @@ namespace causeway::server {
 namespace {
 
 constexpr size_t kMaxTextBytes = 1024;  // Of a message: it may quote what a worker said.
+constexpr absl::string_view kCut = "...";
 constexpr size_t kMaxFieldsBytes = 2048;
+constexpr char kLeftOut[] = "left_out";
 constexpr size_t kRestoredBytes = 1 << 17;  // Of the file's end.
-constexpr JsonLimits kLineLimits = {.bytes = 1 << 14, .depth = 8, .values = 4096};
+constexpr JsonLimits kLineLimits = {.bytes = kRestoredBytes, .depth = 8, .values = 1 << 16};
 
 std::string Text(const nlohmann::json& object, const char* key) {
   const auto found = object.find(key);
@@ -29,9 +31,27 @@ std::string Utf8(const std::string& text) {
       .get<std::string>();
 }
 
+std::string Dump(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// The fields as an object; of too many bytes the largest ones are left out, and named.
 std::string FieldsText(const nlohmann::json& fields) {
-  std::string text = fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  return text.size() <= kMaxFieldsBytes ? text : std::string();
+  std::string text = Dump(fields);
+  if (text.size() <= kMaxFieldsBytes || !fields.is_object()) return text;
+  std::vector<std::pair<size_t, std::string>> by_size;
+  for (const auto& [key, value] : fields.items()) by_size.emplace_back(Dump(value).size(), key);
+  std::ranges::sort(by_size);
+  nlohmann::json kept = fields;
+  kept[kLeftOut] = nlohmann::json::array();
+  while (text.size() > kMaxFieldsBytes && !by_size.empty()) {
+    const std::string& key = by_size.back().second;
+    kept.erase(key);
+    kept[kLeftOut].push_back(key);
+    by_size.pop_back();
+    text = Dump(kept);
+  }
+  return text;
 }
 
 }  // namespace
@@ -72,7 +92,10 @@ void EventHistory::Record(absl::string_view event, const std::string& message,
 }
 
 void EventHistory::Keep(PastEvent event) {
-  if (event.message.size() > kMaxTextBytes) event.message.resize(kMaxTextBytes);
+  if (event.message.size() > kMaxTextBytes) {
+    event.message.resize(kMaxTextBytes - kCut.size());
+    event.message.append(kCut.data(), kCut.size());
+  }
   absl::MutexLock lock(&mutex_);
   event.number = ++last_number_;
   events_.push_back(std::move(event));

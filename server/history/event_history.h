@@ -22,11 +22,13 @@
 namespace causeway::server {
 
 struct PastEvent {
-  int64_t number = 0;  // Increases by one with every event of this process, from 1.
-  std::string time;    // RFC 3339, UTC.
-  std::string event;   // Its stable name.
-  std::string message;
-  std::string fields;  // Its own, as a JSON object; empty if they were too large to keep.
+  int64_t number = 0;   // Increases by one with every event of this process, from 1.
+  std::string time;     // RFC 3339, UTC.
+  std::string event;    // Its stable name.
+  std::string message;  // Ends with "..." where it was longer than 1 KiB.
+  // Its own, as a JSON object of about 2 KiB at most: those that did not fit, the largest first,
+  // are named in its list "left_out".
+  std::string fields;
 };
 
 // Hands every event on, and keeps the newest. Thread-safe.

@@ -42,11 +42,7 @@ void PullTable::Do(Actions actions) {
 }
 
 absl::Status PullTable::Check(const v1::PullRequest& request) const {
-  const std::string& run_id = coordinator_.run_id();
-  if (request.run_id() != run_id) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this is the run ", run_id, ", the pull is for ", request.run_id()));
-  }
+  RETURN_IF_ERROR(CheckRunId("pull", request.run_id(), coordinator_.run_id()));
   if (request.object() != v1::PullRequest::ANSWER && request.object() != v1::PullRequest::STATE) {
     return absl::InvalidArgumentError("object must be ANSWER or STATE");
   }

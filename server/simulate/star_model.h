@@ -34,8 +34,9 @@ struct StarSite {
   double up_bit_per_s = kUnlimited;  // Of payload.
   double down_bit_per_s = kUnlimited;
   double one_way_seconds = 0;
-  // That an object is spread over: its last chunks cross at a share of the link (stragglers.h). 0:
-  // it crosses at the full rate to its end.
+  // That an object is spread over: its last chunks cross at a share of the link (stragglers.h), and
+  // small ones at what connections find out between rests (rested_connections.h). 0: all crosses at
+  // the full rate.
   int connections = 0;
 };
 

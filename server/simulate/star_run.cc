@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
+#include "server/simulate/rested_connections.h"
 #include "server/simulate/stragglers.h"
 
 namespace causeway::server {
@@ -107,8 +108,12 @@ double StarRun::Latency(const Worker& worker, Way way, double bits) const {
   const StarCoordinator& coordinator = setting_.coordinator;
   const double rate = way == Way::kUp ? std::min(site.up_bit_per_s, coordinator.in_bit_per_s)
                                       : std::min(site.down_bit_per_s, coordinator.out_bit_per_s);
+  const double round_trip = 2 * site.one_way_seconds;
+  const double late = StragglerSeconds(bits / 8, rate, site.connections, round_trip);
+  // Down, the connections have found the link's rate when they carried the state.
+  if (way == Way::kDown) return site.one_way_seconds + late;
   return site.one_way_seconds +
-         StragglerSeconds(bits / 8, rate, site.connections, 2 * site.one_way_seconds);
+         std::max(late, RestedSeconds(bits / 8, rate, site.connections, round_trip));
 }
 
 void StarRun::Handle(const Event& event) {

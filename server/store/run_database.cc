@@ -6,6 +6,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/crash_point.h"
 #include "common/base/status_macros.h"
 
@@ -147,7 +148,8 @@ absl::Status RunDatabase::Damaged(absl::string_view what) const {
 
 absl::Status RunDatabase::CheckStructure() {
   ASSIGN_OR_RETURN(const std::string check, database_->Text("PRAGMA quick_check(1)"));
-  if (check != "ok") return Damaged(check);
+  // SQLite's words have lines of their own.
+  if (check != "ok") return Damaged(absl::StrReplaceAll(check, {{"\n", ": "}}));
   ASSIGN_OR_RETURN(const int64_t version, database_->Int("PRAGMA user_version"));
   RETURN_IF_ERROR(CheckVersion(version, path()));
   ASSIGN_OR_RETURN(const std::string mode, database_->Text("PRAGMA journal_mode"));

@@ -5,7 +5,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-from cluster import SIGTERM, Cluster, wait_until
+from cluster import SIGKILL, SIGTERM, Cluster, wait_until
 
 RUN = "train { steps: 100000 } sync { steps_between_syncs: 6 } membership { start_workers: 1 }"
 
@@ -30,6 +30,28 @@ class HttpPortTest(unittest.TestCase):
             self.assertIn("/healthz", body)
             cluster.coordinator.signal(SIGTERM)
             self.assertEqual(cluster.coordinator.wait(), 0)
+
+    def test_a_worker_is_not_ready_while_its_coordinator_is_away(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(RUN)
+            address = cluster.address
+            port_file = cluster.folder / "metrics_address"
+            worker = cluster.start_worker("a", "--max_tokens_per_second=6400",
+                                          "--metrics=127.0.0.1:0",
+                                          f"--metrics_address_file={port_file}")
+            cluster.wait_for_step("a", 3)
+            metrics = port_file.read_text().strip()
+            self.assertEqual(get(metrics, "/readyz"), (200, "ok\n"))
+            cluster.coordinator.signal(SIGKILL)
+            cluster.coordinator.wait()
+            wait_until(lambda: get(metrics, "/readyz")[0] == 503, "the worker misses it")
+            self.assertIn("coordinator", get(metrics, "/readyz")[1])
+            self.assertEqual(get(metrics, "/healthz")[0], 200, "starting it anew would not help")
+            for name in ("address", "http_address"):
+                (cluster.folder / name).unlink()
+            cluster.start_coordinator(RUN, f"--listen={address}")
+            wait_until(lambda: get(metrics, "/readyz") == (200, "ok\n"), "the worker is back")
+            self.assertIsNone(worker.child.poll(), worker.log())
 
     def test_curves_go_on_after_a_restart(self):
         def curve(cluster):

@@ -94,6 +94,24 @@ class RefusalsTest(unittest.TestCase):
             flags.write_text("\t--threads=1\n")
             self.refused(*given, saying=["--id is required"])
 
+    def test_flags_from_the_environment(self):
+        with unittest.mock.patch.dict(os.environ, {"FLAGS_threads": "many", "FLAGS_fromenv": "x",
+                                                   "FLAGS_log_level": "warn"}):
+            train = (WORKER, "train")
+            self.refused(*train, "--fromenv=id", saying=["FLAGS_id", "--tryfromenv"])
+            self.refused(*train, "--fromenv=log_level,threads",
+                         saying=["FLAGS_threads in the environment:", "--threads", "many"])
+            self.refused(*train, "--tryfromenv=threads", saying=["FLAGS_threads", "many"])
+            self.refused(*train, "--fromenv=no_such_flag", saying=["unknown flag --no_such_flag"])
+            self.refused(*train, "--fromenv=fromenv", saying=["--fromenv"])
+            # What is right is taken: the next thing that is missing is named.
+            self.refused(*train, "--fromenv=log_level", saying=["--id is required"])
+            self.refused(*train, "--tryfromenv=id", saying=["--id is required"])
+            with Cluster() as cluster:
+                flags = cluster.folder / "worker.flags"
+                flags.write_text("--fromenv=id\n")
+                self.refused(*train, f"--flagfile={flags}", saying=[f"{flags}:1:", "FLAGS_id"])
+
     def test_two_coordinators_on_one_run_directory(self):
         with Cluster() as cluster:
             cluster.start_coordinator(RUN)

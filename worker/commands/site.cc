@@ -133,6 +133,9 @@ absl::Status Site::CompareMembers(FileSystem& files) {
     const absl::StatusOr<SiteMember> member = SiteMember::FromJson(TextOf(*said));
     RETURN_IF_ERROR(Annotate(member.status(), link->peer()));
     RETURN_IF_ERROR(CheckMember(own, *member, members_.size()));
+    Log().info("{} is there: {}", link->peer(),
+               member->device == "cuda" ? absl::StrCat(member->gpus, " GPUs")
+                                        : absl::StrCat(member->threads, " threads"));
     members_.push_back(*member);
   }
   return absl::OkStatus();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/telemetry/log.h"
@@ -24,6 +25,14 @@ std::span<const uint8_t> BytesOf(absl::string_view text) {
 
 std::string TextOf(std::span<const uint8_t> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Whoever stops all processes of a site stops process 0 no later than the others, and it may be
+// gone before these have heard.
+bool IsToldToStopSoon(const std::function<bool()>& stop) {
+  constexpr int kPolls = 10;
+  for (int i = 0; i < kPolls && !stop(); ++i) absl::SleepFor(kStopPoll);
+  return stop();
 }
 
 }  // namespace
@@ -84,6 +93,7 @@ absl::Status SiteFollower::Follow(const std::function<bool()>& stop) {
     ended_ = true;
   }
   if (watcher.ok()) watcher->join();
+  if (!status.ok() && !begun_ && IsToldToStopSoon(stop)) return absl::OkStatus();
   // What this process failed with, the others end with; what they did, it already knows.
   if (!status.ok()) {
     cause_->Set(

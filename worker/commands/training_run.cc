@@ -101,7 +101,9 @@ absl::Status TrainingRun::Train(const std::function<bool()>& stop) {
                        {{"step", progress_.step},
                         {"code", std::string(absl::StatusCodeToString(status.code()))},
                         {"reason", std::string(status.message())}});
-    session_->Leave(v1::Leave::FAILED, std::string(status.message()));
+    // A process that is lost may be back soon, with all others: then the run has waited for this
+    // worker, which continues from its checkpoint.
+    if (SiteStatus().ok()) session_->Leave(v1::Leave::FAILED, std::string(status.message()));
     return status;
   }
   session_->Leave(drained_ ? v1::Leave::DRAINED : v1::Leave::FINISHED, "");

@@ -68,6 +68,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   const std::string hash_;
 };
 
+#ifndef CAUSEWAY_WITHOUT_DEEPBIND
 // Where it was built, or where it was installed. Empty if it is in neither place.
 std::string FindPlugin() {
   std::error_code error;
@@ -79,6 +80,7 @@ std::string FindPlugin() {
   }
   return "";
 }
+#endif
 
 // Stays open for the life of the process.
 absl::StatusOr<SentencePieceLoader> OpenPlugin() {

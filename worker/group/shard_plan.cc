@@ -128,8 +128,8 @@ ShardPlan::ShardPlan(const FragmentPlan& plan, int ranks, int64_t least_bucket)
 
 std::span<const ShardPiece> ShardPlan::pieces(int rank, int fragment) const {
   const std::span<const ShardPiece> all = pieces(rank);
-  const auto found = std::ranges::equal_range(all, fragment, {}, &ShardPiece::fragment);
-  return {found.begin(), found.end()};
+  return {std::ranges::lower_bound(all, fragment, {}, &ShardPiece::fragment),
+          std::ranges::upper_bound(all, fragment, {}, &ShardPiece::fragment)};
 }
 
 int64_t ShardPlan::shard_size(int rank) const {

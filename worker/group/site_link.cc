@@ -17,7 +17,7 @@ namespace causeway::worker {
 namespace {
 
 constexpr uint32_t kMagic = 0x43577334;
-enum Kind : uint32_t { kCall = 1, kAnswer = 2, kCause = 3, kLeave = 4 };
+enum Kind : uint32_t { kCall = 1, kAnswer = 2, kCause = 3, kLeave = 4, kSign = 5 };
 constexpr uint64_t kMostBytes = uint64_t{1} << 40;
 
 // How soon a host that is off the network is noticed, in seconds.
@@ -30,6 +30,14 @@ void SetOption(int socket, int level, int name, int value) {
   // What a socket does not know does not matter: it is one that tests made.
   (void)setsockopt(socket, level, name, &value, sizeof(value));
 }
+
+// After so long a call of the socket that does not get on comes back.
+void SetPatience(int socket, int name, absl::Duration patience) {
+  const timeval value = absl::ToTimeval(patience);
+  (void)setsockopt(socket, SOL_SOCKET, name, &value, sizeof(value));
+}
+
+bool TimedOut() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 absl::Status Lost(absl::string_view peer, absl::string_view what) {
   return absl::UnavailableError(
@@ -49,14 +57,20 @@ struct SiteLink::Frame {
   int32_t unused = 0;
 };
 
-SiteLink::SiteLink(int socket, std::string peer, std::shared_ptr<SharedCause> cause)
-    : socket_(socket), peer_(std::move(peer)), cause_(std::move(cause)) {
+SiteLink::SiteLink(int socket, std::string peer, std::shared_ptr<SharedCause> cause,
+                   absl::Duration sign_interval)
+    : socket_(socket),
+      peer_(std::move(peer)),
+      cause_(std::move(cause)),
+      sign_interval_(sign_interval) {
   SetOption(socket_, IPPROTO_TCP, TCP_NODELAY, 1);
   SetOption(socket_, SOL_SOCKET, SO_KEEPALIVE, 1);
   SetOption(socket_, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
   SetOption(socket_, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
   SetOption(socket_, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
   SetOption(socket_, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnacknowledgedMs);
+  SetPatience(socket_, SO_RCVTIMEO, sign_interval_);
+  SetPatience(socket_, SO_SNDTIMEO, sign_interval_);
 }
 
 SiteLink::~SiteLink() {
@@ -72,6 +86,7 @@ SiteLink::~SiteLink() {
       failed_ = true;  // What the receiver finds from now on is no cause.
     }
     (void)shutdown(socket_, SHUT_RDWR);
+    sign_giver_.join();
     receiver_.join();
   }
   (void)close(socket_);
@@ -80,7 +95,21 @@ SiteLink::~SiteLink() {
 void SiteLink::Start(std::function<bool(SiteCall&)> handle) {
   handle_ = std::move(handle);
   receiver_ = std::thread([this] { ReceiveAll(); });
+  sign_giver_ = std::thread([this] { GiveSigns(); });
   listener_ = cause_->Listen([this](const absl::Status& cause) { Fail(cause); });
+}
+
+// What else this process does need not come to an end for it.
+void SiteLink::GiveSigns() {
+  const auto over = [this]()
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return peer_left_ || failed_; };
+  Frame frame;
+  frame.kind = kSign;
+  do {
+    Send(frame, {}).IgnoreError();  // The receiver finds out what there is to say.
+    absl::MutexLock lock(&mutex_);
+    if (mutex_.AwaitWithTimeout(absl::Condition(&over), sign_interval_)) return;
+  } while (true);
 }
 
 // Tells the peer and wakes everyone.
@@ -105,6 +134,8 @@ absl::Status SiteLink::Send(const Frame& frame, std::span<const uint8_t> bytes) 
     while (!part.empty()) {
       const ssize_t sent = send(socket_, part.data(), part.size(), MSG_NOSIGNAL);
       if (sent < 0 && errno == EINTR) continue;
+      // It does not read; that it says nothing, either, is for the receiver to find.
+      if (sent < 0 && TimedOut() && cause_->Get().ok()) continue;
       if (sent < 0) return Lost(peer_, std::strerror(errno));
       part = part.subspan(static_cast<size_t>(sent));
     }
@@ -115,11 +146,21 @@ absl::Status SiteLink::Send(const Frame& frame, std::span<const uint8_t> bytes) 
 absl::Status SiteLink::Receive(Frame& frame, ByteBuffer& bytes) {
   const auto read = [&](void* to, size_t size) -> absl::Status {
     auto* at = static_cast<uint8_t*>(to);
+    int missed_signs = 0;
     while (size > 0) {
       const ssize_t received = recv(socket_, at, size, 0);
       if (received < 0 && errno == EINTR) continue;
+      if (received < 0 && TimedOut()) {
+        // Before it has begun it gives none.
+        if (!heard_ || ++missed_signs < kMostMissedSigns) continue;
+        return Lost(peer_, absl::StrCat("nothing came for ",
+                                        absl::FormatDuration(kMostMissedSigns * sign_interval_),
+                                        ", is it stopped?"));
+      }
       if (received < 0) return Lost(peer_, std::strerror(errno));
       if (received == 0) return Lost(peer_, "it was closed");
+      heard_ = true;
+      missed_signs = 0;
       at += received;
       size -= static_cast<size_t>(received);
     }
@@ -173,6 +214,8 @@ void SiteLink::ReceiveAll() {
         answers_[frame.id] = {std::move(status), std::move(bytes)};
         break;
       }
+      case kSign:
+        break;
       case kCause:
         cause_->Set(absl::AbortedError(
             absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())));

@@ -5,7 +5,9 @@
 // no more than that it knows the run.
 //
 // A lost connection, and a peer that goes without Leave, sets the cause; a cause that is set here
-// is told to the peer, which sets it there. Thread-safe but for NextCall, which one thread calls.
+// is told to the peer, which sets it there. Both sides send a sign of life now and then, whatever
+// their other threads do: a peer that was stopped, whose system keeps the connection, is lost, too.
+// Thread-safe but for NextCall, which one thread calls.
 #ifndef CAUSEWAY_WORKER_GROUP_SITE_LINK_H_
 #define CAUSEWAY_WORKER_GROUP_SITE_LINK_H_
 
@@ -23,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/base/byte_buffer.h"
 #include "worker/group/shared_cause.h"
 
@@ -39,8 +42,13 @@ struct SiteCall {
 
 class SiteLink {
  public:
+  // Between signs of life. A peer that has given some and then none for so many is lost.
+  static constexpr absl::Duration kSignInterval = absl::Seconds(5);
+  static constexpr int kMostMissedSigns = 6;
+
   // Owns the connected socket. `peer` is what messages call the other side.
-  SiteLink(int socket, std::string peer, std::shared_ptr<SharedCause> cause);
+  SiteLink(int socket, std::string peer, std::shared_ptr<SharedCause> cause,
+           absl::Duration sign_interval = kSignInterval);
   // Tells the peer good-bye if there is no cause.
   ~SiteLink();
   SiteLink(const SiteLink&) = delete;
@@ -76,11 +84,13 @@ class SiteLink {
   absl::Status Send(const Frame& frame, std::span<const uint8_t> bytes);
   absl::Status Receive(Frame& frame, ByteBuffer& bytes);
   void ReceiveAll();
+  void GiveSigns();
   void Fail(const absl::Status& cause);
 
   const int socket_;
   const std::string peer_;
   const std::shared_ptr<SharedCause> cause_;
+  const absl::Duration sign_interval_;
   std::function<bool(SiteCall&)> handle_;
   int listener_ = 0;  // Of the cause.
 
@@ -91,7 +101,9 @@ class SiteLink {
   std::deque<SiteCall> calls_ ABSL_GUARDED_BY(mutex_);
   bool peer_left_ ABSL_GUARDED_BY(mutex_) = false;
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool heard_ = false;  // Anything; the receiver's.
   std::thread receiver_;
+  std::thread sign_giver_;
 };
 
 }  // namespace causeway::worker

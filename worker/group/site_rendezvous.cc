@@ -25,6 +25,9 @@ namespace {
 constexpr uint32_t kMagic = 0x43577335;
 constexpr absl::Duration kRetry = absl::Milliseconds(100);
 constexpr size_t kMostNamed = 8;
+constexpr size_t kMostSilent = 256;
+// For the rest of what somebody has begun to say.
+constexpr absl::Duration kHelloPatience = absl::Seconds(1);
 
 enum Refusal : int32_t { kWelcome = 0, kOtherToken = 1, kOtherSize = 2, kTwice = 3 };
 
@@ -62,6 +65,12 @@ int Milliseconds(absl::Duration duration) {
 bool WaitReadable(int socket, absl::Time deadline) {
   pollfd poll_for = {.fd = socket, .events = POLLIN, .revents = 0};
   return poll(&poll_for, 1, Milliseconds(deadline - absl::Now())) > 0;
+}
+
+// Whether the other side is gone, whatever it said before.
+bool HasHungUp(int socket) {
+  pollfd poll_for = {.fd = socket, .events = POLLRDHUP, .revents = 0};
+  return poll(&poll_for, 1, 0) > 0;
 }
 
 bool SendHello(int socket, const Hello& hello) {
@@ -103,74 +112,125 @@ std::string NameOf(int process) { return absl::StrCat("process ", process, " of 
 
 using Links = std::vector<std::unique_ptr<SiteLink>>;
 
-absl::Status Missing(const SiteRendezvous& rendezvous, const Links& links,
-                     const std::set<std::string>& turned_away) {
-  std::vector<int> absent;
-  for (size_t i = 0; i < links.size(); ++i) {
-    if (links[i] == nullptr) absent.push_back(static_cast<int>(i) + 1);
+// Process 0's side.
+class Gathering {
+ public:
+  explicit Gathering(const SiteRendezvous& rendezvous)
+      : rendezvous_(rendezvous), processes_(rendezvous.launch.processes) {
+    for (int i = 1; i < processes_; ++i) came_.emplace_back(-1);
   }
-  std::string message =
-      absl::StrCat("process 0 of this site waited ", absl::FormatDuration(rendezvous.patience),
-                   " for others (WORLD_SIZE is ", rendezvous.launch.processes,
-                   "); these did not come: ", absl::StrJoin(absent, ", "));
-  if (!turned_away.empty()) {
-    absl::StrAppend(&message, "; turned away: ", absl::StrJoin(turned_away, ", "));
-  }
-  return absl::DeadlineExceededError(message);
+
+  // Until all have come.
+  absl::Status Gather(absl::Time deadline);
+  // To those that have.
+  Links TakeLinks();
+
+ private:
+  absl::Status Listen();
+  absl::StatusOr<bool> AllAreHere();
+  // Of a caller who has something to say.
+  absl::Status Hear(Socket socket);
+  void TurnAway(const Socket& socket, const Hello& hello, Refusal why);
+  absl::Status Missing() const;
+
+  const SiteRendezvous& rendezvous_;
+  const int processes_;
+  Socket listener_{-1};
+  std::vector<Socket> silent_;  // Callers who have said nothing yet: they keep nobody waiting.
+  std::vector<Socket> came_;    // By process; -1: not yet.
+  std::set<std::string> turned_away_;
+};
+
+absl::Status Gathering::Listen() {
+  listener_ = Socket(rendezvous_.listener);
+  if (listener_.get() >= 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int socket, ListenOn(rendezvous_.launch.master_port));
+  listener_ = Socket(socket);
+  return absl::OkStatus();
 }
 
-absl::Status Gather(const SiteRendezvous& rendezvous, absl::Time deadline, Links& links) {
-  const int processes = rendezvous.launch.processes;
-  Socket listener(rendezvous.listener);
-  if (listener.get() < 0) {
-    ASSIGN_OR_RETURN(const int socket, ListenOn(rendezvous.launch.master_port));
-    listener = Socket(socket);
-  }
-  links.resize(static_cast<size_t>(processes - 1));
-  std::set<std::string> turned_away;
-  for (int missing = processes - 1; missing > 0;) {
-    RETURN_IF_ERROR(rendezvous.cause->Get());
-    if (!WaitReadable(listener.get(), deadline)) return Missing(rendezvous, links, turned_away);
-    Socket socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (socket.get() < 0) continue;
-    // Whoever says nothing keeps nobody waiting for long.
-    const std::optional<Hello> hello =
-        ReceiveHello(socket.get(), std::min(deadline, absl::Now() + absl::Seconds(5)));
-    if (!hello.has_value()) continue;
-    Hello answer = {.process = 0, .processes = processes, .token = hello->token};
-    const bool is_ours = hello->token == rendezvous.token;
-    const bool fits =
-        hello->processes == processes && hello->process >= 1 && hello->process < processes;
-    if (!is_ours || !fits) {
-      answer.refusal = is_ours ? kOtherSize : kOtherToken;
-      SendHello(socket.get(), answer);
-      if (turned_away.size() == kMostNamed) continue;
-      turned_away.insert(absl::StrCat("one that says that it is process ", hello->process, " of ",
-                                      hello->processes,
-                                      is_ours ? "" : ", of another worker (--id, --coordinator)"));
+absl::Status Gathering::Gather(absl::Time deadline) {
+  RETURN_IF_ERROR(Listen());
+  while (std::ranges::any_of(came_, [](const Socket& socket) { return socket.get() < 0; })) {
+    RETURN_IF_ERROR(rendezvous_.cause->Get());
+    std::vector<pollfd> waits = {{.fd = listener_.get(), .events = POLLIN, .revents = 0}};
+    for (const Socket& socket : silent_) {
+      waits.push_back({.fd = socket.get(), .events = POLLIN, .revents = 0});
+    }
+    if (poll(waits.data(), waits.size(), Milliseconds(deadline - absl::Now())) <= 0) {
+      if (absl::Now() >= deadline) return Missing();
       continue;
     }
-    std::unique_ptr<SiteLink>& link = links[static_cast<size_t>(hello->process - 1)];
-    if (link != nullptr) {
-      answer.refusal = kTwice;
-      SendHello(socket.get(), answer);
-      return absl::FailedPreconditionError(
-          absl::StrCat("two processes of this site say that they are process ", hello->process,
-                       ": RANK must differ"));
+    for (size_t i = silent_.size(); i > 0; --i) {
+      if (waits[i].revents == 0) continue;
+      Socket socket = std::move(silent_[i - 1]);
+      silent_.erase(silent_.begin() + static_cast<std::ptrdiff_t>(i) - 1);
+      RETURN_IF_ERROR(Hear(std::move(socket)));
     }
-    if (!SendHello(socket.get(), answer)) continue;
-    link = std::make_unique<SiteLink>(socket.release(), NameOf(hello->process), rendezvous.cause);
-    --missing;
+    if (waits[0].revents == 0) continue;
+    if (silent_.size() == kMostSilent) silent_.erase(silent_.begin());
+    Socket socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (socket.get() >= 0) silent_.push_back(std::move(socket));
   }
   return absl::OkStatus();
 }
 
-// Those that came do not wait for what will not be.
-void SendAway(const SiteRendezvous& rendezvous, const absl::Status& why, const Links& links) {
-  rendezvous.cause->Set(why);
-  for (const std::unique_ptr<SiteLink>& link : links) {
-    if (link != nullptr) link->Start();
+absl::Status Gathering::Hear(Socket socket) {
+  const std::optional<Hello> hello = ReceiveHello(socket.get(), absl::Now() + kHelloPatience);
+  if (!hello.has_value()) return absl::OkStatus();
+  if (hello->token != rendezvous_.token) {
+    TurnAway(socket, *hello, kOtherToken);
+    return absl::OkStatus();
   }
+  if (hello->processes != processes_ || hello->process < 1 || hello->process >= processes_) {
+    TurnAway(socket, *hello, kOtherSize);
+    return absl::OkStatus();
+  }
+  Socket& place = came_[static_cast<size_t>(hello->process - 1)];
+  // One that has ended since may be started again.
+  if (place.get() >= 0 && !HasHungUp(place.get())) {
+    TurnAway(socket, *hello, kTwice);
+    return absl::FailedPreconditionError(
+        absl::StrCat("two processes of this site say that they are process ", hello->process,
+                     ": RANK must differ"));
+  }
+  const Hello answer = {.process = 0, .processes = processes_, .token = hello->token};
+  if (SendHello(socket.get(), answer)) place = std::move(socket);
+  return absl::OkStatus();
+}
+
+void Gathering::TurnAway(const Socket& socket, const Hello& hello, Refusal why) {
+  SendHello(socket.get(),
+            {.process = 0, .processes = processes_, .refusal = why, .token = hello.token});
+  if (turned_away_.size() == kMostNamed) return;
+  turned_away_.insert(absl::StrCat("one that says that it is process ", hello.process, " of ",
+                                   hello.processes,
+                                   why == kOtherToken ? ", of another worker" : ""));
+}
+
+absl::Status Gathering::Missing() const {
+  std::vector<size_t> absent;
+  for (size_t i = 0; i < came_.size(); ++i) {
+    if (came_[i].get() < 0) absent.push_back(i + 1);
+  }
+  std::string message =
+      absl::StrCat("process 0 of this site waited ", absl::FormatDuration(rendezvous_.patience),
+                   " for others (WORLD_SIZE is ", processes_,
+                   "); these did not come: ", absl::StrJoin(absent, ", "));
+  if (!turned_away_.empty()) {
+    absl::StrAppend(&message, "; turned away: ", absl::StrJoin(turned_away_, ", "));
+  }
+  return absl::DeadlineExceededError(message);
+}
+
+Links Gathering::TakeLinks() {
+  Links links;
+  for (size_t i = 0; i < came_.size(); ++i) {
+    if (came_[i].get() < 0) continue;
+    links.push_back(std::make_unique<SiteLink>(came_[i].release(), NameOf(static_cast<int>(i) + 1),
+                                               rendezvous_.cause));
+  }
+  return links;
 }
 
 absl::Status Refused(const LaunchEnvironment& launch, const Hello& answer) {
@@ -253,11 +313,14 @@ absl::StatusOr<int> PortOf(int listener) {
 absl::StatusOr<std::vector<std::unique_ptr<SiteLink>>> MeetSite(const SiteRendezvous& rendezvous) {
   const absl::Time deadline = absl::Now() + rendezvous.patience;
   if (rendezvous.launch.process != 0) return Join(rendezvous, deadline);
-  Links links;
-  const absl::Status gathered = Gather(rendezvous, deadline, links);
-  if (!gathered.ok()) SendAway(rendezvous, gathered, links);
-  RETURN_IF_ERROR(gathered);
-  return links;
+  Gathering gathering(rendezvous);
+  const absl::Status gathered = gathering.Gather(deadline);
+  Links links = gathering.TakeLinks();
+  if (gathered.ok()) return links;
+  // Those that came do not wait for what will not be: they hear why.
+  rendezvous.cause->Set(gathered);
+  for (const std::unique_ptr<SiteLink>& link : links) link->Start();
+  return gathered;
 }
 
 }  // namespace causeway::worker

@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/rpc/status.h"
+#include "common/rpc/tcp_address.h"
 #include "common/rpc/wire.h"
 #include "common/telemetry/log.h"
 
@@ -41,10 +42,13 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   const absl::Status status = FromGrpcStatus(stub.Describe(&context, request, &response));
   if (absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status)) {
+    const absl::Status resolved = ResolveAddress(address).status();
     return absl::UnavailableError(absl::StrCat(
         "no coordinator answers at ", address, " within ", absl::FormatDuration(waited + timeout),
-        "; check --coordinator, that causeway-coordinator runs there, and the firewall (",
-        status.message(), ")"));
+        "; check --coordinator",
+        resolved.ok() ? absl::StrCat(", that causeway-coordinator runs there, and the firewall (",
+                                     status.message(), ")")
+                      : absl::StrCat(": ", resolved.message())));
   }
   RETURN_IF_ERROR(Annotate(status, absl::StrCat("the coordinator at ", address)));
   return response;
@@ -57,8 +61,9 @@ Session::Session(Options options) : options_(std::move(options)) {
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Attach(Options options) {
   auto session = std::unique_ptr<Session>(new Session(std::move(options)));
-  ASSIGN_OR_RETURN(session->writer_thread_, StartThread([s = session.get()] { s->RunWriter(); }));
-  ASSIGN_OR_RETURN(session->session_thread_, StartThread([s = session.get()] { s->RunSession(); }));
+  Session* const raw = session.get();
+  ASSIGN_OR_RETURN(session->writer_thread_, StartThread([raw] { raw->RunWriter(); }));
+  ASSIGN_OR_RETURN(session->session_thread_, StartThread([raw] { raw->RunSession(); }));
   absl::MutexLock lock(&session->mutex_);
   const auto settled = [s = session.get()]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(s->mutex_) {
     return s->welcomed_ || s->ended_;

@@ -80,7 +80,7 @@ function(causeway_cuda_library name)
       file(CONFIGURE OUTPUT ${source} CONTENT "#include \"${path}\"\n" @ONLY)
       # Kernels are written for nvcc: for its warnings, and for vector loads of any type.
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
-        "-fno-strict-aliasing;-Wno-conversion;-Wno-sign-conversion;-Wno-unknown-pragmas;-Wno-unused-parameter;-Wno-shadow;-Wno-maybe-uninitialized")
+        "-fno-strict-aliasing;-Wno-conversion;-Wno-sign-conversion;-Wno-unknown-pragmas;-Wno-unused-parameter;-Wno-shadow;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>")
       list(APPEND sources ${source})
     endforeach()
     add_library(causeway_${name}_emulated STATIC ${sources})

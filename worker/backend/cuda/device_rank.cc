@@ -164,9 +164,9 @@ absl::Status DeviceRank::Rehearse() {
   RETURN_IF_ERROR(stream_.Wait("a first micro-step"));
   gemm_->SetTuning(false);
   if (!options_.graphs) return absl::OkStatus();
-  for (const auto& [first, graph] :
-       {std::pair(true, &first_micro_step_), std::pair(false, &next_micro_step_)}) {
-    ASSIGN_OR_RETURN(*graph, Graph::Record(stream_.get(), [&] {
+  for (const bool first : {true, false}) {
+    auto& graph = first ? first_micro_step_ : next_micro_step_;
+    ASSIGN_OR_RETURN(graph, Graph::Record(stream_.get(), [&] {
       return transformer_->ForwardBackward(PassOf(first), {}, stream_.get());
     }));
   }

@@ -57,7 +57,40 @@ TEST_F(EventHistoryTest, TellsOnlyWhatIsNewerThanWhatTheReaderHas) {
 TEST_F(EventHistoryTest, ShortensWhatAWorkerMadeLong) {
   EventHistory history(&log_, &clock_);
   history.Record("worker_left", std::string(1 << 20, 'x'), {});
-  EXPECT_EQ(history.After(0)[0].message.size(), 1024U);
+  const std::string message = history.After(0)[0].message;
+  EXPECT_EQ(message.size(), 1024U);
+  EXPECT_TRUE(message.ends_with("xx..."));
+}
+
+TEST_F(EventHistoryTest, NamesTheFieldsThatAreTooLargeToKeepAndKeepsTheOthers) {
+  EventHistory history(&log_, &clock_);
+  const std::vector<std::string> many(300, "a worker");
+  history.Record("round_closed", "everybody",
+                 {{"fragment", 3}, {"contributors", many}, {"reason", std::string(1900, 'x')}});
+  history.Record("round_closed", "nearly", {{"reason", std::string(2034, 'x')}});
+  const v1::ListEventsResponse all = history.List(0);
+  const auto large = nlohmann::json::parse(all.events(0).fields_json());
+  EXPECT_EQ(large["fragment"], 3);
+  EXPECT_EQ(large["reason"], std::string(1900, 'x'));
+  EXPECT_EQ(large["left_out"], nlohmann::json({"contributors"}));
+  EXPECT_EQ(large.size(), 3U);
+  EXPECT_EQ(nlohmann::json::parse(all.events(1).fields_json()),
+            nlohmann::json({{"reason", std::string(2034, 'x')}}));
+}
+
+TEST_F(EventHistoryTest, RemembersLongEventsOfFormerProcesses) {
+  const std::string path = folder_.File("events.jsonl");
+  const nlohmann::json line = {{"event", "round_closed"},
+                               {"message", "everybody"},
+                               {"time", "2023-01-01T00:00:00+00:00"},
+                               {"round", 7},
+                               {"contributors", std::vector<std::string>(5000, "a worker")}};
+  ASSERT_TRUE(
+      WriteFileAtomically(*FileSystem::Real(), path, absl::string_view(line.dump() + "\n")).ok());
+  EventHistory history(&log_, &clock_);
+  ASSERT_TRUE(history.Restore(*FileSystem::Real(), path).ok());
+  ASSERT_EQ(history.After(0).size(), 1U);
+  EXPECT_EQ(history.After(0)[0].fields, R"({"left_out":["contributors"],"round":7})");
 }
 
 TEST_F(EventHistoryTest, BeginsWithTheEventsOfFormerProcesses) {
@@ -119,7 +152,7 @@ TEST_F(EventHistoryTest, ListsEventsWithTheirLevelsAndFieldsForOtherPrograms) {
   EXPECT_EQ(all.events(1).level(), "error");
   EXPECT_EQ(all.events(1).message(), "not \xef\xbf\xbd UTF-8");
   EXPECT_EQ(all.events(1).fields_json(), R"({"code":7})");
-  EXPECT_EQ(all.events(2).fields_json(), "");
+  EXPECT_EQ(all.events(2).fields_json(), R"({"left_out":["reason"]})");
   EXPECT_EQ(history.List(2).events_size(), 1);
 }
 

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -116,6 +117,41 @@ TEST(SiteLinkTest, AProcessThatEndsWithoutAWordIsTheCause) {
   EXPECT_THAT(status.message(), HasSubstr("the connection to process 3 of this site is lost"));
 }
 
+// Its system keeps the connection.
+TEST(SiteLinkTest, AProcessThatIsStoppedIsTheCause) {
+  int sockets[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+  const auto cause = std::make_shared<SharedCause>();
+  SiteLink link(sockets[0], "process 3 of this site", cause, absl::Milliseconds(5));
+  link.Start();
+  // One sign of life, as the link itself gives it, and no more.
+  char sign[48];
+  ASSERT_EQ(recv(sockets[1], sign, sizeof(sign), MSG_WAITALL), 48);
+  ASSERT_EQ(write(sockets[1], sign, sizeof(sign)), 48);
+  EXPECT_THAT(link.NextCall().status().message(),
+              HasSubstr("process 3 of this site is lost (nothing came for 30ms"));
+  close(sockets[1]);
+}
+
+// Process 0 begins to speak when all have come.
+TEST(SiteLinkTest, AProcessThatHasNotBegunIsWaitedFor) {
+  int sockets[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+  const auto cause = std::make_shared<SharedCause>();
+  SiteLink early(sockets[0], "process 0 of this site", cause, absl::Milliseconds(1));
+  early.Start();
+  // Many of its signs have gone unanswered.
+  char signs[48 * 20];
+  ASSERT_EQ(recv(sockets[1], signs, sizeof(signs), MSG_WAITALL), 48 * 20);
+  EXPECT_TRUE(cause->Get().ok());
+  SiteLink late(sockets[1], "process 1 of this site", cause);
+  late.Start();
+  std::thread server([&] { Serve(early); });
+  EXPECT_EQ(TextOf(late.CallAndAwait(kEcho, 0, 0, BytesOf("abc")).value()), "cba");
+  cause->Set(absl::CancelledError("the test is over"));
+  server.join();
+}
+
 TEST(SiteLinkTest, WhatIsNoMessageEndsTheLink) {
   int sockets[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
@@ -188,6 +224,55 @@ TEST(SiteRendezvousTest, AProcessOfAnotherWorkerIsTurnedAwayAtOnce) {
     const absl::Status larger = MeetSite(ProcessOf(2, 3, port)).status();
     EXPECT_THAT(larger.message(), HasSubstr("has 2 processes, and WORLD_SIZE is 3 here"));
     EXPECT_TRUE(MeetSite(ProcessOf(1, 2, port)).ok());
+  });
+  SiteRendezvous first = ProcessOf(0, 2, port);
+  first.listener = listener;
+  EXPECT_TRUE(MeetSite(first).ok());
+  other.join();
+}
+
+// Its launcher starts it again while the others are still coming.
+TEST(SiteRendezvousTest, AProcessThatEndsBeforeAllHaveComeMayComeAgain) {
+  const int listener = ListenOn(0).value();
+  const int port = PortOf(listener).value();
+  std::thread others([port] {
+    EXPECT_TRUE(MeetSite(ProcessOf(1, 3, port)).ok());
+    const auto again = MeetSite(ProcessOf(1, 3, port));
+    const auto second = MeetSite(ProcessOf(2, 3, port));
+    ASSERT_TRUE(again.ok() && second.ok());
+    again->front()->Start();
+    EXPECT_EQ(again->front()->NextCall().value()->argument, 7);
+  });
+  SiteRendezvous first = ProcessOf(0, 3, port);
+  first.listener = listener;
+  const auto links = MeetSite(first);
+  ASSERT_TRUE(links.ok()) << links.status();
+  links->front()->Start();
+  EXPECT_TRUE(links->front()->Call(kEcho, 7, 0, {}).ok());
+  others.join();
+}
+
+TEST(SiteRendezvousTest, WhoSaysNothingOrNonsenseKeepsNobodyWaiting) {
+  const int listener = ListenOn(0).value();
+  const int port = PortOf(listener).value();
+  std::thread other([port] {
+    std::vector<int> strangers;
+    for (int i = 0; i < 300; ++i) {
+      sockaddr_in6 address = {};
+      address.sin6_family = AF_INET6;
+      address.sin6_addr = in6addr_loopback;
+      address.sin6_port = htons(static_cast<uint16_t>(port));
+      const int stranger = socket(AF_INET6, SOCK_STREAM, 0);
+      EXPECT_EQ(connect(stranger, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+      if (i % 10 == 0) {
+        const std::string request = "GET / HTTP/1.0\r\nHost: process-0\r\n\r\n";
+        EXPECT_EQ(send(stranger, request.data(), request.size(), MSG_NOSIGNAL),
+                  std::ssize(request));
+      }
+      strangers.push_back(stranger);
+    }
+    EXPECT_TRUE(MeetSite(ProcessOf(1, 2, port)).ok());
+    for (const int stranger : strangers) close(stranger);
   });
   SiteRendezvous first = ProcessOf(0, 2, port);
   first.listener = listener;
