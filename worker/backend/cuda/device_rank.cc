@@ -167,8 +167,8 @@ absl::Status DeviceRank::Rehearse() {
   for (const bool first : {true, false}) {
     auto& graph = first ? first_micro_step_ : next_micro_step_;
     ASSIGN_OR_RETURN(graph, Graph::Record(stream_.get(), [&] {
-      return transformer_->ForwardBackward(PassOf(first), {}, stream_.get());
-    }));
+                       return transformer_->ForwardBackward(PassOf(first), {}, stream_.get());
+                     }));
   }
   return absl::OkStatus();
 }
