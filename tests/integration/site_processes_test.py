@@ -157,13 +157,18 @@ class EndTest(SiteTest):
             self.assertEqual(site[0].wait(), 1)
             self.assertIn("process 1 of this site is lost", site[0].log().splitlines()[-1])
 
-    def test_they_are_told_to_stop_before_there_is_a_run(self):
+    def test_they_are_told_to_stop_before_all_have_come(self):
         with Cluster() as cluster:
             cluster.start_coordinator(STREAMING % 60 + ONE)
             launch = {"WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3, "MASTER_ADDR": "localhost",
                       "MASTER_PORT": free_port()}
             site = [cluster.start_process_of_site("site", rank, launch) for rank in range(2)]
-            wait_until(lambda: all("process" in process.log() for process in site), "both wait")
+            wait_until(lambda: "has found process 0" in site[1].log(), "process 1 waits")
+            site[1].signal(SIGTERM)
+            self.finished(cluster, site[1:])
+            # Process 0 has not ended: the other one may come again.
+            site[1] = cluster.start_process_of_site("site", 1, launch)
+            wait_until(lambda: site[1].log().count("has found process 0") == 2, "it waits again")
             for process in site:
                 process.signal(SIGTERM)
             self.finished(cluster, site)

@@ -359,10 +359,12 @@ class TroubleshootingTest(unittest.TestCase):
             look = [WORKER, "preflight", f"--coordinator={cluster.address}", "--threads=1"]
             busy = "another link is being measured: try again in ..."
 
-            with subprocess.Popen([*look, "--probe_seconds=5"], stdout=subprocess.DEVNULL) as slow:
+            # Whichever of them is first to measure.
+            with subprocess.Popen([*look, "--probe_seconds=5"], stdout=subprocess.PIPE, text=True) as slow:
                 said = ""
                 while slow.poll() is None:
                     said += run_tool(*look, "--probe_seconds=0.2")[1]
+                said += slow.stdout.read()
             self.says(said, busy)
 
     def test_the_runs_folder(self):

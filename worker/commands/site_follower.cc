@@ -66,6 +66,7 @@ absl::StatusOr<std::unique_ptr<SiteFollower>> SiteFollower::Join(const SiteOptio
              options.launch.process, options.launch.processes, options.launch.master_address,
              options.launch.master_port);
   ASSIGN_OR_RETURN(std::vector<std::unique_ptr<SiteLink>> links, MeetSite(rendezvous));
+  Log().info("has found process 0, which may wait for others");
   follower->link_ = std::move(links.front());
   follower->link_->Start([follower = follower.get()](SiteCall& call) {
     absl::MutexLock lock(&follower->servers_mutex_);
@@ -111,6 +112,11 @@ void SiteFollower::WatchForStop(const std::function<bool()>& stop) {
     }
     if (told || !stop()) continue;
     told = true;
+    if (!met_) {
+      // It hears nobody before all are there, and waits for this process to come again.
+      cause_->Set(absl::CancelledError("told to stop"));
+      continue;
+    }
     Log().info("told to stop: process 0 of this site hears it");
     // An error has a cause, which the training thread finds.
     link_->Call(kSiteStop, 0, 0, {}).status().IgnoreError();
@@ -122,6 +128,7 @@ absl::StatusOr<bool> SiteFollower::Handle(SiteCall& call) {
     case kSiteEnd:
       return true;
     case kSiteHello: {
+      met_ = true;
       ASSIGN_OR_RETURN(const SiteMember member, SiteMember::OfThisProcess(options_, files_));
       RETURN_IF_ERROR(link_->Answer(call.id, absl::OkStatus(), BytesOf(member.ToJson())));
       return false;

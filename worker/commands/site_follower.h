@@ -3,6 +3,7 @@
 #ifndef CAUSEWAY_WORKER_COMMANDS_SITE_FOLLOWER_H_
 #define CAUSEWAY_WORKER_COMMANDS_SITE_FOLLOWER_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -54,7 +55,8 @@ class SiteFollower {
   ThreadPool pool_;
   v1::RunConfig config_;
   std::optional<FragmentPlan> plan_;
-  std::string plans_;  // Matrix products.
+  std::string plans_;              // Matrix products.
+  std::atomic<bool> met_ = false;  // All processes are there.
   bool begun_ = false;
   absl::Mutex ended_mutex_;
   bool ended_ ABSL_GUARDED_BY(ended_mutex_) = false;  // For the watcher.

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -170,7 +171,12 @@ absl::Status SiteLink::Receive(Frame& frame, ByteBuffer& bytes) {
   if (frame.magic != kMagic || frame.bytes > kMostBytes) {
     return absl::DataLossError(absl::StrCat(peer_, " sends what is no message of a site"));
   }
-  bytes.resize(frame.bytes);
+  try {
+    bytes.resize(frame.bytes);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(absl::StrCat("there is no memory for the ", frame.bytes,
+                                                     " bytes that ", peer_, " sends at once"));
+  }
   return read(bytes.data(), bytes.size());
 }
 

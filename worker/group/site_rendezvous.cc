@@ -90,6 +90,18 @@ std::optional<Hello> ReceiveHello(int socket, absl::Time deadline) {
   return hello;
 }
 
+// Whether it is connected to itself: where nobody listens yet, a caller on the same machine may be
+// given the very port that it calls.
+bool IsOwnEcho(int socket) {
+  sockaddr_storage here = {};
+  sockaddr_storage there = {};
+  socklen_t here_size = sizeof(here);
+  socklen_t there_size = sizeof(there);
+  return getsockname(socket, reinterpret_cast<sockaddr*>(&here), &here_size) == 0 &&
+         getpeername(socket, reinterpret_cast<sockaddr*>(&there), &there_size) == 0 &&
+         here_size == there_size && std::memcmp(&here, &there, here_size) == 0;
+}
+
 // Connected, or nothing: nobody listens there yet, or the name is not known yet.
 std::optional<Socket> Connect(const std::string& host, int port) {
   addrinfo hints = {};
@@ -101,7 +113,8 @@ std::optional<Socket> Connect(const std::string& host, int port) {
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
   for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
     Socket socket(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (socket.get() >= 0 && connect(socket.get(), address->ai_addr, address->ai_addrlen) == 0) {
+    if (socket.get() >= 0 && connect(socket.get(), address->ai_addr, address->ai_addrlen) == 0 &&
+        !IsOwnEcho(socket.get())) {
       return socket;
     }
   }
@@ -157,9 +170,17 @@ absl::Status Gathering::Gather(absl::Time deadline) {
     for (const Socket& socket : silent_) {
       waits.push_back({.fd = socket.get(), .events = POLLIN, .revents = 0});
     }
+    // Of those that have not come, poll knows nothing.
+    for (const Socket& socket : came_) {
+      waits.push_back({.fd = socket.get(), .events = POLLRDHUP, .revents = 0});
+    }
     if (poll(waits.data(), waits.size(), Milliseconds(deadline - absl::Now())) <= 0) {
       if (absl::Now() >= deadline) return Missing();
       continue;
+    }
+    // One that has ended may come again.
+    for (size_t i = 0; i < came_.size(); ++i) {
+      if (waits[1 + silent_.size() + i].revents != 0) came_[i] = Socket(-1);
     }
     for (size_t i = silent_.size(); i > 0; --i) {
       if (waits[i].revents == 0) continue;
@@ -255,16 +276,19 @@ absl::Status Refused(const LaunchEnvironment& launch, const Hello& answer) {
 
 absl::StatusOr<Links> Join(const SiteRendezvous& rendezvous, absl::Time deadline) {
   const LaunchEnvironment& launch = rendezvous.launch;
+  bool connected = false;
   do {
     RETURN_IF_ERROR(rendezvous.cause->Get());
     std::optional<Socket> socket = Connect(launch.master_address, launch.master_port);
     if (socket.has_value()) {
+      connected = true;
       const Hello hello = {
           .process = launch.process, .processes = launch.processes, .token = rendezvous.token};
       std::optional<Hello> answer;
       if (SendHello(socket->get(), hello)) answer = ReceiveHello(socket->get(), deadline);
-      if (answer.has_value() && answer->refusal != kWelcome) return Refused(launch, *answer);
-      if (answer.has_value()) {
+      // Another one that looks for process 0 says another number.
+      if (answer.has_value() && answer->process == 0 && answer->token == rendezvous.token) {
+        if (answer->refusal != kWelcome) return Refused(launch, *answer);
         Links links;
         links.push_back(std::make_unique<SiteLink>(socket->release(), NameOf(0), rendezvous.cause));
         return links;
@@ -272,27 +296,42 @@ absl::StatusOr<Links> Join(const SiteRendezvous& rendezvous, absl::Time deadline
     }
     absl::SleepFor(kRetry);
   } while (absl::Now() < deadline);
-  return absl::DeadlineExceededError(absl::StrCat(
-      "process ", launch.process, " of this site did not reach process 0 at ",
-      launch.master_address, ":", launch.master_port, " (MASTER_ADDR, MASTER_PORT) within ",
-      absl::FormatDuration(rendezvous.patience), ": is it running, and can it be reached there?"));
+  return absl::DeadlineExceededError(
+      absl::StrCat("process ", launch.process, " of this site did not reach process 0 at ",
+                   launch.master_address, ":", launch.master_port,
+                   " (MASTER_ADDR, MASTER_PORT) within ", absl::FormatDuration(rendezvous.patience),
+                   connected ? ": what listens there does not answer as process 0 does"
+                             : ": is it running, and can it be reached there?"));
 }
 
 }  // namespace
 
 absl::StatusOr<int> ListenOn(int port) {
+  // Both kinds of addresses, where the system has both.
   Socket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const bool has_ipv6 = socket.get() >= 0;
+  if (!has_ipv6) socket = Socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int no = 0;
   const int yes = 1;
-  sockaddr_in6 address = {};
-  address.sin6_family = AF_INET6;
-  address.sin6_addr = in6addr_any;
-  address.sin6_port = htons(static_cast<uint16_t>(port));
+  sockaddr_storage address = {};
+  socklen_t size = 0;
+  if (has_ipv6) {
+    auto& any = reinterpret_cast<sockaddr_in6&>(address);
+    any.sin6_family = AF_INET6;
+    any.sin6_addr = in6addr_any;
+    any.sin6_port = htons(static_cast<uint16_t>(port));
+    size = sizeof(any);
+    (void)setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
+  } else {
+    auto& any = reinterpret_cast<sockaddr_in&>(address);
+    any.sin_family = AF_INET;
+    any.sin_port = htons(static_cast<uint16_t>(port));
+    size = sizeof(any);
+  }
   constexpr int kBacklog = 1024;
   if (socket.get() < 0 ||
-      setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no)) != 0 ||
       setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0 ||
-      bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
       listen(socket.get(), kBacklog) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("process 0 of this site cannot listen on port ", port,
@@ -302,12 +341,15 @@ absl::StatusOr<int> ListenOn(int port) {
 }
 
 absl::StatusOr<int> PortOf(int listener) {
-  sockaddr_in6 address = {};
+  sockaddr_storage address = {};
   socklen_t size = sizeof(address);
   if (getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     return absl::InternalError(std::strerror(errno));
   }
-  return ntohs(address.sin6_port);
+  const in_port_t port = address.ss_family == AF_INET6
+                             ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                             : reinterpret_cast<const sockaddr_in&>(address).sin_port;
+  return ntohs(port);
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<SiteLink>>> MeetSite(const SiteRendezvous& rendezvous) {

@@ -65,8 +65,8 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Attach(Options options) {
   ASSIGN_OR_RETURN(session->writer_thread_, StartThread([raw] { raw->RunWriter(); }));
   ASSIGN_OR_RETURN(session->session_thread_, StartThread([raw] { raw->RunSession(); }));
   absl::MutexLock lock(&session->mutex_);
-  const auto settled = [s = session.get()]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(s->mutex_) {
-    return s->welcomed_ || s->ended_;
+  const auto settled = [raw]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(raw->mutex_) {
+    return raw->welcomed_ || raw->ended_;
   };
   const bool in_time = session->mutex_.AwaitWithTimeout(
       absl::Condition(&settled), session->options_.first_attach_patience + kWelcomeTimeout);

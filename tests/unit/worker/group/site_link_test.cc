@@ -258,11 +258,11 @@ TEST(SiteRendezvousTest, WhoSaysNothingOrNonsenseKeepsNobodyWaiting) {
   std::thread other([port] {
     std::vector<int> strangers;
     for (int i = 0; i < 300; ++i) {
-      sockaddr_in6 address = {};
-      address.sin6_family = AF_INET6;
-      address.sin6_addr = in6addr_loopback;
-      address.sin6_port = htons(static_cast<uint16_t>(port));
-      const int stranger = socket(AF_INET6, SOCK_STREAM, 0);
+      sockaddr_in address = {};
+      address.sin_family = AF_INET;
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      address.sin_port = htons(static_cast<uint16_t>(port));
+      const int stranger = socket(AF_INET, SOCK_STREAM, 0);
       EXPECT_EQ(connect(stranger, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
       if (i % 10 == 0) {
         const std::string request = "GET / HTTP/1.0\r\nHost: process-0\r\n\r\n";
@@ -278,6 +278,27 @@ TEST(SiteRendezvousTest, WhoSaysNothingOrNonsenseKeepsNobodyWaiting) {
   first.listener = listener;
   EXPECT_TRUE(MeetSite(first).ok());
   other.join();
+}
+
+// As a process hears itself, connected to the port that it calls from.
+TEST(SiteRendezvousTest, AnotherThatLooksForProcess0IsNotTakenForIt) {
+  const int listener = ListenOn(0).value();
+  const int port = PortOf(listener).value();
+  std::thread echo([&] {
+    const int caller = accept(listener, nullptr, nullptr);
+    char hello[24];
+    EXPECT_EQ(recv(caller, hello, sizeof(hello), MSG_WAITALL), std::ssize(hello));
+    EXPECT_EQ(send(caller, hello, sizeof(hello), MSG_NOSIGNAL), std::ssize(hello));
+    close(caller);
+    SiteRendezvous first = ProcessOf(0, 2, port);
+    first.listener = listener;
+    EXPECT_TRUE(MeetSite(first).ok());
+  });
+  const auto links = MeetSite(ProcessOf(1, 2, port));
+  ASSERT_TRUE(links.ok()) << links.status();
+  links->front()->Start();
+  EXPECT_FALSE(links->front()->NextCall().ok()) << "process 0 has ended";
+  echo.join();
 }
 
 // Everyone hears it: the one that came first, the second one, and process 0.
