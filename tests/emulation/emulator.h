@@ -39,8 +39,10 @@ void FailAfterKernels(int64_t kernels, cudaError_t error);
 // Bytes that are allocated on a device, and kernels launched since the program began.
 size_t AllocatedBytes(int device);
 int64_t KernelsLaunched();
-// Calls that wait for a device, since the program began: what must not happen inside a step.
+// What must not happen inside a step, since the program began: calls that wait for a device, and
+// allocations, on devices and of pinned memory.
 int64_t HostWaits();
+int64_t AllocationsMade();
 
 }  // namespace causeway::emulation
 

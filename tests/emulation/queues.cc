@@ -150,6 +150,11 @@ int64_t KernelsLaunched() {
   return TheState().kernels;
 }
 
+int64_t AllocationsMade() {
+  const std::unique_lock lock(TheState().mutex);
+  return TheState().allocations_made;
+}
+
 int64_t HostWaits() {
   const std::unique_lock lock(TheState().mutex);
   return TheState().host_waits;

@@ -70,6 +70,7 @@ cudaError_t Allocate(void** pointer, size_t bytes, int device) {
   if (memory == nullptr) return Note(cudaErrorMemoryAllocation);
   std::memset(memory, 0xff, size);  // NaN: whoever reads it before it is written shows it.
   TheState().allocations[static_cast<const char*>(memory)] = {bytes, device};
+  ++TheState().allocations_made;
   *pointer = memory;
   return cudaSuccess;
 }

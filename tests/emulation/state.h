@@ -69,6 +69,7 @@ struct State {
   std::vector<Device> devices = std::vector<Device>(1);
   std::map<const char*, Allocation> allocations;
   int64_t kernels = 0;
+  int64_t allocations_made = 0;
   int64_t host_waits = 0;
   cudaError_t sticky = cudaSuccess;  // Of a lost device.
 };

@@ -10,8 +10,9 @@ from pathlib import Path
 from parts import Skip
 
 _FIELDS = ("name", "memory.total", "driver_version", "compute_cap")
-# What the worker opens at run time, and what PyTorch's packages bring along.
-_LIBRARIES = ("libcublasLt.so.13", "libnccl.so.2")
+# What the worker opens at run time, and what PyTorch's packages bring along. The last two are for
+# attention by cuDNN.
+_LIBRARIES = ("libcublasLt.so.13", "libnccl.so.2", "libcudnn.so.9", "libcudart.so.13")
 
 
 def find_libraries(folders):

@@ -62,5 +62,6 @@ def markdown(results):
         parts += ["", "Measured in this run: " + ", ".join(
             f"{name.replace('_', ' ')} {_number(value)}" for name, value in rates.items()) + "."]
         for model, shape in shapes.items():
-            parts += ["", f"## Where a step of {model} goes", "", kernel_table(shape)]
+            parts += ["", f"## Where a step of {model} goes", "",
+                      f"Attention by {shape['attention']}.", "", kernel_table(shape)]
     return "\n".join(parts) + "\n"

@@ -11,11 +11,14 @@ from parts import Failed, Skip
 _END_TO_END_S = 90
 _SYNC_RUN_S = 60
 _START_S = 20
+_EVAL_S = 30
 
 # At most this much longer is a step of which each sends one fragment and merges another.
 SYNC_TARGET = 1.01
 # How far the loss of GPU workers may be from that of CPU workers: bf16 takes another path.
 LOSS_TOLERANCE = 0.03
+# How far the loss of the same parameters may be, of which bf16 rounds each by 0.4 % at most.
+EVAL_TOLERANCE = 0.01
 
 _TWO_WORKERS = """
 model { preset: "tiny-1m" }
@@ -129,6 +132,16 @@ class Run:
         return [{"summary": json.loads((self.folder / name / "summary.json").read_text()),
                  "lines": read_lines(self.folder / name / "metrics.jsonl")} for name in names]
 
+    def evaluate(self, device):
+        """The held-out loss of the first worker's checkpoint, computed there."""
+        done = self._context.run(
+            self.name, self._context.program("causeway-worker"), "eval", f"--device={device}",
+            f"--checkpoint={self.folder / 'worker-0' / 'checkpoint'}", f"--data={self._data}",
+            "--json", timeout_s=_EVAL_S, variables=self._context.program_variables)
+        if done.status != 0:
+            raise Failed(f"eval --device={device}: {done.last_lines()}")
+        return json.loads(done.output.strip().splitlines()[-1])["loss"]
+
     def coordinator_summary(self):
         return json.loads((self.folder / "run" / "summary.json").read_text())
 
@@ -153,11 +166,14 @@ def end_to_end(context):
         with Run(context, f"two_workers_{device}", _TWO_WORKERS, data) as run:
             summary = _evaluated(run.train(device, 2, _END_TO_END_S))
             coordinator = run.coordinator_summary()
+            if device == "cuda":
+                evaluated = {name: run.evaluate(name) for name in ("cuda", "cpu")}
         result[device] = {"initial_loss": summary["initial_loss"],
                           "eval_loss": summary["eval_loss"],
                           "rounds": coordinator["rounds"],
                           "hash_checks": coordinator["hash_checks"],
                           "hash_mismatches": coordinator["hash_mismatches"]}
+    result["evaluated"] = evaluated
     gpu, cpu = result["cuda"], result["cpu"]
     said = f"loss {gpu['eval_loss']:.4f} on the GPU, {cpu['eval_loss']:.4f} on the CPU"
     if gpu["hash_mismatches"] or not gpu["hash_checks"]:
@@ -166,6 +182,9 @@ def end_to_end(context):
         raise Failed(f"it did not learn: {said}, {gpu['initial_loss']:.4f} at first", result)
     if abs(gpu["eval_loss"] / cpu["eval_loss"] - 1) > LOSS_TOLERANCE:
         raise Failed(f"more than {100 * LOSS_TOLERANCE:.0f} % apart: {said}", result)
+    if abs(evaluated["cuda"] / evaluated["cpu"] - 1) > EVAL_TOLERANCE:
+        raise Failed(f"eval says {evaluated['cuda']:.4f} on the GPU and {evaluated['cpu']:.4f} on "
+                     "the CPU for the same checkpoint", result)
     return f"{said}, {gpu['rounds']} rounds, {gpu['hash_checks']} hashes equal", result
 
 

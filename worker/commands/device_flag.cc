@@ -14,15 +14,22 @@
 #include "worker/backend/cuda/open_backend.h"
 #endif
 
-ABSL_FLAG(std::string, device, "auto",
-          "train, bench: cpu, cuda (all GPUs), cuda:0,1 (these), or auto: the GPUs if there are "
-          "any");
+ABSL_FLAG(
+    std::string, device, "auto",
+    "train, bench, eval: cpu, cuda (all GPUs), cuda:0,1 (these), or auto: the GPUs if there are "
+    "any; bench and eval take one");
 ABSL_FLAG(std::string, recompute, "auto",
           "train, on GPUs: what a backward pass computes again instead of keeping it: none, norms, "
           "block, or auto: as little as the memory allows; the results are the same");
 ABSL_FLAG(std::string, published, "device",
           "train, on GPUs: where the published copy lies: device, or host, which saves 4 bytes of "
           "GPU memory per parameter and costs copies at each synchronization");
+
+ABSL_FLAG(
+    std::string, attention, "auto",
+    "train, bench, on GPUs: who computes attention: own (this program's kernels), cudnn, or "
+    "auto: what the worker's earlier steps took, or the faster, which is then kept; they round "
+    "differently");
 
 namespace causeway::worker {
 namespace {
@@ -37,6 +44,7 @@ cuda::OpenOptions OptionsOf(const DeviceChoice& choice) {
   if (choice.recompute == "norms") options.recompute = cuda::Recompute::kNorms;
   if (choice.recompute == "block") options.recompute = cuda::Recompute::kBlocks;
   options.published_on_device = choice.published_on_device;
+  options.attention = cuda::AttentionPreferenceOf(choice.attention);
   return options;
 }
 #else
@@ -84,6 +92,11 @@ absl::StatusOr<DeviceChoice> DevicesFromFlags() {
         absl::StrCat("--published must be device or host; it is \"", published, "\""));
   }
   choice.published_on_device = published == "device";
+  choice.attention = absl::GetFlag(FLAGS_attention);
+  if (choice.attention != "auto" && choice.attention != "own" && choice.attention != "cudnn") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--attention must be auto, own or cudnn; it is \"", choice.attention, "\""));
+  }
   return choice;
 }
 
@@ -135,6 +148,22 @@ absl::StatusOr<std::unique_ptr<TrainingBackend>> MakeBackend(
   cuda::OpenOptions options = OptionsOf(choice);
   options.plan_file = plan_file;
   return cuda::OpenCudaBackend(config, plan, files, options);
+#else
+  return NotBuilt();
+#endif
+}
+
+absl::StatusOr<std::unique_ptr<EvaluationModel>> MakeGpuEvaluation(
+    [[maybe_unused]] const DeviceChoice& choice, [[maybe_unused]] const v1::ModelConfig& model,
+    [[maybe_unused]] const FragmentPlan& plan, [[maybe_unused]] int windows,
+    [[maybe_unused]] FileSystem& files) {
+#ifdef CAUSEWAY_HAVE_CUDA
+  if (choice.gpus.size() > 1) {
+    return absl::InvalidArgumentError(
+        "eval computes on one GPU: name one, as in --device=cuda:0, or none, for the first");
+  }
+  return cuda::OpenCudaEvaluation(model, plan, windows,
+                                  choice.gpus.empty() ? -1 : choice.gpus.front(), files);
 #else
   return NotBuilt();
 #endif

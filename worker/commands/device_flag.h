@@ -16,6 +16,7 @@
 #include "worker/group/launch_environment.h"
 #include "worker/group/shared_cause.h"
 #include "worker/train/backend.h"
+#include "worker/train/evaluation_model.h"
 #include "worker/train/sharded_backend.h"
 #include "worker/train/step_tokens.h"
 
@@ -29,11 +30,13 @@ struct DeviceChoice {
   // norms or block. The bits are the same.
   std::string recompute = "auto";
   bool published_on_device = true;  // The published copy: or in the host's memory.
+  // Who computes attention: auto, own or cudnn. The bits differ.
+  std::string attention = "auto";
 };
 
 // auto, cpu, cuda, cuda:0 or cuda:0,2. INVALID_ARGUMENT with what may be said.
 absl::StatusOr<DeviceChoice> ParseDevices(absl::string_view text);
-// Of --device, --recompute and --published.
+// Of --device, --recompute, --published and --attention.
 absl::StatusOr<DeviceChoice> DevicesFromFlags();
 
 // Never kAuto: that becomes kCuda where there is a GPU, else kCpu. FAILED_PRECONDITION, with what
@@ -49,19 +52,26 @@ absl::StatusOr<DeviceChoice> ResolveShare(const DeviceChoice& choice,
 absl::Status RefuseGpus(absl::string_view command);
 
 // `choice` is resolved. `pool`, `config`, `plan` and `files` outlive the backend. `plan_file`:
-// where a GPU's measured matrix products are kept. Errors of the backend.
+// where what a GPU computes with, once measured, is kept. Errors of the backend.
 absl::StatusOr<std::unique_ptr<TrainingBackend>> MakeBackend(const DeviceChoice& choice,
                                                              const v1::RunConfig& config,
                                                              const FragmentPlan& plan,
                                                              ThreadPool* pool, FileSystem& files,
                                                              const std::string& plan_file);
 
+// What `choice`, which is resolved and not kCpu, evaluates on: one GPU, the first unless one is
+// named. INVALID_ARGUMENT if several are; errors of CudaEvaluation.
+absl::StatusOr<std::unique_ptr<EvaluationModel>> MakeGpuEvaluation(const DeviceChoice& choice,
+                                                                   const v1::ModelConfig& model,
+                                                                   const FragmentPlan& plan,
+                                                                   int windows, FileSystem& files);
+
 // What a process of a site has of its GPUs. All its processes make theirs at the same time.
 struct GpuShare {
   RankRange range;
   std::string group_id;                // Of process 0's NewGpuGroupId.
   std::shared_ptr<SharedCause> cause;  // That ends the site.
-  std::string* plans = nullptr;        // Measured matrix products: those known before, then all.
+  std::string* plans = nullptr;        // What was measured: that known before, then all.
 };
 absl::StatusOr<std::string> NewGpuGroupId();
 // `choice` is ResolveShare's. Errors of the backend.

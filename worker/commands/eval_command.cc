@@ -168,8 +168,34 @@ void PrintLines(const json& result) {
   }
 }
 
+// A model, and what it computes with.
+struct Evaluated {
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<CpuTransformer<float>> transformer;
+  std::unique_ptr<EvaluationModel> model;
+};
+
+absl::StatusOr<Evaluated> MakeModel(const DeviceChoice& device, const v1::ModelConfig& shape,
+                                    const FragmentPlan& plan) {
+  Evaluated made;
+  if (device.kind == DeviceChoice::Kind::kCuda) {
+    auto model = MakeGpuEvaluation(device, shape, plan, kBatch, *FileSystem::Real());
+    if (absl::IsResourceExhausted(model.status())) {
+      return Annotate(model.status(), "this model does not fit the GPU: give --device=cpu");
+    }
+    RETURN_IF_ERROR(model.status());
+    made.model = *std::move(model);
+    return made;
+  }
+  ASSIGN_OR_RETURN(made.pool, MakeGivenPool());
+  made.transformer = std::make_unique<CpuTransformer<float>>(shape, plan, kBatch, made.pool.get());
+  made.model = std::make_unique<CpuEvaluationModel>(made.transformer.get());
+  return made;
+}
+
 absl::Status Eval() {
-  RETURN_IF_ERROR(RefuseGpus("eval"));
+  ASSIGN_OR_RETURN(DeviceChoice device, DevicesFromFlags());
+  ASSIGN_OR_RETURN(device, ResolveDevices(device, *FileSystem::Real()));
   const std::vector<std::string> tasks =
       absl::StrSplit(absl::GetFlag(FLAGS_tasks), ',', absl::SkipEmpty());
   const bool held_out = !absl::GetFlag(FLAGS_data).empty();
@@ -179,14 +205,12 @@ absl::Status Eval() {
   ASSIGN_OR_RETURN(const StoredModel stored, ReadGivenModel());
   ASSIGN_OR_RETURN(const FragmentPlan plan,
                    FragmentPlan::Create(stored.config.model(), stored.config.sync()));
-  ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, MakeGivenPool());
-  CpuTransformer<float> transformer(stored.config.model(), plan, kBatch, pool.get());
-  CpuEvaluationModel model(&transformer);
+  ASSIGN_OR_RETURN(const Evaluated on, MakeModel(device, stored.config.model(), plan));
   json result = {{"model", GivenModelName()}};
   if (stored.step >= 0) result["step"] = stored.step;
-  if (held_out) RETURN_IF_ERROR(EvaluateHeldOut(stored, model, result));
+  if (held_out) RETURN_IF_ERROR(EvaluateHeldOut(stored, *on.model, result));
   for (const std::string& path : tasks) {
-    RETURN_IF_ERROR(EvaluateTask(stored, path, model, result));
+    RETURN_IF_ERROR(EvaluateTask(stored, path, *on.model, result));
   }
   if (absl::GetFlag(FLAGS_json)) {
     std::printf("%s\n", result.dump(-1, ' ', false, json::error_handler_t::replace).c_str());

@@ -23,6 +23,7 @@ struct AttentionShape {
   int heads = 0;
   int kv_heads = 0;  // Divides heads; heads / kv_heads neighbours share a key and a value head.
   int head_dim = 0;
+  bool operator==(const AttentionShape&) const = default;
 };
 
 // Why no kernel takes this shape, and what to do about it, or nullptr: to be asked at start.

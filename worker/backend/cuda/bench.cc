@@ -79,6 +79,7 @@ const char* LimitName(KernelLimit limit) {
 
 struct StepTimes {
   double seconds = 0;  // The median.
+  std::string attention;
   Recompute recompute = Recompute::kNone;
   size_t memory_bytes = 0;
 };
@@ -88,6 +89,7 @@ absl::StatusOr<StepTimes> TimeSteps(const v1::RunConfig& config, const FragmentP
   CudaBackend::Options backend_options;
   backend_options.devices = {options.device};
   backend_options.make_gemm = options.make_gemm;
+  backend_options.make_attention = options.make_attention;
   ASSIGN_OR_RETURN(const std::unique_ptr<CudaBackend> backend,
                    CudaBackend::Create(config, plan, backend_options));
   {
@@ -115,7 +117,8 @@ absl::StatusOr<StepTimes> TimeSteps(const v1::RunConfig& config, const FragmentP
     if (step > kWarmUpSteps) seconds.push_back(Now() - start);
   }
   std::sort(seconds.begin(), seconds.end());
-  return StepTimes{seconds[seconds.size() / 2], backend->recompute(), backend->memory_bytes()};
+  return StepTimes{seconds[seconds.size() / 2], backend->attention(), backend->recompute(),
+                   backend->memory_bytes()};
 }
 
 json DescribeKernel(const KernelTime& kernel, const DeviceRates& rates) {
@@ -170,7 +173,16 @@ absl::StatusOr<json> BenchTraining(const CudaBenchOptions& options) {
     gemm->SetTuning(true);
     ASSIGN_OR_RETURN(
         rates, MeasureRates(options.rates, options.device.multiprocessors, *gemm, stream.get()));
-    ASSIGN_OR_RETURN(kernels, TimeStepKernels(config, plan, *gemm, stream.get()));
+    std::unique_ptr<AttentionProvider> attention = std::make_unique<OwnAttention>();
+    if (options.make_attention != nullptr) {
+      ASSIGN_OR_RETURN(
+          attention,
+          options.make_attention(
+              options.device, AttentionOf(config.model(), config.train().micro_batch_sequences()),
+              &memory, stream.get()));
+    }
+    ASSIGN_OR_RETURN(
+        kernels, TimeStepKernels(config, plan, options.device, *gemm, *attention, stream.get()));
   }
   ASSIGN_OR_RETURN(const StepTimes step, TimeSteps(config, plan, options));
 
@@ -194,6 +206,7 @@ absl::StatusOr<json> BenchTraining(const CudaBenchOptions& options) {
               {"micro_batch_sequences", config.train().micro_batch_sequences()},
               {"batch_sequences", config.train().batch_sequences()},
               {"steps", options.steps},
+              {"attention", step.attention},
               {"recompute", RecomputeName(step.recompute)},
               {"memory_gb", 1e-9 * static_cast<double>(step.memory_bytes)},
               {"flops_per_token", flops_per_token},

@@ -26,17 +26,18 @@ struct CudaBenchOptions {
   int steps = 3;                  // Timed, after two that warm up.
   DeviceInfo device;
   DeviceRank::MakeGemm make_gemm;
+  MakeAttention make_attention;  // Null: own kernels.
   RateSizes rates;
 };
 
 // Keys: model, shape (ModelConfig), device, parameters, sequence_length, micro_batch_sequences,
-// batch_sequences, steps, recompute, memory_gb, flops_per_token (as in worker/backend/cpu/bench.h),
-// seconds_per_step (the median step), tokens_per_second, tflops, mfu (of the datasheet's peak, null
-// for unknown devices), rates (gemm_tflops, copy_gb_per_s, mma_tflops),
-// roofline_seconds_per_step, roofline_tokens_per_second, roofline_fraction, and kernels: for each
-// name, calls_per_step, microseconds (of a call alone), milliseconds_per_step, tflops or gb_per_s,
-// limit, limit_fraction. INVALID_ARGUMENT for an unknown model or an option out of range; errors
-// of the device.
+// Xbatch_sequences, steps, attention (who computes it), recompute, memory_gb, flops_per_token (as
+// in worker/backend/cpu/bench.h), seconds_per_step (the median step), tokens_per_second, tflops,
+// mfu (of the datasheet's peak, null for unknown devices), rates (gemm_tflops, copy_gb_per_s,
+// mma_tflops), roofline_seconds_per_step, roofline_tokens_per_second, roofline_fraction, and
+// kernels: for each name, calls_per_step, microseconds (of a call alone), milliseconds_per_step,
+// tflops or gb_per_s, limit, limit_fraction. INVALID_ARGUMENT for an unknown model or an option out
+// of range; errors of the device.
 absl::StatusOr<nlohmann::json> BenchTraining(const CudaBenchOptions& options);
 
 // What the datasheet says of dense bf16 products, in FLOP/s; 0 for devices that are not known.

@@ -3,6 +3,7 @@
 #include "worker/backend/cuda/bench_kernels.h"
 #include "worker/backend/cuda/intrinsics.cuh"
 #include "worker/backend/cuda/launch.cuh"
+#include "worker/backend/cuda/random_bits.cuh"
 
 namespace causeway::worker::cuda {
 namespace {
@@ -14,43 +15,10 @@ unsigned Blocks(int64_t size) {
   return static_cast<unsigned>(std::min(kMostBlocks, (size + kThreads - 1) / kThreads));
 }
 
-// The finalizer of MurmurHash3.
-__device__ __forceinline__ uint32_t Mix(uint32_t value) {
-  value ^= value >> 16;
-  value *= 0x85ebca6bU;
-  value ^= value >> 13;
-  value *= 0xc2b2ae35U;
-  return value ^ (value >> 16);
-}
-
-__device__ __forceinline__ uint32_t Random(int64_t index, uint32_t seed) {
-  return Mix(static_cast<uint32_t>(index) ^ Mix(seed + static_cast<uint32_t>(index >> 32)));
-}
-
 __device__ __forceinline__ int64_t FirstIndex() {
   return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
 __device__ __forceinline__ int64_t Stride() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
-
-__device__ __forceinline__ float Uniform(uint32_t bits, float scale) {
-  return scale * (static_cast<float>(bits >> 8) * 0x1p-23F - 1.0F);
-}
-
-__global__ void FillKernel(int64_t size, uint32_t seed, float scale, __nv_bfloat16* out) {
-  for (int64_t i = FirstIndex(); i < size; i += Stride()) {
-    out[i] = __float2bfloat16(Uniform(Random(i, seed), scale));
-  }
-}
-
-__global__ void FillFloatKernel(int64_t size, uint32_t seed, float scale, float* out) {
-  for (int64_t i = FirstIndex(); i < size; i += Stride()) out[i] = Uniform(Random(i, seed), scale);
-}
-
-__global__ void FillTokensKernel(int64_t size, uint32_t seed, int32_t limit, int32_t* out) {
-  for (int64_t i = FirstIndex(); i < size; i += Stride()) {
-    out[i] = static_cast<int32_t>(Random(i, seed) % static_cast<uint32_t>(limit));
-  }
-}
 
 __global__ void CopyKernel(int64_t vectors, const uint4* from, uint4* to) {
   constexpr int kAtOnce = 4;
@@ -88,18 +56,6 @@ __global__ void MultiplyKernel(int64_t iterations, float* sink) {
 }
 
 }  // namespace
-
-void FillRandom(int64_t size, uint32_t seed, float scale, __nv_bfloat16* out, cudaStream_t stream) {
-  Launch(FillKernel, dim3(Blocks(size)), dim3(kThreads), 0, stream, size, seed, scale, out);
-}
-
-void FillRandom(int64_t size, uint32_t seed, float scale, float* out, cudaStream_t stream) {
-  Launch(FillFloatKernel, dim3(Blocks(size)), dim3(kThreads), 0, stream, size, seed, scale, out);
-}
-
-void FillRandom(int64_t size, uint32_t seed, int32_t limit, int32_t* out, cudaStream_t stream) {
-  Launch(FillTokensKernel, dim3(Blocks(size)), dim3(kThreads), 0, stream, size, seed, limit, out);
-}
 
 void CopyBytes(int64_t bytes, const void* from, void* to, cudaStream_t stream) {
   const int64_t vectors = bytes / static_cast<int64_t>(sizeof(uint4));

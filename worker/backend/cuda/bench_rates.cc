@@ -7,6 +7,7 @@
 #include "common/base/status_macros.h"
 #include "worker/backend/cuda/bench_kernels.h"
 #include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/random_fill.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -9,8 +9,6 @@
 #include "worker/backend/cpu/parameter_layout.h"
 #include "worker/backend/cuda/activation.h"
 #include "worker/backend/cuda/adamw.h"
-#include "worker/backend/cuda/attention.h"
-#include "worker/backend/cuda/bench_kernels.h"
 #include "worker/backend/cuda/bias.h"
 #include "worker/backend/cuda/classifier.h"
 #include "worker/backend/cuda/cuda_transformer.h"
@@ -19,6 +17,7 @@
 #include "worker/backend/cuda/gradient_norm.h"
 #include "worker/backend/cuda/norm.h"
 #include "worker/backend/cuda/projection.h"
+#include "worker/backend/cuda/random_fill.h"
 #include "worker/backend/cuda/rotary.h"
 #include "worker/backend/cuda/token_order.h"
 
@@ -34,12 +33,14 @@ constexpr float kWeightScale = 0.035F;
 // Buffers of one block's shapes, and what is timed on them.
 class StepKernels {
  public:
-  StepKernels(const v1::RunConfig& config, const FragmentPlan& plan, Gemm& gemm,
-              cudaStream_t stream)
+  StepKernels(const v1::RunConfig& config, const FragmentPlan& plan, const DeviceInfo& device,
+              Gemm& gemm, AttentionProvider& attention, cudaStream_t stream)
       : model_(config.model()),
         plan_(plan),
         layout_(ParameterLayout::Create(model_, plan)),
+        logits_bytes_(LogitsBytes(device.memory)),
         gemm_(gemm),
+        attention_(attention),
         stream_(stream),
         passes_(config.train().batch_sequences() / config.train().micro_batch_sequences()),
         sequences_(config.train().micro_batch_sequences()),
@@ -120,7 +121,9 @@ class StepKernels {
   const v1::ModelConfig& model_;
   const FragmentPlan& plan_;
   const ParameterLayout layout_;
+  const int64_t logits_bytes_;
   Gemm& gemm_;
+  AttentionProvider& attention_;
   const cudaStream_t stream_;
   const int64_t passes_;  // Micro-batches per step.
   const int64_t sequences_, tokens_;
@@ -215,11 +218,9 @@ absl::Status StepKernels::TimeProjections() {
 }
 
 absl::Status StepKernels::TimeHead() {
-  const int64_t row_bytes = vocabulary_ * static_cast<int64_t>(sizeof(__nv_bfloat16));
-  const int64_t limit = std::max<int64_t>(64, CudaTransformer::Options().logits_bytes / row_bytes);
-  const int64_t chunks = (tokens_ + limit - 1) / limit;
-  const int64_t rows = (tokens_ + chunks - 1) / chunks;
-  const int64_t calls = passes_ * chunks;
+  const int64_t rows =
+      HeadChunk(tokens_, vocabulary_ * static_cast<int64_t>(sizeof(__nv_bfloat16)), logits_bytes_);
+  const int64_t calls = passes_ * ((tokens_ + rows - 1) / rows);
   ASSIGN_OR_RETURN(__nv_bfloat16* const logits, Bf16(rows * vocabulary_));
   const TargetCount count = {.targets = static_cast<int32_t>(tokens_), .factor = 1e-5F};
   ASSIGN_OR_RETURN(const TargetCount* const target_count, Upload<TargetCount>({count}));
@@ -274,11 +275,9 @@ absl::Status StepKernels::TimeHead() {
 }
 
 absl::Status StepKernels::TimeAttention() {
-  const AttentionShape shape = {.sequences = static_cast<int>(sequences_),
-                                .length = model_.sequence_length(),
-                                .heads = model_.heads(),
-                                .kv_heads = model_.kv_heads(),
-                                .head_dim = model_.head_dim()};
+  const AttentionShape shape = AttentionOf(model_, static_cast<int>(sequences_));
+  const KernelLimit limit =
+      attention_.name() == kOwnAttention ? KernelLimit::kAttention : KernelLimit::kProducts;
   const int64_t calls = passes_ * model_.layers();
   const auto length = static_cast<double>(shape.length);
   // One product of a causal half; the forward pass has two, the backward pass five.
@@ -286,13 +285,12 @@ absl::Status StepKernels::TimeAttention() {
   ASSIGN_OR_RETURN(__nv_bfloat16* const out, Bf16(tokens_ * query_width_));
   ASSIGN_OR_RETURN(__nv_bfloat16* const dout, Bf16(tokens_ * query_width_));
   ASSIGN_OR_RETURN(float* const delta, Float(tokens_ * model_.heads()));
-  RETURN_IF_ERROR(Time("attention", KernelLimit::kAttention, calls, 2 * product, 0, [&] {
-    AttentionForward(shape, wide_in_, nullptr, out, row_values_, stream_);
-    return absl::OkStatus();
+  RETURN_IF_ERROR(Time("attention", limit, calls, 2 * product, 0, [&] {
+    return attention_.Forward(shape, wide_in_, nullptr, out, row_values_, stream_);
   }));
-  return Time("attention, backward", KernelLimit::kAttention, calls, 5 * product, 0, [&] {
-    AttentionBackward(shape, wide_in_, nullptr, out, row_values_, dout, delta, wide_out_, stream_);
-    return absl::OkStatus();
+  return Time("attention, backward", limit, calls, 5 * product, 0, [&] {
+    return attention_.Backward(shape, wide_in_, nullptr, out, row_values_, dout, delta, wide_out_,
+                               stream_);
   });
 }
 
@@ -456,9 +454,11 @@ double KernelTime::RooflineSeconds(const DeviceRates& rates) const {
 }
 
 absl::StatusOr<std::vector<KernelTime>> TimeStepKernels(const v1::RunConfig& config,
-                                                        const FragmentPlan& plan, Gemm& gemm,
+                                                        const FragmentPlan& plan,
+                                                        const DeviceInfo& device, Gemm& gemm,
+                                                        AttentionProvider& attention,
                                                         cudaStream_t stream) {
-  StepKernels kernels(config, plan, gemm, stream);
+  StepKernels kernels(config, plan, device, gemm, attention, stream);
   RETURN_IF_ERROR(kernels.Run());
   return std::move(kernels).times();
 }

@@ -12,7 +12,9 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
+#include "worker/backend/cuda/attention_provider.h"
 #include "worker/backend/cuda/bench_rates.h"
+#include "worker/backend/cuda/device.h"
 #include "worker/backend/cuda/gemm.h"
 
 namespace causeway::worker::cuda {
@@ -29,8 +31,8 @@ struct KernelTime {
   double bytes = 0;    // Per call; 0 for products.
   double seconds = 0;  // Per call.
 
-  // What a call takes at the least: products at the rate of the largest ones, attention at that of
-  // mma.sync, everything else at that of a copy.
+  // What a call takes at the least: products at the rate of the largest ones, our own attention at
+  // that of mma.sync, everything else at that of a copy.
   double LeastSeconds(const DeviceRates& rates) const;
   // The same for the roofline of a whole step, where attention too could be done at the rate of the
   // largest products.
@@ -40,7 +42,9 @@ struct KernelTime {
 // Of one GPU, with AdamW. `config` must be complete and `plan` be made from it. Allocates for one
 // block, the head and the optimizer, measures, and frees again.
 absl::StatusOr<std::vector<KernelTime>> TimeStepKernels(const v1::RunConfig& config,
-                                                        const FragmentPlan& plan, Gemm& gemm,
+                                                        const FragmentPlan& plan,
+                                                        const DeviceInfo& device, Gemm& gemm,
+                                                        AttentionProvider& attention,
                                                         cudaStream_t stream);
 
 }  // namespace causeway::worker::cuda

@@ -7,8 +7,11 @@
 namespace causeway::worker::cuda {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kRowThreads = 512;
+// Of rows so long that those of two blocks per multiprocessor are more than the second-level cache
+// holds, 40 to 50 MB with 108 to 132 multiprocessors: one block with all threads halves them.
+constexpr int kLongRowThreads = 1024;
+constexpr int64_t kLongRowBytes = int64_t{176} << 10;
 constexpr int kReduceThreads = 1024;
 // Vectors that a thread loads before it looks at the first.
 constexpr int kAtOnce = 4;
@@ -46,7 +49,10 @@ struct RunningSum {
 
 // One block per row: a pass for the sum, and one over what is mostly still in the cache for the
 // gradient, from the end backwards.
-__global__ __launch_bounds__(kThreads, 2) void ClassifierKernel(ClassifierArguments a) {
+template <int kThreads>
+__global__ __launch_bounds__(kThreads,
+                             1024 / kThreads) void ClassifierKernel(ClassifierArguments a) {
+  constexpr int kWarps = kThreads / kWarpSize;
   __shared__ float shift_slots[kWarps];
   __shared__ float sum_slots[kWarps];
   const int64_t row = blockIdx.x;
@@ -184,7 +190,11 @@ void Classifier(const ClassifierArguments& a, cudaStream_t stream) {
   CheckAlignment(a.logits);
   assert(a.stride % kVector == 0 && a.vocabulary > 0 && a.vocabulary <= a.stride &&
          a.stride < int64_t{1} << 30);
-  Launch(ClassifierKernel, BlocksFor(a.rows, 1), kThreads, 0, stream, a);
+  if (a.stride * static_cast<int64_t>(sizeof(Bf16)) > kLongRowBytes) {
+    Launch(ClassifierKernel<kLongRowThreads>, BlocksFor(a.rows, 1), kLongRowThreads, 0, stream, a);
+  } else {
+    Launch(ClassifierKernel<kRowThreads>, BlocksFor(a.rows, 1), kRowThreads, 0, stream, a);
+  }
 }
 
 void ReduceLoss(int64_t rows, const float* loss, const float* log_sum_exp, float z_loss,

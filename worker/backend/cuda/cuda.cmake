@@ -36,6 +36,24 @@ if(CAUSEWAY_HAVE_CUDA)
   string(REPLACE ";" ", " architectures "${CAUSEWAY_CUDA_ARCHITECTURES}")
 endif()
 
+# cuDNN's headers, and those of its frontend; the library is opened when it is used.
+set(CAUSEWAY_HAVE_CUDNN OFF)
+if(CAUSEWAY_HAVE_CUDA AND NOT CAUSEWAY_CUDNN STREQUAL "OFF")
+  # Python's packages put them into include and nvidia/cudnn/include.
+  set(CUDNN_FRONTEND_INCLUDE "$ENV{CUDNN_FRONTEND_INCLUDE}" CACHE PATH "Folder of cudnn_frontend.h")
+  find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h HINTS ${CUDNN_FRONTEND_INCLUDE})
+  find_path(CUDNN_INCLUDE_DIR cudnn.h
+    HINTS ${CUDNN_FRONTEND_INCLUDE}/../nvidia/cudnn/include ${CUDAToolkit_INCLUDE_DIRS})
+  if(CUDNN_FRONTEND_INCLUDE_DIR AND CUDNN_INCLUDE_DIR)
+    set(CAUSEWAY_HAVE_CUDNN ON)
+  elseif(NOT CAUSEWAY_CUDNN STREQUAL "AUTO")
+    message(FATAL_ERROR "CAUSEWAY_CUDNN is ${CAUSEWAY_CUDNN}, but cudnn_frontend.h or cudnn.h is not "
+                        "found: install cuDNN's and its frontend's headers and name the folder of "
+                        "the latter, -DCUDNN_FRONTEND_INCLUDE=FOLDER, or configure with "
+                        "-DCAUSEWAY_CUDNN=OFF")
+  endif()
+endif()
+
 # causeway_cuda_library(NAME SOURCES ... KERNELS ... EXACT_KERNELS ... DEPS ... CUDA_DEPS ...):
 # causeway::NAME for GPUs, where nvcc is, and causeway::NAME_emulated, for tests. SOURCES are host
 # code, KERNELS are *.cu; EXACT_KERNELS are compiled without fused multiply-add, so that they give

@@ -69,14 +69,11 @@ absl::Status CudaBackend::Build() {
 }
 
 int64_t CudaBackend::LaterBytes(size_t device) const {
-  const v1::SyncConfig& sync = config_.sync();
-  const int64_t values = shards_.shard_size(RankOf(device));
-  const int copies = (options_.published_on_device ? 1 : 0) + (sync.error_feedback() ? 1 : 0);
-  const int64_t codes = values / 2;  // Of fragments in flight, both ways.
   // What libraries and graphs take.
   const auto others =
       static_cast<int64_t>(std::min(options_.devices[device].memory / 64, size_t{1} << 30));
-  return copies * values * int64_t{sizeof(float)} + codes + others;
+  return others + DeviceReplicaBytes(plan_, shards_, config_.sync(), RankOf(device),
+                                     options_.published_on_device);
 }
 
 absl::Status CudaBackend::BuildRanks(Recompute recompute) {
@@ -97,7 +94,8 @@ absl::Status CudaBackend::BuildRanks(Recompute recompute) {
                                       .rank = RankOf(i),
                                       .recompute = recompute,
                                       .graphs = options_.graphs,
-                                      .make_gemm = options_.make_gemm});
+                                      .make_gemm = options_.make_gemm,
+                                      .make_attention = options_.make_attention});
       if (absl::IsResourceExhausted(rank.status()) && reserve.bytes() > 0) {
         return absl::ResourceExhaustedError(absl::StrFormat(
             "%s, and %.2f GB are set aside for synchronization (--published=host lowers it)",
@@ -269,7 +267,9 @@ absl::StatusOr<std::unique_ptr<Replica>> CudaBackend::MakeReplica() {
 }
 
 std::string CudaBackend::Describe() const {
-  return absl::StrCat("cuda, ", DescribeDevices(options_.devices));
+  const std::string by = attention() == kOwnAttention ? "" : attention();
+  return absl::StrCat("cuda, ", DescribeDevices(options_.devices),
+                      by.empty() ? "" : ", attention by ", by);
 }
 
 absl::Status CudaBackend::UseParameters(std::span<const float> parameters) {

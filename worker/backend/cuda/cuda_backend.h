@@ -45,6 +45,7 @@ class CudaBackend final : public ShardedBackend {
     int first_rank = 0;
     // Called where there are several ranks, for those of the devices.
     std::function<absl::StatusOr<Groups>(const std::vector<DeviceInfo>&)> make_groups;
+    MakeAttention make_attention;        // Null: own kernels.
     std::optional<Recompute> recompute;  // None: as little as the memory allows.
     bool graphs = true;
     bool published_on_device = true;          // The published copy: or in host memory.
@@ -86,6 +87,8 @@ class CudaBackend final : public ShardedBackend {
 
   // What is computed again in backward passes.
   Recompute recompute() const { return recompute_; }
+  // Who computes attention (AttentionProvider::name).
+  std::string attention() const { return ranks_.front()->attention(); }
   // Bytes allocated on the device that has the most.
   size_t memory_bytes() const;
 

@@ -25,15 +25,6 @@ absl::Status CheckField(const char* field, int64_t value, int64_t multiple, int6
                                                  ". Train this model with --device=cpu"));
 }
 
-// Tokens per pass of the classifier: the fewest equal chunks that fit the budget.
-int64_t HeadChunk(int64_t tokens, int64_t row_bytes, int64_t budget) {
-  const int64_t limit = std::clamp<int64_t>(budget / row_bytes / kHeadRows * kHeadRows, kHeadRows,
-                                            tokens + kHeadRows - 1);
-  const int64_t chunks = (tokens + limit - 1) / limit;
-  const int64_t rows = (tokens + chunks - 1) / chunks;
-  return std::min(tokens, (rows + kHeadRows - 1) / kHeadRows * kHeadRows);
-}
-
 // `to` = what was allocated.
 template <typename T>
 absl::Status AssignOr(T*& to, absl::StatusOr<T*> memory) {
@@ -43,6 +34,27 @@ absl::Status AssignOr(T*& to, absl::StatusOr<T*> memory) {
 }
 
 }  // namespace
+
+int64_t LogitsBytes(size_t device_memory) {
+  constexpr int64_t kMost = int64_t{2} << 30;
+  return std::clamp(static_cast<int64_t>(device_memory / 32), kLeastLogitsBytes, kMost);
+}
+
+int64_t HeadChunk(int64_t tokens, int64_t row_bytes, int64_t budget) {
+  const int64_t limit = std::clamp<int64_t>(budget / row_bytes / kHeadRows * kHeadRows, kHeadRows,
+                                            tokens + kHeadRows - 1);
+  const int64_t chunks = (tokens + limit - 1) / limit;
+  const int64_t rows = (tokens + chunks - 1) / chunks;
+  return std::min(tokens, (rows + kHeadRows - 1) / kHeadRows * kHeadRows);
+}
+
+AttentionShape AttentionOf(const v1::ModelConfig& model, int sequences) {
+  return {.sequences = sequences,
+          .length = model.sequence_length(),
+          .heads = model.heads(),
+          .kv_heads = model.kv_heads(),
+          .head_dim = model.head_dim()};
+}
 
 absl::Status CheckShape(const v1::ModelConfig& model) {
   RETURN_IF_ERROR(CheckField("model.width", model.width(), kVectorValues, kMaxNormWidth));
@@ -54,11 +66,7 @@ absl::Status CheckShape(const v1::ModelConfig& model) {
     RETURN_IF_ERROR(
         CheckField(field, int64_t{heads} * model.head_dim(), kVectorValues, int64_t{1} << 30));
   }
-  const char* const refusal = AttentionRefusal({.sequences = 1,
-                                                .length = model.sequence_length(),
-                                                .heads = model.heads(),
-                                                .kv_heads = model.kv_heads(),
-                                                .head_dim = model.head_dim()});
+  const char* const refusal = AttentionRefusal(AttentionOf(model, /*sequences=*/1));
   if (refusal == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(refusal, "; or train this model with --device=cpu"));
@@ -79,6 +87,7 @@ CudaTransformer::CudaTransformer(const v1::ModelConfig& model, const FragmentPla
       weights_(weights),
       gradients_(gradients),
       gemm_(*gemm),
+      attention_(options.attention == nullptr ? own_attention_ : *options.attention),
       length_(model.sequence_length()),
       width_(model.width()),
       mlp_width_(model.mlp_width()),
@@ -344,8 +353,8 @@ absl::Status CudaTransformer::AttentionForwardPass(Block& block, const int32_t* 
                    .out_stride = qkv_width_},
                   stream);
   }
-  AttentionForward(Attention(), kept.qkv, document_starts, kept.attention, kept.log_sum_exp,
-                   stream);
+  RETURN_IF_ERROR(attention_.Forward(Attention(), kept.qkv, document_starts, kept.attention,
+                                     kept.log_sum_exp, stream));
   return block.o.Forward(gemm_, tokens_, weights_, kept.attention,
                          {.data = projected_, .stride = width_}, {}, stream);
 }

@@ -27,7 +27,7 @@
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cpu/parameter_layout.h"
-#include "worker/backend/cuda/attention.h"
+#include "worker/backend/cuda/attention_provider.h"
 #include "worker/backend/cuda/classifier.h"
 #include "worker/backend/cuda/device.h"
 #include "worker/backend/cuda/gemm.h"
@@ -42,6 +42,9 @@ enum class Recompute { kNone, kNorms, kBlocks };
 // INVALID_ARGUMENT, with the field, what it must be and how to go on, for a shape that the kernels
 // do not take.
 absl::Status CheckShape(const v1::ModelConfig& model);
+
+// Attention over so many of the model's windows.
+AttentionShape AttentionOf(const v1::ModelConfig& model, int sequences);
 
 // A micro-batch on the device, [sequences, length] each.
 struct DeviceTokens {
@@ -58,6 +61,15 @@ struct StageHooks {
   std::function<absl::Status(int stage)> after_backward;  // Its gradients are complete.
 };
 
+inline constexpr int64_t kLeastLogitsBytes = int64_t{512} << 20;
+// What logits may take on a device of so much memory. Every chunk of them adds to the gradient of
+// the head's weights once, so that few are better; how many there are decides how sums round, so
+// that it must not depend on what happens to be free.
+int64_t LogitsBytes(size_t device_memory);
+// How many of `tokens` have logits, of `row_bytes` each, at a time: the fewest equal chunks that
+// fit `budget`, in whole multiples of 64 tokens.
+int64_t HeadChunk(int64_t tokens, int64_t row_bytes, int64_t budget);
+
 // Used by one thread. Everything is enqueued on the stream of the call.
 class CudaTransformer {
  public:
@@ -65,7 +77,8 @@ class CudaTransformer {
     int micro_batch_sequences = 1;
     bool document_masking = false;
     Recompute recompute = Recompute::kNone;
-    int64_t logits_bytes = int64_t{512} << 20;  // At most, of the logits that exist at a time.
+    int64_t logits_bytes = kLeastLogitsBytes;  // At most, of the logits that exist at a time.
+    AttentionProvider* attention = nullptr;    // Outlives the transformer. Null: own kernels.
   };
 
   // `weights` [plan.arena_size()] are read by every pass, `gradients`, of the same size and zeros
@@ -173,6 +186,8 @@ class CudaTransformer {
   const __nv_bfloat16* const weights_;
   float* const gradients_;
   Gemm& gemm_;
+  OwnAttention own_attention_;
+  AttentionProvider& attention_;
   const int64_t length_;
   const int64_t width_, mlp_width_, mlp_inputs_;  // mlp_inputs_: values into the activation.
   const int64_t heads_, kv_heads_, head_dim_, query_width_, kv_width_, qkv_width_;

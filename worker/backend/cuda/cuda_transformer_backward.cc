@@ -73,8 +73,8 @@ absl::Status CudaTransformer::AttentionBackwardPass(Block& block, const int32_t*
                                          accumulate, gradients_, stream));
   RETURN_IF_ERROR(
       block.o.BackwardInput(gemm_, tokens_, weights_, dresidual_, width_, dattention_, stream));
-  AttentionBackward(Attention(), kept.qkv, document_starts, kept.attention, kept.log_sum_exp,
-                    dattention_, delta_, dqkv_, stream);
+  RETURN_IF_ERROR(attention_.Backward(Attention(), kept.qkv, document_starts, kept.attention,
+                                      kept.log_sum_exp, dattention_, delta_, dqkv_, stream));
   if (qk_norm_ || cosine_ != nullptr) {
     RotaryBackward({.shape = Rotary(block),
                     .raw = kept.raw_qk,

@@ -33,6 +33,10 @@ absl::StatusOr<DeviceCodec> FindDeviceCodec(v1::Codec id) {
   }
 }
 
+int64_t EncodedBytes(const Codec& codec, int64_t values) {
+  return static_cast<int64_t>(codec.EncodedBytes(static_cast<size_t>(values)));
+}
+
 int64_t RefusedIndex(const Refusal& refusal) {
   return refusal.index_inverted == 0 ? -1 : static_cast<int64_t>(~refusal.index_inverted);
 }

@@ -17,6 +17,9 @@ namespace causeway::worker::cuda {
 // INVALID_ARGUMENT for an id without one.
 absl::StatusOr<DeviceCodec> FindDeviceCodec(v1::Codec id);
 
+// Of so many values' codes.
+int64_t EncodedBytes(const Codec& codec, int64_t values);
+
 // The first value that was refused, -1 if none was.
 int64_t RefusedIndex(const Refusal& refusal);
 

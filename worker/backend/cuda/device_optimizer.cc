@@ -7,6 +7,7 @@
 
 #include "common/base/status_macros.h"
 #include "common/optim/learning_rate.h"
+#include "worker/backend/cuda/random_fill.h"
 
 namespace causeway::worker::cuda {
 namespace {
@@ -224,6 +225,7 @@ absl::Status DeviceOptimizer::Orthogonalize(cudaStream_t stream) {
 }
 
 absl::Status DeviceOptimizer::Rehearse(cudaStream_t stream) {
+  FillRandom(updates_size_, /*seed=*/2, /*scale=*/1.0F, updates_, stream);
   RETURN_IF_ERROR(Orthogonalize(stream));
   return CheckLaunches("Muon's products");
 }

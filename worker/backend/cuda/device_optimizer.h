@@ -50,7 +50,7 @@ class DeviceOptimizer {
       LocalGroup* group, const DeviceArrays& arrays, DeviceMemory* memory, Gemm* gemm,
       cudaStream_t stream);
 
-  // Enqueues Muon's products once, on whatever is there: before their way of computing is measured.
+  // Enqueues Muon's products once, on random values: when their way of computing is measured.
   absl::Status Rehearse(cudaStream_t stream);
 
   // Enqueues the norm: the own pieces of the gradients are the whole step's by then.

@@ -35,6 +35,11 @@ class DevicePart::DeviceCodes final : public ReplicaPart::Codes {
   std::vector<PartDevice::Slot*> slots_;  // By device.
 };
 
+int64_t DeviceReplicaBytes(const FragmentPlan& plan, const ShardPlan& shard_plan,
+                           const v1::SyncConfig& sync, int rank, bool published_on_device) {
+  return PartDevice::Bytes(plan, shard_plan, sync, rank, published_on_device);
+}
+
 DevicePart::DevicePart(DevicePartOptions options) : options_(std::move(options)) {}
 
 DevicePart::~DevicePart() = default;

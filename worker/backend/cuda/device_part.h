@@ -56,6 +56,10 @@ struct DevicePartOptions {
 
 class PartDevice;
 
+// Device memory that MakeDeviceReplica allocates for a rank, to within a few megabytes.
+int64_t DeviceReplicaBytes(const FragmentPlan& plan, const ShardPlan& shard_plan,
+                           const v1::SyncConfig& sync, int rank, bool published_on_device);
+
 class DevicePart final : public ReplicaPart {
  public:
   // Plans outlive the part. RESOURCE_EXHAUSTED with what is needed for what.

@@ -6,12 +6,14 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "worker/backend/cuda/elementwise.h"
+#include "worker/backend/cuda/random_fill.h"
 
 namespace causeway::worker::cuda {
 namespace {
 
-constexpr int64_t kStagingValues = int64_t{1} << 22;
 constexpr char kMicroBatch[] = "a smaller train.micro_batch_sequences";
+// About the size of trained weights: what products are timed with. Zeros would draw less power.
+constexpr float kRehearsedWeights = 0.05F;
 
 size_t Bytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
 
@@ -72,7 +74,6 @@ absl::Status DeviceRank::Allocate() {
                    memory_.Allocate<float>("gradients", arena, "a smaller model"));
   ASSIGN_OR_RETURN(arrays_.master, memory_.Allocate<float>("master weights and moments", own,
                                                            "more GPUs (each keeps its share)"));
-  ASSIGN_OR_RETURN(staging_, memory_.Allocate<float>("staging", kStagingValues, ""));
   // What lies between tensors is never written again.
   for (const auto& [data, bytes] : {std::pair<void*, size_t>(arrays_.weights, Bytes(arena) / 2),
                                     std::pair<void*, size_t>(arrays_.gradients, Bytes(arena)),
@@ -85,8 +86,8 @@ absl::Status DeviceRank::Allocate() {
              .targets = tokens + micro_tokens_,
              .document_starts = nullptr,
              .order = tokens + 2 * micro_tokens_};
-  document_starts_ = tokens + 3 * micro_tokens_;
-  if (document_masking_) tokens_.document_starts = document_starts_;
+  int32_t* const document_starts = tokens + 3 * micro_tokens_;
+  if (document_masking_) tokens_.document_starts = document_starts;
   ASSIGN_OR_RETURN(loss_, memory_.Allocate<StepLoss>("partial sums", 1, ""));
   ASSIGN_OR_RETURN(host_tokens_,
                    PinnedBuffer<int32_t>::Create(static_cast<size_t>(slots_ * slot_values_)));
@@ -99,12 +100,29 @@ absl::Status DeviceRank::Allocate() {
         DeviceOptimizer::Create(*options_.plan, config.train(), *options_.shards, options_.rank,
                                 options_.group, arrays_, &memory_, gemm_.get(), stream_.get()));
   }
+  if (options_.make_attention != nullptr) {
+    ASSIGN_OR_RETURN(
+        attention_,
+        options_.make_attention(options_.device,
+                                AttentionOf(config.model(), config.train().micro_batch_sequences()),
+                                &memory_, stream_.get()));
+  }
   ASSIGN_OR_RETURN(transformer_,
                    CudaTransformer::Create(
                        config.model(), *options_.plan,
                        {.micro_batch_sequences = config.train().micro_batch_sequences(),
-                        .recompute = options_.recompute},
+                        .recompute = options_.recompute,
+                        .logits_bytes = LogitsBytes(options_.device.memory),
+                        .attention = attention_.get()},
                        arrays_.weights, arrays_.gradients, &memory_, gemm_.get(), stream_.get()));
+  DeviceTokens evaluated = tokens_;
+  evaluated.document_starts = document_starts;
+  ASSIGN_OR_RETURN(evaluator_, DeviceEvaluator::Create({.transformer = transformer_.get(),
+                                                        .weights = arrays_.weights,
+                                                        .tokens = evaluated,
+                                                        .loss = loss_,
+                                                        .stream = stream_.get()},
+                                                       &memory_));
   return absl::OkStatus();
 }
 
@@ -134,19 +152,23 @@ CudaTransformer::Pass DeviceRank::PassOf(bool first) const {
 absl::Status DeviceRank::Rehearse() {
   std::fill_n(host_tokens_.data(), host_tokens_.size(), 0);
   RETURN_IF_ERROR(CopyTokens(0));
+  const int64_t arena = options_.plan->arena_size();
+  FillRandom(arena, /*seed=*/1, kRehearsedWeights, arrays_.weights, stream_.get());
   gemm_->SetTuning(true);
   for (const bool first : {true, false}) {
     RETURN_IF_ERROR(transformer_->ForwardBackward(PassOf(first), {}, stream_.get()));
   }
   if (has_optimizer()) RETURN_IF_ERROR(optimizer_->Rehearse(stream_.get()));
+  RETURN_IF_ERROR(CheckCuda(cudaMemsetAsync(arrays_.weights, 0, Bytes(arena) / 2, stream_.get()),
+                            "clearing weights"));
   RETURN_IF_ERROR(stream_.Wait("a first micro-step"));
   gemm_->SetTuning(false);
   if (!options_.graphs) return absl::OkStatus();
   for (const bool first : {true, false}) {
     auto& graph = first ? first_micro_step_ : next_micro_step_;
     ASSIGN_OR_RETURN(graph, Graph::Record(stream_.get(), [&] {
-      return transformer_->ForwardBackward(PassOf(first), {}, stream_.get());
-    }));
+                       return transformer_->ForwardBackward(PassOf(first), {}, stream_.get());
+                     }));
   }
   return absl::OkStatus();
 }
@@ -314,61 +336,19 @@ absl::Status DeviceRank::CopyMoments(std::span<float> first, std::span<float> se
 absl::Status DeviceRank::UseParameters(std::span<const float> parameters) {
   RETURN_IF_ERROR(UseDevice(device()));
   RETURN_IF_ERROR(WaitForExchange());
-  const auto size = static_cast<int64_t>(parameters.size());
-  for (int64_t begin = 0; begin < size; begin += kStagingValues) {
-    const int64_t count = std::min(kStagingValues, size - begin);
-    RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(staging_, parameters.data() + begin, Bytes(count),
-                                              cudaMemcpyHostToDevice, stream_.get()),
-                              "copying parameters to the GPU"));
-    CastToBf16(count, staging_, arrays_.weights + begin, stream_.get());
-  }
-  RETURN_IF_ERROR(CheckLaunches("casting parameters"));
-  return stream_.Wait("copying parameters to the GPU");
-}
-
-absl::Status DeviceRank::CopyEvaluationTokens(std::span<const int32_t> inputs,
-                                              std::span<const int32_t> targets,
-                                              std::span<const int32_t> document_starts) {
-  for (const auto& [to, from] :
-       {std::pair(tokens_.inputs, inputs), std::pair(tokens_.targets, targets),
-        std::pair(document_starts_, document_starts)}) {
-    if (from.empty()) continue;
-    RETURN_IF_ERROR(CheckCuda(
-        cudaMemcpyAsync(to, from.data(), from.size_bytes(), cudaMemcpyHostToDevice, stream_.get()),
-        "copying tokens"));
-  }
-  return absl::OkStatus();
+  return evaluator_->UseParameters(parameters);
 }
 
 absl::StatusOr<double> DeviceRank::Loss(std::span<const int32_t> inputs,
                                         std::span<const int32_t> targets,
                                         std::span<const int32_t> document_starts) {
-  const int64_t length = transformer_->sequence_length();
-  RETURN_IF_ERROR(CopyEvaluationTokens(inputs, targets, document_starts));
-  DeviceTokens tokens = tokens_;
-  tokens.document_starts = document_starts.empty() ? nullptr : document_starts_;
-  const int sequences = static_cast<int>(static_cast<int64_t>(inputs.size()) / length);
-  RETURN_IF_ERROR(transformer_->Forward(tokens, sequences, length, loss_, stream_.get()));
-  RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(&host_result_[0].loss, loss_, sizeof(StepLoss),
-                                            cudaMemcpyDeviceToHost, stream_.get()),
-                            "copying the loss"));
-  RETURN_IF_ERROR(stream_.Wait("an evaluation"));
-  return host_result_[0].loss.cross_entropy;
+  return evaluator_->Loss(inputs, targets, document_starts);
 }
 
 absl::Status DeviceRank::TokenLosses(std::span<const int32_t> inputs,
                                      std::span<const int32_t> targets, int64_t length,
                                      std::span<float> losses) {
-  RETURN_IF_ERROR(CopyEvaluationTokens(inputs, targets, {}));
-  DeviceTokens tokens = tokens_;
-  tokens.document_starts = nullptr;
-  const int sequences = static_cast<int>(static_cast<int64_t>(inputs.size()) / length);
-  RETURN_IF_ERROR(transformer_->Forward(tokens, sequences, length, loss_, stream_.get()));
-  RETURN_IF_ERROR(
-      CheckCuda(cudaMemcpyAsync(losses.data(), transformer_->row_losses(), losses.size_bytes(),
-                                cudaMemcpyDeviceToHost, stream_.get()),
-                "copying losses"));
-  return stream_.Wait("an evaluation");
+  return evaluator_->TokenLosses(inputs, targets, length, losses);
 }
 
 }  // namespace causeway::worker::cuda

@@ -21,16 +21,19 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
+#include "worker/backend/cuda/attention_provider.h"
 #include "worker/backend/cuda/classifier.h"
 #include "worker/backend/cuda/clear_ranges.h"
 #include "worker/backend/cuda/cuda_transformer.h"
 #include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device_evaluator.h"
 #include "worker/backend/cuda/device_optimizer.h"
 #include "worker/backend/cuda/gemm.h"
 #include "worker/backend/cuda/gradient_norm.h"
@@ -58,6 +61,7 @@ class DeviceRank {
     Recompute recompute = Recompute::kNone;
     bool graphs = true;
     MakeGemm make_gemm;
+    MakeAttention make_attention;  // Null: own kernels.
   };
   struct Result {
     StepLoss loss;
@@ -104,6 +108,9 @@ class DeviceRank {
   cudaEvent_t snapshots_done() const { return snapshots_done_.get(); }
   int device() const { return options_.device.index; }
   size_t memory_bytes() const { return memory_.bytes(); }
+  std::string attention() const {
+    return attention_ == nullptr ? kOwnAttention : attention_->name();
+  }
   double LearningRate(int64_t step) const { return optimizer_->LearningRate(step); }
 
  private:
@@ -121,9 +128,6 @@ class DeviceRank {
   // Of this rank's micro-steps, the first overwrites and the others add.
   CudaTransformer::Pass PassOf(bool first) const;
   absl::Status CopyTokens(int slot);
-  absl::Status CopyEvaluationTokens(std::span<const int32_t> inputs,
-                                    std::span<const int32_t> targets,
-                                    std::span<const int32_t> document_starts);
   template <typename ToDevice>
   absl::Status CopyPieces(float* own, ToDevice arena);
   absl::Status SumBuckets(int stage);
@@ -150,14 +154,14 @@ class DeviceRank {
   PinnedBuffer<Result> host_result_;
   DeviceArrays arrays_;
   DeviceTokens tokens_;
-  int32_t* document_starts_ = nullptr;
   StepLoss* loss_ = nullptr;
-  float* staging_ = nullptr;
   // Of several GPUs: between tensors, where sums over the GPUs may leave anything.
   ClearedRange* gaps_ = nullptr;
   int64_t gap_count_ = 0;
   std::unique_ptr<Gemm> gemm_;
+  std::unique_ptr<AttentionProvider> attention_;  // Null: own kernels.
   std::unique_ptr<CudaTransformer> transformer_;
+  std::unique_ptr<DeviceEvaluator> evaluator_;
   std::unique_ptr<DeviceOptimizer> optimizer_;  // Null: gradients are what is synchronized.
   Graph first_micro_step_, next_micro_step_;
 };

@@ -1,7 +1,7 @@
-// Which way of computing was chosen for each shape of a matrix product. The choice is measured, so
-// it may fall differently from start to start; another way may round differently. What was chosen
-// once is therefore kept, in a file beside the worker's checkpoint: a worker that continues repeats
-// its steps bit for bit.
+// Which way of computing was chosen for each shape of a matrix product, and for attention. The
+// choice is measured, so it may fall differently from start to start; another way may round
+// differently. What was chosen once is therefore kept, in a file beside the worker's checkpoint: a
+// worker that continues repeats its steps bit for bit.
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_GEMM_PLAN_STORE_H_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_GEMM_PLAN_STORE_H_
 
@@ -28,21 +28,29 @@ class GemmPlanStore {
   std::optional<GemmPlan> Find(const std::string& key) const;
   // The plan of that key: this one, or one that was there before.
   GemmPlan Keep(const std::string& key, const GemmPlan& plan);
-  // Whether Keep has added any since the last Write or Read.
+
+  // The names of attention's providers (attention_choice.h), likewise. Empty: none is there.
+  std::string FindAttention(const std::string& key) const;
+  std::string KeepAttention(const std::string& key, const std::string& name);
+  // Replaces the one that was there, which it returns.
+  std::string SetAttention(const std::string& key, const std::string& name);
+
+  // Whether there is any that no Write or Read has seen.
   bool changed() const;
 
   // As Read and Write, of what is in such a file; `name` is what messages call it.
   absl::Status Parse(const std::string& text, const std::string& name);
   std::string Text();
 
-  // JSON: {"version": 1, "plans": {key: [eight numbers]}}. DATA_LOSS, with what to do, if it is
-  // damaged.
+  // JSON: {"version": 1, "plans": {key: [eight numbers]}, "attention": {key: name}}. DATA_LOSS,
+  // with what to do, if it is damaged.
   absl::Status Read(FileSystem& file_system, const std::string& path);
   absl::Status Write(FileSystem& file_system, const std::string& path);
 
  private:
   mutable absl::Mutex mutex_;
   std::map<std::string, GemmPlan> plans_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> attention_ ABSL_GUARDED_BY(mutex_);
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -5,11 +5,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
 #include "worker/backend/cuda/cublaslt_gemm.h"
 #include "worker/backend/cuda/cuda_backend.h"
+#include "worker/backend/cuda/cuda_evaluation.h"
 #include "worker/backend/cuda/device.h"
 #include "worker/backend/cuda/gemm_plan_store.h"
 #include "worker/backend/cuda/nccl_group.h"
+#ifdef CAUSEWAY_HAVE_CUDNN
+#include "worker/backend/cuda/cudnn_attention.h"
+#endif
 
 namespace causeway::worker::cuda {
 namespace {
@@ -20,12 +25,15 @@ std::vector<int> IndicesOf(const std::vector<DeviceInfo>& devices) {
   return indices;
 }
 
-absl::StatusOr<CudaBackend::Options> BackendOptions(FileSystem& files, const OpenOptions& options,
+absl::StatusOr<CudaBackend::Options> BackendOptions(const v1::RunConfig& config, FileSystem& files,
+                                                    const OpenOptions& options,
                                                     std::shared_ptr<GemmPlanStore> plans) {
   CudaBackend::Options backend;
   ASSIGN_OR_RETURN(backend.devices, DiscoverDevices(options.devices, files));
   backend.recompute = options.recompute;
   backend.published_on_device = options.published_on_device;
+  backend.make_attention =
+      AttentionMaker(options.attention, config.train().document_masking(), plans);
   backend.make_gemm = [plans = std::move(plans)](const DeviceInfo& device, DeviceMemory* memory) {
     return MakeCublasLtGemm(device, memory, plans.get());
   };
@@ -58,7 +66,7 @@ absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunCo
                                                                  FileSystem& files,
                                                                  const OpenOptions& options) {
   const auto plans = std::make_shared<GemmPlanStore>();
-  ASSIGN_OR_RETURN(CudaBackend::Options backend, BackendOptions(files, options, plans));
+  ASSIGN_OR_RETURN(CudaBackend::Options backend, BackendOptions(config, files, options, plans));
   const bool stores = !options.plan_file.empty();
   if (stores && files.Exists(options.plan_file)) {
     RETURN_IF_ERROR(plans->Read(files, options.plan_file));
@@ -71,13 +79,44 @@ absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunCo
   return made;
 }
 
+MakeAttention AttentionMaker(AttentionPreference preference, bool document_masking,
+                             std::shared_ptr<GemmPlanStore> plans) {
+  AttentionChoice choice = {.preference = preference,
+                            .document_masking = document_masking,
+                            .make_cudnn = nullptr,
+                            .time = TimeAttention,
+                            .plans = plans.get(),
+                            .warn = [](const std::string& text) { Log().warn("{}", text); }};
+#ifdef CAUSEWAY_HAVE_CUDNN
+  choice.make_cudnn = MakeCudnnAttention;
+#endif
+  return [choice, plans = std::move(plans)](const DeviceInfo& device, const AttentionShape& shape,
+                                            DeviceMemory* memory, cudaStream_t stream) {
+    return ChooseAttention(choice, device, shape, memory, stream);
+  };
+}
+
+absl::StatusOr<std::unique_ptr<EvaluationModel>> OpenCudaEvaluation(const v1::ModelConfig& model,
+                                                                    const FragmentPlan& plan,
+                                                                    int windows, int device,
+                                                                    FileSystem& files) {
+  ASSIGN_OR_RETURN(const std::vector<DeviceInfo> devices,
+                   DiscoverDevices({device < 0 ? 0 : device}, files));
+  // Nothing is measured for one evaluation: products are computed as cuBLASLt recommends.
+  return CudaEvaluation::Create(
+      model, plan, windows, devices.front(),
+      [plans = std::make_shared<GemmPlanStore>()](const DeviceInfo& info, DeviceMemory* memory) {
+        return MakeCublasLtGemm(info, memory, plans.get());
+      });
+}
+
 absl::StatusOr<std::unique_ptr<ShardedBackend>> OpenShare(const v1::RunConfig& config,
                                                           const FragmentPlan& plan,
                                                           FileSystem& files,
                                                           const OpenOptions& options,
                                                           const SiteShare& share) {
   const auto plans = std::make_shared<GemmPlanStore>();
-  ASSIGN_OR_RETURN(CudaBackend::Options backend, BackendOptions(files, options, plans));
+  ASSIGN_OR_RETURN(CudaBackend::Options backend, BackendOptions(config, files, options, plans));
   if (!share.plans->empty()) {
     RETURN_IF_ERROR(plans->Parse(*share.plans, "matrix_products of this process"));
   }

@@ -1,4 +1,5 @@
-// The CUDA backend with the libraries that it runs on: cuBLASLt, and NCCL between several GPUs.
+// The CUDA backend with the libraries that it runs on: cuBLASLt, NCCL between several GPUs, and
+// cuDNN where it is wanted.
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_OPEN_BACKEND_H_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_OPEN_BACKEND_H_
 
@@ -11,9 +12,13 @@
 #include "causeway/v1/config.pb.h"
 #include "common/base/file_system.h"
 #include "common/params/fragment_plan.h"
+#include "worker/backend/cuda/attention_choice.h"
+#include "worker/backend/cuda/attention_provider.h"
 #include "worker/backend/cuda/cuda_transformer.h"
+#include "worker/backend/cuda/gemm_plan_store.h"
 #include "worker/group/shared_cause.h"
 #include "worker/train/backend.h"
+#include "worker/train/evaluation_model.h"
 #include "worker/train/sharded_backend.h"
 
 namespace causeway::worker::cuda {
@@ -27,7 +32,8 @@ struct OpenOptions {
   std::vector<int> devices;            // Empty: all.
   std::optional<Recompute> recompute;  // None: as little as the memory allows.
   bool published_on_device = true;
-  // The file of measured matrix products (gemm_plan_store.h): read if it exists, and written.
+  AttentionPreference attention = AttentionPreference::kAuto;
+  // The file of what was measured and chosen (gemm_plan_store.h): read if it exists, and written.
   // Empty: none.
   std::string plan_file;
 };
@@ -44,7 +50,7 @@ struct SiteShare {
 absl::StatusOr<std::string> NewGroupId();
 
 // `config`, `plan` and `files` outlive the backend. Errors of DiscoverDevices,
-// CublasLtLibrary::Open and CudaBackend::Create.
+// CublasLtLibrary::Open, ChooseAttention and CudaBackend::Create.
 absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunConfig& config,
                                                                  const FragmentPlan& plan,
                                                                  FileSystem& files,
@@ -55,6 +61,17 @@ absl::StatusOr<std::unique_ptr<ShardedBackend>> OpenShare(const v1::RunConfig& c
                                                           FileSystem& files,
                                                           const OpenOptions& options,
                                                           const SiteShare& share);
+
+// ChooseAttention with this program's libraries and log.
+MakeAttention AttentionMaker(AttentionPreference preference, bool document_masking,
+                             std::shared_ptr<GemmPlanStore> plans);
+
+// A model to be evaluated on a GPU, the first one if `device` is negative, `windows` at a time.
+// Errors of DiscoverDevices, CublasLtLibrary::Open and CudaEvaluation::Create.
+absl::StatusOr<std::unique_ptr<EvaluationModel>> OpenCudaEvaluation(const v1::ModelConfig& model,
+                                                                    const FragmentPlan& plan,
+                                                                    int windows, int device,
+                                                                    FileSystem& files);
 
 }  // namespace causeway::worker::cuda
 

@@ -1,22 +1,26 @@
 #include "worker/backend/cuda/open_bench.h"
 
+#include <memory>
 #include <vector>
 
 #include "common/base/status_macros.h"
 #include "worker/backend/cuda/cublaslt_gemm.h"
 #include "worker/backend/cuda/device.h"
 #include "worker/backend/cuda/gemm_plan_store.h"
+#include "worker/backend/cuda/open_backend.h"
 
 namespace causeway::worker::cuda {
 
-absl::StatusOr<nlohmann::json> BenchOnGpu(int device, CudaBenchOptions options, FileSystem& files) {
+absl::StatusOr<nlohmann::json> BenchOnGpu(int device, AttentionPreference attention,
+                                          CudaBenchOptions options, FileSystem& files) {
   ASSIGN_OR_RETURN(const std::vector<DeviceInfo> devices,
                    DiscoverDevices({device < 0 ? 0 : device}, files));
   options.device = devices.front();
-  GemmPlanStore plans;
-  options.make_gemm = [&plans](const DeviceInfo& info, DeviceMemory* memory) {
-    return MakeCublasLtGemm(info, memory, &plans);
+  const auto plans = std::make_shared<GemmPlanStore>();
+  options.make_gemm = [plans](const DeviceInfo& info, DeviceMemory* memory) {
+    return MakeCublasLtGemm(info, memory, plans.get());
   };
+  options.make_attention = AttentionMaker(attention, /*document_masking=*/false, plans);
   return BenchTraining(options);
 }
 

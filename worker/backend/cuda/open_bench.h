@@ -5,13 +5,16 @@
 #include "absl/status/statusor.h"
 #include "common/base/file_system.h"
 #include "nlohmann/json.hpp"
+#include "worker/backend/cuda/attention_choice.h"
 #include "worker/backend/cuda/bench.h"
 
 namespace causeway::worker::cuda {
 
-// BenchTraining on one GPU: `device`, or the first one if it is negative. `options` without device
-// and make_gemm. Errors of DiscoverDevices, CublasLtLibrary::Open and BenchTraining.
-absl::StatusOr<nlohmann::json> BenchOnGpu(int device, CudaBenchOptions options, FileSystem& files);
+// BenchTraining on one GPU: `device`, or the first one if it is negative. `options` without device,
+// make_gemm and make_attention. Errors of DiscoverDevices, CublasLtLibrary::Open, ChooseAttention
+// and BenchTraining.
+absl::StatusOr<nlohmann::json> BenchOnGpu(int device, AttentionPreference attention,
+                                          CudaBenchOptions options, FileSystem& files);
 
 }  // namespace causeway::worker::cuda
 

@@ -22,10 +22,6 @@ absl::Status Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind
                    "copying for synchronization");
 }
 
-int64_t EncodedBytes(const Codec& codec, int64_t values) {
-  return static_cast<int64_t>(codec.EncodedBytes(static_cast<size_t>(values)));
-}
-
 }  // namespace
 
 PartDevice::PartDevice(const FragmentPlan& plan, const ShardPlan& shard_plan,
@@ -100,11 +96,11 @@ absl::StatusOr<std::unique_ptr<PartDevice>> PartDevice::Create(const FragmentPla
                                                                bool published_on_device) {
   RETURN_IF_ERROR(UseDevice(shard.device));
   std::unique_ptr<PartDevice> device(new PartDevice(plan, shard_plan, sync, shard));
-  RETURN_IF_ERROR(device->Allocate(published_on_device, sync.error_feedback()));
+  RETURN_IF_ERROR(device->Allocate(published_on_device, sync));
   return device;
 }
 
-absl::Status PartDevice::Allocate(bool published_on_device, bool error_feedback) {
+absl::Status PartDevice::Allocate(bool published_on_device, const v1::SyncConfig& sync) {
   ASSIGN_OR_RETURN(stream_, Stream::Create(/*urgent=*/true));
   ASSIGN_OR_RETURN(up_, Stream::Create());
   ASSIGN_OR_RETURN(down_, Stream::Create());
@@ -144,7 +140,8 @@ absl::Status PartDevice::Allocate(bool published_on_device, bool error_feedback)
       fragment.leaves_on_device = leaves;
     }
   }
-  if (error_feedback) RETURN_IF_ERROR(EnsureResiduals(/*of_all_fragments=*/true, 0));
+  if (sync.error_feedback()) RETURN_IF_ERROR(EnsureResiduals(/*of_all_fragments=*/true, 0));
+  RETURN_IF_ERROR(PrepareSlots(sync));
   return stream_.Wait("clearing the published copy");
 }
 
@@ -164,65 +161,6 @@ absl::Status PartDevice::EnsureResiduals(bool of_all_fragments, int fragment) {
     part(fragment).keeps_residual = true;
   }
   return absl::OkStatus();
-}
-
-// --- Slots ---------------------------------------------------------------------------------------
-
-absl::StatusOr<PartDevice::Slot*> PartDevice::Acquire(int fragment) {
-  absl::MutexLock lock(&mutex_);
-  if (!free_.empty()) {
-    Slot* const slot = free_.back();
-    free_.pop_back();
-    slot->fragment = fragment;
-    return slot;
-  }
-  auto slot = std::make_unique<Slot>();
-  slot->fragment = fragment;
-  const int64_t bytes =
-      std::max(EncodedBytes(*codec_up_, most_values_), EncodedBytes(*codec_down_, most_values_));
-  ASSIGN_OR_RETURN(slot->on_device,
-                   memory_.Allocate<uint8_t>("codes in flight", bytes, "sync.overlap_steps"));
-  ASSIGN_OR_RETURN(slot->refusal_on_device, memory_.Allocate<Refusal>("refusals", 1, ""));
-  ASSIGN_OR_RETURN(slot->codes, PinnedBuffer<uint8_t>::Create(static_cast<size_t>(bytes)));
-  ASSIGN_OR_RETURN(slot->refusal, PinnedBuffer<Refusal>::Create(1));
-  ASSIGN_OR_RETURN(slot->made, Event::Create());
-  ASSIGN_OR_RETURN(slot->copied, Event::Create());
-  slots_.push_back(std::move(slot));
-  return slots_.back().get();
-}
-
-void PartDevice::Release(Slot* slot) {
-  absl::MutexLock lock(&mutex_);
-  free_.push_back(slot);
-}
-
-void PartDevice::Abandon(Slot* slot) {
-  if (slot == nullptr) return;
-  (void)UseDevice(shard_.device);
-  // A device that is lost does not write any more.
-  slot->copied.Wait("codes that nobody reads").IgnoreError();
-  Release(slot);
-}
-
-absl::StatusOr<PartDevice::HashSlot*> PartDevice::AcquireHash() {
-  if (!free_hashes_.empty()) {
-    HashSlot* const slot = free_hashes_.back();
-    free_hashes_.pop_back();
-    return slot;
-  }
-  auto slot = std::make_unique<HashSlot>();
-  {
-    absl::MutexLock lock(&mutex_);
-    ASSIGN_OR_RETURN(slot->on_device,
-                     memory_.Allocate<unsigned long long>("checksums of leaves", most_leaves_, ""));
-  }
-  ASSIGN_OR_RETURN(slot->checksums,
-                   PinnedBuffer<unsigned long long>::Create(static_cast<size_t>(most_leaves_)));
-  ASSIGN_OR_RETURN(slot->shared,
-                   PinnedBuffer<uint8_t>::Create(static_cast<size_t>(most_shared_bytes_)));
-  ASSIGN_OR_RETURN(slot->done, Event::Create());
-  hashes_.push_back(std::move(slot));
-  return hashes_.back().get();
 }
 
 // --- Streams -------------------------------------------------------------------------------------

@@ -39,6 +39,9 @@ class PartDevice {
     Event copied;  // Both ways.
   };
 
+  // Of device memory that Create allocates for the rank.
+  static int64_t Bytes(const FragmentPlan& plan, const ShardPlan& shard_plan,
+                       const v1::SyncConfig& sync, int rank, bool published_on_device);
   static absl::StatusOr<std::unique_ptr<PartDevice>> Create(const FragmentPlan& plan,
                                                             const ShardPlan& shard_plan,
                                                             const v1::SyncConfig& sync,
@@ -98,13 +101,18 @@ class PartDevice {
 
   PartDevice(const FragmentPlan& plan, const ShardPlan& shard_plan, const v1::SyncConfig& sync,
              const DeviceShard& shard);
-  absl::Status Allocate(bool published_on_device, bool error_feedback);
+  absl::Status Allocate(bool published_on_device, const v1::SyncConfig& sync);
+  // Slots for what a run has in flight, so that nothing is allocated while it trains.
+  absl::Status PrepareSlots(const v1::SyncConfig& sync);
   void LayOut(Part& part) const;
 
   Part& part(int fragment) { return parts_[static_cast<size_t>(fragment)]; }
+  // A free slot, or a new one.
   absl::StatusOr<Slot*> Acquire(int fragment) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Slot*> MakeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release(Slot* slot) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<HashSlot*> AcquireHash();
+  absl::StatusOr<HashSlot*> MakeHash();
   // Copies the pieces of an object to the device.
   absl::StatusOr<Slot*> Upload(const Codec& codec, int fragment, std::span<const uint8_t> object);
   // What the synchronizing stream is given from now on follows the training stream, or the other

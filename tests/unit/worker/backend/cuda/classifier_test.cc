@@ -21,8 +21,14 @@ struct Case {
 };
 
 // From one logit to several turns of a block, with and without padding.
-const Case kCases[] = {{1, 1, 8, 1},      {3, 5, 128, 4},       {4, 128, 128, 10},
-                       {2, 255, 256, 30}, {3, 50257, 50304, 4}, {2, 4099, 4224, 100}};
+const Case kCases[] = {{1, 1, 8, 1},
+                       {3, 5, 128, 4},
+                       {4, 128, 128, 10},
+                       {2, 255, 256, 30},
+                       {3, 50257, 50304, 4},
+                       {2, 4099, 4224, 100},
+                       // Rows so long that more threads share one.
+                       {2, 100277, 100352, 4}};
 
 struct Results {
   Doubles logits, loss, log_sum_exp;

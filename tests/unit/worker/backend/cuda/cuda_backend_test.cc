@@ -6,6 +6,7 @@
 #include "common/params/initialize.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
 #include "tests/unit/worker/train/backend_contract.h"
+#include "worker/backend/cuda/device_part.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
 #endif
@@ -137,9 +138,10 @@ TEST_F(Staged, KeepsLessWhereTheMemoryDoesNotSuffice) {
   options.recompute = Recompute::kNorms;
   Begin(options);
   const size_t enough = backend_->memory_bytes();
-  // Beside it what synchronization allocates later: the published copy, codes, and a sixty-fourth.
-  const auto values = static_cast<size_t>(plan_.arena_size());
-  const size_t later = values * sizeof(float) + values / 2;
+  // Beside it what synchronization allocates later, and a sixty-fourth.
+  const ShardPlan shards(plan_, /*ranks=*/1, options.least_bucket);
+  const auto later = static_cast<size_t>(
+      DeviceReplicaBytes(plan_, shards, config_.sync(), 0, options.published_on_device));
   Stage({.devices = 1, .memory = (enough + later) / 63 * 64 + 256});
   options = TestOptions(1);
   Begin(options);
@@ -174,15 +176,15 @@ TEST_F(Staged, ALostGpuEndsTheStepWithItsCauseAndAllStepsAfterIt) {
   }
 }
 
-TEST_F(Staged, AStepWaitsForTheDeviceOnceAtItsEnd) {
+TEST_F(Staged, AStepWaitsForTheDeviceOnceAtItsEndAndAllocatesNothing) {
   Stage({.devices = 1});
   Begin(TestOptions(1), "train { optimizer: MUON }");
   Train(1);
   const int64_t before = emulation::HostWaits();
-  const size_t allocated = emulation::AllocatedBytes(0);
+  const int64_t allocations = emulation::AllocationsMade();
   ASSERT_TRUE(backend_->Step(2, ContractReader(2)).ok());
   EXPECT_EQ(emulation::HostWaits(), before + 1);
-  EXPECT_EQ(emulation::AllocatedBytes(0), allocated);
+  EXPECT_EQ(emulation::AllocationsMade(), allocations);
 }
 
 TEST_F(Staged, TheOrderOfThreadsAndStreamsDoesNotChangeTheBits) {

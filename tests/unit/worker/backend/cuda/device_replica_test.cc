@@ -264,6 +264,26 @@ TEST_P(DeviceReplicaTest, NoOrderOfStreamsChangesABit) {
   }
 }
 
+TEST_P(DeviceReplicaTest, NothingIsAllocatedOnceTheRunHasBegun) {
+  // One fragment after the other, all at once, several in flight at a time, and data parallelism.
+  for (const char* const sync :
+       {"fragments: 2 steps_between_syncs: 6",
+        "fragments: 1 steps_between_syncs: 2 codec_down: INT8",
+        "fragments: 2 steps_between_syncs: 4 overlap_steps: 3 codec_up: INT4 error_feedback: true",
+        "contribution: GRADIENT fragments: 1 steps_between_syncs: 1"}) {
+    SCOPED_TRACE(sync);
+    const v1::RunConfig config = RunOf(kSmallModel, sync);
+    const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+    Worker worker(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
+    ASSERT_TRUE(worker.engine_->Fetch(0).ok());
+    const int64_t before = emulation::AllocationsMade();
+    worker.Run(1, 13);
+    EXPECT_GT(worker.engine_->rounds_merged(), 1);
+    EXPECT_EQ(emulation::AllocationsMade(), before);
+    EXPECT_TRUE(worker.engine_->Drain().ok());
+  }
+}
+
 TEST_P(DeviceReplicaTest, ALostDeviceEndsTheWorkerWithTheCause) {
   const v1::RunConfig config = RunOf(kSmallModel, "fragments: 1 steps_between_syncs: 1");
   const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();

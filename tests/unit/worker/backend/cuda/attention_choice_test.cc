@@ -1,0 +1,243 @@
+// Who computes attention, with a cuDNN that is made up.
+#include "worker/backend/cuda/attention_choice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+#include "tests/unit/common/base/temporary_folder.h"
+#include "tests/unit/worker/backend/cuda/test_backend.h"
+#include "tests/unit/worker/train/backend_contract.h"
+
+namespace causeway::worker::cuda {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr AttentionShape kShape = {
+    .sequences = 2, .length = 16, .heads = 4, .kv_heads = 2, .head_dim = 8};
+constexpr char kNamed[] = "cuDNN 9.1.0";
+
+// Computes with our own kernels.
+class FakeCudnn final : public AttentionProvider {
+ public:
+  FakeCudnn(std::string name, int* passes) : name_(std::move(name)), passes_(*passes) {}
+  std::string name() const override { return name_; }
+  size_t workspace_bytes() const override { return 1000; }
+  void UseWorkspace(void* workspace) override { workspace_ = workspace; }
+  absl::Status Forward(const AttentionShape& shape, const __nv_bfloat16* qkv,
+                       const int32_t* document_starts, __nv_bfloat16* out, float* log_sum_exp,
+                       cudaStream_t stream) override {
+    if (workspace_ == nullptr) return absl::InternalError("no workspace");
+    ++passes_;
+    return own_.Forward(shape, qkv, document_starts, out, log_sum_exp, stream);
+  }
+  absl::Status Backward(const AttentionShape& shape, const __nv_bfloat16* qkv,
+                        const int32_t* document_starts, const __nv_bfloat16* out,
+                        const float* log_sum_exp, const __nv_bfloat16* dout, float* delta,
+                        __nv_bfloat16* dqkv, cudaStream_t stream) override {
+    if (workspace_ == nullptr) return absl::InternalError("no workspace");
+    ++passes_;
+    return own_.Backward(shape, qkv, document_starts, out, log_sum_exp, dout, delta, dqkv, stream);
+  }
+
+ private:
+  const std::string name_;
+  int& passes_;
+  OwnAttention own_;
+  void* workspace_ = nullptr;
+};
+
+class AttentionChoiceTest : public ::testing::Test {
+ protected:
+  AttentionChoiceTest() {
+    HaveDevices(1);
+    choice_.plans = &plans_;
+    choice_.warn = [this](const std::string& text) { warnings_.push_back(text); };
+    choice_.make_cudnn =
+        [this](const AttentionShape&) -> absl::StatusOr<std::unique_ptr<AttentionProvider>> {
+      if (!cudnn_.ok()) return cudnn_;
+      return std::make_unique<FakeCudnn>(version_, &passes_);
+    };
+    choice_.time = [this](AttentionProvider& provider, const AttentionShape&,
+                          cudaStream_t) -> absl::StatusOr<float> {
+      measured_.push_back(provider.name());
+      if (provider.name() == kOwnAttention) return 2.0F;
+      return cudnn_time_;
+    };
+  }
+
+  absl::StatusOr<std::string> Choose(AttentionPreference preference) {
+    choice_.preference = preference;
+    DeviceMemory memory;
+    const auto made =
+        ChooseAttention(choice_, {.name = "GPU", .major = 9}, kShape, &memory, nullptr);
+    if (!made.ok()) return made.status();
+    workspace_ = memory.bytes();
+    return (*made)->name();
+  }
+  std::string MustChoose(AttentionPreference preference) {
+    const absl::StatusOr<std::string> name = Choose(preference);
+    EXPECT_TRUE(name.ok()) << name.status();
+    return name.value_or("");
+  }
+
+  GemmPlanStore plans_;
+  AttentionChoice choice_;
+  absl::Status cudnn_;
+  std::string version_ = kNamed;
+  absl::StatusOr<float> cudnn_time_ = 1.0F;
+  int passes_ = 0;
+  size_t workspace_ = 0;
+  std::vector<std::string> warnings_, measured_;
+};
+
+TEST_F(AttentionChoiceTest, TheFasterOneIsMeasuredOnceAndKept) {
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kNamed);
+  EXPECT_THAT(measured_, ElementsAre(kOwnAttention, kNamed));
+  EXPECT_GE(workspace_, 1000U);
+  cudnn_time_ = 3.0F;
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kNamed);
+  EXPECT_EQ(measured_.size(), 2U);
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(AttentionChoiceTest, OwnKernelsThatWereFasterStayAlthoughCudnnBecomesSo) {
+  cudnn_time_ = 2.0F;
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kOwnAttention);
+  EXPECT_EQ(workspace_, 0U);
+  cudnn_time_ = 1.0F;
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kOwnAttention);
+}
+
+TEST_F(AttentionChoiceTest, WithoutCudnnOwnKernelsAreTakenAndKept) {
+  cudnn_ = absl::FailedPreconditionError("not installed");
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kOwnAttention);
+  EXPECT_THAT(measured_, IsEmpty());
+  cudnn_ = absl::OkStatus();
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kOwnAttention);
+  choice_.make_cudnn = nullptr;
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kOwnAttention);
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(AttentionChoiceTest, WhatDoesNotWorkIsNotTaken) {
+  cudnn_time_ = absl::InternalError("CUDNN_STATUS_EXECUTION_FAILED");
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kOwnAttention);
+}
+
+TEST_F(AttentionChoiceTest, ALostGpuIsNotTakenForASlowLibrary) {
+  cudnn_time_ = absl::UnavailableError("the GPU is lost");
+  EXPECT_EQ(Choose(AttentionPreference::kAuto).status(), cudnn_time_.status());
+}
+
+TEST_F(AttentionChoiceTest, GoingOnWithoutTheLibraryOfBeforeIsSaid) {
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kNamed);
+  cudnn_ = absl::FailedPreconditionError("libcudnn.so.9 was not found");
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kOwnAttention);
+  EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr(kNamed), HasSubstr(kOwnAttention),
+                                           HasSubstr("libcudnn.so.9 was not found"))));
+  // From then on it is the one of before.
+  cudnn_ = absl::OkStatus();
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kOwnAttention);
+  EXPECT_EQ(warnings_.size(), 1U);
+}
+
+TEST_F(AttentionChoiceTest, GoingOnWithAnotherVersionIsSaid) {
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kNamed);
+  version_ = "cuDNN 9.2.0";
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), "cuDNN 9.2.0");
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), "cuDNN 9.2.0");
+  EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr("9.1.0"), HasSubstr("9.2.0"))));
+}
+
+TEST_F(AttentionChoiceTest, AnExplicitChoiceIsNotMeasuredAndSaysIfItIsAnotherThanBefore) {
+  EXPECT_EQ(MustChoose(AttentionPreference::kOwn), kOwnAttention);
+  EXPECT_THAT(warnings_, IsEmpty());
+  EXPECT_EQ(MustChoose(AttentionPreference::kCudnn), kNamed);
+  EXPECT_THAT(measured_, IsEmpty());
+  EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr("--attention"), HasSubstr(kOwnAttention),
+                                           HasSubstr(kNamed))));
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kNamed);
+}
+
+TEST_F(AttentionChoiceTest, WhatWasAskedForAndCannotBeIsRefusedWithTheReason) {
+  cudnn_ = absl::FailedPreconditionError("libcudnn.so.9 was not found");
+  absl::Status status = Choose(AttentionPreference::kCudnn).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("libcudnn.so.9"), HasSubstr("--attention=own")));
+  choice_.make_cudnn = nullptr;
+  status = Choose(AttentionPreference::kCudnn).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("built without cuDNN"), HasSubstr("cudnn_frontend.h")));
+}
+
+TEST_F(AttentionChoiceTest, DocumentsAreKeptApartByOwnKernels) {
+  choice_.document_masking = true;
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kOwnAttention);
+  EXPECT_EQ(MustChoose(AttentionPreference::kOwn), kOwnAttention);
+  const absl::Status status = Choose(AttentionPreference::kCudnn).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("train.document_masking"), HasSubstr("--attention=own")));
+}
+
+TEST_F(AttentionChoiceTest, AnotherShapeIsMeasuredByItself) {
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kNamed);
+  DeviceMemory memory;
+  AttentionShape longer = kShape;
+  longer.length = 32;
+  cudnn_time_ = 3.0F;
+  const auto made = ChooseAttention(choice_, {.name = "GPU", .major = 9}, longer, &memory, nullptr);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ((*made)->name(), kOwnAttention);
+}
+
+TEST_F(AttentionChoiceTest, TheChoiceOutlivesTheWorker) {
+  const TemporaryFolder folder;
+  const std::string path = JoinPath(folder.path(), "matrix_products.json");
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kNamed);
+  EXPECT_TRUE(plans_.changed());
+  ASSERT_TRUE(plans_.Write(*FileSystem::Real(), path).ok());
+  GemmPlanStore read;
+  ASSERT_TRUE(read.Read(*FileSystem::Real(), path).ok());
+  choice_.plans = &read;
+  cudnn_time_ = 3.0F;
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kNamed);
+  EXPECT_FALSE(read.changed());
+}
+
+TEST_F(AttentionChoiceTest, TimingRunsBothPassesInMemoryThatItGivesBack) {
+  const Stream stream = Stream::Create().value();
+  FakeCudnn provider(kNamed, &passes_);
+  const absl::StatusOr<float> milliseconds = TimeAttention(provider, kShape, stream.get());
+  ASSERT_TRUE(milliseconds.ok()) << milliseconds.status();
+  EXPECT_GE(*milliseconds, 0);
+  EXPECT_EQ(passes_, 8);
+}
+
+// The whole way: a backend that trains with another provider, of the same bits here.
+TEST_F(AttentionChoiceTest, ABackendTrainsWithWhatWasChosenAndSaysSo) {
+  const v1::RunConfig config = ContractConfig("");
+  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  CudaBackend::Options options = TestOptions(1);
+  options.make_attention = [this](const DeviceInfo& device, const AttentionShape& shape,
+                                  DeviceMemory* memory, cudaStream_t stream) {
+    return ChooseAttention(choice_, device, shape, memory, stream);
+  };
+  const auto backend = CudaBackend::Create(config, plan, options).value();
+  EXPECT_EQ(backend->attention(), kNamed);
+  EXPECT_THAT(backend->Describe(), HasSubstr(std::string("attention by ") + kNamed));
+  EXPECT_GT(passes_, 0);
+  EXPECT_TRUE(backend->Step(1, ContractReader(1)).ok());
+}
+
+}  // namespace
+}  // namespace causeway::worker::cuda

@@ -1,0 +1,74 @@
+#include "worker/backend/cuda/cudnn_library.h"
+
+#include <cuda_runtime.h>
+#include <cudnn.h>
+#include <dlfcn.h>
+
+#include "absl/base/attributes.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/status_macros.h"
+
+namespace cudnn_frontend {
+
+// Where the frontend looks for cuDNN's functions.
+void* cudnn_dlhandle = nullptr;
+
+}  // namespace cudnn_frontend
+
+namespace causeway::worker::cuda {
+namespace {
+
+ABSL_CONST_INIT absl::Mutex mutex(absl::kConstInit);
+
+absl::StatusOr<void*> Open(const char* what, const std::vector<std::string>& names) {
+  std::vector<std::string> failures;
+  for (const std::string& name : names) {
+    void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library != nullptr) return library;
+    const char* const error = dlerror();
+    failures.push_back(error == nullptr ? name : error);
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      what, " was not found (", absl::StrJoin(failures, "; "), "): install cuDNN ", CUDNN_MAJOR,
+      " for CUDA ", CUDART_VERSION / 1000, " and name its folder in LD_LIBRARY_PATH"));
+}
+
+std::vector<std::string> Places(const std::string& name) {
+  return {name, absl::StrCat("/usr/local/cuda/lib64/", name)};
+}
+
+}  // namespace
+
+CudnnNames CudnnNames::Default() {
+  return {.cudnn = Places(absl::StrCat("libcudnn.so.", CUDNN_MAJOR)),
+          .runtime = Places(absl::StrCat("libcudart.so.", CUDART_VERSION / 1000))};
+}
+
+absl::Status OpenCudnn(const CudnnNames& names) {
+  absl::MutexLock lock(&mutex);
+  if (cudnn_frontend::cudnn_dlhandle != nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(void* const library, Open("cuDNN", names.cudnn));
+  if (dlsym(library, "cudnnGetVersion") == nullptr ||
+      dlsym(library, "cudnnBackendExecute") == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(names.cudnn.front(), " has no cudnnBackendExecute: it is another library, or ",
+                     "another version than cuDNN ", CUDNN_MAJOR, "; install that one"));
+  }
+  // Once it is loaded, the frontend finds it by its name alone.
+  RETURN_IF_ERROR(
+      Open("CUDA's run-time library, which cuDNN's frontend wants,", names.runtime).status());
+  cudnn_frontend::cudnn_dlhandle = library;
+  return absl::OkStatus();
+}
+
+std::string CudnnName() {
+  const auto get_version = reinterpret_cast<decltype(&cudnnGetVersion)>(
+      dlsym(cudnn_frontend::cudnn_dlhandle, "cudnnGetVersion"));
+  const size_t version = get_version();
+  return absl::StrCat("cuDNN ", version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+}  // namespace causeway::worker::cuda
