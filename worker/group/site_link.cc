@@ -59,19 +59,16 @@ struct SiteLink::Frame {
 };
 
 SiteLink::SiteLink(int socket, std::string peer, std::shared_ptr<SharedCause> cause,
-                   absl::Duration sign_interval)
-    : socket_(socket),
-      peer_(std::move(peer)),
-      cause_(std::move(cause)),
-      sign_interval_(sign_interval) {
+                   const Patience& patience)
+    : socket_(socket), peer_(std::move(peer)), cause_(std::move(cause)), patience_(patience) {
   SetOption(socket_, IPPROTO_TCP, TCP_NODELAY, 1);
   SetOption(socket_, SOL_SOCKET, SO_KEEPALIVE, 1);
   SetOption(socket_, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
   SetOption(socket_, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
   SetOption(socket_, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
   SetOption(socket_, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnacknowledgedMs);
-  SetPatience(socket_, SO_RCVTIMEO, sign_interval_);
-  SetPatience(socket_, SO_SNDTIMEO, sign_interval_);
+  SetPatience(socket_, SO_RCVTIMEO, patience_.sign_interval);
+  SetPatience(socket_, SO_SNDTIMEO, patience_.sign_interval);
 }
 
 SiteLink::~SiteLink() {
@@ -109,7 +106,7 @@ void SiteLink::GiveSigns() {
   do {
     Send(frame, {}).IgnoreError();  // The receiver finds out what there is to say.
     absl::MutexLock lock(&mutex_);
-    if (mutex_.AwaitWithTimeout(absl::Condition(&over), sign_interval_)) return;
+    if (mutex_.AwaitWithTimeout(absl::Condition(&over), patience_.sign_interval)) return;
   } while (true);
 }
 
@@ -152,10 +149,12 @@ absl::Status SiteLink::Receive(Frame& frame, ByteBuffer& bytes) {
       const ssize_t received = recv(socket_, at, size, 0);
       if (received < 0 && errno == EINTR) continue;
       if (received < 0 && TimedOut()) {
-        // Before it has begun it gives none.
-        if (!heard_ || ++missed_signs < kMostMissedSigns) continue;
-        return Lost(peer_, absl::StrCat("nothing came for ",
-                                        absl::FormatDuration(kMostMissedSigns * sign_interval_),
+        const absl::Duration silence = ++missed_signs * patience_.sign_interval;
+        if (silence <
+            (heard_ ? kMostMissedSigns * patience_.sign_interval : patience_.first_sign)) {
+          continue;
+        }
+        return Lost(peer_, absl::StrCat("nothing came for ", absl::FormatDuration(silence),
                                         ", is it stopped?"));
       }
       if (received < 0) return Lost(peer_, std::strerror(errno));

@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -42,13 +43,17 @@ struct SiteCall {
 
 class SiteLink {
  public:
-  // Between signs of life. A peer that has given some and then none for so many is lost.
-  static constexpr absl::Duration kSignInterval = absl::Seconds(5);
   static constexpr int kMostMissedSigns = 6;
+  struct Patience {
+    absl::Duration sign_interval = absl::Seconds(5);  // A peer that misses so many of them is lost,
+    absl::Duration first_sign = absl::Minutes(10);    // and one that gives none at all so late.
+  };
 
   // Owns the connected socket. `peer` is what messages call the other side.
   SiteLink(int socket, std::string peer, std::shared_ptr<SharedCause> cause,
-           absl::Duration sign_interval = kSignInterval);
+           const Patience& patience);
+  SiteLink(int socket, std::string peer, std::shared_ptr<SharedCause> cause)
+      : SiteLink(socket, std::move(peer), std::move(cause), Patience()) {}
   // Tells the peer good-bye if there is no cause.
   ~SiteLink();
   SiteLink(const SiteLink&) = delete;
@@ -90,7 +95,7 @@ class SiteLink {
   const int socket_;
   const std::string peer_;
   const std::shared_ptr<SharedCause> cause_;
-  const absl::Duration sign_interval_;
+  const Patience patience_;
   std::function<bool(SiteCall&)> handle_;
   int listener_ = 0;  // Of the cause.
 

@@ -290,7 +290,9 @@ absl::StatusOr<Links> Join(const SiteRendezvous& rendezvous, absl::Time deadline
       if (answer.has_value() && answer->process == 0 && answer->token == rendezvous.token) {
         if (answer->refusal != kWelcome) return Refused(launch, *answer);
         Links links;
-        links.push_back(std::make_unique<SiteLink>(socket->release(), NameOf(0), rendezvous.cause));
+        links.push_back(
+            std::make_unique<SiteLink>(socket->release(), NameOf(0), rendezvous.cause,
+                                       SiteLink::Patience{.first_sign = rendezvous.patience}));
         return links;
       }
     }

@@ -122,7 +122,8 @@ TEST(SiteLinkTest, AProcessThatIsStoppedIsTheCause) {
   int sockets[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
   const auto cause = std::make_shared<SharedCause>();
-  SiteLink link(sockets[0], "process 3 of this site", cause, absl::Milliseconds(5));
+  SiteLink link(sockets[0], "process 3 of this site", cause,
+                {.sign_interval = absl::Milliseconds(5)});
   link.Start();
   // One sign of life, as the link itself gives it, and no more.
   char sign[48];
@@ -133,12 +134,24 @@ TEST(SiteLinkTest, AProcessThatIsStoppedIsTheCause) {
   close(sockets[1]);
 }
 
+TEST(SiteLinkTest, AProcessThatNeverBeginsIsTheCauseInTheEnd) {
+  int sockets[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
+  const auto cause = std::make_shared<SharedCause>();
+  SiteLink link(sockets[0], "process 3 of this site", cause,
+                {.sign_interval = absl::Milliseconds(1), .first_sign = absl::Milliseconds(20)});
+  link.Start();
+  EXPECT_THAT(link.NextCall().status().message(), HasSubstr("nothing came for 20ms"));
+  close(sockets[1]);
+}
+
 // Process 0 begins to speak when all have come.
 TEST(SiteLinkTest, AProcessThatHasNotBegunIsWaitedFor) {
   int sockets[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
   const auto cause = std::make_shared<SharedCause>();
-  SiteLink early(sockets[0], "process 0 of this site", cause, absl::Milliseconds(1));
+  SiteLink early(sockets[0], "process 0 of this site", cause,
+                 {.sign_interval = absl::Milliseconds(1)});
   early.Start();
   // Many of its signs have gone unanswered.
   char signs[48 * 20];
