@@ -203,6 +203,7 @@ class RefusalsTest(SiteTest):
             first = cluster.start_process_of_site("site", 0, launch)
             stranger = cluster.start_process_of_site("stranger", 1, launch)
             self.refused(cluster, [stranger], "it belongs to another worker")
+            self.assertIn("turned away: one that says that it is process 1 of 2", first.log())
             other = cluster.start_process_of_site("site", 1, launch)
             cluster.wait_for_step("site", 3)  # It kept nobody from coming.
             first.signal(SIGTERM)
@@ -218,7 +219,7 @@ class RefusalsTest(SiteTest):
                 program.write(b"\n")
             site = [cluster.start_process_of_site("site", 0, launch),
                     cluster.start_process_of_site("site", 1, launch, program=other)]
-            self.refused(cluster, site, *2 * ["process 1 of this site runs another build"])
+            self.refused(cluster, site, *2 * ["process 1 of this site: it runs another build"])
 
     def test_a_batch_that_cannot_be_shared_out(self):
         with Cluster() as cluster:

@@ -4,7 +4,6 @@
 #include <span>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/checksum.h"
@@ -34,16 +33,16 @@ std::string TextOf(std::span<const uint8_t> bytes) {
 std::string Process(size_t process) { return absl::StrCat("process ", process, " of this site"); }
 
 // What `other` must have in common with process 0.
-absl::Status CheckMember(const SiteMember& first, const SiteMember& other, size_t process) {
+absl::Status CheckMember(const SiteMember& first, const SiteMember& other) {
   if (other.program != first.program) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        Process(process), " runs another build of this program (", other.program,
-        ") than process 0 (", first.program, "): install the same one on all machines"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("it runs another build of this program (", other.program, ") than process 0 (",
+                     first.program, "): install the same one on all machines"));
   }
   if (other.device != first.device) {
     return absl::FailedPreconditionError(
-        absl::StrCat(Process(process), " computes on ", other.device, ", process 0 on ",
-                     first.device, ": give all of them --device=", first.device,
+        absl::StrCat("it computes on ", other.device, ", process 0 on ", first.device,
+                     ": give all of them --device=", first.device,
                      first.device == "cuda" ? ", where each sees GPUs" : ""));
   }
   return absl::OkStatus();
@@ -107,6 +106,9 @@ absl::StatusOr<std::unique_ptr<Site>> Site::Gather(const SiteOptions& options, F
   rendezvous.token = SiteToken(options);
   rendezvous.cause = std::make_shared<SharedCause>();
   rendezvous.patience = options.patience;
+  rendezvous.on_stranger = [](const std::string& stranger) {
+    Log().warn("turned away: {}", stranger);
+  };
   Log().info("this site has {} processes: waiting for the others on port {}",
              options.launch.processes, options.launch.master_port);
   std::unique_ptr<Site> site(new Site(options, rendezvous.cause));
@@ -129,10 +131,10 @@ absl::Status Site::CompareMembers(FileSystem& files) {
   members_.push_back(own);
   for (const std::unique_ptr<SiteLink>& link : links_) {
     const absl::StatusOr<ByteBuffer> said = link->CallAndAwait(kSiteHello);
-    RETURN_IF_ERROR(Annotate(said.status(), link->peer()));
+    RETURN_IF_ERROR(OfPeer(*link, said.status()));
     const absl::StatusOr<SiteMember> member = SiteMember::FromJson(TextOf(*said));
-    RETURN_IF_ERROR(Annotate(member.status(), link->peer()));
-    RETURN_IF_ERROR(CheckMember(own, *member, members_.size()));
+    RETURN_IF_ERROR(OfPeer(*link, member.status()));
+    RETURN_IF_ERROR(OfPeer(*link, CheckMember(own, *member)));
     Log().info("{} is there: {}", link->peer(),
                member->device == "cuda" ? absl::StrCat(member->gpus, " GPUs")
                                         : absl::StrCat(member->threads, " threads"));
@@ -148,9 +150,7 @@ Site::~Site() {
 void Site::End(const absl::Status& status) {
   if (ended_.exchange(true)) return;
   if (!status.ok()) {
-    // What they said themselves need not be attributed.
-    const bool is_theirs = absl::StrContains(status.message(), "of this site");
-    cause_->Set(is_theirs ? status : Annotate(status, Process(0)));
+    cause_->Set(IsOfPeer(status) ? status : Annotate(status, Process(0)));
     return;
   }
   for (const std::unique_ptr<SiteLink>& link : links_) {
@@ -187,7 +187,7 @@ absl::Status Site::Build(const v1::RunConfig& config, const std::string& group_i
   RETURN_IF_ERROR(own());
   for (size_t i = 0; i < links_.size(); ++i) {
     const absl::StatusOr<ByteBuffer> built = links_[i]->Await(calls[i]);
-    RETURN_IF_ERROR(Annotate(built.status(), links_[i]->peer()));
+    RETURN_IF_ERROR(OfPeer(*links_[i], built.status()));
     plans_[i + 1] = TextOf(*built);
   }
   return absl::OkStatus();

@@ -11,6 +11,7 @@
 #include <new>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
@@ -19,6 +20,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x43577334;
 enum Kind : uint32_t { kCall = 1, kAnswer = 2, kCause = 3, kLeave = 4, kSign = 5 };
+constexpr char kOfPeer[] = "causeway/of-peer";
 constexpr uint64_t kMostBytes = uint64_t{1} << 40;
 
 // How soon a host that is off the network is noticed, in seconds.
@@ -127,6 +129,7 @@ absl::Status SiteLink::Send(const Frame& frame, std::span<const uint8_t> bytes) 
   Frame head = frame;
   head.bytes = bytes.size();
   absl::MutexLock lock(&send_mutex_);
+  if (cut_off_) return Lost(peer_, "a message to it was cut off");
   for (std::span<const uint8_t> part :
        {std::span(reinterpret_cast<const uint8_t*>(&head), sizeof(head)), bytes}) {
     while (!part.empty()) {
@@ -134,7 +137,11 @@ absl::Status SiteLink::Send(const Frame& frame, std::span<const uint8_t> bytes) 
       if (sent < 0 && errno == EINTR) continue;
       // It does not read; that it says nothing, either, is for the receiver to find.
       if (sent < 0 && TimedOut() && cause_->Get().ok()) continue;
-      if (sent < 0) return Lost(peer_, std::strerror(errno));
+      if (sent < 0) {
+        // What followed would be taken for the rest.
+        cut_off_ = true;
+        return Lost(peer_, std::strerror(errno));
+      }
       part = part.subspan(static_cast<size_t>(sent));
     }
   }
@@ -300,5 +307,13 @@ absl::Status SiteLink::Answer(uint64_t id, const absl::Status& status,
   if (!sent.ok()) cause_->Set(sent);
   return sent.ok() ? cause_->Get() : sent;
 }
+
+absl::Status OfPeer(const SiteLink& link, const absl::Status& status) {
+  absl::Status annotated = Annotate(status, link.peer());
+  if (!annotated.ok()) annotated.SetPayload(kOfPeer, absl::Cord(link.peer()));
+  return annotated;
+}
+
+bool IsOfPeer(const absl::Status& status) { return status.GetPayload(kOfPeer).has_value(); }
 
 }  // namespace causeway::worker

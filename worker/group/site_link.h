@@ -100,6 +100,7 @@ class SiteLink {
   int listener_ = 0;  // Of the cause.
 
   absl::Mutex send_mutex_;
+  bool cut_off_ ABSL_GUARDED_BY(send_mutex_) = false;  // In the middle of a frame.
   absl::Mutex mutex_;
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uint64_t, Answered> answers_ ABSL_GUARDED_BY(mutex_);
@@ -110,6 +111,11 @@ class SiteLink {
   std::thread receiver_;
   std::thread sign_giver_;
 };
+
+// An error that the peer has answered with, or that a call to it ended with, in its name.
+absl::Status OfPeer(const SiteLink& link, const absl::Status& status);
+// Whether an error, or what it was annotated with, is OfPeer's.
+bool IsOfPeer(const absl::Status& status);
 
 }  // namespace causeway::worker
 

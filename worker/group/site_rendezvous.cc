@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <set>
 #include <span>
@@ -59,7 +60,8 @@ class Socket {
 };
 
 int Milliseconds(absl::Duration duration) {
-  return static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(duration)));
+  return static_cast<int>(
+      std::clamp<int64_t>(absl::ToInt64Milliseconds(duration), 0, std::numeric_limits<int>::max()));
 }
 
 bool WaitReadable(int socket, absl::Time deadline) {
@@ -224,9 +226,10 @@ void Gathering::TurnAway(const Socket& socket, const Hello& hello, Refusal why) 
   SendHello(socket.get(),
             {.process = 0, .processes = processes_, .refusal = why, .token = hello.token});
   if (turned_away_.size() == kMostNamed) return;
-  turned_away_.insert(absl::StrCat("one that says that it is process ", hello.process, " of ",
-                                   hello.processes,
-                                   why == kOtherToken ? ", of another worker" : ""));
+  const auto [stranger, is_new] = turned_away_.insert(absl::StrCat(
+      "one that says that it is process ", hello.process, " of ", hello.processes,
+      why == kOtherToken ? ", of another worker or with another --id or --coordinator" : ""));
+  if (is_new && rendezvous_.on_stranger) rendezvous_.on_stranger(*stranger);
 }
 
 absl::Status Gathering::Missing() const {
@@ -263,7 +266,7 @@ absl::Status Refused(const LaunchEnvironment& launch, const Hello& answer) {
       return absl::FailedPreconditionError(absl::StrCat(
           there,
           "it belongs to another worker; all processes of a site are started with the same "
-          "--id and --coordinator, and two sites on one machine need two ports"));
+          "--id and --coordinator, spelled the same, and two sites on one machine need two ports"));
     case kOtherSize:
       return absl::FailedPreconditionError(absl::StrCat(there, "its site has ", answer.processes,
                                                         " processes, and WORLD_SIZE is ",
@@ -298,12 +301,13 @@ absl::StatusOr<Links> Join(const SiteRendezvous& rendezvous, absl::Time deadline
     }
     absl::SleepFor(kRetry);
   } while (absl::Now() < deadline);
-  return absl::DeadlineExceededError(
-      absl::StrCat("process ", launch.process, " of this site did not reach process 0 at ",
-                   launch.master_address, ":", launch.master_port,
-                   " (MASTER_ADDR, MASTER_PORT) within ", absl::FormatDuration(rendezvous.patience),
-                   connected ? ": what listens there does not answer as process 0 does"
-                             : ": is it running, and can it be reached there?"));
+  return absl::DeadlineExceededError(absl::StrCat(
+      "process ", launch.process, " of this site did not reach process 0 at ",
+      launch.master_address, ":", launch.master_port, " (MASTER_ADDR, MASTER_PORT) within ",
+      absl::FormatDuration(rendezvous.patience),
+      connected ? ": what listens there does not answer as process 0 does"
+                : ": is it running, can it be reached there, or has it all its processes already "
+                  "(is a RANK there twice)?"));
 }
 
 }  // namespace

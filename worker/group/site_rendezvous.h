@@ -3,6 +3,7 @@
 #define CAUSEWAY_WORKER_GROUP_SITE_RENDEZVOUS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ struct SiteRendezvous {
   uint64_t token = 0;
   std::shared_ptr<SharedCause> cause;
   absl::Duration patience = absl::Minutes(10);
+  // Hears of each caller whom process 0 turns away; may be empty.
+  std::function<void(const std::string&)> on_stranger;
   // A socket that listens already, which is used instead of launch.master_port; -1: none.
   int listener = -1;
 };

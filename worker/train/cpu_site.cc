@@ -55,7 +55,7 @@ absl::Status RemoteHelpers::Finish(std::span<float> gradients, std::span<TokenLo
   const int64_t each = micro_batches_ / processes;
   for (size_t i = 0; i < links_.size(); ++i) {
     absl::StatusOr<ByteBuffer> answer = links_[i]->Await(calls_[i]);
-    RETURN_IF_ERROR(Annotate(answer.status(), links_[i]->peer()));
+    RETURN_IF_ERROR(OfPeer(*links_[i], answer.status()));
     const size_t head = LossesSize(each);
     if (answer->size() != head + arena_ * sizeof(float)) {
       return absl::DataLossError(absl::StrCat(links_[i]->peer(), " sends a gradient of ",

@@ -35,7 +35,7 @@ absl::Status SiteBackend::OnAll(int method, int64_t argument, const Bytes& bytes
   for (size_t i = 0; i < others_.size(); ++i) {
     const Process& other = others_[i];
     const absl::StatusOr<ByteBuffer> answer = other.link->Await(calls[i]);
-    absl::Status status = Annotate(answer.status(), other.link->peer());
+    absl::Status status = OfPeer(*other.link, answer.status());
     if (status.ok() && take) status = take(other, *answer);
     if (first.ok()) first = status;
   }
@@ -126,10 +126,8 @@ absl::StatusOr<std::unique_ptr<Replica>> SiteBackend::MakeReplica() {
 }
 
 absl::Status SiteBackend::UseParameters(std::span<const float> parameters) {
-  for (const Process& other : others_) {
-    RETURN_IF_ERROR(other.link->Call(kSiteRefreshWeights, 0, 0, {}).status());
-  }
-  return own_->UseParameters(parameters);
+  return OnAll(
+      kSiteRefreshWeights, 0, nullptr, [&] { return own_->UseParameters(parameters); }, nullptr);
 }
 
 std::string SiteBackend::Describe() const {
