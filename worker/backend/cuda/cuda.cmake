@@ -44,11 +44,18 @@ if(CAUSEWAY_HAVE_CUDA AND NOT CAUSEWAY_CUDNN STREQUAL "OFF")
   find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h HINTS ${CUDNN_FRONTEND_INCLUDE})
   find_path(CUDNN_INCLUDE_DIR cudnn.h
     HINTS ${CUDNN_FRONTEND_INCLUDE}/../nvidia/cudnn/include ${CUDAToolkit_INCLUDE_DIRS})
-  if(CUDNN_FRONTEND_INCLUDE_DIR AND CUDNN_INCLUDE_DIR)
+  set(version 0)
+  if(CUDNN_FRONTEND_INCLUDE_DIR)
+    file(STRINGS ${CUDNN_FRONTEND_INCLUDE_DIR}/cudnn_frontend_version.h lines
+      REGEX "define CUDNN_FRONTEND_(MAJOR|MINOR)_VERSION [0-9]+")
+    string(REGEX REPLACE "[^0-9;]" "" version "${lines}")
+    string(REPLACE ";" "." version "${version}")
+  endif()
+  if(CUDNN_INCLUDE_DIR AND version VERSION_GREATER_EQUAL 1.16)
     set(CAUSEWAY_HAVE_CUDNN ON)
   elseif(NOT CAUSEWAY_CUDNN STREQUAL "AUTO")
-    message(FATAL_ERROR "CAUSEWAY_CUDNN is ${CAUSEWAY_CUDNN}, but cudnn_frontend.h or cudnn.h is not "
-                        "found: install cuDNN's and its frontend's headers and name the folder of "
+    message(FATAL_ERROR "CAUSEWAY_CUDNN is ${CAUSEWAY_CUDNN}, but cudnn_frontend.h (1.16 or later) or "
+                        "cudnn.h is not found: install cuDNN's and its frontend's headers and name the folder of "
                         "the latter, -DCUDNN_FRONTEND_INCLUDE=FOLDER, or configure with "
                         "-DCAUSEWAY_CUDNN=OFF")
   endif()
