@@ -38,7 +38,8 @@ ELSEWHERE = {
         "training on a GPU needs NVIDIA's cuBLASLt, which was not found",
         "the GPU's memory does not suffice: ... needs ...",
         "... which ... cannot share evenly",
-        "the GPU cannot be used any more by this process"],
+        "the GPU cannot be used any more by this process", "--attention=cudnn: ...",
+        "attention was computed by ... before, and now by ..."],
     "a long or thin link (tests/wan)": [
         "... runs at ... of the at most ... Mbit/s that ... connection"],
     "broken memory, full memory, or a process that stands still for long (tests/unit)": [
