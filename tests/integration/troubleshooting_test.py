@@ -51,7 +51,7 @@ ELSEWHERE = {
     "several processes (tests/integration/site_processes_test.py)": [
         "process 0 of this site waited ... for others", "... of this site did not reach process 0 at ...",
         "process 0 of this site cannot listen on port ...", "...turned process ... away: ...",
-        "... runs another build of this program ...", "... computes on ..., process 0 on ...",
+        "... it runs another build of this program ...", "... it computes on ..., process 0 on ...",
         "the connection to ... is lost (...): has it ended?", "rank ...: ..."],
     "another client than causewayctl": ["give either at_step or at_tokens, not both"],
     "a mount (tests/unit/common/files)": [
