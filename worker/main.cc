@@ -48,7 +48,9 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
         --insecure: plaintext to another machine
         --metrics=HOST:PORT (for Prometheus)  --metrics_address_file=FILE
         --tensorboard=FOLDER (curves, in a subfolder of this worker's name)
-        --device=auto (or cpu, cuda, cuda:0,1)
+        --device=auto (or cpu, cuda, cuda:0,1); on GPUs (docs/gpu.md):
+        --attention=auto (or own, cudnn)  --recompute=auto (or none, norms, block)
+        --published=device (or host): where the copy of the published parameters lies
       Several machines can be one worker: with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
       MASTER_ADDR and MASTER_PORT in the environment, as torchrun sets them, this is one of its
       processes (docs/several_processes.md).
@@ -71,6 +73,7 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
       `import` or `replay` and a folder of Hugging Face's will do.
         --run_dir=FOLDER (the coordinator's)  --sequences=64  --json
         --tokenizer=FILE (of shards that no tokenizer lies beside)
+        --device=auto (or cpu, cuda, cuda:N)  --attention=auto (or own, cudnn)
 
   causeway-worker make-task --input=FILE.jsonl --out=FILE
       Turns lines {"context", "completions": [...], "label"} into such a task.
@@ -86,6 +89,7 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
       How fast this machine trains, against how fast it multiplies matrices; on a GPU also where a
       step's time goes, kernel by kernel.
         --device=auto (or cpu, cuda, cuda:N)  --micro_batch=4  --batch=N (on GPUs)  --steps=3
+        --attention=auto (or own, cudnn)  --recompute=auto (or none, norms, block)
         --threads=N  --json
 
 For all: --log_level=debug|info|warn|error. The release: --version
