@@ -56,6 +56,17 @@ absl::Status NotBuilt() {
 }
 #endif
 
+// What only GPUs can do is refused on processors.
+absl::StatusOr<DeviceChoice> OnProcessors(DeviceChoice choice) {
+  if (choice.attention == "cudnn") {
+    return absl::InvalidArgumentError(
+        "--attention=cudnn is for GPUs, and this computes on the processors: leave it out, or give "
+        "--device=cuda");
+  }
+  choice.kind = Kind::kCpu;
+  return choice;
+}
+
 }  // namespace
 
 absl::StatusOr<DeviceChoice> ParseDevices(absl::string_view text) {
@@ -110,19 +121,15 @@ absl::Status RefuseGpus(absl::string_view command) {
 absl::StatusOr<DeviceChoice> ResolveDevices(const DeviceChoice& choice,
                                             [[maybe_unused]] FileSystem& files) {
   DeviceChoice resolved = choice;
-  if (choice.kind == Kind::kCpu) return resolved;
+  if (choice.kind == Kind::kCpu) return OnProcessors(choice);
 #ifdef CAUSEWAY_HAVE_CUDA
-  if (choice.kind == Kind::kAuto && !cuda::AnyDevice()) {
-    resolved.kind = Kind::kCpu;
-    return resolved;
-  }
+  if (choice.kind == Kind::kAuto && !cuda::AnyDevice()) return OnProcessors(choice);
   RETURN_IF_ERROR(cuda::FindDevices(choice.gpus, files).status());
   resolved.kind = Kind::kCuda;
   return resolved;
 #else
   if (choice.kind == Kind::kCuda) return NotBuilt();
-  resolved.kind = Kind::kCpu;
-  return resolved;
+  return OnProcessors(choice);
 #endif
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
 #include "worker/backend/cuda/random_fill.h"
 
@@ -52,13 +53,24 @@ absl::Status GiveWorkspace(AttentionProvider& provider, DeviceMemory& memory) {
 Made Faster(const AttentionChoice& choice, const AttentionShape& shape, cudaStream_t stream) {
   auto own = std::make_unique<OwnAttention>();
   Made cudnn = MakeCudnn(choice, shape);
-  if (!cudnn.ok()) return own;
+  const auto without = [&](const absl::Status& why) {
+    choice.inform(absl::StrCat("attention by ", kOwnAttention, ": ", why.message()));
+    return std::move(own);
+  };
+  if (absl::IsUnavailable(cudnn.status())) return cudnn.status();
+  if (!cudnn.ok()) return without(cudnn.status());
   const absl::StatusOr<float> own_time = choice.time(*own, shape, stream);
   RETURN_IF_ERROR(own_time.status());
   const absl::StatusOr<float> cudnn_time = choice.time(**cudnn, shape, stream);
   // What does not work, or has no room, is not taken.
   if (absl::IsUnavailable(cudnn_time.status())) return cudnn_time.status();
-  if (!cudnn_time.ok() || *cudnn_time >= *own_time) return own;
+  if (!cudnn_time.ok()) return without(cudnn_time.status());
+  const bool faster = *cudnn_time < *own_time;
+  choice.inform(
+      absl::StrFormat("attention by %s: %.3f ms per layer, %s takes %.3f ms",
+                      faster ? (*cudnn)->name() : own->name(), std::min(*cudnn_time, *own_time),
+                      faster ? own->name() : (*cudnn)->name(), std::max(*cudnn_time, *own_time)));
+  if (!faster) return own;
   return cudnn;
 }
 
@@ -122,6 +134,15 @@ Made ChooseAttention(const AttentionChoice& choice, const DeviceInfo& device,
   const std::string key = KeyOf(device, shape);
   const bool free = choice.preference == AttentionPreference::kAuto;
   if (free && choice.document_masking) return std::make_unique<OwnAttention>();
+  if (free && choice.sparing) {
+    const std::string before = choice.plans->SetAttention(key, kOwnAttention);
+    if (!before.empty() && before != kOwnAttention) {
+      choice.warn(absl::StrCat("attention by ", kOwnAttention, ": the workspace of ", before,
+                               " does not fit beside the model; steps that it computed before "
+                               "were rounded differently"));
+    }
+    return std::make_unique<OwnAttention>();
+  }
   ASSIGN_OR_RETURN(
       std::unique_ptr<AttentionProvider> made,
       free ? ChooseFreely(choice, key, shape, stream) : ChooseAsAsked(choice, key, shape));

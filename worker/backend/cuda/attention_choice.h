@@ -31,6 +31,8 @@ struct AttentionChoice {
   // train.document_masking: cuDNN's kernels do not keep documents apart, so that kAuto takes our
   // own.
   bool document_masking = false;
+  // With kAuto: cuDNN's workspace does not fit beside the model, and ours need none.
+  bool sparing = false;
   // Makes cuDNN's for a shape; its errors say what is missing or not supported. Null: this program
   // was built without it.
   std::function<absl::StatusOr<std::unique_ptr<AttentionProvider>>(const AttentionShape&)>
@@ -41,6 +43,8 @@ struct AttentionChoice {
   GemmPlanStore* plans = nullptr;
   // Told when the steps that follow will not have the bits of those before.
   std::function<void(const std::string&)> warn;
+  // Told why a new choice fell as it did.
+  std::function<void(const std::string&)> inform;
 };
 
 // The provider for `shape`, with its workspace from `memory`. Thread-safe if what `choice` points

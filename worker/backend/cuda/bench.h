@@ -31,7 +31,7 @@ struct CudaBenchOptions {
 };
 
 // Keys: model, shape (ModelConfig), device, parameters, sequence_length, micro_batch_sequences,
-// Xbatch_sequences, steps, attention (who computes it), recompute, memory_gb, flops_per_token (as
+// batch_sequences, steps, attention (who computes it), recompute, memory_gb, flops_per_token (as
 // in worker/backend/cpu/bench.h), seconds_per_step (the median step), tokens_per_second, tflops,
 // mfu (of the datasheet's peak, null for unknown devices), rates (gemm_tflops, copy_gb_per_s,
 // mma_tflops), roofline_seconds_per_step, roofline_tokens_per_second, roofline_fraction, and

@@ -200,7 +200,8 @@ class CublasLtGemm final : public Gemm {
     if (std::isinf(best)) return refused;
     GemmPlan words;
     std::memcpy(words.data(), &plan.algorithm, sizeof(plan.algorithm));
-    const GemmPlan kept = store_.Keep(key, words);
+    const GemmPlan kept =
+        stored.has_value() ? store_.Replace(key, *stored, words) : store_.Keep(key, words);
     std::memcpy(&plan.algorithm, kept.data(), sizeof(plan.algorithm));
     return absl::OkStatus();
   }

@@ -43,7 +43,7 @@ absl::StatusOr<CublasLtLibrary> CublasLtLibrary::Open(const std::vector<std::str
     return absl::FailedPreconditionError(absl::StrCat(
         "training on a GPU needs NVIDIA's cuBLASLt, which was not found (",
         absl::StrJoin(failures, "; "), "): install libcublas of CUDA ", CUBLAS_VER_MAJOR,
-        " or name its folder in LD_LIBRARY_PATH; to train on this machine's processors, give "
+        " or name its folder in LD_LIBRARY_PATH; to compute on this machine's processors, give "
         "--device=cpu"));
   }
   CublasLtLibrary functions;

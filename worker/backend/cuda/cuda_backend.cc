@@ -1,6 +1,7 @@
 #include "worker/backend/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -57,15 +58,40 @@ absl::Status CudaBackend::Build() {
   ranks_.resize(devices);
   for (size_t i = 0; i < devices; ++i) {
     threads_.push_back(std::make_unique<DeviceThread>([this, i](const absl::Status& status) {
-      if (!groups_.empty()) groups_[i]->Abort(status);
+      // Before, nobody waits for another one, and what does not fit is tried with less.
+      if (built_ && !groups_.empty()) groups_[i]->Abort(status);
     }));
   }
-  if (options_.recompute.has_value()) return BuildRanks(*options_.recompute);
-  for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms}) {
-    const absl::Status status = BuildRanks(recompute);
+  const absl::Status status = BuildLevels();
+  if (!status.ok()) {
+    for (const auto& group : groups_) group->Abort(status);
+  }
+  built_ = true;
+  return status;
+}
+
+absl::Status CudaBackend::BuildLevels() {
+  std::vector<Recompute> levels = {Recompute::kNone, Recompute::kNorms, Recompute::kBlocks};
+  if (options_.recompute.has_value()) levels = {*options_.recompute};
+  absl::Status status;
+  for (const Recompute level : levels) {
+    std::atomic<bool> has_workspace = false;
+    MakeAttention make;
+    if (options_.make_attention != nullptr) {
+      make = [&](const DeviceInfo& device, const AttentionShape& shape, DeviceMemory* memory,
+                 cudaStream_t stream) {
+        auto made = options_.make_attention(device, shape, memory, stream);
+        if (!made.ok() || (*made)->workspace_bytes() > 0) has_workspace = true;
+        return made;
+      };
+    }
+    status = BuildRanks(level, make);
+    if (!absl::IsResourceExhausted(status)) return status;
+    if (!has_workspace || options_.make_sparing_attention == nullptr) continue;
+    status = BuildRanks(level, options_.make_sparing_attention);
     if (!absl::IsResourceExhausted(status)) return status;
   }
-  return BuildRanks(Recompute::kBlocks);
+  return status;
 }
 
 int64_t CudaBackend::LaterBytes(size_t device) const {
@@ -76,10 +102,10 @@ int64_t CudaBackend::LaterBytes(size_t device) const {
                                      options_.published_on_device);
 }
 
-absl::Status CudaBackend::BuildRanks(Recompute recompute) {
+absl::Status CudaBackend::BuildRanks(Recompute recompute, const MakeAttention& make_attention) {
   recompute_ = recompute;
   for (size_t i = 0; i < threads_.size(); ++i) {
-    threads_[i]->Post([this, i, recompute] {
+    threads_[i]->Post([this, i, recompute, &make_attention] {
       ranks_[i].reset();
       DeviceMemory reserve;  // Given back when the rank stands.
       if (!options_.recompute.has_value()) {
@@ -95,7 +121,7 @@ absl::Status CudaBackend::BuildRanks(Recompute recompute) {
                                       .recompute = recompute,
                                       .graphs = options_.graphs,
                                       .make_gemm = options_.make_gemm,
-                                      .make_attention = options_.make_attention});
+                                      .make_attention = make_attention});
       if (absl::IsResourceExhausted(rank.status()) && reserve.bytes() > 0) {
         return absl::ResourceExhaustedError(absl::StrFormat(
             "%s, and %.2f GB are set aside for synchronization (--published=host lowers it)",

@@ -45,7 +45,9 @@ class CudaBackend final : public ShardedBackend {
     int first_rank = 0;
     // Called where there are several ranks, for those of the devices.
     std::function<absl::StatusOr<Groups>(const std::vector<DeviceInfo>&)> make_groups;
-    MakeAttention make_attention;        // Null: own kernels.
+    MakeAttention make_attention;  // Null: own kernels.
+    // Called instead where what make_attention made leaves too little memory. Null: nothing is.
+    MakeAttention make_sparing_attention;
     std::optional<Recompute> recompute;  // None: as little as the memory allows.
     bool graphs = true;
     bool published_on_device = true;          // The published copy: or in host memory.
@@ -101,7 +103,9 @@ class CudaBackend final : public ShardedBackend {
   std::vector<DeviceShard> Shards() const;
   DevicePartOptions PartOptions();
   int RankOf(size_t device) const { return options_.first_rank + static_cast<int>(device); }
-  absl::Status BuildRanks(Recompute recompute);
+  // The first level that fits, of those that may be.
+  absl::Status BuildLevels();
+  absl::Status BuildRanks(Recompute recompute, const MakeAttention& make_attention);
   // The same on all threads; the first error of any, which is final.
   absl::Status OnAll(const std::function<absl::Status(DeviceRank&)>& task);
   absl::Status OnFirst(const std::function<absl::Status(DeviceRank&)>& task);
@@ -120,6 +124,7 @@ class CudaBackend final : public ShardedBackend {
   int64_t updates_ = 0;
   bool weights_stale_ = true;          // The bf16 weights are not those of the master weights.
   std::vector<int> merged_fragments_;  // Since the last step.
+  bool built_ = false;
   absl::Status broken_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "worker/backend/cuda/device.h"
 
 namespace causeway::worker::cuda {
 namespace {
@@ -121,6 +122,9 @@ class Builder {
 
 absl::Status CheckCudnn(fe::error_t error, absl::string_view what) {
   if (error.is_good()) return absl::OkStatus();
+  // Of a lost GPU that is the cause, whatever cuDNN says.
+  const absl::Status device = CheckCuda(cudaDeviceSynchronize(), what);
+  if (absl::IsUnavailable(device)) return device;
   return absl::FailedPreconditionError(absl::StrCat("cuDNN, ", what, ": ", error.get_message()));
 }
 

@@ -4,6 +4,8 @@
 #include <cudnn.h>
 #include <dlfcn.h>
 
+#include <cstdlib>
+
 #include "absl/base/attributes.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -23,11 +25,16 @@ namespace {
 
 ABSL_CONST_INIT absl::Mutex mutex(absl::kConstInit);
 
-absl::StatusOr<void*> Open(const char* what, const std::vector<std::string>& names) {
+// `opened` gets the name that did.
+absl::StatusOr<void*> Open(const char* what, const std::vector<std::string>& names,
+                           std::string* opened) {
   std::vector<std::string> failures;
   for (const std::string& name : names) {
     void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library != nullptr) return library;
+    if (library != nullptr) {
+      *opened = name;
+      return library;
+    }
     const char* const error = dlerror();
     failures.push_back(error == nullptr ? name : error);
   }
@@ -50,16 +57,20 @@ CudnnNames CudnnNames::Default() {
 absl::Status OpenCudnn(const CudnnNames& names) {
   absl::MutexLock lock(&mutex);
   if (cudnn_frontend::cudnn_dlhandle != nullptr) return absl::OkStatus();
-  ASSIGN_OR_RETURN(void* const library, Open("cuDNN", names.cudnn));
+  std::string name;
+  ASSIGN_OR_RETURN(void* const library, Open("cuDNN", names.cudnn, &name));
   if (dlsym(library, "cudnnGetVersion") == nullptr ||
       dlsym(library, "cudnnBackendExecute") == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat(names.cudnn.front(), " has no cudnnBackendExecute: it is another library, or ",
+        absl::StrCat(name, " has no cudnnBackendExecute: it is another library, or ",
                      "another version than cuDNN ", CUDNN_MAJOR, "; install that one"));
   }
-  // Once it is loaded, the frontend finds it by its name alone.
+  std::string runtime;
   RETURN_IF_ERROR(
-      Open("CUDA's run-time library, which cuDNN's frontend wants,", names.runtime).status());
+      Open("CUDA's run-time library, which cuDNN's frontend wants,", names.runtime, &runtime)
+          .status());
+  // Otherwise the frontend takes one of an older CUDA, if there is one.
+  setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", runtime.c_str(), /*replace=*/0);
   cudnn_frontend::cudnn_dlhandle = library;
   return absl::OkStatus();
 }

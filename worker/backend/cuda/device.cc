@@ -12,7 +12,7 @@
 namespace causeway::worker::cuda {
 namespace {
 
-constexpr char kOnTheCpu[] = "to train on this machine's processors, give --device=cpu";
+constexpr char kOnTheCpu[] = "to compute on this machine's processors, give --device=cpu";
 
 std::string Gigabytes(size_t bytes) {
   return absl::StrFormat("%.2f GB", static_cast<double>(bytes) / 1e9);

@@ -29,6 +29,17 @@ GemmPlan GemmPlanStore::Keep(const std::string& key, const GemmPlan& plan) {
   return kept->second;
 }
 
+GemmPlan GemmPlanStore::Replace(const std::string& key, const GemmPlan& unusable,
+                                const GemmPlan& plan) {
+  absl::MutexLock lock(&mutex_);
+  GemmPlan& kept = plans_[key];
+  if (kept == unusable) {
+    kept = plan;
+    changed_ = true;
+  }
+  return kept;
+}
+
 std::string GemmPlanStore::FindAttention(const std::string& key) const {
   absl::MutexLock lock(&mutex_);
   const auto name = attention_.find(key);

@@ -28,6 +28,8 @@ class GemmPlanStore {
   std::optional<GemmPlan> Find(const std::string& key) const;
   // The plan of that key: this one, or one that was there before.
   GemmPlan Keep(const std::string& key, const GemmPlan& plan);
+  // The same in place of one that cannot be used, unless another one has replaced that before.
+  GemmPlan Replace(const std::string& key, const GemmPlan& unusable, const GemmPlan& plan);
 
   // The names of attention's providers (attention_choice.h), likewise. Empty: none is there.
   std::string FindAttention(const std::string& key) const;

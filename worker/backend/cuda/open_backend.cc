@@ -34,6 +34,10 @@ absl::StatusOr<CudaBackend::Options> BackendOptions(const v1::RunConfig& config,
   backend.published_on_device = options.published_on_device;
   backend.make_attention =
       AttentionMaker(options.attention, config.train().document_masking(), plans);
+  if (options.attention == AttentionPreference::kAuto) {
+    backend.make_sparing_attention = AttentionMaker(
+        options.attention, config.train().document_masking(), plans, /*sparing=*/true);
+  }
   backend.make_gemm = [plans = std::move(plans)](const DeviceInfo& device, DeviceMemory* memory) {
     return MakeCublasLtGemm(device, memory, plans.get());
   };
@@ -80,13 +84,15 @@ absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunCo
 }
 
 MakeAttention AttentionMaker(AttentionPreference preference, bool document_masking,
-                             std::shared_ptr<GemmPlanStore> plans) {
+                             std::shared_ptr<GemmPlanStore> plans, bool sparing) {
   AttentionChoice choice = {.preference = preference,
                             .document_masking = document_masking,
+                            .sparing = sparing,
                             .make_cudnn = nullptr,
                             .time = TimeAttention,
                             .plans = plans.get(),
-                            .warn = [](const std::string& text) { Log().warn("{}", text); }};
+                            .warn = [](const std::string& text) { Log().warn("{}", text); },
+                            .inform = [](const std::string& text) { Log().info("{}", text); }};
 #ifdef CAUSEWAY_HAVE_CUDNN
   choice.make_cudnn = MakeCudnnAttention;
 #endif
@@ -118,7 +124,7 @@ absl::StatusOr<std::unique_ptr<ShardedBackend>> OpenShare(const v1::RunConfig& c
   const auto plans = std::make_shared<GemmPlanStore>();
   ASSIGN_OR_RETURN(CudaBackend::Options backend, BackendOptions(config, files, options, plans));
   if (!share.plans->empty()) {
-    RETURN_IF_ERROR(plans->Parse(*share.plans, "matrix_products of this process"));
+    RETURN_IF_ERROR(plans->Parse(*share.plans, "matrix_products*.json of this process, in --out,"));
   }
   NcclSite site{
       .id = {}, .first_rank = share.first_rank, .size = share.ranks, .cause = share.cause};

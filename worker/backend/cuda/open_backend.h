@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<ShardedBackend>> OpenShare(const v1::RunConfig& c
 
 // ChooseAttention with this program's libraries and log.
 MakeAttention AttentionMaker(AttentionPreference preference, bool document_masking,
-                             std::shared_ptr<GemmPlanStore> plans);
+                             std::shared_ptr<GemmPlanStore> plans, bool sparing = false);
 
 // A model to be evaluated on a GPU, the first one if `device` is negative, `windows` at a time.
 // Errors of DiscoverDevices, CublasLtLibrary::Open and CudaEvaluation::Create.

@@ -26,9 +26,10 @@ constexpr char kNamed[] = "cuDNN 9.1.0";
 // Computes with our own kernels.
 class FakeCudnn final : public AttentionProvider {
  public:
-  FakeCudnn(std::string name, int* passes) : name_(std::move(name)), passes_(*passes) {}
+  FakeCudnn(std::string name, size_t workspace_bytes, int* passes)
+      : name_(std::move(name)), workspace_bytes_(workspace_bytes), passes_(*passes) {}
   std::string name() const override { return name_; }
-  size_t workspace_bytes() const override { return 1000; }
+  size_t workspace_bytes() const override { return workspace_bytes_; }
   void UseWorkspace(void* workspace) override { workspace_ = workspace; }
   absl::Status Forward(const AttentionShape& shape, const __nv_bfloat16* qkv,
                        const int32_t* document_starts, __nv_bfloat16* out, float* log_sum_exp,
@@ -48,6 +49,7 @@ class FakeCudnn final : public AttentionProvider {
 
  private:
   const std::string name_;
+  const size_t workspace_bytes_;
   int& passes_;
   OwnAttention own_;
   void* workspace_ = nullptr;
@@ -59,10 +61,11 @@ class AttentionChoiceTest : public ::testing::Test {
     HaveDevices(1);
     choice_.plans = &plans_;
     choice_.warn = [this](const std::string& text) { warnings_.push_back(text); };
+    choice_.inform = [this](const std::string& text) { reasons_.push_back(text); };
     choice_.make_cudnn =
         [this](const AttentionShape&) -> absl::StatusOr<std::unique_ptr<AttentionProvider>> {
       if (!cudnn_.ok()) return cudnn_;
-      return std::make_unique<FakeCudnn>(version_, &passes_);
+      return std::make_unique<FakeCudnn>(version_, workspace_bytes_, &passes_);
     };
     choice_.time = [this](AttentionProvider& provider, const AttentionShape&,
                           cudaStream_t) -> absl::StatusOr<float> {
@@ -92,9 +95,10 @@ class AttentionChoiceTest : public ::testing::Test {
   absl::Status cudnn_;
   std::string version_ = kNamed;
   absl::StatusOr<float> cudnn_time_ = 1.0F;
+  size_t workspace_bytes_ = 1000;
   int passes_ = 0;
   size_t workspace_ = 0;
-  std::vector<std::string> warnings_, measured_;
+  std::vector<std::string> warnings_, reasons_, measured_;
 };
 
 TEST_F(AttentionChoiceTest, TheFasterOneIsMeasuredOnceAndKept) {
@@ -119,6 +123,7 @@ TEST_F(AttentionChoiceTest, WithoutCudnnOwnKernelsAreTakenAndKept) {
   cudnn_ = absl::FailedPreconditionError("not installed");
   EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kOwnAttention);
   EXPECT_THAT(measured_, IsEmpty());
+  EXPECT_THAT(reasons_, ElementsAre(HasSubstr("not installed")));
   cudnn_ = absl::OkStatus();
   EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kOwnAttention);
   choice_.make_cudnn = nullptr;
@@ -128,6 +133,16 @@ TEST_F(AttentionChoiceTest, WithoutCudnnOwnKernelsAreTakenAndKept) {
 
 TEST_F(AttentionChoiceTest, WhatDoesNotWorkIsNotTaken) {
   cudnn_time_ = absl::InternalError("CUDNN_STATUS_EXECUTION_FAILED");
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kOwnAttention);
+}
+
+TEST_F(AttentionChoiceTest, WhereItsWorkspaceDoesNotFitOwnKernelsAreTakenAndStay) {
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kNamed);
+  EXPECT_THAT(reasons_, ElementsAre(AllOf(HasSubstr("1.000 ms"), HasSubstr("2.000 ms"))));
+  choice_.sparing = true;
+  EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kOwnAttention);
+  EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr(kNamed), HasSubstr("does not fit"))));
+  choice_.sparing = false;
   EXPECT_EQ(MustChoose(AttentionPreference::kAuto), kOwnAttention);
 }
 
@@ -216,7 +231,7 @@ TEST_F(AttentionChoiceTest, TheChoiceOutlivesTheWorker) {
 
 TEST_F(AttentionChoiceTest, TimingRunsBothPassesInMemoryThatItGivesBack) {
   const Stream stream = Stream::Create().value();
-  FakeCudnn provider(kNamed, &passes_);
+  FakeCudnn provider(kNamed, workspace_bytes_, &passes_);
   const absl::StatusOr<float> milliseconds = TimeAttention(provider, kShape, stream.get());
   ASSERT_TRUE(milliseconds.ok()) << milliseconds.status();
   EXPECT_GE(*milliseconds, 0);
@@ -237,6 +252,28 @@ TEST_F(AttentionChoiceTest, ABackendTrainsWithWhatWasChosenAndSaysSo) {
   EXPECT_THAT(backend->Describe(), HasSubstr(std::string("attention by ") + kNamed));
   EXPECT_GT(passes_, 0);
   EXPECT_TRUE(backend->Step(1, ContractReader(1)).ok());
+}
+
+// A workspace larger than the emulated device: no level fits with it, all do without.
+TEST_F(AttentionChoiceTest, ABackendTriesOwnKernelsBeforeItRecomputes) {
+  const v1::RunConfig config = ContractConfig("");
+  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  workspace_bytes_ = size_t{1} << 42;
+  CudaBackend::Options options = TestOptions(1);
+  options.make_attention = [this](const DeviceInfo& device, const AttentionShape& shape,
+                                  DeviceMemory* memory, cudaStream_t stream) {
+    return ChooseAttention(choice_, device, shape, memory, stream);
+  };
+  EXPECT_TRUE(absl::IsResourceExhausted(CudaBackend::Create(config, plan, options).status()));
+  AttentionChoice sparing = choice_;
+  sparing.sparing = true;
+  options.make_sparing_attention = [&sparing](const DeviceInfo& device, const AttentionShape& shape,
+                                              DeviceMemory* memory, cudaStream_t stream) {
+    return ChooseAttention(sparing, device, shape, memory, stream);
+  };
+  const auto backend = CudaBackend::Create(config, plan, options).value();
+  EXPECT_EQ(backend->attention(), kOwnAttention);
+  EXPECT_EQ(backend->recompute(), Recompute::kNone);
 }
 
 }  // namespace

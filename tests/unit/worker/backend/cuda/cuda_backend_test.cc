@@ -150,6 +150,25 @@ TEST_F(Staged, KeepsLessWhereTheMemoryDoesNotSuffice) {
   EXPECT_TRUE(replica.ok()) << replica.status();
 }
 
+TEST_F(Staged, GpusThatKeepLessTrainTogether) {
+  Stage({.devices = 2});
+  CudaBackend::Options options = TestOptions(2);
+  options.recompute = Recompute::kNorms;
+  Begin(options);
+  const size_t enough = backend_->memory_bytes();
+  const ShardPlan shards(plan_, /*ranks=*/2, options.least_bucket);
+  int64_t later = 0;
+  for (const int rank : {0, 1}) {
+    later = std::max(later, DeviceReplicaBytes(plan_, shards, config_.sync(), rank,
+                                               options.published_on_device));
+  }
+  Stage({.devices = 2, .memory = (enough + static_cast<size_t>(later)) / 63 * 64 + 256});
+  Begin(TestOptions(2));
+  EXPECT_EQ(backend_->recompute(), Recompute::kNorms);
+  const auto report = backend_->Step(1, ContractReader(1));
+  EXPECT_TRUE(report.ok()) << report.status();
+}
+
 TEST_F(Staged, OutOfMemorySaysWhoNeedsHowMuchAndWhatLowersIt) {
   Stage({.devices = 1, .memory = size_t{18} << 20});
   const absl::Status status = Refusal(TestOptions(1), "");

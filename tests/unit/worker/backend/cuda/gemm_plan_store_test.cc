@@ -20,6 +20,14 @@ TEST(GemmPlanStore, WhatWasMeasuredFirstIsKept) {
   EXPECT_EQ(store.Find("a"), kPlan);
 }
 
+TEST(GemmPlanStore, WhatCannotBeUsedIsReplacedOnce) {
+  GemmPlanStore store;
+  store.Keep("a", kPlan);
+  EXPECT_EQ(store.Replace("a", kPlan, GemmPlan{9}), GemmPlan{9});
+  EXPECT_EQ(store.Replace("a", kPlan, GemmPlan{10}), GemmPlan{9});
+  EXPECT_EQ(store.Find("a"), GemmPlan{9});
+}
+
 TEST(GemmPlanStore, ReadsWhatItWrote) {
   const TemporaryFolder folder;
   const std::string path = JoinPath(folder.path(), "plans");
