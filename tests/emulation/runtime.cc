@@ -244,6 +244,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   if (!KindFits(to, from, kind) || !Fits(to, bytes) || !Fits(from, bytes)) {
     return Note(cudaErrorInvalidValue);
   }
+  if (bytes == 0) return cudaSuccess;  // Both may be null.
   stream = StreamOf(stream);
   if (Find(from) == nullptr && OnDevice(to)) {
     // From ordinary memory: it may change as soon as this returns.

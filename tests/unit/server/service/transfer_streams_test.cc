@@ -163,7 +163,7 @@ TEST_F(TransferStreamsTest, StripesOfAPullShareItsChunks) {
   std::vector<std::thread> threads;
   std::vector<std::vector<v1::Chunk>> received(4);
   for (auto& chunks : received) {
-    threads.emplace_back([this, &chunks, request, channel = Connect()] {
+    threads.emplace_back([&chunks, request, channel = Connect()] {
       grpc::ClientContext context;
       const auto stub = v1::Exchange::NewStub(channel);
       const auto reader = stub->Pull(&context, request);

@@ -42,7 +42,7 @@ class TokenizeTest : public DataTest {
     return *tokenizer_.Decode(tokens);
   }
 
-  const ByteTokenizer tokenizer_;
+  const ByteTokenizer tokenizer_{};
 };
 
 TEST_F(TokenizeTest, FolderBecomesTrainingAndHeldOutShards) {

@@ -34,7 +34,7 @@ class InnerOptimizerTest : public ::testing::Test {
     return config;
   }
 
-  void Setup(const std::string& train) {
+  void Prepare(const std::string& train) {
     config_ = Config(train);
     plan_ = *FragmentPlan::Create(config_.model(), config_.sync());
   }
@@ -73,7 +73,7 @@ class InnerOptimizerTest : public ::testing::Test {
 };
 
 TEST_F(InnerOptimizerTest, AdamWIsTheSharedUpdateOnEveryTensorBitForBit) {
-  Setup("optimizer: ADAMW clip_norm: -1 weight_decay: 0.1");
+  Prepare("optimizer: ADAMW clip_norm: -1 weight_decay: 0.1");
   const std::vector<float> start = Values<float>(1, 0.1);
   const auto optimizer = Make<float>(&pool_);
   const std::vector<float> found = Train(*optimizer, start, 1, 3);
@@ -98,7 +98,7 @@ TEST_F(InnerOptimizerTest, AdamWIsTheSharedUpdateOnEveryTensorBitForBit) {
 }
 
 TEST_F(InnerOptimizerTest, AdamWInDoubleFollowsTheTextbook) {
-  Setup("optimizer: ADAMW clip_norm: -1 weight_decay: 0 learning_rate: 0.01");
+  Prepare("optimizer: ADAMW clip_norm: -1 weight_decay: 0 learning_rate: 0.01");
   const std::vector<double> start = Values<double>(1, 0.1);
   const auto optimizer = Make<double>(&pool_);
   const std::vector<double> found = Train(*optimizer, start, 1, 4);
@@ -120,7 +120,7 @@ TEST_F(InnerOptimizerTest, AdamWInDoubleFollowsTheTextbook) {
 }
 
 TEST_F(InnerOptimizerTest, MuonOwnsTheBlocksMatricesAndAdamWTheRest) {
-  Setup("optimizer: MUON clip_norm: -1");
+  Prepare("optimizer: MUON clip_norm: -1");
   const std::vector<double> start = Values<double>(1, 0.1);
   const std::vector<double> by_muon = Train(*Make<double>(&pool_), start, 1, 1);
   const std::vector<double> gradients = Values<double>(101, 0.01);
@@ -150,7 +150,7 @@ TEST_F(InnerOptimizerTest, MuonOwnsTheBlocksMatricesAndAdamWTheRest) {
 
 TEST_F(InnerOptimizerTest, SameBitsOnAnyNumberOfThreads) {
   for (const char* name : {"ADAMW", "MUON"}) {
-    Setup(std::string("clip_norm: 0.5 optimizer: ") + name);
+    Prepare(std::string("clip_norm: 0.5 optimizer: ") + name);
     const std::vector<float> start = Values<float>(1, 0.1);
     ThreadPool one(1);
     const std::vector<float> expected = Train(*Make<float>(&one), start, 1, 3);
@@ -162,7 +162,7 @@ TEST_F(InnerOptimizerTest, SameBitsOnAnyNumberOfThreads) {
 }
 
 TEST_F(InnerOptimizerTest, LargeGradientsAreScaledDownToTheClippingNorm) {
-  Setup("optimizer: ADAMW clip_norm: 2");
+  Prepare("optimizer: ADAMW clip_norm: 2");
   std::vector<double> weights = Values<double>(1, 0.1);
   std::vector<double> small_weights = weights;
   std::vector<double> gradients = Values<double>(5, 1.0);
@@ -186,7 +186,7 @@ TEST_F(InnerOptimizerTest, LargeGradientsAreScaledDownToTheClippingNorm) {
 }
 
 TEST_F(InnerOptimizerTest, NegativeClippingNormLeavesGradientsAlone) {
-  Setup("optimizer: ADAMW clip_norm: -1");
+  Prepare("optimizer: ADAMW clip_norm: -1");
   std::vector<double> weights = Values<double>(1, 0.1);
   const std::vector<double> gradients = Values<double>(5, 100.0);
   const auto optimizer = Make<double>(&pool_);
@@ -196,7 +196,7 @@ TEST_F(InnerOptimizerTest, NegativeClippingNormLeavesGradientsAlone) {
 
 TEST_F(InnerOptimizerTest, WeightDecayShrinksMatricesAndNothingElse) {
   for (const char* name : {"ADAMW", "MUON"}) {
-    Setup(std::string("weight_decay: 0.5 learning_rate: 0.1 muon_learning_rate: 0.1 optimizer: ") +
+    Prepare(std::string("weight_decay: 0.5 learning_rate: 0.1 muon_learning_rate: 0.1 optimizer: ") +
           name);
     const std::vector<double> start = Values<double>(1, 0.1);
     std::vector<double> weights = start;
@@ -214,7 +214,7 @@ TEST_F(InnerOptimizerTest, WeightDecayShrinksMatricesAndNothingElse) {
 
 TEST_F(InnerOptimizerTest, RestoredStateContinuesBitForBit) {
   for (const char* name : {"ADAMW", "MUON"}) {
-    Setup(std::string("optimizer: ") + name);
+    Prepare(std::string("optimizer: ") + name);
     const std::vector<float> start = Values<float>(1, 0.1);
     const auto whole = Make<float>(&pool_);
     const std::vector<float> expected = Train(*whole, start, 1, 6);
@@ -235,7 +235,7 @@ TEST_F(InnerOptimizerTest, RestoredStateContinuesBitForBit) {
 }
 
 TEST_F(InnerOptimizerTest, LateJoinerFollowsTheRunsScheduleWithFreshMoments) {
-  Setup("optimizer: ADAMW weight_decay: 0 learning_rate: 0.01 clip_norm: -1");
+  Prepare("optimizer: ADAMW weight_decay: 0 learning_rate: 0.01 clip_norm: -1");
   const std::vector<double> start = Values<double>(1, 0.1);
   std::vector<double> weights = start;
   const std::vector<double> gradients = Values<double>(5, 1.0);
@@ -250,7 +250,7 @@ TEST_F(InnerOptimizerTest, LateJoinerFollowsTheRunsScheduleWithFreshMoments) {
 
 TEST_F(InnerOptimizerTest, GradientThatIsNotFiniteChangesNothing) {
   for (const char* name : {"ADAMW", "MUON"}) {
-    Setup(std::string("optimizer: ") + name);
+    Prepare(std::string("optimizer: ") + name);
     const std::vector<float> start = Values<float>(1, 0.1);
     std::vector<float> weights = start;
     std::vector<float> gradients = Values<float>(5, 1.0);
@@ -270,7 +270,7 @@ TEST_F(InnerOptimizerTest, GradientThatIsNotFiniteChangesNothing) {
 
 TEST_F(InnerOptimizerTest, GapsBetweenTensorsStayZero) {
   for (const char* name : {"ADAMW", "MUON"}) {
-    Setup(std::string("optimizer: ") + name);
+    Prepare(std::string("optimizer: ") + name);
     const std::vector<float> weights = Train(*Make<float>(&pool_), Values<float>(1, 0.1), 1, 2);
     std::vector<bool> owned(weights.size());
     for (const PlacedTensor& tensor : plan_.tensors()) {

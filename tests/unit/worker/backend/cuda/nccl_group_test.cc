@@ -35,10 +35,11 @@ using ::testing::HasSubstr;
 // NCCL's functions are plain ones: what they share is here.
 struct StandIn {
   std::mutex mutex;
-  std::vector<std::unique_ptr<LocalGroup>> groups;  // Of ranks that have not joined.
-  std::vector<NcclComm> comms;                      // By rank.
+  std::vector<std::unique_ptr<LocalGroup>> groups;           // Of ranks that have not joined.
+  std::vector<NcclComm> comms;                               // By rank.
+  std::map<NcclComm, std::unique_ptr<OpaqueNcclComm>> made;  // Not destroyed yet.
   std::map<std::string, int> calls;
-  bool hangs_at_joining = false;
+  std::atomic<bool> hangs_at_joining = false;
   int join_result = 0;
 
   void Count(const char* call) {
@@ -91,18 +92,22 @@ const NcclLibrary& StandInLibrary() {
       while (stand_in.hangs_at_joining) std::this_thread::yield();
       if (stand_in.join_result != 0) return stand_in.join_result;
       const std::lock_guard<std::mutex> lock(stand_in.mutex);
-      *comm = new OpaqueNcclComm;
+      auto made = std::make_unique<OpaqueNcclComm>();
+      *comm = made.get();
+      stand_in.made[*comm] = std::move(made);
       (*comm)->group = std::move(stand_in.groups[static_cast<size_t>(rank)]);
       stand_in.comms[static_cast<size_t>(rank)] = *comm;
       return 0;
     };
     nccl.comm_destroy = [](NcclComm comm) {
-      delete comm;
+      const std::lock_guard<std::mutex> lock(stand_in.mutex);
+      stand_in.made.erase(comm);
       return 0;
     };
     nccl.comm_abort = [](NcclComm comm) {
       stand_in.Count("abort");
-      comm->group->Abort(absl::UnavailableError("aborted"));  // Who waits in it goes on.
+      // Who waits in it goes on, and still needs it.
+      comm->group->Abort(absl::UnavailableError("aborted"));
       return 0;
     };
     nccl.comm_get_async_error = [](NcclComm comm, int* result) {
