@@ -196,8 +196,9 @@ TEST_F(InnerOptimizerTest, NegativeClippingNormLeavesGradientsAlone) {
 
 TEST_F(InnerOptimizerTest, WeightDecayShrinksMatricesAndNothingElse) {
   for (const char* name : {"ADAMW", "MUON"}) {
-    Prepare(std::string("weight_decay: 0.5 learning_rate: 0.1 muon_learning_rate: 0.1 optimizer: ") +
-          name);
+    Prepare(
+        std::string("weight_decay: 0.5 learning_rate: 0.1 muon_learning_rate: 0.1 optimizer: ") +
+        name);
     const std::vector<double> start = Values<double>(1, 0.1);
     std::vector<double> weights = start;
     const std::vector<double> zero(start.size(), 0.0);
