@@ -360,12 +360,17 @@ class TroubleshootingTest(unittest.TestCase):
             look = [WORKER, "preflight", f"--coordinator={cluster.address}", "--threads=1"]
             busy = "another link is being measured: try again in ..."
 
-            # Whichever of them is first to measure.
-            with subprocess.Popen([*look, "--probe_seconds=5"], stdout=subprocess.PIPE, text=True) as slow:
-                said = ""
-                while slow.poll() is None:
-                    said += run_tool(*look, "--probe_seconds=0.2")[1]
-                said += slow.stdout.read()
+            # One is stopped amidst its measurement, as its terminal shows; the other one meets it there.
+            screen, terminal = os.openpty()
+            with subprocess.Popen([*look, "--probe_seconds=10"], stdout=subprocess.DEVNULL, stderr=terminal) as slow:
+                os.close(terminal)
+                shown = ""
+                while len(set(re.findall(r"measuring the rate up: [^\r]+/s", shown))) < 5:
+                    shown += os.read(screen, 1000).decode()
+                slow.send_signal(signal.SIGSTOP)
+                said = run_tool(*look, "--probe_seconds=0.2")[1]
+                slow.kill()
+            os.close(screen)
             self.says(said, busy)
 
     def test_the_runs_folder(self):
