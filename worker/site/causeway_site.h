@@ -7,14 +7,16 @@
  *   causeway_site_ranges(site, CAUSEWAY_ALL, &ranges, &range_count, &error);   // arena -> parameters
  *   causeway_site_ready(site, &error);
  *   for (;;) {
- *     causeway_site_wait(site, &orders, &error);              // until training may go on
- *     if (orders.finished) break;
+ *     causeway_site_wait(site, -1, &orders, &error);          // until training may go on
+ *     if (orders.finished || orders.drain) break;
+ *     if (orders.anew) arena -> parameters, over the ranges of CAUSEWAY_ALL
  *     ... one optimizer step ...
  *     causeway_site_next(site, &touched, &touched_count, &error);
  *     for each touched fragment: parameters -> arena, over its ranges
- *     causeway_site_step(site, tokens, &changed, &changed_count, &error);
+ *     causeway_site_step(site, tokens, draws, &changed, &changed_count, &error);
  *     for each changed fragment: arena -> parameters, over its ranges
  *   }
+ *   causeway_site_finish(site, &changed, &changed_count, &error);   // unless drained
  *   causeway_site_leave(site, CAUSEWAY_FINISHED, NULL, &error);
  *   causeway_site_free(site);
  *
@@ -25,18 +27,20 @@
  *
  * Memory: 8 bytes per parameter (the arena and the published copy), and what is in flight.
  *
- * Threads: one thread at a time calls the functions of a site, not always the same one. All
- * blocking calls may be interrupted by causeway_site_cancel from any thread. The library's own
- * threads never call back: log lines are queued, and the log function is called by the thread that
- * is inside a function of this interface.
+ * Threads: one thread at a time calls the functions of a site, not always the same one. Blocking
+ * calls are ended by causeway_site_cancel and causeway_site_drain, from any thread. The library's
+ * own threads never call back: log lines are queued, and the log function is called by the thread
+ * that is inside a function of this interface. The queue is the process's: with several sites, each
+ * hands out the lines of all.
  *
  * Fork: a child process may not use a site of its parent: every function answers
  * CAUSEWAY_FAILED_PRECONDITION there, and causeway_site_free does nothing. The parent goes on.
  *
  * Errors: functions return a CAUSEWAY_* code, which are those of gRPC and Abseil; 0 is success. The
  * message, at most CAUSEWAY_MESSAGE_BYTES long, says what was expected, what came and what to do.
- * `error` may be NULL. After an error the site may only be left or freed, but for CAUSEWAY_CANCELLED,
- * CAUSEWAY_DEADLINE_EXCEEDED and CAUSEWAY_INVALID_ARGUMENT of an argument, which change nothing.
+ * `error` may be NULL. CAUSEWAY_DEADLINE_EXCEEDED of causeway_site_wait and
+ * CAUSEWAY_INVALID_ARGUMENT change nothing. After CAUSEWAY_CANCELLED the site may be saved, left and
+ * freed; after any other error it may be left as FAILED and freed.
  */
 #ifndef CAUSEWAY_WORKER_SITE_CAUSEWAY_SITE_H_
 #define CAUSEWAY_WORKER_SITE_CAUSEWAY_SITE_H_
@@ -119,6 +123,7 @@ typedef struct {
   const char* congestion_control; /* As --congestion_control; NULL: auto. */
   const char* metrics;          /* HOST:PORT that serves /metrics; NULL: none. */
   const char* output;           /* Folder for events.jsonl, metrics.jsonl; NULL: none is written. */
+  const char* tensorboard;      /* Folder of curves, a subfolder for each site; NULL: none. */
   int32_t data_slot;            /* 1: draws a part of data that all sites share (orders.data_slot
                                    says which); 0: the data are this site's own. */
   causeway_values_function initial_values; /* NULL: this site cannot bring the model. */
@@ -199,7 +204,16 @@ typedef struct {
   int64_t end_step;
 } causeway_site_orders;
 
-/* Tells the coordinator that this site is ready, once, after the values were taken over. */
+/* The fragments whose local values in the arena changed otherwise than in causeway_site_step, since
+ * this was asked last: all of them after a join without `state` and after orders.anew; after a join
+ * with `state` those whose merge the former process was waiting for, usually none. They are to be
+ * taken over. Sorted; valid until the next call. */
+CAUSEWAY_API int causeway_site_changed(causeway_site* site, const int32_t** fragments,
+                                       int32_t* count, causeway_error* error);
+
+/* Tells the coordinator that this site is ready, once, after the values were taken over. Others
+ * count on what it sends from then on: a site that saves states saves one before. After orders.anew
+ * the next causeway_site_wait says it by itself. */
 CAUSEWAY_API int causeway_site_ready(causeway_site* site, causeway_error* error);
 /* Waits until training has started and is not paused, or until it is over; up to `timeout_s`
  * (CAUSEWAY_DEADLINE_EXCEEDED), without a limit if it is negative. */
@@ -214,22 +228,27 @@ CAUSEWAY_API int causeway_site_next(causeway_site* site, const int32_t** fragmen
 /* After every optimizer step, in order: `tokens` were trained in it, from orders.next_draw on as
  * many draws as `draws` says (own data: tokens or samples, as the site counts). Sends and merges
  * what is due, and waits only for an answer that is due and not there. `changed` fragments have new
- * local values in the arena, which are to be taken over before the next step.
- * CAUSEWAY_OUT_OF_RANGE is answered by the site itself: see orders.anew. */
+ * local values in the arena, which are to be taken over before the next step. Sorted; valid until
+ * the next call. A site that has fallen too far behind starts anew: all fragments have changed, and
+ * the next causeway_site_wait says so (orders.anew).
+ * CAUSEWAY_CANCELLED: the step counts as done, and what it waited for is still in flight: a state
+ * saved now continues there. */
 CAUSEWAY_API int causeway_site_step(causeway_site* site, int64_t tokens, int64_t draws,
                                     const int32_t** changed, int32_t* count,
                                     causeway_error* error);
 
-/* Figures for the status page, metrics and TensorBoard; NaN: not known. `step_s`: time that the last
- * inner step took, synchronization excluded. */
+/* Figures of the inner step that the next causeway_site_step is about, for the status page, metrics
+ * and TensorBoard. NaN: not known. `step_s`: the time that it took, without synchronization; if it
+ * is not given, the time since the last causeway_site_wait ended is taken for it. Optional. */
 CAUSEWAY_API int causeway_site_report(causeway_site* site, double loss, double step_s,
                                       causeway_error* error);
 CAUSEWAY_API int causeway_site_report_evaluation(causeway_site* site, double held_out_loss,
                                                  causeway_error* error);
 
-/* Everything that a bit-exact continuation needs beside the parameters and the optimizer; freed by
- * causeway_state_free. The coordinator keeps what a restart from it needs once it is told that the
- * state is safe. */
+/* Everything that a bit-exact continuation needs beside the parameters and the optimizer, as they
+ * are after the last causeway_site_step; freed by causeway_state_free. Waits until what is in flight
+ * is encoded. About 4 bytes per parameter, 8 with error feedback. The coordinator keeps what a
+ * restart from it needs once it is told that the state is safe. */
 CAUSEWAY_API int causeway_site_save(causeway_site* site, void** state, size_t* state_bytes,
                                     causeway_error* error);
 CAUSEWAY_API void causeway_state_free(void* state);
@@ -238,15 +257,21 @@ CAUSEWAY_API int causeway_site_saved(causeway_site* site, int64_t step, causeway
 
 enum { CAUSEWAY_FINISHED = 1, CAUSEWAY_DRAINED = 2, CAUSEWAY_FAILED = 3 };
 
-/* Ends the site's part. FINISHED: waits for every round in flight and merges it (`changed` as in
- * causeway_site_step: call causeway_site_finish before). DRAINED: hands over deltas in flight.
- * FAILED: with `detail`, at once. */
+/* At the end of the budget: waits for every round in flight and merges it. `changed` as in
+ * causeway_site_step. */
 CAUSEWAY_API int causeway_site_finish(causeway_site* site, const int32_t** changed, int32_t* count,
                                       causeway_error* error);
+/* Ends the site's part. FINISHED, after causeway_site_finish. DRAINED: hands over the deltas in
+ * flight, for up to drain_timeout_s. FAILED: with `detail`, at once. The site may still be saved,
+ * and freed. */
 CAUSEWAY_API int causeway_site_leave(causeway_site* site, int reason, const char* detail,
                                      causeway_error* error);
 
-/* From any thread, in a signal's handler too: blocking calls return CAUSEWAY_CANCELLED. */
+/* Both from any thread, and in a signal's handler. Drain, as causewayctl drain: orders.drain is set,
+ * and a call that waits for an answer returns CAUSEWAY_CANCELLED after drain_timeout_s. Cancel: every
+ * blocking call but leave, the present one and all later ones, returns CAUSEWAY_CANCELLED within a
+ * moment. */
+CAUSEWAY_API void causeway_site_drain(causeway_site* site);
 CAUSEWAY_API void causeway_site_cancel(causeway_site* site);
 
 /* Facts for a log: rounds merged and late, bytes up and down, seconds that steps waited. JSON. */
