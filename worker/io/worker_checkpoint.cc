@@ -102,7 +102,7 @@ absl::Status CheckContent(const WorkerCheckpoint& checkpoint, const std::string&
     return damaged("a pace of ", checkpoint.pace_milli, " and ", checkpoint.pace_carry_milli,
                    " thousandths");
   }
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
   const auto arena = static_cast<size_t>(plan.arena_size());
   const size_t moments = config.sync().contribution() == v1::SyncConfig::GRADIENT ? 0 : arena;
   for (const auto& [name, size, expected] :
