@@ -137,7 +137,7 @@ absl::Status CheckContent(const WorkerCheckpoint& checkpoint, const std::string&
     return damaged("a pace of ", checkpoint.pace_milli, " and ", checkpoint.pace_carry_milli,
                    " thousandths");
   }
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
   const auto arena = static_cast<size_t>(plan.arena_size());
   const bool no_moments = of_site || config.sync().contribution() == v1::SyncConfig::GRADIENT;
   const size_t moments = no_moments ? 0 : arena;

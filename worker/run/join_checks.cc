@@ -27,6 +27,12 @@ absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run) {
                      run.software_version(), "), this worker version ", kWireVersion, " (software ",
                      kSoftwareVersion, "): install the same version"));
   }
+  if (run.awaits_model()) {
+    return absl::FailedPreconditionError(
+        "this run waits for the first site to bring its model, which causeway-worker cannot: join "
+        "with the Python package (docs/pytorch.md), or start the coordinator with a model in its "
+        "configuration");
+  }
   v1::RunConfig config = run.config();
   RETURN_IF_ERROR(Annotate(CompleteRunConfig(config).status(), "the coordinator's configuration"));
   if (RunConfigHash(config) != run.config_hash()) {
@@ -34,7 +40,8 @@ absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run) {
         "the coordinator's configuration does not hash to what it announces: its software reads "
         "the configuration differently; install the same version");
   }
-  return FragmentPlan::Create(config.model(), config.sync());
+  RETURN_IF_ERROR(CheckOwnModel(config));
+  return FragmentPlan::Create(config);
 }
 
 absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterface& stub,
