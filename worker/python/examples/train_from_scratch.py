@@ -17,6 +17,7 @@ import math
 import pathlib
 import signal
 import sys
+import time
 from typing import Any, Dict, List
 
 import torch
@@ -29,7 +30,12 @@ from token_shards import Tokens, draw_windows, held_out_windows, open_data
 _PROMPT_TOKENS = 64
 
 
-def make_optimizers(model: SmallTransformer, train: Dict[str, Any]) -> List[torch.optim.Optimizer]:
+def make_model(config: Dict[str, Any]) -> SmallTransformer:
+    """The model of a run's configuration."""
+    return SmallTransformer(Shape.of_run(config))
+
+
+def make_optimizers(model: torch.nn.Module, train: Dict[str, Any]) -> List[torch.optim.Optimizer]:
     """AdamW; with optimizer MUON the blocks' matrices have Muon, where torch has it (2.9)."""
     blocks = [parameter for name, parameter in model.named_parameters()
               if ".layers." in name and parameter.dim() == 2]
@@ -63,23 +69,26 @@ def learning_rate_factor(step: int, train: Dict[str, Any]) -> float:
 
 
 @torch.no_grad()
-def held_out_loss(model: SmallTransformer, windows: torch.Tensor, batch: int) -> float:
+def held_out_loss(model: torch.nn.Module, windows: torch.Tensor, batch: int) -> float:
     losses = [model.loss(part).item() * len(part) for part in windows.split(batch)]
     return sum(losses) / len(windows)
 
 
-def train_site(arguments: argparse.Namespace) -> Dict[str, Any]:
+def train_site(arguments: argparse.Namespace, make_model=make_model) -> Dict[str, Any]:
     """Trains to the end of the run, and returns a summary."""
     config = causeway.describe(arguments.coordinator, id=arguments.id, tls=arguments.tls)["config"]
     train, batch = config["train"], config["train"]["batch_sequences"]
-    model = SmallTransformer(Shape.of_run(config))
-    length = model.shape.sequence_length
+    model = make_model(config)
+    length = config["model"]["sequence_length"]
     tokens, held_out = open_data(arguments.data)
     optimizers = make_optimizers(model, train)
     every = train.get("evaluate_every_steps", 0)
     evaluations: Dict[int, float] = {}
+    evaluation_s = 0.0
 
     def evaluate() -> None:
+        nonlocal evaluation_s
+        begin = time.monotonic()
         windows = held_out_windows(held_out, length, train["evaluation_sequences"])
         with site.published():
             loss = held_out_loss(model, torch.from_numpy(windows), batch)
@@ -87,8 +96,9 @@ def train_site(arguments: argparse.Namespace) -> Dict[str, Any]:
         site.report_evaluation(loss)
         logging.info("step %d: held-out loss of the published parameters %.4f", site.current_step,
                      loss)
+        evaluation_s += time.monotonic() - begin
 
-    site = cw.join(arguments.coordinator, model, optimizers, id=arguments.id, tls=arguments.tls,
+    site = cw.join(arguments.coordinator, model, id=arguments.id, tls=arguments.tls,
                    data_slot=True, output=arguments.out, threads=arguments.threads)
     signal.signal(signal.SIGTERM, lambda *_: site.drain())
     with site:
@@ -96,6 +106,7 @@ def train_site(arguments: argparse.Namespace) -> Dict[str, Any]:
         if evaluates:
             evaluate()
         while not site.should_stop:
+            begin = time.monotonic()
             factor = learning_rate_factor(site.next_step, train)
             for optimizer in optimizers:
                 for group in optimizer.param_groups:
@@ -107,18 +118,19 @@ def train_site(arguments: argparse.Namespace) -> Dict[str, Any]:
             loss.backward()
             if train["clip_norm"] > 0:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), train["clip_norm"])
-            site.add(tokens=batch * length, draws=batch)
-            site.report(loss=loss.item())
             for optimizer in optimizers:
-                optimizer.step()  # The last one is followed by the site's step.
+                optimizer.step()
                 optimizer.zero_grad()
+            site.report(loss=loss.item(), step_s=time.monotonic() - begin)
+            site.step(tokens=batch * length, draws=batch)
             if evaluates and every and site.current_step % every == 0 and not site.should_stop:
                 evaluate()
     if evaluates:
         evaluate()
     summary = {"trainer": "pytorch", **site.summary()}
     if evaluations:
-        summary |= {"initial_loss": next(iter(evaluations.values())),
+        summary |= {"evaluation_seconds": evaluation_s,
+                    "initial_loss": next(iter(evaluations.values())),
                     "eval_loss": evaluations[site.current_step]}
         if arguments.sample_tokens:
             with site.published():
@@ -133,8 +145,8 @@ def sample(model: SmallTransformer, text: Tokens, count: int) -> str:
     return bytes(continue_text(model, prompt, count).tolist()).decode("utf-8", "replace")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__,
+def parse_arguments(description: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--coordinator", required=True, metavar="HOST:PORT")
     parser.add_argument("--id", required=True, help="this site's name, unique in the run")
@@ -144,11 +156,15 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--sample_tokens", type=int, default=0,
                         help="length of the text of bytes that the model writes at the end")
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main(make_model=make_model, description: str = __doc__) -> int:
+    arguments = parse_arguments(description)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.set_num_threads(arguments.threads)
     try:
-        summary = train_site(arguments)
+        summary = train_site(arguments, make_model)
     except causeway.Error as error:
         print(f"{arguments.id}: {error}", file=sys.stderr)
         return 2 if isinstance(error, (causeway.Refused, causeway.InvalidArgument)) else 1
