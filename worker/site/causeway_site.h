@@ -3,13 +3,13 @@
  *
  *   causeway_site* site;
  *   causeway_site_join(&options, tensors, tensor_count, NULL, 0, &site, &error);
- *   // the parameters are taken from the published state: every tensor is to be read
- *   causeway_site_ranges(site, CAUSEWAY_ALL, &ranges, &range_count, &error);   // arena -> parameters
+ *   causeway_site_ranges(site, CAUSEWAY_ALL, &ranges, &count, &error);
+ *   for each range: arena -> parameters
  *   causeway_site_ready(site, &error);
  *   for (;;) {
  *     causeway_site_wait(site, -1, &orders, &error);          // until training may go on
  *     if (orders.finished || orders.drain) break;
- *     if (orders.anew) arena -> parameters, over the ranges of CAUSEWAY_ALL
+ *     if (orders.anew) arena -> parameters, over the ranges of CAUSEWAY_ALL; continue
  *     ... one optimizer step ...
  *     causeway_site_next(site, &touched, &touched_count, &error);
  *     for each touched fragment: parameters -> arena, over its ranges
@@ -39,8 +39,8 @@
  * Errors: functions return a CAUSEWAY_* code, which are those of gRPC and Abseil; 0 is success. The
  * message, at most CAUSEWAY_MESSAGE_BYTES long, says what was expected, what came and what to do.
  * `error` may be NULL. CAUSEWAY_DEADLINE_EXCEEDED of causeway_site_wait and
- * CAUSEWAY_INVALID_ARGUMENT change nothing. After CAUSEWAY_CANCELLED the site may be saved, left and
- * freed; after any other error it may be left as FAILED and freed.
+ * CAUSEWAY_INVALID_ARGUMENT change nothing. After CAUSEWAY_CANCELLED the site may be saved, left
+ * and freed; after any other error it may be left as FAILED and freed.
  */
 #ifndef CAUSEWAY_WORKER_SITE_CAUSEWAY_SITE_H_
 #define CAUSEWAY_WORKER_SITE_CAUSEWAY_SITE_H_
@@ -111,24 +111,24 @@ typedef struct {
   const char* tls_key;
   const char* tls_server_name;
   const char* token_file;
-  int32_t insecure;             /* Plaintext beyond this machine. */
-  const char* device;           /* For people: "cuda, 8 x H100, torch 2.9". */
-  const char* software;         /* For people: "causeway 0.1.0 (torch 2.9.1)". */
-  int32_t threads;              /* For encoding and merging; 0: one. */
-  int32_t connections;          /* For bulk transfers; 0: as many as help. */
-  double max_upload_mbit;       /* 0: no limit. */
+  int32_t insecure;       /* Plaintext beyond this machine. */
+  const char* device;     /* For people: "cuda, 8 x H100, torch 2.9". */
+  const char* software;   /* For people: "causeway 0.1.0 (torch 2.9.1)". */
+  int32_t threads;        /* For encoding and merging; 0: one. */
+  int32_t connections;    /* For bulk transfers; 0: as many as help. */
+  double max_upload_mbit; /* 0: no limit. */
   double max_download_mbit;
-  double connect_timeout_s;     /* 0: 30. */
-  double drain_timeout_s;       /* How long leaving tries to hand over deltas; 0: 20. */
+  double connect_timeout_s;       /* 0: 30. */
+  double drain_timeout_s;         /* How long leaving tries to hand over deltas; 0: 20. */
   const char* congestion_control; /* As --congestion_control; NULL: auto. */
-  const char* metrics;          /* HOST:PORT that serves /metrics; NULL: none. */
-  const char* output;           /* Folder for events.jsonl, metrics.jsonl; NULL: none is written. */
-  const char* tensorboard;      /* Folder of curves, a subfolder for each site; NULL: none. */
-  int32_t data_slot;            /* 1: draws a part of data that all sites share (orders.data_slot
-                                   says which); 0: the data are this site's own. */
+  const char* metrics;            /* HOST:PORT that serves /metrics; NULL: none. */
+  const char* output;      /* Folder for events.jsonl, metrics.jsonl; NULL: none is written. */
+  const char* tensorboard; /* Folder of curves, a subfolder for each site; NULL: none. */
+  int32_t data_slot;       /* 1: draws a part of data that all sites share (orders.data_slot
+                              says which); 0: the data are this site's own. */
   causeway_values_function initial_values; /* NULL: this site cannot bring the model. */
   void* initial_values_context;
-  causeway_log_function log;    /* NULL: standard error. */
+  causeway_log_function log; /* NULL: standard error. */
   void* log_context;
 } causeway_site_options;
 
@@ -234,8 +234,7 @@ CAUSEWAY_API int causeway_site_next(causeway_site* site, const int32_t** fragmen
  * CAUSEWAY_CANCELLED: the step counts as done, and what it waited for is still in flight: a state
  * saved now continues there. */
 CAUSEWAY_API int causeway_site_step(causeway_site* site, int64_t tokens, int64_t draws,
-                                    const int32_t** changed, int32_t* count,
-                                    causeway_error* error);
+                                    const int32_t** changed, int32_t* count, causeway_error* error);
 
 /* Figures of the inner step that the next causeway_site_step is about, for the status page, metrics
  * and TensorBoard. NaN: not known. `step_s`: the time that it took, without synchronization; if it
@@ -246,9 +245,9 @@ CAUSEWAY_API int causeway_site_report_evaluation(causeway_site* site, double hel
                                                  causeway_error* error);
 
 /* Everything that a bit-exact continuation needs beside the parameters and the optimizer, as they
- * are after the last causeway_site_step; freed by causeway_state_free. Waits until what is in flight
- * is encoded. About 4 bytes per parameter, 8 with error feedback. The coordinator keeps what a
- * restart from it needs once it is told that the state is safe. */
+ * are after the last causeway_site_step; freed by causeway_state_free. Waits until what is in
+ * flight is encoded. About 4 bytes per parameter, 8 with error feedback. The coordinator keeps what
+ * a restart from it needs once it is told that the state is safe. */
 CAUSEWAY_API int causeway_site_save(causeway_site* site, void** state, size_t* state_bytes,
                                     causeway_error* error);
 CAUSEWAY_API void causeway_state_free(void* state);
@@ -267,10 +266,10 @@ CAUSEWAY_API int causeway_site_finish(causeway_site* site, const int32_t** chang
 CAUSEWAY_API int causeway_site_leave(causeway_site* site, int reason, const char* detail,
                                      causeway_error* error);
 
-/* Both from any thread, and in a signal's handler. Drain, as causewayctl drain: orders.drain is set,
- * and a call that waits for an answer returns CAUSEWAY_CANCELLED after drain_timeout_s. Cancel: every
- * blocking call but leave, the present one and all later ones, returns CAUSEWAY_CANCELLED within a
- * moment. */
+/* Both from any thread, and in a signal's handler. Drain, as causewayctl drain: orders.drain is
+ * set, and a call that waits for an answer returns CAUSEWAY_CANCELLED after drain_timeout_s.
+ * Cancel: every blocking call but leave, the present one and all later ones, returns
+ * CAUSEWAY_CANCELLED within a moment. */
 CAUSEWAY_API void causeway_site_drain(causeway_site* site);
 CAUSEWAY_API void causeway_site_cancel(causeway_site* site);
 
