@@ -163,12 +163,19 @@ class CoreTest(unittest.TestCase):
             run.serve(PLAIN, f"--tls_ca={of}/coordinator/ca.pem",
                       f"--tls_cert={of}/coordinator/cert.pem",
                       f"--tls_key={of}/coordinator/key.pem", steps=8, initial=arrays())
-            with self.assertRaises(causeway.NotAuthorized) as caught:
+            with self.assertRaisesRegex(causeway.InvalidArgument, "that of worker s"):
                 causeway.Site(run.address, arrays(), id="another", tls=of / "worker-s").open()
-            self.assertIn("another", caught.exception.message)
-            with self.assertRaises(causeway.Error) as caught:
-                causeway.Site(run.address, arrays(), id="s", connect_timeout_s=2).open()
-            self.assertIn(caught.exception.code, ("UNAVAILABLE", "UNAUTHENTICATED"))
+            strange = run.folder / "strange"
+            run.certificates("init", folder=strange)
+            run.certificates("worker", "s", folder=strange)
+            stolen = {"ca": of / "ca.pem", "cert": strange / "worker-s/cert.pem",
+                      "key": strange / "worker-s/key.pem"}
+            for tls in (None, strange / "worker-s", stolen):
+                with self.assertRaises((causeway.Unavailable, causeway.NotAuthorized)) as caught:
+                    causeway.Site(run.address, arrays(), id="s", tls=tls,
+                                  connect_timeout_s=2).open()
+                self.assertRegex(caught.exception.message, "(?i)tls|certificate")
+                print(caught.exception)
             values = arrays()
             train(causeway.Site(run.address, values, id="s", tls=of / "worker-s"), values)
             run.finish()

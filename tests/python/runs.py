@@ -102,8 +102,9 @@ class Run(Cluster):
         assert summary["hash_mismatches"] == 0 and summary["hash_checks"] > 0, summary
         return summary
 
-    def certificates(self, *arguments):
-        subprocess.run([MAKE_CERTIFICATES, "--dir", self.folder / "certificates", *arguments],
+    def certificates(self, *arguments, folder=None):
+        folder = folder or self.folder / "certificates"
+        subprocess.run([MAKE_CERTIFICATES, "--dir", folder, *arguments],
                        check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, timeout=60)
 
 
