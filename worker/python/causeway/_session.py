@@ -94,6 +94,8 @@ class _Interruptible:
             raise
         self.busy = False
         result, error = outcome
+        if isinstance(error, errors.Error):
+            raise error.with_traceback(None)  # Its message says it all.
         if error is not None:
             raise error
         return result

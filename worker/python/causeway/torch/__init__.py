@@ -33,7 +33,7 @@ from causeway.torch._group import Group, Solo
 from causeway.torch._parameters import invalid, is_dtensor, local, part_of, trained_tensors
 from causeway.torch._values import TorchValues
 
-__all__ = ["Site", "join"]
+__all__ = ["Site", "join", "trained_tensors"]
 
 Optimizers = Union[None, torch.optim.Optimizer, Sequence[torch.optim.Optimizer]]
 
