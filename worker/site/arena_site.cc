@@ -58,12 +58,13 @@ absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
                                                            std::vector<GivenTensor> tensors,
                                                            std::span<const uint8_t> state,
                                                            FileSystem& file_system, Clock& clock) {
+  ASSIGN_OR_RETURN(ReachedRun reached, ReachRun(join.member, clock));
   ASSIGN_OR_RETURN(std::unique_ptr<RunMember> member,
-                   RunMember::Reach(join.member, file_system, clock));
+                   RunMember::Create(join.member, std::move(reached), file_system, clock));
   if (member->config().sync().contribution() == v1::SyncConfig::GRADIENT) {
     return absl::FailedPreconditionError(
-        "the run synchronizes gradients (sync.contribution=GRADIENT), which only "
-        "causeway-worker's own trainer contributes; serve it with contribution=DELTA");
+        "the run synchronizes gradients (sync.contribution is GRADIENT), which causeway-worker's "
+        "own trainer alone contributes: leave sync.contribution out of its configuration");
   }
   ASSIGN_OR_RETURN(TensorMatch match, MatchTensors(member->config(), member->plan(), tensors));
   if (!join.member.output.empty()) {

@@ -23,16 +23,20 @@
 #include "common/params/run_config.h"
 #include "common/rpc/tcp_links.h"
 #include "common/rpc/wire.h"
+#include "worker/run/join_checks.h"
 #include "worker/site/arena_site.h"
 #include "worker/site/log_queue.h"
 
 using causeway::Clock;
 using causeway::FileSystem;
+using causeway::FragmentPlan;
 using causeway::worker::ArenaSite;
 using causeway::worker::GivenTensor;
 using causeway::worker::LogLine;
 using causeway::worker::LogQueue;
 using causeway::worker::MemberOptions;
+using causeway::worker::ReachedRun;
+using causeway::worker::ReachRun;
 using causeway::worker::RunMember;
 using causeway::worker::SiteJoin;
 
@@ -161,6 +165,7 @@ absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
   member.security.token_file = Text(options->token_file);
   member.security.insecure = options->insecure != 0;
   member.own_data = options->data_slot == 0;
+  member.any_model = true;
   member.output = Text(options->output);
   member.tensorboard = Text(options->tensorboard);
   member.metrics_address = Text(options->metrics);
@@ -262,19 +267,14 @@ absl::Status GiveText(const nlohmann::json& json, char** text) {
   return absl::OkStatus();
 }
 
-nlohmann::json DescribeMember(const RunMember& member) {
+nlohmann::json DescribeRun(const causeway::v1::DescribeResponse& run, const FragmentPlan& plan) {
   nlohmann::json tensors = nlohmann::json::array();
-  for (const causeway::PlacedTensor& tensor : member.plan().tensors()) {
-    nlohmann::json shape = {tensor.info.rows};
-    if (tensor.info.is_matrix()) shape.push_back(tensor.info.cols);
-    tensors.push_back({{"name", tensor.info.name}, {"shape", std::move(shape)}});
+  for (const causeway::PlacedTensor& tensor : plan.tensors()) {
+    tensors.push_back({{"name", tensor.info.name}, {"shape", tensor.info.shape}});
   }
-  return {{"run_id", member.run().run_id()},
-          {"config", causeway::MessageToJson(member.config())},
-          {"parameters", member.plan().parameters()},
-          {"fragments", member.plan().fragments()},
-          {"tensors", std::move(tensors)},
-          {"awaits_model", false}};
+  return {{"run_id", run.run_id()},          {"config", causeway::MessageToJson(run.config())},
+          {"parameters", plan.parameters()}, {"fragments", plan.fragments()},
+          {"tensors", std::move(tensors)},   {"awaits_model", false}};
 }
 
 std::optional<double> Known(double value) {
@@ -293,9 +293,16 @@ int causeway_describe(const causeway_site_options* options, char** json, causewa
     ASSIGN_OR_RETURN(const SiteJoin join, ReadOptions(options));
     PrepareProcess(*options);
     const LogHandOut log(options->log, options->log_context);
-    ASSIGN_OR_RETURN(const std::unique_ptr<RunMember> member,
-                     RunMember::Reach(join.member, *FileSystem::Real(), *Clock::Real()));
-    return GiveText(DescribeMember(*member), json);
+    ASSIGN_OR_RETURN(const ReachedRun reached, ReachRun(join.member, *Clock::Real()));
+    if (reached.run.awaits_model()) {
+      return GiveText({{"run_id", reached.run.run_id()},
+                       {"config", causeway::MessageToJson(reached.run.config())},
+                       {"awaits_model", true}},
+                      json);
+    }
+    ASSIGN_OR_RETURN(const FragmentPlan plan,
+                     causeway::worker::CheckRun(reached.run, /*any_model=*/true));
+    return GiveText(DescribeRun(reached.run, plan), json);
   });
 }
 
@@ -346,7 +353,7 @@ int causeway_site_describe(const causeway_site* site, causeway_site_info* info,
 
 int causeway_site_config(const causeway_site* site, char** json, causeway_error* error) {
   return WithSite(site, error, [&](const ArenaSite& joined) {
-    nlohmann::json described = DescribeMember(joined.member());
+    nlohmann::json described = DescribeRun(joined.member().run(), joined.member().plan());
     described["step"] = joined.member().step();
     described["data_slot"] = joined.member().DataPart();
     return GiveText(described, json);
