@@ -44,6 +44,7 @@ struct causeway_site {
   pid_t pid = 0;  // Of the process that joined.
   causeway_log_function log = nullptr;
   void* log_context = nullptr;
+  std::optional<LogQueue::Wanted> wants_log;
   std::unique_ptr<ArenaSite> site;
 };
 
@@ -105,7 +106,6 @@ void HandOutLog(causeway_log_function log, void* context) {
 class LogHandOut {
  public:
   LogHandOut(causeway_log_function log, void* context) : log_(log), context_(context) {}
-  explicit LogHandOut(const causeway_site* site) : LogHandOut(site->log, site->log_context) {}
   ~LogHandOut() { HandOutLog(log_, context_); }
   LogHandOut(const LogHandOut&) = delete;
   LogHandOut& operator=(const LogHandOut&) = delete;
@@ -115,14 +115,14 @@ class LogHandOut {
   void* const context_;
 };
 
-void PrepareProcess(const causeway_site_options& options) {
+void PrepareProcess() {
   // gRPC's own log would repeat for every attempt what the session's log says once.
   static const bool silent = [] {
     gpr_set_log_function([](gpr_log_func_args*) {});
     return true;
   }();
   static_cast<void>(silent);
-  LogQueue::Get().Keep(options.log != nullptr);
+  LogQueue::Get();
 }
 
 // --- Arguments -----------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ template <typename Handle, typename Body>
 int WithSite(Handle* site, causeway_error* error, const Body& body) {
   return Guarded(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(CheckSite(site));
-    const LogHandOut log(site);
+    const LogHandOut log(site->log, site->log_context);
     return body(*site->site);
   });
 }
@@ -291,7 +291,9 @@ const char* causeway_software_version(void) { return causeway::kSoftwareVersion;
 int causeway_describe(const causeway_site_options* options, char** json, causeway_error* error) {
   return Guarded(error, [&]() -> absl::Status {
     ASSIGN_OR_RETURN(const SiteJoin join, ReadOptions(options));
-    PrepareProcess(*options);
+    PrepareProcess();
+    std::optional<LogQueue::Wanted> wants_log;
+    if (options->log != nullptr) wants_log.emplace();
     const LogHandOut log(options->log, options->log_context);
     ASSIGN_OR_RETURN(const ReachedRun reached, ReachRun(join.member, *Clock::Real()));
     if (reached.run.awaits_model()) {
@@ -318,9 +320,10 @@ int causeway_site_join(const causeway_site_options* options, const causeway_tens
     ASSIGN_OR_RETURN(const SiteJoin join, ReadOptions(options));
     RETURN_IF_ERROR(causeway::CheckName("id", join.member.worker_id));
     ASSIGN_OR_RETURN(std::vector<GivenTensor> given, ReadTensors(tensors, tensor_count));
-    PrepareProcess(*options);
-    const LogHandOut log(options->log, options->log_context);
+    PrepareProcess();
     auto joined = std::make_unique<causeway_site>();
+    if (options->log != nullptr) joined->wants_log.emplace();
+    const LogHandOut log(options->log, options->log_context);
     joined->pid = getpid();
     joined->log = options->log;
     joined->log_context = options->log_context;
@@ -537,6 +540,6 @@ int causeway_site_summary(const causeway_site* site, char** json, causeway_error
 void causeway_site_free(causeway_site* site) {
   if (site == nullptr || site->pid != getpid()) return;
   const std::unique_ptr<causeway_site> owned(site);
-  const LogHandOut log(site);
+  const LogHandOut log(site->log, site->log_context);
   site->site.reset();
 }

@@ -12,7 +12,7 @@ namespace {
 
 TEST(LogQueueTest, KeepsLinesWithTheirLevelsUntilTheyAreTaken) {
   LogQueue& queue = LogQueue::Get();
-  queue.Keep(true);
+  const LogQueue::Wanted wanted;
   Log().info("one");
   Log().warn("two");
   Log().error("three");
@@ -28,7 +28,7 @@ TEST(LogQueueTest, KeepsLinesWithTheirLevelsUntilTheyAreTaken) {
 
 TEST(LogQueueTest, DropsTheOldestAndSaysSo) {
   LogQueue& queue = LogQueue::Get();
-  queue.Keep(true);
+  const LogQueue::Wanted wanted;
   for (size_t i = 0; i < LogQueue::kMaxLines + 5; ++i) Log().info("line {}", i);
   const std::vector<LogLine> lines = queue.Take();
   ASSERT_EQ(lines.size(), LogQueue::kMaxLines + 1);
