@@ -13,7 +13,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
 import c_interface as c  # noqa: E402
-from cluster import BIN, SIGKILL, SIGTERM, Cluster, json_lines, run_tool, wait_until  # noqa: E402
+from cluster import BIN, COORDINATOR, SIGKILL, SIGTERM, Cluster, json_lines, run_tool, wait_until  # noqa: E402
 from security_test import make, with_certificates  # noqa: E402
 
 C_SITE = BIN / "c_site"
@@ -252,6 +252,75 @@ class SiteTest(unittest.TestCase):
                 thread.join(timeout=60)
             self.assertTrue(done.is_set(), problems)
             self.assertEqual(advances["fast"], {1})
+
+    # --- Any model -------------------------------------------------------------------------------
+
+    TENSORS = [("conv.weight", [4, 2, 3, 3]), ("scale", []), ("h.0.weight", [8, 16]),
+               ("h.1.weight", [8, 16])]
+
+    def first_site(self, cluster):
+        """A run that waits for its model."""
+        config = cluster.folder / "run.textproto"
+        config.write_text(steps(20) + "sync { fragments: 2 pattern: BALANCED steps_between_syncs: 6 "
+                          "overlap_steps: 2 codec_up: INT4 codec_down: FP32 }" + TWO)
+        cluster.coordinator = cluster.start(
+            "coordinator.log", COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
+            f"--config={config}", "--listen=127.0.0.1:0", "--initial=first-site",
+            f"--address_file={cluster.folder / 'address'}", "--exit_when_finished", "--http=none")
+        wait_until(lambda: (cluster.folder / "address").exists(), "the coordinator listens")
+
+    @staticmethod
+    def value(tensor, index):
+        return float(tensor + 1) + index / 64
+
+    def give(self, asked):
+        def give(_, tensor, offset, count, values):
+            asked.append(tensor)
+            for i in range(count):
+                values[i] = self.value(tensor, offset + i)
+            return 0
+        return c.ValuesFunction(give)
+
+    def test_the_first_site_brings_the_model(self):
+        with Cluster() as cluster:
+            self.first_site(cluster)
+            self.assertTrue(c.describe(cluster.address)["awaits_model"])
+            self.assertIn("brings none", self.error(c.FAILED_PRECONDITION, c.Site, cluster.address,
+                                                    self.TENSORS, id="a"))
+            asked, unasked = [], []
+            give, give_not = self.give(asked), self.give(unasked)
+            first = c.Site(cluster.address, self.TENSORS, id="a",
+                           initial_values=ctypes.cast(give, ctypes.c_void_p))
+            second = c.Site(cluster.address, self.TENSORS[::-1], id="b",
+                            initial_values=ctypes.cast(give_not, ctypes.c_void_p))
+            self.assertEqual((first.info.brought_model, second.info.brought_model), (1, 0))
+            self.assertEqual((asked, unasked), ([0, 1, 2, 3] * 2, []))
+            for site, order in ((first, [0, 1, 2, 3]), (second, [3, 2, 1, 0])):
+                self.assertEqual(sum(piece.count for piece in site.ranges()), 72 + 1 + 128 + 128)
+                for piece in site.ranges():
+                    for i in range(piece.count):
+                        self.assertEqual(site.arena[piece.arena_offset + i],
+                                         self.value(order[piece.tensor], piece.tensor_offset + i))
+            first.call("ready")
+            second.call("ready")
+            problems = []
+            peer = threading.Thread(target=self.train, args=(second, problems))
+            peer.start()
+            self.train(first, problems)
+            peer.join(timeout=60)
+            self.assertEqual(problems, [])
+            self.assertEqual(len(self.finished(cluster)), 2 * 3)
+
+    def test_a_trainer_that_gives_up_bringing_leaves_the_run_waiting(self):
+        with Cluster() as cluster:
+            self.first_site(cluster)
+            give_up = c.ValuesFunction(lambda *_: 1)
+            with self.assertRaises(c.SiteError) as caught:
+                c.Site(cluster.address, self.TENSORS, id="a",
+                       initial_values=ctypes.cast(give_up, ctypes.c_void_p))
+            self.assertEqual(caught.exception.code, 10)
+            self.assertIn("conv.weight", str(caught.exception))
+            self.assertTrue(c.describe(cluster.address)["awaits_model"])
 
     # --- One site in this process ----------------------------------------------------------------
 

@@ -193,6 +193,13 @@ absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
                    causeway::ChooseCongestionControl(control.empty() ? "auto" : control));
   join.description.device = options->device == nullptr ? "not said" : options->device;
   if (options->software != nullptr) join.description.software = options->software;
+  if (options->initial_values != nullptr) {
+    join.initial_values = [give = options->initial_values,
+                           context = options->initial_values_context](size_t tensor,
+                                                                      std::span<float> values) {
+      return give(context, static_cast<int64_t>(tensor), 0, std::ssize(values), values.data()) == 0;
+    };
+  }
   return join;
 }
 
@@ -349,7 +356,7 @@ int causeway_site_describe(const causeway_site* site, causeway_site_info* info,
     info->steps_between_syncs = member.config().sync().steps_between_syncs();
     info->overlap_steps = member.config().sync().overlap_steps();
     info->restored = joined.restored() ? 1 : 0;
-    info->brought_model = 0;
+    info->brought_model = joined.brought_model() ? 1 : 0;
     return absl::OkStatus();
   });
 }
