@@ -44,6 +44,15 @@ absl::Status CheckRunId(absl::string_view call, absl::string_view run_id,
                    "anew with a fresh --out"));
 }
 
+absl::StatusOr<BroughtModel> Coordinator::AdmitModel(const v1::ModelHeader&) const {
+  return absl::AlreadyExistsError(
+      absl::StrCat("the run ", run_id(), " has its model: describe it again, and join"));
+}
+
+absl::Status Coordinator::BeginWith(BroughtModel, std::vector<float>) {
+  return AdmitModel({}).status();
+}
+
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
   return CoordinatorImpl::Create(std::move(options));
 }
