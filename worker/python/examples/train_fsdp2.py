@@ -76,8 +76,8 @@ def main() -> None:
     if arguments.out:
         with site.published():
             whole = {name: tensor.full_tensor() for name, tensor in model.state_dict().items()}
-        if rank == 0:
-            torch.save(whole, arguments.out)
+            if rank == 0:
+                torch.save(whole, arguments.out)
     dist.destroy_process_group()
 
 
