@@ -30,7 +30,7 @@ bool IsFatal(const absl::Status& status) {
 // Of what a worker trained and has not contributed: a delta that is being taken, one on its way and
 // one that was late; and as many steps as a takeover may repeat.
 int64_t ReserveSteps(const v1::SyncConfig& sync) {
-  return 3 * int64_t{sync.steps_between_syncs()} + 2 * int64_t{sync.overlap_steps()} + 8;
+  return 3 * int64_t{sync.steps_between_syncs()} + 2 * int64_t{MaxOverlapSteps(sync)} + 8;
 }
 
 }  // namespace
@@ -98,11 +98,11 @@ CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan,
     : options_(std::move(options)),
       plan_(std::move(plan)),
       schedule_(plan_.fragments(), options_.config.sync().steps_between_syncs(),
-                options_.config.sync().overlap_steps()),
+                MaxOverlapSteps(options_.config.sync())),
       policy_({.quorum = options_.config.membership().quorum(),
                .grace = absl::Milliseconds(options_.config.membership().grace_ms()),
                .adaptive = options_.config.membership().adaptive_grace(),
-               .overlap_steps = options_.config.sync().overlap_steps()}),
+               .overlap_steps = MaxOverlapSteps(options_.config.sync())}),
       optimizer_(std::move(optimizer)),
       config_hash_(RunConfigHash(options_.config)),
       membership_(options_.config.membership().max_workers(),

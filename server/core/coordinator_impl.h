@@ -170,8 +170,8 @@ class CoordinatorImpl final : public Coordinator {
 
   const Options options_;
   const FragmentPlan plan_;
-  const SyncSchedule schedule_;
-  const RoundPolicy policy_;  // But for stop_step: see PolicyNow.
+  const SyncSchedule schedule_;  // Its merge steps are the last ones (tau_max).
+  const RoundPolicy policy_;     // But for stop_step: see PolicyNow.
   const std::unique_ptr<const OuterOptimizer> optimizer_;
   const uint64_t config_hash_;
   MergePool merge_pool_;

@@ -54,6 +54,7 @@ enum class Happening {
   kFencedOff,
   kAnswerGone,
   kMerged,
+  kMergedEarly,
   kCount
 };
 inline constexpr size_t kHappenings = static_cast<size_t>(Happening::kCount);
