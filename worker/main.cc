@@ -35,6 +35,7 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
       spent. SIGTERM finishes the transfers, writes a checkpoint and leaves; the same command
       continues from there.
         --threads=N (0: all cores)  --connect_timeout=30s  --checkpoint_interval=10m
+        --replay_merges=FILE
         --drain_timeout=20s  --sample_tokens=N  --max_tokens_per_second=N  --min_step_time=D
         --own_data: the shards are this site's alone, and it trains on all of them
         --shard_format=auto (or llmc, uint16, uint32)

@@ -43,6 +43,10 @@ ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(30),
           "train: how long to wait for the coordinator to answer");
 ABSL_FLAG(absl::Duration, checkpoint_interval, absl::Minutes(10),
           "train: time between local checkpoints; 0: at the end only");
+ABSL_FLAG(
+    std::string, replay_merges, "",
+    "train: the merges.jsonl of a run whose overlap gave way (sync.max_overlap_steps): merges "
+    "what it says after the steps that it says");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
           "train: how long a worker that is told to stop tries to hand over its deltas");
 ABSL_FLAG(
@@ -123,6 +127,7 @@ absl::StatusOr<int64_t> RateFromFlag(absl::string_view flag, double mbit) {
 absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   TrainingOptions options;
   options.coordinator = absl::GetFlag(FLAGS_coordinator);
+  options.replay_merges = absl::GetFlag(FLAGS_replay_merges);
   options.security = SecurityOptionsFromFlags();
   options.worker_id = absl::GetFlag(FLAGS_id);
   options.data = absl::GetFlag(FLAGS_data);

@@ -164,6 +164,7 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   Log().info("training on {}", backend_->Describe());
   ASSIGN_OR_RETURN(trainer_, Trainer::Create(config, dataset_, DataPart(), std::move(backend_)));
   RETURN_IF_ERROR(MakeLink());
+  RETURN_IF_ERROR(OpenMergeRecord(!checkpoint.has_value()));
   RETURN_IF_ERROR(MakeSync());
   session_->OnFailure([this](const absl::Status& status) {
     telemetry_->Record("session_failed", absl::StrCat("the session failed: ", status.message()),
@@ -235,6 +236,33 @@ absl::Status TrainingRun::Begin(std::optional<WorkerCheckpoint> checkpoint) {
   return metrics_->Append(start);
 }
 
+absl::Status TrainingRun::OpenMergeRecord(bool anew) {
+  const v1::SyncConfig& sync = run_.config().sync();
+  if (MaxOverlapSteps(sync) == sync.overlap_steps()) {
+    if (options_.replay_merges.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "--replay_merges is for runs with sync.max_overlap_steps above sync.overlap_steps: any "
+        "other repeats without; leave it out");
+  }
+  ASSIGN_OR_RETURN(
+      merge_record_,
+      MergeRecord::Open(file_system_, JoinPath(options_.output, "merges.jsonl"), anew));
+  recorded_merges_ = merge_record_->merges();
+  if (options_.replay_merges.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(recorded_merges_, ReadMergeRecord(file_system_, options_.replay_merges,
+                                                     /*may_be_absent=*/false));
+  return absl::OkStatus();
+}
+
+void TrainingRun::RecordMerge(const RecordedMerge& merge) {
+  const absl::Status recorded = merge_record_->Add(merge);
+  if (recorded.ok() == merges_recorded_.ok()) return;
+  merges_recorded_ = recorded;
+  if (recorded.ok()) return;
+  Log().warn("merges are not recorded ({}): should this worker be killed, it will not repeat them",
+             std::string(recorded.message()));
+}
+
 absl::Status TrainingRun::MakeLink() {
   ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddress(options_.coordinator));
   Link::Options link;
@@ -280,6 +308,12 @@ absl::Status TrainingRun::MakeSync() {
   sync.clock = &clock_;
   sync.max_advance = MaxAdvance();
   sync.data_slot = DataPart();
+  sync.recorded_merges = recorded_merges_;
+  if (merge_record_ != nullptr) {
+    sync.observer.merged = [this](int64_t step, const SyncEvent& event) {
+      RecordMerge({step, event});
+    };
+  }
   sync.observer.late = [this](const SyncEvent& event) {
     telemetry_->Record(
         "delta_late",

@@ -76,6 +76,9 @@ void TrainingRun::Report(const StepReport& report, absl::Duration step_time) {
   heartbeat_.set_bytes_down(exchange_->bytes_down());
   heartbeat_.set_inner_step_seconds(absl::ToDoubleSeconds(progress_.inner_step_time));
   heartbeat_.set_pace_milli(counter_.pace_milli());
+  const SyncEngine::Slack slack = sync_->slack();
+  heartbeat_.set_late_answers(slack.late);
+  heartbeat_.set_steps_before_wait(slack.steps.value_or(-1));
   heartbeat_.set_download_bytes_per_second(
       link_->meter().goodput_bytes_per_second(Direction::kDown));
   heartbeat_.set_checkpoint_step(progress_.checkpoint_step);
@@ -129,6 +132,12 @@ void TrainingRun::LogProgress(absl::Duration now) {
       1e-6 * static_cast<double>(exchange_->bytes_up()),
       1e-6 * static_cast<double>(exchange_->bytes_down()),
       absl::FormatDuration(absl::Seconds(std::ceil(seconds_left))));
+  const SyncEngine::Slack slack = sync_->slack();
+  if (slack.late > 0) {
+    Log().warn("{} late {}; {} more {} before training waits for one", slack.late,
+               slack.late == 1 ? "answer" : "answers", slack.steps.value_or(0),
+               slack.steps == 1 ? "step" : "steps");
+  }
   WatchCertificate();
 }
 

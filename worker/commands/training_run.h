@@ -26,6 +26,7 @@
 #include "worker/commands/site.h"
 #include "worker/data/choice_task.h"
 #include "worker/data/dataset.h"
+#include "worker/io/merge_record.h"
 #include "worker/io/worker_checkpoint.h"
 #include "worker/link/grpc_exchange.h"
 #include "worker/link/link.h"
@@ -55,6 +56,8 @@ struct TrainingOptions {
   absl::Duration connect_timeout = absl::Seconds(30);
   // For bulk transfers, beside the session's; 0: as many as help, from 4 to 16.
   int connections = 0;
+  // A record of merges to repeat (merge_record.h); empty: none.
+  std::string replay_merges;
   int64_t max_upload_bytes_per_second = 0;  // 0: no limit. Of this worker's fragments.
   int64_t max_download_bytes_per_second = 0;
   // Of the connections to the coordinator (tcp_links.h); empty: the system's.
@@ -110,6 +113,9 @@ class TrainingRun {
 
   absl::Status OpenOutput();
   absl::Status OpenBackend(const DeviceChoice& devices);
+  // With sync.max_overlap_steps. `anew`: there is no checkpoint.
+  absl::Status OpenMergeRecord(bool anew);
+  void RecordMerge(const RecordedMerge& merge);
   absl::Status ReadTasks();
   // Continues from the checkpoint in the output folder, or from the published state.
   absl::Status Begin(std::optional<WorkerCheckpoint> checkpoint);
@@ -187,6 +193,9 @@ class TrainingRun {
   std::unique_ptr<GrpcExchange> exchange_;
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<SyncEngine> sync_;
+  std::unique_ptr<MergeRecord> merge_record_;   // Null: no overlap that gives way.
+  std::vector<RecordedMerge> recorded_merges_;  // To be repeated.
+  absl::Status merges_recorded_;
   std::vector<Task> tasks_;
   int data_slot_ = 0;
   StepCounter counter_;

@@ -13,8 +13,9 @@
 namespace causeway::worker {
 namespace {
 
-constexpr int kMaxTransferThreads = 64;
-constexpr int kMaxEncoders = 16;
+constexpr int kMaxTransferThreads = 16;
+// With slack: more answers may be awaited at once.
+constexpr int kMaxElasticThreads = 64;
 
 // A run has at most 2^40 steps (train.steps), and a fragment no more versions than that. The step
 // of any round up to this one can be computed.
@@ -45,10 +46,11 @@ SyncEngine::SyncEngine(Options options)
       codec_down_(FindCodec(options_.config.codec_down()).value()),
       fragments_(static_cast<size_t>(options_.plan->fragments())),
       data_slot_(options_.data_slot),
-      threads_(std::make_unique<TransferThreads>(FragmentsInFlight(
-          schedule_, options_.config, options_.max_advance, kMaxTransferThreads))),
-      encoders_(std::make_unique<TransferThreads>(
-          FragmentsInFlight(schedule_, options_.config, options_.max_advance, kMaxEncoders))) {
+      threads_(std::make_unique<TransferThreads>(
+          FragmentsInFlight(schedule_, options_.config, options_.max_advance,
+                            slack_steps_ > 0 ? kMaxElasticThreads : kMaxTransferThreads))),
+      encoders_(std::make_unique<TransferThreads>(FragmentsInFlight(
+          schedule_, options_.config, options_.max_advance, kMaxTransferThreads))) {
   for (const RecordedMerge& merge : options_.recorded_merges) {
     recorded_[{merge.event.fragment, merge.event.round}] = merge.step;
   }
