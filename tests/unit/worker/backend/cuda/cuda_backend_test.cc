@@ -195,6 +195,18 @@ TEST_F(Staged, ALostGpuEndsTheStepWithItsCauseAndAllStepsAfterIt) {
   }
 }
 
+TEST_F(Staged, GpusOfOtherProcessesAreNotUsed) {
+  CudaBackend::Options options = TestOptions(2);
+  emulation::SetMachine({.devices = 4});
+  for (DeviceInfo& device : options.devices) device.index += 2;
+  ASSERT_TRUE(UseDevice(2).ok());  // As whoever found them does.
+  Begin(options);
+  (void)Train(1);
+  EXPECT_TRUE(backend_->SaveOptimizer().ok());
+  for (const int device : {0, 1}) EXPECT_FALSE(emulation::HasContext(device)) << device;
+  for (const int device : {2, 3}) EXPECT_TRUE(emulation::HasContext(device)) << device;
+}
+
 TEST_F(Staged, AStepWaitsForTheDeviceOnceAtItsEndAndAllocatesNothing) {
   Stage({.devices = 1});
   Begin(TestOptions(1), "train { optimizer: MUON }");
