@@ -79,7 +79,7 @@ absl::Status ReplayCommand(const ReplayFlags& flags) {
   if (!flags.outer.empty()) {
     ASSIGN_OR_RETURN(options.outer, OtherOuter(config, flags.outer));
   }
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
   ASSIGN_OR_RETURN(options.initial_parameters,
                    InitialParametersOf(file_system, flags.run_dir, config, plan));
   ThreadPool pool(ThreadsFor(0).value());
