@@ -313,6 +313,10 @@ absl::Status CompleteMembership(v1::MembershipConfig& membership) {
   if (membership.max_pace() != 0) {
     RETURN_IF_ERROR(CheckRange("membership.max_pace", membership.max_pace(), 1.0, 1000.0));
   }
+  // 0 stays 0, so that a configuration of before this setting keeps its hash.
+  if (membership.norm_cap() != 0) {
+    RETURN_IF_ERROR(CheckRange("membership.norm_cap", membership.norm_cap(), 1.0, 1e30));
+  }
   if (membership.outlier_factor() != 0) {
     RETURN_IF_ERROR(CheckRange("membership.outlier_factor", membership.outlier_factor(), 1.0, 1e6));
   }
@@ -475,6 +479,8 @@ absl::StatusOr<ConfigWarnings> CompleteRunConfig(v1::RunConfig& config) {
   RETURN_IF_ERROR(CheckTogether(config));
   return Warnings(config);
 }
+
+int MaxOverlapSteps(const v1::SyncConfig& sync) { return sync.overlap_steps(); }
 
 uint64_t RunConfigHash(const v1::RunConfig& config) { return Checksum64(FormatRunConfig(config)); }
 

@@ -35,6 +35,9 @@ std::string FormatRunConfig(const v1::RunConfig& config);
 // field, what it must be and what it is.
 absl::StatusOr<ConfigWarnings> CompleteRunConfig(v1::RunConfig& config);
 
+// Steps after its send at which a worker waits for an answer: tau_max, or tau.
+int MaxOverlapSteps(const v1::SyncConfig& sync);
+
 // Of a complete configuration.
 uint64_t RunConfigHash(const v1::RunConfig& config);
 

@@ -58,12 +58,14 @@ int Main(int argc, char** argv) {
     rows[scenario.name] = {{"attack", scenario.attack},
                            {"held", outcome.held},
                            {"what", outcome.what},
+                           {"table", outcome.table},
                            {"seconds", seconds}};
     if (!absl::GetFlag(FLAGS_json)) {
       std::cout << absl::StrFormat("%-20s %-6s %5.1f s  %s\n%27s           %s\n", scenario.name,
                                    outcome.held ? "held" : "FELL", seconds, scenario.attack, "",
                                    outcome.what)
                 << std::flush;
+      for (const std::string& line : outcome.table) std::cout << "    " << line << '\n';
     }
   }
   const int count = static_cast<int>(scenarios.size());
