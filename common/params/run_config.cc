@@ -350,6 +350,10 @@ absl::Status CompleteMembership(v1::MembershipConfig& membership) {
   if (membership.max_pace() != 0) {
     RETURN_IF_ERROR(CheckRange("membership.max_pace", membership.max_pace(), 1.0, 1000.0));
   }
+  // 0 stays 0, so that a configuration of before this setting keeps its hash.
+  if (membership.norm_cap() != 0) {
+    RETURN_IF_ERROR(CheckRange("membership.norm_cap", membership.norm_cap(), 1.0, 1e30));
+  }
   if (membership.outlier_factor() != 0) {
     RETURN_IF_ERROR(CheckRange("membership.outlier_factor", membership.outlier_factor(), 1.0, 1e6));
   }
