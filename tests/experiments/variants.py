@@ -203,7 +203,7 @@ EXPERIMENTS = {
         ("plain", "plain-mu0.9", "streaming", "nesterov0.9-0.3", "mean", "mean-fp32", "mean-tau0", "mean-tau10",
          "mean-H100", "mean-M4", "mean-M8", "mean-keep", "mean-keep-tau10", "mean-keep-H100", "mean-keep-lm2",
          "mean-keep-M4", "mean-keep-M8"),
-        "plain", headline=True, in_all=False),
+        "plain", headline=True, streaming_is="alpha 0.5, outer 0.7 / 0.6", in_all=False),
     "parity": Experiment(
         "Data parallel, DiLoCo and Streaming at equal tokens",
         ("plain", "data-parallel", "diloco", "streaming-fp32", "overlap-fp32", "streaming"),
