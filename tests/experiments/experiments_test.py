@@ -405,19 +405,21 @@ class ParityReportTest(unittest.TestCase):
     def test_the_loss_is_the_mean_of_the_last_evaluations(self):
         self.assertAlmostEqual(parity_report.tail_loss(_long_result("small-6k", "plain", 1, 2.0)), 2.01)
 
-    def test_the_baseline_is_chosen_by_seeds_that_nothing_is_claimed_with(self):
-        results = [_long_result("small-6k", name, seed, 2.0 + shift)
-                   for name, shift in (("plain", 0.0), ("plain-mu0.9", 0.1)) for seed in (1, 2, 3)]
+    def test_the_baseline_is_the_best_over_seeds_that_all_have(self):
+        results = [_long_result("small-6k", "plain", seed, 2.0) for seed in (1, 2, 3, 101)]
         self.assertEqual(self.report(*results)[0]["baseline"], "plain")
-        results += [_long_result("small-6k", "plain", 101, 2.0), _long_result("small-6k", "plain-mu0.9", 101, 1.9)]
+        results += [_long_result("small-6k", "plain-mu0.9", seed, 1.9) for seed in (3, 101)]
+        results += [_long_result("small-6k", "plain-mu0.85", 101, 1.95), _long_result("small-6k", "plain-mu0.85", 4, 1)]
         report = self.report(*results)[0]
         self.assertEqual(report["baseline"], "plain-mu0.9")
-        self.assertEqual([row["seeds"] for row in report["rows"]], [[1, 2, 3]] * 2)
-        self.assertEqual(set(report["tuning"]), {"plain", "plain-mu0.9"})
+        self.assertEqual({row["variant"]: row["seeds"] for row in report["rows"]},
+                         {"plain": [1, 2, 3], "plain-mu0.9": [3]})
+        self.assertEqual(set(report["tuning"]["plain-mu0.9"]), {3, 101})
 
     def test_gaps_are_taken_seed_by_seed_with_their_interval(self):
         results = [_long_result("small-6k", "plain", seed, 2.0 + seed) for seed in (1, 2, 3)]
-        results += [_long_result("small-6k", "mean", seed, 2.01 + seed + 0.001 * (seed - 2)) for seed in (1, 2, 3)]
+        results += [_long_result("small-6k", "mean", seed, 2.01 + seed + 0.001 * (seed - 2))
+                    for seed in (1, 2, 3)]
         results += [_long_result("small-6k", "mean-M4", 1, 3.05), _long_result("small-2k", "mean", 1, 3.0)]
         reports = self.report(*results)
         self.assertEqual([report["scale"] for report in reports], ["small-6k"])  # The other has no baseline.
@@ -430,8 +432,9 @@ class ParityReportTest(unittest.TestCase):
         text = parity_report.table(reports)
         self.assertIn("| **+0.0100 ± 0.0025** | +0.0090, +0.0100, +0.0110 | 0.0177 / 0.0177 |", text)
         self.assertIn("| 36.5 | Muon | mean, M 4 | 4 | 1 | 3.0600 | **+0.0500** |", text)
-        page = parity_report.put_into_page("a\n<!-- parity_report.py gap -->\n<!-- end -->\nb\n", "gap", text)
-        self.assertTrue(page.startswith("a\n<!-- parity_report.py gap -->\n| tokens") and page.endswith("|\n<!-- end -->\nb\n"))
+        page = parity_report.put_into_page("<!-- parity_report.py gap -->\n<!-- end -->\nb\n", "gap", text)
+        self.assertTrue(page.startswith("<!-- parity_report.py gap -->\n| tokens per parameter |"))
+        self.assertTrue(page.endswith("|\n<!-- end -->\nb\n"))
 
     def test_the_figure_has_both_panels(self):
         results = [_long_result(scale, name, seed, 2.0 + 0.001 * seed + 0.01 * len(name))

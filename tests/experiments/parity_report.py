@@ -5,9 +5,8 @@
         --figures docs/figures/parity --docs docs/reports/parity.md
 
 Reads what study.py has trained of `tuning` and `gap` at the scales small-600 .. small-20k. The baseline
-of a scale is the data-parallel variant that the tuning seeds like best; of tuning, the seeds count
-that are not among --seeds. Differences are taken seed by seed, of the mean of the evaluations in
-the last tenth of a run.
+of a scale is the best data-parallel variant over the seeds that all of these have. Differences are
+taken seed by seed, of the mean of the evaluations in the last tenth of a run.
 """
 
 import argparse
@@ -50,15 +49,13 @@ def _by_seed(results: list[dict], variant: str, measure=tail_loss) -> dict[int, 
     return {result["seed"]: measure(result) for result in results if result["variant"] == variant}
 
 
-def best_data_parallel(results: list[dict], claimed: list[int]) -> str | None:
+def best_data_parallel(results: list[dict]) -> str | None:
     """Of one scale and inner optimizer: the data-parallel variant with the lowest mean loss over the
-    tuning seeds that all tuned ones have; the one with the default settings where there are none."""
-    losses = {name: {seed: loss for seed, loss in _by_seed(results, name).items() if seed not in claimed}
-              for name in _TUNED}
-    losses = {name: own for name, own in losses.items() if own}
+    seeds that all of them have. Choosing by seeds that a claim rests on favours data parallelism."""
+    losses = {name: own for name in _TUNED if (own := _by_seed(results, name))}
     shared = set.intersection(*(set(own) for own in losses.values())) if losses else set()
     if not shared:
-        return "plain" if _by_seed(results, "plain") else None
+        return "plain" if "plain" in losses else None
     return min(losses, key=lambda name: statistics.fmean(losses[name][seed] for seed in shared))
 
 
@@ -90,11 +87,10 @@ def summarize(results: list[dict], seeds: list[int]) -> list[dict]:
         for inner in variants.INNER:
             here = [result for result in results
                     if result["scale"] == scale.name and result["inner"] == inner]
-            baseline = best_data_parallel(here, seeds)
+            baseline = best_data_parallel(here)
             if baseline is None:
                 continue
-            tuning = {name: {seed: loss for seed, loss in _by_seed(here, name).items() if seed not in seeds}
-                      for name in variants.EXPERIMENTS["tuning"].variants}
+            tuning = {name: _by_seed(here, name) for name in variants.EXPERIMENTS["tuning"].variants}
             claimed = [result for result in here if result["seed"] in seeds]
             base = _by_seed(claimed, baseline)
             present = [name for name in dict.fromkeys((*_TUNED, *_GAP)) if _by_seed(claimed, name)]
@@ -129,8 +125,8 @@ def _difference(row: dict) -> str:
 
 def table(reports: list[dict]) -> str:
     """Markdown: one row for each variant, scale after scale."""
-    head = ["tokens per parameter", "inside", "", "M", "seeds", "held-out loss", "minus data parallel", "by seed",
-            "bytes per parameter and step, up / down"]
+    head = ["tokens per parameter", "inside", "", "M", "seeds", "held-out loss", "minus data parallel",
+            "by seed", "bytes per parameter and step, up / down"]
     lines = ["| " + " | ".join(head) + " |", "| ---: | --- | --- |" + " ---: |" * (len(head) - 3)]
     for report in reports:
         for row in report["rows"]:
@@ -146,11 +142,10 @@ def table(reports: list[dict]) -> str:
 
 def tuning_table(reports: list[dict]) -> str:
     """Markdown: what the tuning seeds said."""
-    lines = ["| tokens per parameter | inside | | seeds | held-out loss |", "| ---: | --- | --- | --- | ---: |"]
+    lines = ["| steps | inside | | seeds | held-out loss |", "| ---: | --- | --- | --- | ---: |"]
     for report in reports:
-        tokens = report["rows"][0]["tokens_per_parameter"] if report["rows"] else None
         for name, own in report["tuning"].items():
-            lines.append(f"| {'-' if tokens is None else format(tokens, '.3g')} | {variants.INNER[report['inner']]} | "
+            lines.append(f"| {report['steps']} | {variants.INNER[report['inner']]} | "
                          f"{variants.EXPERIMENTS['tuning'].label(name)} | {', '.join(map(str, sorted(own)))} | "
                          f"{statistics.fmean(own.values()):.4f} |")
     return "\n".join(lines)
@@ -185,7 +180,8 @@ def plot(reports: list[dict], inner: str = "muon") -> str | None:
         return None
     panels = [("M = 2, over tokens per parameter", tokens)]
     if any(len(points) > 1 for points in workers.values()):
-        panels.append((f"over workers M, {at['rows'][0]['tokens_per_parameter']:.2g} tokens per parameter", workers))
+        tokens_each = at["rows"][0]["tokens_per_parameter"]
+        panels.append((f"over workers M, {tokens_each:.2g} tokens per parameter", workers))
     return plots.standalone(plots.compare_gaps(panels, "gap, nats per byte"))
 
 
@@ -203,13 +199,14 @@ def main(arguments: list[str]) -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=training_runs.ROOT / "out-experiments" / "study",
                         help="where study.py's runs are")
-    parser.add_argument("--seeds", default="1,2,3", help="those that claims rest on; all others are for tuning")
+    parser.add_argument("--seeds", default="1,2,3", help="those that claims rest on")
     parser.add_argument("--figures", type=Path, help="where JSON and the plot go")
     parser.add_argument("--docs", type=Path, help="a page whose tables are replaced")
     parsed = parser.parse_args(arguments)
     reports = summarize(load(parsed.out), [int(seed) for seed in parsed.seeds.split(",")])
     if not reports:
-        print(f"parity_report: no runs of the prose scales in {parsed.out}; study.py trains them", file=sys.stderr)
+        print(f"parity_report: no runs of the prose scales in {parsed.out}; study.py trains them",
+              file=sys.stderr)
         return 1
     if parsed.figures:
         parsed.figures.mkdir(parents=True, exist_ok=True)

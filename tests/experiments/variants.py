@@ -159,13 +159,14 @@ VARIANTS = {
     "mean-tau0": Variant("mean, tau 0", _MEAN | {"sync.overlap_steps": "0"}),
     "mean-tau10": Variant("mean, tau 10", _MEAN | {"sync.overlap_steps": "10"}),
     "mean-H100": Variant("mean, H 100", _MEAN | {"sync.steps_between_syncs": "100"}),
-    **{f"mean-M{workers}": Variant(f"mean, M {workers}", _MEAN, workers=workers) for workers in (4, 8)},
+    **{f"mean-M{workers}": Variant(f"mean, M {workers}", _MEAN, workers=workers)
+       for workers in (4, 8)},
     # The same, and what was trained in flight is kept.
     "mean-keep": Variant("mean that keeps", _KEEP),
     "mean-keep-mu0.9": Variant("mean that keeps, Muon momentum 0.9", _KEEP | {"train.muon_momentum": "0.9"},
                                inner=("muon",)),
-    "mean-keep-muon0.01": Variant("mean that keeps, rates 0.01, 1e-2", _KEEP | {"train.muon_learning_rate": "0.01"},
-                                  inner=("muon",)),
+    "mean-keep-muon0.01": Variant("mean that keeps, rates 0.01, 1e-2", _KEEP | {
+        "train.muon_learning_rate": "0.01"}, inner=("muon",)),
     "mean-keep-tau10": Variant("mean that keeps, tau 10", _KEEP | {"sync.overlap_steps": "10"}),
     "mean-keep-H100": Variant("mean that keeps, H 100", _KEEP | {"sync.steps_between_syncs": "100"}),
     "mean-keep-lm2": Variant("mean that keeps, lm2 up with feedback", _KEEP | {
@@ -200,9 +201,9 @@ EXPERIMENTS = {
         "plain", headline=True, in_all=False),
     "gap": Experiment(
         "What is left of the gap to data parallelism",
-        ("plain", "plain-mu0.9", "streaming", "nesterov0.9-0.3", "mean", "mean-fp32", "mean-tau0", "mean-tau10",
-         "mean-H100", "mean-M4", "mean-M8", "mean-keep", "mean-keep-tau10", "mean-keep-H100", "mean-keep-lm2",
-         "mean-keep-M4", "mean-keep-M8"),
+        ("plain", "plain-mu0.9", "streaming", "nesterov0.9-0.3", "mean", "mean-fp32", "mean-tau0",
+         "mean-tau10", "mean-H100", "mean-M4", "mean-M8", "mean-keep", "mean-keep-tau10", "mean-keep-H100",
+         "mean-keep-lm2", "mean-keep-M4", "mean-keep-M8"),
         "plain", headline=True, streaming_is="alpha 0.5, outer 0.7 / 0.6", in_all=False),
     "parity": Experiment(
         "Data parallel, DiLoCo and Streaming at equal tokens",
