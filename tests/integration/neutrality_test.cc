@@ -21,7 +21,7 @@ struct PlainResult {
 
 PlainResult TrainPlain(const v1::RunConfig& config, const TestData& data, int64_t steps,
                        int threads = 1) {
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   ThreadPool pool(threads);
   auto trainer = worker::Trainer::Create(config, data.dataset(), 0,
                                          std::make_unique<worker::CpuBackend>(config, plan, &pool))

@@ -242,7 +242,7 @@ absl::Status WriteSite(const std::string& folder, const Site& site, const SiteTr
 
 absl::Status RunConfiguration(const std::string& name, const std::string& folder) {
   ASSIGN_OR_RETURN(const v1::RunConfig config, TraceConfiguration(name));
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
   RETURN_IF_ERROR(FileSystem::Real()->CreateFolders(folder));
   std::vector<float> initial(static_cast<size_t>(plan.arena_size()));
   InitializeParameters(plan, config.train().seed(), initial);

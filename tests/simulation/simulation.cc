@@ -37,7 +37,7 @@ class Simulation {
         bug_(bug),
         replayed_(replayed),
         world_(scenario.seed, trace),
-        plan_(FragmentPlan::Create(scenario.config.model(), scenario.config.sync()).value()),
+        plan_(FragmentPlan::Create(scenario.config).value()),
         config_hash_(RunConfigHash(scenario.config)),
         initial_(Initial(plan_)),
         auditor_(world_, scenario_, plan_, initial_),
@@ -62,6 +62,7 @@ class Simulation {
   void Pause();
   void Unpause();
   void StopAtStep();
+  void Lie();
   void BeQuiet();
   bool AllFinished() const;
   void CheckTheEnd();
@@ -103,6 +104,7 @@ void Simulation::StartProcess(Site& site) {
   options.record = &site.record;
   options.drop_late_deltas = bug_.workers_drop_late_deltas;
   options.forget_merges = bug_.workers_forget_merges;
+  options.lies = &site - sites_.data() < scenario_.liars;
   // Set below, when there is a process to compare with.
   auto self = std::make_shared<VirtualWorker*>(nullptr);
   options.save = [&site, self](const WorkerCheckpoint& checkpoint) {
@@ -185,6 +187,36 @@ void Simulation::StopAtStep() {
   stop_step_ = step;
 }
 
+void Simulation::Lie() {
+  if (!world_.faulty()) return;
+  world_.After(scenario_.between_faults, [this] { Lie(); });
+  const Site& site = sites_[static_cast<size_t>(world_.Between(0, scenario_.liars - 1))];
+  if (site.process == nullptr || site.process->incarnation() == 0) return;
+  // Nobody can be there: the round sent before it is not published yet.
+  int64_t step = scenario_.config.train().steps();
+  const SyncSchedule schedule(plan_.fragments(), scenario_.config.sync().steps_between_syncs(),
+                              scenario_.config.sync().overlap_steps());
+  for (int i = 0; i < plan_.fragments(); ++i) {
+    step = std::min(step, schedule.MergeStep(i, auditor_.version(i) + 1) + 1);
+  }
+  if (step >= scenario_.config.train().steps()) return;
+  v1::WorkerMessage message;
+  if (world_.Chance(0.5)) {
+    message.mutable_ready()->set_step(step);
+  } else {
+    message.mutable_heartbeat()->set_step(step);
+  }
+  absl::Status status = absl::UnavailableError("there is no coordinator");
+  host_.Command([&](server::Coordinator& c) {
+    status = c.Handle(site.id, site.process->incarnation(), message);
+  });
+  world_.Count(Happening::kLied);
+  world_.Trace(site.id, " says that it is at step ", step, ": ", status.ToString());
+  if (status.ok()) {
+    world_.Violate("lies_are_refused", absl::StrCat(site.id, " is believed to be at step ", step));
+  }
+}
+
 void Simulation::ScheduleFault() {
   // Exponential, as of things that do not know of each other.
   const double mean = absl::ToDoubleSeconds(scenario_.between_faults);
@@ -264,6 +296,7 @@ Outcome Simulation::Run() {
   }
   if (scenario_.quiet_at > absl::ZeroDuration()) {
     ScheduleFault();
+    if (scenario_.liars > 0) world_.After(scenario_.between_faults, [this] { Lie(); });
     world_.After(scenario_.quiet_at, [this] { BeQuiet(); });
   } else {
     world_.set_faulty(false);

@@ -12,7 +12,8 @@ import time
 from exchange import Run
 from network import LinkSettings, Network
 from processes import Failed, working_folder
-from training import _has_joined, _json_lines, hashes, make_data
+from training import has_joined, hashes, json_lines, make_data
+from utilization import Model, bytes_per_sync
 
 _WORKERS = 4
 _STEP_S = 1
@@ -66,9 +67,9 @@ class _Training:
                     f"--coordinator={run.address}", f"--id={name}", f"--data={data}",
                     f"--out={run.folder / name}", "--threads=1", "--checkpoint_interval=0",
                     *run.flags, *self.flags(name)))
-                workers[-1].wait_until(lambda name=name: _has_joined(run, name), "it has joined")
+                workers[-1].wait_until(lambda name=name: has_joined(run, name), "it has joined")
             first = run.folder / names[0] / "metrics.jsonl"
-            workers[0].wait_until(lambda: any(line["kind"] == "step" for line in _json_lines(first)),
+            workers[0].wait_until(lambda: any(line["kind"] == "step" for line in json_lines(first)),
                                   "it trains", timeout_s=120)
             happened = self.meanwhile(network, run) if self.meanwhile else None
             for worker in workers:
@@ -78,7 +79,7 @@ class _Training:
             return {
                 "began_unix_s": None if callable(happened) else happened,
                 "hashes": hashes({"rounds": run.rounds()}),
-                "workers": [[line for line in _json_lines(run.folder / name / "metrics.jsonl")
+                "workers": [[line for line in json_lines(run.folder / name / "metrics.jsonl")
                              if line["kind"] == "step"] for name in names],
                 "merges": {name: self._record(run, name) for name in names}}
 
@@ -198,8 +199,8 @@ def run_jitter(options, progress):
     """Links whose rate is drawn every second, and that are silent for 3 s of every minute."""
     period = options.steps_between_syncs
     steps = max(period, _WINDOW_S + period)
-    parameters_bits = 4.25 * 1.05e6  # Of tiny-1m in int4, scales included; measured below.
-    bound_mbit = parameters_bits * 1e-6 / (period * _STEP_S)
+    size, _ = bytes_per_sync(options, Model("tiny-1m", tokens=16, step_ms=0, fragments=1, overlap=0))
+    bound_mbit = size * 8e-6 / (period * _STEP_S)
     peak = options.bound_factor * bound_mbit
     fragments = min(_JITTER_FRAGMENTS, period)
     configs = [_config(period, _JITTER_OVERLAP, latest, fragments, steps)

@@ -24,8 +24,7 @@ WorkerCheckpoint SomeCheckpoint() {
                           "test")
                           .value();
   EXPECT_TRUE(CompleteRunConfig(checkpoint.config).ok());
-  const FragmentPlan plan =
-      FragmentPlan::Create(checkpoint.config.model(), checkpoint.config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(checkpoint.config).value();
   const auto values = static_cast<size_t>(plan.arena_size());
   checkpoint.data_slot = 3;
   checkpoint.step = 70;
@@ -139,7 +138,7 @@ TEST_F(WorkerCheckpointTest, WithoutResidualOrMomentsItIsWhole) {
   checkpoint.config.mutable_outer()->set_optimizer(v1::OuterConfig::ADAMW);
   ASSERT_TRUE(CompleteRunConfig(checkpoint.config).ok());
   const size_t values = static_cast<size_t>(
-      FragmentPlan::Create(checkpoint.config.model(), sync).value().arena_size());
+      FragmentPlan::Create(RunTensors(checkpoint.config), sync).value().arena_size());
   checkpoint.parameters.resize(values);
   checkpoint.sync.published.resize(values);
   checkpoint.first_moments.clear();

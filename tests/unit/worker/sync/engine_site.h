@@ -42,7 +42,7 @@ class Site {
   explicit Site(const std::string& sync, float outer_learning_rate = 1, int max_advance = 1)
       : config_(TinyRun(sync)),
         max_advance_(max_advance),
-        plan_(FragmentPlan::Create(config_.model(), config_.sync()).value()),
+        plan_(FragmentPlan::Create(config_).value()),
         initial_(Initial()),
         local_(static_cast<size_t>(plan_.arena_size())),
         gradients_(local_.size()),

@@ -513,7 +513,7 @@ TEST(SyncEngineTest, GradientsAreSentAsTheyAreAndTheAnswerReplacesTheWeights) {
                              "test")
                              .value();
   ASSERT_TRUE(CompleteRunConfig(config).ok());
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   std::vector<float> initial(static_cast<size_t>(plan.arena_size()), 1.0F);
   std::vector<float> local(initial.size());
   std::vector<float> gradients(initial.size());

@@ -79,7 +79,7 @@ class DeviceReplicaTest : public testing::TestWithParam<Layout> {
   void Compare(const std::string& model, const std::string& sync,
                const std::function<void(Worker&)>& script) {
     const v1::RunConfig config = RunOf(model, sync);
-    const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+    const FragmentPlan plan = FragmentPlan::Create(config).value();
     Worker host(config, plan, std::make_unique<HostValues>(plan, config.sync()));
     Worker device(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
     for (Worker* const worker : {&host, &device}) {
@@ -185,7 +185,7 @@ TEST_P(DeviceReplicaTest, AStateIsThatOfTheHost) {
   const v1::RunConfig config = RunOf(kSmallModel,
                                      "fragments: 2 steps_between_syncs: 4 codec_up: E3M0 "
                                      "error_feedback: true overlap_steps: 1");
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   std::vector<SyncEngine::State> states;
   for (const bool on_device : {false, true}) {
     std::unique_ptr<Values> values;
@@ -209,7 +209,7 @@ TEST_P(DeviceReplicaTest, AStateIsThatOfTheHost) {
 TEST_P(DeviceReplicaTest, ComputingWeightsAreTheMergedOnesRounded) {
   const v1::RunConfig config =
       RunOf(kSmallModel, "fragments: 2 steps_between_syncs: 4 mixing: 0.5");
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   auto values = std::make_unique<DeviceValues>(plan, config.sync(), GetParam());
   DeviceValues& on_device = *values;
   Worker worker(config, plan, std::move(values));
@@ -224,7 +224,7 @@ TEST_P(DeviceReplicaTest, ComputingWeightsAreTheMergedOnesRounded) {
 
 TEST_P(DeviceReplicaTest, AHashThatIsNotTheAnnouncedOneEndsTheWorker) {
   const v1::RunConfig config = RunOf(kSmallModel, "fragments: 1 steps_between_syncs: 2");
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   Worker worker(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
   ASSERT_TRUE(worker.engine_->Fetch(0).ok());
   worker.exchange_->Corrupt({0, 1});
@@ -240,7 +240,7 @@ TEST_P(DeviceReplicaTest, AHashThatIsNotTheAnnouncedOneEndsTheWorker) {
 TEST_P(DeviceReplicaTest, AValueThatCannotBeEncodedIsNamedAsOnTheHost) {
   const v1::RunConfig config =
       RunOf(kSmallModel, "fragments: 1 steps_between_syncs: 1 codec_up: INT4");
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   const auto result = [&](std::unique_ptr<Values> values) {
     Worker worker(config, plan, std::move(values));
     EXPECT_TRUE(worker.engine_->Fetch(0).ok());
@@ -259,7 +259,7 @@ TEST_P(DeviceReplicaTest, AValueThatCannotBeEncodedIsNamedAsOnTheHost) {
 
 TEST_P(DeviceReplicaTest, AnAnswerThatCannotBeDecodedIsRefusedInTheHostsWords) {
   const v1::RunConfig config = RunOf(kSmallModel, "fragments: 1 codec_down: E3M0");
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   DeviceValues values(plan, config.sync(), GetParam());
   const std::unique_ptr<Replica> replica = values.MakeReplica();
   const auto size = static_cast<size_t>(plan.arena_size());
@@ -294,7 +294,7 @@ TEST_P(DeviceReplicaTest, NothingIsAllocatedOnceTheRunHasBegun) {
         "contribution: GRADIENT fragments: 1 steps_between_syncs: 1"}) {
     SCOPED_TRACE(sync);
     const v1::RunConfig config = RunOf(kSmallModel, sync);
-    const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+    const FragmentPlan plan = FragmentPlan::Create(config).value();
     Worker worker(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
     ASSERT_TRUE(worker.engine_->Fetch(0).ok());
     const int64_t before = emulation::AllocationsMade();
@@ -307,7 +307,7 @@ TEST_P(DeviceReplicaTest, NothingIsAllocatedOnceTheRunHasBegun) {
 
 TEST_P(DeviceReplicaTest, ALostDeviceEndsTheWorkerWithTheCause) {
   const v1::RunConfig config = RunOf(kSmallModel, "fragments: 1 steps_between_syncs: 1");
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   Worker worker(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
   ASSERT_TRUE(worker.engine_->Fetch(0).ok());
   emulation::FailAfterKernels(0, cudaErrorECCUncorrectable);
@@ -319,7 +319,7 @@ TEST_P(DeviceReplicaTest, TooLittleMemoryNamesWhatNeedsIt) {
   if (!GetParam().published_on_device) GTEST_SKIP() << "the host has it";
   emulation::SetMachine({.devices = 1, .memory = size_t{1} << 20});
   const v1::RunConfig config = RunOf(kLargerModel, "fragments: 1 steps_between_syncs: 1");
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   const ShardPlan shards(plan, 1);
   const absl::Status status =
       MakeDeviceReplica(plan, shards, config.sync(), {DeviceShard{}}, DevicePartOptions{}).status();

@@ -1,4 +1,4 @@
-#include "worker/io/merge_record.h"
+#include "worker/run/merge_record.h"
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -36,9 +36,10 @@ absl::StatusOr<std::vector<RecordedMerge>> ReadMergeRecord(FileSystem& file_syst
     if (ReadMerge(lines[i], merge)) {
       merges.push_back(merge);
     } else if (i + 1 < lines.size()) {
-      return absl::DataLossError(absl::StrCat(
-          path, ":", i + 1, " is no merge (expected {\"step\": .., \"fragment\": .., \"round\": ..}); ",
-          "take another copy"));
+      return absl::DataLossError(
+          absl::StrCat(path, ":", i + 1,
+                       " is no merge (expected {\"step\": .., \"fragment\": .., \"round\": ..}); ",
+                       "take another copy"));
     }
   }
   return merges;
@@ -63,9 +64,8 @@ absl::StatusOr<std::unique_ptr<MergeRecord>> MergeRecord::Open(FileSystem& file_
 
 absl::Status MergeRecord::Add(const RecordedMerge& merge) {
   if (!rounds_.insert({merge.event.fragment, merge.event.round}).second) return absl::OkStatus();
-  return file_->Append({{"step", merge.step},
-                        {"fragment", merge.event.fragment},
-                        {"round", merge.event.round}});
+  return file_->Append(
+      {{"step", merge.step}, {"fragment", merge.event.fragment}, {"round", merge.event.round}});
 }
 
 }  // namespace causeway::worker

@@ -1,7 +1,7 @@
 // What a worker merged after which step (merges.jsonl): with an elastic overlap that depends on the
 // network, so a process that resumes from a checkpoint, or repeats a whole run, reads it here.
-#ifndef CAUSEWAY_WORKER_IO_MERGE_RECORD_H_
-#define CAUSEWAY_WORKER_IO_MERGE_RECORD_H_
+#ifndef CAUSEWAY_WORKER_RUN_MERGE_RECORD_H_
+#define CAUSEWAY_WORKER_RUN_MERGE_RECORD_H_
 
 #include <cstdint>
 #include <memory>
@@ -45,4 +45,4 @@ class MergeRecord {
 
 }  // namespace causeway::worker
 
-#endif  // CAUSEWAY_WORKER_IO_MERGE_RECORD_H_
+#endif  // CAUSEWAY_WORKER_RUN_MERGE_RECORD_H_
