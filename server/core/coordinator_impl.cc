@@ -53,6 +53,15 @@ absl::Status CheckEpoch(absl::string_view worker_id, int64_t seen, int64_t own) 
       "serve the newest directory alone"));
 }
 
+absl::StatusOr<BroughtModel> Coordinator::AdmitModel(const v1::ModelHeader&) const {
+  return absl::AlreadyExistsError(
+      absl::StrCat("the run ", run_id(), " has its model: describe it again, and join"));
+}
+
+absl::Status Coordinator::BeginWith(BroughtModel, std::vector<float>) {
+  return AdmitModel({}).status();
+}
+
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
   return CoordinatorImpl::Create(std::move(options));
 }
