@@ -39,13 +39,13 @@
 #include "common/telemetry/log.h"
 #include "common/telemetry/metric_page.h"
 #include "server/core/coordinator.h"
+#include "server/given_run.h"
 #include "server/history/curve_keeper.h"
 #include "server/history/event_history.h"
 #include "server/history/run_history.h"
 #include "server/http/status_api.h"
 #include "server/http/status_page.h"
 #include "server/http_port.h"
-#include "server/initial_parameters.h"
 #include "server/metrics/coordinator_metrics.h"
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
@@ -104,8 +104,8 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
         --preset=best              paper, best, streaming, diloco or data-parallel; FILE's
                                    settings replace the preset's
         --initial=FILE             starts from these parameters, as `causeway-worker import` and
-                                   `replay` write them; the model is theirs if the configuration
-                                   leaves it out
+                                   `replay` write them, or from *.safetensors (a file, or a folder
+                                   of them); the model is theirs if the configuration leaves it out
         --listen=127.0.0.1:7070    port 0 takes any free one
         --address_file=FILE        receives HOST:PORT once it listens
         --http=auto                HOST:PORT of metrics and the status page, or off; auto:
@@ -146,46 +146,19 @@ constexpr absl::Duration kPoll = absl::Milliseconds(200);
 constexpr absl::Duration kProgressInterval = absl::Seconds(5);
 constexpr absl::Duration kStopDeadline = absl::Seconds(3);
 
-struct CompleteConfig {
-  v1::RunConfig config;
-  ConfigWarnings warnings;
-};
-
-bool ConfigIsGiven() {
-  return !absl::GetFlag(FLAGS_config).empty() || !absl::GetFlag(FLAGS_preset).empty();
-}
-
-absl::StatusOr<CompleteConfig> LoadConfig() {
-  const std::string path = absl::GetFlag(FLAGS_config);
-  const std::string preset = absl::GetFlag(FLAGS_preset);
-  if (!ConfigIsGiven()) {
-    return absl::InvalidArgumentError("give the run's configuration: --config=FILE");
-  }
-  CompleteConfig result;
-  if (!preset.empty()) {
-    ASSIGN_OR_RETURN(result.config, RunPreset(preset));
-  }
-  const std::string initial = absl::GetFlag(FLAGS_initial);
-  if (!initial.empty()) {
-    ASSIGN_OR_RETURN(*result.config.mutable_model(),
-                     ModelOfParameters(*FileSystem::Real(), initial));
-  }
-  if (!path.empty()) {
-    ASSIGN_OR_RETURN(const std::string text, FileSystem::Real()->ReadFile(path));
-    ASSIGN_OR_RETURN(result.config, ParseRunConfig(text, path, result.config));
-  }
-  absl::StatusOr<ConfigWarnings> warnings = CompleteRunConfig(result.config);
-  if (!warnings.ok()) return Annotate(warnings.status(), path.empty() ? preset : path);
-  result.warnings = *std::move(warnings);
-  return result;
+GivenRun GivenRunFromFlags() {
+  return {.config = absl::GetFlag(FLAGS_config),
+          .preset = absl::GetFlag(FLAGS_preset),
+          .initial = absl::GetFlag(FLAGS_initial),
+          .run_dir = absl::GetFlag(FLAGS_run_dir)};
 }
 
 int CheckConfig() {
-  const absl::StatusOr<CompleteConfig> loaded = LoadConfig();
+  const GivenRun given = GivenRunFromFlags();
+  const absl::StatusOr<CompleteConfig> loaded =
+      LoadConfig(*FileSystem::Real(), given,
+                 given.awaits_first_site() ? ModelIs::kStillToCome : ModelIs::kGiven);
   if (!loaded.ok()) return Refuse(kProgram, loaded.status());
-  const absl::Status plan =
-      FragmentPlan::Create(loaded->config.model(), loaded->config.sync()).status();
-  if (!plan.ok()) return Refuse(kProgram, plan);
   std::fputs(FormatRunConfig(loaded->config).c_str(), stdout);
   for (const std::string& warning : loaded->warnings) {
     std::fprintf(stderr, "warning: %s\n", warning.c_str());
@@ -295,61 +268,6 @@ absl::StatusOr<RunDirectoryStore::Options> StoreOptions() {
   return options;
 }
 
-// Whether what was given can be a run, the parameters to start from included.
-absl::Status CheckGivenRun() {
-  ASSIGN_OR_RETURN(const CompleteConfig given, LoadConfig());
-  const std::string initial = absl::GetFlag(FLAGS_initial);
-  if (initial.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const FragmentPlan plan,
-                   FragmentPlan::Create(given.config.model(), given.config.sync()));
-  return ReadInitialParameters(*FileSystem::Real(), initial, plan).status();
-}
-
-// The configuration of the run in the folder, or the one asked for if there is none yet. Both must
-// be the same if both are there.
-absl::StatusOr<CompleteConfig> ChooseConfig(const std::optional<RecoveredRun>& recovered) {
-  if (!recovered.has_value()) return LoadConfig();
-  if (!ConfigIsGiven()) return CompleteConfig{recovered->identity.config, {}};
-  ASSIGN_OR_RETURN(CompleteConfig asked, LoadConfig());
-  const std::string difference = ConfigDifference(recovered->identity.config, asked.config);
-  if (difference.empty()) return asked;
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the run ", recovered->identity.run_id, " in ", absl::GetFlag(FLAGS_run_dir),
-      " has another configuration than the one given: ", difference,
-      "; leave --config and --preset out to continue it, or choose another --run_dir"));
-}
-
-// All the initial values, or none where snapshots make them unnecessary. A run that begins keeps
-// those of --initial; one that goes on refuses others than it began with.
-absl::StatusOr<std::vector<float>> InitialParameters(FileSystem& file_system,
-                                                     const FragmentPlan& plan,
-                                                     const v1::RunConfig& config,
-                                                     const std::optional<RecoveredRun>& recovered,
-                                                     ThreadPool& threads) {
-  const std::string run_dir = absl::GetFlag(FLAGS_run_dir);
-  const std::string given = absl::GetFlag(FLAGS_initial);
-  if (!recovered.has_value()) {
-    RETURN_IF_ERROR(KeepInitialParameters(file_system, run_dir, given, config, plan));
-    return InitialParametersOf(file_system, run_dir, config, plan, &threads);
-  }
-  std::set<int> saved;
-  for (const SnapshotRecord& snapshot : recovered->snapshots) saved.insert(snapshot.fragment);
-  std::vector<float> values;
-  if (!given.empty() || std::ssize(saved) != plan.fragments()) {
-    ASSIGN_OR_RETURN(values, InitialParametersOf(file_system, run_dir, config, plan, &threads));
-  }
-  if (!given.empty()) {
-    ASSIGN_OR_RETURN(const std::vector<float> others,
-                     ReadInitialParameters(file_system, given, plan));
-    if (others != values) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the run in ", run_dir, " began with other parameters than those of ", given,
-                       "; leave --initial out to continue it, or choose another --run_dir"));
-    }
-  }
-  return values;
-}
-
 CoordinatorServer::Options ServerOptions(EventHistory* events) {
   CoordinatorServer::Options options;
   options.address = absl::GetFlag(FLAGS_listen);
@@ -414,8 +332,9 @@ int Serve() {
   absl::StatusOr<std::optional<HttpListener>> http_port =
       OpenHttpPort(absl::GetFlag(FLAGS_http), SecurityOptionsFromFlags().UsesTls());
   if (!http_port.ok()) return Refuse(kProgram, http_port.status());
-  if (ConfigIsGiven()) {  // Refused before the folder is touched.
-    const absl::Status config = CheckGivenRun();
+  const GivenRun given = GivenRunFromFlags();
+  if (given.has_config()) {  // Refused before the folder is touched.
+    const absl::Status config = CheckGivenRun(file_system, given);
     if (!config.ok()) return Refuse(kProgram, config);
   }
   const auto store = RunDirectoryStore::Open(file_system, run_dir, *store_options);
@@ -423,10 +342,10 @@ int Serve() {
   absl::StatusOr<std::optional<RecoveredRun>> recovered = (*store)->Recover();
   if (!recovered.ok()) return Refuse(kProgram, recovered.status());
   const bool resumes = recovered->has_value();
-  const absl::StatusOr<CompleteConfig> loaded = ChooseConfig(*recovered);
+  const absl::StatusOr<CompleteConfig> loaded = ChooseConfig(file_system, given, *recovered);
   if (!loaded.ok()) return Refuse(kProgram, loaded.status());
   const v1::RunConfig& config = loaded->config;
-  const absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config.model(), config.sync());
+  const absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config);
   if (!plan.ok()) return Refuse(kProgram, plan.status());
   int64_t largest = 0;
   for (int i = 0; i < plan->fragments(); ++i) largest = std::max(largest, plan->range(i).size());
@@ -445,7 +364,7 @@ int Serve() {
   ThreadPool merge_pool(ThreadsFor(0).value());
   if (!merge_pool.started().ok()) return Refuse(kProgram, merge_pool.started());
   absl::StatusOr<std::vector<float>> initial =
-      InitialParameters(file_system, *plan, config, *recovered, merge_pool);
+      ChooseInitialParameters(file_system, given, *plan, config, *recovered, merge_pool);
   if (!initial.ok()) return Refuse(kProgram, initial.status());
   RunHistory run_history({.clock = Clock::Real()});
   if (resumes) run_history.Restore(**recovered);

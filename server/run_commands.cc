@@ -90,7 +90,7 @@ absl::Status ReplayCommand(const ReplayFlags& flags) {
     }
     return absl::NotFoundError(absl::StrCat("--without: no worker ", worker, " joined this run"));
   }
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
   ASSIGN_OR_RETURN(options.initial_parameters,
                    InitialParametersOf(file_system, flags.run_dir, config, plan));
   ThreadPool pool(ThreadsFor(0).value());

@@ -58,8 +58,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options
 }
 
 absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options options) {
-  ASSIGN_OR_RETURN(FragmentPlan plan,
-                   FragmentPlan::Create(options.config.model(), options.config.sync()));
+  ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(options.config));
   std::vector<float> initial = std::move(options.initial_parameters);
   options.initial_parameters.clear();
   const std::optional<RecoveredRun> recovered = std::exchange(options.recovered, std::nullopt);

@@ -77,7 +77,9 @@ absl::Status CoordinatorImpl::CheckJoin(const v1::Join& join) const {
                     "the worker's model has other tensors or another cut into fragments: run the "
                     "same release on both sides");
   }
-  if (join.data_vocabulary_size() != options_.config.model().vocabulary_size()) {
+  // The data of a trainer that is not ours are its own matter.
+  if (options_.config.has_model() &&
+      join.data_vocabulary_size() != options_.config.model().vocabulary_size()) {
     return Mismatch("data_vocabulary_size", absl::StrCat(join.data_vocabulary_size()),
                     absl::StrCat(options_.config.model().vocabulary_size()),
                     "give the worker shards made with the run's tokenizer, or set "

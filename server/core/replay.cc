@@ -191,8 +191,7 @@ class Replayer {
 
 absl::StatusOr<ReplayResult> Replay(const ReplayOptions& options) {
   const RunIdentity& identity = options.run->identity;
-  ASSIGN_OR_RETURN(const FragmentPlan plan,
-                   FragmentPlan::Create(identity.config.model(), identity.config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(identity.config));
   if (identity.plan_hash != plan.hash() ||
       std::ssize(identity.initial_hashes) != plan.fragments() ||
       std::ssize(options.initial_parameters) != plan.arena_size()) {

@@ -311,16 +311,18 @@ int Config(const std::vector<std::string>& arguments) {
   const size_t files = arguments.size() < 2 ? 0 : arguments.size() - 2;
   if (what == "show" && files == 0) return RunOnline("config", arguments);
   if (what == "check" && files <= 1) {
-    const absl::StatusOr<v1::RunConfig> config =
-        LoadCompleteConfig(files == 1 ? arguments[2] : std::string(), preset);
+    const absl::StatusOr<v1::RunConfig> config = LoadCompleteConfig(
+        files == 1 ? arguments[2] : std::string(), preset, ModelIs::kStillToCome);
     if (!config.ok()) return Refuse(kProgram, config.status());
     PrintConfig(*config);
     return 0;
   }
   if (what == "diff" && files == 2) {
-    const absl::StatusOr<v1::RunConfig> from = LoadCompleteConfig(arguments[2], preset);
+    const absl::StatusOr<v1::RunConfig> from =
+        LoadCompleteConfig(arguments[2], preset, ModelIs::kStillToCome);
     if (!from.ok()) return Refuse(kProgram, from.status());
-    const absl::StatusOr<v1::RunConfig> to = LoadCompleteConfig(arguments[3], preset);
+    const absl::StatusOr<v1::RunConfig> to =
+        LoadCompleteConfig(arguments[3], preset, ModelIs::kStillToCome);
     if (!to.ok()) return Refuse(kProgram, to.status());
     const std::string difference = ConfigDifference(*from, *to);
     Print(DifferenceText(difference, absl::GetFlag(FLAGS_json)));

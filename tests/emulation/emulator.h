@@ -36,6 +36,10 @@ void SetEager(bool eager);
 // lost, until SetMachine.
 void FailAfterKernels(int64_t kernels, cudaError_t error);
 
+// Whether the process has used a device since SetMachine: chosen it, or allocated or made anything
+// on it. A real one keeps some hundreds of megabytes for such a process.
+bool HasContext(int device);
+
 // Bytes that are allocated on a device, and kernels launched since the program began.
 size_t AllocatedBytes(int device);
 int64_t KernelsLaunched();

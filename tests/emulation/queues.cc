@@ -150,6 +150,17 @@ int64_t KernelsLaunched() {
   return TheState().kernels;
 }
 
+bool HasContext(int device) {
+  const std::unique_lock lock(TheState().mutex);
+  return TheState().devices[static_cast<size_t>(device)].used;
+}
+
+Device& UsePresentDevice() {
+  Device& device = TheState().devices[static_cast<size_t>(present_device)];
+  device.used = true;
+  return device;
+}
+
 int64_t AllocationsMade() {
   const std::unique_lock lock(TheState().mutex);
   return TheState().allocations_made;

@@ -60,6 +60,7 @@ cudaError_t Allocate(void** pointer, size_t bytes, int device) {
   const std::unique_lock lock(TheState().mutex);
   *pointer = nullptr;
   if (const cudaError_t error = Standing(); error != cudaSuccess) return Note(error);
+  UsePresentDevice();
   if (device >= 0) {
     Device& of = TheState().devices[static_cast<size_t>(device)];
     if (of.allocated + bytes > TheState().machine.memory) return Note(cudaErrorMemoryAllocation);
@@ -157,6 +158,7 @@ cudaError_t cudaSetDevice(int device) {
   if (const cudaError_t error = Standing(); error != cudaSuccess) return Note(error);
   if (device < 0 || device >= TheState().machine.devices) return Note(cudaErrorInvalidDevice);
   present_device = device;
+  UsePresentDevice();
   return cudaSuccess;
 }
 
@@ -296,7 +298,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
   if (const cudaError_t error = Standing(); error != cudaSuccess) return Note(error);
   *stream = new CUstream_st();
   (*stream)->device = present_device;
-  TheState().devices[static_cast<size_t>(present_device)].streams.push_back(*stream);
+  UsePresentDevice().streams.push_back(*stream);
   return cudaSuccess;
 }
 

@@ -55,6 +55,7 @@ struct Device {
   std::unique_ptr<CUstream_st> null_stream = std::make_unique<CUstream_st>();
   std::vector<cudaStream_t> streams;
   size_t allocated = 0;
+  bool used = false;
 };
 
 struct Allocation {
@@ -84,6 +85,8 @@ cudaError_t Note(cudaError_t error);
 
 // What follows wants the mutex held.
 
+// What a call makes is made on the present device, which is in use from then on.
+Device& UsePresentDevice();
 // Success, or what every call answers now.
 cudaError_t Standing();
 // The stream, or the present device's own.

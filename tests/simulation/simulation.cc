@@ -34,7 +34,7 @@ class Simulation {
       : scenario_(scenario),
         bug_(bug),
         world_(scenario.seed, trace),
-        plan_(FragmentPlan::Create(scenario.config.model(), scenario.config.sync()).value()),
+        plan_(FragmentPlan::Create(scenario.config).value()),
         config_hash_(RunConfigHash(scenario.config)),
         initial_(Initial(plan_)),
         auditor_(world_, scenario_, plan_, initial_),

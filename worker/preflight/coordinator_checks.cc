@@ -125,7 +125,7 @@ CheckResult JudgeConfiguration(const absl::StatusOr<v1::DescribeResponse>& descr
                                complete.status().message()),
                   kSameRelease);
   }
-  absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config.model(), config.sync());
+  absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config);
   if (RunConfigHash(config) != description->config_hash() || !plan.ok() ||
       plan->hash() != description->plan_hash()) {
     return Failed(kConfigurationCheck,

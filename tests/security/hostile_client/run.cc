@@ -71,7 +71,7 @@ absl::Status Run::Start() {
   options.config = config_;
   options.run_id = "attacked-1";
   ASSIGN_OR_RETURN(const FragmentPlan plan,
-                   FragmentPlan::Create(options.config.model(), options.config.sync()));
+                   FragmentPlan::Create(options.config));
   options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
   InitializeParameters(plan, 3, options.initial_parameters);
   options.clock = Clock::Real();

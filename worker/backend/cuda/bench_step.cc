@@ -446,11 +446,12 @@ absl::Status StepKernels::TimeOptimizer() {
 }  // namespace
 
 double KernelTime::LeastSeconds(const DeviceRates& rates) const {
-  return limit == KernelLimit::kAttention ? flops / rates.mma_flops : RooflineSeconds(rates);
+  return limit == KernelLimit::kAttention ? flops / rates.mma_flops
+                                          : RooflineSeconds(rates, rates.burst_gemm_flops);
 }
 
-double KernelTime::RooflineSeconds(const DeviceRates& rates) const {
-  return limit == KernelLimit::kMemory ? bytes / rates.copy_bytes : flops / rates.gemm_flops;
+double KernelTime::RooflineSeconds(const DeviceRates& rates, double gemm_flops) const {
+  return limit == KernelLimit::kMemory ? bytes / rates.copy_bytes : flops / gemm_flops;
 }
 
 absl::StatusOr<std::vector<KernelTime>> TimeStepKernels(const v1::RunConfig& config,

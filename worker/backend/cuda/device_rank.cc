@@ -92,6 +92,13 @@ absl::Status DeviceRank::Allocate() {
   ASSIGN_OR_RETURN(host_tokens_,
                    PinnedBuffer<int32_t>::Create(static_cast<size_t>(slots_ * slot_values_)));
   ASSIGN_OR_RETURN(host_result_, PinnedBuffer<Result>::Create(1));
+  for (Staging& staging : staging_) {
+    ASSIGN_OR_RETURN(
+        staging.values,
+        PinnedBuffer<float>::Create(static_cast<size_t>(std::min(own, options_.staged_values))));
+    ASSIGN_OR_RETURN(staging.copied, Event::Create());
+    RETURN_IF_ERROR(staging.copied.Record(stream_.get()));
+  }
 
   ASSIGN_OR_RETURN(gemm_, options_.make_gemm(options_.device, &memory_));
   if (config.sync().contribution() != v1::SyncConfig::GRADIENT) {
@@ -295,33 +302,63 @@ absl::StatusOr<DeviceRank::Result> DeviceRank::Wait() {
   return host_result_[0];
 }
 
-template <typename Arena>
-absl::Status DeviceRank::CopyPieces(float* own, Arena arena) {
-  RETURN_IF_ERROR(UseDevice(device()));
+std::vector<DeviceRank::Range> DeviceRank::Chunks() const {
+  std::vector<Range> chunks;
+  const int64_t most = options_.staged_values;
   for (const Range& range : ranges_) {
-    float* const device = own + range.offset;
-    auto* const host = arena.data() + range.begin;
-    if constexpr (std::is_const_v<std::remove_pointer_t<decltype(host)>>) {
-      RETURN_IF_ERROR(CheckCuda(
-          cudaMemcpyAsync(device, host, Bytes(range.size), cudaMemcpyHostToDevice, stream_.get()),
-          "copying state to the GPU"));
-    } else {
-      RETURN_IF_ERROR(CheckCuda(
-          cudaMemcpyAsync(host, device, Bytes(range.size), cudaMemcpyDeviceToHost, stream_.get()),
-          "copying state from the GPU"));
+    for (int64_t done = 0; done < range.size; done += most) {
+      chunks.push_back(
+          {range.begin + done, range.offset + done, std::min(most, range.size - done)});
     }
   }
-  return stream_.Wait("copying state");
+  return chunks;
+}
+
+absl::Status DeviceRank::FillPieces(float* own, std::span<const float> from) {
+  RETURN_IF_ERROR(UseDevice(device()));
+  size_t turn = 0;
+  for (const Range& chunk : Chunks()) {
+    const Staging& staging = staging_[turn++ % staging_.size()];
+    RETURN_IF_ERROR(staging.copied.Wait("copying state to the GPU"));
+    std::copy_n(from.data() + chunk.begin, chunk.size, staging.values.data());
+    RETURN_IF_ERROR(
+        CheckCuda(cudaMemcpyAsync(own + chunk.offset, staging.values.data(), Bytes(chunk.size),
+                                  cudaMemcpyHostToDevice, stream_.get()),
+                  "copying state to the GPU"));
+    RETURN_IF_ERROR(staging.copied.Record(stream_.get()));
+  }
+  return stream_.Wait("copying state to the GPU");
+}
+
+absl::Status DeviceRank::CopyPieces(const float* own, std::span<float> to) {
+  RETURN_IF_ERROR(UseDevice(device()));
+  const std::vector<Range> chunks = Chunks();
+  for (size_t turn = 0; turn <= chunks.size(); ++turn) {
+    if (turn < chunks.size()) {
+      const Staging& staging = staging_[turn % staging_.size()];
+      RETURN_IF_ERROR(CheckCuda(
+          cudaMemcpyAsync(staging.values.data(), own + chunks[turn].offset,
+                          Bytes(chunks[turn].size), cudaMemcpyDeviceToHost, stream_.get()),
+          "copying state from the GPU"));
+      RETURN_IF_ERROR(staging.copied.Record(stream_.get()));
+    }
+    if (turn == 0) continue;
+    const Staging& staging = staging_[(turn - 1) % staging_.size()];
+    RETURN_IF_ERROR(staging.copied.Wait("copying state from the GPU"));
+    const Range& chunk = chunks[turn - 1];
+    std::copy_n(staging.values.data(), chunk.size, to.data() + chunk.begin);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status DeviceRank::SetMaster(std::span<const float> arena) {
   RETURN_IF_ERROR(snapshots_done_.HoldUp(stream_.get()));
-  return CopyPieces(arrays_.master, arena);
+  return FillPieces(arrays_.master, arena);
 }
 
 absl::Status DeviceRank::SetMoments(std::span<const float> first, std::span<const float> second) {
-  RETURN_IF_ERROR(CopyPieces(optimizer_->first_moments(), first));
-  return CopyPieces(optimizer_->second_moments(), second);
+  RETURN_IF_ERROR(FillPieces(optimizer_->first_moments(), first));
+  return FillPieces(optimizer_->second_moments(), second);
 }
 
 absl::Status DeviceRank::CopyMaster(std::span<float> arena) {

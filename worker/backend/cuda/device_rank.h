@@ -16,6 +16,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -62,6 +63,7 @@ class DeviceRank {
     bool graphs = true;
     MakeGemm make_gemm;
     MakeAttention make_attention;  // Null: own kernels.
+    int64_t staged_values = 0;     // Of each buffer that state is copied through, at most.
   };
   struct Result {
     StepLoss loss;
@@ -128,8 +130,12 @@ class DeviceRank {
   // Of this rank's micro-steps, the first overwrites and the others add.
   CudaTransformer::Pass PassOf(bool first) const;
   absl::Status CopyTokens(int slot);
-  template <typename ToDevice>
-  absl::Status CopyPieces(float* own, ToDevice arena);
+  // Between the device and memory that is not page-locked: a chunk is on its way to or from the
+  // device while the host copies another.
+  absl::Status FillPieces(float* own, std::span<const float> from);
+  absl::Status CopyPieces(const float* own, std::span<float> to);
+  // The own pieces in chunks of `staging_`'s size.
+  std::vector<Range> Chunks() const;
   absl::Status SumBuckets(int stage);
   absl::Status GatherWeights(const std::function<bool(const ShardBucket&)>& which);
   absl::Status WaitForExchange();
@@ -152,6 +158,12 @@ class DeviceRank {
   std::vector<Event> weights_gathered_;  // By stage.
   PinnedBuffer<int32_t> host_tokens_;
   PinnedBuffer<Result> host_result_;
+  // What CopyPieces copies through, in turn.
+  struct Staging {
+    PinnedBuffer<float> values;
+    Event copied;
+  };
+  std::array<Staging, 2> staging_;
   DeviceArrays arrays_;
   DeviceTokens tokens_;
   StepLoss* loss_ = nullptr;

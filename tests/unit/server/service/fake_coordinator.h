@@ -20,8 +20,7 @@ namespace causeway::server {
 class FakeCoordinator final : public Coordinator {
  public:
   explicit FakeCoordinator(bool entropy_down = false)
-      : config_(MakeConfig(entropy_down)),
-        plan_(*FragmentPlan::Create(config_.model(), config_.sync())) {}
+      : config_(MakeConfig(entropy_down)), plan_(*FragmentPlan::Create(config_)) {}
 
   // What AdmitPush says of what was not contributed.
   absl::Status admission;

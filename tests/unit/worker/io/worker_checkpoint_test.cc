@@ -24,8 +24,7 @@ WorkerCheckpoint SomeCheckpoint() {
                           "test")
                           .value();
   EXPECT_TRUE(CompleteRunConfig(checkpoint.config).ok());
-  const FragmentPlan plan =
-      FragmentPlan::Create(checkpoint.config.model(), checkpoint.config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(checkpoint.config).value();
   const auto values = static_cast<size_t>(plan.arena_size());
   checkpoint.data_slot = 3;
   checkpoint.step = 70;
@@ -47,7 +46,8 @@ WorkerCheckpoint SomeCheckpoint() {
                                   .round_in_flight = 1,
                                   .tokens_in_flight = 400,
                                   .draws_in_flight = {{1, 7, 9}, {3, 0, 100}},
-                                  .object_in_flight = {1, 2, 3}};
+                                  .object_in_flight = {1, 2, 3},
+                                  .held = {0.5F, -2}};
   return checkpoint;
 }
 
@@ -87,7 +87,9 @@ TEST_F(WorkerCheckpointTest, ComesBackAsItWas) {
   EXPECT_EQ(read->sync.fragments[1].round_in_flight, 1);
   EXPECT_EQ(read->sync.fragments[1].tokens_in_flight, 400);
   EXPECT_EQ(read->sync.fragments[1].object_in_flight, (std::vector<uint8_t>{1, 2, 3}));
+  EXPECT_EQ(read->sync.fragments[1].held, (std::vector<float>{0.5F, -2}));
   EXPECT_TRUE(read->sync.fragments[2].object_in_flight.empty());
+  EXPECT_TRUE(read->sync.fragments[2].held.empty());
 }
 
 TEST_F(WorkerCheckpointTest, ContentThatDoesNotFitItsConfigurationIsRefused) {
@@ -136,7 +138,7 @@ TEST_F(WorkerCheckpointTest, WithoutResidualOrMomentsItIsWhole) {
   checkpoint.config.mutable_outer()->set_optimizer(v1::OuterConfig::ADAMW);
   ASSERT_TRUE(CompleteRunConfig(checkpoint.config).ok());
   const size_t values = static_cast<size_t>(
-      FragmentPlan::Create(checkpoint.config.model(), sync).value().arena_size());
+      FragmentPlan::Create(RunTensors(checkpoint.config), sync).value().arena_size());
   checkpoint.parameters.resize(values);
   checkpoint.sync.published.resize(values);
   checkpoint.first_moments.clear();

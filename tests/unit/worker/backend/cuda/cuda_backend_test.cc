@@ -39,7 +39,7 @@ class CudaBackendTest : public ::testing::Test {
   void Begin(const CudaBackend::Options& options, const std::string& settings = "") {
     backend_.reset();
     config_ = ContractConfig(settings);
-    plan_ = FragmentPlan::Create(config_.model(), config_.sync()).value();
+    plan_ = FragmentPlan::Create(config_).value();
     auto made = CudaBackend::Create(config_, plan_, options);
     ASSERT_TRUE(made.ok()) << made.status();
     backend_ = *std::move(made);
@@ -58,7 +58,7 @@ class CudaBackendTest : public ::testing::Test {
   }
   absl::Status Refusal(const CudaBackend::Options& options, const std::string& settings) {
     const v1::RunConfig config = ContractConfig(settings);
-    const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+    const FragmentPlan plan = FragmentPlan::Create(config).value();
     return CudaBackend::Create(config, plan, options).status();
   }
 
@@ -193,6 +193,18 @@ TEST_F(Staged, ALostGpuEndsTheStepWithItsCauseAndAllStepsAfterIt) {
     std::vector<float> parameters(static_cast<size_t>(plan_.arena_size()));
     EXPECT_EQ(backend_->CopyParameters(parameters), lost);
   }
+}
+
+TEST_F(Staged, GpusOfOtherProcessesAreNotUsed) {
+  CudaBackend::Options options = TestOptions(2);
+  emulation::SetMachine({.devices = 4});
+  for (DeviceInfo& device : options.devices) device.index += 2;
+  ASSERT_TRUE(UseDevice(2).ok());  // As whoever found them does.
+  Begin(options);
+  (void)Train(1);
+  EXPECT_TRUE(backend_->SaveOptimizer().ok());
+  for (const int device : {0, 1}) EXPECT_FALSE(emulation::HasContext(device)) << device;
+  for (const int device : {2, 3}) EXPECT_TRUE(emulation::HasContext(device)) << device;
 }
 
 TEST_F(Staged, AStepWaitsForTheDeviceOnceAtItsEndAndAllocatesNothing) {
