@@ -39,6 +39,7 @@
 #include "common/telemetry/log.h"
 #include "common/telemetry/metric_page.h"
 #include "server/core/coordinator.h"
+#include "server/core/waiting_coordinator.h"
 #include "server/given_run.h"
 #include "server/history/curve_keeper.h"
 #include "server/history/event_history.h"
@@ -46,6 +47,7 @@
 #include "server/http/status_api.h"
 #include "server/http/status_page.h"
 #include "server/http_port.h"
+#include "server/initial_parameters.h"
 #include "server/metrics/coordinator_metrics.h"
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
@@ -55,7 +57,7 @@
 ABSL_FLAG(std::string, run_dir, "", "the folder that will hold the run");
 ABSL_FLAG(std::string, config, "", "the run's configuration, a textproto");
 ABSL_FLAG(std::string, initial, "",
-          "serve: the parameters that the run starts from, a file of causeway-worker import");
+          "serve: the parameters that the run starts from, a file; or first-site");
 ABSL_FLAG(std::string, preset, "", "settings that the configuration is read over");
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "HOST:PORT to listen on; port 0: any free one");
 ABSL_FLAG(std::string, address_file, "", "receives HOST:PORT once the coordinator listens");
@@ -106,6 +108,7 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
         --initial=FILE             starts from these parameters, as `causeway-worker import` and
                                    `replay` write them, or from *.safetensors (a file, or a folder
                                    of them); the model is theirs if the configuration leaves it out
+        --initial=first-site       waits until the first site brings them, and with them the model
         --listen=127.0.0.1:7070    port 0 takes any free one
         --address_file=FILE        receives HOST:PORT once it listens
         --http=auto                HOST:PORT of metrics and the status page, or off; auto:
@@ -313,6 +316,16 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(std::optional<HttpListener
   return http;
 }
 
+void RecordModel(EventHistory& events, const BroughtModel& model) {
+  events.Record(
+      "model_brought",
+      absl::StrCat("worker ", model.worker_id, " has brought the model: ", model.plan.parameters(),
+                   " parameters in ", model.plan.fragments(), " fragments; the run begins"),
+      {{"worker", model.worker_id},
+       {"parameters", model.plan.parameters()},
+       {"fragments", model.plan.fragments()}});
+}
+
 int Serve() {
   StopSignal stop_signal;  // First, so that every thread inherits the mask.
   FileSystem& file_system = *FileSystem::Real();
@@ -345,11 +358,8 @@ int Serve() {
   const absl::StatusOr<CompleteConfig> loaded = ChooseConfig(file_system, given, *recovered);
   if (!loaded.ok()) return Refuse(kProgram, loaded.status());
   const v1::RunConfig& config = loaded->config;
-  const absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config);
-  if (!plan.ok()) return Refuse(kProgram, plan.status());
-  int64_t largest = 0;
-  for (int i = 0; i < plan->fragments(); ++i) largest = std::max(largest, plan->range(i).size());
-  (*store)->set_spare_bytes(RunDirectoryStore::SpareBytesFor(static_cast<uint64_t>(largest)));
+  // A new run; one that has begun has a model.
+  const bool awaits_model = !resumes && given.awaits_first_site();
   const auto event_file =
       OpenEventLog(file_system, JoinPath(run_dir, "events.jsonl"), Clock::Real());
   if (!event_file.ok()) return Refuse(kProgram, event_file.status());
@@ -363,9 +373,6 @@ int Serve() {
 
   ThreadPool merge_pool(ThreadsFor(0).value());
   if (!merge_pool.started().ok()) return Refuse(kProgram, merge_pool.started());
-  absl::StatusOr<std::vector<float>> initial =
-      ChooseInitialParameters(file_system, given, *plan, config, *recovered, merge_pool);
-  if (!initial.ok()) return Refuse(kProgram, initial.status());
   RunHistory run_history({.clock = Clock::Real()});
   if (resumes) run_history.Restore(**recovered);
   const std::string run_id = resumes ? (*recovered)->identity.run_id : MakeRunId(config.run_name());
@@ -376,10 +383,7 @@ int Serve() {
   const absl::Status past = event_history.Restore(file_system, JoinPath(run_dir, "events.jsonl"));
   if (!past.ok()) Log().warn("the status page begins without past events: {}", past.ToString());
   Coordinator::Options options;
-  options.config = config;
   options.run_id = run_id;
-  options.initial_parameters = *std::move(initial);
-  options.recovered = *std::move(recovered);
   options.clock = Clock::Real();
   options.store = store->get();
   options.events = &event_history;
@@ -387,12 +391,41 @@ int Serve() {
   options.observers.push_back(&run_history);
   options.merge_pool = &merge_pool;
   options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
-  const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
-      Coordinator::Create(std::move(options));
+  const auto begin = [&](const v1::RunConfig& complete, const FragmentPlan& plan,
+                         std::vector<float> initial, std::optional<RecoveredRun> former) {
+    int64_t largest = 0;
+    for (int i = 0; i < plan.fragments(); ++i) largest = std::max(largest, plan.range(i).size());
+    (*store)->set_spare_bytes(RunDirectoryStore::SpareBytesFor(static_cast<uint64_t>(largest)));
+    Coordinator::Options own = options;
+    own.config = complete;
+    own.initial_parameters = std::move(initial);
+    own.recovered = std::move(former);
+    return Coordinator::Create(std::move(own));
+  };
+  absl::StatusOr<std::unique_ptr<Coordinator>> coordinator;
+  if (awaits_model) {
+    coordinator = std::make_unique<WaitingCoordinator>(
+        config, run_id,
+        [&](const BroughtModel& model,
+            std::vector<float> values) -> absl::StatusOr<std::unique_ptr<Coordinator>> {
+          RETURN_IF_ERROR(
+              KeepInitialValues(file_system, run_dir, model.worker_id, model.config, values));
+          auto begun = begin(model.config, model.plan, std::move(values), std::nullopt);
+          if (begun.ok()) RecordModel(event_history, model);
+          return begun;
+        });
+  } else {
+    const absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config);
+    if (!plan.ok()) return Refuse(kProgram, plan.status());
+    absl::StatusOr<std::vector<float>> initial =
+        ChooseInitialParameters(file_system, given, *plan, config, *recovered, merge_pool);
+    if (!initial.ok()) return Refuse(kProgram, initial.status());
+    coordinator = begin(config, *plan, *std::move(initial), *std::move(recovered));
+  }
   if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
   const auto server = CoordinatorServer::Start(ServerOptions(&event_history), **coordinator);
   if (!server.ok()) {
-    if (!resumes) {
+    if (!resumes && !awaits_model) {
       // The folder is free again for a run that can be reached.
       const absl::Status removed = (*store)->AbandonRun();
       if (!removed.ok()) Log().warn("{}", std::string(removed.message()));
@@ -403,14 +436,18 @@ int Serve() {
   Log().info("congestion control: {}", DescribeCongestionControl(*congestion_control));
   const std::string bound =
       absl::StrCat(listen.substr(0, listen.rfind(':')), ":", (*server)->port());
-  event_history.Record("coordinator_started",
-                       absl::StrCat("run ", run_id, " with ", plan->parameters(), " parameters in ",
-                                    plan->fragments(), " fragments listens on ", bound),
-                       {{"run", run_id},
-                        {"address", bound},
-                        {"parameters", plan->parameters()},
-                        {"fragments", plan->fragments()},
-                        {"software_version", kSoftwareVersion}});
+  const FragmentPlan& plan = (*coordinator)->plan();
+  event_history.Record(
+      "coordinator_started",
+      awaits_model ? absl::StrCat("run ", run_id,
+                                  " waits for its model, which the first site brings, on ", bound)
+                   : absl::StrCat("run ", run_id, " with ", plan.parameters(), " parameters in ",
+                                  plan.fragments(), " fragments listens on ", bound),
+      {{"run", run_id},
+       {"address", bound},
+       {"parameters", plan.parameters()},
+       {"fragments", plan.fragments()},
+       {"software_version", kSoftwareVersion}});
   absl::Status status;
   const StatusApi api({.coordinator = coordinator->get(),
                        .history = &run_history,

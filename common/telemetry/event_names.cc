@@ -9,6 +9,7 @@ constexpr EventName kCoordinatorEvents[] = {
     {"coordinator_started", kInfo},
     {"coordinator_stopped", kInfo},
     {"recovered", kInfo},
+    {"model_brought", kInfo},
     {"worker_joined", kInfo},
     {"worker_ready", kInfo},
     {"worker_fenced", kWarn},

@@ -62,6 +62,13 @@ class SessionSink {
   virtual void Close(const absl::Status& status) = 0;
 };
 
+// A model that a site brings to a run that awaits one (Session.BringModel).
+struct BroughtModel {
+  std::string worker_id;  // Who brings it.
+  v1::RunConfig config;   // Complete.
+  FragmentPlan plan;      // Of that configuration.
+};
+
 class Coordinator {
  public:
   struct Options {
@@ -95,6 +102,13 @@ class Coordinator {
   virtual const FragmentPlan& plan() const = 0;
   virtual const std::string& run_id() const = 0;
   virtual v1::DescribeResponse Describe() const = 0;
+
+  // --- A run that awaits its model (waiting_coordinator.h); all others have one: ALREADY_EXISTS
+  // --- What the run would be with that model. Changes nothing. The errors of BringModel.
+  virtual absl::StatusOr<BroughtModel> AdmitModel(const v1::ModelHeader& header) const;
+  // Begins the run with these values, in the arena order of model.plan. Writes them: call it on a
+  // thread that may take its time.
+  virtual absl::Status BeginWith(BroughtModel model, std::vector<float> values);
 
   // --- Session (proto/causeway/v1/session.proto has the meaning and the errors) ---
   // Checks the join, gives a lease and keeps the sink until Close, Disconnected or a newer

@@ -53,6 +53,15 @@ absl::Status CheckEpoch(absl::string_view worker_id, int64_t seen, int64_t own) 
       "serve the newest directory alone"));
 }
 
+absl::StatusOr<BroughtModel> Coordinator::AdmitModel(const v1::ModelHeader&) const {
+  return absl::AlreadyExistsError(
+      absl::StrCat("the run ", run_id(), " has its model: describe it again, and join"));
+}
+
+absl::Status Coordinator::BeginWith(BroughtModel, std::vector<float>) {
+  return AdmitModel({}).status();
+}
+
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
   return CoordinatorImpl::Create(std::move(options));
 }
@@ -284,10 +293,10 @@ absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& claimed, Received
     }
     if (added->quarantined()) {
       const std::string grounds =
-          added->quarantine == Quarantine::kRejected ? "and an operator keeps its worker out"
+          added->quarantine == Quarantine::kRejected ? ", and an operator keeps its worker out"
           : added->quarantine == Quarantine::kOutlier
-              ? absl::StrCat("the median of the last ones is ", added->median)
-              : absl::StrCat("the fragment takes ", added->cap, " at most (membership.norm_cap)");
+              ? absl::StrCat(", the median of the last ones is ", added->median)
+              : absl::StrCat(", the fragment takes ", added->cap, " at most (membership.norm_cap)");
       RecordQuarantine(header.worker_id(), header.fragment(), header.round(), *added, grounds);
     }
   }
@@ -322,17 +331,17 @@ void CoordinatorImpl::RecordCut(const std::string& worker_id, int fragment, int6
 void CoordinatorImpl::RecordQuarantine(const std::string& worker_id, int fragment, int64_t round,
                                        const AddedContribution& added, const std::string& grounds) {
   static constexpr absl::string_view kWhy[] = {"", "outlier", "cap", "overflow", "rejected"};
-  Record("contribution_quarantined",
-         absl::StrCat("the delta of worker ", worker_id, " to round ", round, " of fragment ",
-                      fragment, " has the norm ", added.norm, ", ", grounds,
-                      ": it is kept, but not merged"),
-         {{"worker", worker_id},
-          {"fragment", fragment},
-          {"round", round},
-          {"norm", added.norm},
-          {"median", added.median},
-          {"cap", added.cap},
-          {"why", std::string(kWhy[static_cast<size_t>(added.quarantine)])}});
+  Record(
+      "contribution_quarantined",
+      absl::StrCat("the delta of worker ", worker_id, " to round ", round, " of fragment ",
+                   fragment, " has the norm ", added.norm, grounds, ": it is kept, but not merged"),
+      {{"worker", worker_id},
+       {"fragment", fragment},
+       {"round", round},
+       {"norm", added.norm},
+       {"median", added.median},
+       {"cap", added.cap},
+       {"why", std::string(kWhy[static_cast<size_t>(added.quarantine)])}});
 }
 
 bool CoordinatorImpl::IsQuarantined(const v1::PushHeader& header) const {
@@ -440,7 +449,7 @@ void CoordinatorImpl::Announce(const PublishedRound& round) {
   for (const LateQuarantine& held : round.overflowed) {
     const AddedContribution added = {.quarantine = Quarantine::kOverflow, .norm = held.norm};
     RecordQuarantine(held.worker_id, record.fragment, record.round, added,
-                     absl::StrCat("with which ", held.reason));
+                     absl::StrCat(", with which ", held.reason));
   }
   if (!round.missing.empty() || record.contributors.empty()) {
     Record("round_closed",

@@ -2,7 +2,7 @@
 //
 //   call                      worker        operator   observer
 //   Session.Describe          yes           yes        yes
-//   Session.Attach            its own id    -          -
+//   Session.Attach, BringModel  its own id  -          -
 //   Exchange.Push, Query      its own id    -          -
 //   Exchange.Pull             its own id    yes        -          (it shows the parameters)
 //   Admin.GetStatus, Events   -             yes        yes

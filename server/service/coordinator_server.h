@@ -27,6 +27,7 @@
 #include "server/service/connection_gate.h"
 #include "server/service/connection_listener.h"
 #include "server/service/exchange_service.h"
+#include "server/service/model_reception.h"
 #include "server/service/probe_gate.h"
 #include "server/service/probe_service.h"
 #include "server/service/pull_table.h"
@@ -88,14 +89,17 @@ class CoordinatorServer {
   void Stop(absl::Duration deadline);
 
  private:
-  CoordinatorServer(const Options& options, Access::Options access,
+  CoordinatorServer(const Options& options, int64_t given_memory_bytes, Access::Options access,
                     const ConnectionGate::Limits& limits, Coordinator& coordinator);
   // The hooks of Access that keep links_ and gate_ informed.
   Access::Options Noting(Access::Options options);
+  // As ModelReception::Options::make_room: the run's plan was not known when memory was shared out.
+  absl::Status MakeRoom(const FragmentPlan& plan, bool now);
   void TickLoop();
   void MaintainLoop();
 
   Coordinator& coordinator_;
+  const int64_t given_memory_bytes_;  // Options::memory_bytes as it was given.
   WorkerLinks links_;
   ConnectionGate gate_;
   Access access_;
@@ -105,6 +109,7 @@ class CoordinatorServer {
   WorkQueue copies_;  // Packs, unpacks, reads and copies.
   PushTable pushes_;
   const std::shared_ptr<PullTable> pulls_;
+  ModelReception models_;
   SessionService session_;
   ExchangeService exchange_;
   AdminService admin_;

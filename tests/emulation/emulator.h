@@ -20,6 +20,9 @@ struct Machine {
   int major = 9, minor = 0;          // Compute capability.
   cudaError_t driver = cudaSuccess;  // What every call answers otherwise: no driver, no device.
   bool image = true;                 // The program was built for the devices' architecture.
+  // Or nothing but events happens on streams, and memory of the devices is accounted for without
+  // being there: what a model takes on machines larger than this one.
+  bool computes = true;
 };
 // Replaces the machine; nothing may be allocated on the former one.
 void SetMachine(const Machine& machine);

@@ -60,7 +60,8 @@ struct Device {
 
 struct Allocation {
   size_t bytes = 0;
-  int device = -1;  // -1: pinned host memory.
+  int device = -1;    // -1: pinned host memory.
+  size_t absent = 0;  // Bytes of addresses without memory behind them, or 0.
 };
 
 // All of it guarded by the mutex.
@@ -99,6 +100,8 @@ void Run(std::unique_lock<std::mutex>& lock, cudaStream_t stream, cudaEvent_t ev
 void Drain(std::unique_lock<std::mutex>& lock, int device);
 // Adds to the stream, or to the graph that is captured from it.
 void Issue(std::unique_lock<std::mutex>& lock, cudaStream_t stream, Operation operation);
+// The same, on a machine that computes.
+void IssueWork(std::unique_lock<std::mutex>& lock, cudaStream_t stream, Operation operation);
 // Makes the stream wait for a record of an event.
 void IssueWait(std::unique_lock<std::mutex>& lock, cudaStream_t stream, cudaEvent_t event);
 

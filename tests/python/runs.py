@@ -51,7 +51,7 @@ class Run(Cluster):
         config.write_text(f"train {{ steps: {steps} }}\n{settings}")
         self._flags = [f"--run_dir={self.folder / 'coordinator'}", f"--config={config}",
                        f"--address_file={self.folder / 'address'}", "--retain_deltas",
-                       "--exit_when_finished", *flags]
+                       "--exit_when_finished", "--noexit_when_drained", *flags]
         if initial is not None:
             write_safetensors(self.folder / "initial.safetensors", initial)
             self._flags.append(f"--initial={self.folder / 'initial.safetensors'}")

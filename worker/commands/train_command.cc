@@ -13,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/cli/command_line.h"
+#include "common/rpc/certificate.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
@@ -72,6 +73,8 @@ ABSL_FLAG(std::string, congestion_control, "auto",
           "train, preflight: of the connections to the coordinator: auto (bbr where this process "
           "may use it), system (as the system has it), or a name such as bbr or cubic");
 
+ABSL_FLAG(std::string, site_secret_file, "",
+          "for a worker of several processes: a file, the same for all, whose text each must know");
 ABSL_FLAG(absl::Duration, site_timeout, absl::Minutes(10),
           "train, as one of several processes (WORLD_SIZE): how long to wait for the others");
 
@@ -189,6 +192,16 @@ absl::StatusOr<SiteOptions> SiteOptionsFor(const LaunchEnvironment& launch,
   if (options.patience <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("--site_timeout must be more than 0; it is ",
                                                    absl::FormatDuration(options.patience)));
+  }
+  const std::string secret_file = absl::GetFlag(FLAGS_site_secret_file);
+  if (!secret_file.empty()) {
+    ASSIGN_OR_RETURN(options.secret, ReadTrustedFile(secret_file, /*secret=*/true));
+    constexpr size_t kLeast = 16;
+    if (options.secret.size() < kLeast) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(secret_file, " must hold ", kLeast, " bytes or more; it has ",
+                       options.secret.size(), ": make one with `openssl rand -hex 32`"));
+    }
   }
   ASSIGN_OR_RETURN(options.devices, ResolveShare(training.devices, launch, *FileSystem::Real()));
   return options;

@@ -23,13 +23,18 @@ constexpr absl::Duration kExplainTimeout = absl::Seconds(5);
 
 }  // namespace
 
-absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run) {
+absl::Status CheckWireVersion(const v1::DescribeResponse& run) {
   if (run.wire_version() != kWireVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat("the coordinator speaks wire version ", run.wire_version(), " (software ",
                      run.software_version(), "), this worker version ", kWireVersion, " (software ",
                      kSoftwareVersion, "): install the same version"));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run, bool any_model) {
+  RETURN_IF_ERROR(CheckWireVersion(run));
   if (run.awaits_model()) {
     return absl::FailedPreconditionError(
         "this run waits for the first site to bring its model, which causeway-worker cannot: join "
@@ -43,7 +48,7 @@ absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run) {
         "the coordinator's configuration does not hash to what it announces: its software reads "
         "the configuration differently; install the same version");
   }
-  RETURN_IF_ERROR(CheckOwnModel(config));
+  if (!any_model) RETURN_IF_ERROR(CheckOwnModel(config));
   return FragmentPlan::Create(config);
 }
 

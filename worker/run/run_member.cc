@@ -28,16 +28,44 @@ constexpr int kFirstLane = 1;
 
 }  // namespace
 
-RunMember::RunMember(const MemberOptions& options, ChannelSecurity security,
-                     FileSystem& file_system, Clock& clock, v1::DescribeResponse run,
-                     FragmentPlan plan)
+absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options, const Clock& clock) {
+  ReachedRun reached;
+  ASSIGN_OR_RETURN(const std::vector<std::string> addresses, SplitAddresses(options.coordinator));
+  ASSIGN_OR_RETURN(reached.security,
+                   MakeChannelSecurity(options.security, addresses.front(), clock.Now()));
+  for (size_t i = 1; i < addresses.size(); ++i) {
+    RETURN_IF_ERROR(MakeChannelSecurity(options.security, addresses[i], clock.Now()).status());
+  }
+  // Whoever answers shows the certificate of the first name.
+  if (addresses.size() > 1 && reached.security.encrypted && reached.security.server_name.empty()) {
+    ASSIGN_OR_RETURN(const HostPort first, SplitHostPort(addresses.front(), false));
+    reached.security.server_name = first.host;
+  }
+  ASSIGN_OR_RETURN(reached.target, ChannelTarget(options.coordinator));
+  if (!options.worker_id.empty()) {
+    RETURN_IF_ERROR(CheckIdentity(reached.security, options.worker_id));
+  }
+  for (const std::string& warning : reached.security.warnings) Log().warn("{}", warning);
+  reached.channel = MakeChannel(reached.target, kSessionConnection, reached.security);
+  reached.stub = v1::Session::NewStub(reached.channel);
+  ASSIGN_OR_RETURN(reached.run, DescribeOrExplain(*reached.stub, options.coordinator,
+                                                  options.security, options.connect_timeout));
+  RETURN_IF_ERROR(CheckWireVersion(reached.run));
+  return reached;
+}
+
+RunMember::RunMember(const MemberOptions& options, ReachedRun reached, FragmentPlan plan,
+                     FileSystem& file_system, Clock& clock)
     : options_(options),
-      security_(std::move(security)),
+      security_(std::move(reached.security)),
       expiry_(options.security.cert_file, clock),
       file_system_(file_system),
       clock_(clock),
-      run_(std::move(run)),
+      run_(std::move(reached.run)),
       plan_(std::move(plan)),
+      channel_target_(std::move(reached.target)),
+      session_channel_(std::move(reached.channel)),
+      session_stub_(std::move(reached.stub)),
       end_(run_.config().train().steps()) {}
 
 RunMember::~RunMember() {
@@ -45,34 +73,13 @@ RunMember::~RunMember() {
   session_.reset();  // Its threads reach for the exchange.
 }
 
-absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Reach(const MemberOptions& options,
-                                                            FileSystem& file_system, Clock& clock) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> addresses, SplitAddresses(options.coordinator));
-  ASSIGN_OR_RETURN(ChannelSecurity security,
-                   MakeChannelSecurity(options.security, addresses.front(), clock.Now()));
-  for (size_t i = 1; i < addresses.size(); ++i) {
-    RETURN_IF_ERROR(MakeChannelSecurity(options.security, addresses[i], clock.Now()).status());
-  }
-  // Whoever answers shows the certificate of the first name.
-  if (addresses.size() > 1 && security.encrypted && security.server_name.empty()) {
-    ASSIGN_OR_RETURN(const HostPort first, SplitHostPort(addresses.front(), false));
-    security.server_name = first.host;
-  }
-  ASSIGN_OR_RETURN(std::string target, ChannelTarget(options.coordinator));
-  if (!options.worker_id.empty()) RETURN_IF_ERROR(CheckIdentity(security, options.worker_id));
-  for (const std::string& warning : security.warnings) Log().warn("{}", warning);
-  std::shared_ptr<grpc::Channel> channel = MakeChannel(target, kSessionConnection, security);
-  std::unique_ptr<v1::Session::Stub> stub = v1::Session::NewStub(channel);
-  ASSIGN_OR_RETURN(
-      v1::DescribeResponse run,
-      DescribeOrExplain(*stub, options.coordinator, options.security, options.connect_timeout));
-  ASSIGN_OR_RETURN(FragmentPlan plan, CheckRun(run));
-  std::unique_ptr<RunMember> member(new RunMember(options, std::move(security), file_system, clock,
-                                                  std::move(run), std::move(plan)));
-  member->channel_target_ = std::move(target);
-  member->session_channel_ = std::move(channel);
-  member->session_stub_ = std::move(stub);
-  return member;
+absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Create(const MemberOptions& options,
+                                                             ReachedRun reached,
+                                                             FileSystem& file_system,
+                                                             Clock& clock) {
+  ASSIGN_OR_RETURN(FragmentPlan plan, CheckRun(reached.run, options.any_model));
+  return std::unique_ptr<RunMember>(
+      new RunMember(options, std::move(reached), std::move(plan), file_system, clock));
 }
 
 absl::Status RunMember::OpenTelemetry() {

@@ -1,7 +1,8 @@
 // A worker's membership in a run, apart from who trains: join, session, link, exchange and
 // synchronization, the coordinator's orders, and what it hears and shows of the worker.
 //
-//   ASSIGN_OR_RETURN(auto member, RunMember::Reach(options, files, clock));   // what run is it?
+//   ASSIGN_OR_RETURN(ReachedRun run, ReachRun(options, clock));   // which is it?
+//   ASSIGN_OR_RETURN(auto member, RunMember::Create(options, std::move(run), files, clock));
 //   RETURN_IF_ERROR(member->OpenTelemetry());
 //   RETURN_IF_ERROR(member->Attach(who, place));
 //   RETURN_IF_ERROR(member->Begin(hooks, place));
@@ -68,7 +69,22 @@ struct MemberOptions {
   int64_t max_download_bytes_per_second = 0;
   // Of the connections to the coordinator (tcp_links.h); empty: the system's.
   std::string congestion_control;
+  // The trainer is not Causeway's own: it may have any model.
+  bool any_model = false;
 };
+
+// A coordinator that answers, and what it says of its run.
+struct ReachedRun {
+  ChannelSecurity security;
+  std::string target;  // For MakeChannel: all its addresses.
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::Session::Stub> stub;
+  v1::DescribeResponse run;
+};
+
+// Asks the coordinator what its run is. With an empty worker_id, nothing is asked of the
+// certificate's.
+absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options, const Clock& clock);
 
 // One training thread calls everything, but for CancelExchange and session().
 class RunMember {
@@ -127,10 +143,10 @@ class RunMember {
     std::optional<double> gradient_norm;
   };
 
-  // Asks the coordinator what the run is, and checks whatever can be refused then. An empty
-  // worker_id: only to look; nothing else may be called.
-  static absl::StatusOr<std::unique_ptr<RunMember>> Reach(const MemberOptions& options,
-                                                          FileSystem& file_system, Clock& clock);
+  // Checks whatever can be refused before a join.
+  static absl::StatusOr<std::unique_ptr<RunMember>> Create(const MemberOptions& options,
+                                                           ReachedRun reached,
+                                                           FileSystem& file_system, Clock& clock);
   ~RunMember();
   RunMember(const RunMember&) = delete;
   RunMember& operator=(const RunMember&) = delete;
@@ -193,8 +209,8 @@ class RunMember {
   nlohmann::json Summary() const;
 
  private:
-  RunMember(const MemberOptions& options, ChannelSecurity security, FileSystem& file_system,
-            Clock& clock, v1::DescribeResponse run, FragmentPlan plan);
+  RunMember(const MemberOptions& options, ReachedRun reached, FragmentPlan plan,
+            FileSystem& file_system, Clock& clock);
 
   absl::Status Continue(std::optional<Place> place);
   absl::Status MakeLink();
@@ -230,9 +246,9 @@ class RunMember {
   Hooks hooks_;
   std::unique_ptr<JsonLinesFile> metrics_;   // Null without an output folder.
   std::unique_ptr<RunTelemetry> telemetry_;  // The session's and the engine's, so before them.
-  std::string channel_target_;               // All addresses of the coordinator.
-  std::shared_ptr<grpc::Channel> session_channel_;
-  std::unique_ptr<v1::Session::Stub> session_stub_;
+  const std::string channel_target_;         // All addresses of the coordinator.
+  const std::shared_ptr<grpc::Channel> session_channel_;
+  const std::unique_ptr<v1::Session::Stub> session_stub_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Link> link_;
   // Replaced by MakeSync, on the training thread alone; others cancel it, under the mutex.

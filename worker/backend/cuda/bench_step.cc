@@ -411,8 +411,12 @@ absl::Status StepKernels::TimeOptimizer() {
   ASSIGN_OR_RETURN(float* const second_moments, Float(size, 0));
   std::vector<AdamWSlice> slices;
   for (const PlacedTensor& tensor : plan_.tensors()) {
-    AppendAdamWSlices(tensor.offset, tensor.offset, tensor.offset, tensor.info.size(), 0.1F,
-                      &slices);
+    AppendAdamWSlices({.state = tensor.offset,
+                       .second = tensor.offset,
+                       .gradient = tensor.offset,
+                       .weight = tensor.offset,
+                       .weight_decay = 0.1F},
+                      tensor.info.size(), &slices);
   }
   ASSIGN_OR_RETURN(const AdamWSlice* const on_device, Upload(slices));
   ASSIGN_OR_RETURN(

@@ -64,6 +64,7 @@ class DeviceRank {
     MakeGemm make_gemm;
     MakeAttention make_attention;  // Null: own kernels.
     int64_t staged_values = 0;     // Of each buffer that state is copied through, at most.
+    int64_t muon_rank_values = 0;  // kMuonRankValues.
   };
   struct Result {
     StepLoss loss;
@@ -116,13 +117,6 @@ class DeviceRank {
   double LearningRate(int64_t step) const { return optimizer_->LearningRate(step); }
 
  private:
-  // A run of the own pieces that lies together in the arena and in the own arrays.
-  struct Range {
-    int64_t begin = 0;  // In the arena.
-    int64_t offset = 0;
-    int64_t size = 0;
-  };
-
   explicit DeviceRank(const Options& options);
   absl::Status Allocate();
   absl::Status ListGaps();
@@ -132,10 +126,12 @@ class DeviceRank {
   absl::Status CopyTokens(int slot);
   // Between the device and memory that is not page-locked: a chunk is on its way to or from the
   // device while the host copies another.
-  absl::Status FillPieces(float* own, std::span<const float> from);
-  absl::Status CopyPieces(const float* own, std::span<float> to);
-  // The own pieces in chunks of `staging_`'s size.
-  std::vector<Range> Chunks() const;
+  absl::Status FillPieces(const std::vector<StateRange>& ranges, float* own,
+                          std::span<const float> from);
+  absl::Status CopyPieces(const std::vector<StateRange>& ranges, const float* own,
+                          std::span<float> to);
+  // Ranges in chunks of `staging_`'s size.
+  std::vector<StateRange> Chunks(const std::vector<StateRange>& ranges) const;
   absl::Status SumBuckets(int stage);
   absl::Status GatherWeights(const std::function<bool(const ShardBucket&)>& which);
   absl::Status WaitForExchange();
@@ -146,8 +142,8 @@ class DeviceRank {
   const int slots_;
   const int64_t micro_tokens_;  // Of a micro-batch.
   const bool document_masking_;
-  int64_t slot_values_ = 0;  // Of one slot: inputs, targets, order, documents.
-  std::vector<Range> ranges_;
+  int64_t slot_values_ = 0;         // Of one slot: inputs, targets, order, documents.
+  std::vector<StateRange> ranges_;  // The own pieces.
   TokenOrder token_order_;
 
   // Memory before what uses it, so that it is freed last.
