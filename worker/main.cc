@@ -51,6 +51,7 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
         --device=auto (or cpu, cuda, cuda:0,1); on GPUs (docs/gpu.md):
         --attention=auto (or own, cudnn)  --recompute=auto (or none, norms, block)
         --published=device (or host): where the copy of the published parameters lies
+        --deterministic=on (or off): whether a step that is repeated has the same bits
       Several machines can be one worker: with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
       MASTER_ADDR and MASTER_PORT in the environment, as torchrun sets them, this is one of its
       processes (docs/several_processes.md).
@@ -90,7 +91,7 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
       step's time goes, kernel by kernel.
         --device=auto (or cpu, cuda, cuda:N)  --micro_batch=4  --batch=N (on GPUs)  --steps=3
         --attention=auto (or own, cudnn)  --recompute=auto (or none, norms, block)
-        --threads=N  --json
+        --deterministic=on (or off)  --threads=N  --json
 
 For all: --log_level=debug|info|warn|error. The release: --version
 Exit status: 0 done, 1 failed on the way, 2 refused before anything started.

@@ -9,10 +9,14 @@
 // An adaptive window lasts as long as waiting costs nobody anything (arXiv 2604.21428 spends the
 // same slack): no contributor trains any slower for an answer that comes before its merge step,
 // tau steps after the send. The window therefore ends when the first of them will be there, less
-// the time of merging and delivering, and never later than the fixed one would.
+// the time of merging and delivering, and never later than the fixed one would. When a member needs
+// its answer is its own word: an adaptive window opens when half of the expected have contributed.
+// Of kNeededByTwo and more it takes more than half, and the window ends when the second one needs
+// the answer, so that nobody shuts others out alone.
 //
-// A quarantined contribution (outlier.h) is neither merged nor waited for, but its worker has been
-// heard: it counts for the quorum as long as somebody else contributed.
+// A quarantined contribution (outlier.h, or an operator's order) is neither merged nor waited for,
+// but its worker has been heard: it counts for the quorum as long as somebody else contributed.
+// Nobody waits for a member whose contributions an operator keeps out.
 //
 // A round that nobody can contribute to any more (whoever was to send it died before it did, and
 // all others began after its send step) is published empty, so that the fragment's numbering keeps
@@ -33,6 +37,9 @@ namespace causeway::server {
 // Taken off every adaptive window: decisions are asked for ten times a second, and the answer still
 // has to be asked for, sent and merged.
 inline constexpr absl::Duration kDecisionMargin = absl::Milliseconds(150);
+
+// Expected contributions of which one alone does not end an adaptive window.
+inline constexpr int kNeededByTwo = 4;
 
 struct RoundPolicy {
   int quorum = 1;

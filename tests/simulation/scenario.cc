@@ -116,6 +116,7 @@ Scenario DrawScenario(uint64_t seed) {
   scenario.stop_at_step = bits ? 0 : weight() / 3;
   scenario.jump_wall_clock = weight() / 3;
   scenario.lose_checkpoint = bits || draw.Chance(0.4) ? 0 : 0.6;
+  if (draw.Chance(0.5)) scenario.liars = static_cast<int>(draw.Between(1, sites));
   return scenario;
 }
 
@@ -134,7 +135,7 @@ std::string Describe(const Scenario& scenario) {
       v1::Codec_Name(sync.codec_down()), " down, start ", membership.start_workers(), ", most ",
       membership.max_workers(), ", quorum ", membership.quorum(), ", grace ", membership.grace_ms(),
       " ms, lease ", membership.lease_ms(), " ms, checkpoint every ",
-      scenario.checkpoint_every_steps, " steps, ",
+      scenario.checkpoint_every_steps, " steps, ", scenario.liars, " liars, ",
       scenario.undisturbed_bits ? "ends in the undisturbed bits" : "ends in bits of its own");
 }
 

@@ -59,6 +59,7 @@ class Simulation {
   void Pause();
   void Unpause();
   void StopAtStep();
+  void Lie();
   void BeQuiet();
   bool AllFinished() const;
   void CheckTheEnd();
@@ -95,6 +96,7 @@ void Simulation::StartProcess(Site& site) {
   options.nonce = world_.Bits();
   options.checkpoint = site.checkpoint;
   options.drop_late_deltas = bug_.workers_drop_late_deltas;
+  options.lies = &site - sites_.data() < scenario_.liars;
   // Set below, when there is a process to compare with.
   auto self = std::make_shared<VirtualWorker*>(nullptr);
   options.save = [&site, self](const WorkerCheckpoint& checkpoint) {
@@ -177,6 +179,36 @@ void Simulation::StopAtStep() {
   stop_step_ = step;
 }
 
+void Simulation::Lie() {
+  if (!world_.faulty()) return;
+  world_.After(scenario_.between_faults, [this] { Lie(); });
+  const Site& site = sites_[static_cast<size_t>(world_.Between(0, scenario_.liars - 1))];
+  if (site.process == nullptr || site.process->incarnation() == 0) return;
+  // Nobody can be there: the round sent before it is not published yet.
+  int64_t step = scenario_.config.train().steps();
+  const SyncSchedule schedule(plan_.fragments(), scenario_.config.sync().steps_between_syncs(),
+                              scenario_.config.sync().overlap_steps());
+  for (int i = 0; i < plan_.fragments(); ++i) {
+    step = std::min(step, schedule.MergeStep(i, auditor_.version(i) + 1) + 1);
+  }
+  if (step >= scenario_.config.train().steps()) return;
+  v1::WorkerMessage message;
+  if (world_.Chance(0.5)) {
+    message.mutable_ready()->set_step(step);
+  } else {
+    message.mutable_heartbeat()->set_step(step);
+  }
+  absl::Status status = absl::UnavailableError("there is no coordinator");
+  host_.Command([&](server::Coordinator& c) {
+    status = c.Handle(site.id, site.process->incarnation(), message);
+  });
+  world_.Count(Happening::kLied);
+  world_.Trace(site.id, " says that it is at step ", step, ": ", status.ToString());
+  if (status.ok()) {
+    world_.Violate("lies_are_refused", absl::StrCat(site.id, " is believed to be at step ", step));
+  }
+}
+
 void Simulation::ScheduleFault() {
   // Exponential, as of things that do not know of each other.
   const double mean = absl::ToDoubleSeconds(scenario_.between_faults);
@@ -255,6 +287,7 @@ Outcome Simulation::Run() {
   }
   if (scenario_.quiet_at > absl::ZeroDuration()) {
     ScheduleFault();
+    if (scenario_.liars > 0) world_.After(scenario_.between_faults, [this] { Lie(); });
     world_.After(scenario_.quiet_at, [this] { BeQuiet(); });
   } else {
     world_.set_faulty(false);

@@ -257,6 +257,7 @@ void VirtualWorker::SendDelta(const SyncEvent& event) {
   flight->tokens = std::exchange(state.tokens, 0);
   const std::span<const float> base = Part(published_, event.fragment);
   const std::span<const float> target = Part(local_, event.fragment);
+  flight->base_hash = TreeHash(base);
   flight->object.resize(up_.EncodedBytes(base.size()));
   const absl::Status encoded =
       up_.Encode(base, target, {.residual = state.residual}, flight->object);
@@ -291,8 +292,10 @@ void VirtualWorker::PushFlight(const std::shared_ptr<Flight>& flight, int attemp
   header.set_codec(up_.id());
   header.set_total_bytes(static_cast<int64_t>(flight->object.size()));
   header.set_object_hash(TreeHash(flight->object));
-  header.set_tokens(flight->tokens);
+  header.set_tokens(options_.lies ? int64_t{1} << 48 : flight->tokens);
   header.set_send_step(flight->send_step);
+  header.set_epoch(epoch_);
+  header.set_base_hash(flight->base_hash);
   options_.host->Push(weak_from_this(), header, flight->object,
                       [this, flight, attempt](const CoordinatorHost::Reply& reply) {
                         if (dead()) return;

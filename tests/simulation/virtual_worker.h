@@ -27,6 +27,7 @@ struct Flight {
   SyncEvent event;
   int64_t tokens = 0;
   int64_t send_step = 0;
+  uint64_t base_hash = 0;       // 0: a former process made it.
   std::vector<uint8_t> object;  // Empty: this worker does not contribute.
   bool pushed = false;
   bool late = false;
@@ -67,6 +68,7 @@ class VirtualWorker final : public StreamClient,
     std::function<void(const WorkerCheckpoint&)> save;
     std::function<void(Exit)> on_exit;  // Once, unless it is killed. May delete the worker later.
     bool drop_late_deltas = false;      // The bug of that name.
+    bool lies = false;                  // About its tokens and its speed.
   };
 
   explicit VirtualWorker(Options options);
@@ -76,6 +78,7 @@ class VirtualWorker final : public StreamClient,
   bool dead() const { return phase_ == Phase::kDead; }
 
   int64_t step() const { return step_; }
+  uint64_t incarnation() const { return incarnation_; }
   Stream* stream() { return stream_.get(); }
   std::string DescribeState() const;
 
@@ -148,6 +151,7 @@ class VirtualWorker final : public StreamClient,
   int64_t ready_step_ = 0;
   bool anew_ = false;  // Begun from the published state.
   uint64_t incarnation_ = 0;
+  int64_t epoch_ = 0;
   int reattach_attempts_ = 0;
   int64_t beats_ = 0;
   std::deque<v1::WorkerMessage> outbox_;

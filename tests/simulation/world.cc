@@ -33,6 +33,7 @@ const char* HappeningName(size_t happening) {
                                                                   "drains",
                                                                   "stops_at_a_step",
                                                                   "wall_clock_jumps",
+                                                                  "lies_told",
                                                                   "rounds_published",
                                                                   "rounds_published_empty",
                                                                   "rounds_closed_without_some",

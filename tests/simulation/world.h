@@ -45,6 +45,7 @@ enum class Happening {
   kDrained,
   kStopAsked,
   kWallClockJumped,
+  kLied,
   kRoundPublished,
   kRoundPublishedEmpty,
   kRoundWithoutSome,

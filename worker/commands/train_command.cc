@@ -122,17 +122,17 @@ absl::StatusOr<int64_t> RateFromFlag(absl::string_view flag, double mbit) {
 
 absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   TrainingOptions options;
-  options.coordinator = absl::GetFlag(FLAGS_coordinator);
-  options.security = SecurityOptionsFromFlags();
-  options.worker_id = absl::GetFlag(FLAGS_id);
+  options.member.coordinator = absl::GetFlag(FLAGS_coordinator);
+  options.member.security = SecurityOptionsFromFlags();
+  options.member.worker_id = absl::GetFlag(FLAGS_id);
   options.data = absl::GetFlag(FLAGS_data);
-  options.own_data = absl::GetFlag(FLAGS_own_data);
+  options.member.own_data = absl::GetFlag(FLAGS_own_data);
   ASSIGN_OR_RETURN(options.shard_format, ParseShardFormat(absl::GetFlag(FLAGS_shard_format)));
-  options.output = absl::GetFlag(FLAGS_out);
-  options.metrics_address = absl::GetFlag(FLAGS_metrics);
-  options.metrics_address_file = absl::GetFlag(FLAGS_metrics_address_file);
-  options.tensorboard = absl::GetFlag(FLAGS_tensorboard);
-  options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
+  options.member.output = absl::GetFlag(FLAGS_out);
+  options.member.metrics_address = absl::GetFlag(FLAGS_metrics);
+  options.member.metrics_address_file = absl::GetFlag(FLAGS_metrics_address_file);
+  options.member.tensorboard = absl::GetFlag(FLAGS_tensorboard);
+  options.member.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
   options.checkpoint_interval = absl::GetFlag(FLAGS_checkpoint_interval);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.sample_tokens = absl::GetFlag(FLAGS_sample_tokens);
@@ -149,17 +149,17 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   options.max_tokens_per_second = absl::GetFlag(FLAGS_max_tokens_per_second);
   options.min_step_time = absl::GetFlag(FLAGS_min_step_time);
   for (const auto& [flag, value] :
-       {std::pair("--id", options.worker_id), std::pair("--data", options.data),
-        std::pair("--out", options.output)}) {
+       {std::pair("--id", options.member.worker_id), std::pair("--data", options.data),
+        std::pair("--out", options.member.output)}) {
     if (value.empty()) return absl::InvalidArgumentError(absl::StrCat(flag, " is required"));
   }
-  ASSIGN_OR_RETURN(options.threads, ThreadsFor(absl::GetFlag(FLAGS_threads)));
-  ASSIGN_OR_RETURN(options.congestion_control,
+  ASSIGN_OR_RETURN(options.member.threads, ThreadsFor(absl::GetFlag(FLAGS_threads)));
+  ASSIGN_OR_RETURN(options.member.congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
-  ASSIGN_OR_RETURN(options.connections, ConnectionsFromFlag());
-  ASSIGN_OR_RETURN(options.max_upload_bytes_per_second,
+  ASSIGN_OR_RETURN(options.member.connections, ConnectionsFromFlag());
+  ASSIGN_OR_RETURN(options.member.max_upload_bytes_per_second,
                    RateFromFlag("--max_upload_mbit", absl::GetFlag(FLAGS_max_upload_mbit)));
-  ASSIGN_OR_RETURN(options.max_download_bytes_per_second,
+  ASSIGN_OR_RETURN(options.member.max_download_bytes_per_second,
                    RateFromFlag("--max_download_mbit", absl::GetFlag(FLAGS_max_download_mbit)));
   if (options.sample_tokens < 0 || options.sample_tokens > 1'000'000) {
     return absl::InvalidArgumentError(
@@ -176,9 +176,9 @@ absl::StatusOr<SiteOptions> SiteOptionsFor(const LaunchEnvironment& launch,
                                            const TrainingOptions& training) {
   SiteOptions options;
   options.launch = launch;
-  options.worker_id = training.worker_id;
-  options.coordinator = training.coordinator;
-  options.threads = training.threads;
+  options.worker_id = training.member.worker_id;
+  options.coordinator = training.member.coordinator;
+  options.threads = training.member.threads;
   options.patience = absl::GetFlag(FLAGS_site_timeout);
   if (options.patience <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("--site_timeout must be more than 0; it is ",
@@ -229,7 +229,8 @@ class WatchWhileJoining {
 // The process that joins the run; `site` has this worker's others, or is null.
 int RunWorker(TrainingOptions options, Site* site) {
   options.site = site;
-  Log().info("congestion control: {}", DescribeCongestionControl(options.congestion_control));
+  Log().info("congestion control: {}",
+             DescribeCongestionControl(options.member.congestion_control));
   absl::StatusOr<std::unique_ptr<TrainingRun>> run = absl::UnknownError("not joined");
   {
     const WatchWhileJoining watch(site);

@@ -36,6 +36,7 @@ SyncEngine::SyncEngine(Options options)
       schedule_(options_.plan->fragments(), options_.config.steps_between_syncs(),
                 options_.config.overlap_steps()),
       gradients_(options_.config.contribution() == v1::SyncConfig::GRADIENT),
+      keeps_in_flight_(options_.config.keep_in_flight() > 0),
       codec_up_(FindCodec(options_.config.codec_up()).value()),
       codec_down_(FindCodec(options_.config.codec_down()).value()),
       fragments_(static_cast<size_t>(options_.plan->fragments())),
@@ -61,7 +62,7 @@ absl::StatusOr<int64_t> SyncEngine::Fetch(int64_t run_step) {
   for (int i = 0; i < options_.plan->fragments(); ++i) {
     const int64_t sent = schedule_.RoundsSentBy(i, step);
     while (version(i) < sent) {
-      Follow({i, version(i) + 1}, step);
+      RETURN_IF_ERROR(Follow({i, version(i) + 1}, step));
       if (schedule_.MergeStep(i, version(i) + 1) > step) break;
       RETURN_IF_ERROR(Land(i, step));
       RETURN_IF_ERROR(FinishMerges());
@@ -135,6 +136,11 @@ absl::Status SyncEngine::CheckState(const State& state, int64_t step) const {
     if (!saved.object_in_flight.empty() && saved.object_in_flight.size() != bytes) {
       return wrong(saved.object_in_flight.size(), " bytes in flight; a delta has ", bytes);
     }
+    const bool holds = keeps_in_flight_ && saved.round_in_flight != 0;
+    const int64_t held = holds ? options_.plan->range(index).size() : 0;
+    if (std::ssize(saved.held) != held) {
+      return wrong(saved.held.size(), " local values of its send; expected ", held);
+    }
   }
   return absl::OkStatus();
 }
@@ -152,6 +158,9 @@ absl::Status SyncEngine::Restore(State state, int64_t step) {
     fragments_[i].tokens = saved.tokens;
     fragments_[i].draws = std::move(saved.draws);
     if (saved.round_in_flight == 0) continue;
+    if (keeps_in_flight_) {
+      RETURN_IF_ERROR(options_.replica->SetHeld(static_cast<int>(i), saved.held));
+    }
     auto flight = std::make_shared<Flight>();
     flight->event = {static_cast<int>(i), saved.round_in_flight};
     flight->tokens = saved.tokens_in_flight;
@@ -196,6 +205,9 @@ absl::StatusOr<SyncEngine::State> SyncEngine::Save() {
       to.tokens_in_flight = flight.tokens;
       to.draws_in_flight = flight.draws;
       to.object_in_flight.assign(flight.object.bytes.begin(), flight.object.bytes.end());
+      if (keeps_in_flight_) {
+        ASSIGN_OR_RETURN(to.held, options_.replica->Held(flight.event.fragment));
+      }
     }
     state.fragments.push_back(std::move(to));
   }
@@ -259,12 +271,14 @@ absl::Status SyncEngine::Send(const SyncEvent& event, int64_t step) {
   flight->contributes = true;
   flight->tokens = std::exchange(fragment(event.fragment).tokens, 0);
   flight->draws = std::exchange(fragment(event.fragment).draws, {});
+  if (keeps_in_flight_) RETURN_IF_ERROR(options_.replica->Hold(event.fragment));
   ASSIGN_OR_RETURN(flight->delta, options_.replica->Snapshot(event.fragment));
   Launch(std::move(flight));
   return absl::OkStatus();
 }
 
-void SyncEngine::Follow(const SyncEvent& event, int64_t step) {
+absl::Status SyncEngine::Follow(const SyncEvent& event, int64_t step) {
+  if (keeps_in_flight_) RETURN_IF_ERROR(options_.replica->Hold(event.fragment));
   auto flight = std::make_shared<Flight>();
   flight->event = event;
   flight->send_step = step;
@@ -273,6 +287,7 @@ void SyncEngine::Follow(const SyncEvent& event, int64_t step) {
     flight->encoded = true;
   }
   Launch(std::move(flight));
+  return absl::OkStatus();
 }
 
 void SyncEngine::Launch(std::shared_ptr<Flight> flight) {

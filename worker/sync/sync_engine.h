@@ -79,6 +79,8 @@ class SyncEngine {
       int64_t tokens_in_flight = 0;
       Draws draws_in_flight;
       std::vector<uint8_t> object_in_flight;
+      // With sync.keep_in_flight, of the round in flight: the local values when it was sent.
+      std::vector<float> held;
     };
     std::vector<Fragment> fragments;
     int64_t next_draw = 0;
@@ -183,7 +185,7 @@ class SyncEngine {
   absl::Status MergeDue(int64_t due_step, int64_t step);
   absl::Status Send(const SyncEvent& event, int64_t step);
   // A flight for a round that this worker did not contribute to.
-  void Follow(const SyncEvent& event, int64_t step);
+  absl::Status Follow(const SyncEvent& event, int64_t step);
   void Launch(std::shared_ptr<Flight> flight);
   // On a transfer thread.
   void Carry(const std::shared_ptr<Flight>& carried);
@@ -203,6 +205,7 @@ class SyncEngine {
   const Options options_;
   const SyncSchedule schedule_;
   const bool gradients_;
+  const bool keeps_in_flight_;
   const Codec* const codec_up_;
   const Codec* const codec_down_;
   std::vector<FragmentState> fragments_;

@@ -164,6 +164,58 @@ TEST(SyncEngineTest, MixesLocalAndPublishedByAlpha) {
   EXPECT_EQ(site.local_, expected);
 }
 
+TEST(SyncEngineTest, KeepsWhatWasTrainedInFlightByTheShareThatIsAskedFor) {
+  Site site("fragments: 1 steps_between_syncs: 6 overlap_steps: 3 keep_in_flight: 0.75", 0.5F);
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  site.Run(1, 6);
+  const std::vector<float> sent = site.local_;
+  site.exchange_->AwaitPush({0, 1});
+  const std::vector<float> published = site.exchange_->published();
+  site.Run(7, 8);
+  EXPECT_NE(site.local_, sent);
+  std::vector<float> expected = site.local_;
+  Site::Move(9, expected);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    expected[i] =
+        static_cast<float>(double{published[i]} + 0.75 * (double{expected[i]} - double{sent[i]}));
+  }
+  ASSERT_TRUE(site.Step(9).ok());
+  EXPECT_EQ(site.local_, expected);
+}
+
+// What alpha cannot promise: overlap alone changes nothing where all that is trained in it is kept.
+TEST(SyncEngineTest, OneWorkerThatKeepsAllInFlightIsPlainTrainingBitForBitWhateverTheOverlap) {
+  for (const char* const overlap : {"1", "3", "7"}) {
+    Site site(std::string("fragments: 2 steps_between_syncs: 8 keep_in_flight: 1 overlap_steps: ") +
+              overlap);
+    ASSERT_TRUE(site.engine_->Fetch(0).ok());
+    std::vector<float> plain = site.initial_;
+    for (int64_t step = 1; step <= 40; ++step) {
+      Site::Move(step, plain);
+      ASSERT_TRUE(site.Step(step).ok());
+      ASSERT_EQ(site.local_, plain) << "after step " << step << ", tau " << overlap;
+    }
+    EXPECT_GE(site.merges_.size(), 10u);
+  }
+}
+
+TEST(SyncEngineTest, AJoinerKeepsWhatItTrainedSinceItJoined) {
+  // It comes at step 5; the others sent round 1 after step 4 and merge it after step 7.
+  Site site("fragments: 1 steps_between_syncs: 4 overlap_steps: 3 keep_in_flight: 1");
+  ASSERT_EQ(site.engine_->Fetch(5).value(), 5);
+  const std::vector<float> fetched = site.local_;
+  site.exchange_->PublishFromElsewhere({0, 1}, 0.5F);
+  site.Run(6, 6);
+  std::vector<float> expected = site.local_;
+  Site::Move(7, expected);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    expected[i] = static_cast<float>(double{site.exchange_->published()[i]} +
+                                     (double{expected[i]} - double{fetched[i]}));
+  }
+  ASSERT_TRUE(site.Step(7).ok());
+  EXPECT_EQ(site.local_, expected);
+}
+
 TEST(SyncEngineTest, SeveralFragmentsFlyAtOnceAndTrainingDoesNotWaitForThem) {
   // Four fragments, one sent every two steps, each merged five steps later.
   Site site("fragments: 3 steps_between_syncs: 8 overlap_steps: 5");
@@ -337,10 +389,14 @@ TEST(SyncEngineTest, AJoinerTakesOverAsTheyAreTheRoundsThatAreMergedBeforeItsSte
   EXPECT_TRUE(std::ranges::equal(site.local_, site.engine_->published().value()));
 }
 
-TEST(SyncEngineTest, ContinuesBitForBitFromAStateSavedInFlight) {
-  const std::string sync =
-      "fragments: 2 steps_between_syncs: 6 overlap_steps: 3 mixing: 0.5 codec_up: INT4 "
-      "codec_down: E3M0 error_feedback: true";
+class SavedInFlight : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(MergeRules, SavedInFlight,
+                         ::testing::Values("mixing: 0.5", "keep_in_flight: 0.8"));
+
+TEST_P(SavedInFlight, ContinuesBitForBit) {
+  const std::string sync = std::string(GetParam()) +
+                           " fragments: 2 steps_between_syncs: 6 overlap_steps: 3 codec_up: INT4 "
+                           "codec_down: E3M0 error_feedback: true";
   Site whole(sync, 0.7F);
   ASSERT_TRUE(whole.engine_->Fetch(0).ok());
   whole.Run(1, 30);

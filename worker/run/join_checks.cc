@@ -1,4 +1,4 @@
-#include "worker/commands/join_checks.h"
+#include "worker/run/join_checks.h"
 
 #include <algorithm>
 #include <optional>
@@ -9,6 +9,7 @@
 #include "common/params/run_config.h"
 #include "common/rpc/tls_handshake.h"
 #include "common/rpc/wire.h"
+#include "worker/link/session.h"
 
 namespace causeway::worker {
 namespace {
@@ -44,13 +45,15 @@ absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run) {
 }
 
 absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterface& stub,
-                                                       const TrainingOptions& options) {
-  const absl::Duration first = std::min(options.connect_timeout, kExplainAfter);
-  absl::StatusOr<v1::DescribeResponse> description = DescribeRun(stub, options.coordinator, first);
+                                                       const std::string& coordinator,
+                                                       const SecurityOptions& security,
+                                                       absl::Duration timeout) {
+  const absl::Duration first = std::min(timeout, kExplainAfter);
+  absl::StatusOr<v1::DescribeResponse> description = DescribeRun(stub, coordinator, first);
   if (!absl::IsUnavailable(description.status())) return description;
-  RETURN_IF_ERROR(ExplainByTls(options.coordinator, options.security, kExplainTimeout));
-  if (first == options.connect_timeout) return description;
-  return DescribeRun(stub, options.coordinator, options.connect_timeout - first, first);
+  RETURN_IF_ERROR(ExplainByTls(coordinator, security, kExplainTimeout));
+  if (first == timeout) return description;
+  return DescribeRun(stub, coordinator, timeout - first, first);
 }
 
 absl::Status CheckIdentity(const ChannelSecurity& security, const std::string& worker_id) {

@@ -1,16 +1,16 @@
 // What a worker finds out before it asks to join: whom it has reached, and whether it fits.
-#ifndef CAUSEWAY_WORKER_COMMANDS_JOIN_CHECKS_H_
-#define CAUSEWAY_WORKER_COMMANDS_JOIN_CHECKS_H_
+#ifndef CAUSEWAY_WORKER_RUN_JOIN_CHECKS_H_
+#define CAUSEWAY_WORKER_RUN_JOIN_CHECKS_H_
 
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "causeway/v1/session.pb.h"
 #include "common/params/fragment_plan.h"
 #include "common/rpc/security.h"
-#include "worker/commands/training_run.h"
 
 namespace causeway::worker {
 
@@ -19,11 +19,13 @@ absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run);
 
 // DescribeRun that does not wait for a coordinator that will never talk to this worker.
 absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterface& stub,
-                                                       const TrainingOptions& options);
+                                                       const std::string& coordinator,
+                                                       const SecurityOptions& security,
+                                                       absl::Duration timeout);
 
 // What the coordinator would refuse later, and at greater length.
 absl::Status CheckIdentity(const ChannelSecurity& security, const std::string& worker_id);
 
 }  // namespace causeway::worker
 
-#endif  // CAUSEWAY_WORKER_COMMANDS_JOIN_CHECKS_H_
+#endif  // CAUSEWAY_WORKER_RUN_JOIN_CHECKS_H_

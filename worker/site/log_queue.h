@@ -1,0 +1,45 @@
+// Log lines of the library's threads, until a thread of the host's takes them. The library never
+// calls its host from a thread of its own.
+#ifndef CAUSEWAY_WORKER_SITE_LOG_QUEUE_H_
+#define CAUSEWAY_WORKER_SITE_LOG_QUEUE_H_
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace causeway::worker {
+
+struct LogLine {
+  int level = 0;  // CAUSEWAY_LOG_*
+  std::string text;
+};
+
+// Thread-safe.
+class LogQueue {
+ public:
+  // More lines than that are not kept: the oldest go, and a line says how many.
+  static constexpr size_t kMaxLines = 1000;
+
+  // The process's own, which all log lines of the library go to from the first call on: to standard
+  // error at once until somebody wants them.
+  static LogQueue& Get();
+
+  // From now on, lines are kept for Take (true), or written to standard error.
+  void Keep(bool keep);
+  void Add(int level, const std::string& text);
+  std::vector<LogLine> Take();
+
+ private:
+  absl::Mutex mutex_;
+  bool keep_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<LogLine> lines_ ABSL_GUARDED_BY(mutex_);
+  int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_SITE_LOG_QUEUE_H_
