@@ -174,8 +174,7 @@ absl::Status CoordinatorImpl::Reject(const v1::RejectRequest& order) {
        {"round", order.round()},
        {"undo", order.undo()},
        {"reason", order.reason()}});
-  // A round may have waited for it.
-  for (const auto& fragment : fragments_) Advance(*fragment);
+  // A round that waited for it closes with the next Tick.
   return absl::OkStatus();
 }
 
