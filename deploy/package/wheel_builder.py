@@ -90,9 +90,11 @@ def bundle(library, folder):
         asked = output_of("patchelf", "--print-needed", file).split()
         replace = [word for name in asked if name in names
                    for word in ("--replace-needed", name, names[name])]
-        subprocess.run(["patchelf", *replace, "--set-rpath",
-                        f"$ORIGIN/{folder.name}" if file == library else "$ORIGIN", file],
-                       check=True)
+        # Debian 12's patchelf does not do both at once.
+        if replace:
+            subprocess.run(["patchelf", *replace, file], check=True)
+        path = f"$ORIGIN/{folder.name}" if file == library else "$ORIGIN"
+        subprocess.run(["patchelf", "--set-rpath", path, file], check=True)
     return needed.values()
 
 
