@@ -29,6 +29,19 @@ std::set<int> HadSlots(const nlohmann::json& account, int slots) {
   return had;
 }
 
+// There, too: what an operator keeps out. By fragment, as FragmentRounds::rejections.
+constexpr char kRejectedKey[] = "rejected";
+
+std::set<int64_t> RejectedRounds(const nlohmann::json& account, size_t fragment) {
+  std::set<int64_t> rounds;
+  const auto found = account.find(kRejectedKey);
+  if (found == account.end() || !found->is_array() || fragment >= found->size()) return rounds;
+  for (const nlohmann::json& round : (*found)[fragment]) {
+    if (round.is_number_integer()) rounds.insert(round.get<int64_t>());
+  }
+  return rounds;
+}
+
 // The part of a sorted array that belongs to one fragment.
 template <typename Record>
 std::span<const Record> OfFragment(const std::vector<Record>& records, int fragment) {
@@ -77,9 +90,19 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
       history.snapshots.push_back(snapshot.version);
     }
     RETURN_IF_ERROR(fragments_[i]->Recover(history));
+    for (const auto& [version, why] : fragments_[i]->damaged_snapshots()) {
+      Record("snapshot_damaged",
+             absl::StrCat(why.message(), "; recovered from what was saved before it"),
+             {{"fragment", index}, {"round", version}, {"reason", std::string(why.message())}});
+    }
+    for (const MemberRecord& record : run.members) {
+      const std::set<int64_t> rejected = RejectedRounds(record.account, i);
+      if (!rejected.empty()) fragments_[i]->RestoreRejections(record.member.id, rejected);
+    }
     rounds += fragments_[i]->version();
     folded += fragments_[i]->rounds_since_snapshot();
   }
+  const int64_t largest_step = LargestPossibleStep(OpenRounds(), options_.config);
   {
     absl::MutexLock lock(&members_mutex_);
     state_ = run.state;
@@ -90,6 +113,14 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
       member.progress.tokens = account.heartbeat.tokens();
       member.had_slots = HadSlots(record.account, options_.config.membership().max_workers());
       if (!member.own_data) draws_.Give(member.data_slot, member.active_from_step);
+      // A former release believed any step.
+      member.step = std::min(member.step, largest_step);
+      member.active_from_step = std::min(member.active_from_step, largest_step);
+      tokens_.Begin(member.id, member.active_from_step);
+      for (size_t i = 0; i < fragments_.size(); ++i) {
+        const std::set<int64_t> rejected = RejectedRounds(record.account, i);
+        member.rejected |= !rejected.empty() && *rejected.begin() <= 0;
+      }
       membership_.Restore(std::move(member), options_.clock->Monotonic());
       uint64_t nonce = 0;
       const auto draining = record.account.find(kDrainingKey);
@@ -101,6 +132,7 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
     for (const ContributionRecord& contribution : run.contributions) {
       const int64_t step = schedule_.SendStep(contribution.fragment, contribution.round);
       draws_.Add(contribution.worker_id, contribution.draws, step);
+      tokens_.Add(contribution.fragment, contribution.worker_id, contribution.tokens, step);
     }
   }
   hash_checks_ = run.state.hash_checks;
@@ -121,11 +153,20 @@ absl::Status CoordinatorImpl::SaveMember(const std::string& worker_id) {
   {
     absl::MutexLock save_lock(&save_mutex_);
     MemberRecord record;
+    nlohmann::json rejected = nlohmann::json::array();
+    bool any_rejected = false;
+    for (const auto& fragment : fragments_) {
+      const auto orders = fragment->rejections();
+      const auto found = orders.find(worker_id);
+      rejected.push_back(found == orders.end() ? std::set<int64_t>() : found->second);
+      any_rejected |= found != orders.end();
+    }
     {
       absl::MutexLock lock(&members_mutex_);
       record.member = *membership_.Find(worker_id);
       record.account = AccountToJson(accounts_[worker_id]);
       record.account[kHadSlotsKey] = record.member.had_slots;
+      if (any_rejected) record.account[kRejectedKey] = std::move(rejected);
       const auto draining = draining_.find(worker_id);
       if (draining != draining_.end()) {
         record.account[kDrainingKey] = HashToHex(draining->second);

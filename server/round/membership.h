@@ -66,6 +66,8 @@ struct Member {
   std::set<int> had_slots;
   // It trains on shards of its own: the slot is its number, not its part of the data.
   bool own_data = false;
+  // An operator keeps out what it contributes: no round waits for it.
+  bool rejected = false;
   uint64_t process_nonce = 0;
   bool attached = true;  // False after its stream broke.
   absl::Duration lease_end;
@@ -115,6 +117,8 @@ class Membership {
   // Before anybody has trained: gives the live members the first data slots in the order of their
   // ids, so that a run does not depend on who joined first.
   void NumberByName();
+  // Nothing if the id never joined.
+  void SetRejected(const std::string& id, bool rejected);
   // Notes an order. Nothing if the id never joined.
   void OrderPace(const std::string& id, int64_t pace_milli, int64_t from_step);
   absl::Status Leave(const std::string& id, uint64_t incarnation);

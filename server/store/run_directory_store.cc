@@ -389,6 +389,30 @@ absl::Status RunDirectoryStore::SaveSnapshot(const FragmentView& fragment) {
   return absl::OkStatus();
 }
 
+absl::Status RunDirectoryStore::DropSnapshot(int fragment, int64_t version) {
+  RETURN_IF_ERROR(Running().status());
+  return Commit([&](DatabaseEdit& edit, std::vector<BlobRef>& freed) -> absl::Status {
+    ASSIGN_OR_RETURN(const std::vector<StoredSnapshot> rows,
+                     edit.Rows<StoredSnapshot>(
+                         absl::StrCat("fragment = ", fragment, " AND version = ", version)));
+    for (const StoredSnapshot& row : rows) {
+      RETURN_IF_ERROR(edit.Remove(row));
+      freed.push_back(row.state);
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<int64_t> RunDirectoryStore::TakeOver() {
+  RETURN_IF_ERROR(Running().status());
+  int64_t number = 0;
+  RETURN_IF_ERROR(Commit([&](DatabaseEdit& edit, std::vector<BlobRef>&) {
+    number = edit.number();
+    return absl::OkStatus();
+  }));
+  return number;
+}
+
 absl::Status RunDirectoryStore::SaveMember(const MemberRecord& member) {
   RETURN_IF_ERROR(Running().status());
   return Commit([&](DatabaseEdit& edit, std::vector<BlobRef>&) { return edit.Put(member); });

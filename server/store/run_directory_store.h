@@ -84,6 +84,9 @@ class RunDirectoryStore final : public Store {
                                 std::span<const uint8_t> object) override;
   absl::Status SaveRound(const RoundRecord& record, std::span<const uint8_t> answer) override;
   absl::Status SaveSnapshot(const FragmentView& fragment) override;
+  absl::Status DropSnapshot(int fragment, int64_t version) override;
+  // The number of a commit that nothing else is done in.
+  absl::StatusOr<int64_t> TakeOver() override;
   absl::Status SaveMember(const MemberRecord& member) override;
   absl::Status SaveRunState(const RunState& state) override;
   absl::Status SaveSummary(const nlohmann::json& summary) override;
