@@ -272,8 +272,8 @@ class BaseSite:
 
         Raises:
             NotFinite: a trained value is not finite.
-            Unavailable, Refused, DataLoss, Aborted, ...: the site has left the run. Its message says
-                what to do.
+            Unavailable, Refused, DataLoss, Aborted, ...: the site takes part no more. The message
+                says what to do.
         """
         if self._info is None or self._closed:
             raise self._misuse("step() needs a site that has joined: use it in its with block")
@@ -317,9 +317,9 @@ class BaseSite:
                 if not np.isfinite(part).all():
                     return errors.NotFinite(
                         f"{table[piece.tensor][0]} has a value that is not finite after "
-                        f"step {self._orders.next_step}; nothing of it was sent. Lower the learning "
-                        "rate, clip gradients, or look at the data of that step, and resume from "
-                        f"a checkpoint ({error.message})", error.code)
+                        f"step {self._orders.next_step}; nothing of it was sent. Lower the "
+                        "learning rate, clip gradients, or look at the data of that step, and "
+                        f"resume from a checkpoint ({error.message})", error.code)
         return error
 
     def _take(self, outcome: _Outcome) -> None:
@@ -367,8 +367,10 @@ class BaseSite:
         return self._info
 
     def drain(self) -> None:
-        """Asks this site to leave, from any thread or a signal's handler: `should_stop` becomes true,
-        and waits for answers end soon."""
+        """Asks this site to leave, from any thread or a signal's handler.
+
+        `should_stop` becomes true, and waits for answers end soon.
+        """
         if self._session is not None:
             self._session.drain()
 
@@ -383,7 +385,7 @@ class BaseSite:
             self._session.report_evaluation(loss)
 
     def summary(self) -> Dict[str, Any]:
-        """Rounds, bytes up and down, and seconds that steps waited. Empty where it does not lead."""
+        """Rounds, bytes, and seconds that steps waited. Empty in processes that do not lead."""
         return self._session.summary() if self._session is not None else {}
 
     def config(self) -> Dict[str, Any]:
@@ -413,8 +415,7 @@ class BaseSite:
             self._replaced = False
 
     def _save(self) -> Optional[np.ndarray]:
-        """What a bit-exact continuation needs beside parameters and optimizer; None where it does not
-        lead."""
+        """A continuation's state, in the process that leads; None in others."""
         if self._info is None:
             return self._state
         if self._session is None:
@@ -433,8 +434,9 @@ class BaseSite:
         return {} if state is None else {"state": self._pack(state)}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Continues from a `state_dict` when the site joins. Model and optimizer are restored by the
-        caller.
+        """Continues from a `state_dict` when the site joins.
+
+        Model and optimizer are restored by the caller.
 
         Raises:
             InvalidArgument: the site has joined already, or this is no site's state.

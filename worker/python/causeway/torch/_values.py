@@ -295,8 +295,8 @@ class TorchValues:
 
     @contextlib.contextmanager
     def replaced(self, published: Any) -> Iterator[None]:
-        """Own values wait on the host meanwhile: those in fp32 of a single process in the arena, others
-        in a copy."""
+        """Own values wait on the host meanwhile: fp32 of a single process in the arena, others in a
+        copy."""
         copies: List[Tuple[torch.Tensor, torch.Tensor]] = []
         alone = self._team.size == 1
         with torch.no_grad():
@@ -339,8 +339,8 @@ class TorchValues:
         for fragment in range(len(self._fragments)):
             for part in self._rounded(fragment):
                 if at + part.numel() > values.numel():
-                    raise errors.DataLoss("the state was taken of a model with other types: restore "
-                                          "the model as it was saved", "DATA_LOSS")
+                    raise errors.DataLoss("the state was taken of a model with other types: "
+                                          "restore the model as it was saved", "DATA_LOSS")
                 if fragment not in but:
                     part.copy_(values[at:at + part.numel()])
                 at += part.numel()
