@@ -2,8 +2,6 @@
 
 import unittest
 
-import torch
-
 from models import small_model, values_of
 from runs import STREAMING, SIGKILL, Run
 
@@ -25,7 +23,7 @@ class ShardedTest(unittest.TestCase):
 
     def trained(self, dtype, size, *flags):
         with Run() as run:
-            run.serve(STREAMING, initial=values_of(small_model(getattr(torch, dtype))))
+            run.serve(STREAMING)  # The site brings the model, from all its processes.
             processes = self.start(run, size, f"--dtype={dtype}", *flags)
             for process in processes:
                 self.assertEqual(process.wait(), 0, process.log())
