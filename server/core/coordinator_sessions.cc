@@ -45,6 +45,8 @@ Progress ProgressOf(const v1::Heartbeat& heartbeat) {
   if (seconds > 0 && seconds <= kLongestStep) progress.inner_step_time = absl::Seconds(seconds);
   const int64_t pace = heartbeat.pace_milli();
   if (pace >= kPaceOne && pace <= kLargestPace) progress.pace_milli = pace;
+  const double speed = heartbeat.tokens_per_second();
+  if (speed > 0 && std::isfinite(speed)) progress.tokens_per_second = speed;
   const double rate = heartbeat.download_bytes_per_second();
   if (rate > 0 && std::isfinite(rate)) progress.download_bytes_per_s = rate;
   return progress;
@@ -272,7 +274,7 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
     }
   }
   RETURN_IF_ERROR(SaveMember(worker_id));
-  for (const std::string& id : live) RETURN_IF_ERROR(SaveMember(id));
+  RETURN_IF_ERROR(SaveMembers(live));
   if (starts_now) RETURN_IF_ERROR(SaveRunState());
   Record("worker_ready", absl::StrCat("worker ", worker_id, " is ready at step ", ready.step()),
          {{"worker", worker_id}, {"step", ready.step()}});

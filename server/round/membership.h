@@ -46,6 +46,7 @@ struct Progress {
   absl::Duration inner_step_time = absl::ZeroDuration();  // 0: not known yet.
   int64_t pace_milli = 1000;                              // Steps of the schedule, in 1/1000.
   double download_bytes_per_s = 0;                        // 0: not known yet.
+  double tokens_per_second = 0;                           // While it trains.
 
   // Of one step of the schedule. 0: not known yet.
   absl::Duration step_time() const {

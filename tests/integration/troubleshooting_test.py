@@ -53,6 +53,11 @@ ELSEWHERE = {
         "process 0 of this site cannot listen on port ...", "...turned process ... away: ...",
         "... it runs another build of this program ...", "... it computes on ..., process 0 on ...",
         "the connection to ... is lost (...): has it ended?", "rank ...: ..."],
+    "a run of any model (tests/integration/any_model_test.py, tests/unit/server/core)": [
+        "a run of tensors begins with values that are given, and ... has none",
+        '... the tensor "..." is ...; F32, BF16 and F16 are read',
+        "this is a run of tensors (...", "this run waits for the first site to bring its model",
+        "the run waits for the first site to bring its model"],
     "another client than causewayctl": ["give either at_step or at_tokens, not both"],
     "a member that lies, a broken disk or a copy of a run (tests/security, tests/unit/server)": [
         "the certificate of ... ended at ...",

@@ -197,7 +197,8 @@ void Simulation::Lie() {
   const SyncSchedule schedule(plan_.fragments(), scenario_.config.sync().steps_between_syncs(),
                               scenario_.config.sync().overlap_steps());
   for (int i = 0; i < plan_.fragments(); ++i) {
-    step = std::min(step, schedule.MergeStep(i, auditor_.version(i) + 1) + 1);
+    step = std::min(step, schedule.SendStep(i, auditor_.version(i) + 1) +
+                              MaxOverlapSteps(scenario_.config.sync()) + 1);
   }
   if (step >= scenario_.config.train().steps()) return;
   v1::WorkerMessage message;

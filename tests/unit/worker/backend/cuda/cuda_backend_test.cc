@@ -238,7 +238,7 @@ TEST_F(Staged, EightBillionParametersFitEightGpusOf80Gb) {
     options.staged_values = defaults.staged_values;
     options.muon_rank_values = defaults.muon_rank_values;
     const v1::RunConfig config = ContractConfig(absl::StrFormat(kModel, optimizer));
-    const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+    const FragmentPlan plan = FragmentPlan::Create(config).value();
     EXPECT_EQ(plan.parameters(), 8'030'261'248);
     const auto made = CudaBackend::Create(config, plan, options);
     ASSERT_TRUE(made.ok()) << optimizer << ": " << made.status();
