@@ -27,9 +27,9 @@ constexpr int64_t kMaxTokens = int64_t{1} << 40;
 constexpr absl::Duration kBringPatience = absl::Minutes(10);
 constexpr absl::Duration kBringAgain = absl::Seconds(1);
 
-// ABORTED if the trainer gave up.
+// `gave_up`: the trainer did not hand out its values, which is ABORTED.
 absl::Status Bring(const SiteJoin& join, std::span<const GivenTensor> tensors,
-                   const ReachedRun& reached) {
+                   const ReachedRun& reached, bool& gave_up) {
   ModelToBring model;
   model.run_id = reached.run.run_id();
   model.worker_id = join.member.worker_id;
@@ -51,7 +51,8 @@ absl::Status Bring(const SiteJoin& join, std::span<const GivenTensor> tensors,
     return {};
   };
   const absl::Status brought = BringModel(*reached.stub, model);
-  return given.ok() ? brought : given;
+  gave_up = !given.ok();
+  return gave_up ? given : brought;
 }
 
 // A run that has a model; `brought` says whether it is this site's.
@@ -67,10 +68,11 @@ absl::StatusOr<ReachedRun> ReachRunWithModel(const SiteJoin& join,
           "this run waits for the first site to bring its model, and this site brings none: give "
           "initial values, or join after a site that does");
     }
-    const absl::Status status = Bring(join, tensors, reached);
+    bool gave_up = false;
+    const absl::Status status = Bring(join, tensors, reached, gave_up);
     brought = status.ok();
     if (status.ok() || absl::IsAlreadyExists(status)) continue;
-    const bool may_pass = absl::IsResourceExhausted(status) || IsRetryable(status);
+    const bool may_pass = !gave_up && (absl::IsResourceExhausted(status) || IsRetryable(status));
     if (!may_pass || clock.Monotonic() - begin > kBringPatience) {
       return Annotate(status, "the model could not be brought");
     }
