@@ -51,6 +51,7 @@
 #include "server/metrics/coordinator_metrics.h"
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
+#include "server/store/network_file_system.h"
 #include "server/store/run_directory.h"
 #include "server/store/run_directory_store.h"
 
@@ -74,6 +75,9 @@ ABSL_FLAG(int, max_connections, 0,
 ABSL_FLAG(
     int, max_connections_per_address, 0,
     "of one IPv4 address or IPv6 /64 network; 0: a quarter of all, but enough for every worker");
+ABSL_FLAG(
+    std::string, refused_identities, "",
+    "a file that names who is refused, one a line (\"worker site-a\"); read again when it changes");
 ABSL_FLAG(std::string, congestion_control, "auto",
           "of the workers' connections: auto (bbr where this process may use it), system (as the "
           "system has it), or a name such as bbr or cubic");
@@ -85,6 +89,8 @@ ABSL_FLAG(bool, exit_when_finished, false, "exit when every worker has left");
 ABSL_FLAG(bool, exit_when_drained, true,
           "with --exit_when_finished: also when all have left before the end");
 ABSL_FLAG(bool, json, false, "inspect: print JSON");
+ABSL_FLAG(std::string, without, "",
+          "replay: as if these workers, a list with commas, had contributed nothing");
 ABSL_FLAG(std::string, outer, "", "replay: other settings of the outer optimizer, a textproto");
 ABSL_FLAG(std::string, output, "", "replay: receives the resulting parameters");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");
@@ -122,6 +128,7 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
         --max_requests_per_second=5000  of one worker
         --max_connections=0        0: 4096, or what max_workers and the limit of open files say
         --max_connections_per_address=0  0: a quarter of all, but enough for every worker
+        --refused_identities=FILE  who is refused whatever his certificate or token says
 
   causeway-coordinator check-config --config=FILE [--preset=best]
       Prints the complete configuration, and warnings on standard error.
@@ -130,9 +137,10 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
       Prints what the folder holds: rounds, members, versions, sizes, hashes. Changes nothing, and
       works while a coordinator owns it.
 
-  causeway-coordinator replay --run_dir=FOLDER [--outer='learning_rate: 0.7'] [--output=FILE]
+  causeway-coordinator replay --run_dir=FOLDER [--outer='learning_rate: 0.7'] [--without=WORKER] [--output=FILE]
       Merges every round again from the retained deltas and checks the recorded hashes; with
-      --outer the deltas go through another outer optimizer, too, whose parameters FILE receives.
+      --outer the deltas go through another outer optimizer, too, whose parameters FILE receives,
+      with --without those of some workers do not.
 
 For all: --log_level=debug|info|warn|error. The release: --version
 Exit status: 0 done, 1 failed on the way, 2 refused before anything started.
@@ -274,6 +282,7 @@ CoordinatorServer::Options ServerOptions(EventHistory* events) {
   options.max_requests_per_second = absl::GetFlag(FLAGS_max_requests_per_second);
   options.max_connections = absl::GetFlag(FLAGS_max_connections);
   options.max_connections_per_address = absl::GetFlag(FLAGS_max_connections_per_address);
+  options.refused_identities = absl::GetFlag(FLAGS_refused_identities);
   return options;
 }
 
@@ -344,6 +353,12 @@ int Serve() {
   }
   const auto store = RunDirectoryStore::Open(file_system, run_dir, *store_options);
   if (!store.ok()) return Refuse(kProgram, store.status());
+  if (const absl::string_view network = NetworkFileSystemOf(run_dir); !network.empty()) {
+    Log().warn(
+        "{} is on a network file system ({}): its lock may hold on this machine only, so let no "
+        "other one serve it; a disk of this machine is safer and faster",
+        run_dir, std::string(network));
+  }
   absl::StatusOr<std::optional<RecoveredRun>> recovered = (*store)->Recover();
   if (!recovered.ok()) return Refuse(kProgram, recovered.status());
   const bool resumes = recovered->has_value();
@@ -494,6 +509,7 @@ int Main(int argc, char** argv) {
                                     ? InspectCommand(run_dir, absl::GetFlag(FLAGS_json))
                                     : ReplayCommand({.run_dir = run_dir,
                                                      .outer = absl::GetFlag(FLAGS_outer),
+                                                     .without = absl::GetFlag(FLAGS_without),
                                                      .output = absl::GetFlag(FLAGS_output)});
     return status.ok() ? 0 : Fail(kProgram, status);
   }

@@ -44,6 +44,9 @@ absl::StatusOr<ConfigWarnings> CompleteRunConfig(v1::RunConfig& config,
 // no code for; it says who does.
 absl::Status CheckOwnModel(const v1::RunConfig& config);
 
+// Steps after its send at which a worker waits for an answer: tau_max, or tau.
+int MaxOverlapSteps(const v1::SyncConfig& sync);
+
 // Of a complete configuration.
 uint64_t RunConfigHash(const v1::RunConfig& config);
 

@@ -49,6 +49,9 @@ namespace causeway::server {
 absl::Status CheckRunId(absl::string_view call, absl::string_view run_id,
                         absl::string_view own_run_id);
 
+// FAILED_PRECONDITION if a worker has seen a later epoch than this coordinator's own.
+absl::Status CheckEpoch(absl::string_view worker_id, int64_t seen, int64_t own);
+
 // The way back to one attached worker.
 class SessionSink {
  public:
@@ -158,6 +161,8 @@ class Coordinator {
   virtual absl::Status Resume() = 0;
   // Empty: all workers. NOT_FOUND.
   virtual absl::Status Drain(const std::string& worker_id) = 0;
+  // Keeps a worker's contributions out, or lets them in again (proto/causeway/v1/admin.proto).
+  virtual absl::Status Reject(const v1::RejectRequest& order) = 0;
   virtual absl::Status StopAtStep(int64_t step) = 0;
   virtual absl::Status StopAtTokens(int64_t tokens) = 0;
   // True once training began, no member is live, and the end was reached: as a member said when it

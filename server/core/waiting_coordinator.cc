@@ -167,6 +167,10 @@ absl::Status WaitingCoordinator::Drain(const std::string& worker_id) {
   return begun() == nullptr ? StillWaits() : begun()->Drain(worker_id);
 }
 
+absl::Status WaitingCoordinator::Reject(const v1::RejectRequest& order) {
+  return begun() == nullptr ? StillWaits() : begun()->Reject(order);
+}
+
 absl::Status WaitingCoordinator::StopAtStep(int64_t step) {
   return begun() == nullptr ? StillWaits() : begun()->StopAtStep(step);
 }

@@ -62,6 +62,7 @@ class WaitingCoordinator final : public Coordinator {
   absl::Status Pause(const std::string& reason) override;
   absl::Status Resume() override;
   absl::Status Drain(const std::string& worker_id) override;
+  absl::Status Reject(const v1::RejectRequest& order) override;
   absl::Status StopAtStep(int64_t step) override;
   absl::Status StopAtTokens(int64_t tokens) override;
   bool ReachedItsEnd() const override;

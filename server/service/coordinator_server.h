@@ -60,8 +60,9 @@ class CoordinatorServer {
     // all workers behind one address.
     int max_connections = 0;
     int max_connections_per_address = 0;
-    const Clock* clock = Clock::Real();  // For that rate and for certificates' ends.
-    EventLog* events = NullEventLog();   // Outlives the server.
+    std::string refused_identities = {};  // A file of refused_identities.h; empty: none.
+    const Clock* clock = Clock::Real();   // For that rate and for certificates' ends.
+    EventLog* events = NullEventLog();    // Outlives the server.
     // What Admin.ListEvents answers; empty: UNIMPLEMENTED. Thread-safe.
     std::function<v1::ListEventsResponse(int64_t after)> past_events = nullptr;
   };

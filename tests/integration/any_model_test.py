@@ -183,6 +183,42 @@ class AnyModelTest(unittest.TestCase):
         self.assertIn("give --initial=FILE.safetensors, or --initial=first-site",
                       self.refused(f"--config={self.config}"))
 
+    def bring(self, worker, path):
+        return run_tool(cluster.BIN / "bring_model", self.cluster.address, worker, path)
+
+    def test_the_first_site_brings_the_model_and_kill_9_before_that_waits_again(self):
+        flags = [f"--config={self.config}", "--initial=first-site"]
+        in_fp32 = self.folder / "brought.safetensors"
+        write_safetensors(in_fp32, {name: ("F32", shape, EXACT[name])
+                                    for name, (_, shape, _) in TENSORS.items()})
+        for _ in range(2):
+            coordinator = self.serve(*flags)
+            status, output, _ = run_tool(CTL, "status", f"--coordinator={self.cluster.address}")
+            self.assertEqual(status, 0)
+            self.assertIn("step 0 of 1000", output)
+            # A model that this configuration cannot have leaves the run waiting.
+            write_safetensors(self.model, {"w": ("F32", [64], numbers(64, 0))})
+            status, output, _ = self.bring("lyon", self.model)
+            self.assertIn("choose pattern BALANCED", output)
+            coordinator.signal(SIGKILL)
+            coordinator.wait()
+        coordinator = self.serve(*flags)
+        self.assertEqual(self.bring("paris", in_fp32)[:2], (0, "brought\n"))
+        self.cluster.wait_for_event("model_brought", worker="paris", parameters=364)
+        status, output, _ = self.bring("lyon", in_fp32)
+        self.assertEqual((status, output), (1, "FAILED_PRECONDITION: the run awaits no model\n"))
+        self.export(self.folder / "first")
+        self.expect_exact(self.folder / "first")
+        coordinator.signal(SIGKILL)
+        coordinator.wait()
+        for restart in (flags, flags[:1], []):
+            coordinator = self.serve(*restart)
+            out = self.folder / f"again{len(restart)}"
+            self.export(out)
+            self.expect_exact(out)
+            coordinator.signal(SIGKILL)
+            coordinator.wait()
+
     def test_causeway_worker_is_told_who_can_join(self):
         self.serve(f"--config={self.config}", f"--initial={self.model}")
         status, _, error = run_tool(
@@ -191,6 +227,13 @@ class AnyModelTest(unittest.TestCase):
         self.assertEqual(status, 2, error)
         self.assertIn("this is a run of tensors (5 of them, first \"h.2.conv.weight\")", error)
         self.assertIn("docs/pytorch.md", error)
+        self.run_dir = self.folder / "waiting"
+        self.serve(f"--config={self.config}", "--initial=first-site")
+        status, _, error = run_tool(
+            WORKER, "train", f"--coordinator={self.cluster.address}", "--id=w",
+            f"--data={self.cluster.data}", f"--out={self.cluster.out('w')}")
+        self.assertEqual(status, 2, error)
+        self.assertIn("this run waits for the first site to bring its model", error)
 
 
 if __name__ == "__main__":

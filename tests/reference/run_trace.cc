@@ -178,6 +178,7 @@ nlohmann::json Describe(const v1::RunConfig& config, const FragmentPlan& plan) {
                    {"steps_between_syncs", sync.steps_between_syncs()},
                    {"overlap_steps", sync.overlap_steps()},
                    {"mixing", sync.mixing()},
+                   {"keep_in_flight", sync.keep_in_flight()},
                    {"codec_up", v1::Codec_Name(sync.codec_up())},
                    {"codec_down", v1::Codec_Name(sync.codec_down())},
                    {"error_feedback", sync.error_feedback()},

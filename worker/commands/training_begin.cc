@@ -14,7 +14,7 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
                                                                FileSystem& file_system,
                                                                Clock& clock) {
   RETURN_IF_ERROR(CheckName("--id", options.member.worker_id));
-  RETURN_IF_ERROR(Annotate(CheckAddress(options.member.coordinator, false), "--coordinator"));
+  RETURN_IF_ERROR(Annotate(SplitAddresses(options.member.coordinator).status(), "--coordinator"));
   ASSIGN_OR_RETURN(const DeviceChoice devices, ResolveDevices(options.devices, file_system));
   ASSIGN_OR_RETURN(Dataset dataset, Dataset::Open(file_system, options.data, options.shard_format));
 

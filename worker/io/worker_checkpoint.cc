@@ -55,6 +55,8 @@ class BufferFile final : public WritableFile {
 
 std::string ObjectName(size_t fragment) { return absl::StrCat("in_flight.", fragment); }
 
+std::string HeldName(size_t fragment) { return absl::StrCat("held.", fragment); }
+
 // The array of that name as values; empty if it is absent.
 template <typename T>
 absl::Status ReadArray(const ArrayFile& file, const std::string& name, std::vector<T>& values) {
@@ -187,6 +189,9 @@ json Describe(const WorkerCheckpoint& checkpoint, std::vector<NamedBytes>& array
     if (!fragment.object_in_flight.empty()) {
       arrays.push_back(NameBytes(ObjectName(i), std::span(fragment.object_in_flight)));
     }
+    if (!fragment.held.empty()) {
+      arrays.push_back(NameBytes(HeldName(i), std::span(fragment.held)));
+    }
   }
   return metadata;
 }
@@ -201,7 +206,9 @@ absl::StatusOr<WorkerCheckpoint> ReadCheckpoint(const ArrayFile& file, const std
   RETURN_IF_ERROR(ReadArray(file, "published", checkpoint.sync.published));
   RETURN_IF_ERROR(ReadArray(file, "residual", checkpoint.sync.residual));
   for (size_t i = 0; i < checkpoint.sync.fragments.size(); ++i) {
-    RETURN_IF_ERROR(ReadArray(file, ObjectName(i), checkpoint.sync.fragments[i].object_in_flight));
+    SyncEngine::State::Fragment& fragment = checkpoint.sync.fragments[i];
+    RETURN_IF_ERROR(ReadArray(file, ObjectName(i), fragment.object_in_flight));
+    RETURN_IF_ERROR(ReadArray(file, HeldName(i), fragment.held));
   }
   RETURN_IF_ERROR(CheckContent(checkpoint, path, of_site));
   return checkpoint;

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <optional>
 
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/rpc/tls_handshake.h"
@@ -56,7 +59,8 @@ absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterfac
   const absl::Duration first = std::min(timeout, kExplainAfter);
   absl::StatusOr<v1::DescribeResponse> description = DescribeRun(stub, coordinator, first);
   if (!absl::IsUnavailable(description.status())) return description;
-  RETURN_IF_ERROR(ExplainByTls(coordinator, security, kExplainTimeout));
+  ASSIGN_OR_RETURN(const std::vector<std::string> addresses, SplitAddresses(coordinator));
+  RETURN_IF_ERROR(ExplainByTls(addresses.front(), security, kExplainTimeout));
   if (first == timeout) return description;
   return DescribeRun(stub, coordinator, timeout - first, first);
 }

@@ -23,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -40,6 +41,7 @@
 #include "worker/link/grpc_exchange.h"
 #include "worker/link/link.h"
 #include "worker/link/session.h"
+#include "worker/run/merge_record.h"
 #include "worker/sync/sync_engine.h"
 #include "worker/telemetry/run_telemetry.h"
 #include "worker/train/step_counter.h"
@@ -47,7 +49,9 @@
 namespace causeway::worker {
 
 struct MemberOptions {
-  std::string coordinator;   // HOST:PORT
+  // HOST:PORT, or several with commas between: where it may be. They are tried one after the other,
+  // also when it moves; names in such a list are looked up once.
+  std::string coordinator;
   SecurityOptions security;  // Of the link to it.
   std::string worker_id;
   bool own_data = false;             // Nobody else has them: all of them are this worker's part.
@@ -59,6 +63,8 @@ struct MemberOptions {
   absl::Duration connect_timeout = absl::Seconds(30);
   // For bulk transfers, beside the session's; 0: as many as help, from 4 to 16.
   int connections = 0;
+  // A record of merges to repeat (merge_record.h); empty: none.
+  std::string replay_merges;
   int64_t max_upload_bytes_per_second = 0;  // 0: no limit. Of this worker's fragments.
   int64_t max_download_bytes_per_second = 0;
   // Of the connections to the coordinator (tcp_links.h); empty: the system's.
@@ -70,6 +76,7 @@ struct MemberOptions {
 // A coordinator that answers, and what it says of its run.
 struct ReachedRun {
   ChannelSecurity security;
+  std::string target;  // For MakeChannel: all its addresses.
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::Session::Stub> stub;
   v1::DescribeResponse run;
@@ -207,6 +214,9 @@ class RunMember {
 
   absl::Status Continue(std::optional<Place> place);
   absl::Status MakeLink();
+  // With sync.max_overlap_steps. `anew`: there is no place to continue from.
+  absl::Status OpenMergeRecord(bool anew);
+  void RecordMerge(const RecordedMerge& merge);
   // An exchange and an engine that have seen nothing yet.
   absl::Status MakeSync();
   // Takes the published state and goes on where the run is, drawing from `next_draw` on.
@@ -236,6 +246,7 @@ class RunMember {
   Hooks hooks_;
   std::unique_ptr<JsonLinesFile> metrics_;   // Null without an output folder.
   std::unique_ptr<RunTelemetry> telemetry_;  // The session's and the engine's, so before them.
+  const std::string channel_target_;         // All addresses of the coordinator.
   const std::shared_ptr<grpc::Channel> session_channel_;
   const std::unique_ptr<v1::Session::Stub> session_stub_;
   std::unique_ptr<Session> session_;
@@ -245,6 +256,9 @@ class RunMember {
   std::unique_ptr<GrpcExchange> exchange_;
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<SyncEngine> sync_;
+  std::unique_ptr<MergeRecord> merge_record_;   // Null: the overlap does not give way.
+  std::vector<RecordedMerge> recorded_merges_;  // To be repeated.
+  absl::Status merges_recorded_;                // How the last one went.
   int data_slot_ = 0;
   bool anew_ = true;
   StepCounter counter_;

@@ -156,7 +156,7 @@ absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
   MemberOptions& member = join.member;
   member.coordinator = Text(options->coordinator);
   RETURN_IF_ERROR(
-      causeway::Annotate(causeway::CheckAddress(member.coordinator, false), "coordinator"));
+      causeway::Annotate(causeway::SplitAddresses(member.coordinator).status(), "coordinator"));
   member.worker_id = Text(options->id);
   member.security.ca_file = Text(options->tls_ca);
   member.security.cert_file = Text(options->tls_cert);

@@ -48,7 +48,8 @@ WorkerCheckpoint SomeCheckpoint() {
                                   .round_in_flight = 1,
                                   .tokens_in_flight = 400,
                                   .draws_in_flight = {{1, 7, 9}, {3, 0, 100}},
-                                  .object_in_flight = {1, 2, 3}};
+                                  .object_in_flight = {1, 2, 3},
+                                  .held = {0.5F, -2}};
   return checkpoint;
 }
 
@@ -88,7 +89,9 @@ TEST_F(WorkerCheckpointTest, ComesBackAsItWas) {
   EXPECT_EQ(read->sync.fragments[1].round_in_flight, 1);
   EXPECT_EQ(read->sync.fragments[1].tokens_in_flight, 400);
   EXPECT_EQ(read->sync.fragments[1].object_in_flight, (std::vector<uint8_t>{1, 2, 3}));
+  EXPECT_EQ(read->sync.fragments[1].held, (std::vector<float>{0.5F, -2}));
   EXPECT_TRUE(read->sync.fragments[2].object_in_flight.empty());
+  EXPECT_TRUE(read->sync.fragments[2].held.empty());
 }
 
 TEST_F(WorkerCheckpointTest, ContentThatDoesNotFitItsConfigurationIsRefused) {

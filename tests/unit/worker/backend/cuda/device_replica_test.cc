@@ -106,6 +106,24 @@ TEST_P(DeviceReplicaTest, OverlappedRoundsOfSeveralFragments) {
           [](Worker& worker) { worker.Run(1, 9); });
 }
 
+TEST_P(DeviceReplicaTest, WhatIsTrainedInFlightIsKept) {
+  for (const char* const codec : {"FP32", "INT4", "TOPK2"}) {
+    Compare(kSmallModel,
+            std::string("fragments: 2 steps_between_syncs: 6 overlap_steps: 4 keep_in_flight: 0.9 "
+                        "codec_down: INT8 error_feedback: true codec_up: ") +
+                codec,
+            [](Worker& worker) { worker.Run(1, 13); });
+  }
+}
+
+TEST_P(DeviceReplicaTest, WhatIsTrainedInFlightIsKeptWhereTheAnswerIsGone) {
+  Compare(kSmallModel, "fragments: 2 steps_between_syncs: 3 overlap_steps: 1 keep_in_flight: 1",
+          [](Worker& worker) {
+            worker.exchange_->Forget({0, 1});
+            worker.Run(1, 4);
+          });
+}
+
 TEST_P(DeviceReplicaTest, AFragmentOfSeveralLeaves) {
   Compare(kLargerModel, "fragments: 1 steps_between_syncs: 2 codec_up: E3M0 codec_down: INT8",
           [](Worker& worker) { worker.Run(1, 2); });
@@ -144,20 +162,23 @@ TEST_P(DeviceReplicaTest, GradientsInsteadOfDeltas) {
 }
 
 TEST_P(DeviceReplicaTest, ARestoredWorkerContinuesBitForBit) {
-  Compare(kSmallModel,
-          "fragments: 2 steps_between_syncs: 6 overlap_steps: 3 mixing: 0.5 codec_up: INT4 "
-          "error_feedback: true",
-          [](Worker& worker) {
-            worker.Run(1, 7);
-            absl::StatusOr<SyncEngine::State> state = worker.engine_->Save();
-            ASSERT_TRUE(state.ok()) << state.status();
-            const std::vector<float> local = worker.values_->Local();
-            worker.Begin();
-            worker.values_->SetLocal(local);
-            const absl::Status restored = worker.engine_->Restore(*std::move(state), 7);
-            ASSERT_TRUE(restored.ok()) << restored;
-            worker.Run(8, 12);
-          });
+  for (const char* const rule : {"mixing: 0.5", "keep_in_flight: 0.5"}) {
+    Compare(kSmallModel,
+            std::string("fragments: 2 steps_between_syncs: 6 overlap_steps: 3 codec_up: INT4 "
+                        "error_feedback: true ") +
+                rule,
+            [](Worker& worker) {
+              worker.Run(1, 7);
+              absl::StatusOr<SyncEngine::State> state = worker.engine_->Save();
+              ASSERT_TRUE(state.ok()) << state.status();
+              const std::vector<float> local = worker.values_->Local();
+              worker.Begin();
+              worker.values_->SetLocal(local);
+              const absl::Status restored = worker.engine_->Restore(*std::move(state), 7);
+              ASSERT_TRUE(restored.ok()) << restored;
+              worker.Run(8, 12);
+            });
+  }
 }
 
 TEST_P(DeviceReplicaTest, AStateIsThatOfTheHost) {
