@@ -99,8 +99,6 @@ ArenaSite::ArenaSite(const SiteJoin& join, std::unique_ptr<RunMember> member, Te
       id_(join.member.worker_id),
       member_(std::move(member)),
       match_(std::move(match)),
-      schedule_(member_->plan().fragments(), member_->config().sync().steps_between_syncs(),
-                member_->config().sync().overlap_steps()),
       clock_(clock) {
   for (const std::vector<causeway_range>& ranges : match_.ranges) {
     all_ranges_.insert(all_ranges_.end(), ranges.begin(), ranges.end());
@@ -326,18 +324,8 @@ absl::StatusOr<std::span<const int32_t>> ArenaSite::Next() {
     return absl::FailedPreconditionError(
         "no step is under way: call causeway_site_wait until its orders say go");
   }
-  const SyncEngine& sync = member_->sync();
-  const bool mixes = member_->config().sync().mixing() > 0;
-  std::vector<int32_t> fragments;
-  for (int64_t t = member_->step() + 1; t <= member_->NextStep(); ++t) {
-    for (const SyncEvent& event : schedule_.SendsAfter(t)) {
-      if (event.round > sync.version(event.fragment)) fragments.push_back(event.fragment);
-    }
-    if (!mixes) continue;
-    for (const SyncEvent& event : schedule_.MergesAfter(t)) {
-      if (event.round > sync.version(event.fragment)) fragments.push_back(event.fragment);
-    }
-  }
+  const std::vector<int> touched = member_->sync().FragmentsTouchedBy(member_->NextStep());
+  std::vector<int32_t> fragments(touched.begin(), touched.end());
   return Sorted(std::move(fragments));
 }
 

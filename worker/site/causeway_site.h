@@ -221,8 +221,8 @@ CAUSEWAY_API int causeway_site_ready(causeway_site* site, causeway_error* error)
 CAUSEWAY_API int causeway_site_wait(causeway_site* site, double timeout_s,
                                     causeway_site_orders* orders, causeway_error* error);
 
-/* Which fragments' local values the coming causeway_site_step will read: they are to be in the
- * arena before it. Sorted; valid until the next call. Empty at most steps. */
+/* Which fragments' local values the coming causeway_site_step will read or write: they are to be in
+ * the arena before it. Sorted; valid until the next call. Empty at most steps. */
 CAUSEWAY_API int causeway_site_next(causeway_site* site, const int32_t** fragments, int32_t* count,
                                     causeway_error* error);
 
