@@ -115,7 +115,7 @@ typedef struct {
   int32_t insecure;       /* Plaintext beyond this machine. */
   const char* device;     /* For people: "cuda, 8 x H100, torch 2.9". */
   const char* software;   /* For people: "causeway 0.1.0 (torch 2.9.1)". */
-  int32_t threads;        /* For encoding and merging; 0: one. */
+  int32_t threads;        /* For people: of the trainer; 0: one. */
   int32_t connections;    /* For bulk transfers; 0: as many as help. */
   double max_upload_mbit; /* 0: no limit. */
   double max_download_mbit;
