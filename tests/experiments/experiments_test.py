@@ -1,6 +1,7 @@
 """The experiments' machinery: what is run, what is believed, and how it is summed up."""
 
 import contextlib
+import gzip
 import io
 import json
 import shutil
@@ -10,11 +11,14 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
 import codec_quality
 import lost_rounds
+import parity_report
+import prose
 import study
 import study_report
 import training_runs
@@ -102,6 +106,27 @@ class SeriesTest(unittest.TestCase):
         results, failures, _ = self.run_all(TrainingRun("b", 1, tokens=2 * tokens))
         self.assertEqual(results, [])
         self.assertIn(f"trained {tokens} tokens instead of {2 * tokens}", failures[0])
+
+    def test_prose_is_written_once_and_made_into_shards(self):
+        programs = self.folder / "bin"
+        fake_programs.install(programs)
+        text = "Words that are said about a package, and more of these words. " * 40
+        with unittest.mock.patch.object(prose, "FOLDERS", (str(self.folder / "doc"),)):
+            (self.folder / "doc").mkdir()
+            (self.folder / "doc" / "README").write_text(text, encoding="utf-8")
+            for _ in range(2):
+                with contextlib.redirect_stderr(io.StringIO()):
+                    results, failures = Series(programs, self.out, FAKE_STEPS, prose=True).run_all(
+                        [TrainingRun("a", 1)])
+                self.assertEqual((len(results), failures), (1, []))
+                (self.folder / "doc" / "README").unlink(missing_ok=True)
+        self.assertEqual(json.loads((self.out / "text" / "prose.json").read_text())["documents"], 1)
+
+    def test_every_worker_gets_its_threads(self):
+        series = Series(self.folder, self.out, FAKE_STEPS, threads=1)
+        self.assertEqual(series._worker_flags(TrainingRun("a", 1), 2), (("--threads=1",),) * 2)
+        unequal = TrainingRun("b", 1, worker_flags=(("--x",), ()))
+        self.assertEqual(series._worker_flags(unequal, 2), (("--x", "--threads=1"), ("--threads=1",)))
 
     def test_rounds_without_a_worker_are_counted_where_they_are_the_experiment(self):
         self.run_all(TrainingRun("a", 1))
@@ -317,6 +342,17 @@ class StudyTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "no place for the table of period"):
             study_report.put_into_page("nothing\n", reports)
 
+    def test_long_runs_are_asked_for_by_name_alone(self):
+        with contextlib.redirect_stdout(io.StringIO()) as names:
+            study.main(["all", "--list", "--inner=muon"])
+        self.assertNotIn("mean", names.getvalue())
+        fields = config.read_fields(variants.training_run(
+            "mean-keep", "muon", 1, variants.SCALES["small-6k"]).config_text(6000, 2))
+        self.assertEqual([fields[f"sync.{name}"] for name in ("keep_in_flight", "mixing", "codec_up")],
+                         ["1", "0", "INT4"])
+        self.assertEqual((fields["train.evaluate_every_steps"], fields["train.evaluation_sequences"]),
+                         ("250", "1024"))
+
     def test_what_cannot_be_run_is_refused(self):
         for options in (["none"], ["all", "--seeds=x"], ["all", "--inner=sgd"], ["all", "--runs=("],
                         ["all", "--scale=paper-35m", "--programs=/"], ["all", "--data=/nowhere"],
@@ -324,6 +360,112 @@ class StudyTest(unittest.TestCase):
             with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as ended:
                 study.main(options)
             self.assertEqual(ended.exception.code, 2, options)
+
+
+class ProseTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def write(self, **files):
+        """The documents made of files by name."""
+        texts = self.folder / "texts"
+        for name, content in files.items():
+            path = texts / name.replace("__", "/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        contents = prose.write(self.folder / "prose.jsonl", (str(texts),))
+        lines = (self.folder / "prose.jsonl").read_text(encoding="utf-8").splitlines()
+        self.assertEqual(contents["documents"], len(lines))
+        return sorted(json.loads(line)["text"] for line in lines)
+
+    @staticmethod
+    def paragraph(word, count=12):
+        return " ".join([f"The {word} of this package is described where it is used."] * count)
+
+    def test_markup_is_left_out_and_paragraphs_are_lines(self):
+        first, second, third = (self.paragraph(word) for word in ("first", "second", "third"))
+        manual = f".TH x\n\\fB{first[:100]}\\fR\n{first[100:]}\n.PP\n{second}\n"
+        texts = self.write(**{
+            "man__man1__x.1.gz": gzip.compress(manual.encode()),
+            "x.html": f"<head>no</head><p>{third[:50]}<b>{third[50:]}</b></p><pre>{'code. ' * 99}</pre>".encode()})
+        self.assertEqual(texts, sorted([f"{first[:100]} {first[100:].lstrip()}\n\n{second}\n".replace("  ", " "),
+                                        f"{third}\n"]))
+
+    def test_what_was_said_before_or_is_no_prose_is_left_out(self):
+        same, other = self.paragraph("same"), self.paragraph("other")
+        texts = self.write(**{"README": f"{same}\n\n{other}\n".encode(), "a.txt": f"{same}\n".encode(),
+                              "table.txt": b"0x12 0x34 | 17 % 25;\n" * 99, "data.txt": b"\0 text. " * 99,
+                              "latin.txt": b"\xe4 text. " * 99, "changelog.txt": self.paragraph("change").encode(),
+                              "code.cc": self.paragraph("code").encode()})
+        said = "".join(texts)  # The paragraph in both is in the document that came first.
+        self.assertEqual([said.count(f"The {word} of") for word in ("same", "other", "change", "code")],
+                         [12, 12, 0, 0])
+        self.assertNotRegex(said, "0x12|text")
+
+    def test_the_text_is_as_long_as_asked_for(self):
+        paths = {f"{index}.txt": self.paragraph(f"word {index} ").encode() for index in range(9)}
+        self.write(**paths)
+        contents = prose.write(self.folder / "short", (str(self.folder / "texts"),), limit_bytes=2000)
+        self.assertEqual(contents["documents"], 2)
+        self.assertLessEqual(contents["bytes"], 2000)
+
+
+def _long_result(scale, variant, seed, loss):
+    steps = variants.SCALES[scale].steps
+    return {"name": f"{scale}-muon-{variant}-seed{seed}", "scale": scale, "inner": "muon",
+            "variant": variant, "seed": seed, "steps": steps, "eval_loss": loss, "tokens": steps * 2048,
+            "parameters": 336896, "syncs_per_fragment": steps // 30,
+            "bytes_per_param_per_sync": {"up": 0.53, "down": 0.53},
+            "eval_curve": [[0, 5.0], [steps // 2, 9.0], [steps - 20, loss + 0.02], [steps, loss]]}
+
+
+class ParityReportTest(unittest.TestCase):
+    def report(self, *results):
+        return parity_report.summarize(list(results), [1, 2, 3])
+
+    def test_the_loss_is_the_mean_of_the_last_evaluations(self):
+        self.assertAlmostEqual(parity_report.tail_loss(_long_result("small-6k", "plain", 1, 2.0)), 2.01)
+
+    def test_the_baseline_is_the_best_over_seeds_that_all_have(self):
+        results = [_long_result("small-6k", "plain", seed, 2.0) for seed in (1, 2, 3, 101)]
+        self.assertEqual(self.report(*results)[0]["baseline"], "plain")
+        results += [_long_result("small-6k", "plain-mu0.9", seed, 1.9) for seed in (3, 101)]
+        results += [_long_result("small-6k", "plain-mu0.85", 101, 1.95), _long_result("small-6k", "plain-mu0.85", 4, 1)]
+        report = self.report(*results)[0]
+        self.assertEqual(report["baseline"], "plain-mu0.9")
+        self.assertEqual({row["variant"]: row["seeds"] for row in report["rows"]},
+                         {"plain": [1, 2, 3], "plain-mu0.9": [3]})
+        self.assertEqual(set(report["tuning"]["plain-mu0.9"]), {3, 101})
+
+    def test_gaps_are_taken_seed_by_seed_with_their_interval(self):
+        results = [_long_result("small-6k", "plain", seed, 2.0 + seed) for seed in (1, 2, 3)]
+        results += [_long_result("small-6k", "mean", seed, 2.01 + seed + 0.001 * (seed - 2))
+                    for seed in (1, 2, 3)]
+        results += [_long_result("small-6k", "mean-M4", 1, 3.05), _long_result("small-2k", "mean", 1, 3.0)]
+        reports = self.report(*results)
+        self.assertEqual([report["scale"] for report in reports], ["small-6k"])  # The other has no baseline.
+        rows = {row["variant"]: row for row in reports[0]["rows"]}
+        self.assertAlmostEqual(rows["mean"]["minus_baseline"], 0.01)
+        self.assertAlmostEqual(rows["mean"]["interval_95"], 4.303 * 0.001 / 3**0.5)
+        self.assertTrue(rows["mean"]["clear"])
+        self.assertIsNone(rows["mean-M4"]["interval_95"])
+        self.assertAlmostEqual(reports[0]["range_of_one_difference_95"], 4.303 * 0.001)
+        text = parity_report.table(reports)
+        self.assertIn("| **+0.0100 ± 0.0025** | +0.0090, +0.0100, +0.0110 | 0.0177 / 0.0177 |", text)
+        self.assertIn("| 36.5 | Muon | mean, M 4 | 4 | 1 | 3.0600 | **+0.0500** |", text)
+        page = parity_report.put_into_page("<!-- parity_report.py gap -->\n<!-- end -->\nb\n", "gap", text)
+        self.assertTrue(page.startswith("<!-- parity_report.py gap -->\n| tokens per parameter |"))
+        self.assertTrue(page.endswith("|\n<!-- end -->\nb\n"))
+
+    def test_the_figure_has_both_panels(self):
+        results = [_long_result(scale, name, seed, 2.0 + 0.001 * seed + 0.01 * len(name))
+                   for scale in ("small-2k", "small-6k") for seed in (1, 2)
+                   for name in ("plain", "mean", "mean-keep", "mean-keep-M4")]
+        svg = parity_report.plot(self.report(*results))
+        self.assertEqual(xml.fromstring(svg.split("\n", 1)[1]).tag, "{http://www.w3.org/2000/svg}svg")
+        for words in ("over tokens per parameter", "over workers M, 36 tokens", "mean that keeps"):
+            self.assertIn(words, svg)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,10 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--data", type=Path,
                         help="shards of `causeway-worker tokenize` in place of the default text; the "
                              "paper's shapes need them, with a vocabulary of 32,000")
+    parser.add_argument("--corpus", type=Path,
+                        help="a text, a file or a folder, in place of the scale's")
+    parser.add_argument("--threads", type=int,
+                        help="of each worker (default: the machine's cores, shared)")
     parser.add_argument("--out", type=Path, default=root / "out-experiments" / "study",
                         help="where runs and their logs go")
     parser.add_argument("--seeds", default="1,2,3", help="comma-separated")
@@ -62,7 +66,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
                         "replaced: docs/experiments.md")
     parsed = parser.parse_args(arguments)
     if "all" in parsed.experiments:
-        parsed.experiments = list(variants.EXPERIMENTS)
+        parsed.experiments = [name for name, experiment in variants.EXPERIMENTS.items()
+                              if experiment.in_all]
     parsed.experiments = list(dict.fromkeys(parsed.experiments))
     if not re.fullmatch(r"\d{1,15}(,\d{1,15})*", parsed.seeds):
         parser.error(f"--seeds must be whole numbers with commas, not '{parsed.seeds}'")
@@ -91,7 +96,9 @@ def main(arguments: list[str]) -> int:
         print("\n".join(run.name for run in runs))
         return 0
     training_runs.stop_on_signals()
-    series = training_runs.Series(parsed.programs, parsed.out, parsed.scale.steps, data=parsed.data)
+    series = training_runs.Series(parsed.programs, parsed.out, parsed.scale.steps, data=parsed.data,
+                                  corpus=parsed.corpus, prose=parsed.scale.prose,
+                                  threads=parsed.threads)
     failures = []
     if not parsed.finished:
         try:

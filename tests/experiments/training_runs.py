@@ -31,6 +31,7 @@ from causeway_run import config, figures, output, units  # noqa: E402  (after th
 from causeway_run.processes import ProcessDied, ProcessGroup  # noqa: E402
 import quickstart  # noqa: E402
 
+import prose  # noqa: E402
 from lost_rounds import LostRounds  # noqa: E402
 
 # 97.5 % quantiles of Student's t by degrees of freedom. Between two of them the lower one counts.
@@ -125,12 +126,16 @@ class Series:
     """Runs trainings in OUT, with progress on standard error."""
 
     def __init__(self, programs: Path, out: Path, steps: int, workers: int = 2,
-                 corpus: Path | None = None, data: Path | None = None):
-        """corpus: the text, a file or a folder; quickstart's if left out. data: shards that are
-        ready, in place of a text."""
+                 corpus: Path | None = None, data: Path | None = None, prose: bool = False,
+                 threads: int | None = None):
+        """corpus: the text, a file or a folder; quickstart's if left out, or prose.py's. data:
+        shards that are ready, in place of a text. threads: of each worker; the machine's cores,
+        shared, if left out."""
         self._programs = programs
         self._data = data.resolve() if data else None
         self._corpus = corpus
+        self._prose = prose
+        self._flags = () if threads is None else (f"--threads={threads}",)
         self._out = out.resolve()
         self._steps = steps
         self._workers = workers
@@ -179,7 +184,7 @@ class Series:
 
     def _arguments(self, workers: int) -> Namespace:
         return Namespace(programs=self._programs, corpus=self._corpus, steps=self._steps,
-                         workers=workers, sample_tokens=0)
+                         workers=workers, sample_tokens=0, torch_python=None)
 
     def _prepare_text(self) -> None:
         """Shards, the same for all runs: in OUT/text/data, unless there are some."""
@@ -189,10 +194,19 @@ class Series:
         if (folder / "complete").exists():
             return
         lock = quickstart.claim_folder(folder)
+        if self._prose and not self._corpus:
+            self._corpus = folder / "prose.jsonl"
+            contents = prose.write(self._corpus)
+            (folder / "prose.json").write_text(json.dumps(contents) + "\n", encoding="utf-8")
+            _say(f"prose of this machine's packages: {contents}")
         with contextlib.redirect_stdout(sys.stderr):
             quickstart.prepare_data(self._arguments(self._workers), folder)
         (folder / "complete").touch()
         os.close(lock)
+
+    def _worker_flags(self, run: TrainingRun, workers: int) -> tuple[tuple[str, ...], ...]:
+        own = run.worker_flags or ((),) * workers
+        return tuple((*flags, *self._flags) for flags in own)
 
     def _train(self, run: TrainingRun) -> dict:
         folder = self._out / run.name
@@ -206,7 +220,8 @@ class Series:
         try:
             with (folder / "progress.log").open("w", encoding="utf-8") as log:
                 with contextlib.redirect_stdout(log), _losses(run, folder, group):
-                    quickstart.train(self._arguments(workers), folder, group, run.worker_flags)
+                    quickstart.train(self._arguments(workers), folder, group,
+                                     self._worker_flags(run, workers))
         finally:
             group.stop_all()
         result = {"name": run.name, **run.labels, "seed": run.seed,

@@ -22,6 +22,8 @@ class Scale:
     global_windows: int
     steps: int
     evaluation_windows: int
+    evaluations: int = 6  # Evenly spread, the last one after the last step.
+    prose: bool = False  # Trains on prose.py's text in place of quickstart's headers.
     # Peaks; the best of those of the experiment `rates` at the small scale.
     learning_rate: str = "3e-3"  # AdamW inside.
     muon_learning_rate: str = "0.02"
@@ -43,6 +45,12 @@ SCALES = {scale.name: scale for scale in (
     Scale("small-long",
           {"layers": "6", "width": "64", "heads": "4", "mlp_width": "192"},
           sequence_length=128, global_windows=16, steps=1800, evaluation_windows=256),
+    # 3.6, 12, 36 and 121 tokens per parameter of prose, where the paper has 20.
+    *(Scale(f"small-{name}", {"layers": "6", "width": "64", "heads": "4", "mlp_width": "192"},
+            sequence_length=128, global_windows=16, steps=steps, evaluation_windows=1024,
+            evaluations=evaluations, prose=True)
+      for name, steps, evaluations in (("600", 600, 6), ("2k", 2000, 10), ("6k", 6000, 24),
+                                       ("20k", 20000, 40))),
     Scale("large", {"preset": '"tiny-1m"'},
           sequence_length=256, global_windows=16, steps=3000, evaluation_windows=256,
           unequal_step_ms=(1200, 2400)),
@@ -86,6 +94,11 @@ class Variant:
     def plain(self) -> bool:
         """Whether it stands for data parallelism, but for the exchange."""
         return self.workers == 1 and self.changes.get("outer.learning_rate") == "1"
+
+
+# The mean of all workers' values, as it is: no outer momentum, and nothing of the local values stays.
+_MEAN = {"sync.mixing": "0", "outer.learning_rate": "1", "outer.momentum": "0"}
+_KEEP = _MEAN | {"sync.keep_in_flight": "1"}
 
 
 _PLAIN = _FP32 | _BLOCKING | {
@@ -138,6 +151,30 @@ VARIANTS = {
     "adamw1e-2": _rates("adamw", "rate 1e-2", learning_rate="1e-2"),
     "muon0.02-3e-3": _rates("muon", "rates 0.02, 3e-3", learning_rate="3e-3"),
     "muon0.04-1e-2": _rates("muon", "rates 0.04, 1e-2", muon_learning_rate="0.04"),
+    "muon0.01-1e-2": _rates("muon", "rates 0.01, 1e-2", muon_learning_rate="0.01"),
+    **{f"plain-mu{mu}": _rates("muon", f"data parallel, Muon momentum {mu}", muon_momentum=mu)
+       for mu in ("0.85", "0.9")},
+    "mean": Variant("mean: outer 1 / 0, alpha 0", _MEAN),
+    "mean-fp32": Variant("mean, fp32 both ways", _MEAN | _FP32),
+    "mean-tau0": Variant("mean, tau 0", _MEAN | {"sync.overlap_steps": "0"}),
+    "mean-tau10": Variant("mean, tau 10", _MEAN | {"sync.overlap_steps": "10"}),
+    "mean-H100": Variant("mean, H 100", _MEAN | {"sync.steps_between_syncs": "100"}),
+    **{f"mean-M{workers}": Variant(f"mean, M {workers}", _MEAN, workers=workers)
+       for workers in (4, 8)},
+    # The same, and what was trained in flight is kept.
+    "mean-keep": Variant("mean that keeps", _KEEP),
+    "mean-keep-mu0.9": Variant("mean that keeps, Muon momentum 0.9", _KEEP | {"train.muon_momentum": "0.9"},
+                               inner=("muon",)),
+    "mean-keep-muon0.01": Variant("mean that keeps, rates 0.01, 1e-2", _KEEP | {
+        "train.muon_learning_rate": "0.01"}, inner=("muon",)),
+    "mean-keep-tau10": Variant("mean that keeps, tau 10", _KEEP | {"sync.overlap_steps": "10"}),
+    "mean-keep-H100": Variant("mean that keeps, H 100", _KEEP | {"sync.steps_between_syncs": "100"}),
+    "mean-keep-lm2": Variant("mean that keeps, lm2 up with feedback", _KEEP | {
+        "sync.codec_up": "LM2", "sync.error_feedback": "true"}),
+    **{f"mean-keep-M{workers}": Variant(f"mean that keeps, M {workers}", _KEEP, workers=workers)
+       for workers in (4, 8)},
+    "nesterov0.9-0.3": Variant("outer 0.9 / 0.3, alpha 0", {
+        "sync.mixing": "0", "outer.learning_rate": "0.9", "outer.momentum": "0.3"}),
 }
 
 
@@ -148,6 +185,7 @@ class Experiment:
     baseline: str  # What the others are compared with, seed by seed.
     headline: bool = False  # All seeds, in place of the first alone.
     streaming_is: str = ""  # What `streaming` is called among these.
+    in_all: bool = True  # Whether `all` means it, too.
 
     def label(self, variant: str) -> str:
         own = self.streaming_is if variant == "streaming" else ""
@@ -155,6 +193,18 @@ class Experiment:
 
 
 EXPERIMENTS = {
+    # Of long runs: what suits each side, by seeds that no claim rests on, and what is claimed.
+    "tuning": Experiment(
+        "What suits data parallelism and the mean",
+        ("plain", "plain-mu0.9", "plain-mu0.85", "muon0.01-1e-2", "muon0.04-1e-2", "adamw1e-3", "adamw1e-2",
+         "mean", "mean-keep", "mean-keep-mu0.9", "mean-keep-muon0.01"),
+        "plain", headline=True, in_all=False),
+    "gap": Experiment(
+        "What is left of the gap to data parallelism",
+        ("plain", "plain-mu0.9", "streaming", "nesterov0.9-0.3", "mean", "mean-fp32", "mean-tau0",
+         "mean-tau10", "mean-H100", "mean-M4", "mean-M8", "mean-keep", "mean-keep-tau10", "mean-keep-H100",
+         "mean-keep-lm2", "mean-keep-M4", "mean-keep-M8"),
+        "plain", headline=True, streaming_is="alpha 0.5, outer 0.7 / 0.6", in_all=False),
     "parity": Experiment(
         "Data parallel, DiLoCo and Streaming at equal tokens",
         ("plain", "data-parallel", "diloco", "streaming-fp32", "overlap-fp32", "streaming"),
@@ -195,7 +245,7 @@ def training_run(name: str, inner: str, seed: int, scale: Scale) -> TrainingRun:
         "model.sequence_length": str(scale.sequence_length),
         "train.batch_sequences": str(scale.global_windows // variant.workers),
         "train.optimizer": inner.upper(),
-        "train.evaluate_every_steps": str(scale.steps // 6),
+        "train.evaluate_every_steps": str(scale.steps // scale.evaluations),
         "train.evaluation_sequences": str(scale.evaluation_windows),
     }
     if inner == "muon":

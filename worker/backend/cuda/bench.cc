@@ -160,7 +160,7 @@ double DatasheetFlops(const std::string& device) {
 
 absl::StatusOr<json> BenchTraining(const CudaBenchOptions& options) {
   ASSIGN_OR_RETURN(const v1::RunConfig config, MakeConfig(options));
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
   ASSIGN_OR_RETURN(json shape, ModelAsJson(config.model()));
   RETURN_IF_ERROR(UseDevice(options.device.index));
 

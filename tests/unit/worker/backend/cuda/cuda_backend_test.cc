@@ -39,7 +39,7 @@ class CudaBackendTest : public ::testing::Test {
   void Begin(const CudaBackend::Options& options, const std::string& settings = "") {
     backend_.reset();
     config_ = ContractConfig(settings);
-    plan_ = FragmentPlan::Create(config_.model(), config_.sync()).value();
+    plan_ = FragmentPlan::Create(config_).value();
     auto made = CudaBackend::Create(config_, plan_, options);
     ASSERT_TRUE(made.ok()) << made.status();
     backend_ = *std::move(made);
@@ -58,7 +58,7 @@ class CudaBackendTest : public ::testing::Test {
   }
   absl::Status Refusal(const CudaBackend::Options& options, const std::string& settings) {
     const v1::RunConfig config = ContractConfig(settings);
-    const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+    const FragmentPlan plan = FragmentPlan::Create(config).value();
     return CudaBackend::Create(config, plan, options).status();
   }
 
@@ -238,7 +238,7 @@ TEST_F(Staged, EightBillionParametersFitEightGpusOf80Gb) {
     options.staged_values = defaults.staged_values;
     options.muon_rank_values = defaults.muon_rank_values;
     const v1::RunConfig config = ContractConfig(absl::StrFormat(kModel, optimizer));
-    const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+    const FragmentPlan plan = FragmentPlan::Create(config).value();
     EXPECT_EQ(plan.parameters(), 8'030'261'248);
     const auto made = CudaBackend::Create(config, plan, options);
     ASSERT_TRUE(made.ok()) << optimizer << ": " << made.status();

@@ -1,0 +1,226 @@
+#!/usr/bin/python3
+"""What is left of the gap to data parallelism, over tokens per parameter and over workers.
+
+    tests/experiments/parity_report.py --out out-experiments/study --seeds 1,2,3 \\
+        --figures docs/figures/parity --docs docs/reports/parity.md
+
+Reads what study.py has trained of `tuning` and `gap` at the scales small-600 .. small-20k. The baseline
+of a scale is the best data-parallel variant over the seeds that all of these have. Differences are
+taken seed by seed, of the mean of the evaluations in the last tenth of a run.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+
+import training_runs
+import variants
+from training_runs import deviation, differences, intervals
+
+from causeway_run import plots  # noqa: E402  (found by training_runs)
+
+_TAIL = 0.9  # Evaluations after this share of the steps count.
+_TUNED = tuple(name for name in variants.EXPERIMENTS["tuning"].variants
+               if variants.VARIANTS[name].plain)
+_GAP = variants.EXPERIMENTS["gap"].variants
+# Lines of the figure: over tokens per parameter, and over workers at the longest of the scales that
+# have most of these.
+_OVER_TOKENS = ("streaming", "mean", "mean-keep")
+_OVER_WORKERS = {"mean": ("mean", "mean-M4", "mean-M8"),
+                 "mean-keep": ("mean-keep", "mean-keep-M4", "mean-keep-M8")}
+
+
+def tail_loss(result: dict) -> float:
+    """The mean held-out loss of the evaluations in the last tenth of the run."""
+    last = result["eval_curve"][-1][0]
+    return statistics.fmean(loss for step, loss in result["eval_curve"] if step > _TAIL * last)
+
+
+def load(out: Path) -> list[dict]:
+    """The results of all runs in the folder at the scales of prose."""
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("*/result.json"))]
+    return [result for result in results
+            if result["scale"] in variants.SCALES and variants.SCALES[result["scale"]].prose]
+
+
+def _by_seed(results: list[dict], variant: str, measure=tail_loss) -> dict[int, float]:
+    return {result["seed"]: measure(result) for result in results if result["variant"] == variant}
+
+
+def best_data_parallel(results: list[dict]) -> str | None:
+    """Of one scale and inner optimizer: the data-parallel variant with the lowest mean loss over the
+    seeds that all of them have. Choosing by seeds that a claim rests on favours data parallelism."""
+    losses = {name: own for name in _TUNED if (own := _by_seed(results, name))}
+    shared = set.intersection(*(set(own) for own in losses.values())) if losses else set()
+    if not shared:
+        return "plain" if "plain" in losses else None
+    return min(losses, key=lambda name: statistics.fmean(losses[name][seed] for seed in shared))
+
+
+def _row(own: list[dict], name: str, tails: dict[int, float], apart: list[float],
+         interval: float | None, chance: float | None) -> dict:
+    steps = own[0]["steps"]
+    per_sync = {way: statistics.fmean(result["bytes_per_param_per_sync"][way] for result in own)
+                for way in ("up", "down")}
+    syncs = statistics.fmean(result["syncs_per_fragment"] for result in own)
+    mean = statistics.fmean(apart) if apart else None
+    limit = interval if interval is not None else chance
+    return {
+        "variant": name, "label": variants.EXPERIMENTS["gap"].label(name),
+        "workers": variants.VARIANTS[name].workers, "seeds": sorted(tails), "losses": tails,
+        "mean_loss": statistics.fmean(tails.values()), "standard_deviation": deviation(list(tails.values())),
+        "final_losses": _by_seed(own, name, lambda result: result["eval_loss"]),
+        "minus_baseline": mean, "by_seed": apart, "interval_95": interval,
+        "clear": mean is not None and limit is not None and abs(mean) > limit,
+        "bytes_per_parameter_and_step": {way: per_sync[way] * syncs / steps for way in per_sync},
+        "tokens_per_parameter": own[0]["tokens"] / own[0]["parameters"],
+        "curves": {str(result["seed"]): result["eval_curve"] for result in own},
+    }
+
+
+def summarize(results: list[dict], seeds: list[int]) -> list[dict]:
+    """A report for each scale and inner optimizer that has something to compare."""
+    reports = []
+    for scale in variants.SCALES.values():
+        for inner in variants.INNER:
+            here = [result for result in results
+                    if result["scale"] == scale.name and result["inner"] == inner]
+            baseline = best_data_parallel(here)
+            if baseline is None:
+                continue
+            tuning = {name: _by_seed(here, name) for name in variants.EXPERIMENTS["tuning"].variants}
+            claimed = [result for result in here if result["seed"] in seeds]
+            base = _by_seed(claimed, baseline)
+            present = [name for name in dict.fromkeys((*_TUNED, *_GAP)) if _by_seed(claimed, name)]
+            apart = {name: differences(_by_seed(claimed, name), base)
+                     for name in present if name != baseline}
+            widths = dict(zip(apart, intervals(list(apart.values()))))
+            several = [name for name in apart if len(apart[name]) > 1]
+            chance = widths[several[0]] * len(apart[several[0]]) ** 0.5 if several else None
+            reports.append({
+                "scale": scale.name, "inner": inner, "steps": scale.steps, "baseline": baseline,
+                "range_of_one_difference_95": chance,
+                "tuning": {name: own for name, own in tuning.items() if own},
+                "rows": [_row([result for result in claimed if result["variant"] == name], name,
+                              _by_seed(claimed, name), apart.get(name, []), widths.get(name), chance)
+                         for name in present],
+            })
+    return reports
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.4f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _difference(row: dict) -> str:
+    if row["minus_baseline"] is None:
+        return "-"
+    text = _signed(row["minus_baseline"])
+    if row["interval_95"] is not None:
+        text += f" ± {row['interval_95']:.4f}"
+    return f"**{text}**" if row["clear"] else text
+
+
+def table(reports: list[dict]) -> str:
+    """Markdown: one row for each variant, scale after scale."""
+    head = ["tokens per parameter", "inside", "", "M", "seeds", "held-out loss", "minus data parallel",
+            "by seed", "bytes per parameter and step, up / down"]
+    lines = ["| " + " | ".join(head) + " |", "| ---: | --- | --- |" + " ---: |" * (len(head) - 3)]
+    for report in reports:
+        for row in report["rows"]:
+            moved = row["bytes_per_parameter_and_step"]
+            plain = variants.VARIANTS[row["variant"]].plain
+            lines.append("| " + " | ".join([
+                f"{row['tokens_per_parameter']:.3g}", variants.INNER[report["inner"]], row["label"],
+                str(row["workers"]), str(len(row["seeds"])), f"{row['mean_loss']:.4f}", _difference(row),
+                ", ".join(_signed(value) for value in row["by_seed"]) or "-",
+                "2 / 2 (bf16)" if plain else f"{moved['up']:.4f} / {moved['down']:.4f}"]) + " |")
+    return "\n".join(lines)
+
+
+def tuning_table(reports: list[dict]) -> str:
+    """Markdown: what the tuning seeds said."""
+    lines = ["| steps | inside | | seeds | held-out loss |", "| ---: | --- | --- | --- | ---: |"]
+    for report in reports:
+        for name, own in report["tuning"].items():
+            lines.append(f"| {report['steps']} | {variants.INNER[report['inner']]} | "
+                         f"{variants.EXPERIMENTS['tuning'].label(name)} | {', '.join(map(str, sorted(own)))} | "
+                         f"{statistics.fmean(own.values()):.4f} |")
+    return "\n".join(lines)
+
+
+def _point(row: dict, place: float, chance: float | None) -> tuple[float, float, float | None]:
+    width = row["interval_95"] if row["interval_95"] is not None else chance
+    return place, row["minus_baseline"], width
+
+
+def plot(reports: list[dict], inner: str = "muon") -> str | None:
+    """The gap over tokens per parameter and over workers, as the text of an SVG file."""
+    reports = [report for report in reports if report["inner"] == inner]
+    tokens: dict[str, list] = {}
+    workers: dict[str, list] = {}
+    for report in reports:
+        rows = {row["variant"]: row for row in report["rows"] if row["minus_baseline"] is not None}
+        chance = report["range_of_one_difference_95"]
+        for name in _OVER_TOKENS:
+            if name in rows:
+                tokens.setdefault(rows[name]["label"], []).append(
+                    _point(rows[name], rows[name]["tokens_per_parameter"], chance))
+    counts = [sum(row["variant"] in {name for names in _OVER_WORKERS.values() for name in names}
+                  for row in report["rows"]) for report in reports]
+    at = max(zip(counts, reports), key=lambda pair: (pair[0], pair[1]["steps"]), default=(0, None))[1]
+    for name, members in _OVER_WORKERS.items():
+        for row in at["rows"] if at else ():
+            if row["variant"] in members and row["minus_baseline"] is not None:
+                workers.setdefault(variants.VARIANTS[name].label, []).append(
+                    _point(row, row["workers"], at["range_of_one_difference_95"]))
+    if not tokens:
+        return None
+    panels = [("M = 2, over tokens per parameter", tokens)]
+    if any(len(points) > 1 for points in workers.values()):
+        tokens_each = at["rows"][0]["tokens_per_parameter"]
+        panels.append((f"over workers M, {tokens_each:.2g} tokens per parameter", workers))
+    return plots.standalone(plots.compare_gaps(panels, "gap, nats per byte"))
+
+
+def put_into_page(page: str, name: str, text: str) -> str:
+    """Replaces what stands between the page's marks of that name."""
+    begin, end = f"<!-- parity_report.py {name} -->\n", "<!-- end -->"
+    before, mark, rest = page.partition(begin)
+    if not mark or end not in rest:
+        raise ValueError(f"the page has no place for {name}: expected {begin.strip()} and {end}")
+    return before + mark + text + "\n" + end + rest.partition(end)[2]
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="parity_report.py", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=training_runs.ROOT / "out-experiments" / "study",
+                        help="where study.py's runs are")
+    parser.add_argument("--seeds", default="1,2,3", help="those that claims rest on")
+    parser.add_argument("--figures", type=Path, help="where JSON and the plot go")
+    parser.add_argument("--docs", type=Path, help="a page whose tables are replaced")
+    parsed = parser.parse_args(arguments)
+    reports = summarize(load(parsed.out), [int(seed) for seed in parsed.seeds.split(",")])
+    if not reports:
+        print(f"parity_report: no runs of the prose scales in {parsed.out}; study.py trains them",
+              file=sys.stderr)
+        return 1
+    if parsed.figures:
+        parsed.figures.mkdir(parents=True, exist_ok=True)
+        (parsed.figures / "parity.json").write_text(json.dumps(reports, indent=1) + "\n", encoding="utf-8")
+        if svg := plot(reports):
+            (parsed.figures / "gap.svg").write_text(svg, encoding="utf-8")
+    if parsed.docs:
+        page = parsed.docs.read_text(encoding="utf-8")
+        page = put_into_page(page, "gap", table(reports))
+        page = put_into_page(page, "tuning", tuning_table(reports))
+        parsed.docs.write_text(page, encoding="utf-8")
+    print(table(reports), tuning_table(reports), sep="\n\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
