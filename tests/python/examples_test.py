@@ -72,7 +72,7 @@ class ExamplesTest(unittest.TestCase):
         script = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
                       if "sys.argv" in block)
         config = re.search(r"<<'TEXT'\n(.*?)TEXT\n", page, re.DOTALL).group(1)
-        path = self.run_of_test.folder / "site.py"
+        path = self.run_of_test.folder / "train.py"
         path.write_text(script)
         # serve() names the steps itself.
         config, steps = re.sub(r"train \{ steps: (\d+) \}\n", "", config), 60
