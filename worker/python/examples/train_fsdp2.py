@@ -3,8 +3,8 @@
 
     torchrun --nproc_per_node=2 train_fsdp2.py --coordinator=hub:7070 --id=paris --data=TEXT
 
-The coordinator serves a run of any model: `causeway-coordinator serve --initial=first-site`. Sites may
-have any number of processes each; fragments are cut by names and ranges, not by ranks.
+The coordinator serves a run of any model: `causeway-coordinator serve --initial=first-site`. Sites
+may have any number of processes each; fragments are cut by names and ranges, not by ranks.
 """
 
 from __future__ import annotations
