@@ -49,6 +49,7 @@
 #include "server/metrics/coordinator_metrics.h"
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
+#include "server/store/network_file_system.h"
 #include "server/store/run_directory.h"
 #include "server/store/run_directory_store.h"
 
@@ -350,6 +351,12 @@ int Serve() {
   }
   const auto store = RunDirectoryStore::Open(file_system, run_dir, *store_options);
   if (!store.ok()) return Refuse(kProgram, store.status());
+  if (const absl::string_view network = NetworkFileSystemOf(run_dir); !network.empty()) {
+    Log().warn(
+        "{} is on a network file system ({}): its lock may hold on this machine only, so let no "
+        "other one serve it; a disk of this machine is safer and faster",
+        run_dir, std::string(network));
+  }
   absl::StatusOr<std::optional<RecoveredRun>> recovered = (*store)->Recover();
   if (!recovered.ok()) return Refuse(kProgram, recovered.status());
   const bool resumes = recovered->has_value();

@@ -126,7 +126,7 @@ absl::Status CoordinatorImpl::Drain(const std::string& worker_id) {
       AddDirective(v1::Directive::DRAIN, 0, "asked to by the operator", id, outbox);
     }
   }
-  for (const std::string& id : asked) RETURN_IF_ERROR(SaveMember(id));
+  RETURN_IF_ERROR(SaveMembers(asked));
   Record("draining",
          worker_id.empty() ? "asked all workers to drain"
                            : absl::StrCat("asked worker ", worker_id, " to drain"),
@@ -174,8 +174,7 @@ absl::Status CoordinatorImpl::Reject(const v1::RejectRequest& order) {
        {"round", order.round()},
        {"undo", order.undo()},
        {"reason", order.reason()}});
-  // A round may have waited for it.
-  for (const auto& fragment : fragments_) Advance(*fragment);
+  // A round that waited for it closes with the next Tick.
   return absl::OkStatus();
 }
 
@@ -379,7 +378,7 @@ absl::Status CoordinatorImpl::Shutdown() {
     ids = membership_.LiveIds();
   }
   for (const auto& fragment : fragments_) RETURN_IF_ERROR(fragment->SaveSnapshot());
-  for (const std::string& id : ids) RETURN_IF_ERROR(SaveMember(id));
+  RETURN_IF_ERROR(SaveMembers(ids));
   RETURN_IF_ERROR(SaveRunState());
   return options_.store->SaveSummary(SummaryToJson(Summarize(), plan_.fragments()));
 }

@@ -30,7 +30,7 @@ bool IsFatal(const absl::Status& status) {
 // Of what a worker trained and has not contributed: a delta that is being taken, one on its way and
 // one that was late; and as many steps as a takeover may repeat.
 int64_t ReserveSteps(const v1::SyncConfig& sync) {
-  return 3 * int64_t{sync.steps_between_syncs()} + 2 * int64_t{sync.overlap_steps()} + 8;
+  return 3 * int64_t{sync.steps_between_syncs()} + 2 * int64_t{MaxOverlapSteps(sync)} + 8;
 }
 
 }  // namespace
@@ -44,15 +44,6 @@ absl::Status CheckRunId(absl::string_view call, absl::string_view run_id,
                    "anew with a fresh --out"));
 }
 
-absl::StatusOr<BroughtModel> Coordinator::AdmitModel(const v1::ModelHeader&) const {
-  return absl::AlreadyExistsError(
-      absl::StrCat("the run ", run_id(), " has its model: describe it again, and join"));
-}
-
-absl::Status Coordinator::BeginWith(BroughtModel, std::vector<float>) {
-  return AdmitModel({}).status();
-}
-
 absl::Status CheckEpoch(absl::string_view worker_id, int64_t seen, int64_t own) {
   if (seen <= own) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
@@ -60,6 +51,15 @@ absl::Status CheckEpoch(absl::string_view worker_id, int64_t seen, int64_t own) 
       " of this run, this coordinator has ", own,
       ": it serves an old copy of the run directory, or another coordinator has taken over; "
       "serve the newest directory alone"));
+}
+
+absl::StatusOr<BroughtModel> Coordinator::AdmitModel(const v1::ModelHeader&) const {
+  return absl::AlreadyExistsError(
+      absl::StrCat("the run ", run_id(), " has its model: describe it again, and join"));
+}
+
+absl::Status Coordinator::BeginWith(BroughtModel, std::vector<float>) {
+  return AdmitModel({}).status();
 }
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
@@ -116,11 +116,11 @@ CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan,
     : options_(std::move(options)),
       plan_(std::move(plan)),
       schedule_(plan_.fragments(), options_.config.sync().steps_between_syncs(),
-                options_.config.sync().overlap_steps()),
+                MaxOverlapSteps(options_.config.sync())),
       policy_({.quorum = options_.config.membership().quorum(),
                .grace = absl::Milliseconds(options_.config.membership().grace_ms()),
                .adaptive = options_.config.membership().adaptive_grace(),
-               .overlap_steps = options_.config.sync().overlap_steps()}),
+               .overlap_steps = MaxOverlapSteps(options_.config.sync())}),
       optimizer_(std::move(optimizer)),
       config_hash_(RunConfigHash(options_.config)),
       membership_(options_.config.membership().max_workers(),
@@ -293,10 +293,10 @@ absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& claimed, Received
     }
     if (added->quarantined()) {
       const std::string grounds =
-          added->quarantine == Quarantine::kRejected ? "and an operator keeps its worker out"
+          added->quarantine == Quarantine::kRejected ? ", and an operator keeps its worker out"
           : added->quarantine == Quarantine::kOutlier
-              ? absl::StrCat("the median of the last ones is ", added->median)
-              : absl::StrCat("the fragment takes ", added->cap, " at most (membership.norm_cap)");
+              ? absl::StrCat(", the median of the last ones is ", added->median)
+              : absl::StrCat(", the fragment takes ", added->cap, " at most (membership.norm_cap)");
       RecordQuarantine(header.worker_id(), header.fragment(), header.round(), *added, grounds);
     }
   }
@@ -331,17 +331,17 @@ void CoordinatorImpl::RecordCut(const std::string& worker_id, int fragment, int6
 void CoordinatorImpl::RecordQuarantine(const std::string& worker_id, int fragment, int64_t round,
                                        const AddedContribution& added, const std::string& grounds) {
   static constexpr absl::string_view kWhy[] = {"", "outlier", "cap", "overflow", "rejected"};
-  Record("contribution_quarantined",
-         absl::StrCat("the delta of worker ", worker_id, " to round ", round, " of fragment ",
-                      fragment, " has the norm ", added.norm, ", ", grounds,
-                      ": it is kept, but not merged"),
-         {{"worker", worker_id},
-          {"fragment", fragment},
-          {"round", round},
-          {"norm", added.norm},
-          {"median", added.median},
-          {"cap", added.cap},
-          {"why", std::string(kWhy[static_cast<size_t>(added.quarantine)])}});
+  Record(
+      "contribution_quarantined",
+      absl::StrCat("the delta of worker ", worker_id, " to round ", round, " of fragment ",
+                   fragment, " has the norm ", added.norm, grounds, ": it is kept, but not merged"),
+      {{"worker", worker_id},
+       {"fragment", fragment},
+       {"round", round},
+       {"norm", added.norm},
+       {"median", added.median},
+       {"cap", added.cap},
+       {"why", std::string(kWhy[static_cast<size_t>(added.quarantine)])}});
 }
 
 bool CoordinatorImpl::IsQuarantined(const v1::PushHeader& header) const {
@@ -449,7 +449,7 @@ void CoordinatorImpl::Announce(const PublishedRound& round) {
   for (const LateQuarantine& held : round.overflowed) {
     const AddedContribution added = {.quarantine = Quarantine::kOverflow, .norm = held.norm};
     RecordQuarantine(held.worker_id, record.fragment, record.round, added,
-                     absl::StrCat("with which ", held.reason));
+                     absl::StrCat(", with which ", held.reason));
   }
   if (!round.missing.empty() || record.contributors.empty()) {
     Record("round_closed",

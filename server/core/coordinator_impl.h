@@ -9,6 +9,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,6 +93,7 @@ class CoordinatorImpl final : public Coordinator {
   // Make what changed of a member, or of the run, durable. To be called without a lock, after the
   // change and before anybody is told of it. An error has stopped the coordinator.
   absl::Status SaveMember(const std::string& worker_id);
+  absl::Status SaveMembers(std::span<const std::string> worker_ids);
   absl::Status SaveRunState();
   absl::Status ForgetOldAnswers();
 
@@ -183,8 +185,8 @@ class CoordinatorImpl final : public Coordinator {
 
   const Options options_;
   const FragmentPlan plan_;
-  const SyncSchedule schedule_;
-  const RoundPolicy policy_;  // But for stop_step: see PolicyNow.
+  const SyncSchedule schedule_;  // Its merge steps are the last ones (tau_max).
+  const RoundPolicy policy_;     // But for stop_step: see PolicyNow.
   const std::unique_ptr<const OuterOptimizer> optimizer_;
   const uint64_t config_hash_;
   int64_t epoch_ = 0;  // Fixed after construction.

@@ -148,34 +148,40 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
   return absl::OkStatus();
 }
 
-absl::Status CoordinatorImpl::SaveMember(const std::string& worker_id) {
+absl::Status CoordinatorImpl::SaveMembers(std::span<const std::string> worker_ids) {
+  if (worker_ids.empty()) return absl::OkStatus();
   absl::Status status;
   {
     absl::MutexLock save_lock(&save_mutex_);
-    MemberRecord record;
-    nlohmann::json rejected = nlohmann::json::array();
-    bool any_rejected = false;
-    for (const auto& fragment : fragments_) {
-      const auto orders = fragment->rejections();
-      const auto found = orders.find(worker_id);
-      rejected.push_back(found == orders.end() ? std::set<int64_t>() : found->second);
-      any_rejected |= found != orders.end();
-    }
+    std::vector<std::map<std::string, std::set<int64_t>>> rejections;
+    for (const auto& fragment : fragments_) rejections.push_back(fragment->rejections());
+    std::vector<MemberRecord> records;
     {
       absl::MutexLock lock(&members_mutex_);
-      record.member = *membership_.Find(worker_id);
-      record.account = AccountToJson(accounts_[worker_id]);
-      record.account[kHadSlotsKey] = record.member.had_slots;
-      if (any_rejected) record.account[kRejectedKey] = std::move(rejected);
-      const auto draining = draining_.find(worker_id);
-      if (draining != draining_.end()) {
-        record.account[kDrainingKey] = HashToHex(draining->second);
+      for (const std::string& id : worker_ids) {
+        MemberRecord& record = records.emplace_back();
+        record.member = *membership_.Find(id);
+        record.account = AccountToJson(accounts_[id]);
+        record.account[kHadSlotsKey] = record.member.had_slots;
+        const auto draining = draining_.find(id);
+        if (draining != draining_.end()) {
+          record.account[kDrainingKey] = HashToHex(draining->second);
+        }
+        if (std::ranges::none_of(rejections, [&](const auto& of) { return of.contains(id); })) {
+          continue;
+        }
+        nlohmann::json& rejected = record.account[kRejectedKey] = nlohmann::json::array();
+        for (auto& of_fragment : rejections) rejected.push_back(of_fragment[id]);
       }
     }
-    status = options_.store->SaveMember(record);
+    status = options_.store->SaveMembers(records);
   }
   if (!status.ok()) Fail(status);
   return status;
+}
+
+absl::Status CoordinatorImpl::SaveMember(const std::string& worker_id) {
+  return SaveMembers({&worker_id, 1});
 }
 
 absl::Status CoordinatorImpl::SaveRunState() {
@@ -252,9 +258,7 @@ void CoordinatorImpl::Maintain() {
     absl::MutexLock lock(&members_mutex_);
     ids = membership_.LiveIds();
   }
-  for (const std::string& id : ids) {
-    if (!SaveMember(id).ok()) return;
-  }
+  if (!SaveMembers(ids).ok()) return;
   SaveRunState().IgnoreError();  // A failure has stopped the coordinator already.
 }
 

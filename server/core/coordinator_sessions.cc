@@ -274,7 +274,7 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
     }
   }
   RETURN_IF_ERROR(SaveMember(worker_id));
-  for (const std::string& id : live) RETURN_IF_ERROR(SaveMember(id));
+  RETURN_IF_ERROR(SaveMembers(live));
   if (starts_now) RETURN_IF_ERROR(SaveRunState());
   Record("worker_ready", absl::StrCat("worker ", worker_id, " is ready at step ", ready.step()),
          {{"worker", worker_id}, {"step", ready.step()}});

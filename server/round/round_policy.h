@@ -7,12 +7,12 @@
 // or left is no longer waited for.
 //
 // An adaptive window lasts as long as waiting costs nobody anything (arXiv 2604.21428 spends the
-// same slack): no contributor trains any slower for an answer that comes before its merge step,
-// tau steps after the send. The window therefore ends when the first of them will be there, less
-// the time of merging and delivering, and never later than the fixed one would. When a member needs
-// its answer is its own word: an adaptive window opens when half of the expected have contributed.
-// Of kNeededByTwo and more it takes more than half, and the window ends when the second one needs
-// the answer, so that nobody shuts others out alone.
+// same slack): no contributor trains any slower for an answer that comes before the step at which
+// it is waited for, tau_max steps after the send. The window therefore ends when the first of them
+// will be there, less the time of merging and delivering, and never later than the fixed one would.
+// When a member needs its answer is its own word: an adaptive window opens when half of the
+// expected have contributed. Of kNeededByTwo and more it takes more than half, and the window ends
+// when the second one needs the answer, so that nobody shuts others out alone.
 //
 // A quarantined contribution (outlier.h, or an operator's order) is neither merged nor waited for,
 // but its worker has been heard: it counts for the quorum as long as somebody else contributed.
@@ -45,7 +45,7 @@ struct RoundPolicy {
   int quorum = 1;
   absl::Duration grace = absl::ZeroDuration();  // 0: wait for every live member.
   bool adaptive = false;                        // Then `grace` is only the bound.
-  int64_t overlap_steps = 0;                    // tau.
+  int64_t overlap_steps = 0;  // After its send: nobody waits for an answer any earlier (tau_max).
   // Where the run was told to stop, 0: nowhere. Rounds sent later get contributions only of members
   // that were further already; they close with those, whatever the quorum.
   int64_t stop_step = 0;

@@ -303,10 +303,10 @@ absl::StatusOr<int64_t> RunDirectoryStore::RetainInCommit(int fragment, Database
   if (options_.retain_deltas) return 0;
   const int64_t covered = snapshots[removed].version;
   const int64_t gone = deltas_gone_[fragment];
-  ASSIGN_OR_RETURN(std::vector<StoredContribution> rows,
-                   edit.Rows<StoredContribution>(absl::StrCat(
-                       "fragment = ", fragment, " AND round > ", gone, " AND round <= ", covered,
-                       " AND quarantined = 0 AND delta != ''")));
+  ASSIGN_OR_RETURN(
+      std::vector<StoredContribution> rows,
+      edit.Rows<StoredContribution>(absl::StrCat("fragment = ", fragment, " AND round > ", gone,
+                                                 " AND round <= ", covered, " AND delta != ''")));
   for (StoredContribution& row : rows) {
     freed.push_back(std::exchange(row.delta, {}));
     RETURN_IF_ERROR(edit.Put(row));
@@ -414,8 +414,15 @@ absl::StatusOr<int64_t> RunDirectoryStore::TakeOver() {
 }
 
 absl::Status RunDirectoryStore::SaveMember(const MemberRecord& member) {
+  return SaveMembers({&member, 1});
+}
+
+absl::Status RunDirectoryStore::SaveMembers(std::span<const MemberRecord> members) {
   RETURN_IF_ERROR(Running().status());
-  return Commit([&](DatabaseEdit& edit, std::vector<BlobRef>&) { return edit.Put(member); });
+  return Commit([&](DatabaseEdit& edit, std::vector<BlobRef>&) -> absl::Status {
+    for (const MemberRecord& member : members) RETURN_IF_ERROR(edit.Put(member));
+    return absl::OkStatus();
+  });
 }
 
 absl::Status RunDirectoryStore::SaveRunState(const RunState& state) {

@@ -174,6 +174,8 @@ class Store {
   virtual absl::StatusOr<int64_t> TakeOver() = 0;
   // The newest state of one member; and of the run. A member's incarnation never goes back.
   virtual absl::Status SaveMember(const MemberRecord& member) = 0;
+  // Several, at the price of one where the implementation can.
+  virtual absl::Status SaveMembers(std::span<const MemberRecord> members);
   virtual absl::Status SaveRunState(const RunState& state) = 0;
   virtual absl::Status SaveSummary(const nlohmann::json& summary) = 0;
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
@@ -105,6 +106,27 @@ class SeriesTest(unittest.TestCase):
         results, failures, _ = self.run_all(TrainingRun("b", 1, tokens=2 * tokens))
         self.assertEqual(results, [])
         self.assertIn(f"trained {tokens} tokens instead of {2 * tokens}", failures[0])
+
+    def test_prose_is_written_once_and_made_into_shards(self):
+        programs = self.folder / "bin"
+        fake_programs.install(programs)
+        text = "Words that are said about a package, and more of these words. " * 40
+        with unittest.mock.patch.object(prose, "FOLDERS", (str(self.folder / "doc"),)):
+            (self.folder / "doc").mkdir()
+            (self.folder / "doc" / "README").write_text(text, encoding="utf-8")
+            for _ in range(2):
+                with contextlib.redirect_stderr(io.StringIO()):
+                    results, failures = Series(programs, self.out, FAKE_STEPS, prose=True).run_all(
+                        [TrainingRun("a", 1)])
+                self.assertEqual((len(results), failures), (1, []))
+                (self.folder / "doc" / "README").unlink(missing_ok=True)
+        self.assertEqual(json.loads((self.out / "text" / "prose.json").read_text())["documents"], 1)
+
+    def test_every_worker_gets_its_threads(self):
+        series = Series(self.folder, self.out, FAKE_STEPS, threads=1)
+        self.assertEqual(series._worker_flags(TrainingRun("a", 1), 2), (("--threads=1",),) * 2)
+        unequal = TrainingRun("b", 1, worker_flags=(("--x",), ()))
+        self.assertEqual(series._worker_flags(unequal, 2), (("--x", "--threads=1"), ("--threads=1",)))
 
     def test_rounds_without_a_worker_are_counted_where_they_are_the_experiment(self):
         self.run_all(TrainingRun("a", 1))

@@ -25,12 +25,12 @@ _SHORTEST_PARAGRAPH = 60  # Characters: what is shorter are headings, lists and 
 _SHORTEST_DOCUMENT = 500
 
 
-def write(path: Path, folders: tuple[str, ...] = FOLDERS, limit_bytes: int = 40_000_000) -> dict:
-    """Documents as JSON lines, of at most limit_bytes of text. A paragraph that stands in several
-    documents is kept in the first one alone, so that nothing held out was trained on. Returns
-    {"documents", "bytes", "sha256"}."""
+def write(path: Path, folders: tuple[str, ...] | None = None, limit_bytes: int = 40_000_000) -> dict:
+    """Documents of the folders, FOLDERS if left out, as JSON lines with at most limit_bytes of text.
+    A paragraph that stands in several documents is kept in the first one alone, so that nothing held
+    out was trained on. Returns {"documents", "bytes", "sha256"}."""
     texts = set()
-    for folder in folders:
+    for folder in folders or FOLDERS:
         for file in sorted(Path(folder).rglob("*")):
             if _is_wanted(file) and (text := _text_of(file)):
                 texts.add(text)

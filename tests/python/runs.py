@@ -51,8 +51,10 @@ class Run(Cluster):
         config.write_text(f"train {{ steps: {steps} }}\n{settings}")
         self._flags = [f"--run_dir={self.folder / 'coordinator'}", f"--config={config}",
                        f"--address_file={self.folder / 'address'}", "--retain_deltas",
-                       "--exit_when_finished", *flags]
-        if initial is not None:
+                       "--exit_when_finished", "--noexit_when_drained", *flags]
+        if initial is None:
+            self._flags.append("--initial=first-site")
+        else:
             write_safetensors(self.folder / "initial.safetensors", initial)
             self._flags.append(f"--initial={self.folder / 'initial.safetensors'}")
         self._serve("127.0.0.1:0")

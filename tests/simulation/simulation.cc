@@ -21,6 +21,7 @@ constexpr absl::Duration kMostQuietTime = absl::Hours(1);
 struct Site {
   std::string id;
   std::optional<WorkerCheckpoint> checkpoint;
+  MergeRecord record;
   std::shared_ptr<VirtualWorker> process;
   std::vector<std::shared_ptr<VirtualWorker>> former;  // Not dead yet.
   int64_t starts = 0;                                  // Scheduled ones have their number.
@@ -30,9 +31,11 @@ struct Site {
 
 class Simulation {
  public:
-  Simulation(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug)
+  Simulation(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug,
+             const std::vector<MergeRecord>& replayed)
       : scenario_(scenario),
         bug_(bug),
+        replayed_(replayed),
         world_(scenario.seed, trace),
         plan_(FragmentPlan::Create(scenario.config).value()),
         config_hash_(RunConfigHash(scenario.config)),
@@ -67,6 +70,7 @@ class Simulation {
 
   const Scenario scenario_;
   const PlantedBug& bug_;
+  const std::vector<MergeRecord>& replayed_;  // By site; empty: nothing is.
   World world_;
   const FragmentPlan plan_;
   const uint64_t config_hash_;
@@ -95,7 +99,11 @@ void Simulation::StartProcess(Site& site) {
   options.config_hash = config_hash_;
   options.nonce = world_.Bits();
   options.checkpoint = site.checkpoint;
+  // Who begins from the published state has nothing to repeat.
+  if (!site.checkpoint.has_value() && replayed_.empty()) site.record.clear();
+  options.record = &site.record;
   options.drop_late_deltas = bug_.workers_drop_late_deltas;
+  options.forget_merges = bug_.workers_forget_merges;
   options.lies = &site - sites_.data() < scenario_.liars;
   // Set below, when there is a process to compare with.
   auto self = std::make_shared<VirtualWorker*>(nullptr);
@@ -189,7 +197,8 @@ void Simulation::Lie() {
   const SyncSchedule schedule(plan_.fragments(), scenario_.config.sync().steps_between_syncs(),
                               scenario_.config.sync().overlap_steps());
   for (int i = 0; i < plan_.fragments(); ++i) {
-    step = std::min(step, schedule.MergeStep(i, auditor_.version(i) + 1) + 1);
+    step = std::min(step, schedule.SendStep(i, auditor_.version(i) + 1) +
+                              MaxOverlapSteps(scenario_.config.sync()) + 1);
   }
   if (step >= scenario_.config.train().steps()) return;
   v1::WorkerMessage message;
@@ -281,6 +290,7 @@ Outcome Simulation::Run() {
   for (int i = 0; i < scenario_.sites; ++i) {
     Site& site = sites_[static_cast<size_t>(i)];
     site.id = absl::StrCat("site-", i);
+    if (!replayed_.empty()) site.record = replayed_[static_cast<size_t>(i)];
     // Some come when the others are well on their way.
     const bool late = i >= scenario_.config.membership().start_workers();
     StartSite(site, world_.Between(absl::ZeroDuration(), absl::Seconds(late ? 10 : 1)));
@@ -302,10 +312,13 @@ Outcome Simulation::Run() {
     }
   }
   if (!world_.violation().has_value()) CheckTheEnd();
-  return {.violation = world_.violation(),
-          .events = world_.events(),
-          .counts = world_.counts(),
-          .published = auditor_.Published()};
+  Outcome outcome = {.violation = world_.violation(),
+                     .events = world_.events(),
+                     .counts = world_.counts(),
+                     .published = auditor_.Published(),
+                     .merges = {}};
+  for (Site& site : sites_) outcome.merges.push_back(std::move(site.record));
+  return outcome;
 }
 
 void Simulation::GiveUp() {
@@ -348,13 +361,14 @@ void Simulation::CheckTheEnd() {
 }  // namespace
 
 Outcome Simulate(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug) {
-  return Simulation(scenario, trace, bug).Run();
+  return Simulation(scenario, trace, bug, {}).Run();
 }
 
 Outcome SimulateAndCompare(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug) {
   Outcome outcome = Simulate(scenario, trace, bug);
   if (!scenario.undisturbed_bits || outcome.violation.has_value()) return outcome;
-  const Outcome undisturbed = Simulate(WithoutFaults(scenario), nullptr);
+  const Outcome undisturbed =
+      Simulation(WithoutFaults(scenario), nullptr, {}, outcome.merges).Run();
   if (undisturbed.violation.has_value()) {
     outcome.violation = {undisturbed.violation->invariant,
                          absl::StrCat("without faults: ", undisturbed.violation->message)};

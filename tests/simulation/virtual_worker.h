@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/codec/codec.h"
@@ -41,7 +43,11 @@ struct WorkerFragment {
   std::vector<float> residual;
   DeltaLedger ledger;
   std::shared_ptr<Flight> flight;
+  std::vector<float> held;  // Of the flight, with sync.keep_in_flight: the local values then.
 };
+
+// Fragment and round -> the step after which it was merged. On a site's disk, as merges.jsonl.
+using MergeRecord = std::map<std::pair<int, int64_t>, int64_t>;
 
 // Everything that a bit-exact continuation needs.
 struct WorkerCheckpoint {
@@ -67,8 +73,10 @@ class VirtualWorker final : public StreamClient,
     std::optional<WorkerCheckpoint> checkpoint;  // To resume from.
     std::function<void(const WorkerCheckpoint&)> save;
     std::function<void(Exit)> on_exit;  // Once, unless it is killed. May delete the worker later.
-    bool drop_late_deltas = false;      // The bug of that name.
-    bool lies = false;                  // About its tokens and its speed.
+    MergeRecord* record = nullptr;
+    bool drop_late_deltas = false;  // The bugs of these names.
+    bool forget_merges = false;
+    bool lies = false;  // About its tokens and its speed.
   };
 
   explicit VirtualWorker(Options options);
@@ -116,6 +124,9 @@ class VirtualWorker final : public StreamClient,
   void Pump();
   bool Enter();
   bool MergeDue();
+  // What is merged after this step although it would not have to be yet.
+  std::vector<SyncEvent> EarlyMerges() const;
+  void RecordMerge(const SyncEvent& event);
   void StepDone();
   void StartTraining();
   void SendDelta(const SyncEvent& event);
@@ -126,6 +137,7 @@ class VirtualWorker final : public StreamClient,
   bool Land(int fragment);
   void FoldLateDelta(const Flight& flight);
   void Mix(int fragment, float alpha);
+  void Hold(int fragment);
   void TakeState(int fragment, const server::PullObject& state);
   void SaveCheckpoint();
 
@@ -138,7 +150,8 @@ class VirtualWorker final : public StreamClient,
 
   const Options options_;
   const v1::SyncConfig& sync_;
-  const SyncSchedule schedule_;
+  const SyncSchedule schedule_;  // Its merge steps are the last ones.
+  const int64_t slack_steps_;
   const Codec& up_;
   const Codec& down_;
   const uint64_t noise_;

@@ -42,7 +42,8 @@ const char* HappeningName(size_t happening) {
                                                                   "late_deltas",
                                                                   "pushes_fenced_off",
                                                                   "answers_gone",
-                                                                  "merges"};
+                                                                  "merges",
+                                                                  "merges_before_the_last_step"};
   return kNames[happening];
 }
 

@@ -55,6 +55,7 @@ enum class Happening {
   kFencedOff,
   kAnswerGone,
   kMerged,
+  kMergedEarly,
   kCount
 };
 inline constexpr size_t kHappenings = static_cast<size_t>(Happening::kCount);

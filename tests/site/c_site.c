@@ -1,11 +1,13 @@
 /* A site that is a C program. It trains nothing: every step adds a fixed pattern to the parameters,
  * so that whoever does the same has the same values.
  *
- * usage: c_site COORDINATOR ID STATE [SAVE_EVERY]
+ * usage: c_site COORDINATOR ID TENSORS STATE [SAVE_EVERY]
  *
- * It begins from the state in the file STATE if there is one. With SAVE_EVERY, it saves one, with
- * its parameters, before it is ready and every so many steps. Prints "saved STEP", "step STEP" and,
- * last, "done STEP ROUNDS-JSON". */
+ * TENSORS is a file with a line for each tensor of the model: its name and its sizes. It begins
+ * from the state in the file STATE if there is one. With SAVE_EVERY, it saves one, with its
+ * parameters, before it is ready and every so many steps. C_SITE_CA, C_SITE_CERT and C_SITE_KEY are
+ * PEM files, C_SITE_OUTPUT is a folder for events and metrics. Prints "saved STEP", "step STEP"
+ * and, last, "done STEP SUMMARY". */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -90,12 +92,13 @@ static void* restore(const char* path, size_t* bytes) {
   return state;
 }
 
-/* One line of standard input for each tensor of the model: its name and its sizes. */
-static void read_tensors(causeway_tensor* tensors) {
+static void read_tensors(const char* path, causeway_tensor* tensors) {
   static char names[kMaxTensors][256];
   static int64_t shapes[kMaxTensors][kMaxRank];
   char line[512];
-  while (tensor_count < kMaxTensors && fgets(line, sizeof line, stdin) != NULL) {
+  FILE* const file = fopen(path, "r");
+  if (file == NULL) exit(2);
+  while (tensor_count < kMaxTensors && fgets(line, sizeof line, file) != NULL) {
     long long rows = 0;
     long long cols = 0;
     const int read = sscanf(line, "%255s %lld %lld", names[tensor_count], &rows, &cols);
@@ -109,14 +112,15 @@ static void read_tensors(causeway_tensor* tensors) {
     tensors[tensor_count].rank = read - 1;
     ++tensor_count;
   }
+  fclose(file);
 }
 
 int main(int argc, char** argv) {
-  if (argc < 4) return 2;
+  if (argc < 5) return 2;
   setvbuf(stdout, NULL, _IOLBF, 0);
-  const int64_t save_every = argc > 4 ? atoll(argv[4]) : 0;
+  const int64_t save_every = argc > 5 ? atoll(argv[5]) : 0;
   static causeway_tensor tensors[kMaxTensors];
-  read_tensors(tensors);
+  read_tensors(argv[3], tensors);
   causeway_site_options options;
   memset(&options, 0, sizeof options);
   options.size = sizeof options;
@@ -129,7 +133,7 @@ int main(int argc, char** argv) {
   options.tls_key = getenv("C_SITE_KEY");
   options.output = getenv("C_SITE_OUTPUT");
   size_t bytes = 0;
-  void* const state = restore(argv[3], &bytes);
+  void* const state = restore(argv[4], &bytes);
   check(causeway_site_join(&options, tensors, tensor_count, state, bytes, &site, &error));
   free(state);
   signal(SIGTERM, on_signal);
@@ -144,13 +148,13 @@ int main(int argc, char** argv) {
   causeway_site_info info;
   info.size = sizeof info;
   check(causeway_site_describe(site, &info, &error));
-  if (save_every > 0 && !info.restored) save(argv[3], 0);
+  if (save_every > 0 && !info.restored) save(argv[4], 0);
   check(causeway_site_ready(site, &error));
   for (;;) {
     check(causeway_site_wait(site, -1, &orders, &error));
     if (orders.finished || orders.drain) break;
     if (orders.anew) copy(CAUSEWAY_ALL, 0);
-    if (!orders.go) continue;
+    if (!orders.go) continue; /* A site that saves states would save one now. */
     train(orders.next_step);
     check(causeway_site_next(site, &fragments, &count, &error));
     for (int32_t i = 0; i < count; ++i) copy(fragments[i], 1);
@@ -158,7 +162,7 @@ int main(int argc, char** argv) {
     check(causeway_site_step(site, kTokens, kDraws, &fragments, &count, &error));
     for (int32_t i = 0; i < count; ++i) copy(fragments[i], 0);
     printf("step %lld\n", (long long)orders.next_step);
-    if (save_every > 0 && orders.next_step % save_every == 0) save(argv[3], orders.next_step);
+    if (save_every > 0 && orders.next_step % save_every == 0) save(argv[4], orders.next_step);
   }
   if (orders.drain) {
     check(causeway_site_leave(site, CAUSEWAY_DRAINED, NULL, &error));

@@ -13,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/cli/command_line.h"
+#include "common/rpc/certificate.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
@@ -24,7 +25,8 @@
 #include "worker/commands/training_run.h"
 #include "worker/group/launch_environment.h"
 
-ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "train: HOST:PORT of the coordinator");
+ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
+          "train: HOST:PORT of the coordinator, or several with commas between where it may move");
 ABSL_FLAG(std::string, id, "", "train: this worker's name, unique in the run");
 ABSL_FLAG(std::string, data, "", "train, eval: folder of token shards");
 ABSL_FLAG(bool, own_data, false,
@@ -43,6 +45,10 @@ ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(30),
           "train: how long to wait for the coordinator to answer");
 ABSL_FLAG(absl::Duration, checkpoint_interval, absl::Minutes(10),
           "train: time between local checkpoints; 0: at the end only");
+ABSL_FLAG(
+    std::string, replay_merges, "",
+    "train: the merges.jsonl of a run whose overlap gave way (sync.max_overlap_steps): merges "
+    "what it says after the steps that it says");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
           "train: how long a worker that is told to stop tries to hand over its deltas");
 ABSL_FLAG(
@@ -67,6 +73,8 @@ ABSL_FLAG(std::string, congestion_control, "auto",
           "train, preflight: of the connections to the coordinator: auto (bbr where this process "
           "may use it), system (as the system has it), or a name such as bbr or cubic");
 
+ABSL_FLAG(std::string, site_secret_file, "",
+          "for a worker of several processes: a file, the same for all, whose text each must know");
 ABSL_FLAG(absl::Duration, site_timeout, absl::Minutes(10),
           "train, as one of several processes (WORLD_SIZE): how long to wait for the others");
 
@@ -124,6 +132,7 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   TrainingOptions options;
   options.member.coordinator = absl::GetFlag(FLAGS_coordinator);
   options.member.security = SecurityOptionsFromFlags();
+  options.member.replay_merges = absl::GetFlag(FLAGS_replay_merges);
   options.member.worker_id = absl::GetFlag(FLAGS_id);
   options.data = absl::GetFlag(FLAGS_data);
   options.member.own_data = absl::GetFlag(FLAGS_own_data);
@@ -183,6 +192,16 @@ absl::StatusOr<SiteOptions> SiteOptionsFor(const LaunchEnvironment& launch,
   if (options.patience <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("--site_timeout must be more than 0; it is ",
                                                    absl::FormatDuration(options.patience)));
+  }
+  const std::string secret_file = absl::GetFlag(FLAGS_site_secret_file);
+  if (!secret_file.empty()) {
+    ASSIGN_OR_RETURN(options.secret, ReadTrustedFile(secret_file, /*secret=*/true));
+    constexpr size_t kLeast = 16;
+    if (options.secret.size() < kLeast) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(secret_file, " must hold ", kLeast, " bytes or more; it has ",
+                       options.secret.size(), ": make one with `openssl rand -hex 32`"));
+    }
   }
   ASSIGN_OR_RETURN(options.devices, ResolveShare(training.devices, launch, *FileSystem::Real()));
   return options;

@@ -14,12 +14,13 @@ absl::StatusOr<std::unique_ptr<TrainingRun>> TrainingRun::Join(const TrainingOpt
                                                                FileSystem& file_system,
                                                                Clock& clock) {
   RETURN_IF_ERROR(CheckName("--id", options.member.worker_id));
-  RETURN_IF_ERROR(Annotate(CheckAddress(options.member.coordinator, false), "--coordinator"));
+  RETURN_IF_ERROR(Annotate(SplitAddresses(options.member.coordinator).status(), "--coordinator"));
   ASSIGN_OR_RETURN(const DeviceChoice devices, ResolveDevices(options.devices, file_system));
   ASSIGN_OR_RETURN(Dataset dataset, Dataset::Open(file_system, options.data, options.shard_format));
 
+  ASSIGN_OR_RETURN(ReachedRun reached, ReachRun(options.member, clock));
   ASSIGN_OR_RETURN(std::unique_ptr<RunMember> member,
-                   RunMember::Reach(options.member, file_system, clock));
+                   RunMember::Create(options.member, std::move(reached), file_system, clock));
   RETURN_IF_ERROR(dataset.CheckVocabulary(member->config().model().vocabulary_size()));
   if (member->config().train().document_masking()) {
     RETURN_IF_ERROR(dataset.FindDocuments(options.document_mark));

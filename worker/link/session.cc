@@ -42,7 +42,7 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   const absl::Status status = FromGrpcStatus(stub.Describe(&context, request, &response));
   if (absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status)) {
-    const absl::Status resolved = ResolveAddress(address).status();
+    const absl::Status resolved = ResolveAddresses(address).status();
     return absl::UnavailableError(absl::StrCat(
         "no coordinator answers at ", address, " within ", absl::FormatDuration(waited + timeout),
         "; check --coordinator",

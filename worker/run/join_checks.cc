@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <optional>
 
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/rpc/tls_handshake.h"
@@ -20,13 +23,18 @@ constexpr absl::Duration kExplainTimeout = absl::Seconds(5);
 
 }  // namespace
 
-absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run) {
+absl::Status CheckWireVersion(const v1::DescribeResponse& run) {
   if (run.wire_version() != kWireVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat("the coordinator speaks wire version ", run.wire_version(), " (software ",
                      run.software_version(), "), this worker version ", kWireVersion, " (software ",
                      kSoftwareVersion, "): install the same version"));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run, bool any_model) {
+  RETURN_IF_ERROR(CheckWireVersion(run));
   if (run.awaits_model()) {
     return absl::FailedPreconditionError(
         "this run waits for the first site to bring its model, which causeway-worker cannot: join "
@@ -40,7 +48,7 @@ absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run) {
         "the coordinator's configuration does not hash to what it announces: its software reads "
         "the configuration differently; install the same version");
   }
-  RETURN_IF_ERROR(CheckOwnModel(config));
+  if (!any_model) RETURN_IF_ERROR(CheckOwnModel(config));
   return FragmentPlan::Create(config);
 }
 
@@ -51,7 +59,8 @@ absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterfac
   const absl::Duration first = std::min(timeout, kExplainAfter);
   absl::StatusOr<v1::DescribeResponse> description = DescribeRun(stub, coordinator, first);
   if (!absl::IsUnavailable(description.status())) return description;
-  RETURN_IF_ERROR(ExplainByTls(coordinator, security, kExplainTimeout));
+  ASSIGN_OR_RETURN(const std::vector<std::string> addresses, SplitAddresses(coordinator));
+  RETURN_IF_ERROR(ExplainByTls(addresses.front(), security, kExplainTimeout));
   if (first == timeout) return description;
   return DescribeRun(stub, coordinator, timeout - first, first);
 }

@@ -14,8 +14,12 @@
 
 namespace causeway::worker {
 
-// What this build trains must be what the coordinator describes: FAILED_PRECONDITION otherwise.
-absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run);
+// FAILED_PRECONDITION unless the coordinator speaks this build's wire version.
+absl::Status CheckWireVersion(const v1::DescribeResponse& run);
+
+// What the coordinator describes must be what this build computes from it: FAILED_PRECONDITION
+// otherwise. Only a trainer of one's own (`any_model`) can be given another model than Causeway's.
+absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run, bool any_model);
 
 // DescribeRun that does not wait for a coordinator that will never talk to this worker.
 absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterface& stub,

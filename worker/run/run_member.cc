@@ -7,8 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/byte_buffer.h"
+#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/params/draws.h"
+#include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
@@ -26,16 +28,44 @@ constexpr int kFirstLane = 1;
 
 }  // namespace
 
-RunMember::RunMember(const MemberOptions& options, ChannelSecurity security,
-                     FileSystem& file_system, Clock& clock, v1::DescribeResponse run,
-                     FragmentPlan plan)
+absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options, const Clock& clock) {
+  ReachedRun reached;
+  ASSIGN_OR_RETURN(const std::vector<std::string> addresses, SplitAddresses(options.coordinator));
+  ASSIGN_OR_RETURN(reached.security,
+                   MakeChannelSecurity(options.security, addresses.front(), clock.Now()));
+  for (size_t i = 1; i < addresses.size(); ++i) {
+    RETURN_IF_ERROR(MakeChannelSecurity(options.security, addresses[i], clock.Now()).status());
+  }
+  // Whoever answers shows the certificate of the first name.
+  if (addresses.size() > 1 && reached.security.encrypted && reached.security.server_name.empty()) {
+    ASSIGN_OR_RETURN(const HostPort first, SplitHostPort(addresses.front(), false));
+    reached.security.server_name = first.host;
+  }
+  ASSIGN_OR_RETURN(reached.target, ChannelTarget(options.coordinator));
+  if (!options.worker_id.empty()) {
+    RETURN_IF_ERROR(CheckIdentity(reached.security, options.worker_id));
+  }
+  for (const std::string& warning : reached.security.warnings) Log().warn("{}", warning);
+  reached.channel = MakeChannel(reached.target, kSessionConnection, reached.security);
+  reached.stub = v1::Session::NewStub(reached.channel);
+  ASSIGN_OR_RETURN(reached.run, DescribeOrExplain(*reached.stub, options.coordinator,
+                                                  options.security, options.connect_timeout));
+  RETURN_IF_ERROR(CheckWireVersion(reached.run));
+  return reached;
+}
+
+RunMember::RunMember(const MemberOptions& options, ReachedRun reached, FragmentPlan plan,
+                     FileSystem& file_system, Clock& clock)
     : options_(options),
-      security_(std::move(security)),
+      security_(std::move(reached.security)),
       expiry_(options.security.cert_file, clock),
       file_system_(file_system),
       clock_(clock),
-      run_(std::move(run)),
+      run_(std::move(reached.run)),
       plan_(std::move(plan)),
+      channel_target_(std::move(reached.target)),
+      session_channel_(std::move(reached.channel)),
+      session_stub_(std::move(reached.stub)),
       end_(run_.config().train().steps()) {}
 
 RunMember::~RunMember() {
@@ -43,24 +73,13 @@ RunMember::~RunMember() {
   session_.reset();  // Its threads reach for the exchange.
 }
 
-absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Reach(const MemberOptions& options,
-                                                            FileSystem& file_system, Clock& clock) {
-  ASSIGN_OR_RETURN(ChannelSecurity security,
-                   MakeChannelSecurity(options.security, options.coordinator, clock.Now()));
-  if (!options.worker_id.empty()) RETURN_IF_ERROR(CheckIdentity(security, options.worker_id));
-  for (const std::string& warning : security.warnings) Log().warn("{}", warning);
-  std::shared_ptr<grpc::Channel> channel =
-      MakeChannel(options.coordinator, kSessionConnection, security);
-  std::unique_ptr<v1::Session::Stub> stub = v1::Session::NewStub(channel);
-  ASSIGN_OR_RETURN(
-      v1::DescribeResponse run,
-      DescribeOrExplain(*stub, options.coordinator, options.security, options.connect_timeout));
-  ASSIGN_OR_RETURN(FragmentPlan plan, CheckRun(run));
-  std::unique_ptr<RunMember> member(new RunMember(options, std::move(security), file_system, clock,
-                                                  std::move(run), std::move(plan)));
-  member->session_channel_ = std::move(channel);
-  member->session_stub_ = std::move(stub);
-  return member;
+absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Create(const MemberOptions& options,
+                                                             ReachedRun reached,
+                                                             FileSystem& file_system,
+                                                             Clock& clock) {
+  ASSIGN_OR_RETURN(FragmentPlan plan, CheckRun(reached.run, options.any_model));
+  return std::unique_ptr<RunMember>(
+      new RunMember(options, std::move(reached), std::move(plan), file_system, clock));
 }
 
 absl::Status RunMember::OpenTelemetry() {
@@ -133,6 +152,7 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
                       {"data_slot", data_slot_}});
   RETURN_IF_ERROR(hooks_.use_data_part(DataPart()));
   RETURN_IF_ERROR(MakeLink());
+  RETURN_IF_ERROR(OpenMergeRecord(!place.has_value()));
   RETURN_IF_ERROR(MakeSync());
   session_->OnFailure([this](const absl::Status& status) {
     telemetry_->Record("session_failed", absl::StrCat("the session failed: ", status.message()),
@@ -188,11 +208,38 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
   return OpenMetrics();
 }
 
+absl::Status RunMember::OpenMergeRecord(bool anew) {
+  const v1::SyncConfig& sync = config().sync();
+  const bool gives_way = MaxOverlapSteps(sync) > sync.overlap_steps();
+  if (!options_.replay_merges.empty()) {
+    if (!gives_way) {
+      return absl::InvalidArgumentError(
+          "--replay_merges is for runs with sync.max_overlap_steps above sync.overlap_steps: any "
+          "other repeats without; leave it out");
+    }
+    ASSIGN_OR_RETURN(recorded_merges_, ReadMergeRecord(file_system_, options_.replay_merges,
+                                                       /*may_be_absent=*/false));
+  }
+  if (!gives_way || options_.output.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(
+      merge_record_,
+      MergeRecord::Open(file_system_, JoinPath(options_.output, "merges.jsonl"), anew));
+  if (options_.replay_merges.empty()) recorded_merges_ = merge_record_->merges();
+  return absl::OkStatus();
+}
+
+void RunMember::RecordMerge(const RecordedMerge& merge) {
+  const bool was_recorded = std::exchange(merges_recorded_, merge_record_->Add(merge)).ok();
+  if (merges_recorded_.ok() || !was_recorded) return;
+  Log().warn("merges are not recorded ({}): should this worker be killed, it will not repeat them",
+             std::string(merges_recorded_.message()));
+}
+
 absl::Status RunMember::MakeLink() {
-  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddress(options_.coordinator));
+  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddresses(options_.coordinator));
   Link::Options link;
   link.make_channel = [this](int lane) {
-    return MakeChannel(options_.coordinator, kFirstLane + lane, security_);
+    return MakeChannel(channel_target_, kFirstLane + lane, security_);
   };
   link.connections = options_.connections;
   link.max_upload_bytes_per_second = options_.max_upload_bytes_per_second;
@@ -240,9 +287,11 @@ absl::Status RunMember::MakeSync() {
                      event.round, "; it travels with the next"),
         {{"fragment", event.fragment}, {"round", event.round}});
   };
-  if (hooks_.merged) {
-    sync.observer.merged = [this](int64_t, const SyncEvent& event) { hooks_.merged(event); };
-  }
+  sync.recorded_merges = recorded_merges_;
+  sync.observer.merged = [this](int64_t step, const SyncEvent& event) {
+    if (merge_record_ != nullptr) RecordMerge({step, event});
+    if (hooks_.merged) hooks_.merged(event);
+  };
   sync_ = std::make_unique<SyncEngine>(std::move(sync));
   return sync_->started();
 }

@@ -1,7 +1,8 @@
 // A worker's membership in a run, apart from who trains: join, session, link, exchange and
 // synchronization, the coordinator's orders, and what it hears and shows of the worker.
 //
-//   ASSIGN_OR_RETURN(auto member, RunMember::Reach(options, files, clock));   // what run is it?
+//   ASSIGN_OR_RETURN(ReachedRun run, ReachRun(options, clock));   // which is it?
+//   ASSIGN_OR_RETURN(auto member, RunMember::Create(options, std::move(run), files, clock));
 //   RETURN_IF_ERROR(member->OpenTelemetry());
 //   RETURN_IF_ERROR(member->Attach(who, place));
 //   RETURN_IF_ERROR(member->Begin(hooks, place));
@@ -22,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -39,6 +41,7 @@
 #include "worker/link/grpc_exchange.h"
 #include "worker/link/link.h"
 #include "worker/link/session.h"
+#include "worker/run/merge_record.h"
 #include "worker/sync/sync_engine.h"
 #include "worker/telemetry/run_telemetry.h"
 #include "worker/train/step_counter.h"
@@ -46,7 +49,9 @@
 namespace causeway::worker {
 
 struct MemberOptions {
-  std::string coordinator;   // HOST:PORT
+  // HOST:PORT, or several with commas between: where it may be. They are tried one after the other,
+  // also when it moves; names in such a list are looked up once.
+  std::string coordinator;
   SecurityOptions security;  // Of the link to it.
   std::string worker_id;
   bool own_data = false;             // Nobody else has them: all of them are this worker's part.
@@ -58,11 +63,28 @@ struct MemberOptions {
   absl::Duration connect_timeout = absl::Seconds(30);
   // For bulk transfers, beside the session's; 0: as many as help, from 4 to 16.
   int connections = 0;
+  // A record of merges to repeat (merge_record.h); empty: none.
+  std::string replay_merges;
   int64_t max_upload_bytes_per_second = 0;  // 0: no limit. Of this worker's fragments.
   int64_t max_download_bytes_per_second = 0;
   // Of the connections to the coordinator (tcp_links.h); empty: the system's.
   std::string congestion_control;
+  // The trainer is not Causeway's own: it may have any model.
+  bool any_model = false;
 };
+
+// A coordinator that answers, and what it says of its run.
+struct ReachedRun {
+  ChannelSecurity security;
+  std::string target;  // For MakeChannel: all its addresses.
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::Session::Stub> stub;
+  v1::DescribeResponse run;
+};
+
+// Asks the coordinator what its run is. With an empty worker_id, nothing is asked of the
+// certificate's.
+absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options, const Clock& clock);
 
 // One training thread calls everything, but for CancelExchange and session().
 class RunMember {
@@ -121,10 +143,10 @@ class RunMember {
     std::optional<double> gradient_norm;
   };
 
-  // Asks the coordinator what the run is, and checks whatever can be refused then. An empty
-  // worker_id: only to look; nothing else may be called.
-  static absl::StatusOr<std::unique_ptr<RunMember>> Reach(const MemberOptions& options,
-                                                          FileSystem& file_system, Clock& clock);
+  // Checks whatever can be refused before a join.
+  static absl::StatusOr<std::unique_ptr<RunMember>> Create(const MemberOptions& options,
+                                                           ReachedRun reached,
+                                                           FileSystem& file_system, Clock& clock);
   ~RunMember();
   RunMember(const RunMember&) = delete;
   RunMember& operator=(const RunMember&) = delete;
@@ -187,11 +209,14 @@ class RunMember {
   nlohmann::json Summary() const;
 
  private:
-  RunMember(const MemberOptions& options, ChannelSecurity security, FileSystem& file_system,
-            Clock& clock, v1::DescribeResponse run, FragmentPlan plan);
+  RunMember(const MemberOptions& options, ReachedRun reached, FragmentPlan plan,
+            FileSystem& file_system, Clock& clock);
 
   absl::Status Continue(std::optional<Place> place);
   absl::Status MakeLink();
+  // With sync.max_overlap_steps. `anew`: there is no place to continue from.
+  absl::Status OpenMergeRecord(bool anew);
+  void RecordMerge(const RecordedMerge& merge);
   // An exchange and an engine that have seen nothing yet.
   absl::Status MakeSync();
   // Takes the published state and goes on where the run is, drawing from `next_draw` on.
@@ -221,8 +246,9 @@ class RunMember {
   Hooks hooks_;
   std::unique_ptr<JsonLinesFile> metrics_;   // Null without an output folder.
   std::unique_ptr<RunTelemetry> telemetry_;  // The session's and the engine's, so before them.
-  std::shared_ptr<grpc::Channel> session_channel_;
-  std::unique_ptr<v1::Session::Stub> session_stub_;
+  const std::string channel_target_;         // All addresses of the coordinator.
+  const std::shared_ptr<grpc::Channel> session_channel_;
+  const std::unique_ptr<v1::Session::Stub> session_stub_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Link> link_;
   // Replaced by MakeSync, on the training thread alone; others cancel it, under the mutex.
@@ -230,6 +256,9 @@ class RunMember {
   std::unique_ptr<GrpcExchange> exchange_;
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<SyncEngine> sync_;
+  std::unique_ptr<MergeRecord> merge_record_;   // Null: the overlap does not give way.
+  std::vector<RecordedMerge> recorded_merges_;  // To be repeated.
+  absl::Status merges_recorded_;                // How the last one went.
   int data_slot_ = 0;
   bool anew_ = true;
   StepCounter counter_;

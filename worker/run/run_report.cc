@@ -179,6 +179,12 @@ void RunMember::LogProgress(absl::Duration now) {
       1e-6 * static_cast<double>(exchange_->bytes_up()),
       1e-6 * static_cast<double>(exchange_->bytes_down()),
       absl::FormatDuration(absl::Seconds(std::ceil(seconds_left))));
+  const SyncEngine::Slack slack = sync_->slack();
+  if (slack.late > 0) {
+    Log().warn("{} late {}; {} more {} before training waits for one", slack.late,
+               slack.late == 1 ? "answer" : "answers", slack.steps.value_or(0),
+               slack.steps == 1 ? "step" : "steps");
+  }
   WatchCertificate();
 }
 

@@ -5,10 +5,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/params/run_config.h"
+#include "common/rpc/status.h"
+#include "common/telemetry/log.h"
 #include "worker/io/worker_checkpoint.h"
+#include "worker/link/bring_model.h"
 #include "worker/sync/host_replica.h"
 
 namespace causeway::worker {
@@ -19,6 +23,63 @@ constexpr absl::Duration kWatchInterval = absl::Milliseconds(50);
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 // More than any inner step trains.
 constexpr int64_t kMaxTokens = int64_t{1} << 40;
+// Of a site that brings the model, with a coordinator that is away or has others do so.
+constexpr absl::Duration kBringPatience = absl::Minutes(10);
+constexpr absl::Duration kBringAgain = absl::Seconds(1);
+
+// `gave_up`: the trainer did not hand out its values, which is ABORTED.
+absl::Status Bring(const SiteJoin& join, std::span<const GivenTensor> tensors,
+                   const ReachedRun& reached, bool& gave_up) {
+  ModelToBring model;
+  model.run_id = reached.run.run_id();
+  model.worker_id = join.member.worker_id;
+  for (const GivenTensor& tensor : tensors) {
+    v1::TensorTable::Tensor& entry = *model.tensors.add_tensor();
+    entry.set_name(tensor.name);
+    entry.mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+  }
+  absl::Status given;
+  std::vector<float> values;
+  model.values = [&](int index) -> std::span<const float> {
+    const auto tensor = static_cast<size_t>(index);
+    int64_t count = 1;
+    for (const int64_t size : tensors[tensor].shape) count *= size;
+    values.resize(static_cast<size_t>(count));
+    if (join.initial_values(tensor, values)) return values;
+    given = absl::AbortedError(
+        absl::StrCat("the initial values of ", tensors[tensor].name, " were not handed out"));
+    return {};
+  };
+  const absl::Status brought = BringModel(*reached.stub, model);
+  gave_up = !given.ok();
+  return gave_up ? given : brought;
+}
+
+// A run that has a model; `brought` says whether it is this site's.
+absl::StatusOr<ReachedRun> ReachRunWithModel(const SiteJoin& join,
+                                             std::span<const GivenTensor> tensors,
+                                             const Clock& clock, bool& brought) {
+  const absl::Duration begin = clock.Monotonic();
+  for (;;) {
+    ASSIGN_OR_RETURN(ReachedRun reached, ReachRun(join.member, clock));
+    if (!reached.run.awaits_model()) return reached;
+    if (!join.initial_values) {
+      return absl::FailedPreconditionError(
+          "this run waits for the first site to bring its model, and this site brings none: give "
+          "initial values, or join after a site that does");
+    }
+    bool gave_up = false;
+    const absl::Status status = Bring(join, tensors, reached, gave_up);
+    brought = status.ok();
+    if (status.ok() || absl::IsAlreadyExists(status)) continue;
+    const bool may_pass = !gave_up && (absl::IsResourceExhausted(status) || IsRetryable(status));
+    if (!may_pass || clock.Monotonic() - begin > kBringPatience) {
+      return Annotate(status, "the model could not be brought");
+    }
+    Log().warn("the model could not be brought yet: {}", std::string(status.message()));
+    absl::SleepFor(kBringAgain);
+  }
+}
 
 }  // namespace
 
@@ -38,8 +99,6 @@ ArenaSite::ArenaSite(const SiteJoin& join, std::unique_ptr<RunMember> member, Te
       id_(join.member.worker_id),
       member_(std::move(member)),
       match_(std::move(match)),
-      schedule_(member_->plan().fragments(), member_->config().sync().steps_between_syncs(),
-                member_->config().sync().overlap_steps()),
       clock_(clock) {
   for (const std::vector<causeway_range>& ranges : match_.ranges) {
     all_ranges_.insert(all_ranges_.end(), ranges.begin(), ranges.end());
@@ -58,18 +117,21 @@ absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
                                                            std::vector<GivenTensor> tensors,
                                                            std::span<const uint8_t> state,
                                                            FileSystem& file_system, Clock& clock) {
+  bool brought = false;
+  ASSIGN_OR_RETURN(ReachedRun reached, ReachRunWithModel(join, tensors, clock, brought));
   ASSIGN_OR_RETURN(std::unique_ptr<RunMember> member,
-                   RunMember::Reach(join.member, file_system, clock));
+                   RunMember::Create(join.member, std::move(reached), file_system, clock));
   if (member->config().sync().contribution() == v1::SyncConfig::GRADIENT) {
     return absl::FailedPreconditionError(
-        "the run synchronizes gradients (sync.contribution=GRADIENT), which only "
-        "causeway-worker's own trainer contributes; serve it with contribution=DELTA");
+        "the run synchronizes gradients (sync.contribution is GRADIENT), which causeway-worker's "
+        "own trainer alone contributes: leave sync.contribution out of its configuration");
   }
   ASSIGN_OR_RETURN(TensorMatch match, MatchTensors(member->config(), member->plan(), tensors));
   if (!join.member.output.empty()) {
     RETURN_IF_ERROR(file_system.CreateFolders(join.member.output));
   }
   std::unique_ptr<ArenaSite> site(new ArenaSite(join, std::move(member), std::move(match), clock));
+  site->brought_model_ = brought;
   ASSIGN_OR_RETURN(std::optional<RunMember::Place> place, site->ReadState(state));
   RETURN_IF_ERROR(site->member_->OpenTelemetry());
   site->arena_.resize(static_cast<size_t>(site->member_->plan().arena_size()));
@@ -262,18 +324,8 @@ absl::StatusOr<std::span<const int32_t>> ArenaSite::Next() {
     return absl::FailedPreconditionError(
         "no step is under way: call causeway_site_wait until its orders say go");
   }
-  const SyncEngine& sync = member_->sync();
-  const bool mixes = member_->config().sync().mixing() > 0;
-  std::vector<int32_t> fragments;
-  for (int64_t t = member_->step() + 1; t <= member_->NextStep(); ++t) {
-    for (const SyncEvent& event : schedule_.SendsAfter(t)) {
-      if (event.round > sync.version(event.fragment)) fragments.push_back(event.fragment);
-    }
-    if (!mixes) continue;
-    for (const SyncEvent& event : schedule_.MergesAfter(t)) {
-      if (event.round > sync.version(event.fragment)) fragments.push_back(event.fragment);
-    }
-  }
+  const std::vector<int> touched = member_->sync().FragmentsTouchedBy(member_->NextStep());
+  std::vector<int32_t> fragments(touched.begin(), touched.end());
   return Sorted(std::move(fragments));
 }
 

@@ -31,6 +31,9 @@ struct SiteJoin {
   MemberOptions member;
   RunMember::Description description;
   absl::Duration drain_timeout = absl::Seconds(20);
+  // Writes the initial values of that tensor, as many as it has, or returns false to give up.
+  // Empty: this site cannot bring the model.
+  std::function<bool(size_t tensor, std::span<float> values)> initial_values;
 };
 
 // One thread at a time, but for RequestDrain and RequestCancel.
@@ -55,6 +58,7 @@ class ArenaSite {
   const RunMember& member() const { return *member_; }
   RunMember& member() { return *member_; }
   bool restored() const { return restored_; }
+  bool brought_model() const { return brought_model_; }
   // Of one fragment, or of all.
   std::span<const causeway_range> ranges(std::optional<int> fragment) const;
   std::span<float> arena() { return arena_; }
@@ -109,12 +113,12 @@ class ArenaSite {
   const std::string id_;
   const std::unique_ptr<RunMember> member_;
   const TensorMatch match_;
-  const SyncSchedule schedule_;
   Clock& clock_;
   std::vector<causeway_range> all_ranges_;
   std::vector<float> arena_;
   std::vector<float> saved_parameters_;  // Of a state, until it is continued from.
   bool restored_ = false;
+  bool brought_model_ = false;
   bool ready_ = false;
   bool ready_due_ = false;  // After an anew, at the next Wait.
   bool anew_due_ = false;   // To be said at the next Wait.

@@ -23,16 +23,20 @@
 #include "common/params/run_config.h"
 #include "common/rpc/tcp_links.h"
 #include "common/rpc/wire.h"
+#include "worker/run/join_checks.h"
 #include "worker/site/arena_site.h"
 #include "worker/site/log_queue.h"
 
 using causeway::Clock;
 using causeway::FileSystem;
+using causeway::FragmentPlan;
 using causeway::worker::ArenaSite;
 using causeway::worker::GivenTensor;
 using causeway::worker::LogLine;
 using causeway::worker::LogQueue;
 using causeway::worker::MemberOptions;
+using causeway::worker::ReachedRun;
+using causeway::worker::ReachRun;
 using causeway::worker::RunMember;
 using causeway::worker::SiteJoin;
 
@@ -40,6 +44,7 @@ struct causeway_site {
   pid_t pid = 0;  // Of the process that joined.
   causeway_log_function log = nullptr;
   void* log_context = nullptr;
+  std::optional<LogQueue::Wanted> wants_log;
   std::unique_ptr<ArenaSite> site;
 };
 
@@ -101,7 +106,6 @@ void HandOutLog(causeway_log_function log, void* context) {
 class LogHandOut {
  public:
   LogHandOut(causeway_log_function log, void* context) : log_(log), context_(context) {}
-  explicit LogHandOut(const causeway_site* site) : LogHandOut(site->log, site->log_context) {}
   ~LogHandOut() { HandOutLog(log_, context_); }
   LogHandOut(const LogHandOut&) = delete;
   LogHandOut& operator=(const LogHandOut&) = delete;
@@ -111,14 +115,14 @@ class LogHandOut {
   void* const context_;
 };
 
-void PrepareProcess(const causeway_site_options& options) {
+void PrepareProcess() {
   // gRPC's own log would repeat for every attempt what the session's log says once.
   static const bool silent = [] {
     gpr_set_log_function([](gpr_log_func_args*) {});
     return true;
   }();
   static_cast<void>(silent);
-  LogQueue::Get().Keep(options.log != nullptr);
+  LogQueue::Get();
 }
 
 // --- Arguments -----------------------------------------------------------------------------------
@@ -152,7 +156,7 @@ absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
   MemberOptions& member = join.member;
   member.coordinator = Text(options->coordinator);
   RETURN_IF_ERROR(
-      causeway::Annotate(causeway::CheckAddress(member.coordinator, false), "coordinator"));
+      causeway::Annotate(causeway::SplitAddresses(member.coordinator).status(), "coordinator"));
   member.worker_id = Text(options->id);
   member.security.ca_file = Text(options->tls_ca);
   member.security.cert_file = Text(options->tls_cert);
@@ -161,6 +165,7 @@ absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
   member.security.token_file = Text(options->token_file);
   member.security.insecure = options->insecure != 0;
   member.own_data = options->data_slot == 0;
+  member.any_model = true;
   member.output = Text(options->output);
   member.tensorboard = Text(options->tensorboard);
   member.metrics_address = Text(options->metrics);
@@ -188,6 +193,13 @@ absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
                    causeway::ChooseCongestionControl(control.empty() ? "auto" : control));
   join.description.device = options->device == nullptr ? "not said" : options->device;
   if (options->software != nullptr) join.description.software = options->software;
+  if (options->initial_values != nullptr) {
+    join.initial_values = [give = options->initial_values,
+                           context = options->initial_values_context](size_t tensor,
+                                                                      std::span<float> values) {
+      return give(context, static_cast<int64_t>(tensor), 0, std::ssize(values), values.data()) == 0;
+    };
+  }
   return join;
 }
 
@@ -232,7 +244,7 @@ template <typename Handle, typename Body>
 int WithSite(Handle* site, causeway_error* error, const Body& body) {
   return Guarded(error, [&]() -> absl::Status {
     RETURN_IF_ERROR(CheckSite(site));
-    const LogHandOut log(site);
+    const LogHandOut log(site->log, site->log_context);
     return body(*site->site);
   });
 }
@@ -262,19 +274,14 @@ absl::Status GiveText(const nlohmann::json& json, char** text) {
   return absl::OkStatus();
 }
 
-nlohmann::json DescribeMember(const RunMember& member) {
+nlohmann::json DescribeRun(const causeway::v1::DescribeResponse& run, const FragmentPlan& plan) {
   nlohmann::json tensors = nlohmann::json::array();
-  for (const causeway::PlacedTensor& tensor : member.plan().tensors()) {
-    nlohmann::json shape = {tensor.info.rows};
-    if (tensor.info.is_matrix()) shape.push_back(tensor.info.cols);
-    tensors.push_back({{"name", tensor.info.name}, {"shape", std::move(shape)}});
+  for (const causeway::PlacedTensor& tensor : plan.tensors()) {
+    tensors.push_back({{"name", tensor.info.name}, {"shape", tensor.info.shape}});
   }
-  return {{"run_id", member.run().run_id()},
-          {"config", causeway::MessageToJson(member.config())},
-          {"parameters", member.plan().parameters()},
-          {"fragments", member.plan().fragments()},
-          {"tensors", std::move(tensors)},
-          {"awaits_model", false}};
+  return {{"run_id", run.run_id()},          {"config", causeway::MessageToJson(run.config())},
+          {"parameters", plan.parameters()}, {"fragments", plan.fragments()},
+          {"tensors", std::move(tensors)},   {"awaits_model", false}};
 }
 
 std::optional<double> Known(double value) {
@@ -291,11 +298,20 @@ const char* causeway_software_version(void) { return causeway::kSoftwareVersion;
 int causeway_describe(const causeway_site_options* options, char** json, causeway_error* error) {
   return Guarded(error, [&]() -> absl::Status {
     ASSIGN_OR_RETURN(const SiteJoin join, ReadOptions(options));
-    PrepareProcess(*options);
+    PrepareProcess();
+    std::optional<LogQueue::Wanted> wants_log;
+    if (options->log != nullptr) wants_log.emplace();
     const LogHandOut log(options->log, options->log_context);
-    ASSIGN_OR_RETURN(const std::unique_ptr<RunMember> member,
-                     RunMember::Reach(join.member, *FileSystem::Real(), *Clock::Real()));
-    return GiveText(DescribeMember(*member), json);
+    ASSIGN_OR_RETURN(const ReachedRun reached, ReachRun(join.member, *Clock::Real()));
+    if (reached.run.awaits_model()) {
+      return GiveText({{"run_id", reached.run.run_id()},
+                       {"config", causeway::MessageToJson(reached.run.config())},
+                       {"awaits_model", true}},
+                      json);
+    }
+    ASSIGN_OR_RETURN(const FragmentPlan plan,
+                     causeway::worker::CheckRun(reached.run, /*any_model=*/true));
+    return GiveText(DescribeRun(reached.run, plan), json);
   });
 }
 
@@ -311,9 +327,10 @@ int causeway_site_join(const causeway_site_options* options, const causeway_tens
     ASSIGN_OR_RETURN(const SiteJoin join, ReadOptions(options));
     RETURN_IF_ERROR(causeway::CheckName("id", join.member.worker_id));
     ASSIGN_OR_RETURN(std::vector<GivenTensor> given, ReadTensors(tensors, tensor_count));
-    PrepareProcess(*options);
-    const LogHandOut log(options->log, options->log_context);
+    PrepareProcess();
     auto joined = std::make_unique<causeway_site>();
+    if (options->log != nullptr) joined->wants_log.emplace();
+    const LogHandOut log(options->log, options->log_context);
     joined->pid = getpid();
     joined->log = options->log;
     joined->log_context = options->log_context;
@@ -339,14 +356,14 @@ int causeway_site_describe(const causeway_site* site, causeway_site_info* info,
     info->steps_between_syncs = member.config().sync().steps_between_syncs();
     info->overlap_steps = member.config().sync().overlap_steps();
     info->restored = joined.restored() ? 1 : 0;
-    info->brought_model = 0;
+    info->brought_model = joined.brought_model() ? 1 : 0;
     return absl::OkStatus();
   });
 }
 
 int causeway_site_config(const causeway_site* site, char** json, causeway_error* error) {
   return WithSite(site, error, [&](const ArenaSite& joined) {
-    nlohmann::json described = DescribeMember(joined.member());
+    nlohmann::json described = DescribeRun(joined.member().run(), joined.member().plan());
     described["step"] = joined.member().step();
     described["data_slot"] = joined.member().DataPart();
     return GiveText(described, json);
@@ -530,6 +547,6 @@ int causeway_site_summary(const causeway_site* site, char** json, causeway_error
 void causeway_site_free(causeway_site* site) {
   if (site == nullptr || site->pid != getpid()) return;
   const std::unique_ptr<causeway_site> owned(site);
-  const LogHandOut log(site);
+  const LogHandOut log(site->log, site->log_context);
   site->site.reset();
 }

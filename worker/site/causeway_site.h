@@ -95,9 +95,10 @@ typedef struct {
 enum { CAUSEWAY_LOG_INFO = 0, CAUSEWAY_LOG_WARNING = 1, CAUSEWAY_LOG_ERROR = 2 };
 typedef void (*causeway_log_function)(void* context, int level, const char* line);
 
-/* Hands out the initial values of tensor `index`: writes `count` fp32 values from element `offset`
- * on to `values`. Called by causeway_site_join alone, on its thread, and only if this site is the
- * one that brings the model. Returns 0, or anything else to give up. */
+/* Hands out the initial values of tensor `index`: writes `count` fp32 values, row-major, from
+ * element `offset` on to `values`. Called by causeway_site_join alone, on its thread, and only if
+ * the run waits for a site that brings its model: then for all tensors in order, twice, with the
+ * same values both times. Returns 0, or anything else to give up (CAUSEWAY_ABORTED). */
 typedef int (*causeway_values_function)(void* context, int64_t index, int64_t offset, int64_t count,
                                         float* values);
 
@@ -114,7 +115,7 @@ typedef struct {
   int32_t insecure;       /* Plaintext beyond this machine. */
   const char* device;     /* For people: "cuda, 8 x H100, torch 2.9". */
   const char* software;   /* For people: "causeway 0.1.0 (torch 2.9.1)". */
-  int32_t threads;        /* For encoding and merging; 0: one. */
+  int32_t threads;        /* For people: of the trainer; 0: one. */
   int32_t connections;    /* For bulk transfers; 0: as many as help. */
   double max_upload_mbit; /* 0: no limit. */
   double max_download_mbit;
@@ -126,7 +127,7 @@ typedef struct {
   const char* tensorboard; /* Folder of curves, a subfolder for each site; NULL: none. */
   int32_t data_slot;       /* 1: draws a part of data that all sites share (orders.data_slot
                               says which); 0: the data are this site's own. */
-  causeway_values_function initial_values; /* NULL: this site cannot bring the model. */
+  causeway_values_function initial_values; /* NULL: a run that waits for a model is refused. */
   void* initial_values_context;
   causeway_log_function log; /* NULL: standard error. */
   void* log_context;
@@ -220,8 +221,8 @@ CAUSEWAY_API int causeway_site_ready(causeway_site* site, causeway_error* error)
 CAUSEWAY_API int causeway_site_wait(causeway_site* site, double timeout_s,
                                     causeway_site_orders* orders, causeway_error* error);
 
-/* Which fragments' local values the coming causeway_site_step will read: they are to be in the
- * arena before it. Sorted; valid until the next call. Empty at most steps. */
+/* Which fragments' local values the coming causeway_site_step will read or write: they are to be in
+ * the arena before it. Sorted; valid until the next call. Empty at most steps. */
 CAUSEWAY_API int causeway_site_next(causeway_site* site, const int32_t** fragments, int32_t* count,
                                     causeway_error* error);
 
@@ -284,4 +285,4 @@ CAUSEWAY_API void causeway_site_free(causeway_site* site);
 }
 #endif
 
-#endif /* CAUSEWAY_WORKER_SITE_CAUSEWAY_SITE_H_ */
+#endif  // CAUSEWAY_WORKER_SITE_CAUSEWAY_SITE_H_

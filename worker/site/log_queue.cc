@@ -41,14 +41,14 @@ LogQueue& LogQueue::Get() {
   return *queue;
 }
 
-void LogQueue::Keep(bool keep) {
+void LogQueue::Want(int change) {
   absl::MutexLock lock(&mutex_);
-  keep_ = keep;
+  wanted_ += change;
 }
 
 void LogQueue::Add(int level, const std::string& text) {
   absl::MutexLock lock(&mutex_);
-  if (!keep_) {
+  if (wanted_ == 0) {
     const std::string line = absl::StrCat("causeway: ", text, "\n");
     std::fwrite(line.data(), 1, line.size(), stderr);
     return;

@@ -28,14 +28,22 @@ class LogQueue {
   // error at once until somebody wants them.
   static LogQueue& Get();
 
-  // From now on, lines are kept for Take (true), or written to standard error.
-  void Keep(bool keep);
+  // Lines are kept for Take while there is one of these, and written to standard error otherwise.
+  class Wanted {
+   public:
+    Wanted() { Get().Want(1); }
+    ~Wanted() { Get().Want(-1); }
+    Wanted(const Wanted&) = delete;
+    Wanted& operator=(const Wanted&) = delete;
+  };
   void Add(int level, const std::string& text);
   std::vector<LogLine> Take();
 
  private:
+  void Want(int change);
+
   absl::Mutex mutex_;
-  bool keep_ ABSL_GUARDED_BY(mutex_) = false;
+  int wanted_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<LogLine> lines_ ABSL_GUARDED_BY(mutex_);
   int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -24,11 +24,6 @@ std::string ShapeText(std::span<const int64_t> shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-std::vector<int64_t> ShapeOf(const TensorInfo& info) {
-  if (info.is_matrix()) return {info.rows, info.cols};
-  return {info.rows};
-}
-
 bool IsOfVocabulary(const TensorInfo& info) {
   return info.role == TensorRole::kEmbedding || info.role == TensorRole::kHead;
 }
@@ -36,7 +31,7 @@ bool IsOfVocabulary(const TensorInfo& info) {
 // How many values, from the first on, the trainer's tensor has of the run's; -1: it does not fit.
 int64_t ValuesOf(const v1::RunConfig& config, const TensorInfo& info,
                  const std::vector<int64_t>& shape) {
-  const std::vector<int64_t> wanted = ShapeOf(info);
+  const std::vector<int64_t>& wanted = info.shape;
   if (shape == wanted) return info.size();
   if (!IsOfVocabulary(info) || shape.size() != wanted.size()) return -1;
   if (!std::equal(shape.begin() + 1, shape.end(), wanted.begin() + 1)) return -1;
@@ -45,7 +40,7 @@ int64_t ValuesOf(const v1::RunConfig& config, const TensorInfo& info,
 }
 
 std::string Wanted(const v1::RunConfig& config, const TensorInfo& info) {
-  const std::string shape = ShapeText(ShapeOf(info));
+  const std::string shape = causeway::ShapeText(info);
   if (!IsOfVocabulary(info) || config.model().vocabulary_size() == info.rows) return shape;
   return absl::StrCat(shape, " or at least ", config.model().vocabulary_size(), " of these rows");
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/status_macros.h"
+#include "common/params/run_config.h"
 #include "worker/backend/cuda/device_codec.h"
 #include "worker/backend/cuda/part_device.h"
 
@@ -23,7 +24,7 @@ int64_t SlotBytes(const Codec& up, const Codec& down, int64_t values) {
 // is sent per H / F steps, and merged tau steps later. One more, for a worker that takes several
 // steps at a time; what is late takes slots of its own.
 int FragmentsInFlight(int fragments, const v1::SyncConfig& sync) {
-  const int64_t overlap = int64_t{sync.overlap_steps()} * fragments;
+  const int64_t overlap = int64_t{MaxOverlapSteps(sync)} * fragments;
   return static_cast<int>(
       std::min<int64_t>(fragments, overlap / std::max(1, sync.steps_between_syncs()) + 2));
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Dict, Type
 
 CODES: Dict[int, str] = {
@@ -93,7 +94,21 @@ _CLASSES: Dict[str, Type[Error]] = {
 }
 
 
+# Messages name causeway-worker's flags; here they are arguments.
+_ARGUMENTS = {
+    "coordinator": "coordinator",
+    "id": "id",
+    "insecure": "insecure=True",
+    "tls_ca": "tls['ca']",
+    "tls_cert": "tls['cert']",
+    "tls_key": "tls['key']",
+    "tls_server_name": "tls['server_name']",
+    "token_file": "tls['token']",
+}
+
+
 def from_code(code: int, message: str) -> Error:
     """The exception of a code of the C interface."""
     name = CODES.get(code, "UNKNOWN")
+    message = re.sub(r"--(\w+)", lambda flag: _ARGUMENTS.get(flag.group(1), flag.group()), message)
     return _CLASSES.get(name, Error)(message, name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional
 
+import torch
 from lightning.pytorch.callbacks import Callback
 
 import causeway.torch as cw
@@ -66,7 +67,10 @@ class CausewayCallback(Callback):
 
     def state_dict(self) -> Dict[str, Any]:
         self._is_saved = False
-        return self.site.state_dict() if self.site is not None else {}
+        state = self.site.state_dict() if self.site is not None else {}
+        # Lightning copies what it loads, which it cannot do with a storage without a warning.
+        return {name: torch.empty(0, dtype=torch.uint8).set_(storage)
+                for name, storage in state.items()}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         self._loaded = state_dict or None

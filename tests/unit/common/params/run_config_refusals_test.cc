@@ -205,6 +205,8 @@ INSTANTIATE_TEST_SUITE_P(
                             "membership.max_pace", "max_overlap_steps = 2"},
                     Refusal{"membership { outlier_factor: 0.9 }", "membership.outlier_factor"},
                     Refusal{"membership { outlier_factor: inf }", "membership.outlier_factor"},
+                    Refusal{"membership { norm_cap: 0.5 }", "membership.norm_cap"},
+                    Refusal{"membership { norm_cap: nan }", "membership.norm_cap"},
                     Refusal{"train { tokens: -1 }", "train.tokens"},
                     Refusal{"membership { weighting: 9 }", "membership.weighting"}));
 

@@ -196,6 +196,15 @@ TEST(RoundPolicyTest, NobodyWaitsForAMemberThatIsKeptOut) {
   EXPECT_EQ(decision.action, Decision::kClose);
 }
 
+TEST(RoundPolicyTest, WhereEverybodyIsKeptOutRoundsWaitAndAreNotPublishedEmptyOneAfterTheOther) {
+  Member kept_out = AtSpeed("a", 60, 1);
+  kept_out.rejected = true;
+  EXPECT_EQ(Decide(kNow, RoundAt60({}), Table({kept_out}), {}).action, Decision::kWait);
+  OpenRound held = RoundAt60({});
+  held.quarantined["a"] = kNow;
+  EXPECT_EQ(Decide(kNow, held, Table({kept_out}), {}).action, Decision::kWait);
+}
+
 TEST(RoundPolicyTest, AHeartbeatSinceTheContributionSaysMoreThanItsArrival) {
   const Member a = AtSpeed("a", 63, 1, kNow);  // The upload took a while.
   const Decision decision =
