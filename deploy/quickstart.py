@@ -25,6 +25,7 @@ _RESULTS = re.compile(
     r"run\.textproto|data|corpus|coordinator|coordinator\.(address|http)|worker-\d+|tokenize\.log"
     r"|report\.json|report\.html|sample\.txt"
 )
+_PACKAGE = Path(__file__).resolve().parent.parent / "worker" / "python"
 _SAMPLE_TOKENS = 400
 _PATIENCE_S = 60.0
 
@@ -46,6 +47,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--corpus", type=Path)
     parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--torch_python", type=Path,
+                        help="a Python that has PyTorch: its sites train, not causeway-worker")
     parser.add_argument("--sample_tokens", type=int, default=_SAMPLE_TOKENS,
                         help="length of the text that the model writes at the end")
     return parser.parse_args(arguments)
@@ -114,6 +117,19 @@ def wait_for_address(group: ProcessGroup, file: Path) -> str:
     raise ProcessDied(f"coordinator did not write its address to {file}")
 
 
+def worker_command(arguments: argparse.Namespace, out: Path, name: str, coordinator: str,
+                   threads: int) -> list[str]:
+    flags = [f"--coordinator={coordinator}", f"--id={name}", f"--data={out / 'data'}",
+             f"--out={out / name}", f"--threads={threads}",
+             f"--sample_tokens={arguments.sample_tokens}"]
+    if arguments.torch_python is None:
+        return [str(arguments.programs / "causeway-worker"), "train", *flags]
+    return ["/usr/bin/env", f"PYTHONPATH={_PACKAGE}",
+            f"CAUSEWAY_SITE_LIBRARY={arguments.programs / 'libcauseway_site.so'}",
+            str(arguments.torch_python), "-B", str(_PACKAGE / "examples" / "train_from_scratch.py"),
+            *flags]
+
+
 def train(arguments: argparse.Namespace, out: Path, group: ProcessGroup,
           worker_flags: tuple[tuple[str, ...], ...] = ()) -> None:
     """Runs coordinator and workers to their end. worker_flags: more flags of worker 0, 1, ..."""
@@ -134,9 +150,7 @@ def train(arguments: argparse.Namespace, out: Path, group: ProcessGroup,
         name = f"worker-{index}"
         group.start(
             name,
-            [str(arguments.programs / "causeway-worker"), "train", f"--coordinator={address}",
-             f"--id={name}", f"--data={out / 'data'}", f"--out={out / name}",
-             f"--threads={threads}", f"--sample_tokens={arguments.sample_tokens}",
+            [*worker_command(arguments, out, name, address, threads),
              *(worker_flags[index] if index < len(worker_flags) else ())],
             out / name / "log",
         )

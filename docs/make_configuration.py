@@ -43,7 +43,7 @@ fit together are refused with the field's name, the value it has and those that 
 never change.
 """
 
-FIELD = re.compile(r"^(optional )?([A-Za-z0-9_.]+) ([a-z0-9_]+) = \d+;(?:\s*//\s?(.*))?$")
+FIELD = re.compile(r"^(optional |repeated )?([A-Za-z0-9_.]+) ([a-z0-9_]+) = \d+;(?:\s*//\s?(.*))?$")
 VALUE = re.compile(r"^([A-Z0-9_]+) = (\d+);(?:\s*//\s?(.*))?$")
 BEGIN = re.compile(r"^(message|enum) ([A-Za-z0-9_]+) \{$")
 COMMENT = re.compile(r"^//\s?(.*)$")
@@ -94,7 +94,8 @@ def parse(text):
             open_nodes.pop()
             comment = []
         elif open_nodes and (entry := FIELD.match(words)):
-            open_nodes[-1].entries.append((entry[3], entry[2], comment + ([entry[4]] if entry[4] else [])))
+            kind = ("repeated " if entry[1] == "repeated " else "") + entry[2]
+            open_nodes[-1].entries.append((entry[3], kind, comment + ([entry[4]] if entry[4] else [])))
             comment = []
             trailing_indent = indent if entry[4] else None
         elif open_nodes and (entry := VALUE.match(words)):
@@ -150,11 +151,13 @@ def message_lines(node, prefix, messages, enums, shown):
     nested = []
     for name, kind, comment in node.entries:
         text, default = default_of(comment)
+        repeated = kind.startswith("repeated ")
+        kind = kind.removeprefix("repeated ")
         if kind in messages:
             nested.append((f"{prefix}{name}", messages[kind]))
             link = f"{prefix}{name}".replace(".", "").lower()
             rest = f"[below](#{link})" + (f". {text}" if text else "")
-            lines.append(f"| `{prefix}{name}` | message | {default} | {rest} |")
+            lines.append(f"| `{prefix}{name}` | {'messages' if repeated else 'message'} | {default} | {rest} |")
             continue
         scoped = f"{node.name}.{kind}" if f"{node.name}.{kind}" in enums else kind
         if scoped in enums:
@@ -166,7 +169,7 @@ def message_lines(node, prefix, messages, enums, shown):
         elif kind not in TYPES:
             raise ValueError(f"{PROTO}: {node.name}.{name} has the unknown type {kind}")
         else:
-            kind = TYPES[kind]
+            kind = TYPES[kind] + (", repeated" if repeated else "")
         lines.append(f"| `{prefix}{name}` | {kind} | {default} | {text} |")
     for enum in used:
         lines += enum_lines(enum)

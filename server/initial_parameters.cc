@@ -1,15 +1,23 @@
 #include "server/initial_parameters.h"
 
+#include <algorithm>
+#include <cmath>
+#include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/base/printable.h"
 #include "common/base/status_macros.h"
 #include "common/files/parameters_file.h"
+#include "common/files/safetensors.h"
+#include "common/huggingface/tensor_values.h"
 #include "common/params/copy_parameters.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
+#include "common/params/tensor_table.h"
 #include "common/telemetry/log.h"
 
 namespace causeway::server {
@@ -23,21 +31,111 @@ absl::StatusOr<v1::RunConfig> ConfigOf(const ParametersFile& file, const std::st
   return config;
 }
 
+bool AreSafetensors(FileSystem& file_system, const std::string& path) {
+  return absl::EndsWith(path, ".safetensors") || absl::EndsWith(path, kSafetensorsIndexFile) ||
+         file_system.IsFolder(path);
+}
+
+// All of their tensors are readable afterwards.
+absl::StatusOr<SafetensorsFolder> OpenSafetensors(FileSystem& file_system,
+                                                  const std::string& path) {
+  absl::StatusOr<SafetensorsFolder> files =
+      file_system.IsFolder(path) ? SafetensorsFolder::Open(file_system, path)
+      : absl::EndsWith(path, kSafetensorsIndexFile)
+          ? SafetensorsFolder::Open(file_system, ParentFolder(path))
+          : SafetensorsFolder::OpenFile(file_system, path);
+  if (!files.ok()) return files;
+  for (const auto& [name, tensor] : files->tensors()) {
+    if (TensorValues::Reads(tensor.dtype)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": the tensor \"", Printable(name.substr(0, 200)), "\" is ", tensor.dtype,
+        "; F32, BF16 and F16 are read (leave out of the file what is not trained)"));
+  }
+  return files;
+}
+
+absl::Status CopyTensor(const SafeTensor& from, const PlacedTensor& to, const std::string& path,
+                        std::span<float> arena) {
+  if (from.shape != to.info.shape) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": the tensor ", to.info.name, " is ", ShapeText(to.info),
+        " in the run's model, but ", ShapeText(from.shape), " in the given parameters"));
+  }
+  const TensorValues values(from);
+  for (int64_t i = 0; i < to.info.size(); ++i) {
+    const float value = values.At(i);
+    if (!std::isfinite(value)) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": the tensor ", to.info.name,
+                                                     " has the value ", value, " at index ", i,
+                                                     "; parameters must be finite"));
+    }
+    arena[static_cast<size_t>(to.offset + i)] = value;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<float>> ReadSafetensors(FileSystem& file_system, const std::string& path,
+                                                   const FragmentPlan& plan) {
+  ASSIGN_OR_RETURN(const SafetensorsFolder files, OpenSafetensors(file_system, path));
+  std::set<std::string> left;
+  for (const auto& [name, tensor] : files.tensors()) left.insert(name);
+  // Before the arena is allocated: the files hold as many values.
+  for (const PlacedTensor& tensor : plan.tensors()) {
+    if (left.erase(tensor.info.name) == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": the run's model has a tensor ", tensor.info.name, " ", ShapeText(tensor.info),
+          ", the given parameters have none (a checkpoint of "
+          "Hugging Face's for a model of Causeway's is read by causeway-worker "
+          "import)"));
+    }
+  }
+  if (!left.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": the given parameters have a tensor ",
+                                                   *left.begin(), ", the run's model has none"));
+  }
+  std::vector<float> arena(static_cast<size_t>(plan.arena_size()));
+  for (const PlacedTensor& tensor : plan.tensors()) {
+    RETURN_IF_ERROR(CopyTensor(files.tensors().at(tensor.info.name), tensor, path, arena));
+  }
+  return arena;
+}
+
 }  // namespace
 
-absl::StatusOr<v1::ModelConfig> ModelOfParameters(FileSystem& file_system,
+absl::StatusOr<v1::RunConfig> TrainedByParameters(FileSystem& file_system,
                                                   const std::string& path) {
+  v1::RunConfig trained;
+  if (AreSafetensors(file_system, path)) {
+    ASSIGN_OR_RETURN(const SafetensorsFolder files, OpenSafetensors(file_system, path));
+    std::vector<absl::string_view> names;
+    for (const auto& [name, tensor] : files.tensors()) names.push_back(name);
+    std::ranges::sort(names, NaturalLess);
+    for (const absl::string_view name : names) {
+      v1::TensorTable::Tensor& tensor = *trained.mutable_tensors()->add_tensor();
+      tensor.set_name(std::string(name));
+      const SafeTensor& from = files.tensors().at(tensor.name());
+      tensor.mutable_shape()->Add(from.shape.begin(), from.shape.end());
+    }
+    RETURN_IF_ERROR(Annotate(CheckTensorTable(trained.tensors()), path));
+    return trained;
+  }
   ASSIGN_OR_RETURN(const ParametersFile file, ReadParametersFile(file_system, path));
-  ASSIGN_OR_RETURN(const v1::RunConfig config, ConfigOf(file, path));
-  return config.model();
+  ASSIGN_OR_RETURN(v1::RunConfig config, ConfigOf(file, path));
+  if (config.has_tensors()) {
+    *trained.mutable_tensors() = std::move(*config.mutable_tensors());
+  } else {
+    *trained.mutable_model() = std::move(*config.mutable_model());
+  }
+  return trained;
 }
 
 absl::StatusOr<std::vector<float>> ReadInitialParameters(FileSystem& file_system,
                                                          const std::string& path,
                                                          const FragmentPlan& plan) {
+  if (AreSafetensors(file_system, path)) return ReadSafetensors(file_system, path, plan);
   ASSIGN_OR_RETURN(const ParametersFile file, ReadParametersFile(file_system, path));
   ASSIGN_OR_RETURN(const v1::RunConfig config, ConfigOf(file, path));
-  ASSIGN_OR_RETURN(const FragmentPlan own, FragmentPlan::Create(config.model(), config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan own, FragmentPlan::Create(config));
   std::vector<float> values(static_cast<size_t>(plan.arena_size()));
   RETURN_IF_ERROR(Annotate(CopyParameters(own, file.values, plan, values), path));
   return values;
@@ -53,8 +151,14 @@ absl::Status KeepInitialParameters(FileSystem& file_system, const std::string& f
     return file_system.SyncFolder(folder);
   }
   ASSIGN_OR_RETURN(const std::vector<float> values, ReadInitialParameters(file_system, path, plan));
-  return WriteParametersFile(file_system, kept, {{"source", path}}, FormatRunConfig(config),
-                             values);
+  return KeepInitialValues(file_system, folder, path, config, values);
+}
+
+absl::Status KeepInitialValues(FileSystem& file_system, const std::string& folder,
+                               const std::string& source, const v1::RunConfig& config,
+                               std::span<const float> values) {
+  return WriteParametersFile(file_system, JoinPath(folder, kInitialFile), {{"source", source}},
+                             FormatRunConfig(config), values);
 }
 
 absl::StatusOr<std::vector<float>> InitialParametersOf(FileSystem& file_system,
@@ -64,6 +168,12 @@ absl::StatusOr<std::vector<float>> InitialParametersOf(FileSystem& file_system,
                                                        ThreadPool* threads) {
   const std::string kept = JoinPath(folder, kInitialFile);
   if (file_system.Exists(kept)) return ReadInitialParameters(file_system, kept, plan);
+  if (config.has_tensors()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a run of tensors begins with values that are given, and ", folder,
+        " has none: give --initial=FILE.safetensors, or --initial=first-site, which lets the first "
+        "site bring them"));
+  }
   std::vector<float> values(static_cast<size_t>(plan.arena_size()));
   InitializeParameters(
       plan, config.train().seed(), values, threads,

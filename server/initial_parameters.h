@@ -2,6 +2,7 @@
 #ifndef CAUSEWAY_SERVER_INITIAL_PARAMETERS_H_
 #define CAUSEWAY_SERVER_INITIAL_PARAMETERS_H_
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,11 +19,16 @@ namespace causeway::server {
 // makes them.
 inline constexpr char kInitialFile[] = "initial.parameters";
 
-// The model that a parameters file (common/files/parameters_file.h) is of.
-absl::StatusOr<v1::ModelConfig> ModelOfParameters(FileSystem& file_system, const std::string& path);
+// What the parameters in `path` are of: a configuration with `model` or `tensors` and nothing else.
+// `path` is a parameters file (common/files/parameters_file.h), one *.safetensors, or a folder as
+// SafetensorsFolder reads it (its index stands for the folder). Safetensors have `tensors`, in the
+// natural order of their names: their writers sort them. INVALID_ARGUMENT for a tensor that is
+// neither F32 nor BF16 nor F16.
+absl::StatusOr<v1::RunConfig> TrainedByParameters(FileSystem& file_system, const std::string& path);
 
-// Reads the parameters file `path` into the plan of a run. INVALID_ARGUMENT, with the tensor's name
-// and both shapes, if the run's model has other tensors; errors of ReadParametersFile.
+// Reads such parameters into the plan of a run. INVALID_ARGUMENT, with the tensor's name and both
+// shapes, if the run has other tensors, and for a value that is not finite; errors of
+// ReadParametersFile and SafetensorsFile.
 absl::StatusOr<std::vector<float>> ReadInitialParameters(FileSystem& file_system,
                                                          const std::string& path,
                                                          const FragmentPlan& plan);
@@ -33,8 +39,14 @@ absl::Status KeepInitialParameters(FileSystem& file_system, const std::string& f
                                    const std::string& path, const v1::RunConfig& config,
                                    const FragmentPlan& plan);
 
-// What the run in `folder` began with. Where the seed makes it, on these threads (null: the
-// caller's alone), and the log says how far that is while it takes longer than some seconds.
+// Keeps these, which are in the run's plan. `source` says where they are from, for people.
+absl::Status KeepInitialValues(FileSystem& file_system, const std::string& folder,
+                               const std::string& source, const v1::RunConfig& config,
+                               std::span<const float> values);
+
+// What the run in `folder` began with. FAILED_PRECONDITION for a run of tensors if nothing was
+// kept: no seed makes those. Where the seed makes it, on these threads (null: the caller's alone),
+// and the log says how far that is while it takes longer than some seconds.
 absl::StatusOr<std::vector<float>> InitialParametersOf(FileSystem& file_system,
                                                        const std::string& folder,
                                                        const v1::RunConfig& config,

@@ -39,6 +39,8 @@
 #include "common/telemetry/log.h"
 #include "common/telemetry/metric_page.h"
 #include "server/core/coordinator.h"
+#include "server/core/waiting_coordinator.h"
+#include "server/given_run.h"
 #include "server/history/curve_keeper.h"
 #include "server/history/event_history.h"
 #include "server/history/run_history.h"
@@ -49,13 +51,14 @@
 #include "server/metrics/coordinator_metrics.h"
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
+#include "server/store/network_file_system.h"
 #include "server/store/run_directory.h"
 #include "server/store/run_directory_store.h"
 
 ABSL_FLAG(std::string, run_dir, "", "the folder that will hold the run");
 ABSL_FLAG(std::string, config, "", "the run's configuration, a textproto");
 ABSL_FLAG(std::string, initial, "",
-          "serve: the parameters that the run starts from, a file of causeway-worker import");
+          "serve: the parameters that the run starts from, a file; or first-site");
 ABSL_FLAG(std::string, preset, "", "settings that the configuration is read over");
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "HOST:PORT to listen on; port 0: any free one");
 ABSL_FLAG(std::string, address_file, "", "receives HOST:PORT once the coordinator listens");
@@ -72,6 +75,9 @@ ABSL_FLAG(int, max_connections, 0,
 ABSL_FLAG(
     int, max_connections_per_address, 0,
     "of one IPv4 address or IPv6 /64 network; 0: a quarter of all, but enough for every worker");
+ABSL_FLAG(
+    std::string, refused_identities, "",
+    "a file that names who is refused, one a line (\"worker site-a\"); read again when it changes");
 ABSL_FLAG(std::string, congestion_control, "auto",
           "of the workers' connections: auto (bbr where this process may use it), system (as the "
           "system has it), or a name such as bbr or cubic");
@@ -83,6 +89,8 @@ ABSL_FLAG(bool, exit_when_finished, false, "exit when every worker has left");
 ABSL_FLAG(bool, exit_when_drained, true,
           "with --exit_when_finished: also when all have left before the end");
 ABSL_FLAG(bool, json, false, "inspect: print JSON");
+ABSL_FLAG(std::string, without, "",
+          "replay: as if these workers, a list with commas, had contributed nothing");
 ABSL_FLAG(std::string, outer, "", "replay: other settings of the outer optimizer, a textproto");
 ABSL_FLAG(std::string, output, "", "replay: receives the resulting parameters");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");
@@ -99,8 +107,9 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
         --preset=best              paper, best, streaming, diloco or data-parallel; FILE's
                                    settings replace the preset's
         --initial=FILE             starts from these parameters, as `causeway-worker import` and
-                                   `replay` write them; the model is theirs if the configuration
-                                   leaves it out
+                                   `replay` write them, or from *.safetensors (a file, or a folder
+                                   of them); the model is theirs if the configuration leaves it out
+        --initial=first-site       waits until the first site brings them, and with them the model
         --listen=127.0.0.1:7070    port 0 takes any free one
         --address_file=FILE        receives HOST:PORT once it listens
         --http=auto                HOST:PORT of metrics and the status page, or off; auto:
@@ -119,6 +128,7 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
         --max_requests_per_second=5000  of one worker
         --max_connections=0        0: 4096, or what max_workers and the limit of open files say
         --max_connections_per_address=0  0: a quarter of all, but enough for every worker
+        --refused_identities=FILE  who is refused whatever his certificate or token says
 
   causeway-coordinator check-config --config=FILE [--preset=best]
       Prints the complete configuration, and warnings on standard error.
@@ -127,9 +137,10 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
       Prints what the folder holds: rounds, members, versions, sizes, hashes. Changes nothing, and
       works while a coordinator owns it.
 
-  causeway-coordinator replay --run_dir=FOLDER [--outer='learning_rate: 0.7'] [--output=FILE]
+  causeway-coordinator replay --run_dir=FOLDER [--outer='learning_rate: 0.7'] [--without=WORKER] [--output=FILE]
       Merges every round again from the retained deltas and checks the recorded hashes; with
-      --outer the deltas go through another outer optimizer, too, whose parameters FILE receives.
+      --outer the deltas go through another outer optimizer, too, whose parameters FILE receives,
+      with --without those of some workers do not.
 
 For all: --log_level=debug|info|warn|error. The release: --version
 Exit status: 0 done, 1 failed on the way, 2 refused before anything started.
@@ -139,46 +150,19 @@ constexpr absl::Duration kPoll = absl::Milliseconds(200);
 constexpr absl::Duration kProgressInterval = absl::Seconds(5);
 constexpr absl::Duration kStopDeadline = absl::Seconds(3);
 
-struct CompleteConfig {
-  v1::RunConfig config;
-  ConfigWarnings warnings;
-};
-
-bool ConfigIsGiven() {
-  return !absl::GetFlag(FLAGS_config).empty() || !absl::GetFlag(FLAGS_preset).empty();
-}
-
-absl::StatusOr<CompleteConfig> LoadConfig() {
-  const std::string path = absl::GetFlag(FLAGS_config);
-  const std::string preset = absl::GetFlag(FLAGS_preset);
-  if (!ConfigIsGiven()) {
-    return absl::InvalidArgumentError("give the run's configuration: --config=FILE");
-  }
-  CompleteConfig result;
-  if (!preset.empty()) {
-    ASSIGN_OR_RETURN(result.config, RunPreset(preset));
-  }
-  const std::string initial = absl::GetFlag(FLAGS_initial);
-  if (!initial.empty()) {
-    ASSIGN_OR_RETURN(*result.config.mutable_model(),
-                     ModelOfParameters(*FileSystem::Real(), initial));
-  }
-  if (!path.empty()) {
-    ASSIGN_OR_RETURN(const std::string text, FileSystem::Real()->ReadFile(path));
-    ASSIGN_OR_RETURN(result.config, ParseRunConfig(text, path, result.config));
-  }
-  absl::StatusOr<ConfigWarnings> warnings = CompleteRunConfig(result.config);
-  if (!warnings.ok()) return Annotate(warnings.status(), path.empty() ? preset : path);
-  result.warnings = *std::move(warnings);
-  return result;
+GivenRun GivenRunFromFlags() {
+  return {.config = absl::GetFlag(FLAGS_config),
+          .preset = absl::GetFlag(FLAGS_preset),
+          .initial = absl::GetFlag(FLAGS_initial),
+          .run_dir = absl::GetFlag(FLAGS_run_dir)};
 }
 
 int CheckConfig() {
-  const absl::StatusOr<CompleteConfig> loaded = LoadConfig();
+  const GivenRun given = GivenRunFromFlags();
+  const absl::StatusOr<CompleteConfig> loaded =
+      LoadConfig(*FileSystem::Real(), given,
+                 given.awaits_first_site() ? ModelIs::kStillToCome : ModelIs::kGiven);
   if (!loaded.ok()) return Refuse(kProgram, loaded.status());
-  const absl::Status plan =
-      FragmentPlan::Create(loaded->config.model(), loaded->config.sync()).status();
-  if (!plan.ok()) return Refuse(kProgram, plan);
   std::fputs(FormatRunConfig(loaded->config).c_str(), stdout);
   for (const std::string& warning : loaded->warnings) {
     std::fprintf(stderr, "warning: %s\n", warning.c_str());
@@ -288,61 +272,6 @@ absl::StatusOr<RunDirectoryStore::Options> StoreOptions() {
   return options;
 }
 
-// Whether what was given can be a run, the parameters to start from included.
-absl::Status CheckGivenRun() {
-  ASSIGN_OR_RETURN(const CompleteConfig given, LoadConfig());
-  const std::string initial = absl::GetFlag(FLAGS_initial);
-  if (initial.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const FragmentPlan plan,
-                   FragmentPlan::Create(given.config.model(), given.config.sync()));
-  return ReadInitialParameters(*FileSystem::Real(), initial, plan).status();
-}
-
-// The configuration of the run in the folder, or the one asked for if there is none yet. Both must
-// be the same if both are there.
-absl::StatusOr<CompleteConfig> ChooseConfig(const std::optional<RecoveredRun>& recovered) {
-  if (!recovered.has_value()) return LoadConfig();
-  if (!ConfigIsGiven()) return CompleteConfig{recovered->identity.config, {}};
-  ASSIGN_OR_RETURN(CompleteConfig asked, LoadConfig());
-  const std::string difference = ConfigDifference(recovered->identity.config, asked.config);
-  if (difference.empty()) return asked;
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the run ", recovered->identity.run_id, " in ", absl::GetFlag(FLAGS_run_dir),
-      " has another configuration than the one given: ", difference,
-      "; leave --config and --preset out to continue it, or choose another --run_dir"));
-}
-
-// All the initial values, or none where snapshots make them unnecessary. A run that begins keeps
-// those of --initial; one that goes on refuses others than it began with.
-absl::StatusOr<std::vector<float>> InitialParameters(FileSystem& file_system,
-                                                     const FragmentPlan& plan,
-                                                     const v1::RunConfig& config,
-                                                     const std::optional<RecoveredRun>& recovered,
-                                                     ThreadPool& threads) {
-  const std::string run_dir = absl::GetFlag(FLAGS_run_dir);
-  const std::string given = absl::GetFlag(FLAGS_initial);
-  if (!recovered.has_value()) {
-    RETURN_IF_ERROR(KeepInitialParameters(file_system, run_dir, given, config, plan));
-    return InitialParametersOf(file_system, run_dir, config, plan, &threads);
-  }
-  std::set<int> saved;
-  for (const SnapshotRecord& snapshot : recovered->snapshots) saved.insert(snapshot.fragment);
-  std::vector<float> values;
-  if (!given.empty() || std::ssize(saved) != plan.fragments()) {
-    ASSIGN_OR_RETURN(values, InitialParametersOf(file_system, run_dir, config, plan, &threads));
-  }
-  if (!given.empty()) {
-    ASSIGN_OR_RETURN(const std::vector<float> others,
-                     ReadInitialParameters(file_system, given, plan));
-    if (others != values) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the run in ", run_dir, " began with other parameters than those of ", given,
-                       "; leave --initial out to continue it, or choose another --run_dir"));
-    }
-  }
-  return values;
-}
-
 CoordinatorServer::Options ServerOptions(EventHistory* events) {
   CoordinatorServer::Options options;
   options.address = absl::GetFlag(FLAGS_listen);
@@ -353,6 +282,7 @@ CoordinatorServer::Options ServerOptions(EventHistory* events) {
   options.max_requests_per_second = absl::GetFlag(FLAGS_max_requests_per_second);
   options.max_connections = absl::GetFlag(FLAGS_max_connections);
   options.max_connections_per_address = absl::GetFlag(FLAGS_max_connections_per_address);
+  options.refused_identities = absl::GetFlag(FLAGS_refused_identities);
   return options;
 }
 
@@ -387,6 +317,16 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(std::optional<HttpListener
   return http;
 }
 
+void RecordModel(EventHistory& events, const BroughtModel& model) {
+  events.Record(
+      "model_brought",
+      absl::StrCat("worker ", model.worker_id, " has brought the model: ", model.plan.parameters(),
+                   " parameters in ", model.plan.fragments(), " fragments; the run begins"),
+      {{"worker", model.worker_id},
+       {"parameters", model.plan.parameters()},
+       {"fragments", model.plan.fragments()}});
+}
+
 int Serve() {
   StopSignal stop_signal;  // First, so that every thread inherits the mask.
   FileSystem& file_system = *FileSystem::Real();
@@ -406,23 +346,27 @@ int Serve() {
   absl::StatusOr<std::optional<HttpListener>> http_port =
       OpenHttpPort(absl::GetFlag(FLAGS_http), SecurityOptionsFromFlags().UsesTls());
   if (!http_port.ok()) return Refuse(kProgram, http_port.status());
-  if (ConfigIsGiven()) {  // Refused before the folder is touched.
-    const absl::Status config = CheckGivenRun();
+  const GivenRun given = GivenRunFromFlags();
+  if (given.has_config()) {  // Refused before the folder is touched.
+    const absl::Status config = CheckGivenRun(file_system, given);
     if (!config.ok()) return Refuse(kProgram, config);
   }
   const auto store = RunDirectoryStore::Open(file_system, run_dir, *store_options);
   if (!store.ok()) return Refuse(kProgram, store.status());
+  if (const absl::string_view network = NetworkFileSystemOf(run_dir); !network.empty()) {
+    Log().warn(
+        "{} is on a network file system ({}): its lock may hold on this machine only, so let no "
+        "other one serve it; a disk of this machine is safer and faster",
+        run_dir, std::string(network));
+  }
   absl::StatusOr<std::optional<RecoveredRun>> recovered = (*store)->Recover();
   if (!recovered.ok()) return Refuse(kProgram, recovered.status());
   const bool resumes = recovered->has_value();
-  const absl::StatusOr<CompleteConfig> loaded = ChooseConfig(*recovered);
+  const absl::StatusOr<CompleteConfig> loaded = ChooseConfig(file_system, given, *recovered);
   if (!loaded.ok()) return Refuse(kProgram, loaded.status());
   const v1::RunConfig& config = loaded->config;
-  const absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config.model(), config.sync());
-  if (!plan.ok()) return Refuse(kProgram, plan.status());
-  int64_t largest = 0;
-  for (int i = 0; i < plan->fragments(); ++i) largest = std::max(largest, plan->range(i).size());
-  (*store)->set_spare_bytes(RunDirectoryStore::SpareBytesFor(static_cast<uint64_t>(largest)));
+  // A new run; one that has begun has a model.
+  const bool awaits_model = !resumes && given.awaits_first_site();
   const auto event_file =
       OpenEventLog(file_system, JoinPath(run_dir, "events.jsonl"), Clock::Real());
   if (!event_file.ok()) return Refuse(kProgram, event_file.status());
@@ -436,9 +380,6 @@ int Serve() {
 
   ThreadPool merge_pool(ThreadsFor(0).value());
   if (!merge_pool.started().ok()) return Refuse(kProgram, merge_pool.started());
-  absl::StatusOr<std::vector<float>> initial =
-      InitialParameters(file_system, *plan, config, *recovered, merge_pool);
-  if (!initial.ok()) return Refuse(kProgram, initial.status());
   RunHistory run_history({.clock = Clock::Real()});
   if (resumes) run_history.Restore(**recovered);
   const std::string run_id = resumes ? (*recovered)->identity.run_id : MakeRunId(config.run_name());
@@ -449,10 +390,7 @@ int Serve() {
   const absl::Status past = event_history.Restore(file_system, JoinPath(run_dir, "events.jsonl"));
   if (!past.ok()) Log().warn("the status page begins without past events: {}", past.ToString());
   Coordinator::Options options;
-  options.config = config;
   options.run_id = run_id;
-  options.initial_parameters = *std::move(initial);
-  options.recovered = *std::move(recovered);
   options.clock = Clock::Real();
   options.store = store->get();
   options.events = &event_history;
@@ -460,12 +398,41 @@ int Serve() {
   options.observers.push_back(&run_history);
   options.merge_pool = &merge_pool;
   options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
-  const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
-      Coordinator::Create(std::move(options));
+  const auto begin = [&](const v1::RunConfig& complete, const FragmentPlan& plan,
+                         std::vector<float> initial, std::optional<RecoveredRun> former) {
+    int64_t largest = 0;
+    for (int i = 0; i < plan.fragments(); ++i) largest = std::max(largest, plan.range(i).size());
+    (*store)->set_spare_bytes(RunDirectoryStore::SpareBytesFor(static_cast<uint64_t>(largest)));
+    Coordinator::Options own = options;
+    own.config = complete;
+    own.initial_parameters = std::move(initial);
+    own.recovered = std::move(former);
+    return Coordinator::Create(std::move(own));
+  };
+  absl::StatusOr<std::unique_ptr<Coordinator>> coordinator;
+  if (awaits_model) {
+    coordinator = std::make_unique<WaitingCoordinator>(
+        config, run_id,
+        [&](const BroughtModel& model,
+            std::vector<float> values) -> absl::StatusOr<std::unique_ptr<Coordinator>> {
+          RETURN_IF_ERROR(
+              KeepInitialValues(file_system, run_dir, model.worker_id, model.config, values));
+          auto begun = begin(model.config, model.plan, std::move(values), std::nullopt);
+          if (begun.ok()) RecordModel(event_history, model);
+          return begun;
+        });
+  } else {
+    const absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config);
+    if (!plan.ok()) return Refuse(kProgram, plan.status());
+    absl::StatusOr<std::vector<float>> initial =
+        ChooseInitialParameters(file_system, given, *plan, config, *recovered, merge_pool);
+    if (!initial.ok()) return Refuse(kProgram, initial.status());
+    coordinator = begin(config, *plan, *std::move(initial), *std::move(recovered));
+  }
   if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
   const auto server = CoordinatorServer::Start(ServerOptions(&event_history), **coordinator);
   if (!server.ok()) {
-    if (!resumes) {
+    if (!resumes && !awaits_model) {
       // The folder is free again for a run that can be reached.
       const absl::Status removed = (*store)->AbandonRun();
       if (!removed.ok()) Log().warn("{}", std::string(removed.message()));
@@ -476,14 +443,18 @@ int Serve() {
   Log().info("congestion control: {}", DescribeCongestionControl(*congestion_control));
   const std::string bound =
       absl::StrCat(listen.substr(0, listen.rfind(':')), ":", (*server)->port());
-  event_history.Record("coordinator_started",
-                       absl::StrCat("run ", run_id, " with ", plan->parameters(), " parameters in ",
-                                    plan->fragments(), " fragments listens on ", bound),
-                       {{"run", run_id},
-                        {"address", bound},
-                        {"parameters", plan->parameters()},
-                        {"fragments", plan->fragments()},
-                        {"software_version", kSoftwareVersion}});
+  const FragmentPlan& plan = (*coordinator)->plan();
+  event_history.Record(
+      "coordinator_started",
+      awaits_model ? absl::StrCat("run ", run_id,
+                                  " waits for its model, which the first site brings, on ", bound)
+                   : absl::StrCat("run ", run_id, " with ", plan.parameters(), " parameters in ",
+                                  plan.fragments(), " fragments listens on ", bound),
+      {{"run", run_id},
+       {"address", bound},
+       {"parameters", plan.parameters()},
+       {"fragments", plan.fragments()},
+       {"software_version", kSoftwareVersion}});
   absl::Status status;
   const StatusApi api({.coordinator = coordinator->get(),
                        .history = &run_history,
@@ -538,6 +509,7 @@ int Main(int argc, char** argv) {
                                     ? InspectCommand(run_dir, absl::GetFlag(FLAGS_json))
                                     : ReplayCommand({.run_dir = run_dir,
                                                      .outer = absl::GetFlag(FLAGS_outer),
+                                                     .without = absl::GetFlag(FLAGS_without),
                                                      .output = absl::GetFlag(FLAGS_output)});
     return status.ok() ? 0 : Fail(kProgram, status);
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
@@ -79,7 +80,17 @@ absl::Status ReplayCommand(const ReplayFlags& flags) {
   if (!flags.outer.empty()) {
     ASSIGN_OR_RETURN(options.outer, OtherOuter(config, flags.outer));
   }
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+  for (const auto worker : absl::StrSplit(flags.without, ',', absl::SkipEmpty())) {
+    options.without.emplace(worker);
+  }
+  for (const std::string& worker : options.without) {
+    if (std::any_of(run->members.begin(), run->members.end(),
+                    [&](const MemberRecord& record) { return record.member.id == worker; })) {
+      continue;
+    }
+    return absl::NotFoundError(absl::StrCat("--without: no worker ", worker, " joined this run"));
+  }
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
   ASSIGN_OR_RETURN(options.initial_parameters,
                    InitialParametersOf(file_system, flags.run_dir, config, plan));
   ThreadPool pool(ThreadsFor(0).value());
@@ -92,6 +103,9 @@ absl::Status ReplayCommand(const ReplayFlags& flags) {
   if (options.outer.has_value()) {
     std::printf("with outer { %s } the parameters differ by %.6g of their norm\n",
                 flags.outer.c_str(), result.relative_difference);
+  } else if (!options.without.empty()) {
+    std::printf("without %s the parameters differ by %.6g of their norm\n", flags.without.c_str(),
+                result.relative_difference);
   }
   if (flags.output.empty()) return absl::OkStatus();
   v1::RunConfig described = config;

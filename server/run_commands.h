@@ -13,8 +13,9 @@ absl::Status InspectCommand(const std::string& run_dir, bool json);
 
 struct ReplayFlags {
   std::string run_dir;
-  std::string outer;   // A textproto of OuterConfig over the run's, or empty.
-  std::string output;  // Where the parameters go, or empty.
+  std::string outer;    // A textproto of OuterConfig over the run's, or empty.
+  std::string without;  // Worker ids with commas between them, or empty.
+  std::string output;   // Where the parameters go, or empty.
 };
 
 // Merges all rounds of the folder again, checks their hashes and prints what came of it.

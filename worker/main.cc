@@ -31,10 +31,11 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
         --connections=4  --probe_seconds=3  --step_time=1s (if known)  --json
 
   causeway-worker train --coordinator=HOST:PORT --id=NAME --data=SHARDS --out=FOLDER
-      Joins the run that the coordinator at HOST:PORT describes, and trains until its budget is
-      spent. SIGTERM finishes the transfers, writes a checkpoint and leaves; the same command
+      Joins the run that the coordinator at HOST:PORT (or at one of HOST:PORT,HOST:PORT: where it
+      may move to) describes, and trains until its budget is spent. SIGTERM finishes the transfers, writes a checkpoint and leaves; the same command
       continues from there.
         --threads=N (0: all cores)  --connect_timeout=30s  --checkpoint_interval=10m
+        --replay_merges=FILE
         --drain_timeout=20s  --sample_tokens=N  --max_tokens_per_second=N  --min_step_time=D
         --own_data: the shards are this site's alone, and it trains on all of them
         --shard_format=auto (or llmc, uint16, uint32)
@@ -51,10 +52,12 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
         --device=auto (or cpu, cuda, cuda:0,1); on GPUs (docs/gpu.md):
         --attention=auto (or own, cudnn)  --recompute=auto (or none, norms, block)
         --published=device (or host): where the copy of the published parameters lies
+        --deterministic=on (or off): whether a step that is repeated has the same bits
       Several machines can be one worker: with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
       MASTER_ADDR and MASTER_PORT in the environment, as torchrun sets them, this is one of its
       processes (docs/several_processes.md).
         --site_timeout=10m: how long to wait for the others
+        --site_secret_file=FILE: who does not know its text is no process of this worker
 
   causeway-worker import --from=FOLDER --out=FILE
       Turns a checkpoint of Hugging Face into parameters that a run can start from, and prints its
@@ -90,7 +93,7 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
       step's time goes, kernel by kernel.
         --device=auto (or cpu, cuda, cuda:N)  --micro_batch=4  --batch=N (on GPUs)  --steps=3
         --attention=auto (or own, cudnn)  --recompute=auto (or none, norms, block)
-        --threads=N  --json
+        --deterministic=on (or off)  --threads=N  --json
 
 For all: --log_level=debug|info|warn|error. The release: --version
 Exit status: 0 done, 1 failed on the way, 2 refused before anything started.

@@ -33,6 +33,12 @@ absl::Status CheckAddress(absl::string_view address, bool allow_any_port) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<std::string>> SplitAddresses(absl::string_view addresses) {
+  const std::vector<std::string> each = absl::StrSplit(addresses, ',');
+  for (const std::string& address : each) RETURN_IF_ERROR(CheckAddress(address, false));
+  return each;
+}
+
 bool IsLoopback(absl::string_view address) {
   const absl::string_view host = address.substr(0, address.rfind(':'));
   if (absl::EqualsIgnoreCase(host, "localhost") || host == "[::1]") return true;

@@ -3,6 +3,7 @@
 #define CAUSEWAY_COMMON_BASE_HOST_PORT_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,6 +14,9 @@ namespace causeway {
 // "HOST:PORT" with a port of 1 .. 65535 (0 too where `allow_any_port`). INVALID_ARGUMENT says
 // what is wrong. Does not resolve the name.
 absl::Status CheckAddress(absl::string_view address, bool allow_any_port);
+
+// "HOST:PORT,HOST:PORT": one or more, each checked as above.
+absl::StatusOr<std::vector<std::string>> SplitAddresses(absl::string_view addresses);
 
 // Whether the host of HOST:PORT is this machine by its very name: localhost, 127.x.x.x or [::1].
 bool IsLoopback(absl::string_view address);

@@ -89,9 +89,16 @@ absl::Status WriteArrayFile(FileSystem& file_system, const std::string& path,
 
 absl::StatusOr<ArrayFile> ArrayFile::Read(FileSystem& file_system, const std::string& path,
                                           const ArrayFileKind& kind, uint32_t version) {
+  ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, file_system.Map(path));
+  return Parse(std::move(file), path, kind, version);
+}
+
+absl::StatusOr<ArrayFile> ArrayFile::Parse(std::unique_ptr<MappedFile> file,
+                                           const std::string& path, const ArrayFileKind& kind,
+                                           uint32_t version) {
   ArrayFile result;
   result.path_ = path;
-  ASSIGN_OR_RETURN(result.file_, file_system.Map(path));
+  result.file_ = std::move(file);
   const std::span<const uint8_t> bytes = result.file_->bytes();
   const auto damaged = [&](absl::string_view what) {
     return absl::DataLossError(absl::StrCat(path, " is damaged: ", what));

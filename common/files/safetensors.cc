@@ -164,6 +164,15 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(FileSystem& file_system,
   return result;
 }
 
+absl::StatusOr<SafetensorsFolder> SafetensorsFolder::OpenFile(FileSystem& file_system,
+                                                              const std::string& path) {
+  SafetensorsFolder result;
+  ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(file_system, path));
+  result.tensors_ = file.tensors();
+  result.files_.push_back(std::move(file));
+  return result;
+}
+
 absl::StatusOr<SafetensorsFolder> SafetensorsFolder::Open(FileSystem& file_system,
                                                           const std::string& folder) {
   SafetensorsFolder result;
@@ -175,10 +184,7 @@ absl::StatusOr<SafetensorsFolder> SafetensorsFolder::Open(FileSystem& file_syste
                                               kSafetensorsIndexFile,
                                               ": other formats (pytorch_model.bin) are not read"));
     }
-    ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(file_system, path));
-    result.tensors_ = file.tensors();
-    result.files_.push_back(std::move(file));
-    return result;
+    return OpenFile(file_system, path);
   }
   ASSIGN_OR_RETURN(const std::string text, file_system.ReadFile(index_path));
   ASSIGN_OR_RETURN(const json index, ParseJsonObject(text, index_path, kIndexLimits));

@@ -61,6 +61,10 @@ class SafetensorsFolder {
   // file outside the folder, or a tensor that the file does not have; errors of SafetensorsFile.
   static absl::StatusOr<SafetensorsFolder> Open(FileSystem& file_system, const std::string& folder);
 
+  // The tensors of the one file `path`. Errors of SafetensorsFile.
+  static absl::StatusOr<SafetensorsFolder> OpenFile(FileSystem& file_system,
+                                                    const std::string& path);
+
   // Tensors that the index does not name are left out.
   const std::map<std::string, SafeTensor>& tensors() const { return tensors_; }
 

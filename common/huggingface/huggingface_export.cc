@@ -238,12 +238,15 @@ absl::Status ExportHuggingFace(FileSystem& file_system, const v1::ModelConfig& m
 absl::Status ReplaceHuggingFace(const v1::ModelConfig& model, const FragmentPlan& plan,
                                 std::span<const float> parameters, const std::string& folder,
                                 const ExportOptions& options) {
-  FileSystem& file_system = *FileSystem::Real();
-  const auto write = [&](const std::string& path) {
-    return ExportHuggingFace(file_system, model, plan, parameters, path, options);
-  };
+  return ReplaceModel(folder, [&](const std::string& path) {
+    return ExportHuggingFace(*FileSystem::Real(), model, plan, parameters, path, options);
+  });
+}
+
+absl::Status ReplaceModel(const std::string& folder,
+                          const std::function<absl::Status(const std::string& path)>& write) {
   // Without one, config.json, which comes last, makes it a model.
-  if (CheckNoModel(file_system, folder).ok()) return write(folder);
+  if (CheckNoModel(*FileSystem::Real(), folder).ok()) return write(folder);
   const auto is_kept = [](absl::string_view name) {
     return !(absl::StartsWith(name, "model") && absl::EndsWith(name, ".safetensors")) &&
            name != "model.safetensors.index.json";

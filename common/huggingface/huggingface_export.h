@@ -3,6 +3,7 @@
 #define CAUSEWAY_COMMON_HUGGINGFACE_HUGGINGFACE_EXPORT_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -42,6 +43,11 @@ absl::Status ExportHuggingFace(FileSystem& file_system, const v1::ModelConfig& m
 absl::Status ReplaceHuggingFace(const v1::ModelConfig& model, const FragmentPlan& plan,
                                 std::span<const float> parameters, const std::string& folder,
                                 const ExportOptions& options);
+
+// What does that: has `write` fill `folder` or, where it holds a model, a new one that takes its
+// place.
+absl::Status ReplaceModel(const std::string& folder,
+                          const std::function<absl::Status(const std::string& path)>& write);
 
 // What can be refused before anything is fetched or written: --tokenizer names none
 // (INVALID_ARGUMENT, NOT_FOUND); --out is a file, holds a model that is not to be replaced, or

@@ -7,14 +7,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace causeway {
-namespace {
-
-std::string Shape(const TensorInfo& tensor) {
-  return tensor.is_matrix() ? absl::StrCat("[", tensor.rows, ", ", tensor.cols, "]")
-                            : absl::StrCat("[", tensor.rows, "]");
-}
-
-}  // namespace
 
 absl::Status CopyParameters(const FragmentPlan& from_plan, std::span<const float> from,
                             const FragmentPlan& to_plan, std::span<float> to) {
@@ -31,14 +23,14 @@ absl::Status CopyParameters(const FragmentPlan& from_plan, std::span<const float
     const auto found = left.find(tensor.info.name);
     if (found == left.end()) {
       return absl::InvalidArgumentError(absl::StrCat("the run's model has a tensor ",
-                                                     tensor.info.name, " ", Shape(tensor.info),
+                                                     tensor.info.name, " ", ShapeText(tensor.info),
                                                      ", the given parameters have none"));
     }
     const PlacedTensor& source = *found->second;
-    if (source.info.rows != tensor.info.rows || source.info.cols != tensor.info.cols) {
+    if (source.info.shape != tensor.info.shape) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "the tensor ", tensor.info.name, " is ", Shape(tensor.info), " in the run's model, but ",
-          Shape(source.info), " in the given parameters"));
+          "the tensor ", tensor.info.name, " is ", ShapeText(tensor.info),
+          " in the run's model, but ", ShapeText(source.info), " in the given parameters"));
     }
     const auto size = static_cast<size_t>(tensor.info.size());
     std::ranges::copy(from.subspan(static_cast<size_t>(source.offset), size),
@@ -48,7 +40,7 @@ absl::Status CopyParameters(const FragmentPlan& from_plan, std::span<const float
   if (!left.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the given parameters have a tensor ", left.begin()->first, " ",
-                     Shape(left.begin()->second->info), ", the run's model has none"));
+                     ShapeText(left.begin()->second->info), ", the run's model has none"));
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 
@@ -85,8 +86,11 @@ uint64_t HashPlan(const std::vector<PlacedTensor>& tensors,
                   const std::vector<FragmentRange>& ranges) {
   std::string text;
   for (const PlacedTensor& tensor : tensors) {
-    absl::StrAppend(&text, tensor.info.name, " ", tensor.info.rows, "x", tensor.info.cols, " @",
-                    tensor.offset, "\n");
+    absl::StrAppend(&text, tensor.info.name, " ",
+                    tensor.info.shape.size() > 2
+                        ? absl::StrJoin(tensor.info.shape, "x")
+                        : absl::StrCat(tensor.info.rows, "x", tensor.info.cols),
+                    " @", tensor.offset, "\n");
   }
   for (const FragmentRange& range : ranges) {
     absl::StrAppend(&text, "fragment ", range.begin, " ", range.end, "\n");
@@ -96,9 +100,12 @@ uint64_t HashPlan(const std::vector<PlacedTensor>& tensors,
 
 }  // namespace
 
-absl::StatusOr<FragmentPlan> FragmentPlan::Create(const v1::ModelConfig& model,
+absl::StatusOr<FragmentPlan> FragmentPlan::Create(const v1::RunConfig& config) {
+  return Create(RunTensors(config), config.sync());
+}
+
+absl::StatusOr<FragmentPlan> FragmentPlan::Create(const std::vector<TensorInfo>& table,
                                                   const v1::SyncConfig& sync) {
-  const std::vector<TensorInfo> table = BuildTensorTable(model);
   const int count = sync.fragments();
   FragmentPlan plan;
   plan.parameters_ = CountParameters(table);
@@ -127,11 +134,18 @@ absl::StatusOr<FragmentPlan> FragmentPlan::Create(const v1::ModelConfig& model,
     }
   } else {
     // The last one holds what belongs to no block.
+    const int blocks = CountBlocks(table);
+    if (count > blocks) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sync.fragments: ", count,
+                       " fragments of whole blocks need as many blocks, and the "
+                       "tensors' names number ",
+                       blocks, "; use fewer, or pattern BALANCED"));
+    }
     std::vector<std::vector<TensorInfo>> tables(static_cast<size_t>(count) + 1);
     for (const TensorInfo& tensor : table) {
       const int fragment =
-          tensor.block < 0 ? count
-                           : FragmentOfBlock(tensor.block, model.layers(), count, sync.pattern());
+          tensor.block < 0 ? count : FragmentOfBlock(tensor.block, blocks, count, sync.pattern());
       tables[static_cast<size_t>(fragment)].push_back(tensor);
     }
     for (const std::vector<TensorInfo>& fragment : tables) {
@@ -140,9 +154,9 @@ absl::StatusOr<FragmentPlan> FragmentPlan::Create(const v1::ModelConfig& model,
   }
   for (size_t i = 0; i < plan.ranges_.size(); ++i) {
     if (plan.ranges_[i].size() <= 0) {
-      return absl::InvalidArgumentError(absl::StrCat("sync.fragments: fragment ", i, " of ",
-                                                     plan.ranges_.size(),
-                                                     " would be empty; use fewer fragments"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("sync.fragments: fragment ", i, " of ", plan.ranges_.size(),
+                       " would be empty; use fewer fragments, or pattern BALANCED"));
     }
   }
   plan.hash_ = HashPlan(plan.tensors_, plan.ranges_);

@@ -8,7 +8,7 @@
 //
 // Patterns (arXiv 2501.18512, section 2.3; `balanced` after 2604.21428):
 //   P = 1        the whole model is fragment 0.
-//   strided      block l belongs to fragment l mod P; the embedding, final norm and head form
+//   strided      block l belongs to fragment l mod P; the tensors outside the blocks form
 //   sequential   fragment P. sequential: runs of consecutive blocks, the first ones longer.
 //   balanced     P fragments of nearly equal size in model order, cut between tensors or rows.
 #ifndef CAUSEWAY_COMMON_PARAMS_FRAGMENT_PLAN_H_
@@ -40,10 +40,12 @@ struct FragmentRange {
 // Immutable and thread-safe.
 class FragmentPlan {
  public:
-  // `model` and `sync` must be complete (run_config.h). INVALID_ARGUMENT if the tensors cannot be
-  // cut into so many fragments.
-  static absl::StatusOr<FragmentPlan> Create(const v1::ModelConfig& model,
+  // Cuts these tensors, whose order the arena keeps within a fragment. `sync` must be complete
+  // (run_config.h). INVALID_ARGUMENT if they cannot be cut into so many fragments.
+  static absl::StatusOr<FragmentPlan> Create(const std::vector<TensorInfo>& tensors,
                                              const v1::SyncConfig& sync);
+  // The plan of a run: RunTensors of its complete configuration, cut as it says.
+  static absl::StatusOr<FragmentPlan> Create(const v1::RunConfig& config);
 
   int fragments() const { return static_cast<int>(ranges_.size()); }
   const FragmentRange& range(int fragment) const { return ranges_[static_cast<size_t>(fragment)]; }

@@ -175,7 +175,28 @@ absl::Status CompleteTrain(v1::TrainConfig& train) {
   return CheckRange("train.evaluation_sequences", train.evaluation_sequences(), 1, 1 << 20);
 }
 
-absl::Status CompleteSync(const v1::ModelConfig& model, v1::SyncConfig& sync) {
+// What a trainer that brings its own code cannot be asked for.
+absl::Status CheckForeignTrainer(const v1::RunConfig& config) {
+  const auto must = [](const char* field, absl::string_view value, absl::string_view is) {
+    return Bad(field, absl::StrCat(value, " in a run of tensors, whose trainer is not Causeway's"),
+               is);
+  };
+  if (config.train().document_masking()) {
+    return must("train.document_masking", "false", "true");
+  }
+  if (config.train().evaluate_every_steps() != 0) {
+    return must("train.evaluate_every_steps", "0",
+                absl::StrCat(config.train().evaluate_every_steps()));
+  }
+  if (config.sync().contribution() != v1::SyncConfig::PARAMETER_DELTA) {
+    return must("sync.contribution", "PARAMETER_DELTA",
+                v1::SyncConfig::Contribution_Name(config.sync().contribution()));
+  }
+  return absl::OkStatus();
+}
+
+// `blocks` of the model, which `where` says; fewer than 0: not known yet.
+absl::Status CompleteSync(int blocks, absl::string_view where, v1::SyncConfig& sync) {
   if (sync.contribution() == v1::SyncConfig::CONTRIBUTION_UNSPECIFIED) {
     sync.set_contribution(v1::SyncConfig::PARAMETER_DELTA);
   }
@@ -206,10 +227,26 @@ absl::Status CompleteSync(const v1::ModelConfig& model, v1::SyncConfig& sync) {
                             " (a fragment is in flight once)"),
                absl::StrCat(tau));
   }
+  // 0 stays 0, so that a configuration of before these settings keeps its hash.
+  const int latest = sync.max_overlap_steps();
+  if (latest != 0 && (latest < tau || latest >= interval)) {
+    return Bad("sync.max_overlap_steps",
+               absl::StrCat("0, or at least sync.overlap_steps = ", tau,
+                            " and below sync.steps_between_syncs = ", interval,
+                            " (a fragment is in flight once)"),
+               absl::StrCat(latest));
+  }
+  RETURN_IF_ERROR(CheckRange("sync.keep_in_flight", sync.keep_in_flight(), 0.0, 1.0));
+  if (sync.keep_in_flight() > 0 && sync.mixing() > 0) {
+    return Bad("sync.keep_in_flight",
+               absl::StrCat("0 where sync.mixing = ", sync.mixing(),
+                            " (one rule says what of the local values stays)"),
+               absl::StrCat(sync.keep_in_flight()));
+  }
   const bool whole_blocks = sync.fragments() > 1 && sync.pattern() != v1::SyncConfig::BALANCED;
-  if (whole_blocks && sync.fragments() > model.layers()) {
+  if (whole_blocks && blocks >= 0 && sync.fragments() > blocks) {
     return Bad("sync.fragments",
-               absl::StrCat("at most model.layers = ", model.layers(),
+               absl::StrCat("at most ", where, " = ", blocks,
                             " with this pattern (or choose pattern BALANCED)"),
                absl::StrCat(sync.fragments()));
   }
@@ -313,6 +350,10 @@ absl::Status CompleteMembership(v1::MembershipConfig& membership) {
   if (membership.max_pace() != 0) {
     RETURN_IF_ERROR(CheckRange("membership.max_pace", membership.max_pace(), 1.0, 1000.0));
   }
+  // 0 stays 0, so that a configuration of before this setting keeps its hash.
+  if (membership.norm_cap() != 0) {
+    RETURN_IF_ERROR(CheckRange("membership.norm_cap", membership.norm_cap(), 1.0, 1e30));
+  }
   if (membership.outlier_factor() != 0) {
     RETURN_IF_ERROR(CheckRange("membership.outlier_factor", membership.outlier_factor(), 1.0, 1e6));
   }
@@ -344,6 +385,9 @@ absl::Status CheckTogether(const v1::RunConfig& config) {
       return must("outer.merge", "MEAN", v1::OuterConfig::Merge_Name(config.outer().merge()));
     }
     if (sync.mixing() != 0) return must("sync.mixing", "0", absl::StrCat(sync.mixing()));
+    if (sync.keep_in_flight() != 0) {
+      return must("sync.keep_in_flight", "0", absl::StrCat(sync.keep_in_flight()));
+    }
     if (sync.error_feedback()) return must("sync.error_feedback", "false", "true");
     for (const auto& [field, codec] : {std::pair("sync.codec_up", sync.codec_up()),
                                        std::pair("sync.codec_down", sync.codec_down())}) {
@@ -359,10 +403,11 @@ absl::Status CheckTogether(const v1::RunConfig& config) {
       return must("membership.max_pace", "0 or 1", absl::StrCat(config.membership().max_pace()));
     }
   } else if (std::ceil(config.membership().max_pace()) >
-             std::max(1, sync.steps_between_syncs() - sync.overlap_steps())) {
+             std::max(1, sync.steps_between_syncs() - MaxOverlapSteps(sync))) {
     return Bad("membership.max_pace",
-               absl::StrCat("at most sync.steps_between_syncs - sync.overlap_steps = ",
-                            sync.steps_between_syncs() - sync.overlap_steps(),
+               absl::StrCat("at most sync.steps_between_syncs - sync.",
+                            sync.max_overlap_steps() != 0 ? "max_overlap_steps" : "overlap_steps",
+                            " = ", sync.steps_between_syncs() - MaxOverlapSteps(sync),
                             " (a fragment's answer is merged before its next delta is taken)"),
                absl::StrCat(config.membership().max_pace()));
   } else if (config.train().steps() < sync.steps_between_syncs()) {
@@ -371,7 +416,7 @@ absl::Status CheckTogether(const v1::RunConfig& config) {
                             " (else some fragments are never synchronized)"),
                absl::StrCat(config.train().steps()));
   }
-  return FragmentPlan::Create(config.model(), sync).status();
+  return absl::OkStatus();
 }
 
 ConfigWarnings Warnings(const v1::RunConfig& config) {
@@ -428,15 +473,27 @@ ConfigWarnings Warnings(const v1::RunConfig& config) {
   if (config.membership().adaptive_grace() && config.membership().grace_ms() == 0) {
     warn("membership.adaptive_grace has no effect with grace_ms 0, which waits for every member");
   }
-  if (config.membership().adaptive_grace() && sync.overlap_steps() == 0) {
+  if (sync.keep_in_flight() > 0 && MaxOverlapSteps(sync) == 0) {
+    warn("sync.keep_in_flight = ", sync.keep_in_flight(),
+         " has no effect with sync.overlap_steps 0: nothing is trained in flight");
+  }
+  if (sync.max_overlap_steps() > sync.overlap_steps() &&
+      config.train().steps() <=
+          sync.steps_between_syncs() / sync.fragments() + int64_t{sync.max_overlap_steps()}) {
+    warn("sync.max_overlap_steps = ", sync.max_overlap_steps(),
+         " with train.steps = ", config.train().steps(),
+         ": the run ends before an answer could be so late");
+  }
+  if (config.membership().adaptive_grace() && MaxOverlapSteps(sync) == 0) {
     warn(
         "membership.adaptive_grace with sync.overlap_steps 0: every answer is needed at once, so "
         "a round closes as soon as it has its quorum");
   }
   if (config.membership().max_pace() > 1 &&
-      sync.overlap_steps() < std::ceil(config.membership().max_pace())) {
-    warn("membership.max_pace = ", config.membership().max_pace(),
-         " is more than sync.overlap_steps = ", sync.overlap_steps(),
+      MaxOverlapSteps(sync) < std::ceil(config.membership().max_pace())) {
+    warn("membership.max_pace = ", config.membership().max_pace(), " is more than sync.",
+         sync.max_overlap_steps() != 0 ? "max_overlap_steps" : "overlap_steps", " = ",
+         MaxOverlapSteps(sync),
          ": a slow worker sends up to max_pace steps late, and the others wait for it");
   }
   return warnings;
@@ -464,16 +521,44 @@ std::string FormatRunConfig(const v1::RunConfig& config) {
   return text;
 }
 
-absl::StatusOr<ConfigWarnings> CompleteRunConfig(v1::RunConfig& config) {
+absl::StatusOr<ConfigWarnings> CompleteRunConfig(v1::RunConfig& config, ModelIs model) {
   if (config.run_name().empty()) config.set_run_name("run");
   RETURN_IF_ERROR(CheckName("run_name", config.run_name()));
-  RETURN_IF_ERROR(CompleteModel(*config.mutable_model()));
+  const bool own = config.has_model();
+  const bool known = own || config.has_tensors();
+  if (own && config.has_tensors()) {
+    return Bad("model", "left out where tensors say what is trained", "given beside them");
+  }
+  if (!known && model == ModelIs::kGiven) {
+    return Bad("model, or tensors,", "given: one of them says what is trained", "left out");
+  }
+  if (own) RETURN_IF_ERROR(CompleteModel(*config.mutable_model()));
+  if (config.has_tensors()) RETURN_IF_ERROR(CheckTensorTable(config.tensors()));
   RETURN_IF_ERROR(CompleteTrain(*config.mutable_train()));
-  RETURN_IF_ERROR(CompleteSync(config.model(), *config.mutable_sync()));
+  const int blocks = own ? config.model().layers() : known ? CountBlocks(RunTensors(config)) : -1;
+  RETURN_IF_ERROR(CompleteSync(blocks,
+                               own ? "model.layers" : "the blocks that tensors' names number",
+                               *config.mutable_sync()));
   RETURN_IF_ERROR(CompleteOuter(config.train(), config.sync(), *config.mutable_outer()));
   RETURN_IF_ERROR(CompleteMembership(*config.mutable_membership()));
+  if (!own) RETURN_IF_ERROR(CheckForeignTrainer(config));
   RETURN_IF_ERROR(CheckTogether(config));
+  if (known) RETURN_IF_ERROR(FragmentPlan::Create(config).status());
   return Warnings(config);
+}
+
+int MaxOverlapSteps(const v1::SyncConfig& sync) {
+  return std::max(sync.overlap_steps(), sync.max_overlap_steps());
+}
+
+absl::Status CheckOwnModel(const v1::RunConfig& config) {
+  if (!config.has_tensors()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this is a run of tensors (", config.tensors().tensor_size(), " of them, first \"",
+      config.tensors().tensor(0).name(),
+      "\"), and causeway-worker has code for models of Causeway's own alone: train with "
+      "the Python package, and read the model with causewayctl export "
+      "(docs/pytorch.md)"));
 }
 
 uint64_t RunConfigHash(const v1::RunConfig& config) { return Checksum64(FormatRunConfig(config)); }

@@ -1,15 +1,178 @@
 #include "common/params/tensor_table.h"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/base/printable.h"
+#include "common/base/status_macros.h"
 
 namespace causeway {
 namespace {
 
 constexpr double kInitialStddev = 0.02;
 
+// The number of the block that a tensor belongs to, by its name; -1 for none.
+int64_t BlockNumber(absl::string_view name) {
+  constexpr size_t kMostDigits = 9;
+  for (absl::string_view part : absl::StrSplit(name, absl::ByAnyChar("./"))) {
+    int64_t number = 0;
+    if (!part.empty() && part.size() <= kMostDigits &&
+        std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; }) &&
+        absl::SimpleAtoi(part, &number)) {
+      return number;
+    }
+  }
+  return -1;
+}
+
+void SetShape(std::vector<int64_t> shape, TensorInfo& tensor) {
+  tensor.rows = shape.empty() ? 1 : shape[0];
+  tensor.cols = 1;
+  for (size_t i = 1; i < shape.size(); ++i) tensor.cols *= shape[i];
+  tensor.shape = std::move(shape);
+}
+
+std::vector<TensorInfo> TensorsOf(const v1::TensorTable& table) {
+  std::map<int64_t, int> blocks;  // From a number in a name to TensorInfo::block.
+  for (const v1::TensorTable::Tensor& entry : table.tensor()) {
+    const int64_t number = BlockNumber(entry.name());
+    if (number >= 0) blocks[number] = 0;
+  }
+  int count = 0;
+  for (auto& [number, block] : blocks) block = count++;
+  std::vector<TensorInfo> tensors;
+  tensors.reserve(static_cast<size_t>(table.tensor_size()));
+  for (const v1::TensorTable::Tensor& entry : table.tensor()) {
+    TensorInfo& tensor = tensors.emplace_back();
+    tensor.name = entry.name();
+    SetShape({entry.shape().begin(), entry.shape().end()}, tensor);
+    const int64_t number = BlockNumber(entry.name());
+    if (number >= 0) tensor.block = blocks[number];
+  }
+  return tensors;
+}
+
+absl::Status CheckTensor(const v1::TensorTable::Tensor& tensor, int64_t& values) {
+  const std::string& name = tensor.name();
+  if (name.empty() || name.size() > kMaxTensorNameBytes || name == "__metadata__" ||
+      Printable(name) != name) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensors: a name must be 1 to ", kMaxTensorNameBytes,
+        " bytes of printable UTF-8 and not \"__metadata__\"; it is \"",
+        Printable(absl::string_view(name).substr(0, 80)), "\" of ", name.size(), " bytes"));
+  }
+  if (tensor.shape_size() > kMaxTensorDimensions) {
+    return absl::InvalidArgumentError(absl::StrCat("tensors: \"", name, "\" must have at most ",
+                                                   kMaxTensorDimensions, " dimensions; it has ",
+                                                   tensor.shape_size()));
+  }
+  int64_t size = 1;
+  for (const int64_t dimension : tensor.shape()) {
+    if (dimension < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensors: \"", name, "\" must have dimensions from 1 on; one is ", dimension,
+                       " (leave a tensor without values out)"));
+    }
+    if (dimension > kMaxTableValues / size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensors: \"", name, "\" must have at most ", kMaxTableValues,
+                       " values; its shape [", absl::StrJoin(tensor.shape(), ", "), "] has more"));
+    }
+    size *= dimension;
+  }
+  values += size;
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::Status CheckTensorTable(const v1::TensorTable& table) {
+  if (table.tensor_size() < 1 || table.tensor_size() > kMaxTensors) {
+    return absl::InvalidArgumentError(absl::StrCat("tensors must be 1 to ", kMaxTensors,
+                                                   " tensors; they are ", table.tensor_size()));
+  }
+  if (table.ByteSizeLong() > kMaxTensorTableBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("tensors must take at most ",
+                                                   kMaxTensorTableBytes,
+                                                   " bytes, names and shapes together; they take ",
+                                                   table.ByteSizeLong(), " (shorten the names)"));
+  }
+  absl::flat_hash_set<absl::string_view> names;
+  int64_t values = 0;
+  for (const v1::TensorTable::Tensor& tensor : table.tensor()) {
+    RETURN_IF_ERROR(CheckTensor(tensor, values));
+    if (!names.insert(tensor.name()).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensors: \"", tensor.name(), "\" must be there once; it is there twice"));
+    }
+    if (values > kMaxTableValues) {
+      return absl::InvalidArgumentError(absl::StrCat("tensors must have at most ", kMaxTableValues,
+                                                     " values together; they have more"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<TensorInfo> RunTensors(const v1::RunConfig& config) {
+  return config.has_tensors() ? TensorsOf(config.tensors()) : BuildTensorTable(config.model());
+}
+
+v1::TensorTable MakeTensorTable(const std::vector<TensorInfo>& tensors) {
+  v1::TensorTable table;
+  for (const TensorInfo& tensor : tensors) {
+    v1::TensorTable::Tensor& entry = *table.add_tensor();
+    entry.set_name(tensor.name);
+    entry.mutable_shape()->Add(tensor.shape.begin(), tensor.shape.end());
+  }
+  return table;
+}
+
+int CountBlocks(const std::vector<TensorInfo>& tensors) {
+  int blocks = 0;
+  for (const TensorInfo& tensor : tensors) blocks = std::max(blocks, tensor.block + 1);
+  return blocks;
+}
+
+bool NaturalLess(absl::string_view a, absl::string_view b) {
+  const auto is_digit = [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); };
+  const absl::string_view whole_a = a;
+  const absl::string_view whole_b = b;
+  // Takes the number in front, without its leading zeros: of two, the longer is the larger.
+  const auto take_number = [&](absl::string_view& text) {
+    size_t length = 0;
+    while (length < text.size() && is_digit(text[length])) ++length;
+    absl::string_view number = text.substr(0, length);
+    text.remove_prefix(length);
+    while (number.size() > 1 && number[0] == '0') number.remove_prefix(1);
+    return number;
+  };
+  while (!a.empty() && !b.empty()) {
+    if (is_digit(a[0]) && is_digit(b[0])) {
+      const absl::string_view left = take_number(a);
+      const absl::string_view right = take_number(b);
+      if (left.size() != right.size()) return left.size() < right.size();
+      if (left != right) return left < right;
+      continue;
+    }
+    if (a[0] != b[0]) return a[0] < b[0];
+    a.remove_prefix(1);
+    b.remove_prefix(1);
+  }
+  if (a.empty() != b.empty()) return a.empty();
+  return whole_a < whole_b;
+}
+
+std::string ShapeText(const TensorInfo& tensor) {
+  return absl::StrCat("[", absl::StrJoin(tensor.shape, ", "), "]");
+}
 
 int64_t PaddedVocabulary(const v1::ModelConfig& model) {
   return (int64_t{model.vocabulary_size()} + 127) / 128 * 128;
@@ -93,6 +256,12 @@ std::vector<TensorInfo> BuildTensorTable(const v1::ModelConfig& model) {
                        .cols = width,
                        .role = TensorRole::kHead,
                        .initial_stddev = kInitialStddev});
+  }
+  for (TensorInfo& tensor : tensors) {
+    tensor.shape = {tensor.rows};
+    const bool vector = tensor.role == TensorRole::kFinalNorm || tensor.role == TensorRole::kNorm ||
+                        tensor.role == TensorRole::kBias;
+    if (!vector) tensor.shape.push_back(tensor.cols);
   }
   return tensors;
 }

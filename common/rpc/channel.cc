@@ -6,6 +6,14 @@
 #include <grpcpp/support/channel_arguments.h>
 #include <malloc.h>
 
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/host_port.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/tcp_address.h"
 #include "common/rpc/wire.h"
 
 namespace causeway {
@@ -15,6 +23,25 @@ constexpr int kMaxMessageBytes = static_cast<int>(kChunkBytes + kMessageOverhead
 constexpr int kMaxStreamsPerConnection = 64;
 
 }  // namespace
+
+absl::StatusOr<std::string> ChannelTarget(absl::string_view addresses) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, SplitAddresses(addresses));
+  if (names.size() == 1) return names.front();
+  ASSIGN_OR_RETURN(const std::vector<TcpAddress> all, ResolveAddresses(addresses));
+  // gRPC takes a list of one family: IPv4 in its mapped form is IPv6, too.
+  const bool is_ipv4 = std::ranges::all_of(all, &TcpAddress::is_ipv4);
+  std::string target = is_ipv4 ? "ipv4:" : "ipv6:";
+  for (size_t i = 0; i < all.size(); ++i) {
+    const std::string text = all[i].ToString();
+    const bool is_mapped = all[i].is_ipv4() && !is_ipv4;
+    const size_t colon = text.rfind(':');
+    absl::StrAppend(&target, i > 0 ? "," : "",
+                    is_mapped
+                        ? absl::StrCat("[::ffff:", text.substr(0, colon), "]", text.substr(colon))
+                        : text);
+  }
+  return target;
+}
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int connection,
                                            const ChannelSecurity& security) {

@@ -9,15 +9,22 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/rpc/security.h"
 
 namespace causeway {
 
-// A channel to HOST:PORT with keepalive, quick reconnects and bounded messages. `connection`
-// numbers the TCP connections to one peer: channels with different numbers never share one.
-// `security` is made once for all of them, by MakeChannelSecurity.
+// What MakeChannel takes for HOST:PORT, or for several with commas between (SplitAddresses): then
+// the channel goes to the first of them that answers, and tries all again when that is gone. Names
+// in a list are looked up here, a single one whenever the channel connects. Errors as
+// ResolveAddresses.
+absl::StatusOr<std::string> ChannelTarget(absl::string_view addresses);
+
+// A channel to HOST:PORT, or a ChannelTarget, with keepalive, quick reconnects and bounded
+// messages. `connection` numbers the TCP connections to one peer: channels with different numbers
+// never share one. `security` is made once for all of them, by MakeChannelSecurity.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int connection,
                                            const ChannelSecurity& security);
 

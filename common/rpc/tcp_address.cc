@@ -120,6 +120,16 @@ absl::StatusOr<std::vector<TcpAddress>> ResolveAddress(absl::string_view host_po
   return addresses;
 }
 
+absl::StatusOr<std::vector<TcpAddress>> ResolveAddresses(absl::string_view addresses) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, SplitAddresses(addresses));
+  std::vector<TcpAddress> all;
+  for (const std::string& name : names) {
+    ASSIGN_OR_RETURN(const std::vector<TcpAddress> found, ResolveAddress(name));
+    all.insert(all.end(), found.begin(), found.end());
+  }
+  return all;
+}
+
 absl::StatusOr<TcpAddress> ParseGrpcPeer(absl::string_view peer) {
   const std::string text = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
   absl::string_view rest = text;

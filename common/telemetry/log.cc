@@ -44,4 +44,10 @@ absl::Status InitializeLog(const std::string& program, const std::string& level)
   return absl::OkStatus();
 }
 
+void SendLogTo(std::shared_ptr<spdlog::sinks::sink> sink) {
+  auto logger = std::make_shared<spdlog::logger>("causeway", std::move(sink));
+  logger->set_level(spdlog::level::info);
+  Current() = std::move(logger);
+}
+
 }  // namespace causeway

@@ -4,6 +4,7 @@
 #ifndef CAUSEWAY_COMMON_TELEMETRY_LOG_H_
 #define CAUSEWAY_COMMON_TELEMETRY_LOG_H_
 
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,6 +18,9 @@ spdlog::logger& Log();
 // Call once in main(): `program` stands in every line; `level` is debug, info, warn or error,
 // INVALID_ARGUMENT for another one.
 absl::Status InitializeLog(const std::string& program, const std::string& level);
+
+// The same for a library: lines go to `sink`, from level info on. Not while others log.
+void SendLogTo(std::shared_ptr<spdlog::sinks::sink> sink);
 
 }  // namespace causeway
 

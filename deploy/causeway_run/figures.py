@@ -61,6 +61,12 @@ def _eval_curve(run: Run) -> list[list[float]]:
     return [[step, loss] for step, loss in sorted(curve.items())]
 
 
+def _trainer(run: Run) -> str | None:
+    """"causeway", "pytorch", both of them, or None if no worker came to its end."""
+    names = {worker.summary.get("trainer", "causeway") for worker in run.workers if worker.summary}
+    return " and ".join(sorted(names)) or None
+
+
 def _parameters(run: Run) -> int | None:
     sources = [run.coordinator, *(worker.summary for worker in run.workers),
                *(row for worker in run.workers for row in worker.rows("start"))]
@@ -119,6 +125,7 @@ def compute(run: Run) -> dict:
         initial = curve[0][1]
     return {
         "mode": config.mode_of(run.fields) if run.fields else run.coordinator.get("mode"),
+        "trainer": _trainer(run),
         "run_id": run.coordinator.get("run_id"),
         "params": parameters,
         "steps": steps,

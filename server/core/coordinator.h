@@ -49,6 +49,9 @@ namespace causeway::server {
 absl::Status CheckRunId(absl::string_view call, absl::string_view run_id,
                         absl::string_view own_run_id);
 
+// FAILED_PRECONDITION if a worker has seen a later epoch than this coordinator's own.
+absl::Status CheckEpoch(absl::string_view worker_id, int64_t seen, int64_t own);
+
 // The way back to one attached worker.
 class SessionSink {
  public:
@@ -57,6 +60,13 @@ class SessionSink {
   virtual void Send(const v1::CoordinatorMessage& message) = 0;
   // Ends the session with that status. At most once; nothing is sent after it.
   virtual void Close(const absl::Status& status) = 0;
+};
+
+// A model that a site brings to a run that awaits one (Session.BringModel).
+struct BroughtModel {
+  std::string worker_id;  // Who brings it.
+  v1::RunConfig config;   // Complete.
+  FragmentPlan plan;      // Of that configuration.
 };
 
 class Coordinator {
@@ -92,6 +102,13 @@ class Coordinator {
   virtual const FragmentPlan& plan() const = 0;
   virtual const std::string& run_id() const = 0;
   virtual v1::DescribeResponse Describe() const = 0;
+
+  // --- A run that awaits its model (waiting_coordinator.h); all others have one: ALREADY_EXISTS
+  // --- What the run would be with that model. Changes nothing. The errors of BringModel.
+  virtual absl::StatusOr<BroughtModel> AdmitModel(const v1::ModelHeader& header) const;
+  // Begins the run with these values, in the arena order of model.plan. Writes them: call it on a
+  // thread that may take its time.
+  virtual absl::Status BeginWith(BroughtModel model, std::vector<float> values);
 
   // --- Session (proto/causeway/v1/session.proto has the meaning and the errors) ---
   // Checks the join, gives a lease and keeps the sink until Close, Disconnected or a newer
@@ -144,6 +161,8 @@ class Coordinator {
   virtual absl::Status Resume() = 0;
   // Empty: all workers. NOT_FOUND.
   virtual absl::Status Drain(const std::string& worker_id) = 0;
+  // Keeps a worker's contributions out, or lets them in again (proto/causeway/v1/admin.proto).
+  virtual absl::Status Reject(const v1::RejectRequest& order) = 0;
   virtual absl::Status StopAtStep(int64_t step) = 0;
   virtual absl::Status StopAtTokens(int64_t tokens) = 0;
   // True once training began, no member is live, and the end was reached: as a member said when it

@@ -52,6 +52,7 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
       *worker.mutable_link() = heartbeat.link();
       worker.set_device(account.device);
       worker.set_software_version(account.software_version);
+      worker.set_rejected(member.rejected);
       worker.set_pace(static_cast<double>(member.progress.pace_milli) / kPaceOne);
     }
     status.set_tokens(tokens);
@@ -125,12 +126,55 @@ absl::Status CoordinatorImpl::Drain(const std::string& worker_id) {
       AddDirective(v1::Directive::DRAIN, 0, "asked to by the operator", id, outbox);
     }
   }
-  for (const std::string& id : asked) RETURN_IF_ERROR(SaveMember(id));
+  RETURN_IF_ERROR(SaveMembers(asked));
   Record("draining",
          worker_id.empty() ? "asked all workers to drain"
                            : absl::StrCat("asked worker ", worker_id, " to drain"),
          {{"worker", worker_id}});
   Send(outbox);
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorImpl::Reject(const v1::RejectRequest& order) {
+  RETURN_IF_ERROR(Serving());
+  const std::string& id = order.worker_id();
+  {
+    absl::MutexLock lock(&members_mutex_);
+    if (membership_.Find(id) == nullptr) {
+      return absl::NotFoundError(absl::StrCat("no worker ", id, " ever joined this run"));
+    }
+  }
+  const bool whole = order.round() == 0;
+  if (whole) {
+    for (const auto& fragment : fragments_) {
+      RETURN_IF_ERROR(fragment->Reject(id, 0, order.undo()));
+    }
+    absl::MutexLock lock(&members_mutex_);
+    membership_.SetRejected(id, !order.undo());
+  } else {
+    if (order.fragment() < 0 || order.fragment() >= plan_.fragments()) {
+      return absl::InvalidArgumentError(absl::StrCat("there is no fragment ", order.fragment(),
+                                                     ": the run has ", plan_.fragments()));
+    }
+    RETURN_IF_ERROR(
+        fragments_[static_cast<size_t>(order.fragment())]->Reject(id, order.round(), order.undo()));
+  }
+  RETURN_IF_ERROR(SaveMember(id));
+  const std::string what =
+      whole ? absl::StrCat("all deltas of worker ", id, ", from the open rounds on,")
+            : absl::StrCat("the delta of worker ", id, " to round ", order.round(), " of fragment ",
+                           order.fragment());
+  // An order is recorded whatever the worker's budget of events.
+  options_.events->Record(
+      "worker_rejected",
+      absl::StrCat("the operator ", order.undo() ? "lets in " : "keeps out ", what,
+                   order.reason().empty() ? "" : " because: ", order.reason()),
+      {{"worker", id},
+       {"fragment", whole ? -1 : order.fragment()},
+       {"round", order.round()},
+       {"undo", order.undo()},
+       {"reason", order.reason()}});
+  // A round that waited for it closes with the next Tick.
   return absl::OkStatus();
 }
 
@@ -164,7 +208,7 @@ absl::Status CoordinatorImpl::StopAtTokens(int64_t tokens) {
   }
   {
     absl::MutexLock lock(&members_mutex_);
-    const int64_t trained = TokensTrained(membership_.members());
+    const int64_t trained = TokensTrained(Believed(membership_.members(), options_.config));
     if (trained >= tokens) {
       return absl::FailedPreconditionError(
           absl::StrCat("the run has trained ", trained, " tokens, it cannot stop at ", tokens,
@@ -192,7 +236,8 @@ absl::Status CoordinatorImpl::ActOnProgress() {
     absl::MutexLock lock(&members_mutex_);
     if (!state_.started) return absl::OkStatus();
     pace_start = PaceStart(membership_.largest_step(), config.sync().steps_between_syncs());
-    paces = NewPaces(membership_.members(), config.membership().max_pace());
+    const std::map<std::string, Member> members = Believed(membership_.members(), config);
+    paces = NewPaces(members, config.membership().max_pace());
     for (const auto& [id, pace] : paces) {
       membership_.OrderPace(id, pace, pace_start);
       if (!sinks_.contains(id)) continue;  // It is told when it is ready again.
@@ -201,9 +246,8 @@ absl::Status CoordinatorImpl::ActOnProgress() {
       outbox.back().second.mutable_directive()->set_pace_milli(pace);
     }
     if (TokenBudget() > 0) {
-      const int64_t tokens =
-          int64_t{config.train().batch_sequences()} * config.model().sequence_length();
-      stop = StopStepForTokens(membership_.members(), tokens, TokenBudget(),
+      const int64_t tokens = TokensPerStep(config);
+      stop = StopStepForTokens(members, tokens, TokenBudget(),
                                absl::Milliseconds(config.membership().lease_ms()));
     }
     // Announced once: later estimates differ a little, and somebody may be there already.
@@ -334,7 +378,7 @@ absl::Status CoordinatorImpl::Shutdown() {
     ids = membership_.LiveIds();
   }
   for (const auto& fragment : fragments_) RETURN_IF_ERROR(fragment->SaveSnapshot());
-  for (const std::string& id : ids) RETURN_IF_ERROR(SaveMember(id));
+  RETURN_IF_ERROR(SaveMembers(ids));
   RETURN_IF_ERROR(SaveRunState());
   return options_.store->SaveSummary(SummaryToJson(Summarize(), plan_.fragments()));
 }

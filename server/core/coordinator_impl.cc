@@ -30,7 +30,7 @@ bool IsFatal(const absl::Status& status) {
 // Of what a worker trained and has not contributed: a delta that is being taken, one on its way and
 // one that was late; and as many steps as a takeover may repeat.
 int64_t ReserveSteps(const v1::SyncConfig& sync) {
-  return 3 * int64_t{sync.steps_between_syncs()} + 2 * int64_t{sync.overlap_steps()} + 8;
+  return 3 * int64_t{sync.steps_between_syncs()} + 2 * int64_t{MaxOverlapSteps(sync)} + 8;
 }
 
 }  // namespace
@@ -44,13 +44,30 @@ absl::Status CheckRunId(absl::string_view call, absl::string_view run_id,
                    "anew with a fresh --out"));
 }
 
+absl::Status CheckEpoch(absl::string_view worker_id, int64_t seen, int64_t own) {
+  if (seen <= own) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "worker ", worker_id, " has taken part under epoch ", seen,
+      " of this run, this coordinator has ", own,
+      ": it serves an old copy of the run directory, or another coordinator has taken over; "
+      "serve the newest directory alone"));
+}
+
+absl::StatusOr<BroughtModel> Coordinator::AdmitModel(const v1::ModelHeader&) const {
+  return absl::AlreadyExistsError(
+      absl::StrCat("the run ", run_id(), " has its model: describe it again, and join"));
+}
+
+absl::Status Coordinator::BeginWith(BroughtModel, std::vector<float>) {
+  return AdmitModel({}).status();
+}
+
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options) {
   return CoordinatorImpl::Create(std::move(options));
 }
 
 absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options options) {
-  ASSIGN_OR_RETURN(FragmentPlan plan,
-                   FragmentPlan::Create(options.config.model(), options.config.sync()));
+  ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(options.config));
   std::vector<float> initial = std::move(options.initial_parameters);
   options.initial_parameters.clear();
   const std::optional<RecoveredRun> recovered = std::exchange(options.recovered, std::nullopt);
@@ -90,6 +107,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
   } else {
     RETURN_IF_ERROR(coordinator->options_.store->BeginRun(coordinator->Identity()));
   }
+  ASSIGN_OR_RETURN(coordinator->epoch_, coordinator->options_.store->TakeOver());
   return coordinator;
 }
 
@@ -98,16 +116,17 @@ CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan,
     : options_(std::move(options)),
       plan_(std::move(plan)),
       schedule_(plan_.fragments(), options_.config.sync().steps_between_syncs(),
-                options_.config.sync().overlap_steps()),
+                MaxOverlapSteps(options_.config.sync())),
       policy_({.quorum = options_.config.membership().quorum(),
                .grace = absl::Milliseconds(options_.config.membership().grace_ms()),
                .adaptive = options_.config.membership().adaptive_grace(),
-               .overlap_steps = options_.config.sync().overlap_steps()}),
+               .overlap_steps = MaxOverlapSteps(options_.config.sync())}),
       optimizer_(std::move(optimizer)),
       config_hash_(RunConfigHash(options_.config)),
       membership_(options_.config.membership().max_workers(),
                   absl::Milliseconds(options_.config.membership().lease_ms())),
-      draws_(options_.config.train().batch_sequences(), ReserveSteps(options_.config.sync())) {
+      draws_(options_.config.train().batch_sequences(), ReserveSteps(options_.config.sync())),
+      tokens_(TokensPerStep(options_.config), LargestPace(options_.config) - 1) {
   merge_pool_.threads = options_.merge_pool;
 }
 
@@ -146,6 +165,7 @@ std::vector<OpenRound> CoordinatorImpl::OpenRounds() const {
 absl::Status CoordinatorImpl::CheckPush(const v1::PushHeader& header) const {
   RETURN_IF_ERROR(Serving());
   RETURN_IF_ERROR(CheckRunId("push", header.run_id(), options_.run_id));
+  RETURN_IF_ERROR(CheckEpoch(header.worker_id(), header.epoch(), epoch_));
   absl::MutexLock lock(&members_mutex_);
   absl::Status member = membership_.Check(header.worker_id(), header.incarnation());
   // Not ABORTED, which would say that the round closed: if it is the same process, which has
@@ -251,6 +271,7 @@ absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& claimed, Received
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
   // The delta counts, the claim does not: nobody keeps others from the text of their parts.
   const DroppedDraws dropped = DropImpossibleDraws(*fragment, header);
+  const int64_t claimed_tokens = CutTokens(*fragment, header);
   const absl::StatusOr<AddedContribution> added = fragment->Add(header, std::move(object));
   if (IsFatal(added.status())) Fail(added.status());
   if (added.ok() && added->is_new) {
@@ -259,29 +280,68 @@ absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& claimed, Received
       accounts_[header.worker_id()].bytes_up += header.total_bytes();
       draws_.Add(header.worker_id(), added->draws,
                  schedule_.SendStep(header.fragment(), header.round()));
+      tokens_.Add(header.fragment(), header.worker_id(), header.tokens(),
+                  schedule_.SendStep(header.fragment(), header.round()));
     }
     for (RunObserver* const observer : options_.observers) {
-      observer->OnContributed(header, added->quarantined);
+      observer->OnContributed(header, added->quarantined());
     }
-  }
-  if (added.ok() && added->is_new && dropped.foreign + dropped.ahead > 0) {
-    RecordDropped(header, dropped);
-  }
-  if (added.ok() && added->quarantined) {
-    Record("contribution_quarantined",
-           absl::StrCat("the delta of worker ", header.worker_id(), " to round ", header.round(),
-                        " of fragment ", header.fragment(), " has the norm ", added->norm,
-                        ", the median of the last ones is ", added->median,
-                        ": it is kept, but not merged"),
-           {{"worker", header.worker_id()},
-            {"fragment", header.fragment()},
-            {"round", header.round()},
-            {"norm", added->norm},
-            {"median", added->median}});
+    if (dropped.foreign + dropped.ahead > 0) RecordDropped(header, dropped);
+    if (header.tokens() < claimed_tokens) {
+      RecordCut(header.worker_id(), header.fragment(), header.round(), claimed_tokens,
+                header.tokens());
+    }
+    if (added->quarantined()) {
+      const std::string grounds =
+          added->quarantine == Quarantine::kRejected ? ", and an operator keeps its worker out"
+          : added->quarantine == Quarantine::kOutlier
+              ? absl::StrCat(", the median of the last ones is ", added->median)
+              : absl::StrCat(", the fragment takes ", added->cap, " at most (membership.norm_cap)");
+      RecordQuarantine(header.worker_id(), header.fragment(), header.round(), *added, grounds);
+    }
   }
   // Also after a refusal: the round may have waited for this contribution to be verified.
   Advance(*fragment);
   return added.status();
+}
+
+int64_t CoordinatorImpl::CutTokens(const FragmentRounds& fragment, v1::PushHeader& header) const {
+  const int64_t claimed = header.tokens();
+  if (header.round() < 1 || header.round() > fragment.version() + 1) return claimed;
+  const int64_t step = schedule_.SendStep(fragment.fragment(), header.round());
+  absl::MutexLock lock(&members_mutex_);
+  const int64_t most = tokens_.Most(fragment.fragment(), header.worker_id(), step);
+  if (claimed > most) header.set_tokens(most);
+  return claimed;
+}
+
+void CoordinatorImpl::RecordCut(const std::string& worker_id, int fragment, int64_t round,
+                                int64_t claimed, int64_t counted) {
+  Record("tokens_cut",
+         absl::StrCat("worker ", worker_id, " says that its delta to round ", round,
+                      " of fragment ", fragment, " stands for ", claimed, " tokens: it counts for ",
+                      counted, ", more it cannot have trained"),
+         {{"worker", worker_id},
+          {"fragment", fragment},
+          {"round", round},
+          {"claimed", claimed},
+          {"counted", counted}});
+}
+
+void CoordinatorImpl::RecordQuarantine(const std::string& worker_id, int fragment, int64_t round,
+                                       const AddedContribution& added, const std::string& grounds) {
+  static constexpr absl::string_view kWhy[] = {"", "outlier", "cap", "overflow", "rejected"};
+  Record(
+      "contribution_quarantined",
+      absl::StrCat("the delta of worker ", worker_id, " to round ", round, " of fragment ",
+                   fragment, " has the norm ", added.norm, grounds, ": it is kept, but not merged"),
+      {{"worker", worker_id},
+       {"fragment", fragment},
+       {"round", round},
+       {"norm", added.norm},
+       {"median", added.median},
+       {"cap", added.cap},
+       {"why", std::string(kWhy[static_cast<size_t>(added.quarantine)])}});
 }
 
 bool CoordinatorImpl::IsQuarantined(const v1::PushHeader& header) const {
@@ -382,6 +442,14 @@ void CoordinatorImpl::Announce(const PublishedRound& round) {
   const RoundRecord& record = round.record;
   for (RunObserver* const observer : options_.observers) {
     observer->OnPublished(record, round.missing);
+  }
+  for (const CutClaim& cut : round.cut) {
+    RecordCut(cut.worker_id, record.fragment, record.round, cut.claimed, cut.counted);
+  }
+  for (const LateQuarantine& held : round.overflowed) {
+    const AddedContribution added = {.quarantine = Quarantine::kOverflow, .norm = held.norm};
+    RecordQuarantine(held.worker_id, record.fragment, record.round, added,
+                     absl::StrCat(", with which ", held.reason));
   }
   if (!round.missing.empty() || record.contributors.empty()) {
     Record("round_closed",

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,7 +22,9 @@
 #include "server/core/run_summary.h"
 #include "server/outer/outer_optimizer.h"
 #include "server/round/draw_ledger.h"
+#include "server/round/event_budget.h"
 #include "server/round/membership.h"
+#include "server/round/plausibility.h"
 #include "server/round/round_policy.h"
 
 namespace causeway::server {
@@ -61,6 +64,7 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status Pause(const std::string& reason) override;
   absl::Status Resume() override;
   absl::Status Drain(const std::string& worker_id) override;
+  absl::Status Reject(const v1::RejectRequest& order) override;
   absl::Status StopAtStep(int64_t step) override;
   absl::Status StopAtTokens(int64_t tokens) override;
   bool ReachedItsEnd() const override;
@@ -89,6 +93,7 @@ class CoordinatorImpl final : public Coordinator {
   // Make what changed of a member, or of the run, durable. To be called without a lock, after the
   // change and before anybody is told of it. An error has stopped the coordinator.
   absl::Status SaveMember(const std::string& worker_id);
+  absl::Status SaveMembers(std::span<const std::string> worker_ids);
   absl::Status SaveRunState();
   absl::Status ForgetOldAnswers();
 
@@ -125,6 +130,14 @@ class CoordinatorImpl final : public Coordinator {
   DroppedDraws DropImpossibleDraws(const FragmentRounds& fragment, v1::PushHeader& header) const
       ABSL_LOCKS_EXCLUDED(members_mutex_);
   void RecordDropped(const v1::PushHeader& header, const DroppedDraws& dropped);
+  // Lowers the header's tokens to what its worker can have trained. Returns what it claimed.
+  int64_t CutTokens(const FragmentRounds& fragment, v1::PushHeader& header) const
+      ABSL_LOCKS_EXCLUDED(members_mutex_);
+  void RecordCut(const std::string& worker_id, int fragment, int64_t round, int64_t claimed,
+                 int64_t counted);
+  // `grounds`: after the norm, for people.
+  void RecordQuarantine(const std::string& worker_id, int fragment, int64_t round,
+                        const AddedContribution& added, const std::string& grounds);
   absl::StatusOr<FragmentRounds*> FindFragment(int fragment) const;
   std::vector<OpenRound> OpenRounds() const;
   // What every call checks first.
@@ -139,6 +152,8 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status HandleLeave(const std::string& worker_id, uint64_t incarnation,
                            const v1::Leave& leave);
   absl::Status CheckStep(int64_t step) const;
+  // A step that the member can have reached, too.
+  absl::Status CheckReached(const std::string& worker_id, int64_t step) const;
   // What the speeds that were just reported ask for: other paces, or the end of the token budget.
   // Call it without a lock; sends and records.
   absl::Status ActOnProgress();
@@ -170,10 +185,11 @@ class CoordinatorImpl final : public Coordinator {
 
   const Options options_;
   const FragmentPlan plan_;
-  const SyncSchedule schedule_;
-  const RoundPolicy policy_;  // But for stop_step: see PolicyNow.
+  const SyncSchedule schedule_;  // Its merge steps are the last ones (tau_max).
+  const RoundPolicy policy_;     // But for stop_step: see PolicyNow.
   const std::unique_ptr<const OuterOptimizer> optimizer_;
   const uint64_t config_hash_;
+  int64_t epoch_ = 0;  // Fixed after construction.
   MergePool merge_pool_;
   std::vector<std::unique_ptr<FragmentRounds>> fragments_;  // Fixed after construction.
   std::atomic<bool> snapshot_refused_{false};  // For lack of room, and that was recorded.
@@ -187,6 +203,7 @@ class CoordinatorImpl final : public Coordinator {
   mutable absl::Mutex members_mutex_;
   Membership membership_ ABSL_GUARDED_BY(members_mutex_);
   DrawLedger draws_ ABSL_GUARDED_BY(members_mutex_);
+  TokenLedger tokens_ ABSL_GUARDED_BY(members_mutex_);
   std::map<std::string, WorkerAccount> accounts_ ABSL_GUARDED_BY(members_mutex_);
   Sinks sinks_ ABSL_GUARDED_BY(members_mutex_);  // Of attached members.
   RunState state_ ABSL_GUARDED_BY(members_mutex_);
@@ -197,10 +214,8 @@ class CoordinatorImpl final : public Coordinator {
   bool somebody_left_ ABSL_GUARDED_BY(members_mutex_) = false;
   bool somebody_finished_ ABSL_GUARDED_BY(members_mutex_) = false;
   bool shut_down_ ABSL_GUARDED_BY(members_mutex_) = false;
-  // Refused joins that may be recorded now, and since when; whoever is refused tries again.
-  double refusals_left_ ABSL_GUARDED_BY(members_mutex_) = 20;
-  absl::Duration refusals_refilled_ ABSL_GUARDED_BY(members_mutex_);
-  int64_t refusals_unrecorded_ ABSL_GUARDED_BY(members_mutex_) = 0;
+  absl::Mutex budget_mutex_;
+  EventBudget event_budget_ ABSL_GUARDED_BY(budget_mutex_);
   // The last late round that was recorded, by fragment and worker: every stripe is told.
   std::map<std::pair<int, std::string>, int64_t> last_late_ ABSL_GUARDED_BY(members_mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(members_mutex_);

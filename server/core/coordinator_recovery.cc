@@ -29,6 +29,19 @@ std::set<int> HadSlots(const nlohmann::json& account, int slots) {
   return had;
 }
 
+// There, too: what an operator keeps out. By fragment, as FragmentRounds::rejections.
+constexpr char kRejectedKey[] = "rejected";
+
+std::set<int64_t> RejectedRounds(const nlohmann::json& account, size_t fragment) {
+  std::set<int64_t> rounds;
+  const auto found = account.find(kRejectedKey);
+  if (found == account.end() || !found->is_array() || fragment >= found->size()) return rounds;
+  for (const nlohmann::json& round : (*found)[fragment]) {
+    if (round.is_number_integer()) rounds.insert(round.get<int64_t>());
+  }
+  return rounds;
+}
+
 // The part of a sorted array that belongs to one fragment.
 template <typename Record>
 std::span<const Record> OfFragment(const std::vector<Record>& records, int fragment) {
@@ -77,9 +90,19 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
       history.snapshots.push_back(snapshot.version);
     }
     RETURN_IF_ERROR(fragments_[i]->Recover(history));
+    for (const auto& [version, why] : fragments_[i]->damaged_snapshots()) {
+      Record("snapshot_damaged",
+             absl::StrCat(why.message(), "; recovered from what was saved before it"),
+             {{"fragment", index}, {"round", version}, {"reason", std::string(why.message())}});
+    }
+    for (const MemberRecord& record : run.members) {
+      const std::set<int64_t> rejected = RejectedRounds(record.account, i);
+      if (!rejected.empty()) fragments_[i]->RestoreRejections(record.member.id, rejected);
+    }
     rounds += fragments_[i]->version();
     folded += fragments_[i]->rounds_since_snapshot();
   }
+  const int64_t largest_step = LargestPossibleStep(OpenRounds(), options_.config);
   {
     absl::MutexLock lock(&members_mutex_);
     state_ = run.state;
@@ -90,6 +113,14 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
       member.progress.tokens = account.heartbeat.tokens();
       member.had_slots = HadSlots(record.account, options_.config.membership().max_workers());
       if (!member.own_data) draws_.Give(member.data_slot, member.active_from_step);
+      // A former release believed any step.
+      member.step = std::min(member.step, largest_step);
+      member.active_from_step = std::min(member.active_from_step, largest_step);
+      tokens_.Begin(member.id, member.active_from_step);
+      for (size_t i = 0; i < fragments_.size(); ++i) {
+        const std::set<int64_t> rejected = RejectedRounds(record.account, i);
+        member.rejected |= !rejected.empty() && *rejected.begin() <= 0;
+      }
       membership_.Restore(std::move(member), options_.clock->Monotonic());
       uint64_t nonce = 0;
       const auto draining = record.account.find(kDrainingKey);
@@ -101,6 +132,7 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
     for (const ContributionRecord& contribution : run.contributions) {
       const int64_t step = schedule_.SendStep(contribution.fragment, contribution.round);
       draws_.Add(contribution.worker_id, contribution.draws, step);
+      tokens_.Add(contribution.fragment, contribution.worker_id, contribution.tokens, step);
     }
   }
   hash_checks_ = run.state.hash_checks;
@@ -116,25 +148,40 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
   return absl::OkStatus();
 }
 
-absl::Status CoordinatorImpl::SaveMember(const std::string& worker_id) {
+absl::Status CoordinatorImpl::SaveMembers(std::span<const std::string> worker_ids) {
+  if (worker_ids.empty()) return absl::OkStatus();
   absl::Status status;
   {
     absl::MutexLock save_lock(&save_mutex_);
-    MemberRecord record;
+    std::vector<std::map<std::string, std::set<int64_t>>> rejections;
+    for (const auto& fragment : fragments_) rejections.push_back(fragment->rejections());
+    std::vector<MemberRecord> records;
     {
       absl::MutexLock lock(&members_mutex_);
-      record.member = *membership_.Find(worker_id);
-      record.account = AccountToJson(accounts_[worker_id]);
-      record.account[kHadSlotsKey] = record.member.had_slots;
-      const auto draining = draining_.find(worker_id);
-      if (draining != draining_.end()) {
-        record.account[kDrainingKey] = HashToHex(draining->second);
+      for (const std::string& id : worker_ids) {
+        MemberRecord& record = records.emplace_back();
+        record.member = *membership_.Find(id);
+        record.account = AccountToJson(accounts_[id]);
+        record.account[kHadSlotsKey] = record.member.had_slots;
+        const auto draining = draining_.find(id);
+        if (draining != draining_.end()) {
+          record.account[kDrainingKey] = HashToHex(draining->second);
+        }
+        if (std::ranges::none_of(rejections, [&](const auto& of) { return of.contains(id); })) {
+          continue;
+        }
+        nlohmann::json& rejected = record.account[kRejectedKey] = nlohmann::json::array();
+        for (auto& of_fragment : rejections) rejected.push_back(of_fragment[id]);
       }
     }
-    status = options_.store->SaveMember(record);
+    status = options_.store->SaveMembers(records);
   }
   if (!status.ok()) Fail(status);
   return status;
+}
+
+absl::Status CoordinatorImpl::SaveMember(const std::string& worker_id) {
+  return SaveMembers({&worker_id, 1});
 }
 
 absl::Status CoordinatorImpl::SaveRunState() {
@@ -211,9 +258,7 @@ void CoordinatorImpl::Maintain() {
     absl::MutexLock lock(&members_mutex_);
     ids = membership_.LiveIds();
   }
-  for (const std::string& id : ids) {
-    if (!SaveMember(id).ok()) return;
-  }
+  if (!SaveMembers(ids).ok()) return;
   SaveRunState().IgnoreError();  // A failure has stopped the coordinator already.
 }
 

@@ -45,6 +45,8 @@ Progress ProgressOf(const v1::Heartbeat& heartbeat) {
   if (seconds > 0 && seconds <= kLongestStep) progress.inner_step_time = absl::Seconds(seconds);
   const int64_t pace = heartbeat.pace_milli();
   if (pace >= kPaceOne && pace <= kLargestPace) progress.pace_milli = pace;
+  const double speed = heartbeat.tokens_per_second();
+  if (speed > 0 && std::isfinite(speed)) progress.tokens_per_second = speed;
   const double rate = heartbeat.download_bytes_per_second();
   if (rate > 0 && std::isfinite(rate)) progress.download_bytes_per_s = rate;
   return progress;
@@ -54,6 +56,9 @@ Progress ProgressOf(const v1::Heartbeat& heartbeat) {
 
 absl::Status CoordinatorImpl::CheckJoin(const v1::Join& join) const {
   RETURN_IF_ERROR(CheckName("worker_id", join.worker_id()));
+  if (join.run_id() == options_.run_id) {
+    RETURN_IF_ERROR(CheckEpoch(join.worker_id(), join.seen_epoch(), epoch_));
+  }
   if (join.wire_version() != kWireVersion) {
     return Mismatch(
         "wire_version", absl::StrCat(join.wire_version()), absl::StrCat(kWireVersion),
@@ -74,7 +79,9 @@ absl::Status CoordinatorImpl::CheckJoin(const v1::Join& join) const {
                     "the worker's model has other tensors or another cut into fragments: run the "
                     "same release on both sides");
   }
-  if (join.data_vocabulary_size() != options_.config.model().vocabulary_size()) {
+  // The data of a trainer that is not ours are its own matter.
+  if (options_.config.has_model() &&
+      join.data_vocabulary_size() != options_.config.model().vocabulary_size()) {
     return Mismatch("data_vocabulary_size", absl::StrCat(join.data_vocabulary_size()),
                     absl::StrCat(options_.config.model().vocabulary_size()),
                     "give the worker shards made with the run's tokenizer, or set "
@@ -110,28 +117,11 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
 }
 
 void CoordinatorImpl::RecordRefusal(const v1::Join& join, const absl::Status& refusal) {
-  constexpr double kMost = 20;
-  constexpr double kPerSecond = 0.2;
-  int64_t unrecorded = 0;
-  {
-    absl::MutexLock lock(&members_mutex_);
-    const absl::Duration now = options_.clock->Monotonic();
-    refusals_left_ = std::min(
-        kMost, refusals_left_ + kPerSecond * absl::ToDoubleSeconds(now - refusals_refilled_));
-    refusals_refilled_ = now;
-    if (refusals_left_ < 1) {
-      ++refusals_unrecorded_;
-      return;
-    }
-    --refusals_left_;
-    unrecorded = std::exchange(refusals_unrecorded_, 0);
-  }
   const std::string worker = absl::CHexEscape(join.worker_id().substr(0, 64));
   Record("join_refused", absl::StrCat("worker ", worker, " may not join: ", refusal.message()),
          {{"worker", worker},
           {"code", std::string(absl::StatusCodeToString(refusal.code()))},
-          {"reason", std::string(refusal.message())},
-          {"unrecorded", unrecorded}});
+          {"reason", std::string(refusal.message())}});
 }
 
 absl::StatusOr<v1::Welcome> CoordinatorImpl::Admit(const v1::Join& join,
@@ -167,6 +157,7 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Admit(const v1::Join& join,
   RETURN_IF_ERROR(SaveMember(id));
   if (first_to_share) RETURN_IF_ERROR(SaveRunState());
   welcome.set_incarnation(member.incarnation);
+  welcome.set_epoch(epoch_);
   welcome.set_data_slot(member.data_slot);
   welcome.set_lease_ms(options_.config.membership().lease_ms());
   for (const OpenRound& round : open_rounds) welcome.add_published_versions(round.round - 1);
@@ -220,16 +211,30 @@ absl::Status CoordinatorImpl::CheckStep(int64_t step) const {
                                                  " (train.steps), the message says ", step));
 }
 
+absl::Status CoordinatorImpl::CheckReached(const std::string& worker_id, int64_t step) const {
+  RETURN_IF_ERROR(CheckStep(step));
+  const int64_t largest = LargestPossibleStep(OpenRounds(), options_.config);
+  if (step <= largest) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "worker ", worker_id, " says that it is at step ", step, "; nobody gets beyond step ",
+      largest,
+      " before the rounds that are open are published: restart it without its checkpoint, and look "
+      "whether it has trained with another coordinator"));
+}
+
 absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t incarnation,
                                           const v1::Ready& ready) {
-  RETURN_IF_ERROR(CheckStep(ready.step()));
+  RETURN_IF_ERROR(CheckReached(worker_id, ready.step()));
   Outbox outbox;
   bool starts_now = false;
   std::vector<std::string> live;  // Whose numbers may be new.
   int active = 0;
   {
     absl::MutexLock lock(&members_mutex_);
+    const Member* const before = membership_.Find(worker_id);
+    const bool begins = ready.anew() || before == nullptr || !before->was_ready;
     RETURN_IF_ERROR(membership_.Ready(worker_id, incarnation, ready.step(), ready.anew()));
+    if (begins) tokens_.Begin(worker_id, ready.step());
     active = membership_.active();
     starts_now = !state_.started && active >= options_.config.membership().start_workers();
     if (starts_now) {
@@ -269,7 +274,7 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
     }
   }
   RETURN_IF_ERROR(SaveMember(worker_id));
-  for (const std::string& id : live) RETURN_IF_ERROR(SaveMember(id));
+  RETURN_IF_ERROR(SaveMembers(live));
   if (starts_now) RETURN_IF_ERROR(SaveRunState());
   Record("worker_ready", absl::StrCat("worker ", worker_id, " is ready at step ", ready.step()),
          {{"worker", worker_id}, {"step", ready.step()}});
@@ -283,7 +288,7 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
 
 absl::Status CoordinatorImpl::HandleHeartbeat(const std::string& worker_id, uint64_t incarnation,
                                               const v1::Heartbeat& heartbeat) {
-  RETURN_IF_ERROR(CheckStep(heartbeat.step()));
+  RETURN_IF_ERROR(CheckReached(worker_id, heartbeat.step()));
   if (heartbeat.checkpoint_step() != -1) RETURN_IF_ERROR(CheckStep(heartbeat.checkpoint_step()));
   if (heartbeat.tokens() < 0 || heartbeat.tokens() > kMaxTokens) {
     return absl::InvalidArgumentError(
@@ -446,7 +451,22 @@ void CoordinatorImpl::NoteIfFinished() {
 
 void CoordinatorImpl::Record(absl::string_view event, const std::string& message,
                              const nlohmann::json& fields) {
-  options_.events->Record(event, message, fields);
+  const auto worker = fields.find("worker");
+  if (worker == fields.end() || !worker->is_string()) {
+    options_.events->Record(event, message, fields);
+    return;
+  }
+  std::optional<int64_t> left_out;
+  {
+    absl::MutexLock lock(&budget_mutex_);
+    // Who is refused may choose any name.
+    const std::string account = event == "join_refused" ? "" : worker->get<std::string>();
+    left_out = event_budget_.Take(event, account, options_.clock->Monotonic());
+  }
+  if (!left_out.has_value()) return;
+  nlohmann::json counted = fields;
+  if (*left_out > 0) counted["unrecorded"] = *left_out;
+  options_.events->Record(event, message, counted);
 }
 
 }  // namespace causeway::server

@@ -35,21 +35,18 @@ absl::Status FragmentRounds::Recover(const History& history) {
       published_hashes_.push_back(round.published_hash);
     }
   }
-  int64_t folded = 0;
-  if (!history.snapshots.empty()) {
-    folded = history.snapshots.back();
-    RETURN_IF_ERROR(LoadSnapshot(folded));
-  } else {
-    absl::ReaderMutexLock lock(&data_mutex_);
-    const uint64_t hash = TreeHash(std::span<const float>(published_));
-    if (hash != history.initial_hash) {
-      return Differs(absl::StrCat("the initial ", VersionName(options_.fragment, 0)), hash,
-                     history.initial_hash,
-                     "continue on a machine like the one that began the run, or from a snapshot");
-    }
-  }
+  ASSIGN_OR_RETURN(int64_t folded, LoadBase(history));
   for (; folded < version; ++folded) {
-    RETURN_IF_ERROR(Refold(history.rounds[static_cast<size_t>(folded)]));
+    const absl::Status refolded = Refold(history.rounds[static_cast<size_t>(folded)]);
+    if (refolded.ok()) continue;
+    if (damaged_snapshots_.empty()) return refolded;
+    // Deltas that only older states need do not stay for ever.
+    return absl::Status(refolded.code(),
+                        absl::StrCat(damaged_snapshots_.front().second.message(),
+                                     "; and what is older does not help: ", refolded.message()));
+  }
+  for (const auto& [damaged, why] : damaged_snapshots_) {
+    RETURN_IF_ERROR(options_.store->DropSnapshot(options_.fragment, damaged));
   }
   std::map<int64_t, std::map<std::string, uint64_t>> past;
   size_t open_begin = history.contributions.size();
@@ -69,6 +66,23 @@ absl::Status FragmentRounds::Recover(const History& history) {
   return LoadOpenRound(history.contributions.subspan(open_begin));
 }
 
+absl::StatusOr<int64_t> FragmentRounds::LoadBase(const History& history) {
+  for (size_t i = history.snapshots.size(); i > 0; --i) {
+    const int64_t version = history.snapshots[i - 1];
+    const absl::Status loaded = LoadSnapshot(version);
+    if (loaded.ok()) return version;
+    if (!absl::IsDataLoss(loaded)) return loaded;
+    damaged_snapshots_.emplace_back(version, loaded);
+  }
+  absl::ReaderMutexLock lock(&data_mutex_);
+  const uint64_t hash = TreeHash(std::span<const float>(published_));
+  if (hash == history.initial_hash) return 0;
+  if (!damaged_snapshots_.empty()) return damaged_snapshots_.front().second;
+  return Differs(absl::StrCat("the initial ", VersionName(options_.fragment, 0)), hash,
+                 history.initial_hash,
+                 "continue on a machine like the one that began the run, or from a snapshot");
+}
+
 void FragmentRounds::RecoverNorms(const History& history) {
   const auto version = static_cast<int64_t>(history.rounds.size());
   size_t i = 0;
@@ -76,10 +90,17 @@ void FragmentRounds::RecoverNorms(const History& history) {
     const int64_t round = history.contributions[i].round;
     std::vector<double> merged;
     std::vector<double> quarantined;
+    const std::vector<std::string>& contributors =
+        history.rounds[static_cast<size_t>(round - 1)].contributors;  // Sorted.
     for (; i < history.contributions.size() && history.contributions[i].round == round; ++i) {
       const ContributionRecord& record = history.contributions[i];
-      (record.quarantined ? quarantined : merged).push_back(record.norm);
-      if (record.quarantined) quarantined_.emplace(round, record.worker_id);
+      if (std::ranges::binary_search(contributors, record.worker_id)) {
+        merged.push_back(record.norm);
+        continue;
+      }
+      // The others were rejected, or the merge could not take them.
+      if (record.quarantined) quarantined.push_back(record.norm);
+      quarantined_.emplace(round, record.worker_id);
     }
     RememberNorms(merged, quarantined);
   }
@@ -102,20 +123,21 @@ absl::Status FragmentRounds::LoadSnapshot(int64_t version) {
     return absl::DataLossError(
         absl::StrCat(name, " does not have the arrays that the run's ", "configuration asks for"));
   }
+  const uint64_t hash = TreeHash(std::span<const float>(snapshot.published));
   absl::WriterMutexLock data_lock(&data_mutex_);
+  absl::MutexLock lock(&mutex_);
+  if (version < 0 || version >= static_cast<int64_t>(published_hashes_.size())) {
+    return absl::DataLossError(absl::StrCat(name, " is of a version that was never published"));
+  }
+  const uint64_t recorded = published_hashes_[static_cast<size_t>(version)];
+  if (hash != recorded) return Differs(name, hash, recorded, kDamaged);
+  snapshot_version_ = version;
   theta_ = std::move(snapshot.theta);
   published_ = std::move(snapshot.published);
   for (size_t i = 0; i < states.size(); ++i) {
     optimizer_state_[i] = std::move(snapshot.optimizer[i].second);
   }
-  const uint64_t hash = TreeHash(std::span<const float>(published_));
-  absl::MutexLock lock(&mutex_);
-  snapshot_version_ = version;
-  if (version < 0 || version >= static_cast<int64_t>(published_hashes_.size())) {
-    return absl::DataLossError(absl::StrCat(name, " is of a version that was never published"));
-  }
-  const uint64_t recorded = published_hashes_[static_cast<size_t>(version)];
-  return hash == recorded ? absl::OkStatus() : Differs(name, hash, recorded, kDamaged);
+  return absl::OkStatus();
 }
 
 absl::Status FragmentRounds::Refold(const RoundRecord& round) {
@@ -135,7 +157,8 @@ absl::Status FragmentRounds::Refold(const RoundRecord& round) {
                              /*validated=*/false});
   }
   absl::WriterMutexLock data_lock(&data_mutex_);
-  ASSIGN_OR_RETURN(const MergeResult merged, Merge(round.round, std::move(contributions)));
+  ASSIGN_OR_RETURN(const MergeResult merged,
+                   Merge(round.round, std::move(contributions), /*rehearse=*/false));
   const std::string name = VersionName(options_.fragment, round.round);
   if (merged.published_hash != round.published_hash) {
     return Differs(name, merged.published_hash, round.published_hash, kDamaged);
@@ -166,6 +189,11 @@ absl::Status FragmentRounds::LoadOpenRound(std::span<const ContributionRecord> r
     RETURN_IF_ERROR(Annotate(VerifyObject(header, object),
                              absl::StrCat("the delta of ", record.worker_id, " to round ",
                                           record.round, " of fragment ", record.fragment)));
+    double norm = record.norm;
+    if (norm == 0) {  // A former release did not ask for it.
+      absl::ReaderMutexLock data_lock(&data_mutex_);
+      ASSIGN_OR_RETURN(norm, NormOf(object.bytes.view()));
+    }
     absl::MutexLock lock(&mutex_);
     if (record.round != static_cast<int64_t>(published_hashes_.size())) {
       return absl::DataLossError(
@@ -177,7 +205,7 @@ absl::Status FragmentRounds::LoadOpenRound(std::span<const ContributionRecord> r
     entry.object = std::move(object.bytes);
     entry.arrived = options_.clock->Monotonic();
     entry.unix_s = record.unix_s;
-    entry.norm = record.norm;
+    entry.norm = norm;
     entry.quarantined = record.quarantined;
     entry.accepted = true;
     if (entry.quarantined) quarantined_.emplace(record.round, record.worker_id);

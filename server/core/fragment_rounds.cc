@@ -8,8 +8,8 @@
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
 #include "server/outer/contribution_weights.h"
-#include "server/outer/delta_norm.h"
 #include "server/outer/merge.h"
+#include "server/round/plausibility.h"
 
 namespace causeway::server {
 namespace {
@@ -106,24 +106,18 @@ absl::StatusOr<bool> FragmentRounds::IsHeld(const v1::PushHeader& header) const 
   RETURN_IF_ERROR(
       DrawsFromProto(header.draws(), options_.config->membership().max_workers()).status());
   absl::MutexLock lock(&mutex_);
-  return Lookup(header);
-}
-
-absl::StatusOr<AddedContribution> FragmentRounds::Judge(std::span<const uint8_t> object) const {
-  AddedContribution verdict;
-  const double factor = options_.config->membership().outlier_factor();
-  if (factor == 0) return verdict;
-  {
-    absl::ReaderMutexLock lock(&data_mutex_);
-    const bool gradient = options_.config->sync().contribution() == v1::SyncConfig::GRADIENT;
-    const std::vector<float> zeros(gradient ? published_.size() : 0, 0.0f);
-    ASSIGN_OR_RETURN(verdict.norm,
-                     DeltaNorm(*options_.codec_up, object, gradient ? zeros : published_));
+  if (header.base_hash() != 0 && header.round() >= 1 &&
+      header.round() <= std::ssize(published_hashes_)) {
+    const uint64_t base = published_hashes_[static_cast<size_t>(header.round() - 1)];
+    if (base != header.base_hash()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the delta of ", header.worker_id(), " to ", RoundName(header), " was taken against ",
+          HashToHex(header.base_hash()), ", published here is ", HashToHex(base),
+          ": the worker trained with another coordinator of this run, or this one serves an old "
+          "copy of its run directory; serve the newest directory alone"));
+    }
   }
-  absl::MutexLock lock(&mutex_);
-  verdict.median = norms_.Median().value_or(0);
-  verdict.quarantined = IsOutlier(verdict.norm, norms_, factor);
-  return verdict;
+  return Lookup(header);
 }
 
 absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& header,
@@ -149,9 +143,18 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
     status = verdict.status();
   }
   const double unix_s = UnixSeconds(options_.clock->Now());
+  bool out_of_line = false;
   if (status.ok()) {
     ASSIGN_OR_RETURN(verdict->draws,
                      DrawsFromProto(header.draws(), options_.config->membership().max_workers()));
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!verdict->quarantined() && IsRejected(header.worker_id(), header.round())) {
+        verdict->quarantine = Quarantine::kRejected;
+      }
+    }
+    // What an operator keeps out he may let in again: that is no part of the record.
+    out_of_line = verdict->quarantined() && verdict->quarantine != Quarantine::kRejected;
     status = options_.store->SaveContribution({.fragment = options_.fragment,
                                                .round = header.round(),
                                                .worker_id = header.worker_id(),
@@ -164,7 +167,7 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
                                                .send_step = header.send_step(),
                                                .unix_s = unix_s,
                                                .norm = verdict->norm,
-                                               .quarantined = verdict->quarantined},
+                                               .quarantined = out_of_line},
                                               object.bytes.view());
     // Whatever its code: of a store only a full disk passes. Other codes would be taken for the
     // contribution's.
@@ -182,9 +185,10 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
   entry.arrived = options_.clock->Monotonic();
   entry.unix_s = unix_s;
   entry.norm = verdict->norm;
-  entry.quarantined = verdict->quarantined;
+  entry.rejected = IsRejected(header.worker_id(), header.round());
+  entry.quarantined = out_of_line;
   entry.accepted = true;
-  if (entry.quarantined) quarantined_.emplace(header.round(), header.worker_id());
+  if (entry.kept_out()) quarantined_.emplace(header.round(), header.worker_id());
   verdict->is_new = true;
   return verdict;
 }
@@ -200,7 +204,7 @@ OpenRound FragmentRounds::OpenRoundLocked() const {
   round.round = static_cast<int64_t>(published_hashes_.size());
   round.send_step = options_.schedule.SendStep(options_.fragment, round.round);
   for (const auto& [id, held] : contributions_) {
-    if (held.accepted) (held.quarantined ? round.quarantined : round.arrivals)[id] = held.arrived;
+    if (held.accepted) (held.kept_out() ? round.quarantined : round.arrivals)[id] = held.arrived;
   }
   round.merge_time = merge_time_;
   round.answer_bytes = static_cast<int64_t>(
@@ -249,35 +253,26 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
   record.reason = std::move(decision.reason);
   result.missing = std::move(decision.missing);
 
-  std::vector<int64_t> tokens;
   std::map<std::string, uint64_t> object_hashes;
-  std::vector<double> merged_norms;
   std::vector<double> quarantined_norms;
   for (const auto& [id, held] : contributions) {
     object_hashes[id] = held.header.object_hash();
     record.bytes_in += static_cast<int64_t>(held.object.size());
-    (held.quarantined ? quarantined_norms : merged_norms).push_back(held.norm);
-    if (held.quarantined) continue;
-    record.contributors.push_back(id);
-    if (record.first_unix_s == 0 || held.unix_s < record.first_unix_s) {
-      record.first_unix_s = held.unix_s;
-    }
-    tokens.push_back(held.header.tokens());
-  }
-  ASSIGN_OR_RETURN(record.weights,
-                   ContributionWeights(tokens, options_.config->membership().weighting()));
-  std::vector<Contribution> inputs;
-  for (const auto& [id, held] : contributions) {
-    if (held.quarantined) continue;
-    // Add has validated the object, against published as it still is.
-    inputs.push_back({id, options_.codec_up, held.object.view(), record.weights[inputs.size()],
-                      /*validated=*/true});
+    if (held.quarantined) quarantined_norms.push_back(held.norm);
   }
 
   // Held until the round is stored: a reader never sees values that a crash could take back.
   absl::WriterMutexLock data_lock(&data_mutex_);
-  absl::StatusOr<MergeResult> merged = Merge(round, std::move(inputs));
+  absl::StatusOr<MergeResult> merged = MergeWhatCanBe(contributions, result);
   RETURN_IF_ERROR(merged.status());
+  std::vector<double> merged_norms;
+  for (const std::string& id : record.contributors) {
+    const Held& held = contributions.at(id);
+    merged_norms.push_back(held.norm);
+    if (record.first_unix_s == 0 || held.unix_s < record.first_unix_s) {
+      record.first_unix_s = held.unix_s;
+    }
+  }
   record.bytes_out = static_cast<int64_t>(merged->answer.size());
   record.published_hash = merged->published_hash;
   record.answer_hash = merged->answer_hash;
@@ -291,6 +286,7 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
   published_hashes_.push_back(record.published_hash);
   contributions_.clear();
   closed_ = false;
+  for (const LateQuarantine& held : result.overflowed) quarantined_.emplace(round, held.worker_id);
   RememberPast(round, std::move(object_hashes));
   RememberNorms(merged_norms, quarantined_norms);
   const absl::Duration merge_time = options_.clock->Monotonic() - closed_at;
@@ -303,9 +299,62 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
   return result;
 }
 
+absl::StatusOr<MergeResult> FragmentRounds::MergeWhatCanBe(const Contributions& contributions,
+                                                           PublishedRound& result) {
+  RoundRecord& record = result.record;
+  std::set<std::string> left_out;
+  // A fragment's values and deltas are far below; what is above may overflow.
+  constexpr double kSafe = 1e12;
+  bool rehearse = PublishedNorm() > kSafe;
+  for (const auto& [id, held] : contributions) {
+    if (held.kept_out()) left_out.insert(id);
+    rehearse |= !held.kept_out() && held.norm > kSafe;
+  }
+  for (;;) {
+    std::vector<int64_t> claimed;
+    record.contributors.clear();
+    for (const auto& [id, held] : contributions) {
+      if (left_out.contains(id)) continue;
+      record.contributors.push_back(id);
+      claimed.push_back(held.header.tokens());
+    }
+    std::vector<int64_t> tokens = claimed;
+    result.cut.clear();
+    if (TokensPerStep(*options_.config) == 0 &&
+        options_.config->membership().weighting() == v1::MembershipConfig::TOKENS) {
+      tokens = WithinMedian(claimed);
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        if (tokens[i] < claimed[i]) {
+          result.cut.push_back({record.contributors[i], claimed[i], tokens[i]});
+        }
+      }
+    }
+    ASSIGN_OR_RETURN(record.weights,
+                     ContributionWeights(tokens, options_.config->membership().weighting()));
+    std::vector<Contribution> inputs;
+    const std::string* largest = nullptr;
+    for (const std::string& id : record.contributors) {
+      const Held& held = contributions.at(id);
+      // Add has validated the object, against published as it still is.
+      inputs.push_back({id, options_.codec_up, held.object.view(), record.weights[inputs.size()],
+                        /*validated=*/true});
+      if (largest == nullptr || held.norm > contributions.at(*largest).norm) largest = &id;
+    }
+    absl::StatusOr<MergeResult> merged = Merge(record.round, std::move(inputs), rehearse);
+    if (!rehearse || !absl::IsFailedPrecondition(merged.status()) || largest == nullptr) {
+      return merged;
+    }
+    result.overflowed.push_back(
+        {*largest, contributions.at(*largest).norm, std::string(merged.status().message())});
+    left_out.insert(*largest);
+  }
+}
+
 absl::StatusOr<MergeResult> FragmentRounds::Merge(int64_t round,
-                                                  std::vector<Contribution> contributions) {
+                                                  std::vector<Contribution> contributions,
+                                                  bool rehearse) {
   MergeInput input;
+  input.rehearse = rehearse;
   input.contributions = std::move(contributions);
   input.kind = options_.config->sync().contribution();
   input.merge = options_.config->outer().merge();
@@ -322,7 +371,7 @@ absl::StatusOr<MergeResult> FragmentRounds::Merge(int64_t round,
     absl::MutexLock pool_lock(&options_.merge_pool->mutex);
     merged = MergeFragment(input, state, options_.merge_pool->threads);
   }
-  state_is_void_ = !merged.ok();
+  state_is_void_ = !merged.ok() && !(rehearse && absl::IsFailedPrecondition(merged.status()));
   RETURN_IF_ERROR(Annotate(merged.status(), absl::StrCat("cannot merge round ", round,
                                                          " of fragment ", options_.fragment)));
   return merged;
@@ -338,7 +387,6 @@ void FragmentRounds::RememberPast(int64_t round, std::map<std::string, uint64_t>
 
 void FragmentRounds::RememberNorms(const std::vector<double>& merged,
                                    const std::vector<double>& quarantined) {
-  if (options_.config->membership().outlier_factor() == 0) return;
   // Where all are out of line it is the fragment that has changed, not a worker.
   for (const double norm : merged.empty() ? quarantined : merged) norms_.Add(norm);
 }

@@ -14,6 +14,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -49,19 +50,41 @@ struct MergePool {
   ThreadPool* threads = nullptr;  // Null: every merge runs on its caller's thread.
 };
 
+// Why a contribution is held and not merged.
+enum class Quarantine { kNone, kOutlier, kAboveCap, kOverflow, kRejected };
+
 // What came of a contribution.
 struct AddedContribution {
   bool is_new = false;  // False: it was held already.
   Draws draws;          // What it was trained on, if it is new.
-  bool quarantined = false;
-  double norm = 0;    // These two where the policy asks for norms, and it is new.
-  double median = 0;  // What it was judged by; 0: nothing yet.
+  Quarantine quarantine = Quarantine::kNone;
+  double norm = 0;  // These three if it is new.
+  double median =
+      0;           // The outlier guard judged it by this; 0: it has too few norms yet, or is off.
+  double cap = 0;  // The largest norm that the fragment takes; 0: any.
+  bool quarantined() const { return quarantine != Quarantine::kNone; }
+};
+
+// A contribution that was accepted, and found to be impossible when its round closed.
+struct LateQuarantine {
+  std::string worker_id;
+  double norm = 0;
+  std::string reason;  // What the merge said.
+};
+
+// A contribution that counts for less than it claims.
+struct CutClaim {
+  std::string worker_id;
+  int64_t claimed = 0;
+  int64_t counted = 0;
 };
 
 // What came of closing a round.
 struct PublishedRound {
   RoundRecord record;
   std::vector<std::string> missing;  // Expected, but closed without.
+  std::vector<LateQuarantine> overflowed;
+  std::vector<CutClaim> cut;
   std::vector<PullCallback> waiters;
   std::shared_ptr<const PullObject> answer;
 };
@@ -94,9 +117,14 @@ class FragmentRounds {
   FragmentRounds(const Options& options, std::span<const float> initial);
 
   // Before anything else: becomes what the store remembers. Folds the deltas of all rounds since
-  // the newest snapshot into it, or into the initial values if there is none. DATA_LOSS if a round
-  // does not come out with the hashes that were recorded of it, or the initial values are others.
+  // the newest snapshot that is whole into it, or into the initial values if there is none, and
+  // drops those snapshots that are not. DATA_LOSS if a round does not come out with the hashes that
+  // were recorded of it, or nothing whole is there to begin from.
   absl::Status Recover(const History& history);
+  // Snapshots that Recover passed over: the version, and what is wrong.
+  const std::vector<std::pair<int64_t, absl::Status>>& damaged_snapshots() const {
+    return damaged_snapshots_;
+  }
 
   int fragment() const { return options_.fragment; }
   // Bytes of one contribution: every codec's size is fixed.
@@ -109,6 +137,14 @@ class FragmentRounds {
   // Verifies, judges, stores and counts the object. Errors that concern the contribution are those
   // of exchange.proto; INTERNAL and the like are the store's.
   absl::StatusOr<AddedContribution> Add(const v1::PushHeader& header, ReceivedObject object);
+  // The worker's contributions to that round (0: to the open one and all later ones) are held and
+  // not merged, or count again from now on. FAILED_PRECONDITION if the round is published or being
+  // merged, or if there is no such order to undo.
+  absl::Status Reject(const std::string& worker_id, int64_t round, bool undo);
+  // The orders in force: worker -> rounds, and 0 - n for every round from n on.
+  std::map<std::string, std::set<int64_t>> rejections() const;
+  // After Recover: the orders of a former coordinator, as rejections() gave them.
+  void RestoreRejections(const std::string& worker_id, const std::set<int64_t>& rounds);
   // Of a contribution that is held, to this round or a past one.
   bool IsQuarantined(const std::string& worker_id, int64_t round) const;
 
@@ -153,6 +189,8 @@ class FragmentRounds {
     double unix_s = 0;
     double norm = 0;
     bool quarantined = false;
+    bool rejected = false;
+    bool kept_out() const { return quarantined || rejected; }
   };
   using Contributions = std::map<std::string, Held>;  // By worker id: the summation order.
 
@@ -169,15 +207,28 @@ class FragmentRounds {
   size_t CodesBegin(size_t codec_chunk) const;
   // The delta's norm and, where it is out of line, the verdict. Nothing where no guard is set.
   absl::StatusOr<AddedContribution> Judge(std::span<const uint8_t> object) const;
+  absl::StatusOr<double> NormOf(std::span<const uint8_t> object) const
+      ABSL_SHARED_LOCKS_REQUIRED(data_mutex_);
+  // Of the published values.
+  double PublishedNorm() const ABSL_SHARED_LOCKS_REQUIRED(data_mutex_);
+  bool IsRejected(const std::string& worker_id, int64_t round) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The round is published: its norms become history.
   void RememberNorms(const std::vector<double>& merged, const std::vector<double>& quarantined)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RecoverNorms(const History& history) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<PublishedRound> MergeAndPublish(int64_t round, const Contributions& contributions,
                                                  Decision decision);
-  absl::StatusOr<MergeResult> Merge(int64_t round, std::vector<Contribution> contributions)
+  absl::StatusOr<MergeResult> Merge(int64_t round, std::vector<Contribution> contributions,
+                                    bool rehearse) ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
+  // Merges what is not kept out. Without those, the largest first, that would make values which are
+  // not finite: `result` names them. Fills in the record's contributors and weights.
+  absl::StatusOr<MergeResult> MergeWhatCanBe(const Contributions& contributions,
+                                             PublishedRound& result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
   absl::Status LoadSnapshot(int64_t version);
+  // From the newest whole snapshot, or the initial values. Returns its version.
+  absl::StatusOr<int64_t> LoadBase(const History& history);
   absl::Status Refold(const RoundRecord& round);
   absl::Status LoadOpenRound(std::span<const ContributionRecord> records);
   void RememberPast(int64_t round, std::map<std::string, uint64_t> object_hashes)
@@ -202,6 +253,10 @@ class FragmentRounds {
   // Who was in the rounds published last: worker id -> object hash.
   std::map<int64_t, std::map<std::string, uint64_t>> past_ ABSL_GUARDED_BY(mutex_);
   NormHistory norms_ ABSL_GUARDED_BY(mutex_);
+  // PublishedNorm of a version; no version yet: -1.
+  mutable std::pair<int64_t, double> published_norm_ ABSL_GUARDED_BY(mutex_) = {-1, 0};
+  // As rejections() gives them.
+  std::map<std::string, std::set<int64_t>> rejections_ ABSL_GUARDED_BY(mutex_);
   // Rounds, as far back as past_, and workers.
   std::set<std::pair<int64_t, std::string>> quarantined_ ABSL_GUARDED_BY(mutex_);
   // From closing to publishing, smoothed; zero before the first round.
@@ -212,6 +267,7 @@ class FragmentRounds {
   std::vector<PullCallback> waiters_ ABSL_GUARDED_BY(mutex_);
   // The state object that was built last, while somebody still holds it.
   mutable std::weak_ptr<const PullObject> state_object_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<int64_t, absl::Status>> damaged_snapshots_;  // Fixed after Recover.
 };
 
 }  // namespace causeway::server

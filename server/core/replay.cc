@@ -43,14 +43,15 @@ class Replayer {
     ASSIGN_OR_RETURN(codec_down_, FindCodec(config_.sync().codec_down()));
     ASSIGN_OR_RETURN(optimizer_,
                      CreateOuterOptimizer(config_.outer(), config_.train(), plan_.tensors()));
-    if (options_.outer.has_value()) {
-      if (options_.outer->merge() != v1::OuterConfig::MEAN) {
+    if (options_.outer.has_value() || !options_.without.empty()) {
+      const v1::OuterConfig& outer = options_.outer.has_value() ? *options_.outer : config_.outer();
+      if (outer.merge() != v1::OuterConfig::MEAN) {
         return absl::InvalidArgumentError(
             "only outer.merge MEAN can be replayed with another "
             "optimizer");
       }
       ASSIGN_OR_RETURN(other_optimizer_,
-                       CreateOuterOptimizer(*options_.outer, config_.train(), plan_.tensors()));
+                       CreateOuterOptimizer(outer, config_.train(), plan_.tensors()));
       if (other_optimizer_->needs_gradient_norm()) {
         return absl::InvalidArgumentError(
             "outer.optimizer ADAMW is for gradients; deltas can be replayed with NESTEROV, SGD or "
@@ -122,10 +123,19 @@ class Replayer {
       objects.push_back(*std::move(object));
     }
     const FragmentRange& range = plan_.range(round.fragment);
-    if (other.has_value() && !objects.empty()) {
+    double kept = 0;
+    std::vector<double> weights = round.weights;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (options_.without.contains(round.contributors[i])) weights[i] = 0;
+      kept += weights[i];
+    }
+    if (other.has_value() && kept > 0) {
       std::vector<double> mean(published.size(), 0.0);
       for (size_t i = 0; i < objects.size(); ++i) {
-        RETURN_IF_ERROR(codec_up_->Accumulate(objects[i], published, round.weights[i], mean));
+        // Nobody left out: the bits of the weights as they were.
+        const double weight = options_.without.empty() ? weights[i] : weights[i] / kept;
+        if (weight == 0) continue;
+        RETURN_IF_ERROR(codec_up_->Accumulate(objects[i], published, weight, mean));
       }
       other->optimizer->Step({.arena_begin = range.begin,
                               .round = round.round,
@@ -181,8 +191,7 @@ class Replayer {
 
 absl::StatusOr<ReplayResult> Replay(const ReplayOptions& options) {
   const RunIdentity& identity = options.run->identity;
-  ASSIGN_OR_RETURN(const FragmentPlan plan,
-                   FragmentPlan::Create(identity.config.model(), identity.config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(identity.config));
   if (identity.plan_hash != plan.hash() ||
       std::ssize(identity.initial_hashes) != plan.fragments() ||
       std::ssize(options.initial_parameters) != plan.arena_size()) {
@@ -190,7 +199,7 @@ absl::StatusOr<ReplayResult> Replay(const ReplayOptions& options) {
         absl::StrCat("this release cuts the model of run ", identity.run_id,
                      " into other fragments than the one that wrote it: replay it with that one"));
   }
-  if (options.outer.has_value() &&
+  if ((options.outer.has_value() || !options.without.empty()) &&
       identity.config.sync().contribution() != v1::SyncConfig::PARAMETER_DELTA) {
     return absl::InvalidArgumentError(
         "a run that exchanged gradients can be verified, but not replayed with another optimizer: "

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -25,6 +27,9 @@ struct ReplayOptions {
   // Complete. Its optimizer and settings replace the run's for the second theta; outer.merge must
   // be MEAN.
   std::optional<v1::OuterConfig> outer = {};
+  // The second theta goes without what these workers contributed: the others' weights are scaled to
+  // sum to 1, and a round of nobody else does not step.
+  std::set<std::string> without = {};
   ThreadPool* pool = nullptr;  // Null: this thread.
   // Called after every round, with those done and those to do.
   std::function<void(int64_t, int64_t)> progress = {};
@@ -32,9 +37,10 @@ struct ReplayOptions {
 
 struct ReplayResult {
   int64_t rounds = 0;  // Merged again, all with their recorded hashes.
-  // In arena order: the published values at the end, or, with `outer`, the other theta.
+  // In arena order: the published values at the end, or, with `outer` or `without`, the other
+  // theta.
   std::vector<float> parameters;
-  // With `outer`: the Euclidean norm of what the two thetas differ by, over that of the first.
+  // With either: the Euclidean norm of what the two thetas differ by, over that of the first.
   double relative_difference = 0;
 };
 

@@ -8,7 +8,7 @@ namespace {
 constexpr char kBash[] = R"(_causewayctl() {
   local word="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}"
   local command="${COMP_WORDS[1]}"
-  local commands="status watch workers rounds events pause resume drain stop export config plan simulate completion"
+  local commands="status watch workers rounds events pause resume drain reject stop export config plan simulate completion"
   local flags="--coordinator= --json --timeout= --tls_ca= --tls_cert= --tls_key= --token_file= --tls_server_name= --insecure --help"
   local links="--params= --config= --preset= --step_ms= --links= --connections= --rtt_ms= --link_efficiency= --max_pace= --coordinator_link= --merge_gb_per_s= --commit_ms= --target= --json --help"
   compopt -o nospace 2>/dev/null
@@ -25,6 +25,7 @@ constexpr char kBash[] = R"(_causewayctl() {
     stop) flags="--at_step= --at_tokens= $flags" ;;
     drain|workers) flags="--all $flags" ;;
     pause) flags="--reason= $flags" ;;
+    reject) flags="--fragment= --round= --reason= --undo $flags" ;;
     watch) flags="--interval= --patience= $flags" ;;
     events) flags="--follow --level= --last= --interval= --patience= $flags" ;;
     config) flags="--preset= $flags" ;;

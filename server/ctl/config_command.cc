@@ -9,15 +9,14 @@
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/files/message_json.h"
-#include "common/params/fragment_plan.h"
 #include "common/params/presets.h"
 #include "common/params/run_config.h"
 #include "nlohmann/json.hpp"
 
 namespace causeway::server {
 
-absl::StatusOr<v1::RunConfig> LoadCompleteConfig(const std::string& file,
-                                                 const std::string& preset) {
+absl::StatusOr<v1::RunConfig> LoadCompleteConfig(const std::string& file, const std::string& preset,
+                                                 ModelIs model) {
   if (file.empty() && preset.empty()) {
     return absl::InvalidArgumentError("give a configuration file, --preset=NAME, or both");
   }
@@ -30,9 +29,8 @@ absl::StatusOr<v1::RunConfig> LoadCompleteConfig(const std::string& file,
     ASSIGN_OR_RETURN(config, ParseRunConfig(text, file, config));
   }
   const std::string source = file.empty() ? preset : file;
-  const absl::StatusOr<ConfigWarnings> warnings = CompleteRunConfig(config);
+  const absl::StatusOr<ConfigWarnings> warnings = CompleteRunConfig(config, model);
   RETURN_IF_ERROR(Annotate(warnings.status(), source));
-  RETURN_IF_ERROR(Annotate(FragmentPlan::Create(config.model(), config.sync()).status(), source));
   for (const std::string& warning : *warnings) {
     std::fprintf(stderr, "warning: %s\n", warning.c_str());
   }
@@ -41,7 +39,8 @@ absl::StatusOr<v1::RunConfig> LoadCompleteConfig(const std::string& file,
 
 absl::StatusOr<std::string> PresetsText(const std::string& name, bool json) {
   if (!name.empty()) {
-    ASSIGN_OR_RETURN(const v1::RunConfig config, LoadCompleteConfig("", name));
+    ASSIGN_OR_RETURN(const v1::RunConfig config,
+                     LoadCompleteConfig("", name, ModelIs::kStillToCome));
     return json ? ConfigJson(config) : FormatRunConfig(config);
   }
   if (json) {

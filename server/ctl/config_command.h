@@ -7,13 +7,14 @@
 
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
+#include "common/params/run_config.h"
 
 namespace causeway::server {
 
 // Of a file over a preset, either of which may be empty, but not both; complete. Warnings go to
 // standard error. INVALID_ARGUMENT and the file system's errors.
-absl::StatusOr<v1::RunConfig> LoadCompleteConfig(const std::string& file,
-                                                 const std::string& preset);
+absl::StatusOr<v1::RunConfig> LoadCompleteConfig(const std::string& file, const std::string& preset,
+                                                 ModelIs model = ModelIs::kGiven);
 
 // The names of all presets; with a name, that preset's complete textproto. Or both as JSON.
 absl::StatusOr<std::string> PresetsText(const std::string& name, bool json);

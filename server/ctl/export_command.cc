@@ -15,6 +15,7 @@
 #include "common/files/parameters_file.h"
 #include "common/huggingface/huggingface_config.h"
 #include "common/huggingface/huggingface_export.h"
+#include "common/huggingface/tensor_export.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "nlohmann/json.hpp"
@@ -38,9 +39,17 @@ constexpr int64_t kMostPositions = int64_t{1} << 30;
 bool AsParametersFile() { return absl::GetFlag(FLAGS_format) == "parameters"; }
 
 // Refuses what cannot be written before gigabytes are fetched.
-absl::Status CheckModel(const v1::ModelConfig& model) {
+absl::Status CheckModel(const v1::RunConfig& config) {
   if (AsParametersFile()) return absl::OkStatus();
-  return Annotate(ChooseArchitecture(model).status(),
+  if (config.has_tensors()) {
+    if (absl::GetFlag(FLAGS_tokenizer).empty() && absl::GetFlag(FLAGS_max_positions) == 0) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        "--tokenizer and --max_positions must be left out: this is a run of tensors, and what is "
+        "written is their safetensors alone");
+  }
+  return Annotate(ChooseArchitecture(config.model()).status(),
                   "this model is none of Hugging Face's (--format=parameters takes any)");
 }
 
@@ -94,6 +103,13 @@ absl::Status Write(const v1::RunStatus& status, const FragmentPlan& plan,
     return WriteParametersFile(*FileSystem::Real(), out,
                                {{"run_id", status.run_id()}, {"run_step", status.run_step()}},
                                FormatRunConfig(status.config()), state.parameters);
+  }
+  if (status.config().has_tensors()) {
+    const auto max_file_bytes = static_cast<uint64_t>(absl::GetFlag(FLAGS_max_file_gb) * 1e9);
+    return ReplaceModel(out, [&](const std::string& folder) {
+      return ExportTensors(*FileSystem::Real(), RunTensors(status.config()), plan, state.parameters,
+                           absl::GetFlag(FLAGS_dtype) == "bf16", max_file_bytes, folder);
+    });
   }
   ExportOptions options;
   options.bf16 = absl::GetFlag(FLAGS_dtype) == "bf16";
@@ -155,9 +171,8 @@ absl::Status CheckExportFlags() {
 
 absl::StatusOr<std::string> ExportCommand(RunAdmin& run, bool json) {
   ASSIGN_OR_RETURN(const v1::RunStatus status, run.GetStatus());
-  RETURN_IF_ERROR(CheckModel(status.config().model()));
-  ASSIGN_OR_RETURN(const FragmentPlan plan,
-                   FragmentPlan::Create(status.config().model(), status.config().sync()));
+  RETURN_IF_ERROR(CheckModel(status.config()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(status.config()));
   Progress progress;
   StatePullOptions pull;
   pull.deadline = absl::Now() + absl::GetFlag(FLAGS_deadline);
@@ -172,7 +187,9 @@ absl::StatusOr<std::string> ExportCommand(RunAdmin& run, bool json) {
                                    {"run_step", status.run_step()},
                                    {"parameters", plan.parameters()},
                                    {"versions", state->versions},
-                                   {"format", absl::GetFlag(FLAGS_format)},
+                                   {"format", status.config().has_tensors() && !AsParametersFile()
+                                                  ? "safetensors"
+                                                  : absl::GetFlag(FLAGS_format)},
                                    {"out", out}};
     return absl::StrCat(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace), "\n");
   }

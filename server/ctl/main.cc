@@ -32,7 +32,10 @@ ABSL_FLAG(absl::Duration, interval, absl::Seconds(2), "watch, events: between tw
 ABSL_FLAG(absl::Duration, patience, absl::Minutes(10),
           "watch, events: ends when a coordinator that has answered is away for so long");
 ABSL_FLAG(bool, all, false, "workers: those who left, too; drain: every worker");
-ABSL_FLAG(std::string, reason, "asked to by the operator", "pause: for the record");
+ABSL_FLAG(std::string, reason, "asked to by the operator", "pause, reject: for the record");
+ABSL_FLAG(int64_t, round, 0, "reject: of this round alone, which --fragment counts");
+ABSL_FLAG(int32_t, fragment, 0, "reject: of which fragment --round is");
+ABSL_FLAG(bool, undo, false, "reject: lets in again what was rejected");
 ABSL_FLAG(int64_t, at_step, 0, "stop: when every worker has done so many steps");
 ABSL_FLAG(int64_t, at_tokens, 0, "stop: when all workers together have trained so many tokens");
 ABSL_FLAG(std::string, preset, "",
@@ -60,6 +63,9 @@ Steer (each is in the run's record and outlives the coordinator's process):
   causewayctl resume
   causewayctl drain WORKER         it hands over its deltas, checkpoints and leaves; start it again
   causewayctl drain --all          with the same command and it goes on from there
+  causewayctl reject WORKER        its deltas are kept, not merged, and not waited for, from the
+                                   open rounds on (--undo: again); [--reason=..]
+  causewayctl reject WORKER --fragment=2 --round=17     this one delta alone
   causewayctl stop --at_step=5000  training ends there for all
   causewayctl stop --at_tokens=2000000000
 
@@ -194,6 +200,29 @@ int Drain(RunAdmin& run, const std::vector<std::string>& arguments) {
   return Report(status);
 }
 
+int Reject(RunAdmin& run, const std::vector<std::string>& arguments) {
+  if (arguments.size() != 2) return Misused("reject takes one worker's id");
+  v1::RejectRequest order;
+  order.set_worker_id(arguments[1]);
+  order.set_fragment(absl::GetFlag(FLAGS_fragment));
+  order.set_round(absl::GetFlag(FLAGS_round));
+  order.set_reason(absl::GetFlag(FLAGS_reason));
+  order.set_undo(absl::GetFlag(FLAGS_undo));
+  if (order.round() < 0 || order.fragment() < 0 || (order.round() == 0 && order.fragment() != 0)) {
+    return Misused("reject takes --round=N, 1 or more, and with it --fragment=N");
+  }
+  const absl::Status status = run.Reject(order);
+  if (status.ok()) {
+    const std::string what =
+        order.round() == 0
+            ? absl::StrCat("the deltas of ", order.worker_id(), ", from the open rounds on,")
+            : absl::StrCat("the delta of ", order.worker_id(), " to round ", order.round(),
+                           " of fragment ", order.fragment());
+    PrintDone(absl::StrCat(what, order.undo() ? " may count again" : " will not be merged"));
+  }
+  return Report(status);
+}
+
 int Stop(RunAdmin& run) {
   const int64_t step = absl::GetFlag(FLAGS_at_step);
   const int64_t tokens = absl::GetFlag(FLAGS_at_tokens);
@@ -255,6 +284,7 @@ int RunOnline(const std::string& command, const std::vector<std::string>& argume
   }
   RunAdmin run(address, *security, absl::GetFlag(FLAGS_timeout));
   if (command == "drain") return Drain(run, arguments);
+  if (command == "reject") return Reject(run, arguments);
   if (command == "config") {
     const absl::StatusOr<v1::RunConfig> config = run.GetConfig();
     if (config.ok()) PrintConfig(*config);
@@ -281,16 +311,18 @@ int Config(const std::vector<std::string>& arguments) {
   const size_t files = arguments.size() < 2 ? 0 : arguments.size() - 2;
   if (what == "show" && files == 0) return RunOnline("config", arguments);
   if (what == "check" && files <= 1) {
-    const absl::StatusOr<v1::RunConfig> config =
-        LoadCompleteConfig(files == 1 ? arguments[2] : std::string(), preset);
+    const absl::StatusOr<v1::RunConfig> config = LoadCompleteConfig(
+        files == 1 ? arguments[2] : std::string(), preset, ModelIs::kStillToCome);
     if (!config.ok()) return Refuse(kProgram, config.status());
     PrintConfig(*config);
     return 0;
   }
   if (what == "diff" && files == 2) {
-    const absl::StatusOr<v1::RunConfig> from = LoadCompleteConfig(arguments[2], preset);
+    const absl::StatusOr<v1::RunConfig> from =
+        LoadCompleteConfig(arguments[2], preset, ModelIs::kStillToCome);
     if (!from.ok()) return Refuse(kProgram, from.status());
-    const absl::StatusOr<v1::RunConfig> to = LoadCompleteConfig(arguments[3], preset);
+    const absl::StatusOr<v1::RunConfig> to =
+        LoadCompleteConfig(arguments[3], preset, ModelIs::kStillToCome);
     if (!to.ok()) return Refuse(kProgram, to.status());
     const std::string difference = ConfigDifference(*from, *to);
     Print(DifferenceText(difference, absl::GetFlag(FLAGS_json)));
@@ -329,7 +361,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   for (const char* known : {"status", "watch", "workers", "rounds", "events", "pause", "resume",
-                            "drain", "stop", "export"}) {
+                            "drain", "reject", "stop", "export"}) {
     if (command == known) return RunOnline(command, arguments);
   }
   return Misused(command.empty() ? std::string("a command is required")

@@ -98,6 +98,13 @@ absl::Status RunAdmin::Drain(const std::string& worker_id) {
       .status();
 }
 
+absl::Status RunAdmin::Reject(const v1::RejectRequest& order) {
+  return Call<v1::RejectRequest, v1::RejectResponse>(
+             order, [this](auto* context, const auto& request,
+                           auto* response) { return admin_->Reject(context, request, response); })
+      .status();
+}
+
 absl::Status RunAdmin::Stop(int64_t at_step, int64_t at_tokens) {
   v1::StopRequest stop;
   stop.set_at_step(at_step);

@@ -31,6 +31,7 @@ class RunAdmin {
   absl::Status Resume();
   // Empty: all workers.
   absl::Status Drain(const std::string& worker_id);
+  absl::Status Reject(const v1::RejectRequest& order);
   // One of them is 0.
   absl::Status Stop(int64_t at_step, int64_t at_tokens);
 

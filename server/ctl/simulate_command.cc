@@ -138,7 +138,7 @@ absl::Status SetModel(StarSetting& setting) {
   } else {
     ASSIGN_OR_RETURN(const v1::RunConfig config,
                      LoadCompleteConfig(config_file, absl::GetFlag(FLAGS_preset)));
-    ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+    ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
     for (int i = 0; i < plan.fragments(); ++i) {
       setting.fragment_values.push_back(static_cast<double>(plan.range(i).size()));
     }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/params/run_config.h"
+#include "common/params/sync_schedule.h"
 #include "common/rpc/wire.h"
 #include "common/telemetry/event_names.h"
 #include "server/core/run_summary.h"
@@ -128,9 +129,6 @@ json RoundJson(const RoundTimes& round) {
 
 StatusApi::StatusApi(Options options)
     : options_(std::move(options)),
-      schedule_(options_.coordinator->plan().fragments(),
-                options_.coordinator->config().sync().steps_between_syncs(),
-                options_.coordinator->config().sync().overlap_steps()),
       started_unix_s_(absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch())) {}
 
 double StatusApi::Now() const {
@@ -203,7 +201,10 @@ json StatusApi::Rounds(size_t most) const {
         {{"fragment", fragment.fragment()},
          {"values", fragment.values()},
          {"round", round},
-         {"send_step", schedule_.SendStep(fragment.fragment(), round)},
+         {"send_step",
+          SyncSchedule(status.fragments_size(), status.config().sync().steps_between_syncs(),
+                       status.config().sync().overlap_steps())
+              .SendStep(fragment.fragment(), round)},
          {"contributed", json(std::vector<std::string>(fragment.contributed().begin(),
                                                        fragment.contributed().end()))},
          {"quarantined", json(std::vector<std::string>(fragment.quarantined().begin(),

@@ -13,7 +13,6 @@
 
 #include "causeway/v1/admin.pb.h"
 #include "common/base/clock.h"
-#include "common/params/sync_schedule.h"
 #include "nlohmann/json.hpp"
 #include "server/core/coordinator.h"
 #include "server/history/event_history.h"
@@ -53,7 +52,6 @@ class StatusApi {
   double Now() const;
 
   const Options options_;
-  const SyncSchedule schedule_;
   const double started_unix_s_;
 };
 

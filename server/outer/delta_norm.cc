@@ -10,7 +10,8 @@
 namespace causeway::server {
 
 absl::StatusOr<double> DeltaNorm(const Codec& codec, std::span<const uint8_t> encoded,
-                                 std::span<const float> base) {
+                                 std::span<const float> base, bool against_zeros) {
+  static constexpr std::array<float, kCodecChunk> kZeros = {};
   if (encoded.size() != codec.EncodedBytes(base.size())) {
     return absl::InvalidArgumentError(absl::StrCat(base.size(), " values take ",
                                                    codec.EncodedBytes(base.size()),
@@ -24,7 +25,9 @@ absl::StatusOr<double> DeltaNorm(const Codec& codec, std::span<const uint8_t> en
     std::ranges::fill(delta, 0.0);
     RETURN_IF_ERROR(
         codec.Accumulate(encoded.subspan(codec.EncodedBytes(begin), codec.EncodedBytes(size)),
-                         base.subspan(begin, size), 1.0, delta));
+                         against_zeros ? std::span(kZeros).first(size)
+                                       : std::span<const float>(base.subspan(begin, size)),
+                         1.0, delta));
     // Four sums that do not wait for each other.
     std::array<double, 4> parts = {};
     for (size_t i = 0; i < size; ++i) parts[i % 4] += delta[i] * delta[i];

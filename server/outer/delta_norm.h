@@ -11,9 +11,10 @@
 namespace causeway::server {
 
 // The Euclidean norm of the decoded delta, summed in double in order of position: the same bits
-// everywhere. `base` as in Codec::Accumulate, whose errors are these. One pass, 32 KiB of memory.
+// everywhere. `base` as in Codec::Accumulate, whose errors are these; against_zeros: it says only
+// how many values there are, and the delta was encoded against zeros. One pass, 32 KiB of memory.
 absl::StatusOr<double> DeltaNorm(const Codec& codec, std::span<const uint8_t> encoded,
-                                 std::span<const float> base);
+                                 std::span<const float> base, bool against_zeros = false);
 
 }  // namespace causeway::server
 

@@ -67,6 +67,7 @@ class Merge {
     if (!contributions_.empty() && input_.optimizer->needs_gradient_norm()) {
       ASSIGN_OR_RETURN(gradient_norm_, SumsNorm());
     }
+    if (input_.rehearse) RETURN_IF_ERROR(Rehearse());
     MergeResult result;
     result.answer.resize(input_.answer_codec->EncodedBytes(size()));
     LeafHasher answer_hasher(result.answer);
@@ -249,29 +250,65 @@ class Merge {
     return absl::OkStatus();
   }
 
+  // The state of one chunk.
+  FragmentState Part(Range chunk) const {
+    FragmentState part{.theta = state_.theta.subspan(chunk.begin, chunk.size),
+                       .published = state_.published.subspan(chunk.begin, chunk.size),
+                       .optimizer = {}};
+    part.optimizer.reserve(state_.optimizer.size());
+    for (const std::span<float> array : state_.optimizer) {
+      part.optimizer.push_back(array.subspan(chunk.begin, chunk.size));
+    }
+    return part;
+  }
+
   absl::Status MergeSlice(Range slice, std::span<uint8_t> answer) const {
-    alignas(kCacheLine) std::array<double, kCodecChunk> store;
-    return ForEachChunk(slice, [&](Range chunk) -> absl::Status {
-      if (!contributions_.empty()) {
-        const auto g = std::span(store).first(chunk.size);
-        RETURN_IF_ERROR(SumContributions(chunk, g));
-        RETURN_IF_ERROR(Step(chunk, g));
-      }
-      return Answer(chunk, answer);
+    return ForEachChunk(slice, [&](Range chunk) {
+      return MergeChunk(chunk, Part(chunk),
+                        answer.subspan(input_.answer_codec->EncodedBytes(chunk.begin),
+                                       input_.answer_codec->EncodedBytes(chunk.size)));
     });
   }
 
-  absl::Status Step(Range chunk, std::span<const double> g) const {
-    OuterSlice slice{.arena_begin = input_.arena_begin + static_cast<int64_t>(chunk.begin),
-                     .round = input_.round,
-                     .gradient_norm = gradient_norm_,
-                     .g = g,
-                     .theta = state_.theta.subspan(chunk.begin, chunk.size),
-                     .state = {}};
-    slice.state.reserve(state_.optimizer.size());
-    for (const std::span<float> array : state_.optimizer) {
-      slice.state.push_back(array.subspan(chunk.begin, chunk.size));
+  // The whole round on copies of one chunk after the other.
+  absl::Status Rehearse() const {
+    return ForEachSlice(kMergeSlice, [&](size_t, Range slice) {
+      std::vector<std::vector<float>> copies(2 + state_.optimizer.size());
+      std::vector<uint8_t> answer(input_.answer_codec->EncodedBytes(kCodecChunk));
+      return ForEachChunk(slice, [&](Range chunk) {
+        const auto copy = [&](size_t index, std::span<const float> values) {
+          copies[index].assign(values.begin(), values.end());
+          return std::span(copies[index]);
+        };
+        FragmentState part = Part(chunk);
+        part.theta = copy(0, part.theta);
+        part.published = copy(1, part.published);
+        for (size_t i = 0; i < part.optimizer.size(); ++i) {
+          part.optimizer[i] = copy(2 + i, part.optimizer[i]);
+        }
+        return MergeChunk(chunk, part,
+                          std::span(answer).first(input_.answer_codec->EncodedBytes(chunk.size)));
+      });
+    });
+  }
+
+  absl::Status MergeChunk(Range chunk, const FragmentState& part, std::span<uint8_t> answer) const {
+    if (!contributions_.empty()) {
+      alignas(kCacheLine) std::array<double, kCodecChunk> store;
+      const auto g = std::span(store).first(chunk.size);
+      RETURN_IF_ERROR(SumContributions(chunk, g));
+      RETURN_IF_ERROR(Step(chunk, g, part));
     }
+    return Answer(part, answer);
+  }
+
+  absl::Status Step(Range chunk, std::span<const double> g, const FragmentState& part) const {
+    const OuterSlice slice{.arena_begin = input_.arena_begin + static_cast<int64_t>(chunk.begin),
+                           .round = input_.round,
+                           .gradient_norm = gradient_norm_,
+                           .g = g,
+                           .theta = part.theta,
+                           .state = {part.optimizer.begin(), part.optimizer.end()}};
     input_.optimizer->Step(slice);
     RETURN_IF_ERROR(CheckFinite("theta", slice.theta));
     for (size_t i = 0; i < slice.state.size(); ++i) {
@@ -280,14 +317,11 @@ class Merge {
     return absl::OkStatus();
   }
 
-  absl::Status Answer(Range chunk, std::span<uint8_t> answer) const {
+  // `answer`: of this chunk.
+  absl::Status Answer(const FragmentState& part, std::span<uint8_t> answer) const {
     const Codec& codec = *input_.answer_codec;
-    const std::span<float> published = state_.published.subspan(chunk.begin, chunk.size);
-    const std::span<uint8_t> part =
-        answer.subspan(codec.EncodedBytes(chunk.begin), codec.EncodedBytes(chunk.size));
-    absl::Status status =
-        codec.Encode(published, state_.theta.subspan(chunk.begin, chunk.size), {}, part);
-    if (status.ok()) status = codec.Apply(part, published);
+    absl::Status status = codec.Encode(part.published, part.theta, {}, answer);
+    if (status.ok()) status = codec.Apply(answer, part.published);
     if (!status.ok()) {
       return absl::FailedPreconditionError(
           absl::StrCat("the answer cannot be encoded: ", status.message()));

@@ -70,6 +70,9 @@ struct MergeInput {
   const Codec* answer_codec = nullptr;
   int64_t round = 0;
   int64_t arena_begin = 0;  // FragmentRange::begin.
+  // Computes the round twice, at first on copies, a chunk at a time: with FAILED_PRECONDITION every
+  // bit of the state is then as it was.
+  bool rehearse = false;
 };
 
 struct MergeResult {
@@ -84,9 +87,9 @@ struct MergeResult {
 //                        weights do not sum to 1, or lengths differ. Every bit of the state is as
 //                        it was.
 //   FAILED_PRECONDITION  the step made a value that is not finite or that the answer's codec cannot
-//                        carry: the training has diverged. The state is void: some of it has
-//                        stepped, some not. It must neither be published nor saved, and no other
-//                        round may be merged into it.
+//                        carry: the training has diverged. The state is void, unless the round was
+//                        rehearsed: some of it has stepped, some not. It must neither be published
+//                        nor saved, and no other round may be merged into it.
 //   INTERNAL             a contribution that was said to be validated is malformed. Void, too.
 // Runs on `pool` (null: on this thread), which nobody else may use meanwhile. The caller keeps
 // others from reading `state` while it runs.

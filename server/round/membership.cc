@@ -151,6 +151,11 @@ void Membership::NumberByName() {
   }
 }
 
+void Membership::SetRejected(const std::string& id, bool rejected) {
+  const auto found = members_.find(id);
+  if (found != members_.end()) found->second.rejected = rejected;
+}
+
 void Membership::OrderPace(const std::string& id, int64_t pace_milli, int64_t from_step) {
   const auto found = members_.find(id);
   if (found == members_.end()) return;

@@ -46,6 +46,7 @@ struct Progress {
   absl::Duration inner_step_time = absl::ZeroDuration();  // 0: not known yet.
   int64_t pace_milli = 1000;                              // Steps of the schedule, in 1/1000.
   double download_bytes_per_s = 0;                        // 0: not known yet.
+  double tokens_per_second = 0;                           // While it trains.
 
   // Of one step of the schedule. 0: not known yet.
   absl::Duration step_time() const {
@@ -66,6 +67,8 @@ struct Member {
   std::set<int> had_slots;
   // It trains on shards of its own: the slot is its number, not its part of the data.
   bool own_data = false;
+  // An operator keeps out what it contributes: no round waits for it.
+  bool rejected = false;
   uint64_t process_nonce = 0;
   bool attached = true;  // False after its stream broke.
   absl::Duration lease_end;
@@ -115,6 +118,8 @@ class Membership {
   // Before anybody has trained: gives the live members the first data slots in the order of their
   // ids, so that a run does not depend on who joined first.
   void NumberByName();
+  // Nothing if the id never joined.
+  void SetRejected(const std::string& id, bool rejected);
   // Notes an order. Nothing if the id never joined.
   void OrderPace(const std::string& id, int64_t pace_milli, int64_t from_step);
   absl::Status Leave(const std::string& id, uint64_t incarnation);

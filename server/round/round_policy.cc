@@ -1,6 +1,7 @@
 #include "server/round/round_policy.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -9,7 +10,8 @@ namespace causeway::server {
 namespace {
 
 bool Expects(const OpenRound& round, const Member& member) {
-  return member.state == MemberState::kActive && member.active_from_step < round.send_step;
+  return member.state == MemberState::kActive && !member.rejected &&
+         member.active_from_step < round.send_step;
 }
 
 // "worker-1 (step 40 of 60)", or "(sending)" once it is past the send step.
@@ -55,17 +57,27 @@ struct Window {
   std::string needed_by;  // Empty: it ends with the fixed grace.
 };
 
-// The policy has a grace, and the quorum was reached at `quorum_reached`.
+// The policy has a grace, and the quorum was reached at `quorum_reached`. `expected`: all of whom
+// contributions are known or waited for.
 Window GraceWindow(const OpenRound& round, const std::map<std::string, Member>& members,
-                   const RoundPolicy& policy, absl::Duration quorum_reached) {
+                   const RoundPolicy& policy, absl::Duration quorum_reached, int expected) {
   Window window{.end = quorum_reached + policy.grace, .needed_by = ""};
-  if (!policy.adaptive) return window;
+  const int heard = static_cast<int>(round.arrivals.size() + round.quarantined.size());
+  const bool of_many = expected >= kNeededByTwo;
+  const int majority = of_many ? expected / 2 + 1 : (expected + 1) / 2;
+  if (!policy.adaptive || heard < majority) return window;
+  const absl::Duration opened = std::max(quorum_reached, QuorumReached(round, majority));
+  std::vector<std::pair<absl::Duration, std::string>> needs;
   for (const auto& [id, arrival] : round.arrivals) {
     const auto member = members.find(id);
     if (member == members.end()) continue;
-    const absl::Duration due =
-        std::max(quorum_reached, AnswerDue(round, member->second, arrival, policy.overlap_steps));
-    if (due < window.end) window = {.end = due, .needed_by = id};
+    needs.emplace_back(
+        std::max(opened, AnswerDue(round, member->second, arrival, policy.overlap_steps)), id);
+  }
+  std::sort(needs.begin(), needs.end());
+  const size_t ends = of_many ? 1 : 0;
+  if (needs.size() > ends && needs[ends].first < window.end) {
+    window = {.end = needs[ends].first, .needed_by = needs[ends].second};
   }
   return window;
 }
@@ -88,7 +100,8 @@ Decision Decide(absl::Duration now, const OpenRound& round,
   std::vector<std::string> described;
   for (const auto& [id, member] : members) {
     if (member.state == MemberState::kActive) {
-      ++active;
+      // Of those that are kept out nothing comes: a round of theirs alone is not empty, it waits.
+      active += member.rejected ? 0 : 1;
       somebody_is_there |= member.step >= round.send_step;
     }
     if (!Expects(round, member) || round.arrivals.contains(id) || round.quarantined.contains(id)) {
@@ -123,7 +136,8 @@ Decision Decide(absl::Duration now, const OpenRound& round,
   decision.reason = absl::StrCat("waiting for ", absl::StrJoin(described, ", "));
   if (policy.grace <= absl::ZeroDuration()) return decision;
   const absl::Duration quorum_reached = QuorumReached(round, quorum);
-  const Window window = GraceWindow(round, members, policy, quorum_reached);
+  const int expected = heard + static_cast<int>(decision.missing.size());
+  const Window window = GraceWindow(round, members, policy, quorum_reached, expected);
   decision.wait_until = window.end;
   if (now >= window.end) {
     decision.action = Decision::kClose;

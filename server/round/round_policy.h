@@ -7,12 +7,16 @@
 // or left is no longer waited for.
 //
 // An adaptive window lasts as long as waiting costs nobody anything (arXiv 2604.21428 spends the
-// same slack): no contributor trains any slower for an answer that comes before its merge step,
-// tau steps after the send. The window therefore ends when the first of them will be there, less
-// the time of merging and delivering, and never later than the fixed one would.
+// same slack): no contributor trains any slower for an answer that comes before the step at which
+// it is waited for, tau_max steps after the send. The window therefore ends when the first of them
+// will be there, less the time of merging and delivering, and never later than the fixed one would.
+// When a member needs its answer is its own word: an adaptive window opens when half of the
+// expected have contributed. Of kNeededByTwo and more it takes more than half, and the window ends
+// when the second one needs the answer, so that nobody shuts others out alone.
 //
-// A quarantined contribution (outlier.h) is neither merged nor waited for, but its worker has been
-// heard: it counts for the quorum as long as somebody else contributed.
+// A quarantined contribution (outlier.h, or an operator's order) is neither merged nor waited for,
+// but its worker has been heard: it counts for the quorum as long as somebody else contributed.
+// Nobody waits for a member whose contributions an operator keeps out.
 //
 // A round that nobody can contribute to any more (whoever was to send it died before it did, and
 // all others began after its send step) is published empty, so that the fragment's numbering keeps
@@ -34,11 +38,14 @@ namespace causeway::server {
 // has to be asked for, sent and merged.
 inline constexpr absl::Duration kDecisionMargin = absl::Milliseconds(150);
 
+// Expected contributions of which one alone does not end an adaptive window.
+inline constexpr int kNeededByTwo = 4;
+
 struct RoundPolicy {
   int quorum = 1;
   absl::Duration grace = absl::ZeroDuration();  // 0: wait for every live member.
   bool adaptive = false;                        // Then `grace` is only the bound.
-  int64_t overlap_steps = 0;                    // tau.
+  int64_t overlap_steps = 0;  // After its send: nobody waits for an answer any earlier (tau_max).
   // Where the run was told to stop, 0: nowhere. Rounds sent later get contributions only of members
   // that were further already; they close with those, whatever the quorum.
   int64_t stop_step = 0;

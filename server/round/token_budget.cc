@@ -41,8 +41,11 @@ std::optional<int64_t> StopStepForTokens(const std::map<std::string, Member>& me
   double rate = 0;
   for (const auto& [id, member] : members) {
     if (!Trains(member)) continue;
-    const double per_step = static_cast<double>(tokens_per_inner_step) * 1000 /
-                            static_cast<double>(member.progress.pace_milli);
+    const double per_step = tokens_per_inner_step > 0
+                                ? static_cast<double>(tokens_per_inner_step) * 1000 /
+                                      static_cast<double>(member.progress.pace_milli)
+                                : member.progress.tokens_per_second *
+                                      absl::ToDoubleSeconds(member.progress.step_time());
     base -= per_step * static_cast<double>(member.step);
     rate += per_step;
   }

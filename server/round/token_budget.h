@@ -24,7 +24,8 @@ int64_t TokensTrained(const std::map<std::string, Member>& members);
 // too near to be announced, the first that is not: what the fastest will do within two heartbeats
 // (2/3 of the lease) lies before it.
 //
-// tokens_per_inner_step >= 1 is what an inner step of one worker trains. Pure.
+// tokens_per_inner_step is what an inner step of one worker trains. 0: the trainers are not ours,
+// and each member's is what its heartbeats say. Pure.
 std::optional<int64_t> StopStepForTokens(const std::map<std::string, Member>& members,
                                          int64_t tokens_per_inner_step, int64_t at_tokens,
                                          absl::Duration lease);

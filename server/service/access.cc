@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/certificate.h"
 
 namespace causeway::server {
 namespace {
@@ -122,7 +123,13 @@ absl::Status Access::Identify(const grpc::ServerContextBase& context, Peer& peer
           absl::StrCat("the certificate names no identity: ", identity.status().message()));
     }
     peer.identity = *std::move(identity);
-    return absl::OkStatus();
+    const std::vector<grpc::string_ref> pem =
+        auth->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
+    const absl::StatusOr<Certificate> certificate =
+        ParseCertificate(ToView(pem[0]), "the peer's certificate");
+    if (!certificate.ok()) return absl::UnauthenticatedError(certificate.status().message());
+    peer.expires = certificate->not_after;
+    return Counts(peer);
   }
   const auto& metadata = context.client_metadata();
   const auto header = metadata.find("authorization");
@@ -144,6 +151,22 @@ absl::Status Access::Identify(const grpc::ServerContextBase& context, Peer& peer
   peer.token = options_.tokens->Find(token);
   if (!peer.token.has_value()) return absl::UnauthenticatedError(kUnknownToken);
   peer.identity = peer.token->identity;
+  return Counts(peer);
+}
+
+absl::Status Access::Counts(const Peer& peer) {
+  if (peer.token.has_value() && !options_.tokens->Holds(*peer.token)) {
+    return absl::UnauthenticatedError(kUnknownToken);
+  }
+  if (options_.clock->Now() > peer.expires) {
+    return absl::UnauthenticatedError(
+        absl::StrCat("the certificate of ", peer.Name(), " ended at ",
+                     absl::FormatTime(absl::RFC3339_sec, peer.expires, absl::UTCTimeZone()),
+                     ": renew it (deploy/make_certificates renew) and connect again"));
+  }
+  if (options_.refused != nullptr && peer.identity.has_value()) {
+    return options_.refused->Check(*peer.identity);
+  }
   return absl::OkStatus();
 }
 
@@ -203,10 +226,9 @@ absl::Status Access::CountMessage(const Peer& peer) {
 }
 
 absl::Status Access::CheckStillValid(const Peer& peer) {
-  if (!peer.token.has_value() || options_.tokens->Holds(*peer.token)) return absl::OkStatus();
-  const absl::Status refusal = absl::UnauthenticatedError(kUnknownToken);
-  Report(peer, refusal);
-  return refusal;
+  const absl::Status status = Counts(peer);
+  if (!status.ok()) Report(peer, status);
+  return status;
 }
 
 absl::Status Access::CheckWorker(const Peer& peer, Action action, absl::string_view worker_id) {

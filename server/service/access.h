@@ -2,7 +2,7 @@
 //
 //   call                      worker        operator   observer
 //   Session.Describe          yes           yes        yes
-//   Session.Attach            its own id    -          -
+//   Session.Attach, BringModel  its own id  -          -
 //   Exchange.Push, Query      its own id    -          -
 //   Exchange.Pull             its own id    yes        -          (it shows the parameters)
 //   Admin.GetStatus, Events   -             yes        yes
@@ -29,10 +29,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/rpc/identity.h"
 #include "common/telemetry/event_log.h"
 #include "server/service/rate_limiter.h"
+#include "server/service/refused_identities.h"
 #include "server/service/token_table.h"
 
 namespace causeway::server {
@@ -44,6 +46,7 @@ struct Peer {
   std::string address;               // "ipv4:10.0.0.2:4711", as gRPC writes it.
   std::optional<Identity> identity;  // Without: an unencrypted connection.
   std::optional<TokenEntry> token;   // By which the identity was proven, if not by a certificate.
+  absl::Time expires = absl::InfiniteFuture();  // The certificate's end.
 
   std::string Describe() const;  // "worker site-a at ipv4:10.0.0.2:4711"
   std::string Name() const;      // "worker site-a", or the address of who has no identity.
@@ -56,6 +59,8 @@ class Access {
     bool authenticate = false;  // Connections are encrypted, so that identities can be asked for.
     std::string run_name;       // Identities are for this run or for every one.
     std::unique_ptr<TokenTable> tokens;  // May be null: certificates alone.
+    // May be null: nobody is refused by name.
+    std::unique_ptr<RefusedIdentities> refused;
     // Of one identity, or of one address that has none. Streams count once, when they open.
     double requests_per_second = 1000;
     double request_burst = 4000;
@@ -74,7 +79,8 @@ class Access {
   // soon as the worker id is known.
   absl::StatusOr<Peer> Admit(const grpc::ServerContextBase& context, Action action);
   absl::Status CheckWorker(const Peer& peer, Action action, absl::string_view worker_id);
-  // For calls that last: UNAUTHENTICATED once the peer's token does not count any more.
+  // For calls that last: UNAUTHENTICATED once the peer's token does not count any more, its
+  // certificate has ended, or its identity is refused.
   absl::Status CheckStillValid(const Peer& peer);
   // For calls of many messages: one of them came. RESOURCE_EXHAUSTED as for a request.
   absl::Status CountMessage(const Peer& peer);
@@ -85,6 +91,8 @@ class Access {
  private:
   absl::StatusOr<Peer> AdmitSilently(const grpc::ServerContextBase& context, Action action);
   absl::StatusOr<Peer> Authenticate(const grpc::ServerContextBase& context);
+  // UNAUTHENTICATED as CheckStillValid, and says nothing.
+  absl::Status Counts(const Peer& peer);
   // Fills in who the peer is, and by what that is known.
   absl::Status Identify(const grpc::ServerContextBase& context, Peer& peer);
   // Logs a refusal, but not more of them than a person would read.

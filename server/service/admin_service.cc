@@ -59,6 +59,15 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
   return FinishWith(context, status);
 }
 
+grpc::ServerUnaryReactor* AdminService::Reject(grpc::CallbackServerContext* context,
+                                               const v1::RejectRequest* request,
+                                               v1::RejectResponse*) {
+  absl::Status status = access_.Admit(*context, Action::kOrder).status();
+  if (status.ok()) status = CheckLength("reason", request->reason());
+  if (status.ok()) status = coordinator_.Reject(*request);
+  return FinishWith(context, status);
+}
+
 grpc::ServerUnaryReactor* AdminService::Stop(grpc::CallbackServerContext* context,
                                              const v1::StopRequest* request, v1::StopResponse*) {
   const absl::Status access = access_.Admit(*context, Action::kOrder).status();

@@ -48,38 +48,35 @@ struct MemoryShares {
 };
 
 // Of one fragment in that codec.
-int64_t LargestObject(const Coordinator& coordinator, v1::Codec codec_id) {
-  const FragmentPlan& plan = coordinator.plan();
+int64_t LargestObject(const FragmentPlan& plan, v1::Codec codec_id) {
   int64_t values = 0;
   for (int i = 0; i < plan.fragments(); ++i) values = std::max(values, plan.range(i).size());
   const auto codec = FindCodec(codec_id);
   return codec.ok() ? static_cast<int64_t>((*codec)->EncodedBytes(static_cast<size_t>(values))) : 0;
 }
 
-int64_t LargestContribution(const Coordinator& coordinator) {
-  return LargestObject(coordinator, coordinator.config().sync().codec_up());
-}
-
 // What one worker's pulls may hold: the state and the answers that it needs now, and as much again
 // for streams that broke without the coordinator having noticed.
-int64_t PulledByAWorker(const Coordinator& coordinator) {
+int64_t PulledByAWorker(const FragmentPlan& plan) {
   constexpr int64_t kModels = 4;
-  return kModels * coordinator.plan().arena_size() * int64_t{sizeof(float)};
+  return kModels * plan.arena_size() * int64_t{sizeof(float)};
 }
 
 // What the deltas of one round leave behind, and an answer that makes way for the next.
-int64_t LeftByARound(const Coordinator& coordinator) {
-  return coordinator.config().membership().max_workers() * LargestContribution(coordinator) +
-         LargestObject(coordinator, coordinator.config().sync().codec_down());
+int64_t LeftByARound(const v1::RunConfig& config, const FragmentPlan& plan) {
+  return config.membership().max_workers() * LargestObject(plan, config.sync().codec_up()) +
+         LargestObject(plan, config.sync().codec_down());
 }
 
 // Fills in the default.
-absl::Status SettleMemory(const Coordinator& coordinator, int64_t& bytes) {
-  const int64_t model_bytes = coordinator.plan().arena_size() * int64_t{sizeof(float)};
+absl::Status SettleMemory(const v1::RunConfig& config, const FragmentPlan& plan, int64_t& bytes) {
+  const int64_t model_bytes = plan.arena_size() * int64_t{sizeof(float)};
   // Repeated pushes and packed chunks beside those of all members.
-  const int64_t models = coordinator.config().membership().max_workers() + 2;
-  if (bytes == 0) bytes = model_bytes * models + (int64_t{1} << 30);
-  const int64_t largest = LargestContribution(coordinator);
+  const int64_t models = config.membership().max_workers() + 2;
+  // gRPC's share cannot grow when a model comes: the most that it may be.
+  const int64_t more = plan.fragments() > 0 ? int64_t{1} << 30 : int64_t{1} << 32;
+  if (bytes == 0) bytes = model_bytes * models + more;
+  const int64_t largest = LargestObject(plan, config.sync().codec_up());
   const int64_t pushes = MemoryShares(bytes).pushes;
   if (bytes > 0 && pushes >= largest) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -135,7 +132,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     return absl::InvalidArgumentError(absl::StrCat(
         "--max_requests_per_second must be 1 or more; it is ", options.max_requests_per_second));
   }
-  RETURN_IF_ERROR(SettleMemory(coordinator, options.memory_bytes));
+  RETURN_IF_ERROR(SettleMemory(coordinator.config(), coordinator.plan(), options.memory_bytes));
   options.connections.memory_bytes = MemoryShares(options.memory_bytes).grpc;
   ASSIGN_OR_RETURN(const ServerSecurity security,
                    MakeServerSecurity(options.security, address, options.clock->Now()));
@@ -158,11 +155,18 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   if (!options.security.token_file.empty()) {
     ASSIGN_OR_RETURN(access.tokens, TokenTable::Open(options.security.token_file));
   }
+  if (!options.refused_identities.empty()) {
+    if (!security.encrypted) {
+      return absl::InvalidArgumentError(
+          "--refused_identities without TLS: nobody is told apart; give --tls_cert and --tls_key");
+    }
+    ASSIGN_OR_RETURN(access.refused, RefusedIdentities::Open(options.refused_identities));
+  }
   ASSIGN_OR_RETURN(const ConnectionGate::Limits limits,
                    ConnectionLimitsOf(options, coordinator.config()));
-  KeepFreedBlocks(static_cast<size_t>(LeftByARound(coordinator)));
+  KeepFreedBlocks(static_cast<size_t>(LeftByARound(coordinator.config(), coordinator.plan())));
   std::unique_ptr<CoordinatorServer> result(
-      new CoordinatorServer(options, std::move(access), limits, coordinator));
+      new CoordinatorServer(options, wanted.memory_bytes, std::move(access), limits, coordinator));
   ASSIGN_OR_RETURN(result->listener_,
                    ConnectionListener::Listen(address, result->gate_, *Clock::Real()));
   grpc::ServerBuilder builder;
@@ -189,9 +193,11 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   return result;
 }
 
-CoordinatorServer::CoordinatorServer(const Options& options, Access::Options access,
-                                     const ConnectionGate::Limits& limits, Coordinator& coordinator)
+CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memory_bytes,
+                                     Access::Options access, const ConnectionGate::Limits& limits,
+                                     Coordinator& coordinator)
     : coordinator_(coordinator),
+      given_memory_bytes_(given_memory_bytes),
       gate_(limits),
       access_(Noting(std::move(access))),
       push_memory_(MemoryShares(options.memory_bytes).pushes),
@@ -203,12 +209,18 @@ CoordinatorServer::CoordinatorServer(const Options& options, Access::Options acc
                             .clock = Clock::Real(),
                             .stall = options.stall}),
       pulls_(std::make_shared<PullTable>(
-          coordinator, PullTable::Options{.cache = &pull_cache_,
-                                          .run_long = copies_.runner(),
-                                          .clock = Clock::Real(),
-                                          .stall = options.stall,
-                                          .max_bytes_of_worker = PulledByAWorker(coordinator)})),
-      session_(coordinator, access_, options.join_timeout),
+          coordinator,
+          PullTable::Options{.cache = &pull_cache_,
+                             .run_long = copies_.runner(),
+                             .clock = Clock::Real(),
+                             .stall = options.stall,
+                             .max_bytes_of_worker = PulledByAWorker(coordinator.plan())})),
+      models_(coordinator, access_,
+              {.run_long = merges_.runner(),
+               .stall = options.stall,
+               .make_room = [this](const FragmentPlan& plan,
+                                   bool now) { return MakeRoom(plan, now); }}),
+      session_(coordinator, access_, models_, options.join_timeout),
       exchange_(access_, pushes_, *pulls_, copies_.runner()),
       admin_(coordinator, access_, links_, options.past_events),
       probe_gate_(*Clock::Real()),
@@ -229,6 +241,17 @@ Access::Options CoordinatorServer::Noting(Access::Options options) {
   return options;
 }
 
+absl::Status CoordinatorServer::MakeRoom(const FragmentPlan& plan, bool now) {
+  int64_t bytes = given_memory_bytes_;
+  RETURN_IF_ERROR(SettleMemory(coordinator_.config(), plan, bytes));
+  if (!now) return absl::OkStatus();
+  push_memory_.GrowTo(MemoryShares(bytes).pushes);
+  pull_cache_.GrowTo(MemoryShares(bytes).pull_cache);
+  pulls_->BoundBytesOfWorker(PulledByAWorker(plan));
+  KeepFreedBlocks(static_cast<size_t>(LeftByARound(coordinator_.config(), plan)));
+  return absl::OkStatus();
+}
+
 void CoordinatorServer::TickLoop() {
   Clock& clock = *Clock::Real();
   absl::Duration next_tick = clock.Monotonic() + kTick;
@@ -244,6 +267,7 @@ void CoordinatorServer::TickLoop() {
     coordinator_.Tick();
     session_.CloseSilentStreams();
     session_.EndUnreadStreams();
+    models_.Tick();
   }
 }
 

@@ -27,6 +27,7 @@
 #include "server/service/connection_gate.h"
 #include "server/service/connection_listener.h"
 #include "server/service/exchange_service.h"
+#include "server/service/model_reception.h"
 #include "server/service/probe_gate.h"
 #include "server/service/probe_service.h"
 #include "server/service/pull_table.h"
@@ -59,8 +60,9 @@ class CoordinatorServer {
     // all workers behind one address.
     int max_connections = 0;
     int max_connections_per_address = 0;
-    const Clock* clock = Clock::Real();  // For that rate and for certificates' ends.
-    EventLog* events = NullEventLog();   // Outlives the server.
+    std::string refused_identities = {};  // A file of refused_identities.h; empty: none.
+    const Clock* clock = Clock::Real();   // For that rate and for certificates' ends.
+    EventLog* events = NullEventLog();    // Outlives the server.
     // What Admin.ListEvents answers; empty: UNIMPLEMENTED. Thread-safe.
     std::function<v1::ListEventsResponse(int64_t after)> past_events = nullptr;
   };
@@ -87,14 +89,17 @@ class CoordinatorServer {
   void Stop(absl::Duration deadline);
 
  private:
-  CoordinatorServer(const Options& options, Access::Options access,
+  CoordinatorServer(const Options& options, int64_t given_memory_bytes, Access::Options access,
                     const ConnectionGate::Limits& limits, Coordinator& coordinator);
   // The hooks of Access that keep links_ and gate_ informed.
   Access::Options Noting(Access::Options options);
+  // As ModelReception::Options::make_room: the run's plan was not known when memory was shared out.
+  absl::Status MakeRoom(const FragmentPlan& plan, bool now);
   void TickLoop();
   void MaintainLoop();
 
   Coordinator& coordinator_;
+  const int64_t given_memory_bytes_;  // Options::memory_bytes as it was given.
   WorkerLinks links_;
   ConnectionGate gate_;
   Access access_;
@@ -104,6 +109,7 @@ class CoordinatorServer {
   WorkQueue copies_;  // Packs, unpacks, reads and copies.
   PushTable pushes_;
   const std::shared_ptr<PullTable> pulls_;
+  ModelReception models_;
   SessionService session_;
   ExchangeService exchange_;
   AdminService admin_;

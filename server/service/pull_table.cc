@@ -85,6 +85,11 @@ absl::StatusOr<std::shared_ptr<PullTable::Group>> PullTable::FindGroup(
   return found->second;
 }
 
+void PullTable::BoundBytesOfWorker(int64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  max_bytes_of_worker_ = bytes;
+}
+
 void PullTable::Open(const v1::PullRequest& request, std::shared_ptr<PullStream> stream) {
   const absl::Status status = Check(request);
   if (!status.ok()) return stream->End(status);
@@ -184,10 +189,10 @@ absl::Status PullTable::Hold(Group& group, const std::shared_ptr<const PullObjec
   Downlink& downlink = downlinks_[group.request.worker_id()];
   if (!downlink.held.contains(object)) {
     const auto bytes = static_cast<int64_t>(object->bytes.size());
-    if (bytes > options_.max_bytes_of_worker - downlink.held_bytes) {
+    if (bytes > max_bytes_of_worker_ - downlink.held_bytes) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the worker pulls objects of ", downlink.held_bytes, " bytes already; with ",
-                       bytes, " more they would be above ", options_.max_bytes_of_worker,
+                       bytes, " more they would be above ", max_bytes_of_worker_,
                        ": try again when one of them is whole"));
     }
     downlink.held_bytes += bytes;

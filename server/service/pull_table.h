@@ -69,7 +69,12 @@ class PullTable : public std::enable_shared_from_this<PullTable> {
   };
   // The coordinator outlives the table.
   PullTable(Coordinator& coordinator, Options options)
-      : coordinator_(coordinator), options_(std::move(options)) {}
+      : coordinator_(coordinator),
+        options_(std::move(options)),
+        max_bytes_of_worker_(options_.max_bytes_of_worker) {}
+
+  // Another bound for each worker's objects, once it is known.
+  void BoundBytesOfWorker(int64_t bytes);
 
   // A stream begins. What it is to do, or why it ends, it is told, possibly at once.
   void Open(const v1::PullRequest& request, std::shared_ptr<PullStream> stream);
@@ -144,6 +149,7 @@ class PullTable : public std::enable_shared_from_this<PullTable> {
   Coordinator& coordinator_;
   const Options options_;
   mutable absl::Mutex mutex_;
+  int64_t max_bytes_of_worker_ ABSL_GUARDED_BY(mutex_);
   std::map<PullStream*, Entry> streams_ ABSL_GUARDED_BY(mutex_);
   std::map<GroupKey, std::shared_ptr<Group>> groups_ ABSL_GUARDED_BY(mutex_);  // With a number.
   std::map<std::string, Downlink> downlinks_ ABSL_GUARDED_BY(mutex_);          // By worker.

@@ -231,6 +231,11 @@ grpc::ServerUnaryReactor* SessionService::Describe(grpc::CallbackServerContext* 
   return reactor;
 }
 
+grpc::ServerReadReactor<v1::BringModelRequest>* SessionService::BringModel(
+    grpc::CallbackServerContext* context, v1::BringModelResponse* /*response*/) {
+  return models_.Open(*context);
+}
+
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* SessionService::Attach(
     grpc::CallbackServerContext* context) {
   SessionReactor* const reactor = SessionReactor::Make(coordinator_, access_, *context,

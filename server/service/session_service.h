@@ -11,6 +11,7 @@
 #include "causeway/v1/session.grpc.pb.h"
 #include "server/core/coordinator.h"
 #include "server/service/access.h"
+#include "server/service/model_reception.h"
 
 namespace causeway::server {
 
@@ -18,15 +19,18 @@ class SessionReactor;
 
 class SessionService final : public v1::Session::CallbackService {
  public:
-  // Both outlive the service. A stream must bring its Join within `join_timeout`, and its worker
+  // All outlive the service. A stream must bring its Join within `join_timeout`, and its worker
   // read within that time what it ends with.
-  SessionService(Coordinator& coordinator, Access& access, absl::Duration join_timeout)
-      : coordinator_(coordinator), access_(access), join_timeout_(join_timeout) {}
+  SessionService(Coordinator& coordinator, Access& access, ModelReception& models,
+                 absl::Duration join_timeout)
+      : coordinator_(coordinator), access_(access), models_(models), join_timeout_(join_timeout) {}
   ~SessionService() override;
 
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
                                      const v1::DescribeRequest* request,
                                      v1::DescribeResponse* response) override;
+  grpc::ServerReadReactor<v1::BringModelRequest>* BringModel(
+      grpc::CallbackServerContext* context, v1::BringModelResponse* response) override;
   grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* Attach(
       grpc::CallbackServerContext* context) override;
 
@@ -42,6 +46,7 @@ class SessionService final : public v1::Session::CallbackService {
 
   Coordinator& coordinator_;
   Access& access_;
+  ModelReception& models_;
   const absl::Duration join_timeout_;
   absl::Mutex mutex_;
   // Not joined when they were last looked at.

@@ -20,7 +20,6 @@ namespace causeway::server {
 namespace {
 
 constexpr size_t kHashBytes = SHA256_DIGEST_LENGTH;
-constexpr int64_t kNanoseconds = 1'000'000'000;
 
 absl::StatusOr<TokenEntry> ParseLine(absl::string_view line) {
   const std::vector<absl::string_view> words =
@@ -63,18 +62,15 @@ absl::StatusOr<std::vector<TokenEntry>> ParseTokens(absl::string_view text,
   return entries;
 }
 
-TokenTable::Version TokenTable::VersionOf(const std::string& file) {
-  struct stat facts {};
-  if (stat(file.c_str(), &facts) != 0) return {};
-  return {facts.st_mtim.tv_sec * kNanoseconds + facts.st_mtim.tv_nsec,
-          facts.st_ctim.tv_sec * kNanoseconds + facts.st_ctim.tv_nsec, facts.st_ino, facts.st_size};
-}
-
 absl::Status TokenTable::Load() {
   // Before the file is read: what is written in between is read again.
-  version_ = VersionOf(file_);
-  ASSIGN_OR_RETURN(const std::string text, ReadTrustedFile(file_, /*secret=*/false));
-  ASSIGN_OR_RETURN(entries_, ParseTokens(text, file_));
+  version_ = FileVersion::Of(file_);
+  const absl::StatusOr<std::string> text = ReadTrustedFile(file_, /*secret=*/false);
+  if (!text.ok()) {
+    entries_.clear();
+    return text.status();
+  }
+  ASSIGN_OR_RETURN(entries_, ParseTokens(*text, file_));
   return absl::OkStatus();
 }
 
@@ -86,12 +82,14 @@ absl::StatusOr<std::unique_ptr<TokenTable>> TokenTable::Open(const std::string& 
 }
 
 void TokenTable::LoadIfChanged() {
-  if (VersionOf(file_) == version_) return;
+  if (FileVersion::Of(file_) == version_) return;
   const absl::Status loaded = Load();
   if (loaded.ok()) {
     Log().info("{} has changed: {} tokens count now", file_, entries_.size());
   } else {
-    Log().warn("{}; the former tokens go on counting", std::string(loaded.message()));
+    Log().warn("{}; {}", std::string(loaded.message()),
+               entries_.empty() ? "no token counts until it can be read"
+                                : "the former tokens go on counting");
   }
 }
 

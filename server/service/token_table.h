@@ -21,6 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "common/rpc/identity.h"
+#include "server/service/file_version.h"
 
 namespace causeway::server {
 
@@ -42,30 +43,21 @@ class TokenTable {
   static absl::StatusOr<std::unique_ptr<TokenTable>> Open(const std::string& file);
 
   // The token's entry. Takes the same time whichever of the tokens it is, or none.
-  // After a change of the file that makes it unreadable the former tokens go on counting, and the
-  // log says so.
+  // After a change of the file that makes it malformed the former tokens go on counting; when it is
+  // gone or cannot be read, none does. The log says so.
   std::optional<TokenEntry> Find(absl::string_view token);
   // Whether what Find returned still stands in the file.
   bool Holds(const TokenEntry& entry);
 
  private:
-  // By which a changed file is noticed.
-  struct Version {
-    int64_t modified_ns = 0;
-    int64_t changed_ns = 0;
-    uint64_t inode = 0;
-    int64_t size = -1;
-    bool operator==(const Version&) const = default;
-  };
   explicit TokenTable(std::string file) : file_(std::move(file)) {}
-  static Version VersionOf(const std::string& file);
   absl::Status Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LoadIfChanged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<TokenEntry> FindHash(const TokenHash& hash) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string file_;
   absl::Mutex mutex_;
-  Version version_ ABSL_GUARDED_BY(mutex_);
+  FileVersion version_ ABSL_GUARDED_BY(mutex_);
   std::vector<TokenEntry> entries_ ABSL_GUARDED_BY(mutex_);
 };
 

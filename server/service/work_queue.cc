@@ -1,5 +1,7 @@
 #include "server/service/work_queue.h"
 
+#include <algorithm>
+
 #include <utility>
 
 #include "common/base/threads.h"
@@ -59,6 +61,18 @@ bool ByteBudget::Take(int64_t bytes) {
 void ByteBudget::Return(int64_t bytes) {
   absl::MutexLock lock(&mutex_);
   free_ += bytes;
+}
+
+void ByteBudget::GrowTo(int64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  const int64_t more = std::max<int64_t>(0, bytes - bytes_);
+  bytes_ += more;
+  free_ += more;
+}
+
+int64_t ByteBudget::bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return bytes_;
 }
 
 int64_t ByteBudget::taken() const {

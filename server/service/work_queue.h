@@ -60,13 +60,15 @@ class ByteBudget {
   // False if so much is not free.
   bool Take(int64_t bytes);
   void Return(int64_t bytes);
+  // Makes it at least so large.
+  void GrowTo(int64_t bytes);
   // Of which Take takes.
-  int64_t bytes() const { return bytes_; }
+  int64_t bytes() const;
   int64_t taken() const;
 
  private:
-  const int64_t bytes_;
   mutable absl::Mutex mutex_;
+  int64_t bytes_ ABSL_GUARDED_BY(mutex_);
   int64_t free_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -66,6 +66,18 @@ absl::Status MemoryStore::SaveSnapshot(const FragmentView& fragment) {
   return absl::OkStatus();
 }
 
+absl::Status MemoryStore::DropSnapshot(int fragment, int64_t version) {
+  absl::MutexLock lock(&mutex_);
+  if (failure_.ok()) snapshots_.erase({fragment, version});
+  return failure_;
+}
+
+absl::StatusOr<int64_t> MemoryStore::TakeOver() {
+  absl::MutexLock lock(&mutex_);
+  if (!failure_.ok()) return failure_;
+  return ++epoch_;
+}
+
 absl::Status MemoryStore::SaveMember(const MemberRecord& member) {
   absl::MutexLock lock(&mutex_);
   if (failure_.ok()) members_[member.member.id] = member;

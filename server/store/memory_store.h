@@ -25,6 +25,8 @@ class MemoryStore : public Store {
                                 std::span<const uint8_t> object) override;
   absl::Status SaveRound(const RoundRecord& record, std::span<const uint8_t> answer) override;
   absl::Status SaveSnapshot(const FragmentView& fragment) override;
+  absl::Status DropSnapshot(int fragment, int64_t version) override;
+  absl::StatusOr<int64_t> TakeOver() override;
   absl::Status SaveMember(const MemberRecord& member) override;
   absl::Status SaveRunState(const RunState& state) override;
   absl::Status SaveSummary(const nlohmann::json& summary) override;
@@ -59,6 +61,7 @@ class MemoryStore : public Store {
   std::vector<RoundRecord> rounds_ ABSL_GUARDED_BY(mutex_);
   std::map<RoundKey, std::vector<uint8_t>> answers_ ABSL_GUARDED_BY(mutex_);
   std::map<RoundKey, FragmentSnapshot> snapshots_ ABSL_GUARDED_BY(mutex_);
+  int64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   nlohmann::json summary_ ABSL_GUARDED_BY(mutex_);
 };
 

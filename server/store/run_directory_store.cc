@@ -303,10 +303,10 @@ absl::StatusOr<int64_t> RunDirectoryStore::RetainInCommit(int fragment, Database
   if (options_.retain_deltas) return 0;
   const int64_t covered = snapshots[removed].version;
   const int64_t gone = deltas_gone_[fragment];
-  ASSIGN_OR_RETURN(std::vector<StoredContribution> rows,
-                   edit.Rows<StoredContribution>(absl::StrCat(
-                       "fragment = ", fragment, " AND round > ", gone, " AND round <= ", covered,
-                       " AND quarantined = 0 AND delta != ''")));
+  ASSIGN_OR_RETURN(
+      std::vector<StoredContribution> rows,
+      edit.Rows<StoredContribution>(absl::StrCat("fragment = ", fragment, " AND round > ", gone,
+                                                 " AND round <= ", covered, " AND delta != ''")));
   for (StoredContribution& row : rows) {
     freed.push_back(std::exchange(row.delta, {}));
     RETURN_IF_ERROR(edit.Put(row));
@@ -389,9 +389,40 @@ absl::Status RunDirectoryStore::SaveSnapshot(const FragmentView& fragment) {
   return absl::OkStatus();
 }
 
-absl::Status RunDirectoryStore::SaveMember(const MemberRecord& member) {
+absl::Status RunDirectoryStore::DropSnapshot(int fragment, int64_t version) {
   RETURN_IF_ERROR(Running().status());
-  return Commit([&](DatabaseEdit& edit, std::vector<BlobRef>&) { return edit.Put(member); });
+  return Commit([&](DatabaseEdit& edit, std::vector<BlobRef>& freed) -> absl::Status {
+    ASSIGN_OR_RETURN(const std::vector<StoredSnapshot> rows,
+                     edit.Rows<StoredSnapshot>(
+                         absl::StrCat("fragment = ", fragment, " AND version = ", version)));
+    for (const StoredSnapshot& row : rows) {
+      RETURN_IF_ERROR(edit.Remove(row));
+      freed.push_back(row.state);
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<int64_t> RunDirectoryStore::TakeOver() {
+  RETURN_IF_ERROR(Running().status());
+  int64_t number = 0;
+  RETURN_IF_ERROR(Commit([&](DatabaseEdit& edit, std::vector<BlobRef>&) {
+    number = edit.number();
+    return absl::OkStatus();
+  }));
+  return number;
+}
+
+absl::Status RunDirectoryStore::SaveMember(const MemberRecord& member) {
+  return SaveMembers({&member, 1});
+}
+
+absl::Status RunDirectoryStore::SaveMembers(std::span<const MemberRecord> members) {
+  RETURN_IF_ERROR(Running().status());
+  return Commit([&](DatabaseEdit& edit, std::vector<BlobRef>&) -> absl::Status {
+    for (const MemberRecord& member : members) RETURN_IF_ERROR(edit.Put(member));
+    return absl::OkStatus();
+  });
 }
 
 absl::Status RunDirectoryStore::SaveRunState(const RunState& state) {

@@ -9,7 +9,7 @@
 // commit the row. What a crash leaves between two of these steps is removed by the next Recover.
 //
 // Kept are the last `snapshots_kept` snapshots of each fragment, the deltas of the rounds after
-// the oldest of these (all, with `retain_deltas`; the quarantined ones always), the answers that
+// the oldest of these (all, with `retain_deltas`), the answers that
 // were not forgotten, and every row.
 //
 // An error other than RESOURCE_EXHAUSTED, ALREADY_EXISTS, INVALID_ARGUMENT and those of the Read
@@ -84,7 +84,11 @@ class RunDirectoryStore final : public Store {
                                 std::span<const uint8_t> object) override;
   absl::Status SaveRound(const RoundRecord& record, std::span<const uint8_t> answer) override;
   absl::Status SaveSnapshot(const FragmentView& fragment) override;
+  absl::Status DropSnapshot(int fragment, int64_t version) override;
+  // The number of a commit that nothing else is done in.
+  absl::StatusOr<int64_t> TakeOver() override;
   absl::Status SaveMember(const MemberRecord& member) override;
+  absl::Status SaveMembers(std::span<const MemberRecord> members) override;
   absl::Status SaveRunState(const RunState& state) override;
   absl::Status SaveSummary(const nlohmann::json& summary) override;
   // Becomes durable, and the files go, with the next commit.

@@ -1,5 +1,7 @@
 #include "server/store/store.h"
 
+#include "common/base/status_macros.h"
+
 namespace causeway::server {
 
 FragmentSnapshot CopyFragment(const FragmentView& view) {
@@ -14,6 +16,11 @@ FragmentSnapshot CopyFragment(const FragmentView& view) {
                                 std::vector<float>(array.values.begin(), array.values.end()));
   }
   return copy;
+}
+
+absl::Status Store::SaveMembers(std::span<const MemberRecord> members) {
+  for (const MemberRecord& member : members) RETURN_IF_ERROR(SaveMember(member));
+  return absl::OkStatus();
 }
 
 }  // namespace causeway::server

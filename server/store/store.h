@@ -167,8 +167,15 @@ class Store {
   // Of a version that SaveRound has been told of, or 0. Deltas that only older states need are then
   // dropped, or kept, as the implementation was configured.
   virtual absl::Status SaveSnapshot(const FragmentView& fragment) = 0;
+  // A snapshot that turned out to be damaged: nothing begins from it any more.
+  virtual absl::Status DropSnapshot(int fragment, int64_t version) = 0;
+  // A coordinator takes the run over. Returns a number that is larger than every one that was
+  // returned for this run before, copies of it that are older included.
+  virtual absl::StatusOr<int64_t> TakeOver() = 0;
   // The newest state of one member; and of the run. A member's incarnation never goes back.
   virtual absl::Status SaveMember(const MemberRecord& member) = 0;
+  // Several, at the price of one where the implementation can.
+  virtual absl::Status SaveMembers(std::span<const MemberRecord> members);
   virtual absl::Status SaveRunState(const RunState& state) = 0;
   virtual absl::Status SaveSummary(const nlohmann::json& summary) = 0;
 

@@ -163,8 +163,7 @@ void RunCoordinator() {
   ThreadPool merge_pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
   server::Coordinator::Options options;
   options.config = Config(absl::GetFlag(FLAGS_size_mib), absl::GetFlag(FLAGS_members));
-  const FragmentPlan plan =
-      Value(FragmentPlan::Create(options.config.model(), options.config.sync()));
+  const FragmentPlan plan = Value(FragmentPlan::Create(options.config));
   options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
   options.run_id = "bench-1";
   options.clock = Clock::Real();
@@ -185,7 +184,7 @@ void RunCoordinator() {
 void RunSink() {
   TcpSink sink = Value(TcpSink::Listen());
   const v1::RunConfig config = Config(absl::GetFlag(FLAGS_size_mib), 2);
-  const FragmentPlan plan = Value(FragmentPlan::Create(config.model(), config.sync()));
+  const FragmentPlan plan = Value(FragmentPlan::Create(config));
   const auto bytes = static_cast<size_t>(plan.arena_size()) * sizeof(float);
   std::thread serve([&] { Check(sink.Serve(bytes)); });
   ServeBenchPeer(sink.port());
@@ -195,8 +194,7 @@ void RunSink() {
 // What is exchanged: a delta of small values, the same for everybody.
 struct Fragment {
   explicit Fragment(int64_t size_mib)
-      : config(Config(size_mib, 2)),
-        plan(Value(FragmentPlan::Create(config.model(), config.sync()))) {
+      : config(Config(size_mib, 2)), plan(Value(FragmentPlan::Create(config))) {
     const std::vector<float> base(static_cast<size_t>(plan.arena_size()));
     std::vector<float> local(base.size());
     for (size_t i = 0; i < local.size(); ++i) {

@@ -88,7 +88,7 @@ absl::StatusOr<nlohmann::json> Measure() {
         absl::StrCat("--prompt, --tokens and --uncached_tokens must be 1, 2 and 1 or more and fit ",
                      model.sequence_length(), " tokens"));
   }
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(model, config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
   ThreadPool pool(threads);
   AlignedVector<float> parameters(static_cast<size_t>(plan.arena_size()));
   InitializeParameters(plan, 1, parameters);

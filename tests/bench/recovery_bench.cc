@@ -109,7 +109,7 @@ class Bench {
  public:
   Bench(v1::RunConfig config, int64_t rounds)
       : config_(std::move(config)),
-        plan_(FragmentPlan::Create(config_.model(), config_.sync()).value()),
+        plan_(FragmentPlan::Create(config_).value()),
         rounds_(rounds),
         initial_(static_cast<size_t>(plan_.arena_size())),
         pool_(static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))) {

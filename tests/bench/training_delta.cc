@@ -38,7 +38,7 @@ absl::StatusOr<TrainingDelta> TrainForDelta(const TrainingDeltaOptions& options)
   config.mutable_train()->set_warmup_steps(options.steps_before / 2);
   config.mutable_sync()->set_steps_between_syncs(options.interval);
   RETURN_IF_ERROR(CompleteRunConfig(config).status());
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
   ASSIGN_OR_RETURN(const worker::Dataset dataset,
                    worker::Dataset::Open(*FileSystem::Real(), options.data));
   ThreadPool pool(static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));

@@ -29,7 +29,7 @@ namespace {
 absl::Status WriteLogits() {
   ASSIGN_OR_RETURN(const StoredModel stored, ReadGivenModel());
   const v1::ModelConfig& model = stored.config.model();
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(model, stored.config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(stored.config));
   std::vector<int32_t> tokens;
   for (const auto part : absl::StrSplit(absl::GetFlag(FLAGS_token_list), ',')) {
     int32_t token = 0;

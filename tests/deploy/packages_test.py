@@ -56,6 +56,8 @@ class PackagesTest(unittest.TestCase):
                     others = [other for other in NAMES if other != name and path in everything[other]]
                     self.assertEqual(others, [], path)
         self.assertIn(f"./usr/{PLUGIN}", everything["causeway-worker"])
+        self.assertIn("./usr/include/causeway_site.h", everything["causeway-worker"])
+        self.assertIn("./usr/lib/causeway/libcauseway_site.so", everything["causeway-worker"])
         self.assertIn("./usr/bin/causeway-make-certificates", everything["causewayctl"])
         self.assertIn("./usr/share/bash-completion/completions/causewayctl", everything["causewayctl"])
         for page in (ROOT / "docs").glob("*.md"):

@@ -20,6 +20,9 @@ struct Machine {
   int major = 9, minor = 0;          // Compute capability.
   cudaError_t driver = cudaSuccess;  // What every call answers otherwise: no driver, no device.
   bool image = true;                 // The program was built for the devices' architecture.
+  // Or nothing but events happens on streams, and memory of the devices is accounted for without
+  // being there: what a model takes on machines larger than this one.
+  bool computes = true;
 };
 // Replaces the machine; nothing may be allocated on the former one.
 void SetMachine(const Machine& machine);
@@ -35,6 +38,10 @@ void SetEager(bool eager);
 // After so many further kernels, every call of the runtime answers with `error`, as when a GPU is
 // lost, until SetMachine.
 void FailAfterKernels(int64_t kernels, cudaError_t error);
+
+// Whether the process has used a device since SetMachine: chosen it, or allocated or made anything
+// on it. A real one keeps some hundreds of megabytes for such a process.
+bool HasContext(int device);
 
 // Bytes that are allocated on a device, and kernels launched since the program began.
 size_t AllocatedBytes(int device);

@@ -102,6 +102,10 @@ void Issue(std::unique_lock<std::mutex>& lock, cudaStream_t stream, Operation op
   if (eager) Run(lock, stream);
 }
 
+void IssueWork(std::unique_lock<std::mutex>& lock, cudaStream_t stream, Operation operation) {
+  if (TheState().machine.computes) Issue(lock, stream, std::move(operation));
+}
+
 void IssueWait(std::unique_lock<std::mutex>& lock, cudaStream_t stream, cudaEvent_t event) {
   stream->items.push_back({.operation = nullptr, .event = event, .record = event->recorded});
   if (eager) Run(lock, stream);
@@ -150,6 +154,17 @@ int64_t KernelsLaunched() {
   return TheState().kernels;
 }
 
+bool HasContext(int device) {
+  const std::unique_lock lock(TheState().mutex);
+  return TheState().devices[static_cast<size_t>(device)].used;
+}
+
+Device& UsePresentDevice() {
+  Device& device = TheState().devices[static_cast<size_t>(present_device)];
+  device.used = true;
+  return device;
+}
+
 int64_t AllocationsMade() {
   const std::unique_lock lock(TheState().mutex);
   return TheState().allocations_made;
@@ -173,7 +188,7 @@ std::vector<int> Permutation(int size, uint64_t salt) {
 
 void Enqueue(cudaStream_t stream, std::function<void()> operation) {
   std::unique_lock lock(TheState().mutex);
-  Issue(lock, StreamOf(stream), std::move(operation));
+  IssueWork(lock, StreamOf(stream), std::move(operation));
 }
 
 void LaunchKernel(dim3 grid, dim3 block_shape, size_t shared_bytes, cudaStream_t stream,
@@ -196,8 +211,8 @@ void LaunchKernel(dim3 grid, dim3 block_shape, size_t shared_bytes, cudaStream_t
     Note(TheState().sticky);
     return;
   }
-  Issue(lock, StreamOf(stream),
-        [=, body = std::move(thread)] { RunGrid(grid, block_shape, shared_bytes, body); });
+  IssueWork(lock, StreamOf(stream),
+            [=, body = std::move(thread)] { RunGrid(grid, block_shape, shared_bytes, body); });
 }
 
 }  // namespace causeway::emulation

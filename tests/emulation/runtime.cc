@@ -1,4 +1,6 @@
 // Memory, streams, events and graphs of the emulated devices, under CUDA's names.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -60,16 +62,25 @@ cudaError_t Allocate(void** pointer, size_t bytes, int device) {
   const std::unique_lock lock(TheState().mutex);
   *pointer = nullptr;
   if (const cudaError_t error = Standing(); error != cudaSuccess) return Note(error);
+  UsePresentDevice();
   if (device >= 0) {
     Device& of = TheState().devices[static_cast<size_t>(device)];
     if (of.allocated + bytes > TheState().machine.memory) return Note(cudaErrorMemoryAllocation);
     of.allocated += bytes;
   }
   const size_t size = std::max<size_t>((bytes + 255) / 256 * 256, 256);
+  if (device >= 0 && !TheState().machine.computes) {
+    void* const addresses =
+        mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (addresses == MAP_FAILED) return Note(cudaErrorMemoryAllocation);
+    TheState().allocations[static_cast<const char*>(addresses)] = {bytes, device, size};
+    *pointer = addresses;
+    return cudaSuccess;
+  }
   void* const memory = std::aligned_alloc(256, size);
   if (memory == nullptr) return Note(cudaErrorMemoryAllocation);
   std::memset(memory, 0xff, size);  // NaN: whoever reads it before it is written shows it.
-  TheState().allocations[static_cast<const char*>(memory)] = {bytes, device};
+  TheState().allocations[static_cast<const char*>(memory)] = {bytes, device, 0};
   ++TheState().allocations_made;
   *pointer = memory;
   return cudaSuccess;
@@ -85,8 +96,13 @@ cudaError_t Release(void* pointer, bool on_device) {
   Drain(lock, on_device ? it->second.device : present_device);
   if (on_device)
     TheState().devices[static_cast<size_t>(it->second.device)].allocated -= it->second.bytes;
+  const size_t absent = it->second.absent;
   TheState().allocations.erase(it);
-  std::free(pointer);
+  if (absent > 0) {
+    munmap(pointer, absent);
+  } else {
+    std::free(pointer);
+  }
   return cudaSuccess;
 }
 
@@ -157,6 +173,7 @@ cudaError_t cudaSetDevice(int device) {
   if (const cudaError_t error = Standing(); error != cudaSuccess) return Note(error);
   if (device < 0 || device >= TheState().machine.devices) return Note(cudaErrorInvalidDevice);
   present_device = device;
+  UsePresentDevice();
   return cudaSuccess;
 }
 
@@ -245,6 +262,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     return Note(cudaErrorInvalidValue);
   }
   if (bytes == 0) return cudaSuccess;  // Both may be null.
+  if (!TheState().machine.computes) return cudaSuccess;
   stream = StreamOf(stream);
   if (Find(from) == nullptr && OnDevice(to)) {
     // From ordinary memory: it may change as soon as this returns.
@@ -282,7 +300,7 @@ cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t 
   std::unique_lock lock(TheState().mutex);
   if (const cudaError_t error = Standing(); error != cudaSuccess) return Note(error);
   if (!OnDevice(memory) || !Fits(memory, bytes)) return Note(cudaErrorInvalidValue);
-  Issue(lock, StreamOf(stream), [=] { std::memset(memory, value, bytes); });
+  IssueWork(lock, StreamOf(stream), [=] { std::memset(memory, value, bytes); });
   return cudaSuccess;
 }
 
@@ -296,7 +314,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
   if (const cudaError_t error = Standing(); error != cudaSuccess) return Note(error);
   *stream = new CUstream_st();
   (*stream)->device = present_device;
-  TheState().devices[static_cast<size_t>(present_device)].streams.push_back(*stream);
+  UsePresentDevice().streams.push_back(*stream);
   return cudaSuccess;
 }
 

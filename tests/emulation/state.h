@@ -55,11 +55,13 @@ struct Device {
   std::unique_ptr<CUstream_st> null_stream = std::make_unique<CUstream_st>();
   std::vector<cudaStream_t> streams;
   size_t allocated = 0;
+  bool used = false;
 };
 
 struct Allocation {
   size_t bytes = 0;
-  int device = -1;  // -1: pinned host memory.
+  int device = -1;    // -1: pinned host memory.
+  size_t absent = 0;  // Bytes of addresses without memory behind them, or 0.
 };
 
 // All of it guarded by the mutex.
@@ -84,6 +86,8 @@ cudaError_t Note(cudaError_t error);
 
 // What follows wants the mutex held.
 
+// What a call makes is made on the present device, which is in use from then on.
+Device& UsePresentDevice();
 // Success, or what every call answers now.
 cudaError_t Standing();
 // The stream, or the present device's own.
@@ -96,6 +100,8 @@ void Run(std::unique_lock<std::mutex>& lock, cudaStream_t stream, cudaEvent_t ev
 void Drain(std::unique_lock<std::mutex>& lock, int device);
 // Adds to the stream, or to the graph that is captured from it.
 void Issue(std::unique_lock<std::mutex>& lock, cudaStream_t stream, Operation operation);
+// The same, on a machine that computes.
+void IssueWork(std::unique_lock<std::mutex>& lock, cudaStream_t stream, Operation operation);
 // Makes the stream wait for a record of an event.
 void IssueWait(std::unique_lock<std::mutex>& lock, cudaStream_t stream, cudaEvent_t event);
 

@@ -184,7 +184,7 @@ class Series:
 
     def _arguments(self, workers: int) -> Namespace:
         return Namespace(programs=self._programs, corpus=self._corpus, steps=self._steps,
-                         workers=workers, sample_tokens=0)
+                         workers=workers, sample_tokens=0, torch_python=None)
 
     def _prepare_text(self) -> None:
         """Shards, the same for all runs: in OUT/text/data, unless there are some."""

@@ -1,7 +1,8 @@
 """Trains under SIGKILL: a coordinator and three workers, of which any may die at any moment, by
 chance or at a named place (common/base/crash_point.h), while connections are cut and stalled. With
 quorum = all every run must publish, in every round, the bits of the same run left in peace, trained
-on the same windows of the data, each once.
+on the same windows of the data, each once. Every second run has an overlap that gives way (tau_max =
+H - 1): the run in peace then merges by the records of the other one's workers.
 
 One run per codec in turn, until enough processes have died. Prints a summary; exit status 1 if any
 run was not equal, lost a contribution, or stood still.
@@ -39,11 +40,12 @@ CODECS = [
 ]
 SETTINGS = """
 train {{ steps: {steps} optimizer: {optimizer} }}
-sync {{ fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
+sync {{ fragments: 2 steps_between_syncs: 6 overlap_steps: 2 {overlap}
        codec_up: {up} codec_down: {down} {feedback} }}
 {outer}
 membership {{ start_workers: 3 max_workers: 3 quorum: 3 lease_ms: 4000 }}
 """
+OVERLAPS = {"fixed": "mixing: 0.5", "elastic": "max_overlap_steps: 5 keep_in_flight: 0.9"}
 STUCK_S = 90
 STEPS_PER_SECOND = 40
 
@@ -90,10 +92,13 @@ def trained(cluster):
     return parts
 
 
-def quiet_run(settings):
+def quiet_run(settings, records=None):
+    """`records`: the cluster of a run whose merges are repeated."""
     with Cluster() as cluster:
         cluster.start_coordinator(settings)
-        workers = [cluster.start_worker(name) for name in WORKERS]
+        workers = [cluster.start_worker(
+            name, *([f"--replay_merges={records.out(name) / 'merges.jsonl'}"] if records else []))
+            for name in WORKERS]
         for process in [*workers, cluster.coordinator]:
             if process.wait() != 0:
                 raise Failure(f"the undisturbed run failed:\n{process.log()[-2000:]}")
@@ -228,6 +233,8 @@ def main():
     parser.add_argument("--kills", type=int, default=200, help="processes that die, in all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=160, help="inner steps of every run")
+    parser.add_argument("--overlap", choices=[*OVERLAPS, "both"], default="both",
+                        help="fixed: merges are waited for; elastic: only H - 1 steps after the send")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
@@ -237,15 +244,19 @@ def main():
     failures = []
     while total["kills"] < arguments.kills and not failures:
         up, down, feedback, outer = CODECS[total["runs"] % len(CODECS)]
-        settings = SETTINGS.format(steps=arguments.steps, up=up, down=down, feedback=feedback,
-                                   outer=outer, optimizer=("ADAMW", "MUON")[total["runs"] % 2])
+        overlap = (arguments.overlap if arguments.overlap in OVERLAPS
+                   else list(OVERLAPS)[total["runs"] % len(OVERLAPS)])
+        settings = SETTINGS.format(overlap=OVERLAPS[overlap], steps=arguments.steps, up=up,
+                                   down=down, feedback=feedback, outer=outer,
+                                   optimizer=("ADAMW", "MUON")[total["runs"] // 2 % 2])
         with Cluster() as cluster:
             try:
-                expected, windows = quiet_run(settings)
                 run = DisturbedRun(cluster, settings, chance, tally,
                                    arguments.kills - total["kills"])
                 run.run()
                 found = hashes(cluster)
+                expected, windows = quiet_run(settings,
+                                              cluster if overlap == "elastic" else None)
                 if found != expected:
                     first = min(key for key in expected if found.get(key) != expected[key])
                     raise Failure(f"{up}: fragment {first[0]} differs from round {first[1]} on")

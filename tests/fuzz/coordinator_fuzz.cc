@@ -104,7 +104,7 @@ class Run {
     options.config = wanted;
     if (!CompleteRunConfig(options.config).ok()) return;
     if (!FindCodec(options.config.sync().codec_up()).ok()) return;
-    const auto plan = FragmentPlan::Create(options.config.model(), options.config.sync());
+    const auto plan = FragmentPlan::Create(options.config);
     options.run_id = "fuzz-1";
     options.initial_parameters.resize(static_cast<size_t>(plan->arena_size()));
     InitializeParameters(*plan, 1, options.initial_parameters);

@@ -102,7 +102,7 @@ void CheckConfig(Input input) {
     FUZZ_REQUIRE(tensor.size() > 0 && !tensor.parts.empty(), "an empty tensor");
     values += tensor.size();
   }
-  const auto plan = FragmentPlan::Create(config.model(), config.sync());
+  const auto plan = FragmentPlan::Create(config);
   FUZZ_REQUIRE(plan.ok() && values <= plan->parameters(), "tensors beyond the model's");
   const auto architecture = ChooseArchitecture(read->model);
   if (!architecture.ok()) return;

@@ -146,7 +146,7 @@ void CheckPull(Input input) {
   if (!CompleteRunConfig(config).ok()) return;
   const auto codec = FindCodec(config.sync().codec_down());
   if (!codec.ok()) return;
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   const auto values = static_cast<size_t>(plan.arena_size());
 
   // The state, and what the answer makes of it.

@@ -18,7 +18,7 @@ namespace causeway::fuzz {
 namespace {
 
 FragmentPlan CheckedPlan(const v1::RunConfig& config) {
-  const auto plan = FragmentPlan::Create(config.model(), config.sync());
+  const auto plan = FragmentPlan::Create(config);
   FUZZ_REQUIRE(plan.ok(), "a complete configuration has a plan");
   int64_t end = 0;
   for (int i = 0; i < plan->fragments(); ++i) {

@@ -76,7 +76,7 @@ bool Same(const WorkerCheckpoint& a, const WorkerCheckpoint& b) {
 
 // Whether it is restored or refused: no state may make it crash.
 void Restore(WorkerCheckpoint checkpoint, bool late) {
-  const auto plan = FragmentPlan::Create(checkpoint.config.model(), checkpoint.config.sync());
+  const auto plan = FragmentPlan::Create(checkpoint.config);
   FUZZ_REQUIRE(plan.ok(), "the configuration of an accepted checkpoint has a plan");
   worker::HostReplica replica(*plan, checkpoint.config.sync(), checkpoint.parameters,
                               checkpoint.parameters);

@@ -13,6 +13,22 @@ _FIELDS = ("name", "memory.total", "driver_version", "compute_cap")
 # What the worker opens at run time, and what PyTorch's packages bring along. The last two are for
 # attention by cuDNN.
 _LIBRARIES = ("libcublasLt.so.13", "libnccl.so.2", "libcudnn.so.9", "libcudart.so.13")
+# Where tools lie that are not in PATH.
+TOOL_FOLDERS = ("/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer",
+                 "/opt/nvidia/bin", "/usr/lib/wsl/lib", "/usr/bin")
+# Where a container's driver puts libcuda.so.1, if ld.so does not know of it.
+DRIVER_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
+
+# PATH's python3 is the one that has PyTorch, if there is one. What is installed is read, not
+# imported: that takes a minute where files are slow.
+_LOOK_AT_PYTHON = """
+import importlib.metadata, json, sys
+try:
+    torch = importlib.metadata.version("torch")
+except importlib.metadata.PackageNotFoundError:
+    torch = None
+print(json.dumps({"path": sys.path, "torch": torch}))
+"""
 
 
 def find_libraries(folders):
@@ -54,9 +70,14 @@ def _read_ahead(libraries):
                     pass
 
 
+def find_tool(context, name):
+    """Path of a program in PATH or where such programs lie; None where there is none."""
+    path = context.variables.get("PATH", "")
+    return shutil.which(name, path=os.pathsep.join([path, *TOOL_FOLDERS]))
+
+
 def _version(context, program, pattern):
-    path = shutil.which(program, path=context.variables.get("PATH")) or shutil.which(
-        program, path="/usr/local/cuda/bin")
+    path = find_tool(context, program)
     if path is None:
         return None
     done = context.run("environment", path, "--version", timeout_s=20)
@@ -64,23 +85,27 @@ def _version(context, program, pattern):
     return {"path": path, "version": match[1] if match else "unknown"}
 
 
+def _look_at_python(context):
+    done = context.run("environment", "python3", "-c", _LOOK_AT_PYTHON, timeout_s=30)
+    if done.status != 0:
+        return {"path": [], "torch": None}
+    return json.loads(done.output.strip().splitlines()[-1])
+
+
 def environment(context):
-    data = {"machine": platform.platform(), "processor_cores": len(os.sched_getaffinity(0)),
-            "python": platform.python_version()}
+    data = context.data
+    data.update(machine=platform.platform(), processor_cores=len(os.sched_getaffinity(0)),
+                python=platform.python_version())
     manifest = json.loads((context.pack / "manifest.json").read_text())
     data["pack"] = {key: manifest[key] for key in ("commit", "changed", "architectures")}
     data["nvcc"] = _version(context, "nvcc", r"release ([\d.]+)")
     data["compute_sanitizer"] = _version(context, "compute-sanitizer", r"Version ([\d.]+)")
-    # PATH's python3 is the one that has PyTorch, if there is one.
-    python = context.run("environment", "python3", "-c",
-                         "import json, sys; print('path', json.dumps(sys.path))\n"
-                         "import torch; print('torch', torch.__version__)", timeout_s=60)
-    match = re.search(r"^torch (\S+)", python.output, re.MULTILINE)
-    data["torch"] = match[1] if python.status == 0 and match else None
-    match = re.search(r"^path (.*)", python.output, re.MULTILINE)
-    data["libraries"] = find_libraries(library_folders(json.loads(match[1]) if match else []))
+    python = _look_at_python(context)
+    data["torch"] = python["torch"]
+    data["libraries"] = find_libraries(library_folders(python["path"]))
     paths = [str(context.pack / "lib"), *dict.fromkeys(data["libraries"].values()),
-             context.variables.get("LD_LIBRARY_PATH", "")]
+             context.variables.get("LD_LIBRARY_PATH", ""),
+             *(folder for folder in DRIVER_FOLDERS if Path(folder).is_dir())]
     context.program_variables = {"LD_LIBRARY_PATH": ":".join(path for path in paths if path)}
 
     loaded = context.run("environment", context.program("causeway-worker"), "--help", timeout_s=20,
@@ -88,7 +113,7 @@ def environment(context):
     if loaded.status != 0 or "causeway-worker trains" not in loaded.output:
         context.no_gpu = "the packed programs do not start here"
         raise RuntimeError(f"the packed causeway-worker does not start: {loaded.last_lines()}")
-    smi = shutil.which("nvidia-smi")
+    smi = find_tool(context, "nvidia-smi")
     if smi is None:
         context.no_gpu = "there is no nvidia-smi"
         raise Skip(f"no GPU: {context.no_gpu}; the packed programs start")
@@ -102,4 +127,4 @@ def environment(context):
     context.gpu = data["gpus"][0]
     context.tools = data
     return (f"{len(data['gpus'])} x {context.gpu['name']}, driver {context.gpu['driver_version']}, "
-            f"torch {data['torch']}", data)
+            f"torch {data['torch']}")

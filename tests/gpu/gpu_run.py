@@ -20,16 +20,18 @@ from training import end_to_end, remove_shards, synchronization
 
 ROOT = Path(__file__).resolve().parents[2]
 PACK = ROOT / "build/gpu/pack.tar.xz"
+REPORT = ROOT / "build/gpu/report"
 
-# In the order of what is worth most if time runs out.
+# In the order of what is worth most if time runs out, with the seconds that a part may take before
+# others. What docs/gpu.md runs together fits 8.5 minutes.
 PARTS = {
-    "environment": environment,
-    "unit": unit,
-    "bench": bench,
-    "synchronization": synchronization,
-    "end_to_end": end_to_end,
-    "sanitizer": sanitizer,
-    "torch": torch,
+    "environment": (environment, 45),
+    "unit": (unit, 150),
+    "bench": (bench, 310),
+    "synchronization": (synchronization, 140),
+    "end_to_end": (end_to_end, 140),
+    "sanitizer": (sanitizer, 185),
+    "torch": (torch, 460),
 }
 
 
@@ -59,18 +61,35 @@ class Logs:
         self._file.close()
 
 
-def write_results(out, results, minutes):
-    (out / "report.json").write_text(json.dumps(
-        {"parts": [dataclasses.asdict(result) for result in results.values()],
-         "minutes": minutes}, indent=1))
-    (out / "report.md").write_text(report.markdown(results))
+def write_results(out, context, minutes):
+    """report.json and report.md, each whole at any time."""
+    known = {"parts": [dataclasses.asdict(result) for result in context.results.values()],
+             "minutes": minutes}
+    text = report.markdown(context.results, context.compared)
+    for name, content in (("report.json", json.dumps(known, indent=1)), ("report.md", text)):
+        (out / f"{name}.new").write_text(content)
+        (out / f"{name}.new").replace(out / name)
+
+
+def read_report(path):
+    """Data of the parts of an earlier run's report.json, by name."""
+    try:
+        parts = json.loads(Path(path).read_text())["parts"]
+        return {part["part"]: part["data"] for part in parts}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"tests/gpu/run: --compare={path} is no report.json of tests/gpu/run: "
+                 f"{type(error).__name__}: {error}")
 
 
 def run(options):
     begin = time.monotonic()
-    out = Path(options.out).resolve()
-    out.mkdir(parents=True, exist_ok=True)
     names = chosen_parts(options.parts, options.skip)
+    compared = read_report(options.compare) if options.compare else {}
+    if options.out is None:
+        print(f"No --out: report.md, report.json and logs.txt go to {REPORT}, and are lost with "
+              "this copy of the repository.", flush=True)
+    out = Path(options.out or REPORT).resolve()
+    out.mkdir(parents=True, exist_ok=True)
     logs = Logs(out / "logs.txt")
     with tempfile.TemporaryDirectory(prefix="causeway_gpu_") as folder:
         folder = Path(folder)
@@ -78,22 +97,33 @@ def run(options):
         (folder / "work").mkdir()
         with tarfile.open(options.pack) as archive:
             archive.extractall(folder / "pack")
+
+        def tell(text):
+            print(f"      {text}", flush=True)
+            keep()
+
+        def keep():
+            # What is known is kept, should this program be ended from outside.
+            write_results(out, context, (time.monotonic() - begin) / 60)
+
         context = Context(ROOT, folder / "pack", folder / "work", begin + 60 * options.minutes,
-                          log=logs.write)
+                          log=logs.write, tell=tell)
+        context.compared = compared
         for name in names:
-            result = run_part(name, PARTS[name], context)
+            print(f"....  {name}", flush=True)
+            function, limit_s = PARTS[name]
+            # Nothing comes after the last that needs time.
+            result = run_part(name, function, context, None if name == names[-1] else limit_s)
+            keep()
             print(f"{result.status}  {name}  ({result.seconds:.0f} s)  {result.reason}",
                   flush=True)
-            # What is known is kept, should this program be ended from outside.
-            write_results(out, context.results, (time.monotonic() - begin) / 60)
         remove_shards(context)
     logs.close()
-    print()
-    print((out / "report.md").read_text())
     counts = [sum(result.status == status for result in context.results.values())
               for status in (PASS, FAIL, SKIP)]
+    print("\n" + report.summary(context.results, context.compared))
     print(f"{counts[0]} passed, {counts[1]} failed, {counts[2]} skipped, "
-          f"{(time.monotonic() - begin) / 60:.1f} minutes; {out}/report.md")
+          f"{(time.monotonic() - begin) / 60:.1f} minutes; kernel by kernel: {out}/report.md")
     if counts[1]:
         return 1
     return 0 if context.gpu is not None or options.dry_run else 1
@@ -105,9 +135,17 @@ def main():
     def names(text):
         return [name for name in text.split(",") if name]
 
+    def folder(text):
+        if not text:
+            raise argparse.ArgumentTypeError("it is empty: is the variable that it came from set?")
+        return text
+
     parser.add_argument("--pack", default=str(PACK), metavar="FILE", help="of tests/gpu/pack")
-    parser.add_argument("--out", default=str(ROOT / "build/gpu/report"), metavar="FOLDER",
-                        help="for report.json, report.md and logs.txt")
+    parser.add_argument("--out", type=folder, metavar="FOLDER",
+                        help=f"for report.json, report.md and logs.txt (default {REPORT})")
+    parser.add_argument("--compare", metavar="REPORT.json",
+                        help="of an earlier run: what the part torch compares with, unless bench "
+                             "runs, too")
     parser.add_argument("--parts", type=names, default=[], metavar="A,B",
                         help=f"only these of {', '.join(PARTS)}")
     parser.add_argument("--skip", type=names, default=[], metavar="A,B", help="all but these")

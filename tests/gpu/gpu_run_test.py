@@ -6,6 +6,9 @@ import importlib.util
 import io
 import json
 import os
+import random
+import signal
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -13,6 +16,7 @@ import time
 import unittest
 from contextlib import redirect_stdout
 from pathlib import Path
+from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -36,7 +40,8 @@ def load_pack_script():
 BENCH = {
     "shape": {"layers": 2}, "sequence_length": 1024, "tokens_per_second": 95000.0, "mfu": 0.5,
     "seconds_per_step": 1.0, "roofline_tokens_per_second": 100000.0, "roofline_fraction": 0.95,
-    "rates": {"gemm_tflops": 700.0, "copy_gb_per_s": 3000.0}, "attention": "own kernels",
+    "burst_roofline_fraction": 0.85, "attention": "own kernels",
+    "rates": {"gemm_tflops": 700.0, "burst_gemm_tflops": 790.0, "copy_gb_per_s": 3000.0},
     "kernels": [
         {"name": "small", "calls_per_step": 2, "milliseconds_per_step": 1.0, "gb_per_s": 2500.0,
          "limit": "copy", "limit_fraction": 0.83},
@@ -72,6 +77,21 @@ def gtest_report(failed):
         case, {"name": "Two", "result": "SKIPPED"}]}]})
 
 
+# Waits for others like it, as many as it is told.
+MEETING = """#!/bin/sh
+touch "$0.here"
+while [ "$(ls "$(dirname "$0")" | grep -c 'here$')" -lt %(others)d ]; do :; done
+echo '%(report)s' > "${1#--gtest_output=json:}"
+"""
+# The interpreter in PATH: with PyTorch installed, which prints a figure.
+PYTHON = """#!/bin/sh
+case $1 in
+  -c) PYTHONPATH=%(site)s exec /usr/bin/python3 "$@" ;;
+  *) printf '{\\n "tokens_per_second": 50000.0\\n}\\n' ;;
+esac
+"""
+
+
 class Machine:
     """A folder with a pack of scripts and a PATH of scripts."""
 
@@ -79,6 +99,7 @@ class Machine:
         self.folder = Path(folder)
         self.tools = self.folder / "tools"
         self.packed = self.folder / "packed"
+        self.tool_folders = ()  # That are not in PATH.
         for place in (self.tools, self.packed / "bin", self.packed / "lib"):
             place.mkdir(parents=True)
         (self.packed / "manifest.json").write_text(json.dumps(
@@ -87,7 +108,14 @@ class Machine:
         self.program("causeway-worker", WORKER % {
             "bench": "echo 'no GPU can be used: libcuda.so.1 was not found' >&2; exit 2"})
         self.program("causeway-coordinator", COORDINATOR)
-        self.program("kernels_gpu", TESTS % {"report": gtest_report(False), "status": 0})
+        self.passing_tests("kernels_gpu")
+
+    def passing_tests(self, name):
+        self.program(name, TESTS % {"report": gtest_report(False), "status": 0})
+
+    def set_tests(self, names):
+        manifest = json.loads((self.packed / "manifest.json").read_text())
+        (self.packed / "manifest.json").write_text(json.dumps({**manifest, "tests": names}))
 
     def program(self, name, text):
         self._write(self.packed / "bin" / name, text)
@@ -106,22 +134,27 @@ class Machine:
                      WORKER % {"bench": f"echo 'a line before'; echo '{json.dumps(BENCH)}' | "
                                         "/usr/bin/python3 -m json.tool"})
 
-    def run(self, *only, minutes=1.0, dry_run=False):
+    def with_torch(self):
+        site = self.folder / "site"
+        (site / "torch-2.11.0.dist-info").mkdir(parents=True)
+        (site / "torch-2.11.0.dist-info" / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0\n")
+        self.tool("python3", PYTHON % {"site": site})
+
+    def run(self, *only, minutes=1.0, dry_run=False, compare=None, out="out"):
         archive = self.folder / "pack.tar.xz"
         with tarfile.open(archive, "w:xz") as tar:
             tar.add(self.packed, arcname=".")
-        options = argparse.Namespace(pack=str(archive), out=str(self.folder / "out"),
-                                     parts=list(only), skip=[], minutes=minutes, dry_run=dry_run)
-        before = dict(os.environ)
-        os.environ["PATH"] = f"{self.tools}:/usr/bin:/bin"
+        options = argparse.Namespace(pack=str(archive), out=out and str(self.folder / out),
+                                     parts=list(only), skip=[], minutes=minutes, dry_run=dry_run,
+                                     compare=compare)
         printed = io.StringIO()
-        try:
-            with redirect_stdout(printed):
-                status = gpu_run.run(options)
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
-        results = json.loads((self.folder / "out" / "report.json").read_text())
+        with mock.patch.dict(os.environ, {"PATH": f"{self.tools}:/usr/bin:/bin"}), \
+                mock.patch.object(environment, "TOOL_FOLDERS", self.tool_folders), \
+                mock.patch.object(gpu_run, "REPORT", self.folder / "default"), \
+                redirect_stdout(printed):
+            status = gpu_run.run(options)
+        results = json.loads((self.folder / (out or "default") / "report.json").read_text())
         return status, {part["part"]: part for part in results["parts"]}, printed.getvalue()
 
 
@@ -168,13 +201,107 @@ class RunTest(unittest.TestCase):
         self.assertEqual(results["unit"]["status"], "FAIL")
         self.assertEqual(results["bench"]["status"], "PASS")
 
+    def test_tests_run_four_at_a_time(self):
+        self.machine.with_gpu()
+        names = [f"kernels_{letter}_gpu" for letter in "abcd"]
+        for name in names:
+            self.machine.program(name, MEETING % {"report": gtest_report(False), "others": 4})
+        self.machine.set_tests(names)
+        _, results, printed = self.machine.run("unit")
+        self.assertEqual(results["unit"]["status"], "PASS", results["unit"])
+        self.assertEqual(sorted(results["unit"]["data"]["programs"]), names)
+        self.assertIn("      kernels_a_gpu: 1 tests, ", printed)
+
+    def test_tests_that_hang_are_named_and_hold_up_no_others(self):
+        self.machine.with_gpu()
+        hanging = [f"hanging_{letter}_gpu" for letter in "abcde"]
+        for name in hanging:
+            self.machine.program(name, "#!/bin/sh\necho '[ RUN      ] Suite.Waits'\nexec sleep 60\n")
+        self.machine.set_tests([*hanging, "kernels_gpu"])
+        with mock.patch.object(kernel_tests, "_TEST_S", 1):
+            _, results, _ = self.machine.run("unit", "bench")
+        self.assertEqual(results["unit"]["status"], "FAIL")
+        self.assertIn("hanging_e_gpu: not done after 1 s, in Suite.Waits",
+                      results["unit"]["reason"])
+        self.assertTrue(results["unit"]["data"]["programs"]["kernels_gpu"]["passed"])
+        self.assertEqual(results["bench"]["status"], "PASS")
+
+    def test_a_part_has_its_limit_unless_it_is_the_last(self):
+        self.machine.with_gpu()
+        with mock.patch.dict(gpu_run.PARTS, {"unit": (kernel_tests.unit, -1)}):
+            _, results, _ = self.machine.run("unit", "bench")
+            self.assertEqual(results["unit"]["status"], "SKIP")
+            self.assertEqual(results["bench"]["status"], "PASS")
+            _, results, _ = self.machine.run("unit")
+            self.assertEqual(results["unit"]["status"], "PASS")
+
+    def test_the_three_calls_of_a_first_hour_fit_their_limit(self):
+        for names in (["unit", "bench"], ["torch"], ["synchronization", "end_to_end", "sanitizer"]):
+            limits = [gpu_run.PARTS[name][1] for name in ["environment", *names]]
+            self.assertLessEqual(sum(limits), 8.5 * 60, names)
+
+    def test_what_is_known_is_in_the_report_before_a_part_is_done(self):
+        self.machine.with_gpu()
+        report_file = self.machine.folder / "out" / "report.json"
+        seen = self.machine.folder / "seen.json"
+        self.machine.program("causeway-worker", WORKER % {
+            "bench": f"cp {report_file} {seen}; echo '{json.dumps(BENCH)}'"})
+        self.machine.run("bench")
+        bench = json.loads(seen.read_text())["parts"][1]  # As the last of four shapes began.
+        self.assertEqual((bench["part"], bench["status"]), ("bench", "UNDONE"))
+        self.assertEqual(len(bench["data"]["shapes"]), 3)
+
+    def test_without_an_output_folder_it_is_said_at_once_where_the_report_goes(self):
+        _, _, printed = self.machine.run("unit", out=None)
+        self.assertTrue(printed.startswith(f"No --out: report.md, report.json and logs.txt go to "
+                                           f"{self.machine.folder / 'default'}"), printed)
+        self.assertNotIn("No --out", self.machine.run("unit")[2])
+        empty = subprocess.run([HERE / "run", "--out="], capture_output=True, text=True,
+                               stdin=subprocess.DEVNULL, check=False)
+        self.assertEqual(empty.returncode, 2)
+        self.assertIn("is the variable that it came from set?", empty.stderr)
+
+    def test_tools_are_found_outside_of_path(self):
+        self.machine.with_gpu()
+        elsewhere = self.machine.folder / "nvidia"
+        elsewhere.mkdir()
+        (self.machine.tools / "nvidia-smi").rename(elsewhere / "nvidia-smi")
+        self.machine.tool_folders = (str(elsewhere),)
+        _, results, _ = self.machine.run("unit")
+        self.assertEqual(results["environment"]["status"], "PASS", results["environment"])
+
+    def test_pytorch_is_compared_with_the_bench_of_an_earlier_run(self):
+        self.machine.with_gpu()
+        self.machine.with_torch()
+        _, results, _ = self.machine.run("torch")
+        self.assertEqual(results["environment"]["data"]["torch"], "2.11.0")
+        self.assertEqual(results["torch"]["status"], "SKIP")
+        self.assertIn("--compare=report.json", results["torch"]["reason"])
+        self.machine.run("bench", out="earlier")
+        _, results, _ = self.machine.run(
+            "torch", compare=str(self.machine.folder / "earlier" / "report.json"))
+        self.assertEqual(results["torch"]["status"], "PASS", results["torch"])
+        shapes = results["torch"]["data"]["shapes"]
+        self.assertEqual(list(shapes), [name for name, _, _ in throughput.SHAPES])
+        self.assertEqual(shapes["gpt2-124m-shape"]["ratio"], 1.9)
+        self.assertIn("| 50,000 | 1.90 |",
+                      (self.machine.folder / "out" / "report.md").read_text())
+
+    def test_what_is_no_report_cannot_be_compared_with(self):
+        for text in ("", "[]", '{"parts": [1]}'):
+            path = self.machine.folder / "other.json"
+            path.write_text(text)
+            with self.assertRaisesRegex(SystemExit, "no report.json of tests/gpu/run"):
+                gpu_run.read_report(path)
+
     def test_throughput_below_the_roofline_fails_and_is_reported_all_the_same(self):
         self.machine.with_gpu()
         slow = {**BENCH, "roofline_fraction": 0.7}
         self.machine.program("causeway-worker", WORKER % {"bench": f"echo '{json.dumps(slow)}'"})
         status, results, _ = self.machine.run("bench")
         self.assertEqual((status, results["bench"]["status"]), (1, "FAIL"))
-        self.assertIn("70 %", results["bench"]["reason"])
+        self.assertIn("70 % of the sustained roofline (85 % of the burst's)",
+                      results["bench"]["reason"])
         self.assertIn("| large | 4 | 90.00 | 9.0 % | 600 |  | products | 86 % |",
                       (self.machine.folder / "out" / "report.md").read_text())
 
@@ -182,9 +309,13 @@ class RunTest(unittest.TestCase):
         self.machine.with_gpu()
         clean = "#!/bin/sh\necho '========= ERROR SUMMARY: 0 errors'\n"
         self.machine.tool("compute-sanitizer", clean)
-        _, results, _ = self.machine.run("sanitizer")
+        _, results, printed = self.machine.run("sanitizer")
         self.assertEqual(results["sanitizer"]["status"], "PASS", results["sanitizer"])
         self.assertIn("2 of 2 runs without a finding", results["sanitizer"]["reason"])
+        self.assertIn("racecheck of kernels_gpu: 0 findings", printed)
+        log = (self.machine.folder / "out" / "logs.txt").read_text()
+        self.assertIn("--tool racecheck --kernel-name kns=causeway --report", log)
+        self.assertIn("--tool memcheck --report", log)
         self.machine.tool("compute-sanitizer", """#!/bin/sh
 case "$*" in *racecheck*) echo '========= RACECHECK SUMMARY: 3 hazards displayed' ;;
 *) echo cut ;; esac""")
@@ -209,6 +340,23 @@ case "$*" in *racecheck*) echo '========= RACECHECK SUMMARY: 3 hazards displayed
         self.assertIn("begun", done.output)
         self.assertIn("stopped after 1 s", log[0][1])
 
+    def test_a_command_that_outlives_its_end_is_left_behind(self):
+        context = parts.Context(HERE, self.machine.packed, self.machine.folder,
+                                time.monotonic() + 60, log=lambda *_: None)
+        begun = []
+
+        def survives(group, _):
+            begun.append(group)
+
+        with mock.patch.object(parts, "KILLED_S", 0.01), \
+                mock.patch.object(parts.os, "killpg", survives):
+            done = context.run("x", "sh", "-c", "echo begun; sleep 60", timeout_s=1)
+        os.killpg(begun[0], signal.SIGKILL)
+        self.assertTrue(done.timed_out)
+        self.assertIsNone(done.status)
+        self.assertLess(done.seconds, 20)
+        self.assertIn("begun", done.output)
+
     def test_a_part_that_does_not_exist_is_refused_with_those_that_do(self):
         with self.assertRaisesRegex(SystemExit, "no part 'benhc'.*bench"):
             gpu_run.chosen_parts(["benhc"], [])
@@ -216,6 +364,28 @@ case "$*" in *racecheck*) echo '========= RACECHECK SUMMARY: 3 hazards displayed
 
 
 class PiecesTest(unittest.TestCase):
+    def test_programs_that_are_alike_are_stored_once(self):
+        script = load_pack_script()
+        with tempfile.TemporaryDirectory() as folder:
+            files = []
+            for name in ("first", "second", "third"):
+                path = Path(folder) / name
+                path.write_bytes(random.Random(1).randbytes(1 << 20))
+                files.append((name, path))
+            archive = script.compress(files)
+            self.assertLess(len(archive), 1.1 * (1 << 20))
+            with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+                self.assertEqual(tar.extractfile("third").read(), files[0][1].read_bytes())
+
+    def test_the_frontend_of_cudnn_is_taken_from_the_first_folder_that_has_it(self):
+        script = load_pack_script()
+        with tempfile.TemporaryDirectory() as folder:
+            folders = [Path(folder) / "a", Path(folder) / "b"]
+            self.assertIsNone(script.find_frontend(folders))
+            folders[1].mkdir()
+            (folders[1] / "cudnn_frontend.h").touch()
+            self.assertEqual(script.find_frontend(folders), folders[1])
+
     def test_libraries_of_the_machine_stay_there(self):
         script = load_pack_script()
         found = script.libraries("""
@@ -238,10 +408,11 @@ class PiecesTest(unittest.TestCase):
             self.assertEqual(environment.find_libraries([Path(folder), lib]),
                              {"libcublasLt.so.13": str(lib)})
 
-    def test_step_times_are_those_between_steps(self):
+    def test_steps_are_timed_in_whole_cycles(self):
         lines = [{"kind": "start", "unix_s": 0}] + [
-            {"kind": "step", "unix_s": value} for value in (1.0, 5.0, 6.0, 7.5)]
-        self.assertEqual(training.step_seconds(lines, 1), [1.0, 1.5])
+            {"kind": "step", "unix_s": value} for value in (1.0, 5.0, 6.0, 7.5, 8.5, 9.0, 9.5, 20)]
+        # Without the first step and the last one: from 5 to 7.5 and from 7.5 to 9.
+        self.assertEqual(training.cycle_seconds(lines, 1, 2), [1.25, 0.75])
 
     def test_the_last_object_of_an_output_is_read(self):
         self.assertEqual(throughput.last_object('warning {\n{\n "a": {"b": 1}\n}\n'), {"a": {"b": 1}})
@@ -254,7 +425,7 @@ class PiecesTest(unittest.TestCase):
     def test_the_report_compares_with_torch(self):
         table = report.throughput_table({"m": BENCH}, {"m": {"tokens_per_second": 5e4,
                                                              "ratio": 1.9}})
-        self.assertIn("| m | 1024 | 95,000 | 50 % | 100,000 | 95 % | 50,000 | 1.90 |", table)
+        self.assertIn("| m | 1024 | 95,000 | 50 % | 100,000 | 95 % | 85 % | 50,000 | 1.90 |", table)
 
 
 if __name__ == "__main__":

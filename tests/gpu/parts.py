@@ -4,10 +4,16 @@ import dataclasses
 import os
 import signal
 import subprocess
+import tempfile
 import time
 import traceback
 
 PASS, FAIL, SKIP = "PASS", "FAIL", "SKIP"
+# Stands in the report of a run that was ended from outside.
+UNDONE = "UNDONE"
+
+# A process that a driver holds may outlive SIGKILL: it is left behind after so long.
+KILLED_S = 10
 
 
 class Skip(Exception):
@@ -15,11 +21,7 @@ class Skip(Exception):
 
 
 class Failed(Exception):
-    """The part has found something wrong; `data` is what is known all the same."""
-
-    def __init__(self, reason, data=None):
-        super().__init__(reason)
-        self.data = data or {}
+    """The part has found something wrong."""
 
 
 @dataclasses.dataclass
@@ -46,19 +48,26 @@ class Done:
 class Context:
     """What all parts share: the unpacked programs, the GPU, the time that is left."""
 
-    def __init__(self, root, pack, out, deadline, *, log):
+    def __init__(self, root, pack, out, deadline, *, log, tell=lambda text: None):
         self.root = root          # The repository.
         self.pack = pack          # The unpacked folder.
-        self.out = out            # For results.
+        self.out = out            # A folder that is gone in the end.
         self.deadline = deadline  # time.monotonic() at which all must be over.
         self.log = log            # Called with the name and output of every command.
+        # Called with each figure as soon as there is one. `results` has it by then.
+        self.tell = tell
         self.gpu = None           # Of the part `environment`.
         self.no_gpu = "the part environment has not looked for one"
         self.variables = dict(os.environ)
+        self.program_variables = {}
+        self.compared = {}        # Data of parts of an earlier run, by name.
         self.results = {}
+        self.data = {}            # The present part's figures, reported whatever becomes of it.
+        self.part_deadline = deadline
 
     def left(self):
-        return self.deadline - time.monotonic()
+        """Seconds for the present part."""
+        return min(self.deadline, self.part_deadline) - time.monotonic()
 
     def program(self, name):
         path = self.pack / "bin" / name
@@ -75,40 +84,54 @@ class Context:
         timeout_s = max(1, min(timeout_s, self.left()))
         begin = time.monotonic()
         timed_out = False
-        with subprocess.Popen(
-                [str(part) for part in command], stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-                cwd=folder or self.out, env={**self.variables, **(variables or {})}) as child:
+        with tempfile.TemporaryFile() as output:
+            # Not a context, which would wait for as long as it takes.
+            child = subprocess.Popen(  # pylint: disable=consider-using-with
+                [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True, cwd=folder or self.out,
+                env={**self.variables, **(variables or {})})
             try:
-                output, _ = child.communicate(timeout=timeout_s)
+                child.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 timed_out = True
-                os.killpg(child.pid, signal.SIGKILL)
-                output, _ = child.communicate()
-        text = output.decode(errors="replace")
+                end_group(child)
+            output.seek(0)
+            text = output.read().decode(errors="replace")
         done = Done(child.returncode, text, time.monotonic() - begin, timed_out)
         ended = f"stopped after {timeout_s:.0f} s" if timed_out else f"status {done.status}"
+        if done.status is None:
+            ended += ", and not gone"
         self.log(name, f"$ {' '.join(str(part) for part in command)}\n{text}\n[{ended}, "
                        f"{done.seconds:.1f} s]\n")
         return done
 
 
-def run_part(name, function, context):
-    """The function's result: (reason, data) if it passes."""
+def end_group(child):
+    """Ends a process that leads a session, with all of it."""
+    os.killpg(child.pid, signal.SIGKILL)
+    try:
+        child.wait(KILLED_S)
+    except subprocess.TimeoutExpired:
+        pass
+
+
+def run_part(name, function, context, limit_s=None):
+    """The function's result: a reason if it passes. `limit_s`: all its commands together."""
     begin = time.monotonic()
-    data = {}
+    context.data = {}
+    context.part_deadline = context.deadline if limit_s is None else begin + limit_s
+    context.results[name] = Result(name, UNDONE, "the run was ended from outside", 0, context.data)
     try:
         if context.left() <= 0:
             raise Skip("no time is left; give more --minutes, or fewer --parts")
-        reason, data = function(context)
-        status = PASS
+        status, reason = PASS, function(context)
     except Skip as skip:
         status, reason = SKIP, str(skip)
     except Failed as failed:
-        status, reason, data = FAIL, str(failed), failed.data
+        status, reason = FAIL, str(failed)
     except Exception as error:  # One part that breaks does not stop the others.
         context.log(name, traceback.format_exc())
         status, reason = FAIL, f"{type(error).__name__}: {error}"
-    result = Result(name, status, reason, time.monotonic() - begin, data)
+    result = Result(name, status, reason, time.monotonic() - begin, context.data)
     context.results[name] = result
     return result

@@ -23,11 +23,11 @@ def throughput_table(shapes, torch_shapes):
         rows.append((
             model, row["sequence_length"], _number(row["tokens_per_second"]),
             _percent(row["mfu"]), _number(row["roofline_tokens_per_second"]),
-            _percent(row["roofline_fraction"]),
+            _percent(row["roofline_fraction"]), _percent(row["burst_roofline_fraction"]),
             _number(torch["tokens_per_second"]) if torch else "",
             f"{torch['ratio']:.2f}" if torch else ""))
     return _table(("model", "T", "tokens/s", "MFU", "roofline tokens/s", "of the roofline",
-                   "PyTorch tokens/s", "ratio"), rows)
+                   "of the burst's", "PyTorch tokens/s", "ratio"), rows)
 
 
 def kernel_table(shape):
@@ -48,20 +48,32 @@ def kernel_table(shape):
                    "of its limit"), rows)
 
 
-def markdown(results):
+def _bench_shapes(results, compared):
+    """Of this run, or of the one that it is compared with."""
+    bench = results["bench"].data if "bench" in results else {}
+    return bench.get("shapes") or compared.get("bench", {}).get("shapes", {})
+
+
+def summary(results, compared):
+    """What a screen has room for: the parts, and throughput."""
     parts = ["# GPU report", "",
              _table(("part", "result", "seconds", "what"),
                     [(r.part, r.status, f"{r.seconds:.0f}", r.reason.replace("|", "/"))
                      for r in results.values()])]
-    bench = results["bench"].data if "bench" in results else {}
-    shapes = bench.get("shapes", {})
+    shapes = _bench_shapes(results, compared)
     if shapes:
         torch = results["torch"].data.get("shapes", {}) if "torch" in results else {}
         parts += ["", "## Throughput", "", throughput_table(shapes, torch)]
         rates = next(iter(shapes.values()))["rates"]
-        parts += ["", "Measured in this run: " + ", ".join(
+        parts += ["", "Measured beside it: " + ", ".join(
             f"{name.replace('_', ' ')} {_number(value)}" for name, value in rates.items()) + "."]
-        for model, shape in shapes.items():
-            parts += ["", f"## Where a step of {model} goes", "",
-                      f"Attention by {shape['attention']}.", "", kernel_table(shape)]
+    return "\n".join(parts) + "\n"
+
+
+def markdown(results, compared):
+    """Everything."""
+    parts = [summary(results, compared).rstrip()]
+    for model, shape in _bench_shapes(results, compared).items():
+        parts += ["", f"## Where a step of {model} goes", "",
+                  f"Attention by {shape['attention']}.", "", kernel_table(shape)]
     return "\n".join(parts) + "\n"

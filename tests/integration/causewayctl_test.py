@@ -46,6 +46,11 @@ class CausewayCtlTest(unittest.TestCase):
             self.assertIn("resumed", self.ctl(cluster, "resume"))
             cluster.wait_for_step("a", paused["run_step"] + 10)
 
+            self.assertIn("will not be merged",
+                          self.ctl(cluster, "reject", "b", "--reason=out of line"))
+            cluster.wait_for_event("worker_rejected", worker="b", undo=False, reason="out of line")
+            self.assertIn("may count again", self.ctl(cluster, "reject", "b", "--undo"))
+
             self.assertIn("asked to hand over", self.ctl(cluster, "drain", "b"))
             self.assertEqual(workers[1].wait(), 0, workers[1].log())
             step = self.run_status(cluster)["run_step"] + 40
@@ -211,7 +216,8 @@ class CausewayCtlTest(unittest.TestCase):
         with Cluster() as cluster:
             cluster.start_coordinator(SETTINGS % 60)
             self.assertIn("no worker c", self.ctl(cluster, "drain", "c", status=1))
-            for arguments in (["drain"], ["drain", "a", "--all"], ["stop"],
+            self.assertIn("no worker c", self.ctl(cluster, "reject", "c", status=1))
+            for arguments in (["reject"], ["reject", "a", "--fragment=1"], ["drain"], ["drain", "a", "--all"], ["stop"],
                               ["stop", "--at_step=3", "--at_tokens=4"], ["frobnicate"], [],
                               ["status", "now"], ["config"], ["config", "diff", "one"],
                               ["completion", "fish"], ["watch", "--interval=1ms"], ["export"],

@@ -21,7 +21,7 @@ struct PlainResult {
 
 PlainResult TrainPlain(const v1::RunConfig& config, const TestData& data, int64_t steps,
                        int threads = 1) {
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   ThreadPool pool(threads);
   auto trainer = worker::Trainer::Create(config, data.dataset(), 0,
                                          std::make_unique<worker::CpuBackend>(config, plan, &pool))
@@ -71,6 +71,24 @@ TEST_P(NeutralityTest, OneWorkerWithOuterRateOneIsPlainTrainingBitForBit) {
         << "value " << i;
   }
   EXPECT_LT(plain.losses.back(), 0.8 * plain.losses.front());  // It did learn something.
+}
+
+TEST_P(NeutralityTest, OneWorkerThatKeepsAllInFlightIsPlainTrainingWhateverTheOverlap) {
+  const TestData data;
+  const v1::RunConfig config = SmallRun(absl::StrCat(
+      "train { steps: 40 optimizer: ", GetParam(),
+      " } sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 4 keep_in_flight: 1 "
+      "codec_up: FP32 codec_down: FP32 } "
+      "outer { optimizer: NESTEROV learning_rate: 1 momentum: 0 } "
+      "membership { start_workers: 1 max_workers: 1 }"));
+  TestRun run(config);
+  Site site(run.config(), run.plan(), data, run.coordinator(), "only");
+  site.Begin();
+  site.TrainTo(40);
+  site.Finish();
+  const PlainResult plain = TrainPlain(config, data, 40);
+  EXPECT_EQ(site.losses(), plain.losses);
+  EXPECT_EQ(site.Parameters(), plain.parameters);
 }
 
 INSTANTIATE_TEST_SUITE_P(InnerOptimizers, NeutralityTest, ::testing::Values("ADAMW", "MUON"));

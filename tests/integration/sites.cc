@@ -133,7 +133,7 @@ void Site::Restore(worker::WorkerCheckpoint checkpoint) {
 
 TestRun::TestRun(const v1::RunConfig& config)
     : config_(config),
-      plan_(Must(FragmentPlan::Create(config.model(), config.sync()))),
+      plan_(Must(FragmentPlan::Create(config))),
       initial_(static_cast<size_t>(plan_.arena_size())) {
   InitializeParameters(plan_, config.train().seed(), initial_);
   server::Coordinator::Options options;

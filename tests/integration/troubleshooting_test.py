@@ -53,7 +53,22 @@ ELSEWHERE = {
         "process 0 of this site cannot listen on port ...", "...turned process ... away: ...",
         "... it runs another build of this program ...", "... it computes on ..., process 0 on ...",
         "the connection to ... is lost (...): has it ended?", "rank ...: ..."],
+    "a run of any model (tests/integration/any_model_test.py, tests/unit/server/core)": [
+        "a run of tensors begins with values that are given, and ... has none",
+        '... the tensor "..." is ...; F32, BF16 and F16 are read',
+        "this is a run of tensors (...", "this run waits for the first site to bring its model",
+        "the run waits for the first site to bring its model"],
     "another client than causewayctl": ["give either at_step or at_tokens, not both"],
+    "a member that lies, a broken disk or a copy of a run (tests/security, tests/unit/server)": [
+        "the certificate of ... ended at ...",
+        "... is refused by the coordinator's operator (--refused_identities)",
+        "the coordinator cannot read its list of refused identities",
+        "..., the fragment takes ... at most (membership.norm_cap)",
+        "... tokens: it counts for ..., more it cannot have trained",
+        "...; nobody gets beyond step ... before the rounds that are open are published",
+        "...: it serves an old copy of the run directory, or another coordinator has taken over",
+        "... was taken against ..., published here is ...",
+        "...; recovered from what was saved before it"],
     "a mount (tests/unit/common/files)": [
         "... has ... bytes free; ... are needed and ... more for rounds, snapshots and the database: make room",
         "... is a mount point: give a folder inside it"],

@@ -63,8 +63,7 @@ absl::StatusOr<std::unique_ptr<InProcessExchange>> InProcessExchange::Join(
   join.set_run_id(description.run_id());
   join.set_wire_version(kWireVersion);
   join.set_config_hash(RunConfigHash(description.config()));
-  ASSIGN_OR_RETURN(const FragmentPlan plan,
-                   FragmentPlan::Create(description.config().model(), description.config().sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(description.config()));
   join.set_plan_hash(plan.hash());
   join.set_data_vocabulary_size(description.config().model().vocabulary_size());
   join.set_software_version(kSoftwareVersion);

@@ -223,7 +223,8 @@ def check(folder, mutation):
     sync = recorded.sync
     print(f"{folder}: {len(recorded.rounds)} rounds of {len(recorded.fragments)} fragments, "
           f"{len(recorded.batch_sequences)} workers, H {sync['steps_between_syncs']}, "
-          f"tau {sync['overlap_steps']}, alpha {sync['mixing']}, {sync['codec_up']} up, "
+          f"tau {sync['overlap_steps']}, alpha {sync['mixing']}, "
+          f"keep {sync['keep_in_flight']}, {sync['codec_up']} up, "
           f"{sync['codec_down']} down, feedback {'on' if sync['error_feedback'] else 'off'}")
     replayed = replay(recorded, mutation)
     print(f"  replay: equal bit for bit: {replayed.summary()}")

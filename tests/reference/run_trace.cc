@@ -178,6 +178,7 @@ nlohmann::json Describe(const v1::RunConfig& config, const FragmentPlan& plan) {
                    {"steps_between_syncs", sync.steps_between_syncs()},
                    {"overlap_steps", sync.overlap_steps()},
                    {"mixing", sync.mixing()},
+                   {"keep_in_flight", sync.keep_in_flight()},
                    {"codec_up", v1::Codec_Name(sync.codec_up())},
                    {"codec_down", v1::Codec_Name(sync.codec_down())},
                    {"error_feedback", sync.error_feedback()},
@@ -241,7 +242,7 @@ absl::Status WriteSite(const std::string& folder, const Site& site, const SiteTr
 
 absl::Status RunConfiguration(const std::string& name, const std::string& folder) {
   ASSIGN_OR_RETURN(const v1::RunConfig config, TraceConfiguration(name));
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
   RETURN_IF_ERROR(FileSystem::Real()->CreateFolders(folder));
   std::vector<float> initial(static_cast<size_t>(plan.arena_size()));
   InitializeParameters(plan, config.train().seed(), initial);

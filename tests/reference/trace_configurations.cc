@@ -83,6 +83,15 @@ constexpr NamedText kConfigurations[] = {
              codec_up: E3M0 codec_down: INT4 error_feedback: true }
       outer { merge: NORM_AND_DIRECTION momentum: 0.6 }
       train { seed: 11 })"},
+    // What is trained in flight is kept: all of it, and most of it.
+    {"int4-int4-keep", R"(
+      sync { pattern: STRIDED fragments: 3 steps_between_syncs: 8 overlap_steps: 5
+             keep_in_flight: 1 codec_up: INT4 codec_down: INT4 error_feedback: true }
+      train { seed: 12 })"},
+    {"fp32-int8-keep", R"(
+      sync { pattern: BALANCED fragments: 4 steps_between_syncs: 6 overlap_steps: 2
+             keep_in_flight: 0.7 codec_up: FP32 codec_down: INT8 }
+      train { seed: 13 optimizer: MUON muon_learning_rate: 0.01 })"},
     // Plain DiLoCo: one fragment, no overlap, nothing local kept, nothing left out.
     {"fp32-fp32-diloco", R"(
       sync { fragments: 1 steps_between_syncs: 6 overlap_steps: 0 mixing: 0

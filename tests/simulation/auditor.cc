@@ -28,7 +28,9 @@ Auditor::Auditor(World& world, const Scenario& scenario, const FragmentPlan& pla
       plan_(plan),
       up_(**FindCodec(scenario.config.sync().codec_up())),
       down_(**FindCodec(scenario.config.sync().codec_down())),
-      lease_(absl::Milliseconds(scenario.config.membership().lease_ms())) {
+      lease_(absl::Milliseconds(scenario.config.membership().lease_ms())),
+      schedule_(plan.fragments(), scenario.config.sync().steps_between_syncs(),
+                scenario.config.sync().overlap_steps()) {
   for (int i = 0; i < plan.fragments(); ++i) {
     const std::span<const float> part = Part(initial, plan.range(i));
     Fragment& entry = fragments_.emplace_back();
@@ -207,6 +209,22 @@ void Auditor::Stored(const server::ContributionRecord& record, std::span<const u
       !std::ranges::equal(delta->second.object, object)) {
     world_.Violate("made_for_its_round",
                    absl::StrCat(what, " was made for another round or against other values"));
+    return;
+  }
+  // Since the worker's last delta that counts, at the most.
+  int64_t sent_before = 0;
+  for (const auto& [round, others] : entry.arrivals) {
+    if (round < record.round && others.contains(record.worker_id)) {
+      sent_before = schedule_.SendStep(record.fragment, round);
+    }
+  }
+  const int64_t steps = schedule_.SendStep(record.fragment, record.round) - sent_before;
+  const v1::RunConfig& config = scenario_.config;
+  const int64_t most = steps * config.train().batch_sequences() * config.model().sequence_length();
+  if (record.tokens > most) {
+    world_.Violate("tokens_are_bounded",
+                   absl::StrCat(what, " counts for ", record.tokens, " tokens; in ", steps,
+                                " steps nobody trains more than ", most));
     return;
   }
   arrivals[record.worker_id] = {.object_hash = record.object_hash,

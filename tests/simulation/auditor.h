@@ -19,6 +19,8 @@
 //   no_wait_for_the_dead     a round with its quorum closes when lease or grace are over
 //   broken_disk_stops        after an error of its store a coordinator says and does nothing more
 //   recovers                 what the store holds makes a coordinator
+//   tokens_are_bounded       a delta counts for no more than its worker can have trained
+//   lies_are_refused         nobody is believed to be beyond a round that is not published
 //
 // and, checked by the simulation at the end: reaches_the_end, ends_in_undisturbed_bits.
 #ifndef CAUSEWAY_TESTS_SIMULATION_AUDITOR_H_
@@ -36,6 +38,7 @@
 #include "absl/status/status.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
+#include "common/params/sync_schedule.h"
 #include "server/core/coordinator.h"
 #include "tests/simulation/scenario.h"
 #include "tests/simulation/world.h"
@@ -138,6 +141,7 @@ class Auditor {
   const Codec& up_;
   const Codec& down_;
   const absl::Duration lease_;
+  const SyncSchedule schedule_;
   std::vector<Fragment> fragments_;
   std::map<std::string, Member> members_;
   absl::Duration started_;  // The present coordinator.

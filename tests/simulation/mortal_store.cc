@@ -71,6 +71,10 @@ absl::Status MortalStore::SaveSnapshot(const server::FragmentView& fragment) {
   return Write("SaveSnapshot", [&] { return options_.disk->SaveSnapshot(fragment); });
 }
 
+absl::Status MortalStore::DropSnapshot(int fragment, int64_t version) {
+  return Write("DropSnapshot", [&] { return options_.disk->DropSnapshot(fragment, version); });
+}
+
 absl::Status MortalStore::SaveMember(const server::MemberRecord& member) {
   const bool well = failure_.ok();
   const absl::Status status =

@@ -38,6 +38,8 @@ class MortalStore final : public server::Store {
   absl::Status SaveRound(const server::RoundRecord& record,
                          std::span<const uint8_t> answer) override;
   absl::Status SaveSnapshot(const server::FragmentView& fragment) override;
+  absl::Status DropSnapshot(int fragment, int64_t version) override;
+  absl::StatusOr<int64_t> TakeOver() override { return options_.disk->TakeOver(); }
   absl::Status SaveMember(const server::MemberRecord& member) override;
   absl::Status SaveRunState(const server::RunState& state) override;
   absl::Status SaveSummary(const nlohmann::json& summary) override;

@@ -66,6 +66,7 @@ class Around : public Coordinator {
   v1::RunStatus GetStatus() const override { return real_->GetStatus(); }
   absl::Status Pause(const std::string& reason) override { return real_->Pause(reason); }
   absl::Status Resume() override { return real_->Resume(); }
+  absl::Status Reject(const v1::RejectRequest& order) override { return real_->Reject(order); }
   absl::Status Drain(const std::string& worker_id) override { return real_->Drain(worker_id); }
   absl::Status StopAtStep(int64_t step) override { return real_->StopAtStep(step); }
   absl::Status StopAtTokens(int64_t tokens) override { return real_->StopAtTokens(tokens); }

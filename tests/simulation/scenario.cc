@@ -32,7 +32,13 @@ void DrawSync(World& draw, bool undisturbed_bits, v1::SyncConfig& sync) {
   const auto interval = static_cast<int>(draw.Between(std::max(2, sync.fragments()), 8));
   sync.set_steps_between_syncs(interval);
   sync.set_overlap_steps(static_cast<int>(draw.Between(0, interval - 1)));
-  sync.set_mixing(draw.Chance(0.5) ? 0 : 0.5);
+  if (draw.Chance(0.5)) {
+    sync.set_max_overlap_steps(static_cast<int>(
+        draw.Chance(0.5) ? interval - 1 : draw.Between(sync.overlap_steps(), interval - 1)));
+  }
+  const int64_t rule = draw.Between(0, 3);
+  sync.set_mixing(rule == 0 ? 0.5 : 0);
+  sync.set_keep_in_flight(rule == 1 ? 1 : rule == 2 ? 0.75 : 0);
   sync.set_codec_up(kUp[draw.Between(0, 6)]);
   sync.set_codec_down(kDown[draw.Between(0, 4)]);
   sync.set_error_feedback(sync.codec_up() == v1::LM2 || draw.Chance(0.4));
@@ -116,6 +122,7 @@ Scenario DrawScenario(uint64_t seed) {
   scenario.stop_at_step = bits ? 0 : weight() / 3;
   scenario.jump_wall_clock = weight() / 3;
   scenario.lose_checkpoint = bits || draw.Chance(0.4) ? 0 : 0.6;
+  if (draw.Chance(0.5)) scenario.liars = static_cast<int>(draw.Between(1, sites));
   return scenario;
 }
 
@@ -129,12 +136,13 @@ std::string Describe(const Scenario& scenario) {
   const v1::MembershipConfig& membership = scenario.config.membership();
   return absl::StrCat(
       scenario.sites, " sites, ", scenario.config.train().steps(), " steps, P ", sync.fragments(),
-      ", H ", sync.steps_between_syncs(), ", tau ", sync.overlap_steps(), ", alpha ", sync.mixing(),
-      ", ", v1::Codec_Name(sync.codec_up()), sync.error_feedback() ? " with feedback" : "", " up, ",
+      ", H ", sync.steps_between_syncs(), ", tau ", sync.overlap_steps(), " to ",
+      MaxOverlapSteps(sync), ", alpha ", sync.mixing(), ", keep ", sync.keep_in_flight(), ", ",
+      v1::Codec_Name(sync.codec_up()), sync.error_feedback() ? " with feedback" : "", " up, ",
       v1::Codec_Name(sync.codec_down()), " down, start ", membership.start_workers(), ", most ",
       membership.max_workers(), ", quorum ", membership.quorum(), ", grace ", membership.grace_ms(),
       " ms, lease ", membership.lease_ms(), " ms, checkpoint every ",
-      scenario.checkpoint_every_steps, " steps, ",
+      scenario.checkpoint_every_steps, " steps, ", scenario.liars, " liars, ",
       scenario.undisturbed_bits ? "ends in the undisturbed bits" : "ends in bits of its own");
 }
 

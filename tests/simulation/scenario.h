@@ -49,6 +49,8 @@ struct Scenario {
   int jump_wall_clock = 0;
   // Of a death: the checkpoint is lost, too.
   double lose_checkpoint = 0;
+  // The first so many sites lie about their tokens, speed and steps.
+  int liars = 0;
 };
 
 Scenario DrawScenario(uint64_t seed);

@@ -21,6 +21,7 @@ constexpr absl::Duration kMostQuietTime = absl::Hours(1);
 struct Site {
   std::string id;
   std::optional<WorkerCheckpoint> checkpoint;
+  MergeRecord record;
   std::shared_ptr<VirtualWorker> process;
   std::vector<std::shared_ptr<VirtualWorker>> former;  // Not dead yet.
   int64_t starts = 0;                                  // Scheduled ones have their number.
@@ -30,11 +31,13 @@ struct Site {
 
 class Simulation {
  public:
-  Simulation(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug)
+  Simulation(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug,
+             const std::vector<MergeRecord>& replayed)
       : scenario_(scenario),
         bug_(bug),
+        replayed_(replayed),
         world_(scenario.seed, trace),
-        plan_(FragmentPlan::Create(scenario.config.model(), scenario.config.sync()).value()),
+        plan_(FragmentPlan::Create(scenario.config).value()),
         config_hash_(RunConfigHash(scenario.config)),
         initial_(Initial(plan_)),
         auditor_(world_, scenario_, plan_, initial_),
@@ -59,6 +62,7 @@ class Simulation {
   void Pause();
   void Unpause();
   void StopAtStep();
+  void Lie();
   void BeQuiet();
   bool AllFinished() const;
   void CheckTheEnd();
@@ -66,6 +70,7 @@ class Simulation {
 
   const Scenario scenario_;
   const PlantedBug& bug_;
+  const std::vector<MergeRecord>& replayed_;  // By site; empty: nothing is.
   World world_;
   const FragmentPlan plan_;
   const uint64_t config_hash_;
@@ -94,7 +99,12 @@ void Simulation::StartProcess(Site& site) {
   options.config_hash = config_hash_;
   options.nonce = world_.Bits();
   options.checkpoint = site.checkpoint;
+  // Who begins from the published state has nothing to repeat.
+  if (!site.checkpoint.has_value() && replayed_.empty()) site.record.clear();
+  options.record = &site.record;
   options.drop_late_deltas = bug_.workers_drop_late_deltas;
+  options.forget_merges = bug_.workers_forget_merges;
+  options.lies = &site - sites_.data() < scenario_.liars;
   // Set below, when there is a process to compare with.
   auto self = std::make_shared<VirtualWorker*>(nullptr);
   options.save = [&site, self](const WorkerCheckpoint& checkpoint) {
@@ -177,6 +187,37 @@ void Simulation::StopAtStep() {
   stop_step_ = step;
 }
 
+void Simulation::Lie() {
+  if (!world_.faulty()) return;
+  world_.After(scenario_.between_faults, [this] { Lie(); });
+  const Site& site = sites_[static_cast<size_t>(world_.Between(0, scenario_.liars - 1))];
+  if (site.process == nullptr || site.process->incarnation() == 0) return;
+  // Nobody can be there: the round sent before it is not published yet.
+  int64_t step = scenario_.config.train().steps();
+  const SyncSchedule schedule(plan_.fragments(), scenario_.config.sync().steps_between_syncs(),
+                              scenario_.config.sync().overlap_steps());
+  for (int i = 0; i < plan_.fragments(); ++i) {
+    step = std::min(step, schedule.SendStep(i, auditor_.version(i) + 1) +
+                              MaxOverlapSteps(scenario_.config.sync()) + 1);
+  }
+  if (step >= scenario_.config.train().steps()) return;
+  v1::WorkerMessage message;
+  if (world_.Chance(0.5)) {
+    message.mutable_ready()->set_step(step);
+  } else {
+    message.mutable_heartbeat()->set_step(step);
+  }
+  absl::Status status = absl::UnavailableError("there is no coordinator");
+  host_.Command([&](server::Coordinator& c) {
+    status = c.Handle(site.id, site.process->incarnation(), message);
+  });
+  world_.Count(Happening::kLied);
+  world_.Trace(site.id, " says that it is at step ", step, ": ", status.ToString());
+  if (status.ok()) {
+    world_.Violate("lies_are_refused", absl::StrCat(site.id, " is believed to be at step ", step));
+  }
+}
+
 void Simulation::ScheduleFault() {
   // Exponential, as of things that do not know of each other.
   const double mean = absl::ToDoubleSeconds(scenario_.between_faults);
@@ -249,12 +290,14 @@ Outcome Simulation::Run() {
   for (int i = 0; i < scenario_.sites; ++i) {
     Site& site = sites_[static_cast<size_t>(i)];
     site.id = absl::StrCat("site-", i);
+    if (!replayed_.empty()) site.record = replayed_[static_cast<size_t>(i)];
     // Some come when the others are well on their way.
     const bool late = i >= scenario_.config.membership().start_workers();
     StartSite(site, world_.Between(absl::ZeroDuration(), absl::Seconds(late ? 10 : 1)));
   }
   if (scenario_.quiet_at > absl::ZeroDuration()) {
     ScheduleFault();
+    if (scenario_.liars > 0) world_.After(scenario_.between_faults, [this] { Lie(); });
     world_.After(scenario_.quiet_at, [this] { BeQuiet(); });
   } else {
     world_.set_faulty(false);
@@ -269,10 +312,13 @@ Outcome Simulation::Run() {
     }
   }
   if (!world_.violation().has_value()) CheckTheEnd();
-  return {.violation = world_.violation(),
-          .events = world_.events(),
-          .counts = world_.counts(),
-          .published = auditor_.Published()};
+  Outcome outcome = {.violation = world_.violation(),
+                     .events = world_.events(),
+                     .counts = world_.counts(),
+                     .published = auditor_.Published(),
+                     .merges = {}};
+  for (Site& site : sites_) outcome.merges.push_back(std::move(site.record));
+  return outcome;
 }
 
 void Simulation::GiveUp() {
@@ -315,13 +361,14 @@ void Simulation::CheckTheEnd() {
 }  // namespace
 
 Outcome Simulate(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug) {
-  return Simulation(scenario, trace, bug).Run();
+  return Simulation(scenario, trace, bug, {}).Run();
 }
 
 Outcome SimulateAndCompare(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug) {
   Outcome outcome = Simulate(scenario, trace, bug);
   if (!scenario.undisturbed_bits || outcome.violation.has_value()) return outcome;
-  const Outcome undisturbed = Simulate(WithoutFaults(scenario), nullptr);
+  const Outcome undisturbed =
+      Simulation(WithoutFaults(scenario), nullptr, {}, outcome.merges).Run();
   if (undisturbed.violation.has_value()) {
     outcome.violation = {undisturbed.violation->invariant,
                          absl::StrCat("without faults: ", undisturbed.violation->message)};

@@ -22,19 +22,22 @@ namespace causeway::simulation {
 struct PlantedBug {
   CoordinatorHost::Decorator coordinator;  // Wraps every coordinator.
   bool workers_drop_late_deltas = false;
+  bool workers_forget_merges = false;  // A resumed worker merges anew, whatever its record says.
 };
 
 struct Outcome {
   std::optional<Violation> violation;
   int64_t events = 0;
   Counts counts = {};
-  std::vector<float> published;  // At the end, in arena order.
+  std::vector<float> published;     // At the end, in arena order.
+  std::vector<MergeRecord> merges;  // By site.
 };
 
 // Runs the scenario until every site has finished. `trace`: null for none.
 Outcome Simulate(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug = {});
 
-// Simulate, and again without faults where the bits must be the same.
+// Simulate, and again without faults where the bits must be the same: with what was merged when,
+// which the time decides where sync.max_overlap_steps leaves room.
 Outcome SimulateAndCompare(const Scenario& scenario, std::ostream* trace,
                            const PlantedBug& bug = {});
 

@@ -25,6 +25,7 @@ void VirtualWorker::OpenStream() {
   join.set_plan_hash(options_.plan->hash());
   join.set_data_vocabulary_size(options_.scenario->config.model().vocabulary_size());
   join.set_process_nonce(options_.nonce);
+  join.set_seen_epoch(epoch_);
   if (options_.checkpoint.has_value()) {
     join.set_has_checkpoint(true);
     join.set_resume_step(options_.checkpoint->step);
@@ -54,6 +55,7 @@ void VirtualWorker::OnMessage(int64_t stream, const v1::CoordinatorMessage& mess
   const v1::Welcome& welcome = message.welcome();
   stream_welcomed_ = true;
   incarnation_ = welcome.incarnation();
+  epoch_ = std::max(epoch_, welcome.epoch());
   reattach_attempts_ = 0;
   if (welcome.started()) started_ = true;
   if (ready_) {
@@ -123,6 +125,11 @@ void VirtualWorker::Beat(int64_t beat) {
   v1::WorkerMessage message;
   message.mutable_heartbeat()->set_step(step_);
   message.mutable_heartbeat()->set_checkpoint_step(checkpoint_step_);
+  if (options_.lies) {
+    message.mutable_heartbeat()->set_tokens(int64_t{1} << 48);
+    message.mutable_heartbeat()->set_inner_step_seconds(1e-6);
+    message.mutable_heartbeat()->set_download_bytes_per_second(1e-3);
+  }
   stream_->SendFromWorker(message);
   After(absl::Milliseconds(options_.scenario->config.membership().lease_ms()) / 3,
         [this, beat] { Beat(beat); });

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/random.h"
+#include "common/params/run_config.h"
 #include "common/rpc/status.h"
 
 namespace causeway::simulation {
@@ -19,7 +20,8 @@ constexpr int64_t kTokensPerStep = 64;
 VirtualWorker::VirtualWorker(Options options)
     : options_(std::move(options)),
       sync_(options_.scenario->config.sync()),
-      schedule_(options_.plan->fragments(), sync_.steps_between_syncs(), sync_.overlap_steps()),
+      schedule_(options_.plan->fragments(), sync_.steps_between_syncs(), MaxOverlapSteps(sync_)),
+      slack_steps_(MaxOverlapSteps(sync_) - sync_.overlap_steps()),
       up_(**FindCodec(sync_.codec_up())),
       down_(**FindCodec(sync_.codec_down())),
       noise_(Checksum64(options_.id)),
@@ -121,6 +123,7 @@ void VirtualWorker::OnState(int index, const CoordinatorHost::Reply& reply, bool
   TakeState(index, **reply);
   if (landing) {
     state_asked_ = false;
+    RecordMerge(fragment(index).flight->event);
     fragment(index).flight = nullptr;
     Mix(index, phase_ == Phase::kEntering && fetched_ > 0 ? 0 : static_cast<float>(sync_.mixing()));
     Pump();
@@ -191,6 +194,7 @@ bool VirtualWorker::Enter() {
         auto flight = std::make_shared<Flight>();
         flight->event = {i, state.version + 1};
         flight->pushed = true;
+        Hold(i);
         Launch(std::move(flight));
       }
       if (schedule_.MergeStep(i, state.version + 1) > step_) break;
@@ -224,12 +228,28 @@ void VirtualWorker::StepDone() {
       local_[k] += 0x1p-21f * static_cast<float>(draw);
     }
   }
+  const std::vector<SyncEvent> early = EarlyMerges();
+  merges_due_.insert(merges_due_.end(), early.begin(), early.end());
   for (WorkerFragment& state : fragments_) state.tokens += kTokensPerStep;
   for (const SyncEvent& event : schedule_.SendsAfter(step_)) {
     if (event.round > fragment(event.fragment).version) SendDelta(event);
   }
   for (const SyncEvent& event : schedule_.MergesAfter(step_)) merges_due_.push_back(event);
   Pump();
+}
+
+std::vector<SyncEvent> VirtualWorker::EarlyMerges() const {
+  std::vector<SyncEvent> early;
+  for (const WorkerFragment& state : fragments_) {
+    if (state.flight == nullptr || slack_steps_ == 0) continue;
+    const SyncEvent& event = state.flight->event;
+    if (schedule_.MergeStep(event.fragment, event.round) - slack_steps_ > step_) continue;
+    const auto recorded = options_.record->find({event.fragment, event.round});
+    const bool is_recorded = recorded != options_.record->end() && !options_.forget_merges;
+    if (is_recorded ? recorded->second <= step_ : state.flight->done) early.push_back(event);
+  }
+  if (!early.empty()) world().Count(Happening::kMergedEarly);
+  return early;
 }
 
 bool VirtualWorker::MergeDue() {
@@ -257,6 +277,8 @@ void VirtualWorker::SendDelta(const SyncEvent& event) {
   flight->tokens = std::exchange(state.tokens, 0);
   const std::span<const float> base = Part(published_, event.fragment);
   const std::span<const float> target = Part(local_, event.fragment);
+  Hold(event.fragment);
+  flight->base_hash = TreeHash(base);
   flight->object.resize(up_.EncodedBytes(base.size()));
   const absl::Status encoded =
       up_.Encode(base, target, {.residual = state.residual}, flight->object);
@@ -291,8 +313,10 @@ void VirtualWorker::PushFlight(const std::shared_ptr<Flight>& flight, int attemp
   header.set_codec(up_.id());
   header.set_total_bytes(static_cast<int64_t>(flight->object.size()));
   header.set_object_hash(TreeHash(flight->object));
-  header.set_tokens(flight->tokens);
+  header.set_tokens(options_.lies ? int64_t{1} << 48 : flight->tokens);
   header.set_send_step(flight->send_step);
+  header.set_epoch(epoch_);
+  header.set_base_hash(flight->base_hash);
   options_.host->Push(weak_from_this(), header, flight->object,
                       [this, flight, attempt](const CoordinatorHost::Reply& reply) {
                         if (dead()) return;
@@ -365,6 +389,7 @@ bool VirtualWorker::Land(int index) {
   state.flight = nullptr;
   state.version = flight->event.round;
   ReportApplied(index, state.version);
+  RecordMerge(flight->event);
   Mix(index, static_cast<float>(sync_.mixing()));
   return true;
 }
@@ -381,9 +406,25 @@ void VirtualWorker::FoldLateDelta(const Flight& flight) {
   for (size_t i = 0; i < sum.size(); ++i) state.residual[i] = static_cast<float>(sum[i]);
 }
 
+void VirtualWorker::RecordMerge(const SyncEvent& event) {
+  options_.record->try_emplace({event.fragment, event.round}, step_);
+}
+
+void VirtualWorker::Hold(int index) {
+  if (sync_.keep_in_flight() == 0) return;
+  const std::span<const float> local = Part(local_, index);
+  fragment(index).held.assign(local.begin(), local.end());
+}
+
 void VirtualWorker::Mix(int index, float alpha) {
   const std::span<float> local = Part(local_, index);
   const std::span<const float> published = Part(published_, index);
+  const std::vector<float> held = std::exchange(fragment(index).held, {});
+  for (size_t i = 0; i < held.size(); ++i) {
+    const double in_flight = double{local[i]} - double{held[i]};
+    local[i] = static_cast<float>(double{published[i]} + sync_.keep_in_flight() * in_flight);
+  }
+  if (!held.empty()) return;
   for (size_t i = 0; i < local.size(); ++i) {
     local[i] = alpha == 0 ? published[i] : alpha * local[i] + (1 - alpha) * published[i];
   }

@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/codec/codec.h"
@@ -27,6 +29,7 @@ struct Flight {
   SyncEvent event;
   int64_t tokens = 0;
   int64_t send_step = 0;
+  uint64_t base_hash = 0;       // 0: a former process made it.
   std::vector<uint8_t> object;  // Empty: this worker does not contribute.
   bool pushed = false;
   bool late = false;
@@ -40,7 +43,11 @@ struct WorkerFragment {
   std::vector<float> residual;
   DeltaLedger ledger;
   std::shared_ptr<Flight> flight;
+  std::vector<float> held;  // Of the flight, with sync.keep_in_flight: the local values then.
 };
+
+// Fragment and round -> the step after which it was merged. On a site's disk, as merges.jsonl.
+using MergeRecord = std::map<std::pair<int, int64_t>, int64_t>;
 
 // Everything that a bit-exact continuation needs.
 struct WorkerCheckpoint {
@@ -66,7 +73,10 @@ class VirtualWorker final : public StreamClient,
     std::optional<WorkerCheckpoint> checkpoint;  // To resume from.
     std::function<void(const WorkerCheckpoint&)> save;
     std::function<void(Exit)> on_exit;  // Once, unless it is killed. May delete the worker later.
-    bool drop_late_deltas = false;      // The bug of that name.
+    MergeRecord* record = nullptr;
+    bool drop_late_deltas = false;  // The bugs of these names.
+    bool forget_merges = false;
+    bool lies = false;  // About its tokens and its speed.
   };
 
   explicit VirtualWorker(Options options);
@@ -76,6 +86,7 @@ class VirtualWorker final : public StreamClient,
   bool dead() const { return phase_ == Phase::kDead; }
 
   int64_t step() const { return step_; }
+  uint64_t incarnation() const { return incarnation_; }
   Stream* stream() { return stream_.get(); }
   std::string DescribeState() const;
 
@@ -113,6 +124,9 @@ class VirtualWorker final : public StreamClient,
   void Pump();
   bool Enter();
   bool MergeDue();
+  // What is merged after this step although it would not have to be yet.
+  std::vector<SyncEvent> EarlyMerges() const;
+  void RecordMerge(const SyncEvent& event);
   void StepDone();
   void StartTraining();
   void SendDelta(const SyncEvent& event);
@@ -123,6 +137,7 @@ class VirtualWorker final : public StreamClient,
   bool Land(int fragment);
   void FoldLateDelta(const Flight& flight);
   void Mix(int fragment, float alpha);
+  void Hold(int fragment);
   void TakeState(int fragment, const server::PullObject& state);
   void SaveCheckpoint();
 
@@ -135,7 +150,8 @@ class VirtualWorker final : public StreamClient,
 
   const Options options_;
   const v1::SyncConfig& sync_;
-  const SyncSchedule schedule_;
+  const SyncSchedule schedule_;  // Its merge steps are the last ones.
+  const int64_t slack_steps_;
   const Codec& up_;
   const Codec& down_;
   const uint64_t noise_;
@@ -148,6 +164,7 @@ class VirtualWorker final : public StreamClient,
   int64_t ready_step_ = 0;
   bool anew_ = false;  // Begun from the published state.
   uint64_t incarnation_ = 0;
+  int64_t epoch_ = 0;
   int reattach_attempts_ = 0;
   int64_t beats_ = 0;
   std::deque<v1::WorkerMessage> outbox_;

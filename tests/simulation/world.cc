@@ -33,6 +33,7 @@ const char* HappeningName(size_t happening) {
                                                                   "drains",
                                                                   "stops_at_a_step",
                                                                   "wall_clock_jumps",
+                                                                  "lies_told",
                                                                   "rounds_published",
                                                                   "rounds_published_empty",
                                                                   "rounds_closed_without_some",
@@ -41,7 +42,8 @@ const char* HappeningName(size_t happening) {
                                                                   "late_deltas",
                                                                   "pushes_fenced_off",
                                                                   "answers_gone",
-                                                                  "merges"};
+                                                                  "merges",
+                                                                  "merges_before_the_last_step"};
   return kNames[happening];
 }
 

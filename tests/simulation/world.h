@@ -45,6 +45,7 @@ enum class Happening {
   kDrained,
   kStopAsked,
   kWallClockJumped,
+  kLied,
   kRoundPublished,
   kRoundPublishedEmpty,
   kRoundWithoutSome,
@@ -54,6 +55,7 @@ enum class Happening {
   kFencedOff,
   kAnswerGone,
   kMerged,
+  kMergedEarly,
   kCount
 };
 inline constexpr size_t kHappenings = static_cast<size_t>(Happening::kCount);

@@ -181,8 +181,7 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
   std::shared_ptr<grpc::Channel> channel = MakeChannel(address, 0, security);
   auto stub = v1::Session::NewStub(channel);
   ASSIGN_OR_RETURN(v1::DescribeResponse run, DescribeRun(*stub, address, kPatience));
-  ASSIGN_OR_RETURN(FragmentPlan plan,
-                   FragmentPlan::Create(run.config().model(), run.config().sync()));
+  ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(run.config()));
   auto driver = std::unique_ptr<Driver>(new Driver(std::move(run), std::move(plan)));
   RETURN_IF_ERROR(driver->MakeObjects());
   driver->session_channel_ = std::move(channel);

@@ -23,14 +23,14 @@ def make_data(bin_folder, folder):
     return shards
 
 
-def _json_lines(path):
+def json_lines(path):
     complete = path.read_text().rpartition("\n")[0] if path.exists() else ""
     return [json.loads(line) for line in complete.split("\n") if line]
 
 
-def _has_joined(run, worker):
+def has_joined(run, worker):
     return any(line["event"] == "worker_joined" and line["worker"] == worker
-               for line in _json_lines(run.folder / "run" / "events.jsonl"))
+               for line in json_lines(run.folder / "run" / "events.jsonl"))
 
 
 def train(network, bin_folder, folder, config, data, flags=(), timeout_s=900):
@@ -45,14 +45,14 @@ def train(network, bin_folder, folder, config, data, flags=(), timeout_s=900):
                 f"--coordinator={run.address}", f"--id={name}", f"--data={data}",
                 f"--out={run.folder / name}", "--threads=1", *run.flags, *flags))
             # Who comes first gets the first part of the data.
-            workers[-1].wait_until(lambda name=name: _has_joined(run, name), "it has joined")
+            workers[-1].wait_until(lambda name=name: has_joined(run, name), "it has joined")
         for worker in workers:
             worker.wait(timeout_s)
         result = {"rounds": run.rounds(), "workers": []}
         for worker in workers:
             out = run.folder / worker.name
             result["workers"].append({
-                "steps": [line for line in _json_lines(out / "metrics.jsonl")
+                "steps": [line for line in json_lines(out / "metrics.jsonl")
                           if line["kind"] == "step"],
                 "summary": json.loads((out / "summary.json").read_text())})
     return result

@@ -144,7 +144,7 @@ def _rates(link, begin_unix_s, end_unix_s):
     return rates
 
 
-def _bytes_per_sync(options, model):
+def bytes_per_sync(options, model):
     """Of one worker and direction when every parameter is synchronized once, with int4 codes."""
     with Network(options.bin / "causeway-wan-link", [LinkSettings(1000, 0)] * WORKERS) as network, \
             working_folder() as folder:
@@ -161,7 +161,7 @@ def run_utilization(options, progress):
     for model in MODELS:
         if options.models and model.preset not in options.models:
             continue
-        size, parameters = _bytes_per_sync(options, model)
+        size, parameters = bytes_per_sync(options, model)
         bound_mbit = size * 8e-6 / (PERIOD * model.step_ms / 1000)
         settings = LinkSettings(rate_mbit=options.bound_factor * bound_mbit, rtt_ms=RTT_MS)
         runs = []

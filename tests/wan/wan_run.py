@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import cuts  # noqa: E402
 import network  # noqa: E402
+import outage  # noqa: E402
 import utilization  # noqa: E402
 from exchange import measure  # noqa: E402
 from network import LinkSettings  # noqa: E402
@@ -27,8 +28,8 @@ _GOALS = {0: 0.90, 0.1: 0.70}
 def parse_arguments():
     parser = argparse.ArgumentParser(
         prog="tests/wan/run", description="Measures workers over emulated long links: the "
-        "exchange of fragments beside plain TCP, or what --matrix, --cuts, --training and --peak "
-        "name. Needs root and /dev/net/tun.")
+        "exchange of fragments beside plain TCP, or what --matrix, --cuts, --training, --peak, "
+        "--outage_s and --jitter name. Needs root and /dev/net/tun.")
     parser.add_argument("--rate_mbit", type=float, default=1000, help="of every link, each way")
     parser.add_argument("--rtt_ms", type=float, default=100)
     parser.add_argument("--loss", type=float, default=0, help="per cent of packets, each way")
@@ -47,6 +48,14 @@ def parse_arguments():
                         choices=[model.preset for model in utilization.MODELS])
     parser.add_argument("--peak", action="store_true",
                         help="link rate over time, streaming beside plain DiLoCo")
+    parser.add_argument("--outage_s", type=float,
+                        help="kills the coordinator for so long: the share of three minutes around "
+                        "it that workers compute, with sync.max_overlap_steps and without")
+    parser.add_argument("--jitter", action="store_true",
+                        help="the same over links whose rate is drawn every second, from 10 to 100 %% "
+                        "of --bound_factor times the least rate, and that are silent for 3 s a minute")
+    parser.add_argument("--steps_between_syncs", type=int, default=30, help="of these two: H")
+    parser.add_argument("--seed", type=int, default=1, help="of --jitter")
     parser.add_argument("--workers", type=int, default=0, help="of the exchange; 0: two, or one "
                         "where two links would need more processors than there are")
     parser.add_argument("--connections", type=int, default=0,
@@ -158,6 +167,12 @@ def run(options):
     if options.peak:
         report = former or utilization.run_peak(options, progress)
         return report, utilization.peak_table(report), utilization.peak_figure
+    if options.outage_s is not None:
+        report = former or outage.run_outage(options, progress)
+        return report, outage.table(report), None
+    if options.jitter:
+        report = former or outage.run_jitter(options, progress)
+        return report, outage.table(report), None
     report = former or measure_cells(options)
     return report, table(report), None
 

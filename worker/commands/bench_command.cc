@@ -63,22 +63,26 @@ absl::StatusOr<json> BenchOnGpu(const DeviceChoice& devices) {
   options.batch_sequences = absl::GetFlag(FLAGS_batch);
   options.steps = absl::GetFlag(FLAGS_steps);
   return cuda::BenchOnGpu(devices.gpus.empty() ? -1 : devices.gpus.front(),
-                          cuda::AttentionPreferenceOf(devices.attention), options,
-                          *FileSystem::Real());
+                          cuda::AttentionPreferenceOf(devices.attention), devices.deterministic,
+                          options, *FileSystem::Real());
 }
 
 void PrintGpu(const json& result) {
   const json& rates = result.at("rates");
   std::printf(
       "%s on %s, %ld tokens per window: %.0f tokens/s, %.1f TFLOP/s, %.0f%% of the roofline of "
-      "%.0f tokens/s\n"
-      "  attention by %s; measured: products %.1f TFLOP/s, mma.sync %.1f TFLOP/s, copy %.0f GB/s\n",
+      "%.0f tokens/s (%.0f%% of the burst's)\n"
+      "  attention by %s; measured: products %.1f TFLOP/s sustained, %.1f in a burst, mma.sync "
+      "%.1f "
+      "TFLOP/s, copy %.0f GB/s\n",
       result.at("model").get<std::string>().c_str(), result.at("device").get<std::string>().c_str(),
       result.at("sequence_length").get<long>(), result.at("tokens_per_second").get<double>(),
       result.at("tflops").get<double>(), 100 * result.at("roofline_fraction").get<double>(),
       result.at("roofline_tokens_per_second").get<double>(),
+      100 * result.at("burst_roofline_fraction").get<double>(),
       result.at("attention").get<std::string>().c_str(), rates.at("gemm_tflops").get<double>(),
-      rates.at("mma_tflops").get<double>(), rates.at("copy_gb_per_s").get<double>());
+      rates.at("burst_gemm_tflops").get<double>(), rates.at("mma_tflops").get<double>(),
+      rates.at("copy_gb_per_s").get<double>());
   for (const json& kernel : result.at("kernels")) {
     std::printf("  %-46s %9.3f ms per step, %3.0f%% of its limit (%s)\n",
                 kernel.at("name").get<std::string>().c_str(),

@@ -31,6 +31,10 @@ ABSL_FLAG(
     "auto: what the worker's earlier steps took, or the faster, which is then kept; they round "
     "differently");
 
+ABSL_FLAG(std::string, deterministic, "on",
+          "train, bench, on GPUs: on, or off: attention by cuDNN may add up in any order, which is "
+          "faster; a step that is repeated then has other bits");
+
 namespace causeway::worker {
 namespace {
 
@@ -45,6 +49,7 @@ cuda::OpenOptions OptionsOf(const DeviceChoice& choice) {
   if (choice.recompute == "block") options.recompute = cuda::Recompute::kBlocks;
   options.published_on_device = choice.published_on_device;
   options.attention = cuda::AttentionPreferenceOf(choice.attention);
+  options.deterministic = choice.deterministic;
   return options;
 }
 #else
@@ -108,6 +113,12 @@ absl::StatusOr<DeviceChoice> DevicesFromFlags() {
     return absl::InvalidArgumentError(
         absl::StrCat("--attention must be auto, own or cudnn; it is \"", choice.attention, "\""));
   }
+  const std::string deterministic = absl::GetFlag(FLAGS_deterministic);
+  if (deterministic != "on" && deterministic != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--deterministic must be on or off; it is \"", deterministic, "\""));
+  }
+  choice.deterministic = deterministic == "on";
   return choice;
 }
 
@@ -141,6 +152,7 @@ absl::StatusOr<DeviceChoice> ResolveShare(const DeviceChoice& choice,
   if (resolved.kind == Kind::kCuda) {
     ASSIGN_OR_RETURN(const std::vector<int> visible, cuda::FindDevices(resolved.gpus, files));
     ASSIGN_OR_RETURN(resolved.gpus, DevicesOfProcess(launch, visible));
+    RETURN_IF_ERROR(cuda::CheckDevices(resolved.gpus, files));
   }
 #endif
   return resolved;

@@ -32,11 +32,13 @@ struct DeviceChoice {
   bool published_on_device = true;  // The published copy: or in the host's memory.
   // Who computes attention: auto, own or cudnn. The bits differ.
   std::string attention = "auto";
+  // cuDNN's attention gives the same bits every time; or it may add up in any order.
+  bool deterministic = true;
 };
 
 // auto, cpu, cuda, cuda:0 or cuda:0,2. INVALID_ARGUMENT with what may be said.
 absl::StatusOr<DeviceChoice> ParseDevices(absl::string_view text);
-// Of --device, --recompute, --published and --attention.
+// Of --device, --recompute, --published, --attention and --deterministic.
 absl::StatusOr<DeviceChoice> DevicesFromFlags();
 
 // Never kAuto: that becomes kCuda where there is a GPU, else kCpu. FAILED_PRECONDITION, with what

@@ -203,8 +203,7 @@ absl::Status Eval() {
     return absl::InvalidArgumentError("give --data=SHARDS, --tasks=FILE[,MORE], or both");
   }
   ASSIGN_OR_RETURN(const StoredModel stored, ReadGivenModel());
-  ASSIGN_OR_RETURN(const FragmentPlan plan,
-                   FragmentPlan::Create(stored.config.model(), stored.config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(stored.config));
   ASSIGN_OR_RETURN(const Evaluated on, MakeModel(device, stored.config.model(), plan));
   json result = {{"model", GivenModelName()}};
   if (stored.step >= 0) result["step"] = stored.step;

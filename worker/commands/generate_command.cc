@@ -154,7 +154,7 @@ absl::Status GenerateText() {
   if (!absl::GetFlag(FLAGS_ignore_end)) options.end_token = tokenizer->end_of_text();
   ASSIGN_OR_RETURN(const std::vector<std::vector<int32_t>> tokens,
                    EncodePrompts(*tokenizer, prompts));
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(model, stored.config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(stored.config));
   int64_t longest = 0;
   for (const std::vector<int32_t>& prompt : tokens) {
     longest = std::max(longest, std::ssize(prompt) + options.tokens);

@@ -8,6 +8,7 @@
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
+#include "common/params/run_config.h"
 
 ABSL_DECLARE_FLAG(int, threads);
 ABSL_FLAG(
@@ -66,8 +67,11 @@ absl::StatusOr<StoredModel> ReadGivenModel() {
         absl::StrCat("--sequence_length is for folders of Hugging Face's; ", GivenModelName(),
                      " has its own: leave the flag out, or choose another length in `import`"));
   }
-  if (!run_dir.empty()) return ReadPublished(file_system, run_dir);
-  return ReadStoredModel(file_system, checkpoint, sequence_length);
+  ASSIGN_OR_RETURN(StoredModel stored,
+                   run_dir.empty() ? ReadStoredModel(file_system, checkpoint, sequence_length)
+                                   : ReadPublished(file_system, run_dir));
+  RETURN_IF_ERROR(Annotate(CheckOwnModel(stored.config), GivenModelName()));
+  return stored;
 }
 
 std::string GivenModelName() {

@@ -41,8 +41,7 @@ absl::Status Import() {
                    ImportHuggingFace(file_system, from, sequence_length));
   RETURN_IF_ERROR(WriteParametersFile(file_system, out, {{"source", from}},
                                       FormatRunConfig(imported.config), imported.parameters));
-  ASSIGN_OR_RETURN(const FragmentPlan plan,
-                   FragmentPlan::Create(imported.config.model(), imported.config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(imported.config));
   v1::RunConfig shape;
   *shape.mutable_model() = imported.config.model();
   std::printf("%s", FormatRunConfig(shape).c_str());
@@ -113,7 +112,7 @@ absl::Status Export() {
   const v1::ModelConfig& model = stored.config.model();
   RETURN_IF_ERROR(TakeTokenizer(absl::GetFlag(FLAGS_tokenizer), model.vocabulary_size(), options));
   ASSIGN_OR_RETURN(const Architecture architecture, ChooseArchitecture(model));
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(model, stored.config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(stored.config));
   RETURN_IF_ERROR(ReplaceHuggingFace(model, plan, stored.parameters, out, options));
   std::printf("%s with %lld parameters of %s is in %s\n",
               std::string(ArchitectureName(architecture)).c_str(),

@@ -106,6 +106,7 @@ absl::StatusOr<std::unique_ptr<Site>> Site::Gather(const SiteOptions& options, F
   rendezvous.token = SiteToken(options);
   rendezvous.cause = std::make_shared<SharedCause>();
   rendezvous.patience = options.patience;
+  rendezvous.secret = options.secret;
   rendezvous.on_stranger = [](const std::string& stranger) {
     Log().warn("turned away: {}", stranger);
   };

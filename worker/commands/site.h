@@ -36,6 +36,7 @@ struct SiteOptions {
   DeviceChoice devices;  // Resolved: those of this process.
   int threads = 1;
   absl::Duration patience = absl::Minutes(10);  // That all have to come together.
+  std::string secret;  // Which all processes of the site know; empty: none.
 };
 
 // What the processes of one worker say to find each other.

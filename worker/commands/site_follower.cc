@@ -153,7 +153,7 @@ absl::StatusOr<bool> SiteFollower::Handle(SiteCall& call) {
 }
 
 absl::StatusOr<std::string> SiteFollower::Build(const SiteCall& call) {
-  ASSIGN_OR_RETURN(plan_, FragmentPlan::Create(config_.model(), config_.sync()));
+  ASSIGN_OR_RETURN(plan_, FragmentPlan::Create(config_));
   RankRange range = {
       .first = static_cast<int>(call.argument), .count = 1, .ranks = static_cast<int>(call.number)};
   if (options_.devices.kind == DeviceChoice::Kind::kCpu) {

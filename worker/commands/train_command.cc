@@ -13,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/cli/command_line.h"
+#include "common/rpc/certificate.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
@@ -24,7 +25,8 @@
 #include "worker/commands/training_run.h"
 #include "worker/group/launch_environment.h"
 
-ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "train: HOST:PORT of the coordinator");
+ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
+          "train: HOST:PORT of the coordinator, or several with commas between where it may move");
 ABSL_FLAG(std::string, id, "", "train: this worker's name, unique in the run");
 ABSL_FLAG(std::string, data, "", "train, eval: folder of token shards");
 ABSL_FLAG(bool, own_data, false,
@@ -43,6 +45,10 @@ ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(30),
           "train: how long to wait for the coordinator to answer");
 ABSL_FLAG(absl::Duration, checkpoint_interval, absl::Minutes(10),
           "train: time between local checkpoints; 0: at the end only");
+ABSL_FLAG(
+    std::string, replay_merges, "",
+    "train: the merges.jsonl of a run whose overlap gave way (sync.max_overlap_steps): merges "
+    "what it says after the steps that it says");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
           "train: how long a worker that is told to stop tries to hand over its deltas");
 ABSL_FLAG(
@@ -67,6 +73,8 @@ ABSL_FLAG(std::string, congestion_control, "auto",
           "train, preflight: of the connections to the coordinator: auto (bbr where this process "
           "may use it), system (as the system has it), or a name such as bbr or cubic");
 
+ABSL_FLAG(std::string, site_secret_file, "",
+          "for a worker of several processes: a file, the same for all, whose text each must know");
 ABSL_FLAG(absl::Duration, site_timeout, absl::Minutes(10),
           "train, as one of several processes (WORLD_SIZE): how long to wait for the others");
 
@@ -122,17 +130,18 @@ absl::StatusOr<int64_t> RateFromFlag(absl::string_view flag, double mbit) {
 
 absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   TrainingOptions options;
-  options.coordinator = absl::GetFlag(FLAGS_coordinator);
-  options.security = SecurityOptionsFromFlags();
-  options.worker_id = absl::GetFlag(FLAGS_id);
+  options.member.coordinator = absl::GetFlag(FLAGS_coordinator);
+  options.member.security = SecurityOptionsFromFlags();
+  options.member.replay_merges = absl::GetFlag(FLAGS_replay_merges);
+  options.member.worker_id = absl::GetFlag(FLAGS_id);
   options.data = absl::GetFlag(FLAGS_data);
-  options.own_data = absl::GetFlag(FLAGS_own_data);
+  options.member.own_data = absl::GetFlag(FLAGS_own_data);
   ASSIGN_OR_RETURN(options.shard_format, ParseShardFormat(absl::GetFlag(FLAGS_shard_format)));
-  options.output = absl::GetFlag(FLAGS_out);
-  options.metrics_address = absl::GetFlag(FLAGS_metrics);
-  options.metrics_address_file = absl::GetFlag(FLAGS_metrics_address_file);
-  options.tensorboard = absl::GetFlag(FLAGS_tensorboard);
-  options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
+  options.member.output = absl::GetFlag(FLAGS_out);
+  options.member.metrics_address = absl::GetFlag(FLAGS_metrics);
+  options.member.metrics_address_file = absl::GetFlag(FLAGS_metrics_address_file);
+  options.member.tensorboard = absl::GetFlag(FLAGS_tensorboard);
+  options.member.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
   options.checkpoint_interval = absl::GetFlag(FLAGS_checkpoint_interval);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.sample_tokens = absl::GetFlag(FLAGS_sample_tokens);
@@ -149,17 +158,17 @@ absl::StatusOr<TrainingOptions> OptionsFromFlags() {
   options.max_tokens_per_second = absl::GetFlag(FLAGS_max_tokens_per_second);
   options.min_step_time = absl::GetFlag(FLAGS_min_step_time);
   for (const auto& [flag, value] :
-       {std::pair("--id", options.worker_id), std::pair("--data", options.data),
-        std::pair("--out", options.output)}) {
+       {std::pair("--id", options.member.worker_id), std::pair("--data", options.data),
+        std::pair("--out", options.member.output)}) {
     if (value.empty()) return absl::InvalidArgumentError(absl::StrCat(flag, " is required"));
   }
-  ASSIGN_OR_RETURN(options.threads, ThreadsFor(absl::GetFlag(FLAGS_threads)));
-  ASSIGN_OR_RETURN(options.congestion_control,
+  ASSIGN_OR_RETURN(options.member.threads, ThreadsFor(absl::GetFlag(FLAGS_threads)));
+  ASSIGN_OR_RETURN(options.member.congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
-  ASSIGN_OR_RETURN(options.connections, ConnectionsFromFlag());
-  ASSIGN_OR_RETURN(options.max_upload_bytes_per_second,
+  ASSIGN_OR_RETURN(options.member.connections, ConnectionsFromFlag());
+  ASSIGN_OR_RETURN(options.member.max_upload_bytes_per_second,
                    RateFromFlag("--max_upload_mbit", absl::GetFlag(FLAGS_max_upload_mbit)));
-  ASSIGN_OR_RETURN(options.max_download_bytes_per_second,
+  ASSIGN_OR_RETURN(options.member.max_download_bytes_per_second,
                    RateFromFlag("--max_download_mbit", absl::GetFlag(FLAGS_max_download_mbit)));
   if (options.sample_tokens < 0 || options.sample_tokens > 1'000'000) {
     return absl::InvalidArgumentError(
@@ -176,13 +185,23 @@ absl::StatusOr<SiteOptions> SiteOptionsFor(const LaunchEnvironment& launch,
                                            const TrainingOptions& training) {
   SiteOptions options;
   options.launch = launch;
-  options.worker_id = training.worker_id;
-  options.coordinator = training.coordinator;
-  options.threads = training.threads;
+  options.worker_id = training.member.worker_id;
+  options.coordinator = training.member.coordinator;
+  options.threads = training.member.threads;
   options.patience = absl::GetFlag(FLAGS_site_timeout);
   if (options.patience <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("--site_timeout must be more than 0; it is ",
                                                    absl::FormatDuration(options.patience)));
+  }
+  const std::string secret_file = absl::GetFlag(FLAGS_site_secret_file);
+  if (!secret_file.empty()) {
+    ASSIGN_OR_RETURN(options.secret, ReadTrustedFile(secret_file, /*secret=*/true));
+    constexpr size_t kLeast = 16;
+    if (options.secret.size() < kLeast) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(secret_file, " must hold ", kLeast, " bytes or more; it has ",
+                       options.secret.size(), ": make one with `openssl rand -hex 32`"));
+    }
   }
   ASSIGN_OR_RETURN(options.devices, ResolveShare(training.devices, launch, *FileSystem::Real()));
   return options;
@@ -229,7 +248,8 @@ class WatchWhileJoining {
 // The process that joins the run; `site` has this worker's others, or is null.
 int RunWorker(TrainingOptions options, Site* site) {
   options.site = site;
-  Log().info("congestion control: {}", DescribeCongestionControl(options.congestion_control));
+  Log().info("congestion control: {}",
+             DescribeCongestionControl(options.member.congestion_control));
   absl::StatusOr<std::unique_ptr<TrainingRun>> run = absl::UnknownError("not joined");
   {
     const WatchWhileJoining watch(site);

@@ -2,11 +2,16 @@
 
 #include <netdb.h>
 #include <netinet/in.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -23,23 +28,71 @@
 namespace causeway::worker {
 namespace {
 
-constexpr uint32_t kMagic = 0x43577335;
+constexpr uint32_t kMagic = 0x43577336;
 constexpr absl::Duration kRetry = absl::Milliseconds(100);
 constexpr size_t kMostNamed = 8;
 constexpr size_t kMostSilent = 256;
+constexpr int kBacklog = 1024;
 // For the rest of what somebody has begun to say.
 constexpr absl::Duration kHelloPatience = absl::Seconds(1);
+// For the proof of who has been asked for one.
+constexpr absl::Duration kProofPatience = absl::Seconds(5);
 
-enum Refusal : int32_t { kWelcome = 0, kOtherToken = 1, kOtherSize = 2, kTwice = 3 };
+enum Refusal : int32_t {
+  kWelcome = 0,
+  kOtherToken = 1,
+  kOtherSize = 2,
+  kTwice = 3,
+  kProve = 4,  // Not yet: the caller is to prove that it knows the secret.
+  kNoSecret = 5
+};
 
-// What both sides say first.
+using Nonce = std::array<uint8_t, 16>;
+using Proof = std::array<uint8_t, 32>;
+
+// What both sides say first. With a secret the caller says a second one, with its proof, after
+// process 0 has proven itself.
 struct Hello {
   uint32_t magic = kMagic;
   int32_t process = 0;
   int32_t processes = 0;
   int32_t refusal = kWelcome;  // Of process 0, to who is not welcome.
   uint64_t token = 0;
+  Nonce nonce = {};
+  Proof proof = {};
 };
+
+absl::StatusOr<Nonce> MakeNonce() {
+  Nonce nonce;
+  if (RAND_bytes(nonce.data(), static_cast<int>(nonce.size())) != 1) {
+    return absl::InternalError("the system gives no random bytes");
+  }
+  return nonce;
+}
+
+// HMAC-SHA256 over who proves it, and what each side made up: no proof is of use twice.
+Proof Prove(const std::string& secret, int32_t prover, int32_t caller, const Nonce& of_caller,
+            const Nonce& of_first) {
+  std::array<uint8_t, 2 * sizeof(int32_t) + 2 * sizeof(Nonce)> text;
+  uint8_t* at = text.data();
+  const auto append = [&](const void* bytes, size_t size) {
+    std::memcpy(at, bytes, size);
+    at += size;
+  };
+  append(&prover, sizeof(prover));
+  append(&caller, sizeof(caller));
+  append(of_caller.data(), of_caller.size());
+  append(of_first.data(), of_first.size());
+  Proof proof = {};
+  unsigned int size = 0;
+  HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()), text.data(), text.size(),
+       proof.data(), &size);
+  return proof;
+}
+
+bool SameProof(const Proof& a, const Proof& b) {
+  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
 
 class Socket {
  public:
@@ -145,6 +198,8 @@ class Gathering {
   absl::StatusOr<bool> AllAreHere();
   // Of a caller who has something to say.
   absl::Status Hear(Socket socket);
+  // Whether the caller knows the secret; it has heard that process 0 does.
+  absl::StatusOr<bool> HasProven(const Socket& socket, const Hello& hello);
   void TurnAway(const Socket& socket, const Hello& hello, Refusal why);
   absl::Status Missing() const;
 
@@ -159,7 +214,8 @@ class Gathering {
 absl::Status Gathering::Listen() {
   listener_ = Socket(rendezvous_.listener);
   if (listener_.get() >= 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const int socket, ListenOn(rendezvous_.launch.master_port));
+  ASSIGN_OR_RETURN(const int socket,
+                   ListenOn(rendezvous_.launch.master_port, rendezvous_.launch.master_address));
   listener_ = Socket(socket);
   return absl::OkStatus();
 }
@@ -209,6 +265,11 @@ absl::Status Gathering::Hear(Socket socket) {
     TurnAway(socket, *hello, kOtherSize);
     return absl::OkStatus();
   }
+  ASSIGN_OR_RETURN(const bool proven, HasProven(socket, *hello));
+  if (!proven) {
+    TurnAway(socket, *hello, kNoSecret);
+    return absl::OkStatus();
+  }
   Socket& place = came_[static_cast<size_t>(hello->process - 1)];
   // One that has ended since may be started again.
   if (place.get() >= 0 && !HasHungUp(place.get())) {
@@ -222,13 +283,31 @@ absl::Status Gathering::Hear(Socket socket) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> Gathering::HasProven(const Socket& socket, const Hello& hello) {
+  const std::string& secret = rendezvous_.secret;
+  if (secret.empty()) return true;
+  ASSIGN_OR_RETURN(const Nonce nonce, MakeNonce());
+  const Hello challenge = {.process = 0,
+                           .processes = processes_,
+                           .refusal = kProve,
+                           .token = hello.token,
+                           .nonce = nonce,
+                           .proof = Prove(secret, 0, hello.process, hello.nonce, nonce)};
+  if (!SendHello(socket.get(), challenge)) return false;
+  const std::optional<Hello> answer = ReceiveHello(socket.get(), absl::Now() + kProofPatience);
+  return answer.has_value() &&
+         SameProof(answer->proof, Prove(secret, hello.process, hello.process, hello.nonce, nonce));
+}
+
 void Gathering::TurnAway(const Socket& socket, const Hello& hello, Refusal why) {
   SendHello(socket.get(),
             {.process = 0, .processes = processes_, .refusal = why, .token = hello.token});
   if (turned_away_.size() == kMostNamed) return;
-  const auto [stranger, is_new] = turned_away_.insert(absl::StrCat(
-      "one that says that it is process ", hello.process, " of ", hello.processes,
-      why == kOtherToken ? ", of another worker or with another --id or --coordinator" : ""));
+  const auto [stranger, is_new] = turned_away_.insert(
+      absl::StrCat("one that says that it is process ", hello.process, " of ", hello.processes,
+                   why == kOtherToken ? ", of another worker or with another --id or --coordinator"
+                   : why == kNoSecret ? ", without this site's secret (--site_secret_file)"
+                                      : ""));
   if (is_new && rendezvous_.on_stranger) rendezvous_.on_stranger(*stranger);
 }
 
@@ -271,6 +350,12 @@ absl::Status Refused(const LaunchEnvironment& launch, const Hello& answer) {
       return absl::FailedPreconditionError(absl::StrCat(there, "its site has ", answer.processes,
                                                         " processes, and WORLD_SIZE is ",
                                                         launch.processes, " here"));
+    case kProve:
+    case kNoSecret:
+      return absl::FailedPreconditionError(
+          absl::StrCat(there,
+                       "it does not know this site's secret; give all processes the same "
+                       "--site_secret_file, or none of them one"));
     default:
       return absl::FailedPreconditionError(
           absl::StrCat(there, "another one has that number already; RANK must differ"));
@@ -285,10 +370,23 @@ absl::StatusOr<Links> Join(const SiteRendezvous& rendezvous, absl::Time deadline
     std::optional<Socket> socket = Connect(launch.master_address, launch.master_port);
     if (socket.has_value()) {
       connected = true;
-      const Hello hello = {
-          .process = launch.process, .processes = launch.processes, .token = rendezvous.token};
+      ASSIGN_OR_RETURN(const Nonce nonce, MakeNonce());
+      Hello hello = {.process = launch.process,
+                     .processes = launch.processes,
+                     .token = rendezvous.token,
+                     .nonce = nonce};
       std::optional<Hello> answer;
       if (SendHello(socket->get(), hello)) answer = ReceiveHello(socket->get(), deadline);
+      const std::string& secret = rendezvous.secret;
+      const bool asked = answer.has_value() && answer->refusal == kProve;
+      if (asked && !secret.empty() &&
+          SameProof(answer->proof, Prove(secret, 0, launch.process, nonce, answer->nonce))) {
+        hello.proof = Prove(secret, launch.process, launch.process, nonce, answer->nonce);
+        answer.reset();
+        if (SendHello(socket->get(), hello)) answer = ReceiveHello(socket->get(), deadline);
+      } else if (!secret.empty() && answer.has_value() && answer->refusal == kWelcome) {
+        answer->refusal = kNoSecret;  // It is not process 0, or was given no secret.
+      }
       // Another one that looks for process 0 says another number.
       if (answer.has_value() && answer->process == 0 && answer->token == rendezvous.token) {
         if (answer->refusal != kWelcome) return Refused(launch, *answer);
@@ -310,9 +408,57 @@ absl::StatusOr<Links> Join(const SiteRendezvous& rendezvous, absl::Time deadline
                   "(is a RANK there twice)?"));
 }
 
+absl::Status CannotListen(int port) {
+  return absl::FailedPreconditionError(absl::StrCat("process 0 of this site cannot listen on port ",
+                                                    port, " (MASTER_PORT): ", std::strerror(errno),
+                                                    "; choose another port"));
+}
+
+bool IsLoopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    const auto& ipv4 = reinterpret_cast<const sockaddr_in&>(address);
+    return (ntohl(ipv4.sin_addr.s_addr) >> 24) == 127;
+  }
+  const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
+  return address.sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&ipv6.sin6_addr);
+}
+
+// Listens at that address, or nothing where it is not this machine's, or one that a name stands for
+// here and not elsewhere (Debian's 127.0.1.1 of the machine's own name).
+absl::StatusOr<std::optional<Socket>> ListenAt(const std::string& host, int port) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found) != 0) {
+    return std::nullopt;
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* numeric = nullptr;
+  const bool is_number = getaddrinfo(host.c_str(), nullptr, &hints, &numeric) == 0;
+  if (is_number) freeaddrinfo(numeric);
+  if (IsLoopback(*addresses->ai_addr) && !is_number && host != "localhost") return std::nullopt;
+  Socket socket(::socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int yes = 1;
+  if (socket.get() < 0 ||
+      setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0) {
+    return CannotListen(port);
+  }
+  if (bind(socket.get(), addresses->ai_addr, addresses->ai_addrlen) != 0) {
+    if (errno == EADDRNOTAVAIL) return std::nullopt;  // The address of a translation before it.
+    return CannotListen(port);
+  }
+  if (listen(socket.get(), kBacklog) != 0) return CannotListen(port);
+  return socket;
+}
+
 }  // namespace
 
-absl::StatusOr<int> ListenOn(int port) {
+absl::StatusOr<int> ListenOn(int port, const std::string& host) {
+  if (!host.empty()) {
+    ASSIGN_OR_RETURN(std::optional<Socket> there, ListenAt(host, port));
+    if (there.has_value()) return there->release();
+  }
   // Both kinds of addresses, where the system has both.
   Socket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const bool has_ipv6 = socket.get() >= 0;
@@ -334,14 +480,11 @@ absl::StatusOr<int> ListenOn(int port) {
     any.sin_port = htons(static_cast<uint16_t>(port));
     size = sizeof(any);
   }
-  constexpr int kBacklog = 1024;
   if (socket.get() < 0 ||
       setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0 ||
       bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
       listen(socket.get(), kBacklog) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("process 0 of this site cannot listen on port ", port,
-                     " (MASTER_PORT): ", std::strerror(errno), "; choose another port"));
+    return CannotListen(port);
   }
   return socket.release();
 }

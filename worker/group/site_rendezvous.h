@@ -21,6 +21,9 @@ struct SiteRendezvous {
   LaunchEnvironment launch;
   // Who has another one belongs to another run or another worker: it is turned away.
   uint64_t token = 0;
+  // What all processes of the site know and nobody else: each proves it to the other before they
+  // belong together. Empty: whoever knows the names in `token` may be one.
+  std::string secret;
   std::shared_ptr<SharedCause> cause;
   absl::Duration patience = absl::Minutes(10);
   // Hears of each caller whom process 0 turns away; may be empty.
@@ -35,9 +38,10 @@ struct SiteRendezvous {
 // turned away. What process 0 fails with is the cause that those end with who have come.
 absl::StatusOr<std::vector<std::unique_ptr<SiteLink>>> MeetSite(const SiteRendezvous& rendezvous);
 
-// A socket that listens on all addresses; port 0: any port that is free. FAILED_PRECONDITION if the
-// port is taken.
-absl::StatusOr<int> ListenOn(int port);
+// A socket that listens at `host`, if that is an address of this machine by itself or by a name
+// that others know it by; else, and where it is empty, on all addresses. Port 0: any port that is
+// free. FAILED_PRECONDITION if the port is taken.
+absl::StatusOr<int> ListenOn(int port, const std::string& host = "");
 absl::StatusOr<int> PortOf(int listener);
 
 }  // namespace causeway::worker

@@ -1,8 +1,6 @@
 #include "worker/io/huggingface_import.h"
 
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <span>
 #include <utility>
@@ -11,53 +9,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
-#include "common/codec/bf16.h"
 #include "common/files/safetensors.h"
+#include "common/huggingface/huggingface_tensors.h"
+#include "common/huggingface/tensor_values.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
-#include "common/huggingface/huggingface_tensors.h"
 
 namespace causeway::worker {
 namespace {
-
-float HalfToFloat(uint16_t bits) {
-  const uint32_t sign = (bits & 0x8000U) << 16;
-  const uint32_t exponent = (bits >> 10) & 0x1fU;
-  const uint32_t fraction = bits & 0x3ffU;
-  if (exponent == 0) {  // Zero, or below the normal range.
-    const float magnitude = std::ldexp(static_cast<float>(fraction), -24);
-    return sign == 0 ? magnitude : -magnitude;
-  }
-  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000U | fraction << 13);
-  return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
-}
-
-// Values of a tensor whose bytes may lie at any address.
-class Values {
- public:
-  explicit Values(const SafeTensor& tensor)
-      : bytes_(tensor.bytes.data()), wide_(tensor.dtype == "F32"), half_(tensor.dtype == "F16") {}
-
-  static bool Reads(const std::string& dtype) {
-    return dtype == "F32" || dtype == "BF16" || dtype == "F16";
-  }
-
-  float At(int64_t index) const {
-    if (wide_) {
-      float value = 0;
-      std::memcpy(&value, bytes_ + index * 4, sizeof(value));
-      return value;
-    }
-    uint16_t bits = 0;
-    std::memcpy(&bits, bytes_ + index * 2, sizeof(bits));
-    return half_ ? HalfToFloat(bits) : Bf16ToFloat(bits);
-  }
-
- private:
-  const uint8_t* const bytes_;
-  const bool wide_;
-  const bool half_;
-};
 
 // Buffers that old files keep beside the parameters; the model derives them.
 bool IsDerived(absl::string_view name) {
@@ -93,7 +52,7 @@ absl::Status CheckTensors(const std::vector<HuggingFaceTensor>& expected, const 
       return bad("the tensor ", tensor.name, " is ", ShapeText(found->second.shape),
                  "; its config.json takes ", ShapeText(tensor.shape));
     }
-    if (!Values::Reads(found->second.dtype)) {
+    if (!TensorValues::Reads(found->second.dtype)) {
       return bad("the tensor ", tensor.name, " is ", found->second.dtype,
                  "; F32, BF16 and F16 are read");
     }
@@ -113,7 +72,7 @@ absl::Status CheckTensors(const std::vector<HuggingFaceTensor>& expected, const 
 absl::Status CopyTensor(const HuggingFaceTensor& tensor, const SafeTensor& source,
                         const FragmentPlan& plan, std::span<float> arena,
                         const std::string& folder) {
-  const Values values(source);
+  const TensorValues values(source);
   for (const TensorPart& part : tensor.parts) {
     float* const out = arena.data() + plan.Find(part.tensor)->offset;
     for (int64_t r = 0; r < part.rows; ++r) {
@@ -144,7 +103,7 @@ absl::StatusOr<ImportedModel> ImportHuggingFace(FileSystem& file_system, const s
   const v1::ModelConfig& model = result.description.model;
   *result.config.mutable_model() = model;
   RETURN_IF_ERROR(CompleteRunConfig(result.config).status());
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(model, result.config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(result.config));
 
   ASSIGN_OR_RETURN(const SafetensorsFolder files, SafetensorsFolder::Open(file_system, folder));
   const Architecture architecture = result.description.architecture;

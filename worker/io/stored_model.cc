@@ -32,8 +32,7 @@ absl::StatusOr<StoredModel> ReadParameters(FileSystem& file_system, const std::s
   StoredModel stored;
   ASSIGN_OR_RETURN(stored.config, ParseRunConfig(file.config, path));
   RETURN_IF_ERROR(Annotate(CompleteRunConfig(stored.config).status(), path));
-  ASSIGN_OR_RETURN(const FragmentPlan plan,
-                   FragmentPlan::Create(stored.config.model(), stored.config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(stored.config));
   if (static_cast<int64_t>(file.values.size()) != plan.arena_size()) {
     return absl::DataLossError(absl::StrCat(path, " contradicts itself: it has ",
                                             file.values.size(), " values, its configuration takes ",
@@ -81,8 +80,7 @@ absl::StatusOr<StoredModel> ReadPublishedOnce(FileSystem& file_system, const std
   ASSIGN_OR_RETURN(const std::string text, file_system.ReadFile(config_path));
   ASSIGN_OR_RETURN(stored.config, ParseRunConfig(text, config_path));
   RETURN_IF_ERROR(Annotate(CompleteRunConfig(stored.config).status(), config_path));
-  ASSIGN_OR_RETURN(const FragmentPlan plan,
-                   FragmentPlan::Create(stored.config.model(), stored.config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(stored.config));
   const std::string snapshots = JoinPath(folder, "snapshots");
   ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system.List(snapshots));
   std::map<int, SnapshotName> latest;

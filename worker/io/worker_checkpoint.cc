@@ -1,6 +1,8 @@
 #include "worker/io/worker_checkpoint.h"
 
 #include <algorithm>
+#include <memory>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -17,9 +19,43 @@ namespace {
 using nlohmann::json;
 
 constexpr ArrayFileKind kKind = {'C', 'W', 'A', 'Y', 'W', 'O', 'R', 'K'};
+constexpr ArrayFileKind kSiteKind = {'C', 'W', 'A', 'Y', 'S', 'I', 'T', 'E'};
 constexpr uint32_t kVersion = 1;
+constexpr char kSiteState[] = "the site's saved state";
+
+// Somebody else's bytes as a file to read.
+class BorrowedFile final : public MappedFile {
+ public:
+  explicit BorrowedFile(std::span<const uint8_t> bytes) : bytes_(bytes) {}
+  std::span<const uint8_t> bytes() const override { return bytes_; }
+
+ private:
+  const std::span<const uint8_t> bytes_;
+};
+
+// Bytes that are there as a file to write, from the start on.
+class BufferFile final : public WritableFile {
+ public:
+  explicit BufferFile(std::span<uint8_t> rest) : rest_(rest) {}
+  absl::Status Append(std::span<const uint8_t> data) override {
+    if (data.size() > rest_.size()) return absl::InternalError("the state is longer than planned");
+    std::ranges::copy(data, rest_.begin());
+    rest_ = rest_.subspan(data.size());
+    return absl::OkStatus();
+  }
+  absl::Status Overwrite(uint64_t, std::span<const uint8_t>) override {
+    return absl::UnimplementedError("a state in memory is written once");
+  }
+  absl::Status Reserve(uint64_t) override { return absl::OkStatus(); }
+  absl::Status Sync() override { return absl::OkStatus(); }
+
+ private:
+  std::span<uint8_t> rest_;
+};
 
 std::string ObjectName(size_t fragment) { return absl::StrCat("in_flight.", fragment); }
+
+std::string HeldName(size_t fragment) { return absl::StrCat("held.", fragment); }
 
 // The array of that name as values; empty if it is absent.
 template <typename T>
@@ -85,7 +121,8 @@ absl::Status ReadMetadata(const json& metadata, const std::string& path,
 }
 
 // Counters and lengths against the configuration that the checkpoint names.
-absl::Status CheckContent(const WorkerCheckpoint& checkpoint, const std::string& path) {
+absl::Status CheckContent(const WorkerCheckpoint& checkpoint, const std::string& path,
+                          bool of_site) {
   const auto damaged = [&](auto... what) {
     return absl::DataLossError(absl::StrCat(path, " contradicts itself: ", what...));
   };
@@ -102,11 +139,13 @@ absl::Status CheckContent(const WorkerCheckpoint& checkpoint, const std::string&
     return damaged("a pace of ", checkpoint.pace_milli, " and ", checkpoint.pace_carry_milli,
                    " thousandths");
   }
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
   const auto arena = static_cast<size_t>(plan.arena_size());
-  const size_t moments = config.sync().contribution() == v1::SyncConfig::GRADIENT ? 0 : arena;
+  const bool no_moments = of_site || config.sync().contribution() == v1::SyncConfig::GRADIENT;
+  const size_t moments = no_moments ? 0 : arena;
+  const size_t parameters = of_site && checkpoint.parameters.empty() ? 0 : arena;
   for (const auto& [name, size, expected] :
-       {std::tuple("parameters", checkpoint.parameters.size(), arena),
+       {std::tuple("parameters", checkpoint.parameters.size(), parameters),
         std::tuple("published", checkpoint.sync.published.size(), arena),
         std::tuple("first_moments", checkpoint.first_moments.size(), moments),
         std::tuple("second_moments", checkpoint.second_moments.size(), moments),
@@ -119,10 +158,8 @@ absl::Status CheckContent(const WorkerCheckpoint& checkpoint, const std::string&
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status WriteWorkerCheckpoint(FileSystem& file_system, const std::string& path,
-                                   const WorkerCheckpoint& checkpoint) {
+// The header, and the arrays of the checkpoint.
+json Describe(const WorkerCheckpoint& checkpoint, std::vector<NamedBytes>& arrays) {
   json metadata = {{"run_id", checkpoint.run_id},
                    {"worker_id", checkpoint.worker_id},
                    {"config", FormatRunConfig(checkpoint.config)},
@@ -134,7 +171,7 @@ absl::Status WriteWorkerCheckpoint(FileSystem& file_system, const std::string& p
                    {"optimizer_updates", checkpoint.optimizer_updates},
                    {"next_draw", checkpoint.sync.next_draw},
                    {"fragments", json::array()}};
-  std::vector<NamedBytes> arrays = {
+  arrays = {
       NameBytes("parameters", std::span(checkpoint.parameters)),
       NameBytes("first_moments", std::span(checkpoint.first_moments)),
       NameBytes("second_moments", std::span(checkpoint.second_moments)),
@@ -152,13 +189,15 @@ absl::Status WriteWorkerCheckpoint(FileSystem& file_system, const std::string& p
     if (!fragment.object_in_flight.empty()) {
       arrays.push_back(NameBytes(ObjectName(i), std::span(fragment.object_in_flight)));
     }
+    if (!fragment.held.empty()) {
+      arrays.push_back(NameBytes(HeldName(i), std::span(fragment.held)));
+    }
   }
-  return WriteArrayFile(file_system, path, kKind, kVersion, metadata, arrays);
+  return metadata;
 }
 
-absl::StatusOr<WorkerCheckpoint> ReadWorkerCheckpoint(FileSystem& file_system,
-                                                      const std::string& path) {
-  ASSIGN_OR_RETURN(const ArrayFile file, ArrayFile::Read(file_system, path, kKind, kVersion));
+absl::StatusOr<WorkerCheckpoint> ReadCheckpoint(const ArrayFile& file, const std::string& path,
+                                                bool of_site) {
   WorkerCheckpoint checkpoint;
   RETURN_IF_ERROR(ReadMetadata(file.metadata(), path, checkpoint));
   RETURN_IF_ERROR(ReadArray(file, "parameters", checkpoint.parameters));
@@ -167,10 +206,47 @@ absl::StatusOr<WorkerCheckpoint> ReadWorkerCheckpoint(FileSystem& file_system,
   RETURN_IF_ERROR(ReadArray(file, "published", checkpoint.sync.published));
   RETURN_IF_ERROR(ReadArray(file, "residual", checkpoint.sync.residual));
   for (size_t i = 0; i < checkpoint.sync.fragments.size(); ++i) {
-    RETURN_IF_ERROR(ReadArray(file, ObjectName(i), checkpoint.sync.fragments[i].object_in_flight));
+    SyncEngine::State::Fragment& fragment = checkpoint.sync.fragments[i];
+    RETURN_IF_ERROR(ReadArray(file, ObjectName(i), fragment.object_in_flight));
+    RETURN_IF_ERROR(ReadArray(file, HeldName(i), fragment.held));
   }
-  RETURN_IF_ERROR(CheckContent(checkpoint, path));
+  RETURN_IF_ERROR(CheckContent(checkpoint, path, of_site));
   return checkpoint;
+}
+
+}  // namespace
+
+absl::Status WriteWorkerCheckpoint(FileSystem& file_system, const std::string& path,
+                                   const WorkerCheckpoint& checkpoint) {
+  std::vector<NamedBytes> arrays;
+  const json metadata = Describe(checkpoint, arrays);
+  return WriteArrayFile(file_system, path, kKind, kVersion, metadata, arrays);
+}
+
+absl::StatusOr<WorkerCheckpoint> ReadWorkerCheckpoint(FileSystem& file_system,
+                                                      const std::string& path) {
+  ASSIGN_OR_RETURN(const ArrayFile file, ArrayFile::Read(file_system, path, kKind, kVersion));
+  return ReadCheckpoint(file, path, /*of_site=*/false);
+}
+
+absl::Status PackSiteState(const WorkerCheckpoint& checkpoint,
+                           const std::function<uint8_t*(size_t bytes)>& allocate) {
+  std::vector<NamedBytes> arrays;
+  const json metadata = Describe(checkpoint, arrays);
+  const uint64_t bytes = ArrayFileBytes(metadata, arrays);
+  uint8_t* const memory = allocate(bytes);
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for the ", bytes, " bytes of ", kSiteState));
+  }
+  BufferFile file({memory, bytes});
+  return WriteArrays(file, kSiteKind, kVersion, metadata, arrays);
+}
+
+absl::StatusOr<WorkerCheckpoint> UnpackSiteState(std::span<const uint8_t> bytes) {
+  ASSIGN_OR_RETURN(const ArrayFile file, ArrayFile::Parse(std::make_unique<BorrowedFile>(bytes),
+                                                          kSiteState, kSiteKind, kVersion));
+  return ReadCheckpoint(file, kSiteState, /*of_site=*/true);
 }
 
 }  // namespace causeway::worker

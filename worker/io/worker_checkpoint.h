@@ -4,6 +4,8 @@
 #define CAUSEWAY_WORKER_IO_WORKER_CHECKPOINT_H_
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,6 +42,14 @@ absl::Status WriteWorkerCheckpoint(FileSystem& file_system, const std::string& p
 // length that the configuration takes. SyncEngine::Restore checks what is in flight.
 absl::StatusOr<WorkerCheckpoint> ReadWorkerCheckpoint(FileSystem& file_system,
                                                       const std::string& path);
+
+// What a site whose trainer is its own keeps: a checkpoint without moments, and with parameters
+// only where some of them are needed. An array file of kind "CWAYSITE" in memory, into the bytes
+// that `allocate` gives; RESOURCE_EXHAUSTED if it gives none.
+absl::Status PackSiteState(const WorkerCheckpoint& checkpoint,
+                           const std::function<uint8_t*(size_t bytes)>& allocate);
+// Errors as those of ReadWorkerCheckpoint. `bytes` are not kept.
+absl::StatusOr<WorkerCheckpoint> UnpackSiteState(std::span<const uint8_t> bytes);
 
 }  // namespace causeway::worker
 

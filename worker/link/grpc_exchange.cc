@@ -42,6 +42,14 @@ absl::Status GrpcExchange::Push(const Contribution& contribution) {
   header.set_tokens(contribution.tokens);
   DrawsToProto(contribution.draws, header.mutable_draws());
   header.set_send_step(contribution.send_step);
+  header.set_epoch(options_.session->epoch());
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto base = applied_.find(contribution.fragment);
+    if (base != applied_.end() && base->second.first == contribution.round - 1) {
+      header.set_base_hash(base->second.second);
+    }
+  }
   object.bytes = contribution.object;
   object.leaves = contribution.leaves;
   object.owner = contribution.owner;
@@ -120,6 +128,10 @@ absl::StatusOr<PulledObject> GrpcExchange::Pull(v1::PullRequest request, int64_t
 }
 
 void GrpcExchange::ReportApplied(int fragment, int64_t round, uint64_t published_hash) {
+  {
+    absl::MutexLock lock(&mutex_);
+    applied_[fragment] = {round, published_hash};
+  }
   options_.session->Applied(fragment, round, published_hash);
 }
 

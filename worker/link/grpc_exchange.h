@@ -6,8 +6,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "common/params/fragment_plan.h"
 #include "worker/link/downlink.h"
 #include "worker/link/link.h"
@@ -51,6 +55,9 @@ class GrpcExchange final : public Exchange {
   const Options options_;
   Uplink uplink_;
   Downlink downlink_;
+  absl::Mutex mutex_;
+  // By fragment: the version that this worker holds, and its hash, against which deltas are taken.
+  std::map<int, std::pair<int64_t, uint64_t>> applied_ ABSL_GUARDED_BY(mutex_);
   std::atomic<int> early_pulls_{0};  // That wait for rounds whose push is still under way.
 };
 

@@ -42,7 +42,7 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   const absl::Status status = FromGrpcStatus(stub.Describe(&context, request, &response));
   if (absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status)) {
-    const absl::Status resolved = ResolveAddress(address).status();
+    const absl::Status resolved = ResolveAddresses(address).status();
     return absl::UnavailableError(absl::StrCat(
         "no coordinator answers at ", address, " within ", absl::FormatDuration(waited + timeout),
         "; check --coordinator",
@@ -89,6 +89,11 @@ Session::~Session() {
 uint64_t Session::incarnation() const {
   absl::MutexLock lock(&mutex_);
   return incarnation_;
+}
+
+int64_t Session::epoch() const {
+  absl::MutexLock lock(&mutex_);
+  return epoch_;
 }
 
 void Session::Enqueue(v1::WorkerMessage message) {
@@ -242,12 +247,14 @@ absl::Status Session::RunStream() {
   const std::unique_ptr<Stream> stream = options_.stub->Attach(&context);
   v1::WorkerMessage join;
   *join.mutable_join() = options_.join;
+  join.mutable_join()->set_seen_epoch(epoch());
   v1::CoordinatorMessage message;
   if (stream->Write(join) && stream->Read(&message) && message.has_welcome()) {
     bool resumed = false;
     {
       absl::MutexLock lock(&mutex_);
       const v1::Welcome& welcome = message.welcome();
+      epoch_ = std::max(epoch_, welcome.epoch());
       if (!welcomed_) welcome_ = welcome;
       incarnation_ = welcome.incarnation();
       lease_ms_ = std::max<int64_t>(1, welcome.lease_ms());

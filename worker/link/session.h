@@ -80,6 +80,7 @@ class Session {
 
   const v1::Welcome& welcome() const { return welcome_; }  // The first one.
   uint64_t incarnation() const;                            // The latest.
+  int64_t epoch() const;  // The largest that a coordinator has had.
 
   // `anew`: session.proto.
   void Ready(int64_t step, bool anew);
@@ -125,6 +126,7 @@ class Session {
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::function<void(const absl::Status&)> on_failure_ ABSL_GUARDED_BY(mutex_);
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t lease_ms_ ABSL_GUARDED_BY(mutex_) = 10'000;
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t ready_step_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -118,6 +118,13 @@ CheckResult JudgeConfiguration(const absl::StatusOr<v1::DescribeResponse>& descr
     return Failed(kConfigurationCheck, description.status().message(), "see the coordinator's log");
   }
   v1::RunConfig config = description->config();
+  if (description->awaits_model() || config.has_tensors()) {
+    return Failed(kConfigurationCheck,
+                  description->awaits_model()
+                      ? "the run waits for the first site to bring its model"
+                      : std::string(CheckOwnModel(config).message()),
+                  "join with the Python package (docs/pytorch.md)");
+  }
   const absl::StatusOr<ConfigWarnings> complete = CompleteRunConfig(config);
   if (!complete.ok()) {
     return Failed(kConfigurationCheck,
@@ -125,7 +132,7 @@ CheckResult JudgeConfiguration(const absl::StatusOr<v1::DescribeResponse>& descr
                                complete.status().message()),
                   kSameRelease);
   }
-  absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config.model(), config.sync());
+  absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config);
   if (RunConfigHash(config) != description->config_hash() || !plan.ok() ||
       plan->hash() != description->plan_hash()) {
     return Failed(kConfigurationCheck,

@@ -39,11 +39,13 @@ HostReplica::HostReplica(const FragmentPlan& plan, const v1::SyncConfig& sync,
       codec_down_(FindCodec(sync.codec_down()).value()),
       decay_(sync.has_error_feedback_decay() ? static_cast<float>(sync.error_feedback_decay())
                                              : 1.0F),
+      keep_(sync.keep_in_flight()),
       contributes_gradients_(sync.contribution() == v1::SyncConfig::GRADIENT),
       parameters_(parameters),
       gradients_(gradients),
       published_(static_cast<size_t>(plan.arena_size())),
-      residuals_(static_cast<size_t>(plan.fragments())) {
+      residuals_(static_cast<size_t>(plan.fragments())),
+      held_(static_cast<size_t>(plan.fragments())) {
   for (int i = 0; i < plan.fragments(); ++i) {
     if (sync.error_feedback()) EnsureResidual(i);
     if (contributes_gradients_) {
@@ -103,12 +105,28 @@ absl::StatusOr<uint64_t> HostReplica::SetPublished(int fragment, std::span<const
 absl::Status HostReplica::Mix(int fragment, float alpha) {
   const std::span<const float> published = PublishedPart(fragment);
   const std::span<float> local = Part(parameters_, fragment);
+  if (const std::vector<float> held = std::exchange(this->held(fragment), {}); !held.empty()) {
+    for (size_t i = 0; i < local.size(); ++i) {
+      const double in_flight = double{local[i]} - double{held[i]};
+      local[i] = static_cast<float>(double{published[i]} + keep_ * in_flight);
+    }
+    return absl::OkStatus();
+  }
   if (alpha == 0) {
     std::ranges::copy(published, local.begin());
     return absl::OkStatus();
   }
   const float beta = 1.0F - alpha;
   for (size_t i = 0; i < local.size(); ++i) local[i] = alpha * local[i] + beta * published[i];
+  return absl::OkStatus();
+}
+
+absl::Status HostReplica::Hold(int fragment) {
+  return SetHeld(fragment, Part(parameters_, fragment));
+}
+
+absl::Status HostReplica::SetHeld(int fragment, std::span<const float> values) {
+  held(fragment).assign(values.begin(), values.end());
   return absl::OkStatus();
 }
 

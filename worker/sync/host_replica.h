@@ -28,6 +28,9 @@ class HostReplica final : public Replica {
                                                 float alpha, uint64_t expected) override;
   absl::StatusOr<uint64_t> SetPublished(int fragment, std::span<const uint8_t> values) override;
   absl::Status Mix(int fragment, float alpha) override;
+  absl::Status Hold(int fragment) override;
+  absl::StatusOr<std::vector<float>> Held(int fragment) override { return held(fragment); }
+  absl::Status SetHeld(int fragment, std::span<const float> values) override;
   absl::StatusOr<std::span<const float>> Published() override { return published_; }
   absl::StatusOr<State> Save() override;
   absl::Status Restore(State state) override;
@@ -40,19 +43,22 @@ class HostReplica final : public Replica {
   std::span<float> PublishedPart(int fragment) { return Part(std::span(published_), fragment); }
   // The fragment's residual; empty until something is kept.
   std::vector<float>& residual(int fragment) { return residuals_[static_cast<size_t>(fragment)]; }
-  // The same, of zeros if there was none.
+  std::vector<float>& held(int fragment) { return held_[static_cast<size_t>(fragment)]; }
+  // The residual, of zeros if there was none.
   std::span<float> EnsureResidual(int fragment);
 
   const FragmentPlan& plan_;
   const Codec* const codec_up_;
   const Codec* const codec_down_;
   const float decay_;
+  const double keep_;
   const bool contributes_gradients_;
   const std::span<float> parameters_;
   const std::span<const float> gradients_;
   std::vector<float> published_;
   std::vector<float> zeros_;  // The base of gradients, as long as the largest fragment.
   std::vector<std::vector<float>> residuals_;
+  std::vector<std::vector<float>> held_;  // By fragment; empty: nothing.
 };
 
 }  // namespace causeway::worker

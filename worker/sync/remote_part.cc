@@ -17,6 +17,10 @@ std::span<const uint8_t> BytesOf(std::span<const float> values) {
   return {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()};
 }
 
+std::span<uint8_t> MutableBytesOf(std::span<float> values) {
+  return {reinterpret_cast<uint8_t*>(values.data()), values.size_bytes()};
+}
+
 size_t BytesOfValues(const Codec* codec, int64_t values) {
   const auto count = static_cast<size_t>(values);
   return codec == nullptr ? count * sizeof(float) : codec->EncodedBytes(count);
@@ -147,8 +151,7 @@ absl::Status PieceBytes::UnpackArena(std::span<const uint8_t> packed,
         std::min(packed.size(), ForEach(nullptr, fragment, [](size_t, size_t, size_t) {}));
     const std::span<float> part =
         arena.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
-    RETURN_IF_ERROR(Unpack(nullptr, fragment, packed.first(size),
-                           {reinterpret_cast<uint8_t*>(part.data()), part.size_bytes()}));
+    RETURN_IF_ERROR(Unpack(nullptr, fragment, packed.first(size), MutableBytesOf(part)));
     packed = packed.subspan(size);
   }
   return absl::OkStatus();
@@ -236,6 +239,21 @@ absl::Status RemotePart::Mix(int fragment, float alpha) {
   return link_.CallAndAwait(kPartMix, fragment, alpha).status();
 }
 
+absl::Status RemotePart::Hold(int fragment) {
+  return link_.CallAndAwait(kPartHold, fragment).status();
+}
+
+absl::Status RemotePart::CopyHeld(int fragment, std::span<float> values) {
+  ASSIGN_OR_RETURN(const ByteBuffer packed, link_.CallAndAwait(kPartCopyHeld, fragment));
+  return pieces_.Unpack(nullptr, fragment, packed, MutableBytesOf(values));
+}
+
+absl::Status RemotePart::SetHeld(int fragment, std::span<const float> values) {
+  return link_
+      .CallAndAwait(kPartSetHeld, fragment, 0, pieces_.Pack(nullptr, fragment, BytesOf(values)))
+      .status();
+}
+
 absl::Status RemotePart::CopyPublished(std::span<float> arena) {
   ASSIGN_OR_RETURN(const ByteBuffer packed, link_.CallAndAwait(kPartCopyPublished));
   return pieces_.UnpackArena(packed, arena);
@@ -278,7 +296,8 @@ bool PartServer::HandleAtOnce(SiteCall& call) {
 }
 
 absl::Status PartServer::Handle(SiteCall& call) {
-  const bool has_fragment = call.method <= kPartMix;
+  const bool has_fragment =
+      call.method <= kPartMix || (call.method >= kPartHold && call.method <= kPartSetHeld);
   if (has_fragment && (call.argument < 0 || call.argument >= plan_.fragments())) {
     return link_.Answer(
         call.id, absl::InvalidArgumentError(absl::StrCat("there is no fragment ", call.argument)));
@@ -339,6 +358,18 @@ absl::StatusOr<ByteBuffer> PartServer::Do(SiteCall& call) {
     }
     case kPartMix:
       RETURN_IF_ERROR(part_.Mix(fragment, alpha));
+      break;
+    case kPartHold:
+      RETURN_IF_ERROR(part_.Hold(fragment));
+      break;
+    case kPartCopyHeld:
+      arena.resize(static_cast<size_t>(plan_.range(fragment).size()));
+      RETURN_IF_ERROR(part_.CopyHeld(fragment, arena));
+      return pieces_.Pack(nullptr, fragment, BytesOf(arena));
+    case kPartSetHeld:
+      arena.resize(static_cast<size_t>(plan_.range(fragment).size()));
+      RETURN_IF_ERROR(pieces_.Unpack(nullptr, fragment, call.bytes, MutableBytesOf(arena)));
+      RETURN_IF_ERROR(part_.SetHeld(fragment, arena));
       break;
     case kPartCopyPublished:
       arena.resize(static_cast<size_t>(plan_.arena_size()));

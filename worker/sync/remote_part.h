@@ -36,6 +36,9 @@ enum PartMethod : int {
   kPartCopyResiduals,
   kPartRestorePublished,
   kPartRestoreResidual,
+  kPartHold,
+  kPartCopyHeld,
+  kPartSetHeld,
 };
 inline constexpr int kFirstOtherMethod = 100;
 
@@ -81,6 +84,9 @@ class RemotePart final : public ReplicaPart {
   absl::Status SetPublished(int fragment, std::span<const uint8_t> values) override;
   absl::Status FinishHash(int fragment, LeafSink& leaves) override;
   absl::Status Mix(int fragment, float alpha) override;
+  absl::Status Hold(int fragment) override;
+  absl::Status CopyHeld(int fragment, std::span<float> values) override;
+  absl::Status SetHeld(int fragment, std::span<const float> values) override;
   absl::Status CopyPublished(std::span<float> arena) override;
   bool KeepsResiduals() const override { return keeps_residuals_; }
   absl::Status CopyResiduals(std::span<float> arena) override;

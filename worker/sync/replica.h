@@ -66,8 +66,17 @@ class Replica {
   // Makes the published copy what `values` says, fp32 in little endian, as many as the fragment
   // has. Returns its hash.
   virtual absl::StatusOr<uint64_t> SetPublished(int fragment, std::span<const uint8_t> values) = 0;
-  // local = alpha * local + (1 - alpha) * published; exactly published where alpha is 0.
+  // local = alpha * local + (1 - alpha) * published; exactly published where alpha is 0. Where
+  // local values are held, local = published + keep_in_flight * (local - held) instead, in double
+  // and rounded once, and they are let go.
   virtual absl::Status Mix(int fragment, float alpha) = 0;
+
+  // With sync.keep_in_flight, beside every Snapshot: holds the local values of now until the
+  // fragment's next Merge or Mix.
+  virtual absl::Status Hold(int fragment) = 0;
+  // What is held of a fragment, for a checkpoint, and back: as many values as it has.
+  virtual absl::StatusOr<std::vector<float>> Held(int fragment) = 0;
+  virtual absl::Status SetHeld(int fragment, std::span<const float> values) = 0;
 
   // The published copy, in arena order. What it refers to stays as it is until the next call of any
   // method.

@@ -38,6 +38,10 @@ class ReplicaPart {
   // Waits for what the one of both begun last has to say.
   virtual absl::Status FinishHash(int fragment, LeafSink& leaves) = 0;
   virtual absl::Status Mix(int fragment, float alpha) = 0;
+  virtual absl::Status Hold(int fragment) = 0;
+  // To and from the values of the whole fragment.
+  virtual absl::Status CopyHeld(int fragment, std::span<float> values) = 0;
+  virtual absl::Status SetHeld(int fragment, std::span<const float> values) = 0;
 
   // To and from arenas.
   virtual absl::Status CopyPublished(std::span<float> arena) = 0;

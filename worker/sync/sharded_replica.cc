@@ -109,6 +109,26 @@ absl::Status ShardedReplica::Mix(int fragment, float alpha) {
   return absl::OkStatus();
 }
 
+absl::Status ShardedReplica::Hold(int fragment) {
+  for (const std::unique_ptr<ReplicaPart>& part : parts_) RETURN_IF_ERROR(part->Hold(fragment));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<float>> ShardedReplica::Held(int fragment) {
+  std::vector<float> values(static_cast<size_t>(plan_.range(fragment).size()));
+  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
+    RETURN_IF_ERROR(part->CopyHeld(fragment, values));
+  }
+  return values;
+}
+
+absl::Status ShardedReplica::SetHeld(int fragment, std::span<const float> values) {
+  for (const std::unique_ptr<ReplicaPart>& part : parts_) {
+    RETURN_IF_ERROR(part->SetHeld(fragment, values));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::span<const float>> ShardedReplica::Published() {
   published_.resize(static_cast<size_t>(plan_.arena_size()));
   for (const std::unique_ptr<ReplicaPart>& part : parts_) {

@@ -31,6 +31,9 @@ class ShardedReplica final : public Replica {
   absl::StatusOr<uint64_t> FinishMerge(int fragment) override;
   absl::StatusOr<uint64_t> SetPublished(int fragment, std::span<const uint8_t> values) override;
   absl::Status Mix(int fragment, float alpha) override;
+  absl::Status Hold(int fragment) override;
+  absl::StatusOr<std::vector<float>> Held(int fragment) override;
+  absl::Status SetHeld(int fragment, std::span<const float> values) override;
   // Copies all of it to the host.
   absl::StatusOr<std::span<const float>> Published() override;
   absl::StatusOr<State> Save() override;

@@ -8,21 +8,25 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
+#include "common/params/run_config.h"
 
 namespace causeway::worker {
 namespace {
 
 constexpr int kMaxTransferThreads = 16;
+// With slack: more answers may be awaited at once.
+constexpr int kMaxElasticThreads = 64;
 
 // A run has at most 2^40 steps (train.steps), and a fragment no more versions than that. The step
 // of any round up to this one can be computed.
 constexpr int64_t kMaxVersion = int64_t{1} << 40;
 
-int FragmentsInFlight(const SyncSchedule& schedule, const v1::SyncConfig& config, int max_advance) {
-  const int64_t steps = int64_t{config.overlap_steps()} + max_advance - 1;
+int FragmentsInFlight(const SyncSchedule& schedule, const v1::SyncConfig& config, int max_advance,
+                      int most) {
+  const int64_t steps = int64_t{MaxOverlapSteps(config)} + max_advance - 1;
   const int64_t overlapping = schedule.fragments() * steps / config.steps_between_syncs() + 2;
-  const int64_t most = std::min(schedule.fragments(), kMaxTransferThreads);
-  return static_cast<int>(std::min(overlapping, most));
+  return static_cast<int>(
+      std::min(overlapping, static_cast<int64_t>(std::min(schedule.fragments(), most))));
 }
 
 std::string Describe(const SyncEvent& event) {
@@ -34,14 +38,23 @@ std::string Describe(const SyncEvent& event) {
 SyncEngine::SyncEngine(Options options)
     : options_(std::move(options)),
       schedule_(options_.plan->fragments(), options_.config.steps_between_syncs(),
-                options_.config.overlap_steps()),
+                MaxOverlapSteps(options_.config)),
+      slack_steps_(MaxOverlapSteps(options_.config) - options_.config.overlap_steps()),
       gradients_(options_.config.contribution() == v1::SyncConfig::GRADIENT),
+      keeps_in_flight_(options_.config.keep_in_flight() > 0),
       codec_up_(FindCodec(options_.config.codec_up()).value()),
       codec_down_(FindCodec(options_.config.codec_down()).value()),
       fragments_(static_cast<size_t>(options_.plan->fragments())),
       data_slot_(options_.data_slot),
       threads_(std::make_unique<TransferThreads>(
-          FragmentsInFlight(schedule_, options_.config, options_.max_advance))) {}
+          FragmentsInFlight(schedule_, options_.config, options_.max_advance,
+                            slack_steps_ > 0 ? kMaxElasticThreads : kMaxTransferThreads))),
+      encoders_(std::make_unique<TransferThreads>(FragmentsInFlight(
+          schedule_, options_.config, options_.max_advance, kMaxTransferThreads))) {
+  for (const RecordedMerge& merge : options_.recorded_merges) {
+    recorded_[{merge.event.fragment, merge.event.round}] = merge.step;
+  }
+}
 
 SyncEngine::~SyncEngine() { options_.exchange->Cancel(); }
 
@@ -61,7 +74,7 @@ absl::StatusOr<int64_t> SyncEngine::Fetch(int64_t run_step) {
   for (int i = 0; i < options_.plan->fragments(); ++i) {
     const int64_t sent = schedule_.RoundsSentBy(i, step);
     while (version(i) < sent) {
-      Follow({i, version(i) + 1}, step);
+      RETURN_IF_ERROR(Follow({i, version(i) + 1}, step));
       if (schedule_.MergeStep(i, version(i) + 1) > step) break;
       RETURN_IF_ERROR(Land(i, step));
       RETURN_IF_ERROR(FinishMerges());
@@ -135,6 +148,11 @@ absl::Status SyncEngine::CheckState(const State& state, int64_t step) const {
     if (!saved.object_in_flight.empty() && saved.object_in_flight.size() != bytes) {
       return wrong(saved.object_in_flight.size(), " bytes in flight; a delta has ", bytes);
     }
+    const bool holds = keeps_in_flight_ && saved.round_in_flight != 0;
+    const int64_t held = holds ? options_.plan->range(index).size() : 0;
+    if (std::ssize(saved.held) != held) {
+      return wrong(saved.held.size(), " local values of its send; expected ", held);
+    }
   }
   return absl::OkStatus();
 }
@@ -152,6 +170,9 @@ absl::Status SyncEngine::Restore(State state, int64_t step) {
     fragments_[i].tokens = saved.tokens;
     fragments_[i].draws = std::move(saved.draws);
     if (saved.round_in_flight == 0) continue;
+    if (keeps_in_flight_) {
+      RETURN_IF_ERROR(options_.replica->SetHeld(static_cast<int>(i), saved.held));
+    }
     auto flight = std::make_shared<Flight>();
     flight->event = {static_cast<int>(i), saved.round_in_flight};
     flight->tokens = saved.tokens_in_flight;
@@ -196,6 +217,9 @@ absl::StatusOr<SyncEngine::State> SyncEngine::Save() {
       to.tokens_in_flight = flight.tokens;
       to.draws_in_flight = flight.draws;
       to.object_in_flight.assign(flight.object.bytes.begin(), flight.object.bytes.end());
+      if (keeps_in_flight_) {
+        ASSIGN_OR_RETURN(to.held, options_.replica->Held(flight.event.fragment));
+      }
     }
     state.fragments.push_back(std::move(to));
   }
@@ -219,6 +243,7 @@ absl::Status SyncEngine::AfterStep(int64_t step, int64_t tokens, int64_t draws) 
                                             options_.max_advance));
   }
   RETURN_IF_ERROR(FinishMerges());
+  FixEarlyMerges(step);
   for (FragmentState& state : fragments_) {
     state.tokens += tokens;
     AddDraws({data_slot_, next_draw_, next_draw_ + draws}, state.draws);
@@ -227,8 +252,62 @@ absl::Status SyncEngine::AfterStep(int64_t step, int64_t tokens, int64_t draws) 
   // All sends first. No fragment is both merged and sent in so few steps (max_advance), so this
   // gives the same values as step by step, and nobody waits for a delta that could be on its way.
   for (int64_t t = before + 1; t <= step; ++t) RETURN_IF_ERROR(SendDue(t, step));
+  for (const int index : std::exchange(early_merges_, {})) RETURN_IF_ERROR(Land(index, step));
   for (int64_t t = before + 1; t <= step; ++t) RETURN_IF_ERROR(MergeDue(t, step));
   return absl::OkStatus();
+}
+
+void SyncEngine::FixEarlyMerges(int64_t step) {
+  if (slack_steps_ == 0 || std::exchange(fixed_step_, step) == step) return;
+  std::vector<std::pair<int64_t, int>> arrived;
+  for (int i = 0; i < options_.plan->fragments(); ++i) {
+    const std::shared_ptr<Flight>& flight = fragment(i).flight;
+    if (flight == nullptr) continue;
+    if (schedule_.MergeStep(i, flight->event.round) - slack_steps_ > step) continue;
+    const auto recorded = recorded_.find({i, flight->event.round});
+    if (recorded != recorded_.end()) {
+      if (recorded->second <= step) arrived.emplace_back(0, i);
+      continue;
+    }
+    absl::MutexLock lock(&flight->mutex);
+    if (flight->done) arrived.emplace_back(flight->arrival, i);
+  }
+  std::ranges::sort(arrived);
+  early_merges_.clear();
+  for (const auto& [arrival, index] : arrived) early_merges_.push_back(index);
+}
+
+std::vector<int> SyncEngine::FragmentsTouchedBy(int64_t step) {
+  FixEarlyMerges(step);
+  std::vector<int> touched = early_merges_;
+  const auto add = [&](const std::vector<SyncEvent>& events) {
+    for (const SyncEvent& event : events) {
+      if (event.round > version(event.fragment)) touched.push_back(event.fragment);
+    }
+  };
+  for (int64_t t = last_step_ + 1; t <= step; ++t) {
+    add(schedule_.SendsAfter(t));
+    add(schedule_.MergesAfter(t));
+  }
+  std::ranges::sort(touched);
+  touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+  return touched;
+}
+
+SyncEngine::Slack SyncEngine::slack() const {
+  Slack slack;
+  for (const FragmentState& state : fragments_) {
+    if (state.flight == nullptr) continue;
+    {
+      absl::MutexLock lock(&state.flight->mutex);
+      if (state.flight->done) continue;
+    }
+    const SyncEvent& event = state.flight->event;
+    const int64_t left = schedule_.MergeStep(event.fragment, event.round) - last_step_;
+    if (left <= slack_steps_) ++slack.late;
+    slack.steps = std::min(left, slack.steps.value_or(left));
+  }
+  return slack;
 }
 
 absl::Status SyncEngine::SendDue(int64_t due_step, int64_t step) {
@@ -259,12 +338,14 @@ absl::Status SyncEngine::Send(const SyncEvent& event, int64_t step) {
   flight->contributes = true;
   flight->tokens = std::exchange(fragment(event.fragment).tokens, 0);
   flight->draws = std::exchange(fragment(event.fragment).draws, {});
+  if (keeps_in_flight_) RETURN_IF_ERROR(options_.replica->Hold(event.fragment));
   ASSIGN_OR_RETURN(flight->delta, options_.replica->Snapshot(event.fragment));
   Launch(std::move(flight));
   return absl::OkStatus();
 }
 
-void SyncEngine::Follow(const SyncEvent& event, int64_t step) {
+absl::Status SyncEngine::Follow(const SyncEvent& event, int64_t step) {
+  if (keeps_in_flight_) RETURN_IF_ERROR(options_.replica->Hold(event.fragment));
   auto flight = std::make_shared<Flight>();
   flight->event = event;
   flight->send_step = step;
@@ -273,41 +354,52 @@ void SyncEngine::Follow(const SyncEvent& event, int64_t step) {
     flight->encoded = true;
   }
   Launch(std::move(flight));
+  return absl::OkStatus();
 }
 
 void SyncEngine::Launch(std::shared_ptr<Flight> flight) {
   fragment(flight->event.fragment).flight = flight;
-  threads_->Add([this, flight = std::move(flight)] { Carry(flight); });
+  bool encoded = false;
+  {
+    absl::MutexLock lock(&flight->mutex);
+    encoded = flight->encoded;
+  }
+  TransferThreads& first = encoded ? *threads_ : *encoders_;
+  first.Add([this, encoded, flight = std::move(flight)] {
+    if (encoded) {
+      Carry(flight);
+    } else {
+      Encode(flight);
+    }
+  });
 }
 
-absl::StatusOr<EncodedObject> SyncEngine::Encode(Flight& flight) {
-  const std::unique_ptr<Replica::Delta> delta = std::move(flight.delta);
-  absl::StatusOr<EncodedObject> object = delta->Encode();
-  RETURN_IF_ERROR(Annotate(object.status(), absl::StrCat("the delta of ", Describe(flight.event),
-                                                         " cannot be encoded")));
-  return object;
+void SyncEngine::Encode(const std::shared_ptr<Flight>& encoded) {
+  Flight& flight = *encoded;
+  absl::StatusOr<EncodedObject> object = std::exchange(flight.delta, nullptr)->Encode();
+  {
+    absl::MutexLock lock(&flight.mutex);
+    if (object.ok()) {
+      flight.object = *std::move(object);
+    } else {
+      flight.answer =
+          Annotate(object.status(),
+                   absl::StrCat("the delta of ", Describe(flight.event), " cannot be encoded"));
+      flight.pushed = true;
+      flight.done = true;
+    }
+    flight.encoded = true;
+    if (flight.done) return;
+  }
+  threads_->Add([this, encoded] { Carry(encoded); });
 }
 
 void SyncEngine::Carry(const std::shared_ptr<Flight>& carried) {
   Flight& flight = *carried;
   const int64_t due_step = schedule_.MergeStep(flight.event.fragment, flight.event.round);
-  bool encoded = false;
-  {
-    absl::MutexLock lock(&flight.mutex);
-    encoded = flight.encoded;
-  }
-  absl::Status status;
-  if (!encoded) {
-    absl::StatusOr<EncodedObject> object = Encode(flight);
-    status = object.status();
-    absl::MutexLock lock(&flight.mutex);
-    if (object.ok()) flight.object = *std::move(object);
-    flight.encoded = true;
-  }
   bool late = false;
   absl::StatusOr<PulledObject> answer = absl::UnknownError("not asked");
-  if (!status.ok()) answer = status;
-  if (status.ok() && flight.contributes) {
+  if (flight.contributes) {
     Contribution contribution{.fragment = flight.event.fragment,
                               .round = flight.event.round,
                               .tokens = flight.tokens,
@@ -334,9 +426,7 @@ void SyncEngine::Carry(const std::shared_ptr<Flight>& carried) {
       absl::MutexLock lock(&flight.mutex);
       flight.pushed = true;
     }
-    if (status.ok()) {
-      answer = options_.exchange->PullAnswer(flight.event.fragment, flight.event.round, due_step);
-    }
+    answer = options_.exchange->PullAnswer(flight.event.fragment, flight.event.round, due_step);
   }
   if (answer.ok() && Answers(flight.event, *answer)) {
     const absl::Status staged = options_.replica->StageAnswer(flight.event.fragment, answer->bytes);
@@ -345,6 +435,7 @@ void SyncEngine::Carry(const std::shared_ptr<Flight>& carried) {
   absl::MutexLock lock(&flight.mutex);
   flight.late = late;
   flight.answer = std::move(answer);
+  flight.arrival = ++arrivals_;
   flight.done = true;
 }
 

@@ -14,6 +14,11 @@
 // beside the training thread. A fragment is sent against its published copy, never against the
 // mixed local value, and never twice at once.
 //
+// With sync.max_overlap_steps an answer that is not there at its merge step is merged after the
+// first step at which it is, and waited for only at the last one that the setting allows. Which
+// step that is depends on the network: SyncObserver::merged says it, and an engine that is given
+// what another one was told merges at the same steps.
+//
 // A delta that missed its round (ABORTED) is added to the fragment's residual and so travels with
 // the next one: nothing is lost, nothing is sent against another base.
 //
@@ -21,11 +26,15 @@
 #ifndef CAUSEWAY_WORKER_SYNC_SYNC_ENGINE_H_
 #define CAUSEWAY_WORKER_SYNC_SYNC_ENGINE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -46,6 +55,13 @@
 
 namespace causeway::worker {
 
+// A round was merged after that step.
+struct RecordedMerge {
+  int64_t step = 0;
+  SyncEvent event;
+  bool operator==(const RecordedMerge&) const = default;
+};
+
 // What a test or a log may want to see of the engine's work. Called on the training thread.
 struct SyncObserver {
   // A round was merged after `step`; the published copy has its new value.
@@ -62,9 +78,12 @@ class SyncEngine {
     Replica* replica = nullptr;          // Which has served no other engine.
     Exchange* exchange = nullptr;
     Clock* clock = nullptr;
-    // Steps of the schedule that one inner step may advance by; at most H - tau, or 1.
+    // Steps of the schedule that one inner step may advance by; at most H - tau_max, or 1.
     int max_advance = 1;
     int data_slot = 0;  // The part of the data that is drawn, or kOwnData.
+    // Rounds that are merged after exactly these steps, which waits for them; any other after the
+    // first step at which it is there. With max_overlap_steps only.
+    std::vector<RecordedMerge> recorded_merges;
     SyncObserver observer;
   };
 
@@ -79,6 +98,8 @@ class SyncEngine {
       int64_t tokens_in_flight = 0;
       Draws draws_in_flight;
       std::vector<uint8_t> object_in_flight;
+      // With sync.keep_in_flight, of the round in flight: the local values when it was sent.
+      std::vector<float> held;
     };
     std::vector<Fragment> fragments;
     int64_t next_draw = 0;
@@ -98,7 +119,9 @@ class SyncEngine {
   absl::StatusOr<int64_t> Fetch(int64_t run_step);
 
   // Before anything else: RESOURCE_EXHAUSTED if the threads that transfer could not be started.
-  const absl::Status& started() const { return threads_->started(); }
+  const absl::Status& started() const {
+    return encoders_->started().ok() ? threads_->started() : encoders_->started();
+  }
 
   // Continues from a checkpoint: the replica's parameters are restored by the caller. Transfers
   // that were in flight start again; an object that the coordinator has is not counted twice.
@@ -124,6 +147,18 @@ class SyncEngine {
   // gone and the run more than H steps ahead, so that this worker's steps are of no use to it; it
   // starts anew, with another engine.
   absl::Status AfterStep(int64_t step, int64_t tokens, int64_t draws);
+
+  // The fragments, sorted, whose local values AfterStep(step, ...) will read or write. From then on
+  // it is certain what that call merges: an answer that comes later is merged after a later step.
+  std::vector<int> FragmentsTouchedBy(int64_t step);
+
+  // Answers that are not there although their merge step has passed, and the steps that can still
+  // be done before one of those in flight is waited for (nothing: none is in flight).
+  struct Slack {
+    int late = 0;
+    std::optional<int64_t> steps;
+  };
+  Slack slack() const;
 
   // At the end of training: waits for every round in flight and merges it.
   absl::Status Drain();
@@ -157,6 +192,7 @@ class SyncEngine {
     bool encoded ABSL_GUARDED_BY(mutex) = false;
     bool pushed ABSL_GUARDED_BY(mutex) = false;  // Or failed, or nothing to push.
     bool done ABSL_GUARDED_BY(mutex) = false;
+    int64_t arrival ABSL_GUARDED_BY(mutex) = 0;  // The how manieth that was done.
     bool late ABSL_GUARDED_BY(mutex) = false;
     EncodedObject object ABSL_GUARDED_BY(mutex);  // Of a restored flight without checksums.
     absl::StatusOr<PulledObject> answer ABSL_GUARDED_BY(mutex) = absl::UnknownError("not asked");
@@ -178,16 +214,19 @@ class SyncEngine {
   FragmentState& fragment(int index) { return fragments_[static_cast<size_t>(index)]; }
 
   absl::Status CheckState(const State& state, int64_t step) const;
+  // Decides which answers AfterStep(step, ...) merges before they have to be.
+  void FixEarlyMerges(int64_t step);
   // What the schedule asks for after `due_step`, done after the inner step that ended at `step`.
   absl::Status SendDue(int64_t due_step, int64_t step);
   absl::Status MergeDue(int64_t due_step, int64_t step);
   absl::Status Send(const SyncEvent& event, int64_t step);
   // A flight for a round that this worker did not contribute to.
-  void Follow(const SyncEvent& event, int64_t step);
+  absl::Status Follow(const SyncEvent& event, int64_t step);
   void Launch(std::shared_ptr<Flight> flight);
+  // On a thread of its own kind: what waits for the network keeps nothing from being encoded.
+  void Encode(const std::shared_ptr<Flight>& encoded);
   // On a transfer thread.
   void Carry(const std::shared_ptr<Flight>& carried);
-  absl::StatusOr<EncodedObject> Encode(Flight& flight);
 
   // Waits for the fragment's flight and merges it.
   absl::Status Land(int fragment, int64_t step);
@@ -201,8 +240,11 @@ class SyncEngine {
   absl::Status FoldLateDelta(const Flight& flight, std::span<const uint8_t> object);
 
   const Options options_;
-  const SyncSchedule schedule_;
+  const SyncSchedule schedule_;  // Its merge steps are the last ones.
+  const int64_t slack_steps_;    // So many steps before them an answer may be merged.
+  std::map<std::pair<int, int64_t>, int64_t> recorded_;  // Fragment and round -> step.
   const bool gradients_;
+  const bool keeps_in_flight_;
   const Codec* const codec_up_;
   const Codec* const codec_down_;
   std::vector<FragmentState> fragments_;
@@ -211,10 +253,14 @@ class SyncEngine {
   int64_t rounds_late_ = 0;
   absl::Duration blocked_ = absl::ZeroDuration();
   int64_t last_step_ = 0;
+  int64_t fixed_step_ = 0;         // The step of early_merges_.
+  std::vector<int> early_merges_;  // Fragments, in order of arrival.
+  std::atomic<int64_t> arrivals_ = 0;
   int data_slot_;
   int64_t next_draw_ = 0;
   // Last: its threads use all of the above.
   std::unique_ptr<TransferThreads> threads_;
+  std::unique_ptr<TransferThreads> encoders_;  // These give work to those.
 };
 
 }  // namespace causeway::worker

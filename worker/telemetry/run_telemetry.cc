@@ -79,10 +79,12 @@ absl::Status RunTelemetry::Begin(const std::string& run_id, int64_t budget_steps
     figures_.run_id = run_id;
     figures_.budget_steps = budget_steps;
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<EventLog> file,
-                   OpenEventLog(*options_.file_system, JoinPath(options_.output, "events.jsonl"),
-                                options_.clock));
-  late_.Open(std::move(file));
+  if (!options_.output.empty()) {
+    ASSIGN_OR_RETURN(std::unique_ptr<EventLog> file,
+                     OpenEventLog(*options_.file_system, JoinPath(options_.output, "events.jsonl"),
+                                  options_.clock));
+    late_.Open(std::move(file));
+  }
   if (options_.tensorboard.empty()) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<TensorBoardWriter>> curves = TensorBoardWriter::Create(
       *options_.file_system, JoinPath(options_.tensorboard, options_.worker_id), options_.worker_id,
@@ -180,7 +182,8 @@ std::string RunTelemetry::MetricsText() const {
     page.Counter("causeway_events_total", "Events by name (docs/events.md).",
                  static_cast<double>(counts[event.name]), {{"event", event.name}});
   }
-  const absl::StatusOr<uint64_t> free = options_.file_system->FreeBytes(options_.output);
+  absl::StatusOr<uint64_t> free = absl::NotFoundError("no folder");
+  if (!options_.output.empty()) free = options_.file_system->FreeBytes(options_.output);
   if (free.ok()) {
     page.Gauge("causeway_store_free_bytes", "Free on the disk of --out.",
                static_cast<double>(*free));

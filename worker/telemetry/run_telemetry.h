@@ -39,7 +39,7 @@ class RunTelemetry {
     std::string metrics_address;       // HOST:PORT; empty: no metrics.
     std::string metrics_address_file;  // Receives it once it is served.
     std::string tensorboard;           // Folder for those of all workers; empty: no curves.
-    std::string output;                // Folder of this worker: OUTPUT/events.jsonl.
+    std::string output;  // Folder of this worker: OUTPUT/events.jsonl. Empty: the log alone.
     std::string worker_id;
     std::string cert_file;              // Empty: there is none.
     FileSystem* file_system = nullptr;  // This and the clock outlive the object.

@@ -13,6 +13,7 @@ MUTATIONS = {
     "mean-merge": "norms are not merged apart from directions",
     "uncorrected-adam": "the bias of Adam's moments is always corrected as in the first round",
     "late-merge": "an answer is merged one step late",
+    "dropped-flight": "what was trained between a send and its merge is not kept",
 }
 
 
@@ -46,6 +47,8 @@ class Replica:
         self.codec_up = codec_up
         self.codec_down = codec_down
         self.alpha = np.float32(sync["mixing"])
+        self.keep = 0.0 if mutation == "dropped-flight" else sync["keep_in_flight"]
+        self.sent = initial.copy()  # The local values, each as of its fragment's last send.
         self.mutation = mutation
         self.decay = np.float32(sync["error_feedback_decay"])
         self.residual = np.zeros_like(initial) if sync["error_feedback"] else None
@@ -64,6 +67,7 @@ class Replica:
                                                 self.decay)
         if residual is not None:
             self.residual[cut] = left_out
+        self.sent[cut] = self.local[cut]
         tokens, self.tokens[fragment] = self.tokens[fragment], 0
         return encoded, tokens
 
@@ -71,7 +75,11 @@ class Replica:
         cut = self.fragments[fragment]
         published = self.codec_down.apply(answer, self.published[cut])
         self.published[cut] = published
-        mixed = self.alpha * self.local[cut] + (np.float32(1) - self.alpha) * published
+        if self.keep > 0:
+            in_flight = self.local[cut].astype(np.float64) - self.sent[cut]
+            mixed = (published + self.keep * in_flight).astype(np.float32)
+        else:
+            mixed = self.alpha * self.local[cut] + (np.float32(1) - self.alpha) * published
         self.local[cut] = mixed
         self.base[cut] = mixed if self.mutation == "mixed-base" else published
 

@@ -83,7 +83,7 @@ class PyTorchTest : public ::testing::TestWithParam<Case> {
  protected:
   PyTorchTest() : fixture_(LoadFixture(GetParam().fixture)) {
     fixture_.config.mutable_train()->set_optimizer(GetParam().optimizer);
-    plan_ = *FragmentPlan::Create(fixture_.config.model(), fixture_.config.sync());
+    plan_ = *FragmentPlan::Create(fixture_.config);
     length_ = fixture_.description["length"].get<int>();
     sequences_ = fixture_.description["sequences"].get<int>();
     for (const nlohmann::json& tensor : fixture_.description["tensors"]) {
@@ -187,7 +187,7 @@ class PyTorchTest : public ::testing::TestWithParam<Case> {
   }
 
   Fixture fixture_;
-  FragmentPlan plan_ = *FragmentPlan::Create(fixture_.config.model(), fixture_.config.sync());
+  FragmentPlan plan_ = *FragmentPlan::Create(fixture_.config);
   int length_ = 0;
   int sequences_ = 0;
   std::map<std::string, size_t> offset_in_fixture_;

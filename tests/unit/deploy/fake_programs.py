@@ -1,6 +1,7 @@
 """Programs that stand in for causeway-coordinator and causeway-worker in tests of quickstart.
 
-They speak no network: the coordinator serves a folder's address file, the workers write what
+`python` beside them stands in for a Python that has PyTorch, and starts a worker, too. They speak no
+network: the coordinator serves a folder's address file, the workers write what
 fake_run.py would, and each ends, fails or waits as a plan file in the programs' folder says.
 """
 
@@ -22,11 +23,11 @@ fake_programs.main({name!r}, {plan!r})
 
 
 def install(folder: Path, **plan: str) -> None:
-    """Writes the two programs. The plan says what a process does once it is started:
+    """Writes the programs. The plan says what a process does once it is started:
     coordinator="...", worker_0="...", tokenize="...", each one of "work" (the default), "fail",
     "refuse" or "wait" (until it is told to end)."""
     folder.mkdir(parents=True)
-    for name in ("causeway-coordinator", "causeway-worker"):
+    for name in ("causeway-coordinator", "causeway-worker", "python"):
         program = folder / name
         here = str(Path(__file__).resolve().parent)
         program.write_text(_STUB.format(here=here, name=name, plan=plan), encoding="utf-8")

@@ -65,6 +65,15 @@ class WholeRun(QuickstartTest):
         for name in ("report.html", "sample.txt", "run.textproto", "worker-1/log"):
             self.assertTrue((self.out / name).exists(), name)
 
+    def test_sites_of_pytorch_are_started_with_the_python_that_has_it(self):
+        programs = self.folder / "torch"
+        fake_programs.install(programs, worker_1="fail")
+        status, _, complained = self.quickstart(f"--torch_python={programs / 'python'}",
+                                                coordinator="wait")
+        self.assertEqual(status, 1)
+        self.assertIn("worker_1 was told to fail", complained)
+        self.assertTrue((self.out / "worker-0" / "log").exists())
+
     def test_the_page_that_shows_the_run_is_named_if_there_is_one(self):
         self.assertIn("watch it at http://127.0.0.1:8/ while it trains", self.quickstart()[1])
         status, said, _ = self.quickstart(coordinator="work_without_page")
@@ -158,6 +167,8 @@ class Options(QuickstartTest):
             (["--workers", "65"], "--workers must be a whole number from 1 to 64"),
             (["--seed", "-1"], "--seed must be a whole number"),
             (["--mode", "ring"], "--mode must be streaming, diloco or data-parallel"),
+            (["--trainer", "jax"], "--trainer must be causeway or pytorch, not 'jax'"),
+            (["--trainer=pytorch", "--mode=data-parallel"], "--trainer=pytorch sends deltas"),
             (["--corpus", "/nowhere/at/all"], "there is no '/nowhere/at/all'"),
             (["--corpus", str(self.folder / "empty")], "is empty"),
             (["--corpus", str(hollow)], "no file with text in"),
@@ -177,10 +188,19 @@ class Options(QuickstartTest):
                 self.assertEqual(done.stdout, "")
                 self.assertIn(expected, done.stderr.splitlines()[0])
 
+    def test_without_pytorch_one_line_says_how_to_install_it_before_anything_starts(self):
+        done = subprocess.run(
+            ["bash", str(ROOT / "deploy" / "quickstart"), "--trainer=pytorch"], capture_output=True,
+            text=True, check=False, stdin=subprocess.DEVNULL,
+            env=os.environ | {"CAUSEWAY_TORCH_PYTHON": str(self.folder / "no-python")})
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertEqual(len(done.stderr.splitlines()), 1)
+        self.assertIn("pip install 'torch>=2.4' numpy", done.stderr)
+
     def test_help_names_every_option(self):
         done = subprocess.run(["bash", str(ROOT / "deploy" / "quickstart"), "--help"],
                               capture_output=True, text=True, check=True)
-        for option in ("--mode", "--steps", "--workers", "--corpus", "--seed", "--out"):
+        for option in ("--mode", "--trainer", "--steps", "--workers", "--corpus", "--seed", "--out"):
             self.assertIn(option, done.stdout)
         self.assertIn(f"default {config.DEFAULT_STEPS};", done.stdout)
 

@@ -73,6 +73,7 @@ class CompleteRun(TemporaryFolder):
     def test_streaming_run_states_what_its_workers_wrote(self):
         numbers = self.report_of(steps=300, workers=2)
         self.assertEqual(numbers["mode"], "streaming")
+        self.assertEqual(numbers["trainer"], "causeway")
         self.assertEqual(numbers["params"], 1_000_000)
         self.assertEqual(numbers["steps"], 300)
         self.assertEqual(numbers["workers"], 2)

@@ -143,7 +143,7 @@ absl::StatusOr<nlohmann::json> BenchTraining(const BenchOptions& options) {
   }
   config.mutable_train()->set_batch_sequences(options.micro_batch_sequences);
   RETURN_IF_ERROR(CompleteRunConfig(config).status());
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
 
   ThreadPool pool(threads);
   RETURN_IF_ERROR(pool.started());

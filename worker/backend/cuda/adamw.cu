@@ -31,7 +31,7 @@ __global__ __launch_bounds__(kThreads) void AdamWKernel(AdamWArguments a) {
   const float* const gradients = a.gradient + slice.gradient;
   float* const masters = a.master + slice.state;
   float* const ms = a.m + slice.state;
-  float* const vs = a.v + slice.state;
+  float* const vs = a.v + slice.second;
   Bf16* const weights = a.weight + slice.weight;
 #pragma unroll 2
   for (int i = static_cast<int>(threadIdx.x) * 4; i + 4 <= slice.size; i += kThreads * 4) {
@@ -62,12 +62,17 @@ __global__ __launch_bounds__(kThreads) void AdamWKernel(AdamWArguments a) {
 
 }  // namespace
 
-void AppendAdamWSlices(int64_t state, int64_t gradient, int64_t weight, int64_t size,
-                       float weight_decay, std::vector<AdamWSlice>* slices) {
-  assert(state % kVector == 0 && gradient % kVector == 0 && weight % kVector == 0);
+void AppendAdamWSlices(const AdamWSlice& first, int64_t size, std::vector<AdamWSlice>* slices) {
+  assert(first.state % kVector == 0 && first.second % kVector == 0 &&
+         first.gradient % kVector == 0 && first.weight % kVector == 0);
   for (int64_t at = 0; at < size; at += kAdamWSliceValues) {
-    slices->push_back({state + at, gradient + at, weight + at,
-                       static_cast<int32_t>(std::min(kAdamWSliceValues, size - at)), weight_decay});
+    AdamWSlice slice = first;
+    slice.state += at;
+    slice.second += at;
+    slice.gradient += at;
+    slice.weight += at;
+    slice.size = static_cast<int32_t>(std::min(kAdamWSliceValues, size - at));
+    slices->push_back(slice);
   }
 }
 

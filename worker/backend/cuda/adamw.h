@@ -17,7 +17,8 @@ namespace causeway::worker::cuda {
 
 // A run of values that one block updates. Offsets and size are multiples of 8 values.
 struct AdamWSlice {
-  int64_t state = 0;     // Where it begins in the master weights and moments.
+  int64_t state = 0;     // Where it begins in the master weights and first moments.
+  int64_t second = 0;    // In the second moments.
   int64_t gradient = 0;  // In the gradients.
   int64_t weight = 0;    // In the bf16 weights.
   int32_t size = 0;
@@ -25,9 +26,8 @@ struct AdamWSlice {
 };
 inline constexpr int64_t kAdamWSliceValues = 8192;
 
-// Appends `size` values from those places on in slices of at most kAdamWSliceValues.
-void AppendAdamWSlices(int64_t state, int64_t gradient, int64_t weight, int64_t size,
-                       float weight_decay, std::vector<AdamWSlice>* slices);
+// Appends `size` values from the places of `first` on in slices of at most kAdamWSliceValues.
+void AppendAdamWSlices(const AdamWSlice& first, int64_t size, std::vector<AdamWSlice>* slices);
 
 struct AdamWArguments {
   int64_t count = 0;                       // Of slices; they do not overlap.

@@ -23,11 +23,19 @@ struct AttentionShape {
   int heads = 0;
   int kv_heads = 0;  // Divides heads; heads / kv_heads neighbours share a key and a value head.
   int head_dim = 0;
+  // Pairs of a sequence and a head that are computed side by side, all their rows before those of
+  // the next ones; 0: as many as a cache holds. The bits do not depend on it.
+  int heads_at_a_time = 0;
   bool operator==(const AttentionShape&) const = default;
 };
 
 // Why no kernel takes this shape, and what to do about it, or nullptr: to be asked at start.
 const char* AttentionRefusal(const AttentionShape& shape);
+
+// The pairs of a sequence and a head whose blocks a launch has side by side: so many that what they
+// read again and again, keys and values, stays in the device's cache. `of_keys`: of the pass over
+// keys, pairs of a sequence and a key head, which read queries and gradients again.
+int AttentionHeadsAtATime(const AttentionShape& shape, bool of_keys);
 
 // All pointers are on the device and aligned to 16 bytes.
 //   qkv            [tokens, heads + 2 kv_heads, head_dim]: queries, keys, values

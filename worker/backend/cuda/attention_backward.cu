@@ -158,8 +158,9 @@ __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<k
   const AttentionAddress& address = call.address;
   const int length = address.shape.length;
   const int head_dim = address.shape.head_dim;
-  const int sequence = static_cast<int>(blockIdx.x) / address.shape.heads;
-  const int head = static_cast<int>(blockIdx.x) % address.shape.heads;
+  const int sequence = BlockColumn() / address.shape.heads;
+  const int head = BlockColumn() % address.shape.heads;
+  if (sequence >= address.shape.sequences) return;
   const int kv_head = head / (address.shape.heads / address.shape.kv_heads);
   // The longest rows first: short blocks fill the gaps at the end.
   const int first_row = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kAttentionBlockRows;
@@ -315,8 +316,9 @@ __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<k
   const AttentionAddress& address = call.address;
   const int length = address.shape.length;
   const int head_dim = address.shape.head_dim;
-  const int sequence = static_cast<int>(blockIdx.x) / address.shape.kv_heads;
-  const int kv_head = static_cast<int>(blockIdx.x) % address.shape.kv_heads;
+  const int sequence = BlockColumn() / address.shape.kv_heads;
+  const int kv_head = BlockColumn() % address.shape.kv_heads;
+  if (sequence >= address.shape.sequences) return;
   const int group = address.shape.heads / address.shape.kv_heads;
   const int first_row = static_cast<int>(blockIdx.y) * kAttentionBlockRows;
   const int rows = min(kAttentionBlockRows, length - first_row);
@@ -482,10 +484,12 @@ template <int kHeadDim>
 void LaunchBackward(const BackwardCall& call, cudaStream_t stream) {
   constexpr int kTiles = 2 * kStageBytes<kHeadDim>;
   const AttentionShape& shape = call.address.shape;
-  LaunchAttention(QueryGradientKernel<kHeadDim>, shape.sequences * shape.heads, shape.length,
-                  kThreads<kHeadDim>, kTiles + kAttentionBlockRows * sizeof(float), stream, call);
-  LaunchAttention(KeyGradientKernel<kHeadDim>, shape.sequences * shape.kv_heads, shape.length,
-                  kThreads<kHeadDim>, kTiles + 2 * sizeof(QueryStage), stream, call);
+  LaunchAttention(QueryGradientKernel<kHeadDim>, shape.sequences * shape.heads,
+                  AttentionHeadsAtATime(shape, /*of_keys=*/false), shape.length, kThreads<kHeadDim>,
+                  kTiles + kAttentionBlockRows * sizeof(float), stream, call);
+  LaunchAttention(KeyGradientKernel<kHeadDim>, shape.sequences * shape.kv_heads,
+                  AttentionHeadsAtATime(shape, /*of_keys=*/true), shape.length, kThreads<kHeadDim>,
+                  kTiles + 2 * sizeof(QueryStage), stream, call);
 }
 
 }  // namespace

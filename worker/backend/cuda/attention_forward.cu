@@ -170,8 +170,9 @@ __global__ void __launch_bounds__(kThreads, 2) ForwardKernel(ForwardCall call) {
   const AttentionAddress& address = call.address;
   const int length = address.shape.length;
   const int head_dim = address.shape.head_dim;
-  const int sequence = static_cast<int>(blockIdx.x) / address.shape.heads;
-  const int head = static_cast<int>(blockIdx.x) % address.shape.heads;
+  const int sequence = BlockColumn() / address.shape.heads;
+  const int head = BlockColumn() % address.shape.heads;
+  if (sequence >= address.shape.sequences) return;
   const int kv_head = head / (address.shape.heads / address.shape.kv_heads);
   // The longest rows first: short blocks fill the gaps at the end.
   const int first_row = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kAttentionBlockRows;
@@ -269,8 +270,9 @@ void LaunchForward(const ForwardCall& call, cudaStream_t stream) {
   constexpr int kBytes =
       (kAttentionBlockRows + 2 * kForwardKeys<kHeadDim>)*Tile<kHeadDim>::kRowBytes;
   const AttentionShape& shape = call.address.shape;
-  LaunchAttention(ForwardKernel<kHeadDim>, shape.sequences * shape.heads, shape.length, kThreads,
-                  kBytes, stream, call);
+  LaunchAttention(ForwardKernel<kHeadDim>, shape.sequences * shape.heads,
+                  AttentionHeadsAtATime(shape, /*of_keys=*/false), shape.length, kThreads, kBytes,
+                  stream, call);
 }
 
 }  // namespace

@@ -34,12 +34,20 @@ void DispatchHeadDim(const AttentionShape& shape, const LaunchFunction& launch) 
   }
 }
 
-// One block per 128 rows of each of `columns` pairs of a sequence and a head.
+// The pair of a sequence and a head that a block of LaunchAttention is for. The last pass may have
+// blocks for pairs that do not exist.
+__device__ __forceinline__ int BlockColumn() {
+  return static_cast<int>(blockIdx.z * gridDim.x + blockIdx.x);
+}
+
+// One block per 128 rows of each of `columns` pairs of a sequence and a head; all rows of
+// `at_a_time` pairs, then those of the next ones.
 template <typename Kernel, typename Call>
-void LaunchAttention(Kernel* kernel, int columns, int length, int threads, int shared_bytes,
-                     cudaStream_t stream, const Call& call) {
-  const dim3 grid(static_cast<unsigned>(columns),
-                  static_cast<unsigned>((length + kAttentionBlockRows - 1) / kAttentionBlockRows));
+void LaunchAttention(Kernel* kernel, int columns, int at_a_time, int length, int threads,
+                     int shared_bytes, cudaStream_t stream, const Call& call) {
+  const dim3 grid(static_cast<unsigned>(at_a_time),
+                  static_cast<unsigned>((length + kAttentionBlockRows - 1) / kAttentionBlockRows),
+                  static_cast<unsigned>((columns + at_a_time - 1) / at_a_time));
   Launch(kernel, grid, dim3(static_cast<unsigned>(threads)), static_cast<size_t>(shared_bytes),
          stream, call);
 }

@@ -160,7 +160,7 @@ double DatasheetFlops(const std::string& device) {
 
 absl::StatusOr<json> BenchTraining(const CudaBenchOptions& options) {
   ASSIGN_OR_RETURN(const v1::RunConfig config, MakeConfig(options));
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config.model(), config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
   ASSIGN_OR_RETURN(json shape, ModelAsJson(config.model()));
   RETURN_IF_ERROR(UseDevice(options.device.index));
 
@@ -187,9 +187,12 @@ absl::StatusOr<json> BenchTraining(const CudaBenchOptions& options) {
   ASSIGN_OR_RETURN(const StepTimes step, TimeSteps(config, plan, options));
 
   double roofline_seconds = 0;
+  double burst_roofline_seconds = 0;
   json described = json::array();
   for (const KernelTime& kernel : kernels) {
-    roofline_seconds += static_cast<double>(kernel.calls) * kernel.RooflineSeconds(rates);
+    const auto calls = static_cast<double>(kernel.calls);
+    roofline_seconds += calls * kernel.RooflineSeconds(rates, rates.sustained_gemm_flops);
+    burst_roofline_seconds += calls * kernel.RooflineSeconds(rates, rates.burst_gemm_flops);
     described.push_back(DescribeKernel(kernel, rates));
   }
   const double tokens =
@@ -215,12 +218,14 @@ absl::StatusOr<json> BenchTraining(const CudaBenchOptions& options) {
               {"tflops", 1e-12 * flops},
               {"mfu", peak > 0 ? json(flops / peak) : json()},
               {"rates",
-               {{"gemm_tflops", 1e-12 * rates.gemm_flops},
+               {{"gemm_tflops", 1e-12 * rates.sustained_gemm_flops},
+                {"burst_gemm_tflops", 1e-12 * rates.burst_gemm_flops},
                 {"copy_gb_per_s", 1e-9 * rates.copy_bytes},
                 {"mma_tflops", 1e-12 * rates.mma_flops}}},
               {"roofline_seconds_per_step", roofline_seconds},
               {"roofline_tokens_per_second", tokens / roofline_seconds},
               {"roofline_fraction", roofline_seconds / step.seconds},
+              {"burst_roofline_fraction", burst_roofline_seconds / step.seconds},
               {"kernels", std::move(described)}};
 }
 

@@ -3,8 +3,8 @@
 // A step is forward and backward over a batch of random tokens and AdamW, through CudaBackend. The
 // rates that it is compared with are measured in the same call: the largest matrix products
 // through the same library, copies in the device's memory, and mma.sync. The roofline is the time
-// of a step in which products and attention run at the rate of the largest products and everything
-// else at that of a copy, one after the other.
+// of a step in which products and attention run at the sustained rate of the largest products and
+// everything else at that of a copy, one after the other.
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_BENCH_H_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_BENCH_H_
 
@@ -33,11 +33,12 @@ struct CudaBenchOptions {
 // Keys: model, shape (ModelConfig), device, parameters, sequence_length, micro_batch_sequences,
 // batch_sequences, steps, attention (who computes it), recompute, memory_gb, flops_per_token (as
 // in worker/backend/cpu/bench.h), seconds_per_step (the median step), tokens_per_second, tflops,
-// mfu (of the datasheet's peak, null for unknown devices), rates (gemm_tflops, copy_gb_per_s,
-// mma_tflops), roofline_seconds_per_step, roofline_tokens_per_second, roofline_fraction, and
-// kernels: for each name, calls_per_step, microseconds (of a call alone), milliseconds_per_step,
-// tflops or gb_per_s, limit, limit_fraction. INVALID_ARGUMENT for an unknown model or an option out
-// of range; errors of the device.
+// mfu (of the datasheet's peak, null for unknown devices), rates (gemm_tflops, sustained,
+// burst_gemm_tflops, copy_gb_per_s, mma_tflops), roofline_seconds_per_step,
+// roofline_tokens_per_second, roofline_fraction, burst_roofline_fraction (of the roofline with the
+// burst rate), and kernels: for each name, calls_per_step, microseconds (of a call alone),
+// milliseconds_per_step, tflops or gb_per_s, limit, limit_fraction. INVALID_ARGUMENT for an unknown
+// model or an option out of range; errors of the device.
 absl::StatusOr<nlohmann::json> BenchTraining(const CudaBenchOptions& options);
 
 // What the datasheet says of dense bf16 products, in FLOP/s; 0 for devices that are not known.

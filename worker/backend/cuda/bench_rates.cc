@@ -15,6 +15,7 @@ namespace {
 constexpr int kSamples = 7;
 constexpr double kSampleSeconds = 1e-3;
 constexpr double kMostCalls = 64;
+constexpr double kMostSustainedCalls = 100'000;
 // Of an emulated device, whose clock stands still.
 constexpr double kLeastSeconds = 1e-9;
 constexpr int kBlocksPerMultiprocessor = 4;
@@ -33,7 +34,24 @@ absl::StatusOr<double> Seconds(const std::function<absl::Status()>& enqueue, int
   return std::max(kLeastSeconds, 1e-3 * static_cast<double>(milliseconds) / calls);
 }
 
-absl::StatusOr<double> GemmSeconds(int64_t size, Gemm& gemm, cudaStream_t stream) {
+// Seconds of a call when calls have been repeated for so long, and are on.
+absl::StatusOr<double> SustainedSeconds(const std::function<absl::Status()>& enqueue, double once,
+                                        double sustained_seconds, cudaStream_t stream) {
+  ASSIGN_OR_RETURN(const Event begin, Event::Create(/*timing=*/true));
+  ASSIGN_OR_RETURN(const Event end, Event::Create(/*timing=*/true));
+  const int calls =
+      static_cast<int>(std::clamp(std::ceil(sustained_seconds / once), 1.0, kMostSustainedCalls));
+  for (int call = 0; call < calls; ++call) RETURN_IF_ERROR(enqueue());
+  return Seconds(enqueue, calls, begin, end, stream);
+}
+
+struct GemmTimes {
+  double burst = 0;
+  double sustained = 0;
+};
+
+absl::StatusOr<GemmTimes> GemmSeconds(int64_t size, double sustained_seconds, Gemm& gemm,
+                                      cudaStream_t stream) {
   DeviceMemory memory;
   ASSIGN_OR_RETURN(__nv_bfloat16* const a,
                    memory.Allocate<__nv_bfloat16>(kArena, 2 * size * size, ""));
@@ -45,7 +63,12 @@ absl::StatusOr<double> GemmSeconds(int64_t size, Gemm& gemm, cudaStream_t stream
   call.b = {.data = a + size * size, .stride = size, .transpose = true};
   call.d = d;
   call.d_stride = size;
-  return MedianSeconds([&] { return gemm.Run(call, stream); }, stream);
+  const auto enqueue = [&] { return gemm.Run(call, stream); };
+  GemmTimes times;
+  ASSIGN_OR_RETURN(times.burst, MedianSeconds(enqueue, stream));
+  ASSIGN_OR_RETURN(times.sustained,
+                   SustainedSeconds(enqueue, times.burst, sustained_seconds, stream));
+  return times;
 }
 
 absl::StatusOr<double> CopySeconds(int64_t bytes, cudaStream_t stream) {
@@ -83,9 +106,11 @@ absl::StatusOr<double> MedianSeconds(const std::function<absl::Status()>& enqueu
 absl::StatusOr<DeviceRates> MeasureRates(const RateSizes& sizes, int multiprocessors, Gemm& gemm,
                                          cudaStream_t stream) {
   DeviceRates rates;
-  ASSIGN_OR_RETURN(const double gemm_seconds, GemmSeconds(sizes.product, gemm, stream));
+  ASSIGN_OR_RETURN(const GemmTimes gemm_seconds,
+                   GemmSeconds(sizes.product, sizes.sustained_seconds, gemm, stream));
   const auto product = static_cast<double>(sizes.product);
-  rates.gemm_flops = 2 * product * product * product / gemm_seconds;
+  rates.sustained_gemm_flops = 2 * product * product * product / gemm_seconds.sustained;
+  rates.burst_gemm_flops = 2 * product * product * product / gemm_seconds.burst;
   ASSIGN_OR_RETURN(const double copy_seconds, CopySeconds(sizes.copy_bytes, stream));
   rates.copy_bytes = 2 * static_cast<double>(sizes.copy_bytes) / copy_seconds;
   DeviceMemory memory;

@@ -23,10 +23,16 @@ struct RateSizes {
   int64_t product = 8192;                 // Rows and columns of square matrices.
   int64_t copy_bytes = int64_t{1} << 30;  // Far more than any cache.
   int64_t mma_iterations = 4096;
+  // How long products are repeated before their sustained rate is read, and again while it is: a
+  // GPU slows down under their power within the first second.
+  double sustained_seconds = 2;
 };
 
 struct DeviceRates {
-  double gemm_flops = 0;  // bf16 products of random values, per second.
+  // bf16 products of random values, per second: for as long as steps run, and for some
+  // milliseconds, as kernels are timed alone.
+  double sustained_gemm_flops = 0;
+  double burst_gemm_flops = 0;
   double copy_bytes = 0;  // Read and written together, per second.
   double mma_flops = 0;   // What mma.sync gives at best, from registers, per second.
 };

@@ -411,8 +411,12 @@ absl::Status StepKernels::TimeOptimizer() {
   ASSIGN_OR_RETURN(float* const second_moments, Float(size, 0));
   std::vector<AdamWSlice> slices;
   for (const PlacedTensor& tensor : plan_.tensors()) {
-    AppendAdamWSlices(tensor.offset, tensor.offset, tensor.offset, tensor.info.size(), 0.1F,
-                      &slices);
+    AppendAdamWSlices({.state = tensor.offset,
+                       .second = tensor.offset,
+                       .gradient = tensor.offset,
+                       .weight = tensor.offset,
+                       .weight_decay = 0.1F},
+                      tensor.info.size(), &slices);
   }
   ASSIGN_OR_RETURN(const AdamWSlice* const on_device, Upload(slices));
   ASSIGN_OR_RETURN(
@@ -446,11 +450,12 @@ absl::Status StepKernels::TimeOptimizer() {
 }  // namespace
 
 double KernelTime::LeastSeconds(const DeviceRates& rates) const {
-  return limit == KernelLimit::kAttention ? flops / rates.mma_flops : RooflineSeconds(rates);
+  return limit == KernelLimit::kAttention ? flops / rates.mma_flops
+                                          : RooflineSeconds(rates, rates.burst_gemm_flops);
 }
 
-double KernelTime::RooflineSeconds(const DeviceRates& rates) const {
-  return limit == KernelLimit::kMemory ? bytes / rates.copy_bytes : flops / rates.gemm_flops;
+double KernelTime::RooflineSeconds(const DeviceRates& rates, double gemm_flops) const {
+  return limit == KernelLimit::kMemory ? bytes / rates.copy_bytes : flops / gemm_flops;
 }
 
 absl::StatusOr<std::vector<KernelTime>> TimeStepKernels(const v1::RunConfig& config,

@@ -31,12 +31,12 @@ struct KernelTime {
   double bytes = 0;    // Per call; 0 for products.
   double seconds = 0;  // Per call.
 
-  // What a call takes at the least: products at the rate of the largest ones, our own attention at
-  // that of mma.sync, everything else at that of a copy.
+  // What a call takes at the least, alone: products at the burst rate of the largest ones, our own
+  // attention at that of mma.sync, everything else at that of a copy.
   double LeastSeconds(const DeviceRates& rates) const;
-  // The same for the roofline of a whole step, where attention too could be done at the rate of the
-  // largest products.
-  double RooflineSeconds(const DeviceRates& rates) const;
+  // The same in a step, where attention too could be done at the rate of the largest products,
+  // which is `gemm_flops` there.
+  double RooflineSeconds(const DeviceRates& rates, double gemm_flops) const;
 };
 
 // Of one GPU, with AdamW. `config` must be complete and `plan` be made from it. Allocates for one

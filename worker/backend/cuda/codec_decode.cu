@@ -217,6 +217,8 @@ struct LocalChunk {
         alpha(job.alpha),
         beta(job.beta),
         local(job.local == nullptr ? nullptr : job.local + first),
+        held(job.held == nullptr ? nullptr : job.held + first),
+        keep(job.keep),
         weights(job.weights == nullptr
                     ? nullptr
                     : job.weights + (job.pieces == nullptr
@@ -226,7 +228,16 @@ struct LocalChunk {
   __device__ void Mix(int i, const float (&published)[4]) const {
     if (local == nullptr || i >= count) return;
     float mixed[4];
-    if (alpha == 0) {
+    if (held != nullptr) {
+      float sent[4];
+      Load4(local, i, count, mixed);
+      Load4(held, i, count, sent);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const double in_flight = static_cast<double>(mixed[j]) - static_cast<double>(sent[j]);
+        mixed[j] = static_cast<float>(static_cast<double>(published[j]) + keep * in_flight);
+      }
+    } else if (alpha == 0) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) mixed[j] = published[j];
     } else {
@@ -252,6 +263,8 @@ struct LocalChunk {
   float alpha;
   float beta;
   float* local;
+  const float* held;
+  double keep;
   __nv_bfloat16* weights;
 };
 

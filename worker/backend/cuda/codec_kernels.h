@@ -52,6 +52,9 @@ struct MergeJob {
   // local = alpha * local + beta * published; published where alpha is 0.
   float* local = nullptr;
   float alpha = 0, beta = 1;
+  // As long as `local`: then local = published + keep * (local - held), in double and rounded once.
+  const float* held = nullptr;
+  double keep = 0;
   // The same, rounded to nearest even, in the whole arena.
   __nv_bfloat16* weights = nullptr;
   const ArenaPiece* pieces = nullptr;

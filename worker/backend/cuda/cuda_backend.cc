@@ -121,7 +121,9 @@ absl::Status CudaBackend::BuildRanks(Recompute recompute, const MakeAttention& m
                                       .recompute = recompute,
                                       .graphs = options_.graphs,
                                       .make_gemm = options_.make_gemm,
-                                      .make_attention = make_attention});
+                                      .make_attention = make_attention,
+                                      .staged_values = options_.staged_values,
+                                      .muon_rank_values = options_.muon_rank_values});
       if (absl::IsResourceExhausted(rank.status()) && reserve.bytes() > 0) {
         return absl::ResourceExhaustedError(absl::StrFormat(
             "%s, and %.2f GB are set aside for synchronization (--published=host lowers it)",

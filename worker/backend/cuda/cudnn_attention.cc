@@ -24,7 +24,10 @@ absl::Status CheckCall(cudnnStatus_t status, absl::string_view what) {
 
 class CudnnAttention final : public AttentionProvider {
  public:
-  explicit CudnnAttention(const AttentionShape& shape) : name_(CudnnName()), shape_(shape) {}
+  CudnnAttention(const AttentionShape& shape, bool deterministic)
+      : name_(deterministic ? CudnnName() : absl::StrCat(CudnnName(), ", in any order")),
+        shape_(shape),
+        deterministic_(deterministic) {}
   ~CudnnAttention() override {
     graphs_ = {};
     if (handle_ != nullptr) (void)library::destroy_handle(handle_);
@@ -33,9 +36,10 @@ class CudnnAttention final : public AttentionProvider {
     RETURN_IF_ERROR(CatchCudnn("starting the library", [&] {
       return CheckCall(library::create_handle(&handle_), "starting the library");
     }));
-    ASSIGN_OR_RETURN(
-        graphs_, PlanCudnnAttention(
-                     shape_, {.handle = handle_, .properties = nullptr, .compute_capability = 0}));
+    ASSIGN_OR_RETURN(graphs_, PlanCudnnAttention(shape_, {.handle = handle_,
+                                                          .properties = nullptr,
+                                                          .compute_capability = 0,
+                                                          .deterministic = deterministic_}));
     return absl::OkStatus();
   }
 
@@ -98,6 +102,7 @@ class CudnnAttention final : public AttentionProvider {
 
   const std::string name_;
   const AttentionShape shape_;
+  const bool deterministic_;
   OwnAttention own_;
   cudnnHandle_t handle_ = nullptr;
   CudnnGraphs graphs_;
@@ -107,9 +112,10 @@ class CudnnAttention final : public AttentionProvider {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<AttentionProvider>> MakeCudnnAttention(const AttentionShape& shape) {
+absl::StatusOr<std::unique_ptr<AttentionProvider>> MakeCudnnAttention(const AttentionShape& shape,
+                                                                      bool deterministic) {
   RETURN_IF_ERROR(OpenCudnn());
-  auto made = std::make_unique<CudnnAttention>(shape);
+  auto made = std::make_unique<CudnnAttention>(shape, deterministic);
   RETURN_IF_ERROR(made->Plan());
   return made;
 }

@@ -11,9 +11,11 @@
 
 namespace causeway::worker::cuda {
 
-// On the calling thread's device. Only algorithms that give the same bits every time are taken.
-// FAILED_PRECONDITION if cuDNN is not there, or has none for the shape.
-absl::StatusOr<std::unique_ptr<AttentionProvider>> MakeCudnnAttention(const AttentionShape& shape);
+// On the calling thread's device. `deterministic`: only algorithms that give the same bits every
+// time are taken; others are named as such. FAILED_PRECONDITION if cuDNN is not there, or has none
+// for the shape.
+absl::StatusOr<std::unique_ptr<AttentionProvider>> MakeCudnnAttention(const AttentionShape& shape,
+                                                                      bool deterministic);
 
 }  // namespace causeway::worker::cuda
 

@@ -55,7 +55,7 @@ class Builder {
                                  .set_name("attention's gradient")
                                  .set_causal_mask(true)
                                  .set_attn_scale(scale_)
-                                 .set_deterministic_algorithm(true));
+                                 .set_deterministic_algorithm(target_.deterministic));
     LayOut(dquery, kCudnnQueryGradient, shape_.heads, RowHeads());
     LayOut(dkey, kCudnnKeyGradient, shape_.kv_heads, RowHeads());
     LayOut(dvalue, kCudnnValueGradient, shape_.kv_heads, RowHeads());
@@ -107,7 +107,9 @@ class Builder {
     RETURN_IF_ERROR(CheckCudnn(graph.validate(), what));
     RETURN_IF_ERROR(CheckCudnn(graph.build_operation_graph(target_.handle), what));
     RETURN_IF_ERROR(CheckCudnn(graph.create_execution_plans({fe::HeurMode_t::A}), what));
-    graph.deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
+    if (target_.deterministic) {
+      graph.deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
+    }
     RETURN_IF_ERROR(CheckCudnn(graph.check_support(), what));
     if (target_.handle == nullptr) return absl::OkStatus();
     return CheckCudnn(graph.build_plans(), what);

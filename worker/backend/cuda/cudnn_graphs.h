@@ -38,10 +38,11 @@ struct CudnnTarget {
   // Without a handle: cuDNN then says whether it has plans, and none is made.
   std::shared_ptr<cudnn_frontend::DeviceProperties> properties;
   int compute_capability = 0;  // 90 for 9.0; with `properties` alone.
+  bool deterministic = true;
 };
 
-// OpenCudnn has succeeded. Both passes give the same bits every time. FAILED_PRECONDITION, with
-// cuDNN's word for it, if it has no such plan for the shape.
+// OpenCudnn has succeeded. If `target` is deterministic, both passes give the same bits every time.
+// FAILED_PRECONDITION, with cuDNN's word for it, if it has no such plan for the shape.
 absl::StatusOr<CudnnGraphs> PlanCudnnAttention(const AttentionShape& shape,
                                                const CudnnTarget& target);
 

@@ -23,6 +23,8 @@ void* cudnn_dlhandle = nullptr;
 namespace causeway::worker::cuda {
 namespace {
 
+constexpr char kWorkspaceLimit[] = "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT";
+
 ABSL_CONST_INIT absl::Mutex mutex(absl::kConstInit);
 
 // `opened` gets the name that did.
@@ -71,6 +73,10 @@ absl::Status OpenCudnn(const CudnnNames& names) {
           .status());
   // Otherwise the frontend takes one of an older CUDA, if there is one.
   setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", runtime.c_str(), /*replace=*/0);
+  // From 9.25 on, cuDNN has a backward pass for Hopper that adds up in one order without keeping a
+  // number for every pair of positions; the frontend takes it where less memory than that is
+  // allowed. Older ones do not read this.
+  setenv(kWorkspaceLimit, "0", /*replace=*/0);
   cudnn_frontend::cudnn_dlhandle = library;
   return absl::OkStatus();
 }
@@ -79,7 +85,11 @@ std::string CudnnName() {
   const auto get_version = reinterpret_cast<decltype(&cudnnGetVersion)>(
       dlsym(cudnn_frontend::cudnn_dlhandle, "cudnnGetVersion"));
   const size_t version = get_version();
-  return absl::StrCat("cuDNN ", version / 10000, ".", version / 100 % 100, ".", version % 100);
+  std::string name =
+      absl::StrCat("cuDNN ", version / 10000, ".", version / 100 % 100, ".", version % 100);
+  // Which of its backward passes it is.
+  if (version >= 92500) absl::StrAppend(&name, ", workspace limit ", std::getenv(kWorkspaceLimit));
+  return name;
 }
 
 }  // namespace causeway::worker::cuda

@@ -24,7 +24,8 @@ struct CudnnNames {
 // install.
 absl::Status OpenCudnn(const CudnnNames& names = CudnnNames::Default());
 
-// "cuDNN 9.19.0", of the library that was opened.
+// "cuDNN 9.19.0", of the library that was opened; from 9.25 on with the limit of its workspace, in
+// bytes, as the frontend reads it from the environment: 0 unless it was set.
 std::string CudnnName();
 
 }  // namespace causeway::worker::cuda

@@ -107,8 +107,7 @@ absl::Status CheckCuda(cudaError_t error, absl::string_view what) {
 
 absl::Status CheckLaunches(absl::string_view what) { return CheckCuda(cudaGetLastError(), what); }
 
-absl::StatusOr<std::vector<DeviceInfo>> DiscoverDevices(const std::vector<int>& indices,
-                                                        FileSystem& files) {
+absl::StatusOr<std::vector<int>> ListDevices(const std::vector<int>& indices, FileSystem& files) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess || count == 0) {
@@ -119,7 +118,6 @@ absl::StatusOr<std::vector<DeviceInfo>> DiscoverDevices(const std::vector<int>& 
   if (wanted.empty()) {
     for (int i = 0; i < count; ++i) wanted.push_back(i);
   }
-  std::vector<DeviceInfo> devices;
   for (const int index : wanted) {
     if (index < 0 || index >= count) {
       return absl::InvalidArgumentError(
@@ -129,6 +127,15 @@ absl::StatusOr<std::vector<DeviceInfo>> DiscoverDevices(const std::vector<int>& 
     if (std::ranges::count(wanted, index) > 1) {
       return absl::InvalidArgumentError(absl::StrCat("GPU ", index, " is named twice"));
     }
+  }
+  return wanted;
+}
+
+absl::StatusOr<std::vector<DeviceInfo>> DiscoverDevices(const std::vector<int>& indices,
+                                                        FileSystem& files) {
+  ASSIGN_OR_RETURN(const std::vector<int> wanted, ListDevices(indices, files));
+  std::vector<DeviceInfo> devices;
+  for (const int index : wanted) {
     ASSIGN_OR_RETURN(DeviceInfo info, Inspect(index));
     devices.push_back(std::move(info));
   }

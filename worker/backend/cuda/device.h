@@ -42,6 +42,9 @@ struct DeviceInfo {
 // that does not exist. `files` is asked for the driver's traces alone.
 absl::StatusOr<std::vector<DeviceInfo>> DiscoverDevices(const std::vector<int>& indices,
                                                         FileSystem& files);
+// The numbers alone, without using any: DiscoverDevices takes some of each GPU's memory for this
+// process. The same errors, but for machine code.
+absl::StatusOr<std::vector<int>> ListDevices(const std::vector<int>& indices, FileSystem& files);
 // "NVIDIA H100 80GB HBM3" or "2 x NVIDIA H100 80GB HBM3".
 std::string DescribeDevices(const std::vector<DeviceInfo>& devices);
 

@@ -15,6 +15,9 @@ namespace {
 constexpr char kStateArena[] = "master weights and moments";
 constexpr char kStateLower[] = "more GPUs (each keeps its share)";
 
+// Of matrices in a wave at most, 1 GiB of updates, unless one has more.
+constexpr int64_t kWaveValues = int64_t{1} << 29;
+
 // Values that kernels take at a time: what lies behind a tensor up to there are zeros, and stay so.
 constexpr int64_t kWhole = 8;
 
@@ -31,18 +34,29 @@ absl::StatusOr<T*> Upload(const std::vector<T>& values, DeviceMemory& memory, cu
 
 }  // namespace
 
+void AppendStateRange(const StateRange& range, std::vector<StateRange>* ranges) {
+  if (!ranges->empty()) {
+    StateRange& last = ranges->back();
+    if (last.begin + last.size == range.begin && last.offset + last.size == range.offset) {
+      last.size += range.size;
+      return;
+    }
+  }
+  ranges->push_back(range);
+}
+
 absl::StatusOr<std::unique_ptr<DeviceOptimizer>> DeviceOptimizer::Create(
     const FragmentPlan& plan, const v1::TrainConfig& train, const ShardPlan& shards, int rank,
-    LocalGroup* group, const DeviceArrays& arrays, DeviceMemory* memory, Gemm* gemm,
-    cudaStream_t stream) {
-  auto optimizer =
-      std::unique_ptr<DeviceOptimizer>(new DeviceOptimizer(train, shards, rank, group, arrays));
-  optimizer->Lay(plan);
+    LocalGroup* group, const DeviceArrays& arrays, int64_t muon_rank_values, DeviceMemory* memory,
+    Gemm* gemm, cudaStream_t stream, cudaStream_t exchange) {
+  auto optimizer = std::unique_ptr<DeviceOptimizer>(
+      new DeviceOptimizer(train, shards, rank, group, arrays, exchange));
+  optimizer->Lay(plan, muon_rank_values);
   RETURN_IF_ERROR(optimizer->Allocate(*memory, gemm, stream));
   return optimizer;
 }
 
-void DeviceOptimizer::Lay(const FragmentPlan& plan) {
+void DeviceOptimizer::Lay(const FragmentPlan& plan, int64_t muon_rank_values) {
   for (const ShardPiece& piece : shards_.pieces(rank_)) {
     if (!norm_ranges_.empty() && norm_ranges_.back().second == piece.begin) {
       norm_ranges_.back().second = piece.end;
@@ -50,76 +64,94 @@ void DeviceOptimizer::Lay(const FragmentPlan& plan) {
       norm_ranges_.emplace_back(piece.begin, piece.end);
     }
   }
+  std::vector<Group> groups;
   for (const PlacedTensor& tensor : plan.tensors()) {
-    if (train_.optimizer() == v1::TrainConfig::MUON && tensor.info.role == TensorRole::kMatrix) {
-      LayMuon(tensor);
+    if (train_.optimizer() != v1::TrainConfig::MUON || tensor.info.role != TensorRole::kMatrix) {
+      LayAdamW(tensor);
       continue;
     }
-    const float decay = tensor.info.decays() ? static_cast<float>(train_.weight_decay()) : 0.0F;
-    for (const ShardPiece& piece : shards_.pieces(rank_)) {
-      const int64_t begin = std::max(piece.begin, tensor.offset);
-      const int64_t end = std::min(piece.end, tensor.offset + RoundUp(tensor.info.size()));
-      if (begin >= end) continue;
-      AppendAdamWSlices(piece.offset + begin - piece.begin, begin, begin, end - begin, decay,
-                        &adamw_slices_);
+    auto group = std::ranges::find_if(groups, [&](const Group& known) {
+      return known.rows == tensor.info.rows && known.cols == tensor.info.cols;
+    });
+    if (group == groups.end()) {
+      groups.push_back({tensor.info.rows, tensor.info.cols, {}});
+      group = groups.end() - 1;
+    }
+    group->offsets.push_back(tensor.offset);
+  }
+  for (const Group& group : groups) {
+    const int64_t size = group.rows * group.cols;
+    const int64_t of_a_rank = std::max<int64_t>(1, muon_rank_values / size);
+    const int64_t most = std::max<int64_t>(1, kWaveValues / size);
+    const auto count = static_cast<size_t>(std::min(of_a_rank * shards_.ranks(), most));
+    const std::span<const int64_t> offsets = group.offsets;
+    for (size_t done = 0; done < offsets.size(); done += count) {
+      LayWave(group, offsets.subspan(done, std::min(count, offsets.size() - done)));
     }
   }
-  // Side by side by shape, so that one batch of products does all matrices of a shape.
-  for (Group& group : groups_) {
-    group.batch.count = std::ssize(group.offsets);
-    group.first = updates_size_;
-    const int64_t size = group.batch.rows * group.batch.cols;
-    const double shape = std::sqrt(std::max(
-        1.0, static_cast<double>(group.batch.rows) / static_cast<double>(group.batch.cols)));
-    for (const int64_t offset : group.offsets) {
-      for (int rank = 0; rank < shards_.ranks(); ++rank) {
-        for (const ShardPiece& piece : shards_.pieces(rank)) {
-          const int64_t begin = std::max(piece.begin, offset);
-          const int64_t end = std::min(piece.end, offset + size);
-          if (begin >= end) continue;
-          const int64_t update = updates_size_ + begin - offset;
-          momenta_.push_back({update, end - begin, rank});
-          if (rank != rank_) continue;
-          AppendMuonSlices({.state = piece.offset + begin - piece.begin,
-                            .gradient = begin,
-                            .weight = begin,
-                            .update = update,
-                            .shape = shape},
-                           end - begin, &muon_slices_);
-        }
-      }
-      updates_size_ += size;
-    }
+}
+
+void DeviceOptimizer::LayAdamW(const PlacedTensor& tensor) {
+  const float decay = tensor.info.decays() ? static_cast<float>(train_.weight_decay()) : 0.0F;
+  for (const ShardPiece& piece : shards_.pieces(rank_)) {
+    const int64_t begin = std::max(piece.begin, tensor.offset);
+    const int64_t end = std::min(piece.end, tensor.offset + RoundUp(tensor.info.size()));
+    if (begin >= end) continue;
+    const int64_t second =
+        second_ranges_.empty() ? 0 : second_ranges_.back().offset + second_ranges_.back().size;
+    AppendStateRange({begin, second, end - begin}, &second_ranges_);
+    AppendAdamWSlices({.state = piece.offset + begin - piece.begin,
+                       .second = second,
+                       .gradient = begin,
+                       .weight = begin,
+                       .weight_decay = decay},
+                      end - begin, &adamw_slices_);
+  }
+}
+
+void DeviceOptimizer::LayWave(const Group& group, std::span<const int64_t> offsets) {
+  Wave wave;
+  wave.batch = {group.rows, group.cols, std::ssize(offsets)};
+  wave.first_slice = std::ssize(muon_slices_);
+  const int64_t size = group.rows * group.cols;
+  const double shape =
+      std::sqrt(std::max(1.0, static_cast<double>(group.rows) / static_cast<double>(group.cols)));
+  for (size_t matrix = 0; matrix < offsets.size(); ++matrix) {
+    const int64_t offset = offsets[matrix];
     for (int rank = 0; rank < shards_.ranks(); ++rank) {
-      const auto [first, last] = Share(group, rank);
-      if (first < last) {
-        orthogonalized_.push_back({group.first + first * size, (last - first) * size, rank});
+      for (const ShardPiece& piece : shards_.pieces(rank)) {
+        const int64_t begin = std::max(piece.begin, offset);
+        const int64_t end = std::min(piece.end, offset + size);
+        if (begin >= end) continue;
+        const int64_t update = static_cast<int64_t>(matrix) * size + begin - offset;
+        wave.momenta.push_back({update, end - begin, rank});
+        if (rank != rank_) continue;
+        AppendMuonSlices({.state = piece.offset + begin - piece.begin,
+                          .gradient = begin,
+                          .weight = begin,
+                          .update = update,
+                          .shape = shape},
+                         end - begin, &muon_slices_);
       }
     }
   }
-}
-
-void DeviceOptimizer::LayMuon(const PlacedTensor& tensor) {
-  const auto same = [&](const Group& group) {
-    return group.batch.rows == tensor.info.rows && group.batch.cols == tensor.info.cols;
-  };
-  auto group = std::ranges::find_if(groups_, same);
-  if (group == groups_.end()) {
-    groups_.push_back(
-        {.batch = {.rows = tensor.info.rows, .cols = tensor.info.cols}, .offsets = {}});
-    group = groups_.end() - 1;
+  wave.last_slice = std::ssize(muon_slices_);
+  for (int rank = 0; rank < shards_.ranks(); ++rank) {
+    const auto [first, last] = Share(wave, rank);
+    if (first < last) wave.orthogonalized.push_back({first * size, (last - first) * size, rank});
   }
-  group->offsets.push_back(tensor.offset);
+  waves_.push_back(std::move(wave));
 }
 
-std::pair<int64_t, int64_t> DeviceOptimizer::Share(const Group& group, int rank) const {
+std::pair<int64_t, int64_t> DeviceOptimizer::Share(const Wave& wave, int rank) const {
   const int64_t ranks = shards_.ranks();
-  return {group.batch.count * rank / ranks, group.batch.count * (rank + 1) / ranks};
+  return {wave.batch.count * rank / ranks, wave.batch.count * (rank + 1) / ranks};
 }
 
 absl::Status DeviceOptimizer::Allocate(DeviceMemory& memory, Gemm* gemm, cudaStream_t stream) {
-  const int64_t size = shards_.shard_size(rank_);
-  for (float** moments : {&m_, &v_}) {
+  const int64_t second =
+      second_ranges_.empty() ? 0 : second_ranges_.back().offset + second_ranges_.back().size;
+  for (const auto& [moments, size] : {std::pair(&m_, shards_.shard_size(rank_)), {&v_, second}}) {
     ASSIGN_OR_RETURN(*moments, memory.Allocate<float>(kStateArena, size, kStateLower));
     RETURN_IF_ERROR(
         CheckCuda(cudaMemsetAsync(*moments, 0, static_cast<size_t>(size) * sizeof(float), stream),
@@ -136,17 +168,33 @@ absl::Status DeviceOptimizer::Allocate(DeviceMemory& memory, Gemm* gemm, cudaStr
   ASSIGN_OR_RETURN(sums_, memory.Allocate<double>("partial sums", shards_.ranks(), ""));
   ASSIGN_OR_RETURN(norm_scratch_, memory.Allocate<double>("partial sums", scratch, ""));
   ASSIGN_OR_RETURN(norm_, memory.Allocate<GradientNorm>("partial sums", 1, ""));
-  if (groups_.empty()) return CheckCuda(cudaStreamSynchronize(stream), "preparing the optimizer");
+  RETURN_IF_ERROR(AllocateMuon(memory, gemm));
+  return CheckCuda(cudaStreamSynchronize(stream), "preparing the optimizer");
+}
 
-  ASSIGN_OR_RETURN(updates_, memory.Allocate<__nv_bfloat16>("Muon's updates", updates_size_,
-                                                            "train.optimizer: ADAMW"));
+absl::Status DeviceOptimizer::AllocateMuon(DeviceMemory& memory, Gemm* gemm) {
+  if (waves_.empty()) return absl::OkStatus();
+  int64_t values = 0;
   std::vector<MatrixBatch> batches;
-  for (const Group& group : groups_) {
-    const auto [first, last] = Share(group, rank_);
-    batches.push_back({group.batch.rows, group.batch.cols, last - first});
+  for (const Wave& wave : waves_) {
+    values = std::max(values, wave.values());
+    const auto [first, last] = Share(wave, rank_);
+    batches.push_back({wave.batch.rows, wave.batch.cols, last - first});
+  }
+  // Alone, nothing is done beside a wave.
+  const size_t buffers = group_ == nullptr ? 1 : std::min<size_t>(3, waves_.size());
+  for (size_t i = 0; i < buffers; ++i) {
+    Buffer buffer;
+    ASSIGN_OR_RETURN(buffer.updates, memory.Allocate<__nv_bfloat16>("Muon's updates", values,
+                                                                    "train.optimizer: ADAMW"));
+    for (Event* const event :
+         {&buffer.momenta_ready, &buffer.gathered, &buffer.orthogonalized, &buffer.sent}) {
+      ASSIGN_OR_RETURN(*event, Event::Create());
+    }
+    buffers_.push_back(std::move(buffer));
   }
   ASSIGN_OR_RETURN(newton_schulz_, NewtonSchulz::Create(batches, &memory, gemm));
-  return CheckCuda(cudaStreamSynchronize(stream), "preparing the optimizer");
+  return absl::OkStatus();
 }
 
 absl::Status DeviceOptimizer::ComputeNorm(cudaStream_t stream) {
@@ -196,48 +244,88 @@ absl::Status DeviceOptimizer::Update(int64_t step, int64_t update, cudaStream_t 
                .v = v_,
                .weight = arrays_.weights},
               stream);
-  if (!groups_.empty()) RETURN_IF_ERROR(UpdateMuon(stream));
+  RETURN_IF_ERROR(UpdateMuon(stream));
   return CheckLaunches("the optimizer's update");
 }
 
+MuonArguments DeviceOptimizer::ArgumentsOf(const Wave& wave) const {
+  return {.count = wave.last_slice - wave.first_slice,
+          .slices = device_muon_slices_ + wave.first_slice,
+          .constants = &constants_->muon,
+          .norm = norm_};
+}
+
 absl::Status DeviceOptimizer::UpdateMuon(cudaStream_t stream) {
-  const MuonArguments arguments = {.count = std::ssize(muon_slices_),
-                                   .slices = device_muon_slices_,
-                                   .constants = &constants_->muon,
-                                   .norm = norm_};
-  MuonMomentum(arguments, arrays_.gradients, m_, updates_, stream);
-  RETURN_IF_ERROR(Send(momenta_, stream));
-  RETURN_IF_ERROR(Orthogonalize(stream));
-  RETURN_IF_ERROR(Send(orthogonalized_, stream));
-  MuonUpdate(arguments, updates_, arrays_.master, arrays_.weights, stream);
+  const size_t waves = waves_.size();
+  if (waves == 0) return absl::OkStatus();
+  if (group_ == nullptr) {
+    for (size_t wave = 0; wave < waves; ++wave) {
+      RETURN_IF_ERROR(GatherMomenta(wave, stream));
+      RETURN_IF_ERROR(Orthogonalize(wave, stream));
+      RETURN_IF_ERROR(UpdatePieces(wave, stream));
+    }
+    return absl::OkStatus();
+  }
+  // When a wave's buffer is written again, its pieces have been updated.
+  RETURN_IF_ERROR(GatherMomenta(0, stream));
+  for (size_t wave = 0; wave < waves; ++wave) {
+    if (wave + 1 < waves) RETURN_IF_ERROR(GatherMomenta(wave + 1, stream));
+    RETURN_IF_ERROR(Orthogonalize(wave, stream));
+    if (wave > 0) RETURN_IF_ERROR(UpdatePieces(wave - 1, stream));
+  }
+  return UpdatePieces(waves - 1, stream);
+}
+
+absl::Status DeviceOptimizer::GatherMomenta(size_t wave, cudaStream_t stream) {
+  const Buffer& buffer = BufferOf(wave);
+  MuonMomentum(ArgumentsOf(waves_[wave]), arrays_.gradients, m_, buffer.updates, stream);
+  return Send(waves_[wave].momenta, buffer, buffer.momenta_ready, buffer.gathered, stream);
+}
+
+absl::Status DeviceOptimizer::Orthogonalize(size_t wave, cudaStream_t stream) {
+  const Buffer& buffer = BufferOf(wave);
+  if (group_ != nullptr) RETURN_IF_ERROR(buffer.gathered.HoldUp(stream));
+  RETURN_IF_ERROR(OrthogonalizeShare(waves_[wave], buffer.updates, stream));
+  return Send(waves_[wave].orthogonalized, buffer, buffer.orthogonalized, buffer.sent, stream);
+}
+
+absl::Status DeviceOptimizer::UpdatePieces(size_t wave, cudaStream_t stream) {
+  const Buffer& buffer = BufferOf(wave);
+  if (group_ != nullptr) RETURN_IF_ERROR(buffer.sent.HoldUp(stream));
+  MuonUpdate(ArgumentsOf(waves_[wave]), buffer.updates, arrays_.master, arrays_.weights, stream);
   return absl::OkStatus();
 }
 
-absl::Status DeviceOptimizer::Orthogonalize(cudaStream_t stream) {
-  for (const Group& group : groups_) {
-    const auto [first, last] = Share(group, rank_);
-    if (first == last) continue;
-    const MatrixBatch batch = {group.batch.rows, group.batch.cols, last - first};
-    RETURN_IF_ERROR(newton_schulz_->Orthogonalize(
-        batch, updates_ + group.first + first * batch.rows * batch.cols, stream));
-  }
-  return absl::OkStatus();
+absl::Status DeviceOptimizer::OrthogonalizeShare(const Wave& wave, __nv_bfloat16* updates,
+                                                 cudaStream_t stream) {
+  const auto [first, last] = Share(wave, rank_);
+  if (first == last) return absl::OkStatus();
+  const MatrixBatch& batch = wave.batch;
+  return newton_schulz_->Orthogonalize({batch.rows, batch.cols, last - first},
+                                       updates + first * batch.rows * batch.cols, stream);
 }
 
 absl::Status DeviceOptimizer::Rehearse(cudaStream_t stream) {
-  FillRandom(updates_size_, /*seed=*/2, /*scale=*/1.0F, updates_, stream);
-  RETURN_IF_ERROR(Orthogonalize(stream));
+  if (waves_.empty()) return absl::OkStatus();
+  for (const Wave& wave : waves_) {
+    FillRandom(wave.values(), /*seed=*/2, /*scale=*/1.0F, buffers_.front().updates, stream);
+    RETURN_IF_ERROR(OrthogonalizeShare(wave, buffers_.front().updates, stream));
+  }
   return CheckLaunches("Muon's products");
 }
 
-absl::Status DeviceOptimizer::Send(const std::vector<Segment>& segments, cudaStream_t stream) {
+absl::Status DeviceOptimizer::Send(const std::vector<Segment>& segments, const Buffer& buffer,
+                                   const Event& before, const Event& after, cudaStream_t stream) {
   if (group_ == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(before.Record(stream));
+  RETURN_IF_ERROR(before.HoldUp(exchange_));
   RETURN_IF_ERROR(group_->BeginBatch());
   for (const Segment& segment : segments) {
-    RETURN_IF_ERROR(group_->Broadcast(updates_ + segment.begin, segment.size, GroupType::kBf16,
-                                      segment.rank, stream));
+    RETURN_IF_ERROR(group_->Broadcast(buffer.updates + segment.begin, segment.size,
+                                      GroupType::kBf16, segment.rank, exchange_));
   }
-  return group_->EndBatch();
+  RETURN_IF_ERROR(group_->EndBatch());
+  return after.Record(exchange_);
 }
 
 }  // namespace causeway::worker::cuda

@@ -2,9 +2,14 @@
 // moments of the GPU's own pieces (ShardPlan), in fp32, and writes their bf16 weights.
 //
 // The norm is that of the whole gradient, over all GPUs, and is never seen by the host before the
-// update: one that is not finite makes the update change nothing. Muon's matrices are whole when
-// they are orthogonalized: the GPUs gather the momenta of all pieces, each orthogonalizes its share
-// of the matrices and sends them to all.
+// update: one that is not finite makes the update change nothing.
+//
+// Muon's matrices are whole when they are orthogonalized, some of one shape at a time, a **wave**:
+// the GPUs gather the momenta of its pieces, each orthogonalizes its share of the matrices and
+// sends them to all, which update what they own. Beside the products of a wave, on a stream of its
+// own, the momenta of the next one are gathered and the matrices of the last one sent. Nothing is
+// kept of a wave but what the own pieces became, so that it takes three waves of memory, however
+// large the model. Second moments are AdamW's alone.
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_DEVICE_OPTIMIZER_H_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_DEVICE_OPTIMIZER_H_
 
@@ -14,6 +19,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -40,15 +47,29 @@ struct DeviceArrays {
   __nv_bfloat16* weights = nullptr;
 };
 
+// A run of values that lie together in the arena and in an array of a rank's own.
+struct StateRange {
+  int64_t begin = 0;   // In the arena.
+  int64_t offset = 0;  // In the array.
+  int64_t size = 0;
+};
+// Appends a range, or makes the last one longer by it.
+void AppendStateRange(const StateRange& range, std::vector<StateRange>* ranges);
+
+// The values of matrices of Muon's that a rank orthogonalizes at a time, unless a matrix has more:
+// enough to keep a GPU busy.
+inline constexpr int64_t kMuonRankValues = int64_t{1} << 24;
+
 // Used by one thread.
 class DeviceOptimizer {
  public:
   // What is pointed at and referred to outlives the optimizer; `group` is null with one GPU.
   // `train` is complete.
+  // `exchange` is where the group's operations run beside the stream of the other calls.
   static absl::StatusOr<std::unique_ptr<DeviceOptimizer>> Create(
       const FragmentPlan& plan, const v1::TrainConfig& train, const ShardPlan& shards, int rank,
-      LocalGroup* group, const DeviceArrays& arrays, DeviceMemory* memory, Gemm* gemm,
-      cudaStream_t stream);
+      LocalGroup* group, const DeviceArrays& arrays, int64_t muon_rank_values, DeviceMemory* memory,
+      Gemm* gemm, cudaStream_t stream, cudaStream_t exchange);
 
   // Enqueues Muon's products once, on random values: when their way of computing is measured.
   absl::Status Rehearse(cudaStream_t stream);
@@ -65,7 +86,9 @@ class DeviceOptimizer {
 
   // Own pieces, as `master`.
   float* first_moments() const { return m_; }
+  // Of the own pieces what AdamW updates, in order of their places in the arena.
   float* second_moments() const { return v_; }
+  const std::vector<StateRange>& second_moment_ranges() const { return second_ranges_; }
 
  private:
   // The constants of a step, copied to the device at its update.
@@ -73,44 +96,76 @@ class DeviceOptimizer {
     AdamWStep<float> adamw{0, 0, 0, 0, 1};
     MuonConstants muon;
   };
-  // Muon's matrices of one shape: packed side by side in updates_ from `first` on.
+  // Muon's matrices of one shape.
   struct Group {
-    MatrixBatch batch;
-    int64_t first = 0;
-    std::vector<int64_t> offsets;  // Of the matrices in the arena.
+    int64_t rows = 0;
+    int64_t cols = 0;
+    std::vector<int64_t> offsets;  // In the arena.
   };
-  // A run of updates_ that one rank computes.
+  // A run of a wave's updates that one rank computes.
   struct Segment {
     int64_t begin = 0;
     int64_t size = 0;
     int rank = 0;
   };
+  // Matrices of one shape side by side.
+  struct Wave {
+    MatrixBatch batch;
+    int64_t first_slice = 0;  // Of muon_slices_: the own pieces.
+    int64_t last_slice = 0;
+    std::vector<Segment> momenta;         // By the rank whose piece it is.
+    std::vector<Segment> orthogonalized;  // By the rank that does it.
+    int64_t values() const { return batch.rows * batch.cols * batch.count; }
+  };
+  // The memory of a wave. The training stream waits for what the exchange stream has done with it,
+  // and the other way round.
+  struct Buffer {
+    __nv_bfloat16* updates = nullptr;
+    Event momenta_ready, gathered, orthogonalized, sent;
+  };
 
   DeviceOptimizer(const v1::TrainConfig& train, const ShardPlan& shards, int rank,
-                  LocalGroup* group, const DeviceArrays& arrays)
-      : train_(train), shards_(shards), rank_(rank), group_(group), arrays_(arrays) {}
-  void Lay(const FragmentPlan& plan);
-  void LayMuon(const PlacedTensor& tensor);
+                  LocalGroup* group, const DeviceArrays& arrays, cudaStream_t exchange)
+      : train_(train),
+        shards_(shards),
+        rank_(rank),
+        group_(group),
+        arrays_(arrays),
+        exchange_(exchange) {}
+  void Lay(const FragmentPlan& plan, int64_t muon_rank_values);
+  void LayAdamW(const PlacedTensor& tensor);
+  // `offsets` of matrices of the group, as many as a wave has at most.
+  void LayWave(const Group& group, std::span<const int64_t> offsets);
   absl::Status Allocate(DeviceMemory& memory, Gemm* gemm, cudaStream_t stream);
-  // The matrices of a group that a rank orthogonalizes: [first, last).
-  std::pair<int64_t, int64_t> Share(const Group& group, int rank) const;
-  absl::Status Send(const std::vector<Segment>& segments, cudaStream_t stream);
+  absl::Status AllocateMuon(DeviceMemory& memory, Gemm* gemm);
+  // The matrices of a wave that a rank orthogonalizes: [first, last).
+  std::pair<int64_t, int64_t> Share(const Wave& wave, int rank) const;
+  Buffer& BufferOf(size_t wave) { return buffers_[wave % buffers_.size()]; }
+
   absl::Status UpdateMuon(cudaStream_t stream);
-  // The rank's share of the matrices in updates_.
-  absl::Status Orthogonalize(cudaStream_t stream);
+  // The three parts of a wave, which are enqueued in this order.
+  absl::Status GatherMomenta(size_t wave, cudaStream_t stream);
+  absl::Status Orthogonalize(size_t wave, cudaStream_t stream);
+  absl::Status UpdatePieces(size_t wave, cudaStream_t stream);
+  // The rank's share of the matrices in a buffer.
+  absl::Status OrthogonalizeShare(const Wave& wave, __nv_bfloat16* updates, cudaStream_t stream);
+  // On the exchange stream, after `before`, which the training stream records now; `after` is
+  // recorded when it is done.
+  absl::Status Send(const std::vector<Segment>& segments, const Buffer& buffer, const Event& before,
+                    const Event& after, cudaStream_t stream);
+  MuonArguments ArgumentsOf(const Wave& wave) const;
 
   const v1::TrainConfig train_;
   const ShardPlan& shards_;
   const int rank_;
   LocalGroup* const group_;
   const DeviceArrays arrays_;
+  const cudaStream_t exchange_;
 
   std::vector<AdamWSlice> adamw_slices_;
   std::vector<MuonSlice> muon_slices_;
-  std::vector<Group> groups_;
-  int64_t updates_size_ = 0;
-  std::vector<Segment> momenta_;                          // By the rank whose piece it is.
-  std::vector<Segment> orthogonalized_;                   // By the rank that did it.
+  std::vector<StateRange> second_ranges_;
+  std::vector<Wave> waves_;
   std::vector<std::pair<int64_t, int64_t>> norm_ranges_;  // Of the arena: the own pieces.
 
   AdamWSlice* device_adamw_slices_ = nullptr;
@@ -119,7 +174,7 @@ class DeviceOptimizer {
   PinnedBuffer<Constants> host_constants_;
   float* m_ = nullptr;
   float* v_ = nullptr;
-  __nv_bfloat16* updates_ = nullptr;
+  std::vector<Buffer> buffers_;
   std::optional<NewtonSchulz> newton_schulz_;
   double* sums_ = nullptr;  // [ranks]
   double* norm_scratch_ = nullptr;

@@ -97,6 +97,21 @@ absl::Status DevicePart::Mix(int fragment, float alpha) {
   return absl::OkStatus();
 }
 
+absl::Status DevicePart::Hold(int fragment) {
+  for (const auto& device : devices_) RETURN_IF_ERROR(device->Hold(fragment));
+  return absl::OkStatus();
+}
+
+absl::Status DevicePart::CopyHeld(int fragment, std::span<float> values) {
+  for (const auto& device : devices_) RETURN_IF_ERROR(device->CopyHeld(fragment, values));
+  return absl::OkStatus();
+}
+
+absl::Status DevicePart::SetHeld(int fragment, std::span<const float> values) {
+  for (const auto& device : devices_) RETURN_IF_ERROR(device->SetHeld(fragment, values));
+  return absl::OkStatus();
+}
+
 absl::Status DevicePart::CopyPublished(std::span<float> arena) {
   for (const auto& device : devices_) RETURN_IF_ERROR(device->CopyPublished(arena));
   return absl::OkStatus();

@@ -77,6 +77,9 @@ class DevicePart final : public ReplicaPart {
   absl::Status SetPublished(int fragment, std::span<const uint8_t> values) override;
   absl::Status FinishHash(int fragment, LeafSink& leaves) override;
   absl::Status Mix(int fragment, float alpha) override;
+  absl::Status Hold(int fragment) override;
+  absl::Status CopyHeld(int fragment, std::span<float> values) override;
+  absl::Status SetHeld(int fragment, std::span<const float> values) override;
   absl::Status CopyPublished(std::span<float> arena) override;
   bool KeepsResiduals() const override;
   absl::Status CopyResiduals(std::span<float> arena) override;

@@ -29,12 +29,7 @@ DeviceRank::DeviceRank(const Options& options)
       slot_values_((document_masking_ ? 4 : 3) * micro_tokens_),
       token_order_(options.config->model().vocabulary_size()) {
   for (const ShardPiece& piece : options.shards->pieces(options.rank)) {
-    if (!ranges_.empty() && ranges_.back().begin + ranges_.back().size == piece.begin &&
-        ranges_.back().offset + ranges_.back().size == piece.offset) {
-      ranges_.back().size += piece.size();
-    } else {
-      ranges_.push_back({piece.begin, piece.offset, piece.size()});
-    }
+    AppendStateRange({piece.begin, piece.offset, piece.size()}, &ranges_);
   }
 }
 
@@ -92,13 +87,21 @@ absl::Status DeviceRank::Allocate() {
   ASSIGN_OR_RETURN(host_tokens_,
                    PinnedBuffer<int32_t>::Create(static_cast<size_t>(slots_ * slot_values_)));
   ASSIGN_OR_RETURN(host_result_, PinnedBuffer<Result>::Create(1));
+  for (Staging& staging : staging_) {
+    ASSIGN_OR_RETURN(
+        staging.values,
+        PinnedBuffer<float>::Create(static_cast<size_t>(std::min(own, options_.staged_values))));
+    ASSIGN_OR_RETURN(staging.copied, Event::Create());
+    RETURN_IF_ERROR(staging.copied.Record(stream_.get()));
+  }
 
   ASSIGN_OR_RETURN(gemm_, options_.make_gemm(options_.device, &memory_));
   if (config.sync().contribution() != v1::SyncConfig::GRADIENT) {
     ASSIGN_OR_RETURN(
         optimizer_,
         DeviceOptimizer::Create(*options_.plan, config.train(), *options_.shards, options_.rank,
-                                options_.group, arrays_, &memory_, gemm_.get(), stream_.get()));
+                                options_.group, arrays_, options_.muon_rank_values, &memory_,
+                                gemm_.get(), stream_.get(), exchange_.get()));
   }
   if (options_.make_attention != nullptr) {
     ASSIGN_OR_RETURN(
@@ -198,7 +201,7 @@ absl::Status DeviceRank::Begin(bool refresh_all, const std::vector<int>& refresh
   if (refresh_all) {
     // Sums and copies that are under way end first.
     RETURN_IF_ERROR(WaitForExchange());
-    for (const Range& range : ranges_) {
+    for (const StateRange& range : ranges_) {
       CastToBf16(range.size, arrays_.master + range.offset, arrays_.weights + range.begin,
                  stream_.get());
     }
@@ -295,42 +298,74 @@ absl::StatusOr<DeviceRank::Result> DeviceRank::Wait() {
   return host_result_[0];
 }
 
-template <typename Arena>
-absl::Status DeviceRank::CopyPieces(float* own, Arena arena) {
-  RETURN_IF_ERROR(UseDevice(device()));
-  for (const Range& range : ranges_) {
-    float* const device = own + range.offset;
-    auto* const host = arena.data() + range.begin;
-    if constexpr (std::is_const_v<std::remove_pointer_t<decltype(host)>>) {
-      RETURN_IF_ERROR(CheckCuda(
-          cudaMemcpyAsync(device, host, Bytes(range.size), cudaMemcpyHostToDevice, stream_.get()),
-          "copying state to the GPU"));
-    } else {
-      RETURN_IF_ERROR(CheckCuda(
-          cudaMemcpyAsync(host, device, Bytes(range.size), cudaMemcpyDeviceToHost, stream_.get()),
-          "copying state from the GPU"));
+std::vector<StateRange> DeviceRank::Chunks(const std::vector<StateRange>& ranges) const {
+  std::vector<StateRange> chunks;
+  const int64_t most = options_.staged_values;
+  for (const StateRange& range : ranges) {
+    for (int64_t done = 0; done < range.size; done += most) {
+      chunks.push_back(
+          {range.begin + done, range.offset + done, std::min(most, range.size - done)});
     }
   }
-  return stream_.Wait("copying state");
+  return chunks;
+}
+
+absl::Status DeviceRank::FillPieces(const std::vector<StateRange>& ranges, float* own,
+                                    std::span<const float> from) {
+  RETURN_IF_ERROR(UseDevice(device()));
+  size_t turn = 0;
+  for (const StateRange& chunk : Chunks(ranges)) {
+    const Staging& staging = staging_[turn++ % staging_.size()];
+    RETURN_IF_ERROR(staging.copied.Wait("copying state to the GPU"));
+    std::copy_n(from.data() + chunk.begin, chunk.size, staging.values.data());
+    RETURN_IF_ERROR(
+        CheckCuda(cudaMemcpyAsync(own + chunk.offset, staging.values.data(), Bytes(chunk.size),
+                                  cudaMemcpyHostToDevice, stream_.get()),
+                  "copying state to the GPU"));
+    RETURN_IF_ERROR(staging.copied.Record(stream_.get()));
+  }
+  return stream_.Wait("copying state to the GPU");
+}
+
+absl::Status DeviceRank::CopyPieces(const std::vector<StateRange>& ranges, const float* own,
+                                    std::span<float> to) {
+  RETURN_IF_ERROR(UseDevice(device()));
+  const std::vector<StateRange> chunks = Chunks(ranges);
+  for (size_t turn = 0; turn <= chunks.size(); ++turn) {
+    if (turn < chunks.size()) {
+      const Staging& staging = staging_[turn % staging_.size()];
+      RETURN_IF_ERROR(CheckCuda(
+          cudaMemcpyAsync(staging.values.data(), own + chunks[turn].offset,
+                          Bytes(chunks[turn].size), cudaMemcpyDeviceToHost, stream_.get()),
+          "copying state from the GPU"));
+      RETURN_IF_ERROR(staging.copied.Record(stream_.get()));
+    }
+    if (turn == 0) continue;
+    const Staging& staging = staging_[(turn - 1) % staging_.size()];
+    RETURN_IF_ERROR(staging.copied.Wait("copying state from the GPU"));
+    const StateRange& chunk = chunks[turn - 1];
+    std::copy_n(staging.values.data(), chunk.size, to.data() + chunk.begin);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status DeviceRank::SetMaster(std::span<const float> arena) {
   RETURN_IF_ERROR(snapshots_done_.HoldUp(stream_.get()));
-  return CopyPieces(arrays_.master, arena);
+  return FillPieces(ranges_, arrays_.master, arena);
 }
 
 absl::Status DeviceRank::SetMoments(std::span<const float> first, std::span<const float> second) {
-  RETURN_IF_ERROR(CopyPieces(optimizer_->first_moments(), first));
-  return CopyPieces(optimizer_->second_moments(), second);
+  RETURN_IF_ERROR(FillPieces(ranges_, optimizer_->first_moments(), first));
+  return FillPieces(optimizer_->second_moment_ranges(), optimizer_->second_moments(), second);
 }
 
 absl::Status DeviceRank::CopyMaster(std::span<float> arena) {
-  return CopyPieces(arrays_.master, arena);
+  return CopyPieces(ranges_, arrays_.master, arena);
 }
 
 absl::Status DeviceRank::CopyMoments(std::span<float> first, std::span<float> second) {
-  RETURN_IF_ERROR(CopyPieces(optimizer_->first_moments(), first));
-  return CopyPieces(optimizer_->second_moments(), second);
+  RETURN_IF_ERROR(CopyPieces(ranges_, optimizer_->first_moments(), first));
+  return CopyPieces(optimizer_->second_moment_ranges(), optimizer_->second_moments(), second);
 }
 
 absl::Status DeviceRank::UseParameters(std::span<const float> parameters) {

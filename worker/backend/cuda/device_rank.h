@@ -16,6 +16,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -62,6 +63,8 @@ class DeviceRank {
     bool graphs = true;
     MakeGemm make_gemm;
     MakeAttention make_attention;  // Null: own kernels.
+    int64_t staged_values = 0;     // Of each buffer that state is copied through, at most.
+    int64_t muon_rank_values = 0;  // kMuonRankValues.
   };
   struct Result {
     StepLoss loss;
@@ -114,13 +117,6 @@ class DeviceRank {
   double LearningRate(int64_t step) const { return optimizer_->LearningRate(step); }
 
  private:
-  // A run of the own pieces that lies together in the arena and in the own arrays.
-  struct Range {
-    int64_t begin = 0;  // In the arena.
-    int64_t offset = 0;
-    int64_t size = 0;
-  };
-
   explicit DeviceRank(const Options& options);
   absl::Status Allocate();
   absl::Status ListGaps();
@@ -128,8 +124,14 @@ class DeviceRank {
   // Of this rank's micro-steps, the first overwrites and the others add.
   CudaTransformer::Pass PassOf(bool first) const;
   absl::Status CopyTokens(int slot);
-  template <typename ToDevice>
-  absl::Status CopyPieces(float* own, ToDevice arena);
+  // Between the device and memory that is not page-locked: a chunk is on its way to or from the
+  // device while the host copies another.
+  absl::Status FillPieces(const std::vector<StateRange>& ranges, float* own,
+                          std::span<const float> from);
+  absl::Status CopyPieces(const std::vector<StateRange>& ranges, const float* own,
+                          std::span<float> to);
+  // Ranges in chunks of `staging_`'s size.
+  std::vector<StateRange> Chunks(const std::vector<StateRange>& ranges) const;
   absl::Status SumBuckets(int stage);
   absl::Status GatherWeights(const std::function<bool(const ShardBucket&)>& which);
   absl::Status WaitForExchange();
@@ -140,8 +142,8 @@ class DeviceRank {
   const int slots_;
   const int64_t micro_tokens_;  // Of a micro-batch.
   const bool document_masking_;
-  int64_t slot_values_ = 0;  // Of one slot: inputs, targets, order, documents.
-  std::vector<Range> ranges_;
+  int64_t slot_values_ = 0;         // Of one slot: inputs, targets, order, documents.
+  std::vector<StateRange> ranges_;  // The own pieces.
   TokenOrder token_order_;
 
   // Memory before what uses it, so that it is freed last.
@@ -152,6 +154,12 @@ class DeviceRank {
   std::vector<Event> weights_gathered_;  // By stage.
   PinnedBuffer<int32_t> host_tokens_;
   PinnedBuffer<Result> host_result_;
+  // What CopyPieces copies through, in turn.
+  struct Staging {
+    PinnedBuffer<float> values;
+    Event copied;
+  };
+  std::array<Staging, 2> staging_;
   DeviceArrays arrays_;
   DeviceTokens tokens_;
   StepLoss* loss_ = nullptr;

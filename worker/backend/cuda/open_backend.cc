@@ -32,11 +32,12 @@ absl::StatusOr<CudaBackend::Options> BackendOptions(const v1::RunConfig& config,
   ASSIGN_OR_RETURN(backend.devices, DiscoverDevices(options.devices, files));
   backend.recompute = options.recompute;
   backend.published_on_device = options.published_on_device;
-  backend.make_attention =
-      AttentionMaker(options.attention, config.train().document_masking(), plans);
+  backend.make_attention = AttentionMaker(options.attention, options.deterministic,
+                                          config.train().document_masking(), plans);
   if (options.attention == AttentionPreference::kAuto) {
-    backend.make_sparing_attention = AttentionMaker(
-        options.attention, config.train().document_masking(), plans, /*sparing=*/true);
+    backend.make_sparing_attention =
+        AttentionMaker(options.attention, options.deterministic, config.train().document_masking(),
+                       plans, /*sparing=*/true);
   }
   backend.make_gemm = [plans = std::move(plans)](const DeviceInfo& device, DeviceMemory* memory) {
     return MakeCublasLtGemm(device, memory, plans.get());
@@ -54,8 +55,11 @@ bool AnyDevice() {
 }
 
 absl::StatusOr<std::vector<int>> FindDevices(const std::vector<int>& devices, FileSystem& files) {
-  ASSIGN_OR_RETURN(const std::vector<DeviceInfo> found, DiscoverDevices(devices, files));
-  return IndicesOf(found);
+  return ListDevices(devices, files);
+}
+
+absl::Status CheckDevices(const std::vector<int>& devices, FileSystem& files) {
+  return DiscoverDevices(devices, files).status();
 }
 
 absl::StatusOr<std::string> NewGroupId() {
@@ -83,8 +87,9 @@ absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunCo
   return made;
 }
 
-MakeAttention AttentionMaker(AttentionPreference preference, bool document_masking,
-                             std::shared_ptr<GemmPlanStore> plans, bool sparing) {
+MakeAttention AttentionMaker(AttentionPreference preference, [[maybe_unused]] bool deterministic,
+                             bool document_masking, std::shared_ptr<GemmPlanStore> plans,
+                             bool sparing) {
   AttentionChoice choice = {.preference = preference,
                             .document_masking = document_masking,
                             .sparing = sparing,
@@ -94,7 +99,9 @@ MakeAttention AttentionMaker(AttentionPreference preference, bool document_maski
                             .warn = [](const std::string& text) { Log().warn("{}", text); },
                             .inform = [](const std::string& text) { Log().info("{}", text); }};
 #ifdef CAUSEWAY_HAVE_CUDNN
-  choice.make_cudnn = MakeCudnnAttention;
+  choice.make_cudnn = [deterministic](const AttentionShape& shape) {
+    return MakeCudnnAttention(shape, deterministic);
+  };
 #endif
   return [choice, plans = std::move(plans)](const DeviceInfo& device, const AttentionShape& shape,
                                             DeviceMemory* memory, cudaStream_t stream) {

@@ -25,14 +25,17 @@ namespace causeway::worker::cuda {
 
 // Whether there is a GPU at all.
 bool AnyDevice();
-// Those that DiscoverDevices finds of these; empty: of all.
+// ListDevices: those of these that exist; empty: of all. None is used.
 absl::StatusOr<std::vector<int>> FindDevices(const std::vector<int>& devices, FileSystem& files);
+// Whether this program can use them, errors of DiscoverDevices.
+absl::Status CheckDevices(const std::vector<int>& devices, FileSystem& files);
 
 struct OpenOptions {
   std::vector<int> devices;            // Empty: all.
   std::optional<Recompute> recompute;  // None: as little as the memory allows.
   bool published_on_device = true;
   AttentionPreference attention = AttentionPreference::kAuto;
+  bool deterministic = true;  // Or cuDNN's attention may add up in any order.
   // The file of what was measured and chosen (gemm_plan_store.h): read if it exists, and written.
   // Empty: none.
   std::string plan_file;
@@ -62,9 +65,10 @@ absl::StatusOr<std::unique_ptr<ShardedBackend>> OpenShare(const v1::RunConfig& c
                                                           const OpenOptions& options,
                                                           const SiteShare& share);
 
-// ChooseAttention with this program's libraries and log.
-MakeAttention AttentionMaker(AttentionPreference preference, bool document_masking,
-                             std::shared_ptr<GemmPlanStore> plans, bool sparing = false);
+// ChooseAttention with this program's libraries and log. `deterministic`: MakeCudnnAttention's.
+MakeAttention AttentionMaker(AttentionPreference preference, bool deterministic,
+                             bool document_masking, std::shared_ptr<GemmPlanStore> plans,
+                             bool sparing = false);
 
 // A model to be evaluated on a GPU, the first one if `device` is negative, `windows` at a time.
 // Errors of DiscoverDevices, CublasLtLibrary::Open and CudaEvaluation::Create.

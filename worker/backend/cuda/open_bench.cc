@@ -12,7 +12,8 @@
 namespace causeway::worker::cuda {
 
 absl::StatusOr<nlohmann::json> BenchOnGpu(int device, AttentionPreference attention,
-                                          CudaBenchOptions options, FileSystem& files) {
+                                          bool deterministic, CudaBenchOptions options,
+                                          FileSystem& files) {
   ASSIGN_OR_RETURN(const std::vector<DeviceInfo> devices,
                    DiscoverDevices({device < 0 ? 0 : device}, files));
   options.device = devices.front();
@@ -20,7 +21,8 @@ absl::StatusOr<nlohmann::json> BenchOnGpu(int device, AttentionPreference attent
   options.make_gemm = [plans](const DeviceInfo& info, DeviceMemory* memory) {
     return MakeCublasLtGemm(info, memory, plans.get());
   };
-  options.make_attention = AttentionMaker(attention, /*document_masking=*/false, plans);
+  options.make_attention =
+      AttentionMaker(attention, deterministic, /*document_masking=*/false, plans);
   return BenchTraining(options);
 }
 

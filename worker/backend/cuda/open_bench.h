@@ -11,10 +11,11 @@
 namespace causeway::worker::cuda {
 
 // BenchTraining on one GPU: `device`, or the first one if it is negative. `options` without device,
-// make_gemm and make_attention. Errors of DiscoverDevices, CublasLtLibrary::Open, ChooseAttention
-// and BenchTraining.
+// make_gemm and make_attention. `attention` and `deterministic` as OpenOptions'. Errors of
+// DiscoverDevices, CublasLtLibrary::Open, ChooseAttention and BenchTraining.
 absl::StatusOr<nlohmann::json> BenchOnGpu(int device, AttentionPreference attention,
-                                          CudaBenchOptions options, FileSystem& files);
+                                          bool deterministic, CudaBenchOptions options,
+                                          FileSystem& files);
 
 }  // namespace causeway::worker::cuda
 

@@ -35,6 +35,7 @@ PartDevice::PartDevice(const FragmentPlan& plan, const ShardPlan& shard_plan,
       device_codec_down_(FindDeviceCodec(sync.codec_down()).value()),
       decay_(sync.has_error_feedback_decay() ? static_cast<float>(sync.error_feedback_decay())
                                              : 1.0F),
+      keep_(sync.keep_in_flight()),
       contributes_gradients_(sync.contribution() == v1::SyncConfig::GRADIENT),
       parts_(static_cast<size_t>(plan.fragments())) {
   for (int i = 0; i < plan.fragments(); ++i) {
@@ -336,13 +337,15 @@ MergeJob PartDevice::LocalJob(const Part& fragment, const float* published, floa
           .local = shard_.master + fragment.offset,
           .alpha = alpha,
           .beta = 1.0F - alpha,
+          .held = fragment.held,
+          .keep = keep_,
           .weights = shard_.weights,
           .pieces = fragment.table,
           .piece_count = static_cast<int>(fragment.pieces.size())};
 }
 
 absl::Status PartDevice::Merge(int index, std::span<const uint8_t> answer, float alpha) {
-  const Part& fragment = part(index);
+  Part& fragment = part(index);
   if (fragment.values == 0) return absl::OkStatus();
   RETURN_IF_ERROR(UseDevice(shard_.device));
   Slot* slot = nullptr;
@@ -366,6 +369,7 @@ absl::Status PartDevice::Merge(int index, std::span<const uint8_t> answer, float
   job.refusal = slot->refusal_on_device;
   LaunchMerge(device_codec_down_, job, stream_.get());
   RETURN_IF_ERROR(CheckLaunches("merging"));
+  ReleaseHeld(fragment);
   RETURN_IF_ERROR(HoldUpTraining());
   RETURN_IF_ERROR(StorePublished(fragment, published));
   return BeginHash(index, published, slot);
@@ -446,14 +450,53 @@ absl::Status PartDevice::SetPublished(int index, std::span<const uint8_t> values
 }
 
 absl::Status PartDevice::Mix(int index, float alpha) {
-  const Part& fragment = part(index);
+  Part& fragment = part(index);
   if (fragment.values == 0) return absl::OkStatus();
   RETURN_IF_ERROR(UseDevice(shard_.device));
   RETURN_IF_ERROR(FollowTraining());
   ASSIGN_OR_RETURN(const float* const published, LoadPublished(fragment));
   LaunchMix(LocalJob(fragment, published, alpha), stream_.get());
   RETURN_IF_ERROR(CheckLaunches("mixing"));
+  ReleaseHeld(fragment);
   return HoldUpTraining();
+}
+
+// --- What is trained in flight -------------------------------------------------------------------
+
+absl::Status PartDevice::Hold(int index) {
+  Part& fragment = part(index);
+  if (fragment.values == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(UseDevice(shard_.device));
+  ASSIGN_OR_RETURN(float* const held, AcquireHeld(fragment));
+  RETURN_IF_ERROR(FollowTraining());
+  RETURN_IF_ERROR(Copy(held, shard_.master + fragment.offset, fragment.values * kValueBytes,
+                       cudaMemcpyDeviceToDevice, stream_));
+  return CheckCuda(cudaEventRecord(shard_.snapshots_done, stream_.get()), "recording a copy");
+}
+
+absl::Status PartDevice::CopyHeld(int index, std::span<float> values) {
+  const Part& fragment = part(index);
+  if (fragment.values == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(UseDevice(shard_.device));
+  for (const ShardPiece& piece : fragment.pieces) {
+    RETURN_IF_ERROR(Copy(values.data() + (piece.begin - fragment.begin),
+                         fragment.held + (piece.offset - fragment.offset),
+                         piece.size() * kValueBytes, cudaMemcpyDeviceToHost, stream_));
+  }
+  return stream_.Wait("copying local values in flight");
+}
+
+absl::Status PartDevice::SetHeld(int index, std::span<const float> values) {
+  Part& fragment = part(index);
+  if (fragment.values == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(UseDevice(shard_.device));
+  ASSIGN_OR_RETURN(float* const held, AcquireHeld(fragment));
+  for (const ShardPiece& piece : fragment.pieces) {
+    RETURN_IF_ERROR(Copy(held + (piece.offset - fragment.offset),
+                         values.data() + (piece.begin - fragment.begin), piece.size() * kValueBytes,
+                         cudaMemcpyHostToDevice, stream_));
+  }
+  return stream_.Wait("restoring local values in flight");
 }
 
 // --- Checkpoints ---------------------------------------------------------------------------------

@@ -61,6 +61,9 @@ class PartDevice {
   absl::Status SetPublished(int fragment, std::span<const uint8_t> values);
   absl::Status FinishHash(int fragment, LeafSink& leaves);
   absl::Status Mix(int fragment, float alpha);
+  absl::Status Hold(int fragment);
+  absl::Status CopyHeld(int fragment, std::span<float> values);
+  absl::Status SetHeld(int fragment, std::span<const float> values);
   absl::Status CopyPublished(std::span<float> arena);
   bool keeps_residuals() const { return residual_ != nullptr; }
   absl::Status CopyResiduals(std::span<float> arena);
@@ -89,6 +92,7 @@ class PartDevice {
     std::vector<SharedRange> shared;
     int64_t shared_bytes = 0;
     bool keeps_residual = false;
+    float* held = nullptr;  // Local values as they were sent; null: none.
   };
   // What hashing one fragment leaves on the host.
   struct HashSlot {
@@ -111,6 +115,11 @@ class PartDevice {
   absl::StatusOr<Slot*> Acquire(int fragment) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Slot*> MakeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release(Slot* slot) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Memory for what is held of the fragment, if it has none yet.
+  absl::StatusOr<float*> AcquireHeld(Part& part);
+  absl::StatusOr<float*> MakeHeld() ABSL_LOCKS_EXCLUDED(mutex_);
+  // After the kernel that reads it was launched: what follows on the stream may write it.
+  void ReleaseHeld(Part& part);
   absl::StatusOr<HashSlot*> AcquireHash();
   absl::StatusOr<HashSlot*> MakeHash();
   // Copies the pieces of an object to the device.
@@ -137,6 +146,7 @@ class PartDevice {
   const DeviceCodec device_codec_up_;
   const DeviceCodec device_codec_down_;
   const float decay_;
+  const double keep_;
   const bool contributes_gradients_;
   std::vector<Part> parts_;  // By fragment.
   int64_t most_values_ = 0;  // Of a part.
@@ -155,6 +165,7 @@ class PartDevice {
   std::map<int, HashSlot*> hashing_;    // By fragment.
   std::vector<HashSlot*> free_hashes_;
   std::vector<std::unique_ptr<HashSlot>> hashes_;
+  std::vector<float*> free_held_;  // Each for the largest part.
 
   absl::Mutex mutex_;
   DeviceMemory memory_ ABSL_GUARDED_BY(mutex_);

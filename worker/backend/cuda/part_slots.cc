@@ -2,9 +2,11 @@
 // says, and more where that does not suffice.
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "common/base/status_macros.h"
+#include "common/params/run_config.h"
 #include "worker/backend/cuda/device_codec.h"
 #include "worker/backend/cuda/part_device.h"
 
@@ -22,7 +24,7 @@ int64_t SlotBytes(const Codec& up, const Codec& down, int64_t values) {
 // is sent per H / F steps, and merged tau steps later. One more, for a worker that takes several
 // steps at a time; what is late takes slots of its own.
 int FragmentsInFlight(int fragments, const v1::SyncConfig& sync) {
-  const int64_t overlap = int64_t{sync.overlap_steps()} * fragments;
+  const int64_t overlap = int64_t{MaxOverlapSteps(sync)} * fragments;
   return static_cast<int>(
       std::min<int64_t>(fragments, overlap / std::max(1, sync.steps_between_syncs()) + 2));
 }
@@ -41,10 +43,11 @@ int64_t PartDevice::Bytes(const FragmentPlan& plan, const ShardPlan& shard_plan,
   const int64_t values = shard_plan.shard_size(rank);
   const int64_t published = published_on_device ? values : most_values;
   const int64_t residual = sync.error_feedback() ? values : 0;
-  return (published + residual) * kValueBytes + FragmentsInFlight(plan.fragments(), sync) *
-                                                    SlotBytes(*FindCodec(sync.codec_up()).value(),
-                                                              *FindCodec(sync.codec_down()).value(),
-                                                              most_values);
+  const int64_t held = sync.keep_in_flight() > 0 ? most_values * kValueBytes : 0;
+  return (published + residual) * kValueBytes +
+         FragmentsInFlight(plan.fragments(), sync) *
+             (held + SlotBytes(*FindCodec(sync.codec_up()).value(),
+                               *FindCodec(sync.codec_down()).value(), most_values));
 }
 
 absl::Status PartDevice::PrepareSlots(const v1::SyncConfig& sync) {
@@ -58,6 +61,10 @@ absl::Status PartDevice::PrepareSlots(const v1::SyncConfig& sync) {
     }
   }
   for (Slot* const slot : slots) Release(slot);
+  for (int i = 0; sync.keep_in_flight() > 0 && i < in_flight; ++i) {
+    ASSIGN_OR_RETURN(float* const held, MakeHeld());
+    free_held_.push_back(held);
+  }
   for (int i = 0; i < std::min(in_flight, kMergesAtOnce); ++i) {
     ASSIGN_OR_RETURN(HashSlot* const hash, MakeHash());
     free_hashes_.push_back(hash);
@@ -103,6 +110,26 @@ void PartDevice::Abandon(Slot* slot) {
   // A device that is lost does not write any more.
   slot->copied.Wait("codes that nobody reads").IgnoreError();
   Release(slot);
+}
+
+absl::StatusOr<float*> PartDevice::AcquireHeld(Part& fragment) {
+  if (fragment.held != nullptr) return fragment.held;
+  if (free_held_.empty()) {
+    ASSIGN_OR_RETURN(fragment.held, MakeHeld());
+  } else {
+    fragment.held = free_held_.back();
+    free_held_.pop_back();
+  }
+  return fragment.held;
+}
+
+absl::StatusOr<float*> PartDevice::MakeHeld() {
+  absl::MutexLock lock(&mutex_);
+  return memory_.Allocate<float>("local values in flight", most_values_, "sync.keep_in_flight: 0");
+}
+
+void PartDevice::ReleaseHeld(Part& fragment) {
+  if (fragment.held != nullptr) free_held_.push_back(std::exchange(fragment.held, nullptr));
 }
 
 absl::StatusOr<PartDevice::HashSlot*> PartDevice::AcquireHash() {

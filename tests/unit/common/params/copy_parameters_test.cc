@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 FragmentPlan Plan(const std::string& text) {
   const v1::RunConfig config = Completed(text, Parsed(kSmallModel));
-  return *FragmentPlan::Create(config.model(), config.sync());
+  return *FragmentPlan::Create(config);
 }
 
 std::vector<float> Values(const FragmentPlan& plan, uint64_t seed) {

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 FragmentPlan Plan(const std::string& model, const std::string& sync) {
   const v1::RunConfig config =
       Completed(absl::StrCat("model { ", model, " } sync { steps_between_syncs: 100 ", sync, " }"));
-  const absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config.model(), config.sync());
+  const absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }
@@ -124,7 +124,7 @@ TEST(FragmentPlan, EveryPatternAndCountPlacesEveryTensorOnce) {
             absl::StrCat("model { ", Layers(7), features, " } sync { pattern: ", pattern,
                          " fragments: ", fragments, " }");
         const v1::RunConfig config = Completed(text);
-        const auto plan = FragmentPlan::Create(config.model(), config.sync());
+        const auto plan = FragmentPlan::Create(config);
         ASSERT_TRUE(plan.ok()) << plan.status();
         ExpectSound(*plan, config.model());
       }
@@ -137,7 +137,7 @@ TEST(FragmentPlan, BalancedFragmentsAreEqualUpToOneRow) {
     SCOPED_TRACE(fragments);
     const v1::RunConfig config = Completed(absl::StrCat(
         "model { preset: 'small-10m' } sync { pattern: BALANCED fragments: ", fragments, " }"));
-    const auto plan = FragmentPlan::Create(config.model(), config.sync());
+    const auto plan = FragmentPlan::Create(config);
     ASSERT_TRUE(plan.ok()) << plan.status();
     ExpectSound(*plan, config.model());
     ASSERT_EQ(plan->fragments(), fragments);
@@ -187,7 +187,7 @@ TEST(FragmentPlan, EveryBalancedCutIsTheNearestToItsShare) {
           "model { vocabulary_size: 200 layers: 3 width: ", width, " heads: 2 mlp_width: 100 }"));
       config.mutable_sync()->set_pattern(v1::SyncConfig::BALANCED);
       config.mutable_sync()->set_fragments(fragments);
-      const auto plan = FragmentPlan::Create(config.model(), config.sync());
+      const auto plan = FragmentPlan::Create(config);
       if (!plan.ok()) continue;
       ++cut_plans;
       const std::vector<int64_t> cuts = AllCuts(*plan);
@@ -216,7 +216,7 @@ TEST(FragmentPlan, LargestConfigurationsAreCutSoundly) {
         "model { layers: 1024 width: 1024 heads: 8 mlp_width: 4096 } train { steps: 1000000 } "
         "sync { steps_between_syncs: 1000000 ",
         sync, " }"));
-    const auto plan = FragmentPlan::Create(config.model(), config.sync());
+    const auto plan = FragmentPlan::Create(config);
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(plan->range(plan->fragments() - 1).end, plan->arena_size()) << sync;
   }
@@ -231,7 +231,7 @@ TEST(FragmentPlan, FinestBalancedCutIsSoundOrRefused) {
   for (int fragments = 1; fragments < 1000; ++fragments) {
     SCOPED_TRACE(fragments);
     config.mutable_sync()->set_fragments(fragments);
-    const auto plan = FragmentPlan::Create(config.model(), config.sync());
+    const auto plan = FragmentPlan::Create(config);
     if (plan.ok()) {
       EXPECT_EQ(plan->fragments(), fragments);
       ExpectSound(*plan, config.model());

@@ -15,7 +15,7 @@ namespace {
 FragmentPlan Plan(const std::string& sync) {
   const v1::RunConfig config =
       Completed(absl::StrCat("model { preset: 'tiny-1m' } sync { ", sync, " }"));
-  return *FragmentPlan::Create(config.model(), config.sync());
+  return *FragmentPlan::Create(config);
 }
 
 std::vector<float> Initial(const FragmentPlan& plan, uint64_t seed) {

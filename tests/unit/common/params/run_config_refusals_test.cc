@@ -145,6 +145,16 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"sync { mixing: -0.1 }", "sync.mixing"},
         Refusal{"sync { mixing: 1.1 }", "sync.mixing"},
         Refusal{"sync { mixing: nan }", "sync.mixing"},
+        Refusal{"sync { keep_in_flight: -0.1 }", "sync.keep_in_flight"},
+        Refusal{"sync { keep_in_flight: 1.1 }", "sync.keep_in_flight"},
+        Refusal{"sync { keep_in_flight: nan }", "sync.keep_in_flight"},
+        Refusal{"sync { overlap_steps: 1 keep_in_flight: 1 mixing: 0.5 }", "sync.keep_in_flight",
+                "0 where sync.mixing = 0.5"},
+        Refusal{"sync { overlap_steps: 3 max_overlap_steps: 2 }", "sync.max_overlap_steps",
+                "at least sync.overlap_steps = 3"},
+        Refusal{"sync { max_overlap_steps: -1 }", "sync.max_overlap_steps"},
+        Refusal{"sync { max_overlap_steps: 100 }", "sync.max_overlap_steps",
+                "below sync.steps_between_syncs = 100"},
         Refusal{"sync { fragments: -1 }", "sync.fragments"},
         Refusal{"sync { fragments: 65537 }", "sync.fragments"},
         Refusal{"sync { fragments: 5 }", "sync.fragments", "model.layers = 4"},
@@ -190,8 +200,13 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{"membership { max_pace: 5.1 } sync { steps_between_syncs: 8 "
                             "overlap_steps: 3 }",
                             "membership.max_pace", "overlap_steps = 5"},
+                    Refusal{"membership { max_pace: 2.1 } sync { steps_between_syncs: 8 "
+                            "overlap_steps: 3 max_overlap_steps: 6 }",
+                            "membership.max_pace", "max_overlap_steps = 2"},
                     Refusal{"membership { outlier_factor: 0.9 }", "membership.outlier_factor"},
                     Refusal{"membership { outlier_factor: inf }", "membership.outlier_factor"},
+                    Refusal{"membership { norm_cap: 0.5 }", "membership.norm_cap"},
+                    Refusal{"membership { norm_cap: nan }", "membership.norm_cap"},
                     Refusal{"train { tokens: -1 }", "train.tokens"},
                     Refusal{"membership { weighting: 9 }", "membership.weighting"}));
 
@@ -206,6 +221,9 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"outer { optimizer: ADAM }", "outer.optimizer", "GRADIENT", "data-parallel"},
         Refusal{"outer { merge: NORM_AND_DIRECTION }", "outer.merge", "GRADIENT", "data-parallel"},
         Refusal{"sync { mixing: 0.5 }", "sync.mixing", "GRADIENT", "data-parallel"},
+        Refusal{"sync { keep_in_flight: 1 }", "sync.keep_in_flight", "GRADIENT", "data-parallel"},
+        Refusal{"sync { max_overlap_steps: 1 }", "sync.max_overlap_steps", "; it is 1",
+                "data-parallel"},
         Refusal{"sync { overlap_steps: 1 }", "sync.overlap_steps", "; it is 1", "data-parallel"},
         Refusal{"sync { error_feedback: true }", "sync.error_feedback", "GRADIENT",
                 "data-parallel"},
@@ -216,6 +234,9 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(AcceptedConfig, TheEdgesOfTheRangesAreInside) {
   for (const char* text :
        {"sync { overlap_steps: 99 mixing: 1 }", "sync { fragments: 4 }",
+        "sync { overlap_steps: 99 keep_in_flight: 1 }",
+        "sync { overlap_steps: 2 max_overlap_steps: 2 }",
+        "sync { overlap_steps: 2 max_overlap_steps: 99 }",
         "sync { fragments: 1 steps_between_syncs: 1 }",
         "sync { fragments: 4 steps_between_syncs: 5 }", "train { steps: 100 }",
         "train { warmup_steps: 1000 }", "train { clip_norm: -1 }", "outer { learning_rate: 0 }",

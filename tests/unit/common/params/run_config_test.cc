@@ -167,6 +167,16 @@ TEST(RunConfigHash, KeepsItsValueAndSeesEveryField) {
   }
 }
 
+TEST(FormatRunConfig, TheHashOfAConfigurationWithoutTheNewerFieldsDoesNotChange) {
+  const v1::RunConfig config = Completed(kSmallModel);
+  EXPECT_EQ(config.sync().max_overlap_steps(), 0);
+  EXPECT_EQ(config.sync().keep_in_flight(), 0);
+  EXPECT_EQ(MaxOverlapSteps(Completed("sync { overlap_steps: 3 }", config).sync()), 3);
+  EXPECT_EQ(
+      MaxOverlapSteps(Completed("sync { overlap_steps: 3 max_overlap_steps: 9 }", config).sync()),
+      9);
+}
+
 TEST(ConfigWarnings, SettingsThatTrainBadlyTogetherAreNamed) {
   EXPECT_THAT(WarningsOf("sync { error_feedback: true }"),
               ElementsAre(HasSubstr("sync.error_feedback")));
@@ -191,6 +201,15 @@ TEST(ConfigWarnings, SettingsThatTrainBadlyTogetherAreNamed) {
               ElementsAre(AllOf(HasSubstr("outer.momentum = 0.5"), HasSubstr("TOPK2"))));
   EXPECT_THAT(WarningsOf(topk2 + "outer { learning_rate: 0.4 }"),
               ElementsAre(AllOf(HasSubstr("outer.learning_rate = 0.4"), HasSubstr("TOPK2"))));
+  EXPECT_THAT(WarningsOf("sync { keep_in_flight: 1 }"),
+              ElementsAre(HasSubstr("sync.keep_in_flight = 1 has no effect")));
+  EXPECT_THAT(WarningsOf("train { steps: 190 } sync { max_overlap_steps: 90 }"),
+              ElementsAre(HasSubstr("the run ends before an answer could be so late")));
+  EXPECT_THAT(WarningsOf("membership { adaptive_grace: true grace_ms: 9 max_pace: 2 } "
+                         "sync { max_overlap_steps: 20 }"),
+              IsEmpty());
+  EXPECT_THAT(WarningsOf("membership { max_pace: 2.5 } sync { max_overlap_steps: 2 }"),
+              ElementsAre(HasSubstr("sync.max_overlap_steps = 2")));
   EXPECT_THAT(WarningsOf("sync { overlap_steps: 51 }"),
               ElementsAre(HasSubstr("sync.overlap_steps = 51")));
   EXPECT_THAT(WarningsOf("membership { quorum: 3 }"),

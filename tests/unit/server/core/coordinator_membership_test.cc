@@ -182,7 +182,7 @@ TEST(CoordinatorMembershipTest, AWorkerThatReturnsWithACheckpointIsWaitedForUnle
   ToyWorker b(run, "b", 2);
   ASSERT_TRUE(a.Enter().ok());
   ASSERT_TRUE(b.Enter().ok());
-  for (int i = 0; i < 20; ++i) a.Train();
+  for (int i = 0; i < 3; ++i) a.Train();
   ASSERT_TRUE(a.Heartbeat().ok());
   run.coordinator->Disconnected("b", 1, absl::UnavailableError("cut"));
   ToyWorker again(run, "b", 3);
@@ -190,7 +190,7 @@ TEST(CoordinatorMembershipTest, AWorkerThatReturnsWithACheckpointIsWaitedForUnle
   EXPECT_TRUE(again.welcome().resumes()) << "however old its checkpoint is";
   ASSERT_TRUE(a.Push(0, 1).ok());
   EXPECT_TRUE(run.store.rounds().empty()) << "the checkpoint will send it";
-  ASSERT_TRUE(again.Ready(20, /*anew=*/true).ok());
+  ASSERT_TRUE(again.Ready(3, /*anew=*/true).ok());
   run.coordinator->Tick();
   EXPECT_EQ(run.store.rounds().size(), 1u) << "it will not send what comes before its step";
 }
@@ -212,7 +212,10 @@ TEST(CoordinatorMembershipTest, TheStartEndsAPauseForWhoeverMissedItsEnd) {
 }
 
 TEST(CoordinatorMembershipTest, RoundsThatDiedWithTheirOnlySenderDoNotStopTheRun) {
-  ToyRun run([](v1::RunConfig& config) { config.mutable_membership()->set_start_workers(1); });
+  ToyRun run([](v1::RunConfig& config) {
+    config.mutable_membership()->set_start_workers(1);
+    config.mutable_sync()->set_overlap_steps(3);
+  });
   ToyWorker a(run, "a", 1);
   ASSERT_TRUE(a.Enter().ok());
   a.Train();
@@ -318,9 +321,9 @@ TEST(CoordinatorMembershipTest, DirectivesReachTheWorkersAndThoseThatComeLater) 
   EXPECT_EQ(a.sink().Count(v1::Directive::DRAIN), 0);
   EXPECT_EQ(b.sink().Count(v1::Directive::DRAIN), 1);
   EXPECT_EQ(run.coordinator->StopAtStep(0).code(), absl::StatusCode::kInvalidArgument);
-  for (int i = 0; i < 5; ++i) a.Train();
+  for (int i = 0; i < 3; ++i) a.Train();
   ASSERT_TRUE(a.Heartbeat().ok());
-  EXPECT_EQ(run.coordinator->StopAtStep(4).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(run.coordinator->StopAtStep(2).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(CoordinatorMembershipTest, AWorkerThatWasAwayWhenItWasAskedToDrainIsToldWhenItIsBack) {

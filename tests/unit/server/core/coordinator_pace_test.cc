@@ -12,20 +12,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // H = 6: a period is six steps.
-struct TwoWorkers {
-  explicit TwoWorkers(const std::function<void(v1::RunConfig&)>& change = {}) : run(change) {
-    EXPECT_TRUE(a.Enter().ok());
-    EXPECT_TRUE(b.Enter().ok());
-  }
-  ToyRun run;
-  ToyWorker a{run, "a", 1};
-  ToyWorker b{run, "b", 2};
-};
-
 void AllowPaces(v1::RunConfig& config) { config.mutable_membership()->set_max_pace(4); }
 
 TEST(CoordinatorPaceTest, TheSlowerWorkerIsToldItsPaceOnce) {
   TwoWorkers two(AllowPaces);
+  two.TrainBoth(7);
   ASSERT_TRUE(two.b.ReportSpeed(7, 2).ok());
   EXPECT_EQ(two.b.sink().Count(v1::Directive::SET_PACE), 0) << "slower than whom?";
   ASSERT_TRUE(two.a.ReportSpeed(8, 1).ok());
@@ -36,6 +27,7 @@ TEST(CoordinatorPaceTest, TheSlowerWorkerIsToldItsPaceOnce) {
   EXPECT_EQ(orders[0].step(), 12) << "with the next period";
   EXPECT_EQ(two.a.sink().Count(v1::Directive::SET_PACE), 0);
   EXPECT_EQ(two.run.events.Count("pace_set"), 1);
+  two.TrainBoth(5);
   ASSERT_TRUE(two.b.ReportSpeed(13, 2, 2080).ok());
   EXPECT_EQ(two.b.sink().Count(v1::Directive::SET_PACE), 1);
   const v1::RunStatus status = two.run.coordinator->GetStatus();
@@ -45,6 +37,7 @@ TEST(CoordinatorPaceTest, TheSlowerWorkerIsToldItsPaceOnce) {
 
 TEST(CoordinatorPaceTest, AWorkerThatComesBackIsToldAgain) {
   TwoWorkers two(AllowPaces);
+  two.TrainBoth(7);
   ASSERT_TRUE(two.a.ReportSpeed(8, 1).ok());
   ASSERT_TRUE(two.b.ReportSpeed(8, 2).ok());
   ASSERT_TRUE(two.b.Join().ok());
@@ -57,6 +50,7 @@ TEST(CoordinatorPaceTest, AWorkerThatComesBackIsToldAgain) {
 
 TEST(CoordinatorPaceTest, PacesAreOffUnlessTheRunAllowsThem) {
   TwoWorkers two;
+  two.TrainBoth(7);
   ASSERT_TRUE(two.a.ReportSpeed(8, 1).ok());
   ASSERT_TRUE(two.b.ReportSpeed(8, 20).ok());
   EXPECT_EQ(two.b.sink().Count(v1::Directive::SET_PACE), 0);
@@ -64,6 +58,7 @@ TEST(CoordinatorPaceTest, PacesAreOffUnlessTheRunAllowsThem) {
 
 TEST(CoordinatorPaceTest, ImplausibleSpeedsAreIgnored) {
   TwoWorkers two(AllowPaces);
+  two.TrainBoth(7);
   ASSERT_TRUE(two.a.ReportSpeed(8, 1).ok());
   for (const double seconds : {-1.0, 1e300, std::numeric_limits<double>::infinity(),
                                std::numeric_limits<double>::quiet_NaN()}) {
@@ -99,9 +94,11 @@ TEST(CoordinatorPaceTest, AnAdaptiveWindowEndsWhenTheFirstContributorNeedsTheAns
 TEST(CoordinatorPaceTest, ATokenBudgetEndsTheRunAtOneStepForAll) {
   TwoWorkers two;
   ASSERT_TRUE(two.run.coordinator->StopAtTokens(2 * 64 * 30).ok());
+  two.TrainBoth(19);
   ASSERT_TRUE(two.a.ReportSpeed(20, 5).ok());
   ASSERT_TRUE(two.b.ReportSpeed(20, 5).ok());
   EXPECT_EQ(two.a.sink().Count(v1::Directive::STOP_AT_STEP), 0);
+  two.TrainBoth(8);
   ASSERT_TRUE(two.a.ReportSpeed(28, 5).ok());
   ASSERT_TRUE(two.b.ReportSpeed(28, 5).ok());
   for (const ToyWorker* worker : {&two.a, &two.b}) {
@@ -110,6 +107,7 @@ TEST(CoordinatorPaceTest, ATokenBudgetEndsTheRunAtOneStepForAll) {
     ASSERT_EQ(orders.size(), 1u);
     EXPECT_EQ(orders[0].step(), 31) << "28 and two steps of notice lie before it";
   }
+  two.TrainBoth(2);
   ASSERT_TRUE(two.b.ReportSpeed(30, 5).ok());
   EXPECT_EQ(two.a.sink().Count(v1::Directive::STOP_AT_STEP), 1) << "announced once";
   EXPECT_EQ(two.run.events.Count("stopping"), 2);
@@ -117,12 +115,14 @@ TEST(CoordinatorPaceTest, ATokenBudgetEndsTheRunAtOneStepForAll) {
 
 TEST(CoordinatorPaceTest, TheTokenBudgetOfTheConfigurationHoldsAcrossARestart) {
   TwoWorkers two([](v1::RunConfig& config) { config.mutable_train()->set_tokens(2 * 64 * 30); });
+  two.TrainBoth(19);
   ASSERT_TRUE(two.a.ReportSpeed(20, 5).ok());
   ASSERT_TRUE(two.b.ReportSpeed(20, 5).ok());
   two.run.coordinator->Maintain();
   two.run.Restart();
   ASSERT_TRUE(two.a.Join().ok());
   ASSERT_TRUE(two.b.Join().ok());
+  two.TrainBoth(8);
   ASSERT_TRUE(two.b.ReportSpeed(28, 5).ok());
   ASSERT_TRUE(two.a.ReportSpeed(28, 5).ok());
   EXPECT_EQ(two.a.sink().Count(v1::Directive::STOP_AT_STEP), 1);
@@ -135,6 +135,7 @@ TEST(CoordinatorPaceTest, TheTokenBudgetOfTheConfigurationHoldsAcrossARestart) {
 
 TEST(CoordinatorPaceTest, ABudgetThatIsSpentIsRefused) {
   TwoWorkers two;
+  two.TrainBoth(19);
   ASSERT_TRUE(two.a.ReportSpeed(20, 5).ok());
   EXPECT_EQ(two.run.coordinator->StopAtTokens(20 * 64).code(),
             absl::StatusCode::kFailedPrecondition);

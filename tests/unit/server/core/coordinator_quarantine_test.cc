@@ -1,7 +1,10 @@
 // The guard against contributions that are out of line.
+#include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
+#include "common/base/checksum.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/server/core/toy_run.h"
@@ -12,8 +15,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-struct TwoWorkers {
-  explicit TwoWorkers(double outlier_factor)
+struct Guarded {
+  explicit Guarded(double outlier_factor)
       : run([&](v1::RunConfig& config) {
           config.mutable_membership()->set_outlier_factor(outlier_factor);
         }) {
@@ -47,7 +50,7 @@ struct TwoWorkers {
 };
 
 TEST(CoordinatorQuarantineTest, AnOutlierIsHeldButNotMergedAndNobodyWaitsForIt) {
-  TwoWorkers two(10);
+  Guarded two(10);
   two.TrainUntilThereIsAHistory();
   two.a.Diverge();
   ASSERT_TRUE(two.a.Push(0, 5).ok());
@@ -73,7 +76,7 @@ TEST(CoordinatorQuarantineTest, AnOutlierIsHeldButNotMergedAndNobodyWaitsForIt) 
 }
 
 TEST(CoordinatorQuarantineTest, WhereAllAreOutOfLineTheRoundIsPublishedEmpty) {
-  TwoWorkers two(10);
+  Guarded two(10);
   two.TrainUntilThereIsAHistory();
   two.a.Diverge();
   two.b.Diverge();
@@ -84,7 +87,7 @@ TEST(CoordinatorQuarantineTest, WhereAllAreOutOfLineTheRoundIsPublishedEmpty) {
 }
 
 TEST(CoordinatorQuarantineTest, TheVerdictAndItsGroundsSurviveTheCoordinator) {
-  TwoWorkers two(10);
+  Guarded two(10);
   two.TrainUntilThereIsAHistory();
   two.a.Diverge();
   ASSERT_TRUE(two.a.Push(0, 5).ok());
@@ -99,18 +102,135 @@ TEST(CoordinatorQuarantineTest, TheVerdictAndItsGroundsSurviveTheCoordinator) {
   EXPECT_TRUE(two.Quarantined(two.a, 5)) << "of a past round";
 }
 
-TEST(CoordinatorQuarantineTest, WithoutAGuardNothingIsJudged) {
-  TwoWorkers two(0);
-  two.TrainUntilThereIsAHistory();
+TEST(CoordinatorQuarantineTest, WithoutAGuardTheCapHoldsFromTheFirstRound) {
+  Guarded two(0);
+  two.a.Train();
+  two.b.Train();
+  two.a.Train();
   two.a.Diverge();
-  ASSERT_TRUE(two.a.Push(0, 5).ok());
-  EXPECT_FALSE(two.Quarantined(two.a, 5));
-  EXPECT_EQ(two.run.store.contributions().back().norm, 0);
+  ASSERT_TRUE(two.a.Push(0, 1).ok());
+  EXPECT_TRUE(two.Quarantined(two.a, 1));
+  ASSERT_TRUE(two.b.Push(0, 1).ok());
+  EXPECT_THAT(two.run.store.rounds().back().contributors, ElementsAre("b"));
+}
+
+v1::RejectRequest Order(const std::string& worker, int64_t round = 0, bool undo = false) {
+  v1::RejectRequest order;
+  order.set_worker_id(worker);
+  order.set_round(round);
+  order.set_undo(undo);
+  order.set_reason("a test");
+  return order;
+}
+
+TEST(CoordinatorQuarantineTest, ARejectedWorkerIsNeitherMergedNorWaitedForUntilTheOrderIsUndone) {
+  Guarded two(0);
+  two.TrainBoth(1);
+  two.a.Train();
+  two.b.Train();
+  ASSERT_TRUE(two.a.Push(0, 1).ok());
+  ASSERT_TRUE(two.run.coordinator->Reject(Order("a")).ok());
+  EXPECT_EQ(two.run.events.Count("worker_rejected"), 1);
+  EXPECT_TRUE(two.Quarantined(two.a, 1)) << "of the open round";
+  EXPECT_TRUE(two.run.coordinator->GetStatus().workers(0).rejected());
+  ASSERT_TRUE(two.b.Push(0, 1).ok());
+  EXPECT_THAT(two.run.store.rounds().back().contributors, ElementsAre("b"));
+  two.run.Restart();
+  EXPECT_TRUE(two.Quarantined(two.a, 1)) << "of a past round";
+  EXPECT_TRUE(two.run.coordinator->GetStatus().workers(0).rejected());
+  ASSERT_TRUE(two.a.Join().ok());
+  ASSERT_TRUE(two.b.Join().ok());
+  ASSERT_TRUE(two.a.Merge(0, 1).ok());
+  ASSERT_TRUE(two.b.Merge(0, 1).ok());
+  ASSERT_TRUE(two.b.Push(1, 1).ok());
+  EXPECT_THAT(two.run.store.rounds().back().contributors, ElementsAre("b")) << "not waited for";
+  ASSERT_TRUE(two.a.Push(0, 2).ok());
+  EXPECT_TRUE(two.Quarantined(two.a, 2));
+  ASSERT_TRUE(two.run.coordinator->Reject(Order("a", 0, true)).ok());
+  EXPECT_FALSE(two.Quarantined(two.a, 2)) << "it counts again";
+  ASSERT_TRUE(two.b.Push(0, 2).ok());
+  EXPECT_THAT(two.run.store.rounds().back().contributors, ElementsAre("a", "b"));
+  two.run.Restart();
+  EXPECT_FALSE(two.run.coordinator->GetStatus().workers(0).rejected());
+}
+
+TEST(CoordinatorQuarantineTest, OneContributionCanBeRejectedWhileItsRoundIsOpen) {
+  Guarded two(0);
+  two.TrainBoth(1);
+  two.a.Train();
+  two.b.Train();
+  ASSERT_TRUE(two.a.Push(0, 1).ok());
+  ASSERT_TRUE(two.run.coordinator->Reject(Order("a", 1)).ok());
+  two.run.Restart();
+  ASSERT_TRUE(two.a.Join().ok());
+  ASSERT_TRUE(two.b.Join().ok());
+  ASSERT_TRUE(two.b.Push(0, 1).ok());
+  EXPECT_THAT(two.run.store.rounds().back().contributors, ElementsAre("b"));
+  ASSERT_TRUE(two.a.Merge(0, 1).ok());
+  ASSERT_TRUE(two.b.Merge(0, 1).ok());
+  ASSERT_TRUE(two.a.Push(0, 2).ok());
+  ASSERT_TRUE(two.b.Push(0, 2).ok());
+  EXPECT_THAT(two.run.store.rounds().back().contributors, ElementsAre("a", "b"));
+  EXPECT_EQ(two.run.coordinator->Reject(Order("a", 1)).code(),
+            absl::StatusCode::kFailedPrecondition)
+      << "what is published stays";
+  EXPECT_EQ(two.run.coordinator->Reject(Order("nobody")).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(two.run.coordinator->Reject(Order("b", 0, true)).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(CoordinatorQuarantineTest, WhatWouldOverflowIsLeftOutAndTheRoundMergedWithoutIt) {
+  const auto anything_goes = [](v1::RunConfig& config) {
+    config.mutable_sync()->set_codec_up(v1::FP32);
+    config.mutable_membership()->set_norm_cap(1e30);
+    config.mutable_outer()->set_learning_rate(10);
+  };
+  TwoWorkers with(anything_goes);
+  TwoWorkers without(anything_goes);
+  for (TwoWorkers* const two : {&with, &without}) {
+    two->a.Train();
+    two->b.Train();
+  }
+  std::vector<uint8_t> object;
+  v1::PushHeader header = with.a.MakePush(0, 1, object);
+  const float huge = std::numeric_limits<float>::max() / 2;
+  for (size_t i = 0; i + sizeof(huge) <= object.size(); i += sizeof(huge)) {
+    std::memcpy(object.data() + i, &huge, sizeof(huge));
+  }
+  header.set_object_hash(TreeHash(object));
+  const absl::Status pushed = with.run.coordinator->Contribute(header, std::move(object));
+  ASSERT_TRUE(pushed.ok()) << pushed;
+  ASSERT_TRUE(with.b.Push(0, 1).ok());
+  ASSERT_TRUE(with.run.coordinator->Health().ok()) << with.run.coordinator->Health();
+  EXPECT_THAT(with.run.store.rounds().back().contributors, ElementsAre("b"));
+  EXPECT_EQ(with.run.events.Count("contribution_quarantined"), 1);
+  ASSERT_TRUE(without.run.coordinator->Reject(Order("a")).ok());
+  ASSERT_TRUE(without.b.Push(0, 1).ok());
+  EXPECT_EQ(with.run.coordinator->PublishedParameters(),
+            without.run.coordinator->PublishedParameters());
+  with.run.Restart();
+  EXPECT_TRUE(with.run.coordinator->IsQuarantined(header)) << "the successor knows it, too";
+}
+
+TEST(CoordinatorQuarantineTest, ClaimedTokensCountAsFarAsTheyCanHaveBeenTrained) {
+  Guarded two(0);
+  two.a.Train();
+  two.b.Train();
+  two.a.Train();
+  two.b.Train();
+  for (ToyWorker* const worker : {&two.a, &two.b}) {
+    std::vector<uint8_t> object;
+    v1::PushHeader header = worker->MakePush(0, 1, object);
+    header.set_tokens(worker == &two.a ? int64_t{1} << 48 : 2 * 64);
+    ASSERT_TRUE(two.run.coordinator->Contribute(header, std::move(object)).ok());
+  }
+  EXPECT_THAT(two.run.store.rounds().back().weights, ElementsAre(0.5, 0.5));
+  EXPECT_EQ(two.run.events.Count("tokens_cut"), 1);
 }
 
 TEST(CoordinatorQuarantineTest, TheGuardDoesNotChangeAnHonestRun) {
-  TwoWorkers guarded(3);
-  TwoWorkers free(0);
+  Guarded guarded(3);
+  Guarded free(0);
   guarded.TrainBoth(40);
   free.TrainBoth(40);
   EXPECT_EQ(guarded.run.events.Count("contribution_quarantined"), 0);

@@ -175,6 +175,46 @@ TEST(CoordinatorRecoveryTest, AWorkerThatWasAskedToDrainIsAskedAgainByTheSuccess
   EXPECT_EQ(two.b.sink().Count(v1::Directive::DRAIN), 0);
 }
 
+TEST(CoordinatorRecoveryTest, AStepThatNobodyCanHaveReachedIsRefusedAndNotKept) {
+  TwoWorkers two;
+  two.TrainBoth(7);
+  ToyWorker liar(two.run, "liar", 3);
+  ASSERT_TRUE(liar.Join().ok());
+  EXPECT_EQ(liar.Ready(50).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(two.a.ReportSpeed(50, 1).code(), absl::StatusCode::kInvalidArgument);
+  two.run.Restart();
+  EXPECT_LE(two.run.coordinator->GetStatus().run_step(), 7);
+  EXPECT_TRUE(two.run.coordinator->StopAtStep(40).ok());
+}
+
+TEST(CoordinatorRecoveryTest, ACoordinatorThatServesAnOldCopyIsFoundOut) {
+  TwoWorkers two;
+  EXPECT_GT(two.a.welcome().epoch(), 0);
+  two.a.Train();
+  two.b.Train();
+  std::vector<uint8_t> object;
+  v1::PushHeader header = two.a.MakePush(0, 1, object);
+  header.set_base_hash(1);
+  const absl::Status other_base = two.run.coordinator->AdmitPush(header).status();
+  EXPECT_EQ(other_base.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(other_base.message()), HasSubstr("old copy of its run directory"));
+  header.set_base_hash(two.run.store.identity().initial_hashes[0]);
+  header.set_epoch(two.a.welcome().epoch() + 1);
+  const absl::Status later = two.run.coordinator->AdmitPush(header).status();
+  EXPECT_EQ(later.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(later.message()), HasSubstr("epoch"));
+  header.set_epoch(two.a.welcome().epoch());
+  EXPECT_TRUE(two.run.coordinator->AdmitPush(header).ok());
+  v1::Join join = two.run.MakeJoin("a", 1);
+  join.set_seen_epoch(two.a.welcome().epoch() + 1);
+  EXPECT_EQ(two.run.coordinator->Join(join, std::make_shared<RecordingSink>()).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  const int64_t before = two.a.welcome().epoch();
+  two.run.Restart();
+  ASSERT_TRUE(two.a.Join().ok());
+  EXPECT_GT(two.a.welcome().epoch(), before);
+}
+
 TEST(CoordinatorRecoveryTest, WhichPartsOfTheDataAWorkerHadIsRemembered) {
   // The workers had other parts before the run began, as they came: b was first.
   ToyRun run;

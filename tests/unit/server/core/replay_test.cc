@@ -52,6 +52,21 @@ TEST_F(ReplayTest, EveryRoundComesOutWithItsHashes) {
   EXPECT_EQ(result->parameters, run_.coordinator->PublishedParameters());
 }
 
+TEST_F(ReplayTest, WithoutOneWorkerOnlyTheOthersDeltasStep) {
+  options_.without = {"nobody"};
+  const absl::StatusOr<ReplayResult> same = Replay(options_);
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_LT(same->relative_difference, 1e-6);
+  options_.without = {"a"};
+  const absl::StatusOr<ReplayResult> other = Replay(options_);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_GT(other->relative_difference, 1e-4);
+  options_.without = {"a", "b"};
+  const absl::StatusOr<ReplayResult> nobody = Replay(options_);
+  ASSERT_TRUE(nobody.ok()) << nobody.status();
+  EXPECT_EQ(nobody->parameters, options_.initial_parameters) << "nothing has stepped";
+}
+
 TEST_F(ReplayTest, TheSameOptimizerBesideItselfGivesTheSameTheta) {
   options_.outer = recovered_.identity.config.outer();
   const absl::StatusOr<ReplayResult> same = Replay(options_);

@@ -50,8 +50,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> ToyRun::MakeCoordinator(
     std::optional<RecoveredRun> recovered) {
   Coordinator::Options options;
   options.config = config_;
-  ASSIGN_OR_RETURN(const FragmentPlan plan,
-                   FragmentPlan::Create(options.config.model(), options.config.sync()));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(options.config));
   options.run_id = "toy-1";
   options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
   InitializeParameters(plan, 1, options.initial_parameters);

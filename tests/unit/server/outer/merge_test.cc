@@ -420,5 +420,37 @@ TEST(MergeGradients, ClippingDoesNotDependOnThreads) {
   EXPECT_EQ(results[0], results[2]);
 }
 
+TEST(MergeTest, ARoundThatWasRehearsedLeavesTheStateAsItWasWhereItWouldDiverge) {
+  const auto optimizer = Optimizer(v1::OuterConfig::NESTEROV, 10, 0.9);
+  const size_t n = 3 * kCodecChunk + 5;
+  const Codec& codec = *GetCodec(v1::FP32);
+  Fragment fragment(Gaussian(n, 1, 0.02), *optimizer);
+  const Fragment before = fragment;
+  std::vector<float> target = fragment.published;
+  target.back() = -std::numeric_limits<float>::max();
+  const std::vector<uint8_t> bytes = Encode(codec, fragment.published, target);
+  MergeInput input;
+  input.contributions.push_back({"a", &codec, bytes, 1.0, false});
+  input.optimizer = optimizer.get();
+  input.answer_codec = &codec;
+  input.round = 1;
+  input.rehearse = true;
+  EXPECT_EQ(MergeFragment(input, fragment.view(), nullptr).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(fragment, before);
+
+  // What can be merged comes out with the same bits, rehearsed or not.
+  target.back() = 1.0F;
+  const std::vector<uint8_t> sound = Encode(codec, fragment.published, target);
+  input.contributions[0].encoded = sound;
+  Fragment other = before;
+  const auto rehearsed = MergeFragment(input, fragment.view(), nullptr);
+  input.rehearse = false;
+  const auto merged = MergeFragment(input, other.view(), nullptr);
+  ASSERT_TRUE(rehearsed.ok() && merged.ok());
+  EXPECT_EQ(fragment, other);
+  EXPECT_EQ(rehearsed->answer_hash, merged->answer_hash);
+}
+
 }  // namespace
 }  // namespace causeway::server

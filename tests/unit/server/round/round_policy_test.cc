@@ -175,6 +175,36 @@ TEST(RoundPolicyTest, AdaptiveGraceEndsWithTheFirstContributorThatNeedsTheAnswer
   EXPECT_THAT(decision.reason, HasSubstr("then b needs"));
 }
 
+TEST(RoundPolicyTest, OfFourNobodyEndsAnAdaptiveWindowAlone) {
+  const Members members = Table(
+      {AtSpeed("a", 40, 1), AtSpeed("b", 40, 1), AtSpeed("c", 40, 1), AtSpeed("liar", 40, 1e-6)});
+  const Decision first = Decide(kNow, RoundAt60({{"liar", kNow}}), members, kAdaptive);
+  EXPECT_EQ(first.wait_until, kNow + absl::Seconds(20)) << "it is less than half of them";
+  const Decision two = Decide(kNow, RoundAt60({{"liar", kNow}, {"a", kNow}}), members, kAdaptive);
+  EXPECT_EQ(two.wait_until, kNow + absl::Seconds(20));
+  const Decision three =
+      Decide(kNow, RoundAt60({{"liar", kNow}, {"a", kNow}, {"b", kNow}}), members, kAdaptive);
+  EXPECT_EQ(three.wait_until, kNow + absl::Seconds(5) - kDecisionMargin);
+  EXPECT_THAT(three.reason, HasSubstr("then a needs"));
+}
+
+TEST(RoundPolicyTest, NobodyWaitsForAMemberThatIsKeptOut) {
+  Member kept_out = AtSpeed("b", 40, 1);
+  kept_out.rejected = true;
+  const Decision decision =
+      Decide(kNow, RoundAt60({{"a", kNow}}), Table({AtSpeed("a", 60, 1), kept_out}), {});
+  EXPECT_EQ(decision.action, Decision::kClose);
+}
+
+TEST(RoundPolicyTest, WhereEverybodyIsKeptOutRoundsWaitAndAreNotPublishedEmptyOneAfterTheOther) {
+  Member kept_out = AtSpeed("a", 60, 1);
+  kept_out.rejected = true;
+  EXPECT_EQ(Decide(kNow, RoundAt60({}), Table({kept_out}), {}).action, Decision::kWait);
+  OpenRound held = RoundAt60({});
+  held.quarantined["a"] = kNow;
+  EXPECT_EQ(Decide(kNow, held, Table({kept_out}), {}).action, Decision::kWait);
+}
+
 TEST(RoundPolicyTest, AHeartbeatSinceTheContributionSaysMoreThanItsArrival) {
   const Member a = AtSpeed("a", 63, 1, kNow);  // The upload took a while.
   const Decision decision =

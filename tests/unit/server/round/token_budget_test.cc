@@ -66,5 +66,17 @@ TEST(TokenBudgetTest, WithoutAnySpeedThereIsNoEstimate) {
   EXPECT_EQ(StopStepForTokens(Table({fresh}), kTokens, 1, kLease), std::nullopt);
 }
 
+TEST(TokenBudget, ForeignTrainersSayWhatTheirStepsTrain) {
+  Members members = Table({Worker("a", 40), Worker("b", 40)});
+  EXPECT_EQ(StopStepForTokens(members, 0, 20'000, kLease), std::nullopt);
+  for (auto& [id, member] : members) member.progress.tokens_per_second = kTokens;
+  EXPECT_EQ(StopStepForTokens(members, 0, 10'000, kLease),
+            StopStepForTokens(members, kTokens, 10'000, kLease));
+  members["b"].progress.tokens_per_second = 3 * kTokens;
+  members["b"].progress.tokens = 40 * 3 * kTokens;
+  // 400 tokens a step from 16,000 on.
+  EXPECT_EQ(StopStepForTokens(members, 0, 18'001, kLease), 46);
+}
+
 }  // namespace
 }  // namespace causeway::server

@@ -20,8 +20,7 @@ namespace causeway::server {
 class FakeCoordinator final : public Coordinator {
  public:
   explicit FakeCoordinator(bool entropy_down = false)
-      : config_(MakeConfig(entropy_down)),
-        plan_(*FragmentPlan::Create(config_.model(), config_.sync())) {}
+      : config_(MakeConfig(entropy_down)), plan_(*FragmentPlan::Create(config_)) {}
 
   // What AdmitPush says of what was not contributed.
   absl::Status admission;
@@ -115,6 +114,7 @@ class FakeCoordinator final : public Coordinator {
   v1::RunStatus GetStatus() const override { return {}; }
   absl::Status Pause(const std::string&) override { return absl::OkStatus(); }
   absl::Status Resume() override { return absl::OkStatus(); }
+  absl::Status Reject(const v1::RejectRequest&) override { return absl::OkStatus(); }
   absl::Status Drain(const std::string&) override { return absl::OkStatus(); }
   absl::Status StopAtStep(int64_t) override { return absl::OkStatus(); }
   absl::Status StopAtTokens(int64_t) override { return absl::OkStatus(); }

@@ -46,7 +46,7 @@ class ProbeServiceTest : public ::testing::Test {
     model.set_heads(1);
     model.set_mlp_width(16);
     EXPECT_TRUE(CompleteRunConfig(options.config).ok());
-    const FragmentPlan plan = *FragmentPlan::Create(options.config.model(), options.config.sync());
+    const FragmentPlan plan = *FragmentPlan::Create(options.config);
     options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
     options.run_id = "probed-1";
     options.clock = Clock::Real();

@@ -43,7 +43,7 @@ SmallRun::SmallRun(int vocabulary) {
   options.config = SmallConfig(vocabulary);
   const auto warnings = CompleteRunConfig(options.config);
   EXPECT_TRUE(warnings.ok()) << warnings.status();
-  const FragmentPlan plan = *FragmentPlan::Create(options.config.model(), options.config.sync());
+  const FragmentPlan plan = *FragmentPlan::Create(options.config);
   initial_.resize(static_cast<size_t>(plan.arena_size()));
   InitializeParameters(plan, 3, initial_);
   options.run_id = kRunId;

@@ -57,7 +57,7 @@ v1::RunConfig Config() {
   TuneAllocatorForStreams();
   Coordinator::Options options;
   options.config = Config();
-  const FragmentPlan plan = *FragmentPlan::Create(options.config.model(), options.config.sync());
+  const FragmentPlan plan = *FragmentPlan::Create(options.config);
   options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
   InitializeParameters(plan, 3, options.initial_parameters);
   options.run_id = "memory-1";
@@ -155,7 +155,7 @@ class TransferMemoryTest : public ::testing::Test {
   bool PushHalf(const std::string& id) {
     const auto channel = Connect();
     const v1::RunConfig config = Config();
-    const FragmentPlan plan = *FragmentPlan::Create(config.model(), config.sync());
+    const FragmentPlan plan = *FragmentPlan::Create(config);
     const int64_t bytes = plan.arena_size() * int64_t{sizeof(float)};
     v1::PushRequest request;
     v1::PushHeader& header = *request.mutable_header();

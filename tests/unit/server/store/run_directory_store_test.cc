@@ -159,15 +159,41 @@ TEST_F(RunDirectoryStoreTest, AllDeltasStayWhereTheyAreToBeRetained) {
   EXPECT_THAT(Names("deltas"), SizeIs(8));
 }
 
-TEST_F(RunDirectoryStoreTest, AQuarantinedDeltaStays) {
+TEST_F(RunDirectoryStoreTest, AQuarantinedDeltaStaysAsLongAsTheOthersOfItsRound) {
   const auto store = Begin({.snapshots_kept = 1});
   ContributionRecord record = ScriptedContribution(0, 1, "mallory");
   record.quarantined = true;
   ASSERT_TRUE(store->SaveContribution(record, ScriptedObject(0, 1, "mallory")).ok());
   Publish(*store, 0, 1);
-  ASSERT_TRUE(Snapshot(*store, 0, 1).ok());
-  EXPECT_THAT(Names("deltas"), SizeIs(1));
   EXPECT_EQ(*store->ReadContribution(0, 1, "mallory"), ScriptedObject(0, 1, "mallory"));
+  ASSERT_TRUE(Snapshot(*store, 0, 1).ok());
+  EXPECT_THAT(Names("deltas"), SizeIs(0)) << "nobody fills the disk with what is not merged";
+}
+
+TEST_F(RunDirectoryStoreTest, ADamagedSnapshotIsDroppedWithItsFile) {
+  const auto store = Begin();
+  for (int64_t round = 1; round <= 2; ++round) {
+    Publish(*store, 0, round);
+    ASSERT_TRUE(Snapshot(*store, 0, round).ok());
+  }
+  ASSERT_TRUE(store->DropSnapshot(0, 2).ok());
+  EXPECT_THAT(Names("snapshots"), SizeIs(1));
+  EXPECT_TRUE(absl::IsNotFound(store->ReadSnapshot(0, 2).status()));
+  EXPECT_TRUE(store->ReadSnapshot(0, 1).ok());
+  EXPECT_TRUE(Snapshot(*store, 0, 2).ok()) << "it may be saved again";
+  EXPECT_THAT(Names("snapshots"), SizeIs(2));
+}
+
+TEST_F(RunDirectoryStoreTest, EveryTakeOverHasALargerNumberAndSeveralMembersAreOneCommit) {
+  const auto store = Begin();
+  const int64_t first = store->TakeOver().value();
+  const int64_t second = store->TakeOver().value();
+  EXPECT_GT(second, first);
+  std::vector<MemberRecord> members(2);
+  members[0].member.id = "a";
+  members[1].member.id = "b";
+  ASSERT_TRUE(store->SaveMembers(members).ok());
+  EXPECT_EQ(store->TakeOver().value(), second + 2);
 }
 
 TEST_F(RunDirectoryStoreTest, ForgottenAnswersLeaveTheDiskWithTheNextCommit) {

@@ -70,7 +70,7 @@ inline FragmentPlan MakePlan(const v1::ModelConfig& model) {
   v1::SyncConfig sync;
   sync.set_pattern(v1::SyncConfig::STRIDED);
   sync.set_fragments(1);
-  return *FragmentPlan::Create(model, sync);
+  return *FragmentPlan::Create(BuildTensorTable(model), sync);
 }
 
 // Larger than a training run starts with, so that every term of a gradient is felt. Zero in gaps.

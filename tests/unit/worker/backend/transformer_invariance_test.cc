@@ -157,7 +157,7 @@ TEST(TransformerInvarianceTest, CutIntoFragmentsDoesNotMatter) {
   sync.set_pattern(v1::SyncConfig::STRIDED);
   sync.set_fragments(2);
   const FragmentPlan whole = MakePlan(model);
-  const FragmentPlan cut = *FragmentPlan::Create(model, sync);
+  const FragmentPlan cut = *FragmentPlan::Create(BuildTensorTable(model), sync);
   const auto parameters = RandomParameters<float>(whole, 1);
   std::vector<float> moved(static_cast<size_t>(cut.arena_size()));
   for (const PlacedTensor& tensor : cut.tensors()) {

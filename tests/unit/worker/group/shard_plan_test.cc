@@ -22,7 +22,7 @@ FragmentPlan PlanOf(const std::string& model, const std::string& sync) {
                                         "test")
                              .value();
   EXPECT_TRUE(CompleteRunConfig(config).ok());
-  return FragmentPlan::Create(config.model(), config.sync()).value();
+  return FragmentPlan::Create(config).value();
 }
 
 std::vector<FragmentPlan> SomePlans() {

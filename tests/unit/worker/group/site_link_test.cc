@@ -244,6 +244,62 @@ TEST(SiteRendezvousTest, AProcessOfAnotherWorkerIsTurnedAwayAtOnce) {
   other.join();
 }
 
+TEST(SiteRendezvousTest, WhoDoesNotKnowTheSecretIsTurnedAwayAndTheSiteComesTogether) {
+  const int listener = ListenOn(0).value();
+  const int port = PortOf(listener).value();
+  std::thread others([port] {
+    for (const char* guess : {"", "another secret"}) {
+      SiteRendezvous stranger = ProcessOf(1, 2, port);
+      stranger.secret = guess;
+      const absl::Status status = MeetSite(stranger).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << guess;
+      EXPECT_THAT(status.message(), HasSubstr("--site_secret_file")) << guess;
+    }
+    SiteRendezvous member = ProcessOf(1, 2, port);
+    member.secret = "the secret";
+    const auto links = MeetSite(member);
+    ASSERT_TRUE(links.ok()) << links.status();
+    links->front()->Start();
+    EXPECT_EQ(links->front()->NextCall().value()->argument, 7);
+  });
+  SiteRendezvous first = ProcessOf(0, 2, port);
+  first.listener = listener;
+  first.secret = "the secret";
+  const auto links = MeetSite(first);
+  ASSERT_TRUE(links.ok()) << links.status();
+  links->front()->Start();
+  EXPECT_TRUE(links->front()->Call(kEcho, 7, 0, {}).ok());
+  others.join();
+}
+
+TEST(SiteRendezvousTest, WhoeverStandsInForProcessZeroMustKnowTheSecretToo) {
+  const int listener = ListenOn(0).value();
+  const int port = PortOf(listener).value();
+  std::thread impostor([listener, port] {
+    SiteRendezvous first = ProcessOf(0, 2, port);
+    first.listener = listener;
+    EXPECT_TRUE(MeetSite(first).ok()) << "it lets anybody in";
+  });
+  SiteRendezvous member = ProcessOf(1, 2, port);
+  member.secret = "the secret";
+  EXPECT_EQ(MeetSite(member).status().code(), absl::StatusCode::kFailedPrecondition);
+  impostor.join();
+}
+
+TEST(SiteRendezvousTest, ItListensWhereTheOthersWereToldToCome) {
+  const int listener = ListenOn(0, "127.0.0.1").value();
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  ASSERT_EQ(address.ss_family, AF_INET);
+  EXPECT_EQ(ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr), INADDR_LOOPBACK);
+  close(listener);
+  // Not this machine's: others reach it by a translation, so it listens everywhere.
+  const auto elsewhere = ListenOn(0, "192.0.2.1");
+  ASSERT_TRUE(elsewhere.ok()) << elsewhere.status();
+  close(*elsewhere);
+}
+
 // Its launcher starts it again while the others are still coming.
 TEST(SiteRendezvousTest, AProcessThatEndsBeforeAllHaveComeMayComeAgain) {
   const int listener = ListenOn(0).value();

@@ -34,9 +34,7 @@ std::string FreshFolder(const std::string& name) {
   return folder;
 }
 
-FragmentPlan PlanOf(const v1::RunConfig& config) {
-  return *FragmentPlan::Create(config.model(), config.sync());
-}
+FragmentPlan PlanOf(const v1::RunConfig& config) { return *FragmentPlan::Create(config); }
 
 class HuggingFaceTest : public testing::TestWithParam<const char*> {};
 

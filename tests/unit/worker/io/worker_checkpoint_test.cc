@@ -1,7 +1,9 @@
 #include "worker/io/worker_checkpoint.h"
 
 #include <functional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
@@ -24,8 +26,7 @@ WorkerCheckpoint SomeCheckpoint() {
                           "test")
                           .value();
   EXPECT_TRUE(CompleteRunConfig(checkpoint.config).ok());
-  const FragmentPlan plan =
-      FragmentPlan::Create(checkpoint.config.model(), checkpoint.config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(checkpoint.config).value();
   const auto values = static_cast<size_t>(plan.arena_size());
   checkpoint.data_slot = 3;
   checkpoint.step = 70;
@@ -47,7 +48,8 @@ WorkerCheckpoint SomeCheckpoint() {
                                   .round_in_flight = 1,
                                   .tokens_in_flight = 400,
                                   .draws_in_flight = {{1, 7, 9}, {3, 0, 100}},
-                                  .object_in_flight = {1, 2, 3}};
+                                  .object_in_flight = {1, 2, 3},
+                                  .held = {0.5F, -2}};
   return checkpoint;
 }
 
@@ -87,7 +89,9 @@ TEST_F(WorkerCheckpointTest, ComesBackAsItWas) {
   EXPECT_EQ(read->sync.fragments[1].round_in_flight, 1);
   EXPECT_EQ(read->sync.fragments[1].tokens_in_flight, 400);
   EXPECT_EQ(read->sync.fragments[1].object_in_flight, (std::vector<uint8_t>{1, 2, 3}));
+  EXPECT_EQ(read->sync.fragments[1].held, (std::vector<float>{0.5F, -2}));
   EXPECT_TRUE(read->sync.fragments[2].object_in_flight.empty());
+  EXPECT_TRUE(read->sync.fragments[2].held.empty());
 }
 
 TEST_F(WorkerCheckpointTest, ContentThatDoesNotFitItsConfigurationIsRefused) {
@@ -136,13 +140,76 @@ TEST_F(WorkerCheckpointTest, WithoutResidualOrMomentsItIsWhole) {
   checkpoint.config.mutable_outer()->set_optimizer(v1::OuterConfig::ADAMW);
   ASSERT_TRUE(CompleteRunConfig(checkpoint.config).ok());
   const size_t values = static_cast<size_t>(
-      FragmentPlan::Create(checkpoint.config.model(), sync).value().arena_size());
+      FragmentPlan::Create(RunTensors(checkpoint.config), sync).value().arena_size());
   checkpoint.parameters.resize(values);
   checkpoint.sync.published.resize(values);
   checkpoint.first_moments.clear();
   checkpoint.second_moments.clear();
   const absl::StatusOr<WorkerCheckpoint> read = WriteAndRead(checkpoint);
   EXPECT_TRUE(read.ok()) << read.status();
+}
+
+std::vector<uint8_t> Pack(const WorkerCheckpoint& checkpoint) {
+  std::vector<uint8_t> bytes;
+  const absl::Status packed = PackSiteState(checkpoint, [&](size_t size) {
+    bytes.resize(size);
+    return bytes.data();
+  });
+  EXPECT_TRUE(packed.ok()) << packed;
+  return bytes;
+}
+
+WorkerCheckpoint SomeSiteState() {
+  WorkerCheckpoint state = SomeCheckpoint();
+  state.parameters.clear();
+  state.first_moments.clear();
+  state.second_moments.clear();
+  state.optimizer_updates = 0;
+  return state;
+}
+
+TEST(SiteStateTest, ComesBackAsItWasWithAndWithoutParameters) {
+  WorkerCheckpoint state = SomeSiteState();
+  for (const bool with_parameters : {false, true}) {
+    if (with_parameters) state.parameters.assign(state.sync.published.size(), 3.0F);
+    const absl::StatusOr<WorkerCheckpoint> read = UnpackSiteState(Pack(state));
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->worker_id, "a");
+    EXPECT_EQ(read->step, 70);
+    EXPECT_EQ(read->pace_carry_milli, 560);
+    EXPECT_EQ(read->parameters, state.parameters);
+    EXPECT_EQ(read->sync.published, state.sync.published);
+    EXPECT_EQ(read->sync.residual, state.sync.residual);
+    EXPECT_EQ(read->sync.fragments[1].object_in_flight, (std::vector<uint8_t>{1, 2, 3}));
+  }
+}
+
+TEST(SiteStateTest, AnotherLengthAnyChangedByteAndOtherKindsAreRefused) {
+  const std::vector<uint8_t> bytes = Pack(SomeSiteState());
+  EXPECT_FALSE(UnpackSiteState({}).ok());
+  EXPECT_FALSE(UnpackSiteState(std::span(bytes).first(bytes.size() - 1)).ok());
+  for (size_t i = 0; i < bytes.size(); i += 97) {
+    std::vector<uint8_t> damaged = bytes;
+    damaged[i] ^= 0x10;
+    EXPECT_FALSE(UnpackSiteState(damaged).ok()) << i;
+  }
+  WorkerCheckpoint with_moments = SomeCheckpoint();
+  EXPECT_THAT(std::string(UnpackSiteState(Pack(with_moments)).status().message()),
+              HasSubstr("first_moments"));
+  TemporaryFolder folder;
+  const std::string path = JoinPath(folder.path(), "checkpoint");
+  ASSERT_TRUE(WriteWorkerCheckpoint(*FileSystem::Real(), path, SomeCheckpoint()).ok());
+  const std::string other = FileSystem::Real()->ReadFile(path).value();
+  EXPECT_THAT(
+      std::string(UnpackSiteState({reinterpret_cast<const uint8_t*>(other.data()), other.size()})
+                      .status()
+                      .message()),
+      HasSubstr("does not begin with CWAYSITE"));
+}
+
+TEST(SiteStateTest, NoMemoryIsAnError) {
+  EXPECT_EQ(PackSiteState(SomeSiteState(), [](size_t) -> uint8_t* { return nullptr; }).code(),
+            absl::StatusCode::kResourceExhausted);
 }
 
 }  // namespace

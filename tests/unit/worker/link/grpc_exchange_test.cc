@@ -31,7 +31,7 @@ class GrpcExchangeTest : public ::testing::Test {
  protected:
   GrpcExchangeTest()
       : config_(OneFragmentConfig()),
-        plan_(FragmentPlan::Create(config_.model(), config_.sync()).value()),
+        plan_(FragmentPlan::Create(config_).value()),
         object_(std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(plan_.arena_size()) *
                                                        sizeof(float))),
         session_(Session::Attach(coordinator_.SessionOptions()).value()),

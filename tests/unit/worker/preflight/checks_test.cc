@@ -30,7 +30,7 @@ v1::DescribeResponse Describe() {
   config.mutable_membership()->set_max_workers(4);
   EXPECT_TRUE(CompleteRunConfig(config).ok());
   response.set_config_hash(RunConfigHash(config));
-  response.set_plan_hash(FragmentPlan::Create(config.model(), config.sync())->hash());
+  response.set_plan_hash(FragmentPlan::Create(config)->hash());
   response.set_wire_version(kWireVersion);
   return response;
 }

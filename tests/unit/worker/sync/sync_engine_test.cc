@@ -9,114 +9,13 @@
 #include <limits>
 #include <thread>
 
-#include "common/base/random.h"
-#include "common/params/initialize.h"
-#include "common/params/run_config.h"
-#include "tests/unit/worker/sync/fake_exchange.h"
-#include "worker/sync/host_replica.h"
+#include "tests/unit/worker/sync/engine_site.h"
 
 namespace causeway::worker {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-v1::RunConfig TinyRun(const std::string& sync) {
-  v1::RunConfig config =
-      ParseRunConfig(
-          "model { layers: 3 width: 16 heads: 2 mlp_width: 24 "
-          "vocabulary_size: 64 sequence_length: 8 } "
-          "train { steps: 100 } sync { " +
-              sync + " }" +
-              (sync.find("GRADIENT") == std::string::npos ? "" : " outer { optimizer: ADAMW }"),
-          "test")
-          .value();
-  const auto warnings = CompleteRunConfig(config);
-  EXPECT_TRUE(warnings.ok()) << warnings.status();
-  return config;
-}
-
-// One worker whose "training" moves every value by a pure function of step and index.
-class Site {
- public:
-  explicit Site(const std::string& sync, float outer_learning_rate = 1, int max_advance = 1)
-      : config_(TinyRun(sync)),
-        max_advance_(max_advance),
-        plan_(FragmentPlan::Create(config_.model(), config_.sync()).value()),
-        initial_(Initial()),
-        local_(static_cast<size_t>(plan_.arena_size())),
-        gradients_(local_.size()),
-        exchange_(
-            std::make_unique<FakeExchange>(plan_, config_.sync(), initial_, outer_learning_rate)) {
-    MakeEngine();
-  }
-
-  void MakeEngine() {
-    engine_.reset();
-    replica_ = std::make_unique<HostReplica>(plan_, config_.sync(), local_, gradients_);
-    SyncEngine::Options options;
-    options.config = config_.sync();
-    options.plan = &plan_;
-    options.replica = replica_.get();
-    options.exchange = exchange_.get();
-    options.clock = &clock_;
-    options.max_advance = max_advance_;
-    options.observer.merged = [this](int64_t step, const SyncEvent& event) {
-      merges_.push_back({step, event});
-    };
-    options.observer.late = [this](const SyncEvent& event) { late_.push_back(event); };
-    engine_ = std::make_unique<SyncEngine>(std::move(options));
-  }
-
-  static void Move(int64_t step, std::span<float> values) {
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] += static_cast<float>(0.001 * RandomNormal(7, static_cast<uint64_t>(step), i));
-    }
-  }
-
-  absl::Status Step(int64_t step) {
-    Move(step, local_);
-    return engine_->AfterStep(step, 10, 2);
-  }
-
-  void Run(int64_t from, int64_t to) {
-    for (int64_t step = from; step <= to; ++step) {
-      const absl::Status status = Step(step);
-      ASSERT_TRUE(status.ok()) << status;
-    }
-  }
-
-  std::span<const float> Part(std::span<const float> arena, int fragment) const {
-    return arena.subspan(static_cast<size_t>(plan_.range(fragment).begin),
-                         static_cast<size_t>(plan_.range(fragment).size()));
-  }
-
-  struct Merge {
-    int64_t step;
-    SyncEvent event;
-    bool operator==(const Merge&) const = default;
-  };
-
-  FakeClock clock_;
-  const v1::RunConfig config_;
-  const int max_advance_;
-  const FragmentPlan plan_;
-  const std::vector<float> initial_;
-  std::vector<float> local_;
-  std::vector<float> gradients_;
-  std::unique_ptr<HostReplica> replica_;
-  std::unique_ptr<FakeExchange> exchange_;
-  std::vector<Merge> merges_;
-  std::vector<SyncEvent> late_;
-  std::unique_ptr<SyncEngine> engine_;
-
- private:
-  std::vector<float> Initial() const {
-    std::vector<float> values(static_cast<size_t>(plan_.arena_size()));
-    InitializeParameters(plan_, 1, values);
-    return values;
-  }
-};
 
 TEST(SyncEngineTest, StartsFromThePublishedState) {
   Site site("fragments: 2 steps_between_syncs: 6");
@@ -161,6 +60,58 @@ TEST(SyncEngineTest, MixesLocalAndPublishedByAlpha) {
     expected[i] = 0.25F * expected[i] + 0.75F * published[i];
   }
   ASSERT_TRUE(site.Step(5).ok());
+  EXPECT_EQ(site.local_, expected);
+}
+
+TEST(SyncEngineTest, KeepsWhatWasTrainedInFlightByTheShareThatIsAskedFor) {
+  Site site("fragments: 1 steps_between_syncs: 6 overlap_steps: 3 keep_in_flight: 0.75", 0.5F);
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  site.Run(1, 6);
+  const std::vector<float> sent = site.local_;
+  site.exchange_->AwaitPush({0, 1});
+  const std::vector<float> published = site.exchange_->published();
+  site.Run(7, 8);
+  EXPECT_NE(site.local_, sent);
+  std::vector<float> expected = site.local_;
+  Site::Move(9, expected);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    expected[i] =
+        static_cast<float>(double{published[i]} + 0.75 * (double{expected[i]} - double{sent[i]}));
+  }
+  ASSERT_TRUE(site.Step(9).ok());
+  EXPECT_EQ(site.local_, expected);
+}
+
+// What alpha cannot promise: overlap alone changes nothing where all that is trained in it is kept.
+TEST(SyncEngineTest, OneWorkerThatKeepsAllInFlightIsPlainTrainingBitForBitWhateverTheOverlap) {
+  for (const char* const overlap : {"1", "3", "7"}) {
+    Site site(std::string("fragments: 2 steps_between_syncs: 8 keep_in_flight: 1 overlap_steps: ") +
+              overlap);
+    ASSERT_TRUE(site.engine_->Fetch(0).ok());
+    std::vector<float> plain = site.initial_;
+    for (int64_t step = 1; step <= 40; ++step) {
+      Site::Move(step, plain);
+      ASSERT_TRUE(site.Step(step).ok());
+      ASSERT_EQ(site.local_, plain) << "after step " << step << ", tau " << overlap;
+    }
+    EXPECT_GE(site.merges_.size(), 10u);
+  }
+}
+
+TEST(SyncEngineTest, AJoinerKeepsWhatItTrainedSinceItJoined) {
+  // It comes at step 5; the others sent round 1 after step 4 and merge it after step 7.
+  Site site("fragments: 1 steps_between_syncs: 4 overlap_steps: 3 keep_in_flight: 1");
+  ASSERT_EQ(site.engine_->Fetch(5).value(), 5);
+  const std::vector<float> fetched = site.local_;
+  site.exchange_->PublishFromElsewhere({0, 1}, 0.5F);
+  site.Run(6, 6);
+  std::vector<float> expected = site.local_;
+  Site::Move(7, expected);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    expected[i] = static_cast<float>(double{site.exchange_->published()[i]} +
+                                     (double{expected[i]} - double{fetched[i]}));
+  }
+  ASSERT_TRUE(site.Step(7).ok());
   EXPECT_EQ(site.local_, expected);
 }
 
@@ -337,10 +288,14 @@ TEST(SyncEngineTest, AJoinerTakesOverAsTheyAreTheRoundsThatAreMergedBeforeItsSte
   EXPECT_TRUE(std::ranges::equal(site.local_, site.engine_->published().value()));
 }
 
-TEST(SyncEngineTest, ContinuesBitForBitFromAStateSavedInFlight) {
-  const std::string sync =
-      "fragments: 2 steps_between_syncs: 6 overlap_steps: 3 mixing: 0.5 codec_up: INT4 "
-      "codec_down: E3M0 error_feedback: true";
+class SavedInFlight : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(MergeRules, SavedInFlight,
+                         ::testing::Values("mixing: 0.5", "keep_in_flight: 0.8"));
+
+TEST_P(SavedInFlight, ContinuesBitForBit) {
+  const std::string sync = std::string(GetParam()) +
+                           " fragments: 2 steps_between_syncs: 6 overlap_steps: 3 codec_up: INT4 "
+                           "codec_down: E3M0 error_feedback: true";
   Site whole(sync, 0.7F);
   ASSERT_TRUE(whole.engine_->Fetch(0).ok());
   whole.Run(1, 30);
@@ -558,7 +513,7 @@ TEST(SyncEngineTest, GradientsAreSentAsTheyAreAndTheAnswerReplacesTheWeights) {
                              "test")
                              .value();
   ASSERT_TRUE(CompleteRunConfig(config).ok());
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   std::vector<float> initial(static_cast<size_t>(plan.arena_size()), 1.0F);
   std::vector<float> local(initial.size());
   std::vector<float> gradients(initial.size());

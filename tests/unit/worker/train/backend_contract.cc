@@ -19,7 +19,7 @@ class Subject {
  public:
   Subject(const BackendFactory& factory, const v1::RunConfig& config)
       : config_(config),
-        plan_(FragmentPlan::Create(config_.model(), config_.sync()).value()),
+        plan_(FragmentPlan::Create(config_).value()),
         backend_(factory.make(config_, plan_)) {
     std::vector<float> parameters(static_cast<size_t>(plan_.arena_size()));
     InitializeParameters(plan_, 7, parameters);

@@ -15,7 +15,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, BackendContract, ::testing::Values(BackendFactory{
 
 TEST(CpuBackend, SaysWhatItRunsOn) {
   const v1::RunConfig config = ContractConfig();
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   EXPECT_EQ(Make(config, plan)->Describe(), "cpu, 2 threads");
 }
 

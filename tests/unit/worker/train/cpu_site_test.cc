@@ -83,7 +83,7 @@ struct Trained {
 };
 
 Trained Train(const v1::RunConfig& config, int processes, int threads = 1, int64_t steps = 3) {
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   const std::unique_ptr<TrainingBackend> backend = MakeSite(config, plan, processes, threads);
   Trained trained;
   trained.parameters.resize(static_cast<size_t>(plan.arena_size()));
@@ -136,7 +136,7 @@ TEST(CpuSite, TheSameNumberOfProcessesGivesTheSameBitsWithAnyThreads) {
 // What is in a checkpoint is process 0's alone.
 TEST(CpuSite, ContinuesWithAnotherNumberOfProcesses) {
   const v1::RunConfig config = FourMicroBatches();
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   const auto two = MakeSite(config, plan, 2);
   std::vector<float> parameters(static_cast<size_t>(plan.arena_size()));
   InitializeParameters(plan, 7, parameters);
@@ -180,7 +180,7 @@ class LoneHelper : public ::testing::Test {
   absl::Status Step() { return backend_->Step(1, ContractReader(1)).status(); }
 
   const v1::RunConfig config_ = ContractConfig();
-  const FragmentPlan plan_ = FragmentPlan::Create(config_.model(), config_.sync()).value();
+  const FragmentPlan plan_ = FragmentPlan::Create(config_).value();
   SiteThread thread_{1};
   std::unique_ptr<CpuBackend> backend_;
 };
@@ -216,7 +216,7 @@ TEST_F(LoneHelper, ThatIsGoneEndsTheStep) {
 
 TEST(StepServer, RefusesSharesAndParametersOfOtherSizes) {
   const v1::RunConfig config = ContractConfig();
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   OtherProcesses others(config, plan, 2, 1);
   SiteLink& link = *others.links().front();
   const auto gradient = [&](size_t parameters, size_t share) {

@@ -36,7 +36,7 @@ class InnerOptimizerTest : public ::testing::Test {
 
   void Prepare(const std::string& train) {
     config_ = Config(train);
-    plan_ = *FragmentPlan::Create(config_.model(), config_.sync());
+    plan_ = *FragmentPlan::Create(config_);
   }
 
   template <typename T>
@@ -68,7 +68,7 @@ class InnerOptimizerTest : public ::testing::Test {
   }
 
   v1::RunConfig config_;
-  FragmentPlan plan_ = *FragmentPlan::Create(Config("").model(), Config("").sync());
+  FragmentPlan plan_ = *FragmentPlan::Create(Config(""));
   ThreadPool pool_{2};
 };
 

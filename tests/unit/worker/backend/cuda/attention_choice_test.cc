@@ -241,7 +241,7 @@ TEST_F(AttentionChoiceTest, TimingRunsBothPassesInMemoryThatItGivesBack) {
 // The whole way: a backend that trains with another provider, of the same bits here.
 TEST_F(AttentionChoiceTest, ABackendTrainsWithWhatWasChosenAndSaysSo) {
   const v1::RunConfig config = ContractConfig("");
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   CudaBackend::Options options = TestOptions(1);
   options.make_attention = [this](const DeviceInfo& device, const AttentionShape& shape,
                                   DeviceMemory* memory, cudaStream_t stream) {
@@ -257,7 +257,7 @@ TEST_F(AttentionChoiceTest, ABackendTrainsWithWhatWasChosenAndSaysSo) {
 // A workspace larger than the emulated device: no level fits with it, all do without.
 TEST_F(AttentionChoiceTest, ABackendTriesOwnKernelsBeforeItRecomputes) {
   const v1::RunConfig config = ContractConfig("");
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   workspace_bytes_ = size_t{1} << 42;
   CudaBackend::Options options = TestOptions(1);
   options.make_attention = [this](const DeviceInfo& device, const AttentionShape& shape,

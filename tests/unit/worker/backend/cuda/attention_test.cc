@@ -101,6 +101,32 @@ TEST(CudaAttentionTest, APermutedBatchGivesThePermutedBits) {
   EXPECT_EQ(straight.dqkv, swapped.dqkv);
 }
 
+TEST(CudaAttentionTest, TheOrderOfHeadsDoesNotChangeABit) {
+  AttentionCase c = {.shape = {2, 140, 6, 3, 64}, .documents = {100, 40}};
+  const AttentionInputs inputs = MakeInputs(c);
+  const AttentionTensors together = Compute(c, inputs);
+  for (const int heads_at_a_time : {1, 4, 5}) {  // Of 12 and 6: the last pass has blocks too many.
+    c.shape.heads_at_a_time = heads_at_a_time;
+    const AttentionTensors parted = Compute(c, inputs);
+    EXPECT_EQ(together.out, parted.out) << heads_at_a_time;
+    EXPECT_EQ(together.log_sum_exp, parted.log_sum_exp) << heads_at_a_time;
+    EXPECT_EQ(together.dqkv, parted.dqkv) << heads_at_a_time;
+  }
+}
+
+TEST(CudaAttentionTest, AsManyHeadsAreComputedSideBySideAsACacheHolds) {
+  // Keys and values of a head have 512 KiB: 32 of them, in passes of one size.
+  EXPECT_EQ(AttentionHeadsAtATime({32, 2048, 12, 12, 64}, false), 32);
+  // Four heads share them.
+  EXPECT_EQ(AttentionHeadsAtATime({8, 2048, 32, 8, 64}, false), 128);
+  // The pass over keys reads queries and gradients of four heads again, 2 MiB.
+  EXPECT_EQ(AttentionHeadsAtATime({8, 2048, 32, 8, 64}, true), 8);
+  EXPECT_EQ(AttentionHeadsAtATime({2, 128, 4, 4, 64}, false), 8);
+  // Those of one head at the least, and no more passes than a grid has.
+  EXPECT_EQ(AttentionHeadsAtATime({1, 1 << 20, 8, 2, 128}, false), 4);
+  EXPECT_EQ(AttentionHeadsAtATime({1 << 12, 1 << 20, 64, 64, 128}, false), 5);
+}
+
 TEST(CudaAttentionTest, ShapesWithoutAKernelAreRefusedWithWhatToDo) {
   EXPECT_THAT(AttentionRefusal({1, 16, 2, 2, 256}), HasSubstr("model.head_dim"));
   EXPECT_THAT(AttentionRefusal({1, 16, 2, 2, 36}), HasSubstr("multiples of 8"));

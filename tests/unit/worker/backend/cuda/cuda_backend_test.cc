@@ -39,7 +39,7 @@ class CudaBackendTest : public ::testing::Test {
   void Begin(const CudaBackend::Options& options, const std::string& settings = "") {
     backend_.reset();
     config_ = ContractConfig(settings);
-    plan_ = FragmentPlan::Create(config_.model(), config_.sync()).value();
+    plan_ = FragmentPlan::Create(config_).value();
     auto made = CudaBackend::Create(config_, plan_, options);
     ASSERT_TRUE(made.ok()) << made.status();
     backend_ = *std::move(made);
@@ -58,7 +58,7 @@ class CudaBackendTest : public ::testing::Test {
   }
   absl::Status Refusal(const CudaBackend::Options& options, const std::string& settings) {
     const v1::RunConfig config = ContractConfig(settings);
-    const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+    const FragmentPlan plan = FragmentPlan::Create(config).value();
     return CudaBackend::Create(config, plan, options).status();
   }
 
@@ -82,6 +82,18 @@ TEST_F(CudaBackendTest, GraphsAndRecomputationDoNotChangeTheBits) {
     EXPECT_EQ(Train(2), expected);
     EXPECT_LT(backend_->memory_bytes(), memory);
     memory = backend_->memory_bytes();
+  }
+}
+
+TEST_F(CudaBackendTest, MuonKeepsNoSecondMoments) {
+  Begin(TestOptions(HaveDevices(2) ? 2 : 1), "train { optimizer: MUON }");
+  (void)Train(1);
+  const OptimizerState state = backend_->SaveOptimizer().value();
+  for (const PlacedTensor& tensor : plan_.tensors()) {
+    const std::span<const float> second(state.second_moments.data() + tensor.offset,
+                                        static_cast<size_t>(tensor.info.size()));
+    const bool any = std::ranges::any_of(second, [](float value) { return value != 0; });
+    EXPECT_EQ(any, tensor.info.role != TensorRole::kMatrix) << tensor.info.name;
   }
 }
 
@@ -195,6 +207,57 @@ TEST_F(Staged, ALostGpuEndsTheStepWithItsCauseAndAllStepsAfterIt) {
   }
 }
 
+// A GPU's products may be computed in another way for another number of matrices.
+TEST_F(Staged, HowManyMatricesMuonTakesAtATimeDoesNotChangeTheBits) {
+  for (const int devices : {1, 2}) {
+    Stage({.devices = devices});
+    CudaBackend::Options options = TestOptions(devices);
+    Begin(options, "train { optimizer: MUON }");
+    const std::vector<float> one_by_one = Train(2);
+    const size_t memory = backend_->memory_bytes();
+    options.muon_rank_values = kMuonRankValues;
+    Begin(options, "train { optimizer: MUON }");
+    EXPECT_EQ(Train(2), one_by_one);
+    EXPECT_GT(backend_->memory_bytes(), memory);
+  }
+}
+
+// Of devices that compute nothing: what is allocated on each, beside what is set aside for
+// synchronization. docs/gpu.md has the figures.
+TEST_F(Staged, EightBillionParametersFitEightGpusOf80Gb) {
+  constexpr char kModel[] = R"(
+    model { layers: 32 width: 4096 heads: 32 kv_heads: 8 head_dim: 128 mlp_width: 14336
+            vocabulary_size: 128256 sequence_length: 8192 qk_norm: false untied_head: true }
+    train { batch_sequences: 64 micro_batch_sequences: 1 optimizer: %s }
+    sync { fragments: 8 steps_between_syncs: 100 overlap_steps: 5 })";
+  for (const auto& [optimizer, gigabytes] : {std::pair("MUON", 65.7), {"ADAMW", 66.2}}) {
+    Stage({.devices = 8, .memory = 80'000'000'000, .computes = false});
+    CudaBackend::Options options = TestOptions(8);
+    const CudaBackend::Options defaults;
+    options.least_bucket = defaults.least_bucket;
+    options.staged_values = defaults.staged_values;
+    options.muon_rank_values = defaults.muon_rank_values;
+    const v1::RunConfig config = ContractConfig(absl::StrFormat(kModel, optimizer));
+    const FragmentPlan plan = FragmentPlan::Create(config).value();
+    EXPECT_EQ(plan.parameters(), 8'030'261'248);
+    const auto made = CudaBackend::Create(config, plan, options);
+    ASSERT_TRUE(made.ok()) << optimizer << ": " << made.status();
+    EXPECT_NEAR(1e-9 * static_cast<double>((*made)->memory_bytes()), gigabytes, 0.3) << optimizer;
+  }
+}
+
+TEST_F(Staged, GpusOfOtherProcessesAreNotUsed) {
+  CudaBackend::Options options = TestOptions(2);
+  emulation::SetMachine({.devices = 4});
+  for (DeviceInfo& device : options.devices) device.index += 2;
+  ASSERT_TRUE(UseDevice(2).ok());  // As whoever found them does.
+  Begin(options);
+  (void)Train(1);
+  EXPECT_TRUE(backend_->SaveOptimizer().ok());
+  for (const int device : {0, 1}) EXPECT_FALSE(emulation::HasContext(device)) << device;
+  for (const int device : {2, 3}) EXPECT_TRUE(emulation::HasContext(device)) << device;
+}
+
 TEST_F(Staged, AStepWaitsForTheDeviceOnceAtItsEndAndAllocatesNothing) {
   Stage({.devices = 1});
   Begin(TestOptions(1), "train { optimizer: MUON }");
@@ -209,12 +272,12 @@ TEST_F(Staged, AStepWaitsForTheDeviceOnceAtItsEndAndAllocatesNothing) {
 TEST_F(Staged, TheOrderOfThreadsAndStreamsDoesNotChangeTheBits) {
   for (const int devices : {1, 2}) {
     Stage({.devices = devices});
-    Begin(TestOptions(devices));
+    Begin(TestOptions(devices), "train { optimizer: MUON }");
     const std::vector<float> expected = Train(2);
     for (const emulation::Order order :
          {emulation::Order::kBackward, emulation::Order::kShuffled}) {
       emulation::SetOrder(order);
-      Begin(TestOptions(devices));
+      Begin(TestOptions(devices), "train { optimizer: MUON }");
       EXPECT_EQ(Train(2), expected);
     }
     emulation::SetOrder(emulation::Order::kForward);

@@ -20,7 +20,8 @@ CudaBenchOptions SmallBench() {
   options.micro_batch_sequences = 1;
   options.batch_sequences = 2;
   options.steps = 1;
-  options.rates = {.product = 16, .copy_bytes = 4096, .mma_iterations = 1};
+  options.rates = {
+      .product = 16, .copy_bytes = 4096, .mma_iterations = 1, .sustained_seconds = 1e-6};
   options.make_gemm = MakeTestGemm;
   return options;
 }
@@ -45,6 +46,7 @@ TEST(CudaBenchTest, FiguresFollowFromTheTimes) {
 
   const json& rates = bench.at("rates");
   double roofline = 0;
+  double burst = 0;
   double products = 0;  // FLOPs of all products and attention.
   for (const json& kernel : bench.at("kernels")) {
     SCOPED_TRACE(kernel.dump());
@@ -55,15 +57,24 @@ TEST(CudaBenchTest, FiguresFollowFromTheTimes) {
     const bool copies = kernel.at("limit") == "copy";
     if (copies) {
       const double bytes = 1e9 * kernel.at("gb_per_s").get<double>() * alone;
-      roofline += calls * bytes / (1e9 * rates.at("copy_gb_per_s").get<double>());
+      const double least = bytes / (1e9 * rates.at("copy_gb_per_s").get<double>());
+      roofline += calls * least;
+      burst += calls * least;
+      EXPECT_NEAR(kernel.at("limit_fraction").get<double>() * alone / least, 1, 1e-6);
     } else {
       const double flops = 1e12 * kernel.at("tflops").get<double>() * alone;
+      const double least = flops / (1e12 * rates.at("burst_gemm_tflops").get<double>());
       roofline += calls * flops / (1e12 * rates.at("gemm_tflops").get<double>());
+      burst += calls * least;
+      if (kernel.at("limit") == "products") {
+        EXPECT_NEAR(kernel.at("limit_fraction").get<double>() * alone / least, 1, 1e-6);
+      }
       products += calls * flops;
     }
   }
   EXPECT_NEAR(bench.at("roofline_seconds_per_step").get<double>() / roofline, 1, 1e-6);
   EXPECT_NEAR(bench.at("roofline_fraction").get<double>() * seconds / roofline, 1, 1e-6);
+  EXPECT_NEAR(bench.at("burst_roofline_fraction").get<double>() * seconds / burst, 1, 1e-6);
   // The kernels' counts and the formula agree but for attention, whose backward pass has five
   // products against the formula's four, and whose diagonal counts whole here.
   const double formula = bench.at("flops_per_token").get<double>() * 2 * 8;

@@ -28,7 +28,7 @@ class CudaEvaluationTest : public ::testing::Test {
  protected:
   CudaEvaluationTest()
       : config_(ContractConfig("")),
-        plan_(FragmentPlan::Create(config_.model(), config_.sync()).value()),
+        plan_(FragmentPlan::Create(config_).value()),
         parameters_(static_cast<size_t>(plan_.arena_size())),
         inputs_(kTokens),
         targets_(kTokens),
@@ -86,7 +86,7 @@ TEST_F(CudaEvaluationTest, IsAsTheCpuSaysUpToRounding) {
 
 TEST_F(CudaEvaluationTest, AModelThatGpusDoNotTakeIsRefused) {
   config_.mutable_model()->set_mlp_width(100);
-  const FragmentPlan plan = FragmentPlan::Create(config_.model(), config_.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config_).value();
   const absl::Status status = CudaEvaluation::Create(config_.model(), plan, kWindows,
                                                      options_.devices.front(), options_.make_gemm)
                                   .status();

@@ -64,7 +64,7 @@ void ExpectTheBitsOfOneProcess(const std::string& settings, const std::vector<in
   if (!HaveDevices(gpus)) GTEST_SKIP() << "needs " << gpus << " GPUs";
   const v1::RunConfig config =
       ContractConfig(absl::StrCat("train { micro_batch_sequences: 1 } ", settings));
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   const Trained expected = Train(config, *MakeTestBackend(config, plan, gpus), plan);
   const Trained trained = Train(config, *MakeTestSite(config, plan, devices), plan);
   EXPECT_EQ(trained.parameters, expected.parameters);
@@ -88,7 +88,7 @@ TEST(CudaSite, ALostGpuOfAnyProcessEndsTheStepWithItsCause) {
   for (const int kernels : {1, 2, 3, 50}) {
     emulation::SetMachine({.devices = 4});
     const v1::RunConfig config = ContractConfig();
-    const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+    const FragmentPlan plan = FragmentPlan::Create(config).value();
     const auto site = MakeTestSite(config, plan, {1, 1});
     const std::vector<float> parameters(static_cast<size_t>(plan.arena_size()), 0.01F);
     ASSERT_TRUE(site->SetParameters(parameters).ok());

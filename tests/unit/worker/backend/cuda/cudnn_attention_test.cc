@@ -109,7 +109,7 @@ class CudnnAttentionTest : public ::testing::Test {
   }
   static std::unique_ptr<AttentionProvider> Make(const AttentionShape& shape,
                                                  DeviceMemory& memory) {
-    auto made = MakeCudnnAttention(shape);
+    auto made = MakeCudnnAttention(shape, /*deterministic=*/true);
     EXPECT_TRUE(made.ok()) << made.status();
     if (!made.ok()) return nullptr;
     (*made)->UseWorkspace(

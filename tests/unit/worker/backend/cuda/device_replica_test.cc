@@ -79,7 +79,7 @@ class DeviceReplicaTest : public testing::TestWithParam<Layout> {
   void Compare(const std::string& model, const std::string& sync,
                const std::function<void(Worker&)>& script) {
     const v1::RunConfig config = RunOf(model, sync);
-    const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+    const FragmentPlan plan = FragmentPlan::Create(config).value();
     Worker host(config, plan, std::make_unique<HostValues>(plan, config.sync()));
     Worker device(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
     for (Worker* const worker : {&host, &device}) {
@@ -104,6 +104,24 @@ TEST_P(DeviceReplicaTest, OverlappedRoundsOfSeveralFragments) {
           "fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5 codec_up: INT4 "
           "codec_down: INT4",
           [](Worker& worker) { worker.Run(1, 9); });
+}
+
+TEST_P(DeviceReplicaTest, WhatIsTrainedInFlightIsKept) {
+  for (const char* const codec : {"FP32", "INT4", "TOPK2"}) {
+    Compare(kSmallModel,
+            std::string("fragments: 2 steps_between_syncs: 6 overlap_steps: 4 keep_in_flight: 0.9 "
+                        "codec_down: INT8 error_feedback: true codec_up: ") +
+                codec,
+            [](Worker& worker) { worker.Run(1, 13); });
+  }
+}
+
+TEST_P(DeviceReplicaTest, WhatIsTrainedInFlightIsKeptWhereTheAnswerIsGone) {
+  Compare(kSmallModel, "fragments: 2 steps_between_syncs: 3 overlap_steps: 1 keep_in_flight: 1",
+          [](Worker& worker) {
+            worker.exchange_->Forget({0, 1});
+            worker.Run(1, 4);
+          });
 }
 
 TEST_P(DeviceReplicaTest, AFragmentOfSeveralLeaves) {
@@ -144,27 +162,30 @@ TEST_P(DeviceReplicaTest, GradientsInsteadOfDeltas) {
 }
 
 TEST_P(DeviceReplicaTest, ARestoredWorkerContinuesBitForBit) {
-  Compare(kSmallModel,
-          "fragments: 2 steps_between_syncs: 6 overlap_steps: 3 mixing: 0.5 codec_up: INT4 "
-          "error_feedback: true",
-          [](Worker& worker) {
-            worker.Run(1, 7);
-            absl::StatusOr<SyncEngine::State> state = worker.engine_->Save();
-            ASSERT_TRUE(state.ok()) << state.status();
-            const std::vector<float> local = worker.values_->Local();
-            worker.Begin();
-            worker.values_->SetLocal(local);
-            const absl::Status restored = worker.engine_->Restore(*std::move(state), 7);
-            ASSERT_TRUE(restored.ok()) << restored;
-            worker.Run(8, 12);
-          });
+  for (const char* const rule : {"mixing: 0.5", "keep_in_flight: 0.5"}) {
+    Compare(kSmallModel,
+            std::string("fragments: 2 steps_between_syncs: 6 overlap_steps: 3 codec_up: INT4 "
+                        "error_feedback: true ") +
+                rule,
+            [](Worker& worker) {
+              worker.Run(1, 7);
+              absl::StatusOr<SyncEngine::State> state = worker.engine_->Save();
+              ASSERT_TRUE(state.ok()) << state.status();
+              const std::vector<float> local = worker.values_->Local();
+              worker.Begin();
+              worker.values_->SetLocal(local);
+              const absl::Status restored = worker.engine_->Restore(*std::move(state), 7);
+              ASSERT_TRUE(restored.ok()) << restored;
+              worker.Run(8, 12);
+            });
+  }
 }
 
 TEST_P(DeviceReplicaTest, AStateIsThatOfTheHost) {
   const v1::RunConfig config = RunOf(kSmallModel,
                                      "fragments: 2 steps_between_syncs: 4 codec_up: E3M0 "
                                      "error_feedback: true overlap_steps: 1");
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   std::vector<SyncEngine::State> states;
   for (const bool on_device : {false, true}) {
     std::unique_ptr<Values> values;
@@ -188,7 +209,7 @@ TEST_P(DeviceReplicaTest, AStateIsThatOfTheHost) {
 TEST_P(DeviceReplicaTest, ComputingWeightsAreTheMergedOnesRounded) {
   const v1::RunConfig config =
       RunOf(kSmallModel, "fragments: 2 steps_between_syncs: 4 mixing: 0.5");
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   auto values = std::make_unique<DeviceValues>(plan, config.sync(), GetParam());
   DeviceValues& on_device = *values;
   Worker worker(config, plan, std::move(values));
@@ -203,7 +224,7 @@ TEST_P(DeviceReplicaTest, ComputingWeightsAreTheMergedOnesRounded) {
 
 TEST_P(DeviceReplicaTest, AHashThatIsNotTheAnnouncedOneEndsTheWorker) {
   const v1::RunConfig config = RunOf(kSmallModel, "fragments: 1 steps_between_syncs: 2");
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   Worker worker(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
   ASSERT_TRUE(worker.engine_->Fetch(0).ok());
   worker.exchange_->Corrupt({0, 1});
@@ -219,7 +240,7 @@ TEST_P(DeviceReplicaTest, AHashThatIsNotTheAnnouncedOneEndsTheWorker) {
 TEST_P(DeviceReplicaTest, AValueThatCannotBeEncodedIsNamedAsOnTheHost) {
   const v1::RunConfig config =
       RunOf(kSmallModel, "fragments: 1 steps_between_syncs: 1 codec_up: INT4");
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   const auto result = [&](std::unique_ptr<Values> values) {
     Worker worker(config, plan, std::move(values));
     EXPECT_TRUE(worker.engine_->Fetch(0).ok());
@@ -238,7 +259,7 @@ TEST_P(DeviceReplicaTest, AValueThatCannotBeEncodedIsNamedAsOnTheHost) {
 
 TEST_P(DeviceReplicaTest, AnAnswerThatCannotBeDecodedIsRefusedInTheHostsWords) {
   const v1::RunConfig config = RunOf(kSmallModel, "fragments: 1 codec_down: E3M0");
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   DeviceValues values(plan, config.sync(), GetParam());
   const std::unique_ptr<Replica> replica = values.MakeReplica();
   const auto size = static_cast<size_t>(plan.arena_size());
@@ -273,7 +294,7 @@ TEST_P(DeviceReplicaTest, NothingIsAllocatedOnceTheRunHasBegun) {
         "contribution: GRADIENT fragments: 1 steps_between_syncs: 1"}) {
     SCOPED_TRACE(sync);
     const v1::RunConfig config = RunOf(kSmallModel, sync);
-    const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+    const FragmentPlan plan = FragmentPlan::Create(config).value();
     Worker worker(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
     ASSERT_TRUE(worker.engine_->Fetch(0).ok());
     const int64_t before = emulation::AllocationsMade();
@@ -286,7 +307,7 @@ TEST_P(DeviceReplicaTest, NothingIsAllocatedOnceTheRunHasBegun) {
 
 TEST_P(DeviceReplicaTest, ALostDeviceEndsTheWorkerWithTheCause) {
   const v1::RunConfig config = RunOf(kSmallModel, "fragments: 1 steps_between_syncs: 1");
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   Worker worker(config, plan, std::make_unique<DeviceValues>(plan, config.sync(), GetParam()));
   ASSERT_TRUE(worker.engine_->Fetch(0).ok());
   emulation::FailAfterKernels(0, cudaErrorECCUncorrectable);
@@ -298,7 +319,7 @@ TEST_P(DeviceReplicaTest, TooLittleMemoryNamesWhatNeedsIt) {
   if (!GetParam().published_on_device) GTEST_SKIP() << "the host has it";
   emulation::SetMachine({.devices = 1, .memory = size_t{1} << 20});
   const v1::RunConfig config = RunOf(kLargerModel, "fragments: 1 steps_between_syncs: 1");
-  const FragmentPlan plan = FragmentPlan::Create(config.model(), config.sync()).value();
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
   const ShardPlan shards(plan, 1);
   const absl::Status status =
       MakeDeviceReplica(plan, shards, config.sync(), {DeviceShard{}}, DevicePartOptions{}).status();

@@ -104,6 +104,20 @@ TEST_F(DeviceTest, DevicesAreFoundByTheirNumbers) {
               HasSubstr("named twice"));
 }
 
+TEST_F(DeviceTest, DevicesThatAreOnlyListedAreNotUsed) {
+  emulation::SetMachine({.devices = 3});
+  const auto listed = ListDevices({}, *FileSystem::Real());
+  ASSERT_TRUE(listed.ok());
+  EXPECT_EQ(*listed, (std::vector<int>{0, 1, 2}));
+  EXPECT_THAT(TextOf(ListDevices({3}, *FileSystem::Real()).status()),
+              HasSubstr("there is no GPU 3"));
+  for (const int device : {0, 1, 2}) EXPECT_FALSE(emulation::HasContext(device)) << device;
+  ASSERT_TRUE(DiscoverDevices({1}, *FileSystem::Real()).ok());
+  EXPECT_FALSE(emulation::HasContext(0));
+  EXPECT_TRUE(emulation::HasContext(1));
+  EXPECT_FALSE(emulation::HasContext(2));
+}
+
 TEST_F(DeviceTest, MemoryThatDoesNotSufficeIsAccountedFor) {
   emulation::SetMachine({.devices = 1, .memory = 30'000'000});
   DeviceMemory memory;

@@ -103,7 +103,12 @@ TEST(AdamWKernelTest, HasTheBitsOfTheCpusUpdateForThreeSteps) {
   const auto tensors = Repeat([&](TestDevice& device) {
     std::vector<AdamWSlice> slices;
     for (int i = 0; i < 2; ++i) {
-      AppendAdamWSlices(f.state[i], f.gradient[i], f.weight[i], f.sizes[i], f.decay[i], &slices);
+      AppendAdamWSlices({.state = f.state[i],
+                         .second = f.weight[i],  // In another order than the first moments.
+                         .gradient = f.gradient[i],
+                         .weight = f.weight[i],
+                         .weight_decay = f.decay[i]},
+                        f.sizes[i], &slices);
     }
     EXPECT_EQ(slices.size(), 3);
     AdamWArguments a = {.count = static_cast<int64_t>(slices.size())};
@@ -127,7 +132,7 @@ TEST(AdamWKernelTest, HasTheBitsOfTheCpusUpdateForThreeSteps) {
       GetKernels<float>().adamw({1e-3, 0.9, 0.99, 1e-8, step}, f.decay[i], kFactor,
                                 gradients[Size(step - 1)].data() + f.gradient[i], f.sizes[i],
                                 w.data() + f.state[i], m.data() + f.state[i],
-                                v.data() + f.state[i]);
+                                v.data() + f.weight[i]);
     }
   }
   EXPECT_EQ(As<float>(tensors[0]), w);
@@ -145,7 +150,7 @@ TEST(AdamWKernelTest, HasTheBitsOfTheCpusUpdateForThreeSteps) {
 TEST(AdamWKernelTest, AGradientThatIsNotFiniteChangesNothing) {
   TestDevice device;
   std::vector<AdamWSlice> slices;
-  AppendAdamWSlices(0, 0, 0, 100, 0.1F, &slices);
+  AppendAdamWSlices({.weight_decay = 0.1F}, 100, &slices);
   AdamWArguments a = {.count = 1};
   a.slices = device.Upload(slices);
   a.step = device.Upload(std::vector<AdamWStep<float>>{{1e-3, 0.9, 0.99, 1e-8, 1}});
@@ -165,7 +170,7 @@ TEST(AdamWKernelTest, AGradientThatIsNotFiniteChangesNothing) {
 
 TEST(AdamWKernelTest, ACapturedUpdateTakesTheConstantsOfItsReplay) {
   std::vector<AdamWSlice> slices;
-  AppendAdamWSlices(0, 0, 0, 40, 0, &slices);
+  AppendAdamWSlices({}, 40, &slices);
   RandomValues random(6);
   const Doubles gradient = random.Normal(40);
   const std::vector<AdamWStep<float>> steps = {{1e-3, 0.9, 0.99, 1e-8, 1},

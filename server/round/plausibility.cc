@@ -1,0 +1,133 @@
+#include "server/round/plausibility.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "common/params/run_config.h"
+
+namespace causeway::server {
+namespace {
+
+// tokens >= 0, steps of any size.
+int64_t Times(int64_t tokens, int64_t steps) {
+  int64_t product = 0;
+  if (steps <= 0 || !__builtin_mul_overflow(tokens, steps, &product)) {
+    return std::max<int64_t>(0, product);
+  }
+  return std::numeric_limits<int64_t>::max();
+}
+
+// The lower one of the two in the middle. `values` are not empty.
+double LowerMedian(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2 - (values.size() % 2 == 0 ? 1 : 0);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// What a member trained per step of the schedule, as it says.
+double TokenRate(const Member& member) {
+  return member.step > 0
+             ? static_cast<double>(member.progress.tokens) / static_cast<double>(member.step)
+             : 0;
+}
+
+// The most tokens that the member can have trained, where a step's are not known.
+int64_t MostByOthers(const std::map<std::string, Member>& members, const Member& member) {
+  std::vector<double> rates;
+  for (const auto& [id, other] : members) {
+    if (id != member.id && TokenRate(other) > 0) rates.push_back(TokenRate(other));
+  }
+  if (rates.empty()) return std::numeric_limits<int64_t>::max();
+  const double most = kMostOverMedian * LowerMedian(std::move(rates)) *
+                      static_cast<double>(std::max<int64_t>(1, member.step));
+  return most >= 0x1p62 ? std::numeric_limits<int64_t>::max() : std::llround(std::ceil(most));
+}
+
+}  // namespace
+
+int64_t TokensPerStep(const v1::RunConfig& config) {
+  return int64_t{config.train().batch_sequences()} * config.model().sequence_length();
+}
+
+int64_t LargestPace(const v1::RunConfig& config) {
+  return std::max<int64_t>(1, std::llround(std::ceil(config.membership().max_pace())));
+}
+
+int64_t LargestPossibleStep(std::span<const OpenRound> open_rounds, const v1::RunConfig& config) {
+  int64_t step = config.train().steps();
+  for (const OpenRound& round : open_rounds) {
+    step =
+        std::min(step, round.send_step + MaxOverlapSteps(config.sync()) + LargestPace(config) - 1);
+  }
+  return step;
+}
+
+TokenLedger::Account TokenLedger::Find(int fragment, const std::string& worker_id) const {
+  const auto found = accounts_.find({fragment, worker_id});
+  Account account = found == accounts_.end() ? Account{.reserve = reserve_} : found->second;
+  const auto begun = begun_.find(worker_id);
+  if (begun != begun_.end()) account.step = std::max(account.step, begun->second);
+  return account;
+}
+
+void TokenLedger::Begin(const std::string& worker_id, int64_t step) {
+  int64_t& begun = begun_[worker_id];
+  begun = std::max(begun, step);
+}
+
+int64_t TokenLedger::Most(int fragment, const std::string& worker_id, int64_t step) const {
+  if (tokens_per_step_ == 0) return std::numeric_limits<int64_t>::max();
+  const Account account = Find(fragment, worker_id);
+  const int64_t trained = Times(tokens_per_step_, step - account.step);
+  return trained > std::numeric_limits<int64_t>::max() - account.reserve
+             ? std::numeric_limits<int64_t>::max()
+             : trained + account.reserve;
+}
+
+void TokenLedger::Add(int fragment, const std::string& worker_id, int64_t tokens, int64_t step) {
+  Account account = Find(fragment, worker_id);
+  const int64_t beyond = tokens - Times(tokens_per_step_, step - account.step);
+  account.reserve = std::clamp<int64_t>(account.reserve - beyond, 0, reserve_);
+  account.step = std::max(account.step, step);
+  accounts_[{fragment, worker_id}] = account;
+}
+
+std::vector<int64_t> WithinMedian(std::span<const int64_t> tokens) {
+  std::vector<int64_t> within(tokens.begin(), tokens.end());
+  if (tokens.size() < 2) return within;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    std::vector<double> others;
+    for (size_t k = 0; k < tokens.size(); ++k) {
+      if (k != i) others.push_back(static_cast<double>(tokens[k]));
+    }
+    const double most = kMostOverMedian * std::max(1.0, LowerMedian(std::move(others)));
+    if (static_cast<double>(tokens[i]) > most) within[i] = std::llround(most);
+  }
+  return within;
+}
+
+std::map<std::string, Member> Believed(const std::map<std::string, Member>& members,
+                                       const v1::RunConfig& config) {
+  std::map<std::string, Member> believed = members;
+  const int64_t per_step = TokensPerStep(config);
+  std::vector<Member*> with_speed;
+  for (auto& [id, member] : believed) {
+    // A worker that resumed may have trained a period twice.
+    const int64_t most = per_step > 0
+                             ? Times(per_step, member.step + config.sync().steps_between_syncs())
+                             : MostByOthers(members, members.at(id));
+    member.progress.tokens = std::min(member.progress.tokens, most);
+    if (member.state == MemberState::kActive &&
+        member.progress.inner_step_time > absl::ZeroDuration()) {
+      with_speed.push_back(&member);
+    }
+  }
+  if (with_speed.size() < kConfirming) return believed;
+  std::ranges::sort(with_speed, {},
+                    [](const Member* member) { return member->progress.inner_step_time; });
+  with_speed[0]->progress.inner_step_time = with_speed[1]->progress.inner_step_time;
+  return believed;
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,81 @@
+// What a member says about itself, held against what the coordinator knows without it.
+//
+// A member is authenticated, not believed. Its step is bounded by the rounds that are published:
+// nobody gets past an answer that there is not. Its tokens are bounded by the steps that it can
+// have trained since its last accepted delta; where the coordinator does not know what a step
+// trains, because the sites bring their own trainers, by what the others say of theirs. Its speed
+// counts as far as another member confirms it.
+//
+// An honest member stays within all bounds. What is beyond them is cut to the bound: the delta
+// counts, the claim does not. Pure bookkeeping: no lock, no time, no I/O.
+#ifndef CAUSEWAY_SERVER_ROUND_PLAUSIBILITY_H_
+#define CAUSEWAY_SERVER_ROUND_PLAUSIBILITY_H_
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "causeway/v1/config.pb.h"
+#include "server/round/membership.h"
+#include "server/round/round_policy.h"
+
+namespace causeway::server {
+
+// Of an inner step of one worker. 0: not known, as every site has a trainer of its own.
+int64_t TokensPerStep(const v1::RunConfig& config);
+
+// membership.max_pace as whole steps of the schedule, 1 at least.
+int64_t LargestPace(const v1::RunConfig& config);
+
+// The largest step that a member can have reached: it waits for the answer of the first open round
+// that is due, but passes that step by what is left of an inner step at the largest pace.
+int64_t LargestPossibleStep(std::span<const OpenRound> open_rounds, const v1::RunConfig& config);
+
+// How many tokens a contribution can stand for. Not thread-safe. Steps are those of the schedule.
+class TokenLedger {
+ public:
+  // tokens_per_step: see TokensPerStep. `reserve_steps`: by how much the inner steps of a period
+  // may be more than the period, once.
+  TokenLedger(int64_t tokens_per_step, int64_t reserve_steps)
+      : tokens_per_step_(tokens_per_step), reserve_(tokens_per_step * reserve_steps) {}
+
+  // The worker holds the published state of that step and has trained nothing on it.
+  void Begin(const std::string& worker_id, int64_t step);
+  // Of a contribution to a round that is sent at `step`. No bound where tokens_per_step is 0.
+  int64_t Most(int fragment, const std::string& worker_id, int64_t step) const;
+  // Of an accepted one.
+  void Add(int fragment, const std::string& worker_id, int64_t tokens, int64_t step);
+
+ private:
+  struct Account {
+    int64_t step = 0;     // Up to which its tokens are accounted for.
+    int64_t reserve = 0;  // Tokens that are left of it.
+  };
+  Account Find(int fragment, const std::string& worker_id) const;
+
+  const int64_t tokens_per_step_;
+  const int64_t reserve_;
+  std::map<std::string, int64_t> begun_;  // By worker id.
+  std::map<std::pair<int, std::string>, Account> accounts_;
+};
+
+// Where nobody knows what a step trains: no contribution to a round counts for more than so many
+// times the median of the others'. Sites may be as unequal as that.
+inline constexpr int64_t kMostOverMedian = 8;
+// The tokens of a round's contributions, those above that cut. A single one is as it was.
+std::vector<int64_t> WithinMedian(std::span<const int64_t> tokens);
+
+// Speeds of so many members are confirmed by others; with fewer, each is believed.
+inline constexpr size_t kConfirming = 4;
+// The members as far as they are believed: the tokens of each are at most what it can have trained
+// up to the step it reported; of kConfirming speeds or more the fastest counts as the second
+// fastest does.
+std::map<std::string, Member> Believed(const std::map<std::string, Member>& members,
+                                       const v1::RunConfig& config);
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_ROUND_PLAUSIBILITY_H_

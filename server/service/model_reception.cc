@@ -1,0 +1,151 @@
+#include "server/service/model_reception.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/status.h"
+#include "common/rpc/wire.h"
+#include "server/core/model_assembly.h"
+#include "server/service/self_owned.h"
+
+namespace causeway::server {
+
+class ModelReactor final
+    : public SelfOwned<ModelReactor, grpc::ServerReadReactor<v1::BringModelRequest>> {
+ public:
+  ModelReactor(ModelReception& reception, absl::StatusOr<Peer> peer)
+      : reception_(reception), peer_(std::move(peer)), last_(absl::Now()) {}
+
+  void Start() {
+    if (!peer_.ok()) return End(peer_.status());
+    Read();
+  }
+  std::weak_ptr<ModelReactor> Weak() { return weak_from_this(); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return TakeAll();
+    const absl::Status status = Take();
+    if (!status.ok()) return End(status);
+    Read();
+  }
+  void OnCancel() override { End(absl::CancelledError("the site's stream broke")); }
+
+  void End(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    if (ended_) return;
+    ended_ = true;
+    Finish(ToGrpcStatus(status));
+  }
+  bool ended() {
+    absl::MutexLock lock(&mutex_);
+    return ended_;
+  }
+  // Whether it waits for the site, and has done so since then.
+  bool StandsStillSince(absl::Time time) {
+    absl::MutexLock lock(&mutex_);
+    return !ended_ && !begins_ && last_ <= time;
+  }
+
+ private:
+  void Read() {
+    absl::MutexLock lock(&mutex_);
+    last_ = absl::Now();
+    if (!ended_) StartRead(&message_);
+  }
+
+  absl::Status Take() {
+    if (assembly_ == nullptr) return TakeHeader();
+    if (!message_.has_chunk()) {
+      return absl::InvalidArgumentError("after its header a model has chunks and nothing else");
+    }
+    return assembly_->Add(std::move(*message_.mutable_chunk()));
+  }
+
+  absl::Status TakeHeader() {
+    if (!message_.has_header()) {
+      return absl::InvalidArgumentError("the first message of a model must be its header");
+    }
+    const v1::ModelHeader& header = message_.header();
+    RETURN_IF_ERROR(reception_.access_.CheckWorker(*peer_, Action::kAttach, header.worker_id()));
+    if (header.wire_version() != kWireVersion) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "wire_version differs: the site has ", header.wire_version(), ", the coordinator ",
+          kWireVersion, "; install the coordinator's release (", kSoftwareVersion, ") there"));
+    }
+    ASSIGN_OR_RETURN(model_, reception_.coordinator_.AdmitModel(header));
+    RETURN_IF_ERROR(reception_.options_.make_room(model_.plan, /*now=*/false));
+    assembly_ = std::make_unique<ModelAssembly>(model_, header);
+    return absl::OkStatus();
+  }
+
+  void TakeAll() {
+    if (assembly_ == nullptr) {
+      return End(absl::InvalidArgumentError("the stream ended, or broke, before its header"));
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      begins_ = true;
+    }
+    reception_.options_.run_long([self = shared_from_this()] { self->End(self->BeginRun()); });
+  }
+
+  absl::Status BeginRun() {
+    ASSIGN_OR_RETURN(std::vector<float> values, assembly_->Finish(model_.plan));
+    if (ended()) return absl::CancelledError("the site's stream broke");
+    RETURN_IF_ERROR(reception_.options_.make_room(model_.plan, /*now=*/true));
+    return reception_.coordinator_.BeginWith(std::move(model_), std::move(values));
+  }
+
+  ModelReception& reception_;
+  const absl::StatusOr<Peer> peer_;
+  // Touched by one callback or task at a time.
+  v1::BringModelRequest message_;
+  BroughtModel model_;
+  std::unique_ptr<ModelAssembly> assembly_;  // Once the header came.
+
+  absl::Mutex mutex_;
+  absl::Time last_ ABSL_GUARDED_BY(mutex_);  // When something came.
+  bool begins_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+grpc::ServerReadReactor<v1::BringModelRequest>* ModelReception::Open(
+    grpc::CallbackServerContext& context) {
+  absl::StatusOr<Peer> peer = access_.Admit(context, Action::kAttach);
+  absl::MutexLock lock(&mutex_);
+  std::erase_if(streams_, [](const auto& stream) { return stream.expired(); });
+  if (peer.ok() && std::ssize(streams_) >= options_.max_streams) {
+    peer = absl::ResourceExhaustedError(absl::StrCat(
+        options_.max_streams, " sites are bringing a model already: describe the run again later"));
+  }
+  const bool takes = peer.ok();
+  ModelReactor* const reactor = ModelReactor::Make(*this, std::move(peer));
+  // gRPC calls it only after this function has returned: it is still there.
+  if (takes) streams_.push_back(reactor->Weak());
+  return reactor;
+}
+
+void ModelReception::Tick() {
+  std::vector<std::shared_ptr<ModelReactor>> streams;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& weak : streams_) {
+      if (auto stream = weak.lock(); stream != nullptr) streams.push_back(std::move(stream));
+    }
+  }
+  if (streams.empty()) return;
+  const bool has_model = coordinator_.plan().fragments() > 0;
+  for (const std::shared_ptr<ModelReactor>& stream : streams) {
+    if (has_model && stream->StandsStillSince(absl::InfiniteFuture())) {
+      stream->End(coordinator_.AdmitModel({}).status());
+    } else if (stream->StandsStillSince(absl::Now() - options_.stall)) {
+      stream->End(absl::DeadlineExceededError(
+          absl::StrCat("nothing of the model came for ", absl::FormatDuration(options_.stall))));
+    }
+  }
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,59 @@
+// Session.BringModel: takes the model of a run that awaits one, from one site or a few at once.
+#ifndef CAUSEWAY_SERVER_SERVICE_MODEL_RECEPTION_H_
+#define CAUSEWAY_SERVER_SERVICE_MODEL_RECEPTION_H_
+
+#include <grpcpp/support/server_callback.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "causeway/v1/session.pb.h"
+#include "server/core/coordinator.h"
+#include "server/service/access.h"
+#include "server/service/work_queue.h"
+
+namespace causeway::server {
+
+class ModelReactor;
+
+// Thread-safe.
+class ModelReception {
+ public:
+  struct Options {
+    Runner run_long;  // Places the values and begins the run.
+    // A stream that brings nothing for so long is ended.
+    absl::Duration stall = absl::Seconds(60);
+    // So many sites bring a model at once: each holds as much as it has brought.
+    int max_streams = 2;
+    // Makes room for the transfers of a run with that plan, or says why there is none. `now` is
+    // false for a first look, when nothing has come yet.
+    std::function<absl::Status(const FragmentPlan& plan, bool now)> make_room =
+        [](const FragmentPlan&, bool) { return absl::OkStatus(); };
+  };
+  // Both outlive the reception.
+  ModelReception(Coordinator& coordinator, Access& access, Options options)
+      : coordinator_(coordinator), access_(access), options_(std::move(options)) {}
+
+  grpc::ServerReadReactor<v1::BringModelRequest>* Open(grpc::CallbackServerContext& context);
+  // Ends the streams that stand still, and those of a run that has its model. To be called every
+  // now and then.
+  void Tick();
+
+ private:
+  friend class ModelReactor;
+
+  Coordinator& coordinator_;
+  Access& access_;
+  const Options options_;
+  absl::Mutex mutex_;
+  std::vector<std::weak_ptr<ModelReactor>> streams_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_SERVICE_MODEL_RECEPTION_H_

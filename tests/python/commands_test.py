@@ -1,0 +1,72 @@
+"""The commands that train with PyTorch: quickstart, mixed_run and cost, at their smallest."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from examples_test import WORDS, needs
+from runs import BIN, ROOT
+
+HERE = pathlib.Path(__file__).resolve().parent
+PATIENCE_S = 500
+
+
+class CommandsTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="causeway_commands_")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.text = self.folder / "text.txt"
+        self.text.write_text(" ".join(WORDS[(i * i + i // 7) % len(WORDS)] for i in range(20000)))
+
+    def run_command(self, *command):
+        """Standard output of a command that ends well."""
+        done = subprocess.run(
+            [str(word) for word in command], capture_output=True, text=True, timeout=PATIENCE_S,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | {"CAUSEWAY_BIN": str(BIN), "CAUSEWAY_TORCH_PYTHON": sys.executable,
+                              "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"})
+        self.assertEqual(0, done.returncode, done.stderr[-4000:] + done.stdout[-1000:])
+        return done.stdout
+
+    @needs("torch")
+    def test_quickstart_trains_with_pytorch(self):
+        out = self.folder / "out"
+        self.run_command("/usr/bin/python3", "-B", ROOT / "deploy" / "quickstart.py",
+                         f"--programs={BIN}", f"--torch_python={sys.executable}", f"--out={out}",
+                         "--steps=30", f"--corpus={self.text}", "--sample_tokens=5")
+        report = json.loads((out / "report.json").read_text())
+        self.assertEqual("pytorch", report["trainer"])
+        self.assertEqual(0, report["hash_mismatches"])
+        self.assertGreater(report["hash_checks"], 0)
+        self.assertEqual(30, report["steps"])
+        self.assertLess(report["eval_loss"], report["initial_loss"] - 1)
+        self.assertEqual([], report["notes"])
+
+    @needs("torch", "transformers")
+    def test_causeway_worker_and_transformers_train_one_model(self):
+        figures = json.loads(self.run_command(HERE / "mixed_run", "--json", "--steps=30",
+                                              f"--corpus={self.text}"))
+        self.assertEqual(0, figures["hash_mismatches"])
+        self.assertGreater(figures["rounds"], 4)
+        self.assertAlmostEqual(figures["eval_loss_transformers"], figures["eval_loss_causeway"],
+                               delta=1e-3)
+
+    @needs("torch")
+    def test_cost_is_measured(self):
+        figures = json.loads(self.run_command(
+            HERE / "cost", "--json", "--layers=1", "--width=16", "--steps=30", "--step_s=0.02",
+            "--links="))
+        self.assertGreater(figures["training_thread_share"], 0)
+        self.assertLess(figures["training_thread_share"], 1)
+        self.assertAlmostEqual(8, figures["host_bytes_per_parameter_by_account"], delta=0.1)
+        self.assertEqual(2, len(figures["fsdp2"]["host_bytes_per_parameter_by_rank"]))
+        self.assertEqual(30, figures["steps"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,284 @@
+"""Sites of numpy arrays: what they train, how they resume, and how they end."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import unittest
+
+import numpy as np
+
+import causeway
+from runs import PLAIN, STREAMING, SIGKILL, Run, arrays, update, wait_until
+
+
+def train(site, values, seat=0):
+    with site:
+        while not site.should_stop:
+            update(values, site.current_step, seat)
+            site.step(100)
+
+
+class CoreTest(unittest.TestCase):
+    def test_two_sites_train_one_model_with_four_bits_both_ways(self):
+        with Run() as run:
+            run.serve(STREAMING.replace("start_workers: 1", "start_workers: 2"), initial=arrays())
+            local = [arrays(1), arrays(2)]
+            sites = [causeway.Site(run.address, values, id=f"s{seat}")
+                     for seat, values in enumerate(local)]
+            other = threading.Thread(target=train, args=(sites[1], local[1], 1))
+            other.start()
+            train(sites[0], local[0])
+            other.join()
+            run.finish()
+            # The two differ, what they publish does not.
+            self.assertFalse(np.array_equal(local[0]["embed"], local[1]["embed"]))
+            mine = local[0]["embed"].copy()
+            with sites[0].published(), sites[1].published():
+                for name in local[0]:
+                    np.testing.assert_array_equal(local[0][name], local[1][name])
+            np.testing.assert_array_equal(local[0]["embed"], mine)
+            self.assertEqual(sites[0].summary()["rounds_late"], 0)
+
+    def test_alone_it_is_plain_training_bit_for_bit(self):
+        plain = arrays()
+        for step in range(20):
+            update(plain, step)
+        with Run() as run:
+            run.serve(PLAIN, initial=arrays())
+            values = arrays(5)  # Replaced by the run's.
+            train(causeway.Site(run.address, values, id="s"), values)
+            run.finish()
+        for name in plain:
+            np.testing.assert_array_equal(values[name], plain[name])
+
+    def test_the_first_site_brings_model_and_values(self):
+        plain = arrays(7)
+        for step in range(8):
+            update(plain, step)
+        with Run() as run:
+            run.serve(PLAIN, steps=8)
+            self.assertTrue(causeway.describe(run.address)["awaits_model"])
+            values = arrays(7)
+            site = causeway.Site(run.address, values, id="s")
+            train(site, values)
+            self.assertTrue(site.info.brought_model)
+            run.finish()
+        np.testing.assert_array_equal(values["layers.1.w"], plain["layers.1.w"])
+
+    def test_killed_and_resumed_it_sends_the_same_bytes(self):
+        sent = []
+        for hold in (-1, 7, 13):
+            with Run() as run:
+                run.serve(STREAMING, initial=arrays())
+                checkpoint = run.folder / "checkpoint"
+                first = run.start_program("first", "numpy_trainer.py", run.address, "s", checkpoint,
+                                          "--every=5", f"--hold={hold}")
+                if hold >= 0:
+                    wait_until(lambda: f"step {hold}\n" in first.log(), "the site is there")
+                    first.signal(SIGKILL)
+                    first.wait()
+                    first = run.start_program("second", "numpy_trainer.py", run.address, "s",
+                                              checkpoint, "--every=5")
+                self.assertEqual(first.wait(), 0, first.log())
+                self.assertIn(f"restored {hold >= 0}", first.log())
+                run.finish()
+                sent.append((run.pushed(), run.published_hashes()))
+        self.assertGreater(len(sent[0][0]), 10)
+        self.assertEqual(sent[1], sent[0])
+        self.assertEqual(sent[2], sent[0])
+
+    def test_a_coordinator_killed_and_restarted_loses_nothing(self):
+        sent = []
+        for kill in (False, True):
+            with Run() as run:
+                run.serve(STREAMING, steps=30, initial=arrays())
+                values = arrays()
+                with causeway.Site(run.address, values, id="s") as site:
+                    while not site.should_stop:
+                        if kill and site.current_step in (9, 18):
+                            run.kill_coordinator()
+                            run.restart_coordinator()
+                        update(values, site.current_step)
+                        site.step(100)
+                run.finish()
+                sent.append((run.pushed(), run.published_hashes()))
+        self.assertEqual(sent[1], sent[0])
+
+    def test_a_value_that_is_not_finite_is_named_and_not_sent(self):
+        with Run() as run:
+            run.serve(PLAIN, initial=arrays())
+            values = arrays()
+            with self.assertRaises(causeway.NotFinite) as caught:
+                with causeway.Site(run.address, values, id="s") as site:
+                    while not site.should_stop:
+                        update(values, site.current_step)
+                        if site.current_step == 6:
+                            values["layers.1.w"][3, 1] = np.nan
+                        site.step(100)
+            self.assertIn("layers.1.w has a value that is not finite", caught.exception.message)
+            self.assertEqual(caught.exception.code, "INVALID_ARGUMENT")
+            run.wait_for_event("worker_left", worker="s")
+            left = next(e for e in run.events() if e["event"] == "worker_left")
+            self.assertIn("layers.1.w", str(left))
+
+    def test_an_exception_of_the_training_loop_reaches_the_coordinator_and_the_caller(self):
+        with Run() as run:
+            run.serve(PLAIN, initial=arrays())
+            values = arrays()
+            with self.assertRaisesRegex(ZeroDivisionError, "no data"):
+                with causeway.Site(run.address, values, id="s") as site:
+                    site.step(100)
+                    raise ZeroDivisionError("no data left")
+            run.wait_for_event("worker_left", worker="s")
+            left = next(e for e in run.events() if e["event"] == "worker_left")
+            self.assertIn("ZeroDivisionError: no data left", str(left))
+
+    def test_another_model_is_refused_by_name(self):
+        with Run() as run:
+            run.serve(PLAIN, initial=arrays())
+            values = arrays()
+            values["embed"] = np.zeros((51, 8), np.float32)
+            site = causeway.Site(run.address, values, id="s")
+            with self.assertRaises(causeway.Refused) as caught:
+                site.open()
+            self.assertIn("embed has [51, 8]", caught.exception.message)
+            self.assertEqual(caught.exception.code, "FAILED_PRECONDITION")
+
+    def test_a_name_in_use_is_refused(self):
+        with Run() as run:
+            run.serve(PLAIN, initial=arrays())
+            with causeway.Site(run.address, arrays(), id="s"):
+                with self.assertRaises(causeway.Refused) as caught:
+                    causeway.Site(run.address, arrays(), id="s", connect_timeout_s=3).open()
+                self.assertEqual(caught.exception.code, "ALREADY_EXISTS")
+
+    def test_certificates_let_in_whom_they_name(self):
+        with Run() as run:
+            run.certificates("init")
+            run.certificates("coordinator", "--host", "localhost", "--ip", "127.0.0.1")
+            run.certificates("worker", "s")
+            of = run.folder / "certificates"
+            run.serve(PLAIN, f"--tls_ca={of}/coordinator/ca.pem",
+                      f"--tls_cert={of}/coordinator/cert.pem",
+                      f"--tls_key={of}/coordinator/key.pem", steps=8, initial=arrays())
+            with self.assertRaisesRegex(causeway.InvalidArgument, "that of worker s"):
+                causeway.Site(run.address, arrays(), id="another", tls=of / "worker-s").open()
+            strange = run.folder / "strange"
+            run.certificates("init", folder=strange)
+            run.certificates("worker", "s", folder=strange)
+            stolen = {"ca": of / "ca.pem", "cert": strange / "worker-s/cert.pem",
+                      "key": strange / "worker-s/key.pem"}
+            for tls, message in ((None, "speaks TLS.*give tls\\['ca'\\]"),
+                                 (strange / "worker-s", "certificate"), (stolen, "certificate")):
+                with self.assertRaises((causeway.Refused, causeway.Unavailable)) as caught:
+                    causeway.Site(run.address, arrays(), id="s", tls=tls,
+                                  connect_timeout_s=2).open()
+                self.assertRegex(caught.exception.message, message)
+            values = arrays()
+            train(causeway.Site(run.address, values, id="s", tls=of / "worker-s"), values)
+            run.finish()
+
+    def test_nobody_there_is_said_within_the_time_limit(self):
+        with self.assertRaises(causeway.Unavailable) as caught:
+            causeway.Site("127.0.0.1:9", arrays(), id="s", connect_timeout_s=1).open()
+        self.assertIn("127.0.0.1:9", caught.exception.message)
+
+    def test_ctrl_c_ends_a_wait_and_leaves_in_good_order(self):
+        with Run() as run:
+            run.serve(PLAIN.replace("start_workers: 1", "start_workers: 2"), initial=arrays())
+            waiting = run.start_program("s", "numpy_trainer.py", run.address, "s",
+                                        run.folder / "checkpoint")
+            run.wait_for_event("worker_ready", worker="s")
+            waiting.signal(signal.SIGINT)
+            self.assertEqual(waiting.wait(), 1)
+            self.assertTrue(waiting.log().rstrip().endswith("interrupted"), waiting.log())
+            run.wait_for_event("worker_left", worker="s")
+
+    def test_ctrl_c_in_a_step_leaves_in_good_order(self):
+        with Run() as run:
+            run.serve(PLAIN, initial=arrays())
+            training = run.start_program("s", "numpy_trainer.py", run.address, "s",
+                                         run.folder / "checkpoint", "--hold=5")
+            wait_until(lambda: "step 5\n" in training.log(), "the site is there")
+            training.signal(signal.SIGINT)
+            self.assertEqual(training.wait(), 1)
+            run.wait_for_event("worker_left", worker="s")
+            left = next(e for e in run.events() if e["event"] == "worker_left")
+            self.assertNotIn("FAILED", str(left))
+
+    def test_drain_ends_the_loop(self):
+        with Run() as run:
+            run.serve(PLAIN, initial=arrays())
+            values = arrays()
+            with causeway.Site(run.address, values, id="s") as site:
+                while not site.should_stop:
+                    update(values, site.current_step)
+                    if site.current_step == 5:
+                        site.drain()
+                    site.step(100)
+                self.assertFalse(site.finished)
+                self.assertLess(site.current_step, 20)
+            run.wait_for_event("worker_left", worker="s")
+
+    def test_a_forked_child_does_no_harm(self):
+        with Run() as run:
+            run.serve(PLAIN, initial=arrays())
+            values = arrays()
+            with causeway.Site(run.address, values, id="s") as site:
+                fork = multiprocessing.get_context("fork")
+                answers = fork.Queue()
+
+                def step_in_child():
+                    try:
+                        site.step(100)
+                    except causeway.Error as error:
+                        answers.put(error.code)
+
+                while not site.should_stop:
+                    if site.current_step == 3:
+                        child = fork.Process(target=step_in_child)
+                        child.start()
+                        self.assertEqual(answers.get(timeout=30), "FAILED_PRECONDITION")
+                        child.join()
+                    update(values, site.current_step)
+                    site.step(100)
+            run.finish()
+
+    def test_log_lines_go_to_the_logger(self):
+        with Run() as run:
+            run.serve(PLAIN, steps=4, initial=arrays())
+            values = arrays()
+            with self.assertLogs("causeway", logging.INFO) as logs:
+                train(causeway.Site(run.address, values, id="s"), values)
+            self.assertTrue(any("finished at step 4" in line for line in logs.output), logs.output)
+
+    def test_misuse_is_named(self):
+        cases = {
+            "must be a writeable C-contiguous numpy array of float32":
+                lambda: causeway.Site("h:1", {"w": np.zeros(3)}, id="s"),
+            "at least one array": lambda: causeway.Site("h:1", {}, id="s"),
+            "colour is no option": lambda: causeway.Site("h:1", arrays(), id="s", colour=1),
+            "ca.pem is not there": lambda: causeway.Site("h:1", arrays(), id="s", tls="/nowhere"),
+            "needs a site that has joined": causeway.Site("h:1", arrays(), id="s").step,
+        }
+        for message, call in cases.items():
+            with self.assertRaisesRegex(causeway.InvalidArgument, message):
+                call()
+        with self.assertRaisesRegex(causeway.DataLoss, "no state of a site"):
+            causeway.Site("h:1", arrays(), id="s", state={"state": np.ones(40, np.uint8)})
+
+    def test_a_site_after_its_budget_says_so(self):
+        with Run() as run:
+            run.serve(PLAIN, steps=4, initial=arrays())
+            with causeway.Site(run.address, arrays(), id="s") as site:
+                while site.step(100):
+                    pass
+                with self.assertRaisesRegex(causeway.InvalidArgument, "should_stop"):
+                    site.step(100)
+            run.finish()
+
+
+if __name__ == "__main__":
+    unittest.main()

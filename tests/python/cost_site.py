@@ -1,0 +1,189 @@
+"""One process of cost.py, with a Python that has torch: a trainer of GPT-2's shape, as a site of a run or
+in torch's DistributedDataParallel. Prints one JSON object.
+
+A step is a sleep, which stands for forward and backward passes, and a real step of AdamW on gradients
+that are always the same. So a machine with few cores can tell what synchronization adds to it.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+VOCABULARY, POSITIONS = 50257, 1024
+
+
+class Gpt2Tensors(nn.Module):
+    """The tensors of transformers' GPT2LMHeadModel, without what computes with them."""
+
+    def __init__(self, layers, width):
+        super().__init__()
+
+        def add(name, *shape):
+            module = self
+            *path, last = name.split(".")
+            for part in path:
+                if not hasattr(module, part):
+                    module.add_module(part, nn.Module())
+                module = getattr(module, part)
+            module.register_parameter(last, nn.Parameter(torch.empty(shape).normal_(std=0.02)))
+
+        add("transformer.wte.weight", VOCABULARY, width)
+        add("transformer.wpe.weight", POSITIONS, width)
+        for layer in range(layers):
+            for name, *shape in (("ln_1", width), ("attn.c_attn", width, 3 * width),
+                                 ("attn.c_proj", width, width), ("ln_2", width),
+                                 ("mlp.c_fc", width, 4 * width), ("mlp.c_proj", 4 * width, width)):
+                add(f"transformer.h.{layer}.{name}.weight", *shape)
+                add(f"transformer.h.{layer}.{name}.bias", shape[-1])
+        add("transformer.ln_f.weight", width)
+        add("transformer.ln_f.bias", width)
+
+    def forward(self):
+        """Touches every parameter, so that each gets a gradient of full size."""
+        return sum(parameter.reshape(-1)[0] for parameter in self.parameters())
+
+
+def resident_bytes():
+    """Anonymous memory of this process: without programs and libraries."""
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/self/status has no RssAnon")
+
+
+class MemoryWatch:
+    """Samples resident_bytes until it is stopped."""
+
+    def __init__(self):
+        self.samples = [resident_bytes()]
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self):
+        while not self._stop.wait(0.05):
+            self.samples.append(resident_bytes())
+
+    def stop(self):
+        self._stop.set()
+        self._thread.join()
+        return sorted(self.samples)
+
+
+def make_trainer(arguments):
+    torch.manual_seed(1)
+    model = Gpt2Tensors(arguments.layers, arguments.width)
+    if arguments.ranks > 1 and arguments.kind == "site":
+        from torch.distributed.fsdp import fully_shard
+        for block in model.transformer.h.children():
+            fully_shard(block)
+        fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 1e-3)
+    optimizer.step()  # Makes its state, so that what follows is Causeway's alone.
+    return model, optimizer
+
+
+def compute(optimizer, step_s):
+    begin = time.monotonic()
+    optimizer.step()
+    time.sleep(max(0.0, step_s - (time.monotonic() - begin)))
+
+
+def site(arguments):
+    import causeway.torch as cw
+
+    rank = 0
+    if arguments.ranks > 1:
+        dist.init_process_group("gloo", timeout=datetime.timedelta(hours=1))
+        rank = dist.get_rank()
+    model, optimizer = make_trainer(arguments)
+    mine = sum(parameter.numel() for parameter in model.parameters())
+    before = resident_bytes()
+    joined = cw.join(arguments.coordinator, model, id=arguments.id, tokens_per_step=1024,
+                     insecure=int(arguments.insecure))
+    steps = []
+    begin = time.monotonic()
+    with joined:
+        join_s = time.monotonic() - begin
+        watch = MemoryWatch()
+        while not joined.should_stop:
+            begin = time.monotonic()
+            compute(optimizer, arguments.step_s)
+            computed = time.monotonic()
+            joined.step()
+            steps.append((computed - begin, time.monotonic() - computed))
+        memory = watch.stop()
+        own = 2 * 4 * joined.info.arena_values if rank == 0 else 0
+        parameters = joined.info.parameters
+    summary = joined.summary()
+    causeway = [in_causeway for _, in_causeway in steps]
+    whole = sum(computing + in_causeway for computing, in_causeway in steps)
+    return {
+        "rank": rank,
+        "parameters": parameters,
+        "steps": len(steps),
+        "join_seconds": round(join_s, 2),
+        "step_seconds": round(whole / len(steps), 4),
+        "training_thread_share": sum(causeway) / whole,
+        "longest_step_in_causeway_seconds": round(max(causeway), 4),
+        "waited_seconds": summary.get("blocked_seconds"),
+        "bytes_up": summary.get("bytes_up"),
+        "bytes_down": summary.get("bytes_down"),
+        "host_bytes_per_parameter": (memory[len(memory) // 2] - before) / parameters,
+        "host_bytes_per_parameter_peak": (memory[-1] - before) / parameters,
+        "host_bytes_per_parameter_by_account": own / parameters,
+        "parameters_of_all_ranks": mine,
+    }
+
+
+def data_parallel(arguments):
+    dist.init_process_group("gloo", timeout=datetime.timedelta(hours=1))
+    model, optimizer = make_trainer(arguments)
+    wrapped = nn.parallel.DistributedDataParallel(model, init_sync=False)
+    wrapped.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    exchanges = []
+    for _ in range(arguments.steps):
+        compute(optimizer, arguments.step_s)
+        optimizer.zero_grad()
+        dist.barrier()
+        begin = time.monotonic()
+        wrapped().backward()
+        exchanges.append(time.monotonic() - begin)
+    exchanges = exchanges[1:] or exchanges  # DDP rearranges its buckets after the first.
+    dist.barrier()
+    dist.destroy_process_group()
+    return {"exchange_seconds": sum(exchanges) / len(exchanges), "steps": len(exchanges)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=("site", "data_parallel"))
+    parser.add_argument("--coordinator")
+    parser.add_argument("--id")
+    parser.add_argument("--insecure", action="store_true", help="plaintext beyond this machine")
+    parser.add_argument("--layers", type=int, required=True)
+    parser.add_argument("--width", type=int, required=True)
+    parser.add_argument("--step_s", type=float, required=True)
+    parser.add_argument("--steps", type=int, default=0, help="data_parallel: exchanges")
+    parser.add_argument("--out", required=True, help="file for the result; .RANK is added")
+    arguments = parser.parse_args()
+    arguments.ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    torch.set_num_threads(1)
+    result = site(arguments) if arguments.kind == "site" else data_parallel(arguments)
+    path = pathlib.Path(f"{arguments.out}.{os.environ.get('RANK', '0')}")
+    path.write_text(json.dumps(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Runs for tests of the Python package: a real coordinator, and sites in this process or in others."""
+
+import json
+import os
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "integration"))
+
+from cluster import BIN, COORDINATOR, SIGKILL, Cluster, run_tool, wait_until  # noqa: E402
+
+MAKE_CERTIFICATES = ROOT / "deploy" / "make_certificates"
+# Training alone, bit for bit, whatever the number of rounds.
+PLAIN = """
+sync { fragments: 3 pattern: BALANCED steps_between_syncs: 4 }
+outer { learning_rate: 1 momentum: 0 }
+membership { start_workers: 1 }
+"""
+STREAMING = """
+sync { fragments: 3 pattern: BALANCED steps_between_syncs: 4 overlap_steps: 2 mixing: 0.5
+       codec_up: INT4 codec_down: INT4 error_feedback: true }
+membership { start_workers: 1 }
+"""
+
+
+def write_safetensors(path, arrays):
+    """The initial values of a run."""
+    header, data = {}, b""
+    for name, array in arrays.items():
+        content = np.ascontiguousarray(array, dtype="<f4").tobytes()
+        header[name] = {"dtype": "F32", "shape": list(array.shape),
+                        "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+class Run(Cluster):
+    """A coordinator of a run without a model of Causeway's own. Use as a context manager."""
+
+    def serve(self, settings, *flags, steps=20, initial=None):
+        """`initial`: names and values that the run begins with; otherwise the first site has them."""
+        config = self.folder / "run.textproto"
+        config.write_text(f"train {{ steps: {steps} }}\n{settings}")
+        self._flags = [f"--run_dir={self.folder / 'coordinator'}", f"--config={config}",
+                       f"--address_file={self.folder / 'address'}", "--retain_deltas",
+                       "--exit_when_finished", "--noexit_when_drained", *flags]
+        if initial is None:
+            self._flags.append("--initial=first-site")
+        else:
+            write_safetensors(self.folder / "initial.safetensors", initial)
+            self._flags.append(f"--initial={self.folder / 'initial.safetensors'}")
+        self._serve("127.0.0.1:0")
+
+    def _serve(self, listen):
+        self.coordinator = self.start("coordinator.log", COORDINATOR, "serve", *self._flags,
+                                      f"--listen={listen}")
+        wait_until(
+            lambda: (self.folder / "address").exists() or self.coordinator.child.poll() is not None,
+            "the coordinator listens")
+        assert self.coordinator.child.poll() is None, self.coordinator.log()
+
+    def kill_coordinator(self):
+        self.coordinator.signal(SIGKILL)
+        self.coordinator.wait()
+
+    def restart_coordinator(self):
+        address = self.address
+        (self.folder / "address").unlink()
+        self._serve(address)
+
+    def start_program(self, name, program, *arguments, **variables):
+        """A program of this folder, as a process."""
+        variables.setdefault("PYTHONPATH", str(ROOT / "worker" / "python"))
+        variables.setdefault("OMP_NUM_THREADS", "1")
+        return self.start(f"{name}.log", sys.executable, "-B", HERE / program, *arguments,
+                          variables=variables)
+
+    def pushed(self):
+        """Of every delta that the coordinator kept: fragment, round, and hash of its bytes."""
+        found = []
+        for path in (self.folder / "coordinator" / "deltas").iterdir():
+            fragment, number = re.search(r"-f(\d+)-r(\d+)-", path.name).groups()
+            content = path.read_bytes()[:4096].decode("latin-1")
+            found.append((int(fragment), int(number),
+                          re.search(r'"object_hash"\s*:\s*"?([0-9a-fx]+)', content).group(1)))
+        return sorted(found)
+
+    def published_hashes(self):
+        return sorted((line["fragment"], line["round"], line["published_hash"])
+                      for line in self.rounds())
+
+    def finish(self):
+        """Waits until the coordinator has ended; returns its summary, without a mismatch."""
+        assert self.coordinator.wait() == 0, self.coordinator.log()
+        summary = self.summary()
+        assert summary["hash_mismatches"] == 0 and summary["hash_checks"] > 0, summary
+        return summary
+
+    def certificates(self, *arguments, folder=None):
+        folder = folder or self.folder / "certificates"
+        subprocess.run([MAKE_CERTIFICATES, "--dir", folder, *arguments],
+                       check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, timeout=60)
+
+
+def arrays(seed=0):
+    """Some small tensors, one of them a scalar."""
+    random = np.random.default_rng(seed)
+    return {name: np.asarray(random.normal(size=shape), dtype=np.float32).reshape(shape)
+            for name, shape in {"embed": (50, 8), "layers.0.w": (8, 24), "layers.0.b": (24,),
+                                "layers.1.w": (24, 8), "temperature": ()}.items()}
+
+
+def update(values, step, site=0):
+    """A deterministic step of training, in place."""
+    for index, array in enumerate(values.values()):
+        pull = np.sin(np.arange(array.size, dtype=np.float32) * (index + 1) + step + 3 * site)
+        array -= np.float32(0.01) * (array + pull.reshape(array.shape).astype(np.float32))
+
+
+__all__ = ["BIN", "HERE", "PLAIN", "ROOT", "Run", "SIGKILL", "STREAMING", "arrays", "os", "run_tool",
+           "update", "wait_until", "write_safetensors"]

@@ -1,0 +1,64 @@
+"""Sites of several processes: the same bytes for every way to shard, and how they fail together."""
+
+import unittest
+
+import torch
+
+from models import small_model, values_of
+from runs import STREAMING, SIGKILL, Run
+
+
+def free_port():
+    import socket
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class ShardedTest(unittest.TestCase):
+    def start(self, run, size, *flags):
+        port = free_port()
+        return [run.start_program(f"rank{rank}", "torch_trainer.py", run.address, *flags,
+                                  RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size),
+                                  MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+                for rank in range(size)]
+
+    def trained(self, dtype, size, *flags):
+        with Run() as run:
+            run.serve(STREAMING, initial=values_of(small_model(getattr(torch, dtype))))
+            processes = self.start(run, size, f"--dtype={dtype}", *flags)
+            for process in processes:
+                self.assertEqual(process.wait(), 0, process.log())
+            summary = run.finish()
+            self.assertEqual(summary["tokens"], 20 * 12)
+            published = {line for process in processes for line in process.log().split("\n")
+                         if line.startswith("published")}
+            self.assertEqual(len(published), 1)
+            return run.pushed(), run.published_hashes(), published
+
+    def test_any_number_of_processes_sends_the_same_bytes(self):
+        ways = {"float32": ((1, "fsdp"), (2, "fsdp"), (4, "fsdp"), (2, "ddp")),
+                "bfloat16": ((2, "fsdp"),)}
+        for dtype in ways:
+            alone = self.trained(dtype, 1)
+            self.assertGreater(len(alone[0]), 10)
+            for size, shard in ways[dtype]:
+                with self.subTest(dtype=dtype, size=size, shard=shard):
+                    self.assertEqual(self.trained(dtype, size, f"--shard={shard}"), alone)
+
+    def test_a_process_that_ends_fails_the_site(self):
+        for how in ("--fail=7", "--die=7"):
+            with self.subTest(how), Run() as run:
+                run.serve(STREAMING, initial=values_of(small_model()))
+                processes = self.start(run, 2, "--shard=ddp", how)
+                self.assertEqual([process.wait() for process in processes],
+                                 [1, 1 if how == "--fail=7" else -SIGKILL])
+                self.assertIn("Aborted: ABORTED: another process of this site has ended",
+                              processes[0].log())
+                run.wait_for_event("worker_left", worker="s")
+                left = next(e for e in run.events() if e["event"] == "worker_left")
+                self.assertIn("another process of this site", str(left))
+
+
+if __name__ == "__main__":
+    unittest.main()

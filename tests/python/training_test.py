@@ -1,0 +1,187 @@
+"""The callbacks for a Hugging Face Trainer and for Lightning, with LoRA by peft."""
+
+import importlib.util
+import pathlib
+import tempfile
+import unittest
+
+import torch
+
+import causeway.torch as cw
+from models import loss_of, small_model, tokens, values_of
+from runs import PLAIN, STREAMING, Run
+
+torch.set_num_threads(1)
+
+
+def needs(*packages):
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    return unittest.skipIf(missing, f"{', '.join(missing)} not installed")
+
+
+class Texts(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        line = tokens(index, (16,))
+        return {"input_ids": line, "labels": line}
+
+
+def llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(
+        vocab_size=16, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=32))
+
+
+@needs("transformers", "accelerate")
+class TransformersTest(unittest.TestCase):
+    def trainer(self, model, folder, *callbacks, **more):
+        from transformers import Trainer, TrainingArguments
+        return Trainer(
+            model, TrainingArguments(
+                output_dir=str(folder), max_steps=100, per_device_train_batch_size=2,
+                gradient_accumulation_steps=2, learning_rate=1e-2, report_to=[], use_cpu=True,
+                disable_tqdm=True, logging_steps=5, dataloader_num_workers=0,
+                lr_scheduler_type="constant", **more),
+            train_dataset=Texts(), callbacks=list(callbacks))
+
+    def test_the_run_ends_the_training_and_checkpoints_continue_it(self):
+        from causeway.transformers import CausewayCallback
+        sent = []
+        for resume in (False, True):
+            with Run() as run, tempfile.TemporaryDirectory() as folder:
+                run.serve(STREAMING, steps=12, initial=values_of(llama()))
+                model = llama()
+                if resume:
+                    from transformers import TrainerCallback
+
+                    class EndsAfterSaving(TrainerCallback):
+                        def on_step_end(self, args, state, control, **_others):
+                            if state.global_step == 8:
+                                raise KeyboardInterrupt
+
+                    with self.assertRaises(KeyboardInterrupt):
+                        with CausewayCallback(run.address, id="s") as callback:
+                            self.trainer(model, folder, callback, EndsAfterSaving(),
+                                         save_steps=7).train()
+                    model = llama()
+                with CausewayCallback(run.address, id="s") as callback:
+                    trainer = self.trainer(model, folder, callback, save_steps=7)
+                    result = trainer.train(resume_from_checkpoint=resume)
+                self.assertEqual(result.global_step, 12)
+                self.assertTrue(callback.site.finished)
+                self.assertEqual(callback.site.info.restored, resume)
+                run.finish()
+                sent.append(run.published_hashes())
+        self.assertEqual(sent[1], sent[0])
+
+    @needs("peft")
+    def test_only_what_lora_adds_is_synchronized(self):
+        from peft import LoraConfig, get_peft_model
+        from causeway.transformers import CausewayCallback
+        torch.manual_seed(0)
+        model = get_peft_model(llama(), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+        base = {name: parameter.clone() for name, parameter in model.named_parameters()
+                if not parameter.requires_grad}
+        with Run() as run, tempfile.TemporaryDirectory() as folder:
+            run.serve(PLAIN, steps=6, initial=values_of(model))
+            with CausewayCallback(run.address, id="s") as callback:
+                self.trainer(model, folder, callback, save_strategy="no").train()
+            self.assertEqual(callback.site.info.parameters, 2 * 2 * 2 * (16 * 2))
+            self.assertIn("base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight",
+                          [entry.name for entry in cw.trained_tensors(model)])
+            run.finish()
+        for name, parameter in model.named_parameters():
+            if name in base:
+                self.assertTrue(torch.equal(parameter, base[name]), name)
+
+
+@needs("lightning")
+class LightningTest(unittest.TestCase):
+    def module(self):
+        import lightning
+
+        class Module(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.model = small_model()
+
+            def training_step(self, batch, index):
+                # Where the loader is after a resumption is Lightning's matter.
+                return loss_of(self.model, self.trainer.global_step)
+
+            def configure_optimizers(self):
+                return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+        return Module()
+
+    def fit(self, run, module, folder, *callbacks, path=None, **more):
+        import lightning
+        from causeway.lightning import CausewayCallback
+        data = torch.utils.data.DataLoader(
+            torch.utils.data.TensorDataset(torch.stack([tokens(i, (6,)) for i in range(200)])),
+            batch_size=2)
+        callback = CausewayCallback(run.address, id="s", rename=lambda name: name[len("model."):])
+        trainer = lightning.Trainer(
+            callbacks=[callback, *callbacks], max_epochs=-1, accumulate_grad_batches=2, accelerator="cpu",
+            devices=1, logger=False, enable_progress_bar=False, enable_model_summary=False,
+            default_root_dir=str(folder), **more)
+        trainer.fit(module, data, ckpt_path=path)
+        return callback, trainer
+
+    def test_the_run_ends_the_training(self):
+        with Run() as run, tempfile.TemporaryDirectory() as folder:
+            run.serve(PLAIN, steps=10, initial=values_of(small_model()))
+            callback, trainer = self.fit(run, self.module(), folder, enable_checkpointing=False)
+            self.assertEqual(trainer.global_step, 10)
+            self.assertTrue(callback.site.finished)
+            run.finish()
+
+    def test_checkpoints_continue_it(self):
+        import lightning
+        sent = []
+        for resume in (False, True):
+            with Run() as run, tempfile.TemporaryDirectory() as folder:
+                run.serve(STREAMING, steps=12, initial=values_of(small_model()))
+                module, path = self.module(), None
+                if resume:
+                    path = pathlib.Path(folder) / "saved.ckpt"
+
+                    class Ends(lightning.Callback):
+                        def on_train_batch_start(self, trainer, *_others):
+                            if trainer.global_step == 7:
+                                trainer.save_checkpoint(path)
+                                raise ValueError("enough")
+
+                    with self.assertRaisesRegex(ValueError, "enough"):
+                        self.fit(run, module, folder, Ends(), enable_checkpointing=False)
+                    module = self.module()
+                callback, _ = self.fit(run, module, folder, path=path,
+                                       enable_checkpointing=False)
+                self.assertEqual(callback.site.info.restored, resume)
+                run.finish()
+                sent.append(run.published_hashes())
+        self.assertEqual(sent[1], sent[0])
+
+    def test_an_exception_reaches_the_coordinator(self):
+        with Run() as run, tempfile.TemporaryDirectory() as folder:
+            run.serve(PLAIN, initial=values_of(small_model()))
+            module = self.module()
+            module.on_train_batch_end = self.fails
+            with self.assertRaisesRegex(ValueError, "the data ended"):
+                self.fit(run, module, folder, enable_checkpointing=False)
+            run.wait_for_event("worker_left", worker="s")
+            left = next(e for e in run.events() if e["event"] == "worker_left")
+            self.assertIn("ValueError: the data ended", str(left))
+
+    @staticmethod
+    def fails(_outputs, _batch, index):
+        if index == 5:
+            raise ValueError("the data ended")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,195 @@
+// What a damaged disk, or a run directory that exists twice, does to a run.
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "tests/security/hostile_client/scenarios.h"
+#include "tests/security/hostile_client/team.h"
+
+namespace causeway::hostile {
+namespace {
+
+namespace fs = std::filesystem;
+
+Outcome Failed(const absl::Status& status) {
+  return {.held = false, .what = std::string(status.message())};
+}
+
+void FlipTheMiddle(const fs::path& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto middle = static_cast<std::streamoff>(fs::file_size(path) / 2);
+  file.seekg(middle);
+  const int byte = file.get();
+  file.seekp(middle);
+  file.put(static_cast<char>(byte ^ 1));
+}
+
+Outcome OlderSnapshot() {
+  Run run({.snapshot_every_rounds = 2});
+  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  Team team(run);
+  std::vector<float> published;
+  const auto play = [&]() -> absl::Status {
+    RETURN_IF_ERROR(team.Enter());
+    for (int64_t round = 1; round <= 5; ++round) {
+      RETURN_IF_ERROR(team.DoRound(round));
+      run.Maintain();
+    }
+    published = run.coordinator().PublishedParameters();
+    return absl::OkStatus();
+  };
+  if (const absl::Status played = play(); !played.ok()) return Failed(played);
+  run.Kill();
+  fs::path newest;
+  for (const auto& entry : fs::directory_iterator(run.folder() + "/snapshots")) {
+    // Names begin with the number of the commit, of a fixed width.
+    if (newest.empty() || entry.path().filename() > newest.filename()) newest = entry.path();
+  }
+  FlipTheMiddle(newest);
+  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  const bool same = run.coordinator().PublishedParameters() == published;
+  return {.held = same, .what = same ? "the same bits, from the older snapshot" : "other bits"};
+}
+
+// Where a byte is changed; or what becomes of the whole file.
+enum class Damage { kHead, kMiddle, kTail, kCut, kGone };
+constexpr std::pair<Damage, const char*> kDamages[] = {{Damage::kHead, "head"},
+                                                       {Damage::kMiddle, "middle"},
+                                                       {Damage::kTail, "tail"},
+                                                       {Damage::kCut, "cut"},
+                                                       {Damage::kGone, "gone"}};
+
+void Spoil(const fs::path& path, Damage damage) {
+  const uint64_t size = fs::file_size(path);
+  if (damage == Damage::kGone) {
+    fs::remove(path);
+  } else if (damage == Damage::kCut) {
+    fs::resize_file(path, size / 2);
+  } else if (size > 0) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    const auto offset = static_cast<std::streamoff>(damage == Damage::kHead     ? 0
+                                                    : damage == Damage::kMiddle ? size / 2
+                                                                                : size - 1);
+    file.seekg(offset);
+    const int byte = file.get();
+    file.seekp(offset);
+    file.put(static_cast<char>(byte ^ 0x55));
+  }
+}
+
+// Every file of a run directory, each in turn damaged in a copy: the copy's coordinator publishes
+// what the run had published, or refuses and names the file.
+Outcome DamagedFiles() {
+  Run run({.snapshot_every_rounds = 2});
+  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  Team team(run);
+  std::vector<float> published;
+  const auto play = [&]() -> absl::Status {
+    RETURN_IF_ERROR(team.Enter());
+    for (int64_t round = 1; round <= 5; ++round) {
+      RETURN_IF_ERROR(team.DoRound(round));
+      run.Maintain();
+    }
+    RETURN_IF_ERROR(team.site(0).Deliver(team.site(0).MakePush(6)));
+    published = run.coordinator().PublishedParameters();
+    return absl::OkStatus();
+  };
+  if (const absl::Status played = play(); !played.ok()) return Failed(played);
+  // As after a kill: with the database's log.
+  const TestFolder folder;
+  const fs::path whole = folder.path("whole");
+  fs::copy(run.folder(), whole, fs::copy_options::recursive);
+  fs::remove(whole / "LOCK");
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(whole)) {
+    if (entry.is_regular_file()) files.push_back(fs::relative(entry.path(), whole));
+  }
+  std::sort(files.begin(), files.end());
+  Outcome outcome = {.held = true};
+  int recovered = 0;
+  int refused = 0;
+  for (const fs::path& file : files) {
+    std::string line = file.string();
+    for (const auto& [damage, name] : kDamages) {
+      const std::string copy_folder = folder.path("copy");
+      fs::remove_all(copy_folder);
+      fs::copy(whole, copy_folder, fs::copy_options::recursive);
+      Spoil(fs::path(copy_folder) / file, damage);
+      Run copy({.folder = copy_folder});
+      const absl::Status status = copy.Start();
+      const bool same = status.ok() && copy.coordinator().PublishedParameters() == published;
+      // A damaged log is found by what it lacks.
+      const std::string stem = file.string() == "run.db-wal" ? "run.db" : file.string();
+      const bool named = !status.ok() && absl::StrContains(status.message(), stem);
+      recovered += same;
+      refused += named;
+      absl::StrAppend(&line, "  ", name, ": ",
+                      same    ? "recovered"
+                      : named ? "refused by name"
+                              : "FELL");
+      if (!same && !named) {
+        outcome.held = false;
+        absl::StrAppend(&line, " (", status.ok() ? "other bits" : status.message(), ")");
+      }
+    }
+    outcome.table.push_back(std::move(line));
+  }
+  outcome.what =
+      absl::StrCat(recovered, " damages recovered with the same bits, ", refused,
+                   " refused by the file's name, of ", files.size() * std::size(kDamages));
+  return outcome;
+}
+
+// The run goes on at its place while a copy of it is served elsewhere, and its sites are told the
+// copy's address.
+Outcome RestoredCopy() {
+  Run run({});
+  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  const TestFolder elsewhere;
+  Team team(run);
+  const std::string copy_folder = elsewhere.path("copy");
+  Run copy({.folder = copy_folder});
+  const auto play = [&]() -> absl::Status {
+    RETURN_IF_ERROR(team.Enter());
+    for (int64_t round = 1; round <= 2; ++round) RETURN_IF_ERROR(team.DoRound(round));
+    run.Kill();
+    fs::copy(run.folder(), copy_folder, fs::copy_options::recursive);
+    RETURN_IF_ERROR(run.Start());
+    RETURN_IF_ERROR(team.Return());
+    for (int64_t round = 3; round <= 4; ++round) RETURN_IF_ERROR(team.DoRound(round));
+    return copy.Start();
+  };
+  if (const absl::Status played = play(); !played.ok()) return Failed(played);
+  int merged = 0;
+  absl::Status refused;
+  for (int i = 0; i < kHonest; ++i) {
+    absl::Status status = team.site(i).ReturnTo(copy);
+    if (status.ok()) status = team.site(i).Deliver(team.site(i).MakePush(3));
+    merged += status.ok();
+    if (!status.ok()) refused = status;
+  }
+  return {.held = merged == 0,
+          .what = merged == 0 ? absl::StrCat("refused: ", refused.message())
+                              : absl::StrCat(merged,
+                                             " of 3 pushes were merged by the copy, "
+                                             "against other values")};
+}
+
+}  // namespace
+
+std::vector<Scenario> DurabilityScenarios() {
+  return {
+      {"older_snapshot", "one bit of the newest snapshot is flipped", OlderSnapshot},
+      {"damaged_files", "every file of a run directory, each in five ways", DamagedFiles},
+      {"restored_copy", "a copy of the run directory is served while the run has gone on",
+       RestoredCopy},
+  };
+}
+
+}  // namespace causeway::hostile

@@ -1,0 +1,222 @@
+// Lies about steps, speed and tokens in a session, and credentials that ended.
+#include <chrono>
+#include <cstdint>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "tests/security/hostile_client/scenarios.h"
+#include "tests/security/hostile_client/team.h"
+
+namespace causeway::hostile {
+namespace {
+
+constexpr double kStepSeconds = 1.0;
+
+Outcome Failed(const absl::Status& status) {
+  return {.held = false, .what = std::string(status.message())};
+}
+
+absl::Status Stop(Site& site, int64_t at_step) {
+  v1::StopRequest request;
+  request.set_at_step(at_step);
+  v1::StopResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = site.admin().Stop(&context, request, &response);
+  return status.ok() ? absl::OkStatus() : absl::FailedPreconditionError(status.error_message());
+}
+
+Outcome Step() {
+  Run run({});
+  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  Team team(run);
+  Site liar(run, "liar");
+  int64_t newcomer_step = 0;
+  const auto play = [&]() -> absl::Status {
+    RETURN_IF_ERROR(team.Enter());
+    for (int64_t round = 1; round <= 6; ++round) RETURN_IF_ERROR(team.DoRound(round));
+    liar.Enter(2000).IgnoreError();  // The run is at step 30.
+    liar.Disconnect();
+    // A successor believes what is on the disk.
+    run.Kill();
+    RETURN_IF_ERROR(run.Start());
+    RETURN_IF_ERROR(team.Return());
+    Site newcomer(run, "newcomer");
+    RETURN_IF_ERROR(newcomer.Join());
+    newcomer_step = newcomer.welcome().run_step();
+    return Stop(newcomer, 100);
+  };
+  const absl::Status played = play();
+  if (!played.ok()) {
+    return Failed(absl::InternalError(
+        absl::StrCat("a newcomer is to start at step ", newcomer_step, "; ", played.message())));
+  }
+  return {.held = newcomer_step <= 35,
+          .what = absl::StrCat("a newcomer starts at step ", newcomer_step,
+                               ", the run can be stopped at 100")};
+}
+
+Outcome SpeedAndGrace() {
+  const ConfigChange change = [](v1::RunConfig& config) {
+    config.mutable_sync()->set_overlap_steps(2);
+    config.mutable_membership()->set_quorum(1);
+    config.mutable_membership()->set_grace_ms(5000);
+    config.mutable_membership()->set_adaptive_grace(true);
+  };
+  Run run({.change = change});
+  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  Team team(run);
+  Site liar(run, "liar");
+  const auto play = [&]() -> absl::Status {
+    RETURN_IF_ERROR(team.Enter());
+    RETURN_IF_ERROR(liar.Enter(0));
+    for (int i = 0; i < kHonest; ++i) team.site(i).Settle(0, 0, kStepSeconds);
+    liar.Settle(0, 0, 1e-6);
+    for (int64_t round = 1; round <= 2; ++round) {
+      RETURN_IF_ERROR(liar.Deliver(liar.MakePush(round)));
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));  // The others still train.
+      const absl::Status pushed = team.Push(round);
+      if (!pushed.ok()) return pushed;
+      RETURN_IF_ERROR(team.Merge(round));
+      RETURN_IF_ERROR(liar.Merge(round));
+      liar.Settle(round * kInterval, 0, 1e-6);
+    }
+    return absl::OkStatus();
+  };
+  const absl::Status played = play();
+  if (!played.ok()) return Failed(played);
+  return {.held = true, .what = "both rounds have all three honest deltas"};
+}
+
+Outcome SpeedAndPace() {
+  Run run({.change = [](v1::RunConfig& config) {
+    config.mutable_membership()->set_max_pace(4);
+    config.mutable_sync()->set_overlap_steps(1);
+  }});
+  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  Team team(run);
+  Site liar(run, "liar");
+  const auto play = [&]() -> absl::Status {
+    RETURN_IF_ERROR(team.Enter());
+    RETURN_IF_ERROR(liar.Enter(0));
+    for (int i = 0; i < kHonest; ++i) team.site(i).Settle(1, 0, kStepSeconds);
+    liar.Settle(1, 0, 1e-3);
+    for (int i = 0; i < kHonest; ++i) team.site(i).Settle(2, 0, kStepSeconds);
+    return absl::OkStatus();
+  };
+  const absl::Status played = play();
+  if (!played.ok()) return Failed(played);
+  int64_t slowest = 1000;
+  for (int i = 0; i < kHonest; ++i) {
+    for (const v1::Directive& order : team.site(i).Directives(v1::Directive::SET_PACE)) {
+      slowest = std::max(slowest, order.pace_milli());
+    }
+  }
+  return {.held = slowest == 1000,
+          .what = absl::StrCat("the honest are put on pace ", static_cast<double>(slowest) / 1000)};
+}
+
+Outcome TokenBudget() {
+  Run run({.change = [](v1::RunConfig& config) {
+    config.mutable_train()->set_tokens(int64_t{1} << 20);
+  }});
+  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  Team team(run);
+  Site liar(run, "liar");
+  const auto play = [&]() -> absl::Status {
+    RETURN_IF_ERROR(team.Enter());
+    RETURN_IF_ERROR(liar.Enter(0));
+    for (int i = 0; i < kHonest; ++i) team.site(i).Settle(1, 32, kStepSeconds);
+    liar.Settle(1, int64_t{1} << 48, kStepSeconds);
+    for (int i = 0; i < kHonest; ++i) team.site(i).Settle(2, 64, kStepSeconds);
+    return absl::OkStatus();
+  };
+  const absl::Status played = play();
+  if (!played.ok()) return Failed(played);
+  const auto stops = team.site(0).Directives(v1::Directive::STOP_AT_STEP);
+  if (stops.empty()) return {.held = true, .what = "the run goes on"};
+  return {.held = false, .what = absl::StrCat("the run ends at step ", stops[0].step())};
+}
+
+Outcome Flush() {
+  Run run({});
+  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  Team team(run);
+  Site liar(run, "liar");
+  const auto play = [&]() -> absl::Status {
+    RETURN_IF_ERROR(team.Enter());
+    RETURN_IF_ERROR(team.DoRound(1));
+    RETURN_IF_ERROR(team.DoRound(2));
+    return liar.Enter(10);
+  };
+  const absl::Status played = play();
+  if (!played.ok()) return Failed(played);
+  const int before = run.record().total();
+  const absl::Time began = absl::Now();
+  constexpr int kMessages = 1000;
+  for (int i = 0; i < kMessages; ++i) {
+    // Late in turns, so that neither is the last one that was noted.
+    liar.DeliverHeader(liar.MakePush(1 + i % 2)).IgnoreError();
+    liar.Ready(10).IgnoreError();
+  }
+  liar.Settle(10);
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
+  const int events = run.record().total() - before;
+  return {.held = events < 100,
+          .what = absl::StrCat(events, " events of ", 2 * kMessages, " messages in ",
+                               static_cast<int>(seconds * 10) / 10.0, " s")};
+}
+
+// Both scenarios of credentials have the clock of the certificates' and tokens' files run on.
+Outcome ExpiredCertificate() {
+  const TestAuthority authority;
+  const TestFolder folder;
+  int sets = 0;
+  const auto client = [&](const std::string& id, absl::Duration life,
+                          const std::string& address) -> ChannelSecurity {
+    CertificateRequest request{.common_name = id,
+                               .names = absl::StrCat("URI:causeway://*/worker/", id)};
+    request.not_after = absl::Now() + life;
+    const SecurityOptions options =
+        folder.WriteSet(absl::StrCat("client-", ++sets), authority.pem(), authority.Issue(request));
+    absl::StatusOr<ChannelSecurity> security = MakeChannelSecurity(options, address, absl::Now());
+    return security.ok() ? *std::move(security) : ChannelSecurity::Plaintext();
+  };
+  Run run({.server = [&](server::CoordinatorServer::Options& options) {
+    options.security = folder.WriteSet("server", authority.pem(), IssueServer(authority));
+  }});
+  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  Team team(run, [&](const std::string& id) { return client(id, absl::Hours(24), run.address()); });
+  Site guest(run, "guest", client("guest", absl::Seconds(3), run.address()));
+  const auto enter = [&]() -> absl::Status {
+    RETURN_IF_ERROR(team.Enter());
+    return guest.Enter(0);
+  };
+  if (const absl::Status entered = enter(); !entered.ok()) return Failed(entered);
+  std::this_thread::sleep_for(std::chrono::milliseconds(4200));
+  const bool heartbeat = guest.Settle(1);
+  const bool pulled = guest.PullStates().ok();
+  const bool pushed = guest.Deliver(guest.MakePush(1)).ok();
+  std::string what =
+      absl::StrCat("a second after its end: heartbeat ", heartbeat ? "taken" : "refused", ", pull ",
+                   pulled ? "served" : "refused", ", push ", pushed ? "taken" : "refused");
+  return {.held = !heartbeat && !pulled && !pushed, .what = std::move(what)};
+}
+
+}  // namespace
+
+std::vector<Scenario> MembershipScenarios() {
+  return {
+      {"step", "Ready at step 2000 of a run at step 30", Step},
+      {"speed_grace", "adaptive grace: a step of a microsecond, and the first to push",
+       SpeedAndGrace},
+      {"speed_pace", "max_pace 4: a step a thousand times faster than the others'", SpeedAndPace},
+      {"token_budget", "a heartbeat of 2^48 tokens, in a run of 2^20", TokenBudget},
+      {"record_flush", "2,000 late headers and repeated Readys", Flush},
+      {"expired_certificate", "a connection stays open when its certificate ends",
+       ExpiredCertificate},
+  };
+}
+
+}  // namespace causeway::hostile

@@ -1,0 +1,29 @@
+// What a member that lies, or one who should be none, does to a run; and whether the run held.
+#ifndef CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_SCENARIOS_H_
+#define CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_SCENARIOS_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace causeway::hostile {
+
+struct Outcome {
+  bool held = false;
+  std::string what;  // For people: what came of the attack.
+  std::vector<std::string> table = {};  // Line by line, where there is more to say.
+};
+
+struct Scenario {
+  std::string name;
+  std::string attack;  // One line.
+  std::function<Outcome()> play;
+};
+
+std::vector<Scenario> ContributionScenarios();
+std::vector<Scenario> MembershipScenarios();
+std::vector<Scenario> DurabilityScenarios();
+
+}  // namespace causeway::hostile
+
+#endif  // CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_SCENARIOS_H_

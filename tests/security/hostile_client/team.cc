@@ -1,0 +1,56 @@
+#include "tests/security/hostile_client/team.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace causeway::hostile {
+
+Team::Team(Run& run, const std::function<ChannelSecurity(const std::string&)>& security)
+    : run_(run), security_(security) {
+  for (int i = 1; i <= kHonest; ++i) {
+    const std::string id = absl::StrCat("honest-", i);
+    sites_.push_back(
+        std::make_unique<Site>(run_, id, security_ ? security_(id) : ChannelSecurity::Plaintext()));
+  }
+}
+
+absl::Status Team::Enter() {
+  for (const auto& site : sites_) RETURN_IF_ERROR(site->Enter());
+  return absl::OkStatus();
+}
+
+absl::Status Team::Push(int64_t round) {
+  for (const auto& site : sites_) RETURN_IF_ERROR(site->Deliver(site->MakePush(round)));
+  return absl::OkStatus();
+}
+
+absl::Status Team::Merge(int64_t round) {
+  for (const auto& site : sites_) {
+    RETURN_IF_ERROR(site->Merge(round));
+    RETURN_IF_ERROR(site->Heartbeat(round * kInterval, round * site->honest_tokens(), 1.0));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Team::DoRound(int64_t round) {
+  RETURN_IF_ERROR(Annotate(Push(round), absl::StrCat("an honest push to round ", round)));
+  return Annotate(Merge(round), absl::StrCat("an honest pull of round ", round));
+}
+
+absl::Status Team::Return() {
+  for (int i = 0; i < kHonest; ++i) {
+    RETURN_IF_ERROR(sites_[static_cast<size_t>(i)]->Return());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<float>> PublishedAlone(const ConfigChange& change, int64_t rounds) {
+  Run run({.change = change});
+  RETURN_IF_ERROR(run.Start());
+  Team team(run);
+  RETURN_IF_ERROR(team.Enter());
+  for (int64_t round = 1; round <= rounds; ++round) RETURN_IF_ERROR(team.DoRound(round));
+  return run.coordinator().PublishedParameters();
+}
+
+}  // namespace causeway::hostile

@@ -1,0 +1,351 @@
+// A site through the C interface does what a worker's own loop over SyncEngine does, bit for bit:
+// every object that it pushes and everything that is published then, for every codec.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/params/initialize.h"
+#include "common/params/run_config.h"
+#include "common/telemetry/event_log.h"
+#include "server/core/coordinator.h"
+#include "server/service/coordinator_server.h"
+#include "server/store/memory_store.h"
+#include "tests/reference/in_process_exchange.h"
+#include "worker/site/causeway_site.h"
+#include "worker/sync/host_replica.h"
+#include "worker/sync/sync_engine.h"
+
+namespace causeway {
+namespace {
+
+constexpr int64_t kTokens = 24;
+const char* const kIds[] = {"east", "north", "west"};
+
+struct Recorded {
+  // Fragment, round, worker: tokens and object.
+  std::map<std::tuple<int, int64_t, std::string>, std::pair<int64_t, std::vector<uint8_t>>> pushed;
+  // Fragment, round: hash and answer.
+  std::map<std::pair<int, int64_t>, std::pair<uint64_t, std::vector<uint8_t>>> published;
+};
+
+class RecordingStore final : public server::MemoryStore {
+ public:
+  absl::Status SaveContribution(const server::ContributionRecord& record,
+                                std::span<const uint8_t> object) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      recorded_.pushed[{record.fragment, record.round, record.worker_id}] = {
+          record.tokens, {object.begin(), object.end()}};
+    }
+    return MemoryStore::SaveContribution(record, object);
+  }
+  absl::Status SaveRound(const server::RoundRecord& record,
+                         std::span<const uint8_t> answer) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      recorded_.published[{record.fragment, record.round}] = {record.published_hash,
+                                                              {answer.begin(), answer.end()}};
+    }
+    return MemoryStore::SaveRound(record, answer);
+  }
+  Recorded recorded() const {
+    absl::MutexLock lock(&mutex_);
+    return recorded_;
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  Recorded recorded_ ABSL_GUARDED_BY(mutex_);
+};
+
+// What "training" does to one value, the same for everybody who has it.
+float Change(int64_t step, int64_t tensor, int64_t value, int worker) {
+  return 1e-3F * static_cast<float>((step * 31 + tensor * 7 + value + worker * 3) % 17 - 8);
+}
+
+// The vocabulary's padding is nobody's.
+int64_t TrainedValues(const v1::RunConfig& config, const TensorInfo& info) {
+  const bool padded = info.role == TensorRole::kEmbedding || info.role == TensorRole::kHead;
+  return (padded ? config.model().vocabulary_size() : info.rows) * info.cols;
+}
+
+struct Run {
+  explicit Run(const v1::RunConfig& given)
+      : config(given), plan(FragmentPlan::Create(config).value()) {
+    std::vector<float> initial(static_cast<size_t>(plan.arena_size()));
+    InitializeParameters(plan, 5, initial);
+    coordinator = server::Coordinator::Create({.config = config,
+                                               .run_id = "bits",
+                                               .initial_parameters = std::move(initial),
+                                               .clock = Clock::Real(),
+                                               .store = &store,
+                                               .events = NullEventLog()})
+                      .value();
+  }
+
+  const v1::RunConfig config;
+  const FragmentPlan plan;
+  RecordingStore store;
+  std::unique_ptr<server::Coordinator> coordinator;
+};
+
+// The loop of a worker of ours.
+absl::Status TrainWithEngine(const Run& run, int worker, InProcessExchange& exchange) {
+  std::vector<float> local(static_cast<size_t>(run.plan.arena_size()));
+  worker::HostReplica replica(run.plan, run.config.sync(), local, {});
+  worker::SyncEngine sync({.config = run.config.sync(),
+                           .plan = &run.plan,
+                           .replica = &replica,
+                           .exchange = &exchange,
+                           .clock = Clock::Real(),
+                           .observer = {}});
+  absl::StatusOr<int64_t> begin = sync.Fetch(exchange.welcome().run_step());
+  if (!begin.ok()) return begin.status();
+  for (int64_t step = *begin + 1; step <= run.config.train().steps(); ++step) {
+    for (size_t t = 0; t < run.plan.tensors().size(); ++t) {
+      const PlacedTensor& tensor = run.plan.tensors()[t];
+      for (int64_t i = 0; i < TrainedValues(run.config, tensor.info); ++i) {
+        local[static_cast<size_t>(tensor.offset + i)] +=
+            Change(step, static_cast<int64_t>(t), i, worker);
+      }
+    }
+    const absl::Status synced = sync.AfterStep(step, kTokens, 1);
+    if (!synced.ok()) return synced;
+  }
+  const absl::Status drained = sync.Drain();
+  if (!drained.ok()) return drained;
+  const absl::Status left = exchange.Leave(v1::Leave::FINISHED);
+  return left.ok() ? exchange.session_status() : left;
+}
+
+// A trainer that knows the C interface alone.
+class CTrainer {
+ public:
+  CTrainer(const Run& run, int worker, int port)
+      : worker_(worker), coordinator_(absl::StrCat("127.0.0.1:", port)) {
+    for (const PlacedTensor& tensor : run.plan.tensors()) {
+      const int64_t values = TrainedValues(run.config, tensor.info);
+      names_.push_back(tensor.info.name);
+      shapes_.push_back(tensor.info.shape);
+      shapes_.back()[0] = values / tensor.info.cols;
+      values_.emplace_back(static_cast<size_t>(values));
+    }
+    // In another order than the run's.
+    std::vector<causeway_tensor> tensors;
+    for (size_t i = names_.size(); i-- > 0;) {
+      tensors.push_back({.name = names_[i].c_str(),
+                         .shape = shapes_[i].data(),
+                         .rank = static_cast<int32_t>(shapes_[i].size())});
+      order_.push_back(i);
+    }
+    causeway_site_options options = {};
+    options.size = sizeof(options);
+    options.coordinator = coordinator_.c_str();
+    options.id = kIds[worker];
+    options.data_slot = 1;
+    options.log = [](void*, int, const char*) {};
+    Must(causeway_site_join(&options, tensors.data(), static_cast<int64_t>(tensors.size()), nullptr,
+                            0, &site_, &error_));
+    Copy(CAUSEWAY_ALL, false);
+    Must(causeway_site_ready(site_, &error_));
+  }
+  ~CTrainer() { causeway_site_free(site_); }
+
+  void Train() {
+    const int32_t* fragments = nullptr;
+    int32_t count = 0;
+    causeway_site_orders orders = {};
+    orders.size = sizeof(orders);
+    for (;;) {
+      Must(causeway_site_wait(site_, -1, &orders, &error_));
+      if (orders.finished != 0) break;
+      ASSERT_EQ(orders.go, 1);
+      for (size_t t = 0; t < values_.size(); ++t) {
+        for (size_t i = 0; i < values_[t].size(); ++i) {
+          values_[t][i] +=
+              Change(orders.next_step, static_cast<int64_t>(t), static_cast<int64_t>(i), worker_);
+        }
+      }
+      Must(causeway_site_next(site_, &fragments, &count, &error_));
+      for (int32_t i = 0; i < count; ++i) Copy(fragments[i], true);
+      Must(causeway_site_step(site_, kTokens, 1, &fragments, &count, &error_));
+      for (int32_t i = 0; i < count; ++i) Copy(fragments[i], false);
+    }
+    Must(causeway_site_finish(site_, &fragments, &count, &error_));
+    Must(causeway_site_leave(site_, CAUSEWAY_FINISHED, nullptr, &error_));
+  }
+
+ private:
+  void Must(int code) { ASSERT_EQ(code, CAUSEWAY_OK) << error_.message; }
+
+  void Copy(int32_t fragment, bool into_arena) {
+    const causeway_range* ranges = nullptr;
+    int64_t count = 0;
+    Must(causeway_site_ranges(site_, fragment, &ranges, &count, &error_));
+    float* const arena = causeway_site_arena(site_);
+    for (int64_t i = 0; i < count; ++i) {
+      const causeway_range& range = ranges[i];
+      float* const mine =
+          values_[order_[static_cast<size_t>(range.tensor)]].data() + range.tensor_offset;
+      float* const theirs = arena + range.arena_offset;
+      std::memcpy(into_arena ? theirs : mine, into_arena ? mine : theirs,
+                  static_cast<size_t>(range.count) * sizeof(float));
+    }
+    // What is not to be read is not read: nothing else of the arena matters.
+    if (into_arena) return;
+    for (int64_t i = 0; i < count; ++i) {
+      std::fill_n(arena + ranges[i].arena_offset, ranges[i].count, std::nanf(""));
+    }
+  }
+
+  const int worker_;
+  const std::string coordinator_;
+  std::vector<std::string> names_;
+  std::vector<std::vector<int64_t>> shapes_;
+  std::vector<std::vector<float>> values_;
+  std::vector<size_t> order_;
+  causeway_site* site_ = nullptr;
+  causeway_error error_ = {};
+};
+
+// All three, of which those from `first_engine` on are loops of ours.
+Recorded Train(const v1::RunConfig& config, int first_engine) {
+  Run run(config);
+  auto server =
+      server::CoordinatorServer::Start({.address = "127.0.0.1:0"}, *run.coordinator).value();
+  std::vector<std::unique_ptr<InProcessExchange>> exchanges;
+  for (int i = first_engine; i < 3; ++i) {
+    exchanges.push_back(InProcessExchange::Join(*run.coordinator, kIds[i]).value());
+  }
+  std::vector<std::unique_ptr<CTrainer>> trainers;
+  for (int i = 0; i < first_engine; ++i) {
+    trainers.push_back(std::make_unique<CTrainer>(run, i, server->port()));
+  }
+  for (const auto& exchange : exchanges) EXPECT_TRUE(exchange->Ready(0).ok());
+  {
+    std::vector<std::jthread> threads;
+    for (const auto& trainer : trainers) threads.emplace_back([&trainer] { trainer->Train(); });
+    for (int i = first_engine; i < 3; ++i) {
+      threads.emplace_back(
+          [&run, i, &exchange = *exchanges[static_cast<size_t>(i - first_engine)]] {
+            const absl::Status status = TrainWithEngine(run, i, exchange);
+            EXPECT_TRUE(status.ok()) << status;
+          });
+    }
+  }
+  trainers.clear();
+  return run.store.recorded();
+}
+
+struct Case {
+  const char* name;
+  const char* settings;
+  // Of 61 tokens, the run's tensors have padding that the sites' have not.
+  int vocabulary = 61;
+};
+
+class BitsTest : public testing::TestWithParam<Case> {};
+
+TEST_P(BitsTest, SitesPushAndPublishWhatWorkersDo) {
+  v1::RunConfig config = ParseRunConfig(absl::StrCat(R"(
+        model { layers: 3 width: 16 heads: 4 kv_heads: 2 mlp_width: 24
+                untied_head: true sequence_length: 12 }
+        train { steps: 26 }
+        outer { learning_rate: 0.7 momentum: 0.6 }
+        membership { start_workers: 3 max_workers: 3 quorum: 3 lease_ms: 3600000 }
+        sync { )",
+                                                     GetParam().settings, " }"),
+                                        "bits")
+                             .value();
+  ASSERT_TRUE(CompleteRunConfig(config).ok()) << CompleteRunConfig(config).status();
+  const Recorded of_workers = Train(config, 0);
+  ASSERT_GE(of_workers.published.size(), 4U);
+  ASSERT_EQ(of_workers.pushed.size(), 3 * of_workers.published.size());
+  const Recorded of_sites = Train(config, 2);
+  ASSERT_EQ(of_sites.pushed.size(), of_workers.pushed.size());
+  for (const auto& [key, pushed] : of_workers.pushed) {
+    const auto& [fragment, round, worker] = key;
+    ASSERT_TRUE(of_sites.pushed.contains(key));
+    EXPECT_TRUE(of_sites.pushed.at(key) == pushed)
+        << worker << " pushed something else in round " << round << " of fragment " << fragment;
+  }
+  ASSERT_EQ(of_sites.published.size(), of_workers.published.size());
+  for (const auto& [key, published] : of_workers.published) {
+    EXPECT_TRUE(of_sites.published.at(key) == published)
+        << "round " << key.second << " of fragment " << key.first;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Codecs, BitsTest,
+    testing::Values(Case{"fp32",
+                         "fragments: 3 pattern: STRIDED steps_between_syncs: 8 overlap_steps: 3 "
+                         "mixing: 0.5 codec_up: FP32 codec_down: FP32"},
+                    Case{"fp32_feedback",
+                         "fragments: 5 pattern: BALANCED steps_between_syncs: 7 "
+                         "overlap_steps: 4 mixing: 0.5 codec_up: FP32 codec_down: BF16 "
+                         "error_feedback: true"},
+                    Case{"diloco",
+                         "fragments: 1 steps_between_syncs: 6 overlap_steps: 0 mixing: 0 "
+                         "codec_up: FP32 codec_down: FP32"},
+                    Case{"bf16",
+                         "fragments: 2 pattern: SEQUENTIAL steps_between_syncs: 7 overlap_steps: 4 "
+                         "mixing: 0.25 codec_up: BF16 codec_down: E2M1"},
+                    Case{"bf16_feedback",
+                         "fragments: 4 pattern: BALANCED steps_between_syncs: 6 "
+                         "overlap_steps: 5 mixing: 0 codec_up: BF16 codec_down: INT4 "
+                         "error_feedback: true"},
+                    Case{"int8",
+                         "fragments: 4 pattern: BALANCED steps_between_syncs: 6 overlap_steps: 5 "
+                         "mixing: 0.5 codec_up: INT8 codec_down: FP32"},
+                    Case{"int8_feedback",
+                         "fragments: 3 pattern: STRIDED steps_between_syncs: 6 "
+                         "overlap_steps: 2 mixing: 0.5 codec_up: INT8 codec_down: INT8 "
+                         "error_feedback: true"},
+                    Case{"int4",
+                         "fragments: 3 pattern: STRIDED steps_between_syncs: 8 overlap_steps: 3 "
+                         "mixing: 0.5 codec_up: INT4 codec_down: INT4"},
+                    Case{"int4_feedback",
+                         "fragments: 6 pattern: BALANCED steps_between_syncs: 8 "
+                         "overlap_steps: 7 mixing: 0.5 codec_up: INT4 codec_down: INT8 "
+                         "error_feedback: true"},
+                    Case{"e2m1",
+                         "fragments: 2 pattern: BALANCED steps_between_syncs: 6 overlap_steps: 1 "
+                         "mixing: 0 codec_up: E2M1 codec_down: BF16"},
+                    Case{"e2m1_feedback",
+                         "fragments: 5 pattern: BALANCED steps_between_syncs: 7 "
+                         "overlap_steps: 4 mixing: 0.5 codec_up: E2M1 codec_down: E2M1 "
+                         "error_feedback: true"},
+                    Case{"e3m0",
+                         "fragments: 2 pattern: BALANCED steps_between_syncs: 8 overlap_steps: 3 "
+                         "mixing: 0.5 codec_up: E3M0 codec_down: INT4"},
+                    Case{"e3m0_feedback",
+                         "fragments: 2 pattern: STRIDED steps_between_syncs: 6 "
+                         "overlap_steps: 4 mixing: 0.5 codec_up: E3M0 codec_down: E3M0 "
+                         "error_feedback: true"},
+                    // These two need feedback.
+                    Case{"lm2_feedback",
+                         "fragments: 2 pattern: BALANCED steps_between_syncs: 8 "
+                         "overlap_steps: 5 mixing: 0.5 codec_up: LM2 codec_down: INT4 "
+                         "error_feedback: true",
+                         // It changes values that nobody trained. A site keeps padding as it is
+                         // published, a worker mixes it.
+                         128},
+                    Case{"topk2_feedback",
+                         "fragments: 3 pattern: BALANCED steps_between_syncs: 6 "
+                         "overlap_steps: 2 mixing: 0.25 codec_up: TOPK2 codec_down: INT8 "
+                         "error_feedback: true"}),
+    [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace causeway

@@ -1,0 +1,565 @@
+#!/usr/bin/env python3
+"""Sites through the C interface with real processes: a C program and a coordinator, and what ends a
+site or disturbs it."""
+
+import ctypes
+import os
+import pathlib
+import re
+import sys
+import threading
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
+
+import c_interface as c  # noqa: E402
+from cluster import BIN, COORDINATOR, SIGKILL, SIGTERM, Cluster, json_lines, run_tool, wait_until  # noqa: E402
+from security_test import make, with_certificates  # noqa: E402
+
+C_SITE = BIN / "c_site"
+CTL = BIN / "causewayctl"
+SYNC = ("sync { fragments: 3 pattern: BALANCED steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5 "
+        "codec_up: INT4 codec_down: INT4 %s } ")
+FEEDBACK = SYNC % "error_feedback: true"
+TWO = "membership { start_workers: 2 max_workers: 4 quorum: 2 lease_ms: 2000 }"
+ONE = "membership { start_workers: 1 max_workers: 4 lease_ms: 2000 }"
+FOR_EVER = "train { steps: 100000000 } "
+
+
+def steps(count):
+    return "train { steps: %d } " % count
+
+
+def tensors_of(cluster):
+    return [(tensor["name"], tensor["shape"]) for tensor in c.describe(cluster.address)["tensors"]]
+
+
+def write_tensors(cluster, tensors=None):
+    path = cluster.folder / "tensors"
+    path.write_text("".join(f"{name} {' '.join(map(str, shape))}\n"
+                            for name, shape in tensors or tensors_of(cluster)))
+    return path
+
+
+def start_site(cluster, name, save_every=0, **variables):
+    tensors = cluster.folder / "tensors"
+    if not tensors.exists():
+        write_tensors(cluster)
+    return cluster.start(
+        f"{name}.log", C_SITE, cluster.address, name, tensors, cluster.folder / f"{name}.state",
+        save_every, variables={"C_SITE_OUTPUT": str(cluster.out(name)), **variables})
+
+
+def published(cluster):
+    """What every round published: fragment, round, hash."""
+    return sorted((line["fragment"], line["round"], line["published_hash"])
+                  for line in cluster.rounds())
+
+
+def last_step(process):
+    found = re.findall(r"^step (\d+)$", process.log(), re.MULTILINE)
+    return int(found[-1]) if found else 0
+
+
+def wait_for_step(process, step):
+    wait_until(lambda: last_step(process) >= step or process.child.poll() is not None,
+               f"step {step}")
+    assert process.child.poll() is None, process.log()
+
+
+class SiteTest(unittest.TestCase):
+    def finished(self, cluster, *processes):
+        for process in [*processes, cluster.coordinator]:
+            self.assertEqual(process.wait(), 0, process.log())
+        self.assertEqual(cluster.summary()["hash_mismatches"], 0)
+        return published(cluster)
+
+    def undisturbed(self, settings):
+        with Cluster() as cluster:
+            cluster.start_coordinator(settings)
+            return self.finished(cluster, *[start_site(cluster, name) for name in ("a", "b")])
+
+    def ctl(self, cluster, *arguments):
+        status, output, error = run_tool(CTL, *arguments, f"--coordinator={cluster.address}")
+        self.assertEqual(status, 0, error)
+        return output
+
+    def refused(self, process, *saying):
+        self.assertEqual(process.wait(), 2, process.log())
+        for words in saying:
+            self.assertIn(words, process.log())
+
+    # --- Whole runs ------------------------------------------------------------------------------
+
+    def test_c_programs_train_a_run_and_show_what_they_do(self):
+        for settings in (SYNC % "", FEEDBACK):
+            with Cluster() as cluster:
+                cluster.start_coordinator(steps(61) + settings + TWO)
+                sites = [start_site(cluster, name) for name in ("a", "b")]
+                rounds = self.finished(cluster, *sites)
+                self.assertEqual(len(rounds), 3 * 10)
+                for row in cluster.rounds():
+                    self.assertEqual(row["contributors"], ["a", "b"])
+                self.assertIn("done 61", sites[0].log())
+                self.assertIn('"rounds_merged": 30', sites[0].log())
+                lines = json_lines(cluster.out("a") / "metrics.jsonl")
+                self.assertEqual([line["step"] for line in lines if line["kind"] == "step"],
+                                 list(range(1, 62)))
+                self.assertAlmostEqual(lines[-1]["train_loss"], 5 / 61)
+                events = [e["event"] for e in json_lines(cluster.out("a") / "events.jsonl")]
+                self.assertEqual([events[0], events[-1]], ["attached", "finished"])
+
+    def test_a_site_beside_a_worker_of_ours(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(steps(40) + FEEDBACK + TWO)
+            site = start_site(cluster, "a")
+            worker = cluster.start_worker("b", "--own_data")
+            self.finished(cluster, site, worker)
+            for row in cluster.rounds():
+                self.assertEqual(row["contributors"], ["a", "b"])
+
+    def test_a_killed_site_continues_from_its_state_with_the_same_bits(self):
+        settings = steps(900) + FEEDBACK + TWO
+        with Cluster() as cluster:
+            cluster.start_coordinator(settings)
+            stays = start_site(cluster, "a")
+            dies = start_site(cluster, "b", save_every=50)
+            wait_for_step(dies, 120)
+            dies.signal(SIGKILL)
+            dies.wait()
+            again = start_site(cluster, "b", save_every=50)
+            rounds = self.finished(cluster, stays, again)
+            self.assertIn("continuing from the checkpoint at step", again.log())
+        self.assertEqual(rounds, self.undisturbed(settings))
+
+    def test_a_coordinator_that_is_killed_and_started_again(self):
+        settings = steps(900) + FEEDBACK + TWO
+        with Cluster() as cluster:
+            cluster.start_coordinator(settings)
+            sites = [start_site(cluster, name) for name in ("a", "b")]
+            wait_for_step(sites[0], 100)
+            address = cluster.address
+            cluster.coordinator.signal(SIGKILL)
+            cluster.coordinator.wait()
+            for name in ("address", "http_address"):
+                (cluster.folder / name).unlink()
+            cluster.start_coordinator(settings, f"--listen={address}")
+            rounds = self.finished(cluster, *sites)
+            self.assertIn("the session with the coordinator broke", sites[0].log())
+        self.assertEqual(rounds, self.undisturbed(settings))
+
+    # --- Refusals --------------------------------------------------------------------------------
+
+    def test_another_model_is_refused_by_the_names_that_differ(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(FOR_EVER + FEEDBACK + ONE)
+            tensors = tensors_of(cluster)
+            tensors[0] = ("h.0.attn.weight", tensors[0][1])
+            tensors[1] = (tensors[1][0], [7, 7])
+            write_tensors(cluster, tensors)
+            self.refused(start_site(cluster, "a"), "this is not the run's model",
+                         "h.0.attn.weight", f"{tensors[1][0]} has [7, 7]", "Build the same model")
+            self.assertFalse(cluster.out("a").exists())
+
+    def test_certificates_of_others_are_refused(self):
+        with Cluster() as cluster:
+            with_certificates(cluster, "a", "b")
+            make(cluster, "init", folder="other")
+            make(cluster, "worker", "a", folder="other")
+
+            def files(worker, folder="certificates"):
+                at = cluster.folder / folder / f"worker-{worker}"
+                return {"C_SITE_CA": str(at / "ca.pem"), "C_SITE_CERT": str(at / "cert.pem"),
+                        "C_SITE_KEY": str(at / "key.pem")}
+
+            at = cluster.folder / "certificates" / "coordinator"
+            cluster.start_coordinator(
+                steps(20) + FEEDBACK + ONE, f"--tls_ca={at / 'ca.pem'}",
+                f"--tls_cert={at / 'cert.pem'}", f"--tls_key={at / 'key.pem'}")
+            write_tensors(cluster, [("model.norm.weight", [32])])
+            self.refused(start_site(cluster, "a", **files("b")), "worker b", "--id is a")
+            self.refused(start_site(cluster, "a", **files("a", "other")), "cannot be trusted")
+            options = c.make_options(cluster.address, **{
+                f"tls_{name[7:].lower()}": path for name, path in files("a").items()})
+            found = ctypes.c_void_p()
+            c.call("describe", ctypes.byref(options), ctypes.byref(found))
+            tensors = c.json.loads(ctypes.string_at(found))["tensors"]
+            write_tensors(cluster, [(tensor["name"], tensor["shape"]) for tensor in tensors])
+            self.finished(cluster, start_site(cluster, "a", **files("a")))
+
+    def test_a_coordinator_that_is_not_there(self):
+        with self.assertRaises(c.SiteError) as caught:
+            c.Site("127.0.0.1:1", [("a", [1])], id="a", connect_timeout_s=0.2)
+        self.assertIn("no coordinator answers at 127.0.0.1:1", str(caught.exception))
+
+    # --- Orders ----------------------------------------------------------------------------------
+
+    def test_a_site_that_is_told_to_leaves_and_hands_over(self):
+        for drain in (lambda cluster, site: self.ctl(cluster, "drain", "a"),
+                      lambda cluster, site: site.signal(SIGTERM)):
+            with Cluster() as cluster:
+                cluster.start_coordinator(FOR_EVER + FEEDBACK + ONE)
+                site = start_site(cluster, "a")
+                wait_for_step(site, 30)
+                drain(cluster, site)
+                self.assertEqual(site.wait(), 0, site.log())
+                cluster.wait_for_event("worker_left", worker="a")
+                self.assertIn("left the run at step", site.log())
+
+    def test_a_run_that_is_stopped_ends_at_that_step(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(FOR_EVER + FEEDBACK + ONE)
+            site = start_site(cluster, "a")
+            wait_for_step(site, 30)
+            self.ctl(cluster, "pause")
+            status = c.json.loads(self.ctl(cluster, "status", "--json"))
+            step = status["run_step"] + 3000
+            self.ctl(cluster, "stop", f"--at_step={step}")
+            self.ctl(cluster, "resume")
+            self.finished(cluster, site)
+            self.assertIn(f"done {step}", site.log())
+
+    def test_a_slow_site_does_fewer_steps(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(
+                FOR_EVER + FEEDBACK + TWO[:-1] + "max_pace: 4 }", "--noexit_when_drained")
+            tensors = tensors_of(cluster)
+            done = threading.Event()
+            advances = {"fast": set(), "slow": set()}
+            problems = []
+
+            def train(name, step_s):
+                try:
+                    site = c.Site(cluster.address, tensors, id=name)
+                    site.call("ready")
+                    while not done.is_set() and site.wait().go:
+                        advances[name].add(site.orders.next_step - site.orders.step)
+                        site.change()
+                        site.report(1.0, step_s)
+                        site.step()
+                        if name == "slow" and max(advances[name]) == 4:
+                            done.set()
+                    site.leave(c.FAILED, b"the test is over")
+                    site.free()
+                except c.SiteError as error:
+                    problems.append(error)
+
+            threads = [threading.Thread(target=train, args=arguments)
+                       for arguments in (("fast", 0.02), ("slow", 0.08))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(timeout=60)
+            self.assertTrue(done.is_set(), problems)
+            self.assertEqual(advances["fast"], {1})
+
+    # --- Any model -------------------------------------------------------------------------------
+
+    TENSORS = [("conv.weight", [4, 2, 3, 3]), ("scale", []), ("h.0.weight", [8, 16]),
+               ("h.1.weight", [8, 16])]
+
+    def first_site(self, cluster):
+        """A run that waits for its model."""
+        config = cluster.folder / "run.textproto"
+        config.write_text(steps(20) + "sync { fragments: 2 pattern: BALANCED steps_between_syncs: 6 "
+                          "overlap_steps: 2 codec_up: INT4 codec_down: FP32 }" + TWO)
+        cluster.coordinator = cluster.start(
+            "coordinator.log", COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
+            f"--config={config}", "--listen=127.0.0.1:0", "--initial=first-site",
+            f"--address_file={cluster.folder / 'address'}", "--exit_when_finished", "--http=none")
+        wait_until(lambda: (cluster.folder / "address").exists(), "the coordinator listens")
+
+    @staticmethod
+    def value(tensor, index):
+        return float(tensor + 1) + index / 64
+
+    def give(self, asked):
+        def give(_, tensor, offset, count, values):
+            asked.append(tensor)
+            for i in range(count):
+                values[i] = self.value(tensor, offset + i)
+            return 0
+        return c.ValuesFunction(give)
+
+    def test_the_first_site_brings_the_model(self):
+        with Cluster() as cluster:
+            self.first_site(cluster)
+            self.assertTrue(c.describe(cluster.address)["awaits_model"])
+            self.assertIn("brings none", self.error(c.FAILED_PRECONDITION, c.Site, cluster.address,
+                                                    self.TENSORS, id="a"))
+            asked, unasked = [], []
+            give, give_not = self.give(asked), self.give(unasked)
+            first = c.Site(cluster.address, self.TENSORS, id="a",
+                           initial_values=ctypes.cast(give, ctypes.c_void_p))
+            second = c.Site(cluster.address, self.TENSORS[::-1], id="b",
+                            initial_values=ctypes.cast(give_not, ctypes.c_void_p))
+            self.assertEqual((first.info.brought_model, second.info.brought_model), (1, 0))
+            self.assertEqual((asked, unasked), ([0, 1, 2, 3] * 2, []))
+            for site, order in ((first, [0, 1, 2, 3]), (second, [3, 2, 1, 0])):
+                self.assertEqual(sum(piece.count for piece in site.ranges()), 72 + 1 + 128 + 128)
+                for piece in site.ranges():
+                    for i in range(piece.count):
+                        self.assertEqual(site.arena[piece.arena_offset + i],
+                                         self.value(order[piece.tensor], piece.tensor_offset + i))
+            first.call("ready")
+            second.call("ready")
+            problems = []
+            peer = threading.Thread(target=self.train, args=(second, problems))
+            peer.start()
+            self.train(first, problems)
+            peer.join(timeout=60)
+            self.assertEqual(problems, [])
+            self.assertEqual(len(self.finished(cluster)), 2 * 3)
+
+    def test_a_trainer_that_gives_up_bringing_leaves_the_run_waiting(self):
+        with Cluster() as cluster:
+            self.first_site(cluster)
+            give_up = c.ValuesFunction(lambda *_: 1)
+            with self.assertRaises(c.SiteError) as caught:
+                c.Site(cluster.address, self.TENSORS, id="a",
+                       initial_values=ctypes.cast(give_up, ctypes.c_void_p))
+            self.assertEqual(caught.exception.code, 10)
+            self.assertIn("conv.weight", str(caught.exception))
+            self.assertTrue(c.describe(cluster.address)["awaits_model"])
+
+    # --- One site in this process ----------------------------------------------------------------
+
+    def alone(self, cluster, settings=FOR_EVER + FEEDBACK + ONE, **fields):
+        cluster.start_coordinator(settings, "--noexit_when_drained")
+        return c.Site(cluster.address, tensors_of(cluster), id="a", **fields)
+
+    def error(self, code, function, *arguments, **fields):
+        with self.assertRaises(c.SiteError) as caught:
+            function(*arguments, **fields)
+        self.assertEqual(caught.exception.code, code, caught.exception)
+        return str(caught.exception)
+
+    def begin(self, site):
+        site.call("ready")
+        site.wait()
+
+    def test_a_weight_that_is_not_a_number_ends_the_site_with_its_cause(self):
+        with Cluster() as cluster:
+            site = self.alone(cluster)
+            self.begin(site)
+            site.arena[site.ranges()[0].arena_offset] = float("nan")
+            with self.assertRaises(c.SiteError) as caught:
+                for _ in range(12):
+                    site.step()
+                    site.wait()
+            self.assertIn("cannot be encoded", str(caught.exception))
+            self.error(c.FAILED_PRECONDITION, site.wait)
+            self.error(c.FAILED_PRECONDITION, site.save)
+            site.leave(c.FAILED, str(caught.exception).encode())
+            cluster.wait_for_event("worker_left", worker="a")
+            site.free()
+
+    def test_a_child_may_not_use_the_site_of_its_parent(self):
+        with Cluster() as cluster:
+            site = self.alone(cluster, FOR_EVER + ONE + (SYNC % "").replace("INT4", "FP32"))
+            self.begin(site)
+            children = []
+            for step in range(60):
+                site.change()
+                site.step()  # Something is in flight at most steps.
+                if step % 10 == 3:
+                    children.append(self.fork(site))
+                site.wait()
+            for child in children:
+                self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+            site.leave(c.DRAINED)
+            site.free()
+            self.assertEqual([line for line in site.lines if line[0] > 0], [])
+
+    def fork(self, site):
+        """A child that tries everything, and exits with 0 if it was refused."""
+        child = os.fork()
+        if child != 0:
+            return child
+        status = 1
+        try:
+            nothing = ctypes.c_void_p()
+            for attempt in (site.wait, site.step, site.save, site.finish, site.ranges,
+                            lambda: site.leave(c.DRAINED), lambda: site.call("ready"),
+                            lambda: site.report(1.0), lambda: site.fragments("next"),
+                            lambda: site.fragments("changed"),
+                            lambda: site.call("summary", ctypes.byref(nothing)),
+                            lambda: site.call("config", ctypes.byref(nothing)),
+                            lambda: site.call("describe", ctypes.byref(site.info)),
+                            lambda: site.call("saved", ctypes.c_int64(0)),
+                            lambda: site.call("report_evaluation", ctypes.c_double(1)),
+                            lambda: site.call("published", ctypes.byref(nothing))):
+                try:
+                    attempt()
+                    os._exit(2)
+                except c.SiteError as error:
+                    if error.code != c.FAILED_PRECONDITION or "its child" not in str(error):
+                        os._exit(3)
+            site.cancel()
+            site.drain()
+            if c.LIBRARY.causeway_site_arena(site.handle) is None:
+                site.free()
+                status = 0
+        finally:
+            os._exit(status)
+
+    def train(self, site, problems):
+        """Until the end of the budget."""
+        try:
+            while not site.wait().finished:
+                site.change()
+                site.step()
+            site.finish()
+            site.leave(c.FINISHED)
+            site.free()
+        except c.SiteError as error:
+            problems.append(error)
+
+    def test_a_cancelled_step_is_continued_from_the_state_with_the_same_bits(self):
+        settings = steps(30) + FEEDBACK + TWO
+        runs = []
+        for cancelled in (True, False):
+            with Cluster() as cluster:
+                cluster.start_coordinator(settings)
+                tensors = tensors_of(cluster)
+                site, other = (c.Site(cluster.address, tensors, id=name) for name in ("a", "b"))
+                site.call("ready")
+                other.call("ready")
+                problems = []
+                peer = threading.Thread(target=self.train, args=(other, problems))
+                if cancelled:
+                    # The first answer does not come: the other site has not begun.
+                    canceller = threading.Timer(0.5, site.cancel)
+                    canceller.start()
+                    with self.assertRaises(c.SiteError) as caught:
+                        while True:
+                            site.wait()
+                            site.change()
+                            site.step()
+                    self.assertEqual(caught.exception.code, c.CANCELLED)
+                    canceller.join()
+                    state, local = site.save(), list(site.arena)
+                    site.free()  # Without a word, as a process that is killed.
+                    peer.start()
+                    site = c.Site(cluster.address, tensors, state=state, id="a")
+                    self.assertEqual(site.info.restored, 1)
+                    merged = site.fragments("changed")
+                    self.assertEqual(len(merged), 1)
+                    for piece in site.ranges():
+                        if not any(piece.arena_offset == other_piece.arena_offset
+                                   for other_piece in site.ranges(merged[0])):
+                            at = slice(piece.arena_offset, piece.arena_offset + piece.count)
+                            site.arena[at] = local[at]
+                    site.call("ready")
+                else:
+                    peer.start()
+                self.train(site, problems)
+                peer.join(timeout=60)
+                self.assertEqual(problems, [])
+                runs.append(self.finished(cluster))
+        self.assertEqual(*runs)
+
+    def test_a_wait_has_a_limit_and_changes_nothing(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(FOR_EVER + FEEDBACK + TWO, "--noexit_when_drained")
+            site = c.Site(cluster.address, tensors_of(cluster), id="a")
+            site.call("ready")
+            self.assertIn("the run has not started", self.error(c.DEADLINE_EXCEEDED, site.wait, 0.2))
+            self.error(c.DEADLINE_EXCEEDED, site.wait, 0)
+            threading.Timer(0.2, site.cancel).start()
+            self.error(c.CANCELLED, site.wait)
+            self.error(c.CANCELLED, site.wait)
+            site.free()
+
+    def test_calls_out_of_order(self):
+        with Cluster() as cluster:
+            site = self.alone(cluster)
+            self.assertIn("causeway_site_ready comes first",
+                          self.error(c.FAILED_PRECONDITION, site.wait))
+            site.call("ready")
+            self.error(c.FAILED_PRECONDITION, site.call, "ready")
+            self.assertIn("causeway_site_wait", self.error(c.FAILED_PRECONDITION, site.step))
+            site.wait()
+            site.step()
+            self.error(c.FAILED_PRECONDITION, site.step)
+            site.leave(c.DRAINED)
+            self.assertIn("has left", self.error(c.FAILED_PRECONDITION, site.wait))
+            site.free()
+
+    def test_all_changes_are_to_be_taken_over_once(self):
+        with Cluster() as cluster:
+            site = self.alone(cluster)
+            self.assertEqual(site.fragments("changed"), [0, 1, 2])
+            self.assertEqual(site.fragments("changed"), [])
+            site.free()
+
+    def test_states_of_others_are_refused(self):
+        with Cluster() as cluster:
+            site = self.alone(cluster)
+            tensors = tensors_of(cluster)
+            state = site.save()
+            site.leave(c.DRAINED)
+            site.free()
+
+            def join(state, name="a"):
+                c.Site(cluster.address, tensors, state=state, id=name)
+
+            self.assertIn("belongs to site a", self.error(c.FAILED_PRECONDITION, join, state, "b"))
+            damaged = bytearray(state)
+            damaged[len(damaged) // 2] ^= 1
+            with self.assertRaisesRegex(c.SiteError, "saved state is damaged"):
+                join(bytes(damaged))
+            with self.assertRaisesRegex(c.SiteError, "saved state is damaged"):
+                join(state[:-9])
+
+    def test_arguments_are_checked(self):
+        tensors = [("a", [1])]
+        refused = lambda **fields: self.error(  # noqa: E731
+            c.INVALID_ARGUMENT, c.Site, "127.0.0.1:1", tensors, **{"id": "a", **fields})
+        self.assertIn("options->size is 7", refused(size=7))
+        self.assertIn("expected HOST:PORT", self.error(c.INVALID_ARGUMENT, c.Site, "nowhere", tensors,
+                                                       id="a"))
+        self.assertIn("id", refused(id="../etc"))
+        self.assertIn("threads", refused(threads=-1))
+        self.assertIn("connections", refused(connections=99))
+        self.assertIn("max_upload_mbit", refused(max_upload_mbit=float("nan")))
+        self.assertIn("connect_timeout_s", refused(connect_timeout_s=-1))
+        tensors = [("", [1])]
+        self.assertIn("tensors[0] has no name", refused())
+        tensors = [("a", [1] * 9)]
+        self.assertIn("0 .. 8 sizes", refused())
+        tensors = []
+        self.assertIn("tensor_count must be", refused())
+        handle, error = ctypes.c_void_p(), c.Error()
+        for arguments in ((None, None, c.i64(0), None, c.size(0), ctypes.byref(handle)),
+                          (None, None, c.i64(0), None, c.size(0), None)):
+            self.error(c.INVALID_ARGUMENT, c.call, "site_join", *arguments)
+        for function in ("site_ready", "site_wait", "site_step", "site_next", "site_save"):
+            status = getattr(c.LIBRARY, f"causeway_{function}")(
+                None, None, None, None, ctypes.byref(error), ctypes.byref(error))
+            self.assertEqual(status, c.INVALID_ARGUMENT)
+        self.assertEqual(c.LIBRARY.causeway_site_ready(None, None), c.INVALID_ARGUMENT)
+        c.LIBRARY.causeway_site_free(None)
+        c.LIBRARY.causeway_site_cancel(None)
+        c.LIBRARY.causeway_state_free(None)
+        with Cluster() as cluster:
+            site = self.alone(cluster)
+            self.error(c.INVALID_ARGUMENT, site.ranges, 3)
+            self.error(c.INVALID_ARGUMENT, site.ranges, -2)
+            self.error(c.INVALID_ARGUMENT, site.call, "wait", c.real(1), None)
+            site.orders.size = 3
+            self.assertIn("orders->size is 3", self.error(c.INVALID_ARGUMENT, site.wait))
+            site.orders.size = ctypes.sizeof(c.Orders)
+            self.begin(site)
+            self.error(c.INVALID_ARGUMENT, site.step, -1)
+            self.error(c.INVALID_ARGUMENT, site.step, 1, 2**62)
+            self.error(c.INVALID_ARGUMENT, site.report, 1.0, -1)
+            self.error(c.INVALID_ARGUMENT, site.call, "report_evaluation", c.real(float("inf")))
+            self.error(c.INVALID_ARGUMENT, site.call, "saved", c.i64(7))
+            self.error(c.INVALID_ARGUMENT, site.leave, 9)
+            site.step()  # Nothing of that changed anything.
+            site.free()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

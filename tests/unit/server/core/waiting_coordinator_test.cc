@@ -1,0 +1,276 @@
+// A run that awaits its model: what it takes, what it refuses, and that it begins once.
+#include "server/core/waiting_coordinator.h"
+
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/params/run_config.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/core/model_assembly.h"
+#include "server/store/memory_store.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::RunConfig WaitingConfig(const std::string& text = "sync { fragments: 2 }") {
+  v1::RunConfig config = *ParseRunConfig(text, "test");
+  EXPECT_EQ(CompleteRunConfig(config, ModelIs::kStillToCome).status(), absl::OkStatus());
+  return config;
+}
+
+// Blocks 0 and 1, a scalar, and one tensor of more than a chunk: 524288 + 64 + 3 + 1 values.
+v1::ModelHeader Header() {
+  v1::ModelHeader header;
+  header.set_run_id("any-1");
+  header.set_worker_id("paris");
+  const auto add = [&](const std::string& name, const std::vector<int64_t>& shape) {
+    v1::TensorTable::Tensor& tensor = *header.mutable_tensors()->add_tensor();
+    tensor.set_name(name);
+    tensor.mutable_shape()->Add(shape.begin(), shape.end());
+  };
+  add("h.1.weight", {1024, 512});
+  add("h.0.weight", {4, 4, 4});
+  add("norm", {3});
+  add("scale", {});
+  header.set_total_bytes(4 * (524288 + 64 + 3 + 1));
+  return header;
+}
+
+std::vector<float> Values() {
+  std::vector<float> values(524288 + 64 + 3 + 1);
+  std::iota(values.begin(), values.end(), -7.5F);
+  return values;
+}
+
+std::string BytesOf(std::span<const float> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+}
+
+v1::ModelChunk Chunk(int64_t offset, const std::string& data) {
+  v1::ModelChunk chunk;
+  chunk.set_offset(offset);
+  chunk.set_data(data);
+  return chunk;
+}
+
+class WaitingCoordinatorTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<Coordinator>> Begin(const BroughtModel& model,
+                                                     std::vector<float> values) {
+    ++begins_;
+    if (!disk_.ok()) return disk_;
+    Coordinator::Options options;
+    options.config = model.config;
+    options.run_id = "any-1";
+    options.initial_parameters = std::move(values);
+    options.clock = Clock::Real();
+    options.store = &store_;
+    return Coordinator::Create(std::move(options));
+  }
+
+  int begins_ = 0;
+  absl::Status disk_;
+  MemoryStore store_;
+  WaitingCoordinator waiting_{WaitingConfig(), "any-1",
+                              [this](const BroughtModel& model, std::vector<float> values) {
+                                return Begin(model, std::move(values));
+                              }};
+};
+
+// All of Values(), in chunks, into the arena of the admitted model.
+std::vector<float> Assembled(const BroughtModel& model, v1::ModelHeader header) {
+  const std::vector<float> values = Values();
+  header.set_tree_hash(TreeHash(values));
+  ModelAssembly assembly(model, header);
+  const std::string bytes = BytesOf(values);
+  for (size_t at = 0; at < bytes.size(); at += kTreeLeafBytes) {
+    const std::string data = bytes.substr(at, kTreeLeafBytes);
+    EXPECT_EQ(assembly.Add(Chunk(static_cast<int64_t>(at), data)), absl::OkStatus());
+  }
+  auto arena = assembly.Finish(model.plan);
+  EXPECT_EQ(arena.status(), absl::OkStatus());
+  return arena.ok() ? *arena : std::vector<float>();
+}
+
+TEST_F(WaitingCoordinatorTest, SaysThatItWaitsAndRefusesWhatNeedsAModel) {
+  const v1::DescribeResponse description = waiting_.Describe();
+  EXPECT_TRUE(description.awaits_model());
+  EXPECT_EQ(description.run_id(), "any-1");
+  EXPECT_FALSE(description.config().has_model() || description.config().has_tensors());
+  EXPECT_EQ(description.plan_hash(), 0U);
+  EXPECT_EQ(waiting_.plan().fragments(), 0);
+  const absl::Status refusal = waiting_.Join({}, nullptr).status();
+  EXPECT_EQ(refusal.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refusal.message()), HasSubstr("waits for the first site"));
+  EXPECT_EQ(waiting_.AdmitPush({}).status(), refusal);
+  EXPECT_EQ(waiting_.PullState(0).status(), refusal);
+  EXPECT_EQ(waiting_.Pause("now"), refusal);
+  absl::Status answer;
+  waiting_.PullAnswer(0, 1, [&](const auto& object) { answer = object.status(); });
+  EXPECT_EQ(answer, refusal);
+  EXPECT_TRUE(waiting_.Health().ok());
+  EXPECT_FALSE(waiting_.Finished());
+  EXPECT_EQ(waiting_.GetStatus().run_id(), "any-1");
+  EXPECT_EQ(waiting_.GetStatus().fragments_size(), 0);
+}
+
+TEST_F(WaitingCoordinatorTest, BeginsWithTheFirstModelAndSendsEveryOtherSiteBack) {
+  const auto model = waiting_.AdmitModel(Header());
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto second = waiting_.AdmitModel(Header());
+  ASSERT_TRUE(second.ok()) << second.status();
+  const std::vector<float> arena = Assembled(*model, Header());
+  ASSERT_EQ(waiting_.BeginWith(*model, arena), absl::OkStatus());
+  EXPECT_EQ(waiting_.BeginWith(*second, arena).code(), absl::StatusCode::kAlreadyExists);
+  const absl::Status late = waiting_.AdmitModel(Header()).status();
+  EXPECT_EQ(late.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(late.message()), HasSubstr("describe it again, and join"));
+  EXPECT_EQ(begins_, 1);
+  const v1::DescribeResponse description = waiting_.Describe();
+  EXPECT_FALSE(description.awaits_model());
+  EXPECT_EQ(description.config().tensors().tensor(0).name(), "h.1.weight");
+  EXPECT_EQ(description.plan_hash(), waiting_.plan().hash());
+  EXPECT_EQ(waiting_.GetStatus().fragments_size(), 3);
+  // Every tensor has its values, wherever its fragment is.
+  const std::vector<float> published = waiting_.PublishedParameters();
+  const std::vector<float> values = Values();
+  size_t at = 0;
+  for (const char* name : {"h.1.weight", "h.0.weight", "norm", "scale"}) {
+    const PlacedTensor& placed = *waiting_.plan().Find(name);
+    for (int64_t i = 0; i < placed.info.size(); ++i, ++at) {
+      ASSERT_EQ(published[static_cast<size_t>(placed.offset + i)], values[at]) << name << " " << i;
+    }
+  }
+  EXPECT_EQ(at, values.size());
+  EXPECT_EQ(waiting_.Shutdown(), absl::OkStatus());
+}
+
+TEST_F(WaitingCoordinatorTest, ADiskThatFailsLeavesItWaiting) {
+  disk_ = absl::ResourceExhaustedError("the disk is full");
+  const auto model = waiting_.AdmitModel(Header());
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::vector<float> arena = Assembled(*model, Header());
+  EXPECT_EQ(waiting_.BeginWith(*model, arena), disk_);
+  EXPECT_TRUE(waiting_.Describe().awaits_model());
+  disk_ = absl::OkStatus();
+  EXPECT_EQ(waiting_.BeginWith(*model, arena), absl::OkStatus());
+  EXPECT_FALSE(waiting_.Describe().awaits_model());
+}
+
+TEST_F(WaitingCoordinatorTest, NothingBeginsAfterTheShutdown) {
+  const auto model = waiting_.AdmitModel(Header());
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(waiting_.Shutdown(), absl::OkStatus());
+  EXPECT_EQ(waiting_.BeginWith(*model, {}).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(begins_, 0);
+}
+
+TEST_F(WaitingCoordinatorTest, HostileHeadersAreRefusedByName) {
+  const auto refused = [&](auto change, absl::StatusCode code, const char* message) {
+    v1::ModelHeader header = Header();
+    change(header);
+    const absl::Status status = waiting_.AdmitModel(header).status();
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  };
+  const auto bad = absl::StatusCode::kInvalidArgument;
+  using H = v1::ModelHeader;
+  refused([](H& h) { h.set_run_id("other-2"); }, absl::StatusCode::kFailedPrecondition, "other-2");
+  refused([](H& h) { h.set_worker_id("a b"); }, bad, "worker_id");
+  refused([](H& h) { h.clear_tensors(); }, bad, "tensors must be 1 to");
+  refused([](H& h) { h.set_total_bytes(h.total_bytes() + 4); }, bad, "total_bytes must be 4 times");
+  refused([](H& h) { h.set_total_bytes(-1); }, bad, "it is -1");
+  refused([](H& h) { h.mutable_tensors()->mutable_tensor(0)->add_shape(int64_t{1} << 40); }, bad,
+          "has more");
+  refused([](H& h) { h.mutable_tensors()->mutable_tensor(0)->set_shape(0, -1024); }, bad,
+          "one is -1024");
+  refused([](H& h) { *h.mutable_tensors()->add_tensor() = h.tensors().tensor(0); }, bad,
+          "must be there once");
+  // Two fragments of blocks need two blocks.
+  refused([](H& h) { h.mutable_tensors()->mutable_tensor(0)->set_name("w"); }, bad,
+          "choose pattern BALANCED");
+}
+
+TEST(WaitingCoordinatorOfATable, TakesThatTableAlone) {
+  WaitingCoordinator waiting(
+      WaitingConfig("tensors { tensor { name: 'w' shape: 4 } }"), "any-1",
+      [](const BroughtModel&, std::vector<float>) { return absl::InternalError("not begun"); });
+  v1::ModelHeader header;
+  header.set_run_id("any-1");
+  header.set_worker_id("w");
+  header.set_total_bytes(16);
+  v1::TensorTable::Tensor& tensor = *header.mutable_tensors()->add_tensor();
+  tensor.set_name("w");
+  tensor.add_shape(4);
+  EXPECT_EQ(waiting.AdmitModel(header).status(), absl::OkStatus());
+  tensor.set_name("v");
+  const absl::Status status = waiting.AdmitModel(header).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tensor 0 must be as in the run's"));
+}
+
+class ModelAssemblyTest : public WaitingCoordinatorTest {
+ protected:
+  ModelAssembly Assembly(uint64_t hash = 0) {
+    v1::ModelHeader header = Header();
+    header.set_tree_hash(hash);
+    return {*waiting_.AdmitModel(header), header};
+  }
+  void ExpectRefused(ModelAssembly& assembly, const v1::ModelChunk& chunk, const char* message) {
+    const absl::Status status = assembly.Add(chunk);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
+  const std::string full_ = std::string(kTreeLeafBytes, '\0');
+};
+
+TEST_F(ModelAssemblyTest, ChunksComeWholeAndInOrder) {
+  ModelAssembly assembly = Assembly();
+  ExpectRefused(assembly, Chunk(4, full_), "must be 1048576 bytes at offset 0");
+  ExpectRefused(assembly, Chunk(0, ""), "it is 0 at 0");
+  ExpectRefused(assembly, Chunk(0, full_.substr(4)), "it is 1048572 at 0");
+  ExpectRefused(assembly, Chunk(0, full_ + "1234"), "it is 1048580 at 0");
+  ExpectRefused(assembly, Chunk(-4, full_), "at -4");
+  EXPECT_EQ(assembly.received_bytes(), 0);
+  EXPECT_EQ(assembly.Add(Chunk(0, full_)), absl::OkStatus());
+  ExpectRefused(assembly, Chunk(0, full_), "at offset 1048576");
+  EXPECT_EQ(assembly.Add(Chunk(1 << 20, full_)), absl::OkStatus());
+  ExpectRefused(assembly, Chunk(2 << 20, full_), "must be 272 bytes at offset 2097152");
+  EXPECT_EQ(assembly.Add(Chunk(2 << 20, std::string(272, '\0'))), absl::OkStatus());
+  ExpectRefused(assembly, Chunk((2 << 20) + 272, "1234"), "must be 0 bytes");
+}
+
+TEST_F(ModelAssemblyTest, ValuesThatAreNotFiniteAreNamed) {
+  for (const float value :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    ModelAssembly assembly = Assembly();
+    EXPECT_EQ(assembly.Add(Chunk(0, full_)), absl::OkStatus());
+    EXPECT_EQ(assembly.Add(Chunk(1 << 20, full_)), absl::OkStatus());
+    std::string last(272, '\0');
+    std::memcpy(last.data() + 4 * 65, &value, sizeof(value));
+    ExpectRefused(assembly, Chunk(2 << 20, last), "the one of norm, index 1 is");
+  }
+}
+
+TEST_F(ModelAssemblyTest, APartAndADamagedWholeDoNotBecomeAModel) {
+  ModelAssembly part = Assembly(TreeHash(Values()));
+  const auto model = waiting_.AdmitModel(Header());
+  EXPECT_EQ(part.Add(Chunk(0, full_)), absl::OkStatus());
+  EXPECT_EQ(part.Finish(model->plan).status().code(), absl::StatusCode::kInvalidArgument);
+  ModelAssembly damaged = Assembly(TreeHash(Values()));
+  EXPECT_EQ(damaged.Add(Chunk(0, full_)), absl::OkStatus());
+  EXPECT_EQ(damaged.Add(Chunk(1 << 20, full_)), absl::OkStatus());
+  EXPECT_EQ(damaged.Add(Chunk(2 << 20, std::string(272, '\0'))), absl::OkStatus());
+  const absl::Status status = damaged.Finish(model->plan).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("bring it again"));
+}
+
+}  // namespace
+}  // namespace causeway::server

@@ -1,0 +1,136 @@
+#include "server/round/plausibility.h"
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::ElementsAre;
+
+v1::RunConfig Config() {
+  v1::RunConfig config;
+  config.mutable_model()->set_sequence_length(8);
+  config.mutable_train()->set_batch_sequences(4);
+  config.mutable_train()->set_steps(1000);
+  config.mutable_sync()->set_steps_between_syncs(10);
+  config.mutable_sync()->set_overlap_steps(3);
+  return config;
+}
+
+OpenRound RoundAt(int fragment, int64_t send_step) {
+  OpenRound round;
+  round.fragment = fragment;
+  round.send_step = send_step;
+  return round;
+}
+
+TEST(PlausibilityTest, NobodyGetsBeyondTheFirstAnswerThatThereIsNot) {
+  v1::RunConfig config = Config();
+  const std::vector<OpenRound> open = {RoundAt(0, 35), RoundAt(1, 30)};
+  EXPECT_EQ(LargestPossibleStep(open, config), 33);
+  config.mutable_membership()->set_max_pace(2.5);
+  EXPECT_EQ(LargestPossibleStep(open, config), 35) << "an inner step may pass it by two";
+  config.mutable_train()->set_steps(20);
+  EXPECT_EQ(LargestPossibleStep(open, config), 20);
+}
+
+TEST(PlausibilityTest, TokensAreThoseOfTheStepsSinceTheLastAcceptedDelta) {
+  TokenLedger ledger(32, 0);
+  EXPECT_EQ(ledger.Most(0, "a", 10), 320);
+  ledger.Add(0, "a", 320, 10);
+  EXPECT_EQ(ledger.Most(0, "a", 20), 320);
+  EXPECT_EQ(ledger.Most(1, "a", 20), 640) << "every fragment counts for itself";
+  EXPECT_EQ(ledger.Most(0, "a", 40), 960) << "two late deltas are folded into the third";
+  EXPECT_EQ(ledger.Most(0, "b", 20), 640);
+}
+
+TEST(PlausibilityTest, WhoStartsAnewHasTrainedNothingBefore) {
+  TokenLedger ledger(32, 0);
+  ledger.Begin("a", 95);
+  EXPECT_EQ(ledger.Most(0, "a", 100), 160);
+  ledger.Begin("a", 50);
+  EXPECT_EQ(ledger.Most(0, "a", 100), 160);
+}
+
+TEST(PlausibilityTest, TheReserveCountsOnce) {
+  TokenLedger ledger(32, 2);
+  EXPECT_EQ(ledger.Most(0, "a", 10), 384);
+  ledger.Add(0, "a", 384, 10);
+  EXPECT_EQ(ledger.Most(0, "a", 20), 320);
+  ledger.Add(0, "a", 256, 20);  // A long inner step belongs to the next period.
+  EXPECT_EQ(ledger.Most(0, "a", 30), 384);
+}
+
+TEST(PlausibilityTest, WhereAStepIsNotKnownNoClaimIsCutByIt) {
+  const TokenLedger ledger(0, 2);
+  EXPECT_EQ(ledger.Most(0, "a", 10), std::numeric_limits<int64_t>::max());
+}
+
+TEST(PlausibilityTest, LargeFiguresDoNotOverflow) {
+  TokenLedger ledger(int64_t{1} << 40, 100);
+  EXPECT_EQ(ledger.Most(0, "a", int64_t{1} << 40), std::numeric_limits<int64_t>::max());
+  ledger.Add(0, "a", int64_t{1} << 48, int64_t{1} << 40);
+  EXPECT_EQ(ledger.Most(0, "a", 5), (int64_t{1} << 40) * 100);
+}
+
+TEST(PlausibilityTest, UnknownTrainersAreHeldAgainstTheMedianOfTheOthers) {
+  EXPECT_THAT(WithinMedian(std::vector<int64_t>{100, 120, int64_t{1} << 48, 110}),
+              ElementsAre(100, 120, 880, 110));
+  EXPECT_THAT(WithinMedian(std::vector<int64_t>{100, 700}), ElementsAre(100, 700))
+      << "sites may be as unequal as that";
+  EXPECT_THAT(WithinMedian(std::vector<int64_t>{5000}), ElementsAre(5000));
+  EXPECT_THAT(WithinMedian(std::vector<int64_t>{0, 5000}), ElementsAre(0, 8));
+}
+
+Member Worker(const std::string& id, int64_t step, int64_t tokens, double step_seconds) {
+  Member member;
+  member.id = id;
+  member.state = MemberState::kActive;
+  member.step = step;
+  member.progress.tokens = tokens;
+  member.progress.inner_step_time = absl::Seconds(step_seconds);
+  return member;
+}
+
+std::map<std::string, Member> Table(std::initializer_list<Member> list) {
+  std::map<std::string, Member> members;
+  for (const Member& member : list) members[member.id] = member;
+  return members;
+}
+
+TEST(PlausibilityTest, AHeartbeatsTokensAreThoseOfItsSteps) {
+  const auto believed =
+      Believed(Table({Worker("a", 20, 640, 1), Worker("b", 20, int64_t{1} << 48, 1)}), Config());
+  EXPECT_EQ(believed.at("a").progress.tokens, 640);
+  EXPECT_EQ(believed.at("b").progress.tokens, 960) << "and a period that it may have repeated";
+}
+
+TEST(PlausibilityTest, WhereAStepIsNotKnownTheOthersSayWhatIsTrained) {
+  v1::RunConfig config = Config();
+  config.clear_model();
+  const auto believed = Believed(Table({Worker("a", 10, 1000, 1), Worker("b", 10, 3000, 1),
+                                        Worker("c", 10, int64_t{1} << 48, 1)}),
+                                 config);
+  EXPECT_EQ(believed.at("a").progress.tokens, 1000);
+  EXPECT_EQ(believed.at("b").progress.tokens, 3000);
+  EXPECT_EQ(believed.at("c").progress.tokens, 8000);
+}
+
+TEST(PlausibilityTest, OfFourSpeedsTheFastestIsConfirmedByASecondOne) {
+  const auto four = Believed(Table({Worker("a", 1, 0, 1), Worker("b", 1, 0, 1.1),
+                                    Worker("c", 1, 0, 2), Worker("liar", 1, 0, 1e-6)}),
+                             Config());
+  EXPECT_EQ(four.at("liar").progress.inner_step_time, absl::Seconds(1));
+  EXPECT_EQ(four.at("c").progress.inner_step_time, absl::Seconds(2));
+  const auto three =
+      Believed(Table({Worker("a", 1, 0, 1), Worker("b", 1, 0, 2), Worker("c", 1, 0, 2)}), Config());
+  EXPECT_EQ(three.at("a").progress.inner_step_time, absl::Seconds(1));
+}
+
+}  // namespace
+}  // namespace causeway::server

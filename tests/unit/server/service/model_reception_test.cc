@@ -1,0 +1,245 @@
+// Session.BringModel over a real server: the site's own client, and streams that mean harm.
+#include "server/service/model_reception.h"
+
+#include <cstring>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "causeway/v1/session.grpc.pb.h"
+#include "common/base/checksum.h"
+#include "common/params/run_config.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "common/rpc/wire.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/core/waiting_coordinator.h"
+#include "server/service/coordinator_server.h"
+#include "server/store/memory_store.h"
+#include "worker/link/bring_model.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::RunConfig WaitingConfig() {
+  v1::RunConfig config = *ParseRunConfig(
+      "sync { fragments: 3 pattern: BALANCED } membership { start_workers: 1 max_workers: 1 }",
+      "test");
+  EXPECT_EQ(CompleteRunConfig(config, ModelIs::kStillToCome).status(), absl::OkStatus());
+  return config;
+}
+
+class ModelReceptionTest : public ::testing::Test {
+ protected:
+  explicit ModelReceptionTest(int64_t memory_bytes = 0, absl::Duration stall = absl::Hours(1)) {
+    CoordinatorServer::Options options;
+    options.address = "127.0.0.1:0";
+    options.memory_bytes = memory_bytes;
+    options.stall = stall;
+    auto server = CoordinatorServer::Start(options, waiting_);
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    stub_ = v1::Session::NewStub(
+        MakeChannel(absl::StrCat("127.0.0.1:", server_->port()), 0, ChannelSecurity::Plaintext()));
+    std::iota(large_.begin(), large_.end(), 1.0F);
+  }
+  ~ModelReceptionTest() override {
+    EXPECT_TRUE(waiting_.Shutdown().ok());
+    server_->Stop(absl::Seconds(5));
+  }
+
+  absl::StatusOr<std::unique_ptr<Coordinator>> Begin(const BroughtModel& model,
+                                                     std::vector<float> values) {
+    Coordinator::Options options;
+    options.config = model.config;
+    options.run_id = "any-1";
+    options.initial_parameters = std::move(values);
+    options.clock = Clock::Real();
+    options.store = &store_;
+    return Coordinator::Create(std::move(options));
+  }
+
+  v1::DescribeResponse Describe() {
+    v1::DescribeRequest request;
+    request.set_wire_version(kWireVersion);
+    v1::DescribeResponse response;
+    grpc::ClientContext context;
+    EXPECT_TRUE(stub_->Describe(&context, request, &response).ok());
+    return response;
+  }
+
+  // A tensor of three chunks and a bit, and a scalar.
+  worker::ModelToBring Model(const std::string& worker_id = "paris") {
+    worker::ModelToBring model;
+    model.run_id = "any-1";
+    model.worker_id = worker_id;
+    v1::TensorTable::Tensor& large = *model.tensors.add_tensor();
+    large.set_name("large");
+    large.add_shape(1000);
+    large.add_shape(800);
+    model.tensors.add_tensor()->set_name("scale");
+    model.values = [this](int index) {
+      return index == 0 ? std::span<const float>(large_) : std::span<const float>(&scale_, 1);
+    };
+    return model;
+  }
+
+  v1::BringModelRequest HeaderMessage() {
+    v1::BringModelRequest message;
+    v1::ModelHeader& header = *message.mutable_header();
+    header.set_run_id("any-1");
+    header.set_wire_version(kWireVersion);
+    header.set_worker_id("lyon");
+    *header.mutable_tensors() = Model().tensors;
+    header.set_total_bytes(4 * 800001);
+    return message;
+  }
+
+  // What a stream of these messages ends with.
+  absl::Status EndOf(const std::vector<v1::BringModelRequest>& messages) {
+    grpc::ClientContext context;
+    v1::BringModelResponse response;
+    const auto stream = stub_->BringModel(&context, &response);
+    for (const v1::BringModelRequest& message : messages) {
+      if (!stream->Write(message)) break;
+    }
+    stream->WritesDone();
+    return FromGrpcStatus(stream->Finish());
+  }
+
+  std::vector<float> large_ = std::vector<float>(800000);
+  const float scale_ = 0.125F;
+  MemoryStore store_;
+  WaitingCoordinator waiting_{WaitingConfig(), "any-1",
+                              [this](const BroughtModel& model, std::vector<float> values) {
+                                return Begin(model, std::move(values));
+                              }};
+  std::unique_ptr<CoordinatorServer> server_;
+  std::unique_ptr<v1::Session::Stub> stub_;
+};
+
+TEST_F(ModelReceptionTest, TheFirstSiteBringsItsModelAndTheSecondIsToldSo) {
+  EXPECT_TRUE(Describe().awaits_model());
+  EXPECT_EQ(worker::BringModel(*stub_, Model()), absl::OkStatus());
+  const v1::DescribeResponse description = Describe();
+  EXPECT_FALSE(description.awaits_model());
+  EXPECT_EQ(description.config().tensors().tensor_size(), 2);
+  const std::vector<float> published = waiting_.PublishedParameters();
+  const auto offset = static_cast<size_t>(waiting_.plan().Find("large")->offset);
+  EXPECT_TRUE(std::equal(large_.begin(), large_.end(), published.begin() + offset));
+  EXPECT_EQ(published[static_cast<size_t>(waiting_.plan().Find("scale")->offset)], 0.125F);
+  EXPECT_EQ(worker::BringModel(*stub_, Model("lyon")).code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(ModelReceptionTest, ASiteThatBringsWhileAnotherIsFirstIsSentBack) {
+  grpc::ClientContext context;
+  v1::BringModelResponse response;
+  const auto stream = stub_->BringModel(&context, &response);
+  ASSERT_TRUE(stream->Write(HeaderMessage()));
+  EXPECT_EQ(worker::BringModel(*stub_, Model()), absl::OkStatus());
+  // It is told without having to send anything more.
+  EXPECT_EQ(FromGrpcStatus(stream->Finish()).code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(ModelReceptionTest, AStreamThatBreaksLeavesTheRunWaiting) {
+  {
+    grpc::ClientContext context;
+    v1::BringModelResponse response;
+    const auto stream = stub_->BringModel(&context, &response);
+    ASSERT_TRUE(stream->Write(HeaderMessage()));
+    context.TryCancel();
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  int asked = 0;
+  worker::ModelToBring cancelled = Model();
+  cancelled.is_cancelled = [&] { return ++asked > 3; };
+  EXPECT_EQ(worker::BringModel(*stub_, cancelled).code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(Describe().awaits_model());
+  absl::Status status = absl::ResourceExhaustedError("not asked yet");
+  // The broken streams leave when gRPC notices.
+  while (absl::IsResourceExhausted(status)) status = worker::BringModel(*stub_, Model());
+  EXPECT_EQ(status, absl::OkStatus());
+}
+
+TEST_F(ModelReceptionTest, NoMoreThanTwoSitesBringAModelAtOnce) {
+  std::array<grpc::ClientContext, 2> contexts;
+  v1::BringModelResponse response;
+  std::vector<std::unique_ptr<grpc::ClientWriter<v1::BringModelRequest>>> streams;
+  for (grpc::ClientContext& context : contexts) {
+    streams.push_back(stub_->BringModel(&context, &response));
+    ASSERT_TRUE(streams.back()->Write(HeaderMessage()));
+  }
+  // The server has both once a third is refused.
+  absl::Status status = absl::InvalidArgumentError("not asked yet");
+  while (absl::IsInvalidArgument(status)) status = EndOf({});
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("2 sites are bringing a model already"));
+  for (size_t i = 0; i < 2; ++i) {
+    contexts[i].TryCancel();
+    streams[i]->Finish();
+  }
+}
+
+TEST_F(ModelReceptionTest, StreamsOutOfTheProtocolAreRefused) {
+  const auto expect = [&](const std::vector<v1::BringModelRequest>& messages, absl::StatusCode code,
+                          const char* text) {
+    absl::Status status = absl::ResourceExhaustedError("not asked yet");
+    while (absl::IsResourceExhausted(status)) status = EndOf(messages);
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+  };
+  v1::BringModelRequest chunk;
+  chunk.mutable_chunk()->set_data("1234");
+  expect({}, absl::StatusCode::kInvalidArgument, "before its header");
+  expect({chunk}, absl::StatusCode::kInvalidArgument, "must be its header");
+  expect({v1::BringModelRequest()}, absl::StatusCode::kInvalidArgument, "must be its header");
+  expect({HeaderMessage(), HeaderMessage()}, absl::StatusCode::kInvalidArgument, "nothing else");
+  expect({HeaderMessage(), chunk}, absl::StatusCode::kInvalidArgument, "1048576 bytes at offset 0");
+  expect({HeaderMessage()}, absl::StatusCode::kInvalidArgument, "must be 3200004 bytes; 0 came");
+  v1::BringModelRequest version = HeaderMessage();
+  version.mutable_header()->set_wire_version(kWireVersion + 1);
+  expect({version}, absl::StatusCode::kFailedPrecondition, "wire_version differs");
+  v1::BringModelRequest size = HeaderMessage();
+  size.mutable_header()->set_total_bytes(int64_t{1} << 62);
+  expect({size}, absl::StatusCode::kInvalidArgument, "total_bytes must be 4 times");
+  EXPECT_TRUE(Describe().awaits_model());
+}
+
+TEST_F(ModelReceptionTest, TheClientRefusesValuesOfAnotherSize) {
+  worker::ModelToBring model = Model();
+  model.values = [this](int) { return std::span<const float>(large_).first(7); };
+  const absl::Status status = worker::BringModel(*stub_, model);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("large is [1000, 800]"));
+}
+
+class SmallMemoryTest : public ModelReceptionTest {
+ protected:
+  SmallMemoryTest() : ModelReceptionTest(/*memory_bytes=*/1 << 20) {}
+};
+
+TEST_F(SmallMemoryTest, AModelThatTheGivenMemoryDoesNotHoldIsRefusedAtItsHeader) {
+  const absl::Status status = worker::BringModel(*stub_, Model());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the memory for transfers is 1048576"));
+  EXPECT_TRUE(Describe().awaits_model());
+}
+
+class ImpatientTest : public ModelReceptionTest {
+ protected:
+  ImpatientTest() : ModelReceptionTest(/*memory_bytes=*/0, absl::Milliseconds(1)) {}
+};
+
+TEST_F(ImpatientTest, ASiteThatStandsStillIsSentAway) {
+  grpc::ClientContext context;
+  v1::BringModelResponse response;
+  const auto stream = stub_->BringModel(&context, &response);
+  stream->Write(HeaderMessage());
+  const absl::Status status = FromGrpcStatus(stream->Finish());
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+}
+
+}  // namespace
+}  // namespace causeway::server

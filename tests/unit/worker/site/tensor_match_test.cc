@@ -1,0 +1,124 @@
+#include "worker/site/tensor_match.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/params/run_config.h"
+
+namespace causeway::worker {
+namespace {
+
+using testing::HasSubstr;
+
+struct Model {
+  explicit Model(const std::string& settings = "fragments: 5 pattern: BALANCED")
+      : config(ParseRunConfig(absl::StrCat("model { vocabulary_size: 100 layers: 2 width: 16 "
+                                           "heads: 2 mlp_width: 32 sequence_length: 8 } sync { "
+                                           "steps_between_syncs: 10 ",
+                                           settings, " }"),
+                              "test")
+                   .value()) {
+    EXPECT_TRUE(CompleteRunConfig(config).ok());
+    plan.emplace(FragmentPlan::Create(config).value());
+    for (const PlacedTensor& tensor : plan->tensors()) {
+      tensors.push_back({tensor.info.name, tensor.info.shape});
+    }
+  }
+  GivenTensor& Find(const std::string& name) {
+    return *std::ranges::find(tensors, name, &GivenTensor::name);
+  }
+  absl::StatusOr<TensorMatch> Match() const { return MatchTensors(config, *plan, tensors); }
+  std::string Refusal() const {
+    const absl::Status status = Match().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    return std::string(status.message());
+  }
+
+  v1::RunConfig config;
+  std::optional<FragmentPlan> plan;
+  std::vector<GivenTensor> tensors;
+};
+
+constexpr char kEmbedding[] = "model.embed_tokens.weight";
+
+TEST(TensorMatchTest, PiecesCoverEveryValueOnceInAnyOrder) {
+  Model model;
+  std::ranges::reverse(model.tensors);
+  const TensorMatch match = *model.Match();
+  std::vector<int> touched(static_cast<size_t>(model.plan->arena_size()));
+  int64_t values = 0;
+  for (int fragment = 0; fragment < model.plan->fragments(); ++fragment) {
+    for (const causeway_range& range : match.ranges[static_cast<size_t>(fragment)]) {
+      EXPECT_GE(range.arena_offset, model.plan->range(fragment).begin);
+      EXPECT_LE(range.arena_offset + range.count, model.plan->range(fragment).end);
+      const GivenTensor& tensor = model.tensors[static_cast<size_t>(range.tensor)];
+      EXPECT_EQ(range.arena_offset, model.plan->Find(tensor.name)->offset + range.tensor_offset);
+      for (int64_t i = 0; i < range.count; ++i) {
+        ++touched[static_cast<size_t>(range.arena_offset + i)];
+      }
+      values += range.count;
+    }
+    EXPECT_TRUE(match.padding[static_cast<size_t>(fragment)].empty());
+  }
+  EXPECT_EQ(values, model.plan->parameters());
+  EXPECT_EQ(std::ranges::max(touched), 1);
+}
+
+TEST(TensorMatchTest, AVocabularyWithoutItsPaddingIsTheFirstRows) {
+  Model model;
+  model.Find(kEmbedding).shape[0] = 100;
+  const TensorMatch match = *model.Match();
+  int64_t padding = 0;
+  for (const auto& ranges : match.padding) {
+    for (const ArenaRange& range : ranges) padding += range.end - range.begin;
+  }
+  EXPECT_EQ(padding, 28 * 16);
+}
+
+TEST(TensorMatchTest, MoreOrFewerRowsThanTheVocabularyAreRefused) {
+  Model model;
+  for (const int64_t rows : {99, 129}) {
+    model.Find(kEmbedding).shape[0] = rows;
+    EXPECT_THAT(model.Refusal(), HasSubstr(absl::StrCat("model.embed_tokens.weight has [", rows,
+                                                        ", 16], the run's has [128, 16] or at "
+                                                        "least 100 of these rows")));
+  }
+}
+
+TEST(TensorMatchTest, NamesTheFirstDifferences) {
+  Model model;
+  model.tensors.erase(model.tensors.begin(), model.tensors.begin() + 5);
+  model.tensors.push_back({"model.extra", {3}});
+  model.Find("model.norm.weight").shape = {4, 4};
+  const std::string message = model.Refusal();
+  EXPECT_THAT(message, HasSubstr(" and 2 more"));
+  EXPECT_THAT(message, HasSubstr("that the run does not have: model.extra [3]"));
+  EXPECT_THAT(message, HasSubstr("model.norm.weight has [4, 4], the run's has [16]"));
+}
+
+TEST(TensorMatchTest, ATensorThatComesTwiceIsRefused) {
+  Model model;
+  model.tensors.push_back(model.tensors.front());
+  EXPECT_EQ(model.Match().status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(TensorMatchTest, TensorsOfAnyRank) {
+  v1::RunConfig config = ParseRunConfig(R"(
+      tensors { tensor { name: "conv" shape: [4, 2, 3, 3] } tensor { name: "scale" } }
+      sync { steps_between_syncs: 10 fragments: 1 })",
+                                        "test")
+                             .value();
+  ASSERT_TRUE(CompleteRunConfig(config).ok());
+  const FragmentPlan plan = FragmentPlan::Create(config).value();
+  std::vector<GivenTensor> tensors = {{"scale", {}}, {"conv", {4, 2, 3, 3}}};
+  EXPECT_TRUE(MatchTensors(config, plan, tensors).ok());
+  tensors[1].shape = {4, 18};  // As many values.
+  EXPECT_THAT(std::string(MatchTensors(config, plan, tensors).status().message()),
+              HasSubstr("conv has [4, 18], the run's has [4, 2, 3, 3]"));
+}
+
+}  // namespace
+}  // namespace causeway::worker

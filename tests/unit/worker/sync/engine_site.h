@@ -1,0 +1,125 @@
+// One worker's engine over a fake exchange, for tests of synchronization.
+#ifndef CAUSEWAY_TESTS_UNIT_WORKER_SYNC_ENGINE_SITE_H_
+#define CAUSEWAY_TESTS_UNIT_WORKER_SYNC_ENGINE_SITE_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/random.h"
+#include "common/params/initialize.h"
+#include "common/params/run_config.h"
+#include "tests/unit/worker/sync/fake_exchange.h"
+#include "worker/sync/host_replica.h"
+#include "worker/sync/sync_engine.h"
+
+namespace causeway::worker {
+
+inline v1::RunConfig TinyRun(const std::string& sync) {
+  v1::RunConfig config =
+      ParseRunConfig(
+          "model { layers: 3 width: 16 heads: 2 mlp_width: 24 "
+          "vocabulary_size: 64 sequence_length: 8 } "
+          "train { steps: 100 } sync { " +
+              sync + " }" +
+              (sync.find("GRADIENT") == std::string::npos ? "" : " outer { optimizer: ADAMW }"),
+          "test")
+          .value();
+  const auto warnings = CompleteRunConfig(config);
+  EXPECT_TRUE(warnings.ok()) << warnings.status();
+  return config;
+}
+
+// One worker whose "training" moves every value by a pure function of step and index.
+class Site {
+ public:
+  explicit Site(const std::string& sync, float outer_learning_rate = 1, int max_advance = 1)
+      : config_(TinyRun(sync)),
+        max_advance_(max_advance),
+        plan_(FragmentPlan::Create(config_).value()),
+        initial_(Initial()),
+        local_(static_cast<size_t>(plan_.arena_size())),
+        gradients_(local_.size()),
+        exchange_(
+            std::make_unique<FakeExchange>(plan_, config_.sync(), initial_, outer_learning_rate)) {
+    MakeEngine();
+  }
+
+  void MakeEngine() {
+    engine_.reset();
+    replica_ = std::make_unique<HostReplica>(plan_, config_.sync(), local_, gradients_);
+    SyncEngine::Options options;
+    options.config = config_.sync();
+    options.plan = &plan_;
+    options.replica = replica_.get();
+    options.exchange = exchange_.get();
+    options.clock = &clock_;
+    options.max_advance = max_advance_;
+    options.recorded_merges = recorded_;
+    options.observer.merged = [this](int64_t step, const SyncEvent& event) {
+      merges_.push_back({step, event});
+    };
+    options.observer.late = [this](const SyncEvent& event) { late_.push_back(event); };
+    engine_ = std::make_unique<SyncEngine>(std::move(options));
+  }
+
+  static void Move(int64_t step, std::span<float> values) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] += static_cast<float>(0.001 * RandomNormal(7, static_cast<uint64_t>(step), i));
+    }
+  }
+
+  absl::Status Step(int64_t step) {
+    Move(step, local_);
+    return engine_->AfterStep(step, 10, 2);
+  }
+
+  void Run(int64_t from, int64_t to) {
+    for (int64_t step = from; step <= to; ++step) {
+      const absl::Status status = Step(step);
+      ASSERT_TRUE(status.ok()) << status;
+    }
+  }
+
+  std::span<const float> Part(std::span<const float> arena, int fragment) const {
+    return arena.subspan(static_cast<size_t>(plan_.range(fragment).begin),
+                         static_cast<size_t>(plan_.range(fragment).size()));
+  }
+
+  struct Merge {
+    int64_t step;
+    SyncEvent event;
+    bool operator==(const Merge&) const = default;
+  };
+
+  FakeClock clock_;
+  const v1::RunConfig config_;
+  const int max_advance_;
+  const FragmentPlan plan_;
+  const std::vector<float> initial_;
+  std::vector<float> local_;
+  std::vector<float> gradients_;
+  std::unique_ptr<HostReplica> replica_;
+  std::unique_ptr<FakeExchange> exchange_;
+  std::vector<Merge> merges_;
+  std::vector<SyncEvent> late_;
+  std::vector<RecordedMerge> recorded_;  // For the next engine.
+  std::unique_ptr<SyncEngine> engine_;
+
+ private:
+  std::vector<float> Initial() const {
+    std::vector<float> values(static_cast<size_t>(plan_.arena_size()));
+    InitializeParameters(plan_, 1, values);
+    return values;
+  }
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_TESTS_UNIT_WORKER_SYNC_ENGINE_SITE_H_

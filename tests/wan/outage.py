@@ -1,0 +1,233 @@
+"""How much of the time workers compute while something is amiss: a coordinator that is killed and
+stays away, or links whose rate jumps and that fall silent. With an overlap that gives way, and beside
+it without; and the run with it once more, from the record of its merges, to the same bits.
+"""
+
+import concurrent.futures
+import random
+import signal
+import threading
+import time
+
+from exchange import Run
+from network import LinkSettings, Network
+from processes import Failed, working_folder
+from training import has_joined, hashes, json_lines, make_data
+from utilization import Model, bytes_per_sync
+
+_WORKERS = 4
+_STEP_S = 1
+_RATE_MBIT = 100
+_RTT_MS = 100
+_BEFORE_S = 60  # Of the outage, and the rest of three minutes after it began.
+_WINDOW_S = 180
+_OVERLAP = 2
+_JITTER_OVERLAP = 8
+_JITTER_FRAGMENTS = 30
+_SILENT_S = 3
+_SILENT_EVERY_S = 60
+
+_CONFIG = """
+run_name: "outage"
+model {{ preset: "tiny-1m" sequence_length: 16 }}
+train {{ steps: {steps} batch_sequences: 1 optimizer: ADAMW seed: 1 evaluation_sequences: 1 }}
+sync {{ pattern: BALANCED fragments: {fragments} steps_between_syncs: {period}
+       overlap_steps: {overlap} max_overlap_steps: {latest} keep_in_flight: 1
+       codec_up: INT4 codec_down: INT4 }}
+membership {{ start_workers: {workers} max_workers: {workers} quorum: {workers} lease_ms: 120000 }}
+"""
+
+
+def _config(period, overlap, latest, fragments, steps):
+    return _CONFIG.format(period=period, overlap=overlap, latest=latest, fragments=fragments,
+                          steps=steps, workers=_WORKERS)
+
+
+class _Training:
+    """One training of all workers, with something that happens meanwhile."""
+
+    def __init__(self, options, settings, config, flags=lambda name: [], meanwhile=None):
+        self.options = options
+        self.settings = settings
+        self.config = config
+        self.flags = flags
+        self.meanwhile = meanwhile
+
+    def result(self):
+        with Network(self.options.bin / "causeway-wan-link", [self.settings] * _WORKERS,
+                     congestion=self.options.congestion) as network, \
+                working_folder() as folder, \
+                Run(network, self.options.bin, folder, self.config) as run:
+            data = make_data(self.options.bin, folder)
+            names = [f"worker-{i}" for i in range(_WORKERS)]
+            workers = []
+            for name, place in zip(names, network.workers):
+                workers.append(run.start(
+                    place, name, run.bin / "causeway-worker", "train",
+                    f"--coordinator={run.address}", f"--id={name}", f"--data={data}",
+                    f"--out={run.folder / name}", "--threads=1", "--checkpoint_interval=0",
+                    *run.flags, *self.flags(name)))
+                workers[-1].wait_until(lambda name=name: has_joined(run, name), "it has joined")
+            first = run.folder / names[0] / "metrics.jsonl"
+            workers[0].wait_until(lambda: any(line["kind"] == "step" for line in json_lines(first)),
+                                  "it trains", timeout_s=120)
+            happened = self.meanwhile(network, run) if self.meanwhile else None
+            for worker in workers:
+                worker.wait(3600)
+            if callable(happened):
+                happened()
+            return {
+                "began_unix_s": None if callable(happened) else happened,
+                "hashes": hashes({"rounds": run.rounds()}),
+                "workers": [[line for line in json_lines(run.folder / name / "metrics.jsonl")
+                             if line["kind"] == "step"] for name in names],
+                "merges": {name: self._record(run, name) for name in names}}
+
+    @staticmethod
+    def _record(run, name):
+        path = run.folder / name / "merges.jsonl"
+        return path.read_text() if path.exists() else ""
+
+
+def _share(steps, begin, end):
+    """Of the time from begin to end that a worker computed, from the steps that ended in it."""
+    inside = [line for line in steps if begin <= line["unix_s"] <= end]
+    if len(inside) < 2:
+        raise Failed("too few steps to measure")
+    wall = inside[-1]["unix_s"] - inside[0]["unix_s"]
+    if inside[-1] is not steps[-1]:
+        # A step that waits beyond the end counts as waiting until then.
+        wall = max(wall, end - inside[0]["unix_s"] - _STEP_S)
+    return (inside[-1]["compute_s"] - inside[0]["compute_s"]) / wall
+
+
+def _computing(result, begin, end):
+    shares = [_share(steps, begin, end) for steps in result["workers"]]
+    return {"mean": sum(shares) / len(shares), "least": min(shares),
+            "blocked_s": max(steps[-1]["blocked_s"] for steps in result["workers"])}
+
+
+def _replay(options, config, result, folder):
+    """The same run from the record, in peace and as fast as it goes: its rounds' hashes."""
+    for name, record in result["merges"].items():
+        (folder / f"{name}.merges").write_text(record)
+    again = _Training(options, LinkSettings(1000, 1), config,
+                      lambda name: [f"--replay_merges={folder / f'{name}.merges'}"])
+    return again.result()["hashes"]
+
+
+def _both(options, progress, trainings, with_overlap, what):
+    """Runs both at a time: neither needs more of the machine than a little."""
+    progress(f"{what}, with an overlap that gives way and without ...")
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        elastic, rigid = pool.map(lambda training: training.result(), trainings)
+    with working_folder() as folder:
+        progress("once more from the record of its merges ...")
+        equal = _replay(options, with_overlap, elastic, folder) == elastic["hashes"]
+    return elastic, rigid, equal
+
+
+def _kill_and_return(outage_s):
+    def meanwhile(network, run):
+        time.sleep(_BEFORE_S)
+        began = time.time()
+        run.coordinator.child.send_signal(signal.SIGKILL)
+        run.coordinator.child.wait()
+        time.sleep(outage_s)
+        run.coordinator = run.start(
+            network.coordinator, "coordinator-again", run.bin / "causeway-coordinator", "serve",
+            f"--run_dir={run.folder / 'run'}", f"--listen={run.address}", "--durability=none",
+            "--snapshot_every_rounds=2", *run.flags)
+        return began
+    return meanwhile
+
+
+def run_outage(options, progress):
+    """The coordinator is killed and stays away for --outage_s."""
+    period = options.steps_between_syncs
+    steps = max(period, _BEFORE_S + _WINDOW_S - _BEFORE_S + 20)
+    fragments = min(10, period)
+    configs = [_config(period, _OVERLAP, latest, fragments, steps) for latest in (period - 1, 0)]
+    settings = LinkSettings(rate_mbit=_RATE_MBIT, rtt_ms=_RTT_MS)
+    trainings = [_Training(options, settings, config,
+                           lambda _: [f"--min_step_time={_STEP_S}s"],
+                           _kill_and_return(options.outage_s)) for config in configs]
+    elastic, rigid, equal = _both(options, progress, trainings, configs[0],
+                                  f"away for {options.outage_s:g} s, H {period}")
+    shares = [_computing(result, result["began_unix_s"] - _BEFORE_S,
+                         result["began_unix_s"] - _BEFORE_S + _WINDOW_S)
+              for result in (elastic, rigid)]
+    return {"outage_s": options.outage_s, "steps_between_syncs": period, "overlap_steps": _OVERLAP,
+            "max_overlap_steps": period - 1, "step_s": _STEP_S, "workers": _WORKERS,
+            "rate_mbit": _RATE_MBIT, "rtt_ms": _RTT_MS, "rounds": len(elastic["hashes"]),
+            **_report(shares, equal)}
+
+
+def _report(shares, equal):
+    return {"computing_share": shares[0]["mean"], "computing_share_without": shares[1]["mean"],
+            "least_share": shares[0]["least"], "least_share_without": shares[1]["least"],
+            "blocked_s": shares[0]["blocked_s"], "blocked_s_without": shares[1]["blocked_s"],
+            "replay_bit_equal": equal}
+
+
+def _jitter(peak_mbit, seed):
+    def meanwhile(network, _):
+        stop = threading.Event()
+
+        def shake():
+            draw = random.Random(seed)
+            silent_at = [time.monotonic() + draw.uniform(0, _SILENT_EVERY_S) for _ in network.links]
+            while not stop.wait(1):
+                for i, link in enumerate(network.links):
+                    link.change(LinkSettings(rate_mbit=peak_mbit * draw.uniform(0.1, 1),
+                                             rtt_ms=_RTT_MS, queue_bytes=64 << 10))
+                    if time.monotonic() >= silent_at[i]:
+                        link.cut(_SILENT_S)
+                        silent_at[i] += _SILENT_EVERY_S
+
+        shaker = threading.Thread(target=shake)
+        shaker.start()
+
+        def end():
+            stop.set()
+            shaker.join()
+        return end
+    return meanwhile
+
+
+def run_jitter(options, progress):
+    """Links whose rate is drawn every second, and that are silent for 3 s of every minute."""
+    period = options.steps_between_syncs
+    steps = max(period, _WINDOW_S + period)
+    size, _ = bytes_per_sync(options, Model("tiny-1m", tokens=16, step_ms=0, fragments=1, overlap=0))
+    bound_mbit = size * 8e-6 / (period * _STEP_S)
+    peak = options.bound_factor * bound_mbit
+    fragments = min(_JITTER_FRAGMENTS, period)
+    configs = [_config(period, _JITTER_OVERLAP, latest, fragments, steps)
+               for latest in (period - 1, 0)]
+    settings = LinkSettings(rate_mbit=_RATE_MBIT, rtt_ms=_RTT_MS)
+    trainings = [_Training(options, settings, config, lambda _: [f"--min_step_time={_STEP_S}s"],
+                           _jitter(peak, options.seed)) for config in configs]
+    elastic, rigid, equal = _both(options, progress, trainings, configs[0],
+                                  f"rates of {0.1 * peak:.3f} to {peak:.3f} Mbit/s")
+    shares = []
+    for result in (elastic, rigid):
+        first = max(steps[0]["unix_s"] for steps in result["workers"]) + period * _STEP_S
+        shares.append(_computing(result, first, first + _WINDOW_S))
+    sizes = {"steps_between_syncs": period, "overlap_steps": _JITTER_OVERLAP,
+             "max_overlap_steps": period - 1, "bound_mbit": bound_mbit,
+             "peak_mbit": peak, "mean_of_the_bound": 0.55 * options.bound_factor,
+             "silent_s_per_minute": _SILENT_S, "workers": _WORKERS, "step_s": _STEP_S}
+    return {**sizes, **_report(shares, equal)}
+
+
+def table(report):
+    """For people, of either."""
+    name = f"{report['outage_s']:g} s away" if "outage_s" in report else "jitter"
+    return "\n".join([
+        "| | H | tau | tau_max | computing | without slack | replay |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | --- |",
+        f"| {name} | {report['steps_between_syncs']} | {report['overlap_steps']} | "
+        f"{report['max_overlap_steps']} | {100 * report['computing_share']:.1f} % | "
+        f"{100 * report['computing_share_without']:.1f} % | "
+        f"{'equal bit for bit' if report['replay_bit_equal'] else 'DIFFERS'} |"])

@@ -1,0 +1,41 @@
+"""Sites of a Causeway run: one model, trained at several places, by trainers of any kind.
+
+`causeway.Site` trains numpy arrays; `causeway.torch.join` makes a site of a PyTorch model and its
+optimizer; `causeway.transformers` and `causeway.lightning` are callbacks for those trainers. The
+coordinator owns the schedule, the codecs and the budget. Log lines go to the logger "causeway".
+"""
+
+from causeway._session import Info
+from causeway._site import BaseSite, Site
+from causeway._site import describe_run as describe
+from causeway.errors import (
+    Aborted,
+    Cancelled,
+    DataLoss,
+    Error,
+    InvalidArgument,
+    NotAuthorized,
+    NotFinite,
+    Refused,
+    ResourceExhausted,
+    Unavailable,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Aborted",
+    "BaseSite",
+    "Cancelled",
+    "DataLoss",
+    "Error",
+    "Info",
+    "InvalidArgument",
+    "NotAuthorized",
+    "NotFinite",
+    "Refused",
+    "ResourceExhausted",
+    "Site",
+    "Unavailable",
+    "describe",
+]

@@ -1,0 +1,205 @@
+"""The C interface of causeway_site.h through ctypes: structs, functions, and where the library is."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import pathlib
+from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t
+from ctypes import c_void_p
+from typing import Any, List
+
+from causeway import errors
+
+ABI_VERSION = 1
+ALL = -1
+FINISHED, DRAINED, FAILED = 1, 2, 3
+LIBRARY_NAME = "libcauseway_site.so"
+
+LogFunction = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
+ValuesFunction = ctypes.CFUNCTYPE(c_int, c_void_p, c_int64, c_int64, c_int64, POINTER(c_float))
+
+
+class ErrorStruct(ctypes.Structure):
+    _fields_ = [("code", c_int), ("message", ctypes.c_char * 2048)]
+
+
+class TensorStruct(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("shape", POINTER(c_int64)), ("rank", c_int32)]
+
+
+class OptionsStruct(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("coordinator", c_char_p),
+        ("id", c_char_p),
+        ("tls_ca", c_char_p),
+        ("tls_cert", c_char_p),
+        ("tls_key", c_char_p),
+        ("tls_server_name", c_char_p),
+        ("token_file", c_char_p),
+        ("insecure", c_int32),
+        ("device", c_char_p),
+        ("software", c_char_p),
+        ("threads", c_int32),
+        ("connections", c_int32),
+        ("max_upload_mbit", c_double),
+        ("max_download_mbit", c_double),
+        ("connect_timeout_s", c_double),
+        ("drain_timeout_s", c_double),
+        ("congestion_control", c_char_p),
+        ("metrics", c_char_p),
+        ("output", c_char_p),
+        ("tensorboard", c_char_p),
+        ("data_slot", c_int32),
+        ("initial_values", ValuesFunction),
+        ("initial_values_context", c_void_p),
+        ("log", LogFunction),
+        ("log_context", c_void_p),
+    ]
+
+
+class InfoStruct(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("fragments", c_int32),
+        ("arena_values", c_int64),
+        ("parameters", c_int64),
+        ("steps", c_int64),
+        ("steps_between_syncs", c_int32),
+        ("overlap_steps", c_int32),
+        ("restored", c_int32),
+        ("brought_model", c_int32),
+    ]
+
+
+class RangeStruct(ctypes.Structure):
+    _fields_ = [
+        ("tensor", c_int64),
+        ("tensor_offset", c_int64),
+        ("arena_offset", c_int64),
+        ("count", c_int64),
+    ]
+
+
+class OrdersStruct(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("go", c_int32),
+        ("finished", c_int32),
+        ("drain", c_int32),
+        ("anew", c_int32),
+        ("data_slot", c_int32),
+        ("next_draw", c_int64),
+        ("step", c_int64),
+        ("next_step", c_int64),
+        ("end_step", c_int64),
+    ]
+
+
+_SITE = c_void_p
+_ERROR = POINTER(ErrorStruct)
+_FRAGMENTS = [POINTER(POINTER(c_int32)), POINTER(c_int32), _ERROR]
+_FUNCTIONS = {
+    "causeway_abi_version": (c_int, []),
+    "causeway_software_version": (c_char_p, []),
+    "causeway_describe": (c_int, [POINTER(OptionsStruct), POINTER(c_void_p), _ERROR]),
+    "causeway_text_free": (None, [c_void_p]),
+    "causeway_site_join": (
+        c_int,
+        [
+            POINTER(OptionsStruct),
+            POINTER(TensorStruct),
+            c_int64,
+            c_void_p,
+            c_size_t,
+            POINTER(c_void_p),
+            _ERROR,
+        ],
+    ),
+    "causeway_site_describe": (c_int, [_SITE, POINTER(InfoStruct), _ERROR]),
+    "causeway_site_config": (c_int, [_SITE, POINTER(c_void_p), _ERROR]),
+    "causeway_site_ranges": (
+        c_int,
+        [_SITE, c_int32, POINTER(POINTER(RangeStruct)), POINTER(c_int64), _ERROR],
+    ),
+    "causeway_site_arena": (c_void_p, [_SITE]),
+    "causeway_site_published": (c_int, [_SITE, POINTER(c_void_p), _ERROR]),
+    "causeway_site_changed": (c_int, [_SITE, *_FRAGMENTS]),
+    "causeway_site_ready": (c_int, [_SITE, _ERROR]),
+    "causeway_site_wait": (c_int, [_SITE, c_double, POINTER(OrdersStruct), _ERROR]),
+    "causeway_site_next": (c_int, [_SITE, *_FRAGMENTS]),
+    "causeway_site_step": (c_int, [_SITE, c_int64, c_int64, *_FRAGMENTS]),
+    "causeway_site_report": (c_int, [_SITE, c_double, c_double, _ERROR]),
+    "causeway_site_report_evaluation": (c_int, [_SITE, c_double, _ERROR]),
+    "causeway_site_save": (c_int, [_SITE, POINTER(c_void_p), POINTER(c_size_t), _ERROR]),
+    "causeway_state_free": (None, [c_void_p]),
+    "causeway_site_saved": (c_int, [_SITE, c_int64, _ERROR]),
+    "causeway_site_finish": (c_int, [_SITE, *_FRAGMENTS]),
+    "causeway_site_leave": (c_int, [_SITE, c_int, c_char_p, _ERROR]),
+    "causeway_site_drain": (None, [_SITE]),
+    "causeway_site_cancel": (None, [_SITE]),
+    "causeway_site_summary": (c_int, [_SITE, POINTER(c_void_p), _ERROR]),
+    "causeway_site_free": (None, [_SITE]),
+}
+
+
+@functools.lru_cache(maxsize=None)
+def load() -> Any:
+    """The library: $CAUSEWAY_SITE_LIBRARY, or the one beside this file.
+
+    Raises:
+        errors.Refused: it is missing, cannot be loaded, or has another interface.
+    """
+    path = os.environ.get("CAUSEWAY_SITE_LIBRARY")
+    if not path:
+        path = str(pathlib.Path(__file__).with_name(LIBRARY_NAME))
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise errors.Refused(
+            f"the library of a site cannot be loaded from {path}: {error}; install the package "
+            "with pip (which builds it), or build the CMake target causeway_site and set "
+            "CAUSEWAY_SITE_LIBRARY to its path",
+            "FAILED_PRECONDITION",
+        ) from None
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, name, None)
+        if function is None:
+            raise errors.Refused(f"{path} has no {name}: it is of another version of Causeway; "
+                                 "install package and library together", "FAILED_PRECONDITION")
+        function.restype = result
+        function.argtypes = arguments
+    version = library.causeway_abi_version()
+    if version != ABI_VERSION:
+        raise errors.Refused(
+            f"{path} has version {version} of the interface; this package expects {ABI_VERSION}: "
+            "install package and library together", "FAILED_PRECONDITION")
+    return library
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls a function that takes an error as its last argument, and raises what it says."""
+    error = ErrorStruct()
+    code = getattr(load(), name)(*arguments, byref(error))
+    if code != 0:
+        raise errors.from_code(code, error.message.decode("utf-8", "replace"))
+
+
+def call_for_text(name: str, *arguments: Any) -> str:
+    """As `call`, of a function that gives a text, which is freed."""
+    text = c_void_p()
+    call(name, *arguments, byref(text))
+    try:
+        return ctypes.string_at(text.value or 0).decode("utf-8") if text.value else ""
+    finally:
+        load().causeway_text_free(text)
+
+
+def call_for_fragments(name: str, *arguments: Any) -> List[int]:
+    """As `call`, of a function that lists fragments."""
+    fragments = POINTER(c_int32)()
+    count = c_int32()
+    call(name, *arguments, byref(fragments), byref(count))
+    return fragments[: count.value]

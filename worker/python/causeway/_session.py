@@ -1,0 +1,311 @@
+"""One site of the library, from join to leave, with Python's types, interrupts and logging."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import math
+import queue
+import threading
+import weakref
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from causeway import _library as lib
+from causeway import errors
+
+log = logging.getLogger("causeway")
+_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR}
+
+
+class Range(NamedTuple):
+    """One contiguous piece of a tensor and its place in the arena, in values, row-major."""
+
+    tensor: int
+    tensor_offset: int
+    arena_offset: int
+    count: int
+
+
+class Orders(NamedTuple):
+    """The coordinator's wishes; the fields are those of causeway_site_orders."""
+
+    go: bool
+    finished: bool
+    drain: bool
+    anew: bool
+    data_slot: int
+    next_draw: int
+    step: int
+    next_step: int
+    end_step: int
+
+
+class Info(NamedTuple):
+    """Facts of the run that do not change; the fields are those of causeway_site_info."""
+
+    fragments: int
+    arena_values: int
+    parameters: int
+    steps: int
+    steps_between_syncs: int
+    overlap_steps: int
+    restored: bool
+    brought_model: bool
+
+
+@lib.LogFunction
+def _write_log(_context, level, line):
+    log.log(_LEVELS.get(level, logging.ERROR), "%s", line.decode("utf-8", "replace"))
+
+
+class _Interruptible:
+    """Runs calls that block on a thread of its own while the caller waits for signals, too.
+
+    Python handles a signal in the main thread between two instructions, so a main thread inside
+    the library would not hear Ctrl-C. Other threads call directly.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        self._thread: Optional[threading.Thread] = None
+        self.busy = False
+
+    def run(self, function: Callable[[], Any], cancel: Optional[Callable[[], None]]) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            return function()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, args=(self._jobs,), daemon=True,
+                                            name="causeway")
+            self._thread.start()
+        done = threading.Event()
+        outcome: List[Any] = []
+        self.busy = True
+        self._jobs.put((function, outcome, done))
+        try:
+            done.wait()
+        except BaseException:
+            if cancel is not None:
+                cancel()
+                done.wait()
+                self.busy = False
+            raise
+        self.busy = False
+        result, error = outcome
+        if isinstance(error, errors.Error):
+            raise error.with_traceback(None)  # Its message says it all.
+        if error is not None:
+            raise error
+        return result
+
+    @staticmethod
+    def _serve(jobs) -> None:
+        while True:
+            function, outcome, done = jobs.get()
+            if function is None:
+                return
+            try:
+                outcome.extend((function(), None))
+            except BaseException as error:  # Raised again by the caller.
+                outcome.extend((None, error))
+            done.set()
+            del function, outcome, done
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._jobs.put((None, None, None))
+
+
+def fill_options(coordinator: str, site_id: str, options: Dict[str, Any]) -> lib.OptionsStruct:
+    """`options` are fields of causeway_site_options; None leaves the library's default."""
+    struct = lib.OptionsStruct()
+    struct.size = ctypes.sizeof(lib.OptionsStruct)
+    struct.log = _write_log
+    for name, value in {"coordinator": coordinator, "id": site_id, **options}.items():
+        if value is None:
+            continue
+        setattr(struct, name, str(value).encode() if isinstance(value, (str, bytes)) or
+                hasattr(value, "__fspath__") else value)
+    return struct
+
+
+def describe(coordinator: str, site_id: str, options: Dict[str, Any]) -> Dict[str, Any]:
+    """The run as the coordinator describes it."""
+    struct = fill_options(coordinator, site_id, options)
+    # Nothing can end this call but its time limit, so an interrupt leaves it behind.
+    text = _Interruptible().run(
+        lambda: lib.call_for_text("causeway_describe", ctypes.byref(struct)), None)
+    return json.loads(text)
+
+
+class Session:
+    """A joined site. One thread at a time calls its methods.
+
+    Args:
+        coordinator: HOST:PORT.
+        site_id: this site's name.
+        options: further fields of causeway_site_options.
+        tensors: names and shapes of what is trained.
+        state: what `save` gave, or None.
+        initial_values: writes values of a tensor, from an offset on, to a one-dimensional array,
+            if the run takes the model from this site.
+
+    Raises:
+        errors.Error: the run does not take the site, or cannot be reached.
+    """
+
+    def __init__(self, coordinator: str, site_id: str, options: Dict[str, Any],
+                 tensors: Sequence[Tuple[str, Sequence[int]]], state: Optional[np.ndarray],
+                 initial_values: Callable[[int, int, np.ndarray], None]) -> None:
+        failure: List[BaseException] = []
+
+        @lib.ValuesFunction
+        def write_values(_context, index, offset, count, values):
+            try:
+                initial_values(index, offset, np.ctypeslib.as_array(values, (count,)))
+                return 0
+            except BaseException as error:  # Must not cross the border; raised below.
+                failure.append(error)
+                return 1
+
+        struct = fill_options(coordinator, site_id, options)
+        struct.initial_values = write_values
+        table = (lib.TensorStruct * max(1, len(tensors)))()
+        for entry, (name, shape) in zip(table, tensors):
+            entry.name = name.encode()
+            entry.shape = (ctypes.c_int64 * max(1, len(shape)))(*shape)
+            entry.rank = len(shape)
+        bytes_of_state = None if state is None else np.ascontiguousarray(state, dtype=np.uint8)
+        site = ctypes.c_void_p()
+        abandoned = threading.Event()
+
+        def join() -> None:
+            lib.call("causeway_site_join", ctypes.byref(struct), table, len(tensors),
+                     None if bytes_of_state is None else bytes_of_state.ctypes.data,
+                     0 if bytes_of_state is None else bytes_of_state.nbytes, ctypes.byref(site))
+            if abandoned.is_set():
+                lib.load().causeway_site_free(site)
+
+        self._calls = _Interruptible()
+        try:
+            # There is no site to cancel yet: an interrupted join ends by its time limit.
+            self._calls.run(join, None)
+        except errors.Error as error:
+            self._calls.close()
+            if failure:
+                raise failure[0] from error
+            raise
+        except BaseException:
+            abandoned.set()
+            self._calls.close()
+            raise
+        self._site = site
+        self._free = weakref.finalize(self, _free, site, self._calls)
+        info = lib.InfoStruct(size=ctypes.sizeof(lib.InfoStruct))
+        lib.call("causeway_site_describe", self._site, ctypes.byref(info))
+        self.info = Info(info.fragments, info.arena_values, info.parameters, info.steps,
+                         info.steps_between_syncs, info.overlap_steps, bool(info.restored),
+                         bool(info.brought_model))
+
+    def _cancel(self) -> None:
+        lib.load().causeway_site_cancel(self._site)
+
+    def ranges(self, fragment: int) -> List[Range]:
+        """The pieces of a fragment."""
+        ranges = ctypes.POINTER(lib.RangeStruct)()
+        count = ctypes.c_int64()
+        lib.call("causeway_site_ranges", self._site, fragment, ctypes.byref(ranges),
+                 ctypes.byref(count))
+        return [Range(r.tensor, r.tensor_offset, r.arena_offset, r.count)
+                for r in ranges[: count.value]]
+
+    def _array(self, address: int) -> Any:
+        array = (ctypes.c_float * self.info.arena_values).from_address(address)
+        array.session = self  # Whoever uses the memory keeps it.
+        return array
+
+    def arena(self) -> Any:
+        """All values of the run on the host, fp32, as a ctypes array that lives as long as this."""
+        return self._array(lib.load().causeway_site_arena(self._site))
+
+    def published(self) -> Any:
+        """The published copy, equally long. `step` changes it."""
+        values = ctypes.c_void_p()
+        lib.call("causeway_site_published", self._site, ctypes.byref(values))
+        return self._array(values.value)
+
+    def changed(self) -> List[int]:
+        """Fragments whose values in the arena are to be taken over after a join."""
+        return lib.call_for_fragments("causeway_site_changed", self._site)
+
+    def ready(self) -> None:
+        lib.call("causeway_site_ready", self._site)
+
+    def wait(self, timeout_s: float = -1) -> Orders:
+        """Waits until training may go on or is over."""
+        orders = lib.OrdersStruct(size=ctypes.sizeof(lib.OrdersStruct))
+        self._calls.run(lambda: lib.call("causeway_site_wait", self._site, timeout_s,
+                                         ctypes.byref(orders)), self._cancel)
+        return Orders(bool(orders.go), bool(orders.finished), bool(orders.drain),
+                      bool(orders.anew), orders.data_slot, orders.next_draw, orders.step,
+                      orders.next_step, orders.end_step)
+
+    def next(self) -> List[int]:
+        """Fragments whose local values the coming `step` reads."""
+        return lib.call_for_fragments("causeway_site_next", self._site)
+
+    def step(self, tokens: int, draws: int) -> List[int]:
+        """After an optimizer step. Fragments whose values in the arena have changed."""
+        return self._calls.run(lambda: lib.call_for_fragments(
+            "causeway_site_step", self._site, tokens, draws), self._cancel)
+
+    def report(self, loss: Optional[float], step_s: Optional[float]) -> None:
+        lib.call("causeway_site_report", self._site, math.nan if loss is None else loss,
+                 math.nan if step_s is None else step_s)
+
+    def report_evaluation(self, loss: float) -> None:
+        lib.call("causeway_site_report_evaluation", self._site, loss)
+
+    def save(self) -> np.ndarray:
+        """A continuation's state, as bytes."""
+        state = ctypes.c_void_p()
+        size = ctypes.c_size_t()
+        self._calls.run(lambda: lib.call("causeway_site_save", self._site, ctypes.byref(state),
+                                         ctypes.byref(size)), self._cancel)
+        try:
+            view = (ctypes.c_uint8 * size.value).from_address(state.value or 0)
+            return np.frombuffer(view, dtype=np.uint8).copy()
+        finally:
+            lib.load().causeway_state_free(state)
+
+    def saved(self, step: int) -> None:
+        lib.call("causeway_site_saved", self._site, step)
+
+    def finish(self) -> List[int]:
+        """Merges what is in flight. Fragments whose values in the arena have changed."""
+        return self._calls.run(lambda: lib.call_for_fragments(
+            "causeway_site_finish", self._site), self._cancel)
+
+    def leave(self, reason: int, detail: str = "") -> None:
+        if self._calls.busy:
+            return  # An earlier leave was interrupted and is still inside the library.
+        self._calls.run(lambda: lib.call("causeway_site_leave", self._site, reason,
+                                         detail.encode()), None)
+
+    def drain(self) -> None:
+        """From any thread: the site is to leave."""
+        lib.load().causeway_site_drain(self._site)
+
+    def summary(self) -> Dict[str, Any]:
+        return json.loads(lib.call_for_text("causeway_site_summary", self._site))
+
+    def config(self) -> Dict[str, Any]:
+        return json.loads(lib.call_for_text("causeway_site_config", self._site))
+
+
+def _free(site, calls) -> None:
+    if not calls.busy:  # Otherwise the library is still in use: the process is about to end.
+        lib.load().causeway_site_free(site)
+    calls.close()

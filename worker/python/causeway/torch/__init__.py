@@ -1,0 +1,198 @@
+"""A PyTorch model and its optimizer as a site of a Causeway run.
+
+>>> import causeway.torch as cw
+>>> site = cw.join("hub:7070", model, optimizer, id="paris", tls="certificates/worker-paris")
+>>> with site:
+...     for batch in loader:
+...         loss(model, batch).backward()
+...         optimizer.step()                   # followed by site.step() through a hook
+...         optimizer.zero_grad()
+...         if site.should_stop:
+...             break
+>>> with site.published():
+...     evaluate(model)
+
+What trains is synchronized: parameters that require gradients, by their fully qualified names, each
+storage once. Frozen parameters and buffers are not, and an optimizer's state never is. Merged values
+are written in place, on the same storage, so that torch.compile and CUDA graphs go on.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Union
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from causeway._site import BaseSite
+from causeway.torch._group import Group, Solo
+from causeway.torch._parameters import invalid, is_dtensor, local, part_of, trained_tensors
+from causeway.torch._values import TorchValues
+
+__all__ = ["Site", "join", "trained_tensors"]
+
+Optimizers = Union[None, torch.optim.Optimizer, Sequence[torch.optim.Optimizer]]
+
+
+class Site(BaseSite):
+    """A site of a PyTorch model. `join` makes one and says what its arguments mean.
+
+    `state_dict` and `load_state_dict` make it a Stateful of torch.distributed.checkpoint; in a site
+    of several processes the first one has the state, the others have none.
+    """
+
+    def __init__(self, coordinator: str,
+                 model: Union[nn.Module, Mapping[str, torch.Tensor]],
+                 optimizer: Optimizers = None, *, id: str,
+                 tls: Union[None, str, "os.PathLike[str]", Dict[str, Any]] = None,
+                 data_slot: bool = False, tokens_per_step: int = 1,
+                 scaler: Optional[Any] = None, group: Optional[dist.ProcessGroup] = None,
+                 buffers: Union[bool, Iterable[str]] = False,
+                 rename: Optional[Callable[[str], str]] = None,
+                 state: Optional[Dict[str, Any]] = None, **options: Any) -> None:
+        self._optimizers = _plain_optimizers(optimizer)
+        self._scaler = scaler
+        if scaler is not None and not scaler.is_enabled():
+            self._scaler = None
+        trained = trained_tensors(model, buffers, rename)
+        team = _team(model, [entry.tensor for entry in trained], group)
+        try:
+            parts = team.all_parts([part_of(entry, team.rank) for entry in trained])
+        except BaseException:
+            team.leave()
+            raise
+        device = local(trained[0].tensor).device
+        options.setdefault("device", _describe_device(device, team.size))
+        options.setdefault("software", f"causeway for Python, torch {torch.__version__}")
+        self._hooks: List[Any] = []
+        self._stepped: Set[int] = set()
+        self._torch_values = TorchValues(trained, team, parts)
+        super().__init__(coordinator, self._torch_values, id=id, tls=tls, data_slot=data_slot,
+                         tokens_per_step=tokens_per_step, state=state, team=team, **options)
+
+    # --- Hooks ------------------------------------------------------------------------------------
+
+    def _on_open(self) -> None:
+        if self._scaler is not None:
+            update = self._scaler.update
+
+            def update_and_step(*arguments: Any, **named: Any) -> None:
+                update(*arguments, **named)
+                self.step()
+
+            # A scaler that found infinities skips optimizer.step, and its hooks, but not update.
+            self._scaler.update = update_and_step
+            return
+        for index, optimizer in enumerate(self._optimizers):
+            self._hooks.append(optimizer.register_step_post_hook(
+                lambda _optimizer, _arguments, _named, index=index: self._stepped_once(index)))
+
+    def _stepped_once(self, index: int) -> None:
+        self._stepped.add(index)
+        if len(self._stepped) == len(self._optimizers):
+            self._stepped.clear()
+            self.step()
+
+    def _on_close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        if self._scaler is not None and "update" in vars(self._scaler):
+            del self._scaler.update
+
+    def close(self, error: Optional[BaseException] = None) -> None:
+        super().close(error)
+        self._torch_values.settle()
+
+    # --- State ------------------------------------------------------------------------------------
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What a bit-exact continuation needs beside the model's and the optimizer's state.
+
+        Take all three after the same step. About 4 bytes per parameter, 8 with error feedback, and 4
+        for each parameter of bfloat16 or float16. torch.save, torch.load (weights_only, too) and
+        torch.distributed.checkpoint take it. Call `saved` when it is safe.
+        """
+        state = super().state_dict()
+        if not state and self._info is None:
+            state = {"state": self._pack(np.zeros(0, np.uint8))}  # To be loaded into.
+        return state
+
+    def _pack(self, state: np.ndarray) -> Any:
+        # Checkpoints store a storage as it is, and do not want to know its size to load it.
+        return torch.from_numpy(state.copy()).untyped_storage()
+
+    def _unpack(self, state: Any) -> np.ndarray:
+        if isinstance(state, torch.Tensor):
+            return state.cpu().numpy()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch.load makes a TypedStorage, and warns of it.
+            storage = state.untyped() if hasattr(state, "untyped") else state
+        return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+
+
+def join(coordinator: str, model: Union[nn.Module, Mapping[str, torch.Tensor]],
+         optimizer: Optimizers = None, *, id: str, **arguments: Any) -> Site:
+    """A site of `model`, which connects when its `with` block begins.
+
+    Args:
+        coordinator: HOST:PORT.
+        model: a module (compiled, DistributedDataParallel or fully_shard, as you like), or names and
+            tensors. Its parameters in float32, bfloat16 or float16, on CPUs or CUDA devices.
+        optimizer: one or several: a step of the site is one step of each of them. None: call
+            `site.step()` yourself after every optimizer step.
+        id: this site's name, unique in the run.
+        tls: a folder with ca.pem, and cert.pem and key.pem or token, or a dict of paths with keys ca,
+            cert, key, token and server_name. None: no TLS.
+        data_slot: True if the sites draw parts of data that they share; see `Site.data_slot`.
+        tokens_per_step: what a step of this process counts if `site.add(tokens)` is not called.
+        scaler: the GradScaler, if there is one: a step is then `scaler.update()`, so that steps that
+            it skips count, too.
+        group: processes of this site; default: all, if torch.distributed is initialized. The first
+            one joins. Others get values from it and hand theirs to it, a fragment at a time.
+        buffers: True, or names, to synchronize buffers, too.
+        rename: from the model's names to the run's, if they differ.
+        state: what `site.state_dict()` gave, to continue from. Restore model and optimizer before.
+        options: threads, connections, max_upload_mbit, max_download_mbit, connect_timeout_s,
+            drain_timeout_s, congestion_control, metrics, output, tensorboard and insecure, as in
+            causeway_site.h.
+
+    Memory: on the host 8 bytes per parameter in the first process (page-locked for CUDA
+    parameters: 4), and what is in flight. In each other process, its part of one fragment.
+
+    Raises:
+        InvalidArgument: an argument or a parameter cannot be used. Joining itself, when the block
+            begins, raises what `Site.open` says.
+    """
+    return Site(coordinator, model, optimizer, id=id, **arguments)
+
+
+def _plain_optimizers(optimizer: Optimizers) -> List[torch.optim.Optimizer]:
+    """Without what accelerate and Lightning wrap around them."""
+    given = [] if optimizer is None else \
+        list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    plain = []
+    for entry in given:
+        inner = getattr(entry, "optimizer", entry)
+        if not isinstance(inner, torch.optim.Optimizer):
+            raise invalid(f"optimizer is a {type(entry).__name__} without hooks of "
+                          "torch.optim.Optimizer: leave it out, and call site.step() after its steps")
+        plain.append(inner)
+    return plain
+
+
+def _team(model: Any, tensors: Sequence[torch.Tensor], group: Optional[dist.ProcessGroup]) -> Solo:
+    if not dist.is_available() or not dist.is_initialized():
+        if any(is_dtensor(tensor) for tensor in tensors):
+            raise invalid("the model is sharded, but torch.distributed is not initialized")
+        return Solo()
+    return Group(group) if dist.get_world_size(group) > 1 else Solo()
+
+
+def _describe_device(device: torch.device, processes: int) -> str:
+    kind = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return kind if processes == 1 else f"{processes} processes: {kind}"

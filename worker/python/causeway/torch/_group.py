@@ -1,0 +1,143 @@
+"""The processes of a site: one, or those of a torch.distributed group, whose first one leads."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import pickle
+from typing import Any, Callable, List, Optional, Tuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from causeway import errors
+from causeway._site import Team, Values
+
+_HEAD = 8
+_MESSAGE = 4096
+# As long as a pause of the run or an outage of the coordinator may take.
+_TIMEOUT = datetime.timedelta(days=7)
+
+
+class Solo(Team):
+    """One process."""
+
+    rank = 0
+    size = 1
+
+    def all_parts(self, parts: List[Any]) -> List[List[Any]]:
+        """For each entry of `parts`, those of all processes."""
+        return [[part] for part in parts]
+
+    def send(self, buffer: torch.Tensor, rank: int) -> None:
+        raise NotImplementedError
+
+    def receive(self, buffer: torch.Tensor, rank: int) -> None:
+        raise NotImplementedError
+
+
+class Group(Solo):
+    """The processes of `group`, over a gloo group of their own, on the host.
+
+    A process that fails leaves the group, which ends what the others wait for; so does its death.
+    """
+
+    def __init__(self, group: Optional[dist.ProcessGroup]) -> None:
+        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        self._group: Optional[dist.ProcessGroup] = dist.new_group(
+            ranks, backend="gloo", timeout=_TIMEOUT, use_local_synchronization=True)
+        self._ranks = ranks
+        self.rank = ranks.index(dist.get_rank())
+        self.size = len(ranks)
+        self.leads = self.rank == 0
+
+    def _safely(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        try:
+            return function(*arguments, group=self._group, **named)
+        except RuntimeError as error:
+            raise errors.Aborted(
+                "another process of this site has ended or cannot be reached; its own output says "
+                f"why ({str(error).splitlines()[0]})", "ABORTED") from None
+
+    def all_parts(self, parts):
+        gathered: List[Any] = [None] * self.size
+        self._safely(dist.all_gather_object, gathered, parts)
+        if any(len(theirs) != len(parts) for theirs in gathered):
+            raise errors.InvalidArgument("the processes of a site must have the same trained "
+                                         f"parameters; they have {[len(p) for p in gathered]}",
+                                         "INVALID_ARGUMENT")
+        return [list(of_tensor) for of_tensor in zip(*gathered)]
+
+    def send(self, buffer, rank):
+        self._safely(dist.send, buffer, self._ranks[rank])
+
+    def receive(self, buffer, rank):
+        self._safely(dist.recv, buffer, self._ranks[rank])
+
+    def _share(self, value: Any = None) -> Any:
+        """The leader's `value`, in all processes."""
+        message = torch.zeros(_MESSAGE, dtype=torch.uint8)
+        data = pickle.dumps(value) if self.leads else b""
+        if self.leads:
+            head = len(data).to_bytes(_HEAD, "little")
+            start = head + data[:_MESSAGE - _HEAD]
+            message[:len(start)] = torch.frombuffer(bytearray(start), dtype=torch.uint8)
+        self._safely(dist.broadcast, message, self._ranks[0])
+        size = int.from_bytes(bytes(message[:_HEAD].tolist()), "little")
+        rest = size - (_MESSAGE - _HEAD)
+        received = message[_HEAD:_HEAD + min(size, _MESSAGE - _HEAD)].numpy().tobytes()
+        if rest > 0:
+            more = torch.frombuffer(bytearray(data[-rest:]), dtype=torch.uint8) if self.leads \
+                else torch.empty(rest, dtype=torch.uint8)
+            self._safely(dist.broadcast, more, self._ranks[0])
+            received += more.numpy().tobytes()
+        return value if self.leads else pickle.load(io.BytesIO(received))
+
+    def lead(self, function):
+        if self.leads:
+            try:
+                value = function()
+            except Exception as error:
+                self._share((None, error if isinstance(error, errors.Error) else
+                             errors.Aborted(f"{type(error).__name__}: {error}", "ABORTED")))
+                raise
+            self._share((value, None))
+            return value
+        value, error = self._share()
+        if error is not None:
+            raise error
+        return value
+
+    def count(self, tokens: int, draws: int) -> Tuple[int, int]:
+        sums = torch.tensor([tokens, draws], dtype=torch.int64)
+        self._safely(dist.all_reduce, sums)
+        return int(sums[0]), int(sums[1])
+
+    def serve_initial(self, values: Values, join: Callable[[Callable[..., None]], Any]) -> Any:
+        if not self.leads:
+            while True:
+                request, answer, error = self._share()
+                if error is not None:
+                    raise error
+                if request is None:
+                    return answer
+                tensor, offset, count = request
+                values.initial(tensor, offset, None, count)
+
+        def serve(tensor: int, offset: int, out: np.ndarray) -> None:
+            self._share(((tensor, offset, out.size), None, None))
+            values.initial(tensor, offset, out, out.size)
+
+        try:
+            answer = join(serve)
+        except errors.Error as error:
+            self._share((None, None, error))
+            raise
+        self._share((None, answer, None))
+        return answer
+
+    def leave(self) -> None:
+        if self._group is not None:
+            group, self._group = self._group, None
+            dist.destroy_process_group(group)

@@ -1,0 +1,83 @@
+"""A Hugging Face Trainer as a site of a Causeway run.
+
+>>> with CausewayCallback("hub:7070", id="paris") as causeway:
+...     trainer = Trainer(model, arguments, train_dataset=data, callbacks=[causeway])
+...     trainer.train()
+>>> with causeway.site.published():
+...     trainer.save_model()
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Optional
+
+import torch
+from transformers import TrainerCallback
+
+import causeway.torch as cw
+
+STATE_FILE = "causeway.pt"
+
+
+class CausewayCallback(TrainerCallback):
+    """Joins when training begins, follows every optimizer step, and stops training with the run.
+
+    A checkpoint of the Trainer gets the site's state beside it, and training that resumes from one
+    continues from there. As a context manager it also tells the run of an exception; without,
+    the run notices when this site's lease ends.
+
+    Args:
+        coordinator, id, arguments: as of `causeway.torch.join`.
+
+    Attributes:
+        site: the `causeway.torch.Site`, from the beginning of training on.
+    """
+
+    def __init__(self, coordinator: str, *, id: str, **arguments: Any) -> None:
+        self._join = lambda model, **more: cw.join(coordinator, model, id=id, **arguments, **more)
+        self._tokens_seen = 0
+        self.site: Optional[cw.Site] = None
+
+    def __enter__(self) -> "CausewayCallback":
+        return self
+
+    def __exit__(self, _kind, error, _traceback) -> None:
+        if self.site is not None:
+            self.site.close(error)
+
+    def on_train_begin(self, args, state, control, model=None, **_others):
+        path = self._checkpoint(args, state)
+        saved = torch.load(path, weights_only=True) if os.path.exists(path) else None
+        self.site = self._join(model, state=saved)
+        self._tokens_seen = state.num_input_tokens_seen
+        self.site.open()
+        control.should_training_stop = self.site.should_stop
+
+    def on_step_end(self, args, state, control, **_others):
+        # Tokens where the Trainer counts them (include_num_input_tokens_seen), else sequences.
+        tokens = state.num_input_tokens_seen - self._tokens_seen
+        self._tokens_seen = state.num_input_tokens_seen
+        if tokens <= 0:
+            tokens = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        if not self.site.step(int(tokens)):
+            control.should_training_stop = True
+
+    def on_log(self, args, state, control, logs=None, **_others):
+        if self.site is not None and logs and "loss" in logs:
+            self.site.report(loss=float(logs["loss"]))
+
+    def on_save(self, args, state, control, **_others):
+        saved = self.site.state_dict()
+        if saved:
+            path = self._checkpoint(args, state)
+            torch.save(saved, path + ".new")
+            os.replace(path + ".new", path)
+            self.site.saved()
+
+    def on_train_end(self, args, state, control, **_others):
+        self.site.close()
+
+    @staticmethod
+    def _checkpoint(args, state) -> str:
+        return os.path.join(args.output_dir, f"checkpoint-{state.global_step}", STATE_FILE)

@@ -1,0 +1,455 @@
+#include "worker/site/arena_site.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/base/threads.h"
+#include "common/params/run_config.h"
+#include "common/rpc/status.h"
+#include "common/telemetry/log.h"
+#include "worker/io/worker_checkpoint.h"
+#include "worker/link/bring_model.h"
+#include "worker/sync/host_replica.h"
+
+namespace causeway::worker {
+namespace {
+
+constexpr absl::Duration kWatchInterval = absl::Milliseconds(50);
+// Of one look at the orders.
+constexpr absl::Duration kLook = absl::Milliseconds(100);
+// More than any inner step trains.
+constexpr int64_t kMaxTokens = int64_t{1} << 40;
+// Of a site that brings the model, with a coordinator that is away or has others do so.
+constexpr absl::Duration kBringPatience = absl::Minutes(10);
+constexpr absl::Duration kBringAgain = absl::Seconds(1);
+
+// ABORTED if the trainer gave up.
+absl::Status Bring(const SiteJoin& join, std::span<const GivenTensor> tensors,
+                   const ReachedRun& reached) {
+  ModelToBring model;
+  model.run_id = reached.run.run_id();
+  model.worker_id = join.member.worker_id;
+  for (const GivenTensor& tensor : tensors) {
+    v1::TensorTable::Tensor& entry = *model.tensors.add_tensor();
+    entry.set_name(tensor.name);
+    entry.mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+  }
+  absl::Status given;
+  std::vector<float> values;
+  model.values = [&](int index) -> std::span<const float> {
+    const auto tensor = static_cast<size_t>(index);
+    int64_t count = 1;
+    for (const int64_t size : tensors[tensor].shape) count *= size;
+    values.resize(static_cast<size_t>(count));
+    if (join.initial_values(tensor, values)) return values;
+    given = absl::AbortedError(
+        absl::StrCat("the initial values of ", tensors[tensor].name, " were not handed out"));
+    return {};
+  };
+  const absl::Status brought = BringModel(*reached.stub, model);
+  return given.ok() ? brought : given;
+}
+
+// A run that has a model; `brought` says whether it is this site's.
+absl::StatusOr<ReachedRun> ReachRunWithModel(const SiteJoin& join,
+                                             std::span<const GivenTensor> tensors,
+                                             const Clock& clock, bool& brought) {
+  const absl::Duration begin = clock.Monotonic();
+  for (;;) {
+    ASSIGN_OR_RETURN(ReachedRun reached, ReachRun(join.member, clock));
+    if (!reached.run.awaits_model()) return reached;
+    if (!join.initial_values) {
+      return absl::FailedPreconditionError(
+          "this run waits for the first site to bring its model, and this site brings none: give "
+          "initial values, or join after a site that does");
+    }
+    const absl::Status status = Bring(join, tensors, reached);
+    brought = status.ok();
+    if (status.ok() || absl::IsAlreadyExists(status)) continue;
+    const bool may_pass = absl::IsResourceExhausted(status) || IsRetryable(status);
+    if (!may_pass || clock.Monotonic() - begin > kBringPatience) {
+      return Annotate(status, "the model could not be brought");
+    }
+    Log().warn("the model could not be brought yet: {}", std::string(status.message()));
+    absl::SleepFor(kBringAgain);
+  }
+}
+
+}  // namespace
+
+ArenaSite::Waiting::Waiting(ArenaSite& site) : site_(site) {
+  absl::MutexLock lock(&site_.mutex_);
+  site_.waiting_since_ = site_.clock_.Monotonic();
+}
+
+ArenaSite::Waiting::~Waiting() {
+  absl::MutexLock lock(&site_.mutex_);
+  site_.waiting_since_.reset();
+}
+
+ArenaSite::ArenaSite(const SiteJoin& join, std::unique_ptr<RunMember> member, TensorMatch match,
+                     Clock& clock)
+    : drain_timeout_(join.drain_timeout),
+      id_(join.member.worker_id),
+      member_(std::move(member)),
+      match_(std::move(match)),
+      schedule_(member_->plan().fragments(), member_->config().sync().steps_between_syncs(),
+                member_->config().sync().overlap_steps()),
+      clock_(clock) {
+  for (const std::vector<causeway_range>& ranges : match_.ranges) {
+    all_ranges_.insert(all_ranges_.end(), ranges.begin(), ranges.end());
+  }
+}
+
+ArenaSite::~ArenaSite() {
+  {
+    absl::MutexLock lock(&mutex_);
+    ended_ = true;
+  }
+  if (watcher_.joinable()) watcher_.join();
+}
+
+absl::StatusOr<std::unique_ptr<ArenaSite>> ArenaSite::Join(const SiteJoin& join,
+                                                           std::vector<GivenTensor> tensors,
+                                                           std::span<const uint8_t> state,
+                                                           FileSystem& file_system, Clock& clock) {
+  bool brought = false;
+  ASSIGN_OR_RETURN(ReachedRun reached, ReachRunWithModel(join, tensors, clock, brought));
+  ASSIGN_OR_RETURN(std::unique_ptr<RunMember> member,
+                   RunMember::Create(join.member, std::move(reached), file_system, clock));
+  if (member->config().sync().contribution() == v1::SyncConfig::GRADIENT) {
+    return absl::FailedPreconditionError(
+        "the run synchronizes gradients (sync.contribution is GRADIENT), which causeway-worker's "
+        "own trainer alone contributes: leave sync.contribution out of its configuration");
+  }
+  ASSIGN_OR_RETURN(TensorMatch match, MatchTensors(member->config(), member->plan(), tensors));
+  if (!join.member.output.empty()) {
+    RETURN_IF_ERROR(file_system.CreateFolders(join.member.output));
+  }
+  std::unique_ptr<ArenaSite> site(new ArenaSite(join, std::move(member), std::move(match), clock));
+  site->brought_model_ = brought;
+  ASSIGN_OR_RETURN(std::optional<RunMember::Place> place, site->ReadState(state));
+  RETURN_IF_ERROR(site->member_->OpenTelemetry());
+  site->arena_.resize(static_cast<size_t>(site->member_->plan().arena_size()));
+  RETURN_IF_ERROR(site->member_->Attach(join.description, place.has_value() ? &*place : nullptr));
+  RETURN_IF_ERROR(site->member_->Begin(site->MakeHooks(), std::move(place)));
+  site->restored_ = !site->member_->anew();
+  if (site->restored_) {
+    site->changed_ = std::exchange(site->merged_, {});
+  } else {
+    site->changed_.resize(static_cast<size_t>(site->member_->plan().fragments()));
+    std::iota(site->changed_.begin(), site->changed_.end(), 0);
+  }
+  ASSIGN_OR_RETURN(site->watcher_, StartThread([raw = site.get()] { raw->Watch(); }));
+  return site;
+}
+
+absl::StatusOr<std::optional<RunMember::Place>> ArenaSite::ReadState(
+    std::span<const uint8_t> state) {
+  if (state.empty()) return std::nullopt;
+  ASSIGN_OR_RETURN(WorkerCheckpoint saved, UnpackSiteState(state));
+  if (saved.run_id != member_->run().run_id() || saved.worker_id != id_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the saved state belongs to site ", saved.worker_id, " of run ", saved.run_id,
+                     ", not to site ", id_, " of run ", member_->run().run_id(),
+                     ": join without it to begin from the published values"));
+  }
+  if (RunConfigHash(saved.config) != member_->run().config_hash()) {
+    return absl::FailedPreconditionError(
+        "the saved state has another configuration than the run: join without it to begin from "
+        "the published values");
+  }
+  saved_parameters_ = std::move(saved.parameters);
+  RunMember::Place place;
+  place.step = saved.step;
+  place.tokens = saved.tokens;
+  place.pace_milli = saved.pace_milli;
+  place.pace_carry_milli = saved.pace_carry_milli;
+  place.data_slot = saved.data_slot;
+  place.sync = std::move(saved.sync);
+  return place;
+}
+
+RunMember::Hooks ArenaSite::MakeHooks() {
+  RunMember::Hooks hooks;
+  hooks.make_replica = [this]() -> absl::StatusOr<std::unique_ptr<Replica>> {
+    return std::make_unique<HostReplica>(member_->plan(), member_->config().sync(),
+                                         std::span(arena_), std::span<const float>());
+  };
+  hooks.restore_parameters = [this] {
+    // Merges that the former process was waiting for mix with what it had.
+    if (!saved_parameters_.empty()) std::ranges::copy(saved_parameters_, arena_.begin());
+    saved_parameters_ = {};
+    return absl::OkStatus();
+  };
+  // The caller reads part and draw from its orders, and saves when it pleases.
+  hooks.use_data_part = [](int) { return absl::OkStatus(); };
+  hooks.checkpoint = [] { return absl::OkStatus(); };
+  hooks.started_anew = [this] {
+    ready_due_ = true;
+    anew_due_ = true;
+    changed_.resize(static_cast<size_t>(member_->plan().fragments()));
+    std::iota(changed_.begin(), changed_.end(), 0);
+    merged_.clear();
+    return absl::OkStatus();
+  };
+  hooks.merged = [this](const SyncEvent& event) { merged_.push_back(event.fragment); };
+  return hooks;
+}
+
+void ArenaSite::Watch() {
+  bool told = false;
+  absl::MutexLock lock(&mutex_);
+  while (!mutex_.AwaitWithTimeout(absl::Condition(&ended_), kWatchInterval)) {
+    if (cancel_requested_) {
+      member_->CancelExchange();
+      continue;
+    }
+    if (drain_requested_ && !told) {
+      told = true;
+      member_->session().RequestDrain();
+    }
+    const absl::StatusOr<Session::Orders> orders = member_->session().orders();
+    if (cut_ || !orders.ok() || !orders->drain || !waiting_since_.has_value()) continue;
+    if (clock_.Monotonic() - *waiting_since_ < drain_timeout_) continue;
+    cut_ = true;
+    member_->telemetry().Record(
+        "transfers_cut",
+        absl::StrCat("the transfers did not end within ", absl::FormatDuration(drain_timeout_),
+                     ": they stay in the checkpoint"),
+        nlohmann::json::object());
+    member_->CancelExchange();
+  }
+}
+
+std::span<const causeway_range> ArenaSite::ranges(std::optional<int> fragment) const {
+  if (!fragment.has_value()) return all_ranges_;
+  return match_.ranges[static_cast<size_t>(*fragment)];
+}
+
+std::span<const int32_t> ArenaSite::Sorted(std::vector<int32_t> fragments) {
+  std::ranges::sort(fragments);
+  fragments.erase(std::unique(fragments.begin(), fragments.end()), fragments.end());
+  answer_ = std::move(fragments);
+  return answer_;
+}
+
+std::span<const int32_t> ArenaSite::Changed() { return Sorted(std::exchange(changed_, {})); }
+
+absl::Status ArenaSite::CheckJoined() const {
+  if (left_) return absl::FailedPreconditionError("this site has left the run: free it");
+  if (absl::IsCancelled(failure_)) return failure_;
+  if (!failure_.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this site failed before, and can only leave: ", failure_.message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ArenaSite::Failed(const absl::Status& status) {
+  // The session's own failure is the cause of whatever else was cancelled.
+  const absl::Status session = member_->session().orders().status();
+  failure_ = session.ok() ? status : session;
+  return failure_;
+}
+
+absl::Status ArenaSite::Ready() {
+  RETURN_IF_ERROR(CheckJoined());
+  if (ready_) return absl::FailedPreconditionError("causeway_site_ready was called before");
+  ready_ = true;
+  member_->Ready();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ArenaSite::Orders> ArenaSite::Wait(absl::Duration timeout,
+                                                  const std::function<void()>& between) {
+  RETURN_IF_ERROR(CheckJoined());
+  if (!ready_) {
+    return absl::FailedPreconditionError(
+        "causeway_site_ready comes first: the coordinator waits for it");
+  }
+  const absl::Duration begin = clock_.Monotonic();
+  go_ = false;
+  if (ready_due_ && !anew_due_) {
+    ready_due_ = false;
+    member_->Ready();
+  }
+  for (;;) {
+    if (cancel_requested_) {
+      failure_ = absl::CancelledError("cancelled by causeway_site_cancel");
+      return failure_;
+    }
+    Orders orders;
+    if (std::exchange(anew_due_, false)) {
+      orders.anew = true;
+      return orders;
+    }
+    const absl::Duration left = timeout - (clock_.Monotonic() - begin);
+    const absl::StatusOr<RunMember::Turn> turn =
+        member_->NextTurn(std::clamp(left, absl::ZeroDuration(), kLook));
+    if (!turn.ok()) return Failed(turn.status());
+    switch (*turn) {
+      case RunMember::Turn::kTrain:
+        orders.go = go_ = true;
+        if (!std::exchange(clock_started_, true)) member_->StartClock();
+        step_begin_ = clock_.Monotonic();
+        member_->telemetry().StepBegins(member_->NextStep());
+        return orders;
+      case RunMember::Turn::kFinished:
+        orders.finished = true;
+        return orders;
+      case RunMember::Turn::kDrain:
+        orders.drain = true;
+        return orders;
+      case RunMember::Turn::kAnew:
+      case RunMember::Turn::kWait:
+        break;
+    }
+    between();
+    if (*turn == RunMember::Turn::kWait && left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(absl::StrCat("training may not go on yet, after ",
+                                                      absl::FormatDuration(timeout),
+                                                      ": the run has not started, or is paused"));
+    }
+  }
+}
+
+absl::StatusOr<std::span<const int32_t>> ArenaSite::Next() {
+  RETURN_IF_ERROR(CheckJoined());
+  if (!go_) {
+    return absl::FailedPreconditionError(
+        "no step is under way: call causeway_site_wait until its orders say go");
+  }
+  const SyncEngine& sync = member_->sync();
+  const bool mixes = member_->config().sync().mixing() > 0;
+  std::vector<int32_t> fragments;
+  for (int64_t t = member_->step() + 1; t <= member_->NextStep(); ++t) {
+    for (const SyncEvent& event : schedule_.SendsAfter(t)) {
+      if (event.round > sync.version(event.fragment)) fragments.push_back(event.fragment);
+    }
+    if (!mixes) continue;
+    for (const SyncEvent& event : schedule_.MergesAfter(t)) {
+      if (event.round > sync.version(event.fragment)) fragments.push_back(event.fragment);
+    }
+  }
+  return Sorted(std::move(fragments));
+}
+
+void ArenaSite::SetFigures(const RunMember::StepFigures& figures,
+                           std::optional<absl::Duration> step_time) {
+  figures_ = figures;
+  step_time_ = step_time;
+}
+
+absl::Status ArenaSite::FillPadding(int fragment) {
+  const std::vector<ArenaRange>& padding = match_.padding[static_cast<size_t>(fragment)];
+  if (padding.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::span<const float> published, member_->sync().published());
+  for (const ArenaRange& range : padding) {
+    std::copy(published.begin() + range.begin, published.begin() + range.end,
+              arena_.begin() + range.begin);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::span<const int32_t>> ArenaSite::Step(int64_t tokens, int64_t draws) {
+  ASSIGN_OR_RETURN(const std::span<const int32_t> read, Next());
+  if (tokens < 0 || tokens > kMaxTokens || draws < 0 ||
+      draws > kMaxDraw - member_->sync().next_draw()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step trains 0 .. 2^40 tokens in 0 or more draws; this one has ", tokens,
+                     " and ", draws));
+  }
+  for (const int32_t fragment : read) RETURN_IF_ERROR(FillPadding(fragment));
+  RunMember::Step step;
+  step.tokens = tokens;
+  step.draws = draws;
+  step.time = step_time_.value_or(clock_.Monotonic() - step_begin_);
+  member_->telemetry().StepEnds();
+  go_ = false;
+  merged_.clear();
+  const absl::StatusOr<bool> goes_on = [&] {
+    const Waiting waiting(*this);
+    return member_->StepDone(step);
+  }();
+  const RunMember::StepFigures figures = std::exchange(figures_, {});
+  step_time_.reset();
+  cut_step_ = absl::IsCancelled(goes_on.status());
+  if (!goes_on.ok()) return Failed(goes_on.status());
+  if (!*goes_on) return Sorted(changed_);
+  member_->Report(figures);
+  return Sorted(merged_);
+}
+
+absl::Status ArenaSite::Save(const std::function<uint8_t*(size_t bytes)>& allocate) {
+  if (!failure_.ok() && !absl::IsCancelled(failure_)) return CheckJoined();
+  ASSIGN_OR_RETURN(RunMember::Place place, member_->Save());
+  WorkerCheckpoint state;
+  state.run_id = member_->run().run_id();
+  state.worker_id = id_;
+  state.config = member_->config();
+  state.data_slot = place.data_slot;
+  state.step = place.step;
+  state.tokens = place.tokens;
+  state.pace_milli = place.pace_milli;
+  state.pace_carry_milli = place.pace_carry_milli;
+  state.sync = std::move(place.sync);
+  if (cut_step_) state.parameters = arena_;
+  return PackSiteState(state, allocate);
+}
+
+absl::Status ArenaSite::Saved(int64_t step) {
+  if (step < 0 || step > member_->step()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no state of step ", step, " can be safe: this site is at step ", member_->step()));
+  }
+  member_->CheckpointWritten(step);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::span<const int32_t>> ArenaSite::Finish() {
+  RETURN_IF_ERROR(CheckJoined());
+  merged_.clear();
+  const absl::Status finished = [&] {
+    const Waiting waiting(*this);
+    return member_->Finish(/*drained=*/false);
+  }();
+  if (!finished.ok()) return Failed(finished);
+  return Sorted(merged_);
+}
+
+absl::Status ArenaSite::LeaveFinished() {
+  RETURN_IF_ERROR(CheckJoined());
+  left_ = true;
+  member_->Leave(/*drained=*/false);
+  return absl::OkStatus();
+}
+
+absl::Status ArenaSite::LeaveDrained() {
+  if (!absl::IsCancelled(failure_)) RETURN_IF_ERROR(CheckJoined());
+  left_ = true;
+  if (!drain_requested_) member_->session().RequestDrain();  // The watcher counts from now on.
+  const absl::Status finished = [&] {
+    const Waiting waiting(*this);
+    return member_->Finish(/*drained=*/true);
+  }();
+  const absl::Status session = member_->session().orders().status();
+  RETURN_IF_ERROR(session);
+  if (!finished.ok() && !absl::IsCancelled(finished)) return finished;
+  member_->Leave(/*drained=*/true);
+  return absl::OkStatus();
+}
+
+absl::Status ArenaSite::LeaveFailed(const std::string& detail) {
+  if (std::exchange(left_, true)) return CheckJoined();
+  member_->Fail(absl::UnknownError(detail), /*silently=*/false).IgnoreError();
+  return absl::OkStatus();
+}
+
+nlohmann::json ArenaSite::Summary() const { return member_->Summary(); }
+
+}  // namespace causeway::worker

@@ -1,0 +1,149 @@
+// A site whose trainer is its own: a member of a run over an arena in ordinary memory. What
+// causeway_site.h offers, in C++; its contracts hold here.
+#ifndef CAUSEWAY_WORKER_SITE_ARENA_SITE_H_
+#define CAUSEWAY_WORKER_SITE_ARENA_SITE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/params/sync_schedule.h"
+#include "nlohmann/json.hpp"
+#include "worker/run/run_member.h"
+#include "worker/site/tensor_match.h"
+
+namespace causeway::worker {
+
+struct SiteJoin {
+  MemberOptions member;
+  RunMember::Description description;
+  absl::Duration drain_timeout = absl::Seconds(20);
+  // Writes the initial values of that tensor, as many as it has, or returns false to give up.
+  // Empty: this site cannot bring the model.
+  std::function<bool(size_t tensor, std::span<float> values)> initial_values;
+};
+
+// One thread at a time, but for RequestDrain and RequestCancel.
+class ArenaSite {
+ public:
+  struct Orders {
+    bool go = false;
+    bool finished = false;
+    bool drain = false;
+    bool anew = false;
+  };
+
+  // `state` may be empty.
+  static absl::StatusOr<std::unique_ptr<ArenaSite>> Join(const SiteJoin& join,
+                                                         std::vector<GivenTensor> tensors,
+                                                         std::span<const uint8_t> state,
+                                                         FileSystem& file_system, Clock& clock);
+  ~ArenaSite();
+  ArenaSite(const ArenaSite&) = delete;
+  ArenaSite& operator=(const ArenaSite&) = delete;
+
+  const RunMember& member() const { return *member_; }
+  RunMember& member() { return *member_; }
+  bool restored() const { return restored_; }
+  bool brought_model() const { return brought_model_; }
+  // Of one fragment, or of all.
+  std::span<const causeway_range> ranges(std::optional<int> fragment) const;
+  std::span<float> arena() { return arena_; }
+
+  std::span<const int32_t> Changed();
+  absl::Status Ready();
+  // DEADLINE_EXCEEDED after `timeout`. `between` is called about ten times a second meanwhile.
+  absl::StatusOr<Orders> Wait(absl::Duration timeout, const std::function<void()>& between);
+  absl::StatusOr<std::span<const int32_t>> Next();
+  absl::StatusOr<std::span<const int32_t>> Step(int64_t tokens, int64_t draws);
+  // Of the coming Step.
+  void SetFigures(const RunMember::StepFigures& figures, std::optional<absl::Duration> step_time);
+  absl::Status Save(const std::function<uint8_t*(size_t bytes)>& allocate);
+  absl::Status Saved(int64_t step);
+  absl::StatusOr<std::span<const int32_t>> Finish();
+  absl::Status LeaveFinished();
+  absl::Status LeaveDrained();
+  absl::Status LeaveFailed(const std::string& detail);
+  nlohmann::json Summary() const;
+
+  // In a signal's handler, too.
+  void RequestDrain() { drain_requested_ = true; }
+  void RequestCancel() { cancel_requested_ = true; }
+
+ private:
+  // While the training thread is inside something that waits for the coordinator's answers.
+  class Waiting {
+   public:
+    explicit Waiting(ArenaSite& site);
+    ~Waiting();
+
+   private:
+    ArenaSite& site_;
+  };
+
+  ArenaSite(const SiteJoin& join, std::unique_ptr<RunMember> member, TensorMatch match,
+            Clock& clock);
+
+  absl::Status Begin(std::span<const uint8_t> state);
+  absl::StatusOr<std::optional<RunMember::Place>> ReadState(std::span<const uint8_t> state);
+  RunMember::Hooks MakeHooks();
+  // Obeys RequestDrain and RequestCancel, and cuts transfers that a drain waits for too long.
+  void Watch();
+  // The cause of `status`, which the site may not get over.
+  absl::Status Failed(const absl::Status& status);
+  absl::Status CheckJoined() const;
+  // Values that the trainer has not are the published ones.
+  absl::Status FillPadding(int fragment);
+  std::span<const int32_t> Sorted(std::vector<int32_t> fragments);
+
+  const absl::Duration drain_timeout_;
+  const std::string id_;
+  const std::unique_ptr<RunMember> member_;
+  const TensorMatch match_;
+  const SyncSchedule schedule_;
+  Clock& clock_;
+  std::vector<causeway_range> all_ranges_;
+  std::vector<float> arena_;
+  std::vector<float> saved_parameters_;  // Of a state, until it is continued from.
+  bool restored_ = false;
+  bool brought_model_ = false;
+  bool ready_ = false;
+  bool ready_due_ = false;  // After an anew, at the next Wait.
+  bool anew_due_ = false;   // To be said at the next Wait.
+  bool go_ = false;         // The last Wait said so.
+  bool cut_step_ = false;   // The last step was cancelled: what it waited for is due still.
+  bool left_ = false;
+  bool clock_started_ = false;
+  absl::Status failure_;
+  absl::Duration step_begin_;
+  RunMember::StepFigures figures_;
+  std::optional<absl::Duration> step_time_;
+  std::vector<int32_t> merged_;   // In the present call.
+  std::vector<int32_t> changed_;  // Not asked for yet.
+  std::vector<int32_t> answer_;   // What the last call returned.
+
+  std::atomic<bool> drain_requested_ = false;
+  std::atomic<bool> cancel_requested_ = false;
+  absl::Mutex mutex_;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cut_ ABSL_GUARDED_BY(mutex_) = false;  // By a drain.
+  std::optional<absl::Duration> waiting_since_ ABSL_GUARDED_BY(mutex_);
+  std::thread watcher_;
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_SITE_ARENA_SITE_H_

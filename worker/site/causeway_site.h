@@ -1,0 +1,288 @@
+/* A site of a Causeway run for trainers of any language: join a run, hand over the values that are
+ * due, take merged values back, and go on training meanwhile.
+ *
+ *   causeway_site* site;
+ *   causeway_site_join(&options, tensors, tensor_count, NULL, 0, &site, &error);
+ *   causeway_site_ranges(site, CAUSEWAY_ALL, &ranges, &count, &error);
+ *   for each range: arena -> parameters
+ *   causeway_site_ready(site, &error);
+ *   for (;;) {
+ *     causeway_site_wait(site, -1, &orders, &error);          // until training may go on
+ *     if (orders.finished || orders.drain) break;
+ *     if (orders.anew) arena -> parameters, over the ranges of CAUSEWAY_ALL; continue
+ *     ... one optimizer step ...
+ *     causeway_site_next(site, &touched, &touched_count, &error);
+ *     for each touched fragment: parameters -> arena, over its ranges
+ *     causeway_site_step(site, tokens, draws, &changed, &changed_count, &error);
+ *     for each changed fragment: arena -> parameters, over its ranges
+ *   }
+ *   causeway_site_finish(site, &changed, &changed_count, &error);   // unless drained
+ *   causeway_site_leave(site, CAUSEWAY_FINISHED, NULL, &error);
+ *   causeway_site_free(site);
+ *
+ * The coordinator owns the schedule, the codecs, the fragments and the budget; nothing here repeats
+ * them. The arena is one array of fp32 values on the host that holds every tensor of the run; a
+ * fragment is one contiguous range of it. Values cross between it and the trainer's parameters only
+ * where this interface says so.
+ *
+ * Memory: 8 bytes per parameter (the arena and the published copy), and what is in flight.
+ *
+ * Threads: one thread at a time calls the functions of a site, not always the same one. Blocking
+ * calls are ended by causeway_site_cancel and causeway_site_drain, from any thread. The library's
+ * own threads never call back: log lines are queued, and the log function is called by the thread
+ * that is inside a function of this interface. The queue is the process's: with several sites, each
+ * hands out the lines of all.
+ *
+ * Fork: a child process may not use a site of its parent: every function answers
+ * CAUSEWAY_FAILED_PRECONDITION there, and causeway_site_free does nothing. The parent goes on.
+ *
+ * Errors: functions return a CAUSEWAY_* code, which are those of gRPC and Abseil; 0 is success. The
+ * message, at most CAUSEWAY_MESSAGE_BYTES long, says what was expected, what came and what to do.
+ * `error` may be NULL. CAUSEWAY_DEADLINE_EXCEEDED of causeway_site_wait and
+ * CAUSEWAY_INVALID_ARGUMENT change nothing. After CAUSEWAY_CANCELLED the site may be saved, left
+ * and freed; after any other error it may be left as FAILED and freed.
+ */
+#ifndef CAUSEWAY_WORKER_SITE_CAUSEWAY_SITE_H_
+#define CAUSEWAY_WORKER_SITE_CAUSEWAY_SITE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CAUSEWAY_API __attribute__((visibility("default")))
+
+/* Changes when a struct or a function does; causeway_abi_version() is what the library has. */
+#define CAUSEWAY_ABI_VERSION 1
+#define CAUSEWAY_MESSAGE_BYTES 2048
+
+enum {
+  CAUSEWAY_OK = 0,
+  CAUSEWAY_CANCELLED = 1,
+  CAUSEWAY_UNKNOWN = 2,
+  CAUSEWAY_INVALID_ARGUMENT = 3,
+  CAUSEWAY_DEADLINE_EXCEEDED = 4,
+  CAUSEWAY_NOT_FOUND = 5,
+  CAUSEWAY_ALREADY_EXISTS = 6,
+  CAUSEWAY_PERMISSION_DENIED = 7,
+  CAUSEWAY_RESOURCE_EXHAUSTED = 8,
+  CAUSEWAY_FAILED_PRECONDITION = 9,
+  CAUSEWAY_ABORTED = 10,
+  CAUSEWAY_OUT_OF_RANGE = 11,
+  CAUSEWAY_UNIMPLEMENTED = 12,
+  CAUSEWAY_INTERNAL = 13,
+  CAUSEWAY_UNAVAILABLE = 14,
+  CAUSEWAY_DATA_LOSS = 15,
+  CAUSEWAY_UNAUTHENTICATED = 16,
+};
+
+typedef struct {
+  int code;
+  char message[CAUSEWAY_MESSAGE_BYTES];
+} causeway_error;
+
+typedef struct causeway_site causeway_site;
+
+/* A tensor that the site trains, by its fully qualified name. */
+typedef struct {
+  const char* name;
+  const int64_t* shape;
+  int32_t rank; /* 0 .. 8 */
+} causeway_tensor;
+
+enum { CAUSEWAY_LOG_INFO = 0, CAUSEWAY_LOG_WARNING = 1, CAUSEWAY_LOG_ERROR = 2 };
+typedef void (*causeway_log_function)(void* context, int level, const char* line);
+
+/* Hands out the initial values of tensor `index`: writes `count` fp32 values, row-major, from
+ * element `offset` on to `values`. Called by causeway_site_join alone, on its thread, and only if
+ * the run waits for a site that brings its model: then for all tensors in order, twice, with the
+ * same values both times. Returns 0, or anything else to give up (CAUSEWAY_ABORTED). */
+typedef int (*causeway_values_function)(void* context, int64_t index, int64_t offset, int64_t count,
+                                        float* values);
+
+/* Zero and NULL mean the default. Strings are copied. */
+typedef struct {
+  size_t size;             /* sizeof(causeway_site_options) */
+  const char* coordinator; /* HOST:PORT */
+  const char* id;          /* This site's name, unique in the run. */
+  const char* tls_ca;      /* PEM files; --tls_ca and so on of causeway-worker. */
+  const char* tls_cert;
+  const char* tls_key;
+  const char* tls_server_name;
+  const char* token_file;
+  int32_t insecure;       /* Plaintext beyond this machine. */
+  const char* device;     /* For people: "cuda, 8 x H100, torch 2.9". */
+  const char* software;   /* For people: "causeway 0.1.0 (torch 2.9.1)". */
+  int32_t threads;        /* For encoding and merging; 0: one. */
+  int32_t connections;    /* For bulk transfers; 0: as many as help. */
+  double max_upload_mbit; /* 0: no limit. */
+  double max_download_mbit;
+  double connect_timeout_s;       /* 0: 30. */
+  double drain_timeout_s;         /* How long leaving tries to hand over deltas; 0: 20. */
+  const char* congestion_control; /* As --congestion_control; NULL: auto. */
+  const char* metrics;            /* HOST:PORT that serves /metrics; NULL: none. */
+  const char* output;      /* Folder for events.jsonl, metrics.jsonl; NULL: none is written. */
+  const char* tensorboard; /* Folder of curves, a subfolder for each site; NULL: none. */
+  int32_t data_slot;       /* 1: draws a part of data that all sites share (orders.data_slot
+                              says which); 0: the data are this site's own. */
+  causeway_values_function initial_values; /* NULL: a run that waits for a model is refused. */
+  void* initial_values_context;
+  causeway_log_function log; /* NULL: standard error. */
+  void* log_context;
+} causeway_site_options;
+
+CAUSEWAY_API int causeway_abi_version(void);
+CAUSEWAY_API const char* causeway_software_version(void);
+
+/* Asks the coordinator what the run is, as JSON (run_id, config as in the status API, parameters,
+ * fragments, awaits_model). The text is freed by causeway_text_free. */
+CAUSEWAY_API int causeway_describe(const causeway_site_options* options, char** json,
+                                   causeway_error* error);
+CAUSEWAY_API void causeway_text_free(char* text);
+
+/* Joins a run with these tensors, which must be those of the run, in any order. With `state`, what
+ * causeway_site_save gave, it continues from there bit for bit: the caller has restored its
+ * parameters to what they were then. Without, the arena holds the published values, which the
+ * caller takes over. Blocks until welcomed. On success `*site` is freed by causeway_site_free. */
+CAUSEWAY_API int causeway_site_join(const causeway_site_options* options,
+                                    const causeway_tensor* tensors, int64_t tensor_count,
+                                    const void* state, size_t state_bytes, causeway_site** site,
+                                    causeway_error* error);
+
+/* Facts of the run that do not change. */
+typedef struct {
+  size_t size; /* sizeof(causeway_site_info), set by the caller */
+  int32_t fragments;
+  int64_t arena_values;
+  int64_t parameters;
+  int64_t steps;               /* The budget. */
+  int32_t steps_between_syncs; /* H */
+  int32_t overlap_steps;       /* tau */
+  int32_t restored;            /* 1: continues from `state`; 0: from the published values. */
+  int32_t brought_model;       /* 1: this site brought table and initial values. */
+} causeway_site_info;
+CAUSEWAY_API int causeway_site_describe(const causeway_site* site, causeway_site_info* info,
+                                        causeway_error* error);
+/* The run's configuration and what is known of the site, as JSON; freed by causeway_text_free. */
+CAUSEWAY_API int causeway_site_config(const causeway_site* site, char** json,
+                                      causeway_error* error);
+
+/* One contiguous piece of a tensor and its place in the arena, in values, row-major. */
+typedef struct {
+  int64_t tensor; /* Index in the array given to join. */
+  int64_t tensor_offset;
+  int64_t arena_offset;
+  int64_t count;
+} causeway_range;
+
+enum { CAUSEWAY_ALL = -1 };
+
+/* The pieces of a fragment, or of all. They live as long as the site. */
+CAUSEWAY_API int causeway_site_ranges(const causeway_site* site, int32_t fragment,
+                                      const causeway_range** ranges, int64_t* count,
+                                      causeway_error* error);
+
+/* The arena: causeway_site_info.arena_values fp32 values that live as long as the site. */
+CAUSEWAY_API float* causeway_site_arena(causeway_site* site);
+/* The published copy, equally long; changes in causeway_site_step alone. */
+CAUSEWAY_API int causeway_site_published(causeway_site* site, const float** values,
+                                         causeway_error* error);
+
+/* What the coordinator wants; the latest. */
+typedef struct {
+  size_t size;       /* sizeof(causeway_site_orders), set by the caller */
+  int32_t go;        /* 1: train the next step. */
+  int32_t finished;  /* 1: the budget is spent, or stop_at_step is reached. */
+  int32_t drain;     /* 1: leave now. */
+  int32_t anew;      /* 1: the run went on without this site: every tensor was replaced by the
+                        published values in the arena, and is to be taken over (ranges of ALL). */
+  int32_t data_slot; /* -1: the site's own data. */
+  int64_t next_draw;
+  int64_t step;      /* Done, of the schedule. */
+  int64_t next_step; /* At which the next inner step will end. */
+  int64_t end_step;
+} causeway_site_orders;
+
+/* The fragments whose local values in the arena changed otherwise than in causeway_site_step, since
+ * this was asked last: all of them after a join without `state` and after orders.anew; after a join
+ * with `state` those whose merge the former process was waiting for, usually none. They are to be
+ * taken over. Sorted; valid until the next call. */
+CAUSEWAY_API int causeway_site_changed(causeway_site* site, const int32_t** fragments,
+                                       int32_t* count, causeway_error* error);
+
+/* Tells the coordinator that this site is ready, once, after the values were taken over. Others
+ * count on what it sends from then on: a site that saves states saves one before. After orders.anew
+ * the next causeway_site_wait says it by itself. */
+CAUSEWAY_API int causeway_site_ready(causeway_site* site, causeway_error* error);
+/* Waits until training has started and is not paused, or until it is over; up to `timeout_s`
+ * (CAUSEWAY_DEADLINE_EXCEEDED), without a limit if it is negative. */
+CAUSEWAY_API int causeway_site_wait(causeway_site* site, double timeout_s,
+                                    causeway_site_orders* orders, causeway_error* error);
+
+/* Which fragments' local values the coming causeway_site_step will read: they are to be in the
+ * arena before it. Sorted; valid until the next call. Empty at most steps. */
+CAUSEWAY_API int causeway_site_next(causeway_site* site, const int32_t** fragments, int32_t* count,
+                                    causeway_error* error);
+
+/* After every optimizer step, in order: `tokens` were trained in it, from orders.next_draw on as
+ * many draws as `draws` says (own data: tokens or samples, as the site counts). Sends and merges
+ * what is due, and waits only for an answer that is due and not there. `changed` fragments have new
+ * local values in the arena, which are to be taken over before the next step. Sorted; valid until
+ * the next call. A site that has fallen too far behind starts anew: all fragments have changed, and
+ * the next causeway_site_wait says so (orders.anew).
+ * CAUSEWAY_CANCELLED: the step counts as done, and what it waited for is still in flight: a state
+ * saved now continues there. */
+CAUSEWAY_API int causeway_site_step(causeway_site* site, int64_t tokens, int64_t draws,
+                                    const int32_t** changed, int32_t* count, causeway_error* error);
+
+/* Figures of the inner step that the next causeway_site_step is about, for the status page, metrics
+ * and TensorBoard. NaN: not known. `step_s`: the time that it took, without synchronization; if it
+ * is not given, the time since the last causeway_site_wait ended is taken for it. Optional. */
+CAUSEWAY_API int causeway_site_report(causeway_site* site, double loss, double step_s,
+                                      causeway_error* error);
+CAUSEWAY_API int causeway_site_report_evaluation(causeway_site* site, double held_out_loss,
+                                                 causeway_error* error);
+
+/* Everything that a bit-exact continuation needs beside the parameters and the optimizer, as they
+ * are after the last causeway_site_step; freed by causeway_state_free. Waits until what is in
+ * flight is encoded. About 4 bytes per parameter, 8 with error feedback. The coordinator keeps what
+ * a restart from it needs once it is told that the state is safe. */
+CAUSEWAY_API int causeway_site_save(causeway_site* site, void** state, size_t* state_bytes,
+                                    causeway_error* error);
+CAUSEWAY_API void causeway_state_free(void* state);
+/* The state saved at `step` is on a disk. */
+CAUSEWAY_API int causeway_site_saved(causeway_site* site, int64_t step, causeway_error* error);
+
+enum { CAUSEWAY_FINISHED = 1, CAUSEWAY_DRAINED = 2, CAUSEWAY_FAILED = 3 };
+
+/* At the end of the budget: waits for every round in flight and merges it. `changed` as in
+ * causeway_site_step. */
+CAUSEWAY_API int causeway_site_finish(causeway_site* site, const int32_t** changed, int32_t* count,
+                                      causeway_error* error);
+/* Ends the site's part. FINISHED, after causeway_site_finish. DRAINED: hands over the deltas in
+ * flight, for up to drain_timeout_s. FAILED: with `detail`, at once. The site may still be saved,
+ * and freed. */
+CAUSEWAY_API int causeway_site_leave(causeway_site* site, int reason, const char* detail,
+                                     causeway_error* error);
+
+/* Both from any thread, and in a signal's handler. Drain, as causewayctl drain: orders.drain is
+ * set, and a call that waits for an answer returns CAUSEWAY_CANCELLED after drain_timeout_s.
+ * Cancel: every blocking call but leave, the present one and all later ones, returns
+ * CAUSEWAY_CANCELLED within a moment. */
+CAUSEWAY_API void causeway_site_drain(causeway_site* site);
+CAUSEWAY_API void causeway_site_cancel(causeway_site* site);
+
+/* Facts for a log: rounds merged and late, bytes up and down, seconds that steps waited. JSON. */
+CAUSEWAY_API int causeway_site_summary(const causeway_site* site, char** json,
+                                       causeway_error* error);
+
+/* Without leave, the coordinator counts the site as lost when its lease ends. */
+CAUSEWAY_API void causeway_site_free(causeway_site* site);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // CAUSEWAY_WORKER_SITE_CAUSEWAY_SITE_H_

@@ -1,0 +1,124 @@
+#include "worker/site/tensor_match.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace causeway::worker {
+namespace {
+
+// Of each kind of difference, in a message.
+constexpr size_t kNamesShown = 3;
+
+std::string Few(const std::vector<std::string>& names) {
+  const auto shown = names.begin() + static_cast<ptrdiff_t>(std::min(names.size(), kNamesShown));
+  const std::string text = absl::StrJoin(names.begin(), shown, ", ");
+  if (names.size() <= kNamesShown) return text;
+  return absl::StrCat(text, " and ", names.size() - kNamesShown, " more");
+}
+
+std::string ShapeText(std::span<const int64_t> shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+bool IsOfVocabulary(const TensorInfo& info) {
+  return info.role == TensorRole::kEmbedding || info.role == TensorRole::kHead;
+}
+
+// How many values, from the first on, the trainer's tensor has of the run's; -1: it does not fit.
+int64_t ValuesOf(const v1::RunConfig& config, const TensorInfo& info,
+                 const std::vector<int64_t>& shape) {
+  const std::vector<int64_t>& wanted = info.shape;
+  if (shape == wanted) return info.size();
+  if (!IsOfVocabulary(info) || shape.size() != wanted.size()) return -1;
+  if (!std::equal(shape.begin() + 1, shape.end(), wanted.begin() + 1)) return -1;
+  if (shape[0] > wanted[0] || shape[0] < config.model().vocabulary_size()) return -1;
+  return shape[0] * info.cols;
+}
+
+std::string Wanted(const v1::RunConfig& config, const TensorInfo& info) {
+  const std::string shape = causeway::ShapeText(info);
+  if (!IsOfVocabulary(info) || config.model().vocabulary_size() == info.rows) return shape;
+  return absl::StrCat(shape, " or at least ", config.model().vocabulary_size(), " of these rows");
+}
+
+// Cuts [begin, end) of the arena at the borders of fragments.
+template <typename Piece>
+void ForEachPiece(const FragmentPlan& plan, int64_t begin, int64_t end, const Piece& piece) {
+  for (int i = 0; i < plan.fragments(); ++i) {
+    const int64_t from = std::max(begin, plan.range(i).begin);
+    const int64_t to = std::min(end, plan.range(i).end);
+    if (from < to) piece(static_cast<size_t>(i), from, to);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<TensorMatch> MatchTensors(const v1::RunConfig& config, const FragmentPlan& plan,
+                                         std::span<const GivenTensor> tensors) {
+  std::map<std::string, size_t> given;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!given.emplace(tensors[i].name, i).second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the tensor ", tensors[i].name,
+          " was given twice: give each one once (a tied weight under one of its names)"));
+    }
+  }
+  TensorMatch match;
+  match.ranges.resize(static_cast<size_t>(plan.fragments()));
+  match.padding.resize(static_cast<size_t>(plan.fragments()));
+  std::vector<std::string> missing;
+  std::vector<std::string> other_shapes;
+  for (const PlacedTensor& placed : plan.tensors()) {
+    const auto found = given.find(placed.info.name);
+    if (found == given.end()) {
+      missing.push_back(absl::StrCat(placed.info.name, " ", Wanted(config, placed.info)));
+      continue;
+    }
+    const auto index = static_cast<int64_t>(found->second);
+    const GivenTensor& tensor = tensors[found->second];
+    given.erase(found);
+    const int64_t values = ValuesOf(config, placed.info, tensor.shape);
+    if (values < 0) {
+      other_shapes.push_back(absl::StrCat(tensor.name, " has ", ShapeText(tensor.shape),
+                                          ", the run's has ", Wanted(config, placed.info)));
+      continue;
+    }
+    const int64_t end = placed.offset + values;
+    ForEachPiece(plan, placed.offset, end, [&](size_t fragment, int64_t from, int64_t to) {
+      match.ranges[fragment].push_back({.tensor = index,
+                                        .tensor_offset = from - placed.offset,
+                                        .arena_offset = from,
+                                        .count = to - from});
+    });
+    ForEachPiece(plan, end, placed.offset + placed.info.size(),
+                 [&](size_t fragment, int64_t from, int64_t to) {
+                   match.padding[fragment].push_back({from, to});
+                 });
+  }
+  std::vector<std::string> differences;
+  if (!missing.empty()) {
+    differences.push_back(absl::StrCat("the run has tensors that were not given: ", Few(missing)));
+  }
+  if (!given.empty()) {
+    std::vector<std::string> unknown;
+    for (const auto& [name, index] : given) {
+      unknown.push_back(absl::StrCat(name, " ", ShapeText(tensors[index].shape)));
+    }
+    differences.push_back(
+        absl::StrCat("tensors were given that the run does not have: ", Few(unknown)));
+  }
+  if (!other_shapes.empty()) {
+    differences.push_back(absl::StrCat("shapes differ: ", Few(other_shapes)));
+  }
+  if (differences.empty()) return match;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this is not the run's model (", plan.tensors().size(), " tensors, ", plan.parameters(),
+      " parameters; ", tensors.size(), " tensors were given): ", absl::StrJoin(differences, "; "),
+      ". Build the same model at every site, and give only what is trained"));
+}
+
+}  // namespace causeway::worker
