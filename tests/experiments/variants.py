@@ -207,8 +207,8 @@ EXPERIMENTS = {
     "gap": Experiment(
         "What is left of the gap to data parallelism",
         ("plain", "plain-mu0.9", "streaming", "nesterov0.9-0.3", "mean", "mean-fp32", "mean-tau0",
-         "mean-tau10", "mean-H100", "mean-M4", "mean-M8", "mean-keep", "mean-keep-tau10", "mean-keep-H100",
-         "mean-keep-lm2", "mean-keep-M4", "mean-keep-M8"),
+         "mean-tau10", "mean-H100", "mean-M4", "mean-M8", "mean-rates1.4", "mean-keep", "mean-keep-rates1.4",
+         "mean-keep-tau10", "mean-keep-H100", "mean-keep-lm2", "mean-keep-M4", "mean-keep-M8"),
         "plain", headline=True, streaming_is="alpha 0.5, outer 0.7 / 0.6", in_all=False),
     "parity": Experiment(
         "Data parallel, DiLoCo and Streaming at equal tokens",
