@@ -178,9 +178,11 @@ def plot(reports: list[dict], inner: str = "muon") -> str | None:
             if row["variant"] in members and row["minus_baseline"] is not None:
                 workers.setdefault(variants.VARIANTS[name].label, []).append(
                     _point(row, row["workers"], at["range_of_one_difference_95"]))
-    if not tokens:
+    panels = []
+    if len({place for points in tokens.values() for place, _, _ in points}) > 1:
+        panels.append(("M = 2, over tokens per parameter", tokens, True))
+    if not reports:
         return None
-    panels = [("M = 2, over tokens per parameter", tokens, True)]
     if steps := gap_curves(reports[-1]):
         labels = variants.EXPERIMENTS["gap"].label
         panels.append((f"M = 2, over the {reports[-1]['steps']} steps of the longest runs",
@@ -189,7 +191,7 @@ def plot(reports: list[dict], inner: str = "muon") -> str | None:
     if any(len(points) > 1 for points in workers.values()):
         tokens_each = at["rows"][0]["tokens_per_parameter"]
         panels.append((f"over workers M, {tokens_each:.2g} tokens per parameter", workers, True))
-    return plots.standalone(plots.compare_gaps(panels, "gap, nats per byte"))
+    return plots.standalone(plots.compare_gaps(panels, "gap, nats per byte")) if panels else None
 
 
 def gap_curves(report: dict) -> dict[str, list[tuple[int, float]]]:
