@@ -78,7 +78,8 @@ absl::StatusOr<CompleteConfig> ChooseConfig(FileSystem& file_system, const Given
     if (own.has_tensors()) *asked.config.mutable_tensors() = own.tensors();
     ASSIGN_OR_RETURN(asked.warnings, CompleteRunConfig(asked.config));
   }
-  const std::string difference = ConfigDifference(own, asked.config);
+  constexpr size_t kReadable = 2000;  // Two tables of tensors may differ in every line.
+  const std::string difference = ConfigDifference(own, asked.config).substr(0, kReadable);
   if (difference.empty()) return asked;
   return absl::FailedPreconditionError(absl::StrCat(
       "the run ", recovered->identity.run_id, " in ", given.run_dir,

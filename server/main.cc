@@ -11,7 +11,6 @@
 #include <memory>
 #include <optional>
 #include <random>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,7 +27,6 @@
 #include "common/cli/command_line.h"
 #include "common/http/http_server.h"
 #include "common/params/fragment_plan.h"
-#include "common/params/presets.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security_flags.h"

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 #include "common/codec/bf16.h"
 #include "common/files/safetensors_writer.h"

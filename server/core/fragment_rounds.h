@@ -56,7 +56,7 @@ enum class Quarantine { kNone, kOutlier, kAboveCap, kOverflow, kRejected };
 // What came of a contribution.
 struct AddedContribution {
   bool is_new = false;  // False: it was held already.
-  Draws draws;          // What it was trained on, if it is new.
+  Draws draws = {};     // What it was trained on, if it is new.
   Quarantine quarantine = Quarantine::kNone;
   double norm = 0;  // These three if it is new.
   double median =

@@ -1,5 +1,6 @@
 #include "server/core/waiting_coordinator.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -7,8 +7,10 @@
 #define CAUSEWAY_SERVER_CORE_WAITING_COORDINATOR_H_
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 

@@ -143,7 +143,8 @@ absl::Status SetModel(StarSetting& setting) {
       setting.fragment_values.push_back(static_cast<double>(plan.range(i).size()));
     }
     setting.steps_between_syncs = config.sync().steps_between_syncs();
-    setting.overlap_steps = config.sync().overlap_steps();
+    // Nobody waits for an answer before that.
+    setting.overlap_steps = MaxOverlapSteps(config.sync());
     ASSIGN_OR_RETURN(up, BitsOf(config.sync().codec_up()));
     ASSIGN_OR_RETURN(down, BitsOf(config.sync().codec_down()));
   }

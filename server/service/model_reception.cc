@@ -1,7 +1,8 @@
 #include "server/service/model_reception.h"
 
-#include <optional>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"

@@ -3,6 +3,7 @@
 //
 // Input: a byte for the run's cut, a serialized ModelHeader with its length, then for each chunk a
 // byte (which: 0 none, odd as it should be, else as the input says) and values.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>

@@ -266,7 +266,8 @@ class SiteTest(unittest.TestCase):
         cluster.coordinator = cluster.start(
             "coordinator.log", COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
             f"--config={config}", "--listen=127.0.0.1:0", "--initial=first-site",
-            f"--address_file={cluster.folder / 'address'}", "--exit_when_finished", "--http=none")
+            f"--address_file={cluster.folder / 'address'}", "--exit_when_finished",
+            "--http=127.0.0.1:0")
         wait_until(lambda: (cluster.folder / "address").exists(), "the coordinator listens")
 
     @staticmethod

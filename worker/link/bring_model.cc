@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <utility>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"

@@ -27,9 +27,9 @@ constexpr int64_t kMaxTokens = int64_t{1} << 40;
 constexpr absl::Duration kBringPatience = absl::Minutes(10);
 constexpr absl::Duration kBringAgain = absl::Seconds(1);
 
-// ABORTED if the trainer gave up.
+// `gave_up`: the trainer did not hand out its values, which is ABORTED.
 absl::Status Bring(const SiteJoin& join, std::span<const GivenTensor> tensors,
-                   const ReachedRun& reached) {
+                   const ReachedRun& reached, bool& gave_up) {
   ModelToBring model;
   model.run_id = reached.run.run_id();
   model.worker_id = join.member.worker_id;
@@ -51,7 +51,8 @@ absl::Status Bring(const SiteJoin& join, std::span<const GivenTensor> tensors,
     return {};
   };
   const absl::Status brought = BringModel(*reached.stub, model);
-  return given.ok() ? brought : given;
+  gave_up = !given.ok();
+  return gave_up ? given : brought;
 }
 
 // A run that has a model; `brought` says whether it is this site's.
@@ -67,10 +68,11 @@ absl::StatusOr<ReachedRun> ReachRunWithModel(const SiteJoin& join,
           "this run waits for the first site to bring its model, and this site brings none: give "
           "initial values, or join after a site that does");
     }
-    const absl::Status status = Bring(join, tensors, reached);
+    bool gave_up = false;
+    const absl::Status status = Bring(join, tensors, reached, gave_up);
     brought = status.ok();
     if (status.ok() || absl::IsAlreadyExists(status)) continue;
-    const bool may_pass = absl::IsResourceExhausted(status) || IsRetryable(status);
+    const bool may_pass = !gave_up && (absl::IsResourceExhausted(status) || IsRetryable(status));
     if (!may_pass || clock.Monotonic() - begin > kBringPatience) {
       return Annotate(status, "the model could not be brought");
     }
@@ -97,8 +99,6 @@ ArenaSite::ArenaSite(const SiteJoin& join, std::unique_ptr<RunMember> member, Te
       id_(join.member.worker_id),
       member_(std::move(member)),
       match_(std::move(match)),
-      schedule_(member_->plan().fragments(), member_->config().sync().steps_between_syncs(),
-                member_->config().sync().overlap_steps()),
       clock_(clock) {
   for (const std::vector<causeway_range>& ranges : match_.ranges) {
     all_ranges_.insert(all_ranges_.end(), ranges.begin(), ranges.end());
@@ -324,18 +324,8 @@ absl::StatusOr<std::span<const int32_t>> ArenaSite::Next() {
     return absl::FailedPreconditionError(
         "no step is under way: call causeway_site_wait until its orders say go");
   }
-  const SyncEngine& sync = member_->sync();
-  const bool mixes = member_->config().sync().mixing() > 0;
-  std::vector<int32_t> fragments;
-  for (int64_t t = member_->step() + 1; t <= member_->NextStep(); ++t) {
-    for (const SyncEvent& event : schedule_.SendsAfter(t)) {
-      if (event.round > sync.version(event.fragment)) fragments.push_back(event.fragment);
-    }
-    if (!mixes) continue;
-    for (const SyncEvent& event : schedule_.MergesAfter(t)) {
-      if (event.round > sync.version(event.fragment)) fragments.push_back(event.fragment);
-    }
-  }
+  const std::vector<int> touched = member_->sync().FragmentsTouchedBy(member_->NextStep());
+  std::vector<int32_t> fragments(touched.begin(), touched.end());
   return Sorted(std::move(fragments));
 }
 

@@ -113,7 +113,6 @@ class ArenaSite {
   const std::string id_;
   const std::unique_ptr<RunMember> member_;
   const TensorMatch match_;
-  const SyncSchedule schedule_;
   Clock& clock_;
   std::vector<causeway_range> all_ranges_;
   std::vector<float> arena_;

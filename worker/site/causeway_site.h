@@ -115,7 +115,7 @@ typedef struct {
   int32_t insecure;       /* Plaintext beyond this machine. */
   const char* device;     /* For people: "cuda, 8 x H100, torch 2.9". */
   const char* software;   /* For people: "causeway 0.1.0 (torch 2.9.1)". */
-  int32_t threads;        /* For encoding and merging; 0: one. */
+  int32_t threads;        /* For people: of the trainer; 0: one. */
   int32_t connections;    /* For bulk transfers; 0: as many as help. */
   double max_upload_mbit; /* 0: no limit. */
   double max_download_mbit;
@@ -221,8 +221,8 @@ CAUSEWAY_API int causeway_site_ready(causeway_site* site, causeway_error* error)
 CAUSEWAY_API int causeway_site_wait(causeway_site* site, double timeout_s,
                                     causeway_site_orders* orders, causeway_error* error);
 
-/* Which fragments' local values the coming causeway_site_step will read: they are to be in the
- * arena before it. Sorted; valid until the next call. Empty at most steps. */
+/* Which fragments' local values the coming causeway_site_step will read or write: they are to be in
+ * the arena before it. Sorted; valid until the next call. Empty at most steps. */
 CAUSEWAY_API int causeway_site_next(causeway_site* site, const int32_t** fragments, int32_t* count,
                                     causeway_error* error);
 

@@ -48,10 +48,10 @@ class EventCounter final : public EventLog {
 class Run {
  public:
   struct Options {
-    ConfigChange change;
-    std::string folder;  // Of the run directory; empty: one of its own.
+    ConfigChange change = {};
+    std::string folder = {};  // Of the run directory; empty: one of its own.
     // Applied to the server's.
-    std::function<void(server::CoordinatorServer::Options&)> server;
+    std::function<void(server::CoordinatorServer::Options&)> server = {};
     int snapshot_every_rounds = 1000;
   };
   explicit Run(Options options);

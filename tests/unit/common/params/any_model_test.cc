@@ -1,5 +1,6 @@
 // Runs of any model: the table of tensors, its blocks, its plan, and what such a run cannot be.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -3,7 +3,12 @@
 
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"

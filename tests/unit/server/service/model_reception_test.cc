@@ -1,8 +1,14 @@
 // Session.BringModel over a real server: the site's own client, and streams that mean harm.
 #include "server/service/model_reception.h"
 
-#include <cstring>
+#include <algorithm>
+#include <array>
+#include <memory>
 #include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "causeway/v1/session.grpc.pb.h"
