@@ -231,16 +231,18 @@ class CoreTest(unittest.TestCase):
                 answers = fork.Queue()
 
                 def step_in_child():
-                    try:
-                        site.step(100)
-                    except causeway.Error as error:
-                        answers.put(error.code)
+                    for call in (lambda: site.step(100), site.state_dict):
+                        try:
+                            call()
+                        except causeway.Error as error:
+                            answers.put(error.code)
 
                 while not site.should_stop:
                     if site.current_step == 3:
                         child = fork.Process(target=step_in_child)
                         child.start()
-                        self.assertEqual(answers.get(timeout=30), "FAILED_PRECONDITION")
+                        for _ in range(2):
+                            self.assertEqual(answers.get(timeout=30), "FAILED_PRECONDITION")
                         child.join()
                     update(values, site.current_step)
                     site.step(100)

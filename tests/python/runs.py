@@ -1,5 +1,6 @@
 """Runs for tests of the Python package: a real coordinator, and sites in this process or in others."""
 
+import functools
 import json
 import os
 import pathlib
@@ -14,7 +15,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
 
-from cluster import BIN, COORDINATOR, SIGKILL, Cluster, run_tool, wait_until  # noqa: E402
+import cluster  # noqa: E402
+from cluster import BIN, COORDINATOR, SIGKILL, Cluster, run_tool  # noqa: E402
+
+# Several processes that import torch at once may take minutes on a busy machine.
+cluster.DEADLINE_S = 300
+wait_until = functools.partial(cluster.wait_until, deadline_s=cluster.DEADLINE_S)
 
 MAKE_CERTIFICATES = ROOT / "deploy" / "make_certificates"
 # Training alone, bit for bit, whatever the number of rounds.

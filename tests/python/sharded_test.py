@@ -1,31 +1,62 @@
 """Sites of several processes: the same bytes for every way to shard, and how they fail together."""
 
+import multiprocessing
+import os
+import socket
 import unittest
 
-import torch
-
+import torch_trainer
 from models import small_model, values_of
 from runs import STREAMING, SIGKILL, Run
 
 
+PATIENCE_S = 300
+
+
 def free_port():
-    import socket
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
+class Rank:
+    """A process of a site, forked: it need not import torch again."""
+
+    def __init__(self, log, arguments, variables):
+        self._log = log
+        self._process = multiprocessing.get_context("fork").Process(
+            target=self._train, args=(arguments, variables))
+        self._process.start()
+
+    def _train(self, arguments, variables):
+        os.environ.update(variables)
+        with open(self._log, "wb") as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        torch_trainer.run(arguments)
+
+    def wait(self):
+        """Its status, negative after a signal."""
+        self._process.join(PATIENCE_S)
+        if self._process.exitcode is None:
+            self._process.kill()
+        return self._process.exitcode
+
+    def log(self):
+        return self._log.read_text()
+
+
 class ShardedTest(unittest.TestCase):
     def start(self, run, size, *flags):
-        port = free_port()
-        return [run.start_program(f"rank{rank}", "torch_trainer.py", run.address, *flags,
-                                  RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size),
-                                  MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        port = str(free_port())
+        return [Rank(run.folder / f"rank{rank}.log", [run.address, *flags],
+                     {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
+                      "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
                 for rank in range(size)]
 
     def trained(self, dtype, size, *flags):
         with Run() as run:
-            run.serve(STREAMING, initial=values_of(small_model(getattr(torch, dtype))))
+            run.serve(STREAMING)  # The site brings the model, from all its processes.
             processes = self.start(run, size, f"--dtype={dtype}", *flags)
             for process in processes:
                 self.assertEqual(process.wait(), 0, process.log())

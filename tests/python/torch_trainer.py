@@ -22,7 +22,7 @@ import causeway.torch as cw
 from models import small_model, synthetic_gradients, whole
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser()
     parser.add_argument("address")
     parser.add_argument("--checkpoint")
@@ -32,7 +32,7 @@ def main():
     parser.add_argument("--die", type=int, default=-1)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--shard")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     model = small_model(getattr(torch, options.dtype))
@@ -82,9 +82,15 @@ def main():
         dist.destroy_process_group()
 
 
-if __name__ == "__main__":
+def run(arguments=None):
+    """Ends the process: 0, or 1 after a line that says what was raised."""
     try:
-        main()
-    except Exception as error:  # The class is what tests look at.
+        main(arguments)
+    except Exception as error:  # Its class is what tests look at.
         print(f"{type(error).__name__}: {error}", flush=True)
         os._exit(1)  # Like a launcher that ends the others.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    run()

@@ -126,9 +126,9 @@ class LightningTest(unittest.TestCase):
             batch_size=2)
         callback = CausewayCallback(run.address, id="s", rename=lambda name: name[len("model."):])
         trainer = lightning.Trainer(
-            callbacks=[callback, *callbacks], max_epochs=-1, accumulate_grad_batches=2, accelerator="cpu",
-            devices=1, logger=False, enable_progress_bar=False, enable_model_summary=False,
-            default_root_dir=str(folder), **more)
+            callbacks=[callback, *callbacks], max_epochs=-1, accumulate_grad_batches=2,
+            accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
+            enable_model_summary=False, default_root_dir=str(folder), **more)
         trainer.fit(module, data, ckpt_path=path)
         return callback, trainer
 

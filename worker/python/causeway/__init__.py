@@ -5,9 +5,10 @@ optimizer; `causeway.transformers` and `causeway.lightning` are callbacks for th
 coordinator owns the schedule, the codecs and the budget. Log lines go to the logger "causeway".
 """
 
+from causeway._arrays import Site
+from causeway._arrays import describe_run as describe
 from causeway._session import Info
-from causeway._site import BaseSite, Site
-from causeway._site import describe_run as describe
+from causeway._site import BaseSite
 from causeway.errors import (
     Aborted,
     Cancelled,

@@ -1,4 +1,4 @@
-"""The C interface of causeway_site.h through ctypes: structs, functions, and where the library is."""
+"""The C interface of causeway_site.h through ctypes: structs, functions, where the library is."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import ctypes
 import json
 import logging
 import math
+import os
 import queue
 import threading
 import weakref
@@ -71,11 +72,13 @@ class _Interruptible:
     def __init__(self) -> None:
         self._jobs: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
         self._thread: Optional[threading.Thread] = None
+        self._process = os.getpid()
         self.busy = False
 
     def run(self, function: Callable[[], Any], cancel: Optional[Callable[[], None]]) -> Any:
-        if threading.current_thread() is not threading.main_thread():
-            return function()
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if not in_main_thread or os.getpid() != self._process:
+            return function()  # A forked child has no such thread, and the library refuses it.
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, args=(self._jobs,), daemon=True,
                                             name="causeway")

@@ -13,7 +13,7 @@ import numpy as np
 
 from causeway import _library as lib
 from causeway import errors
-from causeway._session import Info, Orders, Range, Session, describe
+from causeway._session import Info, Orders, Range, Session
 
 log = logging.getLogger("causeway")
 PathLike = Union[str, "os.PathLike[str]"]
@@ -272,8 +272,8 @@ class BaseSite:
 
         Raises:
             NotFinite: a trained value is not finite.
-            Unavailable, Refused, DataLoss, Aborted, ...: the site has left the run. Its message says
-                what to do.
+            Unavailable, Refused, DataLoss, Aborted, ...: the site takes part no more. The message
+                says what to do.
         """
         if self._info is None or self._closed:
             raise self._misuse("step() needs a site that has joined: use it in its with block")
@@ -317,9 +317,9 @@ class BaseSite:
                 if not np.isfinite(part).all():
                     return errors.NotFinite(
                         f"{table[piece.tensor][0]} has a value that is not finite after "
-                        f"step {self._orders.next_step}; nothing of it was sent. Lower the learning "
-                        "rate, clip gradients, or look at the data of that step, and resume from "
-                        f"a checkpoint ({error.message})", error.code)
+                        f"step {self._orders.next_step}; nothing of it was sent. Lower the "
+                        "learning rate, clip gradients, or look at the data of that step, and "
+                        f"resume from a checkpoint ({error.message})", error.code)
         return error
 
     def _take(self, outcome: _Outcome) -> None:
@@ -367,8 +367,10 @@ class BaseSite:
         return self._info
 
     def drain(self) -> None:
-        """Asks this site to leave, from any thread or a signal's handler: `should_stop` becomes true,
-        and waits for answers end soon."""
+        """Asks this site to leave, from any thread or a signal's handler.
+
+        `should_stop` becomes true, and waits for answers end soon.
+        """
         if self._session is not None:
             self._session.drain()
 
@@ -383,7 +385,7 @@ class BaseSite:
             self._session.report_evaluation(loss)
 
     def summary(self) -> Dict[str, Any]:
-        """Rounds, bytes up and down, and seconds that steps waited. Empty where it does not lead."""
+        """Rounds, bytes, and seconds that steps waited. Empty in processes that do not lead."""
         return self._session.summary() if self._session is not None else {}
 
     def config(self) -> Dict[str, Any]:
@@ -413,8 +415,7 @@ class BaseSite:
             self._replaced = False
 
     def _save(self) -> Optional[np.ndarray]:
-        """What a bit-exact continuation needs beside parameters and optimizer; None where it does not
-        lead."""
+        """A continuation's state, in the process that leads; None in others."""
         if self._info is None:
             return self._state
         if self._session is None:
@@ -433,8 +434,9 @@ class BaseSite:
         return {} if state is None else {"state": self._pack(state)}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Continues from a `state_dict` when the site joins. Model and optimizer are restored by the
-        caller.
+        """Continues from a `state_dict` when the site joins.
+
+        Model and optimizer are restored by the caller.
 
         Raises:
             InvalidArgument: the site has joined already, or this is no site's state.
@@ -478,109 +480,3 @@ def _split_state(state: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
         raise errors.DataLoss("this is no state of a site, or it is cut off: use what state_dict() "
                               "gave, whole", "DATA_LOSS")
     return state[16:16 + length], state[16 + length:]
-
-
-class _Arrays:
-    """Values in numpy arrays."""
-
-    def __init__(self, arrays: Dict[str, np.ndarray]) -> None:
-        for name, array in arrays.items():
-            if not isinstance(array, np.ndarray) or array.dtype != np.float32 or \
-                    not array.flags.c_contiguous or not array.flags.writeable:
-                raise errors.InvalidArgument(
-                    f"{name} must be a writeable C-contiguous numpy array of float32; it is "
-                    f"{getattr(array, 'dtype', type(array).__name__)}", "INVALID_ARGUMENT")
-        if not arrays:
-            raise errors.InvalidArgument("a site needs at least one array", "INVALID_ARGUMENT")
-        self._arrays = arrays
-        self._flat = [array.reshape(-1) for array in arrays.values()]
-        self._arena = np.zeros(0, np.float32)
-        self._fragments: Sequence[Sequence[Range]] = []
-
-    def table(self):
-        return [(name, array.shape) for name, array in self._arrays.items()]
-
-    def attach(self, arena, fragments):
-        self._arena = np.frombuffer(arena, dtype=np.float32)
-        self._fragments = fragments
-
-    def initial(self, tensor, offset, values, count):
-        values[:] = self._flat[tensor][offset:offset + count]
-
-    def _pieces(self, fragments) -> Iterator[Tuple[np.ndarray, Range]]:
-        for fragment in fragments:
-            for piece in self._fragments[fragment]:
-                end = piece.tensor_offset + piece.count
-                yield self._flat[piece.tensor][piece.tensor_offset:end], piece
-
-    def read(self, fragments):
-        for values, piece in self._pieces(fragments):
-            self._arena[piece.arena_offset:piece.arena_offset + piece.count] = values
-
-    def write(self, fragments):
-        self._write(fragments, self._arena)
-
-    def _write(self, fragments, source):
-        for values, piece in self._pieces(fragments):
-            values[:] = source[piece.arena_offset:piece.arena_offset + piece.count]
-
-    def settle(self):
-        pass
-
-    @contextlib.contextmanager
-    def replaced(self, published):
-        everything = range(len(self._fragments))
-        self.read(everything)
-        self._write(everything, np.frombuffer(published, dtype=np.float32))
-        try:
-            yield
-        finally:
-            self.write(everything)
-
-    def kept(self):
-        return np.zeros(0, np.uint8)
-
-    def restore(self, kept, but):
-        pass
-
-
-class Site(BaseSite):
-    """A site whose parameters are numpy arrays, for trainers of any kind.
-
-    >>> with causeway.Site("hub:7070", {"w": w, "b": b}, id="paris") as site:
-    ...     while not site.should_stop:
-    ...         train_one_step(w, b)                  # in place
-    ...         site.step(tokens=4096)                # w and b may have new values afterwards
-
-    Args:
-        coordinator: HOST:PORT.
-        arrays: names and values of what is trained: float32, C-contiguous, in the run's order if
-            this site brings the model. They are written in place.
-        id: this site's name, unique in the run.
-        tls: a folder with ca.pem, and cert.pem and key.pem or token (deploy/make_certificates makes
-            one for each worker), or a dict of paths with keys ca, cert, key, token, server_name.
-        data_slot: True if the sites draw parts of data that they share: `data_slot` and `next_draw`
-            then say which. False: the data are this site's own.
-        tokens_per_step: what a step counts if `step` and `add` are not told.
-        state: what `state_dict` gave, to continue from.
-        options: threads, connections, max_upload_mbit, max_download_mbit, connect_timeout_s,
-            drain_timeout_s, congestion_control, metrics, output, tensorboard, insecure, device and
-            software, as in causeway_site.h.
-
-    Memory: 8 bytes per parameter, and what is in flight.
-    """
-
-    def __init__(self, coordinator: str, arrays: Dict[str, np.ndarray], *, id: str,
-                 tls: Union[None, PathLike, Dict[str, PathLike]] = None, data_slot: bool = False,
-                 tokens_per_step: int = 1, state: Optional[Dict[str, Any]] = None,
-                 **options: Any) -> None:
-        options.setdefault("software", "causeway for Python, numpy " + np.__version__)
-        super().__init__(coordinator, _Arrays(arrays), id=id, tls=tls, data_slot=data_slot,
-                         tokens_per_step=tokens_per_step, state=state, **options)
-
-
-def describe_run(coordinator: str, *, id: str = "",
-                 tls: Union[None, PathLike, Dict[str, PathLike]] = None,
-                 **options: Any) -> Dict[str, Any]:
-    """Asks a coordinator what its run is: run_id, config, parameters, fragments, awaits_model."""
-    return describe(coordinator, id, {**tls_options(tls), **options})

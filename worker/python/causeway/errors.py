@@ -1,4 +1,4 @@
-"""Exceptions of a site. The messages are the library's: what was expected, what came, what to do."""
+"""Exceptions of a site. Messages say what was expected, what came and what to do."""
 
 from __future__ import annotations
 

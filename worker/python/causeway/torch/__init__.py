@@ -12,9 +12,9 @@
 >>> with site.published():
 ...     evaluate(model)
 
-What trains is synchronized: parameters that require gradients, by their fully qualified names, each
-storage once. Frozen parameters and buffers are not, and an optimizer's state never is. Merged values
-are written in place, on the same storage, so that torch.compile and CUDA graphs go on.
+What trains is synchronized: parameters that require gradients, by their fully qualified names,
+each storage once. Frozen parameters and buffers are not, and an optimizer's state never is. Merged
+values are written in place, on the same storage, so that torch.compile and CUDA graphs go on.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Site(BaseSite):
     def state_dict(self) -> Dict[str, Any]:
         """What a bit-exact continuation needs beside the model's and the optimizer's state.
 
-        Take all three after the same step. About 4 bytes per parameter, 8 with error feedback, and 4
-        for each parameter of bfloat16 or float16. torch.save, torch.load (weights_only, too) and
+        Take all three after the same step. About 4 bytes per parameter, 8 with error feedback, and
+        4 for each parameter of bfloat16 or float16. torch.save, torch.load (weights_only, too) and
         torch.distributed.checkpoint take it. Call `saved` when it is safe.
         """
         state = super().state_dict()
@@ -141,17 +141,17 @@ def join(coordinator: str, model: Union[nn.Module, Mapping[str, torch.Tensor]],
 
     Args:
         coordinator: HOST:PORT.
-        model: a module (compiled, DistributedDataParallel or fully_shard, as you like), or names and
-            tensors. Its parameters in float32, bfloat16 or float16, on CPUs or CUDA devices.
+        model: a module (compiled, DistributedDataParallel or fully_shard, as you like), or names
+            and tensors. Its parameters in float32, bfloat16 or float16, on CPUs or CUDA devices.
         optimizer: one or several: a step of the site is one step of each of them. None: call
             `site.step()` yourself after every optimizer step.
         id: this site's name, unique in the run.
-        tls: a folder with ca.pem, and cert.pem and key.pem or token, or a dict of paths with keys ca,
-            cert, key, token and server_name. None: no TLS.
+        tls: a folder with ca.pem, and cert.pem and key.pem or token, or a dict of paths with keys
+            ca, cert, key, token and server_name. None: no TLS.
         data_slot: True if the sites draw parts of data that they share; see `Site.data_slot`.
         tokens_per_step: what a step of this process counts if `site.add(tokens)` is not called.
-        scaler: the GradScaler, if there is one: a step is then `scaler.update()`, so that steps that
-            it skips count, too.
+        scaler: the GradScaler, if there is one: a step is then `scaler.update()`, so that steps
+            that it skips count, too.
         group: processes of this site; default: all, if torch.distributed is initialized. The first
             one joins. Others get values from it and hand theirs to it, a fragment at a time.
         buffers: True, or names, to synchronize buffers, too.
@@ -180,7 +180,8 @@ def _plain_optimizers(optimizer: Optimizers) -> List[torch.optim.Optimizer]:
         inner = getattr(entry, "optimizer", entry)
         if not isinstance(inner, torch.optim.Optimizer):
             raise invalid(f"optimizer is a {type(entry).__name__} without hooks of "
-                          "torch.optim.Optimizer: leave it out, and call site.step() after its steps")
+                          "torch.optim.Optimizer: leave it out, and call site.step() after each "
+                          "of its steps")
         plain.append(inner)
     return plain
 

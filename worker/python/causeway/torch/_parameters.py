@@ -1,4 +1,4 @@
-"""Which tensors of a model a site trains, by which names, and which part of each this process has."""
+"""The tensors that a site trains, their names, and the part of each that a process has."""
 
 from __future__ import annotations
 
@@ -158,8 +158,8 @@ def part_of(entry: Trained, rank: int) -> Part:
             offset[place.dim] = min(here * chunk, whole)
             shape[place.dim] = min(chunk, whole - offset[place.dim])
         else:
-            raise invalid(f"{entry.name} has the placements {tensor.placements}; a site understands "
-                          "Replicate and Shard, each dimension sharded once")
+            raise invalid(f"{entry.name} has the placements {tensor.placements}; a site "
+                          "understands Replicate and Shard, each dimension sharded once")
     part = Part(rank, tuple(offset), tuple(shape), first)
     if tuple(local(tensor).shape) != part.shape:
         raise invalid(f"{entry.name}: the shard has the shape {tuple(local(tensor).shape)}; its "

@@ -22,6 +22,8 @@ from causeway.torch._group import Solo
 from causeway.torch._parameters import Part, Trained, local
 
 _Index = Tuple[slice, ...]
+# Values, of which temporary copies are made.
+_FOLDED_AT_ONCE = 1 << 20
 
 
 class _Piece(NamedTuple):
@@ -72,6 +74,10 @@ def _in_arena(arena: torch.Tensor, piece: _Piece) -> torch.Tensor:
 def _fold(master: torch.Tensor, values: torch.Tensor) -> None:
     """`master`, fp32, becomes `values`, which trained from a rounded copy of it, and what that
     rounding left out. It always rounds to `values`."""
+    if values.numel() > _FOLDED_AT_ONCE and values.shape[0] > 1:
+        for part, of_values in zip(master.chunk(2), values.chunk(2)):
+            _fold(part, of_values)
+        return
     low = values.dtype
     new = values.float()
     moved = new + (master - master.to(low).float())
@@ -289,8 +295,8 @@ class TorchValues:
 
     @contextlib.contextmanager
     def replaced(self, published: Any) -> Iterator[None]:
-        """Own values wait on the host meanwhile: those in fp32 of a single process in the arena, others
-        in a copy."""
+        """Own values wait on the host meanwhile: fp32 of a single process in the arena, others in a
+        copy."""
         copies: List[Tuple[torch.Tensor, torch.Tensor]] = []
         alone = self._team.size == 1
         with torch.no_grad():
@@ -333,8 +339,8 @@ class TorchValues:
         for fragment in range(len(self._fragments)):
             for part in self._rounded(fragment):
                 if at + part.numel() > values.numel():
-                    raise errors.DataLoss("the state was taken of a model with other types: restore "
-                                          "the model as it was saved", "DATA_LOSS")
+                    raise errors.DataLoss("the state was taken of a model with other types: "
+                                          "restore the model as it was saved", "DATA_LOSS")
                 if fragment not in but:
                     part.copy_(values[at:at + part.numel()])
                 at += part.numel()
