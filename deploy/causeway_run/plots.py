@@ -230,28 +230,30 @@ def compare_differences(panels: list[tuple[str, list[tuple[str, list[float], flo
     return _svg(figure, label)
 
 
-def compare_gaps(panels: list[tuple[str, dict[str, list[tuple[float, float, float | None]]]]],
+def compare_gaps(panels: list[tuple[str, dict[str, list[tuple[float, float, float | None]]], bool]],
                  label: str) -> str:
-    """Differences from a baseline over something that doubles: (title, {setting: [(place, mean,
-    half-width of its interval or None), ...]}) per panel, one above the other with the same height."""
+    """Differences from a baseline: (title, {setting: [(place, mean, half-width of its interval or None),
+    ...]}, whether places are few that double) per panel, one above the other."""
     figure, all_axes = _figure(len(panels), (6.5, 3.1 * len(panels)))
-    names = list(dict.fromkeys(name for _, lines in panels for name in lines))
-    for axes, (title, lines) in zip(np.atleast_1d(all_axes), panels):
+    names = list(dict.fromkeys(name for _, lines, _ in panels for name in lines))
+    for axes, (title, lines, doubles) in zip(np.atleast_1d(all_axes), panels):
         axes.axhline(0, color=INK, linewidth=1)
         for name, points in lines.items():
             index = names.index(name)
             places, means, widths = zip(*sorted(points))
-            shift = 1 + 0.03 * (index - (len(names) - 1) / 2)  # Bars beside each other.
+            # Bars beside each other.
+            shift = 1 + 0.03 * (index - (len(names) - 1) / 2) if doubles else 1
             axes.errorbar(np.array(places) * shift, means, yerr=[width or 0 for width in widths],
-                          marker="osD^"[index % 4], markersize=5, linewidth=1.5, capsize=3, label=name,
-                          **_style(index))
-        shown = sorted({place for points in lines.values() for place, _, _ in points})
-        axes.set_xscale("log")
-        axes.set_xticks(shown, [f"{place:.3g}" for place in shown])
-        axes.minorticks_off()
+                          marker="osD^"[index % 4] if doubles else None, markersize=5, linewidth=1.5,
+                          capsize=3 if doubles else 0, label=name, **_style(index))
+        if doubles:
+            shown = sorted({place for points in lines.values() for place, _, _ in points})
+            axes.set_xscale("log")
+            axes.set_xticks(shown, [f"{place:.3g}" for place in shown])
+            axes.minorticks_off()
         axes.set_ylabel(label)
         axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
-    np.atleast_1d(all_axes)[0].legend(loc="best", fontsize=10)
+        axes.legend(loc="best", fontsize=10)
     return _svg(figure, label)
 
 

@@ -44,6 +44,23 @@ int64_t MostByOthers(const std::map<std::string, Member>& members, const Member&
   return most >= 0x1p62 ? std::numeric_limits<int64_t>::max() : std::llround(std::ceil(most));
 }
 
+// What a member trains per step of the schedule now, as it says.
+double TrainingRate(const Member& member) {
+  return member.progress.tokens_per_second * absl::ToDoubleSeconds(member.progress.step_time());
+}
+
+// Lowers a member's speed in tokens to what the others make likely.
+void HoldAgainstOthers(const std::map<std::string, Member>& members, Member& member) {
+  std::vector<double> rates;
+  for (const auto& [id, other] : members) {
+    if (id != member.id && TrainingRate(other) > 0) rates.push_back(TrainingRate(other));
+  }
+  const double own = TrainingRate(member);
+  if (rates.empty() || own <= 0) return;
+  const double most = kMostOverMedian * LowerMedian(std::move(rates));
+  if (own > most) member.progress.tokens_per_second *= most / own;
+}
+
 }  // namespace
 
 int64_t TokensPerStep(const v1::RunConfig& config) {
@@ -118,6 +135,7 @@ std::map<std::string, Member> Believed(const std::map<std::string, Member>& memb
                              ? Times(per_step, member.step + config.sync().steps_between_syncs())
                              : MostByOthers(members, members.at(id));
     member.progress.tokens = std::min(member.progress.tokens, most);
+    if (per_step == 0) HoldAgainstOthers(members, member);
     if (member.state == MemberState::kActive &&
         member.progress.inner_step_time > absl::ZeroDuration()) {
       with_speed.push_back(&member);

@@ -71,8 +71,8 @@ std::vector<int64_t> WithinMedian(std::span<const int64_t> tokens);
 // Speeds of so many members are confirmed by others; with fewer, each is believed.
 inline constexpr size_t kConfirming = 4;
 // The members as far as they are believed: the tokens of each are at most what it can have trained
-// up to the step it reported; of kConfirming speeds or more the fastest counts as the second
-// fastest does.
+// up to the step it reported, and so is its speed in tokens where a step's are not known; of
+// kConfirming speeds or more the fastest counts as the second fastest does.
 std::map<std::string, Member> Believed(const std::map<std::string, Member>& members,
                                        const v1::RunConfig& config);
 

@@ -431,7 +431,7 @@ class ParityReportTest(unittest.TestCase):
         results = [_long_result("small-6k", "plain", seed, 2.0) for seed in (1, 2, 3, 101)]
         self.assertEqual(self.report(*results)[0]["baseline"], "plain")
         results += [_long_result("small-6k", "plain-mu0.9", seed, 1.9) for seed in (3, 101)]
-        results += [_long_result("small-6k", "plain-mu0.85", 101, 1.95), _long_result("small-6k", "plain-mu0.85", 4, 1)]
+        results += [_long_result("small-6k", "plain-mu0.85", seed, loss) for seed, loss in ((101, 1.95), (4, 1))]
         report = self.report(*results)[0]
         self.assertEqual(report["baseline"], "plain-mu0.9")
         self.assertEqual({row["variant"]: row["seeds"] for row in report["rows"]},
@@ -464,8 +464,19 @@ class ParityReportTest(unittest.TestCase):
                    for name in ("plain", "mean", "mean-keep", "mean-keep-M4")]
         svg = parity_report.plot(self.report(*results))
         self.assertEqual(xml.fromstring(svg.split("\n", 1)[1]).tag, "{http://www.w3.org/2000/svg}svg")
-        for words in ("over tokens per parameter", "over workers M, 36 tokens", "mean that keeps"):
+        for words in ("over tokens per parameter", "over workers M, 36 tokens", "mean that keeps",
+                      "over the 6000 steps"):
             self.assertIn(words, svg)
+
+    def test_the_gap_over_a_run_is_that_of_the_seeds_both_have(self):
+        results = [_long_result("small-6k", "plain", seed, 2.0 + seed) for seed in (1, 2)]
+        results += [_long_result("small-6k", "mean", seed, 2.01 + seed) for seed in (2, 3)]
+        report = self.report(*results)[0]
+        points = parity_report.gap_curves(report)["mean"]
+        self.assertEqual([step for step, _ in points], [3000, 5980, 6000])
+        self.assertAlmostEqual(points[-1][1], 0.01)
+        self.assertIn("| mean: outer 1 / 0, alpha 0 | - | +0.0000 | - | - | +0.0100 |",
+                      parity_report.curve_table(report))
 
 
 if __name__ == "__main__":

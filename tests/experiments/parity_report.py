@@ -28,6 +28,8 @@ _GAP = variants.EXPERIMENTS["gap"].variants
 # Lines of the figure: over tokens per parameter, and over workers at the longest of the scales that
 # have most of these.
 _OVER_TOKENS = ("streaming", "mean", "mean-keep")
+_OVER_STEPS = ("plain-mu0.9", *_OVER_TOKENS)
+_SETTLED = 0.2  # The share of a run before which losses fall so fast that differences say nothing.
 _OVER_WORKERS = {"mean": ("mean", "mean-M4", "mean-M8"),
                  "mean-keep": ("mean-keep", "mean-keep-M4", "mean-keep-M8")}
 
@@ -176,13 +178,46 @@ def plot(reports: list[dict], inner: str = "muon") -> str | None:
             if row["variant"] in members and row["minus_baseline"] is not None:
                 workers.setdefault(variants.VARIANTS[name].label, []).append(
                     _point(row, row["workers"], at["range_of_one_difference_95"]))
-    if not tokens:
+    panels = []
+    if len({place for points in tokens.values() for place, _, _ in points}) > 1:
+        panels.append(("M = 2, over tokens per parameter", tokens, True))
+    if not reports:
         return None
-    panels = [("M = 2, over tokens per parameter", tokens)]
+    if steps := gap_curves(reports[-1]):
+        labels = variants.EXPERIMENTS["gap"].label
+        panels.append((f"M = 2, over the {reports[-1]['steps']} steps of the longest runs",
+                       {labels(name): [(*point, None) for point in points] for name, points in steps.items()},
+                       False))
     if any(len(points) > 1 for points in workers.values()):
         tokens_each = at["rows"][0]["tokens_per_parameter"]
-        panels.append((f"over workers M, {tokens_each:.2g} tokens per parameter", workers))
-    return plots.standalone(plots.compare_gaps(panels, "gap, nats per byte"))
+        panels.append((f"over workers M, {tokens_each:.2g} tokens per parameter", workers, True))
+    return plots.standalone(plots.compare_gaps(panels, "gap, nats per byte")) if panels else None
+
+
+def gap_curves(report: dict) -> dict[str, list[tuple[int, float]]]:
+    """By variant: how far it is from the baseline at each evaluation, the mean of the seeds both have."""
+    curves = {row["variant"]: row["curves"] for row in report["rows"]}
+    base = curves.get(report["baseline"], {})
+    gaps = {}
+    for name in _OVER_STEPS:
+        seeds = sorted(curves.get(name, {}).keys() & base.keys())
+        if name == report["baseline"] or not seeds:
+            continue
+        gaps[name] = [(step, statistics.fmean(curves[name][seed][i][1] - base[seed][i][1] for seed in seeds))
+                      for i, (step, _) in enumerate(base[seeds[0]]) if step >= _SETTLED * report["steps"]]
+    return gaps
+
+
+def curve_table(report: dict) -> str:
+    """Markdown: the gap at six evaluations of a run."""
+    gaps = gap_curves(report)
+    steps = [round(report["steps"] * sixth / 6) for sixth in range(2, 7)]
+    lines = ["| steps | " + " | ".join(map(str, steps)) + " |", "| --- |" + " ---: |" * len(steps)]
+    for name, points in gaps.items():
+        at = dict(points)
+        lines.append(f"| {variants.EXPERIMENTS['gap'].label(name)} | "
+                     + " | ".join(_signed(at[step]) if step in at else "-" for step in steps) + " |")
+    return "\n".join(lines)
 
 
 def put_into_page(page: str, name: str, text: str) -> str:
@@ -217,8 +252,9 @@ def main(arguments: list[str]) -> int:
         page = parsed.docs.read_text(encoding="utf-8")
         page = put_into_page(page, "gap", table(reports))
         page = put_into_page(page, "tuning", tuning_table(reports))
+        page = put_into_page(page, "curve", curve_table(reports[-1]))
         parsed.docs.write_text(page, encoding="utf-8")
-    print(table(reports), tuning_table(reports), sep="\n\n")
+    print(table(reports), tuning_table(reports), curve_table(reports[-1]), sep="\n\n")
     return 0
 
 

@@ -99,6 +99,7 @@ class Variant:
 # The mean of all workers' values, as it is: no outer momentum, and nothing of the local values stays.
 _MEAN = {"sync.mixing": "0", "outer.learning_rate": "1", "outer.momentum": "0"}
 _KEEP = _MEAN | {"sync.keep_in_flight": "1"}
+_RATES_FOR_TWO = {"train.muon_learning_rate": "0.028", "train.learning_rate": "1.4e-2"}
 
 
 _PLAIN = _FP32 | _BLOCKING | {
@@ -167,6 +168,10 @@ VARIANTS = {
                                inner=("muon",)),
     "mean-keep-muon0.01": Variant("mean that keeps, rates 0.01, 1e-2", _KEEP | {
         "train.muon_learning_rate": "0.01"}, inner=("muon",)),
+    # The mean of M noisy steps is shorter than one of the whole batch: rates times the root of 2.
+    "mean-rates1.4": Variant("mean, rates 0.028, 1.4e-2", _MEAN | _RATES_FOR_TWO, inner=("muon",)),
+    "mean-keep-rates1.4": Variant("mean that keeps, rates 0.028, 1.4e-2", _KEEP | _RATES_FOR_TWO,
+                                  inner=("muon",)),
     "mean-keep-tau10": Variant("mean that keeps, tau 10", _KEEP | {"sync.overlap_steps": "10"}),
     "mean-keep-H100": Variant("mean that keeps, H 100", _KEEP | {"sync.steps_between_syncs": "100"}),
     "mean-keep-lm2": Variant("mean that keeps, lm2 up with feedback", _KEEP | {
@@ -197,13 +202,13 @@ EXPERIMENTS = {
     "tuning": Experiment(
         "What suits data parallelism and the mean",
         ("plain", "plain-mu0.9", "plain-mu0.85", "muon0.01-1e-2", "muon0.04-1e-2", "adamw1e-3", "adamw1e-2",
-         "mean", "mean-keep", "mean-keep-mu0.9", "mean-keep-muon0.01"),
+         "mean", "mean-rates1.4", "mean-keep", "mean-keep-mu0.9", "mean-keep-muon0.01", "mean-keep-rates1.4"),
         "plain", headline=True, in_all=False),
     "gap": Experiment(
         "What is left of the gap to data parallelism",
         ("plain", "plain-mu0.9", "streaming", "nesterov0.9-0.3", "mean", "mean-fp32", "mean-tau0",
-         "mean-tau10", "mean-H100", "mean-M4", "mean-M8", "mean-keep", "mean-keep-tau10", "mean-keep-H100",
-         "mean-keep-lm2", "mean-keep-M4", "mean-keep-M8"),
+         "mean-tau10", "mean-H100", "mean-M4", "mean-M8", "mean-rates1.4", "mean-keep", "mean-keep-rates1.4",
+         "mean-keep-tau10", "mean-keep-H100", "mean-keep-lm2", "mean-keep-M4", "mean-keep-M8"),
         "plain", headline=True, streaming_is="alpha 0.5, outer 0.7 / 0.6", in_all=False),
     "parity": Experiment(
         "Data parallel, DiLoCo and Streaming at equal tokens",

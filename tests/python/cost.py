@@ -7,7 +7,8 @@ ways: two of one process each, and one of two processes with FSDP2. A step is a 
 AdamW on constant gradients: `step` in the result says so.
 
   training_thread_share     of the wall time that the training thread spends in Causeway; the largest
-                            of all sites
+                            of all sites. Other work on the machine counts, so
+                            training_thread_cpu_seconds_per_step stands beside it
   host_bytes_per_parameter  of what the process of a site occupies more than before it joined, by its
                             resident memory between steps (median); `_peak` the most, `_by_account`
                             the arena and the published values
@@ -184,6 +185,8 @@ def summary_of(results):
     """Of the sites of one run."""
     return {
         "training_thread_share": max(one["training_thread_share"] for one in results),
+        "training_thread_cpu_seconds_per_step": max(one["training_thread_cpu_seconds_per_step"]
+                                                    for one in results),
         "step_seconds": max(one["step_seconds"] for one in results),
         "longest_step_in_causeway_seconds": max(one["longest_step_in_causeway_seconds"]
                                                 for one in results),

@@ -79,6 +79,17 @@ class MemoryWatch:
         return sorted(self.samples)
 
 
+def training_cpu_s():
+    """Processor time of this thread, and of the one on which the package waits for its calls: while one
+    is busy the other waits."""
+    total = time.thread_time()
+    for thread in threading.enumerate():
+        if thread.name == "causeway":
+            with open(f"/proc/self/task/{thread.native_id}/schedstat", encoding="ascii") as figures:
+                total += int(figures.read().split()[0]) * 1e-9
+    return total
+
+
 def make_trainer(arguments):
     torch.manual_seed(1)
     model = Gpt2Tensors(arguments.layers, arguments.width)
@@ -113,6 +124,7 @@ def site(arguments):
     joined = cw.join(arguments.coordinator, model, id=arguments.id, tokens_per_step=1024,
                      insecure=int(arguments.insecure))
     steps = []
+    cpu_s = 0.0
     begin = time.monotonic()
     with joined:
         join_s = time.monotonic() - begin
@@ -120,8 +132,9 @@ def site(arguments):
         while not joined.should_stop:
             begin = time.monotonic()
             compute(optimizer, arguments.step_s)
-            computed = time.monotonic()
+            computed, used = time.monotonic(), training_cpu_s()
             joined.step()
+            cpu_s += training_cpu_s() - used
             steps.append((computed - begin, time.monotonic() - computed))
         memory = watch.stop()
         own = 2 * 4 * joined.info.arena_values if rank == 0 else 0
@@ -136,6 +149,7 @@ def site(arguments):
         "join_seconds": round(join_s, 2),
         "step_seconds": round(whole / len(steps), 4),
         "training_thread_share": sum(causeway) / whole,
+        "training_thread_cpu_seconds_per_step": cpu_s / len(steps),
         "longest_step_in_causeway_seconds": round(max(causeway), 4),
         "waited_seconds": summary.get("blocked_seconds"),
         "bytes_up": summary.get("bytes_up"),

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import sys
 import unittest
 
@@ -64,6 +65,26 @@ class ExamplesTest(unittest.TestCase):
         said = [self.last_words(site) for site in sites]
         self.assertEqual(said[0], said[1])
         self.assertLess(float(said[0].split()[-1]), 4.5)  # Of 5.55 for bytes at random.
+
+    @needs("torch")
+    def test_script_of_the_page_ends_with_one_number_twice(self):
+        page = (ROOT / "docs" / "pytorch.md").read_text()
+        script = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+                      if "sys.argv" in block)
+        config = re.search(r"<<'TEXT'\n(.*?)TEXT\n", page, re.DOTALL).group(1)
+        path = self.run_of_test.folder / "train.py"
+        path.write_text(script)
+        # serve() names the steps itself.
+        config, steps = re.sub(r"train \{ steps: (\d+) \}\n", "", config), 60
+        self.run_of_test.serve(config, "--initial=first-site", steps=steps)
+        sites = [self.run_of_test.start(
+            f"{name}.log", sys.executable, "-B", path, self.run_of_test.address, name,
+            variables={"PYTHONPATH": str(ROOT / "worker" / "python"), "OMP_NUM_THREADS": "1"})
+            for name in ("paris", "berlin")]
+        self.finish(*sites)
+        said = [self.last_words(site).split(": ")[1] for site in sites]
+        self.assertEqual(said[0], said[1])
+        self.assertLess(float(said[0].split()[-1]), 3.5)
 
     @needs("torch")
     def test_two_plain_loops_train_causeways_own_model(self):

@@ -3,9 +3,9 @@
 
     finetune_lora.py --coordinator=hub:7070 --id=paris --data=TEXT --out=FOLDER [--model=FOLDER]
 
-Only the adapters train, so only they travel. Every site needs the same base model: --model names one
-that is on the disk, without it a small one is made from a configuration and a fixed seed. The run is
-one of any model, `causeway-coordinator serve --initial=first-site`.
+Only the adapters train, so only they travel. Every site needs the same base model: --model names
+one that is on the disk; without it a small one is made from a configuration and a fixed seed. The
+run is one of any model, `causeway-coordinator serve --initial=first-site`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import pathlib
 
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import Trainer, TrainingArguments
 
 from causeway.transformers import CausewayCallback
 from token_shards import Tokens, open_data

@@ -3,8 +3,8 @@
 
     numpy_site.py --coordinator=hub:7070 --id=paris --data=TEXT
 
-A network with one hidden layer guesses a byte from the eight before it. The run is one of any model,
-`causeway-coordinator serve --initial=first-site`: the first site brings names, shapes and initial
+A network with one hidden layer guesses a byte from the eight before it. The run is one of any
+model, `causeway-coordinator serve --initial=first-site`: the first site brings names, shapes and initial
 values. JAX trains the same way: copy its arrays to NumPy before site.step(), and back after it.
 """
 
@@ -29,7 +29,8 @@ def initial_arrays(seed: int) -> Arrays:
     def normal(*shape: int) -> np.ndarray:
         return (random.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
 
-    return {"embedding": normal(BYTES, EMBEDDING), "hidden.weight": normal(CONTEXT * EMBEDDING, HIDDEN),
+    return {"embedding": normal(BYTES, EMBEDDING),
+            "hidden.weight": normal(CONTEXT * EMBEDDING, HIDDEN),
             "hidden.bias": np.zeros(HIDDEN, np.float32), "head.weight": normal(HIDDEN, BYTES),
             "head.bias": np.zeros(BYTES, np.float32)}
 
@@ -61,7 +62,8 @@ def main() -> None:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--coordinator", required=True, metavar="HOST:PORT")
     parser.add_argument("--id", required=True, help="this site's name, unique in the run")
-    parser.add_argument("--data", type=pathlib.Path, required=True, help="a text; its bytes are learned")
+    parser.add_argument("--data", type=pathlib.Path, required=True,
+                        help="a text; its bytes are learned")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--learning_rate", type=float, default=0.3)
     parser.add_argument("--seed", type=int, default=1, help="of the order of the data")

@@ -1,7 +1,7 @@
 """A decoder-only transformer in plain PyTorch, with the tensors of Causeway's own model.
 
-Names and shapes are those of Hugging Face's LlamaForCausalLM and, with qk_norm, Qwen3ForCausalLM: RMSNorm,
-RoPE, grouped queries, SwiGLU, and an embedding that is the head, too. So a site that trains this
+Names and shapes are those of Hugging Face's LlamaForCausalLM and, with qk_norm, Qwen3ForCausalLM:
+RMSNorm, RoPE, grouped queries, SwiGLU, and an embedding that is the head, too. So a site that trains this
 class and a causeway-worker can share a run.
 """
 
@@ -46,8 +46,8 @@ class Shape:
         if model.get("mlp", "SWIGLU") != "SWIGLU":
             has.append(f"mlp {model['mlp']}")
         if has:
-            raise ValueError("this example has a tied head, SwiGLU, RMSNorm and plain RoPE; the run's "
-                             f"model asks for {', '.join(has)}")
+            raise ValueError("this example has a tied head, SwiGLU, RMSNorm and plain RoPE; the "
+                             f"run's model asks for {', '.join(has)}")
         return cls(**{field.name: model[field.name] for field in dataclasses.fields(cls)
                       if field.name in model})
 

@@ -1,7 +1,7 @@
 """Reads token shards (`causeway-worker tokenize`, llm.c) or a text file, and draws windows of them.
 
-Windows are drawn as causeway-worker draws them: without replacement, in an order that follows from the
-run's seed, and every data slot has its own. Sites of both kinds can share the data of a run.
+Windows are drawn as causeway-worker draws them: without replacement, in an order that follows from
+the run's seed, and every data slot has its own. Sites of both kinds can share the data of a run.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Tokens:
 
 
 def open_data(path: pathlib.Path) -> Tuple[Tokens, Tokens]:
-    """What is trained on and what is held out, of a folder of shards or of a text file (its bytes)."""
+    """What is trained on and what is held out, of a folder of shards or of the bytes of a text."""
     if path.is_file():
         data = np.fromfile(path, dtype=np.uint8)
         cut = len(data) - len(data) // _HELD_OUT_PART

@@ -3,8 +3,8 @@
 
     train_from_scratch.py --coordinator=hub:7070 --id=paris --data=FOLDER_OR_TEXT [--out=paris]
 
-The model is the run's: its shape, batch, optimizer and learning rates are those that the coordinator's
-configuration names, as for a causeway-worker. FOLDER has token shards; a text is read as bytes.
+The model is the run's: its shape, batch, optimizer and learning rates are those that the
+coordinator's configuration names, as for a causeway-worker. FOLDER has token shards; a text is read as bytes.
 Several sites of one run draw different windows of the same data.
 """
 
@@ -151,8 +151,10 @@ def parse_arguments(description: str) -> argparse.Namespace:
     parser.add_argument("--coordinator", required=True, metavar="HOST:PORT")
     parser.add_argument("--id", required=True, help="this site's name, unique in the run")
     parser.add_argument("--data", type=pathlib.Path, required=True)
-    parser.add_argument("--out", type=pathlib.Path, help="folder for metrics.jsonl and summary.json")
-    parser.add_argument("--tls", type=pathlib.Path, help="folder of the site's certificate or token")
+    parser.add_argument("--out", type=pathlib.Path,
+                        help="folder for metrics.jsonl and summary.json")
+    parser.add_argument("--tls", type=pathlib.Path,
+                        help="folder of the site's certificate or token")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--sample_tokens", type=int, default=0,
                         help="length of the text of bytes that the model writes at the end")

@@ -3,8 +3,8 @@
 
     torchrun --nproc_per_node=2 train_fsdp2.py --coordinator=hub:7070 --id=paris --data=TEXT
 
-The coordinator serves a run of any model: `causeway-coordinator serve --initial=first-site`. Sites may
-have any number of processes each; fragments are cut by names and ranges, not by ranks.
+The coordinator serves a run of any model: `causeway-coordinator serve --initial=first-site`. Sites
+may have any number of processes each; fragments are cut by names and ranges, not by ranks.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def main() -> None:
     if arguments.out:
         with site.published():
             whole = {name: tensor.full_tensor() for name, tensor in model.state_dict().items()}
-        if rank == 0:
-            torch.save(whole, arguments.out)
+            if rank == 0:
+                torch.save(whole, arguments.out)
     dist.destroy_process_group()
 
 

@@ -121,6 +121,18 @@ TEST(PlausibilityTest, WhereAStepIsNotKnownTheOthersSayWhatIsTrained) {
   EXPECT_EQ(believed.at("c").progress.tokens, 8000);
 }
 
+TEST(PlausibilityTest, ASpeedInTokensIsHeldAgainstTheOthersToo) {
+  v1::RunConfig config = Config();
+  config.clear_model();
+  Member honest = Worker("a", 10, 1000, 1);
+  honest.progress.tokens_per_second = 100;
+  Member liar = Worker("liar", 10, 1000, 1);
+  liar.progress.tokens_per_second = 1e15;
+  const auto believed = Believed(Table({honest, liar}), config);
+  EXPECT_EQ(believed.at("a").progress.tokens_per_second, 100);
+  EXPECT_NEAR(believed.at("liar").progress.tokens_per_second, 800, 1e-6);
+}
+
 TEST(PlausibilityTest, OfFourSpeedsTheFastestIsConfirmedByASecondOne) {
   const auto four = Believed(Table({Worker("a", 1, 0, 1), Worker("b", 1, 0, 1.1),
                                     Worker("c", 1, 0, 2), Worker("liar", 1, 0, 1e-6)}),

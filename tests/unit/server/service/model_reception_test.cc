@@ -223,13 +223,18 @@ TEST_F(ModelReceptionTest, TheClientRefusesValuesOfAnotherSize) {
 
 class SmallMemoryTest : public ModelReceptionTest {
  protected:
-  SmallMemoryTest() : ModelReceptionTest(/*memory_bytes=*/1 << 20) {}
+  SmallMemoryTest() : ModelReceptionTest(/*memory_bytes=*/16 << 20) {}
 };
 
 TEST_F(SmallMemoryTest, AModelThatTheGivenMemoryDoesNotHoldIsRefusedAtItsHeader) {
-  const absl::Status status = worker::BringModel(*stub_, Model());
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("the memory for transfers is 1048576"));
+  // 64 MB in three fragments. A quarter of the memory is gRPC's, which needs some MiB to work at
+  // all.
+  large_.resize(16'000'000);
+  worker::ModelToBring model = Model();
+  model.tensors.mutable_tensor(0)->set_shape(1, 16'000);
+  const absl::Status status = worker::BringModel(*stub_, model);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the memory for transfers is 16777216"));
   EXPECT_TRUE(Describe().awaits_model());
 }
 
