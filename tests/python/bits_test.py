@@ -14,7 +14,7 @@ byte, and the published hash of every round. What a worker trains between two ch
 compared: a replay has no model.
 
 The overlap is one step in these runs. The worker then waits for the site before it overwrites the
-checkpoint that belongs to a send. Longer overlaps and other patterns are in tests/site/bits_test.cc.
+checkpoint that belongs to a send. Longer overlaps and other patterns: tests/site/bits_test.cc.
 
 UpdateTest: the C program c_site and a Python site make the same deterministic update, each for
 itself, from the run's initial values on, with overlap and mixing. Local values carry the merges on,
@@ -104,7 +104,7 @@ class BitsTest(unittest.TestCase):
         objects, rounds, summary = pushed(cluster), published(cluster), cluster.summary()
         for fragment in range(3):
             self.assertIn((fragment, 3), rounds)
-        self.assertEqual(set(objects), {(*round, name) for round in rounds for name in (one, other)})
+        self.assertEqual(set(objects), {(*key, name) for key in rounds for name in (one, other)})
         for fragment, number in rounds:
             self.assertTrue(objects[fragment, number, one] == objects[fragment, number, other],
                             f"{one} and {other} differ in round {number} of fragment {fragment}")
