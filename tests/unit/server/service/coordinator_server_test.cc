@@ -143,7 +143,7 @@ class CoordinatorServerTest : public ::testing::Test {
   v1::PushHeader MakePush(const Attached& worker, std::vector<uint8_t>& object) {
     const Codec& codec = **FindCodec(v1::FP32);
     std::vector<float> local = initial_;
-    for (float& value : local) value += 0.5f;
+    for (float& value : local) value += 0.05f;
     object.resize(codec.EncodedBytes(local.size()));
     EXPECT_TRUE(codec.Encode(initial_, local, {}, object).ok());
     v1::PushHeader header;
