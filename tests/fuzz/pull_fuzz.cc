@@ -184,6 +184,7 @@ void CheckPull(Input input) {
                              .exchange = &exchange,
                              .clock = Clock::Real(),
                              .max_advance = 1,
+                             .recorded_merges = {},
                              .observer = {}});
   const absl::StatusOr<int64_t> step = engine.Fetch(run_step);
   if (!step.ok()) return;

@@ -87,6 +87,7 @@ void Restore(WorkerCheckpoint checkpoint, bool late) {
                      .exchange = &exchange,
                      .clock = Clock::Real(),
                      .max_advance = 1,
+                     .recorded_merges = {},
                      .observer = {}});
   if (!engine.Restore(checkpoint.sync, checkpoint.step).ok()) return;
   const absl::StatusOr<SyncEngine::State> saved = engine.Save();

@@ -4,7 +4,6 @@ import functools
 import json
 import os
 import pathlib
-import re
 import struct
 import subprocess
 import sys
@@ -46,6 +45,18 @@ def write_safetensors(path, arrays):
         data += content
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def read_arrays(path):
+    """An array file (docs/formats.md): its metadata, and the bytes of its arrays by name."""
+    content = path.read_bytes()
+    begin = 16 + struct.unpack_from("<I", content, 12)[0]
+    header = json.loads(content[16:begin])
+    arrays_in_file = {}
+    for array in header["arrays"]:
+        arrays_in_file[array["name"]] = content[begin:begin + array["bytes"]]
+        begin += array["bytes"]
+    return header["metadata"], arrays_in_file
 
 
 class Run(Cluster):
@@ -93,10 +104,8 @@ class Run(Cluster):
         """Of every delta that the coordinator kept: fragment, round, and hash of its bytes."""
         found = []
         for path in (self.folder / "coordinator" / "deltas").iterdir():
-            fragment, number = re.search(r"-f(\d+)-r(\d+)-", path.name).groups()
-            content = path.read_bytes()[:4096].decode("latin-1")
-            found.append((int(fragment), int(number),
-                          re.search(r'"object_hash"\s*:\s*"?([0-9a-fx]+)', content).group(1)))
+            metadata, _ = read_arrays(path)
+            found.append((metadata["fragment"], metadata["round"], metadata["object_hash"]))
         return sorted(found)
 
     def published_hashes(self):
@@ -131,5 +140,5 @@ def update(values, step, site=0):
         array -= np.float32(0.01) * (array + pull.reshape(array.shape).astype(np.float32))
 
 
-__all__ = ["BIN", "HERE", "PLAIN", "ROOT", "Run", "SIGKILL", "STREAMING", "arrays", "os", "run_tool",
-           "update", "wait_until", "write_safetensors"]
+__all__ = ["BIN", "Cluster", "HERE", "PLAIN", "ROOT", "Run", "SIGKILL", "STREAMING", "arrays", "os",
+           "read_arrays", "run_tool", "update", "wait_until", "write_safetensors"]

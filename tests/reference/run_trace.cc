@@ -104,6 +104,7 @@ absl::Status RunSite(const v1::RunConfig& config, const FragmentPlan& plan, cons
                                       .replica = &replica,
                                       .exchange = &exchange,
                                       .clock = Clock::Real(),
+                                      .recorded_merges = {},
                                       .observer = {}};
   options.observer.merged = [&](int64_t, const SyncEvent& event) {
     const FragmentRange& range = plan.range(event.fragment);

@@ -108,6 +108,7 @@ absl::Status TrainWithEngine(const Run& run, int worker, InProcessExchange& exch
                            .replica = &replica,
                            .exchange = &exchange,
                            .clock = Clock::Real(),
+                           .recorded_merges = {},
                            .observer = {}});
   absl::StatusOr<int64_t> begin = sync.Fetch(exchange.welcome().run_step());
   if (!begin.ok()) return begin.status();
@@ -345,7 +346,7 @@ INSTANTIATE_TEST_SUITE_P(
                          "fragments: 3 pattern: BALANCED steps_between_syncs: 6 "
                          "overlap_steps: 2 mixing: 0.25 codec_up: TOPK2 codec_down: INT8 "
                          "error_feedback: true"}),
-    [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+    [](const testing::TestParamInfo<Case>& tested) { return tested.param.name; });
 
 }  // namespace
 }  // namespace causeway

@@ -10,7 +10,7 @@ namespace causeway::hostile {
 
 struct Outcome {
   bool held = false;
-  std::string what;  // For people: what came of the attack.
+  std::string what = {};                // For people: what came of the attack.
   std::vector<std::string> table = {};  // Line by line, where there is more to say.
 };
 

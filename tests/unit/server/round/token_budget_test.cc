@@ -75,7 +75,7 @@ TEST(TokenBudget, ForeignTrainersSayWhatTheirStepsTrain) {
   members["b"].progress.tokens_per_second = 3 * kTokens;
   members["b"].progress.tokens = 40 * 3 * kTokens;
   // 400 tokens a step from 16,000 on.
-  EXPECT_EQ(StopStepForTokens(members, 0, 18'001, kLease), 46);
+  EXPECT_EQ(StopStepForTokens(members, 0, 20'001, kLease), 51);
 }
 
 }  // namespace
