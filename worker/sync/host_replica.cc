@@ -8,16 +8,22 @@
 #include "common/base/status_macros.h"
 
 namespace causeway::worker {
+namespace {
+
+// Values that are copied and mixed while they are in a cache.
+constexpr size_t kSlice = size_t{1} << 13;
+
+}  // namespace
 
 // Encoding takes long enough to be done beside the next steps, which change the local values: they
 // are copied first.
 class HostReplica::HostDelta final : public Replica::Delta {
  public:
-  HostDelta(HostReplica& replica, int fragment, std::vector<float> target)
+  HostDelta(HostReplica& replica, int fragment, Values target)
       : replica_(replica), fragment_(fragment), target_(std::move(target)) {}
 
   absl::StatusOr<EncodedObject> Encode() override {
-    const std::vector<float> target = std::exchange(target_, {});
+    const Values target = std::exchange(target_, {});
     const std::span<const float> base =
         replica_.contributes_gradients_
             ? std::span<const float>(replica_.zeros_).first(target.size())
@@ -29,7 +35,7 @@ class HostReplica::HostDelta final : public Replica::Delta {
  private:
   HostReplica& replica_;
   const int fragment_;
-  std::vector<float> target_;
+  Values target_;
 };
 
 HostReplica::HostReplica(const FragmentPlan& plan, const v1::SyncConfig& sync,
@@ -45,7 +51,8 @@ HostReplica::HostReplica(const FragmentPlan& plan, const v1::SyncConfig& sync,
       gradients_(gradients),
       published_(static_cast<size_t>(plan.arena_size())),
       residuals_(static_cast<size_t>(plan.fragments())),
-      held_(static_cast<size_t>(plan.fragments())) {
+      held_(static_cast<size_t>(plan.fragments())),
+      staged_(static_cast<size_t>(plan.fragments())) {
   for (int i = 0; i < plan.fragments(); ++i) {
     if (sync.error_feedback()) EnsureResidual(i);
     if (contributes_gradients_) {
@@ -66,14 +73,11 @@ std::span<float> HostReplica::EnsureResidual(int fragment) {
 }
 
 absl::StatusOr<std::unique_ptr<Replica::Delta>> HostReplica::Snapshot(int fragment) {
-  std::vector<float> target;
+  Values target(static_cast<size_t>(plan_.range(fragment).size()));
   if (contributes_gradients_) {
-    const std::span<const float> gradients = Part(gradients_, fragment);
-    target.resize(gradients.size());
-    std::ranges::transform(gradients, target.begin(), std::negate<>());
+    std::ranges::transform(Part(gradients_, fragment), target.begin(), std::negate<>());
   } else {
-    const std::span<const float> local = Part(parameters_, fragment);
-    target.assign(local.begin(), local.end());
+    std::ranges::copy(Part(parameters_, fragment), target.begin());
   }
   return std::make_unique<HostDelta>(*this, fragment, std::move(target));
 }
@@ -86,14 +90,37 @@ absl::Status HostReplica::FoldLate(int fragment, std::span<const uint8_t> object
   return absl::OkStatus();
 }
 
+absl::Status HostReplica::StageAnswer(int fragment, std::span<const uint8_t> answer) {
+  if (staged_count_.fetch_add(1) >= kMostStaged) {
+    --staged_count_;
+    return absl::OkStatus();
+  }
+  Staged& staged = staged_[static_cast<size_t>(fragment)];
+  const std::span<const float> published = PublishedPart(fragment);
+  staged.published.resize(published.size());
+  std::ranges::copy(published, staged.published.begin());
+  RETURN_IF_ERROR(codec_down_->Apply(answer, staged.published));
+  staged.hash = TreeHash(std::span<const float>(staged.published));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::optional<uint64_t>> HostReplica::Merge(int fragment,
                                                            std::span<const uint8_t> answer,
                                                            float alpha, uint64_t expected) {
+  Staged staged = std::exchange(staged_[static_cast<size_t>(fragment)], {});
   const std::span<float> published = PublishedPart(fragment);
-  RETURN_IF_ERROR(codec_down_->Apply(answer, published));
-  const uint64_t hash = TreeHash(std::span<const float>(published));
-  if (hash == expected) RETURN_IF_ERROR(Mix(fragment, alpha));
-  return hash;
+  if (!staged.published.empty()) {
+    --staged_count_;
+  } else {
+    RETURN_IF_ERROR(codec_down_->Apply(answer, published));
+    staged.hash = TreeHash(std::span<const float>(published));
+  }
+  if (staged.hash == expected) {
+    PublishAndMix(fragment, staged.published, alpha);
+  } else {
+    std::ranges::copy(staged.published, published.begin());
+  }
+  return staged.hash;
 }
 
 absl::StatusOr<uint64_t> HostReplica::SetPublished(int fragment, std::span<const uint8_t> values) {
@@ -103,22 +130,30 @@ absl::StatusOr<uint64_t> HostReplica::SetPublished(int fragment, std::span<const
 }
 
 absl::Status HostReplica::Mix(int fragment, float alpha) {
-  const std::span<const float> published = PublishedPart(fragment);
-  const std::span<float> local = Part(parameters_, fragment);
-  if (const std::vector<float> held = std::exchange(this->held(fragment), {}); !held.empty()) {
-    for (size_t i = 0; i < local.size(); ++i) {
-      const double in_flight = double{local[i]} - double{held[i]};
-      local[i] = static_cast<float>(double{published[i]} + keep_ * in_flight);
-    }
-    return absl::OkStatus();
-  }
-  if (alpha == 0) {
-    std::ranges::copy(published, local.begin());
-    return absl::OkStatus();
-  }
-  const float beta = 1.0F - alpha;
-  for (size_t i = 0; i < local.size(); ++i) local[i] = alpha * local[i] + beta * published[i];
+  PublishAndMix(fragment, {}, alpha);
   return absl::OkStatus();
+}
+
+void HostReplica::PublishAndMix(int fragment, std::span<const float> staged, float alpha) {
+  const std::vector<float> held = std::exchange(this->held(fragment), {});
+  const float beta = 1.0F - alpha;
+  const size_t size = PublishedPart(fragment).size();
+  for (size_t begin = 0; begin < size; begin += kSlice) {
+    const size_t count = std::min(kSlice, size - begin);
+    const std::span<float> published = PublishedPart(fragment).subspan(begin, count);
+    const std::span<float> local = Part(parameters_, fragment).subspan(begin, count);
+    if (!staged.empty()) std::ranges::copy(staged.subspan(begin, count), published.begin());
+    if (!held.empty()) {
+      for (size_t i = 0; i < count; ++i) {
+        const double in_flight = double{local[i]} - double{held[begin + i]};
+        local[i] = static_cast<float>(double{published[i]} + keep_ * in_flight);
+      }
+    } else if (alpha == 0) {
+      std::ranges::copy(published, local.begin());
+    } else {
+      for (size_t i = 0; i < count; ++i) local[i] = alpha * local[i] + beta * published[i];
+    }
+  }
 }
 
 absl::Status HostReplica::Hold(int fragment) {

@@ -2,6 +2,7 @@
 #ifndef CAUSEWAY_WORKER_SYNC_HOST_REPLICA_H_
 #define CAUSEWAY_WORKER_SYNC_HOST_REPLICA_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "causeway/v1/config.pb.h"
+#include "common/base/byte_buffer.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "worker/sync/replica.h"
@@ -24,6 +26,9 @@ class HostReplica final : public Replica {
 
   absl::StatusOr<std::unique_ptr<Delta>> Snapshot(int fragment) override;
   absl::Status FoldLate(int fragment, std::span<const uint8_t> object) override;
+  // Decodes and hashes for Merge, which then only copies and mixes. At most kMostStaged fragments
+  // wait so, for what that takes: 4 bytes per value. Others are decoded by Merge.
+  absl::Status StageAnswer(int fragment, std::span<const uint8_t> answer) override;
   absl::StatusOr<std::optional<uint64_t>> Merge(int fragment, std::span<const uint8_t> answer,
                                                 float alpha, uint64_t expected) override;
   absl::StatusOr<uint64_t> SetPublished(int fragment, std::span<const uint8_t> values) override;
@@ -37,6 +42,13 @@ class HostReplica final : public Replica {
 
  private:
   class HostDelta;
+  // In blocks that are used again (byte_buffer.h).
+  using Values = std::vector<float, UninitializedAllocator<float>>;
+  struct Staged {
+    Values published;  // What the copy is after the answer; empty: nothing is staged.
+    uint64_t hash = 0;
+  };
+  static constexpr int kMostStaged = 2;
 
   template <typename T>
   std::span<T> Part(std::span<T> arena, int fragment) const;
@@ -44,6 +56,8 @@ class HostReplica final : public Replica {
   // The fragment's residual; empty until something is kept.
   std::vector<float>& residual(int fragment) { return residuals_[static_cast<size_t>(fragment)]; }
   std::vector<float>& held(int fragment) { return held_[static_cast<size_t>(fragment)]; }
+  // Mix, of a published copy that is `staged` first, unless that is empty.
+  void PublishAndMix(int fragment, std::span<const float> staged, float alpha);
   // The residual, of zeros if there was none.
   std::span<float> EnsureResidual(int fragment);
 
@@ -59,6 +73,8 @@ class HostReplica final : public Replica {
   std::vector<float> zeros_;  // The base of gradients, as long as the largest fragment.
   std::vector<std::vector<float>> residuals_;
   std::vector<std::vector<float>> held_;  // By fragment; empty: nothing.
+  std::vector<Staged> staged_;            // By fragment.
+  std::atomic<int> staged_count_ = 0;
 };
 
 }  // namespace causeway::worker
