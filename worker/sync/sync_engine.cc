@@ -187,6 +187,16 @@ absl::Status SyncEngine::Restore(State state, int64_t step) {
     }
     flights.push_back(std::move(flight));
   }
+  // A round that the former process merged is in its record. It has not come past the step at which
+  // it would have waited for the first that is not.
+  if (slack_steps_ > 0) {
+    early_from_ = std::numeric_limits<int64_t>::max();
+    for (int i = 0; i < options_.plan->fragments(); ++i) {
+      int64_t round = version(i) + 1;
+      while (recorded_.contains({i, round})) ++round;
+      early_from_ = std::min(early_from_, schedule_.MergeStep(i, round));
+    }
+  }
   // In the order of the schedule, as every worker has it: there may be more flights than threads,
   // and what one worker waits for the others must have sent.
   std::ranges::stable_sort(flights, {}, [](const auto& flight) { return flight->send_step; });
@@ -269,6 +279,7 @@ void SyncEngine::FixEarlyMerges(int64_t step) {
       if (recorded->second <= step) arrived.emplace_back(0, i);
       continue;
     }
+    if (step < early_from_) continue;
     absl::MutexLock lock(&flight->mutex);
     if (flight->done) arrived.emplace_back(flight->arrival, i);
   }

@@ -253,7 +253,10 @@ class SyncEngine {
   int64_t rounds_late_ = 0;
   absl::Duration blocked_ = absl::ZeroDuration();
   int64_t last_step_ = 0;
-  int64_t fixed_step_ = 0;         // The step of early_merges_.
+  int64_t fixed_step_ = 0;  // The step of early_merges_.
+  // No round that the record lacks is merged early before this step: the former process may have
+  // sent until then without that merge.
+  int64_t early_from_ = 0;
   std::vector<int> early_merges_;  // Fragments, in order of arrival.
   std::atomic<int64_t> arrivals_ = 0;
   int data_slot_;
