@@ -194,6 +194,25 @@ TEST(ElasticOverlapTest, ARunIsRepeatedFromTheRecordOfItsMergesBitForBit) {
   }
 }
 
+// The former process may have sent later steps before it merged: its record would say if it had.
+TEST(ElasticOverlapTest, ARestoredWorkerMergesNoUnrecordedRoundEarly) {
+  Site site(kElastic);
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  site.exchange_->Hold({0, 1});
+  site.Run(1, 9);
+  SyncEngine::State state = site.engine_->Save().value();
+  site.engine_.reset();
+  site.exchange_->Revive();
+  site.exchange_->Release({0, 1});
+  site.MakeEngine();
+  ASSERT_TRUE(site.engine_->Restore(std::move(state), 9).ok());
+  while (site.engine_->slack().steps.has_value()) std::this_thread::yield();
+  site.Run(10, 13);
+  EXPECT_TRUE(site.merges_.empty());
+  site.Run(14, 14);
+  EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{14, {0, 1}}));
+}
+
 TEST(ElasticOverlapTest, ACheckpointDoesNotWaitForAnswersHoweverManyAreAwaited) {
   Site site(
       "fragments: 80 pattern: BALANCED steps_between_syncs: 100 max_overlap_steps: 99 } "
