@@ -59,9 +59,9 @@ enum class TensorRole {
 struct TensorInfo {
   std::string name;
   std::vector<int64_t> shape = {};  // Outermost dimension first; none: a scalar.
-  int64_t rows = 0;            // The first dimension; 1 for scalars.
-  int64_t cols = 1;            // The product of the others; 1 for vectors.
-  int block = -1;              // Counted from 0; -1 outside the blocks.
+  int64_t rows = 0;                 // The first dimension; 1 for scalars.
+  int64_t cols = 1;                 // The product of the others; 1 for vectors.
+  int block = -1;                   // Counted from 0; -1 outside the blocks.
   TensorRole role = TensorRole::kMatrix;
   // Weights start as N(0, initial_stddev^2); 0 means that they start as ones (norms), or as zeros
   // where the role is kBias.

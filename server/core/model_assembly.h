@@ -18,7 +18,7 @@ namespace causeway::server {
 // Checks every byte before it keeps it, and holds no more than has come. For one thread at a time.
 class ModelAssembly {
  public:
-  // Of a model and a header that a coordinator has admitted.
+  // Takes a model and a header that a coordinator has admitted.
   ModelAssembly(const BroughtModel& model, const v1::ModelHeader& header)
       : config_(model.config), total_bytes_(header.total_bytes()), tree_hash_(header.tree_hash()) {}
 

@@ -15,7 +15,7 @@
 
 namespace causeway::server {
 
-// Of one kind and one worker: so many at once, and so many over time.
+// Limits one kind of event of one worker: so many at once, and so many over time.
 inline constexpr double kEventsAtOnce = 20;
 inline constexpr double kEventsPerSecond = 0.2;
 

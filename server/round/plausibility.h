@@ -24,7 +24,7 @@
 
 namespace causeway::server {
 
-// Of an inner step of one worker. 0: not known, as every site has a trainer of its own.
+// Tokens of an inner step of one worker. 0: not known, as every site has a trainer of its own.
 int64_t TokensPerStep(const v1::RunConfig& config);
 
 // membership.max_pace as whole steps of the schedule, 1 at least.
@@ -44,7 +44,8 @@ class TokenLedger {
 
   // The worker holds the published state of that step and has trained nothing on it.
   void Begin(const std::string& worker_id, int64_t step);
-  // Of a contribution to a round that is sent at `step`. No bound where tokens_per_step is 0.
+  // The bound of a contribution to a round that is sent at `step`. No bound where tokens_per_step
+  // is 0.
   int64_t Most(int fragment, const std::string& worker_id, int64_t step) const;
   // Of an accepted one.
   void Add(int fragment, const std::string& worker_id, int64_t tokens, int64_t step);

@@ -100,7 +100,7 @@ Decision Decide(absl::Duration now, const OpenRound& round,
   std::vector<std::string> described;
   for (const auto& [id, member] : members) {
     if (member.state == MemberState::kActive) {
-      // Of those that are kept out nothing comes: a round of theirs alone is not empty, it waits.
+      // Nothing comes of those that are kept out: a round of theirs alone is not empty, it waits.
       active += member.rejected ? 0 : 1;
       somebody_is_there |= member.step >= round.send_step;
     }

@@ -9,10 +9,10 @@
 
 namespace causeway::server {
 
-// Of a type as statfs gives it (f_type): "NFS", say; empty for a file system of this machine, or one
-// that is not known.
+// Names a type as statfs gives it (f_type): "NFS", say; empty for a file system of this machine, or
+// one that is not known.
 absl::string_view NetworkFileSystemName(int64_t type);
-// Of an existing path; empty also where the system does not say.
+// Names that of an existing path; empty also where the system does not say.
 absl::string_view NetworkFileSystemOf(const std::string& path);
 
 }  // namespace causeway::server

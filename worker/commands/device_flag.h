@@ -38,7 +38,7 @@ struct DeviceChoice {
 
 // auto, cpu, cuda, cuda:0 or cuda:0,2. INVALID_ARGUMENT with what may be said.
 absl::StatusOr<DeviceChoice> ParseDevices(absl::string_view text);
-// Of --device, --recompute, --published, --attention and --deterministic.
+// Takes --device, --recompute, --published, --attention and --deterministic.
 absl::StatusOr<DeviceChoice> DevicesFromFlags();
 
 // Never kAuto: that becomes kCuda where there is a GPU, else kCpu. FAILED_PRECONDITION, with what

@@ -1,5 +1,6 @@
-// What a worker merged after which step (merges.jsonl): with an elastic overlap that depends on the
-// network, so a process that resumes from a checkpoint, or repeats a whole run, reads it here.
+// The merges of a worker, and the step after each (merges.jsonl): with an elastic overlap that
+// depends on the network, so a process that resumes from a checkpoint, or repeats a whole run,
+// reads it here.
 #ifndef CAUSEWAY_WORKER_RUN_MERGE_RECORD_H_
 #define CAUSEWAY_WORKER_RUN_MERGE_RECORD_H_
 
@@ -34,7 +35,7 @@ class MergeRecord {
   // Writes it, unless the round is there: a merge that is repeated is the one of the record.
   absl::Status Add(const RecordedMerge& merge);
 
-  // What Open found.
+  // The merges that Open found.
   const std::vector<RecordedMerge>& merges() const { return merges_; }
 
  private:

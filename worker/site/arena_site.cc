@@ -19,11 +19,11 @@ namespace causeway::worker {
 namespace {
 
 constexpr absl::Duration kWatchInterval = absl::Milliseconds(50);
-// Of one look at the orders.
+// One look at the orders takes so long.
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 // More than any inner step trains.
 constexpr int64_t kMaxTokens = int64_t{1} << 40;
-// Of a site that brings the model, with a coordinator that is away or has others do so.
+// Patience of a site that brings the model, with a coordinator that is away or has others do so.
 constexpr absl::Duration kBringPatience = absl::Minutes(10);
 constexpr absl::Duration kBringAgain = absl::Seconds(1);
 

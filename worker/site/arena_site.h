@@ -59,7 +59,7 @@ class ArenaSite {
   RunMember& member() { return *member_; }
   bool restored() const { return restored_; }
   bool brought_model() const { return brought_model_; }
-  // Of one fragment, or of all.
+  // The pieces of one fragment, or of all.
   std::span<const causeway_range> ranges(std::optional<int> fragment) const;
   std::span<float> arena() { return arena_; }
 
@@ -69,7 +69,7 @@ class ArenaSite {
   absl::StatusOr<Orders> Wait(absl::Duration timeout, const std::function<void()>& between);
   absl::StatusOr<std::span<const int32_t>> Next();
   absl::StatusOr<std::span<const int32_t>> Step(int64_t tokens, int64_t draws);
-  // Of the coming Step.
+  // Figures of the coming Step.
   void SetFigures(const RunMember::StepFigures& figures, std::optional<absl::Duration> step_time);
   absl::Status Save(const std::function<uint8_t*(size_t bytes)>& allocate);
   absl::Status Saved(int64_t step);

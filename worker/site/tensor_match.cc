@@ -10,7 +10,7 @@
 namespace causeway::worker {
 namespace {
 
-// Of each kind of difference, in a message.
+// So many of each kind of difference stand in a message.
 constexpr size_t kNamesShown = 3;
 
 std::string Few(const std::vector<std::string>& names) {

@@ -70,8 +70,7 @@ absl::Status Run::Start() {
   ASSIGN_OR_RETURN(options.recovered, store_->Recover());
   options.config = config_;
   options.run_id = "attacked-1";
-  ASSIGN_OR_RETURN(const FragmentPlan plan,
-                   FragmentPlan::Create(options.config));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(options.config));
   options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
   InitializeParameters(plan, 3, options.initial_parameters);
   options.clock = Clock::Real();

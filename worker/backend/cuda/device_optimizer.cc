@@ -15,7 +15,7 @@ namespace {
 constexpr char kStateArena[] = "master weights and moments";
 constexpr char kStateLower[] = "more GPUs (each keeps its share)";
 
-// Of matrices in a wave at most, 1 GiB of updates, unless one has more.
+// The most of matrices in a wave, 1 GiB of updates, unless one has more.
 constexpr int64_t kWaveValues = int64_t{1} << 29;
 
 // Values that kernels take at a time: what lies behind a tensor up to there are zeros, and stay so.

@@ -86,7 +86,7 @@ class DeviceOptimizer {
 
   // Own pieces, as `master`.
   float* first_moments() const { return m_; }
-  // Of the own pieces what AdamW updates, in order of their places in the arena.
+  // The part of the own pieces that AdamW updates, in order of their places in the arena.
   float* second_moments() const { return v_; }
   const std::vector<StateRange>& second_moment_ranges() const { return second_ranges_; }
 

@@ -82,7 +82,7 @@ TEST(SyncEngineTest, KeepsWhatWasTrainedInFlightByTheShareThatIsAskedFor) {
   EXPECT_EQ(site.local_, expected);
 }
 
-// What alpha cannot promise: overlap alone changes nothing where all that is trained in it is kept.
+// Alpha cannot promise this: overlap alone changes nothing where all that is trained in it is kept.
 TEST(SyncEngineTest, OneWorkerThatKeepsAllInFlightIsPlainTrainingBitForBitWhateverTheOverlap) {
   for (const char* const overlap : {"1", "3", "7"}) {
     Site site(std::string("fragments: 2 steps_between_syncs: 8 keep_in_flight: 1 overlap_steps: ") +

@@ -223,7 +223,7 @@ TEST_F(Staged, HowManyMatricesMuonTakesAtATimeDoesNotChangeTheBits) {
   }
 }
 
-// Of devices that compute nothing: what is allocated on each, beside what is set aside for
+// Devices that compute nothing: what is allocated on each, beside what is set aside for
 // synchronization. docs/gpu.md has the figures.
 TEST_F(Staged, EightBillionParametersFitEightGpusOf80Gb) {
   constexpr char kModel[] = R"(
