@@ -433,7 +433,14 @@ TEST_F(CoordinatorServerTest, AWorkerThatDoesNotReadItsSessionCostsSomeMegabytes
 
 class ImpatientServerTest : public CoordinatorServerTest {
  protected:
-  ImpatientServerTest() : CoordinatorServerTest(absl::Seconds(8)) {}
+  // A window that does not grow: a message of 1 MiB never fits it, so its write stays under way.
+  ImpatientServerTest() : CoordinatorServerTest(absl::Seconds(8)) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    session_ = v1::Session::NewStub(
+        grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", server_->port()),
+                                  grpc::InsecureChannelCredentials(), arguments));
+  }
 };
 
 TEST_F(ImpatientServerTest, AStreamThatNobodyReadsIsGivenUpInTheEnd) {
