@@ -9,7 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
 #include "common/params/run_config.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 
 namespace causeway::server {
 namespace {

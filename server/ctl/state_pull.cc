@@ -11,10 +11,10 @@
 #include "absl/time/clock.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/chunk_message.h"
-#include "common/rpc/chunk_set.h"
+#include "common/transfer/chunk_message.h"
+#include "common/transfer/chunk_set.h"
 #include "common/rpc/status.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "server/ctl/stall_watch.h"
 
 namespace causeway::server {

@@ -6,7 +6,7 @@
 
 #include "absl/time/time.h"
 #include "common/rpc/certificate.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "common/telemetry/event_names.h"
 #include "common/telemetry/process_figures.h"
 

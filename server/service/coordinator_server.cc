@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -83,6 +84,12 @@ absl::Status SettleMemory(const v1::RunConfig& config, const FragmentPlan& plan,
       absl::StrCat("the memory for transfers is ", bytes, " bytes, of which ", pushes,
                    " are for objects that are being received; the largest one has ", largest,
                    " bytes: allow more"));
+}
+
+// Apart from those of former processes of this run.
+uint64_t RandomProcess() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
 }
 
 // The number of files that this process may open, once it may open as many as it can.
@@ -215,13 +222,25 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
                              .clock = Clock::Real(),
                              .stall = options.stall,
                              .max_bytes_of_worker = PulledByAWorker(coordinator.plan())})),
+      inbox_(coordinator, {.memory = &push_memory_,
+                           .run_long = merges_.runner(),
+                           .clock = Clock::Real(),
+                           .stall = options.stall,
+                           .process = RandomProcess()}),
+      outbox_(std::make_shared<AnswerOutbox>(
+          coordinator,
+          AnswerOutbox::Options{.cache = &pull_cache_,
+                                .run_long = copies_.runner(),
+                                .max_bytes_of_worker = PulledByAWorker(coordinator.plan())})),
+      lanes_(coordinator, inbox_, *outbox_,
+             {.run_long = copies_.runner(), .clock = Clock::Real(), .stall = options.stall}),
       models_(coordinator, access_,
               {.run_long = merges_.runner(),
                .stall = options.stall,
                .make_room = [this](const FragmentPlan& plan,
                                    bool now) { return MakeRoom(plan, now); }}),
       session_(coordinator, access_, models_, options.join_timeout),
-      exchange_(access_, pushes_, *pulls_, copies_.runner()),
+      exchange_(access_, pushes_, *pulls_, copies_.runner(), lanes_),
       admin_(coordinator, access_, links_, options.past_events),
       probe_gate_(*Clock::Real()),
       probe_(coordinator, access_, probe_gate_),
@@ -248,6 +267,7 @@ absl::Status CoordinatorServer::MakeRoom(const FragmentPlan& plan, bool now) {
   push_memory_.GrowTo(MemoryShares(bytes).pushes);
   pull_cache_.GrowTo(MemoryShares(bytes).pull_cache);
   pulls_->BoundBytesOfWorker(PulledByAWorker(plan));
+  outbox_->BoundBytesOfWorker(PulledByAWorker(plan));
   KeepFreedBlocks(static_cast<size_t>(LeftByARound(coordinator_.config(), plan)));
   return absl::OkStatus();
 }
@@ -261,9 +281,11 @@ void CoordinatorServer::TickLoop() {
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kTransferTick)) return;
     }
     pulls_->Tick();
+    lanes_.Tick();
     if (clock.Monotonic() < next_tick) continue;
     next_tick = clock.Monotonic() + kTick;
     pushes_.Tick();
+    inbox_.Tick();
     coordinator_.Tick();
     session_.CloseSilentStreams();
     session_.EndUnreadStreams();

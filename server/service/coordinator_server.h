@@ -34,8 +34,11 @@
 #include "server/service/push_table.h"
 #include "server/service/server_load.h"
 #include "server/service/session_service.h"
-#include "server/service/work_queue.h"
+#include "common/base/work_queue.h"
 #include "server/service/worker_links.h"
+#include "server/transfer/answer_outbox.h"
+#include "server/transfer/delta_inbox.h"
+#include "server/transfer/lane_registry.h"
 
 namespace causeway::server {
 
@@ -109,6 +112,9 @@ class CoordinatorServer {
   WorkQueue copies_;  // Packs, unpacks, reads and copies.
   PushTable pushes_;
   const std::shared_ptr<PullTable> pulls_;
+  DeltaInbox inbox_;
+  const std::shared_ptr<AnswerOutbox> outbox_;
+  LaneRegistry lanes_;
   ModelReception models_;
   SessionService session_;
   ExchangeService exchange_;

@@ -3,6 +3,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/chunk_buffer.h"
 #include "common/rpc/status.h"
+#include "server/service/lane_reactor.h"
 #include "server/service/pull_reactor.h"
 #include "server/service/push_reactor.h"
 
@@ -53,6 +54,11 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ExchangeService::Pull(
   const absl::Status status = AdmitPull(access_, *context, *request, parsed);
   if (!status.ok()) return Refused<grpc::ServerWriteReactor<grpc::ByteBuffer>>::Make(status);
   return PullReactor::Make(pulls_, context, std::move(parsed));
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ExchangeService::Carry(
+    grpc::CallbackServerContext* context) {
+  return LaneReactor::Make(access_, lanes_, context, access_.Admit(*context, Action::kPull));
 }
 
 grpc::ServerUnaryReactor* ExchangeService::QueryTransfer(grpc::CallbackServerContext* context,

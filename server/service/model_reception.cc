@@ -8,7 +8,7 @@
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/status.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "server/core/model_assembly.h"
 #include "server/service/self_owned.h"
 

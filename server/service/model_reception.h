@@ -16,7 +16,7 @@
 #include "causeway/v1/session.pb.h"
 #include "server/core/coordinator.h"
 #include "server/service/access.h"
-#include "server/service/work_queue.h"
+#include "common/base/work_queue.h"
 
 namespace causeway::server {
 

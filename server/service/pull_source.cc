@@ -6,8 +6,8 @@
 #include "absl/strings/string_view.h"
 #include "common/base/checksum.h"
 #include "common/codec/entropy_stage.h"
-#include "common/rpc/chunk_set.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/chunk_set.h"
+#include "common/transfer/wire.h"
 
 namespace causeway::server {
 namespace {

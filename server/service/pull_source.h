@@ -12,9 +12,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "common/rpc/chunk_message.h"
+#include "common/transfer/chunk_message.h"
 #include "server/core/pull_object.h"
-#include "server/service/work_queue.h"
+#include "common/base/work_queue.h"
 
 namespace causeway::server {
 

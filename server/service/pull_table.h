@@ -27,11 +27,11 @@
 #include "absl/time/time.h"
 #include "causeway/v1/exchange.pb.h"
 #include "common/base/clock.h"
-#include "common/rpc/chunk_set.h"
+#include "common/transfer/chunk_set.h"
 #include "server/core/coordinator.h"
 #include "server/service/byte_rate.h"
 #include "server/service/pull_source.h"
-#include "server/service/work_queue.h"
+#include "common/base/work_queue.h"
 
 namespace causeway::server {
 

@@ -16,7 +16,7 @@
 #include "server/service/push_receiver.h"
 #include "server/service/push_table.h"
 #include "server/service/self_owned.h"
-#include "server/service/work_queue.h"
+#include "common/base/work_queue.h"
 
 namespace causeway::server {
 

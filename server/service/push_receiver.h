@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "causeway/v1/exchange.pb.h"
-#include "common/rpc/chunk_message.h"
+#include "common/transfer/chunk_message.h"
 #include "server/service/push_table.h"
 
 namespace causeway::server {

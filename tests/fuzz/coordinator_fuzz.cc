@@ -20,11 +20,11 @@
 #include "common/codec/codec.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "server/core/coordinator.h"
 #include "server/service/push_receiver.h"
 #include "server/service/push_table.h"
-#include "server/service/work_queue.h"
+#include "common/base/work_queue.h"
 #include "server/store/memory_store.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/target.h"
@@ -319,7 +319,7 @@ class Run {
   const std::array<std::string, 2> ids_ = {"a", "b"};
   FakeClock clock_;
   server::MemoryStore store_;
-  server::ByteBudget memory_;
+  ByteBudget memory_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<server::PushTable> table_;
   std::vector<uint64_t> incarnations_;

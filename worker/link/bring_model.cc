@@ -13,7 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/params/tensor_table.h"
 #include "common/rpc/status.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 
 namespace causeway::worker {
 namespace {

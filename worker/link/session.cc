@@ -11,7 +11,7 @@
 #include "common/base/threads.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tcp_address.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "common/telemetry/log.h"
 
 namespace causeway::worker {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/certificate.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "common/telemetry/event_names.h"
 #include "common/telemetry/log.h"
 #include "common/telemetry/process_figures.h"

@@ -11,8 +11,8 @@
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
 #include "common/rpc/status.h"
-#include "common/rpc/wire.h"
-#include "tests/unit/common/rpc/proto_chunk.h"
+#include "common/transfer/wire.h"
+#include "tests/unit/common/transfer/proto_chunk.h"
 
 namespace causeway::hostile {
 namespace {

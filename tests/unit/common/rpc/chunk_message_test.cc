@@ -1,4 +1,4 @@
-#include "common/rpc/chunk_message.h"
+#include "common/transfer/chunk_message.h"
 
 #include <memory>
 #include <string>
@@ -10,11 +10,11 @@
 #include "common/base/random.h"
 #include "common/codec/entropy_stage.h"
 #include "common/rpc/chunk_buffer.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "grpcpp/support/slice.h"
 #include "gtest/gtest.h"
-#include "tests/unit/common/rpc/proto_chunk.h"
+#include "tests/unit/common/transfer/proto_chunk.h"
 
 namespace causeway {
 namespace {

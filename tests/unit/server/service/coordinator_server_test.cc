@@ -17,12 +17,12 @@
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/chunk_set.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/chunk_set.h"
+#include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/store/memory_store.h"
-#include "tests/unit/common/rpc/proto_chunk.h"
+#include "tests/unit/common/transfer/proto_chunk.h"
 
 namespace causeway::server {
 namespace {

@@ -9,7 +9,7 @@
 #include "common/base/checksum.h"
 #include "common/base/random.h"
 #include "common/codec/entropy_stage.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/server/service/fake_coordinator.h"

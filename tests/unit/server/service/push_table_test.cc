@@ -8,11 +8,11 @@
 
 #include "common/base/checksum.h"
 #include "common/base/random.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/service/push_receiver.h"
-#include "tests/unit/common/rpc/proto_chunk.h"
+#include "tests/unit/common/transfer/proto_chunk.h"
 #include "tests/unit/server/service/fake_coordinator.h"
 
 namespace causeway::server {

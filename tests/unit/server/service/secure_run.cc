@@ -11,9 +11,9 @@
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "gtest/gtest.h"
-#include "tests/unit/common/rpc/proto_chunk.h"
+#include "tests/unit/common/transfer/proto_chunk.h"
 
 namespace causeway::server {
 namespace {

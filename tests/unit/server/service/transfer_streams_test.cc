@@ -9,12 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/chunk_set.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/chunk_set.h"
+#include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/service/coordinator_server.h"
-#include "tests/unit/common/rpc/proto_chunk.h"
+#include "tests/unit/common/transfer/proto_chunk.h"
 #include "tests/unit/server/service/secure_run.h"
 
 namespace causeway::server {
