@@ -3,8 +3,8 @@
 //   call                      worker        operator   observer
 //   Session.Describe          yes           yes        yes
 //   Session.Attach, BringModel  its own id  -          -
-//   Exchange.Push, Query      its own id    -          -
-//   Exchange.Pull             its own id    yes        -          (it shows the parameters)
+//   Exchange.Carry: offers    its own id    -          -
+//   Exchange.Carry: wants     its own id    yes        -          (they show the parameters)
 //   Admin.GetStatus, Events   -             yes        yes
 //   Admin's orders            -             yes        -
 //
@@ -39,7 +39,7 @@
 
 namespace causeway::server {
 
-enum class Action { kDescribe, kAttach, kPush, kQueryTransfer, kPull, kGetStatus, kOrder, kProbe };
+enum class Action { kDescribe, kAttach, kPush, kPull, kGetStatus, kOrder, kProbe };
 
 // Who makes a call. Copied into whatever outlives the call's first moment.
 struct Peer {
@@ -84,12 +84,15 @@ class Access {
   absl::Status CheckStillValid(const Peer& peer);
   // For calls of many messages: one of them came. RESOURCE_EXHAUSTED as for a request.
   absl::Status CountMessage(const Peer& peer);
+  // For a message that is as good as a call: all that Check looks at.
+  absl::Status CheckMessage(const Peer& peer, Action action, absl::string_view worker_id);
   // Admit and CheckWorker at once.
   absl::Status Check(const grpc::ServerContextBase& context, Action action,
                      absl::string_view worker_id);
 
  private:
   absl::StatusOr<Peer> AdmitSilently(const grpc::ServerContextBase& context, Action action);
+  absl::Status CheckRole(const Peer& peer, Action action);
   absl::StatusOr<Peer> Authenticate(const grpc::ServerContextBase& context);
   // UNAUTHENTICATED as CheckStillValid, and says nothing.
   absl::Status Counts(const Peer& peer);

@@ -211,17 +211,6 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
       pull_cache_(MemoryShares(options.memory_bytes).pull_cache),
       merges_(kMergeThreads),
       copies_(kCopyThreads),
-      pushes_(coordinator, {.memory = &push_memory_,
-                            .run_long = merges_.runner(),
-                            .clock = Clock::Real(),
-                            .stall = options.stall}),
-      pulls_(std::make_shared<PullTable>(
-          coordinator,
-          PullTable::Options{.cache = &pull_cache_,
-                             .run_long = copies_.runner(),
-                             .clock = Clock::Real(),
-                             .stall = options.stall,
-                             .max_bytes_of_worker = PulledByAWorker(coordinator.plan())})),
       inbox_(coordinator, {.memory = &push_memory_,
                            .run_long = merges_.runner(),
                            .clock = Clock::Real(),
@@ -240,7 +229,7 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
                .make_room = [this](const FragmentPlan& plan,
                                    bool now) { return MakeRoom(plan, now); }}),
       session_(coordinator, access_, models_, options.join_timeout),
-      exchange_(access_, pushes_, *pulls_, copies_.runner(), lanes_),
+      exchange_(access_, lanes_),
       admin_(coordinator, access_, links_, options.past_events),
       probe_gate_(*Clock::Real()),
       probe_(coordinator, access_, probe_gate_),
@@ -266,7 +255,6 @@ absl::Status CoordinatorServer::MakeRoom(const FragmentPlan& plan, bool now) {
   if (!now) return absl::OkStatus();
   push_memory_.GrowTo(MemoryShares(bytes).pushes);
   pull_cache_.GrowTo(MemoryShares(bytes).pull_cache);
-  pulls_->BoundBytesOfWorker(PulledByAWorker(plan));
   outbox_->BoundBytesOfWorker(PulledByAWorker(plan));
   KeepFreedBlocks(static_cast<size_t>(LeftByARound(coordinator_.config(), plan)));
   return absl::OkStatus();
@@ -280,11 +268,9 @@ void CoordinatorServer::TickLoop() {
       absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kTransferTick)) return;
     }
-    pulls_->Tick();
     lanes_.Tick();
     if (clock.Monotonic() < next_tick) continue;
     next_tick = clock.Monotonic() + kTick;
-    pushes_.Tick();
     inbox_.Tick();
     coordinator_.Tick();
     session_.CloseSilentStreams();
@@ -320,14 +306,14 @@ v1::RunStatus CoordinatorServer::GetStatus() const {
 }
 
 ServerLoad CoordinatorServer::load() const {
-  const PushTable::Counters counters = pushes_.counters();
+  const DeltaInbox::Counters counters = inbox_.counters();
   ServerLoad load;
   load.push_bytes = push_memory_.taken();
   load.push_bytes_limit = push_memory_.bytes();
   load.pull_bytes = pull_cache_.taken();
   load.pull_bytes_limit = pull_cache_.bytes();
-  load.pushes = counters.assemblies;
-  load.push_streams = counters.streams;
+  load.pushes = counters.deltas;
+  load.push_streams = lanes_.lanes();
   load.pushes_evicted = counters.evicted;
   load.merges_queued = merges_.length();
   load.copies_queued = copies_.length();

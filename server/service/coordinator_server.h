@@ -30,8 +30,6 @@
 #include "server/service/model_reception.h"
 #include "server/service/probe_gate.h"
 #include "server/service/probe_service.h"
-#include "server/service/pull_table.h"
-#include "server/service/push_table.h"
 #include "server/service/server_load.h"
 #include "server/service/session_service.h"
 #include "common/base/work_queue.h"
@@ -110,8 +108,6 @@ class CoordinatorServer {
   ByteBudget pull_cache_;
   WorkQueue merges_;  // Verifies and merges what was pushed.
   WorkQueue copies_;  // Packs, unpacks, reads and copies.
-  PushTable pushes_;
-  const std::shared_ptr<PullTable> pulls_;
   DeltaInbox inbox_;
   const std::shared_ptr<AnswerOutbox> outbox_;
   LaneRegistry lanes_;

@@ -125,15 +125,13 @@ void LaneReactor::End(const absl::Status& status) {
 }
 
 absl::Status LaneReactor::Admit(bool offers) {
-  RETURN_IF_ERROR(access_.CheckStillValid(*peer_));
-  RETURN_IF_ERROR(access_.CountMessage(*peer_));
   std::shared_ptr<WorkerLanes> worker;
   {
     absl::MutexLock lock(&mutex_);
     worker = worker_;
   }
   if (worker == nullptr) return absl::CancelledError("the lane is over");
-  return access_.CheckWorker(*peer_, offers ? Action::kPush : Action::kPull, worker->worker_id());
+  return access_.CheckMessage(*peer_, offers ? Action::kPush : Action::kPull, worker->worker_id());
 }
 
 }  // namespace causeway::server

@@ -1,6 +1,6 @@
 // A coordinator for the tests of transfers: says what it is told to say, and keeps what it gets.
-#ifndef CAUSEWAY_TESTS_UNIT_SERVER_SERVICE_FAKE_COORDINATOR_H_
-#define CAUSEWAY_TESTS_UNIT_SERVER_SERVICE_FAKE_COORDINATOR_H_
+#ifndef CAUSEWAY_TESTS_UNIT_SERVER_TRANSFER_FAKE_COORDINATOR_H_
+#define CAUSEWAY_TESTS_UNIT_SERVER_TRANSFER_FAKE_COORDINATOR_H_
 
 #include <cstdint>
 #include <map>
@@ -142,4 +142,4 @@ class FakeCoordinator final : public Coordinator {
 
 }  // namespace causeway::server
 
-#endif  // CAUSEWAY_TESTS_UNIT_SERVER_SERVICE_FAKE_COORDINATOR_H_
+#endif  // CAUSEWAY_TESTS_UNIT_SERVER_TRANSFER_FAKE_COORDINATOR_H_
