@@ -415,20 +415,25 @@ absl::Duration LaneClient::UntilNext() {
   return wait;
 }
 
+bool LaneClient::AwaitAWhile(const Handle& handle) {
+  Tick();
+  const absl::Duration rate = UntilRate();
+  absl::MutexLock lock(&client_mutex_);
+  absl::Duration wait = UntilNext();
+  if (rate > absl::ZeroDuration()) wait = std::min(wait, rate);
+  const int64_t before = news_;
+  const auto news = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(client_mutex_) {
+    return handle->ended || news_ != before;
+  };
+  client_mutex_.AwaitWithTimeout(absl::Condition(&news), std::max(wait, kShortestWait));
+  return handle->ended;
+}
+
 LaneClient::Result LaneClient::Await(const Handle& handle) {
-  for (;;) {
-    Tick();
-    const absl::Duration rate = UntilRate();
-    absl::MutexLock lock(&client_mutex_);
-    if (handle->ended) return std::move(handle->result);
-    absl::Duration wait = UntilNext();
-    if (rate > absl::ZeroDuration()) wait = std::min(wait, rate);
-    const int64_t before = news_;
-    const auto news = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(client_mutex_) {
-      return handle->ended || news_ != before;
-    };
-    client_mutex_.AwaitWithTimeout(absl::Condition(&news), std::max(wait, kShortestWait));
+  while (!AwaitAWhile(handle)) {
   }
+  absl::MutexLock lock(&client_mutex_);
+  return std::move(handle->result);
 }
 
 }  // namespace causeway

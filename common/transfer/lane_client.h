@@ -88,6 +88,8 @@ class LaneClient final : public LanePeer {
   Handle Want(Wanted wanted);
   // Waits for the end.
   Result Await(const Handle& handle);
+  // Waits for a moment, poll at most, and says whether the end has come.
+  bool AwaitAWhile(const Handle& handle);
   bool Done(const Handle& handle) const;
   // Ends it with CANCELLED, if it has not ended.
   void GiveUp(const Handle& handle);

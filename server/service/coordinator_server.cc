@@ -329,6 +329,8 @@ void CoordinatorServer::Stop(absl::Duration deadline) {
   if (ticker_.joinable()) ticker_.join();
   if (maintainer_.joinable()) maintainer_.join();
   if (listener_ != nullptr) listener_->Stop();
+  // They would stay open for as long as their connections.
+  lanes_.EndAll(absl::UnavailableError("the coordinator stops"));
   if (server_ == nullptr) return;
   server_->Shutdown(absl::ToChronoTime(absl::Now() + deadline));
   server_->Wait();

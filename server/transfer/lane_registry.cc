@@ -81,6 +81,10 @@ void LaneRegistry::Tick() {
   }
 }
 
+void LaneRegistry::EndAll(const absl::Status& why) {
+  for (const auto& worker : All()) worker->EndAll(why);
+}
+
 size_t LaneRegistry::lanes() const {
   size_t lanes = 0;
   for (const auto& worker : All()) lanes += static_cast<size_t>(worker->lanes());

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -48,6 +49,8 @@ class LaneRegistry {
   // Lets lanes go on whose time has come, and ends those that stand still. The rates are kept the
   // more evenly, the more often it is called.
   void Tick();
+  // The coordinator stops: what is under way goes on elsewhere, or later.
+  void EndAll(const absl::Status& why);
   size_t lanes() const;
 
  private:

@@ -312,7 +312,7 @@ TEST_F(OneSeedTest, WhatIsDueFirstGoesFirstBothWays) {
   const auto second = Offer(urgent, 2, 50);  // Transfer 2.
   EXPECT_TRUE(Finish(second).status.ok());
   EXPECT_TRUE(Finish(first).status.ok());
-  const auto last = std::ranges::find_last(order, uint64_t{2}).begin();
+  const auto last = std::find(order.rbegin(), order.rend(), uint64_t{2}).base();
   EXPECT_LE(std::count(order.begin(), last, uint64_t{1}), 1);
   order.clear();
   coordinator_->Publish(0, 1, MakeAnswer(1, *late));
@@ -321,7 +321,7 @@ TEST_F(OneSeedTest, WhatIsDueFirstGoesFirstBothWays) {
   const auto urgent_answer = Want(2, std::ssize(*urgent), 50);  // Transfer 4.
   EXPECT_TRUE(Finish(urgent_answer).status.ok());
   EXPECT_TRUE(Finish(late_answer).status.ok());
-  const auto last_down = std::ranges::find_last(order, uint64_t{4}).begin();
+  const auto last_down = std::find(order.rbegin(), order.rend(), uint64_t{4}).base();
   EXPECT_LE(std::count(order.begin(), last_down, uint64_t{3}), 2);
 }
 
