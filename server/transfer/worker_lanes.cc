@@ -149,8 +149,12 @@ absl::Status WorkerLanes::OnWant(const LanePtr& lane, const v1::Want& want) {
 
 void WorkerLanes::Deliver(const v1::Want& want, absl::StatusOr<AnswerOutbox::Found> found) {
   const uint64_t transfer = want.transfer();
-  absl::StatusOr<ChunkSet> held = found.status();
-  if (found.ok()) held = ChunkSet::FromWire(found->header.total_bytes(), want.held_chunks());
+  absl::StatusOr<ChunkSet> held;
+  if (found.ok()) {
+    held = ChunkSet::FromWire(found->header.total_bytes(), want.held_chunks());
+  } else {
+    held = found.status();
+  }
   if (!held.ok()) {
     Forget(transfer);
     return SayOutcome(transfer, held.status());
