@@ -7,7 +7,8 @@
 namespace causeway {
 
 ChunkAssembly::ChunkAssembly(int64_t object_bytes, Check check)
-    : check_(std::move(check)),
+    : object_bytes_(object_bytes),
+      check_(std::move(check)),
       bytes_(std::make_shared<ByteBuffer>(static_cast<size_t>(object_bytes))),
       held_(object_bytes),
       arriving_(object_bytes),

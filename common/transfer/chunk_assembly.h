@@ -34,10 +34,10 @@ class ChunkAssembly {
   // call that makes the object whole.
   bool Placed(int64_t chunk, const absl::StatusOr<uint64_t>& checksum);
 
-  int64_t object_bytes() const { return static_cast<int64_t>(bytes_->size()); }
+  int64_t object_bytes() const { return object_bytes_; }
   ChunkSet held() const;
   // Once it is whole: the tree hash of what came, whether Check said true to all of it, and the
-  // bytes, which the caller shares from then on.
+  // bytes, which the caller may take: nobody looks at them any more.
   uint64_t tree_hash() const;
   bool passed_checks() const;
   const std::shared_ptr<ByteBuffer>& bytes() const { return bytes_; }
@@ -45,6 +45,7 @@ class ChunkAssembly {
  private:
   std::span<uint8_t> Place(int64_t chunk) const;
 
+  const int64_t object_bytes_;
   const Check check_;
   const std::shared_ptr<ByteBuffer> bytes_;
   mutable absl::Mutex mutex_;

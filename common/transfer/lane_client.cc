@@ -105,6 +105,7 @@ void LaneClient::Begin(const Handle& transfer) {
   offer.mutable_header()->set_attempt(static_cast<uint32_t>(transfer->failures) + 1);
   Send(number, offered.source, offered.due_step, ChunkSet(offered.source->object_bytes()),
        offered.maybe_held || transfer->failures > 0, std::move(introduction));
+  if (Find(number) == nullptr) StopSending(number);  // It was given up meanwhile.
 }
 
 void LaneClient::SayWant(Transfer& transfer) {
@@ -133,7 +134,8 @@ absl::Status LaneClient::OnControl(const LanePtr& lane, v1::LaneControl& message
       ASSIGN_OR_RETURN(const int64_t held, Hold(holding.transfer(), holding.held_chunks(),
                                                 holding.holder()));
       bool resumes = false;
-      if (const Handle transfer = Find(holding.transfer()); transfer != nullptr && held > 0) {
+      const Handle transfer = Find(holding.transfer());
+      if (transfer != nullptr && transfer->offered.has_value() && held > 0) {
         absl::MutexLock lock(&client_mutex_);
         resumes = transfer->failures > 0 || transfer->offered->maybe_held;
         if (held > transfer->held_before) transfer->damaged = 0;
@@ -394,6 +396,13 @@ void LaneClient::Tick() {
     });
   }
   for (const int lane : dial) own_.dial(lane);
+  bool cancelled = false;
+  {
+    absl::MutexLock lock(&client_mutex_);
+    cancelled = cancelled_;
+  }
+  // What was dialed meanwhile, Cancel has not seen.
+  if (cancelled) return EndAll(ClientCancelled());
   for (const Handle& transfer : begin) Begin(transfer);
   {
     absl::MutexLock lock(&client_mutex_);

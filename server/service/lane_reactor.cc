@@ -9,7 +9,9 @@
 namespace causeway::server {
 
 void LaneReactor::Start() {
-  if (!peer_.ok()) return End(peer_.status());
+  absl::Status status = peer_.status();
+  if (status.ok()) status = registry_.Open(shared_from_this());
+  if (!status.ok()) return End(status);
   ReadOn();
 }
 
@@ -122,6 +124,11 @@ void LaneReactor::End(const absl::Status& status) {
   }
   // May release the last reference but the caller's.
   if (worker != nullptr) worker->Close(lane, status);
+}
+
+bool LaneReactor::greeted() {
+  absl::MutexLock lock(&mutex_);
+  return worker_ != nullptr || ended_;
 }
 
 absl::Status LaneReactor::Admit(bool offers) {

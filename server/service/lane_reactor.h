@@ -37,6 +37,7 @@ class LaneReactor final
   void ReadOn() override;
   void End(const absl::Status& status) override;
   absl::Status Admit(bool offers) override;
+  bool greeted() override;
 
  private:
   absl::Status Greet();

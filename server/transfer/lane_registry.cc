@@ -34,6 +34,16 @@ absl::Status Check(const v1::Greeting& greeting, const std::string& run_id) {
 
 }  // namespace
 
+absl::Status LaneRegistry::Open(const std::shared_ptr<WorkerLaneStream>& stream) {
+  const absl::Duration now = options_.clock->Monotonic();
+  absl::MutexLock lock(&mutex_);
+  if (std::ssize(strangers_) >= options_.max_lanes) {
+    return absl::ResourceExhaustedError("too many lanes wait for their greeting; try again later");
+  }
+  strangers_.push_back({stream, now});
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::shared_ptr<WorkerLanes>> LaneRegistry::Join(const v1::Greeting& greeting) {
   RETURN_IF_ERROR(Check(greeting, coordinator_.run_id()));
   absl::MutexLock lock(&mutex_);
@@ -75,6 +85,25 @@ std::vector<std::shared_ptr<WorkerLanes>> LaneRegistry::All() const {
 }
 
 void LaneRegistry::Tick() {
+  std::vector<std::shared_ptr<WorkerLaneStream>> silent;
+  {
+    const absl::Duration now = options_.clock->Monotonic();
+    // They outlive the lock: they may be the last references.
+    std::vector<std::shared_ptr<WorkerLaneStream>> seen;
+    absl::MutexLock lock(&mutex_);
+    std::erase_if(strangers_, [&](const Stranger& stranger) {
+      std::shared_ptr<WorkerLaneStream> stream = stranger.stream.lock();
+      if (stream == nullptr) return true;
+      seen.push_back(stream);
+      if (stream->greeted()) return true;
+      if (now - stranger.opened <= options_.stall) return false;
+      silent.push_back(std::move(stream));
+      return true;
+    });
+  }
+  for (const auto& stream : silent) {
+    stream->End(absl::DeadlineExceededError("no greeting came over the lane"));
+  }
   for (const auto& worker : All()) {
     worker->EndStalled(options_.stall);
     worker->PumpAll();

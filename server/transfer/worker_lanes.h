@@ -28,6 +28,8 @@ class WorkerLaneStream : public LaneStream {
  public:
   // Whether whoever opened it may, still, offer (or want) in its worker's name.
   virtual absl::Status Admit(bool offers) = 0;
+  // Whether it has said whose it is.
+  virtual bool greeted() = 0;
 };
 
 class WorkerLanes final : public LanePeer, public DeltaBearer {

@@ -55,6 +55,7 @@ class Stream final : public server::WorkerLaneStream {
   void ReadOn() override {}
   void End(const absl::Status&) override { ended_ = true; }
   absl::Status Admit(bool) override { return absl::OkStatus(); }
+  bool greeted() override { return true; }
 
   bool ended() const { return ended_; }
   // Writes that are not done yet.

@@ -77,6 +77,7 @@ class MemoryLanes::Stream final : public WorkerLaneStream {
     if (wire != nullptr) Cut(wire, status);
   }
   absl::Status Admit(bool) override { return absl::OkStatus(); }
+  bool greeted() override { return true; }
 
  private:
   const std::weak_ptr<Wire> wire_;
