@@ -38,7 +38,7 @@ class OwnedBufferMessage final : public MessageBytes {
   const grpc::ByteBuffer buffer_;
 };
 
-// A PushRequest or PullResponse that holds a chunk. It borrows `data`, 1 .. kChunkBytes of them,
+// A LaneMessage that holds a chunk. It borrows `data`, 1 .. kChunkBytes of them,
 // which must not change before `owner` is released, on any thread, when the message has left.
 // chunk.data_bytes is taken from `data`.
 grpc::ByteBuffer ChunkToBuffer(ChunkFields chunk, std::span<const uint8_t> data,

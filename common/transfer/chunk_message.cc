@@ -27,16 +27,10 @@ constexpr uint32_t Tag(int field, WireFormatLite::WireType type) {
   return static_cast<uint32_t>(field) << 3 | static_cast<uint32_t>(type);
 }
 
-static_assert(int{v1::PushRequest::kHeaderFieldNumber} ==
-              int{v1::PullResponse::kHeaderFieldNumber});
-static_assert(int{v1::PushRequest::kChunkFieldNumber} == int{v1::PullResponse::kChunkFieldNumber});
-static_assert(int{v1::PushRequest::kHeaderFieldNumber} ==
-              int{v1::LaneMessage::kControlFieldNumber});
-static_assert(int{v1::PushRequest::kChunkFieldNumber} == int{v1::LaneMessage::kChunkFieldNumber});
-constexpr uint32_t kHeaderTag =
-    Tag(v1::PushRequest::kHeaderFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+constexpr uint32_t kControlTag =
+    Tag(v1::LaneMessage::kControlFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
 constexpr uint32_t kChunkTag =
-    Tag(v1::PushRequest::kChunkFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+    Tag(v1::LaneMessage::kChunkFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
 constexpr uint32_t kOffsetTag = Tag(v1::Chunk::kOffsetFieldNumber, WireFormatLite::WIRETYPE_VARINT);
 constexpr uint32_t kChecksumTag =
     Tag(v1::Chunk::kChecksumFieldNumber, WireFormatLite::WIRETYPE_FIXED64);
@@ -107,7 +101,7 @@ bool ReadMessage(CodedInputStream& stream, google::protobuf::MessageLite& header
     switch (tag) {
       case 0:
         return stream.ConsumedEntireMessage();
-      case kHeaderTag:
+      case kControlTag:
         if (kind != MessageKind::kHeader) header.Clear();
         kind = MessageKind::kHeader;
         read = ReadField(stream, [&] {

@@ -1,4 +1,4 @@
-// Messages of bulk transfers, PushRequest and PullResponse: {header = 1 | chunk = 2}. They are
+// Messages of lanes, LaneMessage: {control = 1 | chunk = 2}. They are
 // taken apart where they lie, and put together around data that stays where it is, so that the
 // bytes of a chunk are copied once on the way in and never on the way out. On the wire they are
 // what the generated classes would make of them.
@@ -55,7 +55,7 @@ struct ChunkFields {
 
 enum class MessageKind { kNeither, kHeader, kChunk };
 
-// Which of the two it holds. Fills `header`, a PushHeader or PullHeader, or `chunk`, just as the
+// Which of the two it holds. Fills `header`, a LaneControl, or `chunk`, just as the
 // generated parser would, unknown fields included. INVALID_ARGUMENT if the message is malformed.
 absl::StatusOr<MessageKind> ParseMessage(const MessageBytes& bytes,
                                          google::protobuf::MessageLite& header, ChunkFields& chunk);

@@ -1,6 +1,6 @@
 // Which chunks of an object are there: chunk i is the bytes from i MiB on, one leaf of the tree
 // hash, the last one shorter. Both sides keep such a set of what they hold, and tell each other
-// as bits (QueryTransferResponse.held_chunks, PullRequest.held_chunks).
+// as bits (Holding.held_chunks, Want.held_chunks).
 #ifndef CAUSEWAY_COMMON_TRANSFER_CHUNK_SET_H_
 #define CAUSEWAY_COMMON_TRANSFER_CHUNK_SET_H_
 

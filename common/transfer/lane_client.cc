@@ -306,7 +306,7 @@ void LaneClient::Fail(const Handle& transfer, const absl::Status& status) {
     if (absl::IsDataLoss(status)) {
       again = ++transfer->damaged < kMaxDamaged;
     } else if (transfer->assembly != nullptr && transfer->wanted.has_value() &&
-               transfer->wanted->want.object() == v1::PullRequest::STATE &&
+               transfer->wanted->want.object() == v1::Want::STATE &&
                (absl::IsNotFound(status) || absl::IsFailedPrecondition(status))) {
       transfer->assembly = nullptr;  // It moved on to another version.
       again = true;

@@ -85,7 +85,7 @@ absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Ch
   for (int fragment = 0; status.ok() && fragment < plan.fragments(); ++fragment) {
     const FragmentRange& range = plan.range(fragment);
     LaneClient::Wanted wanted;
-    wanted.want.set_object(v1::PullRequest::STATE);
+    wanted.want.set_object(v1::Want::STATE);
     wanted.want.set_fragment(fragment);
     wanted.expected_bytes = range.size() * int64_t{sizeof(float)};
     const LaneClient::Handle handle = client->Want(std::move(wanted));

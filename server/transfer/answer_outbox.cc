@@ -35,7 +35,7 @@ void AnswerOutbox::BoundBytesOfWorker(int64_t bytes) {
 }
 
 absl::Status AnswerOutbox::Check(const v1::Want& want) {
-  if (want.object() != v1::PullRequest::ANSWER && want.object() != v1::PullRequest::STATE) {
+  if (want.object() != v1::Want::ANSWER && want.object() != v1::Want::STATE) {
     return absl::InvalidArgumentError("object must be ANSWER or STATE");
   }
   if (want.held_chunks().size() > kMaxHeldBytes) {
@@ -51,7 +51,7 @@ void AnswerOutbox::Want(const std::string& worker_id, const v1::Want& want,
   if (!status.ok()) return deliver(status);
   const auto outbox = weak_from_this();
   // Both may read or copy a whole object.
-  if (want.object() == v1::PullRequest::STATE) {
+  if (want.object() == v1::Want::STATE) {
     options_.run_long([outbox, worker_id, want, waits = std::move(waits),
                        deliver = std::move(deliver)] {
       const std::shared_ptr<AnswerOutbox> self = outbox.lock();
@@ -97,7 +97,7 @@ absl::StatusOr<AnswerOutbox::Found> AnswerOutbox::Take(const std::string& worker
                                                        const Object& object) {
   RETURN_IF_ERROR(object.status());
   const v1::PullHeader& header = (*object)->header;
-  if (want.object() == v1::PullRequest::STATE && want.round() != 0 &&
+  if (want.object() == v1::Want::STATE && want.round() != 0 &&
       want.round() != header.round()) {
     return absl::NotFoundError(absl::StrCat("version ", want.round(), " of fragment ",
                                             want.fragment(), " is no longer kept, version ",

@@ -201,7 +201,7 @@ void WorkerLanes::OnDamaged(uint64_t transfer, int times) {
 
 void WorkerLanes::OnChunk(uint64_t transfer, bool sent, int64_t bytes, bool /*again*/) {
   if (!sent) return inbox_.Moved(worker_id_);
-  v1::PullRequest::Object object = v1::PullRequest::OBJECT_UNSPECIFIED;
+  v1::Want::Object object = v1::Want::OBJECT_UNSPECIFIED;
   {
     absl::MutexLock lock(&roles_mutex_);
     const auto found = wants_.find(transfer);

@@ -48,7 +48,7 @@ class WorkerLanes final : public LanePeer, public DeltaBearer {
 
  private:
   struct Wanted {
-    v1::PullRequest::Object object = v1::PullRequest::OBJECT_UNSPECIFIED;
+    v1::Want::Object object = v1::Want::OBJECT_UNSPECIFIED;
     std::shared_ptr<const void> waits;  // While the outbox looks for it.
     std::shared_ptr<const void> hold;   // While it is sent.
   };

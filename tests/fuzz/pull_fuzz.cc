@@ -236,7 +236,7 @@ void CheckPull(Input input) {
   std::vector<float> published(values);
   std::memcpy(published.data(), state_bytes.data(), state_bytes.size());
   v1::Want want;
-  want.set_object(v1::PullRequest::STATE);
+  want.set_object(v1::Want::STATE);
   v1::PullHeader header;
   header.set_codec(v1::FP32);
   header.set_total_bytes(static_cast<int64_t>(state_bytes.size()));
@@ -248,7 +248,7 @@ void CheckPull(Input input) {
   const std::vector<uint8_t> answer_bytes =
       Input(input.TakeBytes(input.Take<uint8_t>() % 64)).Repeat((*codec)->EncodedBytes(values));
   const bool applies = (*codec)->Apply(answer_bytes, published).ok();
-  want.set_object(v1::PullRequest::ANSWER);
+  want.set_object(v1::Want::ANSWER);
   header.set_codec((*codec)->id());
   header.set_total_bytes(static_cast<int64_t>(answer_bytes.size()));
   header.set_object_hash(TreeHash(answer_bytes));

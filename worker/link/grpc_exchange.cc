@@ -163,7 +163,7 @@ absl::StatusOr<PulledObject> GrpcExchange::PushAndPull(
 
 LaneClient::Handle GrpcExchange::WantAnswer(int fragment, int64_t round, int64_t due_step) {
   LaneClient::Wanted wanted;
-  wanted.want.set_object(v1::PullRequest::ANSWER);
+  wanted.want.set_object(v1::Want::ANSWER);
   wanted.want.set_fragment(fragment);
   wanted.want.set_round(round);
   wanted.want.set_due_step(due_step);
@@ -180,7 +180,7 @@ absl::StatusOr<PulledObject> GrpcExchange::PullAnswer(int fragment, int64_t roun
 
 absl::StatusOr<PulledObject> GrpcExchange::PullState(int fragment) {
   LaneClient::Wanted wanted;
-  wanted.want.set_object(v1::PullRequest::STATE);
+  wanted.want.set_object(v1::Want::STATE);
   wanted.want.set_fragment(fragment);
   wanted.expected_bytes = options_.plan->range(fragment).size() * int64_t{sizeof(float)};
   return AwaitObject(client_->Want(std::move(wanted)));

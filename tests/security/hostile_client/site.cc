@@ -156,7 +156,7 @@ absl::Status Site::PullStates() {
   const FragmentPlan& plan = run_->coordinator().plan();
   published_.resize(static_cast<size_t>(plan.arena_size()));
   v1::Want want;
-  want.set_object(v1::PullRequest::STATE);
+  want.set_object(v1::Want::STATE);
   std::vector<uint8_t> bytes;
   RETURN_IF_ERROR(PlainLane(*exchange_, run_->coordinator().run_id(), id_).Pull(want, &bytes));
   if (bytes.size() != published_.size() * sizeof(float)) {
@@ -234,7 +234,7 @@ absl::Status Site::DeliverHeader(const Push& push) {
 
 absl::Status Site::Merge(int64_t round, absl::Duration patience) {
   v1::Want want;
-  want.set_object(v1::PullRequest::ANSWER);
+  want.set_object(v1::Want::ANSWER);
   want.set_round(round);
   std::vector<uint8_t> answer;
   PlainLane lane(*exchange_, run_->coordinator().run_id(), id_, absl::Now() + patience);

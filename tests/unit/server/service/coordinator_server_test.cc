@@ -169,7 +169,7 @@ class CoordinatorServerTest : public ::testing::Test {
     v1::PullHeader header;
     std::vector<uint8_t> bytes;
   };
-  Pulled Pull(v1::PullRequest::Object object, int64_t round) {
+  Pulled Pull(v1::Want::Object object, int64_t round) {
     v1::Want want;
     want.set_object(object);
     want.set_round(round);
@@ -200,7 +200,7 @@ TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
   } while (!answer.has_directive());
   EXPECT_EQ(answer.directive().action(), v1::Directive::START);
 
-  const Pulled state = Pull(v1::PullRequest::STATE, 0);
+  const Pulled state = Pull(v1::Want::STATE, 0);
   ASSERT_TRUE(state.status.ok()) << state.status;
   ASSERT_EQ(state.bytes.size(), initial_.size() * sizeof(float));
   EXPECT_EQ(std::memcmp(state.bytes.data(), initial_.data(), state.bytes.size()), 0);
@@ -217,7 +217,7 @@ TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
   ASSERT_TRUE(again.ok()) << again;
   EXPECT_TRUE(response.duplicate());
 
-  const Pulled pulled = Pull(v1::PullRequest::ANSWER, 1);
+  const Pulled pulled = Pull(v1::Want::ANSWER, 1);
   ASSERT_TRUE(pulled.status.ok()) << pulled.status;
   EXPECT_EQ(TreeHash(pulled.bytes), pulled.header.object_hash());
   std::vector<float> published = initial_;
@@ -247,7 +247,7 @@ TEST_F(CoordinatorServerTest, AWaitingWantIsAnsweredWhenItsRoundIsPublished) {
   const auto worker = Attach("a");
   v1::Want want;
   want.set_transfer(7);
-  want.set_object(v1::PullRequest::ANSWER);
+  want.set_object(v1::Want::ANSWER);
   want.set_round(1);
   {
     PlainLane cancelled(*exchange_, "served-1", "a");
@@ -311,10 +311,10 @@ TEST_F(CoordinatorServerTest, MalformedOffersGetTheCodesOfTheProtocol) {
 }
 
 TEST_F(CoordinatorServerTest, WantsOfWhatIsNotThereAreRefused) {
-  EXPECT_EQ(Pull(v1::PullRequest::ANSWER, 2).status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Pull(v1::PullRequest::OBJECT_UNSPECIFIED, 1).status.code(),
+  EXPECT_EQ(Pull(v1::Want::ANSWER, 2).status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Pull(v1::Want::OBJECT_UNSPECIFIED, 1).status.code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Pull(v1::PullRequest::STATE, 7).status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Pull(v1::Want::STATE, 7).status.code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(CoordinatorServerTest, ASessionThatDoesNotBeginWithAFittingJoinEnds) {
@@ -400,7 +400,7 @@ TEST_F(CoordinatorServerTest, ShutdownEndsSessionsAndPulls) {
   PlainLane lane(*exchange_, "served-1", "a");
   v1::Want want;
   want.set_transfer(1);
-  want.set_object(v1::PullRequest::ANSWER);
+  want.set_object(v1::Want::ANSWER);
   want.set_round(1);
   ASSERT_TRUE(lane.Want(want));
   ASSERT_TRUE(coordinator_->Shutdown().ok());

@@ -84,7 +84,7 @@ class GrpcLanesTest : public ::testing::Test {
         ChunkSource::Options{.bytes = *object, .leaves = {}, .owner = object});
     return client_->Offer(std::move(offered));
   }
-  LaneClient::Handle Want(v1::PullRequest::Object object, int64_t round) {
+  LaneClient::Handle Want(v1::Want::Object object, int64_t round) {
     LaneClient::Wanted wanted;
     wanted.want.set_object(object);
     wanted.want.set_round(round);
@@ -106,10 +106,10 @@ class GrpcLanesTest : public ::testing::Test {
 };
 
 TEST_F(GrpcLanesTest, AStateADeltaAndItsAnswerCross) {
-  const LaneClient::Result state = client_->Await(Want(v1::PullRequest::STATE, 0));
+  const LaneClient::Result state = client_->Await(Want(v1::Want::STATE, 0));
   ASSERT_TRUE(state.status.ok()) << state.status;
   EXPECT_EQ(TreeHash(*state.bytes), TreeHash(std::span<const float>(run_.initial())));
-  const LaneClient::Handle answer = Want(v1::PullRequest::ANSWER, 1);
+  const LaneClient::Handle answer = Want(v1::Want::ANSWER, 1);
   const Delta delta = MakeDelta(1, run_.initial());
   const LaneClient::Result pushed = client_->Await(Offer(delta));
   ASSERT_TRUE(pushed.status.ok()) << pushed.status;
@@ -121,11 +121,11 @@ TEST_F(GrpcLanesTest, AStateADeltaAndItsAnswerCross) {
 }
 
 TEST_F(GrpcLanesTest, AServerThatComesBackFindsItsLanesAgain) {
-  ASSERT_TRUE(client_->Await(Want(v1::PullRequest::STATE, 0)).status.ok());
+  ASSERT_TRUE(client_->Await(Want(v1::Want::STATE, 0)).status.ok());
   const int port = port_;
   server_->Stop(absl::Seconds(5));
   server_ = nullptr;
-  const LaneClient::Handle state = Want(v1::PullRequest::STATE, 0);
+  const LaneClient::Handle state = Want(v1::Want::STATE, 0);
   EXPECT_FALSE(client_->AwaitAWhile(state));
   Serve(port);
   const LaneClient::Result result = client_->Await(state);
@@ -133,7 +133,7 @@ TEST_F(GrpcLanesTest, AServerThatComesBackFindsItsLanesAgain) {
 }
 
 TEST_F(GrpcLanesTest, CancelEndsWhatWaits) {
-  const LaneClient::Handle answer = Want(v1::PullRequest::ANSWER, 1);
+  const LaneClient::Handle answer = Want(v1::Want::ANSWER, 1);
   std::thread cancel([this] { client_->Cancel(); });
   EXPECT_EQ(client_->Await(answer).status.code(), absl::StatusCode::kCancelled);
   cancel.join();
@@ -141,7 +141,7 @@ TEST_F(GrpcLanesTest, CancelEndsWhatWaits) {
 
 TEST_F(GrpcLanesTest, AnotherRunIsRefusedForGood) {
   greeting_.set_run_id("another");
-  EXPECT_EQ(client_->Await(Want(v1::PullRequest::STATE, 0)).status.code(),
+  EXPECT_EQ(client_->Await(Want(v1::Want::STATE, 0)).status.code(),
             absl::StatusCode::kFailedPrecondition);
 }
 

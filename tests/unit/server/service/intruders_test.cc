@@ -101,7 +101,7 @@ class IntrudersTest : public ::testing::Test {
   }
   absl::Status PullState(Stubs& stubs, const std::string& worker_id) {
     v1::Want want;
-    want.set_object(v1::PullRequest::STATE);
+    want.set_object(v1::Want::STATE);
     std::vector<uint8_t> object;
     return PullAll(*stubs.exchange, worker_id, want, &object);
   }

@@ -146,7 +146,7 @@ void HonestWorker::DoRound(int64_t round) {
   const absl::Status pushed = PushDelta(*stubs_.exchange, delta);
   ASSERT_TRUE(pushed.ok()) << "round " << round << ": " << pushed;
   v1::Want want;
-  want.set_object(v1::PullRequest::ANSWER);
+  want.set_object(v1::Want::ANSWER);
   want.set_round(round);
   std::vector<uint8_t> answer;
   const absl::Status pulled = PullAll(*stubs_.exchange, "a", want, &answer);

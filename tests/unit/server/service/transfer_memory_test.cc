@@ -187,7 +187,7 @@ class TransferMemoryTest : public ::testing::Test {
     call.lane = std::make_unique<PlainLane>(*call.exchange, "memory-1", "reader");
     v1::Want want;
     want.set_transfer(1);
-    want.set_object(v1::PullRequest::STATE);
+    want.set_object(v1::Want::STATE);
     EXPECT_TRUE(call.lane->Want(want));
     v1::LaneMessage answer;
     EXPECT_TRUE(call.lane->Read(answer));

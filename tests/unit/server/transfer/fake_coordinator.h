@@ -74,13 +74,6 @@ class FakeCoordinator final : public Coordinator {
     return absl::OkStatus();
   }
   bool IsQuarantined(const v1::PushHeader& header) const override { return header.tokens() == 666; }
-  absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(
-      const v1::QueryTransferRequest&) override {
-    v1::QueryTransferResponse response;
-    response.set_state(contributions.empty() ? v1::QueryTransferResponse::UNKNOWN
-                                             : v1::QueryTransferResponse::ACCEPTED);
-    return response;
-  }
   void PullAnswer(int fragment, int64_t round, PullCallback callback) override {
     ++asked_for_answers;
     const auto found = answers_.find({fragment, round});
@@ -97,7 +90,7 @@ class FakeCoordinator final : public Coordinator {
     if (found == answers_.end()) return absl::FailedPreconditionError("no such fragment");
     return found->second;
   }
-  void RecordPulled(const std::string&, v1::PullRequest::Object, int64_t bytes) override {
+  void RecordPulled(const std::string&, v1::Want::Object, int64_t bytes) override {
     pulled_bytes += bytes;
   }
 

@@ -139,7 +139,7 @@ class OneSeedTest : public ::testing::Test {
   }
   LaneClient::Handle Want(int64_t round, int64_t bytes, int64_t due_step = 0) {
     LaneClient::Wanted wanted;
-    wanted.want.set_object(v1::PullRequest::ANSWER);
+    wanted.want.set_object(v1::Want::ANSWER);
     wanted.want.set_round(round);
     wanted.want.set_due_step(due_step);
     wanted.expected_bytes = bytes;
