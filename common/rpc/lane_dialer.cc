@@ -16,10 +16,9 @@ constexpr char kCarryMethod[] = "/causeway.v1.Exchange/Carry";
 
 }  // namespace
 
-class LaneDialer::Stream final
-    : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-      public LaneStream,
-      public std::enable_shared_from_this<Stream> {
+class LaneDialer::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                                 public LaneStream,
+                                 public std::enable_shared_from_this<Stream> {
  public:
   explicit Stream(std::shared_ptr<LanePeer> peer) : peer_(std::move(peer)) {}
 

@@ -50,7 +50,7 @@ class ChunkAssembly {
   const std::shared_ptr<ByteBuffer> bytes_;
   mutable absl::Mutex mutex_;
   ChunkSet held_ ABSL_GUARDED_BY(mutex_);
-  ChunkSet arriving_ ABSL_GUARDED_BY(mutex_);  // PlaceOf was called, Placed not yet.
+  ChunkSet arriving_ ABSL_GUARDED_BY(mutex_);             // PlaceOf was called, Placed not yet.
   std::vector<uint64_t> leaves_ ABSL_GUARDED_BY(mutex_);  // Checksums of the chunks that are held.
   bool passed_checks_ ABSL_GUARDED_BY(mutex_) = true;
 };

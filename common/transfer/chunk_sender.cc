@@ -132,9 +132,8 @@ absl::StatusOr<std::vector<ChunkSender::Piece>> ChunkSender::Acknowledge(LaneKey
     if (object == nullptr || !object->acknowledged.Add(done.chunk)) continue;
     object->taken.Add(done.chunk);
     object->damaged = 0;
-    pieces.push_back({.transfer = done.transfer,
-                      .chunk = done.chunk,
-                      .bytes = object->taken.Size(done.chunk)});
+    pieces.push_back(
+        {.transfer = done.transfer, .chunk = done.chunk, .bytes = object->taken.Size(done.chunk)});
   }
   return pieces;
 }

@@ -46,8 +46,7 @@ class ChunkSender {
   };
   static constexpr int64_t kIntroduction = -1;
 
-  explicit ChunkSender(Options options)
-      : options_(options), rate_(options.max_bytes_per_second) {}
+  explicit ChunkSender(Options options) : options_(options), rate_(options.max_bytes_per_second) {}
 
   // --- Objects ---
   // Sends what `held` lacks of the object. With `ask_first`, nothing but the introduction is sent

@@ -35,8 +35,8 @@ class LaneClient::Transfer {
  public:
   std::optional<Offered> offered;
   std::optional<Wanted> wanted;
-  uint64_t number = 0;  // 0: it pauses, or has ended.
-  bool said = false;    // The want, since a lane broke last.
+  uint64_t number = 0;                      // 0: it pauses, or has ended.
+  bool said = false;                        // The want, since a lane broke last.
   std::shared_ptr<ChunkAssembly> assembly;  // What came of it, in whatever try.
   v1::PullHeader announced;                 // Of the assembly.
   bool flows = false;                       // The observer was told.
@@ -131,8 +131,8 @@ absl::Status LaneClient::OnControl(const LanePtr& lane, v1::LaneControl& message
   switch (message.message_case()) {
     case v1::LaneControl::kHolding: {
       const v1::Holding& holding = message.holding();
-      ASSIGN_OR_RETURN(const int64_t held, Hold(holding.transfer(), holding.held_chunks(),
-                                                holding.holder()));
+      ASSIGN_OR_RETURN(const int64_t held,
+                       Hold(holding.transfer(), holding.held_chunks(), holding.holder()));
       bool resumes = false;
       const Handle transfer = Find(holding.transfer());
       if (transfer != nullptr && transfer->offered.has_value() && held > 0) {
@@ -166,9 +166,9 @@ absl::Status LaneClient::OnAnnouncement(const LanePtr& lane, const v1::Announcem
   }
   const int64_t expected = transfer->wanted->expected_bytes;
   if (header.total_bytes() != expected) {
-    Fail(transfer, absl::DataLossError(absl::StrCat(
-                       "fragment ", transfer->wanted->want.fragment(), " has ",
-                       header.total_bytes(), " bytes; expected ", expected)));
+    Fail(transfer,
+         absl::DataLossError(absl::StrCat("fragment ", transfer->wanted->want.fragment(), " has ",
+                                          header.total_bytes(), " bytes; expected ", expected)));
     return absl::OkStatus();
   }
   bool flows = false;
@@ -261,12 +261,14 @@ void LaneClient::OnBlocked(bool blocked) {
 
 void LaneClient::OnClosed(int number, const absl::Status& why, bool spoke, int64_t chunks_left) {
   std::vector<Handle> all;
+  bool first = false;
   const bool passes = own_.passes(why) || why.ok();
   {
     absl::MutexLock lock(&client_mutex_);
     Tries& tries = tries_[static_cast<size_t>(number)];
     tries.open = false;
     tries.failures = spoke ? 1 : tries.failures + 1;
+    first = tries.failures == 1;
     tries.not_before = clock().Monotonic() + BackOff(tries.failures);
     for (const auto& [key, transfer] : transfers_) {
       transfer->said = false;
@@ -276,7 +278,10 @@ void LaneClient::OnClosed(int number, const absl::Status& why, bool spoke, int64
     ++news_;
     if (cancelled_) return;
   }
-  if (chunks_left > 0 && own_.observer != nullptr) own_.observer->OnResume();
+  if (own_.observer != nullptr) {
+    if (chunks_left > 0) own_.observer->OnResume();
+    if (first && !all.empty()) own_.observer->OnTrouble(absl::StrCat("lane ", number), why);
+  }
   for (const Handle& transfer : all) {
     if (!passes) {
       End(transfer, {.status = why});
@@ -300,6 +305,10 @@ void LaneClient::StopCurrent(Transfer& transfer) {
 void LaneClient::Fail(const Handle& transfer, const absl::Status& status) {
   StopCurrent(*transfer);
   bool again = own_.passes(status);
+  const bool sends = transfer->offered.has_value();
+  const int fragment =
+      sends ? transfer->offered->header.fragment() : transfer->wanted->want.fragment();
+  const int64_t round = sends ? transfer->offered->header.round() : transfer->wanted->want.round();
   {
     absl::MutexLock lock(&client_mutex_);
     if (transfer->ended || cancelled_) return;
@@ -315,10 +324,15 @@ void LaneClient::Fail(const Handle& transfer, const absl::Status& status) {
       transfer->not_before = clock().Monotonic() + BackOff(++transfer->failures);
       paused_.push_back(transfer);
       ++news_;
-      return;
     }
   }
-  End(transfer, {.status = status});
+  if (!again) return End(transfer, {.status = status});
+  if (own_.observer != nullptr) {
+    own_.observer->OnTrouble(
+        absl::StrCat(sends ? "the delta of fragment " : "what is wanted of fragment ", fragment,
+                     ", round ", round),
+        status);
+  }
 }
 
 void LaneClient::End(const Handle& transfer, Result result) {
@@ -332,7 +346,8 @@ void LaneClient::End(const Handle& transfer, Result result) {
     flowed = transfer->flows;
   }
   // Before anybody hears of the end: who asks then finds it counted.
-  if (flowed && own_.observer != nullptr) own_.observer->OnEnd(transfer->offered.has_value(), whole);
+  if (flowed && own_.observer != nullptr)
+    own_.observer->OnEnd(transfer->offered.has_value(), whole);
   absl::MutexLock lock(&client_mutex_);
   transfer->result = std::move(result);
   transfer->ended = true;

@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -38,10 +39,12 @@ class LaneObserver {
  public:
   virtual ~LaneObserver() = default;
   virtual void OnChunk(bool /*sent*/, int64_t /*bytes*/, bool /*again*/) {}
-  virtual void OnResume() {}                 // A transfer goes on after a cut.
-  virtual void OnFlow(bool /*sent*/) {}      // The first bytes of an object may flow.
+  virtual void OnResume() {}                            // A transfer goes on after a cut.
+  virtual void OnFlow(bool /*sent*/) {}                 // The first bytes of an object may flow.
   virtual void OnEnd(bool /*sent*/, bool /*whole*/) {}  // After OnFlow.
   virtual void OnBlocked(bool /*blocked*/) {}
+  // Something failed that is tried again: a lane, for the first time, or a transfer.
+  virtual void OnTrouble(const std::string& /*what*/, const absl::Status& /*why*/) {}
 };
 
 class LaneClient final : public LanePeer {

@@ -123,8 +123,7 @@ absl::Status LanePeer::TakeControl(const LanePtr& lane, v1::LaneControl& message
       int times = 0;
       {
         absl::MutexLock lock(&mutex_);
-        times =
-            sender_.Damaged(lane->key, message.damage().transfer(), message.damage().chunk());
+        times = sender_.Damaged(lane->key, message.damage().transfer(), message.damage().chunk());
       }
       if (times > 0) OnDamaged(message.damage().transfer(), times);
       PumpAll();
@@ -203,7 +202,8 @@ void LanePeer::Place(const LanePtr& lane, const MessageBytes& message, const Chu
     }
     Handled(*lane, sequence);
   }
-  OnChunk(fields.transfer, /*sent=*/false, static_cast<int64_t>(fields.data_bytes), again || damaged);
+  OnChunk(fields.transfer, /*sent=*/false, static_cast<int64_t>(fields.data_bytes),
+          again || damaged);
   if (whole) OnWhole(fields.transfer, object);
   Pump(lane);
 }
@@ -241,8 +241,9 @@ bool LanePeer::NextMessage(Lane& lane, Writing& next) {
 }
 
 std::optional<bool> LanePeer::BlockedNow() {
-  const bool blocked = sender_.waiting() &&
-                       std::ranges::none_of(lanes_, [](const LanePtr& lane) { return lane->writing; });
+  const bool blocked = sender_.waiting() && std::ranges::none_of(lanes_, [](const LanePtr& lane) {
+                         return lane->writing;
+                       });
   if (std::exchange(blocked_, blocked) == blocked) return std::nullopt;
   return blocked;
 }
@@ -272,10 +273,8 @@ void LanePeer::Pump(const LanePtr& lane) {
     lane->stream->Write(std::move(message));
   };
   if (!next.source->packs()) return send(next);
-  options_.run_long(
-      [self = shared_from_this(), send, what = std::make_shared<Writing>(std::move(next))] {
-        send(*what);
-      });
+  options_.run_long([self = shared_from_this(), send,
+                     what = std::make_shared<Writing>(std::move(next))] { send(*what); });
 }
 
 void LanePeer::PumpAll() {
@@ -306,8 +305,8 @@ void LanePeer::EndStalled(absl::Duration limit) {
   }
   for (const LanePtr& lane : stalled) {
     Fail(*lane, absl::DeadlineExceededError(absl::StrCat(
-                    "nothing of what the lane was given was acknowledged for ",
-                    absl::FormatDuration(limit), ": open another one, go on there")));
+                    "nothing moved for too long: what the lane was given was not acknowledged for ",
+                    absl::FormatDuration(limit))));
   }
 }
 
@@ -337,8 +336,7 @@ bool LanePeer::Delivered(uint64_t transfer) const {
   return sender_.delivered(transfer);
 }
 
-absl::StatusOr<int64_t> LanePeer::Hold(uint64_t transfer, absl::string_view bits,
-                                       uint64_t holder) {
+absl::StatusOr<int64_t> LanePeer::Hold(uint64_t transfer, absl::string_view bits, uint64_t holder) {
   absl::StatusOr<int64_t> held;
   {
     absl::MutexLock lock(&mutex_);
@@ -390,8 +388,8 @@ bool LanePeer::Say(v1::LaneControl message, LanePtr lane) {
     if (!too_many) lane->to_say.push_back(std::move(message));
   }
   if (too_many) {
-    Fail(*lane, absl::ResourceExhaustedError(
-                    "more is asked over the lane than answers are read from it"));
+    Fail(*lane,
+         absl::ResourceExhaustedError("more is asked over the lane than answers are read from it"));
     return false;
   }
   Pump(lane);

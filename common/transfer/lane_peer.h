@@ -2,9 +2,9 @@
 // ends are made of it: a coordinator's (server/transfer/worker_lanes.h) and a worker's
 // (lane_client.h).
 //
-// It has no threads and no sockets. A driver (gRPC's streams, or memory in tests) opens lanes, feeds
-// it the messages that come and tells it when a write is done; it tells the driver what to write.
-// What takes long, packing and unpacking, it hands to a runner: a lane reads on meanwhile.
+// It has no threads and no sockets. A driver (gRPC's streams, or memory in tests) opens lanes,
+// feeds it the messages that come and tells it when a write is done; it tells the driver what to
+// write. What takes long, packing and unpacking, it hands to a runner: a lane reads on meanwhile.
 //
 // Thread-safe. Made by make_shared. The driver and the hooks are called without a lock held.
 #ifndef CAUSEWAY_COMMON_TRANSFER_LANE_PEER_H_
@@ -104,7 +104,8 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   virtual void OnBlocked(bool /*blocked*/) {}
 
   // --- For roles ---
-  // Sends what `held` lacks of the object. `introduction` goes before its first chunk on every lane.
+  // Sends what `held` lacks of the object. `introduction` goes before its first chunk on every
+  // lane.
   void Send(uint64_t transfer, std::shared_ptr<ChunkSource> source, int64_t due_step, ChunkSet held,
             bool ask_first, v1::LaneControl introduction);
   void StopSending(uint64_t transfer);
@@ -154,13 +155,13 @@ struct LanePeer::Lane {
   ChunkSender::LaneKey key = 0;
   std::shared_ptr<LaneStream> stream;
   bool open = true;
-  bool spoke = false;  // Something came.
+  bool spoke = false;   // Something came.
   bool writing = true;  // At first: the driver is not ready.
   std::deque<v1::LaneControl> to_say;
-  int64_t arrived = 0;         // Chunks that came, handled or not.
-  int64_t handled = 0;         // The first so many of them are dealt with.
-  std::set<int64_t> ahead;     // Dealt with, while one before is not.
-  int64_t acknowledged = 0;    // As the peer was told.
+  int64_t arrived = 0;       // Chunks that came, handled or not.
+  int64_t handled = 0;       // The first so many of them are dealt with.
+  std::set<int64_t> ahead;   // Dealt with, while one before is not.
+  int64_t acknowledged = 0;  // As the peer was told.
   int unpacking = 0;
   bool paused = false;  // Reading stopped.
 };

@@ -214,7 +214,7 @@ class CoordinatorImpl final : public Coordinator {
   bool shut_down_ ABSL_GUARDED_BY(members_mutex_) = false;
   absl::Mutex budget_mutex_;
   EventBudget event_budget_ ABSL_GUARDED_BY(budget_mutex_);
-  // The last late round that was recorded, by fragment and worker: every stripe is told.
+  // The last late round that was recorded, by fragment and worker: every offer is told.
   std::map<std::pair<int, std::string>, int64_t> last_late_ ABSL_GUARDED_BY(members_mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(members_mutex_);
   int calls_ ABSL_GUARDED_BY(members_mutex_) = 0;  // Under way, of those that may merge.

@@ -35,8 +35,8 @@ struct StatePullOptions {
 };
 
 // Fetches every fragment over one lane of `channel`, one after the other; a lane that breaks is
-// opened again, and goes on with what is missing. Errors are those of a Want; UNAVAILABLE if nothing
-// comes; DATA_LOSS if what comes is not what was announced.
+// opened again, and goes on with what is missing. Errors are those of a Want; UNAVAILABLE if
+// nothing comes; DATA_LOSS if what comes is not what was announced.
 absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Channel>& channel,
                                                   const std::string& run_id,
                                                   const FragmentPlan& plan,

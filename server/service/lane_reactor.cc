@@ -49,7 +49,8 @@ absl::Status LaneReactor::Greet() {
 }
 
 void LaneReactor::OnReadDone(bool ok) {
-  if (!ok) return End(absl::OkStatus());  // The worker leaves, or broke: then OnCancel says so, too.
+  if (!ok)
+    return End(absl::OkStatus());  // The worker leaves, or broke: then OnCancel says so, too.
   std::shared_ptr<WorkerLanes> worker;
   LanePeer::LanePtr lane;
   {

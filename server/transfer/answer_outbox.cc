@@ -52,13 +52,13 @@ void AnswerOutbox::Want(const std::string& worker_id, const v1::Want& want,
   const auto outbox = weak_from_this();
   // Both may read or copy a whole object.
   if (want.object() == v1::Want::STATE) {
-    options_.run_long([outbox, worker_id, want, waits = std::move(waits),
-                       deliver = std::move(deliver)] {
-      const std::shared_ptr<AnswerOutbox> self = outbox.lock();
-      if (self == nullptr || waits.expired()) return;
-      const Object object = self->coordinator_.PullState(want.fragment());
-      deliver(self->Take(worker_id, want, object));
-    });
+    options_.run_long(
+        [outbox, worker_id, want, waits = std::move(waits), deliver = std::move(deliver)] {
+          const std::shared_ptr<AnswerOutbox> self = outbox.lock();
+          if (self == nullptr || waits.expired()) return;
+          const Object object = self->coordinator_.PullState(want.fragment());
+          deliver(self->Take(worker_id, want, object));
+        });
     return;
   }
   const Round round(want.fragment(), want.round());
@@ -93,12 +93,10 @@ void AnswerOutbox::Answered(const Round& round, const Object& object) {
 }
 
 absl::StatusOr<AnswerOutbox::Found> AnswerOutbox::Take(const std::string& worker_id,
-                                                       const v1::Want& want,
-                                                       const Object& object) {
+                                                       const v1::Want& want, const Object& object) {
   RETURN_IF_ERROR(object.status());
   const v1::PullHeader& header = (*object)->header;
-  if (want.object() == v1::Want::STATE && want.round() != 0 &&
-      want.round() != header.round()) {
+  if (want.object() == v1::Want::STATE && want.round() != 0 && want.round() != header.round()) {
     return absl::NotFoundError(absl::StrCat("version ", want.round(), " of fragment ",
                                             want.fragment(), " is no longer kept, version ",
                                             header.round(), " is: pull it from the start"));

@@ -87,8 +87,7 @@ bool DeltaInbox::IsIdle(const Delta& delta, absl::Duration now) const {
   if (!borne) return true;
   // Any chunk of the worker's counts: one object may wait for another.
   const auto moved = moved_.find(delta.header.worker_id());
-  return moved == moved_.end() ||
-         now - std::max(moved->second, delta.offered) > options_.stall;
+  return moved == moved_.end() || now - std::max(moved->second, delta.offered) > options_.stall;
 }
 
 bool DeltaInbox::EvictOne(Bearers& evicted) {

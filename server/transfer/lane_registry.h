@@ -32,7 +32,7 @@ inline constexpr int kMaxLaneNumber = 15;
 class LaneRegistry {
  public:
   struct Options {
-    Runner run_long;  // Packs and unpacks.
+    Runner run_long;         // Packs and unpacks.
     Clock* clock = nullptr;  // Outlives the registry.
     // A lane that owes an acknowledgement for so long is ended.
     absl::Duration stall = absl::Seconds(60);

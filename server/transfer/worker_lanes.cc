@@ -114,8 +114,7 @@ void WorkerLanes::OnWhole(uint64_t transfer, const std::shared_ptr<ChunkAssembly
 
 absl::Status WorkerLanes::OnWant(const LanePtr& lane, const v1::Want& want) {
   const uint64_t transfer = want.transfer();
-  const absl::Status status =
-      static_cast<WorkerLaneStream&>(*lane->stream).Admit(/*offers=*/false);
+  const absl::Status status = static_cast<WorkerLaneStream&>(*lane->stream).Admit(/*offers=*/false);
   if (!status.ok()) {
     SayOutcome(transfer, status, lane);
     return absl::OkStatus();
@@ -130,11 +129,11 @@ absl::Status WorkerLanes::OnWant(const LanePtr& lane, const v1::Want& want) {
     if (is_new && !too_many) wants_[transfer] = {.object = want.object(), .waits = waits};
   }
   if (too_many) {
-    SayOutcome(transfer,
-               absl::ResourceExhaustedError(absl::StrCat(
-                   "the worker has ", kMaxTransfers,
-                   " transfers under way already; try again later")),
-               lane);
+    SayOutcome(
+        transfer,
+        absl::ResourceExhaustedError(absl::StrCat("the worker has ", kMaxTransfers,
+                                                  " transfers under way already; try again later")),
+        lane);
     return absl::OkStatus();
   }
   // Said again, because a lane broke: it knows better what it holds.

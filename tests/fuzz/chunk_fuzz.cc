@@ -28,9 +28,9 @@ void CheckParse(std::span<const uint8_t> bytes) {
   FUZZ_REQUIRE(parses, "protobuf refuses the message");
   FUZZ_REQUIRE((*kind == MessageKind::kHeader) == expected.has_control(), "another kind");
   FUZZ_REQUIRE((*kind == MessageKind::kChunk) == expected.has_chunk(), "another kind");
-  FUZZ_REQUIRE(
-      !expected.has_control() || header.SerializeAsString() == expected.control().SerializeAsString(),
-      "another header");
+  FUZZ_REQUIRE(!expected.has_control() ||
+                   header.SerializeAsString() == expected.control().SerializeAsString(),
+               "another header");
   if (!expected.has_chunk()) return;
   FUZZ_REQUIRE(chunk.offset == expected.chunk().offset() &&
                    chunk.checksum == expected.chunk().checksum() &&

@@ -305,8 +305,8 @@ class Run {
     v1::PushHeader offered = message.control().offer().header();
     offered.set_run_id(coordinator_->run_id());
     offered.set_worker_id(id);
-    const bool offers = message.control().has_offer() &&
-                        message.control().offer().transfer() == kTransfer;
+    const bool offers =
+        message.control().has_offer() && message.control().offer().transfer() == kTransfer;
 
     const auto stream = std::make_shared<Stream>();
     const auto joined = registry_->Join(MakeGreeting(id));

@@ -126,8 +126,8 @@ std::optional<PulledObject> Pull(Input& input, const v1::Want& want, const v1::P
     clock.Advance(absl::Seconds(10));
     client->Tick();
     const v1::Want asked = lane->TakeWant();
-    FUZZ_REQUIRE(asked.transfer() == 0 || (asked.fragment() == want.fragment() &&
-                                           asked.object() == want.object()),
+    FUZZ_REQUIRE(asked.transfer() == 0 ||
+                     (asked.fragment() == want.fragment() && asked.object() == want.object()),
                  "another object is asked for");
     const bool plain = input.empty();
     v1::LaneMessage message;

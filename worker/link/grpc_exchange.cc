@@ -84,6 +84,10 @@ void GrpcExchange::OnBlocked(bool blocked) {
   }
 }
 
+void GrpcExchange::OnTrouble(const std::string& what, const absl::Status& why) {
+  Log().warn("{}: trying again after: {}", what, std::string(why.message()));
+}
+
 int64_t GrpcExchange::bytes_up() const { return options_.link->meter().bytes(Direction::kUp); }
 
 int64_t GrpcExchange::bytes_down() const { return options_.link->meter().bytes(Direction::kDown); }
@@ -118,11 +122,11 @@ LaneClient::Handle GrpcExchange::Offer(const Contribution& contribution) {
       header.set_base_hash(base->second.second);
     }
   }
-  offered.source = std::make_shared<ChunkSource>(
-      ChunkSource::Options{.bytes = contribution.object,
-                           .leaves = kept->leaves,
-                           .owner = kept,
-                           .pack = options_.sync.entropy_up()});
+  offered.source =
+      std::make_shared<ChunkSource>(ChunkSource::Options{.bytes = contribution.object,
+                                                         .leaves = kept->leaves,
+                                                         .owner = kept,
+                                                         .pack = options_.sync.entropy_up()});
   offered.due_step = contribution.due_step;
   offered.maybe_held = contribution.maybe_sent;
   return client_->Offer(std::move(offered));

@@ -62,6 +62,7 @@ class GrpcExchange final : public Exchange, private LaneObserver {
   void OnFlow(bool sent) override;
   void OnEnd(bool sent, bool whole) override;
   void OnBlocked(bool blocked) override;
+  void OnTrouble(const std::string& what, const absl::Status& why) override;
 
   const Options options_;
   v1::Greeting greeting_;

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "common/transfer/wire.h"
 #include "common/telemetry/log.h"
+#include "common/transfer/wire.h"
 
 namespace causeway::worker {
 namespace {

@@ -33,7 +33,8 @@ class ChunkSenderTest : public ::testing::Test {
   std::vector<std::pair<uint64_t, int64_t>> TakeAll(int64_t lane) {
     std::vector<std::pair<uint64_t, int64_t>> all;
     while (const auto piece = sender_.Take(lane, now_)) {
-      if (piece->chunk != ChunkSender::kIntroduction) all.emplace_back(piece->transfer, piece->chunk);
+      if (piece->chunk != ChunkSender::kIntroduction)
+        all.emplace_back(piece->transfer, piece->chunk);
     }
     return all;
   }
@@ -71,8 +72,8 @@ TEST_F(ChunkSenderTest, WhatIsDueFirstGoesFirstAndOfEqualsTheOlder) {
   Add(1, 2, 50);
   Add(2, 1, 10);
   Add(3, 1, 50);
-  EXPECT_THAT(TakeAll(1), ElementsAre(std::pair(2, 0), std::pair(1, 0), std::pair(1, 1),
-                                      std::pair(3, 0)));
+  EXPECT_THAT(TakeAll(1),
+              ElementsAre(std::pair(2, 0), std::pair(1, 0), std::pair(1, 1), std::pair(3, 0)));
 }
 
 class RepeatingSenderTest : public ChunkSenderTest {

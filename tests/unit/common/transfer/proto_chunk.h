@@ -1,5 +1,5 @@
-// Chunks as messages of protobuf, for tests: what common/transfer/chunk_message.h writes and reads, put
-// together and taken apart by the generated classes.
+// Chunks as messages of protobuf, for tests: what common/transfer/chunk_message.h writes and reads,
+// put together and taken apart by the generated classes.
 #ifndef CAUSEWAY_TESTS_UNIT_COMMON_TRANSFER_PROTO_CHUNK_H_
 #define CAUSEWAY_TESTS_UNIT_COMMON_TRANSFER_PROTO_CHUNK_H_
 

@@ -1,5 +1,5 @@
-// Lanes over real connections: a LaneClient and its dialer at one end, a coordinator's server at the
-// other. What they decide is tested without sockets (tests/unit/server/transfer/lanes_test.cc).
+// Lanes over real connections: a LaneClient and its dialer at one end, a coordinator's server at
+// the other. What they decide is tested without sockets (tests/unit/server/transfer/lanes_test.cc).
 #include <algorithm>
 #include <memory>
 #include <span>
@@ -73,8 +73,7 @@ class GrpcLanesTest : public ::testing::Test {
     port_ = server_->port();
   }
   std::shared_ptr<grpc::Channel> Connect(int connection) {
-    return MakeChannel(absl::StrCat("127.0.0.1:", port_), connection,
-                       ChannelSecurity::Plaintext());
+    return MakeChannel(absl::StrCat("127.0.0.1:", port_), connection, ChannelSecurity::Plaintext());
   }
   LaneClient::Handle Offer(const Delta& delta) {
     const auto object = std::make_shared<std::vector<uint8_t>>(delta.object);

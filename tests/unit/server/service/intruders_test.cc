@@ -22,9 +22,9 @@
 #include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/common/rpc/test_authority.h"
 #include "tests/unit/server/service/raw_connection.h"
-#include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/server/service/secure_run.h"
 
 namespace causeway::server {
@@ -360,8 +360,8 @@ TEST_F(IntrudersTest, OversizeNames) {
 TEST_F(IntrudersTest, MalformedMessages) {
   Stubs stubs = As("causeway://*/worker/b");
   grpc::GenericStub generic(stubs.channel);
-  for (const std::string method :
-       {"Session/Describe", "Session/Attach", "Exchange/Carry", "Admin/Pause", "Admin/NoSuchMethod"}) {
+  for (const std::string method : {"Session/Describe", "Session/Attach", "Exchange/Carry",
+                                   "Admin/Pause", "Admin/NoSuchMethod"}) {
     for (const std::string& garbage :
          {std::string(100, '\xff'), std::string("\x0a\xff\xff\xff\x7f")}) {
       grpc::ClientContext context;

@@ -52,10 +52,8 @@ struct Server {
          int64_t memory_chunks)
       : memory(memory_chunks * kChunk),
         cache(100 * kChunk),
-        inbox(coordinator, {.memory = &memory,
-                            .run_long = net.runner(),
-                            .clock = &clock,
-                            .process = process}),
+        inbox(coordinator,
+              {.memory = &memory, .run_long = net.runner(), .clock = &clock, .process = process}),
         outbox(std::make_shared<AnswerOutbox>(
             coordinator, AnswerOutbox::Options{.cache = &cache, .run_long = net.runner()})),
         registry(coordinator, inbox, *outbox, {.run_long = net.runner(), .clock = &clock}) {}
@@ -94,8 +92,8 @@ class OneSeedTest : public ::testing::Test {
     net_ = nullptr;
   }
   void Serve() {
-    server_ = std::make_unique<Server>(*coordinator_, *net_, clock_, ++processes_ << 32,
-                                       memory_chunks_);
+    server_ =
+        std::make_unique<Server>(*coordinator_, *net_, clock_, ++processes_ << 32, memory_chunks_);
     net_->Serve(&server_->registry);
   }
   // The coordinator's process dies; another one takes its place.
@@ -308,7 +306,7 @@ TEST_F(OneSeedTest, WhatIsDueFirstGoesFirstBothWays) {
   };
   const auto late = MakeObject(8 * kChunk, 1);
   const auto urgent = MakeObject(2 * kChunk, 2);
-  const auto first = Offer(late, 1, 100);   // Transfer 1.
+  const auto first = Offer(late, 1, 100);    // Transfer 1.
   const auto second = Offer(urgent, 2, 50);  // Transfer 2.
   EXPECT_TRUE(Finish(second).status.ok());
   EXPECT_TRUE(Finish(first).status.ok());

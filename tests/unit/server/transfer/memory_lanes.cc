@@ -106,8 +106,8 @@ void MemoryLanes::Cut(const std::shared_ptr<Wire>& wire, const absl::Status& cli
   for (const size_t end : {0, 1}) {
     Wire::End last = std::exchange(wire->ends[end], {});
     if (last.lane == nullptr) continue;
-    last.peer->Close(last.lane, client_hears.ok() ? absl::UnavailableError("the lane ended")
-                                                  : client_hears);
+    last.peer->Close(last.lane,
+                     client_hears.ok() ? absl::UnavailableError("the lane ended") : client_hears);
   }
 }
 
@@ -146,10 +146,10 @@ void MemoryLanes::Deliver(const std::shared_ptr<Wire>& wire, bool up) {
     if (reads && !wire->broken) end.reads = true;
     return;
   }
-  const auto worker = registry_ == nullptr
-                          ? absl::StatusOr<std::shared_ptr<WorkerLanes>>(
-                                absl::UnavailableError("nobody listens"))
-                          : registry_->Join(content.control().greeting());
+  const auto worker =
+      registry_ == nullptr
+          ? absl::StatusOr<std::shared_ptr<WorkerLanes>>(absl::UnavailableError("nobody listens"))
+          : registry_->Join(content.control().greeting());
   if (!worker.ok()) return Cut(wire, worker.status());
   end.peer = *worker;
   end.stream = std::make_shared<Stream>(wire, 1);
