@@ -29,13 +29,14 @@ class BufferMessage final : public MessageBytes {
 // One that keeps the buffer itself.
 class OwnedBufferMessage final : public MessageBytes {
  public:
-  explicit OwnedBufferMessage(grpc::ByteBuffer buffer) : buffer_(std::move(buffer)) {}
+  // Leaves `buffer` empty.
+  explicit OwnedBufferMessage(grpc::ByteBuffer& buffer) { buffer_.Swap(&buffer); }
   std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override {
     return BufferMessage(buffer_).Open();
   }
 
  private:
-  const grpc::ByteBuffer buffer_;
+  grpc::ByteBuffer buffer_;
 };
 
 // A LaneMessage that holds a chunk. It borrows `data`, 1 .. kChunkBytes of them,

@@ -64,9 +64,7 @@ void LaneReactor::OnReadDone(bool ok) {
     if (!status.ok()) return End(status);
     return ReadOn();
   }
-  // Its slices are shared, not copied.
-  const auto message = std::make_shared<const OwnedBufferMessage>(std::move(incoming_));
-  incoming_ = grpc::ByteBuffer();
+  const auto message = std::make_shared<const OwnedBufferMessage>(incoming_);
   if (worker->Receive(lane, message)) ReadOn();
 }
 
