@@ -64,7 +64,7 @@ class Auditor {
   void Draws(const std::string& worker, int slot);
   void Handled(const std::string& worker, uint64_t incarnation, const v1::WorkerMessage& message,
                const absl::Status& status);
-  // The coordinator died while it saved this worker's membership.
+  // The coordinator died or failed in a call that changes this worker's membership.
   void MembershipUnsure(const std::string& worker) { members_[worker].lease_end = world_.now(); }
   void PushServed(const v1::PushHeader& header, const absl::Status& status);
   // An answer, a state or an outcome that leaves the coordinator.

@@ -92,5 +92,35 @@ TEST(SimulationTest, AStaleIncarnationThatIsAcceptedIsFound) {
   EXPECT_THAT(found, Contains("fenced_off"));
 }
 
+// Two sites share one place, and with it one part of the data: the second one comes when the first
+// has left, whose leave is the last thing that the coordinator saved.
+TEST(SimulationTest, ALeaveThatIsSavedByAFailingCoordinatorFreesItsPlace) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Scenario scenario = DrawScenario(seed);
+    scenario.undisturbed_bits = false;
+    scenario.sites = 2;
+    scenario.liars = 0;
+    scenario.quiet_at = absl::Seconds(60);
+    scenario.lose_request = scenario.lose_reply = scenario.duplicate = scenario.stall = 0;
+    scenario.store_death = 0;
+    scenario.kill_worker = scenario.shut_coordinator_down = scenario.sever_stream = 0;
+    scenario.stall_stream = scenario.second_process = scenario.pause = scenario.drain = 0;
+    scenario.stop_at_step = scenario.jump_wall_clock = 0;
+    scenario.kill_coordinator = 1;  // Nobody else replaces a failed one.
+    scenario.between_faults = absl::Seconds(2);
+    v1::MembershipConfig& membership = *scenario.config.mutable_membership();
+    membership.set_start_workers(1);
+    membership.set_max_workers(1);
+    membership.set_quorum(1);
+    membership.set_lease_ms(10'000);
+    PlantedBug failure;
+    failure.coordinator = FailsAfterALeave;
+    const Outcome outcome = Simulate(scenario, nullptr, failure);
+    EXPECT_FALSE(outcome.violation.has_value())
+        << "seed " << seed << " violates " << outcome.violation->invariant << "\n"
+        << outcome.violation->message;
+  }
+}
+
 }  // namespace
 }  // namespace causeway::simulation
