@@ -15,7 +15,7 @@
 //   workers_hold_published   after merging version v a worker holds exactly its bits
 //   nothing_trained_is_lost  what was trained was sent, or is carried (a late delta too)
 //   incarnations_increase    strictly, per worker id
-//   slots_are_distinct       of live members that were told to start
+//   slots_are_distinct       of members that are live when they are told to start
 //   no_wait_for_the_dead     a round with its quorum closes when lease or grace are over
 //   broken_disk_stops        after an error of its store a coordinator says and does nothing more
 //   recovers                 what the store holds makes a coordinator
