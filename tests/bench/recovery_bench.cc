@@ -231,7 +231,6 @@ json ReadFromPageCache(const std::string& folder) {
   const absl::Duration start = Clock::Real()->Monotonic();
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     std::ifstream file(entry.path(), std::ios::binary);
-    file.rdbuf()->pubsetbuf(nullptr, 0);
     while (file.read(piece.data(), std::ssize(piece)) || file.gcount() > 0) bytes += file.gcount();
   }
   return {{"read_bytes", bytes},

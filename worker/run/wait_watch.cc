@@ -54,7 +54,7 @@ absl::Duration WaitWatch::SetWaiting(const std::optional<SyncEvent>& event) {
   const absl::Duration now = options_.clock->Monotonic();
   const absl::Duration waited = waiting_.has_value() ? now - waiting_->since : absl::ZeroDuration();
   waiting_.reset();
-  if (event.has_value()) waiting_ = {.event = *event, .since = now};
+  if (event.has_value()) waiting_ = Waiting{.event = *event, .since = now};
   return waited;
 }
 
