@@ -13,8 +13,8 @@
 // opened the folder, read the deltas, merged all rounds again, compared all hashes and is ready to
 // serve; `recovery_from_snapshots` the same once every fragment has a snapshot, so that these are
 // what is read. Beside each stands how long it takes, in the same run, to read the files that it
-// reads from the page cache (`cached_read_s`). What a run without snapshots needs beside that, its
-// initial values, is `initial_values_s`.
+// reads from the page cache (`cached_read_s`), and what processors spent (`cpu_seconds`). What a
+// run without snapshots needs beside that, its initial values, is `initial_values_s`.
 #include <stdlib.h>
 
 #include <algorithm>
@@ -46,6 +46,7 @@
 #include "server/core/coordinator.h"
 #include "server/store/memory_store.h"
 #include "server/store/run_directory_store.h"
+#include "tests/bench/memory_rates.h"
 
 ABSL_FLAG(bool, json, false, "Print one JSON object instead of lines");
 ABSL_FLAG(bool, quick, false, "A tiny model, to show that everything works");
@@ -241,11 +242,13 @@ json ReadFromPageCache(const std::string& folder) {
 absl::StatusOr<json> MeasureRecovery(Bench& bench, const std::string& folder, const char* what,
                                      std::vector<float> initial, int64_t rounds) {
   json row = ReadFromPageCache(JoinPath(folder, what));
+  const double cpu = ProcessCpuSeconds();
   const absl::Duration start = Clock::Real()->Monotonic();
   ASSIGN_OR_RETURN(const auto store, RunDirectoryStore::Open(*FileSystem::Real(), folder, {}));
   ASSIGN_OR_RETURN(const auto coordinator, bench.Start(*store, std::move(initial)));
   const double seconds = absl::ToDoubleSeconds(Clock::Real()->Monotonic() - start);
   row["seconds"] = seconds;
+  row["cpu_seconds"] = ProcessCpuSeconds() - cpu;
   row["rounds_merged_again"] = rounds;
   row["times_cached_read"] = seconds / row["cached_read_s"].get<double>();
   return row;
