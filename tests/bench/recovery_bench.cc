@@ -242,13 +242,13 @@ json ReadFromPageCache(const std::string& folder) {
 absl::StatusOr<json> MeasureRecovery(Bench& bench, const std::string& folder, const char* what,
                                      std::vector<float> initial, int64_t rounds) {
   json row = ReadFromPageCache(JoinPath(folder, what));
-  const double cpu = ProcessCpuSeconds();
+  const double cpu = bench::ProcessCpuSeconds();
   const absl::Duration start = Clock::Real()->Monotonic();
   ASSIGN_OR_RETURN(const auto store, RunDirectoryStore::Open(*FileSystem::Real(), folder, {}));
   ASSIGN_OR_RETURN(const auto coordinator, bench.Start(*store, std::move(initial)));
   const double seconds = absl::ToDoubleSeconds(Clock::Real()->Monotonic() - start);
   row["seconds"] = seconds;
-  row["cpu_seconds"] = ProcessCpuSeconds() - cpu;
+  row["cpu_seconds"] = bench::ProcessCpuSeconds() - cpu;
   row["rounds_merged_again"] = rounds;
   row["times_cached_read"] = seconds / row["cached_read_s"].get<double>();
   return row;
