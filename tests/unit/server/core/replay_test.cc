@@ -88,6 +88,7 @@ TEST(ReplayOfRobustMerges, ClippingAndTrimmingComeOutAgain) {
     config.mutable_outer()->set_merge(v1::OuterConfig::TRIMMED_MEAN);
     config.mutable_outer()->set_clip_factor(1);
     config.mutable_membership()->set_start_workers(5);
+    config.mutable_membership()->set_max_workers(5);
   });
   std::vector<std::unique_ptr<ToyWorker>> workers;
   for (const char* const id : {"a", "b", "c", "d", "e"}) {
