@@ -104,6 +104,7 @@ void Simulation::StartProcess(Site& site) {
   options.record = &site.record;
   options.drop_late_deltas = bug_.workers_drop_late_deltas;
   options.forget_merges = bug_.workers_forget_merges;
+  options.merge_unrecorded = bug_.workers_merge_unrecorded;
   options.lies = &site - sites_.data() < scenario_.liars;
   // Set below, when there is a process to compare with.
   auto self = std::make_shared<VirtualWorker*>(nullptr);
