@@ -95,9 +95,9 @@ struct StarSetting {
   StarCoordinator coordinator;  // Those of upper tiers are like it.
   std::vector<StarTier> tiers;  // Above it, from the lowest; needs one shard, one slice, no deaths.
   StarFailures failures;
-  Disturbances disturbances;    // None with tiers.
-  int64_t steps = 500;          // Of the schedule.
-  int64_t warm_up_steps = 100;  // Not counted. Below steps.
+  Disturbances disturbances = {};  // None with tiers.
+  int64_t steps = 500;             // Of the schedule.
+  int64_t warm_up_steps = 100;     // Not counted. Below steps.
   uint64_t seed = 1;
 };
 
