@@ -33,6 +33,7 @@ struct Outcome {
   Counts counts = {};
   std::vector<float> published;     // At the end, in arena order.
   std::vector<MergeRecord> merges;  // By site.
+  bool compared = false;            // With the undisturbed run.
 };
 
 // Runs the scenario until every site has finished. `trace`: null for none.

@@ -69,6 +69,7 @@ void VirtualWorker::Begin(const v1::Welcome& welcome) {
     return;
   }
   world().Count(Happening::kWorkerStartedAnew);
+  if (options_.checkpoint.has_value()) world().Count(Happening::kWorkerTooFarBehind);
   anew_ = true;
   phase_ = Phase::kFetching;
   run_step_ = welcome.run_step();
