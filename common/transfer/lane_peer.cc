@@ -79,6 +79,11 @@ int LanePeer::lanes() const {
   return static_cast<int>(lanes_.size());
 }
 
+bool LanePeer::sends() const {
+  absl::MutexLock lock(&mutex_);
+  return !lanes_.empty() && !outgoing_.empty();
+}
+
 void LanePeer::Fail(Lane& lane, const absl::Status& status) { lane.stream->End(status); }
 
 bool LanePeer::Receive(const LanePtr& lane, const std::shared_ptr<const MessageBytes>& message) {

@@ -83,6 +83,8 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   void EndStalled(absl::Duration limit);
   void EndAll(const absl::Status& why);
   int lanes() const;
+  // True while an object is on its way to the peer.
+  bool sends() const;
 
  protected:
   explicit LanePeer(Options options);

@@ -331,10 +331,12 @@ void CoordinatorServer::Stop(absl::Duration deadline) {
   if (ticker_.joinable()) ticker_.join();
   if (maintainer_.joinable()) maintainer_.join();
   if (listener_ != nullptr) listener_->Stop();
+  if (server_ == nullptr) return;
+  const absl::Time end = absl::Now() + deadline;
+  for (; lanes_.sends() && absl::Now() < end; absl::SleepFor(kTransferTick)) lanes_.Tick();
   // They would stay open for as long as their connections.
   lanes_.EndAll(absl::UnavailableError("the coordinator stops"));
-  if (server_ == nullptr) return;
-  server_->Shutdown(absl::ToChronoTime(absl::Now() + deadline));
+  server_->Shutdown(absl::ToChronoTime(end));
   server_->Wait();
   // What they still do is with the tables.
   merges_.Stop();

@@ -1,5 +1,7 @@
 #include "server/transfer/lane_registry.h"
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -112,6 +114,10 @@ void LaneRegistry::Tick() {
 
 void LaneRegistry::EndAll(const absl::Status& why) {
   for (const auto& worker : All()) worker->EndAll(why);
+}
+
+bool LaneRegistry::sends() const {
+  return std::ranges::any_of(All(), [](const auto& worker) { return worker->sends(); });
 }
 
 size_t LaneRegistry::lanes() const {

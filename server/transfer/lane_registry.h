@@ -54,6 +54,8 @@ class LaneRegistry {
   // The coordinator stops: what is under way goes on elsewhere, or later.
   void EndAll(const absl::Status& why);
   size_t lanes() const;
+  // True while an object is on its way to a worker.
+  bool sends() const;
 
  private:
   using Process = std::pair<std::string, uint64_t>;  // Worker, process.
