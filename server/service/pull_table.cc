@@ -12,6 +12,7 @@ namespace causeway::server {
 namespace {
 
 constexpr size_t kMaxWorkerIdBytes = 64;
+constexpr absl::Duration kLookAtStreams = absl::Seconds(1);
 // A bit for each chunk of the largest object.
 constexpr size_t kMaxHeldBytes = static_cast<size_t>(kMaxObjectBytes) / kChunkBytes / 8;
 
@@ -30,7 +31,7 @@ struct PullTable::Group {
   absl::Duration moved = absl::ZeroDuration();  // A chunk of it left; when done: since then.
 
   GroupKey key() const { return {request.worker_id(), request.stripe_group()}; }
-  Round round() const { return {request.fragment(), request.round()}; }
+  Wanted wanted() const { return {request.worker_id(), request.fragment(), request.round()}; }
   bool IsOf(const v1::PullRequest& other) const {
     return request.object() == other.object() && request.fragment() == other.fragment() &&
            request.round() == other.round();
@@ -119,15 +120,17 @@ void PullTable::Open(const v1::PullRequest& request, std::shared_ptr<PullStream>
 }
 
 void PullTable::Fetch(const std::shared_ptr<Group>& group, Actions& actions) {
-  // Both may read or copy a whole object.
+  // Both may read or copy a whole object, and so wait for what the worker has asked for before.
   if (group->request.object() == v1::PullRequest::STATE) {
-    actions.push_back([table = weak_from_this(), &coordinator = coordinator_,
-                       run = options_.run_long, weak = std::weak_ptr<Group>(group)] {
-      run([table, &coordinator, weak] {
+    actions.push_back([table = weak_from_this(), &coordinator = coordinator_, reads = reads_,
+                       worker = group->request.worker_id(), weak = std::weak_ptr<Group>(group)] {
+      reads->Run(worker, [table, &coordinator, weak, worker] {
         const std::shared_ptr<PullTable> self = table.lock();
         const std::shared_ptr<Group> wanted = weak.lock();
         if (self == nullptr || wanted == nullptr) return;  // Nobody waits any more.
-        const Object object = coordinator.PullState(wanted->request.fragment());
+        const int fragment = wanted->request.fragment();
+        const absl::Status room = self->CheckRoom(worker, self->StateBytes(fragment));
+        const Object object = room.ok() ? coordinator.PullState(fragment) : Object(room);
         Actions begin;
         {
           absl::MutexLock lock(&self->mutex_);
@@ -138,27 +141,51 @@ void PullTable::Fetch(const std::shared_ptr<Group>& group, Actions& actions) {
     });
     return;
   }
-  const Round round = group->round();
-  const auto [waiting, is_new] = waiting_.try_emplace(round);
+  const Wanted wanted = group->wanted();
+  const auto [waiting, is_new] = waiting_.try_emplace(wanted);
   waiting->second.insert(group);
   if (!is_new) return;
-  actions.push_back(
-      [table = weak_from_this(), &coordinator = coordinator_, run = options_.run_long, round] {
-        run([table, &coordinator, round] {
-          // Holds nothing of who waits: they may go before the round is published.
-          coordinator.PullAnswer(round.first, round.second, [table, round](const Object& object) {
-            const std::shared_ptr<PullTable> self = table.lock();
-            if (self != nullptr) self->Answered(round, object);
-          });
-        });
+  actions.push_back([table = weak_from_this(), &coordinator = coordinator_, reads = reads_,
+                     wanted] {
+    reads->Run(wanted.worker, [table, &coordinator, wanted] {
+      const std::shared_ptr<PullTable> here = table.lock();
+      if (here == nullptr) return;
+      // How large it is, is not known before.
+      const absl::Status room = here->CheckRoom(wanted.worker, 1);
+      if (!room.ok()) return here->Answered(wanted, room);
+      // Holds nothing of who waits: they may go before the round is published.
+      coordinator.PullAnswer(wanted.fragment, wanted.round, [table, wanted](const Object& object) {
+        const std::shared_ptr<PullTable> self = table.lock();
+        if (self != nullptr) self->Answered(wanted, object);
       });
+    });
+  });
 }
 
-void PullTable::Answered(const Round& round, const Object& object) {
+int64_t PullTable::StateBytes(int fragment) const {
+  const FragmentPlan& plan = coordinator_.plan();
+  if (fragment < 0 || fragment >= plan.fragments()) return 0;  // There is none to read.
+  return plan.range(fragment).size() * int64_t{sizeof(float)};
+}
+
+absl::Status PullTable::CheckRoom(const std::string& worker, int64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  const auto downlink = downlinks_.find(worker);
+  return downlink == downlinks_.end() ? absl::OkStatus() : CheckRoomLocked(downlink->second, bytes);
+}
+
+absl::Status PullTable::CheckRoomLocked(const Downlink& downlink, int64_t bytes) const {
+  if (bytes <= max_bytes_of_worker_ - downlink.held_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the worker pulls objects of ", downlink.held_bytes, " bytes already; with ", bytes,
+      " more they would be above ", max_bytes_of_worker_, ": try again when one of them is whole"));
+}
+
+void PullTable::Answered(const Wanted& wanted, const Object& object) {
   Actions actions;
   {
     absl::MutexLock lock(&mutex_);
-    const auto found = waiting_.find(round);
+    const auto found = waiting_.find(wanted);
     if (found == waiting_.end()) return;
     const auto groups = std::move(found->second);
     waiting_.erase(found);
@@ -189,12 +216,7 @@ absl::Status PullTable::Hold(Group& group, const std::shared_ptr<const PullObjec
   Downlink& downlink = downlinks_[group.request.worker_id()];
   if (!downlink.held.contains(object)) {
     const auto bytes = static_cast<int64_t>(object->bytes.size());
-    if (bytes > max_bytes_of_worker_ - downlink.held_bytes) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the worker pulls objects of ", downlink.held_bytes, " bytes already; with ",
-                       bytes, " more they would be above ", max_bytes_of_worker_,
-                       ": try again when one of them is whole"));
-    }
+    RETURN_IF_ERROR(CheckRoomLocked(downlink, bytes));
     downlink.held_bytes += bytes;
   }
   downlink.held.insert(object);
@@ -357,7 +379,7 @@ void PullTable::DealChunk(PullStream* stream, Downlink& downlink, Actions& actio
 void PullTable::Forget(const std::shared_ptr<Group>& group) {
   const auto found = groups_.find(group->key());
   if (found != groups_.end() && found->second == group) groups_.erase(found);
-  const auto waiting = waiting_.find(group->round());
+  const auto waiting = waiting_.find(group->wanted());
   // The entry itself stays: the coordinator has been asked, and will call back.
   if (waiting != waiting_.end()) waiting->second.erase(group);
   const auto downlink = downlinks_.find(group->request.worker_id());
@@ -378,7 +400,13 @@ void PullTable::Close(PullStream* stream) {
     last.group->streams.erase(stream);
     if (last.group->streams.empty()) {
       object = LetGo(*last.group);
-      if (last.group->state != Group::State::kDone) Forget(last.group);
+      if (last.group->state != Group::State::kDone) {
+        Forget(last.group);
+      } else if (last.group->request.stripe_group() != 0) {
+        last.group->dealt = ChunkSet();
+        last.group->moved = options_.clock->Monotonic();
+        done_.emplace_back(last.group->moved, last.group);
+      }
     }
     const std::string& worker = last.group->request.worker_id();
     Downlink& downlink = downlinks_[worker];
@@ -399,17 +427,23 @@ void PullTable::Tick() {
     const absl::Status stalled = absl::DeadlineExceededError(
         absl::StrCat("the worker took nothing for ", absl::FormatDuration(options_.stall),
                      ": pull what is missing again"));
+    const bool look = now - looked_ >= kLookAtStreams;
+    if (look) looked_ = now;
     for (const auto& [stream, entry] : streams_) {
+      if (!look) break;
       if (entry.state != Entry::State::kSending) continue;
       const absl::Duration moved =
           std::max(entry.since, downlinks_[entry.group->request.worker_id()].moved);
       if (now - moved > options_.stall) End(stream, stalled, actions);
     }
-    std::erase_if(groups_, [&](const auto& item) {
-      const Group& group = *item.second;
-      return group.state == Group::State::kDone && group.streams.empty() &&
-             now - group.moved > options_.keep_done;
-    });
+    while (!done_.empty() && now - done_.front().first > options_.keep_done) {
+      const std::shared_ptr<Group> group = done_.front().second.lock();
+      // Unless streams have joined it since.
+      if (group != nullptr && group->streams.empty() && group->moved == done_.front().first) {
+        Forget(group);
+      }
+      done_.pop_front();
+    }
     std::vector<std::string> workers;
     for (const auto& [worker, downlink] : downlinks_) {
       if (!downlink.ready.empty()) workers.push_back(worker);

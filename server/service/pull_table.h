@@ -9,6 +9,7 @@
 #ifndef CAUSEWAY_SERVER_SERVICE_PULL_TABLE_H_
 #define CAUSEWAY_SERVER_SERVICE_PULL_TABLE_H_
 
+#include <compare>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -30,6 +31,7 @@
 #include "common/rpc/chunk_set.h"
 #include "server/core/coordinator.h"
 #include "server/service/byte_rate.h"
+#include "server/service/fair_queue.h"
 #include "server/service/pull_source.h"
 #include "server/service/work_queue.h"
 
@@ -71,6 +73,7 @@ class PullTable : public std::enable_shared_from_this<PullTable> {
   PullTable(Coordinator& coordinator, Options options)
       : coordinator_(coordinator),
         options_(std::move(options)),
+        reads_(std::make_shared<FairQueue>(options_.run_long)),
         max_bytes_of_worker_(options_.max_bytes_of_worker) {}
 
   // Another bound for each worker's objects, once it is known.
@@ -112,7 +115,13 @@ class PullTable : public std::enable_shared_from_this<PullTable> {
     absl::Duration moved = absl::ZeroDuration();  // A stream sent something, or opened.
     size_t streams = 0;
   };
-  using Round = std::pair<int, int64_t>;
+  // Who waits for the answer of which fragment's round.
+  struct Wanted {
+    std::string worker;
+    int fragment = 0;
+    int64_t round = 0;
+    friend auto operator<=>(const Wanted&, const Wanted&) = default;
+  };
   using Object = absl::StatusOr<std::shared_ptr<const PullObject>>;
   using GroupKey = std::pair<std::string, uint64_t>;
   using Actions = std::vector<std::function<void()>>;  // To be done once the lock is released.
@@ -122,7 +131,12 @@ class PullTable : public std::enable_shared_from_this<PullTable> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fetch(const std::shared_ptr<Group>& group, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Answered(const Round& round, const Object& object);
+  void Answered(const Wanted& wanted, const Object& object);
+  // Before an object of that size is read: whether its worker may hold it.
+  absl::Status CheckRoom(const std::string& worker, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckRoomLocked(const Downlink& downlink, int64_t bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t StateBytes(int fragment) const;
   // The group's object is there, or never comes.
   void Begin(const std::shared_ptr<Group>& group, const Object& object, Actions& actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -148,13 +162,17 @@ class PullTable : public std::enable_shared_from_this<PullTable> {
 
   Coordinator& coordinator_;
   const Options options_;
+  const std::shared_ptr<FairQueue> reads_;  // Of states and answers, by worker.
   mutable absl::Mutex mutex_;
   int64_t max_bytes_of_worker_ ABSL_GUARDED_BY(mutex_);
   std::map<PullStream*, Entry> streams_ ABSL_GUARDED_BY(mutex_);
   std::map<GroupKey, std::shared_ptr<Group>> groups_ ABSL_GUARDED_BY(mutex_);  // With a number.
   std::map<std::string, Downlink> downlinks_ ABSL_GUARDED_BY(mutex_);          // By worker.
-  // The coordinator is asked once for an answer, whoever waits for it.
-  std::map<Round, std::set<std::shared_ptr<Group>>> waiting_ ABSL_GUARDED_BY(mutex_);
+  // Finished groups whose last stream has left, and when: in this order they are forgotten.
+  std::deque<std::pair<absl::Duration, std::weak_ptr<Group>>> done_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration looked_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();  // For streams that stand.
+  // For one worker the coordinator is asked once for an answer, whatever waits for it.
+  std::map<Wanted, std::set<std::shared_ptr<Group>>> waiting_ ABSL_GUARDED_BY(mutex_);
   std::map<const PullObject*, std::weak_ptr<PullSource>> sources_ ABSL_GUARDED_BY(mutex_);
 };
 

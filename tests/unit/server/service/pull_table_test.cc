@@ -458,6 +458,71 @@ TEST_F(SmallPullTableTest, AnObjectCountsUntilItsLastChunkHasLeft) {
   EXPECT_FALSE(Open(Answer(3))->ended());
 }
 
+TEST_F(SmallPullTableTest, WhatAWorkerMayNotHoldIsNotReadForIt) {
+  const int64_t state = coordinator_.plan().range(0).size() * int64_t{sizeof(float)};
+  coordinator_.Publish(0, 0, MakeObject(0, state));
+  table_->BoundBytesOfWorker(state + kChunk);
+  v1::PullRequest request = Answer(0);
+  request.set_object(v1::PullRequest::STATE);
+  const auto first = Open(request);
+  EXPECT_FALSE(first->ended());
+  const auto answer = Open(Answer(1));
+  EXPECT_EQ(answer->code(), absl::StatusCode::kResourceExhausted);
+  table_->BoundBytesOfWorker(state);
+  EXPECT_EQ(Open(request)->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Open(Answer(2))->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(coordinator_.asked_for_states, 1);
+  EXPECT_EQ(coordinator_.asked_for_answers, 1);
+}
+
+// Threads that the test runs one task of at a time.
+class SlowPullTableTest : public PullTableTest {
+ protected:
+  SlowPullTableTest() {
+    table_ = std::make_shared<PullTable>(
+        coordinator_, PullTable::Options{.cache = &cache_,
+                                         .run_long = [this](auto task) { tasks_.push_back(task); },
+                                         .clock = &clock_});
+    coordinator_.Publish(0, 0, MakeObject(0, kChunk));
+  }
+  std::deque<std::function<void()>> tasks_;
+};
+
+TEST_F(SlowPullTableTest, NobodyWaitsForWhatAnotherHasReadForItself) {
+  v1::PullRequest request = Answer(0);
+  request.set_object(v1::PullRequest::STATE);
+  std::vector<std::shared_ptr<Stream>> greedy;
+  for (int i = 0; i < 100; ++i) greedy.push_back(Open(request));
+  request.set_worker_id("b");
+  const auto honest = Open(request);
+  ASSERT_EQ(tasks_.size(), 2u) << "one of each worker";
+  for (int i = 0; i < 2; ++i) {
+    tasks_.front()();
+    tasks_.pop_front();
+  }
+  EXPECT_TRUE(honest->sending());
+  for (; !tasks_.empty(); tasks_.pop_front()) tasks_.front()();
+  EXPECT_TRUE(std::ranges::all_of(greedy, &Stream::sending)) << "in the end";
+}
+
+TEST_F(PullTableTest, FinishedGroupsAreForgottenInTheirOrder) {
+  coordinator_.Publish(0, 1, MakeObject(1, kChunk));
+  const auto finish = [&](uint64_t group) {
+    const auto stream = Open(Answer(1, group));
+    Run({stream});
+    table_->Close(stream.get());
+  };
+  finish(1);
+  Advance(absl::Seconds(40));
+  finish(2);
+  finish(1);  // A stripe that comes late finds it done, and it stays as long again.
+  EXPECT_EQ(table_->counters().groups, 2u);
+  Advance(absl::Seconds(30));
+  EXPECT_EQ(table_->counters().groups, 2u);
+  Advance(absl::Seconds(31));
+  EXPECT_EQ(table_->counters().groups, 0u);
+}
+
 class PackedPullTableTest : public PullTableTest {
  protected:
   PackedPullTableTest() : PullTableTest(true) {}
