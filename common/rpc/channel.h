@@ -34,6 +34,10 @@ struct ConnectionLimits {
   absl::Duration handshake = absl::Seconds(20);
   // Without a call. A worker's connections may rest between two rounds; it opens them again.
   absl::Duration idle = absl::Minutes(30);
+  // Then the peer is to connect anew, and show its credentials again: calls that are under way have
+  // `grace` to end by themselves. gRPC makes it up to a tenth more or less.
+  absl::Duration age = absl::Hours(24);
+  absl::Duration grace = absl::Minutes(5);
   // Of gRPC's own buffers: near it, windows shrink and new calls are refused.
   int64_t memory_bytes = int64_t{1} << 30;
 };

@@ -3,8 +3,12 @@
 #ifndef CAUSEWAY_SERVER_SERVICE_EXCHANGE_SERVICE_H_
 #define CAUSEWAY_SERVER_SERVICE_EXCHANGE_SERVICE_H_
 
+#include <functional>
 #include <utility>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "causeway/v1/exchange.grpc.pb.h"
 #include "server/service/access.h"
 #include "server/service/pull_table.h"
@@ -29,11 +33,24 @@ class ExchangeService final
                                           const v1::QueryTransferRequest* request,
                                           v1::QueryTransferResponse* response) override;
 
+  // Ends the transfers of peers whose token, certificate or name does not count any more.
+  void EndRevokedStreams();
+
  private:
+  // A transfer under way. `end` is false if it is over, and ends it unless the status is OK.
+  struct Transfer {
+    Peer peer;
+    std::function<bool(const absl::Status& status)> end;
+  };
+  template <typename Reactor>
+  void Watch(Peer peer, Reactor* reactor);
+
   Access& access_;
   PushTable& pushes_;
   PullTable& pulls_;
   const Runner unpack_;
+  absl::Mutex mutex_;
+  std::vector<Transfer> transfers_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace causeway::server
