@@ -16,6 +16,9 @@
 
 namespace causeway {
 
+// Paces count in 1/1000: at this one every inner step is a step of the schedule.
+inline constexpr int64_t kPaceOne = 1000;
+
 struct SyncEvent {
   int fragment = 0;
   int64_t round = 0;
