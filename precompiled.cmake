@@ -1,6 +1,6 @@
 # Precompiled headers: most of a compiler's time goes into the headers of the standard library,
-# Abseil, protobuf, gRPC and GoogleTest. A source still includes by name what it uses: the preset
-# `plain` builds without this file.
+# Abseil, protobuf, gRPC and GoogleTest. A source still includes by name what it uses: without
+# CAUSEWAY_PCH it has nothing else.
 #
 # One header per kind of target and flag set, compiled once and shared: libraries are compiled with
 # -fPIC, programs with -fPIE. nlohmann/json.hpp is in none: it costs each source that gets it 0.7
@@ -92,13 +92,13 @@ function(causeway_precompile)
 endfunction()
 
 # GCC forgets that what it precompiled is a system header, and warns of the standard library's own
-# strings and optionals, inlined. The preset `plain` keeps these warnings. A header that does not fit
-# a source's flags costs time only: that stays a warning.
+# strings and optionals, inlined. Builds without CAUSEWAY_PCH keep these warnings. A header that
+# does not fit a source's flags costs time only: that stays a warning.
 if(CAUSEWAY_PCH)
   foreach(warning array-bounds free-nonheap-object maybe-uninitialized restrict stringop-overflow
           stringop-overread error=invalid-pch)
     add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-${warning}>")
   endforeach()
+  # A precompiled header of clang names no time, so that a cache can know it again.
+  add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,Clang>:SHELL:-Xclang -fno-pch-timestamp>")
 endif()
-# A precompiled header of clang names no time, so that a cache can know it again.
-add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,Clang>:SHELL:-Xclang -fno-pch-timestamp>")
