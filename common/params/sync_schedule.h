@@ -45,7 +45,7 @@ class SyncSchedule {
     return RoundsSentBy(fragment, step - overlap_steps_);
   }
 
-  // What is due after `step`, in order of fragment. With tau = 0 a round is in both.
+  // Rounds due after `step`, in order of fragment. With tau = 0 a round is in both.
   std::vector<SyncEvent> SendsAfter(int64_t step) const;
   std::vector<SyncEvent> MergesAfter(int64_t step) const;
 
