@@ -438,6 +438,17 @@ class ParityReportTest(unittest.TestCase):
                          {"plain": [1, 2, 3], "plain-mu0.9": [3]})
         self.assertEqual(set(report["tuning"]["plain-mu0.9"]), {3, 101})
 
+    def test_a_scale_without_the_seeds_of_claims_has_those_it_has(self):
+        results = [_long_result("small-2k", name, 101, loss) for name, loss in (("plain", 2.0), ("mean", 2.1))]
+        results += [_long_result("small-6k", name, seed, loss) for seed in (1, 101)
+                    for name, loss in (("plain", 2.0), ("mean", 2.1))]
+        self.assertEqual([[row["seeds"] for row in report["rows"]] for report in self.report(*results)],
+                         [[[101], [101]], [[1], [1]]])
+        # What suits data parallelism may have been tried with other seeds alone: no baseline then.
+        results.append(_long_result("small-6k", "plain-rates0.5", 101, 1.9))
+        report = self.report(*results)[1]
+        self.assertEqual((report["baseline"], report["tuning"]["plain-rates0.5"]), ("plain", {101: 1.91}))
+
     def test_gaps_are_taken_seed_by_seed_with_their_interval(self):
         results = [_long_result("small-6k", "plain", seed, 2.0 + seed) for seed in (1, 2, 3)]
         results += [_long_result("small-6k", "mean", seed, 2.01 + seed + 0.001 * (seed - 2))
