@@ -363,7 +363,7 @@ absl::StatusOr<MergeResult> FragmentRounds::Merge(int64_t round,
   input.rehearse = rehearse;
   input.contributions = std::move(contributions);
   input.kind = options_.config->sync().contribution();
-  input.merge = options_.config->outer().merge();
+  input.rule = MergeRuleOf(options_.config->outer());
   input.optimizer = options_.optimizer;
   input.answer_codec = options_.codec_down;
   input.round = round;

@@ -162,6 +162,9 @@ VARIANTS = {
     "mean-H100": Variant("mean, H 100", _MEAN | {"sync.steps_between_syncs": "100"}),
     **{f"mean-M{workers}": Variant(f"mean, M {workers}", _MEAN, workers=workers)
        for workers in (4, 8)},
+    # What a merge that holds against some costs where all are honest.
+    "mean-M8-clip": Variant("mean, M 8, clipped at 1.5 medians", _MEAN | {"outer.clip_factor": "1.5"}, workers=8),
+    "mean-M8-trim": Variant("mean, M 8, trimmed by 1", _MEAN | {"outer.merge": "TRIMMED_MEAN"}, workers=8),
     # The same, and what was trained in flight is kept.
     "mean-keep": Variant("mean that keeps", _KEEP),
     "mean-keep-mu0.9": Variant("mean that keeps, Muon momentum 0.9", _KEEP | {"train.muon_momentum": "0.9"},
@@ -226,6 +229,8 @@ EXPERIMENTS = {
                          "streaming", streaming_is="alpha 0.5"),
     "workers": Experiment("Workers (M), the same batch together", ("M1", "streaming", "M4", "M8"),
                           "streaming", streaming_is="M 2"),
+    "robust": Experiment("Merges that hold against some", ("mean-M8", "mean-M8-clip", "mean-M8-trim"),
+                         "mean-M8", in_all=False),
     "patterns": Experiment("Fragments", ("strided", "sequential", "streaming"), "sequential",
                            streaming_is="balanced"),
     "outer": Experiment(

@@ -162,10 +162,11 @@ absl::Status ToyWorker::PullStates() {
   return absl::OkStatus();
 }
 
-void ToyWorker::Train() {
+void ToyWorker::Train(float size) {
   ++step_;
   for (size_t i = 0; i < local_.size(); ++i) {
-    local_[i] += 0.01f * static_cast<float>(RandomNormal(nonce_, static_cast<uint64_t>(step_), i));
+    local_[i] +=
+        0.01f * size * static_cast<float>(RandomNormal(nonce_, static_cast<uint64_t>(step_), i));
   }
 }
 

@@ -148,9 +148,9 @@ class ToyWorker {
   // Join, fetch the state, Ready at the run's step.
   absl::Status Enter();
 
-  // One inner step and what the schedule asks for after it. Merges wait for their answers, so on
-  // one thread, merge only what is published.
-  void Train();
+  // One inner step, so many times as long as others take, and what the schedule asks for after it.
+  // Merges wait for their answers, so on one thread, merge only what is published.
+  void Train(float size = 1);
   void Diverge();           // The local values leave all reason behind.
   absl::Status SendDue();   // Contributes what is due after the present step.
   absl::Status MergeDue();  // Merges what is due, waiting for it.

@@ -81,7 +81,7 @@ class CudnnPlansTest : public ::testing::Test {
   }
 };
 
-TEST_F(CudnnPlansTest, HasPlansWithTheSameBitsEveryTimeForEveryGpuThatWeBuildFor) {
+TEST_F(CudnnPlansTest, HasPlansWithTheSameBitsEveryTimeAndInAnyOrderForEveryGpuThatWeBuildFor) {
   if (const absl::Status opened = OpenCudnn(); !opened.ok()) GTEST_SKIP() << opened;
   for (const auto& [capability, multiprocessors] : {std::pair(80, 108), {90, 132}, {100, 148}}) {
     for (const AttentionShape& shape :

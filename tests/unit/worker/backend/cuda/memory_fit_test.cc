@@ -43,7 +43,7 @@ struct Fit {
   std::string model;
   const char* optimizer = "MUON";
   int gpus = 1;
-  Flags flags;
+  Flags flags = {};
   double gigabytes = 0;
   double set_aside = 0;
   Recompute recompute = Recompute::kNone;
