@@ -52,6 +52,7 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
         --device=auto (or cpu, cuda, cuda:0,1); on GPUs (docs/gpu.md):
         --attention=auto (or own, cudnn)  --recompute=auto (or none, norms, block)
         --published=device (or host): where the copy of the published parameters lies
+        --gradients=whole (or sharded): whether each of several GPUs keeps its share of them alone
         --deterministic=on (or off): whether a step that is repeated has the same bits
       Several machines can be one worker: with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
       MASTER_ADDR and MASTER_PORT in the environment, as torchrun sets them, this is one of its

@@ -17,7 +17,9 @@
 #include "absl/strings/strip.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
+#include "common/params/config_checks.h"
 #include "common/params/fragment_plan.h"
+#include "common/params/outer_config.h"
 #include "common/params/presets.h"
 
 namespace causeway {
@@ -37,22 +39,6 @@ class FirstError final : public google::protobuf::io::ErrorCollector {
  private:
   std::string message_;
 };
-
-absl::Status Bad(absl::string_view field, absl::string_view must, absl::string_view is) {
-  return absl::InvalidArgumentError(absl::StrCat(field, " must be ", must, "; it is ", is));
-}
-
-template <typename T>
-absl::Status CheckRange(absl::string_view field, T value, T low, T high) {
-  if (value >= low && value <= high) return absl::OkStatus();  // False for NaN.
-  return Bad(field, absl::StrCat("in ", low, " .. ", high), absl::StrCat(value));
-}
-
-absl::Status CheckEnum(absl::string_view field, bool known, int value) {
-  if (known) return absl::OkStatus();
-  return Bad(field, "one of the names in proto/causeway/v1/config.proto",
-             absl::StrCat("the number ", value));
-}
 
 absl::Status CheckRopeScaling(const v1::ModelConfig& model) {
   if (!model.has_rope_scaling()) return absl::OkStatus();
@@ -175,7 +161,7 @@ absl::Status CompleteTrain(v1::TrainConfig& train) {
   return CheckRange("train.evaluation_sequences", train.evaluation_sequences(), 1, 1 << 20);
 }
 
-// What a trainer that brings its own code cannot be asked for.
+// Refuses what a trainer with code of its own cannot be asked for.
 absl::Status CheckForeignTrainer(const v1::RunConfig& config) {
   const auto must = [](const char* field, absl::string_view value, absl::string_view is) {
     return Bad(field, absl::StrCat(value, " in a run of tensors, whose trainer is not Causeway's"),
@@ -285,48 +271,6 @@ absl::Status CompleteSync(int blocks, absl::string_view where, v1::SyncConfig& s
   return absl::OkStatus();
 }
 
-absl::Status CompleteOuter(const v1::TrainConfig& train, const v1::SyncConfig& sync,
-                           v1::OuterConfig& outer) {
-  const bool sparse = sync.codec_up() == v1::TOPK2;
-  if (outer.optimizer() == v1::OuterConfig::OPTIMIZER_UNSPECIFIED) {
-    outer.set_optimizer(v1::OuterConfig::NESTEROV);
-  }
-  RETURN_IF_ERROR(CheckEnum(
-      "outer.optimizer", v1::OuterConfig::Optimizer_IsValid(outer.optimizer()), outer.optimizer()));
-  if (outer.merge() == v1::OuterConfig::MERGE_UNSPECIFIED) outer.set_merge(v1::OuterConfig::MEAN);
-  RETURN_IF_ERROR(
-      CheckEnum("outer.merge", v1::OuterConfig::Merge_IsValid(outer.merge()), outer.merge()));
-  const bool adam = outer.optimizer() == v1::OuterConfig::ADAM;
-  if (!outer.has_learning_rate()) {
-    outer.set_learning_rate(outer.optimizer() == v1::OuterConfig::ADAMW ? train.learning_rate()
-                            : adam                                      ? 1e-3
-                            : sparse                                    ? 1.0
-                                                                        : 0.4);
-  }
-  if (!adam && (outer.has_beta1() || outer.has_beta2() || outer.has_epsilon())) {
-    return Bad("outer.beta1, outer.beta2 and outer.epsilon",
-               "left out unless outer.optimizer is ADAM", "given");
-  }
-  if (adam) {
-    if (!outer.has_beta1()) outer.set_beta1(0.9);
-    if (!outer.has_beta2()) outer.set_beta2(0.99);
-    if (!outer.has_epsilon()) outer.set_epsilon(1e-6);
-    RETURN_IF_ERROR(CheckRange("outer.beta1", outer.beta1(), 0.0, 0.999999));
-    RETURN_IF_ERROR(CheckRange("outer.beta2", outer.beta2(), 0.0, 0.999999));
-    RETURN_IF_ERROR(CheckRange("outer.epsilon", outer.epsilon(), 1e-20, 1.0));
-  }
-  if (!outer.has_momentum()) {
-    outer.set_momentum(outer.optimizer() == v1::OuterConfig::NESTEROV && !sparse ? 0.9 : 0.0);
-  }
-  RETURN_IF_ERROR(CheckRange("outer.learning_rate", outer.learning_rate(), 0.0, 10.0));
-  RETURN_IF_ERROR(CheckRange("outer.momentum", outer.momentum(), 0.0, 0.999999));
-  if (outer.optimizer() != v1::OuterConfig::NESTEROV && outer.momentum() != 0) {
-    return Bad("outer.momentum", "0 or left out unless outer.optimizer is NESTEROV",
-               absl::StrCat(outer.momentum()));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CompleteMembership(v1::MembershipConfig& membership) {
   if (membership.start_workers() == 0) membership.set_start_workers(2);
   if (membership.max_workers() == 0) {
@@ -362,7 +306,7 @@ absl::Status CompleteMembership(v1::MembershipConfig& membership) {
                    membership.weighting());
 }
 
-// What must hold between the parts.
+// Checks what must hold between the parts.
 absl::Status CheckTogether(const v1::RunConfig& config) {
   const v1::SyncConfig& sync = config.sync();
   const bool gradient = sync.contribution() == v1::SyncConfig::GRADIENT;
@@ -381,8 +325,9 @@ absl::Status CheckTogether(const v1::RunConfig& config) {
       return must("sync.steps_between_syncs", "1", absl::StrCat(sync.steps_between_syncs()));
     }
     if (sync.fragments() != 1) return must("sync.fragments", "1", absl::StrCat(sync.fragments()));
-    if (config.outer().merge() != v1::OuterConfig::MEAN) {
-      return must("outer.merge", "MEAN", v1::OuterConfig::Merge_Name(config.outer().merge()));
+    if (config.outer().merge() == v1::OuterConfig::NORM_AND_DIRECTION) {
+      return must("outer.merge", "MEAN or TRIMMED_MEAN",
+                  v1::OuterConfig::Merge_Name(config.outer().merge()));
     }
     if (sync.mixing() != 0) return must("sync.mixing", "0", absl::StrCat(sync.mixing()));
     if (sync.keep_in_flight() != 0) {
@@ -416,7 +361,7 @@ absl::Status CheckTogether(const v1::RunConfig& config) {
                             " (else some fragments are never synchronized)"),
                absl::StrCat(config.train().steps()));
   }
-  return absl::OkStatus();
+  return CheckMergeRule(config.outer(), config.membership());
 }
 
 ConfigWarnings Warnings(const v1::RunConfig& config) {
@@ -470,6 +415,7 @@ ConfigWarnings Warnings(const v1::RunConfig& config) {
          " is above start_workers = ", config.membership().start_workers(),
          ": rounds wait until so many have joined");
   }
+  AddMergeWarnings(config.outer(), config.membership(), warnings);
   if (config.membership().adaptive_grace() && config.membership().grace_ms() == 0) {
     warn("membership.adaptive_grace has no effect with grace_ms 0, which waits for every member");
   }

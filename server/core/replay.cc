@@ -45,11 +45,7 @@ class Replayer {
                      CreateOuterOptimizer(config_.outer(), config_.train(), plan_.tensors()));
     if (options_.outer.has_value() || !options_.without.empty()) {
       const v1::OuterConfig& outer = options_.outer.has_value() ? *options_.outer : config_.outer();
-      if (outer.merge() != v1::OuterConfig::MEAN) {
-        return absl::InvalidArgumentError(
-            "only outer.merge MEAN can be replayed with another "
-            "optimizer");
-      }
+      other_rule_ = MergeRuleOf(outer);
       ASSIGN_OR_RETURN(other_optimizer_,
                        CreateOuterOptimizer(outer, config_.train(), plan_.tensors()));
       if (other_optimizer_->needs_gradient_norm()) {
@@ -130,13 +126,18 @@ class Replayer {
       kept += weights[i];
     }
     if (other.has_value() && kept > 0) {
-      std::vector<double> mean(published.size(), 0.0);
+      DeltaCombiner::Input input{.contributions = {},
+                                 .kind = config_.sync().contribution(),
+                                 .rule = other_rule_,
+                                 .published = published};
       for (size_t i = 0; i < objects.size(); ++i) {
         // Nobody left out: the bits of the weights as they were.
         const double weight = options_.without.empty() ? weights[i] : weights[i] / kept;
         if (weight == 0) continue;
-        RETURN_IF_ERROR(codec_up_->Accumulate(objects[i], published, weight, mean));
+        input.contributions.push_back(
+            {round.contributors[i], codec_up_, objects[i], weight, /*validated=*/false});
       }
+      ASSIGN_OR_RETURN(const std::vector<double> mean, MergedDelta(input, options_.pool));
       other->optimizer->Step({.arena_begin = range.begin,
                               .round = round.round,
                               .gradient_norm = 0,
@@ -150,7 +151,7 @@ class Replayer {
           {round.contributors[i], codec_up_, objects[i], round.weights[i], /*validated=*/false});
     }
     input.kind = config_.sync().contribution();
-    input.merge = config_.outer().merge();
+    input.rule = MergeRuleOf(config_.outer());
     input.optimizer = run.optimizer;
     input.answer_codec = codec_down_;
     input.round = round.round;
@@ -182,6 +183,7 @@ class Replayer {
   const Codec* codec_down_ = nullptr;
   std::unique_ptr<const OuterOptimizer> optimizer_;
   std::unique_ptr<const OuterOptimizer> other_optimizer_;
+  MergeRule other_rule_;
   ReplayResult result_;
   double difference_squares_ = 0;
   double squares_ = 0;

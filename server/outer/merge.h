@@ -1,7 +1,7 @@
 // One round of one fragment at the coordinator (algorithm.md, "The coordinator, per round"):
 //
-//   g          = sum_m w_m * Decode(delta_m)       in double, in order of worker id; or with the
-//                                                  norm merged for itself, see MergeInput::merge
+//   g          = sum_m w_m * Decode(delta_m)       in double, in order of worker id; or by another
+//                                                  rule, see delta_combiner.h
 //   theta      = the outer optimizer's step on g
 //   answer     = Encode(published - theta)
 //   published -= Decode(answer)
@@ -29,6 +29,7 @@
 #include "common/base/checksum.h"
 #include "common/base/thread_pool.h"
 #include "common/codec/codec.h"
+#include "server/outer/delta_combiner.h"
 #include "server/outer/outer_optimizer.h"
 
 namespace causeway::server {
@@ -44,28 +45,13 @@ struct FragmentState {
   std::vector<std::span<float>> optimizer;  // In the order of OuterOptimizer::state_names().
 };
 
-struct Contribution {
-  std::string worker_id;
-  const Codec* codec = nullptr;
-  std::span<const uint8_t> encoded;
-  double weight = 0;  // All together 1 (ContributionWeights).
-  // True: codec->Validate has accepted these bytes against published as it is now (GRADIENT:
-  // against zeros). False: the merge does that first, at the price of reading them twice.
-  bool validated = false;
-};
-
 struct MergeInput {
   // In any order. Empty: theta and the optimizer stay as they are, and the answer brings published
   // closer to theta.
   std::vector<Contribution> contributions;
   // PARAMETER_DELTA: encoded against published. GRADIENT: against zeros.
   v1::SyncConfig::Contribution kind = v1::SyncConfig::PARAMETER_DELTA;
-  // NORM_AND_DIRECTION: with n_m = |delta_m|, the norm over the whole fragment,
-  //   direction = sum_m (w_m / n_m) * delta_m      without those whose norm is 0
-  //   g = (sum_m w_m * n_m) / |direction| * direction
-  // or zero if there is no direction. A single contribution is taken as it is. Contributions are
-  // then read three times.
-  v1::OuterConfig::Merge merge = v1::OuterConfig::MEAN;
+  MergeRule rule;
   const OuterOptimizer* optimizer = nullptr;
   const Codec* answer_codec = nullptr;
   int64_t round = 0;
@@ -95,6 +81,10 @@ struct MergeResult {
 // others from reading `state` while it runs.
 absl::StatusOr<MergeResult> MergeFragment(const MergeInput& input, const FragmentState& state,
                                           ThreadPool* pool);
+
+// g alone, of the whole fragment; zeros without contributions. The errors of DeltaCombiner.
+absl::StatusOr<std::vector<double>> MergedDelta(const DeltaCombiner::Input& input,
+                                                ThreadPool* pool);
 
 }  // namespace causeway::server
 

@@ -12,7 +12,8 @@
 // `cpu_triad_fraction` is the same of the seconds that the threads computed: what to look at where
 // others use the cores, too, but blind to a core that waits for another.
 // Each merge is timed twice: with contributions that were validated when they arrived, as the
-// coordinator's are, and (`validating`) with ones that the merge has to read twice.
+// coordinator's are, and (`validating`) with ones that the merge has to read twice. Then come the
+// other rules (delta_combiner.h): `rules` has their seconds, and their ratio to the mean.
 //
 // `--dump` also merges each row once from a state of its own, and leaves that and the result in the
 // folder, for compare_merge.py: WORKERS.before.theta.f32, .momentum. and .published., the same
@@ -31,6 +32,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -41,6 +43,7 @@
 #include "common/base/thread_pool.h"
 #include "common/cli/command_line.h"
 #include "common/codec/codec.h"
+#include "common/params/outer_config.h"
 #include "nlohmann/json.hpp"
 #include "server/outer/merge.h"
 #include "tests/bench/memory_rates.h"
@@ -59,6 +62,7 @@ using server::Contribution;
 using server::FragmentState;
 using server::MergeFragment;
 using server::MergeInput;
+using server::MergeRule;
 
 constexpr char kProgram[] = "merge_bench";
 
@@ -185,6 +189,28 @@ void DumpMerge(const std::string& folder, const Inputs& inputs, size_t values, M
   write_state("after");
 }
 
+// By name, beside the mean.
+nlohmann::json TimeRules(MergeInput input, const FragmentState& state, ThreadPool* pool,
+                         int repeats, const Timing& mean) {
+  constexpr auto kTrimmed = v1::OuterConfig::TRIMMED_MEAN;
+  const std::pair<const char*, MergeRule> rules[] = {
+      {"norm_and_direction", {.merge = v1::OuterConfig::NORM_AND_DIRECTION}},
+      {"clipped", {.clip_factor = 1.5}},
+      {"trimmed_1", {.merge = kTrimmed, .trim = 1}},
+      {"trimmed_2", {.merge = kTrimmed, .trim = 2}},
+      {"clipped_trimmed_1", {.merge = kTrimmed, .clip_factor = 1.5, .trim = 1}}};
+  nlohmann::json report = nlohmann::json::object();
+  for (const auto& [name, rule] : rules) {
+    if (rule.merge == kTrimmed && input.contributions.size() < size_t{kFewestToTrim}) continue;
+    input.rule = rule;
+    const Timing timing = TimeMerges(input, state, pool, repeats);
+    report[name] = {{"seconds", timing.seconds},
+                    {"of_mean", timing.seconds / mean.seconds},
+                    {"cpu_of_mean", timing.cpu_seconds / mean.cpu_seconds}};
+  }
+  return report;
+}
+
 nlohmann::json RatesToJson(const MemoryRates& rates) {
   return {{"memcpy_gb_per_s", rates.memcpy_bytes_per_s * 1e-9},
           {"triad_gb_per_s", rates.triad_bytes_per_s * 1e-9},
@@ -230,6 +256,7 @@ nlohmann::json Run(size_t values, int threads, int repeats, size_t rate_bytes,
     input.contributions = inputs.contributions(false);
     const Timing validating = TimeMerges(input, state, &pool, repeats);
     const int64_t peak = ProcessBytes("VmHWM");
+    input.contributions = inputs.contributions(true);
     const double rate = static_cast<double>(moved) / merge.seconds;
     const double validating_rate = static_cast<double>(moved) / validating.seconds;
     report["rows"].push_back(
@@ -248,7 +275,8 @@ nlohmann::json Run(size_t values, int threads, int repeats, size_t rate_bytes,
          {"state_bytes", 3 * values * sizeof(float)},
          {"contribution_bytes", inputs.bytes()},
          {"answer_bytes", answer_bytes},
-         {"beyond_bytes", peak - before - static_cast<int64_t>(answer_bytes)}});
+         {"beyond_bytes", peak - before - static_cast<int64_t>(answer_bytes)},
+         {"rules", TimeRules(input, state, &pool, repeats, merge)}});
   }
   report["load_average_after"] = LoadAverage();
   return report;
@@ -269,6 +297,10 @@ void PrintTable(const nlohmann::json& report) {
         number(row["cpu_seconds"]), number(row["gb_per_s"]), number(row["triad_fraction"]),
         number(row["validating_triad_fraction"]), number(row["cpu_triad_fraction"]),
         number(row["beyond_bytes"]) / (1 << 20));
+    for (const auto& [name, rule] : row["rules"].items()) {
+      absl::PrintF("  %-20s %.3f s, %.2f times the mean (%.2f by CPU time)\n", name,
+                   number(rule["seconds"]), number(rule["of_mean"]), number(rule["cpu_of_mean"]));
+    }
   }
   absl::PrintF("load average %.1f before, %.1f after\n", number(report["load_average"]),
                number(report["load_average_after"]));

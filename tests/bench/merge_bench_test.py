@@ -8,7 +8,7 @@ import unittest
 ROW = {"workers", "codec", "moved_bytes", "moved_bytes_per_value", "seconds", "cpu_seconds",
        "gb_per_s", "triad_fraction", "cpu_triad_fraction", "validating_seconds",
        "validating_triad_fraction", "state_bytes", "contribution_bytes", "answer_bytes",
-       "beyond_bytes"}
+       "beyond_bytes", "rules"}
 
 
 class MergeBenchTest(unittest.TestCase):
@@ -25,6 +25,9 @@ class MergeBenchTest(unittest.TestCase):
             self.assertEqual(
                 row["moved_bytes"],
                 row["contribution_bytes"] + 2 * row["state_bytes"] + row["answer_bytes"])
+        rules = [set(row["rules"]) for row in report["rows"]]
+        self.assertEqual(rules[0], {"norm_and_direction", "clipped"})
+        self.assertEqual(rules[1] - rules[0], {"trimmed_1", "trimmed_2", "clipped_trimmed_1"})
 
     def test_bad_flags_are_refused(self):
         for flag in ("--values=1000", "--repeats=0", "--threads=-1"):

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import lzma
 import subprocess
 import sys
 import tarfile
@@ -81,6 +82,15 @@ def read_report(path):
                  f"{type(error).__name__}: {error}")
 
 
+def unpack(path, folder):
+    try:
+        with tarfile.open(path) as archive:
+            archive.extractall(folder)
+    except (OSError, EOFError, lzma.LZMAError, tarfile.TarError) as error:
+        sys.exit(f"tests/gpu/run: {path} is no whole file of tests/gpu/pack: "
+                 f"{type(error).__name__}: {error}")
+
+
 def run(options):
     begin = time.monotonic()
     names = chosen_parts(options.parts, options.skip)
@@ -95,8 +105,7 @@ def run(options):
         folder = Path(folder)
         (folder / "pack").mkdir()
         (folder / "work").mkdir()
-        with tarfile.open(options.pack) as archive:
-            archive.extractall(folder / "pack")
+        unpack(options.pack, folder / "pack")
 
         def tell(text):
             print(f"      {text}", flush=True)
@@ -126,7 +135,10 @@ def run(options):
           f"{(time.monotonic() - begin) / 60:.1f} minutes; kernel by kernel: {out}/report.md")
     if counts[1]:
         return 1
-    return 0 if context.gpu is not None or options.dry_run else 1
+    if context.gpu is None and not options.dry_run:
+        print(f"tests/gpu/run: nothing was checked on a GPU: {context.no_gpu}")
+        return 1
+    return 0
 
 
 def main():

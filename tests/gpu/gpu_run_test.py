@@ -177,7 +177,19 @@ class RunTest(unittest.TestCase):
         self.assertIn("0 passed, 0 failed, 7 skipped", printed)
 
     def test_without_a_gpu_a_real_run_has_not_passed(self):
-        self.assertEqual(self.machine.run("unit")[0], 1)
+        status, _, printed = self.machine.run("unit")
+        self.assertEqual(status, 1)
+        self.assertIn("nothing was checked on a GPU: there is no nvidia-smi", printed)
+
+    def test_a_pack_that_is_not_whole_is_named(self):
+        whole = self.machine.folder / "whole.tar.xz"
+        with tarfile.open(whole, "w:xz") as tar:
+            tar.add(self.machine.packed, arcname=".")
+        for name, content in (("cut", whole.read_bytes()[:-200]), ("other", b"text")):
+            path = self.machine.folder / name
+            path.write_bytes(content)
+            with self.assertRaisesRegex(SystemExit, f"{name} is no whole file of tests/gpu/pack"):
+                gpu_run.unpack(path, self.machine.folder / "unpacked")
 
     def test_a_gpu_that_nobody_answers_for_is_told_as_such(self):
         self.machine.tool("nvidia-smi", "#!/bin/sh\necho 'No devices were found'; exit 6\n")

@@ -61,6 +61,7 @@ class RefusalsTest(unittest.TestCase):
             self.train(cluster, device="cuda:0,x", saying=["--device", '"cuda:0,x"'])
             self.train(cluster, recompute="all", saying=["--recompute", "norms", '"all"'])
             self.train(cluster, published="disk", saying=["--published", "host", '"disk"'])
+            self.train(cluster, gradients="half", saying=["--gradients", "sharded", '"half"'])
             self.train(cluster, deterministic="no", saying=["--deterministic", "off", '"no"'])
             for command in ("eval", "generate"):
                 self.refused(WORKER, command, "--device=cuda", "--data=x", "--prompt=x",

@@ -221,6 +221,14 @@ class RefusalsTest(SiteTest):
                     cluster.start_process_of_site("site", 1, launch, program=other)]
             self.refused(cluster, site, *2 * ["process 1 of this site: it runs another build"])
 
+    def test_a_process_with_other_flags(self):
+        with Cluster() as cluster:
+            cluster.start_coordinator(STREAMING % 60 + ONE)
+            launch = self.launch()
+            site = [cluster.start_process_of_site("site", 0, launch),
+                    cluster.start_process_of_site("site", 1, launch, "--gradients=sharded")]
+            self.refused(cluster, site, *2 * ["process 1 of this site: it has --gradients=sharded"])
+
     def test_a_batch_that_cannot_be_shared_out(self):
         with Cluster() as cluster:
             cluster.start_coordinator(STREAMING % 60 + ONE)

@@ -52,6 +52,7 @@ ELSEWHERE = {
         "process 0 of this site waited ... for others", "... of this site did not reach process 0 at ...",
         "process 0 of this site cannot listen on port ...", "...turned process ... away: ...",
         "... it runs another build of this program ...", "... it computes on ..., process 0 on ...",
+        "... it has ..., process 0 ...: give all of them the same flags",
         "the connection to ... is lost (...): has it ended?", "rank ...: ..."],
     "a run of any model (tests/integration/any_model_test.py, tests/unit/server/core)": [
         "a run of tensors begins with values that are given, and ... has none",

@@ -15,15 +15,16 @@
 //   delta.F.R.W.bin                   its encoded delta of fragment F, round R
 //   answer.F.R.bin, published.F.R.f32 the encoded answer, and the published values after it
 //
-// Three workers with batches of different sizes, one thread each. The model computes in double;
+// As many workers as the configuration starts with, three or five, with batches of different sizes,
+// one thread each. The model computes in double;
 // the master weights are fp32, rounded after every step, so that a run has the same bits wherever
 // double arithmetic agrees to a few units in the last place.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <iterator>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -56,7 +57,11 @@ struct Site {
 };
 
 // Not in the order of the ids, which is the order of summation.
-const Site kSites[] = {{"west", 2}, {"east", 1}, {"north", 4}};
+const Site kAllSites[] = {{"west", 2}, {"east", 1}, {"north", 4}, {"south", 1}, {"center", 2}};
+
+std::span<const Site> SitesOf(const v1::RunConfig& config) {
+  return std::span(kAllSites).first(static_cast<size_t>(config.membership().start_workers()));
+}
 
 // What one worker leaves behind.
 struct SiteTrace {
@@ -187,6 +192,8 @@ nlohmann::json Describe(const v1::RunConfig& config, const FragmentPlan& plan) {
   const v1::OuterConfig& outer = config.outer();
   trace["outer"] = {{"optimizer", v1::OuterConfig::Optimizer_Name(outer.optimizer())},
                     {"merge", v1::OuterConfig::Merge_Name(outer.merge())},
+                    {"clip_factor", outer.clip_factor()},
+                    {"trim", outer.trim()},
                     {"learning_rate", outer.learning_rate()},
                     {"momentum", outer.momentum()},
                     {"beta1", outer.beta1()},
@@ -205,7 +212,7 @@ nlohmann::json Describe(const v1::RunConfig& config, const FragmentPlan& plan) {
     trace["fragments"].push_back({{"begin", plan.range(i).begin}, {"end", plan.range(i).end}});
   }
   trace["workers"] = nlohmann::json::array();
-  for (const Site& site : kSites) {
+  for (const Site& site : SitesOf(config)) {
     trace["workers"].push_back({{"id", site.id}, {"batch_sequences", site.batch_sequences}});
   }
   return trace;
@@ -213,14 +220,14 @@ nlohmann::json Describe(const v1::RunConfig& config, const FragmentPlan& plan) {
 
 // Every worker's published copy of every round is the coordinator's; writes it once.
 absl::Status WritePublished(const std::string& folder, const TraceStore& store,
-                            const std::vector<SiteTrace>& traces) {
+                            std::span<const Site> sites, const std::vector<SiteTrace>& traces) {
   for (const auto& [key, hash] : store.published_hashes()) {
     const auto& [fragment, round] = key;
     for (size_t i = 0; i < traces.size(); ++i) {
       const auto found = traces[i].published.find(key);
       if (found == traces[i].published.end() ||
           TreeHash(std::span<const float>(found->second)) != hash) {
-        return absl::DataLossError(absl::StrCat(kSites[i].id, " does not hold round ", round,
+        return absl::DataLossError(absl::StrCat(sites[i].id, " does not hold round ", round,
                                                 " of fragment ", fragment,
                                                 " as the coordinator published it"));
       }
@@ -244,6 +251,7 @@ absl::Status WriteSite(const std::string& folder, const Site& site, const SiteTr
 absl::Status RunConfiguration(const std::string& name, const std::string& folder) {
   ASSIGN_OR_RETURN(const v1::RunConfig config, TraceConfiguration(name));
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
+  const std::span<const Site> sites = SitesOf(config);
   RETURN_IF_ERROR(FileSystem::Real()->CreateFolders(folder));
   std::vector<float> initial(static_cast<size_t>(plan.arena_size()));
   InitializeParameters(plan, config.train().seed(), initial);
@@ -258,19 +266,19 @@ absl::Status RunConfiguration(const std::string& name, const std::string& folder
                                                 .store = &store,
                                                 .events = NullEventLog()}));
   std::vector<std::unique_ptr<InProcessExchange>> exchanges;
-  for (const Site& site : kSites) {
+  for (const Site& site : sites) {
     ASSIGN_OR_RETURN(exchanges.emplace_back(), InProcessExchange::Join(*coordinator, site.id));
   }
   for (const auto& exchange : exchanges) RETURN_IF_ERROR(exchange->Ready(0));
 
-  std::vector<SiteTrace> traces(std::size(kSites));
-  std::vector<absl::Status> statuses(std::size(kSites));
+  std::vector<SiteTrace> traces(sites.size());
+  std::vector<absl::Status> statuses(sites.size());
   {
     std::vector<std::jthread> threads;
-    for (size_t i = 0; i < std::size(kSites); ++i) {
+    for (size_t i = 0; i < sites.size(); ++i) {
       threads.emplace_back([&, i] {
         statuses[i] =
-            Annotate(RunSite(config, plan, kSites[i], *exchanges[i], traces[i]), kSites[i].id);
+            Annotate(RunSite(config, plan, sites[i], *exchanges[i], traces[i]), sites[i].id);
         if (statuses[i].ok()) return;
         for (const auto& exchange : exchanges) exchange->Cancel();  // Or they wait for ever.
       });
@@ -280,11 +288,11 @@ absl::Status RunConfiguration(const std::string& name, const std::string& folder
   std::stable_partition(statuses.begin(), statuses.end(),
                         [](const absl::Status& status) { return !absl::IsCancelled(status); });
   for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
-  for (size_t i = 0; i < std::size(kSites); ++i) {
-    RETURN_IF_ERROR(WriteSite(folder, kSites[i], traces[i]));
+  for (size_t i = 0; i < sites.size(); ++i) {
+    RETURN_IF_ERROR(WriteSite(folder, sites[i], traces[i]));
   }
   RETURN_IF_ERROR(coordinator->Shutdown());
-  RETURN_IF_ERROR(WritePublished(folder, store, traces));
+  RETURN_IF_ERROR(WritePublished(folder, store, sites, traces));
   nlohmann::json trace = Describe(config, plan);
   trace["contributions"] = store.contributions_json();
   trace["rounds"] = store.rounds_json();

@@ -83,6 +83,33 @@ constexpr NamedText kConfigurations[] = {
              codec_up: E3M0 codec_down: INT4 error_feedback: true }
       outer { merge: NORM_AND_DIRECTION momentum: 0.6 }
       train { seed: 11 })"},
+    // Longer deltas count as if they were as long as the median, in order of worker id as ever.
+    {"int4-fp32-clipped", R"(
+      model { width: 32 mlp_width: 48 }
+      sync { pattern: BALANCED fragments: 2 steps_between_syncs: 8 overlap_steps: 3 mixing: 0.5
+             codec_up: INT4 codec_down: FP32 }
+      outer { clip_factor: 1 }
+      train { seed: 14 })"},
+    {"int8-int4-clipped-direction", R"(
+      sync { pattern: STRIDED fragments: 3 steps_between_syncs: 8 overlap_steps: 3 mixing: 0.5
+             codec_up: INT8 codec_down: INT4 }
+      outer { merge: NORM_AND_DIRECTION clip_factor: 1 momentum: 0.6 }
+      train { seed: 15 })"},
+    // Five workers, of which two are left out at every value.
+    {"e3m0-int4-trimmed", R"(
+      sync { pattern: STRIDED fragments: 2 steps_between_syncs: 8 overlap_steps: 3 mixing: 0.5
+             codec_up: E3M0 codec_down: INT4 error_feedback: true }
+      outer { merge: TRIMMED_MEAN momentum: 0.6 }
+      membership { start_workers: 5 max_workers: 5 quorum: 5 }
+      train { seed: 16 })"},
+    {"int4-int8-trimmed-clipped", R"(
+      model { width: 32 mlp_width: 48 }
+      sync { pattern: BALANCED fragments: 2 steps_between_syncs: 8 overlap_steps: 3 mixing: 0.5
+             codec_up: INT4 codec_down: INT8 }
+      outer { merge: TRIMMED_MEAN trim: 2 clip_factor: 1 optimizer: ADAM learning_rate: 2e-3
+              momentum: 0 }
+      membership { start_workers: 5 max_workers: 5 quorum: 5 }
+      train { seed: 17 })"},
     // What is trained in flight is kept: all of it, and most of it.
     {"int4-int4-keep", R"(
       sync { pattern: STRIDED fragments: 3 steps_between_syncs: 8 overlap_steps: 5

@@ -73,6 +73,9 @@ void Auditor::Attached(const v1::Join& join, const v1::Welcome& welcome) {
 
 void Auditor::Draws(const std::string& worker, int slot) {
   members_[worker].slot = slot;
+  // On a stalled stream the order may come when the worker is lost, and its part given away: its
+  // next message is refused, and it attaches again.
+  if (members_[worker].lease_end <= world_.now()) return;
   for (const auto& [id, other] : members_) {
     if (id == worker || other.left || other.lease_end <= world_.now()) continue;
     if (other.slot != slot) continue;

@@ -15,7 +15,7 @@
 //   workers_hold_published   after merging version v a worker holds exactly its bits
 //   nothing_trained_is_lost  what was trained was sent, or is carried (a late delta too)
 //   incarnations_increase    strictly, per worker id
-//   slots_are_distinct       of live members that were told to start
+//   slots_are_distinct       of members that are live when they are told to start
 //   no_wait_for_the_dead     a round with its quorum closes when lease or grace are over
 //   broken_disk_stops        after an error of its store a coordinator says and does nothing more
 //   recovers                 what the store holds makes a coordinator
@@ -64,7 +64,7 @@ class Auditor {
   void Draws(const std::string& worker, int slot);
   void Handled(const std::string& worker, uint64_t incarnation, const v1::WorkerMessage& message,
                const absl::Status& status);
-  // The coordinator died while it saved this worker's membership.
+  // The coordinator died or failed in a call that changes this worker's membership.
   void MembershipUnsure(const std::string& worker) { members_[worker].lease_end = world_.now(); }
   void PushServed(const v1::PushHeader& header, const absl::Status& status);
   // An answer, a state or an outcome that leaves the coordinator.

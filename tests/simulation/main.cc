@@ -102,6 +102,7 @@ int Main(int argc, char** argv) {
   int64_t events = 0;
   int64_t done = 0;
   int64_t compared = 0;
+  int64_t with_liars = 0;
   std::vector<Failure> failures;
   {
     Progress progress(scenarios);
@@ -110,7 +111,8 @@ int Main(int argc, char** argv) {
       if (trace) std::cout << Describe(scenario) << '\n';
       const Outcome outcome = SimulateAndCompare(scenario, trace ? &std::cout : nullptr);
       events += outcome.events;
-      compared += scenario.undisturbed_bits;
+      compared += outcome.compared;
+      with_liars += scenario.liars > 0;
       for (size_t i = 0; i < kHappenings; ++i) counts[i] += outcome.counts[i];
       if (outcome.violation.has_value()) {
         failures.push_back({scenario.seed, *outcome.violation});
@@ -128,6 +130,7 @@ int Main(int argc, char** argv) {
                            {"first_seed", first},
                            {"failed", failures.size()},
                            {"compared_with_undisturbed", compared},
+                           {"with_liars", with_liars},
                            {"events", events},
                            {"seconds", seconds},
                            {"cpu_seconds", CpuSeconds() - cpu_before},
@@ -140,10 +143,10 @@ int Main(int argc, char** argv) {
     std::cout << report.dump(2) << '\n';
   } else {
     std::cout << absl::StrFormat(
-        "%d scenarios from seed %d, %d events, %.1f s (%.0f per second), %d failed; %d compared "
-        "with their undisturbed run\n",
-        done, first, events, seconds, static_cast<double>(done) / seconds, failures.size(),
-        compared);
+        "%d scenarios from seed %d, %d with liars, %d events, %.1f s (%.0f per second), %d failed; "
+        "%d compared with their undisturbed run\n",
+        done, first, with_liars, events, seconds, static_cast<double>(done) / seconds,
+        failures.size(), compared);
     for (size_t i = 0; i < kHappenings; ++i) {
       std::cout << absl::StrFormat("%10d  %s\n", counts[i], HappeningName(i));
     }

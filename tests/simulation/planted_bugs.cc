@@ -130,6 +130,29 @@ class Unfenced final : public Around {
   std::map<std::string, uint64_t> present_;
 };
 
+class FailsAfterLeave final : public Around {
+ public:
+  using Around::Around;
+  absl::Status Handle(const std::string& worker_id, uint64_t incarnation,
+                      const v1::WorkerMessage& message) override {
+    RETURN_IF_ERROR(Health());
+    const absl::Status status = Around::Handle(worker_id, incarnation, message);
+    failed_ = failed_ || (status.ok() && message.has_leave());
+    return status;
+  }
+  absl::StatusOr<v1::Welcome> Join(const v1::Join& join,
+                                   std::shared_ptr<server::SessionSink> sink) override {
+    RETURN_IF_ERROR(Health());
+    return Around::Join(join, std::move(sink));
+  }
+  absl::Status Health() const override {
+    return failed_ ? absl::UnavailableError("the disk failed") : Around::Health();
+  }
+
+ private:
+  bool failed_ = false;
+};
+
 }  // namespace
 
 std::unique_ptr<Coordinator> AppliesTwice(std::unique_ptr<Coordinator> real) {
@@ -138,6 +161,10 @@ std::unique_ptr<Coordinator> AppliesTwice(std::unique_ptr<Coordinator> real) {
 
 std::unique_ptr<Coordinator> AcceptsStaleIncarnations(std::unique_ptr<Coordinator> real) {
   return std::make_unique<Unfenced>(std::move(real));
+}
+
+std::unique_ptr<Coordinator> FailsAfterALeave(std::unique_ptr<Coordinator> real) {
+  return std::make_unique<FailsAfterLeave>(std::move(real));
 }
 
 }  // namespace causeway::simulation

@@ -1,4 +1,5 @@
-// Bugs that a coordinator could have, planted around a real one, to show what would find them.
+// Bugs and failures that a coordinator could have, planted around a real one, to show what would
+// find them and what must not be taken for one.
 #ifndef CAUSEWAY_TESTS_SIMULATION_PLANTED_BUGS_H_
 #define CAUSEWAY_TESTS_SIMULATION_PLANTED_BUGS_H_
 
@@ -14,6 +15,9 @@ std::unique_ptr<server::Coordinator> AppliesTwice(std::unique_ptr<server::Coordi
 // A push is taken for one of the present incarnation, whatever it says.
 std::unique_ptr<server::Coordinator> AcceptsStaleIncarnations(
     std::unique_ptr<server::Coordinator> real);
+
+// Not a bug: it fails, as after an error of its disk, once somebody has left and that is saved.
+std::unique_ptr<server::Coordinator> FailsAfterALeave(std::unique_ptr<server::Coordinator> real);
 
 }  // namespace causeway::simulation
 

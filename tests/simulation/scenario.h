@@ -14,8 +14,8 @@ struct Scenario {
   uint64_t seed = 0;
   v1::RunConfig config;  // Complete.
   int sites = 1;
-  // Quorum is all, nobody starts anew or leaves early: the run must end in the bits of the
-  // undisturbed one.
+  // Quorum is all, nobody loses its checkpoint or leaves early: the run must end in the bits of
+  // the undisturbed one, unless somebody comes back so late that it takes the published state.
   bool undisturbed_bits = false;
   int checkpoint_every_steps = 0;  // 0: never.
   int kept_answers = 4;

@@ -104,6 +104,7 @@ void Simulation::StartProcess(Site& site) {
   options.record = &site.record;
   options.drop_late_deltas = bug_.workers_drop_late_deltas;
   options.forget_merges = bug_.workers_forget_merges;
+  options.merge_unrecorded = bug_.workers_merge_unrecorded;
   options.lies = &site - sites_.data() < scenario_.liars;
   // Set below, when there is a process to compare with.
   auto self = std::make_shared<VirtualWorker*>(nullptr);
@@ -316,7 +317,8 @@ Outcome Simulation::Run() {
                      .events = world_.events(),
                      .counts = world_.counts(),
                      .published = auditor_.Published(),
-                     .merges = {}};
+                     .merges = {},
+                     .compared = false};
   for (Site& site : sites_) outcome.merges.push_back(std::move(site.record));
   return outcome;
 }
@@ -366,7 +368,9 @@ Outcome Simulate(const Scenario& scenario, std::ostream* trace, const PlantedBug
 
 Outcome SimulateAndCompare(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug) {
   Outcome outcome = Simulate(scenario, trace, bug);
-  if (!scenario.undisturbed_bits || outcome.violation.has_value()) return outcome;
+  const bool all_resumed = outcome.counts[static_cast<size_t>(Happening::kWorkerTooFarBehind)] == 0;
+  if (!scenario.undisturbed_bits || outcome.violation.has_value() || !all_resumed) return outcome;
+  outcome.compared = true;
   const Outcome undisturbed =
       Simulation(WithoutFaults(scenario), nullptr, {}, outcome.merges).Run();
   if (undisturbed.violation.has_value()) {

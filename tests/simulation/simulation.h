@@ -22,7 +22,9 @@ namespace causeway::simulation {
 struct PlantedBug {
   CoordinatorHost::Decorator coordinator;  // Wraps every coordinator.
   bool workers_drop_late_deltas = false;
-  bool workers_forget_merges = false;  // A resumed worker merges anew, whatever its record says.
+  // A resumed worker merges anew, whatever its record says; whatever its record lacks.
+  bool workers_forget_merges = false;
+  bool workers_merge_unrecorded = false;
 };
 
 struct Outcome {
@@ -31,6 +33,7 @@ struct Outcome {
   Counts counts = {};
   std::vector<float> published;     // At the end, in arena order.
   std::vector<MergeRecord> merges;  // By site.
+  bool compared = false;            // With the undisturbed run.
 };
 
 // Runs the scenario until every site has finished. `trace`: null for none.

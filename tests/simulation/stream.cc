@@ -111,10 +111,14 @@ void Stream::Receive(const v1::WorkerMessage& message) {
   }
   if (!host_.serving(generation_)) return;  // The worker is told otherwise.
   const absl::Status status = host_.coordinator_->Handle(worker_, incarnation_, message);
-  if (!host_.Survived()) return;
-  if (host_.coordinator_->Health().ok()) {
+  const bool survived = host_.Survived();
+  if (survived && host_.coordinator_->Health().ok()) {
     host_.auditor_.Handled(worker_, incarnation_, message, status);
+  } else if (message.has_leave()) {
+    // What came to an end is the coordinator: that the worker has left may be on its disk.
+    host_.auditor_.MembershipUnsure(worker_);
   }
+  if (!survived) return;
   if (message.has_leave() || !status.ok()) {
     host_.world_.Trace(worker_, " incarnation ", incarnation_,
                        message.has_leave() ? " leaves: " : " is told: ", status.ToString());

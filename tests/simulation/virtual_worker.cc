@@ -21,7 +21,7 @@ VirtualWorker::VirtualWorker(Options options)
     : options_(std::move(options)),
       sync_(options_.scenario->config.sync()),
       schedule_(options_.plan->fragments(), sync_.steps_between_syncs(), MaxOverlapSteps(sync_)),
-      slack_steps_(MaxOverlapSteps(sync_) - sync_.overlap_steps()),
+      early_(sync_, schedule_, options_.forget_merges ? MergeRecord() : *options_.record),
       up_(**FindCodec(sync_.codec_up())),
       down_(**FindCodec(sync_.codec_down())),
       noise_(Checksum64(options_.id)),
@@ -69,6 +69,7 @@ void VirtualWorker::Begin(const v1::Welcome& welcome) {
     return;
   }
   world().Count(Happening::kWorkerStartedAnew);
+  if (options_.checkpoint.has_value()) world().Count(Happening::kWorkerTooFarBehind);
   anew_ = true;
   phase_ = Phase::kFetching;
   run_step_ = welcome.run_step();
@@ -83,6 +84,9 @@ void VirtualWorker::Restore() {
   local_ = checkpoint.local;
   published_ = checkpoint.published;
   fragments_ = checkpoint.fragments;
+  std::vector<int64_t> versions;
+  for (const WorkerFragment& state : fragments_) versions.push_back(state.version);
+  if (!options_.merge_unrecorded) early_.Resume(versions);
   std::vector<std::shared_ptr<Flight>> flights;
   for (WorkerFragment& state : fragments_) {
     if (state.flight == nullptr) continue;
@@ -221,8 +225,10 @@ void VirtualWorker::StepDone() {
   if (phase_ != Phase::kTraining) return;
   stepping_ = false;
   ++step_;
+  // As a gradient does, it depends on all values: on what was merged when.
+  const uint64_t noise = noise_ ^ TreeHash(local_);
   for (size_t i = 0; i < local_.size(); i += 4) {
-    const uint64_t bits = RandomBits(noise_, static_cast<uint64_t>(step_), i);
+    const uint64_t bits = RandomBits(noise, static_cast<uint64_t>(step_), i);
     for (size_t k = i; k < std::min(i + 4, local_.size()); ++k) {
       const auto draw = static_cast<int16_t>(bits >> (16 * (k - i)));
       local_[k] += 0x1p-21f * static_cast<float>(draw);
@@ -241,12 +247,12 @@ void VirtualWorker::StepDone() {
 std::vector<SyncEvent> VirtualWorker::EarlyMerges() const {
   std::vector<SyncEvent> early;
   for (const WorkerFragment& state : fragments_) {
-    if (state.flight == nullptr || slack_steps_ == 0) continue;
-    const SyncEvent& event = state.flight->event;
-    if (schedule_.MergeStep(event.fragment, event.round) - slack_steps_ > step_) continue;
-    const auto recorded = options_.record->find({event.fragment, event.round});
-    const bool is_recorded = recorded != options_.record->end() && !options_.forget_merges;
-    if (is_recorded ? recorded->second <= step_ : state.flight->done) early.push_back(event);
+    if (state.flight == nullptr) continue;
+    const worker::EarlyMerges::Answer answer = early_.After(step_, state.flight->event);
+    if (answer == worker::EarlyMerges::Answer::kRecorded ||
+        (answer == worker::EarlyMerges::Answer::kIfThere && state.flight->done)) {
+      early.push_back(state.flight->event);
+    }
   }
   if (!early.empty()) world().Count(Happening::kMergedEarly);
   return early;

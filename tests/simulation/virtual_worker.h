@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +20,7 @@
 #include "tests/simulation/coordinator_host.h"
 #include "tests/simulation/scenario.h"
 #include "tests/simulation/world.h"
+#include "worker/sync/early_merges.h"
 
 namespace causeway::simulation {
 
@@ -47,7 +47,7 @@ struct WorkerFragment {
 };
 
 // Fragment and round -> the step after which it was merged. On a site's disk, as merges.jsonl.
-using MergeRecord = std::map<std::pair<int, int64_t>, int64_t>;
+using MergeRecord = worker::MergeSteps;
 
 // Everything that a bit-exact continuation needs.
 struct WorkerCheckpoint {
@@ -76,6 +76,7 @@ class VirtualWorker final : public StreamClient,
     MergeRecord* record = nullptr;
     bool drop_late_deltas = false;  // The bugs of these names.
     bool forget_merges = false;
+    bool merge_unrecorded = false;
     bool lies = false;  // About its tokens and its speed.
   };
 
@@ -151,7 +152,7 @@ class VirtualWorker final : public StreamClient,
   const Options options_;
   const v1::SyncConfig& sync_;
   const SyncSchedule schedule_;  // Its merge steps are the last ones.
-  const int64_t slack_steps_;
+  worker::EarlyMerges early_;    // The product's rule.
   const Codec& up_;
   const Codec& down_;
   const uint64_t noise_;

@@ -21,6 +21,7 @@ const char* HappeningName(size_t happening) {
                                                                   "workers_failed",
                                                                   "workers_resumed",
                                                                   "workers_started_anew",
+                                                                  "workers_too_far_behind",
                                                                   "second_processes",
                                                                   "coordinators_killed",
                                                                   "coordinators_shut_down",

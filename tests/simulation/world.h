@@ -33,6 +33,7 @@ enum class Happening {
   kWorkerFailed,
   kWorkerResumed,
   kWorkerStartedAnew,
+  kWorkerTooFarBehind,  // Had a checkpoint, and started anew.
   kSecondProcess,
   kCoordinatorKilled,
   kCoordinatorShutDown,

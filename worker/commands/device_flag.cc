@@ -24,6 +24,10 @@ ABSL_FLAG(std::string, recompute, "auto",
 ABSL_FLAG(std::string, published, "device",
           "train, on GPUs: where the published copy lies: device, or host, which saves 4 bytes of "
           "GPU memory per parameter and costs copies at each synchronization");
+ABSL_FLAG(std::string, gradients, "whole",
+          "train, on several GPUs: what each keeps of the gradients: whole, or sharded, its share, "
+          "which saves up to 4 bytes of memory per parameter and sums every micro-batch over the "
+          "GPUs instead of every step");
 
 ABSL_FLAG(
     std::string, attention, "auto",
@@ -48,6 +52,7 @@ cuda::OpenOptions OptionsOf(const DeviceChoice& choice) {
   if (choice.recompute == "norms") options.recompute = cuda::Recompute::kNorms;
   if (choice.recompute == "block") options.recompute = cuda::Recompute::kBlocks;
   options.published_on_device = choice.published_on_device;
+  options.shard_gradients = choice.shard_gradients;
   options.attention = cuda::AttentionPreferenceOf(choice.attention);
   options.deterministic = choice.deterministic;
   return options;
@@ -108,6 +113,12 @@ absl::StatusOr<DeviceChoice> DevicesFromFlags() {
         absl::StrCat("--published must be device or host; it is \"", published, "\""));
   }
   choice.published_on_device = published == "device";
+  const std::string gradients = absl::GetFlag(FLAGS_gradients);
+  if (gradients != "whole" && gradients != "sharded") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--gradients must be whole or sharded; it is \"", gradients, "\""));
+  }
+  choice.shard_gradients = gradients == "sharded";
   choice.attention = absl::GetFlag(FLAGS_attention);
   if (choice.attention != "auto" && choice.attention != "own" && choice.attention != "cudnn") {
     return absl::InvalidArgumentError(

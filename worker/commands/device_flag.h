@@ -30,6 +30,7 @@ struct DeviceChoice {
   // norms or block. The bits are the same.
   std::string recompute = "auto";
   bool published_on_device = true;  // The published copy: or in the host's memory.
+  bool shard_gradients = false;     // Each of several GPUs keeps its share of the gradients.
   // Who computes attention: auto, own or cudnn. The bits differ.
   std::string attention = "auto";
   // cuDNN's attention gives the same bits every time; or it may add up in any order.
@@ -38,7 +39,7 @@ struct DeviceChoice {
 
 // auto, cpu, cuda, cuda:0 or cuda:0,2. INVALID_ARGUMENT with what may be said.
 absl::StatusOr<DeviceChoice> ParseDevices(absl::string_view text);
-// Takes --device, --recompute, --published, --attention and --deterministic.
+// Takes --device, --recompute, --published, --gradients, --attention and --deterministic.
 absl::StatusOr<DeviceChoice> DevicesFromFlags();
 
 // Never kAuto: that becomes kCuda where there is a GPU, else kCpu. FAILED_PRECONDITION, with what

@@ -45,6 +45,13 @@ absl::Status CheckMember(const SiteMember& first, const SiteMember& other) {
                      ": give all of them --device=", first.device,
                      first.device == "cuda" ? ", where each sees GPUs" : ""));
   }
+  if (other.shard_gradients != first.shard_gradients) {
+    const auto flag = [](const SiteMember& member) {
+      return member.shard_gradients ? "--gradients=sharded" : "--gradients=whole";
+    };
+    return absl::FailedPreconditionError(absl::StrCat(
+        "it has ", flag(other), ", process 0 ", flag(first), ": give all of them the same flags"));
+  }
   return absl::OkStatus();
 }
 
@@ -69,12 +76,17 @@ absl::StatusOr<SiteMember> SiteMember::OfThisProcess(const SiteOptions& options,
   member.program = absl::StrCat(kSoftwareVersion, " ", HashToHex(TreeHash(program->bytes())));
   member.device = gpus ? "cuda" : "cpu";
   member.gpus = static_cast<int>(options.devices.gpus.size());
+  member.shard_gradients = options.devices.shard_gradients;
   member.threads = options.threads;
   return member;
 }
 
 std::string SiteMember::ToJson() const {
-  return json({{"program", program}, {"device", device}, {"gpus", gpus}, {"threads", threads}})
+  return json({{"program", program},
+               {"device", device},
+               {"gpus", gpus},
+               {"shard_gradients", shard_gradients},
+               {"threads", threads}})
       .dump();
 }
 
@@ -85,6 +97,7 @@ absl::StatusOr<SiteMember> SiteMember::FromJson(const std::string& text) {
     member.program = said.at("program").get<std::string>();
     member.device = said.at("device").get<std::string>();
     member.gpus = said.at("gpus").get<int>();
+    member.shard_gradients = said.at("shard_gradients").get<bool>();
     member.threads = said.at("threads").get<int>();
   } catch (const json::exception&) {
     return absl::DataLossError("what it says of itself cannot be read: is it of another build?");

@@ -47,6 +47,7 @@ struct SiteMember {
   std::string program;  // Which build: equal for all.
   std::string device;   // "cpu" or "cuda".
   int gpus = 0;
+  bool shard_gradients = false;  // On GPUs: equal for all.
   int threads = 0;
 
   static absl::StatusOr<SiteMember> OfThisProcess(const SiteOptions& options, FileSystem& files);
@@ -61,7 +62,7 @@ std::string PlanFileOf(const std::string& plan_file, int process);
 class Site {
  public:
   // Process 0: waits for the others. FAILED_PRECONDITION, which the others hear too, if one is of
-  // another build or computes on other devices; errors of MeetSite.
+  // another build, computes on other devices or divides gradients otherwise; errors of MeetSite.
   static absl::StatusOr<std::unique_ptr<Site>> Gather(const SiteOptions& options,
                                                       FileSystem& files);
   // Without End, the others end with an error.

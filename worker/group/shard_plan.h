@@ -1,11 +1,11 @@
-// Which device of a site keeps which part of every fragment (ZeRO-1), and what of the gradient is
-// summed over the devices at once.
+// Which device of a site keeps which part of every fragment (ZeRO-1 and 2), and what of the
+// gradient is summed over the devices at once.
 //
-// Every device has all bf16 weights and all gradients, in arena order. Master weights, moments,
-// published copy and residuals are divided: a device, here a rank, has one **piece** of every
-// bucket. A **bucket** is a range of a fragment whose gradient becomes ready together, as backward
-// goes from the head to the embedding: the reduce-scatter of one bucket runs beside the backward
-// pass of the next, and the all-gather of its weights beside the forward pass.
+// Every device has all bf16 weights, in arena order. Master weights, moments, published copy and
+// residuals are divided, gradients where that is asked for: a device, here a rank, has one
+// **piece** of every bucket. A **bucket** is a range of a fragment whose gradient becomes ready
+// together, as backward goes from the head to the embedding: the reduce-scatter of one bucket runs
+// beside the backward pass of the next, and the all-gather of its weights beside the forward pass.
 //
 // Everything is cut between whole codec chunks, counted from the fragment's beginning, so that each
 // rank encodes and decodes its own pieces, and what it encodes is a run of the bytes that one

@@ -29,6 +29,14 @@ int FragmentsInFlight(const SyncSchedule& schedule, const v1::SyncConfig& config
       std::min(overlapping, static_cast<int64_t>(std::min(schedule.fragments(), most))));
 }
 
+MergeSteps StepsOf(const std::vector<RecordedMerge>& merges) {
+  MergeSteps steps;
+  for (const RecordedMerge& merge : merges) {
+    steps[{merge.event.fragment, merge.event.round}] = merge.step;
+  }
+  return steps;
+}
+
 std::string Describe(const SyncEvent& event) {
   return absl::StrCat("round ", event.round, " of fragment ", event.fragment);
 }
@@ -39,7 +47,7 @@ SyncEngine::SyncEngine(Options options)
     : options_(std::move(options)),
       schedule_(options_.plan->fragments(), options_.config.steps_between_syncs(),
                 MaxOverlapSteps(options_.config)),
-      slack_steps_(MaxOverlapSteps(options_.config) - options_.config.overlap_steps()),
+      early_(options_.config, schedule_, StepsOf(options_.recorded_merges)),
       gradients_(options_.config.contribution() == v1::SyncConfig::GRADIENT),
       keeps_in_flight_(options_.config.keep_in_flight() > 0),
       codec_up_(FindCodec(options_.config.codec_up()).value()),
@@ -48,13 +56,9 @@ SyncEngine::SyncEngine(Options options)
       data_slot_(options_.data_slot),
       threads_(std::make_unique<TransferThreads>(
           FragmentsInFlight(schedule_, options_.config, options_.max_advance,
-                            slack_steps_ > 0 ? kMaxElasticThreads : kMaxTransferThreads))),
+                            early_.possible() ? kMaxElasticThreads : kMaxTransferThreads))),
       encoders_(std::make_unique<TransferThreads>(FragmentsInFlight(
-          schedule_, options_.config, options_.max_advance, kMaxTransferThreads))) {
-  for (const RecordedMerge& merge : options_.recorded_merges) {
-    recorded_[{merge.event.fragment, merge.event.round}] = merge.step;
-  }
-}
+          schedule_, options_.config, options_.max_advance, kMaxTransferThreads))) {}
 
 SyncEngine::~SyncEngine() { options_.exchange->Cancel(); }
 
@@ -187,16 +191,9 @@ absl::Status SyncEngine::Restore(State state, int64_t step) {
     }
     flights.push_back(std::move(flight));
   }
-  // A round that the former process merged is in its record. It has not come past the step at which
-  // it would have waited for the first that is not.
-  if (slack_steps_ > 0) {
-    early_from_ = std::numeric_limits<int64_t>::max();
-    for (int i = 0; i < options_.plan->fragments(); ++i) {
-      int64_t round = version(i) + 1;
-      while (recorded_.contains({i, round})) ++round;
-      early_from_ = std::min(early_from_, schedule_.MergeStep(i, round));
-    }
-  }
+  std::vector<int64_t> versions;
+  for (const FragmentState& restored : fragments_) versions.push_back(restored.version);
+  early_.Resume(versions);
   // In the order of the schedule, as every worker has it: there may be more flights than threads,
   // and what one worker waits for the others must have sent.
   std::ranges::stable_sort(flights, {}, [](const auto& flight) { return flight->send_step; });
@@ -268,20 +265,23 @@ absl::Status SyncEngine::AfterStep(int64_t step, int64_t tokens, int64_t draws) 
 }
 
 void SyncEngine::FixEarlyMerges(int64_t step) {
-  if (slack_steps_ == 0 || std::exchange(fixed_step_, step) == step) return;
+  if (!early_.possible() || std::exchange(fixed_step_, step) == step) return;
   std::vector<std::pair<int64_t, int>> arrived;
   for (int i = 0; i < options_.plan->fragments(); ++i) {
     const std::shared_ptr<Flight>& flight = fragment(i).flight;
     if (flight == nullptr) continue;
-    if (schedule_.MergeStep(i, flight->event.round) - slack_steps_ > step) continue;
-    const auto recorded = recorded_.find({i, flight->event.round});
-    if (recorded != recorded_.end()) {
-      if (recorded->second <= step) arrived.emplace_back(0, i);
-      continue;
+    switch (early_.After(step, flight->event)) {
+      case EarlyMerges::Answer::kStays:
+        break;
+      case EarlyMerges::Answer::kRecorded:
+        arrived.emplace_back(0, i);
+        break;
+      case EarlyMerges::Answer::kIfThere: {
+        absl::MutexLock lock(&flight->mutex);
+        if (flight->done) arrived.emplace_back(flight->arrival, i);
+        break;
+      }
     }
-    if (step < early_from_) continue;
-    absl::MutexLock lock(&flight->mutex);
-    if (flight->done) arrived.emplace_back(flight->arrival, i);
   }
   std::ranges::sort(arrived);
   early_merges_.clear();
@@ -306,17 +306,22 @@ std::vector<int> SyncEngine::FragmentsTouchedBy(int64_t step) {
 }
 
 SyncEngine::Slack SyncEngine::slack() const {
-  Slack slack;
-  for (const FragmentState& state : fragments_) {
-    if (state.flight == nullptr) continue;
-    {
-      absl::MutexLock lock(&state.flight->mutex);
-      if (state.flight->done) continue;
+  Slack slack{.steps = std::numeric_limits<int64_t>::max()};
+  for (int i = 0; i < options_.plan->fragments(); ++i) {
+    const std::shared_ptr<Flight>& flight = fragments_[static_cast<size_t>(i)].flight;
+    int64_t round = version(i) + 1;  // The first whose answer is not there.
+    bool in_flight = flight != nullptr;
+    if (in_flight) {
+      absl::MutexLock lock(&flight->mutex);
+      if (flight->done) {
+        in_flight = false;
+        ++round;
+      }
     }
-    const SyncEvent& event = state.flight->event;
-    const int64_t left = schedule_.MergeStep(event.fragment, event.round) - last_step_;
-    if (left <= slack_steps_) ++slack.late;
-    slack.steps = std::min(left, slack.steps.value_or(left));
+    const int64_t left = schedule_.MergeStep(i, round) - last_step_;
+    slack.awaited += in_flight ? 1 : 0;
+    slack.late += in_flight && left <= early_.slack_steps() ? 1 : 0;
+    slack.steps = std::min(slack.steps, left);
   }
   return slack;
 }
@@ -459,8 +464,10 @@ absl::Status SyncEngine::Land(int index, int64_t step) {
   absl::MutexLock lock(&flight->mutex);
   if (!flight->done) {
     const absl::Duration start = options_.clock->Monotonic();
+    if (options_.observer.waits) options_.observer.waits(flight->event);
     flight->mutex.Await(absl::Condition(&flight->done));
     blocked_ += options_.clock->Monotonic() - start;
+    if (options_.observer.waits) options_.observer.waits(std::nullopt);
   }
   // Still in flight: a checkpoint taken now lets another process wait for it.
   if (absl::IsCancelled(flight->answer.status())) return flight->answer.status();

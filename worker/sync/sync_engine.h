@@ -29,7 +29,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -48,6 +47,7 @@
 #include "common/params/draws.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/sync_schedule.h"
+#include "worker/sync/early_merges.h"
 #include "worker/sync/encoded_object.h"
 #include "worker/sync/exchange.h"
 #include "worker/sync/replica.h"
@@ -68,6 +68,8 @@ struct SyncObserver {
   std::function<void(int64_t step, const SyncEvent& event)> merged;
   // A delta came too late for its round and was folded into the next.
   std::function<void(const SyncEvent& event)> late;
+  // From now on training waits for the answer of that round; nothing: it goes on.
+  std::function<void(const std::optional<SyncEvent>& event)> waits;
 };
 
 class SyncEngine {
@@ -152,11 +154,11 @@ class SyncEngine {
   // it is certain what that call merges: an answer that comes later is merged after a later step.
   std::vector<int> FragmentsTouchedBy(int64_t step);
 
-  // Answers that are not there although their merge step has passed, and the steps that can still
-  // be done before one of those in flight is waited for (nothing: none is in flight).
+  // How far training gets if no further answer comes.
   struct Slack {
-    int late = 0;
-    std::optional<int64_t> steps;
+    int awaited = 0;    // Rounds in flight whose answers are not there.
+    int late = 0;       // Those of them whose merge step has passed.
+    int64_t steps = 0;  // That can be done before training waits; at least 1 between two steps.
   };
   Slack slack() const;
 
@@ -241,8 +243,7 @@ class SyncEngine {
 
   const Options options_;
   const SyncSchedule schedule_;  // Its merge steps are the last ones.
-  const int64_t slack_steps_;    // So many steps before them an answer may be merged.
-  std::map<std::pair<int, int64_t>, int64_t> recorded_;  // Fragment and round -> step.
+  EarlyMerges early_;            // Before them.
   const bool gradients_;
   const bool keeps_in_flight_;
   const Codec* const codec_up_;
@@ -253,10 +254,7 @@ class SyncEngine {
   int64_t rounds_late_ = 0;
   absl::Duration blocked_ = absl::ZeroDuration();
   int64_t last_step_ = 0;
-  int64_t fixed_step_ = 0;  // The step of early_merges_.
-  // No round that the record lacks is merged early before this step: the former process may have
-  // sent until then without that merge.
-  int64_t early_from_ = 0;
+  int64_t fixed_step_ = 0;         // The step of early_merges_.
   std::vector<int> early_merges_;  // Fragments, in order of arrival.
   std::atomic<int64_t> arrivals_ = 0;
   int data_slot_;

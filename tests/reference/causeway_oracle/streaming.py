@@ -11,6 +11,8 @@ MUTATIONS = {
     "forgotten-feedback": "what the codec left out of a delta is not carried into the next",
     "plain-momentum": "the outer step is momentum without Nesterov's look-ahead",
     "mean-merge": "norms are not merged apart from directions",
+    "unclipped": "no delta is shortened, however long it is",
+    "untrimmed": "the largest and smallest values count as well",
     "uncorrected-adam": "the bias of Adam's moments is always corrected as in the first round",
     "late-merge": "an answer is merged one step late",
     "dropped-flight": "what was trained between a send and its merge is not kept",
@@ -109,12 +111,35 @@ def weighted_sum(weights, deltas):
     return total
 
 
-def weights_by_direction(weights, deltas):
+def clipping(weights, deltas, factor):
+    """What each delta is multiplied by, so that none is longer than so many times the median."""
+    lengths = [norm(delta) for delta in deltas]
+    counted = sorted(each for weight, each in zip(weights, lengths) if weight > 0 and each > 0)
+    if not counted:
+        return [np.float64(1)] * len(deltas)
+    longest = factor * counted[(len(counted) - 1) // 2]
+    return [longest / each if each > longest else np.float64(1) for each in lengths]
+
+
+def trimmed_mean(weights, deltas, trim):
+    """Value by value without the `trim` first and last, sorted, equal ones by worker."""
+    values = np.stack(deltas)
+    places = np.argsort(np.argsort(values, axis=0, kind="stable"), axis=0, kind="stable")
+    kept = (places >= trim) & (places < len(deltas) - trim)
+    total = np.zeros(values.shape[1])
+    weight = np.zeros(values.shape[1])
+    for each, row, keep in zip(weights, values, kept):
+        total += np.where(keep, each * row, 0.0)
+        weight += np.where(keep, each, 0.0)
+    return total / weight
+
+
+def weights_by_direction(weights, deltas, scales):
     """Those with which the sum has the mean direction, and the mean length."""
     lengths = [norm(delta) for delta in deltas]
     length = np.float64(0)
-    for weight, each in zip(weights, lengths):
-        length += weight * each
+    for weight, each, scale in zip(weights, lengths, scales):
+        length += weight * (scale * each)
     turned = [weight / each if each > 0 else np.float64(0)
               for weight, each in zip(weights, lengths)]
     direction = norm(weighted_sum(turned, deltas))
@@ -147,9 +172,7 @@ class Merger:
         weights = [count / sum(tokens) for count in tokens]
         deltas = [np.asarray(self.codec_up.decode(contributions[worker][0], self.published[cut]),
                              dtype=np.float64) for worker in workers]
-        if self.outer["merge"] == "NORM_AND_DIRECTION" and self.mutation != "mean-merge":
-            weights = weights_by_direction(weights, deltas)
-        g = weighted_sum(weights, deltas)
+        g = self._combine(weights, deltas)
         self.rounds[fragment] += 1
         if self.outer["optimizer"] == "ADAM":
             step = self._adam(cut, self.rounds[fragment], g)
@@ -160,6 +183,22 @@ class Merger:
         answer, _ = self.codec_down.encode(self.published[cut], self.theta[cut], None)
         self.published[cut] = self.codec_down.apply(answer, self.published[cut])
         return answer
+
+    def _combine(self, weights, deltas):
+        scales = [np.float64(1)] * len(deltas)
+        if self.outer["clip_factor"] > 0 and len(deltas) > 1 and self.mutation != "unclipped":
+            scales = clipping(weights, deltas, self.outer["clip_factor"])
+        merge = self.outer["merge"]
+        weighty = [weight > 0 for weight in weights]
+        trim = min(self.outer["trim"], (sum(weighty) - 1) // 2)
+        if merge == "TRIMMED_MEAN" and sum(weighty) >= 5 and trim > 0:
+            return trimmed_mean([weight for weight in weights if weight > 0],
+                                [scale * delta for scale, delta, counts
+                                 in zip(scales, deltas, weighty) if counts],
+                                0 if self.mutation == "untrimmed" else trim)
+        if merge == "NORM_AND_DIRECTION" and self.mutation != "mean-merge":
+            return weighted_sum(weights_by_direction(weights, deltas, scales), deltas)
+        return weighted_sum([weight * scale for weight, scale in zip(weights, scales)], deltas)
 
     def _adam(self, cut, round_, g):
         def moment(state, beta, now):

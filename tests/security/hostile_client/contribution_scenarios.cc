@@ -1,10 +1,15 @@
 // Lies about what was trained: deltas and the weight that they claim.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
+#include "common/codec/codec.h"
 #include "tests/security/hostile_client/scenarios.h"
 #include "tests/security/hostile_client/team.h"
 
@@ -13,6 +18,8 @@ namespace {
 
 constexpr int64_t kMostTokens = int64_t{1} << 48;
 constexpr int64_t kRounds = 6;
+
+using MergeRuleChange = std::function<void(v1::OuterConfig&)>;
 
 Outcome Failed(const absl::Status& status) {
   return {.held = false, .what = std::string(status.message())};
@@ -160,6 +167,106 @@ Outcome Rejected() {
                                " rounds after the order have its delta, a restart among them")};
 }
 
+// One round of honest sites and a liar, whose delta is as large as the bounds let pass, with an
+// outer step that is the merged delta itself.
+struct OneRound {
+  std::vector<double> step;
+  std::vector<std::vector<double>> honest;  // Their deltas.
+};
+
+absl::StatusOr<OneRound> PlayOneRound(const MergeRuleChange& rule, int more_honest) {
+  // Within norm_cap, which is ten times the parameters.
+  constexpr double kLargest = 100;
+  Run run({.change = [&](v1::RunConfig& config) {
+    config.mutable_outer()->set_optimizer(v1::OuterConfig::SGD);
+    config.mutable_outer()->set_learning_rate(1);
+    rule(*config.mutable_outer());
+  }});
+  RETURN_IF_ERROR(run.Start());
+  Team team(run);
+  std::vector<std::unique_ptr<Site>> others;
+  for (int i = 1; i <= more_honest; ++i) {
+    others.push_back(std::make_unique<Site>(run, absl::StrCat("other-", i)));
+  }
+  Site liar(run, "liar");
+  RETURN_IF_ERROR(team.Enter());
+  RETURN_IF_ERROR(liar.Enter(0));
+  std::vector<Site*> honest;
+  for (int i = 0; i < kHonest; ++i) honest.push_back(&team.site(i));
+  for (const auto& other : others) {
+    RETURN_IF_ERROR(other->Enter(0));
+    honest.push_back(other.get());
+  }
+  const std::vector<float> before = liar.published();
+  OneRound result;
+  RETURN_IF_ERROR(liar.Deliver(liar.MakePush(1, kLargest)));
+  for (Site* const site : honest) {
+    const Push push = site->MakePush(1);
+    ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(push.header.codec()));
+    std::vector<double>& delta = result.honest.emplace_back(before.size(), 0.0);
+    RETURN_IF_ERROR(codec->Accumulate(push.object, before, 1.0, delta));
+    RETURN_IF_ERROR(site->Deliver(push));
+  }
+  RETURN_IF_ERROR(liar.Merge(1));
+  for (size_t i = 0; i < before.size(); ++i) {
+    result.step.push_back(double{before[i]} - double{liar.published()[i]});
+  }
+  if (run.record().Count("contribution_quarantined") > 0) {
+    return absl::InternalError("the delta was quarantined: it was to be as large as may be merged");
+  }
+  return result;
+}
+
+double Length(const std::vector<double>& values) {
+  double squares = 0;
+  for (const double value : values) squares += value * value;
+  return std::sqrt(squares);
+}
+
+// What is in the step of the liar, as a multiple of what an honest site has in it.
+absl::StatusOr<double> ShareOfTheLiar(const MergeRuleChange& rule) {
+  ASSIGN_OR_RETURN(OneRound round, PlayOneRound(rule, 0));
+  const double weight = 1 / (static_cast<double>(round.honest.size()) + 1);
+  std::vector<double> lengths;
+  for (const std::vector<double>& delta : round.honest) {
+    lengths.push_back(Length(delta));
+    for (size_t i = 0; i < delta.size(); ++i) round.step[i] -= weight * delta[i];
+  }
+  std::ranges::sort(lengths);
+  return Length(round.step) / (weight * lengths[lengths.size() / 2]);
+}
+
+Outcome Clipped() {
+  const auto unclipped = ShareOfTheLiar([](v1::OuterConfig&) {});
+  const auto clipped = ShareOfTheLiar([](v1::OuterConfig& outer) { outer.set_clip_factor(1); });
+  if (!unclipped.ok()) return Failed(unclipped.status());
+  if (!clipped.ok()) return Failed(clipped.status());
+  // The rounding of the published values is in it, too.
+  return {.held = *clipped < 1 + 1e-3 && *unclipped > 50,
+          .what = absl::StrFormat("it counts for %.2f of an honest delta, unclipped for %.0f",
+                                  *clipped, *unclipped)};
+}
+
+Outcome Trimmed() {
+  const auto round = PlayOneRound(
+      [](v1::OuterConfig& outer) { outer.set_merge(v1::OuterConfig::TRIMMED_MEAN); }, 2);
+  if (!round.ok()) return Failed(round.status());
+  constexpr double kRounding = 1e-6;
+  int64_t beyond = 0;
+  for (size_t i = 0; i < round->step.size(); ++i) {
+    double least = round->honest[0][i];
+    double most = least;
+    for (const std::vector<double>& delta : round->honest) {
+      least = std::min(least, delta[i]);
+      most = std::max(most, delta[i]);
+    }
+    beyond += round->step[i] < least - kRounding || round->step[i] > most + kRounding;
+  }
+  return {.held = beyond == 0,
+          .what = absl::StrCat(beyond, " of ", round->step.size(),
+                               " values moved beyond what the five honest sites sent")};
+}
+
 }  // namespace
 
 std::vector<Scenario> ContributionScenarios() {
@@ -169,6 +276,8 @@ std::vector<Scenario> ContributionScenarios() {
        LargeNormInTheFirstRound},
       {"tokens", "every delta claims 2^48 tokens", Tokens},
       {"rejected", "small deltas against everybody; an operator rejects the worker", Rejected},
+      {"clipped", "a delta 100 times too long, within all bounds; clip_factor 1", Clipped},
+      {"trimmed", "the same beside five honest ones; TRIMMED_MEAN", Trimmed},
   };
 }
 

@@ -181,6 +181,36 @@ Outcome RestoredCopy() {
                                              "against other values")};
 }
 
+// As on a file system whose locks do not hold: the file that says that the directory is in use is
+// gone, and somebody starts the run a second time.
+Outcome SecondCoordinator() {
+  constexpr int64_t kRounds = 4;
+  Run run({});
+  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  Team team(run);
+  Run second({.folder = run.folder()});
+  absl::Status refused;
+  const auto play = [&]() -> absl::Status {
+    RETURN_IF_ERROR(team.Enter());
+    for (int64_t round = 1; round <= kRounds; ++round) {
+      if (round == kRounds / 2) {
+        fs::remove(fs::path(run.folder()) / "LOCK");
+        refused = second.Start();
+      }
+      RETURN_IF_ERROR(team.DoRound(round));
+    }
+    return absl::OkStatus();
+  };
+  if (const absl::Status played = play(); !played.ok()) return Failed(played);
+  if (refused.ok()) return {.held = false, .what = "both serve the run"};
+  const absl::StatusOr<std::vector<float>> alone = PublishedAlone({}, kRounds);
+  if (!alone.ok()) return Failed(alone.status());
+  const bool same = run.coordinator().PublishedParameters() == *alone;
+  return {.held = same,
+          .what = absl::StrCat("the second one is refused (", refused.message(), "); the first ",
+                               same ? "goes on with the bits of the honest run" : "is disturbed")};
+}
+
 }  // namespace
 
 std::vector<Scenario> DurabilityScenarios() {
@@ -189,6 +219,8 @@ std::vector<Scenario> DurabilityScenarios() {
       {"damaged_files", "every file of a run directory, each in five ways", DamagedFiles},
       {"restored_copy", "a copy of the run directory is served while the run has gone on",
        RestoredCopy},
+      {"second_coordinator", "the run is started a second time in its directory, without the lock",
+       SecondCoordinator},
   };
 }
 

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/params/initialize.h"
@@ -73,7 +72,7 @@ absl::Status Run::Start() {
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(options.config));
   options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
   InitializeParameters(plan, 3, options.initial_parameters);
-  options.clock = Clock::Real();
+  options.clock = options_.clock;
   options.store = store_.get();
   options.events = &record_;
   options.snapshot_every_rounds = options_.snapshot_every_rounds;

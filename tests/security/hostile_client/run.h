@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/clock.h"
 #include "common/rpc/security.h"
 #include "common/telemetry/event_log.h"
 #include "nlohmann/json.hpp"
@@ -53,6 +54,7 @@ class Run {
     // Applied to the server's.
     std::function<void(server::CoordinatorServer::Options&)> server = {};
     int snapshot_every_rounds = 1000;
+    Clock* clock = Clock::Real();  // The coordinator's. Outlives the run.
   };
   explicit Run(Options options);
   ~Run();

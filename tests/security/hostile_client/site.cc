@@ -277,6 +277,12 @@ std::vector<v1::Directive> Site::Directives(v1::Directive::Action action) const 
   return result;
 }
 
+bool Site::AwaitEnd(absl::Duration patience) const {
+  absl::MutexLock lock(&mutex_);
+  const auto is_over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_.has_value(); };
+  return mutex_.AwaitWithTimeout(absl::Condition(&is_over), patience);
+}
+
 std::optional<absl::Status> Site::ended() const {
   absl::MutexLock lock(&mutex_);
   return ended_;

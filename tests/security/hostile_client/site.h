@@ -66,6 +66,8 @@ class Site {
   // are handled in order, so it sends a heartbeat and waits for its answer. False: the session
   // ended.
   bool Settle(int64_t step, int64_t tokens = 0, double inner_step_seconds = 0);
+  // Waits until the coordinator ends the session, at most so long. False: it goes on.
+  bool AwaitEnd(absl::Duration patience) const;
   // What the session ended with, if it did.
   std::optional<absl::Status> ended() const;
 

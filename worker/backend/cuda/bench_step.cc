@@ -199,13 +199,13 @@ absl::Status StepKernels::TimeProjection(const std::string& name, const Projecti
   RETURN_IF_ERROR(
       Time(name + ", gradient of its weights", KernelLimit::kProducts, calls, flops, 0, [&] {
         return projection.BackwardWeight(gemm_, tokens_, wide_in_, outputs, wide_out_, passes_ > 1,
-                                         gradients_, stream_);
+                                         GradientPlaces(gradients_), stream_);
       }));
   if (layout.biases.empty()) return absl::OkStatus();
   return TimeMemory(name + ", gradient of its biases", calls,
                     kBf16 * static_cast<double>(tokens_ * outputs), [&] {
-                      projection.BackwardBias(tokens_, wide_in_, outputs, true, gradients_,
-                                              scratch_, stream_);
+                      projection.BackwardBias(tokens_, wide_in_, outputs, true,
+                                              GradientPlaces(gradients_), scratch_, stream_);
                     });
 }
 

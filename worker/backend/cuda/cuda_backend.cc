@@ -120,6 +120,7 @@ absl::Status CudaBackend::BuildRanks(Recompute recompute, const MakeAttention& m
                                       .rank = RankOf(i),
                                       .recompute = recompute,
                                       .graphs = options_.graphs,
+                                      .shard_gradients = options_.shard_gradients,
                                       .make_gemm = options_.make_gemm,
                                       .make_attention = make_attention,
                                       .staged_values = options_.staged_values,
@@ -271,6 +272,7 @@ std::vector<DeviceShard> CudaBackend::Shards() const {
                       .rank = RankOf(i),
                       .master = arrays.master,
                       .gradients = has_optimizer_ ? nullptr : arrays.gradients,
+                      .gradients_are_own = arrays.gradients_are_own,
                       .weights = arrays.weights,
                       .training = ranks_[i]->training_stream(),
                       .snapshots_done = ranks_[i]->snapshots_done()});

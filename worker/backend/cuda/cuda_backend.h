@@ -50,7 +50,8 @@ class CudaBackend final : public ShardedBackend {
     MakeAttention make_sparing_attention;
     std::optional<Recompute> recompute;  // None: as little as the memory allows.
     bool graphs = true;
-    bool published_on_device = true;           // The published copy: or in host memory.
+    bool shard_gradients = false;     // Each of several GPUs keeps its share (staged_gradients.h).
+    bool published_on_device = true;  // The published copy: or in host memory.
     int64_t least_bucket = int64_t{1} << 20;   // As ShardPlan's.
     int64_t staged_values = int64_t{2} << 20;  // DeviceRank::Options::staged_values.
     int64_t muon_rank_values = kMuonRankValues;

@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<CudaEvaluation>> CudaEvaluation::Create(
       CudaTransformer::Create(
           model, plan,
           {.micro_batch_sequences = micro_batch_sequences, .recompute = Recompute::kBlocks},
-          weights, /*gradients=*/nullptr, &memory, made->gemm_.get(), made->stream_.get()));
+          weights, GradientPlaces(nullptr), &memory, made->gemm_.get(), made->stream_.get()));
   ASSIGN_OR_RETURN(made->evaluator_,
                    DeviceEvaluator::Create({.transformer = made->transformer_.get(),
                                             .weights = weights,

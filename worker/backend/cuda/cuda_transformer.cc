@@ -81,7 +81,7 @@ CudaTransformer::Block::Block(const BlockLayout& layout, const CudaTransformer& 
 
 CudaTransformer::CudaTransformer(const v1::ModelConfig& model, const FragmentPlan& plan,
                                  const Options& options, const __nv_bfloat16* weights,
-                                 float* gradients, Gemm* gemm)
+                                 const GradientPlaces& gradients, Gemm* gemm)
     : layout_(ParameterLayout::Create(model, plan)),
       options_(options),
       weights_(weights),
@@ -110,7 +110,7 @@ CudaTransformer::CudaTransformer(const v1::ModelConfig& model, const FragmentPla
 
 absl::StatusOr<std::unique_ptr<CudaTransformer>> CudaTransformer::Create(
     const v1::ModelConfig& model, const FragmentPlan& plan, const Options& options,
-    const __nv_bfloat16* weights, float* gradients, DeviceMemory* memory, Gemm* gemm,
+    const __nv_bfloat16* weights, const GradientPlaces& gradients, DeviceMemory* memory, Gemm* gemm,
     cudaStream_t stream) {
   RETURN_IF_ERROR(CheckShape(model));
   auto transformer = std::unique_ptr<CudaTransformer>(
@@ -283,6 +283,7 @@ absl::Status CudaTransformer::ForwardBackward(const Pass& pass, const StageHooks
   tokens_ = int64_t{options_.micro_batch_sequences} * length_;
   present_length_ = length_;
   RETURN_IF_ERROR(ForwardToHead(pass.tokens, &hooks, stream));
+  if (hooks.before_backward != nullptr) RETURN_IF_ERROR(hooks.before_backward(0));
   RETURN_IF_ERROR(Head(pass.tokens, &pass, pass.loss, stream));
   RETURN_IF_ERROR(Backward(pass, hooks, stream));
   return CheckLaunches("forward and backward pass");
@@ -420,8 +421,8 @@ absl::Status CudaTransformer::Head(const DeviceTokens& tokens, const Pass* pass,
                   stream));
   }
   ReduceLoss(tokens_, row_loss_, row_lse_, z_loss_, target_count_,
-             pass == nullptr ? 1.0 : pass->loss_weight, pass != nullptr && pass->accumulate, loss,
-             stream);
+             pass == nullptr ? 1.0 : pass->loss_weight, pass != nullptr && pass->accumulate_loss,
+             loss, stream);
   return absl::OkStatus();
 }
 

@@ -31,6 +31,7 @@
 #include "worker/backend/cuda/classifier.h"
 #include "worker/backend/cuda/device.h"
 #include "worker/backend/cuda/gemm.h"
+#include "worker/backend/cuda/gradient_places.h"
 #include "worker/backend/cuda/norm.h"
 #include "worker/backend/cuda/projection.h"
 #include "worker/backend/cuda/rotary.h"
@@ -55,10 +56,12 @@ struct DeviceTokens {
 };
 
 // Called while a pass is enqueued, where other streams may join in. Stages are ShardPlan's: 0 is
-// head and final norm, 1 .. layers the blocks from the last one down, layers + 1 the embeddings.
+// head and final norm, 1 .. layers the blocks from the last one down, layers + 1 the embeddings. A
+// head that is the embedding has its gradient written from stage 0 on, complete with the last one.
 struct StageHooks {
-  std::function<absl::Status(int stage)> before_forward;  // The stage's weights are read from now.
-  std::function<absl::Status(int stage)> after_backward;  // Its gradients are complete.
+  std::function<absl::Status(int stage)> before_forward;   // The stage's weights are read from now.
+  std::function<absl::Status(int stage)> before_backward;  // Its gradients are written from now.
+  std::function<absl::Status(int stage)> after_backward;   // They are complete.
 };
 
 inline constexpr int64_t kLeastLogitsBytes = int64_t{512} << 20;
@@ -81,22 +84,22 @@ class CudaTransformer {
     AttentionProvider* attention = nullptr;    // Outlives the transformer. Null: own kernels.
   };
 
-  // `weights` [plan.arena_size()] are read by every pass, `gradients`, of the same size and zeros
-  // where no tensor lies, written. What is pointed at outlives the transformer. Errors of
-  // CheckShape and of DeviceMemory.
+  // `weights` [plan.arena_size()] are read by every pass, `gradients`, zeros where no tensor lies,
+  // written. What is pointed at outlives the transformer. Errors of CheckShape and of DeviceMemory.
   static absl::StatusOr<std::unique_ptr<CudaTransformer>> Create(
       const v1::ModelConfig& model, const FragmentPlan& plan, const Options& options,
-      const __nv_bfloat16* weights, float* gradients, DeviceMemory* memory, Gemm* gemm,
-      cudaStream_t stream);
+      const __nv_bfloat16* weights, const GradientPlaces& gradients, DeviceMemory* memory,
+      Gemm* gemm, cudaStream_t stream);
 
   // One micro-batch of all windows. gradients = gradient_scale * d(mean loss), or += with
-  // accumulate; *loss = (or +=) loss_weight * the means. May be recorded as a graph if there are no
-  // hooks.
+  // accumulate; *loss = loss_weight * the means, or += with accumulate_loss. May be recorded as a
+  // graph if there are no hooks.
   struct Pass {
     DeviceTokens tokens;
     float gradient_scale = 1;
     double loss_weight = 1;
     bool accumulate = false;
+    bool accumulate_loss = false;
     StepLoss* loss = nullptr;  // On the device.
   };
   absl::Status ForwardBackward(const Pass& pass, const StageHooks& hooks, cudaStream_t stream);
@@ -144,7 +147,7 @@ class CudaTransformer {
   };
 
   CudaTransformer(const v1::ModelConfig& model, const FragmentPlan& plan, const Options& options,
-                  const __nv_bfloat16* weights, float* gradients, Gemm* gemm);
+                  const __nv_bfloat16* weights, const GradientPlaces& gradients, Gemm* gemm);
   absl::Status Allocate(DeviceMemory& memory);
   absl::Status AllocateActivations(DeviceMemory& memory);
   absl::Status FillAngles(const v1::ModelConfig& model, DeviceMemory& memory, cudaStream_t stream);
@@ -179,12 +182,12 @@ class CudaTransformer {
   const __nv_bfloat16* Weight(int64_t offset) const {
     return offset < 0 ? nullptr : weights_ + offset;
   }
-  float* Gradient(int64_t offset) const { return offset < 0 ? nullptr : gradients_ + offset; }
+  float* Gradient(int64_t offset) const { return offset < 0 ? nullptr : gradients_.At(offset); }
 
   const ParameterLayout layout_;
   const Options options_;
   const __nv_bfloat16* const weights_;
-  float* const gradients_;
+  const GradientPlaces gradients_;
   Gemm& gemm_;
   OwnAttention own_attention_;
   AttentionProvider& attention_;

@@ -10,6 +10,9 @@ namespace causeway::worker::cuda {
 absl::Status CudaTransformer::Backward(const Pass& pass, const StageHooks& hooks,
                                        cudaStream_t stream) {
   const auto layers = static_cast<int>(blocks_.size());
+  const auto begins = [&](int stage) {
+    return hooks.before_backward == nullptr ? absl::OkStatus() : hooks.before_backward(stage);
+  };
   const auto done = [&](int stage) {
     return hooks.after_backward == nullptr ? absl::OkStatus() : hooks.after_backward(stage);
   };
@@ -20,11 +23,13 @@ absl::Status CudaTransformer::Backward(const Pass& pass, const StageHooks& hooks
     if (options_.recompute == Recompute::kBlocks) {
       RETURN_IF_ERROR(RecomputeBlock(block, pass.tokens.document_starts, stream));
     }
+    RETURN_IF_ERROR(begins(layers - i));
     RETURN_IF_ERROR(MlpBackward(block, pass.accumulate, stream));
     RETURN_IF_ERROR(
         AttentionBackwardPass(block, pass.tokens.document_starts, pass.accumulate, stream));
     RETURN_IF_ERROR(done(layers - i));
   }
+  RETURN_IF_ERROR(begins(layers + 1));
   RETURN_IF_ERROR(EmbeddingsBackward(pass, stream));
   return done(layers + 1);
 }

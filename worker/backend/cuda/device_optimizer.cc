@@ -58,11 +58,7 @@ absl::StatusOr<std::unique_ptr<DeviceOptimizer>> DeviceOptimizer::Create(
 
 void DeviceOptimizer::Lay(const FragmentPlan& plan, int64_t muon_rank_values) {
   for (const ShardPiece& piece : shards_.pieces(rank_)) {
-    if (!norm_ranges_.empty() && norm_ranges_.back().second == piece.begin) {
-      norm_ranges_.back().second = piece.end;
-    } else {
-      norm_ranges_.emplace_back(piece.begin, piece.end);
-    }
+    AppendStateRange({piece.begin, piece.offset, piece.size()}, &norm_ranges_);
   }
   std::vector<Group> groups;
   for (const PlacedTensor& tensor : plan.tensors()) {
@@ -100,9 +96,10 @@ void DeviceOptimizer::LayAdamW(const PlacedTensor& tensor) {
     const int64_t second =
         second_ranges_.empty() ? 0 : second_ranges_.back().offset + second_ranges_.back().size;
     AppendStateRange({begin, second, end - begin}, &second_ranges_);
-    AppendAdamWSlices({.state = piece.offset + begin - piece.begin,
+    const int64_t state = piece.offset + begin - piece.begin;
+    AppendAdamWSlices({.state = state,
                        .second = second,
-                       .gradient = begin,
+                       .gradient = GradientOf(begin, state),
                        .weight = begin,
                        .weight_decay = decay},
                       end - begin, &adamw_slices_);
@@ -126,8 +123,9 @@ void DeviceOptimizer::LayWave(const Group& group, std::span<const int64_t> offse
         const int64_t update = static_cast<int64_t>(matrix) * size + begin - offset;
         wave.momenta.push_back({update, end - begin, rank});
         if (rank != rank_) continue;
-        AppendMuonSlices({.state = piece.offset + begin - piece.begin,
-                          .gradient = begin,
+        const int64_t state = piece.offset + begin - piece.begin;
+        AppendMuonSlices({.state = state,
+                          .gradient = GradientOf(begin, state),
                           .weight = begin,
                           .update = update,
                           .shape = shape},
@@ -162,8 +160,8 @@ absl::Status DeviceOptimizer::Allocate(DeviceMemory& memory, Gemm* gemm, cudaStr
   ASSIGN_OR_RETURN(constants_, memory.Allocate<Constants>("tables of slices", 1, ""));
   ASSIGN_OR_RETURN(host_constants_, PinnedBuffer<Constants>::Create(1));
   int64_t scratch = 1;
-  for (const auto& [begin, end] : norm_ranges_) {
-    scratch = std::max(scratch, SumOfSquaresScratch(end - begin));
+  for (const StateRange& range : norm_ranges_) {
+    scratch = std::max(scratch, SumOfSquaresScratch(range.size));
   }
   ASSIGN_OR_RETURN(sums_, memory.Allocate<double>("partial sums", shards_.ranks(), ""));
   ASSIGN_OR_RETURN(norm_scratch_, memory.Allocate<double>("partial sums", scratch, ""));
@@ -199,9 +197,9 @@ absl::Status DeviceOptimizer::AllocateMuon(DeviceMemory& memory, Gemm* gemm) {
 
 absl::Status DeviceOptimizer::ComputeNorm(cudaStream_t stream) {
   bool accumulate = false;
-  for (const auto& [begin, end] : norm_ranges_) {
-    SumOfSquares(end - begin, arrays_.gradients + begin, accumulate, sums_ + rank_, norm_scratch_,
-                 stream);
+  for (const StateRange& range : norm_ranges_) {
+    SumOfSquares(range.size, arrays_.gradients + GradientOf(range.begin, range.offset), accumulate,
+                 sums_ + rank_, norm_scratch_, stream);
     accumulate = true;
   }
   if (!accumulate) {

@@ -39,11 +39,12 @@
 
 namespace causeway::worker::cuda {
 
-// The arrays of one GPU. `master` has the rank's own pieces (ShardPiece::offset), the others are in
-// arena order.
+// The arrays of one GPU. `master` has the rank's own pieces (ShardPiece::offset), and so have the
+// gradients where they are divided; the others are in arena order.
 struct DeviceArrays {
   float* master = nullptr;
   float* gradients = nullptr;
+  bool gradients_are_own = false;
   __nv_bfloat16* weights = nullptr;
 };
 
@@ -154,6 +155,10 @@ class DeviceOptimizer {
   absl::Status Send(const std::vector<Segment>& segments, const Buffer& buffer, const Event& before,
                     const Event& after, cudaStream_t stream);
   MuonArguments ArgumentsOf(const Wave& wave) const;
+  // Where in the gradients that value is which has these places in the arena and in `master`.
+  int64_t GradientOf(int64_t in_arena, int64_t own) const {
+    return arrays_.gradients_are_own ? own : in_arena;
+  }
 
   const v1::TrainConfig train_;
   const ShardPlan& shards_;
@@ -166,7 +171,7 @@ class DeviceOptimizer {
   std::vector<MuonSlice> muon_slices_;
   std::vector<StateRange> second_ranges_;
   std::vector<Wave> waves_;
-  std::vector<std::pair<int64_t, int64_t>> norm_ranges_;  // Of the arena: the own pieces.
+  std::vector<StateRange> norm_ranges_;  // The own pieces.
 
   AdamWSlice* device_adamw_slices_ = nullptr;
   MuonSlice* device_muon_slices_ = nullptr;

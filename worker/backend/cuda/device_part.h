@@ -34,9 +34,10 @@ struct DeviceShard {
   int rank = 0;  // In the shard plan.
   // Master weights: the rank's own, in the order of its pieces, without gaps.
   float* master = nullptr;
-  // Of the step just done, before clipping: the whole arena, of which the own pieces count. Null
-  // unless gradients are what is contributed.
+  // Of the step just done, before clipping: the whole arena, of which the own pieces count, or
+  // these alone, as `master`. Null unless gradients are what is contributed.
   const float* gradients = nullptr;
+  bool gradients_are_own = false;
   // For computing: the whole arena. A merge writes the own pieces.
   __nv_bfloat16* weights = nullptr;
   // The one that steps are issued to. Nothing is recorded of it while synchronization is called.

@@ -57,7 +57,6 @@ absl::Status DeviceRank::Allocate() {
     ASSIGN_OR_RETURN(exchange_, Stream::Create(/*urgent=*/true));
     ASSIGN_OR_RETURN(gradients_ready_, Event::Create());
     ASSIGN_OR_RETURN(exchanged_, Event::Create());
-    RETURN_IF_ERROR(ListGaps());
     for (int stage = 0; stage < options_.shards->stages(); ++stage) {
       ASSIGN_OR_RETURN(Event event, Event::Create());
       weights_gathered_.push_back(std::move(event));
@@ -65,13 +64,13 @@ absl::Status DeviceRank::Allocate() {
   }
   ASSIGN_OR_RETURN(arrays_.weights,
                    memory_.Allocate<__nv_bfloat16>("bf16 weights", arena, "a smaller model"));
-  ASSIGN_OR_RETURN(arrays_.gradients,
-                   memory_.Allocate<float>("gradients", arena, "a smaller model"));
+  RETURN_IF_ERROR(AllocateGradients());
   ASSIGN_OR_RETURN(arrays_.master, memory_.Allocate<float>("master weights and moments", own,
                                                            "more GPUs (each keeps its share)"));
   // What lies between tensors is never written again.
+  const int64_t gradients = arrays_.gradients_are_own ? own : arena;
   for (const auto& [data, bytes] : {std::pair<void*, size_t>(arrays_.weights, Bytes(arena) / 2),
-                                    std::pair<void*, size_t>(arrays_.gradients, Bytes(arena)),
+                                    std::pair<void*, size_t>(arrays_.gradients, Bytes(gradients)),
                                     std::pair<void*, size_t>(arrays_.master, Bytes(own))}) {
     RETURN_IF_ERROR(CheckCuda(cudaMemsetAsync(data, 0, bytes, stream_.get()), "clearing arenas"));
   }
@@ -110,14 +109,17 @@ absl::Status DeviceRank::Allocate() {
                                 AttentionOf(config.model(), config.train().micro_batch_sequences()),
                                 &memory_, stream_.get()));
   }
-  ASSIGN_OR_RETURN(transformer_,
-                   CudaTransformer::Create(
-                       config.model(), *options_.plan,
-                       {.micro_batch_sequences = config.train().micro_batch_sequences(),
-                        .recompute = options_.recompute,
-                        .logits_bytes = LogitsBytes(options_.device.memory),
-                        .attention = attention_.get()},
-                       arrays_.weights, arrays_.gradients, &memory_, gemm_.get(), stream_.get()));
+  ASSIGN_OR_RETURN(
+      transformer_,
+      CudaTransformer::Create(config.model(), *options_.plan,
+                              {.micro_batch_sequences = config.train().micro_batch_sequences(),
+                               .recompute = options_.recompute,
+                               .logits_bytes = LogitsBytes(options_.device.memory),
+                               .attention = attention_.get()},
+                              arrays_.weights,
+                              staged_gradients_ == nullptr ? GradientPlaces(arrays_.gradients)
+                                                           : staged_gradients_->places(),
+                              &memory_, gemm_.get(), stream_.get()));
   DeviceTokens evaluated = tokens_;
   evaluated.document_starts = document_starts;
   ASSIGN_OR_RETURN(evaluator_, DeviceEvaluator::Create({.transformer = transformer_.get(),
@@ -127,6 +129,27 @@ absl::Status DeviceRank::Allocate() {
                                                         .stream = stream_.get()},
                                                        &memory_));
   return absl::OkStatus();
+}
+
+absl::Status DeviceRank::AllocateGradients() {
+  if (!alone() && options_.shard_gradients) {
+    ASSIGN_OR_RETURN(staged_gradients_,
+                     StagedGradients::Create({.plan = options_.plan,
+                                              .shards = options_.shards,
+                                              .group = options_.group,
+                                              .rank = options_.rank,
+                                              .tied_head = !options_.config->model().untied_head()},
+                                             &memory_, stream_.get(), exchange_.get()));
+    arrays_.gradients = staged_gradients_->own();
+    arrays_.gradients_are_own = true;
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(
+      arrays_.gradients,
+      memory_.Allocate<float>(
+          "gradients", options_.plan->arena_size(),
+          alone() ? "a smaller model" : "--gradients=sharded (each GPU keeps its share)"));
+  return alone() ? absl::OkStatus() : ListGaps();
 }
 
 absl::Status DeviceRank::ListGaps() {
@@ -148,7 +171,8 @@ CudaTransformer::Pass DeviceRank::PassOf(bool first) const {
   return {.tokens = tokens_,
           .gradient_scale = static_cast<float>(1.0F / static_cast<float>(micro_batches)),
           .loss_weight = 1 / micro_batches,
-          .accumulate = !first,
+          .accumulate = !first && staged_gradients_ == nullptr,
+          .accumulate_loss = !first,
           .loss = loss_};
 }
 
@@ -166,7 +190,7 @@ absl::Status DeviceRank::Rehearse() {
                             "clearing weights"));
   RETURN_IF_ERROR(stream_.Wait("a first micro-step"));
   gemm_->SetTuning(false);
-  if (!options_.graphs) return absl::OkStatus();
+  if (!options_.graphs || staged_gradients_ != nullptr) return absl::OkStatus();
   for (const bool first : {true, false}) {
     auto& graph = first ? first_micro_step_ : next_micro_step_;
     ASSIGN_OR_RETURN(graph, Graph::Record(stream_.get(), [&] {
@@ -232,7 +256,14 @@ absl::Status DeviceRank::MicroStep(int slot) {
       return weights_gathered_[static_cast<size_t>(stage)].HoldUp(stream_.get());
     };
   }
-  if (!alone() && last) {
+  if (staged_gradients_ != nullptr) {
+    hooks.before_backward = [this](int stage) {
+      return staged_gradients_->Begin(stage, stream_.get());
+    };
+    hooks.after_backward = [this, first](int stage) {
+      return staged_gradients_->Sum(stage, /*accumulate=*/!first, stream_.get());
+    };
+  } else if (!alone() && last) {
     hooks.after_backward = [this](int stage) { return SumBuckets(stage); };
   }
   return transformer_->ForwardBackward(PassOf(first), hooks, stream_.get());

@@ -2,14 +2,17 @@
 // with the other GPUs of the site.
 //
 // The device's memory, in arena order: bf16 weights and fp32 gradients of the whole model, fp32
-// master weights and moments of the rank's own pieces (ZeRO-1). A step is enqueued without waiting:
+// master weights and moments of the rank's own pieces (ZeRO-1). Where gradients are divided, too,
+// it has those of the own pieces and of some layers at a time (staged_gradients.h, ZeRO-2). A step
+// is enqueued without waiting:
 //
 //   training stream   micro-steps | norm | update of the own pieces
-//   exchange stream   sums of gradient buckets beside the last backward pass; bf16 weights of all
-//                     ranks beside the next forward pass
+//   exchange stream   sums of gradient buckets beside the last backward pass, or of layers beside
+//                     every one; bf16 weights of all ranks beside the next forward pass
 //
 // Micro-steps are two recorded graphs, the first of a step and all others; where the exchange
-// stream takes part (the first and the last micro-step of several GPUs) they are issued one by one.
+// stream takes part (the first and the last micro-step of several GPUs, and every one where
+// gradients are divided) they are issued one by one.
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_DEVICE_RANK_H_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_DEVICE_RANK_H_
 
@@ -38,6 +41,7 @@
 #include "worker/backend/cuda/device_optimizer.h"
 #include "worker/backend/cuda/gemm.h"
 #include "worker/backend/cuda/gradient_norm.h"
+#include "worker/backend/cuda/staged_gradients.h"
 #include "worker/backend/cuda/token_order.h"
 #include "worker/group/local_group.h"
 #include "worker/group/shard_plan.h"
@@ -61,6 +65,7 @@ class DeviceRank {
     int rank = 0;
     Recompute recompute = Recompute::kNone;
     bool graphs = true;
+    bool shard_gradients = false;  // With several GPUs.
     MakeGemm make_gemm;
     MakeAttention make_attention;  // Null: own kernels.
     int64_t staged_values = 0;     // Of each buffer that state is copied through, at most.
@@ -119,6 +124,7 @@ class DeviceRank {
  private:
   explicit DeviceRank(const Options& options);
   absl::Status Allocate();
+  absl::Status AllocateGradients();
   absl::Status ListGaps();
   absl::Status Rehearse();
   // Of this rank's micro-steps, the first overwrites and the others add.
@@ -163,7 +169,9 @@ class DeviceRank {
   DeviceArrays arrays_;
   DeviceTokens tokens_;
   StepLoss* loss_ = nullptr;
-  // Of several GPUs: between tensors, where sums over the GPUs may leave anything.
+  std::unique_ptr<StagedGradients> staged_gradients_;  // Null: whole ones, arrays_.gradients.
+  // Of several GPUs with whole gradients: between tensors, where sums over the GPUs may leave
+  // anything.
   ClearedRange* gaps_ = nullptr;
   int64_t gap_count_ = 0;
   std::unique_ptr<Gemm> gemm_;

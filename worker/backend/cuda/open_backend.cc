@@ -32,6 +32,7 @@ absl::StatusOr<CudaBackend::Options> BackendOptions(const v1::RunConfig& config,
   ASSIGN_OR_RETURN(backend.devices, DiscoverDevices(options.devices, files));
   backend.recompute = options.recompute;
   backend.published_on_device = options.published_on_device;
+  backend.shard_gradients = options.shard_gradients;
   backend.make_attention = AttentionMaker(options.attention, options.deterministic,
                                           config.train().document_masking(), plans);
   if (options.attention == AttentionPreference::kAuto) {

@@ -34,6 +34,7 @@ struct OpenOptions {
   std::vector<int> devices;            // Empty: all.
   std::optional<Recompute> recompute;  // None: as little as the memory allows.
   bool published_on_device = true;
+  bool shard_gradients = false;  // The same in all processes of a site.
   AttentionPreference attention = AttentionPreference::kAuto;
   bool deterministic = true;  // Or cuDNN's attention may add up in any order.
   // The file of what was measured and chosen (gemm_plan_store.h): read if it exists, and written.

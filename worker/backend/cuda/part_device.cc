@@ -204,10 +204,14 @@ absl::StatusOr<PartDevice::Slot*> PartDevice::Snapshot(int index) {
                 .out = slot->on_device,
                 .refusal = slot->refusal_on_device};
   if (contributes_gradients_) {
-    job.target = shard_.gradients;
-    job.pieces = fragment.table;
-    job.piece_count = static_cast<int>(fragment.pieces.size());
     job.negates_target = true;
+    job.target = shard_.gradients;
+    if (shard_.gradients_are_own) {
+      job.target += fragment.offset;
+    } else {
+      job.pieces = fragment.table;
+      job.piece_count = static_cast<int>(fragment.pieces.size());
+    }
   } else {
     ASSIGN_OR_RETURN(job.base, LoadPublished(fragment));
   }

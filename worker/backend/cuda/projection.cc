@@ -94,9 +94,10 @@ absl::Status Projection::BackwardInput(Gemm& gemm, int64_t tokens, const __nv_bf
 
 absl::Status Projection::BackwardWeight(Gemm& gemm, int64_t tokens, const __nv_bfloat16* dout,
                                         int64_t stride, const __nv_bfloat16* in, bool accumulate,
-                                        float* gradients, cudaStream_t stream) const {
+                                        const GradientPlaces& gradients,
+                                        cudaStream_t stream) const {
   for (const ProjectionSlice& slice : layout_.matrices) {
-    float* const gradient = gradients + slice.offset;
+    float* const gradient = gradients.At(slice.offset);
     RETURN_IF_ERROR(
         gemm.Run({.m = slice.outputs,
                   .n = inputs_,
@@ -113,11 +114,11 @@ absl::Status Projection::BackwardWeight(Gemm& gemm, int64_t tokens, const __nv_b
 }
 
 void Projection::BackwardBias(int64_t tokens, const __nv_bfloat16* dout, int64_t stride,
-                              bool accumulate, float* gradients, float* scratch,
+                              bool accumulate, const GradientPlaces& gradients, float* scratch,
                               cudaStream_t stream) const {
   for (const ProjectionSlice& bias : layout_.biases) {
     cuda::BiasBackward(tokens, bias.outputs, stride, dout + bias.first_output, accumulate,
-                       gradients + bias.offset, scratch, stream);
+                       gradients.At(bias.offset), scratch, stream);
   }
 }
 

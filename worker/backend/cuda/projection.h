@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "worker/backend/cpu/parameter_layout.h"
 #include "worker/backend/cuda/gemm.h"
+#include "worker/backend/cuda/gradient_places.h"
 
 namespace causeway::worker::cuda {
 
@@ -38,11 +39,11 @@ class Projection {
                              cudaStream_t stream) const;
   // dW = (or += with accumulate) dout^T in, in fp32.
   absl::Status BackwardWeight(Gemm& gemm, int64_t tokens, const __nv_bfloat16* dout, int64_t stride,
-                              const __nv_bfloat16* in, bool accumulate, float* gradients,
-                              cudaStream_t stream) const;
+                              const __nv_bfloat16* in, bool accumulate,
+                              const GradientPlaces& gradients, cudaStream_t stream) const;
   // db = (or +=) the sum over dout's rows. scratch: BiasScratch(tokens) values.
   void BackwardBias(int64_t tokens, const __nv_bfloat16* dout, int64_t stride, bool accumulate,
-                    float* gradients, float* scratch, cudaStream_t stream) const;
+                    const GradientPlaces& gradients, float* scratch, cudaStream_t stream) const;
   int64_t BiasScratch(int64_t tokens) const;
 
  private:

@@ -183,6 +183,15 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{"outer { optimizer: ADAM epsilon: 0 }", "outer.epsilon"},
                     Refusal{"outer { beta2: 0.9 }", "outer.beta1, outer.beta2", "ADAM"},
                     Refusal{"outer { merge: 9 }", "outer.merge"},
+                    Refusal{"outer { clip_factor: 0.5 }", "outer.clip_factor"},
+                    Refusal{"outer { clip_factor: -1 }", "outer.clip_factor"},
+                    Refusal{"outer { clip_factor: nan }", "outer.clip_factor"},
+                    Refusal{"outer { clip_factor: inf }", "outer.clip_factor"},
+                    Refusal{"outer { trim: 1 }", "outer.trim", "TRIMMED_MEAN"},
+                    Refusal{"outer { merge: TRIMMED_MEAN trim: 4 }", "outer.trim", "in 0 .. 3"},
+                    Refusal{"outer { merge: TRIMMED_MEAN trim: -1 }", "outer.trim"},
+                    Refusal{"outer { merge: TRIMMED_MEAN } membership { max_workers: 4 }",
+                            "outer.merge", "membership.max_workers = 4"},
                     Refusal{"membership { start_workers: -1 }", "membership.start_workers"},
                     Refusal{"membership { start_workers: 9 max_workers: 8 }",
                             "membership.start_workers"},
@@ -232,17 +241,27 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"train { optimizer: MUON }", "train.optimizer", "GRADIENT", "data-parallel"}));
 
 TEST(AcceptedConfig, TheEdgesOfTheRangesAreInside) {
-  for (const char* text :
-       {"sync { overlap_steps: 99 mixing: 1 }", "sync { fragments: 4 }",
-        "sync { overlap_steps: 99 keep_in_flight: 1 }",
-        "sync { overlap_steps: 2 max_overlap_steps: 2 }",
-        "sync { overlap_steps: 2 max_overlap_steps: 99 }",
-        "sync { fragments: 1 steps_between_syncs: 1 }",
-        "sync { fragments: 4 steps_between_syncs: 5 }", "train { steps: 100 }",
-        "train { warmup_steps: 1000 }", "train { clip_norm: -1 }", "outer { learning_rate: 0 }",
-        "outer { learning_rate: 10 }", "membership { start_workers: 8 quorum: 8 }",
-        "membership { start_workers: 4096 }", "membership { lease_ms: 100 grace_ms: 3600000 }",
-        "model { head_dim: 2 }", "model { kv_heads: 1 }", "model { vocabulary_size: 1 }"}) {
+  for (const char* text : {"sync { overlap_steps: 99 mixing: 1 }",
+                           "sync { fragments: 4 }",
+                           "sync { overlap_steps: 99 keep_in_flight: 1 }",
+                           "sync { overlap_steps: 2 max_overlap_steps: 2 }",
+                           "sync { overlap_steps: 2 max_overlap_steps: 99 }",
+                           "sync { fragments: 1 steps_between_syncs: 1 }",
+                           "sync { fragments: 4 steps_between_syncs: 5 }",
+                           "train { steps: 100 }",
+                           "train { warmup_steps: 1000 }",
+                           "train { clip_norm: -1 }",
+                           "outer { learning_rate: 0 }",
+                           "outer { learning_rate: 10 }",
+                           "outer { clip_factor: 1 }",
+                           "outer { merge: TRIMMED_MEAN trim: 3 }",
+                           "outer { merge: TRIMMED_MEAN trim: 0 } membership { max_workers: 4 }",
+                           "membership { start_workers: 8 quorum: 8 }",
+                           "membership { start_workers: 4096 }",
+                           "membership { lease_ms: 100 grace_ms: 3600000 }",
+                           "model { head_dim: 2 }",
+                           "model { kv_heads: 1 }",
+                           "model { vocabulary_size: 1 }"}) {
     Completed(std::string(kSmallModel) + text);
   }
 }

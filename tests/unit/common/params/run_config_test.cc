@@ -177,6 +177,27 @@ TEST(FormatRunConfig, TheHashOfAConfigurationWithoutTheNewerFieldsDoesNotChange)
       9);
 }
 
+TEST(CompleteRunConfig, OneValueAtEachEndIsTrimmedUnlessItSaysOtherwise) {
+  EXPECT_FALSE(Completed(kSmallModel).outer().has_trim());
+  EXPECT_EQ(Completed("outer { merge: TRIMMED_MEAN }", Completed(kSmallModel)).outer().trim(), 1);
+  const auto none = Completed("outer { merge: TRIMMED_MEAN trim: 0 }", Completed(kSmallModel));
+  EXPECT_TRUE(none.outer().has_trim());
+  EXPECT_EQ(none.outer().trim(), 0);
+}
+
+TEST(ConfigWarnings, AMergeThatIsNotWhatItSeemsIsNamed) {
+  EXPECT_THAT(WarningsOf("outer { merge: TRIMMED_MEAN trim: 0 }"),
+              ElementsAre(HasSubstr("outer.trim = 0 is MEAN")));
+  EXPECT_THAT(WarningsOf("outer { merge: TRIMMED_MEAN } membership { start_workers: 6 quorum: 4 }"),
+              ElementsAre(HasSubstr("membership.quorum = 4")));
+  EXPECT_THAT(WarningsOf("outer { merge: TRIMMED_MEAN } membership { start_workers: 6 quorum: 5 }"),
+              ElementsAre());
+  EXPECT_THAT(WarningsOf("outer { clip_factor: 2 }"),
+              ElementsAre(HasSubstr("outer.clip_factor = 2")));
+  EXPECT_THAT(WarningsOf("outer { clip_factor: 2 } membership { start_workers: 3 quorum: 3 }"),
+              ElementsAre());
+}
+
 TEST(ConfigWarnings, SettingsThatTrainBadlyTogetherAreNamed) {
   EXPECT_THAT(WarningsOf("sync { error_feedback: true }"),
               ElementsAre(HasSubstr("sync.error_feedback")));

@@ -1,7 +1,9 @@
 // Runs that are computed again from what their store kept.
 #include "server/core/replay.h"
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "common/params/initialize.h"
 #include "gmock/gmock.h"
@@ -77,6 +79,61 @@ TEST_F(ReplayTest, TheSameOptimizerBesideItselfGivesTheSameTheta) {
   ASSERT_TRUE(slower.ok()) << slower.status();
   EXPECT_GT(slower->relative_difference, 0);
   EXPECT_NE(slower->parameters, same->parameters);
+}
+
+// Five sites, one of them four times as long as the others. What a successor of the coordinator and
+// a replay make of the deltas is what the run made of them.
+TEST(ReplayOfRobustMerges, ClippingAndTrimmingComeOutAgain) {
+  ToyRun run([](v1::RunConfig& config) {
+    config.mutable_outer()->set_merge(v1::OuterConfig::TRIMMED_MEAN);
+    config.mutable_outer()->set_clip_factor(1);
+    config.mutable_membership()->set_start_workers(5);
+    config.mutable_membership()->set_max_workers(5);
+  });
+  std::vector<std::unique_ptr<ToyWorker>> workers;
+  for (const char* const id : {"a", "b", "c", "d", "e"}) {
+    workers.push_back(std::make_unique<ToyWorker>(run, id, workers.size() + 1));
+    ASSERT_TRUE(workers.back()->Enter().ok());
+  }
+  for (int i = 0; i < 20; ++i) {
+    for (const auto& worker : workers) {
+      worker->Train(worker == workers[2] ? 4 : 1);
+      ASSERT_TRUE(worker->SendDue().ok());
+    }
+    for (const auto& worker : workers) ASSERT_TRUE(worker->MergeDue().ok());
+  }
+  const std::vector<float> published = run.coordinator->PublishedParameters();
+  run.Restart();
+  EXPECT_EQ(run.coordinator->PublishedParameters(), published);
+
+  const RecoveredRun recovered = run.store.Recover().value().value();
+  ReplayOptions options;
+  options.store = &run.store;
+  options.run = &recovered;
+  options.initial_parameters.resize(published.size());
+  InitializeParameters(run.coordinator->plan(), 1, options.initial_parameters);
+  const absl::StatusOr<ReplayResult> replayed = Replay(options);
+  ASSERT_TRUE(replayed.ok()) << replayed.status();
+  EXPECT_EQ(replayed->parameters, published);
+
+  options.outer = recovered.identity.config.outer();
+  const absl::StatusOr<ReplayResult> same = Replay(options);
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_EQ(same->relative_difference, 0);
+  options.outer->set_merge(v1::OuterConfig::MEAN);
+  const absl::StatusOr<ReplayResult> untrimmed = Replay(options);
+  ASSERT_TRUE(untrimmed.ok()) << untrimmed.status();
+  EXPECT_GT(untrimmed->relative_difference, 0);
+  options.outer->set_clip_factor(0);
+  const absl::StatusOr<ReplayResult> unclipped = Replay(options);
+  ASSERT_TRUE(unclipped.ok()) << unclipped.status();
+  EXPECT_GT(unclipped->relative_difference, untrimmed->relative_difference);
+  // Four are left, which are not trimmed.
+  options.outer.reset();
+  options.without = {"c"};
+  const absl::StatusOr<ReplayResult> without = Replay(options);
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_GT(without->relative_difference, 0);
 }
 
 TEST_F(ReplayTest, ARoundThatComesOutOtherwiseIsNamed) {

@@ -52,8 +52,11 @@ absl::StatusOr<std::unique_ptr<Coordinator>> ToyRun::MakeCoordinator(
   options.config = config_;
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(options.config));
   options.run_id = "toy-1";
-  options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
-  InitializeParameters(plan, 1, options.initial_parameters);
+  if (!snapshots_have_to_do) {
+    options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
+    InitializeParameters(plan, 1, options.initial_parameters);
+  }
+  options.merge_pool = merge_pool;
   options.clock = &clock;
   options.store = &store;
   options.events = &events;
@@ -159,10 +162,11 @@ absl::Status ToyWorker::PullStates() {
   return absl::OkStatus();
 }
 
-void ToyWorker::Train() {
+void ToyWorker::Train(float size) {
   ++step_;
   for (size_t i = 0; i < local_.size(); ++i) {
-    local_[i] += 0.01f * static_cast<float>(RandomNormal(nonce_, static_cast<uint64_t>(step_), i));
+    local_[i] +=
+        0.01f * size * static_cast<float>(RandomNormal(nonce_, static_cast<uint64_t>(step_), i));
   }
 }
 

@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
+#include "common/base/thread_pool.h"
 #include "common/params/sync_schedule.h"
 #include "common/telemetry/event_log.h"
 #include "server/core/coordinator.h"
@@ -125,6 +126,9 @@ struct ToyRun {
   MemoryStore store;
   RecordingEventLog events;
   std::unique_ptr<Coordinator> coordinator;
+  // Of coordinators that are made from now on.
+  ThreadPool* merge_pool = nullptr;
+  bool snapshots_have_to_do = false;  // They get no initial values.
 
  private:
   v1::RunConfig config_;
@@ -144,9 +148,9 @@ class ToyWorker {
   // Join, fetch the state, Ready at the run's step.
   absl::Status Enter();
 
-  // One inner step and what the schedule asks for after it. Merges wait for their answers, so on
-  // one thread, merge only what is published.
-  void Train();
+  // One inner step, so many times as long as others take, and what the schedule asks for after it.
+  // Merges wait for their answers, so on one thread, merge only what is published.
+  void Train(float size = 1);
   void Diverge();           // The local values leave all reason behind.
   absl::Status SendDue();   // Contributes what is due after the present step.
   absl::Status MergeDue();  // Merges what is due, waiting for it.

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -44,27 +45,88 @@ std::vector<double> WeightedSum(const MergeInput& input, const std::vector<float
   return sum;
 }
 
-MergeResult Oracle(MergeInput input, Fragment& fragment) {
-  const size_t n = fragment.theta.size();
-  std::sort(input.contributions.begin(), input.contributions.end(),
-            [](const auto& a, const auto& b) { return a.worker_id < b.worker_id; });
-  const std::vector<float> base =
-      input.kind == v1::SyncConfig::GRADIENT ? std::vector<float>(n, 0.0F) : fragment.published;
-  if (input.merge == v1::OuterConfig::NORM_AND_DIRECTION && input.contributions.size() > 1) {
+std::vector<double> Delta(const Contribution& contribution, const std::vector<float>& base,
+                          double factor) {
+  std::vector<double> delta(base.size(), 0.0);
+  EXPECT_TRUE(contribution.codec->Accumulate(contribution.encoded, base, factor, delta).ok());
+  return delta;
+}
+
+// What each contribution is shortened by, where a factor of the median is given.
+std::vector<double> Scales(const MergeInput& input, const std::vector<float>& base) {
+  std::vector<double> scales(input.contributions.size(), 1.0);
+  if (input.rule.clip_factor == 0 || scales.size() < 2) return scales;
+  std::vector<double> norms;
+  for (const Contribution& contribution : input.contributions) {
+    norms.push_back(Norm(Delta(contribution, base, 1.0)));
+  }
+  std::vector<double> ordered = norms;
+  std::sort(ordered.begin(), ordered.end());
+  const double longest = input.rule.clip_factor * ordered[(ordered.size() - 1) / 2];
+  for (size_t m = 0; m < norms.size(); ++m) {
+    if (norms[m] > longest) scales[m] = longest / norms[m];
+  }
+  return scales;
+}
+
+std::vector<double> TrimmedMeanOf(const MergeInput& input, const std::vector<float>& base,
+                                  size_t trim) {
+  const std::vector<double> scales = Scales(input, base);
+  std::vector<std::vector<double>> deltas;
+  for (size_t m = 0; m < scales.size(); ++m) {
+    deltas.push_back(Delta(input.contributions[m], base, scales[m]));
+  }
+  std::vector<double> mean(base.size());
+  for (size_t i = 0; i < mean.size(); ++i) {
+    std::vector<size_t> order(deltas.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return deltas[a][i] < deltas[b][i]; });
+    std::sort(order.begin() + static_cast<std::ptrdiff_t>(trim),
+              order.end() - static_cast<std::ptrdiff_t>(trim));
+    double sum = 0;
+    double weight = 0;
+    for (size_t k = trim; k < order.size() - trim; ++k) {
+      sum += input.contributions[order[k]].weight * deltas[order[k]][i];
+      weight += input.contributions[order[k]].weight;
+    }
+    mean[i] = sum / weight;
+  }
+  return mean;
+}
+
+std::vector<double> Merged(MergeInput input, const std::vector<float>& base) {
+  const size_t workers = input.contributions.size();
+  const std::vector<double> scales = Scales(input, base);
+  if (input.rule.merge == v1::OuterConfig::TRIMMED_MEAN && workers >= 5 && input.rule.trim > 0) {
+    return TrimmedMeanOf(input, base,
+                         std::min(static_cast<size_t>(input.rule.trim), (workers - 1) / 2));
+  }
+  if (input.rule.merge == v1::OuterConfig::NORM_AND_DIRECTION && workers > 1) {
     double mean_norm = 0;
-    for (Contribution& contribution : input.contributions) {
-      std::vector<double> delta(n, 0.0);
-      EXPECT_TRUE(contribution.codec->Accumulate(contribution.encoded, base, 1.0, delta).ok());
-      const double norm = Norm(delta);
-      mean_norm += contribution.weight * norm;
+    for (size_t m = 0; m < workers; ++m) {
+      Contribution& contribution = input.contributions[m];
+      const double norm = Norm(Delta(contribution, base, 1.0));
+      mean_norm += contribution.weight * (scales[m] * norm);
       contribution.weight = norm > 0 ? contribution.weight / norm : 0;
     }
     const double length = Norm(WeightedSum(input, base));
     for (Contribution& contribution : input.contributions) {
       contribution.weight *= length > 0 ? mean_norm / length : 0;
     }
+  } else {
+    for (size_t m = 0; m < workers; ++m) input.contributions[m].weight *= scales[m];
   }
-  const std::vector<double> g = WeightedSum(input, base);
+  return WeightedSum(input, base);
+}
+
+MergeResult Oracle(MergeInput input, Fragment& fragment) {
+  const size_t n = fragment.theta.size();
+  std::sort(input.contributions.begin(), input.contributions.end(),
+            [](const auto& a, const auto& b) { return a.worker_id < b.worker_id; });
+  const std::vector<float> base =
+      input.kind == v1::SyncConfig::GRADIENT ? std::vector<float>(n, 0.0F) : fragment.published;
+  const std::vector<double> g = Merged(input, base);
   if (!input.contributions.empty()) {
     input.optimizer->Step({.arena_begin = input.arena_begin,
                            .round = input.round,
@@ -91,7 +153,7 @@ struct Case {
   v1::Codec down;
   v1::OuterConfig::Optimizer optimizer = v1::OuterConfig::NESTEROV;
   v1::SyncConfig::Contribution kind = v1::SyncConfig::PARAMETER_DELTA;
-  v1::OuterConfig::Merge merge = v1::OuterConfig::MEAN;
+  MergeRule rule = {};
 };
 
 class MergeOracle : public testing::TestWithParam<Case> {};
@@ -110,7 +172,7 @@ TEST_P(MergeOracle, SameBitsOnAnyNumberOfThreadsForThreeRounds) {
   for (int64_t round = 1; round <= 3; ++round) {
     MergeInput input{.contributions = {},
                      .kind = c.kind,
-                     .merge = c.merge,
+                     .rule = c.rule,
                      .optimizer = optimizer.get(),
                      .answer_codec = GetCodec(c.down),
                      .round = round,
@@ -119,7 +181,9 @@ TEST_P(MergeOracle, SameBitsOnAnyNumberOfThreadsForThreeRounds) {
     for (size_t w = 0; w < c.workers; ++w) {
       const std::vector<float>& base =
           c.kind == v1::SyncConfig::GRADIENT ? zeros : expected.published;
-      std::vector<float> target = Gaussian(c.values, static_cast<uint64_t>(round) * 100 + w, 0.001);
+      // One is much longer than the others.
+      std::vector<float> target = Gaussian(c.values, static_cast<uint64_t>(round) * 100 + w,
+                                           w == 1 && c.rule.clip_factor > 0 ? 0.01 : 0.001);
       for (size_t i = 0; i < c.values; ++i) target[i] += base[i];
       bytes[w] = Encode(*GetCodec(c.up), base, target);
       // The ids are not in the order in which contributions arrive; some were validated before.
@@ -181,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(
                          v1::SyncConfig::GRADIENT}),
     [](const auto& test) { return test.param.name; });
 
-constexpr auto kDirection = v1::OuterConfig::NORM_AND_DIRECTION;
+constexpr MergeRule kDirection = {.merge = v1::OuterConfig::NORM_AND_DIRECTION};
 
 INSTANTIATE_TEST_SUITE_P(
     NormAndDirection, MergeOracle,
@@ -191,6 +255,74 @@ INSTANTIATE_TEST_SUITE_P(
                          v1::OuterConfig::ADAM, v1::SyncConfig::PARAMETER_DELTA, kDirection},
                     Case{"of_one", kRagged, 1, v1::E3M0, v1::INT4, v1::OuterConfig::NESTEROV,
                          v1::SyncConfig::PARAMETER_DELTA, kDirection}),
+    [](const auto& test) { return test.param.name; });
+
+constexpr auto kDelta = v1::SyncConfig::PARAMETER_DELTA;
+constexpr auto kNesterov = v1::OuterConfig::NESTEROV;
+constexpr auto kTrimmed = v1::OuterConfig::TRIMMED_MEAN;
+
+INSTANTIATE_TEST_SUITE_P(
+    Robust, MergeOracle,
+    testing::Values(
+        Case{"clipped", kRagged, 4, v1::INT4, v1::INT4, kNesterov, kDelta, {.clip_factor = 1.5}},
+        Case{
+            "clipped_exact", kRagged, 3, v1::FP32, v1::FP32, kNesterov, kDelta, {.clip_factor = 1}},
+        Case{"clipped_gradients",
+             kRagged,
+             3,
+             v1::BF16,
+             v1::FP32,
+             v1::OuterConfig::ADAMW,
+             v1::SyncConfig::GRADIENT,
+             {.clip_factor = 2}},
+        Case{"trimmed_five",
+             kRagged,
+             5,
+             v1::INT4,
+             v1::INT4,
+             kNesterov,
+             kDelta,
+             {.merge = kTrimmed, .trim = 1}},
+        Case{"trimmed_to_the_median",
+             kRagged,
+             6,
+             v1::E3M0,
+             v1::INT8,
+             kNesterov,
+             kDelta,
+             {.merge = kTrimmed, .trim = 7}},
+        Case{"trimmed_by_three_of_nine",
+             kRagged,
+             9,
+             v1::FP32,
+             v1::FP32,
+             kNesterov,
+             kDelta,
+             {.merge = kTrimmed, .trim = 3}},
+        Case{"clipped_and_trimmed",
+             kRagged,
+             5,
+             v1::LM2,
+             v1::INT4,
+             v1::OuterConfig::ADAM,
+             kDelta,
+             {.merge = kTrimmed, .clip_factor = 1.25, .trim = 1}},
+        Case{"trimmed_gradients",
+             kRagged,
+             5,
+             v1::BF16,
+             v1::BF16,
+             v1::OuterConfig::ADAMW,
+             v1::SyncConfig::GRADIENT,
+             {.merge = kTrimmed, .trim = 1}},
+        Case{"too_few_to_trim",
+             kRagged,
+             4,
+             v1::INT4,
+             v1::INT4,
+             kNesterov,
+             kDelta,
+             {.merge = kTrimmed, .trim = 1}}),
     [](const auto& test) { return test.param.name; });
 
 }  // namespace

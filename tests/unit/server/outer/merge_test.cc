@@ -178,7 +178,7 @@ TEST(MergeFragment, NormAndDirectionKeepTheMeanLengthWhateverTheAngle) {
     const auto result = MergeFragment(
         {.contributions = {{.worker_id = "a", .codec = fp32, .encoded = a, .weight = 0.5},
                            {.worker_id = "b", .codec = fp32, .encoded = b, .weight = 0.5}},
-         .merge = v1::OuterConfig::NORM_AND_DIRECTION,
+         .rule = {.merge = v1::OuterConfig::NORM_AND_DIRECTION},
          .optimizer = optimizer.get(),
          .answer_codec = fp32,
          .round = 1},

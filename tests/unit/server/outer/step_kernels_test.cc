@@ -1,17 +1,20 @@
 #include "server/outer/step_kernels.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
+#include "server/outer/trim_kernel.h"
 
 namespace causeway::server {
 namespace {
@@ -143,6 +146,40 @@ TEST(StepKernels, FindOneValueThatIsNotFiniteAnywhere) {
       }
     }
   });
+}
+
+// Few different values, so that many are equal.
+TEST(StepKernels, TheTrimmedMeanIsTheFormulaBitForBitOnEveryTarget) {
+  constexpr size_t kRows = 7;
+  constexpr size_t kStride = 104;
+  std::vector<double> weights(kRows);
+  std::vector<double> values(kRows * kStride);
+  for (size_t m = 0; m < kRows; ++m) weights[m] = RandomUniform(3, m, 0) + 0.1;
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = std::round(3 * RandomNormal(4, 0, i)) * std::exp2(-20);
+  }
+  for (const size_t trim : {1, 2, 3}) {
+    std::vector<double> expected(kLength);
+    for (size_t i = 0; i < kLength; ++i) {
+      std::vector<std::pair<double, size_t>> sorted;
+      for (size_t m = 0; m < kRows; ++m) sorted.emplace_back(values[m * kStride + i], m);
+      std::ranges::sort(sorted);
+      double sum = 0;
+      double weight = 0;
+      for (size_t m = 0; m < kRows; ++m) {
+        const std::pair<double, size_t> here{values[m * kStride + i], m};
+        if (here < sorted[trim] || here > sorted[kRows - 1 - trim]) continue;
+        sum += weights[m] * here.first;
+        weight += weights[m];
+      }
+      expected[i] = sum / weight;
+    }
+    OnEveryTarget([&] {
+      std::vector<double> mean(kLength);
+      TrimmedMean(weights, trim, values, kStride, mean);
+      EXPECT_EQ(mean, expected);
+    });
+  }
 }
 
 }  // namespace

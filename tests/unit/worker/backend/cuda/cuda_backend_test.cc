@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "absl/strings/str_format.h"
 #include "common/params/initialize.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
 #include "tests/unit/worker/train/backend_contract.h"
@@ -220,30 +219,6 @@ TEST_F(Staged, HowManyMatricesMuonTakesAtATimeDoesNotChangeTheBits) {
     Begin(options, "train { optimizer: MUON }");
     EXPECT_EQ(Train(2), one_by_one);
     EXPECT_GT(backend_->memory_bytes(), memory);
-  }
-}
-
-// Devices that compute nothing: what is allocated on each, beside what is set aside for
-// synchronization. docs/gpu.md has the figures.
-TEST_F(Staged, EightBillionParametersFitEightGpusOf80Gb) {
-  constexpr char kModel[] = R"(
-    model { layers: 32 width: 4096 heads: 32 kv_heads: 8 head_dim: 128 mlp_width: 14336
-            vocabulary_size: 128256 sequence_length: 8192 qk_norm: false untied_head: true }
-    train { batch_sequences: 64 micro_batch_sequences: 1 optimizer: %s }
-    sync { fragments: 8 steps_between_syncs: 100 overlap_steps: 5 })";
-  for (const auto& [optimizer, gigabytes] : {std::pair("MUON", 65.7), {"ADAMW", 66.2}}) {
-    Stage({.devices = 8, .memory = 80'000'000'000, .computes = false});
-    CudaBackend::Options options = TestOptions(8);
-    const CudaBackend::Options defaults;
-    options.least_bucket = defaults.least_bucket;
-    options.staged_values = defaults.staged_values;
-    options.muon_rank_values = defaults.muon_rank_values;
-    const v1::RunConfig config = ContractConfig(absl::StrFormat(kModel, optimizer));
-    const FragmentPlan plan = FragmentPlan::Create(config).value();
-    EXPECT_EQ(plan.parameters(), 8'030'261'248);
-    const auto made = CudaBackend::Create(config, plan, options);
-    ASSERT_TRUE(made.ok()) << optimizer << ": " << made.status();
-    EXPECT_NEAR(1e-9 * static_cast<double>((*made)->memory_bytes()), gigabytes, 0.3) << optimizer;
   }
 }
 

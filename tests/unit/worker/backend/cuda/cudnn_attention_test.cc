@@ -51,7 +51,8 @@ class CudnnPlansTest : public ::testing::Test {
       dlopen("/usr/local/cuda/lib64/stubs/libcuda.so", RTLD_NOW);
     }
   }
-  absl::Status PlanFor(int capability, int multiprocessors, const AttentionShape& shape) {
+  absl::Status PlanFor(int capability, int multiprocessors, const AttentionShape& shape,
+                       bool deterministic = true) {
     const std::string description = absl::StrCat(
         R"({"deviceVer": )", 10 * capability, R"(, "driverVer": 13000, "cudaDeviceId": 0,
         "maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64],
@@ -72,14 +73,15 @@ class CudnnPlansTest : public ::testing::Test {
           "describing a GPU");
     });
     if (!known.ok()) return known;
-    return PlanCudnnAttention(
-               shape,
-               {.handle = nullptr, .properties = properties, .compute_capability = capability})
+    return PlanCudnnAttention(shape, {.handle = nullptr,
+                                      .properties = properties,
+                                      .compute_capability = capability,
+                                      .deterministic = deterministic})
         .status();
   }
 };
 
-TEST_F(CudnnPlansTest, HasPlansWithTheSameBitsEveryTimeForEveryGpuThatWeBuildFor) {
+TEST_F(CudnnPlansTest, HasPlansWithTheSameBitsEveryTimeAndInAnyOrderForEveryGpuThatWeBuildFor) {
   if (const absl::Status opened = OpenCudnn(); !opened.ok()) GTEST_SKIP() << opened;
   for (const auto& [capability, multiprocessors] : {std::pair(80, 108), {90, 132}, {100, 148}}) {
     for (const AttentionShape& shape :
@@ -88,6 +90,8 @@ TEST_F(CudnnPlansTest, HasPlansWithTheSameBitsEveryTimeForEveryGpuThatWeBuildFor
       const absl::Status status = PlanFor(capability, multiprocessors, shape);
       if (absl::StrContains(status.message(), "libcuda")) GTEST_SKIP() << "there is no driver";
       EXPECT_TRUE(status.ok()) << capability << ", " << shape.length << ": " << status;
+      const absl::Status any_order = PlanFor(capability, multiprocessors, shape, false);
+      EXPECT_TRUE(any_order.ok()) << capability << ", " << shape.length << ": " << any_order;
     }
   }
 }

@@ -44,8 +44,9 @@ TransformerRig::TransformerRig(const v1::ModelConfig& model, const FragmentPlan&
                       cudaMemcpyHostToDevice));
   MustWork(cudaMemset(gradients_, 0, static_cast<size_t>(arena_size_) * sizeof(float)));
   MustWork(cudaDeviceSynchronize());
-  transformer_ = Must(CudaTransformer::Create(model, plan, options, weights_, gradients_, &memory_,
-                                              gemm_.get(), stream_.get()));
+  transformer_ =
+      Must(CudaTransformer::Create(model, plan, options, weights_, GradientPlaces(gradients_),
+                                   &memory_, gemm_.get(), stream_.get()));
 }
 
 void TransformerRig::Upload(const HostTokens& tokens) {
@@ -72,6 +73,7 @@ TransformerRig::Result TransformerRig::Run(const std::vector<HostTokens>& micro_
                                         .gradient_scale = static_cast<float>(1 / count),
                                         .loss_weight = 1 / count,
                                         .accumulate = accumulate,
+                                        .accumulate_loss = accumulate,
                                         .loss = loss_};
     const auto issue = [&] { return transformer_->ForwardBackward(pass, {}, stream_.get()); };
     if (graphs) {

@@ -1,0 +1,113 @@
+// How the deltas of a round become one, g (algorithm.md, "The coordinator"):
+//
+//   clipping   s_m = min(1, c * median / n_m), where n_m is the norm of delta m over the whole
+//              fragment, and the median that of the norms above 0 of contributions with a weight
+//              (of an even number the lower one of the middle); without it s_m = 1
+//   MEAN       g = sum_m (w_m * s_m) * delta_m     in double, in order of worker id
+//   NORM_AND_DIRECTION
+//              direction = sum_m (w_m / n_m) * delta_m      without those whose norm is 0
+//              g = (sum_m w_m * min(n_m, c * median)) / |direction| * direction
+//              or zero if there is no direction. A single contribution is taken as it is.
+//   TRIMMED_MEAN
+//              value by value: s_m * delta_m of those with a weight are sorted, equal ones by
+//              worker id, and the first and last k are left out; g = sum w_m * (s_m * delta_m) over
+//              the sum of w_m, both over the others in order of worker id. k is `trim`, at most
+//              (n - 1) / 2 of n contributions; with fewer than five of them it is MEAN.
+//
+// The result has the same bits on any number of threads, and the order in which contributions are
+// given does not matter. Clipping and NORM_AND_DIRECTION read the contributions once more, the
+// latter twice. Trimming takes 32 KiB per contribution and thread.
+#ifndef CAUSEWAY_SERVER_OUTER_DELTA_COMBINER_H_
+#define CAUSEWAY_SERVER_OUTER_DELTA_COMBINER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+#include "common/base/thread_pool.h"
+#include "common/codec/codec.h"
+#include "server/outer/slices.h"
+
+namespace causeway::server {
+
+struct Contribution {
+  std::string worker_id;
+  const Codec* codec = nullptr;
+  std::span<const uint8_t> encoded;
+  double weight = 0;  // All together 1 (ContributionWeights).
+  // True: codec->Validate has accepted these bytes against published as it is now (GRADIENT:
+  // against zeros). False: Prepare does that first, at the price of reading them twice.
+  bool validated = false;
+};
+
+struct MergeRule {
+  v1::OuterConfig::Merge merge = v1::OuterConfig::MEAN;
+  double clip_factor = 0;  // c, at least 1. 0 or infinity: none is shortened.
+  int trim = 0;            // Of TRIMMED_MEAN.
+};
+
+// Of a complete configuration.
+MergeRule MergeRuleOf(const v1::OuterConfig& outer);
+
+// Not thread-safe, but for Combine.
+class DeltaCombiner {
+ public:
+  struct Input {
+    std::vector<Contribution> contributions;  // In any order.
+    // PARAMETER_DELTA: encoded against published. GRADIENT: against zeros.
+    v1::SyncConfig::Contribution kind = v1::SyncConfig::PARAMETER_DELTA;
+    MergeRule rule;
+    // Outlives the combiner. A chunk may change once it is combined.
+    std::span<const float> published;
+  };
+  // `pool`: null for this thread; outlives the combiner.
+  DeltaCombiner(Input input, ThreadPool* pool);
+
+  bool empty() const { return contributions_.empty(); }
+  // First of all, once. INVALID_ARGUMENT if a contribution is malformed (names the worker), two
+  // have the same worker, weights do not sum to 1, or lengths differ; INTERNAL if one that was said
+  // to be validated is malformed.
+  absl::Status Prepare();
+  // |g|, at the price of reading the contributions once more. The errors of Combine.
+  absl::StatusOr<double> Norm() const;
+
+  // What a task on one thread keeps from chunk to chunk.
+  using Scratch = std::vector<double>;
+  // A chunk of g. `upcoming` as in Codec::WeightedSum. INTERNAL as above. Any threads at once, each
+  // with a scratch of its own.
+  absl::Status Combine(Range chunk, std::span<const float* const> upcoming, Scratch& scratch,
+                       std::span<double> g) const;
+
+ private:
+  size_t size() const { return input_.published.size(); }
+  absl::Status CheckContributions() const;
+  absl::Status Validate() const;
+  // What the contributions of a chunk were encoded against.
+  std::span<const float> Base(Range chunk) const;
+  absl::Status Sum(Range chunk, std::span<const float* const> upcoming, std::span<double> g) const;
+  absl::Status SumTrimmed(Range chunk, Scratch& scratch, std::span<double> g) const;
+  // The norm of what `read(chunk, values)` makes of the fragment's chunks.
+  absl::StatusOr<double> NormOf(
+      const std::function<absl::Status(Range, std::span<double>)>& read) const;
+  absl::StatusOr<double> NormOf(const Contribution& contribution) const;
+  absl::Status WeighByNorms();
+  // Replaces the weights by those with which the sum has the mean direction and this norm.
+  absl::Status WeighByDirection(const std::vector<double>& norms, double mean_norm);
+
+  const Input input_;
+  ThreadPool* const pool_;
+  std::vector<Contribution> contributions_;  // In order of worker id.
+  std::vector<double> scales_;               // s_m of each.
+  size_t trim_ = 0;                          // Of this round; 0: g is the sum.
+  const Codec* one_codec_ = nullptr;         // If all contributions have the same.
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_OUTER_DELTA_COMBINER_H_

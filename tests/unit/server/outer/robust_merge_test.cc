@@ -1,0 +1,180 @@
+// What norm clipping and the trimmed mean promise: nothing for the honest, a bound for the liar.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "server/outer/merge.h"
+#include "server/outer/trim_kernel.h"
+#include "tests/unit/server/outer/merge_fixture.h"
+
+namespace causeway::server {
+namespace {
+
+constexpr size_t kValues = kMergeSlice + 4321;
+constexpr auto kTrimmed = v1::OuterConfig::TRIMMED_MEAN;
+
+// Sites with deltas of their own, each of a size of its own.
+class Sites {
+ public:
+  explicit Sites(const std::vector<double>& sizes, v1::Codec codec = v1::FP32)
+      : base_(Gaussian(kValues, 1, 0.02)) {
+    const auto workers = sizes.size();
+    for (size_t w = 0; w < workers; ++w) {
+      std::vector<float> local = base_;
+      const std::vector<float> change = Gaussian(kValues, 10 + w, sizes[w]);
+      for (size_t i = 0; i < kValues; ++i) local[i] += change[i];
+      bytes_.push_back(Encode(*GetCodec(codec), base_, local));
+    }
+    for (size_t w = 0; w < workers; ++w) {
+      contributions_.push_back({.worker_id = "worker-" + std::to_string(w),
+                                .codec = GetCodec(codec),
+                                .encoded = bytes_[w],
+                                .weight = 1.0 / static_cast<double>(workers)});
+    }
+  }
+
+  std::vector<Contribution>& contributions() { return contributions_; }
+  std::vector<double> Merge(const MergeRule& rule) const {
+    auto merged = MergedDelta({.contributions = contributions_,
+                               .kind = v1::SyncConfig::PARAMETER_DELTA,
+                               .rule = rule,
+                               .published = base_},
+                              nullptr);
+    EXPECT_TRUE(merged.ok()) << merged.status();
+    return *std::move(merged);
+  }
+  std::vector<double> Delta(size_t worker) const {
+    std::vector<double> delta(kValues, 0.0);
+    const Contribution& contribution = contributions_[worker];
+    EXPECT_TRUE(contribution.codec->Accumulate(contribution.encoded, base_, 1.0, delta).ok());
+    return delta;
+  }
+
+ private:
+  const std::vector<float> base_;
+  std::vector<std::vector<uint8_t>> bytes_;
+  std::vector<Contribution> contributions_;
+};
+
+double Length(const std::vector<double>& values) {
+  double squares = 0;
+  for (const double value : values) squares += value * value;
+  return std::sqrt(squares);
+}
+
+TEST(RobustMerge, WhatShortensAndLeavesOutNothingIsTheMeanBitForBit) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const v1::Codec codec : {v1::FP32, v1::INT4, v1::E3M0}) {
+    for (const size_t workers : {1, 2, 5, 8}) {
+      const Sites sites(std::vector<double>(workers, 0.001), codec);
+      const std::vector<double> mean = sites.Merge({});
+      EXPECT_EQ(sites.Merge({.clip_factor = kInfinity}), mean);
+      // All are about as long.
+      EXPECT_EQ(sites.Merge({.clip_factor = 1.5}), mean);
+      EXPECT_EQ(sites.Merge({.merge = kTrimmed, .trim = 0}), mean);
+      EXPECT_EQ(sites.Merge({.merge = kTrimmed, .clip_factor = kInfinity, .trim = 0}), mean);
+      if (workers < 5) {
+        EXPECT_EQ(sites.Merge({.merge = kTrimmed, .trim = 1}), mean);
+      } else {
+        EXPECT_NE(sites.Merge({.merge = kTrimmed, .trim = 1}), mean);
+      }
+    }
+  }
+}
+
+// Three honest sites, and one whose delta is 100 times as long.
+TEST(RobustMerge, ClippingLeavesALongDeltaItsShareOfTheMedianAndTheOthersTheirs) {
+  const Sites sites({0.001, 0.001, 0.1, 0.001});
+  const std::vector<double> merged = sites.Merge({.clip_factor = 2});
+  std::vector<double> of_liar = merged;
+  for (const size_t honest : {0, 1, 3}) {
+    const std::vector<double> delta = sites.Delta(honest);
+    for (size_t i = 0; i < kValues; ++i) of_liar[i] -= 0.25 * delta[i];
+  }
+  std::vector<double> lengths = {Length(sites.Delta(0)), Length(sites.Delta(1)),
+                                 Length(sites.Delta(3))};
+  std::ranges::sort(lengths);
+  EXPECT_NEAR(Length(of_liar), 0.25 * 2 * lengths[1], 1e-9 * lengths[1]);
+  // Its direction stays.
+  const std::vector<double> lie = sites.Delta(2);
+  double product = 0;
+  for (size_t i = 0; i < kValues; ++i) product += lie[i] * of_liar[i];
+  EXPECT_NEAR(product / Length(lie) / Length(of_liar), 1, 1e-9);
+}
+
+// Neither a site that did not train nor one that sends nothing says what is usual.
+TEST(RobustMerge, DeltasWithoutWeightOrLengthDoNotCountForTheMedian) {
+  Sites sites({0, 0, 0, 0.001, 0.001, 1e-9});
+  sites.contributions()[5].weight = 0;
+  for (size_t w = 0; w < 5; ++w) sites.contributions()[w].weight = 0.2;
+  EXPECT_EQ(sites.Merge({.clip_factor = 1.5}), sites.Merge({}));
+}
+
+TEST(RobustMerge, ClippingBoundsTheLengthThatNormAndDirectionMerges) {
+  const Sites sites({0.001, 0.001, 0.1, 0.001});
+  std::vector<double> lengths;
+  for (const size_t worker : {0, 1, 3}) lengths.push_back(Length(sites.Delta(worker)));
+  std::ranges::sort(lengths);
+  const double expected = 0.25 * (lengths[0] + lengths[1] + lengths[2]) + 0.25 * 2 * lengths[1];
+  const std::vector<double> merged =
+      sites.Merge({.merge = v1::OuterConfig::NORM_AND_DIRECTION, .clip_factor = 2});
+  EXPECT_NEAR(Length(merged), expected, 1e-9 * expected);
+}
+
+TEST(RobustMerge, SoManyLiarsAsAreTrimmedMoveNoValueBeyondTheHonestOnes) {
+  // Two of seven, as large as floats get.
+  const Sites sites({0.001, 0.001, 1e30, 0.001, 0.001, 1e30, 0.001});
+  const std::vector<double> merged = sites.Merge({.merge = kTrimmed, .trim = 2});
+  std::vector<std::vector<double>> honest;
+  for (const size_t worker : {0, 1, 3, 4, 6}) honest.push_back(sites.Delta(worker));
+  for (size_t i = 0; i < kValues; ++i) {
+    double least = honest[0][i];
+    double most = honest[0][i];
+    for (const std::vector<double>& delta : honest) {
+      least = std::min(least, delta[i]);
+      most = std::max(most, delta[i]);
+    }
+    ASSERT_GE(merged[i], least - 1e-15) << i;
+    ASSERT_LE(merged[i], most + 1e-15) << i;
+  }
+  // One is not enough against two.
+  EXPECT_GT(Length(sites.Merge({.merge = kTrimmed, .trim = 1})), 1e20);
+}
+
+// Five sites, one of which did not train: four are not trimmed, and its values leave none out.
+TEST(RobustMerge, ADeltaWithoutWeightLeavesNoneOut) {
+  Sites sites({0.001, 0.001, 0.001, 0.001, 0.001});
+  sites.contributions()[2].weight = 0;
+  for (const size_t w : {0, 1, 3, 4}) sites.contributions()[w].weight = 0.25;
+  EXPECT_EQ(sites.Merge({.merge = kTrimmed, .trim = 1}), sites.Merge({}));
+}
+
+TEST(TrimmedMean, EqualValuesAreLeftOutByTheirRow) {
+  constexpr size_t kStride = 16;
+  constexpr size_t kSize = 13;  // Whole vectors, and a rest.
+  const std::vector<double> weights = {1, 2, 4, 8, 16};
+  std::vector<double> values(weights.size() * kStride, 7.0);
+  // The second value has the largest one in the first row and the smallest one in the third.
+  values[1] = 9;
+  values[2 * kStride + 1] = -0.5;
+  std::vector<double> mean(kSize);
+  TrimmedMean(weights, 1, values, kStride, mean);
+  EXPECT_EQ(mean, std::vector<double>(kSize, 7.0));
+  // Which ones are left out shows in the weights of those that are not.
+  const std::vector<double> zeros_and_ones = {0, 0, 1, 1, 1};
+  for (size_t m = 0; m < weights.size(); ++m) {
+    std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(m * kStride), kSize,
+                zeros_and_ones[m]);
+  }
+  TrimmedMean(weights, 1, values, kStride, mean);
+  EXPECT_EQ(mean, std::vector<double>(kSize, (4.0 + 8.0) / (2 + 4 + 8)));
+  TrimmedMean(weights, 2, values, kStride, mean);
+  EXPECT_EQ(mean, std::vector<double>(kSize, 1.0));
+}
+
+}  // namespace
+}  // namespace causeway::server
