@@ -60,6 +60,8 @@ class UninitializedAllocator : public std::allocator<T> {
 
 // resize() leaves new bytes undefined.
 using ByteBuffer = std::vector<uint8_t, UninitializedAllocator<uint8_t>>;
+// Likewise.
+using FloatBuffer = std::vector<float, UninitializedAllocator<float>>;
 
 }  // namespace causeway
 

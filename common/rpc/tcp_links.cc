@@ -23,6 +23,8 @@ namespace causeway {
 namespace {
 
 constexpr size_t kMaxNameBytes = 16;  // TCP_CA_NAME_MAX of the kernel.
+constexpr int kTcpRtoMaxMs = 44;      // TCP_RTO_MAX_MS, which Debian's headers do not know.
+constexpr absl::Duration kTcpsOwnPause = absl::Seconds(120);
 
 void ForEachDescriptor(const std::function<void(int)>& visit) {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
@@ -97,8 +99,8 @@ bool ReadInfo(int descriptor, TcpConnection& connection) {
   return true;
 }
 
-std::vector<TcpConnection> Connections(const std::function<bool(const TcpConnection&)>& wanted) {
-  std::vector<TcpConnection> found;
+void ForEachConnection(const std::function<bool(const TcpConnection&)>& wanted,
+                       const std::function<void(int, const TcpConnection&)>& visit) {
   ForEachDescriptor([&](int descriptor) {
     TcpConnection connection;
     const std::optional<TcpAddress> peer = AddressBy(getpeername, descriptor);
@@ -107,9 +109,25 @@ std::vector<TcpConnection> Connections(const std::function<bool(const TcpConnect
     if (!local.has_value()) return;
     connection.peer = *peer;
     connection.local = *local;
-    if (wanted(connection) && ReadInfo(descriptor, connection)) found.push_back(connection);
+    if (wanted(connection) && ReadInfo(descriptor, connection)) visit(descriptor, connection);
   });
+}
+
+std::vector<TcpConnection> Connections(const std::function<bool(const TcpConnection&)>& wanted) {
+  std::vector<TcpConnection> found;
+  ForEachConnection(wanted,
+                    [&](int, const TcpConnection& connection) { found.push_back(connection); });
   return found;
+}
+
+int BoundRetryPausesOf(const std::function<bool(const TcpConnection&)>& wanted) {
+  int bounded = 0;
+  ForEachConnection(wanted, [&](int descriptor, const TcpConnection& connection) {
+    const absl::Duration pause = std::clamp(4 * connection.rtt, kLongestRetryPause, kTcpsOwnPause);
+    const int pause_ms = static_cast<int>(absl::ToInt64Milliseconds(pause));
+    bounded += setsockopt(descriptor, IPPROTO_TCP, kTcpRtoMaxMs, &pause_ms, sizeof(pause_ms)) == 0;
+  });
+  return bounded;
 }
 
 bool Contains(std::span<const TcpAddress> addresses, const TcpAddress& address) {
@@ -251,8 +269,20 @@ TcpLink TcpLinkTotals::Update(std::vector<TcpConnection> now) {
   return link;
 }
 
+int BoundRetryPauses(std::span<const TcpAddress> peers) {
+  if (peers.empty()) return 0;
+  return BoundRetryPausesOf(
+      [&](const TcpConnection& connection) { return Contains(peers, connection.peer); });
+}
+
+int BoundRetryPausesOfAccepted(int local_port) {
+  return BoundRetryPausesOf(
+      [&](const TcpConnection& connection) { return connection.local.port == local_port; });
+}
+
 TcpLink TcpLinkMeter::Sample() {
   SetCongestionControl(peers_, congestion_control_);
+  BoundRetryPauses(peers_);
   return totals_.Update(ConnectionsTo(peers_));
 }
 

@@ -4,9 +4,9 @@
 // that is a connected TCP socket with the wanted peer or local port. A descriptor may be closed, or
 // become another socket, between two system calls. That is harmless. Everything is read from one
 // descriptor after its peer was; at worst one connection's figures are reported under the name of
-// another for one sample. At worst a congestion control is chosen for another TCP connection of
-// this process; for anything that is no TCP socket the system refuses it. Nothing is written, shut
-// down or duplicated. Without /proc there are no connections.
+// another for one sample. At worst a congestion control or a longest pause is chosen for another
+// TCP connection of this process; for anything that is no TCP socket the system refuses it. Nothing
+// is written, shut down or duplicated. Without /proc there are no connections.
 //
 // A walk takes a few microseconds for every descriptor. Thread-safe, except the two classes.
 #ifndef CAUSEWAY_COMMON_RPC_TCP_LINKS_H_
@@ -82,6 +82,19 @@ int SetCongestionControl(std::span<const TcpAddress> peers, const std::string& n
 // Sets it for the sockets that listen on this port: what they accept from then on inherits it.
 int SetCongestionControlOfListeners(int local_port, const std::string& name);
 
+// --- Retries ---
+// TCP doubles the pause before every try to reach the other end again, up to two minutes: a link
+// that was black for 12 s would stand unused until the 19th. From Linux 6.15 on it can be told how
+// long the pause may become; older kernels leave it as it is.
+
+// A link that is back carries again so soon, or within four of its round trips if that is longer:
+// queues may be deep, and a try before the answer can have come would only fill them more.
+inline constexpr absl::Duration kLongestRetryPause = absl::Seconds(1);  // The least it takes.
+// For the connections to these addresses as they are now; returns how many have such a bound.
+int BoundRetryPauses(std::span<const TcpAddress> peers);
+// Likewise, for the connections that were accepted on this local port.
+int BoundRetryPausesOfAccepted(int local_port);
+
 // The figures of a link across connections that come and go. Not thread-safe.
 class TcpLinkTotals {
  public:
@@ -97,7 +110,8 @@ class TcpLinkTotals {
 };
 
 // The same of this process's connections to these addresses, since the meter was made. New
-// connections get the congestion control. Not thread-safe.
+// connections get the congestion control, and all a bound on the pauses between tries. Not
+// thread-safe.
 class TcpLinkMeter {
  public:
   // An empty `congestion_control` leaves them as they are.

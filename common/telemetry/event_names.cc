@@ -55,6 +55,7 @@ constexpr EventName kWorkerEvents[] = {
     {"pace_changed", kInfo},
     {"ordered", kInfo},
     {"delta_late", kWarn},
+    {"training_waited", kWarn},
     {"evaluated", kInfo},
     {"checkpoint_written", kInfo},
     {"draining", kInfo},

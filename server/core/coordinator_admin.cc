@@ -54,6 +54,13 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
       worker.set_software_version(account.software_version);
       worker.set_rejected(member.rejected);
       worker.set_pace(static_cast<double>(member.progress.pace_milli) / kPaceOne);
+      worker.set_late_answers(std::clamp(heartbeat.late_answers(), 0, plan_.fragments()));
+      if (heartbeat.has_steps_before_wait()) {
+        // A fragment's next send is at most a period ahead, and its merge less than one later.
+        const int64_t most = 2 * int64_t{options_.config.sync().steps_between_syncs()};
+        worker.set_steps_before_wait(std::clamp<int64_t>(heartbeat.steps_before_wait(), 0, most));
+      }
+      worker.set_step_seconds(absl::ToDoubleSeconds(member.progress.step_time()));
     }
     status.set_tokens(tokens);
   }

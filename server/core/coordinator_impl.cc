@@ -71,10 +71,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
   std::vector<float> initial = std::move(options.initial_parameters);
   options.initial_parameters.clear();
   const std::optional<RecoveredRun> recovered = std::exchange(options.recovered, std::nullopt);
-  if (initial.empty() && recovered.has_value()) {
-    initial.resize(static_cast<size_t>(plan.arena_size()));
-  }
-  if (static_cast<int64_t>(initial.size()) != plan.arena_size()) {
+  const bool snapshots_have_to_do = initial.empty() && recovered.has_value();
+  if (!snapshots_have_to_do && static_cast<int64_t>(initial.size()) != plan.arena_size()) {
     return absl::InvalidArgumentError(absl::StrCat("the plan takes ", plan.arena_size(),
                                                    " initial values, there are ", initial.size()));
   }
@@ -98,12 +96,16 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
                                                       .store = coordinator->options_.store,
                                                       .merge_pool = &coordinator->merge_pool_,
                                                       .schedule = coordinator->schedule_};
+    // A fragment that recovers takes them only if it has no snapshot: filling memory is what
+    // recovery takes most of its time for.
     coordinator->fragments_.push_back(std::make_unique<FragmentRounds>(
-        fragment_options, std::span(initial).subspan(static_cast<size_t>(range.begin),
-                                                     static_cast<size_t>(range.size()))));
+        fragment_options, recovered.has_value() ? std::span<const float>()
+                                                : std::span<const float>(initial).subspan(
+                                                      static_cast<size_t>(range.begin),
+                                                      static_cast<size_t>(range.size()))));
   }
   if (recovered.has_value()) {
-    RETURN_IF_ERROR(coordinator->Recover(*recovered));
+    RETURN_IF_ERROR(coordinator->Recover(*recovered, initial));
   } else {
     RETURN_IF_ERROR(coordinator->options_.store->BeginRun(coordinator->Identity()));
   }

@@ -82,7 +82,9 @@ class CoordinatorImpl final : public Coordinator {
                   std::unique_ptr<const OuterOptimizer> optimizer);
 
   // Becomes what the store remembers.
-  absl::Status Recover(const RecoveredRun& run);
+  // `initial`: the initial parameters; empty where every fragment has a snapshot.
+  absl::Status Recover(const RecoveredRun& run, std::span<const float> initial);
+  absl::Status RecoverFragments(const RecoveredRun& run, std::span<const float> initial);
   RunIdentity Identity() const;
   // The first worker that shares the data says which they are; refuses those who have others.
   // `changed`: it did.

@@ -18,6 +18,9 @@ constexpr char kDrainingKey[] = "draining";
 // There, too: the parts of the data that it ever had.
 constexpr char kHadSlotsKey[] = "had_slots";
 
+// Fragments that keep enough threads busy, however many there are.
+constexpr int kMany = 8;
+
 std::set<int> HadSlots(const nlohmann::json& account, int slots) {
   std::set<int> had;
   const auto found = account.find(kHadSlotsKey);
@@ -65,7 +68,40 @@ RunIdentity CoordinatorImpl::Identity() const {
   return identity;
 }
 
-absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
+absl::Status CoordinatorImpl::RecoverFragments(const RecoveredRun& run,
+                                               std::span<const float> initial) {
+  std::vector<absl::Status> recovered(fragments_.size());
+  const auto recover = [&](int64_t i) {
+    const int fragment = static_cast<int>(i);
+    const FragmentRange& range = plan_.range(fragment);
+    FragmentRounds::History history{
+        .initial_hash = run.identity.initial_hashes[static_cast<size_t>(i)],
+        .initial = initial.empty() ? initial
+                                   : initial.subspan(static_cast<size_t>(range.begin),
+                                                     static_cast<size_t>(range.size())),
+        .rounds = OfFragment(run.rounds, fragment),
+        .contributions = OfFragment(run.contributions, fragment),
+        .snapshots = {}};
+    for (const SnapshotRecord& snapshot : OfFragment(run.snapshots, fragment)) {
+      history.snapshots.push_back(snapshot.version);
+    }
+    recovered[static_cast<size_t>(i)] = fragments_[static_cast<size_t>(i)]->Recover(history);
+  };
+  // Reading and hashing take longer than merging: with enough fragments each has one thread for all
+  // of it.
+  ThreadPool* const threads = merge_pool_.threads;
+  if (threads != nullptr && std::ssize(fragments_) >= std::min(threads->threads(), kMany)) {
+    merge_pool_.threads = nullptr;
+    threads->ParallelFor(std::ssize(fragments_), recover);
+    merge_pool_.threads = threads;
+  } else {
+    for (int64_t i = 0; i < std::ssize(fragments_); ++i) recover(i);
+  }
+  for (const absl::Status& status : recovered) RETURN_IF_ERROR(status);
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, std::span<const float> initial) {
   const RunIdentity& identity = run.identity;
   if (identity.run_id != options_.run_id || identity.config_hash != config_hash_) {
     return absl::FailedPreconditionError(
@@ -80,16 +116,9 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run) {
   const absl::Duration began = options_.clock->Monotonic();
   int64_t rounds = 0;
   int64_t folded = 0;
+  RETURN_IF_ERROR(RecoverFragments(run, initial));
   for (size_t i = 0; i < fragments_.size(); ++i) {
     const int index = static_cast<int>(i);
-    FragmentRounds::History history{.initial_hash = identity.initial_hashes[i],
-                                    .rounds = OfFragment(run.rounds, index),
-                                    .contributions = OfFragment(run.contributions, index),
-                                    .snapshots = {}};
-    for (const SnapshotRecord& snapshot : OfFragment(run.snapshots, index)) {
-      history.snapshots.push_back(snapshot.version);
-    }
-    RETURN_IF_ERROR(fragments_[i]->Recover(history));
     for (const auto& [version, why] : fragments_[i]->damaged_snapshots()) {
       Record("snapshot_damaged",
              absl::StrCat(why.message(), "; recovered from what was saved before it"),

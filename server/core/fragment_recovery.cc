@@ -74,9 +74,12 @@ absl::StatusOr<int64_t> FragmentRounds::LoadBase(const History& history) {
     if (!absl::IsDataLoss(loaded)) return loaded;
     damaged_snapshots_.emplace_back(version, loaded);
   }
-  absl::ReaderMutexLock lock(&data_mutex_);
-  const uint64_t hash = TreeHash(std::span<const float>(published_));
-  if (hash == history.initial_hash) return 0;
+  const uint64_t hash = TreeHash(history.initial);
+  if (hash == history.initial_hash) {
+    absl::WriterMutexLock lock(&data_mutex_);
+    BeginWith(history.initial);
+    return 0;
+  }
   if (!damaged_snapshots_.empty()) return damaged_snapshots_.front().second;
   return Differs(absl::StrCat("the initial ", VersionName(options_.fragment, 0)), hash,
                  history.initial_hash,
@@ -134,9 +137,8 @@ absl::Status FragmentRounds::LoadSnapshot(int64_t version) {
   snapshot_version_ = version;
   theta_ = std::move(snapshot.theta);
   published_ = std::move(snapshot.published);
-  for (size_t i = 0; i < states.size(); ++i) {
-    optimizer_state_[i] = std::move(snapshot.optimizer[i].second);
-  }
+  optimizer_state_.clear();
+  for (auto& [state, values] : snapshot.optimizer) optimizer_state_.push_back(std::move(values));
   return absl::OkStatus();
 }
 

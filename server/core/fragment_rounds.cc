@@ -31,12 +31,18 @@ std::string RoundName(const v1::PushHeader& header) {
 }  // namespace
 
 FragmentRounds::FragmentRounds(const Options& options, std::span<const float> initial)
-    : options_(options),
-      theta_(initial.begin(), initial.end()),
-      published_(initial.begin(), initial.end()),
-      optimizer_state_(options.optimizer->state_names().size(),
-                       std::vector<float>(initial.size(), 0.0f)),
-      published_hashes_({TreeHash(initial)}) {}
+    : options_(options) {
+  if (initial.empty()) return;
+  BeginWith(initial);
+  published_hashes_ = {TreeHash(initial)};
+}
+
+void FragmentRounds::BeginWith(std::span<const float> initial) {
+  theta_.assign(initial.begin(), initial.end());
+  published_.assign(initial.begin(), initial.end());
+  optimizer_state_.assign(options_.optimizer->state_names().size(),
+                          FloatBuffer(initial.size(), 0.0f));
+}
 
 FragmentView FragmentRounds::View() const {
   FragmentView view;
@@ -363,7 +369,7 @@ absl::StatusOr<MergeResult> FragmentRounds::Merge(int64_t round,
   input.round = round;
   input.arena_begin = options_.range.begin;
   FragmentState state{.theta = theta_, .published = published_, .optimizer = {}};
-  for (std::vector<float>& array : optimizer_state_) state.optimizer.emplace_back(array);
+  for (FloatBuffer& array : optimizer_state_) state.optimizer.emplace_back(array);
   absl::StatusOr<MergeResult> merged;
   if (options_.merge_pool->threads == nullptr) {
     merged = MergeFragment(input, state, nullptr);

@@ -108,12 +108,13 @@ class FragmentRounds {
   // What the store remembers of the fragment; views for the call.
   struct History {
     uint64_t initial_hash = 0;
+    std::span<const float> initial;                     // Empty where the snapshots have to do.
     std::span<const RoundRecord> rounds;                // From 1, without gaps.
     std::span<const ContributionRecord> contributions;  // Sorted by round.
     std::vector<int64_t> snapshots;                     // Versions, ascending.
   };
 
-  // `initial`: the fragment's range of the initial parameters.
+  // `initial`: the fragment's range of the initial parameters. Empty: Recover is called next.
   FragmentRounds(const Options& options, std::span<const float> initial);
 
   // Before anything else: becomes what the store remembers. Folds the deltas of all rounds since
@@ -226,6 +227,7 @@ class FragmentRounds {
   absl::StatusOr<MergeResult> MergeWhatCanBe(const Contributions& contributions,
                                              PublishedRound& result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
+  void BeginWith(std::span<const float> initial) ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
   absl::Status LoadSnapshot(int64_t version);
   // From the newest whole snapshot, or the initial values. Returns its version.
   absl::StatusOr<int64_t> LoadBase(const History& history);
@@ -239,9 +241,9 @@ class FragmentRounds {
   const Options options_;
 
   mutable absl::Mutex data_mutex_;
-  std::vector<float> theta_ ABSL_GUARDED_BY(data_mutex_);
-  std::vector<float> published_ ABSL_GUARDED_BY(data_mutex_);
-  std::vector<std::vector<float>> optimizer_state_ ABSL_GUARDED_BY(data_mutex_);
+  FloatBuffer theta_ ABSL_GUARDED_BY(data_mutex_);
+  FloatBuffer published_ ABSL_GUARDED_BY(data_mutex_);
+  std::vector<FloatBuffer> optimizer_state_ ABSL_GUARDED_BY(data_mutex_);
   // A merge failed half-way (the training diverged): the state is worth nothing.
   bool state_is_void_ ABSL_GUARDED_BY(data_mutex_) = false;
 

@@ -10,7 +10,7 @@ constexpr char kBash[] = R"(_causewayctl() {
   local command="${COMP_WORDS[1]}"
   local commands="status watch workers rounds events pause resume drain reject stop export config plan simulate completion"
   local flags="--coordinator= --json --timeout= --tls_ca= --tls_cert= --tls_key= --token_file= --tls_server_name= --insecure --help"
-  local links="--params= --config= --preset= --step_ms= --links= --connections= --rtt_ms= --link_efficiency= --max_pace= --coordinator_link= --merge_gb_per_s= --commit_ms= --target= --json --help"
+  local links="--params= --config= --preset= --step_ms= --links= --connections= --rtt_ms= --link_efficiency= --max_pace= --coordinator_link= --merge_gb_per_s= --commit_ms= --outages= --return_s= --silences= --jitter= --stragglers= --step_spread= --target= --json --help"
   compopt -o nospace 2>/dev/null
   if [ "$COMP_CWORD" -eq 1 ]; then
     COMPREPLY=($(compgen -W "$commands $flags" -- "$word"))
@@ -31,7 +31,7 @@ constexpr char kBash[] = R"(_causewayctl() {
     config) flags="--preset= $flags" ;;
     export) flags="--out= --format= --dtype= --tokenizer= --max_positions= --max_file_gb= --deadline= --replace $flags" ;;
     plan) flags="--coordinator_memory_gb= --disk_gb_per_s= --days= --egress_per_tb= $links" ;;
-    simulate) flags="--table=paper --sweep= --need --fragments= --steps_between_syncs= --overlap_steps= --codec_up= --codec_down= --shards= --slices= --tiers= --object_bytes= --grace_ms= --quorum= --failure_hours= --lease_s= --restart_s= --steps= --seed= $links" ;;
+    simulate) flags="--table=paper --sweep= --need --fragments= --steps_between_syncs= --overlap_steps= --max_overlap_steps= --codec_up= --codec_down= --shards= --slices= --tiers= --object_bytes= --grace_ms= --quorum= --failure_hours= --lease_s= --restart_s= --steps= --seed= $links" ;;
   esac
   COMPREPLY=($(compgen -W "$flags" -- "$word"))
 }

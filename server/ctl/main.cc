@@ -84,6 +84,8 @@ Before there is a run (docs/simulator.md):
   causewayctl plan --params=10e9 --step_ms=800 --links=1gbit,400mbit
   causewayctl simulate --params=10e9 --step_ms=800 --links=2x600mbit --rtt_ms=80
   causewayctl simulate --params=10e9 --step_ms=800 --need --target=0.99
+  causewayctl simulate --params=10e9 --step_ms=800 --links=2x600mbit --max_overlap_steps=99
+                       --outages=20s/exp:1h --jitter=0.5..1 --stragglers=exp:5s/10m
   causewayctl simulate --table=paper
 
 Which run, and who you are:

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,10 +20,13 @@
 #include "common/params/fragment_plan.h"
 #include "server/ctl/config_command.h"
 #include "server/ctl/simulate_report.h"
+#include "server/simulate/disturbance_text.h"
+#include "server/simulate/disturbances.h"
 #include "server/simulate/need.h"
 #include "server/simulate/paper_tables.h"
 #include "server/simulate/planner.h"
 #include "server/simulate/site_text.h"
+#include "server/simulate/slack.h"
 #include "server/simulate/star_model.h"
 
 ABSL_DECLARE_FLAG(std::string, preset);
@@ -40,6 +44,21 @@ ABSL_FLAG(double, link_efficiency, 0, "payload's share of a link; 0: 1 to simula
 ABSL_FLAG(int, fragments, 50, "simulate: of equal size");
 ABSL_FLAG(int, steps_between_syncs, 100, "simulate: H");
 ABSL_FLAG(int, overlap_steps, 5, "simulate: tau");
+ABSL_FLAG(int, max_overlap_steps, 0,
+          "simulate: tau_max, beside the same run without it; 0: as overlap_steps");
+ABSL_FLAG(std::string, outages, "",
+          "simulate, plan: of the coordinator, LENGTH/EVERY, as in 20s/exp:1h or 5s..60s/2h; "
+          "20s@2m: once");
+ABSL_FLAG(double, return_s, causeway::server::kMeasuredReturnSeconds,
+          "simulate, plan: from a coordinator's return until transfers go on; 4.5: as measured");
+ABSL_FLAG(std::string, silences, "", "simulate, plan: of every site's link, as --outages: 3s/1m");
+ABSL_FLAG(std::string, jitter, "",
+          "simulate, plan: shares of a link's rate, drawn anew every second, as in 0.1..1");
+ABSL_FLAG(std::string, stragglers, "",
+          "simulate, plan: how much longer some step of every site takes, as --outages: "
+          "exp:5s/exp:10m");
+ABSL_FLAG(double, step_spread, 0,
+          "simulate, plan: standard deviation of a step's time over its mean, log-normal");
 ABSL_FLAG(std::string, codec_up, "int4", "simulate: worker to coordinator");
 ABSL_FLAG(std::string, codec_down, "int4", "simulate: coordinator to worker");
 ABSL_FLAG(double, max_pace, 0, "simulate, plan: as membership.max_pace");
@@ -55,8 +74,9 @@ ABSL_FLAG(int, quorum, 1, "simulate: as membership.quorum");
 ABSL_FLAG(double, failure_hours, 0, "simulate: mean time between two deaths of a worker; 0: none");
 ABSL_FLAG(double, lease_s, 10, "simulate: so long a dead worker is waited for");
 ABSL_FLAG(double, restart_s, 120, "simulate: until a dead worker is back");
-ABSL_FLAG(int64_t, steps, 0, "simulate: of the schedule; 0: five times H");
-ABSL_FLAG(uint64_t, seed, 1, "simulate: who dies when");
+ABSL_FLAG(int64_t, steps, 0,
+          "simulate: of the schedule; 0: five times H, and more where something is amiss");
+ABSL_FLAG(uint64_t, seed, 1, "simulate: who dies when, and what else is drawn");
 ABSL_FLAG(std::string, sweep, "", "simulate: FROM,TO,COUNT rates for the sites' links");
 ABSL_FLAG(double, target, 0.99, "simulate --need, plan: utilization");
 ABSL_FLAG(bool, need, false, "simulate: the least rate of the sites' links that reaches --target");
@@ -133,6 +153,7 @@ absl::Status SetModel(StarSetting& setting) {
     setting.fragment_values.assign(static_cast<size_t>(fragments), params / fragments);
     setting.steps_between_syncs = absl::GetFlag(FLAGS_steps_between_syncs);
     setting.overlap_steps = absl::GetFlag(FLAGS_overlap_steps);
+    setting.max_overlap_steps = absl::GetFlag(FLAGS_max_overlap_steps);
     ASSIGN_OR_RETURN(up, CodecFromFlag("--codec_up", absl::GetFlag(FLAGS_codec_up)));
     ASSIGN_OR_RETURN(down, CodecFromFlag("--codec_down", absl::GetFlag(FLAGS_codec_down)));
   } else {
@@ -143,14 +164,31 @@ absl::Status SetModel(StarSetting& setting) {
       setting.fragment_values.push_back(static_cast<double>(plan.range(i).size()));
     }
     setting.steps_between_syncs = config.sync().steps_between_syncs();
-    // Nobody waits for an answer before that.
-    setting.overlap_steps = MaxOverlapSteps(config.sync());
+    setting.overlap_steps = config.sync().overlap_steps();
+    setting.max_overlap_steps = config.sync().max_overlap_steps();
     ASSIGN_OR_RETURN(up, BitsOf(config.sync().codec_up()));
     ASSIGN_OR_RETURN(down, BitsOf(config.sync().codec_down()));
   }
   setting.bits_up = up.bits_per_value;
   setting.bits_down = down.bits_per_value;
   return absl::OkStatus();
+}
+
+absl::StatusOr<Disturbances> DisturbancesFromFlags() {
+  Disturbances disturbances;
+  for (const auto& [flag, text, what] :
+       {std::tuple("--outages", absl::GetFlag(FLAGS_outages), &disturbances.outages),
+        std::tuple("--silences", absl::GetFlag(FLAGS_silences), &disturbances.silences),
+        std::tuple("--stragglers", absl::GetFlag(FLAGS_stragglers), &disturbances.stragglers)}) {
+    absl::StatusOr<Interruptions> parsed = ParseInterruptions(text);
+    if (!parsed.ok()) return Annotate(parsed.status(), flag);
+    *what = *parsed;
+  }
+  disturbances.return_seconds = absl::GetFlag(FLAGS_return_s);
+  disturbances.step_spread = absl::GetFlag(FLAGS_step_spread);
+  RETURN_IF_ERROR(Annotate(ParseJitter(absl::GetFlag(FLAGS_jitter), disturbances), "--jitter"));
+  RETURN_IF_ERROR(CheckDisturbances(disturbances));
+  return disturbances;
 }
 
 absl::StatusOr<double> Efficiency(double otherwise) {
@@ -192,9 +230,12 @@ absl::StatusOr<StarSetting> SettingFromFlags() {
   setting.failures.mean_seconds_between = absl::GetFlag(FLAGS_failure_hours) * 3600;
   setting.failures.lease_seconds = absl::GetFlag(FLAGS_lease_s);
   setting.failures.restart_seconds = absl::GetFlag(FLAGS_restart_s);
+  ASSIGN_OR_RETURN(setting.disturbances, DisturbancesFromFlags());
   const int64_t steps = absl::GetFlag(FLAGS_steps);
   setting.warm_up_steps = setting.steps_between_syncs;
-  setting.steps = steps != 0 ? steps : int64_t{5} * setting.steps_between_syncs;
+  setting.steps = steps != 0                   ? steps
+                  : setting.disturbances.any() ? DisturbedSteps(setting)
+                                               : int64_t{5} * setting.steps_between_syncs;
   setting.seed = absl::GetFlag(FLAGS_seed);
   return setting;
 }
@@ -265,7 +306,11 @@ absl::StatusOr<std::string> SimulateCommand(bool json) {
   if (!sweep.empty()) return Sweep(setting, sweep, json);
   if (absl::GetFlag(FLAGS_need)) return Need(setting, json);
   ASSIGN_OR_RETURN(const StarResult result, SimulateStar(setting));
-  return json ? Printed(StarJson(setting, result)) : StarText(setting, result);
+  std::optional<SlackStudy> slack;
+  if (setting.disturbances.any() || setting.max_overlap_steps > setting.overlap_steps) {
+    ASSIGN_OR_RETURN(slack, StudySlack(setting));
+  }
+  return json ? Printed(StarJson(setting, result, slack)) : StarText(setting, result, slack);
 }
 
 absl::StatusOr<std::string> PlanCommand(bool json) {
@@ -294,6 +339,7 @@ absl::StatusOr<std::string> PlanCommand(bool json) {
   request.disk_bytes_per_s = absl::GetFlag(FLAGS_disk_gb_per_s) * 1e9;
   request.coordinator.merge_bytes_per_s = absl::GetFlag(FLAGS_merge_gb_per_s) * 1e9;
   request.coordinator.commit_seconds = absl::GetFlag(FLAGS_commit_ms) / 1e3;
+  ASSIGN_OR_RETURN(request.disturbances, DisturbancesFromFlags());
   ASSIGN_OR_RETURN(const Plan plan, MakePlan(request));
   std::optional<ConfiguredRun> configured;
   if (!absl::GetFlag(FLAGS_config).empty()) {

@@ -1,10 +1,13 @@
 #include "server/ctl/simulate_report.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/ctl/status_text.h"
+#include "server/simulate/disturbance_text.h"
 #include "server/simulate/site_text.h"
 
 namespace causeway::server {
@@ -23,6 +26,63 @@ double Values(const StarSetting& setting) {
   double values = 0;
   for (const double fragment : setting.fragment_values) values += fragment;
   return values;
+}
+
+constexpr std::array<double, 4> kShares = {0.5, 0.9, 0.99, 1};
+
+// When answers are late, and what slack would keep them from being waited for.
+std::string LateText(const std::vector<int>& late_steps, int slack_of_period) {
+  if (late_steps.empty()) return "no answer is late\n";
+  std::string text = absl::StrFormat(
+      "a worker's answers are late %d times; slack that spares it the wait:", late_steps.size());
+  for (const double share : kShares) {
+    absl::StrAppendFormat(&text, "%s %.0f %% %d%s", share == kShares.front() ? "" : ",",
+                          100 * share, SlackFor(late_steps, share),
+                          share == kShares.front() ? " steps" : "");
+  }
+  absl::StrAppendFormat(&text, "; H allows %d\n", slack_of_period);
+  return text;
+}
+
+json LateJson(const std::vector<int>& late_steps) {
+  json shares = json::object();
+  for (const double share : kShares) {
+    shares[absl::StrCat(share)] = SlackFor(late_steps, share);
+  }
+  return {{"times", late_steps.size()}, {"slack_steps", shares}};
+}
+
+std::string SlackText(const PlanRequest& request, const Plan& plan) {
+  const SlackPlan& slack = plan.slack;
+  const bool asked = request.disturbances.any();
+  std::string text;
+  if (asked) {
+    absl::StrAppendFormat(
+        &text, "amiss: %s\n%s", DisturbancesText(slack.disturbances),
+        LateText(slack.late_steps, slack.most_overlap_steps - plan.overlap_steps));
+  }
+  if (slack.max_overlap_steps == plan.overlap_steps) {
+    return absl::StrCat(text, "slack: none is needed", asked ? "" : " for a coordinator that dies",
+                        "\n");
+  }
+  absl::StrAppendFormat(&text,
+                        "slack: in place of mixing: 0.5 take mixing: 0 keep_in_flight: 1 "
+                        "max_overlap_steps: %d\n",
+                        slack.max_overlap_steps);
+  if (asked) {
+    absl::StrAppendFormat(&text, "a utilization of %s, without it %s",
+                          Percent(slack.with.utilization), Percent(slack.without.utilization));
+  } else {
+    absl::StrAppendFormat(
+        &text, "spares workers the wait for a coordinator that dies and is back after %.3g s",
+        slack.disturbances.outages.length.mean + slack.disturbances.return_seconds);
+  }
+  if (slack.needed_steps > slack.max_overlap_steps - plan.overlap_steps) {
+    absl::StrAppendFormat(&text, ", as far as H allows; all the way takes an H above %d",
+                          plan.overlap_steps + slack.needed_steps);
+  }
+  return absl::StrCat(
+      text, "\n(what late merges do to quality is not measured: try it on a small model first)\n");
 }
 
 // Bytes of a training, of one worker and of all coordinator's shards.
@@ -137,13 +197,17 @@ json PaperJson(const PaperComparison& bandwidths, const std::vector<PaperHours>&
           {"causeway", own_rows}};
 }
 
-std::string StarText(const StarSetting& setting, const StarResult& result) {
+std::string StarText(const StarSetting& setting, const StarResult& result,
+                     const std::optional<SlackStudy>& slack) {
   std::string text = absl::StrFormat(
       "utilization %s, goodput %s; a step of the schedule takes %.4g s\n",
       Percent(result.utilization), Percent(result.goodput), result.seconds_per_step);
   absl::StrAppendFormat(
-      &text, "an exchange takes %.3g s, at most %.3g s; the overlap is %d steps\n",
-      result.exchange_seconds, result.longest_exchange_seconds, setting.overlap_steps);
+      &text, "an exchange takes %.3g s, at most %.3g s; the overlap is %d steps%s\n",
+      result.exchange_seconds, result.longest_exchange_seconds, setting.overlap_steps,
+      setting.max_overlap_steps > setting.overlap_steps
+          ? absl::StrCat(", at most ", setting.max_overlap_steps)
+          : "");
   absl::StrAppendFormat(&text, "%d rounds, %d of them without somebody; %d deaths\n\n",
                         result.rounds, result.rounds_without_somebody, result.deaths);
   std::vector<std::vector<std::string>> rows = {
@@ -180,10 +244,25 @@ std::string StarText(const StarSetting& setting, const StarResult& result) {
   absl::StrAppendFormat(&text, "a worker moves %s up and %s down per step\n",
                         ShortBytes(result.up_bytes_per_step),
                         ShortBytes(result.down_bytes_per_step));
+  if (!slack.has_value()) return text;
+  if (setting.disturbances.any()) {
+    absl::StrAppend(&text, "\namiss: ", DisturbancesText(setting.disturbances), "\n");
+  }
+  if (setting.max_overlap_steps > setting.overlap_steps) {
+    absl::StrAppendFormat(&text, "without slack: utilization %s, goodput %s\n",
+                          Percent(slack->without.utilization), Percent(slack->without.goodput));
+  }
+  if (setting.max_overlap_steps < setting.steps_between_syncs - 1) {
+    absl::StrAppendFormat(&text, "with all that H allows: utilization %s, goodput %s\n",
+                          Percent(slack->most.utilization), Percent(slack->most.goodput));
+  }
+  absl::StrAppend(&text, LateText(slack->most.late_steps,
+                                  setting.steps_between_syncs - 1 - setting.overlap_steps));
   return text;
 }
 
-json StarJson(const StarSetting& setting, const StarResult& result) {
+json StarJson(const StarSetting& setting, const StarResult& result,
+              const std::optional<SlackStudy>& slack) {
   json sites = json::array();
   for (size_t i = 0; i < result.sites.size(); ++i) {
     const StarSite& site = setting.sites[i];
@@ -214,10 +293,23 @@ json StarJson(const StarSetting& setting, const StarResult& result) {
                      {"out_busy", outcome.out_busy},
                      {"merge_busy", outcome.merge_busy}});
   }
+  json without = nullptr;
+  json most = nullptr;
+  json late = nullptr;
+  if (slack.has_value()) {
+    without = {{"utilization", slack->without.utilization}, {"goodput", slack->without.goodput}};
+    most = {{"utilization", slack->most.utilization}, {"goodput", slack->most.goodput}};
+    late = LateJson(slack->most.late_steps);
+  }
   return {{"params", Values(setting)},
           {"fragments", setting.fragment_values.size()},
           {"steps_between_syncs", setting.steps_between_syncs},
           {"overlap_steps", setting.overlap_steps},
+          {"max_overlap_steps", std::max(setting.overlap_steps, setting.max_overlap_steps)},
+          {"amiss", DisturbancesText(setting.disturbances)},
+          {"without_slack", without},
+          {"with_most_slack", most},
+          {"late", late},
           {"bits_up", setting.bits_up},
           {"bits_down", setting.bits_down},
           {"shards", setting.coordinator.shards},
@@ -312,6 +404,7 @@ std::string PlanText(const PlanRequest& request, const Plan& plan,
       &text,
       "the coordinator's disk holds at most %s; after a death it serves again within %.3g s\n",
       ShortBytes(plan.disk_bytes), plan.recovery_seconds);
+  absl::StrAppend(&text, SlackText(request, plan));
   if (cost.days > 0) {
     const Moved moved = MovedIn(request, plan, cost.days);
     absl::StrAppendFormat(
@@ -332,12 +425,16 @@ std::string PlanText(const PlanRequest& request, const Plan& plan,
     const StarResult& expected = configured->expected;
     absl::StrAppendFormat(
         &text,
-        "\nthe configuration as it is (%d fragments, H %d, tau %d): a utilization of %s;\nan "
+        "\nthe configuration as it is (%d fragments, H %d, tau %s): a utilization of %s;\nan "
         "exchange takes up to %.3g s, tau gives it %.3g s\n",
         configured->schedule.fragment_values.size(), configured->schedule.steps_between_syncs,
-        configured->schedule.overlap_steps, Percent(expected.utilization),
-        expected.longest_exchange_seconds,
-        configured->schedule.overlap_steps * expected.seconds_per_step);
+        configured->schedule.max_overlap_steps > configured->schedule.overlap_steps
+            ? absl::StrCat(configured->schedule.overlap_steps, " to ",
+                           configured->schedule.max_overlap_steps)
+            : absl::StrCat(configured->schedule.overlap_steps),
+        Percent(expected.utilization), expected.longest_exchange_seconds,
+        std::max(configured->schedule.overlap_steps, configured->schedule.max_overlap_steps) *
+            expected.seconds_per_step);
   }
   return text;
 }
@@ -373,6 +470,8 @@ json PlanJson(const PlanRequest& request, const Plan& plan,
     as_configured = {{"fragments", configured->schedule.fragment_values.size()},
                      {"steps_between_syncs", configured->schedule.steps_between_syncs},
                      {"overlap_steps", configured->schedule.overlap_steps},
+                     {"max_overlap_steps", std::max(configured->schedule.overlap_steps,
+                                                    configured->schedule.max_overlap_steps)},
                      {"utilization", configured->expected.utilization},
                      {"exchange_seconds", configured->expected.exchange_seconds},
                      {"longest_exchange_seconds", configured->expected.longest_exchange_seconds}};
@@ -401,7 +500,16 @@ json PlanJson(const PlanRequest& request, const Plan& plan,
           {"disk_bytes", plan.disk_bytes},
           {"recovery_seconds", plan.recovery_seconds},
           {"cost", costs},
-          {"worker_state_bytes", plan.worker_state_bytes}};
+          {"worker_state_bytes", plan.worker_state_bytes},
+          {"slack",
+           {{"amiss", DisturbancesText(plan.slack.disturbances)},
+            {"asked_for", request.disturbances.any()},
+            {"max_overlap_steps", plan.slack.max_overlap_steps},
+            {"most_overlap_steps", plan.slack.most_overlap_steps},
+            {"needed_slack_steps", plan.slack.needed_steps},
+            {"late", LateJson(plan.slack.late_steps)},
+            {"utilization", plan.slack.with.utilization},
+            {"utilization_without", plan.slack.without.utilization}}}};
 }
 
 }  // namespace causeway::server

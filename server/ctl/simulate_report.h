@@ -10,6 +10,7 @@
 #include "server/simulate/need.h"
 #include "server/simulate/paper_tables.h"
 #include "server/simulate/planner.h"
+#include "server/simulate/slack.h"
 #include "server/simulate/star_model.h"
 
 namespace causeway::server {
@@ -20,9 +21,11 @@ std::string PaperText(const PaperComparison& bandwidths, const std::vector<Paper
 nlohmann::json PaperJson(const PaperComparison& bandwidths, const std::vector<PaperHours>& hours,
                          const std::vector<OwnRow>& own);
 
-// One simulated run.
-std::string StarText(const StarSetting& setting, const StarResult& result);
-nlohmann::json StarJson(const StarSetting& setting, const StarResult& result);
+// One simulated run; `slack` where something is amiss or the overlap gives way.
+std::string StarText(const StarSetting& setting, const StarResult& result,
+                     const std::optional<SlackStudy>& slack);
+nlohmann::json StarJson(const StarSetting& setting, const StarResult& result,
+                        const std::optional<SlackStudy>& slack);
 
 // Utilization at several rates of the sites' links.
 struct SweepPoint {

@@ -176,6 +176,20 @@ std::string WorkersText(const v1::RunStatus& status, bool all) {
                     Known(rtt, absl::StrFormat("%.1f ms", 1000 * rtt)),
                     absl::StrCat("  ", Printable(worker.device()))});
   }
+  std::string late;
+  for (const v1::WorkerStatus& worker : status.workers()) {
+    if (!IsLive(worker) || worker.late_answers() == 0) continue;
+    absl::StrAppend(&late, worker.worker_id(), ": ", worker.late_answers(),
+                    worker.late_answers() == 1 ? " answer is late" : " answers are late");
+    if (worker.has_steps_before_wait()) {
+      const int64_t steps = worker.steps_before_wait();
+      absl::StrAppend(&late, steps == 0
+                                 ? ", and it waits"
+                                 : absl::StrCat("; it trains on, ", steps, " more ",
+                                                steps == 1 ? "step" : "steps", " before it waits"));
+    }
+    absl::StrAppend(&late, "\n");
+  }
   const bool somebody = rows.size() > 1;
   if (!somebody && left == 0) return "no workers have joined yet\n";
   std::string text = somebody ? FormatTable(rows) : "";
@@ -183,7 +197,7 @@ std::string WorkersText(const v1::RunStatus& status, bool all) {
     absl::StrAppend(&text, left, somebody ? " more" : "", left == 1 ? " has" : " have",
                     " left (--all shows who)\n");
   }
-  return text;
+  return text + late;
 }
 
 std::string FragmentsText(const v1::RunStatus& status) {

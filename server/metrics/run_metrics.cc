@@ -97,6 +97,14 @@ void AddProgress(MetricPage& page, const v1::WorkerStatus& worker) {
              worker.compute_utilization(), labels);
   page.Gauge("causeway_worker_pace_ratio", "Steps of the schedule that an inner step counts for.",
              worker.pace(), labels);
+  page.Gauge("causeway_worker_late_answers",
+             "Answers that the worker lacks although overlap_steps have passed since their sends.",
+             worker.late_answers(), labels);
+  if (worker.has_steps_before_wait()) {
+    page.Gauge("causeway_worker_steps_before_wait",
+               "Steps that it can do before it waits, should no answer come; 0: it waits.",
+               static_cast<double>(worker.steps_before_wait()), labels);
+  }
 }
 
 void AddLink(MetricPage& page, const v1::WorkerStatus& worker) {

@@ -15,6 +15,7 @@
 #include "common/base/threads.h"
 #include "common/codec/codec.h"
 #include "common/rpc/tcp_address.h"
+#include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"
 
 namespace causeway::server {
@@ -288,6 +289,7 @@ void CoordinatorServer::MaintainLoop() {
       events_->Record("certificate_reloaded", renewal, nlohmann::json::object());
     }
     links_.Sample(port());
+    BoundRetryPausesOfAccepted(port());
   }
 }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
 #include "server/simulate/site_text.h"
+#include "server/simulate/slack.h"
 
 namespace causeway::server {
 namespace {
@@ -29,6 +30,10 @@ constexpr double kConnectionBits = 170e6 * 0.1;
 constexpr int kFewestConnections = 4;
 // A shard's link and merge are not planned to be busier than that.
 constexpr double kFullest = 0.7;
+// Share of the time that slack need not spare anybody.
+constexpr double kWaited = 0.0005;
+// Between two deaths of a coordinator that a plan's slack is tried with, in periods of H steps.
+constexpr double kPeriodsBetweenDeaths = 3;
 
 int TotalWorkers(const PlanRequest& request) {
   int workers = 0;
@@ -85,13 +90,14 @@ int Connections(const StarSite& site) {
   return static_cast<int>(std::clamp<double>(needed, kFewestConnections, 256));
 }
 
-// The setting's schedule over the request's links.
-StarSetting OverLinks(const PlanRequest& request, int shards, StarSetting setting) {
+// The setting's schedule over the request's links, or over a share of their rates.
+StarSetting OverLinks(const PlanRequest& request, int shards, StarSetting setting,
+                      double rate_share = 1) {
   setting.sites = request.sites;
   for (StarSite& site : setting.sites) {
     site.connections = Connections(site);
-    site.up_bit_per_s *= request.link_efficiency;
-    site.down_bit_per_s *= request.link_efficiency;
+    site.up_bit_per_s *= request.link_efficiency * rate_share;
+    site.down_bit_per_s *= request.link_efficiency * rate_share;
   }
   setting.object_bits = 8 * kMeasuredObjectBytes;
   setting.coordinator = request.coordinator;
@@ -103,7 +109,8 @@ StarSetting OverLinks(const PlanRequest& request, int shards, StarSetting settin
   return setting;
 }
 
-StarSetting SettingOf(const PlanRequest& request, const Candidate& candidate) {
+StarSetting SettingOf(const PlanRequest& request, const Candidate& candidate,
+                      double rate_share = 1) {
   StarSetting setting;
   setting.fragment_values.assign(static_cast<size_t>(candidate.fragments),
                                  request.values / candidate.fragments);
@@ -111,18 +118,19 @@ StarSetting SettingOf(const PlanRequest& request, const Candidate& candidate) {
   setting.overlap_steps = candidate.overlap;
   setting.bits_up = candidate.up.bits_per_value;
   setting.bits_down = request.downlink.bits_per_value;
-  return OverLinks(request, candidate.shards, std::move(setting));
+  return OverLinks(request, candidate.shards, std::move(setting), rate_share);
 }
 
 // Whether bandwidth alone would let every site reach the target, however long the overlap.
 bool BandwidthSuffices(const PlanRequest& request, int period, const CodecBits& up) {
+  const double efficiency = request.link_efficiency * request.disturbances.mean_rate();
   return std::ranges::all_of(request.sites, [&](const StarSite& site) {
     const double step = site.step_seconds / site.pace;
     return ThroughputBound(request.values, up.bits_per_value, period, step) * request.target <=
-               site.up_bit_per_s * request.link_efficiency &&
+               site.up_bit_per_s * efficiency &&
            ThroughputBound(request.values, request.downlink.bits_per_value, period, step) *
                    request.target <=
-               site.down_bit_per_s * request.link_efficiency;
+               site.down_bit_per_s * efficiency;
   });
 }
 
@@ -150,6 +158,45 @@ std::string Binding(const PlanRequest& request, const Candidate& candidate,
                           result.longest_exchange_seconds, overlap);
   }
   return text;
+}
+
+// The coordinator's own death, again and again, at other steps each time.
+Disturbances Deaths(double recovery_seconds, double period_seconds) {
+  Disturbances deaths;
+  deaths.outages.length.mean = recovery_seconds;
+  deaths.outages.every = {
+      RandomSeconds::Shape::kUniform,
+      recovery_seconds + deaths.return_seconds + kPeriodsBetweenDeaths * period_seconds,
+      period_seconds};
+  return deaths;
+}
+
+absl::StatusOr<SlackPlan> PlanSlack(const PlanRequest& request, const Candidate& candidate,
+                                    double recovery_seconds) {
+  SlackPlan slack;
+  slack.disturbances = request.disturbances;
+  if (!slack.disturbances.any()) {
+    slack.disturbances = Deaths(recovery_seconds, candidate.period * FastestStep(request));
+  }
+  StarSetting setting = SettingOf(request, candidate);
+  setting.disturbances = slack.disturbances;
+  setting.steps = DisturbedSteps(setting);
+  ASSIGN_OR_RETURN(SlackStudy study, StudySlack(setting));
+  double pace = 1;
+  for (const StarSite& site : request.sites) pace = std::max(pace, site.pace);
+  // A configuration with paces keeps max_pace steps between the last merge and the next send.
+  const int kept = pace > 1 ? static_cast<int>(std::ceil(pace + 0.1)) : 1;
+  slack.most_overlap_steps = std::max(candidate.overlap, candidate.period - kept);
+  slack.needed_steps = SlackForWaits(
+      study.most.late_steps,
+      kWaited * TotalWorkers(request) * static_cast<double>(setting.steps - setting.warm_up_steps));
+  slack.max_overlap_steps =
+      std::min(candidate.overlap + slack.needed_steps, slack.most_overlap_steps);
+  setting.max_overlap_steps = slack.max_overlap_steps;
+  ASSIGN_OR_RETURN(slack.with, SimulateStar(setting));
+  slack.without = std::move(study.without);
+  slack.late_steps = std::move(study.most.late_steps);
+  return slack;
 }
 
 absl::StatusOr<Plan> Describe(const PlanRequest& request, const Candidate& candidate,
@@ -188,6 +235,7 @@ absl::StatusOr<Plan> Describe(const PlanRequest& request, const Candidate& candi
        kSnapshotEveryRounds * (kMergedStateBytes + round_bytes) /
            request.coordinator.merge_bytes_per_s);
   plan.worker_state_bytes = request.values * 8;
+  ASSIGN_OR_RETURN(plan.slack, PlanSlack(request, candidate, plan.recovery_seconds));
   return plan;
 }
 
@@ -210,9 +258,11 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
     return absl::InvalidArgumentError(
         absl::StrCat("a model has 1 to 1e15 parameters, not ", request.values));
   }
+  RETURN_IF_ERROR(CheckDisturbances(request.disturbances));
   std::optional<std::pair<Candidate, StarResult>> best;
   const auto try_out = [&](const Candidate& candidate) -> absl::StatusOr<bool> {
-    ASSIGN_OR_RETURN(const StarResult result, SimulateStar(SettingOf(request, candidate)));
+    ASSIGN_OR_RETURN(const StarResult result,
+                     SimulateStar(SettingOf(request, candidate, request.disturbances.mean_rate())));
     if (!best.has_value() || result.utilization > best->second.utilization) {
       best = {candidate, result};
     }
@@ -240,7 +290,10 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
 }
 
 absl::StatusOr<StarResult> ExpectOf(const PlanRequest& request, StarSetting schedule) {
-  return SimulateStar(OverLinks(request, /*shards=*/1, std::move(schedule)));
+  schedule = OverLinks(request, /*shards=*/1, std::move(schedule));
+  schedule.disturbances = request.disturbances;
+  if (schedule.disturbances.any()) schedule.steps = DisturbedSteps(schedule);
+  return SimulateStar(schedule);
 }
 
 }  // namespace causeway::server

@@ -34,6 +34,20 @@ struct PlanRequest {
   double coordinator_memory_bytes = 256e9;
   StarCoordinator coordinator;      // Its links and shards are the plan's.
   double disk_bytes_per_s = 1.7e9;  // Of one machine, as measured (docs/results.md, Durability).
+  // What the slack is for. None: the coordinator's own death, until it serves again. H is chosen
+  // for the rate that the links have on average.
+  Disturbances disturbances = {};
+};
+
+// How late an answer may come without being waited for.
+struct SlackPlan {
+  Disturbances disturbances;  // What it is made for: the request's, or the coordinator's death.
+  int max_overlap_steps = 0;
+  int most_overlap_steps = 0;   // What H and the paces allow.
+  std::vector<int> late_steps;  // As StarResult's, with all the slack that H allows.
+  int needed_steps = 0;         // Slack with which hardly any of that is waited for.
+  StarResult with;
+  StarResult without;  // Where max_overlap_steps is overlap_steps.
 };
 
 struct Plan {
@@ -57,15 +71,18 @@ struct Plan {
   // what came since is read and merged again.
   double recovery_seconds = 0;
   double worker_state_bytes = 0;  // A worker's published copy and residual, beside training.
+  SlackPlan slack;
 };
 
 // The smallest H in {30, 50, 100, 200, 500} with the most exact codec that reaches the target, and
 // for these the smallest tau, then the smallest P, that do. If nothing does, what comes nearest.
+// The slack is the least that leaves 0.05 % of the time to waiting, if H has so much.
 // INVALID_ARGUMENT as SimulateStar; for no codecs or an efficiency beyond (0, 1].
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
 
 // What to expect of a schedule as it is, over the request's links and with one shard: fragments, H,
-// tau and bits are the setting's, everything else is the request's. Errors as SimulateStar.
+// tau, tau_max and bits are the setting's, everything else is the request's, its disturbances
+// included. Errors as SimulateStar.
 absl::StatusOr<StarResult> ExpectOf(const PlanRequest& request, StarSetting schedule);
 
 }  // namespace causeway::server

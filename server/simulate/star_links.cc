@@ -45,6 +45,7 @@ void StarLinks::SetRate(double now, Way way, size_t index, double rate) {
   Queue& queue = Of(way).queues[index];
   queue.rate = rate;
   ++queue.version;
+  if (rate == 0) return;  // What was scheduled is void.
   schedule_(now + (std::isinf(rate) ? 0.0 : queue.left / rate),
             {.worker = static_cast<int>(index / shards_),
              .shard = static_cast<int>(index % shards_),
@@ -114,6 +115,17 @@ void StarLinks::DropAll(double now, int worker) {
       Of(way).queues[index].transfers.clear();
     }
   }
+}
+
+void StarLinks::SetLimit(double now, int worker, Way way, double bit_per_s) {
+  Direction& direction = Of(way);
+  direction.ends[static_cast<size_t>(worker)].limit = bit_per_s;
+  if (!direction.ample) {
+    direction.changed = true;
+    return;
+  }
+  const size_t index = QueueIndex(worker, 0);
+  if (direction.active.contains(index)) SetRate(now, way, index, bit_per_s);
 }
 
 void StarLinks::Share(double now) {

@@ -49,6 +49,9 @@ class StarLinks {
   // Gives rates to what has begun since the last call. To be called before time goes on.
   void Share(double now);
 
+  // Gives the worker's link another limit, at most the one it began with. 0: nothing moves.
+  void SetLimit(double now, int worker, Way way, double bit_per_s);
+
   // Bits are counted from now on.
   void StartCounting(double now);
   // Of each of the workers that this one stands for; of a shard.
@@ -67,7 +70,7 @@ class StarLinks {
   struct Direction {
     std::vector<End> ends;
     std::vector<double> capacities;  // Of the shards.
-    bool ample = false;              // One shard that can take whatever the ends bring.
+    bool ample = false;              // One shard that can take whatever the ends bring at most.
     std::vector<Queue> queues;       // By worker, then by shard.
     std::set<size_t> active;         // Queues that are not empty.
     bool changed = false;

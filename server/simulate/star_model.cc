@@ -37,10 +37,10 @@ absl::Status CheckTiers(const StarSetting& setting) {
                             "a tier's one_way_seconds must be 0 or more and below 1e6"));
   }
   const bool simple = setting.coordinator.shards == 1 && setting.coordinator.slices == 1 &&
-                      setting.failures.mean_seconds_between == 0;
+                      setting.failures.mean_seconds_between == 0 && !setting.disturbances.any();
   return Require(setting.tiers.empty() || simple,
-                 "tiers need coordinators of one shard, fragments of one slice and no deaths: one "
-                 "region stands for all");
+                 "tiers need coordinators of one shard, fragments of one slice, no deaths and "
+                 "nothing that is amiss: one region stands for all");
 }
 
 absl::Status CheckSetting(const StarSetting& setting) {
@@ -59,6 +59,13 @@ absl::Status CheckSetting(const StarSetting& setting) {
       Require(setting.overlap_steps >= 0 && (setting.overlap_steps < setting.steps_between_syncs),
               absl::StrCat("overlap_steps must be 0 .. H - 1 = ", setting.steps_between_syncs - 1,
                            "; it is ", setting.overlap_steps)));
+  const int latest = setting.max_overlap_steps;
+  RETURN_IF_ERROR(Require(
+      latest == 0 || (latest >= setting.overlap_steps && latest < setting.steps_between_syncs),
+      absl::StrCat(
+          "max_overlap_steps must be 0, or overlap_steps .. H - 1 = ", setting.overlap_steps,
+          " .. ", setting.steps_between_syncs - 1, "; it is ", latest)));
+  RETURN_IF_ERROR(CheckDisturbances(setting.disturbances));
   RETURN_IF_ERROR(Require(setting.bits_up > 0 && setting.bits_down > 0, "bits must be positive"));
   RETURN_IF_ERROR(Require(setting.object_bits >= 0,
                           "what an object takes beside its values must be 0 or more"));

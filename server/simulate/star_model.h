@@ -3,7 +3,8 @@
 // not.
 //
 // A site computes inner steps. After a send step it queues the fragment's delta on its uplink,
-// after a merge step it needs that round's answer and waits if it is not there. Every site has one
+// after a merge step it needs that round's answer and waits if it is not there: at once, or with
+// max_overlap_steps so many steps after the send. Every site has one
 // uplink and one downlink, first in, first out; the coordinator has shards, each with a link in, a
 // link out and one merge at a time, and a fragment belongs to one shard. Who sends to a shard at
 // the same time shares its link fairly. A round closes when every member that was there before its
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/simulate/disturbances.h"
 
 namespace causeway::server {
 
@@ -86,23 +88,26 @@ struct StarSetting {
   std::vector<double> fragment_values;
   int steps_between_syncs = 100;
   int overlap_steps = 0;
-  double bits_up = 32;  // Per value.
+  int max_overlap_steps = 0;  // tau_max; 0: overlap_steps.
+  double bits_up = 32;        // Per value.
   double bits_down = 32;
   double object_bits = 0;       // Beside a fragment's values, each way: requests, hashes, status.
   StarCoordinator coordinator;  // Those of upper tiers are like it.
   std::vector<StarTier> tiers;  // Above it, from the lowest; needs one shard, one slice, no deaths.
   StarFailures failures;
-  int64_t steps = 500;          // Of the schedule.
-  int64_t warm_up_steps = 100;  // Not counted. Below steps.
+  Disturbances disturbances = {};  // None with tiers.
+  int64_t steps = 500;             // Of the schedule.
+  int64_t warm_up_steps = 100;     // Not counted. Below steps.
   uint64_t seed = 1;
 };
 
 // Per worker of one entry of StarSetting::sites, after the warm-up.
 struct StarSiteResult {
   std::string name;
-  double utilization = 0;  // compute / (compute + waiting for answers).
-  // Compute that counts over all time: what a death loses, and the time until the worker is back,
-  // is not in it.
+  // compute / (compute + waiting for answers); a straggler's long step is compute.
+  double utilization = 0;
+  // Compute that counts over all time: what a death loses, the time until the worker is back, and
+  // what stragglers take longer, is not in it.
   double goodput = 0;
   double up_busy = 0;  // What the link carried of what it could.
   double down_busy = 0;
@@ -134,6 +139,9 @@ struct StarResult {
   int64_t rounds = 0;
   int64_t rounds_without_somebody = 0;  // Closed without a member that was expected.
   int64_t deaths = 0;
+  // Of every stretch of time in which a worker had answers that were late, ascending: the steps of
+  // slack beyond overlap_steps with which it would have waited for none of them.
+  std::vector<int> late_steps;
 };
 
 // INVALID_ARGUMENT for a setting that makes no sense, naming the field.

@@ -17,8 +17,11 @@ namespace {
 constexpr double kStateBits = 32;
 constexpr int64_t kMostIdleEvents = 2'000'000;
 
-// Without failures sites that are alike do everything at the same time: one stands for all.
-bool AllAtOnce(const StarSetting& setting) { return setting.failures.mean_seconds_between == 0; }
+// Where nothing tells sites that are alike apart they do everything at the same time: one stands
+// for all.
+bool AllAtOnce(const StarSetting& setting) {
+  return setting.failures.mean_seconds_between == 0 && !setting.disturbances.tells_workers_apart();
+}
 
 std::vector<End> EndsOf(const StarSetting& setting, double StarSite::*limit) {
   std::vector<End> ends;
@@ -35,6 +38,7 @@ StarRun::StarRun(const StarSetting& setting)
     : setting_(setting),
       fragments_(static_cast<int>(setting.fragment_values.size())),
       schedule_(fragments_, setting.steps_between_syncs, setting.overlap_steps),
+      latest_(std::max(setting.overlap_steps, setting.max_overlap_steps)),
       rounds_(setting.fragment_values.size()),
       merge_free_(static_cast<size_t>(setting.coordinator.shards)),
       merge_busy_(static_cast<size_t>(setting.coordinator.shards)),
@@ -54,6 +58,7 @@ StarRun::StarRun(const StarSetting& setting)
       worker.answer_slices.resize(rounds_.size());
       worker.sent_at.resize(rounds_.size(), -1);
       worker.contributed_step.resize(rounds_.size());
+      worker.late = LateAnswers(fragments_, setting.sites[s].step_seconds / setting.sites[s].pace);
       workers_.push_back(std::move(worker));
     }
   }
@@ -79,10 +84,11 @@ absl::StatusOr<StarResult> StarRun::Run() {
   if (counting_) links_.StartCounting(0);
   for (int worker = 0; worker < workers(); ++worker) {
     ScheduleDeath(worker);
-    StartStep(worker);
   }
+  StartDisturbances();
+  for (int worker = 0; worker < workers(); ++worker) StartStep(worker);
   int64_t idle_events = 0;  // Since some worker was further than any before.
-  for (int64_t furthest = 0; !Over(); ++idle_events) {
+  for (int64_t furthest = 0; !Over();) {
     if (furthest_step_ > furthest) {
       furthest = furthest_step_;
       idle_events = 0;
@@ -92,9 +98,11 @@ absl::StatusOr<StarResult> StarRun::Run() {
       return absl::InvalidArgumentError(
           absl::StrCat("the run gets nowhere: after ", now_,
                        " simulated seconds it has not done its steps; do workers die faster than "
-                       "they come back and fetch the state?"));
+                       "they come back and fetch the state, or is the coordinator hardly ever "
+                       "there?"));
     }
     const Event event = events_.top();
+    idle_events += event.kind == Event::kRatesDrawn ? 0 : 1;
     events_.pop();
     now_ = event.time;
     Handle(event);
@@ -117,6 +125,7 @@ double StarRun::Latency(const Worker& worker, Way way, double bits) const {
 }
 
 void StarRun::Handle(const Event& event) {
+  if (HandleDisturbance(event)) return;
   const auto of_this_life = [&] { return W(event.worker).life == event.life; };
   switch (event.kind) {
     case Event::kTransferDone: {
@@ -152,6 +161,8 @@ void StarRun::Handle(const Event& event) {
     case Event::kDies:
       if (of_this_life()) Die(event.worker);
       return;
+    default:
+      return;
   }
 }
 
@@ -161,8 +172,7 @@ void StarRun::StartStep(int worker) {
   Worker& w = W(worker);
   w.state = Worker::kComputing;
   w.since = now_;
-  At(now_ + setting_.sites[static_cast<size_t>(w.site)].step_seconds,
-     {.kind = Event::kStepDone, .worker = worker, .life = w.life});
+  At(now_ + StepSeconds(worker), {.kind = Event::kStepDone, .worker = worker, .life = w.life});
 }
 
 void StarRun::FinishStep(int worker) {
@@ -175,7 +185,10 @@ void StarRun::FinishStep(int worker) {
   while (w.step < target) {
     ++w.step;
     for (const SyncEvent& event : schedule_.SendsAfter(w.step)) Send(worker, event);
-    for (const SyncEvent& event : schedule_.MergesAfter(w.step)) w.due.push_back(event);
+    for (const SyncEvent& event : schedule_.MergesAfter(w.step)) {
+      w.due.push_back(event);
+      if (!IsAnswered(w, event)) w.late.Begin(event.fragment, now_);
+    }
   }
   furthest_step_ = std::max(furthest_step_, w.step);
   if (!counting_ && w.step >= setting_.warm_up_steps) {
@@ -190,17 +203,24 @@ void StarRun::FinishStep(int worker) {
   GoOn(worker);
 }
 
-// Merges what is due and has come; then computes on.
+void StarRun::CountLate(const Worker& worker, int steps) {
+  if (steps == 0 || !counting_) return;
+  result_.late_steps.insert(result_.late_steps.end(), static_cast<size_t>(worker.count), steps);
+}
+
+bool StarRun::IsAnswered(const Worker& worker, const SyncEvent& event) {
+  return worker.answered[static_cast<size_t>(event.fragment)] >= event.round;
+}
+
+// Merges what is due and has come; then computes on, unless what is missing is due at the latest.
 void StarRun::GoOn(int worker) {
   Worker& w = W(worker);
-  while (!w.due.empty()) {
-    const SyncEvent& event = w.due.front();
-    if (w.answered[static_cast<size_t>(event.fragment)] < event.round) {
-      if (w.state != Worker::kWaiting) w.since = now_;
-      w.state = Worker::kWaiting;
-      return;
-    }
-    w.due.pop_front();
+  std::erase_if(w.due, [&](const SyncEvent& event) { return IsAnswered(w, event); });
+  if (!w.due.empty() &&
+      schedule_.SendStep(w.due.front().fragment, w.due.front().round) + latest_ <= w.step) {
+    if (w.state != Worker::kWaiting) w.since = now_;
+    w.state = Worker::kWaiting;
+    return;
   }
   if (w.state == Worker::kWaiting) w.waited += Counted(w.since);
   StartStep(worker);
@@ -246,6 +266,7 @@ void StarRun::Die(int worker) {
   w.state = Worker::kDead;
   ++w.life;
   w.due.clear();
+  w.late.Clear();
   w.fetching = 0;
   links_.DropAll(now_, worker);
   if (counting_) ++result_.deaths;
@@ -323,6 +344,7 @@ void StarRun::Deliver(int worker, int fragment, int64_t round) {
   if (round <= w.answered[f] || ++w.answer_slices[f] < setting_.coordinator.slices) return;
   w.answered[f] = round;
   w.answer_slices[f] = 0;
+  CountLate(w, w.late.End(fragment, now_));
   if (w.sent_at[f] >= 0) {
     const double seconds = now_ - w.sent_at[f];
     w.sent_at[f] = -1;
@@ -498,6 +520,8 @@ StarResult StarRun::Result() {
   result.exchange_seconds =
       exchanges_ > 0 ? exchange_seconds_ / static_cast<double>(exchanges_) : 0;
   result.tiers = tiers_.Results(result.seconds);
+  for (const Worker& worker : workers_) CountLate(worker, worker.late.Unfinished(now_));
+  std::ranges::sort(result.late_steps);
   double values = 0;
   for (const double fragment : setting_.fragment_values) values += fragment;
   result.up_bytes_per_step = values * setting_.bits_up / 8 / setting_.steps_between_syncs;

@@ -9,6 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/params/sync_schedule.h"
+#include "server/simulate/disturbances.h"
+#include "server/simulate/late_answers.h"
 #include "server/simulate/star_links.h"
 #include "server/simulate/star_model.h"
 #include "server/simulate/upper_tiers.h"
@@ -34,7 +36,12 @@ class StarRun {
       kGraceOver,
       kLeaseOver,
       kRestarted,
-      kDies
+      kDies,
+      kOutageBegins,
+      kOutageEnds,
+      kRatesDrawn,
+      kSilenceBegins,
+      kSilenceEnds
     } kind = kStepDone;
     double time = 0;
     uint64_t order = 0;  // Of equally early ones, the first made comes first.
@@ -66,6 +73,16 @@ class StarRun {
     std::vector<double> sent_at;            // Negative: nothing under way.
     std::vector<int64_t> contributed_step;  // What it trained until then is not lost.
     int fetching = 0;                       // Fragments of the state on their way.
+    LateAnswers late;
+    // Of its disturbances.
+    InterruptionTimes silences;
+    InterruptionTimes pauses;
+    InterruptionTimes::Stretch silence;
+    InterruptionTimes::Stretch pause;
+    bool silent = false;
+    double rate = 1;  // Share of its link.
+    uint64_t rates_drawn = 0;
+    uint64_t steps_begun = 0;
     // Seconds after the warm-up.
     double computed = 0;
     double waited = 0;
@@ -88,8 +105,22 @@ class StarRun {
   double Counted(double since) const;
   double Latency(const Worker& worker, Way way, double bits) const;
 
+  // --- Disturbances (star_disturbances.cc) ---
+  void StartDisturbances();
+  // False for an event that is none of them.
+  bool HandleDisturbance(const Event& event);
+  void NextOutage();
+  void NextSilence(int worker);
+  void DrawRates(int worker);
+  // Gives the links what outage, silence and jitter leave of them.
+  void SetLimits(int worker);
+  // Of the inner step that begins now, with what makes it longer; that part is lost.
+  double StepSeconds(int worker);
+
   void StartStep(int worker);
   void FinishStep(int worker);
+  void CountLate(const Worker& worker, int steps);
+  static bool IsAnswered(const Worker& worker, const SyncEvent& event);
   void GoOn(int worker);
   void Send(int worker, const SyncEvent& event);
   void Die(int worker);
@@ -118,6 +149,7 @@ class StarRun {
   const StarSetting& setting_;
   const int fragments_;
   const SyncSchedule schedule_;
+  const int latest_;  // Steps after its send at which an answer is waited for.
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   uint64_t order_ = 0;
   double now_ = 0;
@@ -128,6 +160,9 @@ class StarRun {
   std::vector<double> merge_busy_;
   StarLinks links_;
   UpperTiers tiers_;
+  InterruptionTimes outages_;
+  InterruptionTimes::Stretch outage_;
+  bool away_ = false;  // The coordinator, until the end of outage_ and what workers take to return.
 
   bool counting_ = false;
   double counting_since_ = 0;

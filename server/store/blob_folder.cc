@@ -82,12 +82,12 @@ absl::Status SyncFailure(const absl::Status& status) {
   return absl::InternalError(status.message());
 }
 
-absl::StatusOr<std::vector<float>> Floats(const NamedBytes& array, const std::string& path) {
+absl::StatusOr<FloatBuffer> Floats(const NamedBytes& array, const std::string& path) {
   if (array.bytes.size() % sizeof(float) != 0) {
     return absl::DataLossError(absl::StrCat(path, ": array ", array.name,
                                             " is not of fp32; see Repair in docs/formats.md"));
   }
-  std::vector<float> values(array.bytes.size() / sizeof(float));
+  FloatBuffer values(array.bytes.size() / sizeof(float));
   if (!values.empty()) std::memcpy(values.data(), array.bytes.data(), array.bytes.size());
   return values;
 }
@@ -224,7 +224,7 @@ absl::StatusOr<FragmentSnapshot> BlobFolder::ReadSnapshot(const StoredSnapshot& 
   ASSIGN_OR_RETURN(snapshot.theta, Floats(arrays[0], path));
   ASSIGN_OR_RETURN(snapshot.published, Floats(arrays[1], path));
   for (size_t i = 2; i < arrays.size(); ++i) {
-    ASSIGN_OR_RETURN(std::vector<float> values, Floats(arrays[i], path));
+    ASSIGN_OR_RETURN(FloatBuffer values, Floats(arrays[i], path));
     snapshot.optimizer.emplace_back(arrays[i].name, std::move(values));
   }
   return snapshot;

@@ -12,8 +12,7 @@ FragmentSnapshot CopyFragment(const FragmentView& view) {
   copy.theta.assign(view.theta.begin(), view.theta.end());
   copy.published.assign(view.published.begin(), view.published.end());
   for (const NamedArray& array : view.optimizer) {
-    copy.optimizer.emplace_back(array.name,
-                                std::vector<float>(array.values.begin(), array.values.end()));
+    copy.optimizer.emplace_back(array.name, FloatBuffer(array.values.begin(), array.values.end()));
   }
   return copy;
 }

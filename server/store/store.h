@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
+#include "common/base/byte_buffer.h"
 #include "common/params/draws.h"
 #include "nlohmann/json.hpp"
 #include "server/round/membership.h"
@@ -121,9 +122,9 @@ struct FragmentSnapshot {
   int fragment = 0;
   int64_t version = 0;
   uint64_t published_hash = 0;
-  std::vector<float> theta;
-  std::vector<float> published;
-  std::vector<std::pair<std::string, std::vector<float>>> optimizer;
+  FloatBuffer theta;
+  FloatBuffer published;
+  std::vector<std::pair<std::string, FloatBuffer>> optimizer;
 };
 
 FragmentSnapshot CopyFragment(const FragmentView& view);

@@ -1,6 +1,6 @@
 // What durability costs a whole round, and how long a coordinator takes to come back.
 //
-//   recovery_bench [--json] [--quick] [--folder=DIR] [--fragments=N] [--rounds=N]
+//   recovery_bench [--json] [--quick] [--folder=DIR] [--keep=DIR] [--fragments=N] [--rounds=N]
 //
 // A coordinator with a model of 124M parameters in --fragments equal fragments (15: 4.2 MiB of
 // int4 each; 8: 7.9 MiB) takes the deltas of three workers for --rounds rounds of every fragment,
@@ -9,13 +9,17 @@
 // coordinator and the disk, so a real round is longer by its transfers and the cost of durability a
 // smaller part of it: `sync_s_per_round` is what it adds.
 //
-// Then the durable coordinator dies without a word, and `recovery` is the time until its successor
-// has opened the folder, read snapshots and deltas, merged again what came after the snapshots,
-// compared all hashes and is ready to serve.
+// Then the durable coordinator dies without a word. `recovery` is the time until its successor has
+// opened the folder, read the deltas, merged all rounds again, compared all hashes and is ready to
+// serve; `recovery_from_snapshots` the same once every fragment has a snapshot, so that these are
+// what is read. Beside each stands how long it takes, in the same run, to read the files that it
+// reads from the page cache (`cached_read_s`), and what processors spent (`cpu_seconds`). What a
+// run without snapshots needs beside that, its initial values, is `initial_values_s`.
 #include <stdlib.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -42,10 +46,12 @@
 #include "server/core/coordinator.h"
 #include "server/store/memory_store.h"
 #include "server/store/run_directory_store.h"
+#include "tests/bench/memory_rates.h"
 
 ABSL_FLAG(bool, json, false, "Print one JSON object instead of lines");
 ABSL_FLAG(bool, quick, false, "A tiny model, to show that everything works");
 ABSL_FLAG(std::string, folder, ".", "Where to measure; a folder below it is made and removed");
+ABSL_FLAG(std::string, keep, "", "Where the run directory goes in the end; empty: it is removed");
 ABSL_FLAG(int, fragments, 8, "Fragments of the model");
 ABSL_FLAG(int64_t, rounds, 3, "Rounds of every fragment");
 
@@ -113,18 +119,25 @@ class Bench {
         rounds_(rounds),
         initial_(static_cast<size_t>(plan_.arena_size())),
         pool_(static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))) {
-    InitializeParameters(plan_, 1, initial_);
+    const absl::Duration start = Clock::Real()->Monotonic();
+    InitializeParameters(plan_, config_.train().seed(), initial_, &pool_);
+    initial_values_s_ = absl::ToDoubleSeconds(Clock::Real()->Monotonic() - start);
     MakeObjects();
   }
 
   int64_t parameters() const { return plan_.parameters(); }
   size_t object_bytes() const { return objects_[0].size(); }
+  double initial_values_s() const { return initial_values_s_; }
+  const std::vector<float>& initial() const { return initial_; }
 
-  absl::StatusOr<std::unique_ptr<Coordinator>> Start(Store& store) {
+  // `initial` may be empty where every fragment has a snapshot.
+  absl::StatusOr<std::unique_ptr<Coordinator>> Start(Store& store, std::vector<float> initial,
+                                                     int snapshot_every_rounds = 10) {
     Coordinator::Options options;
     options.config = config_;
     options.run_id = "bench-1";
-    options.initial_parameters = initial_;
+    options.initial_parameters = std::move(initial);
+    options.snapshot_every_rounds = snapshot_every_rounds;
     ASSIGN_OR_RETURN(options.recovered, store.Recover());
     options.clock = Clock::Real();
     options.store = &store;
@@ -206,10 +219,40 @@ class Bench {
   const FragmentPlan plan_;
   const int64_t rounds_;
   std::vector<float> initial_;
+  double initial_values_s_ = 0;
   ThreadPool pool_;
   std::vector<std::vector<uint8_t>> objects_;  // fragment * kWorkers + worker
   std::vector<uint64_t> hashes_;
 };
+
+// Seconds for reading all files of a folder in pieces, and their bytes.
+json ReadFromPageCache(const std::string& folder) {
+  std::vector<char> piece(size_t{4} << 20);
+  int64_t bytes = 0;
+  const absl::Duration start = Clock::Real()->Monotonic();
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    while (file.read(piece.data(), std::ssize(piece)) || file.gcount() > 0) bytes += file.gcount();
+  }
+  return {{"read_bytes", bytes},
+          {"cached_read_s", absl::ToDoubleSeconds(Clock::Real()->Monotonic() - start)}};
+}
+
+// The coordinator comes back; what it read lies in `folder`/`what`.
+absl::StatusOr<json> MeasureRecovery(Bench& bench, const std::string& folder, const char* what,
+                                     std::vector<float> initial, int64_t rounds) {
+  json row = ReadFromPageCache(JoinPath(folder, what));
+  const double cpu = bench::ProcessCpuSeconds();
+  const absl::Duration start = Clock::Real()->Monotonic();
+  ASSIGN_OR_RETURN(const auto store, RunDirectoryStore::Open(*FileSystem::Real(), folder, {}));
+  ASSIGN_OR_RETURN(const auto coordinator, bench.Start(*store, std::move(initial)));
+  const double seconds = absl::ToDoubleSeconds(Clock::Real()->Monotonic() - start);
+  row["seconds"] = seconds;
+  row["cpu_seconds"] = bench::ProcessCpuSeconds() - cpu;
+  row["rounds_merged_again"] = rounds;
+  row["times_cached_read"] = seconds / row["cached_read_s"].get<double>();
+  return row;
+}
 
 absl::StatusOr<json> Measure(const Scratch& scratch, bool quick, int fragments, int64_t rounds) {
   FileSystem& files = *FileSystem::Real();
@@ -225,7 +268,7 @@ absl::StatusOr<json> Measure(const Scratch& scratch, bool quick, int fragments, 
   };
   {
     MemoryStore store;
-    ASSIGN_OR_RETURN(const auto coordinator, bench.Start(store));
+    ASSIGN_OR_RETURN(const auto coordinator, bench.Start(store, bench.initial()));
     ASSIGN_OR_RETURN(const double seconds, bench.Train(*coordinator));
     row("memory", seconds);
   }
@@ -233,33 +276,40 @@ absl::StatusOr<json> Measure(const Scratch& scratch, bool quick, int fragments, 
     ASSIGN_OR_RETURN(
         const auto store,
         RunDirectoryStore::Open(files, JoinPath(scratch.path(), "unsynced"), {.durable = false}));
-    ASSIGN_OR_RETURN(const auto coordinator, bench.Start(*store));
+    ASSIGN_OR_RETURN(const auto coordinator, bench.Start(*store, bench.initial()));
     ASSIGN_OR_RETURN(const double seconds, bench.Train(*coordinator));
     row("unsynced", seconds);
   }
   const std::string folder = JoinPath(scratch.path(), "durable");
   {
     ASSIGN_OR_RETURN(const auto store, RunDirectoryStore::Open(files, folder, {}));
-    ASSIGN_OR_RETURN(const auto coordinator, bench.Start(*store));
+    ASSIGN_OR_RETURN(const auto coordinator, bench.Start(*store, bench.initial()));
     ASSIGN_OR_RETURN(const double seconds, bench.Train(*coordinator));
     row("durable", seconds);
-    for (int f = 0; f < fragments / 2; ++f) coordinator->Maintain();
   }
   report["sync_s_per_round"] =
       (report["durable"]["seconds"].get<double>() - report["unsynced"]["seconds"].get<double>()) /
       all;
-  const absl::Duration start = Clock::Real()->Monotonic();
-  ASSIGN_OR_RETURN(const auto store, RunDirectoryStore::Open(files, folder, {}));
-  ASSIGN_OR_RETURN(const auto coordinator, bench.Start(*store));
-  report["recovery"] = {{"seconds", absl::ToDoubleSeconds(Clock::Real()->Monotonic() - start)},
-                        {"rounds_merged_again", rounds * fragments}};
+  report["initial_values_s"] = bench.initial_values_s();
+  ASSIGN_OR_RETURN(report["recovery"],
+                   MeasureRecovery(bench, folder, "deltas", bench.initial(), rounds * fragments));
+  {
+    ASSIGN_OR_RETURN(const auto store, RunDirectoryStore::Open(files, folder, {}));
+    ASSIGN_OR_RETURN(const auto coordinator, bench.Start(*store, bench.initial(), 1));
+    for (int f = 0; f < fragments; ++f) coordinator->Maintain();
+  }
+  ASSIGN_OR_RETURN(report["recovery_from_snapshots"],
+                   MeasureRecovery(bench, folder, "snapshots", {}, 0));
+  const std::string keep = absl::GetFlag(FLAGS_keep);
+  if (!keep.empty()) RETURN_IF_ERROR(files.Rename(folder, keep));
   return report;
 }
 
 int Main(int argc, char** argv) {
   const std::vector<std::string> arguments = ParseCommandLine(
       argc, argv,
-      "recovery_bench [--json] [--quick] [--folder=DIR] [--fragments=N] [--rounds=N]\n");
+      "recovery_bench [--json] [--quick] [--folder=DIR] [--keep=DIR] [--fragments=N] "
+      "[--rounds=N]\n");
   if (!arguments.empty() || absl::GetFlag(FLAGS_fragments) < 1 || absl::GetFlag(FLAGS_rounds) < 1) {
     return Refuse(kProgram, absl::InvalidArgumentError(
                                 "--fragments and --rounds must be 1 or more, and nothing else "
@@ -285,9 +335,15 @@ int Main(int argc, char** argv) {
   std::cout << absl::StrFormat("durability adds %.1f ms to a round of %d deltas of %.1f MiB\n",
                                1e3 * (*report)["sync_s_per_round"].get<double>(), kWorkers,
                                (*report)["object_bytes"].get<double>() / (1 << 20));
-  std::cout << absl::StrFormat("recovery of %d parameters: %.2f s\n",
-                               (*report)["parameters"].get<int64_t>(),
-                               (*report)["recovery"]["seconds"].get<double>());
+  for (const char* const name : {"recovery", "recovery_from_snapshots"}) {
+    const json& row = (*report)[name];
+    std::cout << absl::StrFormat(
+        "%s of %d parameters, %d rounds merged again: %.2f s, %.1f times reading %.0f MB from the "
+        "page cache\n",
+        name, (*report)["parameters"].get<int64_t>(), row["rounds_merged_again"].get<int64_t>(),
+        row["seconds"].get<double>(), row["times_cached_read"].get<double>(),
+        1e-6 * row["read_bytes"].get<double>());
+  }
   return 0;
 }
 

@@ -35,7 +35,7 @@ using server::StoredSnapshot;
 
 constexpr uint64_t kHash = 0x1234;
 
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+bool SameBits(const FloatBuffer& a, const FloatBuffer& b) {
   return a.size() == b.size() &&
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }

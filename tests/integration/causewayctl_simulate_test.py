@@ -167,6 +167,70 @@ class SimulateTest(unittest.TestCase):
         self.assertEqual([error > 0.03 for error in off].count(False), 6, rows)
         self.assertLess(max(off), 0.07)
 
+    def test_measured_outages_are_predicted_within_three_points(self):
+        text = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
+        rows = re.findall(r"^\| (\d+) s \| (\d+) \| ([\d.]+) % \| ([\d.]+) % \| \S+ "
+                          r"\| ([\d.]+) % \| ([\d.]+) % \|", text, re.MULTILINE)
+        self.assertEqual(len(rows), 4)
+        for away, period, *shares in rows:
+            with self.subTest(away=away, period=period):
+                period = int(period)
+                measured, printed, measured_without, printed_without = map(float, shares)
+                # As tests/wan/run --outage_s: it begins a minute into the three that count.
+                run = simulate(
+                    "--params=1165312", "--step_ms=1000", "--links=4x100mbit", "--fragments=10",
+                    f"--steps_between_syncs={period}", "--overlap_steps=2",
+                    f"--max_overlap_steps={period - 1}", f"--steps={period + 180}",
+                    f"--outages={away}s@{1000 * period + 61500}ms")
+                # So many of 180 s are waited.
+                share, without = (100 * (2 - 1 / utilization) for utilization in (
+                    run["utilization"], run["without_slack"]["utilization"]))
+                self.assertAlmostEqual(share, printed, delta=0.01)
+                self.assertAlmostEqual(without, printed_without, delta=0.1)
+                self.assertAlmostEqual(share, measured, delta=3)
+                self.assertAlmostEqual(without, measured_without, delta=3)
+
+    def test_slack_is_studied_and_recommended(self):
+        asked = (*MODEL[:1], "--step_ms=500", "--links=4x400mbit", "--outages=exp:10s/exp:20m",
+                 "--stragglers=5s/1h", "--silences=3s/10m", "--step_spread=0.02")
+        run = simulate(*asked, "--overlap_steps=2", "--max_overlap_steps=40")
+        self.assertEqual(run["max_overlap_steps"], 40)
+        self.assertGreater(run["utilization"], run["without_slack"]["utilization"])
+        self.assertGreaterEqual(run["with_most_slack"]["utilization"], run["utilization"])
+        self.assertGreater(run["late"]["times"], 50)
+        slack = run["late"]["slack_steps"]
+        self.assertLess(slack["0.5"], slack["0.99"])
+        self.assertLessEqual(slack["0.99"], slack["1"])
+        self.assertEqual(simulate(*asked, "--overlap_steps=2", "--max_overlap_steps=40"), run)
+        self.assertNotEqual(
+            simulate(*asked, "--overlap_steps=2", "--max_overlap_steps=40", "--seed=2"), run)
+        plan = simulate(*asked, command="plan")
+        slack = plan["slack"]
+        self.assertTrue(slack["asked_for"])
+        self.assertGreater(slack["max_overlap_steps"], plan["sync"]["overlap_steps"])
+        self.assertGreater(slack["utilization"], slack["utilization_without"])
+        # What is recommended is a configuration.
+        text = run_tool(CTL, "plan", *asked)[1]
+        self.assertIn("what late merges do to quality is not measured", text)
+        with Cluster() as cluster:
+            config = cluster.folder / "plan.textproto"
+            old, new = re.search("^slack: in place of (.*) take (.*)$", text, re.MULTILINE).groups()
+            self.assertIn(old, text.split("\n\n")[1])
+            config.write_text('model { preset: "paper-1b" }' +
+                              text.split("\n\n")[1].replace(old, new))
+            self.assertEqual(run_tool(CTL, "config", "check", config)[0], 0, text)
+            config.write_text('model { preset: "paper-1b" } sync { fragments: 8 overlap_steps: 2 '
+                              "steps_between_syncs: 30 max_overlap_steps: 20 pattern: BALANCED "
+                              "codec_up: INT4 codec_down: INT4 }")
+            text = run_tool(CTL, "plan", f"--config={config}", "--step_ms=500",
+                            "--links=2x800mbit")[1]
+            self.assertIn("(8 fragments, H 30, tau 2 to 20)", text)
+        # Without anything that is amiss, a plan's slack is for the coordinator's own death.
+        alone = simulate(*MODEL, "--links=1gbit", command="plan")["slack"]
+        self.assertFalse(alone["asked_for"])
+        self.assertIn("the coordinator away", alone["amiss"])
+        self.assertIsNone(simulate(*MODEL, "--links=1gbit")["without_slack"])
+
     def test_documented_outputs_are_what_the_commands_print(self):
         for page in ("simulator.md", "scale.md"):
             text = (ROOT / "docs" / page).read_text(encoding="utf-8")
@@ -196,6 +260,19 @@ class SimulateTest(unittest.TestCase):
                 ["simulate", *MODEL, "--sweep=1gbit,1mbit,3"], ["simulate", *MODEL, "--sweep=1gbit"],
                 ["simulate", *MODEL, "--need", "--target=1"], ["simulate", "--config=/none"],
                 ["simulate", *MODEL, "--links=1gbit", "--steps=50"], ["simulate", "now"],
+                ["simulate", *MODEL, "--links=1gbit", "--max_overlap_steps=100"],
+                ["simulate", *MODEL, "--links=1gbit", "--max_overlap_steps=4"],
+                ["simulate", *MODEL, "--links=1gbit", "--outages=20s"],
+                ["simulate", *MODEL, "--links=1gbit", "--outages=2h/1h"],
+                ["simulate", *MODEL, "--links=1gbit", "--silences=exp:/1h"],
+                ["simulate", *MODEL, "--links=1gbit", "--stragglers=1s/1s"],
+                ["simulate", *MODEL, "--links=1gbit", "--jitter=0.5"],
+                ["simulate", *MODEL, "--links=1gbit", "--jitter=0.5..2"],
+                ["simulate", *MODEL, "--links=1gbit", "--return_s=-1"],
+                ["simulate", *MODEL, "--links=1gbit", "--step_spread=nan"],
+                ["simulate", *MODEL, "--links=1gbit", "--tiers=2x1gbit", "--jitter=0.5..1"],
+                ["plan", *MODEL, "--links=1gbit", "--outages=20s/5s"],
+                ["plan", *MODEL, "--links=1gbit", "--jitter=1..0.5"],
                 ["plan", *MODEL, "--links=1gbit", "--days=-1"],
                 ["plan", *MODEL, "--links=1gbit", "--days=1e308"],
                 ["plan", *MODEL, "--links=1gbit", "--coordinator_memory_gb=0"],

@@ -1,8 +1,9 @@
 """Scenarios of real processes that speak gRPC: the run goes on, nothing hangs, the log says why."""
 
+import re
 import unittest
 
-from cluster import SIGKILL, SIGTERM, Cluster, wait_until
+from cluster import SIGKILL, SIGTERM, Cluster, free_port, json_lines, wait_until
 
 STREAMING = """
 train { steps: %d optimizer: MUON }
@@ -157,6 +158,34 @@ class MembersTest(unittest.TestCase):
             self.assertEqual(cluster.coordinator.wait(), 0)
             self.assertIn("worker_lost", [event["event"] for event in cluster.events()])
             self.assertEqual(cluster.rounds()[-1]["contributors"], ["stays"])
+
+    def test_a_worker_says_that_the_coordinator_is_away_and_how_far_it_gets(self):
+        with Cluster() as cluster:
+            port = f"--listen=127.0.0.1:{free_port()}"
+            # 20 steps a second, of which 80 can be done without an answer.
+            settings = """
+                train { steps: 100000 }
+                sync { fragments: 1 steps_between_syncs: 100 overlap_steps: 2 max_overlap_steps: 80
+                       keep_in_flight: 1 } """ + ONE
+            cluster.start_coordinator(settings, port)
+            worker = cluster.start_worker("only", "--max_tokens_per_second=1280")
+            cluster.wait_for_step("only", 10)
+            cluster.coordinator.signal(SIGKILL)
+            cluster.coordinator.wait()
+            wait_until(lambda: re.search(
+                r"the coordinator has been away for \d+ s(; 1 answer is late)?; training goes on, "
+                r"\d+ more steps? before it waits", worker.log()), "it says that it trains on")
+            wait_until(lambda: re.search(
+                r"the coordinator has been away for \d+ s; training has waited \d+ s for round 1 of "
+                r"fragment 0", worker.log()), "it says that it waits")
+            (cluster.folder / "address").unlink()
+            cluster.start_coordinator(settings, port)
+            cluster.wait_for_step("only", 200)
+            events = {event["event"]: event
+                      for event in json_lines(cluster.out("only") / "events.jsonl")}
+            self.assertGreaterEqual(events["training_waited"]["seconds"], 5)
+            self.assertGreater(events["session_resumed"]["away_seconds"],
+                               events["training_waited"]["seconds"])
 
     def test_the_coordinator_stops_on_a_signal_and_keeps_what_it_has(self):
         with Cluster() as cluster:

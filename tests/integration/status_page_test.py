@@ -4,13 +4,14 @@ says for markup."""
 
 import io
 import json
+import signal
 import socket
 import sys
 import unittest
 import urllib.request
 
 import browser
-from cluster import SIGKILL, SIGTERM, Cluster, wait_until
+from cluster import BIN, SIGKILL, SIGTERM, Cluster, run_tool, wait_until
 
 SETTINGS = """
 train { steps: 100000 optimizer: MUON evaluate_every_steps: 20 }
@@ -155,6 +156,8 @@ class StatusPageTest(unittest.TestCase):
             cluster.coordinator.signal(SIGKILL)
             cluster.coordinator.wait()
             self.shows(page, "banner", "Connection lost, retrying.")
+            # A tenth of a second is all that they have.
+            self.shows(page, "banner", "Workers wait for the coordinator by now")
             self.assertTrue(page.run("return document.body.classList.contains('stale');"))
             step = self.step_shown(page)  # What was known stays, marked as old.
             self.assertGreater(step, 20)
@@ -171,6 +174,26 @@ class StatusPageTest(unittest.TestCase):
                 "const d = Chart.getChart('loss-plot').data.datasets[1].data;"
                 "return d[0].x === arguments[0] && d[d.length - 1].x > arguments[1];",
                 first, step), "the curve goes on where it was")
+            self.assert_quiet(page)
+
+    def test_late_answers_and_what_is_left_before_a_wait(self):
+        settings = SETTINGS.replace("overlap_steps: 2", "overlap_steps: 2 max_overlap_steps: 5")
+        settings = settings.replace("lease_ms: 2000", "lease_ms: 9000")
+        with Cluster() as cluster, browser.Browser() as page:
+            cluster.start_coordinator(settings)
+            page.open(f"http://{cluster.http_address}/")
+            workers = [cluster.start_worker(name, PACE) for name in ("a", "b")]
+            self.shows(page, "run-facts", "applied 2 to 5 steps later")
+            self.shows(page, "workers", "before it waits")
+            workers[1].signal(signal.SIGSTOP)  # Rounds wait for it, and so does the other one.
+            self.shows(page, "attention", "late, and it waits.")
+            self.shows(page, "attention", "Worker a: ")
+            self.shows(page, "workers", "late, waits")
+            status, shown, _ = run_tool(BIN / "causewayctl", "status", f"--coordinator={cluster.address}")
+            self.assertEqual(status, 0)
+            self.assertRegex(shown, r"(?m)^a: \d answers? (is|are) late, and it waits$")
+            workers[1].signal(signal.SIGCONT)
+            wait_until(lambda: "late" not in page.text("attention"), "nothing is late any more")
             self.assert_quiet(page)
 
     def test_a_run_that_is_over_says_so(self):

@@ -15,7 +15,6 @@ _OBJECT_BYTES = 16 << 20
 _FRAGMENTS = 2
 _ROUNDS = 2
 _SHARE = 0.3  # Of the first object, when the link is cut.
-_CUT_S = 5
 _LINK = LinkSettings(rate_mbit=100, rtt_ms=50)
 
 
@@ -26,13 +25,14 @@ class _Case:
     action: str = ""  # Of the link program.
 
 
-_CASES = (
-    _Case("undisturbed"),
-    _Case("push, cut for 5 s", "up", f"cut {_CUT_S}"),
-    _Case("push, connections reset", "up", "reset"),
-    _Case("pull, cut for 5 s", "down", f"cut {_CUT_S}"),
-    _Case("pull, connections reset", "down", "reset"),
-)
+def _cases(cut_s):
+    return (
+        _Case("undisturbed"),
+        _Case(f"push, cut for {cut_s:g} s", "up", f"cut {cut_s}"),
+        _Case("push, connections reset", "up", "reset"),
+        _Case(f"pull, cut for {cut_s:g} s", "down", f"cut {cut_s}"),
+        _Case("pull, connections reset", "down", "reset"),
+    )
 
 
 def _run(options, case):
@@ -75,7 +75,7 @@ def _seconds(report):
 def run_cuts(options, progress):
     """All cases, the undisturbed one first; raises Failed where bits differ."""
     results = []
-    for case in _CASES:
+    for case in _cases(options.cut_s):
         progress(f"{case.name} ...")
         results.append(_run(options, case))
         if results[-1]["hashes"] != results[0]["hashes"]:

@@ -1,9 +1,10 @@
 """How much of the time workers compute while something is amiss: a coordinator that is killed and
-stays away, or links whose rate jumps and that fall silent. With an overlap that gives way, and beside
+stays away, a link that nothing crosses, or links whose rate jumps and that fall silent. With an overlap that gives way, and beside
 it without; and the run with it once more, from the record of its merges, to the same bits.
 """
 
 import concurrent.futures
+import json
 import random
 import signal
 import threading
@@ -22,6 +23,7 @@ _RTT_MS = 100
 _BEFORE_S = 60  # Of the outage, and the rest of three minutes after it began.
 _WINDOW_S = 180
 _OVERLAP = 2
+_BLACK_LINK = 0
 _JITTER_OVERLAP = 8
 _JITTER_FRAGMENTS = 30
 _SILENT_S = 3
@@ -33,14 +35,14 @@ model {{ preset: "tiny-1m" sequence_length: 16 }}
 train {{ steps: {steps} batch_sequences: 1 optimizer: ADAMW seed: 1 evaluation_sequences: 1 }}
 sync {{ pattern: BALANCED fragments: {fragments} steps_between_syncs: {period}
        overlap_steps: {overlap} max_overlap_steps: {latest} keep_in_flight: 1
-       codec_up: INT4 codec_down: INT4 }}
+       codec_up: {codec} codec_down: {codec} }}
 membership {{ start_workers: {workers} max_workers: {workers} quorum: {workers} lease_ms: 120000 }}
 """
 
 
-def _config(period, overlap, latest, fragments, steps):
+def _config(period, overlap, latest, fragments, steps, codec="INT4"):
     return _CONFIG.format(period=period, overlap=overlap, latest=latest, fragments=fragments,
-                          steps=steps, workers=_WORKERS)
+                          steps=steps, workers=_WORKERS, codec=codec)
 
 
 class _Training:
@@ -81,12 +83,19 @@ class _Training:
                 "hashes": hashes({"rounds": run.rounds()}),
                 "workers": [[line for line in json_lines(run.folder / name / "metrics.jsonl")
                              if line["kind"] == "step"] for name in names],
-                "merges": {name: self._record(run, name) for name in names}}
+                "merges": {name: self._record(run, name) for name in names},
+                "links": [self._link(run, name) for name in names]}
 
     @staticmethod
     def _record(run, name):
         path = run.folder / name / "merges.jsonl"
         return path.read_text() if path.exists() else ""
+
+
+    @staticmethod
+    def _link(run, name):
+        """As the worker counts it."""
+        return json.loads((run.folder / name / "summary.json").read_text())["link"]
 
 
 def _share(steps, begin, end):
@@ -142,25 +151,49 @@ def _kill_and_return(outage_s):
     return meanwhile
 
 
-def run_outage(options, progress):
-    """The coordinator is killed and stays away for --outage_s."""
+def _fall_silent(black_s):
+    def meanwhile(network, _):
+        time.sleep(_BEFORE_S)
+        began = time.time()
+        network.links[_BLACK_LINK].cut(black_s)
+        return began
+    return meanwhile
+
+
+def _run_break(options, progress, what, meanwhile):
+    """Of three minutes, the second begins with what `meanwhile` does."""
     period = options.steps_between_syncs
-    steps = max(period, _BEFORE_S + _WINDOW_S - _BEFORE_S + 20)
+    steps = max(period, _WINDOW_S + 20)
     fragments = min(10, period)
     configs = [_config(period, _OVERLAP, latest, fragments, steps) for latest in (period - 1, 0)]
     settings = LinkSettings(rate_mbit=_RATE_MBIT, rtt_ms=_RTT_MS)
     trainings = [_Training(options, settings, config,
-                           lambda _: [f"--min_step_time={_STEP_S}s"],
-                           _kill_and_return(options.outage_s)) for config in configs]
-    elastic, rigid, equal = _both(options, progress, trainings, configs[0],
-                                  f"away for {options.outage_s:g} s, H {period}")
+                           lambda _: [f"--min_step_time={_STEP_S}s"], meanwhile)
+                 for config in configs]
+    elastic, rigid, equal = _both(options, progress, trainings, configs[0], f"{what}, H {period}")
     shares = [_computing(result, result["began_unix_s"] - _BEFORE_S,
                          result["began_unix_s"] - _BEFORE_S + _WINDOW_S)
               for result in (elastic, rigid)]
-    return {"outage_s": options.outage_s, "steps_between_syncs": period, "overlap_steps": _OVERLAP,
+    return {"steps_between_syncs": period, "overlap_steps": _OVERLAP,
             "max_overlap_steps": period - 1, "step_s": _STEP_S, "workers": _WORKERS,
             "rate_mbit": _RATE_MBIT, "rtt_ms": _RTT_MS, "rounds": len(elastic["hashes"]),
+            "resent_chunks": sum(link["resent_chunks"] for link in elastic["links"]),
+            "resumes": sum(link["resumes"] for link in elastic["links"]),
             **_report(shares, equal)}
+
+
+def run_outage(options, progress):
+    """The coordinator is killed and stays away for --outage_s."""
+    return {"outage_s": options.outage_s,
+            **_run_break(options, progress, f"away for {options.outage_s:g} s",
+                         _kill_and_return(options.outage_s))}
+
+
+def run_black(options, progress):
+    """Nothing crosses one worker's link for --black_s."""
+    return {"black_s": options.black_s,
+            **_run_break(options, progress, f"one link black for {options.black_s:g} s",
+                         _fall_silent(options.black_s))}
 
 
 def _report(shares, equal):
@@ -199,11 +232,13 @@ def run_jitter(options, progress):
     """Links whose rate is drawn every second, and that are silent for 3 s of every minute."""
     period = options.steps_between_syncs
     steps = max(period, _WINDOW_S + period)
-    size, _ = bytes_per_sync(options, Model("tiny-1m", tokens=16, step_ms=0, fragments=1, overlap=0))
+    # In fp32, whose rates are such that a packet takes milliseconds, not seconds.
+    size, _ = bytes_per_sync(options, Model("tiny-1m", tokens=16, step_ms=0, fragments=1, overlap=0),
+                             "FP32")
     bound_mbit = size * 8e-6 / (period * _STEP_S)
     peak = options.bound_factor * bound_mbit
     fragments = min(_JITTER_FRAGMENTS, period)
-    configs = [_config(period, _JITTER_OVERLAP, latest, fragments, steps)
+    configs = [_config(period, _JITTER_OVERLAP, latest, fragments, steps, "FP32")
                for latest in (period - 1, 0)]
     settings = LinkSettings(rate_mbit=_RATE_MBIT, rtt_ms=_RTT_MS)
     trainings = [_Training(options, settings, config, lambda _: [f"--min_step_time={_STEP_S}s"],
@@ -214,16 +249,20 @@ def run_jitter(options, progress):
     for result in (elastic, rigid):
         first = max(steps[0]["unix_s"] for steps in result["workers"]) + period * _STEP_S
         shares.append(_computing(result, first, first + _WINDOW_S))
+    # What such a link carries on average, by the least rate: nobody can compute for a larger share
+    # of the time than it.
+    mean = 0.55 * options.bound_factor * (1 - _SILENT_S / _SILENT_EVERY_S)
     sizes = {"steps_between_syncs": period, "overlap_steps": _JITTER_OVERLAP,
              "max_overlap_steps": period - 1, "bound_mbit": bound_mbit,
-             "peak_mbit": peak, "mean_of_the_bound": 0.55 * options.bound_factor,
+             "peak_mbit": peak, "mean_of_the_bound": mean,
              "silent_s_per_minute": _SILENT_S, "workers": _WORKERS, "step_s": _STEP_S}
     return {**sizes, **_report(shares, equal)}
 
 
 def table(report):
     """For people, of either."""
-    name = f"{report['outage_s']:g} s away" if "outage_s" in report else "jitter"
+    name = (f"{report['outage_s']:g} s away" if "outage_s" in report else
+            f"{report['black_s']:g} s black" if "black_s" in report else "jitter")
     return "\n".join([
         "| | H | tau | tau_max | computing | without slack | replay |",
         "| --- | ---: | ---: | ---: | ---: | ---: | --- |",

@@ -144,11 +144,11 @@ def _rates(link, begin_unix_s, end_unix_s):
     return rates
 
 
-def bytes_per_sync(options, model):
-    """Of one worker and direction when every parameter is synchronized once, with int4 codes."""
+def bytes_per_sync(options, model, codec="INT4"):
+    """Of one worker and direction when every parameter is synchronized once."""
     with Network(options.bin / "causeway-wan-link", [LinkSettings(1000, 0)] * WORKERS) as network, \
             working_folder() as folder:
-        mode = Mode("size", "", _DILOCO.replace("{codec}", "INT4"), periods=1)
+        mode = Mode("size", "", _DILOCO.replace("{codec}", codec), periods=1)
         result = train(network, options.bin, folder, config_text(model, mode),
                        make_data(options.bin, folder))
     row = result["rounds"][0]

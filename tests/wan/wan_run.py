@@ -29,7 +29,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(
         prog="tests/wan/run", description="Measures workers over emulated long links: the "
         "exchange of fragments beside plain TCP, or what --matrix, --cuts, --training, --peak, "
-        "--outage_s and --jitter name. Needs root and /dev/net/tun.")
+        "--outage_s, --black_s and --jitter name. Needs root and /dev/net/tun.")
     parser.add_argument("--rate_mbit", type=float, default=1000, help="of every link, each way")
     parser.add_argument("--rtt_ms", type=float, default=100)
     parser.add_argument("--loss", type=float, default=0, help="per cent of packets, each way")
@@ -41,6 +41,7 @@ def parse_arguments():
                         help="100 Mbit/s and 1 Gbit/s, 20, 100 and 300 ms, 0, 0.01 and 0.1 %% loss")
     parser.add_argument("--cuts", action="store_true",
                         help="cuts a link in the middle of a push and of a pull")
+    parser.add_argument("--cut_s", type=float, default=5, help="of --cuts: how long nothing crosses")
     parser.add_argument("--training", action="store_true",
                         help="utilization of a link of --bound_factor times the least rate")
     parser.add_argument("--bound_factor", type=float, default=1.25)
@@ -51,10 +52,13 @@ def parse_arguments():
     parser.add_argument("--outage_s", type=float,
                         help="kills the coordinator for so long: the share of three minutes around "
                         "it that workers compute, with sync.max_overlap_steps and without")
+    parser.add_argument("--black_s", type=float,
+                        help="the same with a coordinator that stays, while nothing crosses one "
+                        "worker's link for so long")
     parser.add_argument("--jitter", action="store_true",
                         help="the same over links whose rate is drawn every second, from 10 to 100 %% "
                         "of --bound_factor times the least rate, and that are silent for 3 s a minute")
-    parser.add_argument("--steps_between_syncs", type=int, default=30, help="of these two: H")
+    parser.add_argument("--steps_between_syncs", type=int, default=30, help="of these three: H")
     parser.add_argument("--seed", type=int, default=1, help="of --jitter")
     parser.add_argument("--workers", type=int, default=0, help="of the exchange; 0: two, or one "
                         "where two links would need more processors than there are")
@@ -169,6 +173,9 @@ def run(options):
         return report, utilization.peak_table(report), utilization.peak_figure
     if options.outage_s is not None:
         report = former or outage.run_outage(options, progress)
+        return report, outage.table(report), None
+    if options.black_s is not None:
+        report = former or outage.run_black(options, progress)
         return report, outage.table(report), None
     if options.jitter:
         report = former or outage.run_jitter(options, progress)

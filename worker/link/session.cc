@@ -6,6 +6,7 @@
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
@@ -131,6 +132,11 @@ void Session::SetProgress(const v1::Heartbeat& progress) {
   progress_ = progress;
 }
 
+void Session::SetStepsBeforeWait(int64_t steps) {
+  absl::MutexLock lock(&mutex_);
+  progress_.set_steps_before_wait(steps);
+}
+
 void Session::SetCheckpoint(int64_t step) {
   absl::MutexLock lock(&mutex_);
   progress_.set_checkpoint_step(step);
@@ -197,7 +203,7 @@ void Session::Fail(const absl::Status& status) {
 
 void Session::RunSession() {
   absl::Duration backoff = kFirstBackoff;
-  absl::Time alone_since = absl::Now();
+  alone_since_ = absl::Now();
   absl::BitGen jitter;  // So that the workers of a run do not come back all at once.
   for (;;) {
     const uint64_t before = incarnation();
@@ -205,7 +211,7 @@ void Session::RunSession() {
     const bool was_attached = incarnation() != before;
     if (was_attached) {
       backoff = kFirstBackoff;
-      alone_since = absl::Now();
+      alone_since_ = absl::Now();
     }
     absl::MutexLock lock(&mutex_);
     if (stopping_ || (leaving_ && (status.ok() || !welcomed_))) break;
@@ -214,7 +220,7 @@ void Session::RunSession() {
     const bool may_pass =
         status.ok() || IsRetryable(status) ||
         (!welcomed_ && options_.join.has_checkpoint() && absl::IsAlreadyExists(status));
-    const bool again = may_pass && !leaving_ && absl::Now() - alone_since < patience;
+    const bool again = may_pass && !leaving_ && absl::Now() - alone_since_ < patience;
     if (!again) {
       const absl::Status cause =
           status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
@@ -277,9 +283,11 @@ absl::Status Session::RunStream() {
     options_.on_stream(true);
     if (resumed) {
       const uint64_t now = message.welcome().incarnation();
-      options_.events->Record("session_resumed",
-                              absl::StrCat("attached again, as incarnation ", now),
-                              {{"incarnation", now}});
+      const double away = absl::ToDoubleSeconds(absl::Now() - alone_since_);
+      options_.events->Record(
+          "session_resumed",
+          absl::StrFormat("attached again after %.1f s, as incarnation %d", away, now),
+          {{"incarnation", now}, {"away_seconds", away}});
     }
     while (stream->Read(&message)) Obey(message);
     options_.on_stream(false);

@@ -87,6 +87,8 @@ class Session {
   void Applied(int fragment, int64_t round, uint64_t published_hash);
   // What the next heartbeats say.
   void SetProgress(const v1::Heartbeat& progress);
+  // The same of that figure alone.
+  void SetStepsBeforeWait(int64_t steps);
   // The checkpoint of that step is written. A heartbeat says so at once: the coordinator keeps all
   // answers that a worker's checkpoint may need.
   void SetCheckpoint(int64_t step);
@@ -139,6 +141,8 @@ class Session {
   Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+
+  absl::Time alone_since_;  // The session thread's: when a stream stood last, or it began to try.
 
   std::thread session_thread_;
   std::thread writer_thread_;

@@ -99,8 +99,13 @@ absl::Status RunMember::Attach(const Description& description, const Place* plac
   Session::Options session;
   session.stub = session_stub_.get();
   session.events = &telemetry_->events();
-  session.on_stream = [telemetry = telemetry_.get()](bool stands) {
-    telemetry->SetAttached(stands);
+  ASSIGN_OR_RETURN(wait_watch_,
+                   WaitWatch::Start({.clock = &clock_, .say = [](const std::string& line) {
+                                       Log().warn("{}", line);
+                                     }}));
+  session.on_stream = [this](bool stands) {
+    telemetry_->SetAttached(stands);
+    wait_watch_->SetAttached(stands);
   };
   v1::Join& join = session.join;
   join.set_worker_id(options_.worker_id);
@@ -293,6 +298,7 @@ absl::Status RunMember::MakeSync() {
     if (merge_record_ != nullptr) RecordMerge({step, event});
     if (hooks_.merged) hooks_.merged(event);
   };
+  sync.observer.waits = [this](const std::optional<SyncEvent>& event) { NoteWaiting(event); };
   sync_ = std::make_unique<SyncEngine>(std::move(sync));
   return sync_->started();
 }
@@ -361,7 +367,10 @@ absl::StatusOr<RunMember::Turn> RunMember::NextTurn(absl::Duration timeout) {
     RETURN_IF_ERROR(StartAnew(*orders.start_anew, orders.start_anew->next_draw()));
     return Turn::kAnew;
   }
-  if (!orders.started || orders.paused) return Turn::kWait;
+  if (!orders.started || orders.paused) {
+    wait_watch_->SetSlack(std::nullopt);
+    return Turn::kWait;
+  }
   RETURN_IF_ERROR(ObeyDataSlot(orders));
   ObeyPace(orders);
   return Turn::kTrain;

@@ -42,6 +42,7 @@
 #include "worker/link/link.h"
 #include "worker/link/session.h"
 #include "worker/run/merge_record.h"
+#include "worker/run/wait_watch.h"
 #include "worker/sync/sync_engine.h"
 #include "worker/telemetry/run_telemetry.h"
 #include "worker/train/step_counter.h"
@@ -219,6 +220,8 @@ class RunMember {
   // With sync.max_overlap_steps. `anew`: there is no place to continue from.
   absl::Status OpenMergeRecord(bool anew);
   void RecordMerge(const RecordedMerge& merge);
+  // Training waits for that answer from now on; nothing: it goes on.
+  void NoteWaiting(const std::optional<SyncEvent>& event);
   // An exchange and an engine that have seen nothing yet.
   absl::Status MakeSync();
   // Takes the published state and goes on where the run is, drawing from `next_draw` on.
@@ -248,6 +251,7 @@ class RunMember {
   Hooks hooks_;
   std::unique_ptr<JsonLinesFile> metrics_;   // Null without an output folder.
   std::unique_ptr<RunTelemetry> telemetry_;  // The session's and the engine's, so before them.
+  std::unique_ptr<WaitWatch> wait_watch_;    // Likewise.
   const std::string channel_target_;         // All addresses of the coordinator.
   const std::shared_ptr<grpc::Channel> session_channel_;
   const std::unique_ptr<v1::Session::Stub> session_stub_;

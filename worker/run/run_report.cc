@@ -108,6 +108,12 @@ void RunMember::Report(const StepFigures& figures) {
       link_->meter().goodput_bytes_per_second(Direction::kDown));
   heartbeat_.set_checkpoint_step(checkpoint_step_);
   *heartbeat_.mutable_link() = link_->Report();
+  SyncEngine::Slack slack = sync_->slack();
+  // At its end training waits for whatever is still in flight.
+  slack.steps = std::min(slack.steps, std::max<int64_t>(1, end_ - step()));
+  heartbeat_.set_late_answers(slack.late);
+  heartbeat_.set_steps_before_wait(slack.steps);
+  wait_watch_->SetSlack(slack);
   JudgeBuffers();
   session_->SetProgress(heartbeat_);
   ShowFigures(figures);
@@ -179,13 +185,20 @@ void RunMember::LogProgress(absl::Duration now) {
       1e-6 * static_cast<double>(exchange_->bytes_up()),
       1e-6 * static_cast<double>(exchange_->bytes_down()),
       absl::FormatDuration(absl::Seconds(std::ceil(seconds_left))));
-  const SyncEngine::Slack slack = sync_->slack();
-  if (slack.late > 0) {
-    Log().warn("{} late {}; {} more {} before training waits for one", slack.late,
-               slack.late == 1 ? "answer" : "answers", slack.steps.value_or(0),
-               slack.steps == 1 ? "step" : "steps");
-  }
   WatchCertificate();
+}
+
+void RunMember::NoteWaiting(const std::optional<SyncEvent>& event) {
+  const absl::Duration waited = wait_watch_->SetWaiting(event);
+  if (event.has_value()) {
+    session_->SetStepsBeforeWait(0);
+    telemetry_->SetStepsBeforeWait(0);
+  } else if (waited >= WaitWatch::kWorthSaying) {
+    const double seconds = absl::ToDoubleSeconds(waited);
+    telemetry_->Record("training_waited",
+                       absl::StrFormat("training waited %.1f s for an answer", seconds),
+                       {{"step", step()}, {"seconds", seconds}});
+  }
 }
 
 void RunMember::WatchCertificate() {

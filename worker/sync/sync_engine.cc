@@ -306,17 +306,22 @@ std::vector<int> SyncEngine::FragmentsTouchedBy(int64_t step) {
 }
 
 SyncEngine::Slack SyncEngine::slack() const {
-  Slack slack;
-  for (const FragmentState& state : fragments_) {
-    if (state.flight == nullptr) continue;
-    {
-      absl::MutexLock lock(&state.flight->mutex);
-      if (state.flight->done) continue;
+  Slack slack{.steps = std::numeric_limits<int64_t>::max()};
+  for (int i = 0; i < options_.plan->fragments(); ++i) {
+    const std::shared_ptr<Flight>& flight = fragments_[static_cast<size_t>(i)].flight;
+    int64_t round = version(i) + 1;  // The first whose answer is not there.
+    bool in_flight = flight != nullptr;
+    if (in_flight) {
+      absl::MutexLock lock(&flight->mutex);
+      if (flight->done) {
+        in_flight = false;
+        ++round;
+      }
     }
-    const SyncEvent& event = state.flight->event;
-    const int64_t left = schedule_.MergeStep(event.fragment, event.round) - last_step_;
-    if (left <= early_.slack_steps()) ++slack.late;
-    slack.steps = std::min(left, slack.steps.value_or(left));
+    const int64_t left = schedule_.MergeStep(i, round) - last_step_;
+    slack.awaited += in_flight ? 1 : 0;
+    slack.late += in_flight && left <= early_.slack_steps() ? 1 : 0;
+    slack.steps = std::min(slack.steps, left);
   }
   return slack;
 }
@@ -459,8 +464,10 @@ absl::Status SyncEngine::Land(int index, int64_t step) {
   absl::MutexLock lock(&flight->mutex);
   if (!flight->done) {
     const absl::Duration start = options_.clock->Monotonic();
+    if (options_.observer.waits) options_.observer.waits(flight->event);
     flight->mutex.Await(absl::Condition(&flight->done));
     blocked_ += options_.clock->Monotonic() - start;
+    if (options_.observer.waits) options_.observer.waits(std::nullopt);
   }
   // Still in flight: a checkpoint taken now lets another process wait for it.
   if (absl::IsCancelled(flight->answer.status())) return flight->answer.status();

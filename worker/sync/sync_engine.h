@@ -68,6 +68,8 @@ struct SyncObserver {
   std::function<void(int64_t step, const SyncEvent& event)> merged;
   // A delta came too late for its round and was folded into the next.
   std::function<void(const SyncEvent& event)> late;
+  // From now on training waits for the answer of that round; nothing: it goes on.
+  std::function<void(const std::optional<SyncEvent>& event)> waits;
 };
 
 class SyncEngine {
@@ -152,11 +154,11 @@ class SyncEngine {
   // it is certain what that call merges: an answer that comes later is merged after a later step.
   std::vector<int> FragmentsTouchedBy(int64_t step);
 
-  // Answers that are not there although their merge step has passed, and the steps that can still
-  // be done before one of those in flight is waited for (nothing: none is in flight).
+  // How far training gets if no further answer comes.
   struct Slack {
-    int late = 0;
-    std::optional<int64_t> steps;
+    int awaited = 0;    // Rounds in flight whose answers are not there.
+    int late = 0;       // Those of them whose merge step has passed.
+    int64_t steps = 0;  // That can be done before training waits; at least 1 between two steps.
   };
   Slack slack() const;
 

@@ -133,6 +133,11 @@ void RunTelemetry::StepEnds() {
   computing_.reset();
 }
 
+void RunTelemetry::SetStepsBeforeWait(int64_t steps) {
+  absl::MutexLock lock(&mutex_);
+  figures_.heartbeat.set_steps_before_wait(steps);
+}
+
 void RunTelemetry::SetAttached(bool attached) {
   absl::MutexLock lock(&mutex_);
   attached_ = attached;

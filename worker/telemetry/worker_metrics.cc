@@ -47,6 +47,14 @@ void AddTraining(MetricPage& page, const WorkerFigures& figures) {
   page.Gauge("causeway_training_checkpoint_step",
              "Of the checkpoint that this worker would resume from; -1: there is none.",
              static_cast<double>(heartbeat.checkpoint_step()));
+  page.Gauge("causeway_training_late_answers",
+             "Answers that are not there although overlap_steps have passed since their sends.",
+             heartbeat.late_answers());
+  if (heartbeat.has_steps_before_wait()) {
+    page.Gauge("causeway_training_steps_before_wait",
+               "Steps that can be done before training waits, should no answer come; 0: it waits.",
+               static_cast<double>(heartbeat.steps_before_wait()));
+  }
   page.Gauge("causeway_training_data_slot", "The part of the data that is drawn.",
              figures.data_slot);
   page.Counter("causeway_sync_rounds_merged_total", "Rounds merged by this process.",

@@ -24,6 +24,7 @@ let before = null;  // Curves of the former process.
 let nextSeries = 0;
 let failures = 0;
 let lastAnswer = null;  // Of the browser's clock.
+let known = null;  // What it said of the run and its workers.
 let ended = false;  // When it was given, all steps were done.
 let timer = null;
 let polling = false;
@@ -88,6 +89,7 @@ async function update() {
   events = events.concat(news.events).slice(-256);
   lastEvent = events.length > 0 ? events[events.length - 1].number : 0;
   ended = status.run.state === 'finished' || status.run.step >= status.run.steps;
+  known = { run: status.run, workers };
   learn(workers.map((worker) => worker.id));
   overview.drawHead(status);
   overview.drawCards(status, workers);
@@ -117,7 +119,8 @@ function showConnection() {
   }
   const age = lastAnswer === null ? '' : ` What you see is ${format.duration((Date.now() - lastAnswer) / 1000)} old.`;
   const why = ended ? ' All steps were done, so the coordinator has probably ended.' : '';
-  setText('banner', `Connection lost, retrying.${why}${age}`);
+  const outlook = known === null || ended ? '' : overview.withoutCoordinator(known.run, known.workers, (Date.now() - lastAnswer) / 1000);
+  setText('banner', `Connection lost, retrying.${why}${age}${outlook}`);
   setText('connection', 'Connection lost, retrying.');
 }
 

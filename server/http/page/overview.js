@@ -29,6 +29,27 @@ export function isSilent(worker, leaseSeconds) {
     worker.heard_seconds_ago > SILENT_AFTER * leaseSeconds;
 }
 
+// What a late answer means for a worker; null where none is late.
+function lateness(worker) {
+  if (!isLive(worker) || !(worker.late_answers > 0)) return null;
+  const late = `${format.plural(worker.late_answers, 'answer')} late`;
+  if (!format.known(worker.steps_before_wait)) return late;
+  if (worker.steps_before_wait === 0) return `${late}, and it waits`;
+  return `${late}; it trains on, ${format.plural(worker.steps_before_wait, 'more step')} before it waits`;
+}
+
+// Of workers that were last seen `age` seconds ago, without a coordinator since: who waits first.
+export function withoutCoordinator(run, workers, age) {
+  const waits = (worker) => worker.steps_before_wait * worker.step_seconds - (worker.heard_seconds_ago ?? 0) - age;
+  const active = workers.filter((worker) => worker.state === 'active' &&
+    format.known(worker.steps_before_wait) && format.known(worker.step_seconds));
+  if (run.state !== 'training' || active.length === 0) return '';
+  const first = active.reduce((one, other) => (waits(other) < waits(one) ? other : one));
+  return waits(first) > 0
+    ? ` Workers train on without the coordinator; ${first.id} is the first to wait, in about ${format.duration(waits(first))}.`
+    : ` Workers wait for the coordinator by now, ${first.id} as the first.`;
+}
+
 export function drawHead(status) {
   const { run } = status;
   const [text, kind] = RUN_STATES[run.state] ?? [run.state, 'unknown'];
@@ -39,7 +60,9 @@ export function drawHead(status) {
   setText('run-facts', [
     MODES[run.mode] ?? run.mode, `${format.short(run.parameters)} parameters`,
     `${format.plural(run.fragments, 'fragment')}, each every ${format.plural(run.steps_between_syncs, 'step')}`,
-    `applied ${format.plural(run.overlap_steps, 'step')} later`,
+    run.max_overlap_steps > run.overlap_steps
+      ? `applied ${run.overlap_steps} to ${format.plural(run.max_overlap_steps, 'step')} later`
+      : `applied ${format.plural(run.overlap_steps, 'step')} later`,
     `${run.codec_up} up, ${run.codec_down} down`, run.id,
   ].join(' · '));
   setText('footer', `causeway-coordinator ${status.coordinator.version}, running since ${new Date(1000 * status.coordinator.started).toLocaleString()}. This page only reads.`);
@@ -103,11 +126,18 @@ export function drawWorkers(workers, leaseSeconds) {
   };
   const state = (worker) => element('span', { class: worker.state === 'lost' ? 'bad' : null },
     WORKER_STATES[worker.state] ?? worker.state);
+  const slack = (worker) => {
+    if (!isLive(worker) || !format.known(worker.steps_before_wait)) return null;
+    const left = worker.steps_before_wait === 0 ? 'waits' : `${format.plural(worker.steps_before_wait, 'more step')} before it waits`;
+    return worker.late_answers > 0
+      ? element('small', { class: 'warn' }, `⚠ ${format.plural(worker.late_answers, 'answer')} late, ${left}`)
+      : element('small', {}, left);
+  };
   // May break between the two.
   const pair = (one, other) => [element('span', { class: 'part' }, `${one} /`), ' ', element('span', { class: 'part' }, other)];
   replace('workers', table('Workers of this run', [
     { title: 'Site', words: true, cell: (worker) => [symbol(worker.id), worker.id] },
-    { title: 'State', words: true, across: true, cell: (worker) => [state(worker), ' ', heard(worker)] },
+    { title: 'State', words: true, across: true, cell: (worker) => [state(worker), ' ', heard(worker), ' ', slack(worker)] },
     { title: 'Device', words: true, across: true, cell: (worker) => [worker.device || '–', ' ', element('small', {}, worker.version)] },
     { title: 'Step', cell: (worker) => [String(worker.step), worker.pace > 1 ? element('small', {}, ` pace ${worker.pace.toFixed(2)}`) : null] },
     { title: 'Tokens/s', cell: (worker) => format.short(worker.tokens_per_second) },
@@ -151,6 +181,8 @@ export function drawAttention(status, workers, fragments) {
   if (status.run.state === 'paused') lines.push('The run is paused; causewayctl resume lets it go on.');
   for (const worker of workers) {
     if (worker.state === 'lost') lines.push(`Worker ${worker.id} is lost: its lease ended without a word. Rounds go on without it.`);
+    const late = lateness(worker);
+    if (late !== null) lines.push(`Worker ${worker.id}: ${late}.`);
     if (isSilent(worker, status.run.lease_seconds)) lines.push(`Worker ${worker.id} has been silent for ${format.duration(worker.heard_seconds_ago)}.`);
   }
   for (const fragment of fragments) {

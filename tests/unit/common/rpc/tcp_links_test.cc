@@ -1,5 +1,8 @@
 #include "common/rpc/tcp_links.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/rpc/loopback.h"
@@ -184,6 +187,31 @@ TEST(CongestionControl, IsSetForConnectionsAndInheritedFromListeners) {
   EXPECT_EQ(Summarize(ConnectionsTo(peers)).congestion_control, system);
   EXPECT_EQ(TcpLinkMeter(peers, wanted).Sample().congestion_control, wanted);
   EXPECT_EQ(SetCongestionControl(peers, wanted), 0);
+}
+
+TEST(RetryPauses, AreBoundedAtBothEndsWhereTheKernelKnowsHow) {
+  constexpr int kTcpRtoMaxMs = 44;
+  const Listener listener;
+  const std::vector<TcpAddress> peers = Resolve(listener.address());
+  const Socket client = ConnectTo(peers[0]);
+  const Socket accepted = listener.Accept();
+  const auto pause_ms = [](const Socket& socket) {
+    int milliseconds = 0;
+    socklen_t length = sizeof(milliseconds);
+    getsockopt(socket.descriptor(), IPPROTO_TCP, kTcpRtoMaxMs, &milliseconds, &length);
+    return milliseconds;
+  };
+  if (pause_ms(client) == 0) {
+    EXPECT_EQ(BoundRetryPauses(peers), 0);
+    GTEST_SKIP() << "the kernel is older than Linux 6.15";
+  }
+  const int before = pause_ms(accepted);
+  EXPECT_EQ(BoundRetryPauses(peers), 1);
+  EXPECT_EQ(pause_ms(client), 1000);
+  EXPECT_EQ(pause_ms(accepted), before);
+  EXPECT_EQ(BoundRetryPausesOfAccepted(listener.port()), 1);
+  EXPECT_EQ(pause_ms(accepted), 1000);
+  EXPECT_EQ(BoundRetryPauses({}), 0);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Workers that come late, leave, die, and lie.
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -441,6 +442,35 @@ TEST(CoordinatorMembershipTest, AMemberThatAttachesInALoopIsPutOff) {
   run.clock.Advance(absl::Minutes(1));
   EXPECT_TRUE(a.Join().ok()) << "it is no ban";
   EXPECT_EQ(run.events.Count("worker_joined"), joined + 1);
+}
+
+TEST(CoordinatorMembershipTest, WhatAWorkerSaysOfItsAnswersIsShownAsFarAsTheScheduleAllowsIt) {
+  TwoWorkers two;
+  const auto say = [&](int late, std::optional<int64_t> steps) {
+    v1::WorkerMessage message;
+    v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
+    heartbeat.set_checkpoint_step(-1);
+    heartbeat.set_inner_step_seconds(0.5);
+    heartbeat.set_pace_milli(2000);
+    heartbeat.set_late_answers(late);
+    if (steps.has_value()) heartbeat.set_steps_before_wait(*steps);
+    EXPECT_TRUE(two.run.coordinator->Handle("a", two.a.incarnation(), message).ok());
+    return two.run.coordinator->GetStatus().workers(0);
+  };
+  v1::WorkerStatus a = say(2, 4);
+  EXPECT_EQ(a.late_answers(), 2);
+  EXPECT_EQ(a.steps_before_wait(), 4);
+  EXPECT_EQ(a.step_seconds(), 0.25);
+  a = say(0, 0);
+  EXPECT_TRUE(a.has_steps_before_wait()) << "it waits";
+  EXPECT_EQ(a.steps_before_wait(), 0);
+  a = say(-1, -1);
+  EXPECT_EQ(a.late_answers(), 0);
+  EXPECT_EQ(a.steps_before_wait(), 0);
+  a = say(std::numeric_limits<int>::max(), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(a.late_answers(), 3) << "one for every fragment";
+  EXPECT_EQ(a.steps_before_wait(), 12) << "two periods";
+  EXPECT_FALSE(say(0, std::nullopt).has_steps_before_wait());
 }
 
 }  // namespace

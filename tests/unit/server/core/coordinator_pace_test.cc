@@ -90,6 +90,28 @@ TEST(CoordinatorPaceTest, AnAdaptiveWindowEndsWhenTheFirstContributorNeedsTheAns
   EXPECT_EQ(two.b.Push(0, 1).code(), absl::StatusCode::kAborted);
 }
 
+TEST(CoordinatorPaceTest, AnAdaptiveWindowCountsOnTheSlackOfAnOverlapThatGivesWay) {
+  TwoWorkers two([](v1::RunConfig& config) {
+    config.mutable_sync()->set_overlap_steps(1);
+    config.mutable_sync()->set_max_overlap_steps(4);
+    config.mutable_membership()->set_grace_ms(60'000);
+    config.mutable_membership()->set_adaptive_grace(true);
+  });
+  two.a.Train();
+  two.a.Train();
+  ASSERT_TRUE(two.a.ReportSpeed(1, 2).ok());
+  ASSERT_TRUE(two.b.ReportSpeed(1, 2).ok());
+  // After step 2; due after step 3, and waited for after step 6, eight seconds later.
+  ASSERT_TRUE(two.a.SendDue().ok());
+  two.run.clock.Advance(absl::Milliseconds(7700));
+  two.run.coordinator->Tick();
+  EXPECT_TRUE(two.run.store.rounds().empty());
+  two.run.clock.Advance(absl::Milliseconds(200));
+  two.run.coordinator->Tick();
+  ASSERT_EQ(two.run.store.rounds().size(), 1u);
+  EXPECT_THAT(two.run.store.rounds()[0].contributors, ElementsAre("a"));
+}
+
 // 64 tokens per inner step and worker, steps of five seconds, a lease of ten.
 TEST(CoordinatorPaceTest, ATokenBudgetEndsTheRunAtOneStepForAll) {
   TwoWorkers two;

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "common/base/checksum.h"
+#include "common/base/thread_pool.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/server/core/toy_run.h"
@@ -292,6 +293,24 @@ TEST(CoordinatorRecoveryTest, SnapshotsShortenTheWayBackAndChangeNothing) {
   const std::vector<float> before = two.run.coordinator->PublishedParameters();
   two.run.Restart();
   EXPECT_EQ(two.run.coordinator->PublishedParameters(), before);
+}
+
+TEST(CoordinatorRecoveryTest, FragmentsRecoverSideBySideAndWhoHasASnapshotNeedsNoInitialValues) {
+  ThreadPool pool(2);  // Fewer than the three fragments.
+  TwoWorkers two;
+  two.TrainBoth(10);
+  two.run.merge_pool = &pool;
+  two.Restart();
+  two.TrainBoth(10);
+  for (int i = 0; i < 3; ++i) two.run.coordinator->Maintain();
+  ASSERT_EQ(two.run.store.snapshots().size(), 3u);
+  two.TrainBoth(8);  // Rounds that are merged again.
+  const std::vector<float> before = two.run.coordinator->PublishedParameters();
+  two.run.snapshots_have_to_do = true;
+  two.Restart();
+  EXPECT_EQ(two.run.coordinator->PublishedParameters(), before);
+  two.TrainBoth(12);
+  EXPECT_NE(two.run.coordinator->PublishedParameters(), before) << "it goes on";
 }
 
 }  // namespace

@@ -52,8 +52,11 @@ absl::StatusOr<std::unique_ptr<Coordinator>> ToyRun::MakeCoordinator(
   options.config = config_;
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(options.config));
   options.run_id = "toy-1";
-  options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
-  InitializeParameters(plan, 1, options.initial_parameters);
+  if (!snapshots_have_to_do) {
+    options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
+    InitializeParameters(plan, 1, options.initial_parameters);
+  }
+  options.merge_pool = merge_pool;
   options.clock = &clock;
   options.store = &store;
   options.events = &events;

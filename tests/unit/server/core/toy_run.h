@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
+#include "common/base/thread_pool.h"
 #include "common/params/sync_schedule.h"
 #include "common/telemetry/event_log.h"
 #include "server/core/coordinator.h"
@@ -125,6 +126,9 @@ struct ToyRun {
   MemoryStore store;
   RecordingEventLog events;
   std::unique_ptr<Coordinator> coordinator;
+  // Of coordinators that are made from now on.
+  ThreadPool* merge_pool = nullptr;
+  bool snapshots_have_to_do = false;  // They get no initial values.
 
  private:
   v1::RunConfig config_;

@@ -96,6 +96,22 @@ TEST(StatusText, SaysWhatARunDoesWhoTakesPartAndWhyARoundWaits) {
   EXPECT_THAT(WorkersText(SomeStatus(), /*all=*/true), HasSubstr("site-c"));
 }
 
+TEST(StatusText, LateAnswersAndTheStepsBeforeAWaitStandBelowTheWorkers) {
+  v1::RunStatus status = SomeStatus();
+  status.mutable_workers(0)->set_steps_before_wait(0);
+  EXPECT_THAT(WorkersText(status, false), Not(HasSubstr("wait"))) << "nothing is late";
+  status.mutable_workers(0)->set_late_answers(2);
+  status.mutable_workers(1)->set_late_answers(1);
+  status.mutable_workers(1)->set_steps_before_wait(1);
+  status.mutable_workers(2)->set_late_answers(5);  // Has left.
+  EXPECT_THAT(WorkersText(status, false),
+              HasSubstr("(--all shows who)\n"
+                        "site-a: 2 answers are late, and it waits\n"
+                        "site-b: 1 answer is late; it trains on, 1 more step before it waits\n"));
+  status.mutable_workers(1)->set_steps_before_wait(23);
+  EXPECT_THAT(StatusText(status), HasSubstr("it trains on, 23 more steps before it waits\n"));
+}
+
 TEST(StatusText, WhatAWorkerSaysOfItselfGivesNoOrdersToTheTerminal) {
   v1::RunStatus status = SomeStatus();
   status.mutable_workers(0)->set_device("cpu\x1b]52;c;AAAA\a\nsite-x  active");

@@ -91,6 +91,42 @@ TEST(Planner, LongerWaysWantMoreConnections) {
   EXPECT_EQ(Planned(request).connections[0], 18);
 }
 
+TEST(Planner, SlackIsForTheCoordinatorsDeathUnlessSomethingElseIsNamed) {
+  PlanRequest request = TenBillion(1e9);
+  const Plan alone = Planned(request);
+  EXPECT_EQ(alone.slack.disturbances.outages.length.mean, alone.recovery_seconds);
+  // 292 s at 0.8 s per step are more than H.
+  EXPECT_EQ(alone.slack.max_overlap_steps, alone.steps_between_syncs - 1);
+  EXPECT_GT(alone.slack.needed_steps, 290 / 0.8);
+  request.disturbances.outages = {.length = {.mean = 20}, .every = {.mean = 3600}};
+  const Plan asked = Planned(request);
+  EXPECT_EQ(asked.steps_between_syncs, alone.steps_between_syncs);
+  EXPECT_EQ(asked.slack.max_overlap_steps, asked.overlap_steps + asked.slack.needed_steps);
+  EXPECT_LT(asked.slack.max_overlap_steps, asked.slack.most_overlap_steps);
+  // So long as the outage and the way back, and what waits for the link then.
+  EXPECT_GE(asked.slack.max_overlap_steps, 24 / 0.8);
+  EXPECT_GT(asked.slack.with.utilization, 0.999);
+  EXPECT_NEAR(asked.slack.without.utilization, 1 - 24.0 / 3600, 0.002);
+}
+
+TEST(Planner, LinksThatJitterAreCountedAtTheirMean) {
+  PlanRequest request = TenBillion(1e9);
+  EXPECT_EQ(Planned(request).steps_between_syncs, 100);
+  request.disturbances = {.least_rate = 0.2, .most_rate = 0.8};
+  const Plan plan = Planned(request);
+  EXPECT_EQ(plan.steps_between_syncs, 200);
+  EXPECT_GT(plan.slack.with.utilization, 0.99);
+}
+
+TEST(Planner, SlackLeavesPacesTheirSteps) {
+  PlanRequest request = TenBillion(10e9);
+  request.sites.push_back(request.sites[0]);
+  request.sites[1].step_seconds = 2;
+  request.sites[1].pace = 2.5;
+  const Plan plan = Planned(request);
+  EXPECT_EQ(plan.slack.most_overlap_steps, plan.steps_between_syncs - 3);
+}
+
 TEST(Planner, RequestsThatMakeNoSenseAreRefused) {
   PlanRequest request = TenBillion(1e9);
   request.uplinks.clear();

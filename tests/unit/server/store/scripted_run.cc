@@ -74,7 +74,7 @@ ScriptedStep Tell(RunState state) {
 
 std::string Hex(uint64_t value) { return HashToHex(value); }
 
-std::string HashOf(const std::vector<float>& values) {
+std::string HashOf(const FloatBuffer& values) {
   return Hex(TreeHash(std::span<const float>(values)));
 }
 

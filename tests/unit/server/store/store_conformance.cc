@@ -11,6 +11,7 @@
 namespace causeway::server {
 
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::IsEmpty;
 
 void StoreConformanceTest::Begin() {
@@ -143,11 +144,11 @@ TEST_P(StoreConformanceTest, ASnapshotComesBackAsItWas) {
   const absl::StatusOr<FragmentSnapshot> read = store().ReadSnapshot(0, 1);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->published_hash, 42u);
-  EXPECT_EQ(read->theta, theta);
-  EXPECT_EQ(read->published, published);
+  EXPECT_THAT(read->theta, ElementsAreArray(theta));
+  EXPECT_THAT(read->published, ElementsAreArray(published));
   ASSERT_EQ(read->optimizer.size(), 2u);
   EXPECT_EQ(read->optimizer[0].first, "momentum");
-  EXPECT_EQ(read->optimizer[0].second, momentum);
+  EXPECT_THAT(read->optimizer[0].second, ElementsAreArray(momentum));
   EXPECT_THAT(read->optimizer[1].second, IsEmpty());
 }
 

@@ -25,6 +25,7 @@ TEST(SessionTest, AStreamThatTheCoordinatorCancelsIsAttachedAgainByTheSameProces
   v1::Heartbeat progress;
   progress.set_step(7);
   (*session)->SetProgress(progress);
+  (*session)->SetStepsBeforeWait(0);
   coordinator.BreakSession();
   const v1::WorkerMessage again =
       coordinator.Await([joins = 0](const v1::WorkerMessage& m) mutable {
@@ -34,6 +35,9 @@ TEST(SessionTest, AStreamThatTheCoordinatorCancelsIsAttachedAgainByTheSameProces
   EXPECT_EQ(again.ready().step(), 3) << "rounds sent since then still expect this worker";
   EXPECT_EQ((*session)->incarnation(), 2u);
   EXPECT_TRUE((*session)->orders().ok());
+  coordinator.Await([](const v1::WorkerMessage& m) {
+    return m.heartbeat().step() == 7 && m.heartbeat().has_steps_before_wait();
+  });
   const std::vector<v1::WorkerMessage> joins = coordinator.Joins();
   ASSERT_EQ(joins.size(), 2u);
   EXPECT_EQ(joins[0].join().process_nonce(), joins[1].join().process_nonce());

@@ -39,7 +39,8 @@ TEST(ElasticOverlapTest, ALateAnswerIsMergedAfterTheFirstStepAtWhichItIsThere) {
   EXPECT_TRUE(site.merges_.empty());
   site.exchange_->Release({0, 1});
   AwaitLate(site, 0);
-  EXPECT_EQ(site.engine_->slack().steps, std::nullopt);
+  EXPECT_EQ(site.engine_->slack().awaited, 0);
+  EXPECT_EQ(site.engine_->slack().steps, 11) << "sent after step 16, waited for after step 22";
   site.Run(12, 12);
   EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{12, {0, 1}}));
   EXPECT_EQ(site.engine_->blocked(), absl::ZeroDuration());
@@ -49,7 +50,7 @@ TEST(ElasticOverlapTest, AnAnswerThatIsThereInTimeIsMergedTauStepsAfterTheSend) 
   Site site(kElastic);
   ASSERT_TRUE(site.engine_->Fetch(0).ok());
   site.Run(1, 8);
-  while (site.engine_->slack().steps.has_value()) std::this_thread::yield();
+  while (site.engine_->slack().awaited > 0) std::this_thread::yield();
   site.Run(9, 11);
   EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{10, {0, 1}}));
 }
@@ -60,11 +61,10 @@ TEST(ElasticOverlapTest, OnlyTheLastStepWaits) {
   site.exchange_->Hold({0, 1});
   site.Run(1, 13);
   EXPECT_EQ(site.engine_->slack().steps, 1);
-  std::thread trainer([&] { EXPECT_TRUE(site.Step(14).ok()); });
-  site.exchange_->AwaitPush({0, 1});
-  site.exchange_->Release({0, 1});
-  trainer.join();
+  site.when_it_waits_ = [&] { site.exchange_->Release({0, 1}); };
+  ASSERT_TRUE(site.Step(14).ok());
   EXPECT_THAT(site.merges_, ElementsAre(Site::Merge{14, {0, 1}}));
+  EXPECT_THAT(site.waits_, ElementsAre(SyncEvent{0, 1}, std::nullopt));
 }
 
 TEST(ElasticOverlapTest, SeveralLateAnswersAreMergedInTheOrderOfTheirArrival) {
@@ -206,7 +206,7 @@ TEST(ElasticOverlapTest, ARestoredWorkerMergesNoUnrecordedRoundEarly) {
   site.exchange_->Release({0, 1});
   site.MakeEngine();
   ASSERT_TRUE(site.engine_->Restore(std::move(state), 9).ok());
-  while (site.engine_->slack().steps.has_value()) std::this_thread::yield();
+  while (site.engine_->slack().awaited > 0) std::this_thread::yield();
   site.Run(10, 13);
   EXPECT_TRUE(site.merges_.empty());
   site.Run(14, 14);

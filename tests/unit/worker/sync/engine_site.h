@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -66,6 +68,10 @@ class Site {
       merges_.push_back({step, event});
     };
     options.observer.late = [this](const SyncEvent& event) { late_.push_back(event); };
+    options.observer.waits = [this](const std::optional<SyncEvent>& event) {
+      waits_.push_back(event);
+      if (event.has_value() && when_it_waits_) when_it_waits_();
+    };
     engine_ = std::make_unique<SyncEngine>(std::move(options));
   }
 
@@ -109,6 +115,8 @@ class Site {
   std::unique_ptr<FakeExchange> exchange_;
   std::vector<Merge> merges_;
   std::vector<SyncEvent> late_;
+  std::vector<std::optional<SyncEvent>> waits_;
+  std::function<void()> when_it_waits_;
   std::vector<RecordedMerge> recorded_;  // For the next engine.
   std::unique_ptr<SyncEngine> engine_;
 

@@ -66,9 +66,16 @@ TEST_F(RunTelemetryTest, MetricsAreServedAsSoonAsItIsOpenAndFollowTheTraining) {
   EXPECT_THAT(answer.body, HasSubstr("causeway_training_eval_loss 2.25\n"));
   EXPECT_THAT(answer.body, HasSubstr("{run=\"run-1\",worker=\"paris\"} 1\n"));
   EXPECT_THAT(answer.body, Not(HasSubstr("causeway_training_learning_rate")));
+  EXPECT_THAT(answer.body, Not(HasSubstr("causeway_training_steps_before_wait")));
   // The next step does not forget the evaluation.
   figures.heartbeat.set_step(4);
+  figures.heartbeat.set_late_answers(2);
+  figures.heartbeat.set_steps_before_wait(1);
   ASSERT_TRUE(telemetry->Update(figures).ok());
+  EXPECT_THAT(telemetry->MetricsText(), HasSubstr("causeway_training_late_answers 2\n"));
+  EXPECT_THAT(telemetry->MetricsText(), HasSubstr("causeway_training_steps_before_wait 1\n"));
+  telemetry->SetStepsBeforeWait(0);
+  EXPECT_THAT(telemetry->MetricsText(), HasSubstr("causeway_training_steps_before_wait 0\n"));
   EXPECT_THAT(telemetry->MetricsText(), HasSubstr("causeway_training_eval_loss 2.25\n"));
 }
 
