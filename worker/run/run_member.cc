@@ -181,7 +181,8 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
       RETURN_IF_ERROR(MakeSync());
     } else {
       RETURN_IF_ERROR(restored);
-      if (!same_part) sync_->UseData(DataPart(), welcome.next_draw());
+      took_other_part_ = !same_part;
+      if (took_other_part_) sync_->UseData(DataPart(), welcome.next_draw());
       telemetry_->Record("checkpoint_restored",
                          absl::StrCat("continuing from the checkpoint at step ", step()),
                          {{"step", step()}});
