@@ -40,7 +40,7 @@ struct SecurityOptions {
   bool UsesTls() const { return !ca_file.empty() || !cert_file.empty() || !key_file.empty(); }
 };
 
-// What every channel of one process shares. Copies share the watch over the files.
+// State that all channels of one process share. Copies share the watch over the files.
 struct ChannelSecurity {
   std::shared_ptr<grpc::ChannelCredentials> credentials;
   std::string server_name;  // Empty: the address's.

@@ -77,6 +77,7 @@ function(causeway_cuda_library name)
     target_include_directories(causeway_${name} PUBLIC ${PROJECT_SOURCE_DIR})
     list(TRANSFORM ARG_CUDA_DEPS PREPEND causeway:: OUTPUT_VARIABLE deps)
     target_link_libraries(causeway_${name} PUBLIC ${ARG_DEPS} ${deps} CUDA::cudart_static)
+    causeway_precompiled(causeway_${name})
     add_library(causeway::${name} ALIAS causeway_${name})
   endif()
   if(CAUSEWAY_TESTS)
@@ -97,14 +98,15 @@ function(causeway_cuda_library name)
     list(TRANSFORM ARG_CUDA_DEPS REPLACE "(.+)" "causeway::\\1_emulated" OUTPUT_VARIABLE deps)
     target_link_libraries(causeway_${name}_emulated PUBLIC
       ${ARG_DEPS} ${deps} causeway::device_emulation)
+    causeway_precompiled(causeway_${name}_emulated)
     add_library(causeway::${name}_emulated ALIAS causeway_${name}_emulated)
   endif()
 endfunction()
 
 # causeway_cuda_test(NAME SOURCES ... DEPS ... CUDA_DEPS ...): the GoogleTest program NAME, on
 # emulated devices, as a ctest entry; and, where nvcc is, NAME_gpu from the same sources, which
-# tests/gpu runs on a machine with a GPU. Not under ThreadSanitizer, which takes a thousand times as
-# long for a fiber.
+# only tests/gpu/pack builds and tests/gpu/run runs, on a machine with a GPU. Not under
+# ThreadSanitizer, which takes a thousand times as long for a fiber.
 function(causeway_cuda_test name)
   if(CAUSEWAY_SANITIZE MATCHES "thread")
     return()
@@ -114,9 +116,10 @@ function(causeway_cuda_test name)
   causeway_test(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} ${deps})
   if(CAUSEWAY_HAVE_CUDA)
     list(TRANSFORM ARG_CUDA_DEPS PREPEND causeway:: OUTPUT_VARIABLE deps)
-    add_executable(${name}_gpu ${ARG_SOURCES})
+    add_executable(${name}_gpu EXCLUDE_FROM_ALL ${ARG_SOURCES})
     target_include_directories(${name}_gpu PRIVATE ${PROJECT_SOURCE_DIR})
     target_link_libraries(${name}_gpu PRIVATE
       ${ARG_DEPS} ${deps} GTest::gmock GTest::gtest_main)
+    causeway_precompiled(${name}_gpu)
   endif()
 endfunction()
