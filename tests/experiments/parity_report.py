@@ -30,7 +30,7 @@ _REPORTED = tuple(dict.fromkeys((*_TUNED, *_GAP, *variants.EXPERIMENTS["tuning"]
 # Lines of the figure: over tokens per parameter, and over workers at the longest of the scales that
 # have most of these.
 _OVER_TOKENS = ("streaming", "mean", "mean-keep")
-_OVER_STEPS = ("plain-mu0.9", "plain-rates0.5", *_OVER_TOKENS, "mean-rates0.5", "mean-rates1.4")
+_OVER_STEPS = ("plain-mu0.9", *_OVER_TOKENS, "mean-rates0.5")
 _SETTLED = 0.2  # The share of a run before which losses fall so fast that differences say nothing.
 _OVER_WORKERS = {"mean": ("mean", "mean-M4", "mean-M8"),
                  "mean-keep": ("mean-keep", "mean-keep-M4", "mean-keep-M8")}
