@@ -5,12 +5,16 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <cstddef>
+
 namespace causeway::server {
 
 std::optional<ConnectionFacts> FactsOf(int descriptor) {
   tcp_info info = {};
   socklen_t length = sizeof(info);
   if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return std::nullopt;
+  // A kernel before 5.4 does not say what the peer can take.
+  if (length < offsetof(tcp_info, tcpi_snd_wnd) + sizeof(info.tcpi_snd_wnd)) return std::nullopt;
   return ConnectionFacts{
       .received_bytes = static_cast<int64_t>(info.tcpi_bytes_received),
       .reads = info.tcpi_notsent_bytes == 0 || (info.tcpi_snd_wnd > 0 && info.tcpi_probes == 0)};

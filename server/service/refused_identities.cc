@@ -94,7 +94,8 @@ absl::Status RefusedIdentities::Check(const Identity& identity, const std::strin
     }
   }
   if (!readable_.ok()) {
-    return absl::UnauthenticatedError(
+    // Not final: whoever trains tries again, and goes on once the list is mended.
+    return absl::UnavailableError(
         "the coordinator cannot read its list of refused identities, and lets nobody in: tell its "
         "operator");
   }

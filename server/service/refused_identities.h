@@ -28,8 +28,8 @@ class RefusedIdentities {
   static absl::StatusOr<std::unique_ptr<RefusedIdentities>> Open(const std::string& file);
 
   // UNAUTHENTICATED for who is on the list, by name or by the certificate
-  // (Certificate::fingerprint; empty: he has shown none); and for everybody as long as the file
-  // that there was cannot be read or understood, which the log says.
+  // (Certificate::fingerprint; empty: he has shown none). UNAVAILABLE for everybody as long as the
+  // file that there was cannot be read or understood, which the log says.
   absl::Status Check(const Identity& identity, const std::string& fingerprint);
 
  private:

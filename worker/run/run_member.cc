@@ -406,6 +406,7 @@ absl::StatusOr<RunMember::Place> RunMember::Save() {
 
 absl::Status RunMember::Finish(bool drained) {
   absl::Status status;
+  wait_watch_->SetSlack(std::nullopt);  // Nothing is trained any more.
   if (drained) {
     telemetry_->Record("draining", absl::StrCat("draining at step ", step()), {{"step", step()}});
     status = sync_->FinishPushes();

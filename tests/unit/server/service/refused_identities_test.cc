@@ -48,9 +48,12 @@ TEST(RefusedIdentities, AListThatIsGoneLetsNobodyInUntilItIsBack) {
   ASSERT_TRUE(list.ok()) << list.status();
   EXPECT_TRUE((*list)->Check(kSiteA, "").ok());
   std::filesystem::remove(file);
-  EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnavailable)
+      << "to be tried again";
   folder.Write("f", "worker site-b\n");
   EXPECT_TRUE((*list)->Check(kSiteA, "").ok());
+  folder.Write("f", "certificate sha256\n");  // Half of a line.
+  EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnavailable);
   folder.Write("f", "worker site-a\n");
   EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnauthenticated);
 }
