@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kMaxMessageBytes = static_cast<int>(kChunkBytes + kMessageOverheadBytes);
 constexpr int kMaxStreamsPerConnection = 64;
-// Of what comes before a call's messages: names, a token, a deadline.
+// Bounds what comes before a call's messages: names, a token, a deadline.
 constexpr int kMaxMetadataBytes = 8 << 10;
 
 int Milliseconds(absl::Duration duration) {

@@ -98,7 +98,7 @@ class ConnectionListener {
     TcpAddress peer;
     ConnectionWatch watch = {};
   };
-  // Of a peer's connection, to find it by.
+  // Finds a peer's connection.
   using PeerKey = std::pair<std::array<uint8_t, 16>, uint16_t>;
   static PeerKey KeyOf(const TcpAddress& peer) { return {peer.ip, peer.port}; }
 

@@ -19,7 +19,7 @@
 
 namespace causeway::server {
 
-// Of one TCP connection.
+// Describes one TCP connection.
 struct ConnectionFacts {
   int64_t received_bytes = 0;  // Since it began.
   bool reads = true;           // False: something waits for it, and its receive window is closed.

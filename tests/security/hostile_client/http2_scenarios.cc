@@ -50,7 +50,7 @@ double CpuSeconds(int who) {
 
 std::string MiB(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
-// What an attack cost the process, apart from the threads that attack.
+// Counts what an attack cost the process, without the threads that attack.
 struct Cost {
   int64_t memory = 0;  // The most at once.
   double cpu_seconds = 0;

@@ -22,7 +22,7 @@ inline constexpr uint8_t kEndHeaders = 4;
 std::string Frame(FrameType type, uint8_t flags, uint32_t stream, absl::string_view payload);
 // A header without compression, not to be remembered.
 std::string Header(absl::string_view name, absl::string_view value);
-// What every call begins with: a POST of that method.
+// Begins every call: a POST of that method.
 std::string CallHeaders(absl::string_view method);
 
 // One connection over TLS, with the certificate of `security` if it has one. Not thread-safe.

@@ -59,7 +59,7 @@ void Relay(int from, int to, std::string& kept) {
   shutdown(to, SHUT_RDWR);
 }
 
-// What both sides of a site that comes together say, heard on the way. Empty if it does not.
+// Returns what both sides of a site say as they come together. Empty if they do not.
 struct Heard {
   std::string of_process;
   std::string of_first;
