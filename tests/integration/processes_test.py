@@ -181,8 +181,14 @@ class MembersTest(unittest.TestCase):
             (cluster.folder / "address").unlink()
             cluster.start_coordinator(settings, port)
             cluster.wait_for_step("only", 185)
-            events = {event["event"]: event
-                      for event in json_lines(cluster.out("only") / "events.jsonl")}
+
+            def worker_events():
+                return {event["event"]: event
+                        for event in json_lines(cluster.out("only") / "events.jsonl")}
+
+            # The answer comes on another stream than the session's: either may be there first.
+            wait_until(lambda: "session_resumed" in worker_events(), "the session is attached again")
+            events = worker_events()
             self.assertGreaterEqual(events["training_waited"]["seconds"], 5)
             self.assertGreater(events["session_resumed"]["away_seconds"],
                                events["training_waited"]["seconds"])
