@@ -76,6 +76,8 @@ ABSL_FLAG(
 ABSL_FLAG(
     std::string, refused_identities, "",
     "a file that names who is refused, one a line (\"worker site-a\"); read again when it changes");
+ABSL_FLAG(absl::Duration, max_connection_age, absl::Hours(24),
+          "then a connection is made anew, by who still may; transfers resume");
 ABSL_FLAG(std::string, congestion_control, "auto",
           "of the workers' connections: auto (bbr where this process may use it), system (as the "
           "system has it), or a name such as bbr or cubic");
@@ -127,6 +129,8 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
         --max_connections=0        0: 4096, or what max_workers and the limit of open files say
         --max_connections_per_address=0  0: a quarter of all, but enough for every worker
         --refused_identities=FILE  who is refused whatever his certificate or token says
+        --tls_crl_dir=FOLDER       revocation lists, as openssl rehash names them
+        --max_connection_age=24h   then a connection is made anew, by who still may
 
   causeway-coordinator check-config --config=FILE [--preset=best]
       Prints the complete configuration, and warnings on standard error.
@@ -281,6 +285,7 @@ CoordinatorServer::Options ServerOptions(EventHistory* events) {
   options.max_connections = absl::GetFlag(FLAGS_max_connections);
   options.max_connections_per_address = absl::GetFlag(FLAGS_max_connections_per_address);
   options.refused_identities = absl::GetFlag(FLAGS_refused_identities);
+  options.connections.age = absl::GetFlag(FLAGS_max_connection_age);
   return options;
 }
 

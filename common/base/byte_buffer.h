@@ -25,7 +25,7 @@ void FreeBytes(void* memory, size_t bytes);
 void KeepFreedBlocks(size_t bytes);
 inline constexpr size_t kLargeBlockBytes = size_t{4} << 20;
 
-// Of large blocks.
+// Counts of large blocks.
 struct LargeBlocks {
   size_t used_bytes = 0;
   size_t most_used_bytes = 0;  // At once, so far.

@@ -34,7 +34,7 @@ uint64_t TreeRoot(std::span<const uint64_t> leaf_checksums);
 // The checksums of the leaves of `data`, in order; TreeHash is their root.
 std::vector<uint64_t> LeafChecksums(std::span<const uint8_t> data);
 uint64_t TreeHash(std::span<const uint8_t> data);
-// Of the values' bytes, little endian.
+// Hashes the values' bytes, little endian.
 uint64_t TreeHash(std::span<const float> values);
 
 // TreeHash of data that arrives in pieces of any size, without a copy of it.

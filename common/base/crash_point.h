@@ -30,7 +30,7 @@ inline constexpr const char* kCrashPoints[] = {
     "during_recovery",      // The database is verified; orphans are not removed yet.
 };
 
-// Of kCrashPoints, which is all that tools may ask for.
+// `name` is one of kCrashPoints, which is all that tools may ask for.
 void CrashPoint(absl::string_view name);
 
 }  // namespace causeway

@@ -43,6 +43,9 @@ absl::Status ErrnoStatus(absl::string_view what, const std::string& path, int er
   }
 }
 
+// Read at once of a file that does not say how large it is.
+constexpr size_t kReadBytes = size_t{4} << 10;
+
 // A file's pages are handed to the disk in parts of this size while it is still being written, so
 // that a later sync finds most of them done. Smaller files gain nothing.
 constexpr uint64_t kWriteBackBytes = uint64_t{16} << 20;
@@ -213,16 +216,29 @@ class RealFileSystem final : public FileSystem {
   absl::StatusOr<std::string> ReadFile(const std::string& path) override {
     Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (fd.get() < 0) return ErrnoStatus("open", path, errno);
+    struct stat info;
+    if (fstat(fd.get(), &info) != 0) return ErrnoStatus("stat", path, errno);
     std::string content;
-    char buffer[1 << 16];
+    size_t size = 0;
     for (;;) {
-      const ssize_t got = read(fd.get(), buffer, sizeof(buffer));
+      // One more than there should be, to see the end; a file that grows, or does not say how large
+      // it is, takes another turn.
+      if (size == content.size()) {
+        content.resize(
+            std::max({static_cast<size_t>(info.st_size) + 1, size + kReadBytes, 2 * size}));
+      }
+      const ssize_t got = read(fd.get(), content.data() + size, content.size() - size);
       if (got < 0) {
         if (errno == EINTR) continue;
-        return ErrnoStatus("read", path, errno);
+        return errno == EIO ? absl::DataLossError(absl::StrCat(
+                                  path, " is damaged: the disk cannot read it from offset ", size))
+                            : ErrnoStatus("read", path, errno);
       }
-      if (got == 0) return content;
-      content.append(buffer, static_cast<size_t>(got));
+      if (got == 0) {
+        content.resize(size);
+        return content;
+      }
+      size += static_cast<size_t>(got);
     }
   }
 

@@ -64,7 +64,7 @@ class FileSystem {
   // Names (not paths) of the entries, sorted.
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& folder) = 0;
   virtual absl::StatusOr<uint64_t> FileSize(const std::string& path) = 0;
-  // What this process may still write into the file system of `folder`.
+  // Bytes that this process may still write into the file system of `folder`.
   virtual absl::StatusOr<uint64_t> FreeBytes(const std::string& folder) = 0;
   virtual bool Exists(const std::string& path) = 0;
   virtual bool IsFolder(const std::string& path) = 0;
@@ -91,7 +91,7 @@ absl::Status CreateFoldersDurably(FileSystem& file_system, const std::string& fo
 
 // "a/b" + "c" is "a/b/c".
 std::string JoinPath(absl::string_view folder, absl::string_view name);
-// Of "a/b/c" and "a/b/c/": "a/b"; of "c": "."; of "/": "/".
+// Maps "a/b/c" and "a/b/c/" to "a/b", "c" to ".", "/" to "/".
 std::string ParentFolder(absl::string_view path);
 
 }  // namespace causeway

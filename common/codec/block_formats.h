@@ -6,7 +6,7 @@
 // one division per block. A scale is 0 or lies in [2^-100, 2^100]; with that no product here is
 // subnormal or infinite, and flush-to-zero modes change nothing.
 //
-// What is constexpr serves device code, too.
+// Constexpr members serve device code, too.
 //
 // A format has:
 //   kName, kBits (of a code), kNeedsErrorFeedback

@@ -131,7 +131,7 @@ HWY_INLINE Levels16 LookUp(const int8_t* levels_of_codes, Bytes16 codes) {
 template <class Scalar>
 struct LinearVectors : LargestMagnitude {
   static constexpr int kBits = Scalar::kBits;
-  // Of 4-bit codes.
+  // Level of each 4-bit code.
   alignas(16) static constexpr int8_t kLevels[16] = {0,        1,  2,  3,  4,  5,  6,  7,
                                                      kNoLevel, -7, -6, -5, -4, -3, -2, -1};
 

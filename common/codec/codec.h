@@ -31,7 +31,7 @@
 
 namespace causeway {
 
-// What the sender keeps from one delta to the next (error feedback, arXiv 1901.09847).
+// State that the sender keeps from one delta to the next (error feedback, arXiv 1901.09847).
 struct ErrorFeedback {
   // As long as base and target, or empty: no error feedback.
   std::span<float> residual;

@@ -23,7 +23,7 @@ struct WeightedBlocks {
 };
 
 // sum = the weighted values of all parts, added to zero in their order; stops as the others do.
-// Of the arrays `upcoming` it fetches as many values on the way as it sums.
+// It also prefetches from each array of `upcoming` as many values as it sums.
 using WeightedSumKernel = size_t (*)(std::span<const WeightedBlocks> parts, size_t blocks,
                                      std::span<const float* const> upcoming, double* sum);
 
@@ -52,11 +52,11 @@ inline constexpr size_t kTopKSums = 8;
 struct TopKSums {
   std::array<double, kTopKSums> small, large, large_count;
 };
-// Of 64 magnitudes, those up to the threshold are added to `small`, the others to `large`, and
-// counted.
+// Takes 64 magnitudes: adds those up to the threshold to `small`, and adds the others to `large`
+// and counts them.
 using TopKSplit = void (*)(const double* magnitudes, double threshold, TopKSums& sums);
 
-// What TOPK2 has instead of CodecKernels.
+// The kernels of TOPK2, in place of CodecKernels.
 struct TopKKernels {
   // Writes the differences of a chunk of 1..4096 `values`, and the indices of the `most` largest
   // magnitudes, ascending, of equal ones the first; returns how many that are, none being below

@@ -65,7 +65,7 @@ HWY_INLINE void PrefetchAhead(const T* block, size_t bytes) {
   }
 }
 
-// What error feedback adds to the differences i, i + 1, ...
+// Residuals that error feedback adds to the differences i, i + 1, ...
 HWY_INLINE Floats Remembered(const float* residual, float decay) {
   const FloatTag d;
   return hn::Mul(hn::Set(d, decay), hn::LoadU(d, residual));

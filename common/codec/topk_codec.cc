@@ -59,7 +59,7 @@ void Write(uint16_t bits, uint8_t* scale) {
   scale[1] = static_cast<uint8_t>(bits >> 8);
 }
 
-// What is sent of a chunk: at most kTopK values, in order of index.
+// Values sent of a chunk: at most kTopK values, in order of index.
 struct Sent {
   size_t count = 0;
   std::array<uint16_t, kTopK + 1> index;  // TopKSelect wants one more.
@@ -194,7 +194,7 @@ absl::Status CheckScale(const uint8_t* scale) {
       absl::StrFormat("the scale 0x%04x is not a bf16 from 2^-100 to 2^100", bits));
 }
 
-// What a chunk of `values` values sends; INVALID_ARGUMENT for what Pack does not make.
+// Reads a chunk of `values` values; INVALID_ARGUMENT for what Pack does not make.
 absl::Status Unpack(std::span<const uint8_t> bytes, size_t values, Sent& sent) {
   const ChunkLayout layout(values);
   RETURN_IF_ERROR(CheckScale(bytes.data()));

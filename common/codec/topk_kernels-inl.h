@@ -201,7 +201,7 @@ inline size_t SelectTopK(const float* base, const float* target, const float* re
   const int32_t least = RankedBits(magnitudes, padded, most, prefix, top, 0, next);
   size_t reached = 0;
   for (size_t i = 0; i < count; ++i) reached += magnitudes[i] >= least ? 1 : 0;
-  // Of those that equal it, the last ones are too many.
+  // Several may equal the least: the last of them are dropped.
   for (size_t i = count; reached > most; --i) {
     if (magnitudes[i - 1] != least) continue;
     magnitudes[i - 1] = 0;

@@ -43,6 +43,17 @@ size_t ContentBytes(const std::string& header, std::span<const NamedBytes> array
   return bytes;
 }
 
+class FileInMemory final : public MappedFile {
+ public:
+  explicit FileInMemory(std::string content) : content_(std::move(content)) {}
+  std::span<const uint8_t> bytes() const override {
+    return {reinterpret_cast<const uint8_t*>(content_.data()), content_.size()};
+  }
+
+ private:
+  const std::string content_;
+};
+
 }  // namespace
 
 uint64_t ArrayFileBytes(const json& metadata, std::span<const NamedBytes> arrays) {
@@ -91,6 +102,13 @@ absl::StatusOr<ArrayFile> ArrayFile::Read(FileSystem& file_system, const std::st
                                           const ArrayFileKind& kind, uint32_t version) {
   ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, file_system.Map(path));
   return Parse(std::move(file), path, kind, version);
+}
+
+absl::StatusOr<ArrayFile> ArrayFile::ReadIntoMemory(FileSystem& file_system,
+                                                    const std::string& path,
+                                                    const ArrayFileKind& kind, uint32_t version) {
+  ASSIGN_OR_RETURN(std::string content, file_system.ReadFile(path));
+  return Parse(std::make_unique<FileInMemory>(std::move(content)), path, kind, version);
 }
 
 absl::StatusOr<ArrayFile> ArrayFile::Parse(std::unique_ptr<MappedFile> file,

@@ -62,6 +62,10 @@ class ArrayFile {
   // contradicts itself; FAILED_PRECONDITION if its version is not `version`.
   static absl::StatusOr<ArrayFile> Read(FileSystem& file_system, const std::string& path,
                                         const ArrayFileKind& kind, uint32_t version);
+  // The same, with the whole file in memory: a disk that fails to read is an error then, where a
+  // page of a mapping that cannot be read ends the process.
+  static absl::StatusOr<ArrayFile> ReadIntoMemory(FileSystem& file_system, const std::string& path,
+                                                  const ArrayFileKind& kind, uint32_t version);
   // The same of bytes that are there already; `name` stands in errors.
   static absl::StatusOr<ArrayFile> Parse(std::unique_ptr<MappedFile> file, const std::string& name,
                                          const ArrayFileKind& kind, uint32_t version);

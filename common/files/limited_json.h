@@ -23,7 +23,7 @@ struct JsonLimits {
 absl::StatusOr<nlohmann::json> ParseLimitedJson(absl::string_view text,
                                                 const JsonLimits& limits = {});
 
-// What is wrong with JSON of `size` bytes, for a person: of a parser's report that byte `position`
+// Says what is wrong with JSON of `size` bytes: of a parser's report that byte `position`
 // (from 1), at the end of `token`, cannot stand there.
 std::string DescribeJsonError(size_t size, size_t position, absl::string_view token);
 

@@ -66,7 +66,7 @@ absl::Status Exchange(const fs::path& fresh, const fs::path& folder) {
   return error ? Failed("rename", aside, error) : absl::OkStatus();
 }
 
-// What nobody wrote anew and is no plain file, such as somebody's folder of notes.
+// Moves what nobody wrote anew and is no plain file, such as somebody's folder of notes.
 absl::Status MoveTheRest(const fs::path& old, const fs::path& folder) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(old, error)) {

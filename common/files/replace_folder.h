@@ -23,7 +23,7 @@ absl::Status ReplaceFolder(const std::string& folder,
                            const std::function<bool(absl::string_view name)>& is_kept,
                            const std::function<absl::Status(const std::string& path)>& write);
 
-// What can be refused before anything is made: FAILED_PRECONDITION if `folder` is a mount point,
+// Refuses what it can before anything is made: FAILED_PRECONDITION if `folder` is a mount point,
 // whose place nothing else can take, or if its parent cannot be written.
 absl::Status CheckReplaceable(const std::string& folder);
 

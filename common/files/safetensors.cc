@@ -35,7 +35,7 @@ uint64_t DtypeBits(const std::string& dtype) {
   return found == kBits.end() ? 0 : found->second;
 }
 
-// What a header says of one tensor.
+// One tensor as the header describes it.
 struct Entry {
   std::string name;
   uint64_t begin = 0;

@@ -94,7 +94,7 @@ HttpResponse HttpResponse::Text(int status, absl::string_view text) {
   return response;
 }
 
-// What libmicrohttpd calls. A class, so that it is a friend of the server.
+// Callbacks of libmicrohttpd. A class, so that it is a friend of the server.
 class HttpConversation {
  public:
   // Called once when the headers are there and again when the request is complete. Nothing is kept

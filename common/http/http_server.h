@@ -53,7 +53,7 @@ using HttpHandlers = std::map<std::string, HttpHandler>;
 // that a taken port refuses its start before anything else has happened.
 class HttpListener {
  public:
-  // Of HOST:PORT; port 0: any free one. INVALID_ARGUMENT for what is no address, NOT_FOUND for a
+  // Takes HOST:PORT; port 0: any free one. INVALID_ARGUMENT for what is no address, NOT_FOUND for a
   // host that this machine does not have, ALREADY_EXISTS if the port is taken, PERMISSION_DENIED.
   static absl::StatusOr<HttpListener> Open(const std::string& address);
   ~HttpListener();  // Closes.
@@ -82,7 +82,7 @@ class HttpServer {
   struct Options {
     HttpHandlers handlers;
     int max_connections = 256;  // Further ones wait until one of these is closed.
-    // Of one address (a proxy's are all its clients'); further ones are closed at once.
+    // Most connections of one address (a proxy's are all its clients'); others are closed at once.
     int max_connections_per_address = 16;
     // A connection on which nothing moves for so long is closed. Whole seconds, 1 or more.
     absl::Duration idle_timeout = absl::Seconds(30);

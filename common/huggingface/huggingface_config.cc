@@ -39,7 +39,7 @@ const NamedArchitecture& Named(Architecture architecture) {
   return *std::ranges::find(kArchitectures, architecture, &NamedArchitecture::architecture);
 }
 
-// What was found, for a message.
+// Names what was found, for a message.
 std::string Excerpt(const json& value) {
   return value.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 100);
 }
@@ -148,7 +148,7 @@ void ReadRope(const json& config, Fields& fields, absl::string_view source, v1::
   status = rope.status();
 }
 
-// What Llama, Qwen2 and Qwen3 share.
+// Reads what Llama, Qwen2 and Qwen3 share.
 void ReadLlamaFamily(const json& config, Architecture architecture, Fields& fields,
                      absl::string_view source, HuggingFaceModel& result, absl::Status& status) {
   v1::ModelConfig& model = result.model;

@@ -35,7 +35,7 @@ absl::StatusOr<HuggingFaceModel> ReadHuggingFaceConfig(absl::string_view text,
                                                        absl::string_view source,
                                                        int sequence_length);
 
-// Of a complete model. INVALID_ARGUMENT, naming the fields, if no architecture has this shape.
+// Takes a complete model. INVALID_ARGUMENT, naming the fields, if no architecture has this shape.
 absl::StatusOr<Architecture> ChooseArchitecture(const v1::ModelConfig& model);
 
 // config.json for such a model. dtype: "float32" or "bfloat16"; max_positions: 0 takes

@@ -145,7 +145,7 @@ absl::Status NameTokenizerClass(FileSystem& file_system, const std::string& fold
   json content = json::object();
   if (file_system.Exists(path)) {
     absl::StatusOr<json> copied = ReadJson(file_system, path);
-    // What cannot be read is copied as it is.
+    // Copies as it is what cannot be read.
     if (!copied.ok() || copied->contains("tokenizer_class")) return absl::OkStatus();
     content = *std::move(copied);
   }

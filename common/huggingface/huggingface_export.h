@@ -44,12 +44,12 @@ absl::Status ReplaceHuggingFace(const v1::ModelConfig& model, const FragmentPlan
                                 std::span<const float> parameters, const std::string& folder,
                                 const ExportOptions& options);
 
-// What does that: has `write` fill `folder` or, where it holds a model, a new one that takes its
+// Does that: has `write` fill `folder` or, where it holds a model, a new one that takes its
 // place.
 absl::Status ReplaceModel(const std::string& folder,
                           const std::function<absl::Status(const std::string& path)>& write);
 
-// What can be refused before anything is fetched or written: --tokenizer names none
+// Refuse what they can before anything is fetched or written: --tokenizer names none
 // (INVALID_ARGUMENT, NOT_FOUND); --out is a file, holds a model that is not to be replaced, or
 // cannot be replaced (FAILED_PRECONDITION).
 absl::Status CheckTokenizer(FileSystem& file_system, const std::string& source);

@@ -161,7 +161,7 @@ absl::Status CompleteTrain(v1::TrainConfig& train) {
   return CheckRange("train.evaluation_sequences", train.evaluation_sequences(), 1, 1 << 20);
 }
 
-// What a trainer that brings its own code cannot be asked for.
+// Refuses what a trainer with code of its own cannot be asked for.
 absl::Status CheckForeignTrainer(const v1::RunConfig& config) {
   const auto must = [](const char* field, absl::string_view value, absl::string_view is) {
     return Bad(field, absl::StrCat(value, " in a run of tensors, whose trainer is not Causeway's"),
@@ -306,7 +306,7 @@ absl::Status CompleteMembership(v1::MembershipConfig& membership) {
                    membership.weighting());
 }
 
-// What must hold between the parts.
+// Checks what must hold between the parts.
 absl::Status CheckTogether(const v1::RunConfig& config) {
   const v1::SyncConfig& sync = config.sync();
   const bool gradient = sync.contribution() == v1::SyncConfig::GRADIENT;

@@ -47,7 +47,7 @@ absl::Status CheckOwnModel(const v1::RunConfig& config);
 // Steps after its send at which a worker waits for an answer: tau_max, or tau.
 int MaxOverlapSteps(const v1::SyncConfig& sync);
 
-// Of a complete configuration.
+// Requires a complete configuration.
 uint64_t RunConfigHash(const v1::RunConfig& config);
 
 // "train.steps: 800 -> 900; sync.codec_up: INT4 -> LM2", or "" if they are the same.

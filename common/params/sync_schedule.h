@@ -16,6 +16,9 @@
 
 namespace causeway {
 
+// Paces count in 1/1000: at this one every inner step is a step of the schedule.
+inline constexpr int64_t kPaceOne = 1000;
+
 struct SyncEvent {
   int fragment = 0;
   int64_t round = 0;
@@ -42,7 +45,7 @@ class SyncSchedule {
     return RoundsSentBy(fragment, step - overlap_steps_);
   }
 
-  // What is due after `step`, in order of fragment. With tau = 0 a round is in both.
+  // Rounds due after `step`, in order of fragment. With tau = 0 a round is in both.
   std::vector<SyncEvent> SendsAfter(int64_t step) const;
   std::vector<SyncEvent> MergesAfter(int64_t step) const;
 

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -134,8 +135,16 @@ std::string SubjectText(X509* certificate) {
   return {text, static_cast<size_t>(size)};
 }
 
+std::string Fingerprint(X509* x509) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  if (X509_digest(x509, EVP_sha256(), digest, &size) != 1) return "";
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest), size});
+}
+
 Certificate Describe(X509* x509) {
   Certificate result;
+  result.fingerprint = Fingerprint(x509);
   result.subject = SubjectText(x509);
   result.not_before = ToTime(X509_get0_notBefore(x509));
   result.not_after = ToTime(X509_get0_notAfter(x509));

@@ -20,6 +20,7 @@ struct Certificate {
   std::vector<std::string> dns_names;
   std::vector<std::string> ip_addresses;
   std::vector<std::string> uris;
+  std::string fingerprint;           // SHA-256 of its DER form, 64 hexadecimal digits.
   std::optional<Identity> identity;  // The one URI of the scheme causeway, if there is exactly one.
   absl::Time not_before;
   absl::Time not_after;

@@ -16,7 +16,7 @@
 
 namespace causeway {
 
-// What MakeChannel takes for HOST:PORT, or for several with commas between (SplitAddresses): then
+// Target of MakeChannel for HOST:PORT, or for several with commas between (SplitAddresses): then
 // the channel goes to the first of them that answers, and tries all again when that is gone. Names
 // in a list are looked up here, a single one whenever the channel connects. Errors as
 // ResolveAddresses.
@@ -28,13 +28,17 @@ absl::StatusOr<std::string> ChannelTarget(absl::string_view addresses);
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int connection,
                                            const ChannelSecurity& security);
 
-// What a server lets connections take, and how long it bears those that ask for nothing.
+// Limits of what connections may take, and of how long an idle one is kept.
 struct ConnectionLimits {
   // Until TLS and HTTP/2 have introduced themselves.
   absl::Duration handshake = absl::Seconds(20);
   // Without a call. A worker's connections may rest between two rounds; it opens them again.
   absl::Duration idle = absl::Minutes(30);
-  // Of gRPC's own buffers: near it, windows shrink and new calls are refused.
+  // Then the peer is to connect anew, and show its credentials again: calls that are under way have
+  // `grace` to end by themselves. gRPC makes it up to a tenth more or less.
+  absl::Duration age = absl::Hours(24);
+  absl::Duration grace = absl::Minutes(5);
+  // Bounds gRPC's own buffers: near it, windows shrink and new calls are refused.
   int64_t memory_bytes = int64_t{1} << 30;
 };
 

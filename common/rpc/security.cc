@@ -3,9 +3,12 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
+#include <filesystem>
 #include <map>
+#include <system_error>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/host_port.h"
@@ -56,6 +59,9 @@ absl::Status CheckPlaintext(const SecurityOptions& options, const std::string& a
   }
   if (!options.server_name.empty()) {
     return absl::InvalidArgumentError("--tls_server_name without --tls_ca has no use");
+  }
+  if (!options.crl_folder.empty()) {
+    return absl::InvalidArgumentError("--tls_crl_dir without --tls_ca has no use");
   }
   if (IsLoopback(address)) return absl::OkStatus();
   if (!options.insecure) {
@@ -114,6 +120,38 @@ absl::StatusOr<Certificate> CheckPair(const SecurityOptions& options, Certificat
   return certificate;
 }
 
+// "5a2f1c3e.r0", as OpenSSL looks for the list of an authority whose name hashes to that.
+bool IsListName(absl::string_view name) {
+  constexpr size_t kHash = 8;
+  return name.size() > kHash + 2 && name.substr(kHash, 2) == ".r" &&
+         absl::c_all_of(name.substr(0, kHash), absl::ascii_isxdigit) &&
+         absl::c_all_of(name.substr(kHash + 2), absl::ascii_isdigit);
+}
+
+// OpenSSL passes over what it does not find in the folder, and so lets in whom nobody wants.
+absl::Status CheckLists(const SecurityOptions& options, std::vector<std::string>& warnings) {
+  const std::string& folder = options.crl_folder;
+  if (options.ca_file.empty()) {
+    return absl::InvalidArgumentError("--tls_crl_dir without --tls_ca: tokens are on no such list");
+  }
+  std::error_code error;
+  int lists = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    lists += IsListName(entry.path().filename().string());
+  }
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tls_crl_dir: cannot list the folder ", folder, ": ", error.message()));
+  }
+  if (lists == 0) {
+    warnings.push_back(absl::StrCat("no revocation list in ", folder,
+                                    " has a name that OpenSSL looks for (HASH.r0): nobody is "
+                                    "revoked by them; openssl rehash ",
+                                    folder, " gives the names"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 ChannelSecurity ChannelSecurity::Plaintext() {
@@ -138,6 +176,9 @@ absl::StatusOr<ChannelSecurity> MakeChannelSecurity(const SecurityOptions& optio
     return absl::InvalidArgumentError(
         "beside --tls_ca give either --tls_cert and --tls_key, or --token_file: the coordinator "
         "must learn who this is");
+  }
+  if (!options.crl_folder.empty()) {
+    return absl::InvalidArgumentError("--tls_crl_dir is a coordinator's flag");
   }
   RETURN_IF_ERROR(CheckAuthorities(options.ca_file, now));
   result.encrypted = true;
@@ -181,6 +222,7 @@ absl::StatusOr<ServerSecurity> MakeServerSecurity(const SecurityOptions& options
   if (!options.server_name.empty()) {
     return absl::InvalidArgumentError("--tls_server_name is a worker's flag");
   }
+  if (!options.crl_folder.empty()) RETURN_IF_ERROR(CheckLists(options, result.warnings));
   result.encrypted = true;
   if (!options.ca_file.empty()) RETURN_IF_ERROR(CheckAuthorities(options.ca_file, now));
   ASSIGN_OR_RETURN(result.certificate,
@@ -196,6 +238,7 @@ absl::StatusOr<ServerSecurity> MakeServerSecurity(const SecurityOptions& options
   } else {
     tls.set_cert_request_type(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
   }
+  if (!options.crl_folder.empty()) tls.set_crl_directory(options.crl_folder);
   result.credentials = grpc::experimental::TlsServerCredentials(tls);
   return result;
 }

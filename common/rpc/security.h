@@ -28,10 +28,13 @@ namespace causeway {
 
 // PEM files and tokens of one side.
 struct SecurityOptions {
-  std::string ca_file;      // --tls_ca: whose signature under a peer's certificate counts.
-  std::string cert_file;    // --tls_cert: one's own certificate, and those between it and the CA.
-  std::string key_file;     // --tls_key: of cert_file.
-  std::string token_file;   // --token_file: a worker's token; a coordinator's list (token_table.h).
+  std::string ca_file;     // --tls_ca: whose signature under a peer's certificate counts.
+  std::string cert_file;   // --tls_cert: one's own certificate, and those between it and the CA.
+  std::string key_file;    // --tls_key: of cert_file.
+  std::string token_file;  // --token_file: a worker's token; a coordinator's list (token_table.h).
+  // --tls_crl_dir: revocation lists of the authorities of ca_file, as `openssl rehash` names them;
+  // empty: none. A server's, for connections that begin.
+  std::string crl_folder = {};
   std::string server_name;  // --tls_server_name: the coordinator's name if the address has another.
   bool insecure = false;    // --insecure: plaintext beyond this machine.
   absl::Duration refresh_interval = absl::Seconds(10);  // Whole seconds, 1 or more.
@@ -40,7 +43,7 @@ struct SecurityOptions {
   bool UsesTls() const { return !ca_file.empty() || !cert_file.empty() || !key_file.empty(); }
 };
 
-// What every channel of one process shares. Copies share the watch over the files.
+// State that all channels of one process share. Copies share the watch over the files.
 struct ChannelSecurity {
   std::shared_ptr<grpc::ChannelCredentials> credentials;
   std::string server_name;  // Empty: the address's.

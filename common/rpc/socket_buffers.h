@@ -29,7 +29,7 @@ struct SocketBuffers {
   BufferRange receive;  // tcp_rmem
 };
 
-// What applies to this process's network namespace. NOT_FOUND where the kernel does not say.
+// Reads the limits of this process's network namespace. NOT_FOUND where the kernel does not say.
 absl::StatusOr<SocketBuffers> ReadSocketBuffers(FileSystem& file_system,
                                                 const std::string& folder = "/proc/sys/net/ipv4");
 

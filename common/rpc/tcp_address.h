@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<TcpAddress>> ResolveAddress(absl::string_view host_po
 // Those of all addresses of a list (SplitAddresses), in its order.
 absl::StatusOr<std::vector<TcpAddress>> ResolveAddresses(absl::string_view addresses);
 
-// What grpc::ServerContext::peer() and ClientContext::peer() say: "ipv4:10.0.0.1:53211" or
+// Reads what grpc::ServerContext::peer() and ClientContext::peer() say: "ipv4:10.0.0.1:53211" or
 // "ipv6:%5B::1%5D:53211". INVALID_ARGUMENT for anything else, such as a Unix socket.
 absl::StatusOr<TcpAddress> ParseGrpcPeer(absl::string_view peer);
 

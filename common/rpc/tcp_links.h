@@ -64,14 +64,14 @@ TcpLink Summarize(std::span<const TcpConnection> connections);
 // A long link that loses packets now and then needs BBR: with 0.1 % loss at 100 ms, CUBIC and Reno
 // carry a few Mbit/s per connection, whatever the link could.
 
-// What a flag --congestion_control means: "auto" is bbr where this process may use it, otherwise
+// Reads a flag --congestion_control: "auto" is bbr where this process may use it, otherwise
 // the system's default; "system" leaves the default; any other name must be usable. Returns the
 // name to set, empty to leave the default. FAILED_PRECONDITION says how to make it usable.
 absl::StatusOr<std::string> ChooseCongestionControl(absl::string_view flag);
 // OK if this process may set it on its sockets; NOT_FOUND if the kernel has no such module,
 // PERMISSION_DENIED if it is not allowed. Both say what to do.
 absl::Status CanUseCongestionControl(absl::string_view name);
-// What a new socket starts with; empty if the kernel does not say.
+// The algorithm a new socket starts with; empty if the kernel does not say.
 std::string DefaultCongestionControl();
 // For the log, of what ChooseCongestionControl chose: "bbr", or "cubic, the system's (...)".
 std::string DescribeCongestionControl(const std::string& chosen);

@@ -1,7 +1,7 @@
 // Tells the thread sanitizer that what a thread did before it started an operation of a call comes
 // before what is done when the operation has ended. Debian's gRPC is built without it and orders
 // them by atomics, so it would take every message that goes from one thread to another for a race.
-// Built in the tsan preset only; see common/base/tsan_mutex.cc for what its locks order.
+// Built in the tsan preset only; see tests/sanitizers/tsan_mutex.cc for what its locks order.
 //
 // The functions below stand before those of the library, and call them.
 #include <dlfcn.h>

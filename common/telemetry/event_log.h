@@ -63,7 +63,7 @@ class JsonLinesFile {
   uint64_t rotate_at_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Of one file of events, before it is put aside (JsonLinesFile::RotateAt).
+// Largest size of one file of events, before it is put aside (JsonLinesFile::RotateAt).
 inline constexpr uint64_t kMaxEventFileBytes = uint64_t{16} << 20;
 
 // Logs each event (log.h) with its level and appends it to `path`, after what former processes

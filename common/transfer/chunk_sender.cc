@@ -8,6 +8,13 @@
 
 namespace causeway {
 
+namespace {
+
+// A lane of which nothing comes while each of the others brings so many is not slow.
+constexpr int64_t kChunksOfOthers = 4;
+
+}  // namespace
+
 ChunkSender::Object* ChunkSender::Find(uint64_t transfer) {
   const auto found = std::ranges::find(objects_, transfer, &Object::transfer);
   return found == objects_.end() ? nullptr : &*found;
@@ -63,7 +70,13 @@ bool ChunkSender::waiting() const {
       objects_, [](const Object& object) { return !object.asks_first && Waits(object); });
 }
 
-void ChunkSender::Open(LaneKey lane, absl::Duration now) { lanes_[lane].moved = now; }
+void ChunkSender::Open(LaneKey lane, absl::Duration now) { Moved(lanes_[lane], now); }
+
+void ChunkSender::Moved(Lane& lane, absl::Duration now) {
+  lane.moved = now;
+  lane.all_then = all_acknowledged_;
+  moved_ = now;
+}
 
 int64_t ChunkSender::Close(LaneKey lane) {
   const auto found = lanes_.find(lane);
@@ -99,7 +112,7 @@ std::optional<ChunkSender::Piece> ChunkSender::Take(LaneKey key, absl::Duration 
     const int64_t chunk = object.taken.FirstMissing(object.first);
     object.first = chunk;
     object.taken.Add(chunk);
-    if (lane.given.empty()) lane.moved = now;
+    if (lane.given.empty()) Moved(lane, now);
     lane.given.push_back({.transfer = object.transfer, .chunk = chunk});
     const int64_t bytes = object.taken.Size(chunk);
     rate_.Spend(bytes);
@@ -127,7 +140,8 @@ absl::StatusOr<std::vector<ChunkSender::Piece>> ChunkSender::Acknowledge(LaneKey
   for (; lane.acknowledged < chunks; ++lane.acknowledged) {
     const Given done = lane.given.front();
     lane.given.pop_front();
-    lane.moved = now;
+    ++all_acknowledged_;
+    Moved(lane, now);
     Object* const object = done.counts ? Find(done.transfer) : nullptr;
     if (object == nullptr || !object->acknowledged.Add(done.chunk)) continue;
     object->taken.Add(done.chunk);
@@ -153,10 +167,13 @@ int ChunkSender::Damaged(LaneKey key, uint64_t transfer, int64_t chunk) {
   return ++object->damaged;
 }
 
-absl::Duration ChunkSender::Owes(LaneKey key, absl::Duration now) const {
+bool ChunkSender::Stalled(LaneKey key, absl::Duration now, absl::Duration limit) const {
   const auto found = lanes_.find(key);
-  if (found == lanes_.end() || found->second.given.empty()) return absl::ZeroDuration();
-  return now - found->second.moved;
+  if (found == lanes_.end() || found->second.given.empty()) return false;
+  const Lane& lane = found->second;
+  if (now - lane.moved <= limit) return false;
+  const auto lanes = static_cast<int64_t>(lanes_.size());
+  return all_acknowledged_ - lane.all_then >= kChunksOfOthers * lanes || now - moved_ > limit;
 }
 
 }  // namespace causeway

@@ -80,8 +80,9 @@ class ChunkSender {
   // The chunk came damaged over that lane: it waits again. Returns how often in a row that has
   // happened to the object without any progress.
   int Damaged(LaneKey lane, uint64_t transfer, int64_t chunk);
-  // How long the lane has owed an acknowledgement without giving any; zero if it owes none.
-  absl::Duration Owes(LaneKey lane, absl::Duration now) const;
+  // True if the lane has owed acknowledgements for longer than `limit` and given none, while the
+  // others gave many, or none either. Where a few come over all lanes, it is the link that is slow.
+  bool Stalled(LaneKey lane, absl::Duration now, absl::Duration limit) const;
 
  private:
   struct Object {
@@ -106,16 +107,20 @@ class ChunkSender {
     std::deque<Given> given;  // Not acknowledged yet, in order.
     int64_t acknowledged = 0;
     absl::Duration moved;  // It acknowledged something, or began to owe.
+    int64_t all_then = 0;  // all_acknowledged_ when it moved.
   };
 
   Object* Find(uint64_t transfer);
   static bool Waits(const Object& object) { return !object.taken.complete(); }
   static void LetWait(Object& object, int64_t chunk);
+  void Moved(Lane& lane, absl::Duration now);
 
   const Options options_;
   ByteRate rate_;
   std::vector<Object> objects_;  // Due first first; of equals the older one.
   std::map<LaneKey, Lane> lanes_;
+  int64_t all_acknowledged_ = 0;  // Chunks, over all lanes.
+  absl::Duration moved_;          // Some lane did.
 };
 
 }  // namespace causeway

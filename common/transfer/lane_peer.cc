@@ -305,7 +305,7 @@ void LanePeer::EndStalled(absl::Duration limit) {
     absl::MutexLock lock(&mutex_);
     const absl::Duration now = options_.clock->Monotonic();
     for (const LanePtr& lane : lanes_) {
-      if (sender_.Owes(lane->key, now) > limit) stalled.push_back(lane);
+      if (sender_.Stalled(lane->key, now, limit)) stalled.push_back(lane);
     }
   }
   for (const LanePtr& lane : stalled) {

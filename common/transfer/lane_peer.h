@@ -77,8 +77,9 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   void Close(const LanePtr& lane, const absl::Status& why);
 
   // Lets lanes write whose time has come: the rate is kept the more evenly, the more often it is
-  // called.
+  // called. Without a rate (paced), nothing waits for it.
   void PumpAll();
+  bool paced() const { return options_.sender.max_bytes_per_second > 0; }
   // Ends lanes that owe an acknowledgement for longer than that.
   void EndStalled(absl::Duration limit);
   void EndAll(const absl::Status& why);

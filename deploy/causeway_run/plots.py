@@ -253,7 +253,7 @@ def compare_gaps(panels: list[tuple[str, dict[str, list[tuple[float, float, floa
             axes.minorticks_off()
         axes.set_ylabel(label)
         axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
-        axes.legend(loc="best", fontsize=10)
+        axes.legend(loc="best", fontsize=10, frameon=True, framealpha=0.85, edgecolor="none")
     return _svg(figure, label)
 
 

@@ -52,7 +52,7 @@ struct MergeRule {
   int trim = 0;            // Of TRIMMED_MEAN.
 };
 
-// Of a complete configuration.
+// Takes a complete configuration.
 MergeRule MergeRuleOf(const v1::OuterConfig& outer);
 
 // Not thread-safe, but for Combine.

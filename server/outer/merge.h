@@ -51,7 +51,7 @@ struct MergeInput {
   std::vector<Contribution> contributions;
   // PARAMETER_DELTA: encoded against published. GRADIENT: against zeros.
   v1::SyncConfig::Contribution kind = v1::SyncConfig::PARAMETER_DELTA;
-  MergeRule rule;
+  MergeRule rule = {};
   const OuterOptimizer* optimizer = nullptr;
   const Codec* answer_codec = nullptr;
   int64_t round = 0;

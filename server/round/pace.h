@@ -14,12 +14,10 @@
 #include <map>
 #include <string>
 
+#include "common/params/sync_schedule.h"
 #include "server/round/membership.h"
 
 namespace causeway::server {
-
-// Paces in 1/1000.
-inline constexpr int64_t kPaceOne = 1000;
 
 // New paces, by worker id, of those active members whose present one no longer fits. A member
 // whose speed is not known yet keeps its pace and is compared with nobody.

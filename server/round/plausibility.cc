@@ -80,11 +80,14 @@ int64_t LargestPossibleStep(std::span<const OpenRound> open_rounds, const v1::Ru
   return step;
 }
 
-TokenLedger::Account TokenLedger::Find(int fragment, const std::string& worker_id) const {
+TokenLedger::Account TokenLedger::Find(int fragment, const std::string& worker_id,
+                                       int64_t latest_begin) const {
   const auto found = accounts_.find({fragment, worker_id});
   Account account = found == accounts_.end() ? Account{.reserve = reserve_} : found->second;
   const auto begun = begun_.find(worker_id);
-  if (begun != begun_.end()) account.step = std::max(account.step, begun->second);
+  if (begun != begun_.end() && begun->second <= latest_begin) {
+    account.step = std::max(account.step, begun->second);
+  }
   return account;
 }
 
@@ -95,7 +98,7 @@ void TokenLedger::Begin(const std::string& worker_id, int64_t step) {
 
 int64_t TokenLedger::Most(int fragment, const std::string& worker_id, int64_t step) const {
   if (tokens_per_step_ == 0) return std::numeric_limits<int64_t>::max();
-  const Account account = Find(fragment, worker_id);
+  const Account account = Find(fragment, worker_id, std::numeric_limits<int64_t>::max());
   const int64_t trained = Times(tokens_per_step_, step - account.step);
   return trained > std::numeric_limits<int64_t>::max() - account.reserve
              ? std::numeric_limits<int64_t>::max()
@@ -103,7 +106,7 @@ int64_t TokenLedger::Most(int fragment, const std::string& worker_id, int64_t st
 }
 
 void TokenLedger::Add(int fragment, const std::string& worker_id, int64_t tokens, int64_t step) {
-  Account account = Find(fragment, worker_id);
+  Account account = Find(fragment, worker_id, step);
   const int64_t beyond = tokens - Times(tokens_per_step_, step - account.step);
   account.reserve = std::clamp<int64_t>(account.reserve - beyond, 0, reserve_);
   account.step = std::max(account.step, step);

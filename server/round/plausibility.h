@@ -47,7 +47,8 @@ class TokenLedger {
   // The bound of a contribution to a round that is sent at `step`. No bound where tokens_per_step
   // is 0.
   int64_t Most(int fragment, const std::string& worker_id, int64_t step) const;
-  // Of an accepted one.
+  // Books an accepted one. One from before the worker began again, which a restart reads after
+  // that, is booked as it was then.
   void Add(int fragment, const std::string& worker_id, int64_t tokens, int64_t step);
 
  private:
@@ -55,7 +56,8 @@ class TokenLedger {
     int64_t step = 0;     // Up to which its tokens are accounted for.
     int64_t reserve = 0;  // Tokens that are left of it.
   };
-  Account Find(int fragment, const std::string& worker_id) const;
+  // Without what began after that step.
+  Account Find(int fragment, const std::string& worker_id, int64_t latest_begin) const;
 
   const int64_t tokens_per_step_;
   const int64_t reserve_;

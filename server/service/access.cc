@@ -83,6 +83,22 @@ std::string HostOf(absl::string_view address) {
 
 }  // namespace
 
+double CostOf(Action action) {
+  switch (action) {
+    case Action::kDescribe:
+    case Action::kPush:
+    case Action::kPull:
+      return 2;
+    case Action::kAttach:
+    case Action::kOrder:
+    case Action::kProbe:
+      return 10;
+    case Action::kGetStatus:
+      return 20;
+  }
+  return 1;
+}
+
 std::string Peer::Describe() const {
   if (!identity.has_value()) return absl::StrCat("a peer at ", address);
   return absl::StrCat(Name(), " at ", address);
@@ -126,6 +142,7 @@ absl::Status Access::Identify(const grpc::ServerContextBase& context, Peer& peer
         ParseCertificate(ToView(pem[0]), "the peer's certificate");
     if (!certificate.ok()) return absl::UnauthenticatedError(certificate.status().message());
     peer.expires = certificate->not_after;
+    peer.fingerprint = certificate->fingerprint;
     return Counts(peer);
   }
   const auto& metadata = context.client_metadata();
@@ -162,7 +179,7 @@ absl::Status Access::Counts(const Peer& peer) {
                      ": renew it (deploy/make_certificates renew) and connect again"));
   }
   if (options_.refused != nullptr && peer.identity.has_value()) {
-    return options_.refused->Check(*peer.identity);
+    return options_.refused->Check(*peer.identity, peer.fingerprint);
   }
   return absl::OkStatus();
 }
@@ -190,7 +207,7 @@ absl::StatusOr<Peer> Access::Admit(const grpc::ServerContextBase& context, Actio
 
 absl::StatusOr<Peer> Access::AdmitSilently(const grpc::ServerContextBase& context, Action action) {
   ASSIGN_OR_RETURN(Peer peer, Authenticate(context));
-  RETURN_IF_ERROR(CountMessage(peer));
+  RETURN_IF_ERROR(Count(peer, CostOf(action)));
   if (!peer.identity.has_value()) return peer;
   const Identity& identity = *peer.identity;
   if (identity.run != kEveryRun && identity.run != options_.run_name) {
@@ -215,15 +232,15 @@ absl::Status Access::CheckRole(const Peer& peer, Action action) {
 }
 
 absl::Status Access::CheckMessage(const Peer& peer, Action action, absl::string_view worker_id) {
-  RETURN_IF_ERROR(CountMessage(peer));
+  RETURN_IF_ERROR(Count(peer, CostOf(action)));
   RETURN_IF_ERROR(CheckStillValid(peer));
   RETURN_IF_ERROR(CheckRole(peer, action));
   return CheckWorker(peer, action, worker_id);
 }
 
-absl::Status Access::CountMessage(const Peer& peer) {
+absl::Status Access::Count(const Peer& peer, double cost) {
   if (!peer.identity.has_value()) return absl::OkStatus();
-  if (peers_.Take(absl::StrCat(RoleName(peer.identity->role), "/", peer.identity->name))) {
+  if (peers_.Take(absl::StrCat(RoleName(peer.identity->role), "/", peer.identity->name), cost)) {
     return absl::OkStatus();
   }
   const absl::Status refusal = absl::ResourceExhaustedError(absl::StrCat(

@@ -41,12 +41,16 @@ namespace causeway::server {
 
 enum class Action { kDescribe, kAttach, kPush, kPull, kGetStatus, kOrder, kProbe };
 
+// As how many messages of a session a call counts.
+double CostOf(Action action);
+
 // Who makes a call. Copied into whatever outlives the call's first moment.
 struct Peer {
   std::string address;               // "ipv4:10.0.0.2:4711", as gRPC writes it.
   std::optional<Identity> identity;  // Without: an unencrypted connection.
   std::optional<TokenEntry> token;   // By which the identity was proven, if not by a certificate.
   absl::Time expires = absl::InfiniteFuture();  // The certificate's end.
+  std::string fingerprint;                      // The certificate's.
 
   std::string Describe() const;  // "worker site-a at ipv4:10.0.0.2:4711"
   std::string Name() const;      // "worker site-a", or the address of who has no identity.
@@ -61,7 +65,9 @@ class Access {
     std::unique_ptr<TokenTable> tokens;  // May be null: certificates alone.
     // May be null: nobody is refused by name.
     std::unique_ptr<RefusedIdentities> refused;
-    // Of one identity, or of one address that has none. Streams count once, when they open.
+    // Of one identity, or of one address that has none: messages within a session. A call, and what
+    // is offered or wanted over a lane, counts once as so many of them as it costs the coordinator
+    // (CostOf).
     double requests_per_second = 1000;
     double request_burst = 4000;
     double strangers_per_second = 10;
@@ -83,8 +89,8 @@ class Access {
   // certificate has ended, or its identity is refused.
   absl::Status CheckStillValid(const Peer& peer);
   // For calls of many messages: one of them came. RESOURCE_EXHAUSTED as for a request.
-  absl::Status CountMessage(const Peer& peer);
-  // For a message that is as good as a call: all that Check looks at.
+  absl::Status CountMessage(const Peer& peer) { return Count(peer, 1); }
+  // For a message that is as good as a call, and counts as one: all that Check looks at.
   absl::Status CheckMessage(const Peer& peer, Action action, absl::string_view worker_id);
   // Admit and CheckWorker at once.
   absl::Status Check(const grpc::ServerContextBase& context, Action action,
@@ -94,6 +100,7 @@ class Access {
   absl::StatusOr<Peer> AdmitSilently(const grpc::ServerContextBase& context, Action action);
   absl::Status CheckRole(const Peer& peer, Action action);
   absl::StatusOr<Peer> Authenticate(const grpc::ServerContextBase& context);
+  absl::Status Count(const Peer& peer, double cost);
   // UNAUTHENTICATED as CheckStillValid, and says nothing.
   absl::Status Counts(const Peer& peer);
   // Fills in who the peer is, and by what that is known.

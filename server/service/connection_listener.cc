@@ -230,29 +230,63 @@ absl::Status ConnectionListener::Admit(const TcpAddress& peer) {
 }
 
 void ConnectionListener::Take(int listener, OwnedDescriptor connection, const TcpAddress& peer) {
-  // The descriptor may be that of a connection which has ended.
-  const auto former = taken_.find(connection.get());
-  if (former != taken_.end()) {
-    gate_.Leave(former->second.peer);
-    taken_.erase(former);
+  {
+    absl::MutexLock lock(&mutex_);
+    // The descriptor may be that of a connection which has ended.
+    const auto former = taken_.find(connection.get());
+    if (former != taken_.end()) {
+      Forget(former->second);
+      taken_.erase(former);
+    }
+    const absl::Status admitted = Admit(peer);
+    if (!admitted.ok()) {
+      Report(absl::StrCat("refused a connection from ", peer.ToString(), ": ", admitted.message()));
+      return;
+    }
+    taken_[connection.get()] = {.socket = SocketOf(connection.get()), .peer = peer};
   }
-  const absl::Status admitted = Admit(peer);
-  if (!admitted.ok()) {
-    Report(absl::StrCat("refused a connection from ", peer.ToString(), ": ", admitted.message()));
-    return;
-  }
-  taken_[connection.get()] = {.socket = SocketOf(connection.get()), .peer = peer};
   take_(listener, connection.Release());
+}
+
+void ConnectionListener::Forget(const Taken& taken) {
+  gate_.Leave(taken.peer);
+  known_.erase(KeyOf(taken.peer));
+}
+
+void ConnectionListener::Know(const TcpAddress& peer) {
+  absl::MutexLock lock(&mutex_);
+  known_.insert(KeyOf(peer));
+}
+
+void ConnectionListener::EndHostile() {
+  const absl::Duration now = clock_.Monotonic();
+  absl::MutexLock lock(&mutex_);
+  Sweep();
+  for (auto& [descriptor, taken] : taken_) {
+    const std::optional<ConnectionFacts> facts = FactsOf(descriptor);
+    if (!facts.has_value()) continue;
+    const absl::string_view why =
+        taken.watch.Judge(*facts, known_.contains(KeyOf(taken.peer)), now);
+    // Whoever took it finds it ended, and closes it.
+    if (why.empty() || SocketOf(descriptor) != taken.socket) continue;
+    shutdown(descriptor, SHUT_RDWR);
+    Report(absl::StrCat("ended a connection from ", taken.peer.ToString(), ": ", why));
+  }
 }
 
 void ConnectionListener::Sweep() {
   swept_ = clock_.Monotonic();
-  std::erase_if(taken_, [this](const auto& item) {
+  std::erase_if(taken_, [this](const auto& item) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const auto& [descriptor, taken] = item;
     if (SocketOf(descriptor) == taken.socket) return false;
-    gate_.Leave(taken.peer);
+    Forget(taken);
     return true;
   });
+  if (known_.size() <= taken_.size()) return;
+  // Of a call that was admitted when its connection was gone already.
+  std::set<PeerKey> open;
+  for (const auto& [descriptor, taken] : taken_) open.insert(KeyOf(taken.peer));
+  std::erase_if(known_, [&](const PeerKey& peer) { return !open.contains(peer); });
 }
 
 void ConnectionListener::Report(const std::string& line) {

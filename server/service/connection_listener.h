@@ -12,20 +12,26 @@
 
 #include <sys/types.h>
 
+#include <array>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/rpc/tcp_address.h"
 #include "server/service/connection_gate.h"
+#include "server/service/connection_watch.h"
 #include "server/service/rate_limiter.h"
 
 namespace causeway::server {
@@ -59,7 +65,7 @@ enum class AcceptFailure {
 };
 AcceptFailure ClassifyAcceptError(int error);
 
-// Start and Stop are called by one thread.
+// Start and Stop are called by one thread, the others by any.
 class ConnectionListener {
  public:
   // The descriptor is the taker's: connected, non-blocking. Called on the listener's thread.
@@ -79,6 +85,10 @@ class ConnectionListener {
   int port() const { return port_; }
   // RESOURCE_EXHAUSTED if its thread could not be started.
   absl::Status Start(Taker take);
+  // A call of that peer, with its port, was admitted.
+  void Know(const TcpAddress& peer) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends connections as connection_watch.h says. Call about twice a second.
+  void EndHostile() ABSL_LOCKS_EXCLUDED(mutex_);
   // Takes no connection any more, and gives the port back. Those that were taken live on.
   void Stop();
 
@@ -86,7 +96,11 @@ class ConnectionListener {
   struct Taken {
     ino_t socket = 0;  // What the descriptor was when it was taken.
     TcpAddress peer;
+    ConnectionWatch watch = {};
   };
+  // Finds a peer's connection.
+  using PeerKey = std::pair<std::array<uint8_t, 16>, uint16_t>;
+  static PeerKey KeyOf(const TcpAddress& peer) { return {peer.ip, peer.port}; }
 
   ConnectionListener(ConnectionGate& gate, const Clock& clock);
   absl::Status Bind(const TcpAddress& address);
@@ -94,9 +108,10 @@ class ConnectionListener {
   // False if the next try had better wait.
   bool AcceptOne(int listener);
   void Take(int listener, OwnedDescriptor connection, const TcpAddress& peer);
-  absl::Status Admit(const TcpAddress& peer);
+  absl::Status Admit(const TcpAddress& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets the connections that have ended.
-  void Sweep();
+  void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(const Taken& taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Report(const std::string& line);
 
   ConnectionGate& gate_;
@@ -107,10 +122,11 @@ class ConnectionListener {
   OwnedDescriptor spare_;  // For the day when there are no others.
   Taker take_;
   std::thread thread_;
-  // The thread's.
-  std::map<int, Taken> taken_;  // By descriptor.
-  absl::Duration swept_ = -absl::InfiniteDuration();
   RateLimiter lines_;
+  absl::Mutex mutex_;
+  std::map<int, Taken> taken_ ABSL_GUARDED_BY(mutex_);  // By descriptor.
+  std::set<PeerKey> known_ ABSL_GUARDED_BY(mutex_);     // Those with an admitted call.
+  absl::Duration swept_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();
 };
 
 }  // namespace causeway::server

@@ -29,6 +29,7 @@ constexpr int kCopyThreads = 4;
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kTransferTick = absl::Milliseconds(20);
 constexpr absl::Duration kMaintenance = absl::Seconds(2);
+constexpr absl::Duration kLookAtConnections = absl::Milliseconds(500);
 // Of the store, logs, the libraries, and what an operator does beside a crowd of connections.
 constexpr int kOwnFiles = 256;
 constexpr int kLeastOpenFiles = 1024;  // What every system permits.
@@ -140,6 +141,11 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     return absl::InvalidArgumentError(absl::StrCat(
         "--max_requests_per_second must be 1 or more; it is ", options.max_requests_per_second));
   }
+  if (options.connections.age < absl::Seconds(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max_connection_age must be 1s or more; it is ",
+                     absl::FormatDuration(options.connections.age)));
+  }
   RETURN_IF_ERROR(SettleMemory(coordinator.config(), coordinator.plan(), options.memory_bytes));
   options.connections.memory_bytes = MemoryShares(options.memory_bytes).grpc;
   ASSIGN_OR_RETURN(const ServerSecurity security,
@@ -242,7 +248,9 @@ CoordinatorServer::~CoordinatorServer() { Stop(kDefaultStop); }
 Access::Options CoordinatorServer::Noting(Access::Options options) {
   options.on_admitted = [this](const Peer& peer) {
     const absl::StatusOr<TcpAddress> address = ParseGrpcPeer(peer.address);
-    if (address.ok()) gate_.Know(*address);
+    if (!address.ok()) return;
+    gate_.Know(*address);
+    listener_->Know(*address);
   };
   options.on_worker = [this](const Peer& peer, Action action, absl::string_view worker_id) {
     if (action != Action::kProbe) links_.Note(worker_id, peer.address);
@@ -264,6 +272,7 @@ absl::Status CoordinatorServer::MakeRoom(const FragmentPlan& plan, bool now) {
 void CoordinatorServer::TickLoop() {
   Clock& clock = *Clock::Real();
   absl::Duration next_tick = clock.Monotonic() + kTick;
+  absl::Duration next_look = clock.Monotonic() + kLookAtConnections;
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
@@ -277,6 +286,9 @@ void CoordinatorServer::TickLoop() {
     session_.CloseSilentStreams();
     session_.EndUnreadStreams();
     models_.Tick();
+    if (clock.Monotonic() < next_look) continue;
+    next_look = clock.Monotonic() + kLookAtConnections;
+    listener_->EndHostile();
   }
 }
 
@@ -288,6 +300,7 @@ void CoordinatorServer::MaintainLoop() {
     }
     coordinator_.Maintain();
     session_.CloseRevokedStreams();
+    exchange_.EndRevokedStreams();
     const std::string reminder = expiry_.Poll();
     if (!reminder.empty()) {
       events_->Record("certificate_expiring", reminder, nlohmann::json::object());

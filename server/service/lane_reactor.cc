@@ -10,9 +10,14 @@ namespace causeway::server {
 
 void LaneReactor::Start() {
   absl::Status status = peer_.status();
-  if (status.ok()) status = registry_.Open(shared_from_this());
+  if (status.ok()) status = registry_.Open(peer_->Name(), shared_from_this());
   if (!status.ok()) return End(status);
   ReadOn();
+}
+
+void LaneReactor::EndIfRevoked() {
+  const absl::Status status = access_.CheckStillValid(*peer_);
+  if (!status.ok()) End(status);
 }
 
 void LaneReactor::ReadOn() {

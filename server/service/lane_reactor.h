@@ -29,6 +29,8 @@ class LaneReactor final
       : access_(access), registry_(registry), context_(context), peer_(std::move(peer)) {}
 
   void Start();
+  // Ends the lane if the token, certificate or name of its peer does not count any more.
+  void EndIfRevoked();
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override { End(absl::CancelledError("the worker's lane broke")); }

@@ -14,9 +14,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/session.pb.h"
+#include "common/base/work_queue.h"
 #include "server/core/coordinator.h"
 #include "server/service/access.h"
-#include "common/base/work_queue.h"
 
 namespace causeway::server {
 

@@ -12,7 +12,8 @@ void RateLimiter::ForgetRested(absl::Duration now) {
   std::erase_if(buckets_, [&](const auto& entry) { return LeftAt(entry.second, now) >= burst_; });
 }
 
-bool RateLimiter::Take(const std::string& peer) {
+bool RateLimiter::Take(const std::string& peer, double cost) {
+  cost = std::min(cost, burst_);
   const absl::Duration now = clock_.Monotonic();
   absl::MutexLock lock(&mutex_);
   auto found = buckets_.find(peer);
@@ -23,8 +24,8 @@ bool RateLimiter::Take(const std::string& peer) {
   }
   Bucket& bucket = found->second;
   bucket = {LeftAt(bucket, now), now};
-  if (bucket.left < 1) return false;
-  bucket.left -= 1;
+  if (bucket.left < cost) return false;
+  bucket.left -= cost;
   return true;
 }
 

@@ -21,9 +21,9 @@ class RateLimiter {
   RateLimiter(double per_second, double burst, size_t max_peers, const Clock& clock)
       : per_second_(per_second), burst_(burst), max_peers_(max_peers), clock_(clock) {}
 
-  // Counts one request. False if this peer has used up what it may, or if it is new while
-  // `max_peers` others are busy.
-  bool Take(const std::string& peer);
+  // Counts a request as `cost`, at most the burst. False if this peer has used up what it may, or
+  // if it is new while `max_peers` others are busy.
+  bool Take(const std::string& peer, double cost = 1);
 
  private:
   struct Bucket {

@@ -1,9 +1,12 @@
 #include "server/service/refused_identities.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/certificate.h"
@@ -14,6 +17,19 @@ namespace {
 
 std::string Key(absl::string_view role, absl::string_view name) {
   return absl::StrCat(role, "/", name);
+}
+
+constexpr char kCertificate[] = "certificate";
+constexpr size_t kFingerprintDigits = 64;
+
+// In the form of Certificate::fingerprint; empty if it is none.
+std::string ParseFingerprint(absl::string_view text) {
+  std::string digits = absl::AsciiStrToLower(absl::StrReplaceAll(text, {{":", ""}}));
+  const bool is_one =
+      digits.size() == kFingerprintDigits && std::all_of(digits.begin(), digits.end(), [](char c) {
+        return absl::ascii_isxdigit(static_cast<unsigned char>(c));
+      });
+  return is_one ? digits : "";
 }
 
 }  // namespace
@@ -31,9 +47,20 @@ absl::StatusOr<std::set<std::string>> ParseRefused(absl::string_view text,
     const bool is_role = words[0] == RoleName(Role::kWorker) ||
                          words[0] == RoleName(Role::kOperator) ||
                          words[0] == RoleName(Role::kObserver);
+    if (words.size() == 2 && words[0] == kCertificate) {
+      const std::string fingerprint = ParseFingerprint(words[1]);
+      if (fingerprint.empty()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(file, ", line ", number, ": expected the SHA-256 of a certificate in ",
+                         kFingerprintDigits, " hexadecimal digits"));
+      }
+      refused.insert(Key(kCertificate, fingerprint));
+      continue;
+    }
     if (words.size() != 2 || !is_role) {
       return absl::InvalidArgumentError(absl::StrCat(
-          file, ", line ", number, ": expected a role and a name, such as \"worker site-a\""));
+          file, ", line ", number, ": expected a role and a name, such as \"worker site-a\", or ",
+          "\"certificate\" and its SHA-256"));
     }
     refused.insert(Key(words[0], words[1]));
   }
@@ -56,7 +83,7 @@ absl::Status RefusedIdentities::Load() {
   return absl::OkStatus();
 }
 
-absl::Status RefusedIdentities::Check(const Identity& identity) {
+absl::Status RefusedIdentities::Check(const Identity& identity, const std::string& fingerprint) {
   absl::MutexLock lock(&mutex_);
   if (FileVersion::Of(file_) != version_) {
     readable_ = Load();
@@ -67,9 +94,15 @@ absl::Status RefusedIdentities::Check(const Identity& identity) {
     }
   }
   if (!readable_.ok()) {
-    return absl::UnauthenticatedError(
+    // Not final: whoever trains tries again, and goes on once the list is mended.
+    return absl::UnavailableError(
         "the coordinator cannot read its list of refused identities, and lets nobody in: tell its "
         "operator");
+  }
+  if (!fingerprint.empty() && refused_.contains(Key(kCertificate, fingerprint))) {
+    return absl::UnauthenticatedError(absl::StrCat(
+        "this certificate of ", RoleName(identity.role), " ", identity.name,
+        " is refused by the coordinator's operator (--refused_identities): ask for another one"));
   }
   if (!refused_.contains(Key(RoleName(identity.role), identity.name))) return absl::OkStatus();
   return absl::UnauthenticatedError(absl::StrCat(

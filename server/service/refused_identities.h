@@ -1,5 +1,6 @@
-// Identities that their authority has not revoked, and the coordinator refuses all the same: a file
-// with one a line, "worker site-a", "operator alice". What follows # is a comment.
+// Who is refused though an authority or a token vouches for him: a file with one a line, "worker
+// site-a", "operator alice", or a single certificate by the SHA-256 that `openssl x509 -noout
+// -fingerprint -sha256` prints, "certificate 3A:F0:...". What follows # is a comment.
 #ifndef CAUSEWAY_SERVER_SERVICE_REFUSED_IDENTITIES_H_
 #define CAUSEWAY_SERVER_SERVICE_REFUSED_IDENTITIES_H_
 
@@ -17,7 +18,7 @@
 
 namespace causeway::server {
 
-// INVALID_ARGUMENT names `file` and the line. "worker/site-a" and so on.
+// INVALID_ARGUMENT names `file` and the line. "worker/site-a", "certificate/3af0..." and so on.
 absl::StatusOr<std::set<std::string>> ParseRefused(absl::string_view text, const std::string& file);
 
 // Thread-safe. Looks at its file whenever it is asked.
@@ -26,9 +27,10 @@ class RefusedIdentities {
   // The errors of ReadTrustedFile and ParseRefused.
   static absl::StatusOr<std::unique_ptr<RefusedIdentities>> Open(const std::string& file);
 
-  // UNAUTHENTICATED for who is on the list; and for everybody as long as the file that there was
-  // cannot be read or understood, which the log says.
-  absl::Status Check(const Identity& identity);
+  // UNAUTHENTICATED for who is on the list, by name or by the certificate
+  // (Certificate::fingerprint; empty: he has shown none). UNAVAILABLE for everybody as long as the
+  // file that there was cannot be read or understood, which the log says.
+  absl::Status Check(const Identity& identity, const std::string& fingerprint);
 
  private:
   explicit RefusedIdentities(std::string file) : file_(std::move(file)) {}

@@ -1,4 +1,4 @@
-// What goes wrong, as people write it.
+// Reads what goes wrong, as people write it.
 //
 //   TIME           20s         always
 //                  5s..60s     evenly between

@@ -6,7 +6,7 @@
 
 namespace causeway::server {
 
-// Of one worker. Answers that are late at the same time make one stretch.
+// Belongs to one worker. Answers that are late at the same time make one stretch.
 class LateAnswers {
  public:
   LateAnswers() = default;

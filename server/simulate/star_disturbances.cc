@@ -1,4 +1,4 @@
-// What a simulated run's disturbances do to it (disturbances.h).
+// Shows what a simulated run's disturbances do to it (disturbances.h).
 #include <algorithm>
 #include <cmath>
 

@@ -74,7 +74,7 @@ class StarRun {
     std::vector<int64_t> contributed_step;  // What it trained until then is not lost.
     int fetching = 0;                       // Fragments of the state on their way.
     LateAnswers late;
-    // Of its disturbances.
+    // Belongs to its disturbances.
     InterruptionTimes silences;
     InterruptionTimes pauses;
     InterruptionTimes::Stretch silence;

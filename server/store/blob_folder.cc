@@ -164,7 +164,7 @@ absl::StatusOr<BlobRef> BlobFolder::WriteSnapshot(const FragmentView& fragment, 
 absl::StatusOr<ArrayFile> BlobFolder::Read(const BlobRef& blob, const ArrayFileKind& kind,
                                            const json& expected) {
   const std::string path = Path(blob.file);
-  absl::StatusOr<ArrayFile> file = ArrayFile::Read(file_system_, path, kind, kVersion);
+  absl::StatusOr<ArrayFile> file = ArrayFile::ReadIntoMemory(file_system_, path, kind, kVersion);
   if (!file.ok()) {
     const absl::StatusCode code = file.status().code();
     // Where it is missing: the row says that it is there.

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
 #include <map>
+#include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -168,7 +171,43 @@ absl::Status RunDatabase::CheckStructure() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DatabaseContent> RunDatabase::Load() {
+absl::StatusOr<std::vector<StoredContribution>> RunDatabase::LoadContributions(
+    const std::vector<StoredRound>& rounds, int64_t recent_rounds, uint64_t& digest) {
+  std::map<int, int64_t> last;  // By fragment.
+  for (const StoredRound& round : rounds) last[round.record.fragment] = round.record.round;
+  std::erase_if(last, [&](const auto& item) { return item.second <= recent_rounds; });
+  if (last.empty()) return ReadRows<StoredContribution>(*database_, "", &digest);
+  const char* const table = Columns<StoredContribution>::kName;
+  std::string bound = "CASE fragment";
+  std::vector<StoredContribution> contributions;
+  for (const auto& [fragment, round] : last) {
+    absl::StrAppend(&bound, " WHEN ", fragment, " THEN ", round - recent_rounds);
+    const std::string old = absl::StrCat(
+        "fragment = ", fragment, " AND round <= ", round - recent_rounds, " AND delta = ''");
+    // A part of the data is what stands before the colon (FormatDraws).
+    ASSIGN_OR_RETURN(
+        std::vector<StoredContribution> newest,
+        ReadRows<StoredContribution>(
+            *database_,
+            absl::StrCat(old, " AND (round, worker_id) IN (SELECT max(round), worker_id FROM ",
+                         table, " WHERE ", old,
+                         " GROUP BY worker_id, substr(draws, 1, instr(draws, ':')))"),
+            nullptr));
+    std::ranges::move(newest, std::back_inserter(contributions));
+  }
+  const std::string old = absl::StrCat("(round <= ", bound, " ELSE 0 END AND delta = '')");
+  ASSIGN_OR_RETURN(const uint64_t sum, SumOfChecksums<StoredContribution>(*database_, old));
+  digest += sum;
+  ASSIGN_OR_RETURN(std::vector<StoredContribution> recent,
+                   ReadRows<StoredContribution>(*database_, absl::StrCat("NOT ", old), &digest));
+  std::ranges::move(recent, std::back_inserter(contributions));
+  std::ranges::sort(contributions, {}, [](const StoredContribution& row) {
+    return std::tie(row.record.fragment, row.record.round, row.record.worker_id);
+  });
+  return contributions;
+}
+
+absl::StatusOr<DatabaseContent> RunDatabase::Load(int64_t recent_rounds) {
   DatabaseContent content;
   uint64_t digest = 0;
   ASSIGN_OR_RETURN(const std::vector<CommitRow> commits,
@@ -178,7 +217,7 @@ absl::StatusOr<DatabaseContent> RunDatabase::Load() {
   ASSIGN_OR_RETURN(std::vector<RunState> state, ReadRows<RunState>(*database_, "", &digest));
   ASSIGN_OR_RETURN(content.members, ReadRows<MemberRecord>(*database_, "", &digest));
   ASSIGN_OR_RETURN(content.rounds, ReadRows<StoredRound>(*database_, "", &digest));
-  ASSIGN_OR_RETURN(content.contributions, ReadRows<StoredContribution>(*database_, "", &digest));
+  ASSIGN_OR_RETURN(content.contributions, LoadContributions(content.rounds, recent_rounds, digest));
   ASSIGN_OR_RETURN(content.snapshots, ReadRows<StoredSnapshot>(*database_, "", &digest));
   if (commits.size() != 1 || identity.size() != 1 || state.size() != 1) {
     return Damaged("commits, run and run_state do not have one row each");

@@ -7,6 +7,7 @@
 #define CAUSEWAY_SERVER_STORE_RUN_DATABASE_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -96,7 +97,11 @@ class RunDatabase {
                                                            const Options& options);
   // Every row, verified. DATA_LOSS if one is damaged, missing or too many, or if the rounds of a
   // fragment have a gap.
-  absl::StatusOr<DatabaseContent> Load();
+  //
+  // Of contributions to rounds before a fragment's last `recent_rounds`, whose deltas are gone,
+  // only the newest of each worker and part of the data: the others are counted by the checksums
+  // that stand in them, and not looked into. A run's length hardly shows then.
+  absl::StatusOr<DatabaseContent> Load(int64_t recent_rounds = std::numeric_limits<int64_t>::max());
   // Whether closing moves the log into the database.
   void AllowChanges() { database_->set_checkpoint_on_close(true); }
   void ForbidChanges() { database_->set_checkpoint_on_close(false); }
@@ -122,6 +127,8 @@ class RunDatabase {
                                                                          bool create);
   absl::Status Damaged(absl::string_view what) const;
   absl::Status CheckStructure();
+  absl::StatusOr<std::vector<StoredContribution>> LoadContributions(
+      const std::vector<StoredRound>& rounds, int64_t recent_rounds, uint64_t& digest);
   absl::Status CheckOrder(const DatabaseContent& content) const;
   absl::Status MoveLog();
 

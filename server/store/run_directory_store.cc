@@ -156,7 +156,7 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
     return std::nullopt;
   }
   ASSIGN_OR_RETURN(database_, RunDatabase::Open(Path(kDatabaseFile), DatabaseOptions()));
-  ASSIGN_OR_RETURN(DatabaseContent content, database_->Load());
+  ASSIGN_OR_RETURN(DatabaseContent content, database_->Load(options_.recovered_rounds));
   std::vector<std::string> orphans;
   ASSIGN_OR_RETURN(const FolderTraces traces, ReadTraces(file_system_, folder_));
   RETURN_IF_ERROR(CheckBlobs(file_system_, folder_, traces, content, database_->commits(),

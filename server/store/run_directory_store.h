@@ -56,6 +56,9 @@ class RunDirectoryStore final : public Store {
     // Left free on the disk when a contribution is accepted, for what must be written to go on
     // from there: rounds, snapshots and the database. SpareBytesFor says how much a model needs.
     uint64_t spare_bytes = kLeastSpareBytes;
+    // Of each fragment, for which Recover tells of every contribution. Of older ones whose deltas
+    // are gone it tells of each worker's newest, for where each part of the data stands.
+    int64_t recovered_rounds = 1024;
     // For tests: the SQLite VFS to use, which must see the same files as the file system, and when
     // the database's log is moved (RunDatabase::Options).
     std::string sqlite_vfs = {};

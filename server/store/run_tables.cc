@@ -353,6 +353,21 @@ absl::StatusOr<std::vector<Row>> ReadRows(SqliteDatabase& database, const std::s
   }
 }
 
+template <typename Row>
+absl::StatusOr<uint64_t> SumOfChecksums(SqliteDatabase& database, const std::string& where) {
+  // In halves: SQLite's sum() refuses what is beyond 64 bits with a sign.
+  ASSIGN_OR_RETURN(Statement statement,
+                   database.Prepare(absl::StrCat("SELECT coalesce(sum(", kChecksumColumn,
+                                                 " & 4294967295), 0), coalesce(sum((",
+                                                 kChecksumColumn, " >> 32) & 4294967295), 0) FROM ",
+                                                 Columns<Row>::kName, " WHERE ", where)));
+  ASSIGN_OR_RETURN(const bool found, statement.Step());
+  if (!found) return 0;
+  ASSIGN_OR_RETURN(const int64_t low, statement.Int(0));
+  ASSIGN_OR_RETURN(const int64_t high, statement.Int(1));
+  return static_cast<uint64_t>(low) + (static_cast<uint64_t>(high) << 32);
+}
+
 #define CAUSEWAY_TABLE(Row)                                                       \
   template absl::StatusOr<uint64_t> WriteRow(SqliteDatabase&, const Row&, bool);  \
   template absl::StatusOr<uint64_t> FindRowChecksum(SqliteDatabase&, const Row&); \
@@ -366,5 +381,7 @@ CAUSEWAY_TABLE(StoredContribution);
 CAUSEWAY_TABLE(StoredRound);
 CAUSEWAY_TABLE(StoredSnapshot);
 #undef CAUSEWAY_TABLE
+template absl::StatusOr<uint64_t> SumOfChecksums<StoredContribution>(SqliteDatabase&,
+                                                                     const std::string&);
 
 }  // namespace causeway::server

@@ -214,6 +214,11 @@ template <typename Row>
 absl::StatusOr<std::vector<Row>> ReadRows(SqliteDatabase& database, const std::string& where,
                                           uint64_t* digest);
 
+// The sum, modulo 2^64, of the checksums that stand in the rows which satisfy `where`. Whether they
+// are those of the rows is not looked at.
+template <typename Row>
+absl::StatusOr<uint64_t> SumOfChecksums(SqliteDatabase& database, const std::string& where);
+
 }  // namespace causeway::server
 
 #endif  // CAUSEWAY_SERVER_STORE_RUN_TABLES_H_

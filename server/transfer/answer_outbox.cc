@@ -50,45 +50,71 @@ void AnswerOutbox::Want(const std::string& worker_id, const v1::Want& want,
   const absl::Status status = Check(want);
   if (!status.ok()) return deliver(status);
   const auto outbox = weak_from_this();
-  // Both may read or copy a whole object.
+  // Both may read or copy a whole object, and so wait for what the worker has asked for before.
   if (want.object() == v1::Want::STATE) {
-    options_.run_long(
-        [outbox, worker_id, want, waits = std::move(waits), deliver = std::move(deliver)] {
-          const std::shared_ptr<AnswerOutbox> self = outbox.lock();
-          if (self == nullptr || waits.expired()) return;
-          const Object object = self->coordinator_.PullState(want.fragment());
-          deliver(self->Take(worker_id, want, object));
-        });
+    reads_->Run(worker_id,
+                [outbox, worker_id, want, waits = std::move(waits), deliver = std::move(deliver)] {
+                  const std::shared_ptr<AnswerOutbox> self = outbox.lock();
+                  if (self == nullptr || waits.expired()) return;
+                  deliver(self->Take(worker_id, want, self->ReadState(worker_id, want.fragment())));
+                });
     return;
   }
-  const Round round(want.fragment(), want.round());
+  const Answer answer = {.worker = worker_id, .fragment = want.fragment(), .round = want.round()};
   {
     absl::MutexLock lock(&mutex_);
-    const auto [waiting, is_new] = waiting_.try_emplace(round);
+    const auto [waiting, is_new] = waiting_.try_emplace(answer);
     std::erase_if(waiting->second, [](const Waiting& one) { return one.waits.expired(); });
-    waiting->second.push_back({worker_id, want, std::move(waits), std::move(deliver)});
+    waiting->second.push_back({want, std::move(waits), std::move(deliver)});
     if (!is_new) return;
   }
-  options_.run_long([outbox, &coordinator = coordinator_, round] {
+  reads_->Run(worker_id, [outbox, &coordinator = coordinator_, answer] {
+    const std::shared_ptr<AnswerOutbox> here = outbox.lock();
+    if (here == nullptr) return;
+    absl::Status room;
+    {
+      absl::MutexLock lock(&here->mutex_);
+      room = here->CheckRoom(answer.worker, 1);  // How large it is, is not known before.
+    }
+    if (!room.ok()) return here->Answered(answer, room);
     // Holds nothing of who waits: they may go before the round is published.
-    coordinator.PullAnswer(round.first, round.second, [outbox, round](const Object& object) {
+    coordinator.PullAnswer(answer.fragment, answer.round, [outbox, answer](const Object& object) {
       const std::shared_ptr<AnswerOutbox> self = outbox.lock();
-      if (self != nullptr) self->Answered(round, object);
+      if (self != nullptr) self->Answered(answer, object);
     });
   });
 }
 
-void AnswerOutbox::Answered(const Round& round, const Object& object) {
+AnswerOutbox::Object AnswerOutbox::ReadState(const std::string& worker_id, int fragment) {
+  const FragmentPlan& plan = coordinator_.plan();
+  // Otherwise there is none to read.
+  if (fragment >= 0 && fragment < plan.fragments()) {
+    absl::MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(CheckRoom(worker_id, plan.range(fragment).size() * int64_t{sizeof(float)}));
+  }
+  return coordinator_.PullState(fragment);
+}
+
+absl::Status AnswerOutbox::CheckRoom(const std::string& worker_id, int64_t bytes) {
+  const auto found = held_.find(worker_id);
+  const int64_t held = found == held_.end() ? 0 : found->second.bytes;
+  if (bytes <= max_bytes_of_worker_ - held) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the worker pulls objects of ", held, " bytes already; with ", bytes,
+      " more they would be above ", max_bytes_of_worker_, ": try again when one of them is whole"));
+}
+
+void AnswerOutbox::Answered(const Answer& answer, const Object& object) {
   std::vector<Waiting> all;
   {
     absl::MutexLock lock(&mutex_);
-    const auto found = waiting_.find(round);
+    const auto found = waiting_.find(answer);
     if (found == waiting_.end()) return;
     all = std::move(found->second);
     waiting_.erase(found);
   }
   for (const Waiting& one : all) {
-    if (!one.waits.expired()) one.deliver(Take(one.worker_id, one.want, object));
+    if (!one.waits.expired()) one.deliver(Take(answer.worker, one.want, object));
   }
 }
 
@@ -104,18 +130,13 @@ absl::StatusOr<AnswerOutbox::Found> AnswerOutbox::Take(const std::string& worker
   Found found;
   found.header = header;
   absl::MutexLock lock(&mutex_);
-  Held& held = held_[worker_id];
-  if (!held.objects.contains(object->get())) {
+  const auto known = held_.find(worker_id);
+  if (known == held_.end() || !known->second.objects.contains(object->get())) {
     const auto bytes = static_cast<int64_t>((*object)->bytes.size());
-    if (bytes > max_bytes_of_worker_ - held.bytes) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the worker pulls objects of ", held.bytes, " bytes already; with ", bytes,
-                       " more they would be above ", max_bytes_of_worker_,
-                       ": try again when one of them is whole"));
-    }
-    held.bytes += bytes;
+    RETURN_IF_ERROR(CheckRoom(worker_id, bytes));
+    held_[worker_id].bytes += bytes;
   }
-  held.objects.insert(object->get());
+  held_[worker_id].objects.insert(object->get());
   found.hold = std::make_shared<Hold>(shared_from_this(), worker_id, *object);
   found.source = SourceOf(*object);
   return found;
@@ -146,7 +167,7 @@ std::shared_ptr<ChunkSource> AnswerOutbox::SourceOf(
   return source;
 }
 
-size_t AnswerOutbox::waiting_rounds() const {
+size_t AnswerOutbox::waiting_answers() const {
   absl::MutexLock lock(&mutex_);
   return waiting_.size();
 }

@@ -3,6 +3,7 @@
 #ifndef CAUSEWAY_SERVER_TRANSFER_ANSWER_OUTBOX_H_
 #define CAUSEWAY_SERVER_TRANSFER_ANSWER_OUTBOX_H_
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -21,6 +22,7 @@
 #include "common/base/work_queue.h"
 #include "common/transfer/chunk_source.h"
 #include "server/core/coordinator.h"
+#include "server/transfer/fair_queue.h"
 
 namespace causeway::server {
 
@@ -38,6 +40,7 @@ class AnswerOutbox : public std::enable_shared_from_this<AnswerOutbox> {
   AnswerOutbox(Coordinator& coordinator, Options options)
       : coordinator_(coordinator),
         options_(std::move(options)),
+        reads_(std::make_shared<FairQueue>(options_.run_long)),
         max_bytes_of_worker_(options_.max_bytes_of_worker) {}
 
   // Another bound for each worker's objects, once it is known.
@@ -54,14 +57,19 @@ class AnswerOutbox : public std::enable_shared_from_this<AnswerOutbox> {
   // `waits` any more. Errors are those of a Want.
   void Want(const std::string& worker_id, const v1::Want& want, std::weak_ptr<const void> waits,
             Deliver deliver);
-  // Rounds that are waited for.
-  size_t waiting_rounds() const;
+  // Answers that are waited for, by different workers.
+  size_t waiting_answers() const;
 
  private:
-  using Round = std::pair<int, int64_t>;
+  // Who waits for the answer of which fragment's round.
+  struct Answer {
+    std::string worker;
+    int fragment = 0;
+    int64_t round = 0;
+    friend auto operator<=>(const Answer&, const Answer&) = default;
+  };
   using Object = absl::StatusOr<std::shared_ptr<const PullObject>>;
   struct Waiting {
-    std::string worker_id;
     v1::Want want;
     std::weak_ptr<const void> waits;
     Deliver deliver;
@@ -74,7 +82,11 @@ class AnswerOutbox : public std::enable_shared_from_this<AnswerOutbox> {
   class Hold;
 
   static absl::Status Check(const v1::Want& want);
-  void Answered(const Round& round, const Object& object);
+  void Answered(const Answer& answer, const Object& object);
+  // Whether the worker may hold an object of that size beside those that it does.
+  absl::Status CheckRoom(const std::string& worker_id, int64_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Object ReadState(const std::string& worker_id, int fragment);
   absl::StatusOr<Found> Take(const std::string& worker_id, const v1::Want& want,
                              const Object& object);
   void LetGo(const std::string& worker_id, const PullObject& object);
@@ -83,10 +95,11 @@ class AnswerOutbox : public std::enable_shared_from_this<AnswerOutbox> {
 
   Coordinator& coordinator_;
   const Options options_;
+  const std::shared_ptr<FairQueue> reads_;  // Of states and answers, by worker.
   mutable absl::Mutex mutex_;
   int64_t max_bytes_of_worker_ ABSL_GUARDED_BY(mutex_);
-  // The coordinator is asked once for an answer, whoever waits for it.
-  std::map<Round, std::vector<Waiting>> waiting_ ABSL_GUARDED_BY(mutex_);
+  // For one worker the coordinator is asked once for an answer, whatever waits for it.
+  std::map<Answer, std::vector<Waiting>> waiting_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Held> held_ ABSL_GUARDED_BY(mutex_);  // By worker.
   std::map<const PullObject*, std::weak_ptr<ChunkSource>> sources_ ABSL_GUARDED_BY(mutex_);
 };

@@ -11,6 +11,7 @@ namespace causeway::server {
 namespace {
 
 constexpr size_t kMaxWorkerIdBytes = 64;
+constexpr absl::Duration kLookAtLanes = absl::Seconds(1);
 
 absl::Status Check(const v1::Greeting& greeting, const std::string& run_id) {
   if (greeting.wire_version() != kWireVersion) {
@@ -36,13 +37,15 @@ absl::Status Check(const v1::Greeting& greeting, const std::string& run_id) {
 
 }  // namespace
 
-absl::Status LaneRegistry::Open(const std::shared_ptr<WorkerLaneStream>& stream) {
+absl::Status LaneRegistry::Open(const std::string& peer,
+                                const std::shared_ptr<WorkerLaneStream>& stream) {
   const absl::Duration now = options_.clock->Monotonic();
   absl::MutexLock lock(&mutex_);
-  if (std::ssize(strangers_) >= options_.max_lanes) {
+  if (std::ssize(strangers_) >= options_.max_lanes ||
+      std::ranges::count(strangers_, peer, &Stranger::peer) >= options_.max_lanes_of_worker) {
     return absl::ResourceExhaustedError("too many lanes wait for their greeting; try again later");
   }
-  strangers_.push_back({stream, now});
+  strangers_.push_back({peer, stream, now});
   return absl::OkStatus();
 }
 
@@ -88,11 +91,14 @@ std::vector<std::shared_ptr<WorkerLanes>> LaneRegistry::All() const {
 
 void LaneRegistry::Tick() {
   std::vector<std::shared_ptr<WorkerLaneStream>> silent;
+  bool look = false;
   {
     const absl::Duration now = options_.clock->Monotonic();
     // They outlive the lock: they may be the last references.
     std::vector<std::shared_ptr<WorkerLaneStream>> seen;
     absl::MutexLock lock(&mutex_);
+    look = now - looked_ >= kLookAtLanes;
+    if (look) looked_ = now;
     std::erase_if(strangers_, [&](const Stranger& stranger) {
       std::shared_ptr<WorkerLaneStream> stream = stranger.stream.lock();
       if (stream == nullptr) return true;
@@ -107,8 +113,8 @@ void LaneRegistry::Tick() {
     stream->End(absl::DeadlineExceededError("no greeting came over the lane"));
   }
   for (const auto& worker : All()) {
-    worker->EndStalled(options_.stall);
-    worker->PumpAll();
+    if (look) worker->EndStalled(options_.stall);
+    if (worker->paced()) worker->PumpAll();
   }
 }
 

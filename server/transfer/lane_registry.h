@@ -44,8 +44,9 @@ class LaneRegistry {
   LaneRegistry(Coordinator& coordinator, DeltaInbox& inbox, AnswerOutbox& outbox, Options options)
       : coordinator_(coordinator), inbox_(inbox), outbox_(outbox), options_(std::move(options)) {}
 
-  // A lane begins, of which nobody knows whose it is. RESOURCE_EXHAUSTED if there are too many.
-  absl::Status Open(const std::shared_ptr<WorkerLaneStream>& stream);
+  // A lane begins, of which nobody knows whose it is. `peer` names who opened it, for a bound.
+  // RESOURCE_EXHAUSTED if there are too many.
+  absl::Status Open(const std::string& peer, const std::shared_ptr<WorkerLaneStream>& stream);
   // The lanes that this one belongs to. The errors of a lane.
   absl::StatusOr<std::shared_ptr<WorkerLanes>> Join(const v1::Greeting& greeting);
   // Lets lanes go on whose time has come, and ends those that stand still. The rates are kept the
@@ -60,6 +61,7 @@ class LaneRegistry {
  private:
   using Process = std::pair<std::string, uint64_t>;  // Worker, process.
   struct Stranger {
+    std::string peer;
     std::weak_ptr<WorkerLaneStream> stream;
     absl::Duration opened;
   };
@@ -72,7 +74,8 @@ class LaneRegistry {
   const Options options_;
   mutable absl::Mutex mutex_;
   std::map<Process, std::weak_ptr<WorkerLanes>> workers_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Stranger> strangers_ ABSL_GUARDED_BY(mutex_);  // They have not greeted.
+  std::vector<Stranger> strangers_ ABSL_GUARDED_BY(mutex_);               // They have not greeted.
+  absl::Duration looked_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();  // For lanes that stall.
 };
 
 }  // namespace causeway::server

@@ -10,6 +10,8 @@ import re
 import yaml
 
 WORKLOADS = ("StatefulSet", "Job")
+# For which a coordinator may merge rounds again before it listens.
+LONGEST_RECOVERY_S = 3600
 
 
 def compose(folder):
@@ -110,6 +112,11 @@ def check_container(objects, workload, spec, container, image, known_flags):
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         if probe in container and container[probe]["httpGet"]["port"] not in ports:
             yield f"{probe} asks port {container[probe]['httpGet']['port']}, which has no name here"
+    startup = container.get("startupProbe")
+    if "serve" in container["args"] and (
+            startup is None or
+            startup.get("periodSeconds", 10) * startup.get("failureThreshold", 3) < LONGEST_RECOVERY_S):
+        yield "a coordinator that recovers for long would be killed, and begin again"
     if spec["securityContext"].get("runAsUser") != image.user:
         yield f"runs as another user than the image's, {image.user}"
     if not spec["securityContext"].get("runAsNonRoot"):

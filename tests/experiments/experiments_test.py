@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,10 @@ import unittest.mock
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
+import numpy as np
+
 import codec_quality
+import delta_agreement
 import lost_rounds
 import parity_report
 import prose
@@ -438,6 +442,17 @@ class ParityReportTest(unittest.TestCase):
                          {"plain": [1, 2, 3], "plain-mu0.9": [3]})
         self.assertEqual(set(report["tuning"]["plain-mu0.9"]), {3, 101})
 
+    def test_a_scale_without_the_seeds_of_claims_has_those_it_has(self):
+        results = [_long_result("small-2k", name, 101, loss) for name, loss in (("plain", 2.0), ("mean", 2.1))]
+        results += [_long_result("small-6k", name, seed, loss) for seed in (1, 101)
+                    for name, loss in (("plain", 2.0), ("mean", 2.1))]
+        self.assertEqual([[row["seeds"] for row in report["rows"]] for report in self.report(*results)],
+                         [[[101], [101]], [[1], [1]]])
+        # What suits data parallelism may have been tried with other seeds alone: no baseline then.
+        results.append(_long_result("small-6k", "plain-rates0.5", 101, 1.9))
+        report = self.report(*results)[1]
+        self.assertEqual((report["baseline"], report["tuning"]["plain-rates0.5"]), ("plain", {101: 1.91}))
+
     def test_gaps_are_taken_seed_by_seed_with_their_interval(self):
         results = [_long_result("small-6k", "plain", seed, 2.0 + seed) for seed in (1, 2, 3)]
         results += [_long_result("small-6k", "mean", seed, 2.01 + seed + 0.001 * (seed - 2))
@@ -477,6 +492,57 @@ class ParityReportTest(unittest.TestCase):
         self.assertAlmostEqual(points[-1][1], 0.01)
         self.assertIn("| mean: outer 1 / 0, alpha 0 | - | +0.0000 | - | - | +0.0100 |",
                       parity_report.curve_table(report))
+
+
+class DeltaAgreementTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        for kind in ("deltas", "snapshots"):
+            (self.folder / kind).mkdir()
+
+    def write(self, name, metadata, **arrays):
+        header = json.dumps({"metadata": metadata, "arrays": [
+            {"name": key, "bytes": len(value)} for key, value in arrays.items()]}).encode()
+        (self.folder / name).write_bytes(b"CWAYDELT" + struct.pack("<II", 1, len(header)) + header
+                                         + b"".join(arrays.values()) + bytes(8))
+
+    def delta(self, order, fragment, number, worker, values, codec="INT8"):
+        encoded, _ = delta_agreement.CODECS[codec].encode(
+            np.zeros(len(values), np.float32), -np.array(values, np.float32), None)
+        self.write(f"deltas/{order:012}-f{fragment}-r{number}-{worker}.delta",
+                   {"fragment": fragment, "round": number, "codec": codec}, object=encoded)
+
+    def run_tool(self):
+        with contextlib.redirect_stdout(io.StringIO()) as said, \
+                contextlib.redirect_stderr(io.StringIO()) as complained:
+            status = delta_agreement.main([str(self.folder)])
+        return status, said.getvalue(), complained.getvalue()
+
+    def test_the_deltas_of_a_round_are_compared_over_all_fragments(self):
+        for fragment, size in ((0, 4), (1, 2)):
+            self.write(f"snapshots/000000000009-f{fragment}-v1.snapshot", {"fragment": fragment},
+                       theta=bytes(4 * size), published=bytes(4 * size))
+        # Alike in fragment 0, opposed in fragment 1, which is half as long: (8 - 2) / 10. The workers
+        # arrive in another order each time.
+        for order, (worker, sign) in enumerate((("b", -1), ("a", 1))):
+            self.delta(order, 0, 2, worker, [2, 0, 2, 0])
+            self.delta(9 - order, 1, 2, worker, [sign, sign])
+        self.delta(20, 0, 3, "a", [1, 1, 1, 1])  # Of a round that is not there whole.
+        status, said, _ = self.run_tool()
+        self.assertEqual(status, 0)
+        self.assertEqual([line.split() for line in said.splitlines()[1:]],
+                         [["2", "0.600", "0.894"], ["mean", "0.600", "0.894"]])
+
+    def test_what_has_nothing_to_compare_is_said(self):
+        status, _, complained = self.run_tool()
+        self.assertEqual(status, 1)
+        self.assertIn("no round in", complained)
+        self.write("snapshots/000000000009-f0-v1.snapshot", {"fragment": 0}, theta=bytes(8))
+        self.delta(1, 0, 1, "a", [1, 2], codec="FP32")
+        status, _, complained = self.run_tool()
+        self.assertEqual(status, 1)
+        self.assertIn("a distance from published values", complained)
 
 
 if __name__ == "__main__":

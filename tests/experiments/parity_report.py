@@ -5,7 +5,8 @@
         --figures docs/figures/parity --docs docs/reports/parity.md
 
 Reads what study.py has trained of `tuning` and `gap` at the scales small-600 .. small-20k. The baseline
-of a scale is the best data-parallel variant over the seeds that all of these have. Differences are
+of a scale is the best data-parallel variant over the seeds that all of these have, among those with a seed
+that claims rest on. A scale without such a run is reported with the seeds it has. Differences are
 taken seed by seed, of the mean of the evaluations in the last tenth of a run.
 """
 
@@ -25,10 +26,11 @@ _TAIL = 0.9  # Evaluations after this share of the steps count.
 _TUNED = tuple(name for name in variants.EXPERIMENTS["tuning"].variants
                if variants.VARIANTS[name].plain)
 _GAP = variants.EXPERIMENTS["gap"].variants
+_REPORTED = tuple(dict.fromkeys((*_TUNED, *_GAP, *variants.EXPERIMENTS["tuning"].variants)))
 # Lines of the figure: over tokens per parameter, and over workers at the longest of the scales that
 # have most of these.
 _OVER_TOKENS = ("streaming", "mean", "mean-keep")
-_OVER_STEPS = ("plain-mu0.9", *_OVER_TOKENS)
+_OVER_STEPS = ("plain-mu0.9", *_OVER_TOKENS, "mean-rates0.5")
 _SETTLED = 0.2  # The share of a run before which losses fall so fast that differences say nothing.
 _OVER_WORKERS = {"mean": ("mean", "mean-M4", "mean-M8"),
                  "mean-keep": ("mean-keep", "mean-keep-M4", "mean-keep-M8")}
@@ -89,13 +91,16 @@ def summarize(results: list[dict], seeds: list[int]) -> list[dict]:
         for inner in variants.INNER:
             here = [result for result in results
                     if result["scale"] == scale.name and result["inner"] == inner]
-            baseline = best_data_parallel(here)
+            claimed = [result for result in here if result["seed"] in seeds]
+            if not any(_by_seed(claimed, name) for name in _TUNED):
+                claimed = here
+            known = {result["variant"] for result in claimed}
+            baseline = best_data_parallel([result for result in here if result["variant"] in known])
             if baseline is None:
                 continue
             tuning = {name: _by_seed(here, name) for name in variants.EXPERIMENTS["tuning"].variants}
-            claimed = [result for result in here if result["seed"] in seeds]
             base = _by_seed(claimed, baseline)
-            present = [name for name in dict.fromkeys((*_TUNED, *_GAP)) if _by_seed(claimed, name)]
+            present = [name for name in _REPORTED if _by_seed(claimed, name)]
             apart = {name: differences(_by_seed(claimed, name), base)
                      for name in present if name != baseline}
             widths = dict(zip(apart, intervals(list(apart.values()))))
@@ -136,7 +141,7 @@ def table(reports: list[dict]) -> str:
             plain = variants.VARIANTS[row["variant"]].plain
             lines.append("| " + " | ".join([
                 f"{row['tokens_per_parameter']:.3g}", variants.INNER[report["inner"]], row["label"],
-                str(row["workers"]), str(len(row["seeds"])), f"{row['mean_loss']:.4f}", _difference(row),
+                str(row["workers"]), ", ".join(map(str, row["seeds"])), f"{row['mean_loss']:.4f}", _difference(row),
                 ", ".join(_signed(value) for value in row["by_seed"]) or "-",
                 "2 / 2 (bf16)" if plain else f"{moved['up']:.4f} / {moved['down']:.4f}"]) + " |")
     return "\n".join(lines)

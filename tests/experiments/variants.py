@@ -99,7 +99,10 @@ class Variant:
 # The mean of all workers' values, as it is: no outer momentum, and nothing of the local values stays.
 _MEAN = {"sync.mixing": "0", "outer.learning_rate": "1", "outer.momentum": "0"}
 _KEEP = _MEAN | {"sync.keep_in_flight": "1"}
-_RATES_FOR_TWO = {"train.muon_learning_rate": "0.028", "train.learning_rate": "1.4e-2"}
+# The study's rates of Muon and of what it leaves to AdamW, times a factor.
+_RATES = {factor: {"train.muon_learning_rate": muon, "train.learning_rate": adamw}
+          for factor, muon, adamw in (("0.5", "0.01", "5e-3"), ("0.7", "0.014", "7e-3"),
+                                      ("1.4", "0.028", "1.4e-2"))}
 
 
 _PLAIN = _FP32 | _BLOCKING | {
@@ -152,14 +155,24 @@ VARIANTS = {
     "adamw1e-2": _rates("adamw", "rate 1e-2", learning_rate="1e-2"),
     "muon0.02-3e-3": _rates("muon", "rates 0.02, 3e-3", learning_rate="3e-3"),
     "muon0.04-1e-2": _rates("muon", "rates 0.04, 1e-2", muon_learning_rate="0.04"),
-    "muon0.01-1e-2": _rates("muon", "rates 0.01, 1e-2", muon_learning_rate="0.01"),
     **{f"plain-mu{mu}": _rates("muon", f"data parallel, Muon momentum {mu}", muon_momentum=mu)
-       for mu in ("0.85", "0.9")},
+       for mu in ("0.85", "0.9", "0.975")},
     "mean": Variant("mean: outer 1 / 0, alpha 0", _MEAN),
     "mean-fp32": Variant("mean, fp32 both ways", _MEAN | _FP32),
     "mean-tau0": Variant("mean, tau 0", _MEAN | {"sync.overlap_steps": "0"}),
     "mean-tau10": Variant("mean, tau 10", _MEAN | {"sync.overlap_steps": "10"}),
+    "mean-H10": Variant("mean, H 10", _MEAN | {"sync.steps_between_syncs": "10"}),
     "mean-H100": Variant("mean, H 100", _MEAN | {"sync.steps_between_syncs": "100"}),
+    "mean-diloco": Variant("mean, one fragment, fp32, tau 0",
+                           _MEAN | _FP32 | _BLOCKING | {"sync.fragments": "1"}),
+    **{f"mean-mu{mu}": Variant(f"mean, Muon momentum {mu}", _MEAN | {"train.muon_momentum": mu},
+                               inner=("muon",))
+       for mu in ("0.9", "0.975")},
+    # What suits fewer windows per site: a longer average of the gradients, lower rates, a shorter way.
+    **{f"mean-M4-mu{mu}": Variant(f"mean, M 4, Muon momentum {mu}", _MEAN | {"train.muon_momentum": mu},
+                                  workers=4, inner=("muon",))
+       for mu in ("0.975", "0.99")},
+    "mean-M4-H10": Variant("mean, M 4, H 10", _MEAN | {"sync.steps_between_syncs": "10"}, workers=4),
     **{f"mean-M{workers}": Variant(f"mean, M {workers}", _MEAN, workers=workers)
        for workers in (4, 8)},
     # What a merge that holds against some costs where all are honest.
@@ -169,12 +182,15 @@ VARIANTS = {
     "mean-keep": Variant("mean that keeps", _KEEP),
     "mean-keep-mu0.9": Variant("mean that keeps, Muon momentum 0.9", _KEEP | {"train.muon_momentum": "0.9"},
                                inner=("muon",)),
-    "mean-keep-muon0.01": Variant("mean that keeps, rates 0.01, 1e-2", _KEEP | {
-        "train.muon_learning_rate": "0.01"}, inner=("muon",)),
-    # The mean of M noisy steps is shorter than one of the whole batch: rates times the root of 2.
-    "mean-rates1.4": Variant("mean, rates 0.028, 1.4e-2", _MEAN | _RATES_FOR_TWO, inner=("muon",)),
-    "mean-keep-rates1.4": Variant("mean that keeps, rates 0.028, 1.4e-2", _KEEP | _RATES_FOR_TWO,
-                                  inner=("muon",)),
+    # Inner rates times a factor, for data parallelism and for the mean.
+    **{f"plain-rates{factor}": Variant(f"data parallel, inner rates times {factor}", _PLAIN | rates,
+                                       workers=1, inner=("muon",))
+       for factor, rates in _RATES.items()},
+    **{f"mean-rates{factor}": Variant(f"mean, inner rates times {factor}", _MEAN | rates, inner=("muon",))
+       for factor, rates in _RATES.items()},
+    **{f"mean-M4-rates{factor}": Variant(f"mean, M 4, inner rates times {factor}", _MEAN | rates,
+                                         workers=4, inner=("muon",))
+       for factor, rates in _RATES.items()},
     "mean-keep-tau10": Variant("mean that keeps, tau 10", _KEEP | {"sync.overlap_steps": "10"}),
     "mean-keep-H100": Variant("mean that keeps, H 100", _KEEP | {"sync.steps_between_syncs": "100"}),
     "mean-keep-lm2": Variant("mean that keeps, lm2 up with feedback", _KEEP | {
@@ -204,13 +220,15 @@ EXPERIMENTS = {
     # Of long runs: what suits each side, by seeds that no claim rests on, and what is claimed.
     "tuning": Experiment(
         "What suits data parallelism and the mean",
-        ("plain", "plain-mu0.9", "plain-mu0.85", "muon0.01-1e-2", "muon0.04-1e-2", "adamw1e-3", "adamw1e-2",
-         "mean", "mean-rates1.4", "mean-keep", "mean-keep-mu0.9", "mean-keep-muon0.01", "mean-keep-rates1.4"),
+        ("plain", "plain-mu0.9", "plain-mu0.85", "plain-mu0.975", "plain-rates0.5", "plain-rates0.7",
+         "muon0.04-1e-2", "adamw1e-3", "adamw1e-2", "mean", "mean-rates0.5", "mean-rates0.7",
+         "mean-rates1.4", "mean-mu0.9", "mean-mu0.975", "mean-M4", "mean-M4-mu0.975", "mean-M4-mu0.99",
+         "mean-M4-rates0.5", "mean-M4-rates0.7", "mean-M4-H10", "mean-H10", "mean-tau0", "mean-fp32", "mean-diloco", "mean-keep", "mean-keep-mu0.9"),
         "plain", headline=True, in_all=False),
     "gap": Experiment(
         "What is left of the gap to data parallelism",
         ("plain", "plain-mu0.9", "streaming", "nesterov0.9-0.3", "mean", "mean-fp32", "mean-tau0",
-         "mean-tau10", "mean-H100", "mean-M4", "mean-M8", "mean-rates1.4", "mean-keep", "mean-keep-rates1.4",
+         "mean-tau10", "mean-H100", "mean-M4", "mean-M8", "mean-rates0.5", "mean-rates0.7", "mean-keep",
          "mean-keep-tau10", "mean-keep-H100", "mean-keep-lm2", "mean-keep-M4", "mean-keep-M8"),
         "plain", headline=True, streaming_is="alpha 0.5, outer 0.7 / 0.6", in_all=False),
     "parity": Experiment(

@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from cluster import COORDINATOR, SIGTERM, WORKER, Cluster, run_tool
+from cluster import COORDINATOR, SIGKILL, SIGTERM, WORKER, Cluster, run_tool
 
 STREAMING = """
 train { steps: %d optimizer: MUON }
@@ -45,6 +45,33 @@ class DataPartsTest(unittest.TestCase):
     def test_it_does_not_matter_who_joins_first(self):
         self.assertEqual(sorted(self.run_joined_in_order(["a", "b"])),
                          sorted(self.run_joined_in_order(["b", "a"])))
+
+    def test_a_worker_that_dies_before_it_has_saved_its_part_draws_the_same_windows_again(self):
+        def run(dies):
+            with Cluster() as cluster:
+                cluster.start_coordinator((STREAMING % (24, 2)).replace(
+                    "lease_ms: 2000", "quorum: 2 lease_ms: 600000"))
+                workers = [cluster.start_worker("b", PACE)]
+                cluster.wait_for_event("worker_joined", worker="b")
+                # The first checkpoint is that of its beginning, the second one has the part that it
+                # is told when all are there.
+                second = {"CAUSEWAY_CRASH_AT": "during_array_file:2"} if dies else None
+                workers.append(cluster.start_worker("a", PACE, variables=second))
+                if dies:
+                    workers[1].wait()
+                    again = cluster.start_worker("a", PACE)
+                    cluster.wait_for_step("a", 8)
+                    again.signal(SIGKILL)
+                    again.wait()
+                    workers[1] = cluster.start_worker("a", PACE)
+                for process in [*workers, cluster.coordinator]:
+                    self.assertEqual(process.wait(), 0, process.log())
+                for part in data_parts(cluster):
+                    self.assertEqual((part["skipped"], part["repeated"]), (0, 0), part)
+                return sorted((r["fragment"], r["round"], r["published_hash"])
+                              for r in cluster.rounds())
+
+        self.assertEqual(run(dies=True), run(dies=False))
 
     def test_a_part_goes_on_where_the_worker_that_left_it_ended(self):
         with Cluster() as cluster:

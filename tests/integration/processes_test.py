@@ -162,13 +162,13 @@ class MembersTest(unittest.TestCase):
     def test_a_worker_says_that_the_coordinator_is_away_and_how_far_it_gets(self):
         with Cluster() as cluster:
             port = f"--listen=127.0.0.1:{free_port()}"
-            # 20 steps a second, of which 80 can be done without an answer.
+            # Ten steps a second, of which 179 can be done without an answer.
             settings = """
                 train { steps: 100000 }
                 sync { fragments: 1 steps_between_syncs: 100 overlap_steps: 2 max_overlap_steps: 80
                        keep_in_flight: 1 } """ + ONE
             cluster.start_coordinator(settings, port)
-            worker = cluster.start_worker("only", "--max_tokens_per_second=1280")
+            worker = cluster.start_worker("only", "--max_tokens_per_second=640")
             cluster.wait_for_step("only", 10)
             cluster.coordinator.signal(SIGKILL)
             cluster.coordinator.wait()
@@ -176,13 +176,19 @@ class MembersTest(unittest.TestCase):
                 r"the coordinator has been away for \d+ s(; 1 answer is late)?; training goes on, "
                 r"\d+ more steps? before it waits", worker.log()), "it says that it trains on")
             wait_until(lambda: re.search(
-                r"the coordinator has been away for \d+ s; training has waited \d+ s for round 1 of "
-                r"fragment 0", worker.log()), "it says that it waits")
+                r"the coordinator has been away for \d+ s; training has waited (?:[5-9]|\d\d+) s for "
+                r"round 1 of fragment 0", worker.log()), "it says that it waits")
             (cluster.folder / "address").unlink()
             cluster.start_coordinator(settings, port)
-            cluster.wait_for_step("only", 200)
-            events = {event["event"]: event
-                      for event in json_lines(cluster.out("only") / "events.jsonl")}
+            cluster.wait_for_step("only", 185)
+
+            def worker_events():
+                return {event["event"]: event
+                        for event in json_lines(cluster.out("only") / "events.jsonl")}
+
+            # The answer comes on another stream than the session's: either may be there first.
+            wait_until(lambda: "session_resumed" in worker_events(), "the session is attached again")
+            events = worker_events()
             self.assertGreaterEqual(events["training_waited"]["seconds"], 5)
             self.assertGreater(events["session_resumed"]["away_seconds"],
                                events["training_waited"]["seconds"])

@@ -105,6 +105,16 @@ class SecurityTest(unittest.TestCase):
             joined = [e["worker"] for e in cluster.events() if e["event"] == "worker_joined"]
             self.assertEqual(joined, ["a", "b"])
 
+    def test_connections_of_two_seconds_make_the_same_bits(self):
+        with Cluster() as cluster:
+            with_certificates(cluster, "a", "b")
+            cluster.start_coordinator(RUN, *tls(cluster, "coordinator"),
+                                      "--max_connection_age=2s")
+            rounds = self.finish(cluster, *[
+                cluster.start_worker(name, *tls(cluster, f"worker-{name}"), "--min_step_time=200ms")
+                for name in ("a", "b")])
+            self.assertEqual(rounds, self.undisturbed())
+
     def test_certificates_renewed_during_a_run(self):
         with Cluster() as cluster:
             with_certificates(cluster, "a", "b")

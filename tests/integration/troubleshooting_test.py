@@ -62,6 +62,7 @@ ELSEWHERE = {
     "another client than causewayctl": ["give either at_step or at_tokens, not both"],
     "a member that lies, a broken disk or a copy of a run (tests/security, tests/unit/server)": [
         "the certificate of ... ended at ...",
+        "ended a connection from ...: ...",
         "... is refused by the coordinator's operator (--refused_identities)",
         "the coordinator cannot read its list of refused identities",
         "..., the fragment takes ... at most (membership.norm_cap)",

@@ -39,7 +39,6 @@ CORE_FOLDERS = (
     "server/round", "server/outer", "server/store", "server/core", "server/history",
     "server/simulate",
     "worker/sync", "worker/train", "worker/data", "worker/io")
-CORE_EXCEPTIONS = re.compile(r"^worker/sync/grpc_[^/]*$")
 
 GRPC = re.compile(r"^(grpc|grpcpp|grpc\+\+)/|\.grpc\.pb\.h$")
 CUDA = re.compile(
@@ -159,7 +158,7 @@ def route_to(tree, start, forbidden):
 
 def check_core(tree):
     for path in tree.files:
-        if CORE_EXCEPTIONS.match(path) or not any(below(path, f) for f in CORE_FOLDERS):
+        if not any(below(path, f) for f in CORE_FOLDERS):
             continue
         if path.endswith((".cu", ".cuh")):
             yield f"{path}:1: device code does not belong to the core: put it in worker/backend"

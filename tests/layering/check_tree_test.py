@@ -35,8 +35,8 @@ SOUND = {
     "server/service/service.cc": source("<grpcpp/server.h>", '"server/round/round.h"'),
     "server/service/CMakeLists.txt":
         "causeway_library(service SOURCES service.cc DEPS causeway::round)\n",
-    "worker/sync/grpc_exchange.cc": source('"causeway/v1/exchange.grpc.pb.h"'),
-    "worker/sync/CMakeLists.txt": "causeway_library(sync SOURCES grpc_exchange.cc)\n",
+    "worker/link/grpc_exchange.cc": source('"causeway/v1/exchange.grpc.pb.h"'),
+    "worker/link/CMakeLists.txt": "causeway_library(link SOURCES grpc_exchange.cc)\n",
     "tests/unit/round_test.cc": source('"gtest/gtest.h"', '"server/round/round.h"'),
     "tests/unit/CMakeLists.txt":
         "causeway_test(round_test SOURCES round_test.cc DEPS causeway::round)\n",
@@ -74,7 +74,7 @@ class CheckTreeTest(unittest.TestCase):
         self.expect_one(
             {"worker/sync/sync.cc": source('"server/round/round.h"'),
              "worker/sync/CMakeLists.txt": "causeway_library(sync SOURCES sync.cc "
-                                           "grpc_exchange.cc DEPS causeway::round)\n"},
+                                           "DEPS causeway::round)\n"},
             "worker/sync/sync.cc:1", "worker must not include server")
         self.expect_one(
             {"worker/sync/sync.h": header("worker/sync/sync.h"),
@@ -142,11 +142,11 @@ class CheckTreeTest(unittest.TestCase):
                 "causeway_library(train SOURCES step.cu)\n"},
             "worker/train/step.cu", "device code")
 
-    def test_only_grpc_files_of_sync_may_use_grpc(self):
+    def test_the_core_must_not_use_grpc(self):
         self.expect_one(
             {"worker/sync/engine.cc": source("<grpcpp/grpcpp.h>"),
              "worker/sync/CMakeLists.txt":
-                 "causeway_library(sync SOURCES engine.cc grpc_exchange.cc)\n"},
+                 "causeway_library(sync SOURCES engine.cc)\n"},
             "worker/sync/engine.cc:1", "reach gRPC")
 
     def test_includes_are_written_from_the_root_and_exist(self):

@@ -77,8 +77,9 @@ bool TrainingRun::AwaitEnd(absl::Duration timeout) {
 
 absl::Status TrainingRun::TrainSteps() {
   // From Ready on others wait for what this worker sends; should it die, its successor must send
-  // the same.
-  if (member_->anew() && WritesCheckpoints()) RETURN_IF_ERROR(Checkpoint());
+  // the same, of the same windows.
+  const bool begins = member_->anew() || member_->took_other_part();
+  if (begins && WritesCheckpoints()) RETURN_IF_ERROR(Checkpoint());
   member_->Ready();
   bool begun = false;
   for (;;) {

@@ -279,6 +279,7 @@ absl::Status Session::RunStream() {
       }
       resumed = std::exchange(welcomed_, true);
       stream_ = stream.get();
+      checkpoint_is_news_ = true;  // So is all of the progress: a heartbeat follows at once.
     }
     options_.on_stream(true);
     if (resumed) {

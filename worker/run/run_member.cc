@@ -181,7 +181,8 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
       RETURN_IF_ERROR(MakeSync());
     } else {
       RETURN_IF_ERROR(restored);
-      if (!same_part) sync_->UseData(DataPart(), welcome.next_draw());
+      took_other_part_ = !same_part;
+      if (took_other_part_) sync_->UseData(DataPart(), welcome.next_draw());
       telemetry_->Record("checkpoint_restored",
                          absl::StrCat("continuing from the checkpoint at step ", step()),
                          {{"step", step()}});
@@ -405,6 +406,7 @@ absl::StatusOr<RunMember::Place> RunMember::Save() {
 
 absl::Status RunMember::Finish(bool drained) {
   absl::Status status;
+  wait_watch_->SetSlack(std::nullopt);  // Nothing is trained any more.
   if (drained) {
     telemetry_->Record("draining", absl::StrCat("draining at step ", step()), {{"step", step()}});
     status = sync_->FinishPushes();

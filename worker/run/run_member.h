@@ -203,6 +203,8 @@ class RunMember {
   int DataPart() const { return options_.own_data ? kOwnData : data_slot_; }
   // Begun from the published state, not from a former process's place.
   bool anew() const { return anew_; }
+  // Continues from a place whose part of the data is not its own any more.
+  bool took_other_part() const { return took_other_part_; }
   void AddEvaluationTime(absl::Duration time) { evaluation_ += time; }
   // A line of metrics.jsonl; nothing without an output folder.
   absl::Status AppendMetrics(nlohmann::json line);
@@ -265,6 +267,7 @@ class RunMember {
   absl::Status merges_recorded_;                // How the last one went.
   int data_slot_ = 0;
   bool anew_ = true;
+  bool took_other_part_ = false;
   StepCounter counter_;
   int64_t end_ = 0;  // Of the schedule, for now.
 

@@ -64,7 +64,7 @@ class RunTelemetry {
   // Around what an inner step computes.
   void StepBegins(int64_t step);
   void StepEnds();
-  // What the metrics say of it until the next Update. Any thread.
+  // Sets what the metrics say of it until the next Update. Any thread.
   void SetStepsBeforeWait(int64_t steps);
   // Whether the session's stream stands.
   void SetAttached(bool attached);

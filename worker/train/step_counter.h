@@ -12,9 +12,9 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace causeway::worker {
+#include "common/params/sync_schedule.h"
 
-inline constexpr int64_t kPaceOne = 1000;  // Paces are in 1/1000.
+namespace causeway::worker {
 
 // Not thread-safe.
 class StepCounter {

@@ -223,7 +223,7 @@ double Length(const std::vector<double>& values) {
   return std::sqrt(squares);
 }
 
-// What is in the step of the liar, as a multiple of what an honest site has in it.
+// Measures the liar's step, as a multiple of what an honest site has in it.
 absl::StatusOr<double> ShareOfTheLiar(const MergeRuleChange& rule) {
   ASSIGN_OR_RETURN(OneRound round, PlayOneRound(rule, 0));
   const double weight = 1 / (static_cast<double>(round.honest.size()) + 1);

@@ -23,6 +23,10 @@ struct Scenario {
 std::vector<Scenario> ContributionScenarios();
 std::vector<Scenario> MembershipScenarios();
 std::vector<Scenario> DurabilityScenarios();
+std::vector<Scenario> AccessScenarios();
+std::vector<Scenario> Http2Scenarios();
+std::vector<Scenario> SiteScenarios();
+std::vector<Scenario> LoadScenarios();
 
 }  // namespace causeway::hostile
 

@@ -103,8 +103,8 @@ endfunction()
 
 # causeway_cuda_test(NAME SOURCES ... DEPS ... CUDA_DEPS ...): the GoogleTest program NAME, on
 # emulated devices, as a ctest entry; and, where nvcc is, NAME_gpu from the same sources, which
-# tests/gpu runs on a machine with a GPU. Not under ThreadSanitizer, which takes a thousand times as
-# long for a fiber.
+# only tests/gpu/pack builds and tests/gpu/run runs, on a machine with a GPU. Not under
+# ThreadSanitizer, which takes a thousand times as long for a fiber.
 function(causeway_cuda_test name)
   if(CAUSEWAY_SANITIZE MATCHES "thread")
     return()
@@ -114,7 +114,7 @@ function(causeway_cuda_test name)
   causeway_test(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} ${deps})
   if(CAUSEWAY_HAVE_CUDA)
     list(TRANSFORM ARG_CUDA_DEPS PREPEND causeway:: OUTPUT_VARIABLE deps)
-    add_executable(${name}_gpu ${ARG_SOURCES})
+    add_executable(${name}_gpu EXCLUDE_FROM_ALL ${ARG_SOURCES})
     target_include_directories(${name}_gpu PRIVATE ${PROJECT_SOURCE_DIR})
     target_link_libraries(${name}_gpu PRIVATE
       ${ARG_DEPS} ${deps} GTest::gmock GTest::gtest_main)

@@ -76,7 +76,7 @@ TestAuthority::TestAuthority(const std::string& name) : keys_(std::make_unique<K
   request.not_after = absl::Now() + absl::Hours(24 * 365);
   keys_->x509 = Blank(request, keys_->key.get(), nullptr);
   AddExtension(keys_->x509.get(), keys_->x509.get(), NID_basic_constraints, "critical,CA:true");
-  AddExtension(keys_->x509.get(), keys_->x509.get(), NID_key_usage, "critical,keyCertSign");
+  AddExtension(keys_->x509.get(), keys_->x509.get(), NID_key_usage, "critical,keyCertSign,cRLSign");
   AddExtension(keys_->x509.get(), keys_->x509.get(), NID_subject_key_identifier, "hash");
   EXPECT_GT(X509_sign(keys_->x509.get(), keys_->key.get(), EVP_sha256()), 0);
   pem_ = CertificatePem(keys_->x509.get());
@@ -96,6 +96,35 @@ PemPair TestAuthority::Issue(const CertificateRequest& request) const {
   return {CertificatePem(x509.get()), ToPem([&](BIO* bio) {
             PEM_write_bio_PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
           })};
+}
+
+std::string TestAuthority::RevocationList(std::span<const std::string> certificates) const {
+  const std::unique_ptr<X509_CRL, decltype(&X509_CRL_free)> list(X509_CRL_new(), X509_CRL_free);
+  X509_CRL_set_version(list.get(), 1);
+  X509_CRL_set_issuer_name(list.get(), X509_get_subject_name(keys_->x509.get()));
+  const std::unique_ptr<ASN1_TIME, decltype(&ASN1_TIME_free)> time(ASN1_TIME_new(), ASN1_TIME_free);
+  ASN1_TIME_set(time.get(), absl::ToTimeT(absl::Now() - absl::Hours(1)));
+  X509_CRL_set1_lastUpdate(list.get(), time.get());
+  for (const std::string& pem : certificates) {
+    BIO* const bio = BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()));
+    const X509Ptr x509(PEM_read_bio_X509(bio, nullptr, nullptr, nullptr), X509_free);
+    BIO_free(bio);
+    X509_REVOKED* const revoked = X509_REVOKED_new();
+    X509_REVOKED_set_serialNumber(revoked, X509_get_serialNumber(x509.get()));
+    X509_REVOKED_set_revocationDate(revoked, time.get());
+    X509_CRL_add0_revoked(list.get(), revoked);
+  }
+  ASN1_TIME_set(time.get(), absl::ToTimeT(absl::Now() + absl::Hours(24)));
+  X509_CRL_set1_nextUpdate(list.get(), time.get());
+  X509_CRL_sort(list.get());
+  EXPECT_GT(X509_CRL_sign(list.get(), keys_->key.get(), EVP_sha256()), 0);
+  return ToPem([&](BIO* bio) { PEM_write_bio_X509_CRL(bio, list.get()); });
+}
+
+std::string TestAuthority::RevocationListName(int number) const {
+  const auto hash =
+      X509_NAME_hash_ex(X509_get_subject_name(keys_->x509.get()), nullptr, nullptr, nullptr);
+  return absl::StrCat(absl::Hex(hash, absl::kZeroPad8), ".r", number);
 }
 
 PemPair IssueServer(const TestAuthority& authority) {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -33,6 +34,9 @@ class TestAuthority {
   ~TestAuthority();
   const std::string& pem() const { return pem_; }
   PemPair Issue(const CertificateRequest& request) const;
+  // A list that revokes these certificates (PEM), and the name that OpenSSL looks for it by.
+  std::string RevocationList(std::span<const std::string> certificates) const;
+  std::string RevocationListName(int number = 0) const;
 
  private:
   struct Keys;

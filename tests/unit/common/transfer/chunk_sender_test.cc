@@ -153,19 +153,39 @@ TEST_F(ChunkSenderTest, HostileMessagesAreRefused) {
 }
 
 TEST_F(ChunkSenderTest, ALaneOwesFromItsFirstChunkOn) {
+  const auto stalled = [&](int64_t lane) { return sender_.Stalled(lane, now_, absl::Seconds(30)); };
   sender_.Open(1, now_);
   now_ += absl::Minutes(5);
   Add(7, 3);
   EXPECT_EQ(TakeAll(1).size(), 3u);
-  EXPECT_EQ(sender_.Owes(1, now_), absl::ZeroDuration());
-  now_ += absl::Seconds(20);
-  EXPECT_EQ(sender_.Owes(1, now_), absl::Seconds(20));
+  EXPECT_FALSE(stalled(1));
+  now_ += absl::Seconds(30);
+  EXPECT_FALSE(stalled(1));
+  now_ += absl::Seconds(1);
+  EXPECT_TRUE(stalled(1));
   EXPECT_EQ(Acknowledge(1, 1), 1u);
-  EXPECT_EQ(sender_.Owes(1, now_), absl::ZeroDuration());
+  EXPECT_FALSE(stalled(1));
   now_ += absl::Seconds(20);
   EXPECT_EQ(Acknowledge(1, 3), 2u);
   now_ += absl::Minutes(5);
-  EXPECT_EQ(sender_.Owes(1, now_), absl::ZeroDuration()) << "it rests";
+  EXPECT_FALSE(stalled(1)) << "it rests";
+}
+
+TEST_F(ChunkSenderTest, ASlowLinkIsNoStandingLane) {
+  const auto stalled = [&] { return sender_.Stalled(1, now_, absl::Seconds(30)); };
+  sender_.Open(1, now_);
+  Add(7, 1);
+  EXPECT_EQ(TakeAll(1).size(), 1u);
+  sender_.Open(2, now_);
+  Add(8, 20);
+  EXPECT_EQ(TakeAll(2).size(), 20u);
+  for (int64_t chunk = 1; chunk <= 7; ++chunk) {
+    now_ += absl::Seconds(29);
+    EXPECT_EQ(Acknowledge(2, chunk), 1u);
+    EXPECT_FALSE(stalled()) << "a chunk in half a minute: no lane is better off";
+  }
+  EXPECT_EQ(Acknowledge(2, 8), 1u);
+  EXPECT_TRUE(stalled()) << "the other one brought eight meanwhile";
 }
 
 class LimitedSenderTest : public ChunkSenderTest {

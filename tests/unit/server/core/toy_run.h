@@ -126,7 +126,7 @@ struct ToyRun {
   MemoryStore store;
   RecordingEventLog events;
   std::unique_ptr<Coordinator> coordinator;
-  // Of coordinators that are made from now on.
+  // Holds for coordinators that are made from now on.
   ThreadPool* merge_pool = nullptr;
   bool snapshots_have_to_do = false;  // They get no initial values.
 

@@ -52,7 +52,7 @@ std::vector<double> Delta(const Contribution& contribution, const std::vector<fl
   return delta;
 }
 
-// What each contribution is shortened by, where a factor of the median is given.
+// Shortens each contribution, where a factor of the median is given.
 std::vector<double> Scales(const MergeInput& input, const std::vector<float>& base) {
   std::vector<double> scales(input.contributions.size(), 1.0);
   if (input.rule.clip_factor == 0 || scales.size() < 2) return scales;

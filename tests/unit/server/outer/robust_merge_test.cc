@@ -1,4 +1,4 @@
-// What norm clipping and the trimmed mean promise: nothing for the honest, a bound for the liar.
+// Norm clipping and the trimmed mean promise this: nothing for the honest, a bound for the liar.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -57,6 +57,19 @@ TEST(PlausibilityTest, WhoStartsAnewHasTrainedNothingBefore) {
   EXPECT_EQ(ledger.Most(0, "a", 100), 160);
 }
 
+TEST(PlausibilityTest, ARestartBooksWhatWasSentBeforeItsWorkerBeganAgain) {
+  TokenLedger living(32, 2);
+  living.Add(0, "a", 320, 10);
+  living.Begin("a", 25);
+  living.Add(0, "a", 192, 30);  // A step more than there were.
+  TokenLedger restarted(32, 2);
+  restarted.Begin("a", 25);
+  restarted.Add(0, "a", 320, 10);
+  restarted.Add(0, "a", 192, 30);
+  EXPECT_EQ(living.Most(0, "a", 40), 352);
+  EXPECT_EQ(restarted.Most(0, "a", 40), 352);
+}
+
 TEST(PlausibilityTest, TheReserveCountsOnce) {
   TokenLedger ledger(32, 2);
   EXPECT_EQ(ledger.Most(0, "a", 10), 384);

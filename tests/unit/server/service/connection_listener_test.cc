@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/rpc/tcp_address.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/no_threads.h"
 #include "tests/unit/server/service/raw_connection.h"
@@ -73,6 +74,41 @@ TEST_F(ConnectionListenerTest, ConnectionsThatEndedMakeRoom) {
     clock_.Advance(absl::Seconds(1));  // It looks only so often.
   }
   EXPECT_LE(gate_->connections(), 2);
+}
+
+TEST_F(ConnectionListenerTest, AStrangerWhoSendsMuchIsEndedAndAMemberIsNot) {
+  Listen(/*total=*/4, /*of_one=*/4);
+  const RawConnection stranger(listener_->port());
+  AwaitTaken(1);
+  const RawConnection member(listener_->port());
+  AwaitTaken(2);
+  const TcpAddress address =
+      ResolveAddress(absl::StrCat("127.0.0.1:", member.own_port())).value()[0];
+  listener_->Know(address);
+  const std::string part(16 << 10, 'x');
+  for (int i = 0; i < 20; ++i) {
+    size_t which = 0;
+    for (const RawConnection* connection : {&stranger, &member}) {
+      ASSERT_TRUE(connection->Send(part));
+      absl::MutexLock lock(&mutex_);
+      std::string got(part.size(), ' ');
+      const int taken = taken_[which++].get();
+      fcntl(taken, F_SETFL, 0);  // To wait for all of it.
+      ASSERT_EQ(recv(taken, got.data(), got.size(), MSG_WAITALL), std::ssize(got));
+    }
+  }
+  listener_->EndHostile();
+  {
+    absl::MutexLock lock(&mutex_);
+    ASSERT_EQ(send(taken_[0].get(), "a", 1, 0), 1) << "it may be about to say who it is";
+  }
+  EXPECT_EQ(stranger.ReadByte(), 'a');
+  clock_.Advance(ConnectionWatch::kPatience);
+  listener_->EndHostile();
+  EXPECT_TRUE(stranger.IsEnded());
+  absl::MutexLock lock(&mutex_);
+  EXPECT_EQ(send(taken_[1].get(), "b", 1, 0), 1);
+  EXPECT_EQ(member.ReadByte(), 'b');
 }
 
 TEST_F(ConnectionListenerTest, ItLivesThroughATimeWithoutFileDescriptors) {

@@ -451,7 +451,7 @@ TEST_F(RequestLimitTest, WhoAsksTooOftenIsAskedToWait) {
     admitted += status.ok() ? 1 : 0;
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(admitted, 4000);
+  EXPECT_EQ(admitted, 4000 / CostOf(Action::kDescribe));
   EXPECT_EQ(Attach(stubs, std::nullopt).code(), absl::StatusCode::kResourceExhausted);
   Stubs again = As("causeway://*/observer/eye");  // Another connection does not help.
   EXPECT_EQ(Describe(again).code(), absl::StatusCode::kResourceExhausted);
@@ -460,6 +460,19 @@ TEST_F(RequestLimitTest, WhoAsksTooOftenIsAskedToWait) {
   honest_->AwaitRounds(2);
   clock_.Advance(absl::Seconds(1));
   EXPECT_TRUE(Describe(stubs).ok());
+}
+
+TEST_F(RequestLimitTest, WhatCostsTheCoordinatorMuchMayBeAskedForLessOften) {
+  Stubs stubs = As("causeway://*/observer/eye");
+  const auto status = [&] {
+    grpc::ClientContext context;
+    v1::RunStatus response;
+    return stubs.admin->GetStatus(&context, v1::GetStatusRequest(), &response).error_code();
+  };
+  int admitted = 0;
+  while (admitted < 10'000 && status() == grpc::StatusCode::OK) ++admitted;
+  EXPECT_EQ(admitted, 4000 / CostOf(Action::kGetStatus));
+  EXPECT_LE(admitted, 400) << "a status is no heartbeat";
 }
 
 TEST_F(RequestLimitTest, WhoTalksTooMuchInHisSessionIsPutOut) {
@@ -474,7 +487,7 @@ TEST_F(RequestLimitTest, WhoTalksTooMuchInHisSessionIsPutOut) {
   // A few more may be on their way before the end is heard of.
   int said = 0;
   while (said < 100'000 && stream->Write(heartbeat)) ++said;
-  EXPECT_GE(said, 3990);
+  EXPECT_GE(said, 3980);
   while (stream->Read(&answer)) {
   }
   const absl::Status end = FromGrpcStatus(stream->Finish());

@@ -30,6 +30,17 @@ TEST(RateLimiter, OnePeerDoesNotUseUpAnothersShare) {
   EXPECT_TRUE(limiter.Take("b"));
 }
 
+TEST(RateLimiter, WhatCostsMoreUsesMoreUp) {
+  FakeClock clock;
+  RateLimiter limiter(10, 5, 100, clock);
+  EXPECT_TRUE(limiter.Take("a", 3));
+  EXPECT_FALSE(limiter.Take("a", 3));
+  EXPECT_TRUE(limiter.Take("a", 2));
+  EXPECT_FALSE(limiter.Take("a"));
+  EXPECT_TRUE(limiter.Take("b", 100)) << "whatever it costs, one is possible at rest";
+  EXPECT_FALSE(limiter.Take("b"));
+}
+
 TEST(RateLimiter, ManyNamesDoNotFillTheMemory) {
   FakeClock clock;
   RateLimiter limiter(1, 2, 10, clock);

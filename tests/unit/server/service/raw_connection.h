@@ -30,6 +30,17 @@ class RawConnection {
     const sockaddr_in peer = Address("127.0.0.1", static_cast<uint16_t>(port));
     return connect(socket_.get(), reinterpret_cast<const sockaddr*>(&peer), sizeof(peer)) == 0;
   }
+  // The port that the other side sees.
+  uint16_t own_port() const {
+    sockaddr_in own = {};
+    socklen_t length = sizeof(own);
+    getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&own), &length);
+    return ntohs(own.sin_port);
+  }
+  bool Send(const std::string& bytes) const {
+    return send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
+  }
   // Waits for a byte; -1 at the end.
   int ReadByte() const {
     char byte = 0;

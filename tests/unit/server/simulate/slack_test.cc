@@ -1,4 +1,4 @@
-// What is amiss in a simulated run, and the slack that spares its workers the wait.
+// Tests what is amiss in a simulated run, and the slack that spares its workers the wait.
 #include "server/simulate/slack.h"
 
 #include <string>

@@ -1,7 +1,9 @@
 #include "server/store/run_directory_store.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "common/params/run_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/store/sqlite_database.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/server/store/scripted_run.h"
 #include "tests/unit/server/store/store_conformance.h"
@@ -87,6 +90,71 @@ absl::Status Snapshot(Store& store, int fragment, int64_t version) {
   const std::vector<float> values = {static_cast<float>(version), 2.0f};
   return store.SaveSnapshot(
       {.fragment = fragment, .version = version, .theta = values, .published = values});
+}
+
+TEST_F(RunDirectoryStoreTest, RecoveryTellsOfRecentContributionsAndTheNewestOfEachWorker) {
+  constexpr int64_t kRounds = 20;
+  const Options options = {.snapshots_kept = 1, .recovered_rounds = 4};
+  {
+    const auto store = Begin(options);
+    ASSERT_TRUE(
+        store->SaveContribution(ScriptedContribution(0, 1, "carol"), ScriptedObject(0, 1, "carol"))
+            .ok());
+    for (int64_t round = 1; round <= kRounds; ++round) Publish(*store, 0, round);
+    ASSERT_TRUE(Snapshot(*store, 0, 10).ok());
+  }
+  const auto told = [&](const Options& with) {
+    std::vector<std::string> contributions;
+    const auto store = *Open(with);
+    const auto run = store->Recover();
+    EXPECT_TRUE(run.ok()) << run.status();
+    if (!run.ok()) return contributions;
+    for (const ContributionRecord& record : (*run)->contributions) {
+      contributions.push_back(absl::StrCat(record.round, " ", record.worker_id));
+    }
+    return contributions;
+  };
+  // Deltas after the snapshot are there still, and all that goes with them.
+  std::vector<std::string> expected = {"1 carol"};
+  for (int64_t round = 10; round <= kRounds; ++round) {
+    for (const char* worker : {"alice", "bob"}) {
+      expected.push_back(absl::StrCat(round, " ", worker));
+    }
+  }
+  EXPECT_EQ(told(options), expected);
+  EXPECT_THAT(told({.snapshots_kept = 1, .recovered_rounds = kRounds}), SizeIs(2 * kRounds + 1));
+  // One of those that are not told of is lost.
+  {
+    auto database = SqliteDatabase::Open(Path("run.db"), {});
+    ASSERT_TRUE((*database)->Execute("DELETE FROM contributions WHERE round = 5").ok());
+  }
+  EXPECT_EQ((*Open(options))->Recover().status().code(), absl::StatusCode::kDataLoss);
+}
+
+// A disk that loses the end of a file as soon as somebody has mapped it.
+class FailingDisk final : public ForwardingFileSystem {
+ public:
+  using ForwardingFileSystem::ForwardingFileSystem;
+  absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
+    auto file = ForwardingFileSystem::Map(path);
+    if (path.ends_with(".delta")) std::filesystem::resize_file(path, 0);
+    return file;
+  }
+  absl::StatusOr<std::string> ReadFile(const std::string& path) override {
+    if (path.ends_with(".delta")) return absl::DataLossError(path + ": the disk cannot read it");
+    return ForwardingFileSystem::ReadFile(path);
+  }
+};
+
+TEST_F(RunDirectoryStoreTest, ADiskThatCannotReadADeltaDoesNotEndTheProcess) {
+  FailingDisk disk(fs_);
+  auto store = RunDirectoryStore::Open(disk, folder_, {});
+  ASSERT_TRUE((*store)->Recover().ok());
+  ASSERT_TRUE((*store)->BeginRun(ScriptedIdentity()).ok());
+  Publish(**store, 0, 1);
+  const absl::Status status = (*store)->ReadContribution(0, 1, "alice").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_TRUE((*store)->ReadAnswer(0, 1).ok()) << "the others can be read";
 }
 
 TEST_F(RunDirectoryStoreTest, ARunLeavesFilesForPeople) {
@@ -323,19 +391,19 @@ TEST_F(RunDirectoryStoreTest, AFolderWithoutARunIsNotTouchedWhereARunMustExist) 
   EXPECT_TRUE(Open(options).ok());
 }
 
-// Calls `before_map` when a blob is about to be read.
-class MappingHook final : public ForwardingFileSystem {
+// Calls `before_read` when a blob is about to be read.
+class ReadingHook final : public ForwardingFileSystem {
  public:
   using ForwardingFileSystem::ForwardingFileSystem;
-  absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
-    if (before_map != nullptr) std::exchange(before_map, nullptr)();
-    return ForwardingFileSystem::Map(path);
+  absl::StatusOr<std::string> ReadFile(const std::string& path) override {
+    if (before_read != nullptr) std::exchange(before_read, nullptr)();
+    return ForwardingFileSystem::ReadFile(path);
   }
-  std::function<void()> before_map;
+  std::function<void()> before_read;
 };
 
 TEST_F(RunDirectoryStoreTest, AFileThatGoesWhileItIsReadIsNotFound) {
-  MappingHook hooked(fs_);
+  ReadingHook hooked(fs_);
   auto store = RunDirectoryStore::Open(hooked, folder_, {.snapshots_kept = 1});
   ASSERT_TRUE(store.ok()) << store.status();
   ASSERT_TRUE((*store)->Recover().ok());
@@ -343,18 +411,20 @@ TEST_F(RunDirectoryStoreTest, AFileThatGoesWhileItIsReadIsNotFound) {
   Publish(**store, 0, 1);
   Publish(**store, 0, 2);
   ASSERT_TRUE(Snapshot(**store, 0, 1).ok());
-  hooked.before_map = [&] {
+  hooked.before_read = [&] {
     EXPECT_TRUE((*store)->ForgetAnswers(0, 2).ok());
     EXPECT_TRUE((*store)->SaveRunState({.started = true}).ok());
   };
   EXPECT_TRUE(absl::IsNotFound((*store)->ReadAnswer(0, 1).status()));
-  hooked.before_map = [&] { EXPECT_TRUE(Snapshot(**store, 0, 2).ok()); };
+  hooked.before_read = [&] { EXPECT_TRUE(Snapshot(**store, 0, 2).ok()); };
   EXPECT_TRUE(absl::IsNotFound((*store)->ReadContribution(0, 2, "alice").status()));
   Publish(**store, 0, 3);
-  hooked.before_map = [&] { EXPECT_TRUE(Snapshot(**store, 0, 3).ok()); };
+  hooked.before_read = [&] { EXPECT_TRUE(Snapshot(**store, 0, 3).ok()); };
   EXPECT_TRUE(absl::IsNotFound((*store)->ReadSnapshot(0, 2).status()));
   // A file that nobody removed on purpose is damage still.
-  hooked.before_map = [&] { EXPECT_TRUE(fs_.Remove(Path("answers/" + Names("answers")[0])).ok()); };
+  hooked.before_read = [&] {
+    EXPECT_TRUE(fs_.Remove(Path("answers/" + Names("answers")[0])).ok());
+  };
   EXPECT_EQ((*store)->ReadAnswer(0, 2).status().code(), absl::StatusCode::kDataLoss);
 }
 

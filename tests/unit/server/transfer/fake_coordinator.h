@@ -30,6 +30,7 @@ class FakeCoordinator final : public Coordinator {
   bool leaves_valid = false;  // So the last contribution said.
   int64_t pulled_bytes = 0;
   int asked_for_answers = 0;
+  int asked_for_states = 0;
 
   void Publish(int fragment, int64_t round, const PullObject& object) {
     const auto shared = std::make_shared<const PullObject>(object);
@@ -86,6 +87,7 @@ class FakeCoordinator final : public Coordinator {
     }
   }
   absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) override {
+    ++asked_for_states;
     const auto found = answers_.find({fragment, 0});
     if (found == answers_.end()) return absl::FailedPreconditionError("no such fragment");
     return found->second;

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <atomic>
 #include <functional>
 #include <map>
@@ -39,7 +41,7 @@ struct StandIn {
   std::vector<NcclComm> comms;                               // By rank.
   std::map<NcclComm, std::unique_ptr<OpaqueNcclComm>> made;  // Not destroyed yet.
   std::map<std::string, int> calls;
-  std::atomic<bool> hangs_at_joining = false;
+  std::atomic<int> hanging = 0;  // Threads that join with HangingLibrary.
   int join_result = 0;
 
   void Count(const char* call) {
@@ -89,7 +91,6 @@ const NcclLibrary& StandInLibrary() {
     nccl.get_error_string = [](int) { return "remote error"; };
     nccl.get_last_error = [](NcclComm) { return "socket closed"; };
     nccl.comm_init_rank = [](NcclComm* comm, int, NcclId, int rank) {
-      while (stand_in.hangs_at_joining) std::this_thread::yield();
       if (stand_in.join_result != 0) return stand_in.join_result;
       const std::lock_guard<std::mutex> lock(stand_in.mutex);
       auto made = std::make_unique<OpaqueNcclComm>();
@@ -153,6 +154,24 @@ const NcclLibrary& StandInLibrary() {
   return library;
 }
 
+// Whoever joins does so until the process ends, and touches nothing any more.
+const NcclLibrary& HangingLibrary() {
+  static const NcclLibrary library = [] {
+    NcclLibrary nccl = StandInLibrary();
+    nccl.comm_init_rank = [](NcclComm*, int, NcclId, int) {
+      ++stand_in.hanging;
+      for (;;) pause();
+      return 0;
+    };
+    return nccl;
+  }();
+  return library;
+}
+
+void AwaitHanging(int threads) {
+  while (stand_in.hanging < threads) std::this_thread::yield();
+}
+
 class NcclGroupTest : public testing::Test {
  protected:
   void Prepare(int ranks) {
@@ -161,7 +180,6 @@ class NcclGroupTest : public testing::Test {
     });
     stand_in.comms.assign(static_cast<size_t>(ranks), nullptr);
     stand_in.calls.clear();
-    stand_in.hangs_at_joining = false;
     stand_in.join_result = 0;
     cause_ = std::make_shared<SharedCause>();
   }
@@ -299,22 +317,25 @@ TEST_F(NcclGroupTest, ARankThatCannotJoinSaysWhy) {
 
 TEST_F(NcclGroupTest, NobodyWaitsForeverForRanksThatDoNotCome) {
   Prepare(2);
-  stand_in.hangs_at_joining = true;
+  const int before = stand_in.hanging;
   NcclGroup::Options options = OptionsOf(0, 2);
+  options.nccl = &HangingLibrary();
   options.patience = absl::ZeroDuration();
   const absl::Status status = NcclGroup::Create(options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(status.message(), HasSubstr("did not come together within 0"));
-  stand_in.hangs_at_joining = false;
+  AwaitHanging(before + 1);
 }
 
 TEST_F(NcclGroupTest, ACauseFromElsewhereEndsJoining) {
   Prepare(2);
-  stand_in.hangs_at_joining = true;
+  const int before = stand_in.hanging;
   cause_->Set(absl::UnavailableError("host 3 has gone"));
-  const absl::Status status = NcclGroup::Create(OptionsOf(0, 2)).status();
+  NcclGroup::Options options = OptionsOf(0, 2);
+  options.nccl = &HangingLibrary();
+  const absl::Status status = NcclGroup::Create(options).status();
   EXPECT_THAT(status.message(), HasSubstr("host 3 has gone"));
-  stand_in.hangs_at_joining = false;
+  AwaitHanging(before + 1);
 }
 
 }  // namespace

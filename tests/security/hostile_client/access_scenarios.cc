@@ -1,0 +1,166 @@
+// Members whose credentials do not count any more, on connections that are open.
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "tests/security/hostile_client/credentials.h"
+#include "tests/security/hostile_client/scenarios.h"
+#include "tests/security/hostile_client/team.h"
+
+namespace causeway::hostile {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(10);
+
+Outcome Failed(const absl::Status& status) {
+  return {.held = false, .what = std::string(status.message())};
+}
+
+void Sleep(absl::Duration duration) {
+  std::this_thread::sleep_for(absl::ToChronoMilliseconds(duration));
+}
+
+// Nobody waits for a lease: who is put out is late.
+void NobodyWaits(v1::RunConfig& config) {
+  config.mutable_membership()->set_quorum(kHonest);
+  config.mutable_membership()->set_grace_ms(500);
+}
+
+// What a site may still do over the connection that it has; every part of it as it is called in
+// `what`.
+struct Reach {
+  bool calls = false;
+  bool session = false;
+  bool waiting = false;
+  bool none() const { return !calls && !session && !waiting; }
+  std::string Text() const {
+    return absl::StrCat("calls ", calls ? "served" : "refused", ", the session ",
+                        session ? "goes on" : "ended", ", a pull that waited ",
+                        waiting ? "was served" : "ended");
+  }
+};
+
+// Two rounds of the team with the guest; then `revoke`, while the guest waits for round 3. Then the
+// team goes on alone, and what the guest gets of it is looked at.
+absl::StatusOr<Reach> Revoke(Run& run, Team& team, Site& guest,
+                             const std::function<void()>& revoke) {
+  RETURN_IF_ERROR(team.Enter());
+  RETURN_IF_ERROR(guest.Enter(0));
+  for (int64_t round = 1; round <= 2; ++round) {
+    RETURN_IF_ERROR(guest.Deliver(guest.MakePush(round)));
+    RETURN_IF_ERROR(team.DoRound(round));
+    RETURN_IF_ERROR(guest.Merge(round));
+  }
+  absl::Status waited = absl::OkStatus();
+  std::thread waits([&] { waited = guest.Merge(3, kPatience); });
+  revoke();
+  const absl::Time began = absl::Now();
+  while (!guest.ended().has_value() && absl::Now() - began < kPatience) {
+    Sleep(absl::Milliseconds(20));
+  }
+  Reach reach;
+  reach.session = !guest.ended().has_value();
+  reach.calls = guest.Deliver(guest.MakePush(3)).ok() || guest.PullStates().ok();
+  const absl::Status third = team.DoRound(3);
+  waits.join();
+  RETURN_IF_ERROR(third);
+  reach.waiting = waited.ok();
+  run.Kill();
+  return reach;
+}
+
+Outcome Judge(const absl::StatusOr<Reach>& reach) {
+  if (!reach.ok()) return Failed(reach.status());
+  return {.held = reach->none(), .what = reach->Text()};
+}
+
+Outcome RefusedIdentity(bool by_certificate) {
+  Credentials credentials;
+  const std::string list = credentials.folder().Write("refused", "# nobody\n");
+  Run run({.change = NobodyWaits,
+           .server = credentials.Server([&](server::CoordinatorServer::Options& options) {
+             options.refused_identities = list;
+           })});
+  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  Team team(run, [&](const std::string& id) { return credentials.Certificate(run, id); });
+  Site guest(run, "guest", credentials.Certificate(run, "guest"));
+  return Judge(Revoke(run, team, guest, [&] {
+    std::string line = "worker guest";
+    if (by_certificate) {
+      const auto certificate = ParseCertificate(credentials.certificate_of("guest"), "guest");
+      line = absl::StrCat("certificate ", certificate->fingerprint);
+    }
+    credentials.folder().Write("refused", absl::StrCat(line, "\n"));
+  }));
+}
+
+// A list of tokens that is gone lets nobody in; the others of this run have certificates.
+Outcome VanishedTokens() {
+  Credentials credentials;
+  Run run({.change = NobodyWaits,
+           .server = credentials.Server([&](server::CoordinatorServer::Options& options) {
+             options.security.token_file = credentials.tokens();
+           })});
+  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  Team team(run, [&](const std::string& id) { return credentials.Certificate(run, id); });
+  Site guest(run, "guest", credentials.Token(run, "guest"));
+  return Judge(Revoke(run, team, guest, [&] { std::filesystem::remove(credentials.tokens()); }));
+}
+
+// A revocation list that comes while the run goes on: the connection that is open lasts as long as
+// connections may, and the next one is refused.
+Outcome RevocationList() {
+  Credentials credentials;
+  const std::string lists = credentials.folder().path("lists");
+  std::filesystem::create_directory(lists);
+  Run run({.server = credentials.Server([&](server::CoordinatorServer::Options& options) {
+    options.security.crl_folder = lists;
+    options.connections.age = absl::Seconds(4);
+    options.connections.grace = absl::Seconds(1);
+  })});
+  if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
+  Site guest(run, "guest", credentials.Certificate(run, "guest"));
+  Site other(run, "other", credentials.Certificate(run, "other"));
+  const auto enter = [&]() -> absl::Status {
+    RETURN_IF_ERROR(guest.Join());
+    return other.Join();
+  };
+  if (const absl::Status entered = enter(); !entered.ok()) return Failed(entered);
+  const std::string revoked[] = {credentials.certificate_of("guest")};
+  credentials.folder().Write(absl::StrCat("lists/", credentials.authority().RevocationListName()),
+                             credentials.authority().RevocationList(revoked));
+  const absl::Time began = absl::Now();
+  while (!guest.ended().has_value() && absl::Now() - began < kPatience) {
+    Sleep(absl::Milliseconds(50));
+  }
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
+  const bool ended = guest.ended().has_value();
+  const bool back = guest.Return().ok();
+  const bool other_back = other.Return().ok();
+  return {.held = ended && !back && other_back,
+          .what = absl::StrCat("the connection of 4 s ", ended ? "ended" : "goes on", " after ",
+                               static_cast<int>(seconds * 10) / 10.0, " s, a new one is ",
+                               back ? "taken" : "refused", "; who is not on the list is ",
+                               other_back ? "taken" : "refused")};
+}
+
+}  // namespace
+
+std::vector<Scenario> AccessScenarios() {
+  return {
+      {"refused_identity", "a member is named in --refused_identities, its connection stays open",
+       [] { return RefusedIdentity(/*by_certificate=*/false); }},
+      {"refused_certificate", "its certificate is, by the SHA-256",
+       [] { return RefusedIdentity(/*by_certificate=*/true); }},
+      {"vanished_tokens", "the list of tokens is removed, a member's connection stays open",
+       VanishedTokens},
+      {"revocation_list", "a certificate comes on an authority's revocation list", RevocationList},
+  };
+}
+
+}  // namespace causeway::hostile

@@ -1,0 +1,57 @@
+// A client that speaks HTTP/2 as no library would: frames as they are written, no limit kept, and
+// nothing read unless it is asked for.
+#ifndef CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_RAW_HTTP2_H_
+#define CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_RAW_HTTP2_H_
+
+#include <openssl/ssl.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/rpc/security.h"
+
+namespace causeway::hostile {
+
+enum class FrameType : uint8_t { kHeaders = 1, kReset = 3, kSettings = 4, kContinuation = 9 };
+inline constexpr uint8_t kEndHeaders = 4;
+
+// One frame, payload included.
+std::string Frame(FrameType type, uint8_t flags, uint32_t stream, absl::string_view payload);
+// A header without compression, not to be remembered.
+std::string Header(absl::string_view name, absl::string_view value);
+// Begins every call: a POST of that method.
+std::string CallHeaders(absl::string_view method);
+
+// One connection over TLS, with the certificate of `security` if it has one. Not thread-safe.
+class RawHttp2 {
+ public:
+  // Connects to that port of this machine and says the preface, with empty settings. UNAVAILABLE
+  // where that fails.
+  static absl::StatusOr<std::unique_ptr<RawHttp2>> Open(int port, const SecurityOptions& security);
+  ~RawHttp2();
+  RawHttp2(const RawHttp2&) = delete;
+  RawHttp2& operator=(const RawHttp2&) = delete;
+
+  // False: the other side has ended the connection. Waits until TCP takes the bytes, at most
+  // ten seconds, after which it is false, too.
+  bool Send(absl::string_view bytes);
+  // Throws away what has come. False as Send.
+  bool Drain();
+
+ private:
+  RawHttp2(int socket, SSL_CTX* context, SSL* ssl)
+      : socket_(socket), context_(context), ssl_(ssl) {}
+  // Waits for the socket. False: too long.
+  bool Wait(int error) const;
+
+  const int socket_;
+  SSL_CTX* const context_;
+  SSL* const ssl_;
+};
+
+}  // namespace causeway::hostile
+
+#endif  // CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_RAW_HTTP2_H_
