@@ -41,8 +41,18 @@ absl::Status LaneRegistry::Open(const std::string& peer,
                                 const std::shared_ptr<WorkerLaneStream>& stream) {
   const absl::Duration now = options_.clock->Monotonic();
   absl::MutexLock lock(&mutex_);
-  if (std::ssize(strangers_) >= options_.max_lanes ||
-      std::ranges::count(strangers_, peer, &Stranger::peer) >= options_.max_lanes_of_worker) {
+  const auto full = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return std::ssize(strangers_) >= options_.max_lanes ||
+           std::ranges::count(strangers_, peer, &Stranger::peer) >= options_.max_lanes_of_worker;
+  };
+  if (full()) {
+    // Tick may not have come by for a while.
+    std::erase_if(strangers_, [](const Stranger& one) {
+      const std::shared_ptr<WorkerLaneStream> stranger = one.stream.lock();
+      return stranger == nullptr || stranger->greeted();
+    });
+  }
+  if (full()) {
     return absl::ResourceExhaustedError("too many lanes wait for their greeting; try again later");
   }
   strangers_.push_back({peer, stream, now});

@@ -321,7 +321,8 @@ class Run {
       return goes_on && !stream->ended();
     };
     bool open = receive();
-    for (size_t offset = 0; open && offset < object.size();) {
+    const bool known = stream->Accepted(kTransfer);  // It had been accepted before.
+    for (size_t offset = 0; open && !stream->Accepted(kTransfer) && offset < object.size();) {
       const size_t size =
           std::min(whole ? kChunkBytes : size_t{input.Take<uint8_t>()} + 1, object.size() - offset);
       const std::span<const uint8_t> data = std::span(object).subspan(offset, size);
@@ -338,7 +339,7 @@ class Run {
     }
     // Objects here have one chunk.
     const std::string& sent = message.chunk().data();
-    const bool hashes = message.chunk().unpacked_bytes() != 0 ||
+    const bool hashes = known || message.chunk().unpacked_bytes() != 0 ||
                         TreeHash(std::span(reinterpret_cast<const uint8_t*>(sent.data()),
                                            sent.size())) == offered.object_hash();
     if (offers && stream->Accepted(kTransfer)) CheckAccepted(offered, hashes);

@@ -126,8 +126,8 @@ TEST_F(LaneRegistryTest, WhoDoesNotGreetIsEndedAndTakesNoMoreThanAWorker) {
   EXPECT_TRUE(registry_.Open("worker b", one_more).ok());
   silent[0]->Greet();
   clock_.Advance(absl::Seconds(59));
-  registry_.Tick();
   EXPECT_TRUE(registry_.Open("worker a", silent[0]).ok()) << "one has greeted";
+  registry_.Tick();
   EXPECT_FALSE(silent[1]->ended());
   clock_.Advance(absl::Seconds(2));
   registry_.Tick();
