@@ -232,7 +232,7 @@ class SimulateTest(unittest.TestCase):
         self.assertIsNone(simulate(*MODEL, "--links=1gbit")["without_slack"])
 
     def test_documented_outputs_are_what_the_commands_print(self):
-        for page in ("simulator.md", "reports/simulator_checks.md", "scale.md"):
+        for page in ("simulator.md", "reports/simulator_checks.md", "reports/scale.md"):
             text = (ROOT / "docs" / page).read_text(encoding="utf-8")
             blocks = re.findall(r"```\n\$ causewayctl (.*?)\n(.*?)```", text, re.DOTALL)
             self.assertTrue(blocks, page)
