@@ -23,17 +23,19 @@ struct CodecBits {
 struct PlanRequest {
   double values = 0;
   std::vector<StarSite> sites;  // Rates of the lines. Without connections: as many as they take.
-  // What of a line's rate arrives as payload: 0.85 to 0.9 at 100 ms (docs/results.md).
+  // Share of a line's rate that arrives as payload: 0.85 to 0.9 at 100 ms
+  // (docs/reports/long_links.md).
   double link_efficiency = 0.85;
   double target = 0.99;
   // Candidates, from the one that costs training the least to the one that costs the link the
   // least.
   std::vector<CodecBits> uplinks;
   CodecBits downlink;
-  double coordinator_bit_per_s = 10e9;  // Of one machine, each way.
+  double coordinator_bit_per_s = 10e9;  // One machine's, each way.
   double coordinator_memory_bytes = 256e9;
-  StarCoordinator coordinator;      // Its links and shards are the plan's.
-  double disk_bytes_per_s = 1.7e9;  // Of one machine, as measured (docs/results.md, Durability).
+  StarCoordinator coordinator;  // Its links and shards are the plan's.
+  // One machine's, as measured (docs/reports/results.md, Durability).
+  double disk_bytes_per_s = 1.7e9;
   // What the slack is for. None: the coordinator's own death, until it serves again. H is chosen
   // for the rate that the links have on average.
   Disturbances disturbances = {};

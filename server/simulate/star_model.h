@@ -42,16 +42,16 @@ struct StarSite {
   int connections = 0;
 };
 
-// What causeway-coordinator was measured to do on two cores and a local disk (docs/results.md,
-// Merge and Durability): bytes moved by a merge, and the time that a round's commit adds.
+// The coordinator on two cores and a local disk, as measured (docs/reports/results.md, Merge and
+// Durability): bytes moved by a merge, and the time that a round's commit adds.
 inline constexpr double kMeasuredMergeBytesPerSecond = 20e9;
 inline constexpr double kMeasuredCommitSeconds = 0.025;
 
 // theta, momentum and published in fp32, read and written.
 inline constexpr double kMergedStateBytes = 24;
 
-// What a fragment takes on the wire beside its values and its frames, each way
-// (docs/experiments.md, Bytes on the wire).
+// A fragment's bytes on the wire beside its values and its frames, each way
+// (docs/reports/experiments.md, Bytes on the wire).
 inline constexpr double kMeasuredObjectBytes = 2500;
 
 struct StarCoordinator {

@@ -63,8 +63,8 @@ struct DeviceFacts {
 // Without the rate of matrix products, which the caller measures.
 DeviceFacts FindDevices(FileSystem& file_system, int threads, const std::string& root = "");
 CheckResult JudgeDevices(const DeviceFacts& devices);
-// A guess at an inner step: products at the measured rate, and the rest as it was on the machines
-// where it was measured (docs/results.md).
+// Guesses the time of an inner step: products at the measured rate, and the rest as on the machines
+// of docs/reports/results.md.
 absl::Duration GuessStepTime(const UnderstoodRun& run, const DeviceFacts& devices);
 
 // --- Data ---
