@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace causeway::fuzz {
 
-// Written by every program: its targets, each with a folder of inputs in tests/fuzz/corpus.
+// Written by every program: its targets, each with an archive of inputs in tests/fuzz/corpus.
 std::vector<std::string> TargetNames();
 
 // The index in TargetNames() of what LLVMFuzzerTestOneInput is to test.
