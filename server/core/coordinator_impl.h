@@ -121,7 +121,7 @@ class CoordinatorImpl final : public Coordinator {
   absl::StatusOr<v1::Welcome> Admit(const v1::Join& join, std::shared_ptr<SessionSink> sink);
   void RecordRefusal(const v1::Join& join, const absl::Status& refusal);
   void RecordLate(const v1::PushHeader& header, const absl::Status& late);
-  // Of the disk's room for a contribution: records when it begins to lack, and when that is over.
+  // Records when the disk begins to lack room for a contribution, and when that is over.
   void NoteRoom(const absl::Status& room);
   absl::Status CheckPush(const v1::PushHeader& header) const;
   struct DroppedDraws {
@@ -142,7 +142,7 @@ class CoordinatorImpl final : public Coordinator {
                         const AddedContribution& added, const std::string& grounds);
   absl::StatusOr<FragmentRounds*> FindFragment(int fragment) const;
   std::vector<OpenRound> OpenRounds() const;
-  // What every call checks first.
+  // Every call checks this first.
   absl::Status Serving() const;
 
   absl::Status HandleReady(const std::string& worker_id, uint64_t incarnation,
@@ -156,8 +156,8 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status CheckStep(int64_t step) const;
   // A step that the member can have reached, too.
   absl::Status CheckReached(const std::string& worker_id, int64_t step) const;
-  // What the speeds that were just reported ask for: other paces, or the end of the token budget.
-  // Call it without a lock; sends and records.
+  // Acts on the speeds that were just reported: other paces, or the end of the token budget. Call
+  // it without a lock; sends and records.
   absl::Status ActOnProgress();
   int64_t TokenBudget() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
 

@@ -159,7 +159,7 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
         verdict->quarantine = Quarantine::kRejected;
       }
     }
-    // What an operator keeps out he may let in again: that is no part of the record.
+    // An operator may let in again what he keeps out: that is no part of the record.
     out_of_line = verdict->quarantined() && verdict->quarantine != Quarantine::kRejected;
     status = options_.store->SaveContribution({.fragment = options_.fragment,
                                                .round = header.round(),
