@@ -1,5 +1,5 @@
-// What goes wrong with sites, links and the coordinator of a simulated run, as distributions. All
-// draws follow from the run's seed.
+// Disturbances of sites, links and the coordinator of a simulated run, as distributions. All draws
+// follow from the run's seed.
 #ifndef CAUSEWAY_SERVER_SIMULATE_DISTURBANCES_H_
 #define CAUSEWAY_SERVER_SIMULATE_DISTURBANCES_H_
 

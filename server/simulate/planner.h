@@ -36,8 +36,8 @@ struct PlanRequest {
   StarCoordinator coordinator;  // Its links and shards are the plan's.
   // One machine's, as measured (docs/reports/results.md, Durability).
   double disk_bytes_per_s = 1.7e9;
-  // What the slack is for. None: the coordinator's own death, until it serves again. H is chosen
-  // for the rate that the links have on average.
+  // Disturbances that the slack is for. None: the coordinator's own death, until it serves again. H
+  // is chosen for the rate that the links have on average.
   Disturbances disturbances = {};
 };
 
@@ -82,9 +82,9 @@ struct Plan {
 // INVALID_ARGUMENT as SimulateStar; for no codecs or an efficiency beyond (0, 1].
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
 
-// What to expect of a schedule as it is, over the request's links and with one shard: fragments, H,
-// tau, tau_max and bits are the setting's, everything else is the request's, its disturbances
-// included. Errors as SimulateStar.
+// Says what to expect of a schedule as it is, over the request's links and with one shard:
+// fragments, H, tau, tau_max and bits are the setting's, everything else is the request's, its
+// disturbances included. Errors as SimulateStar.
 absl::StatusOr<StarResult> ExpectOf(const PlanRequest& request, StarSetting schedule);
 
 }  // namespace causeway::server
