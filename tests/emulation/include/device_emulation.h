@@ -1,4 +1,4 @@
-// What CUDA sources call of the emulator where a GPU has syntax or instructions of its own
+// The emulator's functions for CUDA sources, where a GPU has syntax or instructions of its own
 // (worker/backend/cuda/launch.cuh and intrinsics.cuh).
 #ifndef CAUSEWAY_TESTS_EMULATION_INCLUDE_DEVICE_EMULATION_H_
 #define CAUSEWAY_TESTS_EMULATION_INCLUDE_DEVICE_EMULATION_H_

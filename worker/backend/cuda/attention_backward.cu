@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<k
       head_dim);
 }
 
-// What the pass over keys needs of a stage's queries beside q and dout.
+// A stage's queries for the pass over keys, beside q and dout.
 struct QueryStage {
   float log_sum_exp[kStageRows];
   float delta[kStageRows];

@@ -1,4 +1,4 @@
-// What the attention kernels share: tiles of rows in shared memory, how warps read fragments of
+// Shared by the attention kernels: tiles of rows in shared memory, how warps read fragments of
 // them, and how accumulators go back to memory.
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_ATTENTION_TILES_CUH_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_ATTENTION_TILES_CUH_
@@ -169,7 +169,7 @@ struct AttentionAddress {
   __device__ __forceinline__ int64_t Out(int sequence, int head) const {
     return static_cast<int64_t>(sequence) * shape.length * out_stride() + head * shape.head_dim;
   }
-  // Of log_sum_exp and delta.
+  // The row of log_sum_exp and delta.
   __device__ __forceinline__ int64_t Row(int sequence, int head) const {
     return (static_cast<int64_t>(sequence) * shape.heads + head) * shape.length;
   }

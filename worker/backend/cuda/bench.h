@@ -41,7 +41,7 @@ struct CudaBenchOptions {
 // model or an option out of range; errors of the device.
 absl::StatusOr<nlohmann::json> BenchTraining(const CudaBenchOptions& options);
 
-// What the datasheet says of dense bf16 products, in FLOP/s; 0 for devices that are not known.
+// The datasheet's rate of dense bf16 products, in FLOP/s; 0 for unknown devices.
 double DatasheetFlops(const std::string& device);
 
 }  // namespace causeway::worker::cuda

@@ -16,7 +16,7 @@ constexpr int kSamples = 7;
 constexpr double kSampleSeconds = 1e-3;
 constexpr double kMostCalls = 64;
 constexpr double kMostSustainedCalls = 100'000;
-// Of an emulated device, whose clock stands still.
+// For an emulated device, whose clock stands still.
 constexpr double kLeastSeconds = 1e-9;
 constexpr int kBlocksPerMultiprocessor = 4;
 constexpr char kArena[] = "measuring the device";

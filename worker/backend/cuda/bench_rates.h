@@ -1,5 +1,5 @@
-// What a GPU can do, measured where it is compared with: matrix products, copies in its memory, and
-// mma.sync, which the attention kernels are made of.
+// A GPU's rates, measured in the run that compares with them: matrix products, copies in its
+// memory, and mma.sync, which the attention kernels are made of.
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_BENCH_RATES_H_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_BENCH_RATES_H_
 

@@ -8,8 +8,8 @@ namespace causeway::worker::cuda {
 namespace {
 
 constexpr int kRowThreads = 512;
-// Of rows so long that those of two blocks per multiprocessor are more than the second-level cache
-// holds, 40 to 50 MB with 108 to 132 multiprocessors: one block with all threads halves them.
+// Threads for rows so long that two blocks' rows per multiprocessor exceed the second-level cache,
+// 40 to 50 MB with 108 to 132 multiprocessors: one block with all threads halves them.
 constexpr int kLongRowThreads = 1024;
 constexpr int64_t kLongRowBytes = int64_t{176} << 10;
 constexpr int kReduceThreads = 1024;

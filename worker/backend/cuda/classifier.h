@@ -10,12 +10,12 @@
 
 namespace causeway::worker::cuda {
 
-// Of one micro-batch, on the device.
+// The targets of one micro-batch, on the device.
 struct TargetCount {
   int32_t targets = 0;  // Those that are not negative.
   float factor = 0;     // gradient_scale / targets; 0 if there are none.
 };
-// Of all targets of a micro-batch, before its first Classifier. total: below 2^31.
+// Counts all targets of a micro-batch, before its first Classifier. total: below 2^31.
 void CountTargets(int64_t total, const int32_t* targets, float gradient_scale, TargetCount* count,
                   cudaStream_t stream);
 

@@ -1,5 +1,5 @@
-// What the codec kernels share. A block of kCodecThreads threads has one chunk: in round k, thread
-// t has the four values from 4 (kCodecThreads k + t) on, so that a codec block lies in 16 lanes.
+// Shared by the codec kernels. A block of kCodecThreads threads has one chunk: in round k, thread t
+// has the four values from 4 (kCodecThreads k + t) on, so that a codec block lies in 16 lanes.
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_CODEC_DEVICE_CUH_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_CODEC_DEVICE_CUH_
 
@@ -135,7 +135,7 @@ __device__ inline int64_t WholeChunkBytes() {
   return int64_t{kChunkValues} * kBits / 8 + kChunkValues / kBlockValues * kScaleBytes;
 }
 
-// What an encoder's chunk is made of.
+// The input of an encoder's chunk.
 struct ChunkInput {
   __device__ explicit ChunkInput(const EncodeJob& job)
       : first(int64_t{blockIdx.x} * kChunkValues),

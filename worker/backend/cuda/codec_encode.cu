@@ -15,7 +15,7 @@ namespace {
 
 // --- Scales --------------------------------------------------------------------------------------
 
-// Of the largest magnitude of the 16 lanes that have a codec block.
+// Returns the scale of the largest magnitude of the 16 lanes that have a codec block.
 __device__ uint16_t MagnitudeScale(const float (&difference)[4]) {
   float largest = 0;
 #pragma unroll
@@ -30,8 +30,8 @@ __device__ uint16_t MagnitudeScale(const float (&difference)[4]) {
 constexpr int kLm2Lanes = static_cast<int>(kLm2Sums);
 constexpr int kBlocksPerChunk = kChunkValues / kBlockValues;
 
-// Of all blocks of the chunk of `count` values, from their differences, zeros at the end. Eight
-// lanes have a block, one sum each. Ends without a barrier.
+// Makes the scales of all blocks of the chunk of `count` values, from their differences, zeros at
+// the end. Eight lanes have a block, one sum each. Ends without a barrier.
 __device__ void Lm2Scales(const float* difference, int count, uint16_t* scales) {
   const int lane = static_cast<int>(threadIdx.x) % kLm2Lanes;
   for (int block = static_cast<int>(threadIdx.x) / kLm2Lanes; block < kBlocksPerChunk;
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kCodecThreads) EncodeFp32Chunk(const EncodeJob
   }
 }
 
-// What the first refused value was: its target changes with the next step.
+// Keeps the first refused value: its target changes with the next step.
 __global__ void ExplainRefusal(const EncodeJob job, bool is_fp32) {
   if (threadIdx.x != 0 || job.refusal->index_inverted == 0) return;
   const auto index = static_cast<int64_t>(~job.refusal->index_inverted);

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr int kCandidates = 8;
-// Of the operands that one plan is used for, in bytes: rows of a matrix begin anywhere.
+// Alignment of the operands that one plan is used for, in bytes: rows of a matrix begin anywhere.
 constexpr uint32_t kAlignment = 16;
 constexpr int kTimedRuns = 3;
 

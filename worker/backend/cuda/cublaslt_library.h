@@ -36,7 +36,7 @@ struct CublasLtLibrary {
   // Never unloaded. FAILED_PRECONDITION with the names that were tried, why each failed, and what
   // to install.
   static absl::StatusOr<CublasLtLibrary> Open(const std::vector<std::string>& names = Names());
-  // Of the major version that this program was built with.
+  // The names of the major version that this program was built with.
   static std::vector<std::string> Names();
 
   // OK, or the library's error. `what` was being done.

@@ -17,7 +17,7 @@ using fe::graph::Graph;
 using fe::graph::Tensor_attributes;
 using Tensor = std::shared_ptr<Tensor_attributes>;
 
-// Of one shape.
+// Builds the graphs of one shape.
 class Builder {
  public:
   Builder(const AttentionShape& shape, const CudnnTarget& target)
@@ -124,7 +124,7 @@ class Builder {
 
 absl::Status CheckCudnn(fe::error_t error, absl::string_view what) {
   if (error.is_good()) return absl::OkStatus();
-  // Of a lost GPU that is the cause, whatever cuDNN says.
+  // A lost GPU is the cause, whatever cuDNN says.
   const absl::Status device = CheckCuda(cudaDeviceSynchronize(), what);
   if (absl::IsUnavailable(device)) return device;
   return absl::FailedPreconditionError(absl::StrCat("cuDNN, ", what, ": ", error.get_message()));

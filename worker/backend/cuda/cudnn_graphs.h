@@ -15,7 +15,7 @@
 
 namespace causeway::worker::cuda {
 
-// What the graphs call their tensors, which lie as attention.h says.
+// The graphs' names of their tensors, which lie as attention.h says.
 enum CudnnTensor : int64_t {
   kCudnnQuery = 1,
   kCudnnKey,

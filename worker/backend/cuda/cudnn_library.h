@@ -15,7 +15,7 @@ struct CudnnNames {
   std::vector<std::string> cudnn;
   std::vector<std::string> runtime;  // CUDA's, whose functions the frontend looks up by name.
 
-  // Of the major versions that this program was built with.
+  // The names of the major versions that this program was built with.
   static CudnnNames Default();
 };
 

@@ -1,5 +1,5 @@
-// What the host side of the CUDA backend holds of a GPU: its memory by purpose, streams, events and
-// graphs, with errors as absl::Status. Kernels are elsewhere (*.cu).
+// The host's hold on a GPU: its memory by purpose, streams, events and graphs, with errors as
+// absl::Status. Kernels are elsewhere (*.cu).
 //
 // The runtime's present device is the calling thread's: one thread serves one GPU, and calls
 // UseDevice before anything else here.
@@ -155,7 +155,7 @@ class Event {
   absl::Status Record(cudaStream_t stream) const {
     return CheckCuda(cudaEventRecord(event_, stream), "recording an event");
   }
-  // What `stream` is given from now on begins after this event's last record; no host waits.
+  // Makes `stream`'s later work begin after this event's last record; no host waits.
   absl::Status HoldUp(cudaStream_t stream) const {
     return CheckCuda(cudaStreamWaitEvent(stream, event_, 0), "making a stream wait for an event");
   }

@@ -17,14 +17,13 @@ namespace causeway::worker::cuda {
 // INVALID_ARGUMENT for an id without one.
 absl::StatusOr<DeviceCodec> FindDeviceCodec(v1::Codec id);
 
-// Of so many values' codes.
+// Bytes of so many values' codes.
 int64_t EncodedBytes(const Codec& codec, int64_t values);
 
 // The first value that was refused, -1 if none was.
 int64_t RefusedIndex(const Refusal& refusal);
 
-// What codec.Encode would have said of a value that was refused, under the number `index`; OK if
-// none was.
+// codec.Encode's word on a value that was refused, under the number `index`; OK if none was.
 absl::Status EncodeStatus(const Codec& codec, const Refusal& refusal, int64_t index);
 
 }  // namespace causeway::worker::cuda

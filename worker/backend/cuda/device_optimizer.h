@@ -64,8 +64,7 @@ inline constexpr int64_t kMuonRankValues = int64_t{1} << 24;
 // Used by one thread.
 class DeviceOptimizer {
  public:
-  // What is pointed at and referred to outlives the optimizer; `group` is null with one GPU.
-  // `train` is complete.
+  // The arguments outlive the optimizer; `group` is null with one GPU. `train` is complete.
   // `exchange` is where the group's operations run beside the stream of the other calls.
   static absl::StatusOr<std::unique_ptr<DeviceOptimizer>> Create(
       const FragmentPlan& plan, const v1::TrainConfig& train, const ShardPlan& shards, int rank,

@@ -28,14 +28,14 @@
 
 namespace causeway::worker::cuda {
 
-// What a training backend has of one rank. All of it outlives the part.
+// A training backend's view of one rank. All of it outlives the part.
 struct DeviceShard {
   int device = 0;
   int rank = 0;  // In the shard plan.
   // Master weights: the rank's own, in the order of its pieces, without gaps.
   float* master = nullptr;
-  // Of the step just done, before clipping: the whole arena, of which the own pieces count, or
-  // these alone, as `master`. Null unless gradients are what is contributed.
+  // The gradients of the step just done, before clipping: the whole arena, of which the own pieces
+  // count, or these alone, as `master`. Null unless gradients are what is contributed.
   const float* gradients = nullptr;
   bool gradients_are_own = false;
   // For computing: the whole arena. A merge writes the own pieces.

@@ -67,7 +67,7 @@ absl::Status DeviceRank::Allocate() {
   RETURN_IF_ERROR(AllocateGradients());
   ASSIGN_OR_RETURN(arrays_.master, memory_.Allocate<float>("master weights and moments", own,
                                                            "more GPUs (each keeps its share)"));
-  // What lies between tensors is never written again.
+  // The gaps between tensors are never written again.
   const int64_t gradients = arrays_.gradients_are_own ? own : arena;
   for (const auto& [data, bytes] : {std::pair<void*, size_t>(arrays_.weights, Bytes(arena) / 2),
                                     std::pair<void*, size_t>(arrays_.gradients, Bytes(gradients)),

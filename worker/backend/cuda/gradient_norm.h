@@ -22,7 +22,8 @@ int64_t SumOfSquaresScratch(int64_t size);
 void SumOfSquares(int64_t size, const float* values, bool accumulate, double* sum, double* scratch,
                   cudaStream_t stream);
 
-// Of the square root of the sum of `count` >= 1 sums, in their order. clip_norm <= 0: no clipping.
+// Makes the norm of the square root of the sum of `count` >= 1 sums, in their order. clip_norm <=
+// 0: no clipping.
 void FinishGradientNorm(int count, const double* sums, double clip_norm, GradientNorm* norm,
                         cudaStream_t stream);
 

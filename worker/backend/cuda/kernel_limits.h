@@ -1,4 +1,4 @@
-// What holds for every kernel in this folder, and what they ask of a model.
+// Rules of every kernel in this folder, and their demands on a model.
 //
 // - Launch functions take device pointers and enqueue on the stream that they are given. They
 //   neither allocate nor wait, so that they may be captured in a graph; what a replay changes is

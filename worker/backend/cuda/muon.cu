@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr double kNormEpsilon = 1e-7;
-// Of a matrix, per block that sums or scales it.
+// Values of a matrix per block that sums or scales it.
 constexpr int64_t kTileValues = 16384;
 
 // Momentum and update of one value, with the operations of the CPU's and none of them fused.

@@ -30,7 +30,7 @@ enum NcclType : int {
 enum NcclOperation : int { kNcclSum = 0 };
 
 struct NcclLibrary {
-  // Of the process; loaded once. FAILED_PRECONDITION with the names that were looked for.
+  // The process's library; loaded once. FAILED_PRECONDITION with the names that were looked for.
   static absl::StatusOr<const NcclLibrary*> Load();
 
   // OK, or what NCCL says.

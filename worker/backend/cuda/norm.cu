@@ -176,7 +176,7 @@ __global__ __launch_bounds__(kRowThreads,
     turn ^= 1;
     if (!present) continue;
     const float gradient_mean = gradient_sum * inverse_width;
-    // What multiplies xhat: mean(g * xhat).
+    // xhat's factor: mean(g * xhat).
     const float slope = dot * factor * inverse_width;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {

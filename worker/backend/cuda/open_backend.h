@@ -42,13 +42,14 @@ struct OpenOptions {
   std::string plan_file;
 };
 
-// Of a site of several processes: which of its GPUs are this process's.
+// This process's GPUs in a site of several processes.
 struct SiteShare {
   int ranks = 0;
   int first_rank = 0;
   std::string group_id;                // Of NewGroupId, in process 0.
   std::shared_ptr<SharedCause> cause;  // That ends the site.
-  // What is kept of matrix products, in place of options.plan_file: read, and made what there is.
+  // The kept plans of matrix products, in place of options.plan_file: read, then made what there
+  // is.
   std::string* plans = nullptr;
 };
 absl::StatusOr<std::string> NewGroupId();

@@ -39,7 +39,7 @@ class PartDevice {
     Event copied;  // Both ways.
   };
 
-  // Of device memory that Create allocates for the rank.
+  // Bytes of device memory that Create allocates for the rank.
   static int64_t Bytes(const FragmentPlan& plan, const ShardPlan& shard_plan,
                        const v1::SyncConfig& sync, int rank, bool published_on_device);
   static absl::StatusOr<std::unique_ptr<PartDevice>> Create(const FragmentPlan& plan,
@@ -79,7 +79,7 @@ class PartDevice {
     int64_t in_fragment = 0;
     int64_t bytes = 0;
   };
-  // Of one fragment, what this rank has.
+  // This rank's part of one fragment.
   struct Part {
     std::span<const ShardPiece> pieces;
     int64_t begin = 0;   // Of the fragment in the arena.
@@ -94,7 +94,7 @@ class PartDevice {
     bool keeps_residual = false;
     float* held = nullptr;  // Local values as they were sent; null: none.
   };
-  // What hashing one fragment leaves on the host.
+  // The host's results of hashing one fragment.
   struct HashSlot {
     unsigned long long* on_device = nullptr;
     PinnedBuffer<unsigned long long> checksums;
@@ -124,8 +124,7 @@ class PartDevice {
   absl::StatusOr<HashSlot*> MakeHash();
   // Copies the pieces of an object to the device.
   absl::StatusOr<Slot*> Upload(const Codec& codec, int fragment, std::span<const uint8_t> object);
-  // What the synchronizing stream is given from now on follows the training stream, or the other
-  // way round.
+  // Makes the synchronizing stream's later work follow the training stream, or the other way round.
   absl::Status FollowTraining();
   absl::Status HoldUpTraining();
   // The fragment's part of the published copy, on the device; and puts it back.
@@ -134,7 +133,7 @@ class PartDevice {
   absl::Status BeginHash(int fragment, const float* published, Slot* answer);
   absl::Status EnsureResiduals(bool of_all_fragments, int fragment);
   MergeJob LocalJob(const Part& part, const float* published, float alpha) const;
-  // What the host's codec says of the chunk that was refused.
+  // The host's codec's word on the chunk that was refused.
   absl::Status DecodeStatus(const Codec& codec, const Slot& slot);
   absl::Status CopyOut(const float* from, const Part& part, std::span<float> arena);
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr auto kValueBytes = static_cast<int64_t>(sizeof(float));
 
-// Of any fragment's codes, up or down.
+// Bytes of any fragment's codes, up or down.
 int64_t SlotBytes(const Codec& up, const Codec& down, int64_t values) {
   return std::max(EncodedBytes(up, values), EncodedBytes(down, values));
 }
@@ -29,7 +29,7 @@ int FragmentsInFlight(int fragments, const v1::SyncConfig& sync) {
       std::min<int64_t>(fragments, overlap / std::max(1, sync.steps_between_syncs()) + 2));
 }
 
-// Of one step boundary, hashed until the next one.
+// Merges of one step boundary, hashed until the next one.
 constexpr int kMergesAtOnce = 2;
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 namespace causeway::worker::cuda {
 
-// Of the present device: cudaErrorNoKernelImageForDevice if not.
+// Whether the present device runs this code: cudaErrorNoKernelImageForDevice if not.
 cudaError_t ProbeMachineCode();
 
 }  // namespace causeway::worker::cuda

@@ -1,6 +1,6 @@
-// What happens to queries and keys between projection and attention: optional RMSNorm per head,
-// then the rotary embedding, which turns the pairs (i, i + head_dim / 2) by the angles of the
-// position. See kernel_limits.h for what holds for all kernels.
+// The work on queries and keys between projection and attention: optional RMSNorm per head, then
+// the rotary embedding, which turns the pairs (i, i + head_dim / 2) by the angles of the position.
+// See kernel_limits.h for what holds for all kernels.
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_ROTARY_H_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_ROTARY_H_
 

@@ -13,7 +13,7 @@ double Crossing(double bytes, double mbit_per_s, double round_trip_seconds, int 
   return 8 * bytes / bit_per_s + RestedSeconds(bytes, bit_per_s, connections, round_trip_seconds);
 }
 
-// What BBR took over the emulated link (tests/wan), every two seconds on one connection.
+// BBR's times over the emulated link (tests/wan), every two seconds on one connection.
 TEST(RestedConnections, AreAsSlowAsMeasured) {
   EXPECT_NEAR(Crossing(2e3, 20, 0.6), 0.001, 0.011);
   EXPECT_NEAR(Crossing(13e3, 20, 0.6), 0.159, 0.01);

@@ -1,5 +1,5 @@
-// What `bench` says of a GPU: every figure follows from the times that stand beside it. The times
-// themselves mean nothing here.
+// The report of `bench` on a GPU: every figure follows from the times that stand beside it. The
+// times themselves mean nothing here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -42,7 +42,7 @@ TEST(CudnnLibraryTest, ALibraryOfAnotherKindIsRefused) {
               AllOf(HasSubstr("libm.so.6"), HasSubstr("another library")));
 }
 
-// What cuDNN plans for a GPU that it is only told of. It looks for the driver all the same: where
+// cuDNN's plans for a GPU that it is only told of. It looks for the driver all the same: where
 // there is none, the toolkit's stub of it will do.
 class CudnnPlansTest : public ::testing::Test {
  protected:

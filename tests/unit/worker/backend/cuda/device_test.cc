@@ -1,4 +1,4 @@
-// What a worker says of GPUs that are not there, not fit, too small or lost.
+// A worker's messages about GPUs that are missing, unfit, too small or lost.
 #include "worker/backend/cuda/device.h"
 
 #include <gmock/gmock.h>

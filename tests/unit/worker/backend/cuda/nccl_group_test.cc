@@ -1,5 +1,5 @@
-// What a group of GPUs asks NCCL for, and how it ends: over a stand-in for NCCL whose ranks are
-// threads and whose kernels are plain loops.
+// A group of GPUs' calls to NCCL, and its end: over a stand-in for NCCL whose ranks are threads and
+// whose kernels are plain loops.
 #include "worker/backend/cuda/nccl_group.h"
 
 #include <gmock/gmock.h>

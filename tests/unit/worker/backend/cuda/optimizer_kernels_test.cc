@@ -18,7 +18,7 @@ namespace {
 
 size_t Size(int64_t value) { return static_cast<size_t>(value); }
 
-// Of `parts`, each of which is summed by itself.
+// The norm of `parts`, each of which is summed by itself.
 GradientNorm NormOf(TestDevice& device, const std::vector<std::vector<float>>& parts, double clip) {
   auto* const sums = device.Allocate<double>(static_cast<int64_t>(parts.size()));
   for (size_t i = 0; i < parts.size(); ++i) {

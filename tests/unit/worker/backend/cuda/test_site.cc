@@ -63,7 +63,7 @@ class SiteGroups {
 #endif
 };
 
-// Of the processes 1, 2, ...; destroyed after process 0's backend.
+// The processes 1, 2, ...; destroyed after process 0's backend.
 struct Others {
   struct Process {
     Process(int number, const RankRange& ranks) : range(ranks), thread(number) {}
