@@ -63,6 +63,8 @@ struct AddedContribution {
       0;           // The outlier guard judged it by this; 0: it has too few norms yet, or is off.
   double cap = 0;  // The largest norm that the fragment takes; 0: any.
   bool quarantined() const { return quarantine != Quarantine::kNone; }
+  // The record keeps this. What an operator keeps out is no part of it: he may let it in again.
+  bool out_of_line() const { return quarantined() && quarantine != Quarantine::kRejected; }
 };
 
 // A contribution that was accepted, and found to be impossible when its round closed.
@@ -193,12 +195,16 @@ class FragmentRounds {
     bool rejected = false;
     bool kept_out() const { return quarantined || rejected; }
   };
-  using Contributions = std::map<std::string, Held>;  // By worker id: the summation order.
+  // By worker id: the summation order. Copies share the objects' bytes.
+  using Contributions = std::map<std::string, Held>;
 
   FragmentView View() const ABSL_SHARED_LOCKS_REQUIRED(data_mutex_);
   absl::StatusOr<bool> Lookup(const v1::PushHeader& header) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   OpenRound OpenRoundLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Does with the object what Add says, but for holding it.
+  absl::StatusOr<AddedContribution> VerifyAndSave(const v1::PushHeader& header,
+                                                  const ReceivedObject& object, double unix_s);
   absl::Status VerifyObject(const v1::PushHeader& header, const ReceivedObject& object) const;
   // Whether codes from codec chunk `begin` to `end` are valid; `codes` are their bytes.
   absl::Status ValidateCodes(size_t begin, size_t end, std::span<const uint8_t> codes) const

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
-#include "worker/backend/cuda/random_fill.h"
+#include "worker/backend/cuda/kernels/random_fill.h"
 
 namespace causeway::worker::cuda {
 namespace {

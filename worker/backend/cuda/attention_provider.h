@@ -18,8 +18,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker/backend/cuda/attention.h"
-#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/attention/attention.h"
+#include "worker/backend/cuda/device/device.h"
 
 namespace causeway::worker::cuda {
 

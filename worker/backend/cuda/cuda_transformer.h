@@ -26,15 +26,15 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/cpu/parameter_layout.h"
 #include "worker/backend/cuda/attention_provider.h"
-#include "worker/backend/cuda/classifier.h"
-#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device/device.h"
 #include "worker/backend/cuda/gemm.h"
-#include "worker/backend/cuda/gradient_places.h"
-#include "worker/backend/cuda/norm.h"
+#include "worker/backend/cuda/kernels/classifier.h"
+#include "worker/backend/cuda/kernels/gradient_places.h"
+#include "worker/backend/cuda/kernels/norm.h"
+#include "worker/backend/cuda/kernels/rotary.h"
 #include "worker/backend/cuda/projection.h"
-#include "worker/backend/cuda/rotary.h"
+#include "worker/model/parameter_layout.h"
 
 namespace causeway::worker::cuda {
 

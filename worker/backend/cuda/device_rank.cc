@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "worker/backend/cuda/elementwise.h"
-#include "worker/backend/cuda/random_fill.h"
+#include "worker/backend/cuda/kernels/elementwise.h"
+#include "worker/backend/cuda/kernels/random_fill.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "common/base/file_system.h"
 #include "tests/unit/worker/backend/cuda/test_gemm.h"
-#include "worker/backend/cuda/bench.h"
+#include "worker/backend/cuda/bench/bench.h"
 
 namespace causeway::worker::cuda {
 namespace {

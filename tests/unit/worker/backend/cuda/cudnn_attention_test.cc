@@ -1,6 +1,6 @@
 // Attention by cuDNN: that it is refused where it is not installed, what it plans for GPUs that are
 // only described, and, on a GPU, that its numbers and bits are those that are wanted of our own.
-#include "worker/backend/cuda/cudnn_attention.h"
+#include "worker/backend/cuda/cudnn/cudnn_attention.h"
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -13,8 +13,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/unit/worker/backend/cuda/attention_reference.h"
-#include "worker/backend/cuda/cudnn_graphs.h"
-#include "worker/backend/cuda/cudnn_library.h"
+#include "worker/backend/cuda/cudnn/cudnn_graphs.h"
+#include "worker/backend/cuda/cudnn/cudnn_library.h"
 
 namespace causeway::worker::cuda {
 namespace {

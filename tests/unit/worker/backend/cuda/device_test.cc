@@ -1,5 +1,5 @@
 // A worker's messages about GPUs that are missing, unfit, too small or lost.
-#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device/device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,9 +7,9 @@
 #include "gtest/gtest.h"
 #include "tests/unit/worker/backend/cuda/kernel_testing.h"
 #include "worker/backend/cpu/kernels.h"
-#include "worker/backend/cuda/adamw.h"
-#include "worker/backend/cuda/gradient_norm.h"
-#include "worker/backend/cuda/muon.h"
+#include "worker/backend/cuda/kernels/adamw.h"
+#include "worker/backend/cuda/kernels/gradient_norm.h"
+#include "worker/backend/cuda/kernels/muon.h"
 #include "worker/train/muon.h"
 #include "worker/train/sum_of_squares.h"
 

@@ -13,7 +13,7 @@
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "worker/group/thread_group.h"
 #else
-#include "worker/backend/cuda/nccl_group.h"
+#include "worker/backend/cuda/nccl/nccl_group.h"
 #endif
 
 namespace causeway::worker::cuda {
