@@ -330,7 +330,7 @@ void RecordModel(EventHistory& events, const BroughtModel& model) {
        {"fragments", model.plan.fragments()}});
 }
 
-// What the flags of `serve` say, checked before the run's folder is touched.
+// The flags of `serve`, checked before the run's folder is touched.
 struct ServeFlags {
   std::string listen;
   std::string run_dir;
