@@ -20,6 +20,8 @@
 namespace causeway::server {
 namespace {
 
+constexpr absl::Duration kPoll = absl::Milliseconds(100);  // The deadline is looked at as often.
+
 static_assert(std::endian::native == std::endian::little, "states travel as little-endian fp32");
 
 // Says what came, and when.
@@ -45,18 +47,18 @@ class Progress final : public LaneObserver {
 absl::StatusOr<LaneClient::Result> AwaitState(LaneClient& client, const LaneClient::Handle& state,
                                               const Progress& progress,
                                               const StatePullOptions& options) {
-  while (!client.AwaitAWhile(state)) {
-    if (absl::Now() >= options.deadline) {
-      return absl::DeadlineExceededError("it has not come by then");
+  while (absl::Now() < options.deadline) {
+    if (client.AwaitAWhile(state)) {
+      LaneClient::Result result = client.Await(state);
+      RETURN_IF_ERROR(result.status);
+      return result;
     }
     if (progress.quiet() > options.stall) {
       return absl::UnavailableError(
           absl::StrCat("nothing came for ", absl::FormatDuration(options.stall)));
     }
   }
-  LaneClient::Result result = client.Await(state);
-  RETURN_IF_ERROR(result.status);
-  return result;
+  return absl::DeadlineExceededError("it has not come by then");
 }
 
 }  // namespace
@@ -77,6 +79,7 @@ absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Ch
   LaneDialer dialer([&channel](int) { return channel; });
   LaneClient::Options client_options;
   client_options.run_long = unpacker.runner();
+  client_options.poll = kPoll;
   client_options.dial = [&](int lane) { dialer.Dial(lane, greeting, client); };
   client_options.observer = &progress;
   client_options.passes = IsRetryable;
