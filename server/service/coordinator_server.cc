@@ -328,7 +328,7 @@ ServerLoad CoordinatorServer::load() const {
   load.pull_bytes = pull_cache_.taken();
   load.pull_bytes_limit = pull_cache_.bytes();
   load.pushes = counters.deltas;
-  load.push_streams = lanes_.lanes();
+  load.lanes = lanes_.lanes();
   load.pushes_evicted = counters.evicted;
   load.merges_queued = merges_.length();
   load.copies_queued = copies_.length();

@@ -63,10 +63,13 @@ void WorkerLanes::OnOffer(const LanePtr& lane, v1::Offer& offer) {
         "the worker has ", kMaxTransfers, " transfers under way already; try again later"));
   }
   if (!status.ok()) return SayOutcome(transfer, status, lane);
+  std::shared_ptr<DeltaInbox::Delta> known;
   {
     absl::MutexLock lock(&roles_mutex_);
-    offers_.try_emplace(transfer);
+    known = offers_.try_emplace(transfer).first->second;
   }
+  // It comes over every lane: the coordinator is asked once.
+  if (known != nullptr) return SayHolding(transfer, *known, lane);
   v1::PushResponse accepted;
   auto self = std::static_pointer_cast<WorkerLanes>(shared_from_this());
   const auto delta = inbox_.Offer(self, transfer, header, accepted);
@@ -84,11 +87,16 @@ void WorkerLanes::OnOffer(const LanePtr& lane, v1::Offer& offer) {
     if (!ended) offer_here->second = *delta;
   }
   if (ended) return StopExpecting(transfer);  // Other lanes were faster: the bearer was told.
+  SayHolding(transfer, **delta, lane);
+}
+
+void WorkerLanes::SayHolding(uint64_t transfer, const DeltaInbox::Delta& delta,
+                             const LanePtr& lane) {
   v1::LaneControl message;
   v1::Holding& holding = *message.mutable_holding();
   holding.set_transfer(transfer);
-  holding.set_held_chunks(DeltaInbox::Chunks(**delta)->held().ToWire());
-  holding.set_holder(DeltaInbox::Holder(**delta));
+  holding.set_held_chunks(DeltaInbox::Chunks(delta)->held().ToWire());
+  holding.set_holder(DeltaInbox::Holder(delta));
   Say(std::move(message), lane);
 }
 

@@ -65,6 +65,7 @@ class WorkerLanes final : public LanePeer, public DeltaBearer {
   void Deliver(const v1::Want& want, absl::StatusOr<AnswerOutbox::Found> found);
   void SayOutcome(uint64_t transfer, const absl::StatusOr<v1::PushResponse>& result,
                   LanePtr lane = nullptr);
+  void SayHolding(uint64_t transfer, const DeltaInbox::Delta& delta, const LanePtr& lane);
   void Forget(uint64_t transfer);
 
   Coordinator& coordinator_;
