@@ -80,9 +80,9 @@ class LaneClient final : public LanePeer {
   };
   struct Result {
     absl::Status status;
-    v1::PushResponse accepted;  // Of an offer.
-    v1::PullHeader header;      // Of what was wanted.
-    std::shared_ptr<ByteBuffer> bytes;
+    v1::PushResponse accepted = {};  // Of an offer.
+    v1::PullHeader header = {};      // Of what was wanted.
+    std::shared_ptr<ByteBuffer> bytes = nullptr;
   };
   class Transfer;
   using Handle = std::shared_ptr<Transfer>;

@@ -49,8 +49,8 @@ class WorkerLanes final : public LanePeer, public DeltaBearer {
  private:
   struct Wanted {
     v1::Want::Object object = v1::Want::OBJECT_UNSPECIFIED;
-    std::shared_ptr<const void> waits;  // While the outbox looks for it.
-    std::shared_ptr<const void> hold;   // While it is sent.
+    std::shared_ptr<const void> waits = nullptr;  // While the outbox looks for it.
+    std::shared_ptr<const void> hold = nullptr;   // While it is sent.
   };
 
   absl::Status OnControl(const LanePtr& lane, v1::LaneControl& message) override;
