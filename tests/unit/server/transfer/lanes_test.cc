@@ -266,7 +266,9 @@ TEST_P(LanesTest, ABlowAtAnyMessageLosesNothingAndCountsNothingTwice) {
       EXPECT_TRUE(std::ranges::equal(*pulled.bytes, *answer));
       ExpectContributed(*object);
       // What one lane had under way, at most all of it.
-      if (blow == Blow::kCutOne) EXPECT_LE(chunks.All(), 11 + 11);
+      if (blow == Blow::kCutOne) {
+        EXPECT_LE(chunks.All(), 11 + 11);
+      }
       if (HasFailure() || !struck) break;
     }
     if (HasFailure()) return;
