@@ -1,4 +1,4 @@
-// What the system says of this process, under the names that Prometheus's libraries share.
+// The system's figures of this process, under the names that Prometheus's libraries share.
 #ifndef CAUSEWAY_COMMON_TELEMETRY_PROCESS_FIGURES_H_
 #define CAUSEWAY_COMMON_TELEMETRY_PROCESS_FIGURES_H_
 

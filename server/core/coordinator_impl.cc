@@ -26,8 +26,8 @@ bool IsFatal(const absl::Status& status) {
   }
 }
 
-// Of what a worker trained and has not contributed: a delta that is being taken, one on its way and
-// one that was late; and as many steps as a takeover may repeat.
+// Steps that a worker may have trained without contributing them: a delta that is being taken, one
+// on its way and one that was late; and as many as a takeover may repeat.
 int64_t ReserveSteps(const v1::SyncConfig& sync) {
   return 3 * int64_t{sync.steps_between_syncs()} + 2 * int64_t{MaxOverlapSteps(sync)} + 8;
 }
@@ -197,7 +197,7 @@ absl::StatusOr<int64_t> CoordinatorImpl::AdmitPush(const v1::PushHeader& header)
 CoordinatorImpl::DroppedDraws CoordinatorImpl::DropImpossibleDraws(const FragmentRounds& fragment,
                                                                    v1::PushHeader& header) const {
   DroppedDraws dropped;
-  // Of a round that is not there the delta is refused.
+  // A delta to a round that does not exist is refused.
   if (header.round() < 1 || header.round() > fragment.version() + 1) return dropped;
   const int64_t step = schedule_.SendStep(fragment.fragment(), header.round());
   auto& draws = *header.mutable_draws();

@@ -132,7 +132,7 @@ class CoordinatorImpl final : public Coordinator {
       ABSL_LOCKS_EXCLUDED(members_mutex_);
   absl::StatusOr<FragmentRounds*> FindFragment(int fragment) const;
   std::vector<OpenRound> OpenRounds() const;
-  // What every call checks first.
+  // Every call checks this first.
   absl::Status Serving() const;
 
   absl::Status HandleReady(const std::string& worker_id, uint64_t incarnation,
@@ -146,8 +146,8 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status CheckStep(int64_t step) const;
   // A step that the member can have reached, too.
   absl::Status CheckReached(const std::string& worker_id, int64_t step) const;
-  // What the speeds that were just reported ask for: other paces, or the end of the token budget.
-  // Call it without a lock; sends and records.
+  // Acts on the speeds that were just reported: other paces, or the end of the token budget. Call
+  // it without a lock; sends and records.
   absl::Status ActOnProgress();
   int64_t TokenBudget() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
 

@@ -1,4 +1,4 @@
-// What CoordinatorImpl writes to its store, and how it comes back from it.
+// CoordinatorImpl's writes to its store, and its way back from it.
 #include <algorithm>
 #include <set>
 #include <utility>

@@ -33,7 +33,7 @@ absl::string_view ReasonName(v1::Leave::Reason reason) {
   }
 }
 
-// What is implausible counts as not known.
+// Implausible values count as unknown.
 Progress ProgressOf(const v1::Heartbeat& heartbeat) {
   constexpr double kLongestStep = 1e6;  // Seconds.
   constexpr int64_t kLargestPace = 1000 * 1000;

@@ -1,4 +1,4 @@
-// What a run did, for summary.json.
+// A run's totals, for summary.json.
 #ifndef CAUSEWAY_SERVER_CORE_RUN_SUMMARY_H_
 #define CAUSEWAY_SERVER_CORE_RUN_SUMMARY_H_
 

@@ -1,4 +1,4 @@
-// What a shell needs to complete causewayctl's commands and flags.
+// Scripts by which a shell completes causewayctl's commands and flags.
 #ifndef CAUSEWAY_SERVER_CTL_COMPLETION_H_
 #define CAUSEWAY_SERVER_CTL_COMPLETION_H_
 

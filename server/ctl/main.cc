@@ -186,7 +186,7 @@ int Watch(RunAdmin& run) {
   return 0;
 }
 
-// What an order did: a sentence, or {"done": the sentence}.
+// Prints what an order did: a sentence, or {"done": the sentence}.
 void PrintDone(const std::string& sentence) {
   if (!absl::GetFlag(FLAGS_json)) return Print(absl::StrCat(sentence, "\n"));
   const nlohmann::json done = {{"done", sentence}};
@@ -266,7 +266,7 @@ int Events(RunAdmin& run) {
                                     .print = Print}));
 }
 
-// What needs a coordinator.
+// Runs the commands that need a coordinator.
 int RunOnline(const std::string& command, const std::vector<std::string>& arguments) {
   if (command == "export") {
     const absl::Status asked_for = CheckExportFlags();

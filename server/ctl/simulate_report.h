@@ -1,4 +1,4 @@
-// What `causewayctl simulate` and `plan` found out, as text for people and JSON for programs.
+// The findings of `causewayctl simulate` and `plan`, as text for people and JSON for programs.
 #ifndef CAUSEWAY_SERVER_CTL_SIMULATE_REPORT_H_
 #define CAUSEWAY_SERVER_CTL_SIMULATE_REPORT_H_
 
@@ -35,7 +35,7 @@ struct SweepPoint {
 std::string SweepText(const std::vector<SweepPoint>& points);
 nlohmann::json SweepJson(const std::vector<SweepPoint>& points);
 
-// What a training of so many days moves, and what that costs at a price per 10^12 bytes sent.
+// Asks what a training of so many days moves, and what that costs at a price per 10^12 bytes sent.
 struct CostRequest {
   double days = 0;  // 0: nobody asks.
   double egress_per_tb = 0;

@@ -30,7 +30,7 @@ std::string WorkerStateName(v1::WorkerStatus::State state);
 // everybody waits for. Nothing while no speed is known, or nothing is left to do.
 std::optional<absl::Duration> TimeLeft(const v1::RunStatus& status);
 
-// Of several lines: what the run does and how far it is.
+// Several lines: what the run does and how far it is.
 std::string RunText(const v1::RunStatus& status);
 // One line per worker; those who left only with `all`.
 std::string WorkersText(const v1::RunStatus& status, bool all);

@@ -1,5 +1,5 @@
-// What goes wrong with sites, links and the coordinator of a simulated run, as distributions. All
-// draws follow from the run's seed.
+// Disturbances of sites, links and the coordinator of a simulated run, as distributions. All draws
+// follow from the run's seed.
 #ifndef CAUSEWAY_SERVER_SIMULATE_DISTURBANCES_H_
 #define CAUSEWAY_SERVER_SIMULATE_DISTURBANCES_H_
 
@@ -32,7 +32,7 @@ struct Interruptions {
 };
 
 // From the start of a coordinator until the workers' transfers go on: the mean of four measured
-// outages, 3.4 to 5.7 s (docs/simulator.md, Against measured outages).
+// outages, 3.4 to 5.7 s (docs/reports/simulator_checks.md, Against measured outages).
 inline constexpr double kMeasuredReturnSeconds = 4.5;
 
 struct Disturbances {

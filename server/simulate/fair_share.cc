@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-// What is left of an end or a port, and how many flows without a rate share it.
+// The rest of an end or a port, and the number of flows without a rate that share it.
 struct Rest {
   double capacity = 0;
   int sharing = 0;
@@ -41,7 +41,8 @@ std::vector<double> FairRates(std::span<const Flow> flows, std::span<const End> 
       if (port_rests[port].share() < port_rests[tightest].share()) tightest = port;
     }
     const double port_share = port_rests[tightest].share();
-    // What binds at an end before any port does: settling it can only raise the shares of ports.
+    // Shares of ends that bind before any port does: settling them can only raise the shares of
+    // ports.
     std::vector<double> end_shares;
     for (const Rest& rest : end_rests) end_shares.push_back(rest.share());
     const size_t before = done;

@@ -7,7 +7,7 @@
 
 namespace causeway::server {
 
-// What flows between one end, such as a worker's link, and one port, such as a coordinator's.
+// A flow between one end, such as a worker's link, and one port, such as a coordinator's.
 struct Flow {
   int end = 0;
   int port = 0;

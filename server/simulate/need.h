@@ -20,7 +20,7 @@ StarSetting WithLinks(StarSetting setting, double bit_per_s);
 
 // Our schedule for the paper's models: two sites, int4 both ways (4.25 bits per value), H = 100, 50
 // fragments of equal size, tau 6, 100 ms one way; the coordinator's link takes 10 Gbit/s each way,
-// its merge and commit are as measured on two cores (docs/results.md).
+// its merge and commit are as measured on two cores (docs/reports/results.md).
 StarSetting OwnSetting(double values, double step_seconds);
 
 struct OwnRow {

@@ -1,5 +1,6 @@
 // The paper's compute-utilization simulator, as far as its text and tables allow to reconstruct it
-// (arXiv 2501.18512, section 4.2 and table 6); docs/simulator.md has the recipe in prose.
+// (arXiv 2501.18512, section 4.2 and table 6); docs/reports/simulator_checks.md has the
+// recipe in prose.
 //
 // One serial compute resource and one serial first-in first-out link. Every layer has a forward
 // node, an activation-gradient node and a parameter-gradient node of step / (3 layers) each. A

@@ -60,7 +60,7 @@ PaperSetting SettingOf(const PaperModelSize& model, const Method& method) {
           .overlap_steps = method.overlap_steps};
 }
 
-// Of the points that print as `printed`, the one nearest to `ours`.
+// Returns the point nearest to `ours` of those that print as `printed`.
 int NearestPrinted(const std::vector<double>& grid, const std::string& printed, int ours) {
   int nearest = -1;
   for (int k = 0; k < static_cast<int>(grid.size()); ++k) {

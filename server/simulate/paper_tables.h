@@ -1,4 +1,4 @@
-// What the paper reports about bandwidth (arXiv 2501.18512v1, tables 6 and 3), beside what its
+// The paper's figures about bandwidth (arXiv 2501.18512v1, tables 6 and 3), beside those that its
 // simulator gives here (paper_model.h).
 #ifndef CAUSEWAY_SERVER_SIMULATE_PAPER_TABLES_H_
 #define CAUSEWAY_SERVER_SIMULATE_PAPER_TABLES_H_

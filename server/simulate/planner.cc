@@ -25,7 +25,7 @@ constexpr int kMostOverlap = 10;
 constexpr double kStateBytes = 12;
 constexpr double kSpareMemory = 1.25;
 constexpr int kSnapshotEveryRounds = 10;
-// One TCP connection with Linux's default buffers at 100 ms (docs/operating.md).
+// One TCP connection with Linux's default buffers at 100 ms (docs/links.md).
 constexpr double kConnectionBits = 170e6 * 0.1;
 constexpr int kFewestConnections = 4;
 // A shard's link and merge are not planned to be busier than that.

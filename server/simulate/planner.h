@@ -23,19 +23,21 @@ struct CodecBits {
 struct PlanRequest {
   double values = 0;
   std::vector<StarSite> sites;  // Rates of the lines. Without connections: as many as they take.
-  // What of a line's rate arrives as payload: 0.85 to 0.9 at 100 ms (docs/results.md).
+  // Share of a line's rate that arrives as payload: 0.85 to 0.9 at 100 ms
+  // (docs/reports/long_links.md).
   double link_efficiency = 0.85;
   double target = 0.99;
   // Candidates, from the one that costs training the least to the one that costs the link the
   // least.
   std::vector<CodecBits> uplinks;
   CodecBits downlink;
-  double coordinator_bit_per_s = 10e9;  // Of one machine, each way.
+  double coordinator_bit_per_s = 10e9;  // One machine's, each way.
   double coordinator_memory_bytes = 256e9;
-  StarCoordinator coordinator;      // Its links and shards are the plan's.
-  double disk_bytes_per_s = 1.7e9;  // Of one machine, as measured (docs/results.md, Durability).
-  // What the slack is for. None: the coordinator's own death, until it serves again. H is chosen
-  // for the rate that the links have on average.
+  StarCoordinator coordinator;  // Its links and shards are the plan's.
+  // One machine's, as measured (docs/reports/results.md, Durability).
+  double disk_bytes_per_s = 1.7e9;
+  // Disturbances that the slack is for. None: the coordinator's own death, until it serves again. H
+  // is chosen for the rate that the links have on average.
   Disturbances disturbances = {};
 };
 
@@ -80,9 +82,9 @@ struct Plan {
 // INVALID_ARGUMENT as SimulateStar; for no codecs or an efficiency beyond (0, 1].
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
 
-// What to expect of a schedule as it is, over the request's links and with one shard: fragments, H,
-// tau, tau_max and bits are the setting's, everything else is the request's, its disturbances
-// included. Errors as SimulateStar.
+// Says what to expect of a schedule as it is, over the request's links and with one shard:
+// fragments, H, tau, tau_max and bits are the setting's, everything else is the request's, its
+// disturbances included. Errors as SimulateStar.
 absl::StatusOr<StarResult> ExpectOf(const PlanRequest& request, StarSetting schedule);
 
 }  // namespace causeway::server

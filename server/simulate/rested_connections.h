@@ -1,4 +1,4 @@
-// What crosses a link that connections rest on in between.
+// Time to cross a link on which connections rest in between.
 //
 // BBR sends 2.89 times as fast as its connection has ever delivered, until it finds that the link
 // gives no more. A connection that carries an object now and then, and waits for acknowledgements

@@ -62,7 +62,7 @@ absl::StatusOr<StarSite> ParseSite(absl::string_view text, const SiteDefaults& d
 }
 
 absl::StatusOr<StarTier> ParseTier(absl::string_view text, double one_way_seconds) {
-  // What follows the '@' of a site is a time as well.
+  // A time follows the '@' of a site as well.
   const absl::StatusOr<StarSite> site = ParseSite(text, {.step_seconds = 2 * one_way_seconds});
   if (!site.ok() || !absl::StrContains(text, 'x')) {
     return absl::InvalidArgumentError(

@@ -1,5 +1,5 @@
-// What slack, max_overlap_steps beyond overlap_steps, does for a simulated run (star_model.h), and
-// how much of it a run needs.
+// Finds what slack, max_overlap_steps beyond overlap_steps, does for a simulated run
+// (star_model.h), and how much of it a run needs.
 #ifndef CAUSEWAY_SERVER_SIMULATE_SLACK_H_
 #define CAUSEWAY_SERVER_SIMULATE_SLACK_H_
 

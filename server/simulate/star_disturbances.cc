@@ -95,7 +95,7 @@ bool StarRun::HandleDisturbance(const Event& event) {
     case Event::kPublished:
     case Event::kGraceOver:
     case Event::kLeaseOver:
-      // What reaches the coordinator, or is its own work, is done when it is back.
+      // Arrivals at the coordinator and its own work are done when it is back.
       if (away_) At(std::max(now_, back), event);
       return away_;
     default:

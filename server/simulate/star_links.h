@@ -54,7 +54,7 @@ class StarLinks {
 
   // Bits are counted from now on.
   void StartCounting(double now);
-  // Of each of the workers that this one stands for; of a shard.
+  // Bits per second of each of the workers that this one stands for; of a shard.
   double WorkerBits(double now, int worker, Way way);
   double ShardBits(double now, int shard, Way way);
 

@@ -1,6 +1,6 @@
-// What Causeway's own topology makes of links: sites that train and exchange fragments with a
-// coordinator, simulated event by event. docs/simulator.md says what is in the model and what is
-// not.
+// Simulates what Causeway's own topology makes of links: sites that train and exchange fragments
+// with a coordinator, simulated event by event. docs/simulator.md says what is in the model and
+// what is not.
 //
 // A site computes inner steps. After a send step it queues the fragment's delta on its uplink,
 // after a merge step it needs that round's answer and waits if it is not there: at once, or with
@@ -42,16 +42,16 @@ struct StarSite {
   int connections = 0;
 };
 
-// What causeway-coordinator was measured to do on two cores and a local disk (docs/results.md,
-// Merge and Durability): bytes moved by a merge, and the time that a round's commit adds.
+// The coordinator on two cores and a local disk, as measured (docs/reports/results.md, Merge and
+// Durability): bytes moved by a merge, and the time that a round's commit adds.
 inline constexpr double kMeasuredMergeBytesPerSecond = 20e9;
 inline constexpr double kMeasuredCommitSeconds = 0.025;
 
 // theta, momentum and published in fp32, read and written.
 inline constexpr double kMergedStateBytes = 24;
 
-// What a fragment takes on the wire beside its values and its frames, each way
-// (docs/experiments.md, Bytes on the wire).
+// A fragment's bytes on the wire beside its values and its frames, each way
+// (docs/reports/experiments.md, Bytes on the wire).
 inline constexpr double kMeasuredObjectBytes = 2500;
 
 struct StarCoordinator {
@@ -139,8 +139,8 @@ struct StarResult {
   int64_t rounds = 0;
   int64_t rounds_without_somebody = 0;  // Closed without a member that was expected.
   int64_t deaths = 0;
-  // Of every stretch of time in which a worker had answers that were late, ascending: the steps of
-  // slack beyond overlap_steps with which it would have waited for none of them.
+  // Steps of slack beyond overlap_steps that would have spared a worker its wait, one number for
+  // every stretch of time in which it had late answers, ascending.
   std::vector<int> late_steps;
 };
 

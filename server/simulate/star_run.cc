@@ -252,7 +252,7 @@ void StarRun::Die(int worker) {
   if (w.state == Worker::kFinished) return;
   if (w.state == Worker::kWaiting) w.waited += Counted(w.since);
   if (w.state == Worker::kComputing || w.state == Worker::kWaiting) {
-    // What it trained since it last contributed a fragment dies with it.
+    // Training since its last contribution of a fragment dies with it.
     double lost_steps = 0;
     double values = 0;
     for (int f = 0; f < fragments_; ++f) {

@@ -114,7 +114,7 @@ class StarRun {
   void DrawRates(int worker);
   // Gives the links what outage, silence and jitter leave of them.
   void SetLimits(int worker);
-  // Of the inner step that begins now, with what makes it longer; that part is lost.
+  // Seconds of the inner step that begins now, with what makes it longer; that part is lost.
   double StepSeconds(int worker);
 
   void StartStep(int worker);

@@ -172,6 +172,12 @@ VARIANTS = {
     **{f"mean-M4-mu{mu}": Variant(f"mean, M 4, Muon momentum {mu}", _MEAN | {"train.muon_momentum": mu},
                                   workers=4, inner=("muon",))
        for mu in ("0.8", "0.9")},
+    # The mean of deltas that agree little is short: an outer rate above 1 lengthens it.
+    **{f"mean-outer{rate}": Variant(f"mean, outer rate {rate}", _MEAN | {"outer.learning_rate": rate})
+       for rate in ("1.2", "1.4")},
+    **{f"mean-M4-outer{rate}": Variant(f"mean, M 4, outer rate {rate}", _MEAN | {"outer.learning_rate": rate},
+                                       workers=4)
+       for rate in ("1.4", "1.8")},
     "mean-M4-H10": Variant("mean, M 4, H 10", _MEAN | {"sync.steps_between_syncs": "10"}, workers=4),
     **{f"mean-M{workers}": Variant(f"mean, M {workers}", _MEAN, workers=workers)
        for workers in (4, 8)},
@@ -223,7 +229,8 @@ EXPERIMENTS = {
         ("plain", "plain-mu0.8", "plain-mu0.9", "plain-mu0.85", "plain-mu0.975", "plain-rates0.5", "plain-rates0.7",
          "muon0.04-1e-2", "adamw1e-3", "adamw1e-2", "mean", "mean-rates0.5", "mean-rates0.7",
          "mean-rates1.4", "mean-mu0.8", "mean-mu0.9", "mean-mu0.975", "mean-M4", "mean-M4-mu0.8", "mean-M4-mu0.9",
-         "mean-M4-rates0.5", "mean-M4-rates0.7", "mean-M4-H10", "mean-H10", "mean-tau0", "mean-fp32", "mean-diloco", "mean-keep", "mean-keep-mu0.9"),
+         "mean-M4-rates0.5", "mean-M4-rates0.7", "mean-outer1.2", "mean-outer1.4", "mean-M4-outer1.4",
+         "mean-M4-outer1.8", "mean-M4-H10", "mean-H10", "mean-tau0", "mean-fp32", "mean-diloco", "mean-keep", "mean-keep-mu0.9"),
         "plain", headline=True, in_all=False),
     "gap": Experiment(
         "What is left of the gap to data parallelism",

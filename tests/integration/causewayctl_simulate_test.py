@@ -159,7 +159,7 @@ class SimulateTest(unittest.TestCase):
             f"--bin={BIN}", f"--measured={ROOT / 'docs' / 'figures' / 'thin_link.json'}", "--json")
         self.assertEqual(status, 0, output + error)  # Within three points.
         self.assertEqual(len(json.loads(output)), 8)
-        # And six of seven; a link that streaming saturates is beyond the model (docs/simulator.md).
+        # And six of seven; a link that streaming saturates is beyond the model (docs/reports/simulator_checks.md).
         rows = json.loads(run_tool(
             sys.executable, "-B", ROOT / "tests" / "experiments" / "simulator_check.py",
             f"--bin={BIN}", "--json")[1])
@@ -168,7 +168,7 @@ class SimulateTest(unittest.TestCase):
         self.assertLess(max(off), 0.07)
 
     def test_measured_outages_are_predicted_within_three_points(self):
-        text = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
+        text = (ROOT / "docs" / "reports" / "simulator_checks.md").read_text(encoding="utf-8")
         rows = re.findall(r"^\| (\d+) s \| (\d+) \| ([\d.]+) % \| ([\d.]+) % \| \S+ "
                           r"\| ([\d.]+) % \| ([\d.]+) % \|", text, re.MULTILINE)
         self.assertEqual(len(rows), 4)
@@ -232,7 +232,7 @@ class SimulateTest(unittest.TestCase):
         self.assertIsNone(simulate(*MODEL, "--links=1gbit")["without_slack"])
 
     def test_documented_outputs_are_what_the_commands_print(self):
-        for page in ("simulator.md", "scale.md"):
+        for page in ("simulator.md", "reports/simulator_checks.md", "reports/scale.md"):
             text = (ROOT / "docs" / page).read_text(encoding="utf-8")
             blocks = re.findall(r"```\n\$ causewayctl (.*?)\n(.*?)```", text, re.DOTALL)
             self.assertTrue(blocks, page)

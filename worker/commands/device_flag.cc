@@ -66,7 +66,7 @@ absl::Status NotBuilt() {
 }
 #endif
 
-// What only GPUs can do is refused on processors.
+// Processors refuse what only GPUs can do.
 absl::StatusOr<DeviceChoice> OnProcessors(DeviceChoice choice) {
   if (choice.attention == "cudnn") {
     return absl::InvalidArgumentError(

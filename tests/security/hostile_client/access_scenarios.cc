@@ -15,8 +15,6 @@
 namespace causeway::hostile {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(10);
-
 Outcome Failed(const absl::Status& status) {
   return {.held = false, .what = std::string(status.message())};
 }

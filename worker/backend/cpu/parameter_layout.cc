@@ -64,7 +64,7 @@ ParameterLayout ParameterLayout::Create(const v1::ModelConfig& model, const Frag
           .bias = model.layer_norm() ? offset(name + ".bias", width) : -1,
       };
     };
-    // Of matrices [outputs, inputs] of those names, side by side.
+    // Lays matrices [outputs, inputs] of those names side by side.
     const auto projection = [&](const std::vector<std::pair<std::string, int64_t>>& names,
                                 int64_t inputs, bool bias) {
       std::vector<ProjectionSlice> matrices;
