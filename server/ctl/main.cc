@@ -24,7 +24,7 @@
 #include "server/ctl/export_command.h"
 #include "server/ctl/run_admin.h"
 #include "server/ctl/simulate_command.h"
-#include "server/ctl/status_text.h"
+#include "server/status/status_text.h"
 
 // A flag's help begins with the commands that take it: completion offers it there.
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "HOST:PORT of the coordinator");

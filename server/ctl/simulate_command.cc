@@ -20,14 +20,14 @@
 #include "common/params/fragment_plan.h"
 #include "server/ctl/config_command.h"
 #include "server/ctl/simulate_report.h"
-#include "server/simulate/disturbance_text.h"
-#include "server/simulate/disturbances.h"
-#include "server/simulate/need.h"
-#include "server/simulate/paper_tables.h"
-#include "server/simulate/planner.h"
-#include "server/simulate/site_text.h"
-#include "server/simulate/slack.h"
-#include "server/simulate/star_model.h"
+#include "server/planner/disturbance_text.h"
+#include "server/planner/disturbances.h"
+#include "server/planner/need.h"
+#include "server/planner/paper_tables.h"
+#include "server/planner/planner.h"
+#include "server/planner/site_text.h"
+#include "server/planner/slack.h"
+#include "server/planner/star_model.h"
 
 ABSL_DECLARE_FLAG(std::string, preset);
 ABSL_FLAG(std::string, table, "", "simulate: paper");

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
-#include "server/simulate/need.h"
-#include "server/simulate/paper_tables.h"
-#include "server/simulate/planner.h"
-#include "server/simulate/slack.h"
-#include "server/simulate/star_model.h"
+#include "server/planner/need.h"
+#include "server/planner/paper_tables.h"
+#include "server/planner/planner.h"
+#include "server/planner/slack.h"
+#include "server/planner/star_model.h"
 
 namespace causeway::server {
 

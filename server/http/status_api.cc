@@ -11,7 +11,7 @@
 #include "common/rpc/wire.h"
 #include "common/telemetry/event_names.h"
 #include "server/core/run_summary.h"
-#include "server/ctl/status_text.h"
+#include "server/status/status_text.h"
 
 namespace causeway::server {
 namespace {

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "common/metrics/process_figures.h"
 #include "common/rpc/certificate.h"
 #include "common/rpc/wire.h"
 #include "common/telemetry/event_names.h"
-#include "common/telemetry/process_figures.h"
 
 namespace causeway::server {
 namespace {

@@ -28,7 +28,8 @@ class Scale:
     learning_rate: str = "3e-3"  # AdamW inside.
     muon_learning_rate: str = "0.02"
     muon_adamw_learning_rate: str = "1e-2"  # Of what Muon leaves to AdamW.
-    # Of a fast and a slow worker in the experiment with unequal ones; longer than they really take.
+    # Step times of a fast and a slow worker in the experiment with unequal ones; longer than they
+    # really take.
     unequal_step_ms: tuple[int, int] = (80, 160)
     needs_data: bool = False  # A vocabulary of its own: tokens have to be prepared beforehand.
 
@@ -181,7 +182,7 @@ VARIANTS = {
     "mean-M4-H10": Variant("mean, M 4, H 10", _MEAN | {"sync.steps_between_syncs": "10"}, workers=4),
     **{f"mean-M{workers}": Variant(f"mean, M {workers}", _MEAN, workers=workers)
        for workers in (4, 8)},
-    # What a merge that holds against some costs where all are honest.
+    # The cost of a merge that holds against some where all are honest.
     "mean-M8-clip": Variant("mean, M 8, clipped at 1.5 medians", _MEAN | {"outer.clip_factor": "1.5"}, workers=8),
     "mean-M8-trim": Variant("mean, M 8, trimmed by 1", _MEAN | {"outer.merge": "TRIMMED_MEAN"}, workers=8),
     # The same, and what was trained in flight is kept.
@@ -223,7 +224,7 @@ class Experiment:
 
 
 EXPERIMENTS = {
-    # Of long runs: what suits each side, by seeds that no claim rests on, and what is claimed.
+    # Long runs: what suits each side, by seeds that no claim rests on, and what is claimed.
     "tuning": Experiment(
         "What suits data parallelism and the mean",
         ("plain", "plain-mu0.8", "plain-mu0.9", "plain-mu0.85", "plain-mu0.975", "plain-rates0.5", "plain-rates0.7",

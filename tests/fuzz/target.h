@@ -1,4 +1,4 @@
-// What every fuzz target is made of. A program holds one target or, where one function tests many
+// The parts of every fuzz target. A program holds one target or, where one function tests many
 // things of a kind (every codec), several. libFuzzer drives it in the preset `fuzz`; in all other
 // builds replay_main.cc runs it over the stored inputs. tests/fuzz/run does both.
 //

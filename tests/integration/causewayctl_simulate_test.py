@@ -76,7 +76,7 @@ class SimulateTest(unittest.TestCase):
         self.assertTrue(plan["reaches_target"])
         self.assertIn("400mbit", plan["binding"])
         self.assertEqual(plan["shards"], 1)
-        # What is planned does what was promised, at the share of the lines that is counted on.
+        # The plan does what it promised, at the share of the lines that is counted on.
         sync = plan["sync"]
         run = simulate("--params=10e9", "--step_ms=800", "--links=1gbit,400mbit",
                        "--link_efficiency=0.85", f"--fragments={sync['fragments']}",
@@ -209,7 +209,7 @@ class SimulateTest(unittest.TestCase):
         self.assertTrue(slack["asked_for"])
         self.assertGreater(slack["max_overlap_steps"], plan["sync"]["overlap_steps"])
         self.assertGreater(slack["utilization"], slack["utilization_without"])
-        # What is recommended is a configuration.
+        # The recommendation is a configuration.
         text = run_tool(CTL, "plan", *asked)[1]
         self.assertIn("what late merges do to quality is not measured", text)
         with Cluster() as cluster:

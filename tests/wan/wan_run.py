@@ -21,7 +21,7 @@ from processes import Failed  # noqa: E402
 _RATES_MBIT = (100, 1000)
 _RTTS_MS = (20, 100, 300)
 _LOSSES_PERCENT = (0, 0.01, 0.1)
-# What the goals of the project say of the steady state at 100 ms.
+# The project's goals for the steady state at 100 ms.
 _GOALS = {0: 0.90, 0.1: 0.70}
 
 

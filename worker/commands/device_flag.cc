@@ -11,7 +11,7 @@
 #include "common/telemetry/log.h"
 #include "worker/train/cpu_backend.h"
 #ifdef CAUSEWAY_HAVE_CUDA
-#include "worker/backend/cuda/open_backend.h"
+#include "worker/backend/cuda/open/open_backend.h"
 #endif
 
 ABSL_FLAG(

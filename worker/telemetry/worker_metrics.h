@@ -7,7 +7,7 @@
 #include <string>
 
 #include "causeway/v1/session.pb.h"
-#include "common/telemetry/metric_page.h"
+#include "common/metrics/metric_page.h"
 
 namespace causeway::worker {
 

@@ -1,4 +1,4 @@
-// What a damaged disk, or a run directory that exists twice, does to a run.
+// A run on a damaged disk, or in a run directory that exists twice.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>

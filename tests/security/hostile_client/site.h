@@ -51,7 +51,7 @@ class Site {
   void Leave();
   void Disconnect();
 
-  // What this site sends to that round: `size` times what an honest one would.
+  // This site's push to that round: `size` times an honest one's.
   Push MakePush(int64_t round, double size = 1) const;
   // The same delta, of which every value is `target`.
   Push MakePushTo(int64_t round, float target) const;
@@ -73,7 +73,7 @@ class Site {
   bool Settle(int64_t step, int64_t tokens = 0, double inner_step_seconds = 0);
   // Waits until the coordinator ends the session, at most so long. False: it goes on.
   bool AwaitEnd(absl::Duration patience) const;
-  // What the session ended with, if it did.
+  // The status with which the session ended, if it did.
   std::optional<absl::Status> ended() const;
 
  private:

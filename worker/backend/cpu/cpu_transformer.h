@@ -32,8 +32,8 @@
 #include "worker/backend/cpu/attention.h"
 #include "worker/backend/cpu/kernel_timer.h"
 #include "worker/backend/cpu/kernels.h"
-#include "worker/backend/cpu/parameter_layout.h"
 #include "worker/backend/cpu/scratch_pool.h"
+#include "worker/model/parameter_layout.h"
 
 namespace causeway::worker {
 

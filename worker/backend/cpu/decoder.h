@@ -19,8 +19,8 @@
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cpu/aligned_vector.h"
 #include "worker/backend/cpu/kernels.h"
-#include "worker/backend/cpu/parameter_layout.h"
 #include "worker/backend/cpu/scratch_pool.h"
+#include "worker/model/parameter_layout.h"
 
 namespace causeway::worker {
 
