@@ -117,8 +117,8 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, std::span<const f
       member.step = std::min(member.step, largest_step);
       member.active_from_step = std::min(member.active_from_step, largest_step);
       tokens_.Begin(member.id, member.active_from_step);
-      member.rejected = std::ranges::any_of(record.rejected, [](const std::set<int64_t>& rounds) {
-        return !rounds.empty() && *rounds.begin() <= 0;
+      member.rejected = std::ranges::any_of(record.rejected, [](const std::set<int64_t>& out) {
+        return !out.empty() && *out.begin() <= 0;
       });
       membership_.Restore(std::move(member), options_.clock->Monotonic());
     }
