@@ -290,6 +290,7 @@ void CoordinatorServer::MaintainLoop() {
       absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kMaintenance)) return;
     }
+    models_.EndRevokedStreams();
     coordinator_.Maintain();
     session_.CloseRevokedStreams();
     exchange_.EndRevokedStreams();
