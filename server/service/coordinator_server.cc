@@ -232,6 +232,7 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
       admin_(coordinator, access_, links_, options.past_events),
       probe_gate_(*Clock::Real()),
       probe_(coordinator, access_, probe_gate_),
+      revocations_(options.security.crl_folder, *options.clock),
       expiry_(options.security.cert_file, *options.clock),
       events_(options.events) {}
 
@@ -297,6 +298,13 @@ void CoordinatorServer::MaintainLoop() {
     const std::string reminder = expiry_.Poll();
     if (!reminder.empty()) {
       events_->Record("certificate_expiring", reminder, nlohmann::json::object());
+    }
+    for (const RevocationWatch::Notice& notice : revocations_.Poll()) {
+      if (notice.ended) {
+        events_->Record("revocation_list_ended", notice.message, nlohmann::json::object());
+      } else {
+        events_->Record("revocation_list_ending", notice.message, nlohmann::json::object());
+      }
     }
     const std::string renewal = expiry_.PollRenewal();
     if (!renewal.empty()) {
