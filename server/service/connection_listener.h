@@ -86,7 +86,7 @@ class ConnectionListener {
   absl::Status Start(Taker take);
   // A call of that peer, with its port, was admitted.
   void Know(const TcpAddress& peer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends connections as connection_watch.h says. Call about twice a second.
+  // Ends connections as connection_watch.h says. Call about ten times a second.
   void EndHostile() ABSL_LOCKS_EXCLUDED(mutex_);
   // Takes no connection any more, and gives the port back. Those that were taken live on.
   void Stop();

@@ -28,7 +28,6 @@ constexpr int kCopyThreads = 4;
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kTransferTick = absl::Milliseconds(20);
 constexpr absl::Duration kMaintenance = absl::Seconds(2);
-constexpr absl::Duration kLookAtConnections = absl::Milliseconds(500);
 // Of the store, logs, the libraries, and what an operator does beside a crowd of connections.
 constexpr int kOwnFiles = 256;
 constexpr int kLeastOpenFiles = 1024;  // What every system permits.
@@ -232,8 +231,8 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
       admin_(coordinator, access_, links_, options.past_events),
       probe_gate_(*Clock::Real()),
       probe_(coordinator, access_, probe_gate_),
-      revocations_(options.security.crl_folder, *options.clock),
       expiry_(options.security.cert_file, *options.clock),
+      revocations_(options.security.crl_folder, *options.clock),
       events_(options.events) {}
 
 CoordinatorServer::~CoordinatorServer() { Stop(kDefaultStop); }
@@ -265,7 +264,6 @@ absl::Status CoordinatorServer::MakeRoom(const FragmentPlan& plan, bool now) {
 void CoordinatorServer::TickLoop() {
   Clock& clock = *Clock::Real();
   absl::Duration next_tick = clock.Monotonic() + kTick;
-  absl::Duration next_look = clock.Monotonic() + kLookAtConnections;
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
@@ -279,8 +277,6 @@ void CoordinatorServer::TickLoop() {
     session_.CloseSilentStreams();
     session_.EndUnreadStreams();
     models_.Tick();
-    if (clock.Monotonic() < next_look) continue;
-    next_look = clock.Monotonic() + kLookAtConnections;
     listener_->EndHostile();
   }
 }
@@ -291,13 +287,17 @@ void CoordinatorServer::MaintainLoop() {
       absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kMaintenance)) return;
     }
-    models_.EndRevokedStreams();
     coordinator_.Maintain();
     session_.CloseRevokedStreams();
     exchange_.EndRevokedStreams();
+    models_.EndRevokedStreams();
     const std::string reminder = expiry_.Poll();
     if (!reminder.empty()) {
       events_->Record("certificate_expiring", reminder, nlohmann::json::object());
+    }
+    const std::string renewal = expiry_.PollRenewal();
+    if (!renewal.empty()) {
+      events_->Record("certificate_reloaded", renewal, nlohmann::json::object());
     }
     for (const RevocationWatch::Notice& notice : revocations_.Poll()) {
       if (notice.ended) {
@@ -305,10 +305,6 @@ void CoordinatorServer::MaintainLoop() {
       } else {
         events_->Record("revocation_list_ending", notice.message, nlohmann::json::object());
       }
-    }
-    const std::string renewal = expiry_.PollRenewal();
-    if (!renewal.empty()) {
-      events_->Record("certificate_reloaded", renewal, nlohmann::json::object());
     }
     links_.Sample(port());
     BoundRetryPausesOfAccepted(port());
