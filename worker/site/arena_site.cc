@@ -189,9 +189,8 @@ RunMember::Hooks ArenaSite::MakeHooks() {
     saved_parameters_ = {};
     return absl::OkStatus();
   };
-  // The caller reads part and draw from its orders, and saves when it pleases.
+  // The caller reads part and draw from its orders, and saves then (site_library.md).
   hooks.use_data_part = [](int) { return absl::OkStatus(); };
-  // The trainer's own: causeway_site_orders shows it the part, and site_library.md says what to do.
   hooks.checkpoint = [] { return absl::OkStatus(); };
   hooks.started_anew = [this] {
     ready_due_ = true;
