@@ -34,8 +34,9 @@ class RevocationWatch {
   RevocationWatch(std::string folder, const Clock& clock)
       : folder_(std::move(folder)), clock_(clock) {}
 
-  // What there is to be said now. An authority's list that has ended: once an hour. One that ends
-  // soon, within a week or the last quarter of its life, and files that do not count: once a day.
+  // What there is to be said now. An authority's list that has ended: once an hour. One in its last
+  // week, or the last quarter of its life if that is shorter, and files that do not count: once a
+  // day.
   // Looks at the folder every ten seconds at most.
   std::vector<Notice> Poll();
 
