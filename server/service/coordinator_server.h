@@ -19,6 +19,7 @@
 #include "common/base/clock.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/expiry_watch.h"
+#include "common/rpc/revocation_watch.h"
 #include "common/rpc/security.h"
 #include "common/telemetry/event_log.h"
 #include "server/core/coordinator.h"
@@ -120,7 +121,8 @@ class CoordinatorServer {
   std::unique_ptr<ConnectionListener> listener_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  ExpiryWatch expiry_;  // The maintainer's.
+  ExpiryWatch expiry_;  // The maintainer's, as is the next.
+  RevocationWatch revocations_;
   EventLog* const events_;
   std::thread ticker_;
   std::thread maintainer_;
