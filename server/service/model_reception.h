@@ -58,7 +58,7 @@ class ModelReception {
   struct Part {
     v1::ModelHeader header;
     std::unique_ptr<ModelAssembly> assembly;  // Null: there is none.
-    absl::Time since;
+    absl::Time since = absl::InfinitePast();
   };
   void Keep(Part part);
   // What came of a model with that header; null if nothing did.
