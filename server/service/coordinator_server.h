@@ -43,7 +43,7 @@ namespace causeway::server {
 class CoordinatorServer {
  public:
   struct Options {
-    std::string address;                // HOST:PORT; port 0: any free one.
+    std::string address = {};           // HOST:PORT; port 0: any free one.
     SecurityOptions security = {};      // Without files: plaintext, on loopback or with `insecure`.
     ConnectionLimits connections = {};  // Apart from the memory, which is a share of this:
     // Bounds what peers make this process keep for them: objects that are being received, packed
