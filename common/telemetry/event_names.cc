@@ -37,6 +37,8 @@ constexpr EventName kCoordinatorEvents[] = {
     {"store_low", kWarn},
     {"store_has_room", kInfo},
     {"certificate_expiring", kWarn},
+    {"revocation_list_ending", kWarn},
+    {"revocation_list_ended", kError},
     {"certificate_reloaded", kInfo},
     {"failed", kError},
     {"run_finished", kInfo},

@@ -14,6 +14,9 @@ inline constexpr uint32_t kWireVersion = 4;
 
 inline constexpr char kSoftwareVersion[] = "0.1.0";
 
+// Initial metadata of Session.BringModel (session.proto).
+inline constexpr char kHeldBytesKey[] = "causeway-held-bytes";
+
 // Data bytes of a full chunk: one leaf of the tree hash. 512 KiB to 1 MiB is the plateau of
 // throughput; 64 KiB costs 2.7 times the CPU.
 inline constexpr size_t kChunkBytes = kTreeLeafBytes;

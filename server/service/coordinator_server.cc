@@ -29,7 +29,6 @@ constexpr int kCopyThreads = 4;
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kTransferTick = absl::Milliseconds(20);
 constexpr absl::Duration kMaintenance = absl::Seconds(2);
-constexpr absl::Duration kLookAtConnections = absl::Milliseconds(500);
 // Of the store, logs, the libraries, and what an operator does beside a crowd of connections.
 constexpr int kOwnFiles = 256;
 constexpr int kLeastOpenFiles = 1024;  // What every system permits.
@@ -241,6 +240,7 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
       probe_gate_(*Clock::Real()),
       probe_(coordinator, access_, probe_gate_),
       expiry_(options.security.cert_file, *options.clock),
+      revocations_(options.security.crl_folder, *options.clock),
       events_(options.events) {}
 
 CoordinatorServer::~CoordinatorServer() { Stop(kDefaultStop); }
@@ -272,7 +272,6 @@ absl::Status CoordinatorServer::MakeRoom(const FragmentPlan& plan, bool now) {
 void CoordinatorServer::TickLoop() {
   Clock& clock = *Clock::Real();
   absl::Duration next_tick = clock.Monotonic() + kTick;
-  absl::Duration next_look = clock.Monotonic() + kLookAtConnections;
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
@@ -286,8 +285,6 @@ void CoordinatorServer::TickLoop() {
     session_.CloseSilentStreams();
     session_.EndUnreadStreams();
     models_.Tick();
-    if (clock.Monotonic() < next_look) continue;
-    next_look = clock.Monotonic() + kLookAtConnections;
     listener_->EndHostile();
   }
 }
@@ -301,6 +298,7 @@ void CoordinatorServer::MaintainLoop() {
     coordinator_.Maintain();
     session_.CloseRevokedStreams();
     exchange_.EndRevokedStreams();
+    models_.EndRevokedStreams();
     const std::string reminder = expiry_.Poll();
     if (!reminder.empty()) {
       events_->Record("certificate_expiring", reminder, nlohmann::json::object());
@@ -308,6 +306,13 @@ void CoordinatorServer::MaintainLoop() {
     const std::string renewal = expiry_.PollRenewal();
     if (!renewal.empty()) {
       events_->Record("certificate_reloaded", renewal, nlohmann::json::object());
+    }
+    for (const RevocationWatch::Notice& notice : revocations_.Poll()) {
+      if (notice.ended) {
+        events_->Record("revocation_list_ended", notice.message, nlohmann::json::object());
+      } else {
+        events_->Record("revocation_list_ending", notice.message, nlohmann::json::object());
+      }
     }
     links_.Sample(port());
     BoundRetryPausesOfAccepted(port());

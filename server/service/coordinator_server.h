@@ -20,6 +20,7 @@
 #include "common/base/work_queue.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/expiry_watch.h"
+#include "common/rpc/revocation_watch.h"
 #include "common/rpc/security.h"
 #include "common/telemetry/event_log.h"
 #include "server/core/coordinator.h"
@@ -43,7 +44,7 @@ namespace causeway::server {
 class CoordinatorServer {
  public:
   struct Options {
-    std::string address;                // HOST:PORT; port 0: any free one.
+    std::string address = {};           // HOST:PORT; port 0: any free one.
     SecurityOptions security = {};      // Without files: plaintext, on loopback or with `insecure`.
     ConnectionLimits connections = {};  // Apart from the memory, which is a share of this:
     // Bounds what peers make this process keep for them: objects that are being received, packed
@@ -122,7 +123,8 @@ class CoordinatorServer {
   std::unique_ptr<ConnectionListener> listener_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  ExpiryWatch expiry_;  // The maintainer's.
+  ExpiryWatch expiry_;  // The maintainer's, as is the next.
+  RevocationWatch revocations_;
   EventLog* const events_;
   std::thread ticker_;
   std::thread maintainer_;

@@ -13,7 +13,8 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
 import c_interface as c  # noqa: E402
-from cluster import BIN, COORDINATOR, SIGKILL, SIGTERM, Cluster, json_lines, run_tool, wait_until  # noqa: E402
+from cluster import (BIN, COORDINATOR, DEADLINE_S, SIGKILL, SIGTERM, Cluster, json_lines,  # noqa: E402
+                     run_tool, wait_until)
 from security_test import make, with_certificates  # noqa: E402
 
 C_SITE = BIN / "c_site"
@@ -73,6 +74,11 @@ class SiteTest(unittest.TestCase):
             self.assertEqual(process.wait(), 0, process.log())
         self.assertEqual(cluster.summary()["hash_mismatches"], 0)
         return published(cluster)
+
+    def join(self, *threads):
+        for thread in threads:
+            thread.join(timeout=DEADLINE_S)
+            self.assertFalse(thread.is_alive(), "a site's thread does not end")
 
     def undisturbed(self, settings):
         with Cluster() as cluster:
@@ -224,33 +230,39 @@ class SiteTest(unittest.TestCase):
             cluster.start_coordinator(
                 FOR_EVER + FEEDBACK + TWO[:-1] + "max_pace: 4 }", "--noexit_when_drained")
             tensors = tensors_of(cluster)
+            sites = {name: c.Site(cluster.address, tensors, id=name) for name in ("fast", "slow")}
             done = threading.Event()
             advances = {"fast": set(), "slow": set()}
             problems = []
 
             def train(name, step_s):
+                site = sites[name]
                 try:
-                    site = c.Site(cluster.address, tensors, id=name)
                     site.call("ready")
-                    while not done.is_set() and site.wait().go:
+                    while site.wait().go:
                         advances[name].add(site.orders.next_step - site.orders.step)
                         site.change()
                         site.report(1.0, step_s)
                         site.step()
                         if name == "slow" and max(advances[name]) == 4:
                             done.set()
-                    site.leave(c.FAILED, b"the test is over")
-                    site.free()
                 except c.SiteError as error:
-                    problems.append(error)
+                    if error.code != c.CANCELLED:
+                        problems.append(error)
 
-            threads = [threading.Thread(target=train, args=arguments)
+            threads = [threading.Thread(target=train, args=arguments, daemon=True)
                        for arguments in (("fast", 0.02), ("slow", 0.08))]
             for thread in threads:
                 thread.start()
-            for thread in threads:
-                thread.join(timeout=60)
-            self.assertTrue(done.is_set(), problems)
+            paced = done.wait(DEADLINE_S)
+            # Neither can leave first: the other one would wait for a second worker.
+            for site in sites.values():
+                site.cancel()
+            self.join(*threads)
+            for site in sites.values():
+                site.free()
+            self.assertTrue(paced, advances)
+            self.assertEqual(problems, [])
             self.assertEqual(advances["fast"], {1})
 
     # --- Any model -------------------------------------------------------------------------------
@@ -305,10 +317,10 @@ class SiteTest(unittest.TestCase):
             first.call("ready")
             second.call("ready")
             problems = []
-            peer = threading.Thread(target=self.train, args=(second, problems))
+            peer = threading.Thread(target=self.train, args=(second, problems), daemon=True)
             peer.start()
             self.train(first, problems)
-            peer.join(timeout=60)
+            self.join(peer)
             self.assertEqual(problems, [])
             self.assertEqual(len(self.finished(cluster)), 2 * 3)
 
@@ -427,7 +439,7 @@ class SiteTest(unittest.TestCase):
                 site.call("ready")
                 other.call("ready")
                 problems = []
-                peer = threading.Thread(target=self.train, args=(other, problems))
+                peer = threading.Thread(target=self.train, args=(other, problems), daemon=True)
                 if cancelled:
                     # The first answer does not come: the other site has not begun.
                     canceller = threading.Timer(0.5, site.cancel)
@@ -455,7 +467,7 @@ class SiteTest(unittest.TestCase):
                 else:
                     peer.start()
                 self.train(site, problems)
-                peer.join(timeout=60)
+                self.join(peer)
                 self.assertEqual(problems, [])
                 runs.append(self.finished(cluster))
         self.assertEqual(*runs)

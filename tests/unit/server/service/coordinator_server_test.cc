@@ -23,6 +23,7 @@
 #include "gtest/gtest.h"
 #include "server/store/memory_store.h"
 #include "tests/unit/common/rpc/plain_lane.h"
+#include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/common/transfer/proto_chunk.h"
 
 namespace causeway::server {
@@ -46,32 +47,6 @@ v1::RunConfig OneFragmentConfig() {
   config.mutable_sync()->set_entropy_down(true);
   return config;
 }
-
-// Keeps what was recorded, and waits for it.
-class AwaitedEvents final : public EventLog {
- public:
-  void Record(absl::string_view event, const std::string& /*message*/,
-              const nlohmann::json& fields) override {
-    absl::MutexLock lock(&mutex_);
-    events_.emplace_back(std::string(event), fields);
-  }
-  // The fields of the first one of that name.
-  nlohmann::json Await(const std::string& event) {
-    absl::MutexLock lock(&mutex_);
-    const auto find = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return std::ranges::find(events_, event, &std::pair<std::string, nlohmann::json>::first);
-    };
-    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return find() != events_.end();
-    };
-    mutex_.Await(absl::Condition(&there));
-    return find()->second;
-  }
-
- private:
-  absl::Mutex mutex_;
-  std::vector<std::pair<std::string, nlohmann::json>> events_ ABSL_GUARDED_BY(mutex_);
-};
 
 class CoordinatorServerTest : public ::testing::Test {
  protected:

@@ -1,4 +1,4 @@
-#include "worker/backend/cuda/sync/part_device.h"
+#include "worker/backend/cuda/sync/replica_shard.h"
 
 #include <algorithm>
 #include <cstring>
@@ -24,8 +24,8 @@ absl::Status Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind
 
 }  // namespace
 
-PartDevice::PartDevice(const FragmentPlan& plan, const ShardPlan& shard_plan,
-                       const v1::SyncConfig& sync, const DeviceShard& shard)
+ReplicaShard::ReplicaShard(const FragmentPlan& plan, const ShardPlan& shard_plan,
+                           const v1::SyncConfig& sync, const DeviceShard& shard)
     : plan_(plan),
       shard_plan_(shard_plan),
       shard_(shard),
@@ -51,7 +51,7 @@ PartDevice::PartDevice(const FragmentPlan& plan, const ShardPlan& shard_plan,
   }
 }
 
-PartDevice::~PartDevice() {
+ReplicaShard::~ReplicaShard() {
   (void)UseDevice(shard_.device);
   // Nothing is freed that the device still reads; how what is under way ends is of no interest.
   for (const Stream* const stream : {&stream_, &up_, &down_}) {
@@ -60,7 +60,7 @@ PartDevice::~PartDevice() {
 }
 
 // Which leaves are hashed here, and which bytes of others are here.
-void PartDevice::LayOut(Part& fragment) const {
+void ReplicaShard::LayOut(Part& fragment) const {
   const int64_t total =
       plan_.range(fragment.pieces.empty() ? 0 : fragment.pieces.front().fragment).size() *
       kValueBytes;
@@ -90,18 +90,18 @@ void PartDevice::LayOut(Part& fragment) const {
   }
 }
 
-absl::StatusOr<std::unique_ptr<PartDevice>> PartDevice::Create(const FragmentPlan& plan,
-                                                               const ShardPlan& shard_plan,
-                                                               const v1::SyncConfig& sync,
-                                                               const DeviceShard& shard,
-                                                               bool published_on_device) {
+absl::StatusOr<std::unique_ptr<ReplicaShard>> ReplicaShard::Create(const FragmentPlan& plan,
+                                                                   const ShardPlan& shard_plan,
+                                                                   const v1::SyncConfig& sync,
+                                                                   const DeviceShard& shard,
+                                                                   bool published_on_device) {
   RETURN_IF_ERROR(UseDevice(shard.device));
-  std::unique_ptr<PartDevice> device(new PartDevice(plan, shard_plan, sync, shard));
+  std::unique_ptr<ReplicaShard> device(new ReplicaShard(plan, shard_plan, sync, shard));
   RETURN_IF_ERROR(device->Allocate(published_on_device, sync));
   return device;
 }
 
-absl::Status PartDevice::Allocate(bool published_on_device, const v1::SyncConfig& sync) {
+absl::Status ReplicaShard::Allocate(bool published_on_device, const v1::SyncConfig& sync) {
   ASSIGN_OR_RETURN(stream_, Stream::Create(/*urgent=*/true));
   ASSIGN_OR_RETURN(up_, Stream::Create());
   ASSIGN_OR_RETURN(down_, Stream::Create());
@@ -146,7 +146,7 @@ absl::Status PartDevice::Allocate(bool published_on_device, const v1::SyncConfig
   return stream_.Wait("clearing the published copy");
 }
 
-absl::Status PartDevice::EnsureResiduals(bool of_all_fragments, int fragment) {
+absl::Status ReplicaShard::EnsureResiduals(bool of_all_fragments, int fragment) {
   if (residual_ == nullptr) {
     const int64_t values = shard_plan_.shard_size(shard_.rank);
     absl::MutexLock lock(&mutex_);
@@ -166,24 +166,24 @@ absl::Status PartDevice::EnsureResiduals(bool of_all_fragments, int fragment) {
 
 // --- Streams -------------------------------------------------------------------------------------
 
-absl::Status PartDevice::FollowTraining() {
+absl::Status ReplicaShard::FollowTraining() {
   RETURN_IF_ERROR(boundary_.Record(shard_.training));
   return boundary_.HoldUp(stream_.get());
 }
 
-absl::Status PartDevice::HoldUpTraining() {
+absl::Status ReplicaShard::HoldUpTraining() {
   RETURN_IF_ERROR(merged_.Record(stream_.get()));
   return merged_.HoldUp(shard_.training);
 }
 
-absl::StatusOr<float*> PartDevice::LoadPublished(const Part& fragment) {
+absl::StatusOr<float*> ReplicaShard::LoadPublished(const Part& fragment) {
   if (published_ != nullptr) return published_ + fragment.offset;
   RETURN_IF_ERROR(Copy(loaded_, published_host_.data() + fragment.offset,
                        fragment.values * kValueBytes, cudaMemcpyHostToDevice, stream_));
   return loaded_;
 }
 
-absl::Status PartDevice::StorePublished(const Part& fragment, const float* published) {
+absl::Status ReplicaShard::StorePublished(const Part& fragment, const float* published) {
   if (published_ != nullptr) return absl::OkStatus();
   return Copy(published_host_.data() + fragment.offset, published, fragment.values * kValueBytes,
               cudaMemcpyDeviceToHost, stream_);
@@ -191,7 +191,7 @@ absl::Status PartDevice::StorePublished(const Part& fragment, const float* publi
 
 // --- Deltas --------------------------------------------------------------------------------------
 
-absl::StatusOr<PartDevice::Slot*> PartDevice::Snapshot(int index) {
+absl::StatusOr<ReplicaShard::Slot*> ReplicaShard::Snapshot(int index) {
   Part& fragment = part(index);
   if (fragment.values == 0) return nullptr;
   RETURN_IF_ERROR(UseDevice(shard_.device));
@@ -236,7 +236,7 @@ absl::StatusOr<PartDevice::Slot*> PartDevice::Snapshot(int index) {
   return slot;
 }
 
-absl::Status PartDevice::Read(Slot* slot, std::span<uint8_t> object) {
+absl::Status ReplicaShard::Read(Slot* slot, std::span<uint8_t> object) {
   if (slot == nullptr) return absl::OkStatus();
   RETURN_IF_ERROR(UseDevice(shard_.device));
   RETURN_IF_ERROR(slot->copied.Wait("waiting for codes"));
@@ -257,8 +257,8 @@ absl::Status PartDevice::Read(Slot* slot, std::span<uint8_t> object) {
   return status;
 }
 
-absl::StatusOr<PartDevice::Slot*> PartDevice::Upload(const Codec& codec, int index,
-                                                     std::span<const uint8_t> object) {
+absl::StatusOr<ReplicaShard::Slot*> ReplicaShard::Upload(const Codec& codec, int index,
+                                                         std::span<const uint8_t> object) {
   const Part& fragment = part(index);
   ASSIGN_OR_RETURN(Slot* const slot, Acquire(index));
   for (const ShardPiece& piece : fragment.pieces) {
@@ -274,7 +274,7 @@ absl::StatusOr<PartDevice::Slot*> PartDevice::Upload(const Codec& codec, int ind
   return slot;
 }
 
-absl::Status PartDevice::DecodeStatus(const Codec& codec, const Slot& slot) {
+absl::Status ReplicaShard::DecodeStatus(const Codec& codec, const Slot& slot) {
   const int64_t refused = RefusedIndex(slot.refusal[0]);
   if (refused < 0) return absl::OkStatus();
   const Part& fragment = part(slot.fragment);
@@ -298,7 +298,7 @@ absl::Status PartDevice::DecodeStatus(const Codec& codec, const Slot& slot) {
                                           slot.fragment, ", the host does not"));
 }
 
-absl::Status PartDevice::FoldLate(int index, std::span<const uint8_t> object) {
+absl::Status ReplicaShard::FoldLate(int index, std::span<const uint8_t> object) {
   Part& fragment = part(index);
   if (fragment.values == 0) return absl::OkStatus();
   RETURN_IF_ERROR(UseDevice(shard_.device));
@@ -322,7 +322,7 @@ absl::Status PartDevice::FoldLate(int index, std::span<const uint8_t> object) {
 
 // --- Answers -------------------------------------------------------------------------------------
 
-absl::Status PartDevice::StageAnswer(int index, std::span<const uint8_t> answer) {
+absl::Status ReplicaShard::StageAnswer(int index, std::span<const uint8_t> answer) {
   if (part(index).values == 0) return absl::OkStatus();
   RETURN_IF_ERROR(UseDevice(shard_.device));
   ASSIGN_OR_RETURN(Slot* const slot, Upload(*codec_down_, index, answer));
@@ -335,7 +335,7 @@ absl::Status PartDevice::StageAnswer(int index, std::span<const uint8_t> answer)
   return absl::OkStatus();
 }
 
-MergeJob PartDevice::LocalJob(const Part& fragment, const float* published, float alpha) const {
+MergeJob ReplicaShard::LocalJob(const Part& fragment, const float* published, float alpha) const {
   return {.values = fragment.values,
           .base = published,
           .local = shard_.master + fragment.offset,
@@ -348,7 +348,7 @@ MergeJob PartDevice::LocalJob(const Part& fragment, const float* published, floa
           .piece_count = static_cast<int>(fragment.pieces.size())};
 }
 
-absl::Status PartDevice::Merge(int index, std::span<const uint8_t> answer, float alpha) {
+absl::Status ReplicaShard::Merge(int index, std::span<const uint8_t> answer, float alpha) {
   Part& fragment = part(index);
   if (fragment.values == 0) return absl::OkStatus();
   RETURN_IF_ERROR(UseDevice(shard_.device));
@@ -379,7 +379,7 @@ absl::Status PartDevice::Merge(int index, std::span<const uint8_t> answer, float
   return BeginHash(index, published, slot);
 }
 
-absl::Status PartDevice::BeginHash(int index, const float* published, Slot* answer) {
+absl::Status ReplicaShard::BeginHash(int index, const float* published, Slot* answer) {
   const Part& fragment = part(index);
   ASSIGN_OR_RETURN(HashSlot* const hash, AcquireHash());
   hash->answer = answer;
@@ -405,7 +405,7 @@ absl::Status PartDevice::BeginHash(int index, const float* published, Slot* answ
   return absl::OkStatus();
 }
 
-absl::Status PartDevice::FinishHash(int index, LeafSink& leaves) {
+absl::Status ReplicaShard::FinishHash(int index, LeafSink& leaves) {
   const auto found = hashing_.find(index);
   if (found == hashing_.end()) return absl::OkStatus();
   RETURN_IF_ERROR(UseDevice(shard_.device));
@@ -430,7 +430,7 @@ absl::Status PartDevice::FinishHash(int index, LeafSink& leaves) {
   return status;
 }
 
-absl::Status PartDevice::SetPublished(int index, std::span<const uint8_t> values) {
+absl::Status ReplicaShard::SetPublished(int index, std::span<const uint8_t> values) {
   const Part& fragment = part(index);
   if (fragment.values == 0) return absl::OkStatus();
   RETURN_IF_ERROR(UseDevice(shard_.device));
@@ -453,7 +453,7 @@ absl::Status PartDevice::SetPublished(int index, std::span<const uint8_t> values
   return stream_.Wait("copying the published state");  // `values` may go.
 }
 
-absl::Status PartDevice::Mix(int index, float alpha) {
+absl::Status ReplicaShard::Mix(int index, float alpha) {
   Part& fragment = part(index);
   if (fragment.values == 0) return absl::OkStatus();
   RETURN_IF_ERROR(UseDevice(shard_.device));
@@ -467,7 +467,7 @@ absl::Status PartDevice::Mix(int index, float alpha) {
 
 // --- What is trained in flight -------------------------------------------------------------------
 
-absl::Status PartDevice::Hold(int index) {
+absl::Status ReplicaShard::Hold(int index) {
   Part& fragment = part(index);
   if (fragment.values == 0) return absl::OkStatus();
   RETURN_IF_ERROR(UseDevice(shard_.device));
@@ -478,7 +478,7 @@ absl::Status PartDevice::Hold(int index) {
   return CheckCuda(cudaEventRecord(shard_.snapshots_done, stream_.get()), "recording a copy");
 }
 
-absl::Status PartDevice::CopyHeld(int index, std::span<float> values) {
+absl::Status ReplicaShard::CopyHeld(int index, std::span<float> values) {
   const Part& fragment = part(index);
   if (fragment.values == 0) return absl::OkStatus();
   RETURN_IF_ERROR(UseDevice(shard_.device));
@@ -490,7 +490,7 @@ absl::Status PartDevice::CopyHeld(int index, std::span<float> values) {
   return stream_.Wait("copying local values in flight");
 }
 
-absl::Status PartDevice::SetHeld(int index, std::span<const float> values) {
+absl::Status ReplicaShard::SetHeld(int index, std::span<const float> values) {
   Part& fragment = part(index);
   if (fragment.values == 0) return absl::OkStatus();
   RETURN_IF_ERROR(UseDevice(shard_.device));
@@ -505,7 +505,8 @@ absl::Status PartDevice::SetHeld(int index, std::span<const float> values) {
 
 // --- Checkpoints ---------------------------------------------------------------------------------
 
-absl::Status PartDevice::CopyOut(const float* from, const Part& fragment, std::span<float> arena) {
+absl::Status ReplicaShard::CopyOut(const float* from, const Part& fragment,
+                                   std::span<float> arena) {
   for (const ShardPiece& piece : fragment.pieces) {
     RETURN_IF_ERROR(Copy(arena.data() + piece.begin, from + piece.offset,
                          piece.size() * kValueBytes, cudaMemcpyDeviceToHost, stream_));
@@ -513,7 +514,7 @@ absl::Status PartDevice::CopyOut(const float* from, const Part& fragment, std::s
   return absl::OkStatus();
 }
 
-absl::Status PartDevice::CopyPublished(std::span<float> arena) {
+absl::Status ReplicaShard::CopyPublished(std::span<float> arena) {
   RETURN_IF_ERROR(UseDevice(shard_.device));
   if (published_ == nullptr) {
     RETURN_IF_ERROR(stream_.Wait("the published copy"));
@@ -526,7 +527,7 @@ absl::Status PartDevice::CopyPublished(std::span<float> arena) {
   return stream_.Wait("copying the published copy");
 }
 
-absl::Status PartDevice::CopyResiduals(std::span<float> arena) {
+absl::Status ReplicaShard::CopyResiduals(std::span<float> arena) {
   RETURN_IF_ERROR(UseDevice(shard_.device));
   for (const Part& fragment : parts_) {
     if (fragment.keeps_residual) RETURN_IF_ERROR(CopyOut(residual_, fragment, arena));
@@ -534,8 +535,8 @@ absl::Status PartDevice::CopyResiduals(std::span<float> arena) {
   return stream_.Wait("copying what error feedback keeps");
 }
 
-absl::Status PartDevice::Restore(std::span<const float> published,
-                                 std::span<const float> residual) {
+absl::Status ReplicaShard::Restore(std::span<const float> published,
+                                   std::span<const float> residual) {
   RETURN_IF_ERROR(UseDevice(shard_.device));
   if (!residual.empty()) RETURN_IF_ERROR(EnsureResiduals(/*of_all_fragments=*/true, 0));
   RETURN_IF_ERROR(stream_.Wait("the published copy"));

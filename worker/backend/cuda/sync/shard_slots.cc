@@ -1,4 +1,4 @@
-// The buffers of a PartDevice for what is on its way: made at the start, as many as the schedule
+// The buffers of a ReplicaShard for what is on its way: made at the start, as many as the schedule
 // says, and more where that does not suffice.
 #include <algorithm>
 #include <memory>
@@ -8,7 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "worker/backend/cuda/sync/device_codec.h"
-#include "worker/backend/cuda/sync/part_device.h"
+#include "worker/backend/cuda/sync/replica_shard.h"
 
 namespace causeway::worker::cuda {
 namespace {
@@ -34,8 +34,8 @@ constexpr int kMergesAtOnce = 2;
 
 }  // namespace
 
-int64_t PartDevice::Bytes(const FragmentPlan& plan, const ShardPlan& shard_plan,
-                          const v1::SyncConfig& sync, int rank, bool published_on_device) {
+int64_t ReplicaShard::Bytes(const FragmentPlan& plan, const ShardPlan& shard_plan,
+                            const v1::SyncConfig& sync, int rank, bool published_on_device) {
   int64_t most_values = 0;
   for (int i = 0; i < plan.fragments(); ++i) {
     most_values = std::max(most_values, shard_plan.shard_size(rank, i));
@@ -50,7 +50,7 @@ int64_t PartDevice::Bytes(const FragmentPlan& plan, const ShardPlan& shard_plan,
                                *FindCodec(sync.codec_down()).value(), most_values));
 }
 
-absl::Status PartDevice::PrepareSlots(const v1::SyncConfig& sync) {
+absl::Status ReplicaShard::PrepareSlots(const v1::SyncConfig& sync) {
   const int in_flight = FragmentsInFlight(plan_.fragments(), sync);
   std::vector<Slot*> slots;
   {
@@ -72,7 +72,7 @@ absl::Status PartDevice::PrepareSlots(const v1::SyncConfig& sync) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<PartDevice::Slot*> PartDevice::Acquire(int fragment) {
+absl::StatusOr<ReplicaShard::Slot*> ReplicaShard::Acquire(int fragment) {
   absl::MutexLock lock(&mutex_);
   Slot* slot = nullptr;
   if (free_.empty()) {
@@ -85,7 +85,7 @@ absl::StatusOr<PartDevice::Slot*> PartDevice::Acquire(int fragment) {
   return slot;
 }
 
-absl::StatusOr<PartDevice::Slot*> PartDevice::MakeSlot() {
+absl::StatusOr<ReplicaShard::Slot*> ReplicaShard::MakeSlot() {
   auto slot = std::make_unique<Slot>();
   const int64_t bytes = SlotBytes(*codec_up_, *codec_down_, most_values_);
   ASSIGN_OR_RETURN(slot->on_device,
@@ -99,12 +99,12 @@ absl::StatusOr<PartDevice::Slot*> PartDevice::MakeSlot() {
   return slots_.back().get();
 }
 
-void PartDevice::Release(Slot* slot) {
+void ReplicaShard::Release(Slot* slot) {
   absl::MutexLock lock(&mutex_);
   free_.push_back(slot);
 }
 
-void PartDevice::Abandon(Slot* slot) {
+void ReplicaShard::Abandon(Slot* slot) {
   if (slot == nullptr) return;
   (void)UseDevice(shard_.device);
   // A device that is lost does not write any more.
@@ -112,7 +112,7 @@ void PartDevice::Abandon(Slot* slot) {
   Release(slot);
 }
 
-absl::StatusOr<float*> PartDevice::AcquireHeld(Part& fragment) {
+absl::StatusOr<float*> ReplicaShard::AcquireHeld(Part& fragment) {
   if (fragment.held != nullptr) return fragment.held;
   if (free_held_.empty()) {
     ASSIGN_OR_RETURN(fragment.held, MakeHeld());
@@ -123,16 +123,16 @@ absl::StatusOr<float*> PartDevice::AcquireHeld(Part& fragment) {
   return fragment.held;
 }
 
-absl::StatusOr<float*> PartDevice::MakeHeld() {
+absl::StatusOr<float*> ReplicaShard::MakeHeld() {
   absl::MutexLock lock(&mutex_);
   return memory_.Allocate<float>("local values in flight", most_values_, "sync.keep_in_flight: 0");
 }
 
-void PartDevice::ReleaseHeld(Part& fragment) {
+void ReplicaShard::ReleaseHeld(Part& fragment) {
   if (fragment.held != nullptr) free_held_.push_back(std::exchange(fragment.held, nullptr));
 }
 
-absl::StatusOr<PartDevice::HashSlot*> PartDevice::AcquireHash() {
+absl::StatusOr<ReplicaShard::HashSlot*> ReplicaShard::AcquireHash() {
   if (!free_hashes_.empty()) {
     HashSlot* const slot = free_hashes_.back();
     free_hashes_.pop_back();
@@ -141,7 +141,7 @@ absl::StatusOr<PartDevice::HashSlot*> PartDevice::AcquireHash() {
   return MakeHash();
 }
 
-absl::StatusOr<PartDevice::HashSlot*> PartDevice::MakeHash() {
+absl::StatusOr<ReplicaShard::HashSlot*> ReplicaShard::MakeHash() {
   auto slot = std::make_unique<HashSlot>();
   {
     absl::MutexLock lock(&mutex_);

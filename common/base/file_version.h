@@ -1,13 +1,13 @@
 // By which a file that was changed, replaced or removed is noticed.
-#ifndef CAUSEWAY_SERVER_SERVICE_FILE_VERSION_H_
-#define CAUSEWAY_SERVER_SERVICE_FILE_VERSION_H_
+#ifndef CAUSEWAY_COMMON_BASE_FILE_VERSION_H_
+#define CAUSEWAY_COMMON_BASE_FILE_VERSION_H_
 
 #include <sys/stat.h>
 
 #include <cstdint>
 #include <string>
 
-namespace causeway::server {
+namespace causeway {
 
 struct FileVersion {
   int64_t modified_ns = 0;
@@ -26,6 +26,6 @@ struct FileVersion {
   }
 };
 
-}  // namespace causeway::server
+}  // namespace causeway
 
-#endif  // CAUSEWAY_SERVER_SERVICE_FILE_VERSION_H_
+#endif  // CAUSEWAY_COMMON_BASE_FILE_VERSION_H_

@@ -1,6 +1,6 @@
-// One GPU of a DevicePart (device_part.h): one rank's shard, and what is under way with it.
-#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_SYNC_PART_DEVICE_H_
-#define CAUSEWAY_WORKER_BACKEND_CUDA_SYNC_PART_DEVICE_H_
+// One rank's shard of a DevicePart (device_part.h), on its GPU, and the work under way with it.
+#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_SYNC_REPLICA_SHARD_H_
+#define CAUSEWAY_WORKER_BACKEND_CUDA_SYNC_REPLICA_SHARD_H_
 
 #include <cstdint>
 #include <map>
@@ -26,7 +26,7 @@ namespace causeway::worker::cuda {
 
 // Threads as ReplicaPart has them. Every method makes the device the calling thread's and puts back
 // the one before.
-class PartDevice {
+class ReplicaShard {
  public:
   // Codes on their way to or from the device.
   struct Slot {
@@ -42,12 +42,12 @@ class PartDevice {
   // Bytes of device memory that Create allocates for the rank.
   static int64_t Bytes(const FragmentPlan& plan, const ShardPlan& shard_plan,
                        const v1::SyncConfig& sync, int rank, bool published_on_device);
-  static absl::StatusOr<std::unique_ptr<PartDevice>> Create(const FragmentPlan& plan,
-                                                            const ShardPlan& shard_plan,
-                                                            const v1::SyncConfig& sync,
-                                                            const DeviceShard& shard,
-                                                            bool published_on_device);
-  ~PartDevice();
+  static absl::StatusOr<std::unique_ptr<ReplicaShard>> Create(const FragmentPlan& plan,
+                                                              const ShardPlan& shard_plan,
+                                                              const v1::SyncConfig& sync,
+                                                              const DeviceShard& shard,
+                                                              bool published_on_device);
+  ~ReplicaShard();
 
   // Null where this rank has nothing of the fragment.
   absl::StatusOr<Slot*> Snapshot(int fragment);
@@ -103,8 +103,8 @@ class PartDevice {
     Slot* answer = nullptr;  // That was merged before; null: none was.
   };
 
-  PartDevice(const FragmentPlan& plan, const ShardPlan& shard_plan, const v1::SyncConfig& sync,
-             const DeviceShard& shard);
+  ReplicaShard(const FragmentPlan& plan, const ShardPlan& shard_plan, const v1::SyncConfig& sync,
+               const DeviceShard& shard);
   absl::Status Allocate(bool published_on_device, const v1::SyncConfig& sync);
   // Slots for what a run has in flight, so that nothing is allocated while it trains.
   absl::Status PrepareSlots(const v1::SyncConfig& sync);
@@ -175,4 +175,4 @@ class PartDevice {
 
 }  // namespace causeway::worker::cuda
 
-#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_SYNC_PART_DEVICE_H_
+#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_SYNC_REPLICA_SHARD_H_
