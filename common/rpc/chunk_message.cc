@@ -42,6 +42,34 @@ constexpr uint32_t kDataTag =
 constexpr uint32_t kUnpackedTag =
     Tag(v1::Chunk::kUnpackedBytesFieldNumber, WireFormatLite::WIRETYPE_VARINT);
 
+// Protobuf's generated parsers refuse a tag of more than five bytes; CodedInputStream cuts it off.
+constexpr int kMaxTagBytes = 5;
+
+// Reads the next tag; 0 at the end, or where there is none.
+bool ReadTag(CodedInputStream& stream, uint32_t& tag) {
+  const int before = stream.CurrentPosition();
+  tag = stream.ReadTag();
+  return stream.CurrentPosition() - before <= kMaxTagBytes;
+}
+
+// Skips a field of a later version.
+bool SkipUnknown(CodedInputStream& stream, uint32_t tag) {
+  const int field = WireFormatLite::GetTagFieldNumber(tag);
+  if (field == 0 || WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_START_GROUP) {
+    return WireFormatLite::SkipField(&stream, tag);
+  }
+  if (!stream.IncrementRecursionDepth()) return false;
+  for (;;) {
+    uint32_t inner = 0;
+    if (!ReadTag(stream, inner) || inner == 0) return false;
+    if (inner == WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_END_GROUP)) {
+      stream.DecrementRecursionDepth();
+      return true;
+    }
+    if (!SkipUnknown(stream, inner)) return false;
+  }
+}
+
 // Calls `read` with the stream limited to the length-delimited field that comes now.
 template <typename Function>
 bool ReadField(CodedInputStream& stream, const Function& read) {
@@ -63,7 +91,8 @@ bool SkipData(CodedInputStream& stream, ChunkFields& chunk) {
 
 bool ReadChunkFields(CodedInputStream& stream, ChunkFields& chunk) {
   for (;;) {
-    const uint32_t tag = stream.ReadTag();
+    uint32_t tag = 0;
+    if (!ReadTag(stream, tag)) return false;
     bool read = false;
     uint64_t value = 0;
     switch (tag) {
@@ -84,7 +113,7 @@ bool ReadChunkFields(CodedInputStream& stream, ChunkFields& chunk) {
         chunk.unpacked_bytes = static_cast<int32_t>(value);
         break;
       default:
-        read = WireFormatLite::SkipField(&stream, tag);
+        read = SkipUnknown(stream, tag);
     }
     if (!read) return false;
   }
@@ -94,7 +123,8 @@ bool ReadChunkFields(CodedInputStream& stream, ChunkFields& chunk) {
 bool ReadMessage(CodedInputStream& stream, google::protobuf::MessageLite& header,
                  ChunkFields& chunk, MessageKind& kind) {
   for (;;) {
-    const uint32_t tag = stream.ReadTag();
+    uint32_t tag = 0;
+    if (!ReadTag(stream, tag)) return false;
     bool read = false;
     switch (tag) {
       case 0:
@@ -112,7 +142,7 @@ bool ReadMessage(CodedInputStream& stream, google::protobuf::MessageLite& header
         read = ReadField(stream, [&] { return ReadChunkFields(stream, chunk); });
         break;
       default:
-        read = WireFormatLite::SkipField(&stream, tag);
+        read = SkipUnknown(stream, tag);
     }
     if (!read) return false;
   }
