@@ -74,7 +74,9 @@ bool SkipUnknown(CodedInputStream& stream, uint32_t tag) {
 template <typename Function>
 bool ReadField(CodedInputStream& stream, const Function& read) {
   int length = 0;
-  if (!stream.ReadVarintSizeAsInt(&length)) return false;
+  // Protobuf makes room for a string of the length that is said, up to 50 MB, unless it knows a
+  // limit.
+  if (!stream.ReadVarintSizeAsInt(&length) || length > stream.BytesUntilLimit()) return false;
   const auto [limit, depth] = stream.IncrementRecursionDepthAndPushLimit(length);
   // A field that is cut off ends early, but not at its limit.
   return depth >= 0 && read() && stream.BytesUntilLimit() == 0 &&
@@ -186,6 +188,7 @@ absl::StatusOr<MessageKind> ParseMessage(const MessageBytes& bytes,
                                          ChunkFields& chunk) {
   const std::unique_ptr<ZeroCopyInputStream> pieces = bytes.Open();
   CodedInputStream stream(pieces.get());
+  stream.PushLimit(static_cast<int>(bytes.size()));
   MessageKind kind = MessageKind::kNeither;
   if (!ReadMessage(stream, header, chunk, kind)) {
     return absl::InvalidArgumentError("a message of the transfer is malformed");
