@@ -74,13 +74,20 @@ bool SkipUnknown(CodedInputStream& stream, uint32_t tag) {
 template <typename Function>
 bool ReadField(CodedInputStream& stream, const Function& read) {
   int length = 0;
-  // Protobuf makes room for a string of the length that is said, up to 50 MB, unless it knows a
-  // limit.
   if (!stream.ReadVarintSizeAsInt(&length) || length > stream.BytesUntilLimit()) return false;
   const auto [limit, depth] = stream.IncrementRecursionDepthAndPushLimit(length);
   // A field that is cut off ends early, but not at its limit.
   return depth >= 0 && read() && stream.BytesUntilLimit() == 0 &&
          stream.DecrementRecursionDepthAndPopLimit(limit);
+}
+
+// From a stream, protobuf makes room for a string of the length that is said, up to 50 MB; from
+// memory it knows where the bytes end.
+bool ReadHeader(CodedInputStream& stream, google::protobuf::MessageLite& header) {
+  int length = 0;
+  std::string bytes;
+  return stream.ReadVarintSizeAsInt(&length) && length <= stream.BytesUntilLimit() &&
+         stream.ReadString(&bytes, length) && header.MergeFromString(bytes);
 }
 
 bool SkipData(CodedInputStream& stream, ChunkFields& chunk) {
@@ -134,9 +141,7 @@ bool ReadMessage(CodedInputStream& stream, google::protobuf::MessageLite& header
       case kHeaderTag:
         if (kind != MessageKind::kHeader) header.Clear();
         kind = MessageKind::kHeader;
-        read = ReadField(stream, [&] {
-          return header.MergePartialFromCodedStream(&stream) && stream.ConsumedEntireMessage();
-        });
+        read = ReadHeader(stream, header);
         break;
       case kChunkTag:
         if (kind != MessageKind::kChunk) chunk = {};
