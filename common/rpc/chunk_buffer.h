@@ -21,6 +21,7 @@ class BufferMessage final : public MessageBytes {
  public:
   explicit BufferMessage(const grpc::ByteBuffer& buffer) : buffer_(buffer) {}
   std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override;
+  size_t size() const override { return buffer_.Valid() ? buffer_.Length() : 0; }
 
  private:
   const grpc::ByteBuffer& buffer_;

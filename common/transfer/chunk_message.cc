@@ -41,15 +41,52 @@ constexpr uint32_t kUnpackedTag =
 constexpr uint32_t kTransferTag =
     Tag(v1::Chunk::kTransferFieldNumber, WireFormatLite::WIRETYPE_VARINT);
 
+// Protobuf's generated parsers refuse a tag of more than five bytes; CodedInputStream cuts it off.
+constexpr int kMaxTagBytes = 5;
+
+// Reads the next tag; 0 at the end, or where there is none.
+bool ReadTag(CodedInputStream& stream, uint32_t& tag) {
+  const int before = stream.CurrentPosition();
+  tag = stream.ReadTag();
+  return stream.CurrentPosition() - before <= kMaxTagBytes;
+}
+
+// Skips a field of a later version.
+bool SkipUnknown(CodedInputStream& stream, uint32_t tag) {
+  const int field = WireFormatLite::GetTagFieldNumber(tag);
+  if (field == 0 || WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_START_GROUP) {
+    return WireFormatLite::SkipField(&stream, tag);
+  }
+  if (!stream.IncrementRecursionDepth()) return false;
+  for (;;) {
+    uint32_t inner = 0;
+    if (!ReadTag(stream, inner) || inner == 0) return false;
+    if (inner == WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_END_GROUP)) {
+      stream.DecrementRecursionDepth();
+      return true;
+    }
+    if (!SkipUnknown(stream, inner)) return false;
+  }
+}
+
 // Calls `read` with the stream limited to the length-delimited field that comes now.
 template <typename Function>
 bool ReadField(CodedInputStream& stream, const Function& read) {
   int length = 0;
-  if (!stream.ReadVarintSizeAsInt(&length)) return false;
+  if (!stream.ReadVarintSizeAsInt(&length) || length > stream.BytesUntilLimit()) return false;
   const auto [limit, depth] = stream.IncrementRecursionDepthAndPushLimit(length);
   // A field that is cut off ends early, but not at its limit.
   return depth >= 0 && read() && stream.BytesUntilLimit() == 0 &&
          stream.DecrementRecursionDepthAndPopLimit(limit);
+}
+
+// From a stream, protobuf makes room for a string of the length that is said, up to 50 MB; from
+// memory it knows where the bytes end.
+bool ReadHeader(CodedInputStream& stream, google::protobuf::MessageLite& header) {
+  int length = 0;
+  std::string bytes;
+  return stream.ReadVarintSizeAsInt(&length) && length <= stream.BytesUntilLimit() &&
+         stream.ReadString(&bytes, length) && header.MergeFromString(bytes);
 }
 
 bool SkipData(CodedInputStream& stream, ChunkFields& chunk) {
@@ -62,7 +99,8 @@ bool SkipData(CodedInputStream& stream, ChunkFields& chunk) {
 
 bool ReadChunkFields(CodedInputStream& stream, ChunkFields& chunk) {
   for (;;) {
-    const uint32_t tag = stream.ReadTag();
+    uint32_t tag = 0;
+    if (!ReadTag(stream, tag)) return false;
     bool read = false;
     uint64_t value = 0;
     switch (tag) {
@@ -86,7 +124,7 @@ bool ReadChunkFields(CodedInputStream& stream, ChunkFields& chunk) {
         read = stream.ReadVarint64(&chunk.transfer);
         break;
       default:
-        read = WireFormatLite::SkipField(&stream, tag);
+        read = SkipUnknown(stream, tag);
     }
     if (!read) return false;
   }
@@ -96,7 +134,8 @@ bool ReadChunkFields(CodedInputStream& stream, ChunkFields& chunk) {
 bool ReadMessage(CodedInputStream& stream, google::protobuf::MessageLite& header,
                  ChunkFields& chunk, MessageKind& kind) {
   for (;;) {
-    const uint32_t tag = stream.ReadTag();
+    uint32_t tag = 0;
+    if (!ReadTag(stream, tag)) return false;
     bool read = false;
     switch (tag) {
       case 0:
@@ -104,9 +143,7 @@ bool ReadMessage(CodedInputStream& stream, google::protobuf::MessageLite& header
       case kControlTag:
         if (kind != MessageKind::kHeader) header.Clear();
         kind = MessageKind::kHeader;
-        read = ReadField(stream, [&] {
-          return header.MergePartialFromCodedStream(&stream) && stream.ConsumedEntireMessage();
-        });
+        read = ReadHeader(stream, header);
         break;
       case kChunkTag:
         if (kind != MessageKind::kChunk) chunk = {};
@@ -114,7 +151,7 @@ bool ReadMessage(CodedInputStream& stream, google::protobuf::MessageLite& header
         read = ReadField(stream, [&] { return ReadChunkFields(stream, chunk); });
         break;
       default:
-        read = WireFormatLite::SkipField(&stream, tag);
+        read = SkipUnknown(stream, tag);
     }
     if (!read) return false;
   }
@@ -158,6 +195,7 @@ absl::StatusOr<MessageKind> ParseMessage(const MessageBytes& bytes,
                                          ChunkFields& chunk) {
   const std::unique_ptr<ZeroCopyInputStream> pieces = bytes.Open();
   CodedInputStream stream(pieces.get());
+  stream.PushLimit(static_cast<int>(bytes.size()));
   MessageKind kind = MessageKind::kNeither;
   if (!ReadMessage(stream, header, chunk, kind)) {
     return absl::InvalidArgumentError("a message of the transfer is malformed");

@@ -31,6 +31,7 @@ class MessageBytes {
   virtual ~MessageBytes() = default;
   // From the start. Valid as long as this object.
   virtual std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const = 0;
+  virtual size_t size() const = 0;  // Bytes of the whole message.
 };
 
 // In one piece, which outlives the object.
@@ -38,6 +39,7 @@ class FlatMessage final : public MessageBytes {
  public:
   explicit FlatMessage(std::span<const uint8_t> bytes) : bytes_(bytes) {}
   std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override;
+  size_t size() const override { return bytes_.size(); }
 
  private:
   const std::span<const uint8_t> bytes_;

@@ -19,13 +19,14 @@ namespace {
 
 // What our parser makes of a message must be what protobuf's does.
 void CheckParse(std::span<const uint8_t> bytes) {
-  v1::LaneMessage expected;
-  const bool parses = expected.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
   v1::LaneControl header;
   ChunkFields chunk;
   const auto kind = ParseMessage(FlatMessage(bytes), header, chunk);
+  // Protobuf itself makes room, up to 50 MB, for strings of messages that it will refuse.
   if (!kind.ok()) return;
-  FUZZ_REQUIRE(parses, "protobuf refuses the message");
+  v1::LaneMessage expected;
+  FUZZ_REQUIRE(expected.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())),
+               "protobuf refuses the message");
   FUZZ_REQUIRE((*kind == MessageKind::kHeader) == expected.has_control(), "another kind");
   FUZZ_REQUIRE((*kind == MessageKind::kChunk) == expected.has_chunk(), "another kind");
   FUZZ_REQUIRE(!expected.has_control() ||

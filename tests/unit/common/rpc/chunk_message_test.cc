@@ -206,14 +206,19 @@ TEST(ChunkMessage, UnknownRepeatedAndForeignFieldsAreReadAsProtobufReadsThem) {
         unknown + chunk + unknown,
         unknown,
         chunk + std::string(1, '\0'),
-        std::string("\x10\x05", 2),            // Field 2 as a number.
-        std::string("\x12\x02\x18\x07", 4),    // Data as a number.
-        std::string("\x12\x00", 2),            // An empty chunk.
-        std::string("\x12\x04\x1a\x02hi", 6),  // Data alone.
-        std::string("\x12\x03\x1a\x02hi", 5),  // It goes beyond its chunk.
-        std::string("\x12\x05\x1a\x02hi", 6),  // The chunk goes beyond the message.
-        std::string("\x13\x14", 2),            // A group.
-        std::string("\x14", 1),                // The end of none.
+        std::string("\x10\x05", 2),                           // Field 2 as a number.
+        std::string("\x12\x02\x18\x07", 4),                   // Data as a number.
+        std::string("\x12\x00", 2),                           // An empty chunk.
+        std::string("\x12\x04\x1a\x02hi", 6),                 // Data alone.
+        std::string("\x12\x03\x1a\x02hi", 5),                 // It goes beyond its chunk.
+        std::string("\x12\x05\x1a\x02hi", 6),                 // The chunk goes beyond the message.
+        std::string("\x13\x14", 2),                           // A group.
+        std::string("\x14", 1),                               // The end of none.
+        std::string("\x13\x08\x01\x14", 4),                   // A group with a field.
+        std::string("\x13\x1c", 2),                           // The end of another.
+        std::string("\x9a\x80\x80\x80\x00\x01x", 7),          // A tag of five bytes.
+        std::string("\x98\x98\x98\x98\xff\xff\xff\x00;", 9),  // A tag of eight.
+        std::string("\x13\x98\x98\x98\x98\xff\xff\xff\x00;\x14", 11),
         std::string("\x12\xff\xff\xff\xff\x0f", 6),
         std::string("\x12\xff\xff\xff\xff\xff\x0f", 7),
         std::string("\x1a\x80\x80\x80\x80\x08", 6)}) {
