@@ -20,10 +20,10 @@
 #include "worker/commands/commands.h"
 #include "worker/commands/device_flag.h"
 #include "worker/commands/given_model.h"
-#include "worker/commands/site.h"
-#include "worker/commands/site_follower.h"
-#include "worker/commands/training_run.h"
 #include "worker/group/launch_environment.h"
+#include "worker/run/site.h"
+#include "worker/run/site_follower.h"
+#include "worker/run/training_run.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
           "train: HOST:PORT of the coordinator, or several with commas between where it may move");
