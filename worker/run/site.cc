@@ -15,7 +15,7 @@
 #include "worker/backend/site/cpu_site.h"
 #include "worker/backend/site/site_backend.h"
 #include "worker/backend/site/site_calls.h"
-#include "worker/group/site_rendezvous.h"
+#include "worker/rendezvous/site_rendezvous.h"
 
 namespace causeway::worker {
 namespace {
@@ -126,7 +126,8 @@ absl::StatusOr<std::unique_ptr<Site>> Site::Gather(const SiteOptions& options, F
   Log().info("this site has {} processes: waiting for the others on port {}",
              options.launch.processes, options.launch.master_port);
   std::unique_ptr<Site> site(new Site(options, rendezvous.cause));
-  ASSIGN_OR_RETURN(site->links_, MeetSite(rendezvous));
+  ASSIGN_OR_RETURN(site->door_, SiteDoor::Open(rendezvous));
+  ASSIGN_OR_RETURN(site->links_, site->door_->Gather());
   for (const std::unique_ptr<SiteLink>& link : site->links_) {
     link->Start([site = site.get()](SiteCall& call) {
       if (call.method != kSiteStop) return false;

@@ -3,7 +3,8 @@
 // every step (site_follower.h). This is what process 0 has of them.
 //
 // Whatever ends one of the processes ends all, with one cause; the worker then continues from its
-// checkpoint when all are started again. The network between them is trusted (SECURITY.md).
+// checkpoint when all are started again. With a secret they speak TLS, else their network is
+// trusted (SECURITY.md).
 #ifndef CAUSEWAY_WORKER_RUN_SITE_H_
 #define CAUSEWAY_WORKER_RUN_SITE_H_
 
@@ -26,6 +27,7 @@
 #include "worker/group/launch_environment.h"
 #include "worker/group/shared_cause.h"
 #include "worker/group/site_link.h"
+#include "worker/rendezvous/site_door.h"
 
 namespace causeway::worker {
 
@@ -62,7 +64,7 @@ std::string PlanFileOf(const std::string& plan_file, int process);
 class Site {
  public:
   // Process 0: waits for the others. FAILED_PRECONDITION, which the others hear too, if one is of
-  // another build, computes on other devices or divides gradients otherwise; errors of MeetSite.
+  // another build, computes on other devices or divides gradients otherwise; errors of SiteDoor.
   static absl::StatusOr<std::unique_ptr<Site>> Gather(const SiteOptions& options,
                                                       FileSystem& files);
   // Without End, the others end with an error.
@@ -103,6 +105,7 @@ class Site {
   std::vector<SiteMember> members_;  // By process.
   std::vector<std::string> plans_;   // Matrix products, by process.
   std::atomic<bool> ended_ = false;
+  std::unique_ptr<SiteDoor> door_;                // Outlives the links.
   std::vector<std::unique_ptr<SiteLink>> links_;  // Of process 1, 2, ...
 };
 

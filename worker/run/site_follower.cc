@@ -12,7 +12,7 @@
 #include "common/telemetry/log.h"
 #include "worker/backend/open/device_choice.h"
 #include "worker/backend/site/site_calls.h"
-#include "worker/group/site_rendezvous.h"
+#include "worker/rendezvous/site_visit.h"
 
 namespace causeway::worker {
 namespace {
@@ -62,12 +62,12 @@ absl::StatusOr<std::unique_ptr<SiteFollower>> SiteFollower::Join(const SiteOptio
   rendezvous.token = SiteToken(options);
   rendezvous.cause = follower->cause_;
   rendezvous.patience = options.patience;
+  rendezvous.secret = options.secret;
   Log().info("process {} of the {} of this site: looking for process 0 at {}:{}",
              options.launch.process, options.launch.processes, options.launch.master_address,
              options.launch.master_port);
-  ASSIGN_OR_RETURN(std::vector<std::unique_ptr<SiteLink>> links, MeetSite(rendezvous));
+  ASSIGN_OR_RETURN(follower->link_, VisitSite(rendezvous));
   Log().info("has found process 0, which may wait for others");
-  follower->link_ = std::move(links.front());
   follower->link_->Start([follower = follower.get()](SiteCall& call) {
     absl::MutexLock lock(&follower->servers_mutex_);
     return follower->shards_ != nullptr && follower->shards_->HandleAtOnce(call);

@@ -27,7 +27,7 @@ namespace causeway::worker {
 
 class SiteFollower {
  public:
-  // Waits for process 0. Errors of MeetSite. `files` outlives the follower.
+  // Waits for process 0. Errors of VisitSite. `files` outlives the follower.
   static absl::StatusOr<std::unique_ptr<SiteFollower>> Join(const SiteOptions& options,
                                                             FileSystem& files);
   ~SiteFollower();

@@ -2,9 +2,6 @@
 #ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_SITE_SITE_THREAD_H_
 #define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_SITE_SITE_THREAD_H_
 
-#include <gtest/gtest.h>
-#include <sys/socket.h>
-
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "tests/unit/worker/group/memory_stream.h"
 #include "worker/group/shared_cause.h"
 #include "worker/group/site_link.h"
 
@@ -20,10 +18,10 @@ namespace causeway::worker {
 class SiteThread {
  public:
   explicit SiteThread(int process) {
-    int sockets[2];
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
-    near_ = std::make_unique<SiteLink>(sockets[0], "process " + std::to_string(process), cause_);
-    far_ = std::make_unique<SiteLink>(sockets[1], "process 0", far_cause_);
+    auto [near, far] = MemoryStream::MakePair();
+    near_ =
+        std::make_unique<SiteLink>(std::move(near), "process " + std::to_string(process), cause_);
+    far_ = std::make_unique<SiteLink>(std::move(far), "process 0", far_cause_);
     near_->Start();
   }
   ~SiteThread() { Stop(); }

@@ -7,7 +7,6 @@
 #include <cuda_runtime.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "common/base/random.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
+#include "tests/unit/worker/group/memory_stream.h"
 #include "tests/unit/worker/sync/fake_exchange.h"
 #include "worker/backend/cuda/device/device.h"
 #include "worker/backend/cuda/sync/device_part.h"
@@ -123,10 +123,9 @@ class OtherProcess {
   OtherProcess(const FragmentPlan& plan, const ShardPlan& shard_plan, const v1::SyncConfig& sync,
                const DeviceShard& shard, const DevicePartOptions& options)
       : cause_(std::make_shared<SharedCause>()) {
-    int sockets[2];
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
-    near_ = std::make_unique<SiteLink>(sockets[0], "process 1", cause_);
-    far_ = std::make_unique<SiteLink>(sockets[1], "process 0", cause_);
+    auto [near, far] = MemoryStream::MakePair();
+    near_ = std::make_unique<SiteLink>(std::move(near), "process 1", cause_);
+    far_ = std::make_unique<SiteLink>(std::move(far), "process 0", cause_);
     part_ = DevicePart::Create(plan, shard_plan, sync, {shard}, options).value();
     server_ = std::make_unique<PartServer>(*far_, *part_, plan, shard_plan, sync, shard.rank, 1);
     far_->Start([this](SiteCall& call) { return server_->HandleAtOnce(call); });
