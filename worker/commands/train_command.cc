@@ -74,7 +74,7 @@ ABSL_FLAG(std::string, congestion_control, "auto",
           "may use it), system (as the system has it), or a name such as bbr or cubic");
 
 ABSL_FLAG(std::string, site_secret_file, "",
-          "for a worker of several processes: a file, the same for all, whose text each must know");
+          "for a worker of several processes: a file, the same for all; by its text they speak TLS");
 ABSL_FLAG(absl::Duration, site_timeout, absl::Minutes(10),
           "train, as one of several processes (WORLD_SIZE): how long to wait for the others");
 

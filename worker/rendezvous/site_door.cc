@@ -13,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tcp_address.h"
+#include "common/telemetry/log.h"
 #include "worker/rendezvous/site_certificate.h"
 
 namespace causeway::worker {
@@ -24,7 +25,7 @@ constexpr int kSpareThreads = 64;
 // How soon a visitor is missed who has gone before all are there.
 constexpr absl::Duration kPoll = absl::Milliseconds(100);
 // For one who is there already, and has ended, to be missed.
-constexpr absl::Duration kTwicePatience = absl::Milliseconds(500);
+constexpr absl::Duration kTwicePatience = absl::Seconds(2);
 
 // Where process 0 listens: at the address that the others come to, unless its name stands for this
 // machine here and not elsewhere (Debian's 127.0.1.1 of the machine's own name).
@@ -146,8 +147,9 @@ absl::StatusOr<std::vector<std::unique_ptr<SiteLink>>> SiteDoor::Gather() {
   {
     absl::MutexLock lock(&mutex_);
     const auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return !twice_.ok() ||
-             std::ranges::all_of(came_, [](const auto& visitor) { return visitor != nullptr; });
+      return !twice_.ok() || std::ranges::all_of(came_, [](const auto& visitor) {
+        return visitor != nullptr && !visitor->HasGone();
+      });
     };
     const bool in_time = mutex_.AwaitWithTimeout(absl::Condition(&settled), rendezvous_.patience);
     status = in_time ? twice_ : Missing();
@@ -225,9 +227,8 @@ grpc::Status SiteDoor::TurnAway(const v1::SiteHello& hello, absl::string_view wh
   const std::string stranger = absl::StrCat("one that says that it is process ", hello.process(),
                                             " of ", hello.processes(), whose);
   absl::MutexLock lock(&mutex_);
-  if (turned_away_.size() < kMostNamed && turned_away_.insert(stranger).second &&
-      rendezvous_.on_stranger) {
-    rendezvous_.on_stranger(stranger);
+  if (turned_away_.size() < kMostNamed && turned_away_.insert(stranger).second) {
+    Log().warn("turned away: {}", stranger);
   }
   return ToGrpcStatus(absl::FailedPreconditionError(why));
 }

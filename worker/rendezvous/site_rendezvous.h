@@ -1,18 +1,19 @@
 // How the processes of a site find each other: process 0 listens (site_door.h), the others come to
-// it (site_visit.h). With a secret they speak mutual TLS with a certificate that is made of it, and
+// it (VisitSite). With a secret they speak mutual TLS with a certificate that is made of it, and
 // nobody else gets in or reads along; without one, plaintext.
 #ifndef CAUSEWAY_WORKER_RENDEZVOUS_SITE_RENDEZVOUS_H_
 #define CAUSEWAY_WORKER_RENDEZVOUS_SITE_RENDEZVOUS_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "worker/group/launch_environment.h"
 #include "worker/group/shared_cause.h"
+#include "worker/group/site_link.h"
 
 namespace causeway::worker {
 
@@ -24,9 +25,12 @@ struct SiteRendezvous {
   std::string secret;
   std::shared_ptr<SharedCause> cause;
   absl::Duration patience = absl::Minutes(10);
-  // Hears of each caller whom process 0 turns away; may be empty.
-  std::function<void(const std::string&)> on_stranger;
 };
+
+// The others: looks for process 0 until it is welcome; the link has not been started.
+// FAILED_PRECONDITION if it is turned away, DEADLINE_EXCEEDED, with what came of the last try,
+// after `patience`; the cause, once there is one.
+absl::StatusOr<std::unique_ptr<SiteLink>> VisitSite(const SiteRendezvous& rendezvous);
 
 // How soon a peer is missed that is off the network or stopped: after half a minute.
 inline constexpr int kSiteKeepaliveMs = 10'000;

@@ -1,4 +1,4 @@
-#include "worker/rendezvous/site_visit.h"
+#include "worker/rendezvous/site_rendezvous.h"
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>

@@ -120,9 +120,6 @@ absl::StatusOr<std::unique_ptr<Site>> Site::Gather(const SiteOptions& options, F
   rendezvous.cause = std::make_shared<SharedCause>();
   rendezvous.patience = options.patience;
   rendezvous.secret = options.secret;
-  rendezvous.on_stranger = [](const std::string& stranger) {
-    Log().warn("turned away: {}", stranger);
-  };
   Log().info("this site has {} processes: waiting for the others on port {}",
              options.launch.processes, options.launch.master_port);
   std::unique_ptr<Site> site(new Site(options, rendezvous.cause));

@@ -12,7 +12,7 @@
 #include "common/telemetry/log.h"
 #include "worker/backend/open/device_choice.h"
 #include "worker/backend/site/site_calls.h"
-#include "worker/rendezvous/site_visit.h"
+#include "worker/rendezvous/site_rendezvous.h"
 
 namespace causeway::worker {
 namespace {

@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "tests/security/hostile_client/scenarios.h"
 #include "worker/rendezvous/site_door.h"
-#include "worker/rendezvous/site_visit.h"
 
 namespace causeway::hostile {
 namespace {
