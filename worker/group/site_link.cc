@@ -47,12 +47,15 @@ SiteLink::SiteLink(std::unique_ptr<SiteStream> stream, std::string peer,
 SiteLink::~SiteLink() {
   if (!receiver_.joinable()) return;
   cause_->Remove(listener_);
+  {
+    absl::MutexLock lock(&mutex_);
+    failed_ = true;  // What the receiver finds from now on is no cause.
+  }
   // The peer may have left before.
   if (cause_->Get().ok()) Send(FrameOf(v1::SiteFrame::LEAVE), {}).IgnoreError();
   CloseWrites();
   {
     absl::MutexLock lock(&mutex_);
-    failed_ = true;  // What the receiver finds from now on is no cause.
     mutex_.AwaitWithTimeout(absl::Condition(&received_all_), kFarewell);
   }
   stream_->Cut();
