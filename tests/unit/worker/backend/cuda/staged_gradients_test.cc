@@ -27,7 +27,7 @@ std::vector<BackendFactory> Factories() {
                          .make = [](const v1::RunConfig& config, const FragmentPlan& plan) {
                            CudaBackend::Options options = TestOptions(2);
                            options.shard_gradients = true;
-                           return CudaBackend::Create(config, plan, options).value();
+                           return MakeTestBackend(config, plan, options);
                          }});
   }
   return factories;

@@ -69,10 +69,11 @@ CudaBackend::Options TestOptions(int devices) {
 }
 
 std::unique_ptr<TrainingBackend> MakeTestBackend(const v1::RunConfig& config,
-                                                 const FragmentPlan& plan, int devices) {
-  return std::make_unique<SiteBackend>(
-      config, plan, Must(CudaBackend::Create(config, plan, TestOptions(devices))),
-      std::vector<SiteBackend::Other>());
+                                                 const FragmentPlan& plan,
+                                                 const CudaBackend::Options& options) {
+  return std::make_unique<SiteBackend>(config, plan,
+                                       Must(CudaBackend::Create(config, plan, options)),
+                                       std::vector<SiteBackend::Other>());
 }
 
 }  // namespace causeway::worker::cuda

@@ -16,9 +16,14 @@ namespace causeway::worker::cuda {
 bool HaveDevices(int count);
 
 CudaBackend::Options TestOptions(int devices);
-// All of them in one process.
+// All devices in one process.
 std::unique_ptr<TrainingBackend> MakeTestBackend(const v1::RunConfig& config,
-                                                 const FragmentPlan& plan, int devices);
+                                                 const FragmentPlan& plan,
+                                                 const CudaBackend::Options& options);
+inline std::unique_ptr<TrainingBackend> MakeTestBackend(const v1::RunConfig& config,
+                                                        const FragmentPlan& plan, int devices) {
+  return MakeTestBackend(config, plan, TestOptions(devices));
+}
 
 }  // namespace causeway::worker::cuda
 
