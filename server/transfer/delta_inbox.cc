@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/transfer/chunk_set.h"
 
 namespace causeway::server {
 namespace {
