@@ -38,6 +38,7 @@
 #include "common/telemetry/metric_page.h"
 #include "server/core/coordinator.h"
 #include "server/core/waiting_coordinator.h"
+#include "server/follow_command.h"
 #include "server/given_run.h"
 #include "server/history/curve_keeper.h"
 #include "server/history/event_history.h"
@@ -49,6 +50,7 @@
 #include "server/metrics/coordinator_metrics.h"
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
+#include "server/standby/standby_service.h"
 #include "server/store/network_file_system.h"
 #include "server/store/run_directory.h"
 #include "server/store/run_directory_store.h"
@@ -93,6 +95,8 @@ ABSL_FLAG(std::string, without, "",
           "replay: as if these workers, a list with commas, had contributed nothing");
 ABSL_FLAG(std::string, outer, "", "replay: other settings of the outer optimizer, a textproto");
 ABSL_FLAG(std::string, output, "", "replay: receives the resulting parameters");
+ABSL_FLAG(std::string, of, "", "follow: HOST:PORT of the coordinator");
+ABSL_FLAG(std::string, standby_name, "", "follow: who follows, for people; the machine's name");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");
 
 namespace causeway::server {
@@ -131,6 +135,12 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
         --refused_identities=FILE  who is refused whatever his certificate or token says
         --tls_crl_dir=FOLDER       revocation lists, as openssl rehash names them
         --max_connection_age=24h   then a connection is made anew, by who still may
+
+  causeway-coordinator follow --run_dir=FOLDER --of=HOST:PORT
+      Keeps a copy of the run in FOLDER as it grows, and goes on where it was when it starts again.
+      With TLS it has an operator's certificate or token. Once the coordinator is gone for good,
+      `serve --run_dir=FOLDER` takes its place.
+        --standby_name=NAME        who follows, for people; else the machine's name
 
   causeway-coordinator check-config --config=FILE [--preset=best]
       Prints the complete configuration, and warnings on standard error.
@@ -433,7 +443,14 @@ int Serve() {
     coordinator = begin(config, *plan, *std::move(initial), *std::move(recovered));
   }
   if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
-  const auto server = CoordinatorServer::Start(ServerOptions(&event_history), **coordinator);
+  StandbyService* standby = nullptr;
+  CoordinatorServer::Options server_options = ServerOptions(&event_history);
+  server_options.make_service = [&](Access& access) {
+    auto service = std::make_unique<StandbyService>(**store, access, event_history);
+    standby = service.get();
+    return service;
+  };
+  const auto server = CoordinatorServer::Start(server_options, **coordinator);
   if (!server.ok()) {
     if (!resumes && !awaits_model) {
       // The folder is free again for a run that can be reached.
@@ -475,6 +492,7 @@ int Serve() {
   if (status.ok()) status = ServeUntilStopped(**coordinator, curves, stop_signal);
   stopping = true;
   const absl::Status shut_down = (*coordinator)->Shutdown();
+  standby->Stop();
   (*server)->Stop(kStopDeadline);
   curves.Save();
   if (status.ok()) status = shut_down;
@@ -486,6 +504,22 @@ int Serve() {
   if (!status.ok()) return Fail(kProgram, status);
   Log().info("the run's state, rounds and summary are in {}", run_dir);
   return 0;
+}
+
+int Follow() {
+  StopSignal stop_signal;
+  const absl::StatusOr<RunDirectoryStore::Options> store_options = StoreOptions();
+  if (!store_options.ok()) return Refuse(kProgram, store_options.status());
+  bool refused = false;
+  const absl::Status status = FollowCommand(
+      {.run_dir = absl::GetFlag(FLAGS_run_dir),
+       .of = absl::GetFlag(FLAGS_of),
+       .name = absl::GetFlag(FLAGS_standby_name),
+       .security = SecurityOptionsFromFlags(),
+       .store = *store_options},
+      [&](absl::Duration timeout) { return stop_signal.Wait(timeout); }, refused);
+  if (status.ok()) return 0;
+  return refused ? Refuse(kProgram, status) : Fail(kProgram, status);
 }
 
 int Main(int argc, char** argv) {
@@ -502,6 +536,7 @@ int Main(int argc, char** argv) {
   }
   if (command == "serve") return Serve();
   if (command == "check-config") return CheckConfig();
+  if (command == "follow") return Follow();
   if (command == "inspect" || command == "replay") {
     const std::string run_dir = absl::GetFlag(FLAGS_run_dir);
     if (run_dir.empty()) {
@@ -516,10 +551,11 @@ int Main(int argc, char** argv) {
                                                      .output = absl::GetFlag(FLAGS_output)});
     return status.ok() ? 0 : Fail(kProgram, status);
   }
-  return Refuse(kProgram, absl::InvalidArgumentError(absl::StrCat(
-                              command.empty() ? "a command is required"
-                                              : absl::StrCat("unknown command \"", command, "\""),
-                              ": serve, check-config, inspect or replay; --help explains")));
+  return Refuse(kProgram,
+                absl::InvalidArgumentError(absl::StrCat(
+                    command.empty() ? "a command is required"
+                                    : absl::StrCat("unknown command \"", command, "\""),
+                    ": serve, follow, check-config, inspect or replay; --help explains")));
 }
 
 }  // namespace

@@ -36,6 +36,8 @@ constexpr EventName kCoordinatorEvents[] = {
     {"snapshot_refused", kWarn},
     {"store_low", kWarn},
     {"store_has_room", kInfo},
+    {"standby_attached", kInfo},
+    {"standby_detached", kWarn},
     {"certificate_expiring", kWarn},
     {"certificate_reloaded", kInfo},
     {"failed", kError},

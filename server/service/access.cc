@@ -44,6 +44,8 @@ absl::string_view Verb(Action action) {
       return "give an order";
     case Action::kProbe:
       return "probe the link";
+    case Action::kFollow:
+      return "follow";
   }
   return "";
 }
@@ -62,6 +64,7 @@ bool RoleMay(Role role, Action action) {
     case Action::kGetStatus:
       return role == Role::kOperator || role == Role::kObserver;
     case Action::kOrder:
+    case Action::kFollow:
       return role == Role::kOperator;
   }
   return false;
@@ -97,6 +100,7 @@ double CostOf(Action action) {
     case Action::kAttach:
     case Action::kOrder:
     case Action::kProbe:
+    case Action::kFollow:
       return 10;
     case Action::kGetStatus:
       return 20;

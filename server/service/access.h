@@ -7,6 +7,7 @@
 //   Exchange.Pull             its own id    yes        -          (it shows the parameters)
 //   Admin.GetStatus, Events   -             yes        yes
 //   Admin's orders            -             yes        -
+//   Standby.Follow            -             yes        -          (it shows everything)
 //
 // Without TLS (loopback, or --insecure) nobody can prove anything: everybody may do everything, and
 // nothing is counted.
@@ -39,7 +40,17 @@
 
 namespace causeway::server {
 
-enum class Action { kDescribe, kAttach, kPush, kQueryTransfer, kPull, kGetStatus, kOrder, kProbe };
+enum class Action {
+  kDescribe,
+  kAttach,
+  kPush,
+  kQueryTransfer,
+  kPull,
+  kGetStatus,
+  kOrder,
+  kProbe,
+  kFollow
+};
 
 // As how many messages of a session a call counts.
 double CostOf(Action action);

@@ -185,6 +185,10 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   builder.RegisterService(&result->exchange_);
   builder.RegisterService(&result->admin_);
   builder.RegisterService(&result->probe_);
+  if (options.make_service != nullptr) {
+    result->more_ = options.make_service(result->access_);
+    builder.RegisterService(result->more_.get());
+  }
   result->server_ = builder.BuildAndStart();
   if (result->server_ == nullptr) return absl::InternalError("gRPC does not start a server");
   RETURN_IF_ERROR(

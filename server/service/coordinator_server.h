@@ -65,6 +65,8 @@ class CoordinatorServer {
     EventLog* events = NullEventLog();    // Outlives the server.
     // What Admin.ListEvents answers; empty: UNIMPLEMENTED. Thread-safe.
     std::function<v1::ListEventsResponse(int64_t after)> past_events = nullptr;
+    // Makes one service more, on the same port and behind the same access; the server owns it.
+    std::function<std::unique_ptr<grpc::Service>(Access& access)> make_service = nullptr;
   };
 
   // Listens. The coordinator outlives the result. INVALID_ARGUMENT for a malformed address, or if
@@ -115,6 +117,7 @@ class CoordinatorServer {
   AdminService admin_;
   ProbeGate probe_gate_;
   ProbeService probe_;
+  std::unique_ptr<grpc::Service> more_;  // Options::make_service.
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ConnectionListener> listener_;

@@ -251,11 +251,24 @@ absl::Status RunDatabase::CheckOrder(const DatabaseContent& content) const {
 }
 
 absl::Status RunDatabase::Commit(absl::FunctionRef<absl::Status(DatabaseEdit&)> edit) {
+  return CommitRowed({.commits = row_.commits + 1}, /*is_copy=*/false, edit);
+}
+
+absl::Status RunDatabase::CommitAs(const CommitRow& row,
+                                   absl::FunctionRef<absl::Status(DatabaseEdit&)> edit) {
+  return CommitRowed(row, /*is_copy=*/true, edit);
+}
+
+absl::Status RunDatabase::CommitRowed(CommitRow row, bool is_copy,
+                                      absl::FunctionRef<absl::Status(DatabaseEdit&)> edit) {
   ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(*database_));
-  CommitRow row = row_;
-  DatabaseEdit changes(*database_, ++row.commits, row.digest);
+  DatabaseEdit changes(*database_, row.commits, row_.digest);
   const absl::Status status = [&]() -> absl::Status {
     RETURN_IF_ERROR(edit(changes));
+    if (is_copy && changes.digest_ != row.digest) {
+      return absl::DataLossError(
+          absl::StrCat(path(), ": the rows that came do not make it commit ", row.commits));
+    }
     row.digest = changes.digest_;
     RETURN_IF_ERROR(WriteRow(*database_, row, /*replace=*/true).status());
     CrashPoint("before_row_commit");

@@ -109,6 +109,9 @@ class RunDatabase {
   // What `edit` does, or nothing. RESOURCE_EXHAUSTED, ALREADY_EXISTS and INVALID_ARGUMENT: it was
   // nothing. After any other error the database must be closed and opened again.
   absl::Status Commit(absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
+  // The same as the commit `row` of another database of the run, of which this one is a copy.
+  // DATA_LOSS, and nothing was changed, unless the rows are those of that commit afterwards.
+  absl::Status CommitAs(const CommitRow& row, absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
 
   template <typename Row>
   absl::StatusOr<std::vector<Row>> Rows(const std::string& where) {
@@ -117,6 +120,8 @@ class RunDatabase {
 
   // The number of the last commit; the first is 1.
   int64_t commits() const { return row_.commits; }
+  // Of its rows: CommitRow::digest.
+  uint64_t digest() const { return row_.digest; }
   const std::string& path() const { return database_->path(); }
 
  private:
@@ -130,6 +135,8 @@ class RunDatabase {
   absl::StatusOr<std::vector<StoredContribution>> LoadContributions(
       const std::vector<StoredRound>& rounds, int64_t recent_rounds, uint64_t& digest);
   absl::Status CheckOrder(const DatabaseContent& content) const;
+  absl::Status CommitRowed(CommitRow row, bool is_copy,
+                           absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
   absl::Status MoveLog();
 
   const std::unique_ptr<SqliteDatabase> database_;

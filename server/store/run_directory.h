@@ -33,6 +33,8 @@ inline constexpr char kConfigFile[] = "config.textproto";
 inline constexpr char kRoundsFile[] = "rounds.jsonl";
 inline constexpr char kSummaryFile[] = "summary.json";
 inline constexpr char kCurvesFile[] = "curves";
+// The parameters that were given, in the run's own plan. Without it, the seed makes them.
+inline constexpr char kInitialFile[] = "initial.parameters";
 
 // FAILED_PRECONDITION if the folder holds a run in the layout of former versions or in a newer
 // format; DATA_LOSS if its database is not recognizable. OK if it holds a run, or none.

@@ -34,6 +34,7 @@ class Canonical {
     bytes_.append(value.data(), value.size());
   }
   uint64_t checksum() const { return Checksum64(absl::string_view(bytes_)); }
+  const std::string& bytes() const { return bytes_; }
 
  private:
   template <typename T>
@@ -44,6 +45,46 @@ class Canonical {
     bytes_.append(raw, sizeof(T));
   }
   std::string bytes_;
+};
+
+// Takes apart what Canonical wrote, from left to right: a statement's row, without the statement.
+class PackedCells {
+ public:
+  explicit PackedCells(absl::string_view bytes) : left_(bytes) {}
+  absl::StatusOr<int64_t> Int(int) { return Number<int64_t>('i'); }
+  absl::StatusOr<double> Real(int) { return Number<double>('r'); }
+  absl::StatusOr<std::string> Text(int) {
+    ASSIGN_OR_RETURN(const absl::string_view text, View());
+    return std::string(text);
+  }
+  absl::StatusOr<absl::string_view> View() {
+    ASSIGN_OR_RETURN(const auto size, Number<uint64_t>('t'));
+    if (size > left_.size()) return CutOff();
+    const absl::string_view text = left_.substr(0, size);
+    left_.remove_prefix(size);
+    return text;
+  }
+  bool done() const { return left_.empty(); }
+
+ private:
+  static absl::Status CutOff() {
+    return absl::InvalidArgumentError("a packed row ends too early, or has another type");
+  }
+  template <typename T>
+  absl::StatusOr<T> Number(char type) {
+    if (left_.size() < 1 + sizeof(T) || left_[0] != type) return CutOff();
+    T value;
+    std::memcpy(&value, left_.data() + 1, sizeof(T));
+    left_.remove_prefix(1 + sizeof(T));
+    return value;
+  }
+  absl::string_view left_;
+};
+
+// Takes what is bound, and drops it.
+struct NoCells {
+  template <typename T>
+  void Bind(const T&) {}
 };
 
 // Text that is no UTF-8 must not throw on its way to the disk.
@@ -88,10 +129,11 @@ Describe DescribeTable() {
   return describe;
 }
 
-// Binds each column to a statement and adds it to the checksum.
+// Binds each column to a statement, or to NoCells, and adds it to the checksum.
+template <typename Cells>
 class Bind {
  public:
-  Bind(Statement& statement, absl::string_view table, int columns)
+  Bind(Cells& statement, absl::string_view table, int columns)
       : statement_(statement), canonical_(table), left_(columns) {}
 
   template <Integer T>
@@ -121,6 +163,7 @@ class Bind {
   void Hashes(const char*, const std::vector<uint64_t>& value) { Text(JoinHashes(value)); }
 
   uint64_t checksum() const { return canonical_.checksum(); }
+  const std::string& bytes() const { return canonical_.bytes(); }
   const absl::Status& status() const { return status_; }
 
  private:
@@ -136,17 +179,18 @@ class Bind {
     statement_.Bind(value);
   }
 
-  Statement& statement_;
+  Cells& statement_;
   Canonical canonical_;
   int left_;
   absl::Status status_;
 };
 
-// Reads each column of the statement's row. After the first error the rest is left as it is.
+// Reads each column of a statement's or a packed row. After the first error the rest is left as it
+// is.
+template <typename Cells>
 class Read {
  public:
-  Read(const Statement& statement, absl::string_view table)
-      : statement_(statement), canonical_(table) {}
+  Read(Cells& statement, absl::string_view table) : statement_(statement), canonical_(table) {}
 
   template <Integer T>
   void operator()(const char* name, T& value) {
@@ -206,6 +250,7 @@ class Read {
     }
     return expected;
   }
+  const absl::Status& status() const { return status_; }
 
  private:
   template <typename T>
@@ -236,7 +281,7 @@ class Read {
     }
   }
 
-  const Statement& statement_;
+  Cells& statement_;
   Canonical canonical_;
   int column_ = 0;
   absl::Status status_;
@@ -280,6 +325,42 @@ absl::StatusOr<Statement> PrepareWithKey(SqliteDatabase& database, const std::st
 }
 
 }  // namespace
+
+template <typename Row>
+absl::StatusOr<std::string> PackRow(const Row& row) {
+  NoCells cells;
+  Bind bind(cells, Columns<Row>::kName, std::numeric_limits<int>::max());
+  Columns<Row>::Visit(bind, row);
+  RETURN_IF_ERROR(bind.status());
+  return bind.bytes();
+}
+
+template <typename Row>
+absl::StatusOr<Row> UnpackRow(absl::string_view packed) {
+  PackedCells cells(packed);
+  ASSIGN_OR_RETURN(const absl::string_view table, cells.View());
+  if (table != Columns<Row>::kName) {
+    return absl::InvalidArgumentError(absl::StrCat("a packed row must be of the table ",
+                                                   Columns<Row>::kName, "; it is of another"));
+  }
+  Row row;
+  Read read(cells, table);
+  Columns<Row>::Visit(read, row);
+  if (!read.status().ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a packed row of ", Columns<Row>::kName, ": ", read.status().message()));
+  }
+  if (!cells.done()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a packed row of ", Columns<Row>::kName, " has more than its columns"));
+  }
+  return row;
+}
+
+absl::string_view TableOfPacked(absl::string_view packed) {
+  const absl::StatusOr<absl::string_view> table = PackedCells(packed).View();
+  return table.ok() ? *table : absl::string_view();
+}
 
 std::vector<std::string> CreateTableStatements() {
   return {CreateTable<CommitRow>(),     CreateTable<StoredContribution>(),
@@ -381,6 +462,16 @@ CAUSEWAY_TABLE(StoredContribution);
 CAUSEWAY_TABLE(StoredRound);
 CAUSEWAY_TABLE(StoredSnapshot);
 #undef CAUSEWAY_TABLE
+#define CAUSEWAY_PACKED(Row)                                \
+  template absl::StatusOr<std::string> PackRow(const Row&); \
+  template absl::StatusOr<Row> UnpackRow<Row>(absl::string_view)
+CAUSEWAY_PACKED(RunIdentity);
+CAUSEWAY_PACKED(RunState);
+CAUSEWAY_PACKED(MemberRecord);
+CAUSEWAY_PACKED(StoredContribution);
+CAUSEWAY_PACKED(StoredRound);
+CAUSEWAY_PACKED(StoredSnapshot);
+#undef CAUSEWAY_PACKED
 template absl::StatusOr<uint64_t> SumOfChecksums<StoredContribution>(SqliteDatabase&,
                                                                      const std::string&);
 

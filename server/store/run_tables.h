@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "server/store/sqlite_database.h"
 #include "server/store/store.h"
 
@@ -191,6 +192,18 @@ struct Columns<StoredSnapshot> {
     column("commit_number", row.commit);
   }
 };
+
+// A row as bytes: what its checksum is taken of (docs/formats.md). INVALID_ARGUMENT for a value
+// that no table takes.
+template <typename Row>
+absl::StatusOr<std::string> PackRow(const Row& row);
+
+// INVALID_ARGUMENT for anything that PackRow does not write of this table.
+template <typename Row>
+absl::StatusOr<Row> UnpackRow(absl::string_view packed);
+
+// The name of the table that a packed row is of; empty if it has none.
+absl::string_view TableOfPacked(absl::string_view packed);
 
 // "CREATE TABLE ..." of every table, in order of their names, as sqlite_schema must hold them.
 std::vector<std::string> CreateTableStatements();
