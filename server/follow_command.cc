@@ -65,6 +65,7 @@ absl::Status FollowCommand(const FollowFlags& flags,
                flags.run_dir, std::string(network));
   }
   RETURN_IF_ERROR(store->Recover().status());
+  RETURN_IF_ERROR(store->BeginCopy());
   RunCopy copy(*store, name);
   Follower follower(copy, MakeChannel(flags.of, 0, security), flags.of, kPause);
   absl::Status result;

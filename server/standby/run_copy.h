@@ -23,7 +23,7 @@ namespace causeway::server {
 // Not thread-safe.
 class RunCopy {
  public:
-  // After Recover of the store, which outlives the copy.
+  // After Recover and BeginCopy of the store, which outlives the copy.
   RunCopy(RunDirectoryStore& store, std::string name) : store_(store), name_(std::move(name)) {}
 
   // What to ask for: where the copy stands, and which files it has beyond that. Drops what came of

@@ -235,6 +235,20 @@ absl::Status RunDirectoryStore::ApplyChanges(const RunChanges& changes, Database
   return absl::OkStatus();
 }
 
+absl::Status RunDirectoryStore::BeginCopy() {
+  return WriteFileAtomically(file_system_, Path(kCopyFile),
+                             absl::string_view("a copy that follows a coordinator\n"));
+}
+
+absl::Status RunDirectoryStore::EndCopy() {
+  if (!file_system_.Exists(Path(kCopyFile))) return absl::OkStatus();
+  for (const char* folder : kBlobFolders) {
+    if (file_system_.IsFolder(Path(folder))) RETURN_IF_ERROR(file_system_.SyncFolder(Path(folder)));
+  }
+  RETURN_IF_ERROR(file_system_.Remove(Path(kCopyFile)));
+  return file_system_.SyncFolder(folder_);
+}
+
 absl::Status RunDirectoryStore::Advance(const RunChanges& changes) {
   std::vector<BlobRef> freed;
   absl::MutexLock lock(&mutex_);

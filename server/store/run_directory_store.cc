@@ -153,6 +153,7 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
       RETURN_IF_ERROR(file_system_.Remove(Path(kDatabaseLogFile)));
       RETURN_IF_ERROR(file_system_.SyncFolder(folder_));
     }
+    RETURN_IF_ERROR(EndCopy());
     return std::nullopt;
   }
   ASSIGN_OR_RETURN(database_, RunDatabase::Open(Path(kDatabaseFile), DatabaseOptions()));
@@ -163,6 +164,7 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
                              /*in_use=*/false, orphans));
   CrashPoint("during_recovery");
   RETURN_IF_ERROR(RemoveOrphans(file_system_, folder_, orphans));
+  RETURN_IF_ERROR(EndCopy());
   Remember(content);
   RETURN_IF_ERROR(Continue(content.rounds));
 

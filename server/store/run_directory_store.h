@@ -94,6 +94,9 @@ class RunDirectoryStore final : public Store {
   absl::StatusOr<RunChanges> ChangesSince(const RunPosition& position);
   // Returns the number of commits once it is above `after`, or after so long.
   int64_t WaitForCommit(int64_t after, absl::Duration timeout);
+  // After Recover: from now on this is a copy. Until the next Recover the folder may hold blobs of
+  // commits that it does not have.
+  absl::Status BeginCopy();
   // In a copy that has begun (BeginRun): becomes what the original was at commit `changes.to`, in
   // one commit of its own. The blobs that the rows name are there already, durable.
   // FAILED_PRECONDITION if the changes do not begin where this copy stands; DATA_LOSS if the rows
@@ -138,6 +141,8 @@ class RunDirectoryStore final : public Store {
   // After the database is open: the rest of what a run needs.
   absl::Status Continue(const std::vector<StoredRound>& rounds)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Removes the mark of BeginCopy; the files that it excused are gone before.
+  absl::Status EndCopy();
   // Where each fragment stands by the rows of a run that was there.
   void Remember(const DatabaseContent& content) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   RunPosition PositionLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

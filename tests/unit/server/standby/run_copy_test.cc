@@ -25,16 +25,23 @@ using ::testing::HasSubstr;
 // A run directory that can be closed and opened again.
 class Directory {
  public:
-  explicit Directory(std::string folder) : folder_(std::move(folder)) { Open(); }
+  Directory(std::string folder, bool is_copy) : folder_(std::move(folder)), is_copy_(is_copy) {
+    Open();
+  }
   void Open() {
     store_ = nullptr;
-    auto store = RunDirectoryStore::Open(*FileSystem::Real(), folder_, {});
+    auto store = RunDirectoryStore::Open(*FileSystem::Real(), folder_, {.durable = false});
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
     const auto run = store_->Recover();
     ASSERT_TRUE(run.ok()) << run.status();
+    if (is_copy_) {
+      const absl::Status begun = store_->BeginCopy();
+      ASSERT_TRUE(begun.ok()) << begun;
+    }
     fingerprint_ = run->has_value() ? *Fingerprint(*store_, *run) : "";
   }
+  void Close() { store_ = nullptr; }
   // What a coordinator would find.
   std::string Reopened() {
     Open();
@@ -58,6 +65,7 @@ class Directory {
 
  private:
   const std::string folder_;
+  const bool is_copy_;
   std::unique_ptr<RunDirectoryStore> store_;
   std::string fingerprint_;
 };
@@ -96,7 +104,7 @@ class RunCopyTest : public testing::Test {
     EXPECT_EQ(copy.Reopened(), original.Reopened());
   }
   std::unique_ptr<Directory> Make(const std::string& name) {
-    return std::make_unique<Directory>(parent_.File(name));
+    return std::make_unique<Directory>(parent_.File(name), name.starts_with("copy"));
   }
   void Take(Directory& directory, size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
@@ -166,6 +174,24 @@ TEST_F(RunCopyTest, AStreamThatIsCutAnywhereGoesOn) {
       if (HasFailure()) return;
     }
   }
+}
+
+TEST_F(RunCopyTest, WhoServesACopyThatWasCutFindsARunAndNothingElse) {
+  const auto original = Make("original");
+  const auto copy = Make("copy");
+  RunCopy follower(copy->store(), "spare");
+  Take(*original, 0, 8);
+  ASSERT_TRUE(Follow(*original, follower).ok());
+  const int64_t commits = copy->store().Position().commits;
+  Take(*original, 8, 12);
+  ASSERT_TRUE(Follow(*original, follower, /*cut=*/1).ok());
+  EXPECT_NE(copy->Files().size(), 0);
+  copy->Close();
+  Directory served(parent_.File("copy"), /*is_copy=*/false);
+  EXPECT_EQ(served.store().Position().commits, commits);
+  EXPECT_FALSE(FileSystem::Real()->Exists(parent_.File("copy/COPY")));
+  // A run that has lost commits is told from that again.
+  ASSERT_TRUE(served.store().TakeOver().ok());
 }
 
 TEST_F(RunCopyTest, AFileThatIsWholeIsNotSentAgain) {
