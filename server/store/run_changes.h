@@ -23,10 +23,10 @@ namespace causeway::server {
 
 // Where a copy stands.
 struct RunPosition {
-  std::string run_id;  // Empty: it has nothing yet.
+  std::string run_id = {};  // Empty: it has nothing yet.
   int64_t commits = 0;
-  uint64_t digest = 0;               // Of that commit.
-  std::vector<int64_t> last_rounds;  // By fragment; those that are left out have none.
+  uint64_t digest = 0;                    // Of that commit.
+  std::vector<int64_t> last_rounds = {};  // By fragment; those that are left out have none.
 
   int64_t last_round(int fragment) const {
     const auto index = static_cast<size_t>(fragment);
@@ -39,7 +39,7 @@ struct RunChanges {
   int64_t to = 0;
   uint64_t digest = 0;  // Of commit `to`.
   // PackRow of rows that are new or replace others.
-  std::vector<std::string> rows;
+  std::vector<std::string> rows = {};
   // `rows` has every snapshot that there is: others of the copy go.
   bool all_snapshots = false;
   // Of a fragment: the rounds up to which deltas are gone, and before which answers are.
@@ -48,9 +48,9 @@ struct RunChanges {
     int64_t deltas = 0;
     int64_t answers = 0;
   };
-  std::vector<Gone> gone;
+  std::vector<Gone> gone = {};
   // Files that new rows name.
-  std::vector<BlobRef> blobs;
+  std::vector<BlobRef> blobs = {};
 
   bool empty() const { return from == to; }
 };
