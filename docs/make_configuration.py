@@ -28,8 +28,8 @@ membership { start_workers: 2 max_workers: 4 }
 ```
 
 The coordinator owns it (`serve --config=FILE`, over the settings of `--preset=NAME` if there is one) and hands it to every worker
-that joins; the worker's own flags say only what is local. [algorithm.md](algorithm.md#defaults-presets-and-why) has the presets and
-why they are what they are. Before a run begins,
+that joins. The worker's own flags say only what is local. [algorithm.md](algorithm.md#defaults-presets-and-why) has the presets and
+their reasons. Before a run begins,
 
 ```sh
 causewayctl config presets                              # what there is to start from
@@ -38,8 +38,8 @@ causewayctl config diff run.textproto other.textproto
 causewayctl config show --coordinator=10.0.0.1:7070     # that of a run
 ```
 
-Where no default is named below, it is 0, false or nothing; a model's shape has none: give it, or `model.preset`. Settings that do not
-fit together are refused with the field's name, the value it has and those that it may have. The fields of a run that has begun
+A field without a default below is 0, false or nothing. A model's shape must be given, or `model.preset`. Settings that contradict
+each other are refused with the field's name, the value it has and those that it may have. The fields of a run that has begun
 never change.
 """
 

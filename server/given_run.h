@@ -1,4 +1,4 @@
-// What `causeway-coordinator` was asked to run, beside what its folder holds.
+// The run that `causeway-coordinator` was asked for, beside what its folder holds.
 #ifndef CAUSEWAY_SERVER_GIVEN_RUN_H_
 #define CAUSEWAY_SERVER_GIVEN_RUN_H_
 

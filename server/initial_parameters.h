@@ -15,11 +15,11 @@
 
 namespace causeway::server {
 
-// What the parameters in `path` are of: a configuration with `model` or `tensors` and nothing else.
-// `path` is a parameters file (common/files/parameters_file.h), one *.safetensors, or a folder as
-// SafetensorsFolder reads it (its index stands for the folder). Safetensors have `tensors`, in the
-// natural order of their names: their writers sort them. INVALID_ARGUMENT for a tensor that is
-// neither F32 nor BF16 nor F16.
+// Returns what the parameters in `path` are of: a configuration with `model` or `tensors` and
+// nothing else. `path` is a parameters file (common/files/parameters_file.h), one *.safetensors, or
+// a folder as SafetensorsFolder reads it (its index stands for the folder). Safetensors have
+// `tensors`, in the natural order of their names: their writers sort them. INVALID_ARGUMENT for a
+// tensor that is neither F32 nor BF16 nor F16.
 absl::StatusOr<v1::RunConfig> TrainedByParameters(FileSystem& file_system, const std::string& path);
 
 // Reads such parameters into the plan of a run. INVALID_ARGUMENT, with the tensor's name and both
@@ -40,9 +40,9 @@ absl::Status KeepInitialValues(FileSystem& file_system, const std::string& folde
                                const std::string& source, const v1::RunConfig& config,
                                std::span<const float> values);
 
-// What the run in `folder` began with. FAILED_PRECONDITION for a run of tensors if nothing was
-// kept: no seed makes those. Where the seed makes it, on these threads (null: the caller's alone),
-// and the log says how far that is while it takes longer than some seconds.
+// Returns the values with which the run in `folder` began. FAILED_PRECONDITION for a run of tensors
+// if nothing was kept: no seed makes those. Where the seed makes it, on these threads (null: the
+// caller's alone), and the log says how far that is while it takes longer than some seconds.
 absl::StatusOr<std::vector<float>> InitialParametersOf(FileSystem& file_system,
                                                        const std::string& folder,
                                                        const v1::RunConfig& config,

@@ -26,6 +26,7 @@
 #include "common/base/threads.h"
 #include "common/cli/command_line.h"
 #include "common/http/http_server.h"
+#include "common/metrics/metric_page.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
@@ -35,7 +36,6 @@
 #include "common/telemetry/counting_event_log.h"
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/log.h"
-#include "common/telemetry/metric_page.h"
 #include "server/core/coordinator.h"
 #include "server/core/waiting_coordinator.h"
 #include "server/follow_command.h"
@@ -43,9 +43,9 @@
 #include "server/history/curve_keeper.h"
 #include "server/history/event_history.h"
 #include "server/history/run_history.h"
+#include "server/http/http_port.h"
 #include "server/http/status_api.h"
 #include "server/http/status_page.h"
-#include "server/http_port.h"
 #include "server/initial_parameters.h"
 #include "server/metrics/coordinator_metrics.h"
 #include "server/run_commands.h"
@@ -340,142 +340,174 @@ void RecordModel(EventHistory& events, const BroughtModel& model) {
        {"fragments", model.plan.fragments()}});
 }
 
-int Serve() {
-  StopSignal stop_signal;  // First, so that every thread inherits the mask.
-  FileSystem& file_system = *FileSystem::Real();
-  const std::string listen = absl::GetFlag(FLAGS_listen);
-  const std::string run_dir = absl::GetFlag(FLAGS_run_dir);
-  if (run_dir.empty()) {
-    return Refuse(kProgram,
-                  absl::InvalidArgumentError("give a folder for the run: --run_dir=FOLDER"));
+// The flags of `serve`, checked before the run's folder is touched.
+struct ServeFlags {
+  std::string listen;
+  std::string run_dir;
+  RunDirectoryStore::Options store;
+  std::string congestion_control;
+  std::optional<HttpListener> http_port;
+  GivenRun given;
+};
+
+absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
+  ServeFlags flags;
+  flags.listen = absl::GetFlag(FLAGS_listen);
+  flags.run_dir = absl::GetFlag(FLAGS_run_dir);
+  flags.given = GivenRunFromFlags();
+  if (flags.run_dir.empty()) {
+    return absl::InvalidArgumentError("give a folder for the run: --run_dir=FOLDER");
   }
-  const absl::Status address = CheckAddress(listen, /*allow_any_port=*/true);
-  if (!address.ok()) return Refuse(kProgram, Annotate(address, "--listen"));
-  const absl::StatusOr<RunDirectoryStore::Options> store_options = StoreOptions();
-  if (!store_options.ok()) return Refuse(kProgram, store_options.status());
-  const absl::StatusOr<std::string> congestion_control =
-      ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control));
-  if (!congestion_control.ok()) return Refuse(kProgram, congestion_control.status());
-  absl::StatusOr<std::optional<HttpListener>> http_port =
-      OpenHttpPort(absl::GetFlag(FLAGS_http), SecurityOptionsFromFlags().UsesTls());
-  if (!http_port.ok()) return Refuse(kProgram, http_port.status());
-  const GivenRun given = GivenRunFromFlags();
-  if (given.has_config()) {  // Refused before the folder is touched.
-    const absl::Status config = CheckGivenRun(file_system, given);
-    if (!config.ok()) return Refuse(kProgram, config);
-  }
-  const auto store = RunDirectoryStore::Open(file_system, run_dir, *store_options);
-  if (!store.ok()) return Refuse(kProgram, store.status());
-  if (const absl::string_view network = NetworkFileSystemOf(run_dir); !network.empty()) {
+  RETURN_IF_ERROR(Annotate(CheckAddress(flags.listen, /*allow_any_port=*/true), "--listen"));
+  ASSIGN_OR_RETURN(flags.store, StoreOptions());
+  ASSIGN_OR_RETURN(flags.congestion_control,
+                   ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
+  ASSIGN_OR_RETURN(flags.http_port,
+                   OpenHttpPort(absl::GetFlag(FLAGS_http), SecurityOptionsFromFlags().UsesTls()));
+  if (flags.given.has_config()) RETURN_IF_ERROR(CheckGivenRun(file_system, flags.given));
+  return flags;
+}
+
+// A run's folder, and what it holds or is to hold.
+struct OpenedRun {
+  std::unique_ptr<RunDirectoryStore> store;
+  std::optional<RecoveredRun> recovered;  // Taken by the coordinator.
+  bool resumes = false;
+  bool awaits_model = false;  // A new run; one that has begun has a model.
+  v1::RunConfig config;
+  std::string run_id;
+};
+
+absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags) {
+  OpenedRun run;
+  ASSIGN_OR_RETURN(run.store, RunDirectoryStore::Open(file_system, flags.run_dir, flags.store));
+  if (const absl::string_view network = NetworkFileSystemOf(flags.run_dir); !network.empty()) {
     Log().warn(
         "{} is on a network file system ({}): its lock may hold on this machine only, so let no "
         "other one serve it; a disk of this machine is safer and faster",
-        run_dir, std::string(network));
+        flags.run_dir, std::string(network));
   }
-  absl::StatusOr<std::optional<RecoveredRun>> recovered = (*store)->Recover();
-  if (!recovered.ok()) return Refuse(kProgram, recovered.status());
-  const bool resumes = recovered->has_value();
-  const absl::StatusOr<CompleteConfig> loaded = ChooseConfig(file_system, given, *recovered);
-  if (!loaded.ok()) return Refuse(kProgram, loaded.status());
-  const v1::RunConfig& config = loaded->config;
-  // A new run; one that has begun has a model.
-  const bool awaits_model = !resumes && given.awaits_first_site();
-  const auto event_file =
-      OpenEventLog(file_system, JoinPath(run_dir, "events.jsonl"), Clock::Real());
-  if (!event_file.ok()) return Refuse(kProgram, event_file.status());
-  CountingEventLog counted_events(event_file->get());
-  CoordinatorMetrics metrics({.file_system = &file_system,
-                              .clock = Clock::Real(),
-                              .run_dir = run_dir,
-                              .cert_file = SecurityOptionsFromFlags().cert_file,
-                              .events = &counted_events});
-  for (const std::string& warning : loaded->warnings) Log().warn("{}", warning);
+  ASSIGN_OR_RETURN(run.recovered, run.store->Recover());
+  run.resumes = run.recovered.has_value();
+  run.awaits_model = !run.resumes && flags.given.awaits_first_site();
+  ASSIGN_OR_RETURN(CompleteConfig complete, ChooseConfig(file_system, flags.given, run.recovered));
+  for (const std::string& warning : complete.warnings) Log().warn("{}", warning);
+  run.config = std::move(complete.config);
+  run.run_id = run.resumes ? run.recovered->identity.run_id : MakeRunId(run.config.run_name());
+  return run;
+}
 
-  ThreadPool merge_pool(ThreadsFor(0).value());
-  if (!merge_pool.started().ok()) return Refuse(kProgram, merge_pool.started());
-  RunHistory run_history({.clock = Clock::Real()});
-  if (resumes) run_history.Restore(**recovered);
-  const std::string run_id = resumes ? (*recovered)->identity.run_id : MakeRunId(config.run_name());
-  CurveKeeper curves(&run_history, &file_system, Clock::Real(), JoinPath(run_dir, kCurvesFile),
-                     run_id);
-  curves.Restore();
-  EventHistory event_history(&counted_events, Clock::Real());
-  const absl::Status past = event_history.Restore(file_system, JoinPath(run_dir, "events.jsonl"));
-  if (!past.ok()) Log().warn("the status page begins without past events: {}", past.ToString());
-  Coordinator::Options options;
-  options.run_id = run_id;
-  options.clock = Clock::Real();
-  options.store = store->get();
-  options.events = &event_history;
-  options.observers = metrics.observers();
-  options.observers.push_back(&run_history);
-  options.merge_pool = &merge_pool;
-  options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
-  const auto begin = [&](const v1::RunConfig& complete, const FragmentPlan& plan,
-                         std::vector<float> initial, std::optional<RecoveredRun> former) {
+// `options` lack what the run itself says. What is referred to outlives the coordinator.
+absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
+    FileSystem& file_system, const ServeFlags& flags, OpenedRun& run,
+    const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events) {
+  const auto begin = [&run, options](const v1::RunConfig& complete, const FragmentPlan& plan,
+                                     std::vector<float> initial,
+                                     std::optional<RecoveredRun> former) {
     int64_t largest = 0;
     for (int i = 0; i < plan.fragments(); ++i) largest = std::max(largest, plan.range(i).size());
-    (*store)->set_spare_bytes(RunDirectoryStore::SpareBytesFor(static_cast<uint64_t>(largest)));
+    run.store->set_spare_bytes(RunDirectoryStore::SpareBytesFor(static_cast<uint64_t>(largest)));
     Coordinator::Options own = options;
     own.config = complete;
     own.initial_parameters = std::move(initial);
     own.recovered = std::move(former);
     return Coordinator::Create(std::move(own));
   };
-  absl::StatusOr<std::unique_ptr<Coordinator>> coordinator;
-  if (awaits_model) {
-    coordinator = std::make_unique<WaitingCoordinator>(
-        config, run_id,
-        [&](const BroughtModel& model,
-            std::vector<float> values) -> absl::StatusOr<std::unique_ptr<Coordinator>> {
+  if (run.awaits_model) {
+    return std::make_unique<WaitingCoordinator>(
+        run.config, run.run_id,
+        [begin, &file_system, &flags, &events](const BroughtModel& model, std::vector<float> values)
+            -> absl::StatusOr<std::unique_ptr<Coordinator>> {
           RETURN_IF_ERROR(
-              KeepInitialValues(file_system, run_dir, model.worker_id, model.config, values));
+              KeepInitialValues(file_system, flags.run_dir, model.worker_id, model.config, values));
           auto begun = begin(model.config, model.plan, std::move(values), std::nullopt);
-          if (begun.ok()) RecordModel(event_history, model);
+          if (begun.ok()) RecordModel(events, model);
           return begun;
         });
-  } else {
-    const absl::StatusOr<FragmentPlan> plan = FragmentPlan::Create(config);
-    if (!plan.ok()) return Refuse(kProgram, plan.status());
-    absl::StatusOr<std::vector<float>> initial =
-        ChooseInitialParameters(file_system, given, *plan, config, *recovered, merge_pool);
-    if (!initial.ok()) return Refuse(kProgram, initial.status());
-    coordinator = begin(config, *plan, *std::move(initial), *std::move(recovered));
   }
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(run.config));
+  ASSIGN_OR_RETURN(std::vector<float> initial,
+                   ChooseInitialParameters(file_system, flags.given, plan, run.config,
+                                           run.recovered, merge_pool));
+  return begin(run.config, plan, std::move(initial), std::move(run.recovered));
+}
+
+void RecordStart(EventHistory& events, const OpenedRun& run, const FragmentPlan& plan,
+                 const std::string& address) {
+  events.Record(
+      "coordinator_started",
+      run.awaits_model
+          ? absl::StrCat("run ", run.run_id,
+                         " waits for its model, which the first site brings, on ", address)
+          : absl::StrCat("run ", run.run_id, " with ", plan.parameters(), " parameters in ",
+                         plan.fragments(), " fragments listens on ", address),
+      {{"run", run.run_id},
+       {"address", address},
+       {"parameters", plan.parameters()},
+       {"fragments", plan.fragments()},
+       {"software_version", kSoftwareVersion}});
+}
+
+int Serve() {
+  StopSignal stop_signal;  // First, so that every thread inherits the mask.
+  FileSystem& file_system = *FileSystem::Real();
+  absl::StatusOr<ServeFlags> flags = CheckServeFlags(file_system);
+  if (!flags.ok()) return Refuse(kProgram, flags.status());
+  absl::StatusOr<OpenedRun> run = OpenRun(file_system, *flags);
+  if (!run.ok()) return Refuse(kProgram, run.status());
+  const std::string events_path = JoinPath(flags->run_dir, "events.jsonl");
+  const auto event_file = OpenEventLog(file_system, events_path, Clock::Real());
+  if (!event_file.ok()) return Refuse(kProgram, event_file.status());
+  CountingEventLog counted_events(event_file->get());
+  CoordinatorMetrics metrics({.file_system = &file_system,
+                              .clock = Clock::Real(),
+                              .run_dir = flags->run_dir,
+                              .cert_file = SecurityOptionsFromFlags().cert_file,
+                              .events = &counted_events});
+  ThreadPool merge_pool(ThreadsFor(0).value());
+  if (!merge_pool.started().ok()) return Refuse(kProgram, merge_pool.started());
+  RunHistory run_history({.clock = Clock::Real()});
+  if (run->resumes) run_history.Restore(*run->recovered);
+  CurveKeeper curves(&run_history, &file_system, Clock::Real(),
+                     JoinPath(flags->run_dir, kCurvesFile), run->run_id);
+  curves.Restore();
+  EventHistory event_history(&counted_events, Clock::Real());
+  const absl::Status past = event_history.Restore(file_system, events_path);
+  if (!past.ok()) Log().warn("the status page begins without past events: {}", past.ToString());
+
+  Coordinator::Options options;
+  options.run_id = run->run_id;
+  options.clock = Clock::Real();
+  options.store = run->store.get();
+  options.events = &event_history;
+  options.observers = metrics.observers();
+  options.observers.push_back(&run_history);
+  options.merge_pool = &merge_pool;
+  options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
+  const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
+      MakeCoordinator(file_system, *flags, *run, options, merge_pool, event_history);
   if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
   StandbyService* standby = nullptr;
   CoordinatorServer::Options server_options = ServerOptions(&event_history);
   server_options.make_service = [&](Access& access) {
-    auto service = std::make_unique<StandbyService>(**store, access, event_history);
+    auto service = std::make_unique<StandbyService>(*run->store, access, event_history);
     standby = service.get();
     return service;
   };
   const auto server = CoordinatorServer::Start(server_options, **coordinator);
   if (!server.ok()) {
-    if (!resumes && !awaits_model) {
+    if (!run->resumes && !run->awaits_model) {
       // The folder is free again for a run that can be reached.
-      const absl::Status removed = (*store)->AbandonRun();
+      const absl::Status removed = run->store->AbandonRun();
       if (!removed.ok()) Log().warn("{}", std::string(removed.message()));
     }
     return Refuse(kProgram, server.status());
   }
-  SetCongestionControlOfListeners((*server)->port(), *congestion_control);
-  Log().info("congestion control: {}", DescribeCongestionControl(*congestion_control));
+  SetCongestionControlOfListeners((*server)->port(), flags->congestion_control);
+  Log().info("congestion control: {}", DescribeCongestionControl(flags->congestion_control));
   const std::string bound =
-      absl::StrCat(listen.substr(0, listen.rfind(':')), ":", (*server)->port());
-  const FragmentPlan& plan = (*coordinator)->plan();
-  event_history.Record(
-      "coordinator_started",
-      awaits_model ? absl::StrCat("run ", run_id,
-                                  " waits for its model, which the first site brings, on ", bound)
-                   : absl::StrCat("run ", run_id, " with ", plan.parameters(), " parameters in ",
-                                  plan.fragments(), " fragments listens on ", bound),
-      {{"run", run_id},
-       {"address", bound},
-       {"parameters", plan.parameters()},
-       {"fragments", plan.fragments()},
-       {"software_version", kSoftwareVersion}});
-  absl::Status status;
+      absl::StrCat(flags->listen.substr(0, flags->listen.rfind(':')), ":", (*server)->port());
+  RecordStart(event_history, *run, (*coordinator)->plan(), bound);
   const StatusApi api({.coordinator = coordinator->get(),
                        .history = &run_history,
                        .events = &event_history,
@@ -483,8 +515,8 @@ int Serve() {
                        .status = [&server] { return (*server)->GetStatus(); }});
   std::atomic<bool> stopping = false;
   const auto http =
-      ServeHttp(*std::move(http_port), **coordinator, **server, metrics, api, stopping);
-  status = http.status();
+      ServeHttp(std::move(flags->http_port), **coordinator, **server, metrics, api, stopping);
+  absl::Status status = http.status();
   const std::string address_file = absl::GetFlag(FLAGS_address_file);
   if (status.ok() && !address_file.empty()) {
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
@@ -502,7 +534,7 @@ int Serve() {
                            : absl::StrCat("the coordinator has stopped: ", status.message()),
                        {{"code", std::string(absl::StatusCodeToString(status.code()))}});
   if (!status.ok()) return Fail(kProgram, status);
-  Log().info("the run's state, rounds and summary are in {}", run_dir);
+  Log().info("the run's state, rounds and summary are in {}", flags->run_dir);
   return 0;
 }
 

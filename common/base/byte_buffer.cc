@@ -21,7 +21,7 @@ constexpr size_t kLargePagesFrom = 16 * kLargePage;
 // Sizes are rounded up to so many steps per power of two, so that one block serves for the next.
 constexpr size_t kSizeSteps = 16;
 
-// What is asked of the system for so many bytes. Pages that are not touched cost nothing.
+// Returns the size of the block that is asked of the system. Untouched pages cost nothing.
 size_t BlockBytes(size_t bytes) {
   const size_t step = std::max(kLargePage, std::bit_floor(bytes) / kSizeSteps);
   return (bytes + step - 1) / step * step;

@@ -50,7 +50,7 @@ constexpr size_t kReadBytes = size_t{4} << 10;
 // that a later sync finds most of them done. Smaller files gain nothing.
 constexpr uint64_t kWriteBackBytes = uint64_t{16} << 20;
 
-// Of "/": "/".
+// "/" stays "/".
 absl::string_view WithoutLastSlashes(absl::string_view path) {
   while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
   return path;

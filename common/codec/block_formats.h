@@ -1,5 +1,5 @@
-// What one block of values becomes: a scale and a code per value. The walk over chunks and blocks
-// is difference_codec.h's; docs/codecs.md has the bytes.
+// Turns one block of values into a scale and a code per value. The walk over chunks and blocks is
+// difference_codec.h's; docs/codecs.md has the bytes.
 //
 // Every operation below is a single fp32 operation rounded to nearest, in the order written, so
 // that SIMD and GPU versions can give the same bits: multiplications and comparisons per value,

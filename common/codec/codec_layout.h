@@ -27,7 +27,7 @@ inline constexpr size_t kTopK = kCodecChunk / kCodecBlock;
 inline constexpr int32_t kTopKSmallestBits = 0x0d800000;
 inline constexpr int32_t kTopKLargestBits = 0x71800000;
 // Steps of Lloyd's iteration from the mean on. Four come near the best two levels, whatever the
-// distribution; fixed ones would have to know it (docs/codecs.md).
+// distribution; fixed ones would have to know it (docs/reports/codecs.md).
 inline constexpr int kTopKSteps = 4;
 // An entry of TOPK2: the place in the block, and the code above it.
 inline constexpr unsigned kTopKPlaceBits = 6;

@@ -1,7 +1,7 @@
-// What all codecs but FP32 have in common: they carry the fp32 difference base - target, block by
-// block. Here are the walk over chunks and blocks, the refusal of bad input, error feedback and
-// the three ways to read; a derived class turns one block into bytes and back. Vector kernels,
-// where there are any, go ahead of that and leave it the rest.
+// The base of all codecs but FP32: they carry the fp32 difference base - target, block by block.
+// Here are the walk over chunks and blocks, the refusal of bad input, error feedback and the three
+// ways to read; a derived class turns one block into bytes and back. Vector kernels, where there
+// are any, go ahead of that and leave it the rest.
 #ifndef CAUSEWAY_COMMON_CODEC_DIFFERENCE_CODEC_H_
 #define CAUSEWAY_COMMON_CODEC_DIFFERENCE_CODEC_H_
 

@@ -1,4 +1,4 @@
-// What all vector kernels of the codecs share, compiled once per instruction set: the walk over
+// Shared by all vector kernels of the codecs, compiled once per instruction set: the walk over
 // whole blocks for everything that carries the fp32 difference. A derived way to encode and decode
 // one block is a class Vectors with
 //

@@ -124,7 +124,7 @@ absl::Status CopyTokenizerFolder(FileSystem& file_system, const std::string& sou
   return CopyIfThere(file_system, source, kGenerationConfig, folder, copied);
 }
 
-// What the tokenizer of the model that was there before has left.
+// Removes what the former model's tokenizer left.
 absl::Status RemoveOtherTokenizer(FileSystem& file_system, const std::string& folder,
                                   const std::set<std::string>& copied) {
   std::vector<std::string> names(std::begin(kTokenizerFiles), std::end(kTokenizerFiles));

@@ -1,4 +1,4 @@
-// What a worker says of its link, for the files that people and tools read.
+// A worker's word on its link, for the files that people and tools read.
 #ifndef CAUSEWAY_COMMON_PARAMS_LINK_REPORT_H_
 #define CAUSEWAY_COMMON_PARAMS_LINK_REPORT_H_
 

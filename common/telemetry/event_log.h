@@ -1,5 +1,5 @@
-// What happened, for people and for programs: each event is one log line, a sentence, and one line
-// of JSON in a file:
+// Events for people and for programs: each is one log line, a sentence, and one line of JSON in a
+// file:
 //   {"time": "...", "event": "worker_joined", "level": "info", "message": "...", ...fields}
 // Event names are stable; event_names.h has them with their levels, docs/events.md says when they
 // come and with which fields.

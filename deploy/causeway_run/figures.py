@@ -111,7 +111,7 @@ def compute(run: Run) -> dict:
     walls = [wall for w in run.workers if (wall := _wall_seconds(w)) is not None]
     bytes_up = {w.name: _last(w, "bytes_up") or 0 for w in run.workers}
     bytes_down = {w.name: _last(w, "bytes_down") or 0 for w in run.workers}
-    # What workers fetched when they joined, which bytes_down includes.
+    # Bytes that workers fetched when they joined, which bytes_down includes.
     accounts = run.coordinator.get("workers", {})
     state_bytes = {w.name: accounts.get(w.name, {}).get("state_bytes_down") for w in run.workers}
     blocked = {w.name: _last(w, "blocked_seconds" if w.summary else "blocked_s")
@@ -138,7 +138,7 @@ def compute(run: Run) -> dict:
         "tokens_per_second_per_worker": rates,
         "compute_utilization": {"mean": _mean(list(utilizations.values())), **utilizations},
         "blocked_seconds": blocked,
-        # Of the worker that measures the published parameters; wall_seconds does not include it.
+        # Time of the worker that measures the published parameters; wall_seconds excludes it.
         "evaluation_seconds": {w.name: w.summary.get("evaluation_seconds") for w in run.workers},
         "wall_seconds": max(walls, default=None),
         "rounds": len(run.rounds),

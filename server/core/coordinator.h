@@ -5,7 +5,7 @@
 // them in order. The gRPC services (server/service) and the in-process exchange of the tests are
 // its only callers.
 //
-// What it is told and what it decides is in the store before anybody hears of it, so a coordinator
+// The store has everything that it is told or decides before anybody hears of it, so a coordinator
 // that dies is replaced by one made from what the store recovers: same members under the same
 // incarnations, same open rounds, same published values, bit for bit.
 //
@@ -76,7 +76,7 @@ class Coordinator {
     std::string run_id;
     // In the plan's arena order. May be empty if every fragment of `recovered` has a snapshot.
     std::vector<float> initial_parameters;
-    // What store->Recover() gave: the run goes on. Empty: it begins, and the store is told so.
+    // The result of store->Recover(): the run goes on. Empty: it begins, and the store is told so.
     std::optional<RecoveredRun> recovered = {};
     Clock* clock = nullptr;  // Outlives the coordinator, as do the next three.
     Store* store = nullptr;

@@ -358,7 +358,7 @@ RunSummary CoordinatorImpl::Summarize() const {
 }
 
 absl::Status CoordinatorImpl::Shutdown() {
-  // What workers contributed that have left since the last Tick is part of the result.
+  // The result includes contributions of workers that have left since the last Tick.
   for (const auto& fragment : fragments_) Advance(*fragment);
   Sinks sinks;
   {

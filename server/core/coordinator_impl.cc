@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
 #include "common/params/run_config.h"
@@ -27,8 +26,8 @@ bool IsFatal(const absl::Status& status) {
   }
 }
 
-// Of what a worker trained and has not contributed: a delta that is being taken, one on its way and
-// one that was late; and as many steps as a takeover may repeat.
+// Steps that a worker may have trained without contributing them: a delta that is being taken, one
+// on its way and one that was late; and as many as a takeover may repeat.
 int64_t ReserveSteps(const v1::SyncConfig& sync) {
   return 3 * int64_t{sync.steps_between_syncs()} + 2 * int64_t{MaxOverlapSteps(sync)} + 8;
 }
@@ -128,7 +127,8 @@ CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan,
       membership_(options_.config.membership().max_workers(),
                   absl::Milliseconds(options_.config.membership().lease_ms())),
       draws_(options_.config.train().batch_sequences(), ReserveSteps(options_.config.sync())),
-      tokens_(TokensPerStep(options_.config), LargestPace(options_.config) - 1) {
+      tokens_(TokensPerStep(options_.config), LargestPace(options_.config) - 1),
+      incidents_(options_.events, options_.clock) {
   merge_pool_.threads = options_.merge_pool;
 }
 
@@ -183,43 +183,21 @@ absl::StatusOr<int64_t> CoordinatorImpl::AdmitPush(const v1::PushHeader& header)
   RETURN_IF_ERROR(CheckPush(header));
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
   const absl::StatusOr<bool> held = fragment->IsHeld(header);
-  if (absl::IsAborted(held.status())) RecordLate(header, held.status());
+  if (absl::IsAborted(held.status())) incidents_.Late(header, held.status());
   RETURN_IF_ERROR(held.status());
   if (*held) return header.total_bytes();
   // Before it is sent rather than after.
   const absl::Status room = options_.store->CheckRoom(static_cast<uint64_t>(header.total_bytes()));
-  NoteRoom(room);
+  incidents_.NoteRoom(room);
   RETURN_IF_ERROR(room);
   for (RunObserver* const observer : options_.observers) observer->OnPushAdmitted(header);
   return 0;
 }
 
-void CoordinatorImpl::RecordLate(const v1::PushHeader& header, const absl::Status& late) {
-  {
-    absl::MutexLock lock(&members_mutex_);
-    constexpr size_t kMost = 4096;  // Ids come and go.
-    if (last_late_.size() >= kMost) last_late_.clear();
-    int64_t& last = last_late_[{header.fragment(), header.worker_id()}];
-    if (last == header.round()) return;
-    last = header.round();
-  }
-  Record(
-      "contribution_late", std::string(late.message()),
-      {{"worker", header.worker_id()}, {"fragment", header.fragment()}, {"round", header.round()}});
-}
-
-void CoordinatorImpl::NoteRoom(const absl::Status& room) {
-  if (absl::IsResourceExhausted(room) && !store_is_low_.exchange(true)) {
-    Record("store_low", std::string(room.message()), nlohmann::json::object());
-  } else if (room.ok() && store_is_low_.exchange(false)) {
-    Record("store_has_room", "the disk has room for contributions again", nlohmann::json::object());
-  }
-}
-
 CoordinatorImpl::DroppedDraws CoordinatorImpl::DropImpossibleDraws(const FragmentRounds& fragment,
                                                                    v1::PushHeader& header) const {
   DroppedDraws dropped;
-  // Of a round that is not there the delta is refused.
+  // A delta to a round that does not exist is refused.
   if (header.round() < 1 || header.round() > fragment.version() + 1) return dropped;
   const int64_t step = schedule_.SendStep(fragment.fragment(), header.round());
   auto& draws = *header.mutable_draws();
@@ -239,25 +217,6 @@ CoordinatorImpl::DroppedDraws CoordinatorImpl::DropImpossibleDraws(const Fragmen
   };
   draws.erase(std::remove_if(draws.begin(), draws.end(), cannot_be), draws.end());
   return dropped;
-}
-
-void CoordinatorImpl::RecordDropped(const v1::PushHeader& header, const DroppedDraws& dropped) {
-  std::vector<std::string> what;
-  if (dropped.foreign > 0) {
-    what.push_back(absl::StrCat(dropped.foreign, " ranges of parts of the data that it never had"));
-  }
-  if (dropped.ahead > 0) {
-    what.push_back(absl::StrCat(dropped.ahead, " ranges that end beyond what it can have trained"));
-  }
-  Record("draws_ignored",
-         absl::StrCat("worker ", header.worker_id(), " says that its delta to round ",
-                      header.round(), " of fragment ", header.fragment(), " was trained on ",
-                      absl::StrJoin(what, " and "), ": the delta counts, these claims do not"),
-         {{"worker", header.worker_id()},
-          {"fragment", header.fragment()},
-          {"round", header.round()},
-          {"ranges", dropped.foreign + dropped.ahead},
-          {"ahead", dropped.ahead}});
 }
 
 absl::Status CoordinatorImpl::ValidateLeaf(int fragment, int64_t round, int64_t leaf,
@@ -288,19 +247,14 @@ absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& claimed, Received
     for (RunObserver* const observer : options_.observers) {
       observer->OnContributed(header, added->quarantined());
     }
-    if (dropped.foreign + dropped.ahead > 0) RecordDropped(header, dropped);
+    if (dropped.foreign + dropped.ahead > 0) {
+      incidents_.DrawsIgnored(header, dropped.foreign, dropped.ahead);
+    }
     if (header.tokens() < claimed_tokens) {
-      RecordCut(header.worker_id(), header.fragment(), header.round(), claimed_tokens,
-                header.tokens());
+      incidents_.TokensCut(header.worker_id(), header.fragment(), header.round(), claimed_tokens,
+                           header.tokens());
     }
-    if (added->quarantined()) {
-      const std::string grounds =
-          added->quarantine == Quarantine::kRejected ? ", and an operator keeps its worker out"
-          : added->quarantine == Quarantine::kOutlier
-              ? absl::StrCat(", the median of the last ones is ", added->median)
-              : absl::StrCat(", the fragment takes ", added->cap, " at most (membership.norm_cap)");
-      RecordQuarantine(header.worker_id(), header.fragment(), header.round(), *added, grounds);
-    }
+    if (added->quarantined()) incidents_.Quarantined(header, *added);
   }
   // Also after a refusal: the round may have waited for this contribution to be verified.
   Advance(*fragment);
@@ -315,35 +269,6 @@ int64_t CoordinatorImpl::CutTokens(const FragmentRounds& fragment, v1::PushHeade
   const int64_t most = tokens_.Most(fragment.fragment(), header.worker_id(), step);
   if (claimed > most) header.set_tokens(most);
   return claimed;
-}
-
-void CoordinatorImpl::RecordCut(const std::string& worker_id, int fragment, int64_t round,
-                                int64_t claimed, int64_t counted) {
-  Record("tokens_cut",
-         absl::StrCat("worker ", worker_id, " says that its delta to round ", round,
-                      " of fragment ", fragment, " stands for ", claimed, " tokens: it counts for ",
-                      counted, ", more it cannot have trained"),
-         {{"worker", worker_id},
-          {"fragment", fragment},
-          {"round", round},
-          {"claimed", claimed},
-          {"counted", counted}});
-}
-
-void CoordinatorImpl::RecordQuarantine(const std::string& worker_id, int fragment, int64_t round,
-                                       const AddedContribution& added, const std::string& grounds) {
-  static constexpr absl::string_view kWhy[] = {"", "outlier", "cap", "overflow", "rejected"};
-  Record(
-      "contribution_quarantined",
-      absl::StrCat("the delta of worker ", worker_id, " to round ", round, " of fragment ",
-                   fragment, " has the norm ", added.norm, grounds, ": it is kept, but not merged"),
-      {{"worker", worker_id},
-       {"fragment", fragment},
-       {"round", round},
-       {"norm", added.norm},
-       {"median", added.median},
-       {"cap", added.cap},
-       {"why", std::string(kWhy[static_cast<size_t>(added.quarantine)])}});
 }
 
 bool CoordinatorImpl::IsQuarantined(const v1::PushHeader& header) const {
@@ -445,24 +370,7 @@ void CoordinatorImpl::Announce(const PublishedRound& round) {
   for (RunObserver* const observer : options_.observers) {
     observer->OnPublished(record, round.missing);
   }
-  for (const CutClaim& cut : round.cut) {
-    RecordCut(cut.worker_id, record.fragment, record.round, cut.claimed, cut.counted);
-  }
-  for (const LateQuarantine& held : round.overflowed) {
-    const AddedContribution added = {.quarantine = Quarantine::kOverflow, .norm = held.norm};
-    RecordQuarantine(held.worker_id, record.fragment, record.round, added,
-                     absl::StrCat(", with which ", held.reason));
-  }
-  if (!round.missing.empty() || record.contributors.empty()) {
-    Record("round_closed",
-           absl::StrCat("round ", record.round, " of fragment ", record.fragment,
-                        " closed: ", record.reason),
-           {{"fragment", record.fragment},
-            {"round", record.round},
-            {"contributors", record.contributors},
-            {"without", round.missing},
-            {"reason", record.reason}});
-  }
+  incidents_.Published(round);
   for (const PullCallback& waiter : round.waiters) waiter(round.answer);
   v1::CoordinatorMessage message;
   v1::RoundOutcome& outcome = *message.mutable_round_outcome();

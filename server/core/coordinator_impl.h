@@ -19,10 +19,10 @@
 #include "common/params/sync_schedule.h"
 #include "server/core/coordinator.h"
 #include "server/core/fragment_rounds.h"
+#include "server/core/incident_log.h"
 #include "server/core/run_summary.h"
 #include "server/outer/outer_optimizer.h"
 #include "server/round/draw_ledger.h"
-#include "server/round/event_budget.h"
 #include "server/round/membership.h"
 #include "server/round/plausibility.h"
 #include "server/round/round_policy.h"
@@ -119,10 +119,6 @@ class CoordinatorImpl final : public Coordinator {
 
   absl::Status CheckJoin(const v1::Join& join) const;
   absl::StatusOr<v1::Welcome> Admit(const v1::Join& join, std::shared_ptr<SessionSink> sink);
-  void RecordRefusal(const v1::Join& join, const absl::Status& refusal);
-  void RecordLate(const v1::PushHeader& header, const absl::Status& late);
-  // Of the disk's room for a contribution: records when it begins to lack, and when that is over.
-  void NoteRoom(const absl::Status& room);
   absl::Status CheckPush(const v1::PushHeader& header) const;
   struct DroppedDraws {
     int foreign = 0;  // Ranges of parts of the data that the worker never had.
@@ -131,18 +127,12 @@ class CoordinatorImpl final : public Coordinator {
   // Takes out of the header what cannot be.
   DroppedDraws DropImpossibleDraws(const FragmentRounds& fragment, v1::PushHeader& header) const
       ABSL_LOCKS_EXCLUDED(members_mutex_);
-  void RecordDropped(const v1::PushHeader& header, const DroppedDraws& dropped);
   // Lowers the header's tokens to what its worker can have trained. Returns what it claimed.
   int64_t CutTokens(const FragmentRounds& fragment, v1::PushHeader& header) const
       ABSL_LOCKS_EXCLUDED(members_mutex_);
-  void RecordCut(const std::string& worker_id, int fragment, int64_t round, int64_t claimed,
-                 int64_t counted);
-  // `grounds`: after the norm, for people.
-  void RecordQuarantine(const std::string& worker_id, int fragment, int64_t round,
-                        const AddedContribution& added, const std::string& grounds);
   absl::StatusOr<FragmentRounds*> FindFragment(int fragment) const;
   std::vector<OpenRound> OpenRounds() const;
-  // What every call checks first.
+  // Every call checks this first.
   absl::Status Serving() const;
 
   absl::Status HandleReady(const std::string& worker_id, uint64_t incarnation,
@@ -156,8 +146,8 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status CheckStep(int64_t step) const;
   // A step that the member can have reached, too.
   absl::Status CheckReached(const std::string& worker_id, int64_t step) const;
-  // What the speeds that were just reported ask for: other paces, or the end of the token budget.
-  // Call it without a lock; sends and records.
+  // Acts on the speeds that were just reported: other paces, or the end of the token budget. Call
+  // it without a lock; sends and records.
   absl::Status ActOnProgress();
   int64_t TokenBudget() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
 
@@ -182,7 +172,9 @@ class CoordinatorImpl final : public Coordinator {
   bool FinishedLocked(bool rounds_are_done) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
   // Records run_finished, once.
   void NoteIfFinished();
-  void Record(absl::string_view event, const std::string& message, const nlohmann::json& fields);
+  void Record(absl::string_view event, const std::string& message, const nlohmann::json& fields) {
+    incidents_.Record(event, message, fields);
+  }
   RunSummary Summarize() const;
 
   const Options options_;
@@ -194,8 +186,6 @@ class CoordinatorImpl final : public Coordinator {
   int64_t epoch_ = 0;  // Fixed after construction.
   MergePool merge_pool_;
   std::vector<std::unique_ptr<FragmentRounds>> fragments_;  // Fixed after construction.
-  std::atomic<bool> snapshot_refused_{false};  // For lack of room, and that was recorded.
-  std::atomic<bool> store_is_low_{false};      // A contribution found no room, recorded likewise.
   std::atomic<int64_t> hash_checks_{0};
   std::atomic<int64_t> hash_mismatches_{0};
 
@@ -216,12 +206,9 @@ class CoordinatorImpl final : public Coordinator {
   bool somebody_left_ ABSL_GUARDED_BY(members_mutex_) = false;
   bool somebody_finished_ ABSL_GUARDED_BY(members_mutex_) = false;
   bool shut_down_ ABSL_GUARDED_BY(members_mutex_) = false;
-  absl::Mutex budget_mutex_;
-  EventBudget event_budget_ ABSL_GUARDED_BY(budget_mutex_);
-  // The last late round that was recorded, by fragment and worker: every stripe is told.
-  std::map<std::pair<int, std::string>, int64_t> last_late_ ABSL_GUARDED_BY(members_mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(members_mutex_);
   int calls_ ABSL_GUARDED_BY(members_mutex_) = 0;  // Under way, of those that may merge.
+  IncidentLog incidents_;
 };
 
 }  // namespace causeway::server

@@ -1,4 +1,4 @@
-// What CoordinatorImpl writes to its store, and how it comes back from it.
+// CoordinatorImpl's writes to its store, and its way back from it.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -267,18 +267,10 @@ void CoordinatorImpl::Maintain() {
   if (oldest != nullptr) status = oldest->SaveSnapshot();
   if (absl::IsResourceExhausted(status)) {
     // The deltas since the last snapshot are there; it is tried again.
-    if (!snapshot_refused_.exchange(true)) {
-      Record("snapshot_refused", std::string(status.message()), nlohmann::json::object());
-    }
+    incidents_.SnapshotRefused(status);
     status = absl::OkStatus();
-  } else if (oldest != nullptr) {
-    snapshot_refused_ = false;
-    if (status.ok()) {
-      Record("snapshot_saved",
-             absl::StrCat("saved fragment ", oldest->fragment(), " as of round ",
-                          oldest->snapshot_version()),
-             {{"fragment", oldest->fragment()}, {"round", oldest->snapshot_version()}});
-    }
+  } else if (oldest != nullptr && status.ok()) {
+    incidents_.SnapshotSaved(oldest->fragment(), oldest->snapshot_version());
   }
   if (status.ok()) status = ForgetOldAnswers();
   if (!status.ok()) return Fail(status);

@@ -3,9 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
@@ -35,7 +33,7 @@ absl::string_view ReasonName(v1::Leave::Reason reason) {
   }
 }
 
-// What is implausible counts as not known.
+// Implausible values count as unknown.
 Progress ProgressOf(const v1::Heartbeat& heartbeat) {
   constexpr double kLongestStep = 1e6;  // Seconds.
   constexpr int64_t kLargestPace = 1000 * 1000;
@@ -111,17 +109,9 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
   RETURN_IF_ERROR(Serving());
   absl::StatusOr<v1::Welcome> welcome = Admit(join, std::move(sink));
   if (!welcome.ok() && !absl::IsUnavailable(welcome.status())) {
-    RecordRefusal(join, welcome.status());
+    incidents_.JoinRefused(join, welcome.status());
   }
   return welcome;
-}
-
-void CoordinatorImpl::RecordRefusal(const v1::Join& join, const absl::Status& refusal) {
-  const std::string worker = absl::CHexEscape(join.worker_id().substr(0, 64));
-  Record("join_refused", absl::StrCat("worker ", worker, " may not join: ", refusal.message()),
-         {{"worker", worker},
-          {"code", std::string(absl::StatusCodeToString(refusal.code()))},
-          {"reason", std::string(refusal.message())}});
 }
 
 absl::StatusOr<v1::Welcome> CoordinatorImpl::Admit(const v1::Join& join,
@@ -447,26 +437,6 @@ void CoordinatorImpl::NoteIfFinished() {
   if (!SaveRunState().ok()) return;
   Record("run_finished", absl::StrCat("every worker has left; the run did ", steps, " steps"),
          {{"steps", steps}});
-}
-
-void CoordinatorImpl::Record(absl::string_view event, const std::string& message,
-                             const nlohmann::json& fields) {
-  const auto worker = fields.find("worker");
-  if (worker == fields.end() || !worker->is_string()) {
-    options_.events->Record(event, message, fields);
-    return;
-  }
-  std::optional<int64_t> left_out;
-  {
-    absl::MutexLock lock(&budget_mutex_);
-    // Who is refused may choose any name.
-    const std::string account = event == "join_refused" ? "" : worker->get<std::string>();
-    left_out = event_budget_.Take(event, account, options_.clock->Monotonic());
-  }
-  if (!left_out.has_value()) return;
-  nlohmann::json counted = fields;
-  if (*left_out > 0) counted["unrecorded"] = *left_out;
-  options_.events->Record(event, message, counted);
 }
 
 }  // namespace causeway::server

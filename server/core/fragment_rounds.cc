@@ -142,61 +142,58 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
     if (held_now) return AddedContribution{};
     contributions_[header.worker_id()].header = header;
   }
-  absl::Status status = VerifyObject(header, object);
-  absl::StatusOr<AddedContribution> verdict = AddedContribution{};
-  if (status.ok()) {
-    verdict = Judge(object.bytes.view());
-    status = verdict.status();
-  }
   const double unix_s = UnixSeconds(options_.clock->Now());
-  bool out_of_line = false;
-  if (status.ok()) {
-    ASSIGN_OR_RETURN(verdict->draws,
-                     DrawsFromProto(header.draws(), options_.config->membership().max_workers()));
-    {
-      absl::MutexLock lock(&mutex_);
-      if (!verdict->quarantined() && IsRejected(header.worker_id(), header.round())) {
-        verdict->quarantine = Quarantine::kRejected;
-      }
-    }
-    // What an operator keeps out he may let in again: that is no part of the record.
-    out_of_line = verdict->quarantined() && verdict->quarantine != Quarantine::kRejected;
-    status = options_.store->SaveContribution({.fragment = options_.fragment,
-                                               .round = header.round(),
-                                               .worker_id = header.worker_id(),
-                                               .incarnation = header.incarnation(),
-                                               .codec = header.codec(),
-                                               .bytes = header.total_bytes(),
-                                               .object_hash = header.object_hash(),
-                                               .tokens = header.tokens(),
-                                               .draws = verdict->draws,
-                                               .send_step = header.send_step(),
-                                               .unix_s = unix_s,
-                                               .norm = verdict->norm,
-                                               .quarantined = out_of_line},
-                                              object.bytes.view());
-    // Whatever its code: of a store only a full disk passes. Other codes would be taken for the
-    // contribution's.
-    if (!status.ok() && !absl::IsResourceExhausted(status)) {
-      status = absl::InternalError(absl::StrCat("the store failed: ", status.ToString()));
-    }
-  }
+  absl::StatusOr<AddedContribution> added = VerifyAndSave(header, object, unix_s);
   absl::MutexLock lock(&mutex_);
-  if (!status.ok()) {
+  if (!added.ok()) {
     contributions_.erase(header.worker_id());
-    return status;
+    return added;
   }
   Held& entry = contributions_[header.worker_id()];
   entry.object = std::move(object.bytes);
   entry.arrived = options_.clock->Monotonic();
   entry.unix_s = unix_s;
-  entry.norm = verdict->norm;
+  entry.norm = added->norm;
   entry.rejected = IsRejected(header.worker_id(), header.round());
-  entry.quarantined = out_of_line;
+  entry.quarantined = added->out_of_line();
   entry.accepted = true;
   if (entry.kept_out()) quarantined_.emplace(header.round(), header.worker_id());
-  verdict->is_new = true;
-  return verdict;
+  return added;
+}
+
+absl::StatusOr<AddedContribution> FragmentRounds::VerifyAndSave(const v1::PushHeader& header,
+                                                                const ReceivedObject& object,
+                                                                double unix_s) {
+  RETURN_IF_ERROR(VerifyObject(header, object));
+  ASSIGN_OR_RETURN(AddedContribution added, Judge(object.bytes.view()));
+  added.is_new = true;
+  ASSIGN_OR_RETURN(added.draws,
+                   DrawsFromProto(header.draws(), options_.config->membership().max_workers()));
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!added.quarantined() && IsRejected(header.worker_id(), header.round())) {
+      added.quarantine = Quarantine::kRejected;
+    }
+  }
+  const absl::Status saved = options_.store->SaveContribution({.fragment = options_.fragment,
+                                                               .round = header.round(),
+                                                               .worker_id = header.worker_id(),
+                                                               .incarnation = header.incarnation(),
+                                                               .codec = header.codec(),
+                                                               .bytes = header.total_bytes(),
+                                                               .object_hash = header.object_hash(),
+                                                               .tokens = header.tokens(),
+                                                               .draws = added.draws,
+                                                               .send_step = header.send_step(),
+                                                               .unix_s = unix_s,
+                                                               .norm = added.norm,
+                                                               .quarantined = added.out_of_line()},
+                                                              object.bytes.view());
+  // Whatever its code: of a store only a full disk passes. Other codes would be taken for the
+  // contribution's.
+  if (saved.ok()) return added;
+  if (absl::IsResourceExhausted(saved)) return saved;
+  return absl::InternalError(absl::StrCat("the store failed: ", saved.ToString()));
 }
 
 bool FragmentRounds::IsQuarantined(const std::string& worker_id, int64_t round) const {
@@ -227,7 +224,7 @@ absl::StatusOr<std::optional<PublishedRound>> FragmentRounds::Advance(
     const std::map<std::string, Member>& members, const RoundPolicy& policy) {
   Decision decision;
   OpenRound round;
-  const Contributions* contributions = nullptr;
+  Contributions contributions;
   {
     absl::MutexLock lock(&mutex_);
     if (closed_) return std::nullopt;
@@ -238,11 +235,10 @@ absl::StatusOr<std::optional<PublishedRound>> FragmentRounds::Advance(
     decision = Decide(options_.clock->Monotonic(), round, members, policy);
     if (decision.action == Decision::kWait) return std::nullopt;
     closed_ = true;
-    // Nothing changes the contributions of a closed round, so the merge reads them unlocked.
-    contributions = &contributions_;
+    contributions = contributions_;  // These stay, for those who ask while the round is merged.
   }
   ASSIGN_OR_RETURN(PublishedRound published,
-                   MergeAndPublish(round.round, *contributions, std::move(decision)));
+                   MergeAndPublish(round.round, contributions, std::move(decision)));
   return published;
 }
 

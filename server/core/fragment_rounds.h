@@ -53,7 +53,7 @@ struct MergePool {
 // Why a contribution is held and not merged.
 enum class Quarantine { kNone, kOutlier, kAboveCap, kOverflow, kRejected };
 
-// What came of a contribution.
+// The outcome of a contribution.
 struct AddedContribution {
   bool is_new = false;  // False: it was held already.
   Draws draws = {};     // What it was trained on, if it is new.
@@ -63,6 +63,8 @@ struct AddedContribution {
       0;           // The outlier guard judged it by this; 0: it has too few norms yet, or is off.
   double cap = 0;  // The largest norm that the fragment takes; 0: any.
   bool quarantined() const { return quarantine != Quarantine::kNone; }
+  // The record keeps this. What an operator keeps out is no part of it: he may let it in again.
+  bool out_of_line() const { return quarantined() && quarantine != Quarantine::kRejected; }
 };
 
 // A contribution that was accepted, and found to be impossible when its round closed.
@@ -79,7 +81,7 @@ struct CutClaim {
   int64_t counted = 0;
 };
 
-// What came of closing a round.
+// The outcome of closing a round.
 struct PublishedRound {
   RoundRecord record;
   std::vector<std::string> missing;  // Expected, but closed without.
@@ -105,7 +107,7 @@ class FragmentRounds {
     SyncSchedule schedule;
   };
 
-  // What the store remembers of the fragment; views for the call.
+  // The store's memory of the fragment; views for the call.
   struct History {
     uint64_t initial_hash = 0;
     std::span<const float> initial;                     // Empty where the snapshots have to do.
@@ -146,7 +148,7 @@ class FragmentRounds {
   std::map<std::string, std::set<int64_t>> rejections() const;
   // After Recover: the orders of a former coordinator, as rejections() gave them.
   void RestoreRejections(const std::string& worker_id, const std::set<int64_t>& rounds);
-  // Of a contribution that is held, to this round or a past one.
+  // Whether a contribution that is held, to this round or a past one, is quarantined.
   bool IsQuarantined(const std::string& worker_id, int64_t round) const;
 
   OpenRound open_round() const;
@@ -163,7 +165,7 @@ class FragmentRounds {
   std::shared_ptr<const PullObject> State() const;
 
   int64_t version() const;
-  // Of a version that has been published. OUT_OF_RANGE for one that has not.
+  // Returns the hash of a published version; OUT_OF_RANGE for a later one.
   absl::StatusOr<uint64_t> PublishedHash(int64_t version) const;
 
   // Saves the state in the store, if it has changed since that was done last; merges of this
@@ -193,12 +195,16 @@ class FragmentRounds {
     bool rejected = false;
     bool kept_out() const { return quarantined || rejected; }
   };
-  using Contributions = std::map<std::string, Held>;  // By worker id: the summation order.
+  // By worker id: the summation order. Copies share the objects' bytes.
+  using Contributions = std::map<std::string, Held>;
 
   FragmentView View() const ABSL_SHARED_LOCKS_REQUIRED(data_mutex_);
   absl::StatusOr<bool> Lookup(const v1::PushHeader& header) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   OpenRound OpenRoundLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Does with the object what Add says, but for holding it.
+  absl::StatusOr<AddedContribution> VerifyAndSave(const v1::PushHeader& header,
+                                                  const ReceivedObject& object, double unix_s);
   absl::Status VerifyObject(const v1::PushHeader& header, const ReceivedObject& object) const;
   // Whether codes from codec chunk `begin` to `end` are valid; `codes` are their bytes.
   absl::Status ValidateCodes(size_t begin, size_t end, std::span<const uint8_t> codes) const
@@ -210,7 +216,7 @@ class FragmentRounds {
   absl::StatusOr<AddedContribution> Judge(std::span<const uint8_t> object) const;
   absl::StatusOr<double> NormOf(std::span<const uint8_t> object) const
       ABSL_SHARED_LOCKS_REQUIRED(data_mutex_);
-  // Of the published values.
+  // The Euclidean norm of the published values.
   double PublishedNorm() const ABSL_SHARED_LOCKS_REQUIRED(data_mutex_);
   bool IsRejected(const std::string& worker_id, int64_t round) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

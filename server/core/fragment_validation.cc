@@ -175,7 +175,7 @@ absl::Status FragmentRounds::Reject(const std::string& worker_id, int64_t round,
     return absl::FailedPreconditionError(absl::StrCat(
         "round ", round, " of fragment ", options_.fragment, " is being merged at this moment"));
   }
-  // What is being merged now stays.
+  // The round that is being merged stays.
   const int64_t from = closed_ ? open + 1 : open;
   std::set<int64_t>& orders = rejections_[worker_id];
   if (undo) {

@@ -1,4 +1,4 @@
-// What a worker pulls.
+// An object that a worker pulls.
 #ifndef CAUSEWAY_SERVER_CORE_PULL_OBJECT_H_
 #define CAUSEWAY_SERVER_CORE_PULL_OBJECT_H_
 

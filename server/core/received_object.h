@@ -1,4 +1,4 @@
-// What a worker pushed.
+// An object that a worker pushed.
 #ifndef CAUSEWAY_SERVER_CORE_RECEIVED_OBJECT_H_
 #define CAUSEWAY_SERVER_CORE_RECEIVED_OBJECT_H_
 

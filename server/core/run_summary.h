@@ -1,4 +1,4 @@
-// What a run did, for summary.json.
+// A run's totals, for summary.json.
 #ifndef CAUSEWAY_SERVER_CORE_RUN_SUMMARY_H_
 #define CAUSEWAY_SERVER_CORE_RUN_SUMMARY_H_
 
@@ -13,7 +13,7 @@
 
 namespace causeway::server {
 
-// What the coordinator knows of a worker beside its membership. Bytes are payload of fragments,
+// The coordinator's account of a worker, beside its membership. Bytes are payload of fragments,
 // counted here, over all its processes.
 struct WorkerAccount {
   std::string device;

@@ -11,7 +11,7 @@
 
 namespace causeway::server {
 
-// Of a file over a preset, either of which may be empty, but not both; complete. Warnings go to
+// Loads a complete configuration: a file over a preset, one of which may be empty. Warnings go to
 // standard error. INVALID_ARGUMENT and the file system's errors.
 absl::StatusOr<v1::RunConfig> LoadCompleteConfig(const std::string& file, const std::string& preset,
                                                  ModelIs model = ModelIs::kGiven);
@@ -22,8 +22,8 @@ absl::StatusOr<std::string> PresetsText(const std::string& name, bool json);
 // As common/files/message_json.h writes it.
 std::string ConfigJson(const v1::RunConfig& config);
 
-// What ConfigDifference found, one difference per line and nothing if there is none; or as JSON:
-// {"differences": ["train.steps: 800 -> 900"]}.
+// Prints ConfigDifference's findings, one per line; or as JSON:
+//   {"differences": ["train.steps: 800 -> 900"]}
 std::string DifferenceText(const std::string& difference, bool json);
 
 }  // namespace causeway::server

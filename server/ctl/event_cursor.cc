@@ -7,7 +7,7 @@
 namespace causeway::server {
 namespace {
 
-// What a process keeps of an event and what it writes to the file are stamped one after the other.
+// A process stamps an event in its memory and in the file one after the other.
 constexpr absl::Duration kBetweenStamps = absl::Seconds(1);
 
 absl::Time TimeOf(const v1::RunEvent& event) {

@@ -18,11 +18,11 @@ class EventCursor {
     std::vector<v1::RunEvent> events;
   };
 
-  // What to ask for next (ListEventsRequest.after).
+  // The number to ask for next (ListEventsRequest.after).
   int64_t after() const { return after_; }
 
-  // Of an answer to a request with after(). Empty: another process has answered, whose numbers are
-  // others; ask again.
+  // Takes the answer to a request with after(). Empty: another process has answered, with other
+  // numbers; ask again.
   std::optional<News> Take(const v1::ListEventsResponse& response);
 
  private:

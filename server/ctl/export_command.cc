@@ -71,7 +71,7 @@ class Progress {
                  terminal_ && !complete ? "  " : "\n");
   }
 
-  // What came, of what was to come.
+  // Says how much has come, and of how much.
   std::string Reached() const {
     if (all_bytes_ == 0) return "nothing has come";
     return absl::StrFormat("%.1f of %.1f MB have come", 1e-6 * static_cast<double>(shown_bytes_),

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -23,15 +24,16 @@
 #include "server/ctl/export_command.h"
 #include "server/ctl/run_admin.h"
 #include "server/ctl/simulate_command.h"
-#include "server/ctl/status_text.h"
+#include "server/status/status_text.h"
 
+// A flag's help begins with the commands that take it: completion offers it there.
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "HOST:PORT of the coordinator");
 ABSL_FLAG(bool, json, false, "JSON for programs");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(10), "for the coordinator's answer");
 ABSL_FLAG(absl::Duration, interval, absl::Seconds(2), "watch, events: between two looks");
 ABSL_FLAG(absl::Duration, patience, absl::Minutes(10),
           "watch, events: ends when a coordinator that has answered is away for so long");
-ABSL_FLAG(bool, all, false, "workers: those who left, too; drain: every worker");
+ABSL_FLAG(bool, all, false, "workers, drain: every one; workers: those who left, too");
 ABSL_FLAG(std::string, reason, "asked to by the operator", "pause, reject: for the record");
 ABSL_FLAG(int64_t, round, 0, "reject: of this round alone, which --fragment counts");
 ABSL_FLAG(int32_t, fragment, 0, "reject: of which fragment --round is");
@@ -39,7 +41,7 @@ ABSL_FLAG(bool, undo, false, "reject: lets in again what was rejected");
 ABSL_FLAG(int64_t, at_step, 0, "stop: when every worker has done so many steps");
 ABSL_FLAG(int64_t, at_tokens, 0, "stop: when all workers together have trained so many tokens");
 ABSL_FLAG(std::string, preset, "",
-          "config check and diff: paper, best, streaming, diloco or data-parallel");
+          "config, plan, simulate: paper, best, streaming, diloco or data-parallel");
 
 namespace causeway::server {
 namespace {
@@ -184,7 +186,7 @@ int Watch(RunAdmin& run) {
   return 0;
 }
 
-// What an order did: a sentence, or {"done": the sentence}.
+// Prints what an order did: a sentence, or {"done": the sentence}.
 void PrintDone(const std::string& sentence) {
   if (!absl::GetFlag(FLAGS_json)) return Print(absl::StrCat(sentence, "\n"));
   const nlohmann::json done = {{"done", sentence}};
@@ -264,7 +266,7 @@ int Events(RunAdmin& run) {
                                     .print = Print}));
 }
 
-// What needs a coordinator.
+// Runs the commands that need a coordinator.
 int RunOnline(const std::string& command, const std::vector<std::string>& arguments) {
   if (command == "export") {
     const absl::Status asked_for = CheckExportFlags();
@@ -362,10 +364,7 @@ int Main(int argc, char** argv) {
     Print(*text);
     return 0;
   }
-  for (const char* known : {"status", "watch", "workers", "rounds", "events", "pause", "resume",
-                            "drain", "reject", "stop", "export"}) {
-    if (command == known) return RunOnline(command, arguments);
-  }
+  if (absl::c_linear_search(kCommands, command)) return RunOnline(command, arguments);
   return Misused(command.empty() ? std::string("a command is required")
                                  : absl::StrCat("unknown command \"", command, "\""));
 }

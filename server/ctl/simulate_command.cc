@@ -20,14 +20,14 @@
 #include "common/params/fragment_plan.h"
 #include "server/ctl/config_command.h"
 #include "server/ctl/simulate_report.h"
-#include "server/simulate/disturbance_text.h"
-#include "server/simulate/disturbances.h"
-#include "server/simulate/need.h"
-#include "server/simulate/paper_tables.h"
-#include "server/simulate/planner.h"
-#include "server/simulate/site_text.h"
-#include "server/simulate/slack.h"
-#include "server/simulate/star_model.h"
+#include "server/planner/disturbance_text.h"
+#include "server/planner/disturbances.h"
+#include "server/planner/need.h"
+#include "server/planner/paper_tables.h"
+#include "server/planner/planner.h"
+#include "server/planner/site_text.h"
+#include "server/planner/slack.h"
+#include "server/planner/star_model.h"
 
 ABSL_DECLARE_FLAG(std::string, preset);
 ABSL_FLAG(std::string, table, "", "simulate: paper");
@@ -40,7 +40,8 @@ ABSL_FLAG(double, object_bytes, 0,
           "simulate: of a fragment on the wire beside its values; 2500 is what was measured");
 ABSL_FLAG(int, connections, 0,
           "simulate, plan: of a worker, whose last chunks come late; 0: they do not");
-ABSL_FLAG(double, link_efficiency, 0, "payload's share of a link; 0: 1 to simulate, 0.85 to plan");
+ABSL_FLAG(double, link_efficiency, 0,
+          "simulate, plan: payload's share of a link; 0: 1 to simulate, 0.85 to plan");
 ABSL_FLAG(int, fragments, 50, "simulate: of equal size");
 ABSL_FLAG(int, steps_between_syncs, 100, "simulate: H");
 ABSL_FLAG(int, overlap_steps, 5, "simulate: tau");
@@ -78,7 +79,7 @@ ABSL_FLAG(int64_t, steps, 0,
           "simulate: of the schedule; 0: five times H, and more where something is amiss");
 ABSL_FLAG(uint64_t, seed, 1, "simulate: who dies when, and what else is drawn");
 ABSL_FLAG(std::string, sweep, "", "simulate: FROM,TO,COUNT rates for the sites' links");
-ABSL_FLAG(double, target, 0.99, "simulate --need, plan: utilization");
+ABSL_FLAG(double, target, 0.99, "simulate, plan: utilization, with --need what is asked for");
 ABSL_FLAG(bool, need, false, "simulate: the least rate of the sites' links that reaches --target");
 ABSL_FLAG(double, coordinator_memory_gb, 256, "plan: of one machine");
 ABSL_FLAG(double, disk_gb_per_s, 1.7, "plan: of one machine's disk; 1.7: what was measured");

@@ -9,8 +9,8 @@
 
 namespace causeway::server {
 
-// What is to be printed, as the flags ask. INVALID_ARGUMENT names the flag; UNAVAILABLE if no link
-// is fast enough for what was asked.
+// Returns the text to print, as the flags ask. INVALID_ARGUMENT names the flag; UNAVAILABLE if no
+// link is fast enough for what was asked.
 absl::StatusOr<std::string> SimulateCommand(bool json);
 absl::StatusOr<std::string> PlanCommand(bool json);
 

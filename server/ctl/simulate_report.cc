@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "server/ctl/status_text.h"
-#include "server/simulate/disturbance_text.h"
-#include "server/simulate/site_text.h"
+#include "server/planner/disturbance_text.h"
+#include "server/planner/site_text.h"
+#include "server/status/status_text.h"
 
 namespace causeway::server {
 namespace {

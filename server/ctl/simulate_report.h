@@ -1,4 +1,4 @@
-// What `causewayctl simulate` and `plan` found out, as text for people and JSON for programs.
+// The findings of `causewayctl simulate` and `plan`, as text for people and JSON for programs.
 #ifndef CAUSEWAY_SERVER_CTL_SIMULATE_REPORT_H_
 #define CAUSEWAY_SERVER_CTL_SIMULATE_REPORT_H_
 
@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
-#include "server/simulate/need.h"
-#include "server/simulate/paper_tables.h"
-#include "server/simulate/planner.h"
-#include "server/simulate/slack.h"
-#include "server/simulate/star_model.h"
+#include "server/planner/need.h"
+#include "server/planner/paper_tables.h"
+#include "server/planner/planner.h"
+#include "server/planner/slack.h"
+#include "server/planner/star_model.h"
 
 namespace causeway::server {
 
@@ -35,7 +35,7 @@ struct SweepPoint {
 std::string SweepText(const std::vector<SweepPoint>& points);
 nlohmann::json SweepJson(const std::vector<SweepPoint>& points);
 
-// What a training of so many days moves, and what that costs at a price per 10^12 bytes sent.
+// Asks what a training of so many days moves, and what that costs at a price per 10^12 bytes sent.
 struct CostRequest {
   double days = 0;  // 0: nobody asks.
   double egress_per_tb = 0;

@@ -16,7 +16,7 @@ namespace causeway::server {
 // Not thread-safe.
 class CurveKeeper {
  public:
-  // What a process that is killed loses of the curves.
+  // The part of the curves that a killed process loses, at most.
   static constexpr absl::Duration kInterval = absl::Seconds(30);
 
   // All but the strings outlive the keeper.
@@ -29,7 +29,7 @@ class CurveKeeper {
         run_id_(std::move(run_id)),
         next_save_(clock->Monotonic() + kInterval) {}
 
-  // What a former process left.
+  // Reads the curves that a former process left.
   void Restore();
   // Saves if kInterval has passed. Call it every few seconds.
   void Tick();

@@ -44,7 +44,7 @@ class Mean {
   int64_t count_ = 0;
 };
 
-// Of one worker, between two heartbeats or over several.
+// One worker's progress between two heartbeats or over several.
 struct ProgressPoint {
   double unix_s = 0;  // This and the step: at its end.
   int64_t step = 0;

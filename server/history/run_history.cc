@@ -34,7 +34,8 @@ ProgressPoint PointBetween(const v1::Heartbeat& before, const v1::Heartbeat& aft
     return to >= from ? static_cast<double>(to - from) / seconds : -1.0;
   };
   AddIfPlausible(point.tokens_per_second, rate(before.tokens(), after.tokens()));
-  // What a worker fetches before it trains is no part of the exchange, and would dwarf it.
+  // The state that a worker fetches before it trains is no part of the exchange, and would dwarf
+  // it.
   if (before.compute_seconds() <= 0) return point;
   AddIfPlausible(point.up_bytes_per_second, rate(before.bytes_up(), after.bytes_up()));
   AddIfPlausible(point.down_bytes_per_second, rate(before.bytes_down(), after.bytes_down()));
@@ -139,7 +140,7 @@ void RunHistory::OnHeartbeat(const std::string& worker_id, const v1::Heartbeat& 
 }
 
 RoundTimes* RunHistory::FindRound(int fragment, int64_t round) {
-  // What is asked for is almost always among the newest.
+  // The round asked for is almost always among the newest.
   const auto found = std::find_if(rounds_.rbegin(), rounds_.rend(), [&](const RoundTimes& times) {
     return times.fragment == fragment && times.round == round;
   });

@@ -1,5 +1,5 @@
-// What happened in a run lately, for the status page: the workers' curves, and when every delta of
-// every round was sent, arrived, merged, published and applied.
+// A run's recent past, for the status page: the workers' curves, and when every delta of every
+// round was sent, arrived, merged, published and applied.
 //
 // All of it is in memory and bounded, whatever workers say and however long the run takes. It is
 // not part of the run's state: a coordinator that takes a run over knows the past rounds from the

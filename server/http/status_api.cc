@@ -11,14 +11,14 @@
 #include "common/rpc/wire.h"
 #include "common/telemetry/event_names.h"
 #include "server/core/run_summary.h"
-#include "server/ctl/status_text.h"
+#include "server/status/status_text.h"
 
 namespace causeway::server {
 namespace {
 
 using nlohmann::json;
 
-// Of bf16, in which data parallelism would exchange gradients.
+// bf16, in which data parallelism would exchange gradients.
 constexpr double kGradientBytes = 2;
 
 json Rounded(double value, double scale) { return std::round(value * scale) / scale; }
@@ -39,7 +39,7 @@ json Figure(const Mean& mean) {
   return value.has_value() ? Figure(*value) : json();
 }
 
-// What a worker does not say is zero in its messages.
+// Zero stands in a worker's message for what it leaves out.
 json Known(double value) { return value > 0 ? Figure(value) : json(); }
 
 const char* RunStateName(const v1::RunStatus& status, const absl::Status& health) {
@@ -49,8 +49,8 @@ const char* RunStateName(const v1::RunStatus& status, const absl::Status& health
   return status.paused() ? "paused" : "training";
 }
 
-// What was moved, and what gradients in bf16 at every step would have moved: up and down, by every
-// worker, for the steps that it trained.
+// Bytes moved, and those that gradients in bf16 at every step would have moved: up and down, by
+// every worker, for the steps that it trained.
 json Bytes(const v1::RunStatus& status, int64_t parameters) {
   const double tokens_per_step = static_cast<double>(status.config().train().batch_sequences()) *
                                  static_cast<double>(status.config().model().sequence_length());

@@ -20,7 +20,7 @@ constexpr int64_t kMostRounds = 1024;
 HttpResponse Json(const nlohmann::json& json) {
   HttpResponse response;
   response.content_type = "application/json";
-  // What a worker says of itself may be anything, and no UTF-8.
+  // A worker may say anything of itself, in any encoding.
   response.body = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   return response;
 }

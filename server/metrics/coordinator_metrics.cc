@@ -5,17 +5,17 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "common/metrics/process_figures.h"
 #include "common/rpc/certificate.h"
 #include "common/rpc/wire.h"
 #include "common/telemetry/event_names.h"
-#include "common/telemetry/process_figures.h"
 
 namespace causeway::server {
 namespace {
 
 constexpr absl::Duration kStoreAge = absl::Seconds(30);
 
-// Of all files below `folder`. What disappears meanwhile does not count.
+// Size of all files below `folder`. Files that disappear meanwhile count as empty.
 uint64_t FolderBytes(FileSystem& file_system, const std::string& folder) {
   uint64_t bytes = 0;
   const absl::StatusOr<std::vector<std::string>> names = file_system.List(folder);

@@ -1,4 +1,4 @@
-// What GET /metrics of the coordinator answers.
+// The coordinator's answer to GET /metrics.
 #ifndef CAUSEWAY_SERVER_METRICS_COORDINATOR_METRICS_H_
 #define CAUSEWAY_SERVER_METRICS_COORDINATOR_METRICS_H_
 

@@ -19,7 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "common/telemetry/metric_page.h"
+#include "common/metrics/metric_page.h"
 #include "prometheus/histogram.h"
 #include "server/core/run_observer.h"
 

@@ -9,7 +9,7 @@ namespace causeway::server {
 namespace {
 
 constexpr absl::Duration kLostShown = absl::Hours(1);
-// Of the workers' traffic, which goes from site to site.
+// The label of the workers' traffic, which goes from site to site.
 constexpr char kLink[] = "inter-site";
 // Nobody may have scraped for long, and ids come and go.
 constexpr size_t kMaxHeartbeats = 4096;

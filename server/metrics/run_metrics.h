@@ -11,7 +11,7 @@
 #include "causeway/v1/admin.pb.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/clock.h"
-#include "common/telemetry/metric_page.h"
+#include "common/metrics/metric_page.h"
 #include "server/core/run_observer.h"
 
 namespace causeway::server {

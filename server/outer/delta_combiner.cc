@@ -19,8 +19,8 @@ namespace {
 // Weights may be off 1 by the rounding of their division.
 constexpr double kWeightSumTolerance = 1e-9;
 
-// What a norm's squares are summed over chunk by chunk (SumOfSquares) before these sums are added:
-// part of the result's definition, as floating-point sums depend on their order.
+// A norm's squares are summed over so many values, chunk by chunk (SumOfSquares) before these sums
+// are added: part of the result's definition, as floating-point sums depend on their order.
 constexpr size_t kNormSlice = 4 * kCodecChunk;
 constexpr size_t kValidationSlice = 64 * kCodecChunk;
 
@@ -148,7 +148,7 @@ absl::Status DeltaCombiner::Sum(Range chunk, std::span<const float* const> upcom
       parts.push_back({EncodedPart(contribution, chunk), contribution.weight});
     }
     if (one_codec_->WeightedSum(parts, Base(chunk), upcoming, g).ok()) return absl::OkStatus();
-    // What follows names the worker.
+    // The code below names the worker.
   }
   std::ranges::fill(g, 0.0);
   for (const Contribution& contribution : contributions_) {

@@ -77,7 +77,7 @@ class DeltaCombiner {
   // |g|, at the price of reading the contributions once more. The errors of Combine.
   absl::StatusOr<double> Norm() const;
 
-  // What a task on one thread keeps from chunk to chunk.
+  // Memory that a task on one thread keeps from chunk to chunk.
   using Scratch = std::vector<double>;
   // A chunk of g. `upcoming` as in Codec::WeightedSum. INTERNAL as above. Any threads at once, each
   // with a scratch of its own.
@@ -88,7 +88,7 @@ class DeltaCombiner {
   size_t size() const { return input_.published.size(); }
   absl::Status CheckContributions() const;
   absl::Status Validate() const;
-  // What the contributions of a chunk were encoded against.
+  // Returns the values that the contributions of a chunk were encoded against.
   std::span<const float> Base(Range chunk) const;
   absl::Status Sum(Range chunk, std::span<const float* const> upcoming, std::span<double> g) const;
   absl::Status SumTrimmed(Range chunk, Scratch& scratch, std::span<double> g) const;

@@ -6,8 +6,8 @@
 //   answer     = Encode(published - theta)
 //   published -= Decode(answer)
 //
-// What quantization leaves out of one answer is in theta - published of the next: the downlink has
-// error feedback by construction.
+// theta - published of the next answer has what quantization leaves out of this one: the downlink
+// has error feedback by construction.
 //
 // One pass over memory: chunk after chunk is decoded from every contribution, stepped, encoded,
 // applied and hashed while it is in a core's cache. The work is cut by position alone and summed in
@@ -34,7 +34,7 @@
 
 namespace causeway::server {
 
-// What one task takes, in values: a leaf of TreeHash(published), and whole codec chunks.
+// Values of one task: a leaf of TreeHash(published), and whole codec chunks.
 inline constexpr size_t kMergeSlice = kTreeLeafBytes / sizeof(float);
 static_assert(kMergeSlice % kCodecChunk == 0);
 

@@ -3,7 +3,7 @@
 // Pure bookkeeping: no lock, no I/O; the caller serializes the calls. What a worker trained without
 // contributing it is not in the ledger: whoever takes its part over trains it again.
 //
-// What a delta was trained on is its worker's own word. A worker that claims draws which it has not
+// The draws of a delta are its worker's own word. A worker that claims draws which it has not
 // trained would keep whoever has its part later from that text, so it is believed only as far as it
 // can have got: a step draws so many windows, and the rounds say how many steps have passed since
 // the part's last contribution, or since it was given to somebody. Besides there is a reserve, for
@@ -34,7 +34,7 @@ class DrawLedger {
   // The end of what a contribution to a round that is sent at `step` can have drawn of that part.
   // Anything goes for kOwnData, which is nobody else's.
   int64_t PossibleEnd(int slot, int64_t step) const;
-  // Of an accepted contribution to such a round.
+  // Books the draws of an accepted contribution to such a round.
   void Add(const std::string& worker_id, const Draws& draws, int64_t step);
 
   // Beyond every draw of that part (kOwnData: of that worker's own data) that any accepted
@@ -49,12 +49,12 @@ class DrawLedger {
   };
   // The part, or what it is before anybody had it.
   Part Find(int slot, const std::string& worker_id) const;
-  // Of so many steps; kMaxDraw if that is more.
+  // Returns the draws of so many steps, kMaxDraw at most.
   int64_t DrawsOf(int64_t steps) const;
 
   const int64_t draws_per_step_;
   const int64_t reserve_;
-  // Of shared parts the worker id is empty.
+  // Parts by data slot and worker id, which is empty for shared ones.
   std::map<std::pair<int, std::string>, Part> parts_;
 };
 

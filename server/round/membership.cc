@@ -60,7 +60,7 @@ absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_
   ++member.incarnation;
   member.attached = true;
   member.lease_end = now + lease_;
-  // What it trained stays trained, and what it was told holds; its speed is measured again.
+  // Its training and its orders still hold; its speed is measured again.
   if (!same_process) member.progress.inner_step_time = absl::ZeroDuration();
   members_[id] = member;
   return member;

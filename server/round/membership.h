@@ -48,13 +48,13 @@ struct Progress {
   double download_bytes_per_s = 0;                        // 0: not known yet.
   double tokens_per_second = 0;                           // While it trains.
 
-  // Of one step of the schedule. 0: not known yet.
+  // Time of one step of the schedule. 0: unknown so far.
   absl::Duration step_time() const {
     return inner_step_time * 1000 / static_cast<double>(pace_milli);
   }
 };
 
-// Of one id: so many at once, and one per interval over time.
+// Join limit per worker: a burst, then one per interval.
 inline constexpr double kJoinsAtOnce = 20;
 inline constexpr absl::Duration kJoinInterval = absl::Seconds(5);
 
@@ -78,7 +78,7 @@ struct Member {
   bool was_ready = false;
   int64_t step = 0;  // The largest that it reported.
   Progress progress;
-  // What the coordinator told it last (SET_PACE); 0: nothing.
+  // The pace that the coordinator ordered last (SET_PACE); 0: none.
   int64_t ordered_pace_milli = 0;
   int64_t ordered_from_step = 0;
   // Joins that it may make at once, as of the last one. Each process of the coordinator counts
@@ -89,7 +89,7 @@ struct Member {
   bool live() const { return state == MemberState::kJoining || state == MemberState::kActive; }
 };
 
-// What a member needs to find out that the coordinator is back.
+// Time in which a member finds out that the coordinator is back.
 inline constexpr absl::Duration kReturnTime = absl::Seconds(30);
 
 // Not thread-safe.

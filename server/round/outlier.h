@@ -1,7 +1,7 @@
 // Whether a contribution is so much larger than what its fragment is used to that something must be
 // wrong with it.
 //
-// What is judged is the Euclidean norm of the decoded delta, against the median of the norms that
+// The guard judges the Euclidean norm of the decoded delta against the median of the norms that
 // were merged last. The history advances when a round closes, in order of worker id, never while
 // one is open: the verdict on a contribution does not depend on what arrived before it.
 #ifndef CAUSEWAY_SERVER_ROUND_OUTLIER_H_
@@ -18,7 +18,7 @@ namespace causeway::server {
 inline constexpr size_t kNormWindow = 32;
 inline constexpr size_t kNormMinimum = 8;
 
-// Of one fragment. Not thread-safe.
+// The norms of one fragment. Not thread-safe.
 class NormHistory {
  public:
   void Add(double norm);

@@ -25,7 +25,7 @@ double LowerMedian(std::vector<double> values) {
   return *middle;
 }
 
-// What a member trained per step of the schedule, as it says.
+// Tokens that a member trained per step of the schedule, by its own word.
 double TokenRate(const Member& member) {
   return member.step > 0
              ? static_cast<double>(member.progress.tokens) / static_cast<double>(member.step)
@@ -44,7 +44,7 @@ int64_t MostByOthers(const std::map<std::string, Member>& members, const Member&
   return most >= 0x1p62 ? std::numeric_limits<int64_t>::max() : std::llround(std::ceil(most));
 }
 
-// What a member trains per step of the schedule now, as it says.
+// Tokens that a member trains per step of the schedule now, by its own word.
 double TrainingRate(const Member& member) {
   return member.progress.tokens_per_second * absl::ToDoubleSeconds(member.progress.step_time());
 }

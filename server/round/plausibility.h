@@ -1,4 +1,4 @@
-// What a member says about itself, held against what the coordinator knows without it.
+// Holds what a member says about itself against what the coordinator knows without it.
 //
 // A member is authenticated, not believed. Its step is bounded by the rounds that are published:
 // nobody gets past an answer that there is not. Its tokens are bounded by the steps that it can

@@ -60,7 +60,7 @@ struct OpenRound {
   std::map<std::string, absl::Duration> arrivals = {};
   // Held, but out of line; the same.
   std::map<std::string, absl::Duration> quarantined = {};
-  // What publishing the answer takes, for adaptive windows; 0: not known.
+  // Time to publish the answer, for adaptive windows; 0: unknown.
   absl::Duration merge_time = absl::ZeroDuration();
   int64_t answer_bytes = 0;
 };

@@ -1,4 +1,4 @@
-// What a run directory holds, for people and programs, without changing it.
+// Reads a run directory for people and programs, without changing it.
 #ifndef CAUSEWAY_SERVER_STORE_INSPECT_H_
 #define CAUSEWAY_SERVER_STORE_INSPECT_H_
 

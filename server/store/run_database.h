@@ -26,7 +26,7 @@ namespace causeway::server {
 inline constexpr int64_t kRunFormatVersion = 1;           // PRAGMA user_version
 inline constexpr int64_t kRunApplicationId = 0x43574159;  // "CWAY": PRAGMA application_id
 
-// Of a file that is to be opened: FAILED_PRECONDITION if its format is another program's, which
+// Checks a file that is to be opened: FAILED_PRECONDITION if its format is another program's, which
 // it names; DATA_LOSS, with the offset, if it is no database of a run. Reads the first 100 bytes:
 // programs write a newer version there before they write anything else of it.
 absl::Status CheckRunFormat(FileSystem& file_system, const std::string& path);
@@ -40,10 +40,10 @@ struct DatabaseContent {
   std::vector<StoredSnapshot> snapshots;          // By fragment, then version.
 };
 
-// What one commit changes. Only within RunDatabase::Commit.
+// The changes of one commit. Used only within RunDatabase::Commit.
 class DatabaseEdit {
  public:
-  // Of this commit.
+  // This commit's number.
   int64_t number() const { return number_; }
   // ALREADY_EXISTS if there is a row with this key.
   template <typename Row>
@@ -98,16 +98,17 @@ class RunDatabase {
   // Every row, verified. DATA_LOSS if one is damaged, missing or too many, or if the rounds of a
   // fragment have a gap.
   //
-  // Of contributions to rounds before a fragment's last `recent_rounds`, whose deltas are gone,
-  // only the newest of each worker and part of the data: the others are counted by the checksums
-  // that stand in them, and not looked into. A run's length hardly shows then.
+  // Before a fragment's last `recent_rounds`, where deltas are gone, it reads only the newest
+  // contribution of each worker and part of the data. The others count by the checksums that stand
+  // in them. So a run's length hardly shows.
   absl::StatusOr<DatabaseContent> Load(int64_t recent_rounds = std::numeric_limits<int64_t>::max());
   // Whether closing moves the log into the database.
   void AllowChanges() { database_->set_checkpoint_on_close(true); }
   void ForbidChanges() { database_->set_checkpoint_on_close(false); }
 
-  // What `edit` does, or nothing. RESOURCE_EXHAUSTED, ALREADY_EXISTS and INVALID_ARGUMENT: it was
-  // nothing. After any other error the database must be closed and opened again.
+  // Commits what `edit` does, or nothing: after RESOURCE_EXHAUSTED, ALREADY_EXISTS and
+  // INVALID_ARGUMENT it was nothing. After any other error the database must be closed and opened
+  // again.
   absl::Status Commit(absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
   // The same as the commit `row` of another database of the run, of which this one is a copy.
   // DATA_LOSS, and nothing was changed, unless the rows are those of that commit afterwards.

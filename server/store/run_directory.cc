@@ -17,7 +17,7 @@
 namespace causeway::server {
 namespace {
 
-// Of the layout before there was a database.
+// The layout before there was a database has this file.
 constexpr char kFormerRunFile[] = "run.json";
 
 std::string FormerRunId(FileSystem& file_system, const std::string& path) {
@@ -30,7 +30,7 @@ std::string FormerRunId(FileSystem& file_system, const std::string& path) {
   return run["run_id"].get<std::string>();
 }
 
-// Of an unfinished run.db.tmp, SQLite's own files, too.
+// Includes SQLite's own files of an unfinished run.db.tmp.
 bool IsOwnTemporary(absl::string_view name) {
   if (!absl::ConsumeSuffix(&name, ".tmp")) {
     return name == "run.db.tmp-wal" || name == "run.db.tmp-journal" || name == "run.db.tmp-shm";

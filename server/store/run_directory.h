@@ -46,7 +46,7 @@ absl::Status CheckRunFolder(FileSystem& file_system, const std::string& folder);
 // DATA_LOSS if the folder has traces of a run, but not its database.
 absl::Status CheckNoTraces(FileSystem& file_system, const std::string& folder);
 
-// What the files beside the database say.
+// The word of the files beside the database.
 struct FolderTraces {
   int64_t commits = 0;  // By the witness.
   std::vector<BlobFolder::Entry> blobs;

@@ -116,7 +116,7 @@ absl::Status RunDirectoryStore::Note(absl::Status status) {
 absl::Status RunDirectoryStore::NoteLocked(absl::Status status) {
   if (status.ok() || IsHarmless(status) || !failure_.ok()) return status;
   failure_ = status;
-  // What the disk holds is for the next opening to find out.
+  // The next opening finds out what the disk holds.
   if (database_ != nullptr) database_->ForbidChanges();
   return status;
 }
@@ -148,7 +148,7 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
   if (!file_system_.Exists(Path(kDatabaseFile))) {
     RETURN_IF_ERROR(CheckNoTraces(file_system_, folder_));
     RETURN_IF_ERROR(RemoveOrphans(file_system_, folder_, {}));
-    // Of an abandoned run.
+    // An abandoned run left it.
     if (file_system_.Exists(Path(kDatabaseLogFile))) {
       RETURN_IF_ERROR(file_system_.Remove(Path(kDatabaseLogFile)));
       RETURN_IF_ERROR(file_system_.SyncFolder(folder_));

@@ -58,8 +58,9 @@ class RunDirectoryStore final : public Store {
     // Left free on the disk when a contribution is accepted, for what must be written to go on
     // from there: rounds, snapshots and the database. SpareBytesFor says how much a model needs.
     uint64_t spare_bytes = kLeastSpareBytes;
-    // Of each fragment, for which Recover tells of every contribution. Of older ones whose deltas
-    // are gone it tells of each worker's newest, for where each part of the data stands.
+    // Rounds of each fragment for which Recover tells of every contribution. For older ones whose
+    // deltas are gone it tells of each worker's newest, which says where each part of the data
+    // stands.
     int64_t recovered_rounds = 1024;
     // For tests: the SQLite VFS to use, which must see the same files as the file system, and when
     // the database's log is moved (RunDatabase::Options).
@@ -168,8 +169,8 @@ class RunDirectoryStore final : public Store {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status ForgetInCommit(DatabaseEdit& edit, std::vector<BlobRef>& freed)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of one fragment: snapshots and deltas that are not kept any more. Returns the round up to which
-  // deltas are gone then.
+  // Drops the snapshots and deltas of one fragment that have become superfluous. Returns the round
+  // up to which deltas are gone then.
   absl::StatusOr<int64_t> RetainInCommit(int fragment, DatabaseEdit& edit,
                                          std::vector<BlobRef>& freed)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -23,7 +23,7 @@ concept Integer = std::is_integral_v<T> || std::is_enum_v<T>;
 
 constexpr char kChecksumColumn[] = "checksum";
 
-// What a row's checksum is taken of.
+// The bytes whose checksum is a row's.
 class Canonical {
  public:
   explicit Canonical(absl::string_view table) { Text(table); }

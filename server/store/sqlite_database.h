@@ -39,7 +39,7 @@ class Statement {
   // For statements without result rows.
   absl::Status Run();
 
-  // Of the present row. The type must be exactly that one: DATA_LOSS otherwise.
+  // Reads a column of the present row. The type must be exactly that one: DATA_LOSS otherwise.
   absl::StatusOr<int64_t> Int(int column) const;
   absl::StatusOr<double> Real(int column) const;
   absl::StatusOr<std::string> Text(int column) const;

@@ -1,4 +1,4 @@
-// What of a run outlives the coordinator's process.
+// The part of a run that outlives the coordinator's process.
 //
 // The store is told, in this order: that the run begins; every contribution before it is
 // acknowledged; every round after its merge and before it is published; now and then the state of
@@ -34,7 +34,7 @@
 
 namespace causeway::server {
 
-// What every later opening of the run must agree with.
+// Every later opening of the run must agree with it.
 struct RunIdentity {
   std::string run_id;
   v1::RunConfig config;  // Complete.
@@ -44,7 +44,7 @@ struct RunIdentity {
   std::vector<uint64_t> initial_hashes = {};
 };
 
-// What an operator asked for, and where the run stands.
+// An operator's orders, and where the run stands.
 struct RunState {
   bool started = false;
   double started_unix_s = 0;
@@ -53,7 +53,7 @@ struct RunState {
   int64_t stop_step = 0;  // 0: none was asked for.
   int64_t stop_tokens = 0;
   bool finish_recorded = false;
-  // Of the data that the workers share (session.proto); 0: none has said yet.
+  // Fingerprint of the data that the workers share (session.proto); 0: none has told it.
   uint64_t data_fingerprint = 0;
   int64_t hash_checks = 0;
   int64_t hash_mismatches = 0;
@@ -165,8 +165,8 @@ class Store {
                                         std::span<const uint8_t> object) = 0;
   // Before the round is published. `answer` is what workers will pull.
   virtual absl::Status SaveRound(const RoundRecord& record, std::span<const uint8_t> answer) = 0;
-  // Of a version that SaveRound has been told of, or 0. Deltas that only older states need are then
-  // dropped, or kept, as the implementation was configured.
+  // Saves a version that SaveRound has been told of, or 0. Deltas that only older states need are
+  // then dropped, or kept, as the implementation was configured.
   virtual absl::Status SaveSnapshot(const FragmentView& fragment) = 0;
   // A snapshot that turned out to be damaged: nothing begins from it any more.
   virtual absl::Status DropSnapshot(int fragment, int64_t version) = 0;

@@ -1,4 +1,5 @@
-// What block size and scale format cost and bring, and how the codecs err on what they carry.
+// Measures what block size and scale format cost and bring, and how the codecs err on what they
+// carry.
 //
 //   causeway-worker tokenize --input=docs,common,worker --out=DATA
 //   codec_study [--json] [--quick] [--data=DATA] [--model=tiny-1m] [--steps_before=N]
@@ -92,7 +93,7 @@ struct LosslessStage {
   double unpacks_per_s = 0;  // 0: nothing was packed.
 };
 
-// What sync.entropy_up and entropy_down make of codes, chunk by chunk as on the wire.
+// Packs codes as sync.entropy_up and entropy_down do, chunk by chunk as on the wire.
 absl::StatusOr<LosslessStage> PackChunks(std::span<const uint8_t> bytes) {
   constexpr size_t kChunk = size_t{1} << 20;
   LosslessStage stage;
@@ -184,7 +185,7 @@ double SquaredError(const ValueFormat& format, double scale, std::span<const dou
   return error;
 }
 
-// Of a positive number, `bits` significant bits: rounded up, or to nearest.
+// Rounds a positive number to `bits` significant bits: up, or to nearest.
 double Rounded(double x, int bits, bool up) {
   int exponent = 0;
   const double fraction = std::ldexp(std::frexp(x, &exponent), bits);

@@ -23,7 +23,7 @@ class CodecStudyTest(unittest.TestCase):
         errors = {(row["format"], row["block"], row["scale"]): row["error"]
                   for row in report["blocks"] if row["data"] == "gaussian"}
         self.assertLess(errors["int4", 16, "fp32"], errors["int4", 256, "fp32"])
-        # What is computed here is what the codec does.
+        # The codec does what is computed here.
         for row in report["codecs"]:
             if row["data"] == "gaussian" and (row["codec"], 64, "bf16") in errors:
                 self.assertAlmostEqual(row["error"] / errors[row["codec"], 64, "bf16"], 1, 3)

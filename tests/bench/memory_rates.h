@@ -1,4 +1,4 @@
-// What this machine's memory can do, measured in the same run as what is compared with it.
+// This machine's memory rates, measured in the same run as what is compared with it.
 #ifndef CAUSEWAY_TESTS_BENCH_MEMORY_RATES_H_
 #define CAUSEWAY_TESTS_BENCH_MEMORY_RATES_H_
 
@@ -15,7 +15,7 @@ struct MemoryRates {
   double triad_bytes_per_cpu_s = 0;
 };
 
-// What the threads of this process have computed together.
+// Processor time of all threads of this process together.
 double ProcessCpuSeconds();
 
 // The best of `repeats` passes on `threads` threads over three arrays of `array_bytes` each, which

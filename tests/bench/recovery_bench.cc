@@ -1,4 +1,4 @@
-// What durability costs a whole round, and how long a coordinator takes to come back.
+// Measures what durability costs a whole round, and how long a coordinator takes to come back.
 //
 //   recovery_bench [--json] [--quick] [--folder=DIR] [--keep=DIR] [--fragments=N] [--rounds=N]
 //

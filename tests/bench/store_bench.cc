@@ -1,5 +1,5 @@
-// What durability costs: contributions, snapshots and recovery of a run directory, next to what the
-// same disk can do.
+// Measures what durability costs: contributions, snapshots and recovery of a run directory, next to
+// what the same disk can do.
 //
 //   store_bench [--json] [--quick] [--folder=DIR] [--repeats=N] [--snapshot_values=N] [--rounds=N]
 //

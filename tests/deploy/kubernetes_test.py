@@ -20,7 +20,7 @@ try:
 except ImportError:
     yaml = None
 
-# What a user brings along.
+# A user brings these along.
 OUTSIDE = ("causeway-text",)
 CERTIFICATES = {
     "one-cluster": (["coordinator", "--host", "causeway-coordinator"], ["worker", "causeway-worker-0"],

@@ -60,8 +60,8 @@ class PackagesTest(unittest.TestCase):
         self.assertIn("./usr/lib/causeway/libcauseway_site.so", everything["causeway-worker"])
         self.assertIn("./usr/bin/causeway-make-certificates", everything["causewayctl"])
         self.assertIn("./usr/share/bash-completion/completions/causewayctl", everything["causewayctl"])
-        for page in (ROOT / "docs").glob("*.md"):
-            self.assertIn(f"./usr/share/doc/causewayctl/docs/{page.name}", everything["causewayctl"])
+        for page in (ROOT / "docs").rglob("*.md"):
+            self.assertIn(f"./usr/share/doc/causewayctl/{page.relative_to(ROOT)}", everything["causewayctl"])
         for role in ("coordinator", "worker"):
             self.assertIn(f"./usr/lib/systemd/system/causeway-{role}@.service",
                           everything[f"causeway-{role}"])

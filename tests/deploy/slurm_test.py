@@ -169,7 +169,7 @@ class SlurmTest(unittest.TestCase):
         workers = self.submit("--mem=0", "--nodes=2", f"--export={export}", ROOT / "deploy/slurm/workers.sbatch")
         coordinator = self.submit("--mem=0", ROOT / "deploy/slurm/coordinator.sbatch")
         self.wait("all train", lambda: self.log(workers).count("checkpoint written") >= 2 * len(ids))
-        # What Slurm does when the limit comes near (--signal), without waiting a day for it.
+        # Slurm does so when the limit comes near (--signal), after a day.
         self.assertEqual(run("scancel", "--batch", "--signal=USR1", workers, env=self.environment)[0], 0)
         self.wait("the workers' job was queued again",
                   lambda: self.state(workers).get("Restarts") == "1")

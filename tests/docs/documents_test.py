@@ -8,7 +8,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md",
-         *sorted((ROOT / "docs").glob("*.md"))]
+         *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "reports").glob("*.md"))]
 CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 STARTED = re.compile(r"^(?:sudo )?(?:[A-Z_]+=\S+ )*(?:\./)?((?:deploy|tests)/[\w./-]+)", re.MULTILINE)
@@ -99,6 +99,11 @@ class DocumentsTest(unittest.TestCase):
     def test_every_page_is_listed_in_the_readme(self):
         readme = (ROOT / "README.md").read_text()
         missing = [page.name for page in PAGES if page.parent.name == "docs" and f"docs/{page.name}" not in readme]
+        self.assertEqual([], missing)
+
+    def test_every_report_is_listed(self):
+        listed = (ROOT / "docs" / "experiments.md").read_text()
+        missing = [page.name for page in PAGES if page.parent.name == "reports" and f"reports/{page.name}" not in listed]
         self.assertEqual([], missing)
 
     def test_explained_messages_are_those_of_the_programs(self):

@@ -19,7 +19,7 @@ message RunConfig {
   double before = 1;
   int32 beside = 2;  // Stands beside, and
                      // goes on. Default: a | b.
-  // Of the next one.
+  // Describes the next one.
   optional bool next = 3;
   enum Kind {
     KIND_UNSPECIFIED = 0;  // PLAIN.
@@ -46,7 +46,7 @@ class MakeConfigurationTest(unittest.TestCase):
         page = make_configuration.page(SAMPLE.partition("  enum Kind { //")[0] + "}\n")
         self.assertIn("| `before` | number | 0.5 | Stands before. |", page)
         self.assertIn("| `beside` | whole number | a \\| b | Stands beside, and goes on. |", page)
-        self.assertIn("| `next` | true, false |  | Of the next one. |", page)
+        self.assertIn("| `next` | true, false |  | Describes the next one. |", page)
         self.assertIn("| `kind` | `Kind` | PLAIN |  |", page)
         self.assertIn("| `PLAIN` | See [codecs.md](codecs.md). |", page)
         self.assertIn("| `part` | message |  | [below](#part) |", page)

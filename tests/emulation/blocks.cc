@@ -222,7 +222,7 @@ bool ReleaseBarrier() {
 }
 
 void RunBlock(size_t shared_bytes) {
-  // What a block finds in shared memory is anything: NaN, mostly.
+  // A block finds anything in shared memory: NaN, mostly.
   block.shared.assign((shared_bytes + 127) / 8 + 16, ~uint64_t{0});
   for (size_t i = 0; i < block.threads.size(); ++i) {
     Thread& thread = block.threads[i];

@@ -46,8 +46,8 @@ bool HasContext(int device);
 // Bytes that are allocated on a device, and kernels launched since the program began.
 size_t AllocatedBytes(int device);
 int64_t KernelsLaunched();
-// What must not happen inside a step, since the program began: calls that wait for a device, and
-// allocations, on devices and of pinned memory.
+// Counts, since the program began, what must not happen inside a step: calls that wait for a
+// device, and allocations, on devices and of pinned memory.
 int64_t HostWaits();
 int64_t AllocationsMade();
 

@@ -84,9 +84,9 @@ extern thread_local cudaError_t last_error;
 // Remembers an error as the thread's last one, and returns it.
 cudaError_t Note(cudaError_t error);
 
-// What follows wants the mutex held.
+// The functions below want the mutex held.
 
-// What a call makes is made on the present device, which is in use from then on.
+// Calls make things on the present device, which is in use from then on.
 Device& UsePresentDevice();
 // Success, or what every call answers now.
 cudaError_t Standing();

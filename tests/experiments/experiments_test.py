@@ -448,7 +448,7 @@ class ParityReportTest(unittest.TestCase):
                     for name, loss in (("plain", 2.0), ("mean", 2.1))]
         self.assertEqual([[row["seeds"] for row in report["rows"]] for report in self.report(*results)],
                          [[[101], [101]], [[1], [1]]])
-        # What suits data parallelism may have been tried with other seeds alone: no baseline then.
+        # Rates for data parallelism may have been tried with other seeds alone: no baseline then.
         results.append(_long_result("small-6k", "plain-rates0.5", 101, 1.9))
         report = self.report(*results)[1]
         self.assertEqual((report["baseline"], report["tuning"]["plain-rates0.5"]), ("plain", {101: 1.91}))

@@ -6,7 +6,8 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")),
+         *sorted((ROOT / "docs" / "reports").glob("*.md"))]
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([^)#]+)\)")
 _CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 
@@ -43,7 +44,7 @@ class FiguresTest(unittest.TestCase):
             if figure.is_file():
                 with self.subTest(figure=figure.name):
                     own = figure.parent.name  # docs/figures/study is written as a whole.
-                    self.assertTrue(f"docs/figures/{figure.name}" in text or f"(figures/{figure.name})" in text
+                    self.assertTrue(f"docs/figures/{figure.name}" in text or f"figures/{figure.name})" in text
                                     or (own != "figures" and f"--figures docs/figures/{own}" in text),
                                     f"no page names {figure.name}")
 

@@ -125,7 +125,7 @@ def points_off(row):
 
 
 def table(rows):
-    """Markdown, as in docs/simulator.md."""
+    """Markdown, as in docs/reports/simulator_checks.md."""
     lines = ["| links | step | H, P, tau, up | what binds | expected | measured |",
              "| --- | ---: | --- | --- | ---: | ---: |"]
     for row in rows:

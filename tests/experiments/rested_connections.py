@@ -5,7 +5,7 @@
 
 Sends each object several times over the emulated link (tests/wan), two seconds apart, and prints when the
 last of it has arrived, without the way itself: at first, and once nothing changes any more. What
-server/simulate/rested_connections.h counts on. Takes half a minute per size and needs root and
+server/planner/rested_connections.h counts on. Takes half a minute per size and needs root and
 /dev/net/tun. --after_bytes: the connection carries so much beforehand, as those that fetched the state.
 """
 

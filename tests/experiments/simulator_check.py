@@ -26,9 +26,9 @@ sys.path.insert(0, str(ROOT / "tests" / "wan"))
 import network  # noqa: E402
 import utilization  # noqa: E402
 
-# Payload's share of the frames on the link, at most (docs/results.md, Long links).
+# Payload's share of the frames on the link, at most (docs/reports/long_links.md).
 EFFICIENCY = 0.965
-OBJECT_BYTES = 2500  # Beside a fragment's values (docs/experiments.md, Bytes on the wire).
+OBJECT_BYTES = 2500  # Beside a fragment's values (docs/reports/experiments.md, Bytes on the wire).
 CONNECTIONS = 4  # A worker's own choice on a link that fewer would fill.
 PERIODS = 40  # Enough for the steady state.
 FIGURE = ROOT / "docs" / "figures" / "simulator_check.json"
@@ -123,7 +123,7 @@ def compare(bin_folder, measured):
 
 
 def table(rows):
-    """Markdown, as in docs/simulator.md."""
+    """Markdown, as in docs/reports/simulator_checks.md."""
     lines = ["| model | link | | measured | predicted | points |",
              "| --- | ---: | --- | ---: | ---: | ---: |"]
     for row in rows:

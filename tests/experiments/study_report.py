@@ -65,7 +65,7 @@ def _row(inner: str, name: str, label: str, own: list[dict], minus: dict | None)
     by_seed = {result["seed"]: result["eval_loss"] for result in own}
     moved = {way: statistics.fmean(result["bytes_per_worker"][way] for result in own)
              for way in ("up", "down")}
-    # What a worker fetches when it joins is no part of synchronizing.
+    # The state that a worker fetches when it joins is no part of synchronizing.
     moved["down"] -= statistics.fmean(result["state_bytes_per_worker"] or 0 for result in own)
     return {
         "inner": inner, "variant": name, "label": label,

@@ -28,7 +28,8 @@ class Scale:
     learning_rate: str = "3e-3"  # AdamW inside.
     muon_learning_rate: str = "0.02"
     muon_adamw_learning_rate: str = "1e-2"  # Of what Muon leaves to AdamW.
-    # Of a fast and a slow worker in the experiment with unequal ones; longer than they really take.
+    # Step times of a fast and a slow worker in the experiment with unequal ones; longer than they
+    # really take.
     unequal_step_ms: tuple[int, int] = (80, 160)
     needs_data: bool = False  # A vocabulary of its own: tokens have to be prepared beforehand.
 
@@ -156,7 +157,7 @@ VARIANTS = {
     "muon0.02-3e-3": _rates("muon", "rates 0.02, 3e-3", learning_rate="3e-3"),
     "muon0.04-1e-2": _rates("muon", "rates 0.04, 1e-2", muon_learning_rate="0.04"),
     **{f"plain-mu{mu}": _rates("muon", f"data parallel, Muon momentum {mu}", muon_momentum=mu)
-       for mu in ("0.85", "0.9", "0.975")},
+       for mu in ("0.8", "0.85", "0.9", "0.975")},
     "mean": Variant("mean: outer 1 / 0, alpha 0", _MEAN),
     "mean-fp32": Variant("mean, fp32 both ways", _MEAN | _FP32),
     "mean-tau0": Variant("mean, tau 0", _MEAN | {"sync.overlap_steps": "0"}),
@@ -167,15 +168,21 @@ VARIANTS = {
                            _MEAN | _FP32 | _BLOCKING | {"sync.fragments": "1"}),
     **{f"mean-mu{mu}": Variant(f"mean, Muon momentum {mu}", _MEAN | {"train.muon_momentum": mu},
                                inner=("muon",))
-       for mu in ("0.9", "0.975")},
-    # What suits fewer windows per site: a longer average of the gradients, lower rates, a shorter way.
+       for mu in ("0.8", "0.9", "0.975")},
+    # Four sites have four windows each: other momenta, rates, and a shorter way between two merges.
     **{f"mean-M4-mu{mu}": Variant(f"mean, M 4, Muon momentum {mu}", _MEAN | {"train.muon_momentum": mu},
                                   workers=4, inner=("muon",))
-       for mu in ("0.975", "0.99")},
+       for mu in ("0.8", "0.9")},
+    # The mean of deltas that agree little is short: an outer rate above 1 lengthens it.
+    **{f"mean-outer{rate}": Variant(f"mean, outer rate {rate}", _MEAN | {"outer.learning_rate": rate})
+       for rate in ("1.2", "1.4")},
+    **{f"mean-M4-outer{rate}": Variant(f"mean, M 4, outer rate {rate}", _MEAN | {"outer.learning_rate": rate},
+                                       workers=4)
+       for rate in ("1.4", "1.8")},
     "mean-M4-H10": Variant("mean, M 4, H 10", _MEAN | {"sync.steps_between_syncs": "10"}, workers=4),
     **{f"mean-M{workers}": Variant(f"mean, M {workers}", _MEAN, workers=workers)
        for workers in (4, 8)},
-    # What a merge that holds against some costs where all are honest.
+    # The cost of a merge that holds against some where all are honest.
     "mean-M8-clip": Variant("mean, M 8, clipped at 1.5 medians", _MEAN | {"outer.clip_factor": "1.5"}, workers=8),
     "mean-M8-trim": Variant("mean, M 8, trimmed by 1", _MEAN | {"outer.merge": "TRIMMED_MEAN"}, workers=8),
     # The same, and what was trained in flight is kept.
@@ -217,13 +224,14 @@ class Experiment:
 
 
 EXPERIMENTS = {
-    # Of long runs: what suits each side, by seeds that no claim rests on, and what is claimed.
+    # Long runs: what suits each side, by seeds that no claim rests on, and what is claimed.
     "tuning": Experiment(
         "What suits data parallelism and the mean",
-        ("plain", "plain-mu0.9", "plain-mu0.85", "plain-mu0.975", "plain-rates0.5", "plain-rates0.7",
+        ("plain", "plain-mu0.8", "plain-mu0.9", "plain-mu0.85", "plain-mu0.975", "plain-rates0.5", "plain-rates0.7",
          "muon0.04-1e-2", "adamw1e-3", "adamw1e-2", "mean", "mean-rates0.5", "mean-rates0.7",
-         "mean-rates1.4", "mean-mu0.9", "mean-mu0.975", "mean-M4", "mean-M4-mu0.975", "mean-M4-mu0.99",
-         "mean-M4-rates0.5", "mean-M4-rates0.7", "mean-M4-H10", "mean-H10", "mean-tau0", "mean-fp32", "mean-diloco", "mean-keep", "mean-keep-mu0.9"),
+         "mean-rates1.4", "mean-mu0.8", "mean-mu0.9", "mean-mu0.975", "mean-M4", "mean-M4-mu0.8", "mean-M4-mu0.9",
+         "mean-M4-rates0.5", "mean-M4-rates0.7", "mean-outer1.2", "mean-outer1.4", "mean-M4-outer1.4",
+         "mean-M4-outer1.8", "mean-M4-H10", "mean-H10", "mean-tau0", "mean-fp32", "mean-diloco", "mean-keep", "mean-keep-mu0.9"),
         "plain", headline=True, in_all=False),
     "gap": Experiment(
         "What is left of the gap to data parallelism",

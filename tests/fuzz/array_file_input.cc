@@ -9,7 +9,7 @@
 namespace causeway::fuzz {
 namespace {
 
-// What the arrays of the header take; 0 if it does not say, or more than kMaxArrayBytes.
+// Bytes of the arrays of the header; 0 if it is silent, or says more than kMaxArrayBytes.
 size_t ArrayBytes(std::span<const uint8_t> text) {
   const nlohmann::json header = nlohmann::json::parse(text.begin(), text.end(), nullptr, false);
   if (!header.is_object() || !header.contains("arrays") || !header["arrays"].is_array()) return 0;

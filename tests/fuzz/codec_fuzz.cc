@@ -227,8 +227,9 @@ void CheckRoundTrip(const Pair& pair, std::span<const uint8_t> encoded,
   }
 }
 
-// What docs/codecs.md has a decoder of scales and codes refuse, said once more in the plainest way,
-// so that a rule that both implementations forget is noticed. `bits` is the width of a code.
+// The rules by which docs/codecs.md has a decoder of scales and codes refuse, said once more in the
+// plainest way, so that a rule that both implementations forget is noticed. `bits` is the width of
+// a code.
 bool DocumentAccepts(v1::Codec id, size_t bits, std::span<const uint8_t> encoded, size_t values) {
   const auto byte = [&](size_t i) -> unsigned { return encoded[i]; };
   size_t offset = 0;
@@ -282,7 +283,7 @@ void CheckDecode(const Pair& pair, std::span<const uint8_t> encoded,
   CheckRoundTrip(pair, encoded, base, values);
 }
 
-// What an encoder makes of the input's values, checked, and then changed here and there.
+// Encodes the input's values, checks the result, and changes it here and there.
 std::vector<uint8_t> EncodeAndChange(const Pair& pair, uint8_t options, uint32_t seed,
                                      const std::vector<float>& base, Input& input) {
   const size_t values = base.size();

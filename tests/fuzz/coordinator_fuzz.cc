@@ -1,6 +1,6 @@
-// What reaches the coordinator from a worker: joins, session messages and pushes with hostile
-// headers, chunks and payloads, in any order. Nothing but a training that diverges may stop the
-// run; what is published stays finite; an accepted contribution is known afterwards.
+// A worker's messages to the coordinator: joins, session messages and pushes with hostile headers,
+// chunks and payloads, in any order. Nothing but a training that diverges may stop the run; what is
+// published stays finite; an accepted contribution is known afterwards.
 //
 // Input: a byte for the run's codec and cut, then operations. Messages start out right and are
 // then merged with the input's own fields (serialized), so that single fields are wrong.

@@ -110,7 +110,7 @@ void CheckSequence(const ShardSequence& sequence, int64_t vocabulary_size) {
   }
 }
 
-// What Fill says of a sequence whose documents begin, or end, at that token.
+// Fill's starts in a sequence whose documents begin, or end, at that token.
 std::vector<int32_t> StartsByTokens(const std::vector<int32_t>& tokens,
                                     const worker::DocumentMark& mark) {
   std::vector<int32_t> starts(tokens.size());

@@ -1,4 +1,4 @@
-// What people hand over as a checkpoint of Hugging Face: safetensors headers, their index,
+// A checkpoint of Hugging Face, as people hand it over: safetensors headers, their index,
 // config.json, and a multiple-choice task.
 //
 //   safetensors  a length of the header (2 bytes), the header, then data. What is opened lies

@@ -1,4 +1,4 @@
-// What every fuzz target is made of. A program holds one target or, where one function tests many
+// The parts of every fuzz target. A program holds one target or, where one function tests many
 // things of a kind (every codec), several. libFuzzer drives it in the preset `fuzz`; in all other
 // builds replay_main.cc runs it over the stored inputs. tests/fuzz/run does both.
 //
@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace causeway::fuzz {
 
-// Written by every program: its targets, each with a folder of inputs in tests/fuzz/corpus.
+// Written by every program: its targets, each with an archive of inputs in tests/fuzz/corpus.
 std::vector<std::string> TargetNames();
 
 // The index in TargetNames() of what LLVMFuzzerTestOneInput is to test.

@@ -10,8 +10,8 @@ from pathlib import Path
 from parts import Skip
 
 _FIELDS = ("name", "memory.total", "driver_version", "compute_cap")
-# What the worker opens at run time, and what PyTorch's packages bring along. The last two are for
-# attention by cuDNN.
+# Libraries that the worker opens at run time, and that PyTorch's packages bring along. The last two
+# are for attention by cuDNN.
 _LIBRARIES = ("libcublasLt.so.13", "libnccl.so.2", "libcudnn.so.9", "libcudart.so.13")
 # Where tools lie that are not in PATH.
 TOOL_FOLDERS = ("/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer",

@@ -112,7 +112,7 @@ def run(options):
             keep()
 
         def keep():
-            # What is known is kept, should this program be ended from outside.
+            # Keeps the results so far, should this program be ended from outside.
             write_results(out, context, (time.monotonic() - begin) / 60)
 
         context = Context(ROOT, folder / "pack", folder / "work", begin + 60 * options.minutes,

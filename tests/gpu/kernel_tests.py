@@ -8,12 +8,12 @@ from parts import Failed, Skip
 
 _PROGRAMS = 4  # At a time, here and under the sanitizer: most of their time is the host's.
 _TEST_S = 70
-# Of one program under one tool. Its tests are small, but every access is looked at.
+# Seconds of one program under one tool. Its tests are small, but every access is looked at.
 _SANITIZER_S = 90
 # By tool: all kernels, or our own alone. The libraries' are not ours to mend, and racecheck takes
 # minutes for one of them. Every kernel of ours has the namespace in its name.
 _TOOLS = {"memcheck": (), "racecheck": ("--kernel-name", "kns=causeway")}
-# What runs in it are cuDNN's kernels.
+# Its kernels are cuDNN's.
 _NOT_SANITIZED = ("cudnn_attention_test_gpu",)
 
 

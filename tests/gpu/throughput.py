@@ -13,10 +13,10 @@ SHAPES = (
     ("qwen2.5-1.5b-shape", 8, 128),
 )
 _STEPS = 5
-# Of one shape, of those that both parts have for all.
+# Seconds of one shape, of those that both parts have for all.
 _BENCH_S = 120
 _TORCH_S = 150
-# What the reports call good.
+# The reports' goals.
 ROOFLINE_TARGET = 0.9
 TORCH_TARGET = 1.1
 

@@ -76,7 +76,7 @@ class SimulateTest(unittest.TestCase):
         self.assertTrue(plan["reaches_target"])
         self.assertIn("400mbit", plan["binding"])
         self.assertEqual(plan["shards"], 1)
-        # What is planned does what was promised, at the share of the lines that is counted on.
+        # The plan does what it promised, at the share of the lines that is counted on.
         sync = plan["sync"]
         run = simulate("--params=10e9", "--step_ms=800", "--links=1gbit,400mbit",
                        "--link_efficiency=0.85", f"--fragments={sync['fragments']}",
@@ -159,7 +159,7 @@ class SimulateTest(unittest.TestCase):
             f"--bin={BIN}", f"--measured={ROOT / 'docs' / 'figures' / 'thin_link.json'}", "--json")
         self.assertEqual(status, 0, output + error)  # Within three points.
         self.assertEqual(len(json.loads(output)), 8)
-        # And six of seven; a link that streaming saturates is beyond the model (docs/simulator.md).
+        # And six of seven; a link that streaming saturates is beyond the model (docs/reports/simulator_checks.md).
         rows = json.loads(run_tool(
             sys.executable, "-B", ROOT / "tests" / "experiments" / "simulator_check.py",
             f"--bin={BIN}", "--json")[1])
@@ -168,7 +168,7 @@ class SimulateTest(unittest.TestCase):
         self.assertLess(max(off), 0.07)
 
     def test_measured_outages_are_predicted_within_three_points(self):
-        text = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
+        text = (ROOT / "docs" / "reports" / "simulator_checks.md").read_text(encoding="utf-8")
         rows = re.findall(r"^\| (\d+) s \| (\d+) \| ([\d.]+) % \| ([\d.]+) % \| \S+ "
                           r"\| ([\d.]+) % \| ([\d.]+) % \|", text, re.MULTILINE)
         self.assertEqual(len(rows), 4)
@@ -209,7 +209,7 @@ class SimulateTest(unittest.TestCase):
         self.assertTrue(slack["asked_for"])
         self.assertGreater(slack["max_overlap_steps"], plan["sync"]["overlap_steps"])
         self.assertGreater(slack["utilization"], slack["utilization_without"])
-        # What is recommended is a configuration.
+        # The recommendation is a configuration.
         text = run_tool(CTL, "plan", *asked)[1]
         self.assertIn("what late merges do to quality is not measured", text)
         with Cluster() as cluster:
@@ -232,7 +232,7 @@ class SimulateTest(unittest.TestCase):
         self.assertIsNone(simulate(*MODEL, "--links=1gbit")["without_slack"])
 
     def test_documented_outputs_are_what_the_commands_print(self):
-        for page in ("simulator.md", "scale.md"):
+        for page in ("simulator.md", "reports/simulator_checks.md", "reports/scale.md"):
             text = (ROOT / "docs" / page).read_text(encoding="utf-8")
             blocks = re.findall(r"```\n\$ causewayctl (.*?)\n(.*?)```", text, re.DOTALL)
             self.assertTrue(blocks, page)

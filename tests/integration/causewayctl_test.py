@@ -1,6 +1,8 @@
 """causewayctl against a real run: what it shows, that its orders are followed, its exit statuses."""
 
 import json
+import pathlib
+import re
 import subprocess
 import unittest
 
@@ -286,16 +288,20 @@ class CausewayCtlTest(unittest.TestCase):
         self.assertEqual(completed("config", "d"), ["diff"])
         self.assertEqual(completed("export", "--js", "--to"), ["--tokenizer=", "--token_file="])
         self.assertEqual(completed("simulate", "--ta"), ["--table=paper", "--target="])
-        # Every flag that is offered is one, and every command is.
+        # Every flag that is offered is one, every command is, and some command takes every flag.
+        offered = set()
         for command in completed(""):
             if not command.startswith("--"):
                 for flag in completed(command, "--"):
+                    offered.add(flag.strip("-").split("=")[0])
                     with self.subTest(command=command, flag=flag):
                         name = flag.split("=")[0]
                         if name == "--help":
                             continue
                         error = run_tool(CTL, f"{name}=?", "completion", "bash")[2]
                         self.assertNotIn("unknown flag", error)
+        sources = "".join(path.read_text() for path in (pathlib.Path(__file__).parents[2] / "server/ctl").glob("*.cc"))
+        self.assertLessEqual(set(re.findall(r"ABSL_FLAG\([^,]+, (\w+)", sources)), offered)
 
 
 if __name__ == "__main__":

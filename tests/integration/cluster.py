@@ -13,7 +13,7 @@ import time
 BIN = pathlib.Path(os.environ["CAUSEWAY_BIN"])
 COORDINATOR = BIN / "causeway-coordinator"
 WORKER = BIN / "causeway-worker"
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 MODEL = """
 model { layers: 2 width: 32 heads: 2 mlp_width: 64 sequence_length: 32 qk_norm: true }

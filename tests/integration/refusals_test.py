@@ -92,7 +92,7 @@ class RefusalsTest(unittest.TestCase):
             self.refused(WORKER, "train", f"--flagfile={cluster.folder}/absent",
                          saying=["absent", "cannot be read"])
             self.refused(WORKER, "train", f"--flagfile={cluster.folder}", saying=["cannot be read"])
-            # What is right is taken: the next thing that is missing is named.
+            # A right flag is taken: the message names the next thing that is missing.
             flags.write_text("\t--threads=1\n")
             self.refused(*given, saying=["--id is required"])
 
@@ -112,7 +112,7 @@ class RefusalsTest(unittest.TestCase):
             self.refused(*train, "--tryfromenv=threads", saying=["FLAGS_threads", "many"])
             self.refused(*train, "--fromenv=no_such_flag", saying=["unknown flag --no_such_flag"])
             self.refused(*train, "--fromenv=fromenv", saying=["--fromenv"])
-            # What is right is taken: the next thing that is missing is named.
+            # A right flag is taken: the message names the next thing that is missing.
             self.refused(*train, "--fromenv=log_level", saying=["--id is required"])
             self.refused(*train, "--tryfromenv=id", saying=["--id is required"])
             with Cluster() as cluster:

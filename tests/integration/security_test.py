@@ -127,7 +127,7 @@ class SecurityTest(unittest.TestCase):
             make(cluster, "renew")
             wait_until(lambda: shown_certificate(cluster) not in (before, ""),
                        "the coordinator shows its renewed certificate")
-            # Of the workers one goes on over its old connection, one makes new ones.
+            # One worker goes on over its old connection, one makes new ones.
             cluster.wait_for_step("b", 150)
             second.signal(SIGKILL)
             second.wait()

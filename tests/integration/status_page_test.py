@@ -21,7 +21,7 @@ membership { start_workers: 2 max_workers: 4 lease_ms: 2000 }
 """
 PACE = "--max_tokens_per_second=1280"  # 20 steps a second.
 WIDTHS = (1400, 1100, 860, 400)
-# Of the page's own work; a connection that is refused while the coordinator is away is not.
+# Messages of a connection that is refused while the coordinator is away: not the page's own.
 HARMLESS = ("net::ERR_CONNECTION_REFUSED", "net::ERR_CONNECTION_RESET", "net::ERR_EMPTY_RESPONSE")
 HOSTILE = "<img src=x onerror=document.title='pwned'>\"'&amp;</td><script>document.title=1</script>"
 

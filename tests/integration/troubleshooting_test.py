@@ -25,7 +25,7 @@ RUN = "train { steps: 100000 } sync { steps_between_syncs: 6 } membership { star
 PACE = "--max_tokens_per_second=6400"
 NOBODY = 65534
 
-# What this test does not provoke.
+# Messages that this test leaves alone.
 ELSEWHERE = {
     "two releases": [
         "... has another configuration than the run: choose another --out",

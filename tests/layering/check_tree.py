@@ -10,7 +10,7 @@ any. The rules are those of CONTRIBUTING.md:
              nor worker; server and worker never include each other; nothing includes tests but
              tests.
   layers     Within common: base < params < optim < codec < rpc, each including only what is
-             below it. Beside them cli, files, http and telemetry include base alone, and no layer
+             below it. Beside them cli, files, http, metrics and telemetry include base alone, and no layer
              includes them; huggingface includes files and what is below rpc. Only params, codec, rpc
              and huggingface know the protocol's messages.
   core       What decides and computes reaches neither gRPC nor CUDA, directly or through a header.
@@ -30,14 +30,15 @@ LENGTH_SUFFIXES = SOURCE_SUFFIXES + HEADER_SUFFIXES + (".py", ".proto", ".sh")
 MAX_LINES = 600
 
 COMMON_LAYERS = ("base", "params", "optim", "codec", "rpc")
-COMMON_SIDES = ("cli", "files", "http", "telemetry")
+COMMON_SIDES = ("cli", "files", "http", "metrics", "telemetry")
 ON_FILES = "huggingface"
 WITHOUT_PROTO = ("base", "optim") + COMMON_SIDES
 CORE_FOLDERS = (
     "common/base", "common/params", "common/codec", "common/optim", "common/files",
-    "common/http", "common/huggingface", "common/telemetry",
+    "common/http", "common/huggingface", "common/metrics",
+    "common/telemetry",
     "server/round", "server/outer", "server/store", "server/core", "server/history",
-    "server/simulate",
+    "server/planner",
     "worker/sync", "worker/train", "worker/data", "worker/io")
 
 GRPC = re.compile(r"^(grpc|grpcpp|grpc\+\+)/|\.grpc\.pb\.h$")

@@ -22,7 +22,7 @@ def section(text, title):
 
 def metrics(side):
     """{name: (type, set of labels)} of "coordinator" or "worker"."""
-    title = {"coordinator": "Of the coordinator", "worker": "Of a worker"}[side]
+    title = {"coordinator": "The coordinator's", "worker": "A worker's"}[side]
     text = section((ROOT / "docs" / "metrics.md").read_text(), title)
     found = {}
     for cells in rows(text):
@@ -35,7 +35,7 @@ def metrics(side):
 
 def events(side):
     """{name: (level, set of fields)} of "coordinator" or "worker"."""
-    title = {"coordinator": "Of the coordinator", "worker": "Of a worker"}[side]
+    title = {"coordinator": "The coordinator's", "worker": "A worker's"}[side]
     text = section((ROOT / "docs" / "events.md").read_text(), title)
     found = {}
     for cells in rows(text):

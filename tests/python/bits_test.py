@@ -110,7 +110,7 @@ class BitsTest(unittest.TestCase):
                             f"{one} and {other} differ in round {number} of fragment {fragment}")
         self.assertEqual(len(set(objects.values())), len(rounds))
         self.assertEqual(summary["hash_mismatches"], 0)
-        # Of what each of the two merged, and of the 3 fragments that each began with.
+        # Hashes of what each of the two merged, and of the 3 fragments that each began with.
         self.assertEqual(summary["hash_checks"], 2 * (len(rounds) + 3))
         return objects, rounds, summary["hash_checks"]
 

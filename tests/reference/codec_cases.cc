@@ -65,7 +65,7 @@ Arrays DrawArrays(absl::string_view kind, size_t size, bool feedback, uint64_t s
   return arrays;
 }
 
-// What goes into the cases and comes out of them, one after the other.
+// Inputs and outputs of the cases, one after the other.
 struct Files {
   std::vector<float> base, target, residual, left_out, applied;
   std::vector<double> decoded;

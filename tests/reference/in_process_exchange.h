@@ -39,7 +39,7 @@ class InProcessExchange final : public worker::Exchange {
   absl::Status Ready(int64_t step);
   absl::Status Heartbeat(int64_t step, int64_t tokens);
   absl::Status Leave(v1::Leave::Reason reason);
-  // What the coordinator sent so far, in order.
+  // The coordinator's messages so far, in order.
   std::vector<v1::CoordinatorMessage> messages() const;
   // The error that ended the session, or that a report of a merge met (DATA_LOSS: the published
   // copies differ). OK before.

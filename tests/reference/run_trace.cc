@@ -63,7 +63,7 @@ std::span<const Site> SitesOf(const v1::RunConfig& config) {
   return std::span(kAllSites).first(static_cast<size_t>(config.membership().start_workers()));
 }
 
-// What one worker leaves behind.
+// One worker's trace.
 struct SiteTrace {
   std::vector<int32_t> inputs, targets;
   std::vector<float> before, after;

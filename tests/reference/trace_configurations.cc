@@ -110,7 +110,7 @@ constexpr NamedText kConfigurations[] = {
               momentum: 0 }
       membership { start_workers: 5 max_workers: 5 quorum: 5 }
       train { seed: 17 })"},
-    // What is trained in flight is kept: all of it, and most of it.
+    // Training in flight is kept: all of it, and most of it.
     {"int4-int4-keep", R"(
       sync { pattern: STRIDED fragments: 3 steps_between_syncs: 8 overlap_steps: 5
              keep_in_flight: 1 codec_up: INT4 codec_down: INT4 error_feedback: true }

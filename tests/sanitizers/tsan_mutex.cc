@@ -31,7 +31,7 @@ class IgnoreReads {
   ~IgnoreReads() { AnnotateIgnoreReadsEnd(__FILE__, __LINE__); }
 };
 
-// What a call does with the lock from the caller's point of view.
+// A call's effect on the lock from the caller's point of view.
 struct Locks {
   explicit Locks(absl::Mutex* mutex) : taken(mutex) {}
   ~Locks() { __tsan_acquire(taken); }

@@ -45,8 +45,8 @@
 
 namespace causeway::simulation {
 
-// What a worker's trajectory owes of one fragment: deltas that it trained and that no round has.
-// Goes into the worker's checkpoints.
+// A worker's debt of one fragment: deltas that it trained and that no round has. Goes into the
+// worker's checkpoints.
 struct DeltaLedger {
   std::vector<double> carried;  // Empty: the codec's error is not fed back.
 };
@@ -72,7 +72,7 @@ class Auditor {
   void AnswerShown(const server::PullObject& answer);
   void StateShown(const server::PullObject& state);
 
-  // What is durable from now on.
+  // Tells what is durable from now on.
   void Stored(const server::ContributionRecord& record, std::span<const uint8_t> object);
   void RoundStored(const server::RoundRecord& record);
 

@@ -1,4 +1,4 @@
-// What one seed stands for: a run, its sites, and what befalls them.
+// A seed's meaning: a run, its sites, and what befalls them.
 #ifndef CAUSEWAY_TESTS_SIMULATION_SCENARIO_H_
 #define CAUSEWAY_TESTS_SIMULATION_SCENARIO_H_
 
@@ -47,7 +47,7 @@ struct Scenario {
   int drain = 0;
   int stop_at_step = 0;
   int jump_wall_clock = 0;
-  // Of a death: the checkpoint is lost, too.
+  // Chance that a death loses the checkpoint, too.
   double lose_checkpoint = 0;
   // The first so many sites lie about their tokens, speed and steps.
   int liars = 0;

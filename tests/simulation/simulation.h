@@ -18,7 +18,7 @@
 
 namespace causeway::simulation {
 
-// What a test does to a simulation so that it must fail.
+// A test's change of a simulation that must make it fail.
 struct PlantedBug {
   CoordinatorHost::Decorator coordinator;  // Wraps every coordinator.
   bool workers_drop_late_deltas = false;

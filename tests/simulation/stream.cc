@@ -115,7 +115,7 @@ void Stream::Receive(const v1::WorkerMessage& message) {
   if (survived && host_.coordinator_->Health().ok()) {
     host_.auditor_.Handled(worker_, incarnation_, message, status);
   } else if (message.has_leave()) {
-    // What came to an end is the coordinator: that the worker has left may be on its disk.
+    // The coordinator came to an end: its disk may have it that the worker left.
     host_.auditor_.MembershipUnsure(worker_);
   }
   if (!survived) return;

@@ -104,7 +104,7 @@ void VirtualWorker::Obey(const v1::Directive& directive) {
     case v1::Directive::DRAIN:
       if (!std::exchange(drain_, true)) {
         After(kDrainTimeout, [this] {
-          // What is still under way stays in the checkpoint.
+          // Transfers under way stay in the checkpoint.
           if (phase_ != Phase::kTraining && phase_ != Phase::kHandingOver) return;
           SaveCheckpoint();
           Leave(v1::Leave::DRAINED, Exit::kDrained);

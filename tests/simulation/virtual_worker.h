@@ -125,7 +125,7 @@ class VirtualWorker final : public StreamClient,
   void Pump();
   bool Enter();
   bool MergeDue();
-  // What is merged after this step although it would not have to be yet.
+  // The rounds that are merged after this step although they could wait.
   std::vector<SyncEvent> EarlyMerges() const;
   void RecordMerge(const SyncEvent& event);
   void StepDone();

@@ -1,5 +1,5 @@
-// What everything in a simulation shares: time, chance, the queue of events, the trace, and the
-// first violation of an invariant.
+// Shared by everything in a simulation: time, chance, the queue of events, the trace, and the first
+// violation of an invariant.
 //
 // Everything is drawn from one seed and runs on one thread, so a seed replays the same events.
 #ifndef CAUSEWAY_TESTS_SIMULATION_WORLD_H_
@@ -19,7 +19,7 @@
 
 namespace causeway::simulation {
 
-// What a scenario's mix of events is counted by.
+// The kinds by which a scenario's events are counted.
 enum class Happening {
   kCall,
   kRequestLost,

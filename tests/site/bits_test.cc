@@ -68,7 +68,7 @@ class RecordingStore final : public server::MemoryStore {
   Recorded recorded_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What "training" does to one value, the same for everybody who has it.
+// "Training" of one value, the same for everybody who has it.
 float Change(int64_t step, int64_t tensor, int64_t value, int worker) {
   return 1e-3F * static_cast<float>((step * 31 + tensor * 7 + value + worker * 3) % 17 - 8);
 }
@@ -202,7 +202,7 @@ class CTrainer {
       std::memcpy(into_arena ? theirs : mine, into_arena ? mine : theirs,
                   static_cast<size_t>(range.count) * sizeof(float));
     }
-    // What is not to be read is not read: nothing else of the arena matters.
+    // Only these values are read: nothing else of the arena matters.
     if (into_arena) return;
     for (int64_t i = 0; i < count; ++i) {
       std::fill_n(arena + ranges[i].arena_offset, ranges[i].count, std::nanf(""));
@@ -251,7 +251,7 @@ Recorded Train(const v1::RunConfig& config, int first_engine) {
 struct Case {
   const char* name;
   const char* settings;
-  // Of 61 tokens, the run's tensors have padding that the sites' have not.
+  // With 61 tokens the run's tensors have padding that the sites' lack.
   int vocabulary = 61;
 };
 

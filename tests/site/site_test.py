@@ -13,7 +13,8 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 
 import c_interface as c  # noqa: E402
-from cluster import BIN, COORDINATOR, SIGKILL, SIGTERM, Cluster, json_lines, run_tool, wait_until  # noqa: E402
+from cluster import (BIN, COORDINATOR, DEADLINE_S, SIGKILL, SIGTERM, Cluster, json_lines,  # noqa: E402
+                     run_tool, wait_until)
 from security_test import make, with_certificates  # noqa: E402
 
 C_SITE = BIN / "c_site"
@@ -73,6 +74,11 @@ class SiteTest(unittest.TestCase):
             self.assertEqual(process.wait(), 0, process.log())
         self.assertEqual(cluster.summary()["hash_mismatches"], 0)
         return published(cluster)
+
+    def join(self, *threads):
+        for thread in threads:
+            thread.join(timeout=DEADLINE_S)
+            self.assertFalse(thread.is_alive(), "a site's thread does not end")
 
     def undisturbed(self, settings):
         with Cluster() as cluster:
@@ -244,12 +250,11 @@ class SiteTest(unittest.TestCase):
                 except c.SiteError as error:
                     problems.append(error)
 
-            threads = [threading.Thread(target=train, args=arguments)
+            threads = [threading.Thread(target=train, args=arguments, daemon=True)
                        for arguments in (("fast", 0.02), ("slow", 0.08))]
             for thread in threads:
                 thread.start()
-            for thread in threads:
-                thread.join(timeout=60)
+            self.join(*threads)
             self.assertTrue(done.is_set(), problems)
             self.assertEqual(advances["fast"], {1})
 
@@ -305,10 +310,10 @@ class SiteTest(unittest.TestCase):
             first.call("ready")
             second.call("ready")
             problems = []
-            peer = threading.Thread(target=self.train, args=(second, problems))
+            peer = threading.Thread(target=self.train, args=(second, problems), daemon=True)
             peer.start()
             self.train(first, problems)
-            peer.join(timeout=60)
+            self.join(peer)
             self.assertEqual(problems, [])
             self.assertEqual(len(self.finished(cluster)), 2 * 3)
 
@@ -427,7 +432,7 @@ class SiteTest(unittest.TestCase):
                 site.call("ready")
                 other.call("ready")
                 problems = []
-                peer = threading.Thread(target=self.train, args=(other, problems))
+                peer = threading.Thread(target=self.train, args=(other, problems), daemon=True)
                 if cancelled:
                     # The first answer does not come: the other site has not begun.
                     canceller = threading.Timer(0.5, site.cancel)
@@ -455,7 +460,7 @@ class SiteTest(unittest.TestCase):
                 else:
                     peer.start()
                 self.train(site, problems)
-                peer.join(timeout=60)
+                self.join(peer)
                 self.assertEqual(problems, [])
                 runs.append(self.finished(cluster))
         self.assertEqual(*runs)

@@ -26,7 +26,7 @@ class ConnectionBreaker {
     std::vector<uint8_t> frame;
   };
 
-  // What becomes of a packet that enters the link at that end.
+  // The fate of a packet that enters the link at that end.
   struct Verdict {
     bool drop = false;
     std::vector<Reset> resets;

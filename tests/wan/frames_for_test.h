@@ -11,7 +11,7 @@
 
 namespace causeway::wan {
 
-// Of virtio_net_hdr, of IPv4 without options, and of TCP with timestamps.
+// Sizes of virtio_net_hdr, of IPv4 without options, and of TCP with timestamps.
 inline constexpr size_t kOffloadBytes = 10;
 inline constexpr size_t kIpBytes = 20;
 inline constexpr size_t kTcpBytes = 32;
@@ -29,7 +29,7 @@ struct FrameOptions {
 // The payload's byte i is i modulo 251.
 std::vector<uint8_t> MakeTcpFrame(const FrameOptions& options);
 
-// Of IP packets by RFC 1071; a header or a segment with a right checksum sums to 0xffff.
+// Sums IP packets by RFC 1071; a header or a segment with a right checksum sums to 0xffff.
 uint16_t OnesComplementSum(std::span<const uint8_t> bytes, uint32_t begin = 0);
 
 }  // namespace causeway::wan

@@ -191,7 +191,7 @@ absl::StatusOr<json> Link::ObeyWords(std::span<const std::string> words) {
     return json::object();
   }
   if (command == "reset" && words.size() == 1) {
-    // What is on the way would otherwise move the byte that an end expects.
+    // Packets on the way would otherwise move the byte that an end expects.
     for (LinkDirection& each : directions_) each.Clear();
     SendResets(breaker_.BreakAll());
     return json::object();

@@ -113,7 +113,7 @@ void LinkDirection::Advance(int64_t now_ns,
 int64_t LinkDirection::NextEventNs() const {
   int64_t next = kForever;
   if (!queue_.empty()) next = DepartureNs(queue_.front());
-  // What departs arrives later than what is on the wire already.
+  // A packet that departs arrives later than those on the wire already.
   if (!wire_.empty()) next = std::min(next, wire_.front().time_ns);
   return next;
 }

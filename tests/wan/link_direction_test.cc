@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kMs = 1'000'000;
 constexpr uint32_t kMss = 1448;
 constexpr int64_t kRateMbit = 100;
-// Of a full segment at that rate.
+// Time of a full segment at that rate.
 constexpr int64_t kSegmentNs = 1500 * 8 * 1000 / kRateMbit;
 
 // A direction in virtual time, with a sender of numbered bytes.

@@ -179,7 +179,8 @@ class LinkTest(unittest.TestCase):
             while True:
                 received += len(far.recv(1 << 16))
         thread.join()
-        # What had arrived when the connection broke, less headers; a reset drops what is unread.
+        # Bytes that had arrived when the connection broke, less headers; a reset drops what is
+        # unread.
         self.assertLess(received, (2 << 20) + (1 << 18))
         self.assertEqual(self.link.counters()["triggers_fired"], 1)
 

@@ -249,8 +249,8 @@ def run_jitter(options, progress):
     for result in (elastic, rigid):
         first = max(steps[0]["unix_s"] for steps in result["workers"]) + period * _STEP_S
         shares.append(_computing(result, first, first + _WINDOW_S))
-    # What such a link carries on average, by the least rate: nobody can compute for a larger share
-    # of the time than it.
+    # Such a link's average rate, by the least rate: nobody can compute for a larger share of the
+    # time than it.
     mean = 0.55 * options.bound_factor * (1 - _SILENT_S / _SILENT_EVERY_S)
     sizes = {"steps_between_syncs": period, "overlap_steps": _JITTER_OVERLAP,
              "max_overlap_steps": period - 1, "bound_mbit": bound_mbit,

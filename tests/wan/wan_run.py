@@ -21,7 +21,7 @@ from processes import Failed  # noqa: E402
 _RATES_MBIT = (100, 1000)
 _RTTS_MS = (20, 100, 300)
 _LOSSES_PERCENT = (0, 0.01, 0.1)
-# What the goals of the project say of the steady state at 100 ms.
+# The project's goals for the steady state at 100 ms.
 _GOALS = {0: 0.90, 0.1: 0.70}
 
 
@@ -78,7 +78,7 @@ def parse_arguments():
     parser.add_argument("--out", type=Path, help="receives the JSON")
     parser.add_argument("--svg", type=Path, help="receives the figure of --training or --peak")
     parser.add_argument("--docs", type=Path, help="a page whose table of these measurements is "
-                        "replaced: docs/results.md")
+                        "replaced: docs/reports/long_links.md")
     parser.add_argument("--redraw", type=Path,
                         help="measures nothing: takes the JSON that --out wrote")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -96,7 +96,7 @@ def cells(options):
 
 
 def table(results):
-    """As in docs/results.md."""
+    """As in docs/reports/long_links.md."""
     lines = ["| Mbit/s | RTT | loss | workers | exchange, up / down | plain TCP, 1 connection | "
              "plain TCP, {} connections | CPU s per GB | cores busy otherwise |".format(
                  results[0]["plain_tcp"][-1]["connections"]),

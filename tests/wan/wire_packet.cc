@@ -78,7 +78,7 @@ uint16_t Fold(uint64_t sum) {
   return static_cast<uint16_t>(sum);
 }
 
-// Of the addresses, the protocol and the length that TCP's checksum includes.
+// Sums the addresses, the protocol and the length that TCP's checksum includes.
 uint64_t PseudoHeaderSum(const uint8_t* ip, size_t tcp_bytes) {
   return AddWords({ip + kIpSource, 8}, IPPROTO_TCP + tcp_bytes);
 }
@@ -179,7 +179,7 @@ std::vector<uint8_t> CutSegments(const FrameLayout& layout, std::span<const uint
   const bool last = first + count == layout.segments;
   if (!last) tcp[kTcpFlags] &= static_cast<uint8_t>(~(kFin | kPush));
   if (first > 0) tcp[kTcpFlags] &= static_cast<uint8_t>(~kWindowReduced);
-  // What segmentation offload leaves unfinished: the checksum of the pseudo header alone.
+  // Segmentation offload leaves it unfinished: the checksum of the pseudo header alone.
   const size_t tcp_bytes = cut.size() - layout.transport_begin;
   Store16(tcp + kTcpChecksum, Fold(PseudoHeaderSum(ip, tcp_bytes)));
   return cut;

@@ -18,7 +18,7 @@
 
 namespace causeway::wan {
 
-// What a frame can be at most: the header and an IP packet.
+// Largest size of a frame: the header and an IP packet.
 inline constexpr size_t kMaxFrameBytes = (64 << 10) + 64;
 
 // One direction of a TCP connection, in the byte order of the host.
@@ -43,7 +43,7 @@ struct TcpHeader {
   bool reset = false;
 };
 
-// What a frame holds. Offsets are bytes of the frame.
+// The layout of a frame. Offsets are bytes of the frame.
 struct FrameLayout {
   std::optional<TcpHeader> tcp;  // Of IPv4 packets that carry TCP and are no later fragment.
   size_t transport_begin = 0;    // Of TCP; these two only with tcp.

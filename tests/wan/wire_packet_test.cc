@@ -17,7 +17,7 @@ std::span<const uint8_t> IpOf(std::span<const uint8_t> frame) {
   return frame.subspan(kOffloadBytes);
 }
 
-// What TCP's checksum begins with.
+// The beginning of TCP's checksum.
 uint16_t PseudoHeader(std::span<const uint8_t> frame) {
   const std::span<const uint8_t> ip = IpOf(frame);
   return OnesComplementSum(ip.subspan(12, 8), static_cast<uint32_t>(6 + ip.size() - kIpBytes));

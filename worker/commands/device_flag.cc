@@ -11,7 +11,7 @@
 #include "common/telemetry/log.h"
 #include "worker/train/cpu_backend.h"
 #ifdef CAUSEWAY_HAVE_CUDA
-#include "worker/backend/cuda/open_backend.h"
+#include "worker/backend/cuda/open/open_backend.h"
 #endif
 
 ABSL_FLAG(
@@ -66,7 +66,7 @@ absl::Status NotBuilt() {
 }
 #endif
 
-// What only GPUs can do is refused on processors.
+// Processors refuse what only GPUs can do.
 absl::StatusOr<DeviceChoice> OnProcessors(DeviceChoice choice) {
   if (choice.attention == "cudnn") {
     return absl::InvalidArgumentError(

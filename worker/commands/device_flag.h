@@ -62,14 +62,14 @@ absl::StatusOr<std::unique_ptr<TrainingBackend>> MakeBackend(const DeviceChoice&
                                                              ThreadPool* pool, FileSystem& files,
                                                              const std::string& plan_file);
 
-// What `choice`, which is resolved and not kCpu, evaluates on: one GPU, the first unless one is
-// named. INVALID_ARGUMENT if several are; errors of CudaEvaluation.
+// Makes what `choice`, resolved and on GPUs, evaluates on: one GPU, the first unless one is named.
+// INVALID_ARGUMENT if several are; errors of CudaEvaluation.
 absl::StatusOr<std::unique_ptr<EvaluationModel>> MakeGpuEvaluation(const DeviceChoice& choice,
                                                                    const v1::ModelConfig& model,
                                                                    const FragmentPlan& plan,
                                                                    int windows, FileSystem& files);
 
-// What a process of a site has of its GPUs. All its processes make theirs at the same time.
+// A process's share of a site's GPUs. All processes make theirs at the same time.
 struct GpuShare {
   RankRange range;
   std::string group_id;                // Of process 0's NewGpuGroupId.

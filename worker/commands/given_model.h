@@ -13,9 +13,9 @@
 
 namespace causeway::worker {
 
-// Of --checkpoint (a worker's checkpoint, a parameters file, or a folder of Hugging Face's) or of
-// --run_dir (a coordinator's folder): the published parameters. INVALID_ARGUMENT unless one of the
-// two is given; errors of stored_model.h.
+// Reads the published parameters of --checkpoint (a worker's checkpoint, a parameters file, or a
+// folder of Hugging Face's) or of --run_dir (a coordinator's folder). INVALID_ARGUMENT unless one
+// of the two is given; errors of stored_model.h.
 absl::StatusOr<StoredModel> ReadGivenModel();
 
 // --sequence_length, INVALID_ARGUMENT if it is negative.
@@ -24,7 +24,7 @@ absl::StatusOr<int> GivenSequenceLength();
 // --document_begin or --document_end; nullopt if neither is given, INVALID_ARGUMENT if both are.
 absl::StatusOr<std::optional<DocumentMark>> GivenDocumentMark();
 
-// What ReadGivenModel reads, for messages.
+// The name of what ReadGivenModel reads, for messages.
 std::string GivenModelName();
 
 // --threads of them; 0: one per core. INVALID_ARGUMENT for a number that no machine has.

@@ -32,7 +32,7 @@ std::string TextOf(std::span<const uint8_t> bytes) {
 
 std::string Process(size_t process) { return absl::StrCat("process ", process, " of this site"); }
 
-// What `other` must have in common with process 0.
+// Checks what `other` must have in common with process 0.
 absl::Status CheckMember(const SiteMember& first, const SiteMember& other) {
   if (other.program != first.program) {
     return absl::FailedPreconditionError(

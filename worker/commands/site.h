@@ -39,10 +39,10 @@ struct SiteOptions {
   std::string secret;  // Which all processes of the site know; empty: none.
 };
 
-// What the processes of one worker say to find each other.
+// The token by which the processes of one worker find each other.
 uint64_t SiteToken(const SiteOptions& options);
 
-// What a process says of itself.
+// A process's word on itself.
 struct SiteMember {
   std::string program;  // Which build: equal for all.
   std::string device;   // "cpu" or "cuda".
@@ -75,7 +75,7 @@ class Site {
                                                                ThreadPool* pool, FileSystem& files,
                                                                const std::string& plan_file);
 
-  // What has ended the site; OK: nothing.
+  // The cause that has ended the site; OK: none.
   absl::Status status() const { return cause_->Get(); }
   // Another process was told to stop: this one should.
   bool told_to_stop() const { return told_to_stop_; }
@@ -94,7 +94,7 @@ class Site {
                                                                   FileSystem& files,
                                                                   const std::string& plan_file);
   int processes() const { return options_.launch.processes; }
-  // Of process 0, 1, ...; on CPUs each is one.
+  // The ranks of process 0, 1, ...; on CPUs each is one.
   std::vector<RankRange> Ranks() const;
 
   const SiteOptions options_;

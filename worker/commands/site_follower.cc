@@ -95,7 +95,7 @@ absl::Status SiteFollower::Follow(const std::function<bool()>& stop) {
   }
   if (watcher.ok()) watcher->join();
   if (!status.ok() && !begun_ && IsToldToStopSoon(stop)) return absl::OkStatus();
-  // What this process failed with, the others end with; what they did, it already knows.
+  // The others end with this process's failure; it already knows theirs.
   if (!status.ok()) {
     cause_->Set(
         Annotate(status, absl::StrCat("process ", options_.launch.process, " of this site")));

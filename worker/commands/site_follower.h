@@ -43,7 +43,7 @@ class SiteFollower {
  private:
   SiteFollower(const SiteOptions& options, FileSystem& files);
 
-  // Of a call: true once training is over. Errors: the link's, and those that end the site.
+  // Answers a call: true once training is over. Errors: the link's, and those that end the site.
   absl::StatusOr<bool> Handle(SiteCall& call);
   absl::Status Serve(SiteCall& call);
   absl::StatusOr<std::string> Build(const SiteCall& call);

@@ -1,4 +1,4 @@
-// What TrainingRun adds to what its membership tells: tasks, a sample, summary.json.
+// TrainingRun's additions to its membership's report: tasks, a sample, summary.json.
 #include <algorithm>
 #include <array>
 #include <utility>

@@ -73,12 +73,12 @@ class TrainingRun {
   absl::StatusOr<std::optional<WorkerCheckpoint>> ReadCheckpoint();
   absl::Status OpenBackend(const DeviceChoice& devices);
   absl::Status ReadTasks();
-  // What the member has this run do. `checkpoint` may be null; it outlives Begin.
+  // Makes the member's hooks into this run. `checkpoint` may be null; it outlives Begin.
   RunMember::Hooks MakeHooks(const WorkerCheckpoint* checkpoint);
   absl::Status TrainSteps();
   // Waits for `stop`, for the coordinator's word or for the end of training.
   void WatchForStop(const std::function<bool()>& stop);
-  // What has ended this worker's other processes.
+  // The cause that has ended this worker's other processes.
   absl::Status SiteStatus() const;
   // True once training ended, within that time.
   bool AwaitEnd(absl::Duration timeout);

@@ -51,7 +51,7 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens)
       if (is_new) ends_here_.push_back(-1);
       node = child->second;
     }
-    // Of two tokens with the same text (normalized ones may come to that) the first counts.
+    // The first of two tokens with equal text counts (normalized ones may come to that).
     if (ends_here_[node] < 0) ends_here_[node] = static_cast<int32_t>(i);
   }
   has_only_begin_ = std::count(begins_.begin(), begins_.end(), true) == 1;

@@ -32,7 +32,8 @@ class BpeTokenizer final : public Tokenizer {
   int64_t vocabulary_size() const override { return static_cast<int64_t>(texts_.size()); }
   bool keeps_text() const override { return keeps_text_; }
   std::optional<int32_t> begin_of_text() const override { return begin_of_text_; }
-  // What the post-processor adds; else the first that there is of the names in common use.
+  // The token that the post-processor adds; else the first that there is of the names in common
+  // use.
   std::optional<int32_t> end_of_text() const override { return end_of_text_; }
   std::optional<int32_t> FindToken(absl::string_view name) const override;
   // For what tokenizer_config.json says.

@@ -1,5 +1,5 @@
-// What tokenizers need to know about Unicode: where characters end, which are letters, digits and
-// white space, and the composed form of text. ICU knows; the tables here make it fast.
+// Unicode, as far as tokenizers need it: where characters end, which are letters, digits and white
+// space, and the composed form of text. ICU knows; the tables here make it fast.
 #ifndef CAUSEWAY_WORKER_DATA_CHARACTERS_H_
 #define CAUSEWAY_WORKER_DATA_CHARACTERS_H_
 
@@ -37,7 +37,7 @@ class CharacterTable {
     if (byte < 0x80) return {ascii_[byte], 1};
     return BeyondAscii(at, end);
   }
-  // Of a code point up to 0x10FFFF.
+  // Classifies a code point up to 0x10FFFF.
   CharacterClass ClassOf(uint32_t code_point) const {
     return pages_[page_of_[code_point >> kPageBits]][code_point & (kPageSize - 1)];
   }
@@ -67,8 +67,8 @@ void AppendUtf8(uint32_t code_point, std::string& out);
 bool WordEndsAt(absl::string_view text, size_t at);
 bool WordBeginsAt(absl::string_view text, size_t at);
 
-// Normalization form C, as of Unicode 9. `storage` holds the result if it differs from `text`; bytes that are not
-// valid UTF-8 stay as they are.
+// Normalization form C, as of Unicode 9. `storage` holds the result if it differs from `text`;
+// bytes that are not valid UTF-8 stay as they are.
 absl::string_view Composed(absl::string_view text, std::string& storage);
 
 }  // namespace causeway::worker

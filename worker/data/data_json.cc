@@ -100,7 +100,7 @@ absl::StatusOr<DataDescription> Parse(const std::string& text) {
   members.Read("train_shards", description.train_shards);
   members.Read("held_out_shards", description.held_out_shards);
   members.Read("sources", description.sources);
-  // What older files do not have.
+  // Older files lack these.
   std::string shard_format = ShardFormatName(ShardFormat::kLlmC);
   members.Read("tokenizer_hash", description.tokenizer_hash, /*required=*/false);
   members.Read("train_documents", description.train_documents, /*required=*/false);

@@ -52,7 +52,8 @@ absl::StatusOr<std::shared_ptr<const ShardSequence>> OpenPart(FileSystem& file_s
   return std::make_shared<const ShardSequence>(std::move(shards), std::move(index));
 }
 
-// What llm.c's scripts write between documents. Nullopt for shards of other origin.
+// Returns the token that llm.c's scripts write between documents. Nullopt for shards of other
+// origin.
 std::optional<DocumentMark> MarkOfLlmC(const ShardSequence& tokens) {
   const bool is_llm_c = std::ranges::all_of(tokens.shards(), [&](const TokenShard& shard) {
     return shard.has_header() && shard.vocabulary_size() == 0 &&

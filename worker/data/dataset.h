@@ -32,7 +32,7 @@ class ShardSequence {
   // TokenShard::Read.
   absl::Status Read(int64_t begin, int64_t vocabulary_size, std::span<int32_t> out) const;
 
-  // Of the length and of tokens spread over the whole sequence, however it is cut into shards: the
+  // Hashes the length and tokens spread over the whole sequence, however it is cut into shards: the
   // same for copies, almost surely another for other texts, where anything was inserted or removed
   // too. Never 0. Reads some thousand tokens.
   uint64_t Fingerprint() const;

@@ -39,7 +39,7 @@ struct EncodeJob {
   bool ends_document = false;
   bool begins_file = false;  // Of JSONL.
 
-  // What a thread makes of it.
+  // The thread's result.
   std::vector<EncodedText> texts;
   std::vector<BadLine> bad_lines;  // Counted from 1 at the beginning of the input.
   int64_t lines = 0;

@@ -36,7 +36,7 @@ class SentencePieceLibrary {
   virtual std::string Decode(std::span<const int32_t> ids, std::string& text) const = 0;
 };
 
-// What the plugin's function is: null, with `error`, if the bytes are no model.
+// The plugin's function: returns null, with `error`, if the bytes are no model.
 using SentencePieceLoader = SentencePieceLibrary* (*)(const char* model, size_t size,
                                                       std::string* error);
 

@@ -29,7 +29,7 @@ bool IsDataName(absl::string_view name) {
   return false;
 }
 
-// Of a file that `tokenize` writes, or was writing when it was killed.
+// Whether `tokenize` writes a file of this name, or was writing it when it was killed.
 bool IsStagedName(absl::string_view name) {
   absl::ConsumeSuffix(&name, ".tmp");
   return IsDataName(name) || name == kDataJsonName || name == kLockName ||
@@ -119,7 +119,7 @@ absl::Status StagedData::MoveUp(const DataDescription& description) {
   own.insert({description.train_documents, description.held_out_documents});
   if (description.tokenizer != "bytes") own.insert({description.tokenizer, kTokenizerConfigName});
   ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(staged_));
-  // What is moved replaces its like; after an interruption some of it is here already.
+  // A moved file replaces its like; after an interruption some are here already.
   std::erase_if(own, [&](const std::string& name) {
     return name == kTokenizerConfigName &&
            std::find(names.begin(), names.end(), name) == names.end();
@@ -144,8 +144,7 @@ absl::Status StagedData::RemoveOld(const std::set<std::string>& kept) {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(folder_));
   std::set<std::string> copied;
   if (file_system_.Exists(JoinPath(folder_, kDataJsonName))) {
-    // Of tokenizers that lie here only the one that was copied along goes. A description that
-    // cannot be read names none.
+    // Only the tokenizer that was copied along goes. A description that cannot be read names none.
     const absl::StatusOr<DataDescription> before = ReadDataJson(file_system_, folder_);
     if (before.ok() && before->tokenizer != "bytes") {
       copied = {before->tokenizer, kTokenizerConfigName};

@@ -25,7 +25,8 @@ bool LooksBinary(std::span<const uint8_t> bytes) {
   return std::find(probe.begin(), probe.end(), uint8_t{0}) != probe.end();
 }
 
-// What `tokenize` wrote, perhaps from this very corpus: its JSON is no text to train on.
+// Whether `tokenize` wrote this folder, perhaps from this very corpus: its JSON is no text to train
+// on.
 bool IsShardFolder(const std::vector<std::string>& names) {
   const auto has = [&](absl::string_view name) {
     return std::find(names.begin(), names.end(), name) != names.end();

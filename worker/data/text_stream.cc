@@ -10,7 +10,7 @@ namespace causeway::worker {
 namespace {
 
 constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
-// Of UTF-8: whoever waits for more waits for bytes that are no character.
+// UTF-8's limit: whoever waits for more waits for bytes that are no character.
 constexpr size_t kMaxCharacterBytes = 4;
 
 // Bytes at the end of `text` that begin a character without ending it.
@@ -63,8 +63,8 @@ void TextStream::HandOut(bool whole) {
     waiting_ = 0;
   }
   if (end < text->size()) return;
-  // What is decoded again for the next token stays short: these tokens are its context, if they
-  // have a text on their own and so do not leave it to be taken for the beginning of one.
+  // The text that is decoded again for the next token stays short. These tokens are its context if
+  // they have a text of their own; otherwise it would be taken for the beginning of one.
   const absl::StatusOr<std::string> alone = tokenizer_.Decode(tokens_);
   if (!alone.ok() || alone->empty()) return;
   context_ = std::exchange(tokens_, {});

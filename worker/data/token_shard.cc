@@ -73,7 +73,7 @@ void AppendAs(std::span<const int32_t> tokens, std::vector<uint8_t>& body) {
 
 bool IsMagic(int32_t word) { return word == kMagic16 || word == kMagic32; }
 
-// Of the tokens of a file without a header: nullopt if either could be meant.
+// Finds the width of the tokens of a file without a header: nullopt if either could be meant.
 std::optional<ShardFormat> DetectWithoutHeader(std::span<const uint8_t> bytes) {
   constexpr size_t kProbeBytes = 1 << 20;
   // No vocabulary reaches beyond 2^24, and no text of tokens so long stays below 4096.

@@ -64,8 +64,8 @@ class Part {
   // `separator`: the token, or -1.
   absl::Status Append(const EncodedText& text, Separator placement, int32_t separator) {
     const std::span<const int32_t> separator_token(&separator, separator >= 0 ? 1 : 0);
-    // What comes here from within a document, after a stretch that went to the other part, does not
-    // continue what came before either.
+    // Text from within a document, after a stretch that went to the other part, begins a document
+    // here.
     if (text.begins_document || !continues_) starts_.push_back(writer_.tokens());
     if (text.begins_document && placement == Separator::kBefore) {
       RETURN_IF_ERROR(writer_.Append(separator_token));

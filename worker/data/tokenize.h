@@ -27,7 +27,7 @@ enum class Separator { kNone, kAfter, kBefore };  // Each document.
 struct TokenizeOptions {
   std::vector<std::string> inputs;      // Files and folders, as FindTextCorpus takes them.
   std::vector<std::string> extensions;  // In folders; empty: all.
-  // Of lines in *.jsonl and *.ndjson; empty: such files are text.
+  // The text's field in lines of *.jsonl and *.ndjson; empty: such files are text.
   std::string jsonl_field = "text";
   bool skip_bad_lines = false;      // Counts them; else the first is refused.
   std::string output;               // A folder; created if need be.

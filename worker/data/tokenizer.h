@@ -25,7 +25,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // What LoadTokenizer takes to make this tokenizer again: "bytes", or the path of its file.
+  // The name by which LoadTokenizer makes this tokenizer again: "bytes", or the path of its file.
   virtual std::string name() const = 0;
   // XXH3-64 of that file, as HashToHex writes it. Empty for "bytes", which has no file.
   virtual std::string hash() const { return ""; }

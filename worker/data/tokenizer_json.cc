@@ -57,7 +57,7 @@ absl::StatusOr<bool> ReadFlag(const json& object, const char* key, bool otherwis
   return value->get<bool>();
 }
 
-// What a component's Sequence holds, or the component alone.
+// Returns the parts of a component's Sequence, or the component alone.
 std::vector<const json*> Components(const json* component, const char* list) {
   if (component == nullptr) return {};
   if (TypeOf(*component) != "Sequence") return {component};
@@ -290,7 +290,7 @@ absl::Status ReadAddedTokens(const json& file, ByteLevelBpe& bpe, TokenNumbers& 
   const json* const list = Find(file, "added_tokens");
   if (list == nullptr) return absl::OkStatus();
   if (!list->is_array()) return Refuse("added_tokens is no list");
-  // What Hugging Face's library would number a new token, whatever the file says.
+  // Hugging Face's library would give a new token this number, whatever the file says.
   auto free_number = static_cast<int64_t>(numbers.size());
   absl::flat_hash_set<std::string> added;
   for (size_t i = 0; i < list->size(); ++i) {
@@ -323,7 +323,7 @@ absl::Status ReadAddedTokens(const json& file, ByteLevelBpe& bpe, TokenNumbers& 
   return absl::OkStatus();
 }
 
-// What a template puts before and after a single text.
+// Reads what a template puts before and after a single text.
 void ReadTemplate(const json& file, const TokenNumbers& numbers, ByteLevelBpe& bpe) {
   for (const json* const processor : Components(Find(file, "post_processor"), "processors")) {
     if (TypeOf(*processor) != "TemplateProcessing") continue;
@@ -374,7 +374,7 @@ absl::StatusOr<ByteLevelBpe> ParseTokenizerJson(absl::string_view text) {
   if (!file.is_object()) return Refuse("a tokenizer.json is an object, this is ", Show(file));
   ByteLevelBpe bpe;
   TokenNumbers numbers;
-  // What is quick to refuse comes first.
+  // Quick refusals come first.
   RETURN_IF_ERROR(ReadNormalizer(file, bpe));
   RETURN_IF_ERROR(ReadPreTokenizer(file, bpe));
   RETURN_IF_ERROR(CheckDecoder(file));

@@ -28,7 +28,7 @@ struct LaunchEnvironment {
   int master_port = 0;
 };
 
-// What the environment has under a name; nothing if it is not set.
+// Returns the environment's value of a name; nothing if it is not set.
 using Environment = std::function<std::optional<std::string>(absl::string_view name)>;
 std::optional<std::string> ProcessEnvironment(absl::string_view name);
 

@@ -55,8 +55,8 @@ class LocalGroup {
   virtual absl::Status Broadcast(void* data, int64_t count, GroupType type, int root,
                                  GroupStream stream) = 0;
 
-  // What belongs together may be started together, with fewer launches: nothing need be done before
-  // the end of the batch. Calls pair up.
+  // Begins a batch, whose calls may be started together with fewer launches: nothing need be done
+  // before its end. Calls pair up.
   virtual absl::Status BeginBatch() = 0;
   virtual absl::Status EndBatch() = 0;
 

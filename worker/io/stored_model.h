@@ -15,7 +15,7 @@ namespace causeway::worker {
 struct StoredModel {
   v1::RunConfig config;           // Complete.
   std::vector<float> parameters;  // The published ones: the arena of config's plan.
-  // Of the schedule, in a worker's checkpoint; otherwise -1.
+  // The schedule's step, in a worker's checkpoint; otherwise -1.
   int64_t step = -1;
 };
 

@@ -24,11 +24,11 @@ struct WorkerCheckpoint {
   int data_slot = 0;
   int64_t step = 0;    // Of the schedule, done.
   int64_t tokens = 0;  // Trained.
-  // Of the step counter; files of before there were paces have none, which means these.
+  // The step counter's. Files of before there were paces have none, which means these.
   int64_t pace_milli = 1000;
   int64_t pace_carry_milli = 0;
   std::vector<float> parameters;
-  // Of the inner optimizer; the moments are empty where gradients are synchronized.
+  // The inner optimizer's; the moments are empty where gradients are synchronized.
   int64_t optimizer_updates = 0;
   std::vector<float> first_moments;
   std::vector<float> second_moments;
@@ -43,9 +43,9 @@ absl::Status WriteWorkerCheckpoint(FileSystem& file_system, const std::string& p
 absl::StatusOr<WorkerCheckpoint> ReadWorkerCheckpoint(FileSystem& file_system,
                                                       const std::string& path);
 
-// What a site whose trainer is its own keeps: a checkpoint without moments, and with parameters
-// only where some of them are needed. An array file of kind "CWAYSITE" in memory, into the bytes
-// that `allocate` gives; RESOURCE_EXHAUSTED if it gives none.
+// Packs what a site with a trainer of its own keeps: a checkpoint without moments, and with
+// parameters only where some of them are needed. An array file of kind "CWAYSITE" in memory, into
+// the bytes that `allocate` gives; RESOURCE_EXHAUSTED if it gives none.
 absl::Status PackSiteState(const WorkerCheckpoint& checkpoint,
                            const std::function<uint8_t*(size_t bytes)>& allocate);
 // Errors as those of ReadWorkerCheckpoint. `bytes` are not kept.

@@ -1,4 +1,4 @@
-// What a check of the preflight found, for people and for scripts.
+// The finding of a preflight's check, for people and for scripts.
 #ifndef CAUSEWAY_WORKER_PREFLIGHT_CHECK_RESULT_H_
 #define CAUSEWAY_WORKER_PREFLIGHT_CHECK_RESULT_H_
 

@@ -18,7 +18,7 @@ constexpr char kForecastCheck[] = "link";
 
 // Below this, every congestion control fills a link.
 constexpr absl::Duration kShortLink = absl::Milliseconds(10);
-// What a run should have at least: rates vary, and other sites share the coordinator's side.
+// A run should have so much: rates vary, and other sites share the coordinator's side.
 constexpr double kComfortableHeadroom = 1.25;
 constexpr double kGoodUtilization = 0.95;
 

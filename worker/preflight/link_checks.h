@@ -28,7 +28,7 @@ CheckResult JudgeBuffers(const absl::StatusOr<SocketBuffers>& here, const v1::Ec
 CheckResult JudgeCongestionControl(const std::string& here, const std::string& there,
                                    const absl::Status& bbr, absl::Duration rtt);
 
-// What one worker exchanges for every fragment in steps_between_syncs steps.
+// One worker's exchange of every fragment in steps_between_syncs steps.
 struct LinkNeed {
   int steps_between_syncs = 1;
   int overlap_steps = 0;

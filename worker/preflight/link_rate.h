@@ -1,4 +1,4 @@
-// What the link to the coordinator carries, measured with its Probe service over as many
+// Measures what the link to the coordinator carries, with its Probe service over as many
 // connections as training would use.
 //
 // The rate is that of the bytes which TCP delivered in the second half of the time, when slow start

@@ -36,7 +36,7 @@ struct PreflightOptions {
 struct PreflightOutput {
   // Each result as soon as it is there.
   std::function<void(const CheckResult&)> result;
-  // What goes on meanwhile, a few times a second where it takes long; empty: it is over.
+  // Told what goes on, a few times a second where it takes long; empty: it is over.
   std::function<void(const std::string&)> progress;
 };
 

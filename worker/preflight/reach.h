@@ -29,7 +29,7 @@ struct ConnectAttempt {
 std::vector<ConnectAttempt> ConnectToAll(std::span<const TcpAddress> addresses,
                                          absl::Duration timeout);
 
-// What a server says to a client that introduces itself in plaintext HTTP/2.
+// A server's answer to a client that introduces itself in plaintext HTTP/2.
 enum class Greeting {
   kHttp2,   // Its settings: a gRPC server, like as not.
   kHttp1,   // A web server or proxy.
@@ -46,9 +46,9 @@ CheckResult JudgeNames(const std::string& address,
                        const absl::StatusOr<std::vector<TcpAddress>>& addresses,
                        absl::Duration time, const std::string& proxy);
 CheckResult JudgeConnections(std::span<const ConnectAttempt> attempts);
-// Of a site without TLS. `speaks_tls` is whether the server answered a TLS client.
+// Judges for a site without TLS. `speaks_tls` is whether the server answered a TLS client.
 CheckResult JudgeGreeting(const std::string& address, Greeting greeting, bool speaks_tls);
-// Of a site with TLS; its own certificate, if it has one, is `own` of the file `own_file`.
+// Judges for a site with TLS; its own certificate, if it has one, is `own` of the file `own_file`.
 CheckResult JudgeHandshake(const absl::StatusOr<TlsHandshake>& handshake);
 CheckResult JudgeCertificates(const Certificate& server, const std::optional<Certificate>& own,
                               const std::string& own_file, absl::Time now);

@@ -1,4 +1,4 @@
-// What the site itself brings: disk, memory, processors, data. Everything is read through the
+// Checks of the site itself: disk, memory, processors, data. Everything is read through the
 // FileSystem seam, /proc included.
 #ifndef CAUSEWAY_WORKER_PREFLIGHT_SITE_CHECKS_H_
 #define CAUSEWAY_WORKER_PREFLIGHT_SITE_CHECKS_H_
@@ -46,8 +46,8 @@ CheckResult JudgeCheckpoint(const std::string& path,
                             const std::string& run_id, const std::string& worker_id);
 
 // --- Memory ---
-// What this process may still take: by /proc/meminfo and, below it, by its control group. NOT_FOUND
-// where the kernel does not say. `root` is "" but for tests.
+// Bytes that this process may still take: by /proc/meminfo and, below it, by its control group.
+// NOT_FOUND where the kernel does not say. `root` is "" but for tests.
 absl::StatusOr<int64_t> AvailableMemory(FileSystem& file_system, const std::string& root = "");
 CheckResult JudgeMemory(int64_t needed_bytes, const absl::StatusOr<int64_t>& available_bytes);
 
@@ -63,8 +63,8 @@ struct DeviceFacts {
 // Without the rate of matrix products, which the caller measures.
 DeviceFacts FindDevices(FileSystem& file_system, int threads, const std::string& root = "");
 CheckResult JudgeDevices(const DeviceFacts& devices);
-// A guess at an inner step: products at the measured rate, and the rest as it was on the machines
-// where it was measured (docs/results.md).
+// Guesses the time of an inner step: products at the measured rate, and the rest as on the machines
+// of docs/reports/results.md.
 absl::Duration GuessStepTime(const UnderstoodRun& run, const DeviceFacts& devices);
 
 // --- Data ---

@@ -1,4 +1,4 @@
-// What a worker finds out before it asks to join: whom it has reached, and whether it fits.
+// Checks of a worker before it asks to join: whom it has reached, and whether it fits.
 #ifndef CAUSEWAY_WORKER_RUN_JOIN_CHECKS_H_
 #define CAUSEWAY_WORKER_RUN_JOIN_CHECKS_H_
 
@@ -17,8 +17,9 @@ namespace causeway::worker {
 // FAILED_PRECONDITION unless the coordinator speaks this build's wire version.
 absl::Status CheckWireVersion(const v1::DescribeResponse& run);
 
-// What the coordinator describes must be what this build computes from it: FAILED_PRECONDITION
-// otherwise. Only a trainer of one's own (`any_model`) can be given another model than Causeway's.
+// Compares the coordinator's description with what this build computes from it: FAILED_PRECONDITION
+// if they differ. Only a trainer of one's own (`any_model`) can be given another model than
+// Causeway's.
 absl::StatusOr<FragmentPlan> CheckRun(const v1::DescribeResponse& run, bool any_model);
 
 // DescribeRun that does not wait for a coordinator that will never talk to this worker.
@@ -27,7 +28,7 @@ absl::StatusOr<v1::DescribeResponse> DescribeOrExplain(v1::Session::StubInterfac
                                                        const SecurityOptions& security,
                                                        absl::Duration timeout);
 
-// What the coordinator would refuse later, and at greater length.
+// Refuses what the coordinator would refuse later, and at greater length.
 absl::Status CheckIdentity(const ChannelSecurity& security, const std::string& worker_id);
 
 }  // namespace causeway::worker

@@ -68,7 +68,7 @@ struct MemberOptions {
   std::string replay_merges;
   int64_t max_upload_bytes_per_second = 0;  // 0: no limit. Of this worker's fragments.
   int64_t max_download_bytes_per_second = 0;
-  // Of the connections to the coordinator (tcp_links.h); empty: the system's.
+  // The connections' congestion control (tcp_links.h); empty: the system's.
   std::string congestion_control;
   // The trainer is not Causeway's own: it may have any model.
   bool any_model = false;
@@ -100,7 +100,7 @@ class RunMember {
     SyncEngine::State sync;
   };
 
-  // What the trainer does for the membership, on the training thread.
+  // The trainer's work for the membership, on the training thread.
   struct Hooks {
     // A new one each time: a worker that starts anew begins with another.
     std::function<absl::StatusOr<std::unique_ptr<Replica>>()> make_replica;
@@ -116,7 +116,7 @@ class RunMember {
     std::function<void(const SyncEvent& event)> merged;
   };
 
-  // What the coordinator is told of this worker.
+  // The worker's description for the coordinator.
   struct Description {
     std::string device;
     std::string software = kSoftwareVersion;
@@ -176,7 +176,7 @@ class RunMember {
   absl::Status ReportEvaluation(double loss);
   // The state of that step is safe: says so.
   void CheckpointWritten(int64_t step);
-  // What a successor continues from.
+  // Saves the place from which a successor continues.
   absl::StatusOr<Place> Save();
 
   // Hands over the deltas in flight if `drained`, otherwise waits for all rounds and merges them.
@@ -199,7 +199,7 @@ class RunMember {
   int64_t first_step() const { return first_step_; }
   int64_t end_step() const { return end_; }
   int data_slot() const { return data_slot_; }
-  // What the record of draws calls this worker's part.
+  // The name of this worker's part in the record of draws.
   int DataPart() const { return options_.own_data ? kOwnData : data_slot_; }
   // Begun from the published state, not from a former process's place.
   bool anew() const { return anew_; }
@@ -208,7 +208,7 @@ class RunMember {
   void AddEvaluationTime(absl::Duration time) { evaluation_ += time; }
   // A line of metrics.jsonl; nothing without an output folder.
   absl::Status AppendMetrics(nlohmann::json line);
-  // What is known of this worker's part, for a summary.
+  // This worker's figures, for a summary.
   nlohmann::json Summary() const;
 
  private:
@@ -287,7 +287,7 @@ class RunMember {
   std::optional<double> eval_loss_;
   double tokens_per_second_ = 0;  // Over the last seconds.
   absl::Duration start_;          // Monotonic, when the clock was started.
-  // Of the training phase, evaluations excepted; zero if no step was trained.
+  // Time of the training phase, evaluations excepted; zero if no step was trained.
   absl::Duration wall_ = absl::ZeroDuration();
   absl::Duration last_line_;
   int64_t last_line_tokens_ = 0;

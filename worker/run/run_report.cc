@@ -1,4 +1,4 @@
-// What RunMember tells of itself: heartbeats, log lines, metrics.jsonl, metrics, curves, a summary.
+// RunMember's word on itself: heartbeats, log lines, metrics.jsonl, metrics, curves, a summary.
 #include <algorithm>
 #include <cmath>
 

@@ -1,5 +1,5 @@
-// What a worker's terminal says while the coordinator is away, answers are late, or training waits:
-// a line every few seconds, also while the training thread stands still.
+// Tells a worker's terminal what goes on while the coordinator is away, answers are late, or
+// training waits: a line every few seconds, also while the training thread stands still.
 #ifndef CAUSEWAY_WORKER_RUN_WAIT_WATCH_H_
 #define CAUSEWAY_WORKER_RUN_WAIT_WATCH_H_
 
@@ -46,7 +46,7 @@ class WaitWatch {
   // had waited until now.
   absl::Duration SetWaiting(const std::optional<SyncEvent>& event);
 
-  // What there is to say now; empty: nothing.
+  // The line to print now; empty: none.
   std::string Line() const;
 
  private:

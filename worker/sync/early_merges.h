@@ -42,7 +42,7 @@ class EarlyMerges {
   // This process continues from a checkpoint with these versions, by fragment.
   void Resume(std::span<const int64_t> versions);
 
-  // What becomes of a round in flight after `step`, which lies before its last merge step.
+  // Decides about a round in flight after `step`, which lies before its last merge step.
   Answer After(int64_t step, const SyncEvent& event) const;
 
  private:

@@ -27,7 +27,7 @@ absl::StatusOr<EncodedObject> EncodeObject(const Codec& codec, std::span<const f
                                            std::span<const float> target,
                                            const ErrorFeedback& feedback);
 
-// What all deltas and answers of a run that may be under way at once take.
+// Upper bound on the bytes of deltas and answers in flight.
 size_t ObjectBytesInFlight(const FragmentPlan& plan, const v1::SyncConfig& sync);
 
 }  // namespace causeway::worker

@@ -1,5 +1,5 @@
-// What synchronization needs of the other side: gRPC in production (grpc_exchange.h), the
-// coordinator in the same process in tests.
+// Synchronization's view of the other side: gRPC in production (grpc_exchange.h), the coordinator
+// in the same process in tests.
 //
 // Calls block their thread. All may be made by several threads at once. Errors that will pass
 // (UNAVAILABLE, a broken connection) are retried inside until Cancel; what comes back is final.

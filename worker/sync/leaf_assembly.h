@@ -10,7 +10,7 @@
 
 namespace causeway::worker {
 
-// What a place that has a range of a fragment's bytes does with it.
+// The work of a place that has a range of a fragment's bytes.
 struct LeafRanges {
   // `begin` .. `end` of `total` bytes.
   LeafRanges(int64_t begin, int64_t end, int64_t total);
@@ -24,7 +24,7 @@ struct LeafRanges {
   std::vector<Range> shared;  // Bytes of other leaves: before and behind. At most two.
 };
 
-// What a place has to say.
+// Takes the results of a place.
 class LeafSink {
  public:
   virtual ~LeafSink() = default;

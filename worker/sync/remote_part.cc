@@ -10,7 +10,7 @@
 namespace causeway::worker {
 namespace {
 
-// What waits for codes is a copy from a device: some of them at once are plenty.
+// Each waits for a device's copy of codes: some of them at once are plenty.
 constexpr int kThreads = 4;
 
 std::span<const uint8_t> BytesOf(std::span<const float> values) {
@@ -26,8 +26,8 @@ size_t BytesOfValues(const Codec* codec, int64_t values) {
   return codec == nullptr ? count * sizeof(float) : codec->EncodedBytes(count);
 }
 
-// What a part says of its leaves, as bytes: {leaf, checksum} with a count before them, then
-// {offset, size, bytes} to the end; all numbers in 8 bytes.
+// Writes a part's leaves as bytes: {leaf, checksum} with a count before them, then {offset, size,
+// bytes} to the end; all numbers in 8 bytes.
 class LeafWriter final : public LeafSink {
  public:
   void SetLeaf(int64_t leaf, uint64_t checksum) override {

@@ -49,12 +49,12 @@ class PieceBytes {
   PieceBytes(const FragmentPlan& plan, const ShardPlan& shard_plan, int first_rank, int ranks)
       : plan_(plan), shard_plan_(shard_plan), first_rank_(first_rank), ranks_(ranks) {}
 
-  // Of a fragment in that codec; as fp32 where it is null.
+  // Packs this part's pieces of a fragment in that codec; as fp32 where it is null.
   ByteBuffer Pack(const Codec* codec, int fragment, std::span<const uint8_t> object) const;
   // INVALID_ARGUMENT for another length than Pack makes.
   absl::Status Unpack(const Codec* codec, int fragment, std::span<const uint8_t> packed,
                       std::span<uint8_t> object) const;
-  // Of all fragments, in arena order by rank, as fp32.
+  // Packs this part's pieces of all fragments, in arena order by rank, as fp32.
   ByteBuffer PackArena(std::span<const float> arena) const;
   absl::Status UnpackArena(std::span<const uint8_t> packed, std::span<float> arena) const;
   size_t ObjectBytes(const Codec* codec, int fragment) const;

@@ -30,7 +30,7 @@ namespace causeway::worker {
 
 class Replica {
  public:
-  // What a fragment has to send, as it was at Snapshot.
+  // A fragment's delta, as it was at Snapshot.
   class Delta {
    public:
     virtual ~Delta() = default;
@@ -74,7 +74,7 @@ class Replica {
   // With sync.keep_in_flight, beside every Snapshot: holds the local values of now until the
   // fragment's next Merge or Mix.
   virtual absl::Status Hold(int fragment) = 0;
-  // What is held of a fragment, for a checkpoint, and back: as many values as it has.
+  // Reads the held values of a fragment for a checkpoint, and sets them: as many as it has.
   virtual absl::StatusOr<std::vector<float>> Held(int fragment) = 0;
   virtual absl::Status SetHeld(int fragment, std::span<const float> values) = 0;
 
@@ -82,15 +82,15 @@ class Replica {
   // method.
   virtual absl::StatusOr<std::span<const float>> Published() = 0;
 
-  // What a checkpoint needs, in arena order; `residual` is empty if nothing is kept. Not while
-  // deltas are to be encoded.
+  // The part of a checkpoint, in arena order; `residual` is empty if nothing is kept. Call it when
+  // no delta is left to encode.
   struct State {
     std::vector<float> published;
     std::vector<float> residual;
   };
   virtual absl::StatusOr<State> Save() = 0;
-  // Of a replica that has done nothing yet. Both parts have the right sizes. The local values are
-  // restored by the caller.
+  // Restores a replica that has done nothing yet. Both parts have the right sizes. The caller
+  // restores the local values.
   virtual absl::Status Restore(State state) = 0;
 };
 

@@ -1,4 +1,4 @@
-// What one process has of a replica that is divided over several devices: the shards of one or more
+// One process's part of a replica that is divided over several devices: the shards of one or more
 // ranks of a ShardPlan. ShardedReplica (sharded_replica.h) makes one replica of all parts.
 //
 // The calls, their threads and their errors are Replica's (replica.h). Objects, answers and states

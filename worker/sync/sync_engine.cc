@@ -71,8 +71,8 @@ absl::StatusOr<int64_t> SyncEngine::Fetch(int64_t run_step) {
     if (version(i) > 0) received = std::max(received, schedule_.SendStep(i, version(i)));
     open = std::min(open, schedule_.SendStep(i, version(i) + 1) - 1);
   }
-  // What is published need not be trained again, unless an open round is on the way there: the
-  // run's step may be that early because the round lacks its quorum.
+  // Published steps need no training again, unless an open round is on the way there: the run's
+  // step may be that early because the round lacks its quorum.
   const int64_t step = std::max(run_step, std::min(received, open));
   // Rounds that others sent before this step are merged when they do.
   for (int i = 0; i < options_.plan->fragments(); ++i) {

@@ -62,7 +62,7 @@ struct RecordedMerge {
   bool operator==(const RecordedMerge&) const = default;
 };
 
-// What a test or a log may want to see of the engine's work. Called on the training thread.
+// Tells a test or a log of the engine's work. Called on the training thread.
 struct SyncObserver {
   // A round was merged after `step`; the published copy has its new value.
   std::function<void(int64_t step, const SyncEvent& event)> merged;
@@ -131,13 +131,12 @@ class SyncEngine {
   // INVALID_ARGUMENT if the state does not fit the plan and the step; nothing has changed then.
   absl::Status Restore(State state, int64_t step);
 
-  // What is in flight is waited for until it is encoded, not until it is answered. Errors are the
-  // replica's.
+  // Waits until what is in flight is encoded, not until it is answered. Errors are the replica's.
   absl::StatusOr<State> Save();
 
   // From the next step on, that part of the data is drawn, from that draw on.
   void UseData(int slot, int64_t next_draw);
-  // What the next step draws first.
+  // The first draw of the next step.
   int64_t next_draw() const { return next_draw_; }
 
   // To be called after every inner step, in order; `tokens` were trained in it, as many draws from
@@ -218,7 +217,7 @@ class SyncEngine {
   absl::Status CheckState(const State& state, int64_t step) const;
   // Decides which answers AfterStep(step, ...) merges before they have to be.
   void FixEarlyMerges(int64_t step);
-  // What the schedule asks for after `due_step`, done after the inner step that ended at `step`.
+  // Sends what the schedule asks for after `due_step`, after the inner step that ended at `step`.
   absl::Status SendDue(int64_t due_step, int64_t step);
   absl::Status MergeDue(int64_t due_step, int64_t step);
   absl::Status Send(const SyncEvent& event, int64_t step);

@@ -1,5 +1,5 @@
-// What a training worker shows of itself to others than its log: events, metrics over HTTP, and
-// curves for TensorBoard.
+// A training worker's word to others than its log: events, metrics over HTTP, and curves for
+// TensorBoard.
 #ifndef CAUSEWAY_WORKER_TELEMETRY_RUN_TELEMETRY_H_
 #define CAUSEWAY_WORKER_TELEMETRY_RUN_TELEMETRY_H_
 

@@ -1,4 +1,4 @@
-// What GET /metrics of a worker answers.
+// A worker's answer to GET /metrics.
 #ifndef CAUSEWAY_WORKER_TELEMETRY_WORKER_METRICS_H_
 #define CAUSEWAY_WORKER_TELEMETRY_WORKER_METRICS_H_
 
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "causeway/v1/session.pb.h"
-#include "common/telemetry/metric_page.h"
+#include "common/metrics/metric_page.h"
 
 namespace causeway::worker {
 
@@ -22,7 +22,7 @@ struct WorkerFigures {
   double evaluation_seconds = 0;
   int64_t rounds_merged = 0;
   int64_t rounds_late = 0;
-  // Of the inner optimizer; empty where the coordinator has the optimizer.
+  // The inner optimizer's; empty where the coordinator has the optimizer.
   std::optional<double> learning_rate;
   std::optional<double> gradient_norm;
   std::optional<double> eval_loss;  // Of the worker that evaluates.

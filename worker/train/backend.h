@@ -63,16 +63,16 @@ class TrainingBackend : public EvaluationModel {
   virtual absl::Status CopyParameters(std::span<float> parameters) = 0;
 
   virtual absl::StatusOr<OptimizerState> SaveOptimizer() = 0;
-  // What SaveOptimizer returned. INVALID_ARGUMENT, and nothing has changed, if the moments have
-  // another length.
+  // Takes what SaveOptimizer returned. INVALID_ARGUMENT, and nothing has changed, if the moments
+  // have another length.
   virtual absl::Status RestoreOptimizer(int64_t updates, std::span<const float> first_moments,
                                         std::span<const float> second_moments) = 0;
 
-  // What synchronization does to the weights: a new one for every SyncEngine, after the former one
-  // is gone. Lives no longer than the backend.
+  // Makes synchronization's view of the weights: a new one for every SyncEngine, after the former
+  // one is gone. Lives no longer than the backend.
   virtual absl::StatusOr<std::unique_ptr<Replica>> MakeReplica() = 0;
 
-  // What a join and a report call the device: "cpu, 8 threads".
+  // The device's name in a join and a report: "cpu, 8 threads".
   virtual std::string Describe() const = 0;
 };
 

@@ -29,7 +29,7 @@ nlohmann::json ChoiceAccuracyToJson(const ChoiceAccuracy& accuracy);
 // INVALID_ARGUMENT if there is no example, or one has a completion longer than the model's window.
 absl::Status CheckChoices(std::span<const ChoiceExample> examples, int64_t window);
 
-// Of two equally good completions the first is taken. Errors of CheckChoices; CANCELLED once
+// The first of two equally good completions is taken. Errors of CheckChoices; CANCELLED once
 // `progress` (done, all), which may be null, returns false.
 absl::StatusOr<ChoiceAccuracy> EvaluateChoices(
     EvaluationModel& model, std::span<const float> parameters,

@@ -40,8 +40,8 @@ int32_t SampleToken(std::span<const float> logits, const GenerateOptions& option
 absl::StatusOr<size_t> TextsAtOnce(const v1::ModelConfig& model, int64_t capacity,
                                    int64_t memory_bytes, size_t prompts);
 
-// What follows each of the prompts: at most decoder.sequences(), each of at least one token below
-// the vocabulary. Where a text is longer than decoder.capacity(), the model goes on from its newer
+// Continues each of the prompts: at most decoder.sequences(), each of at least one token below the
+// vocabulary. Where a text is longer than decoder.capacity(), the model goes on from its newer
 // half. A text depends on its prompt, its place among the prompts and the options alone, not on the
 // other prompts.
 std::vector<std::vector<int32_t>> Generate(CpuDecoder<float>& decoder,

@@ -1,5 +1,5 @@
-// What a process of a site other than process 0 does: answers the calls of SiteBackend, and those
-// of its RemotePart, with the backend that has this process's GPUs.
+// The work of a site's processes beside process 0: answers the calls of SiteBackend, and those of
+// its RemotePart, with the backend that has this process's GPUs.
 #ifndef CAUSEWAY_WORKER_TRAIN_SHARD_SERVER_H_
 #define CAUSEWAY_WORKER_TRAIN_SHARD_SERVER_H_
 
@@ -23,7 +23,7 @@ namespace causeway::worker {
 
 class ShardServer {
  public:
-  // What is referred to outlives the server.
+  // The arguments outlive the server.
   ShardServer(SiteLink& link, const v1::RunConfig& config, const FragmentPlan& plan,
               std::unique_ptr<ShardedBackend> backend);
 

@@ -33,8 +33,8 @@ class SiteBackend : public TrainingBackend {
     SiteLink* link = nullptr;
     RankRange range;
   };
-  // What is referred to outlives the backend. `own` has rank 0; all processes have made their
-  // backends for the same ShardPlan.
+  // The arguments outlive the backend. `own` has rank 0; all processes have made their backends for
+  // the same ShardPlan.
   SiteBackend(const v1::RunConfig& config, const FragmentPlan& plan,
               std::unique_ptr<ShardedBackend> own, const std::vector<Other>& others);
 
@@ -80,7 +80,7 @@ class SiteBackend : public TrainingBackend {
   StepTokens tokens_;
 };
 
-// What a process says of its part in a step.
+// A process's word on its part in a step.
 struct StepShare {
   double loss = 0;
   int64_t tokens = 0;

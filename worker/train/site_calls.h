@@ -1,4 +1,4 @@
-// What process 0 of a site asks of the others, over their SiteLinks, beside the methods of a
+// Calls of process 0 of a site to the others, over their SiteLinks, beside the methods of a
 // PartServer; and the one thing that they ask of it.
 //
 // All of a site's processes are of one build (worker/commands/site.h), so that nothing here has

@@ -37,7 +37,7 @@ class StepTokens {
 
   // Errors of `read`.
   absl::Status Read(const MicroBatchReader& read);
-  // What Read has read; refers to this.
+  // Reads again what Read has read; refers to this.
   MicroBatchReader Reader() const;
   ByteBuffer Share(const RankRange& range) const;
 

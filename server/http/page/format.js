@@ -31,7 +31,7 @@ export const known = (value) => value !== null && value !== undefined && Number.
 export const percent = (value) => (known(value) ? `${(100 * value).toFixed(1)} %` : UNKNOWN);
 export const loss = (value) => (known(value) ? value.toFixed(3) : UNKNOWN);
 
-// Of a round or a round trip: three digits.
+// Formats a round or a round trip: three digits.
 export function span(seconds) {
   if (!known(seconds)) return UNKNOWN;
   if (seconds >= 99.5) return duration(seconds);

@@ -18,7 +18,7 @@ const RUN_STATES = {
 const WORKER_STATES = {
   joining: '◌ joining', active: '● active', lost: '✕ lost', left: '○ left', unknown: '? unknown',
 };
-// Of a lease; heartbeats come at a third of it.
+// Share of a lease; heartbeats come at a third of it.
 const SILENT_AFTER = 0.7;
 const MOST_EVENTS = 100;
 
@@ -29,7 +29,7 @@ export function isSilent(worker, leaseSeconds) {
     worker.heard_seconds_ago > SILENT_AFTER * leaseSeconds;
 }
 
-// What a late answer means for a worker; null where none is late.
+// Says what a late answer means for a worker; null where none is late.
 function lateness(worker) {
   if (!isLive(worker) || !(worker.late_answers > 0)) return null;
   const late = `${format.plural(worker.late_answers, 'answer')} late`;
@@ -38,7 +38,8 @@ function lateness(worker) {
   return `${late}; it trains on, ${format.plural(worker.steps_before_wait, 'more step')} before it waits`;
 }
 
-// Of workers that were last seen `age` seconds ago, without a coordinator since: who waits first.
+// Says who waits first of workers that were last seen `age` seconds ago, without a coordinator
+// since.
 export function withoutCoordinator(run, workers, age) {
   const waits = (worker) => worker.steps_before_wait * worker.step_seconds - (worker.heard_seconds_ago ?? 0) - age;
   const active = workers.filter((worker) => worker.state === 'active' &&

@@ -10,7 +10,7 @@ const PARTS = [
   ['merge', 'merging', 'and writing to the disk'],
   ['apply', 'applying', 'until the last worker has the answer'],
 ];
-// What a timeline may show, and the distance of its ticks, in seconds.
+// The lengths that a timeline may have, and the distance of its ticks, in seconds.
 const WINDOWS = new Map([
   [2, 0.5], [5, 1], [10, 2], [20, 5], [30, 5], [60, 10], [120, 30], [300, 60], [600, 120],
   [1800, 300], [3600, 600], [7200, 1200], [14400, 3600], [43200, 7200], [86400, 14400],

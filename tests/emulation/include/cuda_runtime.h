@@ -63,7 +63,7 @@ inline double2 make_double2(double x, double y) { return {x, y}; }
 inline ulonglong2 make_ulonglong2(unsigned long long x, unsigned long long y) { return {x, y}; }
 inline ushort2 make_ushort2(unsigned short x, unsigned short y) { return {x, y}; }
 
-// Of the thread that runs at present.
+// The thread that runs at present.
 extern thread_local uint3 threadIdx;
 extern thread_local uint3 blockIdx;
 extern thread_local dim3 blockDim;
@@ -71,7 +71,7 @@ extern thread_local dim3 gridDim;
 inline constexpr int warpSize = 32;
 
 namespace causeway::emulation {
-// What threads wait for. `word` has at most 32 bits of the lane's operand.
+// Threads wait here. `word` has at most 32 bits of the lane's operand.
 void BlockBarrier();
 uint32_t Shuffle(uint32_t word, int source_lane);
 uint32_t Ballot(bool predicate);

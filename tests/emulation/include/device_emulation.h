@@ -1,5 +1,5 @@
-// What CUDA sources call of the emulator where a GPU has syntax or instructions of its own
-// (worker/backend/cuda/launch.cuh and intrinsics.cuh).
+// The emulator's functions for CUDA sources, where a GPU has syntax or instructions of its own
+// (worker/backend/cuda/kernels/launch.cuh and intrinsics.cuh).
 #ifndef CAUSEWAY_TESTS_EMULATION_INCLUDE_DEVICE_EMULATION_H_
 #define CAUSEWAY_TESTS_EMULATION_INCLUDE_DEVICE_EMULATION_H_
 

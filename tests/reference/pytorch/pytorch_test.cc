@@ -22,7 +22,7 @@
 namespace causeway::worker {
 namespace {
 
-// What rounding may do, all relative. The fixture is computed in double; only its gradients are
+// Bounds on rounding, all relative. The fixture is computed in double; only its gradients are
 // rounded to fp32, which is an error of 6e-8.
 struct Tolerance {
   double gradient;       // A tensor's largest difference to its largest gradient.
@@ -197,7 +197,7 @@ TEST_P(PyTorchTest, FloatFollowsPyTorchFor20Steps) { TrainAndCompare<float>(); }
 
 TEST_P(PyTorchTest, DoubleFollowsPyTorchFor20Steps) { TrainAndCompare<double>(); }
 
-// What makes the two tests above worth something.
+// Shows that the two tests above can fail.
 TEST_P(PyTorchTest, ChangeOfAnyHyperParameterByOneInTenThousandIsNoticed) {
   const v1::RunConfig config = fixture_.config;
   const bool is_muon = GetParam().optimizer == v1::TrainConfig::MUON;

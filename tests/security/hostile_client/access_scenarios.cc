@@ -15,8 +15,6 @@
 namespace causeway::hostile {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(10);
-
 Outcome Failed(const absl::Status& status) {
   return {.held = false, .what = std::string(status.message())};
 }
@@ -31,8 +29,7 @@ void NobodyWaits(v1::RunConfig& config) {
   config.mutable_membership()->set_grace_ms(500);
 }
 
-// What a site may still do over the connection that it has; every part of it as it is called in
-// `what`.
+// A site's calls over the connection that it still has; every part of it as it is called in `what`.
 struct Reach {
   bool calls = false;
   bool session = false;

@@ -27,10 +27,8 @@ Outcome Failed(const absl::Status& status) {
 
 // Whether what is published is what the three would have published alone.
 Outcome SameBits(Run& run, const ConfigChange& change, int64_t rounds) {
-  const absl::StatusOr<std::vector<float>> alone = PublishedAlone(change, rounds);
-  if (!alone.ok()) return Failed(alone.status());
-  const bool same = run.coordinator().PublishedParameters() == *alone;
-  return {.held = same, .what = same ? "the bits of the honest run" : "other bits"};
+  const absl::Status same = CompareWithAlone(run, change, rounds);
+  return same.ok() ? Outcome{.held = true, .what = "the bits of the honest run"} : Failed(same);
 }
 
 // The three and a liar, who is expected from `first_lie` on; `lie` is what it sends, in rounds

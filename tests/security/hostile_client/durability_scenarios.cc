@@ -1,4 +1,4 @@
-// What a damaged disk, or a run directory that exists twice, does to a run.
+// A run on a damaged disk, or in a run directory that exists twice.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -203,12 +203,10 @@ Outcome SecondCoordinator() {
   };
   if (const absl::Status played = play(); !played.ok()) return Failed(played);
   if (refused.ok()) return {.held = false, .what = "both serve the run"};
-  const absl::StatusOr<std::vector<float>> alone = PublishedAlone({}, kRounds);
-  if (!alone.ok()) return Failed(alone.status());
-  const bool same = run.coordinator().PublishedParameters() == *alone;
-  return {.held = same,
-          .what = absl::StrCat("the second one is refused (", refused.message(), "); the first ",
-                               same ? "goes on with the bits of the honest run" : "is disturbed")};
+  if (const absl::Status same = CompareWithAlone(run, {}, kRounds); !same.ok()) return Failed(same);
+  return {.held = true,
+          .what = absl::StrCat("the second one is refused (", refused.message(),
+                               "); the first goes on with the bits of the honest run")};
 }
 
 }  // namespace

@@ -132,12 +132,11 @@ Outcome EndlessHeaders() {
   const absl::StatusOr<Cost> cost =
       Attack(team, 1, std::vector<std::function<void()>>(kConnections, attack));
   if (!cost.ok()) return Failed(cost.status());
-  const absl::StatusOr<std::vector<float>> alone = PublishedAlone({}, kRounds);
-  const bool same = alone.ok() && run.coordinator().PublishedParameters() == *alone;
-  return {.held = same && ended == kConnections,
+  const absl::Status same = CompareWithAlone(run, {}, kRounds);
+  return {.held = same.ok() && ended == kConnections,
           .what = absl::StrCat(ended.load(), " of ", kConnections, " connections were ended, ",
                                MiB(cost->memory), " at once; ",
-                               same ? "the bits of the honest run" : "other bits")};
+                               same.ok() ? "the bits of the honest run" : same.message())};
 }
 
 // Streams that are opened and reset at once (CVE-2023-44487).
@@ -198,10 +197,9 @@ Outcome RapidReset() {
                      " us of a core each (the rounds included), ", MiB(cost->memory), " at once, ",
                      ended ? "ended" : "goes on"));
   }
-  const absl::StatusOr<std::vector<float>> alone = PublishedAlone({}, round - 1);
-  const bool same = alone.ok() && run.coordinator().PublishedParameters() == *alone;
-  outcome.held = outcome.held && same;
-  outcome.what = same ? "the bits of the honest run" : "other bits";
+  const absl::Status same = CompareWithAlone(run, {}, round - 1);
+  outcome.held = outcome.held && same.ok();
+  outcome.what = same.ok() ? "the bits of the honest run" : std::string(same.message());
   return outcome;
 }
 

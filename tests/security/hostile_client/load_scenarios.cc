@@ -82,12 +82,11 @@ Outcome GreedyPulls() {
   const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
   for (std::thread& attacker : attackers) attacker.join();
   if (!played.ok()) return Failed(played);
-  const absl::StatusOr<std::vector<float>> alone = PublishedAlone(Larger, kRounds);
-  const bool same = alone.ok() && run.coordinator().PublishedParameters() == *alone;
-  return {.held = same,
+  const absl::Status same = CompareWithAlone(run, Larger, kRounds);
+  return {.held = same.ok(),
           .what = absl::StrCat(served.load(), " pulls served, ", refused.load(), " refused; ",
                                kRounds, " honest rounds in ", static_cast<int>(seconds * 10) / 10.0,
-                               " s, ", same ? "the bits of the honest run" : "other bits")};
+                               " s, ", same.ok() ? "the bits of the honest run" : same.message())};
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a member that lies, or one who should be none, does to a run; and whether the run held.
+// A member that lies, or one who should be none, against a run; and whether the run held.
 #ifndef CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_SCENARIOS_H_
 #define CAUSEWAY_TESTS_SECURITY_HOSTILE_CLIENT_SCENARIOS_H_
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
@@ -76,6 +77,12 @@ void Site::Disconnect() {
   if (listener_.joinable()) listener_.join();
   stream_.reset();
   context_.reset();
+}
+
+absl::Status Site::AwaitConnection() {
+  const auto deadline = std::chrono::system_clock::now() + absl::ToChronoMilliseconds(kPatience);
+  if (channel_->WaitForConnected(deadline)) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(id_, " does not reach the coordinator"));
 }
 
 absl::Status Site::Join() {
@@ -159,7 +166,7 @@ bool Site::Settle(int64_t step, int64_t tokens, double inner_step_seconds) {
   const auto heard = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return renewals_ >= wanted || ended_.has_value();
   };
-  mutex_.AwaitWithTimeout(absl::Condition(&heard), absl::Seconds(10));
+  mutex_.AwaitWithTimeout(absl::Condition(&heard), kPatience);
   return renewals_ >= wanted;
 }
 

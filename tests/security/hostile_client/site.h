@@ -26,6 +26,9 @@ struct Push {
   std::vector<uint8_t> object;
 };
 
+// A loaded machine takes long; only a run that is held up takes as long as this.
+inline constexpr absl::Duration kPatience = absl::Seconds(60);
+
 class Site {
  public:
   Site(Run& run, std::string id);
@@ -35,6 +38,8 @@ class Site {
   // Joins, takes the published state, and is ready at that step (-1: where the run stands).
   absl::Status Enter(int64_t ready_step = -1);
   absl::Status Join();
+  // Waits for the channel, whose first attempts may fail on a loaded machine.
+  absl::Status AwaitConnection();
   // After a death of the coordinator: a new channel, and a session as it was before.
   absl::Status Return();
   // The same at another run that this site takes for its own.
@@ -46,7 +51,7 @@ class Site {
   void Leave();
   void Disconnect();
 
-  // What this site sends to that round: `size` times what an honest one would.
+  // This site's push to that round: `size` times an honest one's.
   Push MakePush(int64_t round, double size = 1) const;
   // The same delta, of which every value is `target`.
   Push MakePushTo(int64_t round, float target) const;
@@ -54,7 +59,7 @@ class Site {
   // Opens a push and sends no more than its header.
   absl::Status DeliverHeader(const Push& push);
   // Waits for the round's answer, at most so long, and merges it.
-  absl::Status Merge(int64_t round, absl::Duration patience = absl::Seconds(10));
+  absl::Status Merge(int64_t round, absl::Duration patience = kPatience);
 
   const v1::Welcome& welcome() const { return welcome_; }
   const std::vector<float>& published() const { return published_; }
@@ -68,7 +73,7 @@ class Site {
   bool Settle(int64_t step, int64_t tokens = 0, double inner_step_seconds = 0);
   // Waits until the coordinator ends the session, at most so long. False: it goes on.
   bool AwaitEnd(absl::Duration patience) const;
-  // What the session ended with, if it did.
+  // The status with which the session ended, if it did.
   std::optional<absl::Status> ended() const;
 
  private:

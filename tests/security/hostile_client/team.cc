@@ -1,6 +1,10 @@
 #include "tests/security/hostile_client/team.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 
 namespace causeway::hostile {
@@ -15,7 +19,10 @@ Team::Team(Run& run, const std::function<ChannelSecurity(const std::string&)>& s
 }
 
 absl::Status Team::Enter() {
-  for (const auto& site : sites_) RETURN_IF_ERROR(site->Enter());
+  for (const auto& site : sites_) {
+    RETURN_IF_ERROR(site->AwaitConnection());
+    RETURN_IF_ERROR(site->Enter());
+  }
   return absl::OkStatus();
 }
 
@@ -44,13 +51,29 @@ absl::Status Team::Return() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<float>> PublishedAlone(const ConfigChange& change, int64_t rounds) {
-  Run run({.change = change});
-  RETURN_IF_ERROR(run.Start());
-  Team team(run);
+absl::Status CompareWithAlone(Run& run, const ConfigChange& change, int64_t rounds) {
+  Run alone({.change = change});
+  RETURN_IF_ERROR(alone.Start());
+  Team team(alone);
   RETURN_IF_ERROR(team.Enter());
-  for (int64_t round = 1; round <= rounds; ++round) RETURN_IF_ERROR(team.DoRound(round));
-  return run.coordinator().PublishedParameters();
+  for (int64_t round = 1; round <= rounds; ++round) {
+    RETURN_IF_ERROR(Annotate(team.DoRound(round), "the honest run alone"));
+  }
+  const bool same =
+      run.coordinator().PublishedParameters() == alone.coordinator().PublishedParameters();
+  run.Kill();
+  alone.Kill();
+  if (same) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<server::RoundRecord> attacked, run.Rounds());
+  ASSIGN_OR_RETURN(const std::vector<server::RoundRecord> honest, alone.Rounds());
+  for (size_t i = 0; i < std::min(attacked.size(), honest.size()); ++i) {
+    if (attacked[i].published_hash == honest[i].published_hash) continue;
+    return absl::InternalError(absl::StrCat("other bits from round ", attacked[i].round, " on, of ",
+                                            absl::StrJoin(attacked[i].contributors, ", "), " (",
+                                            attacked[i].reason, ")"));
+  }
+  return absl::InternalError(
+      absl::StrCat("other bits: ", attacked.size(), " rounds in place of ", honest.size()));
 }
 
 }  // namespace causeway::hostile

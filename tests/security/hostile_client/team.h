@@ -35,8 +35,9 @@ class Team {
   std::vector<std::unique_ptr<Site>> sites_;
 };
 
-// What is published after so many rounds of nobody but the three.
-absl::StatusOr<std::vector<float>> PublishedAlone(const ConfigChange& change, int64_t rounds);
+// Kills `run` and compares it with one that only the three have played, for so many rounds. OK if
+// both published the same bits; else the error names the first round that differs.
+absl::Status CompareWithAlone(Run& run, const ConfigChange& change, int64_t rounds);
 
 }  // namespace causeway::hostile
 

@@ -32,8 +32,8 @@
 #include "worker/backend/cpu/attention.h"
 #include "worker/backend/cpu/kernel_timer.h"
 #include "worker/backend/cpu/kernels.h"
-#include "worker/backend/cpu/parameter_layout.h"
 #include "worker/backend/cpu/scratch_pool.h"
+#include "worker/model/parameter_layout.h"
 
 namespace causeway::worker {
 
@@ -82,7 +82,7 @@ class CpuTransformer {
   void TokenLosses(std::span<const T> parameters, std::span<const int32_t> inputs,
                    std::span<const int32_t> targets, int64_t length, std::span<T> losses);
 
-  // What follows `tokens` (1 .. sequence_length of them): logits of [vocabulary_size].
+  // Predicts what follows `tokens` (1 .. sequence_length of them): logits of [vocabulary_size].
   void Logits(std::span<const T> parameters, std::span<const int32_t> tokens,
               std::span<T> last_position_logits);
 
@@ -152,7 +152,7 @@ class CpuTransformer {
   void ReducePartials(int64_t stride, int64_t begin, int64_t width, bool accumulate, T* out);
   // Calls task(begin, end) for runs of the present rows.
   void ParallelRows(int64_t rows_per_task, const std::function<void(int64_t, int64_t)>& task);
-  // Of task `task` = sequence * heads + head.
+  // The head of task `task` = sequence * heads + head.
   AttentionHead<T> HeadAt(BlockActivations& block, int64_t task) const;
   // Calls visit(begin, length) for the stretches of the sequence that attend to themselves alone.
   template <typename Visit>
@@ -185,7 +185,7 @@ class CpuTransformer {
   const T epsilon_, z_loss_;
   const int64_t head_chunk_;  // Tokens whose logits exist at a time.
 
-  // Of the present call.
+  // The present call's.
   int64_t tokens_ = 0;                  // N
   int64_t present_length_ = 0;          // tokens per sequence
   std::span<const int32_t> documents_;  // Where each token's begins; empty: one per sequence.

@@ -1,4 +1,4 @@
-// What generation needs beyond training (kernels.h), compiled once per instruction set.
+// Kernels of generation beyond those of training (kernels.h), compiled once per instruction set.
 #if defined(CAUSEWAY_WORKER_BACKEND_CPU_DECODE_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef CAUSEWAY_WORKER_BACKEND_CPU_DECODE_KERNELS_INL_H_
 #undef CAUSEWAY_WORKER_BACKEND_CPU_DECODE_KERNELS_INL_H_

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/fatal.h"
 #include "common/params/rope.h"
-#include "worker/backend/cpu/fatal.h"
 #include "worker/backend/cpu/gemm.h"
 
 namespace causeway::worker {

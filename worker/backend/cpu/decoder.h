@@ -19,8 +19,8 @@
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cpu/aligned_vector.h"
 #include "worker/backend/cpu/kernels.h"
-#include "worker/backend/cpu/parameter_layout.h"
 #include "worker/backend/cpu/scratch_pool.h"
+#include "worker/model/parameter_layout.h"
 
 namespace causeway::worker {
 
@@ -36,7 +36,7 @@ class CpuDecoder {
   CpuDecoder(const CpuDecoder&) = delete;
   CpuDecoder& operator=(const CpuDecoder&) = delete;
 
-  // Of the keys and values of a sequence of so many tokens.
+  // Bytes of the keys and values of a sequence of so many tokens.
   static int64_t CacheBytes(const v1::ModelConfig& model, int64_t capacity) {
     return 2 * int64_t{model.layers()} * model.kv_heads() * model.head_dim() * capacity *
            static_cast<int64_t>(sizeof(T));
@@ -85,7 +85,7 @@ class CpuDecoder {
   void AttendStep(size_t block);
   void WriteLogits(const T* parameters, int64_t first_row, std::span<T> logits);
   void CheckToken(std::span<const T> parameters, int sequence, int32_t token) const;
-  // Of one head of one sequence: [capacity, head_dim].
+  // The cache of one head of one sequence: [capacity, head_dim].
   T* CacheAt(std::vector<AlignedVector<T>>& cache, size_t block, int sequence, int64_t head) {
     return cache[block].data() + (sequence * kv_heads_ + head) * capacity_ * head_dim_;
   }

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/fatal.h"
 #include "dnnl.h"
 #include "worker/backend/cpu/aligned_vector.h"
-#include "worker/backend/cpu/fatal.h"
 
 namespace causeway::worker {
 namespace {

@@ -1,4 +1,4 @@
-// What the time of a training step goes to.
+// Tells where the time of a training step goes.
 #ifndef CAUSEWAY_WORKER_BACKEND_CPU_KERNEL_TIMER_H_
 #define CAUSEWAY_WORKER_BACKEND_CPU_KERNEL_TIMER_H_
 

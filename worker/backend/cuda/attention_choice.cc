@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
-#include "worker/backend/cuda/random_fill.h"
+#include "worker/backend/cuda/kernels/random_fill.h"
 
 namespace causeway::worker::cuda {
 namespace {
@@ -62,7 +62,7 @@ Made Faster(const AttentionChoice& choice, const AttentionShape& shape, cudaStre
   const absl::StatusOr<float> own_time = choice.time(*own, shape, stream);
   RETURN_IF_ERROR(own_time.status());
   const absl::StatusOr<float> cudnn_time = choice.time(**cudnn, shape, stream);
-  // What does not work, or has no room, is not taken.
+  // An attention that fails, or has no room, is passed over.
   if (absl::IsUnavailable(cudnn_time.status())) return cudnn_time.status();
   if (!cudnn_time.ok()) return without(cudnn_time.status());
   const bool faster = *cudnn_time < *own_time;

@@ -23,7 +23,7 @@ enum class AttentionPreference {
   kCudnn,  // cuDNN, or an error.
 };
 
-// Of --attention: "auto", "own" or "cudnn"; nothing else.
+// Reads --attention: "auto", "own" or "cudnn"; nothing else.
 AttentionPreference AttentionPreferenceOf(absl::string_view flag);
 
 struct AttentionChoice {

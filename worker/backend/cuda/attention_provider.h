@@ -18,8 +18,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker/backend/cuda/attention.h"
-#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/attention/attention.h"
+#include "worker/backend/cuda/device/device.h"
 
 namespace causeway::worker::cuda {
 
@@ -44,7 +44,8 @@ class AttentionProvider {
                                 __nv_bfloat16* dqkv, cudaStream_t stream) = 0;
 };
 
-// Of the windows of training on the calling thread's device. Called by every GPU's thread.
+// Makes the attention of the windows of training on the calling thread's device. Called by every
+// GPU's thread.
 using MakeAttention = std::function<absl::StatusOr<std::unique_ptr<AttentionProvider>>(
     const DeviceInfo& device, const AttentionShape& shape, DeviceMemory* memory,
     cudaStream_t stream)>;

@@ -95,7 +95,7 @@ absl::Status CudaBackend::BuildLevels() {
 }
 
 int64_t CudaBackend::LaterBytes(size_t device) const {
-  // What libraries and graphs take.
+  // Memory of libraries and graphs.
   const auto others =
       static_cast<int64_t>(std::min(options_.devices[device].memory / 64, size_t{1} << 30));
   return others + DeviceReplicaBytes(plan_, shards_, config_.sync(), RankOf(device),

@@ -21,10 +21,10 @@
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cuda/cuda_transformer.h"
-#include "worker/backend/cuda/device.h"
-#include "worker/backend/cuda/device_part.h"
+#include "worker/backend/cuda/device/device.h"
 #include "worker/backend/cuda/device_rank.h"
 #include "worker/backend/cuda/device_thread.h"
+#include "worker/backend/cuda/sync/device_part.h"
 #include "worker/group/local_group.h"
 #include "worker/group/shard_plan.h"
 #include "worker/train/sharded_backend.h"
@@ -90,7 +90,7 @@ class CudaBackend final : public ShardedBackend {
   absl::Status TokenLosses(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                            int64_t length, std::span<float> losses) override;
 
-  // What is computed again in backward passes.
+  // The level of recomputation in backward passes.
   Recompute recompute() const { return recompute_; }
   // Who computes attention (AttentionProvider::name).
   std::string attention() const { return ranks_.front()->attention(); }
@@ -100,8 +100,8 @@ class CudaBackend final : public ShardedBackend {
  private:
   CudaBackend(const v1::RunConfig& config, const FragmentPlan& plan, const Options& options);
   absl::Status Build();
-  // What a GPU's rank leaves free where recomputation is chosen here: what synchronization
-  // allocates later.
+  // Bytes that a GPU's rank leaves free where recomputation is chosen here: synchronization
+  // allocates them later.
   int64_t LaterBytes(size_t device) const;
   std::vector<DeviceShard> Shards() const;
   DevicePartOptions PartOptions();

@@ -14,7 +14,7 @@
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cuda/cuda_transformer.h"
-#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device/device.h"
 #include "worker/backend/cuda/device_evaluator.h"
 #include "worker/backend/cuda/device_rank.h"
 #include "worker/backend/cuda/gemm.h"

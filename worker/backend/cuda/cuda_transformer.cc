@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/params/rope.h"
-#include "worker/backend/cuda/activation.h"
-#include "worker/backend/cuda/embedding.h"
-#include "worker/backend/cuda/kernel_limits.h"
+#include "worker/backend/cuda/kernels/activation.h"
+#include "worker/backend/cuda/kernels/embedding.h"
+#include "worker/backend/cuda/kernels/kernel_limits.h"
 
 namespace causeway::worker::cuda {
 namespace {

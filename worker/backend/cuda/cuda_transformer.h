@@ -1,7 +1,7 @@
 // The decoder-only transformer on one GPU: CpuTransformer's passes (worker/backend/cpu), of which
 // this is the twin, in bf16 with fp32 weight gradients. Calls enqueue on a stream and return.
 //
-// What the backward pass needs is kept or computed again, by level; the bits are the same:
+// The level decides what the backward pass keeps and what it computes again; the bits are the same:
 //
 //   kNone    everything is kept.
 //   kNorms   outputs of norms and activations are computed again: about a third less memory.
@@ -26,15 +26,15 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/cpu/parameter_layout.h"
 #include "worker/backend/cuda/attention_provider.h"
-#include "worker/backend/cuda/classifier.h"
-#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device/device.h"
 #include "worker/backend/cuda/gemm.h"
-#include "worker/backend/cuda/gradient_places.h"
-#include "worker/backend/cuda/norm.h"
+#include "worker/backend/cuda/kernels/classifier.h"
+#include "worker/backend/cuda/kernels/gradient_places.h"
+#include "worker/backend/cuda/kernels/norm.h"
+#include "worker/backend/cuda/kernels/rotary.h"
 #include "worker/backend/cuda/projection.h"
-#include "worker/backend/cuda/rotary.h"
+#include "worker/model/parameter_layout.h"
 
 namespace causeway::worker::cuda {
 
@@ -65,9 +65,9 @@ struct StageHooks {
 };
 
 inline constexpr int64_t kLeastLogitsBytes = int64_t{512} << 20;
-// What logits may take on a device of so much memory. Every chunk of them adds to the gradient of
-// the head's weights once, so that few are better; how many there are decides how sums round, so
-// that it must not depend on what happens to be free.
+// Memory for logits on a device of so much memory. Every chunk of them adds to the gradient of the
+// head's weights once, so few are better. Their number decides how sums round, so it must not
+// depend on what happens to be free.
 int64_t LogitsBytes(size_t device_memory);
 // How many of `tokens` have logits, of `row_bytes` each, at a time: the fewest equal chunks that
 // fit `budget`, in whole multiples of 64 tokens.
@@ -115,7 +115,7 @@ class CudaTransformer {
   int stages() const { return static_cast<int>(blocks_.size()) + 2; }
 
  private:
-  // Of one block. Pointers of blocks may be equal where the level lets them share.
+  // One block's activations. Pointers of blocks may be equal where the level lets them share.
   struct BlockActivations {
     __nv_bfloat16* attention_input = nullptr;   // [N, width], the residual stream before the norm
     float* attention_deviation = nullptr;       // [N], 1 / rms or 1 / deviation
@@ -138,7 +138,7 @@ class CudaTransformer {
     Projection qkv, o, mlp_in, down;
     BlockActivations kept;
   };
-  // What NormForward and NormBackward need of a place.
+  // A place, for NormForward and NormBackward.
   struct NormPlace {
     const __nv_bfloat16* x = nullptr;
     NormLayout layout;
@@ -199,7 +199,7 @@ class CudaTransformer {
   const float epsilon_, z_loss_;
   int64_t head_chunk_ = 0;  // Tokens whose logits exist at a time.
 
-  // Of the present call.
+  // The present call's.
   int64_t tokens_ = 0;          // N
   int64_t present_length_ = 0;  // Tokens per sequence.
 

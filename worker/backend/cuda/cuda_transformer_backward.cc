@@ -1,9 +1,9 @@
 // The backward pass of CudaTransformer. dresidual_ holds the gradient of the residual stream and
 // travels from the last block to the first; every norm adds its share to it.
 #include "common/base/status_macros.h"
-#include "worker/backend/cuda/activation.h"
 #include "worker/backend/cuda/cuda_transformer.h"
-#include "worker/backend/cuda/embedding.h"
+#include "worker/backend/cuda/kernels/activation.h"
+#include "worker/backend/cuda/kernels/embedding.h"
 
 namespace causeway::worker::cuda {
 

@@ -12,9 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker/backend/cuda/classifier.h"
 #include "worker/backend/cuda/cuda_transformer.h"
-#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device/device.h"
+#include "worker/backend/cuda/kernels/classifier.h"
 
 namespace causeway::worker::cuda {
 

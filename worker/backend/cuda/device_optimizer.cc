@@ -7,7 +7,7 @@
 
 #include "common/base/status_macros.h"
 #include "common/optim/learning_rate.h"
-#include "worker/backend/cuda/random_fill.h"
+#include "worker/backend/cuda/kernels/random_fill.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -28,11 +28,11 @@
 #include "causeway/v1/config.pb.h"
 #include "common/optim/adamw.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/cuda/adamw.h"
-#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device/device.h"
 #include "worker/backend/cuda/gemm.h"
-#include "worker/backend/cuda/gradient_norm.h"
-#include "worker/backend/cuda/muon.h"
+#include "worker/backend/cuda/kernels/adamw.h"
+#include "worker/backend/cuda/kernels/gradient_norm.h"
+#include "worker/backend/cuda/kernels/muon.h"
 #include "worker/backend/cuda/newton_schulz.h"
 #include "worker/group/local_group.h"
 #include "worker/group/shard_plan.h"
@@ -64,8 +64,7 @@ inline constexpr int64_t kMuonRankValues = int64_t{1} << 24;
 // Used by one thread.
 class DeviceOptimizer {
  public:
-  // What is pointed at and referred to outlives the optimizer; `group` is null with one GPU.
-  // `train` is complete.
+  // The arguments outlive the optimizer; `group` is null with one GPU. `train` is complete.
   // `exchange` is where the group's operations run beside the stream of the other calls.
   static absl::StatusOr<std::unique_ptr<DeviceOptimizer>> Create(
       const FragmentPlan& plan, const v1::TrainConfig& train, const ShardPlan& shards, int rank,

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "worker/backend/cuda/elementwise.h"
-#include "worker/backend/cuda/random_fill.h"
+#include "worker/backend/cuda/kernels/elementwise.h"
+#include "worker/backend/cuda/kernels/random_fill.h"
 
 namespace causeway::worker::cuda {
 namespace {
@@ -67,7 +67,7 @@ absl::Status DeviceRank::Allocate() {
   RETURN_IF_ERROR(AllocateGradients());
   ASSIGN_OR_RETURN(arrays_.master, memory_.Allocate<float>("master weights and moments", own,
                                                            "more GPUs (each keeps its share)"));
-  // What lies between tensors is never written again.
+  // The gaps between tensors are never written again.
   const int64_t gradients = arrays_.gradients_are_own ? own : arena;
   for (const auto& [data, bytes] : {std::pair<void*, size_t>(arrays_.weights, Bytes(arena) / 2),
                                     std::pair<void*, size_t>(arrays_.gradients, Bytes(gradients)),

@@ -33,16 +33,16 @@
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
 #include "worker/backend/cuda/attention_provider.h"
-#include "worker/backend/cuda/classifier.h"
-#include "worker/backend/cuda/clear_ranges.h"
 #include "worker/backend/cuda/cuda_transformer.h"
-#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device/device.h"
 #include "worker/backend/cuda/device_evaluator.h"
 #include "worker/backend/cuda/device_optimizer.h"
 #include "worker/backend/cuda/gemm.h"
-#include "worker/backend/cuda/gradient_norm.h"
+#include "worker/backend/cuda/kernels/classifier.h"
+#include "worker/backend/cuda/kernels/clear_ranges.h"
+#include "worker/backend/cuda/kernels/gradient_norm.h"
+#include "worker/backend/cuda/kernels/token_order.h"
 #include "worker/backend/cuda/staged_gradients.h"
-#include "worker/backend/cuda/token_order.h"
 #include "worker/group/local_group.h"
 #include "worker/group/shard_plan.h"
 #include "worker/train/backend.h"
@@ -112,7 +112,7 @@ class DeviceRank {
   // For synchronization, all of the device's.
   const DeviceArrays& arrays() const { return arrays_; }
   cudaStream_t training_stream() const { return stream_.get(); }
-  // What the next update waits for; recorded by others.
+  // The next update waits for it; recorded by others.
   cudaEvent_t snapshots_done() const { return snapshots_done_.get(); }
   int device() const { return options_.device.index; }
   size_t memory_bytes() const { return memory_.bytes(); }
@@ -127,7 +127,7 @@ class DeviceRank {
   absl::Status AllocateGradients();
   absl::Status ListGaps();
   absl::Status Rehearse();
-  // Of this rank's micro-steps, the first overwrites and the others add.
+  // This rank's first micro-step overwrites, and the others add.
   CudaTransformer::Pass PassOf(bool first) const;
   absl::Status CopyTokens(int slot);
   // Between the device and memory that is not page-locked: a chunk is on its way to or from the
@@ -160,7 +160,7 @@ class DeviceRank {
   std::vector<Event> weights_gathered_;  // By stage.
   PinnedBuffer<int32_t> host_tokens_;
   PinnedBuffer<Result> host_result_;
-  // What CopyPieces copies through, in turn.
+  // Buffers that CopyPieces copies through, in turn.
   struct Staging {
     PinnedBuffer<float> values;
     Event copied;
@@ -170,8 +170,8 @@ class DeviceRank {
   DeviceTokens tokens_;
   StepLoss* loss_ = nullptr;
   std::unique_ptr<StagedGradients> staged_gradients_;  // Null: whole ones, arrays_.gradients.
-  // Of several GPUs with whole gradients: between tensors, where sums over the GPUs may leave
-  // anything.
+  // Ranges of several GPUs with whole gradients: between tensors, where sums over the GPUs may
+  // leave anything.
   ClearedRange* gaps_ = nullptr;
   int64_t gap_count_ = 0;
   std::unique_ptr<Gemm> gemm_;

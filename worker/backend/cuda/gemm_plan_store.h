@@ -18,7 +18,7 @@
 
 namespace causeway::worker::cuda {
 
-// What cuBLASLt calls an algorithm: opaque words, of one version of the library on one kind of GPU.
+// cuBLASLt's algorithm: opaque words, of one version of the library on one kind of GPU.
 using GemmPlan = std::array<uint64_t, 8>;
 
 // Thread-safe: the GPUs of a machine share it, so that they compute alike.

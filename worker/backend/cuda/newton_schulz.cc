@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
-#include "worker/backend/cuda/muon.h"
+#include "worker/backend/cuda/kernels/muon.h"
 #include "worker/train/muon.h"
 
 namespace causeway::worker::cuda {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "worker/backend/cpu/parameter_layout.h"
 #include "worker/backend/cuda/gemm.h"
-#include "worker/backend/cuda/gradient_places.h"
+#include "worker/backend/cuda/kernels/gradient_places.h"
+#include "worker/model/parameter_layout.h"
 
 namespace causeway::worker::cuda {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
-#include "worker/backend/cuda/elementwise.h"
+#include "worker/backend/cuda/kernels/elementwise.h"
 
 namespace causeway::worker::cuda {
 namespace {

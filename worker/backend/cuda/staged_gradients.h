@@ -24,9 +24,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/params/fragment_plan.h"
-#include "worker/backend/cuda/clear_ranges.h"
-#include "worker/backend/cuda/device.h"
-#include "worker/backend/cuda/gradient_places.h"
+#include "worker/backend/cuda/device/device.h"
+#include "worker/backend/cuda/kernels/clear_ranges.h"
+#include "worker/backend/cuda/kernels/gradient_places.h"
 #include "worker/group/local_group.h"
 #include "worker/group/shard_plan.h"
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kMebibyte = size_t{1} << 20;
 
-// What is kept is the process's: every test begins and ends with nothing.
+// Kept blocks are the process's: every test begins and ends with nothing.
 class FreedBlocks : public testing::Test {
  protected:
   FreedBlocks() { KeepFreedBlocks(0); }

@@ -5,10 +5,10 @@
 //   ... use it as a FileSystem, or through fault_disk_vfs.h as SQLite's ...
 //   disk.Crash(FaultDisk::Loss::kEverythingUnsynced, 0);  // The power fails; all files are closed.
 //
-// What survives a power loss is modelled as the weakest that POSIX allows: the content of a file as
-// of its last sync, and the names in a folder, of files and of folders, as of the folder's last
-// sync. A folder that is lost takes all that is below it along. A sync that fails loses what it
-// should have synced, also for later syncs that succeed, as Linux does it.
+// A power loss leaves the least that POSIX allows: the content of a file as of its last sync, and
+// the names in a folder, of files and of folders, as of the folder's last sync. A folder that is
+// lost takes all that is below it along. A sync that fails loses what it should have synced, also
+// for later syncs that succeed, as Linux does it.
 #ifndef CAUSEWAY_TESTS_UNIT_COMMON_BASE_FAULT_DISK_H_
 #define CAUSEWAY_TESTS_UNIT_COMMON_BASE_FAULT_DISK_H_
 
@@ -32,8 +32,8 @@ class FaultDisk final : public FileSystem {
   // kInputOutput: EIO. kDiskFull: ENOSPC, which only calls that need space give; others succeed.
   // A write that fails has written half of its bytes.
   enum class Fault { kInputOutput, kDiskFull };
-  // What a crash loses. kNothing: only the process died. kEverythingUnsynced: the power failed at
-  // once. kSomeUnsynced: of each write since the last sync, any sectors of 512 bytes; of each
+  // The losses of a crash. kNothing: only the process died. kEverythingUnsynced: the power failed
+  // at once. kSomeUnsynced: of each write since the last sync, any sectors of 512 bytes; of each
   // changed name, the old or the new.
   enum class Loss { kNothing, kEverythingUnsynced, kSomeUnsynced };
 

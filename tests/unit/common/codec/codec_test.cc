@@ -1,4 +1,4 @@
-// What holds for every codec.
+// Rules of every codec.
 #include "common/codec/codec.h"
 
 #include <algorithm>
@@ -76,7 +76,7 @@ TEST_P(EveryCodec, RoundTripStaysWithinItsErrorBound) {
       const std::vector<double> decoded = DecodeDelta(codec_, bytes, values);
       double largest = 0;
       for (size_t i = 0; i < n; ++i) {
-        // What shares scales.
+        // Values that share scales.
         const size_t size = GetParam() == v1::TOPK2 ? kCodecChunk : kCodecBlock;
         const size_t begin = i / size * size;
         if (i == begin) largest = 0;

@@ -1,4 +1,4 @@
-// What the codec tests share: inputs, and short forms of encoding and decoding.
+// Shared by the codec tests: inputs, and short forms of encoding and decoding.
 #ifndef CAUSEWAY_TESTS_UNIT_COMMON_CODEC_CODEC_TEST_UTIL_H_
 #define CAUSEWAY_TESTS_UNIT_COMMON_CODEC_CODEC_TEST_UTIL_H_
 

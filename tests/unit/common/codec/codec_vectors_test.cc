@@ -32,7 +32,7 @@ class CodecVectors : public testing::TestWithParam<std::tuple<int64_t, v1::Codec
 
   v1::Codec id() const { return std::get<1>(GetParam()); }
 
-  // What a call leaves behind: its status, and the array that it wrote.
+  // A call's results: its status, and the array that it wrote.
   template <typename T>
   struct Outcome {
     absl::Status status;

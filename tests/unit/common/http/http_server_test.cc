@@ -57,7 +57,7 @@ class HttpServerTest : public testing::Test {
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
-  // What comes of these bytes on a connection of their own.
+  // Sends these bytes on a connection of their own.
   HttpAnswer Send(const std::string& bytes) const {
     const HttpClient client(port_);
     client.Send(bytes);

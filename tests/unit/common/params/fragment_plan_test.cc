@@ -40,8 +40,8 @@ std::vector<int> BlocksOf(const FragmentPlan& plan, int fragment) {
   return {blocks.begin(), blocks.end()};
 }
 
-// What holds for every plan: the ranges cover the arena in order, without gaps; every tensor of
-// the table is placed once, aligned, apart from the others.
+// Checks the rules of every plan: the ranges cover the arena in order, without gaps; every tensor
+// of the table is placed once, aligned, apart from the others.
 void ExpectSound(const FragmentPlan& plan, const v1::ModelConfig& model) {
   int64_t end = 0;
   for (int k = 0; k < plan.fragments(); ++k) {

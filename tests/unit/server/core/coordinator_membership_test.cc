@@ -380,7 +380,7 @@ TEST(CoordinatorMembershipTest, NonsenseOnASessionIsRefused) {
   EXPECT_EQ(run.coordinator->Handle("a", 1, message).code(), absl::StatusCode::kInvalidArgument);
 }
 
-// What a worker that takes part b over would begin with, after a delta of a that claims `claims`.
+// The first draw of a worker that takes part b over, after a delta of a that claims `claims`.
 int64_t NextDrawOfBAfter(const std::vector<DrawRange>& claims, int ignored) {
   TwoWorkers both;
   while (both.a.step() < 2) both.a.Train();
@@ -403,7 +403,7 @@ TEST(CoordinatorMembershipTest, AWorkerThatClaimsPartsOfTheDataThatItNeverHadIsN
   EXPECT_EQ(NextDrawOfBAfter({{.slot = kOwnData, .begin = 0, .end = 64}}, 0), 0);
 }
 
-// What a successor of worker a would begin with, after a delta of a that claims `claim`.
+// The first draw of worker a's successor, after a delta of a that claims `claim`.
 int64_t NextDrawOfASuccessorAfter(const DrawRange& claim, int ignored) {
   TwoWorkers both;
   while (both.a.step() < 2) both.a.Train();
@@ -421,7 +421,7 @@ int64_t NextDrawOfASuccessorAfter(const DrawRange& claim, int ignored) {
 TEST(CoordinatorMembershipTest, AWorkerThatClaimsMoreThanItCanHaveTrainedIsBelievedNoFurther) {
   const int64_t batch = TwoWorkers().run.coordinator->config().train().batch_sequences();
   EXPECT_EQ(NextDrawOfASuccessorAfter({.slot = 0, .begin = 0, .end = 2 * batch}, 0), 2);
-  // Of a part's first steps: those of the round, and the reserve of 3 H + 2 tau + 8 steps.
+  // A part's first steps: those of the round, and the reserve of 3 H + 2 tau + 8 steps.
   constexpr int64_t kMost = 2 + 3 * 6 + 2 * 1 + 8;
   EXPECT_EQ(NextDrawOfASuccessorAfter({.slot = 0, .begin = 0, .end = kMost * batch}, 0), kMost);
   EXPECT_EQ(NextDrawOfASuccessorAfter({.slot = 0, .begin = 0, .end = kMost * batch + 1}, 1), kMost);

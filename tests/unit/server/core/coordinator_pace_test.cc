@@ -1,4 +1,4 @@
-// What the coordinator makes of the speeds that workers report: paces, windows, the token budget.
+// The coordinator's use of the speeds that workers report: paces, windows, the token budget.
 #include <limits>
 
 #include "gmock/gmock.h"

@@ -1,4 +1,4 @@
-#include "server/ctl/status_text.h"
+#include "server/status/status_text.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -21,7 +21,8 @@ constexpr double kStart = 1'700'000'000;
 
 class RunHistoryTest : public ::testing::Test {
  protected:
-  // Of a worker that trains 100 tokens and moves 10 bytes in a step, and computes for 0.9 s of it.
+  // A worker's heartbeat that trains 100 tokens and moves 10 bytes in a step, and computes for 0.9
+  // s of it.
   static v1::Heartbeat HeartbeatAt(int64_t step, double loss) {
     v1::Heartbeat heartbeat;
     heartbeat.set_step(step);

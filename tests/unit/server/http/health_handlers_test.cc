@@ -1,7 +1,7 @@
 #include <atomic>
 
 #include "gtest/gtest.h"
-#include "server/http_port.h"
+#include "server/http/http_port.h"
 #include "tests/unit/server/service/fake_coordinator.h"
 
 namespace causeway::server {

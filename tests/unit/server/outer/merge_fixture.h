@@ -1,4 +1,4 @@
-// What tests of the merge share: a fragment, optimizers and contributions.
+// Shared by tests of the merge: a fragment, optimizers and contributions.
 #ifndef CAUSEWAY_TESTS_UNIT_SERVER_OUTER_MERGE_FIXTURE_H_
 #define CAUSEWAY_TESTS_UNIT_SERVER_OUTER_MERGE_FIXTURE_H_
 

@@ -439,7 +439,7 @@ TEST(MergeTest, ARoundThatWasRehearsedLeavesTheStateAsItWasWhereItWouldDiverge) 
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(fragment, before);
 
-  // What can be merged comes out with the same bits, rehearsed or not.
+  // A merge that succeeds has the same bits, rehearsed or not.
   target.back() = 1.0F;
   const std::vector<uint8_t> sound = Encode(codec, fragment.published, target);
   input.contributions[0].encoded = sound;

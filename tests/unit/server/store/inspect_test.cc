@@ -87,7 +87,7 @@ TEST_F(InspectTest, ARunInUseIsDescribedToo) {
   EXPECT_TRUE(store->SaveRunState({}).ok());
 }
 
-// What an owner does while its folder is looked at.
+// An owner at work while its folder is looked at.
 class BusyFileSystem final : public ForwardingFileSystem {
  public:
   using ForwardingFileSystem::ForwardingFileSystem;

@@ -58,7 +58,7 @@ class RunDirectoryStoreTest : public testing::Test {
   absl::StatusOr<std::unique_ptr<RunDirectoryStore>> Open(const Options& options = {}) {
     return RunDirectoryStore::Open(fs_, folder_, options);
   }
-  // Of a new run.
+  // Opens the store of a new run.
   std::unique_ptr<RunDirectoryStore> Begin(const Options& options = {}) {
     auto store = Open(options);
     EXPECT_TRUE(store.ok()) << store.status();

@@ -232,7 +232,7 @@ absl::StatusOr<std::string> Fingerprint(Store& store, const std::optional<Recove
                    run->state.pause_reason, " ", run->state.stop_step, " ", run->state.stop_tokens,
                    " ", run->state.finish_recorded, " ", run->state.hash_checks, " ",
                    run->state.hash_mismatches, " ", Hex(run->state.data_fingerprint), "\n");
-  // What is gone is gone on purpose: damage is an error of its own.
+  // A missing file is gone on purpose: damage is an error of its own.
   const auto readable = [](const absl::Status& status) {
     return status.ok() || absl::IsNotFound(status);
   };

@@ -16,7 +16,7 @@ namespace causeway::server {
 
 RunIdentity ScriptedIdentity();
 
-// What each worker would send and each round would give: all of it follows from the arguments.
+// Each worker's delta and each round's result: all of it follows from the arguments.
 ContributionRecord ScriptedContribution(int fragment, int64_t round, const std::string& worker_id);
 RoundRecord ScriptedRound(int fragment, int64_t round);
 std::vector<uint8_t> ScriptedObject(int fragment, int64_t round, const std::string& worker_id);

@@ -1,4 +1,4 @@
-// What every Store must do, whatever it keeps its things in.
+// Holds every Store to its promises, whatever it keeps its things in.
 //
 //   INSTANTIATE_TEST_SUITE_P(MemoryStore, StoreConformanceTest,
 //                            testing::Values([] { return std::make_unique<MemoryHarness>(); }));

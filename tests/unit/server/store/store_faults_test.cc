@@ -33,7 +33,7 @@ absl::StatusOr<StorePointer> Open(FaultDisk& disk, const FaultDiskVfs& vfs) {
   return RunDirectoryStore::Open(disk, kFolder, {.sqlite_vfs = vfs.name(), .log_pages = 12});
 }
 
-// Of what an opening of the disk finds now; it may change the disk.
+// Prints what an opening of the disk finds now; it may change the disk.
 absl::StatusOr<std::string> Reopen(FaultDisk& disk) {
   const FaultDiskVfs vfs(disk);
   ASSIGN_OR_RETURN(const StorePointer store, Open(disk, vfs));
@@ -43,7 +43,7 @@ absl::StatusOr<std::string> Reopen(FaultDisk& disk) {
 }
 
 struct Life {
-  // Of the state before the first step, and after each.
+  // The state before the first step, and after each.
   std::vector<std::string> prints;
   int64_t calls = 0;
   std::unique_ptr<FaultDisk> disk;  // At the end; the store is closed.
@@ -109,7 +109,7 @@ Outcome Live(FaultDisk& disk) {
   return outcome;
 }
 
-// What an opening after the interruption of step number `acknowledged` may find.
+// Checks what an opening after the interruption of step number `acknowledged` finds.
 void ExpectOldOrNew(const absl::StatusOr<std::string>& found, size_t acknowledged,
                     const std::string& context) {
   const std::vector<std::string>& prints = Undisturbed().prints;
@@ -213,7 +213,7 @@ TEST_F(StoreFaultsTest, ARecoveryThatIsInterruptedAnywhereIsRepeated) {
   }
 }
 
-// Of every file of the run, wherever it is damaged.
+// Damages every file of the run, anywhere.
 class StoreDamageTest : public testing::Test {
  protected:
   // `print`: of the whole disk.
@@ -244,7 +244,7 @@ bool Sampled(const std::string& path, size_t offset, size_t size, uint64_t seed)
   return small || offset % 4096 < 24 || RandomBits(seed, 0, offset) % 97 == 0;
 }
 
-// Of the blobs of a kind, which are all alike, one.
+// Returns one blob of each kind, which are all alike, and the other files.
 std::vector<std::string> FilesToDamage(FaultDisk& disk) {
   std::vector<std::string> files;
   std::set<std::string> folders;

@@ -1,4 +1,4 @@
-// What the store says when something is wrong with its disk or its folder.
+// The store's messages when something is wrong with its disk or its folder.
 #include <memory>
 #include <string>
 #include <vector>

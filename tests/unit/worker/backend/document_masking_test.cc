@@ -78,8 +78,8 @@ TEST_P(DocumentMaskingTest, DocumentInAWindowHasTheLossThatItHasAlone) {
   const std::vector<int32_t> starts = Starts(model.sequence_length());
   ThreadPool pool(1);
   CpuTransformer<double> transformer(model, plan, 2, &pool);
-  // Of the document of one token, and of the last one's first token, each alone at the front of a
-  // window: rotary positions only matter relative to each other.
+  // The document of one token, and the last one's first token, each alone at the front of a window:
+  // rotary positions only matter relative to each other.
   for (const size_t at : {size_t{3}, size_t{4}}) {
     std::vector<int32_t> only(targets.size(), -1);
     only[at] = targets[at];

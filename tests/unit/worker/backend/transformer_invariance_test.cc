@@ -1,4 +1,4 @@
-// What must not change the result.
+// Changes that must leave the result as it is.
 #include <algorithm>
 #include <vector>
 

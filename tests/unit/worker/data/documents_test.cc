@@ -283,7 +283,7 @@ TEST_F(ForeignDocumentsTest, ShardsOfLlmCBeginDocumentsAtTheirEndOfText) {
   ASSERT_TRUE(data_->FindDocuments(std::nullopt).ok());
   EXPECT_THAT(Starts(), ElementsAre(0, 3, 5));
   EXPECT_TRUE(data_->held_out()->documents().has_value());
-  // What is masked: nobody predicts the first token of a document.
+  // Masked: nobody predicts the first token of a document.
   const auto sampler = WindowSampler::Create(
       *data_, {.sequence_length = 7, .vocabulary_size = 50257, .document_masking = true});
   ASSERT_TRUE(sampler.ok()) << sampler.status();

@@ -1,5 +1,5 @@
-// What a folder of data looks like when tokenizing ends before its end: on a disk that fails, fills
-// up or loses its power at any call.
+// A folder of data after tokenizing has ended too early: on a disk that fails, fills up or loses
+// its power at any call.
 #include "worker/data/staged_data.h"
 
 #include <gmock/gmock.h>

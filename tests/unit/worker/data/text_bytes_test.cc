@@ -17,7 +17,7 @@ class TextBytesTest : public DataTest {
         LoadTokenizer(files_, JoinPath(CAUSEWAY_TOKENIZER_FIXTURES, name));
     return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
   }
-  // Of the text cut into windows of so many tokens, the first token aside.
+  // Bytes of the text cut into windows of so many tokens, the first token aside.
   static int64_t InWindows(const Tokenizer& tokenizer, std::span<const int32_t> tokens,
                            size_t window) {
     int64_t bytes = 0;

@@ -81,7 +81,7 @@ TEST_F(TextStreamTest, EveryTokenizersTextComesAsItIsDecodedAsAWhole) {
     std::vector<int32_t> tokens;
     ASSERT_TRUE((*tokenizer)->Encode("Once", prompt).ok());
     for (int i = 0; i < 5; ++i) ASSERT_TRUE((*tokenizer)->Encode(text, tokens).ok());
-    // What has no text of its own in between.
+    // A token without a text of its own in between.
     const std::optional<int32_t> end = (*tokenizer)->end_of_text();
     if (end.has_value()) tokens.insert(tokens.begin() + std::ssize(tokens) / 2, *end);
     const absl::StatusOr<std::string> whole = DecodeAfter(**tokenizer, prompt, tokens);

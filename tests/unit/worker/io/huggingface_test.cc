@@ -264,7 +264,7 @@ TEST(HuggingFaceExport, ASingleTokenizerFileGetsTheNameThatIsLookedForAndTheEndO
   const std::string other = FreshFolder("with_model");
   ASSERT_TRUE(run("pieces.model", other).ok());
   EXPECT_EQ(*FileSystem::Real()->ReadFile(other + "/tokenizer.model"), "model");
-  // What is refused leaves no half of a model, which the next export would be refused for.
+  // A refused export leaves no half of a model, which the next export would be refused for.
   const std::string refused = FreshFolder("refused");
   EXPECT_THAT(run("vocabulary.txt", refused).message(), HasSubstr("expected a tokenizer.json"));
   EXPECT_THAT(run("missing.json", refused).message(), HasSubstr("there is no tokenizer"));

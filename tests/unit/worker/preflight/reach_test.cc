@@ -19,7 +19,7 @@ constexpr absl::Duration kLong = absl::Seconds(20);
 
 TcpAddress Address(const std::string& text) { return (*ResolveAddress(text))[0]; }
 
-// What a server that accepts once and sends `answer` is taken for.
+// Greets a server that accepts once and sends `answer`.
 Greeting GreetServer(const std::string& answer, bool hang_up) {
   const Listener listener;
   std::thread server([&] {

@@ -119,10 +119,10 @@ TEST(SyncEngineTest, SeveralFragmentsFlyAtOnceAndTrainingDoesNotWaitForThem) {
   // Four fragments, one sent every two steps, each merged five steps later.
   Site site("fragments: 3 steps_between_syncs: 8 overlap_steps: 5");
   ASSERT_TRUE(site.engine_->Fetch(0).ok());
-  site.exchange_->Hold({0, 1});
-  site.exchange_->Hold({1, 1});
+  for (const int fragment : {0, 1, 2}) site.exchange_->Hold({fragment, 1});
   site.Run(1, 6);  // Sends 0, 1 and 2; the first merge is due after step 7.
-  EXPECT_EQ(site.exchange_->pushes().size() <= 3, true);
+  for (const int fragment : {0, 1, 2}) site.exchange_->AwaitPush({fragment, 1});
+  EXPECT_EQ(site.exchange_->pushes().size(), 3u);
   EXPECT_TRUE(site.merges_.empty());
   site.exchange_->Release({0, 1});
   site.Run(7, 7);

@@ -49,7 +49,7 @@ TEST(Crc32c, HasTheValuesOfRfc3720) {
   EXPECT_EQ(Crc32c({}), 0U);
 }
 
-// What RecordWriter of tensorboard 2.21 makes of the same event.
+// RecordWriter of tensorboard 2.21 makes these bytes of the same event.
 TEST(TensorBoardRecord, IsThatOfTensorBoard) {
   tensorboard::Event event;
   event.set_wall_time(1700000000.0);

@@ -1,5 +1,5 @@
-// What every TrainingBackend keeps, as one suite for all of them: a test program lists
-// backend_contract.cc among its sources and instantiates BackendContract with its factories.
+// The contract of every TrainingBackend, as one suite: a test program lists backend_contract.cc
+// among its sources and instantiates BackendContract with its factories.
 #ifndef CAUSEWAY_TESTS_UNIT_WORKER_TRAIN_BACKEND_CONTRACT_H_
 #define CAUSEWAY_TESTS_UNIT_WORKER_TRAIN_BACKEND_CONTRACT_H_
 

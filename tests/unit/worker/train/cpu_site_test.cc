@@ -133,7 +133,7 @@ TEST(CpuSite, TheSameNumberOfProcessesGivesTheSameBitsWithAnyThreads) {
   EXPECT_EQ(again.reports.back().loss, expected.reports.back().loss);
 }
 
-// What is in a checkpoint is process 0's alone.
+// A checkpoint is process 0's alone.
 TEST(CpuSite, ContinuesWithAnotherNumberOfProcesses) {
   const v1::RunConfig config = FourMicroBatches();
   const FragmentPlan plan = FragmentPlan::Create(config).value();

@@ -120,7 +120,7 @@ TEST(SampleToken, DrawsAmongTheLikeliest) {
   EXPECT_THAT(Drawn(logits, {.top_p = 0.65}), ElementsAre(0, 2));
   EXPECT_THAT(Drawn(logits, {.top_p = 0.75}), ElementsAre(0, 2, 3));
   EXPECT_THAT(Drawn(logits, {.top_p = 0.01}), ElementsAre(0));
-  // Of the two likeliest, 4/7 and 3/7, the first is enough.
+  // The first of the two likeliest, 4/7 and 3/7, is enough.
   EXPECT_THAT(Drawn(logits, {.top_k = 2, .top_p = 0.5}), ElementsAre(0));
   EXPECT_THAT(Drawn(logits, {.temperature = 0}), ElementsAre(0));
   EXPECT_THAT(Drawn(logits, {.top_k = 3, .known_tokens = 2}), ElementsAre(0, 1));

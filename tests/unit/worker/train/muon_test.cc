@@ -23,7 +23,7 @@ std::vector<double> RandomMatrix(const Shape& shape, uint64_t seed) {
   return values;
 }
 
-// Of a row-major matrix, by Jacobi rotations of its shorter side's vectors.
+// The singular values of a row-major matrix, by Jacobi rotations of its shorter side's vectors.
 std::vector<double> SingularValues(const Shape& shape, const std::vector<double>& x) {
   const bool tall = shape.rows > shape.cols;
   const int64_t count = std::min(shape.rows, shape.cols);

@@ -9,7 +9,7 @@ from torch import nn
 
 from causeway import errors
 
-# What wrappers add to the names of the modules that they wrap.
+# Wrappers add these to the names of the modules that they wrap.
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 

@@ -1,10 +1,10 @@
 // Activations and biases against the CPU's kernels in double.
-#include "worker/backend/cuda/activation.h"
+#include "worker/backend/cuda/kernels/activation.h"
 
 #include "gtest/gtest.h"
 #include "tests/unit/worker/backend/cuda/kernel_testing.h"
 #include "worker/backend/cpu/kernels.h"
-#include "worker/backend/cuda/bias.h"
+#include "worker/backend/cuda/kernels/bias.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -56,7 +56,7 @@ void ForEachDocument(const AttentionCase& c, const Visit& visit) {
   }
 }
 
-// What the CPU backend makes of it.
+// The CPU backend's result.
 AttentionTensors Oracle(const AttentionCase& c, const AttentionInputs& inputs) {
   const AttentionShape& s = c.shape;
   AttentionTensors result;

@@ -10,7 +10,7 @@
 
 namespace causeway::worker::cuda {
 
-// What attention makes.
+// The results of attention.
 struct AttentionTensors {
   std::vector<double> out, log_sum_exp, dqkv;
 };

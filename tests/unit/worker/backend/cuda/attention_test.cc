@@ -1,5 +1,5 @@
 // Our own attention on the device, against the CPU backend in double precision.
-#include "worker/backend/cuda/attention.h"
+#include "worker/backend/cuda/attention/attention.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

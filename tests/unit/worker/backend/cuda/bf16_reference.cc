@@ -8,7 +8,7 @@
 #include "worker/backend/cpu/attention.h"
 #include "worker/backend/cpu/gemm.h"
 #include "worker/backend/cpu/kernels.h"
-#include "worker/backend/cpu/parameter_layout.h"
+#include "worker/model/parameter_layout.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -1,4 +1,4 @@
-// What bf16 costs: CpuTransformer's passes in double precision, rounded to bf16 wherever the CUDA
+// The cost of bf16: CpuTransformer's passes in double precision, rounded to bf16 wherever the CUDA
 // backend writes a bf16 tensor. Its distance to the exact gradients is the bound for the backend's.
 #ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_BF16_REFERENCE_H_
 #define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_BF16_REFERENCE_H_

@@ -1,4 +1,4 @@
-#include "worker/backend/cuda/cublaslt_library.h"
+#include "worker/backend/cuda/cublaslt/cublaslt_library.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,11 @@
-// What `bench` says of a GPU: every figure follows from the times that stand beside it. The times
-// themselves mean nothing here.
+// The report of `bench` on a GPU: every figure follows from the times that stand beside it. The
+// times themselves mean nothing here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "common/base/file_system.h"
 #include "tests/unit/worker/backend/cuda/test_gemm.h"
-#include "worker/backend/cuda/bench.h"
+#include "worker/backend/cuda/bench/bench.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -101,7 +101,7 @@ TEST_P(CudaTransformerCases, ErrsNoMoreThanBf16Does) {
                   1e-3 * Distance(expected, {}) + 1e-6 * Distance(exact, {}))
         << tensor.info.name;
   }
-  // What lies between tensors stays zero.
+  // The gaps between tensors stay zero.
   for (const FragmentRange& gap : ParameterLayout::Create(model, plan).gaps) {
     for (int64_t i = gap.begin; i < gap.end; ++i) {
       ASSERT_EQ(result.gradients[static_cast<size_t>(i)], 0.0F);

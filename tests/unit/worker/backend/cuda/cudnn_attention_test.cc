@@ -1,6 +1,6 @@
 // Attention by cuDNN: that it is refused where it is not installed, what it plans for GPUs that are
 // only described, and, on a GPU, that its numbers and bits are those that are wanted of our own.
-#include "worker/backend/cuda/cudnn_attention.h"
+#include "worker/backend/cuda/cudnn/cudnn_attention.h"
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
@@ -13,8 +13,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/unit/worker/backend/cuda/attention_reference.h"
-#include "worker/backend/cuda/cudnn_graphs.h"
-#include "worker/backend/cuda/cudnn_library.h"
+#include "worker/backend/cuda/cudnn/cudnn_graphs.h"
+#include "worker/backend/cuda/cudnn/cudnn_library.h"
 
 namespace causeway::worker::cuda {
 namespace {
@@ -42,7 +42,7 @@ TEST(CudnnLibraryTest, ALibraryOfAnotherKindIsRefused) {
               AllOf(HasSubstr("libm.so.6"), HasSubstr("another library")));
 }
 
-// What cuDNN plans for a GPU that it is only told of. It looks for the driver all the same: where
+// cuDNN's plans for a GPU that it is only told of. It looks for the driver all the same: where
 // there is none, the toolkit's stub of it will do.
 class CudnnPlansTest : public ::testing::Test {
  protected:

@@ -1,5 +1,5 @@
 // The codecs of devices give the bytes and values of the host's, and refuse what those refuse.
-#include "worker/backend/cuda/device_codec.h"
+#include "worker/backend/cuda/sync/device_codec.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 
 #include "common/base/random.h"
 #include "tests/unit/worker/backend/cuda/device_array.h"
-#include "worker/backend/cuda/codec_kernels.h"
-#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device/device.h"
+#include "worker/backend/cuda/sync/codec_kernels.h"
 
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include <device_emulation.h>

@@ -1,5 +1,5 @@
-// What a worker says of GPUs that are not there, not fit, too small or lost.
-#include "worker/backend/cuda/device.h"
+// A worker's messages about GPUs that are missing, unfit, too small or lost.
+#include "worker/backend/cuda/device/device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "worker/backend/cuda/elementwise.h"
+#include "worker/backend/cuda/kernels/elementwise.h"
 
 #include <cmath>
 #include <limits>
@@ -19,7 +19,7 @@ TEST(ElementwiseTest, CastsFillsAndSumsTakeAnyLength) {
     Doubles sum = a;
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += b[i];
     const auto tensors = Repeat([&](TestDevice& device) {
-      // What lies behind must stay.
+      // The value behind must stay.
       auto* const narrow = device.UploadBf16(Doubles(static_cast<size_t>(size + 1), 5));
       auto* const wide = device.UploadFloat(Doubles(static_cast<size_t>(size + 1), 5));
       auto* const filled = device.UploadFloat(Doubles(static_cast<size_t>(size + 1), 5));

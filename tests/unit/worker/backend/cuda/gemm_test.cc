@@ -12,7 +12,7 @@
 #include "common/base/file_system.h"
 #include "tests/unit/worker/backend/cuda/device_array.h"
 #include "tests/unit/worker/backend/cuda/test_gemm.h"
-#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device/device.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -1,7 +1,7 @@
-// What the tests of kernels share: tensors on a device, runs whose bits must not depend on the
-// order of threads, and the bound on errors: a kernel may be 1.5 times as far from the oracle,
-// which computes in double, as the oracle's own result is once it is rounded to bf16 where the
-// kernel rounds.
+// Shared by the tests of kernels: tensors on a device, runs whose bits must not depend on the order
+// of threads, and the bound on errors: a kernel may be 1.5 times as far from the oracle, which
+// computes in double, as the oracle's own result is once it is rounded to bf16 where the kernel
+// rounds.
 #ifndef CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNEL_TESTING_H_
 #define CAUSEWAY_TESTS_UNIT_WORKER_BACKEND_CUDA_KERNEL_TESTING_H_
 

@@ -1,5 +1,5 @@
 // The leaves that a device hashes have the checksums of the host's.
-#include "worker/backend/cuda/leaf_hash.h"
+#include "worker/backend/cuda/sync/leaf_hash.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include "common/base/checksum.h"
 #include "common/base/random.h"
 #include "tests/unit/worker/backend/cuda/device_array.h"
-#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device/device.h"
 
 namespace causeway::worker::cuda {
 namespace {

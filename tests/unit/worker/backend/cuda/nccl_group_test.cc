@@ -1,6 +1,6 @@
-// What a group of GPUs asks NCCL for, and how it ends: over a stand-in for NCCL whose ranks are
-// threads and whose kernels are plain loops.
-#include "worker/backend/cuda/nccl_group.h"
+// A group of GPUs' calls to NCCL, and its end: over a stand-in for NCCL whose ranks are threads and
+// whose kernels are plain loops.
+#include "worker/backend/cuda/nccl/nccl_group.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device/device.h"
 #include "worker/group/thread_group.h"
 
 #ifdef CAUSEWAY_EMULATED_DEVICE

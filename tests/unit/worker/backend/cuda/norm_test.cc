@@ -1,5 +1,5 @@
 // RMSNorm and LayerNorm against the CPU's kernels in double.
-#include "worker/backend/cuda/norm.h"
+#include "worker/backend/cuda/kernels/norm.h"
 
 #include <numeric>
 #include <string>

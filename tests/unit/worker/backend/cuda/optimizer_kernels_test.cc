@@ -7,9 +7,9 @@
 #include "gtest/gtest.h"
 #include "tests/unit/worker/backend/cuda/kernel_testing.h"
 #include "worker/backend/cpu/kernels.h"
-#include "worker/backend/cuda/adamw.h"
-#include "worker/backend/cuda/gradient_norm.h"
-#include "worker/backend/cuda/muon.h"
+#include "worker/backend/cuda/kernels/adamw.h"
+#include "worker/backend/cuda/kernels/gradient_norm.h"
+#include "worker/backend/cuda/kernels/muon.h"
 #include "worker/train/muon.h"
 #include "worker/train/sum_of_squares.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 size_t Size(int64_t value) { return static_cast<size_t>(value); }
 
-// Of `parts`, each of which is summed by itself.
+// The norm of `parts`, each of which is summed by itself.
 GradientNorm NormOf(TestDevice& device, const std::vector<std::vector<float>>& parts, double clip) {
   auto* const sums = device.Allocate<double>(static_cast<int64_t>(parts.size()));
   for (size_t i = 0; i < parts.size(); ++i) {

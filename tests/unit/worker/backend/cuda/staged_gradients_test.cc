@@ -11,7 +11,7 @@
 #include "common/params/initialize.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
 #include "tests/unit/worker/train/backend_contract.h"
-#include "worker/backend/cuda/elementwise.h"
+#include "worker/backend/cuda/kernels/elementwise.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
 #endif

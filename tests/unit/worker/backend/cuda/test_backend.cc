@@ -11,7 +11,7 @@
 #include "tests/emulation/emulator.h"
 #include "worker/group/thread_group.h"
 #else
-#include "worker/backend/cuda/nccl_group.h"
+#include "worker/backend/cuda/nccl/nccl_group.h"
 #endif
 
 namespace causeway::worker::cuda {

@@ -6,12 +6,12 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "worker/backend/cuda/device.h"
+#include "worker/backend/cuda/device/device.h"
 #include "worker/backend/cuda/gemm.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulated_gemm.h"
 #else
-#include "worker/backend/cuda/cublaslt_gemm.h"
+#include "worker/backend/cuda/cublaslt/cublaslt_gemm.h"
 #endif
 
 namespace causeway::worker::cuda {

@@ -13,7 +13,7 @@
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "worker/group/thread_group.h"
 #else
-#include "worker/backend/cuda/nccl_group.h"
+#include "worker/backend/cuda/nccl/nccl_group.h"
 #endif
 
 namespace causeway::worker::cuda {
@@ -63,7 +63,7 @@ class SiteGroups {
 #endif
 };
 
-// Of the processes 1, 2, ...; destroyed after process 0's backend.
+// The processes 1, 2, ...; destroyed after process 0's backend.
 struct Others {
   struct Process {
     Process(int number, const RankRange& ranks) : range(ranks), thread(number) {}

@@ -5,7 +5,7 @@
 
 #include "tests/unit/worker/backend/cuda/device_array.h"
 #include "tests/unit/worker/backend/cuda/test_gemm.h"
-#include "worker/backend/cuda/token_order.h"
+#include "worker/backend/cuda/kernels/token_order.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -1,0 +1,51 @@
+// Figures of a process in Prometheus's text format, gathered anew for every scrape: what is not
+// added is not there, so the series of a worker that has left are gone with it.
+//
+// Names follow Prometheus's rules: causeway_, the thing, the unit in its base (seconds, bytes), and
+// _total for what only grows. docs/metrics.md lists all of them; a test compares.
+#ifndef CAUSEWAY_COMMON_METRICS_METRIC_PAGE_H_
+#define CAUSEWAY_COMMON_METRICS_METRIC_PAGE_H_
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "prometheus/metric_family.h"
+
+namespace causeway {
+
+// {{"worker", "a"}, {"direction", "up"}}
+using MetricLabels = std::map<std::string, std::string>;
+
+// Not thread-safe.
+class MetricPage {
+ public:
+  // The first call of a name decides on its help text and its place on the page.
+  void Gauge(const std::string& name, const std::string& help, double value,
+             const MetricLabels& labels = {});
+  // For a value that only grows, or begins anew at 0.
+  void Counter(const std::string& name, const std::string& help, double value,
+               const MetricLabels& labels = {});
+  // As prometheus::Histogram::Collect gives it.
+  void Histogram(const std::string& name, const std::string& help,
+                 const prometheus::ClientMetric::Histogram& value, const MetricLabels& labels = {});
+
+  std::string Text() const;
+  static constexpr char kContentType[] = "text/plain; version=0.0.4; charset=utf-8";
+
+ private:
+  prometheus::ClientMetric& Add(const std::string& name, const std::string& help,
+                                prometheus::MetricType type, const MetricLabels& labels);
+
+  std::vector<prometheus::MetricFamily> families_;
+  std::map<std::string, size_t> places_;  // In families_.
+};
+
+// A text of somebody else's as the value of a label: at most 64 bytes, whole UTF-8 characters.
+std::string LabelText(absl::string_view text);
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_METRICS_METRIC_PAGE_H_

@@ -1,0 +1,51 @@
+#include "common/metrics/process_figures.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+
+namespace causeway {
+namespace {
+
+double Seconds(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+}
+
+}  // namespace
+
+void AddProcessFigures(MetricPage& page) {
+  rusage usage{};
+  if (getrusage(RUSAGE_SELF, &usage) == 0) {
+    page.Counter("process_cpu_seconds_total", "Time of processors that this process has used.",
+                 Seconds(usage.ru_utime) + Seconds(usage.ru_stime));
+  }
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0;
+  int64_t resident_pages = 0;
+  if (statm >> pages >> resident_pages) {
+    page.Gauge("process_resident_memory_bytes", "Memory of this process that is in RAM.",
+               static_cast<double>(resident_pages) * static_cast<double>(sysconf(_SC_PAGESIZE)));
+  }
+  std::error_code error;
+  const std::filesystem::directory_iterator files("/proc/self/fd", error);
+  if (!error) {
+    page.Gauge("process_open_fds", "Files and connections that this process has open.",
+               static_cast<double>(std::distance(begin(files), end(files))));
+  }
+}
+
+void AddCertificateFigures(MetricPage& page, const absl::StatusOr<absl::Time>& end) {
+  page.Gauge("causeway_certificate_readable", "1 if the certificate's file can be read.",
+             end.ok() ? 1 : 0);
+  if (!end.ok()) return;
+  page.Gauge("causeway_certificate_end_timestamp_seconds",
+             "When the certificate ends, in seconds since 1970.",
+             absl::ToDoubleSeconds(*end - absl::UnixEpoch()));
+}
+
+}  // namespace causeway

@@ -1,0 +1,70 @@
+// Writes down what befalls a run and its workers: a sentence for people, fields for programs.
+// docs/events.md lists the events.
+#ifndef CAUSEWAY_SERVER_CORE_INCIDENT_LOG_H_
+#define CAUSEWAY_SERVER_CORE_INCIDENT_LOG_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "causeway/v1/exchange.pb.h"
+#include "causeway/v1/session.pb.h"
+#include "common/base/clock.h"
+#include "common/telemetry/event_log.h"
+#include "nlohmann/json.hpp"
+#include "server/core/fragment_rounds.h"
+#include "server/round/event_budget.h"
+
+namespace causeway::server {
+
+// Thread-safe. Events that name a worker count against its budget (event_budget.h).
+class IncidentLog {
+ public:
+  // Both outlive the object.
+  IncidentLog(EventLog* events, Clock* clock) : events_(*events), clock_(*clock) {}
+
+  // `fields` is an object.
+  void Record(absl::string_view event, const std::string& message, const nlohmann::json& fields);
+
+  void JoinRefused(const v1::Join& join, const absl::Status& refusal);
+  // Records a round once for each worker, however often it is told.
+  void Late(const v1::PushHeader& header, const absl::Status& late);
+  // Takes what the disk says to each contribution. Records when its room begins to lack, and when
+  // that is over.
+  void NoteRoom(const absl::Status& room);
+  // Records the first refusal since a snapshot was saved.
+  void SnapshotRefused(const absl::Status& why);
+  void SnapshotSaved(int fragment, int64_t version);
+  // Ranges that were taken out of the header: of parts of the data that the worker never had, and
+  // beyond what it can have trained.
+  void DrawsIgnored(const v1::PushHeader& header, int foreign, int ahead);
+  void TokensCut(const std::string& worker_id, int fragment, int64_t round, int64_t claimed,
+                 int64_t counted);
+  void Quarantined(const v1::PushHeader& header, const AddedContribution& added);
+  // Records what was out of the ordinary: claims cut, deltas left out, workers missing.
+  void Published(const PublishedRound& round);
+
+ private:
+  // `grounds` follow the norm.
+  void RecordQuarantine(const std::string& worker_id, int fragment, int64_t round,
+                        const AddedContribution& added, const std::string& grounds);
+
+  EventLog& events_;
+  Clock& clock_;
+  std::atomic<bool> snapshot_refused_{false};
+  std::atomic<bool> store_is_low_{false};
+  absl::Mutex mutex_;
+  EventBudget budget_ ABSL_GUARDED_BY(mutex_);
+  // The last late round that was recorded, by fragment and worker.
+  std::map<std::pair<int, std::string>, int64_t> last_late_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_CORE_INCIDENT_LOG_H_

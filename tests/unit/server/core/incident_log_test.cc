@@ -1,0 +1,84 @@
+#include "server/core/incident_log.h"
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/base/clock.h"
+#include "gtest/gtest.h"
+#include "server/round/event_budget.h"
+#include "tests/unit/server/core/toy_run.h"
+
+namespace causeway::server {
+namespace {
+
+class IncidentLogTest : public testing::Test {
+ protected:
+  static v1::PushHeader Header(const std::string& worker, int64_t round) {
+    v1::PushHeader header;
+    header.set_worker_id(worker);
+    header.set_round(round);
+    return header;
+  }
+
+  RecordingEventLog events_;
+  FakeClock clock_;
+  IncidentLog log_{&events_, &clock_};
+};
+
+TEST_F(IncidentLogTest, AWorkerCannotFillTheRecord) {
+  for (int i = 0; i < 100; ++i) log_.Record("worker_left", "it left", {{"worker", "a"}});
+  EXPECT_EQ(events_.Count("worker_left"), static_cast<int>(kEventsAtOnce));
+  log_.Record("worker_left", "it left", {{"worker", "b"}});
+  EXPECT_EQ(events_.Count("worker_left"), static_cast<int>(kEventsAtOnce) + 1);
+}
+
+TEST_F(IncidentLogTest, WhoIsRefusedGainsNothingByOtherNames) {
+  v1::Join join;
+  for (int i = 0; i < 100; ++i) {
+    join.set_worker_id(std::to_string(i));
+    log_.JoinRefused(join, absl::PermissionDeniedError("no"));
+  }
+  EXPECT_EQ(events_.Count("join_refused"), static_cast<int>(kEventsAtOnce));
+}
+
+TEST_F(IncidentLogTest, ALateRoundIsRecordedOnce) {
+  const absl::Status late = absl::AbortedError("closed");
+  for (const int64_t round : {1, 1, 2, 2}) log_.Late(Header("a", round), late);
+  log_.Late(Header("b", 2), late);
+  EXPECT_EQ(events_.Count("contribution_late"), 3);
+}
+
+TEST_F(IncidentLogTest, ADiskThatFillsIsRecordedWhenItBeginsAndWhenItIsOver) {
+  log_.NoteRoom(absl::OkStatus());
+  EXPECT_EQ(events_.Count("store_has_room"), 0);
+  for (int i = 0; i < 3; ++i) log_.NoteRoom(absl::ResourceExhaustedError("full"));
+  log_.NoteRoom(absl::InternalError("says nothing of room"));
+  EXPECT_EQ(events_.Count("store_low"), 1);
+  EXPECT_EQ(events_.Count("store_has_room"), 0);
+  for (int i = 0; i < 3; ++i) log_.NoteRoom(absl::OkStatus());
+  EXPECT_EQ(events_.Count("store_has_room"), 1);
+}
+
+TEST_F(IncidentLogTest, ARefusedSnapshotIsRecordedOnceUntilOneIsSaved) {
+  const absl::Status full = absl::ResourceExhaustedError("full");
+  for (int i = 0; i < 3; ++i) log_.SnapshotRefused(full);
+  EXPECT_EQ(events_.Count("snapshot_refused"), 1);
+  log_.SnapshotSaved(/*fragment=*/0, /*version=*/7);
+  log_.SnapshotRefused(full);
+  EXPECT_EQ(events_.Count("snapshot_refused"), 2);
+}
+
+TEST_F(IncidentLogTest, ARoundWithEverybodyIsNoIncident) {
+  PublishedRound round;
+  round.record.contributors = {"a"};
+  log_.Published(round);
+  EXPECT_EQ(events_.Count("round_closed"), 0);
+  round.missing = {"b"};
+  round.overflowed = {{.worker_id = "c", .norm = 1e30, .reason = "no finite values"}};
+  log_.Published(round);
+  EXPECT_EQ(events_.Count("round_closed"), 1);
+  EXPECT_EQ(events_.Count("contribution_quarantined"), 1);
+}
+
+}  // namespace
+}  // namespace causeway::server

@@ -1,0 +1,232 @@
+#include "worker/backend/cuda/bench/bench.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/base/thread_pool.h"
+#include "common/params/initialize.h"
+#include "common/params/run_config.h"
+#include "worker/backend/cpu/bench.h"
+#include "worker/backend/cuda/bench/bench_step.h"
+
+namespace causeway::worker::cuda {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kWarmUpSteps = 2;
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+absl::StatusOr<v1::RunConfig> MakeConfig(const CudaBenchOptions& options) {
+  const int batch =
+      options.batch_sequences == 0 ? options.micro_batch_sequences : options.batch_sequences;
+  if (options.micro_batch_sequences < 1 || batch % options.micro_batch_sequences != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "bench: --batch must be a multiple of --micro_batch = ", options.micro_batch_sequences,
+        "; it is ", batch));
+  }
+  if (options.steps < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bench: --steps must be at least 1; it is ", options.steps));
+  }
+  v1::RunConfig config;
+  config.mutable_model()->set_preset(options.model);
+  if (options.sequence_length != 0) {
+    config.mutable_model()->set_sequence_length(options.sequence_length);
+  }
+  config.mutable_train()->set_batch_sequences(batch);
+  config.mutable_train()->set_micro_batch_sequences(options.micro_batch_sequences);
+  RETURN_IF_ERROR(CompleteRunConfig(config).status());
+  return config;
+}
+
+const char* RecomputeName(Recompute level) {
+  switch (level) {
+    case Recompute::kNone:
+      return "none";
+    case Recompute::kNorms:
+      return "norms";
+    case Recompute::kBlocks:
+      return "block";
+  }
+  return "";
+}
+
+const char* LimitName(KernelLimit limit) {
+  switch (limit) {
+    case KernelLimit::kProducts:
+      return "products";
+    case KernelLimit::kAttention:
+      return "mma.sync";
+    case KernelLimit::kMemory:
+      return "copy";
+  }
+  return "";
+}
+
+struct StepTimes {
+  double seconds = 0;  // The median.
+  std::string attention;
+  Recompute recompute = Recompute::kNone;
+  size_t memory_bytes = 0;
+};
+
+absl::StatusOr<StepTimes> TimeSteps(const v1::RunConfig& config, const FragmentPlan& plan,
+                                    const CudaBenchOptions& options) {
+  CudaBackend::Options backend_options;
+  backend_options.devices = {options.device};
+  backend_options.make_gemm = options.make_gemm;
+  backend_options.make_attention = options.make_attention;
+  ASSIGN_OR_RETURN(const std::unique_ptr<CudaBackend> backend,
+                   CudaBackend::Create(config, plan, backend_options));
+  {
+    ThreadPool pool(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+    std::vector<float> parameters(static_cast<size_t>(plan.arena_size()));
+    InitializeParameters(plan, /*seed=*/1, parameters, &pool);
+    RETURN_IF_ERROR(backend->SetParameters(parameters));
+  }
+  // A linear congruential generator: any tokens will do.
+  uint32_t state = 1;
+  const auto vocabulary = static_cast<uint32_t>(config.model().vocabulary_size());
+  const auto read = [&](int64_t, const MicroBatch& out) {
+    for (const std::span<int32_t> tokens : {out.inputs, out.targets}) {
+      for (int32_t& token : tokens) {
+        state = state * 1664525U + 1013904223U;
+        token = static_cast<int32_t>((state >> 8) % vocabulary);
+      }
+    }
+    return absl::OkStatus();
+  };
+  std::vector<double> seconds;
+  for (int step = 1; step <= kWarmUpSteps + options.steps; ++step) {
+    const double start = Now();
+    RETURN_IF_ERROR(backend->Step(step, read).status());
+    if (step > kWarmUpSteps) seconds.push_back(Now() - start);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return StepTimes{seconds[seconds.size() / 2], backend->attention(), backend->recompute(),
+                   backend->memory_bytes()};
+}
+
+json DescribeKernel(const KernelTime& kernel, const DeviceRates& rates) {
+  json result = {
+      {"name", kernel.name},
+      {"calls_per_step", kernel.calls},
+      {"microseconds", 1e6 * kernel.seconds},
+      {"milliseconds_per_step", 1e3 * kernel.seconds * static_cast<double>(kernel.calls)},
+      {"limit", LimitName(kernel.limit)},
+      {"limit_fraction", kernel.LeastSeconds(rates) / kernel.seconds}};
+  if (kernel.flops > 0) result["tflops"] = 1e-12 * kernel.flops / kernel.seconds;
+  if (kernel.bytes > 0) result["gb_per_s"] = 1e-9 * kernel.bytes / kernel.seconds;
+  return result;
+}
+
+absl::StatusOr<json> ModelAsJson(const v1::ModelConfig& model) {
+  google::protobuf::util::JsonPrintOptions how;
+  how.always_print_primitive_fields = true;
+  how.preserve_proto_field_names = true;
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(model, &text, how).ok()) {
+    return absl::InternalError("the model's configuration cannot be written as JSON");
+  }
+  return json::parse(text);
+}
+
+}  // namespace
+
+double DatasheetFlops(const std::string& device) {
+  // The first that is part of the name.
+  constexpr std::pair<const char*, double> kPeaks[] = {{"H100 PCIe", 756e12}, {"H100 NVL", 835e12},
+                                                       {"H100", 989e12},      {"H200", 989e12},
+                                                       {"A100", 312e12},      {"B200", 2250e12}};
+  for (const auto& [name, flops] : kPeaks) {
+    if (absl::StrContains(device, name)) return flops;
+  }
+  return 0;
+}
+
+absl::StatusOr<json> BenchTraining(const CudaBenchOptions& options) {
+  ASSIGN_OR_RETURN(const v1::RunConfig config, MakeConfig(options));
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
+  ASSIGN_OR_RETURN(json shape, ModelAsJson(config.model()));
+  RETURN_IF_ERROR(UseDevice(options.device.index));
+
+  DeviceRates rates;
+  std::vector<KernelTime> kernels;
+  {
+    DeviceMemory memory;
+    ASSIGN_OR_RETURN(const Stream stream, Stream::Create());
+    ASSIGN_OR_RETURN(const std::unique_ptr<Gemm> gemm, options.make_gemm(options.device, &memory));
+    gemm->SetTuning(true);
+    ASSIGN_OR_RETURN(
+        rates, MeasureRates(options.rates, options.device.multiprocessors, *gemm, stream.get()));
+    std::unique_ptr<AttentionProvider> attention = std::make_unique<OwnAttention>();
+    if (options.make_attention != nullptr) {
+      ASSIGN_OR_RETURN(
+          attention,
+          options.make_attention(
+              options.device, AttentionOf(config.model(), config.train().micro_batch_sequences()),
+              &memory, stream.get()));
+    }
+    ASSIGN_OR_RETURN(
+        kernels, TimeStepKernels(config, plan, options.device, *gemm, *attention, stream.get()));
+  }
+  ASSIGN_OR_RETURN(const StepTimes step, TimeSteps(config, plan, options));
+
+  double roofline_seconds = 0;
+  double burst_roofline_seconds = 0;
+  json described = json::array();
+  for (const KernelTime& kernel : kernels) {
+    const auto calls = static_cast<double>(kernel.calls);
+    roofline_seconds += calls * kernel.RooflineSeconds(rates, rates.sustained_gemm_flops);
+    burst_roofline_seconds += calls * kernel.RooflineSeconds(rates, rates.burst_gemm_flops);
+    described.push_back(DescribeKernel(kernel, rates));
+  }
+  const double tokens =
+      static_cast<double>(config.train().batch_sequences()) * config.model().sequence_length();
+  const double tokens_per_second = tokens / step.seconds;
+  const double flops_per_token = FlopsPerToken(config.model(), plan);
+  const double flops = flops_per_token * tokens_per_second;
+  const double peak = DatasheetFlops(options.device.name);
+  return json{{"model", options.model},
+              {"shape", std::move(shape)},
+              {"device", options.device.name},
+              {"parameters", plan.parameters()},
+              {"sequence_length", config.model().sequence_length()},
+              {"micro_batch_sequences", config.train().micro_batch_sequences()},
+              {"batch_sequences", config.train().batch_sequences()},
+              {"steps", options.steps},
+              {"attention", step.attention},
+              {"recompute", RecomputeName(step.recompute)},
+              {"memory_gb", 1e-9 * static_cast<double>(step.memory_bytes)},
+              {"flops_per_token", flops_per_token},
+              {"seconds_per_step", step.seconds},
+              {"tokens_per_second", tokens_per_second},
+              {"tflops", 1e-12 * flops},
+              {"mfu", peak > 0 ? json(flops / peak) : json()},
+              {"rates",
+               {{"gemm_tflops", 1e-12 * rates.sustained_gemm_flops},
+                {"burst_gemm_tflops", 1e-12 * rates.burst_gemm_flops},
+                {"copy_gb_per_s", 1e-9 * rates.copy_bytes},
+                {"mma_tflops", 1e-12 * rates.mma_flops}}},
+              {"roofline_seconds_per_step", roofline_seconds},
+              {"roofline_tokens_per_second", tokens / roofline_seconds},
+              {"roofline_fraction", roofline_seconds / step.seconds},
+              {"burst_roofline_fraction", burst_roofline_seconds / step.seconds},
+              {"kernels", std::move(described)}};
+}
+
+}  // namespace causeway::worker::cuda

@@ -1,0 +1,49 @@
+// How fast one GPU trains a model, against what it could do.
+//
+// A step is forward and backward over a batch of random tokens and AdamW, through CudaBackend. The
+// rates that it is compared with are measured in the same call: the largest matrix products
+// through the same library, copies in the device's memory, and mma.sync. The roofline is the time
+// of a step in which products and attention run at the sustained rate of the largest products and
+// everything else at that of a copy, one after the other.
+#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_BENCH_BENCH_H_
+#define CAUSEWAY_WORKER_BACKEND_CUDA_BENCH_BENCH_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+#include "worker/backend/cuda/bench/bench_rates.h"
+#include "worker/backend/cuda/cuda_backend.h"
+#include "worker/backend/cuda/device/device.h"
+
+namespace causeway::worker::cuda {
+
+struct CudaBenchOptions {
+  std::string model;              // A preset of presets.h.
+  int sequence_length = 0;        // Tokens per window; 0: the preset's.
+  int micro_batch_sequences = 4;  // Windows per forward and backward pass.
+  int batch_sequences = 0;        // Windows per step, a multiple of it; 0: the same.
+  int steps = 3;                  // Timed, after two that warm up.
+  DeviceInfo device;
+  DeviceRank::MakeGemm make_gemm;
+  MakeAttention make_attention;  // Null: own kernels.
+  RateSizes rates;
+};
+
+// Keys: model, shape (ModelConfig), device, parameters, sequence_length, micro_batch_sequences,
+// batch_sequences, steps, attention (who computes it), recompute, memory_gb, flops_per_token (as
+// in worker/backend/cpu/bench.h), seconds_per_step (the median step), tokens_per_second, tflops,
+// mfu (of the datasheet's peak, null for unknown devices), rates (gemm_tflops, sustained,
+// burst_gemm_tflops, copy_gb_per_s, mma_tflops), roofline_seconds_per_step,
+// roofline_tokens_per_second, roofline_fraction, burst_roofline_fraction (of the roofline with the
+// burst rate), and kernels: for each name, calls_per_step, microseconds (of a call alone),
+// milliseconds_per_step, tflops or gb_per_s, limit, limit_fraction. INVALID_ARGUMENT for an unknown
+// model or an option out of range; errors of the device.
+absl::StatusOr<nlohmann::json> BenchTraining(const CudaBenchOptions& options);
+
+// The datasheet's rate of dense bf16 products, in FLOP/s; 0 for unknown devices.
+double DatasheetFlops(const std::string& device);
+
+}  // namespace causeway::worker::cuda
+
+#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_BENCH_BENCH_H_

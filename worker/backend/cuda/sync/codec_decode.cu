@@ -1,0 +1,405 @@
+// Decoding: an answer into the published copy and from there into the weights, and a late delta
+// into what error feedback keeps, each as one kernel.
+#include <cmath>
+
+#include "common/codec/bf16.h"
+#include "common/codec/block_formats.h"
+#include "common/codec/ordered_float.h"
+#include "worker/backend/cuda/kernels/intrinsics.cuh"
+#include "worker/backend/cuda/kernels/launch.cuh"
+#include "worker/backend/cuda/sync/codec_device.cuh"
+#include "worker/backend/cuda/sync/codec_kernels.h"
+
+namespace causeway::worker::cuda {
+namespace {
+
+// --- Readers: a chunk's bytes as differences -----------------------------------------------------
+//
+// A reader is made by all threads of the block, which has a barrier behind it before Read and after
+// the last. Read(i, delta, is_sent) gives the differences of the values i .. i + 3, zeros beyond
+// the end; false for bytes that no encoder makes. `is_sent`: of which there are any.
+
+template <typename Format>
+class BlockReader {
+ public:
+  static constexpr bool kIsExact = false;
+  struct Shared {};
+
+  __device__ BlockReader(const uint8_t* encoded, int count, Shared*)
+      : scales_(encoded +
+                int64_t{blockIdx.x} * (kChunkValues * Format::kBits / 8 + 2 * kBlocksPerChunk)),
+        codes_(scales_ + 2 * BlocksOf(count)),
+        count_(count) {}
+
+  __device__ bool Read(int i, const float (&)[4], float (&delta)[4], bool (&is_sent)[4]) const {
+    constexpr unsigned kMask = (1U << Format::kBits) - 1U;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      delta[j] = 0;
+      is_sent[j] = i + j < count_;
+    }
+    if (i >= count_) return true;
+    const auto scale_bits = static_cast<uint16_t>(LoadCodes<2>(scales_ + i / kBlockValues * 2, 2));
+    const unsigned long long codes = LoadCodes<Format::kBits / 2>(
+        codes_ + i * Format::kBits / 8, CodeBytes<Format::kBits>(count_ - i));
+    if (scale_bits == 0) return codes == 0;
+    if (scale_bits < kSmallestScaleBits || scale_bits > kLargestScaleBits) return false;
+    const typename Format::Decoder decoder(Bf16ToFloat(scale_bits));
+    bool is_good = true;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const auto code = static_cast<uint8_t>((codes >> (j * Format::kBits)) & kMask);
+      if (is_sent[j]) {
+        is_good = is_good && Format::IsCode(code);
+        delta[j] = decoder.Value(code);
+      } else {
+        is_good = is_good && code == 0;  // The unused bits of the last byte.
+      }
+    }
+    return is_good;
+  }
+
+ private:
+  static constexpr int kBlocksPerChunk = kChunkValues / kBlockValues;
+  const uint8_t* scales_;
+  const uint8_t* codes_;
+  int count_;
+};
+
+class Bf16Reader {
+ public:
+  static constexpr bool kIsExact = false;
+  struct Shared {};
+
+  __device__ Bf16Reader(const uint8_t* encoded, int count, Shared*)
+      : codes_(encoded + int64_t{blockIdx.x} * kChunkValues * 2), count_(count) {}
+
+  __device__ bool Read(int i, const float (&)[4], float (&delta)[4], bool (&is_sent)[4]) const {
+    unsigned long long codes = 0;
+    if (i < count_) codes = LoadCodes<8>(codes_ + i * 2, CodeBytes<16>(count_ - i));
+    bool is_good = true;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      is_sent[j] = i + j < count_;
+      delta[j] = Bf16ToFloat(static_cast<uint16_t>(codes >> (16 * j)));
+      is_good = is_good && isfinite(delta[j]);
+    }
+    return is_good;
+  }
+
+ private:
+  const uint8_t* codes_;
+  int count_;
+};
+
+// The exact one: gives targets, not differences.
+class Fp32Reader {
+ public:
+  static constexpr bool kIsExact = true;
+  struct Shared {};
+
+  __device__ Fp32Reader(const uint8_t* encoded, int count, Shared*)
+      : distances_(reinterpret_cast<const float*>(encoded) + int64_t{blockIdx.x} * kChunkValues),
+        count_(count) {}
+
+  __device__ bool Read(int i, const float (&base)[4], float (&target)[4],
+                       bool (&is_sent)[4]) const {
+    float distance[4];
+    Load4(distances_, i, count_, distance);
+    bool is_good = true;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      is_sent[j] = i + j < count_;
+      target[j] = FloatFromOrdered(static_cast<int32_t>(
+          static_cast<uint32_t>(OrderedFromFloat(base[j])) + __float_as_uint(distance[j])));
+      is_good = is_good && isfinite(base[j]) && isfinite(target[j]);
+    }
+    return is_good;
+  }
+
+ private:
+  const float* distances_;  // The bits of integers.
+  int count_;
+};
+
+class TopKReader {
+ public:
+  static constexpr bool kIsExact = false;
+  static constexpr int kMost = static_cast<int>(kTopK);
+  struct Shared {
+    float delta[kChunkValues];  // 0: not sent.
+    short index[kMost];
+    int is_bad;
+  };
+
+  __device__ TopKReader(const uint8_t* encoded, int count, Shared* shared)
+      : shared_(shared), count_(count) {
+    const int thread = static_cast<int>(threadIdx.x);
+    for (int i = thread; i < kChunkValues; i += kCodecThreads) shared->delta[i] = 0;
+    if (thread == 0) shared->is_bad = 0;
+    __syncthreads();
+    Unpack(encoded + int64_t{blockIdx.x} * static_cast<int64_t>(TopKChunkLayout(kCodecChunk).bytes),
+           shared);
+    __syncthreads();
+  }
+
+  __device__ bool Read(int i, const float (&)[4], float (&delta)[4], bool (&is_sent)[4]) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      delta[j] = shared_->delta[i + j];
+      is_sent[j] = delta[j] != 0;
+    }
+    return shared_->is_bad == 0;
+  }
+
+ private:
+  __device__ static bool IsScale(unsigned bits) {
+    return bits == 0 || (bits >= kSmallestScaleBits && bits <= kLargestScaleBits);
+  }
+
+  // Thread p has place p. Some threads leave a barrier between the places and their order.
+  __device__ void Unpack(const uint8_t* bytes, Shared* shared) {
+    const int place = static_cast<int>(threadIdx.x);
+    const TopKChunkLayout layout(static_cast<size_t>(count_));
+    const int blocks = static_cast<int>(layout.blocks);
+    const auto small = static_cast<unsigned>(bytes[0] | bytes[1] << 8);
+    const auto large = static_cast<unsigned>(bytes[2] | bytes[3] << 8);
+    const uint8_t* const places = bytes + layout.places_offset;
+    const uint8_t* const entries = bytes + layout.entries_offset;
+    const int place_bytes = static_cast<int>(layout.entries_offset - layout.places_offset);
+    int below = 0;
+    int all = 0;
+    for (int i = 0; i < place_bytes; ++i) {
+      const int set = __popc(places[i]);
+      all += set;
+      if (i < place / 8) below += set;
+    }
+    const bool has_place = place < 8 * place_bytes && (places[place / 8] >> (place % 8) & 1) != 0;
+    bool is_bad = !IsScale(small) || !IsScale(large) || all > blocks;
+    int index = -1;
+    int rank = 0;
+    unsigned code = 0;
+    if (has_place && all <= blocks) {
+      rank = below + __popc(places[place / 8] & ((1U << (place % 8)) - 1U));
+      const unsigned entry = entries[rank];
+      code = entry >> kTopKPlaceBits;
+      index = (place - rank) * kBlockValues + static_cast<int>(entry & kTopKPlaceMask);
+      shared->index[rank] = static_cast<short>(index);
+    } else if (place >= all && place < blocks && entries[place] != 0) {
+      is_bad = true;
+    }
+    // More places than threads there are never: 2 kTopK of them at most.
+    static_assert(2 * kMost <= kCodecThreads);
+    __syncthreads();
+    if (index >= 0) {
+      const unsigned scale = (code & kTopKLarge) != 0 ? large : small;
+      const bool ascends = rank == 0 || shared->index[rank - 1] < index;
+      if (index >= count_ || !ascends || scale == 0) {
+        is_bad = true;
+      } else {
+        const float level = Bf16ToFloat(static_cast<uint16_t>(scale));
+        shared->delta[index] = (code & kTopKNegative) != 0 ? -level : level;
+      }
+    }
+    if (is_bad) shared->is_bad = 1;
+  }
+
+  const Shared* shared_;
+  int count_;
+};
+
+// --- Kernels -------------------------------------------------------------------------------------
+
+struct LocalChunk {
+  __device__ explicit LocalChunk(const MergeJob& job)
+      : first(int64_t{blockIdx.x} * kChunkValues),
+        count(ChunkCount(job.values)),
+        alpha(job.alpha),
+        beta(job.beta),
+        local(job.local == nullptr ? nullptr : job.local + first),
+        held(job.held == nullptr ? nullptr : job.held + first),
+        keep(job.keep),
+        weights(job.weights == nullptr
+                    ? nullptr
+                    : job.weights + (job.pieces == nullptr
+                                         ? first
+                                         : InArena(job.pieces, job.piece_count, first))) {}
+
+  __device__ void Mix(int i, const float (&published)[4]) const {
+    if (local == nullptr || i >= count) return;
+    float mixed[4];
+    if (held != nullptr) {
+      float sent[4];
+      Load4(local, i, count, mixed);
+      Load4(held, i, count, sent);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const double in_flight = static_cast<double>(mixed[j]) - static_cast<double>(sent[j]);
+        mixed[j] = static_cast<float>(static_cast<double>(published[j]) + keep * in_flight);
+      }
+    } else if (alpha == 0) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) mixed[j] = published[j];
+    } else {
+      Load4(local, i, count, mixed);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) mixed[j] = alpha * mixed[j] + beta * published[j];
+    }
+    Store4(mixed, local, i, count);
+    if (weights == nullptr) return;
+    if (i + 4 <= count) {
+      *reinterpret_cast<uint2*>(weights + i) =
+          make_uint2(PackBf16(mixed[0], mixed[1]), PackBf16(mixed[2], mixed[3]));
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (i + j < count) weights[i + j] = __float2bfloat16_rn(mixed[j]);
+    }
+  }
+
+  int64_t first;
+  int count;
+  float alpha;
+  float beta;
+  float* local;
+  const float* held;
+  double keep;
+  __nv_bfloat16* weights;
+};
+
+template <typename Reader>
+__global__ void __launch_bounds__(kCodecThreads) MergeChunk(const MergeJob job) {
+  __shared__ int refused;
+  __shared__ typename Reader::Shared shared;
+  const LocalChunk chunk(job);
+  if (threadIdx.x == 0) refused = 0;
+  __syncthreads();
+  const Reader reader(job.encoded, chunk.count, &shared);
+  float target[kCodecRounds][4];
+#pragma unroll
+  for (int k = 0; k < kCodecRounds; ++k) {
+    const int i = FirstOfRound(k);
+    float base[4];
+    float delta[4];
+    bool is_sent[4];
+    Load4(job.base + chunk.first, i, chunk.count, base);
+    bool is_good = reader.Read(i, base, delta, is_sent);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      target[k][j] = Reader::kIsExact ? delta[j] : base[j] - delta[j];
+      is_good = is_good && (isfinite(target[k][j]) || !is_sent[j]);
+    }
+    if (!is_good) Refuse(job.refusal, i, &refused);
+  }
+  __syncthreads();
+  if (refused != 0) return;
+#pragma unroll
+  for (int k = 0; k < kCodecRounds; ++k) {
+    const int i = FirstOfRound(k);
+    Store4(target[k], job.published + chunk.first, i, chunk.count);
+    chunk.Mix(i, target[k]);
+  }
+}
+
+__global__ void __launch_bounds__(kCodecThreads) MixChunk(const MergeJob job) {
+  const LocalChunk chunk(job);
+#pragma unroll
+  for (int k = 0; k < kCodecRounds; ++k) {
+    const int i = FirstOfRound(k);
+    float published[4];
+    Load4(job.base + chunk.first, i, chunk.count, published);
+    chunk.Mix(i, published);
+  }
+}
+
+template <typename Reader>
+__global__ void __launch_bounds__(kCodecThreads) FoldChunk(const FoldJob job) {
+  __shared__ int refused;
+  __shared__ typename Reader::Shared shared;
+  const int64_t first = int64_t{blockIdx.x} * kChunkValues;
+  const int count = ChunkCount(job.values);
+  if (threadIdx.x == 0) refused = 0;
+  __syncthreads();
+  const Reader reader(job.encoded, count, &shared);
+  float sum[kCodecRounds][4];
+#pragma unroll
+  for (int k = 0; k < kCodecRounds; ++k) {
+    const int i = FirstOfRound(k);
+    float base[4] = {};
+    float delta[4];
+    bool is_sent[4];
+    if constexpr (Reader::kIsExact) Load4(job.base + first, i, count, base);
+    Load4(job.residual + first, i, count, sum[k]);
+    if (!reader.Read(i, base, delta, is_sent)) Refuse(job.refusal, i, &refused);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (!is_sent[j]) continue;
+      double exact = static_cast<double>(delta[j]);
+      if constexpr (Reader::kIsExact) exact = static_cast<double>(base[j]) - exact;
+      sum[k][j] = static_cast<float>(static_cast<double>(sum[k][j]) + exact);
+    }
+  }
+  __syncthreads();
+  if (refused != 0) return;
+#pragma unroll
+  for (int k = 0; k < kCodecRounds; ++k) {
+    Store4(sum[k], job.residual + first, FirstOfRound(k), count);
+  }
+}
+
+template <typename Job>
+void LaunchChunks(void (*kernel)(Job), const Job& job, cudaStream_t stream) {
+  Launch(kernel, dim3(static_cast<unsigned>(ChunksOf(job.values))), dim3(kCodecThreads), 0, stream,
+         job);
+}
+
+}  // namespace
+
+void LaunchMerge(DeviceCodec codec, const MergeJob& job, cudaStream_t stream) {
+  switch (codec) {
+    case DeviceCodec::kFp32:
+      return LaunchChunks<const MergeJob>(MergeChunk<Fp32Reader>, job, stream);
+    case DeviceCodec::kBf16:
+      return LaunchChunks<const MergeJob>(MergeChunk<Bf16Reader>, job, stream);
+    case DeviceCodec::kInt8:
+      return LaunchChunks<const MergeJob>(MergeChunk<BlockReader<Int8Format>>, job, stream);
+    case DeviceCodec::kInt4:
+      return LaunchChunks<const MergeJob>(MergeChunk<BlockReader<Int4Format>>, job, stream);
+    case DeviceCodec::kE3m0:
+      return LaunchChunks<const MergeJob>(MergeChunk<BlockReader<E3m0Format>>, job, stream);
+    case DeviceCodec::kE2m1:
+      return LaunchChunks<const MergeJob>(MergeChunk<BlockReader<E2m1Format>>, job, stream);
+    case DeviceCodec::kLm2:
+      return LaunchChunks<const MergeJob>(MergeChunk<BlockReader<Lm2Format>>, job, stream);
+    case DeviceCodec::kTopK2:
+      return LaunchChunks<const MergeJob>(MergeChunk<TopKReader>, job, stream);
+  }
+}
+
+void LaunchMix(const MergeJob& job, cudaStream_t stream) {
+  LaunchChunks<const MergeJob>(MixChunk, job, stream);
+}
+
+void LaunchFold(DeviceCodec codec, const FoldJob& job, cudaStream_t stream) {
+  switch (codec) {
+    case DeviceCodec::kFp32:
+      return LaunchChunks<const FoldJob>(FoldChunk<Fp32Reader>, job, stream);
+    case DeviceCodec::kBf16:
+      return LaunchChunks<const FoldJob>(FoldChunk<Bf16Reader>, job, stream);
+    case DeviceCodec::kInt8:
+      return LaunchChunks<const FoldJob>(FoldChunk<BlockReader<Int8Format>>, job, stream);
+    case DeviceCodec::kInt4:
+      return LaunchChunks<const FoldJob>(FoldChunk<BlockReader<Int4Format>>, job, stream);
+    case DeviceCodec::kE3m0:
+      return LaunchChunks<const FoldJob>(FoldChunk<BlockReader<E3m0Format>>, job, stream);
+    case DeviceCodec::kE2m1:
+      return LaunchChunks<const FoldJob>(FoldChunk<BlockReader<E2m1Format>>, job, stream);
+    case DeviceCodec::kLm2:
+      return LaunchChunks<const FoldJob>(FoldChunk<BlockReader<Lm2Format>>, job, stream);
+    case DeviceCodec::kTopK2:
+      return LaunchChunks<const FoldJob>(FoldChunk<TopKReader>, job, stream);
+  }
+}
+
+}  // namespace causeway::worker::cuda

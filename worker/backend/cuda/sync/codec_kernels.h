@@ -1,0 +1,80 @@
+// The codecs (common/codec) as kernels: the same bytes, the same values, the same refusals, bit for
+// bit. One kernel encodes a fragment's delta straight from the weights, one applies an answer and
+// mixes it into them. They are started here; device_codec.h says how it went.
+//
+// Arrays are in device memory, or in pinned host memory, at multiples of 256 bytes, and hold a
+// whole number of codec chunks, the last of which may be shorter. A block of threads has one chunk.
+#ifndef CAUSEWAY_WORKER_BACKEND_CUDA_SYNC_CODEC_KERNELS_H_
+#define CAUSEWAY_WORKER_BACKEND_CUDA_SYNC_CODEC_KERNELS_H_
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace causeway::worker::cuda {
+
+enum class DeviceCodec { kFp32, kBf16, kInt8, kInt4, kE3m0, kE2m1, kLm2, kTopK2 };
+
+// The first value that a kernel refused. Its chunk and, of those after it, any are left as they
+// were.
+struct Refusal {
+  unsigned long long index_inverted = 0;  // ~index; 0: none.
+  float base = 0, target = 0;             // Of an encoder: as it saw them.
+  float difference = 0;
+};
+
+// Where a part of a shard is in the whole arena.
+struct ArenaPiece {
+  int64_t first = 0;  // The part's first value in the shard: a multiple of kCodecChunk.
+  int64_t begin = 0;  // The same in the arena.
+};
+
+struct EncodeJob {
+  int64_t values = 0;
+  const float* base = nullptr;    // Null: zeros.
+  const float* target = nullptr;  // As `values`; with `pieces` the whole arena.
+  const ArenaPiece* pieces = nullptr;
+  int piece_count = 0;
+  bool negates_target = false;
+  float* residual = nullptr;  // Null: no error feedback.
+  float decay = 1;
+  uint8_t* out = nullptr;      // As Codec::EncodedBytes.
+  Refusal* refusal = nullptr;  // All zeros.
+};
+void LaunchEncode(DeviceCodec codec, const EncodeJob& job, cudaStream_t stream);
+
+struct MergeJob {
+  int64_t values = 0;
+  const uint8_t* encoded = nullptr;
+  const float* base = nullptr;  // The published copy.
+  float* published = nullptr;   // What it becomes; may be `base`.
+  // local = alpha * local + beta * published; published where alpha is 0.
+  float* local = nullptr;
+  float alpha = 0, beta = 1;
+  // As long as `local`: then local = published + keep * (local - held), in double and rounded once.
+  const float* held = nullptr;
+  double keep = 0;
+  // The same, rounded to nearest even, in the whole arena.
+  __nv_bfloat16* weights = nullptr;
+  const ArenaPiece* pieces = nullptr;
+  int piece_count = 0;
+  Refusal* refusal = nullptr;
+};
+void LaunchMerge(DeviceCodec codec, const MergeJob& job, cudaStream_t stream);
+// The same without an answer: mixes what is published. `encoded` and `refusal` are not used.
+void LaunchMix(const MergeJob& job, cudaStream_t stream);
+
+// residual += what was encoded, rounded once.
+struct FoldJob {
+  int64_t values = 0;
+  const uint8_t* encoded = nullptr;
+  const float* base = nullptr;  // That it was encoded against.
+  float* residual = nullptr;
+  Refusal* refusal = nullptr;
+};
+void LaunchFold(DeviceCodec codec, const FoldJob& job, cudaStream_t stream);
+
+}  // namespace causeway::worker::cuda
+
+#endif  // CAUSEWAY_WORKER_BACKEND_CUDA_SYNC_CODEC_KERNELS_H_

@@ -1,0 +1,156 @@
+#include "worker/backend/cuda/sync/device_part.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "worker/backend/cuda/sync/part_device.h"
+#include "worker/sync/sharded_replica.h"
+
+namespace causeway::worker::cuda {
+
+class DevicePart::DeviceCodes final : public ReplicaPart::Codes {
+ public:
+  explicit DeviceCodes(DevicePart& part) : part_(part), slots_(part.devices_.size()) {}
+  ~DeviceCodes() override {
+    for (size_t i = 0; i < slots_.size(); ++i) part_.devices_[i]->Abandon(slots_[i]);
+  }
+
+  absl::Status Begin(int fragment) {
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      ASSIGN_OR_RETURN(slots_[i], part_.devices_[i]->Snapshot(fragment));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Read(std::span<uint8_t> object) override {
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      RETURN_IF_ERROR(part_.devices_[i]->Read(std::exchange(slots_[i], nullptr), object));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  DevicePart& part_;
+  std::vector<PartDevice::Slot*> slots_;  // By device.
+};
+
+int64_t DeviceReplicaBytes(const FragmentPlan& plan, const ShardPlan& shard_plan,
+                           const v1::SyncConfig& sync, int rank, bool published_on_device) {
+  return PartDevice::Bytes(plan, shard_plan, sync, rank, published_on_device);
+}
+
+DevicePart::DevicePart(DevicePartOptions options) : options_(std::move(options)) {}
+
+DevicePart::~DevicePart() = default;
+
+absl::StatusOr<std::unique_ptr<DevicePart>> DevicePart::Create(const FragmentPlan& plan,
+                                                               const ShardPlan& shard_plan,
+                                                               const v1::SyncConfig& sync,
+                                                               std::vector<DeviceShard> shards,
+                                                               DevicePartOptions options) {
+  std::unique_ptr<DevicePart> part(new DevicePart(std::move(options)));
+  for (const DeviceShard& shard : shards) {
+    ASSIGN_OR_RETURN(
+        std::unique_ptr<PartDevice> device,
+        PartDevice::Create(plan, shard_plan, sync, shard, part->options_.published_on_device));
+    part->devices_.push_back(std::move(device));
+  }
+  return part;
+}
+
+absl::StatusOr<std::unique_ptr<ReplicaPart::Codes>> DevicePart::Snapshot(int fragment) {
+  auto codes = std::make_unique<DeviceCodes>(*this);
+  RETURN_IF_ERROR(codes->Begin(fragment));
+  return codes;
+}
+
+absl::Status DevicePart::FoldLate(int fragment, std::span<const uint8_t> object) {
+  for (const auto& device : devices_) RETURN_IF_ERROR(device->FoldLate(fragment, object));
+  return absl::OkStatus();
+}
+
+absl::Status DevicePart::StageAnswer(int fragment, std::span<const uint8_t> answer) {
+  for (const auto& device : devices_) RETURN_IF_ERROR(device->StageAnswer(fragment, answer));
+  return absl::OkStatus();
+}
+
+absl::Status DevicePart::Merge(int fragment, std::span<const uint8_t> answer, float alpha) {
+  for (const auto& device : devices_) RETURN_IF_ERROR(device->Merge(fragment, answer, alpha));
+  if (options_.weights_changed) options_.weights_changed(fragment);
+  return absl::OkStatus();
+}
+
+absl::Status DevicePart::SetPublished(int fragment, std::span<const uint8_t> values) {
+  for (const auto& device : devices_) RETURN_IF_ERROR(device->SetPublished(fragment, values));
+  return absl::OkStatus();
+}
+
+absl::Status DevicePart::FinishHash(int fragment, LeafSink& leaves) {
+  for (const auto& device : devices_) RETURN_IF_ERROR(device->FinishHash(fragment, leaves));
+  return absl::OkStatus();
+}
+
+absl::Status DevicePart::Mix(int fragment, float alpha) {
+  for (const auto& device : devices_) RETURN_IF_ERROR(device->Mix(fragment, alpha));
+  if (options_.weights_changed) options_.weights_changed(fragment);
+  return absl::OkStatus();
+}
+
+absl::Status DevicePart::Hold(int fragment) {
+  for (const auto& device : devices_) RETURN_IF_ERROR(device->Hold(fragment));
+  return absl::OkStatus();
+}
+
+absl::Status DevicePart::CopyHeld(int fragment, std::span<float> values) {
+  for (const auto& device : devices_) RETURN_IF_ERROR(device->CopyHeld(fragment, values));
+  return absl::OkStatus();
+}
+
+absl::Status DevicePart::SetHeld(int fragment, std::span<const float> values) {
+  for (const auto& device : devices_) RETURN_IF_ERROR(device->SetHeld(fragment, values));
+  return absl::OkStatus();
+}
+
+absl::Status DevicePart::CopyPublished(std::span<float> arena) {
+  for (const auto& device : devices_) RETURN_IF_ERROR(device->CopyPublished(arena));
+  return absl::OkStatus();
+}
+
+bool DevicePart::KeepsResiduals() const {
+  return std::ranges::any_of(devices_,
+                             [](const auto& device) { return device->keeps_residuals(); });
+}
+
+absl::Status DevicePart::CopyResiduals(std::span<float> arena) {
+  for (const auto& device : devices_) RETURN_IF_ERROR(device->CopyResiduals(arena));
+  return absl::OkStatus();
+}
+
+absl::Status DevicePart::Restore(std::span<const float> published,
+                                 std::span<const float> residual) {
+  for (const auto& device : devices_) RETURN_IF_ERROR(device->Restore(published, residual));
+  return absl::OkStatus();
+}
+
+const float* DevicePart::published_on_device(int rank) const {
+  for (const auto& device : devices_) {
+    if (device->rank() == rank) return device->published_on_device();
+  }
+  return nullptr;
+}
+
+absl::StatusOr<std::unique_ptr<Replica>> MakeDeviceReplica(const FragmentPlan& plan,
+                                                           const ShardPlan& shard_plan,
+                                                           const v1::SyncConfig& sync,
+                                                           std::vector<DeviceShard> shards,
+                                                           DevicePartOptions options) {
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<DevicePart> part,
+      DevicePart::Create(plan, shard_plan, sync, std::move(shards), std::move(options)));
+  std::vector<std::unique_ptr<ReplicaPart>> parts;
+  parts.push_back(std::move(part));
+  return std::make_unique<ShardedReplica>(plan, sync, std::move(parts));
+}
+
+}  // namespace causeway::worker::cuda
