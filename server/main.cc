@@ -397,7 +397,7 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
   return run;
 }
 
-// `options` lack what the run itself says. What is referred to outlives the coordinator.
+// `options` lack the run's own part. All that is referred to outlives the coordinator.
 absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
     FileSystem& file_system, const ServeFlags& flags, OpenedRun& run,
     const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events) {

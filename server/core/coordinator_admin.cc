@@ -129,7 +129,7 @@ absl::Status CoordinatorImpl::Drain(const std::string& worker_id) {
     for (const std::string& id : membership_.LiveIds()) {
       if (!worker_id.empty() && id != worker_id) continue;
       asked.push_back(id);
-      draining_[id] = membership_.Find(id)->process_nonce;
+      accounts_[id].draining = membership_.Find(id)->process_nonce;
       AddDirective(v1::Directive::DRAIN, 0, "asked to by the operator", id, outbox);
     }
   }

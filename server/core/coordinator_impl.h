@@ -199,8 +199,6 @@ class CoordinatorImpl final : public Coordinator {
   std::map<std::string, WorkerAccount> accounts_ ABSL_GUARDED_BY(members_mutex_);
   Sinks sinks_ ABSL_GUARDED_BY(members_mutex_);  // Of attached members.
   RunState state_ ABSL_GUARDED_BY(members_mutex_);
-  // Processes that were asked to drain: worker id -> process nonce.
-  std::map<std::string, uint64_t> draining_ ABSL_GUARDED_BY(members_mutex_);
   bool budget_announced_ ABSL_GUARDED_BY(members_mutex_) = false;
   // While this process served: somebody left, somebody as finished.
   bool somebody_left_ ABSL_GUARDED_BY(members_mutex_) = false;

@@ -3,9 +3,7 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "server/core/coordinator_impl.h"
@@ -13,37 +11,8 @@
 namespace causeway::server {
 namespace {
 
-// In a member's account: the nonce of the process that was asked to drain.
-constexpr char kDrainingKey[] = "draining";
-// There, too: the parts of the data that it ever had.
-constexpr char kHadSlotsKey[] = "had_slots";
-
 // Fragments that keep enough threads busy, however many there are.
 constexpr int kMany = 8;
-
-std::set<int> HadSlots(const nlohmann::json& account, int slots) {
-  std::set<int> had;
-  const auto found = account.find(kHadSlotsKey);
-  if (found == account.end() || !found->is_array()) return had;
-  for (const nlohmann::json& slot : *found) {
-    const int64_t number = slot.is_number_integer() ? slot.get<int64_t>() : -1;
-    if (number >= 0 && number < slots) had.insert(static_cast<int>(number));
-  }
-  return had;
-}
-
-// There, too: what an operator keeps out. By fragment, as FragmentRounds::rejections.
-constexpr char kRejectedKey[] = "rejected";
-
-std::set<int64_t> RejectedRounds(const nlohmann::json& account, size_t fragment) {
-  std::set<int64_t> rounds;
-  const auto found = account.find(kRejectedKey);
-  if (found == account.end() || !found->is_array() || fragment >= found->size()) return rounds;
-  for (const nlohmann::json& round : (*found)[fragment]) {
-    if (round.is_number_integer()) rounds.insert(round.get<int64_t>());
-  }
-  return rounds;
-}
 
 // The part of a sorted array that belongs to one fragment.
 template <typename Record>
@@ -125,8 +94,8 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, std::span<const f
              {{"fragment", index}, {"round", version}, {"reason", std::string(why.message())}});
     }
     for (const MemberRecord& record : run.members) {
-      const std::set<int64_t> rejected = RejectedRounds(record.account, i);
-      if (!rejected.empty()) fragments_[i]->RestoreRejections(record.member.id, rejected);
+      if (i >= record.rejected.size() || record.rejected[i].empty()) continue;
+      fragments_[i]->RestoreRejections(record.member.id, record.rejected[i]);
     }
     rounds += fragments_[i]->version();
     folded += fragments_[i]->rounds_since_snapshot();
@@ -137,26 +106,21 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, std::span<const f
     state_ = run.state;
     budget_announced_ = state_.stop_step > 0;
     for (const MemberRecord& record : run.members) {
-      const WorkerAccount& account = accounts_[record.member.id] = AccountFromJson(record.account);
+      accounts_[record.member.id] = record.account;
       Member member = record.member;
-      member.progress.tokens = account.heartbeat.tokens();
-      member.had_slots = HadSlots(record.account, options_.config.membership().max_workers());
+      member.progress.tokens = record.account.heartbeat.tokens();
+      std::erase_if(member.had_slots, [this](int slot) {
+        return slot < 0 || slot >= options_.config.membership().max_workers();
+      });
       if (!member.own_data) draws_.Give(member.data_slot, member.active_from_step);
       // A former release believed any step.
       member.step = std::min(member.step, largest_step);
       member.active_from_step = std::min(member.active_from_step, largest_step);
       tokens_.Begin(member.id, member.active_from_step);
-      for (size_t i = 0; i < fragments_.size(); ++i) {
-        const std::set<int64_t> rejected = RejectedRounds(record.account, i);
-        member.rejected |= !rejected.empty() && *rejected.begin() <= 0;
-      }
+      member.rejected = std::ranges::any_of(record.rejected, [](const std::set<int64_t>& out) {
+        return !out.empty() && *out.begin() <= 0;
+      });
       membership_.Restore(std::move(member), options_.clock->Monotonic());
-      uint64_t nonce = 0;
-      const auto draining = record.account.find(kDrainingKey);
-      if (draining != record.account.end() && draining->is_string() &&
-          absl::SimpleHexAtoi(draining->get<std::string>(), &nonce)) {
-        draining_[record.member.id] = nonce;
-      }
     }
     for (const ContributionRecord& contribution : run.contributions) {
       const int64_t step = schedule_.SendStep(contribution.fragment, contribution.round);
@@ -188,19 +152,12 @@ absl::Status CoordinatorImpl::SaveMembers(std::span<const std::string> worker_id
     {
       absl::MutexLock lock(&members_mutex_);
       for (const std::string& id : worker_ids) {
-        MemberRecord& record = records.emplace_back();
-        record.member = *membership_.Find(id);
-        record.account = AccountToJson(accounts_[id]);
-        record.account[kHadSlotsKey] = record.member.had_slots;
-        const auto draining = draining_.find(id);
-        if (draining != draining_.end()) {
-          record.account[kDrainingKey] = HashToHex(draining->second);
-        }
+        MemberRecord& record =
+            records.emplace_back(MemberRecord{*membership_.Find(id), accounts_[id], {}});
         if (std::ranges::none_of(rejections, [&](const auto& of) { return of.contains(id); })) {
           continue;
         }
-        nlohmann::json& rejected = record.account[kRejectedKey] = nlohmann::json::array();
-        for (auto& of_fragment : rejections) rejected.push_back(of_fragment[id]);
+        for (auto& of_fragment : rejections) record.rejected.push_back(of_fragment[id]);
       }
     }
     status = options_.store->SaveMembers(records);

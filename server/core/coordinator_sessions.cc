@@ -258,8 +258,7 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
       }
     }
     // Its stream may have been broken when it was asked.
-    const auto asked = draining_.find(worker_id);
-    if (asked != draining_.end() && asked->second == membership_.Find(worker_id)->process_nonce) {
+    if (accounts_[worker_id].draining == membership_.Find(worker_id)->process_nonce) {
       AddDirective(v1::Directive::DRAIN, 0, "asked to by the operator", worker_id, outbox);
     }
   }

@@ -202,7 +202,7 @@ class FragmentRounds {
   absl::StatusOr<bool> Lookup(const v1::PushHeader& header) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   OpenRound OpenRoundLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Does with the object what Add says, but for holding it.
+  // Verifies, judges and stores the object, as Add does.
   absl::StatusOr<AddedContribution> VerifyAndSave(const v1::PushHeader& header,
                                                   const ReceivedObject& object, double unix_s);
   absl::Status VerifyObject(const v1::PushHeader& header, const ReceivedObject& object) const;

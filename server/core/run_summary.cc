@@ -10,50 +10,6 @@ absl::string_view RunMode(const v1::SyncConfig& sync) {
   return "streaming";
 }
 
-nlohmann::json AccountToJson(const WorkerAccount& account) {
-  const v1::Heartbeat& heartbeat = account.heartbeat;
-  return {{"device", account.device},
-          {"software_version", account.software_version},
-          {"step", heartbeat.step()},
-          {"tokens", heartbeat.tokens()},
-          {"train_loss", heartbeat.train_loss()},
-          {"compute_seconds", heartbeat.compute_seconds()},
-          {"blocked_seconds", heartbeat.blocked_seconds()},
-          {"checkpoint_step", heartbeat.checkpoint_step()},
-          {"bytes_up", account.bytes_up},
-          {"bytes_down", account.bytes_down},
-          {"state_bytes_down", account.state_bytes_down}};
-}
-
-WorkerAccount AccountFromJson(const nlohmann::json& json) {
-  const auto text = [&](const char* key) {
-    const auto found = json.find(key);
-    return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
-  };
-  const auto integer = [&](const char* key) {
-    const auto found = json.find(key);
-    return found != json.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
-  };
-  const auto number = [&](const char* key) {
-    const auto found = json.find(key);
-    return found != json.end() && found->is_number() ? found->get<double>() : 0.0;
-  };
-  WorkerAccount account;
-  if (!json.is_object()) return account;
-  account.device = text("device");
-  account.software_version = text("software_version");
-  account.heartbeat.set_step(integer("step"));
-  account.heartbeat.set_tokens(integer("tokens"));
-  account.heartbeat.set_train_loss(number("train_loss"));
-  account.heartbeat.set_compute_seconds(number("compute_seconds"));
-  account.heartbeat.set_blocked_seconds(number("blocked_seconds"));
-  account.heartbeat.set_checkpoint_step(integer("checkpoint_step"));
-  account.bytes_up = integer("bytes_up");
-  account.bytes_down = integer("bytes_down");
-  account.state_bytes_down = integer("state_bytes_down");
-  return account;
-}
-
 nlohmann::json SummaryToJson(const RunSummary& summary, int fragments) {
   int64_t tokens = 0;
   WorkerAccount total;

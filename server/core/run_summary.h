@@ -8,25 +8,10 @@
 
 #include "absl/strings/string_view.h"
 #include "causeway/v1/config.pb.h"
-#include "causeway/v1/session.pb.h"
 #include "nlohmann/json.hpp"
+#include "server/store/store.h"
 
 namespace causeway::server {
-
-// The coordinator's account of a worker, beside its membership. Bytes are payload of fragments,
-// counted here, over all its processes.
-struct WorkerAccount {
-  std::string device;
-  std::string software_version;
-  v1::Heartbeat heartbeat;  // The last one.
-  int64_t bytes_up = 0;     // Accepted contributions.
-  int64_t bytes_down = 0;   // Answers.
-  int64_t state_bytes_down = 0;
-};
-
-// For the store, and back; what is missing or of another type keeps its default.
-nlohmann::json AccountToJson(const WorkerAccount& account);
-WorkerAccount AccountFromJson(const nlohmann::json& json);
 
 struct RunSummary {
   std::string run_id;

@@ -156,7 +156,7 @@ class Bind {
     }
     Text(Dump(value));
   }
-  void operator()(const char*, const json& value) { Text(Dump(value)); }
+  void operator()(const char*, const MemberRecord& value) { Text(Dump(AccountToJson(value))); }
   void operator()(const char*, const Draws& value) { Text(FormatDraws(value)); }
   void operator()(const char*, const v1::RunConfig& value) { Text(FormatRunConfig(value)); }
   void Hash(const char*, const uint64_t& value) { Text(HashToHex(value)); }
@@ -215,9 +215,10 @@ class Read {
       value.push_back(element.get<double>());
     }
   }
-  void operator()(const char* name, json& value) {
-    value = json::parse(Text(), nullptr, /*allow_exceptions=*/false);
-    if (value.is_discarded()) Fail(name);
+  void operator()(const char* name, MemberRecord& value) {
+    const json account = json::parse(Text(), nullptr, /*allow_exceptions=*/false);
+    if (account.is_discarded()) return Fail(name);
+    AccountFromJson(account, value);
   }
   void operator()(const char* name, Draws& value) {
     absl::StatusOr<Draws> draws = ParseDraws(Text());

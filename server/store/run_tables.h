@@ -124,7 +124,7 @@ struct Columns<MemberRecord> {
     column("step", row.member.step);
     column("ordered_pace_milli", row.member.ordered_pace_milli);
     column("ordered_from_step", row.member.ordered_from_step);
-    column("account", row.account);
+    column("account", row);
   }
 };
 

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -27,6 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
+#include "causeway/v1/session.pb.h"
 #include "common/base/byte_buffer.h"
 #include "common/params/draws.h"
 #include "nlohmann/json.hpp"
@@ -59,12 +61,33 @@ struct RunState {
   int64_t hash_mismatches = 0;
 };
 
+// The coordinator's account of a worker, beside its membership. Bytes are payload of fragments,
+// counted over all its processes.
+struct WorkerAccount {
+  std::string device = {};
+  std::string software_version = {};
+  v1::Heartbeat heartbeat = {};  // The last one.
+  int64_t bytes_up = 0;          // Accepted contributions.
+  int64_t bytes_down = 0;        // Answers.
+  int64_t state_bytes_down = 0;
+  // The nonce of its process that an operator asked to drain.
+  std::optional<uint64_t> draining = {};
+};
+
 // One worker id. Of Member, what is about the present stream, its lease and its progress means
 // nothing here.
 struct MemberRecord {
   Member member;
-  nlohmann::json account;  // For the summary: core/run_summary.h.
+  WorkerAccount account;
+  // By fragment, the rounds that an operator keeps out: -n for all from n on. Empty: none.
+  std::vector<std::set<int64_t>> rejected;
 };
+
+// The column `account` (docs/formats.md): the account without all of the heartbeat, the orders, and
+// Member::had_slots.
+nlohmann::json AccountToJson(const MemberRecord& record);
+// Sets those. What is missing or of another type keeps its default.
+void AccountFromJson(const nlohmann::json& json, MemberRecord& record);
 
 // One accepted delta, apart from its bytes.
 struct ContributionRecord {

@@ -88,7 +88,7 @@ std::string Line(const MemberRecord& record) {
                       member.incarnation, " ", member.data_slot, " ", member.own_data, " ",
                       Hex(member.process_nonce), " ", member.active_from_step, " ",
                       member.was_ready, " ", member.step, " ", member.ordered_pace_milli, " ",
-                      member.ordered_from_step, " ", record.account.dump(), "\n");
+                      member.ordered_from_step, " ", AccountToJson(record).dump(), "\n");
 }
 
 std::string Line(const ContributionRecord& record) {
@@ -178,7 +178,12 @@ MemberRecord ScriptedMember(const std::string& id, uint64_t incarnation) {
   record.member.step = 40;
   record.member.ordered_pace_milli = 1500;
   record.member.ordered_from_step = 41;
-  record.account = {{"tokens", 5120}, {"rate", 0.1}};
+  record.account.device = "cpu";
+  record.account.heartbeat.set_tokens(5120);
+  record.account.heartbeat.set_train_loss(0.1);
+  record.account.draining = record.member.process_nonce;
+  record.member.had_slots = {0, 1};
+  record.rejected = {{}, {-3, 2}};
   return record;
 }
 

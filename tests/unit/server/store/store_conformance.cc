@@ -107,7 +107,7 @@ TEST_P(StoreConformanceTest, TheNewestStateOfMembersAndRunStands) {
   ASSERT_TRUE(store().SaveMember(ScriptedMember("alice", 1)).ok());
   MemberRecord later = ScriptedMember("alice", 2);
   later.member.state = MemberState::kLost;
-  later.account = {{"tokens", 7}};
+  later.account.heartbeat.set_tokens(7);
   ASSERT_TRUE(store().SaveMember(later).ok());
   RunState state;
   state.started = true;
@@ -119,7 +119,7 @@ TEST_P(StoreConformanceTest, TheNewestStateOfMembersAndRunStands) {
   ASSERT_EQ(run->members.size(), 1u);
   EXPECT_EQ(run->members[0].member.incarnation, 2u);
   EXPECT_EQ(run->members[0].member.state, MemberState::kLost);
-  EXPECT_EQ(run->members[0].account, later.account);
+  EXPECT_EQ(AccountToJson(run->members[0]), AccountToJson(later));
   EXPECT_EQ(run->state.pause_reason, "lunch");
   EXPECT_EQ(run->state.hash_mismatches, 1);
 }
