@@ -22,11 +22,9 @@ absl::Status HasNotBegun() {
   return absl::UnavailableError("the run has not begun yet: there is nothing to follow");
 }
 
-template <typename Row>
-absl::Status AddRow(const Row& row, const BlobRef& blob, RunChanges& changes) {
-  ASSIGN_OR_RETURN(changes.rows.emplace_back(), PackRow(row));
+void AddRow(std::string& packed, const BlobRef& blob, RunChanges& changes) {
+  changes.rows.push_back(std::move(packed));
   if (blob.kept()) changes.blobs.push_back(blob);
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -144,20 +142,23 @@ absl::StatusOr<RunChanges> RunDirectoryStore::ChangesSince(const RunPosition& po
                      changes.to, " of run ", run_id_, ": both were served. ", kMoveAway));
   }
   if (book_.ChangedSince(ChangeBook::kState, changes.from)) {
-    ASSIGN_OR_RETURN(const std::vector<RunState> states, database_->Rows<RunState>(""));
-    for (const RunState& row : states) RETURN_IF_ERROR(AddRow(row, {}, changes));
+    RETURN_IF_ERROR(database_->Rows<RunState>("", changes.rows).status());
   }
-  ASSIGN_OR_RETURN(const std::vector<MemberRecord> members, database_->Rows<MemberRecord>(""));
-  for (const MemberRecord& row : members) {
-    if (!book_.ChangedSince(ChangeBook::Member(row.member.id), changes.from)) continue;
-    RETURN_IF_ERROR(AddRow(row, {}, changes));
+  std::vector<std::string> packed;
+  ASSIGN_OR_RETURN(const std::vector<MemberRecord> members,
+                   database_->Rows<MemberRecord>("", packed));
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (!book_.ChangedSince(ChangeBook::Member(members[i].member.id), changes.from)) continue;
+    AddRow(packed[i], {}, changes);
   }
   RETURN_IF_ERROR(AddFragmentRows(position, changes));
   changes.all_snapshots = book_.ChangedSince(ChangeBook::kSnapshots, changes.from);
   if (changes.all_snapshots) {
-    ASSIGN_OR_RETURN(const std::vector<StoredSnapshot> rows, database_->Rows<StoredSnapshot>(""));
-    for (const StoredSnapshot& row : rows) {
-      RETURN_IF_ERROR(AddRow(row, row.commit > changes.from ? row.state : BlobRef(), changes));
+    packed.clear();
+    ASSIGN_OR_RETURN(const std::vector<StoredSnapshot> rows,
+                     database_->Rows<StoredSnapshot>("", packed));
+    for (size_t i = 0; i < rows.size(); ++i) {
+      AddRow(packed[i], rows[i].commit > changes.from ? rows[i].state : BlobRef(), changes);
     }
   }
   return changes;
@@ -170,13 +171,16 @@ absl::Status RunDirectoryStore::AddFragmentRows(const RunPosition& position, Run
     const std::string newer =
         absl::StrCat("fragment = ", fragment, " AND round > ", position.last_round(fragment),
                      " AND commit_number > ", changes.from);
+    std::vector<std::string> packed;
     ASSIGN_OR_RETURN(const std::vector<StoredContribution> contributions,
-                     database_->Rows<StoredContribution>(newer));
-    for (const StoredContribution& row : contributions) {
-      RETURN_IF_ERROR(AddRow(row, row.delta, changes));
+                     database_->Rows<StoredContribution>(newer, packed));
+    for (size_t i = 0; i < contributions.size(); ++i) {
+      AddRow(packed[i], contributions[i].delta, changes);
     }
-    ASSIGN_OR_RETURN(const std::vector<StoredRound> rounds, database_->Rows<StoredRound>(newer));
-    for (const StoredRound& row : rounds) RETURN_IF_ERROR(AddRow(row, row.answer, changes));
+    packed.clear();
+    ASSIGN_OR_RETURN(const std::vector<StoredRound> rounds,
+                     database_->Rows<StoredRound>(newer, packed));
+    for (size_t i = 0; i < rounds.size(); ++i) AddRow(packed[i], rounds[i].answer, changes);
     changes.gone.push_back({.fragment = fragment,
                             .deltas = deltas_gone_[fragment],
                             .answers = forgotten_before_[fragment]});
@@ -199,23 +203,23 @@ absl::Status RunDirectoryStore::ApplyChanges(const RunChanges& changes, Database
     const absl::string_view table = TableOfPacked(packed);
     if (table == Columns<RunState>::kName) {
       ASSIGN_OR_RETURN(const RunState row, UnpackRow<RunState>(packed));
-      RETURN_IF_ERROR(edit.Put(row));
+      RETURN_IF_ERROR(edit.PutPacked(row, packed));
     } else if (table == Columns<MemberRecord>::kName) {
       ASSIGN_OR_RETURN(const MemberRecord row, UnpackRow<MemberRecord>(packed));
-      RETURN_IF_ERROR(edit.Put(row));
+      RETURN_IF_ERROR(edit.PutPacked(row, packed));
     } else if (table == Columns<StoredContribution>::kName) {
       ASSIGN_OR_RETURN(const StoredContribution row, UnpackRow<StoredContribution>(packed));
       RETURN_IF_ERROR(check(row.delta));
-      RETURN_IF_ERROR(edit.Insert(row));
+      RETURN_IF_ERROR(edit.PutPacked(row, packed));
     } else if (table == Columns<StoredRound>::kName) {
       ASSIGN_OR_RETURN(const StoredRound row, UnpackRow<StoredRound>(packed));
       RETURN_IF_ERROR(check(row.answer));
-      RETURN_IF_ERROR(edit.Insert(row));
+      RETURN_IF_ERROR(edit.PutPacked(row, packed));
       rounds.push_back(row);
     } else {
       ASSIGN_OR_RETURN(const StoredSnapshot row, UnpackRow<StoredSnapshot>(packed));
       RETURN_IF_ERROR(check(row.state));
-      RETURN_IF_ERROR(edit.Put(row));
+      RETURN_IF_ERROR(edit.PutPacked(row, packed));
       snapshots.emplace(row.fragment, row.version, row.state.file);
     }
   }

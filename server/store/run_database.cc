@@ -83,6 +83,15 @@ absl::Status DatabaseEdit::Write(const Row& row, bool replace) {
 }
 
 template <typename Row>
+absl::Status DatabaseEdit::PutPacked(const Row& row, absl::string_view packed) {
+  ASSIGN_OR_RETURN(const uint64_t before, FindRowChecksum(database_, row));
+  digest_ -= before;
+  ASSIGN_OR_RETURN(const uint64_t after, WritePackedRow<Row>(database_, packed, /*replace=*/true));
+  digest_ += after;
+  return absl::OkStatus();
+}
+
+template <typename Row>
 absl::Status DatabaseEdit::Remove(const Row& row) {
   ASSIGN_OR_RETURN(const uint64_t before, FindRowChecksum(database_, row));
   digest_ -= before;
@@ -96,6 +105,11 @@ template absl::Status DatabaseEdit::Write(const StoredContribution&, bool);
 template absl::Status DatabaseEdit::Write(const StoredRound&, bool);
 template absl::Status DatabaseEdit::Write(const StoredSnapshot&, bool);
 template absl::Status DatabaseEdit::Remove(const StoredSnapshot&);
+template absl::Status DatabaseEdit::PutPacked(const RunState&, absl::string_view);
+template absl::Status DatabaseEdit::PutPacked(const MemberRecord&, absl::string_view);
+template absl::Status DatabaseEdit::PutPacked(const StoredContribution&, absl::string_view);
+template absl::Status DatabaseEdit::PutPacked(const StoredRound&, absl::string_view);
+template absl::Status DatabaseEdit::PutPacked(const StoredSnapshot&, absl::string_view);
 
 absl::StatusOr<std::unique_ptr<SqliteDatabase>> RunDatabase::OpenExclusively(
     const std::string& path, const Options& options, bool create) {

@@ -55,6 +55,9 @@ class DatabaseEdit {
   absl::Status Put(const Row& row) {
     return Write(row, /*replace=*/true);
   }
+  // The same for a row that came from another database; `row` is what it unpacks to.
+  template <typename Row>
+  absl::Status PutPacked(const Row& row, absl::string_view packed);
   template <typename Row>
   absl::Status Remove(const Row& row);
   // As ReadRows.
@@ -117,6 +120,12 @@ class RunDatabase {
   template <typename Row>
   absl::StatusOr<std::vector<Row>> Rows(const std::string& where) {
     return ReadRows<Row>(*database_, where, nullptr);
+  }
+  // Each packed, too.
+  template <typename Row>
+  absl::StatusOr<std::vector<Row>> Rows(const std::string& where,
+                                        std::vector<std::string>& packed) {
+    return ReadRows<Row>(*database_, where, nullptr, &packed);
   }
 
   // The number of the last commit; the first is 1.

@@ -64,6 +64,20 @@ class PackedCells {
     left_.remove_prefix(size);
     return text;
   }
+  // Binds the next value, whatever its type.
+  absl::Status BindNext(Statement& statement) {
+    if (!left_.empty() && left_[0] == 'i') {
+      ASSIGN_OR_RETURN(const int64_t value, Int(0));
+      statement.Bind(value);
+    } else if (!left_.empty() && left_[0] == 'r') {
+      ASSIGN_OR_RETURN(const double value, Real(0));
+      statement.Bind(value);
+    } else {
+      ASSIGN_OR_RETURN(const absl::string_view value, View());
+      statement.Bind(value);
+    }
+    return absl::OkStatus();
+  }
   bool done() const { return left_.empty(); }
 
  private:
@@ -252,6 +266,7 @@ class Read {
     return expected;
   }
   const absl::Status& status() const { return status_; }
+  const std::string& bytes() const { return canonical_.bytes(); }
 
  private:
   template <typename T>
@@ -370,16 +385,35 @@ std::vector<std::string> CreateTableStatements() {
           CreateTable<StoredSnapshot>()};
 }
 
+// The statement that writes a row, its checksum last.
 template <typename Row>
-absl::StatusOr<uint64_t> WriteRow(SqliteDatabase& database, const Row& row, bool replace) {
+absl::StatusOr<Statement> PrepareWrite(SqliteDatabase& database, const Row& row, bool replace) {
   static const auto* const table = new Describe(DescribeTable<Row>());
   static const auto* const values = new std::string(absl::StrCat(
       " INTO ", Columns<Row>::kName, " (", absl::StrJoin(table->names, ", "), ", ", kChecksumColumn,
       ") VALUES (", absl::StrJoin(std::vector<std::string>(table->names.size(), "?"), ", "),
       ", ?)"));
   if (replace && Columns<Row>::kKey == 0) RETURN_IF_ERROR(DeleteRow(database, row));
-  ASSIGN_OR_RETURN(Statement statement,
-                   database.Prepare((replace ? "INSERT OR REPLACE" : "INSERT") + *values));
+  return database.Prepare((replace ? "INSERT OR REPLACE" : "INSERT") + *values);
+}
+
+template <typename Row>
+absl::StatusOr<uint64_t> WritePackedRow(SqliteDatabase& database, absl::string_view packed,
+                                        bool replace) {
+  ASSIGN_OR_RETURN(const Row row, UnpackRow<Row>(packed));
+  ASSIGN_OR_RETURN(Statement statement, PrepareWrite(database, row, replace));
+  PackedCells cells(packed);
+  RETURN_IF_ERROR(cells.View().status());  // The table's name.
+  while (!cells.done()) RETURN_IF_ERROR(cells.BindNext(statement));
+  const uint64_t checksum = Checksum64(packed);
+  statement.Bind(static_cast<int64_t>(checksum));
+  RETURN_IF_ERROR(statement.Run());
+  return checksum;
+}
+
+template <typename Row>
+absl::StatusOr<uint64_t> WriteRow(SqliteDatabase& database, const Row& row, bool replace) {
+  ASSIGN_OR_RETURN(Statement statement, PrepareWrite(database, row, replace));
   Bind bind(statement, Columns<Row>::kName, std::numeric_limits<int>::max());
   Columns<Row>::Visit(bind, row);
   RETURN_IF_ERROR(bind.status());
@@ -408,7 +442,7 @@ absl::Status DeleteRow(SqliteDatabase& database, const Row& row) {
 
 template <typename Row>
 absl::StatusOr<std::vector<Row>> ReadRows(SqliteDatabase& database, const std::string& where,
-                                          uint64_t* digest) {
+                                          uint64_t* digest, std::vector<std::string>* packed) {
   const Describe table = DescribeTable<Row>();
   std::string sql = absl::StrCat("SELECT ", absl::StrJoin(table.names, ", "), ", ", kChecksumColumn,
                                  " FROM ", Columns<Row>::kName);
@@ -432,6 +466,7 @@ absl::StatusOr<std::vector<Row>> ReadRows(SqliteDatabase& database, const std::s
                                               checksum.status().message()));
     }
     if (digest != nullptr) *digest += *checksum;
+    if (packed != nullptr) packed->push_back(read.bytes());
   }
 }
 
@@ -450,11 +485,12 @@ absl::StatusOr<uint64_t> SumOfChecksums(SqliteDatabase& database, const std::str
   return static_cast<uint64_t>(low) + (static_cast<uint64_t>(high) << 32);
 }
 
-#define CAUSEWAY_TABLE(Row)                                                       \
-  template absl::StatusOr<uint64_t> WriteRow(SqliteDatabase&, const Row&, bool);  \
-  template absl::StatusOr<uint64_t> FindRowChecksum(SqliteDatabase&, const Row&); \
-  template absl::Status DeleteRow(SqliteDatabase&, const Row&);                   \
-  template absl::StatusOr<std::vector<Row>> ReadRows(SqliteDatabase&, const std::string&, uint64_t*)
+#define CAUSEWAY_TABLE(Row)                                                               \
+  template absl::StatusOr<uint64_t> WriteRow(SqliteDatabase&, const Row&, bool);          \
+  template absl::StatusOr<uint64_t> FindRowChecksum(SqliteDatabase&, const Row&);         \
+  template absl::Status DeleteRow(SqliteDatabase&, const Row&);                           \
+  template absl::StatusOr<std::vector<Row>> ReadRows(SqliteDatabase&, const std::string&, \
+                                                     uint64_t*, std::vector<std::string>*)
 CAUSEWAY_TABLE(CommitRow);
 CAUSEWAY_TABLE(RunIdentity);
 CAUSEWAY_TABLE(RunState);
@@ -463,9 +499,10 @@ CAUSEWAY_TABLE(StoredContribution);
 CAUSEWAY_TABLE(StoredRound);
 CAUSEWAY_TABLE(StoredSnapshot);
 #undef CAUSEWAY_TABLE
-#define CAUSEWAY_PACKED(Row)                                \
-  template absl::StatusOr<std::string> PackRow(const Row&); \
-  template absl::StatusOr<Row> UnpackRow<Row>(absl::string_view)
+#define CAUSEWAY_PACKED(Row)                                      \
+  template absl::StatusOr<std::string> PackRow(const Row&);       \
+  template absl::StatusOr<Row> UnpackRow<Row>(absl::string_view); \
+  template absl::StatusOr<uint64_t> WritePackedRow<Row>(SqliteDatabase&, absl::string_view, bool)
 CAUSEWAY_PACKED(RunIdentity);
 CAUSEWAY_PACKED(RunState);
 CAUSEWAY_PACKED(MemberRecord);
