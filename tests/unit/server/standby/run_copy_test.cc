@@ -2,6 +2,7 @@
 #include "server/standby/run_copy.h"
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -218,6 +219,18 @@ TEST_F(RunCopyTest, AFileThatIsWholeIsNotSentAgain) {
                 return follower.Take(part).ok();
               }).ok());
   EXPECT_EQ(files, 0);
+  ExpectSame(*original, *copy);
+}
+
+TEST_F(RunCopyTest, ARowThatReadsBackOtherwiseStaysAsItIs) {
+  const auto original = Make("original");
+  const auto copy = Make("copy");
+  Take(*original, 0, 5);
+  MemberRecord record = ScriptedMember("alice", 2);
+  record.account.heartbeat.set_train_loss(std::numeric_limits<float>::quiet_NaN());
+  ASSERT_TRUE(original->store().SaveMember(record).ok());
+  const absl::Status followed = Follow(*original, *copy);
+  ASSERT_TRUE(followed.ok()) << followed;
   ExpectSame(*original, *copy);
 }
 
