@@ -32,7 +32,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/tcp_links.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "common/telemetry/counting_event_log.h"
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/log.h"

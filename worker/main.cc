@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/cli/command_line.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "common/telemetry/log.h"
 #include "worker/commands/commands.h"
 

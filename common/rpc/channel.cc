@@ -16,7 +16,7 @@
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/tcp_address.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 
 namespace causeway {
 namespace {

@@ -39,6 +39,16 @@ grpc::ByteBuffer ChunkToBuffer(ChunkFields chunk, std::span<const uint8_t> data,
   return {slices.data(), frame.tail.empty() ? size_t{2} : size_t{3}};
 }
 
+grpc::ByteBuffer LaneMessageToBuffer(OutgoingMessage message) {
+  if (message.chunk.has_value()) {
+    OutgoingChunk& chunk = *message.chunk;
+    return ChunkToBuffer(chunk.fields, chunk.data, std::move(chunk.owner));
+  }
+  v1::LaneMessage control;
+  control.mutable_control()->Swap(&message.control);
+  return MessageToBuffer(control);
+}
+
 grpc::ByteBuffer MessageToBuffer(const google::protobuf::MessageLite& message) {
   const grpc::Slice slice = Copied(message.SerializeAsString());
   return {&slice, 1};

@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "absl/status/status.h"
-#include "common/rpc/chunk_message.h"
+#include "common/transfer/chunk_message.h"
+#include "common/transfer/lane_peer.h"
 
 namespace causeway {
 
@@ -19,16 +21,33 @@ class BufferMessage final : public MessageBytes {
  public:
   explicit BufferMessage(const grpc::ByteBuffer& buffer) : buffer_(buffer) {}
   std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override;
+  size_t size() const override { return buffer_.Valid() ? buffer_.Length() : 0; }
 
  private:
   const grpc::ByteBuffer& buffer_;
 };
 
-// A PushRequest or PullResponse that holds a chunk. It borrows `data`, 1 .. kChunkBytes of them,
+// One that keeps the buffer itself.
+class OwnedBufferMessage final : public MessageBytes {
+ public:
+  // Leaves `buffer` empty.
+  explicit OwnedBufferMessage(grpc::ByteBuffer& buffer) { buffer_.Swap(&buffer); }
+  std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override {
+    return BufferMessage(buffer_).Open();
+  }
+
+ private:
+  grpc::ByteBuffer buffer_;
+};
+
+// A LaneMessage that holds a chunk. It borrows `data`, 1 .. kChunkBytes of them,
 // which must not change before `owner` is released, on any thread, when the message has left.
 // chunk.data_bytes is taken from `data`.
 grpc::ByteBuffer ChunkToBuffer(ChunkFields chunk, std::span<const uint8_t> data,
                                std::shared_ptr<const void> owner);
+
+// A message of a lane, a chunk or a control message.
+grpc::ByteBuffer LaneMessageToBuffer(OutgoingMessage message);
 
 // Any message, serialized; and back. INVALID_ARGUMENT if it is malformed.
 grpc::ByteBuffer MessageToBuffer(const google::protobuf::MessageLite& message);

@@ -8,11 +8,11 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/revocation_watch.h"
 #include "common/rpc/status.h"
 
 namespace causeway {
@@ -120,14 +120,6 @@ absl::StatusOr<Certificate> CheckPair(const SecurityOptions& options, Certificat
   return certificate;
 }
 
-// "5a2f1c3e.r0", as OpenSSL looks for the list of an authority whose name hashes to that.
-bool IsListName(absl::string_view name) {
-  constexpr size_t kHash = 8;
-  return name.size() > kHash + 2 && name.substr(kHash, 2) == ".r" &&
-         absl::c_all_of(name.substr(0, kHash), absl::ascii_isxdigit) &&
-         absl::c_all_of(name.substr(kHash + 2), absl::ascii_isdigit);
-}
-
 // OpenSSL passes over what it does not find in the folder, and so lets in whom nobody wants.
 absl::Status CheckLists(const SecurityOptions& options, std::vector<std::string>& warnings) {
   const std::string& folder = options.crl_folder;
@@ -137,7 +129,7 @@ absl::Status CheckLists(const SecurityOptions& options, std::vector<std::string>
   std::error_code error;
   int lists = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    lists += IsListName(entry.path().filename().string());
+    lists += IsRevocationListName(entry.path().filename().string());
   }
   if (error) {
     return absl::InvalidArgumentError(

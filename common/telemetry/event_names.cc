@@ -39,6 +39,8 @@ constexpr EventName kCoordinatorEvents[] = {
     {"standby_attached", kInfo},
     {"standby_detached", kWarn},
     {"certificate_expiring", kWarn},
+    {"revocation_list_ending", kWarn},
+    {"revocation_list_ended", kError},
     {"certificate_reloaded", kInfo},
     {"failed", kError},
     {"run_finished", kInfo},

@@ -137,14 +137,12 @@ class Coordinator {
   virtual absl::Status Contribute(const v1::PushHeader& header, ReceivedObject object) = 0;
   // Whether a contribution that is held is out of line, and so not merged (PushResponse).
   virtual bool IsQuarantined(const v1::PushHeader& header) const = 0;
-  virtual absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(
-      const v1::QueryTransferRequest& request) = 0;
   // Calls back with the answer of the round, at once if it is kept, else when it is published.
   virtual void PullAnswer(int fragment, int64_t round, PullCallback callback) = 0;
   // The published values and their version, as a consistent pair.
   virtual absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) = 0;
   // The worker has been sent `bytes` of such an object: for the accounts.
-  virtual void RecordPulled(const std::string& worker_id, v1::PullRequest::Object object,
+  virtual void RecordPulled(const std::string& worker_id, v1::Want::Object object,
                             int64_t bytes) = 0;
 
   // --- Time ---

@@ -8,7 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
 #include "common/params/run_config.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 
 namespace causeway::server {
 namespace {
@@ -276,38 +276,6 @@ bool CoordinatorImpl::IsQuarantined(const v1::PushHeader& header) const {
   return fragment.ok() && (*fragment)->IsQuarantined(header.worker_id(), header.round());
 }
 
-absl::StatusOr<v1::QueryTransferResponse> CoordinatorImpl::QueryTransfer(
-    const v1::QueryTransferRequest& request) {
-  RETURN_IF_ERROR(Serving());
-  RETURN_IF_ERROR(CheckRunId("query", request.run_id(), options_.run_id));
-  {
-    absl::MutexLock lock(&members_mutex_);
-    if (membership_.Find(request.worker_id()) == nullptr) {
-      return absl::PermissionDeniedError(
-          absl::StrCat(request.worker_id(), " is not a member of this run"));
-    }
-  }
-  ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(request.fragment()));
-  v1::PushHeader header;
-  header.set_worker_id(request.worker_id());
-  header.set_fragment(request.fragment());
-  header.set_round(request.round());
-  header.set_object_hash(request.object_hash());
-  header.set_codec(options_.config.sync().codec_up());
-  header.set_total_bytes(fragment->contribution_bytes());
-  const absl::StatusOr<bool> held = fragment->IsHeld(header);
-  v1::QueryTransferResponse response;
-  if (absl::IsAborted(held.status())) {
-    response.set_state(v1::QueryTransferResponse::CLOSED);
-    return response;
-  }
-  RETURN_IF_ERROR(held.status());
-  response.set_state(*held ? v1::QueryTransferResponse::ACCEPTED
-                           : v1::QueryTransferResponse::UNKNOWN);
-  response.set_durable_bytes(*held ? header.total_bytes() : 0);
-  return response;
-}
-
 void CoordinatorImpl::PullAnswer(int fragment, int64_t round, PullCallback callback) {
   const absl::StatusOr<FragmentRounds*> found = FindFragment(fragment);
   absl::Status serving = Serving();
@@ -334,12 +302,12 @@ absl::StatusOr<std::shared_ptr<const PullObject>> CoordinatorImpl::PullState(int
   return found->State();
 }
 
-void CoordinatorImpl::RecordPulled(const std::string& worker_id, v1::PullRequest::Object object,
+void CoordinatorImpl::RecordPulled(const std::string& worker_id, v1::Want::Object object,
                                    int64_t bytes) {
   absl::MutexLock lock(&members_mutex_);
   const auto found = accounts_.find(worker_id);
   if (found == accounts_.end()) return;  // An id that never joined is not kept an account of.
-  (object == v1::PullRequest::ANSWER ? found->second.bytes_down : found->second.state_bytes_down) +=
+  (object == v1::Want::ANSWER ? found->second.bytes_down : found->second.state_bytes_down) +=
       bytes;
 }
 

@@ -7,7 +7,7 @@
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "server/core/coordinator_impl.h"
 #include "server/round/pace.h"
 

@@ -7,7 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/params/tensor_table.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 
 namespace causeway::server {
 namespace {
@@ -121,11 +121,6 @@ bool WaitingCoordinator::IsQuarantined(const v1::PushHeader& header) const {
   return begun() != nullptr && begun()->IsQuarantined(header);
 }
 
-absl::StatusOr<v1::QueryTransferResponse> WaitingCoordinator::QueryTransfer(
-    const v1::QueryTransferRequest& request) {
-  return begun() == nullptr ? StillWaits() : begun()->QueryTransfer(request);
-}
-
 void WaitingCoordinator::PullAnswer(int fragment, int64_t round, PullCallback callback) {
   if (begun() == nullptr) return callback(StillWaits());
   begun()->PullAnswer(fragment, round, std::move(callback));
@@ -135,7 +130,7 @@ absl::StatusOr<std::shared_ptr<const PullObject>> WaitingCoordinator::PullState(
   return begun() == nullptr ? StillWaits() : begun()->PullState(fragment);
 }
 
-void WaitingCoordinator::RecordPulled(const std::string& worker_id, v1::PullRequest::Object object,
+void WaitingCoordinator::RecordPulled(const std::string& worker_id, v1::Want::Object object,
                                       int64_t bytes) {
   if (begun() != nullptr) begun()->RecordPulled(worker_id, object, bytes);
 }

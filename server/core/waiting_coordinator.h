@@ -52,11 +52,9 @@ class WaitingCoordinator final : public Coordinator {
                             std::span<const uint8_t> bytes) const override;
   absl::Status Contribute(const v1::PushHeader& header, ReceivedObject object) override;
   bool IsQuarantined(const v1::PushHeader& header) const override;
-  absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(
-      const v1::QueryTransferRequest& request) override;
   void PullAnswer(int fragment, int64_t round, PullCallback callback) override;
   absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) override;
-  void RecordPulled(const std::string& worker_id, v1::PullRequest::Object object,
+  void RecordPulled(const std::string& worker_id, v1::Want::Object object,
                     int64_t bytes) override;
   void Tick() override;
   void Maintain() override;

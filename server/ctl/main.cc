@@ -16,7 +16,7 @@
 #include "common/cli/command_line.h"
 #include "common/params/run_config.h"
 #include "common/rpc/security_flags.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "nlohmann/json.hpp"
 #include "server/ctl/completion.h"
 #include "server/ctl/config_command.h"

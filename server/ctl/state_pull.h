@@ -2,6 +2,8 @@
 #ifndef CAUSEWAY_SERVER_CTL_STATE_PULL_H_
 #define CAUSEWAY_SERVER_CTL_STATE_PULL_H_
 
+#include <grpcpp/channel.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,7 +12,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "causeway/v1/exchange.grpc.pb.h"
 #include "common/params/fragment_plan.h"
 
 namespace causeway::server {
@@ -25,17 +26,17 @@ struct PublishedState {
 struct StatePullOptions {
   // By then all has come, or DEADLINE_EXCEEDED.
   absl::Time deadline = absl::InfiniteFuture();
-  // A stream on which nothing comes for so long is given up. A piece of 1 MiB is the least that is
-  // seen to come.
+  // If nothing comes for so long, it is given up. A piece of 1 MiB is the least that is seen to
+  // come.
   absl::Duration stall = absl::Minutes(1);
   // Called with the bytes that have come and those of the whole state, piece by piece; a fragment
   // that is fetched again counts once.
   std::function<void(int64_t bytes, int64_t all_bytes)> progress = [](int64_t, int64_t) {};
 };
 
-// Fetches every fragment over `channel`, one after the other; a fragment whose stream breaks or
-// stalls is fetched again, a few times with pauses between them. Errors are those of Exchange.Pull;
-// UNAVAILABLE for a stream that stalls; DATA_LOSS if what comes is not what was announced.
+// Fetches every fragment over one lane of `channel`, one after the other; a lane that breaks is
+// opened again, and goes on with what is missing. Errors are those of a Want; UNAVAILABLE if
+// nothing comes; DATA_LOSS if what comes is not what was announced.
 absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Channel>& channel,
                                                   const std::string& run_id,
                                                   const FragmentPlan& plan,

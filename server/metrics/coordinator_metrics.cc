@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "common/metrics/process_figures.h"
 #include "common/rpc/certificate.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "common/telemetry/event_names.h"
 
 namespace causeway::server {
@@ -68,8 +68,8 @@ void CoordinatorMetrics::AddLoad(MetricPage& page, const ServerLoad& load) const
   page.Gauge(queue, queue_help, static_cast<double>(load.copies_queued), {{"queue", "copy"}});
   page.Gauge("causeway_pushes", "Deltas that are being received.",
              static_cast<double>(load.pushes));
-  page.Gauge("causeway_push_streams", "Streams over which deltas come.",
-             static_cast<double>(load.push_streams));
+  page.Gauge("causeway_lanes", "Streams over which objects come and go.",
+             static_cast<double>(load.lanes));
   page.Counter("causeway_pushes_evicted_total",
                "Deltas that nobody was sending, dropped for want of memory.",
                static_cast<double>(load.pushes_evicted));

@@ -1,6 +1,6 @@
 // The end of an object that crosses a link over several connections, chunk by chunk.
 //
-// Whichever connection is free takes the next chunk of 1 MiB (common/rpc/wire.h). When none is
+// Whichever connection is free takes the next chunk of 1 MiB (common/transfer/wire.h). When none is
 // left, the connections that still carry one go on at their share of the link, which nobody else
 // uses now. TCP finds out slowly: BBR tries a quarter more once in eight round trips. On a thin
 // link, where a chunk takes seconds, that is most of what a prediction from rates alone would miss.

@@ -34,8 +34,6 @@ absl::string_view Verb(Action action) {
       return "attach";
     case Action::kPush:
       return "push";
-    case Action::kQueryTransfer:
-      return "ask about a push";
     case Action::kPull:
       return "pull";
     case Action::kGetStatus:
@@ -57,7 +55,6 @@ bool RoleMay(Role role, Action action) {
       return true;
     case Action::kAttach:
     case Action::kPush:
-    case Action::kQueryTransfer:
       return role == Role::kWorker;
     case Action::kPull:
       return role == Role::kWorker || role == Role::kOperator;
@@ -91,8 +88,6 @@ std::string HostOf(absl::string_view address) {
 
 double CostOf(Action action) {
   switch (action) {
-    case Action::kQueryTransfer:
-      return 1;
     case Action::kDescribe:
     case Action::kPush:
     case Action::kPull:
@@ -226,14 +221,25 @@ absl::StatusOr<Peer> Access::AdmitSilently(const grpc::ServerContextBase& contex
     Report(peer, refusal);
     return refusal;
   }
-  if (!RoleMay(identity.role, action)) {
-    const absl::Status refusal = absl::PermissionDeniedError(
-        absl::StrCat(RoleName(identity.role), " ", identity.name, " asked to ", Verb(action), ": ",
-                     WhatARoleMayDo(identity.role)));
-    Report(peer, refusal);
-    return refusal;
-  }
+  RETURN_IF_ERROR(CheckRole(peer, action));
   return peer;
+}
+
+absl::Status Access::CheckRole(const Peer& peer, Action action) {
+  if (!peer.identity.has_value() || RoleMay(peer.identity->role, action)) return absl::OkStatus();
+  const Identity& identity = *peer.identity;
+  const absl::Status refusal = absl::PermissionDeniedError(
+      absl::StrCat(RoleName(identity.role), " ", identity.name, " asked to ", Verb(action), ": ",
+                   WhatARoleMayDo(identity.role)));
+  Report(peer, refusal);
+  return refusal;
+}
+
+absl::Status Access::CheckMessage(const Peer& peer, Action action, absl::string_view worker_id) {
+  RETURN_IF_ERROR(Count(peer, CostOf(action)));
+  RETURN_IF_ERROR(CheckStillValid(peer));
+  RETURN_IF_ERROR(CheckRole(peer, action));
+  return CheckWorker(peer, action, worker_id);
 }
 
 absl::Status Access::Count(const Peer& peer, double cost) {

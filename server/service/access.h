@@ -3,8 +3,8 @@
 //   call                      worker        operator   observer
 //   Session.Describe          yes           yes        yes
 //   Session.Attach, BringModel  its own id  -          -
-//   Exchange.Push, Query      its own id    -          -
-//   Exchange.Pull             its own id    yes        -          (it shows the parameters)
+//   Exchange.Carry: offers    its own id    -          -
+//   Exchange.Carry: wants     its own id    yes        -          (they show the parameters)
 //   Admin.GetStatus, Events   -             yes        yes
 //   Admin's orders            -             yes        -
 //   Standby.Follow            -             yes        -          (it shows everything)
@@ -40,17 +40,7 @@
 
 namespace causeway::server {
 
-enum class Action {
-  kDescribe,
-  kAttach,
-  kPush,
-  kQueryTransfer,
-  kPull,
-  kGetStatus,
-  kOrder,
-  kProbe,
-  kFollow
-};
+enum class Action { kDescribe, kAttach, kPush, kPull, kGetStatus, kOrder, kProbe, kFollow };
 
 // As how many messages of a session a call counts.
 double CostOf(Action action);
@@ -76,9 +66,9 @@ class Access {
     std::unique_ptr<TokenTable> tokens;  // May be null: certificates alone.
     // May be null: nobody is refused by name.
     std::unique_ptr<RefusedIdentities> refused;
-    // Of one identity, or of one address that has none: messages within a session. A call counts
-    // once,
-    // when it opens, as so many of them as it costs the coordinator (CostOf).
+    // Of one identity, or of one address that has none: messages within a session. A call, and what
+    // is offered or wanted over a lane, counts once as so many of them as it costs the coordinator
+    // (CostOf).
     double requests_per_second = 1000;
     double request_burst = 4000;
     double strangers_per_second = 10;
@@ -101,12 +91,15 @@ class Access {
   absl::Status CheckStillValid(const Peer& peer);
   // For calls of many messages: one of them came. RESOURCE_EXHAUSTED as for a request.
   absl::Status CountMessage(const Peer& peer) { return Count(peer, 1); }
+  // For a message that is as good as a call, and counts as one: all that Check looks at.
+  absl::Status CheckMessage(const Peer& peer, Action action, absl::string_view worker_id);
   // Admit and CheckWorker at once.
   absl::Status Check(const grpc::ServerContextBase& context, Action action,
                      absl::string_view worker_id);
 
  private:
   absl::StatusOr<Peer> AdmitSilently(const grpc::ServerContextBase& context, Action action);
+  absl::Status CheckRole(const Peer& peer, Action action);
   absl::StatusOr<Peer> Authenticate(const grpc::ServerContextBase& context);
   absl::Status Count(const Peer& peer, double cost);
   // UNAUTHENTICATED as CheckStillValid, and says nothing.

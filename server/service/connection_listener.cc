@@ -235,7 +235,7 @@ void ConnectionListener::Take(int listener, OwnedDescriptor connection, const Tc
     // The descriptor may be that of a connection which has ended.
     const auto former = taken_.find(connection.get());
     if (former != taken_.end()) {
-      Forget(former->second);
+      Forget(former->first, former->second);
       taken_.erase(former);
     }
     const absl::Status admitted = Admit(peer);
@@ -244,18 +244,21 @@ void ConnectionListener::Take(int listener, OwnedDescriptor connection, const Tc
       return;
     }
     taken_[connection.get()] = {.socket = SocketOf(connection.get()), .peer = peer};
+    newest_[KeyOf(peer)] = connection.get();
   }
   take_(listener, connection.Release());
 }
 
-void ConnectionListener::Forget(const Taken& taken) {
+void ConnectionListener::Forget(int descriptor, const Taken& taken) {
   gate_.Leave(taken.peer);
-  known_.erase(KeyOf(taken.peer));
+  const auto newest = newest_.find(KeyOf(taken.peer));
+  if (newest != newest_.end() && newest->second == descriptor) newest_.erase(newest);
 }
 
 void ConnectionListener::Know(const TcpAddress& peer) {
   absl::MutexLock lock(&mutex_);
-  known_.insert(KeyOf(peer));
+  const auto newest = newest_.find(KeyOf(peer));
+  if (newest != newest_.end()) taken_.at(newest->second).known = true;
 }
 
 void ConnectionListener::EndHostile() {
@@ -265,8 +268,7 @@ void ConnectionListener::EndHostile() {
   for (auto& [descriptor, taken] : taken_) {
     const std::optional<ConnectionFacts> facts = FactsOf(descriptor);
     if (!facts.has_value()) continue;
-    const absl::string_view why =
-        taken.watch.Judge(*facts, known_.contains(KeyOf(taken.peer)), now);
+    const absl::string_view why = taken.watch.Judge(*facts, taken.known, now);
     // Whoever took it finds it ended, and closes it.
     if (why.empty() || SocketOf(descriptor) != taken.socket) continue;
     shutdown(descriptor, SHUT_RDWR);
@@ -279,14 +281,9 @@ void ConnectionListener::Sweep() {
   std::erase_if(taken_, [this](const auto& item) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const auto& [descriptor, taken] = item;
     if (SocketOf(descriptor) == taken.socket) return false;
-    Forget(taken);
+    Forget(descriptor, taken);
     return true;
   });
-  if (known_.size() <= taken_.size()) return;
-  // Of a call that was admitted when its connection was gone already.
-  std::set<PeerKey> open;
-  for (const auto& [descriptor, taken] : taken_) open.insert(KeyOf(taken.peer));
-  std::erase_if(known_, [&](const PeerKey& peer) { return !open.contains(peer); });
 }
 
 void ConnectionListener::Report(const std::string& line) {

@@ -17,7 +17,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -87,7 +86,7 @@ class ConnectionListener {
   absl::Status Start(Taker take);
   // A call of that peer, with its port, was admitted.
   void Know(const TcpAddress& peer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends connections as connection_watch.h says. Call about twice a second.
+  // Ends connections as connection_watch.h says. Call about ten times a second.
   void EndHostile() ABSL_LOCKS_EXCLUDED(mutex_);
   // Takes no connection any more, and gives the port back. Those that were taken live on.
   void Stop();
@@ -96,6 +95,7 @@ class ConnectionListener {
   struct Taken {
     ino_t socket = 0;  // What the descriptor was when it was taken.
     TcpAddress peer;
+    bool known = false;  // A call over it was admitted.
     ConnectionWatch watch = {};
   };
   // Finds a peer's connection.
@@ -111,7 +111,7 @@ class ConnectionListener {
   absl::Status Admit(const TcpAddress& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets the connections that have ended.
   void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Forget(const Taken& taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(int descriptor, const Taken& taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Report(const std::string& line);
 
   ConnectionGate& gate_;
@@ -125,7 +125,8 @@ class ConnectionListener {
   RateLimiter lines_;
   absl::Mutex mutex_;
   std::map<int, Taken> taken_ ABSL_GUARDED_BY(mutex_);  // By descriptor.
-  std::set<PeerKey> known_ ABSL_GUARDED_BY(mutex_);     // Those with an admitted call.
+  // The newest connection of each peer, whose port may have had an older one.
+  std::map<PeerKey, int> newest_ ABSL_GUARDED_BY(mutex_);
   absl::Duration swept_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();
 };
 

@@ -24,10 +24,12 @@ absl::string_view ConnectionWatch::Judge(const ConnectionFacts& facts, bool admi
                                          absl::Duration now) {
   if (admitted || facts.received_bytes <= kStrangerBytes) {
     strange_since_.reset();
-  } else if (!strange_since_.has_value()) {
-    strange_since_ = now;
-  } else if (now - *strange_since_ >= kPatience) {
-    return "it sends without having shown who it is";
+  } else {
+    if (!strange_since_.has_value()) strange_since_ = now;
+    const bool too_much = facts.received_bytes > kMostStrangerBytes;
+    if (too_much || now - *strange_since_ >= kPatience) {
+      return "it sends without having shown who it is";
+    }
   }
   if (facts.reads) {
     unread_.reset();

@@ -1,11 +1,12 @@
 // Which connections are ended for what they make gRPC 1.51 keep.
 //
-// It keeps the metadata of a call of up to 16 MiB until the client has acknowledged a smaller
-// limit, which a client need not do; and it keeps what it answers, without a bound, for a client
-// that asks and does not read. Both show in what TCP counts, whatever TLS hides:
+// It keeps headers that do not end, without a bound, and what it answers, without a bound, for a
+// client that asks and does not read. Both show in what TCP counts, whatever TLS hides:
 //
-//   - who sends more than kStrangerBytes and has had no call admitted a second later, has shown no
-//     credentials, or sends headers that do not end;
+//   - who sends more than kStrangerBytes and has had no call admitted a second later, or more than
+//     kMostStrangerBytes before, has shown no credentials, or sends headers that do not end. A
+//     client of gRPC's cannot: until they are admitted, flow control lets it send 64 KiB of each of
+//     64 calls;
 //   - who has not read for a second what he is sent, and has sent kUnreadBytes meanwhile, asks for
 //     what he does not want. gRPC's own clients read always.
 #ifndef CAUSEWAY_SERVER_SERVICE_CONNECTION_WATCH_H_
@@ -32,6 +33,7 @@ std::optional<ConnectionFacts> FactsOf(int descriptor);
 class ConnectionWatch {
  public:
   static constexpr int64_t kStrangerBytes = int64_t{256} << 10;
+  static constexpr int64_t kMostStrangerBytes = int64_t{4} << 20;
   static constexpr int64_t kUnreadBytes = int64_t{256} << 10;
   static constexpr absl::Duration kPatience = absl::Seconds(1);
 

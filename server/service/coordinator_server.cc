@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,7 +29,6 @@ constexpr int kCopyThreads = 4;
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kTransferTick = absl::Milliseconds(20);
 constexpr absl::Duration kMaintenance = absl::Seconds(2);
-constexpr absl::Duration kLookAtConnections = absl::Milliseconds(500);
 // Of the store, logs, the libraries, and what an operator does beside a crowd of connections.
 constexpr int kOwnFiles = 256;
 constexpr int kLeastOpenFiles = 1024;  // What every system permits.
@@ -85,6 +85,12 @@ absl::Status SettleMemory(const v1::RunConfig& config, const FragmentPlan& plan,
       absl::StrCat("the memory for transfers is ", bytes, " bytes, of which ", pushes,
                    " are for objects that are being received; the largest one has ", largest,
                    " bytes: allow more"));
+}
+
+// Apart from those of former processes of this run.
+uint64_t RandomProcess() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
 }
 
 // The number of files that this process may open, once it may open as many as it can.
@@ -215,28 +221,30 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
       pull_cache_(MemoryShares(options.memory_bytes).pull_cache),
       merges_(kMergeThreads),
       copies_(kCopyThreads),
-      pushes_(coordinator, {.memory = &push_memory_,
-                            .run_long = merges_.runner(),
-                            .clock = Clock::Real(),
-                            .stall = options.stall}),
-      pulls_(std::make_shared<PullTable>(
+      inbox_(coordinator, {.memory = &push_memory_,
+                           .run_long = merges_.runner(),
+                           .clock = Clock::Real(),
+                           .stall = options.stall,
+                           .process = RandomProcess()}),
+      outbox_(std::make_shared<AnswerOutbox>(
           coordinator,
-          PullTable::Options{.cache = &pull_cache_,
-                             .run_long = copies_.runner(),
-                             .clock = Clock::Real(),
-                             .stall = options.stall,
-                             .max_bytes_of_worker = PulledByAWorker(coordinator.plan())})),
+          AnswerOutbox::Options{.cache = &pull_cache_,
+                                .run_long = copies_.runner(),
+                                .max_bytes_of_worker = PulledByAWorker(coordinator.plan())})),
+      lanes_(coordinator, inbox_, *outbox_,
+             {.run_long = copies_.runner(), .clock = Clock::Real(), .stall = options.stall}),
       models_(coordinator, access_,
               {.run_long = merges_.runner(),
                .stall = options.stall,
                .make_room = [this](const FragmentPlan& plan,
                                    bool now) { return MakeRoom(plan, now); }}),
       session_(coordinator, access_, models_, options.join_timeout),
-      exchange_(access_, pushes_, *pulls_, copies_.runner()),
+      exchange_(access_, lanes_),
       admin_(coordinator, access_, links_, options.past_events),
       probe_gate_(*Clock::Real()),
       probe_(coordinator, access_, probe_gate_),
       expiry_(options.security.cert_file, *options.clock),
+      revocations_(options.security.crl_folder, *options.clock),
       events_(options.events) {}
 
 CoordinatorServer::~CoordinatorServer() { Stop(kDefaultStop); }
@@ -260,7 +268,7 @@ absl::Status CoordinatorServer::MakeRoom(const FragmentPlan& plan, bool now) {
   if (!now) return absl::OkStatus();
   push_memory_.GrowTo(MemoryShares(bytes).pushes);
   pull_cache_.GrowTo(MemoryShares(bytes).pull_cache);
-  pulls_->BoundBytesOfWorker(PulledByAWorker(plan));
+  outbox_->BoundBytesOfWorker(PulledByAWorker(plan));
   KeepFreedBlocks(static_cast<size_t>(LeftByARound(coordinator_.config(), plan)));
   return absl::OkStatus();
 }
@@ -268,22 +276,19 @@ absl::Status CoordinatorServer::MakeRoom(const FragmentPlan& plan, bool now) {
 void CoordinatorServer::TickLoop() {
   Clock& clock = *Clock::Real();
   absl::Duration next_tick = clock.Monotonic() + kTick;
-  absl::Duration next_look = clock.Monotonic() + kLookAtConnections;
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kTransferTick)) return;
     }
-    pulls_->Tick();
+    lanes_.Tick();
     if (clock.Monotonic() < next_tick) continue;
     next_tick = clock.Monotonic() + kTick;
-    pushes_.Tick();
+    inbox_.Tick();
     coordinator_.Tick();
     session_.CloseSilentStreams();
     session_.EndUnreadStreams();
     models_.Tick();
-    if (clock.Monotonic() < next_look) continue;
-    next_look = clock.Monotonic() + kLookAtConnections;
     listener_->EndHostile();
   }
 }
@@ -297,6 +302,7 @@ void CoordinatorServer::MaintainLoop() {
     coordinator_.Maintain();
     session_.CloseRevokedStreams();
     exchange_.EndRevokedStreams();
+    models_.EndRevokedStreams();
     const std::string reminder = expiry_.Poll();
     if (!reminder.empty()) {
       events_->Record("certificate_expiring", reminder, nlohmann::json::object());
@@ -304,6 +310,13 @@ void CoordinatorServer::MaintainLoop() {
     const std::string renewal = expiry_.PollRenewal();
     if (!renewal.empty()) {
       events_->Record("certificate_reloaded", renewal, nlohmann::json::object());
+    }
+    for (const RevocationWatch::Notice& notice : revocations_.Poll()) {
+      if (notice.ended) {
+        events_->Record("revocation_list_ended", notice.message, nlohmann::json::object());
+      } else {
+        events_->Record("revocation_list_ending", notice.message, nlohmann::json::object());
+      }
     }
     links_.Sample(port());
     BoundRetryPausesOfAccepted(port());
@@ -317,14 +330,14 @@ v1::RunStatus CoordinatorServer::GetStatus() const {
 }
 
 ServerLoad CoordinatorServer::load() const {
-  const PushTable::Counters counters = pushes_.counters();
+  const DeltaInbox::Counters counters = inbox_.counters();
   ServerLoad load;
   load.push_bytes = push_memory_.taken();
   load.push_bytes_limit = push_memory_.bytes();
   load.pull_bytes = pull_cache_.taken();
   load.pull_bytes_limit = pull_cache_.bytes();
-  load.pushes = counters.assemblies;
-  load.push_streams = counters.streams;
+  load.pushes = counters.deltas;
+  load.lanes = lanes_.lanes();
   load.pushes_evicted = counters.evicted;
   load.merges_queued = merges_.length();
   load.copies_queued = copies_.length();
@@ -341,7 +354,11 @@ void CoordinatorServer::Stop(absl::Duration deadline) {
   if (maintainer_.joinable()) maintainer_.join();
   if (listener_ != nullptr) listener_->Stop();
   if (server_ == nullptr) return;
-  server_->Shutdown(absl::ToChronoTime(absl::Now() + deadline));
+  const absl::Time end = absl::Now() + deadline;
+  for (; lanes_.sends() && absl::Now() < end; absl::SleepFor(kTransferTick)) lanes_.Tick();
+  // They would stay open for as long as their connections.
+  lanes_.EndAll(absl::UnavailableError("the coordinator stops"));
+  server_->Shutdown(absl::ToChronoTime(end));
   server_->Wait();
   // What they still do is with the tables.
   merges_.Stop();

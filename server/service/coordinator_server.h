@@ -17,8 +17,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/base/work_queue.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/expiry_watch.h"
+#include "common/rpc/revocation_watch.h"
 #include "common/rpc/security.h"
 #include "common/telemetry/event_log.h"
 #include "server/core/coordinator.h"
@@ -30,19 +32,19 @@
 #include "server/service/model_reception.h"
 #include "server/service/probe_gate.h"
 #include "server/service/probe_service.h"
-#include "server/service/pull_table.h"
-#include "server/service/push_table.h"
 #include "server/service/server_load.h"
 #include "server/service/session_service.h"
-#include "server/service/work_queue.h"
 #include "server/service/worker_links.h"
+#include "server/transfer/answer_outbox.h"
+#include "server/transfer/delta_inbox.h"
+#include "server/transfer/lane_registry.h"
 
 namespace causeway::server {
 
 class CoordinatorServer {
  public:
   struct Options {
-    std::string address;                // HOST:PORT; port 0: any free one.
+    std::string address = {};           // HOST:PORT; port 0: any free one.
     SecurityOptions security = {};      // Without files: plaintext, on loopback or with `insecure`.
     ConnectionLimits connections = {};  // Apart from the memory, which is a share of this:
     // Bounds what peers make this process keep for them: objects that are being received, packed
@@ -109,8 +111,9 @@ class CoordinatorServer {
   ByteBudget pull_cache_;
   WorkQueue merges_;  // Verifies and merges what was pushed.
   WorkQueue copies_;  // Packs, unpacks, reads and copies.
-  PushTable pushes_;
-  const std::shared_ptr<PullTable> pulls_;
+  DeltaInbox inbox_;
+  const std::shared_ptr<AnswerOutbox> outbox_;
+  LaneRegistry lanes_;
   ModelReception models_;
   SessionService session_;
   ExchangeService exchange_;
@@ -123,7 +126,8 @@ class CoordinatorServer {
   std::unique_ptr<ConnectionListener> listener_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  ExpiryWatch expiry_;  // The maintainer's.
+  ExpiryWatch expiry_;  // The maintainer's, as is the next.
+  RevocationWatch revocations_;
   EventLog* const events_;
   std::thread ticker_;
   std::thread maintainer_;

@@ -1,5 +1,7 @@
 #include "server/service/model_reception.h"
 
+#include <google/protobuf/util/message_differencer.h>
+
 #include <memory>
 #include <utility>
 #include <vector>
@@ -8,7 +10,7 @@
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/status.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "server/core/model_assembly.h"
 #include "server/service/self_owned.h"
 
@@ -17,8 +19,16 @@ namespace causeway::server {
 class ModelReactor final
     : public SelfOwned<ModelReactor, grpc::ServerReadReactor<v1::BringModelRequest>> {
  public:
-  ModelReactor(ModelReception& reception, absl::StatusOr<Peer> peer)
-      : reception_(reception), peer_(std::move(peer)), last_(absl::Now()) {}
+  ModelReactor(ModelReception& reception, grpc::CallbackServerContext& context,
+               absl::StatusOr<Peer> peer)
+      : reception_(reception), context_(context), peer_(std::move(peer)), last_(absl::Now()) {}
+  ~ModelReactor() override {
+    if (assembly_ == nullptr || assembly_->received_bytes() == 0 ||
+        assembly_->received_bytes() == header_.total_bytes()) {
+      return;
+    }
+    reception_.Keep({.header = std::move(header_), .assembly = std::move(assembly_)});
+  }
 
   void Start() {
     if (!peer_.ok()) return End(peer_.status());
@@ -43,6 +53,10 @@ class ModelReactor final
   bool ended() {
     absl::MutexLock lock(&mutex_);
     return ended_;
+  }
+  void EndIfRevoked() {
+    const absl::Status status = reception_.access_.CheckStillValid(*peer_);
+    if (!status.ok()) End(status);
   }
   // Whether it waits for the site, and has done so since then.
   bool StandsStillSince(absl::Time time) {
@@ -78,7 +92,13 @@ class ModelReactor final
     }
     ASSIGN_OR_RETURN(model_, reception_.coordinator_.AdmitModel(header));
     RETURN_IF_ERROR(reception_.options_.make_room(model_.plan, /*now=*/false));
-    assembly_ = std::make_unique<ModelAssembly>(model_, header);
+    header_ = header;
+    assembly_ = reception_.TakeKept(header_);
+    if (assembly_ == nullptr) assembly_ = std::make_unique<ModelAssembly>(model_, header_);
+    absl::MutexLock lock(&mutex_);
+    if (ended_) return absl::OkStatus();
+    context_.AddInitialMetadata(kHeldBytesKey, absl::StrCat(assembly_->received_bytes()));
+    StartSendInitialMetadata();
     return absl::OkStatus();
   }
 
@@ -101,10 +121,12 @@ class ModelReactor final
   }
 
   ModelReception& reception_;
+  grpc::CallbackServerContext& context_;  // Until Finish.
   const absl::StatusOr<Peer> peer_;
   // Touched by one callback or task at a time.
   v1::BringModelRequest message_;
   BroughtModel model_;
+  v1::ModelHeader header_;
   std::unique_ptr<ModelAssembly> assembly_;  // Once the header came.
 
   absl::Mutex mutex_;
@@ -123,22 +145,49 @@ grpc::ServerReadReactor<v1::BringModelRequest>* ModelReception::Open(
         options_.max_streams, " sites are bringing a model already: describe the run again later"));
   }
   const bool takes = peer.ok();
-  ModelReactor* const reactor = ModelReactor::Make(*this, std::move(peer));
+  ModelReactor* const reactor = ModelReactor::Make(*this, context, std::move(peer));
   // gRPC calls it only after this function has returned: it is still there.
   if (takes) streams_.push_back(reactor->Weak());
   return reactor;
 }
 
-void ModelReception::Tick() {
+std::vector<std::shared_ptr<ModelReactor>> ModelReception::OpenStreams() {
   std::vector<std::shared_ptr<ModelReactor>> streams;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& weak : streams_) {
+    if (auto stream = weak.lock(); stream != nullptr) streams.push_back(std::move(stream));
+  }
+  return streams;
+}
+
+void ModelReception::Keep(Part part) {
+  part.since = absl::Now();
+  absl::MutexLock lock(&mutex_);
+  std::swap(kept_, part);
+}
+
+std::unique_ptr<ModelAssembly> ModelReception::TakeKept(const v1::ModelHeader& header) {
+  absl::MutexLock lock(&mutex_);
+  if (kept_.assembly == nullptr ||
+      !google::protobuf::util::MessageDifferencer::Equals(kept_.header, header)) {
+    return nullptr;
+  }
+  return std::exchange(kept_, {}).assembly;
+}
+
+void ModelReception::EndRevokedStreams() {
+  for (const auto& stream : OpenStreams()) stream->EndIfRevoked();
+}
+
+void ModelReception::Tick() {
+  const std::vector<std::shared_ptr<ModelReactor>> streams = OpenStreams();
+  const bool has_model = coordinator_.plan().fragments() > 0;
+  Part dropped;
   {
     absl::MutexLock lock(&mutex_);
-    for (const auto& weak : streams_) {
-      if (auto stream = weak.lock(); stream != nullptr) streams.push_back(std::move(stream));
-    }
+    const bool drop = has_model || absl::Now() - kept_.since > options_.keep;
+    if (kept_.assembly != nullptr && drop) dropped = std::exchange(kept_, {});
   }
-  if (streams.empty()) return;
-  const bool has_model = coordinator_.plan().fragments() > 0;
   for (const std::shared_ptr<ModelReactor>& stream : streams) {
     if (has_model && stream->StandsStillSince(absl::InfiniteFuture())) {
       stream->End(coordinator_.AdmitModel({}).status());

@@ -14,9 +14,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/session.pb.h"
+#include "common/base/work_queue.h"
 #include "server/core/coordinator.h"
+#include "server/core/model_assembly.h"
 #include "server/service/access.h"
-#include "server/service/work_queue.h"
 
 namespace causeway::server {
 
@@ -29,6 +30,8 @@ class ModelReception {
     Runner run_long;  // Places the values and begins the run.
     // A stream that brings nothing for so long is ended.
     absl::Duration stall = absl::Seconds(60);
+    // What came over a stream that broke is kept for so long: the last one that broke.
+    absl::Duration keep = absl::Minutes(10);
     // So many sites bring a model at once: each holds as much as it has brought.
     int max_streams = 2;
     // Makes room for the transfers of a run with that plan, or says why there is none. `now` is
@@ -44,14 +47,29 @@ class ModelReception {
   // Ends the streams that stand still, and those of a run that has its model. To be called every
   // now and then.
   void Tick();
+  // Ends the streams of those whose token was revoked, and so on (Access::CheckStillValid). To be
+  // called every few seconds.
+  void EndRevokedStreams();
 
  private:
   friend class ModelReactor;
+
+  // Part of a model, whose stream broke.
+  struct Part {
+    v1::ModelHeader header;
+    std::unique_ptr<ModelAssembly> assembly;  // Null: there is none.
+    absl::Time since = absl::InfinitePast();
+  };
+  void Keep(Part part);
+  // What came of a model with that header; null if nothing did.
+  std::unique_ptr<ModelAssembly> TakeKept(const v1::ModelHeader& header);
+  std::vector<std::shared_ptr<ModelReactor>> OpenStreams();
 
   Coordinator& coordinator_;
   Access& access_;
   const Options options_;
   absl::Mutex mutex_;
+  Part kept_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<ModelReactor>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 

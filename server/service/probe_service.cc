@@ -17,7 +17,7 @@
 #include "common/rpc/socket_buffers.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tcp_links.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "server/service/self_owned.h"
 
 namespace causeway::server {

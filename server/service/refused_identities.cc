@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
@@ -32,6 +33,17 @@ std::string ParseFingerprint(absl::string_view text) {
   return is_one ? digits : "";
 }
 
+// "sha256 Fingerprint=AA:BB..", as openssl prints it, becomes "certificate AA:BB..".
+void DropOpenSslWords(std::vector<absl::string_view>& words) {
+  constexpr absl::string_view kPrefix = "Fingerprint=";
+  const size_t first = words[0] == kCertificate ? 1 : 0;
+  if (words.size() != first + 2 || !absl::EqualsIgnoreCase(words[first], "sha256") ||
+      !absl::StartsWithIgnoreCase(words[first + 1], kPrefix)) {
+    return;
+  }
+  words = {kCertificate, words[first + 1].substr(kPrefix.size())};
+}
+
 }  // namespace
 
 absl::StatusOr<std::set<std::string>> ParseRefused(absl::string_view text,
@@ -41,9 +53,10 @@ absl::StatusOr<std::set<std::string>> ParseRefused(absl::string_view text,
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;
     line = line.substr(0, line.find('#'));
-    const std::vector<absl::string_view> words =
+    std::vector<absl::string_view> words =
         absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
     if (words.empty()) continue;
+    DropOpenSslWords(words);
     const bool is_role = words[0] == RoleName(Role::kWorker) ||
                          words[0] == RoleName(Role::kOperator) ||
                          words[0] == RoleName(Role::kObserver);

@@ -13,7 +13,7 @@ struct ServerLoad {
   int64_t pull_bytes = 0;  // Of packed chunks on their way down.
   int64_t pull_bytes_limit = 0;
   size_t pushes = 0;
-  size_t push_streams = 0;
+  size_t lanes = 0;  // Open ones.
   int64_t pushes_evicted = 0;
   size_t merges_queued = 0;  // Tasks that wait for a thread.
   size_t copies_queued = 0;

@@ -11,7 +11,7 @@
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/status.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "server/service/self_owned.h"
 #include "server/service/session_outbox.h"
 #include "server/service/text_limits.h"

@@ -20,8 +20,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/file_version.h"
 #include "common/rpc/identity.h"
-#include "server/service/file_version.h"
 
 namespace causeway::server {
 

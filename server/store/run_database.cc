@@ -198,14 +198,16 @@ absl::StatusOr<std::vector<StoredContribution>> RunDatabase::LoadContributions(
     absl::StrAppend(&bound, " WHEN ", fragment, " THEN ", round - recent_rounds);
     const std::string old = absl::StrCat(
         "fragment = ", fragment, " AND round <= ", round - recent_rounds, " AND delta = ''");
-    // A part of the data is what stands before the colon (FormatDraws).
+    // Ranges are what stands between spaces, a part of the data what stands before a colon
+    // (FormatDraws).
+    constexpr char kRanges[] = "json_each('[' || replace(json_quote(draws), ' ', '\",\"') || ']')";
     ASSIGN_OR_RETURN(
         std::vector<StoredContribution> newest,
         ReadRows<StoredContribution>(
             *database_,
             absl::StrCat(old, " AND (round, worker_id) IN (SELECT max(round), worker_id FROM ",
-                         table, " WHERE ", old,
-                         " GROUP BY worker_id, substr(draws, 1, instr(draws, ':')))"),
+                         table, ", ", kRanges, " WHERE ", old,
+                         " GROUP BY worker_id, substr(value, 1, instr(value, ':')))"),
             nullptr));
     std::ranges::move(newest, std::back_inserter(contributions));
   }

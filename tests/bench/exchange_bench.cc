@@ -46,7 +46,7 @@
 #include "common/params/run_config.h"
 #include "common/params/sync_schedule.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "common/telemetry/log.h"
 #include "nlohmann/json.hpp"
 #include "server/service/coordinator_server.h"

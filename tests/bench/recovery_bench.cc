@@ -41,7 +41,7 @@
 #include "common/params/fragment_plan.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "nlohmann/json.hpp"
 #include "server/core/coordinator.h"
 #include "server/store/memory_store.h"

@@ -179,6 +179,11 @@ VARIANTS = {
     **{f"mean-M4-outer{rate}": Variant(f"mean, M 4, outer rate {rate}", _MEAN | {"outer.learning_rate": rate},
                                        workers=4)
        for rate in ("1.4", "1.8")},
+    "mean-outer1.4-rates0.5": Variant("mean, outer rate 1.4, inner rates times 0.5",
+                                      _MEAN | _RATES["0.5"] | {"outer.learning_rate": "1.4"}, inner=("muon",)),
+    "mean-M4-outer1.8-rates0.5": Variant("mean, M 4, outer rate 1.8, inner rates times 0.5",
+                                         _MEAN | _RATES["0.5"] | {"outer.learning_rate": "1.8"},
+                                         workers=4, inner=("muon",)),
     "mean-M4-H10": Variant("mean, M 4, H 10", _MEAN | {"sync.steps_between_syncs": "10"}, workers=4),
     **{f"mean-M{workers}": Variant(f"mean, M {workers}", _MEAN, workers=workers)
        for workers in (4, 8)},
@@ -230,8 +235,8 @@ EXPERIMENTS = {
         ("plain", "plain-mu0.8", "plain-mu0.9", "plain-mu0.85", "plain-mu0.975", "plain-rates0.5", "plain-rates0.7",
          "muon0.04-1e-2", "adamw1e-3", "adamw1e-2", "mean", "mean-rates0.5", "mean-rates0.7",
          "mean-rates1.4", "mean-mu0.8", "mean-mu0.9", "mean-mu0.975", "mean-M4", "mean-M4-mu0.8", "mean-M4-mu0.9",
-         "mean-M4-rates0.5", "mean-M4-rates0.7", "mean-outer1.2", "mean-outer1.4", "mean-M4-outer1.4",
-         "mean-M4-outer1.8", "mean-M4-H10", "mean-H10", "mean-tau0", "mean-fp32", "mean-diloco", "mean-keep", "mean-keep-mu0.9"),
+         "mean-M4-rates0.5", "mean-M4-rates0.7", "mean-outer1.2", "mean-outer1.4",
+         "mean-outer1.4-rates0.5", "mean-M4-outer1.4", "mean-M4-outer1.8", "mean-M4-outer1.8-rates0.5", "mean-M4-H10", "mean-H10", "mean-tau0", "mean-fp32", "mean-diloco", "mean-keep", "mean-keep-mu0.9"),
         "plain", headline=True, in_all=False),
     "gap": Experiment(
         "What is left of the gap to data parallelism",

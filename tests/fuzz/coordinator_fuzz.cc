@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,15 +18,14 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
 #include "common/base/clock.h"
+#include "common/base/work_queue.h"
 #include "common/codec/codec.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "server/core/coordinator.h"
-#include "server/service/push_receiver.h"
-#include "server/service/push_table.h"
-#include "server/service/work_queue.h"
 #include "server/store/memory_store.h"
+#include "server/transfer/lane_registry.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/target.h"
 
@@ -43,18 +43,46 @@ class NullSink final : public server::SessionSink {
   void Close(const absl::Status&) override {}
 };
 
-class Stream final : public server::PushStream {
+// The lane of a worker whose messages come one by one: keeps what is said back.
+class Stream final : public server::WorkerLaneStream {
  public:
-  void End(const absl::StatusOr<server::PushAccepted>& result) override {
-    ended_ = true;
-    accepted_ = result.ok();
+  void Write(OutgoingMessage message) override {
+    FUZZ_REQUIRE(!message.chunk.has_value() || message.chunk->data.size() <= kChunkBytes,
+                 "a chunk is too large");
+    said_.push_back(std::move(message.control));
+    ++unwritten_;
   }
+  void ReadOn() override {}
+  void End(const absl::Status&) override { ended_ = true; }
+  absl::Status Admit(bool) override { return absl::OkStatus(); }
+  bool greeted() override { return true; }
+
   bool ended() const { return ended_; }
-  bool accepted() const { return accepted_; }
+  // Writes that are not done yet.
+  bool TakeWritten() { return std::exchange(unwritten_, 0) > 0; }
+  bool Accepted(uint64_t transfer) const {
+    return std::ranges::any_of(said_, [transfer](const v1::LaneControl& message) {
+      return message.has_outcome() && message.outcome().transfer() == transfer &&
+             message.outcome().code() == 0;
+    });
+  }
 
  private:
+  std::vector<v1::LaneControl> said_;
+  int unwritten_ = 0;
   bool ended_ = false;
-  bool accepted_ = false;
+};
+
+// In one piece, which it keeps.
+class KeptMessage final : public MessageBytes {
+ public:
+  explicit KeptMessage(std::string bytes) : bytes_(std::move(bytes)) {}
+  std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override {
+    return FlatMessage({reinterpret_cast<const uint8_t*>(bytes_.data()), bytes_.size()}).Open();
+  }
+
+ private:
+  const std::string bytes_;
 };
 
 // Merges a serialized message of the input, of less than 64 bytes, over `message`.
@@ -99,7 +127,7 @@ v1::RunConfig SmallRun(uint8_t choice) {
 class Run {
  public:
   // Not ok() if the configuration is none.
-  explicit Run(const v1::RunConfig& wanted) : memory_(kPushMemory) {
+  explicit Run(const v1::RunConfig& wanted) : memory_(kPushMemory), cache_(kPushMemory) {
     Coordinator::Options options;
     options.config = wanted;
     if (!CompleteRunConfig(options.config).ok()) return;
@@ -114,10 +142,15 @@ class Run {
     auto created = Coordinator::Create(std::move(options));
     FUZZ_REQUIRE(created.ok(), std::string(created.status().message()));
     coordinator_ = *std::move(created);
-    table_ = std::make_unique<server::PushTable>(
+    const auto run = [](const std::function<void()>& task) { task(); };
+    inbox_ = std::make_unique<server::DeltaInbox>(
         *coordinator_,
-        server::PushTable::Options{
-            .memory = &memory_, .run_long = [](const auto& task) { task(); }, .clock = &clock_});
+        server::DeltaInbox::Options{.memory = &memory_, .run_long = run, .clock = &clock_});
+    outbox_ = std::make_shared<server::AnswerOutbox>(
+        *coordinator_, server::AnswerOutbox::Options{.cache = &cache_, .run_long = run});
+    registry_ = std::make_unique<server::LaneRegistry>(
+        *coordinator_, *inbox_, *outbox_,
+        server::LaneRegistry::Options{.run_long = run, .clock = &clock_});
     incarnations_ = {Enter(ids_[0], 1), Enter(ids_[1], 2)};
   }
   bool ok() const { return coordinator_ != nullptr; }
@@ -132,12 +165,13 @@ class Run {
         Session(input);
         break;
       case 2:
-        Query(input);
+        Greet(input);
         break;
       case 3:
         clock_.Advance(absl::Milliseconds(input.Take<uint16_t>()));
         coordinator_->Tick();
-        table_->Tick();
+        inbox_->Tick();
+        registry_->Tick();
         break;
       default:
         Push(input, (kind & 8) != 0, (kind & 16) != 0);
@@ -155,7 +189,9 @@ class Run {
     const v1::RunStatus status = coordinator_->GetStatus();
     FUZZ_REQUIRE(status.ByteSizeLong() < size_t{1} << 20, "the status grows without bound");
     FUZZ_REQUIRE(memory_.taken() <= memory_.bytes(), "more memory is taken than there is");
-    table_ = nullptr;
+    registry_ = nullptr;
+    outbox_ = nullptr;
+    inbox_ = nullptr;
     FUZZ_REQUIRE(memory_.taken() == 0, "memory is not given back");
   }
 
@@ -203,21 +239,24 @@ class Run {
     if (!status.ok()) coordinator_->Disconnected(id, incarnations_[worker], status);
   }
 
-  void Query(Input& input) {
-    v1::QueryTransferRequest request;
-    request.set_run_id(coordinator_->run_id());
-    request.set_worker_id("a");
-    request.set_round(1);
-    Edit(input, request);
-    const auto answer = table_->Query(request);
-    FUZZ_REQUIRE(!answer.ok() || answer->state() != v1::QueryTransferResponse::PARTIAL ||
-                     answer->durable_bytes() > 0,
-                 "nothing is held, but said to be");
-    v1::PullRequest pull;
-    Edit(input, pull);
-    coordinator_->PullState(pull.fragment()).IgnoreError();
-    coordinator_->PullAnswer(pull.fragment(), pull.round(), [](const auto&) {});
-    coordinator_->RecordPulled(pull.worker_id(), pull.object(), pull.due_step());
+  v1::Greeting MakeGreeting(const std::string& id) const {
+    v1::Greeting greeting;
+    greeting.set_wire_version(kWireVersion);
+    greeting.set_run_id(coordinator_->run_id());
+    greeting.set_worker_id(id);
+    return greeting;
+  }
+
+  void Greet(Input& input) {
+    v1::Greeting greeting = MakeGreeting("a");
+    Edit(input, greeting);
+    const auto joined = registry_->Join(greeting);
+    FUZZ_REQUIRE(!joined.ok() || (*joined)->worker_id() == greeting.worker_id(), "another worker");
+    v1::Want want;
+    Edit(input, want);
+    coordinator_->PullState(want.fragment()).IgnoreError();
+    coordinator_->PullAnswer(want.fragment(), want.round(), [](const auto&) {});
+    coordinator_->RecordPulled("a", want.object(), want.due_step());
   }
 
   // The encoded object: of small deltas, or the input's bytes.
@@ -250,10 +289,11 @@ class Run {
     const Codec& codec = *FindCodec(coordinator_->config().sync().codec_up()).value();
     const std::vector<uint8_t> object = MakeObject(input, codec, plan.range(fragment), raw);
 
-    v1::PushRequest request;
-    v1::PushHeader& header = *request.mutable_header();
-    header.set_run_id(coordinator_->run_id());
-    header.set_worker_id(id);
+    constexpr uint64_t kTransfer = 1;
+    v1::LaneMessage message;
+    v1::Offer& offer = *message.mutable_control()->mutable_offer();
+    offer.set_transfer(kTransfer);
+    v1::PushHeader& header = *offer.mutable_header();
     header.set_incarnation(incarnations_[worker]);
     header.set_fragment(fragment);
     header.set_round((*state)->header.round() + 1);
@@ -261,51 +301,49 @@ class Run {
     header.set_total_bytes(static_cast<int64_t>(object.size()));
     header.set_object_hash(TreeHash(object));
     header.set_tokens(1);
-    Edit(input, header);
+    Edit(input, *message.mutable_control());
+    v1::PushHeader offered = message.control().offer().header();
+    offered.set_run_id(coordinator_->run_id());
+    offered.set_worker_id(id);
+    const bool offers =
+        message.control().has_offer() && message.control().offer().transfer() == kTransfer;
 
-    auto stream = std::make_shared<Stream>();
-    FUZZ_REQUIRE(table_->Open(stream, id).ok(), "a stream is refused");
-    server::PushReceiver receiver(*table_, stream.get(),
-                                  [](const v1::PushHeader&) { return absl::OkStatus(); });
-    absl::Status status = Receive(receiver, request);
-    for (size_t offset = 0; status.ok() && offset < object.size() && !stream->ended();) {
+    const auto stream = std::make_shared<Stream>();
+    const auto joined = registry_->Join(MakeGreeting(id));
+    FUZZ_REQUIRE(joined.ok(), "a lane is refused");
+    server::WorkerLanes& lanes = **joined;
+    const LanePeer::LanePtr lane = lanes.Open(0, stream, nullptr);
+    const auto receive = [&] {
+      const bool goes_on =
+          lanes.Receive(lane, std::make_shared<KeptMessage>(message.SerializeAsString()));
+      lanes.Written(lane);
+      while (stream->TakeWritten()) lanes.Written(lane);
+      return goes_on && !stream->ended();
+    };
+    bool open = receive();
+    const bool known = stream->Accepted(kTransfer);  // It had been accepted before.
+    for (size_t offset = 0; open && !stream->Accepted(kTransfer) && offset < object.size();) {
       const size_t size =
           std::min(whole ? kChunkBytes : size_t{input.Take<uint8_t>()} + 1, object.size() - offset);
       const std::span<const uint8_t> data = std::span(object).subspan(offset, size);
-      v1::Chunk& chunk = *request.mutable_chunk();
-      chunk.Clear();
+      message.Clear();
+      v1::Chunk& chunk = *message.mutable_chunk();
+      chunk.set_transfer(kTransfer);
       chunk.set_offset(static_cast<int64_t>(offset));
       chunk.set_checksum(Checksum64(data));
       chunk.set_data(data.data(), data.size());
-      if (!whole) Edit(input, request);
-      status = Receive(receiver, request);
+      if (!whole) Edit(input, message);
+      open = receive();
       offset += size;
       if (!whole && input.empty()) whole = true;
     }
     // Objects here have one chunk.
-    const std::string& sent = request.chunk().data();
-    const bool hashes = request.chunk().unpacked_bytes() != 0 ||
+    const std::string& sent = message.chunk().data();
+    const bool hashes = known || message.chunk().unpacked_bytes() != 0 ||
                         TreeHash(std::span(reinterpret_cast<const uint8_t*>(sent.data()),
-                                           sent.size())) == receiver.header().object_hash();
-    if (stream->accepted()) CheckAccepted(receiver.header(), hashes);
-    table_->Close(stream.get());
-  }
-
-  // As the reactor does.
-  static absl::Status Receive(server::PushReceiver& receiver, const v1::PushRequest& request) {
-    const std::string bytes = request.SerializeAsString();
-    const FlatMessage message({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
-    const auto next = receiver.Receive(message);
-    if (!next.ok()) return next.status();
-    switch (*next) {
-      case server::PushReceiver::Next::kRead:
-        return absl::OkStatus();
-      case server::PushReceiver::Next::kUnpack:
-        return receiver.Unpack(message);
-      case server::PushReceiver::Next::kDone:
-        break;
-    }
-    return absl::AlreadyExistsError("accepted before");
+                                           sent.size())) == offered.object_hash();
+    if (offers && stream->Accepted(kTransfer)) CheckAccepted(offered, hashes);
+    lanes.Close(lane, absl::OkStatus());
   }
 
   void CheckAccepted(const v1::PushHeader& header, bool hashes) {
@@ -319,9 +357,12 @@ class Run {
   const std::array<std::string, 2> ids_ = {"a", "b"};
   FakeClock clock_;
   server::MemoryStore store_;
-  server::ByteBudget memory_;
+  ByteBudget memory_;
+  ByteBudget cache_;
   std::unique_ptr<Coordinator> coordinator_;
-  std::unique_ptr<server::PushTable> table_;
+  std::unique_ptr<server::DeltaInbox> inbox_;
+  std::shared_ptr<server::AnswerOutbox> outbox_;
+  std::unique_ptr<server::LaneRegistry> registry_;
   std::vector<uint64_t> incarnations_;
 };
 

@@ -1,4 +1,4 @@
-// What reaches a worker that pulls: streams of headers and chunks, the object that comes of them,
+// What reaches a worker that pulls: announcements and chunks, the object that comes of them,
 // and the engine that fetches it as a state or merges it as an answer.
 //
 // Input: a byte of options, the step to continue from (4 bytes), then for the state and for
@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,11 +21,11 @@
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
-#include "common/rpc/chunk_message.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/chunk_message.h"
+#include "common/transfer/lane_client.h"
+#include "common/transfer/wire.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/target.h"
-#include "worker/link/pull_receiver.h"
 #include "worker/sync/host_replica.h"
 #include "worker/sync/sync_engine.h"
 
@@ -31,7 +33,6 @@ namespace causeway::fuzz {
 namespace {
 
 using worker::PulledObject;
-using worker::PullReceiver;
 
 constexpr int kMaxGroups = 4;
 constexpr int kMaxAnswers = 6;
@@ -43,57 +44,137 @@ void Edit(Input& input, google::protobuf::MessageLite& message) {
   message.MergeFromString(std::string(bytes.begin(), bytes.end()));
 }
 
-absl::Status Receive(PullReceiver& receiver, const v1::PullResponse& response, bool& has_header) {
-  const std::string message = response.SerializeAsString();
-  return receiver
-      .Receive(FlatMessage({reinterpret_cast<const uint8_t*>(message.data()), message.size()}),
-               has_header)
-      .status();
+bool Passes(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsCancelled(status) ||
+         absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status);
 }
 
-// Groups of one stream about `object`, until one brings it whole or the fuzzer has no more.
-std::optional<PulledObject> Pull(Input& input, const v1::PullRequest& request,
-                                 const v1::PullHeader& header, const std::vector<uint8_t>& object) {
+// Keeps its bytes.
+class KeptMessage final : public MessageBytes {
+ public:
+  explicit KeptMessage(std::string bytes) : bytes_(std::move(bytes)) {}
+  std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override {
+    return FlatMessage({reinterpret_cast<const uint8_t*>(bytes_.data()), bytes_.size()}).Open();
+  }
+
+ private:
+  const std::string bytes_;
+};
+
+// The client's one lane, whose other end is the fuzzer.
+class FuzzedLane final : public LaneStream, public std::enable_shared_from_this<FuzzedLane> {
+ public:
+  void Dial(const std::shared_ptr<LanePeer>& client) {
+    client_ = client;
+    lane_ = client->Open(0, shared_from_this(), nullptr);
+    Settle();
+  }
+  bool open() const { return lane_ != nullptr; }
+  // The last that the client asked for; number 0: nothing.
+  v1::Want TakeWant() { return std::exchange(want_, {}); }
+
+  void Receive(const v1::LaneMessage& message) {
+    if (lane_ == nullptr) return;
+    client_->Receive(lane_, std::make_shared<KeptMessage>(message.SerializeAsString()));
+    Settle();
+  }
+  void Break(const absl::Status& why) {
+    const LanePeer::LanePtr lane = std::exchange(lane_, nullptr);
+    if (lane != nullptr) client_->Close(lane, why);
+  }
+
+  void Write(OutgoingMessage message) override {
+    if (message.control.has_want()) want_ = message.control.want();
+    written_ = true;
+  }
+  void ReadOn() override {}
+  void End(const absl::Status& status) override { Break(status); }
+
+ private:
+  // All that the client has to say.
+  void Settle() {
+    do {
+      written_ = false;
+      if (lane_ != nullptr) client_->Written(LanePeer::LanePtr(lane_));
+    } while (written_);
+  }
+
+  std::shared_ptr<LanePeer> client_;
+  LanePeer::LanePtr lane_;
+  v1::Want want_;
+  bool written_ = false;
+};
+
+// Messages about `object`, until they bring it whole or the fuzzer has no more.
+std::optional<PulledObject> Pull(Input& input, const v1::Want& want, const v1::PullHeader& header,
+                                 const std::vector<uint8_t>& object) {
   const auto expected = static_cast<int64_t>(object.size());
-  PullReceiver receiver(request, expected);
-  for (int group = 1; group <= kMaxGroups; ++group) {
-    receiver.BeginGroup(static_cast<uint64_t>(group));
-    const v1::PullRequest asked = receiver.Request();
-    FUZZ_REQUIRE(asked.fragment() == request.fragment() && asked.object() == request.object() &&
-                     asked.held_chunks().empty() == (receiver.received_bytes() == 0),
+  FakeClock clock;
+  const auto lane = std::make_shared<FuzzedLane>();
+  std::shared_ptr<LaneClient> client;
+  LaneClient::Options options;
+  options.clock = &clock;
+  options.run_long = [](const std::function<void()>& task) { task(); };
+  options.dial = [&](int) { lane->Dial(client); };
+  options.stall = [] { return absl::Hours(1); };
+  options.passes = Passes;
+  client = std::make_shared<LaneClient>(std::move(options));
+  const LaneClient::Handle handle = client->Want({.want = want, .expected_bytes = expected});
+  for (int group = 1; group <= kMaxGroups && !client->Done(handle); ++group) {
+    clock.Advance(absl::Seconds(10));
+    client->Tick();
+    clock.Advance(absl::Seconds(10));
+    client->Tick();
+    const v1::Want asked = lane->TakeWant();
+    FUZZ_REQUIRE(asked.transfer() == 0 ||
+                     (asked.fragment() == want.fragment() && asked.object() == want.object()),
                  "another object is asked for");
     const bool plain = input.empty();
-    bool has_header = false;
-    v1::PullResponse response;
-    *response.mutable_header() = header;
-    Edit(input, *response.mutable_header());
-    absl::Status problem = Receive(receiver, response, has_header);
+    v1::LaneMessage message;
+    v1::Announcement& announcement = *message.mutable_control()->mutable_announcement();
+    announcement.set_transfer(asked.transfer());
+    *announcement.mutable_header() = header;
+    Edit(input, *message.mutable_control());
+    lane->Receive(message);
     // As often as the fuzzer likes, but once at least.
     bool cut = false;
-    for (size_t offset = 0; problem.ok() && offset < object.size() && !cut;) {
+    for (size_t offset = 0; offset < object.size() && !cut && !client->Done(handle);) {
       const std::span<const uint8_t> data =
           std::span(object).subspan(offset, std::min(kChunkBytes, object.size() - offset));
-      v1::Chunk& chunk = *response.mutable_chunk();
-      chunk.Clear();
+      message.Clear();
+      v1::Chunk& chunk = *message.mutable_chunk();
+      chunk.set_transfer(asked.transfer());
       chunk.set_offset(static_cast<int64_t>(offset));
       chunk.set_checksum(Checksum64(data));
       chunk.set_data(data.data(), data.size());
-      Edit(input, response);
-      problem = Receive(receiver, response, has_header);
+      Edit(input, message);
+      lane->Receive(message);
       const uint8_t next = plain ? 0 : input.Take<uint8_t>();
       cut = next % 8 == 1;
       if (next % 8 != 2) offset += data.size();
     }
-    FUZZ_REQUIRE(receiver.received_bytes() <= expected, "more bytes than there are");
     const auto end = static_cast<absl::StatusCode>(plain ? 0 : input.Take<uint8_t>() % 17);
-    const absl::Status status = problem.ok() ? absl::Status(end, "the stream's end") : problem;
-    if (receiver.EndGroup(status).ok()) {
-      PulledObject pulled = receiver.TakeObject();
-      FUZZ_REQUIRE(static_cast<int64_t>(pulled.bytes.size()) == expected, "another size");
-      return pulled;
+    if (end == absl::StatusCode::kOk) {
+      lane->Break(absl::UnavailableError("the stream's end"));
+    } else {
+      message.Clear();
+      v1::Outcome& outcome = *message.mutable_control()->mutable_outcome();
+      outcome.set_transfer(asked.transfer());
+      outcome.set_code(static_cast<int32_t>(end));
+      lane->Receive(message);
     }
   }
-  return std::nullopt;
+  const bool done = client->Done(handle);
+  client->Cancel();
+  lane->Break(absl::OkStatus());
+  if (!done) return std::nullopt;
+  LaneClient::Result result = client->Await(handle);
+  if (!result.status.ok()) return std::nullopt;
+  FUZZ_REQUIRE(static_cast<int64_t>(result.bytes->size()) == expected, "another size");
+  return PulledObject{.round = result.header.round(),
+                      .codec = result.header.codec(),
+                      .published_hash = result.header.published_hash(),
+                      .bytes = std::move(*result.bytes)};
 }
 
 v1::RunConfig SmallRun(uint8_t choice) {
@@ -154,26 +235,26 @@ void CheckPull(Input input) {
       Input(input.TakeBytes(input.Take<uint8_t>() % 32)).Repeat(values * sizeof(float));
   std::vector<float> published(values);
   std::memcpy(published.data(), state_bytes.data(), state_bytes.size());
-  v1::PullRequest request;
-  request.set_object(v1::PullRequest::STATE);
+  v1::Want want;
+  want.set_object(v1::Want::STATE);
   v1::PullHeader header;
   header.set_codec(v1::FP32);
   header.set_total_bytes(static_cast<int64_t>(state_bytes.size()));
   header.set_object_hash(TreeHash(state_bytes));
   header.set_published_hash(TreeHash(std::span<const float>(published)));
-  const std::optional<PulledObject> state = Pull(input, request, header, state_bytes);
+  const std::optional<PulledObject> state = Pull(input, want, header, state_bytes);
   if (!state.has_value()) return;
 
   const std::vector<uint8_t> answer_bytes =
       Input(input.TakeBytes(input.Take<uint8_t>() % 64)).Repeat((*codec)->EncodedBytes(values));
   const bool applies = (*codec)->Apply(answer_bytes, published).ok();
-  request.set_object(v1::PullRequest::ANSWER);
+  want.set_object(v1::Want::ANSWER);
   header.set_codec((*codec)->id());
   header.set_total_bytes(static_cast<int64_t>(answer_bytes.size()));
   header.set_object_hash(TreeHash(answer_bytes));
   header.set_published_hash(TreeHash(std::span<const float>(published)));
   header.set_round(1);
-  std::optional<PulledObject> answer = Pull(input, request, header, answer_bytes);
+  std::optional<PulledObject> answer = Pull(input, want, header, answer_bytes);
 
   std::vector<float> parameters(values, 0.0F);
   worker::HostReplica replica(plan, config.sync(), parameters, {});

@@ -10,6 +10,8 @@ import unittest
 import numpy as np
 
 import causeway
+from causeway._session import Orders
+from causeway._site import _Outcome
 from runs import PLAIN, STREAMING, SIGKILL, Run, arrays, update, wait_until
 
 
@@ -270,6 +272,19 @@ class CoreTest(unittest.TestCase):
                 call()
         with self.assertRaisesRegex(causeway.DataLoss, "no state of a site"):
             causeway.Site("h:1", arrays(), id="s", state={"state": np.ones(40, np.uint8)})
+
+    def test_another_part_of_the_data_is_to_be_saved(self):
+        site = causeway.Site("h:1", arrays(), id="s")
+        orders = Orders(go=True, finished=False, drain=False, anew=False, data_slot=0, next_draw=0,
+                        step=0, next_step=1, end_step=10)
+        for change, should_save in (({}, False), ({}, False), ({"data_slot": 1}, True),
+                                    ({"data_slot": 1}, True)):
+            site._take(_Outcome([], orders._replace(**change)))
+            self.assertEqual(site.should_save, should_save)
+        site.state_dict()
+        self.assertFalse(site.should_save)
+        site._take(_Outcome([], orders._replace(data_slot=1, anew=True)))
+        self.assertTrue(site.should_save)
 
     def test_a_site_after_its_budget_says_so(self):
         with Run() as run:

@@ -47,17 +47,13 @@ class Around : public Coordinator {
   bool IsQuarantined(const v1::PushHeader& header) const override {
     return real_->IsQuarantined(header);
   }
-  absl::StatusOr<v1::QueryTransferResponse> QueryTransfer(
-      const v1::QueryTransferRequest& request) override {
-    return real_->QueryTransfer(request);
-  }
   void PullAnswer(int fragment, int64_t round, server::PullCallback callback) override {
     real_->PullAnswer(fragment, round, std::move(callback));
   }
   absl::StatusOr<std::shared_ptr<const server::PullObject>> PullState(int fragment) override {
     return real_->PullState(fragment);
   }
-  void RecordPulled(const std::string& worker_id, v1::PullRequest::Object object,
+  void RecordPulled(const std::string& worker_id, v1::Want::Object object,
                     int64_t bytes) override {
     real_->RecordPulled(worker_id, object, bytes);
   }

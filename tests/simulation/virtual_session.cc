@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/status.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "tests/simulation/virtual_worker.h"
 
 namespace causeway::simulation {

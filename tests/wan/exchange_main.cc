@@ -28,7 +28,7 @@
 #include "common/rpc/socket_buffers.h"
 #include "common/rpc/tcp_address.h"
 #include "common/rpc/tcp_links.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "common/telemetry/log.h"
 #include "nlohmann/json.hpp"
 #include "worker/link/grpc_exchange.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "common/telemetry/log.h"
 #include "nlohmann/json.hpp"
 #include "worker/group/site_rendezvous.h"

@@ -8,12 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/params/tensor_table.h"
 #include "common/rpc/status.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 
 namespace causeway::worker {
 namespace {
@@ -36,9 +38,24 @@ absl::Status ForAllBytes(const ModelToBring& model, const std::vector<TensorInfo
   return absl::OkStatus();
 }
 
+// Waits until the coordinator has taken the header, or the stream has ended.
+int64_t HeldBytes(grpc::ClientWriter<v1::BringModelRequest>& stream,
+                  const grpc::ClientContext& context) {
+  stream.WaitForInitialMetadata();
+  const auto& metadata = context.GetServerInitialMetadata();
+  const auto found = metadata.find(kHeldBytesKey);
+  int64_t held = 0;
+  if (found == metadata.end() ||
+      !absl::SimpleAtoi(absl::string_view(found->second.data(), found->second.size()), &held)) {
+    return 0;
+  }
+  return std::max<int64_t>(0, held);
+}
+
 }  // namespace
 
-absl::Status BringModel(v1::Session::StubInterface& stub, const ModelToBring& model) {
+absl::Status BringModel(v1::Session::Stub& stub, const ModelToBring& model, int64_t* sent) {
+  if (sent != nullptr) *sent = 0;
   RETURN_IF_ERROR(CheckTensorTable(model.tensors));
   v1::RunConfig config;
   *config.mutable_tensors() = model.tensors;
@@ -51,7 +68,7 @@ absl::Status BringModel(v1::Session::StubInterface& stub, const ModelToBring& mo
 
   grpc::ClientContext context;
   v1::BringModelResponse response;
-  const std::unique_ptr<grpc::ClientWriterInterface<v1::BringModelRequest>> stream =
+  const std::unique_ptr<grpc::ClientWriter<v1::BringModelRequest>> stream =
       stub.BringModel(&context, &response);
   v1::BringModelRequest first;
   v1::ModelHeader& header = *first.mutable_header();
@@ -62,17 +79,22 @@ absl::Status BringModel(v1::Session::StubInterface& stub, const ModelToBring& mo
   header.set_total_bytes(CountParameters(tensors) * int64_t{sizeof(float)});
   header.set_tree_hash(hasher.Finish());
   bool open = stream->Write(first);
+  int64_t held = open ? HeldBytes(*stream, context) : 0;  // At the coordinator.
 
   v1::BringModelRequest message;
   std::string& data = *message.mutable_chunk()->mutable_data();
-  int64_t sent = 0;
+  int64_t offset = held;
   const auto send = [&] {
-    message.mutable_chunk()->set_offset(sent);
-    sent += std::ssize(data);
+    message.mutable_chunk()->set_offset(offset);
+    offset += std::ssize(data);
     open = stream->Write(message);
+    if (open && sent != nullptr) *sent += std::ssize(data);
     data.clear();
   };
   const absl::Status read = ForAllBytes(model, tensors, [&](Bytes bytes) {
+    const auto skipped = std::min<int64_t>(held, std::ssize(bytes));
+    held -= skipped;
+    bytes = bytes.subspan(static_cast<size_t>(skipped));
     while (open && !bytes.empty()) {
       const size_t size = std::min(bytes.size(), kChunkBytes - data.size());
       data.append(reinterpret_cast<const char*>(bytes.data()), size);

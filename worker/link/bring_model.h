@@ -2,6 +2,7 @@
 #ifndef CAUSEWAY_WORKER_LINK_BRING_MODEL_H_
 #define CAUSEWAY_WORKER_LINK_BRING_MODEL_H_
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -25,8 +26,10 @@ struct ModelToBring {
 // Blocks until the run has begun with this model, or does not. Whoever gets OK or ALREADY_EXISTS
 // (the run has its model, of another site) describes the run again and joins. INVALID_ARGUMENT if
 // the values are not those of the table, and what session.proto says. Nothing is repeated: after an
-// error that passes (common/rpc/status.h) describe the run again first.
-absl::Status BringModel(v1::Session::StubInterface& stub, const ModelToBring& model);
+// error that passes (common/rpc/status.h) describe the run again first. Another try goes on where
+// the last one broke, if the coordinator has kept that. `sent`: what this one wrote, in bytes.
+absl::Status BringModel(v1::Session::Stub& stub, const ModelToBring& model,
+                        int64_t* sent = nullptr);
 
 }  // namespace causeway::worker
 

@@ -1,27 +1,29 @@
-// The exchange over gRPC: fragments as streams of checksummed chunks, over as many connections as
-// the link has.
+// The exchange over gRPC: fragments as checksummed chunks, over as many lanes as the link has
+// connections.
 #ifndef CAUSEWAY_WORKER_LINK_GRPC_EXCHANGE_H_
 #define CAUSEWAY_WORKER_LINK_GRPC_EXCHANGE_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/work_queue.h"
 #include "common/params/fragment_plan.h"
-#include "worker/link/downlink.h"
+#include "common/rpc/lane_dialer.h"
+#include "common/transfer/lane_client.h"
 #include "worker/link/link.h"
 #include "worker/link/session.h"
-#include "worker/link/uplink.h"
 #include "worker/sync/exchange.h"
 
 namespace causeway::worker {
 
-class GrpcExchange final : public Exchange {
+class GrpcExchange final : public Exchange, private LaneObserver {
  public:
   struct Options {
     Link* link = nullptr;  // These three outlive the exchange.
@@ -32,33 +34,45 @@ class GrpcExchange final : public Exchange {
     v1::SyncConfig sync;  // Complete.
   };
   explicit GrpcExchange(Options options);
+  // No call is under way.
+  ~GrpcExchange() override;
 
   absl::Status Push(const Contribution& contribution) override;
   absl::StatusOr<PulledObject> PullAnswer(int fragment, int64_t round, int64_t due_step) override;
-  // At once, the pull on a thread of its own, for a few of them at a time.
+  // At once.
   absl::StatusOr<PulledObject> PushAndPull(
       const Contribution& contribution,
       const std::function<void(const absl::Status&)>& pushed) override;
   absl::StatusOr<PulledObject> PullState(int fragment) override;
   void ReportApplied(int fragment, int64_t round, uint64_t published_hash) override;
-  void Cancel() override;
+  void Cancel() override { client_->Cancel(); }
   // Of the link, whatever exchange they belong to.
   int64_t bytes_up() const override;
   int64_t bytes_down() const override;
 
  private:
-  absl::StatusOr<PulledObject> PullAnswer(int fragment, int64_t round, int64_t due_step,
-                                          Downlink::Ticket& ticket);
-  absl::StatusOr<PulledObject> Pull(v1::PullRequest request, int64_t expected_bytes,
-                                    Downlink::Ticket& ticket);
+  LaneClient::Handle Offer(const Contribution& contribution);
+  absl::Status AwaitOffer(const Contribution& contribution, const LaneClient::Handle& offer);
+  LaneClient::Handle WantAnswer(int fragment, int64_t round, int64_t due_step);
+  absl::StatusOr<PulledObject> AwaitObject(const LaneClient::Handle& wanted);
+
+  // LaneObserver: keeps the link's account.
+  void OnChunk(bool sent, int64_t bytes, bool again) override;
+  void OnResume() override;
+  void OnFlow(bool sent) override;
+  void OnEnd(bool sent, bool whole) override;
+  void OnBlocked(bool blocked) override;
+  void OnTrouble(const std::string& what, const absl::Status& why) override;
 
   const Options options_;
-  Uplink uplink_;
-  Downlink downlink_;
+  v1::Greeting greeting_;
+  WorkQueue packer_;
+  std::shared_ptr<LaneClient> client_;
+  std::unique_ptr<LaneDialer> dialer_;
   absl::Mutex mutex_;
   // By fragment: the version that this worker holds, and its hash, against which deltas are taken.
   std::map<int, std::pair<int64_t, uint64_t>> applied_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<int> early_pulls_{0};  // That wait for rounds whose push is still under way.
+  std::optional<absl::Duration> blocked_since_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace causeway::worker

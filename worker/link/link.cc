@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "common/rpc/wire.h"
 #include "common/telemetry/log.h"
+#include "common/transfer/wire.h"
 
 namespace causeway::worker {
 namespace {
@@ -24,20 +24,20 @@ constexpr absl::Duration kLongestTurn = absl::Minutes(10);
 Link::Link(Options options)
     : options_(std::move(options)),
       meter_(options_.clock),
-      lanes_(kMaxConnections),
+      channels_(kMaxConnections),
       up_(options_.connections),
       down_(options_.connections) {}
 
-Lane& Link::lane(int index) {
+std::shared_ptr<grpc::Channel> Link::channel(int lane) {
   absl::MutexLock lock(&mutex_);
-  std::unique_ptr<Lane>& lane = lanes_[static_cast<size_t>(index)];
-  if (lane == nullptr) lane = std::make_unique<Lane>(options_.make_channel(index));
-  return *lane;
+  std::shared_ptr<grpc::Channel>& channel = channels_[static_cast<size_t>(lane)];
+  if (channel == nullptr) channel = options_.make_channel(lane);
+  return channel;
 }
 
-int Link::connections(Direction direction) const {
+int Link::connections() const {
   absl::MutexLock lock(&mutex_);
-  return (direction == Direction::kUp ? up_ : down_).connections();
+  return std::max(up_.connections(), down_.connections());
 }
 
 void Link::EndObject(Direction direction, bool whole) {

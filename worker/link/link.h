@@ -5,7 +5,6 @@
 #define CAUSEWAY_WORKER_LINK_LINK_H_
 
 #include <grpcpp/channel.h>
-#include <grpcpp/generic/generic_stub.h>
 
 #include <array>
 #include <cstdint>
@@ -18,7 +17,6 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "causeway/v1/exchange.grpc.pb.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/clock.h"
 #include "common/rpc/tcp_links.h"
@@ -26,24 +24,6 @@
 #include "worker/link/link_meter.h"
 
 namespace causeway::worker {
-
-// One TCP connection. Its channel connects by itself, and again when it breaks.
-class Lane {
- public:
-  explicit Lane(std::shared_ptr<grpc::Channel> channel)
-      : channel_(std::move(channel)),
-        generic_stub_(channel_),
-        exchange_stub_(v1::Exchange::NewStub(channel_)) {}
-
-  // For calls whose messages are raw bytes.
-  grpc::GenericStub& generic_stub() { return generic_stub_; }
-  v1::Exchange::Stub& exchange_stub() { return *exchange_stub_; }
-
- private:
-  const std::shared_ptr<grpc::Channel> channel_;
-  grpc::GenericStub generic_stub_;
-  const std::unique_ptr<v1::Exchange::Stub> exchange_stub_;
-};
 
 // Thread-safe.
 class Link {
@@ -59,7 +39,7 @@ class Link {
     // The largest that one connection can have (tcp_wmem, common/rpc/socket_buffers.h); 0: usual.
     int64_t send_buffer_bytes = 0;
     Clock* clock = Clock::Real();  // Outlives the link.
-    // A stream that should move is given up after this and three round trips without a byte.
+    // A lane that should move is given up after this and three round trips without a byte.
     absl::Duration stalled_after = absl::Seconds(30);
     // How often those who wait look at the clock.
     absl::Duration poll = absl::Seconds(1);
@@ -71,10 +51,10 @@ class Link {
   const Options& options() const { return options_; }
   LinkMeter& meter() { return meter_; }
 
-  // Lives as long as the link.
-  Lane& lane(int index);
-  // How many lanes an object in that direction should go over.
-  int connections(Direction direction) const;
+  // One TCP connection. Its channel connects by itself, and again when it breaks.
+  std::shared_ptr<grpc::Channel> channel(int lane);
+  // How many lanes objects should go over.
+  int connections() const;
 
   // An object ended (LinkMeter::End): learns from it.
   void EndObject(Direction direction, bool whole);
@@ -92,7 +72,7 @@ class Link {
   const Options options_;
   LinkMeter meter_;
   mutable absl::Mutex mutex_;
-  std::vector<std::unique_ptr<Lane>> lanes_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<grpc::Channel>> channels_ ABSL_GUARDED_BY(mutex_);
   ConnectionTuner up_ ABSL_GUARDED_BY(mutex_);
   ConnectionTuner down_ ABSL_GUARDED_BY(mutex_);
   TcpLink tcp_ ABSL_GUARDED_BY(mutex_);

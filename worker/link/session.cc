@@ -12,7 +12,7 @@
 #include "common/base/threads.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tcp_address.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "common/telemetry/log.h"
 
 namespace causeway::worker {
@@ -210,6 +210,7 @@ void Session::RunSession() {
     const absl::Status status = RunStream();
     const bool was_attached = incarnation() != before;
     if (was_attached) {
+      retries_ = 0;
       backoff = kFirstBackoff;
       alone_since_ = absl::Now();
     }
@@ -229,12 +230,18 @@ void Session::RunSession() {
       mutex_.Lock();
       break;
     }
-    options_.events->Record(
-        "session_broke",
-        absl::StrCat(welcomed_ ? "the session with the coordinator broke" : "not welcome yet", " (",
-                     status.message(), "); attaching again within ", absl::FormatDuration(backoff)),
-        {{"code", std::string(absl::StatusCodeToString(status.code()))},
-         {"reason", std::string(status.message())}});
+    if (retries_++ > 0) {
+      Log().debug("attaching again: {}", std::string(status.message()));
+    } else {
+      options_.events->Record(
+          "session_broke",
+          absl::StrCat(welcomed_ ? "the session with the coordinator broke" : "not welcome yet",
+                       " (", status.message(), "); attaching again, every ",
+                       absl::FormatDuration(kMaxBackoff), " at least, for ",
+                       absl::FormatDuration(patience)),
+          {{"code", std::string(absl::StatusCodeToString(status.code()))},
+           {"reason", std::string(status.message())}});
+    }
     mutex_.AwaitWithTimeout(absl::Condition(&stopping_), backoff * absl::Uniform(jitter, 0.5, 1.0));
     if (stopping_) break;
     backoff = std::min(2 * backoff, kMaxBackoff);
@@ -288,7 +295,7 @@ absl::Status Session::RunStream() {
       options_.events->Record(
           "session_resumed",
           absl::StrFormat("attached again after %.1f s, as incarnation %d", away, now),
-          {{"incarnation", now}, {"away_seconds", away}});
+          {{"incarnation", now}, {"away_seconds", away}, {"tries", retries_}});
     }
     while (stream->Read(&message)) Obey(message);
     options_.on_stream(false);

@@ -142,7 +142,9 @@ class Session {
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
 
-  absl::Time alone_since_;  // The session thread's: when a stream stood last, or it began to try.
+  // The session thread's.
+  absl::Time alone_since_;  // When a stream stood last, or it began to try.
+  int retries_ = 0;         // Since then.
 
   std::thread session_thread_;
   std::thread writer_thread_;

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/params/run_config.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 
 namespace causeway::worker {
 namespace {

@@ -15,7 +15,7 @@
 #include "common/rpc/status.h"
 #include "common/rpc/tcp_links.h"
 #include "common/rpc/tls_handshake.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "worker/backend/cpu/bench.h"
 #include "worker/preflight/coordinator_checks.h"
 #include "worker/preflight/link_checks.h"

@@ -11,7 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/rpc/tls_handshake.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "worker/link/session.h"
 
 namespace causeway::worker {

@@ -36,7 +36,7 @@
 #include "common/rpc/expiry_watch.h"
 #include "common/rpc/security.h"
 #include "common/rpc/socket_buffers.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "common/telemetry/event_log.h"
 #include "worker/link/grpc_exchange.h"
 #include "worker/link/link.h"

@@ -23,13 +23,14 @@ constexpr absl::Duration kWatchInterval = absl::Milliseconds(50);
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 // More than any inner step trains.
 constexpr int64_t kMaxTokens = int64_t{1} << 40;
-// Patience of a site that brings the model, with a coordinator that is away or has others do so.
+// Patience of a site that brings the model, with a coordinator that is away or has others do so:
+// since something of it went out last.
 constexpr absl::Duration kBringPatience = absl::Minutes(10);
 constexpr absl::Duration kBringAgain = absl::Seconds(1);
 
-// `gave_up`: the trainer did not hand out its values, which is ABORTED.
+// `gave_up`: the trainer did not hand out its values, which is ABORTED. `sent`: bytes.
 absl::Status Bring(const SiteJoin& join, std::span<const GivenTensor> tensors,
-                   const ReachedRun& reached, bool& gave_up) {
+                   const ReachedRun& reached, bool& gave_up, int64_t& sent) {
   ModelToBring model;
   model.run_id = reached.run.run_id();
   model.worker_id = join.member.worker_id;
@@ -50,7 +51,7 @@ absl::Status Bring(const SiteJoin& join, std::span<const GivenTensor> tensors,
         absl::StrCat("the initial values of ", tensors[tensor].name, " were not handed out"));
     return {};
   };
-  const absl::Status brought = BringModel(*reached.stub, model);
+  const absl::Status brought = BringModel(*reached.stub, model, &sent);
   gave_up = !given.ok();
   return gave_up ? given : brought;
 }
@@ -59,7 +60,7 @@ absl::Status Bring(const SiteJoin& join, std::span<const GivenTensor> tensors,
 absl::StatusOr<ReachedRun> ReachRunWithModel(const SiteJoin& join,
                                              std::span<const GivenTensor> tensors,
                                              const Clock& clock, bool& brought) {
-  const absl::Duration begin = clock.Monotonic();
+  absl::Duration begin = clock.Monotonic();
   for (;;) {
     ASSIGN_OR_RETURN(ReachedRun reached, ReachRun(join.member, clock));
     if (!reached.run.awaits_model()) return reached;
@@ -69,7 +70,9 @@ absl::StatusOr<ReachedRun> ReachRunWithModel(const SiteJoin& join,
           "initial values, or join after a site that does");
     }
     bool gave_up = false;
-    const absl::Status status = Bring(join, tensors, reached, gave_up);
+    int64_t sent = 0;
+    const absl::Status status = Bring(join, tensors, reached, gave_up, sent);
+    if (sent > 0) begin = clock.Monotonic();
     brought = status.ok();
     if (status.ok() || absl::IsAlreadyExists(status)) continue;
     const bool may_pass = !gave_up && (absl::IsResourceExhausted(status) || IsRetryable(status));
@@ -186,7 +189,7 @@ RunMember::Hooks ArenaSite::MakeHooks() {
     saved_parameters_ = {};
     return absl::OkStatus();
   };
-  // The caller reads part and draw from its orders, and saves when it pleases.
+  // The caller reads part and draw from its orders, and saves then (site_library.md).
   hooks.use_data_part = [](int) { return absl::OkStatus(); };
   hooks.checkpoint = [] { return absl::OkStatus(); };
   hooks.started_anew = [this] {

@@ -22,7 +22,7 @@
 #include "common/files/message_json.h"
 #include "common/params/run_config.h"
 #include "common/rpc/tcp_links.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "worker/run/join_checks.h"
 #include "worker/site/arena_site.h"
 #include "worker/site/log_queue.h"

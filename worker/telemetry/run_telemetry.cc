@@ -9,7 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/metrics/process_figures.h"
 #include "common/rpc/certificate.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "common/telemetry/event_names.h"
 #include "common/telemetry/log.h"
 

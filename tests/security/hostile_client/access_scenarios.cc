@@ -1,5 +1,4 @@
 // Members whose credentials do not count any more, on connections that are open.
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <thread>
@@ -17,10 +16,6 @@ namespace {
 
 Outcome Failed(const absl::Status& status) {
   return {.held = false, .what = std::string(status.message())};
-}
-
-void Sleep(absl::Duration duration) {
-  std::this_thread::sleep_for(absl::ToChronoMilliseconds(duration));
 }
 
 // Nobody waits for a lease: who is put out is late.
@@ -56,12 +51,8 @@ absl::StatusOr<Reach> Revoke(Run& run, Team& team, Site& guest,
   absl::Status waited = absl::OkStatus();
   std::thread waits([&] { waited = guest.Merge(3, kPatience); });
   revoke();
-  const absl::Time began = absl::Now();
-  while (!guest.ended().has_value() && absl::Now() - began < kPatience) {
-    Sleep(absl::Milliseconds(20));
-  }
   Reach reach;
-  reach.session = !guest.ended().has_value();
+  reach.session = !guest.AwaitEnd(kPatience);
   reach.calls = guest.Deliver(guest.MakePush(3)).ok() || guest.PullStates().ok();
   const absl::Status third = team.DoRound(3);
   waits.join();
@@ -132,11 +123,8 @@ Outcome RevocationList() {
   credentials.folder().Write(absl::StrCat("lists/", credentials.authority().RevocationListName()),
                              credentials.authority().RevocationList(revoked));
   const absl::Time began = absl::Now();
-  while (!guest.ended().has_value() && absl::Now() - began < kPatience) {
-    Sleep(absl::Milliseconds(50));
-  }
+  const bool ended = guest.AwaitEnd(kPatience);
   const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
-  const bool ended = guest.ended().has_value();
   const bool back = guest.Return().ok();
   const bool other_back = other.Return().ok();
   return {.held = ended && !back && other_back,

@@ -25,8 +25,6 @@ namespace causeway::hostile {
 namespace {
 
 constexpr char kDescribe[] = "/causeway.v1.Session/Describe";
-// Admitted as soon as it opens.
-constexpr char kAttach[] = "/causeway.v1.Session/Attach";
 constexpr absl::Duration kAttack = absl::Seconds(5);
 constexpr int64_t kRounds = 3;
 
@@ -116,18 +114,13 @@ Outcome EndlessHeaders() {
     (*connection)->Send(Frame(FrameType::kHeaders, 0, 1, CallHeaders(kDescribe)));
     const std::string value(kValueBytes, 'v');
     bool open = true;
-    for (int64_t sent = 0; open && absl::Now() - began < kAttack;) {
-      if (sent < kMost) {
-        open = (*connection)
-                   ->Send(Frame(FrameType::kContinuation, 0, 1,
-                                Header(absl::StrCat("k", sent), value)));
-        sent += kValueBytes;
-      } else {
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        open = (*connection)->Drain();
-      }
+    for (int64_t sent = 0; open && sent < kMost && absl::Now() - began < kAttack;) {
+      open =
+          (*connection)
+              ->Send(Frame(FrameType::kContinuation, 0, 1, Header(absl::StrCat("k", sent), value)));
+      sent += kValueBytes;
     }
-    ended += !open;
+    ended += !open || (*connection)->AwaitEnd(began + kAttack);
   };
   const absl::StatusOr<Cost> cost =
       Attack(team, 1, std::vector<std::function<void()>>(kConnections, attack));
@@ -174,8 +167,11 @@ Outcome RapidReset() {
       const std::string why("\0\0\0\x08", 4);
       const absl::Time began = absl::Now();
       if (kind.admitted) {
-        (*connection)->Send(Frame(FrameType::kHeaders, kEndHeaders, 1, CallHeaders(kAttach)));
-        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        // An empty message, which is answered after it was admitted.
+        (*connection)
+            ->Send(absl::StrCat(Frame(FrameType::kHeaders, kEndHeaders, 1, headers),
+                                Frame(FrameType::kData, kEndStream, 1, std::string(5, '\0'))));
+        if (!(*connection)->AwaitAnswer(1)) return;
       }
       for (uint32_t stream = 3; !ended && absl::Now() - began < kAttack;) {
         std::string many;

@@ -13,12 +13,14 @@
 #include "common/rpc/channel.h"
 #include "tests/security/hostile_client/scenarios.h"
 #include "tests/security/hostile_client/team.h"
+#include "tests/unit/common/rpc/plain_lane.h"
 
 namespace causeway::hostile {
 namespace {
 
 constexpr int kConnections = 8;
 constexpr int kPullsOfConnection = 50;
+constexpr uint64_t kWantsOfLane = 100;
 constexpr int64_t kRounds = 3;
 
 Outcome Failed(const absl::Status& status) {
@@ -31,32 +33,42 @@ void Larger(v1::RunConfig& config) {
   config.mutable_model()->set_vocabulary_size(8192);
 }
 
-// Pulls of states that are begun and not read.
+// Lanes of one connection, each of a process of its own, over which states are wanted and not read.
 class Hoard {
  public:
-  Hoard(Run& run, const std::string& id, int connection)
-      : stub_(v1::Exchange::NewStub(
-            MakeChannel(run.address(), connection, ChannelSecurity::Plaintext()))) {
-    request_.set_run_id(run.coordinator().run_id());
-    request_.set_worker_id(id);
-    request_.set_object(v1::PullRequest::STATE);
-  }
-  ~Hoard() {
-    for (const auto& context : contexts_) context->TryCancel();
-  }
+  Hoard(Run& run, std::string id, int connection)
+      : run_id_(run.coordinator().run_id()),
+        id_(std::move(id)),
+        stub_(v1::Exchange::NewStub(
+            MakeChannel(run.address(), connection, ChannelSecurity::Plaintext()))) {}
   // Whether one more is served.
   bool Pull() {
-    grpc::ClientContext& context = *contexts_.emplace_back(new grpc::ClientContext);
-    auto& reader = readers_.emplace_back(stub_->Pull(&context, request_));
-    v1::PullResponse header;
-    return reader->Read(&header);
+    PlainLane& lane = *lanes_.emplace_back(std::make_unique<PlainLane>(*stub_, run_id_, id_));
+    if (!Want(lane, 1)) return false;
+    v1::LaneMessage first;
+    return lane.Read(first) && first.control().has_announcement();
+  }
+  // Asks for many more over each of the lanes, and reads nothing of them.
+  void WantMany() {
+    for (const auto& lane : lanes_) {
+      for (uint64_t transfer = 2; transfer < 2 + kWantsOfLane; ++transfer) {
+        if (!Want(*lane, transfer)) break;
+      }
+    }
   }
 
  private:
+  static bool Want(PlainLane& lane, uint64_t transfer) {
+    v1::Want want;
+    want.set_transfer(transfer);
+    want.set_object(v1::Want::STATE);
+    return lane.Want(want);
+  }
+
+  const std::string run_id_;
+  const std::string id_;
   const std::unique_ptr<v1::Exchange::Stub> stub_;
-  v1::PullRequest request_;
-  std::vector<std::unique_ptr<grpc::ClientContext>> contexts_;
-  std::vector<std::unique_ptr<grpc::ClientReader<v1::PullResponse>>> readers_;
+  std::vector<std::unique_ptr<PlainLane>> lanes_;
 };
 
 Outcome GreedyPulls() {
@@ -71,6 +83,7 @@ Outcome GreedyPulls() {
     attackers.emplace_back([&, i] {
       Hoard hoard(run, "liar", i);
       for (int pull = 0; pull < kPullsOfConnection; ++pull) ++(hoard.Pull() ? served : refused);
+      hoard.WantMany();
     });
   }
   const absl::Time began = absl::Now();
@@ -92,8 +105,10 @@ Outcome GreedyPulls() {
 }  // namespace
 
 std::vector<Scenario> LoadScenarios() {
-  return {{"greedy_pulls", "400 pulls of the state over 8 connections, none of them read",
-           GreedyPulls}};
+  return {
+      {"greedy_pulls",
+       "400 pulls of the state over 8 connections, and 100 more over each lane, none of them read",
+       GreedyPulls}};
 }
 
 }  // namespace causeway::hostile

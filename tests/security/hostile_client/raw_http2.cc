@@ -10,6 +10,7 @@
 #include <csignal>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace causeway::hostile {
 namespace {
@@ -116,6 +117,45 @@ bool RawHttp2::Send(absl::string_view bytes) {
     if ((error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) || !Wait(error)) {
       return false;
     }
+  }
+  return true;
+}
+
+bool RawHttp2::Read(char* bytes, size_t count) {
+  while (count > 0) {
+    size_t got = 0;
+    const int result = SSL_read_ex(ssl_, bytes, count, &got);
+    if (result == 1) {
+      bytes += got;
+      count -= got;
+      continue;
+    }
+    const int error = SSL_get_error(ssl_, result);
+    if ((error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) || !Wait(error)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool RawHttp2::AwaitAnswer(uint32_t stream) {
+  constexpr size_t kFrameHeader = 9;
+  for (;;) {
+    uint8_t header[kFrameHeader];
+    if (!Read(reinterpret_cast<char*>(header), kFrameHeader)) return false;
+    std::string payload((size_t{header[0]} << 16) + (size_t{header[1]} << 8) + header[2], ' ');
+    if (!Read(payload.data(), payload.size())) return false;
+    uint32_t of = 0;
+    for (size_t i = 5; i < kFrameHeader; ++i) of = (of << 8) + header[i];
+    if (of == stream && (header[4] & kEndStream) != 0) return true;
+  }
+}
+
+bool RawHttp2::AwaitEnd(absl::Time until) {
+  while (Drain()) {
+    const int64_t left_ms = absl::ToInt64Milliseconds(until - absl::Now());
+    pollfd poll_for = {.fd = socket_, .events = POLLIN, .revents = 0};
+    if (left_ms <= 0 || poll(&poll_for, 1, static_cast<int>(left_ms)) == 0) return false;
   }
   return true;
 }

@@ -5,17 +5,26 @@
 
 #include <openssl/ssl.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "common/rpc/security.h"
 
 namespace causeway::hostile {
 
-enum class FrameType : uint8_t { kHeaders = 1, kReset = 3, kSettings = 4, kContinuation = 9 };
+enum class FrameType : uint8_t {
+  kData = 0,
+  kHeaders = 1,
+  kReset = 3,
+  kSettings = 4,
+  kContinuation = 9
+};
+inline constexpr uint8_t kEndStream = 1;
 inline constexpr uint8_t kEndHeaders = 4;
 
 // One frame, payload included.
@@ -40,12 +49,18 @@ class RawHttp2 {
   bool Send(absl::string_view bytes);
   // Throws away what has come. False as Send.
   bool Drain();
+  // Reads frames up to one that ends that stream. False as Send.
+  bool AwaitAnswer(uint32_t stream);
+  // Reads until the other side ends the connection, at most until then. False: it goes on.
+  bool AwaitEnd(absl::Time until);
 
  private:
   RawHttp2(int socket, SSL_CTX* context, SSL* ssl)
       : socket_(socket), context_(context), ssl_(ssl) {}
   // Waits for the socket. False: too long.
   bool Wait(int error) const;
+  // Reads so many bytes. False as Send.
+  bool Read(char* bytes, size_t count);
 
   const int socket_;
   SSL_CTX* const context_;

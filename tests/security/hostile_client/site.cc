@@ -1,7 +1,6 @@
 #include "tests/security/hostile_client/site.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -12,8 +11,8 @@
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
 #include "common/rpc/status.h"
-#include "common/rpc/wire.h"
-#include "tests/unit/common/rpc/proto_chunk.h"
+#include "common/transfer/wire.h"
+#include "tests/unit/common/rpc/plain_lane.h"
 
 namespace causeway::hostile {
 namespace {
@@ -22,25 +21,6 @@ namespace {
 constexpr double kMove = 1e-3;
 
 const Codec& UpCodec(const Run& run) { return **FindCodec(run.config().sync().codec_up()); }
-
-absl::Status Write(v1::Exchange::Stub& stub, const Push& push, bool header_alone) {
-  grpc::ClientContext context;
-  v1::PushResponse response;
-  const auto writer = stub.Push(&context, &response);
-  v1::PushRequest request;
-  *request.mutable_header() = push.header;
-  bool written = writer->Write(request);
-  const std::span<const uint8_t> object = push.object;
-  for (size_t offset = 0; written && !header_alone && offset < object.size();
-       offset += kChunkBytes) {
-    FillChunk(static_cast<int64_t>(offset),
-              object.subspan(offset, std::min(kChunkBytes, object.size() - offset)), false,
-              *request.mutable_chunk());
-    written = writer->Write(request);
-  }
-  writer->WritesDone();
-  return FromGrpcStatus(writer->Finish());
-}
 
 }  // namespace
 
@@ -182,18 +162,10 @@ void Site::Leave() {
 absl::Status Site::PullStates() {
   const FragmentPlan& plan = run_->coordinator().plan();
   published_.resize(static_cast<size_t>(plan.arena_size()));
-  v1::PullRequest request;
-  request.set_run_id(run_->coordinator().run_id());
-  request.set_worker_id(id_);
-  request.set_object(v1::PullRequest::STATE);
-  grpc::ClientContext context;
-  const auto reader = exchange_->Pull(&context, request);
+  v1::Want want;
+  want.set_object(v1::Want::STATE);
   std::vector<uint8_t> bytes;
-  v1::PullResponse response;
-  while (reader->Read(&response)) {
-    if (response.has_chunk()) RETURN_IF_ERROR(AppendChunk(response.chunk(), bytes));
-  }
-  RETURN_IF_ERROR(FromGrpcStatus(reader->Finish()));
+  RETURN_IF_ERROR(PlainLane(*exchange_, run_->coordinator().run_id(), id_).Pull(want, &bytes));
   if (bytes.size() != published_.size() * sizeof(float)) {
     return absl::InternalError("the state has another size");
   }
@@ -253,25 +225,27 @@ Push Site::MakePushTo(int64_t round, float target) const {
   return push;
 }
 
-absl::Status Site::Deliver(const Push& push) { return Write(*exchange_, push, false); }
+absl::Status Site::Deliver(const Push& push) {
+  return PlainLane(*exchange_, push.header.run_id(), push.header.worker_id())
+      .Push(push.header, push.object);
+}
 
-absl::Status Site::DeliverHeader(const Push& push) { return Write(*exchange_, push, true); }
+absl::Status Site::DeliverHeader(const Push& push) {
+  PlainLane lane(*exchange_, push.header.run_id(), push.header.worker_id());
+  lane.Offer(1, push.header);
+  v1::LaneMessage answer;
+  if (!lane.Read(answer)) return lane.Finish();
+  const v1::Outcome& outcome = answer.control().outcome();
+  return {static_cast<absl::StatusCode>(outcome.code()), outcome.message()};
+}
 
 absl::Status Site::Merge(int64_t round, absl::Duration patience) {
-  v1::PullRequest request;
-  request.set_run_id(run_->coordinator().run_id());
-  request.set_worker_id(id_);
-  request.set_object(v1::PullRequest::ANSWER);
-  request.set_round(round);
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(patience));
-  const auto reader = exchange_->Pull(&context, request);
+  v1::Want want;
+  want.set_object(v1::Want::ANSWER);
+  want.set_round(round);
   std::vector<uint8_t> answer;
-  v1::PullResponse response;
-  while (reader->Read(&response)) {
-    if (response.has_chunk()) RETURN_IF_ERROR(AppendChunk(response.chunk(), answer));
-  }
-  RETURN_IF_ERROR(FromGrpcStatus(reader->Finish()));
+  PlainLane lane(*exchange_, run_->coordinator().run_id(), id_, absl::Now() + patience);
+  RETURN_IF_ERROR(lane.Pull(want, &answer));
   return (*FindCodec(run_->config().sync().codec_down()))->Apply(answer, published_);
 }
 

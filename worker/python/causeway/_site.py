@@ -144,6 +144,7 @@ class BaseSite:
         self._saved_step: Optional[int] = None
         self._session: Optional[Session] = None  # In the process that leads.
         self._orders: Optional[Orders] = None
+        self._should_save = False
         self._info: Optional[Info] = None
         self._closed = False
         self._replaced = False
@@ -324,12 +325,21 @@ class BaseSite:
 
     def _take(self, outcome: _Outcome) -> None:
         self._values.write(outcome.changed)
-        self._orders = outcome.orders
+        former, self._orders = self._orders, outcome.orders
+        if former is not None and (outcome.orders.anew or
+                                   outcome.orders.data_slot != former.data_slot):
+            self._should_save = True
 
     @property
     def should_stop(self) -> bool:
         """True when the budget is spent, or the coordinator or `drain` wants this site to leave."""
         return self._orders is not None and (self._orders.finished or self._orders.drain)
+
+    @property
+    def should_save(self) -> bool:
+        """True from when the run gave this site other values or another part of the data, until
+        `state_dict`: a checkpoint from before would send other bytes than others have by then."""
+        return self._should_save
 
     @property
     def finished(self) -> bool:
@@ -430,6 +440,7 @@ class BaseSite:
 
         Take all three after the same step. About 4 bytes per parameter, 8 with error feedback.
         """
+        self._should_save = False
         state = self._save()
         return {} if state is None else {"state": self._pack(state)}
 

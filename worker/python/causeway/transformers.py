@@ -62,6 +62,8 @@ class CausewayCallback(TrainerCallback):
             tokens = args.per_device_train_batch_size * args.gradient_accumulation_steps
         if not self.site.step(int(tokens)):
             control.should_training_stop = True
+        if self.site.should_save and args.save_strategy != "no":
+            control.should_save = True
 
     def on_log(self, args, state, control, logs=None, **_others):
         if self.site is not None and logs and "loss" in logs:

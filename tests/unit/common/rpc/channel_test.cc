@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/rpc/loopback.h"
 

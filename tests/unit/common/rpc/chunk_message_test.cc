@@ -1,4 +1,4 @@
-#include "common/rpc/chunk_message.h"
+#include "common/transfer/chunk_message.h"
 
 #include <memory>
 #include <string>
@@ -10,11 +10,11 @@
 #include "common/base/random.h"
 #include "common/codec/entropy_stage.h"
 #include "common/rpc/chunk_buffer.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "grpcpp/support/slice.h"
 #include "gtest/gtest.h"
-#include "tests/unit/common/rpc/proto_chunk.h"
+#include "tests/unit/common/transfer/proto_chunk.h"
 
 namespace causeway {
 namespace {
@@ -43,6 +43,7 @@ ChunkFields FieldsOf(const v1::Chunk& chunk) {
   return {.offset = chunk.offset(),
           .checksum = chunk.checksum(),
           .unpacked_bytes = chunk.unpacked_bytes(),
+          .transfer = chunk.transfer(),
           .data_bytes = chunk.data().size()};
 }
 
@@ -62,18 +63,16 @@ TEST(ChunkMessage, IsOnTheWireWhatProtobufWouldMakeOfIt) {
       for (const uint64_t checksum : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}}) {
         for (const int32_t unpacked : {0, 1, 300, 1 << 20, -1}) {
           const std::vector<uint8_t> data = Bytes(size, 256);
-          v1::PushRequest push;
+          v1::LaneMessage push;
           v1::Chunk& chunk = *push.mutable_chunk();
           chunk.set_offset(offset);
           chunk.set_checksum(checksum);
           chunk.set_unpacked_bytes(unpacked);
+          chunk.set_transfer(checksum);
           chunk.set_data(data.data(), data.size());
-          v1::PullResponse pull;
-          *pull.mutable_chunk() = chunk;
           const std::string raw = Flat(ChunkToBuffer(FieldsOf(chunk), data, nullptr));
           // Not EXPECT_EQ, which would print a mebibyte.
           ASSERT_TRUE(raw == push.SerializeAsString()) << offset << ' ' << size << ' ' << unpacked;
-          ASSERT_TRUE(raw == pull.SerializeAsString()) << offset << ' ' << size << ' ' << unpacked;
         }
       }
     }
@@ -99,13 +98,13 @@ TEST(ChunkMessage, ArrivesAtItsPlacePlainOrPackedInWhateverPieces) {
   for (const int values : {3, 256}) {
     for (const size_t size : {size_t{1}, size_t{1000}, kChunkBytes}) {
       const std::vector<uint8_t> bytes = Bytes(size, values);
-      v1::PushRequest request;
+      v1::LaneMessage request;
       FillChunk(3 << 20, bytes, true, *request.mutable_chunk());
       for (const size_t piece : {size_t{1}, size_t{100}, size_t{8192}, size_t{4} << 20}) {
         if (size / piece > 100'000) continue;
         const grpc::ByteBuffer buffer = Cut(request.SerializeAsString(), piece);
         const BufferMessage message(buffer);
-        v1::PushHeader header;
+        v1::LaneControl header;
         ChunkFields chunk;
         const auto kind = ParseMessage(message, header, chunk);
         ASSERT_TRUE(kind.ok());
@@ -124,36 +123,36 @@ TEST(ChunkMessage, ArrivesAtItsPlacePlainOrPackedInWhateverPieces) {
 }
 
 TEST(ChunkMessage, HeadersAreParsedByProtobuf) {
-  v1::PullResponse response;
-  response.mutable_header()->set_round(7);
-  response.mutable_header()->set_object_hash(8);
+  v1::LaneMessage response;
+  response.mutable_control()->mutable_want()->set_round(7);
+  response.mutable_control()->mutable_want()->set_transfer(8);
   const grpc::ByteBuffer buffer = MessageToBuffer(response);
-  v1::PullHeader header;
-  header.set_fragment(99);
+  v1::LaneControl header;
+  header.mutable_want()->set_fragment(99);
   ChunkFields chunk;
   const auto kind = ParseMessage(BufferMessage(buffer), header, chunk);
   ASSERT_TRUE(kind.ok());
   EXPECT_EQ(*kind, MessageKind::kHeader);
-  EXPECT_EQ(header.SerializeAsString(), response.header().SerializeAsString());
+  EXPECT_EQ(header.SerializeAsString(), response.control().SerializeAsString());
 }
 
 TEST(ChunkMessage, WholeMessagesGoThereAndBack) {
-  v1::PullRequest request;
+  v1::Greeting request;
   request.set_run_id("run");
-  request.set_due_step(5);
-  v1::PullRequest again;
+  request.set_lane(5);
+  v1::Greeting again;
   ASSERT_TRUE(BufferToMessage(MessageToBuffer(request), again).ok());
   EXPECT_EQ(again.SerializeAsString(), request.SerializeAsString());
   EXPECT_TRUE(BufferToMessage(grpc::ByteBuffer(), again).ok());
   EXPECT_EQ(again.SerializeAsString(), "");
-  EXPECT_EQ(BufferToMessage(Cut("\x0a\x7f", 1), again).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(BufferToMessage(Cut("\x12\x7f", 1), again).code(), absl::StatusCode::kInvalidArgument);
 }
 
 // What the two parsers make of `bytes` must be the same.
 void ExpectAsProtobuf(const std::string& bytes) {
-  v1::PushRequest expected;
+  v1::LaneMessage expected;
   const bool parses = expected.ParseFromString(bytes);
-  v1::PushHeader header;
+  v1::LaneControl header;
   ChunkFields chunk;
   const auto kind = ParseMessage(FlatMessage(View(bytes)), header, chunk);
   ASSERT_EQ(kind.ok(), parses) << absl::CHexEscape(bytes);
@@ -161,10 +160,10 @@ void ExpectAsProtobuf(const std::string& bytes) {
     EXPECT_EQ(kind.status().code(), absl::StatusCode::kInvalidArgument);
     return;
   }
-  ASSERT_EQ(*kind == MessageKind::kHeader, expected.has_header());
+  ASSERT_EQ(*kind == MessageKind::kHeader, expected.has_control());
   ASSERT_EQ(*kind == MessageKind::kChunk, expected.has_chunk());
-  if (expected.has_header()) {
-    EXPECT_EQ(header.SerializeAsString(), expected.header().SerializeAsString());
+  if (expected.has_control()) {
+    EXPECT_EQ(header.SerializeAsString(), expected.control().SerializeAsString());
   }
   if (!expected.has_chunk()) return;
   EXPECT_EQ(chunk.offset, expected.chunk().offset());
@@ -177,7 +176,7 @@ void ExpectAsProtobuf(const std::string& bytes) {
 }
 
 std::string SmallPush(int64_t offset, const std::string& data) {
-  v1::PushRequest request;
+  v1::LaneMessage request;
   request.mutable_chunk()->set_offset(offset);
   request.mutable_chunk()->set_checksum(0x0123456789abcdef);
   request.mutable_chunk()->set_data(data);
@@ -186,13 +185,13 @@ std::string SmallPush(int64_t offset, const std::string& data) {
 }
 
 TEST(ChunkMessage, UnknownRepeatedAndForeignFieldsAreReadAsProtobufReadsThem) {
-  v1::PushRequest header;
-  header.mutable_header()->set_run_id("run");
-  header.mutable_header()->set_round(9);
+  v1::LaneMessage header;
+  header.mutable_control()->mutable_greeting()->set_run_id("run");
+  header.mutable_control()->mutable_greeting()->set_lane(9);
   const std::string head = header.SerializeAsString();
   const std::string chunk = SmallPush(1 << 20, "data");
   const std::string unknown = "\x7a\x03xyz\x78\x01\x7d\x01\x02\x03\x04";  // Field 15, three ways.
-  v1::PushRequest other;
+  v1::LaneMessage other;
   other.mutable_chunk()->set_data("other");
   const std::string later = other.SerializeAsString();
   for (const std::string& bytes :
@@ -207,14 +206,19 @@ TEST(ChunkMessage, UnknownRepeatedAndForeignFieldsAreReadAsProtobufReadsThem) {
         unknown + chunk + unknown,
         unknown,
         chunk + std::string(1, '\0'),
-        std::string("\x10\x05", 2),            // Field 2 as a number.
-        std::string("\x12\x02\x18\x07", 4),    // Data as a number.
-        std::string("\x12\x00", 2),            // An empty chunk.
-        std::string("\x12\x04\x1a\x02hi", 6),  // Data alone.
-        std::string("\x12\x03\x1a\x02hi", 5),  // It goes beyond its chunk.
-        std::string("\x12\x05\x1a\x02hi", 6),  // The chunk goes beyond the message.
-        std::string("\x13\x14", 2),            // A group.
-        std::string("\x14", 1),                // The end of none.
+        std::string("\x10\x05", 2),                           // Field 2 as a number.
+        std::string("\x12\x02\x18\x07", 4),                   // Data as a number.
+        std::string("\x12\x00", 2),                           // An empty chunk.
+        std::string("\x12\x04\x1a\x02hi", 6),                 // Data alone.
+        std::string("\x12\x03\x1a\x02hi", 5),                 // It goes beyond its chunk.
+        std::string("\x12\x05\x1a\x02hi", 6),                 // The chunk goes beyond the message.
+        std::string("\x13\x14", 2),                           // A group.
+        std::string("\x14", 1),                               // The end of none.
+        std::string("\x13\x08\x01\x14", 4),                   // A group with a field.
+        std::string("\x13\x1c", 2),                           // The end of another.
+        std::string("\x9a\x80\x80\x80\x00\x01x", 7),          // A tag of five bytes.
+        std::string("\x98\x98\x98\x98\xff\xff\xff\x00;", 9),  // A tag of eight.
+        std::string("\x13\x98\x98\x98\x98\xff\xff\xff\x00;\x14", 11),
         std::string("\x12\xff\xff\xff\xff\x0f", 6),
         std::string("\x12\xff\xff\xff\xff\xff\x0f", 7),
         std::string("\x1a\x80\x80\x80\x80\x08", 6)}) {
@@ -265,14 +269,14 @@ TEST(HostileChunkMessage, ThatIsNoWholeChunkOfTheObjectIsRefused) {
 
 TEST(HostileChunkMessage, ThatIsDamagedIsRefusedPlainOrPacked) {
   for (const bool entropy : {false, true}) {
-    v1::PushRequest request;
+    v1::LaneMessage request;
     v1::Chunk& chunk = *request.mutable_chunk();
     FillChunk(0, Bytes(10'000, 3), entropy, chunk);
     chunk.mutable_data()->at(chunk.data().size() / 2) ^= 1;
     const auto code = [&request] {
       const std::string bytes = request.SerializeAsString();
       const FlatMessage message(View(bytes));
-      v1::PushHeader header;
+      v1::LaneControl header;
       ChunkFields fields;
       EXPECT_TRUE(ParseMessage(message, header, fields).ok());
       std::vector<uint8_t> leaf(10'000);
@@ -287,7 +291,7 @@ TEST(HostileChunkMessage, ThatIsDamagedIsRefusedPlainOrPacked) {
 }
 
 TEST(HostileChunkMessage, EveryFlippedByteOfAFrameIsRefusedOrUnpacksToTheSizeSaid) {
-  v1::PushRequest request;
+  v1::LaneMessage request;
   v1::Chunk& chunk = *request.mutable_chunk();
   FillChunk(0, Bytes(10'000, 3), true, chunk);
   const std::string good = chunk.data();
@@ -299,7 +303,7 @@ TEST(HostileChunkMessage, EveryFlippedByteOfAFrameIsRefusedOrUnpacksToTheSizeSai
     chunk.set_checksum(Checksum64(absl::string_view(chunk.data())));
     const std::string bytes = request.SerializeAsString();
     const FlatMessage message(View(bytes));
-    v1::PushHeader header;
+    v1::LaneControl header;
     ChunkFields fields;
     ASSERT_TRUE(ParseMessage(message, header, fields).ok());
     std::vector<uint8_t> leaf(10'000);

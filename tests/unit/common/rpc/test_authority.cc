@@ -98,12 +98,13 @@ PemPair TestAuthority::Issue(const CertificateRequest& request) const {
           })};
 }
 
-std::string TestAuthority::RevocationList(std::span<const std::string> certificates) const {
+std::string TestAuthority::RevocationList(std::span<const std::string> certificates,
+                                          absl::Time end) const {
   const std::unique_ptr<X509_CRL, decltype(&X509_CRL_free)> list(X509_CRL_new(), X509_CRL_free);
   X509_CRL_set_version(list.get(), 1);
   X509_CRL_set_issuer_name(list.get(), X509_get_subject_name(keys_->x509.get()));
   const std::unique_ptr<ASN1_TIME, decltype(&ASN1_TIME_free)> time(ASN1_TIME_new(), ASN1_TIME_free);
-  ASN1_TIME_set(time.get(), absl::ToTimeT(absl::Now() - absl::Hours(1)));
+  ASN1_TIME_set(time.get(), absl::ToTimeT(end - absl::Hours(48)));
   X509_CRL_set1_lastUpdate(list.get(), time.get());
   for (const std::string& pem : certificates) {
     BIO* const bio = BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()));
@@ -114,7 +115,7 @@ std::string TestAuthority::RevocationList(std::span<const std::string> certifica
     X509_REVOKED_set_revocationDate(revoked, time.get());
     X509_CRL_add0_revoked(list.get(), revoked);
   }
-  ASN1_TIME_set(time.get(), absl::ToTimeT(absl::Now() + absl::Hours(24)));
+  ASN1_TIME_set(time.get(), absl::ToTimeT(end));
   X509_CRL_set1_nextUpdate(list.get(), time.get());
   X509_CRL_sort(list.get());
   EXPECT_GT(X509_CRL_sign(list.get(), keys_->key.get(), EVP_sha256()), 0);

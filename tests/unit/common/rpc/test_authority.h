@@ -35,7 +35,8 @@ class TestAuthority {
   const std::string& pem() const { return pem_; }
   PemPair Issue(const CertificateRequest& request) const;
   // A list that revokes these certificates (PEM), and the name that OpenSSL looks for it by.
-  std::string RevocationList(std::span<const std::string> certificates) const;
+  std::string RevocationList(std::span<const std::string> certificates,
+                             absl::Time end = absl::Now() + absl::Hours(24)) const;
   std::string RevocationListName(int number = 0) const;
 
  private:

@@ -229,27 +229,6 @@ TEST_F(LeafValidationTest, AHashThatOtherLeavesMakeIsRefused) {
             absl::StatusCode::kDataLoss);
 }
 
-TEST(CoordinatorExchangeTest, QueryTransferSaysWhereAPushStands) {
-  TwoWorkers two;
-  std::vector<uint8_t> object;
-  const v1::PushHeader header = two.a.MakePush(0, 1, object);
-  v1::QueryTransferRequest query;
-  query.set_run_id(header.run_id());
-  query.set_worker_id("a");
-  query.set_fragment(0);
-  query.set_round(1);
-  query.set_object_hash(header.object_hash());
-  EXPECT_EQ(two.run.coordinator->QueryTransfer(query)->state(), v1::QueryTransferResponse::UNKNOWN);
-  ASSERT_TRUE(two.run.coordinator->Contribute(header, object).ok());
-  EXPECT_EQ(two.run.coordinator->QueryTransfer(query)->state(),
-            v1::QueryTransferResponse::ACCEPTED);
-  ASSERT_TRUE(two.b.Push(0, 1).ok());
-  query.set_worker_id("b");
-  query.set_object_hash(0);
-  EXPECT_EQ(two.run.coordinator->QueryTransfer(query).status().code(),
-            absl::StatusCode::kAlreadyExists);
-}
-
 TEST(CoordinatorExchangeTest, OldAnswersGiveWayToTheState) {
   TwoWorkers two;
   two.TrainBoth(20);  // Fragment 0 is at version 4, two answers are kept.

@@ -10,7 +10,7 @@
 #include "common/codec/codec.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 
 namespace causeway::server {

@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 #include "server/http/http_port.h"
-#include "tests/unit/server/service/fake_coordinator.h"
+#include "tests/unit/server/transfer/fake_coordinator.h"
 
 namespace causeway::server {
 namespace {

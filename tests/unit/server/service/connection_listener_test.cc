@@ -40,6 +40,18 @@ class ConnectionListenerTest : public ::testing::Test {
                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return taken_.size() == count; };
     mutex_.Await(absl::Condition(&there));
   }
+  // Sends much over a connection, the one that was taken as number `which`.
+  void SendMuch(const RawConnection& connection, size_t which) {
+    const std::string part(16 << 10, 'x');
+    for (int64_t sent = 0; sent <= ConnectionWatch::kStrangerBytes; sent += std::ssize(part)) {
+      ASSERT_TRUE(connection.Send(part));
+      absl::MutexLock lock(&mutex_);
+      std::string got(part.size(), ' ');
+      const int taken = taken_[which].get();
+      fcntl(taken, F_SETFL, 0);  // To wait for all of it.
+      ASSERT_EQ(recv(taken, got.data(), got.size(), MSG_WAITALL), std::ssize(got));
+    }
+  }
   void CloseTaken() {
     absl::MutexLock lock(&mutex_);
     taken_.clear();
@@ -85,18 +97,8 @@ TEST_F(ConnectionListenerTest, AStrangerWhoSendsMuchIsEndedAndAMemberIsNot) {
   const TcpAddress address =
       ResolveAddress(absl::StrCat("127.0.0.1:", member.own_port())).value()[0];
   listener_->Know(address);
-  const std::string part(16 << 10, 'x');
-  for (int i = 0; i < 20; ++i) {
-    size_t which = 0;
-    for (const RawConnection* connection : {&stranger, &member}) {
-      ASSERT_TRUE(connection->Send(part));
-      absl::MutexLock lock(&mutex_);
-      std::string got(part.size(), ' ');
-      const int taken = taken_[which++].get();
-      fcntl(taken, F_SETFL, 0);  // To wait for all of it.
-      ASSERT_EQ(recv(taken, got.data(), got.size(), MSG_WAITALL), std::ssize(got));
-    }
-  }
+  SendMuch(stranger, 0);
+  SendMuch(member, 1);
   listener_->EndHostile();
   {
     absl::MutexLock lock(&mutex_);
@@ -109,6 +111,30 @@ TEST_F(ConnectionListenerTest, AStrangerWhoSendsMuchIsEndedAndAMemberIsNot) {
   absl::MutexLock lock(&mutex_);
   EXPECT_EQ(send(taken_[1].get(), "b", 1, 0), 1);
   EXPECT_EQ(member.ReadByte(), 'b');
+}
+
+TEST_F(ConnectionListenerTest, AMemberWhosePortHadAnOlderConnectionStaysKnown) {
+  Listen(/*total=*/4, /*of_one=*/4);
+  RawConnection older(listener_->port());
+  AwaitTaken(1);
+  const uint16_t port = older.own_port();
+  older.Reset();
+  RawConnection newer("127.0.0.1", port);
+  ASSERT_TRUE(newer.Connect(listener_->port()));
+  AwaitTaken(2);
+  listener_->Know(ResolveAddress(absl::StrCat("127.0.0.1:", port)).value()[0]);
+  {
+    absl::MutexLock lock(&mutex_);
+    taken_[0].Reset();  // gRPC notices only now.
+  }
+  SendMuch(newer, 1);
+  for (int look = 0; look < 2; ++look) {
+    listener_->EndHostile();
+    clock_.Advance(ConnectionWatch::kPatience);
+  }
+  absl::MutexLock lock(&mutex_);
+  ASSERT_EQ(send(taken_[1].get(), "b", 1, MSG_NOSIGNAL), 1);
+  EXPECT_EQ(newer.ReadByte(), 'b');
 }
 
 TEST_F(ConnectionListenerTest, ItLivesThroughATimeWithoutFileDescriptors) {

@@ -5,7 +5,7 @@
 namespace causeway::server {
 namespace {
 
-constexpr int64_t kMuch = int64_t{10} << 20;
+constexpr int64_t kMuch = int64_t{512} << 10;
 
 TEST(ConnectionWatch, WhoSendsMuchWithoutAnAdmittedCallIsEnded) {
   ConnectionWatch watch;
@@ -19,6 +19,14 @@ TEST(ConnectionWatch, ACallThatIsAdmittedInTimeClearsIt) {
   EXPECT_EQ(watch.Judge({.received_bytes = kMuch}, false, absl::Seconds(1)), "");
   EXPECT_EQ(watch.Judge({.received_bytes = 2 * kMuch}, true, absl::Seconds(2)), "");
   EXPECT_EQ(watch.Judge({.received_bytes = 3 * kMuch}, true, absl::Seconds(60)), "");
+}
+
+TEST(ConnectionWatch, AStrangerWhoSendsMoreThanAnyClientCanIsEndedAtOnce) {
+  ConnectionWatch watch;
+  constexpr int64_t kMost = ConnectionWatch::kMostStrangerBytes;
+  EXPECT_EQ(watch.Judge({.received_bytes = kMost}, false, absl::Seconds(1)), "");
+  EXPECT_EQ(watch.Judge({.received_bytes = 9 * kMost}, true, absl::Seconds(1)), "");
+  EXPECT_NE(watch.Judge({.received_bytes = kMost + 1}, false, absl::Seconds(1)), "");
 }
 
 TEST(ConnectionWatch, AHandshakeMayTakeItsTime) {

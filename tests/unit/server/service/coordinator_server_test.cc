@@ -17,12 +17,14 @@
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/chunk_set.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/chunk_set.h"
+#include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/store/memory_store.h"
-#include "tests/unit/common/rpc/proto_chunk.h"
+#include "tests/unit/common/rpc/plain_lane.h"
+#include "tests/unit/common/telemetry/awaited_events.h"
+#include "tests/unit/common/transfer/proto_chunk.h"
 
 namespace causeway::server {
 namespace {
@@ -45,32 +47,6 @@ v1::RunConfig OneFragmentConfig() {
   config.mutable_sync()->set_entropy_down(true);
   return config;
 }
-
-// Keeps what was recorded, and waits for it.
-class AwaitedEvents final : public EventLog {
- public:
-  void Record(absl::string_view event, const std::string& /*message*/,
-              const nlohmann::json& fields) override {
-    absl::MutexLock lock(&mutex_);
-    events_.emplace_back(std::string(event), fields);
-  }
-  // The fields of the first one of that name.
-  nlohmann::json Await(const std::string& event) {
-    absl::MutexLock lock(&mutex_);
-    const auto find = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return std::ranges::find(events_, event, &std::pair<std::string, nlohmann::json>::first);
-    };
-    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return find() != events_.end();
-    };
-    mutex_.Await(absl::Condition(&there));
-    return find()->second;
-  }
-
- private:
-  absl::Mutex mutex_;
-  std::vector<std::pair<std::string, nlohmann::json>> events_ ABSL_GUARDED_BY(mutex_);
-};
 
 class CoordinatorServerTest : public ::testing::Test {
  protected:
@@ -158,72 +134,23 @@ class CoordinatorServerTest : public ::testing::Test {
     return header;
   }
 
-  static v1::PushRequest MakeChunk(const std::vector<uint8_t>& object, size_t offset) {
-    const auto data =
-        std::span(object).subspan(offset, std::min(kChunkBytes, object.size() - offset));
-    v1::PushRequest request;
-    request.mutable_chunk()->set_offset(static_cast<int64_t>(offset));
-    request.mutable_chunk()->set_checksum(Checksum64(data));
-    request.mutable_chunk()->set_data(data.data(), data.size());
-    return request;
-  }
-
-  grpc::Status PushMessages(const std::vector<v1::PushRequest>& messages,
-                            v1::PushResponse* response) {
-    grpc::ClientContext context;
-    const auto writer = exchange_->Push(&context, response);
-    for (const v1::PushRequest& message : messages) {
-      if (!writer->Write(message)) break;
-    }
-    writer->WritesDone();
-    return writer->Finish();
-  }
-
-  std::vector<v1::PushRequest> WholePush(const v1::PushHeader& header,
-                                         const std::vector<uint8_t>& object) {
-    std::vector<v1::PushRequest> messages(1);
-    *messages[0].mutable_header() = header;
-    for (size_t offset = 0; offset < object.size(); offset += kChunkBytes) {
-      const size_t size = std::min(kChunkBytes, object.size() - offset);
-      FillChunk(static_cast<int64_t>(offset), std::span(object).subspan(offset, size), true,
-                *messages.emplace_back().mutable_chunk());
-    }
-    return messages;
+  absl::Status Push(const v1::PushHeader& header, const std::vector<uint8_t>& object,
+                    v1::PushResponse* response) {
+    return PlainLane(*exchange_, "served-1", "a").Push(header, object, response);
   }
 
   struct Pulled {
-    grpc::Status status;
+    absl::Status status;
     v1::PullHeader header;
     std::vector<uint8_t> bytes;
-    int64_t wire_bytes = 0;  // What crossed: fewer than bytes where chunks were packed.
   };
-  Pulled Pull(v1::PullRequest::Object object, int64_t round, int64_t held_bytes = 0) {
-    v1::PullRequest request;
-    request.set_run_id("served-1");
-    request.set_worker_id("a");
-    request.set_object(object);
-    request.set_round(round);
-    ChunkSet held(held_bytes);
-    for (int64_t chunk = 0; chunk < held.chunks(); ++chunk) held.Add(chunk);
-    request.set_held_chunks(held.ToWire());
-    grpc::ClientContext context;
-    const auto reader = exchange_->Pull(&context, request);
+  Pulled Pull(v1::Want::Object object, int64_t round) {
+    v1::Want want;
+    want.set_object(object);
+    want.set_round(round);
     Pulled pulled;
-    v1::PullResponse response;
-    while (reader->Read(&response)) {
-      if (response.has_header()) {
-        pulled.header = response.header();
-        continue;
-      }
-      const v1::Chunk& chunk = response.chunk();
-      EXPECT_EQ(chunk.offset(), held_bytes + static_cast<int64_t>(pulled.bytes.size()));
-      EXPECT_LE(chunk.data().size(), kChunkBytes);
-      v1::Chunk from_zero = chunk;
-      from_zero.set_offset(static_cast<int64_t>(pulled.bytes.size()));
-      EXPECT_TRUE(AppendChunk(from_zero, pulled.bytes).ok());
-      pulled.wire_bytes += static_cast<int64_t>(chunk.data().size());
-    }
-    pulled.status = reader->Finish();
+    pulled.status =
+        PlainLane(*exchange_, "served-1", "a").Pull(want, &pulled.bytes, &pulled.header);
     return pulled;
   }
 
@@ -248,38 +175,30 @@ TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
   } while (!answer.has_directive());
   EXPECT_EQ(answer.directive().action(), v1::Directive::START);
 
-  const Pulled state = Pull(v1::PullRequest::STATE, 0, 0);
-  ASSERT_TRUE(state.status.ok()) << state.status.error_message();
+  const Pulled state = Pull(v1::Want::STATE, 0);
+  ASSERT_TRUE(state.status.ok()) << state.status;
   ASSERT_EQ(state.bytes.size(), initial_.size() * sizeof(float));
-  EXPECT_LT(state.wire_bytes, static_cast<int64_t>(state.bytes.size()));  // entropy_down
   EXPECT_EQ(std::memcmp(state.bytes.data(), initial_.data(), state.bytes.size()), 0);
 
   std::vector<uint8_t> object;
   const v1::PushHeader header = MakePush(*worker, object);
   ASSERT_GT(object.size(), 2 * kChunkBytes);
   v1::PushResponse response;
-  const grpc::Status pushed = PushMessages(WholePush(header, object), &response);
-  ASSERT_TRUE(pushed.ok()) << pushed.error_message();
+  const absl::Status pushed = Push(header, object, &response);
+  ASSERT_TRUE(pushed.ok()) << pushed;
   EXPECT_EQ(response.durable_bytes(), header.total_bytes());
   EXPECT_FALSE(response.duplicate());
-  const grpc::Status again = PushMessages(WholePush(header, object), &response);
-  ASSERT_TRUE(again.ok()) << again.error_message();
+  const absl::Status again = Push(header, object, &response);
+  ASSERT_TRUE(again.ok()) << again;
   EXPECT_TRUE(response.duplicate());
 
-  const Pulled pulled = Pull(v1::PullRequest::ANSWER, 1, 0);
-  ASSERT_TRUE(pulled.status.ok()) << pulled.status.error_message();
+  const Pulled pulled = Pull(v1::Want::ANSWER, 1);
+  ASSERT_TRUE(pulled.status.ok()) << pulled.status;
   EXPECT_EQ(TreeHash(pulled.bytes), pulled.header.object_hash());
   std::vector<float> published = initial_;
   ASSERT_TRUE((*FindCodec(pulled.header.codec()))->Apply(pulled.bytes, published).ok());
   EXPECT_EQ(published, coordinator_->PublishedParameters());
   EXPECT_NE(published, initial_);
-
-  // A pull that was cut comes back for the rest.
-  const auto half = static_cast<int64_t>(kChunkBytes);
-  const Pulled rest = Pull(v1::PullRequest::ANSWER, 1, half);
-  ASSERT_TRUE(rest.status.ok());
-  EXPECT_TRUE(std::equal(rest.bytes.begin(), rest.bytes.end(), pulled.bytes.begin() + half,
-                         pulled.bytes.end()));
 
   v1::Applied& applied = *message.mutable_applied();
   applied.set_round(1);
@@ -294,90 +213,83 @@ TEST_F(CoordinatorServerTest, ADeltaGoesUpAndItsAnswerComesDown) {
   EXPECT_TRUE(coordinator_->Finished());
   const v1::RunStatus status = coordinator_->GetStatus();
   EXPECT_EQ(status.workers(0).bytes_up(), header.total_bytes());
-  EXPECT_EQ(status.workers(0).bytes_down(), state.wire_bytes + pulled.wire_bytes + rest.wire_bytes);
+  // entropy_down: fewer cross than there are.
+  EXPECT_GT(status.workers(0).bytes_down(), 0);
+  EXPECT_LT(status.workers(0).bytes_down(), std::ssize(state.bytes) + std::ssize(pulled.bytes));
 }
 
-TEST_F(CoordinatorServerTest, AWaitingPullIsAnsweredWhenItsRoundIsPublished) {
+TEST_F(CoordinatorServerTest, AWaitingWantIsAnsweredWhenItsRoundIsPublished) {
   const auto worker = Attach("a");
-  v1::PullRequest request;
-  request.set_run_id("served-1");
-  request.set_worker_id("a");
-  request.set_object(v1::PullRequest::ANSWER);
-  request.set_round(1);
-  grpc::ClientContext cancelled_context;
-  const auto cancelled = exchange_->Pull(&cancelled_context, request);
-  grpc::ClientContext context;
-  const auto reader = exchange_->Pull(&context, request);
-  cancelled_context.TryCancel();
-  v1::PullResponse response;
-  EXPECT_FALSE(cancelled->Read(&response));
-  EXPECT_EQ(cancelled->Finish().error_code(), grpc::StatusCode::CANCELLED);
-
+  v1::Want want;
+  want.set_transfer(7);
+  want.set_object(v1::Want::ANSWER);
+  want.set_round(1);
+  {
+    PlainLane cancelled(*exchange_, "served-1", "a");
+    ASSERT_TRUE(cancelled.Want(want));
+  }
+  PlainLane lane(*exchange_, "served-1", "a");
+  ASSERT_TRUE(lane.Want(want));
   v1::WorkerMessage ready;
   ready.mutable_ready()->set_step(0);
   ASSERT_TRUE(worker->stream->Write(ready));
   std::vector<uint8_t> object;
   const v1::PushHeader header = MakePush(*worker, object);
   v1::PushResponse pushed;
-  ASSERT_TRUE(PushMessages(WholePush(header, object), &pushed).ok());
-  ASSERT_TRUE(reader->Read(&response));
-  EXPECT_EQ(response.header().round(), 1);
-  while (reader->Read(&response)) {
-  }
-  EXPECT_TRUE(reader->Finish().ok());
+  ASSERT_TRUE(Push(header, object, &pushed).ok());
+  v1::LaneMessage message;
+  ASSERT_TRUE(lane.Read(message));
+  EXPECT_EQ(message.control().announcement().header().round(), 1);
 }
 
-TEST_F(CoordinatorServerTest, MalformedPushesGetTheCodesOfTheProtocol) {
+TEST_F(CoordinatorServerTest, MalformedOffersGetTheCodesOfTheProtocol) {
   const auto worker = Attach("a");
   std::vector<uint8_t> object;
-  const v1::PushHeader header = MakePush(*worker, object);
-  const std::vector<v1::PushRequest> good = WholePush(header, object);
-  v1::PushResponse response;
-  const auto code_of = [&](const std::function<void(std::vector<v1::PushRequest>&)>& change) {
-    std::vector<v1::PushRequest> messages = good;
-    change(messages);
-    return PushMessages(messages, &response).error_code();
+  const v1::PushHeader good = MakePush(*worker, object);
+  const auto outcome_of = [&](const std::function<void(v1::PushHeader&)>& change) {
+    v1::PushHeader header = good;
+    change(header);
+    return Push(header, object, nullptr).code();
   };
-  using Messages = std::vector<v1::PushRequest>;
-  EXPECT_EQ(code_of([](Messages& m) { m.clear(); }), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(code_of([](Messages& m) { m.erase(m.begin()); }), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(code_of([](Messages& m) { m[1] = m[0]; }), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(code_of([](Messages& m) { m[1].Clear(); }), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(code_of([](Messages& m) { m[1].mutable_chunk()->clear_data(); }),
-            grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(code_of([](Messages& m) { m[1].mutable_chunk()->set_offset(1); }),
-            grpc::StatusCode::OUT_OF_RANGE);
-  EXPECT_EQ(code_of([](Messages& m) { m[2].mutable_chunk()->set_checksum(0); }),
-            grpc::StatusCode::DATA_LOSS);
-  EXPECT_EQ(code_of([](Messages& m) { m[0].mutable_header()->set_object_hash(0); }),
-            grpc::StatusCode::DATA_LOSS);
-  EXPECT_EQ(code_of([](Messages& m) { m[0].mutable_header()->set_total_bytes(1LL << 40); }),
-            grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(code_of([](Messages& m) { m[0].mutable_header()->set_worker_id("eve"); }),
-            grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_EQ(code_of([](Messages& m) {
-              v1::Chunk& last = *m.back().mutable_chunk();
-              last.mutable_data()->append("more");
-              last.set_checksum(Checksum64(last.data()));
-            }),
-            grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(code_of([](Messages& m) {
-              m[1].mutable_chunk()->set_data(std::string(kChunkBytes + 1, 'x'));
-            }),
-            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(outcome_of([](v1::PushHeader& h) { h.set_object_hash(0); }),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(outcome_of([](v1::PushHeader& h) { h.set_total_bytes(1LL << 40); }),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(outcome_of([](v1::PushHeader& h) { h.set_round(9); }),
+            absl::StatusCode::kFailedPrecondition);
+  // What ends the lane.
+  const auto end_of = [&](int64_t offset, size_t bytes) {
+    PlainLane lane(*exchange_, "served-1", "a");
+    lane.Offer(1, good);
+    lane.Chunk(1, offset, std::vector<uint8_t>(bytes));
+    return lane.Finish().code();
+  };
+  EXPECT_EQ(end_of(1, kChunkBytes), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(end_of(0, kChunkBytes - 1), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(end_of(0, kChunkBytes + 1), absl::StatusCode::kInvalidArgument);
+  // A chunk that came damaged is asked for again.
+  PlainLane lane(*exchange_, "served-1", "a");
+  ASSERT_TRUE(lane.Offer(1, good));
+  v1::LaneMessage message;
+  FillChunk(0, std::span(object).first(kChunkBytes), false, *message.mutable_chunk());
+  message.mutable_chunk()->set_transfer(1);
+  message.mutable_chunk()->set_checksum(7);
+  ASSERT_TRUE(lane.Write(message));
+  do {
+    ASSERT_TRUE(lane.Read(message));
+  } while (!message.control().has_damage());
+  EXPECT_EQ(message.control().damage().transfer(), 1u);
+  EXPECT_EQ(message.control().damage().chunk(), 0);
   EXPECT_TRUE(store_.contributions().empty());
-  // Whatever else came, the good chunks are still there.
-  EXPECT_EQ(code_of([](Messages& m) { std::swap(m[1], m[3]); }), grpc::StatusCode::OK);
+  ASSERT_TRUE(lane.Chunks(1, object));
+  EXPECT_TRUE(lane.AwaitOutcome(1).ok());
 }
 
-TEST_F(CoordinatorServerTest, PullsOfWhatIsNotThereAreRefused) {
-  EXPECT_EQ(Pull(v1::PullRequest::ANSWER, 2, 0).status.error_code(),
-            grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(Pull(v1::PullRequest::OBJECT_UNSPECIFIED, 1, 0).status.error_code(),
-            grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(Pull(v1::PullRequest::STATE, 0, 1LL << 40).status.error_code(),
-            grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(Pull(v1::PullRequest::STATE, 7, 0).status.error_code(), grpc::StatusCode::NOT_FOUND);
+TEST_F(CoordinatorServerTest, WantsOfWhatIsNotThereAreRefused) {
+  EXPECT_EQ(Pull(v1::Want::ANSWER, 2).status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Pull(v1::Want::OBJECT_UNSPECIFIED, 1).status.code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Pull(v1::Want::STATE, 7).status.code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(CoordinatorServerTest, ASessionThatDoesNotBeginWithAFittingJoinEnds) {
@@ -460,20 +372,18 @@ TEST_F(ImpatientServerTest, AStreamThatNobodyReadsIsGivenUpInTheEnd) {
 
 TEST_F(CoordinatorServerTest, ShutdownEndsSessionsAndPulls) {
   const auto worker = Attach("a");
-  v1::PullRequest request;
-  request.set_run_id("served-1");
-  request.set_object(v1::PullRequest::ANSWER);
-  request.set_round(1);
-  grpc::ClientContext context;
-  const auto reader = exchange_->Pull(&context, request);
+  PlainLane lane(*exchange_, "served-1", "a");
+  v1::Want want;
+  want.set_transfer(1);
+  want.set_object(v1::Want::ANSWER);
+  want.set_round(1);
+  ASSERT_TRUE(lane.Want(want));
   ASSERT_TRUE(coordinator_->Shutdown().ok());
   v1::CoordinatorMessage answer;
   while (worker->stream->Read(&answer)) {
   }
   EXPECT_EQ(worker->stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
-  v1::PullResponse response;
-  EXPECT_FALSE(reader->Read(&response));
-  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(lane.AwaitOutcome(1).code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(CoordinatorServerTest, OperatorsSeeAndDirectTheRun) {

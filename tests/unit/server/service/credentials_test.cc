@@ -5,6 +5,7 @@
 #include <grpcpp/security/tls_credentials_options.h>
 #include <openssl/sha.h>
 
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -15,10 +16,11 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tls_handshake.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/rpc/test_authority.h"
+#include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/server/service/secure_run.h"
 
 namespace causeway::server {
@@ -34,6 +36,7 @@ class CredentialsTest : public ::testing::Test {
     CoordinatorServer::Options options;
     options.address = "127.0.0.1:0";
     options.security = security;
+    options.events = &events_;
     auto server = CoordinatorServer::Start(options, run_.coordinator());
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -99,6 +102,7 @@ class CredentialsTest : public ::testing::Test {
 
   const TestAuthority authority_;
   const TestFolder folder_;
+  AwaitedEvents events_;
   SmallRun run_;
   std::unique_ptr<CoordinatorServer> server_;
   std::string address_;
@@ -317,6 +321,27 @@ TEST_F(CredentialsTest, CertificatesAndTokensSideBySide) {
   // A certificate of a stranger is refused, not overlooked.
   const TestAuthority other("other");
   EXPECT_FALSE(Handshake(folder_.WriteSet("other", authority_.pem(), Worker(other))).ok());
+}
+
+TEST_F(CredentialsTest, ARevocationListThatHasEndedLetsNobodyInUntilTheNextOne) {
+  const std::string lists = folder_.path("lists");
+  std::filesystem::create_directory(lists);
+  const auto write = [&](int number, absl::Duration life) {
+    folder_.Write(absl::StrCat("lists/", authority_.RevocationListName(number)),
+                  authority_.RevocationList({}, absl::Now() + life));
+  };
+  SecurityOptions server =
+      folder_.WriteSet("server", authority_.pem(), Server(authority_, absl::Hours(1)));
+  server.crl_folder = lists;
+  Serve(server);
+  const SecurityOptions worker = folder_.WriteSet("worker", authority_.pem(), Worker(authority_));
+  Train(worker);
+  write(0, -absl::Minutes(1));
+  EXPECT_FALSE(Handshake(worker).ok()) << "nobody knows who was revoked since";
+  events_.Await("revocation_list_ended");
+  honest_->AwaitRounds(2);  // Its connections are open.
+  write(1, absl::Hours(24));
+  EXPECT_TRUE(Handshake(worker).ok());
 }
 
 TEST_F(CredentialsTest, AListOfTokensThatCannotBeReadIsRefusedAtTheStart) {

@@ -19,9 +19,10 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tls_handshake.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/rpc/plain_lane.h"
 #include "tests/unit/common/rpc/test_authority.h"
 #include "tests/unit/server/service/raw_connection.h"
 #include "tests/unit/server/service/secure_run.h"
@@ -98,22 +99,11 @@ class IntrudersTest : public ::testing::Test {
     v1::DrainResponse response;
     return FromGrpcStatus(stubs.admin->Drain(&context, {}, &response));
   }
-  static absl::Status Query(Stubs& stubs, const std::string& worker_id) {
-    grpc::ClientContext context;
-    v1::QueryTransferRequest request;
-    request.set_run_id(kRunId);
-    request.set_worker_id(worker_id);
-    request.set_round(1);
-    v1::QueryTransferResponse response;
-    return FromGrpcStatus(stubs.exchange->QueryTransfer(&context, request, &response));
-  }
   absl::Status PullState(Stubs& stubs, const std::string& worker_id) {
-    v1::PullRequest request;
-    request.set_run_id(kRunId);
-    request.set_worker_id(worker_id);
-    request.set_object(v1::PullRequest::STATE);
+    v1::Want want;
+    want.set_object(v1::Want::STATE);
     std::vector<uint8_t> object;
-    return PullAll(*stubs.exchange, request, &object);
+    return PullAll(*stubs.exchange, worker_id, want, &object);
   }
   // What a session ends with that begins with `join`.
   static absl::Status Attach(Stubs& stubs, const std::optional<v1::WorkerMessage>& join) {
@@ -230,9 +220,9 @@ TEST_F(IntrudersTest, UnderTheIdOfAnotherWorker) {
   ExpectDenied(PushDelta(*stubs.exchange, delta), "worker b");
   ExpectDenied(PullState(stubs, "a"), "worker b");
   ExpectDenied(PullState(stubs, ""), "worker b");
-  ExpectDenied(Query(stubs, "a"), "worker b");
   // Under its own id it may ask; it is no member yet.
-  EXPECT_THAT(std::string(Query(stubs, "b").message()), Not(HasSubstr("may")));
+  delta.header.set_worker_id("b");
+  EXPECT_THAT(std::string(PushDelta(*stubs.exchange, delta).message()), Not(HasSubstr("may")));
 }
 
 TEST_F(IntrudersTest, AWorkerThatGivesOrders) {
@@ -251,7 +241,6 @@ TEST_F(IntrudersTest, AnObserverWhoDoesMoreThanLook) {
   ExpectDenied(PushDelta(*stubs.exchange, honest_->first_delta()), "observer eye");
   ExpectDenied(PullState(stubs, "a"), "observer eye");
   ExpectDenied(PullState(stubs, "eye"), "observer eye");
-  ExpectDenied(Query(stubs, "a"), "observer eye");
   ExpectDenied(Attach(stubs, MakeJoin(run_.coordinator(), "eye")), "observer eye");
   ExpectDenied(Pause(stubs), "observer eye");
   ExpectDenied(Drain(stubs), "observer eye");
@@ -295,10 +284,6 @@ TEST_F(IntrudersTest, AReplayedPush) {
 
 TEST_F(IntrudersTest, OversizeMessages) {
   Stubs stubs = As("causeway://*/worker/b");
-  v1::PushRequest request;
-  request.mutable_chunk()->set_data(std::string(3 << 20, 'x'));
-  grpc::ClientContext context;
-  v1::PushResponse response;
   // Past the limits of this side's own channel.
   grpc::ChannelArguments arguments;
   arguments.SetMaxSendMessageSize(-1);
@@ -306,10 +291,47 @@ TEST_F(IntrudersTest, OversizeMessages) {
       Files(IssueIdentity(authority_, "causeway://*/worker/b")), address_, absl::Now());
   const auto exchange =
       v1::Exchange::NewStub(grpc::CreateCustomChannel(address_, security->credentials, arguments));
-  const auto writer = exchange->Push(&context, &response);
-  writer->Write(request);
-  writer->WritesDone();
-  EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  PlainLane lane(*exchange, kRunId, "b");
+  lane.Chunk(1, 0, std::vector<uint8_t>(3 << 20, 'x'));
+  EXPECT_EQ(lane.Finish().code(), absl::StatusCode::kResourceExhausted);
+}
+
+// The worker's id is that of the lane, whatever its messages say.
+TEST_F(IntrudersTest, AnOfferInAnothersNameOverALaneOfItsOwn) {
+  Stubs stubs = As("causeway://*/worker/b");
+  const Delta heard = honest_->first_delta();
+  PlainLane lane(*stubs.exchange, kRunId, "b");
+  const absl::Status status = lane.Push(heard.header, heard.object);
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+}
+
+TEST_F(IntrudersTest, MessagesThatNoWorkerSends) {
+  Stubs stubs = As("causeway://*/worker/b");
+  const auto end_of = [&](const std::function<void(v1::LaneMessage&)>& fill) {
+    PlainLane lane(*stubs.exchange, kRunId, "b");
+    v1::LaneMessage message;
+    fill(message);
+    lane.Write(message);
+    return lane.Finish().code();
+  };
+  EXPECT_EQ(end_of([](v1::LaneMessage&) {}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(end_of([](v1::LaneMessage& m) { m.mutable_control(); }),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(end_of([](v1::LaneMessage& m) { m.mutable_control()->mutable_greeting(); }),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(end_of([](v1::LaneMessage& m) { m.mutable_control()->mutable_announcement(); }),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(end_of([](v1::LaneMessage& m) {
+              m.mutable_control()->mutable_acknowledgement()->set_chunks(5);
+            }),
+            absl::StatusCode::kInvalidArgument);
+  PlainLane mute(*stubs.exchange, nullptr);
+  mute.Chunk(1, 0, std::vector<uint8_t>(10));
+  EXPECT_EQ(mute.Finish().code(), absl::StatusCode::kInvalidArgument) << "no greeting";
+  v1::Greeting greeting = PlainLane::MakeGreeting(kRunId, "b");
+  greeting.set_lane(16);
+  PlainLane beyond(*stubs.exchange, &greeting);
+  EXPECT_EQ(beyond.Finish().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(IntrudersTest, OversizeNames) {
@@ -338,9 +360,8 @@ TEST_F(IntrudersTest, OversizeNames) {
 TEST_F(IntrudersTest, MalformedMessages) {
   Stubs stubs = As("causeway://*/worker/b");
   grpc::GenericStub generic(stubs.channel);
-  for (const std::string method :
-       {"Session/Describe", "Session/Attach", "Exchange/Push", "Exchange/Pull",
-        "Exchange/QueryTransfer", "Admin/Pause", "Admin/NoSuchMethod"}) {
+  for (const std::string method : {"Session/Describe", "Session/Attach", "Exchange/Carry",
+                                   "Admin/Pause", "Admin/NoSuchMethod"}) {
     for (const std::string& garbage :
          {std::string(100, '\xff'), std::string("\x0a\xff\xff\xff\x7f")}) {
       grpc::ClientContext context;
@@ -358,25 +379,6 @@ TEST_F(IntrudersTest, MalformedMessages) {
       EXPECT_FALSE(status.ok()) << method;
     }
   }
-}
-
-// What a worker leaves behind that cancels a stream before its request is sent.
-TEST_F(IntrudersTest, APullWithoutARequest) {
-  Stubs stubs = As("causeway://*/worker/b");
-  grpc::GenericStub generic(stubs.channel);
-  grpc::ClientContext context;
-  const grpc::Slice nothing;
-  grpc::ByteBuffer request(&nothing, 1);
-  grpc::ByteBuffer response;
-  absl::Notification done;
-  grpc::Status status;
-  generic.UnaryCall(&context, "/causeway.v1.Exchange/Pull", grpc::StubOptions(), &request,
-                    &response, [&](grpc::Status result) {
-                      status = std::move(result);
-                      done.Notify();
-                    });
-  done.WaitForNotification();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << "and no log of an intruder";
 }
 
 // Connections that say nothing, or nonsense, instead of a TLS greeting.

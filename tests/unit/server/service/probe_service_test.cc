@@ -15,7 +15,7 @@
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/store/memory_store.h"

@@ -15,10 +15,12 @@ namespace causeway::server {
 
 class RawConnection {
  public:
-  // Not connected yet. From an address of this machine: 127.x.x.x are all.
-  explicit RawConnection(const std::string& from = "127.0.0.1")
+  // Not connected yet. From an address of this machine: 127.x.x.x are all. Port 0: any.
+  explicit RawConnection(const std::string& from = "127.0.0.1", uint16_t own_port = 0)
       : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const sockaddr_in own = Address(from, 0);
+    const int reuse = 1;
+    setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse));
+    const sockaddr_in own = Address(from, own_port);
     bind(socket_.get(), reinterpret_cast<const sockaddr*>(&own), sizeof(own));
   }
   explicit RawConnection(int port, const std::string& from = "127.0.0.1") : RawConnection(from) {
@@ -36,6 +38,12 @@ class RawConnection {
     socklen_t length = sizeof(own);
     getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&own), &length);
     return ntohs(own.sin_port);
+  }
+  // Ends it at once; its port is free.
+  void Reset() {
+    const linger at_once = {.l_onoff = 1, .l_linger = 0};
+    setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+    socket_.Reset();
   }
   bool Send(const std::string& bytes) const {
     return send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==

@@ -23,10 +23,21 @@ TEST(RefusedIdentities, NamesAndFingerprintsAreReadAndTheRestIsRefused) {
   ASSERT_TRUE(refused.ok()) << refused.status();
   EXPECT_THAT(*refused, ElementsAre("certificate/" + kFingerprint, "worker/site-a"));
   for (const char* wrong :
-       {"site-a", "worker", "worker site a", "certificate aa:bb", "certificate zz"}) {
+       {"site-a", "worker", "worker site a", "certificate aa:bb", "certificate zz",
+        "sha256 Fingerprint=aa:bb", "sha1 Fingerprint=aa:bb"}) {
     const auto parsed = ParseRefused(std::string("\n") + wrong, "f");
     EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << wrong;
     EXPECT_THAT(std::string(parsed.status().message()), HasSubstr("f, line 2")) << wrong;
+  }
+}
+
+TEST(RefusedIdentities, AFingerprintIsReadAsOpenSslPrintsIt) {
+  std::string printed = "Fingerprint=AA";
+  for (int i = 1; i < 32; ++i) printed += ":AA";
+  for (const char* before : {"sha256 ", "SHA256 ", "certificate sha256 "}) {
+    const auto refused = ParseRefused(before + printed + "\n", "f");
+    ASSERT_TRUE(refused.ok()) << before << refused.status();
+    EXPECT_THAT(*refused, ElementsAre("certificate/" + kFingerprint));
   }
 }
 

@@ -11,9 +11,9 @@
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "gtest/gtest.h"
-#include "tests/unit/common/rpc/proto_chunk.h"
+#include "tests/unit/common/rpc/plain_lane.h"
 
 namespace causeway::server {
 namespace {
@@ -94,33 +94,12 @@ Delta MakeDelta(int64_t round, const std::vector<float>& published) {
 }
 
 absl::Status PushDelta(v1::Exchange::StubInterface& stub, const Delta& delta) {
-  grpc::ClientContext context;
-  v1::PushResponse response;
-  const auto writer = stub.Push(&context, &response);
-  v1::PushRequest request;
-  *request.mutable_header() = delta.header;
-  bool written = writer->Write(request);
-  const std::span<const uint8_t> object = delta.object;
-  for (size_t offset = 0; written && offset < object.size(); offset += kChunkBytes) {
-    FillChunk(static_cast<int64_t>(offset),
-              object.subspan(offset, std::min(kChunkBytes, object.size() - offset)), false,
-              *request.mutable_chunk());
-    written = writer->Write(request);
-  }
-  writer->WritesDone();
-  return FromGrpcStatus(writer->Finish());
+  return PlainLane(stub, kRunId, delta.header.worker_id()).Push(delta.header, delta.object);
 }
 
-absl::Status PullAll(v1::Exchange::StubInterface& stub, const v1::PullRequest& request,
-                     std::vector<uint8_t>* object) {
-  grpc::ClientContext context;
-  const auto reader = stub.Pull(&context, request);
-  v1::PullResponse response;
-  while (reader->Read(&response)) {
-    if (response.has_header()) continue;
-    EXPECT_TRUE(AppendChunk(response.chunk(), *object).ok());
-  }
-  return FromGrpcStatus(reader->Finish());
+absl::Status PullAll(v1::Exchange::StubInterface& stub, const std::string& worker_id,
+                     const v1::Want& want, std::vector<uint8_t>* object) {
+  return PlainLane(stub, kRunId, worker_id).Pull(want, object);
 }
 
 HonestWorker::HonestWorker(Stubs stubs, SmallRun& run, int64_t rounds)
@@ -166,13 +145,11 @@ void HonestWorker::DoRound(int64_t round) {
   // Every call succeeds at the first attempt: nobody was noticed.
   const absl::Status pushed = PushDelta(*stubs_.exchange, delta);
   ASSERT_TRUE(pushed.ok()) << "round " << round << ": " << pushed;
-  v1::PullRequest request;
-  request.set_run_id(kRunId);
-  request.set_worker_id("a");
-  request.set_object(v1::PullRequest::ANSWER);
-  request.set_round(round);
+  v1::Want want;
+  want.set_object(v1::Want::ANSWER);
+  want.set_round(round);
   std::vector<uint8_t> answer;
-  const absl::Status pulled = PullAll(*stubs_.exchange, request, &answer);
+  const absl::Status pulled = PullAll(*stubs_.exchange, "a", want, &answer);
   ASSERT_TRUE(pulled.ok()) << "round " << round << ": " << pulled;
   ASSERT_TRUE((*FindCodec(run_.coordinator().config().sync().codec_down()))
                   ->Apply(answer, published_)

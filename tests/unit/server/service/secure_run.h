@@ -58,8 +58,9 @@ struct Delta {
 // What worker "a" sends in that round, from the parameters published before it.
 Delta MakeDelta(int64_t round, const std::vector<float>& published);
 absl::Status PushDelta(v1::Exchange::StubInterface& stub, const Delta& delta);
-absl::Status PullAll(v1::Exchange::StubInterface& stub, const v1::PullRequest& request,
-                     std::vector<uint8_t>* object);
+// As that worker.
+absl::Status PullAll(v1::Exchange::StubInterface& stub, const std::string& worker_id,
+                     const v1::Want& want, std::vector<uint8_t>* object);
 
 // Worker "a", in a thread of its own.
 class HonestWorker {

@@ -21,11 +21,11 @@
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "server/service/coordinator_server.h"
 #include "server/store/memory_store.h"
-#include "tests/unit/common/rpc/proto_chunk.h"
+#include "tests/unit/common/rpc/plain_lane.h"
 
 namespace causeway::server {
 namespace {
@@ -96,9 +96,8 @@ class TransferMemoryTest : public ::testing::Test {
   struct Call {
     grpc::ClientContext context;
     std::unique_ptr<SessionStream> session;
-    std::unique_ptr<grpc::ClientReader<v1::PullResponse>> pull;
-    std::unique_ptr<grpc::ClientWriter<v1::PushRequest>> push;
-    v1::PushResponse response;
+    std::unique_ptr<v1::Exchange::Stub> exchange;
+    std::unique_ptr<PlainLane> lane;
   };
 
   // The child is made while this process has one thread.
@@ -115,6 +114,7 @@ class TransferMemoryTest : public ::testing::Test {
   }
   ~TransferMemoryTest() override {
     for (const auto& call : calls_) call->context.TryCancel();
+    for (const auto& call : calls_) call->lane = nullptr;
     kill(child_, SIGKILL);
     waitpid(child_, nullptr, 0);
   }
@@ -157,40 +157,41 @@ class TransferMemoryTest : public ::testing::Test {
     const v1::RunConfig config = Config();
     const FragmentPlan plan = *FragmentPlan::Create(config);
     const int64_t bytes = plan.arena_size() * int64_t{sizeof(float)};
-    v1::PushRequest request;
-    v1::PushHeader& header = *request.mutable_header();
-    header.set_run_id("memory-1");
-    header.set_worker_id(id);
+    v1::PushHeader header;
     header.set_incarnation(Join(channel, id));
     header.set_round(1);
     header.set_codec(v1::FP32);
     header.set_total_bytes(bytes);
     header.set_object_hash(7);
     Call& call = NewCall();
-    call.push = v1::Exchange::NewStub(channel)->Push(&call.context, &call.response);
-    call.push->Write(request);
+    call.exchange = v1::Exchange::NewStub(channel);
+    call.lane = std::make_unique<PlainLane>(*call.exchange, "memory-1", id);
+    call.lane->Offer(1, header);
+    v1::LaneMessage answer;
+    EXPECT_TRUE(call.lane->Read(answer));
+    if (answer.control().has_outcome()) {
+      EXPECT_EQ(answer.control().outcome().code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+      return false;
+    }
     const std::vector<uint8_t> zeros(kChunkBytes);
     for (int64_t offset = 0; offset < bytes / 2; offset += static_cast<int64_t>(kChunkBytes)) {
-      FillChunk(offset, zeros, false, *request.mutable_chunk());
-      if (!call.push->Write(request)) {
-        EXPECT_EQ(call.push->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-        return false;
-      }
+      EXPECT_TRUE(call.lane->Chunk(1, offset, zeros));
     }
     return true;
   }
 
-  // Asks for the state and takes the header alone.
+  // Asks for the state and takes no more than its announcement.
   void PullAndStopReading() {
-    v1::PullRequest request;
-    request.set_run_id("memory-1");
-    request.set_worker_id("reader");
-    request.set_object(v1::PullRequest::STATE);
     Call& call = NewCall();
-    call.pull = v1::Exchange::NewStub(Connect())->Pull(&call.context, request);
-    v1::PullResponse response;
-    EXPECT_TRUE(call.pull->Read(&response));
-    object_bytes_ = response.header().total_bytes();
+    call.exchange = v1::Exchange::NewStub(Connect());
+    call.lane = std::make_unique<PlainLane>(*call.exchange, "memory-1", "reader");
+    v1::Want want;
+    want.set_transfer(1);
+    want.set_object(v1::Want::STATE);
+    EXPECT_TRUE(call.lane->Want(want));
+    v1::LaneMessage answer;
+    EXPECT_TRUE(call.lane->Read(answer));
+    object_bytes_ = answer.control().announcement().header().total_bytes();
   }
 
   pid_t child_ = 0;

@@ -100,6 +100,13 @@ TEST_F(RunDirectoryStoreTest, RecoveryTellsOfRecentContributionsAndTheNewestOfEa
     ASSERT_TRUE(
         store->SaveContribution(ScriptedContribution(0, 1, "carol"), ScriptedObject(0, 1, "carol"))
             .ok());
+    // One that was given another part; what it had of the former one is told by no later delta.
+    ContributionRecord moved = ScriptedContribution(0, 2, "dave");
+    moved.draws = {{.slot = 5, .begin = 0, .end = 8}, {.slot = 6, .begin = 0, .end = 8}};
+    ASSERT_TRUE(store->SaveContribution(moved, ScriptedObject(0, 2, "dave")).ok());
+    ContributionRecord back = ScriptedContribution(0, 3, "dave");
+    back.draws = {{.slot = 5, .begin = 8, .end = 16}};
+    ASSERT_TRUE(store->SaveContribution(back, ScriptedObject(0, 3, "dave")).ok());
     for (int64_t round = 1; round <= kRounds; ++round) Publish(*store, 0, round);
     ASSERT_TRUE(Snapshot(*store, 0, 10).ok());
   }
@@ -115,14 +122,14 @@ TEST_F(RunDirectoryStoreTest, RecoveryTellsOfRecentContributionsAndTheNewestOfEa
     return contributions;
   };
   // Deltas after the snapshot are there still, and all that goes with them.
-  std::vector<std::string> expected = {"1 carol"};
+  std::vector<std::string> expected = {"1 carol", "2 dave", "3 dave"};
   for (int64_t round = 10; round <= kRounds; ++round) {
     for (const char* worker : {"alice", "bob"}) {
       expected.push_back(absl::StrCat(round, " ", worker));
     }
   }
   EXPECT_EQ(told(options), expected);
-  EXPECT_THAT(told({.snapshots_kept = 1, .recovered_rounds = kRounds}), SizeIs(2 * kRounds + 1));
+  EXPECT_THAT(told({.snapshots_kept = 1, .recovered_rounds = kRounds}), SizeIs(2 * kRounds + 3));
   // One of those that are not told of is lost.
   {
     auto database = SqliteDatabase::Open(Path("run.db"), {});

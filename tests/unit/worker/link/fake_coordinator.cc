@@ -16,7 +16,6 @@ FakeCoordinator::FakeCoordinator() {
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(static_cast<v1::Session::Service*>(this));
-  builder.RegisterService(&exchange_);
   server_ = builder.BuildAndStart();
   EXPECT_NE(server_, nullptr);
   address_ = absl::StrCat("127.0.0.1:", port);
@@ -29,16 +28,6 @@ Session::Options FakeCoordinator::SessionOptions() {
   Session::Options options;
   options.stub = session_stub_.get();
   options.join.set_worker_id("a");
-  return options;
-}
-
-Link::Options FakeCoordinator::LinkOptions(int connections) {
-  Link::Options options;
-  options.make_channel = [address = address_](int lane) {
-    return MakeChannel(address, 1 + lane, ChannelSecurity::Plaintext());
-  };
-  options.connections = connections;
-  options.poll = absl::Milliseconds(10);
   return options;
 }
 

@@ -14,8 +14,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/session.grpc.pb.h"
-#include "tests/unit/worker/link/fake_exchange_service.h"
-#include "worker/link/link.h"
 #include "worker/link/session.h"
 
 namespace causeway::worker {
@@ -26,9 +24,7 @@ class FakeCoordinator final : private v1::Session::Service {
   ~FakeCoordinator() override;
 
   v1::Session::StubInterface& session_stub() { return *session_stub_; }
-  FakeExchangeService& exchange() { return exchange_; }
   Session::Options SessionOptions();
-  Link::Options LinkOptions(int connections);
 
   // What the next call ends with; without one, it succeeds.
   void RefuseNextAttach(const grpc::Status& status);
@@ -52,7 +48,6 @@ class FakeCoordinator final : private v1::Session::Service {
   Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
 
-  FakeExchangeService exchange_;
   std::string address_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::Session::Stub> session_stub_;

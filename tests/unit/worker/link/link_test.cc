@@ -1,7 +1,7 @@
 #include "worker/link/link.h"
 
 #include "common/base/clock.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 
 namespace causeway::worker {

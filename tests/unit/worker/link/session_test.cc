@@ -2,12 +2,14 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "common/rpc/channel.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/no_threads.h"
+#include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/worker/link/fake_coordinator.h"
 
 namespace causeway::worker {
@@ -43,6 +45,24 @@ TEST(SessionTest, AStreamThatTheCoordinatorCancelsIsAttachedAgainByTheSameProces
   EXPECT_EQ(joins[0].join().process_nonce(), joins[1].join().process_nonce());
   (*session)->Leave(v1::Leave::FINISHED, "");
   coordinator.Await([](const v1::WorkerMessage& m) { return m.has_leave(); });
+}
+
+TEST(SessionTest, ABreakIsRecordedOnceHoweverManyTriesFollow) {
+  FakeCoordinator coordinator;
+  AwaitedEvents events;
+  Session::Options options = coordinator.SessionOptions();
+  options.events = &events;
+  auto session = Session::Attach(std::move(options));
+  ASSERT_TRUE(session.ok()) << session.status();
+  for (int i = 0; i < 2; ++i) {
+    coordinator.RefuseNextAttach({grpc::StatusCode::UNAVAILABLE, "the coordinator starts"});
+  }
+  coordinator.BreakSession();
+  EXPECT_EQ(events.Await("session_resumed")["tries"], 3);
+  const std::vector<AwaitedEvents::Event> all = events.all();
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].first, "session_broke");
+  EXPECT_THAT(all[0].second["message"].get<std::string>(), HasSubstr("attaching again, every 2s"));
 }
 
 // The fake coordinator's lease lasts an hour: the next heartbeat that is due by the clock is twenty

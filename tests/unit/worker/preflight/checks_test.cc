@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/params/run_config.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/temporary_folder.h"

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "causeway/v1/probe.grpc.pb.h"
 #include "causeway/v1/session.grpc.pb.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/rpc/loopback.h"

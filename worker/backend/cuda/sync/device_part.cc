@@ -4,40 +4,40 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
-#include "worker/backend/cuda/sync/part_device.h"
+#include "worker/backend/cuda/sync/replica_shard.h"
 #include "worker/sync/sharded_replica.h"
 
 namespace causeway::worker::cuda {
 
 class DevicePart::DeviceCodes final : public ReplicaPart::Codes {
  public:
-  explicit DeviceCodes(DevicePart& part) : part_(part), slots_(part.devices_.size()) {}
+  explicit DeviceCodes(DevicePart& part) : part_(part), slots_(part.shards_.size()) {}
   ~DeviceCodes() override {
-    for (size_t i = 0; i < slots_.size(); ++i) part_.devices_[i]->Abandon(slots_[i]);
+    for (size_t i = 0; i < slots_.size(); ++i) part_.shards_[i]->Abandon(slots_[i]);
   }
 
   absl::Status Begin(int fragment) {
     for (size_t i = 0; i < slots_.size(); ++i) {
-      ASSIGN_OR_RETURN(slots_[i], part_.devices_[i]->Snapshot(fragment));
+      ASSIGN_OR_RETURN(slots_[i], part_.shards_[i]->Snapshot(fragment));
     }
     return absl::OkStatus();
   }
 
   absl::Status Read(std::span<uint8_t> object) override {
     for (size_t i = 0; i < slots_.size(); ++i) {
-      RETURN_IF_ERROR(part_.devices_[i]->Read(std::exchange(slots_[i], nullptr), object));
+      RETURN_IF_ERROR(part_.shards_[i]->Read(std::exchange(slots_[i], nullptr), object));
     }
     return absl::OkStatus();
   }
 
  private:
   DevicePart& part_;
-  std::vector<PartDevice::Slot*> slots_;  // By device.
+  std::vector<ReplicaShard::Slot*> slots_;  // By shard.
 };
 
 int64_t DeviceReplicaBytes(const FragmentPlan& plan, const ShardPlan& shard_plan,
                            const v1::SyncConfig& sync, int rank, bool published_on_device) {
-  return PartDevice::Bytes(plan, shard_plan, sync, rank, published_on_device);
+  return ReplicaShard::Bytes(plan, shard_plan, sync, rank, published_on_device);
 }
 
 DevicePart::DevicePart(DevicePartOptions options) : options_(std::move(options)) {}
@@ -50,11 +50,11 @@ absl::StatusOr<std::unique_ptr<DevicePart>> DevicePart::Create(const FragmentPla
                                                                std::vector<DeviceShard> shards,
                                                                DevicePartOptions options) {
   std::unique_ptr<DevicePart> part(new DevicePart(std::move(options)));
-  for (const DeviceShard& shard : shards) {
+  for (const DeviceShard& device : shards) {
     ASSIGN_OR_RETURN(
-        std::unique_ptr<PartDevice> device,
-        PartDevice::Create(plan, shard_plan, sync, shard, part->options_.published_on_device));
-    part->devices_.push_back(std::move(device));
+        std::unique_ptr<ReplicaShard> shard,
+        ReplicaShard::Create(plan, shard_plan, sync, device, part->options_.published_on_device));
+    part->shards_.push_back(std::move(shard));
   }
   return part;
 }
@@ -66,76 +66,75 @@ absl::StatusOr<std::unique_ptr<ReplicaPart::Codes>> DevicePart::Snapshot(int fra
 }
 
 absl::Status DevicePart::FoldLate(int fragment, std::span<const uint8_t> object) {
-  for (const auto& device : devices_) RETURN_IF_ERROR(device->FoldLate(fragment, object));
+  for (const auto& shard : shards_) RETURN_IF_ERROR(shard->FoldLate(fragment, object));
   return absl::OkStatus();
 }
 
 absl::Status DevicePart::StageAnswer(int fragment, std::span<const uint8_t> answer) {
-  for (const auto& device : devices_) RETURN_IF_ERROR(device->StageAnswer(fragment, answer));
+  for (const auto& shard : shards_) RETURN_IF_ERROR(shard->StageAnswer(fragment, answer));
   return absl::OkStatus();
 }
 
 absl::Status DevicePart::Merge(int fragment, std::span<const uint8_t> answer, float alpha) {
-  for (const auto& device : devices_) RETURN_IF_ERROR(device->Merge(fragment, answer, alpha));
+  for (const auto& shard : shards_) RETURN_IF_ERROR(shard->Merge(fragment, answer, alpha));
   if (options_.weights_changed) options_.weights_changed(fragment);
   return absl::OkStatus();
 }
 
 absl::Status DevicePart::SetPublished(int fragment, std::span<const uint8_t> values) {
-  for (const auto& device : devices_) RETURN_IF_ERROR(device->SetPublished(fragment, values));
+  for (const auto& shard : shards_) RETURN_IF_ERROR(shard->SetPublished(fragment, values));
   return absl::OkStatus();
 }
 
 absl::Status DevicePart::FinishHash(int fragment, LeafSink& leaves) {
-  for (const auto& device : devices_) RETURN_IF_ERROR(device->FinishHash(fragment, leaves));
+  for (const auto& shard : shards_) RETURN_IF_ERROR(shard->FinishHash(fragment, leaves));
   return absl::OkStatus();
 }
 
 absl::Status DevicePart::Mix(int fragment, float alpha) {
-  for (const auto& device : devices_) RETURN_IF_ERROR(device->Mix(fragment, alpha));
+  for (const auto& shard : shards_) RETURN_IF_ERROR(shard->Mix(fragment, alpha));
   if (options_.weights_changed) options_.weights_changed(fragment);
   return absl::OkStatus();
 }
 
 absl::Status DevicePart::Hold(int fragment) {
-  for (const auto& device : devices_) RETURN_IF_ERROR(device->Hold(fragment));
+  for (const auto& shard : shards_) RETURN_IF_ERROR(shard->Hold(fragment));
   return absl::OkStatus();
 }
 
 absl::Status DevicePart::CopyHeld(int fragment, std::span<float> values) {
-  for (const auto& device : devices_) RETURN_IF_ERROR(device->CopyHeld(fragment, values));
+  for (const auto& shard : shards_) RETURN_IF_ERROR(shard->CopyHeld(fragment, values));
   return absl::OkStatus();
 }
 
 absl::Status DevicePart::SetHeld(int fragment, std::span<const float> values) {
-  for (const auto& device : devices_) RETURN_IF_ERROR(device->SetHeld(fragment, values));
+  for (const auto& shard : shards_) RETURN_IF_ERROR(shard->SetHeld(fragment, values));
   return absl::OkStatus();
 }
 
 absl::Status DevicePart::CopyPublished(std::span<float> arena) {
-  for (const auto& device : devices_) RETURN_IF_ERROR(device->CopyPublished(arena));
+  for (const auto& shard : shards_) RETURN_IF_ERROR(shard->CopyPublished(arena));
   return absl::OkStatus();
 }
 
 bool DevicePart::KeepsResiduals() const {
-  return std::ranges::any_of(devices_,
-                             [](const auto& device) { return device->keeps_residuals(); });
+  return std::ranges::any_of(shards_, [](const auto& shard) { return shard->keeps_residuals(); });
 }
 
 absl::Status DevicePart::CopyResiduals(std::span<float> arena) {
-  for (const auto& device : devices_) RETURN_IF_ERROR(device->CopyResiduals(arena));
+  for (const auto& shard : shards_) RETURN_IF_ERROR(shard->CopyResiduals(arena));
   return absl::OkStatus();
 }
 
 absl::Status DevicePart::Restore(std::span<const float> published,
                                  std::span<const float> residual) {
-  for (const auto& device : devices_) RETURN_IF_ERROR(device->Restore(published, residual));
+  for (const auto& shard : shards_) RETURN_IF_ERROR(shard->Restore(published, residual));
   return absl::OkStatus();
 }
 
 const float* DevicePart::published_on_device(int rank) const {
-  for (const auto& device : devices_) {
-    if (device->rank() == rank) return device->published_on_device();
+  for (const auto& shard : shards_) {
+    if (shard->rank() == rank) return shard->published_on_device();
   }
   return nullptr;
 }

@@ -55,7 +55,7 @@ struct DevicePartOptions {
   std::function<void(int fragment)> weights_changed;
 };
 
-class PartDevice;
+class ReplicaShard;
 
 // Device memory that MakeDeviceReplica allocates for a rank, to within a few megabytes.
 int64_t DeviceReplicaBytes(const FragmentPlan& plan, const ShardPlan& shard_plan,
@@ -96,7 +96,7 @@ class DevicePart final : public ReplicaPart {
   explicit DevicePart(DevicePartOptions options);
 
   const DevicePartOptions options_;
-  std::vector<std::unique_ptr<PartDevice>> devices_;
+  std::vector<std::unique_ptr<ReplicaShard>> shards_;
 };
 
 // A replica of all ranks of `shard_plan`, which are all on GPUs of this process.

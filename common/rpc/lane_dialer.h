@@ -1,0 +1,47 @@
+// Lanes over gRPC, from the side that opens them: a worker's, or a region's to its parent.
+//
+// A channel for each lane is given; the dialer opens one Exchange.Carry on it whenever it is told
+// to. Streams are destroyed by the thread that dials, and by whoever destroys the dialer: gRPC's
+// threads must not be the last to let go of a channel.
+#ifndef CAUSEWAY_COMMON_RPC_LANE_DIALER_H_
+#define CAUSEWAY_COMMON_RPC_LANE_DIALER_H_
+
+#include <grpcpp/channel.h>
+#include <grpcpp/generic/generic_stub.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/transfer/lane_peer.h"
+
+namespace causeway {
+
+// Thread-safe.
+class LaneDialer {
+ public:
+  // A channel of its own for each lane; called once for each.
+  using MakeChannel = std::function<std::shared_ptr<grpc::Channel>(int lane)>;
+  explicit LaneDialer(MakeChannel make_channel) : make_channel_(std::move(make_channel)) {}
+  // Waits for all streams, which somebody has ended.
+  ~LaneDialer();
+  LaneDialer(const LaneDialer&) = delete;
+  LaneDialer& operator=(const LaneDialer&) = delete;
+
+  // Opens a stream and gives it to the peer as that lane. The peer outlives the stream.
+  void Dial(int lane, const v1::Greeting& greeting, const std::shared_ptr<LanePeer>& peer);
+
+ private:
+  class Stream;
+
+  const MakeChannel make_channel_;
+  absl::Mutex mutex_;
+  std::vector<std::unique_ptr<grpc::GenericStub>> stubs_ ABSL_GUARDED_BY(mutex_);  // By lane.
+  std::vector<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_RPC_LANE_DIALER_H_

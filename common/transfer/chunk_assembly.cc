@@ -1,0 +1,57 @@
+#include "common/transfer/chunk_assembly.h"
+
+#include <utility>
+
+#include "common/base/checksum.h"
+
+namespace causeway {
+
+ChunkAssembly::ChunkAssembly(int64_t object_bytes, Check check)
+    : object_bytes_(object_bytes),
+      check_(std::move(check)),
+      bytes_(std::make_shared<ByteBuffer>(static_cast<size_t>(object_bytes))),
+      held_(object_bytes),
+      arriving_(object_bytes),
+      leaves_(static_cast<size_t>(held_.chunks())) {}
+
+std::span<uint8_t> ChunkAssembly::Place(int64_t chunk) const {
+  const ChunkSet shape(object_bytes());
+  return std::span(*bytes_).subspan(static_cast<size_t>(ChunkSet::Offset(chunk)),
+                                    static_cast<size_t>(shape.Size(chunk)));
+}
+
+std::optional<std::span<uint8_t>> ChunkAssembly::PlaceOf(int64_t chunk) {
+  absl::MutexLock lock(&mutex_);
+  if (held_.Holds(chunk)) return std::span<uint8_t>();
+  if (!arriving_.Add(chunk)) return std::nullopt;
+  return std::span(*bytes_).subspan(static_cast<size_t>(ChunkSet::Offset(chunk)),
+                                    static_cast<size_t>(held_.Size(chunk)));
+}
+
+bool ChunkAssembly::Placed(int64_t chunk, const absl::StatusOr<uint64_t>& checksum) {
+  const bool passed = checksum.ok() && (check_ == nullptr || check_(chunk, Place(chunk)));
+  absl::MutexLock lock(&mutex_);
+  arriving_.Remove(chunk);
+  if (!checksum.ok()) return false;
+  held_.Add(chunk);
+  leaves_[static_cast<size_t>(chunk)] = *checksum;
+  passed_checks_ &= passed;
+  return held_.complete();
+}
+
+ChunkSet ChunkAssembly::held() const {
+  absl::MutexLock lock(&mutex_);
+  return held_;
+}
+
+uint64_t ChunkAssembly::tree_hash() const {
+  absl::MutexLock lock(&mutex_);
+  return TreeRoot(leaves_);
+}
+
+bool ChunkAssembly::passed_checks() const {
+  absl::MutexLock lock(&mutex_);
+  return passed_checks_;
+}
+
+}  // namespace causeway

@@ -1,0 +1,273 @@
+#include "common/transfer/chunk_message.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/wire_format_lite.h>
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "causeway/v1/exchange.pb.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+#include "common/codec/entropy_stage.h"
+#include "common/transfer/chunk_set.h"
+#include "common/transfer/wire.h"
+
+namespace causeway {
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+using google::protobuf::io::CodedOutputStream;
+using google::protobuf::io::ZeroCopyInputStream;
+
+constexpr uint32_t Tag(int field, WireFormatLite::WireType type) {
+  return static_cast<uint32_t>(field) << 3 | static_cast<uint32_t>(type);
+}
+
+constexpr uint32_t kControlTag =
+    Tag(v1::LaneMessage::kControlFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+constexpr uint32_t kChunkTag =
+    Tag(v1::LaneMessage::kChunkFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+constexpr uint32_t kOffsetTag = Tag(v1::Chunk::kOffsetFieldNumber, WireFormatLite::WIRETYPE_VARINT);
+constexpr uint32_t kChecksumTag =
+    Tag(v1::Chunk::kChecksumFieldNumber, WireFormatLite::WIRETYPE_FIXED64);
+constexpr uint32_t kDataTag =
+    Tag(v1::Chunk::kDataFieldNumber, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+constexpr uint32_t kUnpackedTag =
+    Tag(v1::Chunk::kUnpackedBytesFieldNumber, WireFormatLite::WIRETYPE_VARINT);
+constexpr uint32_t kTransferTag =
+    Tag(v1::Chunk::kTransferFieldNumber, WireFormatLite::WIRETYPE_VARINT);
+
+// Protobuf's generated parsers refuse a tag of more than five bytes; CodedInputStream cuts it off.
+constexpr int kMaxTagBytes = 5;
+
+// Reads the next tag; 0 at the end, or where there is none.
+bool ReadTag(CodedInputStream& stream, uint32_t& tag) {
+  const int before = stream.CurrentPosition();
+  tag = stream.ReadTag();
+  return stream.CurrentPosition() - before <= kMaxTagBytes;
+}
+
+// Skips a field of a later version.
+bool SkipUnknown(CodedInputStream& stream, uint32_t tag) {
+  const int field = WireFormatLite::GetTagFieldNumber(tag);
+  if (field == 0 || WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_START_GROUP) {
+    return WireFormatLite::SkipField(&stream, tag);
+  }
+  if (!stream.IncrementRecursionDepth()) return false;
+  for (;;) {
+    uint32_t inner = 0;
+    if (!ReadTag(stream, inner) || inner == 0) return false;
+    if (inner == WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_END_GROUP)) {
+      stream.DecrementRecursionDepth();
+      return true;
+    }
+    if (!SkipUnknown(stream, inner)) return false;
+  }
+}
+
+// Calls `read` with the stream limited to the length-delimited field that comes now.
+template <typename Function>
+bool ReadField(CodedInputStream& stream, const Function& read) {
+  int length = 0;
+  if (!stream.ReadVarintSizeAsInt(&length) || length > stream.BytesUntilLimit()) return false;
+  const auto [limit, depth] = stream.IncrementRecursionDepthAndPushLimit(length);
+  // A field that is cut off ends early, but not at its limit.
+  return depth >= 0 && read() && stream.BytesUntilLimit() == 0 &&
+         stream.DecrementRecursionDepthAndPopLimit(limit);
+}
+
+// From a stream, protobuf makes room for a string of the length that is said, up to 50 MB; from
+// memory it knows where the bytes end.
+bool ReadHeader(CodedInputStream& stream, google::protobuf::MessageLite& header) {
+  int length = 0;
+  std::string bytes;
+  return stream.ReadVarintSizeAsInt(&length) && length <= stream.BytesUntilLimit() &&
+         stream.ReadString(&bytes, length) && header.MergeFromString(bytes);
+}
+
+bool SkipData(CodedInputStream& stream, ChunkFields& chunk) {
+  int length = 0;
+  if (!stream.ReadVarintSizeAsInt(&length)) return false;
+  chunk.data_bytes = static_cast<size_t>(length);
+  chunk.data_position = static_cast<size_t>(stream.CurrentPosition());
+  return stream.Skip(length);
+}
+
+bool ReadChunkFields(CodedInputStream& stream, ChunkFields& chunk) {
+  for (;;) {
+    uint32_t tag = 0;
+    if (!ReadTag(stream, tag)) return false;
+    bool read = false;
+    uint64_t value = 0;
+    switch (tag) {
+      case 0:
+        return stream.ConsumedEntireMessage();
+      case kOffsetTag:
+        read = stream.ReadVarint64(&value);
+        chunk.offset = static_cast<int64_t>(value);
+        break;
+      case kChecksumTag:
+        read = stream.ReadLittleEndian64(&chunk.checksum);
+        break;
+      case kDataTag:
+        read = SkipData(stream, chunk);
+        break;
+      case kUnpackedTag:
+        read = stream.ReadVarint64(&value);
+        chunk.unpacked_bytes = static_cast<int32_t>(value);
+        break;
+      case kTransferTag:
+        read = stream.ReadVarint64(&chunk.transfer);
+        break;
+      default:
+        read = SkipUnknown(stream, tag);
+    }
+    if (!read) return false;
+  }
+}
+
+// Of a oneof's fields the last one counts; repeated ones are merged.
+bool ReadMessage(CodedInputStream& stream, google::protobuf::MessageLite& header,
+                 ChunkFields& chunk, MessageKind& kind) {
+  for (;;) {
+    uint32_t tag = 0;
+    if (!ReadTag(stream, tag)) return false;
+    bool read = false;
+    switch (tag) {
+      case 0:
+        return stream.ConsumedEntireMessage();
+      case kControlTag:
+        if (kind != MessageKind::kHeader) header.Clear();
+        kind = MessageKind::kHeader;
+        read = ReadHeader(stream, header);
+        break;
+      case kChunkTag:
+        if (kind != MessageKind::kChunk) chunk = {};
+        kind = MessageKind::kChunk;
+        read = ReadField(stream, [&] { return ReadChunkFields(stream, chunk); });
+        break;
+      default:
+        read = SkipUnknown(stream, tag);
+    }
+    if (!read) return false;
+  }
+}
+
+// The chunk's data, into memory of just its size.
+absl::Status CopyData(const MessageBytes& bytes, const ChunkFields& chunk, uint8_t* target) {
+  const std::unique_ptr<ZeroCopyInputStream> pieces = bytes.Open();
+  CodedInputStream stream(pieces.get());
+  if (!stream.Skip(static_cast<int>(chunk.data_position)) ||
+      !stream.ReadRaw(target, static_cast<int>(chunk.data_bytes))) {
+    return absl::InternalError("the message has changed since it was parsed");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Differs(const ChunkFields& chunk) {
+  return absl::DataLossError(
+      absl::StrCat("the checksum of the chunk at byte ", chunk.offset, " differs: send it again"));
+}
+
+absl::StatusOr<uint64_t> Unpack(const MessageBytes& bytes, const ChunkFields& chunk,
+                                std::span<uint8_t> leaf) {
+  std::string packed(chunk.data_bytes, '\0');
+  RETURN_IF_ERROR(CopyData(bytes, chunk, reinterpret_cast<uint8_t*>(packed.data())));
+  if (Checksum64(absl::string_view(packed)) != chunk.checksum) return Differs(chunk);
+  RETURN_IF_ERROR(
+      Annotate(EntropyUnpack(packed, leaf), absl::StrCat("the chunk at byte ", chunk.offset)));
+  return Checksum64(leaf);
+}
+
+}  // namespace
+
+std::unique_ptr<ZeroCopyInputStream> FlatMessage::Open() const {
+  return std::make_unique<google::protobuf::io::ArrayInputStream>(bytes_.data(),
+                                                                  static_cast<int>(bytes_.size()));
+}
+
+absl::StatusOr<MessageKind> ParseMessage(const MessageBytes& bytes,
+                                         google::protobuf::MessageLite& header,
+                                         ChunkFields& chunk) {
+  const std::unique_ptr<ZeroCopyInputStream> pieces = bytes.Open();
+  CodedInputStream stream(pieces.get());
+  stream.PushLimit(static_cast<int>(bytes.size()));
+  MessageKind kind = MessageKind::kNeither;
+  if (!ReadMessage(stream, header, chunk, kind)) {
+    return absl::InvalidArgumentError("a message of the transfer is malformed");
+  }
+  return kind;
+}
+
+absl::StatusOr<int64_t> CheckChunk(const ChunkFields& chunk, int64_t total_bytes) {
+  const auto chunk_bytes = static_cast<int64_t>(kChunkBytes);
+  if (chunk.offset < 0 || chunk.offset >= total_bytes || chunk.offset % chunk_bytes != 0) {
+    return absl::OutOfRangeError(absl::StrCat("a chunk starts at byte ", chunk.offset,
+                                              "; expected a multiple of ", chunk_bytes,
+                                              " within the object's ", total_bytes, " bytes"));
+  }
+  const int64_t expected = std::min(chunk_bytes, total_bytes - chunk.offset);
+  const bool packed = chunk.unpacked_bytes != 0;
+  const auto data_bytes = static_cast<int64_t>(chunk.data_bytes);
+  if (data_bytes < 1 || data_bytes > chunk_bytes ||
+      (packed ? chunk.unpacked_bytes : data_bytes) != expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the chunk at byte ", chunk.offset, " has ", expected, " bytes, this one has ",
+                     data_bytes, packed ? absl::StrCat(" for ", chunk.unpacked_bytes) : ""));
+  }
+  return chunk.offset / chunk_bytes;
+}
+
+absl::StatusOr<uint64_t> ReadChunk(const MessageBytes& bytes, const ChunkFields& chunk,
+                                   std::span<uint8_t> leaf) {
+  if (chunk.unpacked_bytes != 0) return Unpack(bytes, chunk, leaf);
+  if (chunk.data_bytes != leaf.size()) {
+    return absl::InternalError("the chunk was not checked against its place");
+  }
+  RETURN_IF_ERROR(CopyData(bytes, chunk, leaf.data()));
+  const uint64_t checksum = Checksum64(leaf);
+  if (checksum != chunk.checksum) return Differs(chunk);
+  return checksum;
+}
+
+ChunkFrame FrameChunk(const ChunkFields& chunk) {
+  // Fields that have their default, 0, are left out.
+  std::array<uint8_t, 64> fields;
+  uint8_t* end = fields.data();
+  if (chunk.offset != 0) {
+    end = CodedOutputStream::WriteTagToArray(kOffsetTag, end);
+    end = CodedOutputStream::WriteVarint64ToArray(static_cast<uint64_t>(chunk.offset), end);
+  }
+  if (chunk.checksum != 0) {
+    end = CodedOutputStream::WriteTagToArray(kChecksumTag, end);
+    end = CodedOutputStream::WriteLittleEndian64ToArray(chunk.checksum, end);
+  }
+  if (chunk.data_bytes != 0) {
+    end = CodedOutputStream::WriteTagToArray(kDataTag, end);
+    end = CodedOutputStream::WriteVarint32ToArray(static_cast<uint32_t>(chunk.data_bytes), end);
+  }
+  const uint8_t* const head_end = end;
+  if (chunk.unpacked_bytes != 0) {
+    end = CodedOutputStream::WriteTagToArray(kUnpackedTag, end);
+    end = CodedOutputStream::WriteVarint32SignExtendedToArray(chunk.unpacked_bytes, end);
+  }
+  if (chunk.transfer != 0) {
+    end = CodedOutputStream::WriteTagToArray(kTransferTag, end);
+    end = CodedOutputStream::WriteVarint64ToArray(chunk.transfer, end);
+  }
+  const auto size = static_cast<size_t>(end - fields.data()) + chunk.data_bytes;
+  std::array<uint8_t, 16> outer;
+  uint8_t* outer_end = CodedOutputStream::WriteTagToArray(kChunkTag, outer.data());
+  outer_end = CodedOutputStream::WriteVarint32ToArray(static_cast<uint32_t>(size), outer_end);
+  ChunkFrame frame;
+  frame.head.assign(outer.data(), outer_end);
+  frame.head.insert(frame.head.end(), static_cast<const uint8_t*>(fields.data()), head_end);
+  frame.tail.assign(head_end, static_cast<const uint8_t*>(end));
+  return frame;
+}
+
+}  // namespace causeway

@@ -1,0 +1,84 @@
+// Messages of lanes, LaneMessage: {control = 1 | chunk = 2}. They are
+// taken apart where they lie, and put together around data that stays where it is, so that the
+// bytes of a chunk are copied once on the way in and never on the way out. On the wire they are
+// what the generated classes would make of them.
+//
+//   MessageKind kind = ParseMessage(bytes, header, chunk);   // no data is copied
+//   int64_t i = CheckChunk(chunk, total_bytes);              // it is chunk i of the object
+//   uint64_t checksum = ReadChunk(bytes, chunk, leaf);       // its bytes, at their place
+//
+// common/rpc/chunk_buffer.h has the border to gRPC's buffers.
+#ifndef CAUSEWAY_COMMON_TRANSFER_CHUNK_MESSAGE_H_
+#define CAUSEWAY_COMMON_TRANSFER_CHUNK_MESSAGE_H_
+
+#include <google/protobuf/io/zero_copy_stream.h>
+#include <google/protobuf/message_lite.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace causeway {
+
+// A serialized message, in however many pieces, that can be read more than once.
+class MessageBytes {
+ public:
+  virtual ~MessageBytes() = default;
+  // From the start. Valid as long as this object.
+  virtual std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const = 0;
+  virtual size_t size() const = 0;  // Bytes of the whole message.
+};
+
+// In one piece, which outlives the object.
+class FlatMessage final : public MessageBytes {
+ public:
+  explicit FlatMessage(std::span<const uint8_t> bytes) : bytes_(bytes) {}
+  std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override;
+  size_t size() const override { return bytes_.size(); }
+
+ private:
+  const std::span<const uint8_t> bytes_;
+};
+
+// v1.Chunk apart from its data.
+struct ChunkFields {
+  int64_t offset = 0;
+  uint64_t checksum = 0;
+  int32_t unpacked_bytes = 0;  // 0: the data is as it is, else a zstd frame of so many bytes.
+  uint64_t transfer = 0;       // Which object, on a lane.
+  size_t data_bytes = 0;
+  size_t data_position = 0;  // Of the data in the message that was parsed.
+};
+
+enum class MessageKind { kNeither, kHeader, kChunk };
+
+// Which of the two it holds. Fills `header`, a LaneControl, or `chunk`, just as the
+// generated parser would, unknown fields included. INVALID_ARGUMENT if the message is malformed.
+absl::StatusOr<MessageKind> ParseMessage(const MessageBytes& bytes,
+                                         google::protobuf::MessageLite& header, ChunkFields& chunk);
+
+// Which chunk of an object of `total_bytes` this is. OUT_OF_RANGE if it does not begin where a
+// chunk of the object does; INVALID_ARGUMENT if it is not as long as that chunk is.
+absl::StatusOr<int64_t> CheckChunk(const ChunkFields& chunk, int64_t total_bytes);
+
+// Copies or unpacks the chunk's data into `leaf`, which has just the size that CheckChunk expects,
+// and returns the checksum of the leaf. DATA_LOSS if the data's checksum differs, INVALID_ARGUMENT
+// if it does not unpack to the size of the leaf; `leaf` is then unspecified.
+absl::StatusOr<uint64_t> ReadChunk(const MessageBytes& bytes, const ChunkFields& chunk,
+                                   std::span<uint8_t> leaf);
+
+// What stands around a chunk's data in a message: head, data, tail.
+struct ChunkFrame {
+  std::string head;
+  std::string tail;  // Empty unless the data is packed.
+};
+ChunkFrame FrameChunk(const ChunkFields& chunk);
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_TRANSFER_CHUNK_MESSAGE_H_

@@ -1,0 +1,128 @@
+// Which chunk goes over which lane next: the sending half of a transfer, for all objects that one
+// end has for one peer. A coordinator has one for each worker's process, a worker has one for its
+// coordinator.
+//
+// A chunk waits, is given to a lane, and is acknowledged. A lane that has room takes the next
+// waiting chunk of the object that is due first, so a fast lane carries more than a slow one, and a
+// late object holds up an urgent one by no more than what is in the sockets already. When a lane
+// breaks, its chunks that were not acknowledged wait again, for any lane.
+//
+// Pure: no I/O, no clock. Not thread-safe.
+#ifndef CAUSEWAY_COMMON_TRANSFER_CHUNK_SENDER_H_
+#define CAUSEWAY_COMMON_TRANSFER_CHUNK_SENDER_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/transfer/byte_rate.h"
+#include "common/transfer/chunk_set.h"
+
+namespace causeway {
+
+class ChunkSender {
+ public:
+  // Names one lane for as long as its stream lives; never used twice.
+  using LaneKey = int64_t;
+
+  struct Options {
+    int64_t max_bytes_per_second = 0;  // 0: no limit.
+    // Introduces every object again after a lane broke: the peer's answer may have been lost.
+    bool repeats_introductions = false;
+  };
+  // What a lane is to send.
+  struct Piece {
+    uint64_t transfer = 0;
+    int64_t chunk = kIntroduction;
+    int64_t bytes = 0;   // Unpacked.
+    bool again = false;  // It has been sent before.
+  };
+  static constexpr int64_t kIntroduction = -1;
+
+  explicit ChunkSender(Options options) : options_(options), rate_(options.max_bytes_per_second) {}
+
+  // --- Objects ---
+  // Sends what `held` lacks of the object. With `ask_first`, nothing but the introduction is sent
+  // before Hold. `transfer` is new.
+  void Add(uint64_t transfer, int64_t due_step, ChunkSet held, bool ask_first);
+  // Does nothing if there is none.
+  void Remove(uint64_t transfer);
+  // The receiver holds these chunks, too (Holding, Want). `holder` names what it keeps them in: if
+  // that is another one than before, it holds these alone. Returns how many it holds, 0 for an
+  // unknown transfer. INVALID_ARGUMENT if the bits are not of this object.
+  absl::StatusOr<int64_t> Hold(uint64_t transfer, absl::string_view bits, uint64_t holder);
+  // True once every chunk is acknowledged, or the transfer is unknown.
+  bool delivered(uint64_t transfer) const;
+  bool empty() const { return objects_.empty(); }
+  // True if a chunk waits for a lane.
+  bool waiting() const;
+
+  // --- Lanes ---
+  void Open(LaneKey lane, absl::Duration now);
+  // Returns how many chunks it leaves to the others.
+  int64_t Close(LaneKey lane);
+  // Gives the lane its next piece; nothing if there is none, or the rate is spent (Wait).
+  std::optional<Piece> Take(LaneKey lane, absl::Duration now);
+  // How long until the rate lets another chunk go.
+  absl::Duration Wait(absl::Duration now) { return rate_.Wait(now); }
+  // A chunk was smaller on the wire by so much.
+  void Refund(int64_t bytes) { rate_.Spend(-bytes); }
+  // The peer has dealt with so many chunks of that lane since it was opened. Returns those of them
+  // that it had not acknowledged before. INVALID_ARGUMENT if the lane was not given as many.
+  absl::StatusOr<std::vector<Piece>> Acknowledge(LaneKey lane, int64_t chunks, absl::Duration now);
+  // The chunk came damaged over that lane: it waits again. Returns how often in a row that has
+  // happened to the object without any progress.
+  int Damaged(LaneKey lane, uint64_t transfer, int64_t chunk);
+  // True if the lane has owed acknowledgements for longer than `limit` and given none, while the
+  // others gave many, or none either. Where a few come over all lanes, it is the link that is slow.
+  bool Stalled(LaneKey lane, absl::Duration now, absl::Duration limit) const;
+
+ private:
+  struct Object {
+    uint64_t transfer = 0;
+    int64_t due_step = 0;
+    ChunkSet taken;         // All that do not wait.
+    ChunkSet acknowledged;  // All that the receiver is known to hold.
+    ChunkSet sent;          // At least once.
+    int64_t first = 0;      // No chunk before it waits.
+    uint64_t holder = 0;
+    bool asks_first = false;
+    bool introduce = true;  // Over the next lane that has room.
+    std::set<LaneKey> introduced;
+    int damaged = 0;  // In a row.
+  };
+  struct Given {
+    uint64_t transfer = 0;
+    int64_t chunk = 0;
+    bool counts = true;  // False: it came damaged.
+  };
+  struct Lane {
+    std::deque<Given> given;  // Not acknowledged yet, in order.
+    int64_t acknowledged = 0;
+    absl::Duration moved;  // It acknowledged something, or began to owe.
+    int64_t all_then = 0;  // all_acknowledged_ when it moved.
+  };
+
+  Object* Find(uint64_t transfer);
+  static bool Waits(const Object& object) { return !object.taken.complete(); }
+  static void LetWait(Object& object, int64_t chunk);
+  void Moved(Lane& lane, absl::Duration now);
+
+  const Options options_;
+  ByteRate rate_;
+  std::vector<Object> objects_;  // Due first first; of equals the older one.
+  std::map<LaneKey, Lane> lanes_;
+  int64_t all_acknowledged_ = 0;  // Chunks, over all lanes.
+  absl::Duration moved_;          // Some lane did.
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_TRANSFER_CHUNK_SENDER_H_

@@ -1,0 +1,145 @@
+// The worker's end of all lanes to its coordinator, and a region's to its parent: brings deltas and
+// fetches answers and states, until they are there, whatever breaks meanwhile.
+//
+//   auto client = std::make_shared<LaneClient>(options);      // `dial` opens lanes
+//   auto push = client->Offer({...});
+//   auto pull = client->Want({...});
+//   LaneClient::Result result = client->Await(push);          // blocks; or Tick() and Done()
+//
+// A lane that breaks is dialed again after a pause; what it carried goes on over the others. Errors
+// that pass begin a transfer again under a new number, after a pause: what the coordinator, or this
+// client, holds of it stays there.
+//
+// It has no thread of its own: lanes are dialed and pauses end in Tick, which Await calls.
+//
+// Thread-safe. Made by make_shared.
+#ifndef CAUSEWAY_COMMON_TRANSFER_LANE_CLIENT_H_
+#define CAUSEWAY_COMMON_TRANSFER_LANE_CLIENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "causeway/v1/exchange.pb.h"
+#include "common/base/byte_buffer.h"
+#include "common/transfer/lane_peer.h"
+
+namespace causeway {
+
+// What the client says of its transfers as they go. Called without a lock, by any thread.
+class LaneObserver {
+ public:
+  virtual ~LaneObserver() = default;
+  virtual void OnChunk(bool /*sent*/, int64_t /*bytes*/, bool /*again*/) {}
+  virtual void OnResume() {}                            // A transfer goes on after a cut.
+  virtual void OnFlow(bool /*sent*/) {}                 // The first bytes of an object may flow.
+  virtual void OnEnd(bool /*sent*/, bool /*whole*/) {}  // After OnFlow.
+  virtual void OnBlocked(bool /*blocked*/) {}
+  // Something failed that is tried again: a lane, for the first time, or a transfer.
+  virtual void OnTrouble(const std::string& /*what*/, const absl::Status& /*why*/) {}
+};
+
+class LaneClient final : public LanePeer {
+ public:
+  struct Options {
+    Clock* clock = Clock::Real();
+    Runner run_long;
+    v1::Greeting greeting;  // Apart from `lane`.
+    int64_t max_upload_bytes_per_second = 0;
+    // Opens the lane's stream, which calls LanePeer::Open; called by threads that call Tick.
+    std::function<void(int lane)> dial;
+    std::function<int()> lanes = [] { return 1; };  // How many there should be, by now.
+    // The session's; goes into every offer.
+    std::function<uint64_t()> incarnation = [] { return uint64_t{0}; };
+    // A lane that owes an acknowledgement for longer is given up.
+    std::function<absl::Duration()> stall = [] { return absl::Seconds(30); };
+    absl::Duration poll = absl::Seconds(1);  // How often those who wait look at the clock.
+    LaneObserver* observer = nullptr;        // Outlives the client; may be null.
+    // Which errors pass, of a lane or a transfer.
+    std::function<bool(const absl::Status&)> passes;
+  };
+  explicit LaneClient(Options options);
+
+  struct Offered {
+    v1::PushHeader header;  // total_bytes and object_hash, too; without incarnation.
+    std::shared_ptr<ChunkSource> source;
+    int64_t due_step = 0;
+    bool maybe_held = false;  // A former process may have sent some of it.
+  };
+  struct Wanted {
+    v1::Want want;  // Apart from transfer and held_chunks.
+    int64_t expected_bytes = 0;
+  };
+  struct Result {
+    absl::Status status;
+    v1::PushResponse accepted = {};  // Of an offer.
+    v1::PullHeader header = {};      // Of what was wanted.
+    std::shared_ptr<ByteBuffer> bytes = nullptr;
+  };
+  class Transfer;
+  using Handle = std::shared_ptr<Transfer>;
+
+  Handle Offer(Offered offered);
+  Handle Want(Wanted wanted);
+  // Waits for the end.
+  Result Await(const Handle& handle);
+  // Waits for a moment, poll at most, and says whether the end has come.
+  bool AwaitAWhile(const Handle& handle);
+  bool Done(const Handle& handle) const;
+  // Ends it with CANCELLED, if it has not ended.
+  void GiveUp(const Handle& handle);
+  // All transfers, later ones too, end with CANCELLED, and all lanes.
+  void Cancel();
+  // What time brings about: lanes are dialed, given up, and transfers begun again.
+  void Tick();
+
+ private:
+  using Actions = std::vector<std::function<void()>>;
+  struct Tries {
+    bool open = false;
+    int failures = 0;  // In a row.
+    absl::Duration not_before = -absl::InfiniteDuration();
+  };
+
+  absl::Status OnControl(const LanePtr& lane, v1::LaneControl& message) override;
+  void OnWhole(uint64_t transfer, const std::shared_ptr<ChunkAssembly>& object) override;
+  void OnAcknowledged(const std::vector<ChunkSender::Piece>&) override {}
+  void OnDamaged(uint64_t transfer, int times) override;
+  void OnChunk(uint64_t transfer, bool sent, int64_t bytes, bool again) override;
+  void OnClosed(int number, const absl::Status& why, bool spoke, int64_t chunks_left) override;
+  void OnBlocked(bool blocked) override;
+
+  absl::Status OnAnnouncement(const LanePtr& lane, const v1::Announcement& message);
+  void OnOutcome(const v1::Outcome& message);
+  Handle Add(Handle transfer);
+  Handle Find(uint64_t number);
+  // Begins it, or begins it again, under a new number.
+  void Begin(const Handle& transfer) ABSL_LOCKS_EXCLUDED(client_mutex_);
+  void SayWant(Transfer& transfer) ABSL_LOCKS_EXCLUDED(client_mutex_);
+  // Begins it again later if the error passes, or ends it.
+  void Fail(const Handle& transfer, const absl::Status& status);
+  void End(const Handle& transfer, Result result);
+  void StopCurrent(Transfer& transfer);
+  absl::Duration UntilNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(client_mutex_);
+
+  const Options own_;
+  mutable absl::Mutex client_mutex_;  // Taken before the peer's, never while holding it.
+  bool cancelled_ ABSL_GUARDED_BY(client_mutex_) = false;
+  uint64_t last_number_ ABSL_GUARDED_BY(client_mutex_) = 0;
+  std::map<uint64_t, Handle> transfers_ ABSL_GUARDED_BY(client_mutex_);  // By number; unfinished.
+  std::vector<Handle> paused_ ABSL_GUARDED_BY(client_mutex_);
+  std::vector<Tries> tries_ ABSL_GUARDED_BY(client_mutex_);
+  int64_t news_ ABSL_GUARDED_BY(client_mutex_) = 0;  // Counts what those who wait should look at.
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_TRANSFER_LANE_CLIENT_H_

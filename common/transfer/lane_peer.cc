@@ -1,0 +1,409 @@
+#include "common/transfer/lane_peer.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace causeway {
+namespace {
+
+// Packed chunks that one lane may have in memory before it reads on.
+constexpr int kMaxUnpacking = 2;
+// Messages that wait for a peer that does not read.
+constexpr size_t kMaxToSay = 4096;
+
+}  // namespace
+
+struct LanePeer::Writing {
+  OutgoingMessage message;
+  std::shared_ptr<ChunkSource> source;  // Of a chunk, which is `piece`.
+  ChunkSender::Piece piece;
+};
+
+LanePeer::LanePeer(Options options) : options_(std::move(options)), sender_(options_.sender) {}
+
+LanePeer::~LanePeer() = default;
+
+LanePeer::LanePtr LanePeer::Open(int number, std::shared_ptr<LaneStream> stream,
+                                 const v1::Greeting* greeting) {
+  auto lane = std::make_shared<Lane>();
+  std::vector<LanePtr> former;
+  lane->number = number;
+  lane->stream = std::move(stream);
+  if (greeting != nullptr) *lane->to_say.emplace_back().mutable_greeting() = *greeting;
+  {
+    absl::MutexLock lock(&mutex_);
+    std::ranges::copy_if(lanes_, std::back_inserter(former),
+                         [number](const LanePtr& other) { return other->number == number; });
+    lane->key = next_key_++;
+    lanes_.push_back(lane);
+    sender_.Open(lane->key, options_.clock->Monotonic());
+  }
+  // Its connection is gone, which has not been noticed here yet.
+  for (const LanePtr& other : former) {
+    const absl::Status again = absl::UnavailableError("the lane was opened again");
+    Fail(*other, again);
+    Close(other, again);
+  }
+  return lane;
+}
+
+void LanePeer::Close(const LanePtr& lane, const absl::Status& why) {
+  int64_t left = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!lane->open) return;
+    lane->open = false;
+    lane->to_say.clear();
+    std::erase(lanes_, lane);
+    left = sender_.Close(lane->key);
+  }
+  OnClosed(lane->number, why, lane->spoke, left);
+  PumpAll();
+}
+
+void LanePeer::EndAll(const absl::Status& why) {
+  std::vector<LanePtr> lanes;
+  {
+    absl::MutexLock lock(&mutex_);
+    lanes = lanes_;
+  }
+  for (const LanePtr& lane : lanes) Fail(*lane, why);
+}
+
+int LanePeer::lanes() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int>(lanes_.size());
+}
+
+bool LanePeer::sends() const {
+  absl::MutexLock lock(&mutex_);
+  return !lanes_.empty() && !outgoing_.empty();
+}
+
+void LanePeer::Fail(Lane& lane, const absl::Status& status) { lane.stream->End(status); }
+
+bool LanePeer::Receive(const LanePtr& lane, const std::shared_ptr<const MessageBytes>& message) {
+  v1::LaneControl control;
+  ChunkFields fields;
+  const absl::StatusOr<MessageKind> kind = ParseMessage(*message, control, fields);
+  absl::Status status = kind.status();
+  if (status.ok()) {
+    switch (*kind) {
+      case MessageKind::kChunk:
+        return TakeChunk(lane, message, fields);
+      case MessageKind::kHeader:
+        status = TakeControl(lane, control);
+        break;
+      case MessageKind::kNeither:
+        status = absl::InvalidArgumentError("a message of the lane is empty or of an unknown kind");
+    }
+  }
+  if (!status.ok()) Fail(*lane, status);
+  return status.ok();
+}
+
+absl::Status LanePeer::TakeControl(const LanePtr& lane, v1::LaneControl& message) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!lane->open) return absl::CancelledError("the lane is over");
+    lane->spoke = true;
+  }
+  switch (message.message_case()) {
+    case v1::LaneControl::kAcknowledgement: {
+      absl::StatusOr<std::vector<ChunkSender::Piece>> pieces;
+      {
+        absl::MutexLock lock(&mutex_);
+        pieces = sender_.Acknowledge(lane->key, message.acknowledgement().chunks(),
+                                     options_.clock->Monotonic());
+      }
+      RETURN_IF_ERROR(pieces.status());
+      if (!pieces->empty()) OnAcknowledged(*pieces);
+      return absl::OkStatus();
+    }
+    case v1::LaneControl::kDamage: {
+      int times = 0;
+      {
+        absl::MutexLock lock(&mutex_);
+        times = sender_.Damaged(lane->key, message.damage().transfer(), message.damage().chunk());
+      }
+      if (times > 0) OnDamaged(message.damage().transfer(), times);
+      PumpAll();
+      return absl::OkStatus();
+    }
+    default:
+      return OnControl(lane, message);
+  }
+}
+
+bool LanePeer::TakeChunk(const LanePtr& lane, const std::shared_ptr<const MessageBytes>& message,
+                         const ChunkFields& fields) {
+  int64_t sequence = 0;
+  std::shared_ptr<ChunkAssembly> object;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!lane->open) return false;
+    lane->spoke = true;
+    sequence = lane->arrived++;
+    const auto found = incoming_.find(fields.transfer);
+    if (found != incoming_.end()) object = found->second;
+    // Of what is over: the peer has been told, or will be.
+    if (object == nullptr) Handled(*lane, sequence);
+  }
+  if (object == nullptr) {
+    Pump(lane);
+    return true;
+  }
+  const absl::StatusOr<int64_t> chunk = CheckChunk(fields, object->object_bytes());
+  if (!chunk.ok()) {
+    Fail(*lane, chunk.status());
+    return false;
+  }
+  if (fields.unpacked_bytes == 0) {
+    Place(lane, *message, fields, sequence, *chunk, object);
+    return true;
+  }
+  bool reads_on = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    reads_on = ++lane->unpacking < kMaxUnpacking;
+    lane->paused = !reads_on;
+  }
+  options_.run_long([self = shared_from_this(), lane, message, fields, sequence, at = *chunk,
+                     object = std::move(object)] {
+    self->Place(lane, *message, fields, sequence, at, object);
+    bool resumes = false;
+    {
+      absl::MutexLock lock(&self->mutex_);
+      --lane->unpacking;
+      resumes = std::exchange(lane->paused, false);
+    }
+    if (resumes) lane->stream->ReadOn();
+  });
+  return reads_on;
+}
+
+void LanePeer::Place(const LanePtr& lane, const MessageBytes& message, const ChunkFields& fields,
+                     int64_t sequence, int64_t chunk,
+                     const std::shared_ptr<ChunkAssembly>& object) {
+  const std::optional<std::span<uint8_t>> place = object->PlaceOf(chunk);
+  const bool again = place.has_value() && place->empty();
+  bool damaged = !place.has_value();
+  bool whole = false;
+  if (!damaged && !again) {
+    const absl::StatusOr<uint64_t> checksum = ReadChunk(message, fields, *place);
+    damaged = !checksum.ok();
+    whole = object->Placed(chunk, checksum);
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (damaged) {
+      v1::Damage& damage = *lane->to_say.emplace_back().mutable_damage();
+      damage.set_transfer(fields.transfer);
+      damage.set_chunk(chunk);
+    }
+    Handled(*lane, sequence);
+  }
+  OnChunk(fields.transfer, /*sent=*/false, static_cast<int64_t>(fields.data_bytes),
+          again || damaged);
+  if (whole) OnWhole(fields.transfer, object);
+  Pump(lane);
+}
+
+void LanePeer::Handled(Lane& lane, int64_t sequence) {
+  lane.ahead.insert(sequence);
+  while (!lane.ahead.empty() && *lane.ahead.begin() == lane.handled) {
+    lane.ahead.erase(lane.ahead.begin());
+    ++lane.handled;
+  }
+}
+
+bool LanePeer::NextMessage(Lane& lane, Writing& next) {
+  if (!lane.open || lane.writing) return false;
+  if (!lane.to_say.empty()) {
+    next.message.control = std::move(lane.to_say.front());
+    lane.to_say.pop_front();
+  } else if (lane.acknowledged < lane.handled) {
+    lane.acknowledged = lane.handled;
+    next.message.control.mutable_acknowledgement()->set_chunks(lane.handled);
+  } else {
+    const std::optional<ChunkSender::Piece> piece =
+        sender_.Take(lane.key, options_.clock->Monotonic());
+    if (!piece.has_value()) return false;
+    const Outgoing& object = outgoing_.at(piece->transfer);
+    if (piece->chunk == ChunkSender::kIntroduction) {
+      next.message.control = object.introduction;
+    } else {
+      next.source = object.source;
+      next.piece = *piece;
+    }
+  }
+  lane.writing = true;
+  return true;
+}
+
+std::optional<bool> LanePeer::BlockedNow() {
+  const bool blocked = sender_.waiting() && std::ranges::none_of(lanes_, [](const LanePtr& lane) {
+                         return lane->writing;
+                       });
+  if (std::exchange(blocked_, blocked) == blocked) return std::nullopt;
+  return blocked;
+}
+
+void LanePeer::Pump(const LanePtr& lane) {
+  Writing next;
+  bool writes = false;
+  std::optional<bool> blocked;
+  {
+    absl::MutexLock lock(&mutex_);
+    writes = NextMessage(*lane, next);
+    blocked = BlockedNow();
+  }
+  if (blocked.has_value()) OnBlocked(*blocked);
+  if (!writes) return;
+  if (next.source == nullptr) return lane->stream->Write(std::move(next.message));
+  const auto send = [this, lane](const Writing& what) {
+    OutgoingMessage message;
+    message.chunk = what.source->Chunk(what.piece.chunk);
+    message.chunk->fields.transfer = what.piece.transfer;
+    const auto bytes = static_cast<int64_t>(message.chunk->data.size());
+    if (bytes < what.piece.bytes) {
+      absl::MutexLock lock(&mutex_);
+      sender_.Refund(what.piece.bytes - bytes);
+    }
+    OnChunk(what.piece.transfer, /*sent=*/true, bytes, what.piece.again);
+    lane->stream->Write(std::move(message));
+  };
+  if (!next.source->packs()) return send(next);
+  options_.run_long([self = shared_from_this(), send,
+                     what = std::make_shared<Writing>(std::move(next))] { send(*what); });
+}
+
+void LanePeer::PumpAll() {
+  std::vector<LanePtr> lanes;
+  {
+    absl::MutexLock lock(&mutex_);
+    lanes = lanes_;
+  }
+  for (const LanePtr& lane : lanes) Pump(lane);
+}
+
+void LanePeer::Written(const LanePtr& lane) {
+  {
+    absl::MutexLock lock(&mutex_);
+    lane->writing = false;
+  }
+  Pump(lane);
+}
+
+void LanePeer::EndStalled(absl::Duration limit) {
+  std::vector<LanePtr> stalled;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Duration now = options_.clock->Monotonic();
+    for (const LanePtr& lane : lanes_) {
+      if (sender_.Stalled(lane->key, now, limit)) stalled.push_back(lane);
+    }
+  }
+  for (const LanePtr& lane : stalled) {
+    Fail(*lane, absl::DeadlineExceededError(absl::StrCat(
+                    "nothing moved for too long: what the lane was given was not acknowledged for ",
+                    absl::FormatDuration(limit))));
+  }
+}
+
+void LanePeer::Send(uint64_t transfer, std::shared_ptr<ChunkSource> source, int64_t due_step,
+                    ChunkSet held, bool ask_first, v1::LaneControl introduction) {
+  {
+    absl::MutexLock lock(&mutex_);
+    outgoing_[transfer] = {.source = std::move(source), .introduction = std::move(introduction)};
+    sender_.Add(transfer, due_step, std::move(held), ask_first);
+  }
+  PumpAll();
+}
+
+void LanePeer::StopSending(uint64_t transfer) {
+  // Outlives the lock: it may be the last reference to the object.
+  Outgoing last;
+  absl::MutexLock lock(&mutex_);
+  sender_.Remove(transfer);
+  const auto found = outgoing_.find(transfer);
+  if (found == outgoing_.end()) return;
+  last = std::move(found->second);
+  outgoing_.erase(found);
+}
+
+bool LanePeer::Delivered(uint64_t transfer) const {
+  absl::MutexLock lock(&mutex_);
+  return sender_.delivered(transfer);
+}
+
+absl::StatusOr<int64_t> LanePeer::Hold(uint64_t transfer, absl::string_view bits, uint64_t holder) {
+  absl::StatusOr<int64_t> held;
+  {
+    absl::MutexLock lock(&mutex_);
+    held = sender_.Hold(transfer, bits, holder);
+  }
+  PumpAll();
+  return held;
+}
+
+void LanePeer::Expect(uint64_t transfer, std::shared_ptr<ChunkAssembly> object) {
+  absl::MutexLock lock(&mutex_);
+  incoming_[transfer] = std::move(object);
+}
+
+void LanePeer::StopExpecting(uint64_t transfer) {
+  std::shared_ptr<ChunkAssembly> last;
+  absl::MutexLock lock(&mutex_);
+  const auto found = incoming_.find(transfer);
+  if (found == incoming_.end()) return;
+  last = std::move(found->second);
+  incoming_.erase(found);
+}
+
+std::shared_ptr<ChunkAssembly> LanePeer::Expected(uint64_t transfer) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = incoming_.find(transfer);
+  return found == incoming_.end() ? nullptr : found->second;
+}
+
+size_t LanePeer::transfers() const {
+  absl::MutexLock lock(&mutex_);
+  return outgoing_.size() + incoming_.size();
+}
+
+bool LanePeer::Say(v1::LaneControl message, LanePtr lane) {
+  bool too_many = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (lane == nullptr) {
+      const auto burden = [](const LanePtr& one) {
+        return std::pair(one->to_say.size(), one->writing);
+      };
+      const auto found = std::ranges::min_element(lanes_, {}, burden);
+      if (found == lanes_.end()) return false;
+      lane = *found;
+    }
+    if (!lane->open) return false;
+    too_many = lane->to_say.size() >= kMaxToSay;
+    if (!too_many) lane->to_say.push_back(std::move(message));
+  }
+  if (too_many) {
+    Fail(*lane,
+         absl::ResourceExhaustedError("more is asked over the lane than answers are read from it"));
+    return false;
+  }
+  Pump(lane);
+  return true;
+}
+
+absl::Duration LanePeer::UntilRate() const {
+  absl::MutexLock lock(&mutex_);
+  return sender_.Wait(options_.clock->Monotonic());
+}
+
+}  // namespace causeway

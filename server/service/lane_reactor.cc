@@ -1,0 +1,148 @@
+#include "server/service/lane_reactor.h"
+
+#include <grpcpp/server_context.h>
+
+#include "common/base/status_macros.h"
+#include "common/rpc/chunk_buffer.h"
+#include "common/rpc/status.h"
+
+namespace causeway::server {
+
+void LaneReactor::Start() {
+  absl::Status status = peer_.status();
+  if (status.ok()) status = registry_.Open(peer_->Name(), shared_from_this());
+  if (!status.ok()) return End(status);
+  ReadOn();
+}
+
+void LaneReactor::EndIfRevoked() {
+  const absl::Status status = access_.CheckStillValid(*peer_);
+  if (!status.ok()) End(status);
+}
+
+void LaneReactor::ReadOn() {
+  absl::MutexLock lock(&mutex_);
+  if (!ended_) StartRead(&incoming_);
+}
+
+absl::Status LaneReactor::Greet() {
+  v1::LaneMessage message;
+  RETURN_IF_ERROR(BufferToMessage(incoming_, message));
+  if (!message.control().has_greeting()) {
+    return absl::InvalidArgumentError("the first message of a lane must be its greeting");
+  }
+  const v1::Greeting& greeting = message.control().greeting();
+  RETURN_IF_ERROR(access_.CheckWorker(*peer_, Action::kPull, greeting.worker_id()));
+  ASSIGN_OR_RETURN(std::shared_ptr<WorkerLanes> worker, registry_.Join(greeting));
+  const LanePeer::LanePtr lane = worker->Open(greeting.lane(), shared_from_this(), nullptr);
+  bool ended = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    ended = ended_;
+    if (!ended) {
+      worker_ = worker;
+      lane_ = lane;
+    }
+  }
+  if (!ended) {
+    worker->Written(lane);
+    return absl::OkStatus();
+  }
+  const absl::Status broke = absl::CancelledError("the worker's lane broke");
+  worker->Close(lane, broke);
+  return broke;
+}
+
+void LaneReactor::OnReadDone(bool ok) {
+  if (!ok)
+    return End(absl::OkStatus());  // The worker leaves, or broke: then OnCancel says so, too.
+  std::shared_ptr<WorkerLanes> worker;
+  LanePeer::LanePtr lane;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ended_) return;
+    worker = worker_;
+    lane = lane_;
+  }
+  if (worker == nullptr) {
+    const absl::Status status = Greet();
+    if (!status.ok()) return End(status);
+    return ReadOn();
+  }
+  const auto message = std::make_shared<const OwnedBufferMessage>(incoming_);
+  if (worker->Receive(lane, message)) ReadOn();
+}
+
+void LaneReactor::Write(OutgoingMessage message) {
+  grpc::ByteBuffer buffer = LaneMessageToBuffer(std::move(message));
+  absl::MutexLock lock(&mutex_);
+  if (ended_) return;
+  writing_ = true;
+  outgoing_.Swap(&buffer);
+  StartWrite(&outgoing_);
+}
+
+void LaneReactor::OnWriteDone(bool ok) {
+  std::shared_ptr<WorkerLanes> worker;
+  LanePeer::LanePtr lane;
+  {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    outgoing_.Clear();
+    FinishIfIdle();
+    if (ended_) return;
+    worker = worker_;
+    lane = lane_;
+  }
+  if (!ok) return End(absl::UnavailableError("the lane broke"));
+  if (worker != nullptr) worker->Written(lane);
+}
+
+void LaneReactor::FinishIfIdle() {
+  if (!ended_ || writing_ || cancelling_ || finished_) return;
+  finished_ = true;
+  Finish(ToGrpcStatus(status_));
+}
+
+void LaneReactor::End(const absl::Status& status) {
+  std::shared_ptr<WorkerLanes> worker;
+  LanePeer::LanePtr lane;
+  bool cancel = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ended_) return;
+    ended_ = true;
+    status_ = status;
+    worker = std::move(worker_);
+    lane = std::move(lane_);
+    // A status waits behind the message that the worker does not take: nothing but a reset helps.
+    cancel = writing_;
+    cancelling_ = cancel;
+    FinishIfIdle();
+  }
+  if (cancel) {
+    context_->TryCancel();
+    absl::MutexLock lock(&mutex_);
+    cancelling_ = false;
+    FinishIfIdle();
+  }
+  // May release the last reference but the caller's.
+  if (worker != nullptr) worker->Close(lane, status);
+}
+
+bool LaneReactor::greeted() {
+  absl::MutexLock lock(&mutex_);
+  return worker_ != nullptr || ended_;
+}
+
+absl::Status LaneReactor::Admit(bool offers) {
+  std::shared_ptr<WorkerLanes> worker;
+  {
+    absl::MutexLock lock(&mutex_);
+    worker = worker_;
+  }
+  if (worker == nullptr) return absl::CancelledError("the lane is over");
+  return access_.CheckMessage(*peer_, offers ? Action::kPush : Action::kPull, worker->worker_id());
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,68 @@
+// One Exchange.Carry at the coordinator: a lane's stream over gRPC.
+#ifndef CAUSEWAY_SERVER_SERVICE_LANE_REACTOR_H_
+#define CAUSEWAY_SERVER_SERVICE_LANE_REACTOR_H_
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "server/service/access.h"
+#include "server/service/self_owned.h"
+#include "server/transfer/lane_registry.h"
+#include "server/transfer/worker_lanes.h"
+
+namespace causeway::server {
+
+class LaneReactor final
+    : public SelfOwned<LaneReactor, grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>,
+      public WorkerLaneStream {
+ public:
+  // Access and registry outlive the reactor; the context is the call's.
+  LaneReactor(Access& access, LaneRegistry& registry, grpc::CallbackServerContext* context,
+              absl::StatusOr<Peer> peer)
+      : access_(access), registry_(registry), context_(context), peer_(std::move(peer)) {}
+
+  void Start();
+  // Ends the lane if the token, certificate or name of its peer does not count any more.
+  void EndIfRevoked();
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override { End(absl::CancelledError("the worker's lane broke")); }
+
+  void Write(OutgoingMessage message) override;
+  void ReadOn() override;
+  void End(const absl::Status& status) override;
+  absl::Status Admit(bool offers) override;
+  bool greeted() override;
+
+ private:
+  absl::Status Greet();
+  void FinishIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Access& access_;
+  LaneRegistry& registry_;
+  grpc::CallbackServerContext* const context_;
+  const absl::StatusOr<Peer> peer_;
+  // Touched by one callback at a time, until the end.
+  grpc::ByteBuffer incoming_;
+
+  absl::Mutex mutex_;
+  std::shared_ptr<WorkerLanes> worker_ ABSL_GUARDED_BY(mutex_);  // Once it has greeted.
+  LanePeer::LanePtr lane_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);  // Once ended_.
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;  // The context is still needed.
+  grpc::ByteBuffer outgoing_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_SERVICE_LANE_REACTOR_H_

@@ -1,0 +1,109 @@
+// What workers want, until it is there: answers of rounds that are not published yet, and objects
+// that are read or copied first. From then on their lanes send it.
+#ifndef CAUSEWAY_SERVER_TRANSFER_ANSWER_OUTBOX_H_
+#define CAUSEWAY_SERVER_TRANSFER_ANSWER_OUTBOX_H_
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "causeway/v1/exchange.pb.h"
+#include "common/base/work_queue.h"
+#include "common/transfer/chunk_source.h"
+#include "server/core/coordinator.h"
+#include "server/transfer/fair_queue.h"
+
+namespace causeway::server {
+
+// Thread-safe. Made by make_shared: callbacks of the coordinator may outlive it.
+class AnswerOutbox : public std::enable_shared_from_this<AnswerOutbox> {
+ public:
+  struct Options {
+    ByteBudget* cache = nullptr;  // For packed chunks; outlives the outbox.
+    Runner run_long;              // Reads and copies objects.
+    // Of different objects that one worker's transfers hold in memory: answers of past rounds are
+    // read for it alone, and stay for as long as it takes them.
+    int64_t max_bytes_of_worker = std::numeric_limits<int64_t>::max();
+  };
+  // The coordinator outlives the outbox.
+  AnswerOutbox(Coordinator& coordinator, Options options)
+      : coordinator_(coordinator),
+        options_(std::move(options)),
+        reads_(std::make_shared<FairQueue>(options_.run_long)),
+        max_bytes_of_worker_(options_.max_bytes_of_worker) {}
+
+  // Another bound for each worker's objects, once it is known.
+  void BoundBytesOfWorker(int64_t bytes);
+
+  // What is to be sent, and how. The object counts against its worker while `hold` is kept.
+  struct Found {
+    v1::PullHeader header;
+    std::shared_ptr<ChunkSource> source;
+    std::shared_ptr<const void> hold;
+  };
+  using Deliver = std::function<void(absl::StatusOr<Found>)>;
+  // Finds the object and calls back, at once or once it is published; not at all if nobody
+  // `waits` any more. Errors are those of a Want.
+  void Want(const std::string& worker_id, const v1::Want& want, std::weak_ptr<const void> waits,
+            Deliver deliver);
+  // Answers that are waited for, by different workers.
+  size_t waiting_answers() const;
+
+ private:
+  // Who waits for the answer of which fragment's round.
+  struct Answer {
+    std::string worker;
+    int fragment = 0;
+    int64_t round = 0;
+    friend auto operator<=>(const Answer&, const Answer&) = default;
+  };
+  using Object = absl::StatusOr<std::shared_ptr<const PullObject>>;
+  struct Waiting {
+    v1::Want want;
+    std::weak_ptr<const void> waits;
+    Deliver deliver;
+  };
+  // One worker.
+  struct Held {
+    std::multiset<const PullObject*> objects;
+    int64_t bytes = 0;  // Of different ones.
+  };
+  class Hold;
+
+  static absl::Status Check(const v1::Want& want);
+  void Answered(const Answer& answer, const Object& object);
+  // Whether the worker may hold an object of that size beside those that it does.
+  absl::Status CheckRoom(const std::string& worker_id, int64_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Object ReadState(const std::string& worker_id, int fragment);
+  absl::StatusOr<Found> Take(const std::string& worker_id, const v1::Want& want,
+                             const Object& object);
+  void LetGo(const std::string& worker_id, const PullObject& object);
+  std::shared_ptr<ChunkSource> SourceOf(const std::shared_ptr<const PullObject>& object)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Coordinator& coordinator_;
+  const Options options_;
+  const std::shared_ptr<FairQueue> reads_;  // Of states and answers, by worker.
+  mutable absl::Mutex mutex_;
+  int64_t max_bytes_of_worker_ ABSL_GUARDED_BY(mutex_);
+  // For one worker the coordinator is asked once for an answer, whatever waits for it.
+  std::map<Answer, std::vector<Waiting>> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Held> held_ ABSL_GUARDED_BY(mutex_);  // By worker.
+  std::map<const PullObject*, std::weak_ptr<ChunkSource>> sources_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_TRANSFER_ANSWER_OUTBOX_H_

@@ -1,0 +1,304 @@
+#include "server/transfer/delta_inbox.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace causeway::server {
+namespace {
+
+// The disk and the round's state are asked about only so often.
+constexpr absl::Duration kAdmissionInterval = absl::Seconds(1);
+
+}  // namespace
+
+// All but the constants is guarded by the inbox's lock.
+struct DeltaInbox::Delta {
+  enum class State { kReceiving, kContributing, kEnded };
+
+  Delta(const v1::PushHeader& first, uint64_t holder_number, ByteBudget& memory,
+        ChunkAssembly::Check check)
+      : holder(holder_number),
+        chunks(std::make_shared<ChunkAssembly>(first.total_bytes(), std::move(check))),
+        header(first),
+        memory_(memory),
+        taken_bytes_(first.total_bytes()) {}
+  ~Delta() { ReleaseMemory(); }
+  Delta(const Delta&) = delete;
+  Delta& operator=(const Delta&) = delete;
+
+  // The object has gone elsewhere, or nowhere.
+  void ReleaseMemory() { memory_.Return(std::exchange(taken_bytes_, 0)); }
+
+  const uint64_t holder;
+  const std::shared_ptr<ChunkAssembly> chunks;
+  v1::PushHeader header;  // The latest offer's.
+  State state = State::kReceiving;
+  Bearers bearers;
+  absl::Duration offered;  // Last.
+
+ private:
+  ByteBudget& memory_;
+  int64_t taken_bytes_;
+};
+
+DeltaInbox::DeltaInbox(Coordinator& coordinator, Options options)
+    : coordinator_(coordinator), options_(std::move(options)), next_holder_(options_.process) {}
+
+DeltaInbox::~DeltaInbox() = default;
+
+DeltaInbox::Key DeltaInbox::KeyOf(const v1::PushHeader& header) {
+  return {header.fragment(), header.round(), header.worker_id()};
+}
+
+const std::shared_ptr<ChunkAssembly>& DeltaInbox::Chunks(const Delta& delta) {
+  return delta.chunks;
+}
+
+uint64_t DeltaInbox::Holder(const Delta& delta) { return delta.holder; }
+
+void DeltaInbox::End(const Bearers& bearers, const absl::StatusOr<v1::PushResponse>& result) {
+  for (const auto& [weak, transfer] : bearers) {
+    const std::shared_ptr<DeltaBearer> bearer = weak.lock();
+    if (bearer != nullptr) bearer->EndOffer(transfer, result);
+  }
+}
+
+v1::PushResponse DeltaInbox::Accepted(const v1::PushHeader& header, bool duplicate) const {
+  v1::PushResponse response;
+  response.set_durable_bytes(header.total_bytes());
+  response.set_duplicate(duplicate);
+  response.set_quarantined(coordinator_.IsQuarantined(header));
+  return response;
+}
+
+void DeltaInbox::Moved(const std::string& worker_id) {
+  const absl::Duration now = options_.clock->Monotonic();
+  absl::MutexLock lock(&mutex_);
+  const auto found = moved_.find(worker_id);
+  if (found != moved_.end()) found->second = now;
+}
+
+bool DeltaInbox::IsIdle(const Delta& delta, absl::Duration now) const {
+  const bool borne = std::ranges::any_of(
+      delta.bearers, [](const Bearer& bearer) { return !bearer.first.expired(); });
+  if (!borne) return true;
+  // Any chunk of the worker's counts: one object may wait for another.
+  const auto moved = moved_.find(delta.header.worker_id());
+  return moved == moved_.end() || now - std::max(moved->second, delta.offered) > options_.stall;
+}
+
+bool DeltaInbox::EvictOne(Bearers& evicted) {
+  const absl::Duration now = options_.clock->Monotonic();
+  std::shared_ptr<Delta> longest;  // Not by reference: it may be the last one.
+  for (const auto& [key, delta] : deltas_) {
+    if (delta->state != Delta::State::kReceiving || !IsIdle(*delta, now)) continue;
+    if (longest == nullptr || delta->offered < longest->offered) longest = delta;
+  }
+  if (longest == nullptr) return false;
+  ++counters_.evicted;
+  evicted.insert(evicted.end(), longest->bearers.begin(), longest->bearers.end());
+  Drop(*longest);
+  return true;
+}
+
+absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::MakeRoom(
+    const v1::PushHeader& header, Bearers& evicted) {
+  while (!options_.memory->Take(header.total_bytes())) {
+    if (!EvictOne(evicted)) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no room for another ", header.total_bytes(),
+                       " bytes: ", options_.memory->taken(), " of ", options_.memory->bytes(),
+                       " are taken by objects that are being received; try again later"));
+    }
+  }
+  const auto check = [this, fragment = header.fragment(), round = header.round()](
+                         int64_t chunk, std::span<const uint8_t> bytes) {
+    return coordinator_.ValidateLeaf(fragment, round, chunk, bytes).ok();
+  };
+  return std::make_shared<Delta>(header, next_holder_++, *options_.memory, check);
+}
+
+absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::FindOrMake(
+    const v1::PushHeader& header, Bearers& replaced, Bearers& evicted) {
+  const auto found = deltas_.find(KeyOf(header));
+  if (found != deltas_.end()) {
+    const std::shared_ptr<Delta> former = found->second;
+    if (former->header.object_hash() == header.object_hash()) return former;
+    if (former->state == Delta::State::kContributing) {
+      return absl::UnavailableError(
+          absl::StrCat("another object of ", header.worker_id(), " for round ", header.round(),
+                       " of fragment ", header.fragment(), " is being verified; try again"));
+    }
+    replaced = std::exchange(former->bearers, {});
+    Drop(*former);
+  }
+  ASSIGN_OR_RETURN(std::shared_ptr<Delta> delta, MakeRoom(header, evicted));
+  deltas_[KeyOf(header)] = delta;
+  return delta;
+}
+
+absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::Offer(
+    const std::shared_ptr<DeltaBearer>& bearer, uint64_t transfer, const v1::PushHeader& header,
+    v1::PushResponse& accepted) {
+  // Checks the size against the fragment's, so that nobody makes us allocate what he likes.
+  ASSIGN_OR_RETURN(const int64_t held, coordinator_.AdmitPush(header));
+  if (held == header.total_bytes()) {
+    accepted = Accepted(header, /*duplicate=*/true);
+    return nullptr;
+  }
+  absl::StatusOr<std::shared_ptr<Delta>> delta;
+  Bearers replaced;
+  Bearers evicted;
+  bool whole = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    delta = FindOrMake(header, replaced, evicted);
+    if (delta.ok()) {
+      Delta& found = **delta;
+      const absl::Duration now = options_.clock->Monotonic();
+      std::erase_if(found.bearers, [](const Bearer& one) { return one.first.expired(); });
+      if (found.bearers.empty()) counters_.resumed_chunks += found.chunks->held().held_chunks();
+      const bool known = std::ranges::any_of(found.bearers, [&](const Bearer& one) {
+        return one.second == transfer && one.first.lock() == bearer;
+      });
+      if (!known) found.bearers.emplace_back(bearer, transfer);
+      if (header.incarnation() >= found.header.incarnation()) found.header = header;
+      found.offered = now;
+      moved_.try_emplace(header.worker_id(), now);
+      whole = StartContributing(found);
+    }
+  }
+  End(replaced, absl::UnavailableError(absl::StrCat(
+                    "the worker sends another object for round ", header.round(), " of fragment ",
+                    header.fragment(), " now, which takes this one's place")));
+  End(evicted, absl::UnavailableError("its memory was needed for another object: offer it again"));
+  if (whole) options_.run_long([this, ready = *delta] { Contribute(ready); });
+  return delta;
+}
+
+void DeltaInbox::Whole(const std::shared_ptr<Delta>& delta) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!StartContributing(*delta)) return;
+  }
+  options_.run_long([this, delta] { Contribute(delta); });
+}
+
+bool DeltaInbox::StartContributing(Delta& delta) {
+  if (delta.state != Delta::State::kReceiving || !delta.chunks->held().complete()) return false;
+  delta.state = Delta::State::kContributing;
+  return true;
+}
+
+void DeltaInbox::Contribute(const std::shared_ptr<Delta>& delta) {
+  v1::PushHeader header;
+  {
+    absl::MutexLock lock(&mutex_);
+    header = delta->header;
+  }
+  ReceivedObject object(SharedBytes(*delta->chunks->bytes(), delta->chunks->bytes()));
+  object.tree_hash = delta->chunks->tree_hash();
+  object.leaves_valid = delta->chunks->passed_checks();
+  // Once more: what is refused for a reason that passes need not be sent again.
+  absl::StatusOr<v1::PushResponse> result;
+  const absl::StatusOr<int64_t> admitted = coordinator_.AdmitPush(header);
+  const bool again =
+      absl::IsUnavailable(admitted.status()) || absl::IsResourceExhausted(admitted.status());
+  if (!admitted.ok()) {
+    result = admitted.status();
+  } else if (*admitted == header.total_bytes()) {
+    result = Accepted(header, /*duplicate=*/true);
+  } else {
+    const absl::Status status = coordinator_.Contribute(header, std::move(object));
+    delta->ReleaseMemory();
+    if (status.ok()) {
+      result = Accepted(header, /*duplicate=*/false);
+    } else {
+      result = status;
+    }
+  }
+  Bearers bearers;
+  {
+    absl::MutexLock lock(&mutex_);
+    bearers = std::exchange(delta->bearers, {});
+    delta->state = Delta::State::kReceiving;
+    if (!again) Drop(*delta);
+  }
+  End(bearers, result);
+}
+
+void DeltaInbox::Drop(Delta& delta) {
+  delta.state = Delta::State::kEnded;
+  const std::string worker = delta.header.worker_id();
+  const auto found = deltas_.find(KeyOf(delta.header));
+  if (found != deltas_.end() && found->second.get() == &delta) deltas_.erase(found);
+  const bool others = std::ranges::any_of(
+      deltas_, [&worker](const auto& item) { return std::get<2>(item.first) == worker; });
+  if (!others) moved_.erase(worker);
+}
+
+void DeltaInbox::Tick() {
+  const absl::Duration now = options_.clock->Monotonic();
+  Bearers dropped;
+  bool check_admissions = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    std::vector<std::shared_ptr<Delta>> idle;
+    for (const auto& [key, delta] : deltas_) {
+      if (delta->state != Delta::State::kReceiving || !IsIdle(*delta, now)) continue;
+      if (now - delta->offered > options_.keep_idle) idle.push_back(delta);
+    }
+    for (const auto& delta : idle) {
+      dropped.insert(dropped.end(), delta->bearers.begin(), delta->bearers.end());
+      Drop(*delta);
+    }
+    check_admissions = now >= next_admissions_;
+    if (check_admissions) next_admissions_ = now + kAdmissionInterval;
+  }
+  End(dropped, absl::UnavailableError("nothing of it came for long: offer it again"));
+  if (check_admissions) CheckAdmissions();
+}
+
+void DeltaInbox::CheckAdmissions() {
+  std::vector<std::pair<std::shared_ptr<Delta>, v1::PushHeader>> receiving;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [key, delta] : deltas_) {
+      if (delta->state == Delta::State::kReceiving) receiving.emplace_back(delta, delta->header);
+    }
+  }
+  for (const auto& [delta, header] : receiving) {
+    const absl::StatusOr<int64_t> admitted = coordinator_.AdmitPush(header);
+    if (admitted.ok() && *admitted != header.total_bytes()) continue;
+    // The worker may go on under its next incarnation, or when there is room on the disk again.
+    const bool keep =
+        absl::IsUnavailable(admitted.status()) || absl::IsResourceExhausted(admitted.status());
+    Bearers bearers;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (delta->state != Delta::State::kReceiving ||
+          delta->header.incarnation() != header.incarnation()) {
+        continue;
+      }
+      bearers = std::exchange(delta->bearers, {});
+      if (!keep) Drop(*delta);
+    }
+    if (admitted.ok()) {
+      End(bearers, Accepted(header, /*duplicate=*/true));
+    } else {
+      End(bearers, admitted.status());
+    }
+  }
+}
+
+DeltaInbox::Counters DeltaInbox::counters() const {
+  absl::MutexLock lock(&mutex_);
+  Counters counters = counters_;
+  counters.deltas = deltas_.size();
+  return counters;
+}
+
+}  // namespace causeway::server

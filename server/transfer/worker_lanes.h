@@ -1,0 +1,82 @@
+// The coordinator's end of all lanes of one process of a worker: what it offers goes to the inbox,
+// what it wants comes from the outbox. It lives as long as one of its lanes; a worker whose lanes
+// all broke says again what it wants and offers.
+#ifndef CAUSEWAY_SERVER_TRANSFER_WORKER_LANES_H_
+#define CAUSEWAY_SERVER_TRANSFER_WORKER_LANES_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "causeway/v1/exchange.pb.h"
+#include "common/transfer/lane_peer.h"
+#include "server/core/coordinator.h"
+#include "server/transfer/answer_outbox.h"
+#include "server/transfer/delta_inbox.h"
+
+namespace causeway::server {
+
+// A lane that somebody answers for.
+class WorkerLaneStream : public LaneStream {
+ public:
+  // Whether whoever opened it may, still, offer (or want) in its worker's name.
+  virtual absl::Status Admit(bool offers) = 0;
+  // Whether it has said whose it is.
+  virtual bool greeted() = 0;
+};
+
+class WorkerLanes final : public LanePeer, public DeltaBearer {
+ public:
+  // All outlive it.
+  WorkerLanes(LanePeer::Options options, Coordinator& coordinator, DeltaInbox& inbox,
+              AnswerOutbox& outbox, std::string worker_id)
+      : LanePeer(std::move(options)),
+        coordinator_(coordinator),
+        inbox_(inbox),
+        outbox_(outbox),
+        worker_id_(std::move(worker_id)) {}
+
+  const std::string& worker_id() const { return worker_id_; }
+  void EndOffer(uint64_t transfer, const absl::StatusOr<v1::PushResponse>& result) override;
+
+ private:
+  struct Wanted {
+    v1::Want::Object object = v1::Want::OBJECT_UNSPECIFIED;
+    std::shared_ptr<const void> waits = nullptr;  // While the outbox looks for it.
+    std::shared_ptr<const void> hold = nullptr;   // While it is sent.
+  };
+
+  absl::Status OnControl(const LanePtr& lane, v1::LaneControl& message) override;
+  void OnWhole(uint64_t transfer, const std::shared_ptr<ChunkAssembly>& object) override;
+  void OnAcknowledged(const std::vector<ChunkSender::Piece>& pieces) override;
+  void OnDamaged(uint64_t transfer, int times) override;
+  void OnChunk(uint64_t transfer, bool sent, int64_t bytes, bool again) override;
+  void OnClosed(int, const absl::Status&, bool, int64_t) override {}
+
+  void OnOffer(const LanePtr& lane, v1::Offer& offer);
+  absl::Status OnWant(const LanePtr& lane, const v1::Want& want);
+  void Deliver(const v1::Want& want, absl::StatusOr<AnswerOutbox::Found> found);
+  void SayOutcome(uint64_t transfer, const absl::StatusOr<v1::PushResponse>& result,
+                  LanePtr lane = nullptr);
+  void SayHolding(uint64_t transfer, const DeltaInbox::Delta& delta, const LanePtr& lane);
+  void Forget(uint64_t transfer);
+
+  Coordinator& coordinator_;
+  DeltaInbox& inbox_;
+  AnswerOutbox& outbox_;
+  const std::string worker_id_;
+  absl::Mutex roles_mutex_;  // Never held while the peer, the inbox or the outbox is called.
+  std::map<uint64_t, std::shared_ptr<DeltaInbox::Delta>> offers_ ABSL_GUARDED_BY(roles_mutex_);
+  std::map<uint64_t, Wanted> wants_ ABSL_GUARDED_BY(roles_mutex_);
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_TRANSFER_WORKER_LANES_H_

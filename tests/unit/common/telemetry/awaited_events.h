@@ -1,0 +1,53 @@
+// Keeps the events that were recorded, for tests that wait for them.
+#ifndef CAUSEWAY_TESTS_UNIT_COMMON_TELEMETRY_AWAITED_EVENTS_H_
+#define CAUSEWAY_TESTS_UNIT_COMMON_TELEMETRY_AWAITED_EVENTS_H_
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "common/telemetry/event_log.h"
+#include "nlohmann/json.hpp"
+
+namespace causeway {
+
+// Thread-safe.
+class AwaitedEvents final : public EventLog {
+ public:
+  using Event = std::pair<std::string, nlohmann::json>;  // Its name, its fields and the message.
+  void Record(absl::string_view event, const std::string& message,
+              const nlohmann::json& fields) override {
+    absl::MutexLock lock(&mutex_);
+    events_.emplace_back(std::string(event), fields);
+    events_.back().second["message"] = message;
+  }
+  // Waits for the first one of that name; returns its fields.
+  nlohmann::json Await(const std::string& event) {
+    absl::MutexLock lock(&mutex_);
+    const auto find = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return std::ranges::find(events_, event, &Event::first);
+    };
+    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return find() != events_.end();
+    };
+    mutex_.Await(absl::Condition(&there));
+    return find()->second;
+  }
+  // In their order.
+  std::vector<Event> all() {
+    absl::MutexLock lock(&mutex_);
+    return events_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<Event> events_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_TESTS_UNIT_COMMON_TELEMETRY_AWAITED_EVENTS_H_

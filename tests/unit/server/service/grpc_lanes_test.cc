@@ -1,0 +1,148 @@
+// Lanes over real connections: a LaneClient and its dialer at one end, a coordinator's server at
+// the other. What they decide is tested without sockets (tests/unit/server/transfer/lanes_test.cc).
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/base/work_queue.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/lane_dialer.h"
+#include "common/rpc/status.h"
+#include "common/transfer/lane_client.h"
+#include "common/transfer/wire.h"
+#include "gtest/gtest.h"
+#include "server/service/coordinator_server.h"
+#include "tests/unit/server/service/secure_run.h"
+
+namespace causeway::server {
+namespace {
+
+class GrpcLanesTest : public ::testing::Test {
+ protected:
+  static constexpr int kLanes = 3;
+
+  GrpcLanesTest() : unpacker_(2) {
+    Serve(0);
+    const auto stub = v1::Session::NewStub(Connect(kLanes));
+    session_ = stub->Attach(&session_context_);
+    EXPECT_TRUE(session_->Write(MakeJoin(run_.coordinator(), "a")));
+    v1::CoordinatorMessage message;
+    EXPECT_TRUE(session_->Read(&message));
+    incarnation_ = message.welcome().incarnation();
+    v1::WorkerMessage ready;
+    ready.mutable_ready()->set_step(0);
+    EXPECT_TRUE(session_->Write(ready));
+
+    greeting_.set_wire_version(kWireVersion);
+    greeting_.set_run_id(kRunId);
+    greeting_.set_worker_id("a");
+    greeting_.set_process(1);
+    dialer_ = std::make_unique<LaneDialer>([this](int lane) { return Connect(lane); });
+    LaneClient::Options options;
+    options.run_long = unpacker_.runner();
+    options.dial = [this](int lane) { dialer_->Dial(lane, greeting_, client_); };
+    options.lanes = [] { return kLanes; };
+    options.incarnation = [this] { return incarnation_; };
+    options.passes = IsRetryable;
+    client_ = std::make_shared<LaneClient>(std::move(options));
+  }
+  ~GrpcLanesTest() override {
+    client_->Cancel();
+    dialer_ = nullptr;
+    session_context_.TryCancel();
+    v1::CoordinatorMessage message;
+    while (session_->Read(&message)) {
+    }
+    session_->Finish();
+    EXPECT_TRUE(run_.coordinator().Shutdown().ok());
+    server_->Stop(absl::Seconds(5));
+  }
+
+  void Serve(int port) {
+    CoordinatorServer::Options options;
+    options.address = absl::StrCat("127.0.0.1:", port);
+    auto server = CoordinatorServer::Start(options, run_.coordinator());
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    port_ = server_->port();
+  }
+  std::shared_ptr<grpc::Channel> Connect(int connection) {
+    return MakeChannel(absl::StrCat("127.0.0.1:", port_), connection, ChannelSecurity::Plaintext());
+  }
+  LaneClient::Handle Offer(const Delta& delta) {
+    const auto object = std::make_shared<std::vector<uint8_t>>(delta.object);
+    LaneClient::Offered offered;
+    offered.header = delta.header;
+    offered.source = std::make_shared<ChunkSource>(
+        ChunkSource::Options{.bytes = *object, .leaves = {}, .owner = object});
+    return client_->Offer(std::move(offered));
+  }
+  LaneClient::Handle Want(v1::Want::Object object, int64_t round) {
+    LaneClient::Wanted wanted;
+    wanted.want.set_object(object);
+    wanted.want.set_round(round);
+    // FP32 both ways.
+    wanted.expected_bytes = std::ssize(run_.initial()) * int64_t{sizeof(float)};
+    return client_->Want(std::move(wanted));
+  }
+
+  SmallRun run_{32'768};  // Objects of 4 MiB and more.
+  WorkQueue unpacker_;
+  std::unique_ptr<CoordinatorServer> server_;
+  int port_ = 0;
+  grpc::ClientContext session_context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>> session_;
+  uint64_t incarnation_ = 0;
+  v1::Greeting greeting_;
+  std::unique_ptr<LaneDialer> dialer_;
+  std::shared_ptr<LaneClient> client_;
+};
+
+TEST_F(GrpcLanesTest, AStateADeltaAndItsAnswerCross) {
+  const LaneClient::Result state = client_->Await(Want(v1::Want::STATE, 0));
+  ASSERT_TRUE(state.status.ok()) << state.status;
+  EXPECT_EQ(TreeHash(*state.bytes), TreeHash(std::span<const float>(run_.initial())));
+  const LaneClient::Handle answer = Want(v1::Want::ANSWER, 1);
+  const Delta delta = MakeDelta(1, run_.initial());
+  const LaneClient::Result pushed = client_->Await(Offer(delta));
+  ASSERT_TRUE(pushed.status.ok()) << pushed.status;
+  EXPECT_EQ(pushed.accepted.durable_bytes(), delta.header.total_bytes());
+  const LaneClient::Result pulled = client_->Await(answer);
+  ASSERT_TRUE(pulled.status.ok()) << pulled.status;
+  EXPECT_EQ(TreeHash(*pulled.bytes), pulled.header.object_hash());
+  EXPECT_EQ(client_->lanes(), kLanes);
+}
+
+TEST_F(GrpcLanesTest, AServerThatComesBackFindsItsLanesAgain) {
+  ASSERT_TRUE(client_->Await(Want(v1::Want::STATE, 0)).status.ok());
+  const int port = port_;
+  server_->Stop(absl::Seconds(5));
+  server_ = nullptr;
+  const LaneClient::Handle state = Want(v1::Want::STATE, 0);
+  EXPECT_FALSE(client_->AwaitAWhile(state));
+  Serve(port);
+  const LaneClient::Result result = client_->Await(state);
+  EXPECT_TRUE(result.status.ok()) << result.status;
+}
+
+TEST_F(GrpcLanesTest, CancelEndsWhatWaits) {
+  const LaneClient::Handle answer = Want(v1::Want::ANSWER, 1);
+  std::thread cancel([this] { client_->Cancel(); });
+  EXPECT_EQ(client_->Await(answer).status.code(), absl::StatusCode::kCancelled);
+  cancel.join();
+}
+
+TEST_F(GrpcLanesTest, AnotherRunIsRefusedForGood) {
+  greeting_.set_run_id("another");
+  EXPECT_EQ(client_->Await(Want(v1::Want::STATE, 0)).status.code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace causeway::server

@@ -1,0 +1,140 @@
+// A coordinator for the tests of transfers: says what it is told to say, and keeps what it gets.
+#ifndef CAUSEWAY_TESTS_UNIT_SERVER_TRANSFER_FAKE_COORDINATOR_H_
+#define CAUSEWAY_TESTS_UNIT_SERVER_TRANSFER_FAKE_COORDINATOR_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/checksum.h"
+#include "common/params/run_config.h"
+#include "gtest/gtest.h"
+#include "server/core/coordinator.h"
+
+namespace causeway::server {
+
+// Not thread-safe.
+class FakeCoordinator final : public Coordinator {
+ public:
+  explicit FakeCoordinator(bool entropy_down = false)
+      : config_(MakeConfig(entropy_down)), plan_(*FragmentPlan::Create(config_)) {}
+
+  // What AdmitPush says of what was not contributed.
+  absl::Status admission;
+  // What Contribute says after it has looked at the hash.
+  absl::Status verdict;
+  std::vector<std::pair<v1::PushHeader, std::vector<uint8_t>>> contributions;
+  bool leaves_valid = false;  // So the last contribution said.
+  int64_t pulled_bytes = 0;
+  int asked_for_answers = 0;
+  int asked_for_states = 0;
+
+  void Publish(int fragment, int64_t round, const PullObject& object) {
+    const auto shared = std::make_shared<const PullObject>(object);
+    answers_[{fragment, round}] = shared;
+    auto waiting = std::exchange(waiting_, {});
+    for (auto& [key, callback] : waiting) {
+      if (key == std::pair(fragment, round)) {
+        callback(shared);
+      } else {
+        waiting_.emplace(key, std::move(callback));
+      }
+    }
+  }
+  size_t waiting() const { return waiting_.size(); }
+
+  const v1::RunConfig& config() const override { return config_; }
+  const FragmentPlan& plan() const override { return plan_; }
+  const std::string& run_id() const override { return run_id_; }
+
+  absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override {
+    for (const auto& [accepted, object] : contributions) {
+      if (accepted.object_hash() == header.object_hash() && accepted.round() == header.round() &&
+          accepted.fragment() == header.fragment()) {
+        return header.total_bytes();
+      }
+    }
+    if (!admission.ok()) return admission;
+    return 0;
+  }
+  // Leaves whose first byte is 0xff are not valid.
+  absl::Status ValidateLeaf(int, int64_t, int64_t, std::span<const uint8_t> bytes) const override {
+    if (bytes.front() == 0xff) return absl::InvalidArgumentError("0xff");
+    return absl::OkStatus();
+  }
+  absl::Status Contribute(const v1::PushHeader& header, ReceivedObject object) override {
+    const std::span<const uint8_t> bytes = object.bytes.view();
+    EXPECT_EQ(object.tree_hash, TreeHash(bytes));
+    if (object.tree_hash != header.object_hash()) return absl::DataLossError("another hash");
+    leaves_valid = object.leaves_valid;
+    if (!verdict.ok()) return verdict;
+    contributions.emplace_back(header, std::vector<uint8_t>(bytes.begin(), bytes.end()));
+    return absl::OkStatus();
+  }
+  bool IsQuarantined(const v1::PushHeader& header) const override { return header.tokens() == 666; }
+  void PullAnswer(int fragment, int64_t round, PullCallback callback) override {
+    ++asked_for_answers;
+    const auto found = answers_.find({fragment, round});
+    if (found != answers_.end()) {
+      callback(found->second);
+    } else if (round > 1000) {
+      callback(absl::FailedPreconditionError("there is no such round"));
+    } else {
+      waiting_.emplace(std::pair(fragment, round), std::move(callback));
+    }
+  }
+  absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) override {
+    ++asked_for_states;
+    const auto found = answers_.find({fragment, 0});
+    if (found == answers_.end()) return absl::FailedPreconditionError("no such fragment");
+    return found->second;
+  }
+  void RecordPulled(const std::string&, v1::Want::Object, int64_t bytes) override {
+    pulled_bytes += bytes;
+  }
+
+  v1::DescribeResponse Describe() const override { return {}; }
+  absl::StatusOr<v1::Welcome> Join(const v1::Join&, std::shared_ptr<SessionSink>) override {
+    return absl::UnimplementedError("the tests of transfers have no sessions");
+  }
+  absl::Status Handle(const std::string&, uint64_t, const v1::WorkerMessage&) override {
+    return absl::OkStatus();
+  }
+  void Disconnected(const std::string&, uint64_t, const absl::Status&) override {}
+  void Tick() override {}
+  void Maintain() override {}
+  v1::RunStatus GetStatus() const override { return {}; }
+  absl::Status Pause(const std::string&) override { return absl::OkStatus(); }
+  absl::Status Resume() override { return absl::OkStatus(); }
+  absl::Status Reject(const v1::RejectRequest&) override { return absl::OkStatus(); }
+  absl::Status Drain(const std::string&) override { return absl::OkStatus(); }
+  absl::Status StopAtStep(int64_t) override { return absl::OkStatus(); }
+  absl::Status StopAtTokens(int64_t) override { return absl::OkStatus(); }
+  bool ReachedItsEnd() const override { return false; }
+  bool Finished() const override { return false; }
+  absl::Status Health() const override { return absl::OkStatus(); }
+  absl::Status Shutdown() override { return absl::OkStatus(); }
+  std::vector<float> PublishedParameters() const override { return {}; }
+
+ private:
+  static v1::RunConfig MakeConfig(bool entropy_down) {
+    v1::RunConfig config;
+    config.mutable_model()->set_preset("tiny-1m");
+    config.mutable_sync()->set_entropy_down(entropy_down);
+    EXPECT_TRUE(CompleteRunConfig(config).ok());
+    return config;
+  }
+
+  const v1::RunConfig config_;
+  const FragmentPlan plan_;
+  const std::string run_id_ = "fake-1";
+  std::map<std::pair<int, int64_t>, std::shared_ptr<const PullObject>> answers_;
+  std::multimap<std::pair<int, int64_t>, PullCallback> waiting_;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_TESTS_UNIT_SERVER_TRANSFER_FAKE_COORDINATOR_H_

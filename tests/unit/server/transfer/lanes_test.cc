@@ -1,0 +1,495 @@
+// Both ends of lanes, from a worker's transfer to the coordinator and back, over streams that are
+// memory.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/checksum.h"
+#include "common/base/random.h"
+#include "common/transfer/lane_client.h"
+#include "common/transfer/wire.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/transfer/lane_registry.h"
+#include "tests/unit/server/transfer/fake_coordinator.h"
+#include "tests/unit/server/transfer/memory_lanes.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr auto kChunk = static_cast<int64_t>(kChunkBytes);
+
+std::shared_ptr<std::vector<uint8_t>> MakeObject(int64_t bytes, uint64_t seed) {
+  auto object = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(bytes));
+  for (size_t i = 0; i < object->size(); i += 64) {
+    (*object)[i] = static_cast<uint8_t>(RandomBits(seed, 0, i));
+  }
+  return object;
+}
+
+PullObject MakeAnswer(int64_t round, const std::vector<uint8_t>& bytes) {
+  PullObject object;
+  object.bytes.assign(bytes.begin(), bytes.end());
+  object.header.set_round(round);
+  object.header.set_total_bytes(static_cast<int64_t>(bytes.size()));
+  object.header.set_object_hash(TreeHash(bytes));
+  return object;
+}
+
+bool Passes(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsCancelled(status) ||
+         absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status);
+}
+
+// One life of the coordinator's transfers; what was contributed outlives it.
+struct Server {
+  Server(FakeCoordinator& coordinator, MemoryLanes& net, FakeClock& clock, uint64_t process,
+         int64_t memory_chunks)
+      : memory(memory_chunks * kChunk),
+        cache(100 * kChunk),
+        inbox(coordinator,
+              {.memory = &memory, .run_long = net.runner(), .clock = &clock, .process = process}),
+        outbox(std::make_shared<AnswerOutbox>(
+            coordinator, AnswerOutbox::Options{.cache = &cache, .run_long = net.runner()})),
+        registry(coordinator, inbox, *outbox, {.run_long = net.runner(), .clock = &clock}) {}
+
+  ByteBudget memory;
+  ByteBudget cache;
+  DeltaInbox inbox;
+  std::shared_ptr<AnswerOutbox> outbox;
+  LaneRegistry registry;
+};
+
+class OneSeedTest : public ::testing::Test {
+ protected:
+  explicit OneSeedTest(bool entropy = false) : entropy_(entropy) { Begin(3, 1); }
+  ~OneSeedTest() override { End(); }
+
+  // Everything anew.
+  void Begin(int lanes, uint64_t seed, int64_t memory_chunks = 100) {
+    End();
+    lanes_ = lanes;
+    memory_chunks_ = memory_chunks;
+    coordinator_ = std::make_unique<FakeCoordinator>(entropy_);
+    net_ = std::make_unique<MemoryLanes>(seed);
+    Serve();
+    client_ = MakeClient(1);
+  }
+  void End() {
+    if (client_ != nullptr) client_->Cancel();
+    if (net_ != nullptr) {
+      net_->Run();
+      net_->CutAll();
+      net_->Run();
+    }
+    client_ = nullptr;
+    server_ = nullptr;
+    net_ = nullptr;
+  }
+  void Serve() {
+    server_ =
+        std::make_unique<Server>(*coordinator_, *net_, clock_, ++processes_ << 32, memory_chunks_);
+    net_->Serve(&server_->registry);
+  }
+  // The coordinator's process dies; another one takes its place.
+  void Restart() {
+    net_->CutAll();
+    net_->Run();  // What it had begun is done: the store has it.
+    Serve();
+  }
+  std::shared_ptr<LaneClient> MakeClient(uint64_t process, int64_t down = 0, int64_t up = 0) {
+    v1::Greeting greeting;
+    greeting.set_wire_version(kWireVersion);
+    greeting.set_run_id("fake-1");
+    greeting.set_worker_id("a");
+    greeting.set_process(process);
+    greeting.set_max_bytes_per_second(down);
+    LaneClient::Options options;
+    options.clock = &clock_;
+    options.run_long = net_->runner();
+    options.max_upload_bytes_per_second = up;
+    options.lanes = [this] { return lanes_; };
+    options.passes = Passes;
+    auto box = std::make_shared<std::weak_ptr<LaneClient>>();
+    options.dial = [this, greeting, box](int lane) { net_->Dial(lane, greeting, box->lock()); };
+    auto client = std::make_shared<LaneClient>(std::move(options));
+    *box = client;
+    return client;
+  }
+
+  LaneClient::Handle Offer(const std::shared_ptr<std::vector<uint8_t>>& object, int64_t round = 1,
+                           int64_t due_step = 0, bool maybe_held = false) {
+    LaneClient::Offered offered;
+    offered.header.set_round(round);
+    offered.header.set_incarnation(1);
+    offered.header.set_total_bytes(static_cast<int64_t>(object->size()));
+    offered.header.set_object_hash(TreeHash(*object));
+    offered.source = std::make_shared<ChunkSource>(
+        ChunkSource::Options{.bytes = *object, .leaves = {}, .owner = object, .pack = entropy_});
+    offered.due_step = due_step;
+    offered.maybe_held = maybe_held;
+    return client_->Offer(std::move(offered));
+  }
+  LaneClient::Handle Want(int64_t round, int64_t bytes, int64_t due_step = 0) {
+    LaneClient::Wanted wanted;
+    wanted.want.set_object(v1::Want::ANSWER);
+    wanted.want.set_round(round);
+    wanted.want.set_due_step(due_step);
+    wanted.expected_bytes = bytes;
+    return client_->Want(std::move(wanted));
+  }
+  // Lets everything happen, and time pass where nothing does.
+  LaneClient::Result Finish(const LaneClient::Handle& handle) {
+    const absl::Duration deadline = clock_.Monotonic() + absl::Minutes(30);
+    while (!client_->Done(handle)) {
+      client_->Tick();
+      if (net_->Step()) continue;
+      clock_.Advance(absl::Milliseconds(50));
+      server_->registry.Tick();
+      server_->inbox.Tick();
+      if (clock_.Monotonic() > deadline) {
+        ADD_FAILURE() << "half an hour passed";
+        client_->GiveUp(handle);
+      }
+    }
+    return client_->Await(handle);
+  }
+  void ExpectContributed(const std::vector<uint8_t>& object) {
+    ASSERT_EQ(coordinator_->contributions.size(), 1u) << "once";
+    EXPECT_TRUE(coordinator_->contributions[0].second == object);
+  }
+
+  const bool entropy_;
+  int lanes_ = 1;
+  int64_t memory_chunks_ = 100;
+  uint64_t processes_ = 0;
+  FakeClock clock_;
+  std::unique_ptr<FakeCoordinator> coordinator_;
+  std::unique_ptr<MemoryLanes> net_;
+  std::unique_ptr<Server> server_;
+  std::shared_ptr<LaneClient> client_;
+};
+
+class LanesTest : public OneSeedTest, public ::testing::WithParamInterface<int> {};
+
+// Counts chunks by direction and number.
+struct Chunks {
+  void Count(const MemoryLanes::Message& message) {
+    if (!message.content->has_chunk()) return;
+    ++(message.up ? up : down)[message.content->chunk().offset() / kChunk];
+  }
+  int64_t All() const {
+    int64_t all = 0;
+    for (const auto* const way : {&up, &down}) {
+      for (const auto& [chunk, times] : *way) all += times;
+    }
+    return all;
+  }
+  std::map<int64_t, int> up;
+  std::map<int64_t, int> down;
+};
+
+TEST_P(LanesTest, EveryChunkCrossesOnceBothWays) {
+  Begin(3, static_cast<uint64_t>(GetParam()));
+  Chunks chunks;
+  net_->on_message = [&](MemoryLanes::Message& message) { chunks.Count(message); };
+  const auto object = MakeObject(7 * kChunk + 5, 1);
+  const auto answer = MakeObject(6 * kChunk + 1, 2);
+  const auto push = Offer(object);
+  const auto pull = Want(1, std::ssize(*answer));
+  const LaneClient::Result pushed = Finish(push);
+  ASSERT_TRUE(pushed.status.ok()) << pushed.status;
+  EXPECT_EQ(pushed.accepted.durable_bytes(), std::ssize(*object));
+  ExpectContributed(*object);
+  EXPECT_FALSE(client_->Done(pull));
+  coordinator_->Publish(0, 1, MakeAnswer(1, *answer));
+  const LaneClient::Result pulled = Finish(pull);
+  ASSERT_TRUE(pulled.status.ok()) << pulled.status;
+  EXPECT_TRUE(std::ranges::equal(*pulled.bytes, *answer));
+  EXPECT_EQ(chunks.up.size(), 8u);
+  EXPECT_EQ(chunks.down.size(), 7u);
+  EXPECT_EQ(chunks.All(), 15);
+  net_->Run();
+  EXPECT_EQ(server_->inbox.counters().deltas, 0u);
+  EXPECT_EQ(server_->memory.taken(), 0);
+}
+
+// What is done to the lanes at one message.
+enum class Blow { kCutOne, kCutAll, kRestartCoordinator, kRestartWorker };
+
+TEST_P(LanesTest, ABlowAtAnyMessageLosesNothingAndCountsNothingTwice) {
+  const auto object = MakeObject(5 * kChunk + 5, 1);
+  const auto answer = MakeObject(4 * kChunk + 1, 2);
+  for (const Blow blow :
+       {Blow::kCutOne, Blow::kCutAll, Blow::kRestartCoordinator, Blow::kRestartWorker}) {
+    for (int64_t at = 1;; ++at) {
+      SCOPED_TRACE(absl::StrCat("blow ", static_cast<int>(blow), " at message ", at));
+      Begin(2, static_cast<uint64_t>(GetParam()));
+      coordinator_->Publish(0, 1, MakeAnswer(1, *answer));
+      Chunks chunks;
+      bool struck = false;
+      net_->on_message = [&](MemoryLanes::Message& message) {
+        chunks.Count(message);
+        if (net_->messages() != at) return;
+        struck = true;
+        message.cut = true;
+      };
+      auto push = Offer(object);
+      auto pull = Want(1, std::ssize(*answer));
+      bool dealt = false;
+      while (!client_->Done(push) || !client_->Done(pull)) {
+        client_->Tick();
+        if (!net_->Step()) {
+          clock_.Advance(absl::Milliseconds(50));
+          server_->registry.Tick();
+        }
+        if (!struck || std::exchange(dealt, true)) continue;
+        if (blow == Blow::kCutAll) net_->CutAll();
+        if (blow == Blow::kRestartCoordinator) Restart();
+        if (blow == Blow::kRestartWorker) {
+          client_->Cancel();
+          net_->Run();
+          client_ = MakeClient(2);
+          push = Offer(object, 1, 0, /*maybe_held=*/true);
+          pull = Want(1, std::ssize(*answer));
+        }
+      }
+      const LaneClient::Result pushed = client_->Await(push);
+      ASSERT_TRUE(pushed.status.ok()) << pushed.status;
+      const LaneClient::Result pulled = client_->Await(pull);
+      ASSERT_TRUE(pulled.status.ok()) << pulled.status;
+      EXPECT_TRUE(std::ranges::equal(*pulled.bytes, *answer));
+      ExpectContributed(*object);
+      // What one lane had under way, at most all of it.
+      if (blow == Blow::kCutOne) {
+        EXPECT_LE(chunks.All(), 11 + 11);
+      }
+      if (HasFailure() || !struck) break;
+    }
+    if (HasFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, LanesTest, ::testing::Range(1, 6));
+
+TEST_F(OneSeedTest, AWorkerThatStartsAgainSendsOnlyWhatIsMissing) {
+  const auto object = MakeObject(6 * kChunk, 1);
+  Chunks chunks;
+  net_->on_message = [&](MemoryLanes::Message& message) {
+    chunks.Count(message);
+    message.cut = chunks.up.size() == 4;
+  };
+  Offer(object);
+  for (int i = 0; i < 1000 && chunks.up.size() < 4; ++i) {
+    client_->Tick();
+    net_->Step();
+  }
+  net_->CutAll();
+  client_->Cancel();
+  net_->Run();
+  chunks = {};
+  net_->on_message = [&](MemoryLanes::Message& message) { chunks.Count(message); };
+  client_ = MakeClient(2);
+  EXPECT_TRUE(Finish(Offer(object, 1, 0, /*maybe_held=*/true)).status.ok());
+  EXPECT_EQ(chunks.up.size(), 3u) << "three had come before the cut";
+  ExpectContributed(*object);
+}
+
+TEST_F(OneSeedTest, WhatIsDueFirstGoesFirstBothWays) {
+  Begin(1, 1);
+  std::vector<uint64_t> order;
+  net_->on_message = [&](MemoryLanes::Message& message) {
+    if (message.content->has_chunk()) order.push_back(message.content->chunk().transfer());
+  };
+  const auto late = MakeObject(8 * kChunk, 1);
+  const auto urgent = MakeObject(2 * kChunk, 2);
+  const auto first = Offer(late, 1, 100);    // Transfer 1.
+  const auto second = Offer(urgent, 2, 50);  // Transfer 2.
+  EXPECT_TRUE(Finish(second).status.ok());
+  EXPECT_TRUE(Finish(first).status.ok());
+  const auto last = std::find(order.rbegin(), order.rend(), uint64_t{2}).base();
+  EXPECT_LE(std::count(order.begin(), last, uint64_t{1}), 1);
+  order.clear();
+  coordinator_->Publish(0, 1, MakeAnswer(1, *late));
+  coordinator_->Publish(0, 2, MakeAnswer(2, *urgent));
+  const auto late_answer = Want(1, std::ssize(*late), 100);     // Transfer 3.
+  const auto urgent_answer = Want(2, std::ssize(*urgent), 50);  // Transfer 4.
+  EXPECT_TRUE(Finish(urgent_answer).status.ok());
+  EXPECT_TRUE(Finish(late_answer).status.ok());
+  const auto last_down = std::find(order.rbegin(), order.rend(), uint64_t{4}).base();
+  EXPECT_LE(std::count(order.begin(), last_down, uint64_t{3}), 2);
+}
+
+TEST_F(OneSeedTest, ALaneThatStandsStillLeavesItsShareToTheOthers) {
+  Begin(2, 1);
+  const auto object = MakeObject(12 * kChunk, 1);
+  const auto answer = MakeObject(12 * kChunk, 2);
+  coordinator_->Publish(0, 1, MakeAnswer(1, *answer));
+  const auto push = Offer(object);
+  const auto pull = Want(1, std::ssize(*answer));
+  for (int i = 0; i < 40; ++i) {
+    client_->Tick();
+    net_->Step();
+  }
+  net_->Freeze(0, true);
+  EXPECT_TRUE(Finish(push).status.ok());
+  EXPECT_TRUE(Finish(pull).status.ok());
+  ExpectContributed(*object);
+}
+
+TEST_F(OneSeedTest, AChunkThatIsDamagedOnceComesAgain) {
+  for (const bool up : {true, false}) {
+    Begin(2, 1);
+    bool damaged = false;
+    net_->on_message = [&](MemoryLanes::Message& message) {
+      if (message.up != up || !message.content->has_chunk() || std::exchange(damaged, true)) return;
+      (*message.content->mutable_chunk()->mutable_data())[7] ^= 1;
+    };
+    const auto object = MakeObject(3 * kChunk, 1);
+    coordinator_->Publish(0, 1, MakeAnswer(1, *object));
+    EXPECT_TRUE(Finish(Offer(object)).status.ok());
+    const LaneClient::Result pulled = Finish(Want(1, std::ssize(*object)));
+    ASSERT_TRUE(pulled.status.ok()) << pulled.status;
+    EXPECT_TRUE(std::ranges::equal(*pulled.bytes, *object));
+    ExpectContributed(*object);
+    EXPECT_TRUE(damaged);
+  }
+}
+
+TEST_F(OneSeedTest, AnObjectThatIsDamagedEveryTimeIsAnError) {
+  net_->on_message = [&](MemoryLanes::Message& message) {
+    if (!message.content->has_chunk() || message.content->chunk().offset() != kChunk) return;
+    (*message.content->mutable_chunk()->mutable_data())[7] ^= 1;
+  };
+  const auto object = MakeObject(3 * kChunk, 1);
+  coordinator_->Publish(0, 1, MakeAnswer(1, *object));
+  EXPECT_EQ(Finish(Offer(object)).status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(Finish(Want(1, std::ssize(*object))).status.code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(OneSeedTest, ARefusalIsFinalAndLeavesTheLanesAlone) {
+  coordinator_->admission = absl::AbortedError("the round closed");
+  EXPECT_EQ(Finish(Offer(MakeObject(9 * kChunk, 1))).status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Finish(Want(5000, kChunk)).status.code(), absl::StatusCode::kFailedPrecondition);
+  coordinator_->admission = absl::OkStatus();
+  EXPECT_EQ(net_->lanes(), 3);
+  EXPECT_TRUE(Finish(Offer(MakeObject(9 * kChunk, 1))).status.ok());
+  EXPECT_EQ(net_->lanes(), 3);
+}
+
+TEST_F(OneSeedTest, ARefusalThatPassesIsTriedAgainAndNothingIsSentTwice) {
+  Chunks chunks;
+  const auto object = MakeObject(4 * kChunk, 1);
+  coordinator_->verdict = absl::UnavailableError("not yet");
+  coordinator_->admission = absl::UnavailableError("fenced");
+  const auto push = Offer(object);
+  for (int i = 0; i < 2000; ++i) {
+    client_->Tick();
+    if (!net_->Step()) clock_.Advance(absl::Milliseconds(50));
+  }
+  EXPECT_FALSE(client_->Done(push));
+  coordinator_->verdict = absl::OkStatus();
+  coordinator_->admission = absl::OkStatus();
+  net_->on_message = [&](MemoryLanes::Message& message) { chunks.Count(message); };
+  EXPECT_TRUE(Finish(push).status.ok());
+  ExpectContributed(*object);
+  for (const auto& [chunk, times] : chunks.up) EXPECT_EQ(times, 1) << chunk;
+}
+
+TEST_F(OneSeedTest, AnotherObjectOfTheSameKeyTakesThePlace) {
+  const auto object = MakeObject(4 * kChunk, 1);
+  const auto other = MakeObject(4 * kChunk, 2);
+  int chunks = 0;
+  net_->on_message = [&](MemoryLanes::Message& message) { chunks += message.content->has_chunk(); };
+  const auto push = Offer(object);
+  while (chunks < 2) {
+    client_->Tick();
+    net_->Step();
+  }
+  client_->Cancel();
+  net_->Run();
+  client_ = MakeClient(2);
+  EXPECT_TRUE(Finish(Offer(other)).status.ok());
+  ExpectContributed(*other);
+}
+
+TEST_F(OneSeedTest, WithoutRoomThoseWhoWaitComeLater) {
+  Begin(2, 1, /*memory_chunks=*/5);
+  std::vector<LaneClient::Handle> pushes;
+  for (int64_t round = 1; round <= 4; ++round) {
+    pushes.push_back(Offer(MakeObject(3 * kChunk, static_cast<uint64_t>(round)), round));
+  }
+  for (const auto& push : pushes) EXPECT_TRUE(Finish(push).status.ok());
+  EXPECT_EQ(coordinator_->contributions.size(), 4u);
+  EXPECT_EQ(server_->memory.taken(), 0);
+}
+
+TEST_F(OneSeedTest, ALimitedRateIsKeptBothWays) {
+  client_->Cancel();
+  net_->Run();
+  client_ = MakeClient(2, /*down=*/kChunk, /*up=*/kChunk);
+  const auto object = MakeObject(10 * kChunk, 1);
+  coordinator_->Publish(0, 1, MakeAnswer(1, *object));
+  absl::Duration begin = clock_.Monotonic();
+  EXPECT_TRUE(Finish(Offer(object)).status.ok());
+  EXPECT_GE(clock_.Monotonic() - begin, absl::Seconds(8));
+  EXPECT_LE(clock_.Monotonic() - begin, absl::Seconds(12));
+  begin = clock_.Monotonic();
+  EXPECT_TRUE(Finish(Want(1, std::ssize(*object))).status.ok());
+  EXPECT_GE(clock_.Monotonic() - begin, absl::Seconds(8));
+  EXPECT_LE(clock_.Monotonic() - begin, absl::Seconds(12));
+}
+
+TEST_F(OneSeedTest, WhatIsGivenUpIsSentNoMore) {
+  Begin(1, 1);
+  const auto answer = MakeObject(20 * kChunk, 2);
+  coordinator_->Publish(0, 1, MakeAnswer(1, *answer));
+  Chunks chunks;
+  net_->on_message = [&](MemoryLanes::Message& message) { chunks.Count(message); };
+  const auto pull = Want(1, std::ssize(*answer));
+  while (chunks.All() < 2) {
+    client_->Tick();
+    net_->Step();
+  }
+  client_->GiveUp(pull);
+  EXPECT_EQ(Finish(pull).status.code(), absl::StatusCode::kCancelled);
+  net_->Run();
+  EXPECT_LT(chunks.All(), 20);
+}
+
+TEST_F(OneSeedTest, AnotherWireVersionIsRefusedWithALine) {
+  v1::Greeting greeting;
+  greeting.set_wire_version(kWireVersion - 1);
+  greeting.set_run_id("fake-1");
+  const absl::Status status = server_->registry.Join(greeting).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("wire_version differs"));
+}
+
+class PackedLanesTest : public OneSeedTest {
+ protected:
+  PackedLanesTest() : OneSeedTest(true) {}
+};
+
+TEST_F(PackedLanesTest, PackedChunksCrossSmallerBothWays) {
+  int64_t bytes = 0;
+  net_->on_message = [&](MemoryLanes::Message& message) {
+    bytes += std::ssize(message.content->chunk().data());
+  };
+  const auto object = MakeObject(6 * kChunk + 9, 1);
+  coordinator_->Publish(0, 1, MakeAnswer(1, *object));
+  EXPECT_TRUE(Finish(Offer(object)).status.ok());
+  const LaneClient::Result pulled = Finish(Want(1, std::ssize(*object)));
+  ASSERT_TRUE(pulled.status.ok()) << pulled.status;
+  EXPECT_TRUE(std::ranges::equal(*pulled.bytes, *object));
+  ExpectContributed(*object);
+  EXPECT_LT(bytes, std::ssize(*object));
+}
+
+}  // namespace
+}  // namespace causeway::server
