@@ -17,7 +17,6 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/host_port.h"
@@ -32,10 +31,10 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/tcp_links.h"
-#include "common/transfer/wire.h"
 #include "common/telemetry/counting_event_log.h"
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/log.h"
+#include "common/transfer/wire.h"
 #include "server/core/coordinator.h"
 #include "server/core/waiting_coordinator.h"
 #include "server/follow_command.h"
@@ -48,9 +47,12 @@
 #include "server/http/status_page.h"
 #include "server/initial_parameters.h"
 #include "server/metrics/coordinator_metrics.h"
+#include "server/progress_line.h"
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
+#include "server/standby/replicated_store.h"
 #include "server/standby/standby_service.h"
+#include "server/standby/standbys.h"
 #include "server/store/network_file_system.h"
 #include "server/store/run_directory.h"
 #include "server/store/run_directory_store.h"
@@ -67,7 +69,8 @@ ABSL_FLAG(std::string, http, "auto",
           "127.0.0.1:7071 or any free port, and off where gRPC uses TLS");
 ABSL_FLAG(std::string, http_address_file, "", "receives HOST:PORT once that port is served");
 ABSL_FLAG(std::string, durability, "full",
-          "full: what is acknowledged outlives a power loss; none: kill -9 only");
+          "full: what is acknowledged outlives a power loss; none: kill -9 only; replicated: the "
+          "loss of the machine, as a standby has it");
 ABSL_FLAG(double, max_requests_per_second, 5000,
           "of one worker, operator or observer; streams count when they open");
 ABSL_FLAG(int, max_connections, 0,
@@ -121,7 +124,8 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
         --http_address_file=FILE   receives that HOST:PORT once it is served
         --exit_when_finished       exits when every worker has left; with --noexit_when_drained
                                    not before the end of training: who was drained comes back
-        --durability=full          none: nothing is synced to the disk; survives kill -9 only
+        --durability=full          none: nothing is synced to the disk; survives kill -9 only;
+                                   replicated: what workers are told is on a standby, too
         --memory_mb=0              bounds what transfers take, in MiB; 0: the model of every
                                    member, and 1024
         --retain_deltas            keeps every delta, for replay
@@ -187,35 +191,6 @@ std::string MakeRunId(const std::string& run_name) {
   return absl::StrCat(run_name, "-", absl::Hex(device(), absl::kZeroPad8));
 }
 
-// "step 40 of 100, 2 workers, 5120 tokens/s, 8 rounds, 1.2 MB up, 1.2 MB down; waiting for b ..."
-std::string ProgressLine(const v1::RunStatus& status) {
-  int live = 0;
-  double tokens_per_second = 0;
-  double bytes_up = 0;
-  double bytes_down = 0;
-  for (const v1::WorkerStatus& worker : status.workers()) {
-    bytes_up += static_cast<double>(worker.bytes_up());
-    bytes_down += static_cast<double>(worker.bytes_down());
-    if (worker.state() != v1::WorkerStatus::ACTIVE && worker.state() != v1::WorkerStatus::JOINING) {
-      continue;
-    }
-    ++live;
-    tokens_per_second += worker.tokens_per_second();
-  }
-  int64_t rounds = 0;
-  std::string waiting;
-  for (const v1::FragmentStatus& fragment : status.fragments()) {
-    rounds += fragment.published_version();
-    if (fragment.contributed_size() > 0 && waiting.empty()) {
-      waiting = absl::StrCat("; fragment ", fragment.fragment(), ": ", fragment.waiting_for());
-    }
-  }
-  return absl::StrFormat(
-      "step %d of %d, %d workers, %.0f tokens/s, %d rounds, %.1f MB up, %.1f MB down%s",
-      status.run_step(), status.config().train().steps(), live, tokens_per_second, rounds,
-      bytes_up / 1e6, bytes_down / 1e6, waiting);
-}
-
 // SIGTERM and SIGINT, blocked in all threads and taken here. After the first one both have their
 // usual effect again, so that a second one kills.
 class StopSignal {
@@ -239,7 +214,7 @@ class StopSignal {
 };
 
 // Until a signal, the end of the run, or a failure.
-absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves,
+absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, Standbys& standbys,
                                StopSignal& stop_signal) {
   Clock& clock = *Clock::Real();
   std::string last_line;
@@ -256,6 +231,7 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves,
       return absl::OkStatus();
     }
     curves.Tick();
+    standbys.Tick();
     if (clock.Monotonic() < next_line) continue;
     next_line = clock.Monotonic() + kProgressInterval;
     const v1::RunStatus status = coordinator.GetStatus();
@@ -271,11 +247,11 @@ absl::StatusOr<RunDirectoryStore::Options> StoreOptions() {
   RunDirectoryStore::Options options;
   options.retain_deltas = absl::GetFlag(FLAGS_retain_deltas);
   const std::string durability = absl::GetFlag(FLAGS_durability);
-  if (durability != "full" && durability != "none") {
+  if (durability != "full" && durability != "none" && durability != "replicated") {
     return absl::InvalidArgumentError(
-        absl::StrCat("--durability must be full or none; it is \"", durability, "\""));
+        absl::StrCat("--durability must be full, none or replicated; it is \"", durability, "\""));
   }
-  options.durable = durability == "full";
+  options.durable = durability != "none";
   if (absl::GetFlag(FLAGS_snapshot_every_rounds) < 1) {
     return absl::InvalidArgumentError(absl::StrCat("--snapshot_every_rounds must be 1 or more; it ",
                                                    "is ",
@@ -478,7 +454,11 @@ int Serve() {
   Coordinator::Options options;
   options.run_id = run->run_id;
   options.clock = Clock::Real();
-  options.store = run->store.get();
+  Standbys standbys({.clock = Clock::Real(), .events = &event_history});
+  ReplicatedStore replicated_store(*run->store, standbys);
+  const bool replicated = absl::GetFlag(FLAGS_durability) == "replicated";
+  options.store = replicated ? static_cast<Store*>(&replicated_store) : run->store.get();
+  if (replicated && run->resumes) standbys.Begin(run->store->Position().commits);
   options.events = &event_history;
   options.observers = metrics.observers();
   options.observers.push_back(&run_history);
@@ -490,10 +470,11 @@ int Serve() {
   StandbyService* standby = nullptr;
   CoordinatorServer::Options server_options = ServerOptions(&event_history);
   server_options.make_service = [&](Access& access) {
-    auto service = std::make_unique<StandbyService>(*run->store, access, event_history);
+    auto service = std::make_unique<StandbyService>(*run->store, standbys, access, event_history);
     standby = service.get();
     return service;
   };
+  if (replicated) server_options.may_tell = [&] { return standbys.MayTell(); };
   const auto server = CoordinatorServer::Start(server_options, **coordinator);
   if (!server.ok()) {
     if (!run->resumes && !run->awaits_model) {
@@ -521,8 +502,9 @@ int Serve() {
   if (status.ok() && !address_file.empty()) {
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
   }
-  if (status.ok()) status = ServeUntilStopped(**coordinator, curves, stop_signal);
+  if (status.ok()) status = ServeUntilStopped(**coordinator, curves, standbys, stop_signal);
   stopping = true;
+  standbys.Stop();
   const absl::Status shut_down = (*coordinator)->Shutdown();
   standby->Stop();
   (*server)->Stop(kStopDeadline);

@@ -38,6 +38,8 @@ constexpr EventName kCoordinatorEvents[] = {
     {"store_has_room", kInfo},
     {"standby_attached", kInfo},
     {"standby_detached", kWarn},
+    {"standby_missing", kWarn},
+    {"standby_back", kInfo},
     {"certificate_expiring", kWarn},
     {"revocation_list_ending", kWarn},
     {"revocation_list_ended", kError},

@@ -79,6 +79,8 @@ class Access {
     // worker.
     std::function<void(const Peer& peer)> on_admitted;
     std::function<void(const Peer& peer, Action action, absl::string_view worker_id)> on_worker;
+    // Whether workers may be told anything now; its error is what they get. May be empty.
+    std::function<absl::Status()> may_tell = nullptr;
   };
   explicit Access(Options options);
 
@@ -100,6 +102,7 @@ class Access {
  private:
   absl::StatusOr<Peer> AdmitSilently(const grpc::ServerContextBase& context, Action action);
   absl::Status CheckRole(const Peer& peer, Action action);
+  absl::Status CheckMayTell(Action action) const;
   absl::StatusOr<Peer> Authenticate(const grpc::ServerContextBase& context);
   absl::Status Count(const Peer& peer, double cost);
   // UNAUTHENTICATED as CheckStillValid, and says nothing.

@@ -161,6 +161,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   Access::Options access;
   access.authenticate = security.encrypted;
   access.run_name = coordinator.config().run_name();
+  access.may_tell = options.may_tell;
   access.requests_per_second = options.max_requests_per_second;
   access.request_burst = 4 * options.max_requests_per_second;
   access.clock = options.clock;

@@ -67,6 +67,8 @@ class CoordinatorServer {
     EventLog* events = NullEventLog();    // Outlives the server.
     // What Admin.ListEvents answers; empty: UNIMPLEMENTED. Thread-safe.
     std::function<v1::ListEventsResponse(int64_t after)> past_events = nullptr;
+    // As Access::Options::may_tell.
+    std::function<absl::Status()> may_tell = nullptr;
     // Makes one service more, on the same port and behind the same access; the server owns it.
     std::function<std::unique_ptr<grpc::Service>(Access& access)> make_service = nullptr;
   };

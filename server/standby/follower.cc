@@ -3,8 +3,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/status.h"
-#include "common/rpc/wire.h"
 #include "common/telemetry/log.h"
+#include "common/transfer/wire.h"
 
 namespace causeway::server {
 

@@ -8,7 +8,7 @@
 #include "common/base/checksum.h"
 #include "common/base/crash_point.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "server/store/blob_folder.h"
 #include "server/store/run_directory.h"
 

@@ -7,7 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/rpc/status.h"
-#include "common/rpc/wire.h"
+#include "common/transfer/wire.h"
 #include "server/standby/run_feed.h"
 
 namespace causeway::server {
@@ -52,7 +52,9 @@ absl::Status StandbyService::Serve(grpc::ServerContext& context, Stream& stream)
                  {{"standby", name},
                   {"commits", request.position().commits()},
                   {"behind", own.commits - request.position().commits()}});
-  const absl::Status ended = Feed(context, stream, peer, request);
+  int64_t standby = 0;
+  const absl::Status ended = Feed(context, stream, peer, request, standby);
+  standbys_.Detach(standby);
   events_.Record("standby_detached",
                  absl::StrCat("standby ", name, " does not follow any more, at commit ",
                               request.position().commits(), ": ", ended.message()),
@@ -63,20 +65,24 @@ absl::Status StandbyService::Serve(grpc::ServerContext& context, Stream& stream)
 }
 
 absl::Status StandbyService::Feed(grpc::ServerContext& context, Stream& stream, const Peer& peer,
-                                  v1::FollowRequest& request) {
+                                  v1::FollowRequest& request, int64_t& standby) {
   for (;;) {
     RETURN_IF_ERROR(access_.CheckStillValid(peer));
     ASSIGN_OR_RETURN(const bool sent,
                      SendWhatLacks(store_, request, [&](const v1::FollowResponse& response) {
                        return stream.Write(response);
                      }));
+    const int64_t commits = request.position().commits();
+    // That a copy which lacks something is of this run's past is proven by its next step.
+    if (standby == 0) standby = standbys_.Attach(request.name(), sent ? 0 : commits);
     if (sent) {
       if (!stream.Read(&request)) return absl::CancelledError("the connection is gone");
       RETURN_IF_ERROR(CheckRequest(request));
+      standbys_.Acknowledge(standby, request.position().commits());
     } else if (stopping_) {
       return absl::UnavailableError("the coordinator stops");
     } else {
-      store_.WaitForCommit(request.position().commits(), kLook);
+      store_.WaitForCommit(commits, kLook);
       if (context.IsCancelled()) return absl::CancelledError("the connection is gone");
     }
   }

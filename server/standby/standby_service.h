@@ -3,10 +3,12 @@
 #define CAUSEWAY_SERVER_STANDBY_STANDBY_SERVICE_H_
 
 #include <atomic>
+#include <cstdint>
 
 #include "causeway/v1/standby.grpc.pb.h"
 #include "common/telemetry/event_log.h"
 #include "server/service/access.h"
+#include "server/standby/standbys.h"
 #include "server/store/run_directory_store.h"
 
 namespace causeway::server {
@@ -15,8 +17,8 @@ namespace causeway::server {
 class StandbyService final : public v1::Standby::Service {
  public:
   // All outlive the service.
-  StandbyService(RunDirectoryStore& store, Access& access, EventLog& events)
-      : store_(store), access_(access), events_(events) {}
+  StandbyService(RunDirectoryStore& store, Standbys& standbys, Access& access, EventLog& events)
+      : store_(store), standbys_(standbys), access_(access), events_(events) {}
 
   grpc::Status Follow(
       grpc::ServerContext* context,
@@ -29,9 +31,10 @@ class StandbyService final : public v1::Standby::Service {
   using Stream = grpc::ServerReaderWriter<v1::FollowResponse, v1::FollowRequest>;
   absl::Status Serve(grpc::ServerContext& context, Stream& stream);
   absl::Status Feed(grpc::ServerContext& context, Stream& stream, const Peer& peer,
-                    v1::FollowRequest& request);
+                    v1::FollowRequest& request, int64_t& standby);
 
   RunDirectoryStore& store_;
+  Standbys& standbys_;
   Access& access_;
   EventLog& events_;
   std::atomic<bool> stopping_ = false;

@@ -71,9 +71,19 @@ def inspect(folder):
 
 
 class StandbyTest(unittest.TestCase):
+    reference = None
+
+    @classmethod
+    def reference_hashes(cls):
+        if cls.reference is None:
+            cls.setUpClass()
+        return cls.reference
+
     @classmethod
     def setUpClass(cls):
         """What the run publishes when nothing happens; a standby is there until the end."""
+        if cls.reference is not None:
+            return
         with Pair() as pair:
             pair.start_leader()
             standby = pair.follow()
@@ -121,6 +131,57 @@ class StandbyTest(unittest.TestCase):
             self.assertEqual(hashes(pair.copy), self.reference)
             summary = json.loads((pair.copy / "summary.json").read_text())
             self.assertEqual(summary["hash_mismatches"], 0)
+
+
+class ReplicatedTest(unittest.TestCase):
+    def test_nothing_is_told_without_a_standby_and_nothing_told_is_lost(self):
+        with Pair() as pair:
+            pair.start_leader("--durability=replicated")
+            workers = pair.start_workers()
+            pair.wait_for_event("standby_missing")
+            self.assertNotIn("training_started", [event["event"] for event in pair.events()])
+            pair.follow()
+            pair.wait_for_event("standby_back")
+            pair.wait_for_step("worker-0", 26)
+            # The machine is gone for good.
+            pair.coordinator.signal(SIGKILL)
+            pair.coordinator.wait()
+            told = hashes(pair.folder / "coordinator")
+            shutil.rmtree(pair.folder / "coordinator")
+            pair.promote()
+            for worker in workers:
+                self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertEqual(pair.coordinator.wait(), 0, pair.coordinator.log())
+            self.assertEqual(hashes(pair.copy), StandbyTest.reference_hashes())
+            self.assertLessEqual(told.items(), hashes(pair.copy).items())
+            summary = json.loads((pair.copy / "summary.json").read_text())
+            self.assertEqual(summary["hash_mismatches"], 0)
+
+    def test_a_leader_that_comes_back_tells_nothing_before_a_standby_has_all(self):
+        with Pair() as pair:
+            pair.start_leader("--durability=replicated")
+            pair.follow()
+            workers = pair.start_workers()
+            pair.wait_for_step("worker-0", 14)
+            pair.standby.signal(SIGKILL)
+            pair.standby.wait()
+            pair.coordinator.signal(SIGKILL)
+            pair.coordinator.wait()
+            pair.start_leader("--durability=replicated")
+            pair.wait_for_event("standby_missing")
+            pair.follow()
+            for worker in workers:
+                self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertEqual(pair.coordinator.wait(), 0, pair.coordinator.log())
+            self.assertEqual(hashes(pair.folder / "coordinator"), StandbyTest.reference_hashes())
+
+    def test_a_stop_without_a_standby_waits_for_none(self):
+        with Pair() as pair:
+            pair.start_leader("--durability=replicated")
+            pair.start_workers()
+            pair.wait_for_event("standby_missing")
+            pair.coordinator.signal(SIGTERM)
+            self.assertIn(pair.coordinator.wait(), (0, 1), pair.coordinator.log())
 
 
 class RefusalTest(unittest.TestCase):
