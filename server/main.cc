@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
@@ -39,6 +40,7 @@
 #include "server/core/waiting_coordinator.h"
 #include "server/follow_command.h"
 #include "server/given_run.h"
+#include "server/help.h"
 #include "server/history/curve_keeper.h"
 #include "server/history/event_history.h"
 #include "server/history/run_history.h"
@@ -50,6 +52,8 @@
 #include "server/progress_line.h"
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
+#include "server/shared_run.h"
+#include "server/standby/leading.h"
 #include "server/standby/replicated_store.h"
 #include "server/standby/standby_service.h"
 #include "server/standby/standbys.h"
@@ -106,62 +110,6 @@ namespace causeway::server {
 namespace {
 
 constexpr char kProgram[] = "causeway-coordinator";
-constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway run.
-
-  causeway-coordinator serve --run_dir=FOLDER --config=FILE
-      Starts a run and serves its workers until it is stopped (SIGTERM). If FOLDER holds a run, it
-      goes on where it was, whatever ended the former coordinator; FILE may be left out then.
-        --preset=best              paper, best, streaming, diloco or data-parallel; FILE's
-                                   settings replace the preset's
-        --initial=FILE             starts from these parameters, as `causeway-worker import` and
-                                   `replay` write them, or from *.safetensors (a file, or a folder
-                                   of them); the model is theirs if the configuration leaves it out
-        --initial=first-site       waits until the first site brings them, and with them the model
-        --listen=127.0.0.1:7070    port 0 takes any free one
-        --address_file=FILE        receives HOST:PORT once it listens
-        --http=auto                HOST:PORT of metrics and the status page, or off; auto:
-                                   127.0.0.1:7071, or any free port, and off with TLS
-        --http_address_file=FILE   receives that HOST:PORT once it is served
-        --exit_when_finished       exits when every worker has left; with --noexit_when_drained
-                                   not before the end of training: who was drained comes back
-        --durability=full          none: nothing is synced to the disk; survives kill -9 only;
-                                   replicated: what workers are told is on a standby, too
-        --memory_mb=0              bounds what transfers take, in MiB; 0: the model of every
-                                   member, and 1024
-        --retain_deltas            keeps every delta, for replay
-        --snapshot_every_rounds=10 a recovery merges so many rounds of each fragment again
-        --congestion_control=auto  bbr where allowed; or system, cubic, ...
-        --tls_cert=FILE --tls_key=FILE with --tls_ca=FILE (workers have certificates),
-        --token_file=FILE (they have tokens) or both; --insecure: plaintext beyond this machine
-        --max_requests_per_second=5000  of one worker
-        --max_connections=0        0: 4096, or what max_workers and the limit of open files say
-        --max_connections_per_address=0  0: a quarter of all, but enough for every worker
-        --refused_identities=FILE  who is refused whatever his certificate or token says
-        --tls_crl_dir=FOLDER       revocation lists, as openssl rehash names them
-        --max_connection_age=24h   then a connection is made anew, by who still may
-
-  causeway-coordinator follow --run_dir=FOLDER --of=HOST:PORT
-      Keeps a copy of the run in FOLDER as it grows, and goes on where it was when it starts again.
-      With TLS it has an operator's certificate or token. Once the coordinator is gone for good,
-      `serve --run_dir=FOLDER` takes its place.
-        --standby_name=NAME        who follows, for people; else the machine's name
-
-  causeway-coordinator check-config --config=FILE [--preset=best]
-      Prints the complete configuration, and warnings on standard error.
-
-  causeway-coordinator inspect --run_dir=FOLDER [--json]
-      Prints what the folder holds: rounds, members, versions, sizes, hashes. Changes nothing, and
-      works while a coordinator owns it.
-
-  causeway-coordinator replay --run_dir=FOLDER [--outer='learning_rate: 0.7'] [--without=WORKER] [--output=FILE]
-      Merges every round again from the retained deltas and checks the recorded hashes; with
-      --outer the deltas go through another outer optimizer, too, whose parameters FILE receives,
-      with --without those of some workers do not.
-
-For all: --log_level=debug|info|warn|error. The release: --version
-Exit status: 0 done, 1 failed on the way, 2 refused before anything started.
-)";
-
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 constexpr absl::Duration kProgressInterval = absl::Seconds(5);
 constexpr absl::Duration kStopDeadline = absl::Seconds(3);
@@ -225,6 +173,7 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(coordinator.Health());
+    RETURN_IF_ERROR(standbys.closed());
     if (absl::GetFlag(FLAGS_exit_when_finished) &&
         (absl::GetFlag(FLAGS_exit_when_drained) ? coordinator.Finished()
                                                 : coordinator.ReachedItsEnd())) {
@@ -324,6 +273,7 @@ struct ServeFlags {
   std::string congestion_control;
   std::optional<HttpListener> http_port;
   GivenRun given;
+  std::optional<Leading::Options> shared;
 };
 
 absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
@@ -341,6 +291,8 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   ASSIGN_OR_RETURN(flags.http_port,
                    OpenHttpPort(absl::GetFlag(FLAGS_http), SecurityOptionsFromFlags().UsesTls()));
   if (flags.given.has_config()) RETURN_IF_ERROR(CheckGivenRun(file_system, flags.given));
+  ASSIGN_OR_RETURN(flags.shared,
+                   SharedRunFromFlags(file_system, flags.given, flags.listen, flags.store));
   return flags;
 }
 
@@ -356,6 +308,7 @@ struct OpenedRun {
 
 absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags) {
   OpenedRun run;
+  const bool was_copy = file_system.Exists(JoinPath(flags.run_dir, kCopyFile));
   ASSIGN_OR_RETURN(run.store, RunDirectoryStore::Open(file_system, flags.run_dir, flags.store));
   if (const absl::string_view network = NetworkFileSystemOf(flags.run_dir); !network.empty()) {
     Log().warn(
@@ -365,6 +318,9 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
   }
   ASSIGN_OR_RETURN(run.recovered, run.store->Recover());
   run.resumes = run.recovered.has_value();
+  if (was_copy && run.resumes && !flags.shared.has_value()) {
+    Log().warn("{}", PromotedByHand(flags.run_dir, run.store->Position().commits));
+  }
   run.awaits_model = !run.resumes && flags.given.awaits_first_site();
   ASSIGN_OR_RETURN(CompleteConfig complete, ChooseConfig(file_system, flags.given, run.recovered));
   for (const std::string& warning : complete.warnings) Log().warn("{}", warning);
@@ -424,20 +380,18 @@ void RecordStart(EventHistory& events, const OpenedRun& run, const FragmentPlan&
        {"software_version", kSoftwareVersion}});
 }
 
-int Serve() {
-  StopSignal stop_signal;  // First, so that every thread inherits the mask.
+int ServeRun(ServeFlags flags, Standbys& standbys, LateEventLog& standby_events,
+             StopSignal& stop_signal) {
   FileSystem& file_system = *FileSystem::Real();
-  absl::StatusOr<ServeFlags> flags = CheckServeFlags(file_system);
-  if (!flags.ok()) return Refuse(kProgram, flags.status());
-  absl::StatusOr<OpenedRun> run = OpenRun(file_system, *flags);
+  absl::StatusOr<OpenedRun> run = OpenRun(file_system, flags);
   if (!run.ok()) return Refuse(kProgram, run.status());
-  const std::string events_path = JoinPath(flags->run_dir, "events.jsonl");
+  const std::string events_path = JoinPath(flags.run_dir, "events.jsonl");
   const auto event_file = OpenEventLog(file_system, events_path, Clock::Real());
   if (!event_file.ok()) return Refuse(kProgram, event_file.status());
   CountingEventLog counted_events(event_file->get());
   CoordinatorMetrics metrics({.file_system = &file_system,
                               .clock = Clock::Real(),
-                              .run_dir = flags->run_dir,
+                              .run_dir = flags.run_dir,
                               .cert_file = SecurityOptionsFromFlags().cert_file,
                               .events = &counted_events});
   ThreadPool merge_pool(ThreadsFor(0).value());
@@ -445,7 +399,7 @@ int Serve() {
   RunHistory run_history({.clock = Clock::Real()});
   if (run->resumes) run_history.Restore(*run->recovered);
   CurveKeeper curves(&run_history, &file_system, Clock::Real(),
-                     JoinPath(flags->run_dir, kCurvesFile), run->run_id);
+                     JoinPath(flags.run_dir, kCurvesFile), run->run_id);
   curves.Restore();
   EventHistory event_history(&counted_events, Clock::Real());
   const absl::Status past = event_history.Restore(file_system, events_path);
@@ -454,9 +408,11 @@ int Serve() {
   Coordinator::Options options;
   options.run_id = run->run_id;
   options.clock = Clock::Real();
-  Standbys standbys({.clock = Clock::Real(), .events = &event_history});
+  standby_events.Begin(&event_history);
+  const absl::Cleanup end_of_events = [&] { standby_events.Begin(nullptr); };
   ReplicatedStore replicated_store(*run->store, standbys);
-  const bool replicated = absl::GetFlag(FLAGS_durability) == "replicated";
+  const bool replicated =
+      absl::GetFlag(FLAGS_durability) == "replicated" || flags.shared.has_value();
   options.store = replicated ? static_cast<Store*>(&replicated_store) : run->store.get();
   if (replicated && run->resumes) standbys.Begin(run->store->Position().commits);
   options.events = &event_history;
@@ -465,7 +421,7 @@ int Serve() {
   options.merge_pool = &merge_pool;
   options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
   const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
-      MakeCoordinator(file_system, *flags, *run, options, merge_pool, event_history);
+      MakeCoordinator(file_system, flags, *run, options, merge_pool, event_history);
   if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
   StandbyService* standby = nullptr;
   CoordinatorServer::Options server_options = ServerOptions(&event_history);
@@ -484,10 +440,10 @@ int Serve() {
     }
     return Refuse(kProgram, server.status());
   }
-  SetCongestionControlOfListeners((*server)->port(), flags->congestion_control);
-  Log().info("congestion control: {}", DescribeCongestionControl(flags->congestion_control));
+  SetCongestionControlOfListeners((*server)->port(), flags.congestion_control);
+  Log().info("congestion control: {}", DescribeCongestionControl(flags.congestion_control));
   const std::string bound =
-      absl::StrCat(flags->listen.substr(0, flags->listen.rfind(':')), ":", (*server)->port());
+      absl::StrCat(flags.listen.substr(0, flags.listen.rfind(':')), ":", (*server)->port());
   RecordStart(event_history, *run, (*coordinator)->plan(), bound);
   const StatusApi api({.coordinator = coordinator->get(),
                        .history = &run_history,
@@ -496,7 +452,7 @@ int Serve() {
                        .status = [&server] { return (*server)->GetStatus(); }});
   std::atomic<bool> stopping = false;
   const auto http =
-      ServeHttp(std::move(flags->http_port), **coordinator, **server, metrics, api, stopping);
+      ServeHttp(std::move(flags.http_port), **coordinator, **server, metrics, api, stopping);
   absl::Status status = http.status();
   const std::string address_file = absl::GetFlag(FLAGS_address_file);
   if (status.ok() && !address_file.empty()) {
@@ -516,8 +472,28 @@ int Serve() {
                            : absl::StrCat("the coordinator has stopped: ", status.message()),
                        {{"code", std::string(absl::StatusCodeToString(status.code()))}});
   if (!status.ok()) return Fail(kProgram, status);
-  Log().info("the run's state, rounds and summary are in {}", flags->run_dir);
+  Log().info("the run's state, rounds and summary are in {}", flags.run_dir);
   return 0;
+}
+
+int Serve() {
+  StopSignal stop_signal;  // First, so that every thread inherits the mask.
+  absl::StatusOr<ServeFlags> flags = CheckServeFlags(*FileSystem::Real());
+  if (!flags.ok()) return Refuse(kProgram, flags.status());
+  LateEventLog standby_events;
+  Standbys standbys({.clock = Clock::Real(), .events = &standby_events});
+  std::unique_ptr<Leading> leading;
+  if (flags->shared.has_value()) {
+    flags->shared->events = &standby_events;
+    bool refused = false;
+    auto led = Leading::StandBy(
+        *flags->shared, standbys, [&](absl::Duration timeout) { return stop_signal.Wait(timeout); },
+        refused);
+    if (absl::IsCancelled(led.status())) return 0;
+    if (!led.ok()) return refused ? Refuse(kProgram, led.status()) : Fail(kProgram, led.status());
+    leading = *std::move(led);
+  }
+  return ServeRun(*std::move(flags), standbys, standby_events, stop_signal);
 }
 
 int Follow() {

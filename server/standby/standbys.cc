@@ -80,6 +80,11 @@ bool Standbys::Held(int64_t commits) const {
 
 void Standbys::NoteStep() { waiting_since_ = options_.clock->Monotonic(); }
 
+int64_t Standbys::furthest() const {
+  absl::MutexLock lock(&mutex_);
+  return std::max(waited_for_, begin_);
+}
+
 absl::Status Standbys::WaitUntilHeld(int64_t commits) {
   absl::MutexLock lock(&mutex_);
   if (waiting_++ == 0) waiting_since_ = options_.clock->Monotonic();

@@ -61,6 +61,9 @@ class Standbys {
   // was perhaps never told.
   void Begin(int64_t commits);
 
+  // The furthest commit that was ever waited for, Begin's included: all that was told is in it.
+  int64_t furthest() const;
+
   // Returns when that commit may be told; or the error of Close.
   absl::Status WaitUntilHeld(int64_t commits);
   // Whether it would return at once, by what copies have.

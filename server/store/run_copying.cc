@@ -130,14 +130,14 @@ absl::StatusOr<RunChanges> RunDirectoryStore::ChangesSince(const RunPosition& po
   RunChanges changes = {
       .from = position.commits, .to = database_->commits(), .digest = database_->digest()};
   if (changes.from < 1 || changes.from > changes.to) {
-    return absl::FailedPreconditionError(
+    return absl::OutOfRangeError(
         absl::StrCat("the folder that follows has ", changes.from, " commits of run ", run_id_,
                      ", this coordinator only ", changes.to,
                      ": it serves an older copy. Serve the folder that has more; or, ", kMoveAway));
   }
   if (changes.empty()) {
     if (position.digest == changes.digest) return changes;
-    return absl::FailedPreconditionError(
+    return absl::OutOfRangeError(
         absl::StrCat("the folder that follows has other rows than this coordinator at commit ",
                      changes.to, " of run ", run_id_, ": both were served. ", kMoveAway));
   }

@@ -295,7 +295,7 @@ TEST_F(RunCopyTest, AnOriginalThatHasLessIsRefused) {
   Take(*original, 0, 5);
   Take(*copy, 0, 6);
   const absl::Status followed = Follow(*original, *copy);
-  EXPECT_EQ(followed.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(followed.code(), absl::StatusCode::kOutOfRange);
   EXPECT_THAT(followed.message(), HasSubstr("it serves an older copy"));
 }
 
