@@ -40,6 +40,8 @@ constexpr EventName kCoordinatorEvents[] = {
     {"standby_detached", kWarn},
     {"standby_missing", kWarn},
     {"standby_back", kInfo},
+    {"standby_in_sync", kInfo},
+    {"standby_out_of_sync", kWarn},
     {"certificate_expiring", kWarn},
     {"revocation_list_ending", kWarn},
     {"revocation_list_ended", kError},

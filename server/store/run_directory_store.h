@@ -91,8 +91,7 @@ class RunDirectoryStore final : public Store {
   // What a copy begins with. UNAVAILABLE before the run begins, as the next.
   absl::StatusOr<RunIdentity> Identity();
   // What a copy at `position`, which has begun, lacks: all of it, as of one commit.
-  // FAILED_PRECONDITION if the copy is of another run, OUT_OF_RANGE if it has rows of this one that
-  // are not here.
+  // FAILED_PRECONDITION: it is of another run; OUT_OF_RANGE: it has rows that are not here.
   absl::StatusOr<RunChanges> ChangesSince(const RunPosition& position);
   // Returns the number of commits once it is above `after`, or after so long.
   int64_t WaitForCommit(int64_t after, absl::Duration timeout);

@@ -185,8 +185,12 @@ class ByEtcd(Run):
         return served, time.monotonic() - killed
 
     def finish(self):
-        ended = [node.process.child.wait(timeout=60) for node in self.nodes]
-        return max(ended), self.leader
+        ended = self.leader.process.child.wait(timeout=60)
+        for node in self.nodes:  # Those that follow wait for the next one that leads.
+            if not node.ended():
+                node.process.signal(SIGTERM)
+            ended = max(ended, node.process.child.wait(timeout=60))
+        return ended, self.leader
 
 
 def record(folder):
