@@ -113,6 +113,7 @@ class CoordinatorServer {
   ByteBudget pull_cache_;
   WorkQueue merges_;  // Verifies and merges what was pushed.
   WorkQueue copies_;  // Packs, unpacks, reads and copies.
+  WorkQueue words_;   // Handles what sessions say: members are saved.
   DeltaInbox inbox_;
   const std::shared_ptr<AnswerOutbox> outbox_;
   LaneRegistry lanes_;

@@ -111,15 +111,15 @@ absl::StatusOr<std::unique_ptr<Leading>> Leading::StandBy(
     }
     RETURN_IF_ERROR(led);
     ASSIGN_OR_RETURN(
-        leading->thread_, StartThread([own = leading.get()] {
+        leading->thread_, StartThread([self = leading.get()] {
           for (;;) {
             {
-              absl::MutexLock lock(&own->mutex_);
-              if (own->mutex_.AwaitWithTimeout(absl::Condition(&own->stopping_), kTick)) {
+              absl::MutexLock lock(&self->mutex_);
+              if (self->mutex_.AwaitWithTimeout(absl::Condition(&self->stopping_), kTick)) {
                 return;
               }
             }
-            own->leadership_.Tick();
+            self->leadership_.Tick();
           }
         }));
     Log().info("{} leads run {}", name, options.run);

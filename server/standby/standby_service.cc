@@ -37,6 +37,9 @@ absl::Status StandbyService::Serve(grpc::ServerContext& context, Stream& stream)
   if (!stream.Read(&request)) return absl::CancelledError("the follower is gone");
   RETURN_IF_ERROR(CheckRequest(request));
   ASSIGN_OR_RETURN(const RunIdentity identity, store_.Identity());
+  // Who cannot follow hears it in place of the header.
+  const RunPosition theirs = PositionFromProto(request.position());
+  if (theirs.commits > 0) RETURN_IF_ERROR(store_.ChangesSince(theirs).status());
   const RunPosition own = store_.Position();
   v1::FollowResponse response;
   v1::FollowHeader& header = *response.mutable_header();

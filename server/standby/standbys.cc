@@ -44,6 +44,7 @@ void Standbys::Stop() {
 
 void Standbys::CloseIfDeserted() {
   if (!stopping_ || !streams_.empty() || !closed_.ok()) return;
+  if (by_names_ && required_.empty()) return;  // It needs none.
   closed_ = absl::UnavailableError("the coordinator stops, and no standby follows it");
 }
 

@@ -18,6 +18,11 @@ What must hold, by records kept apart from the coordinators:
               everything: each, in order
 
 --plant=full, with --by=hand, serves without waiting for the standby: what that loses must be found.
+
+usage: standby_runs.py --standby --cost [--json]
+
+The seconds of a round with --durability=full and with replicated, a standby there in both: workers
+that compute next to nothing and wait for every answer, in turns, three times each.
 """
 import argparse
 import json
@@ -25,13 +30,14 @@ import pathlib
 import random
 import shutil
 import sqlite3
+import statistics
 import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
 import etcd  # noqa: E402
 from cluster import (  # noqa: E402
-    COORDINATOR, MODEL, SIGKILL, SIGTERM, Cluster, free_port, wait_until)
+    COORDINATOR, MODEL, SIGKILL, SIGTERM, Cluster, free_port, json_lines, wait_until)
 
 SETTINGS = """
 run_name: "shared"
@@ -245,6 +251,34 @@ def disturbed(run, kills, seed, strict, say):
         return record(leader.folder), takeovers, len(failed)
 
 
+def round_seconds(durability):
+    """Between two rounds of a run in which everybody waits for every answer."""
+    steps = 121
+    with ByHand(steps, durability) as run:
+        run.config.write_text(run.config.read_text().replace(
+            "overlap_steps: 2 mixing: 0.5", "overlap_steps: 0 mixing: 0"))
+        run.begin()
+        for worker in run.train(0):
+            assert worker.child.wait(timeout=600) == 0, worker.log()
+        assert run.leader.process.child.wait(timeout=60) == 0, run.leader.log()
+        ends = sorted(row["published_unix_s"] for row in json_lines(run.leader.folder / "rounds.jsonl"))
+        return (ends[-1] - ends[0]) / (len(ends) - 1)
+
+
+def cost(as_json):
+    seconds = {"full": [], "replicated": []}
+    for _ in range(3):
+        for durability, found in seconds.items():
+            found.append(round(round_seconds(durability), 4))
+    if as_json:
+        print(json.dumps({"round_s": seconds}))
+    else:
+        print("seconds of a round: " + "; ".join(
+            f"{name} {statistics.median(found):.4f} ({min(found):.4f} .. {max(found):.4f})"
+            for name, found in seconds.items()))
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--standby", action="store_true", required=True)
@@ -253,7 +287,10 @@ def main():
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--by", choices=["etcd", "hand"])
     parser.add_argument("--plant", choices=["full"])
+    parser.add_argument("--cost", action="store_true")
     arguments = parser.parse_args()
+    if arguments.cost:
+        return cost(arguments.json)
 
     def say(line):
         print(line, file=sys.stderr, flush=True)

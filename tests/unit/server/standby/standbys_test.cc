@@ -118,6 +118,12 @@ TEST_F(StandbysTest, WhoStopsWithoutACopyWaitsForNone) {
   waits.join();
 }
 
+TEST_F(StandbysTest, WhoNeedsNoCopyStopsAsItPleases) {
+  standbys_.Require({});
+  standbys_.Stop();
+  EXPECT_TRUE(standbys_.WaitUntilHeld(6).ok());
+}
+
 TEST_F(StandbysTest, ItIsSaidOnceThatEverybodyWaitsAndOnceThatItIsOver) {
   standbys_.Begin(10);
   standbys_.Tick();
