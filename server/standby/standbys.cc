@@ -57,6 +57,7 @@ std::vector<Standbys::Copy> Standbys::Following() const {
 
 void Standbys::Require(std::set<std::string> names) {
   absl::MutexLock lock(&mutex_);
+  if (by_names_ && required_ == names) return;  // Nobody's patience begins anew.
   by_names_ = true;
   required_ = std::move(names);
   NoteStep();
