@@ -302,7 +302,7 @@ def main():
     if arguments.by is None and by == "hand" and not arguments.plant:
         say("there is no etcd here (Debian's package etcd-server): copies are served by hand")
     # About so many steps pass between two kills.
-    steps = 60 + 40 * arguments.kills
+    steps = 60 + 70 * arguments.kills
     reference = undisturbed(steps)
     say(f"undisturbed: {len(reference[0])} rounds")
     run = ByEtcd(steps) if by == "etcd" else ByHand(steps, arguments.plant or "replicated")
