@@ -83,6 +83,15 @@ absl::Status DatabaseEdit::Write(const Row& row, bool replace) {
 }
 
 template <typename Row>
+absl::Status DatabaseEdit::PutPacked(const Row& row, absl::string_view packed) {
+  ASSIGN_OR_RETURN(const uint64_t before, FindRowChecksum(database_, row));
+  digest_ -= before;
+  ASSIGN_OR_RETURN(const uint64_t after, WritePackedRow<Row>(database_, packed, /*replace=*/true));
+  digest_ += after;
+  return absl::OkStatus();
+}
+
+template <typename Row>
 absl::Status DatabaseEdit::Remove(const Row& row) {
   ASSIGN_OR_RETURN(const uint64_t before, FindRowChecksum(database_, row));
   digest_ -= before;
@@ -96,6 +105,11 @@ template absl::Status DatabaseEdit::Write(const StoredContribution&, bool);
 template absl::Status DatabaseEdit::Write(const StoredRound&, bool);
 template absl::Status DatabaseEdit::Write(const StoredSnapshot&, bool);
 template absl::Status DatabaseEdit::Remove(const StoredSnapshot&);
+template absl::Status DatabaseEdit::PutPacked(const RunState&, absl::string_view);
+template absl::Status DatabaseEdit::PutPacked(const MemberRecord&, absl::string_view);
+template absl::Status DatabaseEdit::PutPacked(const StoredContribution&, absl::string_view);
+template absl::Status DatabaseEdit::PutPacked(const StoredRound&, absl::string_view);
+template absl::Status DatabaseEdit::PutPacked(const StoredSnapshot&, absl::string_view);
 
 absl::StatusOr<std::unique_ptr<SqliteDatabase>> RunDatabase::OpenExclusively(
     const std::string& path, const Options& options, bool create) {
@@ -253,11 +267,24 @@ absl::Status RunDatabase::CheckOrder(const DatabaseContent& content) const {
 }
 
 absl::Status RunDatabase::Commit(absl::FunctionRef<absl::Status(DatabaseEdit&)> edit) {
+  return CommitRowed({.commits = row_.commits + 1}, /*is_copy=*/false, edit);
+}
+
+absl::Status RunDatabase::CommitAs(const CommitRow& row,
+                                   absl::FunctionRef<absl::Status(DatabaseEdit&)> edit) {
+  return CommitRowed(row, /*is_copy=*/true, edit);
+}
+
+absl::Status RunDatabase::CommitRowed(CommitRow row, bool is_copy,
+                                      absl::FunctionRef<absl::Status(DatabaseEdit&)> edit) {
   ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(*database_));
-  CommitRow row = row_;
-  DatabaseEdit changes(*database_, ++row.commits, row.digest);
+  DatabaseEdit changes(*database_, row.commits, row_.digest);
   const absl::Status status = [&]() -> absl::Status {
     RETURN_IF_ERROR(edit(changes));
+    if (is_copy && changes.digest_ != row.digest) {
+      return absl::DataLossError(
+          absl::StrCat(path(), ": the rows that came do not make it commit ", row.commits));
+    }
     row.digest = changes.digest_;
     RETURN_IF_ERROR(WriteRow(*database_, row, /*replace=*/true).status());
     CrashPoint("before_row_commit");
