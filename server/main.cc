@@ -32,10 +32,10 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/tcp_links.h"
-#include "common/transfer/wire.h"
 #include "common/telemetry/counting_event_log.h"
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/log.h"
+#include "common/transfer/wire.h"
 #include "server/core/coordinator.h"
 #include "server/core/waiting_coordinator.h"
 #include "server/given_run.h"
@@ -149,7 +149,7 @@ Exit status: 0 done, 1 failed on the way, 2 refused before anything started.
 )";
 
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
-constexpr absl::Duration kProgressInterval = absl::Seconds(5);
+constexpr absl::Duration kRunLineInterval = absl::Seconds(5);
 constexpr absl::Duration kStopDeadline = absl::Seconds(3);
 
 GivenRun GivenRunFromFlags() {
@@ -233,7 +233,7 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves,
                                StopSignal& stop_signal) {
   Clock& clock = *Clock::Real();
   std::string last_line;
-  absl::Duration next_line = clock.Monotonic() + kProgressInterval;
+  absl::Duration next_line = clock.Monotonic() + kRunLineInterval;
   for (;;) {
     if (stop_signal.Wait(kPoll)) {
       Log().info("stopping on a signal; another one kills");
@@ -247,7 +247,7 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves,
     }
     curves.Tick();
     if (clock.Monotonic() < next_line) continue;
-    next_line = clock.Monotonic() + kProgressInterval;
+    next_line = clock.Monotonic() + kRunLineInterval;
     const v1::RunStatus status = coordinator.GetStatus();
     if (!status.started() || status.finished()) continue;
     std::string line = ProgressLine(status);
