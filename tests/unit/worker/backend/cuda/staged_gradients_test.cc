@@ -32,7 +32,6 @@ std::vector<BackendFactory> StagedFactories() {
   return factories;
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(BackendContract);
 INSTANTIATE_TEST_SUITE_P(StagedGradients, BackendContract, ::testing::ValuesIn(StagedFactories()),
                          [](const auto& param) { return param.param.name; });
 
