@@ -99,19 +99,19 @@ absl::StatusOr<PreflightOptions> PreflightOptionsFromFlags() {
 int RunPreflightCommand() {
   const absl::StatusOr<PreflightOptions> options = PreflightOptionsFromFlags();
   if (!options.ok()) return Refuse(kPreflightProgram, options.status());
-  const bool json = absl::GetFlag(FLAGS_json);
+  const bool as_json = absl::GetFlag(FLAGS_json);
   PreflightLine progress;
   PreflightOutput output;
   output.progress = [&](const std::string& text) { progress.Show(text); };
   output.result = [&](const CheckResult& result) {
-    if (json) return;
+    if (as_json) return;
     std::printf("%s\n", FormatCheck(result).c_str());
     std::fflush(stdout);
   };
   const std::vector<CheckResult> results =
       RunPreflight(*options, *FileSystem::Real(), *Clock::Real(), output);
   progress.Show("");
-  std::printf("%s\n", json ? ToJson(results).dump(2).c_str() : FormatVerdict(results).c_str());
+  std::printf("%s\n", as_json ? ToJson(results).dump(2).c_str() : FormatVerdict(results).c_str());
   return AnyFailed(results) ? kExitFailed : 0;
 }
 
