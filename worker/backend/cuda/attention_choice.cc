@@ -13,7 +13,7 @@ namespace causeway::worker::cuda {
 namespace {
 
 constexpr char kAttentionArena[] = "attention's workspace";
-constexpr char kOwnAttention[] = "--attention=own";
+constexpr char kLowerByFlag[] = "--attention=own";
 constexpr int kTimedRuns = 3;
 
 using Made = absl::StatusOr<std::unique_ptr<AttentionProvider>>;
@@ -45,7 +45,7 @@ absl::Status GiveWorkspace(AttentionProvider& provider, DeviceMemory& memory) {
   ASSIGN_OR_RETURN(
       std::byte* const workspace,
       memory.Allocate<std::byte>(kAttentionArena, static_cast<int64_t>(provider.workspace_bytes()),
-                                 kOwnAttention));
+                                 kLowerByFlag));
   provider.UseWorkspace(workspace);
   return absl::OkStatus();
 }
@@ -158,7 +158,7 @@ absl::StatusOr<float> TimeAttention(AttentionProvider& provider, const Attention
   const int64_t out_size = tokens * shape.heads * shape.head_dim;
   const int64_t qkv_size = tokens * (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
   const auto bf16 = [&](int64_t size) {
-    return memory.Allocate<__nv_bfloat16>("timing attention", size, kOwnAttention);
+    return memory.Allocate<__nv_bfloat16>("timing attention", size, kLowerByFlag);
   };
   ASSIGN_OR_RETURN(__nv_bfloat16* const qkv, bf16(qkv_size));
   ASSIGN_OR_RETURN(__nv_bfloat16* const dqkv, bf16(qkv_size));
@@ -166,7 +166,7 @@ absl::StatusOr<float> TimeAttention(AttentionProvider& provider, const Attention
   ASSIGN_OR_RETURN(__nv_bfloat16* const dout, bf16(out_size));
   ASSIGN_OR_RETURN(
       float* const rows,
-      memory.Allocate<float>("timing attention", 2 * tokens * shape.heads, kOwnAttention));
+      memory.Allocate<float>("timing attention", 2 * tokens * shape.heads, kLowerByFlag));
   RETURN_IF_ERROR(GiveWorkspace(provider, memory));
   FillRandom(qkv_size, /*seed=*/1, /*scale=*/1.0F, qkv, stream);
   FillRandom(out_size, /*seed=*/2, /*scale=*/1.0F, dout, stream);
