@@ -15,7 +15,7 @@ namespace causeway::worker {
 namespace {
 
 // Values that one task updates or sums. The norm's bits depend on it.
-constexpr int64_t kSliceValues = 32 * 1024;
+constexpr int64_t kUpdatedValues = 32 * 1024;
 
 }  // namespace
 
@@ -24,7 +24,7 @@ InnerOptimizer<T>::InnerOptimizer(const FragmentPlan& plan, const v1::TrainConfi
                                   ThreadPool* pool)
     : train_(train),
       pool_(pool),
-      partial_sums_(static_cast<size_t>((plan.arena_size() + kSliceValues - 1) / kSliceValues)),
+      partial_sums_(static_cast<size_t>((plan.arena_size() + kUpdatedValues - 1) / kUpdatedValues)),
       m_(static_cast<size_t>(plan.arena_size())),
       v_(static_cast<size_t>(plan.arena_size())) {
   for (const PlacedTensor& tensor : plan.tensors()) {
@@ -34,9 +34,9 @@ InnerOptimizer<T>::InnerOptimizer(const FragmentPlan& plan, const v1::TrainConfi
       scratch_size_ = std::max(scratch_size_, MuonScratchSize(info.rows, info.cols));
       continue;
     }
-    for (int64_t at = 0; at < info.size(); at += kSliceValues) {
+    for (int64_t at = 0; at < info.size(); at += kUpdatedValues) {
       adamw_.push_back(
-          {tensor.offset + at, std::min(kSliceValues, info.size() - at), info.decays()});
+          {tensor.offset + at, std::min(kUpdatedValues, info.size() - at), info.decays()});
     }
   }
   std::stable_sort(muon_.begin(), muon_.end(), [](const Matrix& a, const Matrix& b) {
@@ -51,8 +51,8 @@ InnerOptimizer<T>::InnerOptimizer(const FragmentPlan& plan, const v1::TrainConfi
 template <typename T>
 double InnerOptimizer<T>::GradientNorm(std::span<const T> gradients) {
   pool_->ParallelFor(static_cast<int64_t>(partial_sums_.size()), [&](int64_t task) {
-    const auto begin = static_cast<size_t>(task * kSliceValues);
-    const size_t size = std::min(static_cast<size_t>(kSliceValues), gradients.size() - begin);
+    const auto begin = static_cast<size_t>(task * kUpdatedValues);
+    const size_t size = std::min(static_cast<size_t>(kUpdatedValues), gradients.size() - begin);
     partial_sums_[static_cast<size_t>(task)] = SumOfSquares(gradients.subspan(begin, size));
   });
   double sum = 0;
