@@ -515,7 +515,7 @@ int Follow() {
 int Main(int argc, char** argv) {
   // gRPC's own log would stand beside our one line when an address cannot be listened on.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
-  TuneAllocatorForStreams();
+  TuneForStreams();
   const std::vector<std::string> arguments = ParseCommandLine(argc, argv, kHelp, kSoftwareVersion);
   const absl::Status log = InitializeLog(kProgram, absl::GetFlag(FLAGS_log_level));
   if (!log.ok()) return Refuse(kProgram, log);

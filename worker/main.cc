@@ -105,7 +105,7 @@ Exit status: 0 done, 1 failed on the way, 2 refused before anything started.
 int main(int argc, char** argv) {
   // gRPC's own log would repeat for every attempt what the session's log says once.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
-  causeway::TuneAllocatorForStreams();
+  causeway::TuneForStreams();
   const std::vector<std::string> arguments =
       causeway::ParseCommandLine(argc, argv, kHelp, causeway::kSoftwareVersion);
   const absl::Status log =

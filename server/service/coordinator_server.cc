@@ -65,10 +65,12 @@ int64_t PulledByAWorker(const FragmentPlan& plan) {
   return kModels * plan.arena_size() * int64_t{sizeof(float)};
 }
 
-// What the deltas of one round leave behind, and an answer that makes way for the next.
-int64_t LeftByARound(const v1::RunConfig& config, const FragmentPlan& plan) {
-  return config.membership().max_workers() * LargestObject(plan, config.sync().codec_up()) +
-         LargestObject(plan, config.sync().codec_down());
+// What the deltas and answers of rounds that end at about the same time leave behind.
+int64_t LeftByRounds(const v1::RunConfig& config, const FragmentPlan& plan) {
+  constexpr int kMostRounds = 8;
+  return std::min(plan.fragments(), kMostRounds) *
+         (config.membership().max_workers() * LargestObject(plan, config.sync().codec_up()) +
+          LargestObject(plan, config.sync().codec_down()));
 }
 
 // Fills in the default.
@@ -179,7 +181,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   }
   ASSIGN_OR_RETURN(const ConnectionGate::Limits limits,
                    ConnectionLimitsOf(options, coordinator.config()));
-  KeepFreedBlocks(static_cast<size_t>(LeftByARound(coordinator.config(), coordinator.plan())));
+  KeepFreedBlocks(static_cast<size_t>(LeftByRounds(coordinator.config(), coordinator.plan())));
   std::unique_ptr<CoordinatorServer> result(
       new CoordinatorServer(options, wanted.memory_bytes, std::move(access), limits, coordinator));
   ASSIGN_OR_RETURN(result->listener_,
@@ -272,7 +274,7 @@ absl::Status CoordinatorServer::MakeRoom(const FragmentPlan& plan, bool now) {
   push_memory_.GrowTo(MemoryShares(bytes).pushes);
   pull_cache_.GrowTo(MemoryShares(bytes).pull_cache);
   outbox_->BoundBytesOfWorker(PulledByAWorker(plan));
-  KeepFreedBlocks(static_cast<size_t>(LeftByARound(coordinator_.config(), plan)));
+  KeepFreedBlocks(static_cast<size_t>(LeftByRounds(coordinator_.config(), plan)));
   return absl::OkStatus();
 }
 

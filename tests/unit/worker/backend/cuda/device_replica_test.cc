@@ -266,7 +266,7 @@ TEST_P(DeviceReplicaTest, AnAnswerThatCannotBeDecodedIsRefusedInTheHostsWords) {
   const Codec& codec = *FindCodec(v1::E3M0).value();
   std::vector<uint8_t> answer(codec.EncodedBytes(size));
   answer[codec.EncodedBytes(8192) + 130] = 0x11;  // A code under a scale of zero.
-  ASSERT_TRUE(replica->Merge(0, answer, 0, 0).ok());
+  ASSERT_TRUE(replica->Merge(0, answer, 0).ok());
   const absl::Status status = replica->FinishMerge(0).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("codes under a scale of zero must be zero"));
