@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/cli/command_line.h"
 #include "common/rpc/channel.h"
-#include "common/transfer/wire.h"
 #include "common/telemetry/log.h"
+#include "common/transfer/wire.h"
 #include "worker/commands/commands.h"
 
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");

@@ -73,8 +73,9 @@ ABSL_FLAG(std::string, congestion_control, "auto",
           "train, preflight: of the connections to the coordinator: auto (bbr where this process "
           "may use it), system (as the system has it), or a name such as bbr or cubic");
 
-ABSL_FLAG(std::string, site_secret_file, "",
-          "for a worker of several processes: a file, the same for all; by its text they speak TLS");
+ABSL_FLAG(
+    std::string, site_secret_file, "",
+    "for a worker of several processes: a file, the same for all; by its text they speak TLS");
 ABSL_FLAG(absl::Duration, site_timeout, absl::Minutes(10),
           "train, as one of several processes (WORLD_SIZE): how long to wait for the others");
 

@@ -93,8 +93,8 @@ absl::StatusOr<std::unique_ptr<SiteStream>> Knock(const std::shared_ptr<grpc::Ch
 
 absl::StatusOr<std::unique_ptr<SiteLink>> VisitSite(const SiteRendezvous& rendezvous) {
   const LaunchEnvironment& launch = rendezvous.launch;
-  const std::string there = absl::StrCat("process 0 at ", launch.master_address, ":",
-                                         launch.master_port, " (MASTER_ADDR, MASTER_PORT)");
+  const std::string there =
+      absl::StrCat(launch.master_address, ":", launch.master_port, " (MASTER_ADDR, MASTER_PORT)");
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, MakeSiteChannel(rendezvous));
   const absl::Time deadline = absl::Now() + rendezvous.patience;
   absl::Status last;
@@ -107,8 +107,8 @@ absl::StatusOr<std::unique_ptr<SiteLink>> VisitSite(const SiteRendezvous& rendez
     }
     last = stream.status();
     if (absl::IsFailedPrecondition(last)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(there, " turned process ", launch.process, " away: ", last.message()));
+      return absl::FailedPreconditionError(absl::StrCat("process 0 at ", there, " turned process ",
+                                                        launch.process, " away: ", last.message()));
     }
     if (!warned && absl::StrContains(last.message(), "handshake")) {
       warned = true;
@@ -120,7 +120,7 @@ absl::StatusOr<std::unique_ptr<SiteLink>> VisitSite(const SiteRendezvous& rendez
     absl::SleepFor(kRetry);
   } while (absl::Now() < deadline);
   return absl::DeadlineExceededError(absl::StrCat(
-      "process ", launch.process, " of this site did not reach ", there, " within ",
+      "process ", launch.process, " of this site did not reach process 0 at ", there, " within ",
       absl::FormatDuration(rendezvous.patience),
       ": is it running, can it be reached there, and have all the same --site_secret_file, or "
       "none? (",
