@@ -43,7 +43,10 @@ class ReplicatedStore final : public Store {
   absl::Status CheckRoom(uint64_t bytes) override { return store_.CheckRoom(bytes); }
   absl::Status SaveContribution(const ContributionRecord& record,
                                 std::span<const uint8_t> object) override {
-    return Replicated(store_.SaveContribution(record, object));
+    const absl::Status saved = store_.SaveContribution(record, object);
+    if (!saved.ok()) return saved;
+    const absl::Status held = Held();
+    return held.ok() ? held : absl::CancelledError(held.message());
   }
   absl::Status SaveRound(const RoundRecord& record, std::span<const uint8_t> answer) override {
     return Replicated(store_.SaveRound(record, answer));
@@ -71,9 +74,9 @@ class ReplicatedStore final : public Store {
 
  private:
   absl::Status Replicated(const absl::Status& saved) {
-    if (!saved.ok()) return saved;
-    return standbys_.WaitUntilHeld(store_.Position().commits);
+    return saved.ok() ? Held() : saved;
   }
+  absl::Status Held() { return standbys_.WaitUntilHeld(store_.Position().commits); }
 
   RunDirectoryStore& store_;
   Standbys& standbys_;
