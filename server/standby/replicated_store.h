@@ -73,9 +73,7 @@ class ReplicatedStore final : public Store {
   }
 
  private:
-  absl::Status Replicated(const absl::Status& saved) {
-    return saved.ok() ? Held() : saved;
-  }
+  absl::Status Replicated(const absl::Status& saved) { return saved.ok() ? Held() : saved; }
   absl::Status Held() { return standbys_.WaitUntilHeld(store_.Position().commits); }
 
   RunDirectoryStore& store_;
