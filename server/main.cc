@@ -111,7 +111,7 @@ namespace {
 
 constexpr char kProgram[] = "causeway-coordinator";
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
-constexpr absl::Duration kProgressInterval = absl::Seconds(5);
+constexpr absl::Duration kRunLineInterval = absl::Seconds(5);
 constexpr absl::Duration kStopDeadline = absl::Seconds(3);
 
 GivenRun GivenRunFromFlags() {
@@ -166,7 +166,7 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
                                StopSignal& stop_signal) {
   Clock& clock = *Clock::Real();
   std::string last_line;
-  absl::Duration next_line = clock.Monotonic() + kProgressInterval;
+  absl::Duration next_line = clock.Monotonic() + kRunLineInterval;
   for (;;) {
     if (stop_signal.Wait(kPoll)) {
       Log().info("stopping on a signal; another one kills");
@@ -182,7 +182,7 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
     curves.Tick();
     standbys.Tick();
     if (clock.Monotonic() < next_line) continue;
-    next_line = clock.Monotonic() + kProgressInterval;
+    next_line = clock.Monotonic() + kRunLineInterval;
     const v1::RunStatus status = coordinator.GetStatus();
     if (!status.started() || status.finished()) continue;
     std::string line = ProgressLine(status);

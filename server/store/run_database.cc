@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kHeaderBytes = 100;
 constexpr size_t kUserVersionOffset = 60;
 constexpr size_t kApplicationIdOffset = 68;
-constexpr char kMagic[] = "SQLite format 3";  // And its terminating zero.
+constexpr char kSqliteMagic[] = "SQLite format 3";  // And its terminating zero.
 
 uint32_t BigEndian32(std::span<const uint8_t> bytes, size_t offset) {
   return static_cast<uint32_t>(bytes[offset]) << 24 |
@@ -41,14 +41,13 @@ absl::Status CheckVersion(int64_t version, const std::string& path) {
       "(docs/formats.md, Repair)"));
 }
 
-// After these codes nothing was changed.
-bool IsHarmless(const absl::Status& status) {
+}  // namespace
+
+bool ChangedNothing(const absl::Status& status) {
   return status.code() == absl::StatusCode::kResourceExhausted ||
          status.code() == absl::StatusCode::kAlreadyExists ||
          status.code() == absl::StatusCode::kInvalidArgument;
 }
-
-}  // namespace
 
 absl::Status CheckRunFormat(FileSystem& file_system, const std::string& path) {
   ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, file_system.Map(path));
@@ -61,7 +60,7 @@ absl::Status CheckRunFormat(FileSystem& file_system, const std::string& path) {
   if (bytes.size() < kHeaderBytes) {
     return damaged(absl::StrCat("it ends at offset ", bytes.size(), ", within its header"));
   }
-  if (std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) != 0) {
+  if (std::memcmp(bytes.data(), kSqliteMagic, sizeof(kSqliteMagic)) != 0) {
     return damaged("offset 0 is not the beginning of an SQLite database");
   }
   if (BigEndian32(bytes, kApplicationIdOffset) != kRunApplicationId) {
@@ -292,7 +291,7 @@ absl::Status RunDatabase::CommitRowed(CommitRow row, bool is_copy,
   }();
   if (!status.ok()) {
     const absl::Status rolled_back = transaction.RollBack();
-    if (!rolled_back.ok() && IsHarmless(status)) {
+    if (!rolled_back.ok() && ChangedNothing(status)) {
       return absl::InternalError(absl::StrCat(status.message(), "; ", rolled_back.message()));
     }
     return status;

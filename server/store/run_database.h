@@ -31,6 +31,9 @@ inline constexpr int64_t kRunApplicationId = 0x43574159;  // "CWAY": PRAGMA appl
 // programs write a newer version there before they write anything else of it.
 absl::Status CheckRunFormat(FileSystem& file_system, const std::string& path);
 
+// Whether a commit that ended with this error left everything as it was.
+bool ChangedNothing(const absl::Status& status);
+
 struct DatabaseContent {
   RunIdentity identity;
   RunState state;

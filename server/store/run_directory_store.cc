@@ -15,12 +15,6 @@
 namespace causeway::server {
 namespace {
 
-bool IsHarmless(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kResourceExhausted ||
-         status.code() == absl::StatusCode::kAlreadyExists ||
-         status.code() == absl::StatusCode::kInvalidArgument;
-}
-
 std::string WhereRound(int fragment, int64_t round) {
   return absl::StrCat("fragment = ", fragment, " AND round = ", round);
 }
@@ -114,7 +108,7 @@ absl::Status RunDirectoryStore::Note(absl::Status status) {
 }
 
 absl::Status RunDirectoryStore::NoteLocked(absl::Status status) {
-  if (status.ok() || IsHarmless(status) || !failure_.ok()) return status;
+  if (status.ok() || ChangedNothing(status) || !failure_.ok()) return status;
   failure_ = status;
   // The next opening finds out what the disk holds.
   if (database_ != nullptr) database_->ForbidChanges();
@@ -264,10 +258,10 @@ absl::Status RunDirectoryStore::Commit(
       status = witness_->Update(database_->commits());
       // A disk too full to overwrite bytes that it has is none that can be worked with.
       if (!status.ok()) status = absl::InternalError(status.message());
-    } else if (IsHarmless(status)) {
+    } else if (ChangedNothing(status)) {
       if (blob != nullptr) freed = {*blob};
     }
-    if (!NoteLocked(status).ok() && !IsHarmless(status)) return status;
+    if (!NoteLocked(status).ok() && !ChangedNothing(status)) return status;
   }
   for (const BlobRef& file : freed) {
     CrashPoint("before_removal");

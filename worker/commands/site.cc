@@ -22,14 +22,6 @@ namespace {
 
 using nlohmann::json;
 
-std::span<const uint8_t> BytesOf(absl::string_view text) {
-  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
-}
-
-std::string TextOf(std::span<const uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 std::string Process(size_t process) { return absl::StrCat("process ", process, " of this site"); }
 
 // Checks what `other` must have in common with process 0.

@@ -29,6 +29,9 @@
 
 namespace causeway::worker {
 
+// Between two looks at whether a signal came.
+inline constexpr absl::Duration kStopPoll = absl::Milliseconds(100);
+
 struct SiteOptions {
   LaunchEnvironment launch;
   std::string worker_id;

@@ -17,16 +17,6 @@
 namespace causeway::worker {
 namespace {
 
-constexpr absl::Duration kStopPoll = absl::Milliseconds(100);
-
-std::span<const uint8_t> BytesOf(absl::string_view text) {
-  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
-}
-
-std::string TextOf(std::span<const uint8_t> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 // Whoever stops all processes of a site stops process 0 no later than the others, and it may be
 // gone before these have heard.
 bool IsToldToStopSoon(const std::function<bool()>& stop) {

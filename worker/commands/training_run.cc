@@ -9,12 +9,6 @@
 #include "common/base/threads.h"
 
 namespace causeway::worker {
-namespace {
-
-constexpr absl::Duration kStopPoll = absl::Milliseconds(100);
-
-}  // namespace
-
 TrainingRun::TrainingRun(const TrainingOptions& options, std::unique_ptr<RunMember> member,
                          FileSystem& file_system, Clock& clock, Dataset dataset)
     : options_(options),

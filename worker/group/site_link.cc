@@ -18,7 +18,7 @@
 namespace causeway::worker {
 namespace {
 
-constexpr uint32_t kMagic = 0x43577334;
+constexpr uint32_t kFrameMagic = 0x43577334;
 enum Kind : uint32_t { kCall = 1, kAnswer = 2, kCause = 3, kLeave = 4, kSign = 5 };
 constexpr char kOfPeer[] = "causeway/of-peer";
 constexpr uint64_t kMostBytes = uint64_t{1} << 40;
@@ -50,7 +50,7 @@ absl::Status Lost(absl::string_view peer, absl::string_view what) {
 }  // namespace
 
 struct SiteLink::Frame {
-  uint32_t magic = kMagic;
+  uint32_t magic = kFrameMagic;
   uint32_t kind = 0;
   uint64_t id = 0;
   int64_t argument = 0;
@@ -174,7 +174,7 @@ absl::Status SiteLink::Receive(Frame& frame, ByteBuffer& bytes) {
     return absl::OkStatus();
   };
   RETURN_IF_ERROR(read(&frame, sizeof(frame)));
-  if (frame.magic != kMagic || frame.bytes > kMostBytes) {
+  if (frame.magic != kFrameMagic || frame.bytes > kMostBytes) {
     return absl::DataLossError(absl::StrCat(peer_, " sends what is no message of a site"));
   }
   try {

@@ -28,7 +28,7 @@
 namespace causeway::worker {
 namespace {
 
-constexpr uint32_t kMagic = 0x43577336;
+constexpr uint32_t kHelloMagic = 0x43577336;
 constexpr absl::Duration kRetry = absl::Milliseconds(100);
 constexpr size_t kMostNamed = 8;
 constexpr size_t kMostSilent = 256;
@@ -53,7 +53,7 @@ using Proof = std::array<uint8_t, 32>;
 // What both sides say first. With a secret the caller says a second one, with its proof, after
 // process 0 has proven itself.
 struct Hello {
-  uint32_t magic = kMagic;
+  uint32_t magic = kHelloMagic;
   int32_t process = 0;
   int32_t processes = 0;
   int32_t refusal = kWelcome;  // Of process 0, to who is not welcome.
@@ -141,7 +141,7 @@ std::optional<Hello> ReceiveHello(int socket, absl::Time deadline) {
     if (received <= 0) return std::nullopt;
     got += static_cast<size_t>(received);
   }
-  if (hello.magic != kMagic) return std::nullopt;
+  if (hello.magic != kHelloMagic) return std::nullopt;
   return hello;
 }
 

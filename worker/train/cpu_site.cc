@@ -12,7 +12,7 @@ namespace causeway::worker {
 namespace {
 
 // Values that one task adds.
-constexpr int64_t kSliceValues = 64 * 1024;
+constexpr int64_t kAddedValues = 64 * 1024;
 
 struct LossBytes {
   double cross_entropy = 0;
@@ -71,9 +71,9 @@ absl::Status RemoteHelpers::Finish(std::span<float> gradients, std::span<TokenLo
     }
     const auto* const theirs = reinterpret_cast<const float*>(answer->data() + head);
     const auto values = static_cast<int64_t>(arena_);
-    pool_->ParallelFor((values + kSliceValues - 1) / kSliceValues, [&](int64_t task) {
-      const int64_t begin = task * kSliceValues;
-      const int64_t end = std::min(begin + kSliceValues, values);
+    pool_->ParallelFor((values + kAddedValues - 1) / kAddedValues, [&](int64_t task) {
+      const int64_t begin = task * kAddedValues;
+      const int64_t end = std::min(begin + kAddedValues, values);
       float* const sum = gradients.data();
       for (int64_t at = begin; at < end; ++at) sum[at] += theirs[at];
     });

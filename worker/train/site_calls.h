@@ -6,6 +6,11 @@
 #ifndef CAUSEWAY_WORKER_TRAIN_SITE_CALLS_H_
 #define CAUSEWAY_WORKER_TRAIN_SITE_CALLS_H_
 
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "absl/strings/string_view.h"
 #include "worker/sync/remote_part.h"
 
 namespace causeway::worker {
@@ -32,6 +37,14 @@ enum SiteMethod : int {
   kSiteRefreshWeights,  // Process 0 has used its GPUs' weights for an evaluation.
   kSiteMakePart,        // A new ReplicaPart, for the methods of PartServer.
 };
+
+// Text in a call or an answer.
+inline std::span<const uint8_t> BytesOf(absl::string_view text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+inline std::string TextOf(std::span<const uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 }  // namespace causeway::worker
 

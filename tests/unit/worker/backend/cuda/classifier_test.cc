@@ -13,29 +13,27 @@
 namespace causeway::worker::cuda {
 namespace {
 
-size_t Size(int64_t value) { return static_cast<size_t>(value); }
-
-struct Case {
+struct ClassifierCase {
   int64_t rows, vocabulary, stride;
   double deviation;
 };
 
 // From one logit to several turns of a block, with and without padding.
-const Case kCases[] = {{1, 1, 8, 1},
-                       {3, 5, 128, 4},
-                       {4, 128, 128, 10},
-                       {2, 255, 256, 30},
-                       {3, 50257, 50304, 4},
-                       {2, 4099, 4224, 100},
-                       // Rows so long that more threads share one.
-                       {2, 100277, 100352, 4}};
+const ClassifierCase kClassifierCases[] = {{1, 1, 8, 1},
+                                           {3, 5, 128, 4},
+                                           {4, 128, 128, 10},
+                                           {2, 255, 256, 30},
+                                           {3, 50257, 50304, 4},
+                                           {2, 4099, 4224, 100},
+                                           // Rows so long that more threads share one.
+                                           {2, 100277, 100352, 4}};
 
 struct Results {
   Doubles logits, loss, log_sum_exp;
 };
 
-Results OracleOf(const Case& c, Doubles logits, const std::vector<int32_t>& targets, double factor,
-                 double z_loss, bool gradient) {
+Results OracleOf(const ClassifierCase& c, Doubles logits, const std::vector<int32_t>& targets,
+                 double factor, double z_loss, bool gradient) {
   Results r = {std::move(logits), Doubles(Size(c.rows)), Doubles(Size(c.rows))};
   GetKernels<double>().classifier(r.logits.data(), targets.data(), c.rows, c.vocabulary, c.stride,
                                   factor, z_loss, gradient, r.loss.data(), r.log_sum_exp.data());
@@ -43,7 +41,7 @@ Results OracleOf(const Case& c, Doubles logits, const std::vector<int32_t>& targ
 }
 
 TEST(ClassifierTest, LossAndGradientAreTheOracles) {
-  for (const Case& c : kCases) {
+  for (const ClassifierCase& c : kClassifierCases) {
     RandomValues random(static_cast<uint32_t>(c.vocabulary));
     const Doubles logits = random.Normal(c.rows * c.stride, c.deviation);
     std::vector<int32_t> targets = random.Integers(c.rows, 0, static_cast<int32_t>(c.vocabulary));
@@ -86,7 +84,7 @@ TEST(ClassifierTest, LossAndGradientAreTheOracles) {
 }
 
 TEST(ClassifierTest, WithoutAGradientTheLogitsStay) {
-  const Case c = {4, 21, 128, 3};
+  const ClassifierCase c = {4, 21, 128, 3};
   RandomValues random(1);
   const Doubles logits = random.Normal(c.rows * c.stride);
   const std::vector<int32_t> targets = {3, -1, 20, 0};

@@ -10,8 +10,6 @@
 namespace causeway::worker::cuda {
 namespace {
 
-size_t Size(int64_t value) { return static_cast<size_t>(value); }
-
 TEST(TokenOrderTest, SortsByTokenAndKeepsTheOrderOfEqualOnes) {
   TokenOrder order(5);
   std::vector<int32_t> places(7);

@@ -20,6 +20,8 @@
 
 namespace causeway::worker::cuda {
 
+inline size_t Size(int64_t value) { return static_cast<size_t>(value); }
+
 using Doubles = std::vector<double>;
 
 // `value` as bf16 holds it.

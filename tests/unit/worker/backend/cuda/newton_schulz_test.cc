@@ -16,8 +16,6 @@
 namespace causeway::worker::cuda {
 namespace {
 
-size_t Size(int64_t value) { return static_cast<size_t>(value); }
-
 // alpha * op(a) op(b) + beta * c of [m, n], rounded to bf16.
 struct Side {
   const double* values;

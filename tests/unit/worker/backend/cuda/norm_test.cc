@@ -14,20 +14,20 @@ namespace {
 
 constexpr float kEpsilon = 1e-5F;
 
-struct Case {
+struct NormCase {
   int64_t rows;
   int64_t width;
   bool layer_norm;
 };
 
 // One, two, four and eight warps per row, with one to eight vectors per lane, full and ragged.
-const Case kCases[] = {
+const NormCase kNormCases[] = {
     {1, 8, false},    {3, 40, true},     {9, 264, false},  {17, 264, true}, {2, 768, false},
     {5, 1032, false}, {3, 1032, true},   {3, 2304, false}, {3, 2304, true}, {2, 4104, false},
     {2, 6400, true},  {2, 16384, false}, {1, 8200, true},
 };
 
-std::string NameOf(const Case& c) {
+std::string NameOf(const NormCase& c) {
   return absl::StrCat(c.layer_norm ? "LayerNorm " : "RMSNorm ", c.rows, " x ", c.width);
 }
 
@@ -35,7 +35,7 @@ struct Norm {
   Doubles x, addend, weight, bias;
 };
 
-Norm MakeNorm(const Case& c) {
+Norm MakeNorm(const NormCase& c) {
   RandomValues random(static_cast<uint32_t>(c.width + c.rows));
   return {random.Normal(c.rows * c.width, 2, 0.5), random.Normal(c.rows * c.width),
           random.Normal(c.width, 0.2, 1), random.Normal(c.width, 0.5)};
@@ -46,7 +46,8 @@ struct Forward {
   Doubles x_out, out, inverse;
 };
 
-Forward OracleForward(const Case& c, const Norm& norm, const Doubles& x, const Doubles* addend) {
+Forward OracleForward(const NormCase& c, const Norm& norm, const Doubles& x,
+                      const Doubles* addend) {
   const Kernels<double>& oracle = GetKernels<double>();
   Forward f = {x, Doubles(x.size()), Doubles(static_cast<size_t>(c.rows))};
   const double* const add = addend == nullptr ? nullptr : addend->data();
@@ -61,7 +62,7 @@ Forward OracleForward(const Case& c, const Norm& norm, const Doubles& x, const D
 }
 
 TEST(NormTest, ForwardIsTheOraclesAtAnyWidth) {
-  for (const Case& c : kCases) {
+  for (const NormCase& c : kNormCases) {
     const Norm norm = MakeNorm(c);
     for (const bool add : {false, true}) {
       const auto tensors = Repeat([&](TestDevice& device) {
@@ -96,7 +97,7 @@ TEST(NormTest, ForwardIsTheOraclesAtAnyWidth) {
 
 TEST(NormTest, BackwardIsTheOraclesAtAnyWidth) {
   const Kernels<double>& oracle = GetKernels<double>();
-  for (const Case& c : kCases) {
+  for (const NormCase& c : kNormCases) {
     const Norm norm = MakeNorm(c);
     RandomValues random(7);
     const Doubles dout = random.Normal(c.rows * c.width, 0.1);
@@ -164,7 +165,8 @@ TEST(NormTest, BackwardIsTheOraclesAtAnyWidth) {
 // Blocks take several turns, in which one or two warps share a row.
 TEST(NormTest, MoreRowsThanBlocksAddUpInTheWeightsGradient) {
   const Kernels<double>& oracle = GetKernels<double>();
-  for (const auto& [rows, width, layer_norm] : {Case{8 * 528 + 11, 8, true}, {2130, 1032, false}}) {
+  for (const auto& [rows, width, layer_norm] :
+       {NormCase{8 * 528 + 11, 8, true}, {2130, 1032, false}}) {
     RandomValues random(3);
     const Doubles x = random.Normal(rows * width);
     const Doubles weight = random.Normal(width);

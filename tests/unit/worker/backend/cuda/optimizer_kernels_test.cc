@@ -16,8 +16,6 @@
 namespace causeway::worker::cuda {
 namespace {
 
-size_t Size(int64_t value) { return static_cast<size_t>(value); }
-
 // The norm of `parts`, each of which is summed by itself.
 GradientNorm NormOf(TestDevice& device, const std::vector<std::vector<float>>& parts, double clip) {
   auto* const sums = device.Allocate<double>(static_cast<int64_t>(parts.size()));

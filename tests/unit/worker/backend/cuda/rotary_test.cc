@@ -12,9 +12,7 @@
 namespace causeway::worker::cuda {
 namespace {
 
-size_t Size(int64_t value) { return static_cast<size_t>(value); }
-
-struct Case {
+struct RotaryCase {
   int64_t sequences, length, query_heads, kv_heads, head_dim;
   int64_t tokens() const { return sequences * length; }
   int64_t rotated() const { return (query_heads + kv_heads) * head_dim; }
@@ -25,15 +23,16 @@ struct Case {
   }
 };
 
-const Case kCases[] = {{1, 1, 1, 1, 32}, {1, 5, 2, 1, 64},  {3, 7, 4, 2, 96},  {1, 33, 8, 1, 128},
-                       {2, 3, 3, 3, 16}, {2, 4, 2, 2, 80},  {1, 3, 1, 1, 512}, {1, 4, 2, 1, 2},
-                       {2, 3, 4, 4, 20}, {1, 3, 2, 1, 100}, {1, 2, 1, 1, 250}};
+const RotaryCase kRotaryCases[] = {{1, 1, 1, 1, 32},   {1, 5, 2, 1, 64}, {3, 7, 4, 2, 96},
+                                   {1, 33, 8, 1, 128}, {2, 3, 3, 3, 16}, {2, 4, 2, 2, 80},
+                                   {1, 3, 1, 1, 512},  {1, 4, 2, 1, 2},  {2, 3, 4, 4, 20},
+                                   {1, 3, 2, 1, 100},  {1, 2, 1, 1, 250}};
 
 struct Tensors {
   Doubles heads, dheads, query_weight, key_weight, cosine, sine;
 };
 
-Tensors MakeTensors(const Case& c) {
+Tensors MakeTensors(const RotaryCase& c) {
   RandomValues random(static_cast<uint32_t>(c.head_dim));
   Tensors t = {random.Normal(c.tokens() * c.stride()),
                random.Normal(c.tokens() * c.stride(), 0.1),
@@ -53,7 +52,7 @@ Tensors MakeTensors(const Case& c) {
   return t;
 }
 
-RotaryShape Upload(const Case& c, const Tensors& t, bool norm, TestDevice& device) {
+RotaryShape Upload(const RotaryCase& c, const Tensors& t, bool norm, TestDevice& device) {
   RotaryShape shape = {.tokens = c.tokens(),
                        .length = c.length,
                        .query_heads = c.query_heads,
@@ -70,7 +69,7 @@ RotaryShape Upload(const Case& c, const Tensors& t, bool norm, TestDevice& devic
 }
 
 TEST(RotaryTest, ForwardIsTheOraclesInPlaceAndElsewhere) {
-  for (const Case& c : kCases) {
+  for (const RotaryCase& c : kRotaryCases) {
     const Tensors t = MakeTensors(c);
     const int64_t size = c.tokens() * c.stride();
     for (const bool norm : {false, true}) {
@@ -109,7 +108,7 @@ TEST(RotaryTest, ForwardIsTheOraclesInPlaceAndElsewhere) {
 }
 
 TEST(RotaryTest, BackwardIsTheOracles) {
-  for (const Case& c : kCases) {
+  for (const RotaryCase& c : kRotaryCases) {
     const Tensors t = MakeTensors(c);
     for (const bool norm : {false, true}) {
       for (const bool accumulate : {false, true}) {
@@ -164,7 +163,7 @@ TEST(RotaryTest, BackwardIsTheOracles) {
 }
 
 TEST(RotaryTest, WithoutAnglesOnlyTheNormIsLeft) {
-  const Case c = {1, 3, 2, 1, 32};
+  const RotaryCase c = {1, 3, 2, 1, 32};
   Tensors t = MakeTensors(c);
   TestDevice device;
   RotaryForwardArguments a = {.shape = Upload(c, t, /*norm=*/true, device)};
