@@ -14,8 +14,8 @@
 namespace causeway::server {
 namespace {
 
-constexpr absl::Duration kPoll = absl::Milliseconds(200);
-constexpr absl::Duration kProgressInterval = absl::Seconds(5);
+constexpr absl::Duration kStopPoll = absl::Milliseconds(200);
+constexpr absl::Duration kFollowingLineEvery = absl::Seconds(5);
 
 }  // namespace
 
@@ -39,14 +39,14 @@ absl::Status FollowCommand(const FollowFlags& flags,
       const std::unique_ptr<Following> following,
       Following::Start(*FileSystem::Real(), flags.run_dir, flags.store, name, flags.of, security));
   int64_t shown = following->commits();
-  absl::Duration next_line = Clock::Real()->Monotonic() + kProgressInterval;
+  absl::Duration next_line = Clock::Real()->Monotonic() + kFollowingLineEvery;
   while (!following->ended()) {
-    if (stop_requested(kPoll)) {
+    if (stop_requested(kStopPoll)) {
       Log().info("stopping on a signal");
       break;
     }
     if (Clock::Real()->Monotonic() < next_line) continue;
-    next_line = Clock::Real()->Monotonic() + kProgressInterval;
+    next_line = Clock::Real()->Monotonic() + kFollowingLineEvery;
     const int64_t commits = following->commits();
     if (commits != shown) Log().info("has commit {}", commits);
     shown = commits;
