@@ -10,12 +10,11 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
 #include "server/outer/leaf_hasher.h"
+#include "server/outer/slices.h"
 #include "server/outer/step_kernels.h"
 
 namespace causeway::server {
 namespace {
-
-constexpr size_t kCacheLine = 64;
 
 double SquaresOf(std::span<const float> values, Range slice) {
   return SumOfSquares(values.subspan(slice.begin, slice.size));

@@ -11,7 +11,7 @@ namespace causeway::worker {
 namespace {
 
 // Values that are copied and mixed while they are in a cache.
-constexpr size_t kSlice = size_t{1} << 13;
+constexpr size_t kMixedSlice = size_t{1} << 13;
 
 }  // namespace
 
@@ -137,8 +137,8 @@ void HostReplica::PublishAndMix(int fragment, std::span<const float> staged, flo
   const std::vector<float> held = std::exchange(this->held(fragment), {});
   const float beta = 1.0F - alpha;
   const size_t size = PublishedPart(fragment).size();
-  for (size_t begin = 0; begin < size; begin += kSlice) {
-    const size_t count = std::min(kSlice, size - begin);
+  for (size_t begin = 0; begin < size; begin += kMixedSlice) {
+    const size_t count = std::min(kMixedSlice, size - begin);
     const std::span<float> published = PublishedPart(fragment).subspan(begin, count);
     const std::span<float> local = Part(parameters_, fragment).subspan(begin, count);
     if (!staged.empty()) std::ranges::copy(staged.subspan(begin, count), published.begin());

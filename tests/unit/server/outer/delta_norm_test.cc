@@ -11,27 +11,27 @@
 namespace causeway::server {
 namespace {
 
-constexpr size_t kValues = 2 * kCodecChunk + 100;
+constexpr size_t kNormValues = 2 * kCodecChunk + 100;
 
 TEST(DeltaNormTest, IsThatOfTheDecodedDeltaWithEveryCodec) {
-  std::vector<float> base(kValues);
-  std::vector<float> target(kValues);
-  for (size_t i = 0; i < kValues; ++i) {
+  std::vector<float> base(kNormValues);
+  std::vector<float> target(kNormValues);
+  for (size_t i = 0; i < kNormValues; ++i) {
     base[i] = static_cast<float>(RandomNormal(1, 0, i));
     target[i] = base[i] + 0.1F * static_cast<float>(RandomNormal(1, 1, i));
   }
   for (const v1::Codec id : {v1::FP32, v1::BF16, v1::INT8, v1::E3M0, v1::E2M1, v1::INT4, v1::LM2}) {
     const Codec& codec = **FindCodec(id);
-    std::vector<uint8_t> encoded(codec.EncodedBytes(kValues));
-    std::vector<float> residual(kValues);
+    std::vector<uint8_t> encoded(codec.EncodedBytes(kNormValues));
+    std::vector<float> residual(kNormValues);
     ASSERT_TRUE(codec.Encode(base, target, {.residual = residual}, encoded).ok());
-    std::vector<double> delta(kValues);
+    std::vector<double> delta(kNormValues);
     ASSERT_TRUE(codec.Accumulate(encoded, base, 1.0, delta).ok());
     double expected = 0;
     for (const double value : delta) expected += value * value;
     double sum = 0;
-    for (size_t begin = 0; begin < kValues; begin += kCodecChunk) {
-      const size_t size = std::min(kCodecChunk, kValues - begin);
+    for (size_t begin = 0; begin < kNormValues; begin += kCodecChunk) {
+      const size_t size = std::min(kCodecChunk, kNormValues - begin);
       const absl::StatusOr<double> squares = DeltaSquares(
           codec, std::span(encoded).subspan(codec.EncodedBytes(begin), codec.EncodedBytes(size)),
           std::span(base).subspan(begin, size));
