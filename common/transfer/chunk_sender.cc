@@ -86,6 +86,8 @@ int64_t ChunkSender::Close(LaneKey lane) {
     Object* const object = given.counts ? Find(given.transfer) : nullptr;
     if (object == nullptr || object->acknowledged.Holds(given.chunk)) continue;
     LetWait(*object, given.chunk);
+    // It may be held: the answer to the introduction says so.
+    object->asks_first |= options_.repeats_introductions;
     ++left;
   }
   lanes_.erase(found);
