@@ -9,16 +9,10 @@
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/telemetry/log.h"
+#include "server/progress_line.h"
 #include "server/standby/following.h"
 
 namespace causeway::server {
-namespace {
-
-constexpr absl::Duration kPoll = absl::Milliseconds(200);
-constexpr absl::Duration kProgressInterval = absl::Seconds(5);
-
-}  // namespace
-
 absl::Status FollowCommand(const FollowFlags& flags,
                            const std::function<bool(absl::Duration)>& stop_requested,
                            bool& refused) {
@@ -39,14 +33,14 @@ absl::Status FollowCommand(const FollowFlags& flags,
       const std::unique_ptr<Following> following,
       Following::Start(*FileSystem::Real(), flags.run_dir, flags.store, name, flags.of, security));
   int64_t shown = following->commits();
-  absl::Duration next_line = Clock::Real()->Monotonic() + kProgressInterval;
+  absl::Duration next_line = Clock::Real()->Monotonic() + kProgressLineInterval;
   while (!following->ended()) {
-    if (stop_requested(kPoll)) {
+    if (stop_requested(kStopPoll)) {
       Log().info("stopping on a signal");
       break;
     }
     if (Clock::Real()->Monotonic() < next_line) continue;
-    next_line = Clock::Real()->Monotonic() + kProgressInterval;
+    next_line = Clock::Real()->Monotonic() + kProgressLineInterval;
     const int64_t commits = following->commits();
     if (commits != shown) Log().info("has commit {}", commits);
     shown = commits;

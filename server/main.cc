@@ -110,8 +110,6 @@ namespace causeway::server {
 namespace {
 
 constexpr char kProgram[] = "causeway-coordinator";
-constexpr absl::Duration kPoll = absl::Milliseconds(200);
-constexpr absl::Duration kRunLineInterval = absl::Seconds(5);
 constexpr absl::Duration kStopDeadline = absl::Seconds(3);
 
 GivenRun GivenRunFromFlags() {
@@ -166,9 +164,9 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
                                StopSignal& stop_signal) {
   Clock& clock = *Clock::Real();
   std::string last_line;
-  absl::Duration next_line = clock.Monotonic() + kRunLineInterval;
+  absl::Duration next_line = clock.Monotonic() + kProgressLineInterval;
   for (;;) {
-    if (stop_signal.Wait(kPoll)) {
+    if (stop_signal.Wait(kStopPoll)) {
       Log().info("stopping on a signal; another one kills");
       return absl::OkStatus();
     }
@@ -182,7 +180,7 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
     curves.Tick();
     standbys.Tick();
     if (clock.Monotonic() < next_line) continue;
-    next_line = clock.Monotonic() + kRunLineInterval;
+    next_line = clock.Monotonic() + kProgressLineInterval;
     const v1::RunStatus status = coordinator.GetStatus();
     if (!status.started() || status.finished()) continue;
     std::string line = ProgressLine(status);
