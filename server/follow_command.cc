@@ -9,10 +9,16 @@
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/telemetry/log.h"
-#include "server/progress_line.h"
 #include "server/standby/following.h"
 
 namespace causeway::server {
+namespace {
+
+constexpr absl::Duration kStopPoll = absl::Milliseconds(200);
+constexpr absl::Duration kFollowingLineEvery = absl::Seconds(5);
+
+}  // namespace
+
 absl::Status FollowCommand(const FollowFlags& flags,
                            const std::function<bool(absl::Duration)>& stop_requested,
                            bool& refused) {
@@ -33,14 +39,14 @@ absl::Status FollowCommand(const FollowFlags& flags,
       const std::unique_ptr<Following> following,
       Following::Start(*FileSystem::Real(), flags.run_dir, flags.store, name, flags.of, security));
   int64_t shown = following->commits();
-  absl::Duration next_line = Clock::Real()->Monotonic() + kProgressLineInterval;
+  absl::Duration next_line = Clock::Real()->Monotonic() + kFollowingLineEvery;
   while (!following->ended()) {
     if (stop_requested(kStopPoll)) {
       Log().info("stopping on a signal");
       break;
     }
     if (Clock::Real()->Monotonic() < next_line) continue;
-    next_line = Clock::Real()->Monotonic() + kProgressLineInterval;
+    next_line = Clock::Real()->Monotonic() + kFollowingLineEvery;
     const int64_t commits = following->commits();
     if (commits != shown) Log().info("has commit {}", commits);
     shown = commits;

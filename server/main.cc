@@ -110,6 +110,8 @@ namespace causeway::server {
 namespace {
 
 constexpr char kProgram[] = "causeway-coordinator";
+constexpr absl::Duration kPoll = absl::Milliseconds(200);
+constexpr absl::Duration kRunLineInterval = absl::Seconds(5);
 constexpr absl::Duration kStopDeadline = absl::Seconds(3);
 
 GivenRun GivenRunFromFlags() {
@@ -164,9 +166,9 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
                                StopSignal& stop_signal) {
   Clock& clock = *Clock::Real();
   std::string last_line;
-  absl::Duration next_line = clock.Monotonic() + kProgressLineInterval;
+  absl::Duration next_line = clock.Monotonic() + kRunLineInterval;
   for (;;) {
-    if (stop_signal.Wait(kStopPoll)) {
+    if (stop_signal.Wait(kPoll)) {
       Log().info("stopping on a signal; another one kills");
       return absl::OkStatus();
     }
@@ -180,7 +182,7 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
     curves.Tick();
     standbys.Tick();
     if (clock.Monotonic() < next_line) continue;
-    next_line = clock.Monotonic() + kProgressLineInterval;
+    next_line = clock.Monotonic() + kRunLineInterval;
     const v1::RunStatus status = coordinator.GetStatus();
     if (!status.started() || status.finished()) continue;
     std::string line = ProgressLine(status);

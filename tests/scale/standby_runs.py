@@ -244,6 +244,8 @@ def disturbed(run, kills, seed, strict, say):
             say(f"kill {len(takeovers)} of {kills}: served after {takeovers[-1][0]:.2f} s, "
                 f"copied after {takeovers[-1][1]:.2f} s, step {run.steps('worker-0')}")
         failed = [worker.log() for worker in workers if worker.child.wait(timeout=600) != 0]
+        if failed and not strict:  # It would wait for them.
+            run.leader.process.signal(SIGTERM)
         ended, leader = run.finish()
         if strict:
             assert not failed, failed[0]

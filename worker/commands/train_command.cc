@@ -20,10 +20,10 @@
 #include "worker/commands/commands.h"
 #include "worker/commands/device_flag.h"
 #include "worker/commands/given_model.h"
-#include "worker/commands/site.h"
-#include "worker/commands/site_follower.h"
-#include "worker/commands/training_run.h"
 #include "worker/group/launch_environment.h"
+#include "worker/run/site.h"
+#include "worker/run/site_follower.h"
+#include "worker/run/training_run.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
           "train: HOST:PORT of the coordinator, or several with commas between where it may move");
@@ -73,8 +73,9 @@ ABSL_FLAG(std::string, congestion_control, "auto",
           "train, preflight: of the connections to the coordinator: auto (bbr where this process "
           "may use it), system (as the system has it), or a name such as bbr or cubic");
 
-ABSL_FLAG(std::string, site_secret_file, "",
-          "for a worker of several processes: a file, the same for all, whose text each must know");
+ABSL_FLAG(
+    std::string, site_secret_file, "",
+    "for a worker of several processes: a file, the same for all; by its text they speak TLS");
 ABSL_FLAG(absl::Duration, site_timeout, absl::Minutes(10),
           "train, as one of several processes (WORLD_SIZE): how long to wait for the others");
 

@@ -30,8 +30,8 @@ TEST(DeltaNormTest, IsThatOfTheDecodedDeltaWithEveryCodec) {
     double expected = 0;
     for (const double value : delta) expected += value * value;
     double sum = 0;
-    for (size_t begin = 0; begin < kValues; begin += kCodecChunk) {
-      const size_t size = std::min(kCodecChunk, kValues - begin);
+    for (size_t begin = 0; begin < kNormValues; begin += kCodecChunk) {
+      const size_t size = std::min(kCodecChunk, kNormValues - begin);
       const absl::StatusOr<double> squares = DeltaSquares(
           codec, std::span(encoded).subspan(codec.EncodedBytes(begin), codec.EncodedBytes(size)),
           std::span(base).subspan(begin, size));

@@ -62,7 +62,8 @@ class FakeRegistry final : public Registry {
     ttl_ = ttl;
     lease_ = record_.lease = ++record_.revision;
     record_.leases[lease_] = record_.clock.Monotonic() + ttl;
-    record_.view = {.leader = name,
+    record_.view = {.cluster = {},
+                    .leader = name,
                     .address = address,
                     .leader_revision = record_.revision,
                     .in_sync = {name},

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/params/initialize.h"
+#include "tests/unit/worker/backend/backend_contract.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
 #include "tests/unit/worker/backend/cuda/test_site.h"
-#include "tests/unit/worker/train/backend_contract.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
 #endif

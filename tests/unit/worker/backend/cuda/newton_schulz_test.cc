@@ -8,10 +8,10 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "tests/unit/worker/backend/cuda/kernel_testing.h"
+#include "tests/unit/worker/backend/cuda/cublaslt/test_gemm.h"
+#include "tests/unit/worker/backend/cuda/kernels/kernel_testing.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
-#include "tests/unit/worker/backend/cuda/test_gemm.h"
-#include "worker/train/muon.h"
+#include "worker/backend/cpu/muon.h"
 
 namespace causeway::worker::cuda {
 namespace {
