@@ -160,7 +160,7 @@ int ChunkSender::Damaged(LaneKey key, uint64_t transfer, int64_t chunk) {
   const auto given = std::ranges::find_if(found->second.given, [&](const Given& one) {
     return one.counts && one.transfer == transfer && one.chunk == chunk;
   });
-  // What was not sent cannot have come damaged.
+  // A chunk that was not sent cannot have come damaged.
   if (given == found->second.given.end()) return 0;
   given->counts = false;
   Object* const object = Find(transfer);

@@ -38,7 +38,7 @@ class ChunkSender {
     // lost, and waits for the answer (Hold) where chunks of the object were on that lane.
     bool repeats_introductions = false;
   };
-  // What a lane is to send.
+  // Says what a lane is to send.
   struct Piece {
     uint64_t transfer = 0;
     int64_t chunk = kIntroduction;

@@ -178,7 +178,7 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
       }
       continue;
     }
-    // What comes from a former leader any more would be of no use.
+    // Whatever comes from a former leader any more would be of no use.
     following = nullptr;
     if (!view->in_sync.empty() && !view->in_sync.contains(name)) {
       say(absl::StrCat("nobody leads, and ", name, " may lack what workers were told: only ",

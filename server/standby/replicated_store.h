@@ -1,6 +1,6 @@
 // The store of --durability=replicated: a fact is saved once copies have it, too.
 //
-// What is told to workers follows a Save of this store, so here is the one place that a leader
+// All that is told to workers follows a Save of this store, so here is the one place that a leader
 // passes before it tells anything: it waits for copies, and is closed once it leads no more.
 #ifndef CAUSEWAY_SERVER_STANDBY_REPLICATED_STORE_H_
 #define CAUSEWAY_SERVER_STANDBY_REPLICATED_STORE_H_
