@@ -85,6 +85,11 @@ TEST(SimulationTest, AContributionThatIsAppliedTwiceIsFound) {
   EXPECT_THAT(found, Contains("counted_once"));
 }
 
+TEST(SimulationTest, AContributionThatIsAcknowledgedBeforeItIsDurableIsFound) {
+  const std::set<std::string> found = FoundBy({.coordinator = AcknowledgesFirst});
+  EXPECT_THAT(found, Contains("acknowledged_is_kept"));
+}
+
 TEST(SimulationTest, ALateDeltaThatIsLostIsFound) {
   const std::set<std::string> found =
       FoundBy({.coordinator = nullptr, .workers_drop_late_deltas = true});
