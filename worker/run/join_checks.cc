@@ -12,7 +12,7 @@
 #include "common/params/run_config.h"
 #include "common/rpc/tls_handshake.h"
 #include "common/transfer/wire.h"
-#include "worker/link/session.h"
+#include "common/client/session.h"
 
 namespace causeway::worker {
 namespace {

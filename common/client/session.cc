@@ -1,4 +1,4 @@
-#include "worker/link/session.h"
+#include "common/client/session.h"
 
 #include <algorithm>
 #include <random>
@@ -15,7 +15,7 @@
 #include "common/transfer/wire.h"
 #include "common/telemetry/log.h"
 
-namespace causeway::worker {
+namespace causeway {
 namespace {
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(200);
@@ -418,4 +418,4 @@ void Session::RunWriter() {
   }
 }
 
-}  // namespace causeway::worker
+}  // namespace causeway

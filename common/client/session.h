@@ -6,8 +6,8 @@
 // process more often than not. Two threads serve the stream.
 //
 // Thread-safety: every method may be called by any thread.
-#ifndef CAUSEWAY_WORKER_LINK_SESSION_H_
-#define CAUSEWAY_WORKER_LINK_SESSION_H_
+#ifndef CAUSEWAY_COMMON_CLIENT_SESSION_H_
+#define CAUSEWAY_COMMON_CLIENT_SESSION_H_
 
 #include <cstdint>
 #include <deque>
@@ -26,7 +26,7 @@
 #include "causeway/v1/session.pb.h"
 #include "common/telemetry/event_log.h"
 
-namespace causeway::worker {
+namespace causeway {
 
 // Asks the coordinator for the run's configuration; waits up to `timeout` for it to come up, after
 // the caller has done so for `waited`. UNAVAILABLE names the address and the whole time.
@@ -150,6 +150,6 @@ class Session {
   std::thread writer_thread_;
 };
 
-}  // namespace causeway::worker
+}  // namespace causeway
 
-#endif  // CAUSEWAY_WORKER_LINK_SESSION_H_
+#endif  // CAUSEWAY_COMMON_CLIENT_SESSION_H_
