@@ -35,6 +35,7 @@ class OwnedBufferMessage final : public MessageBytes {
   std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override {
     return BufferMessage(buffer_).Open();
   }
+  size_t size() const override { return BufferMessage(buffer_).size(); }
 
  private:
   grpc::ByteBuffer buffer_;

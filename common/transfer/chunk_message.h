@@ -19,6 +19,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -43,6 +44,19 @@ class FlatMessage final : public MessageBytes {
 
  private:
   const std::span<const uint8_t> bytes_;
+};
+
+// In one piece, which the object keeps.
+class OwnedMessage final : public MessageBytes {
+ public:
+  explicit OwnedMessage(std::string bytes) : bytes_(std::move(bytes)) {}
+  std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override {
+    return FlatMessage({reinterpret_cast<const uint8_t*>(bytes_.data()), bytes_.size()}).Open();
+  }
+  size_t size() const override { return bytes_.size(); }
+
+ private:
+  const std::string bytes_;
 };
 
 // v1.Chunk apart from its data.

@@ -22,6 +22,7 @@
 #include "common/codec/codec.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
+#include "common/transfer/chunk_message.h"
 #include "common/transfer/wire.h"
 #include "server/core/coordinator.h"
 #include "server/store/memory_store.h"
@@ -71,18 +72,6 @@ class Stream final : public server::WorkerLaneStream {
   std::vector<v1::LaneControl> said_;
   int unwritten_ = 0;
   bool ended_ = false;
-};
-
-// In one piece, which it keeps.
-class KeptMessage final : public MessageBytes {
- public:
-  explicit KeptMessage(std::string bytes) : bytes_(std::move(bytes)) {}
-  std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override {
-    return FlatMessage({reinterpret_cast<const uint8_t*>(bytes_.data()), bytes_.size()}).Open();
-  }
-
- private:
-  const std::string bytes_;
 };
 
 // Merges a serialized message of the input, of less than 64 bytes, over `message`.
@@ -315,7 +304,7 @@ class Run {
     const LanePeer::LanePtr lane = lanes.Open(0, stream, nullptr);
     const auto receive = [&] {
       const bool goes_on =
-          lanes.Receive(lane, std::make_shared<KeptMessage>(message.SerializeAsString()));
+          lanes.Receive(lane, std::make_shared<OwnedMessage>(message.SerializeAsString()));
       lanes.Written(lane);
       while (stream->TakeWritten()) lanes.Written(lane);
       return goes_on && !stream->ended();

@@ -48,18 +48,6 @@ bool Passes(const absl::Status& status) {
          absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status);
 }
 
-// Keeps its bytes.
-class KeptMessage final : public MessageBytes {
- public:
-  explicit KeptMessage(std::string bytes) : bytes_(std::move(bytes)) {}
-  std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override {
-    return FlatMessage({reinterpret_cast<const uint8_t*>(bytes_.data()), bytes_.size()}).Open();
-  }
-
- private:
-  const std::string bytes_;
-};
-
 // The client's one lane, whose other end is the fuzzer.
 class FuzzedLane final : public LaneStream, public std::enable_shared_from_this<FuzzedLane> {
  public:
@@ -74,7 +62,7 @@ class FuzzedLane final : public LaneStream, public std::enable_shared_from_this<
 
   void Receive(const v1::LaneMessage& message) {
     if (lane_ == nullptr) return;
-    client_->Receive(lane_, std::make_shared<KeptMessage>(message.SerializeAsString()));
+    client_->Receive(lane_, std::make_shared<OwnedMessage>(message.SerializeAsString()));
     Settle();
   }
   void Break(const absl::Status& why) {

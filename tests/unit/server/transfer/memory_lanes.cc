@@ -11,18 +11,6 @@
 namespace causeway::server {
 namespace {
 
-// Keeps its bytes.
-class StringMessage final : public MessageBytes {
- public:
-  explicit StringMessage(std::string bytes) : bytes_(std::move(bytes)) {}
-  std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override {
-    return FlatMessage({reinterpret_cast<const uint8_t*>(bytes_.data()), bytes_.size()}).Open();
-  }
-
- private:
-  const std::string bytes_;
-};
-
 std::string Serialize(const OutgoingMessage& message) {
   v1::LaneMessage wire;
   if (!message.chunk.has_value()) {
@@ -142,7 +130,7 @@ void MemoryLanes::Deliver(const std::shared_ptr<Wire>& wire, bool up) {
     const LanePeer::LanePtr lane = end.lane;
     end.reads = false;
     const bool reads =
-        peer->Receive(lane, std::make_shared<StringMessage>(content.SerializeAsString()));
+        peer->Receive(lane, std::make_shared<OwnedMessage>(content.SerializeAsString()));
     if (reads && !wire->broken) end.reads = true;
     return;
   }
