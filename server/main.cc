@@ -1,7 +1,4 @@
 // causeway-coordinator: averages what the workers of a run send, and publishes the result.
-#include <pthread.h>
-#include <signal.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,10 +29,10 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/tcp_links.h"
-#include "common/transfer/wire.h"
 #include "common/telemetry/counting_event_log.h"
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/log.h"
+#include "common/transfer/wire.h"
 #include "server/core/coordinator.h"
 #include "server/core/waiting_coordinator.h"
 #include "server/given_run.h"
@@ -47,8 +44,11 @@
 #include "server/http/status_page.h"
 #include "server/initial_parameters.h"
 #include "server/metrics/coordinator_metrics.h"
+#include "server/region/parent_link.h"
+#include "server/region_run.h"
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
+#include "server/stop_signal.h"
 #include "server/store/network_file_system.h"
 #include "server/store/run_directory.h"
 #include "server/store/run_directory_store.h"
@@ -57,6 +57,15 @@ ABSL_FLAG(std::string, run_dir, "", "the folder that will hold the run");
 ABSL_FLAG(std::string, config, "", "the run's configuration, a textproto");
 ABSL_FLAG(std::string, initial, "",
           "serve: the parameters that the run starts from, a file; or first-site");
+ABSL_FLAG(std::string, parent, "",
+          "serve: HOST:PORT of the coordinator whose run this one serves to a region of it");
+ABSL_FLAG(std::string, region_id, "", "serve: with --parent, this region's name there");
+ABSL_FLAG(int, sites, 0, "serve: with --parent, as many sites as this region may have");
+ABSL_FLAG(std::string, parent_tls_cert, "",
+          "serve: with --parent, this region's certificate there; default: --tls_cert");
+ABSL_FLAG(std::string, parent_tls_key, "", "serve: the private key of --parent_tls_cert");
+ABSL_FLAG(std::string, parent_token_file, "",
+          "serve: with --parent, the file with this region's token there");
 ABSL_FLAG(std::string, preset, "", "settings that the configuration is read over");
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "HOST:PORT to listen on; port 0: any free one");
 ABSL_FLAG(std::string, address_file, "", "receives HOST:PORT once the coordinator listens");
@@ -132,6 +141,12 @@ constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway r
         --tls_crl_dir=FOLDER       revocation lists, as openssl rehash names them
         --max_connection_age=24h   then a connection is made anew, by who still may
 
+  causeway-coordinator serve --parent=HOST:PORT --region_id=NAME --sites=N --run_dir=FOLDER
+      Serves a region: up to N workers near this machine, whose deltas go to the coordinator at
+      HOST:PORT as one. The run is that coordinator's; the workers need no other flags.
+        --parent_tls_cert=FILE --parent_tls_key=FILE, or --parent_token_file=FILE: by which the
+                                   parent knows this region
+
   causeway-coordinator check-config --config=FILE [--preset=best]
       Prints the complete configuration, and warnings on standard error.
 
@@ -151,12 +166,30 @@ Exit status: 0 done, 1 failed on the way, 2 refused before anything started.
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 constexpr absl::Duration kProgressInterval = absl::Seconds(5);
 constexpr absl::Duration kStopDeadline = absl::Seconds(3);
+// For deltas that a region owes its parent when it stops.
+constexpr absl::Duration kParentPatience = absl::Seconds(30);
 
 GivenRun GivenRunFromFlags() {
   return {.config = absl::GetFlag(FLAGS_config),
           .preset = absl::GetFlag(FLAGS_preset),
           .initial = absl::GetFlag(FLAGS_initial),
           .run_dir = absl::GetFlag(FLAGS_run_dir)};
+}
+
+ParentOptions ParentFromFlags() {
+  ParentOptions parent;
+  parent.address = absl::GetFlag(FLAGS_parent);
+  parent.region_id = absl::GetFlag(FLAGS_region_id);
+  parent.sites = absl::GetFlag(FLAGS_sites);
+  parent.security = SecurityOptionsFromFlags();
+  const std::string certificate = absl::GetFlag(FLAGS_parent_tls_cert);
+  if (!certificate.empty()) {
+    parent.security.cert_file = certificate;
+    parent.security.key_file = absl::GetFlag(FLAGS_parent_tls_key);
+  }
+  parent.security.token_file = absl::GetFlag(FLAGS_parent_token_file);
+  parent.security.crl_folder.clear();
+  return parent;
 }
 
 int CheckConfig() {
@@ -205,28 +238,6 @@ std::string ProgressLine(const v1::RunStatus& status) {
       status.run_step(), status.config().train().steps(), live, tokens_per_second, rounds,
       bytes_up / 1e6, bytes_down / 1e6, waiting);
 }
-
-// SIGTERM and SIGINT, blocked in all threads and taken here. After the first one both have their
-// usual effect again, so that a second one kills.
-class StopSignal {
- public:
-  StopSignal() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGTERM);
-    sigaddset(&set_, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-  }
-  // Waits so long. True if one came.
-  bool Wait(absl::Duration timeout) {
-    const timespec time = absl::ToTimespec(timeout);
-    if (sigtimedwait(&set_, nullptr, &time) < 0) return false;
-    pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
-    return true;
-  }
-
- private:
-  sigset_t set_;
-};
 
 // Until a signal, the end of the run, or a failure.
 absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves,
@@ -338,6 +349,7 @@ struct ServeFlags {
   std::string congestion_control;
   std::optional<HttpListener> http_port;
   GivenRun given;
+  ParentOptions parent;  // Without an address: this is the hub.
 };
 
 absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
@@ -349,9 +361,11 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
     return absl::InvalidArgumentError("give a folder for the run: --run_dir=FOLDER");
   }
   RETURN_IF_ERROR(Annotate(CheckAddress(flags.listen, /*allow_any_port=*/true), "--listen"));
+  ASSIGN_OR_RETURN(flags.parent, CheckParentOptions(ParentFromFlags(), flags.given, flags.listen));
   ASSIGN_OR_RETURN(flags.store, StoreOptions());
   ASSIGN_OR_RETURN(flags.congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
+  flags.parent.congestion_control = flags.congestion_control;
   ASSIGN_OR_RETURN(flags.http_port,
                    OpenHttpPort(absl::GetFlag(FLAGS_http), SecurityOptionsFromFlags().UsesTls()));
   if (flags.given.has_config()) RETURN_IF_ERROR(CheckGivenRun(file_system, flags.given));
@@ -366,6 +380,7 @@ struct OpenedRun {
   bool awaits_model = false;  // A new run; one that has begun has a model.
   v1::RunConfig config;
   std::string run_id;
+  std::unique_ptr<RegionRun> region;  // Null: the hub's.
 };
 
 absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags) {
@@ -379,6 +394,12 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
   }
   ASSIGN_OR_RETURN(run.recovered, run.store->Recover());
   run.resumes = run.recovered.has_value();
+  if (!flags.parent.address.empty()) {
+    ASSIGN_OR_RETURN(run.region, OpenRegion(flags.parent, flags.run_dir, run.recovered));
+    run.config = run.region->parent.run.config();
+    run.run_id = run.region->parent.run.run_id();
+    return run;
+  }
   run.awaits_model = !run.resumes && flags.given.awaits_first_site();
   ASSIGN_OR_RETURN(CompleteConfig complete, ChooseConfig(file_system, flags.given, run.recovered));
   for (const std::string& warning : complete.warnings) Log().warn("{}", warning);
@@ -416,6 +437,11 @@ absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
         });
   }
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(run.config));
+  if (run.region != nullptr && !run.resumes) {
+    ASSIGN_OR_RETURN(std::vector<float> fetched,
+                     FetchInitialParameters(file_system, flags.run_dir, *run.region));
+    return begin(run.config, plan, std::move(fetched), std::nullopt);
+  }
   ASSIGN_OR_RETURN(std::vector<float> initial,
                    ChooseInitialParameters(file_system, flags.given, plan, run.config,
                                            run.recovered, merge_pool));
@@ -474,6 +500,16 @@ int Serve() {
   options.observers.push_back(&run_history);
   options.merge_pool = &merge_pool;
   options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
+  std::unique_ptr<ParentLink> parent;
+  if (run->region != nullptr) {
+    const RegionRun& region = *run->region;
+    parent =
+        std::make_unique<ParentLink>(region.options, region.parent, region.plan, &event_history);
+    options.region = RegionOptions{.parent = parent.get(),
+                                   .id = region.options.region_id,
+                                   .sites = region.options.sites,
+                                   .above = region.above};
+  }
   const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
       MakeCoordinator(file_system, *flags, *run, options, merge_pool, event_history);
   if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
@@ -504,8 +540,10 @@ int Serve() {
   if (status.ok() && !address_file.empty()) {
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
   }
+  if (status.ok() && parent != nullptr) status = parent->Start(**coordinator);
   if (status.ok()) status = ServeUntilStopped(**coordinator, curves, stop_signal);
   stopping = true;
+  if (parent != nullptr) parent->Stop((*coordinator)->Finished(), kParentPatience);
   const absl::Status shut_down = (*coordinator)->Shutdown();
   (*server)->Stop(kStopDeadline);
   curves.Save();

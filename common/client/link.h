@@ -19,9 +19,9 @@
 #include "absl/time/time.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/clock.h"
-#include "common/rpc/tcp_links.h"
 #include "common/client/connection_tuner.h"
 #include "common/client/link_meter.h"
+#include "common/rpc/tcp_links.h"
 
 namespace causeway {
 

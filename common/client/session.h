@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -29,10 +30,12 @@
 namespace causeway {
 
 // Asks the coordinator for the run's configuration; waits up to `timeout` for it to come up, after
-// the caller has done so for `waited`. UNAVAILABLE names the address and the whole time.
+// the caller has done so for `waited`. UNAVAILABLE names the address, the whole time and the flag
+// that gave the address.
 absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stub,
                                                  const std::string& address, absl::Duration timeout,
-                                                 absl::Duration waited = absl::ZeroDuration());
+                                                 absl::Duration waited = absl::ZeroDuration(),
+                                                 absl::string_view flag = "--coordinator");
 
 class Session {
  public:
@@ -43,6 +46,9 @@ class Session {
     EventLog* events = NullEventLog();           // Outlives the session.
     // Told, by the session's thread, when a stream stands and when it stands no more.
     std::function<void(bool stands)> on_stream = [](bool) {};
+    // For a region, on the session's thread: each welcome, and each round that was published.
+    std::function<void(const v1::Welcome&)> on_welcome = {};
+    std::function<void(const v1::RoundOutcome&)> on_outcome = {};
     absl::Duration give_up_after = absl::Minutes(10);
     // For the first welcome; longer than a former process of this id can keep its lease.
     absl::Duration first_attach_patience = absl::Seconds(20);
@@ -62,6 +68,7 @@ class Session {
     // The part of the data to draw, and the draw to begin it with if it was another one until now.
     int data_slot = 0;
     int64_t next_draw = 0;
+    std::vector<int64_t> next_draws;  // Of a region: of that part and those after it.
     // The stream broke for so long that the membership was lost, and the run went on: the worker
     // should start anew there. Until Ready.
     std::optional<v1::Welcome> start_anew;

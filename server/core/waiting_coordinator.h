@@ -54,8 +54,7 @@ class WaitingCoordinator final : public Coordinator {
   bool IsQuarantined(const v1::PushHeader& header) const override;
   void PullAnswer(int fragment, int64_t round, PullCallback callback) override;
   absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) override;
-  void RecordPulled(const std::string& worker_id, v1::Want::Object object,
-                    int64_t bytes) override;
+  void RecordPulled(const std::string& worker_id, v1::Want::Object object, int64_t bytes) override;
   void Tick() override;
   void Maintain() override;
   v1::RunStatus GetStatus() const override;

@@ -74,6 +74,7 @@ absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Ch
   v1::Greeting greeting;
   greeting.set_wire_version(kWireVersion);
   greeting.set_run_id(run_id);
+  greeting.set_worker_id(options.worker_id);
   greeting.set_process(std::random_device()());
   std::shared_ptr<LaneClient> client;
   LaneDialer dialer([&channel](int) { return channel; });

@@ -24,6 +24,7 @@ struct PublishedState {
 };
 
 struct StatePullOptions {
+  std::string worker_id;  // On whose behalf; empty: an operator's.
   // By then all has come, or DEADLINE_EXCEEDED.
   absl::Time deadline = absl::InfiniteFuture();
   // If nothing comes for so long, it is given up. A piece of 1 MiB is the least that is seen to

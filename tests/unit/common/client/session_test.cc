@@ -9,8 +9,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/no_threads.h"
-#include "tests/unit/common/telemetry/awaited_events.h"
 #include "tests/unit/common/client/fake_coordinator.h"
+#include "tests/unit/common/telemetry/awaited_events.h"
 
 namespace causeway {
 namespace {
