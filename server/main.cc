@@ -166,8 +166,6 @@ Exit status: 0 done, 1 failed on the way, 2 refused before anything started.
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 constexpr absl::Duration kProgressInterval = absl::Seconds(5);
 constexpr absl::Duration kStopDeadline = absl::Seconds(3);
-// For deltas that a region owes its parent when it stops.
-constexpr absl::Duration kParentPatience = absl::Seconds(30);
 
 GivenRun GivenRunFromFlags() {
   return {.config = absl::GetFlag(FLAGS_config),
@@ -543,7 +541,7 @@ int Serve() {
   if (status.ok() && parent != nullptr) status = parent->Start(**coordinator);
   if (status.ok()) status = ServeUntilStopped(**coordinator, curves, stop_signal);
   stopping = true;
-  if (parent != nullptr) parent->Stop((*coordinator)->Finished(), kParentPatience);
+  if (parent != nullptr) StopUnderParent(**coordinator, *parent);
   const absl::Status shut_down = (*coordinator)->Shutdown();
   (*server)->Stop(kStopDeadline);
   curves.Save();

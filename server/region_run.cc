@@ -8,6 +8,12 @@
 #include "server/initial_parameters.h"
 
 namespace causeway::server {
+namespace {
+
+// For deltas that a region owes its parent when it stops.
+constexpr absl::Duration kParentPatience = absl::Seconds(30);
+
+}  // namespace
 
 absl::StatusOr<ParentOptions> CheckParentOptions(ParentOptions parent, const GivenRun& given,
                                                  const std::string& listen) {
@@ -67,6 +73,15 @@ absl::StatusOr<std::vector<float>> FetchInitialParameters(FileSystem& file_syste
   RETURN_IF_ERROR(KeepInitialValues(file_system, run_dir, address, region.parent.run.config(),
                                     state->parameters));
   return std::move(state->parameters);
+}
+
+void StopUnderParent(Coordinator& region, ParentLink& parent) {
+  region.Tick();
+  std::optional<v1::Leave::Reason> reason;
+  if (region.Finished()) {
+    reason = region.ReachedItsEnd() ? v1::Leave::FINISHED : v1::Leave::DRAINED;
+  }
+  parent.Stop(reason, kParentPatience);
 }
 
 }  // namespace causeway::server

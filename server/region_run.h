@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/file_system.h"
 #include "common/params/fragment_plan.h"
+#include "server/core/coordinator.h"
 #include "server/given_run.h"
 #include "server/region/parent_link.h"
 #include "server/store/store.h"
@@ -38,6 +39,10 @@ absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(const ParentOptions& optio
 absl::StatusOr<std::vector<float>> FetchInitialParameters(FileSystem& file_system,
                                                           const std::string& run_dir,
                                                           const RegionRun& region);
+
+// The region stops: what its last sites have left is closed, goes up, and the parent is told that
+// it is done, if it is.
+void StopUnderParent(Coordinator& region, ParentLink& parent);
 
 }  // namespace causeway::server
 

@@ -101,7 +101,7 @@ ParentLink::ParentLink(ParentOptions options, ReachedParent parent, const Fragme
       events_(events),
       queue_(std::min(plan.fragments(), kMostFlights)) {}
 
-ParentLink::~ParentLink() { Stop(/*finished=*/false, absl::ZeroDuration()); }
+ParentLink::~ParentLink() { Stop(std::nullopt, absl::ZeroDuration()); }
 
 absl::Status ParentLink::Start(Coordinator& coordinator) {
   RETURN_IF_ERROR(queue_.started());
@@ -310,7 +310,7 @@ void ParentLink::Applied(int fragment, int64_t round, uint64_t published_hash) {
   if (connection != nullptr) connection->exchange->ReportApplied(fragment, round, published_hash);
 }
 
-void ParentLink::Stop(bool finished, absl::Duration patience) {
+void ParentLink::Stop(std::optional<v1::Leave::Reason> reason, absl::Duration patience) {
   std::shared_ptr<Connection> left;
   {
     absl::MutexLock lock(&mutex_);
@@ -330,8 +330,7 @@ void ParentLink::Stop(bool finished, absl::Duration patience) {
     if (left == nullptr) left = std::exchange(connection_, nullptr);
   }
   if (left != nullptr) {
-    // Without a word, the lease ends, or this region comes back before.
-    if (finished) left->session->Leave(v1::Leave::FINISHED, "");
+    if (reason.has_value()) left->session->Leave(*reason, "");
     left->exchange->Cancel();
   }
   queue_.Stop();

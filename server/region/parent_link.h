@@ -7,6 +7,7 @@
 #define CAUSEWAY_SERVER_REGION_PARENT_LINK_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -61,9 +62,10 @@ class ParentLink final : public Parent {
   absl::Status Start(Coordinator& coordinator);
   void Carry(RegionDelta delta, Callback done) override;
   void Applied(int fragment, int64_t round, uint64_t published_hash) override;
-  // Waits, up to `patience`, until the parent has what was closed, and leaves. Carries that have no
-  // answer end with CANCELLED. `finished`: the region is done; otherwise it may come back.
-  void Stop(bool finished, absl::Duration patience);
+  // Waits, up to `patience`, until the parent has what was closed, and leaves for that reason, or
+  // without a word if it may come back before its lease ends. Carries that have no answer end with
+  // CANCELLED.
+  void Stop(std::optional<v1::Leave::Reason> reason, absl::Duration patience);
 
  private:
   // Destroyed from the last to the first.
