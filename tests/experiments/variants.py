@@ -52,6 +52,10 @@ SCALES = {scale.name: scale for scale in (
             evaluations=evaluations, prose=True)
       for name, steps, evaluations in (("600", 600, 6), ("2k", 2000, 10), ("6k", 6000, 24),
                                        ("20k", 20000, 40))),
+    # As many tokens as `small-6k` in half as many steps: four sites have the batch that two have there.
+    Scale("small-6k-wide", {"layers": "6", "width": "64", "heads": "4", "mlp_width": "192"},
+          sequence_length=128, global_windows=32, steps=3000, evaluation_windows=1024,
+          evaluations=24, prose=True),
     Scale("large", {"preset": '"tiny-1m"'},
           sequence_length=256, global_windows=16, steps=3000, evaluation_windows=256,
           unequal_step_ms=(1200, 2400)),
@@ -233,7 +237,7 @@ EXPERIMENTS = {
     "tuning": Experiment(
         "What suits data parallelism and the mean",
         ("plain", "plain-mu0.8", "plain-mu0.9", "plain-mu0.85", "plain-mu0.975", "plain-rates0.5", "plain-rates0.7",
-         "muon0.04-1e-2", "adamw1e-3", "adamw1e-2", "mean", "mean-rates0.5", "mean-rates0.7",
+         "plain-rates1.4", "muon0.04-1e-2", "adamw1e-3", "adamw1e-2", "mean", "mean-rates0.5", "mean-rates0.7",
          "mean-rates1.4", "mean-mu0.8", "mean-mu0.9", "mean-mu0.975", "mean-M4", "mean-M4-mu0.8", "mean-M4-mu0.9",
          "mean-M4-rates0.5", "mean-M4-rates0.7", "mean-outer1.2", "mean-outer1.4",
          "mean-outer1.4-rates0.5", "mean-M4-outer1.4", "mean-M4-outer1.8", "mean-M4-outer1.8-rates0.5", "mean-M4-H10", "mean-H10", "mean-tau0", "mean-fp32", "mean-diloco", "mean-keep", "mean-keep-mu0.9"),

@@ -23,7 +23,8 @@ def section(text, title):
 def metrics(side):
     """{name: (type, set of labels)} of "coordinator" or "worker"."""
     title = {"coordinator": "The coordinator's", "worker": "A worker's"}[side]
-    text = section((ROOT / "docs" / "metrics.md").read_text(), title)
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    text = section(page, title) + section(page, "Both programs'")
     found = {}
     for cells in rows(text):
         if len(cells) == 4 and cells[1] in ("gauge", "counter", "histogram"):

@@ -125,7 +125,9 @@ class WholeRun(QuickstartTest):
         child = subprocess.Popen(
             ["/usr/bin/python3", str(ROOT / "deploy" / "quickstart.py"), f"--programs={programs}",
              f"--out={self.out}", f"--corpus={self.text}"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            # A shell's background jobs ignore the signal, and so would what they start.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         for line in child.stdout:
             if "coordinator at" in line:
                 break
