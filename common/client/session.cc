@@ -46,7 +46,7 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
     const absl::Status resolved = ResolveAddresses(address).status();
     return absl::UnavailableError(absl::StrCat(
         "no coordinator answers at ", address, " within ", absl::FormatDuration(waited + timeout),
-        "; check ", flag,
+        flag == "--parent" ? "; check --parent" : "; check --coordinator",
         resolved.ok() ? absl::StrCat(", that causeway-coordinator runs there, and the firewall (",
                                      status.message(), ")")
                       : absl::StrCat(": ", resolved.message())));

@@ -7,6 +7,7 @@
 // bits: what is at the parent is never another delta than the one whose rest is carried.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,7 +25,7 @@ Draws InFewRanges(Draws draws) {
                     [](const DrawRange& range) { return std::make_pair(range.slot, range.begin); });
   Draws few;
   for (const DrawRange& range : draws) AddDraws(range, few);
-  if (few.size() > kMaxDrawRanges) few.resize(kMaxDrawRanges);
+  if (std::ssize(few) > kMaxDrawRanges) few.resize(kMaxDrawRanges);
   return few;
 }
 
@@ -119,6 +120,7 @@ absl::Status FragmentRounds::CloseForParent(int64_t round, const Contributions& 
                                           .bytes = static_cast<int64_t>(delta.object.size()),
                                           .object_hash = merged->answer_hash,
                                           .tokens = delta.tokens,
+         .draws = {},  // Those of its sites are in their contributions.
                                           .send_step = delta.send_step,
                                           .unix_s = closed.result.record.closed_unix_s},
                                          delta.object.view());

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
@@ -207,13 +208,17 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
   return absl::OkStatus();
 }
 
+void ParentLink::Report(const RegionPlace& place, const Connection& connection) {
+  v1::Heartbeat progress = place.heartbeat;
+  *progress.mutable_link() = connection.link->Report();
+  progress.set_bytes_up(connection.exchange->bytes_up());
+  progress.set_bytes_down(connection.exchange->bytes_down());
+  connection.session->SetProgress(progress);
+}
+
 absl::Status ParentLink::Obey(const RegionPlace& place) {
   const std::shared_ptr<Connection> connection = this->connection();
-  v1::Heartbeat progress = place.heartbeat;
-  *progress.mutable_link() = connection->link->Report();
-  progress.set_bytes_up(connection->exchange->bytes_up());
-  progress.set_bytes_down(connection->exchange->bytes_down());
-  connection->session->SetProgress(progress);
+  Report(place, *connection);
   ASSIGN_OR_RETURN(const Session::Orders orders, connection->session->orders());
   if (orders.started && orders.data_slot != begun_slot_) {
     RETURN_IF_ERROR(coordinator_->BeginUnderParent(orders.data_slot, orders.next_draws));
@@ -330,6 +335,9 @@ void ParentLink::Stop(std::optional<v1::Leave::Reason> reason, absl::Duration pa
     if (left == nullptr) left = std::exchange(connection_, nullptr);
   }
   if (left != nullptr) {
+    // The last word carries the final figures.
+    const absl::StatusOr<RegionPlace> place = coordinator_->Place();
+    if (place.ok()) Report(*place, *left);
     if (reason.has_value()) left->session->Leave(*reason, "");
     left->exchange->Cancel();
   }

@@ -6,6 +6,7 @@
 #ifndef CAUSEWAY_SERVER_REGION_PARENT_LINK_H_
 #define CAUSEWAY_SERVER_REGION_PARENT_LINK_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -79,6 +80,7 @@ class ParentLink final : public Parent {
   // An error ends the region's part.
   absl::Status Attach(const RegionPlace& place);
   absl::Status Obey(const RegionPlace& place);
+  static void Report(const RegionPlace& place, const Connection& connection);
   void Detach();
   std::shared_ptr<Connection> connection() const;
   // Null once it stops.

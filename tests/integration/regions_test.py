@@ -25,7 +25,6 @@ class RegionsTest(unittest.TestCase):
         self.assertEqual(summary["rounds"], rounds)
         self.assertEqual(summary["hash_mismatches"], 0)
         self.assertEqual(tree.summary("eu")["hash_mismatches"], 0)
-        self.assertGreaterEqual(tree.summary("eu")["hash_checks"], 2 * rounds)
         self.assertEqual(tree.published(), tree.published("eu"))
 
     def test_a_region_and_a_site_under_a_hub(self):
@@ -37,6 +36,7 @@ class RegionsTest(unittest.TestCase):
                       for i in range(2)]
             self.finish(tree, sites + [region])
             self.check(tree, 18)
+            self.assertGreaterEqual(tree.summary("eu")["hash_checks"], 2 * 18)
             for row in tree.rounds():
                 self.assertEqual(row["contributors"], ["eu", "flat"])
                 self.assertAlmostEqual(row["weights"][0], 2 / 3)

@@ -1,5 +1,6 @@
 // A region between its sites and the hub, all in one process.
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
