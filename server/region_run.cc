@@ -77,11 +77,7 @@ absl::StatusOr<std::vector<float>> FetchInitialParameters(FileSystem& file_syste
 
 void StopUnderParent(Coordinator& region, ParentLink& parent) {
   region.Tick();
-  std::optional<v1::Leave::Reason> reason;
-  if (region.Finished()) {
-    reason = region.ReachedItsEnd() ? v1::Leave::FINISHED : v1::Leave::DRAINED;
-  }
-  parent.Stop(reason, kParentPatience);
+  parent.Stop(kParentPatience);
 }
 
 }  // namespace causeway::server

@@ -102,7 +102,7 @@ ParentLink::ParentLink(ParentOptions options, ReachedParent parent, const Fragme
       events_(events),
       queue_(std::min(plan.fragments(), kMostFlights)) {}
 
-ParentLink::~ParentLink() { Stop(std::nullopt, absl::ZeroDuration()); }
+ParentLink::~ParentLink() { Stop(absl::ZeroDuration()); }
 
 absl::Status ParentLink::Start(Coordinator& coordinator) {
   RETURN_IF_ERROR(queue_.started());
@@ -241,6 +241,7 @@ absl::Status ParentLink::Obey(const RegionPlace& place) {
 }
 
 void ParentLink::Detach() {
+  coordinator_->Tick();  // What the last sites have left is closed, and goes up first.
   std::shared_ptr<Connection> left;
   {
     absl::MutexLock lock(&mutex_);
@@ -248,9 +249,20 @@ void ParentLink::Detach() {
     if (unsent_ > 0) return;
     left = std::exchange(connection_, nullptr);
   }
-  if (left == nullptr) return;
-  Log().info("no site is there: the parent is not to wait for this region");
-  left->exchange->Cancel();
+  if (left != nullptr) Leave(*left);
+}
+
+void ParentLink::Leave(Connection& left) {
+  if (coordinator_->Finished()) {
+    // The last word carries the final figures.
+    const absl::StatusOr<RegionPlace> place = coordinator_->Place();
+    if (place.ok()) Report(*place, left);
+    left.session->Leave(coordinator_->ReachedItsEnd() ? v1::Leave::FINISHED : v1::Leave::DRAINED,
+                        "");
+  } else {
+    Log().info("the parent is not to wait for this region: its lease ends, or it comes back");
+  }
+  left.exchange->Cancel();
 }
 
 void ParentLink::Carry(RegionDelta delta, Callback done) {
@@ -315,7 +327,7 @@ void ParentLink::Applied(int fragment, int64_t round, uint64_t published_hash) {
   if (connection != nullptr) connection->exchange->ReportApplied(fragment, round, published_hash);
 }
 
-void ParentLink::Stop(std::optional<v1::Leave::Reason> reason, absl::Duration patience) {
+void ParentLink::Stop(absl::Duration patience) {
   std::shared_ptr<Connection> left;
   {
     absl::MutexLock lock(&mutex_);
@@ -334,13 +346,7 @@ void ParentLink::Stop(std::optional<v1::Leave::Reason> reason, absl::Duration pa
     absl::MutexLock lock(&mutex_);
     if (left == nullptr) left = std::exchange(connection_, nullptr);
   }
-  if (left != nullptr) {
-    // The last word carries the final figures.
-    const absl::StatusOr<RegionPlace> place = coordinator_->Place();
-    if (place.ok()) Report(*place, *left);
-    if (reason.has_value()) left->session->Leave(*reason, "");
-    left->exchange->Cancel();
-  }
+  if (left != nullptr) Leave(*left);
   queue_.Stop();
 }
 

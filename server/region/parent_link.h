@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 
@@ -63,10 +62,9 @@ class ParentLink final : public Parent {
   absl::Status Start(Coordinator& coordinator);
   void Carry(RegionDelta delta, Callback done) override;
   void Applied(int fragment, int64_t round, uint64_t published_hash) override;
-  // Waits, up to `patience`, until the parent has what was closed, and leaves for that reason, or
-  // without a word if it may come back before its lease ends. Carries that have no answer end with
-  // CANCELLED.
-  void Stop(std::optional<v1::Leave::Reason> reason, absl::Duration patience);
+  // Waits, up to `patience`, until the parent has what was closed, and leaves: with a word if all
+  // sites have left, otherwise it may come back. Carries that have no answer end with CANCELLED.
+  void Stop(absl::Duration patience);
 
  private:
   // Destroyed from the last to the first.
@@ -82,6 +80,7 @@ class ParentLink final : public Parent {
   absl::Status Obey(const RegionPlace& place);
   static void Report(const RegionPlace& place, const Connection& connection);
   void Detach();
+  void Leave(Connection& left);
   std::shared_ptr<Connection> connection() const;
   // Null once it stops.
   std::shared_ptr<Connection> AwaitConnection();
