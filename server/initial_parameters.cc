@@ -19,6 +19,7 @@
 #include "common/params/run_config.h"
 #include "common/params/tensor_table.h"
 #include "common/telemetry/log.h"
+#include "server/store/run_directory.h"
 
 namespace causeway::server {
 namespace {

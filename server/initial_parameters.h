@@ -15,10 +15,6 @@
 
 namespace causeway::server {
 
-// In the run's folder: the parameters that were given, in the run's own plan. Without it, the seed
-// makes them.
-inline constexpr char kInitialFile[] = "initial.parameters";
-
 // Returns what the parameters in `path` are of: a configuration with `model` or `tensors` and
 // nothing else. `path` is a parameters file (common/files/parameters_file.h), one *.safetensors, or
 // a folder as SafetensorsFolder reads it (its index stands for the folder). Safetensors have

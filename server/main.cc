@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/host_port.h"
@@ -35,7 +35,9 @@
 #include "common/transfer/wire.h"
 #include "server/core/coordinator.h"
 #include "server/core/waiting_coordinator.h"
+#include "server/follow_command.h"
 #include "server/given_run.h"
+#include "server/help.h"
 #include "server/history/curve_keeper.h"
 #include "server/history/event_history.h"
 #include "server/history/run_history.h"
@@ -44,10 +46,16 @@
 #include "server/http/status_page.h"
 #include "server/initial_parameters.h"
 #include "server/metrics/coordinator_metrics.h"
+#include "server/progress_line.h"
 #include "server/region/parent_link.h"
 #include "server/region_run.h"
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
+#include "server/shared_run.h"
+#include "server/standby/leading.h"
+#include "server/standby/replicated_store.h"
+#include "server/standby/standby_service.h"
+#include "server/standby/standbys.h"
 #include "server/stop_signal.h"
 #include "server/store/network_file_system.h"
 #include "server/store/run_directory.h"
@@ -74,7 +82,8 @@ ABSL_FLAG(std::string, http, "auto",
           "127.0.0.1:7071 or any free port, and off where gRPC uses TLS");
 ABSL_FLAG(std::string, http_address_file, "", "receives HOST:PORT once that port is served");
 ABSL_FLAG(std::string, durability, "full",
-          "full: what is acknowledged outlives a power loss; none: kill -9 only");
+          "full: what is acknowledged outlives a power loss; none: kill -9 only; replicated: the "
+          "loss of the machine, as a standby has it");
 ABSL_FLAG(double, max_requests_per_second, 5000,
           "of one worker, operator or observer; streams count when they open");
 ABSL_FLAG(int, max_connections, 0,
@@ -102,69 +111,16 @@ ABSL_FLAG(std::string, without, "",
           "replay: as if these workers, a list with commas, had contributed nothing");
 ABSL_FLAG(std::string, outer, "", "replay: other settings of the outer optimizer, a textproto");
 ABSL_FLAG(std::string, output, "", "replay: receives the resulting parameters");
+ABSL_FLAG(std::string, of, "", "follow: HOST:PORT of the coordinator");
+ABSL_FLAG(std::string, standby_name, "", "follow: who follows, for people; the machine's name");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");
 
 namespace causeway::server {
 namespace {
 
 constexpr char kProgram[] = "causeway-coordinator";
-constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Causeway run.
-
-  causeway-coordinator serve --run_dir=FOLDER --config=FILE
-      Starts a run and serves its workers until it is stopped (SIGTERM). If FOLDER holds a run, it
-      goes on where it was, whatever ended the former coordinator; FILE may be left out then.
-        --preset=best              paper, best, streaming, diloco or data-parallel; FILE's
-                                   settings replace the preset's
-        --initial=FILE             starts from these parameters, as `causeway-worker import` and
-                                   `replay` write them, or from *.safetensors (a file, or a folder
-                                   of them); the model is theirs if the configuration leaves it out
-        --initial=first-site       waits until the first site brings them, and with them the model
-        --listen=127.0.0.1:7070    port 0 takes any free one
-        --address_file=FILE        receives HOST:PORT once it listens
-        --http=auto                HOST:PORT of metrics and the status page, or off; auto:
-                                   127.0.0.1:7071, or any free port, and off with TLS
-        --http_address_file=FILE   receives that HOST:PORT once it is served
-        --exit_when_finished       exits when every worker has left; with --noexit_when_drained
-                                   not before the end of training: who was drained comes back
-        --durability=full          none: nothing is synced to the disk; survives kill -9 only
-        --memory_mb=0              bounds what transfers take, in MiB; 0: the model of every
-                                   member, and 1024
-        --retain_deltas            keeps every delta, for replay
-        --snapshot_every_rounds=10 a recovery merges so many rounds of each fragment again
-        --congestion_control=auto  bbr where allowed; or system, cubic, ...
-        --tls_cert=FILE --tls_key=FILE with --tls_ca=FILE (workers have certificates),
-        --token_file=FILE (they have tokens) or both; --insecure: plaintext beyond this machine
-        --max_requests_per_second=5000  of one worker
-        --max_connections=0        0: 4096, or what max_workers and the limit of open files say
-        --max_connections_per_address=0  0: a quarter of all, but enough for every worker
-        --refused_identities=FILE  who is refused whatever his certificate or token says
-        --tls_crl_dir=FOLDER       revocation lists, as openssl rehash names them
-        --max_connection_age=24h   then a connection is made anew, by who still may
-
-  causeway-coordinator serve --parent=HOST:PORT --region_id=NAME --sites=N --run_dir=FOLDER
-      Serves a region: up to N workers near this machine, whose deltas go to the coordinator at
-      HOST:PORT as one. The run is that coordinator's; the workers need no other flags.
-        --parent_tls_cert=FILE --parent_tls_key=FILE, or --parent_token_file=FILE: by which the
-                                   parent knows this region
-
-  causeway-coordinator check-config --config=FILE [--preset=best]
-      Prints the complete configuration, and warnings on standard error.
-
-  causeway-coordinator inspect --run_dir=FOLDER [--json]
-      Prints what the folder holds: rounds, members, versions, sizes, hashes. Changes nothing, and
-      works while a coordinator owns it.
-
-  causeway-coordinator replay --run_dir=FOLDER [--outer='learning_rate: 0.7'] [--without=WORKER] [--output=FILE]
-      Merges every round again from the retained deltas and checks the recorded hashes; with
-      --outer the deltas go through another outer optimizer, too, whose parameters FILE receives,
-      with --without those of some workers do not.
-
-For all: --log_level=debug|info|warn|error. The release: --version
-Exit status: 0 done, 1 failed on the way, 2 refused before anything started.
-)";
-
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
-constexpr absl::Duration kProgressInterval = absl::Seconds(5);
+constexpr absl::Duration kRunLineInterval = absl::Seconds(5);
 constexpr absl::Duration kStopDeadline = absl::Seconds(3);
 
 GivenRun GivenRunFromFlags() {
@@ -208,55 +164,28 @@ std::string MakeRunId(const std::string& run_name) {
   return absl::StrCat(run_name, "-", absl::Hex(device(), absl::kZeroPad8));
 }
 
-// "step 40 of 100, 2 workers, 5120 tokens/s, 8 rounds, 1.2 MB up, 1.2 MB down; waiting for b ..."
-std::string ProgressLine(const v1::RunStatus& status) {
-  int live = 0;
-  double tokens_per_second = 0;
-  double bytes_up = 0;
-  double bytes_down = 0;
-  for (const v1::WorkerStatus& worker : status.workers()) {
-    bytes_up += static_cast<double>(worker.bytes_up());
-    bytes_down += static_cast<double>(worker.bytes_down());
-    if (worker.state() != v1::WorkerStatus::ACTIVE && worker.state() != v1::WorkerStatus::JOINING) {
-      continue;
-    }
-    ++live;
-    tokens_per_second += worker.tokens_per_second();
-  }
-  int64_t rounds = 0;
-  std::string waiting;
-  for (const v1::FragmentStatus& fragment : status.fragments()) {
-    rounds += fragment.published_version();
-    if (fragment.contributed_size() > 0 && waiting.empty()) {
-      waiting = absl::StrCat("; fragment ", fragment.fragment(), ": ", fragment.waiting_for());
-    }
-  }
-  return absl::StrFormat(
-      "step %d of %d, %d workers, %.0f tokens/s, %d rounds, %.1f MB up, %.1f MB down%s",
-      status.run_step(), status.config().train().steps(), live, tokens_per_second, rounds,
-      bytes_up / 1e6, bytes_down / 1e6, waiting);
-}
-
 // Until a signal, the end of the run, or a failure.
-absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves,
+absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, Standbys& standbys,
                                StopSignal& stop_signal) {
   Clock& clock = *Clock::Real();
   std::string last_line;
-  absl::Duration next_line = clock.Monotonic() + kProgressInterval;
+  absl::Duration next_line = clock.Monotonic() + kRunLineInterval;
   for (;;) {
     if (stop_signal.Wait(kPoll)) {
       Log().info("stopping on a signal; another one kills");
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(coordinator.Health());
+    RETURN_IF_ERROR(standbys.closed());
     if (absl::GetFlag(FLAGS_exit_when_finished) &&
         (absl::GetFlag(FLAGS_exit_when_drained) ? coordinator.Finished()
                                                 : coordinator.ReachedItsEnd())) {
       return absl::OkStatus();
     }
     curves.Tick();
+    standbys.Tick();
     if (clock.Monotonic() < next_line) continue;
-    next_line = clock.Monotonic() + kProgressInterval;
+    next_line = clock.Monotonic() + kRunLineInterval;
     const v1::RunStatus status = coordinator.GetStatus();
     if (!status.started() || status.finished()) continue;
     std::string line = ProgressLine(status);
@@ -270,11 +199,11 @@ absl::StatusOr<RunDirectoryStore::Options> StoreOptions() {
   RunDirectoryStore::Options options;
   options.retain_deltas = absl::GetFlag(FLAGS_retain_deltas);
   const std::string durability = absl::GetFlag(FLAGS_durability);
-  if (durability != "full" && durability != "none") {
+  if (durability != "full" && durability != "none" && durability != "replicated") {
     return absl::InvalidArgumentError(
-        absl::StrCat("--durability must be full or none; it is \"", durability, "\""));
+        absl::StrCat("--durability must be full, none or replicated; it is \"", durability, "\""));
   }
-  options.durable = durability == "full";
+  options.durable = durability != "none";
   if (absl::GetFlag(FLAGS_snapshot_every_rounds) < 1) {
     return absl::InvalidArgumentError(absl::StrCat("--snapshot_every_rounds must be 1 or more; it ",
                                                    "is ",
@@ -347,6 +276,7 @@ struct ServeFlags {
   std::string congestion_control;
   std::optional<HttpListener> http_port;
   GivenRun given;
+  std::optional<Leading::Options> shared;
   ParentOptions parent;  // Without an address: this is the hub.
 };
 
@@ -367,6 +297,8 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   ASSIGN_OR_RETURN(flags.http_port,
                    OpenHttpPort(absl::GetFlag(FLAGS_http), SecurityOptionsFromFlags().UsesTls()));
   if (flags.given.has_config()) RETURN_IF_ERROR(CheckGivenRun(file_system, flags.given));
+  ASSIGN_OR_RETURN(flags.shared,
+                   SharedRunFromFlags(file_system, flags.given, flags.listen, flags.store));
   return flags;
 }
 
@@ -383,6 +315,7 @@ struct OpenedRun {
 
 absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags) {
   OpenedRun run;
+  const bool was_copy = file_system.Exists(JoinPath(flags.run_dir, kCopyFile));
   ASSIGN_OR_RETURN(run.store, RunDirectoryStore::Open(file_system, flags.run_dir, flags.store));
   if (const absl::string_view network = NetworkFileSystemOf(flags.run_dir); !network.empty()) {
     Log().warn(
@@ -392,6 +325,9 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
   }
   ASSIGN_OR_RETURN(run.recovered, run.store->Recover());
   run.resumes = run.recovered.has_value();
+  if (was_copy && run.resumes && !flags.shared.has_value()) {
+    Log().warn("{}", PromotedByHand(flags.run_dir, run.store->Position().commits));
+  }
   if (!flags.parent.address.empty()) {
     ASSIGN_OR_RETURN(run.region, OpenRegion(flags.parent, flags.run_dir, run.recovered));
     run.config = run.region->parent.run.config();
@@ -462,20 +398,18 @@ void RecordStart(EventHistory& events, const OpenedRun& run, const FragmentPlan&
        {"software_version", kSoftwareVersion}});
 }
 
-int Serve() {
-  StopSignal stop_signal;  // First, so that every thread inherits the mask.
+int ServeRun(ServeFlags flags, Standbys& standbys, LateEventLog& standby_events,
+             StopSignal& stop_signal) {
   FileSystem& file_system = *FileSystem::Real();
-  absl::StatusOr<ServeFlags> flags = CheckServeFlags(file_system);
-  if (!flags.ok()) return Refuse(kProgram, flags.status());
-  absl::StatusOr<OpenedRun> run = OpenRun(file_system, *flags);
+  absl::StatusOr<OpenedRun> run = OpenRun(file_system, flags);
   if (!run.ok()) return Refuse(kProgram, run.status());
-  const std::string events_path = JoinPath(flags->run_dir, "events.jsonl");
+  const std::string events_path = JoinPath(flags.run_dir, "events.jsonl");
   const auto event_file = OpenEventLog(file_system, events_path, Clock::Real());
   if (!event_file.ok()) return Refuse(kProgram, event_file.status());
   CountingEventLog counted_events(event_file->get());
   CoordinatorMetrics metrics({.file_system = &file_system,
                               .clock = Clock::Real(),
-                              .run_dir = flags->run_dir,
+                              .run_dir = flags.run_dir,
                               .cert_file = SecurityOptionsFromFlags().cert_file,
                               .events = &counted_events});
   ThreadPool merge_pool(ThreadsFor(0).value());
@@ -483,7 +417,7 @@ int Serve() {
   RunHistory run_history({.clock = Clock::Real()});
   if (run->resumes) run_history.Restore(*run->recovered);
   CurveKeeper curves(&run_history, &file_system, Clock::Real(),
-                     JoinPath(flags->run_dir, kCurvesFile), run->run_id);
+                     JoinPath(flags.run_dir, kCurvesFile), run->run_id);
   curves.Restore();
   EventHistory event_history(&counted_events, Clock::Real());
   const absl::Status past = event_history.Restore(file_system, events_path);
@@ -492,7 +426,13 @@ int Serve() {
   Coordinator::Options options;
   options.run_id = run->run_id;
   options.clock = Clock::Real();
-  options.store = run->store.get();
+  standby_events.Begin(&event_history);
+  const absl::Cleanup end_of_events = [&] { standby_events.Begin(nullptr); };
+  ReplicatedStore replicated_store(*run->store, standbys);
+  const bool replicated =
+      absl::GetFlag(FLAGS_durability) == "replicated" || flags.shared.has_value();
+  options.store = replicated ? static_cast<Store*>(&replicated_store) : run->store.get();
+  if (replicated && run->resumes) standbys.Begin(run->store->Position().commits);
   options.events = &event_history;
   options.observers = metrics.observers();
   options.observers.push_back(&run_history);
@@ -509,9 +449,17 @@ int Serve() {
                                    .above = region.above};
   }
   const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
-      MakeCoordinator(file_system, *flags, *run, options, merge_pool, event_history);
+      MakeCoordinator(file_system, flags, *run, options, merge_pool, event_history);
   if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
-  const auto server = CoordinatorServer::Start(ServerOptions(&event_history), **coordinator);
+  StandbyService* standby = nullptr;
+  CoordinatorServer::Options server_options = ServerOptions(&event_history);
+  server_options.make_service = [&](Access& access) {
+    auto service = std::make_unique<StandbyService>(*run->store, standbys, access, event_history);
+    standby = service.get();
+    return service;
+  };
+  if (replicated) server_options.may_tell = [&] { return standbys.MayTell(); };
+  const auto server = CoordinatorServer::Start(server_options, **coordinator);
   if (!server.ok()) {
     if (!run->resumes && !run->awaits_model) {
       // The folder is free again for a run that can be reached.
@@ -520,10 +468,10 @@ int Serve() {
     }
     return Refuse(kProgram, server.status());
   }
-  SetCongestionControlOfListeners((*server)->port(), flags->congestion_control);
-  Log().info("congestion control: {}", DescribeCongestionControl(flags->congestion_control));
+  SetCongestionControlOfListeners((*server)->port(), flags.congestion_control);
+  Log().info("congestion control: {}", DescribeCongestionControl(flags.congestion_control));
   const std::string bound =
-      absl::StrCat(flags->listen.substr(0, flags->listen.rfind(':')), ":", (*server)->port());
+      absl::StrCat(flags.listen.substr(0, flags.listen.rfind(':')), ":", (*server)->port());
   RecordStart(event_history, *run, (*coordinator)->plan(), bound);
   const StatusApi api({.coordinator = coordinator->get(),
                        .history = &run_history,
@@ -532,17 +480,19 @@ int Serve() {
                        .status = [&server] { return (*server)->GetStatus(); }});
   std::atomic<bool> stopping = false;
   const auto http =
-      ServeHttp(std::move(flags->http_port), **coordinator, **server, metrics, api, stopping);
+      ServeHttp(std::move(flags.http_port), **coordinator, **server, metrics, api, stopping);
   absl::Status status = http.status();
   const std::string address_file = absl::GetFlag(FLAGS_address_file);
   if (status.ok() && !address_file.empty()) {
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
   }
   if (status.ok() && parent != nullptr) status = parent->Start(**coordinator);
-  if (status.ok()) status = ServeUntilStopped(**coordinator, curves, stop_signal);
+  if (status.ok()) status = ServeUntilStopped(**coordinator, curves, standbys, stop_signal);
   stopping = true;
   if (parent != nullptr) StopUnderParent(**coordinator, *parent);
+  standbys.Stop();
   const absl::Status shut_down = (*coordinator)->Shutdown();
+  standby->Stop();
   (*server)->Stop(kStopDeadline);
   curves.Save();
   if (status.ok()) status = shut_down;
@@ -552,14 +502,50 @@ int Serve() {
                            : absl::StrCat("the coordinator has stopped: ", status.message()),
                        {{"code", std::string(absl::StatusCodeToString(status.code()))}});
   if (!status.ok()) return Fail(kProgram, status);
-  Log().info("the run's state, rounds and summary are in {}", flags->run_dir);
+  Log().info("the run's state, rounds and summary are in {}", flags.run_dir);
   return 0;
+}
+
+int Serve() {
+  StopSignal stop_signal;  // First, so that every thread inherits the mask.
+  absl::StatusOr<ServeFlags> flags = CheckServeFlags(*FileSystem::Real());
+  if (!flags.ok()) return Refuse(kProgram, flags.status());
+  LateEventLog standby_events;
+  Standbys standbys({.clock = Clock::Real(), .events = &standby_events});
+  std::unique_ptr<Leading> leading;
+  if (flags->shared.has_value()) {
+    flags->shared->events = &standby_events;
+    bool refused = false;
+    auto led = Leading::StandBy(
+        *flags->shared, standbys, [&](absl::Duration timeout) { return stop_signal.Wait(timeout); },
+        refused);
+    if (absl::IsCancelled(led.status())) return 0;
+    if (!led.ok()) return refused ? Refuse(kProgram, led.status()) : Fail(kProgram, led.status());
+    leading = *std::move(led);
+  }
+  return ServeRun(*std::move(flags), standbys, standby_events, stop_signal);
+}
+
+int Follow() {
+  StopSignal stop_signal;
+  const absl::StatusOr<RunDirectoryStore::Options> store_options = StoreOptions();
+  if (!store_options.ok()) return Refuse(kProgram, store_options.status());
+  bool refused = false;
+  const absl::Status status = FollowCommand(
+      {.run_dir = absl::GetFlag(FLAGS_run_dir),
+       .of = absl::GetFlag(FLAGS_of),
+       .name = absl::GetFlag(FLAGS_standby_name),
+       .security = SecurityOptionsFromFlags(),
+       .store = *store_options},
+      [&](absl::Duration timeout) { return stop_signal.Wait(timeout); }, refused);
+  if (status.ok()) return 0;
+  return refused ? Refuse(kProgram, status) : Fail(kProgram, status);
 }
 
 int Main(int argc, char** argv) {
   // gRPC's own log would stand beside our one line when an address cannot be listened on.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
-  TuneAllocatorForStreams();
+  TuneForStreams();
   const std::vector<std::string> arguments = ParseCommandLine(argc, argv, kHelp, kSoftwareVersion);
   const absl::Status log = InitializeLog(kProgram, absl::GetFlag(FLAGS_log_level));
   if (!log.ok()) return Refuse(kProgram, log);
@@ -570,6 +556,7 @@ int Main(int argc, char** argv) {
   }
   if (command == "serve") return Serve();
   if (command == "check-config") return CheckConfig();
+  if (command == "follow") return Follow();
   if (command == "inspect" || command == "replay") {
     const std::string run_dir = absl::GetFlag(FLAGS_run_dir);
     if (run_dir.empty()) {
@@ -584,10 +571,11 @@ int Main(int argc, char** argv) {
                                                      .output = absl::GetFlag(FLAGS_output)});
     return status.ok() ? 0 : Fail(kProgram, status);
   }
-  return Refuse(kProgram, absl::InvalidArgumentError(absl::StrCat(
-                              command.empty() ? "a command is required"
-                                              : absl::StrCat("unknown command \"", command, "\""),
-                              ": serve, check-config, inspect or replay; --help explains")));
+  return Refuse(kProgram,
+                absl::InvalidArgumentError(absl::StrCat(
+                    command.empty() ? "a command is required"
+                                    : absl::StrCat("unknown command \"", command, "\""),
+                    ": serve, follow, check-config, inspect or replay; --help explains")));
 }
 
 }  // namespace

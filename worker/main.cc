@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/cli/command_line.h"
 #include "common/rpc/channel.h"
-#include "common/transfer/wire.h"
 #include "common/telemetry/log.h"
+#include "common/transfer/wire.h"
 #include "worker/commands/commands.h"
 
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");
@@ -58,7 +58,7 @@ constexpr char kHelp[] = R"(causeway-worker trains one site of a Causeway run.
       MASTER_ADDR and MASTER_PORT in the environment, as torchrun sets them, this is one of its
       processes (docs/several_processes.md).
         --site_timeout=10m: how long to wait for the others
-        --site_secret_file=FILE: who does not know its text is no process of this worker
+        --site_secret_file=FILE: this worker's processes speak TLS, by its text
 
   causeway-worker import --from=FOLDER --out=FILE
       Turns a checkpoint of Hugging Face into parameters that a run can start from, and prints its
@@ -105,7 +105,7 @@ Exit status: 0 done, 1 failed on the way, 2 refused before anything started.
 int main(int argc, char** argv) {
   // gRPC's own log would repeat for every attempt what the session's log says once.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
-  causeway::TuneAllocatorForStreams();
+  causeway::TuneForStreams();
   const std::vector<std::string> arguments =
       causeway::ParseCommandLine(argc, argv, kHelp, causeway::kSoftwareVersion);
   const absl::Status log =

@@ -20,7 +20,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr JsonLimits kConfigLimits = {.bytes = size_t{4} << 20, .depth = 16, .values = 400'000};
 constexpr int64_t kUsualWindow = 1024;
 
 struct NamedArchitecture {
@@ -277,7 +276,7 @@ absl::string_view ArchitectureName(Architecture architecture) { return Named(arc
 absl::StatusOr<HuggingFaceModel> ReadHuggingFaceConfig(absl::string_view text,
                                                        absl::string_view source,
                                                        int sequence_length) {
-  ASSIGN_OR_RETURN(const json config, ParseJsonObject(text, source, kConfigLimits));
+  ASSIGN_OR_RETURN(const json config, ParseJsonObject(text, source, kHuggingFaceConfigLimits));
   HuggingFaceModel result;
   ASSIGN_OR_RETURN(result.architecture, FindArchitecture(config, source));
   Fields fields(config, source);

@@ -7,14 +7,20 @@
 #ifndef CAUSEWAY_COMMON_HUGGINGFACE_HUGGINGFACE_CONFIG_H_
 #define CAUSEWAY_COMMON_HUGGINGFACE_HUGGINGFACE_CONFIG_H_
 
+#include <cstddef>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "causeway/v1/config.pb.h"
+#include "common/files/limited_json.h"
 #include "nlohmann/json.hpp"
 
 namespace causeway {
+
+// Bounds what is read of config.json and of the JSON files beside it.
+inline constexpr JsonLimits kHuggingFaceConfigLimits = {
+    .bytes = size_t{4} << 20, .depth = 16, .values = 400'000};
 
 enum class Architecture { kLlama, kQwen2, kQwen3, kGpt2 };
 

@@ -23,7 +23,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr JsonLimits kConfigLimits = {.bytes = size_t{4} << 20, .depth = 16, .values = 400'000};
 constexpr char kTokenizerConfig[] = "tokenizer_config.json";
 constexpr const char* kTokenizerFiles[] = {
     "tokenizer.json", kTokenizerConfig, "tokenizer.model",   "special_tokens_map.json",
@@ -88,7 +87,7 @@ absl::Status CopyFile(FileSystem& file_system, const std::string& from, const st
 
 absl::StatusOr<json> ReadJson(FileSystem& file_system, const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, file_system.ReadFile(path));
-  return ParseJsonObject(text, path, kConfigLimits);
+  return ParseJsonObject(text, path, kHuggingFaceConfigLimits);
 }
 
 // Adds the name to `copied`.

@@ -13,7 +13,7 @@ std::string FormatRange(const DrawRange& range) {
   return absl::StrCat(range.slot, ":", range.begin, "-", range.end);
 }
 
-absl::Status CheckRange(const DrawRange& range) {
+absl::Status CheckDraw(const DrawRange& range) {
   if (range.slot >= kOwnData && range.begin >= 0 && range.begin < range.end &&
       range.end <= kMaxDraw) {
     return absl::OkStatus();
@@ -54,7 +54,7 @@ absl::StatusOr<Draws> ParseDraws(absl::string_view text) {
       return absl::InvalidArgumentError(
           absl::StrCat("expected draws such as 3:0-64, got \"", part.substr(0, 80), "\""));
     }
-    RETURN_IF_ERROR(CheckRange(range));
+    RETURN_IF_ERROR(CheckDraw(range));
     draws.push_back(range);
   }
   return draws;
@@ -69,7 +69,7 @@ absl::StatusOr<Draws> DrawsFromProto(
   Draws draws;
   for (const v1::DrawRange& range : ranges) {
     draws.push_back({range.data_slot(), range.begin(), range.end()});
-    RETURN_IF_ERROR(CheckRange(draws.back()));
+    RETURN_IF_ERROR(CheckDraw(draws.back()));
     if (range.data_slot() >= slots) {
       return absl::InvalidArgumentError(absl::StrCat("there is no part ", range.data_slot(),
                                                      " of the data: the run has ", slots));

@@ -48,9 +48,9 @@ struct NamedRun {
 
 constexpr char kBest[] = R"(
   train { optimizer: MUON }
-  sync { pattern: STRIDED fragments: 3 steps_between_syncs: 30 overlap_steps: 2 mixing: 0.5
+  sync { pattern: STRIDED fragments: 3 steps_between_syncs: 30 overlap_steps: 2 mixing: 0
          codec_up: INT4 codec_down: INT4 }
-  outer { optimizer: NESTEROV learning_rate: 0.7 momentum: 0.6 })";
+  outer { optimizer: SGD learning_rate: 1 })";
 
 constexpr NamedRun kRuns[] = {
     {"paper", R"(

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <vector>
 
@@ -99,7 +100,12 @@ void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionLimits& limit
   builder.SetResourceQuota(quota);
 }
 
-void TuneAllocatorForStreams() {
+void TuneForStreams() {
+  // Of gRPC 1.51; releases that lack one ignore it. Large frames, and a reader that sleeps until
+  // nearly all of one has come: a fifth of the wake-ups.
+  setenv("GRPC_EXPERIMENTS",
+         "tcp_frame_size_tuning,tcp_rcv_lowat,peer_state_based_framing,flow_control_fixes",
+         /*overwrite=*/0);
   // One without the other makes it worse.
   mallopt(M_TRIM_THRESHOLD, 256 << 20);
   mallopt(M_MMAP_THRESHOLD, 32 << 20);

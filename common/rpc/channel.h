@@ -45,9 +45,11 @@ struct ConnectionLimits {
 // The same limits for a server: bounded messages, streams and memory; no shared port.
 void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionLimits& limits);
 
-// glibc gives receive buffers back to the system and faults them in again, which halves the rate
-// of a stream. Call first in main(), before any other thread runs.
-void TuneAllocatorForStreams();
+// Prepares a process that carries fragments. glibc gives receive buffers back to the system and
+// faults them in again, which halves the rate of a stream; gRPC wakes a thread for every few
+// packets, unless it is told to wait until a frame is there. Call first in main(), before any other
+// thread runs. What the environment says of gRPC's experiments stands.
+void TuneForStreams();
 
 }  // namespace causeway
 

@@ -8,14 +8,14 @@ namespace causeway {
 namespace {
 
 // HTTP/2 carries a status in its trailers, whose size is limited.
-constexpr size_t kMaxMessageBytes = 2048;
+constexpr size_t kMaxStatusTextBytes = 2048;
 
 }  // namespace
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return {static_cast<grpc::StatusCode>(status.raw_code()),
-          std::string(status.message().substr(0, kMaxMessageBytes))};
+          std::string(status.message().substr(0, kMaxStatusTextBytes))};
 }
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {

@@ -6,9 +6,9 @@
 
 namespace causeway {
 
-ChunkAssembly::ChunkAssembly(int64_t object_bytes, Check check)
+ChunkAssembly::ChunkAssembly(int64_t object_bytes, Look look)
     : object_bytes_(object_bytes),
-      check_(std::move(check)),
+      look_(std::move(look)),
       bytes_(std::make_shared<ByteBuffer>(static_cast<size_t>(object_bytes))),
       held_(object_bytes),
       arriving_(object_bytes),
@@ -29,13 +29,12 @@ std::optional<std::span<uint8_t>> ChunkAssembly::PlaceOf(int64_t chunk) {
 }
 
 bool ChunkAssembly::Placed(int64_t chunk, const absl::StatusOr<uint64_t>& checksum) {
-  const bool passed = checksum.ok() && (check_ == nullptr || check_(chunk, Place(chunk)));
+  if (checksum.ok() && look_ != nullptr) look_(chunk, Place(chunk));
   absl::MutexLock lock(&mutex_);
   arriving_.Remove(chunk);
   if (!checksum.ok()) return false;
   held_.Add(chunk);
   leaves_[static_cast<size_t>(chunk)] = *checksum;
-  passed_checks_ &= passed;
   return held_.complete();
 }
 
@@ -47,11 +46,6 @@ ChunkSet ChunkAssembly::held() const {
 uint64_t ChunkAssembly::tree_hash() const {
   absl::MutexLock lock(&mutex_);
   return TreeRoot(leaves_);
-}
-
-bool ChunkAssembly::passed_checks() const {
-  absl::MutexLock lock(&mutex_);
-  return passed_checks_;
 }
 
 }  // namespace causeway

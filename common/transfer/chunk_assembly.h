@@ -21,11 +21,12 @@ namespace causeway {
 // Thread-safe. A chunk's memory belongs to whoever PlaceOf gave it to, until Placed.
 class ChunkAssembly {
  public:
-  // Looks at a chunk whose checksum came true, while it is in a cache. Never blocks.
-  using Check = std::function<bool(int64_t chunk, std::span<const uint8_t> bytes)>;
+  // Looks at a chunk whose checksum came true, while it is in a cache: once at each, at several at
+  // once. Never blocks.
+  using Look = std::function<void(int64_t chunk, std::span<const uint8_t> bytes)>;
 
   // An object of 0 .. kMaxObjectBytes, of which nothing is held.
-  explicit ChunkAssembly(int64_t object_bytes, Check check = nullptr);
+  explicit ChunkAssembly(int64_t object_bytes, Look look = nullptr);
 
   // Where the chunk belongs: fill it, then call Placed. Empty: it is held. Nothing: somebody else
   // fills it, who may fail.
@@ -36,23 +37,21 @@ class ChunkAssembly {
 
   int64_t object_bytes() const { return object_bytes_; }
   ChunkSet held() const;
-  // Once it is whole: the tree hash of what came, whether Check said true to all of it, and the
-  // bytes, which the caller may take: nobody looks at them any more.
+  // Once it is whole: the tree hash of what came, and the bytes, which the caller may take: nobody
+  // looks at them any more.
   uint64_t tree_hash() const;
-  bool passed_checks() const;
   const std::shared_ptr<ByteBuffer>& bytes() const { return bytes_; }
 
  private:
   std::span<uint8_t> Place(int64_t chunk) const;
 
   const int64_t object_bytes_;
-  const Check check_;
+  const Look look_;
   const std::shared_ptr<ByteBuffer> bytes_;
   mutable absl::Mutex mutex_;
   ChunkSet held_ ABSL_GUARDED_BY(mutex_);
   ChunkSet arriving_ ABSL_GUARDED_BY(mutex_);             // PlaceOf was called, Placed not yet.
   std::vector<uint64_t> leaves_ ABSL_GUARDED_BY(mutex_);  // Checksums of the chunks that are held.
-  bool passed_checks_ ABSL_GUARDED_BY(mutex_) = true;
 };
 
 }  // namespace causeway

@@ -127,6 +127,12 @@ void LaneClient::SayWant(Transfer& transfer) {
   transfer.said = false;  // Once a lane is open.
 }
 
+void LaneClient::SayDrop(uint64_t number, LanePtr lane) {
+  v1::LaneControl drop;
+  drop.mutable_drop()->set_transfer(number);
+  Say(std::move(drop), std::move(lane));
+}
+
 absl::Status LaneClient::OnControl(const LanePtr& lane, v1::LaneControl& message) {
   switch (message.message_case()) {
     case v1::LaneControl::kHolding: {
@@ -158,10 +164,8 @@ absl::Status LaneClient::OnAnnouncement(const LanePtr& lane, const v1::Announcem
   const uint64_t number = message.transfer();
   const v1::PullHeader& header = message.header();
   const Handle transfer = Find(number);
-  v1::LaneControl answer;
   if (transfer == nullptr || !transfer->wanted.has_value()) {
-    answer.mutable_drop()->set_transfer(number);
-    Say(std::move(answer), lane);
+    SayDrop(number, lane);
     return absl::OkStatus();
   }
   const int64_t expected = transfer->wanted->expected_bytes;
@@ -201,6 +205,7 @@ absl::Status LaneClient::OnAnnouncement(const LanePtr& lane, const v1::Announcem
   const ChunkSet held = assembly->held();
   // All of it may have come before, with a lane that broke before it was acknowledged.
   if (held.complete()) OnWhole(number, assembly);
+  v1::LaneControl answer;
   v1::Holding& holding = *answer.mutable_holding();
   holding.set_transfer(number);
   holding.set_held_chunks(held.ToWire());
@@ -227,21 +232,21 @@ void LaneClient::OnOutcome(const v1::Outcome& message) {
 void LaneClient::OnWhole(uint64_t number, const std::shared_ptr<ChunkAssembly>& object) {
   const Handle transfer = Find(number);
   if (transfer == nullptr) return;
-  v1::PullHeader header;
+  Result end = {.status =
+                    absl::DataLossError("the object does not hash to what its header announced")};
   {
     absl::MutexLock lock(&client_mutex_);
     if (transfer->assembly != object) return;
-    header = transfer->announced;
-    if (object->tree_hash() != header.object_hash()) transfer->assembly = nullptr;
+    const v1::PullHeader& header = transfer->announced;
+    if (object->tree_hash() == header.object_hash()) {
+      end = {.status = absl::OkStatus(), .header = header, .bytes = object->bytes()};
+    } else {
+      transfer->assembly = nullptr;
+    }
   }
-  if (object->tree_hash() != header.object_hash()) {
-    v1::LaneControl drop;
-    drop.mutable_drop()->set_transfer(number);
-    Say(std::move(drop));
-    return Fail(transfer,
-                absl::DataLossError("the object does not hash to what its header announced"));
-  }
-  End(transfer, {.status = absl::OkStatus(), .header = header, .bytes = object->bytes()});
+  if (end.status.ok()) return End(transfer, std::move(end));
+  SayDrop(number);
+  Fail(transfer, end.status);
 }
 
 void LaneClient::OnDamaged(uint64_t number, int times) {
@@ -366,11 +371,7 @@ void LaneClient::GiveUp(const Handle& handle) {
     absl::MutexLock lock(&client_mutex_);
     number = handle->number;
   }
-  if (number != 0) {
-    v1::LaneControl drop;
-    drop.mutable_drop()->set_transfer(number);
-    Say(std::move(drop));
-  }
+  if (number != 0) SayDrop(number);
   End(handle, {.status = ClientCancelled()});
 }
 

@@ -124,6 +124,7 @@ class LaneClient final : public LanePeer {
   // Begins it, or begins it again, under a new number.
   void Begin(const Handle& transfer) ABSL_LOCKS_EXCLUDED(client_mutex_);
   void SayWant(Transfer& transfer) ABSL_LOCKS_EXCLUDED(client_mutex_);
+  void SayDrop(uint64_t number, LanePtr lane = nullptr);
   // Begins it again later if the error passes, or ends it.
   void Fail(const Handle& transfer, const absl::Status& status);
   void End(const Handle& transfer, Result result);

@@ -365,17 +365,6 @@ void LanePeer::StopExpecting(uint64_t transfer) {
   incoming_.erase(found);
 }
 
-std::shared_ptr<ChunkAssembly> LanePeer::Expected(uint64_t transfer) const {
-  absl::MutexLock lock(&mutex_);
-  const auto found = incoming_.find(transfer);
-  return found == incoming_.end() ? nullptr : found->second;
-}
-
-size_t LanePeer::transfers() const {
-  absl::MutexLock lock(&mutex_);
-  return outgoing_.size() + incoming_.size();
-}
-
 bool LanePeer::Say(v1::LaneControl message, LanePtr lane) {
   bool too_many = false;
   {

@@ -117,8 +117,6 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   // Chunks of that transfer go there.
   void Expect(uint64_t transfer, std::shared_ptr<ChunkAssembly> object);
   void StopExpecting(uint64_t transfer);
-  std::shared_ptr<ChunkAssembly> Expected(uint64_t transfer) const;
-  size_t transfers() const;
   // Says it over that lane, or over the one with the least to write; false if there is none.
   bool Say(v1::LaneControl message, LanePtr lane = nullptr);
   void Pump(const LanePtr& lane);

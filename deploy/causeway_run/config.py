@@ -26,7 +26,7 @@ _SYNC = {
   fragments: 5
   steps_between_syncs: 30        # H
   overlap_steps: 2               # tau
-  mixing: 0.5                    # alpha
+  mixing: 0                      # alpha
   codec_up: INT4
   codec_down: INT4
 """,
@@ -49,14 +49,20 @@ _SYNC = {
   codec_down: BF16
 """,
 }
-_OUTER_NESTEROV = """\
+_OUTER = {
+    "streaming": """\
+  optimizer: SGD                 # the mean of the workers' values, as it is
+  learning_rate: 1
+""",
+    "diloco": """\
   optimizer: NESTEROV
   learning_rate: 0.7
   momentum: 0.6
-"""
-_OUTER_ADAMW = """\
+""",
+    "data-parallel": """\
   optimizer: ADAMW               # at the coordinator, on the mean gradient
-"""
+""",
+}
 
 
 def run_config_text(mode: str, steps: int, workers: int, seed: int) -> str:
@@ -86,7 +92,7 @@ sync {{
 {_SYNC[mode]}\
 }}
 outer {{
-{_OUTER_ADAMW if gradients else _OUTER_NESTEROV}\
+{_OUTER[mode]}\
 }}
 membership {{
   start_workers: {workers}

@@ -140,20 +140,22 @@ class Coordinator {
                             const absl::Status& why) = 0;
 
   // --- Exchange (proto/causeway/v1/exchange.proto) ---
-  // Before any chunk is read: OK with total_bytes if the object was accepted before, with 0 if it
-  // is to be sent, or the error that the push would end with.
-  virtual absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) = 0;
+  // Begins a push, before any chunk is taken: what became of the object if it was accepted before,
+  // nothing if it is to be sent, or the error that the push would end with. Tells the observers
+  // that it is to be sent. May be called again at any time: does that still hold?
+  virtual absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(
+      const v1::PushHeader& header) = 0;
   // Checks the codes in leaf `leaf`, the bytes from so many MiB on, of an object that was admitted
-  // to that round and is still coming: they are in a cache then. Never blocks. Anything but OK says
-  // only that Contribute has to check the object as a whole.
-  virtual absl::Status ValidateLeaf(int fragment, int64_t round, int64_t leaf,
-                                    std::span<const uint8_t> bytes) const = 0;
-  // The whole object. Verifies size, hash and codes before anything changes; returns when it is
-  // as durable as the store makes it. Closes and merges the round if it was the last one needed.
-  // The same object again is OK.
-  virtual absl::Status Contribute(const v1::PushHeader& header, ReceivedObject object) = 0;
-  // Whether a contribution that is held is out of line, and so not merged (PushResponse).
-  virtual bool IsQuarantined(const v1::PushHeader& header) const = 0;
+  // to that round and is still coming: they are in a cache then. Returns the sums of squares of the
+  // codec chunks that lie in it from end to end, for Contribute, which looks at the others, and at
+  // all of a leaf of which nothing is returned. Never blocks.
+  virtual std::vector<double> MeasureLeaf(int fragment, int64_t round, int64_t leaf,
+                                          std::span<const uint8_t> bytes) const = 0;
+  // The whole object. Verifies size, hash and codes before anything changes; returns what became of
+  // it when it is as durable as the store makes it. Closes and merges the round if it was the last
+  // one needed. The same object again is OK.
+  virtual absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& header,
+                                                      ReceivedObject object) = 0;
   // Calls back with the answer of the round, at once if it is kept, else when it is published.
   virtual void PullAnswer(int fragment, int64_t round, PullCallback callback) = 0;
   // The published values and their version, as a consistent pair.

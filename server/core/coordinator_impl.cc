@@ -188,19 +188,29 @@ absl::Status CoordinatorImpl::CheckPush(const v1::PushHeader& header) const {
   return member;
 }
 
-absl::StatusOr<int64_t> CoordinatorImpl::AdmitPush(const v1::PushHeader& header) {
+v1::PushResponse CoordinatorImpl::Accepted(const FragmentRounds& fragment,
+                                           const v1::PushHeader& header, bool duplicate) {
+  v1::PushResponse response;
+  response.set_durable_bytes(header.total_bytes());
+  response.set_duplicate(duplicate);
+  response.set_quarantined(fragment.IsQuarantined(header.worker_id(), header.round()));
+  return response;
+}
+
+absl::StatusOr<std::optional<v1::PushResponse>> CoordinatorImpl::BeginPush(
+    const v1::PushHeader& header) {
   RETURN_IF_ERROR(CheckPush(header));
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
   const absl::StatusOr<bool> held = fragment->IsHeld(header);
   if (absl::IsAborted(held.status())) incidents_.Late(header, held.status());
   RETURN_IF_ERROR(held.status());
-  if (*held) return header.total_bytes();
+  if (*held) return Accepted(*fragment, header, /*duplicate=*/true);
   // Before it is sent rather than after.
   const absl::Status room = options_.store->CheckRoom(static_cast<uint64_t>(header.total_bytes()));
   incidents_.NoteRoom(room);
   RETURN_IF_ERROR(room);
-  for (RunObserver* const observer : options_.observers) observer->OnPushAdmitted(header);
-  return 0;
+  for (RunObserver* const observer : options_.observers) observer->OnPushBegun(header);
+  return std::nullopt;
 }
 
 CoordinatorImpl::DroppedDraws CoordinatorImpl::DropImpossibleDraws(const FragmentRounds& fragment,
@@ -228,13 +238,15 @@ CoordinatorImpl::DroppedDraws CoordinatorImpl::DropImpossibleDraws(const Fragmen
   return dropped;
 }
 
-absl::Status CoordinatorImpl::ValidateLeaf(int fragment, int64_t round, int64_t leaf,
-                                           std::span<const uint8_t> bytes) const {
-  ASSIGN_OR_RETURN(const FragmentRounds* const found, FindFragment(fragment));
-  return found->ValidateLeaf(round, leaf, bytes);
+std::vector<double> CoordinatorImpl::MeasureLeaf(int fragment, int64_t round, int64_t leaf,
+                                                 std::span<const uint8_t> bytes) const {
+  const absl::StatusOr<FragmentRounds*> found = FindFragment(fragment);
+  if (!found.ok()) return {};
+  return (*found)->MeasureLeaf(round, leaf, bytes);
 }
 
-absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& claimed, ReceivedObject object) {
+absl::StatusOr<v1::PushResponse> CoordinatorImpl::Contribute(const v1::PushHeader& claimed,
+                                                             ReceivedObject object) {
   const Call call(*this);
   RETURN_IF_ERROR(CheckPush(claimed));
   v1::PushHeader header = claimed;
@@ -244,6 +256,8 @@ absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& claimed, Received
   const int64_t claimed_tokens = CutTokens(*fragment, header);
   const absl::StatusOr<AddedContribution> added = fragment->Add(header, std::move(object));
   if (IsFatal(added.status())) Fail(added.status());
+  if (absl::IsAborted(added.status())) incidents_.Late(header, added.status());
+  if (absl::IsResourceExhausted(added.status())) incidents_.NoteRoom(added.status());
   if (added.ok() && added->is_new) {
     {
       absl::MutexLock lock(&members_mutex_);
@@ -267,7 +281,9 @@ absl::Status CoordinatorImpl::Contribute(const v1::PushHeader& claimed, Received
   }
   // Also after a refusal: the round may have waited for this contribution to be verified.
   Advance(*fragment);
-  return added.status();
+  RETURN_IF_ERROR(added.status());
+  // Asked after the merge, which may have found that it overflows.
+  return Accepted(*fragment, header, /*duplicate=*/!added->is_new);
 }
 
 int64_t CoordinatorImpl::CutTokens(const FragmentRounds& fragment, v1::PushHeader& header) const {
@@ -278,11 +294,6 @@ int64_t CoordinatorImpl::CutTokens(const FragmentRounds& fragment, v1::PushHeade
   const int64_t most = tokens_.Most(fragment.fragment(), header.worker_id(), step);
   if (claimed > most) header.set_tokens(most);
   return claimed;
-}
-
-bool CoordinatorImpl::IsQuarantined(const v1::PushHeader& header) const {
-  const absl::StatusOr<FragmentRounds*> fragment = FindFragment(header.fragment());
-  return fragment.ok() && (*fragment)->IsQuarantined(header.worker_id(), header.round());
 }
 
 void CoordinatorImpl::PullAnswer(int fragment, int64_t round, PullCallback callback) {

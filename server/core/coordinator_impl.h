@@ -9,6 +9,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -45,11 +46,11 @@ class CoordinatorImpl final : public Coordinator {
   void Disconnected(const std::string& worker_id, uint64_t incarnation,
                     const absl::Status& why) override;
 
-  absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override;
-  absl::Status ValidateLeaf(int fragment, int64_t round, int64_t leaf,
-                            std::span<const uint8_t> bytes) const override;
-  absl::Status Contribute(const v1::PushHeader& claimed, ReceivedObject object) override;
-  bool IsQuarantined(const v1::PushHeader& header) const override;
+  absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header) override;
+  std::vector<double> MeasureLeaf(int fragment, int64_t round, int64_t leaf,
+                                  std::span<const uint8_t> bytes) const override;
+  absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& claimed,
+                                              ReceivedObject object) override;
   void PullAnswer(int fragment, int64_t round, PullCallback callback) override;
   absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) override;
   void RecordPulled(const std::string& worker_id, v1::Want::Object object, int64_t bytes) override;
@@ -137,6 +138,8 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status CheckJoin(const v1::Join& join) const;
   absl::StatusOr<v1::Welcome> Admit(const v1::Join& join, std::shared_ptr<SessionSink> sink);
   absl::Status CheckPush(const v1::PushHeader& header) const;
+  static v1::PushResponse Accepted(const FragmentRounds& fragment, const v1::PushHeader& header,
+                                   bool duplicate);
   struct DroppedDraws {
     int foreign = 0;  // Ranges of parts of the data that the worker never had.
     int ahead = 0;    // Ranges that go on beyond what it can have trained; cut there.

@@ -200,14 +200,10 @@ absl::Status FragmentRounds::LoadOpenRound(std::span<const ContributionRecord> r
     header.set_object_hash(record.object_hash);
     header.set_tokens(record.tokens);
     header.set_send_step(record.send_step);
-    RETURN_IF_ERROR(Annotate(VerifyObject(header, object),
-                             absl::StrCat("the delta of ", record.worker_id, " to round ",
-                                          record.round, " of fragment ", record.fragment)));
-    double norm = record.norm;
-    if (norm == 0) {  // A former release did not ask for it.
-      absl::ReaderMutexLock data_lock(&data_mutex_);
-      ASSIGN_OR_RETURN(norm, NormOf(object.bytes.view()));
-    }
+    const absl::StatusOr<double> norm = VerifyObject(header, object);
+    RETURN_IF_ERROR(
+        Annotate(norm.status(), absl::StrCat("the delta of ", record.worker_id, " to round ",
+                                             record.round, " of fragment ", record.fragment)));
     absl::MutexLock lock(&mutex_);
     if (record.round != static_cast<int64_t>(published_hashes_.size())) {
       return absl::DataLossError(
@@ -219,8 +215,9 @@ absl::Status FragmentRounds::LoadOpenRound(std::span<const ContributionRecord> r
     entry.object = std::move(object.bytes);
     entry.arrived = options_.clock->Monotonic();
     entry.unix_s = record.unix_s;
-    entry.norm = norm;
     entry.draws = record.draws;
+    // A former release did not ask for it.
+    entry.norm = record.norm == 0 ? *norm : record.norm;
     entry.quarantined = record.quarantined;
     entry.accepted = true;
     if (entry.quarantined) quarantined_.emplace(record.round, record.worker_id);

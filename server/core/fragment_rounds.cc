@@ -72,6 +72,17 @@ absl::StatusOr<bool> FragmentRounds::Lookup(const v1::PushHeader& header) const 
         absl::StrCat(header.worker_id(), " has contributed another object to ", RoundName(header),
                      " (", HashToHex(held_hash), ", now ", HashToHex(header.object_hash()), ")"));
   };
+  if (header.base_hash() != 0 && header.round() >= 1 &&
+      header.round() <= std::ssize(published_hashes_)) {
+    const uint64_t base = published_hashes_[static_cast<size_t>(header.round() - 1)];
+    if (base != header.base_hash()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the delta of ", header.worker_id(), " to ", RoundName(header), " was taken against ",
+          HashToHex(header.base_hash()), ", published here is ", HashToHex(base),
+          ": the worker trained with another coordinator of this run, or this one serves an old "
+          "copy of its run directory; serve the newest directory alone"));
+    }
+  }
   const int64_t open = static_cast<int64_t>(published_hashes_.size());
   if (header.round() > open || header.round() < 1) {
     return absl::FailedPreconditionError(
@@ -99,7 +110,7 @@ int64_t FragmentRounds::contribution_bytes() const {
       options_.codec_up->EncodedBytes(static_cast<size_t>(options_.range.size())));
 }
 
-absl::StatusOr<bool> FragmentRounds::IsHeld(const v1::PushHeader& header) const {
+absl::Status FragmentRounds::CheckHeader(const v1::PushHeader& header) const {
   if (header.codec() != options_.codec_up->id()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the run's codec_up is ", v1::Codec_Name(options_.codec_up->id()),
@@ -114,27 +125,18 @@ absl::StatusOr<bool> FragmentRounds::IsHeld(const v1::PushHeader& header) const 
     return absl::InvalidArgumentError(
         absl::StrCat("tokens must be 0 .. 2^48, the push says ", header.tokens()));
   }
-  RETURN_IF_ERROR(
-      DrawsFromProto(header.draws(), options_.config->membership().max_workers()).status());
+  return DrawsFromProto(header.draws(), options_.config->membership().max_workers()).status();
+}
+
+absl::StatusOr<bool> FragmentRounds::IsHeld(const v1::PushHeader& header) const {
+  RETURN_IF_ERROR(CheckHeader(header));
   absl::MutexLock lock(&mutex_);
-  if (header.base_hash() != 0 && header.round() >= 1 &&
-      header.round() <= std::ssize(published_hashes_)) {
-    const uint64_t base = published_hashes_[static_cast<size_t>(header.round() - 1)];
-    if (base != header.base_hash()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the delta of ", header.worker_id(), " to ", RoundName(header), " was taken against ",
-          HashToHex(header.base_hash()), ", published here is ", HashToHex(base),
-          ": the worker trained with another coordinator of this run, or this one serves an old "
-          "copy of its run directory; serve the newest directory alone"));
-    }
-  }
   return Lookup(header);
 }
 
 absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& header,
                                                       ReceivedObject object) {
-  ASSIGN_OR_RETURN(const bool held, IsHeld(header));
-  if (held) return AddedContribution{};
+  RETURN_IF_ERROR(CheckHeader(header));
   {
     absl::MutexLock lock(&mutex_);
     // Another stream may be adding this worker's object at this moment.
@@ -143,8 +145,8 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
       return found == contributions_.end() || found->second.accepted || closed_;
     };
     mutex_.Await(absl::Condition(&other_stream_is_done));
-    ASSIGN_OR_RETURN(const bool held_now, Lookup(header));
-    if (held_now) return AddedContribution{};
+    ASSIGN_OR_RETURN(const bool held, Lookup(header));
+    if (held) return AddedContribution{};
     contributions_[header.worker_id()].header = header;
   }
   const double unix_s = UnixSeconds(options_.clock->Now());
@@ -170,8 +172,8 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
 absl::StatusOr<AddedContribution> FragmentRounds::VerifyAndSave(const v1::PushHeader& header,
                                                                 const ReceivedObject& object,
                                                                 double unix_s) {
-  RETURN_IF_ERROR(VerifyObject(header, object));
-  ASSIGN_OR_RETURN(AddedContribution added, Judge(object.bytes.view()));
+  ASSIGN_OR_RETURN(const double norm, VerifyObject(header, object));
+  AddedContribution added = Judge(norm);
   added.is_new = true;
   ASSIGN_OR_RETURN(added.draws,
                    DrawsFromProto(header.draws(), options_.config->membership().max_workers()));
@@ -195,10 +197,10 @@ absl::StatusOr<AddedContribution> FragmentRounds::VerifyAndSave(const v1::PushHe
                                                                .norm = added.norm,
                                                                .quarantined = added.out_of_line()},
                                                               object.bytes.view());
-  // Whatever its code: of a store only a full disk passes. Other codes would be taken for the
-  // contribution's.
+  // Whatever its code: of a store only a full disk passes, and that another coordinator may lead by
+  // now, which the worker then finds. Other codes would be taken for the contribution's.
   if (saved.ok()) return added;
-  if (absl::IsResourceExhausted(saved)) return saved;
+  if (absl::IsResourceExhausted(saved) || absl::IsUnavailable(saved)) return saved;
   return absl::InternalError(absl::StrCat("the store failed: ", saved.ToString()));
 }
 
@@ -316,6 +318,7 @@ absl::StatusOr<PublishedRound> FragmentRounds::StoreAndPublish(ClosedRound close
   result.answer = MakeAnswer(record, std::move(answer), std::move(leaves));
   absl::MutexLock lock(&mutex_);
   published_hashes_.push_back(record.published_hash);
+  published_norm_ = {record.round, merged->published_norm};
   contributions_.clear();
   closed_ = false;
   for (const LateQuarantine& held : result.overflowed) {

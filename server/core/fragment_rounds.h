@@ -139,8 +139,9 @@ class FragmentRounds {
   // Where a push stands: true if this very object is held already, false if it may be sent, else
   // the error that it ends with (exchange.proto).
   absl::StatusOr<bool> IsHeld(const v1::PushHeader& header) const;
-  // Coordinator::ValidateLeaf: `bytes` are leaf `leaf` of a contribution to that round.
-  absl::Status ValidateLeaf(int64_t round, int64_t leaf, std::span<const uint8_t> bytes) const;
+  // Coordinator::MeasureLeaf: `bytes` are leaf `leaf` of a contribution to that round.
+  std::vector<double> MeasureLeaf(int64_t round, int64_t leaf,
+                                  std::span<const uint8_t> bytes) const;
   // Verifies, judges, stores and counts the object. Errors that concern the contribution are those
   // of exchange.proto; INTERNAL and the like are the store's.
   absl::StatusOr<AddedContribution> Add(const v1::PushHeader& header, ReceivedObject object);
@@ -213,23 +214,26 @@ class FragmentRounds {
   using Contributions = std::map<std::string, Held>;
 
   FragmentView View() const ABSL_SHARED_LOCKS_REQUIRED(data_mutex_);
+  absl::Status CheckHeader(const v1::PushHeader& header) const;
   absl::StatusOr<bool> Lookup(const v1::PushHeader& header) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   OpenRound OpenRoundLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Verifies, judges and stores the object, as Add does.
   absl::StatusOr<AddedContribution> VerifyAndSave(const v1::PushHeader& header,
                                                   const ReceivedObject& object, double unix_s);
-  absl::Status VerifyObject(const v1::PushHeader& header, const ReceivedObject& object) const;
-  // Whether codes from codec chunk `begin` to `end` are valid; `codes` are their bytes.
-  absl::Status ValidateCodes(size_t begin, size_t end, std::span<const uint8_t> codes) const
+  // Returns the delta's norm.
+  absl::StatusOr<double> VerifyObject(const v1::PushHeader& header,
+                                      const ReceivedObject& object) const;
+  // The sum of squares of a codec chunk; an error if its codes are not valid.
+  absl::StatusOr<double> SquaresOf(size_t chunk, std::span<const uint8_t> codes) const
       ABSL_SHARED_LOCKS_REQUIRED(data_mutex_);
+  // The codec chunks [first, second) that lie in the leaf of an object from end to end.
+  std::pair<size_t, size_t> ChunksWithin(size_t leaf) const;
   size_t codec_chunks() const;
   // Bytes of the codec chunks before that one.
   size_t CodesBegin(size_t codec_chunk) const;
-  // The delta's norm and, where it is out of line, the verdict. Nothing where no guard is set.
-  absl::StatusOr<AddedContribution> Judge(std::span<const uint8_t> object) const;
-  absl::StatusOr<double> NormOf(std::span<const uint8_t> object) const
-      ABSL_SHARED_LOCKS_REQUIRED(data_mutex_);
+  // The verdict on a delta of that norm.
+  AddedContribution Judge(double norm) const;
   // The Euclidean norm of the published values.
   double PublishedNorm() const ABSL_SHARED_LOCKS_REQUIRED(data_mutex_);
   bool IsRejected(const std::string& worker_id, int64_t round) const

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checksum.h"
@@ -29,60 +31,55 @@ size_t FragmentRounds::CodesBegin(size_t codec_chunk) const {
       std::min(codec_chunk * kCodecChunk, static_cast<size_t>(options_.range.size())));
 }
 
-absl::Status FragmentRounds::ValidateCodes(size_t begin, size_t end,
-                                           std::span<const uint8_t> codes) const {
-  const auto validate = [this](size_t chunk, std::span<const uint8_t> part,
-                               std::span<const float> base) {
-    const absl::Status status = options_.codec_up->Validate(part, base);
-    if (chunk == 0) return status;
-    return Annotate(status, absl::StrCat("counted from value ", chunk * kCodecChunk));
-  };
-  const auto values = std::span(published_).subspan(begin * kCodecChunk);
-  if (options_.config->sync().contribution() != v1::SyncConfig::GRADIENT) {
-    return validate(begin, codes,
-                    values.first(std::min((end - begin) * kCodecChunk, values.size())));
-  }
-  static constexpr std::array<float, kCodecChunk> kZeros = {};
-  for (size_t chunk = begin; chunk < end; ++chunk) {
-    const size_t count = std::min(kCodecChunk, values.size() - (chunk - begin) * kCodecChunk);
-    RETURN_IF_ERROR(validate(chunk,
-                             codes.subspan(CodesBegin(chunk) - CodesBegin(begin),
-                                           CodesBegin(chunk + 1) - CodesBegin(chunk)),
-                             std::span(kZeros).first(count)));
-  }
-  return absl::OkStatus();
+std::pair<size_t, size_t> FragmentRounds::ChunksWithin(size_t leaf) const {
+  const size_t stride = CodesBegin(1);
+  const size_t all = CodesBegin(codec_chunks());
+  const size_t end = (leaf + 1) * kTreeLeafBytes;
+  return {(leaf * kTreeLeafBytes + stride - 1) / stride,
+          end >= all ? codec_chunks() : end / stride};
 }
 
-absl::Status FragmentRounds::ValidateLeaf(int64_t round, int64_t leaf,
-                                          std::span<const uint8_t> bytes) const {
-  const absl::Status not_now = absl::UnavailableError("the round is not open now");
+absl::StatusOr<double> FragmentRounds::SquaresOf(size_t chunk,
+                                                 std::span<const uint8_t> codes) const {
+  static constexpr std::array<float, kCodecChunk> kZeros = {};
+  auto base = std::span<const float>(published_).subspan(chunk * kCodecChunk);
+  base = base.first(std::min(kCodecChunk, base.size()));
+  if (options_.config->sync().contribution() == v1::SyncConfig::GRADIENT) {
+    base = std::span(kZeros).first(base.size());
+  }
+  absl::StatusOr<double> squares = DeltaSquares(*options_.codec_up, codes, base);
+  if (squares.ok() || chunk == 0) return squares;
+  return Annotate(squares.status(), absl::StrCat("counted from value ", chunk * kCodecChunk));
+}
+
+std::vector<double> FragmentRounds::MeasureLeaf(int64_t round, int64_t leaf,
+                                                std::span<const uint8_t> bytes) const {
   // A merge would hold up whoever receives.
-  if (!data_mutex_.ReaderTryLock()) return not_now;
+  if (!data_mutex_.ReaderTryLock()) return {};
   bool open = false;
   {
     absl::MutexLock lock(&mutex_);
     open = round == static_cast<int64_t>(published_hashes_.size());
   }
-  // Those that lie in the leaf from end to end; VerifyObject checks what lies across a border.
+  std::vector<double> all;
   const size_t offset = static_cast<size_t>(leaf) * kTreeLeafBytes;
-  const size_t stride = CodesBegin(1);
-  const size_t begin = (offset + stride - 1) / stride;
-  const size_t end = offset + bytes.size() == CodesBegin(codec_chunks())
-                         ? codec_chunks()
-                         : (offset + bytes.size()) / stride;
-  absl::Status status = not_now;
-  if (open && begin < end) {
-    status = ValidateCodes(
-        begin, end, bytes.subspan(CodesBegin(begin) - offset, CodesBegin(end) - CodesBegin(begin)));
-  } else if (open) {
-    status = absl::OkStatus();
+  const auto [begin, end] = ChunksWithin(static_cast<size_t>(leaf));
+  for (size_t chunk = begin; open && chunk < end; ++chunk) {
+    const absl::StatusOr<double> squares = SquaresOf(
+        chunk,
+        bytes.subspan(CodesBegin(chunk) - offset, CodesBegin(chunk + 1) - CodesBegin(chunk)));
+    if (!squares.ok()) {
+      all.clear();
+      break;
+    }
+    all.push_back(*squares);
   }
   data_mutex_.ReaderUnlock();
-  return status;
+  return all;
 }
 
-absl::Status FragmentRounds::VerifyObject(const v1::PushHeader& header,
-                                          const ReceivedObject& object) const {
+absl::StatusOr<double> FragmentRounds::VerifyObject(const v1::PushHeader& header,
+                                                    const ReceivedObject& object) const {
   const std::span<const uint8_t> bytes = object.bytes.view();
   if (static_cast<int64_t>(bytes.size()) != header.total_bytes()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -95,50 +92,49 @@ absl::Status FragmentRounds::VerifyObject(const v1::PushHeader& header,
   }
   // The round stays open while this contribution is under way, so published_ is the base.
   absl::ReaderMutexLock lock(&data_mutex_);
-  if (!object.leaves_valid) return ValidateCodes(0, codec_chunks(), bytes);
-  for (size_t border = kTreeLeafBytes; border < bytes.size(); border += kTreeLeafBytes) {
-    const size_t chunk = border / CodesBegin(1);
-    if (CodesBegin(chunk) == border) continue;
-    const size_t begin = CodesBegin(chunk);
-    RETURN_IF_ERROR(
-        ValidateCodes(chunk, chunk + 1, bytes.subspan(begin, CodesBegin(chunk + 1) - begin)));
+  double sum = 0;
+  size_t chunk = 0;
+  for (size_t leaf = 0; leaf * kTreeLeafBytes < bytes.size(); ++leaf) {
+    const auto [begin, end] = ChunksWithin(leaf);
+    const bool known = leaf < object.squares.size() && object.squares[leaf].size() == end - begin;
+    // The first of them may lie across the border of the leaf before.
+    for (; chunk < end; ++chunk) {
+      if (known && chunk >= begin) {
+        sum += object.squares[leaf][chunk - begin];
+        continue;
+      }
+      const size_t at = CodesBegin(chunk);
+      ASSIGN_OR_RETURN(const double squares,
+                       SquaresOf(chunk, bytes.subspan(at, CodesBegin(chunk + 1) - at)));
+      sum += squares;
+    }
   }
-  return absl::OkStatus();
+  return std::sqrt(sum);
 }
 
 double FragmentRounds::PublishedNorm() const {
-  int64_t version = 0;
+  const auto version = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return static_cast<int64_t>(published_hashes_.size()) - 1;
+  };
   {
     absl::MutexLock lock(&mutex_);
-    version = static_cast<int64_t>(published_hashes_.size()) - 1;
-    if (published_norm_.first == version) return published_norm_.second;
+    if (published_norm_.first == version()) return published_norm_.second;
   }
-  std::array<double, 4> squares = {};  // Sums that do not wait for each other.
-  for (size_t i = 0; i < published_.size(); ++i) {
-    squares[i % 4] += double{published_[i]} * double{published_[i]};
-  }
+  const double norm = Norm(published_);
   absl::MutexLock lock(&mutex_);
-  published_norm_ = {version, std::sqrt((squares[0] + squares[1]) + (squares[2] + squares[3]))};
-  return published_norm_.second;
+  published_norm_ = {version(), norm};
+  return norm;
 }
 
-absl::StatusOr<double> FragmentRounds::NormOf(std::span<const uint8_t> object) const {
-  return DeltaNorm(*options_.codec_up, object, published_,
-                   options_.config->sync().contribution() == v1::SyncConfig::GRADIENT);
-}
-
-absl::StatusOr<AddedContribution> FragmentRounds::Judge(std::span<const uint8_t> object) const {
+AddedContribution FragmentRounds::Judge(double norm) const {
   AddedContribution verdict;
+  verdict.norm = norm;
   const v1::MembershipConfig& membership = options_.config->membership();
-  {
+  if (options_.config->sync().contribution() != v1::SyncConfig::GRADIENT) {
     absl::ReaderMutexLock lock(&data_mutex_);
-    ASSIGN_OR_RETURN(verdict.norm, NormOf(object));
-    if (options_.config->sync().contribution() != v1::SyncConfig::GRADIENT) {
-      const double smallest =
-          kSmallestParameter * std::sqrt(static_cast<double>(published_.size()));
-      verdict.cap = (membership.norm_cap() > 0 ? membership.norm_cap() : kDefaultNormCap) *
-                    std::max(PublishedNorm(), smallest);
-    }
+    const double smallest = kSmallestParameter * std::sqrt(static_cast<double>(published_.size()));
+    verdict.cap = (membership.norm_cap() > 0 ? membership.norm_cap() : kDefaultNormCap) *
+                  std::max(PublishedNorm(), smallest);
   }
   absl::MutexLock lock(&mutex_);
   if (membership.outlier_factor() > 0) verdict.median = norms_.Median().value_or(0);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "common/base/shared_bytes.h"
 
@@ -22,7 +23,8 @@ struct ReceivedObject {
   SharedBytes bytes;
   // TreeHash of the bytes, from checksums that were verified as the leaves came.
   std::optional<uint64_t> tree_hash = {};
-  bool leaves_valid = false;  // Coordinator::ValidateLeaf said OK to all of them.
+  // By leaf, what Coordinator::MeasureLeaf said of it: may be empty.
+  std::vector<std::vector<double>> squares = {};
 };
 
 }  // namespace causeway::server

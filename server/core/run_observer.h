@@ -21,7 +21,7 @@ class RunObserver {
   // Accepted, of a live member.
   virtual void OnHeartbeat(const std::string& /*worker_id*/, const v1::Heartbeat& /*heartbeat*/) {}
   // A worker was told to send that object. May be repeated for one object.
-  virtual void OnPushAdmitted(const v1::PushHeader& /*header*/) {}
+  virtual void OnPushBegun(const v1::PushHeader& /*header*/) {}
   // The object is in the store, once.
   virtual void OnContributed(const v1::PushHeader& /*header*/, bool /*quarantined*/) {}
   // `missing`: expected, but closed without.

@@ -104,21 +104,22 @@ void WaitingCoordinator::Disconnected(const std::string& worker_id, uint64_t inc
   if (begun() != nullptr) begun()->Disconnected(worker_id, incarnation, why);
 }
 
-absl::StatusOr<int64_t> WaitingCoordinator::AdmitPush(const v1::PushHeader& header) {
-  return begun() == nullptr ? StillWaits() : begun()->AdmitPush(header);
+absl::StatusOr<std::optional<v1::PushResponse>> WaitingCoordinator::BeginPush(
+    const v1::PushHeader& header) {
+  if (begun() == nullptr) return StillWaits();
+  return begun()->BeginPush(header);
 }
 
-absl::Status WaitingCoordinator::ValidateLeaf(int fragment, int64_t round, int64_t leaf,
-                                              std::span<const uint8_t> bytes) const {
-  return begun() == nullptr ? StillWaits() : begun()->ValidateLeaf(fragment, round, leaf, bytes);
+std::vector<double> WaitingCoordinator::MeasureLeaf(int fragment, int64_t round, int64_t leaf,
+                                                    std::span<const uint8_t> bytes) const {
+  if (begun() == nullptr) return {};
+  return begun()->MeasureLeaf(fragment, round, leaf, bytes);
 }
 
-absl::Status WaitingCoordinator::Contribute(const v1::PushHeader& header, ReceivedObject object) {
-  return begun() == nullptr ? StillWaits() : begun()->Contribute(header, std::move(object));
-}
-
-bool WaitingCoordinator::IsQuarantined(const v1::PushHeader& header) const {
-  return begun() != nullptr && begun()->IsQuarantined(header);
+absl::StatusOr<v1::PushResponse> WaitingCoordinator::Contribute(const v1::PushHeader& header,
+                                                                ReceivedObject object) {
+  if (begun() == nullptr) return StillWaits();
+  return begun()->Contribute(header, std::move(object));
 }
 
 void WaitingCoordinator::PullAnswer(int fragment, int64_t round, PullCallback callback) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -47,11 +48,11 @@ class WaitingCoordinator final : public Coordinator {
                       const v1::WorkerMessage& message) override;
   void Disconnected(const std::string& worker_id, uint64_t incarnation,
                     const absl::Status& why) override;
-  absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override;
-  absl::Status ValidateLeaf(int fragment, int64_t round, int64_t leaf,
-                            std::span<const uint8_t> bytes) const override;
-  absl::Status Contribute(const v1::PushHeader& header, ReceivedObject object) override;
-  bool IsQuarantined(const v1::PushHeader& header) const override;
+  absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header) override;
+  std::vector<double> MeasureLeaf(int fragment, int64_t round, int64_t leaf,
+                                  std::span<const uint8_t> bytes) const override;
+  absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& header,
+                                              ReceivedObject object) override;
   void PullAnswer(int fragment, int64_t round, PullCallback callback) override;
   absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) override;
   void RecordPulled(const std::string& worker_id, v1::Want::Object object, int64_t bytes) override;

@@ -25,9 +25,9 @@ constexpr absl::Duration kPoll = absl::Milliseconds(100);  // The deadline is lo
 static_assert(std::endian::native == std::endian::little, "states travel as little-endian fp32");
 
 // Says what came, and when.
-class Progress final : public LaneObserver {
+class PullProgress final : public LaneObserver {
  public:
-  explicit Progress(const StatePullOptions& options, int64_t all_bytes)
+  explicit PullProgress(const StatePullOptions& options, int64_t all_bytes)
       : options_(options), all_bytes_(all_bytes) {}
   void OnChunk(bool sent, int64_t /*bytes*/, bool again) override {
     if (sent) return;
@@ -45,7 +45,7 @@ class Progress final : public LaneObserver {
 };
 
 absl::StatusOr<LaneClient::Result> AwaitState(LaneClient& client, const LaneClient::Handle& state,
-                                              const Progress& progress,
+                                              const PullProgress& progress,
                                               const StatePullOptions& options) {
   while (absl::Now() < options.deadline) {
     if (client.AwaitAWhile(state)) {
@@ -69,7 +69,7 @@ absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Ch
                                                   const StatePullOptions& options) {
   PublishedState state;
   state.parameters.resize(static_cast<size_t>(plan.arena_size()));
-  Progress progress(options, plan.arena_size() * static_cast<int64_t>(sizeof(float)));
+  PullProgress progress(options, plan.arena_size() * static_cast<int64_t>(sizeof(float)));
   WorkQueue unpacker(1);
   v1::Greeting greeting;
   greeting.set_wire_version(kWireVersion);

@@ -157,7 +157,7 @@ RoundTimes& RunHistory::FindOrMakeRound(int fragment, int64_t round) {
   return made;
 }
 
-void RunHistory::OnPushAdmitted(const v1::PushHeader& header) {
+void RunHistory::OnPushBegun(const v1::PushHeader& header) {
   const double now = UnixSeconds();
   absl::MutexLock lock(&mutex_);
   RoundTimes& round = FindOrMakeRound(header.fragment(), header.round());

@@ -72,7 +72,7 @@ class RunHistory final : public RunObserver {
   void Restore(const RecoveredRun& run);
 
   void OnHeartbeat(const std::string& worker_id, const v1::Heartbeat& heartbeat) override;
-  void OnPushAdmitted(const v1::PushHeader& header) override;
+  void OnPushBegun(const v1::PushHeader& header) override;
   void OnContributed(const v1::PushHeader& header, bool quarantined) override;
   void OnPublished(const RoundRecord& record, const std::vector<std::string>& missing) override;
   void OnApplied(const std::string& worker_id, int fragment, int64_t round) override;

@@ -17,11 +17,11 @@ namespace {
 constexpr int64_t kDefaultRounds = 200;
 constexpr int64_t kMostRounds = 1024;
 
-HttpResponse Json(const nlohmann::json& json) {
+HttpResponse Json(const nlohmann::json& content) {
   HttpResponse response;
   response.content_type = "application/json";
   // A worker may say anything of itself, in any encoding.
-  response.body = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  response.body = content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   return response;
 }
 

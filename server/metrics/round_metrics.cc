@@ -18,7 +18,7 @@ RoundMetrics::RoundMetrics(const Clock* clock)
     : clock_(clock),
       phases_{{MakeHistogram(), MakeHistogram(), MakeHistogram(), MakeHistogram()}} {}
 
-void RoundMetrics::OnPushAdmitted(const v1::PushHeader& header) {
+void RoundMetrics::OnPushBegun(const v1::PushHeader& header) {
   absl::MutexLock lock(&mutex_);
   Admitted& admitted = fragments_[header.fragment()].admitted[header.worker_id()];
   if (admitted.round == header.round()) return;  // Further streams, and further tries.

@@ -32,7 +32,7 @@ class RoundMetrics final : public RunObserver {
   // The clock outlives the object.
   explicit RoundMetrics(const Clock* clock);
 
-  void OnPushAdmitted(const v1::PushHeader& header) override;
+  void OnPushBegun(const v1::PushHeader& header) override;
   void OnContributed(const v1::PushHeader& header, bool quarantined) override;
   void OnPublished(const RoundRecord& round, const std::vector<std::string>& missing) override;
   void OnApplied(const std::string& worker_id, int fragment, int64_t round) override;

@@ -24,8 +24,6 @@ constexpr double kWeightSumTolerance = 1e-9;
 constexpr size_t kNormSlice = 4 * kCodecChunk;
 constexpr size_t kValidationSlice = 64 * kCodecChunk;
 
-constexpr size_t kCacheLine = 64;
-
 // From one contribution's values of a chunk to the next one's: not a multiple of what a set of a
 // cache repeats by.
 constexpr size_t kTrimStride = kCodecChunk + kCacheLine / sizeof(double);

@@ -10,11 +10,11 @@
 
 namespace causeway::server {
 
-// The Euclidean norm of the decoded delta, summed in double in order of position: the same bits
-// everywhere. `base` as in Codec::Accumulate, whose errors are these; against_zeros: it says only
-// how many values there are, and the delta was encoded against zeros. One pass, 32 KiB of memory.
-absl::StatusOr<double> DeltaNorm(const Codec& codec, std::span<const uint8_t> encoded,
-                                 std::span<const float> base, bool against_zeros = false);
+// The sum of squares of one codec chunk of a delta, decoded, in double and in one order: the same
+// bits everywhere. `base` as in Codec::Accumulate, at most kCodecChunk values; the errors are its,
+// too. A delta's norm is the root of the sum over its chunks, in order.
+absl::StatusOr<double> DeltaSquares(const Codec& codec, std::span<const uint8_t> encoded,
+                                    std::span<const float> base);
 
 }  // namespace causeway::server
 

@@ -3,18 +3,22 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
 #include "server/outer/leaf_hasher.h"
+#include "server/outer/slices.h"
 #include "server/outer/step_kernels.h"
 
 namespace causeway::server {
 namespace {
 
-constexpr size_t kCacheLine = 64;
+double SquaresOf(std::span<const float> values, Range slice) {
+  return SumOfSquares(values.subspan(slice.begin, slice.size));
+}
 
 class Merge {
  public:
@@ -40,8 +44,10 @@ class Merge {
     LeafHasher answer_hasher(result.answer);
     LeafHasher published_hasher(
         {reinterpret_cast<const uint8_t*>(state_.published.data()), state_.published.size_bytes()});
-    const auto merge_slice = [&](size_t, Range slice) -> absl::Status {
+    std::vector<double> squares((size() + kMergeSlice - 1) / kMergeSlice);
+    const auto merge_slice = [&](size_t index, Range slice) -> absl::Status {
       RETURN_IF_ERROR(MergeSlice(slice, result.answer));
+      squares[index] = SquaresOf(state_.published, slice);
       published_hasher.Written(slice.begin * sizeof(float), slice.size * sizeof(float));
       answer_hasher.Written(input_.answer_codec->EncodedBytes(slice.begin),
                             input_.answer_codec->EncodedBytes(slice.size));
@@ -51,6 +57,7 @@ class Merge {
     result.answer_hash = answer_hasher.Root();
     result.answer_leaves = answer_hasher.checksums();
     result.published_hash = published_hasher.Root();
+    result.published_norm = std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
     return result;
   }
 
@@ -181,6 +188,14 @@ class Merge {
 absl::StatusOr<MergeResult> MergeFragment(const MergeInput& input, const FragmentState& state,
                                           ThreadPool* pool) {
   return Merge(input, state, pool).Run();
+}
+
+double Norm(std::span<const float> values) {
+  double squares = 0;
+  for (size_t begin = 0; begin < values.size(); begin += kMergeSlice) {
+    squares += SquaresOf(values, {begin, std::min(kMergeSlice, values.size() - begin)});
+  }
+  return std::sqrt(squares);
 }
 
 absl::StatusOr<std::vector<double>> MergedDelta(const DeltaCombiner::Input& input,

@@ -66,6 +66,7 @@ struct MergeResult {
   uint64_t answer_hash = 0;             // TreeHash.
   std::vector<uint64_t> answer_leaves;  // The checksums that it is made of.
   uint64_t published_hash = 0;          // TreeHash of published afterwards.
+  double published_norm = 0;            // Norm of published afterwards.
 };
 
 // Merges and changes `state`, or returns an error:
@@ -81,6 +82,9 @@ struct MergeResult {
 // others from reading `state` while it runs.
 absl::StatusOr<MergeResult> MergeFragment(const MergeInput& input, const FragmentState& state,
                                           ThreadPool* pool);
+
+// The Euclidean norm, in double and in one order: the same bits everywhere.
+double Norm(std::span<const float> values);
 
 // g alone, of the whole fragment; zeros without contributions. The errors of DeltaCombiner.
 absl::StatusOr<std::vector<double>> MergedDelta(const DeltaCombiner::Input& input,

@@ -15,6 +15,8 @@
 
 namespace causeway::server {
 
+inline constexpr size_t kCacheLine = 64;  // Bytes.
+
 // Values of a fragment.
 struct Range {
   size_t begin = 0;

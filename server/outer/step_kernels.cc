@@ -86,7 +86,18 @@ void Adam(const AdamRates& rates, const double* g, size_t size, float* theta, fl
   });
 }
 
-double Squares(const double* values, size_t size) {
+template <class D>
+HWY_INLINE hn::Vec<D> LoadDoubles(D d, const double* values) {
+  return hn::LoadU(d, values);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> LoadDoubles(D d, const float* values) {
+  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, D>(), values));
+}
+
+template <typename T>
+HWY_INLINE double SquaresOf(const T* values, size_t size) {
   constexpr size_t kSums = 8;
   const hn::CappedTag<double, kSums> d;
   const size_t lanes = hn::Lanes(d);
@@ -95,14 +106,17 @@ double Squares(const double* values, size_t size) {
   for (size_t lane = 0; lane < kSums; lane += lanes) {
     auto sum = hn::Zero(d);
     for (size_t i = lane; i < whole; i += kSums) {
-      const auto x = hn::LoadU(d, values + i);
+      const auto x = LoadDoubles(d, values + i);
       sum = hn::Add(sum, hn::Mul(x, x));
     }
     hn::StoreU(sum, d, s + lane);
   }
-  for (size_t i = whole; i < size; ++i) s[i % kSums] += values[i] * values[i];
+  for (size_t i = whole; i < size; ++i) s[i % kSums] += double{values[i]} * double{values[i]};
   return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }
+
+double Squares(const double* values, size_t size) { return SquaresOf(values, size); }
+double SquaresOfFloats(const float* values, size_t size) { return SquaresOf(values, size); }
 
 bool Finite(const float* values, size_t size) {
   constexpr int32_t kInfinityBits = 0x7f800000;
@@ -134,6 +148,7 @@ HWY_EXPORT(Nesterov);
 HWY_EXPORT(Sgd);
 HWY_EXPORT(Adam);
 HWY_EXPORT(Squares);
+HWY_EXPORT(SquaresOfFloats);
 HWY_EXPORT(Finite);
 
 void NesterovStep(double lr, double mu, std::span<const double> g, std::span<float> theta,
@@ -148,6 +163,10 @@ void SgdStep(double lr, std::span<const double> g, std::span<float> theta) {
 void AdamStep(const AdamRates& rates, std::span<const double> g, std::span<float> theta,
               std::span<float> m, std::span<float> v) {
   HWY_DYNAMIC_DISPATCH(Adam)(rates, g.data(), g.size(), theta.data(), m.data(), v.data());
+}
+
+double SumOfSquares(std::span<const float> values) {
+  return HWY_DYNAMIC_DISPATCH(SquaresOfFloats)(values.data(), values.size());
 }
 
 double SumOfSquares(std::span<const double> values) {

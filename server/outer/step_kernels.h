@@ -33,6 +33,7 @@ void AdamStep(const AdamRates& rates, std::span<const double> g, std::span<float
 // The sum of squares, in eight sums: value i counts in sum i mod 8, in order of index; all together
 // are ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7)).
 double SumOfSquares(std::span<const double> values);
+double SumOfSquares(std::span<const float> values);
 
 // Neither an infinity nor a NaN is among them.
 bool AllFinite(std::span<const float> values);

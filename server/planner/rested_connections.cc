@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/transfer/wire.h"
+
 namespace causeway::server {
 namespace {
 
-constexpr double kChunkBytes = 1 << 20;
 constexpr double kSegmentBytes = 1448;
 constexpr double kSentAtOnce = 1.5;  // Segments: the first, and half of the pause after it.
 constexpr double kGain = 2.86;       // 2.89, and a hundredth less (tcp_bbr.c, bbr_high_gain).
@@ -16,7 +17,7 @@ constexpr double kFirstWindow = 10;  // Segments per round trip that it takes a 
 
 double RestedSeconds(double bytes, double bit_per_s, int connections, double round_trip_seconds) {
   if (connections < 1 || std::isinf(bit_per_s)) return 0;
-  const double chunks = std::ceil(bytes / kChunkBytes);
+  const double chunks = std::ceil(bytes / static_cast<double>(kChunkBytes));
   const double segments = bytes / std::min<double>(chunks, connections) / kSegmentBytes;
   const double paced = segments - kSentAtOnce;
   if (paced <= 0) return 0;

@@ -10,7 +10,7 @@ namespace causeway::server {
 namespace {
 
 constexpr double kInterruptions = 50;
-constexpr int64_t kPeriods = 20;
+constexpr int64_t kLeastPeriods = 20;
 constexpr double kMostSteps = 1e6;        // Of all workers that are simulated.
 constexpr double kMostRateSeconds = 2e5;  // Of all workers, one draw each.
 
@@ -65,7 +65,7 @@ int64_t DisturbedSteps(const StarSetting& setting) {
   double most = kMostSteps / (disturbances.tells_workers_apart() ? workers : 1);
   if (disturbances.jitters()) most = std::min(most, kMostRateSeconds / workers / step_seconds);
   const double steps = std::min(seconds / step_seconds, most);
-  return kPeriods * setting.steps_between_syncs + static_cast<int64_t>(steps);
+  return kLeastPeriods * setting.steps_between_syncs + static_cast<int64_t>(steps);
 }
 
 }  // namespace causeway::server

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/transfer/wire.h"
+
 namespace causeway::server {
 namespace {
 
-constexpr double kChunkBytes = 1 << 20;
 constexpr double kProbe = 1.25;  // BBR's gain, once in so many round trips.
 constexpr double kProbeRoundTrips = 8;
 
@@ -14,12 +15,13 @@ constexpr double kProbeRoundTrips = 8;
 
 double StragglerSeconds(double bytes, double bit_per_s, int connections,
                         double round_trip_seconds) {
-  const double chunks = std::ceil(bytes / kChunkBytes);
+  constexpr auto chunk_bytes = static_cast<double>(kChunkBytes);
+  const double chunks = std::ceil(bytes / chunk_bytes);
   if (connections <= 1 || chunks <= connections || std::isinf(bit_per_s)) return 0;
   const double stragglers = std::fmod(chunks, connections);
   if (stragglers == 0) return 0;
-  const double left_bytes = bytes - (chunks - stragglers) * kChunkBytes;
-  const double bits = 8 * std::min(left_bytes, kChunkBytes);  // Of the one that takes longest.
+  const double left_bytes = bytes - (chunks - stragglers) * chunk_bytes;
+  const double bits = 8 * std::min(left_bytes, chunk_bytes);  // Of the one that takes longest.
   const double share = bit_per_s / connections;
   const double most = connections / stragglers;  // Times its share, when they have the link.
   // The share grows by e in so many seconds.

@@ -42,6 +42,8 @@ absl::string_view Verb(Action action) {
       return "give an order";
     case Action::kProbe:
       return "probe the link";
+    case Action::kFollow:
+      return "follow";
   }
   return "";
 }
@@ -59,9 +61,15 @@ bool RoleMay(Role role, Action action) {
     case Action::kGetStatus:
       return role == Role::kOperator || role == Role::kObserver;
     case Action::kOrder:
+    case Action::kFollow:
       return role == Role::kOperator;
   }
   return false;
+}
+
+// Whether the answer shows what the run has come to.
+bool Tells(Action action) {
+  return action == Action::kAttach || action == Action::kPush || action == Action::kPull;
 }
 
 absl::string_view WhatARoleMayDo(Role role) {
@@ -94,6 +102,7 @@ double CostOf(Action action) {
     case Action::kAttach:
     case Action::kOrder:
     case Action::kProbe:
+    case Action::kFollow:
       return 10;
     case Action::kGetStatus:
       return 20;
@@ -203,6 +212,7 @@ absl::StatusOr<Peer> Access::Authenticate(const grpc::ServerContextBase& context
 
 absl::StatusOr<Peer> Access::Admit(const grpc::ServerContextBase& context, Action action) {
   ASSIGN_OR_RETURN(Peer peer, AdmitSilently(context, action));
+  RETURN_IF_ERROR(CheckMayTell(action));
   if (options_.on_admitted) options_.on_admitted(peer);
   return peer;
 }
@@ -223,6 +233,10 @@ absl::StatusOr<Peer> Access::AdmitSilently(const grpc::ServerContextBase& contex
   return peer;
 }
 
+absl::Status Access::CheckMayTell(Action action) const {
+  return options_.may_tell && Tells(action) ? options_.may_tell() : absl::OkStatus();
+}
+
 absl::Status Access::CheckRole(const Peer& peer, Action action) {
   if (!peer.identity.has_value() || RoleMay(peer.identity->role, action)) return absl::OkStatus();
   const Identity& identity = *peer.identity;
@@ -237,6 +251,7 @@ absl::Status Access::CheckMessage(const Peer& peer, Action action, absl::string_
   RETURN_IF_ERROR(Count(peer, CostOf(action)));
   RETURN_IF_ERROR(CheckStillValid(peer));
   RETURN_IF_ERROR(CheckRole(peer, action));
+  RETURN_IF_ERROR(CheckMayTell(action));
   return CheckWorker(peer, action, worker_id);
 }
 

@@ -9,6 +9,7 @@
 //   Exchange.Carry: wants     its own id    yes        -          (they show the parameters)
 //   Admin.GetStatus, Events   -             yes        yes
 //   Admin's orders            -             yes        -
+//   Standby.Follow            -             yes        -          (it shows everything)
 //
 // Without TLS (loopback, or --insecure) nobody can prove anything: everybody may do everything, and
 // nothing is counted.
@@ -41,7 +42,7 @@
 
 namespace causeway::server {
 
-enum class Action { kDescribe, kAttach, kPush, kPull, kGetStatus, kOrder, kProbe };
+enum class Action { kDescribe, kAttach, kPush, kPull, kGetStatus, kOrder, kProbe, kFollow };
 
 // As how many messages of a session a call counts.
 double CostOf(Action action);
@@ -80,6 +81,8 @@ class Access {
     // worker.
     std::function<void(const Peer& peer)> on_admitted;
     std::function<void(const Peer& peer, Action action, absl::string_view worker_id)> on_worker;
+    // Whether workers may be told anything now; its error is what they get. May be empty.
+    std::function<absl::Status()> may_tell = nullptr;
   };
   explicit Access(Options options);
 
@@ -103,6 +106,7 @@ class Access {
  private:
   absl::StatusOr<Peer> AdmitSilently(const grpc::ServerContextBase& context, Action action);
   absl::Status CheckRole(const Peer& peer, Action action);
+  absl::Status CheckMayTell(Action action) const;
   absl::StatusOr<Peer> Authenticate(const grpc::ServerContextBase& context);
   absl::Status Count(const Peer& peer, double cost);
   // UNAUTHENTICATED as CheckStillValid, and says nothing.

@@ -25,6 +25,7 @@ namespace {
 // Merges of different fragments run side by side; a merge itself is bound by memory.
 constexpr int kMergeThreads = 4;
 constexpr int kCopyThreads = 4;
+constexpr int kWordThreads = 4;
 // Of the coordinator; and of transfers, whose rate is kept the more evenly.
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kTransferTick = absl::Milliseconds(20);
@@ -64,10 +65,12 @@ int64_t PulledByAWorker(const FragmentPlan& plan) {
   return kModels * plan.arena_size() * int64_t{sizeof(float)};
 }
 
-// What the deltas of one round leave behind, and an answer that makes way for the next.
-int64_t LeftByARound(const v1::RunConfig& config, const FragmentPlan& plan) {
-  return config.membership().max_workers() * LargestObject(plan, config.sync().codec_up()) +
-         LargestObject(plan, config.sync().codec_down());
+// What the deltas and answers of rounds that end at about the same time leave behind.
+int64_t LeftByRounds(const v1::RunConfig& config, const FragmentPlan& plan) {
+  constexpr int kMostRounds = 8;
+  return std::min(plan.fragments(), kMostRounds) *
+         (config.membership().max_workers() * LargestObject(plan, config.sync().codec_up()) +
+          LargestObject(plan, config.sync().codec_down()));
 }
 
 // Fills in the default.
@@ -161,6 +164,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   Access::Options access;
   access.authenticate = security.encrypted;
   access.run_name = coordinator.config().run_name();
+  access.may_tell = options.may_tell;
   access.requests_per_second = options.max_requests_per_second;
   access.request_burst = 4 * options.max_requests_per_second;
   access.clock = options.clock;
@@ -177,7 +181,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   }
   ASSIGN_OR_RETURN(const ConnectionGate::Limits limits,
                    ConnectionLimitsOf(options, coordinator.config()));
-  KeepFreedBlocks(static_cast<size_t>(LeftByARound(coordinator.config(), coordinator.plan())));
+  KeepFreedBlocks(static_cast<size_t>(LeftByRounds(coordinator.config(), coordinator.plan())));
   std::unique_ptr<CoordinatorServer> result(
       new CoordinatorServer(options, wanted.memory_bytes, std::move(access), limits, coordinator));
   ASSIGN_OR_RETURN(result->listener_,
@@ -191,6 +195,10 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   builder.RegisterService(&result->exchange_);
   builder.RegisterService(&result->admin_);
   builder.RegisterService(&result->probe_);
+  if (options.make_service != nullptr) {
+    result->more_ = options.make_service(result->access_);
+    builder.RegisterService(result->more_.get());
+  }
   result->server_ = builder.BuildAndStart();
   if (result->server_ == nullptr) return absl::InternalError("gRPC does not start a server");
   RETURN_IF_ERROR(
@@ -217,6 +225,7 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
       pull_cache_(MemoryShares(options.memory_bytes).pull_cache),
       merges_(kMergeThreads),
       copies_(kCopyThreads),
+      words_(kWordThreads),
       inbox_(coordinator, {.memory = &push_memory_,
                            .run_long = merges_.runner(),
                            .clock = Clock::Real(),
@@ -234,7 +243,7 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
                .stall = options.stall,
                .make_room = [this](const FragmentPlan& plan,
                                    bool now) { return MakeRoom(plan, now); }}),
-      session_(coordinator, access_, models_, options.join_timeout),
+      session_(coordinator, access_, models_, words_.runner(), options.join_timeout),
       exchange_(access_, lanes_),
       admin_(coordinator, access_, links_, options.past_events),
       probe_gate_(*Clock::Real()),
@@ -265,7 +274,7 @@ absl::Status CoordinatorServer::MakeRoom(const FragmentPlan& plan, bool now) {
   push_memory_.GrowTo(MemoryShares(bytes).pushes);
   pull_cache_.GrowTo(MemoryShares(bytes).pull_cache);
   outbox_->BoundBytesOfWorker(PulledByAWorker(plan));
-  KeepFreedBlocks(static_cast<size_t>(LeftByARound(coordinator_.config(), plan)));
+  KeepFreedBlocks(static_cast<size_t>(LeftByRounds(coordinator_.config(), plan)));
   return absl::OkStatus();
 }
 
@@ -359,6 +368,7 @@ void CoordinatorServer::Stop(absl::Duration deadline) {
   // What they still do is with the tables.
   merges_.Stop();
   copies_.Stop();
+  words_.Stop();
 }
 
 }  // namespace causeway::server

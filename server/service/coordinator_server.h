@@ -67,6 +67,10 @@ class CoordinatorServer {
     EventLog* events = NullEventLog();    // Outlives the server.
     // What Admin.ListEvents answers; empty: UNIMPLEMENTED. Thread-safe.
     std::function<v1::ListEventsResponse(int64_t after)> past_events = nullptr;
+    // As Access::Options::may_tell.
+    std::function<absl::Status()> may_tell = nullptr;
+    // Makes one service more, on the same port and behind the same access; the server owns it.
+    std::function<std::unique_ptr<grpc::Service>(Access& access)> make_service = nullptr;
   };
 
   // Listens. The coordinator outlives the result. INVALID_ARGUMENT for a malformed address, or if
@@ -109,6 +113,7 @@ class CoordinatorServer {
   ByteBudget pull_cache_;
   WorkQueue merges_;  // Verifies and merges what was pushed.
   WorkQueue copies_;  // Packs, unpacks, reads and copies.
+  WorkQueue words_;   // Handles what sessions say: members are saved.
   DeltaInbox inbox_;
   const std::shared_ptr<AnswerOutbox> outbox_;
   LaneRegistry lanes_;
@@ -118,6 +123,7 @@ class CoordinatorServer {
   AdminService admin_;
   ProbeGate probe_gate_;
   ProbeService probe_;
+  std::unique_ptr<grpc::Service> more_;  // Options::make_service.
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ConnectionListener> listener_;

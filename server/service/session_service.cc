@@ -30,10 +30,11 @@ class SessionReactor final
                        grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>>,
       public SessionSink {
  public:
-  SessionReactor(Coordinator& coordinator, Access& access, grpc::CallbackServerContext& context,
-                 absl::StatusOr<Peer> peer)
+  SessionReactor(Coordinator& coordinator, Access& access, const Runner& run_long,
+                 grpc::CallbackServerContext& context, absl::StatusOr<Peer> peer)
       : coordinator_(coordinator),
         access_(access),
+        run_long_(run_long),
         context_(context),
         peer_(std::move(peer)),
         opened_(absl::Now()) {}
@@ -70,29 +71,7 @@ class SessionReactor final
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) {
-      Disconnect();
-      // Its end, or a message that could not be read.
-      Close(incarnation_ == 0
-                ? absl::InvalidArgumentError("the session ended, or broke, before its Join")
-                : absl::OkStatus());
-      return;
-    }
-    absl::Status status = access_.CountMessage(*peer_);
-    if (status.ok()) status = incarnation_ == 0 ? Join() : HandleMessage();
-    if (!status.ok()) {
-      Close(status);
-      Disconnect();
-      return;
-    }
-    bool ended = false;
-    {
-      absl::MutexLock lock(&mutex_);
-      ended = end_.has_value();
-      if (!ended) StartRead(&incoming_);
-    }
-    // Meanwhile: no read is going to say so.
-    if (ended) Disconnect();
+    run_long_([self = shared_from_this(), ok] { self->Take(ok); });
   }
 
   void OnWriteDone(bool ok) override {
@@ -126,6 +105,33 @@ class SessionReactor final
   }
 
  private:
+  // The end of a read.
+  void Take(bool ok) {
+    if (!ok) {
+      Disconnect();
+      // Its end, or a message that could not be read.
+      Close(incarnation_ == 0
+                ? absl::InvalidArgumentError("the session ended, or broke, before its Join")
+                : absl::OkStatus());
+      return;
+    }
+    absl::Status status = access_.CountMessage(*peer_);
+    if (status.ok()) status = incarnation_ == 0 ? Join() : HandleMessage();
+    if (!status.ok()) {
+      Close(status);
+      Disconnect();
+      return;
+    }
+    bool ended = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      ended = end_.has_value();
+      if (!ended) StartRead(&incoming_);
+    }
+    // Meanwhile: no read is going to say so.
+    if (ended) Disconnect();
+  }
+
   absl::Status Join() {
     if (!incoming_.has_join()) {
       return absl::InvalidArgumentError("the first message of a session must be a Join");
@@ -192,10 +198,11 @@ class SessionReactor final
 
   Coordinator& coordinator_;
   Access& access_;
+  const Runner& run_long_;
   grpc::CallbackServerContext& context_;  // Until Finish.
   const absl::StatusOr<Peer> peer_;
   const absl::Time opened_;
-  // Touched by the read callbacks alone, which never overlap.
+  // Touched by Take alone, which never overlaps with itself.
   v1::WorkerMessage incoming_;
   // Written by them before welcomed_ is set, read by all after that.
   std::string worker_id_;
@@ -239,7 +246,7 @@ grpc::ServerReadReactor<v1::BringModelRequest>* SessionService::BringModel(
 
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* SessionService::Attach(
     grpc::CallbackServerContext* context) {
-  SessionReactor* const reactor = SessionReactor::Make(coordinator_, access_, *context,
+  SessionReactor* const reactor = SessionReactor::Make(coordinator_, access_, run_long_, *context,
                                                        access_.Admit(*context, Action::kAttach));
   // gRPC calls it only after this function has returned: it is still there.
   absl::MutexLock lock(&mutex_);

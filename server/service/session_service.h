@@ -3,12 +3,14 @@
 #define CAUSEWAY_SERVER_SERVICE_SESSION_SERVICE_H_
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/session.grpc.pb.h"
+#include "common/base/work_queue.h"
 #include "server/core/coordinator.h"
 #include "server/service/access.h"
 #include "server/service/model_reception.h"
@@ -19,11 +21,16 @@ class SessionReactor;
 
 class SessionService final : public v1::Session::CallbackService {
  public:
-  // All outlive the service. A stream must bring its Join within `join_timeout`, and its worker
-  // read within that time what it ends with.
-  SessionService(Coordinator& coordinator, Access& access, ModelReception& models,
+  // All outlive the service. Messages are handled by `run_long`: what they change is saved before
+  // they are answered. A stream must bring its Join within `join_timeout`, and its worker read
+  // within that time what it ends with.
+  SessionService(Coordinator& coordinator, Access& access, ModelReception& models, Runner run_long,
                  absl::Duration join_timeout)
-      : coordinator_(coordinator), access_(access), models_(models), join_timeout_(join_timeout) {}
+      : coordinator_(coordinator),
+        access_(access),
+        models_(models),
+        run_long_(std::move(run_long)),
+        join_timeout_(join_timeout) {}
   ~SessionService() override;
 
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
@@ -47,6 +54,7 @@ class SessionService final : public v1::Session::CallbackService {
   Coordinator& coordinator_;
   Access& access_;
   ModelReception& models_;
+  const Runner run_long_;
   const absl::Duration join_timeout_;
   absl::Mutex mutex_;
   // Not joined when they were last looked at.

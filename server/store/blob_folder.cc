@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -242,6 +243,15 @@ absl::Status BlobFolder::CheckPresent(const BlobRef& blob) {
   return absl::DataLossError(absl::StrCat(path, " is damaged: it ends at offset ", *bytes,
                                           "; the database says that it has ", blob.bytes,
                                           " bytes; see Repair in docs/formats.md"));
+}
+
+bool BlobFolder::IsBlobName(absl::string_view file) {
+  for (const absl::string_view folder : kBlobFolders) {
+    absl::string_view name = file;
+    if (!absl::ConsumePrefix(&name, folder) || !absl::ConsumePrefix(&name, "/")) continue;
+    return !absl::StrContains(name, '/') && CommitsOfName(folder, name) >= 0;
+  }
+  return false;
 }
 
 void BlobFolder::Remove(const BlobRef& blob) {

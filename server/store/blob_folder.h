@@ -65,6 +65,9 @@ class BlobFolder {
   // Files only.
   absl::StatusOr<std::vector<Entry>> List();
 
+  // Whether that is the name of a blob, relative to the run's folder, and of nothing beyond it.
+  static bool IsBlobName(absl::string_view file);
+
   std::string Path(const std::string& file) const { return JoinPath(folder_, file); }
 
  private:

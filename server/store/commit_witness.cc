@@ -12,16 +12,16 @@
 namespace causeway::server {
 namespace {
 
-constexpr char kMagic[] = "CWAYCOMM";
-constexpr size_t kMagicBytes = 8;
+constexpr char kWitnessMagic[] = "CWAYCOMM";
+constexpr size_t kWitnessMagicBytes = 8;
 constexpr size_t kCountedBytes = 16;
 constexpr size_t kSlotBytes = 24;
 using Slot = std::array<uint8_t, kSlotBytes>;
 
 Slot Encode(int64_t commits) {
   Slot bytes;
-  std::memcpy(bytes.data(), kMagic, kMagicBytes);
-  std::memcpy(bytes.data() + kMagicBytes, &commits, sizeof(commits));
+  std::memcpy(bytes.data(), kWitnessMagic, kWitnessMagicBytes);
+  std::memcpy(bytes.data() + kWitnessMagicBytes, &commits, sizeof(commits));
   const uint64_t checksum = Checksum64(std::span<const uint8_t>(bytes).first(kCountedBytes));
   std::memcpy(bytes.data() + kCountedBytes, &checksum, sizeof(checksum));
   return bytes;
@@ -40,7 +40,7 @@ absl::StatusOr<int64_t> CommitWitness::Read(FileSystem& file_system, const std::
   for (const size_t offset : {size_t{0}, kSlotBytes}) {
     if (content->size() < offset + kSlotBytes) continue;
     int64_t commits = 0;
-    std::memcpy(&commits, content->data() + offset + kMagicBytes, sizeof(commits));
+    std::memcpy(&commits, content->data() + offset + kWitnessMagicBytes, sizeof(commits));
     const Slot whole = Encode(commits);
     if (std::memcmp(whole.data(), content->data() + offset, kSlotBytes) != 0) continue;
     largest = std::max(largest, commits);

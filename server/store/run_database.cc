@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kHeaderBytes = 100;
 constexpr size_t kUserVersionOffset = 60;
 constexpr size_t kApplicationIdOffset = 68;
-constexpr char kMagic[] = "SQLite format 3";  // And its terminating zero.
+constexpr char kSqliteMagic[] = "SQLite format 3";  // And its terminating zero.
 
 uint32_t BigEndian32(std::span<const uint8_t> bytes, size_t offset) {
   return static_cast<uint32_t>(bytes[offset]) << 24 |
@@ -41,14 +41,13 @@ absl::Status CheckVersion(int64_t version, const std::string& path) {
       "(docs/formats.md, Repair)"));
 }
 
-// After these codes nothing was changed.
-bool IsHarmless(const absl::Status& status) {
+}  // namespace
+
+bool ChangedNothing(const absl::Status& status) {
   return status.code() == absl::StatusCode::kResourceExhausted ||
          status.code() == absl::StatusCode::kAlreadyExists ||
          status.code() == absl::StatusCode::kInvalidArgument;
 }
-
-}  // namespace
 
 absl::Status CheckRunFormat(FileSystem& file_system, const std::string& path) {
   ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, file_system.Map(path));
@@ -61,7 +60,7 @@ absl::Status CheckRunFormat(FileSystem& file_system, const std::string& path) {
   if (bytes.size() < kHeaderBytes) {
     return damaged(absl::StrCat("it ends at offset ", bytes.size(), ", within its header"));
   }
-  if (std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) != 0) {
+  if (std::memcmp(bytes.data(), kSqliteMagic, sizeof(kSqliteMagic)) != 0) {
     return damaged("offset 0 is not the beginning of an SQLite database");
   }
   if (BigEndian32(bytes, kApplicationIdOffset) != kRunApplicationId) {
@@ -83,6 +82,15 @@ absl::Status DatabaseEdit::Write(const Row& row, bool replace) {
 }
 
 template <typename Row>
+absl::Status DatabaseEdit::PutPacked(const Row& row, absl::string_view packed) {
+  ASSIGN_OR_RETURN(const uint64_t before, FindRowChecksum(database_, row));
+  digest_ -= before;
+  ASSIGN_OR_RETURN(const uint64_t after, WritePackedRow<Row>(database_, packed, /*replace=*/true));
+  digest_ += after;
+  return absl::OkStatus();
+}
+
+template <typename Row>
 absl::Status DatabaseEdit::Remove(const Row& row) {
   ASSIGN_OR_RETURN(const uint64_t before, FindRowChecksum(database_, row));
   digest_ -= before;
@@ -96,6 +104,11 @@ template absl::Status DatabaseEdit::Write(const StoredContribution&, bool);
 template absl::Status DatabaseEdit::Write(const StoredRound&, bool);
 template absl::Status DatabaseEdit::Write(const StoredSnapshot&, bool);
 template absl::Status DatabaseEdit::Remove(const StoredSnapshot&);
+template absl::Status DatabaseEdit::PutPacked(const RunState&, absl::string_view);
+template absl::Status DatabaseEdit::PutPacked(const MemberRecord&, absl::string_view);
+template absl::Status DatabaseEdit::PutPacked(const StoredContribution&, absl::string_view);
+template absl::Status DatabaseEdit::PutPacked(const StoredRound&, absl::string_view);
+template absl::Status DatabaseEdit::PutPacked(const StoredSnapshot&, absl::string_view);
 
 absl::StatusOr<std::unique_ptr<SqliteDatabase>> RunDatabase::OpenExclusively(
     const std::string& path, const Options& options, bool create) {
@@ -253,11 +266,24 @@ absl::Status RunDatabase::CheckOrder(const DatabaseContent& content) const {
 }
 
 absl::Status RunDatabase::Commit(absl::FunctionRef<absl::Status(DatabaseEdit&)> edit) {
+  return CommitRowed({.commits = row_.commits + 1}, /*is_copy=*/false, edit);
+}
+
+absl::Status RunDatabase::CommitAs(const CommitRow& row,
+                                   absl::FunctionRef<absl::Status(DatabaseEdit&)> edit) {
+  return CommitRowed(row, /*is_copy=*/true, edit);
+}
+
+absl::Status RunDatabase::CommitRowed(CommitRow row, bool is_copy,
+                                      absl::FunctionRef<absl::Status(DatabaseEdit&)> edit) {
   ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(*database_));
-  CommitRow row = row_;
-  DatabaseEdit changes(*database_, ++row.commits, row.digest);
+  DatabaseEdit changes(*database_, row.commits, row_.digest);
   const absl::Status status = [&]() -> absl::Status {
     RETURN_IF_ERROR(edit(changes));
+    if (is_copy && changes.digest_ != row.digest) {
+      return absl::DataLossError(
+          absl::StrCat(path(), ": the rows that came do not make it commit ", row.commits));
+    }
     row.digest = changes.digest_;
     RETURN_IF_ERROR(WriteRow(*database_, row, /*replace=*/true).status());
     CrashPoint("before_row_commit");
@@ -265,7 +291,7 @@ absl::Status RunDatabase::Commit(absl::FunctionRef<absl::Status(DatabaseEdit&)> 
   }();
   if (!status.ok()) {
     const absl::Status rolled_back = transaction.RollBack();
-    if (!rolled_back.ok() && IsHarmless(status)) {
+    if (!rolled_back.ok() && ChangedNothing(status)) {
       return absl::InternalError(absl::StrCat(status.message(), "; ", rolled_back.message()));
     }
     return status;

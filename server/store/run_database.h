@@ -31,6 +31,9 @@ inline constexpr int64_t kRunApplicationId = 0x43574159;  // "CWAY": PRAGMA appl
 // programs write a newer version there before they write anything else of it.
 absl::Status CheckRunFormat(FileSystem& file_system, const std::string& path);
 
+// Whether a commit that ended with this error left everything as it was.
+bool ChangedNothing(const absl::Status& status);
+
 struct DatabaseContent {
   RunIdentity identity;
   RunState state;
@@ -55,6 +58,9 @@ class DatabaseEdit {
   absl::Status Put(const Row& row) {
     return Write(row, /*replace=*/true);
   }
+  // The same for a row that came from another database; `row` is what it unpacks to.
+  template <typename Row>
+  absl::Status PutPacked(const Row& row, absl::string_view packed);
   template <typename Row>
   absl::Status Remove(const Row& row);
   // As ReadRows.
@@ -110,14 +116,25 @@ class RunDatabase {
   // INVALID_ARGUMENT it was nothing. After any other error the database must be closed and opened
   // again.
   absl::Status Commit(absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
+  // The same as the commit `row` of another database of the run, of which this one is a copy.
+  // DATA_LOSS, and nothing was changed, unless the rows are those of that commit afterwards.
+  absl::Status CommitAs(const CommitRow& row, absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
 
   template <typename Row>
   absl::StatusOr<std::vector<Row>> Rows(const std::string& where) {
     return ReadRows<Row>(*database_, where, nullptr);
   }
+  // Each packed, too.
+  template <typename Row>
+  absl::StatusOr<std::vector<Row>> Rows(const std::string& where,
+                                        std::vector<std::string>& packed) {
+    return ReadRows<Row>(*database_, where, nullptr, &packed);
+  }
 
   // The number of the last commit; the first is 1.
   int64_t commits() const { return row_.commits; }
+  // Of its rows: CommitRow::digest.
+  uint64_t digest() const { return row_.digest; }
   const std::string& path() const { return database_->path(); }
 
  private:
@@ -131,6 +148,8 @@ class RunDatabase {
   absl::StatusOr<std::vector<StoredContribution>> LoadContributions(
       const std::vector<StoredRound>& rounds, int64_t recent_rounds, uint64_t& digest);
   absl::Status CheckOrder(const DatabaseContent& content) const;
+  absl::Status CommitRowed(CommitRow row, bool is_copy,
+                           absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
   absl::Status MoveLog();
 
   const std::unique_ptr<SqliteDatabase> database_;

@@ -36,7 +36,8 @@ bool IsOwnTemporary(absl::string_view name) {
     return name == "run.db.tmp-wal" || name == "run.db.tmp-journal" || name == "run.db.tmp-shm";
   }
   return name == kDatabaseFile || name == kWitnessFile || name == kConfigFile ||
-         name == kRoundsFile || name == kSummaryFile || name == kCurvesFile;
+         name == kRoundsFile || name == kSummaryFile || name == kCurvesFile ||
+         name == kInitialFile || name == kCopyFile;
 }
 
 absl::Status LostCommits(const std::string& folder, int64_t commits, absl::string_view witness,
@@ -92,6 +93,7 @@ absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
   if (traces.commits > commits) {
     return LostCommits(folder, commits, kWitnessFile, traces.commits);
   }
+  const bool is_copy = file_system.Exists(JoinPath(folder, kCopyFile));
   BlobFolder blobs(file_system, folder);
   std::set<std::string> named;
   const auto check = [&](const BlobRef& blob) {
@@ -122,7 +124,9 @@ absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
   }
   for (const BlobFolder::Entry& entry : traces.blobs) {
     if (entry.commits < 0 || entry.temporary || named.count(entry.file) != 0) continue;
-    if (entry.commits > commits) return LostCommits(folder, commits, entry.file, entry.commits);
+    if (entry.commits > commits && !is_copy) {
+      return LostCommits(folder, commits, entry.file, entry.commits);
+    }
     if (!in_use) orphans.push_back(entry.file);
   }
   return absl::OkStatus();

@@ -8,6 +8,7 @@
 //   config.textproto  the configuration, for people
 //   rounds.jsonl      the rounds, for people (round_log.h)
 //   summary.json      what the run did
+//   COPY              there while a follower owns the folder, and after its death
 //   curves            of the status page (history/run_curves.h)
 //
 // docs/formats.md describes them byte by byte.
@@ -33,6 +34,10 @@ inline constexpr char kConfigFile[] = "config.textproto";
 inline constexpr char kRoundsFile[] = "rounds.jsonl";
 inline constexpr char kSummaryFile[] = "summary.json";
 inline constexpr char kCurvesFile[] = "curves";
+// A follower's folder: files of commits that it does not have yet are on their way, not lost.
+inline constexpr char kCopyFile[] = "COPY";
+// The parameters that were given, in the run's own plan. Without it, the seed makes them.
+inline constexpr char kInitialFile[] = "initial.parameters";
 
 // FAILED_PRECONDITION if the folder holds a run in the layout of former versions or in a newer
 // format; DATA_LOSS if its database is not recognizable. OK if it holds a run, or none.

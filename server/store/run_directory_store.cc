@@ -15,12 +15,6 @@
 namespace causeway::server {
 namespace {
 
-bool IsHarmless(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kResourceExhausted ||
-         status.code() == absl::StatusCode::kAlreadyExists ||
-         status.code() == absl::StatusCode::kInvalidArgument;
-}
-
 std::string WhereRound(int fragment, int64_t round) {
   return absl::StrCat("fragment = ", fragment, " AND round = ", round);
 }
@@ -114,7 +108,7 @@ absl::Status RunDirectoryStore::Note(absl::Status status) {
 }
 
 absl::Status RunDirectoryStore::NoteLocked(absl::Status status) {
-  if (status.ok() || IsHarmless(status) || !failure_.ok()) return status;
+  if (status.ok() || ChangedNothing(status) || !failure_.ok()) return status;
   failure_ = status;
   // The next opening finds out what the disk holds.
   if (database_ != nullptr) database_->ForbidChanges();
@@ -153,6 +147,7 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
       RETURN_IF_ERROR(file_system_.Remove(Path(kDatabaseLogFile)));
       RETURN_IF_ERROR(file_system_.SyncFolder(folder_));
     }
+    RETURN_IF_ERROR(EndCopy());
     return std::nullopt;
   }
   ASSIGN_OR_RETURN(database_, RunDatabase::Open(Path(kDatabaseFile), DatabaseOptions()));
@@ -163,6 +158,8 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
                              /*in_use=*/false, orphans));
   CrashPoint("during_recovery");
   RETURN_IF_ERROR(RemoveOrphans(file_system_, folder_, orphans));
+  RETURN_IF_ERROR(EndCopy());
+  Remember(content);
   RETURN_IF_ERROR(Continue(content.rounds));
 
   RecoveredRun run;
@@ -181,7 +178,6 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
 
 absl::Status RunDirectoryStore::Continue(const std::vector<StoredRound>& rounds) {
   RETURN_IF_ERROR(blobs_.CreateFolders());
-  for (const StoredRound& row : rounds) last_round_[row.record.fragment] = row.record.round;
   ASSIGN_OR_RETURN(rounds_, RoundLog::Open(file_system_, Path(kRoundsFile), rounds));
   ASSIGN_OR_RETURN(witness_,
                    CommitWitness::Create(file_system_, Path(kWitnessFile), database_->commits()));
@@ -215,7 +211,8 @@ absl::Status RunDirectoryStore::BeginRunLocked(const RunIdentity& identity) {
   CrashPoint("after_database_rename");
   RETURN_IF_ERROR(file_system_.SyncFolder(folder_));
   ASSIGN_OR_RETURN(database_, RunDatabase::Open(path, DatabaseOptions()));
-  RETURN_IF_ERROR(database_->Load().status());
+  ASSIGN_OR_RETURN(const DatabaseContent content, database_->Load());
+  Remember(content);
   return Continue({});
 }
 
@@ -242,8 +239,8 @@ absl::Status RunDirectoryStore::CheckSpace(uint64_t bytes) {
 }
 
 absl::Status RunDirectoryStore::Commit(
-    absl::FunctionRef<absl::Status(DatabaseEdit&, std::vector<BlobRef>&)> edit,
-    const BlobRef* blob) {
+    absl::FunctionRef<absl::Status(DatabaseEdit&, std::vector<BlobRef>&)> edit, const BlobRef* blob,
+    absl::FunctionRef<void()> committed) {
   std::vector<BlobRef> freed;
   absl::Status status;
   {
@@ -257,13 +254,14 @@ absl::Status RunDirectoryStore::Commit(
     });
     if (status.ok()) {
       forgotten_before_ = forget_before_;
+      committed();
       status = witness_->Update(database_->commits());
       // A disk too full to overwrite bytes that it has is none that can be worked with.
       if (!status.ok()) status = absl::InternalError(status.message());
-    } else if (IsHarmless(status)) {
+    } else if (ChangedNothing(status)) {
       if (blob != nullptr) freed = {*blob};
     }
-    if (!NoteLocked(status).ok() && !IsHarmless(status)) return status;
+    if (!NoteLocked(status).ok() && !ChangedNothing(status)) return status;
   }
   for (const BlobRef& file : freed) {
     CrashPoint("before_removal");
@@ -277,14 +275,8 @@ absl::Status RunDirectoryStore::ForgetInCommit(DatabaseEdit& edit, std::vector<B
     const auto done = forgotten_before_.find(fragment);
     const int64_t from = done == forgotten_before_.end() ? 0 : done->second;
     if (from >= before) continue;
-    ASSIGN_OR_RETURN(
-        std::vector<StoredRound> rows,
-        edit.Rows<StoredRound>(absl::StrCat("fragment = ", fragment, " AND round >= ", from,
-                                            " AND round < ", before, " AND answer != ''")));
-    for (StoredRound& row : rows) {
-      freed.push_back(std::exchange(row.answer, {}));
-      RETURN_IF_ERROR(edit.Put(row));
-    }
+    book_.Note(ChangeBook::Fragment(fragment), edit.number());
+    RETURN_IF_ERROR(EmptyAnswers(edit, fragment, from, before, freed));
   }
   return absl::OkStatus();
 }
@@ -302,15 +294,7 @@ absl::StatusOr<int64_t> RunDirectoryStore::RetainInCommit(int fragment, Database
   }
   if (options_.retain_deltas) return 0;
   const int64_t covered = snapshots[removed].version;
-  const int64_t gone = deltas_gone_[fragment];
-  ASSIGN_OR_RETURN(
-      std::vector<StoredContribution> rows,
-      edit.Rows<StoredContribution>(absl::StrCat("fragment = ", fragment, " AND round > ", gone,
-                                                 " AND round <= ", covered, " AND delta != ''")));
-  for (StoredContribution& row : rows) {
-    freed.push_back(std::exchange(row.delta, {}));
-    RETURN_IF_ERROR(edit.Put(row));
-  }
+  RETURN_IF_ERROR(EmptyDeltas(edit, fragment, deltas_gone_[fragment], covered, freed));
   return covered;
 }
 
@@ -327,6 +311,8 @@ absl::Status RunDirectoryStore::SaveContribution(const ContributionRecord& recor
   if (!blob.ok()) return Note(blob.status());
   return Commit(
       [&](DatabaseEdit& edit, std::vector<BlobRef>&) {
+        mutex_.AssertHeld();
+        book_.Note(ChangeBook::Fragment(record.fragment), edit.number());
         return edit.Insert(
             StoredContribution{.record = record, .delta = *blob, .commit = edit.number()});
       },
@@ -341,6 +327,7 @@ absl::Status RunDirectoryStore::SaveRound(const RoundRecord& record,
   CrashPoint("before_round_row");
   const auto insert = [&](DatabaseEdit& edit, std::vector<BlobRef>&) -> absl::Status {
     mutex_.AssertHeld();
+    book_.Note(ChangeBook::Fragment(record.fragment), edit.number());
     const int64_t last = last_round_[record.fragment];
     if (record.round != last + 1) {
       return absl::FailedPreconditionError(absl::StrCat("fragment ", record.fragment, ": round ",
@@ -349,11 +336,11 @@ absl::Status RunDirectoryStore::SaveRound(const RoundRecord& record,
     }
     return edit.Insert(StoredRound{.record = record, .answer = *blob, .commit = edit.number()});
   };
-  RETURN_IF_ERROR(Commit(insert, &*blob));
-  absl::MutexLock lock(&mutex_);
-  last_round_[record.fragment] = record.round;
-  rounds_->Append(record);
-  return absl::OkStatus();
+  return Commit(insert, &*blob, [&] {
+    mutex_.AssertHeld();
+    last_round_[record.fragment] = record.round;
+    rounds_->Append(record);
+  });
 }
 
 absl::Status RunDirectoryStore::SaveSnapshot(const FragmentView& fragment) {
@@ -372,6 +359,8 @@ absl::Status RunDirectoryStore::SaveSnapshot(const FragmentView& fragment) {
   int64_t covered = 0;
   const auto insert = [&](DatabaseEdit& edit, std::vector<BlobRef>& freed) -> absl::Status {
     mutex_.AssertHeld();
+    book_.Note(ChangeBook::kSnapshots, edit.number());
+    book_.Note(ChangeBook::Fragment(fragment.fragment), edit.number());
     const absl::Status inserted =
         edit.Insert(StoredSnapshot{.fragment = fragment.fragment,
                                    .version = fragment.version,
@@ -382,16 +371,18 @@ absl::Status RunDirectoryStore::SaveSnapshot(const FragmentView& fragment) {
     ASSIGN_OR_RETURN(covered, RetainInCommit(fragment.fragment, edit, freed));
     return absl::OkStatus();
   };
-  RETURN_IF_ERROR(Commit(insert, &*blob));
-  absl::MutexLock lock(&mutex_);
-  int64_t& gone = deltas_gone_[fragment.fragment];
-  gone = std::max(gone, covered);
-  return absl::OkStatus();
+  return Commit(insert, &*blob, [&] {
+    mutex_.AssertHeld();
+    int64_t& gone = deltas_gone_[fragment.fragment];
+    gone = std::max(gone, covered);
+  });
 }
 
 absl::Status RunDirectoryStore::DropSnapshot(int fragment, int64_t version) {
   RETURN_IF_ERROR(Running().status());
   return Commit([&](DatabaseEdit& edit, std::vector<BlobRef>& freed) -> absl::Status {
+    mutex_.AssertHeld();
+    book_.Note(ChangeBook::kSnapshots, edit.number());
     ASSIGN_OR_RETURN(const std::vector<StoredSnapshot> rows,
                      edit.Rows<StoredSnapshot>(
                          absl::StrCat("fragment = ", fragment, " AND version = ", version)));
@@ -420,14 +411,22 @@ absl::Status RunDirectoryStore::SaveMember(const MemberRecord& member) {
 absl::Status RunDirectoryStore::SaveMembers(std::span<const MemberRecord> members) {
   RETURN_IF_ERROR(Running().status());
   return Commit([&](DatabaseEdit& edit, std::vector<BlobRef>&) -> absl::Status {
-    for (const MemberRecord& member : members) RETURN_IF_ERROR(edit.Put(member));
+    mutex_.AssertHeld();
+    for (const MemberRecord& member : members) {
+      book_.Note(ChangeBook::Member(member.member.id), edit.number());
+      RETURN_IF_ERROR(edit.Put(member));
+    }
     return absl::OkStatus();
   });
 }
 
 absl::Status RunDirectoryStore::SaveRunState(const RunState& state) {
   RETURN_IF_ERROR(Running().status());
-  return Commit([&](DatabaseEdit& edit, std::vector<BlobRef>&) { return edit.Put(state); });
+  return Commit([&](DatabaseEdit& edit, std::vector<BlobRef>&) {
+    mutex_.AssertHeld();
+    book_.Note(ChangeBook::kState, edit.number());
+    return edit.Put(state);
+  });
 }
 
 absl::Status RunDirectoryStore::SaveSummary(const nlohmann::json& summary) {

@@ -28,10 +28,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/base/file_system.h"
 #include "server/store/blob_folder.h"
 #include "server/store/commit_witness.h"
 #include "server/store/round_log.h"
+#include "server/store/run_changes.h"
 #include "server/store/run_database.h"
 #include "server/store/store.h"
 
@@ -74,12 +76,33 @@ class RunDirectoryStore final : public Store {
                                                                  const Options& options);
 
   const std::string& folder() const { return folder_; }
+  // What the blobs are written with; outlives nothing but the store.
+  FileSystem& file_system() { return file_system_; }
 
   // Replaces Options::spare_bytes, once the model is known.
   void set_spare_bytes(uint64_t bytes) { spare_bytes_ = bytes; }
 
   // Frees the folder for another run, if this one never served anybody. The last call.
   absl::Status AbandonRun();
+
+  // --- Copies of the run (run_changes.h) ---
+  // Where this one stands. Commit 0: no run has begun here.
+  RunPosition Position();
+  // What a copy begins with. UNAVAILABLE before the run begins, as the next.
+  absl::StatusOr<RunIdentity> Identity();
+  // What a copy at `position`, which has begun, lacks: all of it, as of one commit.
+  // FAILED_PRECONDITION: it is of another run; OUT_OF_RANGE: it has rows that are not here.
+  absl::StatusOr<RunChanges> ChangesSince(const RunPosition& position);
+  // Returns the number of commits once it is above `after`, or after so long.
+  int64_t WaitForCommit(int64_t after, absl::Duration timeout);
+  // After Recover: from now on this is a copy. Until the next Recover the folder may hold blobs of
+  // commits that it does not have.
+  absl::Status BeginCopy();
+  // In a copy that has begun (BeginRun): becomes what the original was at commit `changes.to`, in
+  // one commit of its own. The blobs that the rows name are there already, durable.
+  // FAILED_PRECONDITION if the changes do not begin where this copy stands; DATA_LOSS if the rows
+  // do not make it that commit: then it is of another history.
+  absl::Status Advance(const RunChanges& changes);
 
   absl::StatusOr<std::optional<RecoveredRun>> Recover() override;
   absl::Status BeginRun(const RunIdentity& identity) override;
@@ -119,12 +142,31 @@ class RunDirectoryStore final : public Store {
   // After the database is open: the rest of what a run needs.
   absl::Status Continue(const std::vector<StoredRound>& rounds)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Removes the mark of BeginCopy; the files that it excused are gone before.
+  absl::Status EndCopy();
+  // Where each fragment stands by the rows of a run that was there.
+  void Remember(const DatabaseContent& content) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  RunPosition PositionLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AddFragmentRows(const RunPosition& position, RunChanges& changes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ApplyChanges(const RunChanges& changes, DatabaseEdit& edit,
+                            std::vector<BlobRef>& freed, std::vector<StoredRound>& rounds)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the deltas of rounds in (after, up_to], or the answers of rounds in [from, before), out
+  // of their rows.
+  static absl::Status EmptyDeltas(DatabaseEdit& edit, int fragment, int64_t after, int64_t up_to,
+                                  std::vector<BlobRef>& freed);
+  static absl::Status EmptyAnswers(DatabaseEdit& edit, int fragment, int64_t from, int64_t before,
+                                   std::vector<BlobRef>& freed);
   absl::StatusOr<std::optional<RecoveredRun>> RecoverLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BeginRunLocked(const RunIdentity& identity) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `edit` and the answers to be forgotten, in one commit; then removes the files that it freed.
-  // `blob`, if it was written for this commit, goes when the commit was not made.
-  absl::Status Commit(absl::FunctionRef<absl::Status(DatabaseEdit&, std::vector<BlobRef>&)> edit,
-                      const BlobRef* blob = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `blob`, if it was written for this commit, goes when the commit was not made. `committed` is
+  // called under the lock when it was.
+  absl::Status Commit(
+      absl::FunctionRef<absl::Status(DatabaseEdit&, std::vector<BlobRef>&)> edit,
+      const BlobRef* blob = nullptr, absl::FunctionRef<void()> committed = [] {})
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status ForgetInCommit(DatabaseEdit& edit, std::vector<BlobRef>& freed)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops the snapshots and deltas of one fragment that have become superfluous. Returns the round
@@ -155,6 +197,9 @@ class RunDirectoryStore final : public Store {
   std::map<int, int64_t> deltas_gone_ ABSL_GUARDED_BY(mutex_);
   std::map<int, int64_t> forget_before_ ABSL_GUARDED_BY(mutex_);
   std::map<int, int64_t> forgotten_before_ ABSL_GUARDED_BY(mutex_);
+  std::string run_id_ ABSL_GUARDED_BY(mutex_);
+  int fragments_ ABSL_GUARDED_BY(mutex_) = 0;
+  ChangeBook book_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace causeway::server

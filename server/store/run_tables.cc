@@ -34,6 +34,7 @@ class Canonical {
     bytes_.append(value.data(), value.size());
   }
   uint64_t checksum() const { return Checksum64(absl::string_view(bytes_)); }
+  const std::string& bytes() const { return bytes_; }
 
  private:
   template <typename T>
@@ -44,6 +45,60 @@ class Canonical {
     bytes_.append(raw, sizeof(T));
   }
   std::string bytes_;
+};
+
+// Takes apart what Canonical wrote, from left to right: a statement's row, without the statement.
+class PackedCells {
+ public:
+  explicit PackedCells(absl::string_view bytes) : left_(bytes) {}
+  absl::StatusOr<int64_t> Int(int) { return Number<int64_t>('i'); }
+  absl::StatusOr<double> Real(int) { return Number<double>('r'); }
+  absl::StatusOr<std::string> Text(int) {
+    ASSIGN_OR_RETURN(const absl::string_view text, View());
+    return std::string(text);
+  }
+  absl::StatusOr<absl::string_view> View() {
+    ASSIGN_OR_RETURN(const auto size, Number<uint64_t>('t'));
+    if (size > left_.size()) return CutOff();
+    const absl::string_view text = left_.substr(0, size);
+    left_.remove_prefix(size);
+    return text;
+  }
+  // Binds the next value, whatever its type.
+  absl::Status BindNext(Statement& statement) {
+    if (!left_.empty() && left_[0] == 'i') {
+      ASSIGN_OR_RETURN(const int64_t value, Int(0));
+      statement.Bind(value);
+    } else if (!left_.empty() && left_[0] == 'r') {
+      ASSIGN_OR_RETURN(const double value, Real(0));
+      statement.Bind(value);
+    } else {
+      ASSIGN_OR_RETURN(const absl::string_view value, View());
+      statement.Bind(value);
+    }
+    return absl::OkStatus();
+  }
+  bool done() const { return left_.empty(); }
+
+ private:
+  static absl::Status CutOff() {
+    return absl::InvalidArgumentError("a packed row ends too early, or has another type");
+  }
+  template <typename T>
+  absl::StatusOr<T> Number(char type) {
+    if (left_.size() < 1 + sizeof(T) || left_[0] != type) return CutOff();
+    T value;
+    std::memcpy(&value, left_.data() + 1, sizeof(T));
+    left_.remove_prefix(1 + sizeof(T));
+    return value;
+  }
+  absl::string_view left_;
+};
+
+// Takes what is bound, and drops it.
+struct NoCells {
+  template <typename T>
+  void Bind(const T&) {}
 };
 
 // Text that is no UTF-8 must not throw on its way to the disk.
@@ -88,10 +143,11 @@ Describe DescribeTable() {
   return describe;
 }
 
-// Binds each column to a statement and adds it to the checksum.
+// Binds each column to a statement, or to NoCells, and adds it to the checksum.
+template <typename Cells>
 class Bind {
  public:
-  Bind(Statement& statement, absl::string_view table, int columns)
+  Bind(Cells& statement, absl::string_view table, int columns)
       : statement_(statement), canonical_(table), left_(columns) {}
 
   template <Integer T>
@@ -121,6 +177,7 @@ class Bind {
   void Hashes(const char*, const std::vector<uint64_t>& value) { Text(JoinHashes(value)); }
 
   uint64_t checksum() const { return canonical_.checksum(); }
+  const std::string& bytes() const { return canonical_.bytes(); }
   const absl::Status& status() const { return status_; }
 
  private:
@@ -136,17 +193,18 @@ class Bind {
     statement_.Bind(value);
   }
 
-  Statement& statement_;
+  Cells& statement_;
   Canonical canonical_;
   int left_;
   absl::Status status_;
 };
 
-// Reads each column of the statement's row. After the first error the rest is left as it is.
+// Reads each column of a statement's or a packed row. After the first error the rest is left as it
+// is.
+template <typename Cells>
 class Read {
  public:
-  Read(const Statement& statement, absl::string_view table)
-      : statement_(statement), canonical_(table) {}
+  Read(Cells& statement, absl::string_view table) : statement_(statement), canonical_(table) {}
 
   template <Integer T>
   void operator()(const char* name, T& value) {
@@ -207,6 +265,8 @@ class Read {
     }
     return expected;
   }
+  const absl::Status& status() const { return status_; }
+  const std::string& bytes() const { return canonical_.bytes(); }
 
  private:
   template <typename T>
@@ -237,7 +297,7 @@ class Read {
     }
   }
 
-  const Statement& statement_;
+  Cells& statement_;
   Canonical canonical_;
   int column_ = 0;
   absl::Status status_;
@@ -282,6 +342,42 @@ absl::StatusOr<Statement> PrepareWithKey(SqliteDatabase& database, const std::st
 
 }  // namespace
 
+template <typename Row>
+absl::StatusOr<std::string> PackRow(const Row& row) {
+  NoCells cells;
+  Bind bind(cells, Columns<Row>::kName, std::numeric_limits<int>::max());
+  Columns<Row>::Visit(bind, row);
+  RETURN_IF_ERROR(bind.status());
+  return bind.bytes();
+}
+
+template <typename Row>
+absl::StatusOr<Row> UnpackRow(absl::string_view packed) {
+  PackedCells cells(packed);
+  ASSIGN_OR_RETURN(const absl::string_view table, cells.View());
+  if (table != Columns<Row>::kName) {
+    return absl::InvalidArgumentError(absl::StrCat("a packed row must be of the table ",
+                                                   Columns<Row>::kName, "; it is of another"));
+  }
+  Row row;
+  Read read(cells, table);
+  Columns<Row>::Visit(read, row);
+  if (!read.status().ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a packed row of ", Columns<Row>::kName, ": ", read.status().message()));
+  }
+  if (!cells.done()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a packed row of ", Columns<Row>::kName, " has more than its columns"));
+  }
+  return row;
+}
+
+absl::string_view TableOfPacked(absl::string_view packed) {
+  const absl::StatusOr<absl::string_view> table = PackedCells(packed).View();
+  return table.ok() ? *table : absl::string_view();
+}
+
 std::vector<std::string> CreateTableStatements() {
   return {CreateTable<CommitRow>(),     CreateTable<StoredContribution>(),
           CreateTable<MemberRecord>(),  CreateTable<StoredRound>(),
@@ -289,16 +385,35 @@ std::vector<std::string> CreateTableStatements() {
           CreateTable<StoredSnapshot>()};
 }
 
+// The statement that writes a row, its checksum last.
 template <typename Row>
-absl::StatusOr<uint64_t> WriteRow(SqliteDatabase& database, const Row& row, bool replace) {
+absl::StatusOr<Statement> PrepareWrite(SqliteDatabase& database, const Row& row, bool replace) {
   static const auto* const table = new Describe(DescribeTable<Row>());
   static const auto* const values = new std::string(absl::StrCat(
       " INTO ", Columns<Row>::kName, " (", absl::StrJoin(table->names, ", "), ", ", kChecksumColumn,
       ") VALUES (", absl::StrJoin(std::vector<std::string>(table->names.size(), "?"), ", "),
       ", ?)"));
   if (replace && Columns<Row>::kKey == 0) RETURN_IF_ERROR(DeleteRow(database, row));
-  ASSIGN_OR_RETURN(Statement statement,
-                   database.Prepare((replace ? "INSERT OR REPLACE" : "INSERT") + *values));
+  return database.Prepare((replace ? "INSERT OR REPLACE" : "INSERT") + *values);
+}
+
+template <typename Row>
+absl::StatusOr<uint64_t> WritePackedRow(SqliteDatabase& database, absl::string_view packed,
+                                        bool replace) {
+  ASSIGN_OR_RETURN(const Row row, UnpackRow<Row>(packed));
+  ASSIGN_OR_RETURN(Statement statement, PrepareWrite(database, row, replace));
+  PackedCells cells(packed);
+  RETURN_IF_ERROR(cells.View().status());  // The table's name.
+  while (!cells.done()) RETURN_IF_ERROR(cells.BindNext(statement));
+  const uint64_t checksum = Checksum64(packed);
+  statement.Bind(static_cast<int64_t>(checksum));
+  RETURN_IF_ERROR(statement.Run());
+  return checksum;
+}
+
+template <typename Row>
+absl::StatusOr<uint64_t> WriteRow(SqliteDatabase& database, const Row& row, bool replace) {
+  ASSIGN_OR_RETURN(Statement statement, PrepareWrite(database, row, replace));
   Bind bind(statement, Columns<Row>::kName, std::numeric_limits<int>::max());
   Columns<Row>::Visit(bind, row);
   RETURN_IF_ERROR(bind.status());
@@ -327,7 +442,7 @@ absl::Status DeleteRow(SqliteDatabase& database, const Row& row) {
 
 template <typename Row>
 absl::StatusOr<std::vector<Row>> ReadRows(SqliteDatabase& database, const std::string& where,
-                                          uint64_t* digest) {
+                                          uint64_t* digest, std::vector<std::string>* packed) {
   const Describe table = DescribeTable<Row>();
   std::string sql = absl::StrCat("SELECT ", absl::StrJoin(table.names, ", "), ", ", kChecksumColumn,
                                  " FROM ", Columns<Row>::kName);
@@ -351,6 +466,7 @@ absl::StatusOr<std::vector<Row>> ReadRows(SqliteDatabase& database, const std::s
                                               checksum.status().message()));
     }
     if (digest != nullptr) *digest += *checksum;
+    if (packed != nullptr) packed->push_back(read.bytes());
   }
 }
 
@@ -369,11 +485,12 @@ absl::StatusOr<uint64_t> SumOfChecksums(SqliteDatabase& database, const std::str
   return static_cast<uint64_t>(low) + (static_cast<uint64_t>(high) << 32);
 }
 
-#define CAUSEWAY_TABLE(Row)                                                       \
-  template absl::StatusOr<uint64_t> WriteRow(SqliteDatabase&, const Row&, bool);  \
-  template absl::StatusOr<uint64_t> FindRowChecksum(SqliteDatabase&, const Row&); \
-  template absl::Status DeleteRow(SqliteDatabase&, const Row&);                   \
-  template absl::StatusOr<std::vector<Row>> ReadRows(SqliteDatabase&, const std::string&, uint64_t*)
+#define CAUSEWAY_TABLE(Row)                                                               \
+  template absl::StatusOr<uint64_t> WriteRow(SqliteDatabase&, const Row&, bool);          \
+  template absl::StatusOr<uint64_t> FindRowChecksum(SqliteDatabase&, const Row&);         \
+  template absl::Status DeleteRow(SqliteDatabase&, const Row&);                           \
+  template absl::StatusOr<std::vector<Row>> ReadRows(SqliteDatabase&, const std::string&, \
+                                                     uint64_t*, std::vector<std::string>*)
 CAUSEWAY_TABLE(CommitRow);
 CAUSEWAY_TABLE(RunIdentity);
 CAUSEWAY_TABLE(RunState);
@@ -382,6 +499,17 @@ CAUSEWAY_TABLE(StoredContribution);
 CAUSEWAY_TABLE(StoredRound);
 CAUSEWAY_TABLE(StoredSnapshot);
 #undef CAUSEWAY_TABLE
+#define CAUSEWAY_PACKED(Row)                                      \
+  template absl::StatusOr<std::string> PackRow(const Row&);       \
+  template absl::StatusOr<Row> UnpackRow<Row>(absl::string_view); \
+  template absl::StatusOr<uint64_t> WritePackedRow<Row>(SqliteDatabase&, absl::string_view, bool)
+CAUSEWAY_PACKED(RunIdentity);
+CAUSEWAY_PACKED(RunState);
+CAUSEWAY_PACKED(MemberRecord);
+CAUSEWAY_PACKED(StoredContribution);
+CAUSEWAY_PACKED(StoredRound);
+CAUSEWAY_PACKED(StoredSnapshot);
+#undef CAUSEWAY_PACKED
 template absl::StatusOr<uint64_t> SumOfChecksums<StoredContribution>(SqliteDatabase&,
                                                                      const std::string&);
 

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "server/store/sqlite_database.h"
 #include "server/store/store.h"
 
@@ -192,6 +193,24 @@ struct Columns<StoredSnapshot> {
   }
 };
 
+// A row as bytes: what its checksum is taken of (docs/formats.md). INVALID_ARGUMENT for a value
+// that no table takes.
+template <typename Row>
+absl::StatusOr<std::string> PackRow(const Row& row);
+
+// INVALID_ARGUMENT for anything that PackRow does not write of this table.
+template <typename Row>
+absl::StatusOr<Row> UnpackRow(absl::string_view packed);
+
+// The name of the table that a packed row is of; empty if it has none.
+absl::string_view TableOfPacked(absl::string_view packed);
+
+// As WriteRow, for a packed row whose values stay as they are, also where another release would
+// write them otherwise. INVALID_ARGUMENT as UnpackRow.
+template <typename Row>
+absl::StatusOr<uint64_t> WritePackedRow(SqliteDatabase& database, absl::string_view packed,
+                                        bool replace);
+
 // "CREATE TABLE ..." of every table, in order of their names, as sqlite_schema must hold them.
 std::vector<std::string> CreateTableStatements();
 
@@ -209,10 +228,12 @@ template <typename Row>
 absl::Status DeleteRow(SqliteDatabase& database, const Row& row);
 
 // The rows that satisfy `where` (empty: all), in order of their keys. DATA_LOSS if a row's
-// checksum differs. The sum of the rows' checksums is added to `digest` unless it is null.
+// checksum differs. The sum of the rows' checksums is added to `digest` unless it is null, each
+// row, packed as it stands there, to `packed`.
 template <typename Row>
 absl::StatusOr<std::vector<Row>> ReadRows(SqliteDatabase& database, const std::string& where,
-                                          uint64_t* digest);
+                                          uint64_t* digest,
+                                          std::vector<std::string>* packed = nullptr);
 
 // The sum, modulo 2^64, of the checksums that stand in the rows which satisfy `where`. Whether they
 // are those of the rows is not looked at.

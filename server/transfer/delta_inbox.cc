@@ -1,10 +1,14 @@
 #include "server/transfer/delta_inbox.h"
 
 #include <algorithm>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/transfer/chunk_set.h"
 
 namespace causeway::server {
 namespace {
@@ -12,16 +16,30 @@ namespace {
 // The disk and the round's state are asked about only so often.
 constexpr absl::Duration kAdmissionInterval = absl::Seconds(1);
 
+// The worker may go on under its next incarnation, or when there is room on the disk again.
+bool Passes(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
+}
+
 }  // namespace
 
 // All but the constants is guarded by the inbox's lock.
 struct DeltaInbox::Delta {
   enum class State { kReceiving, kContributing, kEnded };
+  using Squares = std::vector<std::vector<double>>;  // By chunk.
 
   Delta(const v1::PushHeader& first, uint64_t holder_number, ByteBudget& memory,
-        ChunkAssembly::Check check)
+        const Coordinator& coordinator)
       : holder(holder_number),
-        chunks(std::make_shared<ChunkAssembly>(first.total_bytes(), std::move(check))),
+        squares(
+            std::make_shared<Squares>(static_cast<size_t>(ChunkSet(first.total_bytes()).chunks()))),
+        chunks(std::make_shared<ChunkAssembly>(
+            first.total_bytes(),
+            [&coordinator, measured = squares, fragment = first.fragment(), round = first.round()](
+                int64_t chunk, std::span<const uint8_t> bytes) {
+              (*measured)[static_cast<size_t>(chunk)] =
+                  coordinator.MeasureLeaf(fragment, round, chunk, bytes);
+            })),
         header(first),
         memory_(memory),
         taken_bytes_(first.total_bytes()) {}
@@ -33,6 +51,7 @@ struct DeltaInbox::Delta {
   void ReleaseMemory() { memory_.Return(std::exchange(taken_bytes_, 0)); }
 
   const uint64_t holder;
+  const std::shared_ptr<Squares> squares;  // Complete when the chunks are.
   const std::shared_ptr<ChunkAssembly> chunks;
   v1::PushHeader header;  // The latest offer's.
   State state = State::kReceiving;
@@ -64,14 +83,6 @@ void DeltaInbox::End(const Bearers& bearers, const absl::StatusOr<v1::PushRespon
     const std::shared_ptr<DeltaBearer> bearer = weak.lock();
     if (bearer != nullptr) bearer->EndOffer(transfer, result);
   }
-}
-
-v1::PushResponse DeltaInbox::Accepted(const v1::PushHeader& header, bool duplicate) const {
-  v1::PushResponse response;
-  response.set_durable_bytes(header.total_bytes());
-  response.set_duplicate(duplicate);
-  response.set_quarantined(coordinator_.IsQuarantined(header));
-  return response;
 }
 
 void DeltaInbox::Moved(const std::string& worker_id) {
@@ -114,11 +125,7 @@ absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::MakeRoom(
                        " are taken by objects that are being received; try again later"));
     }
   }
-  const auto check = [this, fragment = header.fragment(), round = header.round()](
-                         int64_t chunk, std::span<const uint8_t> bytes) {
-    return coordinator_.ValidateLeaf(fragment, round, chunk, bytes).ok();
-  };
-  return std::make_shared<Delta>(header, next_holder_++, *options_.memory, check);
+  return std::make_shared<Delta>(header, next_holder_++, *options_.memory, coordinator_);
 }
 
 absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::FindOrMake(
@@ -144,9 +151,9 @@ absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::Offer(
     const std::shared_ptr<DeltaBearer>& bearer, uint64_t transfer, const v1::PushHeader& header,
     v1::PushResponse& accepted) {
   // Checks the size against the fragment's, so that nobody makes us allocate what he likes.
-  ASSIGN_OR_RETURN(const int64_t held, coordinator_.AdmitPush(header));
-  if (held == header.total_bytes()) {
-    accepted = Accepted(header, /*duplicate=*/true);
+  ASSIGN_OR_RETURN(const std::optional<v1::PushResponse> held, coordinator_.BeginPush(header));
+  if (held.has_value()) {
+    accepted = *held;
     return nullptr;
   }
   absl::StatusOr<std::shared_ptr<Delta>> delta;
@@ -201,25 +208,12 @@ void DeltaInbox::Contribute(const std::shared_ptr<Delta>& delta) {
   }
   ReceivedObject object(SharedBytes(*delta->chunks->bytes(), delta->chunks->bytes()));
   object.tree_hash = delta->chunks->tree_hash();
-  object.leaves_valid = delta->chunks->passed_checks();
-  // Once more: what is refused for a reason that passes need not be sent again.
-  absl::StatusOr<v1::PushResponse> result;
-  const absl::StatusOr<int64_t> admitted = coordinator_.AdmitPush(header);
-  const bool again =
-      absl::IsUnavailable(admitted.status()) || absl::IsResourceExhausted(admitted.status());
-  if (!admitted.ok()) {
-    result = admitted.status();
-  } else if (*admitted == header.total_bytes()) {
-    result = Accepted(header, /*duplicate=*/true);
-  } else {
-    const absl::Status status = coordinator_.Contribute(header, std::move(object));
-    delta->ReleaseMemory();
-    if (status.ok()) {
-      result = Accepted(header, /*duplicate=*/false);
-    } else {
-      result = status;
-    }
-  }
+  object.squares = *delta->squares;
+  const absl::StatusOr<v1::PushResponse> result =
+      coordinator_.Contribute(header, std::move(object));
+  // What is refused for a reason that passes need not be sent again.
+  const bool again = Passes(result.status());
+  if (!again) delta->ReleaseMemory();
   Bearers bearers;
   {
     absl::MutexLock lock(&mutex_);
@@ -271,11 +265,9 @@ void DeltaInbox::CheckAdmissions() {
     }
   }
   for (const auto& [delta, header] : receiving) {
-    const absl::StatusOr<int64_t> admitted = coordinator_.AdmitPush(header);
-    if (admitted.ok() && *admitted != header.total_bytes()) continue;
-    // The worker may go on under its next incarnation, or when there is room on the disk again.
-    const bool keep =
-        absl::IsUnavailable(admitted.status()) || absl::IsResourceExhausted(admitted.status());
+    const absl::StatusOr<std::optional<v1::PushResponse>> begun = coordinator_.BeginPush(header);
+    if (begun.ok() && !begun->has_value()) continue;
+    const bool keep = Passes(begun.status());
     Bearers bearers;
     {
       absl::MutexLock lock(&mutex_);
@@ -286,10 +278,10 @@ void DeltaInbox::CheckAdmissions() {
       bearers = std::exchange(delta->bearers, {});
       if (!keep) Drop(*delta);
     }
-    if (admitted.ok()) {
-      End(bearers, Accepted(header, /*duplicate=*/true));
+    if (begun.ok()) {
+      End(bearers, **begun);
     } else {
-      End(bearers, admitted.status());
+      End(bearers, begun.status());
     }
   }
 }

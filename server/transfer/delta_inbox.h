@@ -90,7 +90,6 @@ class DeltaInbox {
 
   static Key KeyOf(const v1::PushHeader& header);
   static void End(const Bearers& bearers, const absl::StatusOr<v1::PushResponse>& result);
-  v1::PushResponse Accepted(const v1::PushHeader& header, bool duplicate) const;
   absl::StatusOr<std::shared_ptr<Delta>> FindOrMake(const v1::PushHeader& header, Bearers& replaced,
                                                     Bearers& evicted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

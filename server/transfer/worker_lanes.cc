@@ -52,16 +52,21 @@ void WorkerLanes::SayOutcome(uint64_t transfer, const absl::StatusOr<v1::PushRes
   Say(std::move(message), std::move(lane));
 }
 
+absl::Status WorkerLanes::Admit(Lane& lane, uint64_t transfer, bool offers) {
+  RETURN_IF_ERROR(static_cast<WorkerLaneStream&>(*lane.stream).Admit(offers));
+  absl::MutexLock lock(&roles_mutex_);
+  const bool known = offers_.contains(transfer) || wants_.contains(transfer);
+  if (known || offers_.size() + wants_.size() < kMaxTransfers) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the worker has ", kMaxTransfers, " transfers under way already; try again later"));
+}
+
 void WorkerLanes::OnOffer(const LanePtr& lane, v1::Offer& offer) {
   const uint64_t transfer = offer.transfer();
   v1::PushHeader& header = *offer.mutable_header();
   header.set_run_id(coordinator_.run_id());
   header.set_worker_id(worker_id_);
-  absl::Status status = static_cast<WorkerLaneStream&>(*lane->stream).Admit(/*offers=*/true);
-  if (status.ok() && Expected(transfer) == nullptr && transfers() >= kMaxTransfers) {
-    status = absl::ResourceExhaustedError(absl::StrCat(
-        "the worker has ", kMaxTransfers, " transfers under way already; try again later"));
-  }
+  const absl::Status status = Admit(*lane, transfer, /*offers=*/true);
   if (!status.ok()) return SayOutcome(transfer, status, lane);
   std::shared_ptr<DeltaInbox::Delta> known;
   {
@@ -122,27 +127,16 @@ void WorkerLanes::OnWhole(uint64_t transfer, const std::shared_ptr<ChunkAssembly
 
 absl::Status WorkerLanes::OnWant(const LanePtr& lane, const v1::Want& want) {
   const uint64_t transfer = want.transfer();
-  const absl::Status status = static_cast<WorkerLaneStream&>(*lane->stream).Admit(/*offers=*/false);
+  const absl::Status status = Admit(*lane, transfer, /*offers=*/false);
   if (!status.ok()) {
     SayOutcome(transfer, status, lane);
     return absl::OkStatus();
   }
   const auto waits = std::make_shared<int>();
   bool is_new = false;
-  bool too_many = false;
   {
     absl::MutexLock lock(&roles_mutex_);
-    is_new = !wants_.contains(transfer);
-    too_many = is_new && wants_.size() + offers_.size() >= kMaxTransfers;
-    if (is_new && !too_many) wants_[transfer] = {.object = want.object(), .waits = waits};
-  }
-  if (too_many) {
-    SayOutcome(
-        transfer,
-        absl::ResourceExhaustedError(absl::StrCat("the worker has ", kMaxTransfers,
-                                                  " transfers under way already; try again later")),
-        lane);
-    return absl::OkStatus();
+    is_new = wants_.try_emplace(transfer, Wanted{.object = want.object(), .waits = waits}).second;
   }
   // Said again, because a lane broke: it knows better what it holds.
   if (!is_new) return Hold(transfer, want.held_chunks(), 0).status();

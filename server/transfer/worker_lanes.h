@@ -60,6 +60,8 @@ class WorkerLanes final : public LanePeer, public DeltaBearer {
   void OnChunk(uint64_t transfer, bool sent, int64_t bytes, bool again) override;
   void OnClosed(int, const absl::Status&, bool, int64_t) override {}
 
+  // Whether the lane's worker may offer (or want) that transfer.
+  absl::Status Admit(Lane& lane, uint64_t transfer, bool offers);
   void OnOffer(const LanePtr& lane, v1::Offer& offer);
   absl::Status OnWant(const LanePtr& lane, const v1::Want& want);
   void Deliver(const v1::Want& want, absl::StatusOr<AnswerOutbox::Found> found);

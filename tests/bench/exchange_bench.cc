@@ -423,7 +423,7 @@ void PrintRow(const json& row) {
 }
 
 int Main(int argc, char** argv) {
-  TuneAllocatorForStreams();
+  TuneForStreams();
   if (!ParseCommandLine(argc, argv, "Times exchanges over loopback.").empty()) {
     return Refuse(kProgram, absl::InvalidArgumentError("takes flags only; see --help"));
   }

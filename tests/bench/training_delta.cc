@@ -12,8 +12,8 @@
 #include "common/params/fragment_plan.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/data/dataset.h"
-#include "worker/train/cpu_backend.h"
 #include "worker/train/trainer.h"
 
 namespace causeway::bench {

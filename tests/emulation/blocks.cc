@@ -32,7 +32,7 @@ constexpr int kLanes = 32;
 constexpr int kWords = 8;  // Of a lane's operand: pointers take two.
 constexpr size_t kStackBytes = size_t{128} << 10;
 
-enum class State { kReady, kBlockBarrier, kWarpExchange, kDone };
+enum class ThreadState { kReady, kBlockBarrier, kWarpExchange, kDone };
 enum class Exchange { kShuffle, kBallot, kBarrier, kMma, kLoadMatrix };
 
 [[noreturn]] void Fail(const char* what) {
@@ -88,7 +88,7 @@ struct PendingCopy {
 struct Thread {
   boost::context::fiber fiber;
   boost::context::fiber scheduler;
-  State state = State::kReady;
+  ThreadState state = ThreadState::kReady;
   Exchange exchange = Exchange::kShuffle;
   int parity = 0;
   uint3 index;
@@ -139,7 +139,7 @@ void EnteredThread([[maybe_unused]] void* fake) {
 #endif
 }
 
-void Yield(State state) {
+void Yield(ThreadState state) {
   Thread& self = block.threads[static_cast<size_t>(current)];
   self.state = state;
   void* fake = nullptr;
@@ -154,7 +154,7 @@ void StartFiber(Thread& thread) {
                                          EnteredThread(nullptr);
                                          thread.scheduler = std::move(scheduler);
                                          (*block.body)();
-                                         thread.state = State::kDone;
+                                         thread.state = ThreadState::kDone;
                                          EnterScheduler(nullptr);
                                          return std::move(thread.scheduler);
                                        });
@@ -185,7 +185,7 @@ void RunFiber(Thread& thread) {
 bool ReleaseExchange(size_t warp) {
   Thread* const lanes = &block.threads[warp * kLanes];
   if (!std::all_of(lanes, lanes + kLanes,
-                   [](const Thread& t) { return t.state == State::kWarpExchange; })) {
+                   [](const Thread& t) { return t.state == ThreadState::kWarpExchange; })) {
     return false;
   }
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -193,7 +193,7 @@ bool ReleaseExchange(size_t warp) {
       threadIdx = lanes[lane].index;
       Fail("the lanes of its warp meet in different shuffles, votes or matrix instructions");
     }
-    lanes[lane].state = State::kReady;
+    lanes[lane].state = ThreadState::kReady;
   }
   return true;
 }
@@ -202,7 +202,7 @@ void RunWarp(size_t warp) {
   Thread* const lanes = &block.threads[warp * kLanes];
   do {
     for (const int lane : block.lane_order) {
-      if (lanes[lane].state == State::kReady) RunFiber(lanes[lane]);
+      if (lanes[lane].state == ThreadState::kReady) RunFiber(lanes[lane]);
     }
   } while (ReleaseExchange(warp));
 }
@@ -211,12 +211,12 @@ void RunWarp(size_t warp) {
 bool ReleaseBarrier() {
   bool any = false;
   for (const Thread& thread : block.threads) {
-    if (thread.state == State::kWarpExchange) return false;
-    any = any || thread.state == State::kBlockBarrier;
+    if (thread.state == ThreadState::kWarpExchange) return false;
+    any = any || thread.state == ThreadState::kBlockBarrier;
   }
   if (!any) return false;
   for (Thread& thread : block.threads) {
-    if (thread.state == State::kBlockBarrier) thread.state = State::kReady;
+    if (thread.state == ThreadState::kBlockBarrier) thread.state = ThreadState::kReady;
   }
   return true;
 }
@@ -226,7 +226,7 @@ void RunBlock(size_t shared_bytes) {
   block.shared.assign((shared_bytes + 127) / 8 + 16, ~uint64_t{0});
   for (size_t i = 0; i < block.threads.size(); ++i) {
     Thread& thread = block.threads[i];
-    thread.state = State::kReady;
+    thread.state = ThreadState::kReady;
     thread.parity = 0;
     thread.copies.assign(1, {});
     StartFiber(thread);
@@ -235,7 +235,7 @@ void RunBlock(size_t shared_bytes) {
     for (const int warp : block.order) RunWarp(static_cast<size_t>(warp));
   } while (ReleaseBarrier());
   for (Thread& thread : block.threads) {
-    if (thread.state == State::kDone) continue;
+    if (thread.state == ThreadState::kDone) continue;
     threadIdx = thread.index;
     Fail("waits for ever: its warp's other lanes have ended, or wait for something else");
   }
@@ -250,7 +250,7 @@ const std::array<std::array<uint32_t, kWords>, kLanes>& Meet(Exchange exchange,
   self.parity ^= 1;
   std::copy_n(words, count, operands[static_cast<size_t>(current % kLanes)].begin());
   self.exchange = exchange;
-  Yield(State::kWarpExchange);
+  Yield(ThreadState::kWarpExchange);
   return operands;
 }
 
@@ -262,7 +262,7 @@ float Bf16Half(uint32_t pair, int half) {
 
 int Lane() { return current % kLanes; }
 
-void BlockBarrier() { Yield(State::kBlockBarrier); }
+void BlockBarrier() { Yield(ThreadState::kBlockBarrier); }
 
 uint32_t Shuffle(uint32_t word, int source_lane) {
   return Meet(Exchange::kShuffle, &word, 1)[static_cast<size_t>(source_lane)][0];

@@ -4,7 +4,7 @@
     tests/experiments/codec_quality.py [--json] [--runs REGEX] [--seeds 1,2,3] [--steps 160]
 
 Trains quickstart's model on quickstart's text with real processes, one coordinator and two workers,
-and with quickstart's settings but for the codecs, the outer optimizer with topk2, and the number of
+and with quickstart's settings but for the codecs, mixing, the outer optimizer, and the number of
 steps: every fragment is synchronized eight times, so H is an eighth of the steps. Prints a table,
 or everything as JSON; --summary and --svg write what docs show. A series that was interrupted goes
 on where it stopped. Needs the release build of causeway-coordinator and causeway-worker.
@@ -64,6 +64,8 @@ LEAST_STEPS = 5 * SYNCS  # Five fragments are sent after steps of their own.
 def plan(seeds: list[int], steps: int) -> list[TrainingRun]:
     """All runs, seed by seed: a series that ends early has all settings of the first seeds."""
     shared = {
+        "sync.mixing": "0.5", "outer.optimizer": "NESTEROV", "outer.learning_rate": "0.7",
+        "outer.momentum": "0.6",
         "sync.steps_between_syncs": str(steps // SYNCS),
         "train.evaluate_every_steps": "0",  # Before the first step and after the last.
         "train.evaluation_sequences": "128",  # Four times quickstart's: a steadier figure.

@@ -8,7 +8,7 @@
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "tests/integration/sites.h"
-#include "worker/train/cpu_backend.h"
+#include "worker/backend/cpu/cpu_backend.h"
 
 namespace causeway {
 namespace {

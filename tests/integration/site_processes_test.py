@@ -83,6 +83,15 @@ class TrainingTest(SiteTest):
         self.assertAlmostEqual(site["eval_loss"], alone["eval_loss"], delta=0.02)
         self.assertLess(site["eval_loss"], 0.9 * site["initial_loss"])
 
+    def test_with_a_secret_the_processes_speak_tls(self):
+        with Cluster() as cluster:
+            secret = cluster.folder / "site.secret"
+            secret.write_text("0123456789abcdef")
+            secret.chmod(0o600)
+            cluster.start_coordinator(STREAMING % 12 + ONE)
+            site = cluster.start_site("site", 2, f"--site_secret_file={secret}")
+            self.finished(cluster, site)
+
     def test_beside_torchruns_own_store(self):
         with Cluster() as cluster, socket.create_server(("", 0)) as store:
             cluster.start_coordinator(STREAMING % 12 + ONE)

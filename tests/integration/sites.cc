@@ -9,9 +9,9 @@
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
 #include "common/telemetry/event_log.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/data/tokenize.h"
 #include "worker/data/tokenizer.h"
-#include "worker/train/cpu_backend.h"
 
 namespace causeway {
 namespace {

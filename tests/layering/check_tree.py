@@ -41,7 +41,8 @@ CORE_FOLDERS = (
     "common/telemetry",
     "server/round", "server/outer", "server/store", "server/core", "server/history",
     "server/planner",
-    "worker/sync", "worker/train", "worker/data", "worker/io")
+    "worker/backend/cpu", "worker/backend/site", "worker/sync", "worker/train", "worker/data",
+    "worker/io")
 
 GRPC = re.compile(r"^(grpc|grpcpp|grpc\+\+)/|\.grpc\.pb\.h$")
 CUDA = re.compile(

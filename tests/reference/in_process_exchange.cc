@@ -123,10 +123,12 @@ absl::Status InProcessExchange::Push(const causeway::Contribution& contribution)
   header.set_tokens(contribution.tokens);
   DrawsToProto(contribution.draws, header.mutable_draws());
   header.set_send_step(contribution.send_step);
-  ASSIGN_OR_RETURN(const int64_t held, coordinator_.AdmitPush(header));
-  if (held == header.total_bytes()) return absl::OkStatus();
-  RETURN_IF_ERROR(coordinator_.Contribute(
-      header, std::vector<uint8_t>(contribution.object.begin(), contribution.object.end())));
+  ASSIGN_OR_RETURN(const auto held, coordinator_.BeginPush(header));
+  if (held.has_value()) return absl::OkStatus();
+  RETURN_IF_ERROR(coordinator_
+                      .Contribute(header, std::vector<uint8_t>(contribution.object.begin(),
+                                                               contribution.object.end()))
+                      .status());
   bytes_up_ += header.total_bytes();
   return absl::OkStatus();
 }

@@ -44,9 +44,9 @@
 #include "tests/reference/trace_configurations.h"
 #include "tests/reference/trace_store.h"
 #include "worker/backend/cpu/cpu_transformer.h"
+#include "worker/backend/cpu/optimizer.h"
 #include "worker/sync/host_replica.h"
 #include "worker/sync/sync_engine.h"
-#include "worker/train/optimizer.h"
 
 namespace causeway {
 namespace {

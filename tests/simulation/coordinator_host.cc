@@ -216,10 +216,10 @@ void CoordinatorHost::Push(std::weak_ptr<void> caller, const v1::PushHeader& hea
   Send(
       std::move(caller), kPushPatience,
       [this, header, object = std::move(object)](const OnReply& reply) {
-        const absl::StatusOr<int64_t> held = coordinator_->AdmitPush(header);
+        const auto held = coordinator_->BeginPush(header);
         absl::Status status = held.status();
-        const bool again = held.ok() && *held == header.total_bytes();
-        if (held.ok() && !again) status = coordinator_->Contribute(header, object);
+        const bool again = held.ok() && held->has_value();
+        if (held.ok() && !again) status = coordinator_->Contribute(header, object).status();
         if (dying_) return;
         if (again) world_.Count(Happening::kContributedAgain);
         if (absl::IsUnavailable(status)) world_.Count(Happening::kFencedOff);

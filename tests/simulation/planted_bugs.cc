@@ -1,6 +1,7 @@
 #include "tests/simulation/planted_bugs.h"
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -34,18 +35,16 @@ class Around : public Coordinator {
                     const absl::Status& why) override {
     real_->Disconnected(worker_id, incarnation, why);
   }
-  absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override {
-    return real_->AdmitPush(header);
+  absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header) override {
+    return real_->BeginPush(header);
   }
-  absl::Status ValidateLeaf(int fragment, int64_t round, int64_t leaf,
-                            std::span<const uint8_t> bytes) const override {
-    return real_->ValidateLeaf(fragment, round, leaf, bytes);
+  std::vector<double> MeasureLeaf(int fragment, int64_t round, int64_t leaf,
+                                  std::span<const uint8_t> bytes) const override {
+    return real_->MeasureLeaf(fragment, round, leaf, bytes);
   }
-  absl::Status Contribute(const v1::PushHeader& header, server::ReceivedObject object) override {
+  absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& header,
+                                              server::ReceivedObject object) override {
     return real_->Contribute(header, std::move(object));
-  }
-  bool IsQuarantined(const v1::PushHeader& header) const override {
-    return real_->IsQuarantined(header);
   }
   void PullAnswer(int fragment, int64_t round, server::PullCallback callback) override {
     real_->PullAnswer(fragment, round, std::move(callback));
@@ -53,8 +52,7 @@ class Around : public Coordinator {
   absl::StatusOr<std::shared_ptr<const server::PullObject>> PullState(int fragment) override {
     return real_->PullState(fragment);
   }
-  void RecordPulled(const std::string& worker_id, v1::Want::Object object,
-                    int64_t bytes) override {
+  void RecordPulled(const std::string& worker_id, v1::Want::Object object, int64_t bytes) override {
     real_->RecordPulled(worker_id, object, bytes);
   }
   void Tick() override { real_->Tick(); }
@@ -82,17 +80,18 @@ class Around : public Coordinator {
 class TwiceApplier final : public Around {
  public:
   using Around::Around;
-  absl::Status Contribute(const v1::PushHeader& header, server::ReceivedObject object) override {
-    RETURN_IF_ERROR(Around::Contribute(header, object));
+  absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& header,
+                                              server::ReceivedObject object) override {
+    ASSIGN_OR_RETURN(v1::PushResponse accepted, Around::Contribute(header, object));
     counted_[{header.fragment(), header.worker_id()}] = {header, std::move(object.bytes)};
-    return absl::OkStatus();
+    return accepted;
   }
   void Tick() override {
     Around::Tick();
     for (auto& [key, entry] : counted_) {
       v1::PushHeader again = entry.first;
       again.set_round(again.round() + 1);
-      real().Contribute(again, entry.second).IgnoreError();
+      real().Contribute(again, entry.second).status().IgnoreError();
     }
   }
 
@@ -110,10 +109,11 @@ class Unfenced final : public Around {
     present_[join.worker_id()] = welcome.incarnation();
     return welcome;
   }
-  absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override {
-    return Around::AdmitPush(Present(header));
+  absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header) override {
+    return Around::BeginPush(Present(header));
   }
-  absl::Status Contribute(const v1::PushHeader& header, server::ReceivedObject object) override {
+  absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& header,
+                                              server::ReceivedObject object) override {
     return Around::Contribute(Present(header), std::move(object));
   }
 

@@ -228,9 +228,10 @@ def measure(options, settings):
     with Network(options.bin / "causeway-wan-link", [settings] * workers,
                  congestion=options.congestion) as network:
         congestion = network.congestion_control()
-        plain = [plain_tcp(network, count, plain_warm_up_s, options.plain_seconds)
-                 for count in dict.fromkeys((1, options.plain_connections))]
+        plain = [plain_tcp(network, 1, plain_warm_up_s, options.plain_seconds)]
         exchanged = exchange(network, options, warm_up_s, options.seconds)
+        as_many = options.plain_connections or max(exchanged["connections"])
+        plain.append(plain_tcp(network, as_many, plain_warm_up_s, options.plain_seconds))
         late = max(counters[way]["late_bytes"] / max(1, counters[way]["delivered"]["bytes"])
                    for counters in (link.counters() for link in network.links)
                    for way in ("up", "down"))

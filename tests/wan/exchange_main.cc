@@ -348,7 +348,7 @@ nlohmann::json Driver::Report() {
 
 int Main(int argc, char** argv) {
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
-  TuneAllocatorForStreams();
+  TuneForStreams();
   if (!ParseCommandLine(argc, argv, kHelp).empty()) {
     return Refuse(kProgram, absl::InvalidArgumentError("takes flags alone; --help explains"));
   }

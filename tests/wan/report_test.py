@@ -18,7 +18,7 @@ def cell(rtt_ms, loss_percent, up, down):
         return {"utilization": {"up": up_share, "down": down_share}, "connections": 4}
     return {"rate_mbit": 1000, "rtt_ms": rtt_ms, "loss_percent": loss_percent, "workers": 2,
             "link_utilization": min(up, down),
-            "exchange": way(up, down) | {"cpu_s_per_gb": {"workers": 1.25, "links": 0.5},
+            "exchange": way(up, down) | {"cpu_s_per_gb": {"coordinator": 1.5, "workers": 0.75, "links": 0.5},
                                          "cores_busy_otherwise": 0.3},
             "plain_tcp": [way(0.2, 0.2), way(0.8, 0.9)]}
 
@@ -41,7 +41,7 @@ class ReportTest(unittest.TestCase):
     def test_table_has_a_row_for_every_cell(self):
         lines = wan_run.table([cell(100, 0, 0.95, 0.93)]).splitlines()
         self.assertEqual(len(lines), 3)
-        self.assertIn("| 1000 | 100 ms | 0 % | 2 | **0.95 / 0.93** | 0.20 / 0.20 | 0.80 / 0.90 | 1.8 | 0.3 |",
+        self.assertIn("| 1000 | 100 ms | 0 % | 2 | **0.95 / 0.93** | 0.20 / 0.20 | 4: 0.80 / 0.90 | 1.5, 0.8 | 0.3 |",
                       lines[2])
         self.assertEqual(len({line.count("|") for line in lines}), 1)
 

@@ -64,8 +64,9 @@ def parse_arguments():
                         "where two links would need more processors than there are")
     parser.add_argument("--connections", type=int, default=0,
                         help="of every worker's exchange; 0: as many as it chooses")
-    parser.add_argument("--plain_connections", type=int, default=8,
-                        help="of plain TCP, beside the measurement with one")
+    parser.add_argument("--plain_connections", type=int, default=0,
+                        help="of plain TCP, beside the measurement with one; 0: as many as the "
+                        "exchange came to")
     parser.add_argument("--seconds", type=float, default=6, help="of steady state")
     parser.add_argument("--plain_seconds", type=float, default=2)
     parser.add_argument("--fragment_mib", type=int, default=0,
@@ -98,17 +99,18 @@ def cells(options):
 def table(results):
     """As in docs/reports/long_links.md."""
     lines = ["| Mbit/s | RTT | loss | workers | exchange, up / down | plain TCP, 1 connection | "
-             "plain TCP, {} connections | CPU s per GB | cores busy otherwise |".format(
-                 results[0]["plain_tcp"][-1]["connections"]),
+             "plain TCP, as many connections | CPU s per GB: coordinator, worker | "
+             "cores busy otherwise |",
              "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for cell in results:
         ways = [cell["exchange"], *cell["plain_tcp"]]
         shown = [f"{way['utilization']['up']:.2f} / {way['utilization']['down']:.2f}"
                  for way in ways]
-        cpu = sum(cell["exchange"]["cpu_s_per_gb"].values())
+        cpu = cell["exchange"]["cpu_s_per_gb"]
+        as_many = cell["plain_tcp"][-1]["connections"]
         lines.append(f"| {cell['rate_mbit']:g} | {cell['rtt_ms']:g} ms | "
-                     f"{cell['loss_percent']:g} % | {cell['workers']} | **{shown[0]}** | {shown[1]} | {shown[-1]} | "
-                     f"{cpu:.1f} | {cell['exchange']['cores_busy_otherwise']:.1f} |")
+                     f"{cell['loss_percent']:g} % | {cell['workers']} | **{shown[0]}** | {shown[1]} | "
+                     f"{as_many}: {shown[-1]} | {cpu['coordinator']:.1f}, {cpu['workers']:.1f} | {cell['exchange']['cores_busy_otherwise']:.1f} |")
     return "\n".join(lines)
 
 

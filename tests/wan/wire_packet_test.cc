@@ -10,7 +10,7 @@
 namespace causeway::wan {
 namespace {
 
-constexpr uint32_t kMss = 1448;
+constexpr uint32_t kPacketMss = 1448;
 constexpr uint8_t kFinPushAck = 0x19;
 
 std::span<const uint8_t> IpOf(std::span<const uint8_t> frame) {
@@ -28,7 +28,8 @@ uint16_t Stored16(std::span<const uint8_t> frame, size_t offset) {
 }
 
 TEST(WirePacketTest, PacketThatStandsForManySegmentsIsThatManyPacketsOnTheWire) {
-  const auto frame = MakeTcpFrame({.payload_bytes = 3 * kMss + 100, .segment_payload_bytes = kMss});
+  const auto frame =
+      MakeTcpFrame({.payload_bytes = 3 * kPacketMss + 100, .segment_payload_bytes = kPacketMss});
   const FrameLayout layout = ParseFrame(frame).value();
   ASSERT_EQ(layout.segments, 4);
   EXPECT_EQ(layout.WireBytes(0), 1500);
@@ -39,8 +40,9 @@ TEST(WirePacketTest, PacketThatStandsForManySegmentsIsThatManyPacketsOnTheWire) 
 }
 
 TEST(WirePacketTest, PiecesAreWhatTheNetworkCardWouldHaveSent) {
-  const auto frame = MakeTcpFrame(
-      {.flags = kFinPushAck, .payload_bytes = 5 * kMss + 7, .segment_payload_bytes = kMss});
+  const auto frame = MakeTcpFrame({.flags = kFinPushAck,
+                                   .payload_bytes = 5 * kPacketMss + 7,
+                                   .segment_payload_bytes = kPacketMss});
   const FrameLayout layout = ParseFrame(frame).value();
   std::vector<uint8_t> payload;
   const std::pair<int, int> pieces[] = {{0, 1}, {1, 3}, {4, 2}};
@@ -48,7 +50,7 @@ TEST(WirePacketTest, PiecesAreWhatTheNetworkCardWouldHaveSent) {
     const auto piece = CutSegments(layout, frame, first, count);
     const FrameLayout own = ParseFrame(piece).value();
     EXPECT_EQ(own.segments, count);
-    EXPECT_EQ(own.tcp->sequence, 1000 + static_cast<uint32_t>(first) * kMss);
+    EXPECT_EQ(own.tcp->sequence, 1000 + static_cast<uint32_t>(first) * kPacketMss);
     EXPECT_EQ(own.tcp->acknowledged, 77U);
     EXPECT_EQ(own.tcp->fin, first == 4) << "only the last piece ends the stream";
     EXPECT_EQ(Stored16(piece, kOffloadBytes + 2), piece.size() - kOffloadBytes);
@@ -73,7 +75,7 @@ TEST(WirePacketTest, ResetComesFromTheOtherEndAndStartsAtWhatWasAcknowledged) {
 }
 
 TEST(WirePacketTest, FramesThatNoKernelMakesAreRefused) {
-  const auto frame = MakeTcpFrame({.payload_bytes = 3000, .segment_payload_bytes = kMss});
+  const auto frame = MakeTcpFrame({.payload_bytes = 3000, .segment_payload_bytes = kPacketMss});
   EXPECT_FALSE(ParseFrame(std::span(frame).first(kOffloadBytes)).ok());
   EXPECT_FALSE(ParseFrame(std::span(frame).first(kOffloadBytes + kIpBytes + 4)).ok());
   auto unknown = frame;

@@ -20,6 +20,7 @@
 #include "common/cli/command_line.h"
 #include "common/params/fragment_plan.h"
 #include "nlohmann/json.hpp"
+#include "worker/backend/cpu/cpu_evaluation.h"
 #include "worker/commands/commands.h"
 #include "worker/commands/device_flag.h"
 #include "worker/commands/given_model.h"

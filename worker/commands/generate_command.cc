@@ -44,7 +44,7 @@ namespace {
 
 using nlohmann::json;
 
-absl::StatusOr<GenerateOptions> OptionsFromFlags() {
+absl::StatusOr<GenerateOptions> GenerateOptionsFromFlags() {
   GenerateOptions options;
   options.tokens = absl::GetFlag(FLAGS_tokens);
   options.temperature = absl::GetFlag(FLAGS_temperature);
@@ -143,7 +143,7 @@ absl::Status PrintTexts(const Tokenizer& tokenizer, size_t first,
 
 absl::Status GenerateText() {
   RETURN_IF_ERROR(RefuseGpus("generate"));
-  ASSIGN_OR_RETURN(GenerateOptions options, OptionsFromFlags());
+  ASSIGN_OR_RETURN(GenerateOptions options, GenerateOptionsFromFlags());
   ASSIGN_OR_RETURN(const std::vector<std::string> prompts, ReadPrompts());
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                    LoadTokenizer(*FileSystem::Real(), absl::GetFlag(FLAGS_tokenizer)));

@@ -36,13 +36,13 @@ ABSL_FLAG(absl::Duration, step_time, absl::ZeroDuration(),
 namespace causeway::worker {
 namespace {
 
-constexpr char kProgram[] = "causeway-worker preflight";
+constexpr char kPreflightProgram[] = "causeway-worker preflight";
 constexpr int kDefaultConnections = 4;
 constexpr int kMostConnections = 16;
 constexpr double kMostProbeSeconds = 10;  // The coordinator's limit.
 
 // One line on a terminal that is written over, and nothing elsewhere.
-class ProgressLine {
+class PreflightLine {
  public:
   void Show(const std::string& text) {
     if (!terminal_ || text == shown_) return;
@@ -66,7 +66,7 @@ absl::StatusOr<int> ParseConnections(const std::string& flag) {
   return connections;
 }
 
-absl::StatusOr<PreflightOptions> OptionsFromFlags() {
+absl::StatusOr<PreflightOptions> PreflightOptionsFromFlags() {
   PreflightOptions options;
   options.coordinator = absl::GetFlag(FLAGS_coordinator);
   RETURN_IF_ERROR(Annotate(CheckAddress(options.coordinator, false), "--coordinator"));
@@ -97,21 +97,21 @@ absl::StatusOr<PreflightOptions> OptionsFromFlags() {
 }  // namespace
 
 int RunPreflightCommand() {
-  const absl::StatusOr<PreflightOptions> options = OptionsFromFlags();
-  if (!options.ok()) return Refuse(kProgram, options.status());
-  const bool json = absl::GetFlag(FLAGS_json);
-  ProgressLine progress;
+  const absl::StatusOr<PreflightOptions> options = PreflightOptionsFromFlags();
+  if (!options.ok()) return Refuse(kPreflightProgram, options.status());
+  const bool as_json = absl::GetFlag(FLAGS_json);
+  PreflightLine progress;
   PreflightOutput output;
   output.progress = [&](const std::string& text) { progress.Show(text); };
   output.result = [&](const CheckResult& result) {
-    if (json) return;
+    if (as_json) return;
     std::printf("%s\n", FormatCheck(result).c_str());
     std::fflush(stdout);
   };
   const std::vector<CheckResult> results =
       RunPreflight(*options, *FileSystem::Real(), *Clock::Real(), output);
   progress.Show("");
-  std::printf("%s\n", json ? ToJson(results).dump(2).c_str() : FormatVerdict(results).c_str());
+  std::printf("%s\n", as_json ? ToJson(results).dump(2).c_str() : FormatVerdict(results).c_str());
   return AnyFailed(results) ? kExitFailed : 0;
 }
 

@@ -41,7 +41,7 @@ ABSL_FLAG(
 namespace causeway::worker {
 namespace {
 
-constexpr char kProgram[] = "causeway-worker tokenize";
+constexpr char kTokenizeProgram[] = "causeway-worker tokenize";
 
 // One line that is written over on a terminal; a line every few seconds elsewhere.
 class ProgressLine {
@@ -129,7 +129,7 @@ absl::Status RunWithFlags() {
 
 int RunTokenize() {
   const absl::Status status = RunWithFlags();
-  return status.ok() ? 0 : Refuse(kProgram, status);
+  return status.ok() ? 0 : Refuse(kTokenizeProgram, status);
 }
 
 }  // namespace causeway::worker

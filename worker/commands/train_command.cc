@@ -20,10 +20,10 @@
 #include "worker/commands/commands.h"
 #include "worker/commands/device_flag.h"
 #include "worker/commands/given_model.h"
-#include "worker/commands/site.h"
-#include "worker/commands/site_follower.h"
-#include "worker/commands/training_run.h"
 #include "worker/group/launch_environment.h"
+#include "worker/run/site.h"
+#include "worker/run/site_follower.h"
+#include "worker/run/training_run.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
           "train: HOST:PORT of the coordinator, or several with commas between where it may move");
@@ -73,8 +73,9 @@ ABSL_FLAG(std::string, congestion_control, "auto",
           "train, preflight: of the connections to the coordinator: auto (bbr where this process "
           "may use it), system (as the system has it), or a name such as bbr or cubic");
 
-ABSL_FLAG(std::string, site_secret_file, "",
-          "for a worker of several processes: a file, the same for all, whose text each must know");
+ABSL_FLAG(
+    std::string, site_secret_file, "",
+    "for a worker of several processes: a file, the same for all; by its text they speak TLS");
 ABSL_FLAG(absl::Duration, site_timeout, absl::Minutes(10),
           "train, as one of several processes (WORLD_SIZE): how long to wait for the others");
 
@@ -86,14 +87,13 @@ ABSL_FLAG(double, max_download_mbit, 0,
 namespace causeway::worker {
 namespace {
 
-constexpr char kProgram[] = "causeway-worker train";
+constexpr char kTrainProgram[] = "causeway-worker train";
 volatile std::sig_atomic_t stop_requested = 0;
 
 bool StopRequested() { return stop_requested != 0; }
 
 // By _exit, not by the signal's own action: process 1 of a container has none.
 constexpr int kExitBySignal = 128;
-constexpr absl::Duration kStopPoll = absl::Milliseconds(100);
 
 // A worker that has not joined has nothing to hand over.
 void EndWhileJoining(int) { _exit(0); }
@@ -128,7 +128,7 @@ absl::StatusOr<int64_t> RateFromFlag(absl::string_view flag, double mbit) {
   return static_cast<int64_t>(mbit * kBytesPerMbit);
 }
 
-absl::StatusOr<TrainingOptions> OptionsFromFlags() {
+absl::StatusOr<TrainingOptions> TrainingOptionsFromFlags() {
   TrainingOptions options;
   options.member.coordinator = absl::GetFlag(FLAGS_coordinator);
   options.member.security = SecurityOptionsFromFlags();
@@ -257,40 +257,40 @@ int RunWorker(TrainingOptions options, Site* site) {
   }
   if (!run.ok()) {
     if (site != nullptr) site->End(run.status());
-    return Refuse(kProgram, run.status());
+    return Refuse(kTrainProgram, run.status());
   }
   OnSignals(OnSignal);
   const absl::Status status = (*run)->Train(
       [site] { return StopRequested() || (site != nullptr && site->told_to_stop()); });
   if (site != nullptr) site->End(status);
-  if (!status.ok()) return Fail(kProgram, status);
+  if (!status.ok()) return Fail(kTrainProgram, status);
   return 0;
 }
 
 int RunFollower(const SiteOptions& options) {
   absl::StatusOr<std::unique_ptr<SiteFollower>> follower =
       SiteFollower::Join(options, *FileSystem::Real());
-  if (!follower.ok()) return Refuse(kProgram, follower.status());
+  if (!follower.ok()) return Refuse(kTrainProgram, follower.status());
   OnSignals(OnSignal);
   const absl::Status status = (*follower)->Follow(StopRequested);
   if (status.ok()) return 0;
-  return (*follower)->begun() ? Fail(kProgram, status) : Refuse(kProgram, status);
+  return (*follower)->begun() ? Fail(kTrainProgram, status) : Refuse(kTrainProgram, status);
 }
 
 }  // namespace
 
 int RunTrain() {
   const absl::StatusOr<LaunchEnvironment> launch = ReadLaunchEnvironment(ProcessEnvironment);
-  if (!launch.ok()) return Refuse(kProgram, launch.status());
-  const absl::StatusOr<TrainingOptions> options = OptionsFromFlags();
-  if (!options.ok()) return Refuse(kProgram, options.status());
+  if (!launch.ok()) return Refuse(kTrainProgram, launch.status());
+  const absl::StatusOr<TrainingOptions> options = TrainingOptionsFromFlags();
+  if (!options.ok()) return Refuse(kTrainProgram, options.status());
   OnSignals(EndWhileJoining);
   if (launch->processes == 1) return RunWorker(*options, nullptr);
   const absl::StatusOr<SiteOptions> site_options = SiteOptionsFor(*launch, *options);
-  if (!site_options.ok()) return Refuse(kProgram, site_options.status());
+  if (!site_options.ok()) return Refuse(kTrainProgram, site_options.status());
   if (launch->process != 0) return RunFollower(*site_options);
   absl::StatusOr<std::unique_ptr<Site>> site = Site::Gather(*site_options, *FileSystem::Real());
-  if (!site.ok()) return Refuse(kProgram, site.status());
+  if (!site.ok()) return Refuse(kTrainProgram, site.status());
   return RunWorker(*options, site->get());
 }
 

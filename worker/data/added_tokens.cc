@@ -8,15 +8,11 @@
 namespace causeway::worker {
 namespace {
 
-bool IsSpace(CharacterClass c) {
-  return c == CharacterClass::kSpace || c == CharacterClass::kNewline;
-}
-
 size_t SkipSpaceRight(absl::string_view text, size_t at) {
   const CharacterTable& table = CharacterTable::Get();
   while (at < text.size()) {
     const Character c = table.At(text.data() + at, text.data() + text.size());
-    if (!IsSpace(c.character_class)) break;
+    if (!IsWhiteSpace(c.character_class)) break;
     at += c.bytes;
   }
   return at;
@@ -31,7 +27,7 @@ size_t SkipSpaceLeft(absl::string_view text, size_t at, size_t least) {
       --begin;
     }
     const Character c = table.At(text.data() + begin, text.data() + at);
-    if (begin + c.bytes != at || !IsSpace(c.character_class)) break;
+    if (begin + c.bytes != at || !IsWhiteSpace(c.character_class)) break;
     at = begin;
   }
   return at;

@@ -21,6 +21,11 @@ enum class CharacterClass : uint8_t {
   kOther,    // Everything else, and every byte that is not part of valid UTF-8.
 };
 
+// Whether it is \s.
+inline bool IsWhiteSpace(CharacterClass c) {
+  return c == CharacterClass::kSpace || c == CharacterClass::kNewline;
+}
+
 struct Character {
   CharacterClass character_class;
   uint8_t bytes;  // 1 to 4.

@@ -9,7 +9,7 @@
 namespace causeway::worker {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxJsonDepth = 64;
 
 // Takes one field of the outermost object and builds nothing of the rest.
 class FieldReader final : public nlohmann::json_sax<nlohmann::json> {
@@ -66,8 +66,8 @@ class FieldReader final : public nlohmann::json_sax<nlohmann::json> {
  private:
   bool IsField() const { return depth_ == 1 && at_field_; }
   bool Open() {
-    if (++depth_ <= kMaxDepth) return true;
-    error_ = absl::StrCat("it nests more than ", kMaxDepth, " deep");
+    if (++depth_ <= kMaxJsonDepth) return true;
+    error_ = absl::StrCat("it nests more than ", kMaxJsonDepth, " deep");
     return false;
   }
   // A value that is no text.

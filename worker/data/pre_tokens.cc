@@ -21,10 +21,6 @@ constexpr std::pair<SplitPattern, const char*> kExpressions[] = {
 
 constexpr Character kNoCharacter = {CharacterClass::kOther, 0};
 
-bool IsSpace(CharacterClass c) {
-  return c == CharacterClass::kSpace || c == CharacterClass::kNewline;
-}
-
 // The text from a position on, character by character.
 class Scanner {
  public:
@@ -82,7 +78,7 @@ const char* WhiteSpaceEnd(const Scanner& scanner, const char* at) {
   const char* line_end = nullptr;  // Past the last \r or \n.
   const char* run_end = at;
   Character c = scanner.At(at);
-  while (c.bytes > 0 && IsSpace(c.character_class)) {
+  while (c.bytes > 0 && IsWhiteSpace(c.character_class)) {
     last = run_end;
     run_end += c.bytes;
     if (c.character_class == CharacterClass::kNewline) line_end = run_end;
@@ -107,13 +103,13 @@ const char* Gpt2WordEnd(const char* begin, const char* end) {
   const char* word = begin;
   if (*begin == ' ') {
     const Character next = scanner.At(begin + 1);
-    if (next.bytes == 0 || IsSpace(next.character_class)) {
+    if (next.bytes == 0 || IsWhiteSpace(next.character_class)) {
       return WhiteSpaceEnd<false>(scanner, begin);
     }
     c = next;
     word = begin + 1;
   }
-  if (IsSpace(c.character_class)) return WhiteSpaceEnd<false>(scanner, begin);
+  if (IsWhiteSpace(c.character_class)) return WhiteSpaceEnd<false>(scanner, begin);
   return scanner.Skip(word + c.bytes, c.character_class);
 }
 

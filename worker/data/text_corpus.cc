@@ -14,7 +14,7 @@ namespace causeway::worker {
 namespace {
 
 constexpr size_t kBinaryProbeBytes = 4096;
-constexpr int kMaxDepth = 32;
+constexpr int kMaxFolderDepth = 32;
 constexpr int64_t kMaxSegmentBytes = 64 * 1024;
 constexpr int64_t kMinSegmentBytes = 64;
 // A small corpus is cut so finely that this many segments are held out, where that is possible.
@@ -48,8 +48,8 @@ class Finder {
 
  private:
   absl::Status VisitFolder(const std::string& folder, int depth) {
-    if (depth > kMaxDepth) {
-      return absl::InvalidArgumentError(absl::StrCat("folders nest more than ", kMaxDepth,
+    if (depth > kMaxFolderDepth) {
+      return absl::InvalidArgumentError(absl::StrCat("folders nest more than ", kMaxFolderDepth,
                                                      " deep at ", folder,
                                                      "; is there a link in a circle?"));
     }

@@ -1,115 +1,71 @@
 #include "worker/group/site_link.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <new>
 #include <utility>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/base/status_macros.h"
 
 namespace causeway::worker {
 namespace {
 
-constexpr uint32_t kMagic = 0x43577334;
-enum Kind : uint32_t { kCall = 1, kAnswer = 2, kCause = 3, kLeave = 4, kSign = 5 };
 constexpr char kOfPeer[] = "causeway/of-peer";
 constexpr uint64_t kMostBytes = uint64_t{1} << 40;
-
-// How soon a host that is off the network is noticed, in seconds.
-constexpr int kIdleSeconds = 10;
-constexpr int kProbeSeconds = 5;
-constexpr int kProbes = 4;
-constexpr int kUnacknowledgedMs = 30000;
-
-void SetOption(int socket, int level, int name, int value) {
-  // What a socket does not know does not matter: it is one that tests made.
-  (void)setsockopt(socket, level, name, &value, sizeof(value));
-}
-
-// After so long a call of the socket that does not get on comes back.
-void SetPatience(int socket, int name, absl::Duration patience) {
-  const timeval value = absl::ToTimeval(patience);
-  (void)setsockopt(socket, SOL_SOCKET, name, &value, sizeof(value));
-}
-
-bool TimedOut() { return errno == EAGAIN || errno == EWOULDBLOCK; }
+constexpr size_t kFrameBytes = size_t{1} << 20;
+// For the peer to close its half, when this side leaves.
+constexpr absl::Duration kFarewell = absl::Seconds(5);
 
 absl::Status Lost(absl::string_view peer, absl::string_view what) {
   return absl::UnavailableError(
       absl::StrCat("the connection to ", peer, " is lost (", what, "): has it ended?"));
 }
 
-}  // namespace
-
-struct SiteLink::Frame {
-  uint32_t magic = kMagic;
-  uint32_t kind = 0;
-  uint64_t id = 0;
-  int64_t argument = 0;
-  double number = 0;
-  uint64_t bytes = 0;
-  int32_t method = 0;  // Of an answer: the status's code.
-  int32_t unused = 0;
-};
-
-SiteLink::SiteLink(int socket, std::string peer, std::shared_ptr<SharedCause> cause,
-                   const Patience& patience)
-    : socket_(socket), peer_(std::move(peer)), cause_(std::move(cause)), patience_(patience) {
-  SetOption(socket_, IPPROTO_TCP, TCP_NODELAY, 1);
-  SetOption(socket_, SOL_SOCKET, SO_KEEPALIVE, 1);
-  SetOption(socket_, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
-  SetOption(socket_, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
-  SetOption(socket_, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
-  SetOption(socket_, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnacknowledgedMs);
-  SetPatience(socket_, SO_RCVTIMEO, patience_.sign_interval);
-  SetPatience(socket_, SO_SNDTIMEO, patience_.sign_interval);
+v1::SiteFrame FrameOf(v1::SiteFrame::Kind kind) {
+  v1::SiteFrame frame;
+  frame.set_kind(kind);
+  return frame;
 }
 
+std::span<const uint8_t> BytesOf(absl::string_view text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+absl::string_view TextOf(const ByteBuffer& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+SiteLink::SiteLink(std::unique_ptr<SiteStream> stream, std::string peer,
+                   std::shared_ptr<SharedCause> cause)
+    : stream_(std::move(stream)), peer_(std::move(peer)), cause_(std::move(cause)) {}
+
 SiteLink::~SiteLink() {
-  if (receiver_.joinable()) {
-    cause_->Remove(listener_);
-    if (cause_->Get().ok()) {
-      Frame frame;
-      frame.kind = kLeave;
-      Send(frame, {}).IgnoreError();  // The peer may have left before.
-    }
-    {
-      absl::MutexLock lock(&mutex_);
-      failed_ = true;  // What the receiver finds from now on is no cause.
-    }
-    (void)shutdown(socket_, SHUT_RDWR);
-    sign_giver_.join();
-    receiver_.join();
+  if (!receiver_.joinable()) return;
+  cause_->Remove(listener_);
+  {
+    absl::MutexLock lock(&mutex_);
+    failed_ = true;  // What the receiver finds from now on is no cause.
   }
-  (void)close(socket_);
+  // The peer may have left before.
+  if (cause_->Get().ok()) Send(FrameOf(v1::SiteFrame::LEAVE), {}).IgnoreError();
+  CloseWrites();
+  {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(&received_all_), kFarewell);
+  }
+  stream_->Cut();
+  receiver_.join();
 }
 
 void SiteLink::Start(std::function<bool(SiteCall&)> handle) {
   handle_ = std::move(handle);
   receiver_ = std::thread([this] { ReceiveAll(); });
-  sign_giver_ = std::thread([this] { GiveSigns(); });
   listener_ = cause_->Listen([this](const absl::Status& cause) { Fail(cause); });
-}
-
-// What else this process does need not come to an end for it.
-void SiteLink::GiveSigns() {
-  const auto over = [this]()
-                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return peer_left_ || failed_; };
-  Frame frame;
-  frame.kind = kSign;
-  do {
-    Send(frame, {}).IgnoreError();  // The receiver finds out what there is to say.
-    absl::MutexLock lock(&mutex_);
-    if (mutex_.AwaitWithTimeout(absl::Condition(&over), patience_.sign_interval)) return;
-  } while (true);
 }
 
 // Tells the peer and wakes everyone.
@@ -118,77 +74,66 @@ void SiteLink::Fail(const absl::Status& cause) {
     absl::MutexLock lock(&mutex_);
     if (std::exchange(failed_, true)) return;
   }
-  Frame frame;
-  frame.kind = kCause;
-  const absl::string_view message = cause.message();
-  Send(frame, {reinterpret_cast<const uint8_t*>(message.data()), message.size()}).IgnoreError();
-  (void)shutdown(socket_, SHUT_WR);
+  Send(FrameOf(v1::SiteFrame::CAUSE), BytesOf(cause.message())).IgnoreError();
+  CloseWrites();
 }
 
-absl::Status SiteLink::Send(const Frame& frame, std::span<const uint8_t> bytes) {
-  Frame head = frame;
-  head.bytes = bytes.size();
+void SiteLink::CloseWrites() {
   absl::MutexLock lock(&send_mutex_);
-  if (cut_off_) return Lost(peer_, "a message to it was cut off");
-  for (std::span<const uint8_t> part :
-       {std::span(reinterpret_cast<const uint8_t*>(&head), sizeof(head)), bytes}) {
-    while (!part.empty()) {
-      const ssize_t sent = send(socket_, part.data(), part.size(), MSG_NOSIGNAL);
-      if (sent < 0 && errno == EINTR) continue;
-      // It does not read; that it says nothing, either, is for the receiver to find.
-      if (sent < 0 && TimedOut() && cause_->Get().ok()) continue;
-      if (sent < 0) {
-        // What followed would be taken for the rest.
-        cut_off_ = true;
-        return Lost(peer_, std::strerror(errno));
-      }
-      part = part.subspan(static_cast<size_t>(sent));
+  if (!std::exchange(closed_, true)) stream_->CloseWrites();
+}
+
+absl::Status SiteLink::Send(v1::SiteFrame frame, std::span<const uint8_t> bytes) {
+  frame.set_total_bytes(bytes.size());
+  absl::MutexLock lock(&send_mutex_);
+  do {
+    if (closed_) return Lost(peer_, "it is closed");
+    const std::span<const uint8_t> part = bytes.first(std::min(bytes.size(), kFrameBytes));
+    bytes = bytes.subspan(part.size());
+    frame.set_bytes(part.data(), part.size());
+    if (const absl::Status sent = stream_->Write(frame); !sent.ok()) {
+      closed_ = true;  // What followed would be taken for the rest.
+      return Lost(peer_, sent.message());
     }
-  }
+  } while (!bytes.empty());
   return absl::OkStatus();
 }
 
-absl::Status SiteLink::Receive(Frame& frame, ByteBuffer& bytes) {
-  const auto read = [&](void* to, size_t size) -> absl::Status {
-    auto* at = static_cast<uint8_t*>(to);
-    int missed_signs = 0;
-    while (size > 0) {
-      const ssize_t received = recv(socket_, at, size, 0);
-      if (received < 0 && errno == EINTR) continue;
-      if (received < 0 && TimedOut()) {
-        const absl::Duration silence = ++missed_signs * patience_.sign_interval;
-        if (silence <
-            (heard_ ? kMostMissedSigns * patience_.sign_interval : patience_.first_sign)) {
-          continue;
-        }
-        return Lost(peer_, absl::StrCat("nothing came for ", absl::FormatDuration(silence),
-                                        ", is it stopped?"));
-      }
-      if (received < 0) return Lost(peer_, std::strerror(errno));
-      if (received == 0) return Lost(peer_, "it was closed");
-      heard_ = true;
-      missed_signs = 0;
-      at += received;
-      size -= static_cast<size_t>(received);
-    }
-    return absl::OkStatus();
+absl::Status SiteLink::Receive(v1::SiteFrame& frame, ByteBuffer& bytes) {
+  const auto read = [&](v1::SiteFrame& to) -> absl::Status {
+    const absl::Status status = stream_->Read(to);
+    return status.ok() ? status : Lost(peer_, status.message());
   };
-  RETURN_IF_ERROR(read(&frame, sizeof(frame)));
-  if (frame.magic != kMagic || frame.bytes > kMostBytes) {
+  RETURN_IF_ERROR(read(frame));
+  const uint64_t total = frame.total_bytes();
+  const auto no_message = [&] {
     return absl::DataLossError(absl::StrCat(peer_, " sends what is no message of a site"));
-  }
+  };
+  if (total > kMostBytes) return no_message();
   try {
-    bytes.resize(frame.bytes);
+    bytes.resize(total);
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(absl::StrCat("there is no memory for the ", frame.bytes,
+    return absl::ResourceExhaustedError(absl::StrCat("there is no memory for the ", total,
                                                      " bytes that ", peer_, " sends at once"));
   }
-  return read(bytes.data(), bytes.size());
+  v1::SiteFrame next;
+  const v1::SiteFrame* part = &frame;
+  for (size_t got = 0;;) {
+    const size_t size = part->bytes().size();
+    if (part->total_bytes() != total || size > total - got || (size == 0 && total > 0)) {
+      return no_message();
+    }
+    if (size > 0) std::memcpy(bytes.data() + got, part->bytes().data(), size);
+    got += size;
+    if (got == total) return absl::OkStatus();
+    RETURN_IF_ERROR(read(next));
+    part = &next;
+  }
 }
 
 void SiteLink::ReceiveAll() {
   for (;;) {
-    Frame frame;
+    v1::SiteFrame frame;
     ByteBuffer bytes;
     const absl::Status received = Receive(frame, bytes);
     if (!received.ok()) {
@@ -201,40 +146,39 @@ void SiteLink::ReceiveAll() {
       if (!is_expected) cause_->Set(received);
       absl::MutexLock lock(&mutex_);
       peer_left_ = true;
+      received_all_ = true;
       return;
     }
-    switch (frame.kind) {
-      case kCall: {
-        SiteCall call{.id = frame.id,
-                      .method = frame.method,
-                      .argument = frame.argument,
-                      .number = frame.number,
+    switch (frame.kind()) {
+      case v1::SiteFrame::CALL: {
+        SiteCall call{.id = frame.id(),
+                      .method = frame.method(),
+                      .argument = frame.argument(),
+                      .number = frame.number(),
                       .bytes = std::move(bytes)};
         if (handle_ && handle_(call)) break;
         absl::MutexLock lock(&mutex_);
         calls_.push_back(std::move(call));
         break;
       }
-      case kAnswer: {
+      case v1::SiteFrame::ANSWER: {
         absl::Status status;
-        if (frame.method != 0) {
-          status = absl::Status(
-              static_cast<absl::StatusCode>(frame.method),
-              absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+        if (frame.code() != 0) {
+          status = absl::Status(static_cast<absl::StatusCode>(frame.code()), TextOf(bytes));
         }
         absl::MutexLock lock(&mutex_);
-        answers_[frame.id] = {std::move(status), std::move(bytes)};
+        answers_[frame.id()] = {std::move(status), std::move(bytes)};
         break;
       }
-      case kSign:
-        break;
-      case kCause:
-        cause_->Set(absl::AbortedError(
-            absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())));
+      case v1::SiteFrame::CAUSE:
+        cause_->Set(absl::AbortedError(TextOf(bytes)));
         break;
       default: {
-        absl::MutexLock lock(&mutex_);
-        peer_left_ = true;
+        {
+          absl::MutexLock lock(&mutex_);
+          peer_left_ = true;
+        }
+        CloseWrites();
       }
     }
   }
@@ -243,20 +187,20 @@ void SiteLink::ReceiveAll() {
 absl::StatusOr<uint64_t> SiteLink::Call(int method, int64_t argument, double number,
                                         std::span<const uint8_t> bytes) {
   RETURN_IF_ERROR(cause_->Get());
-  Frame frame;
+  v1::SiteFrame frame = FrameOf(v1::SiteFrame::CALL);
   {
     absl::MutexLock lock(&mutex_);
-    frame.id = next_id_++;
+    frame.set_id(next_id_++);
   }
-  frame.kind = kCall;
-  frame.method = method;
-  frame.argument = argument;
-  frame.number = number;
-  if (const absl::Status sent = Send(frame, bytes); !sent.ok()) {
+  frame.set_method(method);
+  frame.set_argument(argument);
+  frame.set_number(number);
+  const uint64_t id = frame.id();
+  if (const absl::Status sent = Send(std::move(frame), bytes); !sent.ok()) {
     cause_->Set(sent);
     return cause_->Get();
   }
-  return frame.id;
+  return id;
 }
 
 absl::StatusOr<ByteBuffer> SiteLink::Await(uint64_t id) {
@@ -297,15 +241,12 @@ absl::StatusOr<std::optional<SiteCall>> SiteLink::NextCall() {
 
 absl::Status SiteLink::Answer(uint64_t id, const absl::Status& status,
                               std::span<const uint8_t> bytes) {
-  Frame frame;
-  frame.kind = kAnswer;
-  frame.id = id;
-  frame.method = static_cast<int32_t>(status.code());
-  const absl::string_view message = status.message();
-  if (!status.ok()) bytes = {reinterpret_cast<const uint8_t*>(message.data()), message.size()};
-  const absl::Status sent = Send(frame, bytes);
+  v1::SiteFrame frame = FrameOf(v1::SiteFrame::ANSWER);
+  frame.set_id(id);
+  frame.set_code(static_cast<int>(status.code()));
+  const absl::Status sent = Send(std::move(frame), status.ok() ? bytes : BytesOf(status.message()));
   if (!sent.ok()) cause_->Set(sent);
-  return sent.ok() ? cause_->Get() : sent;
+  return cause_->Get();
 }
 
 absl::Status OfPeer(const SiteLink& link, const absl::Status& status) {

@@ -1,13 +1,9 @@
 // One of the connections between process 0 of a site and its others: calls that one side makes and
 // the other answers, and the cause that ends all of them.
 //
-// The network of a site is trusted, as NCCL trusts it: nothing is encrypted, and a process proves
-// no more than that it knows the run.
-//
-// A lost connection, and a peer that goes without Leave, sets the cause; a cause that is set here
-// is told to the peer, which sets it there. Both sides send a sign of life now and then, whatever
-// their other threads do: a peer that was stopped, whose system keeps the connection, is lost, too.
-// Thread-safe but for NextCall, which one thread calls.
+// A stream that is lost, and a peer that goes without a word, sets the cause; a cause that is set
+// here is told to the peer, which sets it there. Thread-safe but for NextCall, which one thread
+// calls.
 #ifndef CAUSEWAY_WORKER_GROUP_SITE_LINK_H_
 #define CAUSEWAY_WORKER_GROUP_SITE_LINK_H_
 
@@ -26,9 +22,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
+#include "causeway/v1/site.pb.h"
 #include "common/base/byte_buffer.h"
 #include "worker/group/shared_cause.h"
+#include "worker/group/site_stream.h"
 
 namespace causeway::worker {
 
@@ -43,17 +40,9 @@ struct SiteCall {
 
 class SiteLink {
  public:
-  static constexpr int kMostMissedSigns = 6;
-  struct Patience {
-    absl::Duration sign_interval = absl::Seconds(5);  // A peer that misses so many of them is lost,
-    absl::Duration first_sign = absl::Minutes(10);    // and one that gives none at all so late.
-  };
-
-  // Owns the connected socket. `peer` is what messages call the other side.
-  SiteLink(int socket, std::string peer, std::shared_ptr<SharedCause> cause,
-           const Patience& patience);
-  SiteLink(int socket, std::string peer, std::shared_ptr<SharedCause> cause)
-      : SiteLink(socket, std::move(peer), std::move(cause), Patience()) {}
+  // `peer` is what messages call the other side.
+  SiteLink(std::unique_ptr<SiteStream> stream, std::string peer,
+           std::shared_ptr<SharedCause> cause);
   // Tells the peer good-bye if there is no cause.
   ~SiteLink();
   SiteLink(const SiteLink&) = delete;
@@ -80,36 +69,34 @@ class SiteLink {
   const std::string& peer() const { return peer_; }
 
  private:
-  struct Frame;
   struct Answered {
     absl::Status status;
     ByteBuffer bytes;
   };
 
-  absl::Status Send(const Frame& frame, std::span<const uint8_t> bytes);
-  absl::Status Receive(Frame& frame, ByteBuffer& bytes);
+  absl::Status Send(v1::SiteFrame frame, std::span<const uint8_t> bytes);
+  void CloseWrites();
+  // Reads a whole message.
+  absl::Status Receive(v1::SiteFrame& frame, ByteBuffer& bytes);
   void ReceiveAll();
-  void GiveSigns();
   void Fail(const absl::Status& cause);
 
-  const int socket_;
+  const std::unique_ptr<SiteStream> stream_;
   const std::string peer_;
   const std::shared_ptr<SharedCause> cause_;
-  const Patience patience_;
   std::function<bool(SiteCall&)> handle_;
   int listener_ = 0;  // Of the cause.
 
   absl::Mutex send_mutex_;
-  bool cut_off_ ABSL_GUARDED_BY(send_mutex_) = false;  // In the middle of a frame.
+  bool closed_ ABSL_GUARDED_BY(send_mutex_) = false;  // For writing.
   absl::Mutex mutex_;
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uint64_t, Answered> answers_ ABSL_GUARDED_BY(mutex_);
   std::deque<SiteCall> calls_ ABSL_GUARDED_BY(mutex_);
   bool peer_left_ ABSL_GUARDED_BY(mutex_) = false;
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool heard_ = false;  // Anything; the receiver's.
+  bool received_all_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread receiver_;
-  std::thread sign_giver_;
 };
 
 // An error that the peer has answered with, or that a call to it ended with, in its name.

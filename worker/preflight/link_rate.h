@@ -18,10 +18,9 @@
 #include "absl/time/time.h"
 #include "causeway/v1/probe.grpc.pb.h"
 #include "common/rpc/tcp_address.h"
+#include "common/client/link_meter.h"
 
 namespace causeway::worker {
-
-enum class Direction { kUp, kDown };
 
 struct RateOptions {
   std::vector<std::shared_ptr<grpc::Channel>> channels;  // One connection each.

@@ -22,7 +22,7 @@
 #include "common/base/file_system.h"
 #include "common/params/sync_schedule.h"
 #include "nlohmann/json.hpp"
-#include "worker/run/run_member.h"
+#include "worker/member/run_member.h"
 #include "worker/site/tensor_match.h"
 
 namespace causeway::worker {

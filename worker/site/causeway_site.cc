@@ -23,7 +23,7 @@
 #include "common/params/run_config.h"
 #include "common/rpc/tcp_links.h"
 #include "common/transfer/wire.h"
-#include "worker/run/join_checks.h"
+#include "worker/member/join_checks.h"
 #include "worker/site/arena_site.h"
 #include "worker/site/log_queue.h"
 

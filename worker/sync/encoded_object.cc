@@ -10,7 +10,7 @@ namespace causeway::worker {
 namespace {
 
 // Values that are encoded at once: small beside a leaf, and whole codec chunks.
-constexpr size_t kSlice = 16 * kCodecChunk;
+constexpr size_t kEncodedSlice = 16 * kCodecChunk;
 
 }  // namespace
 
@@ -27,8 +27,8 @@ absl::StatusOr<EncodedObject> EncodeObject(const Codec& codec, std::span<const f
   object.bytes.resize(codec.EncodedBytes(base.size()));
   const std::span<uint8_t> bytes = object.bytes;
   size_t hashed = 0;
-  for (size_t begin = 0; begin < base.size(); begin += kSlice) {
-    const size_t size = std::min(kSlice, base.size() - begin);
+  for (size_t begin = 0; begin < base.size(); begin += kEncodedSlice) {
+    const size_t size = std::min(kEncodedSlice, base.size() - begin);
     const size_t offset = codec.EncodedBytes(begin);
     const size_t end = offset + codec.EncodedBytes(size);
     ErrorFeedback part = feedback;

@@ -11,7 +11,7 @@ namespace causeway::worker {
 namespace {
 
 // Values that are copied and mixed while they are in a cache.
-constexpr size_t kSlice = size_t{1} << 13;
+constexpr size_t kMixedSlice = size_t{1} << 13;
 
 }  // namespace
 
@@ -104,23 +104,22 @@ absl::Status HostReplica::StageAnswer(int fragment, std::span<const uint8_t> ans
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<uint64_t>> HostReplica::Merge(int fragment,
-                                                           std::span<const uint8_t> answer,
-                                                           float alpha, uint64_t expected) {
-  Staged staged = std::exchange(staged_[static_cast<size_t>(fragment)], {});
-  const std::span<float> published = PublishedPart(fragment);
-  if (!staged.published.empty()) {
+absl::Status HostReplica::Merge(int fragment, std::span<const uint8_t> answer, float alpha) {
+  Staged& staged = staged_[static_cast<size_t>(fragment)];
+  const Values published = std::exchange(staged.published, {});
+  if (!published.empty()) {
     --staged_count_;
   } else {
-    RETURN_IF_ERROR(codec_down_->Apply(answer, published));
-    staged.hash = TreeHash(std::span<const float>(published));
+    const std::span<float> copy = PublishedPart(fragment);
+    RETURN_IF_ERROR(codec_down_->Apply(answer, copy));
+    staged.hash = TreeHash(std::span<const float>(copy));
   }
-  if (staged.hash == expected) {
-    PublishAndMix(fragment, staged.published, alpha);
-  } else {
-    std::ranges::copy(staged.published, published.begin());
-  }
-  return staged.hash;
+  PublishAndMix(fragment, published, alpha);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> HostReplica::FinishMerge(int fragment) {
+  return staged_[static_cast<size_t>(fragment)].hash;
 }
 
 absl::StatusOr<uint64_t> HostReplica::SetPublished(int fragment, std::span<const uint8_t> values) {
@@ -138,8 +137,8 @@ void HostReplica::PublishAndMix(int fragment, std::span<const float> staged, flo
   const std::vector<float> held = std::exchange(this->held(fragment), {});
   const float beta = 1.0F - alpha;
   const size_t size = PublishedPart(fragment).size();
-  for (size_t begin = 0; begin < size; begin += kSlice) {
-    const size_t count = std::min(kSlice, size - begin);
+  for (size_t begin = 0; begin < size; begin += kMixedSlice) {
+    const size_t count = std::min(kMixedSlice, size - begin);
     const std::span<float> published = PublishedPart(fragment).subspan(begin, count);
     const std::span<float> local = Part(parameters_, fragment).subspan(begin, count);
     if (!staged.empty()) std::ranges::copy(staged.subspan(begin, count), published.begin());

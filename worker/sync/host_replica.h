@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,8 +28,8 @@ class HostReplica final : public Replica {
   // Decodes and hashes for Merge, which then only copies and mixes. At most kMostStaged fragments
   // wait so, for what that takes: 4 bytes per value. Others are decoded by Merge.
   absl::Status StageAnswer(int fragment, std::span<const uint8_t> answer) override;
-  absl::StatusOr<std::optional<uint64_t>> Merge(int fragment, std::span<const uint8_t> answer,
-                                                float alpha, uint64_t expected) override;
+  absl::Status Merge(int fragment, std::span<const uint8_t> answer, float alpha) override;
+  absl::StatusOr<uint64_t> FinishMerge(int fragment) override;
   absl::StatusOr<uint64_t> SetPublished(int fragment, std::span<const uint8_t> values) override;
   absl::Status Mix(int fragment, float alpha) override;
   absl::Status Hold(int fragment) override;
@@ -45,8 +44,8 @@ class HostReplica final : public Replica {
   // In blocks that are used again (byte_buffer.h).
   using Values = std::vector<float, UninitializedAllocator<float>>;
   struct Staged {
-    Values published;  // What the copy is after the answer; empty: nothing is staged.
-    uint64_t hash = 0;
+    Values published;   // What the copy is after the answer; empty: nothing is staged.
+    uint64_t hash = 0;  // Its hash, until FinishMerge asks for it.
   };
   static constexpr int kMostStaged = 2;
 

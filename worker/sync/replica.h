@@ -18,7 +18,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -55,13 +54,12 @@ class Replica {
   }
 
   // Applies an answer to the published copy and, as Mix does, the published copy to the local
-  // values. Returns the published copy's hash (TreeHash): unless it is `expected`, local values may
-  // not have been mixed. A replica that would have to wait for the hash returns nothing, and
-  // FinishMerge has to be asked before the next Merge, Snapshot or SetPublished of the fragment.
-  virtual absl::StatusOr<std::optional<uint64_t>> Merge(int fragment,
-                                                        std::span<const uint8_t> answer,
-                                                        float alpha, uint64_t expected) = 0;
-  virtual absl::StatusOr<uint64_t> FinishMerge(int fragment);
+  // values.
+  virtual absl::Status Merge(int fragment, std::span<const uint8_t> answer, float alpha) = 0;
+  // Returns the hash (TreeHash) of the published copy after the last Merge, which may be computed
+  // beside a step. Once after every Merge, before the next Merge, Snapshot or SetPublished of the
+  // fragment.
+  virtual absl::StatusOr<uint64_t> FinishMerge(int fragment) = 0;
 
   // Makes the published copy what `values` says, fp32 in little endian, as many as the fragment
   // has. Returns its hash.

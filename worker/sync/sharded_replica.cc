@@ -74,14 +74,12 @@ absl::Status ShardedReplica::StageAnswer(int fragment, std::span<const uint8_t> 
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<uint64_t>> ShardedReplica::Merge(int fragment,
-                                                              std::span<const uint8_t> answer,
-                                                              float alpha, uint64_t /*expected*/) {
+absl::Status ShardedReplica::Merge(int fragment, std::span<const uint8_t> answer, float alpha) {
   RETURN_IF_ERROR(CheckBytes(*codec_down_, answer.size(), plan_.range(fragment).size()));
   for (const std::unique_ptr<ReplicaPart>& part : parts_) {
     RETURN_IF_ERROR(part->Merge(fragment, answer, alpha));
   }
-  return std::nullopt;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<uint64_t> ShardedReplica::FinishHash(int fragment) {

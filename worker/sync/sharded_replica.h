@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,9 +24,7 @@ class ShardedReplica final : public Replica {
   absl::StatusOr<std::unique_ptr<Delta>> Snapshot(int fragment) override;
   absl::Status FoldLate(int fragment, std::span<const uint8_t> object) override;
   absl::Status StageAnswer(int fragment, std::span<const uint8_t> answer) override;
-  // The hash is FinishMerge's.
-  absl::StatusOr<std::optional<uint64_t>> Merge(int fragment, std::span<const uint8_t> answer,
-                                                float alpha, uint64_t expected) override;
+  absl::Status Merge(int fragment, std::span<const uint8_t> answer, float alpha) override;
   absl::StatusOr<uint64_t> FinishMerge(int fragment) override;
   absl::StatusOr<uint64_t> SetPublished(int fragment, std::span<const uint8_t> values) override;
   absl::Status Mix(int fragment, float alpha) override;

@@ -506,33 +506,26 @@ absl::Status SyncEngine::MergeAnswer(const SyncEvent& event, const PulledObject&
                                             answer.round, " in codec ",
                                             v1::Codec_Name(answer.codec)));
   }
-  const absl::StatusOr<std::optional<uint64_t>> hash =
-      options_.replica->Merge(event.fragment, answer.bytes,
-                              static_cast<float>(options_.config.mixing()), answer.published_hash);
-  RETURN_IF_ERROR(Annotate(hash.status(), absl::StrCat("the answer of ", Describe(event))));
+  RETURN_IF_ERROR(Annotate(options_.replica->Merge(event.fragment, answer.bytes,
+                                                   static_cast<float>(options_.config.mixing())),
+                           absl::StrCat("the answer of ", Describe(event))));
   fragment(event.fragment).version = event.round;
-  if (hash->has_value()) return CheckMerged(event, **hash, answer.published_hash);
   unfinished_.push_back({event, answer.published_hash});
-  return absl::OkStatus();
-}
-
-absl::Status SyncEngine::CheckMerged(const SyncEvent& event, uint64_t hash,
-                                     uint64_t expected_hash) {
-  if (hash != expected_hash) {
-    return absl::DataLossError(
-        absl::StrCat("after ", Describe(event), " the published copy hashes to ", HashToHex(hash),
-                     ", the coordinator's to ", HashToHex(expected_hash),
-                     "; restart this worker so that it fetches the state anew"));
-  }
-  options_.exchange->ReportApplied(event.fragment, event.round, hash);
   return absl::OkStatus();
 }
 
 absl::Status SyncEngine::FinishMerges() {
   for (const UnfinishedMerge& merge : std::exchange(unfinished_, {})) {
-    const absl::StatusOr<uint64_t> hash = options_.replica->FinishMerge(merge.event.fragment);
-    RETURN_IF_ERROR(Annotate(hash.status(), absl::StrCat("the answer of ", Describe(merge.event))));
-    RETURN_IF_ERROR(CheckMerged(merge.event, *hash, merge.expected_hash));
+    const SyncEvent& event = merge.event;
+    const absl::StatusOr<uint64_t> hash = options_.replica->FinishMerge(event.fragment);
+    RETURN_IF_ERROR(Annotate(hash.status(), absl::StrCat("the answer of ", Describe(event))));
+    if (*hash != merge.expected_hash) {
+      return absl::DataLossError(
+          absl::StrCat("after ", Describe(event), " the published copy hashes to ",
+                       HashToHex(*hash), ", the coordinator's to ", HashToHex(merge.expected_hash),
+                       "; restart this worker so that it fetches the state anew"));
+    }
+    options_.exchange->ReportApplied(event.fragment, event.round, *hash);
   }
   return absl::OkStatus();
 }

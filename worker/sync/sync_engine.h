@@ -206,7 +206,7 @@ class SyncEngine {
     std::shared_ptr<Flight> flight;
   };
 
-  // A merge of which the replica has not said yet what the published copy hashes to.
+  // A merge whose hash has not been compared yet.
   struct UnfinishedMerge {
     SyncEvent event;
     uint64_t expected_hash = 0;
@@ -233,9 +233,7 @@ class SyncEngine {
   absl::Status Land(int fragment, int64_t step);
   bool Answers(const SyncEvent& event, const PulledObject& answer) const;
   absl::Status MergeAnswer(const SyncEvent& event, const PulledObject& answer);
-  // Compares the hash and tells the coordinator.
-  absl::Status CheckMerged(const SyncEvent& event, uint64_t hash, uint64_t expected_hash);
-  // Asks the replica about all merges that it has not finished.
+  // Compares the hashes of the last merges, and tells the coordinator.
   absl::Status FinishMerges();
   absl::Status FetchState(int fragment);
   absl::Status FoldLateDelta(const Flight& flight, std::span<const uint8_t> object);

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
+#include "worker/backend/evaluation_model.h"
 #include "worker/data/choice_task.h"
-#include "worker/train/evaluation_model.h"
 
 namespace causeway::worker {
 

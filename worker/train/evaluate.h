@@ -5,8 +5,8 @@
 #include <span>
 
 #include "absl/status/statusor.h"
+#include "worker/backend/evaluation_model.h"
 #include "worker/data/window_sampler.h"
-#include "worker/train/evaluation_model.h"
 
 namespace causeway::worker {
 

@@ -16,9 +16,9 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
+#include "worker/backend/backend.h"
 #include "worker/data/dataset.h"
 #include "worker/data/window_sampler.h"
-#include "worker/train/backend.h"
 #include "worker/train/choice_accuracy.h"
 
 namespace causeway::worker {

@@ -17,7 +17,7 @@
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "worker/backend/cpu/cpu_transformer.h"
-#include "worker/train/optimizer.h"
+#include "worker/backend/cpu/optimizer.h"
 
 namespace causeway::worker {
 namespace {

@@ -14,10 +14,6 @@
 namespace causeway::hostile {
 namespace {
 
-Outcome Failed(const absl::Status& status) {
-  return {.held = false, .what = std::string(status.message())};
-}
-
 // Nobody waits for a lease: who is put out is late.
 void NobodyWaits(v1::RunConfig& config) {
   config.mutable_membership()->set_quorum(kHonest);

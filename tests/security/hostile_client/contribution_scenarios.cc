@@ -17,13 +17,9 @@ namespace causeway::hostile {
 namespace {
 
 constexpr int64_t kMostTokens = int64_t{1} << 48;
-constexpr int64_t kRounds = 6;
+constexpr int64_t kHonestRounds = 6;
 
 using MergeRuleChange = std::function<void(v1::OuterConfig&)>;
-
-Outcome Failed(const absl::Status& status) {
-  return {.held = false, .what = std::string(status.message())};
-}
 
 // Whether what is published is what the three would have published alone.
 Outcome SameBits(Run& run, const ConfigChange& change, int64_t rounds) {
@@ -37,7 +33,7 @@ absl::Status PlayRounds(Run& run, Team& team, Site& liar, int64_t first_lie, int
                         const std::function<Push(int64_t)>& lie) {
   RETURN_IF_ERROR(team.Enter());
   RETURN_IF_ERROR(liar.Enter((first_lie - 1) * kInterval));
-  for (int64_t round = 1; round <= kRounds; ++round) {
+  for (int64_t round = 1; round <= kHonestRounds; ++round) {
     if (round >= first_lie && round <= last_lie) {
       // A refusal is as good as a quarantine.
       liar.Deliver(lie(round)).IgnoreError();
@@ -75,7 +71,7 @@ Outcome Overflow() {
     return Failed(health.ok() ? played
                               : absl::InternalError(absl::StrCat("for good: ", health.message())));
   }
-  Outcome outcome = SameBits(run, {}, kRounds);
+  Outcome outcome = SameBits(run, {}, kHonestRounds);
   if (outcome.held) absl::StrAppend(&outcome.what, ", its delta of round 2 quarantined");
   return outcome;
 }
@@ -90,7 +86,7 @@ Outcome LargeNormInTheFirstRound() {
   Site liar(run, "liar");
   const absl::Status played =
       PlayRounds(run, team, liar, 1, 1, [&](int64_t round) { return liar.MakePush(round, 1e6); });
-  return played.ok() ? SameBits(run, guarded, kRounds) : Failed(played);
+  return played.ok() ? SameBits(run, guarded, kHonestRounds) : Failed(played);
 }
 
 Outcome Tokens() {
@@ -98,7 +94,7 @@ Outcome Tokens() {
   if (const absl::Status status = run.Start(); !status.ok()) return Failed(status);
   Team team(run);
   Site liar(run, "liar");
-  const absl::Status played = PlayRounds(run, team, liar, 1, kRounds, [&](int64_t round) {
+  const absl::Status played = PlayRounds(run, team, liar, 1, kHonestRounds, [&](int64_t round) {
     Push push = liar.MakePush(round);
     push.header.set_tokens(kMostTokens);
     return push;
@@ -127,7 +123,7 @@ Outcome Rejected() {
   const auto play = [&]() -> absl::Status {
     RETURN_IF_ERROR(team.Enter());
     RETURN_IF_ERROR(liar.Enter(0));
-    for (int64_t round = 1; round <= kRounds; ++round) {
+    for (int64_t round = 1; round <= kHonestRounds; ++round) {
       if (round == kRejectedFrom) {
         v1::RejectRequest request;
         request.set_worker_id("liar");
@@ -161,7 +157,7 @@ Outcome Rejected() {
     for (const std::string& id : round.contributors) merged += id == "liar";
   }
   return {.held = merged == 0,
-          .what = absl::StrCat(merged, " of ", kRounds - kRejectedFrom + 1,
+          .what = absl::StrCat(merged, " of ", kHonestRounds - kRejectedFrom + 1,
                                " rounds after the order have its delta, a restart among them")};
 }
 

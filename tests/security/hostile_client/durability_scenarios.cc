@@ -17,10 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Outcome Failed(const absl::Status& status) {
-  return {.held = false, .what = std::string(status.message())};
-}
-
 void FlipTheMiddle(const fs::path& path) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   const auto middle = static_cast<std::streamoff>(fs::file_size(path) / 2);

@@ -26,11 +26,7 @@ namespace {
 
 constexpr char kDescribe[] = "/causeway.v1.Session/Describe";
 constexpr absl::Duration kAttack = absl::Seconds(5);
-constexpr int64_t kRounds = 3;
-
-Outcome Failed(const absl::Status& status) {
-  return {.held = false, .what = std::string(status.message())};
-}
+constexpr int64_t kFloodedRounds = 3;
 
 int64_t MemoryInUse() {
   const struct mallinfo2 info = mallinfo2();
@@ -77,7 +73,7 @@ absl::StatusOr<Cost> Attack(Team& team, int64_t first_round,
     }
   });
   absl::Status played;
-  for (int64_t round = first_round; played.ok() && round < first_round + kRounds; ++round) {
+  for (int64_t round = first_round; played.ok() && round < first_round + kFloodedRounds; ++round) {
     played = team.DoRound(round);
   }
   for (std::thread& thread : threads) thread.join();
@@ -125,7 +121,7 @@ Outcome EndlessHeaders() {
   const absl::StatusOr<Cost> cost =
       Attack(team, 1, std::vector<std::function<void()>>(kConnections, attack));
   if (!cost.ok()) return Failed(cost.status());
-  const absl::Status same = CompareWithAlone(run, {}, kRounds);
+  const absl::Status same = CompareWithAlone(run, {}, kFloodedRounds);
   return {.held = same.ok() && ended == kConnections,
           .what = absl::StrCat(ended.load(), " of ", kConnections, " connections were ended, ",
                                MiB(cost->memory), " at once; ",
@@ -184,7 +180,7 @@ Outcome RapidReset() {
       }
     };
     const absl::StatusOr<Cost> cost = Attack(team, round, {attack});
-    round += kRounds;
+    round += kFloodedRounds;
     if (!cost.ok()) return Failed(cost.status());
     outcome.held = outcome.held && (ended || !kind.must_end);
     outcome.table.push_back(

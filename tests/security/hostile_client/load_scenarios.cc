@@ -23,10 +23,6 @@ constexpr int kPullsOfConnection = 50;
 constexpr uint64_t kWantsOfLane = 100;
 constexpr int64_t kRounds = 3;
 
-Outcome Failed(const absl::Status& status) {
-  return {.held = false, .what = std::string(status.message())};
-}
-
 // A model whose state is worth copying: some 5 MiB.
 void Larger(v1::RunConfig& config) {
   config.mutable_model()->set_width(128);

@@ -12,10 +12,6 @@ namespace {
 
 constexpr double kStepSeconds = 1.0;
 
-Outcome Failed(const absl::Status& status) {
-  return {.held = false, .what = std::string(status.message())};
-}
-
 absl::Status Stop(Site& site, int64_t at_step) {
   v1::StopRequest request;
   request.set_at_step(at_step);

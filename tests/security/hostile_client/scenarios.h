@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace causeway::hostile {
 
 struct Outcome {
@@ -13,6 +15,11 @@ struct Outcome {
   std::string what = {};                // For people: what came of the attack.
   std::vector<std::string> table = {};  // Line by line, where there is more to say.
 };
+
+// What broke off the attack.
+inline Outcome Failed(const absl::Status& status) {
+  return {.held = false, .what = std::string(status.message())};
+}
 
 struct Scenario {
   std::string name;

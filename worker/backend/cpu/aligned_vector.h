@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <new>
 #include <vector>
 
@@ -41,6 +42,9 @@ struct AlignedAllocator {
 
 template <typename T>
 using AlignedVector = std::vector<T, AlignedAllocator<T>>;
+
+// A count or an index, as containers take it.
+inline size_t Size(int64_t value) { return static_cast<size_t>(value); }
 
 }  // namespace causeway::worker
 

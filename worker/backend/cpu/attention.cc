@@ -16,9 +16,6 @@ constexpr int64_t kLongSequence = 512;
 
 int64_t BlockRows(int64_t length) { return length >= kLongSequence ? kLongBlock : kShortBlock; }
 
-// The kernels load and store whole vectors past the last column.
-int64_t ScoreStride(int64_t length) { return (length + 63) / 64 * 64; }
-
 template <typename T>
 T ScoreScale(int64_t head_dim) {
   return static_cast<T>(1.0 / std::sqrt(static_cast<double>(head_dim)));

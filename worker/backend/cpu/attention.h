@@ -44,6 +44,10 @@ struct AttentionHeadGradients {
   }
 };
 
+// Values from one row of scores to the next: the kernels load and store whole vectors past the
+// last column.
+inline int64_t ScoreStride(int64_t length) { return (length + 63) / 64 * 64; }
+
 // Values of scratch for one task of either direction.
 size_t AttentionScratchSize(int64_t length);
 

@@ -16,8 +16,6 @@ namespace {
 constexpr int64_t kLogitsBytes = int64_t{128} << 20;
 constexpr int64_t kLogitsPerTask = 32768;
 
-size_t Size(int64_t value) { return static_cast<size_t>(value); }
-
 // Tokens per pass of the classifier: the fewest equal chunks that fit the budget.
 int64_t HeadChunk(int64_t tokens, int64_t row_bytes) {
   const int64_t limit = std::clamp<int64_t>(kLogitsBytes / row_bytes / 64 * 64, 64, tokens + 63);

@@ -2,6 +2,7 @@
 // travels from the last block to the first; every norm adds its share to it.
 #include <algorithm>
 
+#include "worker/backend/cpu/aligned_vector.h"
 #include "worker/backend/cpu/cpu_transformer.h"
 #include "worker/backend/cpu/gemm.h"
 
@@ -9,8 +10,6 @@ namespace causeway::worker {
 namespace {
 
 constexpr int64_t kColumnsPerTask = 64;
-
-size_t Size(int64_t value) { return static_cast<size_t>(value); }
 
 }  // namespace
 

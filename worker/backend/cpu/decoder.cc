@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/fatal.h"
 #include "common/params/rope.h"
+#include "worker/backend/cpu/attention.h"
 #include "worker/backend/cpu/gemm.h"
 
 namespace causeway::worker {
@@ -16,11 +17,6 @@ constexpr int64_t kPromptRows = 256;
 constexpr int64_t kScoreRows = 128;
 // Weights that one task reads.
 constexpr int64_t kTaskValues = 64 * 1024;
-
-size_t Size(int64_t value) { return static_cast<size_t>(value); }
-
-// The kernels load and store whole vectors past the last column.
-int64_t ScoreStride(int64_t length) { return (length + 63) / 64 * 64; }
 
 }  // namespace
 

@@ -29,6 +29,15 @@ template <typename T>
 void GemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha,
               const T* a, int64_t lda, const T* b, int64_t ldb, T beta, T* c, int64_t ldc);
 
+template <>
+void GemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
+              const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
+              int64_t ldc);
+template <>
+void GemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, double alpha,
+              const double* a, int64_t lda, const double* b, int64_t ldb, double beta, double* c,
+              int64_t ldc);
+
 }  // namespace causeway::worker
 
 #endif  // CAUSEWAY_WORKER_BACKEND_CPU_GEMM_H_

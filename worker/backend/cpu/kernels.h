@@ -104,6 +104,10 @@ struct Kernels {
 // The table for this machine. T is float or double.
 template <typename T>
 const Kernels<T>& GetKernels();
+template <>
+const Kernels<float>& GetKernels<float>();
+template <>
+const Kernels<double>& GetKernels<double>();
 
 }  // namespace causeway::worker
 

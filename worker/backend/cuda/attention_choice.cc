@@ -12,8 +12,8 @@
 namespace causeway::worker::cuda {
 namespace {
 
-constexpr char kArena[] = "attention's workspace";
-constexpr char kLower[] = "--attention=own";
+constexpr char kAttentionArena[] = "attention's workspace";
+constexpr char kLowerByFlag[] = "--attention=own";
 constexpr int kTimedRuns = 3;
 
 using Made = absl::StatusOr<std::unique_ptr<AttentionProvider>>;
@@ -44,7 +44,8 @@ absl::Status GiveWorkspace(AttentionProvider& provider, DeviceMemory& memory) {
   if (provider.workspace_bytes() == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(
       std::byte* const workspace,
-      memory.Allocate<std::byte>(kArena, static_cast<int64_t>(provider.workspace_bytes()), kLower));
+      memory.Allocate<std::byte>(kAttentionArena, static_cast<int64_t>(provider.workspace_bytes()),
+                                 kLowerByFlag));
   provider.UseWorkspace(workspace);
   return absl::OkStatus();
 }
@@ -157,14 +158,15 @@ absl::StatusOr<float> TimeAttention(AttentionProvider& provider, const Attention
   const int64_t out_size = tokens * shape.heads * shape.head_dim;
   const int64_t qkv_size = tokens * (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
   const auto bf16 = [&](int64_t size) {
-    return memory.Allocate<__nv_bfloat16>("timing attention", size, kLower);
+    return memory.Allocate<__nv_bfloat16>("timing attention", size, kLowerByFlag);
   };
   ASSIGN_OR_RETURN(__nv_bfloat16* const qkv, bf16(qkv_size));
   ASSIGN_OR_RETURN(__nv_bfloat16* const dqkv, bf16(qkv_size));
   ASSIGN_OR_RETURN(__nv_bfloat16* const out, bf16(out_size));
   ASSIGN_OR_RETURN(__nv_bfloat16* const dout, bf16(out_size));
-  ASSIGN_OR_RETURN(float* const rows,
-                   memory.Allocate<float>("timing attention", 2 * tokens * shape.heads, kLower));
+  ASSIGN_OR_RETURN(
+      float* const rows,
+      memory.Allocate<float>("timing attention", 2 * tokens * shape.heads, kLowerByFlag));
   RETURN_IF_ERROR(GiveWorkspace(provider, memory));
   FillRandom(qkv_size, /*seed=*/1, /*scale=*/1.0F, qkv, stream);
   FillRandom(out_size, /*seed=*/2, /*scale=*/1.0F, dout, stream);

@@ -70,6 +70,9 @@ function(causeway_cuda_library name)
   if(CAUSEWAY_HAVE_CUDA)
     add_library(causeway_${name} STATIC ${ARG_SOURCES} ${ARG_KERNELS} ${ARG_EXACT_KERNELS})
     set_source_files_properties(${ARG_EXACT_KERNELS} PROPERTIES COMPILE_OPTIONS "--fmad=false")
+    # CMake 3.31 and later would compile kernels together, too.
+    set_source_files_properties(${ARG_KERNELS} ${ARG_EXACT_KERNELS}
+      PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     target_compile_options(causeway_${name} PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;-Xcompiler=-Wall;--expt-relaxed-constexpr>")
     target_compile_definitions(causeway_${name} PRIVATE
@@ -86,7 +89,7 @@ function(causeway_cuda_library name)
       file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${kernel})
       file(CONFIGURE OUTPUT ${source} CONTENT "#include \"${path}\"\n" @ONLY)
       # Kernels are written for nvcc: for its warnings, and for vector loads of any type.
-      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
+      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS
         "-fno-strict-aliasing;-Wno-conversion;-Wno-sign-conversion;-Wno-unknown-pragmas;-Wno-unused-parameter;-Wno-shadow;$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>")
       list(APPEND sources ${source})
     endforeach()

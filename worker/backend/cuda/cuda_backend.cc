@@ -289,13 +289,6 @@ absl::StatusOr<std::unique_ptr<ReplicaPart>> CudaBackend::MakePart() {
   return DevicePart::Create(plan_, shards_, config_.sync(), Shards(), PartOptions());
 }
 
-absl::StatusOr<std::unique_ptr<Replica>> CudaBackend::MakeReplica() {
-  if (ranks_.size() != static_cast<size_t>(shards_.ranks())) {
-    return absl::InternalError("other processes have parts of this replica");
-  }
-  return MakeDeviceReplica(plan_, shards_, config_.sync(), Shards(), PartOptions());
-}
-
 std::string CudaBackend::Describe() const {
   const std::string by = attention() == kOwnAttention ? "" : attention();
   return absl::StrCat("cuda, ", DescribeDevices(options_.devices),

@@ -25,9 +25,9 @@
 #include "worker/backend/cuda/device_rank.h"
 #include "worker/backend/cuda/device_thread.h"
 #include "worker/backend/cuda/sync/device_part.h"
+#include "worker/backend/sharded_backend.h"
 #include "worker/group/local_group.h"
 #include "worker/group/shard_plan.h"
-#include "worker/train/sharded_backend.h"
 
 namespace causeway::worker::cuda {
 
@@ -71,7 +71,6 @@ class CudaBackend final : public ShardedBackend {
   absl::StatusOr<OptimizerState> SaveOptimizer() override;
   absl::Status RestoreOptimizer(int64_t updates, std::span<const float> first_moments,
                                 std::span<const float> second_moments) override;
-  absl::StatusOr<std::unique_ptr<Replica>> MakeReplica() override;
   std::string Describe() const override;
   const ShardPlan& shards() const override { return shards_; }
   RankRange range() const override {

@@ -18,7 +18,7 @@
 #include "worker/backend/cuda/device_evaluator.h"
 #include "worker/backend/cuda/device_rank.h"
 #include "worker/backend/cuda/gemm.h"
-#include "worker/train/evaluation_model.h"
+#include "worker/backend/evaluation_model.h"
 
 namespace causeway::worker::cuda {
 

@@ -1,5 +1,5 @@
-// The inner optimizer (worker/train/optimizer.h) on one GPU of a site: it keeps master weights and
-// moments of the GPU's own pieces (ShardPlan), in fp32, and writes their bf16 weights.
+// The inner optimizer (worker/backend/cpu/optimizer.h) on one GPU of a site: it keeps master
+// weights and moments of the GPU's own pieces (ShardPlan), in fp32, and writes their bf16 weights.
 //
 // The norm is that of the whole gradient, over all GPUs, and is never seen by the host before the
 // update: one that is not finite makes the update change nothing.

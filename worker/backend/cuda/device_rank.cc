@@ -15,8 +15,6 @@ constexpr char kMicroBatch[] = "a smaller train.micro_batch_sequences";
 // About the size of trained weights: what products are timed with. Zeros would draw less power.
 constexpr float kRehearsedWeights = 0.05F;
 
-size_t Bytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
-
 }  // namespace
 
 DeviceRank::DeviceRank(const Options& options)
@@ -69,9 +67,10 @@ absl::Status DeviceRank::Allocate() {
                                                            "more GPUs (each keeps its share)"));
   // The gaps between tensors are never written again.
   const int64_t gradients = arrays_.gradients_are_own ? own : arena;
-  for (const auto& [data, bytes] : {std::pair<void*, size_t>(arrays_.weights, Bytes(arena) / 2),
-                                    std::pair<void*, size_t>(arrays_.gradients, Bytes(gradients)),
-                                    std::pair<void*, size_t>(arrays_.master, Bytes(own))}) {
+  for (const auto& [data, bytes] :
+       {std::pair<void*, size_t>(arrays_.weights, FloatBytes(arena) / 2),
+        std::pair<void*, size_t>(arrays_.gradients, FloatBytes(gradients)),
+        std::pair<void*, size_t>(arrays_.master, FloatBytes(own))}) {
     RETURN_IF_ERROR(CheckCuda(cudaMemsetAsync(data, 0, bytes, stream_.get()), "clearing arenas"));
   }
   ASSIGN_OR_RETURN(int32_t* const tokens,
@@ -186,8 +185,9 @@ absl::Status DeviceRank::Rehearse() {
     RETURN_IF_ERROR(transformer_->ForwardBackward(PassOf(first), {}, stream_.get()));
   }
   if (has_optimizer()) RETURN_IF_ERROR(optimizer_->Rehearse(stream_.get()));
-  RETURN_IF_ERROR(CheckCuda(cudaMemsetAsync(arrays_.weights, 0, Bytes(arena) / 2, stream_.get()),
-                            "clearing weights"));
+  RETURN_IF_ERROR(
+      CheckCuda(cudaMemsetAsync(arrays_.weights, 0, FloatBytes(arena) / 2, stream_.get()),
+                "clearing weights"));
   RETURN_IF_ERROR(stream_.Wait("a first micro-step"));
   gemm_->SetTuning(false);
   if (!options_.graphs || staged_gradients_ != nullptr) return absl::OkStatus();
@@ -350,7 +350,7 @@ absl::Status DeviceRank::FillPieces(const std::vector<StateRange>& ranges, float
     RETURN_IF_ERROR(staging.copied.Wait("copying state to the GPU"));
     std::copy_n(from.data() + chunk.begin, chunk.size, staging.values.data());
     RETURN_IF_ERROR(
-        CheckCuda(cudaMemcpyAsync(own + chunk.offset, staging.values.data(), Bytes(chunk.size),
+        CheckCuda(cudaMemcpyAsync(own + chunk.offset, staging.values.data(), FloatBytes(chunk.size),
                                   cudaMemcpyHostToDevice, stream_.get()),
                   "copying state to the GPU"));
     RETURN_IF_ERROR(staging.copied.Record(stream_.get()));
@@ -367,7 +367,7 @@ absl::Status DeviceRank::CopyPieces(const std::vector<StateRange>& ranges, const
       const Staging& staging = staging_[turn % staging_.size()];
       RETURN_IF_ERROR(CheckCuda(
           cudaMemcpyAsync(staging.values.data(), own + chunks[turn].offset,
-                          Bytes(chunks[turn].size), cudaMemcpyDeviceToHost, stream_.get()),
+                          FloatBytes(chunks[turn].size), cudaMemcpyDeviceToHost, stream_.get()),
           "copying state from the GPU"));
       RETURN_IF_ERROR(staging.copied.Record(stream_.get()));
     }

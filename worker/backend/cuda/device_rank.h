@@ -32,6 +32,7 @@
 #include "absl/status/statusor.h"
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
+#include "worker/backend/backend.h"
 #include "worker/backend/cuda/attention_provider.h"
 #include "worker/backend/cuda/cuda_transformer.h"
 #include "worker/backend/cuda/device/device.h"
@@ -45,7 +46,6 @@
 #include "worker/backend/cuda/staged_gradients.h"
 #include "worker/group/local_group.h"
 #include "worker/group/shard_plan.h"
-#include "worker/train/backend.h"
 
 namespace causeway::worker::cuda {
 

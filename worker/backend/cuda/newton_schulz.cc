@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "worker/backend/cpu/muon.h"
 #include "worker/backend/cuda/kernels/muon.h"
-#include "worker/train/muon.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -1,4 +1,4 @@
-// Muon's orthogonalization (worker/train/muon.h) of many equally shaped matrices at once, as
+// Muon's orthogonalization (worker/backend/cpu/muon.h) of many equally shaped matrices at once, as
 // batches of bf16 products.
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_NEWTON_SCHULZ_H_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_NEWTON_SCHULZ_H_

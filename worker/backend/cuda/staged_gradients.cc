@@ -9,12 +9,6 @@
 #include "worker/backend/cuda/kernels/elementwise.h"
 
 namespace causeway::worker::cuda {
-namespace {
-
-size_t Bytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<StagedGradients>> StagedGradients::Create(const Options& options,
                                                                          DeviceMemory* memory,
                                                                          cudaStream_t stream,
@@ -148,9 +142,9 @@ absl::Status StagedGradients::Sum(int stage, bool accumulate, cudaStream_t strea
     if (accumulate) {
       Add(size, sums, own_ + part.own, exchange_);
     } else {
-      RETURN_IF_ERROR(CheckCuda(
-          cudaMemcpyAsync(own_ + part.own, sums, Bytes(size), cudaMemcpyDeviceToDevice, exchange_),
-          "keeping the own gradients"));
+      RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(own_ + part.own, sums, FloatBytes(size),
+                                                cudaMemcpyDeviceToDevice, exchange_),
+                                "keeping the own gradients"));
     }
   }
   return buffer.summed.Record(exchange_);

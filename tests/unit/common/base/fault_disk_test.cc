@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using Fault = FaultDisk::Fault;
 using Loss = FaultDisk::Loss;
 
-std::span<const uint8_t> Bytes(absl::string_view text) {
+std::span<const uint8_t> TextBytes(absl::string_view text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
@@ -30,10 +30,10 @@ class FaultDiskTest : public testing::Test {
 
 TEST_F(FaultDiskTest, ADeadProcessLosesNothingAndAPowerLossWhatWasNotSynced) {
   const auto file = *disk_.Create("/d/a");
-  ASSERT_TRUE(file->Append(Bytes("synced")).ok());
+  ASSERT_TRUE(file->Append(TextBytes("synced")).ok());
   ASSERT_TRUE(file->Sync().ok());
   ASSERT_TRUE(disk_.SyncFolder("/d").ok());
-  ASSERT_TRUE(file->Append(Bytes("lost")).ok());
+  ASSERT_TRUE(file->Append(TextBytes("lost")).ok());
   const auto died = disk_.Clone();
   died->Crash(Loss::kNothing, 0);
   EXPECT_EQ(died->Content("/d/a"), "syncedlost");
@@ -44,9 +44,9 @@ TEST_F(FaultDiskTest, ADeadProcessLosesNothingAndAPowerLossWhatWasNotSynced) {
 TEST_F(FaultDiskTest, NamesAndBytesAreLostApartFromEachOther) {
   const auto file = *disk_.Create("/d/a");
   ASSERT_TRUE(disk_.SyncFolder("/d").ok());
-  ASSERT_TRUE(file->Append(Bytes("lost")).ok());
+  ASSERT_TRUE(file->Append(TextBytes("lost")).ok());
   const auto other = *disk_.Create("/d/b");
-  ASSERT_TRUE(other->Append(Bytes("its name is lost")).ok());
+  ASSERT_TRUE(other->Append(TextBytes("its name is lost")).ok());
   ASSERT_TRUE(other->Sync().ok());
   disk_.Crash(Loss::kEverythingUnsynced, 0);
   EXPECT_THAT(disk_.Files(), ElementsAre("/d/a"));
@@ -82,7 +82,7 @@ TEST_F(FaultDiskTest, FoldersThatAreCreatedDurablyOutliveAPowerLoss) {
 TEST_F(FaultDiskTest, ARenameIsUndoneUnlessItsFolderWasSynced) {
   for (const char* text : {"old", "new"}) {
     const auto file = *disk_.Create("/d/a.tmp");
-    ASSERT_TRUE(file->Append(Bytes(text)).ok());
+    ASSERT_TRUE(file->Append(TextBytes(text)).ok());
     ASSERT_TRUE(file->Sync().ok());
     ASSERT_TRUE(disk_.Rename("/d/a.tmp", "/d/a").ok());
     if (std::string(text) == "old") {
@@ -96,7 +96,7 @@ TEST_F(FaultDiskTest, ARenameIsUndoneUnlessItsFolderWasSynced) {
 TEST_F(FaultDiskTest, AFailedSyncLosesItsBytesForEver) {
   const auto file = *disk_.Create("/d/a");
   ASSERT_TRUE(disk_.SyncFolder("/d").ok());
-  ASSERT_TRUE(file->Append(Bytes("lost")).ok());
+  ASSERT_TRUE(file->Append(TextBytes("lost")).ok());
   disk_.FailCall(0, Fault::kInputOutput);
   const absl::Status failed = file->Sync();
   EXPECT_EQ(failed.code(), absl::StatusCode::kInternal);
@@ -110,15 +110,15 @@ TEST_F(FaultDiskTest, AFailedSyncLosesItsBytesForEver) {
 TEST_F(FaultDiskTest, AFailedWriteHasWrittenHalf) {
   const auto file = *disk_.Create("/d/a");
   disk_.FailCall(0, Fault::kDiskFull);
-  EXPECT_EQ(file->Append(Bytes("12345678")).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(file->Append(TextBytes("12345678")).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(disk_.Content("/d/a"), "1234");
 }
 
 TEST_F(FaultDiskTest, AClonedDiskGoesItsOwnWay) {
   const auto file = *disk_.Create("/d/a");
-  ASSERT_TRUE(file->Append(Bytes("both")).ok());
+  ASSERT_TRUE(file->Append(TextBytes("both")).ok());
   const auto clone = disk_.Clone();
-  ASSERT_TRUE(file->Append(Bytes(" and one")).ok());
+  ASSERT_TRUE(file->Append(TextBytes(" and one")).ok());
   EXPECT_EQ(clone->Content("/d/a"), "both");
   clone->Crash(Loss::kEverythingUnsynced, 0);
   EXPECT_EQ(disk_.Content("/d/a"), "both and one");

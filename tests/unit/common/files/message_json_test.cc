@@ -19,20 +19,20 @@ TEST(MessageToJson, IntegersAreNumbersHashesAreHexadecimalAndEnumeratorsHaveName
   fragment.set_published_hash(0xabc);
   fragment.add_contributed("site-a");
   fragment.add_contributed("site-b");
-  const nlohmann::json json = MessageToJson(status);
-  EXPECT_EQ(json["tokens"], 9007199254740992);
-  EXPECT_EQ(json["workers"][0]["state"], "LOST");
-  EXPECT_EQ(json["workers"][0]["incarnation"], std::numeric_limits<uint64_t>::max());
-  EXPECT_EQ(json["fragments"][0]["published_hash"], "0000000000000abc");
-  EXPECT_EQ(json["fragments"][0]["contributed"], (nlohmann::json{"site-a", "site-b"}));
+  const nlohmann::json written = MessageToJson(status);
+  EXPECT_EQ(written["tokens"], 9007199254740992);
+  EXPECT_EQ(written["workers"][0]["state"], "LOST");
+  EXPECT_EQ(written["workers"][0]["incarnation"], std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(written["fragments"][0]["published_hash"], "0000000000000abc");
+  EXPECT_EQ(written["fragments"][0]["contributed"], (nlohmann::json{"site-a", "site-b"}));
 }
 
 TEST(MessageToJson, WhatIsNotSetIsThereWithItsDefault) {
-  const nlohmann::json json = MessageToJson(v1::RunStatus());
-  EXPECT_EQ(json["run_id"], "");
-  EXPECT_EQ(json["paused"], false);
-  EXPECT_EQ(json["workers"], nlohmann::json::array());
-  EXPECT_TRUE(json["config"].is_null());
+  const nlohmann::json written = MessageToJson(v1::RunStatus());
+  EXPECT_EQ(written["run_id"], "");
+  EXPECT_EQ(written["paused"], false);
+  EXPECT_EQ(written["workers"], nlohmann::json::array());
+  EXPECT_TRUE(written["config"].is_null());
 }
 
 TEST(MessageToJson, ANumberThatJsonCannotSayIsNull) {
@@ -40,10 +40,10 @@ TEST(MessageToJson, ANumberThatJsonCannotSayIsNull) {
   worker.set_train_loss(std::numeric_limits<double>::quiet_NaN());
   worker.set_tokens_per_second(std::numeric_limits<double>::infinity());
   worker.set_pace(1.5);
-  const nlohmann::json json = MessageToJson(worker);
-  EXPECT_TRUE(json["train_loss"].is_null());
-  EXPECT_TRUE(json["tokens_per_second"].is_null());
-  EXPECT_EQ(json["pace"], 1.5);
+  const nlohmann::json written = MessageToJson(worker);
+  EXPECT_TRUE(written["train_loss"].is_null());
+  EXPECT_TRUE(written["tokens_per_second"].is_null());
+  EXPECT_EQ(written["pace"], 1.5);
 }
 
 }  // namespace

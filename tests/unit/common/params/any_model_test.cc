@@ -35,7 +35,7 @@ v1::RunConfig TensorsRun(const std::string& sync) {
   return Completed(absl::StrCat(kTensors, "sync { ", sync, " }"));
 }
 
-absl::Status Refusal(const std::string& text) {
+absl::Status RefusalOf(const std::string& text) {
   v1::RunConfig config = Parsed(text);
   return CompleteRunConfig(config).status();
 }
@@ -149,7 +149,7 @@ TEST(AnyModel, PlansOfOtherShapesHaveOtherHashes) {
 
 TEST(AnyModel, PatternsOfBlocksAreRefusedWhereNamesHaveNone) {
   const absl::Status status =
-      Refusal(TensorText("name: 'w' shape: [64, 64]") + " sync { fragments: 2 }");
+      RefusalOf(TensorText("name: 'w' shape: [64, 64]") + " sync { fragments: 2 }");
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
             "sync.fragments must be at most the blocks that tensors' names number = 0 with this "
@@ -157,9 +157,9 @@ TEST(AnyModel, PatternsOfBlocksAreRefusedWhereNamesHaveNone) {
 }
 
 TEST(AnyModel, ModelAndTensorsExcludeEachOtherAndOneIsNeeded) {
-  EXPECT_THAT(std::string(Refusal(absl::StrCat(kTensors, kSmallModel)).message()),
+  EXPECT_THAT(std::string(RefusalOf(absl::StrCat(kTensors, kSmallModel)).message()),
               HasSubstr("model must be left out where tensors say what is trained"));
-  EXPECT_THAT(std::string(Refusal("run_name: 'r'").message()),
+  EXPECT_THAT(std::string(RefusalOf("run_name: 'r'").message()),
               HasSubstr("model, or tensors, must be given"));
   v1::RunConfig later = Parsed("run_name: 'r' sync { fragments: 3 }");
   ASSERT_TRUE(CompleteRunConfig(later, ModelIs::kStillToCome).ok());
@@ -191,7 +191,7 @@ TEST(AnyModel, WhatAForeignTrainerCannotDoIsRefusedByName) {
                      "sync.contribution must be PARAMETER_DELTA in a run of tensors"),
            std::pair("outer { optimizer: ADAMW }", "outer.optimizer must be NESTEROV, SGD or ADAM"),
        }) {
-    const absl::Status status = Refusal(absl::StrCat(kTensors, text));
+    const absl::Status status = RefusalOf(absl::StrCat(kTensors, text));
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
   }
@@ -219,7 +219,7 @@ TEST(AnyModel, TablesOutsideTheLimitsAreRefusedByName) {
            Case("tensors { tensor { name: 'w' shape: 4 } tensor { name: 'w' shape: 4 } }",
                 "\"w\" must be there once"),
        }) {
-    const absl::Status status = Refusal(text);
+    const absl::Status status = RefusalOf(text);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
   }

@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-FragmentPlan Plan(const std::string& text) {
+FragmentPlan SmallPlan(const std::string& text) {
   const v1::RunConfig config = Completed(text, Parsed(kSmallModel));
   return *FragmentPlan::Create(config);
 }
@@ -25,8 +25,8 @@ std::vector<float> Values(const FragmentPlan& plan, uint64_t seed) {
 }
 
 TEST(CopyParameters, FindsEveryTensorInAnotherPlan) {
-  const FragmentPlan from = Plan("");
-  const FragmentPlan to = Plan("sync { fragments: 2 pattern: STRIDED }");
+  const FragmentPlan from = SmallPlan("");
+  const FragmentPlan to = SmallPlan("sync { fragments: 2 pattern: STRIDED }");
   ASSERT_NE(from.hash(), to.hash());
   std::vector<float> copy(static_cast<size_t>(to.arena_size()), 7.0F);
   ASSERT_TRUE(CopyParameters(from, Values(from, 1), to, copy).ok());
@@ -34,8 +34,8 @@ TEST(CopyParameters, FindsEveryTensorInAnotherPlan) {
 }
 
 TEST(CopyParameters, NamesTheTensorAndBothShapesWhereTheyDiffer) {
-  const FragmentPlan from = Plan("model { mlp_width: 128 }");
-  const FragmentPlan to = Plan("");
+  const FragmentPlan from = SmallPlan("model { mlp_width: 128 }");
+  const FragmentPlan to = SmallPlan("");
   std::vector<float> copy(static_cast<size_t>(to.arena_size()));
   const absl::Status status = CopyParameters(from, Values(from, 1), to, copy);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -45,8 +45,8 @@ TEST(CopyParameters, NamesTheTensorAndBothShapesWhereTheyDiffer) {
 }
 
 TEST(CopyParameters, NamesTheTensorThatOneSideLacks) {
-  const FragmentPlan tied = Plan("");
-  const FragmentPlan untied = Plan("model { untied_head: true }");
+  const FragmentPlan tied = SmallPlan("");
+  const FragmentPlan untied = SmallPlan("model { untied_head: true }");
   std::vector<float> copy(static_cast<size_t>(untied.arena_size()));
   EXPECT_THAT(std::string(CopyParameters(tied, Values(tied, 1), untied, copy).message()),
               HasSubstr("a tensor lm_head.weight [384, 64], the given parameters have none"));

@@ -12,7 +12,7 @@
 namespace causeway {
 namespace {
 
-FragmentPlan Plan(const std::string& sync) {
+FragmentPlan TinyPlan(const std::string& sync) {
   const v1::RunConfig config =
       Completed(absl::StrCat("model { preset: 'tiny-1m' } sync { ", sync, " }"));
   return *FragmentPlan::Create(config);
@@ -32,12 +32,12 @@ std::span<const float> Values(const PlacedTensor& tensor, const std::vector<floa
 
 // With glibc's log and cos. Another math library may round one value in many millions differently.
 TEST(InitializeParameters, KeepsItsBits) {
-  const std::vector<float> arena = Initial(Plan("fragments: 1"), 1);
+  const std::vector<float> arena = Initial(TinyPlan("fragments: 1"), 1);
   EXPECT_EQ(TreeHash(std::span<const float>(arena)), 0xfa8e7067d01fbd41U);
 }
 
 TEST(InitializeParameters, KeepsItsBitsOnAnyNumberOfThreads) {
-  const FragmentPlan plan = Plan("fragments: 3");
+  const FragmentPlan plan = TinyPlan("fragments: 3");
   const std::vector<float> expected = Initial(plan, 5);
   for (const int count : {1, 2, 7}) {
     ThreadPool threads(count);
@@ -49,7 +49,7 @@ TEST(InitializeParameters, KeepsItsBitsOnAnyNumberOfThreads) {
 }
 
 TEST(InitializeParameters, TellsHowFarItIsUntilAllIsThere) {
-  const FragmentPlan plan = Plan("fragments: 1");
+  const FragmentPlan plan = TinyPlan("fragments: 1");
   std::vector<float> arena(static_cast<size_t>(plan.arena_size()));
   std::vector<int64_t> told;
   ThreadPool threads(3);
@@ -63,11 +63,11 @@ TEST(InitializeParameters, TellsHowFarItIsUntilAllIsThere) {
 }
 
 TEST(InitializeParameters, DoesNotDependOnThePlan) {
-  const FragmentPlan whole = Plan("fragments: 1");
+  const FragmentPlan whole = TinyPlan("fragments: 1");
   const std::vector<float> expected = Initial(whole, 7);
   for (const char* sync :
        {"fragments: 3", "fragments: 2 pattern: SEQUENTIAL", "fragments: 11 pattern: BALANCED"}) {
-    const FragmentPlan plan = Plan(sync);
+    const FragmentPlan plan = TinyPlan(sync);
     const std::vector<float> arena = Initial(plan, 7);
     for (const PlacedTensor& tensor : plan.tensors()) {
       const PlacedTensor* const same = whole.Find(tensor.info.name);
@@ -81,7 +81,7 @@ TEST(InitializeParameters, DoesNotDependOnThePlan) {
 }
 
 TEST(InitializeParameters, NormsAreOnesGapsZerosAndMatricesNormal) {
-  const FragmentPlan plan = Plan("fragments: 3");
+  const FragmentPlan plan = TinyPlan("fragments: 3");
   const std::vector<float> arena = Initial(plan, 3);
   std::vector<bool> in_tensor(arena.size());
   for (const PlacedTensor& tensor : plan.tensors()) {
@@ -107,7 +107,7 @@ TEST(InitializeParameters, NormsAreOnesGapsZerosAndMatricesNormal) {
 }
 
 TEST(InitializeParameters, SeedsAndTensorsHaveValuesOfTheirOwn) {
-  const FragmentPlan plan = Plan("fragments: 1");
+  const FragmentPlan plan = TinyPlan("fragments: 1");
   const std::vector<float> one = Initial(plan, 1), two = Initial(plan, 2);
   EXPECT_EQ(one, Initial(plan, 1));
   const PlacedTensor& q = *plan.Find("model.layers.0.self_attn.q_proj.weight");

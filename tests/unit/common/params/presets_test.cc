@@ -100,8 +100,9 @@ TEST(RunPreset, BestTrainsWithMuonAndFourBitsBothWays) {
   EXPECT_EQ(config.train().optimizer(), v1::TrainConfig::MUON);
   EXPECT_EQ(config.sync().codec_up(), v1::INT4);
   EXPECT_EQ(config.sync().codec_down(), v1::INT4);
-  EXPECT_EQ(config.outer().learning_rate(), 0.7);
-  EXPECT_EQ(config.outer().momentum(), 0.6);
+  EXPECT_EQ(config.sync().mixing(), 0);
+  EXPECT_EQ(config.outer().optimizer(), v1::OuterConfig::SGD);
+  EXPECT_EQ(config.outer().learning_rate(), 1);
   EXPECT_EQ(FormatRunConfig(config), FormatRunConfig(*RunPreset("streaming")));
 }
 

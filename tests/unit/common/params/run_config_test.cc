@@ -53,14 +53,14 @@ TEST(ParseRunConfig, TextReplacesTheFieldsOfItsBaseAndKeepsTheOthers) {
   EXPECT_EQ(config.sync().overlap_steps(), 4);
   EXPECT_EQ(config.sync().codec_up(), v1::BF16);
   EXPECT_EQ(config.sync().codec_down(), v1::INT4);
-  EXPECT_EQ(config.outer().momentum(), 0.6);
+  EXPECT_EQ(config.outer().learning_rate(), 1);
 }
 
 TEST(ParseRunConfig, ZeroReplacesAPresetsValue) {
   const v1::RunConfig config = Completed(
       "model { preset: 'tiny-1m' qk_norm: false } train { weight_decay: 0 warmup_steps: 0 } "
       "sync { overlap_steps: 0 mixing: 0 } outer { momentum: 0 learning_rate: 0 }",
-      *RunPreset("best"));
+      *RunPreset("paper"));
   EXPECT_EQ(config.sync().overlap_steps(), 0);
   EXPECT_EQ(config.sync().mixing(), 0);
   EXPECT_EQ(config.outer().momentum(), 0);
@@ -159,10 +159,10 @@ TEST(CompleteRunConfig, CompletingTwiceChangesNothing) {
 // A run directory remembers this hash, and a worker compares it at the join.
 TEST(RunConfigHash, KeepsItsValueAndSeesEveryField) {
   const v1::RunConfig config = Completed("model { preset: 'tiny-1m' }", *RunPreset("best"));
-  EXPECT_EQ(RunConfigHash(config), 0x52573567b78ff026U);
+  EXPECT_EQ(RunConfigHash(config), 0x1ff1df78e14c4b77U);
   for (const char* change :
        {"run_name: 'other'", "train { seed: 1 }", "sync { overlap_steps: 0 }",
-        "outer { momentum: 0 }", "membership { grace_ms: 1 }", "model { z_loss: 0.001 }"}) {
+        "outer { learning_rate: 0.5 }", "membership { grace_ms: 1 }", "model { z_loss: 0.001 }"}) {
     EXPECT_NE(RunConfigHash(Parsed(change, config)), RunConfigHash(config)) << change;
   }
 }

@@ -57,7 +57,10 @@ TEST(CoordinatorExchangeTest, ARepeatedPushCountsOnce) {
   ASSERT_TRUE(two.a.Push(0, 1).ok());
   std::vector<uint8_t> object;
   const v1::PushHeader header = two.a.MakePush(0, 1, object);
-  EXPECT_EQ(*two.run.coordinator->AdmitPush(header), header.total_bytes());
+  const auto held = two.run.coordinator->BeginPush(header);
+  ASSERT_TRUE(held.ok() && held->has_value()) << held.status();
+  EXPECT_EQ((*held)->durable_bytes(), header.total_bytes());
+  EXPECT_TRUE((*held)->duplicate());
   EXPECT_TRUE(two.run.coordinator->Contribute(header, object).ok());
   ASSERT_TRUE(two.b.Push(0, 1).ok());
   EXPECT_TRUE(two.run.coordinator->Contribute(header, object).ok()) << "after the round, too";
@@ -79,7 +82,7 @@ TEST(CoordinatorExchangeTest, OnlyTheOpenRoundTakesContributions) {
   std::vector<uint8_t> object;
   v1::PushHeader header = two.a.MakePush(0, 1, object);
   header.set_fragment(3);
-  EXPECT_EQ(two.run.coordinator->AdmitPush(header).status().code(),
+  EXPECT_EQ(two.run.coordinator->BeginPush(header).status().code(),
             absl::StatusCode::kFailedPrecondition);
 }
 
@@ -111,24 +114,25 @@ TEST(CoordinatorExchangeTest, HostileObjectsChangeNothing) {
 
   v1::PushHeader header = good;
   header.set_total_bytes(int64_t{1} << 40);
-  EXPECT_EQ(coordinator.AdmitPush(header).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(coordinator.BeginPush(header).status().code(), absl::StatusCode::kInvalidArgument);
   header = good;
   header.set_codec(v1::FP32);
-  EXPECT_EQ(coordinator.AdmitPush(header).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(coordinator.BeginPush(header).status().code(), absl::StatusCode::kFailedPrecondition);
   header = good;
   header.set_run_id("another");
-  EXPECT_EQ(coordinator.AdmitPush(header).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(coordinator.BeginPush(header).status().code(), absl::StatusCode::kFailedPrecondition);
   header = good;
   header.set_worker_id("stranger");
-  EXPECT_EQ(coordinator.AdmitPush(header).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(coordinator.BeginPush(header).status().code(), absl::StatusCode::kPermissionDenied);
   header = good;
   header.set_tokens(-1);
-  EXPECT_EQ(coordinator.AdmitPush(header).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(coordinator.BeginPush(header).status().code(), absl::StatusCode::kInvalidArgument);
   header = good;
   header.set_object_hash(good.object_hash() + 1);
-  EXPECT_EQ(coordinator.Contribute(header, object).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(coordinator.Contribute(header, object).status().code(), absl::StatusCode::kDataLoss);
   std::vector<uint8_t> shorter(object.begin(), object.end() - 1);
-  EXPECT_EQ(coordinator.Contribute(good, shorter).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(coordinator.Contribute(good, shorter).status().code(),
+            absl::StatusCode::kInvalidArgument);
 
   EXPECT_TRUE(two.run.store.contributions().empty());
   EXPECT_TRUE(coordinator.Health().ok());
@@ -145,7 +149,7 @@ TEST(CoordinatorExchangeTest, NonFiniteValuesAreRefused) {
   object[0] = 0x80;  // +infinity
   object[1] = 0x7f;
   header.set_object_hash(TreeHash(object));
-  EXPECT_EQ(two.run.coordinator->Contribute(header, object).code(),
+  EXPECT_EQ(two.run.coordinator->Contribute(header, object).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(two.a.Push(0, 1).ok());
 }
@@ -158,15 +162,18 @@ class LeafValidationTest : public ::testing::Test {
           config.mutable_model()->set_vocabulary_size(150'000);
           config.mutable_sync()->set_fragments(1);
         }) {
+    two_.a.Train();
     header_ = two_.a.MakePush(0, 1, object_);
     EXPECT_GT(object_.size(), kTreeLeafBytes);
     EXPECT_LT(object_.size(), 2 * kTreeLeafBytes);
   }
-  absl::StatusCode Validate(int64_t leaf) {
+  // Whether it is valid; what was measured is handed over in Contribute.
+  bool Measure(int64_t leaf) {
     const size_t offset = static_cast<size_t>(leaf) * kTreeLeafBytes;
     const auto bytes = std::span<const uint8_t>(object_).subspan(
         offset, std::min(kTreeLeafBytes, object_.size() - offset));
-    return coordinator().ValidateLeaf(0, 1, leaf, bytes).code();
+    squares_[static_cast<size_t>(leaf)] = coordinator().MeasureLeaf(0, 1, leaf, bytes);
+    return !squares_[static_cast<size_t>(leaf)].empty();
   }
   // No encoder makes such a scale.
   void SpoilCodecChunk(size_t chunk) {
@@ -174,11 +181,11 @@ class LeafValidationTest : public ::testing::Test {
     object_[chunk * kInt4ChunkBytes + 1] = 0xff;
     header_.set_object_hash(TreeHash(object_));
   }
-  absl::StatusCode Contribute(bool leaves_valid) {
+  absl::StatusCode Contribute() {
     ReceivedObject received(object_);
     received.tree_hash = TreeHash(object_);
-    received.leaves_valid = leaves_valid;
-    return coordinator().Contribute(header_, std::move(received)).code();
+    received.squares = squares_;
+    return coordinator().Contribute(header_, std::move(received)).status().code();
   }
   Coordinator& coordinator() { return *two_.run.coordinator; }
 
@@ -188,12 +195,21 @@ class LeafValidationTest : public ::testing::Test {
   TwoWorkers two_;
   std::vector<uint8_t> object_;
   v1::PushHeader header_;
+  std::vector<std::vector<double>> squares_{2};
 };
 
-TEST_F(LeafValidationTest, WhatIsValidLeafByLeafIsAccepted) {
-  EXPECT_EQ(Validate(0), absl::StatusCode::kOk);
-  EXPECT_EQ(Validate(1), absl::StatusCode::kOk);
-  EXPECT_EQ(Contribute(/*leaves_valid=*/true), absl::StatusCode::kOk);
+TEST_F(LeafValidationTest, WhatIsValidLeafByLeafIsAcceptedWithTheSameNorm) {
+  EXPECT_TRUE(Measure(0));
+  EXPECT_TRUE(Measure(1));
+  EXPECT_EQ(Contribute(), absl::StatusCode::kOk);
+  const double norm = two_.run.store.contributions().back().norm;
+  EXPECT_GT(norm, 0);
+  header_.set_worker_id("b");
+  header_.set_incarnation(two_.b.welcome().incarnation());
+  squares_[0].clear();
+  EXPECT_EQ(Contribute(), absl::StatusCode::kOk);
+  EXPECT_EQ(two_.run.store.contributions().back().worker_id, "b");
+  EXPECT_EQ(two_.run.store.contributions().back().norm, norm) << "half of it measured in the end";
 }
 
 TEST_F(LeafValidationTest, EveryCodecChunkWithinALeafIsChecked) {
@@ -202,30 +218,31 @@ TEST_F(LeafValidationTest, EveryCodecChunkWithinALeafIsChecked) {
   for (const size_t chunk : {size_t{0}, kAcross - 1, kAcross + 1, last}) {
     SpoilCodecChunk(chunk);
     const int64_t leaf = chunk < kAcross ? 0 : 1;
-    EXPECT_EQ(Validate(leaf), absl::StatusCode::kInvalidArgument) << chunk;
-    EXPECT_EQ(Validate(1 - leaf), absl::StatusCode::kOk) << chunk;
-    EXPECT_EQ(Contribute(/*leaves_valid=*/false), absl::StatusCode::kInvalidArgument) << chunk;
+    EXPECT_FALSE(Measure(leaf)) << chunk;
+    EXPECT_TRUE(Measure(1 - leaf)) << chunk;
+    EXPECT_EQ(Contribute(), absl::StatusCode::kInvalidArgument) << chunk;
     object_ = good;
   }
 }
 
 TEST_F(LeafValidationTest, ACodecChunkAcrossTwoLeavesIsCheckedInTheEnd) {
   SpoilCodecChunk(kAcross);
-  EXPECT_EQ(Validate(0), absl::StatusCode::kOk);
-  EXPECT_EQ(Validate(1), absl::StatusCode::kOk);
-  EXPECT_EQ(Contribute(/*leaves_valid=*/true), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Measure(0));
+  EXPECT_TRUE(Measure(1));
+  EXPECT_EQ(Contribute(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(LeafValidationTest, ARoundThatIsNotOpenHasNoBaseToCheckAgainst) {
-  EXPECT_EQ(coordinator().ValidateLeaf(0, 2, 0, std::span(object_).first(kTreeLeafBytes)).code(),
-            absl::StatusCode::kUnavailable);
-  EXPECT_FALSE(coordinator().ValidateLeaf(7, 1, 0, std::span(object_).first(1)).ok());
+  const auto leaf = std::span<const uint8_t>(object_).first(kTreeLeafBytes);
+  EXPECT_FALSE(coordinator().MeasureLeaf(0, 1, 0, leaf).empty());
+  EXPECT_TRUE(coordinator().MeasureLeaf(0, 2, 0, leaf).empty());
+  EXPECT_TRUE(coordinator().MeasureLeaf(7, 1, 0, leaf).empty());
 }
 
 TEST_F(LeafValidationTest, AHashThatOtherLeavesMakeIsRefused) {
   ReceivedObject received(object_);
   received.tree_hash = header_.object_hash() + 1;
-  EXPECT_EQ(coordinator().Contribute(header_, std::move(received)).code(),
+  EXPECT_EQ(coordinator().Contribute(header_, std::move(received)).status().code(),
             absl::StatusCode::kDataLoss);
 }
 

@@ -201,9 +201,9 @@ v1::PushHeader ToyWorker::MakePush(int fragment, int64_t round,
 absl::Status ToyWorker::Push(int fragment, int64_t round) {
   std::vector<uint8_t> object;
   const v1::PushHeader header = MakePush(fragment, round, object);
-  ASSIGN_OR_RETURN(const int64_t held, run_.coordinator->AdmitPush(header));
-  if (held == header.total_bytes()) return absl::OkStatus();
-  return run_.coordinator->Contribute(header, std::move(object));
+  ASSIGN_OR_RETURN(const auto held, run_.coordinator->BeginPush(header));
+  if (held.has_value()) return absl::OkStatus();
+  return run_.coordinator->Contribute(header, std::move(object)).status();
 }
 
 absl::Status ToyWorker::Merge(int fragment, int64_t round) {

@@ -244,10 +244,10 @@ TEST_F(RunHistoryTest, TheWorkerHeardLongestAgoMakesWay) {
 }
 
 TEST_F(RunHistoryTest, ARoundIsFollowedFromTheSendToTheApply) {
-  history_.OnPushAdmitted(Push("a", 1, 3));
+  history_.OnPushBegun(Push("a", 1, 3));
   clock_.Advance(absl::Seconds(1));
-  history_.OnPushAdmitted(Push("a", 1, 3));  // Another stripe.
-  history_.OnPushAdmitted(Push("b", 1, 3));
+  history_.OnPushBegun(Push("a", 1, 3));  // Another stripe.
+  history_.OnPushBegun(Push("b", 1, 3));
   clock_.Advance(absl::Seconds(1));
   history_.OnContributed(Push("a", 1, 3), /*quarantined=*/false);
   history_.OnContributed(Push("b", 1, 3), /*quarantined=*/true);
@@ -273,7 +273,7 @@ TEST_F(RunHistoryTest, ARoundIsFollowedFromTheSendToTheApply) {
 }
 
 TEST_F(RunHistoryTest, OldRoundsMakeWayAndAreNotRevived) {
-  for (int round = 1; round <= 6; ++round) history_.OnPushAdmitted(Push("a", 0, round));
+  for (int round = 1; round <= 6; ++round) history_.OnPushBegun(Push("a", 0, round));
   history_.OnApplied("a", 0, 1);
   std::vector<int64_t> kept;
   for (const RoundTimes& round : history_.Rounds(10)) kept.push_back(round.round);

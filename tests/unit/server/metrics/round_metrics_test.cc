@@ -44,9 +44,9 @@ class RoundMetricsTest : public testing::Test {
 };
 
 TEST_F(RoundMetricsTest, PhasesAreMeasuredFromOneEventToTheNext) {
-  metrics_.OnPushAdmitted(Header("a", 1));
+  metrics_.OnPushBegun(Header("a", 1));
   clock_.Advance(absl::Seconds(2));
-  metrics_.OnPushAdmitted(Header("a", 1));  // Another stream of the same object.
+  metrics_.OnPushBegun(Header("a", 1));  // Another stream of the same object.
   metrics_.OnContributed(Header("a", 1), /*quarantined=*/false);
   ExpectPhase("transfer", "1", "2");
   metrics_.OnPublished(Round(1), {});
@@ -60,10 +60,10 @@ TEST_F(RoundMetricsTest, PhasesAreMeasuredFromOneEventToTheNext) {
 }
 
 TEST_F(RoundMetricsTest, ADeltaThatIsSentAgainInAnotherRoundIsMeasuredAnew) {
-  metrics_.OnPushAdmitted(Header("a", 1));
+  metrics_.OnPushBegun(Header("a", 1));
   clock_.Advance(absl::Seconds(100));
   metrics_.OnPublished(Round(1), {"a"});  // Without it.
-  metrics_.OnPushAdmitted(Header("a", 2));
+  metrics_.OnPushBegun(Header("a", 2));
   clock_.Advance(absl::Seconds(1));
   metrics_.OnContributed(Header("a", 2), /*quarantined=*/false);
   ExpectPhase("transfer", "1", "1");

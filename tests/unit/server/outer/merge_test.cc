@@ -18,17 +18,17 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr size_t kValues = kMergeSlice + 1000;  // Two slices, the second one ragged.
+constexpr size_t kMergedValues = kMergeSlice + 1000;  // Two slices, the second one ragged.
 
 TEST(MergeFragment, OneWorkerWithExactCodecsIsPlainTraining) {
   const auto optimizer = Optimizer(v1::OuterConfig::NESTEROV, 1, 0);
   const Codec* fp32 = GetCodec(v1::FP32);
-  Fragment fragment(Gaussian(kValues, 1, 1), *optimizer);
+  Fragment fragment(Gaussian(kMergedValues, 1, 1), *optimizer);
   for (int64_t round = 1; round <= 5; ++round) {
     // Every value moves by an arbitrary factor up to 2^28, some change sign, some stay.
     std::vector<float> local = fragment.published;
     const auto seed = static_cast<uint64_t>(round);
-    for (size_t i = 0; i < kValues; ++i) {
+    for (size_t i = 0; i < kMergedValues; ++i) {
       const double factor = std::exp2(56 * (RandomUniform(seed, 1, i) - 0.5));
       if (RandomBits(seed, 2, i) % 8 != 0) {
         local[i] = static_cast<float>(factor * RandomNormal(seed, 3, i)) *
@@ -98,15 +98,15 @@ class ThreeWorkers : public testing::Test {
  protected:
   ThreeWorkers()
       : optimizer_(Optimizer(v1::OuterConfig::NESTEROV, 0.7, 0.9)),
-        fragment_(Gaussian(kValues, 1, 0.02), *optimizer_) {
-    fragment_.state[0] = Gaussian(kValues, 2, 0.001);
-    const std::vector<float> drift = Gaussian(kValues, 3, 1e-5);
-    for (size_t i = 0; i < kValues; ++i) fragment_.theta[i] += drift[i];
+        fragment_(Gaussian(kMergedValues, 1, 0.02), *optimizer_) {
+    fragment_.state[0] = Gaussian(kMergedValues, 2, 0.001);
+    const std::vector<float> drift = Gaussian(kMergedValues, 3, 1e-5);
+    for (size_t i = 0; i < kMergedValues; ++i) fragment_.theta[i] += drift[i];
     const std::vector<v1::Codec> codecs = {v1::INT4, v1::FP32, v1::E3M0};
     for (size_t w = 0; w < codecs.size(); ++w) {
       std::vector<float> local = fragment_.published;
-      const std::vector<float> change = Gaussian(kValues, 10 + w, 0.001);
-      for (size_t i = 0; i < kValues; ++i) local[i] += change[i];
+      const std::vector<float> change = Gaussian(kMergedValues, 10 + w, 0.001);
+      for (size_t i = 0; i < kMergedValues; ++i) local[i] += change[i];
       bytes_.push_back(Encode(*GetCodec(codecs[w]), fragment_.published, local));
       input_.contributions.push_back({.worker_id = "worker-" + std::to_string(w),
                                       .codec = GetCodec(codecs[w]),
@@ -126,14 +126,14 @@ class ThreeWorkers : public testing::Test {
 
 TEST_F(ThreeWorkers, MergeIsTheFormula) {
   Fragment expected = fragment_;
-  std::vector<double> g(kValues, 0.0);
+  std::vector<double> g(kMergedValues, 0.0);
   for (const Contribution& contribution : input_.contributions) {
-    std::vector<double> delta(kValues, 0.0);
+    std::vector<double> delta(kMergedValues, 0.0);
     ASSERT_TRUE(
         contribution.codec->Accumulate(contribution.encoded, expected.published, 1.0, delta).ok());
-    for (size_t i = 0; i < kValues; ++i) g[i] += contribution.weight * delta[i];
+    for (size_t i = 0; i < kMergedValues; ++i) g[i] += contribution.weight * delta[i];
   }
-  for (size_t i = 0; i < kValues; ++i) {
+  for (size_t i = 0; i < kMergedValues; ++i) {
     const auto b = static_cast<float>(0.9 * static_cast<double>(expected.state[0][i]) + g[i]);
     expected.state[0][i] = b;
     expected.theta[i] = static_cast<float>(static_cast<double>(expected.theta[i]) -
@@ -400,9 +400,9 @@ TEST(MergeGradients, OptimizerStateBeyondFp32IsDivergence) {
 TEST(MergeGradients, ClippingDoesNotDependOnThreads) {
   const auto optimizer = Optimizer(v1::OuterConfig::ADAMW, 0.01, 0, AdamWTrain(0.5));
   const Codec* bf16 = GetCodec(v1::BF16);
-  const std::vector<float> zeros(kValues, 0.0F);
-  const std::vector<uint8_t> bytes = Encode(*bf16, zeros, Gaussian(kValues, 9, 1));
-  const Fragment initial(Gaussian(kValues, 1, 0.5), *optimizer);
+  const std::vector<float> zeros(kMergedValues, 0.0F);
+  const std::vector<uint8_t> bytes = Encode(*bf16, zeros, Gaussian(kMergedValues, 9, 1));
+  const Fragment initial(Gaussian(kMergedValues, 1, 0.5), *optimizer);
   std::vector<std::vector<uint32_t>> results;
   for (const int threads : {1, 2, 3}) {
     ThreadPool pool(threads);

@@ -14,19 +14,19 @@
 namespace causeway::server {
 namespace {
 
-constexpr size_t kValues = kMergeSlice + 4321;
-constexpr auto kTrimmed = v1::OuterConfig::TRIMMED_MEAN;
+constexpr size_t kRobustValues = kMergeSlice + 4321;
+constexpr auto kTrimmedMean = v1::OuterConfig::TRIMMED_MEAN;
 
 // Sites with deltas of their own, each of a size of its own.
 class Sites {
  public:
   explicit Sites(const std::vector<double>& sizes, v1::Codec codec = v1::FP32)
-      : base_(Gaussian(kValues, 1, 0.02)) {
+      : base_(Gaussian(kRobustValues, 1, 0.02)) {
     const auto workers = sizes.size();
     for (size_t w = 0; w < workers; ++w) {
       std::vector<float> local = base_;
-      const std::vector<float> change = Gaussian(kValues, 10 + w, sizes[w]);
-      for (size_t i = 0; i < kValues; ++i) local[i] += change[i];
+      const std::vector<float> change = Gaussian(kRobustValues, 10 + w, sizes[w]);
+      for (size_t i = 0; i < kRobustValues; ++i) local[i] += change[i];
       bytes_.push_back(Encode(*GetCodec(codec), base_, local));
     }
     for (size_t w = 0; w < workers; ++w) {
@@ -48,7 +48,7 @@ class Sites {
     return *std::move(merged);
   }
   std::vector<double> Delta(size_t worker) const {
-    std::vector<double> delta(kValues, 0.0);
+    std::vector<double> delta(kRobustValues, 0.0);
     const Contribution& contribution = contributions_[worker];
     EXPECT_TRUE(contribution.codec->Accumulate(contribution.encoded, base_, 1.0, delta).ok());
     return delta;
@@ -75,12 +75,12 @@ TEST(RobustMerge, WhatShortensAndLeavesOutNothingIsTheMeanBitForBit) {
       EXPECT_EQ(sites.Merge({.clip_factor = kInfinity}), mean);
       // All are about as long.
       EXPECT_EQ(sites.Merge({.clip_factor = 1.5}), mean);
-      EXPECT_EQ(sites.Merge({.merge = kTrimmed, .trim = 0}), mean);
-      EXPECT_EQ(sites.Merge({.merge = kTrimmed, .clip_factor = kInfinity, .trim = 0}), mean);
+      EXPECT_EQ(sites.Merge({.merge = kTrimmedMean, .trim = 0}), mean);
+      EXPECT_EQ(sites.Merge({.merge = kTrimmedMean, .clip_factor = kInfinity, .trim = 0}), mean);
       if (workers < 5) {
-        EXPECT_EQ(sites.Merge({.merge = kTrimmed, .trim = 1}), mean);
+        EXPECT_EQ(sites.Merge({.merge = kTrimmedMean, .trim = 1}), mean);
       } else {
-        EXPECT_NE(sites.Merge({.merge = kTrimmed, .trim = 1}), mean);
+        EXPECT_NE(sites.Merge({.merge = kTrimmedMean, .trim = 1}), mean);
       }
     }
   }
@@ -93,7 +93,7 @@ TEST(RobustMerge, ClippingLeavesALongDeltaItsShareOfTheMedianAndTheOthersTheirs)
   std::vector<double> of_liar = merged;
   for (const size_t honest : {0, 1, 3}) {
     const std::vector<double> delta = sites.Delta(honest);
-    for (size_t i = 0; i < kValues; ++i) of_liar[i] -= 0.25 * delta[i];
+    for (size_t i = 0; i < kRobustValues; ++i) of_liar[i] -= 0.25 * delta[i];
   }
   std::vector<double> lengths = {Length(sites.Delta(0)), Length(sites.Delta(1)),
                                  Length(sites.Delta(3))};
@@ -102,7 +102,7 @@ TEST(RobustMerge, ClippingLeavesALongDeltaItsShareOfTheMedianAndTheOthersTheirs)
   // Its direction stays.
   const std::vector<double> lie = sites.Delta(2);
   double product = 0;
-  for (size_t i = 0; i < kValues; ++i) product += lie[i] * of_liar[i];
+  for (size_t i = 0; i < kRobustValues; ++i) product += lie[i] * of_liar[i];
   EXPECT_NEAR(product / Length(lie) / Length(of_liar), 1, 1e-9);
 }
 
@@ -128,10 +128,10 @@ TEST(RobustMerge, ClippingBoundsTheLengthThatNormAndDirectionMerges) {
 TEST(RobustMerge, SoManyLiarsAsAreTrimmedMoveNoValueBeyondTheHonestOnes) {
   // Two of seven, as large as floats get.
   const Sites sites({0.001, 0.001, 1e30, 0.001, 0.001, 1e30, 0.001});
-  const std::vector<double> merged = sites.Merge({.merge = kTrimmed, .trim = 2});
+  const std::vector<double> merged = sites.Merge({.merge = kTrimmedMean, .trim = 2});
   std::vector<std::vector<double>> honest;
   for (const size_t worker : {0, 1, 3, 4, 6}) honest.push_back(sites.Delta(worker));
-  for (size_t i = 0; i < kValues; ++i) {
+  for (size_t i = 0; i < kRobustValues; ++i) {
     double least = honest[0][i];
     double most = honest[0][i];
     for (const std::vector<double>& delta : honest) {
@@ -142,7 +142,7 @@ TEST(RobustMerge, SoManyLiarsAsAreTrimmedMoveNoValueBeyondTheHonestOnes) {
     ASSERT_LE(merged[i], most + 1e-15) << i;
   }
   // One is not enough against two.
-  EXPECT_GT(Length(sites.Merge({.merge = kTrimmed, .trim = 1})), 1e20);
+  EXPECT_GT(Length(sites.Merge({.merge = kTrimmedMean, .trim = 1})), 1e20);
 }
 
 // Five sites, one of which did not train: four are not trimmed, and its values leave none out.
@@ -150,7 +150,7 @@ TEST(RobustMerge, ADeltaWithoutWeightLeavesNoneOut) {
   Sites sites({0.001, 0.001, 0.001, 0.001, 0.001});
   sites.contributions()[2].weight = 0;
   for (const size_t w : {0, 1, 3, 4}) sites.contributions()[w].weight = 0.25;
-  EXPECT_EQ(sites.Merge({.merge = kTrimmed, .trim = 1}), sites.Merge({}));
+  EXPECT_EQ(sites.Merge({.merge = kTrimmedMean, .trim = 1}), sites.Merge({}));
 }
 
 TEST(TrimmedMean, EqualValuesAreLeftOutByTheirRow) {

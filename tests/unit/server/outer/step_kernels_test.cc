@@ -127,6 +127,10 @@ TEST(StepKernels, SumOfSquaresHasOneOrderOnEveryTarget) {
     const double expected = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
     OnEveryTarget([&] { EXPECT_EQ(SumOfSquares(std::span(x).first(size)), expected); });
   }
+  const std::vector<float> floats = Floats(8);
+  const std::vector<double> same(floats.begin(), floats.end());
+  const double expected = SumOfSquares(std::span(same));
+  OnEveryTarget([&] { EXPECT_EQ(SumOfSquares(std::span(floats)), expected); });
 }
 
 TEST(StepKernels, FindOneValueThatIsNotFiniteAnywhere) {

@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/server/round/member_table.h"
 
 namespace causeway::server {
 namespace {
@@ -100,7 +101,7 @@ TEST(PlausibilityTest, UnknownTrainersAreHeldAgainstTheMedianOfTheOthers) {
   EXPECT_THAT(WithinMedian(std::vector<int64_t>{0, 5000}), ElementsAre(0, 8));
 }
 
-Member Worker(const std::string& id, int64_t step, int64_t tokens, double step_seconds) {
+Member WorkerThatSays(const std::string& id, int64_t step, int64_t tokens, double step_seconds) {
   Member member;
   member.id = id;
   member.state = MemberState::kActive;
@@ -110,15 +111,10 @@ Member Worker(const std::string& id, int64_t step, int64_t tokens, double step_s
   return member;
 }
 
-std::map<std::string, Member> Table(std::initializer_list<Member> list) {
-  std::map<std::string, Member> members;
-  for (const Member& member : list) members[member.id] = member;
-  return members;
-}
-
 TEST(PlausibilityTest, AHeartbeatsTokensAreThoseOfItsSteps) {
-  const auto believed =
-      Believed(Table({Worker("a", 20, 640, 1), Worker("b", 20, int64_t{1} << 48, 1)}), Config());
+  const auto believed = Believed(
+      Table({WorkerThatSays("a", 20, 640, 1), WorkerThatSays("b", 20, int64_t{1} << 48, 1)}),
+      Config());
   EXPECT_EQ(believed.at("a").progress.tokens, 640);
   EXPECT_EQ(believed.at("b").progress.tokens, 960) << "and a period that it may have repeated";
 }
@@ -126,9 +122,10 @@ TEST(PlausibilityTest, AHeartbeatsTokensAreThoseOfItsSteps) {
 TEST(PlausibilityTest, WhereAStepIsNotKnownTheOthersSayWhatIsTrained) {
   v1::RunConfig config = Config();
   config.clear_model();
-  const auto believed = Believed(Table({Worker("a", 10, 1000, 1), Worker("b", 10, 3000, 1),
-                                        Worker("c", 10, int64_t{1} << 48, 1)}),
-                                 config);
+  const auto believed =
+      Believed(Table({WorkerThatSays("a", 10, 1000, 1), WorkerThatSays("b", 10, 3000, 1),
+                      WorkerThatSays("c", 10, int64_t{1} << 48, 1)}),
+               config);
   EXPECT_EQ(believed.at("a").progress.tokens, 1000);
   EXPECT_EQ(believed.at("b").progress.tokens, 3000);
   EXPECT_EQ(believed.at("c").progress.tokens, 8000);
@@ -137,9 +134,9 @@ TEST(PlausibilityTest, WhereAStepIsNotKnownTheOthersSayWhatIsTrained) {
 TEST(PlausibilityTest, ASpeedInTokensIsHeldAgainstTheOthersToo) {
   v1::RunConfig config = Config();
   config.clear_model();
-  Member honest = Worker("a", 10, 1000, 1);
+  Member honest = WorkerThatSays("a", 10, 1000, 1);
   honest.progress.tokens_per_second = 100;
-  Member liar = Worker("liar", 10, 1000, 1);
+  Member liar = WorkerThatSays("liar", 10, 1000, 1);
   liar.progress.tokens_per_second = 1e15;
   const auto believed = Believed(Table({honest, liar}), config);
   EXPECT_EQ(believed.at("a").progress.tokens_per_second, 100);
@@ -147,13 +144,15 @@ TEST(PlausibilityTest, ASpeedInTokensIsHeldAgainstTheOthersToo) {
 }
 
 TEST(PlausibilityTest, OfFourSpeedsTheFastestIsConfirmedByASecondOne) {
-  const auto four = Believed(Table({Worker("a", 1, 0, 1), Worker("b", 1, 0, 1.1),
-                                    Worker("c", 1, 0, 2), Worker("liar", 1, 0, 1e-6)}),
-                             Config());
+  const auto four =
+      Believed(Table({WorkerThatSays("a", 1, 0, 1), WorkerThatSays("b", 1, 0, 1.1),
+                      WorkerThatSays("c", 1, 0, 2), WorkerThatSays("liar", 1, 0, 1e-6)}),
+               Config());
   EXPECT_EQ(four.at("liar").progress.inner_step_time, absl::Seconds(1));
   EXPECT_EQ(four.at("c").progress.inner_step_time, absl::Seconds(2));
-  const auto three =
-      Believed(Table({Worker("a", 1, 0, 1), Worker("b", 1, 0, 2), Worker("c", 1, 0, 2)}), Config());
+  const auto three = Believed(Table({WorkerThatSays("a", 1, 0, 1), WorkerThatSays("b", 1, 0, 2),
+                                     WorkerThatSays("c", 1, 0, 2)}),
+                              Config());
   EXPECT_EQ(three.at("a").progress.inner_step_time, absl::Seconds(1));
 }
 

@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/server/round/member_table.h"
 
 namespace causeway::server {
 namespace {
@@ -12,8 +13,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-using Members = std::map<std::string, Member>;
 
 constexpr absl::Duration kNow = absl::Seconds(100);
 
@@ -24,12 +23,6 @@ Member Active(const std::string& id, int64_t from_step, int64_t step) {
   member.active_from_step = from_step;
   member.step = step;
   return member;
-}
-
-Members Table(std::initializer_list<Member> list) {
-  Members members;
-  for (const Member& member : list) members[member.id] = member;
-  return members;
 }
 
 OpenRound RoundAt60(std::map<std::string, absl::Duration> arrivals) {

@@ -54,7 +54,7 @@ v1::RunConfig Config() {
 
 // In the child process. Writes its port to `out` and serves until it is killed.
 [[noreturn]] void Serve(int out) {
-  TuneAllocatorForStreams();
+  TuneForStreams();
   Coordinator::Options options;
   options.config = Config();
   const FragmentPlan plan = *FragmentPlan::Create(options.config);

@@ -16,9 +16,9 @@
 namespace causeway::server {
 namespace {
 
-constexpr auto kChunk = static_cast<int64_t>(kChunkBytes);
+constexpr auto kAnswerChunk = static_cast<int64_t>(kChunkBytes);
 
-PullObject MakeObject(int64_t round, int64_t bytes) {
+PullObject MakeAnswer(int64_t round, int64_t bytes) {
   PullObject object;
   object.bytes.assign(static_cast<size_t>(bytes), static_cast<uint8_t>(round));
   object.header.set_round(round);
@@ -56,7 +56,7 @@ class AnswerOutboxTest : public ::testing::Test {
   AnswerOutboxTest() {
     Serve([](const auto& task) { task(); });
   }
-  void Serve(Runner runner, int64_t max_bytes = 100 * kChunk) {
+  void Serve(Runner runner, int64_t max_bytes = 100 * kAnswerChunk) {
     outbox_ = std::make_shared<AnswerOutbox>(
         coordinator_,
         AnswerOutbox::Options{
@@ -74,7 +74,7 @@ class AnswerOutboxTest : public ::testing::Test {
   }
 
   FakeCoordinator coordinator_;
-  ByteBudget cache_{100 * kChunk};
+  ByteBudget cache_{100 * kAnswerChunk};
   std::shared_ptr<AnswerOutbox> outbox_;
 };
 
@@ -84,7 +84,7 @@ TEST_F(AnswerOutboxTest, WhatIsNotPublishedYetIsWaitedForAndSharedByAll) {
   EXPECT_EQ(coordinator_.asked_for_answers, 1);
   const auto foreign = Want(Answer(1), "b");
   EXPECT_FALSE(first->found.has_value());
-  coordinator_.Publish(0, 1, MakeObject(1, 2 * kChunk));
+  coordinator_.Publish(0, 1, MakeAnswer(1, 2 * kAnswerChunk));
   ASSERT_TRUE(first->ok() && second->ok() && foreign->ok());
   EXPECT_EQ((*first->found)->header.round(), 1);
   EXPECT_EQ((*first->found)->source, (*foreign->found)->source) << "packed once for all";
@@ -107,7 +107,7 @@ TEST_F(AnswerOutboxTest, HostileWantsAreRefused) {
 }
 
 TEST_F(AnswerOutboxTest, AStateThatMovedOnIsNotResumed) {
-  coordinator_.Publish(0, 0, MakeObject(7, 2 * kChunk));
+  coordinator_.Publish(0, 0, MakeAnswer(7, 2 * kAnswerChunk));
   EXPECT_TRUE(Want(State(7))->ok());
   EXPECT_EQ(Want(State(6))->code(), absl::StatusCode::kNotFound);
   EXPECT_EQ((*Want(State())->found)->header.round(), 7);
@@ -121,7 +121,7 @@ TEST_F(AnswerOutboxTest, WantsThatStopWaitingLeaveNothingBehind) {
   }
   EXPECT_EQ(coordinator_.waiting(), 1u) << "the coordinator is asked once";
   const auto stays = Want(Answer(1));
-  coordinator_.Publish(0, 1, MakeObject(1, 2 * kChunk));
+  coordinator_.Publish(0, 1, MakeAnswer(1, 2 * kAnswerChunk));
   EXPECT_TRUE(stays->ok());
   EXPECT_EQ(outbox_->waiting_answers(), 0u);
 }
@@ -129,15 +129,15 @@ TEST_F(AnswerOutboxTest, WantsThatStopWaitingLeaveNothingBehind) {
 TEST_F(AnswerOutboxTest, ThePublicationMayComeAfterTheOutboxIsGone) {
   const auto wanted = Want(Answer(1));
   outbox_ = nullptr;
-  coordinator_.Publish(0, 1, MakeObject(1, kChunk));
+  coordinator_.Publish(0, 1, MakeAnswer(1, kAnswerChunk));
   EXPECT_FALSE(wanted->found.has_value());
 }
 
 TEST_F(AnswerOutboxTest, AWorkerThatDoesNotReadFillsNoMoreThanItsShareOfTheMemory) {
   for (const int64_t round : {1, 2, 3}) {
-    coordinator_.Publish(0, round, MakeObject(round, 2 * kChunk));
+    coordinator_.Publish(0, round, MakeAnswer(round, 2 * kAnswerChunk));
   }
-  outbox_->BoundBytesOfWorker(5 * kChunk);
+  outbox_->BoundBytesOfWorker(5 * kAnswerChunk);
   auto first = Want(Answer(1));
   const auto second = Want(Answer(2));
   EXPECT_EQ(Want(Answer(3))->code(), absl::StatusCode::kResourceExhausted);
@@ -149,11 +149,11 @@ TEST_F(AnswerOutboxTest, AWorkerThatDoesNotReadFillsNoMoreThanItsShareOfTheMemor
 
 TEST_F(AnswerOutboxTest, WhatAWorkerMayNotHoldIsNotReadForIt) {
   const int64_t state = coordinator_.plan().range(0).size() * int64_t{sizeof(float)};
-  coordinator_.Publish(0, 0, MakeObject(0, state));
-  outbox_->BoundBytesOfWorker(state + kChunk);
+  coordinator_.Publish(0, 0, MakeAnswer(0, state));
+  outbox_->BoundBytesOfWorker(state + kAnswerChunk);
   const auto first = Want(State());
   EXPECT_TRUE(first->ok());
-  coordinator_.Publish(0, 1, MakeObject(1, 2 * kChunk));
+  coordinator_.Publish(0, 1, MakeAnswer(1, 2 * kAnswerChunk));
   EXPECT_EQ(Want(Answer(1))->code(), absl::StatusCode::kResourceExhausted);
   outbox_->BoundBytesOfWorker(state);
   EXPECT_EQ(Want(State())->code(), absl::StatusCode::kResourceExhausted);
@@ -165,7 +165,7 @@ TEST_F(AnswerOutboxTest, WhatAWorkerMayNotHoldIsNotReadForIt) {
 TEST_F(AnswerOutboxTest, NobodyWaitsForWhatAnotherHasReadForItself) {
   std::deque<std::function<void()>> tasks;
   Serve([&tasks](auto task) { tasks.push_back(std::move(task)); });
-  coordinator_.Publish(0, 0, MakeObject(0, kChunk));
+  coordinator_.Publish(0, 0, MakeAnswer(0, kAnswerChunk));
   std::vector<std::shared_ptr<Wanted>> greedy;
   for (int i = 0; i < 100; ++i) greedy.push_back(Want(State()));
   const auto honest = Want(State(), "b");

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/checksum.h"
+#include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "gtest/gtest.h"
 #include "server/core/coordinator.h"
@@ -22,12 +24,12 @@ class FakeCoordinator final : public Coordinator {
   explicit FakeCoordinator(bool entropy_down = false)
       : config_(MakeConfig(entropy_down)), plan_(*FragmentPlan::Create(config_)) {}
 
-  // What AdmitPush says of what was not contributed.
+  // What BeginPush says of what was not contributed.
   absl::Status admission;
   // What Contribute says after it has looked at the hash.
   absl::Status verdict;
   std::vector<std::pair<v1::PushHeader, std::vector<uint8_t>>> contributions;
-  bool leaves_valid = false;  // So the last contribution said.
+  std::vector<std::vector<double>> squares;  // Of the last contribution.
   int64_t pulled_bytes = 0;
   int asked_for_answers = 0;
   int asked_for_states = 0;
@@ -45,36 +47,46 @@ class FakeCoordinator final : public Coordinator {
     }
   }
   size_t waiting() const { return waiting_.size(); }
+  static v1::PushResponse Accepted(const v1::PushHeader& header, bool duplicate) {
+    v1::PushResponse response;
+    response.set_durable_bytes(header.total_bytes());
+    response.set_duplicate(duplicate);
+    response.set_quarantined(header.tokens() == 666);
+    return response;
+  }
 
   const v1::RunConfig& config() const override { return config_; }
   const FragmentPlan& plan() const override { return plan_; }
   const std::string& run_id() const override { return run_id_; }
 
-  absl::StatusOr<int64_t> AdmitPush(const v1::PushHeader& header) override {
+  absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header) override {
     for (const auto& [accepted, object] : contributions) {
       if (accepted.object_hash() == header.object_hash() && accepted.round() == header.round() &&
           accepted.fragment() == header.fragment()) {
-        return header.total_bytes();
+        return Accepted(header, /*duplicate=*/true);
       }
     }
     if (!admission.ok()) return admission;
-    return 0;
+    return std::nullopt;
   }
   // Leaves whose first byte is 0xff are not valid.
-  absl::Status ValidateLeaf(int, int64_t, int64_t, std::span<const uint8_t> bytes) const override {
-    if (bytes.front() == 0xff) return absl::InvalidArgumentError("0xff");
-    return absl::OkStatus();
+  std::vector<double> MeasureLeaf(int, int64_t, int64_t leaf,
+                                  std::span<const uint8_t> bytes) const override {
+    if (bytes.front() == 0xff) return {};
+    return {static_cast<double>(leaf)};
   }
-  absl::Status Contribute(const v1::PushHeader& header, ReceivedObject object) override {
+  absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& header,
+                                              ReceivedObject object) override {
+    ASSIGN_OR_RETURN(const std::optional<v1::PushResponse> held, BeginPush(header));
+    if (held.has_value()) return *held;
     const std::span<const uint8_t> bytes = object.bytes.view();
     EXPECT_EQ(object.tree_hash, TreeHash(bytes));
     if (object.tree_hash != header.object_hash()) return absl::DataLossError("another hash");
-    leaves_valid = object.leaves_valid;
+    squares = object.squares;
     if (!verdict.ok()) return verdict;
     contributions.emplace_back(header, std::vector<uint8_t>(bytes.begin(), bytes.end()));
-    return absl::OkStatus();
+    return Accepted(header, /*duplicate=*/false);
   }
-  bool IsQuarantined(const v1::PushHeader& header) const override { return header.tokens() == 666; }
   void PullAnswer(int fragment, int64_t round, PullCallback callback) override {
     ++asked_for_answers;
     const auto found = answers_.find({fragment, round});

@@ -219,8 +219,18 @@ TEST(SyncEngineTest, ACopyThatDivergesEndsTheTraining) {
   Site site("fragments: 1 steps_between_syncs: 3");
   ASSERT_TRUE(site.engine_->Fetch(0).ok());
   site.exchange_->Corrupt({0, 1});
-  site.Run(1, 2);
-  const absl::Status status = site.Step(3);
+  site.Run(1, 3);
+  EXPECT_EQ(site.engine_->Save().status().code(), absl::StatusCode::kDataLoss)
+      << "no checkpoint is written of it";
+  EXPECT_FALSE(site.exchange_->HasApplied({0, 1}));
+}
+
+TEST(SyncEngineTest, ACopyThatDivergesIsSeenBeforeTheNextStepCounts) {
+  Site site("fragments: 1 steps_between_syncs: 3");
+  ASSERT_TRUE(site.engine_->Fetch(0).ok());
+  site.exchange_->Corrupt({0, 1});
+  site.Run(1, 3);
+  const absl::Status status = site.Step(4);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr("round 1 of fragment 0"));
   EXPECT_FALSE(site.exchange_->HasApplied({0, 1}));

@@ -4,8 +4,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/unit/worker/backend/model_fixture.h"
-#include "tests/unit/worker/backend/reference_transformer.h"
+#include "tests/unit/worker/backend/cpu/model_fixture.h"
+#include "tests/unit/worker/backend/cpu/reference_transformer.h"
+#include "worker/backend/cpu/cpu_evaluation.h"
 
 namespace causeway::worker {
 namespace {

@@ -10,7 +10,7 @@
 #include "common/base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/worker/backend/model_fixture.h"
+#include "tests/unit/worker/backend/cpu/model_fixture.h"
 #include "worker/backend/cpu/cpu_transformer.h"
 
 namespace causeway::worker {

@@ -19,7 +19,7 @@ constexpr double kMostSustainedCalls = 100'000;
 // For an emulated device, whose clock stands still.
 constexpr double kLeastSeconds = 1e-9;
 constexpr int kBlocksPerMultiprocessor = 4;
-constexpr char kArena[] = "measuring the device";
+constexpr char kRatesArena[] = "measuring the device";
 
 absl::StatusOr<double> Seconds(const std::function<absl::Status()>& enqueue, int calls,
                                const Event& begin, const Event& end, cudaStream_t stream) {
@@ -54,8 +54,9 @@ absl::StatusOr<GemmTimes> GemmSeconds(int64_t size, double sustained_seconds, Ge
                                       cudaStream_t stream) {
   DeviceMemory memory;
   ASSIGN_OR_RETURN(__nv_bfloat16* const a,
-                   memory.Allocate<__nv_bfloat16>(kArena, 2 * size * size, ""));
-  ASSIGN_OR_RETURN(__nv_bfloat16* const d, memory.Allocate<__nv_bfloat16>(kArena, size * size, ""));
+                   memory.Allocate<__nv_bfloat16>(kRatesArena, 2 * size * size, ""));
+  ASSIGN_OR_RETURN(__nv_bfloat16* const d,
+                   memory.Allocate<__nv_bfloat16>(kRatesArena, size * size, ""));
   FillRandom(2 * size * size, 1, 1.0F, a, stream);
   GemmCall call;
   call.m = call.n = call.k = size;
@@ -74,8 +75,8 @@ absl::StatusOr<GemmTimes> GemmSeconds(int64_t size, double sustained_seconds, Ge
 absl::StatusOr<double> CopySeconds(int64_t bytes, cudaStream_t stream) {
   DeviceMemory memory;
   const auto values = static_cast<int64_t>(bytes / sizeof(float));
-  ASSIGN_OR_RETURN(float* const from, memory.Allocate<float>(kArena, values, ""));
-  ASSIGN_OR_RETURN(float* const to, memory.Allocate<float>(kArena, values, ""));
+  ASSIGN_OR_RETURN(float* const from, memory.Allocate<float>(kRatesArena, values, ""));
+  ASSIGN_OR_RETURN(float* const to, memory.Allocate<float>(kRatesArena, values, ""));
   FillRandom(values, 2, 1.0F, from, stream);
   return MedianSeconds(
       [&] {
@@ -115,7 +116,7 @@ absl::StatusOr<DeviceRates> MeasureRates(const RateSizes& sizes, int multiproces
   rates.copy_bytes = 2 * static_cast<double>(sizes.copy_bytes) / copy_seconds;
   DeviceMemory memory;
   const int blocks = multiprocessors * kBlocksPerMultiprocessor;
-  ASSIGN_OR_RETURN(float* const sink, memory.Allocate<float>(kArena, blocks, ""));
+  ASSIGN_OR_RETURN(float* const sink, memory.Allocate<float>(kRatesArena, blocks, ""));
   int64_t operations = 0;
   ASSIGN_OR_RETURN(const double mma_seconds, MedianSeconds(
                                                  [&] {

@@ -24,7 +24,7 @@
 namespace causeway::worker::cuda {
 namespace {
 
-constexpr char kArena[] = "timing kernels";
+constexpr char kStepArena[] = "timing kernels";
 constexpr char kLower[] = "a smaller --micro_batch";
 constexpr double kBf16 = 2;   // Bytes.
 constexpr double kFloat = 4;  // The same.
@@ -68,19 +68,19 @@ class StepKernels {
  private:
   absl::StatusOr<__nv_bfloat16*> Bf16(int64_t size, float scale = 1) {
     ASSIGN_OR_RETURN(__nv_bfloat16* const values,
-                     memory_.Allocate<__nv_bfloat16>(kArena, size, kLower));
+                     memory_.Allocate<__nv_bfloat16>(kStepArena, size, kLower));
     FillRandom(size, ++seed_, scale, values, stream_);
     return values;
   }
   absl::StatusOr<float*> Float(int64_t size, float scale = 1) {
-    ASSIGN_OR_RETURN(float* const values, memory_.Allocate<float>(kArena, size, kLower));
+    ASSIGN_OR_RETURN(float* const values, memory_.Allocate<float>(kStepArena, size, kLower));
     FillRandom(size, ++seed_, scale, values, stream_);
     return values;
   }
   template <typename T>
   absl::StatusOr<T*> Upload(const std::vector<T>& values) {
     const auto size = static_cast<int64_t>(values.size());
-    ASSIGN_OR_RETURN(T* const on_device, memory_.Allocate<T>(kArena, size, kLower));
+    ASSIGN_OR_RETURN(T* const on_device, memory_.Allocate<T>(kStepArena, size, kLower));
     RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(on_device, values.data(), values.size() * sizeof(T),
                                               cudaMemcpyHostToDevice, stream_),
                               "copying to the device"));
@@ -424,9 +424,9 @@ absl::Status StepKernels::TimeOptimizer() {
       Upload<AdamWStep<float>>({AdamWStep<float>(1e-4, 0.9, 0.95, 1e-8, /*step=*/1000)}));
   ASSIGN_OR_RETURN(GradientNorm* const norm,
                    Upload<GradientNorm>({{.norm = 1, .factor = 1, .finite = 1}}));
-  ASSIGN_OR_RETURN(double* const sums, memory_.Allocate<double>(kArena, 1, kLower));
+  ASSIGN_OR_RETURN(double* const sums, memory_.Allocate<double>(kStepArena, 1, kLower));
   ASSIGN_OR_RETURN(double* const sum_scratch,
-                   memory_.Allocate<double>(kArena, SumOfSquaresScratch(size), kLower));
+                   memory_.Allocate<double>(kStepArena, SumOfSquaresScratch(size), kLower));
   const auto values = static_cast<double>(size);
   RETURN_IF_ERROR(TimeMemory("gradient norm", 1, kFloat * values, [&] {
     SumOfSquares(size, gradients_, /*accumulate=*/false, sums, sum_scratch, stream_);

@@ -50,6 +50,8 @@ std::string DescribeDevices(const std::vector<DeviceInfo>& devices);
 
 absl::Status UseDevice(int index);
 
+inline size_t FloatBytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
+
 // One GPU's memory, in named arenas, so that running out of it says who needs how much. Freed
 // together. Not thread-safe.
 class DeviceMemory {

@@ -1,4 +1,5 @@
-// Muon (worker/train/muon.h) around its matrix products, for batches of equally shaped matrices:
+// Muon (worker/backend/cpu/muon.h) around its matrix products, for batches of equally shaped
+// matrices:
 //
 //   MuonMomentum   M = momentum * M + G; update = bf16(G + momentum * M)
 //   MuonNormalize  every matrix of the update is scaled to Frobenius norm 1

@@ -12,6 +12,7 @@
 #include "worker/backend/cuda/device/device.h"
 #include "worker/backend/cuda/gemm_plan_store.h"
 #include "worker/backend/cuda/nccl/nccl_group.h"
+#include "worker/backend/site/site_backend.h"
 #ifdef CAUSEWAY_HAVE_CUDNN
 #include "worker/backend/cuda/cudnn/cudnn_attention.h"
 #endif
@@ -85,7 +86,8 @@ absl::StatusOr<std::unique_ptr<TrainingBackend>> OpenCudaBackend(const v1::RunCo
   };
   ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> made, CudaBackend::Create(config, plan, backend));
   if (stores && plans->changed()) RETURN_IF_ERROR(plans->Write(files, options.plan_file));
-  return made;
+  return std::make_unique<SiteBackend>(config, plan, std::move(made),
+                                       std::vector<SiteBackend::Other>());
 }
 
 MakeAttention AttentionMaker(AttentionPreference preference, [[maybe_unused]] bool deterministic,

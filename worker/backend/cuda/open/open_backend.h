@@ -12,14 +12,14 @@
 #include "causeway/v1/config.pb.h"
 #include "common/base/file_system.h"
 #include "common/params/fragment_plan.h"
+#include "worker/backend/backend.h"
 #include "worker/backend/cuda/attention_choice.h"
 #include "worker/backend/cuda/attention_provider.h"
 #include "worker/backend/cuda/cuda_transformer.h"
 #include "worker/backend/cuda/gemm_plan_store.h"
+#include "worker/backend/evaluation_model.h"
+#include "worker/backend/sharded_backend.h"
 #include "worker/group/shared_cause.h"
-#include "worker/train/backend.h"
-#include "worker/train/evaluation_model.h"
-#include "worker/train/sharded_backend.h"
 
 namespace causeway::worker::cuda {
 

@@ -5,7 +5,6 @@
 
 #include "common/base/status_macros.h"
 #include "worker/backend/cuda/sync/replica_shard.h"
-#include "worker/sync/sharded_replica.h"
 
 namespace causeway::worker::cuda {
 
@@ -137,19 +136,6 @@ const float* DevicePart::published_on_device(int rank) const {
     if (shard->rank() == rank) return shard->published_on_device();
   }
   return nullptr;
-}
-
-absl::StatusOr<std::unique_ptr<Replica>> MakeDeviceReplica(const FragmentPlan& plan,
-                                                           const ShardPlan& shard_plan,
-                                                           const v1::SyncConfig& sync,
-                                                           std::vector<DeviceShard> shards,
-                                                           DevicePartOptions options) {
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<DevicePart> part,
-      DevicePart::Create(plan, shard_plan, sync, std::move(shards), std::move(options)));
-  std::vector<std::unique_ptr<ReplicaPart>> parts;
-  parts.push_back(std::move(part));
-  return std::make_unique<ShardedReplica>(plan, sync, std::move(parts));
 }
 
 }  // namespace causeway::worker::cuda

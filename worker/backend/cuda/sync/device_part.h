@@ -23,7 +23,6 @@
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
 #include "worker/group/shard_plan.h"
-#include "worker/sync/replica.h"
 #include "worker/sync/replica_part.h"
 
 namespace causeway::worker::cuda {
@@ -57,7 +56,7 @@ struct DevicePartOptions {
 
 class ReplicaShard;
 
-// Device memory that MakeDeviceReplica allocates for a rank, to within a few megabytes.
+// Device memory that DevicePart::Create allocates for a rank, to within a few megabytes.
 int64_t DeviceReplicaBytes(const FragmentPlan& plan, const ShardPlan& shard_plan,
                            const v1::SyncConfig& sync, int rank, bool published_on_device);
 
@@ -98,13 +97,6 @@ class DevicePart final : public ReplicaPart {
   const DevicePartOptions options_;
   std::vector<std::unique_ptr<ReplicaShard>> shards_;
 };
-
-// A replica of all ranks of `shard_plan`, which are all on GPUs of this process.
-absl::StatusOr<std::unique_ptr<Replica>> MakeDeviceReplica(const FragmentPlan& plan,
-                                                           const ShardPlan& shard_plan,
-                                                           const v1::SyncConfig& sync,
-                                                           std::vector<DeviceShard> shards,
-                                                           DevicePartOptions options);
 
 }  // namespace causeway::worker::cuda
 

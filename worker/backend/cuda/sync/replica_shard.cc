@@ -13,7 +13,6 @@ namespace causeway::worker::cuda {
 namespace {
 
 constexpr auto kChunk = static_cast<int64_t>(kCodecChunk);
-constexpr auto kValueBytes = static_cast<int64_t>(sizeof(float));
 
 absl::Status Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind,
                   const Stream& stream) {
@@ -63,17 +62,17 @@ ReplicaShard::~ReplicaShard() {
 void ReplicaShard::LayOut(Part& fragment) const {
   const int64_t total =
       plan_.range(fragment.pieces.empty() ? 0 : fragment.pieces.front().fragment).size() *
-      kValueBytes;
+      kFloatBytes;
   for (size_t i = 0; i < fragment.pieces.size();) {
     // A run of pieces without gaps in the arena.
     const int64_t first = fragment.pieces[i].begin;
-    const int64_t in_shard = (fragment.pieces[i].offset - fragment.offset) * kValueBytes;
+    const int64_t in_shard = (fragment.pieces[i].offset - fragment.offset) * kFloatBytes;
     int64_t end = first;
     for (; i < fragment.pieces.size() && fragment.pieces[i].begin == end; ++i) {
       end = fragment.pieces[i].end;
     }
-    const int64_t begin_byte = (first - fragment.begin) * kValueBytes;
-    const LeafRanges ranges(begin_byte, (end - fragment.begin) * kValueBytes, total);
+    const int64_t begin_byte = (first - fragment.begin) * kFloatBytes;
+    const LeafRanges ranges(begin_byte, (end - fragment.begin) * kFloatBytes, total);
     for (int64_t leaf = ranges.first_leaf; leaf < ranges.first_leaf + ranges.leaves; ++leaf) {
       const int64_t leaf_begin = leaf * static_cast<int64_t>(kTreeLeafBytes);
       fragment.leaves.push_back(
@@ -114,7 +113,7 @@ absl::Status ReplicaShard::Allocate(bool published_on_device, const v1::SyncConf
       ASSIGN_OR_RETURN(published_,
                        memory_.Allocate<float>("published copy", values, "--published=host"));
       RETURN_IF_ERROR(CheckCuda(
-          cudaMemsetAsync(published_, 0, static_cast<size_t>(values * kValueBytes), stream_.get()),
+          cudaMemsetAsync(published_, 0, static_cast<size_t>(values * kFloatBytes), stream_.get()),
           "clearing the published copy"));
     } else {
       ASSIGN_OR_RETURN(loaded_, memory_.Allocate<float>("a fragment of the published copy",
@@ -153,7 +152,7 @@ absl::Status ReplicaShard::EnsureResiduals(bool of_all_fragments, int fragment) 
     ASSIGN_OR_RETURN(
         residual_, memory_.Allocate<float>("error feedback", values, "sync.error_feedback: false"));
     RETURN_IF_ERROR(CheckCuda(
-        cudaMemsetAsync(residual_, 0, static_cast<size_t>(values * kValueBytes), stream_.get()),
+        cudaMemsetAsync(residual_, 0, static_cast<size_t>(values * kFloatBytes), stream_.get()),
         "clearing what error feedback keeps"));
   }
   if (of_all_fragments) {
@@ -179,13 +178,13 @@ absl::Status ReplicaShard::HoldUpTraining() {
 absl::StatusOr<float*> ReplicaShard::LoadPublished(const Part& fragment) {
   if (published_ != nullptr) return published_ + fragment.offset;
   RETURN_IF_ERROR(Copy(loaded_, published_host_.data() + fragment.offset,
-                       fragment.values * kValueBytes, cudaMemcpyHostToDevice, stream_));
+                       fragment.values * kFloatBytes, cudaMemcpyHostToDevice, stream_));
   return loaded_;
 }
 
 absl::Status ReplicaShard::StorePublished(const Part& fragment, const float* published) {
   if (published_ != nullptr) return absl::OkStatus();
-  return Copy(published_host_.data() + fragment.offset, published, fragment.values * kValueBytes,
+  return Copy(published_host_.data() + fragment.offset, published, fragment.values * kFloatBytes,
               cudaMemcpyDeviceToHost, stream_);
 }
 
@@ -283,7 +282,7 @@ absl::Status ReplicaShard::DecodeStatus(const Codec& codec, const Slot& slot) {
   // It is as it was.
   std::vector<float> base(static_cast<size_t>(values));
   if (published_ != nullptr) {
-    RETURN_IF_ERROR(Copy(base.data(), published_ + fragment.offset + first, values * kValueBytes,
+    RETURN_IF_ERROR(Copy(base.data(), published_ + fragment.offset + first, values * kFloatBytes,
                          cudaMemcpyDeviceToHost, stream_));
     RETURN_IF_ERROR(stream_.Wait("fetching what was refused"));
   } else {
@@ -437,12 +436,12 @@ absl::Status ReplicaShard::SetPublished(int index, std::span<const uint8_t> valu
   float* published = published_ == nullptr ? nullptr : published_ + fragment.offset;
   if (published == nullptr) RETURN_IF_ERROR(stream_.Wait("the published copy"));
   for (const ShardPiece& piece : fragment.pieces) {
-    const uint8_t* const from = values.data() + (piece.begin - fragment.begin) * kValueBytes;
+    const uint8_t* const from = values.data() + (piece.begin - fragment.begin) * kFloatBytes;
     if (published == nullptr) {
       std::memcpy(published_host_.data() + piece.offset, from,
-                  static_cast<size_t>(piece.size() * kValueBytes));
+                  static_cast<size_t>(piece.size() * kFloatBytes));
     } else {
-      RETURN_IF_ERROR(Copy(published_ + piece.offset, from, piece.size() * kValueBytes,
+      RETURN_IF_ERROR(Copy(published_ + piece.offset, from, piece.size() * kFloatBytes,
                            cudaMemcpyHostToDevice, stream_));
     }
   }
@@ -473,7 +472,7 @@ absl::Status ReplicaShard::Hold(int index) {
   RETURN_IF_ERROR(UseDevice(shard_.device));
   ASSIGN_OR_RETURN(float* const held, AcquireHeld(fragment));
   RETURN_IF_ERROR(FollowTraining());
-  RETURN_IF_ERROR(Copy(held, shard_.master + fragment.offset, fragment.values * kValueBytes,
+  RETURN_IF_ERROR(Copy(held, shard_.master + fragment.offset, fragment.values * kFloatBytes,
                        cudaMemcpyDeviceToDevice, stream_));
   return CheckCuda(cudaEventRecord(shard_.snapshots_done, stream_.get()), "recording a copy");
 }
@@ -485,7 +484,7 @@ absl::Status ReplicaShard::CopyHeld(int index, std::span<float> values) {
   for (const ShardPiece& piece : fragment.pieces) {
     RETURN_IF_ERROR(Copy(values.data() + (piece.begin - fragment.begin),
                          fragment.held + (piece.offset - fragment.offset),
-                         piece.size() * kValueBytes, cudaMemcpyDeviceToHost, stream_));
+                         piece.size() * kFloatBytes, cudaMemcpyDeviceToHost, stream_));
   }
   return stream_.Wait("copying local values in flight");
 }
@@ -497,7 +496,7 @@ absl::Status ReplicaShard::SetHeld(int index, std::span<const float> values) {
   ASSIGN_OR_RETURN(float* const held, AcquireHeld(fragment));
   for (const ShardPiece& piece : fragment.pieces) {
     RETURN_IF_ERROR(Copy(held + (piece.offset - fragment.offset),
-                         values.data() + (piece.begin - fragment.begin), piece.size() * kValueBytes,
+                         values.data() + (piece.begin - fragment.begin), piece.size() * kFloatBytes,
                          cudaMemcpyHostToDevice, stream_));
   }
   return stream_.Wait("restoring local values in flight");
@@ -509,7 +508,7 @@ absl::Status ReplicaShard::CopyOut(const float* from, const Part& fragment,
                                    std::span<float> arena) {
   for (const ShardPiece& piece : fragment.pieces) {
     RETURN_IF_ERROR(Copy(arena.data() + piece.begin, from + piece.offset,
-                         piece.size() * kValueBytes, cudaMemcpyDeviceToHost, stream_));
+                         piece.size() * kFloatBytes, cudaMemcpyDeviceToHost, stream_));
   }
   return absl::OkStatus();
 }
@@ -541,7 +540,7 @@ absl::Status ReplicaShard::Restore(std::span<const float> published,
   if (!residual.empty()) RETURN_IF_ERROR(EnsureResiduals(/*of_all_fragments=*/true, 0));
   RETURN_IF_ERROR(stream_.Wait("the published copy"));
   for (const ShardPiece& piece : shard_plan_.pieces(shard_.rank)) {
-    const int64_t bytes = piece.size() * kValueBytes;
+    const int64_t bytes = piece.size() * kFloatBytes;
     if (published_ == nullptr) {
       std::memcpy(published_host_.data() + piece.offset, published.data() + piece.begin,
                   static_cast<size_t>(bytes));

@@ -24,6 +24,8 @@
 
 namespace causeway::worker::cuda {
 
+inline constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
+
 // Threads as ReplicaPart has them. Every method makes the device the calling thread's and puts back
 // the one before.
 class ReplicaShard {

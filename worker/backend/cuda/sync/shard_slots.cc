@@ -13,8 +13,6 @@
 namespace causeway::worker::cuda {
 namespace {
 
-constexpr auto kValueBytes = static_cast<int64_t>(sizeof(float));
-
 // Bytes of any fragment's codes, up or down.
 int64_t SlotBytes(const Codec& up, const Codec& down, int64_t values) {
   return std::max(EncodedBytes(up, values), EncodedBytes(down, values));
@@ -43,8 +41,8 @@ int64_t ReplicaShard::Bytes(const FragmentPlan& plan, const ShardPlan& shard_pla
   const int64_t values = shard_plan.shard_size(rank);
   const int64_t published = published_on_device ? values : most_values;
   const int64_t residual = sync.error_feedback() ? values : 0;
-  const int64_t held = sync.keep_in_flight() > 0 ? most_values * kValueBytes : 0;
-  return (published + residual) * kValueBytes +
+  const int64_t held = sync.keep_in_flight() > 0 ? most_values * kFloatBytes : 0;
+  return (published + residual) * kFloatBytes +
          FragmentsInFlight(plan.fragments(), sync) *
              (held + SlotBytes(*FindCodec(sync.codec_up()).value(),
                                *FindCodec(sync.codec_down()).value(), most_values));

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "tests/unit/common/base/temporary_folder.h"
+#include "tests/unit/worker/backend/backend_contract.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
-#include "tests/unit/worker/train/backend_contract.h"
 
 namespace causeway::worker::cuda {
 namespace {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "common/params/initialize.h"
+#include "tests/unit/worker/backend/backend_contract.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
-#include "tests/unit/worker/train/backend_contract.h"
 #include "worker/backend/cuda/sync/device_part.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
@@ -158,8 +158,8 @@ TEST_F(Staged, KeepsLessWhereTheMemoryDoesNotSuffice) {
   options = TestOptions(1);
   Begin(options);
   EXPECT_EQ(backend_->recompute(), Recompute::kNorms);
-  const auto replica = backend_->MakeReplica();
-  EXPECT_TRUE(replica.ok()) << replica.status();
+  const auto part = backend_->MakePart();
+  EXPECT_TRUE(part.ok()) << part.status();
 }
 
 TEST_F(Staged, GpusThatKeepLessTrainTogether) {

@@ -9,9 +9,9 @@
 
 #include "common/base/thread_pool.h"
 #include "common/params/initialize.h"
+#include "tests/unit/worker/backend/backend_contract.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
-#include "tests/unit/worker/train/backend_contract.h"
-#include "worker/train/cpu_backend.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
 #endif

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/params/initialize.h"
+#include "tests/unit/worker/backend/backend_contract.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
 #include "tests/unit/worker/backend/cuda/test_site.h"
-#include "tests/unit/worker/train/backend_contract.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
 #endif
@@ -16,7 +16,7 @@
 namespace causeway::worker::cuda {
 namespace {
 
-std::vector<BackendFactory> Factories() {
+std::vector<BackendFactory> SiteFactories() {
   std::vector<BackendFactory> factories;
   if (HaveDevices(2)) {
     factories.push_back(
@@ -28,17 +28,17 @@ std::vector<BackendFactory> Factories() {
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(BackendContract);
-INSTANTIATE_TEST_SUITE_P(CudaSite, BackendContract, ::testing::ValuesIn(Factories()),
+INSTANTIATE_TEST_SUITE_P(CudaSite, BackendContract, ::testing::ValuesIn(SiteFactories()),
                          [](const auto& param) { return param.param.name; });
 
-struct Trained {
+struct TrainedSite {
   std::vector<double> losses;
   std::vector<float> parameters;
   OptimizerState optimizer;
 };
 
-Trained Train(const v1::RunConfig& config, TrainingBackend& backend, const FragmentPlan& plan) {
-  Trained trained;
+TrainedSite Train(const v1::RunConfig& config, TrainingBackend& backend, const FragmentPlan& plan) {
+  TrainedSite trained;
   trained.parameters.resize(static_cast<size_t>(plan.arena_size()));
   InitializeParameters(plan, 7, trained.parameters);
   EXPECT_TRUE(backend.SetParameters(trained.parameters).ok());
@@ -65,8 +65,8 @@ void ExpectTheBitsOfOneProcess(const std::string& settings, const std::vector<in
   const v1::RunConfig config =
       ContractConfig(absl::StrCat("train { micro_batch_sequences: 1 } ", settings));
   const FragmentPlan plan = FragmentPlan::Create(config).value();
-  const Trained expected = Train(config, *MakeTestBackend(config, plan, gpus), plan);
-  const Trained trained = Train(config, *MakeTestSite(config, plan, devices), plan);
+  const TrainedSite expected = Train(config, *MakeTestBackend(config, plan, gpus), plan);
+  const TrainedSite trained = Train(config, *MakeTestSite(config, plan, devices), plan);
   EXPECT_EQ(trained.parameters, expected.parameters);
   EXPECT_EQ(trained.optimizer.first_moments, expected.optimizer.first_moments);
   EXPECT_EQ(trained.optimizer.second_moments, expected.optimizer.second_moments);

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "tests/unit/worker/backend/cpu/model_fixture.h"
 #include "tests/unit/worker/backend/cuda/bf16_reference.h"
 #include "tests/unit/worker/backend/cuda/transformer_rig.h"
-#include "tests/unit/worker/backend/model_fixture.h"
 
 namespace causeway::worker::cuda {
 namespace {

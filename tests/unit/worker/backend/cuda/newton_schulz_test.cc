@@ -8,15 +8,13 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "tests/unit/worker/backend/cuda/kernel_testing.h"
+#include "tests/unit/worker/backend/cuda/cublaslt/test_gemm.h"
+#include "tests/unit/worker/backend/cuda/kernels/kernel_testing.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
-#include "tests/unit/worker/backend/cuda/test_gemm.h"
-#include "worker/train/muon.h"
+#include "worker/backend/cpu/muon.h"
 
 namespace causeway::worker::cuda {
 namespace {
-
-size_t Size(int64_t value) { return static_cast<size_t>(value); }
 
 // alpha * op(a) op(b) + beta * c of [m, n], rounded to bf16.
 struct Side {

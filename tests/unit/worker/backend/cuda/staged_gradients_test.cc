@@ -9,9 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/params/initialize.h"
+#include "tests/unit/worker/backend/backend_contract.h"
 #include "tests/unit/worker/backend/cuda/test_backend.h"
-#include "tests/unit/worker/train/backend_contract.h"
 #include "worker/backend/cuda/kernels/elementwise.h"
+#include "worker/sync/sharded_replica.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
 #endif
@@ -19,24 +20,23 @@
 namespace causeway::worker::cuda {
 namespace {
 
-std::vector<BackendFactory> Factories() {
+std::vector<BackendFactory> StagedFactories() {
   std::vector<BackendFactory> factories;
   if (HaveDevices(2)) {
     factories.push_back({.name = "TwoGpusThatDivideGradients",
                          .make = [](const v1::RunConfig& config, const FragmentPlan& plan) {
                            CudaBackend::Options options = TestOptions(2);
                            options.shard_gradients = true;
-                           return CudaBackend::Create(config, plan, options).value();
+                           return MakeTestBackend(config, plan, options);
                          }});
   }
   return factories;
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(BackendContract);
-INSTANTIATE_TEST_SUITE_P(StagedGradients, BackendContract, ::testing::ValuesIn(Factories()),
+INSTANTIATE_TEST_SUITE_P(StagedGradients, BackendContract, ::testing::ValuesIn(StagedFactories()),
                          [](const auto& param) { return param.param.name; });
 
-struct Trained {
+struct TrainedInShards {
   std::vector<double> norms;
   std::vector<float> parameters;
   OptimizerState optimizer;
@@ -62,9 +62,9 @@ class StagedGradientsTest : public ::testing::Test {
     ASSERT_TRUE(backend_->SetParameters(parameters).ok());
   }
 
-  Trained Train(const std::string& settings, int devices, bool shard) {
+  TrainedInShards Train(const std::string& settings, int devices, bool shard) {
     Begin(settings, devices, shard);
-    Trained trained;
+    TrainedInShards trained;
     for (int64_t step = 1; step <= 2; ++step) {
       const auto report = backend_->Step(step, ContractReader(step));
       EXPECT_TRUE(report.ok()) << report.status();
@@ -76,7 +76,7 @@ class StagedGradientsTest : public ::testing::Test {
     return trained;
   }
 
-  static void ExpectSameBits(const Trained& a, const Trained& b) {
+  static void ExpectSameBits(const TrainedInShards& a, const TrainedInShards& b) {
     EXPECT_EQ(a.norms, b.norms);
     EXPECT_EQ(a.parameters, b.parameters);
     EXPECT_EQ(a.optimizer.first_moments, b.optimizer.first_moments);
@@ -101,7 +101,7 @@ TEST_F(StagedGradientsTest, OneMicroBatchForEachGpuGivesTheBitsOfWholeGradients)
             "sync { fragments: 3 pattern: BALANCED } train { document_masking: true }"}}) {
     if (!HaveDevices(devices)) continue;
     SCOPED_TRACE(settings);
-    const Trained whole = Train(settings, devices, /*shard=*/false);
+    const TrainedInShards whole = Train(settings, devices, /*shard=*/false);
     ExpectSameBits(Train(settings, devices, /*shard=*/true), whole);
   }
 }
@@ -109,8 +109,8 @@ TEST_F(StagedGradientsTest, OneMicroBatchForEachGpuGivesTheBitsOfWholeGradients)
 // The sum over the GPUs comes before that over the micro-batches, not after it.
 TEST_F(StagedGradientsTest, SeveralMicroBatchesDifferByRounding) {
   const std::string settings = "train { micro_batch_sequences: 1 optimizer: MUON }";
-  const Trained whole = Train(settings, 2, /*shard=*/false);
-  const Trained sharded = Train(settings, 2, /*shard=*/true);
+  const TrainedInShards whole = Train(settings, 2, /*shard=*/false);
+  const TrainedInShards sharded = Train(settings, 2, /*shard=*/true);
   double difference = 0;
   double norm = 0;
   for (size_t i = 0; i < whole.parameters.size(); ++i) {
@@ -135,7 +135,9 @@ TEST_F(StagedGradientsTest, SendsTheGradientsThatWholeOnesWouldSend) {
         "sync { contribution: GRADIENT fragments: 1 steps_between_syncs: 1 codec_up: BF16 "
         "codec_down: FP32 } outer { optimizer: ADAMW }",
         2, shard);
-    const auto replica = backend_->MakeReplica().value();
+    std::vector<std::unique_ptr<ReplicaPart>> parts;
+    parts.push_back(backend_->MakePart().value());
+    const auto replica = std::make_unique<ShardedReplica>(plan_, config_.sync(), std::move(parts));
     const std::vector<uint8_t> zeros(static_cast<size_t>(plan_.range(0).size()) * sizeof(float));
     ASSERT_TRUE(replica->SetPublished(0, zeros).ok());
     for (int64_t step = 1; step <= 2; ++step) {
@@ -240,7 +242,7 @@ TEST_F(StagedGradientsTest, TheOrderOfThreadsAndStreamsDoesNotChangeTheBits) {
   for (const char* settings : {"train { micro_batch_sequences: 1 }",
                                "train { micro_batch_sequences: 1 optimizer: MUON } "
                                "model { untied_head: true layers: 4 }"}) {
-    const Trained expected = Train(settings, 2, /*shard=*/true);
+    const TrainedInShards expected = Train(settings, 2, /*shard=*/true);
     for (const emulation::Order order :
          {emulation::Order::kBackward, emulation::Order::kShuffled}) {
       emulation::SetOrder(order);

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "common/base/file_system.h"
-#include "tests/unit/worker/backend/cuda/test_gemm.h"
+#include "tests/unit/worker/backend/cuda/cublaslt/test_gemm.h"
+#include "worker/backend/site/site_backend.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "tests/emulation/emulator.h"
 #include "worker/group/thread_group.h"
@@ -67,9 +68,12 @@ CudaBackend::Options TestOptions(int devices) {
   return options;
 }
 
-std::unique_ptr<CudaBackend> MakeTestBackend(const v1::RunConfig& config, const FragmentPlan& plan,
-                                             int devices) {
-  return Must(CudaBackend::Create(config, plan, TestOptions(devices)));
+std::unique_ptr<TrainingBackend> MakeTestBackend(const v1::RunConfig& config,
+                                                 const FragmentPlan& plan,
+                                                 const CudaBackend::Options& options) {
+  return std::make_unique<SiteBackend>(config, plan,
+                                       Must(CudaBackend::Create(config, plan, options)),
+                                       std::vector<SiteBackend::Other>());
 }
 
 }  // namespace causeway::worker::cuda

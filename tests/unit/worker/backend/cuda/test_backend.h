@@ -7,8 +7,8 @@
 
 #include "causeway/v1/config.pb.h"
 #include "common/params/fragment_plan.h"
+#include "worker/backend/backend.h"
 #include "worker/backend/cuda/cuda_backend.h"
-#include "worker/train/backend.h"
 
 namespace causeway::worker::cuda {
 
@@ -16,8 +16,14 @@ namespace causeway::worker::cuda {
 bool HaveDevices(int count);
 
 CudaBackend::Options TestOptions(int devices);
-std::unique_ptr<CudaBackend> MakeTestBackend(const v1::RunConfig& config, const FragmentPlan& plan,
-                                             int devices);
+// All devices in one process.
+std::unique_ptr<TrainingBackend> MakeTestBackend(const v1::RunConfig& config,
+                                                 const FragmentPlan& plan,
+                                                 const CudaBackend::Options& options);
+inline std::unique_ptr<TrainingBackend> MakeTestBackend(const v1::RunConfig& config,
+                                                        const FragmentPlan& plan, int devices) {
+  return MakeTestBackend(config, plan, TestOptions(devices));
+}
 
 }  // namespace causeway::worker::cuda
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "tests/unit/worker/backend/cuda/test_backend.h"
-#include "tests/unit/worker/train/site_thread.h"
-#include "worker/train/shard_server.h"
-#include "worker/train/site_backend.h"
+#include "tests/unit/worker/backend/site/site_thread.h"
+#include "worker/backend/site/shard_server.h"
+#include "worker/backend/site/site_backend.h"
 #ifdef CAUSEWAY_EMULATED_DEVICE
 #include "worker/group/thread_group.h"
 #else

@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "tests/unit/worker/backend/cuda/device_array.h"
-#include "tests/unit/worker/backend/cuda/test_gemm.h"
+#include "tests/unit/worker/backend/cuda/cublaslt/test_gemm.h"
+#include "tests/unit/worker/backend/cuda/device/device_array.h"
 #include "worker/backend/cuda/kernels/token_order.h"
 
 namespace causeway::worker::cuda {

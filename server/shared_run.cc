@@ -1,0 +1,106 @@
+#include "server/shared_run.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/host_port.h"
+#include "common/base/status_macros.h"
+#include "common/params/run_config.h"
+#include "common/rpc/security.h"
+#include "common/rpc/security_flags.h"
+#include "common/telemetry/log.h"
+
+ABSL_FLAG(std::string, etcd, "",
+          "serve: HOST:PORT,HOST:PORT of the etcd by which coordinators of several machines agree "
+          "who leads the run");
+ABSL_FLAG(std::string, advertise, "",
+          "serve --etcd: HOST:PORT where the others reach this one; else as --listen");
+ABSL_FLAG(std::string, standby_cert, "",
+          "serve --etcd with TLS: an operator's certificate, to follow with");
+ABSL_FLAG(std::string, standby_key, "", "serve --etcd with TLS: its key");
+
+ABSL_DECLARE_FLAG(std::string, standby_name);
+
+namespace causeway::server {
+namespace {
+
+// Of a run that was given none: no name to find each other by.
+constexpr char kDefaultRunName[] = "run";
+
+absl::StatusOr<std::string> RunName(FileSystem& file_system, const GivenRun& given) {
+  if (!given.has_config()) {
+    return absl::InvalidArgumentError(
+        "--etcd needs --config=FILE, also where the folder holds the run: the coordinators of a "
+        "run find each other by its run_name");
+  }
+  ASSIGN_OR_RETURN(const CompleteConfig complete,
+                   LoadConfig(file_system, given,
+                              given.awaits_first_site() ? ModelIs::kStillToCome : ModelIs::kGiven));
+  if (complete.config.run_name() == kDefaultRunName) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--etcd needs a run_name in ", given.config,
+                     ": the coordinators of a run find each other by it"));
+  }
+  return complete.config.run_name();
+}
+
+absl::StatusOr<std::string> Address(const std::string& listen) {
+  const std::string given = absl::GetFlag(FLAGS_advertise);
+  if (!given.empty()) {
+    RETURN_IF_ERROR(Annotate(CheckAddress(given, /*allow_any_port=*/false), "--advertise"));
+    return given;
+  }
+  if (!CheckAddress(listen, /*allow_any_port=*/false).ok() ||
+      absl::StartsWith(listen, "0.0.0.0:") || absl::StartsWith(listen, "[::]:")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen=", listen,
+                     " tells nobody where to find this coordinator: give "
+                     "--advertise=HOST:PORT, where the others and the workers reach it"));
+  }
+  return listen;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
+    FileSystem& file_system, const GivenRun& given, const std::string& listen,
+    const RunDirectoryStore::Options& store) {
+  Leading::Options options;
+  options.etcd = absl::GetFlag(FLAGS_etcd);
+  if (options.etcd.empty()) return std::optional<Leading::Options>();
+  RETURN_IF_ERROR(Annotate(SplitAddresses(options.etcd).status(), "--etcd"));
+  if (!store.durable) {
+    return absl::InvalidArgumentError(
+        "--etcd and --durability=none: a run that is shared is replicated, and synced");
+  }
+  ASSIGN_OR_RETURN(options.run, RunName(file_system, given));
+  ASSIGN_OR_RETURN(options.address, Address(listen));
+  options.name = absl::GetFlag(FLAGS_standby_name);
+  options.folder = given.run_dir;
+  options.store = store;
+  options.file_system = &file_system;
+  SecurityOptions security = SecurityOptionsFromFlags();
+  security.cert_file = absl::GetFlag(FLAGS_standby_cert);
+  security.key_file = absl::GetFlag(FLAGS_standby_key);
+  security.token_file.clear();
+  security.crl_folder.clear();
+  ASSIGN_OR_RETURN(options.security,
+                   MakeChannelSecurity(security, options.address, Clock::Real()->Now()));
+  for (const std::string& warning : options.security.warnings) Log().warn("{}", warning);
+  return std::optional<Leading::Options>(std::move(options));
+}
+
+std::string PromotedByHand(const std::string& folder, int64_t commits) {
+  return absl::StrCat(
+      folder, " is a copy, with ", commits,
+      " commits. Nobody but you can know that the coordinator which it followed is gone for good, "
+      "and that no other copy has more. What that one told workers later is lost, unless it ran "
+      "with --durability=replicated");
+}
+
+}  // namespace causeway::server

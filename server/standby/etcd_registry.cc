@@ -1,0 +1,170 @@
+#include "server/standby/etcd_registry.h"
+
+#include <grpcpp/client_context.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/status.h"
+
+namespace causeway::server {
+namespace {
+
+using etcdserverpb::Compare;
+
+void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+}
+
+Compare* AddCompare(etcdserverpb::TxnRequest& request, const std::string& key) {
+  Compare* const compare = request.add_compare();
+  compare->set_result(Compare::EQUAL);
+  compare->set_key(key);
+  return compare;
+}
+
+void AddPut(etcdserverpb::TxnRequest& request, const std::string& key, const std::string& value,
+            int64_t lease) {
+  etcdserverpb::PutRequest& put = *request.add_success()->mutable_request_put();
+  put.set_key(key);
+  put.set_value(value);
+  put.set_lease(lease);
+}
+
+}  // namespace
+
+EtcdRegistry::EtcdRegistry(const std::vector<std::shared_ptr<grpc::Channel>>& members,
+                           const std::string& run, absl::Duration timeout)
+    : leader_key_(absl::StrCat("/causeway/", run, "/leader")),
+      set_key_(absl::StrCat("/causeway/", run, "/in_sync")),
+      timeout_(timeout) {
+  for (const auto& channel : members) {
+    members_.push_back({etcdserverpb::KV::NewStub(channel), etcdserverpb::Lease::NewStub(channel)});
+  }
+}
+
+absl::Status EtcdRegistry::Answered(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  ++next_;
+  return absl::UnavailableError(absl::StrCat("etcd does not answer: ", status.error_message()));
+}
+
+absl::Status EtcdRegistry::CheckCluster(const etcdserverpb::ResponseHeader& header) {
+  if (cluster_ == 0) cluster_ = header.cluster_id();
+  if (header.cluster_id() == cluster_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("etcd answers as cluster ", absl::Hex(header.cluster_id()), ", before it was ",
+                   absl::Hex(cluster_), ": --etcd must name members of one cluster"));
+}
+
+absl::StatusOr<etcdserverpb::TxnResponse> EtcdRegistry::Commit(
+    const etcdserverpb::TxnRequest& request) {
+  grpc::ClientContext context;
+  SetDeadline(context, timeout_);
+  etcdserverpb::TxnResponse response;
+  RETURN_IF_ERROR(Answered(member().keys->Txn(&context, request, &response)));
+  RETURN_IF_ERROR(CheckCluster(response.header()));
+  return response;
+}
+
+absl::StatusOr<RegistryView> EtcdRegistry::Read() {
+  // Both at one revision.
+  etcdserverpb::TxnRequest request;
+  request.add_success()->mutable_request_range()->set_key(leader_key_);
+  request.add_success()->mutable_request_range()->set_key(set_key_);
+  ASSIGN_OR_RETURN(const etcdserverpb::TxnResponse response, Commit(request));
+  RegistryView view;
+  view.cluster = absl::StrCat(absl::Hex(cluster_));
+  if (response.responses_size() != 2) return absl::InternalError("etcd answers half a question");
+  for (const auto& pair : response.responses(0).response_range().kvs()) {
+    const std::vector<std::string> words = absl::StrSplit(pair.value(), absl::MaxSplits(' ', 1));
+    view.leader = words[0];
+    if (words.size() > 1) view.address = words[1];
+    view.leader_revision = pair.create_revision();
+  }
+  for (const auto& pair : response.responses(1).response_range().kvs()) {
+    view.in_sync = absl::StrSplit(pair.value(), ',', absl::SkipEmpty());
+    view.set_revision = pair.mod_revision();
+  }
+  return view;
+}
+
+absl::StatusOr<bool> EtcdRegistry::Lead(const RegistryView& seen, const std::string& name,
+                                        const std::string& address, absl::Duration ttl) {
+  {
+    grpc::ClientContext context;
+    SetDeadline(context, timeout_);
+    etcdserverpb::LeaseGrantRequest request;
+    request.set_ttl(absl::ToInt64Seconds(ttl));
+    etcdserverpb::LeaseGrantResponse response;
+    RETURN_IF_ERROR(Answered(member().leases->LeaseGrant(&context, request, &response)));
+    RETURN_IF_ERROR(CheckCluster(response.header()));
+    if (!response.error().empty()) return absl::UnavailableError(response.error());
+    lease_ = response.id();
+  }
+  etcdserverpb::TxnRequest request;
+  Compare* const no_leader = AddCompare(request, leader_key_);
+  no_leader->set_target(Compare::CREATE);
+  no_leader->set_create_revision(0);
+  Compare* const same_set = AddCompare(request, set_key_);
+  same_set->set_target(Compare::MOD);
+  same_set->set_mod_revision(seen.set_revision);
+  AddPut(request, leader_key_, absl::StrCat(name, " ", address), lease_);
+  AddPut(request, set_key_, name, 0);
+  // Unanswered, the lease ends by itself, and with it the lead.
+  ASSIGN_OR_RETURN(const etcdserverpb::TxnResponse response, Commit(request));
+  if (!response.succeeded()) Resign();
+  return response.succeeded();
+}
+
+absl::Status EtcdRegistry::KeepAlive() {
+  if (lease_ == 0) return absl::FailedPreconditionError("it has no lease in etcd");
+  grpc::ClientContext context;
+  SetDeadline(context, timeout_);
+  const auto stream = member().leases->LeaseKeepAlive(&context);
+  etcdserverpb::LeaseKeepAliveRequest request;
+  request.set_id(lease_);
+  etcdserverpb::LeaseKeepAliveResponse response;
+  const bool answered = stream->Write(request) && stream->Read(&response);
+  if (!answered) {
+    const grpc::Status ended = stream->Finish();
+    return Answered(ended.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "the stream ended")
+                               : ended);
+  }
+  context.TryCancel();
+  stream->Finish();
+  RETURN_IF_ERROR(CheckCluster(response.header()));
+  if (response.ttl() > 0) return absl::OkStatus();
+  return absl::FailedPreconditionError("its lease in etcd has ended");
+}
+
+absl::StatusOr<bool> EtcdRegistry::ChangeSet(const RegistryView& seen,
+                                             const std::set<std::string>& names) {
+  etcdserverpb::TxnRequest request;
+  Compare* const same_leader = AddCompare(request, leader_key_);
+  same_leader->set_target(Compare::CREATE);
+  same_leader->set_create_revision(seen.leader_revision);
+  Compare* const same_set = AddCompare(request, set_key_);
+  same_set->set_target(Compare::MOD);
+  same_set->set_mod_revision(seen.set_revision);
+  AddPut(request, set_key_, absl::StrJoin(names, ","), 0);
+  ASSIGN_OR_RETURN(const etcdserverpb::TxnResponse response, Commit(request));
+  return response.succeeded();
+}
+
+void EtcdRegistry::Resign() {
+  if (lease_ == 0) return;
+  grpc::ClientContext context;
+  SetDeadline(context, timeout_);
+  etcdserverpb::LeaseRevokeRequest request;
+  request.set_id(std::exchange(lease_, 0));
+  etcdserverpb::LeaseRevokeResponse response;
+  member().leases->LeaseRevoke(&context, request, &response);
+}
+
+}  // namespace causeway::server

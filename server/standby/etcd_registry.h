@@ -1,0 +1,63 @@
+// The registry in etcd: two keys of a run, one of them bound to the leader's lease.
+//
+//   /causeway/RUN/leader    "NAME ADDRESS", with the lease; its create revision is the token
+//   /causeway/RUN/in_sync   "NAME,NAME", without one; its mod revision is that of the set
+#ifndef CAUSEWAY_SERVER_STANDBY_ETCD_REGISTRY_H_
+#define CAUSEWAY_SERVER_STANDBY_ETCD_REGISTRY_H_
+
+#include <grpcpp/channel.h>
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "etcd/rpc.grpc.pb.h"
+#include "server/standby/registry.h"
+
+namespace causeway::server {
+
+class EtcdRegistry final : public Registry {
+ public:
+  // Each channel goes to a member of the cluster. A call ends after `timeout`; the one after a call
+  // without an answer goes to the next member. FAILED_PRECONDITION of any call: another cluster
+  // answers than before.
+  EtcdRegistry(const std::vector<std::shared_ptr<grpc::Channel>>& members, const std::string& run,
+               absl::Duration timeout);
+
+  absl::StatusOr<RegistryView> Read() override;
+  absl::StatusOr<bool> Lead(const RegistryView& seen, const std::string& name,
+                            const std::string& address, absl::Duration ttl) override;
+  absl::Status KeepAlive() override;
+  absl::StatusOr<bool> ChangeSet(const RegistryView& seen,
+                                 const std::set<std::string>& names) override;
+  void Resign() override;
+
+ private:
+  struct Member {
+    std::unique_ptr<etcdserverpb::KV::Stub> keys;
+    std::unique_ptr<etcdserverpb::Lease::Stub> leases;
+  };
+  Member& member() { return members_[next_ % members_.size()]; }
+  // Passes an answer on. etcd's own errors of a member without a majority come with many codes: all
+  // mean that nothing is known.
+  absl::Status Answered(const grpc::Status& status);
+  absl::Status CheckCluster(const etcdserverpb::ResponseHeader& header);
+  absl::StatusOr<etcdserverpb::TxnResponse> Commit(const etcdserverpb::TxnRequest& request);
+
+  std::vector<Member> members_;
+  size_t next_ = 0;
+  const std::string leader_key_;
+  const std::string set_key_;
+  const absl::Duration timeout_;
+  uint64_t cluster_ = 0;  // 0: none has answered yet.
+  int64_t lease_ = 0;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_STANDBY_ETCD_REGISTRY_H_

@@ -1,0 +1,91 @@
+#include "server/standby/follower.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/status.h"
+#include "common/telemetry/log.h"
+#include "common/transfer/wire.h"
+
+namespace causeway::server {
+
+absl::Status Follower::Run() {
+  std::string last_line;
+  for (;;) {
+    grpc::ClientContext context;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopped_) return absl::OkStatus();
+      context_ = &context;
+    }
+    const absl::Status status = FollowOnce(context);
+    absl::MutexLock lock(&mutex_);
+    context_ = nullptr;
+    if (stopped_) return absl::OkStatus();
+    if (absl::IsUnimplemented(status)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the coordinator at ", address_,
+                       " knows no followers: it is of an older release; use the same for both"));
+    }
+    if (!IsRetryable(status)) return status;
+    const std::string line = absl::StrCat("no answer from the coordinator at ", address_,
+                                          ", trying on: ", status.message());
+    if (line != last_line) Log().warn("{}", line);
+    last_line = line;
+    mutex_.AwaitWithTimeout(absl::Condition(&stopped_), pause_);
+  }
+}
+
+void Follower::Stop() {
+  absl::MutexLock lock(&mutex_);
+  stopped_ = true;
+  if (context_ != nullptr) context_->TryCancel();
+}
+
+bool Follower::has_followed() const {
+  absl::MutexLock lock(&mutex_);
+  return has_followed_;
+}
+
+absl::Status Follower::FollowOnce(grpc::ClientContext& context) {
+  const auto stream = stub_->Follow(&context);
+  v1::FollowRequest request = copy_.Ask();
+  stream->Write(request);
+  v1::FollowResponse response;
+  absl::Status broken;
+  bool caught_up = false;
+  int64_t commits = 0;
+  while (broken.ok() && stream->Read(&response)) {
+    if (response.has_header()) {
+      const v1::FollowHeader& header = response.header();
+      if (header.wire_version() != kWireVersion) {
+        broken = absl::FailedPreconditionError(absl::StrCat(
+            "the coordinator at ", address_, " speaks wire version ", header.wire_version(),
+            ", this follower ", kWireVersion, ": use the same release for both"));
+        break;
+      }
+      commits = header.commits();
+      Log().info("follows run {} from commit {} of {}", header.run_id(),
+                 request.position().commits(), commits);
+      absl::MutexLock lock(&mutex_);
+      has_followed_ = true;
+    }
+    const absl::StatusOr<bool> step = copy_.Take(response);
+    broken = step.status();
+    if (!step.ok() || !*step) continue;
+    request = copy_.Ask();
+    stream->Write(request);
+    if (!caught_up && request.position().commits() >= commits) {
+      caught_up = true;
+      Log().info("has all {} commits, and goes on following", request.position().commits());
+    }
+  }
+  if (!broken.ok()) {
+    context.TryCancel();
+    stream->Finish();
+    return broken;
+  }
+  RETURN_IF_ERROR(FromGrpcStatus(stream->Finish()));
+  return absl::UnavailableError("it has ended the stream");
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,55 @@
+// The connection of a copy to its original, made again as often as it breaks.
+#ifndef CAUSEWAY_SERVER_STANDBY_FOLLOWER_H_
+#define CAUSEWAY_SERVER_STANDBY_FOLLOWER_H_
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "causeway/v1/standby.grpc.pb.h"
+#include "server/standby/run_copy.h"
+
+namespace causeway::server {
+
+class Follower {
+ public:
+  // `copy` outlives the follower. `address`, for messages, is what `channel` goes to. Between two
+  // tries it waits for `pause`.
+  Follower(RunCopy& copy, const std::shared_ptr<grpc::Channel>& channel, std::string address,
+           absl::Duration pause)
+      : copy_(copy),
+        stub_(v1::Standby::NewStub(channel)),
+        address_(std::move(address)),
+        pause_(pause) {}
+
+  // Follows until Stop, which makes it OK, or an error after which trying again is of no use; each
+  // says what to do. One thread.
+  absl::Status Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  // May be called by any thread, before Run, too.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether a coordinator has ever taken this follower.
+  bool has_followed() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  absl::Status FollowOnce(grpc::ClientContext& context) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  RunCopy& copy_;
+  const std::unique_ptr<v1::Standby::Stub> stub_;
+  const std::string address_;
+  const absl::Duration pause_;
+  mutable absl::Mutex mutex_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_followed_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Of the call under way.
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_STANDBY_FOLLOWER_H_

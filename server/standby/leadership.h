@@ -1,0 +1,83 @@
+// What keeps two coordinators from telling workers different things, by a registry.
+//
+// Rules, all of which hold whatever the clocks do:
+//   1. Who leads changes by compare-and-swap alone, and only a copy of the in-sync set takes the
+//      lead, which makes it the only one in the set.
+//   2. The leader tells a fact only when every copy of the set has it. It takes a copy out of the
+//      set before it goes on without it, and has a copy wait in front of the set, asked for every
+//      fact as the others are, until it has all that was told before.
+//   3. A change of the set is compared with the lead: who leads no more cannot make one. After a
+//      change without an answer the set is written again before anything follows from it.
+// So whoever takes the lead has all that was told; and since it follows nobody any more, a former
+// leader whose set it was in tells nothing any more. A leader that is alone in its set is the only
+// one who can take the lead after it. Beyond that, a leader stops by its own clock before its lease
+// can end.
+#ifndef CAUSEWAY_SERVER_STANDBY_LEADERSHIP_H_
+#define CAUSEWAY_SERVER_STANDBY_LEADERSHIP_H_
+
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/telemetry/event_log.h"
+#include "server/standby/registry.h"
+#include "server/standby/standbys.h"
+
+namespace causeway::server {
+
+// Of one leader. Not thread-safe.
+class Leadership {
+ public:
+  struct Options {
+    std::string name;     // Of this copy.
+    std::string address;  // Where it serves.
+    absl::Duration ttl = absl::Seconds(3);
+    // A copy that makes no step for so long, while others wait for it, is taken out of the set.
+    absl::Duration patience = absl::Seconds(5);
+    const Clock* clock = nullptr;
+    EventLog* events = NullEventLog();
+  };
+  // All outlive the object.
+  Leadership(Registry& registry, Standbys& standbys, Options options);
+
+  // Takes the lead, before anything is told. UNAVAILABLE, to be tried again: the registry is away,
+  // or this copy's own former lease lasts still. FAILED_PRECONDITION: another one leads, or may
+  // alone.
+  absl::Status Take();
+  // Keeps the lease and the set. Call it a few times a second. Once the lead is lost it closes the
+  // standbys, for ever.
+  void Tick();
+
+ private:
+  // Leads by a lease that was kept then.
+  void Adopt(absl::Duration since);
+  void KeepLease();
+  void KeepSet();
+  void TakeOut(const std::set<std::string>& late);
+  void LetIn();
+  // Whether the change was made. An outcome that is not known is settled by the next Tick.
+  bool ChangeSet(const std::set<std::string>& names);
+  void Settle();
+  void LookUp();
+  // What the copies are asked for: those of the set, and the one in front of it.
+  void Require();
+  void Lose(const std::string& why);
+
+  Registry& registry_;
+  Standbys& standbys_;
+  const Options options_;
+  RegistryView view_;  // As this leader left it.
+  bool unknown_ = false;
+  bool lost_ = false;
+  std::string joining_;  // In front of the set; empty: none.
+  int64_t joining_at_ = 0;
+  absl::Duration kept_at_ = absl::ZeroDuration();
+  absl::Duration until_ = absl::ZeroDuration();
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_STANDBY_LEADERSHIP_H_

@@ -1,0 +1,89 @@
+// A coordinator that shares its run with others by etcd: it follows until it leads.
+#ifndef CAUSEWAY_SERVER_STANDBY_LEADING_H_
+#define CAUSEWAY_SERVER_STANDBY_LEADING_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/file_system.h"
+#include "common/rpc/security.h"
+#include "common/telemetry/event_log.h"
+#include "server/standby/leadership.h"
+#include "server/standby/registry.h"
+#include "server/standby/standbys.h"
+#include "server/store/run_directory_store.h"
+
+namespace causeway::server {
+
+// Forwards to a log that is opened later, and drops what comes before. Thread-safe.
+class LateEventLog final : public EventLog {
+ public:
+  // `log` outlives the object or the next Begin; null: none any more.
+  void Begin(EventLog* log) {
+    absl::MutexLock lock(&mutex_);
+    log_ = log;
+  }
+  void Record(absl::string_view event, const std::string& message,
+              const nlohmann::json& fields) override {
+    absl::MutexLock lock(&mutex_);
+    if (log_ != nullptr) log_->Record(event, message, fields);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  EventLog* log_ ABSL_GUARDED_BY(mutex_) = nullptr;
+};
+
+// The lead of a run, and the thread that keeps its lease and its set.
+class Leading {
+ public:
+  struct Options {
+    std::string etcd;     // HOST:PORT,HOST:PORT
+    std::string run;      // The run's name: all who share it give the same.
+    std::string address;  // Where this coordinator serves once it leads.
+    std::string name;     // Of the machine, for people.
+    std::string folder;
+    RunDirectoryStore::Options store;
+    ChannelSecurity security;  // Of this one as a follower.
+    FileSystem* file_system = nullptr;
+    EventLog* events = NullEventLog();
+  };
+
+  // Takes the lead once this folder may have it. Until then it follows whoever leads, in that
+  // folder, which is free again when the call returns. The result keeps the lead until it is
+  // destroyed, and closes the standbys when the lead is lost. `stop_requested` waits for that long:
+  // true ends the call with CANCELLED. `refused` is set if an error came before anything was done:
+  // etcd does not answer or is another cluster, or the folder is not one of this run's. Standbys
+  // and logs outlive the result.
+  static absl::StatusOr<std::unique_ptr<Leading>> StandBy(
+      const Options& options, Standbys& standbys,
+      const std::function<bool(absl::Duration)>& stop_requested, bool& refused);
+  ~Leading();
+  Leading(const Leading&) = delete;
+  Leading& operator=(const Leading&) = delete;
+
+ private:
+  Leading(std::unique_ptr<Registry> registry, Standbys& standbys,
+          const Leadership::Options& options)
+      : registry_(std::move(registry)), leadership_(*registry_, standbys, options) {}
+  absl::Status Wait(const Options& options, const std::string& name,
+                    const std::function<bool(absl::Duration)>& stop_requested, bool& refused);
+
+  const std::unique_ptr<Registry> registry_;
+  Leadership leadership_;
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_STANDBY_LEADING_H_

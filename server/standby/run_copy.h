@@ -1,0 +1,56 @@
+// The side of a follower: makes a run directory of what an original sends
+// (proto/causeway/v1/standby.proto).
+//
+// What it makes is a run directory at one commit of the original, nothing else:
+// `causeway-coordinator serve` opens it as it opens the original after a death.
+#ifndef CAUSEWAY_SERVER_STANDBY_RUN_COPY_H_
+#define CAUSEWAY_SERVER_STANDBY_RUN_COPY_H_
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "causeway/v1/standby.pb.h"
+#include "common/base/file_system.h"
+#include "server/store/run_changes.h"
+#include "server/store/run_directory_store.h"
+
+namespace causeway::server {
+
+// Not thread-safe.
+class RunCopy {
+ public:
+  // After Recover and BeginCopy of the store, which outlives the copy.
+  RunCopy(RunDirectoryStore& store, std::string name) : store_(store), name_(std::move(name)) {}
+
+  // What to ask for: where the copy stands, and which files it has beyond that. Drops what came of
+  // a file or of rows that was not whole: ask when a stream begins, and after every step.
+  v1::FollowRequest Ask();
+  // Takes the next message. True: the copy has made a step, which is durable. Errors are final but
+  // for RESOURCE_EXHAUSTED (the disk is full: ask again once there is room). INVALID_ARGUMENT and
+  // DATA_LOSS: what came is not what an original sends, or is of another history.
+  absl::StatusOr<bool> Take(const v1::FollowResponse& response);
+
+ private:
+  absl::Status TakePart(const v1::FilePart& part);
+  absl::Status TakeBegin(const v1::CopyBegin& begin);
+  absl::Status TakeAdvance(const v1::CopyAdvance& advance);
+  std::string Path(const std::string& file) const { return JoinPath(store_.folder(), file); }
+
+  RunDirectoryStore& store_;
+  const std::string name_;
+  std::set<std::string> held_;  // Whole and durable; no row names them yet.
+  bool has_initial_ = false;    // Came with this stream.
+  RunChanges changes_;          // Rows so far.
+  std::string file_;            // Being written; empty: none.
+  std::unique_ptr<WritableFile> writer_;
+  int64_t written_ = 0;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_STANDBY_RUN_COPY_H_

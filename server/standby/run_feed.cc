@@ -1,0 +1,122 @@
+#include "server/standby/run_feed.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "common/base/checksum.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+#include "server/store/run_directory.h"
+
+namespace causeway::server {
+namespace {
+
+constexpr size_t kPartBytes = kTreeLeafBytes;
+constexpr size_t kRowBytes = size_t{512} << 10;  // Of one message, unless a row alone has more.
+
+absl::Status Send(const v1::FollowResponse& response, FeedWriter write) {
+  if (write(response)) return absl::OkStatus();
+  return absl::CancelledError("the follower is gone");
+}
+
+// NOT_FOUND if the file is not there.
+absl::Status SendFile(RunDirectoryStore& store, const std::string& file, FeedWriter write) {
+  ASSIGN_OR_RETURN(const std::string content,
+                   store.file_system().ReadFile(JoinPath(store.folder(), file)));
+  size_t offset = 0;
+  do {
+    const absl::string_view data = absl::string_view(content).substr(offset, kPartBytes);
+    v1::FollowResponse response;
+    v1::FilePart& part = *response.mutable_part();
+    part.set_file(file);
+    part.set_file_bytes(static_cast<int64_t>(content.size()));
+    part.set_offset(static_cast<int64_t>(offset));
+    part.set_checksum(Checksum64(data));
+    part.set_data(data.data(), data.size());
+    RETURN_IF_ERROR(Send(response, write));
+    offset += data.size();
+  } while (offset < content.size());
+  return absl::OkStatus();
+}
+
+absl::Status SendBegin(RunDirectoryStore& store, FeedWriter write) {
+  ASSIGN_OR_RETURN(const RunIdentity identity, store.Identity());
+  const absl::Status initial = SendFile(store, kInitialFile, write);
+  if (!absl::IsNotFound(initial)) RETURN_IF_ERROR(initial);
+  v1::FollowResponse response;
+  ASSIGN_OR_RETURN(*response.mutable_begin()->mutable_identity(), PackRow(identity));
+  return Send(response, write);
+}
+
+absl::Status SendRows(RunChanges& changes, FeedWriter write) {
+  v1::FollowResponse response;
+  size_t bytes = 0;
+  for (std::string& row : changes.rows) {
+    if (bytes > 0 && bytes + row.size() > kRowBytes) {
+      RETURN_IF_ERROR(Send(response, write));
+      response.Clear();
+      bytes = 0;
+    }
+    bytes += row.size();
+    *response.mutable_rows()->add_rows() = std::move(row);
+  }
+  return bytes > 0 ? Send(response, write) : absl::OkStatus();
+}
+
+}  // namespace
+
+RunPosition PositionFromProto(const v1::CopyPosition& position) {
+  return {.run_id = position.run_id(),
+          .commits = position.commits(),
+          .digest = position.digest(),
+          .last_rounds = {position.last_rounds().begin(), position.last_rounds().end()}};
+}
+
+absl::StatusOr<bool> SendWhatLacks(RunDirectoryStore& store, const v1::FollowRequest& request,
+                                   FeedWriter write) {
+  const RunPosition position = PositionFromProto(request.position());
+  if (position.commits == 0) {
+    RETURN_IF_ERROR(SendBegin(store, write));
+    return true;
+  }
+  std::set<std::string> held(request.held_files().begin(), request.held_files().end());
+  RunChanges changes;
+  for (bool complete = false; !complete;) {
+    ASSIGN_OR_RETURN(changes, store.ChangesSince(position));
+    if (changes.empty()) return false;
+    complete = true;
+    for (const BlobRef& blob : changes.blobs) {
+      if (held.contains(blob.file)) continue;
+      const absl::Status sent = SendFile(store, blob.file, write);
+      if (absl::IsNotFound(sent) &&
+          store.WaitForCommit(changes.to, absl::ZeroDuration()) > changes.to) {
+        complete = false;  // A later commit has removed it: what it says is asked for anew.
+        break;
+      }
+      RETURN_IF_ERROR(sent);
+      held.insert(blob.file);
+    }
+  }
+  for (const BlobRef& blob : changes.blobs) held.erase(blob.file);
+  RETURN_IF_ERROR(SendRows(changes, write));
+  v1::FollowResponse response;
+  v1::CopyAdvance& advance = *response.mutable_advance();
+  advance.set_from(changes.from);
+  advance.set_to(changes.to);
+  advance.set_digest(changes.digest);
+  advance.set_all_snapshots(changes.all_snapshots);
+  for (const RunChanges::Gone& gone : changes.gone) {
+    v1::FilesGone& message = *advance.add_gone();
+    message.set_fragment(gone.fragment);
+    message.set_deltas(gone.deltas);
+    message.set_answers(gone.answers);
+  }
+  for (const std::string& file : held) advance.add_dropped_files(file);
+  RETURN_IF_ERROR(Send(response, write));
+  return true;
+}
+
+}  // namespace causeway::server

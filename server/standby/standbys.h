@@ -1,0 +1,115 @@
+// Who follows this coordinator, how far each copy is, and what may therefore be told to workers.
+//
+// With --durability=replicated a fact is told (a delta acknowledged, a round published, a member
+// welcomed) only when a copy has it. Commits are copied in order, so a copy at commit n has all
+// facts up to n, and whoever serves the copy with the most commits has every fact that was told.
+//
+// Without a registry (leadership.h), one copy must have it, whichever. With one, every copy of the
+// in-sync set must: each of them may take over.
+#ifndef CAUSEWAY_SERVER_STANDBY_STANDBYS_H_
+#define CAUSEWAY_SERVER_STANDBY_STANDBYS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/telemetry/event_log.h"
+
+namespace causeway::server {
+
+// Thread-safe.
+class Standbys {
+ public:
+  struct Options {
+    const Clock* clock = nullptr;
+    EventLog* events = NullEventLog();
+    // After so long without a step of the copies, it is said that everybody waits for them.
+    absl::Duration patience = absl::Seconds(1);
+  };
+  explicit Standbys(const Options& options) : options_(options) {}
+
+  // --- The copies, as they say themselves ---
+  // A copy at that commit follows. Returns a number for this stream of it; an older one of the same
+  // name counts no more.
+  int64_t Attach(const std::string& name, int64_t commits);
+  void Acknowledge(int64_t stream, int64_t commits);
+  void Detach(int64_t stream);
+  struct Copy {
+    std::string name;
+    int64_t commits = 0;
+    absl::Duration heard = absl::ZeroDuration();  // Clock::Monotonic of its last word.
+  };
+  std::vector<Copy> Following() const;
+
+  // --- What is asked of them ---
+  // Those of these names must have what is told, from now on, in place of any one copy. None:
+  // nobody must.
+  void Require(std::set<std::string> names);
+  // Nothing is told from then on, by Clock::Monotonic.
+  void LeadUntil(absl::Duration end);
+  // Those that are required and made no step for so long, while somebody waits for them.
+  std::set<std::string> Late(absl::Duration patience) const;
+  // Nothing is told before the copies have this commit: what the coordinator found when it started
+  // was perhaps never told.
+  void Begin(int64_t commits);
+
+  // The furthest commit that was ever waited for, Begin's included: all that was told is in it.
+  int64_t furthest() const;
+
+  // Returns when that commit may be told; or the error of Close.
+  absl::Status WaitUntilHeld(int64_t commits);
+  // Whether it would return at once, by what copies have.
+  bool IsHeld(int64_t commits) const;
+  // Whether anything may be told now: the error of Close, UNAVAILABLE before Begin's commit is
+  // held.
+  absl::Status MayTell() const;
+  // From now on nothing may be told any more. The first reason counts.
+  void Close(const absl::Status& why);
+  absl::Status closed() const;
+  // The coordinator stops: it closes once nobody follows, so that no call waits for ever.
+  void Stop();
+  // Says that everybody waits, and that this is over. Call it a few times a second.
+  void Tick();
+
+ private:
+  bool Held(int64_t commits) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of a name, what its copy is known to have.
+  int64_t CommitsOf(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Why nothing may be told any more, whatever the copies have.
+  absl::Status Ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool SomebodyWaits() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return closed_.ok() && (waiting_ > 0 || !Held(begin_));
+  }
+  void CloseIfDeserted() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  mutable absl::Mutex mutex_;
+  std::map<int64_t, Copy> streams_ ABSL_GUARDED_BY(mutex_);
+  int64_t last_stream_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The most that any copy has said to have on its disk, and each by its name.
+  int64_t most_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, int64_t> commits_ ABSL_GUARDED_BY(mutex_);
+  bool by_names_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<std::string> required_ ABSL_GUARDED_BY(mutex_);
+  int64_t begin_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Duration lead_until_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteDuration();
+  absl::Status closed_ ABSL_GUARDED_BY(mutex_);
+  int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t waited_for_ ABSL_GUARDED_BY(mutex_) = 0;  // The last commit that somebody waits for.
+  absl::Duration waiting_since_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool said_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_STANDBY_STANDBYS_H_

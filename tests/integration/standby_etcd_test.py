@@ -1,0 +1,164 @@
+"""Coordinators that share a run by etcd, as real processes: who leads, and what nobody may do."""
+
+import os
+import pathlib
+import sys
+import unittest
+
+from cluster import (
+    COORDINATOR, MODEL, SIGKILL, SIGTERM, Cluster, free_port, json_lines, run_tool, wait_until)
+from etcd import MISSING, Etcd, is_there
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "faults"))
+from proxy import Proxy  # noqa: E402
+
+RUN = """
+run_name: "shared"
+train { steps: 90 optimizer: MUON }
+sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
+       codec_up: INT4 codec_down: INT4 }
+membership { start_workers: 2 max_workers: 2 lease_ms: 20000 }
+"""
+FOR_EVER_S = 1e6
+
+
+class Machines(Cluster):
+    """Two machines and etcd. The first reaches etcd, and is reached by the other one, through
+    proxies; workers reach both directly."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = self.folder / "run.textproto"
+        self.config.write_text(MODEL + RUN)
+        self.etcd = Etcd(self.folder)
+        self.ports = [free_port(), free_port()]
+        self.to_etcd = [Proxy(port) for port in self.etcd.clients]
+        self.to_first = Proxy(self.ports[0])
+        self.lives = 0
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.etcd.__exit__(*error)
+        for proxy in self.to_etcd + [self.to_first]:
+            proxy.stall(0)
+            proxy.cut()
+            proxy.stop()
+
+    def run_dir(self, node):
+        return self.folder / f"node{node}"
+
+    def share(self, node):
+        self.lives += 1
+        if node == 0:
+            flags = [f"--advertise=127.0.0.1:{self.to_first.port}",
+                     "--etcd=" + ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.to_etcd)]
+        else:
+            flags = [f"--etcd={self.etcd.addresses}"]
+        process = self.start(
+            f"node{node}-{self.lives}.log", COORDINATOR, "serve",
+            f"--run_dir={self.run_dir(node)}", f"--config={self.config}",
+            f"--listen=127.0.0.1:{self.ports[node]}", f"--standby_name=node{node}",
+            "--snapshot_every_rounds=3", "--exit_when_finished", "--http=off", *flags)
+        return process
+
+    def both(self):
+        """The first one leads, the second has everything."""
+        first = self.share(0)
+        wait_until(lambda: "listens on" in first.log() or first.child.poll() is not None,
+                   "the first one serves")
+        second = self.share(1)
+        wait_until(lambda: "has everything: in sync" in first.log()
+                   or None not in (first.child.poll(), second.child.poll()), "both are in sync")
+        return first, second
+
+    def start_workers(self):
+        address = ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        return [self.start_worker(f"worker-{i}", "--min_step_time=40ms", address=address)
+                for i in range(2)]
+
+    def node_events(self, node):
+        return json_lines(self.run_dir(node) / "events.jsonl")
+
+
+def hashes(folder):
+    return {(row["fragment"], row["round"]): row["published_hash"]
+            for row in json_lines(folder / "rounds.jsonl")}
+
+
+def times(events, name):
+    return [event["time"] for event in events if event["event"] == name]
+
+
+@unittest.skipUnless(is_there(), MISSING)
+class SharedRunTest(unittest.TestCase):
+    def end(self, machines, workers, leader, process):
+        for worker in workers:
+            self.assertEqual(worker.wait(), 0, worker.log())
+        self.assertEqual(process.wait(), 0, process.log())
+        found = hashes(machines.run_dir(leader))
+        self.assertEqual(len(found), 3 * 15)
+        return found
+
+    def test_a_leader_that_is_cut_off_ends_before_another_one_leads(self):
+        with Machines() as machines:
+            first, second = machines.both()
+            workers = machines.start_workers()
+            machines.wait_for_step("worker-0", 20)
+            # Workers reach it still, and it has deltas to acknowledge; etcd and the copy are gone.
+            for proxy in machines.to_etcd + [machines.to_first]:
+                proxy.stall(FOR_EVER_S)
+            self.assertEqual(first.wait(), 1, first.log())
+            self.assertIn("leads no more", first.log())
+            wait_until(lambda: "listens on" in second.log(), "the second one serves")
+            published = self.end(machines, workers, 1, second)
+            stopped = times(machines.node_events(0), "failed")
+            self.assertLess(stopped[0], times(machines.node_events(1), "coordinator_started")[0])
+            # Also what the first one wrote last, and told nobody: rounds follow from what is sent.
+            known = hashes(machines.run_dir(0))
+            self.assertEqual({key: published[key] for key in known}, known)
+
+    def test_a_leader_that_comes_back_follows_and_its_folder_is_put_aside(self):
+        with Machines() as machines:
+            first, second = machines.both()
+            workers = machines.start_workers()
+            machines.wait_for_step("worker-0", 20)
+            first.signal(SIGKILL)
+            first.wait()
+            wait_until(lambda: "listens on" in second.log(), "the second one serves")
+            again = machines.share(0)
+            wait_until(lambda: "in sync are" in second.log(), "the first one has everything")
+            self.assertIn("follows it", again.log())
+            # And the lead goes back, in order.
+            second.signal(SIGTERM)
+            self.assertEqual(second.wait(), 0, second.log())
+            wait_until(lambda: "listens on" in again.log(), "the first one serves again")
+            self.end(machines, workers, 0, again)
+
+    def test_what_is_refused(self):
+        with Machines() as machines:
+            run_dir = f"--run_dir={machines.folder / 'refused'}"
+            config = f"--config={machines.config}"
+            etcd = f"--etcd={machines.etcd.addresses}"
+            nameless = machines.folder / "nameless.textproto"
+            nameless.write_text(MODEL + RUN.replace('run_name: "shared"', ""))
+            for flags, text in [
+                    ([f"--etcd=127.0.0.1:{free_port()}", "--listen=127.0.0.1:7070", config],
+                     "check --etcd"),
+                    (["--etcd=nowhere", config], "--etcd"),
+                    ([etcd, "--listen=0.0.0.0:7070", config], "--advertise=HOST:PORT"),
+                    ([etcd, "--listen=127.0.0.1:7070"], "--etcd needs --config"),
+                    ([etcd, f"--config={nameless}"], "needs a run_name"),
+                    ([etcd, config, "--durability=none"], "--durability=none")]:
+                status, _, error = run_tool(COORDINATOR, "serve", run_dir, "--http=off", *flags)
+                self.assertEqual(status, 2, error)
+                self.assertIn(text, error.strip().splitlines()[-1])
+            refused = machines.folder / "refused"
+            os.makedirs(refused, exist_ok=True)
+            (refused / "CLUSTER").write_text("12345")
+            status, _, error = run_tool(COORDINATOR, "serve", run_dir, "--http=off", etcd, config)
+            self.assertEqual(status, 2, error)
+            self.assertIn("was led by cluster 12345: check --etcd", error)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,223 @@
+"""A standby as a real process: it follows, it takes over, and the run has the same bits."""
+
+import json
+import pathlib
+import shutil
+import unittest
+
+from cluster import (
+    COORDINATOR, SIGKILL, SIGTERM, Cluster, free_port, json_lines, run_tool, wait_until)
+
+RUN = """
+train { steps: 60 optimizer: MUON }
+sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
+       codec_up: INT4 codec_down: INT4 }
+membership { start_workers: 2 max_workers: 2 lease_ms: 5000 }
+"""
+SNAPSHOTS = "--snapshot_every_rounds=3"
+
+
+class Pair(Cluster):
+    """A coordinator, a standby, and workers that know both addresses."""
+
+    def __init__(self):
+        super().__init__()
+        self.ports = [free_port(), free_port()]
+        self.copy = self.folder / "copy"
+        self.standby = None
+
+    @property
+    def both(self):
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def start_leader(self, *flags):
+        # The last --listen counts.
+        self.start_coordinator(RUN, SNAPSHOTS, f"--listen=127.0.0.1:{self.ports[0]}", *flags)
+
+    def follow(self):
+        self.standby = self.start("standby.log", COORDINATOR, "follow", f"--run_dir={self.copy}",
+                                  f"--of=127.0.0.1:{self.ports[0]}", "--standby_name=spare")
+        wait_until(lambda: "follows run" in self.standby.log()
+                   or self.standby.child.poll() is not None, "the standby follows")
+        return self.standby
+
+    def promote(self, *flags):
+        """Ends the standby and serves its folder."""
+        self.standby.signal(SIGTERM)
+        assert self.standby.wait() == 0, self.standby.log()
+        self.coordinator = self.start(
+            "promoted.log", COORDINATOR, "serve", f"--run_dir={self.copy}", SNAPSHOTS,
+            f"--listen=127.0.0.1:{self.ports[1]}", "--exit_when_finished", "--http=off", *flags)
+
+    def start_workers(self):
+        return [self.start_worker(f"worker-{i}", "--min_step_time=40ms", address=self.both)
+                for i in range(2)]
+
+
+def hashes(folder):
+    return {(row["fragment"], row["round"]): row["published_hash"]
+            for row in json_lines(folder / "rounds.jsonl")}
+
+
+def files(folder):
+    return {str(path.relative_to(folder)): path.read_bytes()
+            for kind in ("deltas", "answers", "snapshots") for path in (folder / kind).iterdir()}
+
+
+def inspect(folder):
+    status, out, error = run_tool(COORDINATOR, "inspect", f"--run_dir={folder}", "--json")
+    assert status == 0, error
+    return json.loads(out)
+
+
+class StandbyTest(unittest.TestCase):
+    reference = None
+
+    @classmethod
+    def reference_hashes(cls):
+        if cls.reference is None:
+            cls.setUpClass()
+        return cls.reference
+
+    @classmethod
+    def setUpClass(cls):
+        """What the run publishes when nothing happens; a standby is there until the end."""
+        if cls.reference is not None:
+            return
+        with Pair() as pair:
+            pair.start_leader()
+            standby = pair.follow()
+            for worker in pair.start_workers():
+                assert worker.wait() == 0, worker.log()
+            assert pair.coordinator.wait() == 0, pair.coordinator.log()
+            standby.signal(SIGTERM)
+            assert standby.wait() == 0, standby.log()
+            cls.reference = hashes(pair.folder / "coordinator")
+            cls.files = [files(pair.folder / "coordinator"), files(pair.copy)]
+            cls.inspections = [inspect(pair.folder / "coordinator"), inspect(pair.copy)]
+            cls.copied = hashes(pair.copy)
+            cls.events = [event["event"] for event in pair.events()]
+
+    def test_a_copy_is_the_folder_byte_for_byte(self):
+        self.assertEqual(len(self.reference), 3 * 10)
+        self.assertEqual(self.files[0], self.files[1])
+        self.assertEqual(self.copied, self.reference)
+        for inspection in self.inspections:
+            inspection.pop("folder", None)
+        self.assertEqual(self.inspections[0]["commits"], self.inspections[1]["commits"])
+        self.assertEqual(self.inspections[0]["fragments"], self.inspections[1]["fragments"])
+        self.assertIn("standby_attached", self.events)
+
+    def test_the_copy_takes_over_with_the_same_bits(self):
+        with Pair() as pair:
+            pair.start_leader()
+            pair.follow()
+            workers = pair.start_workers()
+            pair.wait_for_step("worker-0", 14)
+            # Cuts and restarts of the standby in between.
+            pair.standby.signal(SIGKILL)
+            pair.standby.wait()
+            pair.wait_for_step("worker-0", 20)
+            pair.follow()
+            pair.wait_for_step("worker-0", 26)
+            # In order: the standby gets what there is.
+            pair.coordinator.signal(SIGTERM)
+            self.assertEqual(pair.coordinator.wait(), 0, pair.coordinator.log())
+            shutil.rmtree(pair.folder / "coordinator")
+            pair.promote()
+            for worker in workers:
+                self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertEqual(pair.coordinator.wait(), 0, pair.coordinator.log())
+            self.assertEqual(hashes(pair.copy), self.reference)
+            summary = json.loads((pair.copy / "summary.json").read_text())
+            self.assertEqual(summary["hash_mismatches"], 0)
+
+
+class ReplicatedTest(unittest.TestCase):
+    def test_nothing_is_told_without_a_standby_and_nothing_told_is_lost(self):
+        with Pair() as pair:
+            pair.start_leader("--durability=replicated")
+            workers = pair.start_workers()
+            pair.wait_for_event("standby_missing")
+            self.assertNotIn("training_started", [event["event"] for event in pair.events()])
+            pair.follow()
+            pair.wait_for_event("standby_back")
+            pair.wait_for_step("worker-0", 26)
+            # The machine is gone for good.
+            pair.coordinator.signal(SIGKILL)
+            pair.coordinator.wait()
+            told = hashes(pair.folder / "coordinator")
+            shutil.rmtree(pair.folder / "coordinator")
+            pair.promote()
+            for worker in workers:
+                self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertEqual(pair.coordinator.wait(), 0, pair.coordinator.log())
+            self.assertEqual(hashes(pair.copy), StandbyTest.reference_hashes())
+            self.assertLessEqual(told.items(), hashes(pair.copy).items())
+            summary = json.loads((pair.copy / "summary.json").read_text())
+            self.assertEqual(summary["hash_mismatches"], 0)
+
+    def test_a_leader_that_comes_back_tells_nothing_before_a_standby_has_all(self):
+        with Pair() as pair:
+            pair.start_leader("--durability=replicated")
+            pair.follow()
+            workers = pair.start_workers()
+            pair.wait_for_step("worker-0", 14)
+            pair.standby.signal(SIGKILL)
+            pair.standby.wait()
+            pair.coordinator.signal(SIGKILL)
+            pair.coordinator.wait()
+            pair.start_leader("--durability=replicated")
+            pair.wait_for_event("standby_missing")
+            pair.follow()
+            for worker in workers:
+                self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertEqual(pair.coordinator.wait(), 0, pair.coordinator.log())
+            self.assertEqual(hashes(pair.folder / "coordinator"), StandbyTest.reference_hashes())
+
+    def test_a_stop_without_a_standby_waits_for_none(self):
+        with Pair() as pair:
+            pair.start_leader("--durability=replicated")
+            pair.start_workers()
+            pair.wait_for_event("standby_missing")
+            pair.coordinator.signal(SIGTERM)
+            self.assertIn(pair.coordinator.wait(), (0, 1), pair.coordinator.log())
+
+
+class RefusalTest(unittest.TestCase):
+    def refused(self, *flags, status=2):
+        got, _, error = run_tool(COORDINATOR, "follow", *flags)
+        self.assertEqual(got, status, error)
+        lines = error.strip().splitlines()
+        return lines[-1]
+
+    def test_flags(self):
+        self.assertIn("--run_dir=FOLDER", self.refused("--of=127.0.0.1:1"))
+        self.assertIn("--of=HOST:PORT", self.refused("--run_dir=/tmp/x"))
+        self.assertIn("--of", self.refused("--run_dir=/tmp/x", "--of=nowhere"))
+        self.assertIn("--standby_name", self.refused("--run_dir=/tmp/x", "--of=127.0.0.1:1",
+                                                     "--standby_name=a b"))
+
+    def test_a_folder_in_use_and_one_of_another_run(self):
+        with Pair() as pair:
+            pair.start_leader()
+            other = pair.folder / "other"
+            of = f"--of=127.0.0.1:{pair.ports[0]}"
+            own = pair.folder / "coordinator"
+            self.assertIn("belongs to another process", self.refused(f"--run_dir={own}", of))
+            second = pair.start(
+                "second.log", COORDINATOR, "serve", f"--run_dir={other}",
+                f"--config={pair.folder / 'run.textproto'}", "--listen=127.0.0.1:0", "--http=off",
+                f"--address_file={pair.folder / 'second'}")
+            wait_until((pair.folder / "second").exists, "another run is there")
+            second.signal(SIGTERM)
+            second.wait()
+            before = pathlib.Path(other / "run.db").read_bytes()
+            line = self.refused(f"--run_dir={other}", of)
+            self.assertIn("the folder that follows holds the run", line)
+            self.assertIn("move that folder away", line)
+            self.assertEqual(pathlib.Path(other / "run.db").read_bytes(), before)
+
+
+if __name__ == "__main__":
+    unittest.main()

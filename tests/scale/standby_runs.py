@@ -1,0 +1,334 @@
+#!/usr/bin/env python3
+"""Kills the coordinator's machine for good, again and again; the run must lose nothing.
+
+usage: standby_runs.py --standby [--kills N] [--seed S] [--json] [--by=etcd|hand] [--plant=full]
+
+Three machines share a run: one leads, the others hold copies, and two workers know the addresses of
+all. At a random moment the leader is killed with SIGKILL and its folder deleted; another one must
+lead, and the machine comes back with nothing.
+  --by=etcd  three etcd processes decide who leads, and the machines are `serve --etcd`
+  --by=hand  the leader is `serve --durability=replicated`, there is one standby, and this program is
+             the operator: it serves the copy at once, and rightly
+
+What must hold, by records kept apart from the coordinators:
+  lost       contributions and rounds of an undisturbed run that the last copy lacks, or has otherwise
+  twice      contributions that a round counts twice, and rounds that are there twice
+  bit_equal  every published round has the hash of the undisturbed run
+  takeover_s, told_again_s   from the kill until another one serves; and until it has a copy that has
+              everything: each, in order
+
+--plant=full, with --by=hand, serves without waiting for the standby: what that loses must be found.
+
+usage: standby_runs.py --standby --cost [--json]
+
+The seconds of a round with --durability=full and with replicated, a standby there in both: workers
+that compute next to nothing and wait for every answer, in turns, three times each.
+"""
+import argparse
+import json
+import pathlib
+import random
+import shutil
+import sqlite3
+import statistics
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
+import etcd  # noqa: E402
+from cluster import (  # noqa: E402
+    COORDINATOR, MODEL, SIGKILL, SIGTERM, Cluster, free_port, json_lines, wait_until)
+
+SETTINGS = """
+run_name: "shared"
+train { steps: %d optimizer: MUON }
+sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
+       codec_up: INT4 codec_down: INT4 }
+membership { start_workers: 2 max_workers: 2 lease_ms: 20000 }
+"""
+STEP_MS = 20
+NODES = 3
+DEADLINE_S = 120
+
+
+class Node:
+    """One life of one machine."""
+
+    def __init__(self, process, folder, node):
+        self.process, self.folder, self.node = process, folder, node
+
+    def log(self):
+        return self.process.log()
+
+    def ended(self):
+        return self.process.child.poll() is not None
+
+    def serves(self):
+        return "listens on" in self.log()
+
+    def kill_for_good(self):
+        self.process.signal(SIGKILL)
+        self.process.wait()
+        shutil.rmtree(self.folder)
+
+
+class Run(Cluster):
+    """Machines that lead or follow in turn; each has a port, and a new folder for every life."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.config = self.folder / "run.textproto"
+        self.config.write_text(MODEL + SETTINGS % steps)
+        self.ports = [free_port() for _ in range(NODES)]
+        self.lives = 0
+        self.leader = None
+
+    def new_folder(self, node):
+        self.lives += 1
+        return self.folder / f"node{node}-{self.lives}"
+
+    def serve(self, folder, node, *flags):
+        process = self.start(
+            f"{folder.name}-serve.log", COORDINATOR, "serve", f"--run_dir={folder}",
+            f"--config={self.config}", f"--listen=127.0.0.1:{self.ports[node]}",
+            "--snapshot_every_rounds=3", "--exit_when_finished", "--http=off", *flags)
+        return Node(process, folder, node)
+
+    def train(self, step_ms):
+        addresses = ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        return [self.start_worker(f"worker-{i}", f"--min_step_time={step_ms}ms", address=addresses)
+                for i in range(2)]
+
+
+class ByHand(Run):
+    """A leader and one standby, and an operator who is right about who is gone."""
+
+    def __init__(self, steps, durability):
+        super().__init__(steps)
+        self.durability = f"--durability={durability}"
+        self.standby = None
+
+    def begin(self):
+        self.leader = self.serve(self.new_folder(0), 0, self.durability)
+        wait_until(self.leader.serves, "the coordinator listens", DEADLINE_S)
+        self.follow(1)
+        wait_until(self.is_followed, "the standby has everything", DEADLINE_S)
+
+    def follow(self, node):
+        folder = self.new_folder(node)
+        process = self.start(
+            f"{folder.name}-follow.log", COORDINATOR, "follow", f"--run_dir={folder}",
+            f"--of=127.0.0.1:{self.ports[self.leader.node]}", f"--standby_name=node{node}")
+        self.standby = Node(process, folder, node)
+
+    def is_followed(self):
+        return "has all" in self.standby.log()
+
+    def lose_machine(self):
+        """Returns the seconds until the copy is served, and until a new standby has all of it."""
+        killed = time.monotonic()
+        lost = self.leader
+        lost.kill_for_good()
+        self.standby.process.signal(SIGTERM)
+        self.standby.process.wait()
+        self.leader = self.serve(self.standby.folder, self.standby.node, self.durability)
+        wait_until(lambda: self.leader.serves() or self.leader.ended(), "the copy is served",
+                   DEADLINE_S)
+        assert not self.leader.ended(), self.leader.log()
+        served = time.monotonic() - killed
+        self.follow(next(n for n in range(NODES) if n not in (lost.node, self.leader.node)))
+        wait_until(self.is_followed, "the new standby has everything", DEADLINE_S)
+        return served, time.monotonic() - killed
+
+    def finish(self):
+        return self.leader.process.child.wait(timeout=60), self.leader
+
+
+class ByEtcd(Run):
+    """Machines that agree among themselves."""
+
+    def __init__(self, steps):
+        super().__init__(steps)
+        self.etcd = etcd.Etcd(self.folder)
+        self.nodes = []
+
+    def __exit__(self, *error):
+        self.etcd.__exit__(*error)
+        super().__exit__(*error)
+
+    def share(self, node):
+        self.nodes.append(self.serve(self.new_folder(node), node,
+                                     f"--etcd={self.etcd.addresses}",
+                                     f"--standby_name=node{node}"))
+
+    def begin(self):
+        for node in range(NODES):
+            self.share(node)
+        self.await_leader()
+        wait_until(self.is_followed, "a standby is in sync", DEADLINE_S)
+
+    def await_leader(self):
+        def somebody_serves():
+            for node in self.nodes:
+                assert not node.ended(), node.log()
+            return any(node.serves() for node in self.nodes)
+        wait_until(somebody_serves, "somebody leads", DEADLINE_S)
+        self.leader = next(node for node in self.nodes if node.serves())
+
+    def is_followed(self):
+        """By its own word: everybody else has everything."""
+        return self.leader.log().count("has everything: in sync are") >= NODES - 1
+
+    def lose_machine(self):
+        killed = time.monotonic()
+        lost = self.leader
+        self.nodes.remove(lost)
+        lost.kill_for_good()
+        self.await_leader()
+        served = time.monotonic() - killed
+        self.share(lost.node)
+        wait_until(self.is_followed, "the standbys are in sync", DEADLINE_S)
+        return served, time.monotonic() - killed
+
+    def finish(self):
+        ended = self.leader.process.child.wait(timeout=60)
+        for node in self.nodes:  # Those that follow wait for the next one that leads.
+            if not node.ended():
+                node.process.signal(SIGTERM)
+            ended = max(ended, node.process.child.wait(timeout=60))
+        return ended, self.leader
+
+
+def record(folder):
+    """(round hashes, contributions with what they held) of a run directory that nobody owns."""
+    database = sqlite3.connect(f"file:{folder / 'run.db'}?mode=ro&immutable=1", uri=True)
+    rounds = {}
+    twice = 0
+    for fragment, number, contributors, published in database.execute(
+            "SELECT fragment, round, contributors, published_hash FROM rounds"):
+        names = json.loads(contributors)
+        twice += len(names) - len(set(names))
+        twice += (fragment, number) in rounds
+        rounds[fragment, number] = (tuple(names), published)
+    contributions = {
+        row[:3]: row[3:] for row in database.execute(
+            "SELECT fragment, round, worker_id, object_hash, tokens FROM contributions")}
+    database.close()
+    return rounds, contributions, twice
+
+
+def undisturbed(steps):
+    with Run(steps) as run:
+        leader = run.serve(run.new_folder(0), 0)
+        for worker in run.train(0):
+            assert worker.child.wait(timeout=600) == 0, worker.log()
+        assert leader.process.child.wait(timeout=60) == 0, leader.log()
+        return record(leader.folder)
+
+
+def disturbed(run, kills, seed, strict, say):
+    draws = random.Random(seed)
+    with run:
+        run.begin()
+        workers = run.train(STEP_MS)
+        takeovers = []
+        while len(takeovers) < kills:
+            before = max(run.steps("worker-0"), run.steps("worker-1"))
+            wait_until(lambda: max(run.steps("worker-0"), run.steps("worker-1")) > before + 3
+                       or any(worker.child.poll() is not None for worker in workers),
+                       "training goes on", DEADLINE_S)
+            time.sleep(draws.uniform(0, 0.4))
+            if any(worker.child.poll() is not None for worker in workers):
+                break
+            takeovers.append(run.lose_machine())
+            say(f"kill {len(takeovers)} of {kills}: served after {takeovers[-1][0]:.2f} s, "
+                f"copied after {takeovers[-1][1]:.2f} s, step {run.steps('worker-0')}")
+        failed = [worker.log() for worker in workers if worker.child.wait(timeout=600) != 0]
+        if failed and not strict:  # It would wait for them.
+            run.leader.process.signal(SIGTERM)
+        ended, leader = run.finish()
+        if strict:
+            assert not failed, failed[0]
+            assert ended == 0, leader.log()
+        return record(leader.folder), takeovers, len(failed)
+
+
+def round_seconds(durability):
+    """Between two rounds of a run in which everybody waits for every answer."""
+    steps = 121
+    with ByHand(steps, durability) as run:
+        run.config.write_text(run.config.read_text().replace(
+            "overlap_steps: 2 mixing: 0.5", "overlap_steps: 0 mixing: 0"))
+        run.begin()
+        for worker in run.train(0):
+            assert worker.child.wait(timeout=600) == 0, worker.log()
+        assert run.leader.process.child.wait(timeout=60) == 0, run.leader.log()
+        ends = sorted(row["published_unix_s"] for row in json_lines(run.leader.folder / "rounds.jsonl"))
+        return (ends[-1] - ends[0]) / (len(ends) - 1)
+
+
+def cost(as_json):
+    seconds = {"full": [], "replicated": []}
+    for _ in range(3):
+        for durability, found in seconds.items():
+            found.append(round(round_seconds(durability), 4))
+    if as_json:
+        print(json.dumps({"round_s": seconds}))
+    else:
+        print("seconds of a round: " + "; ".join(
+            f"{name} {statistics.median(found):.4f} ({min(found):.4f} .. {max(found):.4f})"
+            for name, found in seconds.items()))
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--standby", action="store_true", required=True)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--by", choices=["etcd", "hand"])
+    parser.add_argument("--plant", choices=["full"])
+    parser.add_argument("--cost", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.cost:
+        return cost(arguments.json)
+
+    def say(line):
+        print(line, file=sys.stderr, flush=True)
+
+    by = arguments.by or ("etcd" if etcd.is_there() and not arguments.plant else "hand")
+    if by == "etcd" and not etcd.is_there():
+        say(etcd.MISSING)
+        return 77
+    if arguments.by is None and by == "hand" and not arguments.plant:
+        say("there is no etcd here (Debian's package etcd-server): copies are served by hand")
+    # About so many steps pass between two kills.
+    steps = 60 + 70 * arguments.kills
+    reference = undisturbed(steps)
+    say(f"undisturbed: {len(reference[0])} rounds")
+    run = ByEtcd(steps) if by == "etcd" else ByHand(steps, arguments.plant or "replicated")
+    found, takeovers, failed = disturbed(
+        run, arguments.kills, arguments.seed, arguments.plant is None, say)
+    lost = sum(found[0].get(key) is None for key in reference[0])
+    lost += sum(found[1].get(key) != value for key, value in reference[1].items())
+    result = {
+        "by": by, "kills": len(takeovers), "seed": arguments.seed,
+        "rounds": len(found[0]), "contributions": len(found[1]),
+        "lost": lost, "twice": found[2], "bit_equal": found[0] == reference[0],
+        "workers_failed": failed, "takeover_s": [round(served, 2) for served, _ in takeovers],
+        "told_again_s": [round(told, 2) for _, told in takeovers],
+    }
+    good = lost == 0 and found[2] == 0 and result["bit_equal"] and failed == 0
+    if arguments.json:
+        print(json.dumps(result))
+    else:
+        longest = max((served for served, _ in takeovers), default=0)
+        print(f"{len(takeovers)} machines lost: {lost} lost, {found[2]} twice, "
+              f"{'the same bits' if result['bit_equal'] else 'OTHER BITS'}; "
+              f"served again within {longest:.2f} s")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

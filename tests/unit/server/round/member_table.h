@@ -1,0 +1,23 @@
+// Members by their ids, for tests of what looks at all of them.
+#ifndef CAUSEWAY_TESTS_UNIT_SERVER_ROUND_MEMBER_TABLE_H_
+#define CAUSEWAY_TESTS_UNIT_SERVER_ROUND_MEMBER_TABLE_H_
+
+#include <initializer_list>
+#include <map>
+#include <string>
+
+#include "server/round/membership.h"
+
+namespace causeway::server {
+
+using Members = std::map<std::string, Member>;
+
+inline Members Table(std::initializer_list<Member> list) {
+  Members members;
+  for (const Member& member : list) members[member.id] = member;
+  return members;
+}
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_TESTS_UNIT_SERVER_ROUND_MEMBER_TABLE_H_

@@ -1,0 +1,402 @@
+// A copy of a run directory, fed message by message, without sockets.
+#include "server/standby/run_copy.h"
+
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/standby/run_feed.h"
+#include "server/store/run_directory.h"
+#include "server/store/run_directory_store.h"
+#include "tests/unit/common/base/temporary_folder.h"
+#include "tests/unit/server/store/scripted_run.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A run directory that can be closed and opened again.
+class Directory {
+ public:
+  Directory(std::string folder, bool is_copy) : folder_(std::move(folder)), is_copy_(is_copy) {
+    Open();
+  }
+  void Open() {
+    store_ = nullptr;
+    auto store = RunDirectoryStore::Open(*FileSystem::Real(), folder_, {.durable = false});
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+    const auto run = store_->Recover();
+    ASSERT_TRUE(run.ok()) << run.status();
+    if (is_copy_) {
+      const absl::Status begun = store_->BeginCopy();
+      ASSERT_TRUE(begun.ok()) << begun;
+    }
+    fingerprint_ = run->has_value() ? *Fingerprint(*store_, *run) : "";
+  }
+  void Close() { store_ = nullptr; }
+  // What a coordinator would find.
+  std::string Reopened() {
+    Open();
+    return fingerprint_;
+  }
+  RunDirectoryStore& store() { return *store_; }
+  // Every blob by its name.
+  std::map<std::string, std::string> Files() {
+    std::map<std::string, std::string> files;
+    FileSystem& disk = *FileSystem::Real();
+    for (const char* folder : kBlobFolders) {
+      if (!disk.IsFolder(JoinPath(folder_, folder))) continue;
+      const std::vector<std::string> names = *disk.List(JoinPath(folder_, folder));
+      for (const std::string& name : names) {
+        const std::string file = JoinPath(folder, name);
+        files[file] = *disk.ReadFile(JoinPath(folder_, file));
+      }
+    }
+    return files;
+  }
+
+ private:
+  const std::string folder_;
+  const bool is_copy_;
+  std::unique_ptr<RunDirectoryStore> store_;
+  std::string fingerprint_;
+};
+
+class RunCopyTest : public testing::Test {
+ protected:
+  // Sends until the copy lacks nothing; a cut comes before message number `cut`, counted from 0.
+  absl::Status Follow(Directory& original, RunCopy& copy, int cut = -1) {
+    int messages = 0;
+    v1::FollowRequest request = copy.Ask();
+    for (;;) {
+      absl::Status taken;
+      const absl::StatusOr<bool> sent =
+          SendWhatLacks(original.store(), request, [&](const v1::FollowResponse& response) {
+            if (messages++ == cut) return false;
+            taken = copy.Take(response).status();
+            return taken.ok();
+          });
+      RETURN_IF_ERROR(taken);
+      if (absl::IsCancelled(sent.status()) || (sent.ok() && !*sent)) {
+        messages_ = messages;
+        return absl::OkStatus();
+      }
+      RETURN_IF_ERROR(sent.status());
+      request = copy.Ask();
+    }
+  }
+  absl::Status Follow(Directory& original, Directory& copy, int cut = -1) {
+    RunCopy follower(copy.store(), "spare");
+    return Follow(original, follower, cut);
+  }
+  void ExpectSame(Directory& original, Directory& copy) {
+    EXPECT_EQ(copy.store().Position().commits, original.store().Position().commits);
+    EXPECT_EQ(copy.store().Position().digest, original.store().Position().digest);
+    EXPECT_EQ(copy.Files(), original.Files());
+    EXPECT_EQ(copy.Reopened(), original.Reopened());
+  }
+  std::unique_ptr<Directory> Make(const std::string& name) {
+    return std::make_unique<Directory>(parent_.File(name), name.starts_with("copy"));
+  }
+  void Take(Directory& directory, size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      const absl::Status taken = life_[i].take(directory.store());
+      ASSERT_TRUE(taken.ok()) << life_[i].name << ": " << taken;
+    }
+  }
+
+  const TemporaryFolder parent_;
+  const std::vector<ScriptedStep> life_ = ScriptedLife();
+  int messages_ = 0;  // Of the last Follow.
+};
+
+TEST_F(RunCopyTest, AFollowerThatIsAlwaysThereHasEveryCommit) {
+  const auto original = Make("original");
+  const auto copy = Make("copy");
+  RunCopy follower(copy->store(), "spare");
+  for (size_t i = 0; i < life_.size(); ++i) {
+    Take(*original, i, i + 1);
+    const absl::Status followed = Follow(*original, follower);
+    ASSERT_TRUE(followed.ok()) << life_[i].name << ": " << followed;
+    ASSERT_EQ(copy->Files(), original->Files()) << life_[i].name;
+    ASSERT_EQ(copy->store().Position().digest, original->store().Position().digest);
+  }
+  ExpectSame(*original, *copy);
+}
+
+TEST_F(RunCopyTest, AFollowerComesAtAnyTimeAndIsAwayForAnyTime) {
+  for (size_t first = 1; first <= life_.size(); first += 3) {
+    for (size_t second = first; second <= life_.size(); second += 5) {
+      SCOPED_TRACE(absl::StrCat("from ", first, " to ", second));
+      const std::string name = absl::StrCat(first, "-", second);
+      const auto original = Make("original" + name);
+      const auto copy = Make("copy" + name);
+      Take(*original, 0, first);
+      ASSERT_TRUE(Follow(*original, *copy).ok());
+      Take(*original, first, second);
+      // Neither knows by heart what was before.
+      copy->Open();
+      if (second % 2 == 0) original->Open();
+      const absl::Status followed = Follow(*original, *copy);
+      ASSERT_TRUE(followed.ok()) << followed;
+      ExpectSame(*original, *copy);
+    }
+  }
+}
+
+TEST_F(RunCopyTest, AStreamThatIsCutAnywhereGoesOn) {
+  for (const bool restarts : {false, true}) {
+    for (int cut = 0;; ++cut) {
+      SCOPED_TRACE(absl::StrCat("before message ", cut, restarts ? ", with a restart" : ""));
+      const std::string name = absl::StrCat(cut, restarts ? "r" : "");
+      const auto original = Make("original" + name);
+      const auto copy = Make("copy" + name);
+      RunCopy follower(copy->store(), "spare");
+      Take(*original, 0, life_.size());
+      ASSERT_TRUE(Follow(*original, follower, cut).ok());
+      const bool was_cut = messages_ > cut;
+      if (restarts) {
+        copy->Open();
+        ASSERT_TRUE(Follow(*original, *copy).ok());
+      } else {
+        ASSERT_TRUE(Follow(*original, follower).ok());
+      }
+      ExpectSame(*original, *copy);
+      if (!was_cut) break;
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_F(RunCopyTest, WhoServesACopyThatWasCutFindsARunAndNothingElse) {
+  const auto original = Make("original");
+  const auto copy = Make("copy");
+  RunCopy follower(copy->store(), "spare");
+  Take(*original, 0, 8);
+  ASSERT_TRUE(Follow(*original, follower).ok());
+  const int64_t commits = copy->store().Position().commits;
+  Take(*original, 8, 12);
+  ASSERT_TRUE(Follow(*original, follower, /*cut=*/1).ok());
+  EXPECT_NE(copy->Files().size(), 0);
+  copy->Close();
+  Directory served(parent_.File("copy"), /*is_copy=*/false);
+  EXPECT_EQ(served.store().Position().commits, commits);
+  EXPECT_FALSE(FileSystem::Real()->Exists(parent_.File("copy/COPY")));
+  // A run that has lost commits is told from that again.
+  ASSERT_TRUE(served.store().TakeOver().ok());
+}
+
+TEST_F(RunCopyTest, AFileThatIsWholeIsNotSentAgain) {
+  const auto original = Make("original");
+  const auto copy = Make("copy");
+  Take(*original, 0, 8);
+  RunCopy follower(copy->store(), "spare");
+  ASSERT_TRUE(Follow(*original, follower).ok());
+  Take(*original, 8, 12);
+  // The last message, which ends the step, does not arrive.
+  int messages = 0;
+  ASSERT_TRUE(SendWhatLacks(original->store(), follower.Ask(),
+                            [&](const v1::FollowResponse& part) {
+                              if (part.has_advance()) return false;
+                              ++messages;
+                              return follower.Take(part).ok();
+                            })
+                  .status()
+                  .code() == absl::StatusCode::kCancelled);
+  EXPECT_GT(messages, 1);
+  int files = 0;
+  ASSERT_TRUE(SendWhatLacks(original->store(), follower.Ask(), [&](const v1::FollowResponse& part) {
+                files += part.has_part() ? 1 : 0;
+                return follower.Take(part).ok();
+              }).ok());
+  EXPECT_EQ(files, 0);
+  ExpectSame(*original, *copy);
+}
+
+TEST_F(RunCopyTest, ARowThatReadsBackOtherwiseStaysAsItIs) {
+  const auto original = Make("original");
+  const auto copy = Make("copy");
+  Take(*original, 0, 5);
+  MemberRecord record = ScriptedMember("alice", 2);
+  record.account.heartbeat.set_train_loss(std::numeric_limits<float>::quiet_NaN());
+  ASSERT_TRUE(original->store().SaveMember(record).ok());
+  const absl::Status followed = Follow(*original, *copy);
+  ASSERT_TRUE(followed.ok()) << followed;
+  ExpectSame(*original, *copy);
+}
+
+TEST_F(RunCopyTest, TheGivenParametersComeWithTheBeginning) {
+  const auto original = Make("original");
+  const auto copy = Make("copy");
+  Take(*original, 0, 3);
+  FileSystem& disk = *FileSystem::Real();
+  ASSERT_TRUE(WriteFileAtomically(disk, parent_.File("original/initial.parameters"),
+                                  absl::string_view("what it began with"))
+                  .ok());
+  // Of an attempt to begin another run here.
+  ASSERT_TRUE(WriteFileAtomically(disk, parent_.File("copy/initial.parameters"),
+                                  absl::string_view("something else"))
+                  .ok());
+  ASSERT_TRUE(Follow(*original, *copy).ok());
+  EXPECT_EQ(*disk.ReadFile(parent_.File("copy/initial.parameters")), "what it began with");
+  ExpectSame(*original, *copy);
+}
+
+TEST_F(RunCopyTest, AStaleFileOfGivenParametersGoes) {
+  const auto original = Make("original");
+  const auto copy = Make("copy");
+  Take(*original, 0, 3);
+  FileSystem& disk = *FileSystem::Real();
+  ASSERT_TRUE(WriteFileAtomically(disk, parent_.File("copy/initial.parameters"),
+                                  absl::string_view("something else"))
+                  .ok());
+  ASSERT_TRUE(Follow(*original, *copy).ok());
+  EXPECT_FALSE(disk.Exists(parent_.File("copy/initial.parameters")));
+}
+
+TEST_F(RunCopyTest, WhoTakesOverFromACopyHasALargerNumber) {
+  const auto original = Make("original");
+  const auto copy = Make("copy");
+  Take(*original, 0, 5);
+  const absl::StatusOr<int64_t> epoch = original->store().TakeOver();
+  ASSERT_TRUE(epoch.ok());
+  Take(*original, 5, life_.size());
+  ASSERT_TRUE(Follow(*original, *copy).ok());
+  EXPECT_GT(*copy->store().TakeOver(), *epoch);
+}
+
+// What was refused, and that nothing changed.
+TEST_F(RunCopyTest, AFolderOfAnotherRunIsRefused) {
+  const auto original = Make("original");
+  const auto copy = Make("copy");
+  Take(*original, 0, 5);
+  RunIdentity other = ScriptedIdentity();
+  other.run_id = "toy-78";
+  ASSERT_TRUE(copy->store().BeginRun(other).ok());
+  const absl::Status followed = Follow(*original, *copy);
+  EXPECT_EQ(followed.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(followed.message(), HasSubstr("this is the run toy-77, the folder that follows holds "
+                                            "the run toy-78: move that folder away"));
+  EXPECT_EQ(copy->store().Position().commits, 1);
+}
+
+TEST_F(RunCopyTest, AnOriginalThatHasLessIsRefused) {
+  const auto original = Make("original");
+  const auto copy = Make("copy");
+  Take(*original, 0, 5);
+  Take(*copy, 0, 6);
+  const absl::Status followed = Follow(*original, *copy);
+  EXPECT_EQ(followed.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(followed.message(), HasSubstr("it serves an older copy"));
+}
+
+TEST_F(RunCopyTest, TwoThatWereBothServedAreToldApart) {
+  for (const size_t more : {0, 1, 4}) {
+    const auto original = Make(absl::StrCat("original", more));
+    const auto copy = Make(absl::StrCat("copy", more));
+    Take(*original, 0, 5);
+    ASSERT_TRUE(Follow(*original, *copy).ok());
+    ASSERT_TRUE(original->store().SaveMember(ScriptedMember("carol", 1)).ok());
+    ASSERT_TRUE(copy->store().SaveMember(ScriptedMember("dave", 1)).ok());
+    Take(*original, 5, 5 + more);
+    const int64_t before = copy->store().Position().commits;
+    const absl::Status followed = Follow(*original, *copy);
+    EXPECT_FALSE(followed.ok());
+    EXPECT_THAT(followed.message(), HasSubstr("move that folder away"));
+    EXPECT_EQ(copy->store().Position().commits, before);
+  }
+}
+
+TEST_F(RunCopyTest, ARunThatHasNotBegunHasNothingToFollow) {
+  const auto original = Make("original");
+  const auto copy = Make("copy");
+  EXPECT_EQ(Follow(*original, *copy).code(), absl::StatusCode::kUnavailable);
+}
+
+class HostileMessageTest : public RunCopyTest {
+ protected:
+  // What the copy says when one message of a step was changed.
+  absl::Status FollowWith(const std::function<void(v1::FollowResponse&)>& change) {
+    const auto original = Make(absl::StrCat("original", ++runs_));
+    const auto copy = Make(absl::StrCat("copy", runs_));
+    Take(*original, 0, 4);
+    RunCopy follower(copy->store(), "spare");
+    EXPECT_TRUE(Follow(*original, follower).ok());
+    Take(*original, 4, life_.size());
+    absl::Status taken;
+    SendWhatLacks(original->store(), follower.Ask(), [&](const v1::FollowResponse& response) {
+      v1::FollowResponse changed = response;
+      change(changed);
+      taken = follower.Take(changed).status();
+      return taken.ok();
+    }).IgnoreError();
+    // Whatever came, the folder is a run's.
+    copy->Open();
+    return taken;
+  }
+  int runs_ = 0;
+};
+
+TEST_F(HostileMessageTest, NothingIsWrittenBesideBlobs) {
+  for (const char* file : {"../escape", "deltas/../../escape", "run.db", "deltas/x", "LOCK", "",
+                           "/tmp/x", "deltas/000000000001-f0-r1-a/b.delta", "initial.parameters"}) {
+    const absl::Status taken = FollowWith([&](v1::FollowResponse& response) {
+      if (response.has_part()) response.mutable_part()->set_file(file);
+    });
+    EXPECT_EQ(taken.code(), absl::StatusCode::kInvalidArgument) << file;
+  }
+}
+
+TEST_F(HostileMessageTest, DamagedAndMisplacedPiecesAreRefused) {
+  EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
+              if (response.has_part()) response.mutable_part()->mutable_data()->back() ^= 1;
+            }).code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
+              if (response.has_part()) response.mutable_part()->set_offset(1);
+            }).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
+              if (response.has_part()) response.mutable_part()->set_file_bytes(3);
+            }).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(HostileMessageTest, RowsThatAreNotThoseOfTheCommitAreRefused) {
+  EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
+              if (response.has_advance()) response.mutable_advance()->set_digest(1);
+            }).code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
+              if (response.has_rows()) response.mutable_rows()->mutable_rows()->RemoveLast();
+            }).code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
+              if (response.has_rows()) response.mutable_rows()->mutable_rows(0)->pop_back();
+            }).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FollowWith([](v1::FollowResponse& response) {
+              if (response.has_advance()) response.mutable_advance()->set_from(1);
+            }).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(HostileMessageTest, ARowWhoseFileDidNotComeIsRefused) {
+  const absl::Status taken = FollowWith([](v1::FollowResponse& response) {
+    if (response.has_part()) *response.mutable_rows() = v1::CopyRows();
+  });
+  EXPECT_EQ(taken.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(taken.message(), HasSubstr("is missing"));
+}
+
+}  // namespace
+}  // namespace causeway::server

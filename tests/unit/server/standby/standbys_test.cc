@@ -1,0 +1,172 @@
+#include "server/standby/standbys.h"
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/standby/replicated_store.h"
+#include "server/store/run_directory_store.h"
+#include "tests/unit/common/base/temporary_folder.h"
+#include "tests/unit/server/store/scripted_run.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class Names final : public EventLog {
+ public:
+  void Record(absl::string_view event, const std::string& message, const nlohmann::json&) override {
+    names.emplace_back(event);
+    last = message;
+  }
+  std::vector<std::string> names;
+  std::string last;
+};
+
+class StandbysTest : public testing::Test {
+ protected:
+  FakeClock clock_;
+  Names events_;
+  Standbys standbys_{{.clock = &clock_, .events = &events_}};
+};
+
+TEST_F(StandbysTest, OneCopyMustHaveIt) {
+  const int64_t a = standbys_.Attach("a", 5);
+  standbys_.Attach("b", 3);
+  EXPECT_TRUE(standbys_.WaitUntilHeld(5).ok());
+  std::thread waits([&] { EXPECT_TRUE(standbys_.WaitUntilHeld(7).ok()); });
+  standbys_.Acknowledge(a, 6);
+  standbys_.Acknowledge(a, 7);
+  waits.join();
+}
+
+TEST_F(StandbysTest, WhatACopyHasIsOnItsDiskWhenItIsAway) {
+  const int64_t a = standbys_.Attach("a", 5);
+  standbys_.Detach(a);
+  EXPECT_TRUE(standbys_.WaitUntilHeld(5).ok());
+  EXPECT_THAT(standbys_.Following(), IsEmpty());
+}
+
+TEST_F(StandbysTest, EveryCopyOfTheSetMustHaveIt) {
+  const int64_t a = standbys_.Attach("a", 9);
+  standbys_.Require({"a", "b"});
+  bool told = false;
+  std::thread waits([&] {
+    EXPECT_TRUE(standbys_.WaitUntilHeld(4).ok());
+    told = true;
+  });
+  standbys_.Acknowledge(a, 12);
+  const int64_t b = standbys_.Attach("b", 3);
+  EXPECT_FALSE(told);  // Whatever the thread has come to: b has 3.
+  standbys_.Acknowledge(b, 4);
+  waits.join();
+  standbys_.Require({});
+  EXPECT_TRUE(standbys_.WaitUntilHeld(1000).ok());
+}
+
+TEST_F(StandbysTest, ACopyThatBeganAnewHasWhatItSays) {
+  standbys_.Require({"a"});
+  standbys_.Attach("a", 9);
+  EXPECT_TRUE(standbys_.WaitUntilHeld(9).ok());
+  standbys_.Attach("a", 1);
+  std::thread waits([&] { EXPECT_FALSE(standbys_.WaitUntilHeld(9).ok()); });
+  standbys_.Close(absl::UnavailableError("over"));
+  waits.join();
+}
+
+TEST_F(StandbysTest, AFormerStreamOfACopySaysNothingAnyMore) {
+  const int64_t former = standbys_.Attach("a", 5);
+  standbys_.Require({"a"});
+  standbys_.Attach("a", 2);
+  standbys_.Acknowledge(former, 100);
+  ASSERT_EQ(standbys_.Following().size(), 1);
+  EXPECT_EQ(standbys_.Following()[0].commits, 2);
+}
+
+TEST_F(StandbysTest, NothingIsToldOfThePastBeforeACopyHasIt) {
+  standbys_.Begin(10);
+  EXPECT_EQ(standbys_.MayTell().code(), absl::StatusCode::kUnavailable);
+  const int64_t a = standbys_.Attach("a", 9);
+  EXPECT_FALSE(standbys_.MayTell().ok());
+  standbys_.Acknowledge(a, 10);
+  EXPECT_TRUE(standbys_.MayTell().ok());
+}
+
+TEST_F(StandbysTest, AfterTheCloseNothingIsTold) {
+  standbys_.Attach("a", 5);
+  standbys_.Close(absl::UnavailableError("another one leads"));
+  standbys_.Close(absl::UnavailableError("and again"));
+  EXPECT_THAT(standbys_.WaitUntilHeld(1).message(), HasSubstr("another one leads"));
+  EXPECT_THAT(standbys_.MayTell().message(), HasSubstr("another one leads"));
+}
+
+TEST_F(StandbysTest, WhoStopsWithoutACopyWaitsForNone) {
+  const int64_t a = standbys_.Attach("a", 5);
+  std::thread waits([&] { EXPECT_FALSE(standbys_.WaitUntilHeld(6).ok()); });
+  standbys_.Stop();
+  EXPECT_TRUE(standbys_.closed().ok());  // It may get there still.
+  standbys_.Detach(a);
+  EXPECT_FALSE(standbys_.closed().ok());
+  waits.join();
+}
+
+TEST_F(StandbysTest, WhoNeedsNoCopyStopsAsItPleases) {
+  standbys_.Require({});
+  standbys_.Stop();
+  EXPECT_TRUE(standbys_.WaitUntilHeld(6).ok());
+}
+
+TEST_F(StandbysTest, ItIsSaidOnceThatEverybodyWaitsAndOnceThatItIsOver) {
+  standbys_.Begin(10);
+  standbys_.Tick();
+  EXPECT_THAT(events_.names, IsEmpty());
+  clock_.Advance(absl::Seconds(2));
+  standbys_.Tick();
+  standbys_.Tick();
+  EXPECT_THAT(events_.names, ElementsAre("standby_missing"));
+  EXPECT_THAT(events_.last, HasSubstr("before a standby has commit 10; 0 follow"));
+  standbys_.Attach("a", 10);
+  standbys_.Tick();
+  standbys_.Tick();
+  EXPECT_THAT(events_.names, ElementsAre("standby_missing", "standby_back"));
+}
+
+TEST_F(StandbysTest, ASavedFactWaitsForACopy) {
+  const TemporaryFolder parent;
+  auto directory = RunDirectoryStore::Open(*FileSystem::Real(), parent.File("run"), {});
+  ASSERT_TRUE(directory.ok());
+  ReplicatedStore store(**directory, standbys_);
+  ASSERT_TRUE(store.Recover().ok());
+  // Nobody is told of these.
+  ASSERT_TRUE(store.BeginRun(ScriptedIdentity()).ok());
+  ASSERT_TRUE(store.TakeOver().ok());
+  const int64_t a = standbys_.Attach("a", (*directory)->Position().commits);
+  for (const auto& save : std::vector<std::function<absl::Status()>>{
+           [&] { return store.SaveMember(ScriptedMember("alice", 1)); },
+           [&] {
+             return store.SaveContribution(ScriptedContribution(0, 1, "alice"),
+                                           ScriptedObject(0, 1, "alice"));
+           },
+           [&] { return store.SaveRound(ScriptedRound(0, 1), ScriptedObject(0, 1, "answer")); },
+           [&] { return store.SaveRunState({}); }}) {
+    const int64_t before = (*directory)->Position().commits;
+    std::thread saves([&] { EXPECT_TRUE(save().ok()); });
+    ASSERT_EQ((*directory)->WaitForCommit(before, absl::InfiniteDuration()), before + 1);
+    standbys_.Acknowledge(a, before + 1);
+    saves.join();
+  }
+  standbys_.Close(absl::UnavailableError("another one leads"));
+  EXPECT_EQ(store.SaveRunState({}).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(standbys_.MayTell().code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace causeway::server

@@ -1,0 +1,197 @@
+#include "worker/backend/cpu/muon.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "common/base/random.h"
+
+namespace causeway::worker {
+namespace {
+
+struct Shape {
+  int64_t rows;
+  int64_t cols;
+};
+
+std::vector<double> RandomMatrix(const Shape& shape, uint64_t seed) {
+  std::vector<double> values(static_cast<size_t>(shape.rows * shape.cols));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = RandomNormal(seed, 1, i);
+  return values;
+}
+
+// The singular values of a row-major matrix, by Jacobi rotations of its shorter side's vectors.
+std::vector<double> SingularValues(const Shape& shape, const std::vector<double>& x) {
+  const bool tall = shape.rows > shape.cols;
+  const int64_t count = std::min(shape.rows, shape.cols);
+  const int64_t length = std::max(shape.rows, shape.cols);
+  std::vector<std::vector<double>> vectors(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t j = 0; j < length; ++j) {
+      const int64_t at = tall ? j * shape.cols + i : i * shape.cols + j;
+      vectors[static_cast<size_t>(i)].push_back(x[static_cast<size_t>(at)]);
+    }
+  }
+  const auto dot = [](const std::vector<double>& a, const std::vector<double>& b) {
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+    return sum;
+  };
+  for (int sweep = 0; sweep < 60; ++sweep) {
+    for (size_t p = 0; p < vectors.size(); ++p) {
+      for (size_t q = p + 1; q < vectors.size(); ++q) {
+        const double pq = dot(vectors[p], vectors[q]);
+        if (std::abs(pq) < 1e-15) continue;
+        const double pp = dot(vectors[p], vectors[p]);
+        const double qq = dot(vectors[q], vectors[q]);
+        const double angle = 0.5 * std::atan2(2 * pq, pp - qq);
+        for (size_t i = 0; i < vectors[p].size(); ++i) {
+          const double a = vectors[p][i];
+          const double b = vectors[q][i];
+          vectors[p][i] = std::cos(angle) * a + std::sin(angle) * b;
+          vectors[q][i] = std::cos(angle) * b - std::sin(angle) * a;
+        }
+      }
+    }
+  }
+  std::vector<double> values;
+  for (const std::vector<double>& v : vectors) values.push_back(std::sqrt(dot(v, v)));
+  std::sort(values.begin(), values.end());
+  return values;
+}
+
+// The definition, by plain loops on a transposed copy of tall matrices.
+std::vector<double> ReferenceOrthogonalize(Shape shape, const std::vector<double>& input) {
+  const bool tall = shape.rows > shape.cols;
+  const auto r = static_cast<size_t>(std::min(shape.rows, shape.cols));
+  const auto c = static_cast<size_t>(std::max(shape.rows, shape.cols));
+  const auto columns = static_cast<size_t>(shape.cols);
+  const auto at = [&](size_t i, size_t j) { return tall ? j * columns + i : i * columns + j; };
+  double norm = 0;
+  for (const double value : input) norm += value * value;
+  norm = std::sqrt(norm) + 1e-7;
+  std::vector<std::vector<double>> x(r, std::vector<double>(c));
+  for (size_t i = 0; i < r; ++i) {
+    for (size_t j = 0; j < c; ++j) x[i][j] = input[at(i, j)] / norm;
+  }
+  for (int iteration = 0; iteration < 5; ++iteration) {
+    std::vector<std::vector<double>> a(r, std::vector<double>(r, 0.0));
+    for (size_t i = 0; i < r; ++i) {
+      for (size_t j = 0; j < r; ++j) {
+        for (size_t k = 0; k < c; ++k) a[i][j] += x[i][k] * x[j][k];
+      }
+    }
+    std::vector<std::vector<double>> b(r, std::vector<double>(r, 0.0));
+    for (size_t i = 0; i < r; ++i) {
+      for (size_t j = 0; j < r; ++j) {
+        double square = 0;
+        for (size_t k = 0; k < r; ++k) square += a[i][k] * a[k][j];
+        b[i][j] = -4.7750 * a[i][j] + 2.0315 * square;
+      }
+    }
+    std::vector<std::vector<double>> next = x;
+    for (size_t i = 0; i < r; ++i) {
+      for (size_t j = 0; j < c; ++j) {
+        double product = 0;
+        for (size_t k = 0; k < r; ++k) product += b[i][k] * x[k][j];
+        next[i][j] = 3.4445 * x[i][j] + product;
+      }
+    }
+    x = next;
+  }
+  std::vector<double> output(input.size());
+  for (size_t i = 0; i < r; ++i) {
+    for (size_t j = 0; j < c; ++j) output[at(i, j)] = x[i][j];
+  }
+  return output;
+}
+
+template <typename T>
+std::vector<T> Orthogonalized(const Shape& shape, std::vector<T> x) {
+  std::vector<T> scratch(static_cast<size_t>(MuonScratchSize(shape.rows, shape.cols)));
+  Orthogonalize<T>(shape.rows, shape.cols, x.data(), scratch);
+  return x;
+}
+
+class OrthogonalizeTest : public ::testing::TestWithParam<Shape> {};
+
+TEST_P(OrthogonalizeTest, AgreesWithTheDefinition) {
+  const std::vector<double> x = RandomMatrix(GetParam(), 7);
+  const std::vector<double> expected = ReferenceOrthogonalize(GetParam(), x);
+  const std::vector<double> found = Orthogonalized<double>(GetParam(), x);
+  // Five steps of a map that stretches small differences by at most 3.4^5 = 480.
+  for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-12) << i;
+  const std::vector<float> in_float =
+      Orthogonalized<float>(GetParam(), std::vector<float>(x.begin(), x.end()));
+  for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(in_float[i], expected[i], 1e-4) << i;
+}
+
+TEST_P(OrthogonalizeTest, MovesSingularValuesToAboutOne) {
+  const std::vector<double> x = RandomMatrix(GetParam(), 11);
+  const std::vector<double> before = SingularValues(GetParam(), x);
+  const std::vector<double> after =
+      SingularValues(GetParam(), Orthogonalized<double>(GetParam(), x));
+  double norm = 0;
+  for (const double value : before) norm += value * value;
+  norm = std::sqrt(norm);
+  EXPECT_LT(after.back(), 1.25);
+  // Values below 2 % of the norm may still be on their way.
+  const auto moved =
+      std::count_if(before.begin(), before.end(), [&](double v) { return v > 0.02 * norm; });
+  const auto near_one = std::count_if(after.begin(), after.end(), [](double v) { return v > 0.6; });
+  EXPECT_GT(moved, 0);
+  EXPECT_GE(near_one, moved);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, OrthogonalizeTest,
+                         ::testing::Values(Shape{24, 40}, Shape{40, 24}, Shape{32, 32}, Shape{1, 9},
+                                           Shape{9, 1}, Shape{7, 129}, Shape{130, 64}),
+                         [](const auto& shape) {
+                           return std::to_string(shape.param.rows) + "By" +
+                                  std::to_string(shape.param.cols);
+                         });
+
+TEST(OrthogonalizeZeroTest, ZeroStaysZero) {
+  const std::vector<float> zero(12, 0.0F);
+  EXPECT_EQ(Orthogonalized<float>({3, 4}, zero), zero);
+}
+
+TEST(MuonStepTest, TwoStepsFollowTheDefinition) {
+  constexpr Shape kShape = {30, 12};
+  constexpr double kMomentum = 0.95;
+  constexpr double kLearningRate = 0.02;
+  constexpr double kDecay = 0.1;
+  const MuonStep<double> step = {.momentum = kMomentum,
+                                 .learning_rate = kLearningRate,
+                                 .weight_decay = kDecay,
+                                 .gradient_factor = 0.5};
+  std::vector<double> weight = RandomMatrix(kShape, 1);
+  std::vector<double> moment(weight.size(), 0.0);
+  std::vector<double> expected = weight;
+  std::vector<double> expected_moment = moment;
+  std::vector<double> scratch(static_cast<size_t>(MuonScratchSize(kShape.rows, kShape.cols)));
+  for (uint64_t t = 0; t < 2; ++t) {
+    const std::vector<double> gradient = RandomMatrix(kShape, 100 + t);
+    step.Apply(kShape.rows, kShape.cols, gradient.data(), weight.data(), moment.data(), scratch);
+    std::vector<double> update(weight.size());
+    for (size_t i = 0; i < weight.size(); ++i) {
+      expected_moment[i] = kMomentum * expected_moment[i] + 0.5 * gradient[i];
+      update[i] = 0.5 * gradient[i] + kMomentum * expected_moment[i];
+    }
+    update = ReferenceOrthogonalize(kShape, update);
+    for (size_t i = 0; i < weight.size(); ++i) {
+      expected[i] *= 1 - kLearningRate * kDecay;
+      expected[i] -= kLearningRate * std::sqrt(30.0 / 12.0) * update[i];
+    }
+  }
+  for (size_t i = 0; i < weight.size(); ++i) {
+    ASSERT_NEAR(weight[i], expected[i], 1e-12);
+    ASSERT_NEAR(moment[i], expected_moment[i], 1e-14);
+  }
+}
+
+}  // namespace
+}  // namespace causeway::worker

@@ -1,0 +1,93 @@
+#include "worker/member/wait_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/synchronization/notification.h"
+
+namespace causeway::worker {
+namespace {
+
+// A watch whose thread says nothing by itself.
+class WaitWatchTest : public testing::Test {
+ protected:
+  FakeClock clock_;
+  std::unique_ptr<WaitWatch> watch_ =
+      WaitWatch::Start({.clock = &clock_, .interval = absl::InfiniteDuration(), .say = {}}).value();
+};
+
+TEST_F(WaitWatchTest, NothingIsSaidWhileAllIsWell) {
+  EXPECT_EQ(watch_->Line(), "");
+  watch_->SetSlack(SyncEngine::Slack{.awaited = 2, .late = 0, .steps = 7});
+  clock_.Advance(absl::Hours(1));
+  EXPECT_EQ(watch_->Line(), "");
+}
+
+TEST_F(WaitWatchTest, ACoordinatorThatIsAwayIsNamedWithTheStepsThatAreLeft) {
+  watch_->SetSlack(SyncEngine::Slack{.awaited = 0, .late = 0, .steps = 23});
+  watch_->SetAttached(false);
+  clock_.Advance(absl::Seconds(4));
+  EXPECT_EQ(watch_->Line(), "") << "it comes back at once more often than not";
+  clock_.Advance(absl::Seconds(8));
+  watch_->SetAttached(false);
+  EXPECT_EQ(watch_->Line(),
+            "the coordinator has been away for 12 s; training goes on, 23 more steps before it "
+            "waits");
+  watch_->SetSlack(SyncEngine::Slack{.awaited = 3, .late = 2, .steps = 1});
+  EXPECT_EQ(watch_->Line(),
+            "the coordinator has been away for 12 s; 2 answers are late; training goes on, 1 more "
+            "step before it waits");
+  watch_->SetAttached(true);
+  EXPECT_EQ(watch_->Line(), "2 answers are late; training goes on, 1 more step before it waits");
+  watch_->SetSlack(SyncEngine::Slack{.awaited = 0, .late = 0, .steps = 23});
+  EXPECT_EQ(watch_->Line(), "");
+}
+
+TEST_F(WaitWatchTest, AWaitIsSaidOnceItIsLong) {
+  watch_->SetSlack(SyncEngine::Slack{.awaited = 1, .late = 1, .steps = 1});
+  EXPECT_EQ(watch_->SetWaiting(SyncEvent{2, 3}), absl::ZeroDuration());
+  clock_.Advance(absl::Seconds(4));
+  EXPECT_EQ(watch_->Line(), "") << "as long as any other";
+  clock_.Advance(absl::Seconds(5));
+  EXPECT_EQ(watch_->Line(), "training has waited 9 s for round 3 of fragment 2");
+  watch_->SetAttached(false);
+  clock_.Advance(absl::Seconds(5));
+  EXPECT_EQ(watch_->Line(),
+            "the coordinator has been away for 5 s; training has waited 14 s for round 3 of "
+            "fragment 2");
+  watch_->SetAttached(true);
+  EXPECT_EQ(watch_->SetWaiting(std::nullopt), absl::Seconds(14));
+  watch_->SetSlack(SyncEngine::Slack{.awaited = 0, .late = 0, .steps = 6});
+  EXPECT_EQ(watch_->Line(), "");
+}
+
+TEST_F(WaitWatchTest, WhoDoesNotTrainIsToldOfTheCoordinatorAlone) {
+  watch_->SetSlack(SyncEngine::Slack{.awaited = 1, .late = 1, .steps = 4});
+  watch_->SetSlack(std::nullopt);
+  watch_->SetAttached(false);
+  clock_.Advance(absl::Seconds(60));
+  EXPECT_EQ(watch_->Line(), "the coordinator has been away for 60 s");
+}
+
+TEST(WaitWatchThreadTest, ItSpeaksWhileNobodyElseDoes) {
+  FakeClock clock;
+  absl::Notification said;
+  std::string line;
+  const auto watch = WaitWatch::Start(
+      {.clock = &clock, .interval = absl::Milliseconds(1), .say = [&](const std::string& text) {
+         if (said.HasBeenNotified()) return;
+         line = text;
+         said.Notify();
+       }});
+  ASSERT_TRUE(watch.ok());
+  (*watch)->SetWaiting(SyncEvent{0, 1});
+  clock.Advance(absl::Seconds(5));
+  said.WaitForNotification();
+  EXPECT_EQ(line, "training has waited 5 s for round 1 of fragment 0");
+}
+
+}  // namespace
+}  // namespace causeway::worker

@@ -1,0 +1,109 @@
+#include "worker/backend/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "worker/sync/host_replica.h"
+
+namespace causeway::worker {
+
+CpuBackend::CpuBackend(const v1::RunConfig& config, const FragmentPlan& plan, ThreadPool* pool,
+                       std::unique_ptr<StepHelpers> helpers)
+    : config_(config),
+      plan_(plan),
+      pool_(pool),
+      model_(config.model(), plan, config.train().micro_batch_sequences(), pool),
+      evaluation_(&model_),
+      helpers_(std::move(helpers)),
+      tokens_(config.train(), config.model()),
+      parameters_(static_cast<size_t>(plan.arena_size())),
+      gradients_(static_cast<size_t>(plan.arena_size())) {
+  if (config.sync().contribution() != v1::SyncConfig::GRADIENT) {
+    optimizer_ = std::make_unique<InnerOptimizer<float>>(plan, config.train(), pool);
+  }
+  const size_t tokens = static_cast<size_t>(config.train().micro_batch_sequences()) *
+                        static_cast<size_t>(config.model().sequence_length());
+  inputs_.resize(tokens);
+  targets_.resize(tokens);
+  if (config.train().document_masking()) document_starts_.resize(tokens);
+}
+
+absl::StatusOr<StepReport> CpuBackend::Step(int64_t step, const MicroBatchReader& read) {
+  const v1::TrainConfig& train = config_.train();
+  const int micro_batches = train.batch_sequences() / train.micro_batch_sequences();
+  const bool alone = helpers_ == nullptr;
+  if (!alone) {
+    RETURN_IF_ERROR(tokens_.Read(read));
+    RETURN_IF_ERROR(helpers_->Begin(parameters_, tokens_));
+  }
+  const MicroBatchReader own = alone ? read : tokens_.Reader();
+  std::vector<TokenLoss> losses(static_cast<size_t>(micro_batches));
+  for (int i = 0; i < micro_batches; i += alone ? 1 : 1 + helpers_->count()) {
+    RETURN_IF_ERROR(own(i, {inputs_, targets_, document_starts_}));
+    losses[static_cast<size_t>(i)] = model_.ForwardBackward(
+        parameters_, inputs_, targets_, 1.0F / static_cast<float>(micro_batches), i > 0, gradients_,
+        document_starts_);
+  }
+  if (!alone) RETURN_IF_ERROR(helpers_->Finish(gradients_, losses));
+  StepReport report;
+  for (const TokenLoss& loss : losses) {
+    report.loss += loss.cross_entropy / micro_batches;
+    report.tokens += loss.tokens;
+  }
+  report.draws = train.batch_sequences();
+  if (optimizer_ != nullptr) {
+    ASSIGN_OR_RETURN(report.update, optimizer_->Step(step, parameters_, gradients_));
+  }
+  return report;
+}
+
+absl::Status CpuBackend::SetParameters(std::span<const float> parameters) {
+  std::ranges::copy(parameters, parameters_.begin());
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::CopyParameters(std::span<float> parameters) {
+  std::ranges::copy(parameters_, parameters.begin());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OptimizerState> CpuBackend::SaveOptimizer() {
+  OptimizerState state;
+  if (optimizer_ == nullptr) return state;
+  const std::vector<StateView<float>> moments = optimizer_->State();
+  state.updates = optimizer_->updates();
+  state.first_moments.assign(moments[0].values.begin(), moments[0].values.end());
+  state.second_moments.assign(moments[1].values.begin(), moments[1].values.end());
+  return state;
+}
+
+absl::Status CpuBackend::RestoreOptimizer(int64_t updates, std::span<const float> first_moments,
+                                          std::span<const float> second_moments) {
+  const size_t expected = optimizer_ == nullptr ? 0 : parameters_.size();
+  for (const size_t size : {first_moments.size(), second_moments.size()}) {
+    if (size == expected) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the optimizer's moments must have ", expected, " values, not ", size));
+  }
+  if (optimizer_ == nullptr) return absl::OkStatus();
+  const std::vector<StateView<float>> moments = optimizer_->State();
+  std::ranges::copy(first_moments, moments[0].values.begin());
+  std::ranges::copy(second_moments, moments[1].values.begin());
+  optimizer_->set_updates(updates);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Replica>> CpuBackend::MakeReplica() {
+  return std::make_unique<HostReplica>(plan_, config_.sync(), parameters_, gradients_);
+}
+
+std::string CpuBackend::Describe() const {
+  return absl::StrCat("cpu, ", pool_->threads(), " threads",
+                      helpers_ == nullptr
+                          ? ""
+                          : absl::StrCat(", the first of ", 1 + helpers_->count(), " processes"));
+}
+
+}  // namespace causeway::worker

@@ -1,0 +1,88 @@
+// Training on CPU cores: CpuTransformer and InnerOptimizer around arenas in ordinary memory.
+#ifndef CAUSEWAY_WORKER_BACKEND_CPU_CPU_BACKEND_H_
+#define CAUSEWAY_WORKER_BACKEND_CPU_CPU_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+#include "common/base/thread_pool.h"
+#include "common/params/fragment_plan.h"
+#include "worker/backend/backend.h"
+#include "worker/backend/cpu/cpu_evaluation.h"
+#include "worker/backend/cpu/cpu_transformer.h"
+#include "worker/backend/cpu/optimizer.h"
+#include "worker/backend/step_tokens.h"
+
+namespace causeway::worker {
+
+// Who does a share of every step's micro-batches: other processes of the site
+// (worker/backend/site/cpu_site.h).
+class StepHelpers {
+ public:
+  virtual ~StepHelpers() = default;
+  // Helper h, 1 .. count(), does the micro-batches h, h + 1 + count() and so on; the backend itself
+  // those from 0 on.
+  virtual int count() const = 0;
+  // Begins a step; parameters and tokens may change when this returns.
+  virtual absl::Status Begin(std::span<const float> parameters, const StepTokens& tokens) = 0;
+  // Waits for all: adds their gradients in order of the helpers, and says their micro-batches'
+  // losses.
+  virtual absl::Status Finish(std::span<float> gradients, std::span<TokenLoss> losses) = 0;
+};
+
+// Shares its work with the pool, from the calling thread.
+class CpuBackend final : public TrainingBackend {
+ public:
+  // `config` must be complete and `plan` be made from it; both, and the pool, outlive the backend.
+  // CheckShares holds of 1 + helpers->count(); null: no helpers.
+  CpuBackend(const v1::RunConfig& config, const FragmentPlan& plan, ThreadPool* pool,
+             std::unique_ptr<StepHelpers> helpers = nullptr);
+
+  absl::StatusOr<StepReport> Step(int64_t step, const MicroBatchReader& read) override;
+  absl::Status SetParameters(std::span<const float> parameters) override;
+  absl::Status CopyParameters(std::span<float> parameters) override;
+  absl::StatusOr<OptimizerState> SaveOptimizer() override;
+  absl::Status RestoreOptimizer(int64_t updates, std::span<const float> first_moments,
+                                std::span<const float> second_moments) override;
+  absl::StatusOr<std::unique_ptr<Replica>> MakeReplica() override;
+  std::string Describe() const override;
+
+  int64_t sequence_length() const override { return evaluation_.sequence_length(); }
+  int micro_batch_sequences() const override { return evaluation_.micro_batch_sequences(); }
+  absl::Status UseParameters(std::span<const float> parameters) override {
+    return evaluation_.UseParameters(parameters);
+  }
+  absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                              std::span<const int32_t> document_starts) override {
+    return evaluation_.Loss(inputs, targets, document_starts);
+  }
+  absl::Status TokenLosses(std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                           int64_t length, std::span<float> losses) override {
+    return evaluation_.TokenLosses(inputs, targets, length, losses);
+  }
+
+ private:
+  const v1::RunConfig& config_;
+  const FragmentPlan& plan_;
+  ThreadPool* const pool_;
+  CpuTransformer<float> model_;
+  CpuEvaluationModel evaluation_;
+  std::unique_ptr<InnerOptimizer<float>> optimizer_;  // Null: gradients are sent.
+  const std::unique_ptr<StepHelpers> helpers_;        // May be null.
+  StepTokens tokens_;                                 // For them.
+  std::vector<float> parameters_;
+  std::vector<float> gradients_;
+  std::vector<int32_t> inputs_;
+  std::vector<int32_t> targets_;
+  std::vector<int32_t> document_starts_;  // Empty without train.document_masking.
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_BACKEND_CPU_CPU_BACKEND_H_

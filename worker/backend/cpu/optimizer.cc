@@ -1,0 +1,117 @@
+#include "worker/backend/cpu/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "common/optim/adamw.h"
+#include "common/optim/learning_rate.h"
+#include "worker/backend/cpu/kernels.h"
+#include "worker/backend/cpu/muon.h"
+#include "worker/backend/cpu/sum_of_squares.h"
+
+namespace causeway::worker {
+namespace {
+
+// Values that one task updates or sums. The norm's bits depend on it.
+constexpr int64_t kUpdatedValues = 32 * 1024;
+
+}  // namespace
+
+template <typename T>
+InnerOptimizer<T>::InnerOptimizer(const FragmentPlan& plan, const v1::TrainConfig& train,
+                                  ThreadPool* pool)
+    : train_(train),
+      pool_(pool),
+      partial_sums_(static_cast<size_t>((plan.arena_size() + kUpdatedValues - 1) / kUpdatedValues)),
+      m_(static_cast<size_t>(plan.arena_size())),
+      v_(static_cast<size_t>(plan.arena_size())) {
+  for (const PlacedTensor& tensor : plan.tensors()) {
+    const TensorInfo& info = tensor.info;
+    if (train.optimizer() == v1::TrainConfig::MUON && info.role == TensorRole::kMatrix) {
+      muon_.push_back({tensor.offset, info.rows, info.cols});
+      scratch_size_ = std::max(scratch_size_, MuonScratchSize(info.rows, info.cols));
+      continue;
+    }
+    for (int64_t at = 0; at < info.size(); at += kUpdatedValues) {
+      adamw_.push_back(
+          {tensor.offset + at, std::min(kUpdatedValues, info.size() - at), info.decays()});
+    }
+  }
+  std::stable_sort(muon_.begin(), muon_.end(), [](const Matrix& a, const Matrix& b) {
+    return a.rows * a.cols > b.rows * b.cols;
+  });
+  if (!muon_.empty()) {
+    scratch_ = std::make_unique<ScratchPool<T>>(static_cast<size_t>(pool->threads()),
+                                                static_cast<size_t>(scratch_size_));
+  }
+}
+
+template <typename T>
+double InnerOptimizer<T>::GradientNorm(std::span<const T> gradients) {
+  pool_->ParallelFor(static_cast<int64_t>(partial_sums_.size()), [&](int64_t task) {
+    const auto begin = static_cast<size_t>(task * kUpdatedValues);
+    const size_t size = std::min(static_cast<size_t>(kUpdatedValues), gradients.size() - begin);
+    partial_sums_[static_cast<size_t>(task)] = SumOfSquares(gradients.subspan(begin, size));
+  });
+  double sum = 0;
+  for (const double partial : partial_sums_) sum += partial;
+  return std::sqrt(sum);
+}
+
+template <typename T>
+absl::StatusOr<OptimizerReport> InnerOptimizer<T>::Step(int64_t step, std::span<T> weights,
+                                                        std::span<const T> gradients) {
+  OptimizerReport report;
+  report.gradient_norm = GradientNorm(gradients);
+  if (!std::isfinite(report.gradient_norm)) {
+    return absl::OutOfRangeError(absl::StrCat(
+        "the gradient of step ", step, " is not finite (its norm is ", report.gradient_norm,
+        "); lower train.learning_rate, or go back to a checkpoint"));
+  }
+  report.clipped = train_.clip_norm() > 0 && report.gradient_norm > train_.clip_norm();
+  const T gradient_factor =
+      report.clipped ? static_cast<T>(train_.clip_norm() / report.gradient_norm) : T{1};
+  const double schedule = LearningRateFactor(step, train_.steps(), train_.warmup_steps(),
+                                             train_.final_learning_rate_fraction());
+  report.learning_rate = train_.learning_rate() * schedule;
+  ++updates_;
+
+  const AdamWStep<T> adamw(report.learning_rate, train_.beta1(), train_.beta2(), train_.epsilon(),
+                           updates_);
+  const MuonStep<T> muon = {
+      .momentum = static_cast<T>(train_.muon_momentum()),
+      .learning_rate = static_cast<T>(train_.muon_learning_rate() * schedule),
+      .weight_decay = static_cast<T>(train_.weight_decay()),
+      .gradient_factor = gradient_factor,
+  };
+  const Kernels<T>& kernels = GetKernels<T>();
+  const auto matrices = static_cast<int64_t>(muon_.size());
+  const auto slices = static_cast<int64_t>(adamw_.size());
+  pool_->ParallelFor(matrices + slices, [&](int64_t task) {
+    if (task < matrices) {
+      const Matrix& matrix = muon_[static_cast<size_t>(task)];
+      const typename ScratchPool<T>::Lease scratch(scratch_.get());
+      muon.Apply(matrix.rows, matrix.cols, gradients.data() + matrix.begin,
+                 weights.data() + matrix.begin, m_.data() + matrix.begin,
+                 std::span<T>(scratch.data(), static_cast<size_t>(scratch_size_)));
+      return;
+    }
+    const Slice& slice = adamw_[static_cast<size_t>(task - matrices)];
+    const T weight_decay = slice.decays ? static_cast<T>(train_.weight_decay()) : T{0};
+    kernels.adamw(adamw, weight_decay, gradient_factor, gradients.data() + slice.begin, slice.size,
+                  weights.data() + slice.begin, m_.data() + slice.begin, v_.data() + slice.begin);
+  });
+  return report;
+}
+
+template <typename T>
+std::vector<StateView<T>> InnerOptimizer<T>::State() {
+  return {{"m", m_}, {"v", v_}};
+}
+
+template class InnerOptimizer<float>;
+template class InnerOptimizer<double>;
+
+}  // namespace causeway::worker

@@ -1,0 +1,441 @@
+#include "worker/member/run_member.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/byte_buffer.h"
+#include "common/base/host_port.h"
+#include "common/base/status_macros.h"
+#include "common/params/draws.h"
+#include "common/params/run_config.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/tcp_links.h"
+#include "common/telemetry/log.h"
+#include "worker/member/join_checks.h"
+#include "worker/sync/encoded_object.h"
+
+namespace causeway::worker {
+namespace {
+
+// Beyond the lease, for a coordinator that is about to come back.
+constexpr absl::Duration kFirstAttachPatience = absl::Seconds(10);
+// The session has a connection of its own, which no bulk transfer holds up.
+constexpr int kSessionConnection = 0;
+constexpr int kFirstLane = 1;
+
+}  // namespace
+
+absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options, const Clock& clock) {
+  ReachedRun reached;
+  ASSIGN_OR_RETURN(const std::vector<std::string> addresses, SplitAddresses(options.coordinator));
+  ASSIGN_OR_RETURN(reached.security,
+                   MakeChannelSecurity(options.security, addresses.front(), clock.Now()));
+  for (size_t i = 1; i < addresses.size(); ++i) {
+    RETURN_IF_ERROR(MakeChannelSecurity(options.security, addresses[i], clock.Now()).status());
+  }
+  // Whoever answers shows the certificate of the first name.
+  if (addresses.size() > 1 && reached.security.encrypted && reached.security.server_name.empty()) {
+    ASSIGN_OR_RETURN(const HostPort first, SplitHostPort(addresses.front(), false));
+    reached.security.server_name = first.host;
+  }
+  ASSIGN_OR_RETURN(reached.target, ChannelTarget(options.coordinator));
+  if (!options.worker_id.empty()) {
+    RETURN_IF_ERROR(CheckIdentity(reached.security, options.worker_id));
+  }
+  for (const std::string& warning : reached.security.warnings) Log().warn("{}", warning);
+  reached.channel = MakeChannel(reached.target, kSessionConnection, reached.security);
+  reached.stub = v1::Session::NewStub(reached.channel);
+  ASSIGN_OR_RETURN(reached.run, DescribeOrExplain(*reached.stub, options.coordinator,
+                                                  options.security, options.connect_timeout));
+  RETURN_IF_ERROR(CheckWireVersion(reached.run));
+  return reached;
+}
+
+RunMember::RunMember(const MemberOptions& options, ReachedRun reached, FragmentPlan plan,
+                     FileSystem& file_system, Clock& clock)
+    : options_(options),
+      security_(std::move(reached.security)),
+      expiry_(options.security.cert_file, clock),
+      file_system_(file_system),
+      clock_(clock),
+      run_(std::move(reached.run)),
+      plan_(std::move(plan)),
+      channel_target_(std::move(reached.target)),
+      session_channel_(std::move(reached.channel)),
+      session_stub_(std::move(reached.stub)),
+      end_(run_.config().train().steps()) {}
+
+RunMember::~RunMember() {
+  sync_.reset();     // Its threads use the session.
+  session_.reset();  // Its threads reach for the exchange.
+}
+
+absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Create(const MemberOptions& options,
+                                                             ReachedRun reached,
+                                                             FileSystem& file_system,
+                                                             Clock& clock) {
+  ASSIGN_OR_RETURN(FragmentPlan plan, CheckRun(reached.run, options.any_model));
+  return std::unique_ptr<RunMember>(
+      new RunMember(options, std::move(reached), std::move(plan), file_system, clock));
+}
+
+absl::Status RunMember::OpenTelemetry() {
+  ASSIGN_OR_RETURN(telemetry_,
+                   RunTelemetry::Open({.metrics_address = options_.metrics_address,
+                                       .metrics_address_file = options_.metrics_address_file,
+                                       .tensorboard = options_.tensorboard,
+                                       .output = options_.output,
+                                       .worker_id = options_.worker_id,
+                                       .cert_file = options_.security.cert_file,
+                                       .file_system = &file_system_,
+                                       .clock = &clock_}));
+  return absl::OkStatus();
+}
+
+absl::Status RunMember::Attach(const Description& description, const Place* place) {
+  Session::Options session;
+  session.stub = session_stub_.get();
+  session.events = &telemetry_->events();
+  ASSIGN_OR_RETURN(wait_watch_,
+                   WaitWatch::Start({.clock = &clock_, .say = [](const std::string& line) {
+                                       Log().warn("{}", line);
+                                     }}));
+  session.on_stream = [this](bool stands) {
+    telemetry_->SetAttached(stands);
+    wait_watch_->SetAttached(stands);
+  };
+  v1::Join& join = session.join;
+  join.set_worker_id(options_.worker_id);
+  join.set_run_id(run_.run_id());
+  join.set_wire_version(kWireVersion);
+  join.set_config_hash(run_.config_hash());
+  join.set_plan_hash(plan_.hash());
+  join.set_data_vocabulary_size(config().model().vocabulary_size());
+  join.set_software_version(description.software);
+  join.set_device(description.device);
+  join.set_threads(options_.threads);
+  join.set_own_data(options_.own_data);
+  join.set_data_fingerprint(description.data_fingerprint);
+  session.progress.set_checkpoint_step(-1);
+  if (place != nullptr) {
+    join.set_has_checkpoint(true);
+    join.set_resume_step(place->step);
+    session.progress.set_step(place->step);
+    session.progress.set_tokens(place->tokens);
+    session.progress.set_pace_milli(place->pace_milli);
+    session.progress.set_checkpoint_step(place->step);
+  }
+  session.max_steps_behind = config().sync().steps_between_syncs();
+  session.first_attach_patience =
+      absl::Milliseconds(config().membership().lease_ms()) + kFirstAttachPatience;
+  ASSIGN_OR_RETURN(session_, Session::Attach(std::move(session)));
+  return absl::OkStatus();
+}
+
+absl::Status RunMember::Begin(Hooks hooks, std::optional<Place> place) {
+  hooks_ = std::move(hooks);
+  const absl::Status begun = Continue(std::move(place));
+  // The id is free again at once, not when the lease ends.
+  if (!begun.ok()) session_->Leave(v1::Leave::FAILED, std::string(begun.message()));
+  return begun;
+}
+
+absl::Status RunMember::Continue(std::optional<Place> place) {
+  const v1::Welcome& welcome = session_->welcome();
+  data_slot_ = welcome.data_slot();
+  // Not before the coordinator has welcomed this worker: who is refused leaves no trace.
+  RETURN_IF_ERROR(telemetry_->Begin(run_.run_id(), config().train().steps(),
+                                    place.has_value() ? place->step : 0));
+  telemetry_->Record("attached",
+                     absl::StrCat("attached as incarnation ", welcome.incarnation(),
+                                  "; the run is at step ", welcome.run_step()),
+                     {{"incarnation", welcome.incarnation()},
+                      {"run_step", welcome.run_step()},
+                      {"data_slot", data_slot_}});
+  RETURN_IF_ERROR(hooks_.use_data_part(DataPart()));
+  RETURN_IF_ERROR(MakeLink());
+  RETURN_IF_ERROR(OpenMergeRecord(!place.has_value()));
+  RETURN_IF_ERROR(MakeSync());
+  session_->OnFailure([this](const absl::Status& status) {
+    telemetry_->Record("session_failed", absl::StrCat("the session failed: ", status.message()),
+                       {{"code", std::string(absl::StatusCodeToString(status.code()))},
+                        {"reason", std::string(status.message())}});
+    CancelExchange();
+  });
+
+  const int64_t behind = place.has_value() ? welcome.run_step() - place->step : 0;
+  if (place.has_value()) {
+    tokens_ = place->tokens;
+    counter_ = StepCounter(place->step, place->pace_milli, place->pace_carry_milli);
+  }
+  if (place.has_value() && (welcome.resumes() || behind <= config().sync().steps_between_syncs())) {
+    RETURN_IF_ERROR(hooks_.restore_parameters());
+    checkpoint_step_ = place->step;
+    const bool same_part = place->data_slot == data_slot_ || options_.own_data;
+    const absl::Status restored = sync_->Restore(std::move(place->sync), step());
+    anew_ = absl::IsOutOfRange(restored);
+    if (anew_) {
+      RETURN_IF_ERROR(MakeSync());
+    } else {
+      RETURN_IF_ERROR(restored);
+      took_other_part_ = !same_part;
+      if (took_other_part_) sync_->UseData(DataPart(), welcome.next_draw());
+      telemetry_->Record("checkpoint_restored",
+                         absl::StrCat("continuing from the checkpoint at step ", step()),
+                         {{"step", step()}});
+    }
+  }
+  if (anew_) {
+    if (place.has_value()) {
+      telemetry_->Record("checkpoint_stale",
+                         absl::StrCat("the checkpoint is ", behind,
+                                      " steps behind the run: its moments are kept, the weights "
+                                      "are taken from the coordinator"),
+                         {{"behind", behind}});
+    }
+    sync_->UseData(DataPart(), welcome.next_draw());
+    ASSIGN_OR_RETURN(const int64_t step, sync_->Fetch(welcome.run_step()));
+    JudgeBuffers();  // The state was the first to cross the link.
+    telemetry_->Record("state_fetched",
+                       absl::StrCat("has the published state, joining at step ", step),
+                       {{"step", step}});
+    counter_ = StepCounter(step, counter_.pace_milli());
+  }
+  first_step_ = step();
+  first_tokens_ = tokens_;
+  heartbeat_.set_step(step());
+  heartbeat_.set_tokens(tokens_);
+  heartbeat_.set_pace_milli(counter_.pace_milli());
+  heartbeat_.set_checkpoint_step(checkpoint_step_);
+  session_->SetProgress(heartbeat_);
+  return OpenMetrics();
+}
+
+absl::Status RunMember::OpenMergeRecord(bool anew) {
+  const v1::SyncConfig& sync = config().sync();
+  const bool gives_way = MaxOverlapSteps(sync) > sync.overlap_steps();
+  if (!options_.replay_merges.empty()) {
+    if (!gives_way) {
+      return absl::InvalidArgumentError(
+          "--replay_merges is for runs with sync.max_overlap_steps above sync.overlap_steps: any "
+          "other repeats without; leave it out");
+    }
+    ASSIGN_OR_RETURN(recorded_merges_, ReadMergeRecord(file_system_, options_.replay_merges,
+                                                       /*may_be_absent=*/false));
+  }
+  if (!gives_way || options_.output.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(
+      merge_record_,
+      MergeRecord::Open(file_system_, JoinPath(options_.output, "merges.jsonl"), anew));
+  if (options_.replay_merges.empty()) recorded_merges_ = merge_record_->merges();
+  return absl::OkStatus();
+}
+
+void RunMember::RecordMerge(const RecordedMerge& merge) {
+  const bool was_recorded = std::exchange(merges_recorded_, merge_record_->Add(merge)).ok();
+  if (merges_recorded_.ok() || !was_recorded) return;
+  Log().warn("merges are not recorded ({}): should this worker be killed, it will not repeat them",
+             std::string(merges_recorded_.message()));
+}
+
+absl::Status RunMember::MakeLink() {
+  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddresses(options_.coordinator));
+  Link::Options link;
+  link.make_channel = [this](int lane) {
+    return MakeChannel(channel_target_, kFirstLane + lane, security_);
+  };
+  link.connections = options_.connections;
+  link.max_upload_bytes_per_second = options_.max_upload_bytes_per_second;
+  link.max_download_bytes_per_second = options_.max_download_bytes_per_second;
+  link.tcp = [meter = std::make_shared<TcpLinkMeter>(
+                  std::move(addresses), options_.congestion_control)] { return meter->Sample(); };
+  link.clock = &clock_;
+  const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(file_system_);
+  if (buffers.ok()) {
+    link.send_buffer_bytes = buffers->send.largest;
+    socket_buffers_ = *buffers;
+  }
+  link_ = std::make_unique<Link>(std::move(link));
+  return absl::OkStatus();
+}
+
+absl::Status RunMember::MakeSync() {
+  sync_.reset();  // Cancels the exchange that it uses.
+  replica_.reset();
+  ASSIGN_OR_RETURN(replica_, hooks_.make_replica());
+  KeepFreedBlocks(ObjectBytesInFlight(plan_, config().sync()));
+  auto exchange =
+      std::make_unique<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
+                                                           .session = session_.get(),
+                                                           .plan = &plan_,
+                                                           .run_id = run_.run_id(),
+                                                           .worker_id = options_.worker_id,
+                                                           .sync = config().sync()});
+  {
+    absl::MutexLock lock(&exchange_mutex_);
+    exchange_.swap(exchange);
+  }
+  SyncEngine::Options sync;
+  sync.config = config().sync();
+  sync.plan = &plan_;
+  sync.replica = replica_.get();
+  sync.exchange = exchange_.get();
+  sync.clock = &clock_;
+  sync.max_advance = MaxAdvance();
+  sync.data_slot = DataPart();
+  sync.observer.late = [this](const SyncEvent& event) {
+    telemetry_->Record(
+        "delta_late",
+        absl::StrCat("the delta of fragment ", event.fragment, " came too late for round ",
+                     event.round, "; it travels with the next"),
+        {{"fragment", event.fragment}, {"round", event.round}});
+  };
+  sync.recorded_merges = recorded_merges_;
+  sync.observer.merged = [this](int64_t step, const SyncEvent& event) {
+    if (merge_record_ != nullptr) RecordMerge({step, event});
+    if (hooks_.merged) hooks_.merged(event);
+  };
+  sync.observer.waits = [this](const std::optional<SyncEvent>& event) { NoteWaiting(event); };
+  sync_ = std::make_unique<SyncEngine>(std::move(sync));
+  return sync_->started();
+}
+
+void RunMember::CancelExchange() {
+  absl::MutexLock lock(&exchange_mutex_);
+  exchange_->Cancel();
+}
+
+absl::Status RunMember::StartAnew(const v1::Welcome& welcome, int64_t next_draw) {
+  telemetry_->Record(
+      "started_anew",
+      absl::StrCat("the run went on without this worker, from step ", step(), " to ",
+                   welcome.run_step(), ": it takes the published state and goes on there"),
+      {{"from_step", step()}, {"to_step", welcome.run_step()}});
+  data_slot_ = welcome.data_slot();
+  anew_ = true;
+  RETURN_IF_ERROR(hooks_.use_data_part(DataPart()));
+  RETURN_IF_ERROR(MakeSync());
+  sync_->UseData(DataPart(), next_draw);
+  ASSIGN_OR_RETURN(const int64_t step, sync_->Fetch(welcome.run_step()));
+  counter_ = StepCounter(step, counter_.pace_milli());
+  return hooks_.started_anew();
+}
+
+absl::Status RunMember::ObeyDataSlot(const Session::Orders& orders) {
+  if (orders.data_slot == data_slot_) return absl::OkStatus();
+  data_slot_ = orders.data_slot;
+  if (options_.own_data) return absl::OkStatus();
+  RETURN_IF_ERROR(hooks_.use_data_part(data_slot_));
+  sync_->UseData(data_slot_, orders.next_draw);
+  telemetry_->Record("data_part_changed",
+                     absl::StrCat("from step ", step(), " on, part ", data_slot_, " of the data"),
+                     {{"step", step()}, {"data_slot", data_slot_}});
+  // A successor draws the same.
+  return hooks_.checkpoint();
+}
+
+int RunMember::MaxAdvance() const {
+  return std::max(1, static_cast<int>(std::ceil(config().membership().max_pace())));
+}
+
+void RunMember::ObeyPace(const Session::Orders& orders) {
+  if (orders.pace_milli == 0 || step() < orders.pace_from_step) return;
+  const auto most = static_cast<int64_t>(std::max(1.0, config().membership().max_pace()) *
+                                         static_cast<double>(kPaceOne));
+  const int64_t pace = std::clamp(orders.pace_milli, kPaceOne, most);
+  if (pace == counter_.pace_milli()) return;
+  counter_.SetPace(pace);
+  const double ratio = static_cast<double>(pace) / static_cast<double>(kPaceOne);
+  telemetry_->Record("pace_changed",
+                     absl::StrCat("from step ", step(), " an inner step counts for ", ratio,
+                                  " steps of the schedule"),
+                     {{"step", step()}, {"pace", ratio}});
+}
+
+void RunMember::Ready() { session_->Ready(step(), anew_); }
+
+absl::StatusOr<RunMember::Turn> RunMember::NextTurn(absl::Duration timeout) {
+  ASSIGN_OR_RETURN(const Session::Orders orders, session_->WaitForGo(timeout));
+  const int64_t budget = config().train().steps();
+  end_ = orders.stop_at_step > 0 ? std::min(budget, orders.stop_at_step) : budget;
+  if (step() >= end_) return Turn::kFinished;
+  if (orders.drain) return Turn::kDrain;
+  if (orders.start_anew.has_value()) {
+    RETURN_IF_ERROR(StartAnew(*orders.start_anew, orders.start_anew->next_draw()));
+    return Turn::kAnew;
+  }
+  if (!orders.started || orders.paused) {
+    wait_watch_->SetSlack(std::nullopt);
+    return Turn::kWait;
+  }
+  RETURN_IF_ERROR(ObeyDataSlot(orders));
+  ObeyPace(orders);
+  return Turn::kTrain;
+}
+
+absl::StatusOr<bool> RunMember::StepDone(const Step& step) {
+  compute_ += step.time;
+  step_time_ = step.time;
+  step_tokens_ = step.tokens;
+  NoteStepTime(step.time);
+  const int64_t now = counter_.Advance(end_);
+  tokens_ += step.tokens;
+  const absl::Status synced = sync_->AfterStep(now, step.tokens, step.draws);
+  if (absl::IsOutOfRange(synced)) {
+    Log().warn("{}", std::string(synced.message()));
+    RETURN_IF_ERROR(StartAnew(session_->welcome(), sync_->next_draw()));
+    return false;
+  }
+  RETURN_IF_ERROR(Annotate(synced, absl::StrCat("step ", now)));
+  return true;
+}
+
+absl::StatusOr<RunMember::Place> RunMember::Save() {
+  Place place;
+  place.step = step();
+  place.tokens = tokens_;
+  place.pace_milli = counter_.pace_milli();
+  place.pace_carry_milli = counter_.carry_milli();
+  place.data_slot = data_slot_;
+  ASSIGN_OR_RETURN(place.sync, sync_->Save());
+  return place;
+}
+
+absl::Status RunMember::Finish(bool drained) {
+  absl::Status status;
+  wait_watch_->SetSlack(std::nullopt);  // Nothing is trained any more.
+  if (drained) {
+    telemetry_->Record("draining", absl::StrCat("draining at step ", step()), {{"step", step()}});
+    status = sync_->FinishPushes();
+  } else {
+    status = sync_->Drain();
+  }
+  if (step() > first_step_) wall_ = clock_.Monotonic() - start_ - evaluation_;
+  return status;
+}
+
+void RunMember::Leave(bool drained) {
+  session_->Leave(drained ? v1::Leave::DRAINED : v1::Leave::FINISHED, "");
+  if (drained) {
+    telemetry_->Record("left", absl::StrCat("left the run at step ", step()), {{"step", step()}});
+  } else {
+    telemetry_->Record("finished", absl::StrCat("finished at step ", step()), {{"step", step()}});
+  }
+}
+
+absl::Status RunMember::Fail(absl::Status status, bool silently) {
+  // The session's own failure is the cause of whatever else was cancelled.
+  const absl::Status session = session_->orders().status();
+  if (!session.ok()) status = session;
+  telemetry_->Record("failed", absl::StrCat("training failed: ", status.message()),
+                     {{"step", step()},
+                      {"code", std::string(absl::StatusCodeToString(status.code()))},
+                      {"reason", std::string(status.message())}});
+  if (!silently) session_->Leave(v1::Leave::FAILED, std::string(status.message()));
+  return status;
+}
+
+}  // namespace causeway::worker

@@ -1,0 +1,299 @@
+// A worker's membership in a run, apart from who trains: join, session, link, exchange and
+// synchronization, the coordinator's orders, and what it hears and shows of the worker.
+//
+//   ASSIGN_OR_RETURN(ReachedRun run, ReachRun(options, clock));   // which is it?
+//   ASSIGN_OR_RETURN(auto member, RunMember::Create(options, std::move(run), files, clock));
+//   RETURN_IF_ERROR(member->OpenTelemetry());
+//   RETURN_IF_ERROR(member->Attach(who, place));
+//   RETURN_IF_ERROR(member->Begin(hooks, place));
+//   member->Ready();
+//   for (;;) {
+//     ASSIGN_OR_RETURN(const RunMember::Turn turn, member->NextTurn(absl::Seconds(1)));
+//     ... kFinished and kDrain end it; kTrain: one inner step, which ends at member->NextStep() ...
+//     ASSIGN_OR_RETURN(bool goes_on, member->StepDone(step));
+//     member->Report(figures);
+//   }
+//   RETURN_IF_ERROR(member->Finish(drained));
+//   member->Leave(drained);
+#ifndef CAUSEWAY_WORKER_MEMBER_RUN_MEMBER_H_
+#define CAUSEWAY_WORKER_MEMBER_RUN_MEMBER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/client/grpc_exchange.h"
+#include "common/client/link.h"
+#include "common/client/session.h"
+#include "common/params/fragment_plan.h"
+#include "common/rpc/expiry_watch.h"
+#include "common/rpc/security.h"
+#include "common/rpc/socket_buffers.h"
+#include "common/telemetry/event_log.h"
+#include "common/transfer/wire.h"
+#include "worker/member/merge_record.h"
+#include "worker/member/step_counter.h"
+#include "worker/member/wait_watch.h"
+#include "worker/sync/sync_engine.h"
+#include "worker/telemetry/run_telemetry.h"
+
+namespace causeway::worker {
+
+struct MemberOptions {
+  // HOST:PORT, or several with commas between: where it may be. They are tried one after the other,
+  // also when it moves; names in such a list are looked up once.
+  std::string coordinator;
+  SecurityOptions security;  // Of the link to it.
+  std::string worker_id;
+  bool own_data = false;             // Nobody else has them: all of them are this worker's part.
+  std::string output;                // Folder for events.jsonl and metrics.jsonl; empty: neither.
+  std::string metrics_address;       // HOST:PORT for Prometheus; empty: none.
+  std::string metrics_address_file;  // Receives it once it is served.
+  std::string tensorboard;           // Folder of curves, a subfolder for each worker; empty: none.
+  int threads = 1;
+  absl::Duration connect_timeout = absl::Seconds(30);
+  // For bulk transfers, beside the session's; 0: as many as help, from 4 to 16.
+  int connections = 0;
+  // A record of merges to repeat (merge_record.h); empty: none.
+  std::string replay_merges;
+  int64_t max_upload_bytes_per_second = 0;  // 0: no limit. Of this worker's fragments.
+  int64_t max_download_bytes_per_second = 0;
+  // The connections' congestion control (tcp_links.h); empty: the system's.
+  std::string congestion_control;
+  // The trainer is not Causeway's own: it may have any model.
+  bool any_model = false;
+};
+
+// A coordinator that answers, and what it says of its run.
+struct ReachedRun {
+  ChannelSecurity security;
+  std::string target;  // For MakeChannel: all its addresses.
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::Session::Stub> stub;
+  v1::DescribeResponse run;
+};
+
+// Asks the coordinator what its run is. With an empty worker_id, nothing is asked of the
+// certificate's.
+absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options, const Clock& clock);
+
+// One training thread calls everything, but for CancelExchange and session().
+class RunMember {
+ public:
+  // Where a former process of this worker was.
+  struct Place {
+    int64_t step = 0;    // Of the schedule, done.
+    int64_t tokens = 0;  // Trained.
+    int64_t pace_milli = kPaceOne;
+    int64_t pace_carry_milli = 0;
+    int data_slot = 0;
+    SyncEngine::State sync;
+  };
+
+  // The trainer's work for the membership, on the training thread.
+  struct Hooks {
+    // A new one each time: a worker that starts anew begins with another.
+    std::function<absl::StatusOr<std::unique_ptr<Replica>>()> make_replica;
+    // Makes the local values those that belong to the place, before it is continued from.
+    std::function<absl::Status()> restore_parameters;
+    // Draws that part of the data, or kOwnData, from now on.
+    std::function<absl::Status(int part)> use_data_part;
+    // Something changed that a successor must know of: another part of the data.
+    std::function<absl::Status()> checkpoint;
+    // The published values replaced the local ones. Ready is to be said, after a checkpoint.
+    std::function<absl::Status()> started_anew;
+    // A fragment was merged, at any time. May be empty.
+    std::function<void(const SyncEvent& event)> merged;
+  };
+
+  // The worker's description for the coordinator.
+  struct Description {
+    std::string device;
+    std::string software = kSoftwareVersion;
+    uint64_t data_fingerprint = 0;  // 0: not known.
+  };
+
+  enum class Turn {
+    kWait,      // Not started, paused, or nothing was heard: ask again.
+    kTrain,     // One inner step.
+    kAnew,      // Began anew: ask again.
+    kFinished,  // The budget is spent, or the step at which to stop is reached.
+    kDrain,
+  };
+
+  // One inner step that was done.
+  struct Step {
+    int64_t tokens = 0;
+    int64_t draws = 0;
+    absl::Duration time;  // Without synchronization.
+  };
+
+  struct StepFigures {
+    std::optional<double> loss;
+    std::optional<double> learning_rate;
+    std::optional<double> gradient_norm;
+  };
+
+  // Checks whatever can be refused before a join.
+  static absl::StatusOr<std::unique_ptr<RunMember>> Create(const MemberOptions& options,
+                                                           ReachedRun reached,
+                                                           FileSystem& file_system, Clock& clock);
+  ~RunMember();
+  RunMember(const RunMember&) = delete;
+  RunMember& operator=(const RunMember&) = delete;
+
+  // Serves the metrics, if they were asked for.
+  absl::Status OpenTelemetry();
+  // Waits until the coordinator welcomes this worker. `place` may be null.
+  absl::Status Attach(const Description& description, const Place* place);
+  // Continues from `place`, or from the published state where there is none or it is too old. After
+  // an error the worker has left.
+  absl::Status Begin(Hooks hooks, std::optional<Place> place);
+
+  // Says that this worker takes part from here on.
+  void Ready();
+  // Waits up to `timeout` for what is to be done next, obeying what else was ordered.
+  absl::StatusOr<Turn> NextTurn(absl::Duration timeout);
+  // The step at which the next inner step ends.
+  int64_t NextStep() const { return counter_.Next(end_); }
+  // Training begins now, after evaluations: what rates and utilization are counted from.
+  void StartClock();
+  // Sends and merges what is due. False: the run went on without this worker, which began anew.
+  absl::StatusOr<bool> StepDone(const Step& step);
+  // Tells the coordinator, the log, metrics.jsonl, the metrics and the curves.
+  void Report(const StepFigures& figures);
+  // `loss`: held-out, of the published parameters.
+  absl::Status ReportEvaluation(double loss);
+  // The state of that step is safe: says so.
+  void CheckpointWritten(int64_t step);
+  // Saves the place from which a successor continues.
+  absl::StatusOr<Place> Save();
+
+  // Hands over the deltas in flight if `drained`, otherwise waits for all rounds and merges them.
+  absl::Status Finish(bool drained);
+  void Leave(bool drained);
+  // Leaves with an error, of which it returns the cause: the session's own failure if that has one.
+  // `silently`: the coordinator is not told, but will notice.
+  absl::Status Fail(absl::Status status, bool silently);
+  // All that waits for the exchange, or will, returns CANCELLED. Any thread.
+  void CancelExchange();
+
+  const v1::DescribeResponse& run() const { return run_; }
+  const v1::RunConfig& config() const { return run_.config(); }
+  const FragmentPlan& plan() const { return plan_; }
+  const ChannelSecurity& security() const { return security_; }
+  RunTelemetry& telemetry() { return *telemetry_; }
+  Session& session() { return *session_; }
+  SyncEngine& sync() { return *sync_; }
+  int64_t step() const { return counter_.step(); }
+  int64_t first_step() const { return first_step_; }
+  int64_t end_step() const { return end_; }
+  int data_slot() const { return data_slot_; }
+  // The name of this worker's part in the record of draws.
+  int DataPart() const { return options_.own_data ? kOwnData : data_slot_; }
+  // Begun from the published state, not from a former process's place.
+  bool anew() const { return anew_; }
+  // Continues from a place whose part of the data is not its own any more.
+  bool took_other_part() const { return took_other_part_; }
+  void AddEvaluationTime(absl::Duration time) { evaluation_ += time; }
+  // A line of metrics.jsonl; nothing without an output folder.
+  absl::Status AppendMetrics(nlohmann::json line);
+  // This worker's figures, for a summary.
+  nlohmann::json Summary() const;
+
+ private:
+  RunMember(const MemberOptions& options, ReachedRun reached, FragmentPlan plan,
+            FileSystem& file_system, Clock& clock);
+
+  absl::Status Continue(std::optional<Place> place);
+  absl::Status MakeLink();
+  // With sync.max_overlap_steps. `anew`: there is no place to continue from.
+  absl::Status OpenMergeRecord(bool anew);
+  void RecordMerge(const RecordedMerge& merge);
+  // Training waits for that answer from now on; nothing: it goes on.
+  void NoteWaiting(const std::optional<SyncEvent>& event);
+  // An exchange and an engine that have seen nothing yet.
+  absl::Status MakeSync();
+  // Takes the published state and goes on where the run is, drawing from `next_draw` on.
+  absl::Status StartAnew(const v1::Welcome& welcome, int64_t next_draw);
+  // Draws another part of the data if the coordinator says so.
+  absl::Status ObeyDataSlot(const Session::Orders& orders);
+  void ObeyPace(const Session::Orders& orders);
+  // Steps of the schedule that an inner step may advance by.
+  int MaxAdvance() const;
+  absl::Status OpenMetrics();
+  void NoteStepTime(absl::Duration step_time);
+  void LogProgress(absl::Duration now);
+  // To metrics over HTTP and the curves.
+  void ShowFigures(const StepFigures& figures);
+  void WatchCertificate();
+  // Warns once if the system's socket buffers are what limits the link.
+  void JudgeBuffers();
+  double Utilization() const;
+
+  const MemberOptions options_;
+  const ChannelSecurity security_;
+  ExpiryWatch expiry_;
+  FileSystem& file_system_;
+  Clock& clock_;
+  const v1::DescribeResponse run_;
+  const FragmentPlan plan_;
+  Hooks hooks_;
+  std::unique_ptr<JsonLinesFile> metrics_;   // Null without an output folder.
+  std::unique_ptr<RunTelemetry> telemetry_;  // The session's and the engine's, so before them.
+  std::unique_ptr<WaitWatch> wait_watch_;    // Likewise.
+  const std::string channel_target_;         // All addresses of the coordinator.
+  const std::shared_ptr<grpc::Channel> session_channel_;
+  const std::unique_ptr<v1::Session::Stub> session_stub_;
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<Link> link_;
+  // Replaced by MakeSync, on the training thread alone; others cancel it, under the mutex.
+  absl::Mutex exchange_mutex_;
+  std::unique_ptr<GrpcExchange> exchange_;
+  std::unique_ptr<Replica> replica_;
+  std::unique_ptr<SyncEngine> sync_;
+  std::unique_ptr<MergeRecord> merge_record_;   // Null: the overlap does not give way.
+  std::vector<RecordedMerge> recorded_merges_;  // To be repeated.
+  absl::Status merges_recorded_;                // How the last one went.
+  int data_slot_ = 0;
+  bool anew_ = true;
+  bool took_other_part_ = false;
+  StepCounter counter_;
+  int64_t end_ = 0;  // Of the schedule, for now.
+
+  v1::Heartbeat heartbeat_;  // The last one that the session was given.
+  int64_t first_step_ = 0;   // Of this process, as the next four are.
+  int64_t first_tokens_ = 0;
+  int64_t inner_steps_ = 0;
+  absl::Duration compute_ = absl::ZeroDuration();
+  absl::Duration evaluation_ = absl::ZeroDuration();
+  int64_t tokens_ = 0;                                     // Of this worker in the run.
+  absl::Duration inner_step_time_ = absl::ZeroDuration();  // Smoothed; zero: not known yet.
+  absl::Duration step_time_ = absl::ZeroDuration();        // Of the last inner step.
+  int64_t step_tokens_ = 0;
+  int64_t checkpoint_step_ = -1;  // -1: there is none.
+  std::optional<double> loss_;    // The last.
+  std::optional<double> initial_eval_loss_;
+  std::optional<double> eval_loss_;
+  double tokens_per_second_ = 0;  // Over the last seconds.
+  absl::Duration start_;          // Monotonic, when the clock was started.
+  // Time of the training phase, evaluations excepted; zero if no step was trained.
+  absl::Duration wall_ = absl::ZeroDuration();
+  absl::Duration last_line_;
+  int64_t last_line_tokens_ = 0;
+  std::optional<SocketBuffers> socket_buffers_;  // None: not known, or warned about.
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_MEMBER_RUN_MEMBER_H_

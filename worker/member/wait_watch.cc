@@ -1,0 +1,99 @@
+#include "worker/member/wait_watch.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/base/threads.h"
+
+namespace causeway::worker {
+namespace {
+
+std::string WholeSeconds(absl::Duration time) {
+  return absl::StrCat(absl::ToInt64Seconds(time), " s");
+}
+
+std::string Counted(int64_t count, const char* one, const char* several) {
+  return absl::StrCat(count, " ", count == 1 ? one : several);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WaitWatch>> WaitWatch::Start(Options options) {
+  auto watch = std::unique_ptr<WaitWatch>(new WaitWatch(std::move(options)));
+  WaitWatch* const raw = watch.get();
+  ASSIGN_OR_RETURN(watch->thread_, StartThread([raw] { raw->Run(); }));
+  return watch;
+}
+
+WaitWatch::~WaitWatch() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void WaitWatch::SetAttached(bool attached) {
+  absl::MutexLock lock(&mutex_);
+  if (attached) {
+    away_since_.reset();
+  } else if (!away_since_.has_value()) {
+    away_since_ = options_.clock->Monotonic();
+  }
+}
+
+void WaitWatch::SetSlack(const std::optional<SyncEngine::Slack>& slack) {
+  absl::MutexLock lock(&mutex_);
+  slack_ = slack;
+}
+
+absl::Duration WaitWatch::SetWaiting(const std::optional<SyncEvent>& event) {
+  absl::MutexLock lock(&mutex_);
+  const absl::Duration now = options_.clock->Monotonic();
+  const absl::Duration waited = waiting_.has_value() ? now - waiting_->since : absl::ZeroDuration();
+  waiting_.reset();
+  if (event.has_value()) waiting_ = Waiting{.event = *event, .since = now};
+  return waited;
+}
+
+std::string WaitWatch::Line() const {
+  absl::MutexLock lock(&mutex_);
+  const absl::Duration now = options_.clock->Monotonic();
+  const absl::Duration away =
+      away_since_.has_value() ? now - *away_since_ : -absl::InfiniteDuration();
+  const absl::Duration waited =
+      waiting_.has_value() ? now - waiting_->since : -absl::InfiniteDuration();
+  const bool is_away = away >= kWorthSaying;
+  std::string line;
+  if (is_away) line = absl::StrCat("the coordinator has been away for ", WholeSeconds(away));
+  if (waiting_.has_value() && (is_away || waited >= kWorthSaying)) {
+    absl::StrAppend(&line, line.empty() ? "" : "; ", "training has waited ", WholeSeconds(waited),
+                    " for round ", waiting_->event.round, " of fragment ",
+                    waiting_->event.fragment);
+    return line;
+  }
+  if (waiting_.has_value() || !slack_.has_value()) return line;
+  if (slack_->late > 0) {
+    absl::StrAppend(&line, line.empty() ? "" : "; ",
+                    Counted(slack_->late, "answer is late", "answers are late"));
+  }
+  if (line.empty()) return line;
+  absl::StrAppend(&line, "; training goes on, ", Counted(slack_->steps, "more step", "more steps"),
+                  " before it waits");
+  return line;
+}
+
+void WaitWatch::Run() {
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), options_.interval)) return;
+    }
+    const std::string line = Line();
+    if (!line.empty()) options_.say(line);
+  }
+}
+
+}  // namespace causeway::worker

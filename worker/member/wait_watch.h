@@ -1,0 +1,72 @@
+// Tells a worker's terminal what goes on while the coordinator is away, answers are late, or
+// training waits: a line every few seconds, also while the training thread stands still.
+#ifndef CAUSEWAY_WORKER_MEMBER_WAIT_WATCH_H_
+#define CAUSEWAY_WORKER_MEMBER_WAIT_WATCH_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/params/sync_schedule.h"
+#include "worker/sync/sync_engine.h"
+
+namespace causeway::worker {
+
+// Thread-safe.
+class WaitWatch {
+ public:
+  // A shorter wait is not worth a line, nor an event.
+  static constexpr absl::Duration kWorthSaying = absl::Seconds(5);
+
+  struct Options {
+    Clock* clock = Clock::Real();  // Outlives the watch.
+    absl::Duration interval = kWorthSaying;
+    // Called by the watch's own thread, with lines that are not empty.
+    std::function<void(const std::string& line)> say;
+  };
+  // RESOURCE_EXHAUSTED if there is no thread for it.
+  static absl::StatusOr<std::unique_ptr<WaitWatch>> Start(Options options);
+  ~WaitWatch();
+  WaitWatch(const WaitWatch&) = delete;
+  WaitWatch& operator=(const WaitWatch&) = delete;
+
+  // Whether the session with the coordinator stands; it does at the start.
+  void SetAttached(bool attached);
+  // After an inner step; nothing: training is not under way.
+  void SetSlack(const std::optional<SyncEngine::Slack>& slack);
+  // Training waits for the answer of that round from now on; nothing: no more. Returns how long it
+  // had waited until now.
+  absl::Duration SetWaiting(const std::optional<SyncEvent>& event);
+
+  // The line to print now; empty: none.
+  std::string Line() const;
+
+ private:
+  struct Waiting {
+    SyncEvent event;
+    absl::Duration since;
+  };
+
+  explicit WaitWatch(Options options) : options_(std::move(options)) {}
+  void Run();
+
+  const Options options_;
+  mutable absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Duration> away_since_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::optional<SyncEngine::Slack> slack_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace causeway::worker
+
+#endif  // CAUSEWAY_WORKER_MEMBER_WAIT_WATCH_H_
