@@ -1,4 +1,4 @@
-// What `causeway-coordinator --help` prints.
+// Is printed by `causeway-coordinator --help`.
 #ifndef CAUSEWAY_SERVER_HELP_H_
 #define CAUSEWAY_SERVER_HELP_H_
 

@@ -1,4 +1,4 @@
-// What a run does, in one line for the log.
+// Says what a run does, in one line for the log.
 #ifndef CAUSEWAY_SERVER_PROGRESS_LINE_H_
 #define CAUSEWAY_SERVER_PROGRESS_LINE_H_
 

@@ -29,7 +29,7 @@ ABSL_DECLARE_FLAG(std::string, standby_name);
 namespace causeway::server {
 namespace {
 
-// Of a run that was given none: no name to find each other by.
+// A run that was given none has no name to find each other by.
 constexpr char kDefaultRunName[] = "run";
 
 absl::StatusOr<std::string> RunName(FileSystem& file_system, const GivenRun& given) {

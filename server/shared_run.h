@@ -19,7 +19,7 @@ absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
     FileSystem& file_system, const GivenRun& given, const std::string& listen,
     const RunDirectoryStore::Options& store);
 
-// What nobody can know who serves a copy without etcd, for the log.
+// Says what nobody can know who serves a copy without etcd, for the log.
 std::string PromotedByHand(const std::string& folder, int64_t commits);
 
 }  // namespace causeway::server

@@ -93,7 +93,7 @@ int64_t GrpcExchange::bytes_up() const { return options_.link->meter().bytes(Dir
 int64_t GrpcExchange::bytes_down() const { return options_.link->meter().bytes(Direction::kDown); }
 
 LaneClient::Handle GrpcExchange::Offer(const Contribution& contribution) {
-  // What the network holds on to, perhaps after Push has returned.
+  // The network holds on to this, perhaps after Push has returned.
   struct Kept {
     std::vector<uint64_t> leaves;
     std::shared_ptr<const void> owner;

@@ -101,8 +101,8 @@ void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionLimits& limit
 }
 
 void TuneForStreams() {
-  // Of gRPC 1.51; releases that lack one ignore it. Large frames, and a reader that sleeps until
-  // nearly all of one has come: a fifth of the wake-ups.
+  // Belongs to gRPC 1.51; releases that lack one ignore it. Large frames, and a reader that sleeps
+  // until nearly all of one has come: a fifth of the wake-ups.
   setenv("GRPC_EXPERIMENTS",
          "tcp_frame_size_tuning,tcp_rcv_lowat,peer_state_based_framing,flow_control_fixes",
          /*overwrite=*/0);

@@ -86,6 +86,8 @@ int64_t ChunkSender::Close(LaneKey lane) {
     Object* const object = given.counts ? Find(given.transfer) : nullptr;
     if (object == nullptr || object->acknowledged.Holds(given.chunk)) continue;
     LetWait(*object, given.chunk);
+    // It may be held: the answer to the introduction says so.
+    object->asks_first |= options_.repeats_introductions;
     ++left;
   }
   lanes_.erase(found);
@@ -158,7 +160,7 @@ int ChunkSender::Damaged(LaneKey key, uint64_t transfer, int64_t chunk) {
   const auto given = std::ranges::find_if(found->second.given, [&](const Given& one) {
     return one.counts && one.transfer == transfer && one.chunk == chunk;
   });
-  // What was not sent cannot have come damaged.
+  // A chunk that was not sent cannot have come damaged.
   if (given == found->second.given.end()) return 0;
   given->counts = false;
   Object* const object = Find(transfer);

@@ -34,10 +34,11 @@ class ChunkSender {
 
   struct Options {
     int64_t max_bytes_per_second = 0;  // 0: no limit.
-    // Introduces every object again after a lane broke: the peer's answer may have been lost.
+    // Introduces every object again after a lane broke, because the peer's answer may have been
+    // lost, and waits for the answer (Hold) where chunks of the object were on that lane.
     bool repeats_introductions = false;
   };
-  // What a lane is to send.
+  // Says what a lane is to send.
   struct Piece {
     uint64_t transfer = 0;
     int64_t chunk = kIntroduction;

@@ -417,7 +417,7 @@ void LaneClient::Tick() {
     absl::MutexLock lock(&client_mutex_);
     cancelled = cancelled_;
   }
-  // What was dialed meanwhile, Cancel has not seen.
+  // Cancel has not seen lanes that were dialed meanwhile.
   if (cancelled) return EndAll(ClientCancelled());
   for (const Handle& transfer : begin) Begin(transfer);
   {

@@ -34,7 +34,7 @@
 
 namespace causeway {
 
-// What the client says of its transfers as they go. Called without a lock, by any thread.
+// Hears how the client's transfers go. Called without a lock, by any thread.
 class LaneObserver {
  public:
   virtual ~LaneObserver() = default;
@@ -98,7 +98,7 @@ class LaneClient final : public LanePeer {
   void GiveUp(const Handle& handle);
   // All transfers, later ones too, end with CANCELLED, and all lanes.
   void Cancel();
-  // What time brings about: lanes are dialed, given up, and transfers begun again.
+  // Does what is due by the clock: lanes are dialed, given up, and transfers begun again.
   void Tick();
 
  private:

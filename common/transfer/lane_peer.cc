@@ -150,7 +150,7 @@ bool LanePeer::TakeChunk(const LanePtr& lane, const std::shared_ptr<const Messag
     sequence = lane->arrived++;
     const auto found = incoming_.find(fields.transfer);
     if (found != incoming_.end()) object = found->second;
-    // Of what is over: the peer has been told, or will be.
+    // It is over: the peer has been told, or will be.
     if (object == nullptr) Handled(*lane, sequence);
   }
   if (object == nullptr) {

@@ -71,7 +71,7 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   LanePtr Open(int number, std::shared_ptr<LaneStream> stream, const v1::Greeting* greeting);
   // Takes one message. False: read no more before LaneStream::ReadOn; or the stream is being ended.
   bool Receive(const LanePtr& lane, const std::shared_ptr<const MessageBytes>& message);
-  // What was written last has left, or the driver is ready.
+  // The last write has left, or the driver is ready.
   void Written(const LanePtr& lane);
   // The stream is over: the peer forgets it. May be called again.
   void Close(const LanePtr& lane, const absl::Status& why);

@@ -253,7 +253,10 @@ def compare_gaps(panels: list[tuple[str, dict[str, list[tuple[float, float, floa
             axes.minorticks_off()
         axes.set_ylabel(label)
         axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
-        axes.legend(loc="best", fontsize=10, frameon=True, framealpha=0.85, edgecolor="none")
+        # Room for the legend below all lines: a line of text is about a tenth of the panel.
+        low, high = axes.get_ylim()
+        axes.set_ylim(low - (high - low) * (len(lines) + 1) / 10, high)
+        axes.legend(loc="lower right", fontsize=10)
     return _svg(figure, label)
 
 

@@ -197,10 +197,11 @@ absl::StatusOr<AddedContribution> FragmentRounds::VerifyAndSave(const v1::PushHe
                                                                .norm = added.norm,
                                                                .quarantined = added.out_of_line()},
                                                               object.bytes.view());
-  // Whatever its code: of a store only a full disk passes, and that another coordinator may lead by
-  // now, which the worker then finds. Other codes would be taken for the contribution's.
+  // Whatever its code: of a store only a full disk passes. Other codes would be taken for the
+  // contribution's.
   if (saved.ok()) return added;
-  if (absl::IsResourceExhausted(saved) || absl::IsUnavailable(saved)) return saved;
+  if (absl::IsResourceExhausted(saved)) return saved;
+  if (absl::IsCancelled(saved)) return absl::UnavailableError(saved.message());
   return absl::InternalError(absl::StrCat("the store failed: ", saved.ToString()));
 }
 

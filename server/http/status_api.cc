@@ -8,8 +8,8 @@
 
 #include "common/params/run_config.h"
 #include "common/params/sync_schedule.h"
-#include "common/transfer/wire.h"
 #include "common/telemetry/event_names.h"
+#include "common/transfer/wire.h"
 #include "server/core/run_summary.h"
 #include "server/status/status_text.h"
 

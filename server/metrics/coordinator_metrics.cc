@@ -7,8 +7,8 @@
 #include "absl/time/time.h"
 #include "common/metrics/process_figures.h"
 #include "common/rpc/certificate.h"
-#include "common/transfer/wire.h"
 #include "common/telemetry/event_names.h"
+#include "common/transfer/wire.h"
 
 namespace causeway::server {
 namespace {

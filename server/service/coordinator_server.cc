@@ -65,7 +65,7 @@ int64_t PulledByAWorker(const FragmentPlan& plan) {
   return kModels * plan.arena_size() * int64_t{sizeof(float)};
 }
 
-// What the deltas and answers of rounds that end at about the same time leave behind.
+// Counts what the deltas and answers of rounds that end at about the same time leave behind.
 int64_t LeftByRounds(const v1::RunConfig& config, const FragmentPlan& plan) {
   constexpr int kMostRounds = 8;
   return std::min(plan.fragments(), kMostRounds) *

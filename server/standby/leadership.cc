@@ -11,7 +11,7 @@
 namespace causeway::server {
 namespace {
 
-// Of a lease, before this clock says that it is over: clocks differ in their rates.
+// The share of a lease after which this clock says that it is over: clocks differ in their rates.
 constexpr double kTrusted = 0.9;
 // A copy that is so near is asked to come into the set.
 constexpr int64_t kNearCommits = 100;

@@ -1,4 +1,4 @@
-// What keeps two coordinators from telling workers different things, by a registry.
+// Keeps two coordinators from telling workers different things, by a registry.
 //
 // Rules, all of which hold whatever the clocks do:
 //   1. Who leads changes by compare-and-swap alone, and only a copy of the in-sync set takes the
@@ -28,7 +28,7 @@
 
 namespace causeway::server {
 
-// Of one leader. Not thread-safe.
+// Serves one leader. Not thread-safe.
 class Leadership {
  public:
   struct Options {
@@ -62,7 +62,7 @@ class Leadership {
   bool ChangeSet(const std::set<std::string>& names);
   void Settle();
   void LookUp();
-  // What the copies are asked for: those of the set, and the one in front of it.
+  // Says which copies are asked: those of the set, and the one in front of it.
   void Require();
   void Lose(const std::string& why);
 

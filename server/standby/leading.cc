@@ -23,7 +23,7 @@ constexpr char kIdFile[] = "STANDBY";       // The folder's number in the set.
 constexpr char kClusterFile[] = "CLUSTER";  // The etcd cluster that it was led by.
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 constexpr absl::Duration kTry = absl::Milliseconds(100);
-// So long without a first answer from etcd are an error.
+// So long without a first answer from etcd, ever, are an error.
 constexpr absl::Duration kFirstAnswer = absl::Seconds(10);
 
 absl::StatusOr<std::unique_ptr<Registry>> OpenEtcd(const std::string& addresses,
@@ -138,7 +138,10 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
     if (said != line) Log().info("{}", line);
     said = line;
   };
-  const absl::Duration give_up = Clock::Real()->Monotonic() + kFirstAnswer;
+  // A folder that etcd has led waits for it: it may be away as this machine starts again.
+  const absl::Duration give_up = options.file_system->Exists(JoinPath(options.folder, kClusterFile))
+                                     ? absl::InfiniteDuration()
+                                     : Clock::Real()->Monotonic() + kFirstAnswer;
   bool answered = false;
   do {
     const absl::StatusOr<RegistryView> view = registry_->Read();
@@ -175,7 +178,7 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
       }
       continue;
     }
-    // What comes from a former leader any more would be of no use.
+    // Whatever comes from a former leader any more would be of no use.
     following = nullptr;
     if (!view->in_sync.empty() && !view->in_sync.contains(name)) {
       say(absl::StrCat("nobody leads, and ", name, " may lack what workers were told: only ",

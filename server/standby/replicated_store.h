@@ -1,6 +1,6 @@
 // The store of --durability=replicated: a fact is saved once copies have it, too.
 //
-// What is told to workers follows a Save of this store, so here is the one place that a leader
+// All that is told to workers follows a Save of this store, so here is the one place that a leader
 // passes before it tells anything: it waits for copies, and is closed once it leads no more.
 #ifndef CAUSEWAY_SERVER_STANDBY_REPLICATED_STORE_H_
 #define CAUSEWAY_SERVER_STANDBY_REPLICATED_STORE_H_
@@ -43,7 +43,10 @@ class ReplicatedStore final : public Store {
   absl::Status CheckRoom(uint64_t bytes) override { return store_.CheckRoom(bytes); }
   absl::Status SaveContribution(const ContributionRecord& record,
                                 std::span<const uint8_t> object) override {
-    return Replicated(store_.SaveContribution(record, object));
+    const absl::Status saved = store_.SaveContribution(record, object);
+    if (!saved.ok()) return saved;
+    const absl::Status held = Held();
+    return held.ok() ? held : absl::CancelledError(held.message());
   }
   absl::Status SaveRound(const RoundRecord& record, std::span<const uint8_t> answer) override {
     return Replicated(store_.SaveRound(record, answer));
@@ -70,10 +73,8 @@ class ReplicatedStore final : public Store {
   }
 
  private:
-  absl::Status Replicated(const absl::Status& saved) {
-    if (!saved.ok()) return saved;
-    return standbys_.WaitUntilHeld(store_.Position().commits);
-  }
+  absl::Status Replicated(const absl::Status& saved) { return saved.ok() ? Held() : saved; }
+  absl::Status Held() { return standbys_.WaitUntilHeld(store_.Position().commits); }
 
   RunDirectoryStore& store_;
   Standbys& standbys_;

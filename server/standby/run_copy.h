@@ -1,7 +1,7 @@
 // The side of a follower: makes a run directory of what an original sends
 // (proto/causeway/v1/standby.proto).
 //
-// What it makes is a run directory at one commit of the original, nothing else:
+// It makes a run directory at one commit of the original, nothing else:
 // `causeway-coordinator serve` opens it as it opens the original after a death.
 #ifndef CAUSEWAY_SERVER_STANDBY_RUN_COPY_H_
 #define CAUSEWAY_SERVER_STANDBY_RUN_COPY_H_
@@ -27,8 +27,8 @@ class RunCopy {
   // After Recover and BeginCopy of the store, which outlives the copy.
   RunCopy(RunDirectoryStore& store, std::string name) : store_(store), name_(std::move(name)) {}
 
-  // What to ask for: where the copy stands, and which files it has beyond that. Drops what came of
-  // a file or of rows that was not whole: ask when a stream begins, and after every step.
+  // Says what to ask for: where the copy stands, and which files it has beyond that. Drops what
+  // came of a file or of rows that was not whole: ask when a stream begins, and after every step.
   v1::FollowRequest Ask();
   // Takes the next message. True: the copy has made a step, which is durable. Errors are final but
   // for RESOURCE_EXHAUSTED (the disk is full: ask again once there is room). INVALID_ARGUMENT and

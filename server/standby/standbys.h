@@ -81,7 +81,7 @@ class Standbys {
 
  private:
   bool Held(int64_t commits) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of a name, what its copy is known to have.
+  // Maps a name to what its copy is known to have.
   int64_t CommitsOf(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Why nothing may be told any more, whatever the copies have.
   absl::Status Ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

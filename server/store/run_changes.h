@@ -1,4 +1,4 @@
-// What a copy of a run directory lacks, for whoever keeps one (server/standby).
+// Says what a copy of a run directory lacks, for whoever keeps one (server/standby).
 //
 // A copy says at which commit it stands; what changed since then brings it to a later one, in one
 // step, whatever lies between. Nobody keeps a log of changes: rows carry the number of their commit
@@ -42,7 +42,7 @@ struct RunChanges {
   std::vector<std::string> rows = {};
   // `rows` has every snapshot that there is: others of the copy go.
   bool all_snapshots = false;
-  // Of a fragment: the rounds up to which deltas are gone, and before which answers are.
+  // Holds, for a fragment, the rounds up to which deltas are gone, and before which answers are.
   struct Gone {
     int fragment = 0;
     int64_t deltas = 0;
@@ -63,7 +63,7 @@ class ChangeBook {
   static std::string Member(const std::string& id) { return absl::StrCat("member ", id); }
   static std::string Fragment(int fragment) { return absl::StrCat("fragment ", fragment); }
 
-  // Of what happened up to that commit nothing is known.
+  // Nothing is known of what happened up to that commit.
   void Begin(int64_t commits) { begin_ = commits; }
   void Note(const std::string& what, int64_t commit) { last_[what] = commit; }
   // Whether it may have changed after that commit.

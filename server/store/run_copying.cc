@@ -1,4 +1,4 @@
-// What a run directory tells its copies, and how a copy follows (run_changes.h).
+// Here is what a run directory tells its copies, and how a copy follows (run_changes.h).
 #include <algorithm>
 #include <set>
 #include <tuple>
@@ -167,7 +167,7 @@ absl::StatusOr<RunChanges> RunDirectoryStore::ChangesSince(const RunPosition& po
 absl::Status RunDirectoryStore::AddFragmentRows(const RunPosition& position, RunChanges& changes) {
   for (int fragment = 0; fragment < fragments_; ++fragment) {
     if (!book_.ChangedSince(ChangeBook::Fragment(fragment), changes.from)) continue;
-    // What belongs to rounds that the copy has came before them.
+    // All that belongs to rounds that the copy has came before them.
     const std::string newer =
         absl::StrCat("fragment = ", fragment, " AND round > ", position.last_round(fragment),
                      " AND commit_number > ", changes.from);

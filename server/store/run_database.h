@@ -133,7 +133,7 @@ class RunDatabase {
 
   // The number of the last commit; the first is 1.
   int64_t commits() const { return row_.commits; }
-  // Of its rows: CommitRow::digest.
+  // Covers its rows: CommitRow::digest.
   uint64_t digest() const { return row_.digest; }
   const std::string& path() const { return database_->path(); }
 

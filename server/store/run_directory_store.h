@@ -76,7 +76,7 @@ class RunDirectoryStore final : public Store {
                                                                  const Options& options);
 
   const std::string& folder() const { return folder_; }
-  // What the blobs are written with; outlives nothing but the store.
+  // Writes the blobs; outlives nothing but the store.
   FileSystem& file_system() { return file_system_; }
 
   // Replaces Options::spare_bytes, once the model is known.
@@ -88,9 +88,9 @@ class RunDirectoryStore final : public Store {
   // --- Copies of the run (run_changes.h) ---
   // Where this one stands. Commit 0: no run has begun here.
   RunPosition Position();
-  // What a copy begins with. UNAVAILABLE before the run begins, as the next.
+  // Returns what a copy begins with. UNAVAILABLE before the run begins, as the next.
   absl::StatusOr<RunIdentity> Identity();
-  // What a copy at `position`, which has begun, lacks: all of it, as of one commit.
+  // Returns what a copy at `position`, which has begun, lacks: all of it, as of one commit.
   // FAILED_PRECONDITION: it is of another run; OUT_OF_RANGE: it has rows that are not here.
   absl::StatusOr<RunChanges> ChangesSince(const RunPosition& position);
   // Returns the number of commits once it is above `after`, or after so long.

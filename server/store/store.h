@@ -173,8 +173,9 @@ struct RecoveredRun {
 // other; the round comes after all of them, and before those to the next.
 //
 // Errors: RESOURCE_EXHAUSTED (the disk is full: nothing was kept, and SaveContribution may be tried
-// again later), DATA_LOSS (what is on the disk is damaged, with file and offset), anything else as
-// the file system gave it.
+// again later), DATA_LOSS (what is on the disk is damaged, with file and offset), CANCELLED (of
+// SaveContribution: it is kept here, but this coordinator leads no more, so nobody is told),
+// anything else as the file system gave it.
 class Store {
  public:
   virtual ~Store() = default;

@@ -1,5 +1,5 @@
-// What workers want, until it is there: answers of rounds that are not published yet, and objects
-// that are read or copied first. From then on their lanes send it.
+// Keeps what workers want, until it is there: answers of rounds that are not published yet, and
+// objects that are read or copied first. From then on their lanes send it.
 #ifndef CAUSEWAY_SERVER_TRANSFER_ANSWER_OUTBOX_H_
 #define CAUSEWAY_SERVER_TRANSFER_ANSWER_OUTBOX_H_
 
@@ -46,7 +46,7 @@ class AnswerOutbox : public std::enable_shared_from_this<AnswerOutbox> {
   // Another bound for each worker's objects, once it is known.
   void BoundBytesOfWorker(int64_t bytes);
 
-  // What is to be sent, and how. The object counts against its worker while `hold` is kept.
+  // Says what is to be sent, and how. The object counts against its worker while `hold` is kept.
   struct Found {
     v1::PullHeader header;
     std::shared_ptr<ChunkSource> source;

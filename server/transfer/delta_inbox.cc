@@ -211,7 +211,7 @@ void DeltaInbox::Contribute(const std::shared_ptr<Delta>& delta) {
   object.squares = *delta->squares;
   const absl::StatusOr<v1::PushResponse> result =
       coordinator_.Contribute(header, std::move(object));
-  // What is refused for a reason that passes need not be sent again.
+  // A delta that is refused for a reason that passes need not be sent again.
   const bool again = Passes(result.status());
   if (!again) delta->ReleaseMemory();
   Bearers bearers;

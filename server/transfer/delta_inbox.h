@@ -35,7 +35,7 @@ namespace causeway::server {
 class DeltaBearer {
  public:
   virtual ~DeltaBearer() = default;
-  // What became of the delta, once for each offer that was taken.
+  // Says what became of the delta, once for each offer that was taken.
   virtual void EndOffer(uint64_t transfer, const absl::StatusOr<v1::PushResponse>& result) = 0;
 };
 
@@ -48,9 +48,9 @@ class DeltaInbox {
     Clock* clock = nullptr;        // Outlives the inbox.
     // A worker of which no chunk comes for so long is not sending.
     absl::Duration stall = absl::Seconds(60);
-    // What nobody goes on with is kept for so long.
+    // An object that nobody goes on with is kept for so long.
     absl::Duration keep_idle = absl::Minutes(10);
-    // Of the coordinator's process: what another one held is not here.
+    // Belongs to the coordinator's process: what another one held is not here.
     uint64_t process = 1;
   };
   // The coordinator outlives the inbox.

@@ -8,7 +8,7 @@
 namespace causeway::server {
 namespace {
 
-// Of one process of a worker, both ways: it has a few fragments under way.
+// Counts for one process of a worker, both ways: it has a few fragments under way.
 constexpr size_t kMaxTransfers = 1024;
 constexpr int kMaxDamaged = 2;
 

@@ -1,4 +1,4 @@
-// What reaches a worker that pulls: announcements and chunks, the object that comes of them,
+// Fuzzes what reaches a worker that pulls: announcements and chunks, the object that comes of them,
 // and the engine that fetches it as a state or merges it as an answer.
 //
 // Input: a byte of options, the step to continue from (4 bytes), then for the state and for

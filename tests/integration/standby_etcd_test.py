@@ -4,6 +4,7 @@ import os
 import pathlib
 import sys
 import unittest
+from signal import SIGCONT, SIGSTOP
 
 from cluster import (
     COORDINATOR, MODEL, SIGKILL, SIGTERM, Cluster, free_port, json_lines, run_tool, wait_until)
@@ -71,9 +72,10 @@ class Machines(Cluster):
                    or None not in (first.child.poll(), second.child.poll()), "both are in sync")
         return first, second
 
-    def start_workers(self):
+    def start_workers(self, step_ms=40):
         address = ",".join(f"127.0.0.1:{port}" for port in self.ports)
-        return [self.start_worker(f"worker-{i}", "--min_step_time=40ms", address=address)
+        return [self.start_worker(f"worker-{i}", f"--min_step_time={step_ms}ms",
+                                  address=address)
                 for i in range(2)]
 
     def node_events(self, node):
@@ -132,6 +134,21 @@ class SharedRunTest(unittest.TestCase):
             second.signal(SIGTERM)
             self.assertEqual(second.wait(), 0, second.log())
             wait_until(lambda: "listens on" in again.log(), "the first one serves again")
+            self.end(machines, workers, 0, again)
+
+    def test_without_etcd_nobody_leads_and_with_it_the_same_one_goes_on(self):
+        with Machines() as machines:
+            first = machines.share(0)
+            wait_until(lambda: "listens on" in first.log(), "the first one serves")
+            workers = machines.start_workers(step_ms=100)
+            machines.wait_for_step("worker-0", 10)
+            for process in machines.etcd.processes[1:]:
+                process.signal(SIGSTOP)
+            self.assertEqual(first.wait(), 1, first.log())
+            again = machines.share(0)
+            wait_until(lambda: "etcd does not answer" in again.log(), "it waits for etcd")
+            for process in machines.etcd.processes[1:]:
+                process.signal(SIGCONT)
             self.end(machines, workers, 0, again)
 
     def test_what_is_refused(self):

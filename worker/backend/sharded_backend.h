@@ -1,4 +1,4 @@
-// What a process has of a site's backend: weights and moments are divided over the devices of the
+// A process's part of a site's backend: weights and moments are divided over the devices of the
 // site, and this process has some of them, ranks of one ShardPlan. SiteBackend
 // (site/site_backend.h) makes one TrainingBackend of the process's own part and the others'.
 #ifndef CAUSEWAY_WORKER_BACKEND_SHARDED_BACKEND_H_

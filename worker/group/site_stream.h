@@ -1,4 +1,4 @@
-// What carries a SiteLink: frames both ways, in order (proto/causeway/v1/site.proto). Between
+// Carries a SiteLink: frames both ways, in order (proto/causeway/v1/site.proto). Between
 // processes it is a gRPC stream (worker/rendezvous), in tests memory.
 #ifndef CAUSEWAY_WORKER_GROUP_SITE_STREAM_H_
 #define CAUSEWAY_WORKER_GROUP_SITE_STREAM_H_

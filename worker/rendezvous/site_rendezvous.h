@@ -21,7 +21,7 @@ struct SiteRendezvous {
   LaunchEnvironment launch;
   // Who has another one belongs to another run or another worker: it is turned away.
   uint64_t token = 0;
-  // What all processes of the site know and nobody else; empty: none.
+  // All processes of the site know this and nobody else; empty: none.
   std::string secret;
   std::shared_ptr<SharedCause> cause;
   absl::Duration patience = absl::Minutes(10);

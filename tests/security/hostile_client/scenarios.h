@@ -16,7 +16,7 @@ struct Outcome {
   std::vector<std::string> table = {};  // Line by line, where there is more to say.
 };
 
-// What broke off the attack.
+// Says what broke off the attack.
 inline Outcome Failed(const absl::Status& status) {
   return {.held = false, .what = std::string(status.message())};
 }

@@ -68,18 +68,19 @@ Outcome Stranger() {
   });
   int in = 0;
   for (const char* guess : {"", "another"}) in += GetsIn(port, guess);
-  const bool member_in = worker::VisitSite(Process(1, port, kSecret)).ok();
+  // It stays until process 0 has seen it.
+  const auto member = worker::VisitSite(Process(1, port, kSecret));
   first.join();
   // One who stands in for process 0.
   for (const char* guess : {"", "another"}) {
     const auto impostor = SiteDoor::Open(Process(0, 0, guess));
     in += impostor.ok() && GetsIn((*impostor)->port(), kSecret);
   }
-  const bool held = in == 0 && member_in && together && !elsewhere;
+  const bool held = in == 0 && member.ok() && together && !elsewhere;
   return {
       .held = held,
       .what = absl::StrCat(in, " of 4 tries got in, the site ",
-                           together && member_in ? "came together" : "did not meet: ", trouble,
+                           together && member.ok() ? "came together" : "did not meet: ", trouble,
                            "; another address of the machine is ", elsewhere ? "open" : "closed")};
 }
 

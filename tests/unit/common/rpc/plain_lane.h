@@ -37,7 +37,7 @@ class PlainLane {
   bool Want(const v1::Want& want);
   bool Chunk(uint64_t transfer, int64_t offset, std::span<const uint8_t> bytes,
              bool entropy = false);
-  // Of an object, all.
+  // Takes all of an object.
   bool Chunks(uint64_t transfer, std::span<const uint8_t> object);
   // The next message that is no acknowledgement. False: the lane has ended.
   bool Read(v1::LaneMessage& message);

@@ -81,7 +81,7 @@ class RepeatingSenderTest : public ChunkSenderTest {
   RepeatingSenderTest() : ChunkSenderTest({.repeats_introductions = true}) {}
 };
 
-TEST_F(RepeatingSenderTest, ALaneThatBreaksAtAnyChunkLeavesWhatWasNotAcknowledged) {
+TEST_F(RepeatingSenderTest, ALaneThatBreaksAtAnyChunkLeavesWhatIsNotHeld) {
   for (int64_t acknowledged = 0; acknowledged <= 4; ++acknowledged) {
     const int64_t first = 2 * acknowledged;
     const int64_t second = first + 1;
@@ -93,8 +93,12 @@ TEST_F(RepeatingSenderTest, ALaneThatBreaksAtAnyChunkLeavesWhatWasNotAcknowledge
     EXPECT_EQ(static_cast<int64_t>(Acknowledge(first, acknowledged)), acknowledged);
     EXPECT_EQ(sender_.Close(first), 4 - acknowledged);
     EXPECT_EQ(Take(second).second, ChunkSender::kIntroduction) << "though no chunk may be left";
+    EXPECT_TRUE(TakeAll(second).empty()) << "they may have come, though nobody said so";
+    std::vector<int64_t> held = {3};
+    for (int64_t chunk = 0; chunk < acknowledged; ++chunk) held.push_back(chunk);
+    EXPECT_TRUE(sender_.Hold(transfer, Bits(4, held), 0).ok());
     const auto again = TakeAll(second);
-    ASSERT_EQ(std::ssize(again), 4 - acknowledged);
+    ASSERT_EQ(std::ssize(again), std::max<int64_t>(0, 3 - acknowledged));
     for (const auto& piece : again) EXPECT_GE(piece.second, acknowledged);
     EXPECT_EQ(std::ssize(again), static_cast<int64_t>(Acknowledge(second, std::ssize(again))));
     EXPECT_TRUE(sender_.delivered(transfer));

@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// What a worker is told that offers the object again.
+// Returns what a worker is told that offers the object again.
 bool SaysQuarantined(Coordinator& coordinator, const v1::PushHeader& header) {
   const auto held = coordinator.BeginPush(header);
   EXPECT_TRUE(held.ok() && held->has_value()) << held.status();

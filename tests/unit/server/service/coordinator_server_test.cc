@@ -257,7 +257,7 @@ TEST_F(CoordinatorServerTest, MalformedOffersGetTheCodesOfTheProtocol) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(outcome_of([](v1::PushHeader& h) { h.set_round(9); }),
             absl::StatusCode::kFailedPrecondition);
-  // What ends the lane.
+  // Ends the lane.
   const auto end_of = [&](int64_t offset, size_t bytes) {
     PlainLane lane(*exchange_, "served-1", "a");
     lane.Offer(1, good);

@@ -21,7 +21,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// What etcd would keep.
+// Keeps what etcd would.
 struct SharedRecord {
   FakeClock clock;
   RegistryView view;
@@ -338,7 +338,7 @@ class Life {
       if (!leader->Tells(leader->commits)) continue;
       told_ = std::max(told_, leader->commits);
       ++tell;
-      // What comes next waits.
+      // Whatever comes next waits.
       has_[j] = ++leader->commits;
       leader->standbys.Begin(leader->commits);
     }

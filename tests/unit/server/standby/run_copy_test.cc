@@ -43,7 +43,7 @@ class Directory {
     fingerprint_ = run->has_value() ? *Fingerprint(*store_, *run) : "";
   }
   void Close() { store_ = nullptr; }
-  // What a coordinator would find.
+  // Returns what a coordinator would find.
   std::string Reopened() {
     Open();
     return fingerprint_;
@@ -274,7 +274,7 @@ TEST_F(RunCopyTest, WhoTakesOverFromACopyHasALargerNumber) {
   EXPECT_GT(*copy->store().TakeOver(), *epoch);
 }
 
-// What was refused, and that nothing changed.
+// Checks what was refused, and that nothing changed.
 TEST_F(RunCopyTest, AFolderOfAnotherRunIsRefused) {
   const auto original = Make("original");
   const auto copy = Make("copy");
@@ -324,7 +324,7 @@ TEST_F(RunCopyTest, ARunThatHasNotBegunHasNothingToFollow) {
 
 class HostileMessageTest : public RunCopyTest {
  protected:
-  // What the copy says when one message of a step was changed.
+  // Returns what the copy says when one message of a step was changed.
   absl::Status FollowWith(const std::function<void(v1::FollowResponse&)>& change) {
     const auto original = Make(absl::StrCat("original", ++runs_));
     const auto copy = Make(absl::StrCat("copy", runs_));

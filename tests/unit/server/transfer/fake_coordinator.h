@@ -24,7 +24,7 @@ class FakeCoordinator final : public Coordinator {
   explicit FakeCoordinator(bool entropy_down = false)
       : config_(MakeConfig(entropy_down)), plan_(*FragmentPlan::Create(config_)) {}
 
-  // What BeginPush says of what was not contributed.
+  // Is what BeginPush says of what was not contributed.
   absl::Status admission;
   // What Contribute says after it has looked at the hash.
   absl::Status verdict;

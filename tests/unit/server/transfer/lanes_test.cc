@@ -219,7 +219,7 @@ TEST_P(LanesTest, EveryChunkCrossesOnceBothWays) {
   EXPECT_EQ(server_->memory.taken(), 0);
 }
 
-// What is done to the lanes at one message.
+// Says what is done to the lanes at one message.
 enum class Blow { kCutOne, kCutAll, kRestartCoordinator, kRestartWorker };
 
 TEST_P(LanesTest, ABlowAtAnyMessageLosesNothingAndCountsNothingTwice) {
@@ -265,7 +265,7 @@ TEST_P(LanesTest, ABlowAtAnyMessageLosesNothingAndCountsNothingTwice) {
       ASSERT_TRUE(pulled.status.ok()) << pulled.status;
       EXPECT_TRUE(std::ranges::equal(*pulled.bytes, *answer));
       ExpectContributed(*object);
-      // What one lane had under way, at most all of it.
+      // Counts what one lane had under way, at most all of it.
       if (blow == Blow::kCutOne) {
         EXPECT_LE(chunks.All(), 11 + 11);
       }
