@@ -112,18 +112,18 @@ absl::Status FragmentRounds::CloseForParent(int64_t round, const Contributions& 
         "backup, or continue with the release that wrote it"));
   }
   if (delta.contributes && !before.has_value()) {
-    const absl::Status saved =
-        options_.store->SaveContribution({.fragment = options_.fragment,
-                                          .round = round,
-                                          .worker_id = options_.region_id,
-                                          .codec = options_.codec_up->id(),
-                                          .bytes = static_cast<int64_t>(delta.object.size()),
-                                          .object_hash = merged->answer_hash,
-                                          .tokens = delta.tokens,
+    const absl::Status saved = options_.store->SaveContribution(
+        {.fragment = options_.fragment,
+         .round = round,
+         .worker_id = options_.region_id,
+         .codec = options_.codec_up->id(),
+         .bytes = static_cast<int64_t>(delta.object.size()),
+         .object_hash = merged->answer_hash,
+         .tokens = delta.tokens,
          .draws = {},  // Those of its sites are in their contributions.
-                                          .send_step = delta.send_step,
-                                          .unix_s = closed.result.record.closed_unix_s},
-                                         delta.object.view());
+         .send_step = delta.send_step,
+         .unix_s = closed.result.record.closed_unix_s},
+        delta.object.view());
     if (!saved.ok()) {
       return absl::InternalError(absl::StrCat("the store failed: ", saved.ToString()));
     }

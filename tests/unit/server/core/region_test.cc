@@ -113,9 +113,9 @@ class ToyParent final : public Parent {
     DrawsToProto(delta.draws, header.mutable_draws());
     header.set_send_step(delta.send_step);
     last_tokens_ = delta.tokens;
-    ASSIGN_OR_RETURN(const int64_t held, hub_.coordinator->AdmitPush(header));
-    if (held == header.total_bytes()) return absl::OkStatus();
-    return hub_.coordinator->Contribute(header, delta.object);
+    ASSIGN_OR_RETURN(const auto held, hub_.coordinator->BeginPush(header));
+    if (held.has_value()) return absl::OkStatus();
+    return hub_.coordinator->Contribute(header, delta.object).status();
   }
 
   ToyRun& hub_;
