@@ -45,6 +45,9 @@ class SiteDoor::Visitor {
   Visitor(grpc::ServerContext* context, Stream* stream) : context_(*context), stream_(*stream) {}
 
   bool HasGone() const { return context_.IsCancelled(); }
+  // Both under the door's mutex. Nothing may be written to a visitor before its welcome.
+  bool is_welcomed() const { return is_welcomed_; }
+  void set_welcomed() { is_welcomed_ = true; }
 
   absl::Status Read(v1::SiteFrame& frame) {
     if (stream_.Read(&frame)) return absl::OkStatus();
@@ -74,6 +77,7 @@ class SiteDoor::Visitor {
  private:
   grpc::ServerContext& context_;
   Stream& stream_;
+  bool is_welcomed_ = false;
   absl::Mutex write_mutex_;
   bool over_ ABSL_GUARDED_BY(write_mutex_) = false;
 };
@@ -148,7 +152,7 @@ absl::StatusOr<std::vector<std::unique_ptr<SiteLink>>> SiteDoor::Gather() {
     absl::MutexLock lock(&mutex_);
     const auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return !twice_.ok() || std::ranges::all_of(came_, [](const auto& visitor) {
-        return visitor != nullptr && !visitor->HasGone();
+        return visitor != nullptr && visitor->is_welcomed() && !visitor->HasGone();
       });
     };
     const bool in_time = mutex_.AwaitWithTimeout(absl::Condition(&settled), rendezvous_.patience);
@@ -214,6 +218,7 @@ grpc::Status SiteDoor::Attend(const v1::SiteHello& hello, const std::shared_ptr<
   welcome.set_kind(v1::SiteFrame::HELLO);
   (void)visitor->Write(welcome);
   absl::MutexLock lock(&mutex_);
+  visitor->set_welcomed();
   while (!mutex_.AwaitWithTimeout(absl::Condition(&over_), kPoll)) {
     if (!visitor->HasGone()) continue;
     came_[index] = nullptr;  // It may come again.

@@ -71,6 +71,7 @@ Outcome Stranger() {
   // It stays until process 0 has seen it.
   const auto member = worker::VisitSite(Process(1, port, kSecret));
   first.join();
+  if (!member.ok()) absl::StrAppend(&trouble, " ", member.status().message());
   // One who stands in for process 0.
   for (const char* guess : {"", "another"}) {
     const auto impostor = SiteDoor::Open(Process(0, 0, guess));
