@@ -247,15 +247,22 @@ void Auditor::Stored(const server::ContributionRecord& record, std::span<const u
   }
   // Since the worker's last delta that counts, at the most.
   int64_t sent_before = 0;
+  int64_t trained_before = 0;  // Of a region's sites: what one has not sent comes later.
+  const bool region = delta->second.tokens >= 0;
   for (const auto& [round, others] : entry.arrivals) {
-    if (round < record.round && others.contains(record.worker_id)) {
+    const auto other = others.find(record.worker_id);
+    if (round >= record.round || other == others.end()) continue;
+    if (region) {
+      trained_before += other->second.tokens;
+    } else {
       sent_before = schedule_.SendStep(record.fragment, round);
     }
   }
   const int64_t steps = schedule_.SendStep(record.fragment, record.round) - sent_before;
   const v1::RunConfig& config = scenario_.config;
   const int64_t most = steps * config.train().batch_sequences() * config.model().sequence_length() *
-                       SitesOf(record.worker_id);
+                           SitesOf(record.worker_id) -
+                       trained_before;
   if (record.tokens > most) {
     world_.Violate("tokens_are_bounded",
                    absl::StrCat(what, " counts for ", record.tokens, " tokens; in ", steps,

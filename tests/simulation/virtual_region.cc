@@ -12,11 +12,11 @@
 namespace causeway::simulation {
 namespace {
 
-constexpr absl::Duration kPoll = absl::Milliseconds(200);
-constexpr absl::Duration kWelcomeTimeout = absl::Seconds(10);
-constexpr absl::Duration kLeaveTimeout = absl::Seconds(10);
+constexpr absl::Duration kRegionPoll = absl::Milliseconds(200);
+constexpr absl::Duration kRegionWelcomeTimeout = absl::Seconds(10);
+constexpr absl::Duration kRegionLeaveTimeout = absl::Seconds(10);
 
-absl::Duration BackOff(int attempt) {
+absl::Duration NextTry(int attempt) {
   return std::min(absl::Milliseconds(200) * (int64_t{1} << std::min(attempt - 1, 10)),
                   absl::Seconds(2));
 }
@@ -54,7 +54,7 @@ void VirtualRegion::Poll() {
       Obey();
     }
   }
-  After(kPoll, [this] { Poll(); });
+  After(kRegionPoll, [this] { Poll(); });
 }
 
 void VirtualRegion::Attach() {
@@ -82,7 +82,7 @@ void VirtualRegion::OpenStream() {
   join.set_has_checkpoint(true);
   stream_welcomed_ = false;
   stream_ = options_.parent->Attach(weak_from_this(), join);
-  After(kWelcomeTimeout, [this, id = stream_->id()] {
+  After(kRegionWelcomeTimeout, [this, id = stream_->id()] {
     if (!stream_welcomed_) OnStreamEnd(id, absl::UnavailableError("no welcome"));
   });
 }
@@ -159,7 +159,7 @@ void VirtualRegion::OnStreamEnd(int64_t stream, const absl::Status& status) {
     Fail(status);
     return;
   }
-  After(BackOff(++tries_), [this] {
+  After(NextTry(++tries_), [this] {
     if (member_ && stream_ == nullptr) OpenStream();
   });
 }
@@ -234,7 +234,7 @@ void VirtualRegion::Detach() {
   left->SendFromWorker(message);
   message.mutable_leave()->set_reason(at_its_end ? v1::Leave::FINISHED : v1::Leave::DRAINED);
   left->SendFromWorker(message);
-  world().After(kLeaveTimeout, [left] { left->AbandonByWorker(false); });
+  world().After(kRegionLeaveTimeout, [left] { left->AbandonByWorker(false); });
 }
 
 void VirtualRegion::Carry(server::RegionDelta delta, Callback done) {
@@ -254,7 +254,7 @@ void VirtualRegion::NotePushed(const std::shared_ptr<Flight>& flight) {
 
 void VirtualRegion::Push(const std::shared_ptr<Flight>& flight, int attempt) {
   if (!connected()) {
-    After(kPoll, [this, flight, attempt] { Push(flight, attempt); });
+    After(kRegionPoll, [this, flight, attempt] { Push(flight, attempt); });
     return;
   }
   const server::RegionDelta& delta = flight->delta;
@@ -279,7 +279,7 @@ void VirtualRegion::Push(const std::shared_ptr<Flight>& flight, int attempt) {
         if (dead_) return;
         const absl::Status& status = reply.status();
         if (IsRetryable(status)) {
-          After(BackOff(attempt), [this, flight, attempt] { Push(flight, attempt + 1); });
+          After(NextTry(attempt), [this, flight, attempt] { Push(flight, attempt + 1); });
           return;
         }
         NotePushed(flight);
@@ -294,7 +294,7 @@ void VirtualRegion::Push(const std::shared_ptr<Flight>& flight, int attempt) {
 
 void VirtualRegion::Pull(const std::shared_ptr<Flight>& flight, int attempt) {
   if (!connected()) {
-    After(kPoll, [this, flight, attempt] { Pull(flight, attempt); });
+    After(kRegionPoll, [this, flight, attempt] { Pull(flight, attempt); });
     return;
   }
   options_.parent->PullAnswer(
@@ -302,11 +302,13 @@ void VirtualRegion::Pull(const std::shared_ptr<Flight>& flight, int attempt) {
       [this, flight, attempt](const CoordinatorHost::Reply& reply) {
         if (dead_) return;
         if (IsRetryable(reply.status())) {
-          After(BackOff(attempt), [this, flight, attempt] { Pull(flight, attempt + 1); });
+          After(NextTry(attempt), [this, flight, attempt] { Pull(flight, attempt + 1); });
           return;
         }
-        absl::StatusOr<server::ParentAnswer> answer = reply.status();
-        if (reply.ok()) {
+        absl::StatusOr<server::ParentAnswer> answer = absl::UnknownError("not asked");
+        if (!reply.ok()) {
+          answer = reply.status();
+        } else {
           const v1::PullHeader& header = (*reply)->header;
           answer = server::ParentAnswer{.late = flight->late,
                                         .round = header.round(),
