@@ -356,7 +356,7 @@ TEST(RegionTest, ARoundWaitsForRoomForItsDelta) {
     waited += tree.parent.carried() - carried;
   });
   EXPECT_EQ(waited, 6);
-  EXPECT_EQ(tree.region.events.Count("store_low"), 1);
+  EXPECT_EQ(tree.region.events.Count("store_low"), 6);
   EXPECT_EQ(tree.c.published(), undisturbed.c.published());
   EXPECT_EQ(tree.a.published(), undisturbed.a.published());
 }
