@@ -1,7 +1,4 @@
 // causeway-coordinator: averages what the workers of a run send, and publishes the result.
-#include <pthread.h>
-#include <signal.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,6 +47,8 @@
 #include "server/initial_parameters.h"
 #include "server/metrics/coordinator_metrics.h"
 #include "server/progress_line.h"
+#include "server/region/parent_link.h"
+#include "server/region_run.h"
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
 #include "server/shared_run.h"
@@ -57,6 +56,7 @@
 #include "server/standby/replicated_store.h"
 #include "server/standby/standby_service.h"
 #include "server/standby/standbys.h"
+#include "server/stop_signal.h"
 #include "server/store/network_file_system.h"
 #include "server/store/run_directory.h"
 #include "server/store/run_directory_store.h"
@@ -65,6 +65,15 @@ ABSL_FLAG(std::string, run_dir, "", "the folder that will hold the run");
 ABSL_FLAG(std::string, config, "", "the run's configuration, a textproto");
 ABSL_FLAG(std::string, initial, "",
           "serve: the parameters that the run starts from, a file; or first-site");
+ABSL_FLAG(std::string, parent, "",
+          "serve: HOST:PORT of the coordinator whose run this one serves to a region of it");
+ABSL_FLAG(std::string, region_id, "", "serve: with --parent, this region's name there");
+ABSL_FLAG(int, sites, 0, "serve: with --parent, as many sites as this region may have");
+ABSL_FLAG(std::string, parent_tls_cert, "",
+          "serve: with --parent, this region's certificate there; default: --tls_cert");
+ABSL_FLAG(std::string, parent_tls_key, "", "serve: the private key of --parent_tls_cert");
+ABSL_FLAG(std::string, parent_token_file, "",
+          "serve: with --parent, the file with this region's token there");
 ABSL_FLAG(std::string, preset, "", "settings that the configuration is read over");
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "HOST:PORT to listen on; port 0: any free one");
 ABSL_FLAG(std::string, address_file, "", "receives HOST:PORT once the coordinator listens");
@@ -121,6 +130,27 @@ GivenRun GivenRunFromFlags() {
           .run_dir = absl::GetFlag(FLAGS_run_dir)};
 }
 
+ParentOptions ParentFromFlags() {
+  ParentOptions parent;
+  parent.address = absl::GetFlag(FLAGS_parent);
+  parent.region_id = absl::GetFlag(FLAGS_region_id);
+  parent.sites = absl::GetFlag(FLAGS_sites);
+  parent.security = SecurityOptionsFromFlags();
+  const std::string certificate = absl::GetFlag(FLAGS_parent_tls_cert);
+  if (!certificate.empty()) {
+    parent.security.cert_file = certificate;
+    parent.security.key_file = absl::GetFlag(FLAGS_parent_tls_key);
+  }
+  parent.security.token_file = absl::GetFlag(FLAGS_parent_token_file);
+  if (certificate.empty() && !parent.security.token_file.empty()) {
+    // --tls_cert is what its sites see.
+    parent.security.cert_file.clear();
+    parent.security.key_file.clear();
+  }
+  parent.security.crl_folder.clear();
+  return parent;
+}
+
 int CheckConfig() {
   const GivenRun given = GivenRunFromFlags();
   const absl::StatusOr<CompleteConfig> loaded =
@@ -138,28 +168,6 @@ std::string MakeRunId(const std::string& run_name) {
   std::random_device device;
   return absl::StrCat(run_name, "-", absl::Hex(device(), absl::kZeroPad8));
 }
-
-// SIGTERM and SIGINT, blocked in all threads and taken here. After the first one both have their
-// usual effect again, so that a second one kills.
-class StopSignal {
- public:
-  StopSignal() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGTERM);
-    sigaddset(&set_, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-  }
-  // Waits so long. True if one came.
-  bool Wait(absl::Duration timeout) {
-    const timespec time = absl::ToTimespec(timeout);
-    if (sigtimedwait(&set_, nullptr, &time) < 0) return false;
-    pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
-    return true;
-  }
-
- private:
-  sigset_t set_;
-};
 
 // Until a signal, the end of the run, or a failure.
 absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, Standbys& standbys,
@@ -274,6 +282,7 @@ struct ServeFlags {
   std::optional<HttpListener> http_port;
   GivenRun given;
   std::optional<Leading::Options> shared;
+  ParentOptions parent;  // Without an address: this is the hub.
 };
 
 absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
@@ -285,9 +294,11 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
     return absl::InvalidArgumentError("give a folder for the run: --run_dir=FOLDER");
   }
   RETURN_IF_ERROR(Annotate(CheckAddress(flags.listen, /*allow_any_port=*/true), "--listen"));
+  ASSIGN_OR_RETURN(flags.parent, CheckParentOptions(ParentFromFlags(), flags.given, flags.listen));
   ASSIGN_OR_RETURN(flags.store, StoreOptions());
   ASSIGN_OR_RETURN(flags.congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
+  flags.parent.congestion_control = flags.congestion_control;
   ASSIGN_OR_RETURN(flags.http_port,
                    OpenHttpPort(absl::GetFlag(FLAGS_http), SecurityOptionsFromFlags().UsesTls()));
   if (flags.given.has_config()) RETURN_IF_ERROR(CheckGivenRun(file_system, flags.given));
@@ -304,6 +315,7 @@ struct OpenedRun {
   bool awaits_model = false;  // A new run; one that has begun has a model.
   v1::RunConfig config;
   std::string run_id;
+  std::unique_ptr<RegionRun> region;  // Null: the hub's.
 };
 
 absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags) {
@@ -320,6 +332,12 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
   run.resumes = run.recovered.has_value();
   if (was_copy && run.resumes && !flags.shared.has_value()) {
     Log().warn("{}", PromotedByHand(flags.run_dir, run.store->Position().commits));
+  }
+  if (!flags.parent.address.empty()) {
+    ASSIGN_OR_RETURN(run.region, OpenRegion(flags.parent, flags.run_dir, run.recovered));
+    run.config = run.region->parent.run.config();
+    run.run_id = run.region->parent.run.run_id();
+    return run;
   }
   run.awaits_model = !run.resumes && flags.given.awaits_first_site();
   ASSIGN_OR_RETURN(CompleteConfig complete, ChooseConfig(file_system, flags.given, run.recovered));
@@ -358,6 +376,11 @@ absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
         });
   }
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(run.config));
+  if (run.region != nullptr && !run.resumes) {
+    ASSIGN_OR_RETURN(std::vector<float> fetched,
+                     FetchInitialParameters(file_system, flags.run_dir, *run.region));
+    return begin(run.config, plan, std::move(fetched), std::nullopt);
+  }
   ASSIGN_OR_RETURN(std::vector<float> initial,
                    ChooseInitialParameters(file_system, flags.given, plan, run.config,
                                            run.recovered, merge_pool));
@@ -420,6 +443,16 @@ int ServeRun(ServeFlags flags, Standbys& standbys, LateEventLog& standby_events,
   options.observers.push_back(&run_history);
   options.merge_pool = &merge_pool;
   options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
+  std::unique_ptr<ParentLink> parent;
+  if (run->region != nullptr) {
+    const RegionRun& region = *run->region;
+    parent =
+        std::make_unique<ParentLink>(region.options, region.parent, region.plan, &event_history);
+    options.region = RegionOptions{.parent = parent.get(),
+                                   .id = region.options.region_id,
+                                   .sites = region.options.sites,
+                                   .above = region.above};
+  }
   const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
       MakeCoordinator(file_system, flags, *run, options, merge_pool, event_history);
   if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
@@ -458,8 +491,10 @@ int ServeRun(ServeFlags flags, Standbys& standbys, LateEventLog& standby_events,
   if (status.ok() && !address_file.empty()) {
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
   }
+  if (status.ok() && parent != nullptr) status = parent->Start(**coordinator);
   if (status.ok()) status = ServeUntilStopped(**coordinator, curves, standbys, stop_signal);
   stopping = true;
+  if (parent != nullptr) StopUnderParent(**coordinator, *parent);
   standbys.Stop();
   const absl::Status shut_down = (*coordinator)->Shutdown();
   standby->Stop();

@@ -61,6 +61,8 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
         worker.set_steps_before_wait(std::clamp<int64_t>(heartbeat.steps_before_wait(), 0, most));
       }
       worker.set_step_seconds(absl::ToDoubleSeconds(member.progress.step_time()));
+      worker.set_region(member.region());
+      worker.set_sites(member.region() ? std::max(0, heartbeat.sites()) : 0);
     }
     status.set_tokens(tokens);
   }
@@ -230,6 +232,7 @@ absl::Status CoordinatorImpl::StopAtTokens(int64_t tokens) {
 }
 
 int64_t CoordinatorImpl::TokenBudget() const {
+  if (region()) return state_.stop_tokens;  // The hub sees to the run's.
   return state_.stop_tokens > 0 ? state_.stop_tokens : options_.config.train().tokens();
 }
 
@@ -244,7 +247,10 @@ absl::Status CoordinatorImpl::ActOnProgress() {
     if (!state_.started) return absl::OkStatus();
     pace_start = PaceStart(membership_.largest_step(), config.sync().steps_between_syncs());
     const std::map<std::string, Member> members = Believed(membership_.members(), config);
-    paces = NewPaces(members, config.membership().max_pace());
+    // A region orders paces among its own sites.
+    std::map<std::string, Member> paced = members;
+    std::erase_if(paced, [](const auto& entry) { return entry.second.region(); });
+    paces = NewPaces(paced, config.membership().max_pace());
     for (const auto& [id, pace] : paces) {
       membership_.OrderPace(id, pace, pace_start);
       if (!sinks_.contains(id)) continue;  // It is told when it is ready again.

@@ -9,10 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/self_owned.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
 #include "server/core/model_assembly.h"
-#include "server/service/self_owned.h"
 
 namespace causeway::server {
 
@@ -85,6 +85,7 @@ class ModelReactor final
     }
     const v1::ModelHeader& header = message_.header();
     RETURN_IF_ERROR(reception_.access_.CheckWorker(*peer_, Action::kAttach, header.worker_id()));
+    RETURN_IF_ERROR(reception_.access_.CheckRegion(*peer_, /*is_region=*/false));
     if (header.wire_version() != kWireVersion) {
       return absl::FailedPreconditionError(absl::StrCat(
           "wire_version differs: the site has ", header.wire_version(), ", the coordinator ",

@@ -10,9 +10,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/self_owned.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
-#include "server/service/self_owned.h"
 #include "server/service/session_outbox.h"
 #include "server/service/text_limits.h"
 
@@ -138,6 +138,7 @@ class SessionReactor final
     }
     const v1::Join& join = incoming_.join();
     RETURN_IF_ERROR(access_.CheckWorker(*peer_, Action::kAttach, join.worker_id()));
+    RETURN_IF_ERROR(access_.CheckRegion(*peer_, join.sites() > 0));
     RETURN_IF_ERROR(CheckLength("software_version", join.software_version()));
     RETURN_IF_ERROR(CheckLength("device", join.device()));
     absl::StatusOr<v1::Welcome> welcome = coordinator_.Join(incoming_.join(), shared_from_this());

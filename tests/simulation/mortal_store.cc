@@ -49,6 +49,7 @@ absl::Status MortalStore::SaveContribution(const server::ContributionRecord& rec
   if (world.faulty() && world.Chance(options_.death_rate)) {
     world.Count(Happening::kDiskFull);
     world.Trace("the disk is full for the delta of ", record.worker_id);
+    options_.auditor->NoRoom(record.fragment);
     return absl::ResourceExhaustedError("the disk is full");
   }
   return Write("SaveContribution", [&] {
@@ -62,7 +63,7 @@ absl::Status MortalStore::SaveRound(const server::RoundRecord& record,
                                     std::span<const uint8_t> answer) {
   return Write("SaveRound", [&] {
     RETURN_IF_ERROR(options_.disk->SaveRound(record, answer));
-    options_.auditor->RoundStored(record);
+    options_.auditor->RoundStored(record, answer);
     return absl::OkStatus();
   });
 }

@@ -1,0 +1,210 @@
+#include "common/client/grpc_exchange.h"
+
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+#include "common/codec/codec.h"
+#include "common/rpc/status.h"
+#include "common/telemetry/log.h"
+#include "common/transfer/wire.h"
+
+namespace causeway {
+namespace {
+
+constexpr int kPackingThreads = 2;
+
+uint64_t RandomProcess() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
+
+Direction DirectionOf(bool sent) { return sent ? Direction::kUp : Direction::kDown; }
+
+}  // namespace
+
+GrpcExchange::GrpcExchange(Options options)
+    : options_(std::move(options)), packer_(kPackingThreads) {
+  Link& link = *options_.link;
+  greeting_.set_wire_version(kWireVersion);
+  greeting_.set_run_id(options_.run_id);
+  greeting_.set_worker_id(options_.worker_id);
+  greeting_.set_process(RandomProcess());
+  greeting_.set_max_bytes_per_second(link.options().max_download_bytes_per_second);
+  dialer_ = std::make_unique<LaneDialer>([&link](int lane) { return link.channel(lane); });
+  LaneClient::Options client;
+  client.clock = link.options().clock;
+  client.run_long = packer_.runner();
+  client.greeting = greeting_;
+  client.max_upload_bytes_per_second = link.options().max_upload_bytes_per_second;
+  client.dial = [this](int lane) { dialer_->Dial(lane, greeting_, client_); };
+  client.lanes = [&link] { return link.connections(); };
+  client.incarnation = [session = options_.session] { return session->incarnation(); };
+  client.stall = [&link] {
+    link.Refresh();
+    return link.stall_limit(Direction::kUp);
+  };
+  client.poll = link.options().poll;
+  client.observer = this;
+  client.passes = IsRetryable;
+  client_ = std::make_shared<LaneClient>(std::move(client));
+}
+
+GrpcExchange::~GrpcExchange() {
+  Cancel();
+  dialer_.reset();
+  packer_.Stop();
+}
+
+void GrpcExchange::OnChunk(bool sent, int64_t bytes, bool again) {
+  LinkMeter& meter = options_.link->meter();
+  meter.Add(DirectionOf(sent), bytes);
+  if (again) meter.AddResent(1);
+}
+
+void GrpcExchange::OnResume() { options_.link->meter().AddResume(); }
+
+void GrpcExchange::OnFlow(bool sent) { options_.link->meter().Begin(DirectionOf(sent)); }
+
+void GrpcExchange::OnEnd(bool sent, bool whole) {
+  options_.link->EndObject(DirectionOf(sent), whole);
+}
+
+void GrpcExchange::OnBlocked(bool blocked) {
+  absl::MutexLock lock(&mutex_);
+  const absl::Duration now = options_.link->options().clock->Monotonic();
+  // Reports of two threads may come in the other order.
+  if (blocked == blocked_since_.has_value()) return;
+  if (blocked) {
+    blocked_since_ = now;
+  } else {
+    options_.link->meter().AddBlocked(now - *std::exchange(blocked_since_, std::nullopt));
+  }
+}
+
+void GrpcExchange::OnTrouble(const std::string& what, const absl::Status& why) {
+  Log().warn("{}: trying again after: {}", what, std::string(why.message()));
+}
+
+int64_t GrpcExchange::bytes_up() const { return options_.link->meter().bytes(Direction::kUp); }
+
+int64_t GrpcExchange::bytes_down() const { return options_.link->meter().bytes(Direction::kDown); }
+
+LaneClient::Handle GrpcExchange::Offer(const Contribution& contribution) {
+  // The network holds on to this, perhaps after Push has returned.
+  struct Kept {
+    std::vector<uint64_t> leaves;
+    std::shared_ptr<const void> owner;
+  };
+  auto kept = std::make_shared<Kept>();
+  kept->leaves = contribution.leaves;
+  kept->owner = contribution.owner;
+  if (kept->leaves.size() != (contribution.object.size() + kChunkBytes - 1) / kChunkBytes) {
+    kept->leaves = LeafChecksums(contribution.object);
+  }
+  LaneClient::Offered offered;
+  v1::PushHeader& header = offered.header;
+  header.set_fragment(contribution.fragment);
+  header.set_round(contribution.round);
+  header.set_codec(options_.sync.codec_up());
+  header.set_total_bytes(static_cast<int64_t>(contribution.object.size()));
+  header.set_object_hash(TreeRoot(kept->leaves));
+  header.set_tokens(contribution.tokens);
+  DrawsToProto(contribution.draws, header.mutable_draws());
+  header.set_send_step(contribution.send_step);
+  header.set_epoch(options_.session->epoch());
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto base = applied_.find(contribution.fragment);
+    if (base != applied_.end() && base->second.first == contribution.round - 1) {
+      header.set_base_hash(base->second.second);
+    }
+  }
+  offered.source =
+      std::make_shared<ChunkSource>(ChunkSource::Options{.bytes = contribution.object,
+                                                         .leaves = kept->leaves,
+                                                         .owner = kept,
+                                                         .pack = options_.sync.entropy_up()});
+  offered.due_step = contribution.due_step;
+  offered.maybe_held = contribution.maybe_sent;
+  return client_->Offer(std::move(offered));
+}
+
+absl::Status GrpcExchange::AwaitOffer(const Contribution& contribution,
+                                      const LaneClient::Handle& offer) {
+  const LaneClient::Result result = client_->Await(offer);
+  RETURN_IF_ERROR(result.status);
+  if (result.accepted.quarantined()) {
+    Log().warn(
+        "the delta of fragment {} for round {} is quarantined: it is out of line with what this "
+        "fragment is used to (membership.outlier_factor), and will not be merged. Training goes "
+        "on; if this repeats, look at this site's data, learning rate and devices",
+        contribution.fragment, contribution.round);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GrpcExchange::Push(const Contribution& contribution) {
+  return AwaitOffer(contribution, Offer(contribution));
+}
+
+absl::StatusOr<PulledObject> GrpcExchange::PushAndPull(
+    const Contribution& contribution, const std::function<void(const absl::Status&)>& pushed) {
+  const LaneClient::Handle offer = Offer(contribution);
+  const LaneClient::Handle answer =
+      WantAnswer(contribution.fragment, contribution.round, contribution.due_step);
+  const absl::Status status = AwaitOffer(contribution, offer);
+  pushed(status);
+  // The round may wait for ever for what was refused.
+  if (!GetsAnswer(status)) {
+    client_->GiveUp(answer);
+    return status;
+  }
+  return AwaitObject(answer);
+}
+
+LaneClient::Handle GrpcExchange::WantAnswer(int fragment, int64_t round, int64_t due_step) {
+  LaneClient::Wanted wanted;
+  wanted.want.set_object(v1::Want::ANSWER);
+  wanted.want.set_fragment(fragment);
+  wanted.want.set_round(round);
+  wanted.want.set_due_step(due_step);
+  const Codec* const codec = FindCodec(options_.sync.codec_down()).value();
+  const auto values = static_cast<size_t>(options_.plan->range(fragment).size());
+  wanted.expected_bytes = static_cast<int64_t>(codec->EncodedBytes(values));
+  return client_->Want(std::move(wanted));
+}
+
+absl::StatusOr<PulledObject> GrpcExchange::PullAnswer(int fragment, int64_t round,
+                                                      int64_t due_step) {
+  return AwaitObject(WantAnswer(fragment, round, due_step));
+}
+
+absl::StatusOr<PulledObject> GrpcExchange::PullState(int fragment) {
+  LaneClient::Wanted wanted;
+  wanted.want.set_object(v1::Want::STATE);
+  wanted.want.set_fragment(fragment);
+  wanted.expected_bytes = options_.plan->range(fragment).size() * int64_t{sizeof(float)};
+  return AwaitObject(client_->Want(std::move(wanted)));
+}
+
+absl::StatusOr<PulledObject> GrpcExchange::AwaitObject(const LaneClient::Handle& wanted) {
+  LaneClient::Result result = client_->Await(wanted);
+  RETURN_IF_ERROR(result.status);
+  return PulledObject{.round = result.header.round(),
+                      .codec = result.header.codec(),
+                      .published_hash = result.header.published_hash(),
+                      .bytes = std::move(*result.bytes)};
+}
+
+void GrpcExchange::ReportApplied(int fragment, int64_t round, uint64_t published_hash) {
+  {
+    absl::MutexLock lock(&mutex_);
+    applied_[fragment] = {round, published_hash};
+  }
+  options_.session->Applied(fragment, round, published_hash);
+}
+
+}  // namespace causeway

@@ -1,0 +1,80 @@
+// The exchange over gRPC: fragments as checksummed chunks, over as many lanes as the link has
+// connections.
+#ifndef CAUSEWAY_COMMON_CLIENT_GRPC_EXCHANGE_H_
+#define CAUSEWAY_COMMON_CLIENT_GRPC_EXCHANGE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/work_queue.h"
+#include "common/client/exchange.h"
+#include "common/client/link.h"
+#include "common/client/session.h"
+#include "common/params/fragment_plan.h"
+#include "common/rpc/lane_dialer.h"
+#include "common/transfer/lane_client.h"
+
+namespace causeway {
+
+class GrpcExchange final : public Exchange, private LaneObserver {
+ public:
+  struct Options {
+    Link* link = nullptr;  // These three outlive the exchange.
+    Session* session = nullptr;
+    const FragmentPlan* plan = nullptr;
+    std::string run_id;
+    std::string worker_id;
+    v1::SyncConfig sync;  // Complete.
+  };
+  explicit GrpcExchange(Options options);
+  // No call is under way.
+  ~GrpcExchange() override;
+
+  absl::Status Push(const Contribution& contribution) override;
+  absl::StatusOr<PulledObject> PullAnswer(int fragment, int64_t round, int64_t due_step) override;
+  // At once.
+  absl::StatusOr<PulledObject> PushAndPull(
+      const Contribution& contribution,
+      const std::function<void(const absl::Status&)>& pushed) override;
+  absl::StatusOr<PulledObject> PullState(int fragment) override;
+  void ReportApplied(int fragment, int64_t round, uint64_t published_hash) override;
+  void Cancel() override { client_->Cancel(); }
+  // Of the link, whatever exchange they belong to.
+  int64_t bytes_up() const override;
+  int64_t bytes_down() const override;
+
+ private:
+  LaneClient::Handle Offer(const Contribution& contribution);
+  absl::Status AwaitOffer(const Contribution& contribution, const LaneClient::Handle& offer);
+  LaneClient::Handle WantAnswer(int fragment, int64_t round, int64_t due_step);
+  absl::StatusOr<PulledObject> AwaitObject(const LaneClient::Handle& wanted);
+
+  // LaneObserver: keeps the link's account.
+  void OnChunk(bool sent, int64_t bytes, bool again) override;
+  void OnResume() override;
+  void OnFlow(bool sent) override;
+  void OnEnd(bool sent, bool whole) override;
+  void OnBlocked(bool blocked) override;
+  void OnTrouble(const std::string& what, const absl::Status& why) override;
+
+  const Options options_;
+  v1::Greeting greeting_;
+  WorkQueue packer_;
+  std::shared_ptr<LaneClient> client_;
+  std::unique_ptr<LaneDialer> dialer_;
+  absl::Mutex mutex_;
+  // By fragment: the version that this worker holds, and its hash, against which deltas are taken.
+  std::map<int, std::pair<int64_t, uint64_t>> applied_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Duration> blocked_since_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_CLIENT_GRPC_EXCHANGE_H_

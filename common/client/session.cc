@@ -1,0 +1,425 @@
+#include "common/client/session.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/base/threads.h"
+#include "common/rpc/status.h"
+#include "common/rpc/tcp_address.h"
+#include "common/telemetry/log.h"
+#include "common/transfer/wire.h"
+
+namespace causeway {
+namespace {
+
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(200);
+constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
+// For one attempt to be welcomed.
+constexpr absl::Duration kWelcomeTimeout = absl::Seconds(10);
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(10);
+
+uint64_t RandomNonce() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+}  // namespace
+
+absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stub,
+                                                 const std::string& address, absl::Duration timeout,
+                                                 absl::Duration waited, absl::string_view flag) {
+  v1::DescribeRequest request;
+  request.set_wire_version(kWireVersion);
+  request.set_software_version(kSoftwareVersion);
+  v1::DescribeResponse response;
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  const absl::Status status = FromGrpcStatus(stub.Describe(&context, request, &response));
+  if (absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status)) {
+    const absl::Status resolved = ResolveAddresses(address).status();
+    return absl::UnavailableError(absl::StrCat(
+        "no coordinator answers at ", address, " within ", absl::FormatDuration(waited + timeout),
+        flag == "--parent" ? "; check --parent" : "; check --coordinator",
+        resolved.ok() ? absl::StrCat(", that causeway-coordinator runs there, and the firewall (",
+                                     status.message(), ")")
+                      : absl::StrCat(": ", resolved.message())));
+  }
+  RETURN_IF_ERROR(Annotate(status, absl::StrCat("the coordinator at ", address)));
+  return response;
+}
+
+Session::Session(Options options) : options_(std::move(options)) {
+  options_.join.set_process_nonce(RandomNonce());
+  progress_ = options_.progress;
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Attach(Options options) {
+  auto session = std::unique_ptr<Session>(new Session(std::move(options)));
+  Session* const raw = session.get();
+  ASSIGN_OR_RETURN(session->writer_thread_, StartThread([raw] { raw->RunWriter(); }));
+  ASSIGN_OR_RETURN(session->session_thread_, StartThread([raw] { raw->RunSession(); }));
+  absl::MutexLock lock(&session->mutex_);
+  const auto settled = [raw]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(raw->mutex_) {
+    return raw->welcomed_ || raw->ended_;
+  };
+  const bool in_time = session->mutex_.AwaitWithTimeout(
+      absl::Condition(&settled), session->options_.first_attach_patience + kWelcomeTimeout);
+  if (session->welcomed_) return session;
+  if (!session->failure_.ok()) return session->failure_;
+  return absl::DeadlineExceededError(
+      absl::StrCat("the coordinator did not welcome this worker", in_time ? "" : " in time"));
+}
+
+Session::~Session() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    if (context_ != nullptr) context_->TryCancel();
+  }
+  if (session_thread_.joinable()) session_thread_.join();
+  if (writer_thread_.joinable()) writer_thread_.join();
+}
+
+uint64_t Session::incarnation() const {
+  absl::MutexLock lock(&mutex_);
+  return incarnation_;
+}
+
+int64_t Session::epoch() const {
+  absl::MutexLock lock(&mutex_);
+  return epoch_;
+}
+
+void Session::Enqueue(v1::WorkerMessage message) {
+  absl::MutexLock lock(&mutex_);
+  outbox_.push_back(std::move(message));
+}
+
+void Session::Ready(int64_t step, bool anew) {
+  absl::MutexLock lock(&mutex_);
+  ready_ = true;
+  ready_step_ = step;
+  ready_anew_ = anew;
+  orders_.start_anew.reset();
+  outbox_.push_back(ReadyMessage());
+}
+
+v1::WorkerMessage Session::ReadyMessage() const {
+  v1::WorkerMessage message;
+  message.mutable_ready()->set_step(ready_step_);
+  message.mutable_ready()->set_anew(ready_anew_);
+  return message;
+}
+
+void Session::Applied(int fragment, int64_t round, uint64_t published_hash) {
+  v1::WorkerMessage message;
+  v1::Applied* const applied = message.mutable_applied();
+  applied->set_fragment(fragment);
+  applied->set_round(round);
+  applied->set_published_hash(published_hash);
+  Enqueue(std::move(message));
+}
+
+void Session::SetProgress(const v1::Heartbeat& progress) {
+  absl::MutexLock lock(&mutex_);
+  progress_ = progress;
+}
+
+void Session::SetStepsBeforeWait(int64_t steps) {
+  absl::MutexLock lock(&mutex_);
+  progress_.set_steps_before_wait(steps);
+}
+
+void Session::SetCheckpoint(int64_t step) {
+  absl::MutexLock lock(&mutex_);
+  progress_.set_checkpoint_step(step);
+  checkpoint_is_news_ = true;
+}
+
+absl::StatusOr<Session::Orders> Session::WaitForGo(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  const auto go = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !failure_.ok() || orders_.drain || orders_.start_anew.has_value() ||
+           (orders_.started && !orders_.paused);
+  };
+  mutex_.AwaitWithTimeout(absl::Condition(&go), timeout);
+  RETURN_IF_ERROR(failure_);
+  return orders_;
+}
+
+absl::StatusOr<Session::Orders> Session::orders() const {
+  absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(failure_);
+  return orders_;
+}
+
+void Session::RequestDrain() {
+  absl::MutexLock lock(&mutex_);
+  orders_.drain = true;
+}
+
+void Session::Leave(v1::Leave::Reason reason, const std::string& detail) {
+  absl::MutexLock lock(&mutex_);
+  if (ended_ || leaving_) return;
+  leaving_ = true;
+  v1::WorkerMessage message;
+  message.mutable_leave()->set_reason(reason);
+  message.mutable_leave()->set_detail(detail);
+  outbox_.push_back(std::move(message));
+  const bool heard = stream_ != nullptr &&
+                     mutex_.AwaitWithTimeout(absl::Condition(&ended_), kLeaveTimeout) &&
+                     failure_.ok();
+  if (!heard) {
+    Log().warn("the coordinator did not confirm that this worker leaves; its lease will end");
+  }
+}
+
+void Session::OnFailure(std::function<void(const absl::Status&)> callback) {
+  absl::Status failure;
+  {
+    absl::MutexLock lock(&mutex_);
+    failure = failure_;
+    if (failure.ok()) on_failure_ = std::move(callback);
+  }
+  if (!failure.ok()) callback(failure);
+}
+
+void Session::Fail(const absl::Status& status) {
+  std::function<void(const absl::Status&)> callback;
+  {
+    absl::MutexLock lock(&mutex_);
+    failure_ = status;
+    callback = std::move(on_failure_);
+  }
+  if (callback) callback(status);
+}
+
+void Session::RunSession() {
+  absl::Duration backoff = kFirstBackoff;
+  alone_since_ = absl::Now();
+  absl::BitGen jitter;  // So that the workers of a run do not come back all at once.
+  for (;;) {
+    const uint64_t before = incarnation();
+    const absl::Status status = RunStream();
+    const bool was_attached = incarnation() != before;
+    if (was_attached) {
+      retries_ = 0;
+      backoff = kFirstBackoff;
+      alone_since_ = absl::Now();
+    }
+    absl::MutexLock lock(&mutex_);
+    if (stopping_ || (leaving_ && (status.ok() || !welcomed_))) break;
+    const absl::Duration patience =
+        welcomed_ ? options_.give_up_after : options_.first_attach_patience;
+    const bool may_pass =
+        status.ok() || IsRetryable(status) ||
+        (!welcomed_ && options_.join.has_checkpoint() && absl::IsAlreadyExists(status));
+    const bool again = may_pass && !leaving_ && absl::Now() - alone_since_ < patience;
+    if (!again) {
+      const absl::Status cause =
+          status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
+      mutex_.Unlock();
+      Fail(cause);
+      mutex_.Lock();
+      break;
+    }
+    if (retries_++ > 0) {
+      Log().debug("attaching again: {}", std::string(status.message()));
+    } else {
+      options_.events->Record(
+          "session_broke",
+          absl::StrCat(welcomed_ ? "the session with the coordinator broke" : "not welcome yet",
+                       " (", status.message(), "); attaching again, every ",
+                       absl::FormatDuration(kMaxBackoff), " at least, for ",
+                       absl::FormatDuration(patience)),
+          {{"code", std::string(absl::StatusCodeToString(status.code()))},
+           {"reason", std::string(status.message())}});
+    }
+    mutex_.AwaitWithTimeout(absl::Condition(&stopping_), backoff * absl::Uniform(jitter, 0.5, 1.0));
+    if (stopping_) break;
+    backoff = std::min(2 * backoff, kMaxBackoff);
+  }
+  absl::MutexLock lock(&mutex_);
+  ended_ = true;
+}
+
+absl::Status Session::RunStream() {
+  grpc::ClientContext context;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stopping_) return absl::CancelledError("stopping");
+    context_ = &context;
+  }
+  const std::unique_ptr<Stream> stream = options_.stub->Attach(&context);
+  v1::WorkerMessage join;
+  *join.mutable_join() = options_.join;
+  join.mutable_join()->set_seen_epoch(epoch());
+  v1::CoordinatorMessage message;
+  if (stream->Write(join) && stream->Read(&message) && message.has_welcome()) {
+    bool resumed = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      const v1::Welcome& welcome = message.welcome();
+      epoch_ = std::max(epoch_, welcome.epoch());
+      if (!welcomed_) welcome_ = welcome;
+      incarnation_ = welcome.incarnation();
+      lease_ms_ = std::max<int64_t>(1, welcome.lease_ms());
+      if (welcome.started()) orders_.started = true;
+      orders_.data_slot = welcome.data_slot();
+      orders_.next_draw = welcome.next_draw();
+      orders_.next_draws.assign(welcome.next_draws().begin(), welcome.next_draws().end());
+      if (welcomed_ && ready_) {
+        if (!welcome.resumes() && welcome.run_step() - std::max(ready_step_, progress_.step()) >
+                                      options_.max_steps_behind) {
+          orders_.start_anew = welcome;
+        } else {
+          // As it was said first, not the present step: rounds that are still under way go on
+          // expecting this worker, and the coordinator may not have heard it.
+          outbox_.push_front(ReadyMessage());
+        }
+      }
+      resumed = std::exchange(welcomed_, true);
+      stream_ = stream.get();
+      checkpoint_is_news_ = true;  // So is all of the progress: a heartbeat follows at once.
+    }
+    if (options_.on_welcome) options_.on_welcome(message.welcome());
+    options_.on_stream(true);
+    if (resumed) {
+      const uint64_t now = message.welcome().incarnation();
+      const double away = absl::ToDoubleSeconds(absl::Now() - alone_since_);
+      options_.events->Record(
+          "session_resumed",
+          absl::StrFormat("attached again after %.1f s, as incarnation %d", away, now),
+          {{"incarnation", now}, {"away_seconds", away}, {"tries", retries_}});
+    }
+    while (stream->Read(&message)) Obey(message);
+    options_.on_stream(false);
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    stream_ = nullptr;
+    const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !writing_; };
+    // A write on a broken stream returns at once.
+    mutex_.Await(absl::Condition(&idle));
+    context_ = nullptr;
+  }
+  return FromGrpcStatus(stream->Finish());
+}
+
+void Session::Obey(const v1::CoordinatorMessage& message) {
+  if (message.has_directive()) {
+    const v1::Directive& directive = message.directive();
+    const std::string action = v1::Directive::Action_Name(directive.action());
+    options_.events->Record(
+        "ordered",
+        absl::StrCat("the coordinator says ", action, directive.reason().empty() ? "" : ": ",
+                     directive.reason()),
+        {{"action", action}, {"step", directive.step()}, {"reason", directive.reason()}});
+    absl::MutexLock lock(&mutex_);
+    switch (directive.action()) {
+      case v1::Directive::START:
+        orders_.started = true;
+        orders_.data_slot = directive.data_slot();
+        orders_.next_draw = directive.next_draw();
+        orders_.next_draws.assign(directive.next_draws().begin(), directive.next_draws().end());
+        break;
+      case v1::Directive::PAUSE:
+        orders_.paused = true;
+        break;
+      case v1::Directive::RESUME:
+        orders_.paused = false;
+        break;
+      case v1::Directive::DRAIN:
+        orders_.drain = true;
+        break;
+      case v1::Directive::STOP_AT_STEP:
+        orders_.stop_at_step = directive.step();
+        break;
+      case v1::Directive::SET_PACE:
+        orders_.pace_milli = directive.pace_milli();
+        orders_.pace_from_step = directive.step();
+        break;
+      default:
+        break;  // Of a later version: it cannot be meant for this one.
+    }
+  } else if (message.has_roster()) {
+    std::string ids;
+    for (const std::string& id : message.roster().worker_ids()) {
+      absl::StrAppend(&ids, ids.empty() ? "" : ", ", id);
+    }
+    Log().info("members: {}", ids);
+  } else if (message.has_round_outcome()) {
+    const v1::RoundOutcome& outcome = message.round_outcome();
+    Log().debug("round {} of fragment {} published with {} contributions: {}", outcome.round(),
+                outcome.fragment(), outcome.contributors_size(), outcome.reason());
+    if (options_.on_outcome) options_.on_outcome(outcome);
+  }
+}
+
+void Session::RunWriter() {
+  absl::Time next_heartbeat = absl::InfinitePast();
+  for (;;) {
+    v1::WorkerMessage message;
+    Stream* stream = nullptr;
+    bool last = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return stopping_ || ended_ ||
+               (stream_ != nullptr && (!outbox_.empty() || checkpoint_is_news_));
+      };
+      mutex_.AwaitWithDeadline(absl::Condition(&work),
+                               std::max(next_heartbeat, absl::Now() + absl::Milliseconds(1)));
+      if (stopping_ || ended_) return;
+      if (stream_ == nullptr) {
+        // Nothing to write to: wait for the next stream.
+        const auto attached = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return stopping_ || ended_ || stream_ != nullptr;
+        };
+        mutex_.Await(absl::Condition(&attached));
+        continue;
+      }
+      if (!outbox_.empty()) {
+        message = std::move(outbox_.front());
+        outbox_.pop_front();
+      } else {
+        *message.mutable_heartbeat() = progress_;
+        checkpoint_is_news_ = false;
+        next_heartbeat = absl::Now() + absl::Milliseconds(lease_ms_) / 3;
+      }
+      last = message.has_leave();
+      if (last) {
+        // The last word carries the final figures before it.
+        v1::WorkerMessage figures;
+        *figures.mutable_heartbeat() = progress_;
+        outbox_.clear();
+        outbox_.push_back(std::move(message));
+        message = std::move(figures);
+      }
+      stream = stream_;
+      writing_ = true;
+    }
+    bool written = stream->Write(message);
+    if (last && written) {
+      absl::MutexLock lock(&mutex_);
+      message = std::move(outbox_.front());
+      outbox_.pop_front();
+    }
+    if (last && written) written = stream->Write(message) && stream->WritesDone();
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    if (!written && !message.has_heartbeat() && !last) {
+      outbox_.push_front(std::move(message));  // For the next stream.
+    }
+    if (last) return;
+  }
+}
+
+}  // namespace causeway

@@ -1,0 +1,162 @@
+// A worker's session with the coordinator over gRPC: describe, attach, heartbeat, obey, leave.
+//
+// A broken stream is attached again with the same process nonce until `give_up_after` has passed;
+// a refusal ends the session. A first attach is repeated, too, while the coordinator is away or
+// takes the id for that of a process whose lease has not ended yet: it is this worker's former
+// process more often than not. Two threads serve the stream.
+//
+// Thread-safety: every method may be called by any thread.
+#ifndef CAUSEWAY_COMMON_CLIENT_SESSION_H_
+#define CAUSEWAY_COMMON_CLIENT_SESSION_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "causeway/v1/session.grpc.pb.h"
+#include "causeway/v1/session.pb.h"
+#include "common/telemetry/event_log.h"
+
+namespace causeway {
+
+// Asks the coordinator for the run's configuration; waits up to `timeout` for it to come up, after
+// the caller has done so for `waited`. UNAVAILABLE names the address, the whole time and the flag
+// that gave the address.
+absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stub,
+                                                 const std::string& address, absl::Duration timeout,
+                                                 absl::Duration waited = absl::ZeroDuration(),
+                                                 absl::string_view flag = "--coordinator");
+
+class Session {
+ public:
+  struct Options {
+    v1::Session::StubInterface* stub = nullptr;  // Outlives the session.
+    v1::Join join;                               // process_nonce is filled in.
+    v1::Heartbeat progress;                      // Until SetProgress.
+    EventLog* events = NullEventLog();           // Outlives the session.
+    // Told, by the session's thread, when a stream stands and when it stands no more.
+    std::function<void(bool stands)> on_stream = [](bool) {};
+    // For a region, on the session's thread: each welcome, and each round that was published.
+    std::function<void(const v1::Welcome&)> on_welcome = {};
+    std::function<void(const v1::RoundOutcome&)> on_outcome = {};
+    absl::Duration give_up_after = absl::Minutes(10);
+    // For the first welcome; longer than a former process of this id can keep its lease.
+    absl::Duration first_attach_patience = absl::Seconds(20);
+    // How far behind the run a membership that was lost may go on.
+    int64_t max_steps_behind = 0;
+  };
+
+  // What the coordinator wants of the training loop.
+  struct Orders {
+    bool started = false;
+    bool paused = false;
+    bool drain = false;
+    int64_t stop_at_step = 0;  // 0: the budget.
+    // The pace to go at from that step on, in 1/1000; 0: none was ordered.
+    int64_t pace_milli = 0;
+    int64_t pace_from_step = 0;
+    // The part of the data to draw, and the draw to begin it with if it was another one until now.
+    int data_slot = 0;
+    int64_t next_draw = 0;
+    std::vector<int64_t> next_draws;  // Of a region: of that part and those after it.
+    // The stream broke for so long that the membership was lost, and the run went on: the worker
+    // should start anew there. Until Ready.
+    std::optional<v1::Welcome> start_anew;
+  };
+
+  // Attaches and waits for the welcome. Errors as Session.Attach in session.proto.
+  static absl::StatusOr<std::unique_ptr<Session>> Attach(Options options);
+  // Without Leave, the coordinator counts this worker as lost when its lease ends.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Calls back once when the session ends with an error: on a session thread, or at once on this
+  // one if it has ended so already. What the callback uses must outlive the session.
+  void OnFailure(std::function<void(const absl::Status&)> callback);
+
+  const v1::Welcome& welcome() const { return welcome_; }  // The first one.
+  uint64_t incarnation() const;                            // The latest.
+  int64_t epoch() const;  // The largest that a coordinator has had.
+
+  // `anew`: session.proto.
+  void Ready(int64_t step, bool anew);
+  void Applied(int fragment, int64_t round, uint64_t published_hash);
+  // What the next heartbeats say.
+  void SetProgress(const v1::Heartbeat& progress);
+  // The same of that figure alone.
+  void SetStepsBeforeWait(int64_t steps);
+  // The checkpoint of that step is written. A heartbeat says so at once: the coordinator keeps all
+  // answers that a worker's checkpoint may need.
+  void SetCheckpoint(int64_t step);
+
+  // Waits, up to `timeout`, until training has started and is not paused, or drain is ordered. An
+  // error if the session failed meanwhile.
+  absl::StatusOr<Orders> WaitForGo(absl::Duration timeout);
+  // Without waiting.
+  absl::StatusOr<Orders> orders() const;
+  // Asks for a drain from this side (a signal): orders say so.
+  void RequestDrain();
+
+  // Says good-bye and waits, up to some seconds, until the coordinator has heard it.
+  void Leave(v1::Leave::Reason reason, const std::string& detail);
+
+ private:
+  using Stream = grpc::ClientReaderWriterInterface<v1::WorkerMessage, v1::CoordinatorMessage>;
+
+  explicit Session(Options options);
+  // One stream from attach to its end; returns why it ended.
+  absl::Status RunStream();
+  void RunSession();
+  void RunWriter();
+  void Enqueue(v1::WorkerMessage message);
+  v1::WorkerMessage ReadyMessage() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Obey(const v1::CoordinatorMessage& message);
+  void Fail(const absl::Status& status);
+
+  Options options_;
+  v1::Welcome welcome_;  // Set before Attach returns.
+
+  mutable absl::Mutex mutex_;
+  bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;  // Leave is sent or queued.
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;    // The session thread is done.
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(const absl::Status&)> on_failure_ ABSL_GUARDED_BY(mutex_);
+  uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t lease_ms_ ABSL_GUARDED_BY(mutex_) = 10'000;
+  bool ready_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t ready_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool ready_anew_ ABSL_GUARDED_BY(mutex_) = false;
+  Orders orders_ ABSL_GUARDED_BY(mutex_);
+  v1::Heartbeat progress_ ABSL_GUARDED_BY(mutex_);
+  bool checkpoint_is_news_ ABSL_GUARDED_BY(mutex_) = false;  // No heartbeat has said it yet.
+  std::deque<v1::WorkerMessage> outbox_ ABSL_GUARDED_BY(mutex_);
+  // Of the present stream; null between streams. The writer holds writing_ while it uses it.
+  Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+
+  // The session thread's.
+  absl::Time alone_since_;  // When a stream stood last, or it began to try.
+  int retries_ = 0;         // Since then.
+
+  std::thread session_thread_;
+  std::thread writer_thread_;
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_CLIENT_SESSION_H_

@@ -1,0 +1,58 @@
+// A coordinator whose answers a test writes, behind a real connection on this machine.
+#ifndef CAUSEWAY_TESTS_UNIT_COMMON_CLIENT_FAKE_COORDINATOR_H_
+#define CAUSEWAY_TESTS_UNIT_COMMON_CLIENT_FAKE_COORDINATOR_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "causeway/v1/session.grpc.pb.h"
+#include "common/client/session.h"
+
+namespace causeway {
+
+class FakeCoordinator final : private v1::Session::Service {
+ public:
+  FakeCoordinator();
+  ~FakeCoordinator() override;
+
+  v1::Session::StubInterface& session_stub() { return *session_stub_; }
+  Session::Options SessionOptions();
+
+  // What the next call ends with; without one, it succeeds.
+  void RefuseNextAttach(const grpc::Status& status);
+
+  // Cancels the present session's stream, as a server does that stops.
+  void BreakSession();
+  void Send(const v1::CoordinatorMessage& message);
+
+  // Waits for the first message that fits, of any session so far.
+  v1::WorkerMessage Await(const std::function<bool(const v1::WorkerMessage&)>& fits);
+  std::vector<v1::WorkerMessage> Joins();
+
+ private:
+  using Stream = grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::WorkerMessage>;
+  grpc::Status Attach(grpc::ServerContext* context, Stream* stream) override;
+
+  absl::Mutex mutex_;
+  std::deque<grpc::Status> attach_refusals_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::WorkerMessage> messages_ ABSL_GUARDED_BY(mutex_);
+  grpc::ServerContext* session_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::Session::Stub> session_stub_;
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_TESTS_UNIT_COMMON_CLIENT_FAKE_COORDINATOR_H_

@@ -1,0 +1,165 @@
+#include "common/client/session.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "common/rpc/channel.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/base/no_threads.h"
+#include "tests/unit/common/client/fake_coordinator.h"
+#include "tests/unit/common/telemetry/awaited_events.h"
+
+namespace causeway {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(SessionTest, AStreamThatTheCoordinatorCancelsIsAttachedAgainByTheSameProcess) {
+  FakeCoordinator coordinator;
+  auto session = Session::Attach(coordinator.SessionOptions());
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_EQ((*session)->incarnation(), 1u);
+  (*session)->Ready(3, false);
+  coordinator.Await([](const v1::WorkerMessage& m) { return m.has_ready(); });
+  v1::Heartbeat progress;
+  progress.set_step(7);
+  (*session)->SetProgress(progress);
+  (*session)->SetStepsBeforeWait(0);
+  coordinator.BreakSession();
+  const v1::WorkerMessage again =
+      coordinator.Await([joins = 0](const v1::WorkerMessage& m) mutable {
+        joins += m.has_join();
+        return joins == 2 && m.has_ready();
+      });
+  EXPECT_EQ(again.ready().step(), 3) << "rounds sent since then still expect this worker";
+  EXPECT_EQ((*session)->incarnation(), 2u);
+  EXPECT_TRUE((*session)->orders().ok());
+  coordinator.Await([](const v1::WorkerMessage& m) {
+    return m.heartbeat().step() == 7 && m.heartbeat().has_steps_before_wait();
+  });
+  const std::vector<v1::WorkerMessage> joins = coordinator.Joins();
+  ASSERT_EQ(joins.size(), 2u);
+  EXPECT_EQ(joins[0].join().process_nonce(), joins[1].join().process_nonce());
+  (*session)->Leave(v1::Leave::FINISHED, "");
+  coordinator.Await([](const v1::WorkerMessage& m) { return m.has_leave(); });
+}
+
+TEST(SessionTest, ABreakIsRecordedOnceHoweverManyTriesFollow) {
+  FakeCoordinator coordinator;
+  AwaitedEvents events;
+  Session::Options options = coordinator.SessionOptions();
+  options.events = &events;
+  auto session = Session::Attach(std::move(options));
+  ASSERT_TRUE(session.ok()) << session.status();
+  for (int i = 0; i < 2; ++i) {
+    coordinator.RefuseNextAttach({grpc::StatusCode::UNAVAILABLE, "the coordinator starts"});
+  }
+  coordinator.BreakSession();
+  EXPECT_EQ(events.Await("session_resumed")["tries"], 3);
+  const std::vector<AwaitedEvents::Event> all = events.all();
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].first, "session_broke");
+  EXPECT_THAT(all[0].second["message"].get<std::string>(), HasSubstr("attaching again, every 2s"));
+}
+
+// The fake coordinator's lease lasts an hour: the next heartbeat that is due by the clock is twenty
+// minutes away.
+TEST(SessionTest, ACheckpointIsToldAtOnce) {
+  FakeCoordinator coordinator;
+  Session::Options options = coordinator.SessionOptions();
+  options.progress.set_checkpoint_step(-1);
+  auto session = Session::Attach(std::move(options));
+  ASSERT_TRUE(session.ok()) << session.status();
+  coordinator.Await([](const v1::WorkerMessage& m) { return m.has_heartbeat(); });
+  for (const int64_t step : {0, 40}) {
+    (*session)->SetCheckpoint(step);
+    coordinator.Await([step](const v1::WorkerMessage& m) {
+      return m.has_heartbeat() && m.heartbeat().checkpoint_step() == step;
+    });
+  }
+}
+
+TEST(SessionTest, HowLongACoordinatorWasWaitedForIncludesWhatWentBefore) {
+  const auto stub =
+      v1::Session::NewStub(MakeChannel("127.0.0.1:1", 0, ChannelSecurity::Plaintext()));
+  const auto answer = DescribeRun(*stub, "127.0.0.1:1", absl::Milliseconds(20), absl::Seconds(5));
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(answer.status().message()), HasSubstr("within 5.02s"));
+}
+
+TEST(SessionTest, WithoutAThreadAttachSaysSo) {
+  FakeCoordinator coordinator;
+  Session::Options options = coordinator.SessionOptions();
+  const NoThreads none;
+  const absl::Status status = Session::Attach(std::move(options)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no thread can be started"));
+}
+
+TEST(SessionTest, ARefusalIsTheAnswerToAttach) {
+  FakeCoordinator coordinator;
+  coordinator.RefuseNextAttach({grpc::StatusCode::ALREADY_EXISTS, "a live worker has this id"});
+  const auto session = Session::Attach(coordinator.SessionOptions());
+  EXPECT_EQ(session.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(session.status().message()), HasSubstr("live worker"));
+}
+
+TEST(SessionTest, AWorkerThatResumesWaitsUntilItsFormerProcessIsTakenForDead) {
+  FakeCoordinator coordinator;
+  coordinator.RefuseNextAttach({grpc::StatusCode::ALREADY_EXISTS, "a live worker has this id"});
+  Session::Options options = coordinator.SessionOptions();
+  options.join.set_has_checkpoint(true);
+  const auto session = Session::Attach(std::move(options));
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_EQ(coordinator.Joins().size(), 2u);
+}
+
+TEST(SessionTest, AFailureIsToldOnceEvenToWhoAsksAfterwards) {
+  FakeCoordinator coordinator;
+  auto session = Session::Attach(coordinator.SessionOptions());
+  ASSERT_TRUE(session.ok()) << session.status();
+  absl::Mutex mutex;
+  int calls = 0;
+  absl::Status told;
+  const auto note = [&](const absl::Status& status) {
+    absl::MutexLock lock(&mutex);
+    ++calls;
+    told = status;
+  };
+  (*session)->OnFailure(note);
+  coordinator.RefuseNextAttach({grpc::StatusCode::DATA_LOSS, "the copies differ"});
+  coordinator.BreakSession();
+  const absl::StatusOr<Session::Orders> orders = (*session)->WaitForGo(absl::InfiniteDuration());
+  EXPECT_EQ(orders.status().code(), absl::StatusCode::kDataLoss);
+  {
+    absl::MutexLock lock(&mutex);
+    const auto called = [&] { return calls == 1; };
+    mutex.Await(absl::Condition(&called));
+    EXPECT_EQ(told.code(), absl::StatusCode::kDataLoss);
+  }
+  (*session)->OnFailure(note);
+  EXPECT_EQ(calls, 2) << "at once, on this thread";
+  (*session)->Leave(v1::Leave::FAILED, "");  // Nobody hears it, and nobody waits for it.
+}
+
+TEST(SessionTest, ADrainIsOrderedByTheCoordinatorOrByThisSideEvenBeforeTheStart) {
+  FakeCoordinator coordinator;
+  auto session = Session::Attach(coordinator.SessionOptions());
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_FALSE((*session)->orders()->started);
+  (*session)->Ready(0, false);
+  coordinator.Await([](const v1::WorkerMessage& m) { return m.has_ready(); });
+  v1::CoordinatorMessage message;
+  message.mutable_directive()->set_action(v1::Directive::DRAIN);
+  coordinator.Send(message);
+  const absl::StatusOr<Session::Orders> orders = (*session)->WaitForGo(absl::InfiniteDuration());
+  ASSERT_TRUE(orders.ok()) << orders.status();
+  EXPECT_TRUE(orders->drain);
+  EXPECT_FALSE(orders->started);
+}
+
+}  // namespace
+}  // namespace causeway
