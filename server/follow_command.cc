@@ -35,29 +35,38 @@ absl::Status FollowCommand(const FollowFlags& flags,
   ASSIGN_OR_RETURN(const ChannelSecurity security,
                    MakeChannelSecurity(flags.security, flags.of, Clock::Real()->Now()));
   for (const std::string& warning : security.warnings) Log().warn("{}", warning);
-  ASSIGN_OR_RETURN(
-      const std::unique_ptr<Following> following,
-      Following::Start(*FileSystem::Real(), flags.run_dir, flags.store, name, flags.of, security));
-  int64_t shown = following->commits();
+  const auto start = [&] {
+    return Following::Start(*FileSystem::Real(), flags.run_dir, flags.store, name, flags.of,
+                            security);
+  };
+  absl::StatusOr<std::unique_ptr<Following>> following = start();
+  if (absl::IsAborted(following.status())) {
+    RETURN_IF_ERROR(
+        PutAside(*FileSystem::Real(), flags.run_dir, "has lost deltas that were in memory"));
+    following = start();
+  }
+  RETURN_IF_ERROR(following.status());
+  int64_t shown = (*following)->commits();
   absl::Duration next_line = Clock::Real()->Monotonic() + kFollowingLineEvery;
-  while (!following->ended()) {
+  while (!(*following)->ended()) {
     if (stop_requested(kStopPoll)) {
       Log().info("stopping on a signal");
       break;
     }
     if (Clock::Real()->Monotonic() < next_line) continue;
     next_line = Clock::Real()->Monotonic() + kFollowingLineEvery;
-    const int64_t commits = following->commits();
+    const int64_t commits = (*following)->commits();
     if (commits != shown) Log().info("has commit {}", commits);
     shown = commits;
   }
-  const absl::Status result = following->Stop();
-  refused = !following->has_followed();
+  const absl::Status result = (*following)->Stop();
+  refused = !(*following)->has_followed();
   if (result.ok()) {
+    (*following)->Rest();
     Log().info(
         "{} has commit {}; serve it in place of the coordinator only once that is gone: "
         "causeway-coordinator serve --run_dir={}",
-        flags.run_dir, following->commits(), flags.run_dir);
+        flags.run_dir, (*following)->commits(), flags.run_dir);
   }
   return result;
 }

@@ -24,8 +24,13 @@ inline constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Cau
                                    not before the end of training: who was drained comes back
         --durability=full          none: nothing is synced to the disk; survives kill -9 only;
                                    replicated: what workers are told is on a standby, too
+        --deltas_in=FOLDER         with replicated or --etcd: deltas are kept in this folder in
+                                   memory, as /dev/shm/causeway, while a standby has them, too
+        --back_to_snapshots        goes back to what is there if every machine has lost those
         --etcd=HOST:PORT,...       shares the run with coordinators of other machines: one leads,
                                    the others follow it until they lead; --config names the run
+        --etcd_ca=FILE --etcd_cert=FILE --etcd_key=FILE  etcd's authority, and this machine's
+                                   certificate there; without them etcd is spoken to in plaintext
         --advertise=HOST:PORT      where the others reach this one; else as --listen
         --standby_cert=FILE --standby_key=FILE  with TLS: an operator's, to follow with
         --memory_mb=0              bounds what transfers take, in MiB; 0: the model of every
@@ -46,6 +51,7 @@ inline constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Cau
       Keeps a copy of the run in FOLDER as it grows, and goes on where it was when it starts again.
       With TLS it has an operator's certificate or token. Once the coordinator is gone for good,
       `serve --run_dir=FOLDER` takes its place.
+        --deltas_in=FOLDER         keeps deltas in memory, as `serve` does
         --standby_name=NAME        who follows, for people; else the machine's name (serve --etcd:
                                    this coordinator's)
 

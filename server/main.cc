@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
@@ -52,6 +53,7 @@
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
 #include "server/shared_run.h"
+#include "server/standby/delta_places.h"
 #include "server/standby/leading.h"
 #include "server/standby/replicated_store.h"
 #include "server/standby/standby_service.h"
@@ -60,6 +62,7 @@
 #include "server/store/network_file_system.h"
 #include "server/store/run_directory.h"
 #include "server/store/run_directory_store.h"
+#include "server/store_flags.h"
 
 ABSL_FLAG(std::string, run_dir, "", "the folder that will hold the run");
 ABSL_FLAG(std::string, config, "", "the run's configuration, a textproto");
@@ -81,9 +84,6 @@ ABSL_FLAG(std::string, http, "auto",
           "HOST:PORT for metrics and the status page; port 0: any free one; off; or auto: "
           "127.0.0.1:7071 or any free port, and off where gRPC uses TLS");
 ABSL_FLAG(std::string, http_address_file, "", "receives HOST:PORT once that port is served");
-ABSL_FLAG(std::string, durability, "full",
-          "full: what is acknowledged outlives a power loss; none: kill -9 only; replicated: the "
-          "loss of the machine, as a standby has it");
 ABSL_FLAG(double, max_requests_per_second, 5000,
           "of one worker, operator or observer; streams count when they open");
 ABSL_FLAG(int, max_connections, 0,
@@ -101,7 +101,6 @@ ABSL_FLAG(std::string, congestion_control, "auto",
           "system has it), or a name such as bbr or cubic");
 ABSL_FLAG(int, memory_mb, 0,
           "what transfers may take, in MiB; 0: room for the model of every member, and 1024");
-ABSL_FLAG(bool, retain_deltas, false, "keep every delta, for replay");
 ABSL_FLAG(int, snapshot_every_rounds, 10, "rounds of a fragment between two saves of its state");
 ABSL_FLAG(bool, exit_when_finished, false, "exit when every worker has left");
 ABSL_FLAG(bool, exit_when_drained, true,
@@ -114,6 +113,8 @@ ABSL_FLAG(std::string, output, "", "replay: receives the resulting parameters");
 ABSL_FLAG(std::string, of, "", "follow: HOST:PORT of the coordinator");
 ABSL_FLAG(std::string, standby_name, "", "follow: who follows, for people; the machine's name");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");
+
+ABSL_DECLARE_FLAG(std::string, etcd);
 
 namespace causeway::server {
 namespace {
@@ -171,7 +172,7 @@ std::string MakeRunId(const std::string& run_name) {
 
 // Until a signal, the end of the run, or a failure.
 absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, Standbys& standbys,
-                               StopSignal& stop_signal) {
+                               DeltaPlaces& places, StopSignal& stop_signal) {
   Clock& clock = *Clock::Real();
   std::string last_line;
   absl::Duration next_line = clock.Monotonic() + kRunLineInterval;
@@ -189,6 +190,7 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
     }
     curves.Tick();
     standbys.Tick();
+    places.Tick();
     if (clock.Monotonic() < next_line) continue;
     next_line = clock.Monotonic() + kRunLineInterval;
     const v1::RunStatus status = coordinator.GetStatus();
@@ -198,23 +200,6 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
     last_line = std::move(line);
     Log().info("{}", last_line);
   }
-}
-
-absl::StatusOr<RunDirectoryStore::Options> StoreOptions() {
-  RunDirectoryStore::Options options;
-  options.retain_deltas = absl::GetFlag(FLAGS_retain_deltas);
-  const std::string durability = absl::GetFlag(FLAGS_durability);
-  if (durability != "full" && durability != "none" && durability != "replicated") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--durability must be full, none or replicated; it is \"", durability, "\""));
-  }
-  options.durable = durability != "none";
-  if (absl::GetFlag(FLAGS_snapshot_every_rounds) < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("--snapshot_every_rounds must be 1 or more; it ",
-                                                   "is ",
-                                                   absl::GetFlag(FLAGS_snapshot_every_rounds)));
-  }
-  return options;
 }
 
 CoordinatorServer::Options ServerOptions(EventHistory* events) {
@@ -295,7 +280,17 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   }
   RETURN_IF_ERROR(Annotate(CheckAddress(flags.listen, /*allow_any_port=*/true), "--listen"));
   ASSIGN_OR_RETURN(flags.parent, CheckParentOptions(ParentFromFlags(), flags.given, flags.listen));
-  ASSIGN_OR_RETURN(flags.store, StoreOptions());
+  const bool shared = absl::GetFlag(FLAGS_etcd) != "";
+  ASSIGN_OR_RETURN(flags.store, StoreOptionsFromFlags(flags.run_dir, shared, /*follows=*/false));
+  if (flags.store.back_to_snapshots && !flags.parent.address.empty()) {
+    return absl::InvalidArgumentError(
+        "--back_to_snapshots and --parent: a region cannot go back behind its parent");
+  }
+  if (absl::GetFlag(FLAGS_snapshot_every_rounds) < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("--snapshot_every_rounds must be 1 or more; it ",
+                                                   "is ",
+                                                   absl::GetFlag(FLAGS_snapshot_every_rounds)));
+  }
   ASSIGN_OR_RETURN(flags.congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
   flags.parent.congestion_control = flags.congestion_control;
@@ -434,8 +429,7 @@ int ServeRun(ServeFlags flags, Standbys& standbys, LateEventLog& standby_events,
   standby_events.Begin(&event_history);
   const absl::Cleanup end_of_events = [&] { standby_events.Begin(nullptr); };
   ReplicatedStore replicated_store(*run->store, standbys);
-  const bool replicated =
-      absl::GetFlag(FLAGS_durability) == "replicated" || flags.shared.has_value();
+  const bool replicated = IsReplicatedByFlag() || flags.shared.has_value();
   options.store = replicated ? static_cast<Store*>(&replicated_store) : run->store.get();
   if (replicated && run->resumes) standbys.Begin(run->store->Position().commits);
   options.events = &event_history;
@@ -492,7 +486,8 @@ int ServeRun(ServeFlags flags, Standbys& standbys, LateEventLog& standby_events,
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
   }
   if (status.ok() && parent != nullptr) status = parent->Start(**coordinator);
-  if (status.ok()) status = ServeUntilStopped(**coordinator, curves, standbys, stop_signal);
+  DeltaPlaces places(run->store->blobs(), standbys);
+  if (status.ok()) status = ServeUntilStopped(**coordinator, curves, standbys, places, stop_signal);
   stopping = true;
   if (parent != nullptr) StopUnderParent(**coordinator, *parent);
   standbys.Stop();
@@ -500,6 +495,7 @@ int ServeRun(ServeFlags flags, Standbys& standbys, LateEventLog& standby_events,
   standby->Stop();
   (*server)->Stop(kStopDeadline);
   curves.Save();
+  BringToDisk(run->store->blobs());
   if (status.ok()) status = shut_down;
   event_history.Record("coordinator_stopped",
                        status.ok()
@@ -533,7 +529,8 @@ int Serve() {
 
 int Follow() {
   StopSignal stop_signal;
-  const absl::StatusOr<RunDirectoryStore::Options> store_options = StoreOptions();
+  const absl::StatusOr<RunDirectoryStore::Options> store_options =
+      StoreOptionsFromFlags(absl::GetFlag(FLAGS_run_dir), /*shared=*/false, /*follows=*/true);
   if (!store_options.ok()) return Refuse(kProgram, store_options.status());
   bool refused = false;
   const absl::Status status = FollowCommand(

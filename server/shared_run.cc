@@ -20,6 +20,10 @@ ABSL_FLAG(std::string, etcd, "",
           "who leads the run");
 ABSL_FLAG(std::string, advertise, "",
           "serve --etcd: HOST:PORT where the others reach this one; else as --listen");
+ABSL_FLAG(std::string, etcd_ca, "",
+          "serve --etcd: whose signature under the certificate of etcd counts; else plaintext");
+ABSL_FLAG(std::string, etcd_cert, "", "serve --etcd: the client's certificate for etcd");
+ABSL_FLAG(std::string, etcd_key, "", "serve --etcd: its key");
 ABSL_FLAG(std::string, standby_cert, "",
           "serve --etcd with TLS: an operator's certificate, to follow with");
 ABSL_FLAG(std::string, standby_key, "", "serve --etcd with TLS: its key");
@@ -65,6 +69,23 @@ absl::StatusOr<std::string> Address(const std::string& listen) {
   return listen;
 }
 
+absl::StatusOr<ChannelSecurity> EtcdSecurity() {
+  SecurityOptions security;
+  security.ca_file = absl::GetFlag(FLAGS_etcd_ca);
+  security.cert_file = absl::GetFlag(FLAGS_etcd_cert);
+  security.key_file = absl::GetFlag(FLAGS_etcd_key);
+  if (!security.UsesTls()) return ChannelSecurity::Plaintext();
+  if (security.ca_file.empty() || security.cert_file.empty() || security.key_file.empty()) {
+    return absl::InvalidArgumentError(
+        "--etcd_ca, --etcd_cert and --etcd_key must be given together: this machine recognizes "
+        "etcd by the first, and etcd this machine by the others");
+  }
+  auto made = MakeChannelSecurity(security, absl::GetFlag(FLAGS_etcd), Clock::Real()->Now());
+  RETURN_IF_ERROR(Annotate(made.status(), "--etcd_ca, --etcd_cert, --etcd_key"));
+  for (const std::string& warning : made->warnings) Log().warn("{}", warning);
+  return made;
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
@@ -78,6 +99,7 @@ absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
     return absl::InvalidArgumentError(
         "--etcd and --durability=none: a run that is shared is replicated, and synced");
   }
+  ASSIGN_OR_RETURN(options.etcd_security, EtcdSecurity());
   ASSIGN_OR_RETURN(options.run, RunName(file_system, given));
   ASSIGN_OR_RETURN(options.address, Address(listen));
   options.name = absl::GetFlag(FLAGS_standby_name);

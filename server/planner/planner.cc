@@ -229,6 +229,9 @@ absl::StatusOr<Plan> Describe(const PlanRequest& request, const Candidate& candi
   // The last two snapshots of every fragment and what came since the older one (docs/formats.md).
   const double round_bytes = (workers * up + down) / 8;  // Per value.
   plan.disk_bytes = request.values * 2 * (kStateBytes + kSnapshotEveryRounds * round_bytes);
+  plan.disk_bytes_per_s_without_deltas =
+      request.values * (down / 8 + kStateBytes / kSnapshotEveryRounds) / seconds;
+  plan.delta_memory_bytes = request.values * 2 * kSnapshotEveryRounds * workers * up / 8;
   plan.recovery_seconds =
       request.values / candidate.shards *
       ((kStateBytes + kSnapshotEveryRounds * round_bytes) / request.disk_bytes_per_s +

@@ -5,10 +5,14 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/rpc/channel.h"
 #include "common/telemetry/log.h"
+#include "server/standby/delta_places.h"
+#include "server/store/blob_folder.h"
 #include "server/store/network_file_system.h"
 
 namespace causeway::server {
@@ -28,6 +32,21 @@ std::string MachineName() {
   return name.empty() ? "standby" : name;
 }
 
+absl::Status PutAside(FileSystem& file_system, absl::string_view given, absl::string_view why) {
+  const std::string folder(absl::StripSuffix(given, "/"));
+  BlobFolder blobs(file_system, folder);
+  RETURN_IF_ERROR(blobs.FindMemory());
+  RETURN_IF_ERROR(blobs.DropMemory());
+  std::string aside;
+  for (int i = 1; aside.empty() || file_system.Exists(aside); ++i) {
+    aside = absl::StrCat(folder, ".former-", i);
+  }
+  RETURN_IF_ERROR(file_system.Rename(folder, aside));
+  RETURN_IF_ERROR(file_system.SyncFolder(ParentFolder(folder)));
+  Log().warn("{} {}: it is {} now, and a new copy begins", folder, std::string(why), aside);
+  return absl::OkStatus();
+}
+
 Following::Following(std::unique_ptr<RunDirectoryStore> store, const std::string& name,
                      const std::string& address, const ChannelSecurity& security)
     : store_(std::move(store)),
@@ -45,6 +64,7 @@ absl::StatusOr<std::unique_ptr<Following>> Following::Start(
   }
   RETURN_IF_ERROR(store->Recover().status());
   RETURN_IF_ERROR(store->BeginCopy());
+  store->blobs().set_new_in_memory(true);
   std::unique_ptr<Following> following(new Following(std::move(store), name, address, security));
   ASSIGN_OR_RETURN(following->thread_, StartThread([own = following.get()] {
                      own->result_ = own->follower_.Run();
@@ -58,5 +78,7 @@ absl::Status Following::Stop() {
   if (thread_.joinable()) thread_.join();
   return result_;
 }
+
+void Following::Rest() { BringToDisk(store_->blobs()); }
 
 }  // namespace causeway::server

@@ -181,7 +181,7 @@ void Leadership::Require() {
   std::set<std::string> names = view_.in_sync;
   if (!joining_.empty()) names.insert(joining_);
   names.erase(options_.name);
-  standbys_.Require(std::move(names));
+  standbys_.Require(std::move(names), /*alone=*/view_.in_sync.size() <= 1);
 }
 
 void Leadership::Lose(const std::string& why) {

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "common/base/clock.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
@@ -15,6 +14,7 @@
 #include "common/telemetry/log.h"
 #include "server/standby/etcd_registry.h"
 #include "server/standby/following.h"
+#include "server/store/run_directory.h"
 
 namespace causeway::server {
 namespace {
@@ -26,14 +26,14 @@ constexpr absl::Duration kTry = absl::Milliseconds(100);
 // So long without a first answer from etcd, ever, are an error.
 constexpr absl::Duration kFirstAnswer = absl::Seconds(10);
 
-absl::StatusOr<std::unique_ptr<Registry>> OpenEtcd(const std::string& addresses,
-                                                   const std::string& run, absl::Duration timeout) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> list, SplitAddresses(addresses));
+absl::StatusOr<std::unique_ptr<Registry>> OpenEtcd(const Leading::Options& options,
+                                                   absl::Duration timeout) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> list, SplitAddresses(options.etcd));
   std::vector<std::shared_ptr<grpc::Channel>> members;
   for (const std::string& address : list) {
-    members.push_back(MakeChannel(address, 0, ChannelSecurity::Plaintext()));
+    members.push_back(MakeChannel(address, 0, options.etcd_security));
   }
-  return std::make_unique<EtcdRegistry>(members, run, timeout);
+  return std::make_unique<EtcdRegistry>(members, options.run, timeout);
 }
 
 // The content of a small file, which is made with what `make` gives where it is missing.
@@ -74,20 +74,15 @@ absl::Status CheckCluster(const Leading::Options& options, const std::string& cl
                    path));
 }
 
-// A coordinator that died leading has commits that nobody was told of, and that whoever leads now
-// does not have. Everything that was told is in the set, which this folder is not in: it is put
-// aside.
-absl::Status PutAside(FileSystem& file_system, absl::string_view given) {
-  const std::string folder(absl::StripSuffix(given, "/"));
-  std::string aside;
-  for (int i = 1; aside.empty() || file_system.Exists(aside); ++i) {
-    aside = absl::StrCat(folder, ".former-", i);
+// OK if the folder has every delta that its rows name; ABORTED if it has lost some with the memory
+// that they were in.
+absl::Status CheckDeltas(const Leading::Options& options) {
+  if (!options.file_system->Exists(JoinPath(options.folder, kDeltasInFile))) {
+    return absl::OkStatus();
   }
-  RETURN_IF_ERROR(file_system.Rename(folder, aside));
-  RETURN_IF_ERROR(file_system.SyncFolder(ParentFolder(folder)));
-  Log().warn("{} had commits that nobody was told of: it is {} now, and a new copy begins", folder,
-             aside);
-  return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::unique_ptr<RunDirectoryStore> store,
+                   RunDirectoryStore::Open(*options.file_system, options.folder, options.store));
+  return store->Recover().status();
 }
 
 }  // namespace
@@ -101,12 +96,11 @@ absl::StatusOr<std::unique_ptr<Leading>> Leading::StandBy(
                      CopyName(*options.file_system, options.folder, options.name));
     Leadership::Options own = {
         .name = name, .address = options.address, .clock = Clock::Real(), .events = options.events};
-    ASSIGN_OR_RETURN(std::unique_ptr<Registry> registry,
-                     OpenEtcd(options.etcd, options.run, own.ttl / 6));
+    ASSIGN_OR_RETURN(std::unique_ptr<Registry> registry, OpenEtcd(options, own.ttl / 6));
     std::unique_ptr<Leading> leading(new Leading(std::move(registry), standbys, own));
     const absl::Status led = leading->Wait(options, name, stop_requested, refused);
     if (absl::IsAborted(led)) {
-      RETURN_IF_ERROR(PutAside(*options.file_system, options.folder));
+      RETURN_IF_ERROR(PutAside(*options.file_system, options.folder, led.message()));
       continue;
     }
     RETURN_IF_ERROR(led);
@@ -143,6 +137,8 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
                                      ? absl::InfiniteDuration()
                                      : Clock::Real()->Monotonic() + kFirstAnswer;
   bool answered = false;
+  const absl::Status whole = CheckDeltas(options);
+  if (!whole.ok() && !absl::IsAborted(whole)) return whole;
   do {
     const absl::StatusOr<RegistryView> view = registry_->Read();
     if (!view.ok()) {
@@ -163,13 +159,15 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
         following = nullptr;
         const bool other_history = absl::IsOutOfRange(why) || absl::IsDataLoss(why);
         if (other_history && !view->in_sync.contains(name)) {
-          return absl::AbortedError(why.message());
+          // It died leading: whatever was told is in the set, which this folder is not in.
+          return absl::AbortedError("had commits that nobody was told of");
         }
         RETURN_IF_ERROR(why);
       }
       if (following == nullptr || address != view->address) {
         following = nullptr;
         address = view->address;
+        if (!whole.ok()) return absl::AbortedError("has lost deltas that were in memory");
         ASSIGN_OR_RETURN(following,
                          Following::Start(*options.file_system, options.folder, options.store, name,
                                           address, options.security));
@@ -186,10 +184,16 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
                        " may lead. Start one of them; until then it waits"));
       continue;
     }
+    if (!whole.ok()) {
+      say(absl::StrCat("nobody leads, and ", name, " cannot: ", whole.message(),
+                       ". It waits for another machine of ", absl::StrJoin(view->in_sync, ", ")));
+      continue;
+    }
     const absl::Status taken = leadership_.Take();
     if (taken.ok()) return absl::OkStatus();
     say(absl::StrCat(taken.message(), "; trying on"));
   } while (!stop_requested(kTry));
+  if (following != nullptr && following->Stop().ok()) following->Rest();
   return absl::CancelledError("stopped before it led");
 }
 

@@ -46,7 +46,8 @@ class LateEventLog final : public EventLog {
 class Leading {
  public:
   struct Options {
-    std::string etcd;     // HOST:PORT,HOST:PORT
+    std::string etcd;  // HOST:PORT,HOST:PORT
+    ChannelSecurity etcd_security;
     std::string run;      // The run's name: all who share it give the same.
     std::string address;  // Where this coordinator serves once it leads.
     std::string name;     // Of the machine, for people.

@@ -69,7 +69,8 @@ absl::Status RunCopy::TakePart(const v1::FilePart& part) {
   const auto bytes = static_cast<int64_t>(part.data().size());
   if (part.offset() == 0) {
     // A run has begun here, or its file is no trace of one.
-    ASSIGN_OR_RETURN(writer_, store_.file_system().Create(Path(file) + ".tmp"));
+    path_ = is_initial ? Path(file) : store_.blobs().NewPath(file, part.file_bytes());
+    ASSIGN_OR_RETURN(writer_, store_.file_system().Create(path_ + ".tmp"));
     file_ = file;
     written_ = 0;
   }
@@ -90,9 +91,9 @@ absl::Status RunCopy::TakePart(const v1::FilePart& part) {
   writer_ = nullptr;
   file_.clear();
   CrashPoint("after_blob_sync");
-  RETURN_IF_ERROR(store_.file_system().Rename(Path(file) + ".tmp", Path(file)));
+  RETURN_IF_ERROR(store_.file_system().Rename(path_ + ".tmp", path_));
   CrashPoint("after_blob_rename");
-  RETURN_IF_ERROR(store_.file_system().SyncFolder(ParentFolder(Path(file))));
+  RETURN_IF_ERROR(store_.file_system().SyncFolder(ParentFolder(path_)));
   if (is_initial) {
     has_initial_ = true;
   } else {
@@ -113,7 +114,7 @@ absl::Status RunCopy::TakeBegin(const v1::CopyBegin& begin) {
 absl::Status RunCopy::TakeAdvance(const v1::CopyAdvance& advance) {
   // No row names them, now or later.
   for (const std::string& file : advance.dropped_files()) {
-    if (held_.erase(file) > 0) RETURN_IF_ERROR(store_.file_system().Remove(Path(file)));
+    if (held_.erase(file) > 0) RETURN_IF_ERROR(store_.blobs().RemoveFile(file));
   }
   changes_.from = advance.from();
   changes_.to = advance.to();

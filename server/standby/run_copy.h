@@ -47,6 +47,7 @@ class RunCopy {
   bool has_initial_ = false;    // Came with this stream.
   RunChanges changes_;          // Rows so far.
   std::string file_;            // Being written; empty: none.
+  std::string path_;            // Where it will be.
   std::unique_ptr<WritableFile> writer_;
   int64_t written_ = 0;
 };

@@ -22,10 +22,10 @@ absl::Status Send(const v1::FollowResponse& response, FeedWriter write) {
   return absl::CancelledError("the follower is gone");
 }
 
-// NOT_FOUND if the file is not there.
-absl::Status SendFile(RunDirectoryStore& store, const std::string& file, FeedWriter write) {
-  ASSIGN_OR_RETURN(const std::string content,
-                   store.file_system().ReadFile(JoinPath(store.folder(), file)));
+// `file` is its name, `path` where it is. NOT_FOUND if it is not there.
+absl::Status SendFile(RunDirectoryStore& store, const std::string& file, const std::string& path,
+                      FeedWriter write) {
+  ASSIGN_OR_RETURN(const std::string content, store.file_system().ReadFile(path));
   size_t offset = 0;
   do {
     const absl::string_view data = absl::string_view(content).substr(offset, kPartBytes);
@@ -44,7 +44,8 @@ absl::Status SendFile(RunDirectoryStore& store, const std::string& file, FeedWri
 
 absl::Status SendBegin(RunDirectoryStore& store, FeedWriter write) {
   ASSIGN_OR_RETURN(const RunIdentity identity, store.Identity());
-  const absl::Status initial = SendFile(store, kInitialFile, write);
+  const absl::Status initial =
+      SendFile(store, kInitialFile, JoinPath(store.folder(), kInitialFile), write);
   if (!absl::IsNotFound(initial)) RETURN_IF_ERROR(initial);
   v1::FollowResponse response;
   ASSIGN_OR_RETURN(*response.mutable_begin()->mutable_identity(), PackRow(identity));
@@ -90,7 +91,7 @@ absl::StatusOr<bool> SendWhatLacks(RunDirectoryStore& store, const v1::FollowReq
     complete = true;
     for (const BlobRef& blob : changes.blobs) {
       if (held.contains(blob.file)) continue;
-      const absl::Status sent = SendFile(store, blob.file, write);
+      const absl::Status sent = SendFile(store, blob.file, store.blobs().Path(blob.file), write);
       if (absl::IsNotFound(sent) &&
           store.WaitForCommit(changes.to, absl::ZeroDuration()) > changes.to) {
         complete = false;  // A later commit has removed it: what it says is asked for anew.

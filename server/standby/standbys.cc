@@ -7,6 +7,11 @@
 #include "common/base/status_macros.h"
 
 namespace causeway::server {
+namespace {
+
+constexpr int64_t kOnTheirWay = 100;  // Commits.
+
+}  // namespace
 
 int64_t Standbys::Attach(const std::string& name, int64_t commits) {
   absl::MutexLock lock(&mutex_);
@@ -55,12 +60,23 @@ std::vector<Standbys::Copy> Standbys::Following() const {
   return copies;
 }
 
-void Standbys::Require(std::set<std::string> names) {
+void Standbys::Require(std::set<std::string> names, bool alone) {
   absl::MutexLock lock(&mutex_);
+  alone_ = alone;
   if (by_names_ && required_ == names) return;  // Nobody's patience begins anew.
   by_names_ = true;
   required_ = std::move(names);
   NoteStep();
+}
+
+bool Standbys::Alone() const {
+  absl::MutexLock lock(&mutex_);
+  if (by_names_) return alone_;
+  // The newest commits are on their way.
+  return std::ranges::none_of(
+      streams_, [&](const auto& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return item.second.commits + kOnTheirWay >= std::max(waited_for_, begin_);
+      });
 }
 
 void Standbys::Begin(int64_t commits) {

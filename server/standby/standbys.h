@@ -51,8 +51,8 @@ class Standbys {
 
   // --- What is asked of them ---
   // Those of these names must have what is told, from now on, in place of any one copy. None:
-  // nobody must.
-  void Require(std::set<std::string> names);
+  // nobody must. `alone`: none of them is known to have everything yet.
+  void Require(std::set<std::string> names, bool alone);
   // Nothing is told from then on, by Clock::Monotonic.
   void LeadUntil(absl::Duration end);
   // Those that are required and made no step for so long, while somebody waits for them.
@@ -61,6 +61,8 @@ class Standbys {
   // was perhaps never told.
   void Begin(int64_t commits);
 
+  // Whether no copy that follows is known to have everything.
+  bool Alone() const;
   // The furthest commit that was ever waited for, Begin's included: all that was told is in it.
   int64_t furthest() const;
 
@@ -100,6 +102,7 @@ class Standbys {
   std::map<std::string, int64_t> commits_ ABSL_GUARDED_BY(mutex_);
   bool by_names_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<std::string> required_ ABSL_GUARDED_BY(mutex_);
+  bool alone_ ABSL_GUARDED_BY(mutex_) = true;  // By names.
   int64_t begin_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Duration lead_until_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteDuration();
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);

@@ -26,6 +26,9 @@ constexpr ArrayFileKind kSnapshot = {'C', 'W', 'A', 'Y', 'S', 'N', 'A', 'P'};
 constexpr uint32_t kVersion = 1;
 constexpr char kObject[] = "object";
 constexpr size_t kCommitDigits = 12;
+constexpr char kDeltas[] = "deltas";
+// Left free in memory.
+constexpr uint64_t kSpareMemory = uint64_t{64} << 20;
 
 json DeltaMetadata(const ContributionRecord& record) {
   return {{"fragment", record.fragment},
@@ -97,9 +100,90 @@ absl::StatusOr<FloatBuffer> Floats(const NamedBytes& array, const std::string& p
 
 absl::Status BlobFolder::CreateFolders() {
   for (const char* name : kBlobFolders) {
-    RETURN_IF_ERROR(file_system_.CreateFolders(Path(name)));
+    RETURN_IF_ERROR(file_system_.CreateFolders(OnDisk(name)));
   }
   return file_system_.SyncFolder(folder_);
+}
+
+absl::Status BlobFolder::FindMemory() {
+  const absl::StatusOr<std::string> line = file_system_.ReadFile(OnDisk(kDeltasInFile));
+  if (absl::IsNotFound(line.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(line.status());
+  memory_ = std::string(absl::StripAsciiWhitespace(*line));
+  if (!memory_.empty() && memory_.front() == '/') return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(OnDisk(kDeltasInFile), " should name a folder, as /dev/",
+                                          "shm/causeway/NAME; it has \"", memory_,
+                                          "\": see Repair in docs/formats.md"));
+}
+
+absl::Status BlobFolder::UseMemory(const std::string& folder) {
+  RETURN_IF_ERROR(file_system_.CreateFolders(JoinPath(folder, kDeltas)));
+  if (folder == memory_) return absl::OkStatus();
+  RETURN_IF_ERROR(
+      WriteFileAtomically(file_system_, OnDisk(kDeltasInFile), absl::string_view(folder + "\n")));
+  memory_ = folder;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> BlobFolder::CopyToDisk(int64_t most_bytes) {
+  if (memory_.empty() || !file_system_.IsFolder(InMemory(kDeltas))) return true;
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(InMemory(kDeltas)));
+  int64_t copied = 0;
+  bool all = true;
+  for (const std::string& name : names) {
+    const std::string file = JoinPath(kDeltas, name);
+    if (absl::EndsWith(name, ".tmp") || file_system_.Exists(OnDisk(file))) continue;
+    all = copied < most_bytes;
+    if (!all) break;
+    const absl::StatusOr<std::string> content = file_system_.ReadFile(InMemory(file));
+    if (absl::IsNotFound(content.status())) continue;  // It went meanwhile.
+    RETURN_IF_ERROR(content.status());
+    RETURN_IF_ERROR(WriteFileAtomically(file_system_, OnDisk(file), absl::string_view(*content)));
+    copied += static_cast<int64_t>(content->size());
+    if (!file_system_.Exists(InMemory(file))) file_system_.Remove(OnDisk(file)).IgnoreError();
+  }
+  return all;
+}
+
+absl::Status BlobFolder::DropMemory() {
+  if (memory_.empty()) return absl::OkStatus();
+  new_in_memory_ = false;
+  if (file_system_.Exists(OnDisk(kDeltasInFile))) {
+    RETURN_IF_ERROR(file_system_.Remove(OnDisk(kDeltasInFile)));
+    RETURN_IF_ERROR(file_system_.SyncFolder(folder_));
+  }
+  const std::string memory = std::exchange(memory_, "");
+  const std::string deltas = JoinPath(memory, kDeltas);
+  if (!file_system_.IsFolder(deltas)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(deltas));
+  for (const std::string& name : names) {
+    RETURN_IF_ERROR(file_system_.Remove(JoinPath(deltas, name)));
+  }
+  RETURN_IF_ERROR(file_system_.Remove(deltas));
+  return file_system_.Remove(memory);
+}
+
+bool BlobFolder::MayBeInMemory(absl::string_view file) const {
+  return !memory_.empty() && absl::ConsumePrefix(&file, kDeltas) && absl::StartsWith(file, "/");
+}
+
+std::string BlobFolder::Path(const std::string& file) const {
+  if (MayBeInMemory(file) && file_system_.Exists(InMemory(file))) return InMemory(file);
+  return OnDisk(file);
+}
+
+std::string BlobFolder::NewPath(const std::string& file, int64_t bytes) {
+  if (!new_in_memory_ || !MayBeInMemory(file)) return OnDisk(file);
+  const absl::StatusOr<uint64_t> free = file_system_.FreeBytes(memory_);
+  if (free.ok() && *free >= kSpareMemory && *free - kSpareMemory >= static_cast<uint64_t>(bytes)) {
+    said_full_ = false;
+    return InMemory(file);
+  }
+  if (!said_full_.exchange(true)) {
+    Log().warn("{} has {} bytes free: deltas are written to the disk until it has more", memory_,
+               free.value_or(0));
+  }
+  return OnDisk(file);
 }
 
 absl::StatusOr<BlobRef> BlobFolder::Write(const char* blob_folder, const std::string& name,
@@ -107,7 +191,7 @@ absl::StatusOr<BlobRef> BlobFolder::Write(const char* blob_folder, const std::st
                                           std::span<const NamedBytes> arrays) {
   const BlobRef blob = {.file = JoinPath(blob_folder, name),
                         .bytes = static_cast<int64_t>(ArrayFileBytes(metadata, arrays))};
-  const std::string path = Path(blob.file);
+  const std::string path = NewPath(blob.file, blob.bytes);
   const std::string temporary = path + ".tmp";
   const absl::Status written = [&]() -> absl::Status {
     ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system_.Create(temporary));
@@ -122,7 +206,7 @@ absl::StatusOr<BlobRef> BlobFolder::Write(const char* blob_folder, const std::st
     return written;
   }
   CrashPoint("after_blob_rename");
-  RETURN_IF_ERROR(SyncFailure(file_system_.SyncFolder(Path(blob_folder))));
+  RETURN_IF_ERROR(SyncFailure(file_system_.SyncFolder(ParentFolder(path))));
   return blob;
 }
 
@@ -132,7 +216,7 @@ absl::StatusOr<BlobRef> BlobFolder::WriteDelta(const ContributionRecord& record,
   json metadata = DeltaMetadata(record);
   metadata["commits"] = commits;
   const NamedBytes array = {kObject, object};
-  return Write("deltas",
+  return Write(kDeltas,
                Numbered(commits, absl::StrCat("f", record.fragment, "-r", record.round, "-",
                                               record.worker_id, ".delta")),
                kDelta, metadata, {&array, 1});
@@ -255,25 +339,44 @@ bool BlobFolder::IsBlobName(absl::string_view file) {
 }
 
 void BlobFolder::Remove(const BlobRef& blob) {
-  const absl::Status status = file_system_.Remove(Path(blob.file));
-  if (!status.ok() && !absl::IsNotFound(status)) Log().warn("{}", std::string(status.message()));
+  const absl::Status status = RemoveFile(blob.file);
+  if (!status.ok()) Log().warn("{}", std::string(status.message()));
+}
+
+absl::Status BlobFolder::RemoveFile(const std::string& file) {
+  absl::Status status = file_system_.Remove(OnDisk(file));
+  if (absl::IsNotFound(status)) status = absl::OkStatus();
+  if (!MayBeInMemory(file)) return status;
+  const absl::Status in_memory = file_system_.Remove(InMemory(file));
+  return in_memory.ok() || absl::IsNotFound(in_memory) ? status : in_memory;
+}
+
+absl::Status BlobFolder::ListFolder(const std::string& root, const char* folder,
+                                    std::set<std::string>& seen, std::vector<Entry>& entries) {
+  const std::string path = JoinPath(root, folder);
+  if (!file_system_.IsFolder(path)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(path));
+  for (const std::string& name : names) {
+    if (file_system_.IsFolder(JoinPath(path, name))) continue;
+    const std::string file = JoinPath(folder, name);
+    if (!seen.insert(file).second) continue;
+    Entry& entry = entries.emplace_back();
+    entry.file = file;
+    absl::string_view whole = name;
+    const bool temporary = absl::ConsumeSuffix(&whole, ".tmp");
+    entry.commits = CommitsOfName(folder, whole);
+    entry.temporary = temporary && entry.commits >= 0;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<BlobFolder::Entry>> BlobFolder::List() {
   std::vector<Entry> entries;
+  std::set<std::string> seen;
   for (const char* folder : kBlobFolders) {
-    if (!file_system_.IsFolder(Path(folder))) continue;
-    ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(Path(folder)));
-    for (const std::string& name : names) {
-      if (file_system_.IsFolder(Path(JoinPath(folder, name)))) continue;
-      Entry& entry = entries.emplace_back();
-      entry.file = JoinPath(folder, name);
-      absl::string_view whole = name;
-      const bool temporary = absl::ConsumeSuffix(&whole, ".tmp");
-      entry.commits = CommitsOfName(folder, whole);
-      entry.temporary = temporary && entry.commits >= 0;
-    }
+    RETURN_IF_ERROR(ListFolder(folder_, folder, seen, entries));
   }
+  if (!memory_.empty()) RETURN_IF_ERROR(ListFolder(memory_, kDeltas, seen, entries));
   return entries;
 }
 

@@ -8,10 +8,15 @@
 //
 // The number in front, which the header repeats, is how many commits the database had when the
 // file was written: a database that knows of fewer has lost some.
+//
+// Deltas may be in a folder in memory, too (server/standby): the file DELTAS_IN names it. A delta
+// is then in either place, or in both.
 #ifndef CAUSEWAY_SERVER_STORE_BLOB_FOLDER_H_
 #define CAUSEWAY_SERVER_STORE_BLOB_FOLDER_H_
 
+#include <atomic>
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -29,7 +34,10 @@ namespace causeway::server {
 
 inline constexpr const char* kBlobFolders[] = {"deltas", "answers", "snapshots"};
 
-// Thread-safe: it holds nothing but names.
+// Names the folder in memory that this run's deltas may be in; one line.
+inline constexpr char kDeltasInFile[] = "DELTAS_IN";
+
+// Thread-safe, once FindMemory or UseMemory has returned.
 //
 // A Write returns when the file is durable. RESOURCE_EXHAUSTED: the disk is full, nothing is left
 // of it. After any other error the store must stop. A Read gives DATA_LOSS, with the file's name,
@@ -40,6 +48,22 @@ class BlobFolder {
       : file_system_(file_system), folder_(std::move(run_folder)) {}
 
   absl::Status CreateFolders();
+
+  // --- Deltas in memory ---
+  // Reads where they may be. Before anything else is asked.
+  absl::Status FindMemory();
+  // They may be in that folder, which is made, from now on, and also after a new start.
+  absl::Status UseMemory(const std::string& folder);
+  // Where they may be; empty: on the disk alone.
+  const std::string& memory() const { return memory_; }
+  // Whether new ones go there, as long as it has room. At first they do not.
+  void set_new_in_memory(bool in_memory) { new_in_memory_ = in_memory; }
+  bool new_in_memory() const { return new_in_memory_; }
+  // Copies deltas that are only in memory to the disk, durably, until that were `most_bytes` or
+  // more. Whether all are there now. They stay in memory, too.
+  absl::StatusOr<bool> CopyToDisk(int64_t most_bytes);
+  // Forgets the memory, and removes what is there. What only it has is lost: copy it before.
+  absl::Status DropMemory();
 
   // `commits`: of the database, before the blob's own row.
   absl::StatusOr<BlobRef> WriteDelta(const ContributionRecord& record,
@@ -56,6 +80,8 @@ class BlobFolder {
   absl::Status CheckPresent(const BlobRef& blob);
   // A file that cannot be removed now is an orphan, which the next opening removes.
   void Remove(const BlobRef& blob);
+  // OK also if it is not there.
+  absl::Status RemoveFile(const std::string& file);
 
   struct Entry {
     std::string file;        // "deltas/..."
@@ -68,7 +94,9 @@ class BlobFolder {
   // Whether that is the name of a blob, relative to the run's folder, and of nothing beyond it.
   static bool IsBlobName(absl::string_view file);
 
-  std::string Path(const std::string& file) const { return JoinPath(folder_, file); }
+  // Where a blob is, and where a new one of so many bytes is to be written.
+  std::string Path(const std::string& file) const;
+  std::string NewPath(const std::string& file, int64_t bytes);
 
  private:
   absl::StatusOr<BlobRef> Write(const char* blob_folder, const std::string& name,
@@ -79,8 +107,17 @@ class BlobFolder {
   absl::StatusOr<std::vector<uint8_t>> ReadObject(const BlobRef& blob, const ArrayFileKind& kind,
                                                   const nlohmann::json& expected);
 
+  std::string OnDisk(const std::string& file) const { return JoinPath(folder_, file); }
+  std::string InMemory(const std::string& file) const { return JoinPath(memory_, file); }
+  bool MayBeInMemory(absl::string_view file) const;
+  absl::Status ListFolder(const std::string& root, const char* folder, std::set<std::string>& seen,
+                          std::vector<Entry>& entries);
+
   FileSystem& file_system_;
   const std::string folder_;
+  std::string memory_;
+  std::atomic<bool> new_in_memory_ = false;
+  std::atomic<bool> said_full_ = false;
 };
 
 }  // namespace causeway::server

@@ -37,7 +37,7 @@ bool IsOwnTemporary(absl::string_view name) {
   }
   return name == kDatabaseFile || name == kWitnessFile || name == kConfigFile ||
          name == kRoundsFile || name == kSummaryFile || name == kCurvesFile ||
-         name == kInitialFile || name == kCopyFile;
+         name == kInitialFile || name == kCopyFile || name == kDeltasInFile;
 }
 
 absl::Status LostCommits(const std::string& folder, int64_t commits, absl::string_view witness,
@@ -47,6 +47,21 @@ absl::Status LostCommits(const std::string& folder, int64_t commits, absl::strin
       witness, " knows of ", known, " (", JoinPath(folder, kDatabaseLogFile),
       " is probably damaged or was removed); restore the run directory from a copy "
       "(docs/formats.md, Repair)"));
+}
+
+absl::StatusOr<std::vector<BlobFolder::Entry>> ListBlobs(FileSystem& file_system,
+                                                         const std::string& folder) {
+  BlobFolder blobs(file_system, folder);
+  RETURN_IF_ERROR(blobs.FindMemory());
+  return blobs.List();
+}
+
+absl::Status LostDeltas(const std::string& folder, const std::string& memory, int64_t lost) {
+  return absl::AbortedError(absl::StrCat(
+      folder, " lacks ", lost, " of its deltas: they were in memory, in ", memory,
+      ", and are gone, as after a restart of the machine. Another machine's copy has all that was "
+      "told: follow that, or serve it. If all copies have lost theirs, serve "
+      "--back_to_snapshots goes back to what is on this disk (docs/standby.md)"));
 }
 
 }  // namespace
@@ -67,8 +82,7 @@ absl::Status CheckNoTraces(FileSystem& file_system, const std::string& folder) {
   ASSIGN_OR_RETURN(const int64_t commits,
                    CommitWitness::Read(file_system, JoinPath(folder, kWitnessFile)));
   if (commits > 0) trace = kWitnessFile;
-  ASSIGN_OR_RETURN(const std::vector<BlobFolder::Entry> blobs,
-                   BlobFolder(file_system, folder).List());
+  ASSIGN_OR_RETURN(const std::vector<BlobFolder::Entry> blobs, ListBlobs(file_system, folder));
   for (const BlobFolder::Entry& blob : blobs) {
     if (blob.commits >= 0 && !blob.temporary) trace = blob.file;
   }
@@ -83,7 +97,7 @@ absl::StatusOr<FolderTraces> ReadTraces(FileSystem& file_system, const std::stri
   FolderTraces traces;
   ASSIGN_OR_RETURN(traces.commits,
                    CommitWitness::Read(file_system, JoinPath(folder, kWitnessFile)));
-  ASSIGN_OR_RETURN(traces.blobs, BlobFolder(file_system, folder).List());
+  ASSIGN_OR_RETURN(traces.blobs, ListBlobs(file_system, folder));
   return traces;
 }
 
@@ -95,6 +109,8 @@ absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
   }
   const bool is_copy = file_system.Exists(JoinPath(folder, kCopyFile));
   BlobFolder blobs(file_system, folder);
+  RETURN_IF_ERROR(blobs.FindMemory());
+  int64_t lost = 0;
   std::set<std::string> named;
   const auto check = [&](const BlobRef& blob) {
     if (!blob.kept()) return absl::OkStatus();
@@ -116,6 +132,11 @@ absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
   }
   for (const auto& row : content.rounds) note(row.answer);
   for (const auto& row : content.contributions) {
+    if (!blobs.memory().empty() && row.delta.kept() && !in_use &&
+        !file_system.Exists(blobs.Path(row.delta.file))) {
+      ++lost;
+      continue;
+    }
     if (row.record.round > newest[row.record.fragment]) {
       RETURN_IF_ERROR(check(row.delta));
     } else {
@@ -129,24 +150,23 @@ absl::Status CheckBlobs(FileSystem& file_system, const std::string& folder,
     }
     if (!in_use) orphans.push_back(entry.file);
   }
-  return absl::OkStatus();
+  return lost == 0 ? absl::OkStatus() : LostDeltas(folder, blobs.memory(), lost);
 }
 
 absl::Status RemoveOrphans(FileSystem& file_system, const std::string& folder,
                            const std::vector<std::string>& orphans) {
-  for (const std::string& orphan : orphans) {
-    RETURN_IF_ERROR(file_system.Remove(JoinPath(folder, orphan)));
-  }
+  BlobFolder blobs(file_system, folder);
+  RETURN_IF_ERROR(blobs.FindMemory());
+  for (const std::string& orphan : orphans) RETURN_IF_ERROR(blobs.RemoveFile(orphan));
   ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system.List(folder));
   for (const std::string& name : names) {
     const std::string path = JoinPath(folder, name);
     if (!IsOwnTemporary(name) || file_system.IsFolder(path)) continue;
     RETURN_IF_ERROR(file_system.Remove(path));
   }
-  ASSIGN_OR_RETURN(const std::vector<BlobFolder::Entry> entries,
-                   BlobFolder(file_system, folder).List());
+  ASSIGN_OR_RETURN(const std::vector<BlobFolder::Entry> entries, blobs.List());
   for (const BlobFolder::Entry& entry : entries) {
-    if (entry.temporary) RETURN_IF_ERROR(file_system.Remove(JoinPath(folder, entry.file)));
+    if (entry.temporary) RETURN_IF_ERROR(blobs.RemoveFile(entry.file));
   }
   return absl::OkStatus();
 }

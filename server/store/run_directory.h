@@ -9,6 +9,7 @@
 //   rounds.jsonl      the rounds, for people (round_log.h)
 //   summary.json      what the run did
 //   COPY              there while a follower owns the folder, and after its death
+//   DELTAS_IN         the folder in memory that deltas may be in
 //   curves            of the status page (history/run_curves.h)
 //
 // docs/formats.md describes them byte by byte.
@@ -54,9 +55,10 @@ struct FolderTraces {
 absl::StatusOr<FolderTraces> ReadTraces(FileSystem& file_system, const std::string& folder);
 
 // DATA_LOSS if the database, which has `commits`, has lost some (by the witness and by the blobs'
-// names), or if a blob that its rows name is missing or of another size. Blobs that no row names
-// are appended to `orphans`: what a crash left between a blob and its row, or between a row and
-// the removal of a blob.
+// names), or if a blob that its rows name is missing or of another size. ABORTED if deltas are
+// missing that may have been in memory: it is gone, and nothing else is wrong. Blobs that no row
+// names are appended to `orphans`: what a crash left between a blob and its row, or between a row
+// and the removal of a blob.
 //
 // `traces` must have been read before the database: then they cannot know of more than it, even if
 // an owner goes on. `in_use`: one does, and may have removed blobs since, which are not missed

@@ -138,7 +138,21 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::Recover() {
   return run;
 }
 
+absl::Status RunDirectoryStore::PlaceDeltas() {
+  if (!options_.deltas_in.has_value()) return absl::OkStatus();
+  const std::string& wanted = *options_.deltas_in;
+  const std::string memory = blobs_.memory();
+  if (!memory.empty() && (wanted.empty() || ParentFolder(memory) != ParentFolder(wanted))) {
+    RETURN_IF_ERROR(blobs_.CreateFolders());
+    RETURN_IF_ERROR(blobs_.CopyToDisk(std::numeric_limits<int64_t>::max()).status());
+    RETURN_IF_ERROR(blobs_.DropMemory());
+  }
+  if (wanted.empty()) return absl::OkStatus();
+  return blobs_.UseMemory(blobs_.memory().empty() ? wanted : memory);
+}
+
 absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
+  RETURN_IF_ERROR(blobs_.FindMemory());
   if (!file_system_.Exists(Path(kDatabaseFile))) {
     RETURN_IF_ERROR(CheckNoTraces(file_system_, folder_));
     RETURN_IF_ERROR(RemoveOrphans(file_system_, folder_, {}));
@@ -148,17 +162,23 @@ absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
       RETURN_IF_ERROR(file_system_.SyncFolder(folder_));
     }
     RETURN_IF_ERROR(EndCopy());
+    RETURN_IF_ERROR(PlaceDeltas());
     return std::nullopt;
   }
   ASSIGN_OR_RETURN(database_, RunDatabase::Open(Path(kDatabaseFile), DatabaseOptions()));
   ASSIGN_OR_RETURN(DatabaseContent content, database_->Load(options_.recovered_rounds));
   std::vector<std::string> orphans;
   ASSIGN_OR_RETURN(const FolderTraces traces, ReadTraces(file_system_, folder_));
+  if (options_.back_to_snapshots) {
+    RETURN_IF_ERROR(GoBack(content));
+    ASSIGN_OR_RETURN(content, database_->Load(options_.recovered_rounds));
+  }
   RETURN_IF_ERROR(CheckBlobs(file_system_, folder_, traces, content, database_->commits(),
                              /*in_use=*/false, orphans));
   CrashPoint("during_recovery");
   RETURN_IF_ERROR(RemoveOrphans(file_system_, folder_, orphans));
   RETURN_IF_ERROR(EndCopy());
+  RETURN_IF_ERROR(PlaceDeltas());
   Remember(content);
   RETURN_IF_ERROR(Continue(content.rounds));
 

@@ -2,6 +2,7 @@
 
 import pathlib
 import shutil
+import ssl
 import urllib.request
 
 from cluster import SIGKILL, Process, free_port, wait_until
@@ -15,10 +16,14 @@ def is_there():
 
 
 class Etcd:
-    """Use as a context manager, in a folder that exists."""
+    """Use as a context manager, in a folder that exists.
 
-    def __init__(self, folder, members=3):
+    `server`, `client`: folders of deploy/make_certificates. Clients must have a certificate then."""
+
+    def __init__(self, folder, members=3, server=None, client=None):
         self.folder = folder
+        self.server, self.client = server, client
+        self.scheme = "https" if server else "http"
         self.clients = [free_port() for _ in range(members)]
         self.peers = [free_port() for _ in range(members)]
         self.processes = [self._start(i) for i in range(members)]
@@ -29,19 +34,26 @@ class Etcd:
         return Process(
             self.folder / f"etcd{i}.log", PROGRAM, f"--name=n{i}",
             f"--data-dir={self.folder / f'etcd{i}'}", "--log-level=error",
-            f"--listen-client-urls=http://127.0.0.1:{self.clients[i]}",
-            f"--advertise-client-urls=http://127.0.0.1:{self.clients[i]}",
+            f"--listen-client-urls={self.scheme}://127.0.0.1:{self.clients[i]}",
+            f"--advertise-client-urls={self.scheme}://127.0.0.1:{self.clients[i]}",
             f"--listen-peer-urls=http://127.0.0.1:{self.peers[i]}",
             f"--initial-advertise-peer-urls=http://127.0.0.1:{self.peers[i]}",
             f"--initial-cluster={cluster}", "--initial-cluster-state=new",
-            f"--initial-cluster-token={self.folder.name}")
+            f"--initial-cluster-token={self.folder.name}",
+            *([f"--cert-file={self.server / 'cert.pem'}", f"--key-file={self.server / 'key.pem'}",
+               "--client-cert-auth", f"--trusted-ca-file={self.server / 'ca.pem'}"]
+              if self.server else []))
 
     def _elected(self):
         for process in self.processes:
             assert process.child.poll() is None, process.log()
+        context = None
+        if self.client:
+            context = ssl.create_default_context(cafile=self.client / "ca.pem")
+            context.load_cert_chain(self.client / "cert.pem", self.client / "key.pem")
         try:
-            with urllib.request.urlopen(
-                    f"http://127.0.0.1:{self.clients[0]}/health", timeout=1) as answer:
+            with urllib.request.urlopen(f"{self.scheme}://127.0.0.1:{self.clients[0]}/health",
+                                        timeout=1, context=context) as answer:
                 return b'"true"' in answer.read()
         except OSError:
             return False

@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+import shutil
+import subprocess
 import sys
 import unittest
 from signal import SIGCONT, SIGSTOP
@@ -21,21 +23,30 @@ sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
 membership { start_workers: 2 max_workers: 2 lease_ms: 20000 }
 """
 FOR_EVER_S = 1e6
+MAKE_CERTIFICATES = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "make_certificates"
 
 
 class Machines(Cluster):
     """Two machines and etcd. The first reaches etcd, and is reached by the other one, through
     proxies; workers reach both directly."""
 
-    def __init__(self):
+    def __init__(self, tls=False):
         super().__init__()
         self.config = self.folder / "run.textproto"
         self.config.write_text(MODEL + RUN)
-        self.etcd = Etcd(self.folder)
+        self.certificates = self.folder / "certificates"
+        if tls:
+            for words in (["init"], ["coordinator", "--ip", "127.0.0.1"], ["operator", "machine"]):
+                subprocess.run([MAKE_CERTIFICATES, "--dir", self.certificates, *words], check=True,
+                               stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, timeout=60)
+        self.etcd = Etcd(self.folder, server=self.certificates / "coordinator" if tls else None,
+                         client=self.client if tls else None)
+        self.etcd_flags = self.tls_flags() if tls else []
         self.ports = [free_port(), free_port()]
         self.to_etcd = [Proxy(port) for port in self.etcd.clients]
         self.to_first = Proxy(self.ports[0])
         self.lives = 0
+        self.in_memory = False
 
     def __exit__(self, *error):
         super().__exit__(*error)
@@ -44,6 +55,14 @@ class Machines(Cluster):
             proxy.stall(0)
             proxy.cut()
             proxy.stop()
+
+    @property
+    def client(self):
+        return self.certificates / "operator-machine"
+
+    def tls_flags(self):
+        return [f"--etcd_ca={self.client / 'ca.pem'}", f"--etcd_cert={self.client / 'cert.pem'}",
+                f"--etcd_key={self.client / 'key.pem'}"]
 
     def run_dir(self, node):
         return self.folder / f"node{node}"
@@ -59,11 +78,23 @@ class Machines(Cluster):
             f"node{node}-{self.lives}.log", COORDINATOR, "serve",
             f"--run_dir={self.run_dir(node)}", f"--config={self.config}",
             f"--listen=127.0.0.1:{self.ports[node]}", f"--standby_name=node{node}",
-            "--snapshot_every_rounds=3", "--exit_when_finished", "--http=off", *flags)
+            "--snapshot_every_rounds=3", "--exit_when_finished", "--http=off", *flags,
+            *self.etcd_flags,
+            *([f"--deltas_in={self.memory(node)}"] if self.in_memory else []))
         return process
 
-    def both(self):
+    def memory(self, node):
+        """Stands for the memory of that machine."""
+        return self.folder / f"memory{node}"
+
+    def reboot(self, node, process):
+        process.signal(SIGKILL)
+        process.wait()
+        shutil.rmtree(self.memory(node))
+
+    def both(self, in_memory=False):
         """The first one leads, the second has everything."""
+        self.in_memory = in_memory
         first = self.share(0)
         wait_until(lambda: "listens on" in first.log() or first.child.poll() is not None,
                    "the first one serves")
@@ -136,6 +167,56 @@ class SharedRunTest(unittest.TestCase):
             wait_until(lambda: "listens on" in again.log(), "the first one serves again")
             self.end(machines, workers, 0, again)
 
+    def test_machines_that_are_rebooted_in_turn_lose_no_delta_in_memory(self):
+        with Machines() as machines:
+            processes = list(machines.both(in_memory=True))
+            workers = machines.start_workers()
+            published = {}
+            for leader, step in [(0, 20), (1, 40), (0, 60)]:
+                other = 1 - leader
+                wait_until(lambda: "deltas are kept in memory" in processes[leader].log(),
+                           "deltas are in memory")
+                machines.wait_for_step("worker-0", step)
+                machines.reboot(leader, processes[leader])
+                published |= hashes(machines.run_dir(leader))
+                # It is in the set still, has lost deltas, and must not lead.
+                processes[leader] = machines.share(leader)
+                wait_until(lambda: "listens on" in processes[other].log(), "the other one serves")
+                wait_until(lambda: "in sync are" in processes[other].log(), "both are in sync")
+                log = processes[leader].log()
+                self.assertIn("has lost deltas that were in memory", log)
+                self.assertNotIn("listens on", log)
+            found = self.end(machines, workers, 1, processes[1])
+            self.assertEqual({key: found[key] for key in published}, published)
+
+    def test_a_machine_that_is_alone_may_be_rebooted(self):
+        with Machines() as machines:
+            first, second = machines.both(in_memory=True)
+            workers = machines.start_workers()
+            machines.wait_for_step("worker-0", 20)
+            second.signal(SIGKILL)
+            wait_until(lambda: "all deltas are on the disk" in first.log(), "it is alone")
+            machines.wait_for_step("worker-0", machines.steps("worker-0") + 10)
+            machines.reboot(0, first)
+            again = machines.share(0)
+            self.end(machines, workers, 0, again)
+
+    def test_machines_that_have_both_lost_their_memory_wait_and_say_so(self):
+        with Machines() as machines:
+            processes = machines.both(in_memory=True)
+            workers = machines.start_workers()
+            wait_until(lambda: "deltas are kept in memory" in processes[0].log(), "in memory")
+            machines.wait_for_step("worker-0", 20)
+            for node in (1, 0):
+                machines.reboot(node, processes[node])
+            again = [machines.share(node) for node in range(2)]
+            for process in again:
+                wait_until(lambda: "nobody leads, and" in process.log(), "it waits")
+                process.signal(SIGTERM)
+                self.assertEqual(process.wait(), 0, process.log())
+            for worker in workers:
+                worker.signal(SIGKILL)
+
     def test_without_etcd_nobody_leads_and_with_it_the_same_one_goes_on(self):
         with Machines() as machines:
             first = machines.share(0)
@@ -150,6 +231,25 @@ class SharedRunTest(unittest.TestCase):
             for process in machines.etcd.processes[1:]:
                 process.signal(SIGCONT)
             self.end(machines, workers, 0, again)
+
+    def test_an_etcd_that_asks_for_certificates(self):
+        with Machines(tls=True) as machines:
+            first, second = machines.both()
+            workers = machines.start_workers()
+            machines.wait_for_step("worker-0", 20)
+            first.signal(SIGKILL)
+            first.wait()
+            self.end(machines, workers, 1, second)
+            flags = ["serve", f"--run_dir={machines.folder / 'refused'}", "--http=off",
+                     f"--config={machines.config}", f"--etcd={machines.etcd.addresses}"]
+            cut = [flag for flag in machines.tls_flags() if "key" not in flag]
+            other = [*machines.tls_flags(), f"--etcd_ca={machines.config}"]
+            for more, text in [([], "no answer from etcd"),
+                               (cut, "--etcd_ca, --etcd_cert and --etcd_key must be given"),
+                               (other, "--etcd_ca, --etcd_cert, --etcd_key: ")]:
+                status, _, error = run_tool(COORDINATOR, *flags, *more)
+                self.assertEqual(status, 2, error)
+                self.assertIn(text, error.strip().splitlines()[-1])
 
     def test_what_is_refused(self):
         with Machines() as machines:

@@ -34,9 +34,9 @@ class Pair(Cluster):
         # The last --listen counts.
         self.start_coordinator(RUN, SNAPSHOTS, f"--listen=127.0.0.1:{self.ports[0]}", *flags)
 
-    def follow(self):
+    def follow(self, *flags):
         self.standby = self.start("standby.log", COORDINATOR, "follow", f"--run_dir={self.copy}",
-                                  f"--of=127.0.0.1:{self.ports[0]}", "--standby_name=spare")
+                                  f"--of=127.0.0.1:{self.ports[0]}", "--standby_name=spare", *flags)
         wait_until(lambda: "follows run" in self.standby.log()
                    or self.standby.child.poll() is not None, "the standby follows")
         return self.standby
@@ -182,6 +182,138 @@ class ReplicatedTest(unittest.TestCase):
             pair.wait_for_event("standby_missing")
             pair.coordinator.signal(SIGTERM)
             self.assertIn(pair.coordinator.wait(), (0, 1), pair.coordinator.log())
+
+
+class MemoryPair(Pair):
+    """Both keep deltas in a folder that stands for a machine's memory."""
+
+    def memory(self, who):
+        return self.folder / f"memory-{who}"
+
+    def start_both(self):
+        self.start_leader("--durability=replicated", f"--deltas_in={self.memory('leader')}")
+        self.follow(f"--deltas_in={self.memory('spare')}")
+        self.wait_for_log(self.coordinator, "deltas are kept in memory")
+
+    @staticmethod
+    def wait_for_log(process, words):
+        wait_until(lambda: words in process.log() or process.child.poll() is not None, words)
+
+    def reboot(self, process, who):
+        process.signal(SIGKILL)
+        process.wait()
+        shutil.rmtree(self.memory(who))
+
+    def deltas(self, folder):
+        return sorted(path.name for path in folder.rglob("*.delta"))
+
+
+class DeltasInMemoryTest(unittest.TestCase):
+    def test_a_leader_that_was_rebooted_is_refused_and_its_copy_loses_nothing(self):
+        with MemoryPair() as pair:
+            pair.start_both()
+            workers = pair.start_workers()
+            pair.wait_for_step("worker-0", 26)
+            leader = pair.folder / "coordinator"
+            self.assertEqual(pair.deltas(leader), [])
+            self.assertEqual(pair.deltas(pair.copy), [])
+            self.assertNotEqual(pair.deltas(pair.memory("spare")), [])
+            pair.reboot(pair.coordinator, "leader")
+            status, _, error = run_tool(
+                COORDINATOR, "serve", f"--run_dir={leader}", "--listen=127.0.0.1:0", "--http=off",
+                "--durability=replicated", f"--deltas_in={pair.memory('leader')}")
+            self.assertEqual(status, 2, error)
+            self.assertIn("of its deltas: they were in memory", error)
+            self.assertIn("--back_to_snapshots", error)
+            self.assertIn("of its deltas: they were in memory", inspect(leader)["lost"])
+            # Alone with them, the other one brings them to its disk.
+            pair.promote()
+            for worker in workers:
+                self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertEqual(pair.coordinator.wait(), 0, pair.coordinator.log())
+            self.assertEqual(hashes(pair.copy), StandbyTest.reference_hashes())
+            self.assertNotEqual(pair.deltas(pair.copy), [])
+            self.assertEqual(list(pair.memory("spare").iterdir()), [])
+
+    def test_a_standby_that_was_rebooted_begins_anew(self):
+        with MemoryPair() as pair:
+            pair.start_both()
+            workers = pair.start_workers()
+            pair.wait_for_step("worker-0", 20)
+            pair.reboot(pair.standby, "spare")
+            standby = pair.follow(f"--deltas_in={pair.memory('spare')}")
+            self.assertIn("has lost deltas that were in memory", standby.log())
+            self.assertTrue((pair.folder / "copy.former-1" / "run.db").exists())
+            for worker in workers:
+                self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertEqual(pair.coordinator.wait(), 0, pair.coordinator.log())
+            standby.signal(SIGTERM)
+            self.assertEqual(standby.wait(), 0, standby.log())
+            self.assertEqual(hashes(pair.copy), StandbyTest.reference_hashes())
+            # An orderly end leaves all on the disks.
+            self.assertEqual(files(pair.folder / "coordinator"), files(pair.copy))
+            self.assertEqual(list(pair.memory("leader").iterdir()), [])
+
+    def test_a_leader_whose_standby_goes_brings_its_deltas_to_the_disk(self):
+        with MemoryPair() as pair:
+            pair.start_both()
+            workers = pair.start_workers()
+            pair.wait_for_step("worker-0", 20)
+            pair.standby.signal(SIGKILL)
+            pair.standby.wait()
+            pair.wait_for_log(pair.coordinator, "all deltas are on the disk")
+            pair.reboot(pair.coordinator, "leader")
+            pair.start_leader("--durability=replicated", f"--deltas_in={pair.memory('leader')}")
+            pair.follow(f"--deltas_in={pair.memory('spare')}")
+            for worker in workers:
+                self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertEqual(pair.coordinator.wait(), 0, pair.coordinator.log())
+            self.assertEqual(hashes(pair.folder / "coordinator"), StandbyTest.reference_hashes())
+
+    def test_both_rebooted_go_back_to_their_snapshots_by_hand(self):
+        with MemoryPair() as pair:
+            pair.start_both()
+            workers = pair.start_workers()
+            pair.wait_for_step("worker-0", 26)
+            pair.reboot(pair.standby, "spare")
+            pair.reboot(pair.coordinator, "leader")
+            for worker in workers:
+                worker.signal(SIGKILL)
+                worker.wait()
+            before = hashes(pair.folder / "coordinator")
+            pair.start_leader("--back_to_snapshots")
+            pair.wait_for_log(pair.coordinator, "listens on")
+            self.assertIn("goes back to what can be merged again", pair.coordinator.log())
+            after = hashes(pair.folder / "coordinator")
+            self.assertLess(after.items(), before.items())
+            # Those who know of more are refused; new ones go on.
+            worker = pair.start_worker("worker-0", address=pair.both)
+            self.assertNotEqual(worker.wait(), 0, worker.log())
+            fresh = [pair.start_worker(f"worker-{i}", f"--out={pair.folder / f'fresh-{i}'}",
+                                       address=pair.both) for i in range(2)]
+            for worker in fresh:
+                self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertEqual(pair.coordinator.wait(), 0, pair.coordinator.log())
+            published = hashes(pair.folder / "coordinator")
+            self.assertEqual(len(published), 3 * 10)
+            self.assertLessEqual(after.items(), published.items())
+            summary = json.loads((pair.folder / "coordinator" / "summary.json").read_text())
+            self.assertEqual(summary["hash_mismatches"], 0)
+
+    def test_flags_that_do_not_go_together(self):
+        with Pair() as pair:
+            run_dir = f"--run_dir={pair.folder / 'refused'}"
+            for flags, text in [
+                    (["--deltas_in=/dev/shm/x"], "--durability=replicated or --etcd"),
+                    (["--deltas_in=x", "--durability=replicated"], "an absolute path"),
+                    (["--deltas_in=/dev/shm/x", "--durability=replicated", "--retain_deltas"],
+                     "--deltas_in and --retain_deltas"),
+                    (["--deltas_in=/proc/no/such", "--durability=replicated"], "--deltas_in"),
+                    (["--back_to_snapshots", "--etcd=127.0.0.1:1"], "without --etcd")]:
+                status, _, error = run_tool(COORDINATOR, "serve", run_dir, "--http=off", *flags)
+                self.assertEqual(status, 2, error)
+                self.assertIn(text, error.strip().splitlines()[-1])
+            self.assertFalse((pair.folder / "refused").exists())
 
 
 class RefusalTest(unittest.TestCase):

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/base/file_system.h"
+#include "common/base/host_port.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
@@ -35,7 +37,7 @@
 #include "common/transfer/wire.h"
 #include "nlohmann/json.hpp"
 
-ABSL_FLAG(std::string, coordinator, "", "HOST:PORT");
+ABSL_FLAG(std::string, coordinator, "", "HOST:PORT, or several with commas between");
 ABSL_FLAG(std::string, id, "", "this worker's name");
 ABSL_FLAG(int, connections, 0, "for bulk transfers, 1 .. 16; 0: chosen as a worker does");
 ABSL_FLAG(std::string, congestion_control, "auto", "as causeway-worker's");
@@ -43,6 +45,8 @@ ABSL_FLAG(int, pushes, 16, "deltas on their way up at once");
 ABSL_FLAG(int, pulls, 24, "answers waited for or on their way down at once");
 ABSL_FLAG(int, rounds, 0, "ends after so many rounds of every fragment; 0: after --seconds");
 ABSL_FLAG(double, seconds, 10, "from the first answer on");
+ABSL_FLAG(std::string, history, "",
+          "a file that receives a line of JSON for each delta that was acknowledged, at once");
 ABSL_FLAG(std::string, log_level, "warn", "debug, info, warn or error");
 
 namespace causeway::worker {
@@ -54,6 +58,7 @@ constexpr char kHelp[] =
 
   causeway-wan-exchange --coordinator=HOST:PORT --id=NAME [--pushes=16] [--pulls=24]
       [--seconds=10 | --rounds=N] [--connections=0] [--congestion_control=auto] [--insecure]
+      [--history=FILE]
 
 Takes the fragments of the run in order, round after round, and never waits for anything but room:
 --pushes deltas are on their way up at once, and the answers of those that have arrived are pulled
@@ -157,6 +162,8 @@ class Driver {
   }
   void Sample();
   void Note(const char* kind, const Itinerary::Stop& stop, double begin, size_t bytes);
+  // The epoch is that of the coordinator which the session was with when the acknowledgement came.
+  absl::Status Tell(const Itinerary::Stop& stop, double begin, int64_t epoch);
 
   const v1::DescribeResponse run_;
   const FragmentPlan plan_;
@@ -167,6 +174,7 @@ class Driver {
   std::unique_ptr<Session> session_;
   std::unique_ptr<Link> link_;
   std::unique_ptr<GrpcExchange> exchange_;
+  std::unique_ptr<WritableFile> history_;        // Null: none is kept.
   std::atomic<double> first_answer_unix_s_ = 0;  // 0: none has come.
   absl::Mutex mutex_;
   nlohmann::json samples_ = nlohmann::json::array();
@@ -174,16 +182,21 @@ class Driver {
 };
 
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
-  const std::string address = absl::GetFlag(FLAGS_coordinator);
+  const std::string given = absl::GetFlag(FLAGS_coordinator);
   const std::string id = absl::GetFlag(FLAGS_id);
+  ASSIGN_OR_RETURN(const std::vector<std::string> first, SplitAddresses(given));
   ASSIGN_OR_RETURN(const ChannelSecurity security,
-                   MakeChannelSecurity(SecurityOptionsFromFlags(), address, absl::Now()));
+                   MakeChannelSecurity(SecurityOptionsFromFlags(), first[0], absl::Now()));
+  ASSIGN_OR_RETURN(const std::string address, ChannelTarget(given));
   std::shared_ptr<grpc::Channel> channel = MakeChannel(address, 0, security);
   auto stub = v1::Session::NewStub(channel);
   ASSIGN_OR_RETURN(v1::DescribeResponse run, DescribeRun(*stub, address, kPatience));
   ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(run.config()));
   auto driver = std::unique_ptr<Driver>(new Driver(std::move(run), std::move(plan)));
   RETURN_IF_ERROR(driver->MakeObjects());
+  if (const std::string path = absl::GetFlag(FLAGS_history); !path.empty()) {
+    ASSIGN_OR_RETURN(driver->history_, FileSystem::Real()->Create(path));
+  }
   driver->session_channel_ = std::move(channel);
   driver->session_stub_ = std::move(stub);
   Session::Options session;
@@ -199,7 +212,7 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
   join.set_device("none");
   session.progress.set_checkpoint_step(-1);
   ASSIGN_OR_RETURN(driver->session_, Session::Attach(std::move(session)));
-  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddress(address));
+  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddresses(given));
   ASSIGN_OR_RETURN(const std::string congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
   Link::Options link;
@@ -252,6 +265,19 @@ void Driver::Note(const char* kind, const Itinerary::Stop& stop, double begin, s
                         {"bytes", bytes}});
 }
 
+absl::Status Driver::Tell(const Itinerary::Stop& stop, double begin, int64_t epoch) {
+  if (history_ == nullptr) return absl::OkStatus();
+  const nlohmann::json line = {{"worker", absl::GetFlag(FLAGS_id)},
+                               {"fragment", stop.fragment},
+                               {"round", stop.round},
+                               {"epoch", epoch},
+                               {"offered_unix_s", begin},
+                               {"told_unix_s", UnixSeconds()}};
+  const std::string text = line.dump() + "\n";
+  absl::MutexLock lock(&mutex_);
+  return history_->Append(std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+}
+
 absl::Status Driver::PushAll(Itinerary& itinerary) {
   for (Itinerary::Stop stop; itinerary.NextPush(stop);) {
     const auto& object = objects_[static_cast<size_t>(stop.fragment)];
@@ -264,6 +290,7 @@ absl::Status Driver::PushAll(Itinerary& itinerary) {
     contribution.object = *object;
     contribution.owner = object;
     RETURN_IF_ERROR(exchange_->Push(contribution));
+    RETURN_IF_ERROR(Tell(stop, begin, session_->epoch()));
     Note("push", stop, begin, object->size());
     itinerary.Pushed(stop);
   }

@@ -334,7 +334,7 @@ class Life {
   void Tell() {
     int tell = 0;
     for (auto& [j, leader] : leaders_) {
-      if (careless_) leader->standbys.Require({});
+      if (careless_) leader->standbys.Require({}, /*alone=*/false);
       if (!leader->Tells(leader->commits)) continue;
       told_ = std::max(told_, leader->commits);
       ++tell;

@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/standby/run_feed.h"
-#include "server/store/run_directory.h"
+#include "server/store/blob_folder.h"
 #include "server/store/run_directory_store.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/server/store/scripted_run.h"
@@ -52,16 +52,16 @@ class Directory {
   // Every blob by its name.
   std::map<std::string, std::string> Files() {
     std::map<std::string, std::string> files;
-    FileSystem& disk = *FileSystem::Real();
-    for (const char* folder : kBlobFolders) {
-      if (!disk.IsFolder(JoinPath(folder_, folder))) continue;
-      const std::vector<std::string> names = *disk.List(JoinPath(folder_, folder));
-      for (const std::string& name : names) {
-        const std::string file = JoinPath(folder, name);
-        files[file] = *disk.ReadFile(JoinPath(folder_, file));
-      }
+    const std::vector<BlobFolder::Entry> entries = *store_->blobs().List();
+    for (const BlobFolder::Entry& entry : entries) {
+      files[entry.file] = *FileSystem::Real()->ReadFile(store_->blobs().Path(entry.file));
     }
     return files;
+  }
+  // New deltas are in that folder from now on.
+  void UseMemory(const std::string& folder) {
+    ASSERT_TRUE(store_->blobs().UseMemory(folder).ok());
+    store_->blobs().set_new_in_memory(true);
   }
 
  private:
@@ -130,6 +130,24 @@ TEST_F(RunCopyTest, AFollowerThatIsAlwaysThereHasEveryCommit) {
     ASSERT_EQ(copy->Files(), original->Files()) << life_[i].name;
     ASSERT_EQ(copy->store().Position().digest, original->store().Position().digest);
   }
+  ExpectSame(*original, *copy);
+}
+
+TEST_F(RunCopyTest, DeltasGoFromMemoryToMemory) {
+  const auto original = Make("original");
+  const auto copy = Make("copy");
+  original->UseMemory(parent_.File("memory-of-original"));
+  copy->UseMemory(parent_.File("memory-of-copy"));
+  RunCopy follower(copy->store(), "spare");
+  for (size_t i = 0; i < life_.size(); ++i) {
+    Take(*original, i, i + 1);
+    const absl::Status followed = Follow(*original, follower);
+    ASSERT_TRUE(followed.ok()) << life_[i].name << ": " << followed;
+    ASSERT_EQ(copy->Files(), original->Files()) << life_[i].name;
+  }
+  FileSystem& disk = *FileSystem::Real();
+  EXPECT_EQ(disk.List(parent_.File("copy/deltas"))->size(), 0);
+  EXPECT_EQ(disk.List(parent_.File("memory-of-copy/deltas"))->size(), 2);
   ExpectSame(*original, *copy);
 }
 

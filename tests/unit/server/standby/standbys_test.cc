@@ -57,7 +57,7 @@ TEST_F(StandbysTest, WhatACopyHasIsOnItsDiskWhenItIsAway) {
 
 TEST_F(StandbysTest, EveryCopyOfTheSetMustHaveIt) {
   const int64_t a = standbys_.Attach("a", 9);
-  standbys_.Require({"a", "b"});
+  standbys_.Require({"a", "b"}, /*alone=*/false);
   bool told = false;
   std::thread waits([&] {
     EXPECT_TRUE(standbys_.WaitUntilHeld(4).ok());
@@ -68,12 +68,12 @@ TEST_F(StandbysTest, EveryCopyOfTheSetMustHaveIt) {
   EXPECT_FALSE(told);  // Whatever the thread has come to: b has 3.
   standbys_.Acknowledge(b, 4);
   waits.join();
-  standbys_.Require({});
+  standbys_.Require({}, /*alone=*/false);
   EXPECT_TRUE(standbys_.WaitUntilHeld(1000).ok());
 }
 
 TEST_F(StandbysTest, ACopyThatBeganAnewHasWhatItSays) {
-  standbys_.Require({"a"});
+  standbys_.Require({"a"}, /*alone=*/false);
   standbys_.Attach("a", 9);
   EXPECT_TRUE(standbys_.WaitUntilHeld(9).ok());
   standbys_.Attach("a", 1);
@@ -84,7 +84,7 @@ TEST_F(StandbysTest, ACopyThatBeganAnewHasWhatItSays) {
 
 TEST_F(StandbysTest, AFormerStreamOfACopySaysNothingAnyMore) {
   const int64_t former = standbys_.Attach("a", 5);
-  standbys_.Require({"a"});
+  standbys_.Require({"a"}, /*alone=*/false);
   standbys_.Attach("a", 2);
   standbys_.Acknowledge(former, 100);
   ASSERT_EQ(standbys_.Following().size(), 1);
@@ -119,7 +119,7 @@ TEST_F(StandbysTest, WhoStopsWithoutACopyWaitsForNone) {
 }
 
 TEST_F(StandbysTest, WhoNeedsNoCopyStopsAsItPleases) {
-  standbys_.Require({});
+  standbys_.Require({}, /*alone=*/false);
   standbys_.Stop();
   EXPECT_TRUE(standbys_.WaitUntilHeld(6).ok());
 }

@@ -1,0 +1,135 @@
+"""Every acknowledgement that workers saw, with the coordinator's epoch and the time: at no time do two
+coordinators acknowledge, and what was acknowledged is there. Real processes, and two by hand that do."""
+
+import json
+import sqlite3
+import unittest
+from signal import SIGCONT, SIGSTOP
+
+from cluster import BIN, COORDINATOR, MODEL, SIGTERM, json_lines, wait_until
+from etcd import MISSING, is_there
+from standby_etcd_test import FOR_EVER_S, Machines, Proxy
+
+# A round closes without a worker that is cut off.
+RUN = """
+run_name: "history"
+train { steps: 1000000 }
+sync { fragments: 2 steps_between_syncs: 6 codec_up: INT4 codec_down: INT4 }
+membership { start_workers: 2 max_workers: 2 quorum: 1 grace_ms: 200 lease_ms: 20000 }
+"""
+ENOUGH = 60  # Acknowledgements.
+
+
+def two_at_once(history):
+    """What an earlier epoch acknowledged though it was offered after a later one had acknowledged."""
+    began = {}
+    for line in history:
+        epoch = line["epoch"]
+        began[epoch] = min(began.get(epoch, line["told_unix_s"]), line["told_unix_s"])
+    return [line for line in history
+            if any(epoch > line["epoch"] and told < line["offered_unix_s"]
+                   for epoch, told in began.items())]
+
+
+class Recorded(Machines):
+    """Two drivers: one that stays with the first machine, one that moves to who serves."""
+
+    def __init__(self):
+        super().__init__()
+        self.config.write_text(MODEL + RUN)
+        self.of_the_moving = Proxy(self.ports[0])
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.of_the_moving.cut()
+        self.of_the_moving.stop()
+
+    def drive(self):
+        def start(name, addresses):
+            return self.start(
+                f"{name}.log", BIN / "causeway-wan-exchange", f"--id={name}", "--pushes=2",
+                "--pulls=2", "--seconds=100000", f"--history={self.folder / name}",
+                "--coordinator=" + ",".join(f"127.0.0.1:{port}" for port in addresses))
+        return (start("stays", self.ports[:1]),
+                start("moves", [self.of_the_moving.port, self.ports[1]]))
+
+    def history(self, name):
+        path = self.folder / name
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text().splitlines(keepends=True)
+                if line.endswith("\n")]
+
+    def wait_for_history(self, name, count, epoch=0):
+        wait_until(lambda: sum(line["epoch"] > epoch for line in self.history(name)) >= count,
+                   f"{name} has {count} acknowledgements after epoch {epoch}")
+
+    def epochs(self):
+        return sorted({line["epoch"] for name in ("stays", "moves")
+                       for line in self.history(name)})
+
+
+def contributions(folder):
+    with sqlite3.connect(f"file:{folder / 'run.db'}?mode=ro", uri=True) as database:
+        return set(database.execute("SELECT worker_id, fragment, round FROM contributions"))
+
+
+class HistoryTest(unittest.TestCase):
+    @unittest.skipUnless(is_there(), MISSING)
+    def test_at_no_time_do_two_acknowledge(self):
+        with Recorded() as machines:
+            first, second = machines.both()
+            machines.drive()
+            machines.wait_for_history("stays", ENOUGH)
+            machines.wait_for_history("moves", ENOUGH)
+            epoch, = machines.epochs()
+            for proxy in machines.to_etcd + [machines.to_first]:
+                proxy.stall(FOR_EVER_S)
+            machines.of_the_moving.cut()
+            machines.of_the_moving.stop()
+            machines.wait_for_history("moves", ENOUGH, epoch)
+            self.assertEqual(first.wait(), 1, first.log())
+            history = machines.history("stays") + machines.history("moves")
+            self.assertEqual(len(machines.epochs()), 2)
+            self.assertEqual(two_at_once(history), [])
+            second.signal(SIGTERM)
+            second.wait()
+            told = {(line["worker"], line["fragment"], line["round"]) for line in history}
+            self.assertLessEqual(told, contributions(machines.run_dir(1)))
+
+    def test_two_that_are_served_by_hand_are_found(self):
+        with Recorded() as machines:
+            def serve(node):
+                process = machines.start(
+                    f"hand{node}.log", COORDINATOR, "serve", f"--run_dir={machines.run_dir(node)}",
+                    f"--config={machines.config}", f"--listen=127.0.0.1:{machines.ports[node]}",
+                    "--snapshot_every_rounds=3", "--http=off")
+                wait_until(lambda: "listens on" in process.log(), "it serves")
+            serve(0)
+            copy = machines.run_dir(1)
+            standby = machines.start("follow.log", COORDINATOR, "follow", f"--run_dir={copy}",
+                                     f"--of=127.0.0.1:{machines.ports[0]}")
+            _, moves = machines.drive()
+            machines.wait_for_history("stays", ENOUGH)
+            machines.wait_for_history("moves", ENOUGH)
+            epoch, = machines.epochs()
+            # The copy has what this one knows, and is served though the first one goes on.
+            moves.signal(SIGSTOP)
+            last = max(line["round"] for line in machines.history("moves")) + 1
+            wait_until(lambda: min(max((row["round"] for row in json_lines(copy / "rounds.jsonl")
+                                        if row["fragment"] == fragment), default=0)
+                                   for fragment in range(3)) > last, "the copy has it")
+            standby.signal(SIGTERM)
+            self.assertEqual(standby.wait(), 0, standby.log())
+            serve(1)
+            machines.of_the_moving.cut()
+            machines.of_the_moving.stop()
+            moves.signal(SIGCONT)
+            machines.wait_for_history("moves", ENOUGH, epoch)
+            machines.wait_for_history("stays", len(machines.history("stays")) + ENOUGH)
+            self.assertNotEqual(
+                two_at_once(machines.history("stays") + machines.history("moves")), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
