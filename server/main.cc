@@ -407,11 +407,15 @@ int ServeRun(ServeFlags flags, Standbys& standbys, LateEventLog& standby_events,
   const auto event_file = OpenEventLog(file_system, events_path, Clock::Real());
   if (!event_file.ok()) return Refuse(kProgram, event_file.status());
   CountingEventLog counted_events(event_file->get());
+  const bool replicated = IsReplicatedByFlag() || flags.shared.has_value();
   CoordinatorMetrics metrics({.file_system = &file_system,
                               .clock = Clock::Real(),
                               .run_dir = flags.run_dir,
                               .cert_file = SecurityOptionsFromFlags().cert_file,
-                              .events = &counted_events});
+                              .events = &counted_events,
+                              .standbys = &standbys,
+                              .commits = [&] { return run->store->Position().commits; },
+                              .replicated = replicated});
   ThreadPool merge_pool(ThreadsFor(0).value());
   if (!merge_pool.started().ok()) return Refuse(kProgram, merge_pool.started());
   RunHistory run_history({.clock = Clock::Real()});
@@ -429,7 +433,6 @@ int ServeRun(ServeFlags flags, Standbys& standbys, LateEventLog& standby_events,
   standby_events.Begin(&event_history);
   const absl::Cleanup end_of_events = [&] { standby_events.Begin(nullptr); };
   ReplicatedStore replicated_store(*run->store, standbys);
-  const bool replicated = IsReplicatedByFlag() || flags.shared.has_value();
   options.store = replicated ? static_cast<Store*>(&replicated_store) : run->store.get();
   if (replicated && run->resumes) standbys.Begin(run->store->Position().commits);
   options.events = &event_history;

@@ -1,7 +1,9 @@
 #include "server/metrics/coordinator_metrics.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -52,6 +54,22 @@ void CoordinatorMetrics::AddStore(MetricPage& page) {
              static_cast<double>(*free));
 }
 
+void CoordinatorMetrics::AddStandbys(MetricPage& page) const {
+  page.Gauge("causeway_standby_missing", "1 while everybody waits for a standby.",
+             options_.standbys->missing() ? 1 : 0);
+  std::map<std::string, Standbys::Copy> copies;  // A name may follow by two streams for a moment.
+  for (const Standbys::Copy& copy : options_.standbys->Following()) copies[copy.name] = copy;
+  const int64_t commits = options_.commits();
+  for (const auto& [name, copy] : copies) {
+    const int64_t behind = std::max<int64_t>(0, commits - copy.commits);
+    page.Gauge("causeway_standby_behind_commits", "Commits that its copy has not acknowledged.",
+               static_cast<double>(behind), {{"standby", name}});
+    if (!options_.replicated) continue;
+    page.Gauge("causeway_standby_in_sync", "1 if its copy has all that workers were told.",
+               copy.in_sync ? 1 : 0, {{"standby", name}});
+  }
+}
+
 void CoordinatorMetrics::AddLoad(MetricPage& page, const ServerLoad& load) const {
   const std::string held = "causeway_transfer_memory_bytes";
   const std::string held_help = "Memory that transfers hold.";
@@ -96,6 +114,7 @@ std::string CoordinatorMetrics::Text(const v1::RunStatus& status, bool healthy,
   }
   AddStore(page);
   AddLoad(page, load);
+  AddStandbys(page);
   if (!options_.cert_file.empty()) {
     const absl::StatusOr<Certificate> certificate = ReadCertificate(options_.cert_file);
     if (certificate.ok()) {

@@ -2,6 +2,7 @@
 #ifndef CAUSEWAY_SERVER_METRICS_COORDINATOR_METRICS_H_
 #define CAUSEWAY_SERVER_METRICS_COORDINATOR_METRICS_H_
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "server/metrics/round_metrics.h"
 #include "server/metrics/run_metrics.h"
 #include "server/service/server_load.h"
+#include "server/standby/standbys.h"
 
 namespace causeway::server {
 
@@ -30,6 +32,9 @@ class CoordinatorMetrics {
     std::string run_dir;
     std::string cert_file;  // Empty: there is none.
     const CountingEventLog* events = nullptr;
+    const Standbys* standbys = nullptr;
+    std::function<int64_t()> commits;  // Of the run's folder.
+    bool replicated = false;           // Workers are told what standbys have.
   };
   explicit CoordinatorMetrics(Options options);
 
@@ -44,6 +49,7 @@ class CoordinatorMetrics {
   // its deltas has very many files.
   double StoreBytes();
   void AddStore(MetricPage& page);
+  void AddStandbys(MetricPage& page) const;
   void AddLoad(MetricPage& page, const ServerLoad& load) const;
 
   const Options options_;

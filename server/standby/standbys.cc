@@ -56,8 +56,16 @@ void Standbys::CloseIfDeserted() {
 std::vector<Standbys::Copy> Standbys::Following() const {
   absl::MutexLock lock(&mutex_);
   std::vector<Copy> copies;
-  for (const auto& [stream, copy] : streams_) copies.push_back(copy);
+  for (const auto& [stream, copy] : streams_) {
+    Copy& told = copies.emplace_back(copy);
+    told.in_sync = by_names_ ? !alone_ && required_.contains(copy.name) : IsNear(copy);
+  }
   return copies;
+}
+
+bool Standbys::missing() const {
+  absl::MutexLock lock(&mutex_);
+  return said_;
 }
 
 void Standbys::Require(std::set<std::string> names, bool alone) {
@@ -72,11 +80,12 @@ void Standbys::Require(std::set<std::string> names, bool alone) {
 bool Standbys::Alone() const {
   absl::MutexLock lock(&mutex_);
   if (by_names_) return alone_;
-  // The newest commits are on their way.
-  return std::ranges::none_of(
-      streams_, [&](const auto& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return item.second.commits + kOnTheirWay >= std::max(waited_for_, begin_);
-      });
+  return std::ranges::none_of(streams_, [&](const auto& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                                            mutex_) { return IsNear(item.second); });
+}
+
+bool Standbys::IsNear(const Copy& copy) const {
+  return copy.commits + kOnTheirWay >= std::max(waited_for_, begin_);
 }
 
 void Standbys::Begin(int64_t commits) {

@@ -46,6 +46,8 @@ class Standbys {
     std::string name;
     int64_t commits = 0;
     absl::Duration heard = absl::ZeroDuration();  // Clock::Monotonic of its last word.
+    // It has everything but what is on its way; with a registry: it is asked for what is told.
+    bool in_sync = false;
   };
   std::vector<Copy> Following() const;
 
@@ -61,6 +63,8 @@ class Standbys {
   // was perhaps never told.
   void Begin(int64_t commits);
 
+  // Whether somebody waits for a copy, and has for `patience`.
+  bool missing() const;
   // Whether no copy that follows is known to have everything.
   bool Alone() const;
   // The furthest commit that was ever waited for, Begin's included: all that was told is in it.
@@ -85,6 +89,8 @@ class Standbys {
   bool Held(int64_t commits) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Maps a name to what its copy is known to have.
   int64_t CommitsOf(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether it has everything but the newest commits, which are on their way.
+  bool IsNear(const Copy& copy) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Why nothing may be told any more, whatever the copies have.
   absl::Status Ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool SomebodyWaits() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -344,11 +344,12 @@ void BlobFolder::Remove(const BlobRef& blob) {
 }
 
 absl::Status BlobFolder::RemoveFile(const std::string& file) {
-  absl::Status status = file_system_.Remove(OnDisk(file));
-  if (absl::IsNotFound(status)) status = absl::OkStatus();
-  if (!MayBeInMemory(file)) return status;
-  const absl::Status in_memory = file_system_.Remove(InMemory(file));
-  return in_memory.ok() || absl::IsNotFound(in_memory) ? status : in_memory;
+  absl::Status in_memory;
+  // In this order: CopyToDisk looks there once its copy is on the disk.
+  if (MayBeInMemory(file)) in_memory = file_system_.Remove(InMemory(file));
+  const absl::Status on_disk = file_system_.Remove(OnDisk(file));
+  if (!on_disk.ok() && !absl::IsNotFound(on_disk)) return on_disk;
+  return absl::IsNotFound(in_memory) ? absl::OkStatus() : in_memory;
 }
 
 absl::Status BlobFolder::ListFolder(const std::string& root, const char* folder,

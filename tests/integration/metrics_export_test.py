@@ -8,7 +8,7 @@ import sys
 import unittest
 import urllib.request
 
-from cluster import SIGTERM, Cluster, json_lines, wait_until
+from cluster import COORDINATOR, SIGTERM, Cluster, json_lines, wait_until
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "monitoring"))
 import documents  # noqa: E402
@@ -76,8 +76,8 @@ def tensorboard_records(path):
 class MetricsTest(unittest.TestCase):
     maxDiff = None
 
-    def start(self, cluster, settings=""):
-        cluster.start_coordinator(SETTINGS % settings)
+    def start(self, cluster, settings="", *flags):
+        cluster.start_coordinator(SETTINGS % settings, *flags)
         for name in ("a", "b"):
             cluster.start_worker(
                 name, PACE, "--metrics=127.0.0.1:0",
@@ -102,11 +102,18 @@ class MetricsTest(unittest.TestCase):
     def test_the_documented_names_are_those_that_are_exported(self):
         certificate = {"causeway_certificate_readable", "causeway_certificate_end_timestamp_seconds"}
         with Cluster() as cluster:
-            self.start(cluster, "tokens: 100000000")
+            self.start(cluster, "tokens: 100000000", "--durability=replicated")
+            cluster.start("follow.log", COORDINATOR, "follow", f"--run_dir={cluster.folder / 'copy'}",
+                          f"--of={cluster.address}", "--standby_name=spare")
+            cluster.wait_for_event("standby_attached")
             cluster.wait_for_step("a", 20)
             wait_until(lambda: "causeway_run_eval_loss" in Scrape(cluster.http_address).types,
                        "a heartbeat tells of an evaluation")
-            self.compare(Scrape(cluster.http_address), documents.metrics("coordinator"), certificate)
+            scrape = Scrape(cluster.http_address)
+            self.compare(scrape, documents.metrics("coordinator"), certificate)
+            self.assertLess(scrape("causeway_standby_behind_commits", standby="spare"), 100)
+            self.assertEqual(scrape("causeway_standby_in_sync", standby="spare"), 1)
+            self.assertEqual(scrape("causeway_standby_missing"), 0)
             scrapes = {name: self.worker_scrape(cluster, name) for name in ("a", "b")}
             evaluates = next(name for name, scrape in scrapes.items()
                              if "causeway_training_eval_loss" in scrape.types)

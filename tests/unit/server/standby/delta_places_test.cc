@@ -31,7 +31,9 @@ class DeltaPlacesTest : public testing::Test {
   }
   int FilesBelow(const std::string& folder) {
     int files = 0;
-    for (const std::string& path : disk_.Files()) files += absl::StartsWith(path, folder) ? 1 : 0;
+    for (const std::string& path : disk_.Files()) {
+      files += absl::StartsWith(path, folder) && absl::EndsWith(path, ".delta") ? 1 : 0;
+    }
     return files;
   }
   int OnDisk() { return FilesBelow("/disk/run/deltas/"); }
