@@ -398,8 +398,8 @@ void RecordStart(EventHistory& events, const OpenedRun& run, const FragmentPlan&
        {"software_version", kSoftwareVersion}});
 }
 
-int ServeRun(ServeFlags flags, Standbys& standbys, LateEventLog& standby_events,
-             StopSignal& stop_signal) {
+int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> leading,
+             LateEventLog& standby_events, StopSignal& stop_signal) {
   FileSystem& file_system = *FileSystem::Real();
   absl::StatusOr<OpenedRun> run = OpenRun(file_system, flags);
   if (!run.ok()) return Refuse(kProgram, run.status());
@@ -498,8 +498,9 @@ int ServeRun(ServeFlags flags, Standbys& standbys, LateEventLog& standby_events,
   standby->Stop();
   (*server)->Stop(kStopDeadline);
   curves.Save();
-  BringToDisk(run->store->blobs());
+  leading = nullptr;  // Another one may lead.
   if (status.ok()) status = shut_down;
+  if (status.ok()) BringToDisk(run->store->blobs());
   event_history.Record("coordinator_stopped",
                        status.ok()
                            ? "the coordinator has stopped"
@@ -527,7 +528,7 @@ int Serve() {
     if (!led.ok()) return refused ? Refuse(kProgram, led.status()) : Fail(kProgram, led.status());
     leading = *std::move(led);
   }
-  return ServeRun(*std::move(flags), standbys, standby_events, stop_signal);
+  return ServeRun(*std::move(flags), standbys, std::move(leading), standby_events, stop_signal);
 }
 
 int Follow() {

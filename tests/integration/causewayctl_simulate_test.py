@@ -126,6 +126,11 @@ class SimulateTest(unittest.TestCase):
         self.assertAlmostEqual(cost["egress"] / (16 * sent * 50e-12), 1, delta=1e-3)
         # Two snapshots of 12 bytes per value; ten rounds between them, so twenty are kept.
         self.assertAlmostEqual(plan["disk_bytes"], 10e9 * (24 + 20 * 9 * 4.25 / 8), delta=1e6)
+        # Answers and snapshots alone; the deltas of twenty rounds in memory.
+        seconds = 0.8 * plan["sync"]["steps_between_syncs"]
+        self.assertAlmostEqual(plan["disk_bytes_per_s_without_deltas"],
+                               10e9 * (4.25 / 8 + 1.2) / seconds, delta=1e6)
+        self.assertAlmostEqual(plan["delta_memory_bytes"], 10e9 * 20 * 8 * 4.25 / 8, delta=1e7)
         fast = simulate(*asked, "--disk_gb_per_s=17", command="plan")
         self.assertLess(fast["recovery_seconds"], plan["recovery_seconds"])
         text = run_tool(CTL, "plan", *asked, "--days=30", "--egress_per_tb=50")[1]

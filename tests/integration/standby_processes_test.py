@@ -226,7 +226,7 @@ class DeltasInMemoryTest(unittest.TestCase):
             self.assertIn("of its deltas: they were in memory", error)
             self.assertIn("--back_to_snapshots", error)
             self.assertIn("of its deltas: they were in memory", inspect(leader)["lost"])
-            # Alone with them, the other one brings them to its disk.
+            # The standby ends in order, with all on its disk.
             pair.promote()
             for worker in workers:
                 self.assertEqual(worker.wait(), 0, worker.log())
