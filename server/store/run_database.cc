@@ -103,6 +103,8 @@ template absl::Status DatabaseEdit::Write(const MemberRecord&, bool);
 template absl::Status DatabaseEdit::Write(const StoredContribution&, bool);
 template absl::Status DatabaseEdit::Write(const StoredRound&, bool);
 template absl::Status DatabaseEdit::Write(const StoredSnapshot&, bool);
+template absl::Status DatabaseEdit::Remove(const StoredContribution&);
+template absl::Status DatabaseEdit::Remove(const StoredRound&);
 template absl::Status DatabaseEdit::Remove(const StoredSnapshot&);
 template absl::Status DatabaseEdit::PutPacked(const RunState&, absl::string_view);
 template absl::Status DatabaseEdit::PutPacked(const MemberRecord&, absl::string_view);
