@@ -52,6 +52,7 @@
 #include "server/progress_line.h"
 #include "server/run_commands.h"
 #include "server/service/coordinator_server.h"
+#include "server/sharded_run.h"
 #include "server/shared_run.h"
 #include "server/standby/leading.h"
 #include "server/standby/replicated_store.h"
@@ -163,7 +164,7 @@ class StopSignal {
 
 // Until a signal, the end of the run, or a failure.
 absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, Standbys& standbys,
-                               StopSignal& stop_signal) {
+                               const ShardedRun* sharded, StopSignal& stop_signal) {
   Clock& clock = *Clock::Real();
   std::string last_line;
   absl::Duration next_line = clock.Monotonic() + kRunLineInterval;
@@ -174,6 +175,7 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
     }
     RETURN_IF_ERROR(coordinator.Health());
     RETURN_IF_ERROR(standbys.closed());
+    if (sharded != nullptr) RETURN_IF_ERROR(sharded->status());
     if (absl::GetFlag(FLAGS_exit_when_finished) &&
         (absl::GetFlag(FLAGS_exit_when_drained) ? coordinator.Finished()
                                                 : coordinator.ReachedItsEnd())) {
@@ -274,6 +276,7 @@ struct ServeFlags {
   std::optional<HttpListener> http_port;
   GivenRun given;
   std::optional<Leading::Options> shared;
+  std::optional<ShardFlags> shards;
 };
 
 absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
@@ -293,6 +296,8 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   if (flags.given.has_config()) RETURN_IF_ERROR(CheckGivenRun(file_system, flags.given));
   ASSIGN_OR_RETURN(flags.shared,
                    SharedRunFromFlags(file_system, flags.given, flags.listen, flags.store));
+  ASSIGN_OR_RETURN(flags.shards,
+                   ShardFlagsFromFlags(flags.given, flags.listen, flags.shared.has_value()));
   return flags;
 }
 
@@ -304,6 +309,7 @@ struct OpenedRun {
   bool awaits_model = false;  // A new run; one that has begun has a model.
   v1::RunConfig config;
   std::string run_id;
+  std::unique_ptr<ShardedRun> sharded;  // Null: it has all fragments.
 };
 
 absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags) {
@@ -321,11 +327,22 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
   if (was_copy && run.resumes && !flags.shared.has_value()) {
     Log().warn("{}", PromotedByHand(flags.run_dir, run.store->Position().commits));
   }
+  if (flags.shards.has_value() && !flags.shards->lead.empty()) {
+    ASSIGN_OR_RETURN(run.sharded,
+                     ShardedRun::OpenShard(*flags.shards, flags.run_dir, run.recovered));
+    run.config = run.sharded->welcome().config();
+    run.run_id = run.sharded->welcome().run_id();
+    return run;
+  }
   run.awaits_model = !run.resumes && flags.given.awaits_first_site();
   ASSIGN_OR_RETURN(CompleteConfig complete, ChooseConfig(file_system, flags.given, run.recovered));
   for (const std::string& warning : complete.warnings) Log().warn("{}", warning);
   run.config = std::move(complete.config);
   run.run_id = run.resumes ? run.recovered->identity.run_id : MakeRunId(run.config.run_name());
+  if (!run.awaits_model) {
+    ASSIGN_OR_RETURN(run.sharded, ShardedRun::OpenLead(file_system, flags.shards, flags.run_dir,
+                                                       run.config, run.resumes));
+  }
   return run;
 }
 
@@ -358,9 +375,12 @@ absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
         });
   }
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(run.config));
-  ASSIGN_OR_RETURN(std::vector<float> initial,
-                   ChooseInitialParameters(file_system, flags.given, plan, run.config,
-                                           run.recovered, merge_pool));
+  std::vector<float> initial;
+  if (!options.part.has_value() || !options.part->fragments.empty()) {
+    ASSIGN_OR_RETURN(initial, ChooseInitialParameters(
+                                  file_system, flags.given, plan, run.config, run.recovered,
+                                  merge_pool, options.part.value_or(PartOptions()).fragments));
+  }
   return begin(run.config, plan, std::move(initial), std::move(run.recovered));
 }
 
@@ -416,8 +436,15 @@ int ServeRun(ServeFlags flags, Standbys& standbys, LateEventLog& standby_events,
   options.store = replicated ? static_cast<Store*>(&replicated_store) : run->store.get();
   if (replicated && run->resumes) standbys.Begin(run->store->Position().commits);
   options.events = &event_history;
+  if (run->sharded != nullptr) {
+    options.events = run->sharded->SetEvents(&event_history);
+    options.part = run->sharded->part();
+  }
   options.observers = metrics.observers();
   options.observers.push_back(&run_history);
+  if (run->sharded != nullptr && run->sharded->observer() != nullptr) {
+    options.observers.push_back(run->sharded->observer());
+  }
   options.merge_pool = &merge_pool;
   options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
   const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
@@ -425,11 +452,18 @@ int ServeRun(ServeFlags flags, Standbys& standbys, LateEventLog& standby_events,
   if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
   StandbyService* standby = nullptr;
   CoordinatorServer::Options server_options = ServerOptions(&event_history);
-  server_options.make_service = [&](Access& access) {
+  server_options.make_services = [&](Access& access) {
+    std::vector<std::unique_ptr<grpc::Service>> services;
     auto service = std::make_unique<StandbyService>(*run->store, standbys, access, event_history);
     standby = service.get();
-    return service;
+    services.push_back(std::move(service));
+    if (run->sharded == nullptr) return services;
+    if (auto shards = run->sharded->MakeService(access); shards != nullptr) {
+      services.push_back(std::move(shards));
+    }
+    return services;
   };
+  if (run->sharded != nullptr) run->sharded->Begin(**coordinator);
   if (replicated) server_options.may_tell = [&] { return standbys.MayTell(); };
   const auto server = CoordinatorServer::Start(server_options, **coordinator);
   if (!server.ok()) {
@@ -458,11 +492,15 @@ int ServeRun(ServeFlags flags, Standbys& standbys, LateEventLog& standby_events,
   if (status.ok() && !address_file.empty()) {
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
   }
-  if (status.ok()) status = ServeUntilStopped(**coordinator, curves, standbys, stop_signal);
+  if (status.ok() && run->sharded != nullptr) status = run->sharded->Start(**coordinator, bound);
+  if (status.ok()) {
+    status = ServeUntilStopped(**coordinator, curves, standbys, run->sharded.get(), stop_signal);
+  }
   stopping = true;
   standbys.Stop();
   const absl::Status shut_down = (*coordinator)->Shutdown();
   standby->Stop();
+  if (run->sharded != nullptr) run->sharded->Stop();
   (*server)->Stop(kStopDeadline);
   curves.Save();
   if (status.ok()) status = shut_down;

@@ -75,6 +75,12 @@ void Membership::Restore(Member member, absl::Duration now) {
   members_[member.id] = std::move(member);
 }
 
+void Membership::Mirror(Member member) {
+  member.lease_end = absl::InfiniteDuration();
+  largest_step_ = std::max(largest_step_, member.step);
+  members_[member.id] = std::move(member);
+}
+
 int Membership::FreeSlot(const Member* former) const {
   enum : char { kFree, kReserved, kTaken };
   std::vector<char> slots(static_cast<size_t>(max_workers_), kFree);

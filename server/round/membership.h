@@ -107,6 +107,9 @@ class Membership {
   // attached, and it has a lease and kReturnTime to come back: it tries at intervals.
   void Restore(Member member, absl::Duration now);
 
+  // A member as another coordinator knows it, which sees to its lease.
+  void Mirror(Member member);
+
   // All of the following: PERMISSION_DENIED if the id never joined, ABORTED if the incarnation is
   // an older one, UNAVAILABLE if the member is lost, FAILED_PRECONDITION if it left.
   absl::Status Check(const std::string& id, uint64_t incarnation) const;

@@ -8,6 +8,7 @@
 //   Admin.GetStatus, Events   -             yes        yes
 //   Admin's orders            -             yes        -
 //   Standby.Follow            -             yes        -          (it shows everything)
+//   Shards.Serve              -             -          -          a shard, under its own name
 //
 // Without TLS (loopback, or --insecure) nobody can prove anything: everybody may do everything, and
 // nothing is counted.
@@ -40,7 +41,17 @@
 
 namespace causeway::server {
 
-enum class Action { kDescribe, kAttach, kPush, kPull, kGetStatus, kOrder, kProbe, kFollow };
+enum class Action {
+  kDescribe,
+  kAttach,
+  kPush,
+  kPull,
+  kGetStatus,
+  kOrder,
+  kProbe,
+  kFollow,
+  kServeShard
+};
 
 // As how many messages of a session a call counts.
 double CostOf(Action action);

@@ -195,10 +195,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   builder.RegisterService(&result->exchange_);
   builder.RegisterService(&result->admin_);
   builder.RegisterService(&result->probe_);
-  if (options.make_service != nullptr) {
-    result->more_ = options.make_service(result->access_);
-    builder.RegisterService(result->more_.get());
-  }
+  if (options.make_services != nullptr) result->more_ = options.make_services(result->access_);
+  for (const auto& service : result->more_) builder.RegisterService(service.get());
   result->server_ = builder.BuildAndStart();
   if (result->server_ == nullptr) return absl::InternalError("gRPC does not start a server");
   RETURN_IF_ERROR(

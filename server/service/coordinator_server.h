@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -69,8 +70,9 @@ class CoordinatorServer {
     std::function<v1::ListEventsResponse(int64_t after)> past_events = nullptr;
     // As Access::Options::may_tell.
     std::function<absl::Status()> may_tell = nullptr;
-    // Makes one service more, on the same port and behind the same access; the server owns it.
-    std::function<std::unique_ptr<grpc::Service>(Access& access)> make_service = nullptr;
+    // Makes more services, on the same port and behind the same access; the server owns them.
+    std::function<std::vector<std::unique_ptr<grpc::Service>>(Access& access)> make_services =
+        nullptr;
   };
 
   // Listens. The coordinator outlives the result. INVALID_ARGUMENT for a malformed address, or if
@@ -123,7 +125,7 @@ class CoordinatorServer {
   AdminService admin_;
   ProbeGate probe_gate_;
   ProbeService probe_;
-  std::unique_ptr<grpc::Service> more_;  // Options::make_service.
+  std::vector<std::unique_ptr<grpc::Service>> more_;  // Options::make_services.
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ConnectionListener> listener_;

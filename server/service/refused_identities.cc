@@ -58,6 +58,7 @@ absl::StatusOr<std::set<std::string>> ParseRefused(absl::string_view text,
     if (words.empty()) continue;
     DropOpenSslWords(words);
     const bool is_role = words[0] == RoleName(Role::kWorker) ||
+                         words[0] == RoleName(Role::kShard) ||
                          words[0] == RoleName(Role::kOperator) ||
                          words[0] == RoleName(Role::kObserver);
     if (words.size() == 2 && words[0] == kCertificate) {

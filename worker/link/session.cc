@@ -12,8 +12,8 @@
 #include "common/base/threads.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tcp_address.h"
-#include "common/transfer/wire.h"
 #include "common/telemetry/log.h"
+#include "common/transfer/wire.h"
 
 namespace causeway::worker {
 namespace {
@@ -263,6 +263,7 @@ absl::Status Session::RunStream() {
   join.mutable_join()->set_seen_epoch(epoch());
   v1::CoordinatorMessage message;
   if (stream->Write(join) && stream->Read(&message) && message.has_welcome()) {
+    options_.on_shards(message.welcome().shards());
     bool resumed = false;
     {
       absl::MutexLock lock(&mutex_);
@@ -346,6 +347,8 @@ void Session::Obey(const v1::CoordinatorMessage& message) {
       default:
         break;  // Of a later version: it cannot be meant for this one.
     }
+  } else if (message.has_placement()) {
+    options_.on_shards(message.placement().shards());
   } else if (message.has_roster()) {
     std::string ids;
     for (const std::string& id : message.roster().worker_ids()) {

@@ -43,6 +43,9 @@ class Session {
     EventLog* events = NullEventLog();           // Outlives the session.
     // Told, by the session's thread, when a stream stands and when it stands no more.
     std::function<void(bool stands)> on_stream = [](bool) {};
+    // Told likewise where shards are now, with every welcome and when one has moved.
+    std::function<void(const google::protobuf::RepeatedPtrField<v1::Shard>& shards)> on_shards =
+        [](const auto&) {};
     absl::Duration give_up_after = absl::Minutes(10);
     // For the first welcome; longer than a former process of this id can keep its lease.
     absl::Duration first_attach_patience = absl::Seconds(20);
