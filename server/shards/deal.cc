@@ -1,7 +1,10 @@
 #include "server/shards/deal.h"
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
+#include <functional>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -65,13 +68,46 @@ bool Improve(const std::vector<int64_t>& sizes, std::vector<int>& owner, int sha
   return false;
 }
 
+std::vector<int> InTurns(size_t fragments, int shards) {
+  std::vector<int> owner(fragments);
+  for (size_t i = 0; i < fragments; ++i) owner[i] = static_cast<int>(i) % shards;
+  return owner;
+}
+
+// The largest first, each to the shard with the least so far that has no neighbour of it.
+std::vector<int> LargestFirst(const std::vector<int64_t>& sizes, int shards) {
+  std::vector<size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::ranges::greater(), [&](size_t i) { return sizes[i]; });
+  std::vector<int> owner(sizes.size(), -1);
+  std::vector<int64_t> load(static_cast<size_t>(shards));
+  for (const size_t i : order) {
+    const int before = owner[(i + sizes.size() - 1) % sizes.size()];
+    const int after = owner[(i + 1) % sizes.size()];
+    const auto rank = [&](int shard) {
+      return std::pair(shard == before || shard == after, load[static_cast<size_t>(shard)]);
+    };
+    owner[i] = 0;
+    for (int shard = 1; shard < shards; ++shard) {
+      if (rank(shard) < rank(owner[i])) owner[i] = shard;
+    }
+    load[static_cast<size_t>(owner[i])] += sizes[i];
+  }
+  return owner;
+}
+
 }  // namespace
 
 std::vector<std::vector<int>> DealFragments(const std::vector<int64_t>& sizes, int shards) {
-  std::vector<int> owner(sizes.size());
-  for (size_t i = 0; i < owner.size(); ++i) owner[i] = static_cast<int>(i) % shards;
-  Cost cost = CostOf(sizes, owner, shards);
-  while (Improve(sizes, owner, shards, cost)) {
+  std::vector<int> owner;
+  Cost least;
+  for (std::vector<int> from : {InTurns(sizes.size(), shards), LargestFirst(sizes, shards)}) {
+    Cost cost = CostOf(sizes, from, shards);
+    while (Improve(sizes, from, shards, cost)) {
+    }
+    if (!owner.empty() && !(cost < least)) continue;
+    owner = std::move(from);
+    least = cost;
   }
   std::vector<std::vector<int>> dealt(static_cast<size_t>(shards));
   for (size_t i = 0; i < owner.size(); ++i) {
