@@ -54,6 +54,96 @@ class ShardsTest(unittest.TestCase):
                 self.assertEqual(sum(len(fragments) for fragments in own.values()), 4)
                 self.assertEqual(len(own["coordinator"]), 4 // len(names) * ("lead" in names))
 
+    def start_run(self, cluster, crash=None):
+        cluster.start_lead(SETTINGS, ("lead", "a", "b"))
+        shards = {"a": cluster.start_shard(
+            "a", variables={"CAUSEWAY_CRASH_AT": crash} if crash else None)}
+        shards["b"] = cluster.start_shard("b")
+        workers = [cluster.start_worker(name, SLOW) for name in WORKERS]
+        return shards, workers
+
+    def test_a_shard_that_is_killed_goes_on_wherever_it_is(self):
+        whole = self.whole()
+        for crash in ("before_row_commit:7", "after_row_commit:9", "before_round_row:3"):
+            with self.subTest(crash), Sharded() as cluster:
+                shards, workers = self.start_run(cluster, crash)
+                self.assertEqual(shards["a"].wait(), -SIGKILL, shards["a"].log())
+                cluster.wait_for_event("shard_detached", shard="a")
+                before = (cluster.folder / "a.address").read_text()
+                again = cluster.start_shard("a")  # At another port: workers are told.
+                self.assertNotEqual((cluster.folder / "a.address").read_text(), before)
+                self.finish(cluster, *workers, again, shards["b"])
+                self.check(cluster, whole, "a", "b")
+
+    def test_the_lead_that_is_killed_finds_its_shards_again(self):
+        whole = self.whole()
+        with Sharded() as cluster:
+            shards, workers = self.start_run(cluster)
+            cluster.wait_for_step("east", 10)
+            cluster.coordinator.signal(SIGKILL)
+            cluster.coordinator.wait()
+            cluster.restart_lead()
+            self.finish(cluster, *workers, *shards.values())
+            self.check(cluster, whole, "a", "b")
+
+
+class RefusalsTest(unittest.TestCase):
+    def refused(self, command, *words):
+        status, _, error = run_tool(*command)
+        self.assertEqual(status, 2, error)
+        for word in words:
+            self.assertIn(word, error)
+
+    def test_flags_that_do_not_fit(self):
+        with Sharded() as cluster:
+            config = cluster.folder / "run.textproto"
+            config.write_text(SETTINGS + "model { preset: 'tiny-1m' }")
+            lead = [COORDINATOR, "serve", f"--run_dir={cluster.folder / 'x'}",
+                    f"--config={config}", "--http=off"]
+            self.refused(lead + ["--shards=lead,a,a"], "has a twice")
+            self.refused(lead + ["--shards=lead"], "name two or more")
+            self.refused(lead + ["--shards=a,b,c,d,e"], "names 5", "4 fragments")
+            self.refused(lead + ["--shards=lead,a", "--lead=127.0.0.1:1"], "give one or the others")
+            self.refused(lead + ["--shards=lead,a", "--initial=first-site"], "begins from its seed")
+            self.refused(lead + ["--lead=127.0.0.1:1", "--shard=a"], "leave out --config")
+            self.refused([COORDINATOR, "serve", "--run_dir=x", "--lead=127.0.0.1:1"], "go together")
+            shard = cluster.shard_command("a", lead="127.0.0.1:1", listen="0.0.0.0:0")
+            self.refused(shard, "--advertise")
+
+    def test_shards_that_the_lead_does_not_take(self):
+        with Sharded() as cluster, Sharded() as other:
+            cluster.start_lead(SETTINGS, ("lead", "a", "b"))
+            other.start_coordinator(SETTINGS)
+            self.refused(cluster.shard_command("c"), "no shard c", "names a, b")
+            self.refused(cluster.shard_command("a", lead=other.address), "has no shards")
+            first = cluster.start_shard("a")
+            cluster.wait_for_event("shard_attached", shard="a")
+            self.refused(cluster.shard_command("a", run_dir="fresh"), "in another folder")
+            first.signal(SIGKILL)
+            first.wait()
+            cluster.wait_for_event("shard_detached", shard="a")
+            self.refused(cluster.shard_command("b", run_dir="a"), "has fragments", "deals it")
+            self.refused(cluster.shard_command("a", run_dir="fresh"), "in another folder")
+            with Sharded() as third:
+                third.start_lead(SETTINGS, ("lead", "a", "b"))
+                self.refused(cluster.shard_command("a", lead=third.address), "this is the run")
+
+    def test_a_run_keeps_its_shards(self):
+        with Sharded() as cluster:
+            cluster.start_lead(SETTINGS, ("lead", "a"))
+            cluster.coordinator.signal(SIGKILL)
+            cluster.coordinator.wait()
+            lead = [COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
+                    f"--config={cluster.folder / 'run.textproto'}", "--http=off"]
+            self.refused(lead + ["--shards=lead,b"], "began with --shards=lead,a")
+        with Sharded() as cluster:
+            cluster.start_coordinator(SETTINGS)
+            cluster.coordinator.signal(SIGKILL)
+            cluster.coordinator.wait()
+            lead = [COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
+                    f"--config={cluster.folder / 'run.textproto'}", "--http=off"]
+            self.refused(lead + ["--shards=lead,a"], "has all fragments in this folder")
+
 
 if __name__ == "__main__":
     unittest.main()
