@@ -54,6 +54,12 @@ inline constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Cau
         --standby_name=NAME        who follows, for people; else the machine's name (serve --etcd:
                                    this coordinator's)
 
+  causeway-coordinator serve --parent=HOST:PORT --region_id=NAME --sites=N --run_dir=FOLDER
+      Serves a region: up to N workers near this machine, whose deltas go to the coordinator at
+      HOST:PORT as one. The run is that coordinator's; the workers need no other flags.
+        --parent_tls_cert=FILE --parent_tls_key=FILE, or --parent_token_file=FILE: by which the
+                                   parent knows this region
+
   causeway-coordinator check-config --config=FILE [--preset=best]
       Prints the complete configuration, and warnings on standard error.
 

@@ -1,7 +1,4 @@
 // causeway-coordinator: averages what the workers of a run send, and publishes the result.
-#include <pthread.h>
-#include <signal.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,8 +22,6 @@
 #include "common/base/thread_pool.h"
 #include "common/base/threads.h"
 #include "common/cli/command_line.h"
-#include "common/http/http_server.h"
-#include "common/metrics/metric_page.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
@@ -46,11 +41,13 @@
 #include "server/history/run_history.h"
 #include "server/http/http_port.h"
 #include "server/http/status_api.h"
-#include "server/http/status_page.h"
 #include "server/initial_parameters.h"
 #include "server/metrics/coordinator_metrics.h"
 #include "server/progress_line.h"
+#include "server/region/parent_link.h"
+#include "server/region_run.h"
 #include "server/run_commands.h"
+#include "server/serve_http.h"
 #include "server/service/coordinator_server.h"
 #include "server/sharded_run.h"
 #include "server/shared_run.h"
@@ -58,6 +55,7 @@
 #include "server/standby/replicated_store.h"
 #include "server/standby/standby_service.h"
 #include "server/standby/standbys.h"
+#include "server/stop_signal.h"
 #include "server/store/network_file_system.h"
 #include "server/store/run_directory.h"
 #include "server/store/run_directory_store.h"
@@ -66,6 +64,15 @@ ABSL_FLAG(std::string, run_dir, "", "the folder that will hold the run");
 ABSL_FLAG(std::string, config, "", "the run's configuration, a textproto");
 ABSL_FLAG(std::string, initial, "",
           "serve: the parameters that the run starts from, a file; or first-site");
+ABSL_FLAG(std::string, parent, "",
+          "serve: HOST:PORT of the coordinator whose run this one serves to a region of it");
+ABSL_FLAG(std::string, region_id, "", "serve: with --parent, this region's name there");
+ABSL_FLAG(int, sites, 0, "serve: with --parent, as many sites as this region may have");
+ABSL_FLAG(std::string, parent_tls_cert, "",
+          "serve: with --parent, this region's certificate there; default: --tls_cert");
+ABSL_FLAG(std::string, parent_tls_key, "", "serve: the private key of --parent_tls_cert");
+ABSL_FLAG(std::string, parent_token_file, "",
+          "serve: with --parent, the file with this region's token there");
 ABSL_FLAG(std::string, preset, "", "settings that the configuration is read over");
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "HOST:PORT to listen on; port 0: any free one");
 ABSL_FLAG(std::string, address_file, "", "receives HOST:PORT once the coordinator listens");
@@ -122,6 +129,22 @@ GivenRun GivenRunFromFlags() {
           .run_dir = absl::GetFlag(FLAGS_run_dir)};
 }
 
+ParentOptions ParentFromFlags() {
+  ParentOptions parent;
+  parent.address = absl::GetFlag(FLAGS_parent);
+  parent.region_id = absl::GetFlag(FLAGS_region_id);
+  parent.sites = absl::GetFlag(FLAGS_sites);
+  parent.security = SecurityOptionsFromFlags();
+  const std::string certificate = absl::GetFlag(FLAGS_parent_tls_cert);
+  if (!certificate.empty()) {
+    parent.security.cert_file = certificate;
+    parent.security.key_file = absl::GetFlag(FLAGS_parent_tls_key);
+  }
+  parent.security.token_file = absl::GetFlag(FLAGS_parent_token_file);
+  parent.security.crl_folder.clear();
+  return parent;
+}
+
 int CheckConfig() {
   const GivenRun given = GivenRunFromFlags();
   const absl::StatusOr<CompleteConfig> loaded =
@@ -139,28 +162,6 @@ std::string MakeRunId(const std::string& run_name) {
   std::random_device device;
   return absl::StrCat(run_name, "-", absl::Hex(device(), absl::kZeroPad8));
 }
-
-// SIGTERM and SIGINT, blocked in all threads and taken here. After the first one both have their
-// usual effect again, so that a second one kills.
-class StopSignal {
- public:
-  StopSignal() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGTERM);
-    sigaddset(&set_, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-  }
-  // Waits so long. True if one came.
-  bool Wait(absl::Duration timeout) {
-    const timespec time = absl::ToTimespec(timeout);
-    if (sigtimedwait(&set_, nullptr, &time) < 0) return false;
-    pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
-    return true;
-  }
-
- private:
-  sigset_t set_;
-};
 
 // Until a signal, the end of the run, or a failure.
 absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, Standbys& standbys,
@@ -226,37 +227,6 @@ CoordinatorServer::Options ServerOptions(EventHistory* events) {
   return options;
 }
 
-// Null where there is no port to serve.
-absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(std::optional<HttpListener> port,
-                                                      const Coordinator& coordinator,
-                                                      const CoordinatorServer& server,
-                                                      CoordinatorMetrics& metrics,
-                                                      const StatusApi& api,
-                                                      const std::atomic<bool>& stopping) {
-  if (!port.has_value()) return std::unique_ptr<HttpServer>();
-  const std::string address = port->address();
-  const std::string warning = port->Warning();
-  if (!warning.empty()) Log().warn("{}", warning);
-  HttpServer::Options options;
-  AddHealthHandlers(coordinator, stopping, options.handlers);
-  options.handlers["/metrics"] = [&](const HttpRequest&) {
-    HttpResponse response;
-    response.content_type = MetricPage::kContentType;
-    response.body = metrics.Text(server.GetStatus(), coordinator.Health().ok(), server.load());
-    return response;
-  };
-  AddStatusPage(api, options.handlers);
-  ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> http,
-                   HttpServer::Start(*std::move(port), std::move(options)));
-  Log().info("http://{}/ shows the run, and serves metrics and health", address);
-  const std::string address_file = absl::GetFlag(FLAGS_http_address_file);
-  if (!address_file.empty()) {
-    RETURN_IF_ERROR(
-        WriteFileAtomically(*FileSystem::Real(), address_file, absl::string_view(address)));
-  }
-  return http;
-}
-
 void RecordModel(EventHistory& events, const BroughtModel& model) {
   events.Record(
       "model_brought",
@@ -277,6 +247,7 @@ struct ServeFlags {
   GivenRun given;
   std::optional<Leading::Options> shared;
   std::optional<ShardFlags> shards;
+  ParentOptions parent;  // Without an address: this is the hub.
 };
 
 absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
@@ -288,16 +259,19 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
     return absl::InvalidArgumentError("give a folder for the run: --run_dir=FOLDER");
   }
   RETURN_IF_ERROR(Annotate(CheckAddress(flags.listen, /*allow_any_port=*/true), "--listen"));
+  ASSIGN_OR_RETURN(flags.parent, CheckParentOptions(ParentFromFlags(), flags.given, flags.listen));
   ASSIGN_OR_RETURN(flags.store, StoreOptions());
   ASSIGN_OR_RETURN(flags.congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
+  flags.parent.congestion_control = flags.congestion_control;
   ASSIGN_OR_RETURN(flags.http_port,
                    OpenHttpPort(absl::GetFlag(FLAGS_http), SecurityOptionsFromFlags().UsesTls()));
   if (flags.given.has_config()) RETURN_IF_ERROR(CheckGivenRun(file_system, flags.given));
   ASSIGN_OR_RETURN(flags.shared,
                    SharedRunFromFlags(file_system, flags.given, flags.listen, flags.store));
   ASSIGN_OR_RETURN(flags.shards,
-                   ShardFlagsFromFlags(flags.given, flags.listen, flags.shared.has_value()));
+                   ShardFlagsFromFlags(flags.given, flags.listen, flags.shared.has_value(),
+                                       !flags.parent.address.empty()));
   return flags;
 }
 
@@ -310,6 +284,7 @@ struct OpenedRun {
   v1::RunConfig config;
   std::string run_id;
   std::unique_ptr<ShardedRun> sharded;  // Null: it has all fragments.
+  std::unique_ptr<RegionRun> region;    // Null: the hub's.
 };
 
 absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags) {
@@ -332,6 +307,12 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
                      ShardedRun::OpenShard(*flags.shards, flags.run_dir, run.recovered));
     run.config = run.sharded->welcome().config();
     run.run_id = run.sharded->welcome().run_id();
+    return run;
+  }
+  if (!flags.parent.address.empty()) {
+    ASSIGN_OR_RETURN(run.region, OpenRegion(flags.parent, flags.run_dir, run.recovered));
+    run.config = run.region->parent.run.config();
+    run.run_id = run.region->parent.run.run_id();
     return run;
   }
   run.awaits_model = !run.resumes && flags.given.awaits_first_site();
@@ -375,6 +356,11 @@ absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
         });
   }
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(run.config));
+  if (run.region != nullptr && !run.resumes) {
+    ASSIGN_OR_RETURN(std::vector<float> fetched,
+                     FetchInitialParameters(file_system, flags.run_dir, *run.region));
+    return begin(run.config, plan, std::move(fetched), std::nullopt);
+  }
   std::vector<float> initial;
   if (!options.part.has_value() || !options.part->fragments.empty()) {
     ASSIGN_OR_RETURN(initial, ChooseInitialParameters(
@@ -447,6 +433,16 @@ int ServeRun(ServeFlags flags, Standbys& standbys, LateEventLog& standby_events,
   }
   options.merge_pool = &merge_pool;
   options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
+  std::unique_ptr<ParentLink> parent;
+  if (run->region != nullptr) {
+    const RegionRun& region = *run->region;
+    parent =
+        std::make_unique<ParentLink>(region.options, region.parent, region.plan, &event_history);
+    options.region = RegionOptions{.parent = parent.get(),
+                                   .id = region.options.region_id,
+                                   .sites = region.options.sites,
+                                   .above = region.above};
+  }
   const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
       MakeCoordinator(file_system, flags, *run, options, merge_pool, event_history);
   if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
@@ -485,18 +481,20 @@ int ServeRun(ServeFlags flags, Standbys& standbys, LateEventLog& standby_events,
                        .clock = Clock::Real(),
                        .status = [&server] { return (*server)->GetStatus(); }});
   std::atomic<bool> stopping = false;
-  const auto http =
-      ServeHttp(std::move(flags.http_port), **coordinator, **server, metrics, api, stopping);
+  const auto http = ServeHttp(std::move(flags.http_port), absl::GetFlag(FLAGS_http_address_file),
+                              **coordinator, **server, metrics, api, stopping);
   absl::Status status = http.status();
   const std::string address_file = absl::GetFlag(FLAGS_address_file);
   if (status.ok() && !address_file.empty()) {
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
   }
+  if (status.ok() && parent != nullptr) status = parent->Start(**coordinator);
   if (status.ok() && run->sharded != nullptr) status = run->sharded->Start(**coordinator, bound);
   if (status.ok()) {
     status = ServeUntilStopped(**coordinator, curves, standbys, run->sharded.get(), stop_signal);
   }
   stopping = true;
+  if (parent != nullptr) StopUnderParent(**coordinator, *parent);
   standbys.Stop();
   const absl::Status shut_down = (*coordinator)->Shutdown();
   standby->Stop();

@@ -90,7 +90,7 @@ absl::StatusOr<std::vector<DealtShard>> Deal(const std::vector<std::string>& nam
 
 absl::StatusOr<std::optional<ShardFlags>> ShardFlagsFromFlags(const GivenRun& given,
                                                               const std::string& listen,
-                                                              bool is_shared) {
+                                                              bool is_shared, bool is_region) {
   ShardFlags flags;
   const std::string names = absl::GetFlag(FLAGS_shards);
   flags.lead = absl::GetFlag(FLAGS_lead);
@@ -103,6 +103,10 @@ absl::StatusOr<std::optional<ShardFlags>> ShardFlagsFromFlags(const GivenRun& gi
     return absl::InvalidArgumentError(
         "--etcd with --shards or --lead: a run over several coordinators has no standby yet; leave "
         "out one of them");
+  }
+  if (is_region) {
+    return absl::InvalidArgumentError(
+        "--parent with --shards or --lead: a region has all fragments; leave out one of them");
   }
   if (!names.empty()) {
     if (!flags.lead.empty() || !flags.name.empty()) {

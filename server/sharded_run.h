@@ -35,7 +35,7 @@ struct ShardFlags {
 // Nothing where neither is asked for. INVALID_ARGUMENT for flags that do not fit together.
 absl::StatusOr<std::optional<ShardFlags>> ShardFlagsFromFlags(const GivenRun& given,
                                                               const std::string& listen,
-                                                              bool is_shared);
+                                                              bool is_shared, bool is_region);
 
 class ShardedRun {
  public:

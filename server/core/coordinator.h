@@ -38,6 +38,7 @@
 #include "common/base/thread_pool.h"
 #include "common/params/fragment_plan.h"
 #include "common/telemetry/event_log.h"
+#include "server/core/parent.h"
 #include "server/core/pull_object.h"
 #include "server/core/received_object.h"
 #include "server/core/run_observer.h"
@@ -71,6 +72,21 @@ struct BroughtModel {
   FragmentPlan plan;      // Of that configuration.
 };
 
+// A coordinator under a coordinator.
+struct RegionOptions {
+  Parent* parent = nullptr;        // Outlives the coordinator.
+  std::string id;                  // At the parent: its name as a worker.
+  int sites = 0;                   // As many as it may have.
+  std::vector<std::string> above;  // The regions that its parent is in, from the hub down.
+};
+
+// Where a region is, for its parent.
+struct RegionPlace {
+  bool ready = false;  // Its sites are there.
+  int64_t step = 0;    // Rounds sent later expect a contribution of it.
+  v1::Heartbeat heartbeat;
+};
+
 class Coordinator {
  public:
   struct Options {
@@ -96,6 +112,7 @@ class Coordinator {
     int max_kept_answers = 256;
     // A fragment's state is saved after so many rounds, so that a recovery folds no more of them.
     int snapshot_every_rounds = 10;
+    std::optional<RegionOptions> region = {};  // Nothing: this is the hub.
   };
 
   // DATA_LOSS if the recovered run does not come out with its recorded hashes;
@@ -167,6 +184,16 @@ class Coordinator {
   virtual v1::ShardAccounts Accounts() const;
   // At a shard: how far all its contributions have drawn the parts of the data.
   virtual std::vector<v1::ShardContribution> PastDraws() const;
+  // --- A region's parent speaks (parent.h). FAILED_PRECONDITION where there is none ---
+  virtual absl::StatusOr<RegionPlace> Place() const;
+  // Training begins, or goes on: its sites have the parts of the data from first_slot on, each of
+  // which goes on with its draw.
+  virtual absl::Status BeginUnderParent(int first_slot, const std::vector<int64_t>& next_draws);
+  virtual absl::Status NoteParentPublished(int fragment, int64_t round);
+  // As StopAtStep, whatever step the sites are at.
+  virtual absl::Status StopUnderParent(int64_t step);
+  // The parent refuses this region, for good.
+  virtual absl::Status FailUnderParent(const absl::Status& why);
 
   // --- Time ---
   // Ends leases that ran out and closes rounds whose grace is over. Call it a few times a second.

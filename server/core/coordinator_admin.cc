@@ -15,6 +15,9 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
   status.set_run_id(options_.run_id);
   *status.mutable_config() = options_.config;
   status.set_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
+  if (is_lead()) {
+    for (v1::Shard& shard : options_.part->shards->Where()) *status.add_shards() = std::move(shard);
+  }
   std::map<std::string, Member> members;
   RoundPolicy policy;
   const bool rounds_are_done = RoundsAreDone();
@@ -62,6 +65,8 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
         worker.set_steps_before_wait(std::clamp<int64_t>(heartbeat.steps_before_wait(), 0, most));
       }
       worker.set_step_seconds(absl::ToDoubleSeconds(member.progress.step_time()));
+      worker.set_region(member.region());
+      worker.set_sites(member.region() ? std::max(0, heartbeat.sites()) : 0);
     }
     status.set_tokens(tokens);
   }
@@ -238,6 +243,7 @@ absl::Status CoordinatorImpl::StopAtTokens(int64_t tokens) {
 }
 
 int64_t CoordinatorImpl::TokenBudget() const {
+  if (region()) return state_.stop_tokens;  // The hub sees to the run's.
   return state_.stop_tokens > 0 ? state_.stop_tokens : options_.config.train().tokens();
 }
 
@@ -252,7 +258,10 @@ absl::Status CoordinatorImpl::ActOnProgress() {
     if (!state_.started) return absl::OkStatus();
     pace_start = PaceStart(membership_.largest_step(), config.sync().steps_between_syncs());
     const std::map<std::string, Member> members = Believed(membership_.members(), config);
-    paces = NewPaces(members, config.membership().max_pace());
+    // A region orders paces among its own sites.
+    std::map<std::string, Member> paced = members;
+    std::erase_if(paced, [](const auto& entry) { return entry.second.region(); });
+    paces = NewPaces(paced, config.membership().max_pace());
     for (const auto& [id, pace] : paces) {
       membership_.OrderPace(id, pace, pace_start);
       if (!sinks_.contains(id)) continue;  // It is told when it is ready again.

@@ -84,9 +84,12 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
     return absl::InvalidArgumentError(
         absl::StrCat("the plan takes ", own_values, " initial values, there are ", initial.size()));
   }
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<const OuterOptimizer> optimizer,
-      CreateOuterOptimizer(options.config.outer(), options.config.train(), plan.tensors()));
+  v1::OuterConfig outer = options.config.outer();
+  // Its parent's parent, or the one above, has the run's: a region steps nothing and keeps no
+  // state.
+  if (options.region.has_value()) outer.set_optimizer(v1::OuterConfig::SGD);
+  ASSIGN_OR_RETURN(std::unique_ptr<const OuterOptimizer> optimizer,
+                   CreateOuterOptimizer(outer, options.config.train(), plan.tensors()));
   ASSIGN_OR_RETURN(const Codec* const codec_up, FindCodec(options.config.sync().codec_up()));
   ASSIGN_OR_RETURN(const Codec* const codec_down, FindCodec(options.config.sync().codec_down()));
   if (options.events == nullptr) options.events = NullEventLog();
@@ -105,7 +108,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
                                                       .clock = coordinator->options_.clock,
                                                       .store = coordinator->options_.store,
                                                       .merge_pool = &coordinator->merge_pool_,
-                                                      .schedule = coordinator->schedule_};
+                                                      .schedule = coordinator->schedule_,
+                                                      .region_id = coordinator->RegionId()};
     // A fragment that recovers takes them only if it has no snapshot: filling memory is what
     // recovery takes most of its time for.
     const auto size = static_cast<size_t>(range.size());
@@ -132,13 +136,14 @@ CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan,
       plan_(std::move(plan)),
       schedule_(plan_.fragments(), options_.config.sync().steps_between_syncs(),
                 MaxOverlapSteps(options_.config.sync())),
-      policy_({.quorum = options_.config.membership().quorum(),
+      // The run's quorum is of all its workers: the parent looks at that.
+      policy_({.quorum = region() ? 1 : options_.config.membership().quorum(),
                .grace = absl::Milliseconds(options_.config.membership().grace_ms()),
                .adaptive = options_.config.membership().adaptive_grace(),
                .overlap_steps = MaxOverlapSteps(options_.config.sync())}),
       optimizer_(std::move(optimizer)),
       config_hash_(RunConfigHash(options_.config)),
-      membership_(options_.config.membership().max_workers(),
+      membership_(region() ? options_.region->sites : options_.config.membership().max_workers(),
                   absl::Milliseconds(options_.config.membership().lease_ms())),
       draws_(options_.config.train().batch_sequences(), ReserveSteps(options_.config.sync())),
       tokens_(TokensPerStep(options_.config), LargestPace(options_.config) - 1),
@@ -154,6 +159,15 @@ v1::DescribeResponse CoordinatorImpl::Describe() const {
   response.set_plan_hash(plan_.hash());
   response.set_wire_version(kWireVersion);
   response.set_software_version(kSoftwareVersion);
+  if (is_lead()) {
+    for (v1::Shard& shard : options_.part->shards->Where()) {
+      *response.add_shards() = std::move(shard);
+    }
+  }
+  if (region()) {
+    for (const std::string& id : options_.region->above) response.add_regions(id);
+    response.add_regions(options_.region->id);
+  }
   return response;
 }
 
@@ -373,6 +387,7 @@ void CoordinatorImpl::Advance(FragmentRounds& fragment) {
     }
     const absl::StatusOr<std::optional<PublishedRound>> round = fragment.Advance(members, policy);
     if (!round.ok()) return Fail(round.status());
+    if (region()) return CarryUp(fragment);
     if (!round->has_value()) return;
     Announce(**round);
   }

@@ -66,6 +66,11 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status AnswerLead(const v1::ShardCall& call) override;
   v1::ShardAccounts Accounts() const override;
   std::vector<v1::ShardContribution> PastDraws() const override;
+  absl::StatusOr<RegionPlace> Place() const override;
+  absl::Status BeginUnderParent(int first_slot, const std::vector<int64_t>& next_draws) override;
+  absl::Status NoteParentPublished(int fragment, int64_t round) override;
+  absl::Status StopUnderParent(int64_t step) override;
+  absl::Status FailUnderParent(const absl::Status& why) override;
 
   void Tick() override;
   void Maintain() override;
@@ -100,8 +105,22 @@ class CoordinatorImpl final : public Coordinator {
   // `changed`: it did.
   absl::Status CheckSharedData(const v1::Join& join, bool& changed)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
-  // The draw at which that part of the data goes on.
+  // The draw at which that part of the data goes on; for a region, those of all its parts.
   int64_t NextDraw(const Member& member) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
+  std::vector<int64_t> NextDraws(const Member& member) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
+  // The member's parts of the data are drawn from that step on.
+  void GiveParts(const Member& member, int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
+  bool region() const { return options_.region.has_value(); }
+  std::string RegionId() const { return region() ? options_.region->id : std::string(); }
+  // Training begins if all are there who have to be. True if it did.
+  bool StartIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
+  // What a member is told that trains from now on.
+  void AddStart(const std::string& id, Outbox& outbox) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
+  // Takes what a region's fragment has closed to its parent.
+  void CarryUp(FragmentRounds& fragment);
+  void OnParentAnswer(FragmentRounds& fragment, absl::StatusOr<ParentAnswer> answer);
   // Make what changed of a member, or of the run, durable. To be called without a lock, after the
   // change and before anybody is told of it. An error has stopped the coordinator.
   absl::Status SaveMember(const std::string& worker_id);
@@ -236,6 +255,7 @@ class CoordinatorImpl final : public Coordinator {
   std::map<std::string, WorkerAccount> accounts_ ABSL_GUARDED_BY(members_mutex_);
   Sinks sinks_ ABSL_GUARDED_BY(members_mutex_);  // Of attached members.
   RunState state_ ABSL_GUARDED_BY(members_mutex_);
+  bool parent_started_ ABSL_GUARDED_BY(members_mutex_) = false;  // Of a region.
   bool budget_announced_ ABSL_GUARDED_BY(members_mutex_) = false;
   // While this process served: somebody left, somebody as finished.
   bool somebody_left_ ABSL_GUARDED_BY(members_mutex_) = false;

@@ -129,17 +129,24 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, std::span<const f
       std::erase_if(member.had_slots, [this](int slot) {
         return slot < 0 || slot >= options_.config.membership().max_workers();
       });
-      if (!member.own_data) draws_.Give(member.data_slot, member.active_from_step);
+      GiveParts(member, member.active_from_step);
       // A former release believed any step.
       member.step = std::min(member.step, largest_step);
       member.active_from_step = std::min(member.active_from_step, largest_step);
-      tokens_.Begin(member.id, member.active_from_step);
+      tokens_.Begin(member.id, member.active_from_step, member.workers());
+      // The first of the parts that its parent has given to this region is the lowest.
+      if (region() &&
+          (&record == &run.members.front() || member.data_slot < membership_.first_slot())) {
+        membership_.SetFirstSlot(member.data_slot);
+      }
       member.rejected = std::ranges::any_of(record.rejected, [](const std::set<int64_t>& out) {
         return !out.empty() && *out.begin() <= 0;
       });
       membership_.Restore(std::move(member), options_.clock->Monotonic());
     }
     for (const ContributionRecord& contribution : run.contributions) {
+      if (region() && contribution.worker_id == options_.region->id)
+        continue;  // Those of its sites.
       const int64_t step = schedule_.SendStep(contribution.fragment, contribution.round);
       draws_.Add(contribution.worker_id, contribution.draws, step);
       tokens_.Add(contribution.fragment, contribution.worker_id, contribution.tokens, step);

@@ -58,6 +58,20 @@ absl::Status CoordinatorImpl::CheckJoin(const v1::Join& join) const {
   }
   if (is_lead()) RETURN_IF_ERROR(options_.part->shards->Complete());
   RETURN_IF_ERROR(CheckName("worker_id", join.worker_id()));
+  if (region() && join.worker_id() == options_.region->id) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(join.worker_id(), " is this region's own id: give the worker another --id"));
+  }
+  if (join.sites() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a region has 1 site or more, it says ", join.sites()));
+  }
+  if (join.sites() > 0 &&
+      options_.config.membership().weighting() == v1::MembershipConfig::UNIFORM) {
+    return absl::FailedPreconditionError(
+        "with membership.weighting UNIFORM a whole region would count as one worker: regions need "
+        "a run with TOKENS, the default");
+  }
   if (join.run_id() == options_.run_id) {
     RETURN_IF_ERROR(CheckEpoch(join.worker_id(), join.seen_epoch(), epoch_));
   }
@@ -108,6 +122,17 @@ int64_t CoordinatorImpl::NextDraw(const Member& member) const {
   return draws_.NextDraw(member.own_data ? kOwnData : member.data_slot, member.id);
 }
 
+std::vector<int64_t> CoordinatorImpl::NextDraws(const Member& member) const {
+  std::vector<int64_t> draws;
+  for (int i = 0; i < member.sites; ++i) draws.push_back(draws_.NextDraw(member.data_slot + i, ""));
+  return draws;
+}
+
+void CoordinatorImpl::GiveParts(const Member& member, int64_t step) {
+  if (member.own_data) return;
+  for (int i = 0; i < member.workers(); ++i) draws_.Give(member.data_slot + i, step);
+}
+
 absl::StatusOr<v1::Welcome> CoordinatorImpl::Join(const v1::Join& join,
                                                   std::shared_ptr<SessionSink> sink) {
   RETURN_IF_ERROR(Serving());
@@ -132,19 +157,27 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Admit(const v1::Join& join,
     absl::MutexLock lock(&members_mutex_);
     if (shut_down_) return absl::UnavailableError("the coordinator is shutting down");
     RETURN_IF_ERROR(CheckSharedData(join, first_to_share));
-    ASSIGN_OR_RETURN(member, membership_.Join(id, join.process_nonce(), join.has_checkpoint(),
-                                              options_.clock->Monotonic(), join.own_data()));
+    ASSIGN_OR_RETURN(member,
+                     membership_.Join(id, join.process_nonce(), join.has_checkpoint(),
+                                      options_.clock->Monotonic(), join.own_data(), join.sites()));
     welcome.set_next_draw(NextDraw(member));
+    for (const int64_t draw : NextDraws(member)) welcome.add_next_draws(draw);
     former = std::exchange(sinks_[id], std::move(sink));
     WorkerAccount& account = accounts_[id];
     account.device = join.device();
     account.software_version = join.software_version();
     welcome.set_started(state_.started);
-    const int64_t largest = membership_.largest_step();
+    int64_t largest = membership_.largest_step();
+    // The run may be further than this region.
+    for (const OpenRound& round : region() ? open_rounds : std::vector<OpenRound>()) {
+      if (round.round > 1) {
+        largest = std::max(largest, schedule_.SendStep(round.fragment, round.round - 1));
+      }
+    }
     welcome.set_run_step(StartStep(open_rounds, membership_.members(), largest, PolicyNow()));
     welcome.set_resumes(member.was_ready &&
                         (member.state == MemberState::kActive || welcome.run_step() < largest));
-    if (!welcome.resumes() && !member.own_data) draws_.Give(member.data_slot, welcome.run_step());
+    if (!welcome.resumes()) GiveParts(member, welcome.run_step());
     AddRoster(outbox);
   }
   // An incarnation that was given is never given again, whatever happens to this process.
@@ -222,6 +255,42 @@ absl::Status CoordinatorImpl::CheckReached(const std::string& worker_id, int64_t
       "whether it has trained with another coordinator"));
 }
 
+bool CoordinatorImpl::StartIfDue() {
+  const int needed =
+      region() ? options_.region->sites : options_.config.membership().start_workers();
+  if (state_.started || membership_.active() < needed || (region() && !parent_started_)) {
+    return false;
+  }
+  state_.started = true;
+  state_.started_unix_s = absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch());
+  membership_.NumberByName();
+  return true;
+}
+
+void CoordinatorImpl::AddStart(const std::string& id, Outbox& outbox) const {
+  const Member& member = *membership_.Find(id);
+  if (!sinks_.contains(id)) return;
+  AddDirective(v1::Directive::START, 0, "", id, outbox);
+  v1::Directive& start = *outbox.back().second.mutable_directive();
+  start.set_data_slot(member.data_slot);
+  start.set_next_draw(NextDraw(member));
+  for (const int64_t draw : NextDraws(member)) start.add_next_draws(draw);
+  if (state_.paused) {
+    AddDirective(v1::Directive::PAUSE, 0, state_.pause_reason, id, outbox);
+  }
+  // It may have missed the end of a pause while its stream was broken.
+  if (!state_.paused && member.incarnation > 1) {
+    AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
+  }
+  if (state_.stop_step > 0) {
+    AddDirective(v1::Directive::STOP_AT_STEP, state_.stop_step, "the run ends there", id, outbox);
+  }
+  if (member.ordered_pace_milli > 0) {
+    AddDirective(v1::Directive::SET_PACE, member.ordered_from_step, "as before", id, outbox);
+    outbox.back().second.mutable_directive()->set_pace_milli(member.ordered_pace_milli);
+  }
+}
+
 absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t incarnation,
                                           const v1::Ready& ready) {
   RETURN_IF_ERROR(CheckReached(worker_id, ready.step()));
@@ -234,38 +303,16 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
     const Member* const before = membership_.Find(worker_id);
     const bool begins = ready.anew() || before == nullptr || !before->was_ready;
     RETURN_IF_ERROR(membership_.Ready(worker_id, incarnation, ready.step(), ready.anew()));
-    if (begins) tokens_.Begin(worker_id, ready.step());
-    active = membership_.active();
-    starts_now = !state_.started && active >= options_.config.membership().start_workers();
-    if (starts_now) {
-      state_.started = true;
-      state_.started_unix_s = absl::ToDoubleSeconds(options_.clock->Now() - absl::UnixEpoch());
-      membership_.NumberByName();
-      live = membership_.LiveIds();
+    if (begins) {
+      tokens_.Begin(worker_id, ready.step(), membership_.Find(worker_id)->workers());
     }
+    starts_now = StartIfDue();
+    active = membership_.active();
+    if (starts_now) live = membership_.LiveIds();
     for (const auto& [id, sink] : sinks_) {
       const Member* const member = membership_.Find(id);
       const bool told = starts_now ? member->state == MemberState::kActive : id == worker_id;
-      if (!told || !state_.started) continue;
-      AddDirective(v1::Directive::START, 0, "", id, outbox);
-      v1::Directive& start = *outbox.back().second.mutable_directive();
-      start.set_data_slot(member->data_slot);
-      start.set_next_draw(NextDraw(*member));
-      if (state_.paused) {
-        AddDirective(v1::Directive::PAUSE, 0, state_.pause_reason, id, outbox);
-      }
-      // It may have missed the end of a pause while its stream was broken.
-      if (!state_.paused && member->incarnation > 1) {
-        AddDirective(v1::Directive::RESUME, 0, "", id, outbox);
-      }
-      if (state_.stop_step > 0) {
-        AddDirective(v1::Directive::STOP_AT_STEP, state_.stop_step, "the run ends there", id,
-                     outbox);
-      }
-      if (member->ordered_pace_milli > 0) {
-        AddDirective(v1::Directive::SET_PACE, member->ordered_from_step, "as before", id, outbox);
-        outbox.back().second.mutable_directive()->set_pace_milli(member->ordered_pace_milli);
-      }
+      if (told && state_.started) AddStart(id, outbox);
     }
     // Its stream may have been broken when it was asked.
     if (accounts_[worker_id].draining == membership_.Find(worker_id)->process_nonce) {

@@ -1,5 +1,7 @@
 // CoordinatorImpl as the lead of shards, and as a shard.
+#include <algorithm>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -128,6 +130,7 @@ v1::ShardRoster CoordinatorImpl::Roster() {
     entry.set_data_slot(member.data_slot);
     for (const int slot : member.had_slots) entry.add_had_slots(slot);
     entry.set_own_data(member.own_data);
+    entry.set_sites(member.sites);
     entry.set_rejected(member.rejected);
     entry.set_was_ready(member.was_ready);
     entry.set_active_from_step(member.active_from_step);
@@ -291,6 +294,7 @@ absl::Status CoordinatorImpl::FollowLead(const v1::ShardRoster& roster) {
     member.data_slot = entry.data_slot();
     member.had_slots = {entry.had_slots().begin(), entry.had_slots().end()};
     member.own_data = entry.own_data();
+    member.sites = std::max(0, entry.sites());
     member.rejected = entry.rejected();
     member.was_ready = entry.was_ready();
     member.active_from_step = entry.active_from_step();
@@ -305,7 +309,7 @@ absl::Status CoordinatorImpl::FollowLead(const v1::ShardRoster& roster) {
     const Member* const before = membership_.Find(member.id);
     const bool begins = member.was_ready && (before == nullptr || !before->was_ready ||
                                              member.active_from_step > before->active_from_step);
-    if (begins) tokens_.Begin(member.id, member.active_from_step);
+    if (begins) tokens_.Begin(member.id, member.active_from_step, member.workers());
     for (const int slot : member.had_slots) {
       if (begins || before == nullptr || !before->had_slots.contains(slot)) {
         draws_.Give(slot, member.active_from_step);

@@ -62,6 +62,7 @@ absl::Status FragmentRounds::Recover(const History& history) {
     absl::MutexLock lock(&mutex_);
     for (auto& [round, hashes] : past) RememberPast(round, std::move(hashes));
     RecoverNorms(history);
+    if (options_.region()) RecoverLateRounds(history);
   }
   return LoadOpenRound(history.contributions.subspan(open_begin));
 }
@@ -70,7 +71,11 @@ absl::StatusOr<int64_t> FragmentRounds::LoadBase(const History& history) {
   for (size_t i = history.snapshots.size(); i > 0; --i) {
     const int64_t version = history.snapshots[i - 1];
     const absl::Status loaded = LoadSnapshot(version);
-    if (loaded.ok()) return version;
+    if (loaded.ok()) {
+      absl::MutexLock lock(&mutex_);
+      older_snapshot_ = i > 1 ? history.snapshots[i - 2] : 0;
+      return version;
+    }
     if (!absl::IsDataLoss(loaded)) return loaded;
     damaged_snapshots_.emplace_back(version, loaded);
   }
@@ -159,6 +164,7 @@ absl::Status FragmentRounds::Refold(const RoundRecord& round) {
                              /*validated=*/false});
   }
   absl::WriterMutexLock data_lock(&data_mutex_);
+  if (options_.region()) return RefoldRegion(round, std::move(contributions));
   ASSIGN_OR_RETURN(const MergeResult merged,
                    Merge(round.round, std::move(contributions), /*rehearse=*/false));
   const std::string name = VersionName(options_.fragment, round.round);
@@ -174,6 +180,12 @@ absl::Status FragmentRounds::Refold(const RoundRecord& round) {
 
 absl::Status FragmentRounds::LoadOpenRound(std::span<const ContributionRecord> records) {
   for (const ContributionRecord& record : records) {
+    if (options_.region() && record.worker_id == options_.region_id) {
+      absl::MutexLock lock(&mutex_);
+      closed_ = true;
+      closed_before_ = record.object_hash;
+      continue;
+    }
     ASSIGN_OR_RETURN(
         std::vector<uint8_t> bytes,
         options_.store->ReadContribution(record.fragment, record.round, record.worker_id));
@@ -203,6 +215,7 @@ absl::Status FragmentRounds::LoadOpenRound(std::span<const ContributionRecord> r
     entry.object = std::move(object.bytes);
     entry.arrived = options_.clock->Monotonic();
     entry.unix_s = record.unix_s;
+    entry.draws = record.draws;
     // A former release did not ask for it.
     entry.norm = record.norm == 0 ? *norm : record.norm;
     entry.quarantined = record.quarantined;

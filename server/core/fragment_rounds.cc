@@ -1,5 +1,6 @@
 #include "server/core/fragment_rounds.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -38,7 +39,11 @@ FragmentRounds::FragmentRounds(const Options& options, std::span<const float> in
 }
 
 void FragmentRounds::BeginWith(std::span<const float> initial) {
-  theta_.assign(initial.begin(), initial.end());
+  if (options_.region()) {
+    theta_.assign(initial.size(), 0.0F);
+  } else {
+    theta_.assign(initial.begin(), initial.end());
+  }
   published_.assign(initial.begin(), initial.end());
   optimizer_state_.assign(options_.optimizer->state_names().size(),
                           FloatBuffer(initial.size(), 0.0f));
@@ -156,6 +161,7 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
   entry.arrived = options_.clock->Monotonic();
   entry.unix_s = unix_s;
   entry.norm = added->norm;
+  entry.draws = added->draws;
   entry.rejected = IsRejected(header.worker_id(), header.round());
   entry.quarantined = added->out_of_line();
   entry.accepted = true;
@@ -230,79 +236,105 @@ absl::StatusOr<std::optional<PublishedRound>> FragmentRounds::Advance(
   Contributions contributions;
   {
     absl::MutexLock lock(&mutex_);
-    if (closed_) return std::nullopt;
+    if (closed_ && !closed_before_.has_value()) return std::nullopt;
     for (const auto& [id, held] : contributions_) {
       if (!held.accepted) return std::nullopt;  // Its Add comes back here when it is done.
     }
     round = OpenRoundLocked();
-    decision = Decide(options_.clock->Monotonic(), round, members, policy);
-    if (decision.action == Decision::kWait) return std::nullopt;
+    if (closed_before_.has_value()) {
+      decision.reason = "it was closed before the coordinator started again";
+    } else {
+      decision = Decide(options_.clock->Monotonic(), round, members, policy);
+      if (decision.action == Decision::kWait && round.round > parent_version_) return std::nullopt;
+      if (decision.action == Decision::kWait) decision.reason = "the parent has published it";
+    }
     closed_ = true;
     contributions = contributions_;  // These stay, for those who ask while the round is merged.
+  }
+  if (options_.region()) {
+    RETURN_IF_ERROR(CloseForParent(round.round, contributions, std::move(decision)));
+    return std::nullopt;
   }
   ASSIGN_OR_RETURN(PublishedRound published,
                    MergeAndPublish(round.round, contributions, std::move(decision)));
   return published;
 }
 
-absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
-                                                               const Contributions& contributions,
-                                                               Decision decision) {
-  const absl::Duration closed_at = options_.clock->Monotonic();
-  PublishedRound result;
-  RoundRecord& record = result.record;
+FragmentRounds::ClosedRound FragmentRounds::Close(int64_t round, const Contributions& contributions,
+                                                  Decision decision) const {
+  ClosedRound closed;
+  closed.closed_at = options_.clock->Monotonic();
+  RoundRecord& record = closed.result.record;
   record.fragment = options_.fragment;
   record.round = round;
   record.send_step = options_.schedule.SendStep(options_.fragment, round);
   record.closed_unix_s = UnixSeconds(options_.clock->Now());
   record.reason = std::move(decision.reason);
-  result.missing = std::move(decision.missing);
-
-  std::map<std::string, uint64_t> object_hashes;
-  std::vector<double> quarantined_norms;
+  closed.result.missing = std::move(decision.missing);
   for (const auto& [id, held] : contributions) {
-    object_hashes[id] = held.header.object_hash();
+    closed.object_hashes[id] = held.header.object_hash();
     record.bytes_in += static_cast<int64_t>(held.object.size());
-    if (held.quarantined) quarantined_norms.push_back(held.norm);
+    if (held.quarantined) closed.quarantined_norms.push_back(held.norm);
   }
+  return closed;
+}
 
-  // Held until the round is stored: a reader never sees values that a crash could take back.
-  absl::WriterMutexLock data_lock(&data_mutex_);
-  absl::StatusOr<MergeResult> merged = MergeWhatCanBe(contributions, result);
-  RETURN_IF_ERROR(merged.status());
-  std::vector<double> merged_norms;
+void FragmentRounds::NoteContributors(const Contributions& contributions, ClosedRound& closed) {
+  RoundRecord& record = closed.result.record;
   for (const std::string& id : record.contributors) {
     const Held& held = contributions.at(id);
-    merged_norms.push_back(held.norm);
+    closed.merged_norms.push_back(held.norm);
     if (record.first_unix_s == 0 || held.unix_s < record.first_unix_s) {
       record.first_unix_s = held.unix_s;
     }
   }
-  record.bytes_out = static_cast<int64_t>(merged->answer.size());
-  record.published_hash = merged->published_hash;
-  record.answer_hash = merged->answer_hash;
+}
+
+absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
+                                                               const Contributions& contributions,
+                                                               Decision decision) {
+  ClosedRound closed = Close(round, contributions, std::move(decision));
+  // Held until the round is stored: a reader never sees values that a crash could take back.
+  absl::WriterMutexLock data_lock(&data_mutex_);
+  absl::StatusOr<MergeResult> merged = MergeWhatCanBe(contributions, closed.result);
+  RETURN_IF_ERROR(merged.status());
+  NoteContributors(contributions, closed);
+  closed.result.record.published_hash = merged->published_hash;
+  closed.result.record.answer_hash = merged->answer_hash;
+  return StoreAndPublish(std::move(closed), std::move(merged->answer),
+                         std::move(merged->answer_leaves));
+}
+
+absl::StatusOr<PublishedRound> FragmentRounds::StoreAndPublish(ClosedRound closed,
+                                                               ByteBuffer answer,
+                                                               std::vector<uint64_t> leaves) {
+  PublishedRound& result = closed.result;
+  RoundRecord& record = result.record;
+  record.bytes_out = static_cast<int64_t>(answer.size());
   record.published_unix_s = UnixSeconds(options_.clock->Now());
-  const absl::Status stored = options_.store->SaveRound(record, merged->answer);
+  const absl::Status stored = options_.store->SaveRound(record, answer);
   // The state is ahead of the version now: nobody may see or save it.
   state_is_void_ = !stored.ok();
   RETURN_IF_ERROR(stored);
-  result.answer = MakeAnswer(record, std::move(merged->answer), std::move(merged->answer_leaves));
+  result.answer = MakeAnswer(record, std::move(answer), std::move(leaves));
   absl::MutexLock lock(&mutex_);
   published_hashes_.push_back(record.published_hash);
   published_norm_ = {record.round, merged->published_norm};
   contributions_.clear();
   closed_ = false;
-  for (const LateQuarantine& held : result.overflowed) quarantined_.emplace(round, held.worker_id);
-  RememberPast(round, std::move(object_hashes));
-  RememberNorms(merged_norms, quarantined_norms);
-  const absl::Duration merge_time = options_.clock->Monotonic() - closed_at;
+  for (const LateQuarantine& held : result.overflowed) {
+    quarantined_.emplace(record.round, held.worker_id);
+  }
+  RememberPast(record.round, std::move(closed.object_hashes));
+  RememberNorms(closed.merged_norms, closed.quarantined_norms);
+  const absl::Duration merge_time = options_.clock->Monotonic() - closed.closed_at;
   merge_time_ = merge_time_ == absl::ZeroDuration()
                     ? merge_time
                     : merge_time_ * (1 - kNewestMerge) + merge_time * kNewestMerge;
   answers_.push_back(result.answer);
   if (answers_.size() > kCachedAnswers) answers_.pop_front();
   result.waiters.swap(waiters_);
-  return result;
+  return std::move(result);
 }
 
 absl::StatusOr<MergeResult> FragmentRounds::MergeWhatCanBe(const Contributions& contributions,
@@ -359,6 +391,7 @@ absl::StatusOr<MergeResult> FragmentRounds::MergeWhatCanBe(const Contributions& 
 absl::StatusOr<MergeResult> FragmentRounds::Merge(int64_t round,
                                                   std::vector<Contribution> contributions,
                                                   bool rehearse) {
+  if (options_.region()) return MergeRegion(round, std::move(contributions));
   MergeInput input;
   input.rehearse = rehearse;
   input.contributions = std::move(contributions);
@@ -490,7 +523,7 @@ absl::Status FragmentRounds::SaveSnapshot() {
   }
   RETURN_IF_ERROR(options_.store->SaveSnapshot(view));
   absl::MutexLock lock(&mutex_);
-  snapshot_version_ = view.version;
+  older_snapshot_ = std::exchange(snapshot_version_, view.version);
   return absl::OkStatus();
 }
 
@@ -507,6 +540,8 @@ int64_t FragmentRounds::snapshot_version() const {
 absl::Status FragmentRounds::ForgetAnswers(int64_t before_round) {
   {
     absl::MutexLock lock(&mutex_);
+    // A region's state is folded from the answers since a snapshot.
+    if (options_.region()) before_round = std::min(before_round, older_snapshot_ + 1);
     if (before_round <= first_answer_) return absl::OkStatus();
     first_answer_ = before_round;
     while (!answers_.empty() && answers_.front()->header.round() < before_round) {

@@ -30,6 +30,7 @@
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/sync_schedule.h"
+#include "server/core/parent.h"
 #include "server/core/pull_object.h"
 #include "server/core/received_object.h"
 #include "server/outer/merge.h"
@@ -105,6 +106,9 @@ class FragmentRounds {
     Store* store = nullptr;
     MergePool* merge_pool = nullptr;
     SyncSchedule schedule;
+    // Of a region, its id at the parent: rounds are merged for the parent. Empty: the hub.
+    std::string region_id = {};
+    bool region() const { return !region_id.empty(); }
   };
 
   // The store's memory of the fragment; views for the call.
@@ -154,9 +158,18 @@ class FragmentRounds {
 
   OpenRound open_round() const;
   // Closes, merges, stores and publishes the open round if that is due; nothing otherwise. After
-  // an error the fragment stands still.
+  // an error the fragment stands still. A region's is closed and merged, and goes up: TakeUpward.
   absl::StatusOr<std::optional<PublishedRound>> Advance(
       const std::map<std::string, Member>& members, const RoundPolicy& policy);
+
+  // --- A region's rounds (region_rounds.cc) ---
+  // What Advance closed, once, for the parent.
+  std::optional<RegionDelta> TakeUpward();
+  // The parent's answer to the round that went up: applies, stores and publishes it. DATA_LOSS if
+  // it is another one, or does not lead to the parent's hash.
+  absl::StatusOr<PublishedRound> AcceptAnswer(ParentAnswer answer);
+  // The parent has published that round: nothing is gained by waiting for sites any more.
+  void NoteParentVersion(int64_t round);
 
   // The answer, or null after keeping the callback until the round is published.
   absl::StatusOr<std::shared_ptr<const PullObject>> AnswerOrWait(int64_t round,
@@ -187,6 +200,7 @@ class FragmentRounds {
  private:
   struct Held {
     v1::PushHeader header;
+    Draws draws;
     SharedBytes object;
     bool accepted = false;  // False while Add verifies and stores it.
     absl::Duration arrived;
@@ -232,6 +246,28 @@ class FragmentRounds {
                                                  Decision decision);
   absl::StatusOr<MergeResult> Merge(int64_t round, std::vector<Contribution> contributions,
                                     bool rehearse) ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
+  // A round on its way from closing to publishing.
+  struct ClosedRound {
+    PublishedRound result;
+    std::map<std::string, uint64_t> object_hashes;
+    std::vector<double> merged_norms;
+    std::vector<double> quarantined_norms;
+    absl::Duration closed_at;
+  };
+  ClosedRound Close(int64_t round, const Contributions& contributions, Decision decision) const;
+  // Once the record has its contributors.
+  static void NoteContributors(const Contributions& contributions, ClosedRound& closed);
+  // Stores the round, which the state contains already, and makes it the newest.
+  absl::StatusOr<PublishedRound> StoreAndPublish(ClosedRound closed, ByteBuffer answer,
+                                                 std::vector<uint64_t> leaves)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
+  // Of a region: merges the round, makes it durable, and leaves it for TakeUpward.
+  absl::Status CloseForParent(int64_t round, const Contributions& contributions, Decision decision);
+  absl::StatusOr<MergeResult> MergeRegion(int64_t round, std::vector<Contribution> contributions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
+  absl::Status RefoldRegion(const RoundRecord& round, std::vector<Contribution> contributions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
+  void RecoverLateRounds(const History& history) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Merges what is not kept out. Without those, the largest first, that would make values which are
   // not finite: `result` names them. Fills in the record's contributors and weights.
   absl::StatusOr<MergeResult> MergeWhatCanBe(const Contributions& contributions,
@@ -251,13 +287,26 @@ class FragmentRounds {
   const Options options_;
 
   mutable absl::Mutex data_mutex_;
-  FloatBuffer theta_ ABSL_GUARDED_BY(data_mutex_);
+  FloatBuffer theta_ ABSL_GUARDED_BY(data_mutex_);  // Of a region: what its last delta left out.
   FloatBuffer published_ ABSL_GUARDED_BY(data_mutex_);
   std::vector<FloatBuffer> optimizer_state_ ABSL_GUARDED_BY(data_mutex_);
   // A merge failed half-way (the training diverged): the state is worth nothing.
   bool state_is_void_ ABSL_GUARDED_BY(data_mutex_) = false;
 
+  // Of a region, while a round is on its way to the parent: theta_ after it, and its delta.
+  FloatBuffer next_theta_ ABSL_GUARDED_BY(data_mutex_);
+  std::optional<ClosedRound> at_parent_ ABSL_GUARDED_BY(data_mutex_);
+  SharedBytes sent_ ABSL_GUARDED_BY(data_mutex_);
+
   mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(data_mutex_);
+  // The rest of a region's. A former process closed the open round with a delta of this hash:
+  std::optional<uint64_t> closed_before_ ABSL_GUARDED_BY(mutex_);
+  std::optional<RegionDelta> upward_ ABSL_GUARDED_BY(mutex_);
+  int64_t parent_version_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of rounds that the parent closed without this region: they travel with the next delta.
+  int64_t late_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  Draws late_draws_ ABSL_GUARDED_BY(mutex_);
+  int64_t older_snapshot_ ABSL_GUARDED_BY(mutex_) = 0;              // Before snapshot_version_.
   std::vector<uint64_t> published_hashes_ ABSL_GUARDED_BY(mutex_);  // By version, from 0.
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;                     // The round is being merged.
   int64_t snapshot_version_ ABSL_GUARDED_BY(mutex_) = 0;            // In the store; 0: the initial.

@@ -27,7 +27,8 @@ absl::Status TakeJoin(Member& member, absl::Duration now) {
 }  // namespace
 
 absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_nonce,
-                                        bool has_checkpoint, absl::Duration now, bool own_data) {
+                                        bool has_checkpoint, absl::Duration now, bool own_data,
+                                        int sites) {
   const auto found = members_.find(id);
   Member* const former = found == members_.end() ? nullptr : &found->second;
   const bool live = former != nullptr && former->live();
@@ -40,18 +41,32 @@ absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_
         absl::FormatDuration(absl::Ceil(std::max(absl::ZeroDuration(), former->lease_end - now),
                                         absl::Seconds(1)))));
   }
-  if (!live && this->live() >= max_workers_) {
-    return absl::ResourceExhaustedError(absl::StrCat("the run has its ", max_workers_,
-                                                     " workers (membership.max_workers); ", id,
-                                                     " can join when one of them leaves"));
+  const int wanted = std::max(1, sites);
+  if (!live && this->live() > max_workers_ - wanted) {
+    return absl::ResourceExhaustedError(
+        sites == 0
+            ? absl::StrCat("the run has its ", max_workers_, " workers (membership.max_workers); ",
+                           id, " can join when one of them leaves")
+            : absl::StrCat("the run takes ", max_workers_,
+                           " workers (membership.max_workers) and has ", this->live(),
+                           "; the region ", id, " asks for ", sites,
+                           ": it can join when others leave, or with fewer --sites"));
+  }
+  if (live && former->sites != sites) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(id, " is a member with ", former->sites, " sites and comes back with ", sites,
+                     ": give it the same --sites, or let its lease end first"));
   }
   Member member;
   if (former != nullptr) {
     RETURN_IF_ERROR(TakeJoin(*former, now));
     member = *former;
   }
-  if (!live) member.data_slot = FreeSlot(former);
-  member.had_slots.insert(member.data_slot);
+  if (!live) {
+    ASSIGN_OR_RETURN(member.data_slot, FreeSlot(former, wanted));
+    member.sites = sites;
+  }
+  HadSlots(member);
   member.was_ready = member.was_ready && (same_process || has_checkpoint);
   if (!live || !(same_process || member.was_ready)) member.state = MemberState::kJoining;
   member.id = id;
@@ -69,7 +84,7 @@ absl::StatusOr<Member> Membership::Join(const std::string& id, uint64_t process_
 void Membership::Restore(Member member, absl::Duration now) {
   member.attached = false;
   member.joins_left = kJoinsAtOnce;
-  member.had_slots.insert(member.data_slot);
+  HadSlots(member);
   member.lease_end = now + lease_ + kReturnTime;
   largest_step_ = std::max(largest_step_, member.step);
   members_[member.id] = std::move(member);
@@ -81,19 +96,40 @@ void Membership::Mirror(Member member) {
   members_[member.id] = std::move(member);
 }
 
-int Membership::FreeSlot(const Member* former) const {
-  enum : char { kFree, kReserved, kTaken };
-  std::vector<char> slots(static_cast<size_t>(max_workers_), kFree);
+void Membership::HadSlots(Member& member) {
+  for (int i = 0; i < member.workers(); ++i) member.had_slots.insert(member.data_slot + i);
+}
+
+absl::StatusOr<int> Membership::FreeSlot(const Member* former, int workers) const {
+  enum : int { kFree, kReserved, kTaken };
+  std::vector<int> slots(static_cast<size_t>(max_workers_), kFree);
   for (const auto& [id, member] : members_) {
-    char& slot = slots[static_cast<size_t>(member.data_slot)];
-    slot = std::max<char>(slot, member.live() ? kTaken : kReserved);
+    for (int i = 0; i < member.workers(); ++i) {
+      const int slot = member.data_slot - first_slot_ + i;
+      if (slot < 0 || slot >= max_workers_) continue;
+      int& entry = slots[static_cast<size_t>(slot)];
+      entry = std::max<int>(entry, member.live() ? kTaken : kReserved);
+    }
   }
-  if (former != nullptr && slots[static_cast<size_t>(former->data_slot)] != kTaken) {
+  // The worst of the slots from there on; kTaken where they end too soon.
+  const auto worst = [&](int begin) {
+    if (begin < 0 || begin + workers > max_workers_) return static_cast<int>(kTaken);
+    return *std::max_element(slots.begin() + begin, slots.begin() + begin + workers);
+  };
+  if (former != nullptr && worst(former->data_slot - first_slot_) != kTaken) {
     return former->data_slot;
   }
   // A slot that nobody ever had is preferred, so that whoever went away finds its own again.
-  const auto best = std::min_element(slots.begin(), slots.end());
-  return static_cast<int>(best - slots.begin());
+  int best = 0;
+  for (int begin = 1; begin + workers <= max_workers_; ++begin) {
+    if (worst(begin) < worst(best)) best = begin;
+  }
+  if (worst(best) == kTaken) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no ", workers, " parts of the data side by side are free among the ",
+                     max_workers_, " of this run: raise membership.max_workers in the next one"));
+  }
+  return first_slot_ + best;
 }
 
 absl::Status Membership::Check(const std::string& id, uint64_t incarnation) const {
@@ -149,11 +185,12 @@ absl::Status Membership::Heartbeat(const std::string& id, uint64_t incarnation, 
 }
 
 void Membership::NumberByName() {
-  int slot = 0;
+  int slot = first_slot_;
   for (auto& [id, member] : members_) {
     if (!member.live()) continue;
-    member.data_slot = slot++;
-    member.had_slots.insert(member.data_slot);
+    member.data_slot = slot;
+    slot += member.workers();
+    HadSlots(member);
   }
 }
 
@@ -214,14 +251,17 @@ std::vector<std::string> Membership::LiveIds() const {
 }
 
 int Membership::live() const {
-  return static_cast<int>(std::count_if(members_.begin(), members_.end(),
-                                        [](const auto& m) { return m.second.live(); }));
+  int workers = 0;
+  for (const auto& [id, member] : members_) workers += member.live() ? member.workers() : 0;
+  return workers;
 }
 
 int Membership::active() const {
-  return static_cast<int>(std::count_if(members_.begin(), members_.end(), [](const auto& m) {
-    return m.second.state == MemberState::kActive;
-  }));
+  int workers = 0;
+  for (const auto& [id, member] : members_) {
+    workers += member.state == MemberState::kActive ? member.workers() : 0;
+  }
+  return workers;
 }
 
 }  // namespace causeway::server

@@ -65,6 +65,9 @@ struct Member {
   int data_slot = 0;
   // All that it was ever given: late deltas may be of an earlier one.
   std::set<int> had_slots;
+  // Above 0: a region, which has the parts data_slot .. data_slot + sites - 1 and counts as so many
+  // workers.
+  int sites = 0;
   // It trains on shards of its own: the slot is its number, not its part of the data.
   bool own_data = false;
   // An operator keeps out what it contributes: no round waits for it.
@@ -87,6 +90,10 @@ struct Member {
   absl::Duration joined_at = absl::ZeroDuration();
 
   bool live() const { return state == MemberState::kJoining || state == MemberState::kActive; }
+  bool region() const { return sites > 0; }
+  int workers() const { return sites > 0 ? sites : 1; }
+  // Every slot from data_slot on that is its own.
+  bool HasSlot(int slot) const { return slot >= data_slot && slot < data_slot + workers(); }
 };
 
 // Time in which a member finds out that the coordinator is back.
@@ -99,9 +106,10 @@ class Membership {
   Membership(int max_workers, absl::Duration lease) : max_workers_(max_workers), lease_(lease) {}
 
   // `has_checkpoint`: the process resumes from one; otherwise it starts anew.
-  // RESOURCE_EXHAUSTED if max_workers members are live, or as above; ALREADY_EXISTS as above.
+  // `sites`: as Member's. RESOURCE_EXHAUSTED if max_workers workers are live, or as above;
+  // ALREADY_EXISTS as above.
   absl::StatusOr<Member> Join(const std::string& id, uint64_t process_nonce, bool has_checkpoint,
-                              absl::Duration now, bool own_data = false);
+                              absl::Duration now, bool own_data = false, int sites = 0);
 
   // Before anything else: a member as a former coordinator knew it. If it is live, nobody is
   // attached, and it has a lease and kReturnTime to come back: it tries at intervals.
@@ -121,6 +129,9 @@ class Membership {
   // Before anybody has trained: gives the live members the first data slots in the order of their
   // ids, so that a run does not depend on who joined first.
   void NumberByName();
+  // Slots are first_slot .. first_slot + max_workers - 1 from now on: a region's parent says which.
+  void SetFirstSlot(int first_slot) { first_slot_ = first_slot; }
+  int first_slot() const { return first_slot_; }
   // Nothing if the id never joined.
   void SetRejected(const std::string& id, bool rejected);
   // Notes an order. Nothing if the id never joined.
@@ -138,6 +149,7 @@ class Membership {
   const std::map<std::string, Member>& members() const { return members_; }
   const Member* Find(const std::string& id) const;
   std::vector<std::string> LiveIds() const;  // Sorted.
+  // A region counts as its sites.
   int live() const;
   int active() const;
   // The largest step that any member reported, 0 before.
@@ -145,11 +157,14 @@ class Membership {
 
  private:
   absl::StatusOr<Member*> FindLive(const std::string& id, uint64_t incarnation);
-  int FreeSlot(const Member* former) const;
+  // The first of `workers` consecutive slots that nobody has; RESOURCE_EXHAUSTED.
+  absl::StatusOr<int> FreeSlot(const Member* former, int workers) const;
+  static void HadSlots(Member& member);
   void Advance(Member& member, int64_t step);
 
   const int max_workers_;
   const absl::Duration lease_;
+  int first_slot_ = 0;
   std::map<std::string, Member> members_;
   int64_t largest_step_ = 0;
 };

@@ -80,10 +80,21 @@ int64_t LargestPossibleStep(std::span<const OpenRound> open_rounds, const v1::Ru
   return step;
 }
 
+int64_t TokenLedger::PerStep(const std::string& worker_id) const {
+  const auto found = workers_.find(worker_id);
+  return Times(tokens_per_step_, found == workers_.end() ? 1 : found->second);
+}
+
+int64_t TokenLedger::Reserve(const std::string& worker_id) const {
+  const auto found = workers_.find(worker_id);
+  return Times(reserve_, found == workers_.end() ? 1 : found->second);
+}
+
 TokenLedger::Account TokenLedger::Find(int fragment, const std::string& worker_id,
                                        int64_t latest_begin) const {
   const auto found = accounts_.find({fragment, worker_id});
-  Account account = found == accounts_.end() ? Account{.reserve = reserve_} : found->second;
+  Account account =
+      found == accounts_.end() ? Account{.reserve = Reserve(worker_id)} : found->second;
   const auto begun = begun_.find(worker_id);
   if (begun != begun_.end() && begun->second <= latest_begin) {
     account.step = std::max(account.step, begun->second);
@@ -91,7 +102,8 @@ TokenLedger::Account TokenLedger::Find(int fragment, const std::string& worker_i
   return account;
 }
 
-void TokenLedger::Begin(const std::string& worker_id, int64_t step) {
+void TokenLedger::Begin(const std::string& worker_id, int64_t step, int workers) {
+  if (workers > 1) workers_[worker_id] = workers;
   int64_t& begun = begun_[worker_id];
   begun = std::max(begun, step);
 }
@@ -99,7 +111,7 @@ void TokenLedger::Begin(const std::string& worker_id, int64_t step) {
 int64_t TokenLedger::Most(int fragment, const std::string& worker_id, int64_t step) const {
   if (tokens_per_step_ == 0) return std::numeric_limits<int64_t>::max();
   const Account account = Find(fragment, worker_id, std::numeric_limits<int64_t>::max());
-  const int64_t trained = Times(tokens_per_step_, step - account.step);
+  const int64_t trained = Times(PerStep(worker_id), step - account.step);
   return trained > std::numeric_limits<int64_t>::max() - account.reserve
              ? std::numeric_limits<int64_t>::max()
              : trained + account.reserve;
@@ -107,8 +119,8 @@ int64_t TokenLedger::Most(int fragment, const std::string& worker_id, int64_t st
 
 void TokenLedger::Add(int fragment, const std::string& worker_id, int64_t tokens, int64_t step) {
   Account account = Find(fragment, worker_id, step);
-  const int64_t beyond = tokens - Times(tokens_per_step_, step - account.step);
-  account.reserve = std::clamp<int64_t>(account.reserve - beyond, 0, reserve_);
+  const int64_t beyond = tokens - Times(PerStep(worker_id), step - account.step);
+  account.reserve = std::clamp<int64_t>(account.reserve - beyond, 0, Reserve(worker_id));
   account.step = std::max(account.step, step);
   accounts_[{fragment, worker_id}] = account;
 }
@@ -134,9 +146,9 @@ std::map<std::string, Member> Believed(const std::map<std::string, Member>& memb
   std::vector<Member*> with_speed;
   for (auto& [id, member] : believed) {
     // A worker that resumed may have trained a period twice.
-    const int64_t most = per_step > 0
-                             ? Times(per_step, member.step + config.sync().steps_between_syncs())
-                             : MostByOthers(members, members.at(id));
+    const int64_t most = per_step > 0 ? Times(Times(per_step, member.workers()),
+                                              member.step + config.sync().steps_between_syncs())
+                                      : MostByOthers(members, members.at(id));
     member.progress.tokens = std::min(member.progress.tokens, most);
     if (per_step == 0) HoldAgainstOthers(members, member);
     if (member.state == MemberState::kActive &&

@@ -42,8 +42,9 @@ class TokenLedger {
   TokenLedger(int64_t tokens_per_step, int64_t reserve_steps)
       : tokens_per_step_(tokens_per_step), reserve_(tokens_per_step * reserve_steps) {}
 
-  // The worker holds the published state of that step and has trained nothing on it.
-  void Begin(const std::string& worker_id, int64_t step);
+  // The worker holds the published state of that step and has trained nothing on it. A region
+  // trains on so many `workers` at once.
+  void Begin(const std::string& worker_id, int64_t step, int workers = 1);
   // The bound of a contribution to a round that is sent at `step`. No bound where tokens_per_step
   // is 0.
   int64_t Most(int fragment, const std::string& worker_id, int64_t step) const;
@@ -56,12 +57,15 @@ class TokenLedger {
     int64_t step = 0;     // Up to which its tokens are accounted for.
     int64_t reserve = 0;  // Tokens that are left of it.
   };
+  int64_t PerStep(const std::string& worker_id) const;
+  int64_t Reserve(const std::string& worker_id) const;
   // Without what began after that step.
   Account Find(int fragment, const std::string& worker_id, int64_t latest_begin) const;
 
   const int64_t tokens_per_step_;
   const int64_t reserve_;
-  std::map<std::string, int64_t> begun_;  // By worker id.
+  std::map<std::string, int64_t> begun_;    // By worker id.
+  std::map<std::string, int64_t> workers_;  // Of a region; missing: 1.
   std::map<std::pair<int, std::string>, Account> accounts_;
 };
 

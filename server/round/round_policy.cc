@@ -20,11 +20,21 @@ std::string DescribeMissing(const OpenRound& round, const Member& member) {
   return absl::StrCat(member.id, " (step ", member.step, " of ", round.send_step, ")");
 }
 
+// A region counts as its sites.
+int WorkersOf(const std::string& id, const std::map<std::string, Member>& members) {
+  const auto member = members.find(id);
+  return member == members.end() ? 1 : member->second.workers();
+}
+
 // When the quorum was reached; the caller checks that it is.
-absl::Duration QuorumReached(const OpenRound& round, int quorum) {
+absl::Duration QuorumReached(const OpenRound& round, const std::map<std::string, Member>& members,
+                             int quorum) {
   std::vector<absl::Duration> times;
-  for (const auto& [id, arrival] : round.arrivals) times.push_back(arrival);
-  for (const auto& [id, arrival] : round.quarantined) times.push_back(arrival);
+  for (const auto* heard : {&round.arrivals, &round.quarantined}) {
+    for (const auto& [id, arrival] : *heard) {
+      times.insert(times.end(), static_cast<size_t>(WorkersOf(id, members)), arrival);
+    }
+  }
   std::sort(times.begin(), times.end());
   return times[static_cast<size_t>(quorum - 1)];
 }
@@ -66,7 +76,7 @@ Window GraceWindow(const OpenRound& round, const std::map<std::string, Member>& 
   const bool of_many = expected >= kNeededByTwo;
   const int majority = of_many ? expected / 2 + 1 : (expected + 1) / 2;
   if (!policy.adaptive || heard < majority) return window;
-  const absl::Duration opened = std::max(quorum_reached, QuorumReached(round, majority));
+  const absl::Duration opened = std::max(quorum_reached, QuorumReached(round, {}, majority));
   std::vector<std::pair<absl::Duration, std::string>> needs;
   for (const auto& [id, arrival] : round.arrivals) {
     const auto member = members.find(id);
@@ -95,6 +105,9 @@ Decision Decide(absl::Duration now, const OpenRound& round,
   const int quorum = beyond_stop ? 1 : std::max(1, policy.quorum);
   const int contributed = static_cast<int>(round.arrivals.size());
   const int heard = contributed + static_cast<int>(round.quarantined.size());
+  int workers_heard = 0;
+  for (const auto& [id, arrival] : round.arrivals) workers_heard += WorkersOf(id, members);
+  for (const auto& [id, arrival] : round.quarantined) workers_heard += WorkersOf(id, members);
   int active = 0;
   bool somebody_is_there = heard > 0;
   std::vector<std::string> described;
@@ -121,10 +134,10 @@ Decision Decide(absl::Duration now, const OpenRound& round,
                                  round.send_step);
     return decision;
   }
-  if (contributed == 0 || heard < quorum) {
+  if (contributed == 0 || workers_heard < quorum) {
     if (!somebody_is_there) return decision;
     decision.reason =
-        absl::StrCat("quorum not reached (", heard, " of ", quorum, "): waiting for ",
+        absl::StrCat("quorum not reached (", workers_heard, " of ", quorum, "): waiting for ",
                      described.empty() ? "another worker to join" : absl::StrJoin(described, ", "));
     return decision;
   }
@@ -135,7 +148,7 @@ Decision Decide(absl::Duration now, const OpenRound& round,
   }
   decision.reason = absl::StrCat("waiting for ", absl::StrJoin(described, ", "));
   if (policy.grace <= absl::ZeroDuration()) return decision;
-  const absl::Duration quorum_reached = QuorumReached(round, quorum);
+  const absl::Duration quorum_reached = QuorumReached(round, members, quorum);
   const int expected = heard + static_cast<int>(decision.missing.size());
   const Window window = GraceWindow(round, members, policy, quorum_reached, expected);
   decision.wait_until = window.end;
@@ -159,9 +172,10 @@ int64_t StartStep(const std::vector<OpenRound>& open_rounds,
   const int quorum = std::max(1, policy.quorum);
   int64_t start = largest_step;
   for (const OpenRound& round : open_rounds) {
-    auto reachable = static_cast<int>(round.arrivals.size());
+    int reachable = 0;
+    for (const auto& [id, arrival] : round.arrivals) reachable += WorkersOf(id, members);
     for (const auto& [id, member] : members) {
-      if (Expects(round, member) && !round.arrivals.contains(id)) ++reachable;
+      if (Expects(round, member) && !round.arrivals.contains(id)) reachable += member.workers();
     }
     if (reachable < quorum) start = std::min(start, round.send_step - 1);
   }

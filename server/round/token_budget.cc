@@ -42,8 +42,8 @@ std::optional<int64_t> StopStepForTokens(const std::map<std::string, Member>& me
   for (const auto& [id, member] : members) {
     if (!Trains(member)) continue;
     const double per_step = tokens_per_inner_step > 0
-                                ? static_cast<double>(tokens_per_inner_step) * 1000 /
-                                      static_cast<double>(member.progress.pace_milli)
+                                ? static_cast<double>(tokens_per_inner_step) * member.workers() *
+                                      1000 / static_cast<double>(member.progress.pace_milli)
                                 : member.progress.tokens_per_second *
                                       absl::ToDoubleSeconds(member.progress.step_time());
     base -= per_step * static_cast<double>(member.step);

@@ -57,9 +57,9 @@ bool RoleMay(Role role, Action action) {
       return true;
     case Action::kAttach:
     case Action::kPush:
-      return role == Role::kWorker;
+      return role == Role::kWorker || role == Role::kRegion;
     case Action::kPull:
-      return role == Role::kWorker || role == Role::kOperator;
+      return role == Role::kWorker || role == Role::kRegion || role == Role::kOperator;
     case Action::kGetStatus:
       return role == Role::kOperator || role == Role::kObserver;
     case Action::kOrder:
@@ -82,6 +82,8 @@ absl::string_view WhatARoleMayDo(Role role) {
       return "a worker may attach, push and pull under its own id";
     case Role::kShard:
       return "a shard may serve fragments under its own name, and nothing else";
+    case Role::kRegion:
+      return "a region may attach, push and pull under its own id, as `serve --parent` does";
     case Role::kOperator:
       return "an operator may read everything and give orders, but takes no part in the training";
     case Role::kObserver:
@@ -279,15 +281,31 @@ absl::Status Access::CheckStillValid(const Peer& peer) {
 }
 
 absl::Status Access::CheckWorker(const Peer& peer, Action action, absl::string_view worker_id) {
-  if (!peer.identity.has_value() || peer.identity->role != Role::kWorker ||
-      peer.identity->name == worker_id) {
+  const bool takes_part = peer.identity.has_value() && (peer.identity->role == Role::kWorker ||
+                                                        peer.identity->role == Role::kRegion);
+  if (!takes_part || peer.identity->name == worker_id) {
     if (options_.on_worker) options_.on_worker(peer, action, worker_id);
     return absl::OkStatus();
   }
-  const absl::Status refusal = absl::PermissionDeniedError(
-      absl::StrCat("worker ", peer.identity->name, " asked to ", Verb(action), " as worker \"",
-                   absl::CHexEscape(worker_id.substr(0, 64)), "\": ", WhatARoleMayDo(Role::kWorker),
-                   "; its certificate or token and --id must agree"));
+  const absl::Status refusal = absl::PermissionDeniedError(absl::StrCat(
+      RoleName(peer.identity->role), " ", peer.identity->name, " asked to ", Verb(action),
+      " as worker \"", absl::CHexEscape(worker_id.substr(0, 64)),
+      "\": ", WhatARoleMayDo(peer.identity->role),
+      peer.identity->role == Role::kRegion ? "; its certificate or token and --region_id must agree"
+                                           : "; its certificate or token and --id must agree"));
+  Report(peer, refusal);
+  return refusal;
+}
+
+absl::Status Access::CheckRegion(const Peer& peer, bool is_region) {
+  if (!peer.identity.has_value() || (peer.identity->role == Role::kRegion) == is_region) {
+    return absl::OkStatus();
+  }
+  const absl::Status refusal = absl::PermissionDeniedError(absl::StrCat(
+      RoleName(peer.identity->role), " ", peer.identity->name, " asked to attach as a ",
+      is_region ? "region" : "worker", ": ", WhatARoleMayDo(peer.identity->role),
+      "; give it a certificate or token of the role ", is_region ? "region" : "worker",
+      " (deploy/make_certificates)"));
   Report(peer, refusal);
   return refusal;
 }

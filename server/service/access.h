@@ -1,5 +1,7 @@
 // Who may do what. Every call passes here first: authentication, the limit of requests, the role.
 //
+// A region may do what a worker may, under its own id, but for BringModel:
+//
 //   call                      worker        operator   observer
 //   Session.Describe          yes           yes        yes
 //   Session.Attach, BringModel  its own id  -          -
@@ -99,6 +101,8 @@ class Access {
   // soon as the worker id is known.
   absl::StatusOr<Peer> Admit(const grpc::ServerContextBase& context, Action action);
   absl::Status CheckWorker(const Peer& peer, Action action, absl::string_view worker_id);
+  // Who attaches as a region needs that role, and has no other.
+  absl::Status CheckRegion(const Peer& peer, bool is_region);
   // For calls that last: UNAUTHENTICATED once the peer's token does not count any more, its
   // certificate has ended, or its identity is refused.
   absl::Status CheckStillValid(const Peer& peer);

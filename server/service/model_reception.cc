@@ -85,6 +85,7 @@ class ModelReactor final
     }
     const v1::ModelHeader& header = message_.header();
     RETURN_IF_ERROR(reception_.access_.CheckWorker(*peer_, Action::kAttach, header.worker_id()));
+    RETURN_IF_ERROR(reception_.access_.CheckRegion(*peer_, /*is_region=*/false));
     if (header.wire_version() != kWireVersion) {
       return absl::FailedPreconditionError(absl::StrCat(
           "wire_version differs: the site has ", header.wire_version(), ", the coordinator ",

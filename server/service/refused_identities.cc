@@ -57,10 +57,10 @@ absl::StatusOr<std::set<std::string>> ParseRefused(absl::string_view text,
         absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
     if (words.empty()) continue;
     DropOpenSslWords(words);
-    const bool is_role = words[0] == RoleName(Role::kWorker) ||
-                         words[0] == RoleName(Role::kShard) ||
-                         words[0] == RoleName(Role::kOperator) ||
-                         words[0] == RoleName(Role::kObserver);
+    const bool is_role =
+        words[0] == RoleName(Role::kWorker) || words[0] == RoleName(Role::kRegion) ||
+        words[0] == RoleName(Role::kShard) || words[0] == RoleName(Role::kOperator) ||
+        words[0] == RoleName(Role::kObserver);
     if (words.size() == 2 && words[0] == kCertificate) {
       const std::string fingerprint = ParseFingerprint(words[1]);
       if (fingerprint.empty()) {

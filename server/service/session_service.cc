@@ -138,6 +138,7 @@ class SessionReactor final
     }
     const v1::Join& join = incoming_.join();
     RETURN_IF_ERROR(access_.CheckWorker(*peer_, Action::kAttach, join.worker_id()));
+    RETURN_IF_ERROR(access_.CheckRegion(*peer_, join.sites() > 0));
     RETURN_IF_ERROR(CheckLength("software_version", join.software_version()));
     RETURN_IF_ERROR(CheckLength("device", join.device()));
     absl::StatusOr<v1::Welcome> welcome = coordinator_.Join(incoming_.join(), shared_from_this());

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -24,6 +25,7 @@ nlohmann::json AccountToJson(const MemberRecord& record) {
                          {"bytes_down", account.bytes_down},
                          {"state_bytes_down", account.state_bytes_down},
                          {"had_slots", record.member.had_slots}};
+  if (record.member.sites > 0) json["sites"] = record.member.sites;
   if (account.draining.has_value()) json["draining"] = HashToHex(*account.draining);
   if (!record.rejected.empty()) json["rejected"] = record.rejected;
   return json;
@@ -56,6 +58,8 @@ void AccountFromJson(const nlohmann::json& json, MemberRecord& record) {
   account.bytes_up = integer("bytes_up");
   account.bytes_down = integer("bytes_down");
   account.state_bytes_down = integer("state_bytes_down");
+  constexpr int64_t kMostSites = 1 << 20;
+  record.member.sites = static_cast<int>(std::clamp<int64_t>(integer("sites"), 0, kMostSites));
   uint64_t nonce = 0;
   if (absl::SimpleHexAtoi(text("draining"), &nonce)) account.draining = nonce;
   // Whatever is no array counts as an empty one.

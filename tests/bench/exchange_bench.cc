@@ -54,7 +54,7 @@
 #include "server/store/run_directory_store.h"
 #include "tests/bench/bench_peer.h"
 #include "tests/bench/plain_tcp.h"
-#include "worker/link/grpc_exchange.h"
+#include "common/client/grpc_exchange.h"
 #include "worker/sync/encoded_object.h"
 
 ABSL_FLAG(bool, json, false, "Print one JSON object instead of a table");
@@ -236,8 +236,8 @@ class Site {
     const auto security = Value(
         MakeChannelSecurity(Certificates(absl::StrCat("worker-", id_)), address, absl::Now()));
     stub_ = v1::Session::NewStub(MakeChannel(address, 0, security));
-    const v1::DescribeResponse run = Value(worker::DescribeRun(*stub_, address, absl::Seconds(30)));
-    worker::Session::Options session;
+    const v1::DescribeResponse run = Value(DescribeRun(*stub_, address, absl::Seconds(30)));
+    Session::Options session;
     session.stub = stub_.get();
     session.progress.set_checkpoint_step(-1);
     session.join.set_worker_id(id_);
@@ -247,16 +247,16 @@ class Site {
     session.join.set_plan_hash(run.plan_hash());
     session.join.set_data_vocabulary_size(run.config().model().vocabulary_size());
     session.join.set_data_fingerprint(1);
-    session_ = Value(worker::Session::Attach(std::move(session)));
+    session_ = Value(Session::Attach(std::move(session)));
     session_->Ready(0, true);
-    worker::Link::Options link;
+    Link::Options link;
     link.make_channel = [address, security](int lane) {
       return MakeChannel(address, 1 + lane, security);
     };
     link.connections = connections;
-    link_ = std::make_unique<worker::Link>(std::move(link));
-    exchange_ = std::make_unique<worker::GrpcExchange>(
-        worker::GrpcExchange::Options{.link = link_.get(),
+    link_ = std::make_unique<Link>(std::move(link));
+    exchange_ = std::make_unique<GrpcExchange>(
+        GrpcExchange::Options{.link = link_.get(),
                                       .session = session_.get(),
                                       .plan = &fragment_.plan,
                                       .run_id = run.run_id(),
@@ -271,7 +271,7 @@ class Site {
   void AwaitStart() { Check(session_->WaitForGo(absl::Minutes(1)).status()); }
   void Push(int64_t round) {
     const SyncSchedule schedule(1, kStepsBetweenSyncs, 0);
-    worker::Contribution contribution;
+    Contribution contribution;
     contribution.round = round;
     contribution.tokens = 1000;
     contribution.send_step = schedule.SendStep(0, round);
@@ -281,7 +281,7 @@ class Site {
     Check(exchange_->Push(contribution));
   }
   void Pull(int64_t round) {
-    const worker::PulledObject answer = Value(exchange_->PullAnswer(0, round, 0));
+    const PulledObject answer = Value(exchange_->PullAnswer(0, round, 0));
     exchange_->ReportApplied(0, round, answer.published_hash);
   }
 
@@ -289,9 +289,9 @@ class Site {
   const Fragment& fragment_;
   const std::string id_;
   std::unique_ptr<v1::Session::Stub> stub_;
-  std::unique_ptr<worker::Session> session_;
-  std::unique_ptr<worker::Link> link_;
-  std::unique_ptr<worker::GrpcExchange> exchange_;
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<Link> link_;
+  std::unique_ptr<GrpcExchange> exchange_;
 };
 
 // Times and CPU seconds of one kind of work.
@@ -441,7 +441,7 @@ int Main(int argc, char** argv) {
   const auto sizes = Numbers(absl::GetFlag(FLAGS_sizes_mib), 1, 2048, "--sizes_mib");
   const auto workers = Numbers(absl::GetFlag(FLAGS_workers), 2, 16, "--workers");
   const auto connections =
-      Numbers(absl::GetFlag(FLAGS_connections), 1, worker::kMaxConnections, "--connections");
+      Numbers(absl::GetFlag(FLAGS_connections), 1, kMaxConnections, "--connections");
   for (const absl::Status& status : {sizes.status(), workers.status(), connections.status()}) {
     if (!status.ok()) return Refuse(kProgram, status);
   }

@@ -32,7 +32,6 @@
 namespace causeway::fuzz {
 namespace {
 
-using worker::PulledObject;
 
 constexpr int kMaxGroups = 4;
 constexpr int kMaxAnswers = 6;
@@ -184,11 +183,11 @@ v1::RunConfig SmallRun(uint8_t choice) {
 }
 
 // Answers with the two objects that were pulled, the second a few times.
-class PulledExchange final : public worker::Exchange {
+class PulledExchange final : public Exchange {
  public:
   PulledExchange(PulledObject state, std::optional<PulledObject> answer, bool right_round)
       : state_(std::move(state)), answer_(std::move(answer)), right_round_(right_round) {}
-  absl::Status Push(const worker::Contribution&) override { return absl::OkStatus(); }
+  absl::Status Push(const Contribution&) override { return absl::OkStatus(); }
   absl::StatusOr<PulledObject> PullAnswer(int, int64_t round, int64_t) override {
     if (!answer_.has_value() || ++answers_ > kMaxAnswers) return absl::CancelledError("enough");
     PulledObject answer = *answer_;

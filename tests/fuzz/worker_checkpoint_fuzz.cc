@@ -19,15 +19,14 @@
 namespace causeway::fuzz {
 namespace {
 
-using worker::PulledObject;
 using worker::SyncEngine;
 using worker::WorkerCheckpoint;
 
 // Takes every contribution too late and never has an answer, so that what was in flight is decoded.
-class LateExchange final : public worker::Exchange {
+class LateExchange final : public Exchange {
  public:
   explicit LateExchange(bool late) : late_(late) {}
-  absl::Status Push(const worker::Contribution&) override {
+  absl::Status Push(const Contribution&) override {
     return late_ ? absl::AbortedError("closed") : absl::OkStatus();
   }
   absl::StatusOr<PulledObject> PullAnswer(int, int64_t, int64_t) override {

@@ -16,7 +16,7 @@
 #include "common/files/safetensors.h"
 #include "common/rpc/channel.h"
 #include "worker/link/bring_model.h"
-#include "worker/link/session.h"
+#include "common/client/session.h"
 
 namespace causeway::worker {
 namespace {

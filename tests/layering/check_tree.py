@@ -11,8 +11,9 @@ any. The rules are those of CONTRIBUTING.md:
              tests.
   layers     Within common: base < params < optim < codec < transfer < rpc, each including only what is
              below it. Beside them cli, files, http, metrics and telemetry include base alone, and no layer
-             includes them; huggingface includes files and what is below rpc. Only params, codec, transfer, rpc
-             and huggingface know the protocol's messages.
+             includes them; huggingface includes files and what is below rpc. client, a member's side of a
+             run, is above all layers and telemetry. Only params, codec, transfer, rpc, huggingface and
+             client know the protocol's messages.
   core       What decides and computes reaches neither gRPC nor CUDA, directly or through a header.
   files      Every source is listed in a CMakeLists.txt, every header is included by another file,
              guards follow the path, no file is longer than MAX_LINES.
@@ -32,6 +33,7 @@ MAX_LINES = 600
 COMMON_LAYERS = ("base", "params", "optim", "codec", "transfer", "rpc")
 COMMON_SIDES = ("cli", "files", "http", "metrics", "telemetry")
 ON_FILES = "huggingface"
+CLIENT = "client"
 WITHOUT_PROTO = ("base", "optim") + COMMON_SIDES
 CORE_FOLDERS = (
     "common/base", "common/params", "common/codec", "common/optim", "common/transfer", "common/files",
@@ -121,7 +123,7 @@ def check_layers(tree):
         if not below(path, "common"):
             continue
         own = path.split("/")[1]
-        if own not in COMMON_LAYERS + COMMON_SIDES + (ON_FILES,):
+        if own not in COMMON_LAYERS + COMMON_SIDES + (ON_FILES, CLIENT):
             yield f"{path}:1: common/{own} has no layer: give it one in tests/layering"
             continue
         for line, _, included in tree.includes[path]:
@@ -131,10 +133,12 @@ def check_layers(tree):
             if not below(included, "common"):
                 continue
             other = included.split("/")[1]
-            if other == own or other not in COMMON_LAYERS + COMMON_SIDES + (ON_FILES,):
+            if other == own or other not in COMMON_LAYERS + COMMON_SIDES + (ON_FILES, CLIENT):
                 continue
             if own in COMMON_SIDES:
                 allowed = ("base",)
+            elif own == CLIENT:
+                allowed = COMMON_LAYERS + ("telemetry",)
             elif own == ON_FILES:
                 allowed = ("files",) + COMMON_LAYERS[:COMMON_LAYERS.index("rpc")]
             else:

@@ -108,7 +108,7 @@ std::vector<v1::CoordinatorMessage> InProcessExchange::messages() const {
 
 absl::Status InProcessExchange::session_status() const { return sink_->status(); }
 
-absl::Status InProcessExchange::Push(const worker::Contribution& contribution) {
+absl::Status InProcessExchange::Push(const causeway::Contribution& contribution) {
   RETURN_IF_ERROR(waiters_->Check());
   v1::PushHeader header;
   header.set_run_id(run_id_);
@@ -133,20 +133,20 @@ absl::Status InProcessExchange::Push(const worker::Contribution& contribution) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<worker::PulledObject> InProcessExchange::Received(const server::PullObject& object) {
+absl::StatusOr<causeway::PulledObject> InProcessExchange::Received(const server::PullObject& object) {
   if (TreeHash(object.bytes) != object.header.object_hash()) {
     return absl::DataLossError(absl::StrCat("fragment ", object.header.fragment(), " round ",
                                             object.header.round(),
                                             ": the object does not have the hash of its header"));
   }
   bytes_down_ += static_cast<int64_t>(object.bytes.size());
-  return worker::PulledObject{.round = object.header.round(),
+  return causeway::PulledObject{.round = object.header.round(),
                               .codec = object.header.codec(),
                               .published_hash = object.header.published_hash(),
                               .bytes = {object.bytes.begin(), object.bytes.end()}};
 }
 
-absl::StatusOr<worker::PulledObject> InProcessExchange::PullAnswer(int fragment, int64_t round,
+absl::StatusOr<causeway::PulledObject> InProcessExchange::PullAnswer(int fragment, int64_t round,
                                                                    int64_t) {
   using Object = absl::StatusOr<std::shared_ptr<const server::PullObject>>;
   struct Arrival {
@@ -170,7 +170,7 @@ absl::StatusOr<worker::PulledObject> InProcessExchange::PullAnswer(int fragment,
   return Received(***arrival->object);
 }
 
-absl::StatusOr<worker::PulledObject> InProcessExchange::PullState(int fragment) {
+absl::StatusOr<causeway::PulledObject> InProcessExchange::PullState(int fragment) {
   RETURN_IF_ERROR(waiters_->Check());
   ASSIGN_OR_RETURN(const std::shared_ptr<const server::PullObject> object,
                    coordinator_.PullState(fragment));

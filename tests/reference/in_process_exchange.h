@@ -20,12 +20,12 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "server/core/coordinator.h"
-#include "worker/sync/exchange.h"
+#include "common/client/exchange.h"
 
 namespace causeway {
 
 // Thread-safe.
-class InProcessExchange final : public worker::Exchange {
+class InProcessExchange final : public causeway::Exchange {
  public:
   // Makes `worker_id` a member, as a worker does that computed the same configuration and plan.
   // The coordinator outlives the exchange. Errors are those of Coordinator::Join.
@@ -45,10 +45,10 @@ class InProcessExchange final : public worker::Exchange {
   // copies differ). OK before.
   absl::Status session_status() const;
 
-  absl::Status Push(const worker::Contribution& contribution) override;
-  absl::StatusOr<worker::PulledObject> PullAnswer(int fragment, int64_t round,
+  absl::Status Push(const causeway::Contribution& contribution) override;
+  absl::StatusOr<causeway::PulledObject> PullAnswer(int fragment, int64_t round,
                                                   int64_t due_step) override;
-  absl::StatusOr<worker::PulledObject> PullState(int fragment) override;
+  absl::StatusOr<causeway::PulledObject> PullState(int fragment) override;
   void ReportApplied(int fragment, int64_t round, uint64_t published_hash) override;
   void Cancel() override;
   int64_t bytes_up() const override { return bytes_up_; }
@@ -60,7 +60,7 @@ class InProcessExchange final : public worker::Exchange {
 
   InProcessExchange(server::Coordinator& coordinator, std::string worker_id);
   absl::Status Handle(const v1::WorkerMessage& message);
-  absl::StatusOr<worker::PulledObject> Received(const server::PullObject& object);
+  absl::StatusOr<causeway::PulledObject> Received(const server::PullObject& object);
 
   server::Coordinator& coordinator_;
   const std::string worker_id_;

@@ -31,9 +31,9 @@
 #include "common/transfer/wire.h"
 #include "common/telemetry/log.h"
 #include "nlohmann/json.hpp"
-#include "worker/link/grpc_exchange.h"
-#include "worker/link/link.h"
-#include "worker/link/session.h"
+#include "common/client/grpc_exchange.h"
+#include "common/client/link.h"
+#include "common/client/session.h"
 
 ABSL_FLAG(std::string, coordinator, "", "HOST:PORT");
 ABSL_FLAG(std::string, id, "", "this worker's name");

@@ -9,10 +9,10 @@
 #include "absl/time/time.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/client/session.h"
 #include "common/params/run_config.h"
 #include "common/rpc/tls_handshake.h"
 #include "common/transfer/wire.h"
-#include "worker/link/session.h"
 
 namespace causeway::worker {
 namespace {

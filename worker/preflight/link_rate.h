@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "causeway/v1/probe.grpc.pb.h"
 #include "common/rpc/tcp_address.h"
-#include "worker/link/link_meter.h"
+#include "common/client/link_meter.h"
 
 namespace causeway::worker {
 

@@ -174,10 +174,10 @@ absl::StatusOr<SiteJoin> ReadOptions(const causeway_site_options* options) {
         "options->threads must be 0 .. ", causeway::kMaxThreads, "; it is ", options->threads));
   }
   member.threads = std::max(1, options->threads);
-  if (options->connections < 0 || options->connections > causeway::worker::kMaxConnections) {
+  if (options->connections < 0 || options->connections > causeway::kMaxConnections) {
     return absl::InvalidArgumentError(
         absl::StrCat("options->connections must be 0 (as many as help) .. ",
-                     causeway::worker::kMaxConnections, "; it is ", options->connections));
+                     causeway::kMaxConnections, "; it is ", options->connections));
   }
   member.connections = options->connections;
   ASSIGN_OR_RETURN(member.max_upload_bytes_per_second,

@@ -49,7 +49,7 @@
 #include "common/params/sync_schedule.h"
 #include "worker/sync/early_merges.h"
 #include "worker/sync/encoded_object.h"
-#include "worker/sync/exchange.h"
+#include "common/client/exchange.h"
 #include "worker/sync/replica.h"
 #include "worker/sync/transfer_threads.h"
 

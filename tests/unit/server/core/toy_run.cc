@@ -37,7 +37,9 @@ v1::RunConfig ToyConfig() {
   return config;
 }
 
-ToyRun::ToyRun(const std::function<void(v1::RunConfig&)>& change) : config_(ToyConfig()) {
+ToyRun::ToyRun(const std::function<void(v1::RunConfig&)>& change,
+               std::optional<RegionOptions> of_region)
+    : config_(ToyConfig()), region_(std::move(of_region)) {
   if (change) change(config_);
   const auto warnings = CompleteRunConfig(config_);
   EXPECT_TRUE(warnings.ok()) << warnings.status();
@@ -63,6 +65,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> ToyRun::MakeCoordinator(
   options.kept_answers = 2;
   options.snapshot_every_rounds = 3;
   options.recovered = std::move(recovered);
+  options.region = region_;
   return Coordinator::Create(std::move(options));
 }
 

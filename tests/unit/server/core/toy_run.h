@@ -113,7 +113,8 @@ v1::RunConfig ToyConfig();
 
 struct ToyRun {
   // `change` edits the configuration before it is completed.
-  explicit ToyRun(const std::function<void(v1::RunConfig&)>& change = {});
+  explicit ToyRun(const std::function<void(v1::RunConfig&)>& change = {},
+                  std::optional<RegionOptions> of_region = {});
 
   v1::Join MakeJoin(const std::string& id, uint64_t nonce) const;
   int64_t hash_checks() const;  // From the summary: call after Shutdown.
@@ -132,6 +133,7 @@ struct ToyRun {
 
  private:
   v1::RunConfig config_;
+  const std::optional<RegionOptions> region_;
 };
 
 // One site: walks the schedule as a worker does, with made-up inner steps.

@@ -35,6 +35,35 @@ TEST(MembershipTest, AFullRunRefusesAnotherWorkerUntilOneLeaves) {
   EXPECT_EQ(members.Join("c", 3, false, kStart)->data_slot, 0);
 }
 
+TEST(MembershipTest, ARegionHasSlotsSideBySideAndCountsAsItsSites) {
+  Membership members(8, kLease);
+  ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());
+  EXPECT_EQ(members.Join("eu", 2, true, kStart, false, 4)->data_slot, 1);
+  EXPECT_EQ(members.live(), 5);
+  const absl::Status large = members.Join("us", 3, true, kStart, false, 4).status();
+  EXPECT_EQ(large.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(large.message(), HasSubstr("has 5; the region us asks for 4"));
+  EXPECT_EQ(members.Join("us", 3, true, kStart, false, 3)->data_slot, 5);
+  EXPECT_THAT(members.Find("eu")->had_slots, ElementsAre(1, 2, 3, 4));
+  // Its slots are its own when it comes back, and those of others stay theirs.
+  ASSERT_TRUE(members.Leave("eu", 1).ok());
+  EXPECT_EQ(members.Join("b", 4, false, kStart)->data_slot, 1);
+  EXPECT_EQ(members.Join("eu", 5, true, kStart, false, 4).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  members.NumberByName();
+  EXPECT_EQ(members.Find("b")->data_slot, 1);
+  EXPECT_EQ(members.Find("us")->data_slot, 2);
+}
+
+TEST(MembershipTest, ARegionsSlotsBeginWhereItsParentSays) {
+  Membership members = TwoSlots();
+  ASSERT_TRUE(members.Join("b", 1, false, kStart).ok());
+  members.SetFirstSlot(6);
+  members.NumberByName();
+  EXPECT_EQ(members.Find("b")->data_slot, 6);
+  EXPECT_EQ(members.Join("a", 2, false, kStart)->data_slot, 7);
+}
+
 TEST(MembershipTest, TwoProcessesWithOneIdAreOneTooMany) {
   Membership members = TwoSlots();
   ASSERT_TRUE(members.Join("a", 1, false, kStart).ok());

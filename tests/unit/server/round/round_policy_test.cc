@@ -56,6 +56,19 @@ TEST(RoundPolicyTest, ClosesWhenEveryExpectedWorkerContributed) {
   EXPECT_EQ(decision.action, Decision::kClose);
 }
 
+TEST(RoundPolicyTest, TheQuorumCountsARegionsSites) {
+  Member region = Active("eu", 0, 60);
+  region.sites = 4;
+  const RoundPolicy policy = {.quorum = 5, .grace = absl::Seconds(1)};
+  const OpenRound round = RoundAt60({{"eu", kNow - absl::Seconds(2)}});
+  const Decision alone = Decide(kNow, round, Table({region, Active("b", 0, 60)}), policy);
+  EXPECT_EQ(alone.action, Decision::kWait);
+  EXPECT_THAT(alone.reason, HasSubstr("4 of 5"));
+  region.sites = 5;
+  EXPECT_EQ(Decide(kNow, round, Table({region, Active("b", 0, 60)}), policy).action,
+            Decision::kClose);
+}
+
 TEST(RoundPolicyTest, ALateJoinerIsNotExpectedForRoundsSentBeforeItBegan) {
   const Members members = Table({Active("a", 0, 60), Active("late", 60, 60)});
   EXPECT_EQ(Decide(kNow, RoundAt60({{"a", kNow}}), members, {}).action, Decision::kClose);

@@ -16,7 +16,7 @@
 #include "common/base/checksum.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
-#include "worker/sync/exchange.h"
+#include "common/client/exchange.h"
 
 namespace causeway::worker {
 

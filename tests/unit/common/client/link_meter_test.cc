@@ -1,8 +1,8 @@
-#include "worker/link/link_meter.h"
+#include "common/client/link_meter.h"
 
 #include "gtest/gtest.h"
 
-namespace causeway::worker {
+namespace causeway {
 namespace {
 
 TEST(LinkMeterTest, GoodputIsOfTheTimeInWhichSomethingWasUnderWay) {
@@ -65,4 +65,4 @@ TEST(LinkMeterTest, AReportHasWhatWasCounted) {
 }
 
 }  // namespace
-}  // namespace causeway::worker
+}  // namespace causeway

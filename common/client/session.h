@@ -6,8 +6,8 @@
 // process more often than not. Two threads serve the stream.
 //
 // Thread-safety: every method may be called by any thread.
-#ifndef CAUSEWAY_WORKER_LINK_SESSION_H_
-#define CAUSEWAY_WORKER_LINK_SESSION_H_
+#ifndef CAUSEWAY_COMMON_CLIENT_SESSION_H_
+#define CAUSEWAY_COMMON_CLIENT_SESSION_H_
 
 #include <cstdint>
 #include <deque>
@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -26,13 +27,15 @@
 #include "causeway/v1/session.pb.h"
 #include "common/telemetry/event_log.h"
 
-namespace causeway::worker {
+namespace causeway {
 
 // Asks the coordinator for the run's configuration; waits up to `timeout` for it to come up, after
-// the caller has done so for `waited`. UNAVAILABLE names the address and the whole time.
+// the caller has done so for `waited`. UNAVAILABLE names the address, the whole time and the flag
+// that gave the address.
 absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stub,
                                                  const std::string& address, absl::Duration timeout,
-                                                 absl::Duration waited = absl::ZeroDuration());
+                                                 absl::Duration waited = absl::ZeroDuration(),
+                                                 absl::string_view flag = "--coordinator");
 
 class Session {
  public:
@@ -46,6 +49,9 @@ class Session {
     // Told likewise where shards are now, with every welcome and when one has moved.
     std::function<void(const google::protobuf::RepeatedPtrField<v1::Shard>& shards)> on_shards =
         [](const auto&) {};
+    // For a region, on the session's thread: each welcome, and each round that was published.
+    std::function<void(const v1::Welcome&)> on_welcome = {};
+    std::function<void(const v1::RoundOutcome&)> on_outcome = {};
     absl::Duration give_up_after = absl::Minutes(10);
     // For the first welcome; longer than a former process of this id can keep its lease.
     absl::Duration first_attach_patience = absl::Seconds(20);
@@ -65,6 +71,7 @@ class Session {
     // The part of the data to draw, and the draw to begin it with if it was another one until now.
     int data_slot = 0;
     int64_t next_draw = 0;
+    std::vector<int64_t> next_draws;  // Of a region: of that part and those after it.
     // The stream broke for so long that the membership was lost, and the run went on: the worker
     // should start anew there. Until Ready.
     std::optional<v1::Welcome> start_anew;
@@ -153,6 +160,6 @@ class Session {
   std::thread writer_thread_;
 };
 
-}  // namespace causeway::worker
+}  // namespace causeway
 
-#endif  // CAUSEWAY_WORKER_LINK_SESSION_H_
+#endif  // CAUSEWAY_COMMON_CLIENT_SESSION_H_

@@ -1,7 +1,7 @@
 // The exchange over gRPC: fragments as checksummed chunks, over as many lanes as the link has
 // connections.
-#ifndef CAUSEWAY_WORKER_LINK_GRPC_EXCHANGE_H_
-#define CAUSEWAY_WORKER_LINK_GRPC_EXCHANGE_H_
+#ifndef CAUSEWAY_COMMON_CLIENT_GRPC_EXCHANGE_H_
+#define CAUSEWAY_COMMON_CLIENT_GRPC_EXCHANGE_H_
 
 #include <cstdint>
 #include <functional>
@@ -14,14 +14,14 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/work_queue.h"
+#include "common/client/exchange.h"
+#include "common/client/link.h"
+#include "common/client/session.h"
 #include "common/params/fragment_plan.h"
 #include "common/rpc/lane_dialer.h"
 #include "common/transfer/lane_client.h"
-#include "worker/link/link.h"
-#include "worker/link/session.h"
-#include "worker/sync/exchange.h"
 
-namespace causeway::worker {
+namespace causeway {
 
 class GrpcExchange final : public Exchange, private LaneObserver {
  public:
@@ -75,6 +75,6 @@ class GrpcExchange final : public Exchange, private LaneObserver {
   std::optional<absl::Duration> blocked_since_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace causeway::worker
+}  // namespace causeway
 
-#endif  // CAUSEWAY_WORKER_LINK_GRPC_EXCHANGE_H_
+#endif  // CAUSEWAY_COMMON_CLIENT_GRPC_EXCHANGE_H_

@@ -1,7 +1,7 @@
 // What the link to the coordinator carries, in both directions: for heartbeats, the summary, and
 // the choice of how many connections to use.
-#ifndef CAUSEWAY_WORKER_LINK_LINK_METER_H_
-#define CAUSEWAY_WORKER_LINK_LINK_METER_H_
+#ifndef CAUSEWAY_COMMON_CLIENT_LINK_METER_H_
+#define CAUSEWAY_COMMON_CLIENT_LINK_METER_H_
 
 #include <array>
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include "causeway/v1/session.pb.h"
 #include "common/base/clock.h"
 
-namespace causeway::worker {
+namespace causeway {
 
 enum class Direction { kUp = 0, kDown = 1 };
 
@@ -69,6 +69,6 @@ class LinkMeter {
   absl::Duration blocked_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
 };
 
-}  // namespace causeway::worker
+}  // namespace causeway
 
-#endif  // CAUSEWAY_WORKER_LINK_LINK_METER_H_
+#endif  // CAUSEWAY_COMMON_CLIENT_LINK_METER_H_

@@ -3,8 +3,8 @@
 //
 // Calls block their thread. All may be made by several threads at once. Errors that will pass
 // (UNAVAILABLE, a broken connection) are retried inside until Cancel; what comes back is final.
-#ifndef CAUSEWAY_WORKER_SYNC_EXCHANGE_H_
-#define CAUSEWAY_WORKER_SYNC_EXCHANGE_H_
+#ifndef CAUSEWAY_COMMON_CLIENT_EXCHANGE_H_
+#define CAUSEWAY_COMMON_CLIENT_EXCHANGE_H_
 
 #include <cstdint>
 #include <functional>
@@ -18,7 +18,7 @@
 #include "common/base/byte_buffer.h"
 #include "common/params/draws.h"
 
-namespace causeway::worker {
+namespace causeway {
 
 struct Contribution {
   int fragment = 0;
@@ -84,6 +84,6 @@ class Exchange {
   }
 };
 
-}  // namespace causeway::worker
+}  // namespace causeway
 
-#endif  // CAUSEWAY_WORKER_SYNC_EXCHANGE_H_
+#endif  // CAUSEWAY_COMMON_CLIENT_EXCHANGE_H_

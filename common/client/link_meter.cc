@@ -1,6 +1,6 @@
-#include "worker/link/link_meter.h"
+#include "common/client/link_meter.h"
 
-namespace causeway::worker {
+namespace causeway {
 namespace {
 
 // Weight of the newest object in the smoothed rate.
@@ -73,4 +73,4 @@ void LinkMeter::Report(v1::LinkReport& report) const {
   report.set_send_blocked_seconds(absl::ToDoubleSeconds(blocked_));
 }
 
-}  // namespace causeway::worker
+}  // namespace causeway

@@ -1,4 +1,4 @@
-#include "worker/link/link.h"
+#include "common/client/link.h"
 
 #include <algorithm>
 #include <string>
@@ -8,7 +8,7 @@
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 
-namespace causeway::worker {
+namespace causeway {
 namespace {
 
 constexpr absl::Duration kRefreshInterval = absl::Seconds(1);
@@ -93,4 +93,4 @@ v1::LinkReport Link::Report() {
   return report;
 }
 
-}  // namespace causeway::worker
+}  // namespace causeway

@@ -1,4 +1,4 @@
-#include "worker/link/grpc_exchange.h"
+#include "common/client/grpc_exchange.h"
 
 #include <algorithm>
 #include <memory>
@@ -17,7 +17,7 @@
 #include "server/service/coordinator_server.h"
 #include "tests/unit/server/service/secure_run.h"
 
-namespace causeway::worker {
+namespace causeway {
 namespace {
 
 using server::CoordinatorServer;
@@ -132,4 +132,4 @@ TEST_F(GrpcExchangeTest, CancelEndsBothDirections) {
 }
 
 }  // namespace
-}  // namespace causeway::worker
+}  // namespace causeway

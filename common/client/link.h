@@ -1,8 +1,8 @@
 // The link between this worker and the coordinator: the connections that bulk transfers go over,
 // how many of them are used, and what is measured of them. It outlives exchanges, which come and go
 // with a worker that starts anew.
-#ifndef CAUSEWAY_WORKER_LINK_LINK_H_
-#define CAUSEWAY_WORKER_LINK_LINK_H_
+#ifndef CAUSEWAY_COMMON_CLIENT_LINK_H_
+#define CAUSEWAY_COMMON_CLIENT_LINK_H_
 
 #include <grpcpp/channel.h>
 
@@ -19,11 +19,11 @@
 #include "absl/time/time.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/clock.h"
+#include "common/client/connection_tuner.h"
+#include "common/client/link_meter.h"
 #include "common/rpc/tcp_links.h"
-#include "worker/link/connection_tuner.h"
-#include "worker/link/link_meter.h"
 
-namespace causeway::worker {
+namespace causeway {
 
 // Thread-safe.
 class Link {
@@ -85,6 +85,6 @@ class Link {
   absl::Duration refreshed_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();
 };
 
-}  // namespace causeway::worker
+}  // namespace causeway
 
-#endif  // CAUSEWAY_WORKER_LINK_LINK_H_
+#endif  // CAUSEWAY_COMMON_CLIENT_LINK_H_

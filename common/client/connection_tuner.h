@@ -12,14 +12,14 @@
 //     once it did not, but not below what the buffers ask for.
 //
 // Deterministic: the same measurements lead to the same number. Not thread-safe.
-#ifndef CAUSEWAY_WORKER_LINK_CONNECTION_TUNER_H_
-#define CAUSEWAY_WORKER_LINK_CONNECTION_TUNER_H_
+#ifndef CAUSEWAY_COMMON_CLIENT_CONNECTION_TUNER_H_
+#define CAUSEWAY_COMMON_CLIENT_CONNECTION_TUNER_H_
 
 #include <cstdint>
 
 #include "absl/time/time.h"
 
-namespace causeway::worker {
+namespace causeway {
 
 inline constexpr int kMaxConnections = 16;
 
@@ -58,6 +58,6 @@ class ConnectionTuner {
   absl::Duration time_;
 };
 
-}  // namespace causeway::worker
+}  // namespace causeway
 
-#endif  // CAUSEWAY_WORKER_LINK_CONNECTION_TUNER_H_
+#endif  // CAUSEWAY_COMMON_CLIENT_CONNECTION_TUNER_H_

@@ -1,7 +1,7 @@
 // The exchange with all coordinators of a run: what concerns a fragment goes over the link to the
 // one that has it. Most runs have one coordinator; those with shards have several.
-#ifndef CAUSEWAY_WORKER_MEMBER_FRAGMENT_EXCHANGE_H_
-#define CAUSEWAY_WORKER_MEMBER_FRAGMENT_EXCHANGE_H_
+#ifndef CAUSEWAY_COMMON_CLIENT_FRAGMENT_EXCHANGE_H_
+#define CAUSEWAY_COMMON_CLIENT_FRAGMENT_EXCHANGE_H_
 
 #include <cstdint>
 #include <functional>
@@ -16,11 +16,11 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/session.pb.h"
-#include "worker/link/grpc_exchange.h"
-#include "worker/link/link.h"
-#include "worker/sync/exchange.h"
+#include "common/client/exchange.h"
+#include "common/client/grpc_exchange.h"
+#include "common/client/link.h"
 
-namespace causeway::worker {
+namespace causeway {
 
 // A shard that moves is found again: what was under way to its former address is repeated.
 class FragmentExchange final : public Exchange {
@@ -72,6 +72,6 @@ class FragmentExchange final : public Exchange {
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace causeway::worker
+}  // namespace causeway
 
-#endif  // CAUSEWAY_WORKER_MEMBER_FRAGMENT_EXCHANGE_H_
+#endif  // CAUSEWAY_COMMON_CLIENT_FRAGMENT_EXCHANGE_H_

@@ -1,4 +1,4 @@
-#include "worker/link/session.h"
+#include "common/client/session.h"
 
 #include <algorithm>
 #include <random>
@@ -15,7 +15,7 @@
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 
-namespace causeway::worker {
+namespace causeway {
 namespace {
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(200);
@@ -33,7 +33,7 @@ uint64_t RandomNonce() {
 
 absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stub,
                                                  const std::string& address, absl::Duration timeout,
-                                                 absl::Duration waited) {
+                                                 absl::Duration waited, absl::string_view flag) {
   v1::DescribeRequest request;
   request.set_wire_version(kWireVersion);
   request.set_software_version(kSoftwareVersion);
@@ -46,7 +46,7 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
     const absl::Status resolved = ResolveAddresses(address).status();
     return absl::UnavailableError(absl::StrCat(
         "no coordinator answers at ", address, " within ", absl::FormatDuration(waited + timeout),
-        "; check --coordinator",
+        flag == "--parent" ? "; check --parent" : "; check --coordinator",
         resolved.ok() ? absl::StrCat(", that causeway-coordinator runs there, and the firewall (",
                                      status.message(), ")")
                       : absl::StrCat(": ", resolved.message())));
@@ -275,6 +275,7 @@ absl::Status Session::RunStream() {
       if (welcome.started()) orders_.started = true;
       orders_.data_slot = welcome.data_slot();
       orders_.next_draw = welcome.next_draw();
+      orders_.next_draws.assign(welcome.next_draws().begin(), welcome.next_draws().end());
       if (welcomed_ && ready_) {
         if (!welcome.resumes() && welcome.run_step() - std::max(ready_step_, progress_.step()) >
                                       options_.max_steps_behind) {
@@ -289,6 +290,7 @@ absl::Status Session::RunStream() {
       stream_ = stream.get();
       checkpoint_is_news_ = true;  // So is all of the progress: a heartbeat follows at once.
     }
+    if (options_.on_welcome) options_.on_welcome(message.welcome());
     options_.on_stream(true);
     if (resumed) {
       const uint64_t now = message.welcome().incarnation();
@@ -327,6 +329,7 @@ void Session::Obey(const v1::CoordinatorMessage& message) {
         orders_.started = true;
         orders_.data_slot = directive.data_slot();
         orders_.next_draw = directive.next_draw();
+        orders_.next_draws.assign(directive.next_draws().begin(), directive.next_draws().end());
         break;
       case v1::Directive::PAUSE:
         orders_.paused = true;
@@ -359,6 +362,7 @@ void Session::Obey(const v1::CoordinatorMessage& message) {
     const v1::RoundOutcome& outcome = message.round_outcome();
     Log().debug("round {} of fragment {} published with {} contributions: {}", outcome.round(),
                 outcome.fragment(), outcome.contributors_size(), outcome.reason());
+    if (options_.on_outcome) options_.on_outcome(outcome);
   }
 }
 
@@ -421,4 +425,4 @@ void Session::RunWriter() {
   }
 }
 
-}  // namespace causeway::worker
+}  // namespace causeway

@@ -1,4 +1,4 @@
-#include "tests/unit/worker/link/fake_coordinator.h"
+#include "tests/unit/common/client/fake_coordinator.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,7 +8,7 @@
 #include "common/rpc/channel.h"
 #include "gtest/gtest.h"
 
-namespace causeway::worker {
+namespace causeway {
 
 FakeCoordinator::FakeCoordinator() {
   grpc::ServerBuilder builder;
@@ -96,4 +96,4 @@ grpc::Status FakeCoordinator::Attach(grpc::ServerContext* context, Stream* strea
   return grpc::Status::OK;
 }
 
-}  // namespace causeway::worker
+}  // namespace causeway

@@ -1,4 +1,4 @@
-#include "worker/link/grpc_exchange.h"
+#include "common/client/grpc_exchange.h"
 
 #include <random>
 #include <utility>
@@ -11,7 +11,7 @@
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 
-namespace causeway::worker {
+namespace causeway {
 namespace {
 
 constexpr int kPackingThreads = 2;
@@ -207,4 +207,4 @@ void GrpcExchange::ReportApplied(int fragment, int64_t round, uint64_t published
   options_.session->Applied(fragment, round, published_hash);
 }
 
-}  // namespace causeway::worker
+}  // namespace causeway

@@ -1,10 +1,10 @@
-#include "worker/link/link.h"
+#include "common/client/link.h"
 
 #include "common/base/clock.h"
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 
-namespace causeway::worker {
+namespace causeway {
 namespace {
 
 constexpr absl::Duration kStalledAfter = absl::Seconds(30);
@@ -78,4 +78,4 @@ TEST_F(LinkTest, WhatALinkCarriedOnceDoesNotExcuseItsSilence) {
 }
 
 }  // namespace
-}  // namespace causeway::worker
+}  // namespace causeway

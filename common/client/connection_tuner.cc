@@ -1,9 +1,9 @@
-#include "worker/link/connection_tuner.h"
+#include "common/client/connection_tuner.h"
 
 #include <algorithm>
 #include <cmath>
 
-namespace causeway::worker {
+namespace causeway {
 namespace {
 
 constexpr int kFirstConnections = 4;
@@ -75,4 +75,4 @@ void ConnectionTuner::Note(int64_t bytes, absl::Duration time, const ConnectionT
   GrowTo(Needed(bytes_per_second, traits));
 }
 
-}  // namespace causeway::worker
+}  // namespace causeway

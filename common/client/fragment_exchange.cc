@@ -1,11 +1,11 @@
-#include "worker/member/fragment_exchange.h"
+#include "common/client/fragment_exchange.h"
 
 #include <type_traits>
 #include <utility>
 
 #include "common/telemetry/log.h"
 
-namespace causeway::worker {
+namespace causeway {
 
 FragmentExchange::FragmentExchange(Options options, const std::vector<v1::Shard>& shards)
     : options_(std::move(options)), lead_(MakePeer("")) {
@@ -145,4 +145,4 @@ int64_t FragmentExchange::bytes_down() const {
   return bytes;
 }
 
-}  // namespace causeway::worker
+}  // namespace causeway

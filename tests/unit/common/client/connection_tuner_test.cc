@@ -1,10 +1,10 @@
-#include "worker/link/connection_tuner.h"
+#include "common/client/connection_tuner.h"
 
 #include <algorithm>
 
 #include "gtest/gtest.h"
 
-namespace causeway::worker {
+namespace causeway {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
@@ -130,4 +130,4 @@ TEST(ConnectionTunerTest, ShortLinksAndNothingAtAllSayNothing) {
 }
 
 }  // namespace
-}  // namespace causeway::worker
+}  // namespace causeway

@@ -1,6 +1,6 @@
 // A coordinator whose answers a test writes, behind a real connection on this machine.
-#ifndef CAUSEWAY_TESTS_UNIT_WORKER_LINK_FAKE_COORDINATOR_H_
-#define CAUSEWAY_TESTS_UNIT_WORKER_LINK_FAKE_COORDINATOR_H_
+#ifndef CAUSEWAY_TESTS_UNIT_COMMON_CLIENT_FAKE_COORDINATOR_H_
+#define CAUSEWAY_TESTS_UNIT_COMMON_CLIENT_FAKE_COORDINATOR_H_
 
 #include <grpcpp/grpcpp.h>
 
@@ -14,9 +14,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/session.grpc.pb.h"
-#include "worker/link/session.h"
+#include "common/client/session.h"
 
-namespace causeway::worker {
+namespace causeway {
 
 class FakeCoordinator final : private v1::Session::Service {
  public:
@@ -53,6 +53,6 @@ class FakeCoordinator final : private v1::Session::Service {
   std::unique_ptr<v1::Session::Stub> session_stub_;
 };
 
-}  // namespace causeway::worker
+}  // namespace causeway
 
-#endif  // CAUSEWAY_TESTS_UNIT_WORKER_LINK_FAKE_COORDINATOR_H_
+#endif  // CAUSEWAY_TESTS_UNIT_COMMON_CLIENT_FAKE_COORDINATOR_H_

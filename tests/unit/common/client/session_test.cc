@@ -1,4 +1,4 @@
-#include "worker/link/session.h"
+#include "common/client/session.h"
 
 #include <string>
 #include <utility>
@@ -9,10 +9,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/no_threads.h"
+#include "tests/unit/common/client/fake_coordinator.h"
 #include "tests/unit/common/telemetry/awaited_events.h"
-#include "tests/unit/worker/link/fake_coordinator.h"
 
-namespace causeway::worker {
+namespace causeway {
 namespace {
 
 using ::testing::HasSubstr;
@@ -162,4 +162,4 @@ TEST(SessionTest, ADrainIsOrderedByTheCoordinatorOrByThisSideEvenBeforeTheStart)
 }
 
 }  // namespace
-}  // namespace causeway::worker
+}  // namespace causeway

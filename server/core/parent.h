@@ -1,0 +1,59 @@
+// A region's way to its parent, as its coordinator sees it. A region is a coordinator to its sites
+// and a worker to its parent: each of its rounds, once closed, becomes one delta, which goes up;
+// the parent's answer comes down to the sites as it is.
+#ifndef CAUSEWAY_SERVER_CORE_PARENT_H_
+#define CAUSEWAY_SERVER_CORE_PARENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+#include "common/base/byte_buffer.h"
+#include "common/base/shared_bytes.h"
+#include "common/params/draws.h"
+
+namespace causeway::server {
+
+// One closed round of a region, on its way up. What is in it is durable.
+struct RegionDelta {
+  int fragment = 0;
+  int64_t round = 0;
+  bool contributes =
+      true;  // False: the parent has published the round; its answer alone is wanted.
+  bool maybe_sent = false;  // A former process may have sent some of it.
+  int64_t tokens = 0;       // Of all sites.
+  Draws draws;
+  int64_t send_step = 0;
+  int64_t due_step = 0;
+  SharedBytes object;            // In the run's codec_up.
+  std::vector<uint64_t> leaves;  // LeafChecksums(object).
+};
+
+// What came back of it.
+struct ParentAnswer {
+  bool late = false;  // The parent had closed the round without this region.
+  int64_t round = 0;
+  v1::Codec codec = v1::CODEC_UNSPECIFIED;
+  uint64_t published_hash = 0;
+  ByteBuffer bytes;
+};
+
+// Thread-safe.
+class Parent {
+ public:
+  using Callback = std::function<void(absl::StatusOr<ParentAnswer>)>;
+
+  virtual ~Parent() = default;
+  // Never blocks. Tries until the answer is there, and calls back then, on a thread of its own, or
+  // with an error that is final. NOT_FOUND: the parent no longer keeps the answer. CANCELLED: it is
+  // shutting down.
+  virtual void Carry(RegionDelta delta, Callback done) = 0;
+  // The region's published copy has that hash after the round.
+  virtual void Applied(int fragment, int64_t round, uint64_t published_hash) = 0;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_CORE_PARENT_H_

@@ -1,0 +1,252 @@
+// The rounds of a fragment at a region: what its sites contribute becomes one delta for the parent,
+// and the parent's answer is what the sites get.
+//
+// What is durable, in this order: the sites' deltas before they are acknowledged; the region's own,
+// as a contribution under the region's id, before it goes up; the parent's answer before a site
+// hears of it. A successor merges again what a former process closed, and must come to the same
+// bits: what is at the parent is never another delta than the one whose rest is carried.
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+#include "server/core/fragment_rounds.h"
+#include "server/outer/region_merge.h"
+
+namespace causeway::server {
+namespace {
+
+// The same draws in as few ranges as they have, and no more than a delta may name.
+Draws InFewRanges(Draws draws) {
+  std::ranges::sort(draws, {},
+                    [](const DrawRange& range) { return std::make_pair(range.slot, range.begin); });
+  Draws few;
+  for (const DrawRange& range : draws) AddDraws(range, few);
+  if (std::ssize(few) > kMaxDrawRanges) few.resize(kMaxDrawRanges);
+  return few;
+}
+
+bool IsLate(const RoundRecord& round) {
+  return std::ranges::any_of(round.weights, [](double weight) { return weight < 0; });
+}
+
+}  // namespace
+
+absl::StatusOr<MergeResult> FragmentRounds::MergeRegion(int64_t round,
+                                                        std::vector<Contribution> contributions) {
+  const v1::SyncConfig& sync = options_.config->sync();
+  RegionMergeInput input;
+  input.deltas = {.contributions = std::move(contributions),
+                  .kind = sync.contribution(),
+                  .rule = MergeRuleOf(options_.config->outer()),
+                  .published = published_};
+  input.codec = options_.codec_up;
+  input.decay =
+      sync.has_error_feedback_decay() ? static_cast<float>(sync.error_feedback_decay()) : 1.0F;
+  next_theta_ = theta_;
+  // What is left of a gradient belongs to weights that are gone.
+  const bool carries = sync.contribution() != v1::SyncConfig::GRADIENT;
+  const std::span<float> residual = carries ? std::span<float>(next_theta_) : std::span<float>();
+  absl::StatusOr<RegionMergeResult> merged;
+  if (options_.merge_pool->threads == nullptr) {
+    merged = MergeForParent(input, residual, nullptr);
+  } else {
+    absl::MutexLock pool_lock(&options_.merge_pool->mutex);
+    merged = MergeForParent(input, residual, options_.merge_pool->threads);
+  }
+  if (!merged.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot merge round ", round, " of fragment ", options_.fragment,
+                     " for the parent: ", merged.status().message()));
+  }
+  MergeResult result;
+  result.answer = std::move(merged->object);
+  result.answer_hash = TreeRoot(merged->leaves);
+  result.answer_leaves = std::move(merged->leaves);
+  return result;
+}
+
+absl::Status FragmentRounds::CloseForParent(int64_t round, const Contributions& contributions,
+                                            Decision decision) {
+  ClosedRound closed = Close(round, contributions, std::move(decision));
+  absl::WriterMutexLock data_lock(&data_mutex_);
+  absl::StatusOr<MergeResult> merged = MergeWhatCanBe(contributions, closed.result);
+  RETURN_IF_ERROR(merged.status());
+  NoteContributors(contributions, closed);
+  RegionDelta delta;
+  delta.fragment = options_.fragment;
+  delta.round = round;
+  delta.send_step = closed.result.record.send_step;
+  delta.due_step = options_.schedule.MergeStep(options_.fragment, round);
+  delta.object = SharedBytes(std::move(merged->answer));
+  delta.leaves = std::move(merged->answer_leaves);
+  std::optional<uint64_t> before;
+  {
+    absl::MutexLock lock(&mutex_);
+    before = std::exchange(closed_before_, std::nullopt);
+    delta.tokens = late_tokens_;
+    delta.draws = late_draws_;
+    delta.contributes =
+        before.has_value() || !closed.result.record.contributors.empty() || round > parent_version_;
+  }
+  for (const std::string& id : closed.result.record.contributors) {
+    const Held& held = contributions.at(id);
+    delta.tokens += held.header.tokens();
+    for (const DrawRange& range : held.draws) AddDraws(range, delta.draws);
+  }
+  // It carries nothing, and so counts for nothing.
+  if (closed.result.record.contributors.empty()) {
+    delta.tokens = 0;
+    delta.draws.clear();
+  }
+  delta.draws = InFewRanges(std::move(delta.draws));
+  delta.maybe_sent = before.has_value();
+  if (before.has_value() && *before != merged->answer_hash) {
+    return absl::DataLossError(absl::StrCat(
+        "round ", round, " of fragment ", options_.fragment, " was closed with a delta of hash ",
+        HashToHex(*before), "; merged again it has ", HashToHex(merged->answer_hash),
+        ": the run directory is damaged, or another release merges differently: restore it from a "
+        "backup, or continue with the release that wrote it"));
+  }
+  if (delta.contributes && !before.has_value()) {
+    const absl::Status saved = options_.store->SaveContribution(
+        {.fragment = options_.fragment,
+         .round = round,
+         .worker_id = options_.region_id,
+         .codec = options_.codec_up->id(),
+         .bytes = static_cast<int64_t>(delta.object.size()),
+         .object_hash = merged->answer_hash,
+         .tokens = delta.tokens,
+         .draws = {},  // Those of its sites are in their contributions.
+         .send_step = delta.send_step,
+         .unix_s = closed.result.record.closed_unix_s},
+        delta.object.view());
+    if (!saved.ok()) {
+      return absl::InternalError(absl::StrCat("the store failed: ", saved.ToString()));
+    }
+  }
+  sent_ = delta.object;
+  at_parent_ = std::move(closed);
+  absl::MutexLock lock(&mutex_);
+  upward_ = std::move(delta);
+  return absl::OkStatus();
+}
+
+std::optional<RegionDelta> FragmentRounds::TakeUpward() {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(upward_, std::nullopt);
+}
+
+void FragmentRounds::NoteParentVersion(int64_t round) {
+  absl::MutexLock lock(&mutex_);
+  parent_version_ = std::max(parent_version_, round);
+}
+
+absl::StatusOr<PublishedRound> FragmentRounds::AcceptAnswer(ParentAnswer answer) {
+  absl::WriterMutexLock data_lock(&data_mutex_);
+  if (!at_parent_.has_value() || answer.round != at_parent_->result.record.round ||
+      answer.codec != options_.codec_down->id()) {
+    return absl::DataLossError(absl::StrCat(
+        "the parent answered fragment ", options_.fragment, " with round ", answer.round, " in ",
+        v1::Codec_Name(answer.codec), ": another one was asked for"));
+  }
+  ClosedRound closed = *std::move(at_parent_);
+  at_parent_.reset();
+  RoundRecord& record = closed.result.record;
+  int64_t tokens = 0;
+  Draws draws;
+  const bool gradients = options_.config->sync().contribution() == v1::SyncConfig::GRADIENT;
+  if (answer.late) {
+    for (double& weight : record.weights) weight = -weight;
+    absl::StrAppend(&record.reason, "; the parent had closed it without this region");
+    if (!gradients && !record.contributors.empty()) {
+      RETURN_IF_ERROR(FoldBack(*options_.codec_up, sent_.view(), published_, next_theta_));
+      absl::MutexLock lock(&mutex_);
+      tokens = late_tokens_;
+      draws = late_draws_;
+      for (const std::string& id : record.contributors) {
+        const Held& held = contributions_.at(id);
+        tokens += held.header.tokens();
+        for (const DrawRange& range : held.draws) AddDraws(range, draws);
+      }
+    }
+  }
+  const bool carried_on = record.contributors.empty();
+  RETURN_IF_ERROR(Annotate(options_.codec_down->Apply(answer.bytes, published_),
+                           "the parent's answer cannot be applied"));
+  state_is_void_ = true;  // Until it is stored.
+  record.published_hash = TreeHash(std::span<const float>(published_));
+  if (record.published_hash != answer.published_hash) {
+    return absl::DataLossError(absl::StrCat(
+        "after round ", record.round, " of fragment ", options_.fragment, " this region holds ",
+        HashToHex(record.published_hash), ", its parent published ",
+        HashToHex(answer.published_hash), ": serve a fresh --run_dir"));
+  }
+  std::swap(theta_, next_theta_);
+  next_theta_ = {};
+  sent_ = {};
+  std::vector<uint64_t> leaves = LeafChecksums(answer.bytes);
+  record.answer_hash = TreeRoot(leaves);
+  ASSIGN_OR_RETURN(PublishedRound published,
+                   StoreAndPublish(std::move(closed), std::move(answer.bytes), std::move(leaves)));
+  absl::MutexLock lock(&mutex_);
+  // A round without sites carried nothing: what was late is still on its way.
+  if (!carried_on) {
+    late_tokens_ = tokens;
+    late_draws_ = std::move(draws);
+  }
+  return published;
+}
+
+absl::Status FragmentRounds::RefoldRegion(const RoundRecord& round,
+                                          std::vector<Contribution> contributions) {
+  const bool late = IsLate(round);
+  for (Contribution& contribution : contributions) {
+    contribution.weight = std::abs(contribution.weight);
+  }
+  if (!contributions.empty()) {
+    ASSIGN_OR_RETURN(const MergeResult merged, MergeRegion(round.round, std::move(contributions)));
+    if (late && options_.config->sync().contribution() != v1::SyncConfig::GRADIENT) {
+      RETURN_IF_ERROR(FoldBack(*options_.codec_up, merged.answer, published_, next_theta_));
+    }
+    std::swap(theta_, next_theta_);
+    next_theta_ = {};
+  }
+  ASSIGN_OR_RETURN(const std::vector<uint8_t> answer,
+                   options_.store->ReadAnswer(options_.fragment, round.round));
+  RETURN_IF_ERROR(options_.codec_down->Apply(answer, published_));
+  const uint64_t hash = TreeHash(std::span<const float>(published_));
+  if (hash == round.published_hash) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      "version ", round.round, " of fragment ", options_.fragment, " hashes to ", HashToHex(hash),
+      ", recorded is ", HashToHex(round.published_hash),
+      ": the region's run directory is damaged: restore it from a backup, or begin with a fresh "
+      "one"));
+}
+
+void FragmentRounds::RecoverLateRounds(const History& history) {
+  std::vector<const RoundRecord*> late;
+  for (size_t i = history.rounds.size(); i > 0; --i) {
+    const RoundRecord& round = history.rounds[i - 1];
+    if (round.contributors.empty()) continue;
+    if (!IsLate(round)) break;
+    late.push_back(&round);
+  }
+  if (options_.config->sync().contribution() == v1::SyncConfig::GRADIENT) return;
+  std::ranges::reverse(late);
+  for (const RoundRecord* const round : late) {
+    for (const ContributionRecord& record : history.contributions) {
+      if (record.round != round->round ||
+          !std::ranges::binary_search(round->contributors, record.worker_id)) {
+        continue;
+      }
+      late_tokens_ += record.tokens;
+      for (const DrawRange& range : record.draws) AddDraws(range, late_draws_);
+    }
+  }
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,110 @@
+// A region's membership in its parent's run: finds the parent, attaches once its sites are there,
+// tells what the parent orders to its coordinator, brings deltas up and answers down.
+//
+// A region whose sites are all gone lets its lease end, so that nobody waits for it; it attaches
+// again with the first that comes back. What was under way then goes on.
+#ifndef CAUSEWAY_SERVER_REGION_PARENT_LINK_H_
+#define CAUSEWAY_SERVER_REGION_PARENT_LINK_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "causeway/v1/session.grpc.pb.h"
+#include "common/base/work_queue.h"
+#include "common/client/grpc_exchange.h"
+#include "common/client/link.h"
+#include "common/client/session.h"
+#include "common/params/fragment_plan.h"
+#include "common/rpc/security.h"
+#include "common/telemetry/event_log.h"
+#include "server/core/coordinator.h"
+#include "server/core/parent.h"
+
+namespace causeway::server {
+
+struct ParentOptions {
+  std::string address;  // HOST:PORT, or several with commas between.
+  SecurityOptions security;
+  std::string region_id;
+  int sites = 0;
+  std::string congestion_control;
+  absl::Duration connect_timeout = absl::Seconds(30);
+};
+
+// A parent that answers, and its run.
+struct ReachedParent {
+  std::string target;  // For MakeChannel.
+  ChannelSecurity security;
+  std::shared_ptr<grpc::Channel> channel;
+  std::shared_ptr<v1::Session::Stub> stub;
+  v1::DescribeResponse run;
+};
+
+// Asks it for its run, and refuses one that this region cannot be part of, naming the flag.
+absl::StatusOr<ReachedParent> ReachParent(const ParentOptions& options);
+
+// Thread-safe.
+class ParentLink final : public Parent {
+ public:
+  // `plan` and `events` outlive it.
+  ParentLink(ParentOptions options, ReachedParent parent, const FragmentPlan& plan,
+             EventLog* events);
+  ~ParentLink() override;
+
+  // From now on that coordinator, which outlives Stop, is the region's.
+  absl::Status Start(Coordinator& coordinator);
+  void Carry(RegionDelta delta, Callback done) override;
+  void Applied(int fragment, int64_t round, uint64_t published_hash) override;
+  // Waits, up to `patience`, until the parent has what was closed, and leaves: with a word if all
+  // sites have left, otherwise it may come back. Carries that have no answer end with CANCELLED.
+  void Stop(absl::Duration patience);
+
+ private:
+  // Destroyed from the last to the first.
+  struct Connection {
+    std::unique_ptr<Session> session;
+    std::unique_ptr<Link> link;
+    std::unique_ptr<GrpcExchange> exchange;
+  };
+
+  void Follow();
+  // An error ends the region's part.
+  absl::Status Attach(const RegionPlace& place);
+  absl::Status Obey(const RegionPlace& place);
+  static void Report(const RegionPlace& place, const Connection& connection);
+  void Detach();
+  void Leave(Connection& left);
+  std::shared_ptr<Connection> connection() const;
+  // Null once it stops.
+  std::shared_ptr<Connection> AwaitConnection();
+  void Fly(const std::shared_ptr<RegionDelta>& delta, const Callback& done);
+
+  const ParentOptions options_;
+  const ReachedParent parent_;
+  const FragmentPlan& plan_;
+  EventLog* const events_;
+  WorkQueue queue_;
+  Coordinator* coordinator_ = nullptr;  // Set by Start.
+
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<Connection> connection_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  int unsent_ ABSL_GUARDED_BY(mutex_) = 0;  // Deltas that the parent has not acknowledged.
+  // The following thread's.
+  bool paused_ = false;
+  bool drained_ = false;
+  int64_t stop_step_ = 0;
+  int begun_slot_ = -1;
+  std::thread thread_;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_REGION_PARENT_LINK_H_

@@ -1,0 +1,83 @@
+#include "server/region_run.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "server/ctl/state_pull.h"
+#include "server/initial_parameters.h"
+
+namespace causeway::server {
+namespace {
+
+// For deltas that a region owes its parent when it stops.
+constexpr absl::Duration kParentPatience = absl::Seconds(30);
+
+}  // namespace
+
+absl::StatusOr<ParentOptions> CheckParentOptions(ParentOptions parent, const GivenRun& given,
+                                                 const std::string& listen) {
+  if (parent.address.empty()) {
+    if (parent.region_id.empty() && parent.sites == 0 && parent.security.token_file.empty()) {
+      return parent;
+    }
+    return absl::InvalidArgumentError(
+        "--region_id, --sites and --parent_token_file are a region's: give --parent, too, or leave "
+        "them out");
+  }
+  if (given.has_config() || !given.initial.empty()) {
+    return absl::InvalidArgumentError(
+        "a region has no run, no model and no outer optimizer of its own: with --parent leave out "
+        "--config, --preset and --initial");
+  }
+  if (parent.address == listen) {
+    return absl::InvalidArgumentError(absl::StrCat("--parent=", parent.address,
+                                                   " is the address that this coordinator listens "
+                                                   "on: give its parent's"));
+  }
+  return parent;
+}
+
+absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
+    const ParentOptions& options, const std::string& run_dir,
+    const std::optional<RecoveredRun>& recovered) {
+  ASSIGN_OR_RETURN(ReachedParent parent, ReachParent(options));
+  ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(parent.run.config()));
+  if (recovered.has_value() && recovered->identity.run_id != parent.run.run_id()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(run_dir, " holds the run ", recovered->identity.run_id, ", the parent at ",
+                     options.address, " serves ", parent.run.run_id(),
+                     ": check --parent, or give this region a fresh --run_dir"));
+  }
+  std::vector<std::string> above(parent.run.regions().begin(), parent.run.regions().end());
+  return std::make_unique<RegionRun>(
+      RegionRun{options, std::move(parent), std::move(plan), std::move(above)});
+}
+
+absl::StatusOr<std::vector<float>> FetchInitialParameters(FileSystem& file_system,
+                                                          const std::string& run_dir,
+                                                          const RegionRun& region) {
+  const std::string& address = region.options.address;
+  StatePullOptions options;
+  options.worker_id = region.options.region_id;
+  absl::StatusOr<PublishedState> state =
+      PullPublishedState(region.parent.channel, region.parent.run.run_id(), region.plan, options);
+  RETURN_IF_ERROR(Annotate(state.status(), absl::StrCat("the state of the run at ", address)));
+  for (size_t i = 0; i < state->versions.size(); ++i) {
+    if (state->versions[i] == 0) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the run at ", address, " has published round ", state->versions[i], " of fragment ", i,
+        ": a new region joins before the first round; let these sites join the "
+        "parent itself"));
+  }
+  RETURN_IF_ERROR(KeepInitialValues(file_system, run_dir, address, region.parent.run.config(),
+                                    state->parameters));
+  return std::move(state->parameters);
+}
+
+void StopUnderParent(Coordinator& region, ParentLink& parent) {
+  region.Tick();
+  parent.Stop(kParentPatience);
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,49 @@
+// The run of a region: its parent's, beside what the region's own folder holds.
+#ifndef CAUSEWAY_SERVER_REGION_RUN_H_
+#define CAUSEWAY_SERVER_REGION_RUN_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/file_system.h"
+#include "common/params/fragment_plan.h"
+#include "server/core/coordinator.h"
+#include "server/given_run.h"
+#include "server/region/parent_link.h"
+#include "server/store/store.h"
+
+namespace causeway::server {
+
+struct RegionRun {
+  ParentOptions options;
+  ReachedParent parent;
+  FragmentPlan plan;
+  std::vector<std::string> above;  // The regions above it, from the hub down.
+};
+
+// What the command line says of a parent, or INVALID_ARGUMENT where it contradicts itself or the
+// run that is asked for. Without an address: there is no parent.
+absl::StatusOr<ParentOptions> CheckParentOptions(ParentOptions parent, const GivenRun& given,
+                                                 const std::string& listen);
+
+// Asks the parent. FAILED_PRECONDITION if the folder holds another run than it serves.
+absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(const ParentOptions& options,
+                                                      const std::string& run_dir,
+                                                      const std::optional<RecoveredRun>& recovered);
+
+// The values that the parent's run begins with; keeps them in the folder. FAILED_PRECONDITION if
+// the run has published a round: a region is there from the first one on.
+absl::StatusOr<std::vector<float>> FetchInitialParameters(FileSystem& file_system,
+                                                          const std::string& run_dir,
+                                                          const RegionRun& region);
+
+// The region stops: what its last sites have left is closed, goes up, and the parent is told that
+// it is done, if it is.
+void StopUnderParent(Coordinator& region, ParentLink& parent);
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_REGION_RUN_H_

@@ -1,0 +1,102 @@
+"""Scenarios of regions as real processes: equal bits everywhere, kills, and what is refused."""
+
+import unittest
+
+from cluster import COORDINATOR, SIGKILL, run_tool, wait_until
+from regions import Tree
+
+SETTINGS = """
+train { steps: %d optimizer: MUON }
+sync { fragments: 2 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
+       codec_up: INT4 codec_down: INT4 }
+membership { start_workers: 3 max_workers: 6 lease_ms: 4000 }
+"""
+SLOW = "--min_step_time=60ms"
+
+
+class RegionsTest(unittest.TestCase):
+    def finish(self, tree, processes):
+        for process in processes:
+            self.assertEqual(process.wait(), 0, process.log())
+        self.assertEqual(tree.coordinator.wait(), 0, tree.coordinator.log())
+
+    def check(self, tree, rounds):
+        summary = tree.summary()
+        self.assertEqual(summary["rounds"], rounds)
+        self.assertEqual(summary["hash_mismatches"], 0)
+        self.assertEqual(tree.summary("eu")["hash_mismatches"], 0)
+        self.assertEqual(tree.published(), tree.published("eu"))
+
+    def test_a_region_and_a_site_under_a_hub(self):
+        with Tree() as tree:
+            tree.start_coordinator(SETTINGS % 36)
+            region = tree.start_region("eu", 2)
+            sites = [tree.start_worker("flat")]
+            sites += [tree.start_worker(f"site-{i}", address=tree.region_address("eu"))
+                      for i in range(2)]
+            self.finish(tree, sites + [region])
+            self.check(tree, 18)
+            self.assertGreaterEqual(tree.summary("eu")["hash_checks"], 2 * 18)
+            for row in tree.rounds():
+                self.assertEqual(row["contributors"], ["eu", "flat"])
+                self.assertAlmostEqual(row["weights"][0], 2 / 3)
+            workers = tree.summary()["workers"]
+            self.assertEqual(workers["eu"]["tokens"], 2 * workers["flat"]["tokens"])
+            # The link to the hub carries as much for two sites as for one.
+            self.assertEqual(workers["eu"]["bytes_up"], workers["flat"]["bytes_up"])
+
+    def test_a_region_that_is_killed_goes_on(self):
+        for point in ("before_row_commit:24", "after_row_commit:31", "before_round_row:6"):
+            with self.subTest(point), Tree() as tree:
+                tree.start_coordinator(SETTINGS % 36)
+                region = tree.start_region("eu", 2, variables={"CAUSEWAY_CRASH_AT": point})
+                address = tree.region_address("eu")
+                sites = [tree.start_worker("flat", SLOW)]
+                sites += [tree.start_worker(f"site-{i}", SLOW, address=address) for i in range(2)]
+                self.assertEqual(region.wait(), -SIGKILL, region.log())
+                region = tree.start_region("eu", 2, f"--listen={address}")
+                self.finish(tree, sites + [region])
+                self.check(tree, 18)
+
+
+class RefusalsTest(unittest.TestCase):
+    def refused(self, command, *words):
+        status, _, error = run_tool(*command)
+        self.assertEqual(status, 2, error)
+        for word in words:
+            self.assertIn(word, error)
+
+    def test_flags_that_do_not_fit(self):
+        with Tree() as tree:
+            command = tree.region_command("eu", 2, parent="127.0.0.1:1")
+            self.refused(command + ["--preset=best"], "outer optimizer", "leave out")
+            self.refused([COORDINATOR, "serve", "--run_dir=x", "--sites=2"], "give --parent")
+            self.refused(command[:-1] + ["--sites=0"], "--sites=N")
+
+    def test_parents_that_are_none(self):
+        with Tree() as tree:
+            tree.start_coordinator(SETTINGS % 36)
+            self.refused(tree.region_command("eu", 7), "--sites=7", "max_workers")
+            region = tree.start_region("eu", 2)
+            below = tree.start_region("west", 1, parent=tree.region_address("eu"))
+            self.assertIsNone(below.child.poll(), below.log())
+            region.signal(SIGKILL)
+            region.wait()
+            # Its parent would be its own child.
+            self.refused(tree.region_command("eu", 2, parent=tree.region_address("west")),
+                         "ring", "eu > west")
+
+    def test_a_folder_of_another_run(self):
+        with Tree() as tree, Tree() as other:
+            tree.start_coordinator(SETTINGS % 36)
+            other.start_coordinator(SETTINGS % 36)
+            region = tree.start_region("eu", 2)
+            region.signal(SIGKILL)
+            region.wait()
+            wait_until(lambda: region.child.poll() is not None, "the region is gone")
+            self.refused(tree.region_command("eu", 2, parent=other.address),
+                         "holds the run", "fresh --run_dir")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,362 @@
+// A region between its sites and the hub, all in one process.
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/checksum.h"
+#include "common/base/status_macros.h"
+#include "common/params/draws.h"
+#include "gtest/gtest.h"
+#include "tests/unit/server/core/toy_run.h"
+
+namespace causeway::server {
+namespace {
+
+// Brings deltas to the hub when it is told to, as a link does.
+class ToyParent final : public Parent {
+ public:
+  explicit ToyParent(ToyRun& hub) : hub_(hub) {}
+
+  void Carry(RegionDelta delta, Callback done) override {
+    ++carried_;
+    under_way_.push_back({std::move(delta), std::move(done)});
+  }
+  void Applied(int fragment, int64_t round, uint64_t published_hash) override {
+    v1::WorkerMessage message;
+    message.mutable_applied()->set_fragment(fragment);
+    message.mutable_applied()->set_round(round);
+    message.mutable_applied()->set_published_hash(published_hash);
+    const absl::Status applied = hub_.coordinator->Handle("eu", welcome_.incarnation(), message);
+    EXPECT_TRUE(applied.ok()) << applied;
+  }
+
+  // The region's sites are there.
+  absl::Status Attach(ToyRun& region) {
+    sink_ = std::make_shared<RecordingSink>();
+    ASSIGN_OR_RETURN(const RegionPlace place, region.coordinator->Place());
+    EXPECT_TRUE(place.ready);
+    v1::Join join = hub_.MakeJoin("eu", 99);
+    join.set_sites(2);
+    join.set_has_checkpoint(true);
+    ASSIGN_OR_RETURN(welcome_, hub_.coordinator->Join(join, sink_));
+    v1::WorkerMessage ready;
+    ready.mutable_ready()->set_step(place.step);
+    return hub_.coordinator->Handle("eu", welcome_.incarnation(), ready);
+  }
+  absl::Status Begin(ToyRun& region) {
+    const std::vector<v1::Directive> starts = sink_->Directives(v1::Directive::START);
+    EXPECT_FALSE(starts.empty());
+    return region.coordinator->BeginUnderParent(
+        starts.back().data_slot(),
+        {starts.back().next_draws().begin(), starts.back().next_draws().end()});
+  }
+
+  // What is under way reaches the hub; `answers`: and what the hub has published comes back.
+  void Deliver(bool answers = true) {
+    for (size_t left = under_way_.size(); left > 0; --left) {
+      Flight flight = std::move(under_way_.front());
+      under_way_.pop_front();
+      if (flight.delta.contributes && !flight.pushed) {
+        const absl::Status pushed = Push(flight.delta);
+        flight.late = absl::IsAborted(pushed);
+        EXPECT_TRUE(pushed.ok() || flight.late) << pushed;
+        flight.pushed = true;
+      }
+      under_way_.push_back(std::move(flight));
+    }
+    if (!answers) return;
+    for (size_t left = under_way_.size(); left > 0; --left) {
+      Flight flight = std::move(under_way_.front());
+      under_way_.pop_front();
+      hub_.coordinator->PullAnswer(
+          flight.delta.fragment, flight.delta.round,
+          [flight](absl::StatusOr<std::shared_ptr<const PullObject>> answer) {
+            if (!answer.ok()) return flight.done(answer.status());
+            const v1::PullHeader& header = (*answer)->header;
+            flight.done(ParentAnswer{.late = flight.late,
+                                     .round = header.round(),
+                                     .codec = header.codec(),
+                                     .published_hash = header.published_hash(),
+                                     .bytes = (*answer)->bytes});
+          });
+    }
+  }
+  // The region's process is gone.
+  void Forget() { under_way_.clear(); }
+  int carried() const { return carried_; }
+  int64_t last_tokens() const { return last_tokens_; }
+  const v1::Welcome& welcome() const { return welcome_; }
+
+ private:
+  struct Flight {
+    RegionDelta delta;
+    Callback done;
+    bool pushed = false;
+    bool late = false;
+  };
+
+  absl::Status Push(const RegionDelta& delta) {
+    EXPECT_EQ(delta.leaves, LeafChecksums(delta.object.view()));
+    v1::PushHeader header;
+    header.set_run_id(hub_.coordinator->run_id());
+    header.set_worker_id("eu");
+    header.set_incarnation(welcome_.incarnation());
+    header.set_fragment(delta.fragment);
+    header.set_round(delta.round);
+    header.set_codec(hub_.coordinator->config().sync().codec_up());
+    header.set_total_bytes(static_cast<int64_t>(delta.object.size()));
+    header.set_object_hash(TreeRoot(delta.leaves));
+    header.set_tokens(delta.tokens);
+    DrawsToProto(delta.draws, header.mutable_draws());
+    header.set_send_step(delta.send_step);
+    last_tokens_ = delta.tokens;
+    ASSIGN_OR_RETURN(const int64_t held, hub_.coordinator->AdmitPush(header));
+    if (held == header.total_bytes()) return absl::OkStatus();
+    return hub_.coordinator->Contribute(header, delta.object);
+  }
+
+  ToyRun& hub_;
+  std::shared_ptr<RecordingSink> sink_;
+  v1::Welcome welcome_;
+  std::deque<Flight> under_way_;
+  int carried_ = 0;
+  int64_t last_tokens_ = 0;
+};
+
+void ThreeWorkers(v1::RunConfig& config) {
+  config.mutable_membership()->set_start_workers(3);
+  config.mutable_membership()->set_max_workers(4);
+}
+
+// Sites a and b in the region eu, and c at the hub.
+struct Tree {
+  explicit Tree(const std::function<void(v1::RunConfig&)>& change = ThreeWorkers)
+      : hub(change),
+        parent(hub),
+        region(change, RegionOptions{.parent = &parent, .id = "eu", .sites = 2, .above = {}}) {
+    EXPECT_TRUE(a.Enter().ok());
+    EXPECT_EQ(a.sink().Count(v1::Directive::START), 0);
+    EXPECT_TRUE(b.Enter().ok());
+    const absl::Status attached = parent.Attach(region);
+    EXPECT_TRUE(attached.ok()) << attached;
+    EXPECT_TRUE(c.Enter().ok());
+    const absl::Status begun = parent.Begin(region);
+    EXPECT_TRUE(begun.ok()) << begun;
+    EXPECT_EQ(a.sink().Count(v1::Directive::START), 1);
+  }
+
+  // The region's process dies, and another one goes on.
+  void RestartRegion() {
+    parent.Forget();
+    region.Restart();
+    EXPECT_TRUE(a.Join(a.step()).ok());
+    EXPECT_TRUE(b.Join(b.step()).ok());
+    EXPECT_TRUE(parent.Begin(region).ok());
+    region.coordinator->Tick();
+  }
+
+  // `at(place)` is called between the parts of a step.
+  void Train(
+      int steps, const std::function<void(int place)>& at = [](int) {}) {
+    for (int i = 0; i < steps; ++i) {
+      for (ToyWorker* const worker : {&a, &b, &c}) worker->Train();
+      ASSERT_TRUE(a.SendDue().ok());
+      at(0);
+      for (ToyWorker* const worker : {&b, &c}) ASSERT_TRUE(worker->SendDue().ok());
+      at(1);
+      parent.Deliver(/*answers=*/false);
+      at(2);
+      parent.Deliver(/*answers=*/false);
+      parent.Deliver();
+      at(3);
+      region.coordinator->Maintain();
+      for (ToyWorker* const worker : {&a, &b, &c}) {
+        const absl::Status merged = worker->MergeDue();
+        ASSERT_TRUE(merged.ok()) << merged;
+      }
+    }
+  }
+
+  ToyRun hub;
+  ToyParent parent;
+  ToyRun region;
+  ToyWorker a{region, "a", 1};
+  ToyWorker b{region, "b", 2};
+  ToyWorker c{hub, "c", 3};
+};
+
+TEST(RegionTest, EveryReplicaOfTheTreeHasTheSameBits) {
+  Tree tree;
+  tree.Train(36);
+  EXPECT_EQ(tree.a.published(), tree.c.published());
+  EXPECT_EQ(tree.b.published(), tree.c.published());
+  EXPECT_EQ(tree.region.coordinator->PublishedParameters(),
+            tree.hub.coordinator->PublishedParameters());
+  int64_t rounds = 0;
+  for (const RoundRecord& round : tree.hub.store.rounds()) {
+    EXPECT_EQ(round.contributors, (std::vector<std::string>{"c", "eu"}));
+    EXPECT_NEAR(round.weights[1], 2.0 / 3, 1e-12);
+    ++rounds;
+  }
+  EXPECT_EQ(rounds, 18);
+  EXPECT_EQ(tree.parent.carried(), rounds);
+  ASSERT_TRUE(tree.region.coordinator->Shutdown().ok());
+  ASSERT_TRUE(tree.hub.coordinator->Shutdown().ok());
+  EXPECT_EQ(tree.hub.store.summary().at("hash_mismatches"), 0);
+  EXPECT_EQ(tree.region.store.summary().at("hash_mismatches"), 0);
+  // c has not merged the last one yet.
+  EXPECT_EQ(tree.hub.hash_checks(), 2 * rounds - 1);
+}
+
+TEST(RegionTest, PartsOfTheDataAreDealtInRanges) {
+  Tree tree;
+  // By name: c, then eu with two.
+  EXPECT_EQ(tree.c.sink().Directives(v1::Directive::START).back().data_slot(), 0);
+  EXPECT_EQ(tree.a.sink().Directives(v1::Directive::START).back().data_slot(), 1);
+  EXPECT_EQ(tree.b.sink().Directives(v1::Directive::START).back().data_slot(), 2);
+}
+
+TEST(RegionTest, OneSiteInFp32IsTheSiteItself) {
+  const auto change = [](v1::RunConfig& config) {
+    config.mutable_sync()->set_codec_up(v1::FP32);
+    config.mutable_sync()->set_codec_down(v1::FP32);
+    config.mutable_membership()->set_start_workers(3);
+    config.mutable_membership()->set_max_workers(4);
+  };
+  Tree tree(change);
+  // Site b contributes nothing, so that the region's delta is a's.
+  v1::RejectRequest order;
+  order.set_worker_id("b");
+  ASSERT_TRUE(tree.region.coordinator->Reject(order).ok());
+  for (int i = 0; i < 24; ++i) {
+    // Nobody waits for b: it comes before the round closes.
+    for (ToyWorker* const worker : {&tree.b, &tree.a, &tree.c}) {
+      worker->Train();
+      ASSERT_TRUE(worker->SendDue().ok());
+    }
+    tree.parent.Deliver();
+    for (ToyWorker* const worker : {&tree.a, &tree.b, &tree.c}) {
+      ASSERT_TRUE(worker->MergeDue().ok());
+    }
+  }
+  ToyRun flat([](v1::RunConfig& config) {
+    config.mutable_sync()->set_codec_up(v1::FP32);
+    config.mutable_sync()->set_codec_down(v1::FP32);
+  });
+  ToyWorker c(flat, "c", 3);
+  ToyWorker eu(flat, "eu", 1);
+  ASSERT_TRUE(c.Enter().ok());
+  ASSERT_TRUE(eu.Enter().ok());
+  for (int i = 0; i < 24; ++i) {
+    for (ToyWorker* const worker : {&c, &eu}) {
+      worker->Train();
+      ASSERT_TRUE(worker->SendDue().ok());
+    }
+    for (ToyWorker* const worker : {&c, &eu}) ASSERT_TRUE(worker->MergeDue().ok());
+  }
+  EXPECT_EQ(eu.published(), tree.a.published());
+}
+
+TEST(RegionTest, WhatAnEncodingLeavesOutTravelsWithTheNextDelta) {
+  // Both sites do nothing in the second half: the deltas there are what was left out before.
+  Tree tree;
+  tree.Train(12);
+  int changed = 0;
+  const std::vector<float> before = tree.a.published();
+  for (int i = 0; i < 12; ++i) {
+    tree.Train(1);
+    changed += tree.a.published() != before;
+  }
+  EXPECT_GT(changed, 0);
+}
+
+// The same run, whatever the region's process goes through.
+class RegionRestartTest : public testing::TestWithParam<int> {};
+
+TEST_P(RegionRestartTest, ARestartedRegionPublishesTheSameBits) {
+  Tree undisturbed;
+  undisturbed.Train(36);
+  Tree tree;
+  int step = 0;
+  tree.Train(36, [&](int place) {
+    step += place == 0;
+    if (place == GetParam() && step % 5 == 2) tree.RestartRegion();
+  });
+  EXPECT_EQ(tree.c.published(), undisturbed.c.published());
+  EXPECT_EQ(tree.a.published(), undisturbed.a.published());
+  EXPECT_EQ(tree.hub.store.rounds().size(), undisturbed.hub.store.rounds().size());
+  for (const RoundRecord& round : tree.hub.store.rounds()) {
+    EXPECT_EQ(round.contributors, (std::vector<std::string>{"c", "eu"}));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, RegionRestartTest, testing::Values(0, 1, 2, 3));
+
+void WithGrace(v1::RunConfig& config) {
+  ThreeWorkers(config);
+  config.mutable_membership()->set_grace_ms(1000);
+}
+
+// The hub closes the next round that is sent without the region.
+void BeLateOnce(Tree& tree, bool restart) {
+  const size_t rounds = tree.hub.store.rounds().size();
+  while (tree.hub.store.rounds().size() == rounds) {
+    for (ToyWorker* const worker : {&tree.a, &tree.b, &tree.c}) {
+      worker->Train();
+      ASSERT_TRUE(worker->SendDue().ok());
+    }
+    tree.hub.coordinator->Tick();
+    tree.hub.clock.Advance(absl::Seconds(2));
+    tree.hub.coordinator->Tick();
+    tree.parent.Deliver();
+    if (restart) tree.RestartRegion();
+    for (ToyWorker* const worker : {&tree.a, &tree.b, &tree.c}) {
+      ASSERT_TRUE(worker->MergeDue().ok());
+    }
+  }
+}
+
+TEST(RegionTest, ALateRegionFoldsItsDeltaIntoTheNext) {
+  for (const bool restart : {false, true}) {
+    Tree tree(WithGrace);
+    tree.Train(6);
+    EXPECT_EQ(tree.parent.last_tokens(), 128);
+    BeLateOnce(tree, restart);
+    const RoundRecord late = tree.hub.store.rounds().back();
+    EXPECT_EQ(late.contributors, std::vector<std::string>{"c"});
+    const RoundRecord own = tree.region.store.rounds().back();
+    EXPECT_EQ(own.contributors, (std::vector<std::string>{"a", "b"}));
+    EXPECT_LT(own.weights[0], 0);
+    // Until that fragment is sent again.
+    while (tree.hub.store.rounds().back().fragment != late.fragment ||
+           tree.hub.store.rounds().back().round == late.round) {
+      tree.Train(1);
+    }
+    EXPECT_EQ(tree.parent.last_tokens(), 256);
+    EXPECT_EQ(tree.a.published(), tree.c.published());
+  }
+}
+
+TEST(RegionTest, ASiteMustNotHaveTheRegionsName) {
+  Tree tree;
+  ToyWorker impostor(tree.region, "eu", 7);
+  const absl::Status refused = impostor.Join();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("give the worker another --id"), std::string::npos) << refused;
+}
+
+TEST(RegionTest, ARunCountsARegionsSites) {
+  ToyRun hub(ThreeWorkers);
+  v1::Join join = hub.MakeJoin("eu", 9);
+  join.set_sites(5);
+  const absl::Status refused =
+      hub.coordinator->Join(join, std::make_shared<RecordingSink>()).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(refused.message().find("fewer --sites"), std::string::npos) << refused;
+}
+
+}  // namespace
+}  // namespace causeway::server

@@ -1,0 +1,108 @@
+#include "server/outer/region_merge.h"
+
+#include <cmath>
+#include <vector>
+
+#include "common/base/checksum.h"
+#include "common/base/thread_pool.h"
+#include "tests/unit/server/outer/merge_fixture.h"
+
+namespace causeway::server {
+namespace {
+
+// Not a whole number of slices, chunks or blocks.
+constexpr size_t kValues = 2 * kMergeSlice + 3 * 4096 + 77;
+
+struct Sites {
+  explicit Sites(v1::Codec id) : codec(GetCodec(id)) {
+    for (uint64_t site = 0; site < 2; ++site) {
+      std::vector<float> local = Gaussian(kValues, 10 + site, 0.01);
+      for (size_t i = 0; i < kValues; ++i) local[i] += published[i];
+      std::vector<uint8_t>& object = objects.emplace_back(codec->EncodedBytes(kValues));
+      EXPECT_TRUE(codec->Encode(published, local, {}, object).ok());
+    }
+  }
+  RegionMergeInput Input(const std::vector<double>& weights) const {
+    RegionMergeInput input;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      input.deltas.contributions.push_back(
+          {i == 0 ? "a" : "b", codec, objects[i], weights[i], /*validated=*/false});
+    }
+    input.deltas.published = published;
+    input.codec = codec;
+    return input;
+  }
+  std::vector<double> Decode(std::span<const uint8_t> object) const {
+    std::vector<double> delta(kValues, 0.0);
+    EXPECT_TRUE(codec->Accumulate(object, published, 1.0, delta).ok());
+    return delta;
+  }
+
+  const Codec* codec;
+  std::vector<float> published = Gaussian(kValues, 1, 1.0);
+  std::vector<std::vector<uint8_t>> objects;
+};
+
+TEST(RegionMergeTest, NothingOfTheMeanIsLost) {
+  const Sites sites(v1::INT4);
+  std::vector<float> residual = Gaussian(kValues, 5, 0.001);
+  const std::vector<float> before = residual;
+  const auto merged = MergeForParent(sites.Input({0.25, 0.75}), residual, nullptr);
+  ASSERT_TRUE(merged.ok()) << merged.status();
+  EXPECT_EQ(merged->leaves, LeafChecksums(merged->object));
+  const std::vector<double> a = sites.Decode(sites.objects[0]);
+  const std::vector<double> b = sites.Decode(sites.objects[1]);
+  const std::vector<double> sent = sites.Decode(merged->object);
+  double left = 0;
+  for (size_t i = 0; i < kValues; ++i) {
+    const double wanted = 0.25 * a[i] + 0.75 * b[i] + before[i];
+    ASSERT_NEAR(sent[i] + residual[i], wanted, 1e-7 * (1 + std::abs(wanted))) << i;
+    left += std::abs(residual[i]);
+  }
+  EXPECT_GT(left, 0);
+}
+
+TEST(RegionMergeTest, ThreadsDoNotChangeABit) {
+  const Sites sites(v1::INT4);
+  std::vector<float> one = Gaussian(kValues, 5, 0.001);
+  std::vector<float> three = one;
+  ThreadPool pool(3);
+  const auto alone = MergeForParent(sites.Input({0.5, 0.5}), one, nullptr);
+  const auto together = MergeForParent(sites.Input({0.5, 0.5}), three, &pool);
+  ASSERT_TRUE(alone.ok() && together.ok());
+  EXPECT_EQ(alone->leaves, together->leaves);
+  EXPECT_EQ(Bits(one), Bits(three));
+}
+
+TEST(RegionMergeTest, OneFp32DeltaGoesUpAsItCame) {
+  const Sites sites(v1::FP32);
+  std::vector<float> residual(kValues, 0.0F);
+  const auto merged = MergeForParent(sites.Input({1}), residual, nullptr);
+  ASSERT_TRUE(merged.ok()) << merged.status();
+  EXPECT_EQ(std::vector<uint8_t>(merged->object.begin(), merged->object.end()), sites.objects[0]);
+}
+
+TEST(RegionMergeTest, WithoutSitesItCarriesNothingAndKeepsTheResidual) {
+  const Sites sites(v1::INT4);
+  std::vector<float> residual = Gaussian(kValues, 5, 0.001);
+  const std::vector<float> before = residual;
+  const auto merged = MergeForParent(sites.Input({}), residual, nullptr);
+  ASSERT_TRUE(merged.ok()) << merged.status();
+  for (const double value : sites.Decode(merged->object)) ASSERT_EQ(value, 0);
+  EXPECT_EQ(Bits(residual), Bits(before));
+}
+
+TEST(RegionMergeTest, ALateDeltaGoesBackIntoTheResidual) {
+  for (const v1::Codec id : {v1::INT4, v1::FP32}) {
+    const Sites sites(id);
+    std::vector<float> residual(kValues, 0.0F);
+    const auto merged = MergeForParent(sites.Input({1}), residual, nullptr);
+    ASSERT_TRUE(merged.ok()) << merged.status();
+    ASSERT_TRUE(FoldBack(*sites.codec, merged->object, sites.published, residual).ok());
+    const std::vector<double> wanted = sites.Decode(sites.objects[0]);
+    for (size_t i = 0; i < kValues; ++i) ASSERT_NEAR(residual[i], wanted[i], 1e-8) << i;
+  }
+}
+
+}  // namespace
+}  // namespace causeway::server
