@@ -386,6 +386,9 @@ void CoordinatorImpl::Advance(FragmentRounds& fragment) {
       policy = PolicyNow();
     }
     const absl::StatusOr<std::optional<PublishedRound>> round = fragment.Advance(members, policy);
+    if (region() && absl::IsResourceExhausted(round.status())) {
+      return incidents_.NoteRoom(round.status());  // The next Tick tries again.
+    }
     if (!round.ok()) return Fail(round.status());
     if (region()) return CarryUp(fragment);
     if (!round->has_value()) return;

@@ -133,7 +133,7 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, std::span<const f
       // A former release believed any step.
       member.step = std::min(member.step, largest_step);
       member.active_from_step = std::min(member.active_from_step, largest_step);
-      tokens_.Begin(member.id, member.active_from_step, member.workers());
+      tokens_.Begin(member.id, member.active_from_step, member.sites);
       // The first of the parts that its parent has given to this region is the lowest.
       if (region() &&
           (&record == &run.members.front() || member.data_slot < membership_.first_slot())) {

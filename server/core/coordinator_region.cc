@@ -7,6 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "server/core/coordinator_impl.h"
+#include "server/round/plausibility.h"
 
 namespace causeway::server {
 namespace {
@@ -70,11 +71,13 @@ absl::StatusOr<RegionPlace> CoordinatorImpl::Place() const {
   heartbeat.set_pace_milli(1000);
   double loss = 0;
   int training = 0;
-  for (const auto& [id, member] : membership_.members()) {
+  // What one site says of itself must not make the parent refuse them all.
+  int64_t tokens = 0;
+  for (const auto& [id, member] : Believed(membership_.members(), options_.config)) {
     const auto account = accounts_.find(id);
     if (account == accounts_.end()) continue;
     const v1::Heartbeat& site = account->second.heartbeat;
-    heartbeat.set_tokens(heartbeat.tokens() + site.tokens());
+    tokens = std::min(kMaxTokens, tokens + std::min(kMaxTokens, member.progress.tokens));
     if (!member.live()) continue;
     const int sites = member.region() ? std::max(0, site.sites()) : 1;
     heartbeat.set_sites(heartbeat.sites() + sites);
@@ -90,6 +93,7 @@ absl::StatusOr<RegionPlace> CoordinatorImpl::Place() const {
     loss += site.train_loss();
     ++training;
   }
+  heartbeat.set_tokens(tokens);
   if (training > 0) heartbeat.set_train_loss(loss / training);
   return place;
 }

@@ -304,7 +304,7 @@ absl::Status CoordinatorImpl::HandleReady(const std::string& worker_id, uint64_t
     const bool begins = ready.anew() || before == nullptr || !before->was_ready;
     RETURN_IF_ERROR(membership_.Ready(worker_id, incarnation, ready.step(), ready.anew()));
     if (begins) {
-      tokens_.Begin(worker_id, ready.step(), membership_.Find(worker_id)->workers());
+      tokens_.Begin(worker_id, ready.step(), membership_.Find(worker_id)->sites);
     }
     starts_now = StartIfDue();
     active = membership_.active();

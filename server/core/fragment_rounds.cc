@@ -301,8 +301,12 @@ absl::StatusOr<PublishedRound> FragmentRounds::MergeAndPublish(int64_t round,
   NoteContributors(contributions, closed);
   closed.result.record.published_hash = merged->published_hash;
   closed.result.record.answer_hash = merged->answer_hash;
-  return StoreAndPublish(std::move(closed), std::move(merged->answer),
-                         std::move(merged->answer_leaves));
+  ASSIGN_OR_RETURN(PublishedRound published,
+                   StoreAndPublish(std::move(closed), std::move(merged->answer),
+                                   std::move(merged->answer_leaves)));
+  absl::MutexLock lock(&mutex_);
+  published_norm_ = {round, merged->published_norm};
+  return published;
 }
 
 absl::StatusOr<PublishedRound> FragmentRounds::StoreAndPublish(ClosedRound closed,
@@ -319,7 +323,6 @@ absl::StatusOr<PublishedRound> FragmentRounds::StoreAndPublish(ClosedRound close
   result.answer = MakeAnswer(record, std::move(answer), std::move(leaves));
   absl::MutexLock lock(&mutex_);
   published_hashes_.push_back(record.published_hash);
-  published_norm_ = {record.round, merged->published_norm};
   contributions_.clear();
   closed_ = false;
   for (const LateQuarantine& held : result.overflowed) {

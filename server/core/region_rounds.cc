@@ -124,6 +124,12 @@ absl::Status FragmentRounds::CloseForParent(int64_t round, const Contributions& 
          .send_step = delta.send_step,
          .unix_s = closed.result.record.closed_unix_s},
         delta.object.view());
+    if (absl::IsResourceExhausted(saved)) {
+      // Nobody has heard of it: the round is closed anew when there is room.
+      absl::MutexLock lock(&mutex_);
+      closed_ = false;
+      return saved;
+    }
     if (!saved.ok()) {
       return absl::InternalError(absl::StrCat("the store failed: ", saved.ToString()));
     }

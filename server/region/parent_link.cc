@@ -113,6 +113,8 @@ ParentLink::~ParentLink() { Stop(absl::ZeroDuration()); }
 absl::Status ParentLink::Start(Coordinator& coordinator) {
   RETURN_IF_ERROR(queue_.started());
   coordinator_ = &coordinator;
+  // A former process may have been told to pause, and the parent has gone on since.
+  paused_ = coordinator.GetStatus().paused();
   ASSIGN_OR_RETURN(thread_, StartThread([this] { Follow(); }));
   return absl::OkStatus();
 }

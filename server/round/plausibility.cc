@@ -81,13 +81,13 @@ int64_t LargestPossibleStep(std::span<const OpenRound> open_rounds, const v1::Ru
 }
 
 int64_t TokenLedger::PerStep(const std::string& worker_id) const {
-  const auto found = workers_.find(worker_id);
-  return Times(tokens_per_step_, found == workers_.end() ? 1 : found->second);
+  const auto region = sites_.find(worker_id);
+  return Times(tokens_per_step_, region == sites_.end() ? 1 : region->second);
 }
 
 int64_t TokenLedger::Reserve(const std::string& worker_id) const {
-  const auto found = workers_.find(worker_id);
-  return Times(reserve_, found == workers_.end() ? 1 : found->second);
+  const auto region = sites_.find(worker_id);
+  return Times(reserve_, region == sites_.end() ? 1 : region->second);
 }
 
 TokenLedger::Account TokenLedger::Find(int fragment, const std::string& worker_id,
@@ -102,8 +102,8 @@ TokenLedger::Account TokenLedger::Find(int fragment, const std::string& worker_i
   return account;
 }
 
-void TokenLedger::Begin(const std::string& worker_id, int64_t step, int workers) {
-  if (workers > 1) workers_[worker_id] = workers;
+void TokenLedger::Begin(const std::string& worker_id, int64_t step, int sites) {
+  if (sites > 0) sites_[worker_id] = sites;
   int64_t& begun = begun_[worker_id];
   begun = std::max(begun, step);
 }
@@ -120,7 +120,9 @@ int64_t TokenLedger::Most(int fragment, const std::string& worker_id, int64_t st
 void TokenLedger::Add(int fragment, const std::string& worker_id, int64_t tokens, int64_t step) {
   Account account = Find(fragment, worker_id, step);
   const int64_t beyond = tokens - Times(PerStep(worker_id), step - account.step);
-  account.reserve = std::clamp<int64_t>(account.reserve - beyond, 0, Reserve(worker_id));
+  const int64_t most =
+      sites_.contains(worker_id) ? std::numeric_limits<int64_t>::max() / 2 : Reserve(worker_id);
+  account.reserve = std::clamp<int64_t>(account.reserve - beyond, 0, most);
   account.step = std::max(account.step, step);
   accounts_[{fragment, worker_id}] = account;
 }

@@ -42,9 +42,10 @@ class TokenLedger {
   TokenLedger(int64_t tokens_per_step, int64_t reserve_steps)
       : tokens_per_step_(tokens_per_step), reserve_(tokens_per_step * reserve_steps) {}
 
-  // The worker holds the published state of that step and has trained nothing on it. A region
-  // trains on so many `workers` at once.
-  void Begin(const std::string& worker_id, int64_t step, int workers = 1);
+  // The worker holds the published state of that step and has trained nothing on it. A region has
+  // `sites`, which train at once; what one of them has not sent in time comes with a later delta of
+  // the region.
+  void Begin(const std::string& worker_id, int64_t step, int sites = 0);
   // The bound of a contribution to a round that is sent at `step`. No bound where tokens_per_step
   // is 0.
   int64_t Most(int fragment, const std::string& worker_id, int64_t step) const;
@@ -64,8 +65,8 @@ class TokenLedger {
 
   const int64_t tokens_per_step_;
   const int64_t reserve_;
-  std::map<std::string, int64_t> begun_;    // By worker id.
-  std::map<std::string, int64_t> workers_;  // Of a region; missing: 1.
+  std::map<std::string, int64_t> begun_;  // By worker id.
+  std::map<std::string, int64_t> sites_;  // Of regions.
   std::map<std::pair<int, std::string>, Account> accounts_;
 };
 

@@ -116,7 +116,7 @@ struct RoundRecord {
   // Of the contributors; they sum to 1. Negative at a region whose parent closed the round without
   // it: what they contributed travels with the next delta.
   std::vector<double> weights;
-  int64_t send_step = 0;                  // By the schedule.
+  int64_t send_step = 0;  // By the schedule.
   // Wall time; 0 if nobody contributed.
   double first_unix_s = 0;
   double closed_unix_s = 0;

@@ -42,6 +42,7 @@
 #include "common/base/byte_buffer.h"
 #include "common/base/file_system.h"
 #include "common/cli/command_line.h"
+#include "common/client/grpc_exchange.h"
 #include "common/codec/codec.h"
 #include "common/params/run_config.h"
 #include "common/params/sync_schedule.h"
@@ -54,7 +55,6 @@
 #include "server/store/run_directory_store.h"
 #include "tests/bench/bench_peer.h"
 #include "tests/bench/plain_tcp.h"
-#include "common/client/grpc_exchange.h"
 #include "worker/sync/encoded_object.h"
 
 ABSL_FLAG(bool, json, false, "Print one JSON object instead of a table");
@@ -255,13 +255,12 @@ class Site {
     };
     link.connections = connections;
     link_ = std::make_unique<Link>(std::move(link));
-    exchange_ = std::make_unique<GrpcExchange>(
-        GrpcExchange::Options{.link = link_.get(),
-                                      .session = session_.get(),
-                                      .plan = &fragment_.plan,
-                                      .run_id = run.run_id(),
-                                      .worker_id = id_,
-                                      .sync = run.config().sync()});
+    exchange_ = std::make_unique<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
+                                                                     .session = session_.get(),
+                                                                     .plan = &fragment_.plan,
+                                                                     .run_id = run.run_id(),
+                                                                     .worker_id = id_,
+                                                                     .sync = run.config().sync()});
   }
   ~Site() {
     exchange_->Cancel();

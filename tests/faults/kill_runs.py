@@ -2,7 +2,8 @@
 chance or at a named place (common/base/crash_point.h), while connections are cut and stalled. With
 quorum = all every run must publish, in every round, the bits of the same run left in peace, trained
 on the same windows of the data, each once. Every second run has an overlap that gives way (tau_max =
-H - 1): the run in peace then merges by the records of the other one's workers.
+H - 1): the run in peace then merges by the records of the other one's workers. With --region two of
+the workers are the sites of a region, which may die as well, and every tier must publish those bits.
 
 One run per codec in turn, until enough processes have died. Prints a summary; exit status 1 if any
 run was not equal, lost a contribution, or stood still.
@@ -22,10 +23,13 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
 
-from cluster import COORDINATOR, MODEL, Cluster, json_lines, run_tool  # noqa: E402
+from cluster import COORDINATOR, MODEL, json_lines, run_tool  # noqa: E402
 from proxy import Proxy  # noqa: E402
+from regions import Tree  # noqa: E402
 
 WORKERS = ["worker-0", "worker-1", "worker-2"]
+REGION = "region"
+IN_REGION = WORKERS[1:]  # With --region.
 TOKENS_PER_STEP = 64
 FEEDBACK = "error_feedback: true"
 CODECS = [
@@ -43,9 +47,11 @@ train {{ steps: {steps} optimizer: {optimizer} }}
 sync {{ fragments: 2 steps_between_syncs: 6 overlap_steps: 2 {overlap}
        codec_up: {up} codec_down: {down} {feedback} }}
 {outer}
-membership {{ start_workers: 3 max_workers: 3 quorum: 3 lease_ms: 4000 }}
+membership {{ start_workers: 3 max_workers: 3 quorum: 3 lease_ms: {lease_ms} }}
 """
 OVERLAPS = {"fixed": "mixing: 0.5", "elastic": "max_overlap_steps: 5 keep_in_flight: 0.9"}
+# A region has no quorum of its own: it must not take a site that is being started for dead.
+LEASES_MS = {False: 4000, True: 45000}
 STUCK_S = 90
 STEPS_PER_SECOND = 40
 
@@ -66,15 +72,29 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def hashes(cluster):
+def hashes_of(rounds, contributors):
     """(fragment, round) -> published hash; refuses a round that is there twice with two hashes."""
     found = {}
-    for row in cluster.rounds():
+    for row in rounds:
         key = (row["fragment"], row["round"])
         if found.setdefault(key, row["published_hash"]) != row["published_hash"]:
             raise Failure(f"round {key} was published twice, with different values")
-        if row["contributors"] != WORKERS:
+        if row["contributors"] != contributors:
             raise Failure(f"round {key} has the contributors {row['contributors']}")
+    return found
+
+
+def hashes(cluster, tree):
+    """The hub's; refuses a region that has published others."""
+    if not tree:
+        return hashes_of(cluster.rounds(), WORKERS)
+    found = hashes_of(cluster.rounds(), [REGION, WORKERS[0]])
+    below = hashes_of(cluster.region_rounds(REGION), IN_REGION)
+    for key in below:
+        if found.get(key) != below[key]:
+            raise Failure(f"the region published round {key} with other values than its parent")
+    if any(min(row["weights"]) < 0 for row in cluster.region_rounds(REGION)):
+        raise Failure("the region was late for a parent that waits for everybody")
     return found
 
 
@@ -92,24 +112,27 @@ def trained(cluster):
     return parts
 
 
-def quiet_run(settings, records=None):
+def quiet_run(settings, tree, records=None):
     """`records`: the cluster of a run whose merges are repeated."""
-    with Cluster() as cluster:
+    with Tree() as cluster:
         cluster.start_coordinator(settings)
+        region = [cluster.start_region(REGION, len(IN_REGION))] if tree else []
         workers = [cluster.start_worker(
-            name, *([f"--replay_merges={records.out(name) / 'merges.jsonl'}"] if records else []))
+            name, *([f"--replay_merges={records.out(name) / 'merges.jsonl'}"] if records else []),
+            address=cluster.region_address(REGION) if tree and name in IN_REGION else None)
             for name in WORKERS]
-        for process in [*workers, cluster.coordinator]:
+        for process in [*workers, *region, cluster.coordinator]:
             if process.wait() != 0:
                 raise Failure(f"the undisturbed run failed:\n{process.log()[-2000:]}")
-        return hashes(cluster), trained(cluster)
+        return hashes(cluster, tree), trained(cluster)
 
 
 class DisturbedRun:
     """One run, and the faults that are thrown at it."""
 
-    def __init__(self, cluster, settings, chance, tally, wanted):
+    def __init__(self, cluster, settings, tree, chance, tally, wanted):
         self.cluster = cluster
+        self.coordinators = ["coordinator", *([REGION] if tree else [])]
         self.chance = chance
         self.tally = tally  # Counter: where processes died, and what else was done.
         self.wanted = wanted  # Kills of this run.
@@ -117,10 +140,12 @@ class DisturbedRun:
         self.points = crash_points()
         # From short to never but at the start: a worker then does all its steps again.
         self.interval = chance.choice(["300ms", "700ms", "700ms", "10m"])
-        self.port = free_port()
+        self.ports = {name: free_port() for name in self.coordinators}
         self.config = cluster.folder / "run.textproto"
         self.config.write_text(MODEL + settings)
-        self.proxies = {name: Proxy(self.port) for name in WORKERS}
+        self.proxies = {name: Proxy(self.ports[REGION if tree and name in IN_REGION
+                                               else "coordinator"])
+                        for name in [*WORKERS, *self.coordinators[1:]]}
         self.processes = {}
         self.armed = {}  # Process name -> the crash point that it will die at.
         self.left = set()
@@ -131,8 +156,14 @@ class DisturbedRun:
             process = self.cluster.start(
                 "coordinator.log", COORDINATOR, "serve",
                 f"--run_dir={self.cluster.folder / 'coordinator'}", f"--config={self.config}",
-                f"--listen=127.0.0.1:{self.port}", "--exit_when_finished",
+                f"--listen=127.0.0.1:{self.ports[name]}", "--exit_when_finished",
                 "--snapshot_every_rounds=4", variables=variables)
+        elif name == REGION:
+            process = self.cluster.start(
+                f"{REGION}.log", *self.cluster.region_command(
+                    REGION, len(IN_REGION), f"127.0.0.1:{self.proxies[REGION].port}"),
+                f"--listen=127.0.0.1:{self.ports[REGION]}", "--snapshot_every_rounds=3",
+                variables=variables)
         else:
             process = self.cluster.start_worker(
                 name, f"--checkpoint_interval={self.interval}",
@@ -161,12 +192,13 @@ class DisturbedRun:
             return
         if kind < 0.12:
             self.tally["connections cut"] += 1
-            self.proxies[self.chance.choice(WORKERS)].cut()
+            self.proxies[self.chance.choice(list(self.proxies))].cut()
         elif kind < 0.2:
             self.tally["connections stalled"] += 1
-            self.proxies[self.chance.choice(WORKERS)].stall(self.chance.uniform(0.2, 2.5))
+            self.proxies[self.chance.choice(list(self.proxies))].stall(self.chance.uniform(0.2, 2.5))
         elif kind < 0.5:
-            name = "coordinator" if self.chance.random() < 0.8 else self.chance.choice(WORKERS)
+            name = self.chance.choice(
+                self.coordinators if self.chance.random() < 0.8 else WORKERS)
             if name not in alive or name in self.armed:
                 return
             self.kill(name, name.split("-")[0])
@@ -195,8 +227,12 @@ class DisturbedRun:
                 raise Failure(f"{name} ended with {status}:\n{process.log()[-3000:]}")
         return False
 
+    def somebody_trains(self):
+        return len(self.left.intersection(WORKERS)) < len(WORKERS)
+
     def run(self):
-        self.start("coordinator")
+        for name in self.coordinators:
+            self.start(name)
         for name in self.chance.sample(WORKERS, len(WORKERS)):
             self.start(name)
         next_fault = time.monotonic() + self.chance.uniform(0.5, 1.5)
@@ -204,7 +240,7 @@ class DisturbedRun:
         while not self.reap():
             now = time.monotonic()
             # A coordinator that did not hear the last good-byes waits for leases before it ends.
-            if now >= next_fault and self.kills < self.wanted and len(self.left) < len(WORKERS):
+            if now >= next_fault and self.kills < self.wanted and self.somebody_trains():
                 self.disturb()
                 since = time.monotonic()
                 next_fault = time.monotonic() + self.chance.uniform(0.1, 1.6)
@@ -235,6 +271,8 @@ def main():
     parser.add_argument("--steps", type=int, default=160, help="inner steps of every run")
     parser.add_argument("--overlap", choices=[*OVERLAPS, "both"], default="both",
                         help="fixed: merges are waited for; elastic: only H - 1 steps after the send")
+    parser.add_argument("--region", action="store_true",
+                        help="two of the workers are the sites of a region")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
@@ -247,15 +285,16 @@ def main():
         overlap = (arguments.overlap if arguments.overlap in OVERLAPS
                    else list(OVERLAPS)[total["runs"] % len(OVERLAPS)])
         settings = SETTINGS.format(overlap=OVERLAPS[overlap], steps=arguments.steps, up=up,
+                                   lease_ms=LEASES_MS[arguments.region],
                                    down=down, feedback=feedback, outer=outer,
                                    optimizer=("ADAMW", "MUON")[total["runs"] // 2 % 2])
-        with Cluster() as cluster:
+        with Tree() as cluster:
             try:
-                run = DisturbedRun(cluster, settings, chance, tally,
+                run = DisturbedRun(cluster, settings, arguments.region, chance, tally,
                                    arguments.kills - total["kills"])
                 run.run()
-                found = hashes(cluster)
-                expected, windows = quiet_run(settings,
+                found = hashes(cluster, arguments.region)
+                expected, windows = quiet_run(settings, arguments.region,
                                               cluster if overlap == "elastic" else None)
                 if found != expected:
                     first = min(key for key in expected if found.get(key) != expected[key])

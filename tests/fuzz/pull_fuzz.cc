@@ -32,7 +32,6 @@
 namespace causeway::fuzz {
 namespace {
 
-
 constexpr int kMaxGroups = 4;
 constexpr int kMaxAnswers = 6;
 

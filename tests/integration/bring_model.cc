@@ -13,10 +13,10 @@
 #include "absl/time/time.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
+#include "common/client/session.h"
 #include "common/files/safetensors.h"
 #include "common/rpc/channel.h"
 #include "worker/link/bring_model.h"
-#include "common/client/session.h"
 
 namespace causeway::worker {
 namespace {

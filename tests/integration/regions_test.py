@@ -4,6 +4,7 @@ import unittest
 
 from cluster import COORDINATOR, SIGKILL, run_tool, wait_until
 from regions import Tree
+from security_test import make, tls
 
 SETTINGS = """
 train { steps: %d optimizer: MUON }
@@ -57,6 +58,59 @@ class RegionsTest(unittest.TestCase):
                 region = tree.start_region("eu", 2, f"--listen={address}")
                 self.finish(tree, sites + [region])
                 self.check(tree, 18)
+
+
+class RolesTest(unittest.TestCase):
+    def certificates(self, tree):
+        make(tree, "init")
+        make(tree, "coordinator", "--host", "localhost", "--ip", "127.0.0.1")
+        for role, name in (("region", "eu"), ("worker", "eu-thief"), ("worker", "flat"),
+                           ("worker", "site-0"), ("worker", "site-1")):
+            make(tree, role, name)
+
+    def start_region(self, tree, name, certificate):
+        at = tree.folder / "certificates" / certificate
+        return tree.start_region(name, 2, *tls(tree, "coordinator"),
+                                 f"--parent_tls_cert={at / 'cert.pem'}",
+                                 f"--parent_tls_key={at / 'key.pem'}")
+
+    def start_sites(self, tree, region):
+        return [tree.start_worker(f"site-{i}", *tls(tree, f"worker-site-{i}"),
+                                  address=tree.region_address(region)) for i in range(2)]
+
+    def test_a_region_with_its_certificate_is_one(self):
+        with Tree() as tree:
+            self.certificates(tree)
+            tree.start_coordinator(SETTINGS % 12, *tls(tree, "coordinator"))
+            processes = [self.start_region(tree, "eu", "region-eu")]
+            processes += self.start_sites(tree, "eu")
+            processes.append(tree.start_worker("flat", *tls(tree, "worker-flat")))
+            for process in [*processes, tree.coordinator]:
+                self.assertEqual(process.wait(), 0, process.log())
+            self.assertEqual(tree.published(), tree.published("eu"))
+
+    def test_nobody_poses_as_a_region(self):
+        with Tree() as tree:
+            self.certificates(tree)
+            tree.start_coordinator(SETTINGS % 12, *tls(tree, "coordinator"))
+            # A worker's certificate, under its own name; a region's, under another one's.
+            for name, certificate, words in (
+                    ("eu-thief", "worker-eu-thief", "asked to attach as a region"),
+                    ("us", "region-eu", "--region_id must agree")):
+                region = self.start_region(tree, name, certificate)
+                # The wrong name is found when the model is fetched, the wrong role when it attaches.
+                sites = self.start_sites(tree, name) if region.child.poll() is None else []
+                self.assertNotEqual(region.wait(), 0, region.log())
+                self.assertIn(words, region.log())
+                for site in sites:
+                    site.signal(SIGKILL)
+                    site.wait()
+            self.assertFalse([e for e in tree.events() if e["event"] == "worker_joined"])
+            # Nor is a region a site.
+            site = tree.start_worker("eu", *tls(tree, "region-eu"))
+            self.assertNotEqual(site.wait(), 0, site.log())
+            self.assertIn("asked to attach as a worker", site.log())
+            self.assertFalse([e for e in tree.events() if e["event"] == "worker_joined"])
 
 
 class RefusalsTest(unittest.TestCase):

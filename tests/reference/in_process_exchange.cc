@@ -133,7 +133,8 @@ absl::Status InProcessExchange::Push(const causeway::Contribution& contribution)
   return absl::OkStatus();
 }
 
-absl::StatusOr<causeway::PulledObject> InProcessExchange::Received(const server::PullObject& object) {
+absl::StatusOr<causeway::PulledObject> InProcessExchange::Received(
+    const server::PullObject& object) {
   if (TreeHash(object.bytes) != object.header.object_hash()) {
     return absl::DataLossError(absl::StrCat("fragment ", object.header.fragment(), " round ",
                                             object.header.round(),
@@ -141,13 +142,13 @@ absl::StatusOr<causeway::PulledObject> InProcessExchange::Received(const server:
   }
   bytes_down_ += static_cast<int64_t>(object.bytes.size());
   return causeway::PulledObject{.round = object.header.round(),
-                              .codec = object.header.codec(),
-                              .published_hash = object.header.published_hash(),
-                              .bytes = {object.bytes.begin(), object.bytes.end()}};
+                                .codec = object.header.codec(),
+                                .published_hash = object.header.published_hash(),
+                                .bytes = {object.bytes.begin(), object.bytes.end()}};
 }
 
 absl::StatusOr<causeway::PulledObject> InProcessExchange::PullAnswer(int fragment, int64_t round,
-                                                                   int64_t) {
+                                                                     int64_t) {
   using Object = absl::StatusOr<std::shared_ptr<const server::PullObject>>;
   struct Arrival {
     std::optional<Object> object;  // Guarded by the waiters' mutex.

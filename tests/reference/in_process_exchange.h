@@ -19,8 +19,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "server/core/coordinator.h"
 #include "common/client/exchange.h"
+#include "server/core/coordinator.h"
 
 namespace causeway {
 
@@ -47,7 +47,7 @@ class InProcessExchange final : public causeway::Exchange {
 
   absl::Status Push(const causeway::Contribution& contribution) override;
   absl::StatusOr<causeway::PulledObject> PullAnswer(int fragment, int64_t round,
-                                                  int64_t due_step) override;
+                                                    int64_t due_step) override;
   absl::StatusOr<causeway::PulledObject> PullState(int fragment) override;
   void ReportApplied(int fragment, int64_t round, uint64_t published_hash) override;
   void Cancel() override;

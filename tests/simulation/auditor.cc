@@ -22,13 +22,16 @@ std::span<const float> Part(std::span<const float> arena, const FragmentRange& r
 }  // namespace
 
 Auditor::Auditor(World& world, const Scenario& scenario, const FragmentPlan& plan,
-                 std::span<const float> initial)
+                 std::span<const float> initial, Auditor* parent, std::string region_id)
     : world_(world),
       scenario_(scenario),
       plan_(plan),
       up_(**FindCodec(scenario.config.sync().codec_up())),
       down_(**FindCodec(scenario.config.sync().codec_down())),
       lease_(absl::Milliseconds(scenario.config.membership().lease_ms())),
+      parent_(parent),
+      region_id_(std::move(region_id)),
+      quorum_(parent == nullptr ? scenario.config.membership().quorum() : 1),
       schedule_(plan.fragments(), scenario.config.sync().steps_between_syncs(),
                 scenario.config.sync().overlap_steps()) {
   for (int i = 0; i < plan.fragments(); ++i) {
@@ -37,6 +40,7 @@ Auditor::Auditor(World& world, const Scenario& scenario, const FragmentPlan& pla
     entry.theta.assign(part.begin(), part.end());
     entry.published = entry.theta;
     entry.momentum.resize(part.size());
+    entry.residual.resize(part.size());
     entry.hashes.push_back(TreeHash(part));
     entry.answer_hashes.push_back(0);
   }
@@ -67,18 +71,35 @@ void Auditor::Attached(const v1::Join& join, const v1::Welcome& welcome) {
   }
   member.incarnation = welcome.incarnation();
   member.slot.reset();
+  member.sites = std::max(1, join.sites());
   member.left = false;
   member.lease_end = member.last_lease_end = now + lease_;
 }
 
+int Auditor::SitesOf(const std::string& worker) const {
+  const auto member = members_.find(worker);
+  return member == members_.end() ? 1 : member->second.sites;
+}
+
 void Auditor::Draws(const std::string& worker, int slot) {
   members_[worker].slot = slot;
+  if (parent_ != nullptr) {
+    const Member& region = parent_->members_[region_id_];
+    if (region.slot.has_value() && (slot < *region.slot || slot >= *region.slot + region.sites)) {
+      world_.Violate("slots_are_distinct",
+                     absl::StrCat(worker, " was given data slot ", slot, "; ", region_id_, " has ",
+                                  region.sites, " from ", *region.slot, " on"));
+    }
+  }
   // On a stalled stream the order may come when the worker is lost, and its part given away: its
   // next message is refused, and it attaches again.
   if (members_[worker].lease_end <= world_.now()) return;
   for (const auto& [id, other] : members_) {
     if (id == worker || other.left || other.lease_end <= world_.now()) continue;
-    if (other.slot != slot) continue;
+    if (!other.slot.has_value() || *other.slot >= slot + SitesOf(worker) ||
+        slot >= *other.slot + other.sites) {
+      continue;
+    }
     world_.Violate("slots_are_distinct",
                    absl::StrCat(worker, " was given data slot ", slot, ", which ", id, " has"));
   }
@@ -130,7 +151,8 @@ void Auditor::PushServed(const v1::PushHeader& header, const absl::Status& statu
     if (held != nullptr) {
       world_.Violate("late_only_if_closed",
                      absl::StrCat(what, " was called late, but the round has it"));
-    } else if (header.round() > version(header.fragment())) {
+    } else if (header.round() > version(header.fragment()) &&
+               !ClosedHere(header.fragment(), header.round())) {
       world_.Violate("late_only_if_closed",
                      absl::StrCat(what, " was called late, but the round is open"));
     }
@@ -179,6 +201,10 @@ void Auditor::StateShown(const server::PullObject& state) {
 }
 
 void Auditor::Stored(const server::ContributionRecord& record, std::span<const uint8_t> object) {
+  if (parent_ != nullptr && record.worker_id == region_id_) {
+    StoredForParent(record, object);
+    return;
+  }
   world_.Count(Happening::kContributed);
   Fragment& entry = fragment(record.fragment);
   const std::string what = absl::StrCat("the delta of ", record.worker_id, " stored for ",
@@ -191,6 +217,11 @@ void Auditor::Stored(const server::ContributionRecord& record, std::span<const u
   if (record.round != version(record.fragment) + 1) {
     world_.Violate("made_for_its_round", absl::StrCat(what, " comes while round ",
                                                       version(record.fragment) + 1, " is open"));
+    return;
+  }
+  if (entry.upward.contains(record.round)) {
+    world_.Violate("acknowledged_is_kept",
+                   absl::StrCat(what, " comes after the region's own delta of that round"));
     return;
   }
   const auto made = entry.deltas.find({record.worker_id, record.object_hash});
@@ -216,18 +247,32 @@ void Auditor::Stored(const server::ContributionRecord& record, std::span<const u
   }
   // Since the worker's last delta that counts, at the most.
   int64_t sent_before = 0;
+  int64_t trained_before = 0;  // Of a region's sites: what one has not sent comes later.
+  const bool region = delta->second.tokens >= 0;
   for (const auto& [round, others] : entry.arrivals) {
-    if (round < record.round && others.contains(record.worker_id)) {
+    const auto other = others.find(record.worker_id);
+    if (round >= record.round || other == others.end()) continue;
+    if (region) {
+      trained_before += other->second.tokens;
+    } else {
       sent_before = schedule_.SendStep(record.fragment, round);
     }
   }
   const int64_t steps = schedule_.SendStep(record.fragment, record.round) - sent_before;
   const v1::RunConfig& config = scenario_.config;
-  const int64_t most = steps * config.train().batch_sequences() * config.model().sequence_length();
+  const int64_t most = steps * config.train().batch_sequences() * config.model().sequence_length() *
+                           SitesOf(record.worker_id) -
+                       trained_before;
   if (record.tokens > most) {
     world_.Violate("tokens_are_bounded",
                    absl::StrCat(what, " counts for ", record.tokens, " tokens; in ", steps,
                                 " steps nobody trains more than ", most));
+    return;
+  }
+  const int64_t trained = delta->second.tokens;
+  if (trained >= 0 && record.tokens != trained) {
+    world_.Violate("counted_once", absl::StrCat(what, " counts for ", record.tokens,
+                                                " tokens, its sites trained ", trained));
     return;
   }
   arrivals[record.worker_id] = {.object_hash = record.object_hash,
@@ -251,10 +296,11 @@ void Auditor::CheckContributors(const server::RoundRecord& record,
     world_.Violate("counted_once",
                    absl::StrCat(name, " counts a delta of ", id, " that was never stored"));
   }
-  const int quorum = scenario_.config.membership().quorum();
-  if (!contributors.empty() && static_cast<int>(contributors.size()) < quorum) {
-    world_.Violate("quorum_kept", absl::StrCat(name, " has ", contributors.size(),
-                                               " contributions, the quorum is ", quorum));
+  int workers = 0;
+  for (const std::string& id : contributors) workers += SitesOf(id);
+  if (!contributors.empty() && workers < quorum_) {
+    world_.Violate("quorum_kept", absl::StrCat(name, " has the contributions of ", workers,
+                                               " workers, the quorum is ", quorum_));
   }
 }
 
@@ -305,7 +351,7 @@ bool Auditor::Merge(const server::RoundRecord& record,
   return true;
 }
 
-void Auditor::RoundStored(const server::RoundRecord& record) {
+void Auditor::RoundStored(const server::RoundRecord& record, std::span<const uint8_t> answer) {
   const std::string name = RoundName(record.fragment, record.round);
   world_.Trace(name, " is durable: ", absl::StrJoin(record.contributors, " "), " (", record.reason,
                ")");
@@ -322,6 +368,10 @@ void Auditor::RoundStored(const server::RoundRecord& record) {
   const std::map<std::string, Arrival>& arrivals = entry.arrivals[record.round];
   CheckContributors(record, arrivals);
   if (world_.violation().has_value()) return;
+  if (parent_ != nullptr) {
+    RoundOfRegionStored(record, answer);
+    return;
+  }
   if (!Merge(record, arrivals)) {
     world_.Violate("counted_once", absl::StrCat(name, " cannot be computed from what was sent"));
     return;
@@ -417,11 +467,13 @@ void Auditor::CheckWaits() {
   const absl::Duration grace = absl::Milliseconds(membership.grace_ms());
   for (int i = 0; i < plan_.fragments(); ++i) {
     const std::map<std::string, Arrival>& arrivals = fragment(i).arrivals[version(i) + 1];
-    if (static_cast<int>(arrivals.size()) < membership.quorum()) continue;
     std::vector<absl::Duration> times;
-    for (const auto& [id, arrival] : arrivals) times.push_back(std::max(arrival.time, started_));
+    for (const auto& [id, arrival] : arrivals) {
+      times.insert(times.end(), static_cast<size_t>(SitesOf(id)), std::max(arrival.time, started_));
+    }
+    if (static_cast<int>(times.size()) < quorum_ || ClosedHere(i, version(i) + 1)) continue;
     std::sort(times.begin(), times.end());
-    const absl::Duration quorum = times[static_cast<size_t>(membership.quorum() - 1)];
+    const absl::Duration quorum = times[static_cast<size_t>(quorum_ - 1)];
     absl::Duration alone = quorum;
     for (const auto& [id, member] : members_) {
       if (arrivals.contains(id)) continue;

@@ -21,6 +21,7 @@
 //   recovers                 what the store holds makes a coordinator
 //   tokens_are_bounded       a delta counts for no more than its worker can have trained
 //   lies_are_refused         nobody is believed to be beyond a round that is not published
+//   tiers_agree              a region publishes what its parent has published, bit for bit
 //
 // and, checked by the simulation at the end: reaches_the_end, ends_in_undisturbed_bits.
 #ifndef CAUSEWAY_TESTS_SIMULATION_AUDITOR_H_
@@ -53,8 +54,9 @@ struct DeltaLedger {
 
 class Auditor {
  public:
+  // With a parent: of a region that has this id there.
   Auditor(World& world, const Scenario& scenario, const FragmentPlan& plan,
-          std::span<const float> initial);
+          std::span<const float> initial, Auditor* parent = nullptr, std::string region_id = "");
 
   // At the coordinator's border: calls that it has answered, as they were made.
   void Started();
@@ -74,7 +76,7 @@ class Auditor {
 
   // Tells what is durable from now on.
   void Stored(const server::ContributionRecord& record, std::span<const uint8_t> object);
-  void RoundStored(const server::RoundRecord& record);
+  void RoundStored(const server::RoundRecord& record, std::span<const uint8_t> answer);
 
   // At a worker: `base - target` has been encoded into `object`, against version round - 1.
   void DeltaMade(const std::string& worker, int fragment, int64_t round,
@@ -101,6 +103,12 @@ class Auditor {
   struct Delta {
     uint64_t base_hash = 0;
     std::vector<uint8_t> object;
+    int64_t tokens = -1;  // Of a region's: what its sites have trained. Of others it is not known.
+  };
+  // A region's delta for its parent.
+  struct Upward {
+    uint64_t object_hash = 0;
+    std::vector<uint8_t> object;
   };
   struct Arrival {
     uint64_t object_hash = 0;
@@ -116,10 +124,16 @@ class Auditor {
     std::map<int64_t, std::map<std::string, Arrival>> arrivals;
     // (worker, object hash) -> rounds that the delta was made for.
     std::map<std::pair<std::string, uint64_t>, std::map<int64_t, Delta>> deltas;
+    // Of a region: what it has closed, by round; what its encodings left out; what it trained for
+    // rounds that closed without it.
+    std::map<int64_t, Upward> upward;
+    std::vector<float> residual;
+    int64_t late_tokens = 0;
   };
   struct Member {
     uint64_t incarnation = 0;
-    std::optional<int> slot;  // Once it was told to start.
+    std::optional<int> slot;  // Once it was told to start: the first one.
+    int sites = 1;
     bool left = false;
     absl::Duration lease_end;       // Alive at least until then, unless it left.
     absl::Duration last_lease_end;  // Alive at most until then.
@@ -134,6 +148,16 @@ class Auditor {
   void CheckCarried(const std::string& worker, int fragment, int64_t round,
                     std::span<const float> residual, const DeltaLedger& ledger);
   void CheckWaits();
+  int SitesOf(const std::string& worker) const;
+
+  // --- Of a region (auditor_region.cc) ---
+  // The round is closed: that is its delta for the parent.
+  void StoredForParent(const server::ContributionRecord& record, std::span<const uint8_t> object);
+  void RoundOfRegionStored(const server::RoundRecord& record, std::span<const uint8_t> answer);
+  // The delta of these arrivals, which changes the residual; nothing if the books do not give one.
+  std::optional<std::vector<uint8_t>> EncodeForParent(
+      const server::RoundRecord& record, const std::map<std::string, Arrival>& arrivals);
+  bool ClosedHere(int index, int64_t round) const;
 
   World& world_;
   const Scenario& scenario_;
@@ -141,6 +165,9 @@ class Auditor {
   const Codec& up_;
   const Codec& down_;
   const absl::Duration lease_;
+  Auditor* const parent_;
+  const std::string region_id_;
+  const int quorum_;  // A region has none of its own.
   const SyncSchedule schedule_;
   std::vector<Fragment> fragments_;
   std::map<std::string, Member> members_;

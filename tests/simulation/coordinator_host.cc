@@ -16,12 +16,15 @@ constexpr absl::Duration kLongestDowntime = absl::Seconds(3);
 }  // namespace
 
 CoordinatorHost::CoordinatorHost(World& world, const Scenario& scenario, Auditor& auditor,
-                                 std::vector<float> initial, Decorator decorator)
+                                 std::vector<float> initial, Decorator decorator, std::string name,
+                                 RegionHooks region)
     : world_(world),
       scenario_(scenario),
       auditor_(auditor),
       initial_(std::move(initial)),
-      decorator_(std::move(decorator)) {}
+      decorator_(std::move(decorator)),
+      name_(std::move(name)),
+      region_(std::move(region)) {}
 
 absl::Duration CoordinatorHost::Delay() {
   return world_.Between(scenario_.shortest_delay, scenario_.longest_delay);
@@ -31,22 +34,13 @@ void CoordinatorHost::Start() {
   ++generation_;
   dying_ = false;
   const int64_t generation = generation_;
-  store_ = std::make_unique<MortalStore>(MortalStore::Options{
-      .disk = &disk_,
-      .world = &world_,
-      .auditor = &auditor_,
-      .death_rate = scenario_.store_death,
-      .on_death = [this] { dying_ = true; },
-      .on_disk_failure =
-          [this, generation] {
-            // Whoever looks after it replaces it.
-            world_.After(world_.Between(absl::ZeroDuration(), kLongestDowntime),
-                         [this, generation] {
-                           if (generation == generation_ && coordinator_ != nullptr) {
-                             Die(absl::Milliseconds(100));
-                           }
-                         });
-          }});
+  store_ =
+      std::make_unique<MortalStore>(MortalStore::Options{.disk = &disk_,
+                                                         .world = &world_,
+                                                         .auditor = &auditor_,
+                                                         .death_rate = scenario_.store_death,
+                                                         .on_death = [this] { dying_ = true; },
+                                                         .on_disk_failure = [this] { Replace(); }});
   server::Coordinator::Options options;
   options.config = scenario_.config;
   options.run_id = "simulated-1";
@@ -58,6 +52,11 @@ void CoordinatorHost::Start() {
   options.snapshot_every_rounds = scenario_.snapshot_every_rounds;
   options.recovered = store_->Recover().value();
   const bool recovers = options.recovered.has_value();
+  if (region_.begin) options.region = region_.begin();
+  if (recovers && region_.forgets_what_it_sent) {
+    std::erase_if(options.recovered->contributions,
+                  [&](const auto& record) { return record.worker_id == options.region->id; });
+  }
   absl::StatusOr<std::unique_ptr<server::Coordinator>> created =
       server::Coordinator::Create(std::move(options));
   if (!created.ok()) {
@@ -66,9 +65,10 @@ void CoordinatorHost::Start() {
     return;
   }
   coordinator_ = decorator_ ? decorator_(*std::move(created)) : *std::move(created);
-  world_.Trace("coordinator ", generation_, recovers ? " goes on" : " begins");
+  world_.Trace(name_, " ", generation_, recovers ? " goes on" : " begins");
   if (recovers) world_.Count(Happening::kRecovered);
   auditor_.Started();
+  if (region_.started) region_.started();
   Tick(generation_);
   world_.After(scenario_.maintain, [this, generation] { Maintain(generation); });
 }
@@ -89,6 +89,7 @@ bool CoordinatorHost::Survived() {
 void CoordinatorHost::Die(absl::Duration downtime) {
   dying_ = true;
   auditor_.Died();
+  if (region_.died) region_.died();
   coordinator_.reset();
   for (const auto& open : open_streams_) {
     if (const auto stream = open.lock(); stream != nullptr && stream->generation_ == generation_) {
@@ -112,17 +113,26 @@ void CoordinatorHost::Die(absl::Duration downtime) {
 void CoordinatorHost::Kill() {
   if (coordinator_ == nullptr) return;
   world_.Count(Happening::kCoordinatorKilled);
-  world_.Trace("the coordinator is killed");
+  world_.Trace(name_, " is killed");
   Die(world_.Between(absl::Milliseconds(10), kLongestDowntime));
 }
 
 void CoordinatorHost::ShutDown() {
   if (coordinator_ == nullptr || !coordinator_->Health().ok()) return;
   world_.Count(Happening::kCoordinatorShutDown);
-  world_.Trace("the coordinator is shut down");
+  world_.Trace(name_, " is shut down");
   // It may die in it, or fail; then it has ended, too.
   coordinator_->Shutdown().IgnoreError();
   Die(world_.Between(absl::Milliseconds(10), kLongestDowntime));
+}
+
+void CoordinatorHost::Replace() {
+  world_.After(world_.Between(absl::ZeroDuration(), kLongestDowntime),
+               [this, generation = generation_] {
+                 if (generation == generation_ && coordinator_ != nullptr) {
+                   Die(absl::Milliseconds(100));
+                 }
+               });
 }
 
 bool CoordinatorHost::Command(const std::function<void(server::Coordinator&)>& command) {

@@ -69,6 +69,15 @@ class Stream : public std::enable_shared_from_this<Stream> {
   absl::Duration up_arrival_, down_arrival_;
 };
 
+// A region's coordinator and its parent.
+struct RegionHooks {
+  // A process is about to begin: what it is under.
+  std::function<server::RegionOptions()> begin;
+  std::function<void()> started;  // It serves.
+  std::function<void()> died;
+  bool forgets_what_it_sent = false;  // The bug of that name.
+};
+
 class CoordinatorHost {
  public:
   // Null where there is nothing but OK to tell.
@@ -79,12 +88,15 @@ class CoordinatorHost {
       std::function<std::unique_ptr<server::Coordinator>(std::unique_ptr<server::Coordinator>)>;
 
   CoordinatorHost(World& world, const Scenario& scenario, Auditor& auditor,
-                  std::vector<float> initial, Decorator decorator);
+                  std::vector<float> initial, Decorator decorator,
+                  std::string name = "the coordinator", RegionHooks region = {});
 
   void Start();
   // Kills the process. It starts again after a while.
   void Kill();
   void ShutDown();
+  // Kills it in a while, and starts another one: whoever looks after it has seen that it failed.
+  void Replace();
   // Null while it is dead.
   server::Coordinator* coordinator() { return coordinator_.get(); }
   // Runs an operator's command; false if there is nobody to take it.
@@ -127,6 +139,8 @@ class CoordinatorHost {
   Auditor& auditor_;
   const std::vector<float> initial_;
   const Decorator decorator_;
+  const std::string name_;
+  const RegionHooks region_;
   server::MemoryStore disk_;
   std::unique_ptr<MortalStore> store_;
   std::unique_ptr<server::Coordinator> coordinator_;

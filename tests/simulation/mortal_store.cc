@@ -62,7 +62,7 @@ absl::Status MortalStore::SaveRound(const server::RoundRecord& record,
                                     std::span<const uint8_t> answer) {
   return Write("SaveRound", [&] {
     RETURN_IF_ERROR(options_.disk->SaveRound(record, answer));
-    options_.auditor->RoundStored(record);
+    options_.auditor->RoundStored(record, answer);
     return absl::OkStatus();
   });
 }

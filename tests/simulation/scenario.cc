@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/params/run_config.h"
 #include "tests/simulation/world.h"
 
@@ -44,6 +45,28 @@ void DrawSync(World& draw, bool undisturbed_bits, v1::SyncConfig& sync) {
   sync.set_error_feedback(sync.codec_up() == v1::LM2 || draw.Chance(0.4));
   // Without feedback a late delta turns it on, which an undisturbed run would not have.
   if (undisturbed_bits && sync.codec_up() != v1::FP32) sync.set_error_feedback(true);
+}
+
+// One to three regions. Without any of them the run does not begin: nobody joins as one later on.
+void DrawRegions(World& draw, Scenario& scenario) {
+  int left = scenario.sites;
+  int smallest = left;
+  for (int64_t regions = draw.Between(1, 3); regions > 0 && left > 0; --regions) {
+    const auto sites = static_cast<int>(draw.Between(1, left));
+    scenario.regions.push_back(sites);
+    smallest = std::min(smallest, sites);
+    left -= sites;
+  }
+  scenario.max_kept_answers = 256;  // A region that needs one that is gone cannot go on.
+  v1::MembershipConfig& membership = *scenario.config.mutable_membership();
+  membership.set_weighting(v1::MembershipConfig::TOKENS);
+  membership.set_max_workers(scenario.sites);
+  membership.set_start_workers(
+      std::max(membership.start_workers(), scenario.sites - std::min(left, smallest - 1)));
+  if (!scenario.undisturbed_bits) return;
+  // A region has no quorum of its own: nobody may be taken for dead, nor leave.
+  membership.set_lease_ms(600'000);
+  scenario.drain = 0;
 }
 
 }  // namespace
@@ -123,6 +146,7 @@ Scenario DrawScenario(uint64_t seed) {
   scenario.jump_wall_clock = weight() / 3;
   scenario.lose_checkpoint = bits || draw.Chance(0.4) ? 0 : 0.6;
   if (draw.Chance(0.5)) scenario.liars = static_cast<int>(draw.Between(1, sites));
+  if (sites > 1 && draw.Chance(0.3)) DrawRegions(draw, scenario);
   return scenario;
 }
 
@@ -135,9 +159,13 @@ std::string Describe(const Scenario& scenario) {
   const v1::SyncConfig& sync = scenario.config.sync();
   const v1::MembershipConfig& membership = scenario.config.membership();
   return absl::StrCat(
-      scenario.sites, " sites, ", scenario.config.train().steps(), " steps, P ", sync.fragments(),
-      ", H ", sync.steps_between_syncs(), ", tau ", sync.overlap_steps(), " to ",
-      MaxOverlapSteps(sync), ", alpha ", sync.mixing(), ", keep ", sync.keep_in_flight(), ", ",
+      scenario.sites, " sites, ",
+      scenario.regions.empty()
+          ? ""
+          : absl::StrCat("of which in regions: ", absl::StrJoin(scenario.regions, " + "), ", "),
+      scenario.config.train().steps(), " steps, P ", sync.fragments(), ", H ",
+      sync.steps_between_syncs(), ", tau ", sync.overlap_steps(), " to ", MaxOverlapSteps(sync),
+      ", alpha ", sync.mixing(), ", keep ", sync.keep_in_flight(), ", ",
       v1::Codec_Name(sync.codec_up()), sync.error_feedback() ? " with feedback" : "", " up, ",
       v1::Codec_Name(sync.codec_down()), " down, start ", membership.start_workers(), ", most ",
       membership.max_workers(), ", quorum ", membership.quorum(), ", grace ", membership.grace_ms(),

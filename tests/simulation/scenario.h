@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "causeway/v1/config.pb.h"
@@ -14,6 +15,8 @@ struct Scenario {
   uint64_t seed = 0;
   v1::RunConfig config;  // Complete.
   int sites = 1;
+  // Sites of each region: the first ones are in them. Empty: all are at the hub.
+  std::vector<int> regions;
   // Quorum is all, nobody loses its checkpoint or leaves early: the run must end in the bits of
   // the undisturbed one, unless somebody comes back so late that it takes the published state.
   bool undisturbed_bits = false;

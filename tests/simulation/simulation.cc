@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
+#include "tests/simulation/virtual_region.h"
 
 namespace causeway::simulation {
 namespace {
@@ -20,6 +22,8 @@ constexpr absl::Duration kMostQuietTime = absl::Hours(1);
 // the checkpoint.
 struct Site {
   std::string id;
+  CoordinatorHost* host = nullptr;  // The hub's, or its region's.
+  Auditor* auditor = nullptr;
   std::optional<WorkerCheckpoint> checkpoint;
   MergeRecord record;
   std::shared_ptr<VirtualWorker> process;
@@ -27,6 +31,13 @@ struct Site {
   int64_t starts = 0;                                  // Scheduled ones have their number.
   int64_t last_step = 0;
   bool finished = false;
+};
+
+struct Region {
+  std::string id;
+  std::unique_ptr<Auditor> auditor;
+  std::unique_ptr<CoordinatorHost> host;
+  std::shared_ptr<VirtualRegion> process;
 };
 
 class Simulation {
@@ -52,6 +63,9 @@ class Simulation {
     return values;
   }
 
+  void AddRegion(int sites);
+  std::shared_ptr<VirtualRegion> NewProcess(const Region& region, int sites);
+  CoordinatorHost& AnyHost();
   void StartSite(Site& site, absl::Duration delay);
   void StartProcess(Site& site);
   void OnExit(Site& site, VirtualWorker* process, VirtualWorker::Exit exit);
@@ -77,9 +91,54 @@ class Simulation {
   const std::vector<float> initial_;
   Auditor auditor_;
   CoordinatorHost host_;
+  std::deque<Region> regions_;
   std::vector<Site> sites_;
   int64_t stop_step_ = 0;
 };
+
+std::shared_ptr<VirtualRegion> Simulation::NewProcess(const Region& region, int sites) {
+  VirtualRegion::Options options;
+  options.world = &world_;
+  options.scenario = &scenario_;
+  options.plan = &plan_;
+  options.parent_auditor = &auditor_;
+  options.parent = &host_;
+  options.own = region.host.get();
+  options.id = region.id;
+  options.sites = sites;
+  options.config_hash = config_hash_;
+  options.nonce = world_.Bits();
+  options.late_counts = bug_.regions_count_late_deltas;
+  return std::make_shared<VirtualRegion>(std::move(options));
+}
+
+void Simulation::AddRegion(int sites) {
+  Region& region = regions_.emplace_back();
+  region.id = absl::StrCat("region-", regions_.size() - 1);
+  region.auditor =
+      std::make_unique<Auditor>(world_, scenario_, plan_, initial_, &auditor_, region.id);
+  RegionHooks hooks;
+  hooks.begin = [this, &region, sites] {
+    region.process = NewProcess(region, sites);
+    return server::RegionOptions{
+        .parent = region.process.get(), .id = region.id, .sites = sites, .above = {}};
+  };
+  hooks.started = [&region] { region.process->Start(); };
+  hooks.died = [this, &region] {
+    region.process->Kill();
+    // It may be what has called.
+    world_.After(absl::ZeroDuration(), [gone = std::move(region.process)] {});
+  };
+  hooks.forgets_what_it_sent = bug_.regions_forget_what_they_sent;
+  region.host = std::make_unique<CoordinatorHost>(world_, scenario_, *region.auditor, initial_,
+                                                  nullptr, region.id, std::move(hooks));
+}
+
+CoordinatorHost& Simulation::AnyHost() {
+  if (regions_.empty()) return host_;
+  const int64_t drawn = world_.Between(0, std::ssize(regions_));
+  return drawn == 0 ? host_ : *regions_[static_cast<size_t>(drawn - 1)].host;
+}
 
 void Simulation::StartSite(Site& site, absl::Duration delay) {
   const int64_t start = ++site.starts;
@@ -93,8 +152,8 @@ void Simulation::StartProcess(Site& site) {
   options.world = &world_;
   options.scenario = &scenario_;
   options.plan = &plan_;
-  options.auditor = &auditor_;
-  options.host = &host_;
+  options.auditor = site.auditor;
+  options.host = site.host;
   options.id = site.id;
   options.config_hash = config_hash_;
   options.nonce = world_.Bits();
@@ -136,7 +195,8 @@ void Simulation::KillWorker(Site& site) {
   if (site.process == nullptr || site.process->dead()) return;
   if (scenario_.undisturbed_bits && !site.checkpoint.has_value()) return;
   world_.Count(Happening::kWorkerKilled);
-  const bool silently = world_.Chance(0.3);
+  // With a region of long leases, its place would not be free again.
+  const bool silently = world_.Chance(0.3) && (regions_.empty() || !scenario_.undisturbed_bits);
   world_.Trace(site.id, " is killed", silently ? " silently" : "");
   site.process->Kill(silently);
   if (world_.Chance(scenario_.lose_checkpoint)) site.checkpoint.reset();
@@ -198,7 +258,7 @@ void Simulation::Lie() {
   const SyncSchedule schedule(plan_.fragments(), scenario_.config.sync().steps_between_syncs(),
                               scenario_.config.sync().overlap_steps());
   for (int i = 0; i < plan_.fragments(); ++i) {
-    step = std::min(step, schedule.SendStep(i, auditor_.version(i) + 1) +
+    step = std::min(step, schedule.SendStep(i, site.auditor->version(i) + 1) +
                               MaxOverlapSteps(scenario_.config.sync()) + 1);
   }
   if (step >= scenario_.config.train().steps()) return;
@@ -209,7 +269,7 @@ void Simulation::Lie() {
     message.mutable_heartbeat()->set_step(step);
   }
   absl::Status status = absl::UnavailableError("there is no coordinator");
-  host_.Command([&](server::Coordinator& c) {
+  site.host->Command([&](server::Coordinator& c) {
     status = c.Handle(site.id, site.process->incarnation(), message);
   });
   world_.Count(Happening::kLied);
@@ -231,21 +291,28 @@ void Simulation::ScheduleFault() {
 
 void Simulation::Befall() {
   Site& site = sites_[static_cast<size_t>(world_.Between(0, scenario_.sites - 1))];
-  Stream* const stream = site.process == nullptr ? nullptr : site.process->stream();
+  Stream* stream = site.process == nullptr ? nullptr : site.process->stream();
+  std::string name = site.id;
+  if (!regions_.empty() && world_.Chance(0.3)) {
+    const Region& region =
+        regions_[static_cast<size_t>(world_.Between(0, std::ssize(regions_) - 1))];
+    stream = region.process == nullptr ? nullptr : region.process->stream();
+    name = region.id;
+  }
   const std::pair<int, std::function<void()>> choices[] = {
       {scenario_.kill_worker, [&] { KillWorker(site); }},
-      {scenario_.kill_coordinator, [&] { host_.Kill(); }},
-      {scenario_.shut_coordinator_down, [&] { host_.ShutDown(); }},
+      {scenario_.kill_coordinator, [&] { AnyHost().Kill(); }},
+      {scenario_.shut_coordinator_down, [&] { AnyHost().ShutDown(); }},
       {scenario_.sever_stream,
        [&] {
          if (stream == nullptr) return;
-         world_.Trace("the stream of ", site.id, " is cut");
+         world_.Trace("the stream of ", name, " is cut");
          stream->Sever();
        }},
       {scenario_.stall_stream,
        [&] {
          if (stream == nullptr) return;
-         world_.Trace("the stream of ", site.id, " stalls");
+         world_.Trace("the stream of ", name, " stalls");
          stream->Stall(world_.Between(absl::Seconds(1), absl::Seconds(20)));
        }},
       {scenario_.second_process, [&] { StartSecondProcess(site); }},
@@ -254,7 +321,7 @@ void Simulation::Befall() {
        [&] {
          world_.Count(Happening::kDrained);
          world_.Trace(site.id, " is to drain");
-         host_.Command([&](server::Coordinator& c) { c.Drain(site.id).IgnoreError(); });
+         site.host->Command([&](server::Coordinator& c) { c.Drain(site.id).IgnoreError(); });
        }},
       {scenario_.stop_at_step, [&] { StopAtStep(); }},
       {scenario_.jump_wall_clock,
@@ -287,10 +354,21 @@ bool Simulation::AllFinished() const {
 
 Outcome Simulation::Run() {
   host_.Start();
+  for (const int sites : scenario_.regions) AddRegion(sites);
+  for (const Region& region : regions_) region.host->Start();
   sites_.resize(static_cast<size_t>(scenario_.sites));
   for (int i = 0; i < scenario_.sites; ++i) {
     Site& site = sites_[static_cast<size_t>(i)];
     site.id = absl::StrCat("site-", i);
+    site.host = &host_;
+    site.auditor = &auditor_;
+    int end = 0;
+    for (size_t r = 0; r < regions_.size() && i >= end; ++r) {
+      end += scenario_.regions[r];
+      if (i >= end) continue;
+      site.host = regions_[r].host.get();
+      site.auditor = regions_[r].auditor.get();
+    }
     if (!replayed_.empty()) site.record = replayed_[static_cast<size_t>(i)];
     // Some come when the others are well on their way.
     const bool late = i >= scenario_.config.membership().start_workers();
@@ -307,6 +385,7 @@ Outcome Simulation::Run() {
   while (!AllFinished() && !world_.violation().has_value()) {
     world_.RunNext();
     auditor_.AfterEvent(host_.coordinator());
+    for (const Region& region : regions_) region.auditor->AfterEvent(region.host->coordinator());
     if (world_.faulty()) continue;
     if (++quiet_events > kMostQuietEvents || world_.now() > scenario_.quiet_at + kMostQuietTime) {
       GiveUp();
@@ -329,6 +408,10 @@ void Simulation::GiveUp() {
     absl::StrAppend(&text, " ", site.id, " (",
                     site.process == nullptr ? "never started" : site.process->DescribeState(),
                     site.finished ? ", finished" : "", ")");
+  }
+  for (const Region& region : regions_) {
+    absl::StrAppend(&text, " ", region.id, " (",
+                    region.process == nullptr ? "is down" : region.process->DescribeState(), ")");
   }
   if (host_.coordinator() != nullptr) {
     const v1::RunStatus run = host_.coordinator()->GetStatus();
@@ -358,6 +441,14 @@ void Simulation::CheckTheEnd() {
         absl::StrCat("fragment ", i, " ends at version ", auditor_.version(i), "; after step ", end,
                      " it is due to be at ", schedule.RoundsSentBy(i, end)));
   }
+  for (const Region& region : regions_) {
+    for (int i = 0; i < plan_.fragments() && stop_step_ == 0; ++i) {
+      if (region.auditor->version(i) == auditor_.version(i)) continue;
+      world_.Violate("tiers_agree", absl::StrCat("fragment ", i, " of ", region.id,
+                                                 " ends at version ", region.auditor->version(i),
+                                                 ", its parent's at ", auditor_.version(i)));
+    }
+  }
 }
 
 }  // namespace
@@ -368,7 +459,11 @@ Outcome Simulate(const Scenario& scenario, std::ostream* trace, const PlantedBug
 
 Outcome SimulateAndCompare(const Scenario& scenario, std::ostream* trace, const PlantedBug& bug) {
   Outcome outcome = Simulate(scenario, trace, bug);
-  const bool all_resumed = outcome.counts[static_cast<size_t>(Happening::kWorkerTooFarBehind)] == 0;
+  bool all_resumed = outcome.counts[static_cast<size_t>(Happening::kWorkerTooFarBehind)] == 0;
+  // A region goes on without a site that says that it has failed.
+  if (!scenario.regions.empty()) {
+    all_resumed &= outcome.counts[static_cast<size_t>(Happening::kWorkerFailed)] == 0;
+  }
   if (!scenario.undisturbed_bits || outcome.violation.has_value() || !all_resumed) return outcome;
   outcome.compared = true;
   const Outcome undisturbed =

@@ -20,11 +20,14 @@ namespace causeway::simulation {
 
 // A test's change of a simulation that must make it fail.
 struct PlantedBug {
-  CoordinatorHost::Decorator coordinator;  // Wraps every coordinator.
+  CoordinatorHost::Decorator coordinator;  // Wraps every coordinator but those of regions.
   bool workers_drop_late_deltas = false;
   // A resumed worker merges anew, whatever its record says; whatever its record lacks.
   bool workers_forget_merges = false;
   bool workers_merge_unrecorded = false;
+  // A region whose delta was late takes it for counted; one that comes back sends a round again.
+  bool regions_count_late_deltas = false;
+  bool regions_forget_what_they_sent = false;
 };
 
 struct Outcome {

@@ -92,6 +92,20 @@ TEST(SimulationTest, ALateDeltaThatIsLostIsFound) {
   EXPECT_THAT(found, SizeIs(1));
 }
 
+TEST(SimulationTest, ALateDeltaThatARegionTakesForCountedIsFound) {
+  PlantedBug bug;
+  bug.regions_count_late_deltas = true;
+  const std::set<std::string> found = FoundBy(bug);
+  EXPECT_THAT(found, Contains("acknowledged_is_kept"));
+  EXPECT_THAT(found, SizeIs(1));
+}
+
+TEST(SimulationTest, ARegionThatForgetsWhatItHasSentIsFound) {
+  PlantedBug bug;
+  bug.regions_forget_what_they_sent = true;
+  EXPECT_THAT(FoundBy(bug), Contains("counted_once"));
+}
+
 // Nothing is lost by these two and nothing counts twice: only the bits are not those of the record.
 TEST(SimulationTest, AResumedWorkerThatMergesAtOtherStepsThanBeforeIsFound) {
   PlantedBug bug;

@@ -44,7 +44,10 @@ const char* HappeningName(size_t happening) {
                                                                   "pushes_fenced_off",
                                                                   "answers_gone",
                                                                   "merges",
-                                                                  "merges_before_the_last_step"};
+                                                                  "merges_before_the_last_step",
+                                                                  "regions_attached",
+                                                                  "regions_late",
+                                                                  "regions_left_alone"};
   return kNames[happening];
 }
 

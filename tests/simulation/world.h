@@ -57,6 +57,9 @@ enum class Happening {
   kAnswerGone,
   kMerged,
   kMergedEarly,
+  kRegionAttached,
+  kRegionLate,
+  kRegionAlone,
   kCount
 };
 inline constexpr size_t kHappenings = static_cast<size_t>(Happening::kCount);

@@ -20,6 +20,9 @@
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
+#include "common/client/grpc_exchange.h"
+#include "common/client/link.h"
+#include "common/client/session.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "common/rpc/channel.h"
@@ -28,12 +31,9 @@
 #include "common/rpc/socket_buffers.h"
 #include "common/rpc/tcp_address.h"
 #include "common/rpc/tcp_links.h"
-#include "common/transfer/wire.h"
 #include "common/telemetry/log.h"
+#include "common/transfer/wire.h"
 #include "nlohmann/json.hpp"
-#include "common/client/grpc_exchange.h"
-#include "common/client/link.h"
-#include "common/client/session.h"
 
 ABSL_FLAG(std::string, coordinator, "", "HOST:PORT");
 ABSL_FLAG(std::string, id, "", "this worker's name");

@@ -17,8 +17,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "causeway/v1/probe.grpc.pb.h"
-#include "common/rpc/tcp_address.h"
 #include "common/client/link_meter.h"
+#include "common/rpc/tcp_address.h"
 
 namespace causeway::worker {
 

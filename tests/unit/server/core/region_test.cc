@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/params/draws.h"
 #include "gtest/gtest.h"
+#include "server/core/fragment_rounds.h"
 #include "tests/unit/server/core/toy_run.h"
 
 namespace causeway::server {
@@ -113,9 +114,9 @@ class ToyParent final : public Parent {
     DrawsToProto(delta.draws, header.mutable_draws());
     header.set_send_step(delta.send_step);
     last_tokens_ = delta.tokens;
-    ASSIGN_OR_RETURN(const int64_t held, hub_.coordinator->AdmitPush(header));
-    if (held == header.total_bytes()) return absl::OkStatus();
-    return hub_.coordinator->Contribute(header, delta.object);
+    ASSIGN_OR_RETURN(const auto held, hub_.coordinator->BeginPush(header));
+    if (held.has_value()) return absl::OkStatus();
+    return hub_.coordinator->Contribute(header, delta.object).status();
   }
 
   ToyRun& hub_;
@@ -338,6 +339,43 @@ TEST(RegionTest, ALateRegionFoldsItsDeltaIntoTheNext) {
     EXPECT_EQ(tree.parent.last_tokens(), 256);
     EXPECT_EQ(tree.a.published(), tree.c.published());
   }
+}
+
+TEST(RegionTest, ARoundWaitsForRoomForItsDelta) {
+  Tree undisturbed;
+  undisturbed.Train(12);
+  Tree tree;
+  int waited = 0;
+  tree.Train(12, [&](int place) {
+    if (place == 0) tree.region.store.full_for = "eu";
+    if (place != 1) return;
+    const int carried = tree.parent.carried();
+    EXPECT_TRUE(tree.region.coordinator->Health().ok());
+    tree.region.store.full_for.clear();
+    tree.region.coordinator->Tick();
+    waited += tree.parent.carried() - carried;
+  });
+  EXPECT_EQ(waited, 6);
+  EXPECT_EQ(tree.region.events.Count("store_low"), 1);
+  EXPECT_EQ(tree.c.published(), undisturbed.c.published());
+  EXPECT_EQ(tree.a.published(), undisturbed.a.published());
+}
+
+TEST(RegionTest, ASiteThatBoastsDoesNotEndItsRegion) {
+  Tree tree;
+  v1::WorkerMessage message;
+  message.mutable_heartbeat()->set_tokens(kMaxTokens);
+  for (const ToyWorker* const site : {&tree.a, &tree.b}) {
+    ASSERT_TRUE(tree.region.coordinator->Handle(site->id(), site->incarnation(), message).ok());
+  }
+  const absl::StatusOr<RegionPlace> place = tree.region.coordinator->Place();
+  ASSERT_TRUE(place.ok());
+  // Two sites at step 0, each of which may have trained one period twice.
+  EXPECT_EQ(place->heartbeat.tokens(), 2 * 6 * 64);
+  message.Clear();
+  *message.mutable_heartbeat() = place->heartbeat;
+  EXPECT_TRUE(
+      tree.hub.coordinator->Handle("eu", tree.parent.welcome().incarnation(), message).ok());
 }
 
 TEST(RegionTest, ASiteMustNotHaveTheRegionsName) {

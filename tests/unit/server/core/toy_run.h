@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -111,6 +112,16 @@ class RecordingSink final : public SessionSink {
 // Three fragments, H = 6, tau = 1, int4 both ways, two workers to start, lease 10 s.
 v1::RunConfig ToyConfig();
 
+class ToyStore final : public MemoryStore {
+ public:
+  absl::Status SaveContribution(const ContributionRecord& record,
+                                std::span<const uint8_t> object) override {
+    if (record.worker_id == full_for) return absl::ResourceExhaustedError("the disk is full");
+    return MemoryStore::SaveContribution(record, object);
+  }
+  std::string full_for;  // There is no room for what this worker contributes.
+};
+
 struct ToyRun {
   // `change` edits the configuration before it is completed.
   explicit ToyRun(const std::function<void(v1::RunConfig&)>& change = {},
@@ -124,7 +135,7 @@ struct ToyRun {
       std::optional<RecoveredRun> recovered);
 
   FakeClock clock;
-  MemoryStore store;
+  ToyStore store;
   RecordingEventLog events;
   std::unique_ptr<Coordinator> coordinator;
   // Holds for coordinators that are made from now on.

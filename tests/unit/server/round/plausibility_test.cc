@@ -58,6 +58,18 @@ TEST(PlausibilityTest, WhoStartsAnewHasTrainedNothingBefore) {
   EXPECT_EQ(ledger.Most(0, "a", 100), 160);
 }
 
+TEST(PlausibilityTest, WhatASiteOfARegionHasNotSentComesLater) {
+  TokenLedger ledger(32, 0);
+  ledger.Begin("eu", 0, 3);
+  EXPECT_EQ(ledger.Most(0, "eu", 10), 960);
+  ledger.Add(0, "eu", 320, 10);  // Two of its sites were late.
+  EXPECT_EQ(ledger.Most(0, "eu", 20), 640 + 960);
+  ledger.Add(0, "eu", 0, 20);
+  EXPECT_EQ(ledger.Most(0, "eu", 30), 640 + 2 * 960);
+  ledger.Add(0, "eu", 640 + 2 * 960, 30);
+  EXPECT_EQ(ledger.Most(0, "eu", 40), 960);
+}
+
 TEST(PlausibilityTest, ARestartBooksWhatWasSentBeforeItsWorkerBeganAgain) {
   TokenLedger living(32, 2);
   living.Add(0, "a", 320, 10);

@@ -14,9 +14,9 @@
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/config.pb.h"
 #include "common/base/checksum.h"
+#include "common/client/exchange.h"
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
-#include "common/client/exchange.h"
 
 namespace causeway::worker {
 

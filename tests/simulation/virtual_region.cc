@@ -1,0 +1,342 @@
+#include "tests/simulation/virtual_region.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checksum.h"
+#include "common/params/draws.h"
+#include "common/rpc/status.h"
+#include "common/transfer/wire.h"
+
+namespace causeway::simulation {
+namespace {
+
+constexpr absl::Duration kRegionPoll = absl::Milliseconds(200);
+constexpr absl::Duration kRegionWelcomeTimeout = absl::Seconds(10);
+constexpr absl::Duration kRegionLeaveTimeout = absl::Seconds(10);
+
+absl::Duration NextTry(int attempt) {
+  return std::min(absl::Milliseconds(200) * (int64_t{1} << std::min(attempt - 1, 10)),
+                  absl::Seconds(2));
+}
+
+}  // namespace
+
+void VirtualRegion::After(absl::Duration delay, std::function<void()> event) {
+  world().After(delay, [self = weak_from_this(), event = std::move(event)] {
+    const auto region = self.lock();
+    if (region != nullptr && !region->dead_) event();
+  });
+}
+
+void VirtualRegion::Start() {
+  options_.own->Command(
+      [this](server::Coordinator& region) { paused_ = region.GetStatus().paused(); });
+  After(absl::ZeroDuration(), [this] { Poll(); });
+}
+
+void VirtualRegion::Kill() {
+  dead_ = true;
+  if (stream_ != nullptr) stream_->AbandonByWorker(false);
+}
+
+void VirtualRegion::Poll() {
+  absl::StatusOr<server::RegionPlace> place = absl::UnknownError("not asked");
+  if (options_.own->Command([&](server::Coordinator& region) { place = region.Place(); }) &&
+      place.ok()) {
+    place_ = *std::move(place);
+    if (!member_ && place_.ready) {
+      Attach();
+    } else if (member_ && !place_.ready) {
+      Detach();
+    } else if (welcomed_) {
+      Obey();
+    }
+  }
+  After(kRegionPoll, [this] { Poll(); });
+}
+
+void VirtualRegion::Attach() {
+  member_ = true;
+  welcomed_ = false;
+  begun_slot_ = -1;
+  orders_ = {};
+  tries_ = 0;
+  ready_step_ = place_.step;
+  OpenStream();
+}
+
+void VirtualRegion::OpenStream() {
+  v1::Join join;
+  join.set_worker_id(options_.id);
+  join.set_run_id("simulated-1");
+  join.set_wire_version(kWireVersion);
+  join.set_config_hash(options_.config_hash);
+  join.set_plan_hash(options_.plan->hash());
+  join.set_data_vocabulary_size(options_.scenario->config.model().vocabulary_size());
+  join.set_process_nonce(options_.nonce);
+  join.set_seen_epoch(epoch_);
+  join.set_sites(options_.sites);
+  join.set_resume_step(ready_step_);
+  join.set_has_checkpoint(true);
+  stream_welcomed_ = false;
+  stream_ = options_.parent->Attach(weak_from_this(), join);
+  After(kRegionWelcomeTimeout, [this, id = stream_->id()] {
+    if (!stream_welcomed_) OnStreamEnd(id, absl::UnavailableError("no welcome"));
+  });
+}
+
+void VirtualRegion::OnMessage(int64_t stream, const v1::CoordinatorMessage& message) {
+  if (dead_ || stream_ == nullptr || stream_->id() != stream) return;
+  if (message.has_round_outcome()) {
+    NotePublished(message.round_outcome().fragment(), message.round_outcome().round());
+    return;
+  }
+  if (message.has_directive()) {
+    const v1::Directive& directive = message.directive();
+    world().Trace(options_.id, " is told ", v1::Directive::Action_Name(directive.action()), " ",
+                  directive.step());
+    switch (directive.action()) {
+      case v1::Directive::START:
+        orders_.started = true;
+        orders_.data_slot = directive.data_slot();
+        orders_.next_draws.assign(directive.next_draws().begin(), directive.next_draws().end());
+        options_.parent_auditor->Draws(options_.id, directive.data_slot());
+        break;
+      case v1::Directive::PAUSE:
+        orders_.paused = true;
+        break;
+      case v1::Directive::RESUME:
+        orders_.paused = false;
+        break;
+      case v1::Directive::DRAIN:
+        orders_.drain = true;
+        break;
+      case v1::Directive::STOP_AT_STEP:
+        orders_.stop_at_step = directive.step();
+        break;
+      default:
+        break;
+    }
+    return;
+  }
+  if (!message.has_welcome()) return;
+  const v1::Welcome& welcome = message.welcome();
+  world().Count(Happening::kRegionAttached);
+  stream_welcomed_ = true;
+  incarnation_ = welcome.incarnation();
+  epoch_ = std::max(epoch_, welcome.epoch());
+  tries_ = 0;
+  if (welcome.started()) orders_.started = true;
+  orders_.data_slot = welcome.data_slot();
+  orders_.next_draws.assign(welcome.next_draws().begin(), welcome.next_draws().end());
+  welcomed_ = true;
+  v1::WorkerMessage ready;
+  ready.mutable_ready()->set_step(ready_step_);
+  outbox_.push_front(std::move(ready));
+  for (const v1::WorkerMessage& queued : outbox_) stream_->SendFromWorker(queued);
+  outbox_.clear();
+  Beat(++beats_);
+  for (int i = 0; i < welcome.published_versions_size(); ++i) {
+    NotePublished(i, welcome.published_versions(i));
+  }
+}
+
+void VirtualRegion::NotePublished(int fragment, int64_t round) {
+  options_.own->Command([=](server::Coordinator& region) {
+    region.NoteParentPublished(fragment, round).IgnoreError();
+  });
+}
+
+void VirtualRegion::OnStreamEnd(int64_t stream, const absl::Status& status) {
+  if (dead_ || stream_ == nullptr || stream_->id() != stream) return;
+  stream_.reset();
+  stream_welcomed_ = false;
+  const bool may_pass =
+      status.ok() || IsRetryable(status) || (!welcomed_ && absl::IsAlreadyExists(status));
+  if (!may_pass) {
+    Fail(status);
+    return;
+  }
+  After(NextTry(++tries_), [this] {
+    if (member_ && stream_ == nullptr) OpenStream();
+  });
+}
+
+void VirtualRegion::Fail(const absl::Status& status) {
+  world().Trace(options_.id, " fails: ", status.ToString());
+  options_.own->Command(
+      [&](server::Coordinator& region) { region.FailUnderParent(status).IgnoreError(); });
+  if (!dead_) options_.own->Replace();
+}
+
+void VirtualRegion::Beat(int64_t beat) {
+  if (beat != beats_ || !connected()) return;
+  v1::WorkerMessage message;
+  *message.mutable_heartbeat() = place_.heartbeat;
+  stream_->SendFromWorker(message);
+  After(absl::Milliseconds(options_.scenario->config.membership().lease_ms()) / 3,
+        [this, beat] { Beat(beat); });
+}
+
+void VirtualRegion::Send(v1::WorkerMessage message) {
+  if (connected()) {
+    stream_->SendFromWorker(message);
+  } else {
+    outbox_.push_back(std::move(message));
+  }
+}
+
+void VirtualRegion::Obey() {
+  options_.own->Command([this](server::Coordinator& region) {
+    if (orders_.started && orders_.data_slot != begun_slot_) {
+      if (!region.BeginUnderParent(orders_.data_slot, orders_.next_draws).ok()) return;
+      begun_slot_ = orders_.data_slot;
+    }
+    if (orders_.paused != paused_) {
+      if (!(orders_.paused ? region.Pause("the parent paused the run") : region.Resume()).ok()) {
+        return;
+      }
+      paused_ = orders_.paused;
+    }
+    if (orders_.stop_at_step > 0 && orders_.stop_at_step != stop_step_) {
+      if (!region.StopUnderParent(orders_.stop_at_step).ok()) return;
+      stop_step_ = orders_.stop_at_step;
+    }
+    if (orders_.drain && !drained_) drained_ = region.Drain("").ok();
+  });
+}
+
+void VirtualRegion::Detach() {
+  bool finished = false;
+  bool at_its_end = false;
+  const bool there = options_.own->Command([&](server::Coordinator& region) {
+    region.Tick();
+    finished = region.Finished();
+    at_its_end = region.ReachedItsEnd();
+  });
+  if (!there || dead_ || unsent_ > 0) return;
+  member_ = false;
+  welcomed_ = false;
+  outbox_.clear();
+  const std::shared_ptr<Stream> left = std::exchange(stream_, nullptr);
+  if (left == nullptr) return;
+  if (!finished || !std::exchange(stream_welcomed_, false)) {
+    world().Count(Happening::kRegionAlone);
+    world().Trace(options_.id, " has no sites and lets its lease end");
+    left->AbandonByWorker(false);
+    return;
+  }
+  world().Trace(options_.id, " leaves");
+  v1::WorkerMessage message;
+  *message.mutable_heartbeat() = place_.heartbeat;
+  left->SendFromWorker(message);
+  message.mutable_leave()->set_reason(at_its_end ? v1::Leave::FINISHED : v1::Leave::DRAINED);
+  left->SendFromWorker(message);
+  world().After(kRegionLeaveTimeout, [left] { left->AbandonByWorker(false); });
+}
+
+void VirtualRegion::Carry(server::RegionDelta delta, Callback done) {
+  auto flight = std::make_shared<Flight>(Flight{std::move(delta), std::move(done)});
+  if (flight->delta.contributes) {
+    ++unsent_;
+    After(absl::ZeroDuration(), [this, flight] { Push(flight, 1); });
+  } else {
+    flight->pushed = true;
+    After(absl::ZeroDuration(), [this, flight] { Pull(flight, 1); });
+  }
+}
+
+void VirtualRegion::NotePushed(const std::shared_ptr<Flight>& flight) {
+  if (!std::exchange(flight->pushed, true)) --unsent_;
+}
+
+void VirtualRegion::Push(const std::shared_ptr<Flight>& flight, int attempt) {
+  if (!connected()) {
+    After(kRegionPoll, [this, flight, attempt] { Push(flight, attempt); });
+    return;
+  }
+  const server::RegionDelta& delta = flight->delta;
+  v1::PushHeader header;
+  header.set_run_id("simulated-1");
+  header.set_worker_id(options_.id);
+  header.set_incarnation(incarnation_);
+  header.set_fragment(delta.fragment);
+  header.set_round(delta.round);
+  header.set_attempt(static_cast<uint32_t>(attempt));
+  header.set_codec(options_.scenario->config.sync().codec_up());
+  header.set_total_bytes(static_cast<int64_t>(delta.object.size()));
+  header.set_object_hash(TreeRoot(delta.leaves));
+  header.set_tokens(delta.tokens);
+  DrawsToProto(delta.draws, header.mutable_draws());
+  header.set_send_step(delta.send_step);
+  header.set_epoch(epoch_);
+  const std::span<const uint8_t> object = delta.object.view();
+  options_.parent->Push(
+      weak_from_this(), header, {object.begin(), object.end()},
+      [this, flight, attempt](const CoordinatorHost::Reply& reply) {
+        if (dead_) return;
+        const absl::Status& status = reply.status();
+        if (IsRetryable(status)) {
+          After(NextTry(attempt), [this, flight, attempt] { Push(flight, attempt + 1); });
+          return;
+        }
+        NotePushed(flight);
+        flight->late = absl::IsAborted(status) && !options_.late_counts;
+        if (status.ok() || absl::IsAborted(status) || absl::IsAlreadyExists(status)) {
+          Pull(flight, 1);
+          return;
+        }
+        options_.own->Command([&](server::Coordinator&) { flight->done(status); });
+      });
+}
+
+void VirtualRegion::Pull(const std::shared_ptr<Flight>& flight, int attempt) {
+  if (!connected()) {
+    After(kRegionPoll, [this, flight, attempt] { Pull(flight, attempt); });
+    return;
+  }
+  options_.parent->PullAnswer(
+      weak_from_this(), flight->delta.fragment, flight->delta.round,
+      [this, flight, attempt](const CoordinatorHost::Reply& reply) {
+        if (dead_) return;
+        if (IsRetryable(reply.status())) {
+          After(NextTry(attempt), [this, flight, attempt] { Pull(flight, attempt + 1); });
+          return;
+        }
+        absl::StatusOr<server::ParentAnswer> answer = absl::UnknownError("not asked");
+        if (!reply.ok()) {
+          answer = reply.status();
+        } else {
+          const v1::PullHeader& header = (*reply)->header;
+          answer = server::ParentAnswer{.late = flight->late,
+                                        .round = header.round(),
+                                        .codec = header.codec(),
+                                        .published_hash = header.published_hash(),
+                                        .bytes = (*reply)->bytes};
+        }
+        options_.own->Command([&](server::Coordinator&) { flight->done(std::move(answer)); });
+      });
+}
+
+void VirtualRegion::Applied(int fragment, int64_t round, uint64_t published_hash) {
+  if (!member_) return;
+  v1::WorkerMessage message;
+  message.mutable_applied()->set_fragment(fragment);
+  message.mutable_applied()->set_round(round);
+  message.mutable_applied()->set_published_hash(published_hash);
+  Send(std::move(message));
+}
+
+std::string VirtualRegion::DescribeState() const {
+  return absl::StrCat(dead_        ? "dead"
+                      : !member_   ? "not a member"
+                      : !welcomed_ ? "attaching"
+                                   : "there",
+                      ", incarnation ", incarnation_, connected() ? "" : ", not attached",
+                      place_.ready ? "" : ", without sites", paused_ ? ", paused" : "", ", ",
+                      unsent_, " deltas to send");
+}
+
+}  // namespace causeway::simulation

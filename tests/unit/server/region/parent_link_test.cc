@@ -1,0 +1,163 @@
+#include "server/region/parent_link.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "causeway/v1/session.grpc.pb.h"
+#include "common/params/fragment_plan.h"
+#include "common/params/run_config.h"
+#include "common/rpc/channel.h"
+#include "common/transfer/wire.h"
+#include "gtest/gtest.h"
+
+namespace causeway::server {
+namespace {
+
+// A parent that describes its run as the test says.
+class DescribingParent final : private v1::Session::Service {
+ public:
+  explicit DescribingParent(v1::DescribeResponse run, grpc::Status status = grpc::Status::OK)
+      : run_(std::move(run)), status_(std::move(status)) {
+    grpc::ServerBuilder builder;
+    ConfigureServer(builder, {});
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(static_cast<v1::Session::Service*>(this));
+    server_ = builder.BuildAndStart();
+    EXPECT_NE(server_, nullptr);
+  }
+  ~DescribingParent() override { server_->Shutdown(std::chrono::system_clock::now()); }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+ private:
+  grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest* request,
+                        v1::DescribeResponse* response) override {
+    EXPECT_EQ(request->wire_version(), kWireVersion);
+    *response = run_;
+    return status_;
+  }
+
+  const v1::DescribeResponse run_;
+  const grpc::Status status_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+v1::DescribeResponse HubsRun(const std::function<void(v1::RunConfig&)>& change = {}) {
+  v1::DescribeResponse run;
+  run.set_run_id("run-1");
+  run.set_wire_version(kWireVersion);
+  run.set_software_version("9.9.9");
+  v1::RunConfig& config = *run.mutable_config();
+  v1::ModelConfig& model = *config.mutable_model();
+  model.set_vocabulary_size(128);
+  model.set_layers(1);
+  model.set_width(8);
+  model.set_heads(1);
+  model.set_mlp_width(8);
+  model.set_sequence_length(8);
+  config.mutable_membership()->set_max_workers(80);
+  if (change) change(config);
+  EXPECT_TRUE(CompleteRunConfig(config).ok());
+  run.set_config_hash(RunConfigHash(config));
+  run.set_plan_hash(FragmentPlan::Create(config)->hash());
+  return run;
+}
+
+absl::StatusOr<ReachedParent> Reach(const v1::DescribeResponse& run, int sites = 4,
+                                    const grpc::Status& status = grpc::Status::OK) {
+  const DescribingParent parent(run, status);
+  ParentOptions options;
+  options.address = parent.address();
+  options.region_id = "eu";
+  options.sites = sites;
+  return ReachParent(options);
+}
+
+void ExpectRefused(const absl::Status& status, absl::StatusCode code,
+                   const std::vector<std::string>& words) {
+  EXPECT_EQ(status.code(), code) << status;
+  for (const std::string& word : words) {
+    EXPECT_NE(status.message().find(word), std::string::npos) << word << " in " << status;
+  }
+}
+
+TEST(ReachParentTest, AHubAndARegionAreParents) {
+  v1::DescribeResponse run = HubsRun();
+  absl::StatusOr<ReachedParent> reached = Reach(run);
+  ASSERT_TRUE(reached.ok()) << reached.status();
+  EXPECT_EQ(reached->run.run_id(), "run-1");
+  run.add_regions("us");
+  EXPECT_TRUE(Reach(run).ok());
+}
+
+TEST(ReachParentTest, ARegionHasANameAndSites) {
+  ParentOptions options;
+  options.address = "127.0.0.1:1";
+  options.sites = 1;
+  ExpectRefused(ReachParent(options).status(), absl::StatusCode::kInvalidArgument, {"--region_id"});
+  options.region_id = "eu";
+  options.sites = 0;
+  ExpectRefused(ReachParent(options).status(), absl::StatusCode::kInvalidArgument, {"--sites=N"});
+}
+
+TEST(ReachParentTest, AParentOfAnotherModelIsRefused) {
+  v1::DescribeResponse run = HubsRun();
+  run.set_plan_hash(run.plan_hash() + 1);
+  ExpectRefused(Reach(run).status(), absl::StatusCode::kFailedPrecondition,
+                {"other fragments", "9.9.9", "the same release on both"});
+}
+
+TEST(ReachParentTest, AParentThatHashesOtherwiseIsRefused) {
+  v1::DescribeResponse run = HubsRun();
+  run.set_config_hash(run.config_hash() + 1);
+  ExpectRefused(Reach(run).status(), absl::StatusCode::kFailedPrecondition,
+                {"configuration otherwise", "9.9.9", "the same release on both"});
+}
+
+TEST(ReachParentTest, AParentOfAnotherWireVersionSaysSo) {
+  ExpectRefused(
+      Reach(HubsRun(), 4,
+            {grpc::StatusCode::FAILED_PRECONDITION, "wire_version differs: install 9.9.9"})
+          .status(),
+      absl::StatusCode::kFailedPrecondition,
+      {"the coordinator at 127.0.0.1:", "wire_version", "install 9.9.9"});
+}
+
+TEST(ReachParentTest, ParentsFormNoRing) {
+  v1::DescribeResponse run = HubsRun();
+  run.add_regions("eu");
+  run.add_regions("west");
+  ExpectRefused(Reach(run).status(), absl::StatusCode::kFailedPrecondition,
+                {"below this region", "eu > west", "must not form a ring"});
+}
+
+TEST(ReachParentTest, ARunThatAwaitsItsModelHasNoRegionsYet) {
+  v1::DescribeResponse run = HubsRun();
+  run.set_awaits_model(true);
+  ExpectRefused(Reach(run).status(), absl::StatusCode::kFailedPrecondition,
+                {"waits for its model", "when the first site has brought it"});
+}
+
+TEST(ReachParentTest, ARegionHasNoMoreSitesThanFit) {
+  ExpectRefused(Reach(HubsRun(), 81).status(), absl::StatusCode::kFailedPrecondition,
+                {"--sites=81", "80", "membership.max_workers"});
+  ExpectRefused(Reach(HubsRun(), 65).status(), absl::StatusCode::kFailedPrecondition,
+                {"--sites=65", "a region 64 at most"});
+  EXPECT_TRUE(Reach(HubsRun(), 64).ok());
+}
+
+TEST(ReachParentTest, ARegionWeighsAsItsTokens) {
+  const auto uniform = [](v1::RunConfig& config) {
+    config.mutable_membership()->set_weighting(v1::MembershipConfig::UNIFORM);
+  };
+  ExpectRefused(Reach(HubsRun(uniform)).status(), absl::StatusCode::kFailedPrecondition,
+                {"UNIFORM", "TOKENS"});
+}
+
+}  // namespace
+}  // namespace causeway::server
