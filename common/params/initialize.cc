@@ -23,9 +23,10 @@ struct Task {
 std::vector<Task> CutIntoTasks(const FragmentPlan& plan, int64_t arena_begin, int64_t arena_end) {
   std::vector<Task> tasks;
   for (const PlacedTensor& tensor : plan.tensors()) {
-    if (tensor.offset < arena_begin || tensor.offset >= arena_end) continue;
-    for (int64_t begin = 0; begin < tensor.info.size(); begin += kTaskValues) {
-      tasks.push_back({&tensor, begin, std::min(begin + kTaskValues, tensor.info.size())});
+    const int64_t end = std::min(tensor.info.size(), arena_end - tensor.offset);
+    for (int64_t begin = std::max<int64_t>(0, arena_begin - tensor.offset); begin < end;
+         begin += kTaskValues) {
+      tasks.push_back({&tensor, begin, std::min(begin + kTaskValues, end)});
     }
   }
   return tasks;

@@ -22,7 +22,7 @@ void InitializeParameters(const FragmentPlan& plan, uint64_t seed, std::span<flo
                           ThreadPool* threads = nullptr,
                           const std::function<void(int64_t done, int64_t total)>& progress = {});
 
-// The same for a part of the arena, from `begin` on, that no tensor reaches out of: fragments.
+// The same for a part of the arena, from `begin` on.
 void InitializeRange(const FragmentPlan& plan, uint64_t seed, int64_t begin,
                      std::span<float> values, ThreadPool* threads = nullptr,
                      const std::function<void(int64_t done, int64_t total)>& progress = {});
