@@ -12,11 +12,11 @@
 // Life of a round (fragment, r): Open (contributions arrive) -> Closed (contributors fixed) ->
 // Merged -> Durable (the store has it) -> Published (waiters are called, members are told).
 //
-// Thread-safety: every method may be called by any thread. Contribute and Tick may merge a
-// fragment, which takes as long as reading and writing it once: do not call them on a thread that
-// serves the network. Fragments merge independently of each other. Sinks and callbacks are called
-// without a lock held, possibly on the caller's thread. Handle never merges: rounds that a Ready or
-// a Leave lets close are closed by the next Tick.
+// Thread-safety: every method may be called by any thread. MergeDue and Tick may merge a fragment,
+// which takes as long as reading and writing it once, and Contribute waits for the store: do not
+// call them on a thread that serves the network. Fragments merge independently of each other. Sinks
+// and callbacks are called without a lock held, possibly on the caller's thread. Handle never
+// merges: rounds that a Ready or a Leave lets close are closed by the next Tick.
 #ifndef CAUSEWAY_SERVER_CORE_COORDINATOR_H_
 #define CAUSEWAY_SERVER_CORE_COORDINATOR_H_
 
@@ -140,10 +140,13 @@ class Coordinator {
   virtual std::vector<double> MeasureLeaf(int fragment, int64_t round, int64_t leaf,
                                           std::span<const uint8_t> bytes) const = 0;
   // The whole object. Verifies size, hash and codes before anything changes; returns what became of
-  // it when it is as durable as the store makes it. Closes and merges the round if it was the last
-  // one needed. The same object again is OK.
+  // it when it is as durable as the store makes it. The same object again is OK. Does not wait for
+  // a merge, unless only that can say whether this object overflows.
   virtual absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& header,
                                                       ReceivedObject object) = 0;
+  // Closes, merges and publishes the fragment's round if that is due. To be called once the sender
+  // was told what Contribute returned, whatever it was; the next Tick does it otherwise.
+  virtual void MergeDue(int fragment) = 0;
   // Calls back with the answer of the round, at once if it is kept, else when it is published.
   virtual void PullAnswer(int fragment, int64_t round, PullCallback callback) = 0;
   // The published values and their version, as a consistent pair.

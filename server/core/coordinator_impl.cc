@@ -305,11 +305,15 @@ absl::StatusOr<v1::PushResponse> CoordinatorImpl::Contribute(const v1::PushHeade
     }
     if (added->quarantined()) incidents_.Quarantined(header, *added);
   }
-  // Also after a refusal: the round may have waited for this contribution to be verified.
-  Advance(*fragment);
   RETURN_IF_ERROR(added.status());
-  // Asked after the merge, which may have found that it overflows.
+  if (added->may_overflow) Advance(*fragment);
   return Accepted(*fragment, header, /*duplicate=*/!added->is_new);
+}
+
+void CoordinatorImpl::MergeDue(int fragment) {
+  const Call call(*this);
+  const absl::StatusOr<FragmentRounds*> found = FindFragment(fragment);
+  if (found.ok()) Advance(**found);
 }
 
 int64_t CoordinatorImpl::CutTokens(const FragmentRounds& fragment, v1::PushHeader& header) const {

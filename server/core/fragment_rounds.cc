@@ -309,12 +309,10 @@ absl::StatusOr<MergeResult> FragmentRounds::MergeWhatCanBe(const Contributions& 
                                                            PublishedRound& result) {
   RoundRecord& record = result.record;
   std::set<std::string> left_out;
-  // A fragment's values and deltas are far below; what is above may overflow.
-  constexpr double kSafe = 1e12;
-  bool rehearse = PublishedNorm() > kSafe;
+  bool rehearse = PublishedNorm() > kSafeNorm;
   for (const auto& [id, held] : contributions) {
     if (held.kept_out()) left_out.insert(id);
-    rehearse |= !held.kept_out() && held.norm > kSafe;
+    rehearse |= !held.kept_out() && held.norm > kSafeNorm;
   }
   for (;;) {
     std::vector<int64_t> claimed;

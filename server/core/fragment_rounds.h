@@ -43,6 +43,8 @@ namespace causeway::server {
 
 // A worker's whole training does not come to more; keeps sums of tokens exact.
 inline constexpr int64_t kMaxTokens = int64_t{1} << 48;
+// A fragment's values and deltas have norms far below; what is above may overflow.
+inline constexpr double kSafeNorm = 1e12;
 
 // The threads that merges share; one merge uses them at a time.
 struct MergePool {
@@ -62,6 +64,7 @@ struct AddedContribution {
   double median =
       0;           // The outlier guard judged it by this; 0: it has too few norms yet, or is off.
   double cap = 0;  // The largest norm that the fragment takes; 0: any.
+  bool may_overflow = false;  // The merge says whether it is quarantined.
   bool quarantined() const { return quarantine != Quarantine::kNone; }
   // The record keeps this. What an operator keeps out is no part of it: he may let it in again.
   bool out_of_line() const { return quarantined() && quarantine != Quarantine::kRejected; }

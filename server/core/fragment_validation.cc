@@ -130,11 +130,15 @@ AddedContribution FragmentRounds::Judge(double norm) const {
   AddedContribution verdict;
   verdict.norm = norm;
   const v1::MembershipConfig& membership = options_.config->membership();
-  if (options_.config->sync().contribution() != v1::SyncConfig::GRADIENT) {
+  {
     absl::ReaderMutexLock lock(&data_mutex_);
+    const double published = PublishedNorm();
+    verdict.may_overflow = std::max(norm, published) > kSafeNorm;
     const double smallest = kSmallestParameter * std::sqrt(static_cast<double>(published_.size()));
-    verdict.cap = (membership.norm_cap() > 0 ? membership.norm_cap() : kDefaultNormCap) *
-                  std::max(PublishedNorm(), smallest);
+    if (options_.config->sync().contribution() != v1::SyncConfig::GRADIENT) {
+      verdict.cap = (membership.norm_cap() > 0 ? membership.norm_cap() : kDefaultNormCap) *
+                    std::max(published, smallest);
+    }
   }
   absl::MutexLock lock(&mutex_);
   if (membership.outlier_factor() > 0) verdict.median = norms_.Median().value_or(0);

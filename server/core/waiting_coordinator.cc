@@ -122,6 +122,10 @@ absl::StatusOr<v1::PushResponse> WaitingCoordinator::Contribute(const v1::PushHe
   return begun()->Contribute(header, std::move(object));
 }
 
+void WaitingCoordinator::MergeDue(int fragment) {
+  if (begun() != nullptr) begun()->MergeDue(fragment);
+}
+
 void WaitingCoordinator::PullAnswer(int fragment, int64_t round, PullCallback callback) {
   if (begun() == nullptr) return callback(StillWaits());
   begun()->PullAnswer(fragment, round, std::move(callback));

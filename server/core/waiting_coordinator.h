@@ -53,6 +53,7 @@ class WaitingCoordinator final : public Coordinator {
                                   std::span<const uint8_t> bytes) const override;
   absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& header,
                                               ReceivedObject object) override;
+  void MergeDue(int fragment) override;
   void PullAnswer(int fragment, int64_t round, PullCallback callback) override;
   absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) override;
   void RecordPulled(const std::string& worker_id, v1::Want::Object object, int64_t bytes) override;

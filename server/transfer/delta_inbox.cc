@@ -222,6 +222,7 @@ void DeltaInbox::Contribute(const std::shared_ptr<Delta>& delta) {
     if (!again) Drop(*delta);
   }
   End(bearers, result);
+  coordinator_.MergeDue(header.fragment());
 }
 
 void DeltaInbox::Drop(Delta& delta) {

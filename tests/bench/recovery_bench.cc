@@ -169,6 +169,7 @@ class Bench {
           header.set_send_step(round);
           RETURN_IF_ERROR(coordinator.BeginPush(header).status());
           RETURN_IF_ERROR(coordinator.Contribute(header, objects_[object]).status());
+          coordinator.MergeDue(f);
         }
       }
     }

@@ -125,10 +125,13 @@ absl::Status InProcessExchange::Push(const worker::Contribution& contribution) {
   header.set_send_step(contribution.send_step);
   ASSIGN_OR_RETURN(const auto held, coordinator_.BeginPush(header));
   if (held.has_value()) return absl::OkStatus();
-  RETURN_IF_ERROR(coordinator_
-                      .Contribute(header, std::vector<uint8_t>(contribution.object.begin(),
-                                                               contribution.object.end()))
-                      .status());
+  const absl::Status status =
+      coordinator_
+          .Contribute(header,
+                      std::vector<uint8_t>(contribution.object.begin(), contribution.object.end()))
+          .status();
+  coordinator_.MergeDue(contribution.fragment);
+  RETURN_IF_ERROR(status);
   bytes_up_ += header.total_bytes();
   return absl::OkStatus();
 }

@@ -221,6 +221,7 @@ void CoordinatorHost::Push(std::weak_ptr<void> caller, const v1::PushHeader& hea
         const bool again = held.ok() && held->has_value();
         if (held.ok() && !again) status = coordinator_->Contribute(header, object).status();
         if (dying_) return;
+        const int64_t generation = generation_;
         if (again) world_.Count(Happening::kContributedAgain);
         if (absl::IsUnavailable(status)) world_.Count(Happening::kFencedOff);
         world_.Trace("push of ", header.worker_id(), " incarnation ", header.incarnation(),
@@ -228,6 +229,7 @@ void CoordinatorHost::Push(std::weak_ptr<void> caller, const v1::PushHeader& hea
                      status.ToString(), again ? " (again)" : "");
         auditor_.PushServed(header, status);
         reply(status.ok() ? Reply(nullptr) : Reply(status));
+        if (serving(generation)) coordinator_->MergeDue(header.fragment());
       },
       std::move(done));
 }

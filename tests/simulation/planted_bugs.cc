@@ -46,6 +46,7 @@ class Around : public Coordinator {
                                               server::ReceivedObject object) override {
     return real_->Contribute(header, std::move(object));
   }
+  void MergeDue(int fragment) override { real_->MergeDue(fragment); }
   void PullAnswer(int fragment, int64_t round, server::PullCallback callback) override {
     real_->PullAnswer(fragment, round, std::move(callback));
   }
@@ -91,6 +92,7 @@ class TwiceApplier final : public Around {
     for (auto& [key, entry] : counted_) {
       v1::PushHeader again = entry.first;
       again.set_round(again.round() + 1);
+      again.clear_base_hash();  // Else it is refused for the version that it was taken against.
       real().Contribute(again, entry.second).status().IgnoreError();
     }
   }
@@ -98,6 +100,25 @@ class TwiceApplier final : public Around {
  private:
   // The last contribution per fragment and worker.
   std::map<std::pair<int, std::string>, std::pair<v1::PushHeader, SharedBytes>> counted_;
+};
+
+class Hasty final : public Around {
+ public:
+  using Around::Around;
+  absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& header,
+                                              server::ReceivedObject object) override {
+    taken_.emplace_back(header, std::move(object.bytes));
+    return v1::PushResponse();
+  }
+  void MergeDue(int fragment) override {
+    for (auto& [header, bytes] : std::exchange(taken_, {})) {
+      real().Contribute(header, bytes).status().IgnoreError();
+    }
+    Around::MergeDue(fragment);
+  }
+
+ private:
+  std::vector<std::pair<v1::PushHeader, SharedBytes>> taken_;
 };
 
 class Unfenced final : public Around {
@@ -153,6 +174,10 @@ class FailsAfterLeave final : public Around {
 
 std::unique_ptr<Coordinator> AppliesTwice(std::unique_ptr<Coordinator> real) {
   return std::make_unique<TwiceApplier>(std::move(real));
+}
+
+std::unique_ptr<Coordinator> AcknowledgesFirst(std::unique_ptr<Coordinator> real) {
+  return std::make_unique<Hasty>(std::move(real));
 }
 
 std::unique_ptr<Coordinator> AcceptsStaleIncarnations(std::unique_ptr<Coordinator> real) {

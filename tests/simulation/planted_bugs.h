@@ -12,6 +12,9 @@ namespace causeway::simulation {
 // A contribution counts again in the next round of its fragment.
 std::unique_ptr<server::Coordinator> AppliesTwice(std::unique_ptr<server::Coordinator> real);
 
+// A contribution is acknowledged, and only then made durable.
+std::unique_ptr<server::Coordinator> AcknowledgesFirst(std::unique_ptr<server::Coordinator> real);
+
 // A push is taken for one of the present incarnation, whatever it says.
 std::unique_ptr<server::Coordinator> AcceptsStaleIncarnations(
     std::unique_ptr<server::Coordinator> real);

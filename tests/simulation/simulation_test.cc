@@ -85,6 +85,11 @@ TEST(SimulationTest, AContributionThatIsAppliedTwiceIsFound) {
   EXPECT_THAT(found, Contains("counted_once"));
 }
 
+TEST(SimulationTest, AContributionThatIsAcknowledgedBeforeItIsDurableIsFound) {
+  const std::set<std::string> found = FoundBy({.coordinator = AcknowledgesFirst});
+  EXPECT_THAT(found, Contains("acknowledged_is_kept"));
+}
+
 TEST(SimulationTest, ALateDeltaThatIsLostIsFound) {
   const std::set<std::string> found =
       FoundBy({.coordinator = nullptr, .workers_drop_late_deltas = true});
@@ -144,7 +149,7 @@ TEST(SimulationTest, ALeaveThatIsSavedByAFailingCoordinatorFreesItsPlace) {
     scenario.undisturbed_bits = false;
     scenario.sites = 2;
     scenario.liars = 0;
-    scenario.quiet_at = absl::Seconds(60);
+    scenario.quiet_at = absl::Seconds(600);  // Both have left by then.
     scenario.lose_request = scenario.lose_reply = scenario.duplicate = scenario.stall = 0;
     scenario.store_death = 0;
     scenario.kill_worker = scenario.shut_coordinator_down = scenario.sever_stream = 0;

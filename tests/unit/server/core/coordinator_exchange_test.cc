@@ -51,6 +51,28 @@ TEST(CoordinatorExchangeTest, ARoundIsRecordedAndAnnounced) {
   EXPECT_EQ(two.run.events.Count("round_closed"), 0) << "only for those that miss somebody";
 }
 
+TEST(CoordinatorExchangeTest, AContributionIsHeldBeforeItsRoundIsMerged) {
+  TwoWorkers two;
+  two.a.Train();
+  ASSERT_TRUE(two.a.Push(0, 1).ok());
+  std::vector<uint8_t> object;
+  const v1::PushHeader last = two.b.MakePush(0, 1, object);
+  const auto accepted = two.run.coordinator->Contribute(last, object);
+  ASSERT_TRUE(accepted.ok()) << accepted.status();
+  EXPECT_FALSE(accepted->quarantined());
+  EXPECT_EQ(two.run.store.contributions().size(), 2u);
+  EXPECT_TRUE(two.run.store.rounds().empty());
+  // A coordinator that died now would not have lost it.
+  two.Restart();
+  const auto held = two.run.coordinator->BeginPush(two.b.MakePush(0, 1, object));
+  ASSERT_TRUE(held.ok() && held->has_value()) << held.status();
+  two.run.coordinator->MergeDue(7);  // No such fragment.
+  EXPECT_TRUE(two.run.store.rounds().empty());
+  two.run.coordinator->MergeDue(0);
+  ASSERT_EQ(two.run.store.rounds().size(), 1u);
+  EXPECT_THAT(two.run.store.rounds()[0].contributors, ElementsAre("a", "b"));
+}
+
 TEST(CoordinatorExchangeTest, ARepeatedPushCountsOnce) {
   TwoWorkers two;
   two.a.Train();

@@ -1,4 +1,5 @@
 // The guard against contributions that are out of line.
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -223,6 +224,24 @@ TEST(CoordinatorQuarantineTest, WhatWouldOverflowIsLeftOutAndTheRoundMergedWitho
   EXPECT_TRUE(SaysQuarantined(*with.run.coordinator, header)) << "the successor knows it, too";
 }
 
+TEST(CoordinatorQuarantineTest, WhoeverSendsWhatOverflowsLastIsToldSo) {
+  TwoWorkers two([](v1::RunConfig& config) {
+    config.mutable_sync()->set_codec_up(v1::BF16);
+    config.mutable_outer()->set_learning_rate(10);
+  });
+  two.a.Train();
+  two.b.Train();
+  ASSERT_TRUE(two.a.Push(0, 1).ok());
+  std::vector<uint8_t> object;
+  v1::PushHeader header = two.b.MakePush(0, 1, object);
+  std::fill(object.begin(), object.end(), uint8_t{0x7f});  // The largest finite bf16.
+  header.set_object_hash(TreeHash(object));
+  const auto accepted = two.run.coordinator->Contribute(header, std::move(object));
+  ASSERT_TRUE(accepted.ok()) << accepted.status();
+  EXPECT_TRUE(accepted->quarantined());
+  EXPECT_THAT(two.run.store.rounds().back().contributors, ElementsAre("a"));
+}
+
 TEST(CoordinatorQuarantineTest, ClaimedTokensCountAsFarAsTheyCanHaveBeenTrained) {
   Guarded two(0);
   two.a.Train();
@@ -234,6 +253,7 @@ TEST(CoordinatorQuarantineTest, ClaimedTokensCountAsFarAsTheyCanHaveBeenTrained)
     v1::PushHeader header = worker->MakePush(0, 1, object);
     header.set_tokens(worker == &two.a ? int64_t{1} << 48 : 2 * 64);
     ASSERT_TRUE(two.run.coordinator->Contribute(header, std::move(object)).ok());
+    two.run.coordinator->MergeDue(0);
   }
   EXPECT_THAT(two.run.store.rounds().back().weights, ElementsAre(0.5, 0.5));
   EXPECT_EQ(two.run.events.Count("tokens_cut"), 1);

@@ -200,7 +200,9 @@ absl::Status ToyWorker::Push(int fragment, int64_t round) {
   const v1::PushHeader header = MakePush(fragment, round, object);
   ASSIGN_OR_RETURN(const auto held, run_.coordinator->BeginPush(header));
   if (held.has_value()) return absl::OkStatus();
-  return run_.coordinator->Contribute(header, std::move(object)).status();
+  const absl::Status status = run_.coordinator->Contribute(header, std::move(object)).status();
+  run_.coordinator->MergeDue(fragment);
+  return status;
 }
 
 absl::Status ToyWorker::Merge(int fragment, int64_t round) {

@@ -124,6 +124,28 @@ TEST_F(DeltaInboxTest, WhoeverOffersTheObjectHearsOfItsEnd) {
   EXPECT_TRUE(accepted_.duplicate());
 }
 
+// The merge may take seconds, and a sender that waits for it holds a delta that is durable.
+TEST_F(DeltaInboxTest, TheSenderIsToldBeforeTheRoundIsMerged) {
+  const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
+  std::vector<int> merged;
+  uint64_t transfer = 1;
+  coordinator_.on_merge = [&](int fragment) {
+    EXPECT_TRUE(bearer_->ended(transfer));
+    EXPECT_EQ(memory_.taken(), 0);
+    merged.push_back(fragment);
+  };
+  const Delta accepted = Offer(bearer_, 1, HeaderOf(object, 1, 3));
+  for (const int64_t chunk : {0, 1}) Put(accepted, object, chunk);
+  EXPECT_TRUE(bearer_->end(1).ok());
+  // The round may have waited for this one to be verified.
+  transfer = 2;
+  coordinator_.verdict = absl::InvalidArgumentError("malformed");
+  const Delta refused = Offer(bearer_, 2, HeaderOf(object, 1, 4));
+  for (const int64_t chunk : {0, 1}) Put(refused, object, chunk);
+  EXPECT_EQ(bearer_->code(2), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(merged, std::vector<int>({3, 4}));
+}
+
 TEST_F(DeltaInboxTest, CutAnywhereItGoesOnWithWhatIsMissing) {
   const std::vector<uint8_t> object = MakeObject(4 * kChunk + 1, 2);
   for (int64_t cut = 0; cut <= 4; ++cut) {

@@ -3,6 +3,7 @@
 #define CAUSEWAY_TESTS_UNIT_SERVER_TRANSFER_FAKE_COORDINATOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -32,6 +33,7 @@ class FakeCoordinator final : public Coordinator {
   std::vector<std::vector<double>> squares;  // Of the last contribution.
   int64_t pulled_bytes = 0;
   int asked_for_answers = 0;
+  std::function<void(int fragment)> on_merge;  // May be null.
   int asked_for_states = 0;
 
   void Publish(int fragment, int64_t round, const PullObject& object) {
@@ -86,6 +88,9 @@ class FakeCoordinator final : public Coordinator {
     if (!verdict.ok()) return verdict;
     contributions.emplace_back(header, std::vector<uint8_t>(bytes.begin(), bytes.end()));
     return Accepted(header, /*duplicate=*/false);
+  }
+  void MergeDue(int fragment) override {
+    if (on_merge != nullptr) on_merge(fragment);
   }
   void PullAnswer(int fragment, int64_t round, PullCallback callback) override {
     ++asked_for_answers;
