@@ -15,6 +15,9 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
   status.set_run_id(options_.run_id);
   *status.mutable_config() = options_.config;
   status.set_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
+  if (is_lead()) {
+    for (v1::Shard& shard : options_.part->shards->Where()) *status.add_shards() = std::move(shard);
+  }
   std::map<std::string, Member> members;
   RoundPolicy policy;
   const bool rounds_are_done = RoundsAreDone();

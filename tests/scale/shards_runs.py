@@ -4,7 +4,9 @@ usage: tests/scale/run --shards 4 [--steps 48] [--kills 0] [--seed 1] [--json]
 
 Real processes on loopback. Reports:
   bit_equal             every round has the hash that one coordinator publishes, with each number of shards
-  peak_bytes_per_shard  for each number of coordinators, the largest resident memory of one of them
+  peak_bytes_per_shard  for each number of coordinators, the largest peak of resident memory of one of them, with a
+                        model of --layers blocks (16.8 million parameters each) that is begun, served and saved
+  model_bytes           of that model's parameters at 4 bytes
   hash_mismatches       of all comparisons by sites and coordinators
   kills                 SIGKILLs at random moments to lead and shards of the last run, each then served again
 """
@@ -15,11 +17,10 @@ import os
 import pathlib
 import random
 import sys
-import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
-from cluster import SIGKILL  # noqa: E402
+from cluster import COORDINATOR, SIGKILL, SIGTERM, wait_until  # noqa: E402
 from shards import Sharded  # noqa: E402
 
 SETTINGS = """
@@ -40,17 +41,35 @@ def peak_bytes(process):
                  if line.startswith("VmHWM")), 0)
 
 
-class Watch(threading.Thread):
-    """The largest memory of any of these processes, as long as it runs."""
+LARGE = """
+model { layers: %d width: 1024 heads: 8 mlp_width: 4096 sequence_length: 32 }
+sync { pattern: BALANCED fragments: 8 steps_between_syncs: 8 overlap_steps: 2 codec_up: INT4
+       codec_down: INT4 }
+"""
 
-    def __init__(self, processes):
-        super().__init__(daemon=True)
-        self.processes, self.peak, self.over = processes, 0, False
 
-    def run(self):
-        while not self.over:
-            self.peak = max([self.peak, *map(peak_bytes, list(self.processes))])
-            time.sleep(0.2)
+def peak(layers, shards):
+    """Of the coordinators of a large model that nobody trains: the largest peak, and the model's bytes."""
+    with Sharded() as cluster:
+        settings = LARGE % layers
+        names = names_of(shards)
+        flags = [f"--shards={','.join(names)}"] if shards > 1 else []
+        config = cluster.folder / "large.textproto"
+        config.write_text(settings)
+        lead = cluster.start(
+            "coordinator.log", COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
+            f"--config={config}", "--listen=127.0.0.1:0", "--http=off", "--durability=none",
+            f"--address_file={cluster.folder / 'address'}", *flags)
+        wait_until(lambda: (cluster.folder / "address").exists() or lead.child.poll() is not None,
+                   "the coordinator listens", 600)
+        serving = [lead, *(cluster.start_shard(name, "--durability=none") for name in names[1:])]
+        peaks = [peak_bytes(process) for process in serving]
+        for process in reversed(serving):
+            process.signal(SIGTERM)
+        for process in serving:
+            if process.child.wait(timeout=600) != 0:
+                raise RuntimeError(process.log()[-2000:])
+        return max(peaks), 4 * cluster.summary()["parameters"]
 
 
 def finish(*processes):
@@ -75,9 +94,6 @@ def run(options, shards, kills=0):
             for name in names[1:]:
                 serving[name] = cluster.start_shard(name)
         serving["lead"] = cluster.coordinator
-        processes = list(serving.values())
-        watch = Watch(processes)
-        watch.start()
         step_ms = 100 if kills else 0
         workers = [cluster.start_worker(name, f"--min_step_time={step_ms}ms") for name in WORKERS]
         chance = random.Random(options.seed)
@@ -91,13 +107,10 @@ def run(options, shards, kills=0):
             serving[victim].wait()
             serving[victim] = (cluster.restart_lead() if victim == "lead"
                                else cluster.start_shard(victim))
-            processes.append(serving[victim])
         finish(*workers, *serving.values())
-        watch.over = True
-        watch.join()
         folders = ["coordinator", *names[1:]]
         mismatches = sum(cluster.summary(folder)["hash_mismatches"] for folder in folders[:1])
-        return {"published": cluster.published(*folders), "peak": watch.peak,
+        return {"published": cluster.published(*folders), 
                 "hash_mismatches": mismatches, "rounds": cluster.summary()["rounds"]}
 
 
@@ -107,6 +120,7 @@ def main():
     parser.add_argument("--shards", type=int, default=4, help="coordinators at most, 2 to 8")
     parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--layers", type=int, default=6, help="of the model whose memory is read")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -116,6 +130,7 @@ def main():
     runs = {count: run(options, count, options.kills if count == options.shards else 0)
             for count in counts}
     whole = runs[1]["published"]
+    peaks = {count: peak(options.layers, count) for count in counts}
     report = {
         "shards": counts,
         "steps": options.steps,
@@ -123,7 +138,8 @@ def main():
         "load_average": os.getloadavg()[0],
         "rounds": runs[1]["rounds"],
         "bit_equal": len(whole) > 0 and all(r["published"] == whole for r in runs.values()),
-        "peak_bytes_per_shard": {count: r["peak"] for count, r in runs.items()},
+        "model_bytes": peaks[1][1],
+        "peak_bytes_per_shard": {count: most for count, (most, _) in peaks.items()},
         "hash_mismatches": sum(r["hash_mismatches"] for r in runs.values()),
     }
     if options.json:

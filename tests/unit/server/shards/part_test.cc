@@ -153,7 +153,10 @@ class PartTest : public testing::Test {
     header.set_object_hash(TreeHash(object));
     header.set_tokens(id == "a" ? 64 : 32);
     header.set_epoch(1);
-    return coordinator.Contribute(header, ReceivedObject(std::move(object))).status();
+    const absl::Status pushed =
+        coordinator.Contribute(header, ReceivedObject(std::move(object))).status();
+    coordinator.MergeDue(fragment);
+    return pushed;
   }
 
   Coordinator& Owner(int fragment) { return fragment % 2 == 0 ? *lead_ : *shard_; }
