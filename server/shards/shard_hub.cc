@@ -132,28 +132,28 @@ std::optional<v1::ShardOrder> ShardHub::NextOrder(Line& line) {
   return order;
 }
 
-void ShardHub::Take(Line& line, const v1::ShardReport& report) {
+absl::Status ShardHub::Take(Line& line, const v1::ShardReport& report) {
   std::function<void(const absl::Status&)> done;
   switch (report.report_case()) {
     case v1::ShardReport::kHeard: {
       absl::MutexLock lock(&mutex_);
       line.heard_ = std::max(line.heard_, report.heard());
-      return;
+      return absl::OkStatus();
     }
     case v1::ShardReport::kAnswer: {
       {
         absl::MutexLock lock(&mutex_);
         const auto found = line.answers_.find(report.answer().number());
-        if (found == line.answers_.end()) return;
+        if (found == line.answers_.end()) return absl::OkStatus();
         done = std::move(found->second);
         line.answers_.erase(found);
       }
       done(absl::Status(static_cast<absl::StatusCode>(report.answer().code()),
                         report.answer().message()));
-      return;
+      return absl::OkStatus();
     }
     default:
-      coordinator_->TakeReport(line.hello_.name(), report);
+      return coordinator_->TakeReport(line.hello_.name(), report);
   }
 }
 

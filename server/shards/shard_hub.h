@@ -64,7 +64,8 @@ class ShardHub final : public Shards {
   absl::StatusOr<std::shared_ptr<Line>> Attach(const v1::ShardHello& hello);
   // Waits for the next order; nothing once the line is closed.
   std::optional<v1::ShardOrder> NextOrder(Line& line);
-  void Take(Line& line, const v1::ShardReport& report);
+  // An error ends the stream.
+  absl::Status Take(Line& line, const v1::ShardReport& report);
   // NextOrder ends.
   void Close(Line& line);
   // The stream is over.

@@ -224,6 +224,15 @@ TEST_F(PartTest, AWorkerThatAShardHasNotHeardOfTriesAgain) {
   EXPECT_TRUE(Push(*shard_, "a", 1, 1).ok());
 }
 
+TEST_F(PartTest, AnOldCopyOfTheLeadIsNotFollowed) {
+  EnterBoth();
+  v1::ShardRoster roster = lead_->Roster();
+  roster.set_epoch(2);
+  ASSERT_TRUE(shard_->FollowLead(roster).ok());
+  const absl::Status old = shard_->FollowLead(lead_->Roster());
+  EXPECT_TRUE(absl::IsFailedPrecondition(old)) << old;
+}
+
 TEST_F(PartTest, AShardTakesNoSessionsAndNobodyElsesFragments) {
   EnterBoth();
   EXPECT_TRUE(absl::IsFailedPrecondition(Enter(*shard_, "c", std::make_shared<NoSink>())));
