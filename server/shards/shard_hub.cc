@@ -138,6 +138,7 @@ absl::Status ShardHub::Take(Line& line, const v1::ShardReport& report) {
     case v1::ShardReport::kHeard: {
       absl::MutexLock lock(&mutex_);
       line.heard_ = std::max(line.heard_, report.heard());
+      if (finished_ > 0 && line.heard_ >= finished_) places_.at(line.hello_.name()).ended = true;
       return absl::OkStatus();
     }
     case v1::ShardReport::kAnswer: {
@@ -184,6 +185,11 @@ void ShardHub::Detach(const std::shared_ptr<Line>& line, const absl::Status& why
                           {{"shard", name}, {"reason", std::string(why.message())}});
 }
 
+bool ShardHub::AllHaveEnded() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  return std::ranges::all_of(places_, [](const auto& place) { return place.second.ended; });
+}
+
 void ShardHub::Stop() {
   absl::MutexLock lock(&mutex_);
   stopping_ = true;
@@ -219,6 +225,12 @@ std::vector<v1::Shard> ShardHub::Where() const {
 void ShardHub::Tell(const v1::ShardRoster& roster, bool wait) {
   std::vector<std::shared_ptr<Line>> told;
   absl::MutexLock lock(&mutex_);
+  if (!roster.finished()) {
+    finished_ = 0;
+    for (auto& [name, place] : places_) place.ended = false;
+  } else if (finished_ == 0) {
+    finished_ = roster.number();
+  }
   for (auto& [name, place] : places_) {
     if (place.line == nullptr || place.line->closed_) continue;
     told.push_back(place.line);

@@ -217,6 +217,26 @@ TEST_F(ShardHubTest, AShardThatHearsNothingIsGivenUp) {
   EXPECT_EQ(hub_->NextOrder(**line), std::nullopt);
 }
 
+TEST_F(ShardHubTest, ALeadEndsWhenEveryShardKnowsThatTheRunIsFinished) {
+  const auto line = hub_->Attach(Hello());
+  ASSERT_TRUE(line.ok());
+  v1::ShardRoster roster = coordinator_->Roster();
+  roster.set_finished(true);
+  hub_->Tell(roster, /*wait=*/false);
+  EXPECT_FALSE(hub_->AllHaveEnded());
+  v1::ShardReport report;
+  report.set_heard(roster.number() - 1);
+  ASSERT_TRUE(hub_->Take(**line, report).ok());
+  EXPECT_FALSE(hub_->AllHaveEnded());
+  report.set_heard(roster.number());
+  ASSERT_TRUE(hub_->Take(**line, report).ok());
+  hub_->Detach(*line, absl::UnavailableError("it has ended"));
+  EXPECT_TRUE(hub_->AllHaveEnded());
+  // Somebody has joined again.
+  hub_->Tell(coordinator_->Roster(), /*wait=*/false);
+  EXPECT_FALSE(hub_->AllHaveEnded());
+}
+
 TEST_F(ShardHubTest, WorkersHearWhereAShardHasMovedTo) {
   auto line = hub_->Attach(Hello());
   ASSERT_TRUE(line.ok());
