@@ -225,12 +225,13 @@ std::vector<v1::Shard> ShardHub::Where() const {
 void ShardHub::Tell(const v1::ShardRoster& roster, bool wait) {
   std::vector<std::shared_ptr<Line>> told;
   absl::MutexLock lock(&mutex_);
-  if (!roster.finished()) {
+  const bool is_newest = roster.number() > newest_;
+  newest_ = std::max(newest_, roster.number());
+  if (is_newest && !roster.finished()) {
     finished_ = 0;
     for (auto& [name, place] : places_) place.ended = false;
-  } else if (finished_ == 0) {
-    finished_ = roster.number();
   }
+  if (is_newest && roster.finished() && finished_ == 0) finished_ = roster.number();
   for (auto& [name, place] : places_) {
     if (place.line == nullptr || place.line->closed_) continue;
     told.push_back(place.line);

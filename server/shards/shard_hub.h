@@ -97,6 +97,7 @@ class ShardHub final : public Shards {
   mutable absl::Mutex mutex_;
   std::map<std::string, Place> places_ ABSL_GUARDED_BY(mutex_);  // Without the lead.
   int64_t last_call_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t newest_ ABSL_GUARDED_BY(mutex_) = 0;  // The number of the newest roster.
   // The first roster that says that the run is finished; 0: it is not.
   int64_t finished_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
