@@ -179,7 +179,8 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
     if (sharded != nullptr) RETURN_IF_ERROR(sharded->status());
     if (absl::GetFlag(FLAGS_exit_when_finished) &&
         (absl::GetFlag(FLAGS_exit_when_drained) ? coordinator.Finished()
-                                                : coordinator.ReachedItsEnd())) {
+                                                : coordinator.ReachedItsEnd()) &&
+        (sharded == nullptr || sharded->MayEnd())) {
       return absl::OkStatus();
     }
     curves.Tick();

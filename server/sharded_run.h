@@ -62,6 +62,8 @@ class ShardedRun {
   absl::Status Start(Coordinator& coordinator, const std::string& bound);
   // Not OK once the lead has refused this shard.
   absl::Status status() const;
+  // A lead whose run is finished: every shard knows it.
+  bool MayEnd() const { return hub_ == nullptr || hub_->AllHaveEnded(); }
   // Before the server stops.
   void Stop();
 

@@ -173,14 +173,15 @@ class Coordinator {
                             int64_t bytes) = 0;
 
   // --- Shards (shards.h). FAILED_PRECONDITION, or nothing, where there are none ---
-  // At the lead: that shard reports.
-  virtual void TakeReport(const std::string& shard, const v1::ShardReport& report);
+  // At the lead: that shard reports. FAILED_PRECONDITION if it serves an old copy of its folder.
+  virtual absl::Status TakeReport(const std::string& shard, const v1::ShardReport& report);
   // At the lead: the present roster, for a shard that has attached; and all workers are told where
   // shards are now.
   virtual v1::ShardRoster Roster();
   virtual void AnnouncePlacement();
   // At a shard: the lead's roster is in force from now on; and nothing is heard of the lead, so
   // that no round closes.
+  // FAILED_PRECONDITION for a lead of an earlier epoch than the last one's.
   virtual absl::Status FollowLead(const v1::ShardRoster& roster);
   virtual void LoseLead();
   virtual absl::Status AnswerLead(const v1::ShardCall& call);

@@ -59,7 +59,7 @@ class CoordinatorImpl final : public Coordinator {
   absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) override;
   void RecordPulled(const std::string& worker_id, v1::Want::Object object, int64_t bytes) override;
 
-  void TakeReport(const std::string& shard, const v1::ShardReport& report) override;
+  absl::Status TakeReport(const std::string& shard, const v1::ShardReport& report) override;
   v1::ShardRoster Roster() override;
   void AnnouncePlacement() override;
   absl::Status FollowLead(const v1::ShardRoster& roster) override;

@@ -68,7 +68,9 @@ absl::Status NoShards() {
 
 }  // namespace
 
-void Coordinator::TakeReport(const std::string&, const v1::ShardReport&) {}
+absl::Status Coordinator::TakeReport(const std::string&, const v1::ShardReport&) {
+  return absl::OkStatus();
+}
 v1::ShardRoster Coordinator::Roster() { return {}; }
 void Coordinator::AnnouncePlacement() {}
 absl::Status Coordinator::FollowLead(const v1::ShardRoster&) { return NoShards(); }
@@ -145,16 +147,24 @@ void CoordinatorImpl::TellShards(bool wait) {
   if (is_lead()) options_.part->shards->Tell(Roster(), wait);
 }
 
-void CoordinatorImpl::TakeReport(const std::string& shard, const v1::ShardReport& report) {
+absl::Status CoordinatorImpl::TakeReport(const std::string& shard, const v1::ShardReport& report) {
   const auto is_remote = [this](int fragment) {
     return fragment >= 0 && fragment < plan_.fragments() && Own(fragment) == nullptr;
   };
   switch (report.report_case()) {
     case v1::ShardReport::kFragment: {
-      if (!is_remote(report.fragment().fragment())) return;
+      if (!is_remote(report.fragment().fragment())) return absl::OkStatus();
       absl::MutexLock lock(&remote_mutex_);
-      remote_[report.fragment().fragment()] = report.fragment();
-      return;
+      v1::FragmentStatus& known = remote_[report.fragment().fragment()];
+      if (report.fragment().published_version() < known.published_version()) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("shard ", shard, " has version ", report.fragment().published_version(),
+                         " of fragment ", report.fragment().fragment(), ", and has published ",
+                         known.published_version(),
+                         ": it serves an old copy of its run directory; serve the newest one"));
+      }
+      known = report.fragment();
+      return absl::OkStatus();
     }
     case v1::ShardReport::kContribution: {
       const v1::PushHeader& header = report.contribution().header();
@@ -167,37 +177,40 @@ void CoordinatorImpl::TakeReport(const std::string& shard, const v1::ShardReport
                        ? header.send_step()
                        : schedule_.SendStep(header.fragment(), header.round()));
       }
-      if (report.contribution().past()) return;
+      if (report.contribution().past()) return absl::OkStatus();
       for (RunObserver* const observer : options_.observers) {
         observer->OnContributed(header, report.contribution().quarantined());
       }
-      return;
+      return absl::OkStatus();
     }
     case v1::ShardReport::kRound: {
-      if (!is_remote(report.round().fragment())) return;
+      if (!is_remote(report.round().fragment())) return absl::OkStatus();
       PublishedRound round;
       round.record = RecordOf(report.round());
       round.missing = {report.round().missing().begin(), report.round().missing().end()};
       {
         absl::MutexLock lock(&remote_mutex_);
         v1::FragmentStatus& entry = remote_[round.record.fragment];
-        entry.set_fragment(round.record.fragment);
-        entry.set_values(plan_.range(round.record.fragment).size());
-        entry.set_published_version(round.record.round);
-        entry.set_published_hash(round.record.published_hash);
-        entry.clear_contributed();
-        entry.clear_quarantined();
+        // A status may have been faster.
+        if (entry.published_version() < round.record.round) {
+          entry.set_fragment(round.record.fragment);
+          entry.set_values(plan_.range(round.record.fragment).size());
+          entry.set_published_version(round.record.round);
+          entry.set_published_hash(round.record.published_hash);
+          entry.clear_contributed();
+          entry.clear_quarantined();
+        }
       }
       for (RunObserver* const observer : options_.observers) {
         observer->OnPublished(round.record, round.missing);
       }
       BroadcastOutcome(round.record);
-      return;
+      return absl::OkStatus();
     }
     case v1::ShardReport::kAccounts: {
       absl::MutexLock lock(&remote_mutex_);
       remote_accounts_[shard] = report.accounts();
-      return;
+      return absl::OkStatus();
     }
     case v1::ShardReport::kEvent: {
       nlohmann::json fields =
@@ -207,10 +220,10 @@ void CoordinatorImpl::TakeReport(const std::string& shard, const v1::ShardReport
       options_.events->Record(report.event().event(),
                               absl::StrCat("shard ", shard, ": ", report.event().message()),
                               fields);
-      return;
+      return absl::OkStatus();
     }
     default:
-      return;
+      return absl::OkStatus();
   }
 }
 
@@ -285,6 +298,11 @@ void CoordinatorImpl::LoseLead() {
 }
 
 absl::Status CoordinatorImpl::FollowLead(const v1::ShardRoster& roster) {
+  if (roster.epoch() < epoch_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the lead has epoch ", roster.epoch(), ", this shard has followed one of ", epoch_.load(),
+        ": the lead serves an old copy of its run directory; serve the newest one"));
+  }
   std::vector<Member> members;
   for (const v1::ShardMember& entry : roster.members()) {
     Member member;

@@ -128,11 +128,13 @@ absl::Status LeadLink::Follow(grpc::ClientContext& context) {
   v1::ShardReport report;
   *report.mutable_hello() = hello_;
   v1::ShardOrder order;
+  absl::Status obeyed;
   if (stream->Write(report) && stream->Read(&order) && order.has_welcome()) {
     QueueAll();
     absl::StatusOr<std::thread> writer = StartThread([&] { Write(*stream); });
     if (!writer.ok()) context.TryCancel();
-    while (stream->Read(&order)) Obey(order);
+    while (obeyed.ok() && stream->Read(&order)) obeyed = Obey(order);
+    if (!obeyed.ok()) context.TryCancel();
     {
       absl::MutexLock lock(&mutex_);
       attached_ = false;
@@ -140,7 +142,9 @@ absl::Status LeadLink::Follow(grpc::ClientContext& context) {
     }
     if (writer.ok()) writer->join();
   }
-  RETURN_IF_ERROR(FromGrpcStatus(stream->Finish()));
+  const absl::Status ended = FromGrpcStatus(stream->Finish());
+  RETURN_IF_ERROR(obeyed);
+  RETURN_IF_ERROR(ended);
   return absl::UnavailableError("it has ended the stream");
 }
 
@@ -197,13 +201,9 @@ void LeadLink::Write(Stream& stream) {
   }
 }
 
-void LeadLink::Obey(const v1::ShardOrder& order) {
+absl::Status LeadLink::Obey(const v1::ShardOrder& order) {
   if (order.has_roster()) {
-    const absl::Status followed = coordinator_->FollowLead(order.roster());
-    if (!followed.ok()) {
-      Log().error("a roster of the lead cannot be used: {}", std::string(followed.message()));
-      return;
-    }
+    RETURN_IF_ERROR(coordinator_->FollowLead(order.roster()));
     // Before the lead writes its summary: what all have left behind.
     if (order.roster().finished()) coordinator_->Tick();
     v1::ShardReport report;
@@ -211,15 +211,16 @@ void LeadLink::Obey(const v1::ShardOrder& order) {
     Queue(std::move(report), /*fragments_changed=*/true);
     report.set_heard(order.roster().number());
     Queue(std::move(report));
-    return;
+    return absl::OkStatus();
   }
-  if (!order.has_call()) return;
+  if (!order.has_call()) return absl::OkStatus();
   const absl::Status answer = coordinator_->AnswerLead(order.call());
   v1::ShardReport report;
   report.mutable_answer()->set_number(order.call().number());
   report.mutable_answer()->set_code(static_cast<int>(answer.code()));
   report.mutable_answer()->set_message(std::string(answer.message()));
   Queue(std::move(report));
+  return absl::OkStatus();
 }
 
 void LeadLink::OnContributed(const v1::PushHeader& header, bool quarantined) {

@@ -57,7 +57,7 @@ class LeadLink final : public RunObserver, public EventLog {
   absl::Status Follow(grpc::ClientContext& context);
   // Writes what is queued until the stream is over.
   void Write(Stream& stream);
-  void Obey(const v1::ShardOrder& order);
+  absl::Status Obey(const v1::ShardOrder& order);
   // What the lead has to know of a shard that attaches.
   void QueueAll();
   void Queue(v1::ShardReport report, bool fragments_changed = false);

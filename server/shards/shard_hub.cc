@@ -132,28 +132,29 @@ std::optional<v1::ShardOrder> ShardHub::NextOrder(Line& line) {
   return order;
 }
 
-void ShardHub::Take(Line& line, const v1::ShardReport& report) {
+absl::Status ShardHub::Take(Line& line, const v1::ShardReport& report) {
   std::function<void(const absl::Status&)> done;
   switch (report.report_case()) {
     case v1::ShardReport::kHeard: {
       absl::MutexLock lock(&mutex_);
       line.heard_ = std::max(line.heard_, report.heard());
-      return;
+      if (finished_ > 0 && line.heard_ >= finished_) places_.at(line.hello_.name()).ended = true;
+      return absl::OkStatus();
     }
     case v1::ShardReport::kAnswer: {
       {
         absl::MutexLock lock(&mutex_);
         const auto found = line.answers_.find(report.answer().number());
-        if (found == line.answers_.end()) return;
+        if (found == line.answers_.end()) return absl::OkStatus();
         done = std::move(found->second);
         line.answers_.erase(found);
       }
       done(absl::Status(static_cast<absl::StatusCode>(report.answer().code()),
                         report.answer().message()));
-      return;
+      return absl::OkStatus();
     }
     default:
-      coordinator_->TakeReport(line.hello_.name(), report);
+      return coordinator_->TakeReport(line.hello_.name(), report);
   }
 }
 
@@ -182,6 +183,11 @@ void ShardHub::Detach(const std::shared_ptr<Line>& line, const absl::Status& why
                           absl::StrCat("shard ", name, " is away (", why.message(),
                                        "); its fragments wait for it, the others go on"),
                           {{"shard", name}, {"reason", std::string(why.message())}});
+}
+
+bool ShardHub::AllHaveEnded() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  return std::ranges::all_of(places_, [](const auto& place) { return place.second.ended; });
 }
 
 void ShardHub::Stop() {
@@ -219,6 +225,13 @@ std::vector<v1::Shard> ShardHub::Where() const {
 void ShardHub::Tell(const v1::ShardRoster& roster, bool wait) {
   std::vector<std::shared_ptr<Line>> told;
   absl::MutexLock lock(&mutex_);
+  const bool is_newest = roster.number() > newest_;
+  newest_ = std::max(newest_, roster.number());
+  if (is_newest && !roster.finished()) {
+    finished_ = 0;
+    for (auto& [name, place] : places_) place.ended = false;
+  }
+  if (is_newest && roster.finished() && finished_ == 0) finished_ = roster.number();
   for (auto& [name, place] : places_) {
     if (place.line == nullptr || place.line->closed_) continue;
     told.push_back(place.line);

@@ -64,11 +64,14 @@ class ShardHub final : public Shards {
   absl::StatusOr<std::shared_ptr<Line>> Attach(const v1::ShardHello& hello);
   // Waits for the next order; nothing once the line is closed.
   std::optional<v1::ShardOrder> NextOrder(Line& line);
-  void Take(Line& line, const v1::ShardReport& report);
+  // An error ends the stream.
+  absl::Status Take(Line& line, const v1::ShardReport& report);
   // NextOrder ends.
   void Close(Line& line);
   // The stream is over.
   void Detach(const std::shared_ptr<Line>& line, const absl::Status& why);
+  // Every shard has heard that the run is finished.
+  bool AllHaveEnded() const;
   // The lead stops: all lines are closed.
   void Stop();
 
@@ -84,6 +87,7 @@ class ShardHub final : public Shards {
     DealtShard dealt;
     std::string address;  // Where it was last; empty: it has not attached.
     std::shared_ptr<Line> line;
+    bool ended = false;  // It has heard finished_, or a later one.
   };
   absl::Status Check(const v1::ShardHello& hello) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   absl::Status NoteBegun(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -93,6 +97,9 @@ class ShardHub final : public Shards {
   mutable absl::Mutex mutex_;
   std::map<std::string, Place> places_ ABSL_GUARDED_BY(mutex_);  // Without the lead.
   int64_t last_call_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t newest_ ABSL_GUARDED_BY(mutex_) = 0;  // The number of the newest roster.
+  // The first roster that says that the run is finished; 0: it is not.
+  int64_t finished_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -45,8 +45,8 @@ absl::Status ShardService::Attend(grpc::ServerContext& context, Stream& stream) 
   });
   absl::Status ended = writer.status();
   while (ended.ok() && stream.Read(&report)) {
-    hub_.Take(*line, report);
-    ended = access_.CheckStillValid(peer);
+    ended = hub_.Take(*line, report);
+    if (ended.ok()) ended = access_.CheckStillValid(peer);
   }
   if (ended.ok()) ended = absl::UnavailableError("its stream ended");
   hub_.Close(*line);

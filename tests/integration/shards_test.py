@@ -1,8 +1,10 @@
 """Scenarios of runs over several coordinators: equal bits, kills, and what is refused."""
 
+import json
 import unittest
 
-from cluster import COORDINATOR, SIGKILL, run_tool
+from cluster import BIN, COORDINATOR, SIGKILL, run_tool
+from security_test import make, tls, with_certificates
 from shards import Sharded
 
 SETTINGS = """
@@ -48,7 +50,8 @@ class ShardsTest(unittest.TestCase):
                 processes += [cluster.start_worker(name) for name in WORKERS]
                 self.finish(cluster, *processes)
                 summary = self.check(cluster, whole, *shards)
-                self.assertEqual(summary["hash_checks"], 2 * ROUNDS)
+                # Each worker compares every round, and the state that it began with.
+                self.assertEqual(summary["hash_checks"], 2 * (ROUNDS + 4))
                 own = {name: {fragment for fragment, _ in cluster.published(name)}
                        for name in (*shards, "coordinator")}
                 self.assertEqual(sum(len(fragments) for fragments in own.values()), 4)
@@ -85,6 +88,50 @@ class ShardsTest(unittest.TestCase):
             cluster.restart_lead()
             self.finish(cluster, *workers, *shards.values())
             self.check(cluster, whole, "a", "b")
+
+    def test_operators_see_one_run(self):
+        with Sharded() as cluster:
+            shards, workers = self.start_run(cluster)
+            cluster.wait_for_step("east", 8)
+            out = cluster.folder / "state"
+            status, text, error = run_tool(
+                BIN / "causewayctl", "export", f"--coordinator={cluster.address}", f"--out={out}",
+                "--format=parameters", "--json")
+            self.assertEqual(status, 0, error)
+            versions = json.loads(text)["versions"]
+            self.assertEqual(len(versions), 4)
+            self.assertTrue(all(version >= 1 for version in versions), versions)
+            self.finish(cluster, *workers, *shards.values())
+            events = {(e["event"], e.get("shard")) for e in cluster.events()}
+            self.assertIn(("shard_attached", "a"), events)
+            status, text, error = run_tool(
+                COORDINATOR, "inspect", f"--run_dir={cluster.folder / 'a'}", "--json")
+            self.assertEqual(status, 0, error)
+            own = {fragment for fragment, _ in cluster.published("a")}
+            self.assertEqual({f["fragment"] for f in json.loads(text)["fragments"]}, own)
+
+    def test_a_shard_proves_its_name(self):
+        with Sharded() as cluster:
+            with_certificates(cluster, *WORKERS)
+            make(cluster, "shard", "a")
+            make(cluster, "shard", "b")
+            server = tls(cluster, "coordinator")
+
+            def proof(name):
+                at = cluster.folder / "certificates" / name
+                return [f"--lead_tls_cert={at / 'cert.pem'}", f"--lead_tls_key={at / 'key.pem'}"]
+
+            cluster.start_lead(SETTINGS, ("lead", "a"), *server)
+            for name, words in (("worker-east", "asked to serve fragments"),
+                                ("shard-b", "it and --shard must agree")):
+                status, _, error = run_tool(*cluster.shard_command("a", *server, *proof(name)))
+                self.assertEqual(status, 2, error)
+                self.assertIn(words, error)
+            shard = cluster.start_shard("a", *server, *proof("shard-a"))
+            workers = [cluster.start_worker(name, *tls(cluster, f"worker-{name}"))
+                       for name in WORKERS]
+            self.finish(cluster, *workers, shard)
+            self.check(cluster, self.whole(), "a")
 
 
 class RefusalsTest(unittest.TestCase):

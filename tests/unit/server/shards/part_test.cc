@@ -55,7 +55,13 @@ class NoSink final : public SessionSink {
 class DirectShard final : public Shards {
  public:
   absl::Status Complete() const override { return absl::OkStatus(); }
-  std::vector<v1::Shard> Where() const override { return {}; }
+  std::vector<v1::Shard> Where() const override {
+    v1::Shard at;
+    at.set_name("shard");
+    at.add_fragments(1);
+    at.add_fragments(3);
+    return {at};
+  }
   void Tell(const v1::ShardRoster& roster, bool) override {
     if (shard != nullptr && !cut) ASSERT_TRUE(shard->FollowLead(roster).ok());
   }
@@ -216,6 +222,15 @@ TEST_F(PartTest, AWorkerThatAShardHasNotHeardOfTriesAgain) {
   EXPECT_TRUE(absl::IsUnavailable(shard_->BeginPush(later).status()));
   ASSERT_TRUE(shard_->FollowLead(lead_->Roster()).ok());
   EXPECT_TRUE(Push(*shard_, "a", 1, 1).ok());
+}
+
+TEST_F(PartTest, AnOldCopyOfTheLeadIsNotFollowed) {
+  EnterBoth();
+  v1::ShardRoster roster = lead_->Roster();
+  roster.set_epoch(2);
+  ASSERT_TRUE(shard_->FollowLead(roster).ok());
+  const absl::Status old = shard_->FollowLead(lead_->Roster());
+  EXPECT_TRUE(absl::IsFailedPrecondition(old)) << old;
 }
 
 TEST_F(PartTest, AShardTakesNoSessionsAndNobodyElsesFragments) {

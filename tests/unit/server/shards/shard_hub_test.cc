@@ -188,7 +188,7 @@ TEST_F(ShardHubTest, AShardHearsTheNewestRosterAfterWhatWasSaidBeforeIt) {
   v1::ShardReport report;
   report.mutable_answer()->set_number(order->call().number());
   report.mutable_answer()->set_code(static_cast<int>(absl::StatusCode::kDataLoss));
-  hub_->Take(**line, report);
+  ASSERT_TRUE(hub_->Take(**line, report).ok());
   EXPECT_TRUE(absl::IsDataLoss(answered)) << answered;
   order = hub_->NextOrder(**line);
   ASSERT_TRUE(order.has_value() && order->has_roster());
@@ -217,6 +217,26 @@ TEST_F(ShardHubTest, AShardThatHearsNothingIsGivenUp) {
   EXPECT_EQ(hub_->NextOrder(**line), std::nullopt);
 }
 
+TEST_F(ShardHubTest, ALeadEndsWhenEveryShardKnowsThatTheRunIsFinished) {
+  const auto line = hub_->Attach(Hello());
+  ASSERT_TRUE(line.ok());
+  v1::ShardRoster roster = coordinator_->Roster();
+  roster.set_finished(true);
+  hub_->Tell(roster, /*wait=*/false);
+  EXPECT_FALSE(hub_->AllHaveEnded());
+  v1::ShardReport report;
+  report.set_heard(roster.number() - 1);
+  ASSERT_TRUE(hub_->Take(**line, report).ok());
+  EXPECT_FALSE(hub_->AllHaveEnded());
+  report.set_heard(roster.number());
+  ASSERT_TRUE(hub_->Take(**line, report).ok());
+  hub_->Detach(*line, absl::UnavailableError("it has ended"));
+  EXPECT_TRUE(hub_->AllHaveEnded());
+  // Somebody has joined again.
+  hub_->Tell(coordinator_->Roster(), /*wait=*/false);
+  EXPECT_FALSE(hub_->AllHaveEnded());
+}
+
 TEST_F(ShardHubTest, WorkersHearWhereAShardHasMovedTo) {
   auto line = hub_->Attach(Hello());
   ASSERT_TRUE(line.ok());
@@ -236,14 +256,19 @@ TEST_F(ShardHubTest, TheLeadKnowsTheRoundsOfItsShards) {
   report.mutable_round()->set_fragment(3);
   report.mutable_round()->set_round(5);
   report.mutable_round()->set_published_hash(77);
-  hub_->Take(**line, report);
+  ASSERT_TRUE(hub_->Take(**line, report).ok());
   report.mutable_round()->set_fragment(2);  // The lead's own: nobody else speaks of it.
-  hub_->Take(**line, report);
+  ASSERT_TRUE(hub_->Take(**line, report).ok());
   const v1::RunStatus status = coordinator_->GetStatus();
   EXPECT_EQ(status.fragments(3).published_version(), 5);
   EXPECT_EQ(status.fragments(3).published_hash(), 77U);
   EXPECT_EQ(status.fragments(2).published_version(), 0);
   EXPECT_EQ(Join()->published_versions(3), 5);
+  // It comes back with an old copy of its folder.
+  report.mutable_fragment()->set_fragment(3);
+  report.mutable_fragment()->set_published_version(4);
+  const absl::Status old = hub_->Take(**line, report);
+  EXPECT_TRUE(absl::IsFailedPrecondition(old)) << old;
 }
 
 }  // namespace
