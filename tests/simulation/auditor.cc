@@ -481,6 +481,7 @@ void Auditor::CheckWaits() {
     }
     absl::Duration latest = alone;
     if (grace > absl::ZeroDuration()) latest = std::min(latest, quorum + grace);
+    if (parent_ != nullptr) latest = std::max(latest, fragment(i).no_room);
     if (world_.now() <= latest + 2 * scenario_.tick) continue;
     world_.Violate("no_wait_for_the_dead",
                    absl::StrCat(RoundName(i, version(i) + 1), " has ", arrivals.size(),

@@ -76,6 +76,8 @@ class Auditor {
 
   // Tells what is durable from now on.
   void Stored(const server::ContributionRecord& record, std::span<const uint8_t> object);
+  // There was none for a delta: a region's round may have waited for it.
+  void NoRoom(int index) { fragment(index).no_room = world_.now(); }
   void RoundStored(const server::RoundRecord& record, std::span<const uint8_t> answer);
 
   // At a worker: `base - target` has been encoded into `object`, against version round - 1.
@@ -129,6 +131,7 @@ class Auditor {
     std::map<int64_t, Upward> upward;
     std::vector<float> residual;
     int64_t late_tokens = 0;
+    absl::Duration no_room;  // When its disk was full last.
   };
   struct Member {
     uint64_t incarnation = 0;

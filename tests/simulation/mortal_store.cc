@@ -49,6 +49,7 @@ absl::Status MortalStore::SaveContribution(const server::ContributionRecord& rec
   if (world.faulty() && world.Chance(options_.death_rate)) {
     world.Count(Happening::kDiskFull);
     world.Trace("the disk is full for the delta of ", record.worker_id);
+    options_.auditor->NoRoom(record.fragment);
     return absl::ResourceExhaustedError("the disk is full");
   }
   return Write("SaveContribution", [&] {

@@ -53,6 +53,8 @@ void VirtualRegion::Poll() {
     } else if (welcomed_) {
       Obey();
     }
+  } else if (options_.own->coordinator() != nullptr && !std::exchange(failed_, true)) {
+    options_.own->Replace();
   }
   After(kRegionPoll, [this] { Poll(); });
 }
@@ -168,7 +170,6 @@ void VirtualRegion::Fail(const absl::Status& status) {
   world().Trace(options_.id, " fails: ", status.ToString());
   options_.own->Command(
       [&](server::Coordinator& region) { region.FailUnderParent(status).IgnoreError(); });
-  if (!dead_) options_.own->Replace();
 }
 
 void VirtualRegion::Beat(int64_t beat) {

@@ -85,6 +85,7 @@ class VirtualRegion final : public server::Parent,
 
   const Options options_;
   bool dead_ = false;
+  bool failed_ = false;    // Its coordinator.
   bool member_ = false;    // From attaching to leaving, whatever its stream goes through.
   bool welcomed_ = false;  // As that member.
   bool stream_welcomed_ = false;

@@ -116,7 +116,9 @@ class ToyParent final : public Parent {
     last_tokens_ = delta.tokens;
     ASSIGN_OR_RETURN(const auto held, hub_.coordinator->BeginPush(header));
     if (held.has_value()) return absl::OkStatus();
-    return hub_.coordinator->Contribute(header, delta.object).status();
+    const absl::Status pushed = hub_.coordinator->Contribute(header, delta.object).status();
+    hub_.coordinator->MergeDue(delta.fragment);
+    return pushed;
   }
 
   ToyRun& hub_;
@@ -356,7 +358,7 @@ TEST(RegionTest, ARoundWaitsForRoomForItsDelta) {
     waited += tree.parent.carried() - carried;
   });
   EXPECT_EQ(waited, 6);
-  EXPECT_EQ(tree.region.events.Count("store_low"), 1);
+  EXPECT_EQ(tree.region.events.Count("store_low"), 6);
   EXPECT_EQ(tree.c.published(), undisturbed.c.published());
   EXPECT_EQ(tree.a.published(), undisturbed.a.published());
 }
