@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/base/atomic_write.h"
+#include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "nlohmann/json.hpp"

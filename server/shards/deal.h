@@ -2,6 +2,7 @@
 #ifndef CAUSEWAY_SERVER_SHARDS_DEAL_H_
 #define CAUSEWAY_SERVER_SHARDS_DEAL_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

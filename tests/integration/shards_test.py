@@ -57,10 +57,10 @@ class ShardsTest(unittest.TestCase):
                 self.assertEqual(sum(len(fragments) for fragments in own.values()), 4)
                 self.assertEqual(len(own["coordinator"]), 4 // len(names) * ("lead" in names))
 
-    def start_run(self, cluster, crash=None):
+    def start_run(self, cluster, crash=None, flags=()):
         cluster.start_lead(SETTINGS, ("lead", "a", "b"))
         shards = {"a": cluster.start_shard(
-            "a", variables={"CAUSEWAY_CRASH_AT": crash} if crash else None)}
+            "a", *flags, variables={"CAUSEWAY_CRASH_AT": crash} if crash else None)}
         shards["b"] = cluster.start_shard("b")
         workers = [cluster.start_worker(name, SLOW) for name in WORKERS]
         return shards, workers
@@ -91,7 +91,7 @@ class ShardsTest(unittest.TestCase):
 
     def test_operators_see_one_run(self):
         with Sharded() as cluster:
-            shards, workers = self.start_run(cluster)
+            shards, workers = self.start_run(cluster, flags=["--retain_deltas"])
             cluster.wait_for_step("east", 8)
             out = cluster.folder / "state"
             status, text, error = run_tool(
@@ -109,6 +109,10 @@ class ShardsTest(unittest.TestCase):
             self.assertEqual(status, 0, error)
             own = {fragment for fragment, _ in cluster.published("a")}
             self.assertEqual({f["fragment"] for f in json.loads(text)["fragments"]}, own)
+            status, text, error = run_tool(
+                COORDINATOR, "replay", f"--run_dir={cluster.folder / 'a'}")
+            self.assertEqual(status, 0, error)
+            self.assertIn(f"{6 * len(own)} rounds of run", text)
 
     def test_a_shard_proves_its_name(self):
         with Sharded() as cluster:

@@ -109,9 +109,9 @@ def run(options, shards, kills=0):
                                else cluster.start_shard(victim))
         finish(*workers, *serving.values())
         folders = ["coordinator", *names[1:]]
-        mismatches = sum(cluster.summary(folder)["hash_mismatches"] for folder in folders[:1])
-        return {"published": cluster.published(*folders), 
-                "hash_mismatches": mismatches, "rounds": cluster.summary()["rounds"]}
+        mismatches = cluster.summary()["hash_mismatches"]
+        return {"published": cluster.published(*folders), "hash_mismatches": mismatches,
+                "rounds": cluster.summary()["rounds"]}
 
 
 def main():
@@ -120,7 +120,8 @@ def main():
     parser.add_argument("--shards", type=int, default=4, help="coordinators at most, 2 to 8")
     parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--kills", type=int, default=0)
-    parser.add_argument("--layers", type=int, default=6, help="of the model whose memory is read")
+    parser.add_argument("--layers", type=int, default=6,
+                        help="of the model whose memory is read; 0: none")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -130,7 +131,7 @@ def main():
     runs = {count: run(options, count, options.kills if count == options.shards else 0)
             for count in counts}
     whole = runs[1]["published"]
-    peaks = {count: peak(options.layers, count) for count in counts}
+    peaks = {count: peak(options.layers, count) for count in counts} if options.layers else {}
     report = {
         "shards": counts,
         "steps": options.steps,
@@ -138,7 +139,7 @@ def main():
         "load_average": os.getloadavg()[0],
         "rounds": runs[1]["rounds"],
         "bit_equal": len(whole) > 0 and all(r["published"] == whole for r in runs.values()),
-        "model_bytes": peaks[1][1],
+        "model_bytes": peaks[1][1] if peaks else 0,
         "peak_bytes_per_shard": {count: most for count, (most, _) in peaks.items()},
         "hash_mismatches": sum(r["hash_mismatches"] for r in runs.values()),
     }

@@ -1,7 +1,13 @@
 #include "server/shards/deal.h"
 
-#include <numeric>
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
+#include "absl/strings/string_view.h"
+#include "common/base/file_system.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/base/temporary_folder.h"
 
