@@ -141,6 +141,11 @@ ParentOptions ParentFromFlags() {
     parent.security.key_file = absl::GetFlag(FLAGS_parent_tls_key);
   }
   parent.security.token_file = absl::GetFlag(FLAGS_parent_token_file);
+  if (certificate.empty() && !parent.security.token_file.empty()) {
+    // --tls_cert is what its sites see.
+    parent.security.cert_file.clear();
+    parent.security.key_file.clear();
+  }
   parent.security.crl_folder.clear();
   return parent;
 }

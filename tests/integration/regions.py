@@ -29,6 +29,9 @@ class Tree(Cluster):
     def region_rounds(self, name):
         return json_lines(self.folder / name / "rounds.jsonl")
 
+    def region_events(self, name):
+        return json_lines(self.folder / name / "events.jsonl")
+
     def published(self, who="coordinator"):
         """(fragment, round) -> hash, as that coordinator recorded it."""
         return {(row["fragment"], row["round"]): row["published_hash"]

@@ -2,7 +2,7 @@
 
 import unittest
 
-from cluster import COORDINATOR, SIGKILL, run_tool, wait_until
+from cluster import BIN, COORDINATOR, SIGKILL, run_tool, wait_until
 from regions import Tree
 from security_test import make, tls
 
@@ -60,19 +60,43 @@ class RegionsTest(unittest.TestCase):
                 self.check(tree, 18)
 
 
+    def test_a_region_that_died_in_a_pause_goes_on_after_it(self):
+        with Tree() as tree:
+            tree.start_coordinator(SETTINGS % 36)
+            region = tree.start_region("eu", 2)
+            address = tree.region_address("eu")
+            processes = [tree.start_worker("flat", SLOW)]
+            processes += [tree.start_worker(f"site-{i}", SLOW, address=address) for i in range(2)]
+            tree.wait_for_step("site-0", 4)
+            self.order(tree, "pause")
+            wait_until(lambda: any(e["event"] == "paused" for e in tree.region_events("eu")),
+                       "the region has handed the pause on")
+            region.signal(SIGKILL)
+            region.wait()
+            self.order(tree, "resume")
+            region = tree.start_region("eu", 2, f"--listen={address}")
+            self.finish(tree, processes + [region])
+            self.assertEqual(tree.published(), tree.published("eu"))
+
+    def order(self, tree, what):
+        status, _, error = run_tool(BIN / "causewayctl", what, f"--coordinator={tree.address}")
+        self.assertEqual(status, 0, error)
+
+
 class RolesTest(unittest.TestCase):
-    def certificates(self, tree):
+    def prepare(self, tree):
         make(tree, "init")
         make(tree, "coordinator", "--host", "localhost", "--ip", "127.0.0.1")
-        for role, name in (("region", "eu"), ("worker", "eu-thief"), ("worker", "flat"),
-                           ("worker", "site-0"), ("worker", "site-1")):
+        for role, name in (("region", "eu"), ("worker", "flat"), ("worker", "site-0"),
+                           ("worker", "site-1")):
             make(tree, role, name)
+        for role, name in (("region", "eu"), ("worker", "thief")):
+            make(tree, "token", role, name)
+        tokens = tree.folder / "certificates" / "tokens"
+        tree.start_coordinator(SETTINGS % 12, *tls(tree, "coordinator"), f"--token_file={tokens}")
 
-    def start_region(self, tree, name, certificate):
-        at = tree.folder / "certificates" / certificate
-        return tree.start_region(name, 2, *tls(tree, "coordinator"),
-                                 f"--parent_tls_cert={at / 'cert.pem'}",
-                                 f"--parent_tls_key={at / 'key.pem'}")
+    def token(self, tree, name):
+        return tree.folder / "certificates" / f"token-{name}" / "token"
 
     def start_sites(self, tree, region):
         return [tree.start_worker(f"site-{i}", *tls(tree, f"worker-site-{i}"),
@@ -80,9 +104,11 @@ class RolesTest(unittest.TestCase):
 
     def test_a_region_with_its_certificate_is_one(self):
         with Tree() as tree:
-            self.certificates(tree)
-            tree.start_coordinator(SETTINGS % 12, *tls(tree, "coordinator"))
-            processes = [self.start_region(tree, "eu", "region-eu")]
+            self.prepare(tree)
+            at = tree.folder / "certificates" / "region-eu"
+            processes = [tree.start_region("eu", 2, *tls(tree, "coordinator"),
+                                           f"--parent_tls_cert={at / 'cert.pem'}",
+                                           f"--parent_tls_key={at / 'key.pem'}")]
             processes += self.start_sites(tree, "eu")
             processes.append(tree.start_worker("flat", *tls(tree, "worker-flat")))
             for process in [*processes, tree.coordinator]:
@@ -91,13 +117,12 @@ class RolesTest(unittest.TestCase):
 
     def test_nobody_poses_as_a_region(self):
         with Tree() as tree:
-            self.certificates(tree)
-            tree.start_coordinator(SETTINGS % 12, *tls(tree, "coordinator"))
-            # A worker's certificate, under its own name; a region's, under another one's.
-            for name, certificate, words in (
-                    ("eu-thief", "worker-eu-thief", "asked to attach as a region"),
-                    ("us", "region-eu", "--region_id must agree")):
-                region = self.start_region(tree, name, certificate)
+            self.prepare(tree)
+            # A worker's token, under its own name; a region's, under another one's.
+            for name, token, words in (("thief", "worker-thief", "asked to attach as a region"),
+                                       ("us", "region-eu", "--region_id must agree")):
+                region = tree.start_region(name, 2, *tls(tree, "coordinator"),
+                                           f"--parent_token_file={self.token(tree, token)}")
                 # The wrong name is found when the model is fetched, the wrong role when it attaches.
                 sites = self.start_sites(tree, name) if region.child.poll() is None else []
                 self.assertNotEqual(region.wait(), 0, region.log())
@@ -105,9 +130,9 @@ class RolesTest(unittest.TestCase):
                 for site in sites:
                     site.signal(SIGKILL)
                     site.wait()
-            self.assertFalse([e for e in tree.events() if e["event"] == "worker_joined"])
             # Nor is a region a site.
-            site = tree.start_worker("eu", *tls(tree, "region-eu"))
+            site = tree.start_worker("eu", tls(tree, "region-eu")[0],
+                                     f"--token_file={self.token(tree, 'region-eu')}")
             self.assertNotEqual(site.wait(), 0, site.log())
             self.assertIn("asked to attach as a worker", site.log())
             self.assertFalse([e for e in tree.events() if e["event"] == "worker_joined"])

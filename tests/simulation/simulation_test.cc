@@ -43,6 +43,17 @@ std::string FirstFoundByBits(const PlantedBug& bug) {
   return "nothing";
 }
 
+// The first invariant that is violated in a tree: few regions are late.
+std::string FirstFoundInTrees(const PlantedBug& bug) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const Scenario scenario = DrawScenario(seed);
+    if (scenario.regions.empty()) continue;
+    const Outcome outcome = Simulate(scenario, nullptr, bug);
+    if (outcome.violation.has_value()) return outcome.violation->invariant;
+  }
+  return "nothing";
+}
+
 TEST(SimulationTest, EveryInvariantHoldsUnderEveryMixOfFaults) {
   Counts counts = {};
   int comparable = 0;
@@ -100,15 +111,13 @@ TEST(SimulationTest, ALateDeltaThatIsLostIsFound) {
 TEST(SimulationTest, ALateDeltaThatARegionTakesForCountedIsFound) {
   PlantedBug bug;
   bug.regions_count_late_deltas = true;
-  const std::set<std::string> found = FoundBy(bug);
-  EXPECT_THAT(found, Contains("acknowledged_is_kept"));
-  EXPECT_THAT(found, SizeIs(1));
+  EXPECT_EQ(FirstFoundInTrees(bug), "acknowledged_is_kept");
 }
 
 TEST(SimulationTest, ARegionThatForgetsWhatItHasSentIsFound) {
   PlantedBug bug;
   bug.regions_forget_what_they_sent = true;
-  EXPECT_THAT(FoundBy(bug), Contains("counted_once"));
+  EXPECT_EQ(FirstFoundInTrees(bug), "counted_once");
 }
 
 // Nothing is lost by these two and nothing counts twice: only the bits are not those of the record.
@@ -162,6 +171,7 @@ TEST(SimulationTest, ALeaveThatIsSavedByAFailingCoordinatorFreesItsPlace) {
     Scenario scenario = DrawScenario(seed);
     scenario.undisturbed_bits = false;
     scenario.sites = 2;
+    scenario.regions.clear();
     scenario.liars = 0;
     scenario.quiet_at = absl::Seconds(600);  // Both have left by then.
     scenario.lose_request = scenario.lose_reply = scenario.duplicate = scenario.stall = 0;

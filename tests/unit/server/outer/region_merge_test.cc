@@ -13,8 +13,8 @@ namespace {
 // Not a whole number of slices, chunks or blocks.
 constexpr size_t kValues = 2 * kMergeSlice + 3 * 4096 + 77;
 
-struct Sites {
-  explicit Sites(v1::Codec id) : codec(GetCodec(id)) {
+struct TwoSites {
+  explicit TwoSites(v1::Codec id) : codec(GetCodec(id)) {
     for (uint64_t site = 0; site < 2; ++site) {
       std::vector<float> local = Gaussian(kValues, 10 + site, 0.01);
       for (size_t i = 0; i < kValues; ++i) local[i] += published[i];
@@ -44,7 +44,7 @@ struct Sites {
 };
 
 TEST(RegionMergeTest, NothingOfTheMeanIsLost) {
-  const Sites sites(v1::INT4);
+  const TwoSites sites(v1::INT4);
   std::vector<float> residual = Gaussian(kValues, 5, 0.001);
   const std::vector<float> before = residual;
   const auto merged = MergeForParent(sites.Input({0.25, 0.75}), residual, nullptr);
@@ -63,7 +63,7 @@ TEST(RegionMergeTest, NothingOfTheMeanIsLost) {
 }
 
 TEST(RegionMergeTest, ThreadsDoNotChangeABit) {
-  const Sites sites(v1::INT4);
+  const TwoSites sites(v1::INT4);
   std::vector<float> one = Gaussian(kValues, 5, 0.001);
   std::vector<float> three = one;
   ThreadPool pool(3);
@@ -75,7 +75,7 @@ TEST(RegionMergeTest, ThreadsDoNotChangeABit) {
 }
 
 TEST(RegionMergeTest, OneFp32DeltaGoesUpAsItCame) {
-  const Sites sites(v1::FP32);
+  const TwoSites sites(v1::FP32);
   std::vector<float> residual(kValues, 0.0F);
   const auto merged = MergeForParent(sites.Input({1}), residual, nullptr);
   ASSERT_TRUE(merged.ok()) << merged.status();
@@ -83,7 +83,7 @@ TEST(RegionMergeTest, OneFp32DeltaGoesUpAsItCame) {
 }
 
 TEST(RegionMergeTest, WithoutSitesItCarriesNothingAndKeepsTheResidual) {
-  const Sites sites(v1::INT4);
+  const TwoSites sites(v1::INT4);
   std::vector<float> residual = Gaussian(kValues, 5, 0.001);
   const std::vector<float> before = residual;
   const auto merged = MergeForParent(sites.Input({}), residual, nullptr);
@@ -94,7 +94,7 @@ TEST(RegionMergeTest, WithoutSitesItCarriesNothingAndKeepsTheResidual) {
 
 TEST(RegionMergeTest, ALateDeltaGoesBackIntoTheResidual) {
   for (const v1::Codec id : {v1::INT4, v1::FP32}) {
-    const Sites sites(id);
+    const TwoSites sites(id);
     std::vector<float> residual(kValues, 0.0F);
     const auto merged = MergeForParent(sites.Input({1}), residual, nullptr);
     ASSERT_TRUE(merged.ok()) << merged.status();
