@@ -14,35 +14,15 @@
 #include "common/codec/codec.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/initialize.h"
-#include "common/params/run_config.h"
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "server/core/coordinator.h"
 #include "server/core/shards.h"
 #include "server/store/memory_store.h"
+#include "tests/unit/server/shards/four_fragments.h"
 
 namespace causeway::server {
 namespace {
-
-v1::RunConfig FourFragments() {
-  v1::RunConfig config;
-  v1::ModelConfig& model = *config.mutable_model();
-  model.set_vocabulary_size(128);
-  model.set_layers(2);
-  model.set_width(16);
-  model.set_heads(2);
-  model.set_mlp_width(32);
-  model.set_sequence_length(8);
-  v1::SyncConfig& sync = *config.mutable_sync();
-  sync.set_pattern(v1::SyncConfig::BALANCED);
-  sync.set_fragments(4);
-  sync.set_steps_between_syncs(8);
-  sync.set_codec_up(v1::INT4);
-  sync.set_codec_down(v1::INT4);
-  config.mutable_membership()->set_start_workers(2);
-  EXPECT_TRUE(CompleteRunConfig(config).ok());
-  return config;
-}
 
 class NoSink final : public SessionSink {
  public:
@@ -168,7 +148,7 @@ class PartTest : public testing::Test {
     return {};
   }
 
-  const v1::RunConfig config_ = FourFragments();
+  const v1::RunConfig config_ = FourFragments(2);
   const FragmentPlan plan_;
   FakeClock clock_;
   MemoryStore whole_store_;

@@ -8,32 +8,14 @@
 
 #include "common/base/clock.h"
 #include "common/params/fragment_plan.h"
-#include "common/params/run_config.h"
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "server/store/memory_store.h"
 #include "tests/unit/common/base/temporary_folder.h"
+#include "tests/unit/server/shards/four_fragments.h"
 
 namespace causeway::server {
 namespace {
-
-v1::RunConfig FourFragments() {
-  v1::RunConfig config;
-  v1::ModelConfig& model = *config.mutable_model();
-  model.set_vocabulary_size(128);
-  model.set_layers(2);
-  model.set_width(16);
-  model.set_heads(2);
-  model.set_mlp_width(32);
-  model.set_sequence_length(8);
-  v1::SyncConfig& sync = *config.mutable_sync();
-  sync.set_pattern(v1::SyncConfig::BALANCED);
-  sync.set_fragments(4);
-  sync.set_steps_between_syncs(8);
-  config.mutable_membership()->set_start_workers(1);
-  EXPECT_TRUE(CompleteRunConfig(config).ok());
-  return config;
-}
 
 class SilentSink final : public SessionSink {
  public:
@@ -54,7 +36,7 @@ class ShardHubTest : public testing::Test {
                           .deal = {{"lead", {0, 2}, false}, {"a", {1, 3}, false}},
                           .patience = absl::ZeroDuration()});
     Coordinator::Options options;
-    options.config = FourFragments();
+    options.config = FourFragments(1);
     options.run_id = "run-1";
     options.part = PartOptions{.fragments = {0, 2}, .shards = hub_.get()};
     const FragmentPlan plan = FragmentPlan::Create(options.config).value();
