@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "server/ctl/state_pull.h"
+#include "common/client/state_pull.h"
 #include "server/initial_parameters.h"
 
 namespace causeway::server {

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/revocation_watch.h"
+#include "common/identity/revocation_watch.h"
 #include "common/rpc/status.h"
 
 namespace causeway {

@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/rpc/certificate.h"
+#include "common/identity/certificate.h"
 
 namespace causeway {
 

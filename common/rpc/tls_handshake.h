@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/rpc/certificate.h"
+#include "common/identity/certificate.h"
 #include "common/rpc/security.h"
 
 namespace causeway {

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
+#include "common/client/state_pull.h"
 #include "common/files/parameters_file.h"
 #include "common/huggingface/huggingface_config.h"
 #include "common/huggingface/huggingface_export.h"
@@ -19,7 +20,6 @@
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "nlohmann/json.hpp"
-#include "server/ctl/state_pull.h"
 
 ABSL_FLAG(std::string, out, "", "export: the folder (or, with --format=parameters, the file)");
 ABSL_FLAG(std::string, format, "huggingface", "export: huggingface or parameters");

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "common/identity/certificate.h"
 #include "common/metrics/process_figures.h"
-#include "common/rpc/certificate.h"
 #include "common/telemetry/event_names.h"
 #include "common/transfer/wire.h"
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "causeway/v1/admin.grpc.pb.h"
+#include "server/access/access.h"
 #include "server/core/coordinator.h"
-#include "server/service/access.h"
 #include "server/service/worker_links.h"
 
 namespace causeway::server {

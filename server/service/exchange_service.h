@@ -9,7 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "causeway/v1/exchange.grpc.pb.h"
-#include "server/service/access.h"
+#include "server/access/access.h"
 #include "server/service/lane_reactor.h"
 #include "server/transfer/lane_registry.h"
 

@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "server/service/access.h"
-#include "server/service/self_owned.h"
+#include "common/rpc/self_owned.h"
+#include "server/access/access.h"
 #include "server/transfer/lane_registry.h"
 #include "server/transfer/worker_lanes.h"
 

@@ -15,9 +15,9 @@
 #include "absl/time/time.h"
 #include "causeway/v1/session.pb.h"
 #include "common/base/work_queue.h"
+#include "server/access/access.h"
 #include "server/core/coordinator.h"
 #include "server/core/model_assembly.h"
-#include "server/service/access.h"
 
 namespace causeway::server {
 

@@ -10,9 +10,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/self_owned.h"
 #include "common/rpc/status.h"
 #include "common/transfer/wire.h"
-#include "server/service/self_owned.h"
 #include "server/service/session_outbox.h"
 #include "server/service/text_limits.h"
 

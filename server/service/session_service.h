@@ -11,8 +11,8 @@
 #include "absl/time/time.h"
 #include "causeway/v1/session.grpc.pb.h"
 #include "common/base/work_queue.h"
+#include "server/access/access.h"
 #include "server/core/coordinator.h"
-#include "server/service/access.h"
 #include "server/service/model_reception.h"
 
 namespace causeway::server {

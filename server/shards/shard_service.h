@@ -3,7 +3,7 @@
 #define CAUSEWAY_SERVER_SHARDS_SHARD_SERVICE_H_
 
 #include "causeway/v1/shards.grpc.pb.h"
-#include "server/service/access.h"
+#include "server/access/access.h"
 #include "server/shards/shard_hub.h"
 
 namespace causeway::server {

@@ -7,7 +7,7 @@
 
 #include "causeway/v1/standby.grpc.pb.h"
 #include "common/telemetry/event_log.h"
-#include "server/service/access.h"
+#include "server/access/access.h"
 #include "server/standby/standbys.h"
 #include "server/store/run_directory_store.h"
 

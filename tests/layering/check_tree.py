@@ -9,7 +9,7 @@ any. The rules are those of CONTRIBUTING.md:
   includes   Written from the root of the tree, and the file exists. common includes neither server
              nor worker; server and worker never include each other; nothing includes tests but
              tests.
-  layers     Within common: base < params < optim < codec < transfer < rpc, each including only what is
+  layers     Within common: base < params < optim < codec < transfer < identity < rpc, each including only what is
              below it. Beside them cli, files, http, metrics and telemetry include base alone, and no layer
              includes them; huggingface includes files and what is below rpc. client, a member's side of a
              run, is above all layers and telemetry. Only params, codec, transfer, rpc, huggingface and
@@ -30,14 +30,14 @@ HEADER_SUFFIXES = (".h", ".cuh")
 LENGTH_SUFFIXES = SOURCE_SUFFIXES + HEADER_SUFFIXES + (".py", ".proto", ".sh")
 MAX_LINES = 600
 
-COMMON_LAYERS = ("base", "params", "optim", "codec", "transfer", "rpc")
+COMMON_LAYERS = ("base", "params", "optim", "codec", "transfer", "identity", "rpc")
 COMMON_SIDES = ("cli", "files", "http", "metrics", "telemetry")
 ON_FILES = "huggingface"
 CLIENT = "client"
 WITHOUT_PROTO = ("base", "optim") + COMMON_SIDES
 CORE_FOLDERS = (
     "common/base", "common/params", "common/codec", "common/optim", "common/transfer", "common/files",
-    "common/http", "common/huggingface", "common/metrics",
+    "common/http", "common/huggingface", "common/identity", "common/metrics",
     "common/telemetry",
     "server/round", "server/outer", "server/store", "server/core", "server/history",
     "server/planner",

@@ -13,7 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/cli/command_line.h"
-#include "common/rpc/certificate.h"
+#include "common/identity/certificate.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/log.h"

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/rpc/certificate.h"
+#include "common/identity/certificate.h"
 #include "common/rpc/tcp_address.h"
 #include "common/rpc/tls_handshake.h"
 #include "worker/preflight/check_result.h"

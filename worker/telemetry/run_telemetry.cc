@@ -7,11 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/identity/certificate.h"
 #include "common/metrics/process_figures.h"
-#include "common/rpc/certificate.h"
-#include "common/transfer/wire.h"
 #include "common/telemetry/event_names.h"
 #include "common/telemetry/log.h"
+#include "common/transfer/wire.h"
 
 namespace causeway::worker {
 namespace {

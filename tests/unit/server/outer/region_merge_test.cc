@@ -11,14 +11,14 @@ namespace causeway::server {
 namespace {
 
 // Not a whole number of slices, chunks or blocks.
-constexpr size_t kValues = 2 * kMergeSlice + 3 * 4096 + 77;
+constexpr size_t kRegionValues = 2 * kMergeSlice + 3 * 4096 + 77;
 
 struct TwoSites {
   explicit TwoSites(v1::Codec id) : codec(GetCodec(id)) {
     for (uint64_t site = 0; site < 2; ++site) {
-      std::vector<float> local = Gaussian(kValues, 10 + site, 0.01);
-      for (size_t i = 0; i < kValues; ++i) local[i] += published[i];
-      std::vector<uint8_t>& object = objects.emplace_back(codec->EncodedBytes(kValues));
+      std::vector<float> local = Gaussian(kRegionValues, 10 + site, 0.01);
+      for (size_t i = 0; i < kRegionValues; ++i) local[i] += published[i];
+      std::vector<uint8_t>& object = objects.emplace_back(codec->EncodedBytes(kRegionValues));
       EXPECT_TRUE(codec->Encode(published, local, {}, object).ok());
     }
   }
@@ -33,19 +33,19 @@ struct TwoSites {
     return input;
   }
   std::vector<double> Decode(std::span<const uint8_t> object) const {
-    std::vector<double> delta(kValues, 0.0);
+    std::vector<double> delta(kRegionValues, 0.0);
     EXPECT_TRUE(codec->Accumulate(object, published, 1.0, delta).ok());
     return delta;
   }
 
   const Codec* codec;
-  std::vector<float> published = Gaussian(kValues, 1, 1.0);
+  std::vector<float> published = Gaussian(kRegionValues, 1, 1.0);
   std::vector<std::vector<uint8_t>> objects;
 };
 
 TEST(RegionMergeTest, NothingOfTheMeanIsLost) {
   const TwoSites sites(v1::INT4);
-  std::vector<float> residual = Gaussian(kValues, 5, 0.001);
+  std::vector<float> residual = Gaussian(kRegionValues, 5, 0.001);
   const std::vector<float> before = residual;
   const auto merged = MergeForParent(sites.Input({0.25, 0.75}), residual, nullptr);
   ASSERT_TRUE(merged.ok()) << merged.status();
@@ -54,7 +54,7 @@ TEST(RegionMergeTest, NothingOfTheMeanIsLost) {
   const std::vector<double> b = sites.Decode(sites.objects[1]);
   const std::vector<double> sent = sites.Decode(merged->object);
   double left = 0;
-  for (size_t i = 0; i < kValues; ++i) {
+  for (size_t i = 0; i < kRegionValues; ++i) {
     const double wanted = 0.25 * a[i] + 0.75 * b[i] + before[i];
     ASSERT_NEAR(sent[i] + residual[i], wanted, 1e-7 * (1 + std::abs(wanted))) << i;
     left += std::abs(residual[i]);
@@ -64,7 +64,7 @@ TEST(RegionMergeTest, NothingOfTheMeanIsLost) {
 
 TEST(RegionMergeTest, ThreadsDoNotChangeABit) {
   const TwoSites sites(v1::INT4);
-  std::vector<float> one = Gaussian(kValues, 5, 0.001);
+  std::vector<float> one = Gaussian(kRegionValues, 5, 0.001);
   std::vector<float> three = one;
   ThreadPool pool(3);
   const auto alone = MergeForParent(sites.Input({0.5, 0.5}), one, nullptr);
@@ -76,7 +76,7 @@ TEST(RegionMergeTest, ThreadsDoNotChangeABit) {
 
 TEST(RegionMergeTest, OneFp32DeltaGoesUpAsItCame) {
   const TwoSites sites(v1::FP32);
-  std::vector<float> residual(kValues, 0.0F);
+  std::vector<float> residual(kRegionValues, 0.0F);
   const auto merged = MergeForParent(sites.Input({1}), residual, nullptr);
   ASSERT_TRUE(merged.ok()) << merged.status();
   EXPECT_EQ(std::vector<uint8_t>(merged->object.begin(), merged->object.end()), sites.objects[0]);
@@ -84,7 +84,7 @@ TEST(RegionMergeTest, OneFp32DeltaGoesUpAsItCame) {
 
 TEST(RegionMergeTest, WithoutSitesItCarriesNothingAndKeepsTheResidual) {
   const TwoSites sites(v1::INT4);
-  std::vector<float> residual = Gaussian(kValues, 5, 0.001);
+  std::vector<float> residual = Gaussian(kRegionValues, 5, 0.001);
   const std::vector<float> before = residual;
   const auto merged = MergeForParent(sites.Input({}), residual, nullptr);
   ASSERT_TRUE(merged.ok()) << merged.status();
@@ -95,12 +95,12 @@ TEST(RegionMergeTest, WithoutSitesItCarriesNothingAndKeepsTheResidual) {
 TEST(RegionMergeTest, ALateDeltaGoesBackIntoTheResidual) {
   for (const v1::Codec id : {v1::INT4, v1::FP32}) {
     const TwoSites sites(id);
-    std::vector<float> residual(kValues, 0.0F);
+    std::vector<float> residual(kRegionValues, 0.0F);
     const auto merged = MergeForParent(sites.Input({1}), residual, nullptr);
     ASSERT_TRUE(merged.ok()) << merged.status();
     ASSERT_TRUE(FoldBack(*sites.codec, merged->object, sites.published, residual).ok());
     const std::vector<double> wanted = sites.Decode(sites.objects[0]);
-    for (size_t i = 0; i < kValues; ++i) ASSERT_NEAR(residual[i], wanted[i], 1e-8) << i;
+    for (size_t i = 0; i < kRegionValues; ++i) ASSERT_NEAR(residual[i], wanted[i], 1e-8) << i;
   }
 }
 

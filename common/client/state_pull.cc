@@ -1,0 +1,124 @@
+#include "common/client/state_pull.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/base/work_queue.h"
+#include "common/rpc/lane_dialer.h"
+#include "common/rpc/status.h"
+#include "common/transfer/lane_client.h"
+#include "common/transfer/wire.h"
+
+namespace causeway {
+namespace {
+
+constexpr absl::Duration kPoll = absl::Milliseconds(100);  // The deadline is looked at as often.
+
+static_assert(std::endian::native == std::endian::little, "states travel as little-endian fp32");
+
+// Says what came, and when.
+class PullProgress final : public LaneObserver {
+ public:
+  explicit PullProgress(const StatePullOptions& options, int64_t all_bytes)
+      : options_(options), all_bytes_(all_bytes) {}
+  void OnChunk(bool sent, int64_t /*bytes*/, bool again) override {
+    if (sent) return;
+    moved_ = absl::ToUnixNanos(absl::Now());
+    if (!again) came_ += static_cast<int64_t>(kChunkBytes);
+    options_.progress(std::min(came_.load(), all_bytes_), all_bytes_);
+  }
+  absl::Duration quiet() const { return absl::Now() - absl::FromUnixNanos(moved_); }
+
+ private:
+  const StatePullOptions& options_;
+  const int64_t all_bytes_;
+  std::atomic<int64_t> moved_ = absl::ToUnixNanos(absl::Now());
+  std::atomic<int64_t> came_ = 0;
+};
+
+absl::StatusOr<LaneClient::Result> AwaitState(LaneClient& client, const LaneClient::Handle& state,
+                                              const PullProgress& progress,
+                                              const StatePullOptions& options) {
+  while (absl::Now() < options.deadline) {
+    if (client.AwaitAWhile(state)) {
+      LaneClient::Result result = client.Await(state);
+      RETURN_IF_ERROR(result.status);
+      return result;
+    }
+    if (progress.quiet() > options.stall) {
+      return absl::UnavailableError(
+          absl::StrCat("nothing came for ", absl::FormatDuration(options.stall)));
+    }
+  }
+  return absl::DeadlineExceededError("it has not come by then");
+}
+
+// Fetches these fragments of one coordinator.
+absl::Status PullFragments(const std::shared_ptr<grpc::Channel>& channel, const std::string& run_id,
+                           const FragmentPlan& plan, const std::vector<int>& fragments,
+                           const StatePullOptions& options, PullProgress& progress,
+                           PublishedState& state) {
+  WorkQueue unpacker(1);
+  v1::Greeting greeting;
+  greeting.set_wire_version(kWireVersion);
+  greeting.set_run_id(run_id);
+  greeting.set_worker_id(options.worker_id);
+  greeting.set_process(std::random_device()());
+  std::shared_ptr<LaneClient> client;
+  LaneDialer dialer([&channel](int) { return channel; });
+  LaneClient::Options client_options;
+  client_options.run_long = unpacker.runner();
+  client_options.poll = kPoll;
+  client_options.dial = [&](int lane) { dialer.Dial(lane, greeting, client); };
+  client_options.observer = &progress;
+  client_options.passes = IsRetryable;
+  client = std::make_shared<LaneClient>(std::move(client_options));
+  absl::Status status;
+  for (const int fragment : fragments) {
+    const FragmentRange& range = plan.range(fragment);
+    LaneClient::Wanted wanted;
+    wanted.want.set_object(v1::Want::STATE);
+    wanted.want.set_fragment(fragment);
+    wanted.expected_bytes = range.size() * int64_t{sizeof(float)};
+    const LaneClient::Handle handle = client->Want(std::move(wanted));
+    const auto result = AwaitState(*client, handle, progress, options);
+    status = Annotate(result.status(), absl::StrCat("fragment ", fragment));
+    if (!status.ok()) break;
+    std::memcpy(state.parameters.data() + range.begin, result->bytes->data(),
+                result->bytes->size());
+    state.versions[static_cast<size_t>(fragment)] = result->header.round();
+  }
+  client->Cancel();
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Channel>& channel,
+                                                  const std::string& run_id,
+                                                  const FragmentPlan& plan,
+                                                  const StatePullOptions& options) {
+  PublishedState state;
+  state.parameters.resize(static_cast<size_t>(plan.arena_size()));
+  state.versions.resize(static_cast<size_t>(plan.fragments()));
+  PullProgress progress(options, plan.arena_size() * static_cast<int64_t>(sizeof(float)));
+  std::map<std::shared_ptr<grpc::Channel>, std::vector<int>> fragments;
+  for (int i = 0; i < plan.fragments(); ++i) {
+    const auto other = options.channels.find(i);
+    fragments[other == options.channels.end() ? channel : other->second].push_back(i);
+  }
+  for (const auto& [to, own] : fragments) {
+    RETURN_IF_ERROR(PullFragments(to, run_id, plan, own, options, progress, state));
+  }
+  return state;
+}
+
+}  // namespace causeway

@@ -1,0 +1,336 @@
+#include "common/identity/certificate.h"
+
+#include <fcntl.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <memory>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+
+namespace causeway {
+namespace {
+
+template <auto Function>
+struct Deleter {
+  template <typename T>
+  void operator()(T* object) const {
+    Function(object);
+  }
+};
+
+void FreeNames(GENERAL_NAMES* names) { GENERAL_NAMES_free(names); }
+void FreeCertificates(STACK_OF(X509) * certificates) { sk_X509_pop_free(certificates, X509_free); }
+
+using BioPtr = std::unique_ptr<BIO, Deleter<BIO_free>>;
+using X509Ptr = std::unique_ptr<X509, Deleter<X509_free>>;
+using KeyPtr = std::unique_ptr<EVP_PKEY, Deleter<EVP_PKEY_free>>;
+using NamesPtr = std::unique_ptr<GENERAL_NAMES, Deleter<FreeNames>>;
+using StorePtr = std::unique_ptr<X509_STORE, Deleter<X509_STORE_free>>;
+using StoreContextPtr = std::unique_ptr<X509_STORE_CTX, Deleter<X509_STORE_CTX_free>>;
+using X509StackPtr = std::unique_ptr<STACK_OF(X509), Deleter<FreeCertificates>>;
+
+// OpenSSL's queue of errors belongs to the thread, and gRPC reads it, too: leave nothing behind.
+std::string TakeOpenSslError() {
+  const uint64_t code = ERR_peek_last_error();
+  const char* const reason = ERR_reason_error_string(code);
+  std::string text = reason == nullptr ? "no reason given" : reason;
+  ERR_clear_error();
+  return text;
+}
+
+// The system's refusal to open or read `file`.
+absl::Status SystemError(const std::string& file, int error) {
+  const std::string message = absl::StrCat(file, ": ", std::strerror(error));
+  if (error == ENOENT || error == ENOTDIR) {
+    return absl::NotFoundError(absl::StrCat(message, "; check the path"));
+  }
+  return absl::PermissionDeniedError(
+      absl::StrCat(message, "; the user of this process must be able to read it"));
+}
+
+int NoPassphrase(char*, int, int, void*) { return -1; }
+
+BioPtr MemoryBio(absl::string_view text) {
+  return BioPtr(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+}
+
+// All certificates of a PEM text, the first one first.
+absl::StatusOr<std::vector<X509Ptr>> ParseAll(absl::string_view pem, const std::string& file) {
+  const BioPtr bio = MemoryBio(pem);
+  std::vector<X509Ptr> certificates;
+  ERR_clear_error();
+  while (X509* const next = PEM_read_bio_X509(bio.get(), nullptr, NoPassphrase, nullptr)) {
+    certificates.emplace_back(next);
+  }
+  const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
+  const std::string reason = TakeOpenSslError();
+  if (certificates.empty() && at_end) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        file, " holds no certificate: expected PEM text with -----BEGIN CERTIFICATE-----"));
+  }
+  if (!at_end) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("certificate ", certificates.size() + 1, " in ", file, " is damaged (", reason,
+                     "): copy the file again, or make it anew with deploy/make_certificates"));
+  }
+  return certificates;
+}
+
+absl::StatusOr<KeyPtr> ReadKey(const std::string& file) {
+  ASSIGN_OR_RETURN(std::string pem, ReadTrustedFile(file, /*secret=*/true));
+  const auto wipe = absl::MakeCleanup([&pem] { OPENSSL_cleanse(pem.data(), pem.size()); });
+  ERR_clear_error();
+  KeyPtr key(PEM_read_bio_PrivateKey(MemoryBio(pem).get(), nullptr, NoPassphrase, nullptr));
+  const std::string reason = TakeOpenSslError();
+  if (key != nullptr) return key;
+  if (absl::StrContains(pem, "ENCRYPTED")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        file,
+        " is encrypted with a passphrase, which nobody could type at a restart: take that "
+        "off (openssl pkey) and keep the file to yourself (chmod 600)"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(file, " holds no private key that can be read (", reason,
+                   "): expected PEM text with -----BEGIN PRIVATE KEY-----"));
+}
+
+absl::Time ToTime(const ASN1_TIME* time) {
+  std::tm parts{};
+  if (ASN1_TIME_to_tm(time, &parts) != 1) return absl::InfinitePast();
+  return absl::FromTM(parts, absl::UTCTimeZone());
+}
+
+std::string IpText(const ASN1_OCTET_STRING* address) {
+  const unsigned char* const bytes = ASN1_STRING_get0_data(address);
+  const int size = ASN1_STRING_length(address);
+  if (size == 4) return absl::StrCat(bytes[0], ".", bytes[1], ".", bytes[2], ".", bytes[3]);
+  std::vector<std::string> groups;
+  for (int i = 0; i + 1 < size; i += 2)
+    groups.push_back(absl::StrCat(absl::Hex(bytes[i] * 256 + bytes[i + 1])));
+  return absl::StrJoin(groups, ":");
+}
+
+std::string SubjectText(X509* certificate) {
+  const BioPtr bio(BIO_new(BIO_s_mem()));
+  X509_NAME_print_ex(bio.get(), X509_get_subject_name(certificate), 0,
+                     XN_FLAG_ONELINE & ~ASN1_STRFLGS_ESC_MSB);
+  char* text = nullptr;
+  const int64_t size = BIO_get_mem_data(bio.get(), &text);
+  return {text, static_cast<size_t>(size)};
+}
+
+std::string Fingerprint(X509* x509) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  if (X509_digest(x509, EVP_sha256(), digest, &size) != 1) return "";
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest), size});
+}
+
+Certificate Describe(X509* x509) {
+  Certificate result;
+  result.fingerprint = Fingerprint(x509);
+  result.subject = SubjectText(x509);
+  result.not_before = ToTime(X509_get0_notBefore(x509));
+  result.not_after = ToTime(X509_get0_notAfter(x509));
+  const NamesPtr names(
+      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(x509, NID_subject_alt_name, nullptr, nullptr)));
+  const int count = names == nullptr ? 0 : sk_GENERAL_NAME_num(names.get());
+  int identities = 0;
+  for (int i = 0; i < count; ++i) {
+    const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type == GEN_IPADD) {
+      result.ip_addresses.push_back(IpText(name->d.iPAddress));
+      continue;
+    }
+    if (name->type != GEN_DNS && name->type != GEN_URI) continue;
+    const ASN1_IA5STRING* const text =
+        name->type == GEN_DNS ? name->d.dNSName : name->d.uniformResourceIdentifier;
+    std::string value(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
+                      static_cast<size_t>(ASN1_STRING_length(text)));
+    if (name->type == GEN_DNS) {
+      result.dns_names.push_back(std::move(value));
+      continue;
+    }
+    if (absl::StartsWith(value, kIdentityScheme)) {
+      ++identities;
+      absl::StatusOr<Identity> identity = ParseIdentity(value);
+      if (identity.ok()) result.identity = *std::move(identity);
+    }
+    result.uris.push_back(std::move(value));
+  }
+  if (identities != 1) result.identity.reset();
+  ERR_clear_error();
+  return result;
+}
+
+int Purpose(CertificateUse use) {
+  return use == CertificateUse::kServer ? X509_PURPOSE_SSL_SERVER : X509_PURPOSE_SSL_CLIENT;
+}
+
+std::string Day(absl::Time time) {
+  return absl::FormatTime("%Y-%m-%d %H:%M UTC", time, absl::UTCTimeZone());
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadTrustedFile(const std::string& file, bool secret,
+                                            size_t max_bytes) {
+  // Not blocked by a pipe that nobody writes to.
+  const int descriptor = open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+  if (descriptor < 0) return SystemError(file, errno);
+  const auto close_file = absl::MakeCleanup([descriptor] { close(descriptor); });
+  struct stat facts {};
+  if (fstat(descriptor, &facts) != 0) return SystemError(file, errno);
+  if (!S_ISREG(facts.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(file, " is not a plain file"));
+  }
+  if (facts.st_size == 0 || static_cast<uint64_t>(facts.st_size) > max_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, " has ", facts.st_size, " bytes; expected 1 .. ", max_bytes));
+  }
+  if ((facts.st_mode & S_IWOTH) != 0 || (secret && (facts.st_mode & S_IROTH) != 0)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(file,
+                     secret ? " can be read or written by everybody on this machine: chmod 600 "
+                            : " can be written by everybody on this machine: chmod 644 ",
+                     file));
+  }
+  std::string text(static_cast<size_t>(facts.st_size), '\0');
+  size_t read_bytes = 0;
+  while (read_bytes < text.size()) {
+    const ssize_t got = read(descriptor, text.data() + read_bytes, text.size() - read_bytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return SystemError(file, errno);
+    if (got == 0) break;  // Became shorter meanwhile.
+    read_bytes += static_cast<size_t>(got);
+  }
+  text.resize(read_bytes);
+  return text;
+}
+
+absl::StatusOr<Certificate> ParseCertificate(absl::string_view pem, const std::string& file) {
+  ASSIGN_OR_RETURN(const std::vector<X509Ptr> certificates, ParseAll(pem, file));
+  return Describe(certificates[0].get());
+}
+
+absl::StatusOr<Certificate> ReadCertificate(const std::string& file) {
+  ASSIGN_OR_RETURN(const std::string pem, ReadTrustedFile(file, /*secret=*/false));
+  return ParseCertificate(pem, file);
+}
+
+absl::Status CheckValidity(const Certificate& certificate, const std::string& file,
+                           absl::Time now) {
+  if (now > certificate.not_after) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the certificate ", file, " (", certificate.subject, ") expired at ",
+        Day(certificate.not_after), ": deploy/make_certificates renew makes a new one"));
+  }
+  if (now < certificate.not_before) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the certificate ", file, " (", certificate.subject, ") is valid from ",
+                     Day(certificate.not_before), " on, and this machine's clock says ", Day(now),
+                     ": set the clock"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Certificate> CheckOwnCertificate(const std::string& cert_file,
+                                                const std::string& key_file, CertificateUse use,
+                                                absl::Time now) {
+  ASSIGN_OR_RETURN(const std::string pem, ReadTrustedFile(cert_file, /*secret=*/false));
+  ASSIGN_OR_RETURN(const std::vector<X509Ptr> chain, ParseAll(pem, cert_file));
+  ASSIGN_OR_RETURN(const KeyPtr key, ReadKey(key_file));
+  const bool matches = X509_check_private_key(chain[0].get(), key.get()) == 1;
+  ERR_clear_error();
+  if (!matches) {
+    return absl::InvalidArgumentError(absl::StrCat(key_file, " is not the private key of ",
+                                                   cert_file,
+                                                   ": name the two files that were made "
+                                                   "together"));
+  }
+  Certificate certificate = Describe(chain[0].get());
+  RETURN_IF_ERROR(CheckValidity(certificate, cert_file, now));
+  if (X509_check_purpose(chain[0].get(), Purpose(use), /*ca=*/0) != 1) {
+    const bool server = use == CertificateUse::kServer;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the certificate ", cert_file, " (", certificate.subject, ") is not meant for a ",
+        server ? "server" : "client", ": a ", server ? "coordinator" : "worker",
+        " needs one of its own kind, see deploy/make_certificates"));
+  }
+  return certificate;
+}
+
+absl::Status CheckAuthorities(const std::string& ca_file, absl::Time now) {
+  ASSIGN_OR_RETURN(const std::string pem, ReadTrustedFile(ca_file, /*secret=*/false));
+  ASSIGN_OR_RETURN(const std::vector<X509Ptr> certificates, ParseAll(pem, ca_file));
+  absl::Status last;
+  for (const X509Ptr& certificate : certificates) {
+    const Certificate facts = Describe(certificate.get());
+    last = CheckValidity(facts, ca_file, now);
+    if (last.ok() && X509_check_ca(certificate.get()) == 0) {
+      last = absl::InvalidArgumentError(
+          absl::StrCat("the certificate ", facts.subject, " in ", ca_file,
+                       " is no authority's: name the CA's own certificate (ca.pem)"));
+    }
+    if (last.ok()) return last;
+  }
+  return last;
+}
+
+absl::Status CheckSigned(const std::string& cert_file, const std::string& ca_file,
+                         CertificateUse use, absl::Time now) {
+  ASSIGN_OR_RETURN(const std::string cert_pem, ReadTrustedFile(cert_file, /*secret=*/false));
+  ASSIGN_OR_RETURN(const std::vector<X509Ptr> chain, ParseAll(cert_pem, cert_file));
+  ASSIGN_OR_RETURN(const std::string ca_pem, ReadTrustedFile(ca_file, /*secret=*/false));
+  ASSIGN_OR_RETURN(const std::vector<X509Ptr> authorities, ParseAll(ca_pem, ca_file));
+  const StorePtr store(X509_STORE_new());
+  for (const X509Ptr& authority : authorities) X509_STORE_add_cert(store.get(), authority.get());
+  const X509StackPtr between(sk_X509_new_null());
+  for (size_t i = 1; i < chain.size(); ++i) {
+    X509_up_ref(chain[i].get());
+    sk_X509_push(between.get(), chain[i].get());
+  }
+  const StoreContextPtr context(X509_STORE_CTX_new());
+  X509_STORE_CTX_init(context.get(), store.get(), chain[0].get(), between.get());
+  X509_STORE_CTX_set_time(context.get(), 0, absl::ToTimeT(now));
+  X509_STORE_CTX_set_purpose(context.get(), Purpose(use));
+  const bool verified = X509_verify_cert(context.get()) == 1;
+  const int reason = X509_STORE_CTX_get_error(context.get());
+  ERR_clear_error();
+  if (verified) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("no authority in ", ca_file, " stands behind ", cert_file, " (",
+                   X509_verify_cert_error_string(reason),
+                   "): both must come from the same CA, or ca_file must hold several"));
+}
+
+std::string ExpiryWarning(const Certificate& certificate, const std::string& file, absl::Time now) {
+  const absl::Duration left = certificate.not_after - now;
+  if (left >= kExpiryWarning) return "";
+  if (left < absl::ZeroDuration()) {
+    return absl::StrCat("the certificate ", file,
+                        " has expired: new connections are refused until "
+                        "it is replaced (deploy/make_certificates renew); no restart is needed");
+  }
+  return absl::StrCat("the certificate ", file, " expires in ",
+                      absl::FormatDuration(absl::Trunc(left, absl::Minutes(1))),
+                      ": replace it before (deploy/make_certificates renew); no restart is needed");
+}
+
+}  // namespace causeway

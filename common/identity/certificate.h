@@ -1,0 +1,66 @@
+// Certificates and keys as files: what they say, and whether they will do before anything starts.
+// gRPC would find the same faults at the first handshake, and say little about them.
+#ifndef CAUSEWAY_COMMON_IDENTITY_CERTIFICATE_H_
+#define CAUSEWAY_COMMON_IDENTITY_CERTIFICATE_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/identity/identity.h"
+
+namespace causeway {
+
+struct Certificate {
+  std::string subject;  // "CN=worker/site-a", for people.
+  std::vector<std::string> dns_names;
+  std::vector<std::string> ip_addresses;
+  std::vector<std::string> uris;
+  std::string fingerprint;           // SHA-256 of its DER form, 64 hexadecimal digits.
+  std::optional<Identity> identity;  // The one URI of the scheme causeway, if there is exactly one.
+  absl::Time not_before;
+  absl::Time not_after;
+};
+
+enum class CertificateUse { kServer, kClient };
+
+// How long before its end a certificate is warned about.
+inline constexpr absl::Duration kExpiryWarning = absl::Hours(7 * 24);
+
+// The contents of a small file that secrets or trust depend on. NOT_FOUND, PERMISSION_DENIED,
+// INVALID_ARGUMENT (no plain file, empty, or beyond `max_bytes`), FAILED_PRECONDITION if everybody
+// may write it or, where it is `secret`, read it. All name the file and the remedy.
+absl::StatusOr<std::string> ReadTrustedFile(const std::string& file, bool secret,
+                                            size_t max_bytes = 1 << 20);
+
+// The first certificate of a PEM text or file. INVALID_ARGUMENT names the file.
+absl::StatusOr<Certificate> ParseCertificate(absl::string_view pem, const std::string& file);
+absl::StatusOr<Certificate> ReadCertificate(const std::string& file);
+
+// FAILED_PRECONDITION if `certificate` is expired or not valid yet.
+absl::Status CheckValidity(const Certificate& certificate, const std::string& file, absl::Time now);
+
+// Whether a peer can be shown this pair of PEM files: both parse, the key is the certificate's, the
+// certificate is valid now and meant for that use.
+absl::StatusOr<Certificate> CheckOwnCertificate(const std::string& cert_file,
+                                                const std::string& key_file, CertificateUse use,
+                                                absl::Time now);
+
+// Whether `ca_file` holds at least one authority that can sign at present.
+absl::Status CheckAuthorities(const std::string& ca_file, absl::Time now);
+
+// Whether an authority of `ca_file` stands behind the certificate, through the further ones in
+// `cert_file`. FAILED_PRECONDITION gives OpenSSL's reason.
+absl::Status CheckSigned(const std::string& cert_file, const std::string& ca_file,
+                         CertificateUse use, absl::Time now);
+
+// "the certificate F ends in 3d2h: renew it ...", or "" while that is far away.
+std::string ExpiryWarning(const Certificate& certificate, const std::string& file, absl::Time now);
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_IDENTITY_CERTIFICATE_H_

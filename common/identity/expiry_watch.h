@@ -1,0 +1,39 @@
+// Reminds of the end of a certificate while a process runs for weeks.
+#ifndef CAUSEWAY_COMMON_IDENTITY_EXPIRY_WATCH_H_
+#define CAUSEWAY_COMMON_IDENTITY_EXPIRY_WATCH_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+
+namespace causeway {
+
+// Not thread-safe.
+class ExpiryWatch {
+ public:
+  // `cert_file` is empty where there is no certificate. The clock outlives the object.
+  ExpiryWatch(std::string cert_file, const Clock& clock)
+      : file_(std::move(cert_file)), clock_(clock) {}
+
+  // A line for the log, or "": once a day while the certificate is near its end (ExpiryWarning) or
+  // cannot be read. Looks at the file once an hour at most, so that it may be called at any rate.
+  std::string Poll();
+  // A line for the log, or "": once after the file holds another certificate than before, which new
+  // connections then show. Looks at the file every ten seconds at most.
+  std::string PollRenewal();
+
+ private:
+  const std::string file_;
+  const Clock& clock_;
+  // What the process warned about when it started need not be said again on the first day.
+  absl::Duration next_look_ = absl::Hours(1) + clock_.Monotonic();
+  absl::Duration next_renewal_look_ = clock_.Monotonic();
+  std::string shown_;  // The certificate that PollRenewal saw last; "" before the first look.
+  absl::Duration next_warning_ = absl::Hours(24) + clock_.Monotonic();
+};
+
+}  // namespace causeway
+
+#endif  // CAUSEWAY_COMMON_IDENTITY_EXPIRY_WATCH_H_

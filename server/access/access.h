@@ -1,0 +1,138 @@
+// Who may do what. Every call passes here first: authentication, the limit of requests, the role.
+//
+// A region may do what a worker may, under its own id, but for BringModel:
+//
+//   call                      worker        operator   observer
+//   Session.Describe          yes           yes        yes
+//   Session.Attach, BringModel  its own id  -          -
+//   Exchange.Carry: offers    its own id    -          -
+//   Exchange.Carry: wants     its own id    yes        -          (they show the parameters)
+//   Admin.GetStatus, Events   -             yes        yes
+//   Admin's orders            -             yes        -
+//   Standby.Follow            -             yes        -          (it shows everything)
+//   Shards.Serve              -             -          -          a shard, under its own name
+//
+// Without TLS (loopback, or --insecure) nobody can prove anything: everybody may do everything, and
+// nothing is counted.
+//
+// Errors: UNAUTHENTICATED (no certificate, none that names an identity, no token or an unknown
+// one), PERMISSION_DENIED (who it is, what it asked for, what it may do), RESOURCE_EXHAUSTED (too
+// many requests).
+#ifndef CAUSEWAY_SERVER_ACCESS_ACCESS_H_
+#define CAUSEWAY_SERVER_ACCESS_ACCESS_H_
+
+#include <grpcpp/server_context.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/identity/identity.h"
+#include "common/telemetry/event_log.h"
+#include "server/access/rate_limiter.h"
+#include "server/access/refused_identities.h"
+#include "server/access/token_table.h"
+
+namespace causeway::server {
+
+enum class Action {
+  kDescribe,
+  kAttach,
+  kPush,
+  kPull,
+  kGetStatus,
+  kOrder,
+  kProbe,
+  kFollow,
+  kServeShard
+};
+
+// As how many messages of a session a call counts.
+double CostOf(Action action);
+
+// Who makes a call. Copied into whatever outlives the call's first moment.
+struct Peer {
+  std::string address;               // "ipv4:10.0.0.2:4711", as gRPC writes it.
+  std::optional<Identity> identity;  // Without: an unencrypted connection.
+  std::optional<TokenEntry> token;   // By which the identity was proven, if not by a certificate.
+  absl::Time expires = absl::InfiniteFuture();  // The certificate's end.
+  std::string fingerprint;                      // The certificate's.
+
+  std::string Describe() const;  // "worker site-a at ipv4:10.0.0.2:4711"
+  std::string Name() const;      // "worker site-a", or the address of who has no identity.
+};
+
+// Thread-safe.
+class Access {
+ public:
+  struct Options {
+    bool authenticate = false;  // Connections are encrypted, so that identities can be asked for.
+    std::string run_name;       // Identities are for this run or for every one.
+    std::unique_ptr<TokenTable> tokens;  // May be null: certificates alone.
+    // May be null: nobody is refused by name.
+    std::unique_ptr<RefusedIdentities> refused;
+    // Of one identity, or of one address that has none: messages within a session. A call, and what
+    // is offered or wanted over a lane, counts once as so many of them as it costs the coordinator
+    // (CostOf).
+    double requests_per_second = 1000;
+    double request_burst = 4000;
+    double strangers_per_second = 10;
+    double stranger_burst = 100;
+    const Clock* clock = nullptr;  // Outlives the object, as does the next.
+    EventLog* events = NullEventLog();
+    // Called, on any thread, for every call that may be made; the other for those on behalf of a
+    // worker.
+    std::function<void(const Peer& peer)> on_admitted;
+    std::function<void(const Peer& peer, Action action, absl::string_view worker_id)> on_worker;
+    // Whether workers may be told anything now; its error is what they get. May be empty.
+    std::function<absl::Status()> may_tell = nullptr;
+  };
+  explicit Access(Options options);
+
+  // Who this is, if it may do that at all. For calls on behalf of a worker, CheckWorker follows as
+  // soon as the worker id is known.
+  absl::StatusOr<Peer> Admit(const grpc::ServerContextBase& context, Action action);
+  absl::Status CheckWorker(const Peer& peer, Action action, absl::string_view worker_id);
+  // Who attaches as a region needs that role, and has no other.
+  absl::Status CheckRegion(const Peer& peer, bool is_region);
+  // For calls that last: UNAUTHENTICATED once the peer's token does not count any more, its
+  // certificate has ended, or its identity is refused.
+  absl::Status CheckStillValid(const Peer& peer);
+  // For calls of many messages: one of them came. RESOURCE_EXHAUSTED as for a request.
+  absl::Status CountMessage(const Peer& peer) { return Count(peer, 1); }
+  // For a message that is as good as a call, and counts as one: all that Check looks at.
+  absl::Status CheckMessage(const Peer& peer, Action action, absl::string_view worker_id);
+  // Admit and CheckWorker at once.
+  absl::Status Check(const grpc::ServerContextBase& context, Action action,
+                     absl::string_view worker_id);
+
+ private:
+  absl::StatusOr<Peer> AdmitSilently(const grpc::ServerContextBase& context, Action action);
+  absl::Status CheckRole(const Peer& peer, Action action);
+  absl::Status CheckMayTell(Action action) const;
+  absl::StatusOr<Peer> Authenticate(const grpc::ServerContextBase& context);
+  absl::Status Count(const Peer& peer, double cost);
+  // UNAUTHENTICATED as CheckStillValid, and says nothing.
+  absl::Status Counts(const Peer& peer);
+  // Fills in who the peer is, and by what that is known.
+  absl::Status Identify(const grpc::ServerContextBase& context, Peer& peer);
+  // Logs a refusal, but not more of them than a person would read.
+  void Report(const Peer& peer, const absl::Status& refusal);
+
+  const Options options_;
+  RateLimiter peers_;
+  RateLimiter strangers_;
+  RateLimiter lines_;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_ACCESS_ACCESS_H_

@@ -1,0 +1,127 @@
+#include "server/access/refused_identities.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
+#include "common/identity/certificate.h"
+#include "common/telemetry/log.h"
+
+namespace causeway::server {
+namespace {
+
+std::string Key(absl::string_view role, absl::string_view name) {
+  return absl::StrCat(role, "/", name);
+}
+
+constexpr char kCertificate[] = "certificate";
+constexpr size_t kFingerprintDigits = 64;
+
+// In the form of Certificate::fingerprint; empty if it is none.
+std::string ParseFingerprint(absl::string_view text) {
+  std::string digits = absl::AsciiStrToLower(absl::StrReplaceAll(text, {{":", ""}}));
+  const bool is_one =
+      digits.size() == kFingerprintDigits && std::all_of(digits.begin(), digits.end(), [](char c) {
+        return absl::ascii_isxdigit(static_cast<unsigned char>(c));
+      });
+  return is_one ? digits : "";
+}
+
+// "sha256 Fingerprint=AA:BB..", as openssl prints it, becomes "certificate AA:BB..".
+void DropOpenSslWords(std::vector<absl::string_view>& words) {
+  constexpr absl::string_view kPrefix = "Fingerprint=";
+  const size_t first = words[0] == kCertificate ? 1 : 0;
+  if (words.size() != first + 2 || !absl::EqualsIgnoreCase(words[first], "sha256") ||
+      !absl::StartsWithIgnoreCase(words[first + 1], kPrefix)) {
+    return;
+  }
+  words = {kCertificate, words[first + 1].substr(kPrefix.size())};
+}
+
+}  // namespace
+
+absl::StatusOr<std::set<std::string>> ParseRefused(absl::string_view text,
+                                                   const std::string& file) {
+  std::set<std::string> refused;
+  int number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    line = line.substr(0, line.find('#'));
+    std::vector<absl::string_view> words =
+        absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
+    if (words.empty()) continue;
+    DropOpenSslWords(words);
+    const bool is_role =
+        words[0] == RoleName(Role::kWorker) || words[0] == RoleName(Role::kRegion) ||
+        words[0] == RoleName(Role::kShard) || words[0] == RoleName(Role::kOperator) ||
+        words[0] == RoleName(Role::kObserver);
+    if (words.size() == 2 && words[0] == kCertificate) {
+      const std::string fingerprint = ParseFingerprint(words[1]);
+      if (fingerprint.empty()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(file, ", line ", number, ": expected the SHA-256 of a certificate in ",
+                         kFingerprintDigits, " hexadecimal digits"));
+      }
+      refused.insert(Key(kCertificate, fingerprint));
+      continue;
+    }
+    if (words.size() != 2 || !is_role) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          file, ", line ", number, ": expected a role and a name, such as \"worker site-a\", or ",
+          "\"certificate\" and its SHA-256"));
+    }
+    refused.insert(Key(words[0], words[1]));
+  }
+  return refused;
+}
+
+absl::StatusOr<std::unique_ptr<RefusedIdentities>> RefusedIdentities::Open(
+    const std::string& file) {
+  std::unique_ptr<RefusedIdentities> refused(new RefusedIdentities(file));
+  absl::MutexLock lock(&refused->mutex_);
+  RETURN_IF_ERROR(refused->Load());
+  return refused;
+}
+
+absl::Status RefusedIdentities::Load() {
+  // Before the file is read: what is written in between is read again.
+  version_ = FileVersion::Of(file_);
+  ASSIGN_OR_RETURN(const std::string text, ReadTrustedFile(file_, /*secret=*/false));
+  ASSIGN_OR_RETURN(refused_, ParseRefused(text, file_));
+  return absl::OkStatus();
+}
+
+absl::Status RefusedIdentities::Check(const Identity& identity, const std::string& fingerprint) {
+  absl::MutexLock lock(&mutex_);
+  if (FileVersion::Of(file_) != version_) {
+    readable_ = Load();
+    if (readable_.ok()) {
+      Log().info("{} has changed: {} identities are refused now", file_, refused_.size());
+    } else {
+      Log().error("{}; nobody is let in until it can be read", std::string(readable_.message()));
+    }
+  }
+  if (!readable_.ok()) {
+    // Not final: whoever trains tries again, and goes on once the list is mended.
+    return absl::UnavailableError(
+        "the coordinator cannot read its list of refused identities, and lets nobody in: tell its "
+        "operator");
+  }
+  if (!fingerprint.empty() && refused_.contains(Key(kCertificate, fingerprint))) {
+    return absl::UnauthenticatedError(absl::StrCat(
+        "this certificate of ", RoleName(identity.role), " ", identity.name,
+        " is refused by the coordinator's operator (--refused_identities): ask for another one"));
+  }
+  if (!refused_.contains(Key(RoleName(identity.role), identity.name))) return absl::OkStatus();
+  return absl::UnauthenticatedError(absl::StrCat(
+      RoleName(identity.role), " ", identity.name,
+      " is refused by the coordinator's operator (--refused_identities): ask for another name"));
+}
+
+}  // namespace causeway::server

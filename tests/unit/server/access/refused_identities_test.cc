@@ -1,0 +1,73 @@
+#include "server/access/refused_identities.h"
+
+#include <filesystem>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/rpc/test_authority.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const std::string kFingerprint(64, 'a');
+const Identity kSiteA = {.run = "*", .role = Role::kWorker, .name = "site-a"};
+
+TEST(RefusedIdentities, NamesAndFingerprintsAreReadAndTheRestIsRefused) {
+  std::string colons = "certificate AA";
+  for (int i = 1; i < 32; ++i) colons += ":AA";
+  const auto refused = ParseRefused("# nobody else\nworker site-a # gone\n\n" + colons + "\n", "f");
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  EXPECT_THAT(*refused, ElementsAre("certificate/" + kFingerprint, "worker/site-a"));
+  for (const char* wrong :
+       {"site-a", "worker", "worker site a", "certificate aa:bb", "certificate zz",
+        "sha256 Fingerprint=aa:bb", "sha1 Fingerprint=aa:bb"}) {
+    const auto parsed = ParseRefused(std::string("\n") + wrong, "f");
+    EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << wrong;
+    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr("f, line 2")) << wrong;
+  }
+}
+
+TEST(RefusedIdentities, AFingerprintIsReadAsOpenSslPrintsIt) {
+  std::string printed = "Fingerprint=AA";
+  for (int i = 1; i < 32; ++i) printed += ":AA";
+  for (const char* before : {"sha256 ", "SHA256 ", "certificate sha256 "}) {
+    const auto refused = ParseRefused(before + printed + "\n", "f");
+    ASSERT_TRUE(refused.ok()) << before << refused.status();
+    EXPECT_THAT(*refused, ElementsAre("certificate/" + kFingerprint));
+  }
+}
+
+TEST(RefusedIdentities, ACertificateIsRefusedAndItsNameIsNot) {
+  const TestFolder folder;
+  const auto list = RefusedIdentities::Open(folder.Write("f", "certificate " + kFingerprint));
+  ASSERT_TRUE(list.ok()) << list.status();
+  const absl::Status refused = (*list)->Check(kSiteA, kFingerprint);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("this certificate of worker site-a"));
+  EXPECT_TRUE((*list)->Check(kSiteA, std::string(64, 'b')).ok()) << "the one after it";
+  EXPECT_TRUE((*list)->Check(kSiteA, "").ok()) << "with a token";
+}
+
+TEST(RefusedIdentities, AListThatIsGoneLetsNobodyInUntilItIsBack) {
+  const TestFolder folder;
+  const std::string file = folder.Write("f", "# nobody\n");
+  const auto list = RefusedIdentities::Open(file);
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_TRUE((*list)->Check(kSiteA, "").ok());
+  std::filesystem::remove(file);
+  EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnavailable)
+      << "to be tried again";
+  folder.Write("f", "worker site-b\n");
+  EXPECT_TRUE((*list)->Check(kSiteA, "").ok());
+  folder.Write("f", "certificate sha256\n");  // Half of a line.
+  EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnavailable);
+  folder.Write("f", "worker site-a\n");
+  EXPECT_EQ((*list)->Check(kSiteA, "").code(), absl::StatusCode::kUnauthenticated);
+}
+
+}  // namespace
+}  // namespace causeway::server

@@ -1,0 +1,138 @@
+#include "server/access/token_table.h"
+
+#include <sys/stat.h>
+
+#include <random>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "openssl/sha.h"
+#include "tests/unit/common/rpc/test_authority.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string HashOf(const std::string& token) {
+  std::string hash(SHA256_DIGEST_LENGTH, '\0');
+  SHA256(reinterpret_cast<const uint8_t*>(token.data()), token.size(),
+         reinterpret_cast<uint8_t*>(hash.data()));
+  return absl::BytesToHexString(hash);
+}
+
+const std::string kSecret(64, 's');
+const std::string kOther(64, 'o');
+
+TEST(Tokens, AreListedByTheirHashes) {
+  const auto entries =
+      ParseTokens(absl::StrCat("# a comment\n\n", HashOf(kSecret), " worker site-a\n  ",
+                               HashOf(kOther), "\toperator   ops\r\n"),
+                  "file");
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  ASSERT_EQ(entries->size(), 2u);
+  EXPECT_EQ((*entries)[0].identity, (Identity{kEveryRun, Role::kWorker, "site-a"}));
+  EXPECT_EQ((*entries)[1].identity, (Identity{kEveryRun, Role::kOperator, "ops"}));
+}
+
+TEST(Tokens, BadLinesAreNamed) {
+  const std::string good = absl::StrCat(HashOf(kSecret), " worker a");
+  for (const std::string& bad :
+       {std::string("x worker a"), HashOf(kSecret).substr(1) + " worker a", HashOf(kSecret),
+        HashOf(kSecret) + " worker", HashOf(kSecret) + " root a", HashOf(kSecret) + " worker a b",
+        HashOf(kSecret) + " worker a/b", std::string(kSecret + " worker a"), good}) {
+    const absl::Status status = ParseTokens(absl::StrCat(good, "\n", bad), "file").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("file:2")) << bad;
+  }
+}
+
+TEST(Tokens, AnyTextIsReadOrRefused) {
+  std::mt19937 random(3);
+  const std::string good =
+      absl::StrCat(HashOf(kSecret), " worker a\n", HashOf(kOther), " worker b");
+  for (int i = 0; i < 2000; ++i) {
+    std::string text = good;
+    for (int changes = 0; changes < 3; ++changes) {
+      text[random() % text.size()] = static_cast<char>(random());
+    }
+    ParseTokens(text.substr(0, random() % (text.size() + 1)), "file").IgnoreError();
+  }
+}
+
+TEST(TokenTable, KnowsWhoseTokenItIs) {
+  const TestFolder folder;
+  const std::string file = folder.Write(
+      "tokens", absl::StrCat(HashOf(kSecret), " worker a\n", HashOf(kOther), " observer b\n"));
+  const auto table = TokenTable::Open(file);
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_EQ((*table)->Find(kSecret)->identity.name, "a");
+  EXPECT_EQ((*table)->Find(kOther)->identity.role, Role::kObserver);
+  EXPECT_FALSE((*table)->Find("").has_value());
+  EXPECT_FALSE((*table)->Find(kSecret + "s").has_value());
+  // Whoever reads the file cannot use what he has read.
+  EXPECT_FALSE((*table)->Find(HashOf(kSecret)).has_value());
+}
+
+TEST(TokenTable, AChangedFileCountsFromTheNextCallOn) {
+  const TestFolder folder;
+  const std::string with = absl::StrCat(HashOf(kSecret), " worker a\n");
+  const std::string file = folder.Write("tokens", with);
+  const auto table = TokenTable::Open(file);
+  ASSERT_TRUE(table.ok()) << table.status();
+  folder.Write("tokens", absl::StrCat(HashOf(kOther), " worker a\n"));
+  EXPECT_FALSE((*table)->Find(kSecret).has_value());
+  EXPECT_TRUE((*table)->Find(kOther).has_value());
+  folder.Write("tokens", "# nobody\n");
+  EXPECT_FALSE((*table)->Find(kOther).has_value());
+  folder.Write("tokens", with);
+  EXPECT_TRUE((*table)->Find(kSecret).has_value());
+}
+
+TEST(TokenTable, WhatWasFoundIsHeldUntilItsLineIsGoneOrMeansSomebodyElse) {
+  const TestFolder folder;
+  const std::string both =
+      absl::StrCat(HashOf(kSecret), " worker a\n", HashOf(kOther), " worker b\n");
+  const std::string file = folder.Write("tokens", both);
+  const auto table = TokenTable::Open(file);
+  ASSERT_TRUE(table.ok()) << table.status();
+  const TokenEntry a = *(*table)->Find(kSecret);
+  const TokenEntry b = *(*table)->Find(kOther);
+  EXPECT_TRUE((*table)->Holds(a));
+  folder.Write("tokens", absl::StrCat("# moved\n", HashOf(kOther), " worker b\n"));
+  EXPECT_FALSE((*table)->Holds(a));
+  EXPECT_TRUE((*table)->Holds(b));
+  folder.Write("tokens", absl::StrCat(HashOf(kOther), " observer b-and-more\n"));
+  EXPECT_FALSE((*table)->Holds(b));
+}
+
+TEST(TokenTable, AFileThatBreaksDoesNotLockEverybodyOutButOneThatIsGoneDoes) {
+  const TestFolder folder;
+  const std::string text = absl::StrCat(HashOf(kSecret), " worker a\n");
+  const std::string file = folder.Write("tokens", text);
+  const auto table = TokenTable::Open(file);
+  ASSERT_TRUE(table.ok()) << table.status();
+  folder.Write("tokens", text.substr(0, 40));
+  EXPECT_TRUE((*table)->Find(kSecret).has_value());
+  std::filesystem::remove(file);
+  EXPECT_FALSE((*table)->Find(kSecret).has_value()) << "who removes the list lets nobody in";
+  folder.Write("tokens", text);
+  EXPECT_TRUE((*table)->Find(kSecret).has_value());
+  folder.Write("tokens", absl::StrCat(HashOf(kOther), " worker a\n"));
+  EXPECT_FALSE((*table)->Find(kSecret).has_value());
+}
+
+TEST(TokenTable, FilesThatOthersMayWriteAreRefused) {
+  const TestFolder folder;
+  const std::string file = folder.Write("tokens", absl::StrCat(HashOf(kSecret), " worker a\n"));
+  ASSERT_EQ(chmod(file.c_str(), 0646), 0);
+  EXPECT_EQ(TokenTable::Open(file).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(TokenTable::Open(folder.path("none")).status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace causeway::server
