@@ -1,8 +1,9 @@
 """Scenarios of regions as real processes: equal bits everywhere, kills, and what is refused."""
 
+import shutil
 import unittest
 
-from cluster import BIN, COORDINATOR, SIGKILL, run_tool, wait_until
+from cluster import BIN, COORDINATOR, SIGKILL, json_lines, run_tool, wait_until
 from regions import Tree
 from security_test import make, tls
 
@@ -77,6 +78,25 @@ class RegionsTest(unittest.TestCase):
             region = tree.start_region("eu", 2, f"--listen={address}")
             self.finish(tree, processes + [region])
             self.assertEqual(tree.published(), tree.published("eu"))
+
+    def test_a_site_without_its_past_joins_a_region_that_is_on_its_way(self):
+        with Tree() as tree:
+            tree.start_coordinator(SETTINGS % 60)
+            region = tree.start_region("eu", 2)
+            address = tree.region_address("eu")
+            processes = [tree.start_worker("flat", SLOW)]
+            processes += [tree.start_worker(f"site-{i}", SLOW, address=address) for i in range(2)]
+            tree.wait_for_step("site-1", 14)
+            gone = processes.pop()
+            gone.signal(SIGKILL)
+            gone.wait()
+            shutil.rmtree(tree.out("site-1"))
+            processes.append(tree.start_worker("site-1", SLOW, address=address))
+            self.finish(tree, processes + [region])
+            first = min(line["step"] for line in json_lines(tree.out("site-1") / "metrics.jsonl")
+                        if line["kind"] == "step")
+            self.assertGreater(first, 6)
+            self.check(tree, 30)
 
     def order(self, tree, what):
         status, _, error = run_tool(BIN / "causewayctl", what, f"--coordinator={tree.address}")

@@ -222,8 +222,9 @@ class CTrainer {
 // All three, of which those from `first_engine` on are loops of ours.
 Recorded Train(const v1::RunConfig& config, int first_engine) {
   Run run(config);
-  auto server =
-      server::CoordinatorServer::Start({.address = "127.0.0.1:0"}, *run.coordinator).value();
+  server::CoordinatorServer::Options options;
+  options.address = "127.0.0.1:0";
+  auto server = server::CoordinatorServer::Start(options, *run.coordinator).value();
   std::vector<std::unique_ptr<InProcessExchange>> exchanges;
   for (int i = first_engine; i < 3; ++i) {
     exchanges.push_back(InProcessExchange::Join(*run.coordinator, kIds[i]).value());
