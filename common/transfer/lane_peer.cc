@@ -162,8 +162,7 @@ bool LanePeer::TakeChunk(const LanePtr& lane, const std::shared_ptr<const Messag
     Fail(*lane, chunk.status());
     return false;
   }
-  if (fields.unpacked_bytes == 0) {
-    Place(lane, *message, fields, sequence, *chunk, object);
+  if (fields.unpacked_bytes == 0 && Place(lane, *message, fields, sequence, *chunk, object)) {
     return true;
   }
   bool reads_on = false;
@@ -172,9 +171,17 @@ bool LanePeer::TakeChunk(const LanePtr& lane, const std::shared_ptr<const Messag
     reads_on = ++lane->unpacking < kMaxUnpacking;
     lane->paused = !reads_on;
   }
-  options_.run_long([self = shared_from_this(), lane, message, fields, sequence, at = *chunk,
-                     object = std::move(object)] {
-    self->Place(lane, *message, fields, sequence, at, object);
+  PlaceLater(lane, message, fields, sequence, *chunk, object);
+  return reads_on;
+}
+
+void LanePeer::PlaceLater(const LanePtr& lane, const std::shared_ptr<const MessageBytes>& message,
+                          const ChunkFields& fields, int64_t sequence, int64_t chunk,
+                          const std::shared_ptr<ChunkAssembly>& object) {
+  options_.run_long([self = shared_from_this(), lane, message, fields, sequence, chunk, object] {
+    if (!self->Place(lane, *message, fields, sequence, chunk, object)) {
+      return self->PlaceLater(lane, message, fields, sequence, chunk, object);
+    }
     bool resumes = false;
     {
       absl::MutexLock lock(&self->mutex_);
@@ -183,17 +190,17 @@ bool LanePeer::TakeChunk(const LanePtr& lane, const std::shared_ptr<const Messag
     }
     if (resumes) lane->stream->ReadOn();
   });
-  return reads_on;
 }
 
-void LanePeer::Place(const LanePtr& lane, const MessageBytes& message, const ChunkFields& fields,
+bool LanePeer::Place(const LanePtr& lane, const MessageBytes& message, const ChunkFields& fields,
                      int64_t sequence, int64_t chunk,
                      const std::shared_ptr<ChunkAssembly>& object) {
   const std::optional<std::span<uint8_t>> place = object->PlaceOf(chunk);
-  const bool again = place.has_value() && place->empty();
-  bool damaged = !place.has_value();
+  if (!place.has_value()) return false;
+  const bool again = place->empty();
+  bool damaged = false;
   bool whole = false;
-  if (!damaged && !again) {
+  if (!again) {
     const absl::StatusOr<uint64_t> checksum = ReadChunk(message, fields, *place);
     damaged = !checksum.ok();
     whole = object->Placed(chunk, checksum);
@@ -211,6 +218,7 @@ void LanePeer::Place(const LanePtr& lane, const MessageBytes& message, const Chu
           again || damaged);
   if (whole) OnWhole(fields.transfer, object);
   Pump(lane);
+  return true;
 }
 
 void LanePeer::Handled(Lane& lane, int64_t sequence) {

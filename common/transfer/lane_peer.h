@@ -133,8 +133,13 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   absl::Status TakeControl(const LanePtr& lane, v1::LaneControl& message);
   bool TakeChunk(const LanePtr& lane, const std::shared_ptr<const MessageBytes>& message,
                  const ChunkFields& fields);
-  void Place(const LanePtr& lane, const MessageBytes& message, const ChunkFields& fields,
+  // Puts a chunk into its place. False: it has come over another lane as well, and is being placed.
+  bool Place(const LanePtr& lane, const MessageBytes& message, const ChunkFields& fields,
              int64_t sequence, int64_t chunk, const std::shared_ptr<ChunkAssembly>& object);
+  // On a thread for long work: the same, once that other one has been placed or was damaged.
+  void PlaceLater(const LanePtr& lane, const std::shared_ptr<const MessageBytes>& message,
+                  const ChunkFields& fields, int64_t sequence, int64_t chunk,
+                  const std::shared_ptr<ChunkAssembly>& object);
   static void Handled(Lane& lane, int64_t sequence);
   bool NextMessage(Lane& lane, Writing& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<bool> BlockedNow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -116,7 +116,7 @@ class CoordinatorImpl final : public Coordinator {
   std::string RegionId() const { return region() ? options_.region->id : std::string(); }
   // Training begins if all are there who have to be. True if it did.
   bool StartIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
-  // What a member is told that trains from now on.
+  // Adds what a member is told that trains from now on.
   void AddStart(const std::string& id, Outbox& outbox) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(members_mutex_);
   // Takes what a region's fragment has closed to its parent.

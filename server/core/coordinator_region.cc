@@ -71,7 +71,7 @@ absl::StatusOr<RegionPlace> CoordinatorImpl::Place() const {
   heartbeat.set_pace_milli(1000);
   double loss = 0;
   int training = 0;
-  // What one site says of itself must not make the parent refuse them all.
+  // One site's word about itself must not make the parent refuse them all.
   int64_t tokens = 0;
   for (const auto& [id, member] : Believed(membership_.members(), options_.config)) {
     const auto account = accounts_.find(id);

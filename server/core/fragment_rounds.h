@@ -109,7 +109,7 @@ class FragmentRounds {
     Store* store = nullptr;
     MergePool* merge_pool = nullptr;
     SyncSchedule schedule;
-    // Of a region, its id at the parent: rounds are merged for the parent. Empty: the hub.
+    // A region's id at its parent: rounds are merged for the parent. Empty: the hub.
     std::string region_id = {};
     bool region() const { return !region_id.empty(); }
   };
@@ -166,7 +166,7 @@ class FragmentRounds {
       const std::map<std::string, Member>& members, const RoundPolicy& policy);
 
   // --- A region's rounds (region_rounds.cc) ---
-  // What Advance closed, once, for the parent.
+  // Returns what Advance closed, once, for the parent.
   std::optional<RegionDelta> TakeUpward();
   // The parent's answer to the round that went up: applies, stores and publishes it. DATA_LOSS if
   // it is another one, or does not lead to the parent's hash.
@@ -264,7 +264,7 @@ class FragmentRounds {
   absl::StatusOr<PublishedRound> StoreAndPublish(ClosedRound closed, ByteBuffer answer,
                                                  std::vector<uint64_t> leaves)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
-  // Of a region: merges the round, makes it durable, and leaves it for TakeUpward.
+  // For a region: merges the round, makes it durable, and leaves it for TakeUpward.
   absl::Status CloseForParent(int64_t round, const Contributions& contributions, Decision decision);
   absl::StatusOr<MergeResult> MergeRegion(int64_t round, std::vector<Contribution> contributions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
@@ -296,7 +296,7 @@ class FragmentRounds {
   // A merge failed half-way (the training diverged): the state is worth nothing.
   bool state_is_void_ ABSL_GUARDED_BY(data_mutex_) = false;
 
-  // Of a region, while a round is on its way to the parent: theta_ after it, and its delta.
+  // In a region, while a round is on its way to the parent: theta_ after it, and its delta.
   FloatBuffer next_theta_ ABSL_GUARDED_BY(data_mutex_);
   std::optional<ClosedRound> at_parent_ ABSL_GUARDED_BY(data_mutex_);
   SharedBytes sent_ ABSL_GUARDED_BY(data_mutex_);
@@ -306,7 +306,7 @@ class FragmentRounds {
   std::optional<uint64_t> closed_before_ ABSL_GUARDED_BY(mutex_);
   std::optional<RegionDelta> upward_ ABSL_GUARDED_BY(mutex_);
   int64_t parent_version_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Of rounds that the parent closed without this region: they travel with the next delta.
+  // Belongs to rounds that the parent closed without this region: they travel with the next delta.
   int64_t late_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   Draws late_draws_ ABSL_GUARDED_BY(mutex_);
   int64_t older_snapshot_ ABSL_GUARDED_BY(mutex_) = 0;              // Before snapshot_version_.

@@ -31,7 +31,7 @@ struct RegionDelta {
   std::vector<uint64_t> leaves;  // LeafChecksums(object).
 };
 
-// What came back of it.
+// The parent's answer.
 struct ParentAnswer {
   bool late = false;  // The parent had closed the round without this region.
   int64_t round = 0;

@@ -1,10 +1,10 @@
 // The rounds of a fragment at a region: what its sites contribute becomes one delta for the parent,
 // and the parent's answer is what the sites get.
 //
-// What is durable, in this order: the sites' deltas before they are acknowledged; the region's own,
-// as a contribution under the region's id, before it goes up; the parent's answer before a site
-// hears of it. A successor merges again what a former process closed, and must come to the same
-// bits: what is at the parent is never another delta than the one whose rest is carried.
+// These become durable, in this order: the sites' deltas before they are acknowledged; the region's
+// own, as a contribution under the region's id, before it goes up; the parent's answer before a
+// site hears of it. A successor merges again what a former process closed, and must come to the
+// same bits: what is at the parent is never another delta than the one whose rest is carried.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -47,7 +47,7 @@ absl::StatusOr<MergeResult> FragmentRounds::MergeRegion(int64_t round,
   input.decay =
       sync.has_error_feedback_decay() ? static_cast<float>(sync.error_feedback_decay()) : 1.0F;
   next_theta_ = theta_;
-  // What is left of a gradient belongs to weights that are gone.
+  // The rest of a gradient belongs to weights that are gone.
   const bool carries = sync.contribution() != v1::SyncConfig::GRADIENT;
   const std::span<float> residual = carries ? std::span<float>(next_theta_) : std::span<float>();
   absl::StatusOr<RegionMergeResult> merged;

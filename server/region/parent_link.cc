@@ -253,7 +253,7 @@ void ParentLink::Detach() {
   std::shared_ptr<Connection> left;
   {
     absl::MutexLock lock(&mutex_);
-    // What is under way needs it: a region that has given its last delta is still a member.
+    // Transfers under way need it: a region that has given its last delta is still a member.
     if (unsent_ > 0) return;
     left = std::exchange(connection_, nullptr);
   }

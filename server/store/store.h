@@ -113,7 +113,7 @@ struct RoundRecord {
   int fragment = 0;
   int64_t round = 0;
   std::vector<std::string> contributors;  // Sorted: the summation order. Empty: published empty.
-  // Of the contributors; they sum to 1. Negative at a region whose parent closed the round without
+  // The contributors'; they sum to 1. Negative at a region whose parent closed the round without
   // it: what they contributed travels with the next delta.
   std::vector<double> weights;
   int64_t send_step = 0;  // By the schedule.

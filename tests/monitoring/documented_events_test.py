@@ -50,11 +50,11 @@ def listed(array):
 class DocumentedEventsTest(unittest.TestCase):
     maxDiff = None
 
-    def compare(self, side, array, folder):
+    def compare(self, side, array, *folders):
         documented = documents.events(side)
         self.assertEqual({name: level for name, (level, _) in documented.items()}, listed(array))
         recorded = {}
-        for name, fields, where in calls(folder):
+        for name, fields, where in calls(*folders):
             self.assertIn(name, documented, f"{where} records an event that is not documented")
             # `stopping` comes with one field or the other.
             self.assertLessEqual(fields, documented[name][1], where)
@@ -65,7 +65,7 @@ class DocumentedEventsTest(unittest.TestCase):
         self.compare("coordinator", "kCoordinatorEvents", "server")
 
     def test_the_workers(self):
-        self.compare("worker", "kWorkerEvents", "worker")
+        self.compare("worker", "kWorkerEvents", "worker", "common/client")
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ class Auditor {
     std::map<int64_t, std::map<std::string, Arrival>> arrivals;
     // (worker, object hash) -> rounds that the delta was made for.
     std::map<std::pair<std::string, uint64_t>, std::map<int64_t, Delta>> deltas;
-    // Of a region: what it has closed, by round; what its encodings left out; what it trained for
+    // A region has: what it closed, by round; what its encodings left out; what it trained for
     // rounds that closed without it.
     std::map<int64_t, Upward> upward;
     std::vector<float> residual;

@@ -55,7 +55,7 @@ class ToyParent final : public Parent {
         {starts.back().next_draws().begin(), starts.back().next_draws().end()});
   }
 
-  // What is under way reaches the hub; `answers`: and what the hub has published comes back.
+  // All under way reaches the hub; `answers`: and what the hub has published comes back.
   void Deliver(bool answers = true) {
     for (size_t left = under_way_.size(); left > 0; --left) {
       Flight flight = std::move(under_way_.front());

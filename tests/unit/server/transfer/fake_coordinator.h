@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
@@ -19,7 +21,7 @@
 
 namespace causeway::server {
 
-// Not thread-safe.
+// Calls are thread-safe; fields are for when there are none.
 class FakeCoordinator final : public Coordinator {
  public:
   explicit FakeCoordinator(bool entropy_down = false)
@@ -33,22 +35,27 @@ class FakeCoordinator final : public Coordinator {
   std::vector<std::vector<double>> squares;  // Of the last contribution.
   int64_t pulled_bytes = 0;
   int asked_for_answers = 0;
-  std::function<void(int fragment)> on_merge;  // May be null.
+  // Called without the lock; may be null.
+  std::function<void(int fragment)> on_merge;
+  std::function<void(const v1::PushHeader&)> on_contribution;
   int asked_for_states = 0;
 
   void Publish(int fragment, int64_t round, const PullObject& object) {
     const auto shared = std::make_shared<const PullObject>(object);
-    answers_[{fragment, round}] = shared;
-    auto waiting = std::exchange(waiting_, {});
-    for (auto& [key, callback] : waiting) {
-      if (key == std::pair(fragment, round)) {
-        callback(shared);
-      } else {
-        waiting_.emplace(key, std::move(callback));
-      }
+    std::vector<PullCallback> waiting;
+    {
+      absl::MutexLock lock(&mutex_);
+      answers_[{fragment, round}] = shared;
+      const auto [begin, end] = waiting_.equal_range({fragment, round});
+      for (auto one = begin; one != end; ++one) waiting.push_back(std::move(one->second));
+      waiting_.erase(begin, end);
     }
+    for (const PullCallback& callback : waiting) callback(shared);
   }
-  size_t waiting() const { return waiting_.size(); }
+  size_t waiting() const {
+    absl::MutexLock lock(&mutex_);
+    return waiting_.size();
+  }
   static v1::PushResponse Accepted(const v1::PushHeader& header, bool duplicate) {
     v1::PushResponse response;
     response.set_durable_bytes(header.total_bytes());
@@ -62,6 +69,7 @@ class FakeCoordinator final : public Coordinator {
   const std::string& run_id() const override { return run_id_; }
 
   absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header) override {
+    absl::MutexLock lock(&mutex_);
     for (const auto& [accepted, object] : contributions) {
       if (accepted.object_hash() == header.object_hash() && accepted.round() == header.round() &&
           accepted.fragment() == header.fragment()) {
@@ -84,32 +92,42 @@ class FakeCoordinator final : public Coordinator {
     const std::span<const uint8_t> bytes = object.bytes.view();
     EXPECT_EQ(object.tree_hash, TreeHash(bytes));
     if (object.tree_hash != header.object_hash()) return absl::DataLossError("another hash");
-    squares = object.squares;
-    if (!verdict.ok()) return verdict;
-    contributions.emplace_back(header, std::vector<uint8_t>(bytes.begin(), bytes.end()));
+    {
+      absl::MutexLock lock(&mutex_);
+      squares = object.squares;
+      if (!verdict.ok()) return verdict;
+      contributions.emplace_back(header, std::vector<uint8_t>(bytes.begin(), bytes.end()));
+    }
+    if (on_contribution != nullptr) on_contribution(header);
     return Accepted(header, /*duplicate=*/false);
   }
   void MergeDue(int fragment) override {
     if (on_merge != nullptr) on_merge(fragment);
   }
   void PullAnswer(int fragment, int64_t round, PullCallback callback) override {
-    ++asked_for_answers;
-    const auto found = answers_.find({fragment, round});
-    if (found != answers_.end()) {
-      callback(found->second);
-    } else if (round > 1000) {
-      callback(absl::FailedPreconditionError("there is no such round"));
-    } else {
-      waiting_.emplace(std::pair(fragment, round), std::move(callback));
+    if (round > 1000) return callback(absl::FailedPreconditionError("there is no such round"));
+    std::shared_ptr<const PullObject> answer;
+    {
+      absl::MutexLock lock(&mutex_);
+      ++asked_for_answers;
+      const auto found = answers_.find({fragment, round});
+      if (found != answers_.end()) {
+        answer = found->second;
+      } else {
+        waiting_.emplace(std::pair(fragment, round), std::move(callback));
+      }
     }
+    if (answer != nullptr) callback(answer);
   }
   absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) override {
+    absl::MutexLock lock(&mutex_);
     ++asked_for_states;
     const auto found = answers_.find({fragment, 0});
     if (found == answers_.end()) return absl::FailedPreconditionError("no such fragment");
     return found->second;
   }
   void RecordPulled(const std::string&, v1::Want::Object, int64_t bytes) override {
+    absl::MutexLock lock(&mutex_);
     pulled_bytes += bytes;
   }
 
@@ -148,8 +166,10 @@ class FakeCoordinator final : public Coordinator {
   const v1::RunConfig config_;
   const FragmentPlan plan_;
   const std::string run_id_ = "fake-1";
-  std::map<std::pair<int, int64_t>, std::shared_ptr<const PullObject>> answers_;
-  std::multimap<std::pair<int, int64_t>, PullCallback> waiting_;
+  mutable absl::Mutex mutex_;
+  std::map<std::pair<int, int64_t>, std::shared_ptr<const PullObject>> answers_
+      ABSL_GUARDED_BY(mutex_);
+  std::multimap<std::pair<int, int64_t>, PullCallback> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace causeway::server

@@ -9,7 +9,6 @@
 #include "gtest/gtest.h"
 
 namespace causeway::server {
-namespace {
 
 std::string Serialize(const OutgoingMessage& message) {
   v1::LaneMessage wire;
@@ -26,8 +25,6 @@ std::string Serialize(const OutgoingMessage& message) {
   }
   return wire.SerializeAsString();
 }
-
-}  // namespace
 
 // One lane: end 0 is the client's, end 1 the coordinator's.
 struct MemoryLanes::Wire {

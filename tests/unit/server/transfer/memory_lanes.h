@@ -18,6 +18,9 @@
 
 namespace causeway::server {
 
+// The message's bytes on the wire.
+std::string Serialize(const OutgoingMessage& message);
+
 class MemoryLanes {
  public:
   // The registry is the one to which lanes are opened from now on; null: nobody listens.
