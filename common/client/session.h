@@ -59,7 +59,7 @@ class Session {
     int64_t max_steps_behind = 0;
   };
 
-  // What the coordinator wants of the training loop.
+  // The coordinator's wishes for the training loop.
   struct Orders {
     bool started = false;
     bool paused = false;
@@ -95,9 +95,9 @@ class Session {
   // `anew`: session.proto.
   void Ready(int64_t step, bool anew);
   void Applied(int fragment, int64_t round, uint64_t published_hash);
-  // What the next heartbeats say.
+  // Sets what the next heartbeats say.
   void SetProgress(const v1::Heartbeat& progress);
-  // The same of that figure alone.
+  // Sets that figure alone.
   void SetStepsBeforeWait(int64_t steps);
   // The checkpoint of that step is written. A heartbeat says so at once: the coordinator keeps all
   // answers that a worker's checkpoint may need.
@@ -147,7 +147,7 @@ class Session {
   v1::Heartbeat progress_ ABSL_GUARDED_BY(mutex_);
   bool checkpoint_is_news_ ABSL_GUARDED_BY(mutex_) = false;  // No heartbeat has said it yet.
   std::deque<v1::WorkerMessage> outbox_ ABSL_GUARDED_BY(mutex_);
-  // Of the present stream; null between streams. The writer holds writing_ while it uses it.
+  // The present stream; null between streams. The writer holds writing_ while it uses it.
   Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;

@@ -200,7 +200,7 @@ def exchange(network, options, warm_up_s, seconds):
     cpu = {"workers": sum(grown(report["samples"], 3) for report in reports),
            "coordinator": grown(sampler.samples, 1), "links": grown(sampler.samples, 2)}
     result["cpu_s_per_gb"] = {who: spent / payload * 1e9 for who, spent in cpu.items()}
-    # What else this machine did meanwhile, in cores.
+    # Cores that others kept busy meanwhile.
     result["cores_busy_otherwise"] = max(
         0.0, (grown(sampler.samples, 3) - sum(cpu.values())) / (end - begin))
     # With headers and acknowledgements; and what TCP had to send again, at least.

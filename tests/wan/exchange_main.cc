@@ -61,7 +61,7 @@ beside them, --pulls at once. So both directions are busy as long as the run has
 that. Prints one JSON object: the bytes moved over time, and when each transfer began and ended.
 )";
 constexpr absl::Duration kSampleInterval = absl::Milliseconds(100);
-// Of MakeChannel: 0 is the session's connection.
+// Number of the first lane at MakeChannel: 0 is the session's connection.
 constexpr int kFirstLane = 1;
 constexpr absl::Duration kPatience = absl::Minutes(2);
 
