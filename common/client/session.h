@@ -31,11 +31,12 @@ namespace causeway {
 
 // Asks the coordinator for the run's configuration; waits up to `timeout` for it to come up, after
 // the caller has done so for `waited`. UNAVAILABLE names the address, the whole time and the flag
-// that gave the address.
+// that gave the address. region_id: of a region that asks its parent, and is refused there if it
+// may not be one; a worker has none.
 absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stub,
                                                  const std::string& address, absl::Duration timeout,
                                                  absl::Duration waited = absl::ZeroDuration(),
-                                                 absl::string_view flag = "--coordinator");
+                                                 absl::string_view region_id = "");
 
 class Session {
  public:
