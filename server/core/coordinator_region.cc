@@ -12,7 +12,7 @@
 namespace causeway::server {
 namespace {
 
-// What a region says above of a member, or of the sites below it.
+// Adds what a region says above of a member, or of the sites below it.
 void AddReports(const std::string& id, const Member& member, const v1::Heartbeat& heard,
                 v1::Heartbeat& heartbeat) {
   if (member.region()) {

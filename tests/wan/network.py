@@ -177,7 +177,7 @@ class Network:
         self.congestion = congestion
         self.workers = []
         self.links = []
-        # Of a star: 10.77.N.1 in the middle, 10.77.N+1.0/24 around it.
+        # A star has 10.77.N.1 in the middle, 10.77.N+1.0/24 around it.
         subnet = 0 if above is None else 2 * index + 2
         self.address = f"10.77.{subnet}.1"
         self._around = f"10.77.{subnet + 1}."
