@@ -33,6 +33,11 @@ inline constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Cau
                                    certificate there; without them etcd is spoken to in plaintext
         --advertise=HOST:PORT      where the others reach this one; else as --listen
         --standby_cert=FILE --standby_key=FILE  with TLS: an operator's, to follow with
+        --shards=lead,a,b          the run's fragments lie in several coordinators, this one (lead)
+                                   among them; workers join here
+        --lead=HOST:PORT --shard=a one of the others, in place of --config; --advertise: where
+                                   workers reach it
+        --lead_tls_cert=FILE --lead_tls_key=FILE  this shard's there; else --tls_cert and its key
         --memory_mb=0              bounds what transfers take, in MiB; 0: the model of every
                                    member, and 1024
         --retain_deltas            keeps every delta, for replay

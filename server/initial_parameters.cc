@@ -162,29 +162,51 @@ absl::Status KeepInitialValues(FileSystem& file_system, const std::string& folde
                              FormatRunConfig(config), values);
 }
 
-absl::StatusOr<std::vector<float>> InitialParametersOf(FileSystem& file_system,
-                                                       const std::string& folder,
-                                                       const v1::RunConfig& config,
-                                                       const FragmentPlan& plan,
-                                                       ThreadPool* threads) {
+absl::StatusOr<std::vector<float>> InitialParametersOf(
+    FileSystem& file_system, const std::string& folder, const v1::RunConfig& config,
+    const FragmentPlan& plan, ThreadPool* threads, std::span<const int> fragments) {
   const std::string kept = JoinPath(folder, kInitialFile);
-  if (file_system.Exists(kept)) return ReadInitialParameters(file_system, kept, plan);
+  if (file_system.Exists(kept)) {
+    ASSIGN_OR_RETURN(std::vector<float> whole, ReadInitialParameters(file_system, kept, plan));
+    if (fragments.empty()) return whole;
+    std::vector<float> values;
+    for (const int fragment : fragments) {
+      const FragmentRange& range = plan.range(fragment);
+      values.insert(values.end(), whole.begin() + range.begin, whole.begin() + range.end);
+    }
+    return values;
+  }
   if (config.has_tensors()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "a run of tensors begins with values that are given, and ", folder,
         " has none: give --initial=FILE.safetensors, or --initial=first-site, which lets the first "
         "site bring them"));
   }
-  std::vector<float> values(static_cast<size_t>(plan.arena_size()));
-  InitializeParameters(
-      plan, config.train().seed(), values, threads,
-      [next = Clock::Real()->Monotonic() + kProgressInterval](int64_t done, int64_t total) mutable {
-        const absl::Duration now = Clock::Real()->Monotonic();
-        if (now < next) return;
-        next = now + kProgressInterval;
-        Log().info("the seed has made {} of {} million parameters", done / 1'000'000,
-                   total / 1'000'000);
-      });
+  const auto progress = [next = Clock::Real()->Monotonic() + kProgressInterval](
+                            int64_t done, int64_t total) mutable {
+    const absl::Duration now = Clock::Real()->Monotonic();
+    if (now < next) return;
+    next = now + kProgressInterval;
+    Log().info("the seed has made {} of {} million parameters", done / 1'000'000,
+               total / 1'000'000);
+  };
+  if (fragments.empty()) {
+    std::vector<float> values(static_cast<size_t>(plan.arena_size()));
+    InitializeParameters(plan, config.train().seed(), values, threads, progress);
+    return values;
+  }
+  int64_t size = 0;
+  for (const int fragment : fragments) size += plan.range(fragment).size();
+  std::vector<float> values(static_cast<size_t>(size));
+  int64_t begin = 0;
+  for (const int fragment : fragments) {
+    const FragmentRange& range = plan.range(fragment);
+    InitializeRange(
+        plan, config.train().seed(), range.begin,
+        std::span(values).subspan(static_cast<size_t>(begin), static_cast<size_t>(range.size())),
+        threads, progress);
+    begin += range.size();
+  }
   return values;
 }
 

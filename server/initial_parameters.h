@@ -40,14 +40,13 @@ absl::Status KeepInitialValues(FileSystem& file_system, const std::string& folde
                                const std::string& source, const v1::RunConfig& config,
                                std::span<const float> values);
 
-// Returns the values with which the run in `folder` began. FAILED_PRECONDITION for a run of tensors
+// Returns the values with which the run in `folder` began: those of the given fragments, one after
+// the other, or all. FAILED_PRECONDITION for a run of tensors
 // if nothing was kept: no seed makes those. Where the seed makes it, on these threads (null: the
 // caller's alone), and the log says how far that is while it takes longer than some seconds.
-absl::StatusOr<std::vector<float>> InitialParametersOf(FileSystem& file_system,
-                                                       const std::string& folder,
-                                                       const v1::RunConfig& config,
-                                                       const FragmentPlan& plan,
-                                                       ThreadPool* threads = nullptr);
+absl::StatusOr<std::vector<float>> InitialParametersOf(
+    FileSystem& file_system, const std::string& folder, const v1::RunConfig& config,
+    const FragmentPlan& plan, ThreadPool* threads = nullptr, std::span<const int> fragments = {});
 
 }  // namespace causeway::server
 

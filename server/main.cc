@@ -23,8 +23,6 @@
 #include "common/base/thread_pool.h"
 #include "common/base/threads.h"
 #include "common/cli/command_line.h"
-#include "common/http/http_server.h"
-#include "common/metrics/metric_page.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
@@ -44,14 +42,15 @@
 #include "server/history/run_history.h"
 #include "server/http/http_port.h"
 #include "server/http/status_api.h"
-#include "server/http/status_page.h"
 #include "server/initial_parameters.h"
 #include "server/metrics/coordinator_metrics.h"
 #include "server/progress_line.h"
 #include "server/region/parent_link.h"
 #include "server/region_run.h"
 #include "server/run_commands.h"
+#include "server/serve_http.h"
 #include "server/service/coordinator_server.h"
+#include "server/sharded_run.h"
 #include "server/shared_run.h"
 #include "server/standby/delta_places.h"
 #include "server/standby/leading.h"
@@ -172,7 +171,8 @@ std::string MakeRunId(const std::string& run_name) {
 
 // Until a signal, the end of the run, or a failure.
 absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, Standbys& standbys,
-                               DeltaPlaces& places, StopSignal& stop_signal) {
+                               DeltaPlaces& places, const ShardedRun* sharded,
+                               StopSignal& stop_signal) {
   Clock& clock = *Clock::Real();
   std::string last_line;
   absl::Duration next_line = clock.Monotonic() + kRunLineInterval;
@@ -183,9 +183,11 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
     }
     RETURN_IF_ERROR(coordinator.Health());
     RETURN_IF_ERROR(standbys.closed());
+    if (sharded != nullptr) RETURN_IF_ERROR(sharded->status());
     if (absl::GetFlag(FLAGS_exit_when_finished) &&
         (absl::GetFlag(FLAGS_exit_when_drained) ? coordinator.Finished()
-                                                : coordinator.ReachedItsEnd())) {
+                                                : coordinator.ReachedItsEnd()) &&
+        (sharded == nullptr || sharded->MayEnd())) {
       return absl::OkStatus();
     }
     curves.Tick();
@@ -217,37 +219,6 @@ CoordinatorServer::Options ServerOptions(EventHistory* events) {
   return options;
 }
 
-// Null where there is no port to serve.
-absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(std::optional<HttpListener> port,
-                                                      const Coordinator& coordinator,
-                                                      const CoordinatorServer& server,
-                                                      CoordinatorMetrics& metrics,
-                                                      const StatusApi& api,
-                                                      const std::atomic<bool>& stopping) {
-  if (!port.has_value()) return std::unique_ptr<HttpServer>();
-  const std::string address = port->address();
-  const std::string warning = port->Warning();
-  if (!warning.empty()) Log().warn("{}", warning);
-  HttpServer::Options options;
-  AddHealthHandlers(coordinator, stopping, options.handlers);
-  options.handlers["/metrics"] = [&](const HttpRequest&) {
-    HttpResponse response;
-    response.content_type = MetricPage::kContentType;
-    response.body = metrics.Text(server.GetStatus(), coordinator.Health().ok(), server.load());
-    return response;
-  };
-  AddStatusPage(api, options.handlers);
-  ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> http,
-                   HttpServer::Start(*std::move(port), std::move(options)));
-  Log().info("http://{}/ shows the run, and serves metrics and health", address);
-  const std::string address_file = absl::GetFlag(FLAGS_http_address_file);
-  if (!address_file.empty()) {
-    RETURN_IF_ERROR(
-        WriteFileAtomically(*FileSystem::Real(), address_file, absl::string_view(address)));
-  }
-  return http;
-}
-
 void RecordModel(EventHistory& events, const BroughtModel& model) {
   events.Record(
       "model_brought",
@@ -267,6 +238,7 @@ struct ServeFlags {
   std::optional<HttpListener> http_port;
   GivenRun given;
   std::optional<Leading::Options> shared;
+  std::optional<ShardFlags> shards;
   ParentOptions parent;  // Without an address: this is the hub.
 };
 
@@ -282,14 +254,10 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   ASSIGN_OR_RETURN(flags.parent, CheckParentOptions(ParentFromFlags(), flags.given, flags.listen));
   const bool shared = absl::GetFlag(FLAGS_etcd) != "";
   ASSIGN_OR_RETURN(flags.store, StoreOptionsFromFlags(flags.run_dir, shared, /*follows=*/false));
-  if (flags.store.back_to_snapshots && !flags.parent.address.empty()) {
-    return absl::InvalidArgumentError(
-        "--back_to_snapshots and --parent: a region cannot go back behind its parent");
-  }
   if (absl::GetFlag(FLAGS_snapshot_every_rounds) < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("--snapshot_every_rounds must be 1 or more; it ",
-                                                   "is ",
-                                                   absl::GetFlag(FLAGS_snapshot_every_rounds)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--snapshot_every_rounds must be 1 or more; it is ",
+                     absl::GetFlag(FLAGS_snapshot_every_rounds)));
   }
   ASSIGN_OR_RETURN(flags.congestion_control,
                    ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
@@ -299,6 +267,14 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   if (flags.given.has_config()) RETURN_IF_ERROR(CheckGivenRun(file_system, flags.given));
   ASSIGN_OR_RETURN(flags.shared,
                    SharedRunFromFlags(file_system, flags.given, flags.listen, flags.store));
+  ASSIGN_OR_RETURN(flags.shards,
+                   ShardFlagsFromFlags(flags.given, flags.listen, flags.shared.has_value(),
+                                       !flags.parent.address.empty()));
+  if (flags.store.back_to_snapshots &&
+      (!flags.parent.address.empty() || flags.shards.has_value())) {
+    return absl::InvalidArgumentError(
+        "--back_to_snapshots: a region or a shard cannot go back behind the others of its run");
+  }
   return flags;
 }
 
@@ -310,7 +286,8 @@ struct OpenedRun {
   bool awaits_model = false;  // A new run; one that has begun has a model.
   v1::RunConfig config;
   std::string run_id;
-  std::unique_ptr<RegionRun> region;  // Null: the hub's.
+  std::unique_ptr<ShardedRun> sharded;  // Null: it has all fragments.
+  std::unique_ptr<RegionRun> region;    // Null: the hub's.
 };
 
 absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags) {
@@ -328,6 +305,13 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
   if (was_copy && run.resumes && !flags.shared.has_value()) {
     Log().warn("{}", PromotedByHand(flags.run_dir, run.store->Position().commits));
   }
+  if (flags.shards.has_value() && !flags.shards->lead.empty()) {
+    ASSIGN_OR_RETURN(run.sharded,
+                     ShardedRun::OpenShard(*flags.shards, flags.run_dir, run.recovered));
+    run.config = run.sharded->welcome().config();
+    run.run_id = run.sharded->welcome().run_id();
+    return run;
+  }
   if (!flags.parent.address.empty()) {
     ASSIGN_OR_RETURN(run.region, OpenRegion(flags.parent, flags.run_dir, run.recovered));
     run.config = run.region->parent.run.config();
@@ -339,6 +323,10 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
   for (const std::string& warning : complete.warnings) Log().warn("{}", warning);
   run.config = std::move(complete.config);
   run.run_id = run.resumes ? run.recovered->identity.run_id : MakeRunId(run.config.run_name());
+  if (!run.awaits_model) {
+    ASSIGN_OR_RETURN(run.sharded, ShardedRun::OpenLead(file_system, flags.shards, flags.run_dir,
+                                                       run.config, run.resumes));
+  }
   return run;
 }
 
@@ -376,9 +364,12 @@ absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
                      FetchInitialParameters(file_system, flags.run_dir, *run.region));
     return begin(run.config, plan, std::move(fetched), std::nullopt);
   }
-  ASSIGN_OR_RETURN(std::vector<float> initial,
-                   ChooseInitialParameters(file_system, flags.given, plan, run.config,
-                                           run.recovered, merge_pool));
+  std::vector<float> initial;
+  if (!options.part.has_value() || !options.part->fragments.empty()) {
+    ASSIGN_OR_RETURN(initial, ChooseInitialParameters(
+                                  file_system, flags.given, plan, run.config, run.recovered,
+                                  merge_pool, options.part.value_or(PartOptions()).fragments));
+  }
   return begin(run.config, plan, std::move(initial), std::move(run.recovered));
 }
 
@@ -436,8 +427,15 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
   options.store = replicated ? static_cast<Store*>(&replicated_store) : run->store.get();
   if (replicated && run->resumes) standbys.Begin(run->store->Position().commits);
   options.events = &event_history;
+  if (run->sharded != nullptr) {
+    options.events = run->sharded->SetEvents(&event_history);
+    options.part = run->sharded->part();
+  }
   options.observers = metrics.observers();
   options.observers.push_back(&run_history);
+  if (run->sharded != nullptr && run->sharded->observer() != nullptr) {
+    options.observers.push_back(run->sharded->observer());
+  }
   options.merge_pool = &merge_pool;
   options.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
   std::unique_ptr<ParentLink> parent;
@@ -455,11 +453,18 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
   if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
   StandbyService* standby = nullptr;
   CoordinatorServer::Options server_options = ServerOptions(&event_history);
-  server_options.make_service = [&](Access& access) {
+  server_options.make_services = [&](Access& access) {
+    std::vector<std::unique_ptr<grpc::Service>> services;
     auto service = std::make_unique<StandbyService>(*run->store, standbys, access, event_history);
     standby = service.get();
-    return service;
+    services.push_back(std::move(service));
+    if (run->sharded == nullptr) return services;
+    if (auto shards = run->sharded->MakeService(access); shards != nullptr) {
+      services.push_back(std::move(shards));
+    }
+    return services;
   };
+  if (run->sharded != nullptr) run->sharded->Begin(**coordinator);
   if (replicated) server_options.may_tell = [&] { return standbys.MayTell(); };
   const auto server = CoordinatorServer::Start(server_options, **coordinator);
   if (!server.ok()) {
@@ -481,21 +486,26 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
                        .clock = Clock::Real(),
                        .status = [&server] { return (*server)->GetStatus(); }});
   std::atomic<bool> stopping = false;
-  const auto http =
-      ServeHttp(std::move(flags.http_port), **coordinator, **server, metrics, api, stopping);
+  const auto http = ServeHttp(std::move(flags.http_port), absl::GetFlag(FLAGS_http_address_file),
+                              **coordinator, **server, metrics, api, stopping);
   absl::Status status = http.status();
   const std::string address_file = absl::GetFlag(FLAGS_address_file);
   if (status.ok() && !address_file.empty()) {
     status = WriteFileAtomically(file_system, address_file, absl::string_view(bound));
   }
   if (status.ok() && parent != nullptr) status = parent->Start(**coordinator);
+  if (status.ok() && run->sharded != nullptr) status = run->sharded->Start(**coordinator, bound);
   DeltaPlaces places(run->store->blobs(), standbys);
-  if (status.ok()) status = ServeUntilStopped(**coordinator, curves, standbys, places, stop_signal);
+  if (status.ok()) {
+    status =
+        ServeUntilStopped(**coordinator, curves, standbys, places, run->sharded.get(), stop_signal);
+  }
   stopping = true;
   if (parent != nullptr) StopUnderParent(**coordinator, *parent);
   standbys.Stop();
   const absl::Status shut_down = (*coordinator)->Shutdown();
   standby->Stop();
+  if (run->sharded != nullptr) run->sharded->Stop();
   (*server)->Stop(kStopDeadline);
   curves.Save();
   leading = nullptr;  // Another one may lead.

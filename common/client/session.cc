@@ -33,10 +33,12 @@ uint64_t RandomNonce() {
 
 absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stub,
                                                  const std::string& address, absl::Duration timeout,
-                                                 absl::Duration waited, absl::string_view flag) {
+                                                 absl::Duration waited,
+                                                 absl::string_view region_id) {
   v1::DescribeRequest request;
   request.set_wire_version(kWireVersion);
   request.set_software_version(kSoftwareVersion);
+  request.set_region_id(region_id);
   v1::DescribeResponse response;
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
@@ -46,7 +48,7 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
     const absl::Status resolved = ResolveAddresses(address).status();
     return absl::UnavailableError(absl::StrCat(
         "no coordinator answers at ", address, " within ", absl::FormatDuration(waited + timeout),
-        flag == "--parent" ? "; check --parent" : "; check --coordinator",
+        region_id.empty() ? "; check --coordinator" : "; check --parent",
         resolved.ok() ? absl::StrCat(", that causeway-coordinator runs there, and the firewall (",
                                      status.message(), ")")
                       : absl::StrCat(": ", resolved.message())));
@@ -263,6 +265,7 @@ absl::Status Session::RunStream() {
   join.mutable_join()->set_seen_epoch(epoch());
   v1::CoordinatorMessage message;
   if (stream->Write(join) && stream->Read(&message) && message.has_welcome()) {
+    options_.on_shards(message.welcome().shards());
     bool resumed = false;
     {
       absl::MutexLock lock(&mutex_);
@@ -349,6 +352,8 @@ void Session::Obey(const v1::CoordinatorMessage& message) {
       default:
         break;  // Of a later version: it cannot be meant for this one.
     }
+  } else if (message.has_placement()) {
+    options_.on_shards(message.placement().shards());
   } else if (message.has_roster()) {
     std::string ids;
     for (const std::string& id : message.roster().worker_ids()) {

@@ -61,15 +61,11 @@ absl::StatusOr<LaneClient::Result> AwaitState(LaneClient& client, const LaneClie
   return absl::DeadlineExceededError("it has not come by then");
 }
 
-}  // namespace
-
-absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Channel>& channel,
-                                                  const std::string& run_id,
-                                                  const FragmentPlan& plan,
-                                                  const StatePullOptions& options) {
-  PublishedState state;
-  state.parameters.resize(static_cast<size_t>(plan.arena_size()));
-  PullProgress progress(options, plan.arena_size() * static_cast<int64_t>(sizeof(float)));
+// Fetches these fragments of one coordinator.
+absl::Status PullFragments(const std::shared_ptr<grpc::Channel>& channel, const std::string& run_id,
+                           const FragmentPlan& plan, const std::vector<int>& fragments,
+                           const StatePullOptions& options, PullProgress& progress,
+                           PublishedState& state) {
   WorkQueue unpacker(1);
   v1::Greeting greeting;
   greeting.set_wire_version(kWireVersion);
@@ -86,7 +82,7 @@ absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Ch
   client_options.passes = IsRetryable;
   client = std::make_shared<LaneClient>(std::move(client_options));
   absl::Status status;
-  for (int fragment = 0; status.ok() && fragment < plan.fragments(); ++fragment) {
+  for (const int fragment : fragments) {
     const FragmentRange& range = plan.range(fragment);
     LaneClient::Wanted wanted;
     wanted.want.set_object(v1::Want::STATE);
@@ -98,10 +94,30 @@ absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Ch
     if (!status.ok()) break;
     std::memcpy(state.parameters.data() + range.begin, result->bytes->data(),
                 result->bytes->size());
-    state.versions.push_back(result->header.round());
+    state.versions[static_cast<size_t>(fragment)] = result->header.round();
   }
   client->Cancel();
-  RETURN_IF_ERROR(status);
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<PublishedState> PullPublishedState(const std::shared_ptr<grpc::Channel>& channel,
+                                                  const std::string& run_id,
+                                                  const FragmentPlan& plan,
+                                                  const StatePullOptions& options) {
+  PublishedState state;
+  state.parameters.resize(static_cast<size_t>(plan.arena_size()));
+  state.versions.resize(static_cast<size_t>(plan.fragments()));
+  PullProgress progress(options, plan.arena_size() * static_cast<int64_t>(sizeof(float)));
+  std::map<std::shared_ptr<grpc::Channel>, std::vector<int>> fragments;
+  for (int i = 0; i < plan.fragments(); ++i) {
+    const auto other = options.channels.find(i);
+    fragments[other == options.channels.end() ? channel : other->second].push_back(i);
+  }
+  for (const auto& [to, own] : fragments) {
+    RETURN_IF_ERROR(PullFragments(to, run_id, plan, own, options, progress, state));
+  }
   return state;
 }
 

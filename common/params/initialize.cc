@@ -20,20 +20,24 @@ struct Task {
   int64_t end = 0;
 };
 
-std::vector<Task> CutIntoTasks(const FragmentPlan& plan) {
+std::vector<Task> CutIntoTasks(const FragmentPlan& plan, int64_t arena_begin, int64_t arena_end) {
   std::vector<Task> tasks;
   for (const PlacedTensor& tensor : plan.tensors()) {
-    for (int64_t begin = 0; begin < tensor.info.size(); begin += kTaskValues) {
-      tasks.push_back({&tensor, begin, std::min(begin + kTaskValues, tensor.info.size())});
+    const int64_t end = std::min(tensor.info.size(), arena_end - tensor.offset);
+    for (int64_t begin = std::max<int64_t>(0, arena_begin - tensor.offset); begin < end;
+         begin += kTaskValues) {
+      tasks.push_back({&tensor, begin, std::min(begin + kTaskValues, end)});
     }
   }
   return tasks;
 }
 
-void Initialize(const Task& task, uint64_t seed, std::span<float> arena) {
+// `part`: the arena from `arena_begin` on.
+void Initialize(const Task& task, uint64_t seed, int64_t arena_begin, std::span<float> part) {
   const TensorInfo& info = task.tensor->info;
-  const auto values = arena.subspan(static_cast<size_t>(task.tensor->offset + task.begin),
-                                    static_cast<size_t>(task.end - task.begin));
+  const auto values =
+      part.subspan(static_cast<size_t>(task.tensor->offset - arena_begin + task.begin),
+                   static_cast<size_t>(task.end - task.begin));
   if (info.initial_stddev == 0) {
     std::fill(values.begin(), values.end(), info.role == TensorRole::kBias ? 0.0F : 1.0F);
     return;
@@ -50,17 +54,25 @@ void Initialize(const Task& task, uint64_t seed, std::span<float> arena) {
 void InitializeParameters(const FragmentPlan& plan, uint64_t seed, std::span<float> arena,
                           ThreadPool* threads,
                           const std::function<void(int64_t done, int64_t total)>& progress) {
-  std::fill(arena.begin(), arena.end(), 0.0F);
-  const std::vector<Task> tasks = CutIntoTasks(plan);
+  InitializeRange(plan, seed, 0, arena, threads, progress);
+}
+
+void InitializeRange(const FragmentPlan& plan, uint64_t seed, int64_t begin,
+                     std::span<float> values, ThreadPool* threads,
+                     const std::function<void(int64_t done, int64_t total)>& progress) {
+  std::fill(values.begin(), values.end(), 0.0F);
+  const std::vector<Task> tasks = CutIntoTasks(plan, begin, begin + std::ssize(values));
+  int64_t total = 0;
+  for (const Task& task : tasks) total += task.end - task.begin;
   absl::Mutex mutex;
   int64_t done = 0;
   const auto run = [&](int64_t number) {
     const Task& task = tasks[static_cast<size_t>(number)];
-    Initialize(task, seed, arena);
+    Initialize(task, seed, begin, values);
     if (!progress) return;
     absl::MutexLock lock(&mutex);
     done += task.end - task.begin;
-    progress(done, plan.parameters());
+    progress(done, total);
   };
   if (threads != nullptr) return threads->ParallelFor(std::ssize(tasks), run);
   for (int64_t number = 0; number < std::ssize(tasks); ++number) run(number);

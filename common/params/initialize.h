@@ -22,6 +22,11 @@ void InitializeParameters(const FragmentPlan& plan, uint64_t seed, std::span<flo
                           ThreadPool* threads = nullptr,
                           const std::function<void(int64_t done, int64_t total)>& progress = {});
 
+// The same for a part of the arena, from `begin` on.
+void InitializeRange(const FragmentPlan& plan, uint64_t seed, int64_t begin,
+                     std::span<float> values, ThreadPool* threads = nullptr,
+                     const std::function<void(int64_t done, int64_t total)>& progress = {});
+
 }  // namespace causeway
 
 #endif  // CAUSEWAY_COMMON_PARAMS_INITIALIZE_H_

@@ -25,7 +25,7 @@ constexpr char kUnknownToken[] =
 
 absl::string_view ToView(grpc::string_ref text) { return {text.data(), text.size()}; }
 
-// What is written into a refusal: "asked to push".
+// A verb for refusals: "asked to push".
 absl::string_view Verb(Action action) {
   switch (action) {
     case Action::kDescribe:
@@ -44,6 +44,8 @@ absl::string_view Verb(Action action) {
       return "probe the link";
     case Action::kFollow:
       return "follow";
+    case Action::kServeShard:
+      return "serve fragments";
   }
   return "";
 }
@@ -63,6 +65,8 @@ bool RoleMay(Role role, Action action) {
     case Action::kOrder:
     case Action::kFollow:
       return role == Role::kOperator;
+    case Action::kServeShard:
+      return role == Role::kShard;
   }
   return false;
 }
@@ -76,6 +80,8 @@ absl::string_view WhatARoleMayDo(Role role) {
   switch (role) {
     case Role::kWorker:
       return "a worker may attach, push and pull under its own id";
+    case Role::kShard:
+      return "a shard may serve fragments under its own name, and nothing else";
     case Role::kRegion:
       return "a region may attach, push and pull under its own id, as `serve --parent` does";
     case Role::kOperator:
@@ -103,6 +109,7 @@ double CostOf(Action action) {
     case Action::kOrder:
     case Action::kProbe:
     case Action::kFollow:
+    case Action::kServeShard:
       return 10;
     case Action::kGetStatus:
       return 20;

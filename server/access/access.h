@@ -10,6 +10,7 @@
 //   Admin.GetStatus, Events   -             yes        yes
 //   Admin's orders            -             yes        -
 //   Standby.Follow            -             yes        -          (it shows everything)
+//   Shards.Serve              -             -          -          a shard, under its own name
 //
 // Without TLS (loopback, or --insecure) nobody can prove anything: everybody may do everything, and
 // nothing is counted.
@@ -42,7 +43,17 @@
 
 namespace causeway::server {
 
-enum class Action { kDescribe, kAttach, kPush, kPull, kGetStatus, kOrder, kProbe, kFollow };
+enum class Action {
+  kDescribe,
+  kAttach,
+  kPush,
+  kPull,
+  kGetStatus,
+  kOrder,
+  kProbe,
+  kFollow,
+  kServeShard
+};
 
 // As how many messages of a session a call counts.
 double CostOf(Action action);
@@ -68,9 +79,8 @@ class Access {
     std::unique_ptr<TokenTable> tokens;  // May be null: certificates alone.
     // May be null: nobody is refused by name.
     std::unique_ptr<RefusedIdentities> refused;
-    // Of one identity, or of one address that has none: messages within a session. A call, and what
-    // is offered or wanted over a lane, counts once as so many of them as it costs the coordinator
-    // (CostOf).
+    // Rate limit of an identity, or of an address without one, in messages within a session. A
+    // call, offer or want counts as CostOf messages.
     double requests_per_second = 1000;
     double request_burst = 4000;
     double strangers_per_second = 10;

@@ -15,6 +15,9 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
   status.set_run_id(options_.run_id);
   *status.mutable_config() = options_.config;
   status.set_unix_ms(absl::ToUnixMillis(options_.clock->Now()));
+  if (is_lead()) {
+    for (v1::Shard& shard : options_.part->shards->Where()) *status.add_shards() = std::move(shard);
+  }
   std::map<std::string, Member> members;
   RoundPolicy policy;
   const bool rounds_are_done = RoundsAreDone();
@@ -30,7 +33,8 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
     int64_t tokens = 0;
     for (const auto& [id, member] : members) {
       const auto found = accounts_.find(id);
-      const WorkerAccount account = found == accounts_.end() ? WorkerAccount() : found->second;
+      WorkerAccount account = found == accounts_.end() ? WorkerAccount() : found->second;
+      AddRemoteAccount(id, account);
       const v1::Heartbeat& heartbeat = account.heartbeat;
       tokens += heartbeat.tokens();
       v1::WorkerStatus& worker = *status.add_workers();
@@ -62,17 +66,26 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
       }
       worker.set_step_seconds(absl::ToDoubleSeconds(member.progress.step_time()));
       worker.set_region(member.region());
-      worker.set_sites(member.region() ? std::max(0, heartbeat.sites()) : 0);
+      if (!member.region()) continue;
+      for (const v1::SiteReport& site : heartbeat.sites()) {
+        if (worker.sites_size() >= options_.config.membership().max_workers()) break;
+        *worker.add_sites() = site;
+      }
     }
     status.set_tokens(tokens);
   }
   for (int i = 0; i < plan_.fragments(); ++i) {
-    const FragmentRounds& fragment = *fragments_[static_cast<size_t>(i)];
-    const OpenRound round = fragment.open_round();
-    const int64_t version = round.round - 1;
+    if (Own(i) == nullptr && is_shard()) continue;
     v1::FragmentStatus& entry = *status.add_fragments();
     entry.set_fragment(i);
     entry.set_values(plan_.range(i).size());
+    if (Own(i) == nullptr) {
+      AddRemoteStatus(i, entry);
+      continue;
+    }
+    const FragmentRounds& fragment = *Own(i);
+    const OpenRound round = fragment.open_round();
+    const int64_t version = round.round - 1;
     entry.set_published_version(version);
     entry.set_published_hash(fragment.PublishedHash(version).value_or(0));
     for (const auto& [id, arrival] : round.arrivals) entry.add_contributed(id);
@@ -158,6 +171,7 @@ absl::Status CoordinatorImpl::Reject(const v1::RejectRequest& order) {
     for (const auto& fragment : fragments_) {
       RETURN_IF_ERROR(fragment->Reject(id, 0, order.undo()));
     }
+    if (is_lead()) RETURN_IF_ERROR(RejectAtShards(order));
     absl::MutexLock lock(&members_mutex_);
     membership_.SetRejected(id, !order.undo());
   } else {
@@ -165,8 +179,9 @@ absl::Status CoordinatorImpl::Reject(const v1::RejectRequest& order) {
       return absl::InvalidArgumentError(absl::StrCat("there is no fragment ", order.fragment(),
                                                      ": the run has ", plan_.fragments()));
     }
-    RETURN_IF_ERROR(
-        fragments_[static_cast<size_t>(order.fragment())]->Reject(id, order.round(), order.undo()));
+    if (is_lead() && Own(order.fragment()) == nullptr) return RejectAtShards(order);
+    ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(order.fragment()));
+    RETURN_IF_ERROR(fragment->Reject(id, order.round(), order.undo()));
   }
   RETURN_IF_ERROR(SaveMember(id));
   const std::string what =
@@ -306,8 +321,8 @@ bool CoordinatorImpl::RoundsAreDone() const {
     absl::MutexLock lock(&members_mutex_);
     end = EndStep();
   }
-  return std::all_of(fragments_.begin(), fragments_.end(),
-                     [&](const auto& fragment) { return fragment->open_round().send_step > end; });
+  return std::ranges::all_of(is_shard() ? OwnOpenRounds() : OpenRounds(),
+                             [&](const OpenRound& round) { return round.send_step > end; });
 }
 
 bool CoordinatorImpl::ReachedItsEndLocked(bool rounds_are_done) const {
@@ -331,12 +346,20 @@ bool CoordinatorImpl::FinishedLocked(bool rounds_are_done) const {
 }
 
 bool CoordinatorImpl::ReachedItsEnd() const {
+  if (is_shard()) {
+    absl::MutexLock lock(&members_mutex_);
+    return lead_.has_value() && lead_->reached_end();
+  }
   const bool rounds_are_done = RoundsAreDone();
   absl::MutexLock lock(&members_mutex_);
   return ReachedItsEndLocked(rounds_are_done);
 }
 
 bool CoordinatorImpl::Finished() const {
+  if (is_shard()) {
+    absl::MutexLock lock(&members_mutex_);
+    return lead_.has_value() && lead_->finished();
+  }
   const bool rounds_are_done = RoundsAreDone();
   absl::MutexLock lock(&members_mutex_);
   return FinishedLocked(rounds_are_done);
@@ -360,12 +383,25 @@ RunSummary CoordinatorImpl::Summarize() const {
   summary.steps = membership_.largest_step();
   summary.started_unix_s = state_.started_unix_s;
   summary.workers = accounts_;
+  absl::MutexLock remote(&remote_mutex_);
+  for (const auto& [fragment, entry] : remote_) summary.rounds += entry.published_version();
+  for (const auto& [shard, accounts] : remote_accounts_) {
+    summary.hash_checks += accounts.hash_checks();
+    summary.hash_mismatches += accounts.hash_mismatches();
+    for (const v1::ShardAccounts::Worker& worker : accounts.workers()) {
+      WorkerAccount& account = summary.workers[worker.worker_id()];
+      account.bytes_up += worker.bytes_up();
+      account.bytes_down += worker.bytes_down();
+      account.state_bytes_down += worker.state_bytes_down();
+    }
+  }
   return summary;
 }
 
 absl::Status CoordinatorImpl::Shutdown() {
   // The result includes contributions of workers that have left since the last Tick.
   for (const auto& fragment : fragments_) Advance(*fragment);
+  TellShards(/*wait=*/true);  // They publish likewise, and report.
   Sinks sinks;
   {
     absl::MutexLock lock(&members_mutex_);
@@ -398,9 +434,9 @@ absl::Status CoordinatorImpl::Shutdown() {
 
 std::vector<float> CoordinatorImpl::PublishedParameters() const {
   std::vector<float> values(static_cast<size_t>(plan_.arena_size()));
-  for (int i = 0; i < plan_.fragments(); ++i) {
-    const auto begin = values.begin() + plan_.range(i).begin;
-    fragments_[static_cast<size_t>(i)]->ReadState([&](const FragmentView& view) {
+  for (const auto& fragment : fragments_) {
+    const auto begin = values.begin() + plan_.range(fragment->fragment()).begin;
+    fragment->ReadState([&](const FragmentView& view) {
       std::copy(view.published.begin(), view.published.end(), begin);
     });
   }

@@ -30,6 +30,9 @@
 
 namespace causeway::server {
 
+// Implausible values count as unknown.
+Progress ProgressOf(const v1::Heartbeat& heartbeat);
+
 class CoordinatorImpl final : public Coordinator {
  public:
   static absl::StatusOr<std::unique_ptr<CoordinatorImpl>> Create(Options options);
@@ -56,6 +59,14 @@ class CoordinatorImpl final : public Coordinator {
   absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) override;
   void RecordPulled(const std::string& worker_id, v1::Want::Object object, int64_t bytes) override;
 
+  absl::Status TakeReport(const std::string& shard, const v1::ShardReport& report) override;
+  v1::ShardRoster Roster() override;
+  void AnnouncePlacement() override;
+  absl::Status FollowLead(const v1::ShardRoster& roster) override;
+  void LoseLead() override;
+  absl::Status AnswerLead(const v1::ShardCall& call) override;
+  v1::ShardAccounts Accounts() const override;
+  std::vector<v1::ShardContribution> PastDraws() const override;
   absl::StatusOr<RegionPlace> Place() const override;
   absl::Status BeginUnderParent(int first_slot, const std::vector<int64_t>& next_draws) override;
   absl::Status NoteParentPublished(int fragment, int64_t round) override;
@@ -152,7 +163,30 @@ class CoordinatorImpl final : public Coordinator {
   int64_t CutTokens(const FragmentRounds& fragment, v1::PushHeader& header) const
       ABSL_LOCKS_EXCLUDED(members_mutex_);
   absl::StatusOr<FragmentRounds*> FindFragment(int fragment) const;
+  // Of all fragments; of those of shards as they last reported them.
   std::vector<OpenRound> OpenRounds() const;
+  std::vector<OpenRound> OwnOpenRounds() const;
+  bool is_lead() const { return options_.part.has_value() && options_.part->shards != nullptr; }
+  bool is_shard() const { return options_.part.has_value() && options_.part->shards == nullptr; }
+  // Null: a shard has it.
+  FragmentRounds* Own(int fragment) const { return by_number_[static_cast<size_t>(fragment)]; }
+  OpenRound RemoteRound(int fragment) const ABSL_LOCKS_EXCLUDED(remote_mutex_);
+  void AddRemoteStatus(int fragment, v1::FragmentStatus& entry) const
+      ABSL_LOCKS_EXCLUDED(remote_mutex_);
+  void AddRemoteAccount(const std::string& worker_id, WorkerAccount& account) const
+      ABSL_LOCKS_EXCLUDED(remote_mutex_);
+  // The lead's shards hear what changed; `wait`: before this returns.
+  void TellShards(bool wait) ABSL_LOCKS_EXCLUDED(members_mutex_);
+  // A round may close: at a shard, while it hears the lead.
+  bool MayClose() const ABSL_LOCKS_EXCLUDED(members_mutex_);
+  // OK if the worker holds what was published; counts the comparison.
+  absl::Status CompareApplied(const std::string& worker_id, const v1::Applied& applied);
+  // Takes the membership away, with its sink if there is one.
+  absl::StatusOr<std::shared_ptr<SessionSink>> Expel(const std::string& worker_id,
+                                                     uint64_t incarnation);
+  void ForwardApplied(const std::string& worker_id, uint64_t incarnation,
+                      const v1::Applied& applied);
+  absl::Status RejectAtShards(const v1::RejectRequest& order);
   // Every call checks this first.
   absl::Status Serving() const;
 
@@ -175,6 +209,7 @@ class CoordinatorImpl final : public Coordinator {
   // Closes and publishes whatever rounds of the fragment are due.
   void Advance(FragmentRounds& fragment);
   void Announce(const PublishedRound& round);
+  void BroadcastOutcome(const RoundRecord& record);
   void Fail(const absl::Status& status);
 
   void AddDirective(v1::Directive::Action action, int64_t step, const std::string& reason,
@@ -204,9 +239,10 @@ class CoordinatorImpl final : public Coordinator {
   const RoundPolicy policy_;     // But for stop_step: see PolicyNow.
   const std::unique_ptr<const OuterOptimizer> optimizer_;
   const uint64_t config_hash_;
-  int64_t epoch_ = 0;  // Fixed after construction.
+  std::atomic<int64_t> epoch_ = 0;  // A shard's is its lead's; else fixed after construction.
   MergePool merge_pool_;
-  std::vector<std::unique_ptr<FragmentRounds>> fragments_;  // Fixed after construction.
+  std::vector<std::unique_ptr<FragmentRounds>> fragments_;  // Own ones. Fixed after construction.
+  std::vector<FragmentRounds*> by_number_;                  // By fragment; null: not its own.
   std::atomic<int64_t> hash_checks_{0};
   std::atomic<int64_t> hash_mismatches_{0};
 
@@ -228,6 +264,16 @@ class CoordinatorImpl final : public Coordinator {
   bool shut_down_ ABSL_GUARDED_BY(members_mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(members_mutex_);
   int calls_ ABSL_GUARDED_BY(members_mutex_) = 0;  // Under way, of those that may merge.
+  // At a shard: the last roster, and whether the lead is heard.
+  std::optional<v1::ShardRoster> lead_ ABSL_GUARDED_BY(members_mutex_);
+  bool hears_lead_ ABSL_GUARDED_BY(members_mutex_) = false;
+  int64_t roster_number_ ABSL_GUARDED_BY(members_mutex_) = 0;  // At a lead, of the last one.
+  absl::Duration told_at_ ABSL_GUARDED_BY(members_mutex_) = -absl::InfiniteDuration();
+
+  // At a lead: what shards reported.
+  mutable absl::Mutex remote_mutex_ ABSL_ACQUIRED_AFTER(members_mutex_);
+  std::map<int, v1::FragmentStatus> remote_ ABSL_GUARDED_BY(remote_mutex_);
+  std::map<std::string, v1::ShardAccounts> remote_accounts_ ABSL_GUARDED_BY(remote_mutex_);
   IncidentLog incidents_;
 };
 

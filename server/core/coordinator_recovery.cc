@@ -31,8 +31,11 @@ RunIdentity CoordinatorImpl::Identity() const {
                        .config = options_.config,
                        .config_hash = config_hash_,
                        .plan_hash = plan_.hash()};
+  // 0 for those that are at other coordinators.
+  identity.initial_hashes.resize(static_cast<size_t>(plan_.fragments()));
   for (const auto& fragment : fragments_) {
-    identity.initial_hashes.push_back(fragment->PublishedHash(0).value());
+    identity.initial_hashes[static_cast<size_t>(fragment->fragment())] =
+        fragment->PublishedHash(0).value();
   }
   return identity;
 }
@@ -40,14 +43,18 @@ RunIdentity CoordinatorImpl::Identity() const {
 absl::Status CoordinatorImpl::RecoverFragments(const RecoveredRun& run,
                                                std::span<const float> initial) {
   std::vector<absl::Status> recovered(fragments_.size());
+  std::vector<size_t> begins = {0};
+  for (const auto& fragment : fragments_) {
+    begins.push_back(begins.back() + static_cast<size_t>(plan_.range(fragment->fragment()).size()));
+  }
   const auto recover = [&](int64_t i) {
-    const int fragment = static_cast<int>(i);
-    const FragmentRange& range = plan_.range(fragment);
+    const auto index = static_cast<size_t>(i);
+    const int fragment = fragments_[index]->fragment();
     FragmentRounds::History history{
-        .initial_hash = run.identity.initial_hashes[static_cast<size_t>(i)],
-        .initial = initial.empty() ? initial
-                                   : initial.subspan(static_cast<size_t>(range.begin),
-                                                     static_cast<size_t>(range.size())),
+        .initial_hash = run.identity.initial_hashes[static_cast<size_t>(fragment)],
+        .initial = initial.empty()
+                       ? initial
+                       : initial.subspan(begins[index], begins[index + 1] - begins[index]),
         .rounds = OfFragment(run.rounds, fragment),
         .contributions = OfFragment(run.contributions, fragment),
         .snapshots = {}};
@@ -77,30 +84,40 @@ absl::Status CoordinatorImpl::Recover(const RecoveredRun& run, std::span<const f
         absl::StrCat("the store holds the run ", identity.run_id,
                      ", which has another configuration than the one asked for"));
   }
-  if (identity.plan_hash != plan_.hash() || identity.initial_hashes.size() != fragments_.size()) {
+  if (identity.plan_hash != plan_.hash() ||
+      std::ssize(identity.initial_hashes) != plan_.fragments()) {
     return absl::FailedPreconditionError(
         absl::StrCat("this release cuts the model of run ", identity.run_id,
                      " into other fragments than the one that began it: continue with that one"));
+  }
+  for (int i = 0; i < plan_.fragments(); ++i) {
+    const bool held = identity.initial_hashes[static_cast<size_t>(i)] != 0;
+    if (held == (Own(i) != nullptr)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the store of run ", identity.run_id, held ? " has" : " does not have",
+                     " fragment ", i, ", this coordinator is to serve ", held ? "others" : "it",
+                     ": serve with the --shards that the run began with"));
   }
   const absl::Duration began = options_.clock->Monotonic();
   int64_t rounds = 0;
   int64_t folded = 0;
   RETURN_IF_ERROR(RecoverFragments(run, initial));
   for (size_t i = 0; i < fragments_.size(); ++i) {
-    const int index = static_cast<int>(i);
+    const int index = fragments_[i]->fragment();
     for (const auto& [version, why] : fragments_[i]->damaged_snapshots()) {
       Record("snapshot_damaged",
              absl::StrCat(why.message(), "; recovered from what was saved before it"),
              {{"fragment", index}, {"round", version}, {"reason", std::string(why.message())}});
     }
     for (const MemberRecord& record : run.members) {
-      if (i >= record.rejected.size() || record.rejected[i].empty()) continue;
-      fragments_[i]->RestoreRejections(record.member.id, record.rejected[i]);
+      const auto number = static_cast<size_t>(index);
+      if (number >= record.rejected.size() || record.rejected[number].empty()) continue;
+      fragments_[i]->RestoreRejections(record.member.id, record.rejected[number]);
     }
     rounds += fragments_[i]->version();
     folded += fragments_[i]->rounds_since_snapshot();
   }
-  const int64_t largest_step = LargestPossibleStep(OpenRounds(), options_.config);
+  const int64_t largest_step = LargestPossibleStep(OwnOpenRounds(), options_.config);
   {
     absl::MutexLock lock(&members_mutex_);
     state_ = run.state;
@@ -153,8 +170,10 @@ absl::Status CoordinatorImpl::SaveMembers(std::span<const std::string> worker_id
   absl::Status status;
   {
     absl::MutexLock save_lock(&save_mutex_);
-    std::vector<std::map<std::string, std::set<int64_t>>> rejections;
-    for (const auto& fragment : fragments_) rejections.push_back(fragment->rejections());
+    std::vector<std::map<std::string, std::set<int64_t>>> rejections(by_number_.size());
+    for (const auto& fragment : fragments_) {
+      rejections[static_cast<size_t>(fragment->fragment())] = fragment->rejections();
+    }
     std::vector<MemberRecord> records;
     {
       absl::MutexLock lock(&members_mutex_);
@@ -170,6 +189,7 @@ absl::Status CoordinatorImpl::SaveMembers(std::span<const std::string> worker_id
     status = options_.store->SaveMembers(records);
   }
   if (!status.ok()) Fail(status);
+  TellShards(/*wait=*/false);
   return status;
 }
 
@@ -191,6 +211,7 @@ absl::Status CoordinatorImpl::SaveRunState() {
     status = options_.store->SaveRunState(state);
   }
   if (!status.ok()) Fail(status);
+  TellShards(/*wait=*/false);
   return status;
 }
 
@@ -205,8 +226,9 @@ absl::Status CoordinatorImpl::ForgetOldAnswers() {
   }
   const int64_t kept = std::max(2, options_.kept_answers);
   const int64_t max_kept = std::max<int64_t>(kept, options_.max_kept_answers);
-  for (int i = 0; i < plan_.fragments(); ++i) {
-    FragmentRounds& fragment = *fragments_[static_cast<size_t>(i)];
+  for (const auto& own : fragments_) {
+    FragmentRounds& fragment = *own;
+    const int i = fragment.fragment();
     const int64_t version = fragment.version();
     int64_t first = version - kept + 1;
     for (const int64_t step : checkpoints) {

@@ -74,6 +74,8 @@ class Replayer {
             .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
     const uint64_t hash = TreeHash(initial);
     const uint64_t recorded = options_.run->identity.initial_hashes[static_cast<size_t>(fragment)];
+    std::copy(initial.begin(), initial.end(), result_.parameters.begin() + range.begin);
+    if (recorded == 0) return absl::OkStatus();  // It is at another coordinator of the run.
     if (hash != recorded) return Differs(fragment, 0, hash, recorded);
     Trajectory run(*optimizer_, initial);
     std::optional<Trajectory> other;

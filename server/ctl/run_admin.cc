@@ -38,9 +38,14 @@ bool IsNoAnswer(const absl::Status& status) {
 RunAdmin::RunAdmin(const std::string& address, const ChannelSecurity& security,
                    absl::Duration timeout)
     : address_(address),
+      security_(security),
       timeout_(timeout),
       channel_(MakeChannel(address, 0, security)),
       admin_(v1::Admin::NewStub(channel_)) {}
+
+std::shared_ptr<grpc::Channel> RunAdmin::ChannelTo(const std::string& address) const {
+  return MakeChannel(address, 0, security_);
+}
 
 template <typename Request, typename Response, typename Method>
 absl::StatusOr<Response> RunAdmin::Call(const Request& request, Method method) {

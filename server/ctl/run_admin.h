@@ -35,14 +35,16 @@ class RunAdmin {
   // One of them is 0.
   absl::Status Stop(int64_t at_step, int64_t at_tokens);
 
-  // To the same coordinator.
+  // To the same coordinator; and to another one of its run.
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+  std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) const;
 
  private:
   template <typename Request, typename Response, typename Method>
   absl::StatusOr<Response> Call(const Request& request, Method method);
 
   const std::string address_;
+  const ChannelSecurity security_;
   const absl::Duration timeout_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Admin::Stub> admin_;

@@ -51,6 +51,12 @@ absl::Status CheckRun(const ParentOptions& options, const v1::DescribeResponse& 
                      ") cuts the model into other fragments: run the same release on both (",
                      kSoftwareVersion, " here)"));
   }
+  if (run.shards_size() > 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the fragments of the run at ", options.address,
+        " lie in several coordinators (--shards), which a region cannot reach yet: its sites join "
+        "the lead themselves"));
+  }
   if (std::ranges::find(run.regions(), options.region_id) != run.regions().end()) {
     return absl::FailedPreconditionError(
         absl::StrCat("--parent=", options.address, " is below this region (",
@@ -89,7 +95,7 @@ absl::StatusOr<ReachedParent> ReachParent(const ParentOptions& options) {
   parent.channel = MakeChannel(parent.target, kSessionConnection, parent.security);
   parent.stub = v1::Session::NewStub(parent.channel);
   ASSIGN_OR_RETURN(parent.run, DescribeRun(*parent.stub, options.address, options.connect_timeout,
-                                           absl::ZeroDuration(), "--parent"));
+                                           absl::ZeroDuration(), options.region_id));
   RETURN_IF_ERROR(CheckRun(options, parent.run));
   return parent;
 }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -57,20 +58,21 @@ class CoordinatorServer {
     // Until a session's first message; and until a worker reads what its session ended with.
     absl::Duration join_timeout = absl::Seconds(10);
     double max_requests_per_second = 5000;  // Of one peer, 1 or more: access.h.
-    // Of all peers, and of one address (connection_gate.h). 0: 4096, or as many as max_workers
-    // need, or what the process's limit of open files leaves; and a quarter of that, but enough for
-    // all workers behind one address.
+    // Limits of all peers, and of one address (connection_gate.h). 0 for all: 4096, or as many as
+    // max_workers need, or what the process's limit of open files leaves. 0 for an address: a
+    // quarter of that, but enough for all workers behind one address.
     int max_connections = 0;
     int max_connections_per_address = 0;
     std::string refused_identities = {};  // A file of refused_identities.h; empty: none.
     const Clock* clock = Clock::Real();   // For that rate and for certificates' ends.
     EventLog* events = NullEventLog();    // Outlives the server.
-    // What Admin.ListEvents answers; empty: UNIMPLEMENTED. Thread-safe.
+    // Makes Admin.ListEvents' answer; empty: UNIMPLEMENTED. Thread-safe.
     std::function<v1::ListEventsResponse(int64_t after)> past_events = nullptr;
     // As Access::Options::may_tell.
     std::function<absl::Status()> may_tell = nullptr;
-    // Makes one service more, on the same port and behind the same access; the server owns it.
-    std::function<std::unique_ptr<grpc::Service>(Access& access)> make_service = nullptr;
+    // Makes more services, on the same port and behind the same access; the server owns them.
+    std::function<std::vector<std::unique_ptr<grpc::Service>>(Access& access)> make_services =
+        nullptr;
   };
 
   // Listens. The coordinator outlives the result. INVALID_ARGUMENT for a malformed address, or if
@@ -123,7 +125,7 @@ class CoordinatorServer {
   AdminService admin_;
   ProbeGate probe_gate_;
   ProbeService probe_;
-  std::unique_ptr<grpc::Service> more_;  // Options::make_service.
+  std::vector<std::unique_ptr<grpc::Service>> more_;  // Options::make_services.
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ConnectionListener> listener_;

@@ -165,7 +165,10 @@ json FragmentsToJson(const DatabaseContent& content, Totals& totals) {
   const auto add = [](json& entry, const char* key, int64_t amount) {
     entry[key] = entry[key].get<int64_t>() + amount;
   };
-  for (size_t i = 0; i < content.identity.initial_hashes.size(); ++i) at(static_cast<int>(i));
+  for (size_t i = 0; i < content.identity.initial_hashes.size(); ++i) {
+    // Without one, it is at another coordinator of the run.
+    if (content.identity.initial_hashes[i] != 0) at(static_cast<int>(i));
+  }
   for (const StoredRound& row : content.rounds) {
     json& entry = at(row.record.fragment);
     entry["version"] = row.record.round;

@@ -42,7 +42,8 @@ struct RunIdentity {
   v1::RunConfig config;  // Complete.
   uint64_t config_hash = 0;
   uint64_t plan_hash = 0;
-  // TreeHash of every fragment's initial values: the published hash of version 0.
+  // TreeHash of every fragment's initial values: the published hash of version 0. 0 for one that is
+  // at another coordinator of the run.
   std::vector<uint64_t> initial_hashes = {};
 };
 

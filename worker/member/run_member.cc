@@ -107,6 +107,9 @@ absl::Status RunMember::Attach(const Description& description, const Place* plac
     telemetry_->SetAttached(stands);
     wait_watch_->SetAttached(stands);
   };
+  session.on_shards = [this](const google::protobuf::RepeatedPtrField<v1::Shard>& shards) {
+    PlaceShards({shards.begin(), shards.end()});
+  };
   v1::Join& join = session.join;
   join.set_worker_id(options_.worker_id);
   join.set_run_id(run_.run_id());
@@ -156,7 +159,7 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
                       {"run_step", welcome.run_step()},
                       {"data_slot", data_slot_}});
   RETURN_IF_ERROR(hooks_.use_data_part(DataPart()));
-  RETURN_IF_ERROR(MakeLink());
+  ASSIGN_OR_RETURN(link_, MakeLink(options_.coordinator, channel_target_, security_));
   RETURN_IF_ERROR(OpenMergeRecord(!place.has_value()));
   RETURN_IF_ERROR(MakeSync());
   session_->OnFailure([this](const absl::Status& status) {
@@ -241,15 +244,22 @@ void RunMember::RecordMerge(const RecordedMerge& merge) {
              std::string(merges_recorded_.message()));
 }
 
-absl::Status RunMember::MakeLink() {
-  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddresses(options_.coordinator));
+absl::StatusOr<std::shared_ptr<Link>> RunMember::MakeLink(const std::string& coordinator,
+                                                          const std::string& target,
+                                                          const ChannelSecurity& security) {
+  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddresses(coordinator));
   Link::Options link;
-  link.make_channel = [this](int lane) {
-    return MakeChannel(channel_target_, kFirstLane + lane, security_);
+  link.make_channel = [target, security](int lane) {
+    return MakeChannel(target, kFirstLane + lane, security);
   };
   link.connections = options_.connections;
-  link.max_upload_bytes_per_second = options_.max_upload_bytes_per_second;
-  link.max_download_bytes_per_second = options_.max_download_bytes_per_second;
+  // All coordinators together stay below the limits.
+  const auto links = static_cast<int64_t>(session_->welcome().shards_size()) + 1;
+  const auto share = [links](int64_t limit) {
+    return limit == 0 ? 0 : std::max<int64_t>(1, limit / links);
+  };
+  link.max_upload_bytes_per_second = share(options_.max_upload_bytes_per_second);
+  link.max_download_bytes_per_second = share(options_.max_download_bytes_per_second);
   link.tcp = [meter = std::make_shared<TcpLinkMeter>(
                   std::move(addresses), options_.congestion_control)] { return meter->Sample(); };
   link.clock = &clock_;
@@ -258,8 +268,31 @@ absl::Status RunMember::MakeLink() {
     link.send_buffer_bytes = buffers->send.largest;
     socket_buffers_ = *buffers;
   }
-  link_ = std::make_unique<Link>(std::move(link));
-  return absl::OkStatus();
+  return std::make_shared<Link>(std::move(link));
+}
+
+absl::StatusOr<std::shared_ptr<Link>> RunMember::LinkToShard(const std::string& address) {
+  {
+    absl::MutexLock lock(&exchange_mutex_);
+    const auto found = shard_links_.find(address);
+    if (found != shard_links_.end()) return found->second;
+  }
+  ASSIGN_OR_RETURN(const ChannelSecurity security,
+                   MakeChannelSecurity(options_.security, address, clock_.Now()));
+  ASSIGN_OR_RETURN(const std::string target, ChannelTarget(address));
+  ASSIGN_OR_RETURN(std::shared_ptr<Link> link, MakeLink(address, target, security));
+  absl::MutexLock lock(&exchange_mutex_);
+  return shard_links_.emplace(address, std::move(link)).first->second;
+}
+
+void RunMember::PlaceShards(std::vector<v1::Shard> shards) {
+  std::shared_ptr<FragmentExchange> exchange;
+  {
+    absl::MutexLock lock(&exchange_mutex_);
+    shards_ = shards;
+    exchange = exchange_;
+  }
+  if (exchange != nullptr) exchange->Place(shards);
 }
 
 absl::Status RunMember::MakeSync() {
@@ -267,17 +300,27 @@ absl::Status RunMember::MakeSync() {
   replica_.reset();
   ASSIGN_OR_RETURN(replica_, hooks_.make_replica());
   KeepFreedBlocks(ObjectBytesInFlight(plan_, config().sync()));
-  auto exchange =
-      std::make_unique<GrpcExchange>(GrpcExchange::Options{.link = link_.get(),
-                                                           .session = session_.get(),
-                                                           .plan = &plan_,
-                                                           .run_id = run_.run_id(),
-                                                           .worker_id = options_.worker_id,
-                                                           .sync = config().sync()});
+  std::vector<v1::Shard> shards;
+  {
+    absl::MutexLock lock(&exchange_mutex_);
+    shards = shards_;
+  }
+  auto exchange = std::make_shared<FragmentExchange>(
+      FragmentExchange::Options{
+          .lead = {.link = link_.get(),
+                   .session = session_.get(),
+                   .plan = &plan_,
+                   .run_id = run_.run_id(),
+                   .worker_id = options_.worker_id,
+                   .sync = config().sync()},
+          .link = [this](const std::string& address) { return LinkToShard(address); }},
+      shards);
   {
     absl::MutexLock lock(&exchange_mutex_);
     exchange_.swap(exchange);
+    shards = shards_;
   }
+  exchange_->Place(shards);  // One may have moved meanwhile.
   SyncEngine::Options sync;
   sync.config = config().sync();
   sync.plan = &plan_;

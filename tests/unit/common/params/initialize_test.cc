@@ -36,6 +36,20 @@ TEST(InitializeParameters, KeepsItsBits) {
   EXPECT_EQ(TreeHash(std::span<const float>(arena)), 0xfa8e7067d01fbd41U);
 }
 
+TEST(InitializeParameters, APartOfTheArenaHasTheValuesOfTheWhole) {
+  // Fragments of this pattern begin and end within tensors.
+  const FragmentPlan plan = TinyPlan("pattern: BALANCED fragments: 7 steps_between_syncs: 10");
+  const std::vector<float> whole = Initial(plan, 5);
+  std::vector<float> joined;
+  for (int fragment = 0; fragment < plan.fragments(); ++fragment) {
+    const FragmentRange& range = plan.range(fragment);
+    std::vector<float> part(static_cast<size_t>(range.size()), std::nanf(""));
+    InitializeRange(plan, 5, range.begin, part);
+    joined.insert(joined.end(), part.begin(), part.end());
+  }
+  EXPECT_EQ(joined, whole);
+}
+
 TEST(InitializeParameters, KeepsItsBitsOnAnyNumberOfThreads) {
   const FragmentPlan plan = TinyPlan("fragments: 3");
   const std::vector<float> expected = Initial(plan, 5);

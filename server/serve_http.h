@@ -1,0 +1,29 @@
+// The coordinator's HTTP port: health, metrics, the status page.
+#ifndef CAUSEWAY_SERVER_SERVE_HTTP_H_
+#define CAUSEWAY_SERVER_SERVE_HTTP_H_
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/http/http_server.h"
+#include "server/core/coordinator.h"
+#include "server/http/http_port.h"
+#include "server/http/status_api.h"
+#include "server/metrics/coordinator_metrics.h"
+#include "server/service/coordinator_server.h"
+
+namespace causeway::server {
+
+// Null where there is no port to serve. `address_file` receives HOST:PORT; empty: none. All that is
+// referred to outlives the result.
+absl::StatusOr<std::unique_ptr<HttpServer>> ServeHttp(
+    std::optional<HttpListener> port, const std::string& address_file,
+    const Coordinator& coordinator, const CoordinatorServer& server, CoordinatorMetrics& metrics,
+    const StatusApi& api, const std::atomic<bool>& stopping);
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_SERVE_HTTP_H_

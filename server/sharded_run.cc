@@ -1,0 +1,257 @@
+#include "server/sharded_run.h"
+
+#include <random>
+#include <utility>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/clock.h"
+#include "common/base/host_port.h"
+#include "common/base/status_macros.h"
+#include "common/params/fragment_plan.h"
+#include "common/params/run_config.h"
+#include "common/rpc/security.h"
+#include "common/rpc/security_flags.h"
+#include "common/telemetry/log.h"
+#include "common/transfer/wire.h"
+#include "server/shards/deal.h"
+#include "server/shards/shard_service.h"
+
+ABSL_FLAG(std::string, shards, "",
+          "serve: names of the coordinators that share the run's fragments, with commas between; "
+          "\"lead\" is this one");
+ABSL_FLAG(std::string, lead, "", "serve: HOST:PORT of the lead whose shard this is");
+ABSL_FLAG(std::string, shard, "", "serve: with --lead, this shard's name");
+ABSL_FLAG(std::string, lead_tls_cert, "",
+          "serve: with --lead, this shard's certificate there; default: --tls_cert");
+ABSL_FLAG(std::string, lead_tls_key, "", "serve: the private key of --lead_tls_cert");
+
+ABSL_DECLARE_FLAG(std::string, advertise);
+
+namespace causeway::server {
+namespace {
+
+constexpr absl::Duration kLeadPatience = absl::Seconds(30);
+
+uint64_t RandomNonce() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+// A folder's fragments are those whose first values were hashed.
+std::vector<int> HeldFragments(const RunIdentity& identity) {
+  std::vector<int> held;
+  for (size_t i = 0; i < identity.initial_hashes.size(); ++i) {
+    if (identity.initial_hashes[i] != 0) held.push_back(static_cast<int>(i));
+  }
+  return held;
+}
+
+absl::StatusOr<ChannelSecurity> SecurityToLead(const std::string& lead) {
+  SecurityOptions security = SecurityOptionsFromFlags();
+  const std::string certificate = absl::GetFlag(FLAGS_lead_tls_cert);
+  if (!certificate.empty()) {
+    security.cert_file = certificate;
+    security.key_file = absl::GetFlag(FLAGS_lead_tls_key);
+  }
+  security.token_file.clear();
+  security.crl_folder.clear();
+  return MakeChannelSecurity(security, lead, Clock::Real()->Now());
+}
+
+std::string Names(const std::vector<DealtShard>& deal) {
+  return absl::StrJoin(deal, ",", [](std::string* text, const DealtShard& shard) {
+    absl::StrAppend(text, shard.name);
+  });
+}
+
+absl::StatusOr<std::vector<DealtShard>> Deal(const std::vector<std::string>& names,
+                                             const v1::RunConfig& config) {
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
+  if (std::ssize(names) > plan.fragments()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--shards names ", names.size(), " coordinators, the run has ",
+                     plan.fragments(), " fragments: name fewer, or raise sync.fragments"));
+  }
+  std::vector<int64_t> sizes;
+  for (int i = 0; i < plan.fragments(); ++i) sizes.push_back(plan.range(i).size());
+  std::vector<std::vector<int>> dealt = DealFragments(sizes, static_cast<int>(names.size()));
+  std::vector<DealtShard> deal;
+  for (size_t i = 0; i < names.size(); ++i) {
+    deal.push_back({.name = names[i], .fragments = std::move(dealt[i])});
+  }
+  return deal;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<ShardFlags>> ShardFlagsFromFlags(const GivenRun& given,
+                                                              const std::string& listen,
+                                                              bool is_shared, bool is_region) {
+  ShardFlags flags;
+  const std::string names = absl::GetFlag(FLAGS_shards);
+  flags.lead = absl::GetFlag(FLAGS_lead);
+  flags.name = absl::GetFlag(FLAGS_shard);
+  flags.advertise = absl::GetFlag(FLAGS_advertise);
+  if (names.empty() && flags.lead.empty() && flags.name.empty()) {
+    return std::optional<ShardFlags>();
+  }
+  if (is_shared) {
+    return absl::InvalidArgumentError(
+        "--etcd with --shards or --lead: a run over several coordinators has no standby yet; leave "
+        "out one of them");
+  }
+  if (is_region) {
+    return absl::InvalidArgumentError(
+        "--parent with --shards or --lead: a region has all fragments; leave out one of them");
+  }
+  if (!names.empty()) {
+    if (!flags.lead.empty() || !flags.name.empty()) {
+      return absl::InvalidArgumentError(
+          "--shards is the lead's flag, --lead and --shard are a shard's: give one or the others");
+    }
+    if (!given.initial.empty()) {
+      return absl::InvalidArgumentError(
+          "--initial with --shards: a run over several coordinators begins from its seed; leave "
+          "out one of them");
+    }
+    ASSIGN_OR_RETURN(flags.names, ParseShardNames(names));
+    return std::optional(std::move(flags));
+  }
+  if (flags.lead.empty() || flags.name.empty()) {
+    return absl::InvalidArgumentError("--lead=HOST:PORT and --shard=NAME go together: give both");
+  }
+  RETURN_IF_ERROR(Annotate(CheckAddress(flags.lead, /*allow_any_port=*/false), "--lead"));
+  RETURN_IF_ERROR(CheckName("--shard", flags.name));
+  if (given.has_config() || !given.initial.empty()) {
+    return absl::InvalidArgumentError(
+        "a shard has its configuration and its first values from its lead: leave out --config, "
+        "--preset and --initial");
+  }
+  if (flags.advertise.empty() &&
+      (absl::StartsWith(listen, "0.0.0.0:") || absl::StartsWith(listen, "[::]:"))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen=", listen, " tells workers nothing: give --advertise=HOST:PORT, ",
+                     "where they reach this shard"));
+  }
+  ASSIGN_OR_RETURN(flags.security, SecurityToLead(flags.lead));
+  for (const std::string& warning : flags.security.warnings) Log().warn("{}", warning);
+  return std::optional(std::move(flags));
+}
+
+absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenShard(
+    const ShardFlags& flags, const std::string& run_dir,
+    const std::optional<RecoveredRun>& recovered) {
+  std::unique_ptr<ShardedRun> run(new ShardedRun);
+  run->advertise_ = flags.advertise;
+  run->hello_.set_wire_version(kWireVersion);
+  run->hello_.set_name(flags.name);
+  run->hello_.set_software_version(kSoftwareVersion);
+  run->hello_.set_process_nonce(RandomNonce());
+  if (recovered.has_value()) {
+    run->hello_.set_run_id(recovered->identity.run_id);
+    for (const int fragment : HeldFragments(recovered->identity)) {
+      run->hello_.add_fragments(fragment);
+    }
+  }
+  run->link_ = std::make_unique<LeadLink>(flags.lead, flags.security, run->hello_);
+  ASSIGN_OR_RETURN(run->welcome_, run->link_->Ask(kLeadPatience));
+  const v1::ShardWelcome& welcome = run->welcome_;
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(welcome.config()));
+  if (welcome.config_hash() != RunConfigHash(welcome.config()) ||
+      welcome.plan_hash() != plan.hash()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the lead at ", flags.lead, " (", welcome.software_version(),
+        ") hashes the run's configuration or cuts its model otherwise: run the same release on "
+        "both (",
+        kSoftwareVersion, " here)"));
+  }
+  run->fragments_ = {welcome.fragments().begin(), welcome.fragments().end()};
+  for (const int fragment : run->fragments_) {
+    if (fragment >= 0 && fragment < plan.fragments()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the lead at ", flags.lead, " deals fragment ", fragment, ", the run has ",
+                     plan.fragments(), ": run the same release on both"));
+  }
+  run->hello_.set_run_id(welcome.run_id());
+  *run->hello_.mutable_fragments() = welcome.fragments();
+  Log().info("shard {} of run {}, with fragments {}, in {}", flags.name, welcome.run_id(),
+             absl::StrJoin(run->fragments_, ","), run_dir);
+  return run;
+}
+
+absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenLead(
+    FileSystem& file_system, const std::optional<ShardFlags>& flags, const std::string& run_dir,
+    const v1::RunConfig& config, bool resumes) {
+  std::optional<std::vector<DealtShard>> deal;
+  // What an attempt without a run left behind means nothing.
+  if (resumes) {
+    ASSIGN_OR_RETURN(deal, ReadDeal(file_system, run_dir));
+  }
+  if (!flags.has_value() && !deal.has_value()) return std::unique_ptr<ShardedRun>();
+  if (flags.has_value()) {
+    if (resumes && !deal.has_value()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the run in ", run_dir,
+                       " has all fragments in this folder: leave --shards out to continue it, or "
+                       "choose another --run_dir"));
+    }
+    ASSIGN_OR_RETURN(const std::vector<DealtShard> asked, Deal(flags->names, config));
+    if (!deal.has_value()) {
+      deal = asked;
+      RETURN_IF_ERROR(WriteDeal(file_system, run_dir, asked));
+    } else if (Names(*deal) != Names(asked)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the run in ", run_dir, " began with --shards=", Names(*deal),
+                       ": its fragments are dealt for good; leave --shards out to continue it"));
+    }
+  }
+  std::unique_ptr<ShardedRun> run(new ShardedRun);
+  for (const DealtShard& shard : *deal) {
+    Log().info("shard {} has fragments {}", shard.name, absl::StrJoin(shard.fragments, ","));
+    if (shard.name == kLeadName) run->fragments_ = shard.fragments;
+  }
+  run->hub_options_ = {.file_system = &file_system, .folder = run_dir, .deal = *std::move(deal)};
+  return run;
+}
+
+EventLog* ShardedRun::SetEvents(EventLog* events) {
+  if (link_ != nullptr) {
+    link_->set_events(events);
+    return link_.get();
+  }
+  hub_options_.events = events;
+  hub_ = std::make_unique<ShardHub>(std::move(hub_options_));
+  return events;
+}
+
+PartOptions ShardedRun::part() { return {.fragments = fragments_, .shards = hub_.get()}; }
+
+std::unique_ptr<grpc::Service> ShardedRun::MakeService(Access& access) {
+  if (hub_ == nullptr) return nullptr;
+  return std::make_unique<ShardService>(*hub_, access);
+}
+
+void ShardedRun::Begin(Coordinator& coordinator) {
+  if (hub_ != nullptr) hub_->Begin(coordinator);
+}
+
+absl::Status ShardedRun::Start(Coordinator& coordinator, const std::string& bound) {
+  if (link_ == nullptr) return absl::OkStatus();
+  hello_.set_address(advertise_.empty() ? bound : advertise_);
+  return link_->Start(coordinator, hello_);
+}
+
+absl::Status ShardedRun::status() const {
+  return link_ == nullptr ? absl::OkStatus() : link_->status();
+}
+
+void ShardedRun::Stop() {
+  if (hub_ != nullptr) hub_->Stop();
+  if (link_ != nullptr) link_->Stop();
+}
+
+}  // namespace causeway::server

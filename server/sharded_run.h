@@ -1,0 +1,84 @@
+// A run over several coordinators, as the command line has it: `serve --shards=lead,a,b` is the
+// lead, `serve --lead=HOST:PORT --shard=a` a shard.
+#ifndef CAUSEWAY_SERVER_SHARDED_RUN_H_
+#define CAUSEWAY_SERVER_SHARDED_RUN_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+#include "causeway/v1/shards.pb.h"
+#include "common/base/file_system.h"
+#include "common/telemetry/event_log.h"
+#include "server/access/access.h"
+#include "server/core/coordinator.h"
+#include "server/core/shards.h"
+#include "server/given_run.h"
+#include "server/shards/lead_link.h"
+#include "server/shards/shard_hub.h"
+#include "server/store/store.h"
+
+namespace causeway::server {
+
+struct ShardFlags {
+  std::vector<std::string> names;  // A lead's --shards; empty: of a run that goes on.
+  std::string lead;                // A shard's.
+  std::string name;
+  std::string advertise;  // Empty: as it listens.
+  ChannelSecurity security;
+};
+
+// Nothing where neither is asked for. INVALID_ARGUMENT for flags that do not fit together.
+absl::StatusOr<std::optional<ShardFlags>> ShardFlagsFromFlags(const GivenRun& given,
+                                                              const std::string& listen,
+                                                              bool is_shared, bool is_region);
+
+class ShardedRun {
+ public:
+  // Null: the run has no shards. A shard asks its lead what it is to have; a lead deals the
+  // fragments of a run that begins, or finds how they were dealt. `config`: a lead's.
+  static absl::StatusOr<std::unique_ptr<ShardedRun>> OpenShard(
+      const ShardFlags& flags, const std::string& run_dir,
+      const std::optional<RecoveredRun>& recovered);
+  static absl::StatusOr<std::unique_ptr<ShardedRun>> OpenLead(
+      FileSystem& file_system, const std::optional<ShardFlags>& flags, const std::string& run_dir,
+      const v1::RunConfig& config, bool resumes);
+
+  // A shard's run, as the lead has it.
+  const v1::ShardWelcome& welcome() const { return welcome_; }
+  PartOptions part();
+  // Whoever is to see what happens; the result outlives `events`' use.
+  EventLog* SetEvents(EventLog* events);
+  // Null: none.
+  RunObserver* observer() { return link_.get(); }
+  // A lead's; null at a shard.
+  std::unique_ptr<grpc::Service> MakeService(Access& access);
+  // Before the server starts; and once it listens there.
+  void Begin(Coordinator& coordinator);
+  absl::Status Start(Coordinator& coordinator, const std::string& bound);
+  // Not OK once the lead has refused this shard.
+  absl::Status status() const;
+  // A lead whose run is finished: every shard knows it.
+  bool MayEnd() const { return hub_ == nullptr || hub_->AllHaveEnded(); }
+  // Before the server stops.
+  void Stop();
+
+ private:
+  ShardedRun() = default;
+
+  std::vector<int> fragments_;
+  std::unique_ptr<ShardHub> hub_;   // A lead's.
+  ShardHub::Options hub_options_;   // Until the hub is made.
+  std::unique_ptr<LeadLink> link_;  // A shard's.
+  v1::ShardWelcome welcome_;
+  v1::ShardHello hello_;
+  std::string advertise_;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_SHARDED_RUN_H_

@@ -1,0 +1,248 @@
+#include "server/shards/lead_link.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/base/threads.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "common/telemetry/log.h"
+
+namespace causeway::server {
+namespace {
+
+constexpr absl::Duration kPause = absl::Milliseconds(500);
+
+v1::ShardReport RoundReport(const RoundRecord& record, const std::vector<std::string>& missing) {
+  v1::ShardReport report;
+  v1::ShardRound& round = *report.mutable_round();
+  round.set_fragment(record.fragment);
+  round.set_round(record.round);
+  for (const std::string& id : record.contributors) round.add_contributors(id);
+  for (const double weight : record.weights) round.add_weights(weight);
+  round.set_send_step(record.send_step);
+  round.set_first_unix_s(record.first_unix_s);
+  round.set_closed_unix_s(record.closed_unix_s);
+  round.set_published_unix_s(record.published_unix_s);
+  round.set_bytes_in(record.bytes_in);
+  round.set_bytes_out(record.bytes_out);
+  round.set_published_hash(record.published_hash);
+  round.set_answer_hash(record.answer_hash);
+  round.set_reason(record.reason);
+  for (const std::string& id : missing) round.add_missing(id);
+  return report;
+}
+
+}  // namespace
+
+LeadLink::LeadLink(std::string lead, const ChannelSecurity& security, v1::ShardHello hello)
+    : lead_(std::move(lead)),
+      stub_(v1::Shards::NewStub(MakeChannel(lead_, 0, security))),
+      hello_(std::move(hello)) {}
+
+absl::StatusOr<v1::ShardWelcome> LeadLink::Ask(absl::Duration timeout) {
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  const auto stream = stub_->Serve(&context);
+  v1::ShardReport report;
+  *report.mutable_hello() = hello_;
+  report.mutable_hello()->set_ask(true);
+  v1::ShardOrder order;
+  if (stream->Write(report) && stream->Read(&order) && order.has_welcome()) {
+    stream->WritesDone();
+    v1::ShardOrder none;
+    while (stream->Read(&none)) {
+    }
+    RETURN_IF_ERROR(
+        Annotate(FromGrpcStatus(stream->Finish()), absl::StrCat("the lead at ", lead_)));
+    return order.welcome();
+  }
+  const absl::Status status = FromGrpcStatus(stream->Finish());
+  if (absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status)) {
+    return absl::UnavailableError(absl::StrCat(
+        "no lead answers at ", lead_, " within ", absl::FormatDuration(timeout),
+        "; check --lead, that causeway-coordinator serve --shards runs there, and the firewall (",
+        status.message(), ")"));
+  }
+  if (absl::IsUnimplemented(status)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the coordinator at ", lead_, " has no shards: start it with --shards"));
+  }
+  return Annotate(status, absl::StrCat("the lead at ", lead_));
+}
+
+absl::Status LeadLink::Start(Coordinator& coordinator, v1::ShardHello hello) {
+  coordinator_ = &coordinator;
+  hello_ = std::move(hello);
+  ASSIGN_OR_RETURN(thread_, StartThread([this] { Run(); }));
+  return absl::OkStatus();
+}
+
+absl::Status LeadLink::status() const {
+  absl::MutexLock lock(&mutex_);
+  return status_;
+}
+
+void LeadLink::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    if (context_ != nullptr) context_->TryCancel();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void LeadLink::Run() {
+  std::string last_line;
+  for (;;) {
+    grpc::ClientContext context;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) return;
+      context_ = &context;
+    }
+    const absl::Status status = Follow(context);
+    coordinator_->LoseLead();
+    absl::MutexLock lock(&mutex_);
+    context_ = nullptr;
+    if (stopping_) return;
+    // The lead may not have noticed yet that this process's former stream is over.
+    if (!IsRetryable(status) && !absl::IsAlreadyExists(status)) {
+      status_ = Annotate(status, absl::StrCat("the lead at ", lead_));
+      return;
+    }
+    const std::string line =
+        absl::StrCat("the lead at ", lead_, " is not heard: ", status.message(),
+                     "; no round closes until it is back");
+    if (line != last_line) Log().warn("{}", line);
+    last_line = line;
+    mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kPause);
+  }
+}
+
+absl::Status LeadLink::Follow(grpc::ClientContext& context) {
+  const auto stream = stub_->Serve(&context);
+  v1::ShardReport report;
+  *report.mutable_hello() = hello_;
+  v1::ShardOrder order;
+  absl::Status obeyed;
+  if (stream->Write(report) && stream->Read(&order) && order.has_welcome()) {
+    QueueAll();
+    absl::StatusOr<std::thread> writer = StartThread([&] { Write(*stream); });
+    if (!writer.ok()) context.TryCancel();
+    while (obeyed.ok() && stream->Read(&order)) obeyed = Obey(order);
+    if (!obeyed.ok()) context.TryCancel();
+    {
+      absl::MutexLock lock(&mutex_);
+      attached_ = false;
+      reports_.clear();
+    }
+    if (writer.ok()) writer->join();
+  }
+  const absl::Status ended = FromGrpcStatus(stream->Finish());
+  RETURN_IF_ERROR(obeyed);
+  RETURN_IF_ERROR(ended);
+  return absl::UnavailableError("it has ended the stream");
+}
+
+void LeadLink::QueueAll() {
+  std::deque<v1::ShardReport> all;
+  for (v1::ShardContribution& past : coordinator_->PastDraws()) {
+    *all.emplace_back().mutable_contribution() = std::move(past);
+  }
+  *all.emplace_back().mutable_accounts() = coordinator_->Accounts();
+  absl::MutexLock lock(&mutex_);
+  reports_ = std::move(all);
+  attached_ = true;
+  fragments_changed_ = true;
+}
+
+void LeadLink::Queue(v1::ShardReport report, bool fragments_changed) {
+  absl::MutexLock lock(&mutex_);
+  if (!attached_) return;  // QueueAll has what matters.
+  reports_.push_back(std::move(report));
+  fragments_changed_ |= fragments_changed;
+}
+
+void LeadLink::Write(Stream& stream) {
+  std::map<int, std::string> sent;  // Serialized.
+  for (;;) {
+    std::deque<v1::ShardReport> reports;
+    bool fragments_changed = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return !attached_ || !reports_.empty() || fragments_changed_;
+      };
+      mutex_.Await(absl::Condition(&ready));
+      if (!attached_) return;
+      reports.swap(reports_);
+      fragments_changed = std::exchange(fragments_changed_, false);
+    }
+    if (fragments_changed) {
+      // First: a roster that is heard below may be the last one.
+      const v1::RunStatus status = coordinator_->GetStatus();
+      for (const v1::FragmentStatus& fragment : status.fragments()) {
+        std::string& last = sent[fragment.fragment()];
+        std::string now = fragment.SerializeAsString();
+        if (now == last) continue;
+        last = std::move(now);
+        v1::ShardReport report;
+        *report.mutable_fragment() = fragment;
+        if (!stream.Write(report)) return;
+      }
+    }
+    for (const v1::ShardReport& report : reports) {
+      if (!stream.Write(report)) return;
+    }
+  }
+}
+
+absl::Status LeadLink::Obey(const v1::ShardOrder& order) {
+  if (order.has_roster()) {
+    RETURN_IF_ERROR(coordinator_->FollowLead(order.roster()));
+    // Before the lead writes its summary: what all have left behind.
+    if (order.roster().finished()) coordinator_->Tick();
+    v1::ShardReport report;
+    *report.mutable_accounts() = coordinator_->Accounts();
+    Queue(std::move(report), /*fragments_changed=*/true);
+    report.set_heard(order.roster().number());
+    Queue(std::move(report));
+    return absl::OkStatus();
+  }
+  if (!order.has_call()) return absl::OkStatus();
+  const absl::Status answer = coordinator_->AnswerLead(order.call());
+  v1::ShardReport report;
+  report.mutable_answer()->set_number(order.call().number());
+  report.mutable_answer()->set_code(static_cast<int>(answer.code()));
+  report.mutable_answer()->set_message(std::string(answer.message()));
+  Queue(std::move(report));
+  return absl::OkStatus();
+}
+
+void LeadLink::OnContributed(const v1::PushHeader& header, bool quarantined) {
+  v1::ShardReport report;
+  *report.mutable_contribution()->mutable_header() = header;
+  report.mutable_contribution()->set_quarantined(quarantined);
+  Queue(std::move(report), /*fragments_changed=*/true);
+}
+
+void LeadLink::OnPublished(const RoundRecord& round, const std::vector<std::string>& missing) {
+  Queue(RoundReport(round, missing), /*fragments_changed=*/true);
+}
+
+void LeadLink::Record(absl::string_view event, const std::string& message,
+                      const nlohmann::json& fields) {
+  events_->Record(event, message, fields);
+  v1::ShardReport report;
+  report.mutable_event()->set_event(std::string(event));
+  report.mutable_event()->set_message(message);
+  report.mutable_event()->set_fields_json(
+      fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  Queue(std::move(report));
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,82 @@
+// A shard's end of the stream to its lead.
+#ifndef CAUSEWAY_SERVER_SHARDS_LEAD_LINK_H_
+#define CAUSEWAY_SERVER_SHARDS_LEAD_LINK_H_
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "causeway/v1/shards.grpc.pb.h"
+#include "common/rpc/security.h"
+#include "common/telemetry/event_log.h"
+#include "server/core/coordinator.h"
+#include "server/core/run_observer.h"
+
+namespace causeway::server {
+
+// Follows the lead's rosters, and reports: as an observer what becomes of rounds, as an event log
+// what happens. Thread-safe.
+class LeadLink final : public RunObserver, public EventLog {
+ public:
+  // `hello`: without its address. Events are recorded in `events`, too, which may be set before
+  // Start and outlives the link.
+  LeadLink(std::string lead, const ChannelSecurity& security, v1::ShardHello hello);
+  ~LeadLink() override { Stop(); }
+
+  // Asks what this shard is to have. UNAVAILABLE if no lead answers in time.
+  absl::StatusOr<v1::ShardWelcome> Ask(absl::Duration timeout);
+
+  void set_events(EventLog* events) { events_ = events; }
+  // Attaches, again and again, until Stop. The coordinator outlives that. `hello` as it is now.
+  absl::Status Start(Coordinator& coordinator, v1::ShardHello hello);
+  // Not OK once the lead has refused this shard for good.
+  absl::Status status() const;
+  void Stop();
+
+  void OnContributed(const v1::PushHeader& header, bool quarantined) override;
+  void OnPublished(const RoundRecord& round, const std::vector<std::string>& missing) override;
+  void Record(absl::string_view event, const std::string& message,
+              const nlohmann::json& fields) override;
+
+ private:
+  using Stream = grpc::ClientReaderWriter<v1::ShardReport, v1::ShardOrder>;
+
+  void Run();
+  absl::Status Follow(grpc::ClientContext& context);
+  // Writes what is queued until the stream is over.
+  void Write(Stream& stream);
+  absl::Status Obey(const v1::ShardOrder& order);
+  // What the lead has to know of a shard that attaches.
+  void QueueAll();
+  void Queue(v1::ShardReport report, bool fragments_changed = false);
+
+  const std::string lead_;
+  const std::unique_ptr<v1::Shards::Stub> stub_;
+  v1::ShardHello hello_;
+  EventLog* events_ = NullEventLog();
+  Coordinator* coordinator_ = nullptr;
+  mutable absl::Mutex mutex_;
+  std::deque<v1::ShardReport> reports_ ABSL_GUARDED_BY(mutex_);  // While a stream stands.
+  bool attached_ ABSL_GUARDED_BY(mutex_) = false;
+  bool fragments_changed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::thread thread_;
+};
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_SHARDS_LEAD_LINK_H_

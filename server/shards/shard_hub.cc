@@ -1,0 +1,271 @@
+#include "server/shards/shard_hub.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "common/transfer/wire.h"
+
+namespace causeway::server {
+
+ShardHub::ShardHub(Options options) : options_(std::move(options)) {
+  for (const DealtShard& shard : options_.deal) {
+    if (shard.name != kLeadName) places_[shard.name].dealt = shard;
+  }
+}
+
+void ShardHub::Begin(Coordinator& coordinator) { coordinator_ = &coordinator; }
+
+absl::Status ShardHub::Check(const v1::ShardHello& hello) const {
+  if (hello.wire_version() != kWireVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("the lead speaks wire version ", kWireVersion,
+                                                      ", the shard ", hello.wire_version(),
+                                                      ": use the same release for both"));
+  }
+  if (stopping_) return absl::UnavailableError("the lead stops");
+  const auto place = places_.find(hello.name());
+  if (place == places_.end()) {
+    std::vector<std::string> names;
+    for (const auto& [name, other] : places_) names.push_back(name);
+    return absl::NotFoundError(absl::StrCat("the lead has no shard ", hello.name(),
+                                            "; --shards names ", absl::StrJoin(names, ", ")));
+  }
+  if (!hello.run_id().empty()) {
+    RETURN_IF_ERROR(CheckRunId("shard's folder", hello.run_id(), coordinator_->run_id()));
+  }
+  const std::vector<int> held = {hello.fragments().begin(), hello.fragments().end()};
+  if (!held.empty() && held != place->second.dealt.fragments) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the folder of shard ", hello.name(), " has fragments ", absl::StrJoin(held, ","),
+        ", the lead deals it ", absl::StrJoin(place->second.dealt.fragments, ","),
+        ": serve the folder with which this name began"));
+  }
+  if (held.empty() && place->second.dealt.begun) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("shard ", hello.name(),
+                     " has begun already, and its fragments are in another folder than "
+                     "the empty one given: serve that one, or restore it from a backup"));
+  }
+  const std::shared_ptr<Line>& line = place->second.line;
+  if (line != nullptr && line->hello_.process_nonce() != hello.process_nonce()) {
+    return absl::AlreadyExistsError(absl::StrCat("shard ", hello.name(), " is served already, at ",
+                                                 line->hello_.address(),
+                                                 ": stop that one first, or give another --shard"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::ShardWelcome> ShardHub::Admit(const v1::ShardHello& hello) {
+  v1::ShardWelcome welcome;
+  {
+    absl::ReaderMutexLock lock(&mutex_);
+    RETURN_IF_ERROR(Check(hello));
+    for (const int fragment : places_.at(hello.name()).dealt.fragments) {
+      welcome.add_fragments(fragment);
+    }
+  }
+  const v1::DescribeResponse run = coordinator_->Describe();
+  welcome.set_run_id(run.run_id());
+  *welcome.mutable_config() = run.config();
+  welcome.set_config_hash(run.config_hash());
+  welcome.set_plan_hash(run.plan_hash());
+  welcome.set_software_version(run.software_version());
+  return welcome;
+}
+
+absl::Status ShardHub::NoteBegun(const std::string& name) {
+  DealtShard& dealt = places_.at(name).dealt;
+  if (dealt.begun) return absl::OkStatus();
+  std::vector<DealtShard> deal = options_.deal;
+  for (DealtShard& shard : deal) {
+    const auto place = places_.find(shard.name);
+    if (place != places_.end()) shard.begun = place->second.dealt.begun || shard.name == name;
+  }
+  RETURN_IF_ERROR(WriteDeal(*options_.file_system, options_.folder, deal));
+  dealt.begun = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<ShardHub::Line>> ShardHub::Attach(const v1::ShardHello& hello) {
+  auto line = std::make_shared<Line>(hello);
+  bool moved = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(Check(hello));
+    RETURN_IF_ERROR(NoteBegun(hello.name()));
+    Place& place = places_.at(hello.name());
+    if (place.line != nullptr) place.line->closed_ = true;  // Of the same process, and broken.
+    place.line = line;
+    moved = !place.address.empty() && place.address != hello.address();
+    place.address = hello.address();
+  }
+  options_.events->Record(
+      "shard_attached",
+      absl::StrCat("shard ", hello.name(), " serves fragments ",
+                   absl::StrJoin(hello.fragments(), ","), " at ", hello.address()),
+      {{"shard", hello.name()},
+       {"address", hello.address()},
+       {"software_version", hello.software_version()}});
+  // Nobody else's roster can be newer and yet not reach it.
+  Tell(coordinator_->Roster(), /*wait=*/false);
+  if (moved) coordinator_->AnnouncePlacement();
+  return line;
+}
+
+std::optional<v1::ShardOrder> ShardHub::NextOrder(Line& line) {
+  absl::MutexLock lock(&mutex_);
+  const auto ready = [&line] {
+    return line.closed_ || !line.calls_.empty() || line.roster_.has_value();
+  };
+  mutex_.Await(absl::Condition(&ready));
+  v1::ShardOrder order;
+  if (line.closed_) return std::nullopt;
+  // What was said before the roster comes before it.
+  if (!line.calls_.empty()) {
+    *order.mutable_call() = std::move(line.calls_.front());
+    line.calls_.pop_front();
+  } else {
+    *order.mutable_roster() = *std::move(line.roster_);
+    line.roster_.reset();
+  }
+  return order;
+}
+
+absl::Status ShardHub::Take(Line& line, const v1::ShardReport& report) {
+  std::function<void(const absl::Status&)> done;
+  switch (report.report_case()) {
+    case v1::ShardReport::kHeard: {
+      absl::MutexLock lock(&mutex_);
+      line.heard_ = std::max(line.heard_, report.heard());
+      if (finished_ > 0 && line.heard_ >= finished_) places_.at(line.hello_.name()).ended = true;
+      return absl::OkStatus();
+    }
+    case v1::ShardReport::kAnswer: {
+      {
+        absl::MutexLock lock(&mutex_);
+        const auto found = line.answers_.find(report.answer().number());
+        if (found == line.answers_.end()) return absl::OkStatus();
+        done = std::move(found->second);
+        line.answers_.erase(found);
+      }
+      done(absl::Status(static_cast<absl::StatusCode>(report.answer().code()),
+                        report.answer().message()));
+      return absl::OkStatus();
+    }
+    default:
+      return coordinator_->TakeReport(line.hello_.name(), report);
+  }
+}
+
+void ShardHub::Close(Line& line) {
+  absl::MutexLock lock(&mutex_);
+  line.closed_ = true;
+}
+
+void ShardHub::Detach(const std::shared_ptr<Line>& line, const absl::Status& why) {
+  std::map<int64_t, std::function<void(const absl::Status&)>> unanswered;
+  bool was_last = false;
+  const std::string& name = line->hello_.name();
+  {
+    absl::MutexLock lock(&mutex_);
+    line->closed_ = true;
+    unanswered.swap(line->answers_);
+    Place& place = places_.at(name);
+    was_last = place.line == line;
+    if (was_last) place.line = nullptr;
+  }
+  for (const auto& [number, done] : unanswered) {
+    done(absl::UnavailableError(absl::StrCat("shard ", name, " is away: try again later")));
+  }
+  if (!was_last) return;
+  options_.events->Record("shard_detached",
+                          absl::StrCat("shard ", name, " is away (", why.message(),
+                                       "); its fragments wait for it, the others go on"),
+                          {{"shard", name}, {"reason", std::string(why.message())}});
+}
+
+bool ShardHub::AllHaveEnded() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  return std::ranges::all_of(places_, [](const auto& place) { return place.second.ended; });
+}
+
+void ShardHub::Stop() {
+  absl::MutexLock lock(&mutex_);
+  stopping_ = true;
+  for (auto& [name, place] : places_) {
+    if (place.line != nullptr) place.line->closed_ = true;
+  }
+}
+
+absl::Status ShardHub::Complete() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  std::vector<std::string> missing;
+  for (const auto& [name, place] : places_) {
+    if (place.address.empty()) missing.push_back(name);
+  }
+  if (missing.empty()) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("shards of this run are missing: ", absl::StrJoin(missing, ", "),
+                   "; start them (causeway-coordinator serve --lead=... --shard=NAME)"));
+}
+
+std::vector<v1::Shard> ShardHub::Where() const {
+  std::vector<v1::Shard> shards;
+  absl::ReaderMutexLock lock(&mutex_);
+  for (const auto& [name, place] : places_) {
+    v1::Shard& shard = shards.emplace_back();
+    shard.set_name(name);
+    shard.set_address(place.address);
+    for (const int fragment : place.dealt.fragments) shard.add_fragments(fragment);
+  }
+  return shards;
+}
+
+void ShardHub::Tell(const v1::ShardRoster& roster, bool wait) {
+  std::vector<std::shared_ptr<Line>> told;
+  absl::MutexLock lock(&mutex_);
+  const bool is_newest = roster.number() > newest_;
+  newest_ = std::max(newest_, roster.number());
+  if (is_newest && !roster.finished()) {
+    finished_ = 0;
+    for (auto& [name, place] : places_) place.ended = false;
+  }
+  if (is_newest && roster.finished() && finished_ == 0) finished_ = roster.number();
+  for (auto& [name, place] : places_) {
+    if (place.line == nullptr || place.line->closed_) continue;
+    told.push_back(place.line);
+    if (roster.number() <= place.line->given_) continue;
+    place.line->given_ = roster.number();
+    place.line->roster_ = roster;
+  }
+  if (!wait) return;
+  const auto heard = [&] {
+    return std::ranges::all_of(told, [&](const std::shared_ptr<Line>& line) {
+      return line->closed_ || line->heard_ >= roster.number();
+    });
+  };
+  if (mutex_.AwaitWithTimeout(absl::Condition(&heard), options_.patience)) return;
+  for (const std::shared_ptr<Line>& line : told) {
+    if (line->heard_ < roster.number()) line->closed_ = true;
+  }
+}
+
+void ShardHub::Call(int fragment, v1::ShardCall call,
+                    std::function<void(const absl::Status&)> done) {
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto& [name, place] : places_) {
+      if (!std::ranges::binary_search(place.dealt.fragments, fragment)) continue;
+      if (place.line == nullptr || place.line->closed_) break;
+      call.set_number(++last_call_);
+      place.line->answers_[last_call_] = std::move(done);
+      place.line->calls_.push_back(std::move(call));
+      return;
+    }
+  }
+  done(absl::UnavailableError(
+      absl::StrCat("the shard of fragment ", fragment, " is away: try again later")));
+}
+
+}  // namespace causeway::server

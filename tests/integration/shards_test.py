@@ -1,0 +1,200 @@
+"""Scenarios of runs over several coordinators: equal bits, kills, and what is refused."""
+
+import json
+import unittest
+
+from cluster import BIN, COORDINATOR, SIGKILL, run_tool
+from security_test import make, tls, with_certificates
+from shards import Sharded
+
+SETTINGS = """
+train { steps: 36 optimizer: MUON }
+sync { pattern: BALANCED fragments: 4 steps_between_syncs: 6 overlap_steps: 2 mixing: 0.5
+       codec_up: INT4 codec_down: INT4 }
+membership { start_workers: 2 max_workers: 4 lease_ms: 8000 }
+"""
+ROUNDS = 24
+SLOW = "--min_step_time=60ms"
+WORKERS = ("east", "west")
+
+
+class ShardsTest(unittest.TestCase):
+    def finish(self, cluster, *processes):
+        for process in processes:
+            self.assertEqual(process.wait(), 0, process.log())
+        self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
+
+    def whole(self):
+        """What one coordinator publishes."""
+        with Sharded() as cluster:
+            cluster.start_coordinator(SETTINGS)
+            self.finish(cluster, *(cluster.start_worker(name) for name in WORKERS))
+            return cluster.published("coordinator")
+
+    def check(self, cluster, whole, *shards):
+        published = cluster.published("coordinator", *shards)
+        self.assertEqual(len(published), ROUNDS)
+        self.assertEqual(published, whole)
+        summary = cluster.summary()
+        self.assertEqual(summary["rounds"], ROUNDS)
+        self.assertEqual(summary["hash_mismatches"], 0)
+        return summary
+
+    def test_shards_publish_the_bits_of_one_coordinator(self):
+        whole = self.whole()
+        for names in (("lead", "a"), ("a", "b", "lead", "c"), ("a", "b")):
+            with self.subTest(names), Sharded() as cluster:
+                cluster.start_lead(SETTINGS, names)
+                shards = [name for name in names if name != "lead"]
+                processes = [cluster.start_shard(name) for name in shards]
+                processes += [cluster.start_worker(name) for name in WORKERS]
+                self.finish(cluster, *processes)
+                summary = self.check(cluster, whole, *shards)
+                # Each worker compares every round, and the state that it began with.
+                self.assertEqual(summary["hash_checks"], 2 * (ROUNDS + 4))
+                own = {name: {fragment for fragment, _ in cluster.published(name)}
+                       for name in (*shards, "coordinator")}
+                self.assertEqual(sum(len(fragments) for fragments in own.values()), 4)
+                self.assertEqual(len(own["coordinator"]), 4 // len(names) * ("lead" in names))
+
+    def start_run(self, cluster, crash=None, flags=()):
+        cluster.start_lead(SETTINGS, ("lead", "a", "b"))
+        shards = {"a": cluster.start_shard(
+            "a", *flags, variables={"CAUSEWAY_CRASH_AT": crash} if crash else None)}
+        shards["b"] = cluster.start_shard("b")
+        workers = [cluster.start_worker(name, SLOW) for name in WORKERS]
+        return shards, workers
+
+    def test_a_shard_that_is_killed_goes_on_wherever_it_is(self):
+        whole = self.whole()
+        for crash in ("before_row_commit:7", "after_row_commit:9", "before_round_row:3"):
+            with self.subTest(crash), Sharded() as cluster:
+                shards, workers = self.start_run(cluster, crash)
+                self.assertEqual(shards["a"].wait(), -SIGKILL, shards["a"].log())
+                cluster.wait_for_event("shard_detached", shard="a")
+                before = (cluster.folder / "a.address").read_text()
+                again = cluster.start_shard("a")  # At another port: workers are told.
+                self.assertNotEqual((cluster.folder / "a.address").read_text(), before)
+                self.finish(cluster, *workers, again, shards["b"])
+                self.check(cluster, whole, "a", "b")
+
+    def test_the_lead_that_is_killed_finds_its_shards_again(self):
+        whole = self.whole()
+        with Sharded() as cluster:
+            shards, workers = self.start_run(cluster)
+            cluster.wait_for_step("east", 10)
+            cluster.coordinator.signal(SIGKILL)
+            cluster.coordinator.wait()
+            cluster.restart_lead()
+            self.finish(cluster, *workers, *shards.values())
+            self.check(cluster, whole, "a", "b")
+
+    def test_operators_see_one_run(self):
+        with Sharded() as cluster:
+            shards, workers = self.start_run(cluster, flags=["--retain_deltas"])
+            cluster.wait_for_step("east", 8)
+            out = cluster.folder / "state"
+            status, text, error = run_tool(
+                BIN / "causewayctl", "export", f"--coordinator={cluster.address}", f"--out={out}",
+                "--format=parameters", "--json")
+            self.assertEqual(status, 0, error)
+            versions = json.loads(text)["versions"]
+            self.assertEqual(len(versions), 4)
+            self.assertTrue(all(version >= 1 for version in versions), versions)
+            self.finish(cluster, *workers, *shards.values())
+            events = {(e["event"], e.get("shard")) for e in cluster.events()}
+            self.assertIn(("shard_attached", "a"), events)
+            status, text, error = run_tool(
+                COORDINATOR, "inspect", f"--run_dir={cluster.folder / 'a'}", "--json")
+            self.assertEqual(status, 0, error)
+            own = {fragment for fragment, _ in cluster.published("a")}
+            self.assertEqual({f["fragment"] for f in json.loads(text)["fragments"]}, own)
+            status, text, error = run_tool(
+                COORDINATOR, "replay", f"--run_dir={cluster.folder / 'a'}")
+            self.assertEqual(status, 0, error)
+            self.assertIn(f"{6 * len(own)} rounds of run", text)
+
+    def test_a_shard_proves_its_name(self):
+        with Sharded() as cluster:
+            with_certificates(cluster, *WORKERS)
+            make(cluster, "shard", "a")
+            make(cluster, "shard", "b")
+            server = tls(cluster, "coordinator")
+
+            def proof(name):
+                at = cluster.folder / "certificates" / name
+                return [f"--lead_tls_cert={at / 'cert.pem'}", f"--lead_tls_key={at / 'key.pem'}"]
+
+            cluster.start_lead(SETTINGS, ("lead", "a"), *server)
+            for name, words in (("worker-east", "asked to serve fragments"),
+                                ("shard-b", "it and --shard must agree")):
+                status, _, error = run_tool(*cluster.shard_command("a", *server, *proof(name)))
+                self.assertEqual(status, 2, error)
+                self.assertIn(words, error)
+            shard = cluster.start_shard("a", *server, *proof("shard-a"))
+            workers = [cluster.start_worker(name, *tls(cluster, f"worker-{name}"))
+                       for name in WORKERS]
+            self.finish(cluster, *workers, shard)
+            self.check(cluster, self.whole(), "a")
+
+
+class RefusalsTest(unittest.TestCase):
+    def refused(self, command, *words):
+        status, _, error = run_tool(*command)
+        self.assertEqual(status, 2, error)
+        for word in words:
+            self.assertIn(word, error)
+
+    def test_flags_that_do_not_fit(self):
+        with Sharded() as cluster:
+            config = cluster.folder / "run.textproto"
+            config.write_text(SETTINGS + "model { preset: 'tiny-1m' }")
+            lead = [COORDINATOR, "serve", f"--run_dir={cluster.folder / 'x'}",
+                    f"--config={config}", "--http=off"]
+            self.refused(lead + ["--shards=lead,a,a"], "has a twice")
+            self.refused(lead + ["--shards=lead"], "name two or more")
+            self.refused(lead + ["--shards=a,b,c,d,e"], "names 5", "4 fragments")
+            self.refused(lead + ["--shards=lead,a", "--lead=127.0.0.1:1"], "give one or the others")
+            self.refused(lead + ["--shards=lead,a", "--initial=first-site"], "begins from its seed")
+            self.refused(lead + ["--lead=127.0.0.1:1", "--shard=a"], "leave out --config")
+            self.refused([COORDINATOR, "serve", "--run_dir=x", "--lead=127.0.0.1:1"], "go together")
+            shard = cluster.shard_command("a", lead="127.0.0.1:1", listen="0.0.0.0:0")
+            self.refused(shard, "--advertise")
+
+    def test_shards_that_the_lead_does_not_take(self):
+        with Sharded() as cluster, Sharded() as other:
+            cluster.start_lead(SETTINGS, ("lead", "a", "b"))
+            other.start_coordinator(SETTINGS)
+            self.refused(cluster.shard_command("c"), "no shard c", "names a, b")
+            self.refused(cluster.shard_command("a", lead=other.address), "has no shards")
+            first = cluster.start_shard("a")
+            cluster.wait_for_event("shard_attached", shard="a")
+            self.refused(cluster.shard_command("a", run_dir="fresh"), "in another folder")
+            first.signal(SIGKILL)
+            first.wait()
+            cluster.wait_for_event("shard_detached", shard="a")
+            self.refused(cluster.shard_command("b", run_dir="a"), "has fragments", "deals it")
+            self.refused(cluster.shard_command("a", run_dir="fresh"), "in another folder")
+            with Sharded() as third:
+                third.start_lead(SETTINGS, ("lead", "a", "b"))
+                self.refused(cluster.shard_command("a", lead=third.address), "this is the run")
+
+    def test_a_run_keeps_its_shards(self):
+        with Sharded() as cluster:
+            cluster.start_lead(SETTINGS, ("lead", "a"))
+            cluster.coordinator.signal(SIGKILL)
+            cluster.coordinator.wait()
+            lead = [COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
+                    f"--config={cluster.folder / 'run.textproto'}", "--http=off"]
+            self.refused(lead + ["--shards=lead,b"], "began with --shards=lead,a")
+        with Sharded() as cluster:
+            cluster.start_coordinator(SETTINGS)
+            cluster.coordinator.signal(SIGKILL)
+            cluster.coordinator.wait()
+            lead = [COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
+                    f"--config={cluster.folder / 'run.textproto'}", "--http=off"]
+            self.refused(lead + ["--shards=lead,a"], "has all fragments in this folder")
+
+
+if __name__ == "__main__":
+    unittest.main()
