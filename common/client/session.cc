@@ -38,7 +38,7 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
   v1::DescribeRequest request;
   request.set_wire_version(kWireVersion);
   request.set_software_version(kSoftwareVersion);
-  request.set_region_id(region_id);
+  request.set_region_id(std::string(region_id));
   v1::DescribeResponse response;
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
