@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -127,14 +128,13 @@ absl::Status BlobFolder::UseMemory(const std::string& folder) {
 
 absl::StatusOr<bool> BlobFolder::CopyToDisk(int64_t most_bytes) {
   if (memory_.empty() || !file_system_.IsFolder(InMemory(kDeltas))) return true;
+  const bool nothing_comes = writing_ == 0;
   ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(InMemory(kDeltas)));
   int64_t copied = 0;
-  bool all = true;
   for (const std::string& name : names) {
     const std::string file = JoinPath(kDeltas, name);
     if (absl::EndsWith(name, ".tmp") || file_system_.Exists(OnDisk(file))) continue;
-    all = copied < most_bytes;
-    if (!all) break;
+    if (copied >= most_bytes) return false;
     const absl::StatusOr<std::string> content = file_system_.ReadFile(InMemory(file));
     if (absl::IsNotFound(content.status())) continue;  // It went meanwhile.
     RETURN_IF_ERROR(content.status());
@@ -142,7 +142,7 @@ absl::StatusOr<bool> BlobFolder::CopyToDisk(int64_t most_bytes) {
     copied += static_cast<int64_t>(content->size());
     if (!file_system_.Exists(InMemory(file))) file_system_.Remove(OnDisk(file)).IgnoreError();
   }
-  return all;
+  return nothing_comes;
 }
 
 absl::Status BlobFolder::DropMemory() {
@@ -191,6 +191,8 @@ absl::StatusOr<BlobRef> BlobFolder::Write(const char* blob_folder, const std::st
                                           std::span<const NamedBytes> arrays) {
   const BlobRef blob = {.file = JoinPath(blob_folder, name),
                         .bytes = static_cast<int64_t>(ArrayFileBytes(metadata, arrays))};
+  ++writing_;  // Before it is decided where.
+  const absl::Cleanup ended = [this] { --writing_; };
   const std::string path = NewPath(blob.file, blob.bytes);
   const std::string temporary = path + ".tmp";
   const absl::Status written = [&]() -> absl::Status {

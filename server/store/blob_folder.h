@@ -60,7 +60,8 @@ class BlobFolder {
   void set_new_in_memory(bool in_memory) { new_in_memory_ = in_memory; }
   bool new_in_memory() const { return new_in_memory_; }
   // Copies deltas that are only in memory to the disk, durably, until that were `most_bytes` or
-  // more. Whether all are there now. They stay in memory, too.
+  // more. Whether all are there now, those that WriteDelta had begun included. They stay in memory,
+  // too.
   absl::StatusOr<bool> CopyToDisk(int64_t most_bytes);
   // Forgets the memory, and removes what is there. What only it has is lost: copy it before.
   absl::Status DropMemory();
@@ -117,6 +118,7 @@ class BlobFolder {
   const std::string folder_;
   std::string memory_;
   std::atomic<bool> new_in_memory_ = false;
+  std::atomic<int> writing_ = 0;  // Calls of Write.
   std::atomic<bool> said_full_ = false;
 };
 

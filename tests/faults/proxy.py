@@ -21,9 +21,9 @@ class Proxy:
         asyncio.set_event_loop(self._loop)
         self._flowing = asyncio.Event()
         self._flowing.set()
-        server = self._loop.run_until_complete(
+        self._server = self._loop.run_until_complete(
             asyncio.start_server(self._serve, "127.0.0.1", 0))
-        self.port = server.sockets[0].getsockname()[1]
+        self.port = self._server.sockets[0].getsockname()[1]
         ready.set()
         self._loop.run_forever()
 
@@ -47,6 +47,10 @@ class Proxy:
         finally:
             self._writers.discard(writer)
             writer.close()
+
+    def refuse(self):
+        """From now on nobody gets a new connection."""
+        self._loop.call_soon_threadsafe(self._server.close)
 
     def cut(self):
         """Breaks every connection, in the middle of whatever it carries."""

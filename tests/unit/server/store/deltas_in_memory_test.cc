@@ -1,5 +1,6 @@
 // A run directory whose deltas are in memory: what a death of the process loses (nothing), what a
 // restart of the machine does, and how the run goes on.
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -7,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/forwarding_file_system.h"
 #include "common/base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -231,6 +233,38 @@ TEST_F(DeltasInMemoryTest, OneCopyTakesAFewDeltasAtATime) {
   for (size_t i = 16; i < life_.size(); ++i) ASSERT_TRUE(life_[i].take(*store).ok());
   EXPECT_EQ(FilesBelow(disk, "/disk/run/deltas"), 1);
   EXPECT_EQ(FilesBelow(disk, "/mem/run-1/deltas"), 2);
+}
+
+// Calls back before a file gets its name.
+class BeforeRename final : public ForwardingFileSystem {
+ public:
+  using ForwardingFileSystem::ForwardingFileSystem;
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    if (callback) callback();
+    return ForwardingFileSystem::Rename(from, to);
+  }
+  std::function<void()> callback;
+};
+
+TEST_F(DeltasInMemoryTest, ADeltaThatIsBeingWrittenIsNotForgotten) {
+  FaultDisk disk;
+  const FaultDiskVfs vfs(disk);
+  BeforeRename files(disk);
+  const StorePointer store =
+      *RunDirectoryStore::Open(files, kFolder, {.deltas_in = kMemory, .sqlite_vfs = vfs.name()});
+  ASSERT_TRUE(store->Recover().ok());
+  for (size_t i = 0; i < 5; ++i) ASSERT_TRUE(life_[i].take(*store).ok());
+  store->blobs().set_new_in_memory(true);
+  files.callback = [&] {
+    files.callback = nullptr;
+    store->blobs().set_new_in_memory(false);
+    EXPECT_FALSE(*store->blobs().CopyToDisk(kAll));
+  };
+  ASSERT_TRUE(life_[5].take(*store).ok());
+  EXPECT_EQ(FilesBelow(disk, "/mem"), 1);
+  EXPECT_EQ(FilesBelow(disk, "/disk/run/deltas"), 0);
+  EXPECT_TRUE(*store->blobs().CopyToDisk(kAll));
+  EXPECT_EQ(FilesBelow(disk, "/disk/run/deltas"), 1);
 }
 
 TEST_F(DeltasInMemoryTest, AStartWithoutAMemoryOrWithAnotherTakesTheDeltasAlong) {
