@@ -43,7 +43,8 @@ void DeltaPlaces::Tick() {
 
 void BringToDisk(BlobFolder& blobs) {
   blobs.set_new_in_memory(false);
-  const absl::StatusOr<bool> all = blobs.CopyToDisk(std::numeric_limits<int64_t>::max());
+  absl::StatusOr<bool> all = false;
+  while (all.ok() && !*all) all = blobs.CopyToDisk(std::numeric_limits<int64_t>::max());
   const absl::Status status = all.ok() ? blobs.DropMemory() : all.status();
   if (!status.ok()) Log().warn("deltas stay in memory: {}", std::string(status.message()));
 }
