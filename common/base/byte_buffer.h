@@ -1,4 +1,4 @@
-// Bytes that are about to be overwritten anyway.
+// Buffers that start without values, for bytes that are overwritten anyway.
 #ifndef CAUSEWAY_COMMON_BASE_BYTE_BUFFER_H_
 #define CAUSEWAY_COMMON_BASE_BYTE_BUFFER_H_
 
@@ -11,17 +11,17 @@
 
 namespace causeway {
 
-// Memory as operator new gives it. Where it takes many pages, large ones are asked for: to find a
-// gigabyte page by page, at the first touch of each, takes longer than to fill it.
+// Allocates as operator new does, and asks the system for large pages: a gigabyte of small ones
+// takes longer to map, page by page, than to fill.
 void* AllocateBytes(size_t bytes);
-// `bytes` as at AllocateBytes.
+// Frees what AllocateBytes(bytes) gave; `bytes` must be the same.
 void FreeBytes(void* memory, size_t bytes);
 
-// From now on blocks of kLargeBlockBytes or more that are freed stay with the process for the next
-// ones of about their size, up to `bytes` in all; 0, as at first: none. The system clears every
-// page that it hands out, which takes as long as receiving it does: whoever fills blocks of the
-// same sizes over and over should not have it done each time. Large blocks in use and kept together
-// never exceed what was in use at once before; those freed longest ago go first. Thread-safe.
+// Keeps freed blocks of kLargeBlockBytes or more for the next ones of about their size, up to
+// `bytes` in all. At first, and with 0, none is kept. A kept block saves the clearing of its pages
+// by the system, which takes as long as receiving their content. Large blocks in use and kept
+// together never exceed what was in use at once before; those freed longest ago go first.
+// Thread-safe.
 void KeepFreedBlocks(size_t bytes);
 inline constexpr size_t kLargeBlockBytes = size_t{4} << 20;
 
@@ -33,8 +33,8 @@ struct LargeBlocks {
 };
 LargeBlocks CountLargeBlocks();
 
-// As std::allocator, but elements that are made without a value get none: vector(n) and resize(n)
-// do not touch new memory, which several threads can then fill at once.
+// Allocates as std::allocator does, but vector(n) and resize(n) leave new elements undefined. They
+// do not touch new memory, so several threads can fill it at once.
 template <typename T>
 class UninitializedAllocator : public std::allocator<T> {
  public:
@@ -58,9 +58,8 @@ class UninitializedAllocator : public std::allocator<T> {
   }
 };
 
-// resize() leaves new bytes undefined.
+// resize() leaves new elements of both undefined.
 using ByteBuffer = std::vector<uint8_t, UninitializedAllocator<uint8_t>>;
-// Likewise.
 using FloatBuffer = std::vector<float, UninitializedAllocator<float>>;
 
 }  // namespace causeway

@@ -62,7 +62,7 @@ class ByteBudget {
   void Return(int64_t bytes);
   // Makes it at least so large.
   void GrowTo(int64_t bytes);
-  // Of which Take takes.
+  // The whole budget, and the part of it that is taken.
   int64_t bytes() const;
   int64_t taken() const;
 

@@ -15,17 +15,18 @@ namespace causeway {
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitRefused = 2;
 
-// Parses the flags and returns what is not a flag, the command first. An unknown flag, or a value
-// that a flag does not take, is one line on standard error and exit status 2, and so it is in the
-// files of --flagfile (one --flag=value a line) and in the variables that --fromenv names. --help
-// prints `help`, --version the program's name and `version` (without one it is unknown), and both
-// exit with 0.
+// Parses the flags and returns what is not a flag, the command first. Flags also come from the
+// files of --flagfile (one --flag=value a line) and the variables that --fromenv names. An unknown
+// flag, or a value that a flag does not take, ends the program with one line on standard error and
+// status 2.
+// --help prints `help`, --version the program's name and `version` (without one it is unknown);
+// both exit with 0.
 std::vector<std::string> ParseCommandLine(int argc, char** argv, const std::string& help,
                                           absl::string_view version = {});
 
-// "PROGRAM: message" on standard error; returns kExitRefused.
+// Prints "PROGRAM: message" on standard error; returns kExitRefused.
 int Refuse(absl::string_view program, const absl::Status& status);
-// The same; returns kExitFailed.
+// Prints the same; returns kExitFailed.
 int Fail(absl::string_view program, const absl::Status& status);
 
 }  // namespace causeway

@@ -9,7 +9,7 @@ namespace {
 constexpr int kFirstConnections = 4;
 // On shorter links one connection's window is never what limits.
 constexpr absl::Duration kNoticeableRtt = absl::Milliseconds(5);
-// Of what buffers hold, the kernel's own overhead takes about half (common/rpc/socket_buffers.h).
+// The kernel's own overhead takes about half of a buffer (common/rpc/socket_buffers.h).
 constexpr double kPayloadShare = 0.5;
 constexpr int64_t kUsualSendBuffer = int64_t{4} << 20;
 // Connections do not share the load evenly.

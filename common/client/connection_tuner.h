@@ -23,7 +23,7 @@ namespace causeway {
 
 inline constexpr int kMaxConnections = 16;
 
-// What is known of the connections of a link.
+// Figures of a link's connections.
 struct ConnectionTraits {
   absl::Duration rtt;             // Without queues; zero: not known.
   int64_t send_buffer_bytes = 0;  // The largest that one can have (tcp_wmem); 0: not known.
@@ -49,7 +49,8 @@ class ConnectionTuner {
 
   const bool fixed_;
   int connections_;
-  // Of the search: the goodput with half as many connections, bytes per second; 0: there was none.
+  // The search compares with the goodput of half as many connections, bytes per second; 0: there
+  // was none.
   double baseline_ = 0;
   bool found_ = false;
   // With the present number: connections are new, and not up to their rate yet.

@@ -46,7 +46,7 @@ class GrpcExchange final : public Exchange, private LaneObserver {
   absl::StatusOr<PulledObject> PullState(int fragment) override;
   void ReportApplied(int fragment, int64_t round, uint64_t published_hash) override;
   void Cancel() override { client_->Cancel(); }
-  // Of the link, whatever exchange they belong to.
+  // Count all bytes of the link, of other exchanges too.
   int64_t bytes_up() const override;
   int64_t bytes_down() const override;
 

@@ -34,7 +34,7 @@ class Link {
     int connections = 0;  // 0: chosen from what the link carries (connection_tuner.h).
     int64_t max_upload_bytes_per_second = 0;  // 0: no limit.
     int64_t max_download_bytes_per_second = 0;
-    // What TCP knows of the connections; may be empty. Called by one thread at a time.
+    // Says what TCP knows of the connections; may be empty. Called by one thread at a time.
     std::function<TcpLink()> tcp;
     // The largest that one connection can have (tcp_wmem, common/rpc/socket_buffers.h); 0: usual.
     int64_t send_buffer_bytes = 0;
@@ -76,7 +76,7 @@ class Link {
   ConnectionTuner up_ ABSL_GUARDED_BY(mutex_);
   ConnectionTuner down_ ABSL_GUARDED_BY(mutex_);
   TcpLink tcp_ ABSL_GUARDED_BY(mutex_);
-  // What TCP had carried until then, up and down; as old as stalled_after, and newer.
+  // Bytes that TCP had carried at a moment, up and down. The samples go back to stalled_after.
   struct Carried {
     absl::Duration at;
     std::array<int64_t, 2> bytes;

@@ -1,5 +1,5 @@
-// What the link to the coordinator carries, in both directions: for heartbeats, the summary, and
-// the choice of how many connections to use.
+// Measures what the link to the coordinator carries, in both directions: for heartbeats, the
+// summary, and the choice of how many connections to use.
 #ifndef CAUSEWAY_COMMON_CLIENT_LINK_METER_H_
 #define CAUSEWAY_COMMON_CLIENT_LINK_METER_H_
 
@@ -23,7 +23,7 @@ class LinkMeter {
   // The clock outlives the meter.
   explicit LinkMeter(const Clock* clock) : clock_(clock) {}
 
-  // What crossed while at least one object was under way, since the last such sample.
+  // Bytes that crossed while at least one object was under way, since the last sample.
   struct Sample {
     int64_t bytes = 0;
     absl::Duration time;

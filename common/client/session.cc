@@ -33,10 +33,12 @@ uint64_t RandomNonce() {
 
 absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stub,
                                                  const std::string& address, absl::Duration timeout,
-                                                 absl::Duration waited, absl::string_view flag) {
+                                                 absl::Duration waited,
+                                                 absl::string_view region_id) {
   v1::DescribeRequest request;
   request.set_wire_version(kWireVersion);
   request.set_software_version(kSoftwareVersion);
+  request.set_region_id(std::string(region_id));
   v1::DescribeResponse response;
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
@@ -46,7 +48,7 @@ absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stu
     const absl::Status resolved = ResolveAddresses(address).status();
     return absl::UnavailableError(absl::StrCat(
         "no coordinator answers at ", address, " within ", absl::FormatDuration(waited + timeout),
-        flag == "--parent" ? "; check --parent" : "; check --coordinator",
+        region_id.empty() ? "; check --coordinator" : "; check --parent",
         resolved.ok() ? absl::StrCat(", that causeway-coordinator runs there, and the firewall (",
                                      status.message(), ")")
                       : absl::StrCat(": ", resolved.message())));

@@ -31,11 +31,12 @@ namespace causeway {
 
 // Asks the coordinator for the run's configuration; waits up to `timeout` for it to come up, after
 // the caller has done so for `waited`. UNAVAILABLE names the address, the whole time and the flag
-// that gave the address.
+// that gave the address. region_id: of a region that asks its parent, and is refused there if it
+// may not be one; a worker has none.
 absl::StatusOr<v1::DescribeResponse> DescribeRun(v1::Session::StubInterface& stub,
                                                  const std::string& address, absl::Duration timeout,
                                                  absl::Duration waited = absl::ZeroDuration(),
-                                                 absl::string_view flag = "--coordinator");
+                                                 absl::string_view region_id = "");
 
 class Session {
  public:
@@ -59,7 +60,7 @@ class Session {
     int64_t max_steps_behind = 0;
   };
 
-  // What the coordinator wants of the training loop.
+  // The coordinator's wishes for the training loop.
   struct Orders {
     bool started = false;
     bool paused = false;
@@ -95,9 +96,9 @@ class Session {
   // `anew`: session.proto.
   void Ready(int64_t step, bool anew);
   void Applied(int fragment, int64_t round, uint64_t published_hash);
-  // What the next heartbeats say.
+  // Sets what the next heartbeats say.
   void SetProgress(const v1::Heartbeat& progress);
-  // The same of that figure alone.
+  // Sets that figure alone.
   void SetStepsBeforeWait(int64_t steps);
   // The checkpoint of that step is written. A heartbeat says so at once: the coordinator keeps all
   // answers that a worker's checkpoint may need.
@@ -147,7 +148,7 @@ class Session {
   v1::Heartbeat progress_ ABSL_GUARDED_BY(mutex_);
   bool checkpoint_is_news_ ABSL_GUARDED_BY(mutex_) = false;  // No heartbeat has said it yet.
   std::deque<v1::WorkerMessage> outbox_ ABSL_GUARDED_BY(mutex_);
-  // Of the present stream; null between streams. The writer holds writing_ while it uses it.
+  // The present stream; null between streams. The writer holds writing_ while it uses it.
   Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;

@@ -1,20 +1,19 @@
 // How a fragment becomes bytes and back.
 //
-// A codec turns the difference `base - target` of two equally long arrays into bytes, from which
-// the other side, which holds the same base, forms the target again, exactly (FP32) or nearly:
+// A codec turns the difference `base - target` of two equally long arrays into bytes. The other
+// side holds the same base, and forms the target from it, exactly (FP32) or nearly:
 //
 //   uplink     base = published, target = local           the delta of a worker
 //   downlink   base = published, target = theta           the answer of the coordinator
 //   gradient   base = 0,         target = -gradient       data parallelism
 //
-// FP32 is exact for any base and target: it carries the distance of the two in units of the last
-// place, because a rounded difference would not restore the target. All others carry the fp32
-// difference.
+// FP32 carries the distance of the two in units of the last place, because a rounded difference
+// would not restore the target. All others carry the fp32 difference.
 //
-// Values are cut into chunks of kCodecChunk (4096); a chunk is encoded by itself, so any range of
-// whole chunks can be encoded, decoded or merged alone. Within a chunk, blocks of kCodecBlock (64)
-// values share a scale. Because tensors start at multiples of 64 in the arena, no block straddles
-// two tensors. docs/codecs.md has the exact bytes. They are the same on every machine.
+// Values are cut into chunks of kCodecChunk (4096). Any range of whole chunks can be encoded,
+// decoded or merged alone. Within a chunk, blocks of kCodecBlock (64) values share a scale. Tensors
+// start at multiples of 64 in the arena, so each block lies in one tensor. docs/codecs.md has the
+// exact bytes. They are the same on every machine.
 //
 // Thread-safety: codecs are stateless; every method may be called by any number of threads.
 #ifndef CAUSEWAY_COMMON_CODEC_CODEC_H_
@@ -35,12 +34,12 @@ namespace causeway {
 struct ErrorFeedback {
   // As long as base and target, or empty: no error feedback.
   std::span<float> residual;
-  // The share of the residual that is sent after all, in [0, 1]. Below 1 the rest is forgotten, so
-  // that what waits for long does not come too late (SparseLoCo, arXiv 2508.15706).
+  // Share of the residual that is sent, in [0, 1]. The rest is forgotten: a value that waited for
+  // long would come too late (SparseLoCo, arXiv 2508.15706).
   float decay = 1;
 };
 
-// One of several encoded differences, and what it counts.
+// One of several encoded differences, and its weight.
 struct WeightedPart {
   std::span<const uint8_t> encoded;
   double weight = 0;
@@ -57,30 +56,29 @@ class Codec {
   // True for codecs that only train well with error feedback.
   virtual bool needs_error_feedback() const { return false; }
 
-  // Encodes base - target into `out`, which must have EncodedBytes(base.size()) bytes. All
-  // arrays have the same length. With error feedback what is encoded is
-  // base - target + decay * residual, and the residual becomes what the code left out.
-  // INVALID_ARGUMENT, with the index, if a difference is not finite; `out` and the residual are
-  // then unspecified.
+  // Encodes base - target into `out`, which must have EncodedBytes(base.size()) bytes. All arrays
+  // have the same length. With error feedback it encodes base - target + decay * residual, and the
+  // residual becomes what the code left out. INVALID_ARGUMENT, with the index, if a difference is
+  // not finite; `out` and the residual are then unspecified.
   virtual absl::Status Encode(std::span<const float> base, std::span<const float> target,
                               const ErrorFeedback& feedback, std::span<uint8_t> out) const = 0;
 
-  // sum[i] += weight * delta[i], where delta is the decoded base - target, exact in double.
-  // `base` is read by FP32 alone. INVALID_ARGUMENT for a wrong length, a scale or a code that no
-  // encoder makes, or a value that is not finite; `sum` is then unspecified.
+  // Adds weight * delta[i] to sum[i], where delta is the decoded base - target, exact in double.
+  // Only FP32 reads `base`. INVALID_ARGUMENT for a wrong length, a scale or a code that no encoder
+  // makes, or a value that is not finite; `sum` is then unspecified.
   virtual absl::Status Accumulate(std::span<const uint8_t> encoded, std::span<const float> base,
                                   double weight, std::span<double> sum) const = 0;
 
-  // sum[i] = the sum over parts of weight * delta[i], in their order, from zero: what filling `sum`
-  // with zeros and accumulating part by part gives, bit for bit, but faster with many of them. The
-  // same errors. `upcoming` are the beginnings of arrays as long as `sum` that the caller goes on
-  // with: they may be fetched from memory meanwhile, which computing leaves idle.
+  // Sets sum[i] to the sum over parts of weight * delta[i], in their order. The bits and errors are
+  // those of filling `sum` with zeros and accumulating part by part; many parts are faster.
+  // `upcoming` points to arrays as long as `sum` that the caller uses next: they may be fetched
+  // from memory meanwhile.
   virtual absl::Status WeightedSum(std::span<const WeightedPart> parts, std::span<const float> base,
                                    std::span<const float* const> upcoming,
                                    std::span<double> sum) const;
 
-  // values[i] becomes the target, given the base: values[i] -= delta[i] in fp32 (FP32: exactly the
-  // target). The same errors.
+  // Turns `values` from the base into the target: values[i] -= delta[i] in fp32 (FP32: exactly the
+  // target). Accumulate's errors.
   virtual absl::Status Apply(std::span<const uint8_t> encoded, std::span<float> values) const = 0;
 
   // Checks everything that Accumulate and Apply would refuse, without a result.
@@ -88,12 +86,12 @@ class Codec {
                                 std::span<const float> base) const = 0;
 };
 
-// kVector uses the vector instructions of this machine; kScalar is the plain code that says what
-// the others must give, bit for bit: for tests and comparisons.
+// kVector uses the vector instructions of this machine. kScalar is plain code for tests: it defines
+// the bits that the others must give.
 enum class CodecPath { kVector, kScalar };
 
-// The codec of that id; lives for ever. INVALID_ARGUMENT for an id without one, listing those
-// that there are.
+// Returns the codec of that id, which lives for ever. INVALID_ARGUMENT, with the list of all, for
+// an id without one.
 absl::StatusOr<const Codec*> FindCodec(v1::Codec id, CodecPath path = CodecPath::kVector);
 
 }  // namespace causeway

@@ -44,16 +44,16 @@ absl::StatusOr<Certificate> ReadCertificate(const std::string& file);
 // FAILED_PRECONDITION if `certificate` is expired or not valid yet.
 absl::Status CheckValidity(const Certificate& certificate, const std::string& file, absl::Time now);
 
-// Whether a peer can be shown this pair of PEM files: both parse, the key is the certificate's, the
-// certificate is valid now and meant for that use.
+// Checks that a peer can be shown this pair of PEM files: both parse, the key is the certificate's,
+// the certificate is valid now and meant for that use.
 absl::StatusOr<Certificate> CheckOwnCertificate(const std::string& cert_file,
                                                 const std::string& key_file, CertificateUse use,
                                                 absl::Time now);
 
-// Whether `ca_file` holds at least one authority that can sign at present.
+// Checks that `ca_file` holds at least one authority that can sign at present.
 absl::Status CheckAuthorities(const std::string& ca_file, absl::Time now);
 
-// Whether an authority of `ca_file` stands behind the certificate, through the further ones in
+// Checks that an authority of `ca_file` stands behind the certificate, through the further ones in
 // `cert_file`. FAILED_PRECONDITION gives OpenSSL's reason.
 absl::Status CheckSigned(const std::string& cert_file, const std::string& ca_file,
                          CertificateUse use, absl::Time now);

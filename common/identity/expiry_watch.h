@@ -27,7 +27,7 @@ class ExpiryWatch {
  private:
   const std::string file_;
   const Clock& clock_;
-  // What the process warned about when it started need not be said again on the first day.
+  // The process warned when it started, so the first day needs no second warning.
   absl::Duration next_look_ = absl::Hours(1) + clock_.Monotonic();
   absl::Duration next_renewal_look_ = clock_.Monotonic();
   std::string shown_;  // The certificate that PollRenewal saw last; "" before the first look.

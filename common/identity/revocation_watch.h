@@ -34,10 +34,9 @@ class RevocationWatch {
   RevocationWatch(std::string folder, const Clock& clock)
       : folder_(std::move(folder)), clock_(clock) {}
 
-  // What there is to be said now. An authority's list that has ended: once an hour. One in its last
-  // week, or the last quarter of its life if that is shorter, and files that do not count: once a
-  // day.
-  // Looks at the folder every ten seconds at most.
+  // Notices that are due. A list that has ended: once an hour. A list in its last week, or in the
+  // last quarter of a shorter life, and a file that does not count: once a day. Looks at the folder
+  // every ten seconds at most.
   std::vector<Notice> Poll();
 
  private:

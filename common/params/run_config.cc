@@ -95,7 +95,7 @@ absl::Status CompleteModel(v1::ModelConfig& model) {
   if (model.head_dim() % 2 != 0) {
     return Bad("model.head_dim", "even (RoPE turns pairs)", absl::StrCat(model.head_dim()));
   }
-  // 0, as every later field, stays as it is: a configuration of before keeps its hash.
+  // 0 stays 0, as in every later field: a configuration from before the field keeps its hash.
   if (model.learned_positions() != 0) {
     RETURN_IF_ERROR(CheckRange("model.learned_positions", model.learned_positions(),
                                model.sequence_length(), 1 << 20));

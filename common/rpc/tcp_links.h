@@ -1,4 +1,4 @@
-// What TCP knows about this process's connections: round-trip times, retransmissions, rates.
+// Reads what TCP knows about this process's connections: round-trip times, retransmissions, rates.
 //
 // gRPC gives no access to its sockets, so they are looked for: every descriptor in /proc/self/fd
 // that is a connected TCP socket with the wanted peer or local port. A descriptor may be closed, or

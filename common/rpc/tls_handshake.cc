@@ -121,7 +121,7 @@ class Client {
     SSL_set_connect_state(ssl_.get());
   }
   SSL* ssl() { return ssl_.get(); }
-  // What the server has shown, trusted or not.
+  // The certificate that the server has shown, trusted or not.
   const Certificate& server() const { return server_; }
 
   // For SSL_CTX_set_verify: has a look at the certificate, and leaves the verdict as it is.
@@ -161,7 +161,7 @@ class Client {
     const int64_t size = BIO_get_mem_data(out_, &data);
     const bool sent = size <= 0 || connection_.Send(data, static_cast<size_t>(size));
     BIO_reset(out_);
-    // What the peer said before it closed is worth reading.
+    // A peer's last words, before it closed, are worth reading.
     return sent || BIO_pending(in_) > 0;
   }
 
@@ -220,7 +220,7 @@ std::string NamesOf(const Certificate& certificate) {
   return names.empty() ? "no name" : absl::StrJoin(names, ", ");
 }
 
-// What the server's word "alert" means for us.
+// Explains the server's alert.
 std::string AlertMeaning(int reason) {
   switch (reason) {
     case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:

@@ -14,8 +14,8 @@ extern "C" {
 void __tsan_acquire(void* address);
 void __tsan_release(void* address);
 
-// What ends an operation of the callback API: grpcpp/support/callback_common.h. Null in a program
-// that has none.
+// Ends an operation of the callback API (grpcpp/support/callback_common.h). Null in a program that
+// has none.
 __attribute__((weak)) void
 _ZN4grpc8internal22CallbackWithSuccessTag9StaticRunEP30grpc_completion_queue_functori(
     grpc_completion_queue_functor* tag, int ok);

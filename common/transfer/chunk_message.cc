@@ -130,7 +130,7 @@ bool ReadChunkFields(CodedInputStream& stream, ChunkFields& chunk) {
   }
 }
 
-// Of a oneof's fields the last one counts; repeated ones are merged.
+// The last field of a oneof counts; repeated ones are merged.
 bool ReadMessage(CodedInputStream& stream, google::protobuf::MessageLite& header,
                  ChunkFields& chunk, MessageKind& kind) {
   for (;;) {

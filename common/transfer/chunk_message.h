@@ -1,7 +1,7 @@
-// Messages of lanes, LaneMessage: {control = 1 | chunk = 2}. They are
-// taken apart where they lie, and put together around data that stays where it is, so that the
-// bytes of a chunk are copied once on the way in and never on the way out. On the wire they are
-// what the generated classes would make of them.
+// Takes messages of lanes apart where they lie, and puts them together around data that stays where
+// it is (LaneMessage: {control = 1 | chunk = 2}). So the bytes of a chunk are copied once on the
+// way in and never on the way out. The wire's bytes are those that the generated classes would
+// make.
 //
 //   MessageKind kind = ParseMessage(bytes, header, chunk);   // no data is copied
 //   int64_t i = CheckChunk(chunk, total_bytes);              // it is chunk i of the object
@@ -30,12 +30,12 @@ namespace causeway {
 class MessageBytes {
  public:
   virtual ~MessageBytes() = default;
-  // From the start. Valid as long as this object.
+  // Opens the message from its start. The stream is valid as long as this object.
   virtual std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const = 0;
   virtual size_t size() const = 0;  // Bytes of the whole message.
 };
 
-// In one piece, which outlives the object.
+// A message in one piece, which outlives the object.
 class FlatMessage final : public MessageBytes {
  public:
   explicit FlatMessage(std::span<const uint8_t> bytes) : bytes_(bytes) {}
@@ -46,7 +46,7 @@ class FlatMessage final : public MessageBytes {
   const std::span<const uint8_t> bytes_;
 };
 
-// In one piece, which the object keeps.
+// A message in one piece, which the object keeps.
 class OwnedMessage final : public MessageBytes {
  public:
   explicit OwnedMessage(std::string bytes) : bytes_(std::move(bytes)) {}
@@ -71,13 +71,13 @@ struct ChunkFields {
 
 enum class MessageKind { kNeither, kHeader, kChunk };
 
-// Which of the two it holds. Fills `header`, a LaneControl, or `chunk`, just as the
+// Says which of the two the message holds. Fills `header`, a LaneControl, or `chunk`, just as the
 // generated parser would, unknown fields included. INVALID_ARGUMENT if the message is malformed.
 absl::StatusOr<MessageKind> ParseMessage(const MessageBytes& bytes,
                                          google::protobuf::MessageLite& header, ChunkFields& chunk);
 
-// Which chunk of an object of `total_bytes` this is. OUT_OF_RANGE if it does not begin where a
-// chunk of the object does; INVALID_ARGUMENT if it is not as long as that chunk is.
+// Returns the chunk's number in an object of `total_bytes`. OUT_OF_RANGE if it does not begin where
+// a chunk of the object does; INVALID_ARGUMENT if it is not as long as that chunk is.
 absl::StatusOr<int64_t> CheckChunk(const ChunkFields& chunk, int64_t total_bytes);
 
 // Copies or unpacks the chunk's data into `leaf`, which has just the size that CheckChunk expects,
@@ -86,7 +86,7 @@ absl::StatusOr<int64_t> CheckChunk(const ChunkFields& chunk, int64_t total_bytes
 absl::StatusOr<uint64_t> ReadChunk(const MessageBytes& bytes, const ChunkFields& chunk,
                                    std::span<uint8_t> leaf);
 
-// What stands around a chunk's data in a message: head, data, tail.
+// The bytes around a chunk's data in a message: head, data, tail.
 struct ChunkFrame {
   std::string head;
   std::string tail;  // Empty unless the data is packed.

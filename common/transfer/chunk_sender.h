@@ -1,11 +1,11 @@
-// Which chunk goes over which lane next: the sending half of a transfer, for all objects that one
-// end has for one peer. A coordinator has one for each worker's process, a worker has one for its
+// Chooses which chunk goes over which lane next: the sending half of all transfers that one end has
+// for one peer. A coordinator has one for each worker's process, a worker has one for its
 // coordinator.
 //
 // A chunk waits, is given to a lane, and is acknowledged. A lane that has room takes the next
-// waiting chunk of the object that is due first, so a fast lane carries more than a slow one, and a
-// late object holds up an urgent one by no more than what is in the sockets already. When a lane
-// breaks, its chunks that were not acknowledged wait again, for any lane.
+// waiting chunk of the object that is due first. So a fast lane carries more than a slow one. An
+// urgent object waits only for what is in the sockets already. When a lane breaks, its chunks that
+// were not acknowledged wait again, for any lane.
 //
 // Pure: no I/O, no clock. Not thread-safe.
 #ifndef CAUSEWAY_COMMON_TRANSFER_CHUNK_SENDER_H_
@@ -71,9 +71,9 @@ class ChunkSender {
   int64_t Close(LaneKey lane);
   // Gives the lane its next piece; nothing if there is none, or the rate is spent (Wait).
   std::optional<Piece> Take(LaneKey lane, absl::Duration now);
-  // How long until the rate lets another chunk go.
+  // Time until the rate lets another chunk go.
   absl::Duration Wait(absl::Duration now) { return rate_.Wait(now); }
-  // A chunk was smaller on the wire by so much.
+  // Gives back rate: a chunk was smaller on the wire by so much.
   void Refund(int64_t bytes) { rate_.Spend(-bytes); }
   // The peer has dealt with so many chunks of that lane since it was opened. Returns those of them
   // that it had not acknowledged before. INVALID_ARGUMENT if the lane was not given as many.
@@ -81,8 +81,8 @@ class ChunkSender {
   // The chunk came damaged over that lane: it waits again. Returns how often in a row that has
   // happened to the object without any progress.
   int Damaged(LaneKey lane, uint64_t transfer, int64_t chunk);
-  // True if the lane has owed acknowledgements for longer than `limit` and given none, while the
-  // others gave many, or none either. Where a few come over all lanes, it is the link that is slow.
+  // True if the lane has owed acknowledgements for longer than `limit` and given none. Where a few
+  // come over the other lanes meanwhile, the link is slow: then it is false.
   bool Stalled(LaneKey lane, absl::Duration now, absl::Duration limit) const;
 
  private:

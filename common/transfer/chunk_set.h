@@ -16,14 +16,14 @@ namespace causeway {
 // Not thread-safe.
 class ChunkSet {
  public:
-  // Of an object without bytes.
+  // For an object without bytes.
   ChunkSet() = default;
-  // None is held of an object of 0 .. kMaxObjectBytes.
+  // An empty set, for an object of 0 .. kMaxObjectBytes.
   explicit ChunkSet(int64_t object_bytes);
-  // What a peer says that it holds of an object of that size. INVALID_ARGUMENT if `bits` speaks of
-  // chunks beyond the object's end.
+  // Reads a peer's set for an object of that size. INVALID_ARGUMENT if `bits` has chunks beyond the
+  // object's end.
   static absl::StatusOr<ChunkSet> FromWire(int64_t object_bytes, absl::string_view bits);
-  // Bit i, the lowest of the first byte being bit 0: chunk i is held. No trailing zero bytes.
+  // Bit i says that chunk i is held; bit 0 is the lowest of the first byte. No trailing zero bytes.
   std::string ToWire() const;
 
   int64_t chunks() const { return chunks_; }

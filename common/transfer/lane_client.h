@@ -1,16 +1,16 @@
-// The worker's end of all lanes to its coordinator, and a region's to its parent: brings deltas and
-// fetches answers and states, until they are there, whatever breaks meanwhile.
+// The worker's end of all lanes to its coordinator, and a region's to its parent. Brings deltas and
+// fetches answers and states, whatever breaks meanwhile.
 //
 //   auto client = std::make_shared<LaneClient>(options);      // `dial` opens lanes
 //   auto push = client->Offer({...});
 //   auto pull = client->Want({...});
 //   LaneClient::Result result = client->Await(push);          // blocks; or Tick() and Done()
 //
-// A lane that breaks is dialed again after a pause; what it carried goes on over the others. Errors
-// that pass begin a transfer again under a new number, after a pause: what the coordinator, or this
-// client, holds of it stays there.
+// A lane that breaks is dialed again after a pause; the others carry its chunks. An error that
+// passes begins the transfer again under a new number, after a pause. Both ends keep what they hold
+// of it.
 //
-// It has no thread of its own: lanes are dialed and pauses end in Tick, which Await calls.
+// The client has no thread: Tick, which Await calls, dials lanes and ends pauses.
 //
 // Thread-safe. Made by make_shared.
 #ifndef CAUSEWAY_COMMON_TRANSFER_LANE_CLIENT_H_
@@ -57,13 +57,13 @@ class LaneClient final : public LanePeer {
     // Opens the lane's stream, which calls LanePeer::Open; called by threads that call Tick.
     std::function<void(int lane)> dial;
     std::function<int()> lanes = [] { return 1; };  // How many there should be, by now.
-    // The session's; goes into every offer.
+    // The session's incarnation, which goes into every offer.
     std::function<uint64_t()> incarnation = [] { return uint64_t{0}; };
     // A lane that owes an acknowledgement for longer is given up.
     std::function<absl::Duration()> stall = [] { return absl::Seconds(30); };
     absl::Duration poll = absl::Seconds(1);  // How often those who wait look at the clock.
     LaneObserver* observer = nullptr;        // Outlives the client; may be null.
-    // Which errors pass, of a lane or a transfer.
+    // True for errors, of a lane or a transfer, that pass.
     std::function<bool(const absl::Status&)> passes;
   };
   explicit LaneClient(Options options);
@@ -91,12 +91,12 @@ class LaneClient final : public LanePeer {
   Handle Want(Wanted wanted);
   // Waits for the end.
   Result Await(const Handle& handle);
-  // Waits for a moment, poll at most, and says whether the end has come.
+  // Waits for a moment, `poll` at most, and says whether the end has come.
   bool AwaitAWhile(const Handle& handle);
   bool Done(const Handle& handle) const;
   // Ends it with CANCELLED, if it has not ended.
   void GiveUp(const Handle& handle);
-  // All transfers, later ones too, end with CANCELLED, and all lanes.
+  // Ends all lanes, and all transfers, later ones too, with CANCELLED.
   void Cancel();
   // Does what is due by the clock: lanes are dialed, given up, and transfers begun again.
   void Tick();

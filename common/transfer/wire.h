@@ -21,7 +21,7 @@ inline constexpr char kHeldBytesKey[] = "causeway-held-bytes";
 // throughput; 64 KiB costs 2.7 times the CPU.
 inline constexpr size_t kChunkBytes = kTreeLeafBytes;
 
-// What a message may have beside a chunk's data. Bounds what gRPC buffers for a hostile peer.
+// Most bytes of a message beside a chunk's data. Bounds what gRPC buffers for a hostile peer.
 inline constexpr size_t kMessageOverheadBytes = 64 << 10;
 
 // No encoded fragment is larger: 4 bytes each for 2^36 values.

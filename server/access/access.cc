@@ -25,7 +25,7 @@ constexpr char kUnknownToken[] =
 
 absl::string_view ToView(grpc::string_ref text) { return {text.data(), text.size()}; }
 
-// What is written into a refusal: "asked to push".
+// A verb for refusals: "asked to push".
 absl::string_view Verb(Action action) {
   switch (action) {
     case Action::kDescribe:

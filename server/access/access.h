@@ -79,9 +79,8 @@ class Access {
     std::unique_ptr<TokenTable> tokens;  // May be null: certificates alone.
     // May be null: nobody is refused by name.
     std::unique_ptr<RefusedIdentities> refused;
-    // Of one identity, or of one address that has none: messages within a session. A call, and what
-    // is offered or wanted over a lane, counts once as so many of them as it costs the coordinator
-    // (CostOf).
+    // Rate limit of an identity, or of an address without one, in messages within a session. A
+    // call, offer or want counts as CostOf messages.
     double requests_per_second = 1000;
     double request_burst = 4000;
     double strangers_per_second = 10;

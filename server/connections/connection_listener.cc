@@ -24,7 +24,7 @@
 namespace causeway::server {
 namespace {
 
-// What gRPC gives the sockets that it listens with: see MakeChannel for the time.
+// Options that gRPC gives the sockets that it listens with: see MakeChannel for the time.
 constexpr int kUserTimeoutMs = 20'000;
 constexpr absl::Duration kSweepInterval = absl::Milliseconds(100);
 // After accept() failed for a reason that does not pass by itself at once.
@@ -32,8 +32,9 @@ constexpr int kPauseMs = 100;
 constexpr double kLinesPerSecond = 0.2;
 constexpr double kLineBurst = 5;
 
-// What the descriptor is: 0 if it is nothing. Whoever took it may close it meanwhile, and somebody
-// else open another: the inode says so. It is no race for the thread sanitizer to report.
+// The descriptor's inode; 0 if it is closed. Whoever took the descriptor may close it meanwhile,
+// and somebody else open another: then the inode differs. The thread sanitizer has no race to
+// report.
 ino_t SocketOf(int descriptor) {
   struct stat status = {};
   ABSL_ANNOTATE_IGNORE_READS_BEGIN();
@@ -151,7 +152,7 @@ absl::Status ConnectionListener::Bind(const TcpAddress& address) {
   }
   // A port whose last connections are not quite over may be taken again; no port is shared.
   SetOption(listener.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  // What is accepted has these, too.
+  // Accepted sockets inherit these.
   SetOption(listener.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   SetOption(listener.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
   if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&storage), length) != 0) {

@@ -1,14 +1,14 @@
-// Which connections are ended for what they make gRPC 1.51 keep.
+// Finds connections that make gRPC 1.51 keep too much, which are then ended.
 //
-// It keeps headers that do not end, without a bound, and what it answers, without a bound, for a
-// client that asks and does not read. Both show in what TCP counts, whatever TLS hides:
+// gRPC keeps headers that do not end, and answers to a client that does not read, both without a
+// bound. TCP's counts show both, whatever TLS hides:
 //
-//   - who sends more than kStrangerBytes and has had no call admitted a second later, or more than
-//     kMostStrangerBytes before, has shown no credentials, or sends headers that do not end. A
-//     client of gRPC's cannot: until they are admitted, flow control lets it send 64 KiB of each of
-//     64 calls;
-//   - who has not read for a second what he is sent, and has sent kUnreadBytes meanwhile, asks for
-//     what he does not want. gRPC's own clients read always.
+//   - A stranger sends more than kStrangerBytes and has no call admitted a second later, or sends
+//     more than kMostStrangerBytes before that. He has shown no credentials, or sends headers that
+//     do not end. gRPC's clients cannot: until they are admitted, flow control lets them send 64
+//     KiB of each of 64 calls.
+//   - One who asks and does not read has taken nothing for a second, and has sent kUnreadBytes
+//     meanwhile. gRPC's own clients always read.
 #ifndef CAUSEWAY_SERVER_CONNECTIONS_CONNECTION_WATCH_H_
 #define CAUSEWAY_SERVER_CONNECTIONS_CONNECTION_WATCH_H_
 
@@ -26,7 +26,7 @@ struct ConnectionFacts {
   bool reads = true;           // False: something waits for it, and its receive window is closed.
 };
 
-// Nothing if the descriptor is no TCP connection.
+// Returns nothing if the descriptor is no TCP connection.
 std::optional<ConnectionFacts> FactsOf(int descriptor);
 
 // The record of one connection. Not thread-safe.
@@ -37,8 +37,8 @@ class ConnectionWatch {
   static constexpr int64_t kUnreadBytes = int64_t{256} << 10;
   static constexpr absl::Duration kPatience = absl::Seconds(1);
 
-  // Why the connection is to be ended, or "". `admitted`: a call over it has been. `now` does not
-  // go back from call to call.
+  // Says why the connection is to be ended, or "". `admitted`: a call over it was admitted. `now`
+  // does not go back from call to call.
   absl::string_view Judge(const ConnectionFacts& facts, bool admitted, absl::Duration now);
 
  private:

@@ -66,7 +66,11 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
       }
       worker.set_step_seconds(absl::ToDoubleSeconds(member.progress.step_time()));
       worker.set_region(member.region());
-      worker.set_sites(member.region() ? std::max(0, heartbeat.sites()) : 0);
+      if (!member.region()) continue;
+      for (const v1::SiteReport& site : heartbeat.sites()) {
+        if (worker.sites_size() >= options_.config.membership().max_workers()) break;
+        *worker.add_sites() = site;
+      }
     }
     status.set_tokens(tokens);
   }

@@ -12,6 +12,27 @@
 namespace causeway::server {
 namespace {
 
+// Adds what a region says above of a member, or of the sites below it.
+void AddReports(const std::string& id, const Member& member, const v1::Heartbeat& heard,
+                v1::Heartbeat& heartbeat) {
+  if (member.region()) {
+    for (const v1::SiteReport& below : heard.sites()) {
+      v1::SiteReport& report = *heartbeat.add_sites();
+      report = below;
+      report.set_worker_id(absl::StrCat(id, "/", below.worker_id()));
+    }
+    return;
+  }
+  v1::SiteReport& report = *heartbeat.add_sites();
+  report.set_worker_id(id);
+  report.set_step(member.step);
+  report.set_tokens(heard.tokens());
+  report.set_tokens_per_second(heard.tokens_per_second());
+  report.set_train_loss(heard.train_loss());
+  const double seconds = heard.compute_seconds() + heard.blocked_seconds();
+  if (seconds > 0) report.set_compute_utilization(heard.compute_seconds() / seconds);
+}
+
 absl::Status NoRegion() {
   return absl::FailedPreconditionError("this coordinator has no parent: it is the run's hub");
 }
@@ -79,8 +100,7 @@ absl::StatusOr<RegionPlace> CoordinatorImpl::Place() const {
     const v1::Heartbeat& site = account->second.heartbeat;
     tokens = std::min(kMaxTokens, tokens + std::min(kMaxTokens, member.progress.tokens));
     if (!member.live()) continue;
-    const int sites = member.region() ? std::max(0, site.sites()) : 1;
-    heartbeat.set_sites(heartbeat.sites() + sites);
+    AddReports(id, member, site, heartbeat);
     heartbeat.set_compute_seconds(heartbeat.compute_seconds() + site.compute_seconds());
     heartbeat.set_blocked_seconds(heartbeat.blocked_seconds() + site.blocked_seconds());
     heartbeat.set_tokens_per_second(heartbeat.tokens_per_second() + site.tokens_per_second());

@@ -69,6 +69,19 @@ json Bytes(const v1::RunStatus& status, int64_t parameters) {
           {"times_fewer", up + down > 0 ? Known(data_parallel / (up + down)) : json()}};
 }
 
+json SitesJson(const v1::WorkerStatus& worker) {
+  json sites = json::array();
+  for (const v1::SiteReport& site : worker.sites()) {
+    sites.push_back({{"id", site.worker_id()},
+                     {"step", site.step()},
+                     {"tokens", site.tokens()},
+                     {"tokens_per_second", Known(site.tokens_per_second())},
+                     {"train_loss", Known(site.train_loss())},
+                     {"utilization", Known(site.compute_utilization())}});
+  }
+  return sites;
+}
+
 json WorkerJson(const v1::WorkerStatus& worker, const WorkerHeard* history) {
   const v1::LinkReport& link = worker.link();
   json result = {
@@ -97,6 +110,7 @@ json WorkerJson(const v1::WorkerStatus& worker, const WorkerHeard* history) {
       {"connections", link.connections()},
       {"resent_chunks", link.resent_chunks()},
       {"resumes", link.resumes()},
+      {"sites", SitesJson(worker)},
       {"heard_unix_s", nullptr},
       {"heard_seconds_ago", nullptr},
       {"checkpoint_step", nullptr}};

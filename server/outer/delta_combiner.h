@@ -1,4 +1,4 @@
-// How the deltas of a round become one, g (algorithm.md, "The coordinator"):
+// Combines the deltas of a round into one, g (algorithm.md, "The coordinator"):
 //
 //   clipping   s_m = min(1, c * median / n_m), where n_m is the norm of delta m over the whole
 //              fragment, and the median that of the norms above 0 of contributions with a weight
@@ -14,9 +14,9 @@
 //              the sum of w_m, both over the others in order of worker id. k is `trim`, at most
 //              (n - 1) / 2 of n contributions; with fewer than five of them it is MEAN.
 //
-// The result has the same bits on any number of threads, and the order in which contributions are
-// given does not matter. Clipping and NORM_AND_DIRECTION read the contributions once more, the
-// latter twice. Trimming takes 32 KiB per contribution and thread.
+// The result has the same bits on any number of threads and for any order of the contributions.
+// Clipping reads the contributions once more, NORM_AND_DIRECTION twice. Trimming takes 32 KiB per
+// contribution and thread.
 #ifndef CAUSEWAY_SERVER_OUTER_DELTA_COMBINER_H_
 #define CAUSEWAY_SERVER_OUTER_DELTA_COMBINER_H_
 
@@ -42,7 +42,7 @@ struct Contribution {
   std::span<const uint8_t> encoded;
   double weight = 0;  // All together 1 (ContributionWeights).
   // True: codec->Validate has accepted these bytes against published as it is now (GRADIENT:
-  // against zeros). False: Prepare does that first, at the price of reading them twice.
+  // against zeros). False: Prepare validates them first, and so reads them twice.
   bool validated = false;
 };
 
@@ -70,11 +70,11 @@ class DeltaCombiner {
   DeltaCombiner(Input input, ThreadPool* pool);
 
   bool empty() const { return contributions_.empty(); }
-  // First of all, once. INVALID_ARGUMENT if a contribution is malformed (names the worker), two
+  // Call it first, once. INVALID_ARGUMENT if a contribution is malformed (names the worker), two
   // have the same worker, weights do not sum to 1, or lengths differ; INTERNAL if one that was said
   // to be validated is malformed.
   absl::Status Prepare();
-  // |g|, at the price of reading the contributions once more. The errors of Combine.
+  // Returns |g|; reads the contributions once more. The errors are Combine's.
   absl::StatusOr<double> Norm() const;
 
   // Memory that a task on one thread keeps from chunk to chunk.

@@ -1,4 +1,4 @@
-// How late a worker's answers are: with how much slack none of them would be waited for.
+// Measures how late a worker's answers are: the slack with which it would wait for none.
 #ifndef CAUSEWAY_SERVER_PLANNER_LATE_ANSWERS_H_
 #define CAUSEWAY_SERVER_PLANNER_LATE_ANSWERS_H_
 
@@ -14,10 +14,10 @@ class LateAnswers {
 
   // The fragment's merge step has passed, and its answer is not there.
   void Begin(int fragment, double now);
-  // It is there. Returns the steps that the latest one of the stretch came after its merge step, if
-  // that ends with this one, and 0 otherwise.
+  // The answer is there. If the stretch ends with it, returns the steps that the latest answer of
+  // the stretch came after its merge step; else 0.
   int End(int fragment, double now);
-  // So many of a stretch that has not ended; 0: there is none.
+  // Steps so far of a stretch that has not ended; 0: there is none.
   int Unfinished(double now) const;
   void Clear();
 

@@ -65,7 +65,7 @@ class ProbeGate {
   absl::Mutex mutex_;
   absl::Duration allowance_ ABSL_GUARDED_BY(mutex_);
   absl::Duration refilled_ ABSL_GUARDED_BY(mutex_);
-  // Of the present measurement, if streams_ is not 0.
+  // The present measurement, if streams_ is not 0.
   int streams_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t measurement_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string host_ ABSL_GUARDED_BY(mutex_);

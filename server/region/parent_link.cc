@@ -95,7 +95,7 @@ absl::StatusOr<ReachedParent> ReachParent(const ParentOptions& options) {
   parent.channel = MakeChannel(parent.target, kSessionConnection, parent.security);
   parent.stub = v1::Session::NewStub(parent.channel);
   ASSIGN_OR_RETURN(parent.run, DescribeRun(*parent.stub, options.address, options.connect_timeout,
-                                           absl::ZeroDuration(), "--parent"));
+                                           absl::ZeroDuration(), options.region_id));
   RETURN_IF_ERROR(CheckRun(options, parent.run));
   return parent;
 }

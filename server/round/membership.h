@@ -63,14 +63,14 @@ struct Member {
   MemberState state = MemberState::kJoining;
   uint64_t incarnation = 0;
   int data_slot = 0;
-  // All that it was ever given: late deltas may be of an earlier one.
+  // All slots that it ever had: late deltas may belong to an earlier one.
   std::set<int> had_slots;
   // Above 0: a region, which has the parts data_slot .. data_slot + sites - 1 and counts as so many
   // workers.
   int sites = 0;
   // It trains on shards of its own: the slot is its number, not its part of the data.
   bool own_data = false;
-  // An operator keeps out what it contributes: no round waits for it.
+  // An operator keeps its contributions out: no round waits for it.
   bool rejected = false;
   uint64_t process_nonce = 0;
   bool attached = true;  // False after its stream broke.
@@ -84,8 +84,7 @@ struct Member {
   // The pace that the coordinator ordered last (SET_PACE); 0: none.
   int64_t ordered_pace_milli = 0;
   int64_t ordered_from_step = 0;
-  // Joins that it may make at once, as of the last one. Each process of the coordinator counts
-  // anew.
+  // Joins that were left to it after the last one. Each process of the coordinator counts anew.
   double joins_left = kJoinsAtOnce;
   absl::Duration joined_at = absl::ZeroDuration();
 
@@ -111,30 +110,30 @@ class Membership {
   absl::StatusOr<Member> Join(const std::string& id, uint64_t process_nonce, bool has_checkpoint,
                               absl::Duration now, bool own_data = false, int sites = 0);
 
-  // Before anything else: a member as a former coordinator knew it. If it is live, nobody is
-  // attached, and it has a lease and kReturnTime to come back: it tries at intervals.
+  // Brings back a member as a former coordinator knew it; call it before anything else. A live one
+  // is not attached, and has a lease and kReturnTime to come back: it tries at intervals.
   void Restore(Member member, absl::Duration now);
 
-  // A member as another coordinator knows it, which sees to its lease.
+  // Takes over a member as another coordinator knows it, which sees to its lease.
   void Mirror(Member member);
 
-  // All of the following: PERMISSION_DENIED if the id never joined, ABORTED if the incarnation is
-  // an older one, UNAVAILABLE if the member is lost, FAILED_PRECONDITION if it left.
+  // Errors of this and all that follow: PERMISSION_DENIED if the id never joined, ABORTED if the
+  // incarnation is an older one, UNAVAILABLE if the member is lost, FAILED_PRECONDITION if it left.
   absl::Status Check(const std::string& id, uint64_t incarnation) const;
-  // A member that was ready before keeps its earlier step, so that rounds which it has under way go
-  // on expecting it, unless it starts `anew` with the published state.
+  // Makes a member active from `step` on. One that was ready before keeps its earlier step, because
+  // its rounds under way expect it, unless it starts `anew` with the published state.
   absl::Status Ready(const std::string& id, uint64_t incarnation, int64_t step, bool anew);
   absl::Status Heartbeat(const std::string& id, uint64_t incarnation, int64_t step,
                          absl::Duration now, const Progress& progress = {});
-  // Before anybody has trained: gives the live members the first data slots in the order of their
-  // ids, so that a run does not depend on who joined first.
+  // Gives the live members the first data slots in the order of their ids, so that a run does not
+  // depend on who joined first. Call it before anybody has trained.
   void NumberByName();
-  // Slots are first_slot .. first_slot + max_workers - 1 from now on: a region's parent says which.
+  // Makes slots first_slot .. first_slot + max_workers - 1, as a region's parent says.
   void SetFirstSlot(int first_slot) { first_slot_ = first_slot; }
   int first_slot() const { return first_slot_; }
-  // Nothing if the id never joined.
+  // Does nothing if the id never joined.
   void SetRejected(const std::string& id, bool rejected);
-  // Notes an order. Nothing if the id never joined.
+  // Notes an order. Does nothing if the id never joined.
   void OrderPace(const std::string& id, int64_t pace_milli, int64_t from_step);
   absl::Status Leave(const std::string& id, uint64_t incarnation);
   // Takes the membership away at once, as if the lease had ended.

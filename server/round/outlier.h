@@ -1,9 +1,9 @@
-// Whether a contribution is so much larger than what its fragment is used to that something must be
-// wrong with it.
+// The guard: finds contributions so much larger than their fragment's usual ones that something
+// must be wrong with them.
 //
-// The guard judges the Euclidean norm of the decoded delta against the median of the norms that
-// were merged last. The history advances when a round closes, in order of worker id, never while
-// one is open: the verdict on a contribution does not depend on what arrived before it.
+// It judges the Euclidean norm of the decoded delta against the median of the norms that were
+// merged last. The history advances when a round closes, in order of worker id. So the verdict on a
+// contribution does not depend on the order of arrival.
 #ifndef CAUSEWAY_SERVER_ROUND_OUTLIER_H_
 #define CAUSEWAY_SERVER_ROUND_OUTLIER_H_
 
@@ -13,7 +13,7 @@
 
 namespace causeway::server {
 
-// Norms that count for the median, and how many it takes before anybody is judged: the first rounds
+// Norms that count for the median, and the number needed before anybody is judged: the first rounds
 // of a run differ from each other (warm-up, a short first period).
 inline constexpr size_t kNormWindow = 32;
 inline constexpr size_t kNormMinimum = 8;
@@ -22,7 +22,7 @@ inline constexpr size_t kNormMinimum = 8;
 class NormHistory {
  public:
   void Add(double norm);
-  // Nothing before kNormMinimum norms.
+  // Returns nothing before there are kNormMinimum norms.
   std::optional<double> Median() const;
 
  private:

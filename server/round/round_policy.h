@@ -1,4 +1,4 @@
-// When a round closes, and why. Pure functions of their arguments.
+// Decides when a round closes, and says why. Pure functions of their arguments.
 //
 // A round of a fragment expects every active member that trains up to the round's send step: those
 // whose Ready.step is before it. It closes when all of them have contributed and the quorum is
@@ -7,20 +7,19 @@
 // or left is no longer waited for.
 //
 // An adaptive window lasts as long as waiting costs nobody anything (arXiv 2604.21428 spends the
-// same slack): no contributor trains any slower for an answer that comes before the step at which
-// it is waited for, tau_max steps after the send. The window therefore ends when the first of them
-// will be there, less the time of merging and delivering, and never later than the fixed one would.
-// When a member needs its answer is its own word: an adaptive window opens when half of the
-// expected have contributed. Of kNeededByTwo and more it takes more than half, and the window ends
-// when the second one needs the answer, so that nobody shuts others out alone.
+// same slack). A contributor needs its answer tau_max steps after its send, and trains no slower
+// for waiting until then. So the window ends when the first contributor will be at that step, less
+// the time of merging and delivering, and never later than the fixed one. Members say themselves
+// when they need the answer, so one alone must not shut others out. The window opens when half of
+// the expected have contributed; of kNeededByTwo and more it takes more than half, and the window
+// ends when the second one needs the answer.
 //
 // A quarantined contribution (outlier.h, or an operator's order) is neither merged nor waited for,
 // but its worker has been heard: it counts for the quorum as long as somebody else contributed.
 // Nobody waits for a member whose contributions an operator keeps out.
 //
-// A round that nobody can contribute to any more (whoever was to send it died before it did, and
-// all others began after its send step) is published empty, so that the fragment's numbering keeps
-// pace with the schedule.
+// A round is published empty if nobody can contribute any more: its senders died, and all others
+// began after its send step. So the fragment's numbering keeps pace with the schedule.
 #ifndef CAUSEWAY_SERVER_ROUND_ROUND_POLICY_H_
 #define CAUSEWAY_SERVER_ROUND_ROUND_POLICY_H_
 
@@ -46,8 +45,8 @@ struct RoundPolicy {
   absl::Duration grace = absl::ZeroDuration();  // 0: wait for every live member.
   bool adaptive = false;                        // Then `grace` is only the bound.
   int64_t overlap_steps = 0;  // After its send: nobody waits for an answer any earlier (tau_max).
-  // Where the run was told to stop, 0: nowhere. Rounds sent later get contributions only of members
-  // that were further already; they close with those, whatever the quorum.
+  // The step at which the run was told to stop; 0: none. Only members that were further already
+  // contribute to later rounds, which close with those, whatever the quorum.
   int64_t stop_step = 0;
 };
 
@@ -73,7 +72,8 @@ struct Decision {
   std::string reason;
   // Members that are expected and have not contributed, sorted.
   std::vector<std::string> missing;
-  // When it will close if nobody contributes until then (monotonic). Infinite: not by time alone.
+  // The time at which it closes if nobody contributes until then (monotonic). Infinite: not by time
+  // alone.
   absl::Duration wait_until = absl::InfiniteDuration();
 };
 

@@ -26,11 +26,11 @@ namespace {
 constexpr int kMergeThreads = 4;
 constexpr int kCopyThreads = 4;
 constexpr int kWordThreads = 4;
-// Of the coordinator; and of transfers, whose rate is kept the more evenly.
+// Intervals of the coordinator's ticks, and of transfers', which keep their rate more evenly.
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kTransferTick = absl::Milliseconds(20);
 constexpr absl::Duration kMaintenance = absl::Seconds(2);
-// Of the store, logs, the libraries, and what an operator does beside a crowd of connections.
+// Open files of the store, logs and libraries, and of an operator beside a crowd of connections.
 constexpr int kOwnFiles = 256;
 constexpr int kLeastOpenFiles = 1024;  // What every system permits.
 constexpr int kDefaultConnections = 4096;
@@ -50,7 +50,7 @@ struct MemoryShares {
   int64_t pushes;
 };
 
-// Of one fragment in that codec.
+// Bytes of the largest fragment in that codec.
 int64_t LargestObject(const FragmentPlan& plan, v1::Codec codec_id) {
   int64_t values = 0;
   for (int i = 0; i < plan.fragments(); ++i) values = std::max(values, plan.range(i).size());
@@ -58,8 +58,8 @@ int64_t LargestObject(const FragmentPlan& plan, v1::Codec codec_id) {
   return codec.ok() ? static_cast<int64_t>((*codec)->EncodedBytes(static_cast<size_t>(values))) : 0;
 }
 
-// What one worker's pulls may hold: the state and the answers that it needs now, and as much again
-// for streams that broke without the coordinator having noticed.
+// Most bytes that one worker's pulls may hold: the state and the answers that it needs now, and as
+// much again for broken streams that the coordinator has not noticed.
 int64_t PulledByAWorker(const FragmentPlan& plan) {
   constexpr int64_t kModels = 4;
   return kModels * plan.arena_size() * int64_t{sizeof(float)};
@@ -363,7 +363,7 @@ void CoordinatorServer::Stop(absl::Duration deadline) {
   lanes_.EndAll(absl::UnavailableError("the coordinator stops"));
   server_->Shutdown(absl::ToChronoTime(end));
   server_->Wait();
-  // What they still do is with the tables.
+  // Their tasks use the tables.
   merges_.Stop();
   copies_.Stop();
   words_.Stop();

@@ -58,15 +58,15 @@ class CoordinatorServer {
     // Until a session's first message; and until a worker reads what its session ended with.
     absl::Duration join_timeout = absl::Seconds(10);
     double max_requests_per_second = 5000;  // Of one peer, 1 or more: access.h.
-    // Of all peers, and of one address (connection_gate.h). 0: 4096, or as many as max_workers
-    // need, or what the process's limit of open files leaves; and a quarter of that, but enough for
-    // all workers behind one address.
+    // Limits of all peers, and of one address (connection_gate.h). 0 for all: 4096, or as many as
+    // max_workers need, or what the process's limit of open files leaves. 0 for an address: a
+    // quarter of that, but enough for all workers behind one address.
     int max_connections = 0;
     int max_connections_per_address = 0;
     std::string refused_identities = {};  // A file of refused_identities.h; empty: none.
     const Clock* clock = Clock::Real();   // For that rate and for certificates' ends.
     EventLog* events = NullEventLog();    // Outlives the server.
-    // What Admin.ListEvents answers; empty: UNIMPLEMENTED. Thread-safe.
+    // Makes Admin.ListEvents' answer; empty: UNIMPLEMENTED. Thread-safe.
     std::function<v1::ListEventsResponse(int64_t after)> past_events = nullptr;
     // As Access::Options::may_tell.
     std::function<absl::Status()> may_tell = nullptr;

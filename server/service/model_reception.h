@@ -30,9 +30,9 @@ class ModelReception {
     Runner run_long;  // Places the values and begins the run.
     // A stream that brings nothing for so long is ended.
     absl::Duration stall = absl::Seconds(60);
-    // What came over a stream that broke is kept for so long: the last one that broke.
+    // How long the part of a model is kept that came over the last stream that broke.
     absl::Duration keep = absl::Minutes(10);
-    // So many sites bring a model at once: each holds as much as it has brought.
+    // Most sites that bring a model at once: each holds as much memory as it has brought.
     int max_streams = 2;
     // Makes room for the transfers of a run with that plan, or says why there is none. `now` is
     // false for a first look, when nothing has come yet.
@@ -61,7 +61,7 @@ class ModelReception {
     absl::Time since = absl::InfinitePast();
   };
   void Keep(Part part);
-  // What came of a model with that header; null if nothing did.
+  // The part that came of a model with that header; null if nothing did.
   std::unique_ptr<ModelAssembly> TakeKept(const v1::ModelHeader& header);
   std::vector<std::shared_ptr<ModelReactor>> OpenStreams();
 

@@ -1,4 +1,4 @@
-// What waits for a session's stream: bounded, so that a worker that does not read costs no more.
+// Messages that wait for a session's stream: bounded, so a worker that does not read costs no more.
 #ifndef CAUSEWAY_SERVER_SERVICE_SESSION_OUTBOX_H_
 #define CAUSEWAY_SERVER_SERVICE_SESSION_OUTBOX_H_
 

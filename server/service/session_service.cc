@@ -223,7 +223,12 @@ SessionService::~SessionService() = default;
 grpc::ServerUnaryReactor* SessionService::Describe(grpc::CallbackServerContext* context,
                                                    const v1::DescribeRequest* request,
                                                    v1::DescribeResponse* response) {
-  absl::Status status = access_.Admit(*context, Action::kDescribe).status();
+  const absl::StatusOr<Peer> peer = access_.Admit(*context, Action::kDescribe);
+  absl::Status status = peer.status();
+  if (status.ok() && !request->region_id().empty()) {
+    status = access_.CheckWorker(*peer, Action::kAttach, request->region_id());
+    if (status.ok()) status = access_.CheckRegion(*peer, /*is_region=*/true);
+  }
   if (!status.ok()) {
     // Says so below.
   } else if (request->wire_version() != kWireVersion) {

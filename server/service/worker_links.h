@@ -1,7 +1,7 @@
-// What TCP says of every worker's connections, at the coordinator's end.
+// Reads what TCP says of every worker's connections, at the coordinator's end.
 //
-// Which connections are a worker's is learnt from its calls: each is noted with the address that it
-// came from. The figures are read now and then (Sample), not at every call.
+// A worker's calls tell which connections are its own: each is noted with the address that it came
+// from. Sample reads the figures now and then.
 #ifndef CAUSEWAY_SERVER_SERVICE_WORKER_LINKS_H_
 #define CAUSEWAY_SERVER_SERVICE_WORKER_LINKS_H_
 

@@ -4,14 +4,13 @@
 //   1. Who leads changes by compare-and-swap alone, and only a copy of the in-sync set takes the
 //      lead, which makes it the only one in the set.
 //   2. The leader tells a fact only when every copy of the set has it. It takes a copy out of the
-//      set before it goes on without it, and has a copy wait in front of the set, asked for every
-//      fact as the others are, until it has all that was told before.
-//   3. A change of the set is compared with the lead: who leads no more cannot make one. After a
+//      set before it goes on without it. A new copy waits in front of the set, and is asked for
+//      every fact as the others are, until it has all that was told before.
+//   3. A change of the set is compared with the lead: a former leader cannot make one. After a
 //      change without an answer the set is written again before anything follows from it.
-// So whoever takes the lead has all that was told; and since it follows nobody any more, a former
-// leader whose set it was in tells nothing any more. A leader that is alone in its set is the only
-// one who can take the lead after it. Beyond that, a leader stops by its own clock before its lease
-// can end.
+// So whoever takes the lead has all that was told. It follows nobody any more, so a former leader
+// whose set it was in can tell nothing. After a leader that is alone in its set, only that one can
+// lead. Beyond that, a leader stops by its own clock before its lease can end.
 #ifndef CAUSEWAY_SERVER_STANDBY_LEADERSHIP_H_
 #define CAUSEWAY_SERVER_STANDBY_LEADERSHIP_H_
 
@@ -58,7 +57,7 @@ class Leadership {
   void KeepSet();
   void TakeOut(const std::set<std::string>& late);
   void LetIn();
-  // Whether the change was made. An outcome that is not known is settled by the next Tick.
+  // True if the change was made. The next Tick settles an outcome that is not known.
   bool ChangeSet(const std::set<std::string>& names);
   void Settle();
   void LookUp();

@@ -1,11 +1,11 @@
-// Who follows this coordinator, how far each copy is, and what may therefore be told to workers.
+// Knows who follows this coordinator and how far each copy is, and so what may be told to workers.
 //
 // With --durability=replicated a fact is told (a delta acknowledged, a round published, a member
 // welcomed) only when a copy has it. Commits are copied in order, so a copy at commit n has all
 // facts up to n, and whoever serves the copy with the most commits has every fact that was told.
 //
-// Without a registry (leadership.h), one copy must have it, whichever. With one, every copy of the
-// in-sync set must: each of them may take over.
+// Without a registry (leadership.h) any one copy must have it. With one, every copy of the in-sync
+// set must, because each of them may take over.
 #ifndef CAUSEWAY_SERVER_STANDBY_STANDBYS_H_
 #define CAUSEWAY_SERVER_STANDBY_STANDBYS_H_
 
@@ -31,7 +31,7 @@ class Standbys {
   struct Options {
     const Clock* clock = nullptr;
     EventLog* events = NullEventLog();
-    // After so long without a step of the copies, it is said that everybody waits for them.
+    // Copies that make no step for so long are said to keep everybody waiting.
     absl::Duration patience = absl::Seconds(1);
   };
   explicit Standbys(const Options& options) : options_(options) {}
@@ -50,15 +50,15 @@ class Standbys {
   std::vector<Copy> Following() const;
 
   // --- What is asked of them ---
-  // Those of these names must have what is told, from now on, in place of any one copy. None:
-  // nobody must.
+  // From now on the copies of these names must have what is told, in place of any one copy. An
+  // empty set: no copy must.
   void Require(std::set<std::string> names);
-  // Nothing is told from then on, by Clock::Monotonic.
+  // Forbids to tell anything from `end` on, by Clock::Monotonic.
   void LeadUntil(absl::Duration end);
-  // Those that are required and made no step for so long, while somebody waits for them.
+  // Names the required copies that made no step for so long, while somebody waits for them.
   std::set<std::string> Late(absl::Duration patience) const;
-  // Nothing is told before the copies have this commit: what the coordinator found when it started
-  // was perhaps never told.
+  // Forbids to tell anything before the copies have this commit: what the coordinator found when it
+  // started was perhaps never told.
   void Begin(int64_t commits);
 
   // The furthest commit that was ever waited for, Begin's included: all that was told is in it.
@@ -66,12 +66,12 @@ class Standbys {
 
   // Returns when that commit may be told; or the error of Close.
   absl::Status WaitUntilHeld(int64_t commits);
-  // Whether it would return at once, by what copies have.
+  // True if WaitUntilHeld would return at once, by what copies have.
   bool IsHeld(int64_t commits) const;
-  // Whether anything may be told now: the error of Close, UNAVAILABLE before Begin's commit is
-  // held.
+  // OK if something may be told now. Else the error of Close, or UNAVAILABLE before Begin's commit
+  // is held.
   absl::Status MayTell() const;
-  // From now on nothing may be told any more. The first reason counts.
+  // Forbids to tell anything from now on. The first reason counts.
   void Close(const absl::Status& why);
   absl::Status closed() const;
   // The coordinator stops: it closes once nobody follows, so that no call waits for ever.

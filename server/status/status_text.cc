@@ -107,8 +107,8 @@ std::optional<absl::Duration> TimeLeft(const v1::RunStatus& status) {
   double steps_per_second = 0;
   for (const v1::WorkerStatus& worker : status.workers()) {
     if (worker.state() != v1::WorkerStatus::ACTIVE || worker.tokens_per_second() <= 0) continue;
-    const double speed =
-        worker.tokens_per_second() / tokens_per_step * std::max(1.0, worker.pace());
+    const double speed = worker.tokens_per_second() / tokens_per_step *
+                         std::max(1.0, worker.pace()) / std::max(1, worker.sites_size());
     steps_per_second = steps_per_second == 0 ? speed : std::min(steps_per_second, speed);
   }
   const int64_t left = config.train().steps() - status.run_step();
@@ -139,7 +139,7 @@ std::string RunText(const v1::RunStatus& status) {
     up += static_cast<double>(worker.bytes_up());
     down += static_cast<double>(worker.bytes_down());
     if (!IsLive(worker)) continue;
-    ++live;
+    live += std::max(1, worker.sites_size());
     tokens_per_second += worker.tokens_per_second();
   }
   int64_t rounds = 0;
@@ -175,6 +175,15 @@ std::string WorkersText(const v1::RunStatus& status, bool all) {
                     ShortBytes(static_cast<double>(worker.bytes_down())),
                     Known(rtt, absl::StrFormat("%.1f ms", 1000 * rtt)),
                     absl::StrCat("  ", Printable(worker.device()))});
+    if (!IsLive(worker)) continue;
+    for (const v1::SiteReport& site : worker.sites()) {
+      rows.push_back(
+          {absl::StrCat("  ", Printable(site.worker_id())), "below", absl::StrCat(site.step()),
+           Known(site.tokens_per_second(), ShortNumber(site.tokens_per_second())),
+           Known(site.compute_utilization(),
+                 absl::StrFormat("%.1f %%", 100 * site.compute_utilization())),
+           Known(site.train_loss(), absl::StrFormat("%.3f", site.train_loss())), "", "", "", ""});
+    }
   }
   std::string late;
   for (const v1::WorkerStatus& worker : status.workers()) {

@@ -1,10 +1,9 @@
 // Says what a copy of a run directory lacks, for whoever keeps one (server/standby).
 //
-// A copy says at which commit it stands; what changed since then brings it to a later one, in one
-// step, whatever lies between. Nobody keeps a log of changes: rows carry the number of their commit
-// or are known by the book below, and what is taken out of rows is, per fragment, all up to a
-// round. So a copy that was away for a moment and one that was away for a week are served alike,
-// and one that is slow costs its original nothing.
+// A copy says at which commit it stands. The changes since then bring it to a later commit, in one
+// step. There is no log of changes: rows carry the number of their commit, or the book below has
+// it; deltas and answers go, per fragment, up to a round. So a copy is served alike after a moment
+// and after a week away, and a slow one costs its original nothing.
 //
 // The digest of each commit (run_tables.h) proves that a copy has the same rows.
 #ifndef CAUSEWAY_SERVER_STORE_RUN_CHANGES_H_
@@ -55,7 +54,7 @@ struct RunChanges {
   bool empty() const { return from == to; }
 };
 
-// Which commit was the last to change something. Not thread-safe.
+// A book of the last commit that changed each thing. Not thread-safe.
 class ChangeBook {
  public:
   static constexpr char kState[] = "state";
@@ -63,10 +62,10 @@ class ChangeBook {
   static std::string Member(const std::string& id) { return absl::StrCat("member ", id); }
   static std::string Fragment(int fragment) { return absl::StrCat("fragment ", fragment); }
 
-  // Nothing is known of what happened up to that commit.
+  // Begins the book: it knows nothing of changes up to that commit.
   void Begin(int64_t commits) { begin_ = commits; }
   void Note(const std::string& what, int64_t commit) { last_[what] = commit; }
-  // Whether it may have changed after that commit.
+  // True if it may have changed after that commit.
   bool ChangedSince(const std::string& what, int64_t commit) const {
     const auto found = last_.find(what);
     return std::max(begin_, found == last_.end() ? 0 : found->second) > commit;

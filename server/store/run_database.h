@@ -31,7 +31,7 @@ inline constexpr int64_t kRunApplicationId = 0x43574159;  // "CWAY": PRAGMA appl
 // programs write a newer version there before they write anything else of it.
 absl::Status CheckRunFormat(FileSystem& file_system, const std::string& path);
 
-// Whether a commit that ended with this error left everything as it was.
+// True if a commit that ended with this error left everything as it was.
 bool ChangedNothing(const absl::Status& status);
 
 struct DatabaseContent {
@@ -58,7 +58,7 @@ class DatabaseEdit {
   absl::Status Put(const Row& row) {
     return Write(row, /*replace=*/true);
   }
-  // The same for a row that came from another database; `row` is what it unpacks to.
+  // Replaces as Put does, by a row that came from another database; `row` is what it unpacks to.
   template <typename Row>
   absl::Status PutPacked(const Row& row, absl::string_view packed);
   template <typename Row>
@@ -105,10 +105,10 @@ class RunDatabase {
   // fragment have a gap.
   //
   // Before a fragment's last `recent_rounds`, where deltas are gone, it reads only the newest
-  // contribution of each worker and part of the data. The others count by the checksums that stand
-  // in them. So a run's length hardly shows.
+  // contribution of each worker and part of the data, and takes the stored checksums of the others.
+  // So a run's length hardly shows.
   absl::StatusOr<DatabaseContent> Load(int64_t recent_rounds = std::numeric_limits<int64_t>::max());
-  // Whether closing moves the log into the database.
+  // Say whether closing moves the log into the database.
   void AllowChanges() { database_->set_checkpoint_on_close(true); }
   void ForbidChanges() { database_->set_checkpoint_on_close(false); }
 
@@ -116,7 +116,7 @@ class RunDatabase {
   // INVALID_ARGUMENT it was nothing. After any other error the database must be closed and opened
   // again.
   absl::Status Commit(absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
-  // The same as the commit `row` of another database of the run, of which this one is a copy.
+  // Commits as the commit `row` of another database of the run, of which this one is a copy.
   // DATA_LOSS, and nothing was changed, unless the rows are those of that commit afterwards.
   absl::Status CommitAs(const CommitRow& row, absl::FunctionRef<absl::Status(DatabaseEdit&)> edit);
 

@@ -32,8 +32,8 @@ class AnswerOutbox : public std::enable_shared_from_this<AnswerOutbox> {
   struct Options {
     ByteBudget* cache = nullptr;  // For packed chunks; outlives the outbox.
     Runner run_long;              // Reads and copies objects.
-    // Of different objects that one worker's transfers hold in memory: answers of past rounds are
-    // read for it alone, and stay for as long as it takes them.
+    // Most bytes of different objects that one worker's transfers hold in memory. Answers of past
+    // rounds are read for it alone, and stay for as long as it takes them.
     int64_t max_bytes_of_worker = std::numeric_limits<int64_t>::max();
   };
   // The coordinator outlives the outbox.

@@ -1,12 +1,12 @@
-// Deltas on their way up: what has come of them, and for how long it is kept.
+// Receives deltas, and keeps what has come of them.
 //
 // All lanes of a worker fill one ChunkAssembly for each delta. When its last chunk is there the
 // coordinator takes the object, and whoever brought it is told what became of it. Lanes that break,
 // and workers that start again, take nothing away: what came is held for whoever brings the rest.
 //
-// A delta is dropped when it was accepted or refused, when its round closes, when the worker offers
-// another object for the same round, when the memory is needed for another one and nobody is
-// sending (the longest idle first), and when nobody has been sending for too long.
+// A delta is dropped when it was accepted or refused, when its round closes, or when the worker
+// offers another object for the same round. One that nobody is sending is dropped after keep_idle,
+// or as soon as another one needs the memory, the longest idle first.
 #ifndef CAUSEWAY_SERVER_TRANSFER_DELTA_INBOX_H_
 #define CAUSEWAY_SERVER_TRANSFER_DELTA_INBOX_H_
 
@@ -46,11 +46,11 @@ class DeltaInbox {
     ByteBudget* memory = nullptr;  // For objects that are being received; outlives the inbox.
     Runner run_long;               // Verifies and merges.
     Clock* clock = nullptr;        // Outlives the inbox.
-    // A worker of which no chunk comes for so long is not sending.
+    // A worker whose chunks stay away for so long is not sending.
     absl::Duration stall = absl::Seconds(60);
     // An object that nobody goes on with is kept for so long.
     absl::Duration keep_idle = absl::Minutes(10);
-    // Belongs to the coordinator's process: what another one held is not here.
+    // Names the coordinator's process in Holding.holder: chunks of another one are not here.
     uint64_t process = 1;
   };
   // The coordinator outlives the inbox.

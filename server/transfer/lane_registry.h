@@ -1,5 +1,4 @@
-// Whose lanes there are: brings the lanes of one process of a worker together, and bounds their
-// number.
+// Brings the lanes of one process of a worker together, and bounds their number.
 #ifndef CAUSEWAY_SERVER_TRANSFER_LANE_REGISTRY_H_
 #define CAUSEWAY_SERVER_TRANSFER_LANE_REGISTRY_H_
 
@@ -37,20 +36,20 @@ class LaneRegistry {
     // A lane that owes an acknowledgement for so long is ended.
     absl::Duration stall = absl::Seconds(60);
     int max_lanes = 4096;
-    // Those of a worker, and of its former processes that are not noticed to be gone.
+    // Bounds a worker's lanes, with those of former processes that are not noticed to be gone.
     int max_lanes_of_worker = 64;
   };
   // All outlive the registry and what it makes.
   LaneRegistry(Coordinator& coordinator, DeltaInbox& inbox, AnswerOutbox& outbox, Options options)
       : coordinator_(coordinator), inbox_(inbox), outbox_(outbox), options_(std::move(options)) {}
 
-  // A lane begins, of which nobody knows whose it is. `peer` names who opened it, for a bound.
+  // Notes a lane that has not said yet whose it is. `peer` names who opened it, for a bound.
   // RESOURCE_EXHAUSTED if there are too many.
   absl::Status Open(const std::string& peer, const std::shared_ptr<WorkerLaneStream>& stream);
-  // The lanes that this one belongs to. The errors of a lane.
+  // Returns the lanes that this one belongs to. The errors are those of a lane.
   absl::StatusOr<std::shared_ptr<WorkerLanes>> Join(const v1::Greeting& greeting);
-  // Lets lanes go on whose time has come, and ends those that stand still. The rates are kept the
-  // more evenly, the more often it is called.
+  // Lets lanes go on whose time has come, and ends those that stand still. Frequent calls keep the
+  // rates even.
   void Tick();
   // The coordinator stops: what is under way goes on elsewhere, or later.
   void EndAll(const absl::Status& why);

@@ -1,6 +1,6 @@
-// The coordinator's end of all lanes of one process of a worker: what it offers goes to the inbox,
-// what it wants comes from the outbox. It lives as long as one of its lanes; a worker whose lanes
-// all broke says again what it wants and offers.
+// The coordinator's end of all lanes of one process of a worker: offers go to the inbox, wants to
+// the outbox. It lives as long as one of its lanes; a worker whose lanes all broke repeats its
+// offers and wants.
 #ifndef CAUSEWAY_SERVER_TRANSFER_WORKER_LANES_H_
 #define CAUSEWAY_SERVER_TRANSFER_WORKER_LANES_H_
 
@@ -26,9 +26,9 @@ namespace causeway::server {
 // A lane that somebody answers for.
 class WorkerLaneStream : public LaneStream {
  public:
-  // Whether whoever opened it may, still, offer (or want) in its worker's name.
+  // OK if whoever opened it may still offer (or want) in its worker's name.
   virtual absl::Status Admit(bool offers) = 0;
-  // Whether it has said whose it is.
+  // True once it has said whose it is.
   virtual bool greeted() = 0;
 };
 
@@ -60,7 +60,7 @@ class WorkerLanes final : public LanePeer, public DeltaBearer {
   void OnChunk(uint64_t transfer, bool sent, int64_t bytes, bool again) override;
   void OnClosed(int, const absl::Status&, bool, int64_t) override {}
 
-  // Whether the lane's worker may offer (or want) that transfer.
+  // OK if the lane's worker may offer (or want) that transfer.
   absl::Status Admit(Lane& lane, uint64_t transfer, bool offers);
   void OnOffer(const LanePtr& lane, v1::Offer& offer);
   absl::Status OnWant(const LanePtr& lane, const v1::Want& want);

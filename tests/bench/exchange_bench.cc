@@ -191,7 +191,7 @@ void RunSink() {
   serve.join();
 }
 
-// What is exchanged: a delta of small values, the same for everybody.
+// The fragment to exchange: a delta of small values, the same for everybody.
 struct Fragment {
   explicit Fragment(int64_t size_mib)
       : config(Config(size_mib, 2)), plan(Value(FragmentPlan::Create(config))) {
@@ -303,7 +303,7 @@ struct Samples {
     cpu_here.push_back(CpuSeconds() - here);
     cpu_there.push_back(peer.CpuSeconds() - there);
   }
-  // Of this process and of the other one.
+  // Medians of this process and of the other one.
   json CpuPerGigabyte(double gigabytes) const {
     return {{"here", Median(cpu_here) / gigabytes}, {"there", Median(cpu_there) / gigabytes}};
   }

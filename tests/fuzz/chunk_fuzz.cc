@@ -17,7 +17,7 @@
 namespace causeway::fuzz {
 namespace {
 
-// What our parser makes of a message must be what protobuf's does.
+// Our parser must make the same of a message as protobuf's does.
 void CheckParse(std::span<const uint8_t> bytes) {
   v1::LaneControl header;
   ChunkFields chunk;

@@ -12,6 +12,7 @@ import urllib.request
 
 import browser
 from cluster import BIN, SIGKILL, SIGTERM, Cluster, run_tool, wait_until
+from regions import Tree
 
 SETTINGS = """
 train { steps: 100000 optimizer: MUON evaluate_every_steps: 20 }
@@ -96,6 +97,22 @@ class StatusPageTest(unittest.TestCase):
             self.fits_every_width(page)
             self.needs_no_color(page)
             self.assert_quiet(page)
+
+    def test_a_region_has_its_sites_below_it(self):
+        with Tree() as tree, browser.Browser() as page:
+            tree.start_coordinator(SETTINGS)
+            tree.start_region("eu", 2)
+            for name in ("site-1", "site-2"):
+                tree.start_worker(name, PACE, address=tree.region_address("eu"))
+            page.resize(1400)
+            page.open(f"http://{tree.http_address}/")
+            self.shows(page, "run-state", "training")
+            self.shows(page, "workers", "└ site-2")
+            self.shows(page, "workers", "below eu")
+            region, = api(tree, "workers")["workers"]
+            self.assertEqual([site["id"] for site in region["sites"]], ["site-1", "site-2"])
+            self.assert_quiet(page)
+            self.fits_every_width(page)
 
     def fits_every_width(self, page):
         for width in WIDTHS:

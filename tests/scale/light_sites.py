@@ -2,8 +2,9 @@
 
 usage: tests/scale/run --light 8x8 [--rounds 20] [--million_values 4] [--json]
 
-Real processes on loopback: causeway-wan-exchange for a site. Three runs with the same fragments and
-rounds: R sites at the hub, R regions of N sites, R * N sites at the hub. Of each:
+Real processes on loopback: causeway-wan-exchange for a site. Four runs with the same fragments and
+rounds: R sites at the hub, R regions of N sites, R sites at the hub that take as long for a round as
+the regions did, R * N sites at the hub. Of each:
   hub_cpu_ms_per_round   processor time of the hub's process, from the first round on
   seconds_per_round      of the clock, with all processes on this machine
   hub_peak_mib           the most memory that it had (VmHWM)
@@ -26,6 +27,7 @@ from regions import Tree  # noqa: E402
 
 WIDTH = 256
 FRAGMENTS = 4
+PUSHES = 2  # Of a site at once.
 CONFIG = """
 run_name: "light"
 model {{ vocabulary_size: {vocabulary} layers: 1 width: 256 heads: 4 mlp_width: 256 }}
@@ -67,24 +69,24 @@ class LightTree(Tree):
                    self.coordinator.child.poll() is not None, "the hub listens")
         assert self.coordinator.child.poll() is None, self.coordinator.log()
 
-    def start_site(self, name, rounds, address):
+    def start_site(self, name, rounds, address, push_every_s):
         return self.start(f"{name}.log", BIN / "causeway-wan-exchange", f"--coordinator={address}",
-                          f"--id={name}", f"--rounds={rounds}", "--pushes=2", "--pulls=2",
-                          "--insecure")
+                          f"--id={name}", f"--rounds={rounds}", f"--pushes={PUSHES}", "--pulls=2",
+                          f"--push_every_s={push_every_s}", "--insecure")
 
 
-def run(options, at_hub, regions, sites):
-    """`at_hub` sites at the hub, and `regions` of `sites` each."""
+def run(options, at_hub, regions, sites, round_s=0.0):
+    """`at_hub` sites at the hub, and `regions` of `sites` each; no faster than a round in round_s."""
     total = at_hub + regions * sites
     wanted = options.rounds * FRAGMENTS
     with LightTree() as tree:
         tree.start_hub(config_text(options.million_values, total))
         names = [f"region-{r}" for r in range(regions)]
         coordinators = [tree.start_region(name, sites, "--durability=none") for name in names]
-        processes = [tree.start_site(f"site-{i}", options.rounds, tree.address)
+        processes = [tree.start_site(f"site-{i}", options.rounds, tree.address, PUSHES * round_s)
                      for i in range(at_hub)]
         for name in names:
-            processes += [tree.start_site(f"{name}-{i}", options.rounds, tree.region_address(name))
+            processes += [tree.start_site(f"{name}-{i}", options.rounds, tree.region_address(name), 0)
                           for i in range(sites)]
 
         def failed():
@@ -138,14 +140,15 @@ def main():
               "million_values": options.million_values,
               "load_average_before": os.getloadavg()[0],
               "flat_few": run(options, regions, 0, 0),
-              "tree": run(options, 0, regions, sites),
-              "flat_all": run(options, regions * sites, 0, 0)}
+              "tree": run(options, 0, regions, sites)}
+    report["flat_few_slow"] = run(options, regions, 0, 0, report["tree"]["seconds_per_round"])
+    report["flat_all"] = run(options, regions * sites, 0, 0)
     if options.json:
         print(json.dumps(report))
     else:
         for key, value in report.items():
             print(f"{key}: {value}")
-    runs = [report[key] for key in ("flat_few", "tree", "flat_all")]
+    runs = [report[key] for key in ("flat_few", "tree", "flat_few_slow", "flat_all")]
     whole = all(entry["rounds"] == options.rounds * FRAGMENTS for entry in runs)
     as_few = report["tree"]["hub_bytes_up"] == report["flat_few"]["hub_bytes_up"]
     return 0 if whole and as_few and report["tree"]["equal_hashes"] else 1

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from network import ADDRESS, Network
+from network import Network
 from processes import Program, machine_cpu_s, working_folder
 
 _PLAIN_TCP = Path(__file__).resolve().parent / "plain_tcp.py"
@@ -53,7 +53,7 @@ class Run:
         self.coordinator = self.start(
             network.coordinator, "coordinator", program, "serve",
             f"--run_dir={self.folder / 'run'}", f"--config={self.folder / 'run.textproto'}",
-            f"--listen={ADDRESS}:0", f"--address_file={address}", "--durability=none",
+            f"--listen={network.address}:0", f"--address_file={address}", "--durability=none",
             "--snapshot_every_rounds=2", *self.flags)
         try:
             self.coordinator.wait_until(address.exists, "it listens", timeout_s=180)
@@ -90,14 +90,14 @@ def plain_tcp(network, connections, warm_up_s, seconds):
     """Both directions of all links at once; bytes per second of every link."""
     python = sys.executable
     listener = subprocess.Popen(
-        network.coordinator.command(python, "-B", _PLAIN_TCP, "listen", "--address", ADDRESS),
+        network.coordinator.command(python, "-B", _PLAIN_TCP, "listen", "--address", network.address),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     clients = []
     try:
         port = listener.stdout.readline().strip()
         for worker in network.workers:
             clients.append(subprocess.Popen(
-                worker.command(python, "-B", _PLAIN_TCP, "connect", "--address", ADDRESS, "--port",
+                worker.command(python, "-B", _PLAIN_TCP, "connect", "--address", network.address, "--port",
                                port, "--connections", connections, "--direction", "both",
                                "--warm_up", warm_up_s, "--seconds", seconds),
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True))
@@ -200,7 +200,7 @@ def exchange(network, options, warm_up_s, seconds):
     cpu = {"workers": sum(grown(report["samples"], 3) for report in reports),
            "coordinator": grown(sampler.samples, 1), "links": grown(sampler.samples, 2)}
     result["cpu_s_per_gb"] = {who: spent / payload * 1e9 for who, spent in cpu.items()}
-    # What else this machine did meanwhile, in cores.
+    # Cores that others kept busy meanwhile.
     result["cores_busy_otherwise"] = max(
         0.0, (grown(sampler.samples, 3) - sum(cpu.values())) / (end - begin))
     # With headers and acknowledgements; and what TCP had to send again, at least.

@@ -40,6 +40,7 @@ ABSL_FLAG(std::string, id, "", "this worker's name");
 ABSL_FLAG(int, connections, 0, "for bulk transfers, 1 .. 16; 0: chosen as a worker does");
 ABSL_FLAG(std::string, congestion_control, "auto", "as causeway-worker's");
 ABSL_FLAG(int, pushes, 16, "deltas on their way up at once");
+ABSL_FLAG(double, push_every_s, 0, "least time from one push to the next, for each of --pushes");
 ABSL_FLAG(int, pulls, 24, "answers waited for or on their way down at once");
 ABSL_FLAG(int, rounds, 0, "ends after so many rounds of every fragment; 0: after --seconds");
 ABSL_FLAG(double, seconds, 10, "from the first answer on");
@@ -61,7 +62,7 @@ beside them, --pulls at once. So both directions are busy as long as the run has
 that. Prints one JSON object: the bytes moved over time, and when each transfer began and ended.
 )";
 constexpr absl::Duration kSampleInterval = absl::Milliseconds(100);
-// Of MakeChannel: 0 is the session's connection.
+// Number of the first lane at MakeChannel: 0 is the session's connection.
 constexpr int kFirstLane = 1;
 constexpr absl::Duration kPatience = absl::Minutes(2);
 
@@ -253,7 +254,11 @@ void Driver::Note(const char* kind, const Itinerary::Stop& stop, double begin, s
 }
 
 absl::Status Driver::PushAll(Itinerary& itinerary) {
+  const absl::Duration period = absl::Seconds(absl::GetFlag(FLAGS_push_every_s));
+  absl::Time due = absl::Now();
   for (Itinerary::Stop stop; itinerary.NextPush(stop);) {
+    absl::SleepFor(due - absl::Now());
+    due = absl::Now() + period;
     const auto& object = objects_[static_cast<size_t>(stop.fragment)];
     const double begin = UnixSeconds();
     Contribution contribution;

@@ -1,11 +1,12 @@
-"""Network namespaces joined by long links in user space: a star with the coordinator in the middle.
+"""Network namespaces joined by long links in user space: stars with a coordinator in the middle.
 
     with Network(program, [LinkSettings(rate_mbit=100, rtt_ms=50)] * 2) as network:
         subprocess.run(network.coordinator.command("ss", "-ti"))
         network.links[0].cut(5)
 
-The coordinator is at ADDRESS in its namespace; worker i has a namespace and a link of its own. The
-namespaces have no names: they, and the links, go away with this process whatever ends it.
+The coordinator is at ADDRESS in its namespace; worker i has a namespace and a link of its own. A star
+may have a worker of another one in its middle, which makes a tree. The namespaces have no names: they,
+and the links, go away with this process whatever ends it.
 """
 
 import contextlib
@@ -168,18 +169,25 @@ class Network:
 
     congestion: the congestion control of all connections over the links, by its name in the kernel.
     sysctls: set in every namespace. Whatever is not named has the kernel's default.
+    above: a network whose worker number `index` is this one's middle. It lives longer than this one.
     """
 
-    def __init__(self, program, settings, congestion=None, sysctls=None):
+    def __init__(self, program, settings, congestion=None, sysctls=None, above=None, index=0):
         self._stack = contextlib.ExitStack()
         self.congestion = congestion
         self.workers = []
         self.links = []
+        # A star has 10.77.N.1 in the middle, 10.77.N+1.0/24 around it.
+        subnet = 0 if above is None else 2 * index + 2
+        self.address = f"10.77.{subnet}.1"
+        self._around = f"10.77.{subnet + 1}."
         try:
-            self.coordinator = self._place(sysctls or {})
-            self.coordinator.run("ip", "address", "add", f"{ADDRESS}/32", "dev", "lo")
-            for index, one in enumerate(settings):
-                self._add_worker(program, index, one, sysctls or {})
+            self.coordinator = above.workers[index] if above else self._place(sysctls or {})
+            self.coordinator.run("ip", "address", "add", f"{self.address}/32", "dev", "lo")
+            for number, one in enumerate(settings):
+                self._add_worker(program, number, one, sysctls or {})
+            if above:
+                self._pass_through(above, index)
         except BaseException:
             self._stack.close()
             raise
@@ -198,9 +206,9 @@ class Network:
         link = Link(program, worker, self.coordinator, device, settings)
         self._stack.callback(link.close)
         self.links.append(link)
-        own = f"10.77.1.{index + 1}"
-        for place, name, address, peer in ((worker, _DEVICE, own, ADDRESS),
-                                           (self.coordinator, device, ADDRESS, own)):
+        own = f"{self._around}{index + 1}"
+        for place, name, address, peer in ((worker, _DEVICE, own, self.address),
+                                           (self.coordinator, device, self.address, own)):
             place.run("ip", "address", "add", address, "peer", peer, "dev", name)
             # No address of its own: nothing speaks on the link but what is measured.
             place.run("ip", "link", "set", name, "addrgenmode", "none")
@@ -209,6 +217,16 @@ class Network:
                 # By route: the sysctl takes only what the host allows all its namespaces.
                 place.run("ip", "route", "replace", peer, "dev", name, "proto", "kernel",
                           "scope", "link", "src", address, "congctl", self.congestion)
+
+    def _pass_through(self, above, index):
+        """Lets the workers reach the coordinator above, through this one's place."""
+        self.coordinator.run("sysctl", "-q", "-w", "net.ipv4.ip_forward=1")
+        control = ("congctl", self.congestion) if self.congestion else ()
+        for worker in self.workers:
+            worker.run("ip", "route", "add", above.address, "via", self.address, "dev", _DEVICE,
+                       "onlink", *control)
+        above.coordinator.run("ip", "route", "add", f"{self._around}0/24", "dev",
+                              f"{_DEVICE}{index}", *control)
 
     def congestion_control(self):
         """Of the connections over the links, as the kernel calls it."""

@@ -69,7 +69,8 @@ class _Training:
                     f"--coordinator={run.address}", f"--id={name}", f"--data={data}",
                     f"--out={run.folder / name}", "--threads=1", "--checkpoint_interval=0",
                     *run.flags, *self.flags(name)))
-                workers[-1].wait_until(lambda name=name: has_joined(run, name), "it has joined")
+                workers[-1].wait_until(lambda name=name: has_joined(
+                    run.folder / "run" / "events.jsonl", name), "it has joined")
             first = run.folder / names[0] / "metrics.jsonl"
             workers[0].wait_until(lambda: any(line["kind"] == "step" for line in json_lines(first)),
                                   "it trains", timeout_s=120)

@@ -83,10 +83,10 @@ class Dataset {
     return held_out_;
   }  // May be empty.
 
-  // Whether a model of this vocabulary can be trained on the data: the sizes are equal, or the
-  // model's is up to a tenth larger than the data's, or, where shards do not say, every token is
-  // below the model's size (found by reading all of them once). FAILED_PRECONDITION names both
-  // sizes, or the file and its largest token.
+  // Checks that a model of this vocabulary can be trained on the data. The model's size must be the
+  // data's, or up to a tenth larger. Where shards do not say theirs, every token must be below the
+  // model's size (all are read once). FAILED_PRECONDITION names both sizes, or the file and its
+  // largest token.
   absl::Status CheckVocabulary(int64_t model_vocabulary_size) const;
 
  private:

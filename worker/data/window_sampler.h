@@ -1,4 +1,4 @@
-// Which tokens a worker trains on at which step.
+// Draws the tokens that a worker trains on at each step.
 //
 // A sequence of n tokens holds N = floor((n - 1) / T) windows of T + 1 tokens; window w begins at
 // token w * T. A window's first T tokens are the model's inputs, its last T the targets, so every
@@ -6,9 +6,9 @@
 //
 // The windows of a run are drawn without replacement, in an order that is a pure function of the
 // seed: draw g belongs to epoch g / N and takes window perm(epoch, g mod N). Slot s of K takes the
-// draws c * K + s for its cursor c = 0, 1, 2 and so on. The slots of a run are therefore disjoint
-// whatever joins or leaves, K workers of batch B draw at each step exactly what one worker of
-// batch K * B would, and a worker has no state but its cursor.
+// draws c * K + s for its cursor c = 0, 1, 2 and so on. So the slots of a run are disjoint, whoever
+// joins or leaves. K workers of batch B draw at each step what one worker of batch K * B would. A
+// worker has no state but its cursor.
 #ifndef CAUSEWAY_WORKER_DATA_WINDOW_SAMPLER_H_
 #define CAUSEWAY_WORKER_DATA_WINDOW_SAMPLER_H_
 
@@ -46,7 +46,7 @@ class WindowSampler {
   static absl::StatusOr<WindowSampler> Create(const Dataset& dataset,
                                               const SamplingOptions& options);
 
-  // In an epoch, of all slots together.
+  // Windows of an epoch, of all slots together.
   int64_t windows() const { return windows_; }
   // The window that the slot trains on at `cursor` >= 0.
   int64_t WindowAt(int64_t cursor) const;

@@ -1,5 +1,5 @@
-// Which device of a site keeps which part of every fragment (ZeRO-1 and 2), and what of the
-// gradient is summed over the devices at once.
+// Says which device of a site keeps which part of every fragment (ZeRO-1 and 2), and which parts of
+// the gradient are summed over the devices at once.
 //
 // Every device has all bf16 weights, in arena order. Master weights, moments, published copy and
 // residuals are divided, gradients where that is asked for: a device, here a rank, has one
@@ -7,9 +7,9 @@
 // together, as backward goes from the head to the embedding: the reduce-scatter of one bucket runs
 // beside the backward pass of the next, and the all-gather of its weights beside the forward pass.
 //
-// Everything is cut between whole codec chunks, counted from the fragment's beginning, so that each
-// rank encodes and decodes its own pieces, and what it encodes is a run of the bytes that one
-// device alone would make: its place is EncodedBytes(piece.begin - range.begin).
+// Everything is cut between whole codec chunks, counted from the fragment's beginning. So each rank
+// encodes and decodes its own pieces. Its bytes are a run of those that one device alone would
+// make, at EncodedBytes(piece.begin - range.begin).
 //
 // *Example.* A fragment of 5 chunks, of which the last is short, on 2 ranks, in one bucket: rank 0
 // has chunks 0 and 1, rank 1 has 2, 3 and the short one. Sizes of buckets are multiples of the

@@ -29,7 +29,7 @@
 
 namespace causeway::worker {
 
-// What is asked for, in terms of whoever asks and answers.
+// A request between processes, in terms of whoever asks and answers.
 struct SiteCall {
   uint64_t id = 0;
   int method = 0;

@@ -19,10 +19,9 @@ struct EncodedObject {
   std::vector<uint64_t> leaves;  // LeafChecksums(bytes).
 };
 
-// codec.Encode(base, target, feedback) into an object of its own. The checksums are taken leaf by
-// leaf while the codes are in a cache: to read the whole object again, before the first byte of it
-// can be sent, would take a quarter of the time that loopback needs to carry it. The errors are
-// Encode's.
+// Encodes as codec.Encode does, into an object of its own, with Encode's errors. Each leaf's
+// checksum is taken while its codes are in a cache. To read the whole object again would take a
+// quarter of the time that loopback needs to carry it.
 absl::StatusOr<EncodedObject> EncodeObject(const Codec& codec, std::span<const float> base,
                                            std::span<const float> target,
                                            const ErrorFeedback& feedback);

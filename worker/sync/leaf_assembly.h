@@ -1,5 +1,5 @@
-// The tree hash of a fragment whose bytes lie in several places: each place hashes the leaves that
-// are its own alone and gives the bytes of those that it shares.
+// Computes the tree hash of a fragment whose bytes lie in several places. Each place hashes the
+// leaves that it holds whole, and hands over its bytes of the others.
 #ifndef CAUSEWAY_WORKER_SYNC_LEAF_ASSEMBLY_H_
 #define CAUSEWAY_WORKER_SYNC_LEAF_ASSEMBLY_H_
 
@@ -10,21 +10,21 @@
 
 namespace causeway::worker {
 
-// The work of a place that has a range of a fragment's bytes.
+// Says what a place hashes and what it hands over, for its range of a fragment's bytes.
 struct LeafRanges {
   // `begin` .. `end` of `total` bytes.
   LeafRanges(int64_t begin, int64_t end, int64_t total);
 
-  int64_t first_leaf = 0;  // Of those that lie in the range as a whole.
-  int64_t leaves = 0;
+  int64_t first_leaf = 0;  // The first leaf that lies in the range as a whole,
+  int64_t leaves = 0;      // and the number of these.
   struct Range {
     int64_t begin = 0;
     int64_t end = 0;
   };
-  std::vector<Range> shared;  // Bytes of other leaves: before and behind. At most two.
+  std::vector<Range> shared;  // The rest: parts of leaves before and behind. At most two.
 };
 
-// Takes the results of a place.
+// Takes what places hash and hand over.
 class LeafSink {
  public:
   virtual ~LeafSink() = default;
@@ -39,7 +39,7 @@ class LeafAssembly final : public LeafSink {
 
   void SetLeaf(int64_t leaf, uint64_t checksum) override;
   void AddShared(int64_t offset, std::span<const uint8_t> bytes) override;
-  // The TreeHash of all bytes; every leaf has been set or added.
+  // Returns the TreeHash of all bytes. Every leaf must have been set or added whole.
   uint64_t Root();
 
  private:

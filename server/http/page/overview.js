@@ -136,10 +136,17 @@ export function drawWorkers(workers, leaseSeconds) {
   };
   // May break between the two.
   const pair = (one, other) => [element('span', { class: 'part' }, `${one} /`), ' ', element('span', { class: 'part' }, other)];
+  // Lists a region's sites under it. Their region is the one that hears of them.
+  const rows = workers.flatMap((worker) => [worker, ...(isLive(worker) ? worker.sites : []).map(
+    (site) => ({ ...site, state: worker.state, region: worker.id }))]);
+  const name = (worker) => (worker.region ? [element('span', { class: 'below', 'aria-hidden': 'true' }, '└ '), worker.id] : [symbol(worker.id), worker.id]);
+  const situation = (worker) => (worker.region
+    ? element('small', {}, `below ${worker.region}`)
+    : [state(worker), ' ', heard(worker), ' ', slack(worker)]);
   replace('workers', table('Workers of this run', [
-    { title: 'Site', words: true, cell: (worker) => [symbol(worker.id), worker.id] },
-    { title: 'State', words: true, across: true, cell: (worker) => [state(worker), ' ', heard(worker), ' ', slack(worker)] },
-    { title: 'Device', words: true, across: true, cell: (worker) => [worker.device || '–', ' ', element('small', {}, worker.version)] },
+    { title: 'Site', words: true, cell: name },
+    { title: 'State', words: true, across: true, cell: situation },
+    { title: 'Device', words: true, across: true, cell: (worker) => [worker.device || '–', ' ', element('small', {}, worker.version ?? '')] },
     { title: 'Step', cell: (worker) => [String(worker.step), worker.pace > 1 ? element('small', {}, ` pace ${worker.pace.toFixed(2)}`) : null] },
     { title: 'Tokens/s', cell: (worker) => format.short(worker.tokens_per_second) },
     { title: 'Loss', cell: (worker) => format.loss(worker.train_loss) },
@@ -148,7 +155,7 @@ export function drawWorkers(workers, leaseSeconds) {
     { title: 'RTT', cell: (worker) => format.span(worker.rtt_seconds) },
     { title: 'Moved up / down', across: true, pair: true, cell: (worker) => pair(format.bytes(worker.bytes_up), format.bytes(worker.bytes_down)) },
     { title: 'Checkpoint', cell: (worker) => (format.known(worker.checkpoint_step) ? `step ${worker.checkpoint_step}` : '–') },
-  ], workers, (worker) => (isLive(worker) ? null : 'old')));
+  ], rows, (worker) => (isLive(worker) ? null : 'old')));
 }
 
 export function drawFragments(fragments, run) {

@@ -1,7 +1,6 @@
-// Which way of computing was chosen for each shape of a matrix product, and for attention. The
-// choice is measured, so it may fall differently from start to start; another way may round
-// differently. What was chosen once is therefore kept, in a file beside the worker's checkpoint: a
-// worker that continues repeats its steps bit for bit.
+// Keeps the chosen way of computing each shape of a matrix product, and attention. Measurements
+// choose, so the choice may differ from start to start, and another way may round differently. The
+// file beside the worker's checkpoint lets a worker that continues repeat its steps bit for bit.
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_GEMM_PLAN_STORE_H_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_GEMM_PLAN_STORE_H_
 
@@ -28,7 +27,7 @@ class GemmPlanStore {
   std::optional<GemmPlan> Find(const std::string& key) const;
   // The plan of that key: this one, or one that was there before.
   GemmPlan Keep(const std::string& key, const GemmPlan& plan);
-  // The same in place of one that cannot be used, unless another one has replaced that before.
+  // Keeps `plan` in place of one that cannot be used, unless another one has replaced that before.
   GemmPlan Replace(const std::string& key, const GemmPlan& unusable, const GemmPlan& plan);
 
   // The names of attention's providers (attention_choice.h), likewise. Empty: none is there.
@@ -37,7 +36,7 @@ class GemmPlanStore {
   // Replaces the one that was there, which it returns.
   std::string SetAttention(const std::string& key, const std::string& name);
 
-  // Whether there is any that no Write or Read has seen.
+  // True if there is a choice that no Write or Read has seen.
   bool changed() const;
 
   // As Read and Write, of what is in such a file; `name` is what messages call it.

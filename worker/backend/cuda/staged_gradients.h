@@ -1,6 +1,6 @@
-// Gradients of which every GPU keeps its own pieces alone (ZeRO-2): a backward pass writes those of
-// one stage into a buffer, their sums over the GPUs follow it on the exchange stream, and the own
-// pieces of the sums are added to what the GPU keeps.
+// Gradients of which every GPU keeps its own pieces alone (ZeRO-2). A backward pass writes those of
+// one stage into a buffer. The exchange stream sums them over the GPUs, and adds the own pieces of
+// the sums to what the GPU keeps.
 //
 //   training stream   stage 0 | 1 | 2 | 3 waits for the sums of 1 | ...
 //   exchange stream           sums of 0 | of 1 | of 2 | ...
@@ -58,7 +58,8 @@ class StagedGradients {
   // Stages are CudaTransformer's, in their order; these only enqueue. `stream` may write the
   // stage's gradients from now on.
   absl::Status Begin(int stage, cudaStream_t stream);
-  // It has written them. Their sums become the own pieces, or with `accumulate` are added to them.
+  // Sums the stage's gradients, which `stream` has written. The sums become the own pieces, or with
+  // `accumulate` are added to them.
   absl::Status Sum(int stage, bool accumulate, cudaStream_t stream);
 
  private:

@@ -26,7 +26,7 @@ class FakeCoordinator final : private v1::Session::Service {
   v1::Session::StubInterface& session_stub() { return *session_stub_; }
   Session::Options SessionOptions();
 
-  // What the next call ends with; without one, it succeeds.
+  // Ends the next call with that status; calls succeed otherwise.
   void RefuseNextAttach(const grpc::Status& status);
 
   // Cancels the present session's stream, as a server does that stops.

@@ -148,7 +148,7 @@ TEST(ChunkMessage, WholeMessagesGoThereAndBack) {
   EXPECT_EQ(BufferToMessage(Cut("\x12\x7f", 1), again).code(), absl::StatusCode::kInvalidArgument);
 }
 
-// What the two parsers make of `bytes` must be the same.
+// Both parsers must make the same of `bytes`.
 void ExpectAsProtobuf(const std::string& bytes) {
   v1::LaneMessage expected;
   const bool parses = expected.ParseFromString(bytes);

@@ -380,6 +380,37 @@ TEST(RegionTest, ASiteThatBoastsDoesNotEndItsRegion) {
       tree.hub.coordinator->Handle("eu", tree.parent.welcome().incarnation(), message).ok());
 }
 
+TEST(RegionTest, TheHubKnowsTheSitesBelowARegion) {
+  Tree tree;
+  tree.Train(6);
+  v1::WorkerMessage message;
+  message.mutable_heartbeat()->set_tokens(64);
+  message.mutable_heartbeat()->set_step(1);
+  message.mutable_heartbeat()->set_train_loss(2.5);
+  message.mutable_heartbeat()->set_compute_seconds(3);
+  message.mutable_heartbeat()->set_blocked_seconds(1);
+  ASSERT_TRUE(tree.region.coordinator->Handle(tree.a.id(), tree.a.incarnation(), message).ok());
+  const absl::StatusOr<RegionPlace> place = tree.region.coordinator->Place();
+  ASSERT_TRUE(place.ok());
+  message.Clear();
+  *message.mutable_heartbeat() = place->heartbeat;
+  // It boasts of more than a run may have.
+  for (int i = 0; i < 100; ++i) message.mutable_heartbeat()->add_sites()->set_worker_id("more");
+  const uint64_t incarnation = tree.parent.welcome().incarnation();
+  ASSERT_TRUE(tree.hub.coordinator->Handle("eu", incarnation, message).ok());
+  const v1::RunStatus status = tree.hub.coordinator->GetStatus();
+  ASSERT_EQ(status.workers_size(), 2);
+  EXPECT_EQ(status.workers(0).sites_size(), 0);
+  const v1::WorkerStatus& region = status.workers(1);
+  EXPECT_TRUE(region.region());
+  ASSERT_EQ(region.sites_size(), 4) << "as many as max_workers";
+  EXPECT_EQ(region.sites(0).worker_id(), tree.a.id());
+  EXPECT_EQ(region.sites(0).tokens(), 64);
+  EXPECT_FLOAT_EQ(static_cast<float>(region.sites(0).train_loss()), 2.5F);
+  EXPECT_FLOAT_EQ(static_cast<float>(region.sites(0).compute_utilization()), 0.75F);
+  EXPECT_EQ(region.sites(1).worker_id(), tree.b.id());
+}
+
 TEST(RegionTest, ASiteMustNotHaveTheRegionsName) {
   Tree tree;
   ToyWorker impostor(tree.region, "eu", 7);

@@ -96,6 +96,29 @@ TEST(StatusText, SaysWhatARunDoesWhoTakesPartAndWhyARoundWaits) {
   EXPECT_THAT(WorkersText(SomeStatus(), /*all=*/true), HasSubstr("site-c"));
 }
 
+TEST(StatusText, ARegionsSitesStandBelowIt) {
+  v1::RunStatus status = SomeStatus();
+  v1::WorkerStatus& region = *status.mutable_workers(1);
+  region.set_region(true);
+  for (const char* const id : {"site-1", "inner/site\x1b[2J"}) {
+    v1::SiteReport& site = *region.add_sites();
+    site.set_worker_id(id);
+    site.set_step(499);
+    site.set_tokens_per_second(5120);
+  }
+  const std::string text = StatusText(status);
+  EXPECT_THAT(text, HasSubstr("3 of 4 workers, 30.7k tokens/s together"));
+  // Half of what the region does is each of its sites'.
+  EXPECT_EQ(*TimeLeft(status), absl::Seconds(300));
+  EXPECT_THAT(text, HasSubstr("site-b"));
+  EXPECT_THAT(text, HasSubstr("  site-1"));
+  EXPECT_THAT(text, HasSubstr("499"));
+  EXPECT_THAT(text, HasSubstr("  inner/site"));
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  region.set_state(v1::WorkerStatus::LOST);
+  EXPECT_THAT(StatusText(status), Not(HasSubstr("site-1")));
+}
+
 TEST(StatusText, LateAnswersAndTheStepsBeforeAWaitStandBelowTheWorkers) {
   v1::RunStatus status = SomeStatus();
   status.mutable_workers(0)->set_steps_before_wait(0);

@@ -69,7 +69,7 @@ class CredentialsTest : public ::testing::Test {
     v1::DescribeResponse response;
     return FromGrpcStatus(stubs.session->Describe(&context, request, &response));
   }
-  // What a new connection meets.
+  // Shakes hands on a new connection.
   absl::StatusOr<TlsHandshake> Handshake(const SecurityOptions& options) {
     return TryTlsHandshake(address_, options, absl::Seconds(10));
   }

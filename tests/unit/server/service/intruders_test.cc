@@ -105,7 +105,7 @@ class IntrudersTest : public ::testing::Test {
     std::vector<uint8_t> object;
     return PullAll(*stubs.exchange, worker_id, want, &object);
   }
-  // What a session ends with that begins with `join`.
+  // The status of a session that begins with `join`.
   static absl::Status Attach(Stubs& stubs, const std::optional<v1::WorkerMessage>& join) {
     grpc::ClientContext context;
     const auto stream = stubs.session->Attach(&context);
@@ -382,7 +382,7 @@ TEST_F(IntrudersTest, MalformedMessages) {
 }
 
 // Connections that say nothing, or nonsense, instead of a TLS greeting.
-// Of those who keep silent, soon; but not of honest peers on a machine that has much else to do.
+// The server ends silent ones soon, but gives honest peers on a busy machine the time they need.
 class ImpatientTest : public IntrudersTest {
  protected:
   ImpatientTest()

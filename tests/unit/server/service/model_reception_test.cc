@@ -108,7 +108,7 @@ class ModelReceptionTest : public ::testing::Test {
     return message;
   }
 
-  // What a stream of these messages ends with.
+  // The status of a stream of these messages.
   absl::Status EndOf(const std::vector<v1::BringModelRequest>& messages) {
     grpc::ClientContext context;
     v1::BringModelResponse response;

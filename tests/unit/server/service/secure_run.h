@@ -55,7 +55,7 @@ struct Delta {
   v1::PushHeader header;
   std::vector<uint8_t> object;
 };
-// What worker "a" sends in that round, from the parameters published before it.
+// The delta of worker "a" for that round, from the parameters published before it.
 Delta MakeDelta(int64_t round, const std::vector<float>& published);
 absl::Status PushDelta(v1::Exchange::StubInterface& stub, const Delta& delta);
 // As that worker.
@@ -95,7 +95,7 @@ class HonestWorker {
   std::thread thread_;
 };
 
-// What `rounds` rounds of worker "a" publish when nobody is there to disturb them.
+// The parameters after `rounds` rounds of worker "a" when nobody disturbs them.
 std::vector<float> UndisturbedParameters(int64_t rounds);
 
 }  // namespace causeway::server

@@ -76,7 +76,7 @@ v1::RunConfig Config() {
   for (;;) pause();
 }
 
-// What a process holds in memory, in bytes: "VmRSS" now, "VmHWM" at most so far.
+// Memory of a process in bytes: "VmRSS" now, "VmHWM" at most so far.
 int64_t MemoryOf(pid_t process, const std::string& field) {
   std::ifstream status(absl::StrCat("/proc/", process, "/status"));
   for (std::string line; std::getline(status, line);) {

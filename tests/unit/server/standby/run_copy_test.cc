@@ -242,7 +242,7 @@ TEST_F(RunCopyTest, TheGivenParametersComeWithTheBeginning) {
   ASSERT_TRUE(WriteFileAtomically(disk, parent_.File("original/initial.parameters"),
                                   absl::string_view("what it began with"))
                   .ok());
-  // Of an attempt to begin another run here.
+  // An attempt to begin another run here left this.
   ASSERT_TRUE(WriteFileAtomically(disk, parent_.File("copy/initial.parameters"),
                                   absl::string_view("something else"))
                   .ok());

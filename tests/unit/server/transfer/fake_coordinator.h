@@ -29,7 +29,7 @@ class FakeCoordinator final : public Coordinator {
 
   // Is what BeginPush says of what was not contributed.
   absl::Status admission;
-  // What Contribute says after it has looked at the hash.
+  // Contribute answers this after it has looked at the hash.
   absl::Status verdict;
   std::vector<std::pair<v1::PushHeader, std::vector<uint8_t>>> contributions;
   std::vector<std::vector<double>> squares;  // Of the last contribution.

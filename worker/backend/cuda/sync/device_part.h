@@ -1,11 +1,11 @@
-// A replica's values on the GPUs of this process: snapshot, encoding, merging and hashing are
-// kernels on a stream of their own beside the training stream, and what crosses to the host and
-// back are codes, 8 bytes per leaf of a hash, and what leaves share over several devices.
+// A replica's values on the GPUs of this process. Snapshot, encoding, merging and hashing are
+// kernels on a stream of their own beside the training stream. Codes cross to the host and back, 8
+// bytes per leaf of a hash, and the bytes of leaves that several devices share.
 //
-// The training stream is held up by a merge's kernel until that has written the weights, and an
-// optimizer's update by the kernel that still reads them for a snapshot. With the published copy on
-// the device that is all; where it lies in the host's memory, a merge begins with the transfer of
-// the fragment's part of it.
+// A merge's kernel holds up the training stream until it has written the weights. A snapshot's
+// kernel holds up an optimizer's update while it reads them. With the published copy on the device
+// that is all; where it lies in the host's memory, a merge begins with the transfer of the
+// fragment's part of it.
 #ifndef CAUSEWAY_WORKER_BACKEND_CUDA_SYNC_DEVICE_PART_H_
 #define CAUSEWAY_WORKER_BACKEND_CUDA_SYNC_DEVICE_PART_H_
 
@@ -46,8 +46,8 @@ struct DeviceShard {
 };
 
 struct DevicePartOptions {
-  // The published copy is in device memory, 4 bytes per value, or in pinned host memory, from where
-  // it is copied to the device for every snapshot and back from it after every merge.
+  // True: the published copy is in device memory, 4 bytes per value. False: it is in pinned host
+  // memory, and is copied to the device for every snapshot and back from it after every merge.
   bool published_on_device = true;
   // Called when the weights of a fragment will have changed, by kernels that the training stream
   // waits for: other ranks need them.
