@@ -216,7 +216,8 @@ TEST_F(ShardHubTest, ALeadEndsWhenEveryShardKnowsThatTheRunIsFinished) {
   EXPECT_FALSE(hub_->NextOrder(**line)->roster().ended());
   report.set_heard(roster.number());
   ASSERT_TRUE(hub_->Take(**line, report).ok());
-  roster.set_number(roster.number() + 1);
+  roster = coordinator_->Roster();
+  roster.set_finished(true);
   hub_->Tell(roster, /*wait=*/false);
   EXPECT_TRUE(hub_->NextOrder(**line)->roster().ended());
   hub_->Detach(*line, absl::UnavailableError("it has ended"));
