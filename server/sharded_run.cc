@@ -28,6 +28,8 @@ ABSL_FLAG(std::string, shard, "", "serve: with --lead, this shard's name");
 ABSL_FLAG(std::string, lead_tls_cert, "",
           "serve: with --lead, this shard's certificate there; default: --tls_cert");
 ABSL_FLAG(std::string, lead_tls_key, "", "serve: the private key of --lead_tls_cert");
+ABSL_FLAG(std::string, lead_tls_server_name, "",
+          "serve: with --lead, the host in its certificate; default: that of --lead");
 
 ABSL_DECLARE_FLAG(std::string, advertise);
 ABSL_DECLARE_FLAG(std::string, etcd);
@@ -58,6 +60,7 @@ absl::StatusOr<ChannelSecurity> SecurityToLead(const std::string& lead) {
     security.cert_file = certificate;
     security.key_file = absl::GetFlag(FLAGS_lead_tls_key);
   }
+  security.server_name = absl::GetFlag(FLAGS_lead_tls_server_name);
   security.token_file.clear();
   security.crl_folder.clear();
   return MakeChannelSecurity(security, lead, Clock::Real()->Now());
