@@ -16,14 +16,18 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/file_system.h"
 #include "common/files/array_file.h"
 #include "nlohmann/json.hpp"
@@ -79,10 +83,15 @@ class BlobFolder {
 
   // DATA_LOSS unless it is there with its size.
   absl::Status CheckPresent(const BlobRef& blob);
-  // A file that cannot be removed now is an orphan, which the next opening removes.
+  // The commit that no row names the blob in is durable. A file that cannot be removed now is an
+  // orphan, which the next opening removes. A large one stays for a while, under a name that ends
+  // with .tmp: the next blob is written over it, because finding new pages or blocks takes longer
+  // than to fill them. Whoever reads a file without a lock asks afterwards if it is still there.
   void Remove(const BlobRef& blob);
   // OK also if it is not there.
   absl::Status RemoveFile(const std::string& file);
+  // Frees the disk of what stays so.
+  void DropSpares();
 
   struct Entry {
     std::string file;        // "deltas/..."
@@ -108,6 +117,10 @@ class BlobFolder {
   absl::StatusOr<std::vector<uint8_t>> ReadObject(const BlobRef& blob, const ArrayFileKind& kind,
                                                   const nlohmann::json& expected);
 
+  // The file on the disk to write: a spare of `bytes` or somewhat less, or a new one.
+  absl::StatusOr<std::unique_ptr<WritableFile>> Open(const std::string& path, int64_t bytes);
+  // RemoveFile, with a line in the log where that fails.
+  void Discard(const std::string& file);
   std::string OnDisk(const std::string& file) const { return JoinPath(folder_, file); }
   std::string InMemory(const std::string& file) const { return JoinPath(memory_, file); }
   bool MayBeInMemory(absl::string_view file) const;
@@ -120,6 +133,8 @@ class BlobFolder {
   std::atomic<bool> new_in_memory_ = false;
   std::atomic<int> writing_ = 0;  // Calls of Write.
   std::atomic<bool> said_full_ = false;
+  absl::Mutex mutex_;
+  std::deque<BlobRef> spares_ ABSL_GUARDED_BY(mutex_);  // The oldest first; on the disk.
 };
 
 }  // namespace causeway::server
