@@ -1,12 +1,13 @@
 #include "common/rpc/chunk_buffer.h"
 
-#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/slice.h>
 
 #include <array>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace causeway {
 namespace {
@@ -20,10 +21,16 @@ grpc::Slice Copied(const std::string& bytes) { return {bytes.data(), bytes.size(
 
 }  // namespace
 
-std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> BufferMessage::Open() const {
-  if (!buffer_.Valid()) return FlatMessage({}).Open();
-  // The reader changes nothing of the buffer; its interface is older than const was thought of.
-  return std::make_unique<grpc::ProtoBufferReader>(const_cast<grpc::ByteBuffer*>(&buffer_));
+MessageBytes TakeMessage(grpc::ByteBuffer& buffer) {
+  const auto slices = std::make_shared<std::vector<grpc::Slice>>();
+  MessageBytes message;
+  if (buffer.Dump(slices.get()).ok()) {
+    for (const grpc::Slice& slice : *slices)
+      message.pieces.emplace_back(slice.begin(), slice.size());
+  }
+  message.owner = slices;
+  buffer.Clear();
+  return message;
 }
 
 grpc::ByteBuffer ChunkToBuffer(ChunkFields chunk, std::span<const uint8_t> data,
@@ -56,8 +63,11 @@ grpc::ByteBuffer MessageToBuffer(const google::protobuf::MessageLite& message) {
 
 absl::Status BufferToMessage(const grpc::ByteBuffer& buffer,
                              google::protobuf::MessageLite& message) {
-  const auto pieces = BufferMessage(buffer).Open();
-  if (message.ParseFromZeroCopyStream(pieces.get())) return absl::OkStatus();
+  message.Clear();
+  if (!buffer.Valid()) return absl::OkStatus();
+  // The reader changes nothing of the buffer; its interface is older than const was thought of.
+  grpc::ProtoBufferReader pieces(const_cast<grpc::ByteBuffer*>(&buffer));
+  if (message.ParseFromZeroCopyStream(&pieces)) return absl::OkStatus();
   return absl::InvalidArgumentError("the message is malformed");
 }
 

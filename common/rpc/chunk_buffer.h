@@ -16,30 +16,8 @@
 
 namespace causeway {
 
-// A message as a raw method receives it; the buffer outlives the object.
-class BufferMessage final : public MessageBytes {
- public:
-  explicit BufferMessage(const grpc::ByteBuffer& buffer) : buffer_(buffer) {}
-  std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override;
-  size_t size() const override { return buffer_.Valid() ? buffer_.Length() : 0; }
-
- private:
-  const grpc::ByteBuffer& buffer_;
-};
-
-// One that keeps the buffer itself.
-class OwnedBufferMessage final : public MessageBytes {
- public:
-  // Leaves `buffer` empty.
-  explicit OwnedBufferMessage(grpc::ByteBuffer& buffer) { buffer_.Swap(&buffer); }
-  std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override {
-    return BufferMessage(buffer_).Open();
-  }
-  size_t size() const override { return BufferMessage(buffer_).size(); }
-
- private:
-  grpc::ByteBuffer buffer_;
-};
+// A message as a raw method receives it, where it lies. Leaves `buffer` empty.
+MessageBytes TakeMessage(grpc::ByteBuffer& buffer);
 
 // A LaneMessage that holds a chunk. It borrows `data`, 1 .. kChunkBytes of them,
 // which must not change before `owner` is released, on any thread, when the message has left.

@@ -68,8 +68,7 @@ class LaneDialer::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer
       if (releases) RemoveHold();
       return;
     }
-    const auto message = std::make_shared<const OwnedBufferMessage>(incoming_);
-    if (peer_->Receive(lane, message)) ReadOn();
+    if (peer_->Receive(lane, TakeMessage(incoming_))) ReadOn();
   }
   void OnWriteDone(bool ok) override {
     const LanePeer::LanePtr lane = Lane();

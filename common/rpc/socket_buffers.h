@@ -27,6 +27,11 @@ struct BufferRange {
 struct SocketBuffers {
   BufferRange send;     // tcp_wmem
   BufferRange receive;  // tcp_rmem
+
+  // Upper bound of the window that a connection announces (tcp_links.h), if the peer's buffers are
+  // as large as these: Linux lets more be written when a third of the send buffer is free, and some
+  // of the rest is then still to be sent.
+  int64_t window_bytes() const { return send.largest / 16 * 9; }
 };
 
 // Reads the limits of this process's network namespace. NOT_FOUND where the kernel does not say.

@@ -18,6 +18,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/file_system.h"
+#include "common/rpc/socket_buffers.h"
 
 namespace causeway {
 namespace {
@@ -25,6 +27,8 @@ namespace {
 constexpr size_t kMaxNameBytes = 16;  // TCP_CA_NAME_MAX of the kernel.
 constexpr int kTcpRtoMaxMs = 44;      // TCP_RTO_MAX_MS, which Debian's headers do not know.
 constexpr absl::Duration kTcpsOwnPause = absl::Seconds(120);
+// The window of a shorter link is never what limits it.
+constexpr absl::Duration kLongRtt = absl::Milliseconds(5);
 
 void ForEachDescriptor(const std::function<void(int)>& visit) {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
@@ -120,12 +124,21 @@ std::vector<TcpConnection> Connections(const std::function<bool(const TcpConnect
   return found;
 }
 
-int BoundRetryPausesOf(const std::function<bool(const TcpConnection&)>& wanted) {
+// What a connection may have under way to this process: see tcp_links.h. 0: the kernel's own.
+int LargestWindow() {
+  const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(*FileSystem::Real());
+  return buffers.ok() ? static_cast<int>(buffers->window_bytes()) : 0;
+}
+
+int BoundAll(const std::function<bool(const TcpConnection&)>& wanted) {
+  const int window = LargestWindow();
   int bounded = 0;
   ForEachConnection(wanted, [&](int descriptor, const TcpConnection& connection) {
     const absl::Duration pause = std::clamp(4 * connection.rtt, kLongestRetryPause, kTcpsOwnPause);
     const int pause_ms = static_cast<int>(absl::ToInt64Milliseconds(pause));
     bounded += setsockopt(descriptor, IPPROTO_TCP, kTcpRtoMaxMs, &pause_ms, sizeof(pause_ms)) == 0;
+    if (window == 0 || connection.rtt < kLongRtt || connection.congestion_control != "bbr") return;
+    setsockopt(descriptor, IPPROTO_TCP, TCP_WINDOW_CLAMP, &window, sizeof(window));
   });
   return bounded;
 }
@@ -269,20 +282,20 @@ TcpLink TcpLinkTotals::Update(std::vector<TcpConnection> now) {
   return link;
 }
 
-int BoundRetryPauses(std::span<const TcpAddress> peers) {
+int BoundConnectionsTo(std::span<const TcpAddress> peers) {
   if (peers.empty()) return 0;
-  return BoundRetryPausesOf(
+  return BoundAll(
       [&](const TcpConnection& connection) { return Contains(peers, connection.peer); });
 }
 
-int BoundRetryPausesOfAccepted(int local_port) {
-  return BoundRetryPausesOf(
+int BoundConnectionsAcceptedOn(int local_port) {
+  return BoundAll(
       [&](const TcpConnection& connection) { return connection.local.port == local_port; });
 }
 
 TcpLink TcpLinkMeter::Sample() {
   SetCongestionControl(peers_, congestion_control_);
-  BoundRetryPauses(peers_);
+  BoundConnectionsTo(peers_);
   return totals_.Update(ConnectionsTo(peers_));
 }
 

@@ -4,7 +4,7 @@
 // that is a connected TCP socket with the wanted peer or local port. A descriptor may be closed, or
 // become another socket, between two system calls. That is harmless. Everything is read from one
 // descriptor after its peer was; at worst one connection's figures are reported under the name of
-// another for one sample. At worst a congestion control or a longest pause is chosen for another
+// another for one sample. At worst a congestion control or a bound is chosen for another
 // TCP connection of this process; for anything that is no TCP socket the system refuses it. Nothing
 // is written, shut down or duplicated. Without /proc there are no connections.
 //
@@ -82,18 +82,24 @@ int SetCongestionControl(std::span<const TcpAddress> peers, const std::string& n
 // Sets it for the sockets that listen on this port: what they accept from then on inherits it.
 int SetCongestionControlOfListeners(int local_port, const std::string& name);
 
-// --- Retries ---
-// TCP doubles the pause before every try to reach the other end again, up to two minutes: a link
-// that was black for 12 s would stand unused until the 19th. From Linux 6.15 on it can be told how
-// long the pause may become; older kernels leave it as it is.
+// --- Bounds ---
+// Windows. BBR learns a link's rate only while a connection has more to send than is under way.
+// Where the send buffer is what limits it, it never has, with gRPC's way to write: BBR goes on at
+// the rate of its first second, several times too much, and the queues on the way overflow. So a
+// long link's BBR connections announce a window that is smaller than the peer's buffer.
+//
+// Retries. TCP doubles the pause before every try to reach the other end again, up to two minutes:
+// a link that was black for 12 s would stand unused until the 19th. From Linux 6.15 on it can be
+// told how long the pause may become; older kernels leave it as it is.
 
 // A link that is back carries again so soon, or within four of its round trips if that is longer:
 // queues may be deep, and a try before the answer can have come would only fill them more.
 inline constexpr absl::Duration kLongestRetryPause = absl::Seconds(1);  // The least it takes.
-// For the connections to these addresses as they are now; returns how many have such a bound.
-int BoundRetryPauses(std::span<const TcpAddress> peers);
+// For the connections to these addresses as they are now; returns how many have their pauses
+// bounded.
+int BoundConnectionsTo(std::span<const TcpAddress> peers);
 // Likewise, for the connections that were accepted on this local port.
-int BoundRetryPausesOfAccepted(int local_port);
+int BoundConnectionsAcceptedOn(int local_port);
 
 // The figures of a link across connections that come and go. Not thread-safe.
 class TcpLinkTotals {
@@ -110,7 +116,7 @@ class TcpLinkTotals {
 };
 
 // The same of this process's connections to these addresses, since the meter was made. New
-// connections get the congestion control, and all a bound on the pauses between tries. Not
+// connections get the congestion control, and all the bounds above. Not
 // thread-safe.
 class TcpLinkMeter {
  public:

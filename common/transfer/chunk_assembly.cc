@@ -1,8 +1,10 @@
 #include "common/transfer/chunk_assembly.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/checksum.h"
+#include "common/transfer/wire.h"
 
 namespace causeway {
 
@@ -15,17 +17,15 @@ ChunkAssembly::ChunkAssembly(int64_t object_bytes, Look look)
       leaves_(static_cast<size_t>(held_.chunks())) {}
 
 std::span<uint8_t> ChunkAssembly::Place(int64_t chunk) const {
-  const ChunkSet shape(object_bytes());
-  return std::span(*bytes_).subspan(static_cast<size_t>(ChunkSet::Offset(chunk)),
-                                    static_cast<size_t>(shape.Size(chunk)));
+  const auto offset = static_cast<size_t>(ChunkSet::Offset(chunk));
+  return std::span(*bytes_).subspan(offset, std::min(kChunkBytes, bytes_->size() - offset));
 }
 
 std::optional<std::span<uint8_t>> ChunkAssembly::PlaceOf(int64_t chunk) {
   absl::MutexLock lock(&mutex_);
   if (held_.Holds(chunk)) return std::span<uint8_t>();
   if (!arriving_.Add(chunk)) return std::nullopt;
-  return std::span(*bytes_).subspan(static_cast<size_t>(ChunkSet::Offset(chunk)),
-                                    static_cast<size_t>(held_.Size(chunk)));
+  return Place(chunk);
 }
 
 bool ChunkAssembly::Placed(int64_t chunk, const absl::StatusOr<uint64_t>& checksum) {

@@ -1,11 +1,13 @@
 #include "common/transfer/chunk_message.h"
 
 #include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/io/zero_copy_stream.h>
 #include <google/protobuf/wire_format_lite.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "causeway/v1/exchange.pb.h"
@@ -157,15 +159,53 @@ bool ReadMessage(CodedInputStream& stream, google::protobuf::MessageLite& header
   }
 }
 
-// The chunk's data, into memory of just its size.
-absl::Status CopyData(const MessageBytes& bytes, const ChunkFields& chunk, uint8_t* target) {
-  const std::unique_ptr<ZeroCopyInputStream> pieces = bytes.Open();
-  CodedInputStream stream(pieces.get());
-  if (!stream.Skip(static_cast<int>(chunk.data_position)) ||
-      !stream.ReadRaw(target, static_cast<int>(chunk.data_bytes))) {
-    return absl::InternalError("the message has changed since it was parsed");
+// Reads the pieces one after the other.
+class PieceStream final : public ZeroCopyInputStream {
+ public:
+  explicit PieceStream(const MessageBytes& bytes) : pieces_(bytes.pieces) {}
+  bool Next(const void** data, int* size) override {
+    if (next_ == pieces_.size()) return false;
+    const std::span<const uint8_t> rest = pieces_[next_++].subspan(std::exchange(read_, 0));
+    *data = rest.data();
+    *size = static_cast<int>(rest.size());
+    count_ += *size;
+    return true;
   }
-  return absl::OkStatus();
+  void BackUp(int count) override {
+    read_ = pieces_[--next_].size() - static_cast<size_t>(count);
+    count_ -= count;
+  }
+  bool Skip(int count) override {
+    const void* data = nullptr;
+    int size = 0;
+    while (Next(&data, &size)) {
+      if (size >= count) return BackUp(size - count), true;
+      count -= size;
+    }
+    return false;
+  }
+  int64_t ByteCount() const override { return count_; }
+
+ private:
+  const std::span<const std::span<const uint8_t>> pieces_;
+  size_t next_ = 0;  // Piece.
+  size_t read_ = 0;  // Bytes of it.
+  int64_t count_ = 0;
+};
+
+// Copies the chunk's data into memory of just its size.
+void CopyData(const MessageBytes& bytes, const ChunkFields& chunk, uint8_t* target) {
+  size_t skip = chunk.data_position;
+  size_t left = chunk.data_bytes;
+  for (const std::span<const uint8_t> piece : bytes.pieces) {
+    const size_t skipped = std::min(skip, piece.size());
+    const std::span<const uint8_t> part =
+        piece.subspan(skipped, std::min(left, piece.size() - skipped));
+    if (!part.empty()) std::memcpy(target, part.data(), part.size());
+    target += part.size();
+    skip -= skipped;
+    left -= part.size();
+  }
 }
 
 absl::Status Differs(const ChunkFields& chunk) {
@@ -176,7 +216,7 @@ absl::Status Differs(const ChunkFields& chunk) {
 absl::StatusOr<uint64_t> Unpack(const MessageBytes& bytes, const ChunkFields& chunk,
                                 std::span<uint8_t> leaf) {
   std::string packed(chunk.data_bytes, '\0');
-  RETURN_IF_ERROR(CopyData(bytes, chunk, reinterpret_cast<uint8_t*>(packed.data())));
+  CopyData(bytes, chunk, reinterpret_cast<uint8_t*>(packed.data()));
   if (Checksum64(absl::string_view(packed)) != chunk.checksum) return Differs(chunk);
   RETURN_IF_ERROR(
       Annotate(EntropyUnpack(packed, leaf), absl::StrCat("the chunk at byte ", chunk.offset)));
@@ -185,17 +225,14 @@ absl::StatusOr<uint64_t> Unpack(const MessageBytes& bytes, const ChunkFields& ch
 
 }  // namespace
 
-std::unique_ptr<ZeroCopyInputStream> FlatMessage::Open() const {
-  return std::make_unique<google::protobuf::io::ArrayInputStream>(bytes_.data(),
-                                                                  static_cast<int>(bytes_.size()));
-}
-
 absl::StatusOr<MessageKind> ParseMessage(const MessageBytes& bytes,
                                          google::protobuf::MessageLite& header,
                                          ChunkFields& chunk) {
-  const std::unique_ptr<ZeroCopyInputStream> pieces = bytes.Open();
-  CodedInputStream stream(pieces.get());
-  stream.PushLimit(static_cast<int>(bytes.size()));
+  PieceStream pieces(bytes);
+  CodedInputStream stream(&pieces);
+  size_t size = 0;
+  for (const std::span<const uint8_t> piece : bytes.pieces) size += piece.size();
+  stream.PushLimit(static_cast<int>(size));
   MessageKind kind = MessageKind::kNeither;
   if (!ReadMessage(stream, header, chunk, kind)) {
     return absl::InvalidArgumentError("a message of the transfer is malformed");
@@ -228,7 +265,7 @@ absl::StatusOr<uint64_t> ReadChunk(const MessageBytes& bytes, const ChunkFields&
   if (chunk.data_bytes != leaf.size()) {
     return absl::InternalError("the chunk was not checked against its place");
   }
-  RETURN_IF_ERROR(CopyData(bytes, chunk, leaf.data()));
+  CopyData(bytes, chunk, leaf.data());
   const uint64_t checksum = Checksum64(leaf);
   if (checksum != chunk.checksum) return Differs(chunk);
   return checksum;

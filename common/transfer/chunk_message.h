@@ -11,7 +11,6 @@
 #ifndef CAUSEWAY_COMMON_TRANSFER_CHUNK_MESSAGE_H_
 #define CAUSEWAY_COMMON_TRANSFER_CHUNK_MESSAGE_H_
 
-#include <google/protobuf/io/zero_copy_stream.h>
 #include <google/protobuf/message_lite.h>
 
 #include <cstddef>
@@ -19,44 +18,17 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace causeway {
 
-// A serialized message, in however many pieces, that can be read more than once.
-class MessageBytes {
- public:
-  virtual ~MessageBytes() = default;
-  // Opens the message from its start. The stream is valid as long as this object.
-  virtual std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const = 0;
-  virtual size_t size() const = 0;  // Bytes of the whole message.
-};
-
-// A message in one piece, which outlives the object.
-class FlatMessage final : public MessageBytes {
- public:
-  explicit FlatMessage(std::span<const uint8_t> bytes) : bytes_(bytes) {}
-  std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override;
-  size_t size() const override { return bytes_.size(); }
-
- private:
-  const std::span<const uint8_t> bytes_;
-};
-
-// A message in one piece, which the object keeps.
-class OwnedMessage final : public MessageBytes {
- public:
-  explicit OwnedMessage(std::string bytes) : bytes_(std::move(bytes)) {}
-  std::unique_ptr<google::protobuf::io::ZeroCopyInputStream> Open() const override {
-    return FlatMessage({reinterpret_cast<const uint8_t*>(bytes_.data()), bytes_.size()}).Open();
-  }
-  size_t size() const override { return bytes_.size(); }
-
- private:
-  const std::string bytes_;
+// A serialized message, in however many pieces.
+struct MessageBytes {
+  std::vector<std::span<const uint8_t>> pieces;
+  std::shared_ptr<const void> owner;  // Keeps the pieces; null: they outlive the message.
 };
 
 // v1.Chunk apart from its data.

@@ -74,7 +74,7 @@ LaneClient::Handle LaneClient::Add(Handle transfer) {
     End(transfer, {.status = ClientCancelled()});
     return transfer;
   }
-  if (transfer->offered.has_value() && own_.observer != nullptr) own_.observer->OnFlow(true);
+  if (transfer->offered.has_value()) own_.observer->OnFlow(true);
   Begin(transfer);
   return transfer;
 }
@@ -147,7 +147,7 @@ absl::Status LaneClient::OnControl(const LanePtr& lane, v1::LaneControl& message
         if (held > transfer->held_before) transfer->damaged = 0;
         transfer->held_before = held;
       }
-      if (resumes && own_.observer != nullptr) own_.observer->OnResume();
+      if (resumes) own_.observer->OnResume();
       return absl::OkStatus();
     }
     case v1::LaneControl::kAnnouncement:
@@ -199,7 +199,7 @@ absl::Status LaneClient::OnAnnouncement(const LanePtr& lane, const v1::Announcem
     Fail(transfer, absl::UnavailableError("the object changed while it was pulled"));
     return absl::OkStatus();
   }
-  if (flows && own_.observer != nullptr) own_.observer->OnFlow(false);
+  if (flows) own_.observer->OnFlow(false);
   Expect(number, assembly);
   if (Find(number) == nullptr) StopExpecting(number);  // It ended meanwhile.
   const ChunkSet held = assembly->held();
@@ -257,12 +257,10 @@ void LaneClient::OnDamaged(uint64_t number, int times) {
 }
 
 void LaneClient::OnChunk(uint64_t, bool sent, int64_t bytes, bool again) {
-  if (own_.observer != nullptr) own_.observer->OnChunk(sent, bytes, again);
+  own_.observer->OnChunk(sent, bytes, again);
 }
 
-void LaneClient::OnBlocked(bool blocked) {
-  if (own_.observer != nullptr) own_.observer->OnBlocked(blocked);
-}
+void LaneClient::OnBlocked(bool blocked) { own_.observer->OnBlocked(blocked); }
 
 void LaneClient::OnClosed(int number, const absl::Status& why, bool spoke, int64_t chunks_left) {
   std::vector<Handle> all;
@@ -283,10 +281,8 @@ void LaneClient::OnClosed(int number, const absl::Status& why, bool spoke, int64
     ++news_;
     if (cancelled_) return;
   }
-  if (own_.observer != nullptr) {
-    if (chunks_left > 0) own_.observer->OnResume();
-    if (first && !all.empty()) own_.observer->OnTrouble(absl::StrCat("lane ", number), why);
-  }
+  if (chunks_left > 0) own_.observer->OnResume();
+  if (first && !all.empty()) own_.observer->OnTrouble(absl::StrCat("lane ", number), why);
   for (const Handle& transfer : all) {
     if (!passes) {
       End(transfer, {.status = why});
@@ -332,12 +328,10 @@ void LaneClient::Fail(const Handle& transfer, const absl::Status& status) {
     }
   }
   if (!again) return End(transfer, {.status = status});
-  if (own_.observer != nullptr) {
-    own_.observer->OnTrouble(
-        absl::StrCat(sends ? "the delta of fragment " : "what is wanted of fragment ", fragment,
-                     ", round ", round),
-        status);
-  }
+  own_.observer->OnTrouble(
+      absl::StrCat(sends ? "the delta of fragment " : "what is wanted of fragment ", fragment,
+                   ", round ", round),
+      status);
 }
 
 void LaneClient::End(const Handle& transfer, Result result) {
@@ -351,8 +345,7 @@ void LaneClient::End(const Handle& transfer, Result result) {
     flowed = transfer->flows;
   }
   // Before anybody hears of the end: who asks then finds it counted.
-  if (flowed && own_.observer != nullptr)
-    own_.observer->OnEnd(transfer->offered.has_value(), whole);
+  if (flowed) own_.observer->OnEnd(transfer->offered.has_value(), whole);
   absl::MutexLock lock(&client_mutex_);
   transfer->result = std::move(result);
   transfer->ended = true;

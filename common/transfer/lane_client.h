@@ -38,6 +38,11 @@ namespace causeway {
 class LaneObserver {
  public:
   virtual ~LaneObserver() = default;
+  // Hears nothing.
+  static LaneObserver* Nobody() {
+    static LaneObserver nobody;
+    return &nobody;
+  }
   virtual void OnChunk(bool /*sent*/, int64_t /*bytes*/, bool /*again*/) {}
   virtual void OnResume() {}                            // A transfer goes on after a cut.
   virtual void OnFlow(bool /*sent*/) {}                 // The first bytes of an object may flow.
@@ -61,8 +66,8 @@ class LaneClient final : public LanePeer {
     std::function<uint64_t()> incarnation = [] { return uint64_t{0}; };
     // A lane that owes an acknowledgement for longer is given up.
     std::function<absl::Duration()> stall = [] { return absl::Seconds(30); };
-    absl::Duration poll = absl::Seconds(1);  // How often those who wait look at the clock.
-    LaneObserver* observer = nullptr;        // Outlives the client; may be null.
+    absl::Duration poll = absl::Seconds(1);           // How often those who wait look at the clock.
+    LaneObserver* observer = LaneObserver::Nobody();  // Outlives the client.
     // True for errors, of a lane or a transfer, that pass.
     std::function<bool(const absl::Status&)> passes;
   };

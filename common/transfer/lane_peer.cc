@@ -45,7 +45,7 @@ LanePeer::LanePtr LanePeer::Open(int number, std::shared_ptr<LaneStream> stream,
   // Its connection is gone, which has not been noticed here yet.
   for (const LanePtr& other : former) {
     const absl::Status again = absl::UnavailableError("the lane was opened again");
-    Fail(*other, again);
+    other->stream->End(again);
     Close(other, again);
   }
   return lane;
@@ -71,7 +71,7 @@ void LanePeer::EndAll(const absl::Status& why) {
     absl::MutexLock lock(&mutex_);
     lanes = lanes_;
   }
-  for (const LanePtr& lane : lanes) Fail(*lane, why);
+  for (const LanePtr& lane : lanes) lane->stream->End(why);
 }
 
 int LanePeer::lanes() const {
@@ -84,12 +84,10 @@ bool LanePeer::sends() const {
   return !lanes_.empty() && !outgoing_.empty();
 }
 
-void LanePeer::Fail(Lane& lane, const absl::Status& status) { lane.stream->End(status); }
-
-bool LanePeer::Receive(const LanePtr& lane, const std::shared_ptr<const MessageBytes>& message) {
+bool LanePeer::Receive(const LanePtr& lane, const MessageBytes& message) {
   v1::LaneControl control;
   ChunkFields fields;
-  const absl::StatusOr<MessageKind> kind = ParseMessage(*message, control, fields);
+  const absl::StatusOr<MessageKind> kind = ParseMessage(message, control, fields);
   absl::Status status = kind.status();
   if (status.ok()) {
     switch (*kind) {
@@ -102,7 +100,7 @@ bool LanePeer::Receive(const LanePtr& lane, const std::shared_ptr<const MessageB
         status = absl::InvalidArgumentError("a message of the lane is empty or of an unknown kind");
     }
   }
-  if (!status.ok()) Fail(*lane, status);
+  if (!status.ok()) lane->stream->End(status);
   return status.ok();
 }
 
@@ -139,7 +137,7 @@ absl::Status LanePeer::TakeControl(const LanePtr& lane, v1::LaneControl& message
   }
 }
 
-bool LanePeer::TakeChunk(const LanePtr& lane, const std::shared_ptr<const MessageBytes>& message,
+bool LanePeer::TakeChunk(const LanePtr& lane, const MessageBytes& message,
                          const ChunkFields& fields) {
   int64_t sequence = 0;
   std::shared_ptr<ChunkAssembly> object;
@@ -159,10 +157,10 @@ bool LanePeer::TakeChunk(const LanePtr& lane, const std::shared_ptr<const Messag
   }
   const absl::StatusOr<int64_t> chunk = CheckChunk(fields, object->object_bytes());
   if (!chunk.ok()) {
-    Fail(*lane, chunk.status());
+    lane->stream->End(chunk.status());
     return false;
   }
-  if (fields.unpacked_bytes == 0 && Place(lane, *message, fields, sequence, *chunk, object)) {
+  if (fields.unpacked_bytes == 0 && Place(lane, message, fields, sequence, *chunk, object)) {
     return true;
   }
   bool reads_on = false;
@@ -175,11 +173,11 @@ bool LanePeer::TakeChunk(const LanePtr& lane, const std::shared_ptr<const Messag
   return reads_on;
 }
 
-void LanePeer::PlaceLater(const LanePtr& lane, const std::shared_ptr<const MessageBytes>& message,
+void LanePeer::PlaceLater(const LanePtr& lane, const MessageBytes& message,
                           const ChunkFields& fields, int64_t sequence, int64_t chunk,
                           const std::shared_ptr<ChunkAssembly>& object) {
   options_.run_long([self = shared_from_this(), lane, message, fields, sequence, chunk, object] {
-    if (!self->Place(lane, *message, fields, sequence, chunk, object)) {
+    if (!self->Place(lane, message, fields, sequence, chunk, object)) {
       return self->PlaceLater(lane, message, fields, sequence, chunk, object);
     }
     bool resumes = false;
@@ -317,9 +315,9 @@ void LanePeer::EndStalled(absl::Duration limit) {
     }
   }
   for (const LanePtr& lane : stalled) {
-    Fail(*lane, absl::DeadlineExceededError(absl::StrCat(
-                    "nothing moved for too long: what the lane was given was not acknowledged for ",
-                    absl::FormatDuration(limit))));
+    lane->stream->End(absl::DeadlineExceededError(absl::StrCat(
+        "nothing moved for too long: what the lane was given was not acknowledged for ",
+        absl::FormatDuration(limit))));
   }
 }
 
@@ -390,8 +388,8 @@ bool LanePeer::Say(v1::LaneControl message, LanePtr lane) {
     if (!too_many) lane->to_say.push_back(std::move(message));
   }
   if (too_many) {
-    Fail(*lane,
-         absl::ResourceExhaustedError("more is asked over the lane than answers are read from it"));
+    lane->stream->End(
+        absl::ResourceExhaustedError("more is asked over the lane than answers are read from it"));
     return false;
   }
   Pump(lane);

@@ -70,7 +70,7 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   // is one; a former lane of the same number ends.
   LanePtr Open(int number, std::shared_ptr<LaneStream> stream, const v1::Greeting* greeting);
   // Takes one message. False: read no more before LaneStream::ReadOn; or the stream is being ended.
-  bool Receive(const LanePtr& lane, const std::shared_ptr<const MessageBytes>& message);
+  bool Receive(const LanePtr& lane, const MessageBytes& message);
   // The last write has left, or the driver is ready.
   void Written(const LanePtr& lane);
   // The stream is over: the peer forgets it. May be called again.
@@ -131,19 +131,16 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   struct Writing;
 
   absl::Status TakeControl(const LanePtr& lane, v1::LaneControl& message);
-  bool TakeChunk(const LanePtr& lane, const std::shared_ptr<const MessageBytes>& message,
-                 const ChunkFields& fields);
+  bool TakeChunk(const LanePtr& lane, const MessageBytes& message, const ChunkFields& fields);
   // Puts a chunk into its place. False: it has come over another lane as well, and is being placed.
   bool Place(const LanePtr& lane, const MessageBytes& message, const ChunkFields& fields,
              int64_t sequence, int64_t chunk, const std::shared_ptr<ChunkAssembly>& object);
   // On a thread for long work: the same, once that other one has been placed or was damaged.
-  void PlaceLater(const LanePtr& lane, const std::shared_ptr<const MessageBytes>& message,
-                  const ChunkFields& fields, int64_t sequence, int64_t chunk,
-                  const std::shared_ptr<ChunkAssembly>& object);
+  void PlaceLater(const LanePtr& lane, const MessageBytes& message, const ChunkFields& fields,
+                  int64_t sequence, int64_t chunk, const std::shared_ptr<ChunkAssembly>& object);
   static void Handled(Lane& lane, int64_t sequence);
   bool NextMessage(Lane& lane, Writing& next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<bool> BlockedNow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static void Fail(Lane& lane, const absl::Status& status);
 
   const Options options_;
   mutable absl::Mutex mutex_;

@@ -322,7 +322,7 @@ void CoordinatorServer::MaintainLoop() {
       }
     }
     links_.Sample(port());
-    BoundRetryPausesOfAccepted(port());
+    BoundConnectionsAcceptedOn(port());
   }
 }
 

@@ -69,8 +69,7 @@ void LaneReactor::OnReadDone(bool ok) {
     if (!status.ok()) return End(status);
     return ReadOn();
   }
-  const auto message = std::make_shared<const OwnedBufferMessage>(incoming_);
-  if (worker->Receive(lane, message)) ReadOn();
+  if (worker->Receive(lane, TakeMessage(incoming_))) ReadOn();
 }
 
 void LaneReactor::Write(OutgoingMessage message) {

@@ -24,8 +24,10 @@ absl::Status Send(const v1::FollowResponse& response, FeedWriter write) {
 
 // NOT_FOUND if the file is not there.
 absl::Status SendFile(RunDirectoryStore& store, const std::string& file, FeedWriter write) {
-  ASSIGN_OR_RETURN(const std::string content,
-                   store.file_system().ReadFile(JoinPath(store.folder(), file)));
+  const std::string path = JoinPath(store.folder(), file);
+  ASSIGN_OR_RETURN(const std::string content, store.file_system().ReadFile(path));
+  // Removed meanwhile, and perhaps written over before it was read.
+  if (!store.file_system().Exists(path)) return absl::NotFoundError(path);
   size_t offset = 0;
   do {
     const absl::string_view data = absl::string_view(content).substr(offset, kPartBytes);

@@ -1,7 +1,9 @@
 #include "server/store/blob_folder.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -11,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/checksum.h"
 #include "common/base/crash_point.h"
+#include "common/base/forwarding_file_system.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/telemetry/log.h"
@@ -26,6 +29,28 @@ constexpr ArrayFileKind kSnapshot = {'C', 'W', 'A', 'Y', 'S', 'N', 'A', 'P'};
 constexpr uint32_t kVersion = 1;
 constexpr char kObject[] = "object";
 constexpr size_t kCommitDigits = 12;
+constexpr int64_t kLeastSpareBytes = int64_t{1} << 20;
+// Bound of all together: fragments are saved in bursts, each of which frees former ones.
+constexpr int64_t kMostSpareBytes = int64_t{1} << 30;
+
+// Writes over the `bytes` that a file has, from its start, and beyond them.
+class RewrittenFile final : public ForwardingFile {
+ public:
+  RewrittenFile(std::unique_ptr<WritableFile> base, int64_t bytes)
+      : ForwardingFile(std::move(base)), left_(static_cast<size_t>(bytes)) {}
+  absl::Status Append(std::span<const uint8_t> data) override {
+    const std::span<const uint8_t> over = data.first(std::min(data.size(), left_));
+    if (!over.empty()) RETURN_IF_ERROR(Overwrite(written_, over));
+    written_ += over.size();
+    left_ -= over.size();
+    if (over.size() == data.size()) return absl::OkStatus();
+    return ForwardingFile::Append(data.subspan(over.size()));
+  }
+
+ private:
+  size_t left_;
+  uint64_t written_ = 0;
+};
 
 json DeltaMetadata(const ContributionRecord& record) {
   return {{"fragment", record.fragment},
@@ -110,7 +135,7 @@ absl::StatusOr<BlobRef> BlobFolder::Write(const char* blob_folder, const std::st
   const std::string path = Path(blob.file);
   const std::string temporary = path + ".tmp";
   const absl::Status written = [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, file_system_.Create(temporary));
+    ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, Open(temporary, blob.bytes));
     RETURN_IF_ERROR(WriteArrays(*file, kind, kVersion, metadata, arrays));
     CrashPoint("before_blob_sync");
     RETURN_IF_ERROR(SyncFailure(file->Sync()));
@@ -254,8 +279,56 @@ bool BlobFolder::IsBlobName(absl::string_view file) {
   return false;
 }
 
+absl::StatusOr<std::unique_ptr<WritableFile>> BlobFolder::Open(const std::string& path,
+                                                               int64_t bytes) {
+  BlobRef spare;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto best = spares_.end();
+    for (auto it = spares_.begin(); it != spares_.end(); ++it) {
+      const bool fits = it->bytes <= bytes && it->bytes >= bytes / 2;
+      if (fits && (best == spares_.end() || it->bytes > best->bytes)) best = it;
+    }
+    if (best == spares_.end()) return file_system_.Create(path);
+    spare = std::move(*best);
+    spares_.erase(best);
+  }
+  RETURN_IF_ERROR(file_system_.Rename(Path(spare.file), path));
+  ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system_.OpenForAppend(path));
+  return std::make_unique<RewrittenFile>(std::move(file), spare.bytes);
+}
+
 void BlobFolder::Remove(const BlobRef& blob) {
-  const absl::Status status = file_system_.Remove(Path(blob.file));
+  const std::string spare = blob.file + ".tmp";
+  if (blob.bytes < kLeastSpareBytes || !file_system_.Rename(Path(blob.file), Path(spare)).ok()) {
+    return RemoveFile(blob.file);
+  }
+  std::vector<BlobRef> superfluous;
+  {
+    absl::MutexLock lock(&mutex_);
+    spares_.push_back({.file = spare, .bytes = blob.bytes});
+    int64_t bytes = 0;
+    for (const BlobRef& one : spares_) bytes += one.bytes;
+    while (bytes > kMostSpareBytes) {
+      bytes -= spares_.front().bytes;
+      superfluous.push_back(std::move(spares_.front()));
+      spares_.pop_front();
+    }
+  }
+  for (const BlobRef& one : superfluous) RemoveFile(one.file);
+}
+
+void BlobFolder::DropSpares() {
+  std::deque<BlobRef> spares;
+  {
+    absl::MutexLock lock(&mutex_);
+    spares.swap(spares_);
+  }
+  for (const BlobRef& spare : spares) RemoveFile(spare.file);
+}
+
+void BlobFolder::RemoveFile(const std::string& file) {
+  const absl::Status status = file_system_.Remove(Path(file));
   if (!status.ok() && !absl::IsNotFound(status)) Log().warn("{}", std::string(status.message()));
 }
 

@@ -12,13 +12,17 @@
 #define CAUSEWAY_SERVER_STORE_BLOB_FOLDER_H_
 
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/file_system.h"
 #include "common/files/array_file.h"
 #include "nlohmann/json.hpp"
@@ -29,7 +33,7 @@ namespace causeway::server {
 
 inline constexpr const char* kBlobFolders[] = {"deltas", "answers", "snapshots"};
 
-// Thread-safe: it holds nothing but names.
+// Thread-safe.
 //
 // A Write returns when the file is durable. RESOURCE_EXHAUSTED: the disk is full, nothing is left
 // of it. After any other error the store must stop. A Read gives DATA_LOSS, with the file's name,
@@ -54,8 +58,13 @@ class BlobFolder {
 
   // DATA_LOSS unless it is there with its size.
   absl::Status CheckPresent(const BlobRef& blob);
-  // A file that cannot be removed now is an orphan, which the next opening removes.
+  // The commit that no row names the blob in is durable. A file that cannot be removed now is an
+  // orphan, which the next opening removes. A large one stays for a while, under a name that ends
+  // with .tmp: the next blob is written over it, because finding new pages or blocks takes longer
+  // than to fill them. Whoever reads a file without a lock asks afterwards if it is still there.
   void Remove(const BlobRef& blob);
+  // Frees the disk of what stays so.
+  void DropSpares();
 
   struct Entry {
     std::string file;        // "deltas/..."
@@ -79,8 +88,14 @@ class BlobFolder {
   absl::StatusOr<std::vector<uint8_t>> ReadObject(const BlobRef& blob, const ArrayFileKind& kind,
                                                   const nlohmann::json& expected);
 
+  // The file to write: a spare of `bytes` or somewhat less, or a new one.
+  absl::StatusOr<std::unique_ptr<WritableFile>> Open(const std::string& path, int64_t bytes);
+  void RemoveFile(const std::string& file);
+
   FileSystem& file_system_;
   const std::string folder_;
+  absl::Mutex mutex_;
+  std::deque<BlobRef> spares_ ABSL_GUARDED_BY(mutex_);  // The oldest first.
 };
 
 }  // namespace causeway::server

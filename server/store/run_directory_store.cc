@@ -231,8 +231,12 @@ absl::Status RunDirectoryStore::AbandonRun() {
 }
 
 absl::Status RunDirectoryStore::CheckSpace(uint64_t bytes) {
-  ASSIGN_OR_RETURN(const uint64_t free, file_system_.FreeBytes(folder_));
-  if (free >= bytes && free - bytes >= spare_bytes_) return absl::OkStatus();
+  const auto fits = [&](uint64_t free) { return free >= bytes && free - bytes >= spare_bytes_; };
+  ASSIGN_OR_RETURN(uint64_t free, file_system_.FreeBytes(folder_));
+  if (fits(free)) return absl::OkStatus();
+  blobs_.DropSpares();
+  ASSIGN_OR_RETURN(free, file_system_.FreeBytes(folder_));
+  if (fits(free)) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       folder_, " has ", free, " bytes free; ", bytes, " are needed and ", spare_bytes_.load(),
       " more for rounds, snapshots and the database: make room, the run then goes on"));

@@ -14,21 +14,6 @@ constexpr size_t kMaxHeldBytes = static_cast<size_t>(kMaxObjectBytes) / kChunkBy
 
 }  // namespace
 
-class AnswerOutbox::Hold {
- public:
-  Hold(std::shared_ptr<AnswerOutbox> outbox, std::string worker_id,
-       std::shared_ptr<const PullObject> object)
-      : outbox_(std::move(outbox)), worker_id_(std::move(worker_id)), object_(std::move(object)) {}
-  ~Hold() { outbox_->LetGo(worker_id_, *object_); }
-  Hold(const Hold&) = delete;
-  Hold& operator=(const Hold&) = delete;
-
- private:
-  const std::shared_ptr<AnswerOutbox> outbox_;
-  const std::string worker_id_;
-  const std::shared_ptr<const PullObject> object_;
-};
-
 void AnswerOutbox::BoundBytesOfWorker(int64_t bytes) {
   absl::MutexLock lock(&mutex_);
   max_bytes_of_worker_ = bytes;
@@ -137,7 +122,9 @@ absl::StatusOr<AnswerOutbox::Found> AnswerOutbox::Take(const std::string& worker
     held_[worker_id].bytes += bytes;
   }
   held_[worker_id].objects.insert(object->get());
-  found.hold = std::make_shared<Hold>(shared_from_this(), worker_id, *object);
+  found.hold =
+      std::shared_ptr<const void>(nullptr, [self = shared_from_this(), worker_id, kept = *object](
+                                               const void*) { self->LetGo(worker_id, *kept); });
   found.source = SourceOf(*object);
   return found;
 }

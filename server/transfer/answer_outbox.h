@@ -79,7 +79,6 @@ class AnswerOutbox : public std::enable_shared_from_this<AnswerOutbox> {
     std::multiset<const PullObject*> objects;
     int64_t bytes = 0;  // Of different ones.
   };
-  class Hold;
 
   static absl::Status Check(const v1::Want& want);
   void Answered(const Answer& answer, const Object& object);

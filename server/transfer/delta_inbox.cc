@@ -23,37 +23,35 @@ bool Passes(const absl::Status& status) {
 
 }  // namespace
 
-// All but the constants is guarded by the inbox's lock.
-struct DeltaInbox::Delta {
+// All but the constants and what lanes see is guarded by the inbox's lock.
+struct DeltaInbox::Kept : Delta {
   enum class State { kReceiving, kContributing, kEnded };
   using Squares = std::vector<std::vector<double>>;  // By chunk.
 
-  Delta(const v1::PushHeader& first, uint64_t holder_number, ByteBudget& memory,
-        const Coordinator& coordinator)
-      : holder(holder_number),
-        squares(
+  Kept(const v1::PushHeader& first, uint64_t number, ByteBudget& memory,
+       const Coordinator& coordinator)
+      : squares(
             std::make_shared<Squares>(static_cast<size_t>(ChunkSet(first.total_bytes()).chunks()))),
-        chunks(std::make_shared<ChunkAssembly>(
-            first.total_bytes(),
-            [&coordinator, measured = squares, fragment = first.fragment(), round = first.round()](
-                int64_t chunk, std::span<const uint8_t> bytes) {
-              (*measured)[static_cast<size_t>(chunk)] =
-                  coordinator.MeasureLeaf(fragment, round, chunk, bytes);
-            })),
         header(first),
         memory_(memory),
-        taken_bytes_(first.total_bytes()) {}
-  ~Delta() { ReleaseMemory(); }
-  Delta(const Delta&) = delete;
-  Delta& operator=(const Delta&) = delete;
+        taken_bytes_(first.total_bytes()) {
+    holder = number;
+    const auto measure = [&coordinator, measured = squares, fragment = first.fragment(),
+                          round = first.round()](int64_t chunk, std::span<const uint8_t> bytes) {
+      (*measured)[static_cast<size_t>(chunk)] =
+          coordinator.MeasureLeaf(fragment, round, chunk, bytes);
+    };
+    chunks = std::make_shared<ChunkAssembly>(first.total_bytes(), measure);
+  }
+  ~Kept() { ReleaseMemory(); }
+  Kept(const Kept&) = delete;
+  Kept& operator=(const Kept&) = delete;
 
   // The object has gone elsewhere, or nowhere.
   void ReleaseMemory() { memory_.Return(std::exchange(taken_bytes_, 0)); }
 
-  const uint64_t holder;
   const std::shared_ptr<Squares> squares;  // Complete when the chunks are.
-  const std::shared_ptr<ChunkAssembly> chunks;
-  v1::PushHeader header;  // The latest offer's.
+  v1::PushHeader header;                   // The latest offer's.
   State state = State::kReceiving;
   Bearers bearers;
   absl::Duration offered;  // Last.
@@ -72,12 +70,6 @@ DeltaInbox::Key DeltaInbox::KeyOf(const v1::PushHeader& header) {
   return {header.fragment(), header.round(), header.worker_id()};
 }
 
-const std::shared_ptr<ChunkAssembly>& DeltaInbox::Chunks(const Delta& delta) {
-  return delta.chunks;
-}
-
-uint64_t DeltaInbox::Holder(const Delta& delta) { return delta.holder; }
-
 void DeltaInbox::End(const Bearers& bearers, const absl::StatusOr<v1::PushResponse>& result) {
   for (const auto& [weak, transfer] : bearers) {
     const std::shared_ptr<DeltaBearer> bearer = weak.lock();
@@ -92,7 +84,7 @@ void DeltaInbox::Moved(const std::string& worker_id) {
   if (found != moved_.end()) found->second = now;
 }
 
-bool DeltaInbox::IsIdle(const Delta& delta, absl::Duration now) const {
+bool DeltaInbox::IsIdle(const Kept& delta, absl::Duration now) const {
   const bool borne = std::ranges::any_of(
       delta.bearers, [](const Bearer& bearer) { return !bearer.first.expired(); });
   if (!borne) return true;
@@ -103,9 +95,9 @@ bool DeltaInbox::IsIdle(const Delta& delta, absl::Duration now) const {
 
 bool DeltaInbox::EvictOne(Bearers& evicted) {
   const absl::Duration now = options_.clock->Monotonic();
-  std::shared_ptr<Delta> longest;  // Not by reference: it may be the last one.
+  std::shared_ptr<Kept> longest;  // Not by reference: it may be the last one.
   for (const auto& [key, delta] : deltas_) {
-    if (delta->state != Delta::State::kReceiving || !IsIdle(*delta, now)) continue;
+    if (delta->state != Kept::State::kReceiving || !IsIdle(*delta, now)) continue;
     if (longest == nullptr || delta->offered < longest->offered) longest = delta;
   }
   if (longest == nullptr) return false;
@@ -115,8 +107,8 @@ bool DeltaInbox::EvictOne(Bearers& evicted) {
   return true;
 }
 
-absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::MakeRoom(
-    const v1::PushHeader& header, Bearers& evicted) {
+absl::StatusOr<std::shared_ptr<DeltaInbox::Kept>> DeltaInbox::MakeRoom(const v1::PushHeader& header,
+                                                                       Bearers& evicted) {
   while (!options_.memory->Take(header.total_bytes())) {
     if (!EvictOne(evicted)) {
       return absl::ResourceExhaustedError(
@@ -125,16 +117,16 @@ absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::MakeRoom(
                        " are taken by objects that are being received; try again later"));
     }
   }
-  return std::make_shared<Delta>(header, next_holder_++, *options_.memory, coordinator_);
+  return std::make_shared<Kept>(header, next_holder_++, *options_.memory, coordinator_);
 }
 
-absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::FindOrMake(
+absl::StatusOr<std::shared_ptr<DeltaInbox::Kept>> DeltaInbox::FindOrMake(
     const v1::PushHeader& header, Bearers& replaced, Bearers& evicted) {
   const auto found = deltas_.find(KeyOf(header));
   if (found != deltas_.end()) {
-    const std::shared_ptr<Delta> former = found->second;
+    const std::shared_ptr<Kept> former = found->second;
     if (former->header.object_hash() == header.object_hash()) return former;
-    if (former->state == Delta::State::kContributing) {
+    if (former->state == Kept::State::kContributing) {
       return absl::UnavailableError(
           absl::StrCat("another object of ", header.worker_id(), " for round ", header.round(),
                        " of fragment ", header.fragment(), " is being verified; try again"));
@@ -142,7 +134,7 @@ absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::FindOrMake(
     replaced = std::exchange(former->bearers, {});
     Drop(*former);
   }
-  ASSIGN_OR_RETURN(std::shared_ptr<Delta> delta, MakeRoom(header, evicted));
+  ASSIGN_OR_RETURN(std::shared_ptr<Kept> delta, MakeRoom(header, evicted));
   deltas_[KeyOf(header)] = delta;
   return delta;
 }
@@ -156,7 +148,7 @@ absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::Offer(
     accepted = *held;
     return nullptr;
   }
-  absl::StatusOr<std::shared_ptr<Delta>> delta;
+  absl::StatusOr<std::shared_ptr<Kept>> delta;
   Bearers replaced;
   Bearers evicted;
   bool whole = false;
@@ -164,7 +156,7 @@ absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::Offer(
     absl::MutexLock lock(&mutex_);
     delta = FindOrMake(header, replaced, evicted);
     if (delta.ok()) {
-      Delta& found = **delta;
+      Kept& found = **delta;
       const absl::Duration now = options_.clock->Monotonic();
       std::erase_if(found.bearers, [](const Bearer& one) { return one.first.expired(); });
       if (found.bearers.empty()) counters_.resumed_chunks += found.chunks->held().held_chunks();
@@ -187,20 +179,21 @@ absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::Offer(
 }
 
 void DeltaInbox::Whole(const std::shared_ptr<Delta>& delta) {
+  const auto kept = std::static_pointer_cast<Kept>(delta);
   {
     absl::MutexLock lock(&mutex_);
-    if (!StartContributing(*delta)) return;
+    if (!StartContributing(*kept)) return;
   }
-  options_.run_long([this, delta] { Contribute(delta); });
+  options_.run_long([this, kept] { Contribute(kept); });
 }
 
-bool DeltaInbox::StartContributing(Delta& delta) {
-  if (delta.state != Delta::State::kReceiving || !delta.chunks->held().complete()) return false;
-  delta.state = Delta::State::kContributing;
+bool DeltaInbox::StartContributing(Kept& delta) {
+  if (delta.state != Kept::State::kReceiving || !delta.chunks->held().complete()) return false;
+  delta.state = Kept::State::kContributing;
   return true;
 }
 
-void DeltaInbox::Contribute(const std::shared_ptr<Delta>& delta) {
+void DeltaInbox::Contribute(const std::shared_ptr<Kept>& delta) {
   v1::PushHeader header;
   {
     absl::MutexLock lock(&mutex_);
@@ -218,15 +211,15 @@ void DeltaInbox::Contribute(const std::shared_ptr<Delta>& delta) {
   {
     absl::MutexLock lock(&mutex_);
     bearers = std::exchange(delta->bearers, {});
-    delta->state = Delta::State::kReceiving;
+    delta->state = Kept::State::kReceiving;
     if (!again) Drop(*delta);
   }
   End(bearers, result);
   coordinator_.MergeDue(header.fragment());
 }
 
-void DeltaInbox::Drop(Delta& delta) {
-  delta.state = Delta::State::kEnded;
+void DeltaInbox::Drop(Kept& delta) {
+  delta.state = Kept::State::kEnded;
   const std::string worker = delta.header.worker_id();
   const auto found = deltas_.find(KeyOf(delta.header));
   if (found != deltas_.end() && found->second.get() == &delta) deltas_.erase(found);
@@ -241,9 +234,9 @@ void DeltaInbox::Tick() {
   bool check_admissions = false;
   {
     absl::MutexLock lock(&mutex_);
-    std::vector<std::shared_ptr<Delta>> idle;
+    std::vector<std::shared_ptr<Kept>> idle;
     for (const auto& [key, delta] : deltas_) {
-      if (delta->state != Delta::State::kReceiving || !IsIdle(*delta, now)) continue;
+      if (delta->state != Kept::State::kReceiving || !IsIdle(*delta, now)) continue;
       if (now - delta->offered > options_.keep_idle) idle.push_back(delta);
     }
     for (const auto& delta : idle) {
@@ -258,11 +251,11 @@ void DeltaInbox::Tick() {
 }
 
 void DeltaInbox::CheckAdmissions() {
-  std::vector<std::pair<std::shared_ptr<Delta>, v1::PushHeader>> receiving;
+  std::vector<std::pair<std::shared_ptr<Kept>, v1::PushHeader>> receiving;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [key, delta] : deltas_) {
-      if (delta->state == Delta::State::kReceiving) receiving.emplace_back(delta, delta->header);
+      if (delta->state == Kept::State::kReceiving) receiving.emplace_back(delta, delta->header);
     }
   }
   for (const auto& [delta, header] : receiving) {
@@ -272,7 +265,7 @@ void DeltaInbox::CheckAdmissions() {
     Bearers bearers;
     {
       absl::MutexLock lock(&mutex_);
-      if (delta->state != Delta::State::kReceiving ||
+      if (delta->state != Kept::State::kReceiving ||
           delta->header.incarnation() != header.incarnation()) {
         continue;
       }

@@ -58,16 +58,16 @@ class DeltaInbox {
   ~DeltaInbox();
 
   // One object that is being received.
-  struct Delta;
+  struct Delta {
+    uint64_t holder = 0;  // Names what holds the chunks: Holding.holder.
+    std::shared_ptr<ChunkAssembly> chunks;
+  };
 
   // A delta is offered, maybe once more. Null if it was accepted before: `accepted` says how then.
   // Otherwise the bearer is told its end. Errors are those of an Offer.
   absl::StatusOr<std::shared_ptr<Delta>> Offer(const std::shared_ptr<DeltaBearer>& bearer,
                                                uint64_t transfer, const v1::PushHeader& header,
                                                v1::PushResponse& accepted);
-  static const std::shared_ptr<ChunkAssembly>& Chunks(const Delta& delta);
-  // Names what holds the chunks: Holding.holder.
-  static uint64_t Holder(const Delta& delta);
   // A chunk of that worker came.
   void Moved(const std::string& worker_id);
   // All of it is there.
@@ -87,27 +87,28 @@ class DeltaInbox {
   using Key = std::tuple<int, int64_t, std::string>;  // Fragment, round, worker.
   using Bearer = std::pair<std::weak_ptr<DeltaBearer>, uint64_t>;
   using Bearers = std::vector<Bearer>;
+  struct Kept;
 
   static Key KeyOf(const v1::PushHeader& header);
   static void End(const Bearers& bearers, const absl::StatusOr<v1::PushResponse>& result);
-  absl::StatusOr<std::shared_ptr<Delta>> FindOrMake(const v1::PushHeader& header, Bearers& replaced,
-                                                    Bearers& evicted)
+  absl::StatusOr<std::shared_ptr<Kept>> FindOrMake(const v1::PushHeader& header, Bearers& replaced,
+                                                   Bearers& evicted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<std::shared_ptr<Delta>> MakeRoom(const v1::PushHeader& header, Bearers& evicted)
+  absl::StatusOr<std::shared_ptr<Kept>> MakeRoom(const v1::PushHeader& header, Bearers& evicted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool EvictOne(Bearers& evicted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool IsIdle(const Delta& delta, absl::Duration now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsIdle(const Kept& delta, absl::Duration now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Marks it as taken if it is whole and nobody has yet: the caller then runs Contribute.
-  bool StartContributing(Delta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Contribute(const std::shared_ptr<Delta>& delta);
-  void Drop(Delta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool StartContributing(Kept& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Contribute(const std::shared_ptr<Kept>& delta);
+  void Drop(Kept& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckAdmissions();
 
   Coordinator& coordinator_;
   const Options options_;
   mutable absl::Mutex mutex_;
   uint64_t next_holder_ ABSL_GUARDED_BY(mutex_);
-  std::map<Key, std::shared_ptr<Delta>> deltas_ ABSL_GUARDED_BY(mutex_);
+  std::map<Key, std::shared_ptr<Kept>> deltas_ ABSL_GUARDED_BY(mutex_);
   // When the last chunk of a worker came. Of workers with deltas.
   std::map<std::string, absl::Duration> moved_ ABSL_GUARDED_BY(mutex_);
   absl::Duration next_admissions_ ABSL_GUARDED_BY(mutex_);

@@ -83,7 +83,7 @@ void WorkerLanes::OnOffer(const LanePtr& lane, v1::Offer& offer) {
     if (!delta.ok()) return SayOutcome(transfer, delta.status(), lane);
     return SayOutcome(transfer, std::move(accepted), lane);
   }
-  Expect(transfer, DeltaInbox::Chunks(**delta));
+  Expect(transfer, (*delta)->chunks);
   bool ended = false;
   {
     absl::MutexLock lock(&roles_mutex_);
@@ -100,8 +100,8 @@ void WorkerLanes::SayHolding(uint64_t transfer, const DeltaInbox::Delta& delta,
   v1::LaneControl message;
   v1::Holding& holding = *message.mutable_holding();
   holding.set_transfer(transfer);
-  holding.set_held_chunks(DeltaInbox::Chunks(delta)->held().ToWire());
-  holding.set_holder(DeltaInbox::Holder(delta));
+  holding.set_held_chunks(delta.chunks->held().ToWire());
+  holding.set_holder(delta.holder);
   Say(std::move(message), lane);
 }
 

@@ -21,7 +21,7 @@ namespace {
 void CheckParse(std::span<const uint8_t> bytes) {
   v1::LaneControl header;
   ChunkFields chunk;
-  const auto kind = ParseMessage(FlatMessage(bytes), header, chunk);
+  const auto kind = ParseMessage({.pieces = {bytes}}, header, chunk);
   // Protobuf itself makes room, up to 50 MB, for strings of messages that it will refuse.
   if (!kind.ok()) return;
   v1::LaneMessage expected;
@@ -53,7 +53,8 @@ void CheckChunk(std::span<const uint8_t> input) {
   request.mutable_chunk()->set_data(data.data(), data.size());
   request.mutable_chunk()->set_checksum(Checksum64(data));
   const std::string message = request.SerializeAsString();
-  const FlatMessage bytes({reinterpret_cast<const uint8_t*>(message.data()), message.size()});
+  const MessageBytes bytes = {
+      .pieces = {{reinterpret_cast<const uint8_t*>(message.data()), message.size()}}};
   v1::LaneControl header;
   ChunkFields chunk;
   const auto kind = ParseMessage(bytes, header, chunk);

@@ -29,6 +29,7 @@
 #include "server/transfer/lane_registry.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/target.h"
+#include "tests/unit/common/transfer/owned_message.h"
 
 namespace causeway::fuzz {
 namespace {
@@ -303,8 +304,7 @@ class Run {
     server::WorkerLanes& lanes = **joined;
     const LanePeer::LanePtr lane = lanes.Open(0, stream, nullptr);
     const auto receive = [&] {
-      const bool goes_on =
-          lanes.Receive(lane, std::make_shared<OwnedMessage>(message.SerializeAsString()));
+      const bool goes_on = lanes.Receive(lane, OwnedMessage(message.SerializeAsString()));
       lanes.Written(lane);
       while (stream->TakeWritten()) lanes.Written(lane);
       return goes_on && !stream->ended();

@@ -26,6 +26,7 @@
 #include "common/transfer/wire.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/target.h"
+#include "tests/unit/common/transfer/owned_message.h"
 #include "worker/sync/host_replica.h"
 #include "worker/sync/sync_engine.h"
 
@@ -61,7 +62,7 @@ class FuzzedLane final : public LaneStream, public std::enable_shared_from_this<
 
   void Receive(const v1::LaneMessage& message) {
     if (lane_ == nullptr) return;
-    client_->Receive(lane_, std::make_shared<OwnedMessage>(message.SerializeAsString()));
+    client_->Receive(lane_, OwnedMessage(message.SerializeAsString()));
     Settle();
   }
   void Break(const absl::Status& why) {

@@ -231,7 +231,8 @@ def measure(options, settings):
         plain = [plain_tcp(network, 1, plain_warm_up_s, options.plain_seconds)]
         exchanged = exchange(network, options, warm_up_s, options.seconds)
         as_many = options.plain_connections or max(exchanged["connections"])
-        plain.append(plain_tcp(network, as_many, plain_warm_up_s, options.plain_seconds))
+        # At the same age: every ten seconds BBR empties the link, to see its round trip.
+        plain.append(plain_tcp(network, as_many, warm_up_s, options.seconds))
         late = max(counters[way]["late_bytes"] / max(1, counters[way]["delivered"]["bytes"])
                    for counters in (link.counters() for link in network.links)
                    for way in ("up", "down"))

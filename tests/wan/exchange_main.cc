@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/base/byte_buffer.h"
 #include "common/base/file_system.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
@@ -251,6 +252,8 @@ absl::Status Driver::MakeObjects() {
     RETURN_IF_ERROR(codec->Encode(base, delta, {}, *object));
     objects_.push_back(std::move(object));
   }
+  // As a worker does.
+  KeepFreedBlocks(static_cast<size_t>(absl::GetFlag(FLAGS_pulls)) * objects_[0]->size());
   return absl::OkStatus();
 }
 

@@ -102,8 +102,9 @@ TEST(ChunkMessage, ArrivesAtItsPlacePlainOrPackedInWhateverPieces) {
       FillChunk(3 << 20, bytes, true, *request.mutable_chunk());
       for (const size_t piece : {size_t{1}, size_t{100}, size_t{8192}, size_t{4} << 20}) {
         if (size / piece > 100'000) continue;
-        const grpc::ByteBuffer buffer = Cut(request.SerializeAsString(), piece);
-        const BufferMessage message(buffer);
+        grpc::ByteBuffer buffer = Cut(request.SerializeAsString(), piece);
+        const MessageBytes message = TakeMessage(buffer);
+        EXPECT_FALSE(buffer.Valid());
         v1::LaneControl header;
         ChunkFields chunk;
         const auto kind = ParseMessage(message, header, chunk);
@@ -126,11 +127,11 @@ TEST(ChunkMessage, HeadersAreParsedByProtobuf) {
   v1::LaneMessage response;
   response.mutable_control()->mutable_want()->set_round(7);
   response.mutable_control()->mutable_want()->set_transfer(8);
-  const grpc::ByteBuffer buffer = MessageToBuffer(response);
+  grpc::ByteBuffer buffer = MessageToBuffer(response);
   v1::LaneControl header;
   header.mutable_want()->set_fragment(99);
   ChunkFields chunk;
-  const auto kind = ParseMessage(BufferMessage(buffer), header, chunk);
+  const auto kind = ParseMessage(TakeMessage(buffer), header, chunk);
   ASSERT_TRUE(kind.ok());
   EXPECT_EQ(*kind, MessageKind::kHeader);
   EXPECT_EQ(header.SerializeAsString(), response.control().SerializeAsString());
@@ -154,7 +155,7 @@ void ExpectAsProtobuf(const std::string& bytes) {
   const bool parses = expected.ParseFromString(bytes);
   v1::LaneControl header;
   ChunkFields chunk;
-  const auto kind = ParseMessage(FlatMessage(View(bytes)), header, chunk);
+  const auto kind = ParseMessage({.pieces = {View(bytes)}}, header, chunk);
   ASSERT_EQ(kind.ok(), parses) << absl::CHexEscape(bytes);
   if (!parses) {
     EXPECT_EQ(kind.status().code(), absl::StatusCode::kInvalidArgument);
@@ -275,7 +276,7 @@ TEST(HostileChunkMessage, ThatIsDamagedIsRefusedPlainOrPacked) {
     chunk.mutable_data()->at(chunk.data().size() / 2) ^= 1;
     const auto code = [&request] {
       const std::string bytes = request.SerializeAsString();
-      const FlatMessage message(View(bytes));
+      const MessageBytes message = {.pieces = {View(bytes)}};
       v1::LaneControl header;
       ChunkFields fields;
       EXPECT_TRUE(ParseMessage(message, header, fields).ok());
@@ -302,7 +303,7 @@ TEST(HostileChunkMessage, EveryFlippedByteOfAFrameIsRefusedOrUnpacksToTheSizeSai
     chunk.set_data(data);
     chunk.set_checksum(Checksum64(absl::string_view(chunk.data())));
     const std::string bytes = request.SerializeAsString();
-    const FlatMessage message(View(bytes));
+    const MessageBytes message = {.pieces = {View(bytes)}};
     v1::LaneControl header;
     ChunkFields fields;
     ASSERT_TRUE(ParseMessage(message, header, fields).ok());

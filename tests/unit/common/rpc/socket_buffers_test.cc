@@ -41,6 +41,12 @@ TEST(SocketBuffers, AreReadFromTheFolderOfTheKernel) {
               HasSubstr("expected three numbers"));
 }
 
+TEST(SocketBuffers, TheWindowIsSmallerThanWhatStaysInTheSendBuffer) {
+  const SocketBuffers usual = {.send = {.largest = 4 * kMiB}, .receive = {.largest = 32 * kMiB}};
+  EXPECT_EQ(usual.window_bytes(), 9 * kMiB / 4);
+  EXPECT_LT(3 * usual.window_bytes(), 2 * usual.send.largest);
+}
+
 TEST(SocketBuffers, OneDefaultConnectionHoldsAGigabitLinkOf100MsDown) {
   // Two million bytes per round trip: 168 Mbit/s.
   const BufferVerdict verdict = JudgeBuffer(4 * kMiB, Link(160, 100, 1));

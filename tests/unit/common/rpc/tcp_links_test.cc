@@ -189,7 +189,7 @@ TEST(CongestionControl, IsSetForConnectionsAndInheritedFromListeners) {
   EXPECT_EQ(SetCongestionControl(peers, wanted), 0);
 }
 
-TEST(RetryPauses, AreBoundedAtBothEndsWhereTheKernelKnowsHow) {
+TEST(Bounds, PausesAreBoundedAtBothEndsWhereTheKernelKnowsHow) {
   constexpr int kTcpRtoMaxMs = 44;
   const Listener listener;
   const std::vector<TcpAddress> peers = Resolve(listener.address());
@@ -202,16 +202,16 @@ TEST(RetryPauses, AreBoundedAtBothEndsWhereTheKernelKnowsHow) {
     return milliseconds;
   };
   if (pause_ms(client) == 0) {
-    EXPECT_EQ(BoundRetryPauses(peers), 0);
+    EXPECT_EQ(BoundConnectionsTo(peers), 0);
     GTEST_SKIP() << "the kernel is older than Linux 6.15";
   }
   const int before = pause_ms(accepted);
-  EXPECT_EQ(BoundRetryPauses(peers), 1);
+  EXPECT_EQ(BoundConnectionsTo(peers), 1);
   EXPECT_EQ(pause_ms(client), 1000);
   EXPECT_EQ(pause_ms(accepted), before);
-  EXPECT_EQ(BoundRetryPausesOfAccepted(listener.port()), 1);
+  EXPECT_EQ(BoundConnectionsAcceptedOn(listener.port()), 1);
   EXPECT_EQ(pause_ms(accepted), 1000);
-  EXPECT_EQ(BoundRetryPauses({}), 0);
+  EXPECT_EQ(BoundConnectionsTo({}), 0);
 }
 
 }  // namespace

@@ -77,15 +77,13 @@ class DeltaInboxTest : public ::testing::Test {
   }
   void Put(const Delta& delta, const std::vector<uint8_t>& object, int64_t chunk) {
     inbox_.Moved("a");
-    const auto place = DeltaInbox::Chunks(*delta)->PlaceOf(chunk);
+    const auto place = delta->chunks->PlaceOf(chunk);
     ASSERT_TRUE(place.has_value());
     if (place->empty()) return;
     std::memcpy(place->data(), object.data() + chunk * kChunk, place->size());
-    if (DeltaInbox::Chunks(*delta)->Placed(chunk, Checksum64(*place))) inbox_.Whole(delta);
+    if (delta->chunks->Placed(chunk, Checksum64(*place))) inbox_.Whole(delta);
   }
-  static int64_t Held(const Delta& delta) {
-    return DeltaInbox::Chunks(*delta)->held().held_chunks();
-  }
+  static int64_t Held(const Delta& delta) { return delta->chunks->held().held_chunks(); }
   void Advance(absl::Duration time) {
     clock_.Advance(time);
     inbox_.Tick();
@@ -175,7 +173,7 @@ TEST_F(DeltaInboxTest, CutAnywhereItGoesOnWithWhatIsMissing) {
 TEST_F(DeltaInboxTest, TheSameChunkOverTwoLanesAtOnceHasOnePlace) {
   const std::vector<uint8_t> object = MakeObject(2 * kChunk, 3);
   const Delta delta = Offer(bearer_, 1, HeaderOf(object));
-  ChunkAssembly& chunks = *DeltaInbox::Chunks(*delta);
+  ChunkAssembly& chunks = *delta->chunks;
   EXPECT_EQ(chunks.PlaceOf(1)->size(), kChunkBytes);
   EXPECT_FALSE(chunks.PlaceOf(1).has_value()) << "somebody is writing there";
   chunks.Placed(1, absl::DataLossError("damaged"));

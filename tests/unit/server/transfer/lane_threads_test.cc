@@ -19,6 +19,7 @@
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "server/transfer/lane_registry.h"
+#include "tests/unit/common/transfer/owned_message.h"
 #include "tests/unit/server/transfer/fake_coordinator.h"
 #include "tests/unit/server/transfer/memory_lanes.h"
 
@@ -145,7 +146,7 @@ class ThreadedLanes {
     }
     if (peer == nullptr) {
       Join(wire, bytes);
-    } else if (!peer->Receive(lane, std::make_shared<OwnedMessage>(std::move(bytes)))) {
+    } else if (!peer->Receive(lane, OwnedMessage(std::move(bytes)))) {
       return;
     }
     {

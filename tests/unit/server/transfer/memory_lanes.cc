@@ -7,6 +7,7 @@
 #include "common/base/random.h"
 #include "common/transfer/chunk_message.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/transfer/owned_message.h"
 
 namespace causeway::server {
 
@@ -126,8 +127,7 @@ void MemoryLanes::Deliver(const std::shared_ptr<Wire>& wire, bool up) {
     const std::shared_ptr<LanePeer> peer = end.peer;
     const LanePeer::LanePtr lane = end.lane;
     end.reads = false;
-    const bool reads =
-        peer->Receive(lane, std::make_shared<OwnedMessage>(content.SerializeAsString()));
+    const bool reads = peer->Receive(lane, OwnedMessage(content.SerializeAsString()));
     if (reads && !wire->broken) end.reads = true;
     return;
   }

@@ -1,0 +1,127 @@
+// Large blobs that are written over removed ones.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/store/run_directory_store.h"
+#include "tests/unit/common/base/fault_disk.h"
+#include "tests/unit/server/store/fault_disk_vfs.h"
+#include "tests/unit/server/store/scripted_run.h"
+
+namespace causeway::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr char kFolder[] = "/disk/run";
+constexpr size_t kLarge = size_t{1} << 20;
+
+// A run whose first delta was removed: its place is free.
+class LargeRun {
+ public:
+  LargeRun() {
+    store_ = Open();
+    EXPECT_TRUE(store_->Recover().ok());
+    EXPECT_TRUE(store_->BeginRun(ScriptedIdentity()).ok());
+    EXPECT_TRUE(Contribute(1, 2 * kLarge).ok());
+    EXPECT_TRUE(store_->SaveRound(ScriptedRound(0, 1), std::vector<uint8_t>(2 * kLarge, 100)).ok());
+    const std::vector<float> values = {1, 2};
+    EXPECT_TRUE(
+        store_->SaveSnapshot({.fragment = 0, .version = 1, .theta = values, .published = values})
+            .ok());
+  }
+  absl::Status Contribute(int64_t round, size_t bytes) {
+    return store_->SaveContribution(ScriptedContribution(0, round, "alice"), Object(round, bytes));
+  }
+  static std::vector<uint8_t> Object(int64_t round, size_t bytes) {
+    return std::vector<uint8_t>(bytes, static_cast<uint8_t>(round));
+  }
+  std::vector<std::string> Deltas() {
+    std::vector<std::string> names;
+    for (const std::string& path : disk_.Files()) {
+      if (absl::StartsWith(path, absl::StrCat(kFolder, "/deltas/"))) names.push_back(path);
+    }
+    return names;
+  }
+  void LosePower() {
+    store_ = nullptr;
+    disk_.FailCall(-1, FaultDisk::Fault::kInputOutput);
+    disk_.Crash(FaultDisk::Loss::kEverythingUnsynced, 0);
+    store_ = Open();
+    EXPECT_TRUE(store_->Recover().ok());
+  }
+  FaultDisk& disk() { return disk_; }
+  RunDirectoryStore& store() { return *store_; }
+
+ private:
+  std::unique_ptr<RunDirectoryStore> Open() {
+    auto store =
+        RunDirectoryStore::Open(disk_, kFolder, {.snapshots_kept = 1, .sqlite_vfs = vfs_.name()});
+    EXPECT_TRUE(store.ok()) << store.status();
+    return *std::move(store);
+  }
+
+  FaultDisk disk_;
+  const FaultDiskVfs vfs_{disk_};
+  std::unique_ptr<RunDirectoryStore> store_;
+};
+
+TEST(SpareBlobs, ALargerOneIsWrittenOverThem) {
+  LargeRun run;
+  EXPECT_THAT(run.Deltas(), ElementsAre(EndsWith("alice.delta.tmp")));
+  ASSERT_TRUE(run.Contribute(2, 3 * kLarge).ok());
+  EXPECT_THAT(run.Deltas(), ElementsAre(EndsWith("f0-r2-alice.delta")));
+  EXPECT_EQ(*run.store().ReadContribution(0, 2, "alice"), LargeRun::Object(2, 3 * kLarge));
+  run.LosePower();
+  EXPECT_EQ(*run.store().ReadContribution(0, 2, "alice"), LargeRun::Object(2, 3 * kLarge));
+}
+
+TEST(SpareBlobs, ASmallerOneIsNot) {
+  LargeRun run;
+  ASSERT_TRUE(run.Contribute(2, kLarge).ok());
+  EXPECT_THAT(run.Deltas(), SizeIs(2));
+  EXPECT_EQ(*run.store().ReadContribution(0, 2, "alice"), LargeRun::Object(2, kLarge));
+}
+
+TEST(SpareBlobs, GoWhenTheDiskIsFullAndWithTheProcess) {
+  LargeRun full;
+  full.disk().SetCapacity(0);
+  EXPECT_EQ(full.Contribute(2, kLarge).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(full.Deltas(), IsEmpty());
+  LargeRun killed;
+  killed.LosePower();
+  EXPECT_THAT(killed.Deltas(), IsEmpty());
+}
+
+TEST(SpareBlobs, APowerLossAtAnyCallLeavesWhatWasCommitted) {
+  for (int64_t call = 0;; ++call) {
+    LargeRun run;
+    run.disk().FailCall(call, FaultDisk::Fault::kInputOutput, /*sticky=*/true);
+    const absl::Status status = run.Contribute(2, 2 * kLarge);
+    const std::string failed = run.disk().failed_call();
+    SCOPED_TRACE(failed);
+    run.LosePower();
+    EXPECT_EQ(*run.store().ReadAnswer(0, 1), std::vector<uint8_t>(2 * kLarge, 100));
+    const auto delta = run.store().ReadContribution(0, 2, "alice");
+    if (delta.ok()) {
+      EXPECT_EQ(*delta, LargeRun::Object(2, 2 * kLarge));
+    } else {
+      EXPECT_FALSE(status.ok());
+      EXPECT_TRUE(absl::IsNotFound(delta.status())) << delta.status();
+    }
+    if (!failed.empty()) continue;
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_GT(call, 5);
+    return;
+  }
+}
+
+}  // namespace
+}  // namespace causeway::server
