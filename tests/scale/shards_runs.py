@@ -5,7 +5,7 @@ usage: tests/scale/run --shards 4 [--steps 48] [--kills 0] [--layers 6] [--milli
 Real processes on loopback. Reports:
   bit_equal             every round has the hash that one coordinator publishes, with each number of shards
   peak_bytes_per_shard  for each number of coordinators, the largest peak of resident memory of one of them, with a
-                        model of --layers blocks (16.8 million parameters each) that is begun, served and saved; null
+                        model of --layers blocks (16.8 million parameters each) that is begun and served; null
                         where that does not fit this machine. A lead without fragments has their sessions, and its
                         shards are begun one after the other: more than one need not fit
   model_bytes           of that model's parameters at 4 bytes
