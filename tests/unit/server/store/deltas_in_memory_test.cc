@@ -30,10 +30,10 @@ using Loss = FaultDisk::Loss;
 using Options = RunDirectoryStore::Options;
 using StorePointer = std::unique_ptr<RunDirectoryStore>;
 
-constexpr char kFolder[] = "/disk/run";
+constexpr char kRunWithMemory[] = "/disk/run";
 // Its folders are never synced: a loss of what is not synced is a restart of the machine.
-constexpr char kMemory[] = "/mem/run-1";
-constexpr int64_t kAll = int64_t{1} << 60;
+constexpr char kMemoryOfRun[] = "/mem/run-1";
+constexpr int64_t kAllBytes = int64_t{1} << 60;
 
 class DeltasInMemoryTest : public testing::Test {
  protected:
@@ -41,7 +41,7 @@ class DeltasInMemoryTest : public testing::Test {
                                            Options options) {
     options.sqlite_vfs = vfs.name();
     options.log_pages = 12;
-    return RunDirectoryStore::Open(disk, kFolder, options);
+    return RunDirectoryStore::Open(disk, kRunWithMemory, options);
   }
   // Prints what an opening finds, and counts its rounds.
   absl::StatusOr<std::string> Reopen(FaultDisk& disk, Options options = {}) {
@@ -54,14 +54,14 @@ class DeltasInMemoryTest : public testing::Test {
   // Takes steps with new deltas in memory; stops at the first that fails. Returns how many did not.
   size_t Live(FaultDisk& disk, size_t steps, bool to_disk = false) {
     const FaultDiskVfs vfs(disk);
-    const absl::StatusOr<StorePointer> store = Open(disk, vfs, {.deltas_in = kMemory});
+    const absl::StatusOr<StorePointer> store = Open(disk, vfs, {.deltas_in = kMemoryOfRun});
     if (!store.ok() || !(*store)->Recover().ok()) return 0;
     (*store)->blobs().set_new_in_memory(true);
     for (size_t i = 0; i < steps; ++i) {
       if (!life_[i].take(**store).ok()) return i;
     }
     if (to_disk) {
-      const absl::StatusOr<bool> all = (*store)->blobs().CopyToDisk(kAll);
+      const absl::StatusOr<bool> all = (*store)->blobs().CopyToDisk(kAllBytes);
       EXPECT_TRUE(all.ok() && *all) << all.status();
     }
     return steps;
@@ -169,7 +169,7 @@ TEST_F(DeltasInMemoryTest, AfterARestartTheRunGoesBackToItsSnapshotsAndOnFromThe
   ASSERT_TRUE(Reopen(disk, {.back_to_snapshots = true}).ok());
   EXPECT_EQ(rounds_, 2);
   const FaultDiskVfs vfs(disk);
-  const absl::StatusOr<StorePointer> store = Open(disk, vfs, {.deltas_in = kMemory});
+  const absl::StatusOr<StorePointer> store = Open(disk, vfs, {.deltas_in = kMemoryOfRun});
   ASSERT_TRUE(store.ok());
   const auto run = (*store)->Recover();
   ASSERT_TRUE(run.ok() && run->has_value()) << run.status();
@@ -221,7 +221,7 @@ TEST_F(DeltasInMemoryTest, ACopyThatIsInterruptedAnywhereIsMadeAgain) {
 TEST_F(DeltasInMemoryTest, OneCopyTakesAFewDeltasAtATime) {
   FaultDisk disk;
   const FaultDiskVfs vfs(disk);
-  const StorePointer store = *Open(disk, vfs, {.deltas_in = kMemory});
+  const StorePointer store = *Open(disk, vfs, {.deltas_in = kMemoryOfRun});
   ASSERT_TRUE(store->Recover().ok());
   store->blobs().set_new_in_memory(true);
   for (size_t i = 0; i < 16; ++i) ASSERT_TRUE(life_[i].take(*store).ok());
@@ -250,20 +250,20 @@ TEST_F(DeltasInMemoryTest, ADeltaThatIsBeingWrittenIsNotForgotten) {
   FaultDisk disk;
   const FaultDiskVfs vfs(disk);
   BeforeRename files(disk);
-  const StorePointer store =
-      *RunDirectoryStore::Open(files, kFolder, {.deltas_in = kMemory, .sqlite_vfs = vfs.name()});
+  const StorePointer store = *RunDirectoryStore::Open(
+      files, kRunWithMemory, {.deltas_in = kMemoryOfRun, .sqlite_vfs = vfs.name()});
   ASSERT_TRUE(store->Recover().ok());
   for (size_t i = 0; i < 5; ++i) ASSERT_TRUE(life_[i].take(*store).ok());
   store->blobs().set_new_in_memory(true);
   files.callback = [&] {
     files.callback = nullptr;
     store->blobs().set_new_in_memory(false);
-    EXPECT_FALSE(*store->blobs().CopyToDisk(kAll));
+    EXPECT_FALSE(*store->blobs().CopyToDisk(kAllBytes));
   };
   ASSERT_TRUE(life_[5].take(*store).ok());
   EXPECT_EQ(FilesBelow(disk, "/mem"), 1);
   EXPECT_EQ(FilesBelow(disk, "/disk/run/deltas"), 0);
-  EXPECT_TRUE(*store->blobs().CopyToDisk(kAll));
+  EXPECT_TRUE(*store->blobs().CopyToDisk(kAllBytes));
   EXPECT_EQ(FilesBelow(disk, "/disk/run/deltas"), 1);
 }
 
@@ -291,7 +291,7 @@ TEST_F(DeltasInMemoryTest, AnotherNameInTheSameMemoryChangesNothing) {
 TEST_F(DeltasInMemoryTest, AMemoryWithoutRoomLeavesDeltasToTheDisk) {
   FaultDisk disk;
   const FaultDiskVfs vfs(disk);
-  const StorePointer store = *Open(disk, vfs, {.deltas_in = kMemory});
+  const StorePointer store = *Open(disk, vfs, {.deltas_in = kMemoryOfRun});
   ASSERT_TRUE(store->Recover().ok());
   store->blobs().set_new_in_memory(true);
   for (size_t i = 0; i < 6; ++i) ASSERT_TRUE(life_[i].take(*store).ok());
