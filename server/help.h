@@ -33,6 +33,7 @@ inline constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Cau
         --lead=HOST:PORT --shard=a one of the others, in place of --config; --advertise: where
                                    workers reach it
         --lead_tls_cert=FILE --lead_tls_key=FILE  this shard's there; else --tls_cert and its key
+        --lead_tls_server_name=NAME  the host in the lead's certificate; else that of --lead
         --memory_mb=0              bounds what transfers take, in MiB; 0: the model of every
                                    member, and 1024
         --retain_deltas            keeps every delta, for replay

@@ -273,11 +273,10 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   ASSIGN_OR_RETURN(flags.http_port,
                    OpenHttpPort(absl::GetFlag(FLAGS_http), SecurityOptionsFromFlags().UsesTls()));
   if (flags.given.has_config()) RETURN_IF_ERROR(CheckGivenRun(file_system, flags.given));
+  ASSIGN_OR_RETURN(flags.shards,
+                   ShardFlagsFromFlags(flags.given, flags.listen, !flags.parent.address.empty()));
   ASSIGN_OR_RETURN(flags.shared,
                    SharedRunFromFlags(file_system, flags.given, flags.listen, flags.store));
-  ASSIGN_OR_RETURN(flags.shards,
-                   ShardFlagsFromFlags(flags.given, flags.listen, flags.shared.has_value(),
-                                       !flags.parent.address.empty()));
   return flags;
 }
 

@@ -28,8 +28,11 @@ ABSL_FLAG(std::string, shard, "", "serve: with --lead, this shard's name");
 ABSL_FLAG(std::string, lead_tls_cert, "",
           "serve: with --lead, this shard's certificate there; default: --tls_cert");
 ABSL_FLAG(std::string, lead_tls_key, "", "serve: the private key of --lead_tls_cert");
+ABSL_FLAG(std::string, lead_tls_server_name, "",
+          "serve: with --lead, the host in its certificate; default: that of --lead");
 
 ABSL_DECLARE_FLAG(std::string, advertise);
+ABSL_DECLARE_FLAG(std::string, etcd);
 
 namespace causeway::server {
 namespace {
@@ -57,6 +60,7 @@ absl::StatusOr<ChannelSecurity> SecurityToLead(const std::string& lead) {
     security.cert_file = certificate;
     security.key_file = absl::GetFlag(FLAGS_lead_tls_key);
   }
+  security.server_name = absl::GetFlag(FLAGS_lead_tls_server_name);
   security.token_file.clear();
   security.crl_folder.clear();
   return MakeChannelSecurity(security, lead, Clock::Real()->Now());
@@ -90,7 +94,7 @@ absl::StatusOr<std::vector<DealtShard>> Deal(const std::vector<std::string>& nam
 
 absl::StatusOr<std::optional<ShardFlags>> ShardFlagsFromFlags(const GivenRun& given,
                                                               const std::string& listen,
-                                                              bool is_shared, bool is_region) {
+                                                              bool is_region) {
   ShardFlags flags;
   const std::string names = absl::GetFlag(FLAGS_shards);
   flags.lead = absl::GetFlag(FLAGS_lead);
@@ -99,7 +103,7 @@ absl::StatusOr<std::optional<ShardFlags>> ShardFlagsFromFlags(const GivenRun& gi
   if (names.empty() && flags.lead.empty() && flags.name.empty()) {
     return std::optional<ShardFlags>();
   }
-  if (is_shared) {
+  if (!absl::GetFlag(FLAGS_etcd).empty()) {
     return absl::InvalidArgumentError(
         "--etcd with --shards or --lead: a run over several coordinators has no standby yet; leave "
         "out one of them");
@@ -224,6 +228,7 @@ EventLog* ShardedRun::SetEvents(EventLog* events) {
     return link_.get();
   }
   hub_options_.events = events;
+  hub_options_.process_nonce = RandomNonce();
   hub_ = std::make_unique<ShardHub>(std::move(hub_options_));
   return events;
 }

@@ -35,7 +35,7 @@ struct ShardFlags {
 // Nothing where neither is asked for. INVALID_ARGUMENT for flags that do not fit together.
 absl::StatusOr<std::optional<ShardFlags>> ShardFlagsFromFlags(const GivenRun& given,
                                                               const std::string& listen,
-                                                              bool is_shared, bool is_region);
+                                                              bool is_region);
 
 class ShardedRun {
  public:
@@ -62,8 +62,8 @@ class ShardedRun {
   absl::Status Start(Coordinator& coordinator, const std::string& bound);
   // Not OK once the lead has refused this shard.
   absl::Status status() const;
-  // A lead whose run is finished: every shard knows it.
-  bool MayEnd() const { return hub_ == nullptr || hub_->AllHaveEnded(); }
+  // Of a run that is finished: every shard knows it, and each knows that the lead has noted that.
+  bool MayEnd() const { return hub_ != nullptr ? hub_->AllHaveEnded() : link_->MayEnd(); }
   // Before the server stops.
   void Stop();
 

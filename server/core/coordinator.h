@@ -181,7 +181,8 @@ class Coordinator {
   virtual void AnnouncePlacement();
   // At a shard: the lead's roster is in force from now on; and nothing is heard of the lead, so
   // that no round closes.
-  // FAILED_PRECONDITION for a lead of an earlier epoch than the last one's.
+  // FAILED_PRECONDITION for a lead of an earlier epoch than the last one's, and for another process
+  // of the same one.
   virtual absl::Status FollowLead(const v1::ShardRoster& roster);
   virtual void LoseLead();
   virtual absl::Status AnswerLead(const v1::ShardCall& call);

@@ -267,6 +267,7 @@ class CoordinatorImpl final : public Coordinator {
   // At a shard: the last roster, and whether the lead is heard.
   std::optional<v1::ShardRoster> lead_ ABSL_GUARDED_BY(members_mutex_);
   bool hears_lead_ ABSL_GUARDED_BY(members_mutex_) = false;
+  absl::Duration heard_lead_at_ ABSL_GUARDED_BY(members_mutex_);
   int64_t roster_number_ ABSL_GUARDED_BY(members_mutex_) = 0;  // At a lead, of the last one.
   absl::Duration told_at_ ABSL_GUARDED_BY(members_mutex_) = -absl::InfiniteDuration();
 

@@ -68,6 +68,26 @@ absl::Status NoShards() {
 
 }  // namespace
 
+v1::ShardReport RoundReport(const RoundRecord& record, const std::vector<std::string>& missing) {
+  v1::ShardReport report;
+  v1::ShardRound& round = *report.mutable_round();
+  round.set_fragment(record.fragment);
+  round.set_round(record.round);
+  for (const std::string& id : record.contributors) round.add_contributors(id);
+  for (const double weight : record.weights) round.add_weights(weight);
+  round.set_send_step(record.send_step);
+  round.set_first_unix_s(record.first_unix_s);
+  round.set_closed_unix_s(record.closed_unix_s);
+  round.set_published_unix_s(record.published_unix_s);
+  round.set_bytes_in(record.bytes_in);
+  round.set_bytes_out(record.bytes_out);
+  round.set_published_hash(record.published_hash);
+  round.set_answer_hash(record.answer_hash);
+  round.set_reason(record.reason);
+  for (const std::string& id : missing) round.add_missing(id);
+  return report;
+}
+
 absl::Status Coordinator::TakeReport(const std::string&, const v1::ShardReport&) {
   return absl::OkStatus();
 }
@@ -289,7 +309,8 @@ absl::Status CoordinatorImpl::RejectAtShards(const v1::RejectRequest& order) {
 
 bool CoordinatorImpl::MayClose() const {
   absl::MutexLock lock(&members_mutex_);
-  return !is_shard() || hears_lead_;
+  return !is_shard() ||
+         (hears_lead_ && options_.clock->Monotonic() - heard_lead_at_ < kLeadSilence);
 }
 
 void CoordinatorImpl::LoseLead() {
@@ -302,6 +323,16 @@ absl::Status CoordinatorImpl::FollowLead(const v1::ShardRoster& roster) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the lead has epoch ", roster.epoch(), ", this shard has followed one of ", epoch_.load(),
         ": the lead serves an old copy of its run directory; serve the newest one"));
+  }
+  {
+    absl::MutexLock lock(&members_mutex_);
+    // Every process that serves a lead's folder has an epoch of its own.
+    if (lead_.has_value() && roster.epoch() == lead_->epoch() &&
+        roster.process_nonce() != lead_->process_nonce()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("two processes lead this run under epoch ", roster.epoch(),
+                       ", with copies of one run directory: stop the one that is not the newest"));
+    }
   }
   std::vector<Member> members;
   for (const v1::ShardMember& entry : roster.members()) {
@@ -349,6 +380,7 @@ absl::Status CoordinatorImpl::FollowLead(const v1::ShardRoster& roster) {
   lead_ = roster;
   lead_->clear_members();
   hears_lead_ = true;
+  heard_lead_at_ = now;
   return absl::OkStatus();
 }
 

@@ -13,10 +13,19 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "causeway/v1/session.pb.h"
 #include "causeway/v1/shards.pb.h"
+#include "server/store/store.h"
 
 namespace causeway::server {
+
+// A shard that has heard no roster for so long closes no round, although its stream stands: its
+// lead may have given it up, and go on without asking.
+inline constexpr absl::Duration kLeadSilence = absl::Seconds(3);
+
+// A shard's report of a round that it has published. `missing`: expected, but closed without.
+v1::ShardReport RoundReport(const RoundRecord& record, const std::vector<std::string>& missing);
 
 // The lead's way to its shards. Thread-safe; may call the coordinator from threads of its own.
 class Shards {

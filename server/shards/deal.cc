@@ -146,12 +146,14 @@ absl::StatusOr<std::optional<std::vector<DealtShard>>> ReadDeal(FileSystem& file
   for (const nlohmann::json& entry : json["shards"]) {
     if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string() ||
         !entry.contains("fragments") || !entry["fragments"].is_array() ||
-        !entry.contains("begun") || !entry["begun"].is_boolean()) {
+        !entry.contains("begun") || !entry["begun"].is_boolean() || !entry.contains("ended") ||
+        !entry["ended"].is_boolean()) {
       return damaged;
     }
     DealtShard& shard = deal.emplace_back();
     shard.name = entry["name"].get<std::string>();
     shard.begun = entry["begun"].get<bool>();
+    shard.ended = entry["ended"].get<bool>();
     for (const nlohmann::json& fragment : entry["fragments"]) {
       if (!fragment.is_number_integer()) return damaged;
       shard.fragments.push_back(fragment.get<int>());
@@ -164,8 +166,10 @@ absl::Status WriteDeal(FileSystem& file_system, const std::string& folder,
                        const std::vector<DealtShard>& deal) {
   nlohmann::json shards = nlohmann::json::array();
   for (const DealtShard& shard : deal) {
-    shards.push_back(
-        {{"name", shard.name}, {"fragments", shard.fragments}, {"begun", shard.begun}});
+    shards.push_back({{"name", shard.name},
+                      {"fragments", shard.fragments},
+                      {"begun", shard.begun},
+                      {"ended", shard.ended}});
   }
   const std::string text = nlohmann::json{{"shards", shards}}.dump(2) + "\n";
   return WriteFileAtomically(file_system, JoinPath(folder, kDealFile), absl::string_view(text));

@@ -20,6 +20,7 @@ struct DealtShard {
   std::string name;
   std::vector<int> fragments;  // Ascending.
   bool begun = false;          // It has a folder with the run.
+  bool ended = false;          // It has heard that the run is finished, and need not come again.
 
   friend bool operator==(const DealtShard&, const DealtShard&) = default;
 };

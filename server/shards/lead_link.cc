@@ -1,5 +1,6 @@
 #include "server/shards/lead_link.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,31 +10,14 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
+#include "server/core/shards.h"
 
 namespace causeway::server {
 namespace {
 
 constexpr absl::Duration kPause = absl::Milliseconds(500);
-
-v1::ShardReport RoundReport(const RoundRecord& record, const std::vector<std::string>& missing) {
-  v1::ShardReport report;
-  v1::ShardRound& round = *report.mutable_round();
-  round.set_fragment(record.fragment);
-  round.set_round(record.round);
-  for (const std::string& id : record.contributors) round.add_contributors(id);
-  for (const double weight : record.weights) round.add_weights(weight);
-  round.set_send_step(record.send_step);
-  round.set_first_unix_s(record.first_unix_s);
-  round.set_closed_unix_s(record.closed_unix_s);
-  round.set_published_unix_s(record.published_unix_s);
-  round.set_bytes_in(record.bytes_in);
-  round.set_bytes_out(record.bytes_out);
-  round.set_published_hash(record.published_hash);
-  round.set_answer_hash(record.answer_hash);
-  round.set_reason(record.reason);
-  for (const std::string& id : missing) round.add_missing(id);
-  return report;
-}
+// A lead that died at the end has come back by then, or has ended.
+constexpr absl::Duration kLastPatience = absl::Seconds(30);
 
 }  // namespace
 
@@ -43,9 +27,29 @@ LeadLink::LeadLink(std::string lead, const ChannelSecurity& security, v1::ShardH
       hello_(std::move(hello)) {}
 
 absl::StatusOr<v1::ShardWelcome> LeadLink::Ask(absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  for (;;) {
+    absl::StatusOr<v1::ShardWelcome> welcome = AskOnce(deadline);
+    const absl::Status& status = welcome.status();
+    const bool away = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+    if (!away && !absl::IsAlreadyExists(status)) return welcome;
+    {
+      absl::MutexLock lock(&mutex_);
+      const bool stopped = mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kPause);
+      if (!stopped && absl::Now() < deadline) continue;
+    }
+    if (!away) return welcome;
+    return absl::UnavailableError(absl::StrCat(
+        "no lead answers at ", lead_, " within ", absl::FormatDuration(timeout),
+        "; check --lead, that causeway-coordinator serve --shards runs there, and the firewall (",
+        status.message(), ")"));
+  }
+}
+
+absl::StatusOr<v1::ShardWelcome> LeadLink::AskOnce(absl::Time deadline) {
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
-  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  context.set_deadline(absl::ToChronoTime(deadline));
   const auto stream = stub_->Serve(&context);
   v1::ShardReport report;
   *report.mutable_hello() = hello_;
@@ -61,12 +65,7 @@ absl::StatusOr<v1::ShardWelcome> LeadLink::Ask(absl::Duration timeout) {
     return order.welcome();
   }
   const absl::Status status = FromGrpcStatus(stream->Finish());
-  if (absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status)) {
-    return absl::UnavailableError(absl::StrCat(
-        "no lead answers at ", lead_, " within ", absl::FormatDuration(timeout),
-        "; check --lead, that causeway-coordinator serve --shards runs there, and the firewall (",
-        status.message(), ")"));
-  }
+  if (absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status)) return status;
   if (absl::IsUnimplemented(status)) {
     return absl::FailedPreconditionError(
         absl::StrCat("the coordinator at ", lead_, " has no shards: start it with --shards"));
@@ -84,6 +83,11 @@ absl::Status LeadLink::Start(Coordinator& coordinator, v1::ShardHello hello) {
 absl::Status LeadLink::status() const {
   absl::MutexLock lock(&mutex_);
   return status_;
+}
+
+bool LeadLink::MayEnd() const {
+  absl::MutexLock lock(&mutex_);
+  return ended_ || absl::Now() - lost_at_ > kLastPatience;
 }
 
 void LeadLink::Stop() {
@@ -109,6 +113,7 @@ void LeadLink::Run() {
     absl::MutexLock lock(&mutex_);
     context_ = nullptr;
     if (stopping_) return;
+    lost_at_ = std::min(lost_at_, absl::Now());
     // The lead may not have noticed yet that this process's former stream is over.
     if (!IsRetryable(status) && !absl::IsAlreadyExists(status)) {
       status_ = Annotate(status, absl::StrCat("the lead at ", lead_));
@@ -206,6 +211,11 @@ absl::Status LeadLink::Obey(const v1::ShardOrder& order) {
     RETURN_IF_ERROR(coordinator_->FollowLead(order.roster()));
     // Before the lead writes its summary: what all have left behind.
     if (order.roster().finished()) coordinator_->Tick();
+    {
+      absl::MutexLock lock(&mutex_);
+      ended_ = order.roster().ended();
+      lost_at_ = absl::InfiniteFuture();
+    }
     v1::ShardReport report;
     *report.mutable_accounts() = coordinator_->Accounts();
     Queue(std::move(report), /*fragments_changed=*/true);

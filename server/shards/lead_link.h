@@ -35,7 +35,8 @@ class LeadLink final : public RunObserver, public EventLog {
   LeadLink(std::string lead, const ChannelSecurity& security, v1::ShardHello hello);
   ~LeadLink() override { Stop(); }
 
-  // Asks what this shard is to have. UNAVAILABLE if no lead answers in time.
+  // Asks what this shard is to have. UNAVAILABLE if no lead answers in time; ALREADY_EXISTS if it
+  // takes another process for this shard all that time, as it may for a while after one has died.
   absl::StatusOr<v1::ShardWelcome> Ask(absl::Duration timeout);
 
   void set_events(EventLog* events) { events_ = events; }
@@ -43,6 +44,9 @@ class LeadLink final : public RunObserver, public EventLog {
   absl::Status Start(Coordinator& coordinator, v1::ShardHello hello);
   // Not OK once the lead has refused this shard for good.
   absl::Status status() const;
+  // A shard whose run is finished: its lead has noted that it knows, or has not been heard for half
+  // a minute.
+  bool MayEnd() const;
   void Stop();
 
   void OnContributed(const v1::PushHeader& header, bool quarantined) override;
@@ -53,6 +57,7 @@ class LeadLink final : public RunObserver, public EventLog {
  private:
   using Stream = grpc::ClientReaderWriter<v1::ShardReport, v1::ShardOrder>;
 
+  absl::StatusOr<v1::ShardWelcome> AskOnce(absl::Time deadline);
   void Run();
   absl::Status Follow(grpc::ClientContext& context);
   // Writes what is queued until the stream is over.
@@ -72,6 +77,8 @@ class LeadLink final : public RunObserver, public EventLog {
   bool attached_ ABSL_GUARDED_BY(mutex_) = false;
   bool fragments_changed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;                           // As the last roster said.
+  absl::Time lost_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // The lead.
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::thread thread_;

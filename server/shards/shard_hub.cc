@@ -1,10 +1,12 @@
 #include "server/shards/shard_hub.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 
 namespace causeway::server {
@@ -74,17 +76,13 @@ absl::StatusOr<v1::ShardWelcome> ShardHub::Admit(const v1::ShardHello& hello) {
   return welcome;
 }
 
-absl::Status ShardHub::NoteBegun(const std::string& name) {
-  DealtShard& dealt = places_.at(name).dealt;
-  if (dealt.begun) return absl::OkStatus();
+absl::Status ShardHub::Note() {
   std::vector<DealtShard> deal = options_.deal;
   for (DealtShard& shard : deal) {
     const auto place = places_.find(shard.name);
-    if (place != places_.end()) shard.begun = place->second.dealt.begun || shard.name == name;
+    if (place != places_.end()) shard = place->second.dealt;
   }
-  RETURN_IF_ERROR(WriteDeal(*options_.file_system, options_.folder, deal));
-  dealt.begun = true;
-  return absl::OkStatus();
+  return WriteDeal(*options_.file_system, options_.folder, deal);
 }
 
 absl::StatusOr<std::shared_ptr<ShardHub::Line>> ShardHub::Attach(const v1::ShardHello& hello) {
@@ -93,8 +91,13 @@ absl::StatusOr<std::shared_ptr<ShardHub::Line>> ShardHub::Attach(const v1::Shard
   {
     absl::MutexLock lock(&mutex_);
     RETURN_IF_ERROR(Check(hello));
-    RETURN_IF_ERROR(NoteBegun(hello.name()));
     Place& place = places_.at(hello.name());
+    if (!std::exchange(place.dealt.begun, true)) {
+      if (const absl::Status noted = Note(); !noted.ok()) {
+        place.dealt.begun = false;
+        return noted;
+      }
+    }
     if (place.line != nullptr) place.line->closed_ = true;  // Of the same process, and broken.
     place.line = line;
     moved = !place.address.empty() && place.address != hello.address();
@@ -119,8 +122,17 @@ std::optional<v1::ShardOrder> ShardHub::NextOrder(Line& line) {
     return line.closed_ || !line.calls_.empty() || line.roster_.has_value();
   };
   mutex_.Await(absl::Condition(&ready));
+  return TakeOrder(line);
+}
+
+std::optional<v1::ShardOrder> ShardHub::TryNextOrder(Line& line) {
+  absl::MutexLock lock(&mutex_);
+  return TakeOrder(line);
+}
+
+std::optional<v1::ShardOrder> ShardHub::TakeOrder(Line& line) {
   v1::ShardOrder order;
-  if (line.closed_) return std::nullopt;
+  if (line.closed_ || (line.calls_.empty() && !line.roster_.has_value())) return std::nullopt;
   // What was said before the roster comes before it.
   if (!line.calls_.empty()) {
     *order.mutable_call() = std::move(line.calls_.front());
@@ -138,8 +150,11 @@ absl::Status ShardHub::Take(Line& line, const v1::ShardReport& report) {
     case v1::ShardReport::kHeard: {
       absl::MutexLock lock(&mutex_);
       line.heard_ = std::max(line.heard_, report.heard());
-      if (finished_ > 0 && line.heard_ >= finished_) places_.at(line.hello_.name()).ended = true;
-      return absl::OkStatus();
+      DealtShard& dealt = places_.at(line.hello_.name()).dealt;
+      if (finished_ == 0 || line.heard_ < finished_ || std::exchange(dealt.ended, true)) {
+        return absl::OkStatus();
+      }
+      return Note();
     }
     case v1::ShardReport::kAnswer: {
       {
@@ -187,7 +202,7 @@ void ShardHub::Detach(const std::shared_ptr<Line>& line, const absl::Status& why
 
 bool ShardHub::AllHaveEnded() const {
   absl::ReaderMutexLock lock(&mutex_);
-  return std::ranges::all_of(places_, [](const auto& place) { return place.second.ended; });
+  return std::ranges::all_of(places_, [](const auto& place) { return place.second.dealt.ended; });
 }
 
 void ShardHub::Stop() {
@@ -229,7 +244,11 @@ void ShardHub::Tell(const v1::ShardRoster& roster, bool wait) {
   newest_ = std::max(newest_, roster.number());
   if (is_newest && !roster.finished()) {
     finished_ = 0;
-    for (auto& [name, place] : places_) place.ended = false;
+    bool changed = false;
+    for (auto& [name, place] : places_) changed |= std::exchange(place.dealt.ended, false);
+    if (changed) {
+      if (const absl::Status noted = Note(); !noted.ok()) Log().warn("{}", noted.ToString());
+    }
   }
   if (is_newest && roster.finished() && finished_ == 0) finished_ = roster.number();
   for (auto& [name, place] : places_) {
@@ -238,6 +257,8 @@ void ShardHub::Tell(const v1::ShardRoster& roster, bool wait) {
     if (roster.number() <= place.line->given_) continue;
     place.line->given_ = roster.number();
     place.line->roster_ = roster;
+    place.line->roster_->set_process_nonce(options_.process_nonce);
+    place.line->roster_->set_ended(place.dealt.ended);
   }
   if (!wait) return;
   const auto heard = [&] {

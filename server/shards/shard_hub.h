@@ -34,7 +34,9 @@ class ShardHub final : public Shards {
     std::string folder;                 // Of the lead's run.
     std::vector<DealtShard> deal;       // The lead among them, if it has fragments.
     EventLog* events = NullEventLog();
-    // A shard that has not heard a roster after so long is taken for gone.
+    uint64_t process_nonce = 0;  // Random for each process of the lead.
+    // A shard that has not heard a roster after so long is taken for gone. More than kLeadSilence:
+    // it has stopped closing rounds by then.
     absl::Duration patience = absl::Seconds(5);
   };
   explicit ShardHub(Options options);
@@ -64,13 +66,15 @@ class ShardHub final : public Shards {
   absl::StatusOr<std::shared_ptr<Line>> Attach(const v1::ShardHello& hello);
   // Waits for the next order; nothing once the line is closed.
   std::optional<v1::ShardOrder> NextOrder(Line& line);
+  // The same without waiting: nothing if there is none now.
+  std::optional<v1::ShardOrder> TryNextOrder(Line& line);
   // An error ends the stream.
   absl::Status Take(Line& line, const v1::ShardReport& report);
   // NextOrder ends.
   void Close(Line& line);
   // The stream is over.
   void Detach(const std::shared_ptr<Line>& line, const absl::Status& why);
-  // Every shard has heard that the run is finished.
+  // Every shard has heard that the run is finished, this process or a former one.
   bool AllHaveEnded() const;
   // The lead stops: all lines are closed.
   void Stop();
@@ -87,10 +91,11 @@ class ShardHub final : public Shards {
     DealtShard dealt;
     std::string address;  // Where it was last; empty: it has not attached.
     std::shared_ptr<Line> line;
-    bool ended = false;  // It has heard finished_, or a later one.
   };
   absl::Status Check(const v1::ShardHello& hello) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  absl::Status NoteBegun(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static std::optional<v1::ShardOrder> TakeOrder(Line& line);
+  // Makes what is known of the shards durable.
+  absl::Status Note() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   Coordinator* coordinator_ = nullptr;

@@ -26,6 +26,10 @@ CERTIFICATES = {
     "one-cluster": (["coordinator", "--host", "causeway-coordinator"], ["worker", "causeway-worker-0"],
                     ["worker", "causeway-worker-1"]),
     "gpu-site": (["worker", "site-a"],),
+    "sharded-cluster": (["coordinator", "--host", "causeway-coordinator", *(
+        f"--host=causeway-coordinator-shard-{i}.causeway-coordinator-shard" for i in (0, 1))],
+        ["shard", "causeway-coordinator-shard-0"], ["shard", "causeway-coordinator-shard-1"],
+        ["worker", "causeway-worker-0"], ["worker", "causeway-worker-1"]),
 }
 
 
@@ -72,11 +76,12 @@ class KubernetesTest(unittest.TestCase):
 
     def test_what_kustomize_makes_of_them_fits_together(self):
         tools.needs("kubectl")
+        made = {}
         for overlay in CERTIFICATES:
             status, said = run("kubectl", "kustomize", self.folder / "overlays" / overlay,
                                env={**os.environ, "HOME": str(self.folder)})
             self.assertEqual(status, 0, said)
-            objects = [item for item in yaml.safe_load_all(said) if item]
+            objects = made[overlay] = [item for item in yaml.safe_load_all(said) if item]
             self.assertEqual(self.problems(objects), [], overlay)
             for item in objects:
                 if item["kind"] != "Namespace":
@@ -84,9 +89,12 @@ class KubernetesTest(unittest.TestCase):
             secrets = manifests.named(objects, "Secret")
             key = secrets["causeway-worker-certificates"]["data"]["causeway-worker-0.key.pem"]
             self.assertIn(b"PRIVATE KEY", base64.b64decode(key))
-            for _, _, spec in manifests.pods(objects):
-                self.assertTrue(spec["containers"][0]["image"].startswith("registry.example.org/"))
-        worker = manifests.named(objects, "StatefulSet")["causeway-worker"]  # Of gpu-site, the last.
+        for _, _, spec in [pod for objects in made.values() for pod in manifests.pods(objects)]:
+            self.assertTrue(spec["containers"][0]["image"].startswith("registry.example.org/"))
+        lead = manifests.named(made["sharded-cluster"], "StatefulSet")["causeway-coordinator"]
+        lead["spec"]["template"]["spec"]["containers"][0]["args"][-1] += ",causeway-coordinator-shard-2"
+        self.assertIn("are not the shards' pods", self.problems(made["sharded-cluster"])[0])
+        worker = manifests.named(made["gpu-site"], "StatefulSet")["causeway-worker"]
         container = worker["spec"]["template"]["spec"]["containers"][0]
         self.assertEqual(container["resources"]["limits"]["nvidia.com/gpu"], 1)
         self.assertIn("--id=site-a", container["args"])
@@ -105,9 +113,10 @@ class KubernetesTest(unittest.TestCase):
             self.assertEqual(status, 0, said)
 
     def test_the_configuration_is_one(self):
-        status, said = run(BUILD / "bin/causeway-coordinator", "check-config",
-                           f"--config={self.folder}/overlays/one-cluster/run.textproto")
-        self.assertEqual(status, 0, said)
+        for overlay in ("one-cluster", "sharded-cluster"):
+            status, said = run(BUILD / "bin/causeway-coordinator", "check-config",
+                               f"--config={self.folder}/overlays/{overlay}/run.textproto")
+            self.assertEqual(status, 0, said)
 
     def test_what_does_not_fit_is_found(self):
         def worker(objects):

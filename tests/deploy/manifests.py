@@ -138,13 +138,28 @@ def check_container(objects, workload, spec, container, image, known_flags):
             yield f"{program} {command} has no flag {option}"
         if option in ("--listen", "--http", "--metrics"):
             listened.add(int(value.rpartition(":")[2]))
-        if option in ("--config", "--tls_ca", "--tls_cert", "--tls_key"):
+        if option in ("--config", "--tls_ca", "--tls_cert", "--tls_key", "--lead_tls_cert",
+                      "--lead_tls_key"):
             for index in range(workload["spec"].get("replicas", 1)):
                 path = value.replace("$(POD_NAME)", f"{name}-{index}")
                 if path not in provided:
                     yield f"{option}: nothing puts {path} there"
     if listened != set(ports.values()):
         yield f"listens to {sorted(listened)} and declares {sorted(ports.values())}"
+
+
+def check_shards(objects):
+    """A lead that names its shards names their pods."""
+    workloads = [(item["metadata"]["name"], item["spec"].get("replicas", 1),
+                  item["spec"]["template"]["spec"]["containers"][0]["args"])
+                 for item in objects if item["kind"] == "StatefulSet"]
+    found = {f"{name}-{index}" for name, replicas, args in workloads
+             if "--shard=$(POD_NAME)" in args for index in range(replicas)}
+    for name, _, args in workloads:
+        for flag in args:
+            option, _, value = flag.partition("=")
+            if option == "--shards" and set(value.split(",")) - {"lead"} != found:
+                yield f"{name}: {flag} are not the shards' pods, {sorted(found)}"
 
 
 def check(objects, image, outside=(), known_flags=None):
@@ -166,6 +181,7 @@ def check(objects, image, outside=(), known_flags=None):
             for problem in check_container(objects, workload, template["spec"], container, image,
                                            known_flags):
                 yield f"{where}: {problem}"
+    yield from check_shards(objects)
     for name, service in services.items():
         selected = [spec for _, labels, spec in pods(objects)
                     if fits(service["spec"]["selector"], labels)]

@@ -1,6 +1,7 @@
 """deploy/slurm on a cluster of one machine: two nodes, real jobs, a time limit on the way."""
 
 import getpass
+import json
 import os
 import pathlib
 import shutil
@@ -46,7 +47,7 @@ PartitionName=main Nodes=n1,n2,n3 Default=YES MaxTime=INFINITE State=UP
 RUN = """
 model { layers: 2 width: 32 heads: 2 mlp_width: 64 sequence_length: 32 }
 train { steps: 400 batch_sequences: 2 micro_batch_sequences: 1 }
-sync { fragments: 2 steps_between_syncs: 6 }
+sync { pattern: BALANCED fragments: 4 steps_between_syncs: 6 }
 membership { start_workers: %d max_workers: 2 }
 """
 
@@ -59,6 +60,18 @@ def free_ports(count):
     for one in sockets:
         one.close()
     return ports
+
+
+def free_pair():
+    """The first of two ports that follow each other."""
+    while True:
+        first = free_ports(1)[0]
+        try:
+            with socket.socket() as one:
+                one.bind(("127.0.0.1", first + 1))
+            return first
+        except (OSError, OverflowError):
+            continue
 
 
 class SlurmTest(unittest.TestCase):
@@ -135,8 +148,10 @@ class SlurmTest(unittest.TestCase):
                 raise AssertionError(f"waited {DEADLINE_S} s in vain until {what}\n{logs}")
             time.sleep(0.2)
 
-    def submit(self, *arguments):
-        said = self.slurm("sbatch", "--parsable", "--chdir", self.folder, *arguments)
+    def submit(self, *arguments, **variables):
+        status, said = run("sbatch", "--parsable", "--chdir", self.folder, *arguments,
+                           env={**self.environment, **variables})
+        said = said.strip() if status == 0 else ""
         self.assertTrue(said.isdigit(), said)
         return said
 
@@ -150,20 +165,25 @@ class SlurmTest(unittest.TestCase):
     def log(self, job):
         return "".join(path.read_text(errors="replace") for path in self.folder.glob(f"causeway-*.{job}.log"))
 
-    def run_over_a_time_limit(self, ids, **variables):
-        """A run on two nodes with these workers, whose job is told on the way that its time is up."""
+    def prepare(self, ids, shards=()):
+        """A folder for a run of these workers."""
         home = self.folder / "home"
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir()
         (home / "run.textproto").write_text(RUN % len(ids))
-        for arguments in (["init"], ["coordinator", "--host", "coordinator"], *(["worker", name] for name in ids)):
+        for arguments in (["init"], ["coordinator", "--host", "coordinator"],
+                          *(["worker", name] for name in ids), *(["shard", name] for name in shards)):
             status, said = run(ROOT / "deploy/make_certificates", "--dir", home / "certificates", *arguments)
             self.assertEqual(status, 0, said)
         (home / "text.txt").write_text((ROOT / "docs/algorithm.md").read_text())
         status, said = run(BUILD / "bin/causeway-worker", "tokenize", f"--input={home}/text.txt",
                            f"--out={home}/shards")
         self.assertEqual(status, 0, said)
+        return home
 
+    def run_over_a_time_limit(self, ids, **variables):
+        """A run on two nodes with these workers, whose job is told on the way that its time is up."""
+        home = self.prepare(ids)
         # The workers first: they wait for the coordinator's address. Shares of one small machine.
         export = ",".join(["ALL", *(f"{name}={value}" for name, value in variables.items())])
         workers = self.submit("--mem=0", "--nodes=2", f"--export={export}", ROOT / "deploy/slurm/workers.sbatch")
@@ -191,6 +211,33 @@ class SlurmTest(unittest.TestCase):
             models.append((out / "model.safetensors").read_bytes())
         self.assertEqual(models, [models[0]] * len(models))
         return log
+
+    def test_shards_meet_their_time_limit_go_on_and_end_with_the_run(self):
+        ids = ["site-0"]
+        home = self.prepare(ids, ("shard-0", "shard-1"))
+        # Two jobs share a node; the workers' wants its own.
+        shards = self.submit("--mem=0", "--cpus-per-task=1", "--nodelist=n1,n2", "--nodes=2",
+                             ROOT / "deploy/slurm/shards.sbatch", CAUSEWAY_SHARD_PORT=str(free_pair()))
+        coordinator = self.submit("--mem=0", "--cpus-per-task=1", "--nodelist=n1",
+                                  ROOT / "deploy/slurm/coordinator.sbatch",
+                                  CAUSEWAY_SHARDS="lead,shard-0,shard-1")
+        workers = self.submit("--mem=0", "--nodes=1", "--nodelist=n3", ROOT / "deploy/slurm/workers.sbatch")
+        self.wait("it trains", lambda: "checkpoint written" in self.log(workers))
+        self.assertEqual(run("scancel", "--batch", "--signal=USR1", shards, env=self.environment)[0], 0)
+        self.wait("the shards' job was queued again",
+                  lambda: self.state(shards).get("Restarts") == "1")
+        self.assertIn("all shards have saved", self.log(shards))
+        self.slurm("scontrol", "update", f"JobId={shards}", "StartTime=now+5")
+        for job in (workers, shards, coordinator):
+            self.wait_for_state(job, "COMPLETED")
+        rounds = {}
+        for folder in ("run", "shard-0", "shard-1"):
+            for line in (home / folder / "rounds.jsonl").read_text().splitlines():
+                row = json.loads(line)
+                rounds[row["fragment"], row["round"]] = folder
+        self.assertEqual(set(rounds.values()), {"run", "shard-0", "shard-1"})
+        summary = json.loads((home / "run/summary.json").read_text())
+        self.assertEqual((summary["rounds"], summary["hash_mismatches"]), (len(rounds), 0))
 
     def test_a_run_of_two_nodes_that_meets_its_time_limit_goes_on_and_ends(self):
         self.run_over_a_time_limit(["site-0", "site-1"])

@@ -156,6 +156,11 @@ class RefusalsTest(unittest.TestCase):
             self.refused(lead + ["--shards=a,b,c,d,e"], "names 5", "4 fragments")
             self.refused(lead + ["--shards=lead,a", "--lead=127.0.0.1:1"], "give one or the others")
             self.refused(lead + ["--shards=lead,a", "--initial=first-site"], "begins from its seed")
+            self.refused(lead + ["--shards=lead,a", "--etcd=127.0.0.1:1", "--listen=127.0.0.1:0"],
+                         "--etcd with --shards", "leave out one")
+            self.refused([COORDINATOR, "serve", f"--run_dir={cluster.folder / 'x'}", "--http=off",
+                          "--shards=lead,a", "--parent=127.0.0.1:1", "--region_id=eu", "--sites=2"],
+                         "--parent with --shards", "leave out one")
             self.refused(lead + ["--lead=127.0.0.1:1", "--shard=a"], "leave out --config")
             self.refused([COORDINATOR, "serve", "--run_dir=x", "--lead=127.0.0.1:1"], "go together")
             shard = cluster.shard_command("a", lead="127.0.0.1:1", listen="0.0.0.0:0")
@@ -178,6 +183,15 @@ class RefusalsTest(unittest.TestCase):
             with Sharded() as third:
                 third.start_lead(SETTINGS, ("lead", "a", "b"))
                 self.refused(cluster.shard_command("a", lead=third.address), "this is the run")
+
+    def test_workers_are_told_which_shards_are_missing(self):
+        with Sharded() as cluster:
+            cluster.start_lead(SETTINGS, ("lead", "a", "b"))
+            cluster.start_shard("b")
+            cluster.wait_for_event("shard_attached", shard="b")
+            worker = cluster.start_worker("east", "--connect_timeout=1s")
+            self.assertNotEqual(worker.wait(), 0)
+            self.assertIn("shards of this run are missing: a; start them", worker.log())
 
     def test_a_run_keeps_its_shards(self):
         with Sharded() as cluster:

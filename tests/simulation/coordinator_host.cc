@@ -17,14 +17,14 @@ constexpr absl::Duration kLongestDowntime = absl::Seconds(3);
 
 CoordinatorHost::CoordinatorHost(World& world, const Scenario& scenario, Auditor& auditor,
                                  std::vector<float> initial, Decorator decorator, std::string name,
-                                 RegionHooks region)
+                                 HostHooks hooks)
     : world_(world),
       scenario_(scenario),
       auditor_(auditor),
       initial_(std::move(initial)),
       decorator_(std::move(decorator)),
       name_(std::move(name)),
-      region_(std::move(region)) {}
+      hooks_(std::move(hooks)) {}
 
 absl::Duration CoordinatorHost::Delay() {
   return world_.Between(scenario_.shortest_delay, scenario_.longest_delay);
@@ -52,11 +52,7 @@ void CoordinatorHost::Start() {
   options.snapshot_every_rounds = scenario_.snapshot_every_rounds;
   options.recovered = store_->Recover().value();
   const bool recovers = options.recovered.has_value();
-  if (region_.begin) options.region = region_.begin();
-  if (recovers && region_.forgets_what_it_sent) {
-    std::erase_if(options.recovered->contributions,
-                  [&](const auto& record) { return record.worker_id == options.region->id; });
-  }
+  if (hooks_.begin) hooks_.begin(options);
   absl::StatusOr<std::unique_ptr<server::Coordinator>> created =
       server::Coordinator::Create(std::move(options));
   if (!created.ok()) {
@@ -67,8 +63,8 @@ void CoordinatorHost::Start() {
   coordinator_ = decorator_ ? decorator_(*std::move(created)) : *std::move(created);
   world_.Trace(name_, " ", generation_, recovers ? " goes on" : " begins");
   if (recovers) world_.Count(Happening::kRecovered);
-  auditor_.Started();
-  if (region_.started) region_.started();
+  if (hooks_.has_sessions) auditor_.Started();
+  if (hooks_.started) hooks_.started();
   Tick(generation_);
   world_.After(scenario_.maintain, [this, generation] { Maintain(generation); });
 }
@@ -88,8 +84,8 @@ bool CoordinatorHost::Survived() {
 
 void CoordinatorHost::Die(absl::Duration downtime) {
   dying_ = true;
-  auditor_.Died();
-  if (region_.died) region_.died();
+  if (hooks_.has_sessions) auditor_.Died();
+  if (hooks_.died) hooks_.died();
   coordinator_.reset();
   for (const auto& open : open_streams_) {
     if (const auto stream = open.lock(); stream != nullptr && stream->generation_ == generation_) {

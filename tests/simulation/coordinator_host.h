@@ -69,13 +69,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
   absl::Duration up_arrival_, down_arrival_;
 };
 
-// A region's coordinator and its parent.
-struct RegionHooks {
-  // A process is about to begin: what it is under.
-  std::function<server::RegionOptions()> begin;
-  std::function<void()> started;  // It serves.
+// What belongs to a coordinator's process: a region's way to its parent, a lead's to its shards.
+struct HostHooks {
+  std::function<void(server::Coordinator::Options&)> begin;  // A process is about to begin.
+  std::function<void()> started;                             // It serves.
   std::function<void()> died;
-  bool forgets_what_it_sent = false;  // The bug of that name.
+  bool has_sessions = true;  // A shard has none.
 };
 
 class CoordinatorHost {
@@ -89,7 +88,7 @@ class CoordinatorHost {
 
   CoordinatorHost(World& world, const Scenario& scenario, Auditor& auditor,
                   std::vector<float> initial, Decorator decorator,
-                  std::string name = "the coordinator", RegionHooks region = {});
+                  std::string name = "the coordinator", HostHooks hooks = {});
 
   void Start();
   // Kills the process. It starts again after a while.
@@ -140,7 +139,7 @@ class CoordinatorHost {
   const std::vector<float> initial_;
   const Decorator decorator_;
   const std::string name_;
-  const RegionHooks region_;
+  const HostHooks hooks_;
   server::MemoryStore disk_;
   std::unique_ptr<MortalStore> store_;
   std::unique_ptr<server::Coordinator> coordinator_;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/params/initialize.h"
 #include "common/params/run_config.h"
+#include "tests/simulation/simulated_shards.h"
 #include "tests/simulation/virtual_region.h"
 
 namespace causeway::simulation {
@@ -52,7 +53,16 @@ class Simulation {
         config_hash_(RunConfigHash(scenario.config)),
         initial_(Initial(plan_)),
         auditor_(world_, scenario_, plan_, initial_),
-        host_(world_, scenario_, auditor_, initial_, bug.coordinator) {}
+        shards_({.world = &world_,
+                 .scenario = &scenario_,
+                 .plan = &plan_,
+                 .initial = &initial_,
+                 .auditor = &auditor_,
+                 .lead = &host_,
+                 .decorator = bug.shard,
+                 .leads_do_not_wait = bug.leads_do_not_wait}),
+        host_(world_, scenario_, auditor_, initial_, bug.coordinator, "the coordinator",
+              shards_.LeadHooks()) {}
 
   Outcome Run();
 
@@ -90,6 +100,7 @@ class Simulation {
   const uint64_t config_hash_;
   const std::vector<float> initial_;
   Auditor auditor_;
+  SimulatedShards shards_;
   CoordinatorHost host_;
   std::deque<Region> regions_;
   std::vector<Site> sites_;
@@ -117,11 +128,14 @@ void Simulation::AddRegion(int sites) {
   region.id = absl::StrCat("region-", regions_.size() - 1);
   region.auditor =
       std::make_unique<Auditor>(world_, scenario_, plan_, initial_, &auditor_, region.id);
-  RegionHooks hooks;
-  hooks.begin = [this, &region, sites] {
+  HostHooks hooks;
+  hooks.begin = [this, &region, sites](server::Coordinator::Options& options) {
     region.process = NewProcess(region, sites);
-    return server::RegionOptions{
+    options.region = server::RegionOptions{
         .parent = region.process.get(), .id = region.id, .sites = sites, .above = {}};
+    if (!options.recovered.has_value() || !bug_.regions_forget_what_they_sent) return;
+    std::erase_if(options.recovered->contributions,
+                  [&](const auto& record) { return record.worker_id == region.id; });
   };
   hooks.started = [&region] { region.process->Start(); };
   hooks.died = [this, &region] {
@@ -129,15 +143,17 @@ void Simulation::AddRegion(int sites) {
     // It may be what has called.
     world_.After(absl::ZeroDuration(), [gone = std::move(region.process)] {});
   };
-  hooks.forgets_what_it_sent = bug_.regions_forget_what_they_sent;
   region.host = std::make_unique<CoordinatorHost>(world_, scenario_, *region.auditor, initial_,
                                                   nullptr, region.id, std::move(hooks));
 }
 
 CoordinatorHost& Simulation::AnyHost() {
-  if (regions_.empty()) return host_;
-  const int64_t drawn = world_.Between(0, std::ssize(regions_));
-  return drawn == 0 ? host_ : *regions_[static_cast<size_t>(drawn - 1)].host;
+  const int64_t others = std::ssize(regions_) + shards_.size();
+  if (others == 0) return host_;
+  const int64_t drawn = world_.Between(0, others);
+  if (drawn == 0) return host_;
+  return shards_.size() > 0 ? shards_.host(static_cast<int>(drawn - 1))
+                            : *regions_[static_cast<size_t>(drawn - 1)].host;
 }
 
 void Simulation::StartSite(Site& site, absl::Duration delay) {
@@ -154,6 +170,7 @@ void Simulation::StartProcess(Site& site) {
   options.plan = &plan_;
   options.auditor = site.auditor;
   options.host = site.host;
+  options.shards = shards_.by_fragment();
   options.id = site.id;
   options.config_hash = config_hash_;
   options.nonce = world_.Bits();
@@ -257,7 +274,8 @@ void Simulation::Lie() {
   int64_t step = scenario_.config.train().steps();
   const SyncSchedule schedule(plan_.fragments(), scenario_.config.sync().steps_between_syncs(),
                               scenario_.config.sync().overlap_steps());
-  for (int i = 0; i < plan_.fragments(); ++i) {
+  // A lead knows no more than that of its own fragments.
+  for (const int i : shards_.own_fragments()) {
     step = std::min(step, schedule.SendStep(i, site.auditor->version(i) + 1) +
                               MaxOverlapSteps(scenario_.config.sync()) + 1);
   }
@@ -292,6 +310,7 @@ void Simulation::ScheduleFault() {
 void Simulation::Befall() {
   Site& site = sites_[static_cast<size_t>(world_.Between(0, scenario_.sites - 1))];
   Stream* stream = site.process == nullptr ? nullptr : site.process->stream();
+  ShardStream* to_lead = nullptr;
   std::string name = site.id;
   if (!regions_.empty() && world_.Chance(0.3)) {
     const Region& region =
@@ -299,21 +318,27 @@ void Simulation::Befall() {
     stream = region.process == nullptr ? nullptr : region.process->stream();
     name = region.id;
   }
+  if (shards_.size() > 0 && world_.Chance(0.3)) {
+    const auto shard = static_cast<int>(world_.Between(0, shards_.size() - 1));
+    to_lead = shards_.stream(shard);
+    if (to_lead != nullptr) name = shards_.name(shard);
+  }
   const std::pair<int, std::function<void()>> choices[] = {
       {scenario_.kill_worker, [&] { KillWorker(site); }},
       {scenario_.kill_coordinator, [&] { AnyHost().Kill(); }},
       {scenario_.shut_coordinator_down, [&] { AnyHost().ShutDown(); }},
       {scenario_.sever_stream,
        [&] {
-         if (stream == nullptr) return;
+         if (stream == nullptr && to_lead == nullptr) return;
          world_.Trace("the stream of ", name, " is cut");
-         stream->Sever();
+         to_lead != nullptr ? to_lead->Sever() : stream->Sever();
        }},
       {scenario_.stall_stream,
        [&] {
-         if (stream == nullptr) return;
+         if (stream == nullptr && to_lead == nullptr) return;
          world_.Trace("the stream of ", name, " stalls");
-         stream->Stall(world_.Between(absl::Seconds(1), absl::Seconds(20)));
+         const absl::Duration time = world_.Between(absl::Seconds(1), absl::Seconds(20));
+         to_lead != nullptr ? to_lead->Stall(time) : stream->Stall(time);
        }},
       {scenario_.second_process, [&] { StartSecondProcess(site); }},
       {scenario_.pause, [&] { Pause(); }},
@@ -354,6 +379,7 @@ bool Simulation::AllFinished() const {
 
 Outcome Simulation::Run() {
   host_.Start();
+  shards_.Start();
   for (const int sites : scenario_.regions) AddRegion(sites);
   for (const Region& region : regions_) region.host->Start();
   sites_.resize(static_cast<size_t>(scenario_.sites));
@@ -384,8 +410,11 @@ Outcome Simulation::Run() {
   int64_t quiet_events = 0;
   while (!AllFinished() && !world_.violation().has_value()) {
     world_.RunNext();
-    auditor_.AfterEvent(host_.coordinator());
-    for (const Region& region : regions_) region.auditor->AfterEvent(region.host->coordinator());
+    auditor_.AfterEvent(host_.coordinator(), shards_.own_fragments());
+    shards_.AfterEvent();
+    for (const Region& region : regions_) {
+      region.auditor->AfterEvent(region.host->coordinator(), shards_.own_fragments());
+    }
     if (world_.faulty()) continue;
     if (++quiet_events > kMostQuietEvents || world_.now() > scenario_.quiet_at + kMostQuietTime) {
       GiveUp();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,6 +68,7 @@ class VirtualWorker final : public StreamClient,
     const FragmentPlan* plan = nullptr;
     Auditor* auditor = nullptr;
     CoordinatorHost* host = nullptr;
+    std::map<int, CoordinatorHost*> shards;  // By fragment, those that are not at `host`.
     std::string id;
     uint64_t config_hash = 0;
     uint64_t nonce = 0;
@@ -142,6 +144,7 @@ class VirtualWorker final : public StreamClient,
   void TakeState(int fragment, const server::PullObject& state);
   void SaveCheckpoint();
 
+  CoordinatorHost& HostOf(int fragment) const;
   std::span<float> Part(std::vector<float>& arena, int fragment) const;
   WorkerFragment& fragment(int index) { return fragments_[static_cast<size_t>(index)]; }
   // Runs `event` later if the process is still there.

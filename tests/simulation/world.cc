@@ -47,7 +47,9 @@ const char* HappeningName(size_t happening) {
                                                                   "merges_before_the_last_step",
                                                                   "regions_attached",
                                                                   "regions_late",
-                                                                  "regions_left_alone"};
+                                                                  "regions_left_alone",
+                                                                  "shards_attached",
+                                                                  "shards_cut"};
   return kNames[happening];
 }
 

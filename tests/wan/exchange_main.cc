@@ -21,6 +21,7 @@
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
+#include "common/client/fragment_exchange.h"
 #include "common/client/grpc_exchange.h"
 #include "common/client/link.h"
 #include "common/client/session.h"
@@ -168,12 +169,32 @@ class Driver {
   std::unique_ptr<v1::Session::Stub> session_stub_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Link> link_;
-  std::unique_ptr<GrpcExchange> exchange_;
+  std::unique_ptr<FragmentExchange> exchange_;
   std::atomic<double> first_answer_unix_s_ = 0;  // 0: none has come.
   absl::Mutex mutex_;
   nlohmann::json samples_ = nlohmann::json::array();
   nlohmann::json transfers_ ABSL_GUARDED_BY(mutex_) = nlohmann::json::array();
 };
+
+// A new link to a coordinator.
+absl::StatusOr<std::unique_ptr<Link>> LinkTo(const std::string& address) {
+  ASSIGN_OR_RETURN(const ChannelSecurity security,
+                   MakeChannelSecurity(SecurityOptionsFromFlags(), address, absl::Now()));
+  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddress(address));
+  ASSIGN_OR_RETURN(const std::string congestion_control,
+                   ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
+  Link::Options link;
+  link.make_channel = [address, security](int lane) {
+    return MakeChannel(address, kFirstLane + lane, security);
+  };
+  link.connections = absl::GetFlag(FLAGS_connections);
+  link.tcp = [meter = std::make_shared<TcpLinkMeter>(std::move(addresses), congestion_control)] {
+    return meter->Sample();
+  };
+  const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(*FileSystem::Real());
+  if (buffers.ok()) link.send_buffer_bytes = buffers->send.largest;
+  return std::make_unique<Link>(std::move(link));
+}
 
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
   const std::string address = absl::GetFlag(FLAGS_coordinator);
@@ -201,20 +222,7 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
   join.set_device("none");
   session.progress.set_checkpoint_step(-1);
   ASSIGN_OR_RETURN(driver->session_, Session::Attach(std::move(session)));
-  ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddress(address));
-  ASSIGN_OR_RETURN(const std::string congestion_control,
-                   ChooseCongestionControl(absl::GetFlag(FLAGS_congestion_control)));
-  Link::Options link;
-  link.make_channel = [address, security](int lane) {
-    return MakeChannel(address, kFirstLane + lane, security);
-  };
-  link.connections = absl::GetFlag(FLAGS_connections);
-  link.tcp = [meter = std::make_shared<TcpLinkMeter>(std::move(addresses), congestion_control)] {
-    return meter->Sample();
-  };
-  const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(*FileSystem::Real());
-  if (buffers.ok()) link.send_buffer_bytes = buffers->send.largest;
-  driver->link_ = std::make_unique<Link>(std::move(link));
+  ASSIGN_OR_RETURN(driver->link_, LinkTo(address));
   GrpcExchange::Options exchange;
   exchange.link = driver->link_.get();
   exchange.session = driver->session_.get();
@@ -222,7 +230,10 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Join() {
   exchange.run_id = driver->run_.run_id();
   exchange.worker_id = id;
   exchange.sync = driver->run_.config().sync();
-  driver->exchange_ = std::make_unique<GrpcExchange>(std::move(exchange));
+  const auto& shards = driver->session_->welcome().shards();
+  driver->exchange_ = std::make_unique<FragmentExchange>(
+      FragmentExchange::Options{.lead = std::move(exchange), .link = LinkTo},
+      std::vector<v1::Shard>(shards.begin(), shards.end()));
   return driver;
 }
 

@@ -69,7 +69,7 @@ TEST(DealTest, ADealIsReadAsItWasWritten) {
   FileSystem& file_system = *FileSystem::Real();
   const TemporaryFolder folder;
   EXPECT_EQ(ReadDeal(file_system, folder.path()).value(), std::nullopt);
-  const std::vector<DealtShard> deal = {{"lead", {0, 2}, false}, {"a", {1, 3}, true}};
+  const std::vector<DealtShard> deal = {{"lead", {0, 2}, false}, {"a", {1, 3}, true, true}};
   ASSERT_TRUE(WriteDeal(file_system, folder.path(), deal).ok());
   EXPECT_EQ(ReadDeal(file_system, folder.path()).value(), deal);
 }

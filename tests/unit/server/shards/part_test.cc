@@ -191,6 +191,21 @@ TEST_F(PartTest, AShardClosesNoRoundBeforeItHasHeardItsLeadNorWithoutIt) {
   EXPECT_EQ(Status(*shard_, 1).published_version(), 1);
 }
 
+// Its stream may stand and carry nothing: the lead gives it up after a while, and goes on.
+TEST_F(PartTest, AShardThatHasHeardNoRosterForAWhileClosesNoRound) {
+  EnterBoth();
+  ASSERT_TRUE(Push(*shard_, "a", 1, 1).ok());
+  link_.cut = true;
+  clock_.Advance(kLeadSilence);
+  ASSERT_TRUE(Push(*shard_, "b", 1, 1).ok());
+  shard_->Tick();
+  EXPECT_EQ(Status(*shard_, 1).published_version(), 0);
+  ASSERT_TRUE(shard_->FollowLead(lead_->Roster()).ok());
+  clock_.Advance(kLeadSilence - absl::Milliseconds(1));
+  shard_->Tick();
+  EXPECT_EQ(Status(*shard_, 1).published_version(), 1);
+}
+
 TEST_F(PartTest, AWorkerThatAShardHasNotHeardOfTriesAgain) {
   link_.cut = true;
   ASSERT_TRUE(shard_->FollowLead(lead_->Roster()).ok());
@@ -212,6 +227,19 @@ TEST_F(PartTest, AnOldCopyOfTheLeadIsNotFollowed) {
   ASSERT_TRUE(shard_->FollowLead(roster).ok());
   const absl::Status old = shard_->FollowLead(lead_->Roster());
   EXPECT_TRUE(absl::IsFailedPrecondition(old)) << old;
+}
+
+TEST_F(PartTest, TwoLeadsOfOneEpochAreNotFollowed) {
+  v1::ShardRoster roster = lead_->Roster();
+  roster.set_process_nonce(1);
+  ASSERT_TRUE(shard_->FollowLead(roster).ok());
+  ASSERT_TRUE(shard_->FollowLead(roster).ok());
+  roster.set_process_nonce(2);
+  const absl::Status second = shard_->FollowLead(roster);
+  EXPECT_TRUE(absl::IsFailedPrecondition(second)) << second;
+  EXPECT_NE(second.message().find("two processes lead"), std::string::npos) << second;
+  roster.set_epoch(2);  // The next one that serves the folder.
+  EXPECT_TRUE(shard_->FollowLead(roster).ok());
 }
 
 TEST_F(PartTest, AShardTakesNoSessionsAndNobodyElsesFragments) {

@@ -34,6 +34,7 @@ class ShardHubTest : public testing::Test {
         ShardHub::Options{.file_system = FileSystem::Real(),
                           .folder = folder_.path(),
                           .deal = {{"lead", {0, 2}, false}, {"a", {1, 3}, false}},
+                          .process_nonce = 5,
                           .patience = absl::ZeroDuration()});
     Coordinator::Options options;
     options.config = FourFragments(1);
@@ -177,6 +178,8 @@ TEST_F(ShardHubTest, AShardHearsTheNewestRosterAfterWhatWasSaidBeforeIt) {
   ASSERT_EQ(order->roster().members_size(), 1);
   EXPECT_EQ(order->roster().members(0).worker_id(), "w");
   EXPECT_EQ(order->roster().members(0).incarnation(), 1);
+  EXPECT_EQ(order->roster().process_nonce(), 5U);
+  EXPECT_EQ(hub_->TryNextOrder(**line), std::nullopt);
 }
 
 TEST_F(ShardHubTest, CallsToAShardThatIsAwayAreAnswered) {
@@ -210,13 +213,26 @@ TEST_F(ShardHubTest, ALeadEndsWhenEveryShardKnowsThatTheRunIsFinished) {
   report.set_heard(roster.number() - 1);
   ASSERT_TRUE(hub_->Take(**line, report).ok());
   EXPECT_FALSE(hub_->AllHaveEnded());
+  EXPECT_FALSE(hub_->NextOrder(**line)->roster().ended());
   report.set_heard(roster.number());
   ASSERT_TRUE(hub_->Take(**line, report).ok());
+  roster = coordinator_->Roster();
+  roster.set_finished(true);
+  hub_->Tell(roster, /*wait=*/false);
+  EXPECT_TRUE(hub_->NextOrder(**line)->roster().ended());
   hub_->Detach(*line, absl::UnavailableError("it has ended"));
   EXPECT_TRUE(hub_->AllHaveEnded());
+  // The next process of the lead does not wait for a shard that has ended.
+  auto deal = ReadDeal(*FileSystem::Real(), folder_.path());
+  ASSERT_TRUE(deal.ok() && deal->has_value()) << deal.status();
+  EXPECT_TRUE(
+      ShardHub({.file_system = FileSystem::Real(), .folder = "", .deal = **deal}).AllHaveEnded());
   // Somebody has joined again.
   hub_->Tell(coordinator_->Roster(), /*wait=*/false);
   EXPECT_FALSE(hub_->AllHaveEnded());
+  deal = ReadDeal(*FileSystem::Real(), folder_.path());
+  ASSERT_TRUE(deal.ok() && deal->has_value()) << deal.status();
+  EXPECT_FALSE((**deal)[1].ended);
 }
 
 TEST_F(ShardHubTest, WorkersHearWhereAShardHasMovedTo) {

@@ -1,0 +1,88 @@
+"""deploy/compose without an engine: what is named is there, with shards and without."""
+
+import functools
+import re
+import unittest
+
+from tools import BUILD, ROOT, main, run
+
+try:
+    import yaml
+except ImportError:
+    yaml = None
+
+FOLDER = ROOT / "deploy/compose"
+LAYERS = (["docker-compose.yml"], ["docker-compose.yml", "docker-compose.shards.yml"])
+PROGRAMS = ("causeway-coordinator", "causeway-worker", "causewayctl")
+
+
+@functools.cache
+def flags_of(program):
+    return run(BUILD / "bin" / program, "--help")[1]
+
+
+def merged(names):
+    """As compose does it: lists of volumes grow, all else is replaced."""
+    services, volumes = {}, set()
+    for name in names:
+        content = yaml.safe_load((FOLDER / name).read_text())
+        volumes |= set(content["volumes"])
+        for service, settings in content["services"].items():
+            known = services.setdefault(service, {"volumes": []})
+            grown = known["volumes"] + settings.get("volumes", [])
+            known.update(settings)
+            known["volumes"] = grown
+    return services, volumes
+
+
+def words(settings):
+    """Of a service's command, in order."""
+    parts = [*(settings.get("entrypoint") or []), *(settings.get("command") or [])]
+    return [word for part in parts for word in str(part).split()]
+
+
+class ComposeFilesTest(unittest.TestCase):
+    def setUp(self):
+        if yaml is None:
+            self.skipTest("python3-yaml not installed (deploy/packages_deploy)")
+
+    def test_volumes_and_services_are_there(self):
+        for names in LAYERS:
+            services, volumes = merged(names)
+            for service, settings in services.items():
+                for mount in settings["volumes"]:
+                    source = mount.split(":")[0]
+                    if re.fullmatch(r"[a-z][a-z-]*", source):
+                        self.assertIn(source, volumes, service)
+                for other in settings.get("depends_on", {}):
+                    self.assertIn(other, services, service)
+
+    def test_programs_have_the_flags(self):
+        for names in LAYERS:
+            for service, settings in merged(names)[0].items():
+                said = words(settings)
+                program = next((word for word in said if word in PROGRAMS), None)
+                for word in said[said.index(program):] if program else []:
+                    if re.match(r"--[a-z]", word):
+                        self.assertIn(word.split("=")[0], flags_of(program), service)
+
+    def test_shards_have_the_names_that_their_lead_knows(self):
+        services = merged(LAYERS[1])[0]
+        flags = {service: dict(word.split("=", 1) for word in words(settings) if "=" in word)
+                 for service, settings in services.items()}
+        made = services["certificates"]["command"]
+        found = set()
+        for service, own in flags.items():
+            if "--shard" not in own:
+                continue
+            found.add(own["--shard"])
+            self.assertEqual(own["--advertise"], f"{service}:7070")
+            self.assertEqual(own["--lead"], "coordinator:7070")
+            self.assertIn(f"shard-{own['--shard']}", made)
+            # Workers know it by that name.
+            self.assertIn(f"--host {service}", (FOLDER / "make_certificates_once").read_text())
+        self.assertEqual({"lead"} | found, set(flags["coordinator"]["--shards"].split(",")))
+
+
+if __name__ == "__main__":
+    main()
