@@ -155,7 +155,7 @@ void ExpectAsProtobuf(const std::string& bytes) {
   const bool parses = expected.ParseFromString(bytes);
   v1::LaneControl header;
   ChunkFields chunk;
-  const auto kind = ParseMessage({.pieces = {View(bytes)}}, header, chunk);
+  const auto kind = ParseMessage({.pieces = {View(bytes)}, .owner = nullptr}, header, chunk);
   ASSERT_EQ(kind.ok(), parses) << absl::CHexEscape(bytes);
   if (!parses) {
     EXPECT_EQ(kind.status().code(), absl::StatusCode::kInvalidArgument);
@@ -276,7 +276,7 @@ TEST(HostileChunkMessage, ThatIsDamagedIsRefusedPlainOrPacked) {
     chunk.mutable_data()->at(chunk.data().size() / 2) ^= 1;
     const auto code = [&request] {
       const std::string bytes = request.SerializeAsString();
-      const MessageBytes message = {.pieces = {View(bytes)}};
+      const MessageBytes message = {.pieces = {View(bytes)}, .owner = nullptr};
       v1::LaneControl header;
       ChunkFields fields;
       EXPECT_TRUE(ParseMessage(message, header, fields).ok());
@@ -303,7 +303,7 @@ TEST(HostileChunkMessage, EveryFlippedByteOfAFrameIsRefusedOrUnpacksToTheSizeSai
     chunk.set_data(data);
     chunk.set_checksum(Checksum64(absl::string_view(chunk.data())));
     const std::string bytes = request.SerializeAsString();
-    const MessageBytes message = {.pieces = {View(bytes)}};
+    const MessageBytes message = {.pieces = {View(bytes)}, .owner = nullptr};
     v1::LaneControl header;
     ChunkFields fields;
     ASSERT_TRUE(ParseMessage(message, header, fields).ok());

@@ -20,7 +20,7 @@ using ::testing::EndsWith;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr char kFolder[] = "/disk/run";
+constexpr char kRunFolder[] = "/disk/run";
 constexpr size_t kLarge = size_t{1} << 20;
 
 // A run whose first delta was removed: its place is free.
@@ -46,7 +46,7 @@ class LargeRun {
   std::vector<std::string> Deltas() {
     std::vector<std::string> names;
     for (const std::string& path : disk_.Files()) {
-      if (absl::StartsWith(path, absl::StrCat(kFolder, "/deltas/"))) names.push_back(path);
+      if (absl::StartsWith(path, absl::StrCat(kRunFolder, "/deltas/"))) names.push_back(path);
     }
     return names;
   }
@@ -62,8 +62,8 @@ class LargeRun {
 
  private:
   std::unique_ptr<RunDirectoryStore> Open() {
-    auto store =
-        RunDirectoryStore::Open(disk_, kFolder, {.snapshots_kept = 1, .sqlite_vfs = vfs_.name()});
+    auto store = RunDirectoryStore::Open(disk_, kRunFolder,
+                                         {.snapshots_kept = 1, .sqlite_vfs = vfs_.name()});
     EXPECT_TRUE(store.ok()) << store.status();
     return *std::move(store);
   }
