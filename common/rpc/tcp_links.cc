@@ -11,8 +11,6 @@
 #include <cerrno>
 #include <cstring>
 #include <functional>
-#include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -31,8 +29,8 @@ constexpr int kTcpRtoMaxMs = 44;      // TCP_RTO_MAX_MS, which Debian's headers 
 constexpr absl::Duration kTcpsOwnPause = absl::Seconds(120);
 // The window of a shorter link is never what limits it.
 constexpr absl::Duration kLongRtt = absl::Milliseconds(5);
-// A worker takes no more lanes: its windows are what limits them.
-constexpr int kManyConnections = 16;
+// From here on windows are what limits a link, however many connections it has.
+constexpr absl::Duration kVeryLongRtt = absl::Milliseconds(200);
 
 void ForEachDescriptor(const std::function<void(int)>& visit) {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
@@ -128,11 +126,6 @@ std::vector<TcpConnection> Connections(const std::function<bool(const TcpConnect
   return found;
 }
 
-std::string WithoutPort(TcpAddress address) {
-  address.port = 0;
-  return address.ToString();
-}
-
 // What a connection may have under way to this process: see tcp_links.h. 0: the kernel's own.
 int LargestWindow() {
   const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(*FileSystem::Real());
@@ -141,19 +134,14 @@ int LargestWindow() {
 
 int BoundAll(const std::function<bool(const TcpConnection&)>& wanted) {
   const int window = LargestWindow();
-  std::map<std::string, int> connections;  // By the peer's address.
-  for (const TcpConnection& connection : Connections(wanted)) {
-    ++connections[WithoutPort(connection.peer)];
-  }
   int bounded = 0;
   ForEachConnection(wanted, [&](int descriptor, const TcpConnection& connection) {
     const absl::Duration pause = std::clamp(4 * connection.rtt, kLongestRetryPause, kTcpsOwnPause);
     const int pause_ms = static_cast<int>(absl::ToInt64Milliseconds(pause));
     bounded += setsockopt(descriptor, IPPROTO_TCP, kTcpRtoMaxMs, &pause_ms, sizeof(pause_ms)) == 0;
-    if (window == 0 || connection.rtt < kLongRtt || connection.congestion_control != "bbr") return;
-    const bool many = connections[WithoutPort(connection.peer)] >= kManyConnections;
-    const int bytes = many ? std::numeric_limits<int>::max() / 2 : window;
-    setsockopt(descriptor, IPPROTO_TCP, TCP_WINDOW_CLAMP, &bytes, sizeof(bytes));
+    const bool is_long = connection.min_rtt >= kLongRtt && connection.min_rtt < kVeryLongRtt;
+    if (window == 0 || !is_long || connection.congestion_control != "bbr") return;
+    setsockopt(descriptor, IPPROTO_TCP, TCP_WINDOW_CLAMP, &window, sizeof(window));
   });
   return bounded;
 }

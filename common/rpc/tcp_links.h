@@ -85,9 +85,9 @@ int SetCongestionControlOfListeners(int local_port, const std::string& name);
 // --- Bounds ---
 // Windows. BBR learns a link's rate only while a connection has more to send than is under way.
 // Where the send buffer is what limits it, it never has, with gRPC's way to write: BBR goes on at
-// the rate of its first second, several times too much, and the queues on the way overflow. So a
-// long link's BBR connections announce a window that is smaller than the peer's buffer, as long as
-// there are fewer of them than a worker may have.
+// the rate of its first second, several times too much, and the queues on the way overflow. So
+// BBR connections of 5 to 200 ms announce a window that is smaller than the peer's buffer. Those of
+// longer links need all that the kernel gives.
 //
 // Retries. TCP doubles the pause before every try to reach the other end again, up to two minutes:
 // a link that was black for 12 s would stand unused until the 19th. From Linux 6.15 on it can be

@@ -21,7 +21,7 @@ namespace {
 void CheckParse(std::span<const uint8_t> bytes) {
   v1::LaneControl header;
   ChunkFields chunk;
-  const auto kind = ParseMessage({.pieces = {bytes}}, header, chunk);
+  const auto kind = ParseMessage({.pieces = {bytes}, .owner = nullptr}, header, chunk);
   // Protobuf itself makes room, up to 50 MB, for strings of messages that it will refuse.
   if (!kind.ok()) return;
   v1::LaneMessage expected;
@@ -54,7 +54,8 @@ void CheckChunk(std::span<const uint8_t> input) {
   request.mutable_chunk()->set_checksum(Checksum64(data));
   const std::string message = request.SerializeAsString();
   const MessageBytes bytes = {
-      .pieces = {{reinterpret_cast<const uint8_t*>(message.data()), message.size()}}};
+      .pieces = {{reinterpret_cast<const uint8_t*>(message.data()), message.size()}},
+      .owner = nullptr};
   v1::LaneControl header;
   ChunkFields chunk;
   const auto kind = ParseMessage(bytes, header, chunk);

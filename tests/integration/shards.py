@@ -1,6 +1,6 @@
 """One run over several coordinators, as real processes on loopback."""
 
-from cluster import COORDINATOR, Cluster, json_lines, wait_until
+from cluster import COORDINATOR, DEADLINE_S, Cluster, json_lines, wait_until
 
 
 class Sharded(Cluster):
@@ -21,13 +21,13 @@ class Sharded(Cluster):
                 f"--address_file={self.folder / (name + '.address')}", "--exit_when_finished",
                 "--http=off", *flags]
 
-    def start_shard(self, name, *flags, variables=None, **options):
+    def start_shard(self, name, *flags, variables=None, patience_s=DEADLINE_S, **options):
         address = self.folder / f"{name}.address"
         address.unlink(missing_ok=True)
         shard = self.start(f"{name}.log", *self.shard_command(name, *flags, **options),
                            variables=variables)
         wait_until(lambda: address.exists() or shard.child.poll() is not None,
-                   f"the shard {name} listens")
+                   f"the shard {name} listens", patience_s)
         return shard
 
     def published(self, *who):

@@ -105,7 +105,7 @@ def peak(layers, shards):
         lead = serve_alone(cluster, [f"--shards={','.join(names)}"] if names else [])
         peaks = [peak_bytes(lead)]
         for name in names:
-            shard = cluster.start_shard(name, "--durability=none")
+            shard = cluster.start_shard(name, "--durability=none", patience_s=PATIENCE_S)
             peaks.append(peak_bytes(shard))
             end(shard)
         end(lead)
@@ -125,7 +125,7 @@ def exchange(options, shards):
         names = names_of(shards)
         serving = {"lead": serve_alone(cluster, [f"--shards={','.join(names)}"] if shards > 1 else [])}
         for name in names[1:]:
-            serving[name] = cluster.start_shard(name, "--durability=none")
+            serving[name] = cluster.start_shard(name, "--durability=none", patience_s=PATIENCE_S)
         folders = {name: "coordinator" if name == "lead" else name for name in names}
         sites = [cluster.start(f"{name}.log", BIN / "causeway-wan-exchange",
                                f"--coordinator={cluster.address}", f"--id={name}",
