@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -369,7 +370,7 @@ bool BlobFolder::IsBlobName(absl::string_view file) {
 
 absl::StatusOr<std::unique_ptr<WritableFile>> BlobFolder::Open(const std::string& path,
                                                                int64_t bytes) {
-  BlobRef spare;
+  std::optional<BlobRef> spare;
   {
     absl::MutexLock lock(&mutex_);
     auto best = spares_.end();
@@ -377,13 +378,15 @@ absl::StatusOr<std::unique_ptr<WritableFile>> BlobFolder::Open(const std::string
       const bool fits = it->bytes <= bytes && it->bytes >= bytes / 2;
       if (fits && (best == spares_.end() || it->bytes > best->bytes)) best = it;
     }
-    if (best == spares_.end()) return file_system_.Create(path);
-    spare = std::move(*best);
-    spares_.erase(best);
+    if (best != spares_.end()) {
+      spare = std::move(*best);
+      spares_.erase(best);
+    }
   }
-  RETURN_IF_ERROR(file_system_.Rename(OnDisk(spare.file), path));
+  if (!spare.has_value()) return file_system_.Create(path);
+  RETURN_IF_ERROR(file_system_.Rename(OnDisk(spare->file), path));
   ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system_.OpenForAppend(path));
-  return std::make_unique<RewrittenFile>(std::move(file), spare.bytes);
+  return std::make_unique<RewrittenFile>(std::move(file), spare->bytes);
 }
 
 void BlobFolder::Remove(const BlobRef& blob) {
