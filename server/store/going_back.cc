@@ -65,7 +65,7 @@ absl::Status RunDirectoryStore::GoBack(const DatabaseContent& content) {
     }
   }
   if (rounds == 0 && gone.empty() && without_delta.empty()) return absl::OkStatus();
-  RETURN_IF_ERROR(database_->Commit([&](DatabaseEdit& edit) -> absl::Status {
+  const auto remove = [&](DatabaseEdit& edit) -> absl::Status {
     for (const StoredRound& row : content.rounds) {
       if (is_after(row.record.fragment, row.record.round)) RETURN_IF_ERROR(edit.Remove(row));
     }
@@ -77,7 +77,8 @@ absl::Status RunDirectoryStore::GoBack(const DatabaseContent& content) {
     RunState state = content.state;
     state.finish_recorded = state.finish_recorded && rounds == 0;
     return edit.Put(state);
-  }));
+  };
+  RETURN_IF_ERROR(database_->Commit(remove));
   Log().warn("{} goes back to what can be merged again: {} rounds and {} deltas are lost", folder_,
              rounds, gone.size());
   return absl::OkStatus();
