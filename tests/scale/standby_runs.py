@@ -218,7 +218,9 @@ class ByEtcd(Run):
         for node in self.nodes:  # Those that follow wait for the next one that leads.
             if not node.ended():
                 node.process.signal(SIGTERM)
-            ended = max(ended, node.process.child.wait(timeout=60))
+            status = node.process.child.wait(timeout=60)
+            if status != 0:
+                return status, node
         return ended, self.leader
 
 
