@@ -191,7 +191,7 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenLead(
     FileSystem& file_system, const std::optional<ShardFlags>& flags, const std::string& run_dir,
     const v1::RunConfig& config, bool resumes) {
   std::optional<std::vector<DealtShard>> deal;
-  // What an attempt without a run left behind means nothing.
+  // An attempt without a run may have left a deal: it means nothing.
   if (resumes) {
     ASSIGN_OR_RETURN(deal, ReadDeal(file_system, run_dir));
   }

@@ -62,7 +62,7 @@ class ShardedRun {
   absl::Status Start(Coordinator& coordinator, const std::string& bound);
   // Not OK once the lead has refused this shard.
   absl::Status status() const;
-  // Of a run that is finished: every shard knows it, and each knows that the lead has noted that.
+  // The run is finished, every shard knows it, and each knows that the lead has noted that.
   bool MayEnd() const { return hub_ != nullptr ? hub_->AllHaveEnded() : link_->MayEnd(); }
   // Before the server stops.
   void Stop();

@@ -61,7 +61,7 @@ class FragmentExchange final : public Exchange {
   // Those that have an exchange.
   std::set<PeerPointer> Peers() const;
   bool IsCancelled() const;
-  // What `call` returns of the peer that has the fragment; again if that moved meanwhile.
+  // Returns what `call` makes of the peer that has the fragment; asks again if that has moved.
   template <typename Result, typename Call>
   Result OnPeer(int fragment, const Call& call);
 

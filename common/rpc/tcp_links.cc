@@ -126,7 +126,7 @@ std::vector<TcpConnection> Connections(const std::function<bool(const TcpConnect
   return found;
 }
 
-// What a connection may have under way to this process: see tcp_links.h. 0: the kernel's own.
+// Bounds what a connection may have under way to this process: see tcp_links.h. 0: the kernel does.
 int LargestWindow() {
   const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(*FileSystem::Real());
   return buffers.ok() ? static_cast<int>(buffers->window_bytes()) : 0;

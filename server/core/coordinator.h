@@ -94,7 +94,7 @@ class Coordinator {
     std::string run_id;
     // It has some of the fragments only (shards.h).
     std::optional<PartOptions> part = {};
-    // Of its fragments, in the plan's arena order. May be empty if every fragment of `recovered`
+    // Its fragments' values, in the plan's arena order. May be empty if every one of `recovered`
     // has a snapshot.
     std::vector<float> initial_parameters;
     // The result of store->Recover(): the run goes on. Empty: it begins, and the store is told so.

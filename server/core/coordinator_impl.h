@@ -163,7 +163,7 @@ class CoordinatorImpl final : public Coordinator {
   int64_t CutTokens(const FragmentRounds& fragment, v1::PushHeader& header) const
       ABSL_LOCKS_EXCLUDED(members_mutex_);
   absl::StatusOr<FragmentRounds*> FindFragment(int fragment) const;
-  // Of all fragments; of those of shards as they last reported them.
+  // One for each fragment; those of shards are as they last reported them.
   std::vector<OpenRound> OpenRounds() const;
   std::vector<OpenRound> OwnOpenRounds() const;
   bool is_lead() const { return options_.part.has_value() && options_.part->shards != nullptr; }

@@ -43,7 +43,7 @@ class Shards {
                     std::function<void(const absl::Status&)> done) = 0;
 };
 
-// What a coordinator has of a run, if that is not all.
+// The part of a run that a coordinator has, if that is not all.
 struct PartOptions {
   std::vector<int> fragments;  // Ascending.
   Shards* shards = nullptr;    // The lead's; outlives the coordinator. Null: this is a shard.

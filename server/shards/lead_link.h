@@ -63,7 +63,7 @@ class LeadLink final : public RunObserver, public EventLog {
   // Writes what is queued until the stream is over.
   void Write(Stream& stream);
   absl::Status Obey(const v1::ShardOrder& order);
-  // What the lead has to know of a shard that attaches.
+  // Tells the lead what it has to know of a shard that attaches.
   void QueueAll();
   void Queue(v1::ShardReport report, bool fragments_changed = false);
 

@@ -133,7 +133,7 @@ std::optional<v1::ShardOrder> ShardHub::TryNextOrder(Line& line) {
 std::optional<v1::ShardOrder> ShardHub::TakeOrder(Line& line) {
   v1::ShardOrder order;
   if (line.closed_ || (line.calls_.empty() && !line.roster_.has_value())) return std::nullopt;
-  // What was said before the roster comes before it.
+  // Calls that were made before the roster come before it.
   if (!line.calls_.empty()) {
     *order.mutable_call() = std::move(line.calls_.front());
     line.calls_.pop_front();

@@ -69,7 +69,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   absl::Duration up_arrival_, down_arrival_;
 };
 
-// What belongs to a coordinator's process: a region's way to its parent, a lead's to its shards.
+// Parts of a coordinator's process: a region's way to its parent, a lead's to its shards.
 struct HostHooks {
   std::function<void(server::Coordinator::Options&)> begin;  // A process is about to begin.
   std::function<void()> started;                             // It serves.

@@ -34,7 +34,7 @@ class SimulatedShards {
   };
   explicit SimulatedShards(Options options);
 
-  // Of the coordinator with the sessions. Nothing in a run without shards.
+  // Hooks of the coordinator with the sessions. They do nothing in a run without shards.
   HostHooks LeadHooks();
   void Start();
   void AfterEvent() const;

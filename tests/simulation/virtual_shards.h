@@ -121,7 +121,7 @@ class VirtualShard final : public server::RunObserver,
   // Null: it is not attached.
   ShardStream* stream() { return stream_.get(); }
 
-  // What comes of the stream.
+  // Follows what comes of the stream.
   void Obey(const v1::ShardOrder& order);
   void OnStreamEnd(const ShardStream* stream);
 

@@ -60,7 +60,7 @@ class ShardHubTest : public testing::Test {
     hello.add_fragments(3);
     return hello;
   }
-  // Of a folder that holds nothing.
+  // Its folder holds nothing.
   static v1::ShardHello Empty() {
     v1::ShardHello hello = Hello();
     hello.clear_run_id();

@@ -66,7 +66,7 @@ class DeltasInMemoryTest : public testing::Test {
     }
     return steps;
   }
-  // What is found after so many steps where everything is on the disk.
+  // The state after so many steps where everything is on the disk.
   const std::string& Print(size_t steps) {
     while (prints_.size() <= steps) {
       FaultDisk disk;
@@ -229,7 +229,7 @@ TEST_F(DeltasInMemoryTest, OneCopyTakesAFewDeltasAtATime) {
   while (!*store->blobs().CopyToDisk(1)) ++copies;
   EXPECT_EQ(copies, 5);
   EXPECT_EQ(FilesBelow(disk, "/disk/run/deltas"), 5);
-  // What leaves the rows leaves both.
+  // A delta that leaves the rows leaves both.
   for (size_t i = 16; i < life_.size(); ++i) ASSERT_TRUE(life_[i].take(*store).ok());
   EXPECT_EQ(FilesBelow(disk, "/disk/run/deltas"), 1);
   EXPECT_EQ(FilesBelow(disk, "/mem/run-1/deltas"), 2);
