@@ -84,6 +84,9 @@ class LaneDialer::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer
     }
     if (why.ok()) why = absl::UnavailableError("the coordinator ended the lane");
     peer_->Close(lane, why);
+    // The lane holds this stream, whose context holds the channel. The last to let go of a channel
+    // waits for gRPC's threads, so it must not be one of them.
+    lane.reset();
     absl::MutexLock lock(&mutex_);
     done_ = true;
   }

@@ -34,9 +34,6 @@ std::string MachineName() {
 
 absl::Status PutAside(FileSystem& file_system, absl::string_view given, absl::string_view why) {
   const std::string folder(absl::StripSuffix(given, "/"));
-  BlobFolder blobs(file_system, folder);
-  RETURN_IF_ERROR(blobs.FindMemory());
-  RETURN_IF_ERROR(blobs.DropMemory());
   std::string aside;
   for (int i = 1; aside.empty() || file_system.Exists(aside); ++i) {
     aside = absl::StrCat(folder, ".former-", i);
@@ -44,6 +41,10 @@ absl::Status PutAside(FileSystem& file_system, absl::string_view given, absl::st
   RETURN_IF_ERROR(file_system.Rename(folder, aside));
   RETURN_IF_ERROR(file_system.SyncFolder(ParentFolder(folder)));
   Log().warn("{} {}: it is {} now, and a new copy begins", folder, std::string(why), aside);
+  // Not before: a folder that has lost deltas must be known for one as long as it is there.
+  BlobFolder blobs(file_system, aside);
+  RETURN_IF_ERROR(blobs.FindMemory());
+  RETURN_IF_ERROR(blobs.DropMemory());
   return absl::OkStatus();
 }
 

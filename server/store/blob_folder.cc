@@ -164,6 +164,12 @@ absl::StatusOr<bool> BlobFolder::CopyToDisk(int64_t most_bytes) {
     const absl::StatusOr<std::string> content = file_system_.ReadFile(InMemory(file));
     if (absl::IsNotFound(content.status())) continue;  // It went meanwhile.
     RETURN_IF_ERROR(content.status());
+    ASSIGN_OR_RETURN(const uint64_t free, file_system_.FreeBytes(folder_));
+    if (free < content->size() + spare_bytes_) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          folder_, " has ", free, " bytes free; a delta in memory has ", content->size(), ", and ",
+          spare_bytes_.load(), " are kept for rounds, snapshots and the database: make room"));
+    }
     RETURN_IF_ERROR(WriteFileAtomically(file_system_, OnDisk(file), absl::string_view(*content)));
     copied += static_cast<int64_t>(content->size());
     if (!file_system_.Exists(InMemory(file))) file_system_.Remove(OnDisk(file)).IgnoreError();
@@ -174,19 +180,20 @@ absl::StatusOr<bool> BlobFolder::CopyToDisk(int64_t most_bytes) {
 absl::Status BlobFolder::DropMemory() {
   if (memory_.empty()) return absl::OkStatus();
   new_in_memory_ = false;
-  if (file_system_.Exists(OnDisk(kDeltasInFile))) {
-    RETURN_IF_ERROR(file_system_.Remove(OnDisk(kDeltasInFile)));
-    RETURN_IF_ERROR(file_system_.SyncFolder(folder_));
+  const std::string deltas = JoinPath(memory_, kDeltas);
+  // The memory first: nothing names it once the file below is gone.
+  if (file_system_.IsFolder(deltas)) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(deltas));
+    for (const std::string& name : names) {
+      RETURN_IF_ERROR(file_system_.Remove(JoinPath(deltas, name)));
+    }
+    RETURN_IF_ERROR(file_system_.Remove(deltas));
+    RETURN_IF_ERROR(file_system_.Remove(memory_));
   }
-  const std::string memory = std::exchange(memory_, "");
-  const std::string deltas = JoinPath(memory, kDeltas);
-  if (!file_system_.IsFolder(deltas)) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system_.List(deltas));
-  for (const std::string& name : names) {
-    RETURN_IF_ERROR(file_system_.Remove(JoinPath(deltas, name)));
-  }
-  RETURN_IF_ERROR(file_system_.Remove(deltas));
-  return file_system_.Remove(memory);
+  memory_.clear();
+  if (!file_system_.Exists(OnDisk(kDeltasInFile))) return absl::OkStatus();
+  RETURN_IF_ERROR(file_system_.Remove(OnDisk(kDeltasInFile)));
+  return file_system_.SyncFolder(folder_);
 }
 
 bool BlobFolder::MayBeInMemory(absl::string_view file) const {
@@ -373,6 +380,8 @@ absl::StatusOr<std::unique_ptr<WritableFile>> BlobFolder::Open(const std::string
   std::optional<BlobRef> spare;
   {
     absl::MutexLock lock(&mutex_);
+    // A blob that is written once more takes its own file.
+    std::erase_if(spares_, [&](const BlobRef& one) { return OnDisk(one.file) == path; });
     auto best = spares_.end();
     for (auto it = spares_.begin(); it != spares_.end(); ++it) {
       const bool fits = it->bytes <= bytes && it->bytes >= bytes / 2;
@@ -384,9 +393,16 @@ absl::StatusOr<std::unique_ptr<WritableFile>> BlobFolder::Open(const std::string
     }
   }
   if (!spare.has_value()) return file_system_.Create(path);
-  RETURN_IF_ERROR(file_system_.Rename(OnDisk(spare->file), path));
-  ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system_.OpenForAppend(path));
-  return std::make_unique<RewrittenFile>(std::move(file), spare->bytes);
+  // A row may be wrong about a file that was damaged; another disk may be mounted below the folder.
+  const absl::StatusOr<uint64_t> size = file_system_.FileSize(OnDisk(spare->file));
+  if (!size.ok() || *size != static_cast<uint64_t>(spare->bytes) ||
+      !file_system_.Rename(OnDisk(spare->file), path).ok()) {
+    Discard(spare->file);
+    return file_system_.Create(path);
+  }
+  absl::StatusOr<std::unique_ptr<WritableFile>> file = file_system_.OpenForAppend(path);
+  if (!file.ok()) return file_system_.Create(path);
+  return std::make_unique<RewrittenFile>(*std::move(file), spare->bytes);
 }
 
 void BlobFolder::Remove(const BlobRef& blob) {

@@ -69,6 +69,8 @@ class BlobFolder {
   absl::StatusOr<bool> CopyToDisk(int64_t most_bytes);
   // Forgets the memory, and removes what is there. What only it has is lost: copy it before.
   absl::Status DropMemory();
+  // Left free on the disk by CopyToDisk, which is RESOURCE_EXHAUSTED otherwise.
+  void set_spare_bytes(uint64_t bytes) { spare_bytes_ = bytes; }
 
   // `commits`: of the database, before the blob's own row.
   absl::StatusOr<BlobRef> WriteDelta(const ContributionRecord& record,
@@ -90,6 +92,8 @@ class BlobFolder {
   void Remove(const BlobRef& blob);
   // OK also if it is not there.
   absl::Status RemoveFile(const std::string& file);
+  // The same, with a line in the log where that fails.
+  void Discard(const std::string& file);
   // Frees the disk of what stays so.
   void DropSpares();
 
@@ -119,8 +123,6 @@ class BlobFolder {
 
   // The file on the disk to write: a spare of `bytes` or somewhat less, or a new one.
   absl::StatusOr<std::unique_ptr<WritableFile>> Open(const std::string& path, int64_t bytes);
-  // RemoveFile, with a line in the log where that fails.
-  void Discard(const std::string& file);
   std::string OnDisk(const std::string& file) const { return JoinPath(folder_, file); }
   std::string InMemory(const std::string& file) const { return JoinPath(memory_, file); }
   bool MayBeInMemory(absl::string_view file) const;
@@ -130,6 +132,7 @@ class BlobFolder {
   FileSystem& file_system_;
   const std::string folder_;
   std::string memory_;
+  std::atomic<uint64_t> spare_bytes_ = 0;
   std::atomic<bool> new_in_memory_ = false;
   std::atomic<int> writing_ = 0;  // Calls of Write.
   std::atomic<bool> said_full_ = false;

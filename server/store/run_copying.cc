@@ -290,7 +290,7 @@ absl::Status RunDirectoryStore::Advance(const RunChanges& changes) {
   }
   for (const BlobRef& file : freed) {
     CrashPoint("before_removal");
-    blobs_.Remove(file);
+    blobs_.Discard(file.file);  // A copy makes its files anew.
   }
   return absl::OkStatus();
 }

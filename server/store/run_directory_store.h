@@ -89,7 +89,10 @@ class RunDirectoryStore final : public Store {
   BlobFolder& blobs() { return blobs_; }
 
   // Replaces Options::spare_bytes, once the model is known.
-  void set_spare_bytes(uint64_t bytes) { spare_bytes_ = bytes; }
+  void set_spare_bytes(uint64_t bytes) {
+    spare_bytes_ = bytes;
+    blobs_.set_spare_bytes(bytes);
+  }
 
   // Frees the folder for another run, if this one never served anybody. The last call.
   absl::Status AbandonRun();
