@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/store/run_directory_store.h"
@@ -88,6 +89,15 @@ TEST(SpareBlobs, ASmallerOneIsNot) {
   ASSERT_TRUE(run.Contribute(2, kLarge).ok());
   EXPECT_THAT(run.Deltas(), SizeIs(2));
   EXPECT_EQ(*run.store().ReadContribution(0, 2, "alice"), LargeRun::Object(2, kLarge));
+}
+
+TEST(SpareBlobs, OneThatIsShorterThanItsRowSaysIsLeftAlone) {
+  LargeRun run;
+  const std::vector<uint8_t> half(kLarge / 2);
+  ASSERT_TRUE(WriteFileAtomically(run.disk(), run.Deltas().front(), half).ok());
+  ASSERT_TRUE(run.Contribute(2, 3 * kLarge).ok());
+  EXPECT_THAT(run.Deltas(), ElementsAre(EndsWith("f0-r2-alice.delta")));
+  EXPECT_EQ(*run.store().ReadContribution(0, 2, "alice"), LargeRun::Object(2, 3 * kLarge));
 }
 
 TEST(SpareBlobs, GoWhenTheDiskIsFullAndWithTheProcess) {
