@@ -114,6 +114,17 @@ class RunCopyTest : public testing::Test {
     }
   }
 
+  // The copy has every commit, byte for byte, as soon as it is made.
+  void FollowEachStep(Directory& original, Directory& copy, RunCopy& follower) {
+    for (size_t i = 0; i < life_.size(); ++i) {
+      Take(original, i, i + 1);
+      const absl::Status followed = Follow(original, follower);
+      ASSERT_TRUE(followed.ok()) << life_[i].name << ": " << followed;
+      ASSERT_EQ(copy.Files(), original.Files()) << life_[i].name;
+      ASSERT_EQ(copy.store().Position().digest, original.store().Position().digest);
+    }
+  }
+
   const TemporaryFolder parent_;
   const std::vector<ScriptedStep> life_ = ScriptedLife();
   int messages_ = 0;  // Of the last Follow.
@@ -123,13 +134,7 @@ TEST_F(RunCopyTest, AFollowerThatIsAlwaysThereHasEveryCommit) {
   const auto original = Make("original");
   const auto copy = Make("copy");
   RunCopy follower(copy->store(), "spare");
-  for (size_t i = 0; i < life_.size(); ++i) {
-    Take(*original, i, i + 1);
-    const absl::Status followed = Follow(*original, follower);
-    ASSERT_TRUE(followed.ok()) << life_[i].name << ": " << followed;
-    ASSERT_EQ(copy->Files(), original->Files()) << life_[i].name;
-    ASSERT_EQ(copy->store().Position().digest, original->store().Position().digest);
-  }
+  ASSERT_NO_FATAL_FAILURE(FollowEachStep(*original, *copy, follower));
   ExpectSame(*original, *copy);
 }
 
@@ -139,12 +144,7 @@ TEST_F(RunCopyTest, DeltasGoFromMemoryToMemory) {
   original->UseMemory(parent_.File("memory-of-original"));
   copy->UseMemory(parent_.File("memory-of-copy"));
   RunCopy follower(copy->store(), "spare");
-  for (size_t i = 0; i < life_.size(); ++i) {
-    Take(*original, i, i + 1);
-    const absl::Status followed = Follow(*original, follower);
-    ASSERT_TRUE(followed.ok()) << life_[i].name << ": " << followed;
-    ASSERT_EQ(copy->Files(), original->Files()) << life_[i].name;
-  }
+  ASSERT_NO_FATAL_FAILURE(FollowEachStep(*original, *copy, follower));
   FileSystem& disk = *FileSystem::Real();
   EXPECT_EQ(disk.List(parent_.File("copy/deltas"))->size(), 0);
   EXPECT_EQ(disk.List(parent_.File("memory-of-copy/deltas"))->size(), 2);
