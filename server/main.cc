@@ -1,13 +1,11 @@
 // causeway-coordinator: averages what the workers of a run send, and publishes the result.
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,7 +31,6 @@
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 #include "server/core/coordinator.h"
-#include "server/core/waiting_coordinator.h"
 #include "server/follow_command.h"
 #include "server/given_run.h"
 #include "server/help.h"
@@ -42,7 +39,6 @@
 #include "server/history/run_history.h"
 #include "server/http/http_port.h"
 #include "server/http/status_api.h"
-#include "server/initial_parameters.h"
 #include "server/metrics/coordinator_metrics.h"
 #include "server/opened_run.h"
 #include "server/progress_line.h"
@@ -59,7 +55,6 @@
 #include "server/standby/standby_service.h"
 #include "server/standby/standbys.h"
 #include "server/stop_signal.h"
-#include "server/store/network_file_system.h"
 #include "server/store/run_directory.h"
 #include "server/store/run_directory_store.h"
 #include "server/store_flags.h"
