@@ -216,6 +216,9 @@ VARIANTS = {
         "sync.codec_up": "LM2", "sync.error_feedback": "true"}),
     **{f"mean-keep-M{workers}": Variant(f"mean that keeps, M {workers}", _KEEP, workers=workers)
        for workers in (4, 8)},
+    "muloco": Variant("MuLoCo's settings: outer 0.9 / 0.8, Muon momentum 0.9", {
+        "sync.mixing": "0", "outer.learning_rate": "0.9", "outer.momentum": "0.8", "train.muon_momentum": "0.9"},
+                      inner=("muon",)),
     "nesterov0.9-0.3": Variant("outer 0.9 / 0.3, alpha 0", {
         "sync.mixing": "0", "outer.learning_rate": "0.9", "outer.momentum": "0.3"}),
 }
@@ -247,7 +250,7 @@ EXPERIMENTS = {
         "plain", headline=True, in_all=False),
     "gap": Experiment(
         "What is left of the gap to data parallelism",
-        ("plain", "plain-mu0.9", "streaming", "nesterov0.9-0.3", "mean", "mean-fp32", "mean-tau0",
+        ("plain", "plain-mu0.9", "streaming", "nesterov0.9-0.3", "muloco", "mean", "mean-fp32", "mean-tau0",
          "mean-tau10", "mean-H10", "mean-H100", "mean-M4", "mean-M4-H10", "mean-M8", "mean-M8-H10", "mean-M16",
          "mean-M16-H10", "mean-rates0.5", "mean-rates0.7", "mean-keep",
          "mean-keep-tau10", "mean-keep-H100", "mean-keep-lm2", "mean-keep-M4", "mean-keep-M8"),
