@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/string_view.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/metrics/metric_page.h"

@@ -272,15 +272,15 @@ absl::Status RunDirectoryStore::Commit(
   {
     absl::MutexLock lock(&mutex_);
     RETURN_IF_ERROR(failure_);
-    const auto changes = [&](DatabaseEdit& changes) -> absl::Status {
+    const auto make = [&](DatabaseEdit& changes) -> absl::Status {
       mutex_.AssertHeld();
       freed.clear();
       RETURN_IF_ERROR(edit(changes, freed));
       return ForgetInCommit(changes, freed);
     };
-    status = database_->Commit(changes);
+    status = database_->Commit(make);
     if (absl::IsResourceExhausted(status) && blobs_.DropSpares()) {
-      status = database_->Commit(changes);
+      status = database_->Commit(make);
     }
     if (status.ok()) {
       forgotten_before_ = forget_before_;
