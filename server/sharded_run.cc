@@ -1,5 +1,6 @@
 #include "server/sharded_run.h"
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
@@ -37,6 +38,14 @@ ABSL_DECLARE_FLAG(std::string, etcd);
 
 namespace causeway::server {
 namespace {
+
+// Lead and shard give each other up after the workers' lease, but not sooner than this: the lead
+// waits as long for a roster to be heard.
+constexpr absl::Duration kLeastSilence = absl::Seconds(5);
+
+absl::Duration Silence(const v1::RunConfig& config) {
+  return std::max(absl::Milliseconds(config.membership().lease_ms()), kLeastSilence);
+}
 
 constexpr absl::Duration kLeadPatience = absl::Seconds(30);
 
@@ -228,10 +237,12 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenLead(
   if (flags.has_value()) run->names_ = flags->names;
   if (!awaits_model) run->NoteDeal(*deal);
   run->hub_options_ = {.file_system = &file_system, .folder = run_dir, .deal = *std::move(deal)};
-  run->hub_options_.initial = [run = run.get()](std::span<const int> fragments,
-                                                const auto& take) -> absl::Status {
-    ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(run->coordinator_->config()));
-    return ReadInitialFragments(*run->file_system_, run->run_dir_, plan, fragments, take);
+  run->hub_options_.clock = Clock::Real();
+  run->hub_options_.silence = Silence(config);
+  run->hub_options_.initial = [opened = run.get()](std::span<const int> fragments,
+                                                   const auto& take) -> absl::Status {
+    ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(opened->coordinator_->config()));
+    return ReadInitialFragments(*opened->file_system_, opened->run_dir_, plan, fragments, take);
   };
   return run;
 }
@@ -284,7 +295,7 @@ void ShardedRun::Begin(Coordinator& coordinator) {
 absl::Status ShardedRun::Start(Coordinator& coordinator, const std::string& bound) {
   if (link_ == nullptr) return absl::OkStatus();
   hello_.set_address(advertise_.empty() ? bound : advertise_);
-  return link_->Start(coordinator, hello_);
+  return link_->Start(coordinator, hello_, Silence(welcome_.config()));
 }
 
 absl::Status ShardedRun::status() const {

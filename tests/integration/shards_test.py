@@ -2,8 +2,9 @@
 
 import json
 import unittest
+from signal import SIGCONT, SIGSTOP
 
-from cluster import BIN, COORDINATOR, SIGKILL, run_tool
+from cluster import BIN, COORDINATOR, SIGKILL, run_tool, wait_until
 from security_test import make, tls, with_certificates
 from shards import Sharded
 
@@ -86,6 +87,22 @@ class ShardsTest(unittest.TestCase):
             cluster.coordinator.signal(SIGKILL)
             cluster.coordinator.wait()
             cluster.restart_lead()
+            self.finish(cluster, *workers, *shards.values())
+            self.check(cluster, whole, "a", "b")
+
+    def test_lead_and_shard_give_each_other_up_when_one_is_silent(self):
+        whole = self.whole()
+        with Sharded() as cluster:
+            shards, workers = self.start_run(cluster)
+            cluster.wait_for_step("east", 8)
+            shards["a"].signal(SIGSTOP)  # Its connection stands, as that of a machine that is gone.
+            wait_until(lambda: any(e["event"] == "shard_detached" and "silent" in e["reason"]
+                                   for e in cluster.events()), "the lead gives the shard up", 40)
+            shards["a"].signal(SIGCONT)
+            cluster.wait_for_step("east", 16)
+            cluster.coordinator.signal(SIGSTOP)
+            wait_until(lambda: "nothing came for" in shards["b"].log(), "the shard gives up", 40)
+            cluster.coordinator.signal(SIGCONT)
             self.finish(cluster, *workers, *shards.values())
             self.check(cluster, whole, "a", "b")
 
