@@ -21,6 +21,7 @@
 #include "server/initial_parameters.h"
 #include "server/shards/deal.h"
 #include "server/shards/shard_service.h"
+#include "server/store/run_parts.h"
 
 ABSL_FLAG(std::string, shards, "",
           "serve: names of the coordinators that share the run's fragments, with commas between; "
@@ -52,15 +53,6 @@ constexpr absl::Duration kLeadPatience = absl::Seconds(30);
 uint64_t RandomNonce() {
   std::random_device device;
   return (uint64_t{device()} << 32) | device();
-}
-
-// A folder's fragments are those whose first values were hashed.
-std::vector<int> HeldFragments(const RunIdentity& identity) {
-  std::vector<int> held;
-  for (size_t i = 0; i < identity.initial_hashes.size(); ++i) {
-    if (identity.initial_hashes[i] != 0) held.push_back(static_cast<int>(i));
-  }
-  return held;
 }
 
 absl::StatusOr<ChannelSecurity> SecurityToLead(const std::string& lead) {
@@ -167,7 +159,7 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenShard(
   run->hello_.set_process_nonce(RandomNonce());
   if (recovered.has_value()) {
     run->hello_.set_run_id(recovered->identity.run_id);
-    for (const int fragment : HeldFragments(recovered->identity)) {
+    for (const int fragment : FragmentsOf(recovered->identity)) {
       run->hello_.add_fragments(fragment);
     }
   }

@@ -50,7 +50,9 @@ class ShardHubTest : public testing::Test {
           return absl::OkStatus();
         },
         .process_nonce = 5,
-        .patience = absl::ZeroDuration()});
+        .patience = absl::ZeroDuration(),
+        .clock = &clock_,
+        .silence = absl::Seconds(10)});
     Coordinator::Options options;
     options.config = FourFragments(1);
     options.run_id = "run-1";
