@@ -309,7 +309,7 @@ int64_t DatabaseBytes(FileSystem& file_system, const std::string& folder) {
          SizeOrZero(file_system, JoinPath(folder, kDatabaseLogFile));
 }
 
-json Describe(const std::string& folder, const Copy& copy, int64_t database_bytes) {
+json InspectionOf(const std::string& folder, const Copy& copy, int64_t database_bytes) {
   Totals totals;
   const DatabaseContent& content = copy.content;
   json fragments = FragmentsToJson(content, totals);
@@ -336,20 +336,20 @@ json Describe(const std::string& folder, const Copy& copy, int64_t database_byte
 }
 
 template <typename Row>
-void Append(std::vector<Row>& to, std::vector<Row>& from) {
+void MoveRows(std::vector<Row>& to, std::vector<Row>& from) {
   to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }
 
 // What `from` has beside what is the lead's alone.
-void Join(Copy& lead, const std::string& folder, Copy& from) {
+void AddPart(Copy& lead, const std::string& folder, Copy& from) {
   DatabaseContent& content = lead.content;
   for (const int fragment : FragmentsOf(from.content.identity)) {
     const auto index = static_cast<size_t>(fragment);
     content.identity.initial_hashes[index] = from.content.identity.initial_hashes[index];
   }
-  Append(content.rounds, from.content.rounds);
-  Append(content.contributions, from.content.contributions);
-  Append(content.snapshots, from.content.snapshots);
+  MoveRows(content.rounds, from.content.rounds);
+  MoveRows(content.contributions, from.content.contributions);
+  MoveRows(content.snapshots, from.content.snapshots);
   content.state.hash_checks += from.content.state.hash_checks;
   content.state.hash_mismatches += from.content.state.hash_mismatches;
   for (const std::string& orphan : from.orphans) lead.orphans.push_back(JoinPath(folder, orphan));
@@ -365,7 +365,7 @@ void Join(Copy& lead, const std::string& folder, Copy& from) {
 absl::StatusOr<json> InspectRun(FileSystem& file_system, const std::string& folder,
                                 absl::FunctionRef<void(absl::Duration)> pause) {
   ASSIGN_OR_RETURN(const Copy copy, CopyRun(file_system, folder, pause));
-  return Describe(folder, copy, DatabaseBytes(file_system, folder));
+  return InspectionOf(folder, copy, DatabaseBytes(file_system, folder));
 }
 
 absl::StatusOr<json> InspectRuns(FileSystem& file_system, const std::vector<std::string>& folders,
@@ -393,7 +393,7 @@ absl::StatusOr<json> InspectRuns(FileSystem& file_system, const std::vector<std:
   Copy& lead = copies[place];
   for (std::string& orphan : lead.orphans) orphan = JoinPath(folders[place], orphan);
   for (size_t i = 0; i < folders.size(); ++i) {
-    if (i != place) Join(lead, folders[i], copies[i]);
+    if (i != place) AddPart(lead, folders[i], copies[i]);
   }
   // Every fragment's rows are of one folder, in their order.
   const auto by_fragment = [](const auto& a, const auto& b) {
@@ -402,7 +402,7 @@ absl::StatusOr<json> InspectRuns(FileSystem& file_system, const std::vector<std:
   std::ranges::stable_sort(lead.content.rounds, by_fragment);
   std::ranges::stable_sort(lead.content.contributions, by_fragment);
   std::ranges::stable_sort(lead.content.snapshots, {}, &StoredSnapshot::fragment);
-  json whole = Describe(folders[place], lead, database_bytes);
+  json whole = InspectionOf(folders[place], lead, database_bytes);
   whole["coordinators"] = std::move(coordinators);
   return whole;
 }
