@@ -83,6 +83,9 @@ inline constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Cau
       --outer the deltas go through another outer optimizer, too, whose parameters FILE receives,
       with --without those of some workers do not.
 
+  inspect, replay --run_dir=LEAD,SHARD,...: one run whose fragments are in several folders, all of
+      them.
+
 For all: --log_level=debug|info|warn|error. The release: --version
 Exit status: 0 done, 1 failed on the way, 2 refused before anything started.
 )";
