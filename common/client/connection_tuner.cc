@@ -14,9 +14,6 @@ constexpr double kPayloadShare = 0.5;
 constexpr int64_t kUsualSendBuffer = int64_t{4} << 20;
 // Connections do not share the load evenly.
 constexpr double kRoom = 1.25;
-// Above this share, a connection that fills its window waits for a lost segment most of the time.
-constexpr double kLossy = 3e-4;
-constexpr double kRoomForLosses = 2;
 // One measurement is of so many bytes at least, to fill the link.
 constexpr double kMeasuredBytes = 24 << 20;
 // Round trips before a measurement, and of one. New connections fill their buffers at once, which
@@ -37,8 +34,7 @@ int ConnectionTuner::Needed(double bytes_per_second, const ConnectionTraits& tra
   const int64_t buffer = traits.send_buffer_bytes > 0 ? traits.send_buffer_bytes : kUsualSendBuffer;
   const double window = kPayloadShare * static_cast<double>(buffer);
   const double under_way = bytes_per_second * absl::ToDoubleSeconds(traits.rtt);
-  const double room = kRoom * (traits.resent > kLossy ? kRoomForLosses : 1);
-  return static_cast<int>(std::ceil(std::min(room * under_way / window, 1.0 * kMaxConnections)));
+  return static_cast<int>(std::ceil(std::min(kRoom * under_way / window, 1.0 * kMaxConnections)));
 }
 
 void ConnectionTuner::GrowTo(int connections) {

@@ -6,9 +6,7 @@
 //
 //   - Where TCP paces what it sends (BBR), there are as many as hold what the link was seen to have
 //     under way, with some room to spare. As long as the buffers are what limits, that is more than
-//     there are; then it stays. Where the link loses packets, there is room for twice that: what
-//     follows a lost segment fills the window until the segment comes again, a round trip later.
-//     The number never shrinks, for a link at rest says nothing.
+//     there are; then it stays. It never shrinks, for a link at rest says nothing.
 //   - Otherwise (CUBIC, Reno) every loss holds a connection down for a long while, too. What helps
 //     is tried: the number is doubled as long as that raises the goodput by 15 %, and halved again
 //     once it did not, but not below what the buffers ask for.
@@ -30,7 +28,6 @@ struct ConnectionTraits {
   absl::Duration rtt;             // Without queues; zero: not known.
   int64_t send_buffer_bytes = 0;  // The largest that one can have (tcp_wmem); 0: not known.
   bool paced = false;             // By BBR.
-  double resent = 0;              // Share of the bytes lately that TCP sent again.
 };
 
 class ConnectionTuner {

@@ -18,7 +18,6 @@ constexpr int64_t kSpeakingBytes = 64 << 10;
 // Connections do not share a link evenly.
 constexpr double kUnfairness = 3;
 constexpr absl::Duration kLongestTurn = absl::Minutes(10);
-constexpr double kSegmentBytes = 1448;  // The usual payload.
 
 }  // namespace
 
@@ -50,21 +49,11 @@ void Link::EndObject(Direction direction, bool whole) {
   tuner.Note(sample.bytes, sample.time,
              {.rtt = tcp_.min_rtt,
               .send_buffer_bytes = options_.send_buffer_bytes,
-              .paced = absl::StrContains(tcp_.congestion_control, "bbr"),
-              .resent = Resent()});
+              .paced = absl::StrContains(tcp_.congestion_control, "bbr")});
   if (tuner.connections() != before) {
     Log().info("from now on {} connections carry what goes {}, instead of {}", tuner.connections(),
                direction == Direction::kUp ? "up" : "down", before);
   }
-}
-
-double Link::Resent() const {
-  if (carried_.empty()) return 0;
-  const auto up = static_cast<size_t>(Direction::kUp);
-  const int64_t bytes = carried_.back().bytes[up] - carried_.front().bytes[up];
-  const int64_t segments = carried_.back().resent_segments - carried_.front().resent_segments;
-  return bytes <= 0 ? 0
-                    : kSegmentBytes * static_cast<double>(segments) / static_cast<double>(bytes);
 }
 
 absl::Duration Link::stall_limit(Direction direction) const {
@@ -87,7 +76,7 @@ void Link::Refresh() {
   if (!options_.tcp || now - refreshed_ < kRefreshInterval) return;
   refreshed_ = now;
   tcp_ = options_.tcp();
-  carried_.push_back({now, {tcp_.sent_bytes, tcp_.received_bytes}, tcp_.retransmitted_segments});
+  carried_.push_back({now, {tcp_.sent_bytes, tcp_.received_bytes}});
   while (carried_.size() > 2 && carried_[1].at <= now - options_.stalled_after) {
     carried_.pop_front();
   }

@@ -69,9 +69,6 @@ class Link {
   v1::LinkReport Report();
 
  private:
-  // Share of the bytes since the first sample that TCP sent again.
-  double Resent() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
   const Options options_;
   LinkMeter meter_;
   mutable absl::Mutex mutex_;
@@ -79,12 +76,10 @@ class Link {
   ConnectionTuner up_ ABSL_GUARDED_BY(mutex_);
   ConnectionTuner down_ ABSL_GUARDED_BY(mutex_);
   TcpLink tcp_ ABSL_GUARDED_BY(mutex_);
-  // Bytes that TCP had carried at a moment, up and down, and segments that it had sent again. The
-  // samples go back to stalled_after.
+  // Bytes that TCP had carried at a moment, up and down. The samples go back to stalled_after.
   struct Carried {
     absl::Duration at;
     std::array<int64_t, 2> bytes;
-    int64_t resent_segments = 0;
   };
   std::deque<Carried> carried_ ABSL_GUARDED_BY(mutex_);
   absl::Duration refreshed_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();

@@ -53,14 +53,6 @@ TEST(ConnectionTunerTest, APacedLinkHasItsConnectionsAfterSomeTensOfRoundTrips) 
   EXPECT_EQ(tuner.connections(), 8);
 }
 
-TEST(ConnectionTunerTest, APacedLinkThatLosesPacketsGetsConnectionsForTwiceThat) {
-  ConnectionTraits lossy = kBbr;
-  lossy.resent = 1e-3;
-  EXPECT_EQ(ConnectionsOf(115, lossy), 15);
-  lossy.resent = 1e-4;
-  EXPECT_EQ(ConnectionsOf(115, lossy), 8);
-}
-
 TEST(ConnectionTunerTest, LargerBuffersNeedFewerConnections) {
   ConnectionTraits roomy = kBbr;
   roomy.send_buffer_bytes = 64 * kMiB;

@@ -77,24 +77,5 @@ TEST_F(LinkTest, WhatALinkCarriedOnceDoesNotExcuseItsSilence) {
   EXPECT_EQ(link_->stall_limit(Direction::kDown), kStalledAfter);
 }
 
-// Objects of a second each, of whose segments so many are sent again.
-TEST_F(LinkTest, ALinkThatLosesPacketsGetsMoreConnections) {
-  const auto connections = [this](int resent_segments) {
-    tcp_ = {.min_rtt = absl::Milliseconds(100), .congestion_control = "bbr"};
-    Make(0);
-    for (int i = 0; i < 20; ++i) {
-      constexpr int64_t kBytes = 115'000'000;
-      tcp_.retransmitted_segments += resent_segments;
-      link_->meter().Begin(Direction::kUp);
-      link_->meter().Add(Direction::kUp, kBytes);
-      Carry(kBytes, 0, 1);
-      link_->EndObject(Direction::kUp, /*whole=*/true);
-    }
-    return link_->connections();
-  };
-  EXPECT_EQ(connections(8), 7);
-  EXPECT_EQ(connections(80), 14);
-}
-
 }  // namespace
 }  // namespace causeway
