@@ -90,7 +90,7 @@ absl::StatusOr<CompleteConfig> ChooseConfig(FileSystem& file_system, const Given
 absl::StatusOr<std::vector<float>> ChooseInitialParameters(
     FileSystem& file_system, const GivenRun& given, const FragmentPlan& plan,
     const v1::RunConfig& config, const std::optional<RecoveredRun>& recovered, ThreadPool& threads,
-    std::span<const int> fragments) {
+    const std::vector<int>* fragments) {
   const std::string path = InitialIsAFile(given) ? given.initial : "";
   if (!recovered.has_value()) {
     RETURN_IF_ERROR(KeepInitialParameters(file_system, given.run_dir, path, config, plan));
@@ -100,13 +100,13 @@ absl::StatusOr<std::vector<float>> ChooseInitialParameters(
   for (const SnapshotRecord& snapshot : recovered->snapshots) saved.insert(snapshot.fragment);
   std::vector<float> values;
   if (!path.empty() ||
-      std::ssize(saved) != (fragments.empty() ? plan.fragments() : std::ssize(fragments))) {
+      std::ssize(saved) != (fragments == nullptr ? plan.fragments() : std::ssize(*fragments))) {
     ASSIGN_OR_RETURN(
         values, InitialParametersOf(file_system, given.run_dir, config, plan, &threads, fragments));
   }
   if (!path.empty()) {
-    ASSIGN_OR_RETURN(const std::vector<float> others,
-                     ReadInitialParameters(file_system, path, plan));
+    ASSIGN_OR_RETURN(std::vector<float> others, ReadInitialParameters(file_system, path, plan));
+    if (fragments != nullptr) others = ValuesOf(plan, others, *fragments);
     if (others != values) {
       return absl::FailedPreconditionError(
           absl::StrCat("the run in ", given.run_dir, " began with other parameters than those of ",

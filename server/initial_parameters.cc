@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/printable.h"
@@ -162,18 +164,71 @@ absl::Status KeepInitialValues(FileSystem& file_system, const std::string& folde
                              FormatRunConfig(config), values);
 }
 
+absl::Status KeepInitialFragments(FileSystem& file_system, const std::string& folder,
+                                  const std::string& source, const v1::RunConfig& config,
+                                  std::span<const int> fragments, std::span<const float> values) {
+  return WriteParametersFile(
+      file_system, JoinPath(folder, kInitialFile),
+      {{"source", source}, {"fragments", std::vector<int>(fragments.begin(), fragments.end())}},
+      FormatRunConfig(config), values);
+}
+
+absl::Status ReadInitialFragments(
+    FileSystem& file_system, const std::string& folder, const FragmentPlan& plan,
+    std::span<const int> fragments,
+    const std::function<absl::Status(int fragment, std::span<const float>)>& take) {
+  const std::string kept = JoinPath(folder, kInitialFile);
+  ASSIGN_OR_RETURN(const MappedParameters file, MappedParameters::Open(file_system, kept));
+  ASSIGN_OR_RETURN(v1::RunConfig config, ParseRunConfig(file.config(), kept));
+  RETURN_IF_ERROR(Annotate(CompleteRunConfig(config).status(), kept));
+  ASSIGN_OR_RETURN(const FragmentPlan own, FragmentPlan::Create(config));
+  std::map<int, int64_t> begins;
+  int64_t end = 0;
+  for (int i = 0; i < own.fragments(); ++i) {
+    if (!file.fragments().empty() && !std::ranges::count(file.fragments(), i)) continue;
+    begins[i] = end;
+    end += own.range(i).size();
+  }
+  if (own.hash() != plan.hash() || end != file.size()) {
+    return absl::DataLossError(
+        absl::StrCat(kept, " is of another plan than the run's: restore the folder from a backup"));
+  }
+  for (const int fragment : fragments) {
+    const auto begin = begins.find(fragment);
+    if (begin == begins.end()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(kept, " has fragments ", absl::StrJoin(file.fragments(), ","), ", not ",
+                       fragment, ": it is the folder of another shard"));
+    }
+    std::vector<float> values(static_cast<size_t>(plan.range(fragment).size()));
+    file.Copy(begin->second, values);
+    RETURN_IF_ERROR(take(fragment, values));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<float> ValuesOf(const FragmentPlan& plan, std::span<const float> arena,
+                            std::span<const int> fragments) {
+  std::vector<float> values;
+  for (const int fragment : fragments) {
+    const FragmentRange& range = plan.range(fragment);
+    values.insert(values.end(), arena.begin() + range.begin, arena.begin() + range.end);
+  }
+  return values;
+}
+
 absl::StatusOr<std::vector<float>> InitialParametersOf(
     FileSystem& file_system, const std::string& folder, const v1::RunConfig& config,
-    const FragmentPlan& plan, ThreadPool* threads, std::span<const int> fragments) {
+    const FragmentPlan& plan, ThreadPool* threads, const std::vector<int>* fragments) {
   const std::string kept = JoinPath(folder, kInitialFile);
   if (file_system.Exists(kept)) {
-    ASSIGN_OR_RETURN(std::vector<float> whole, ReadInitialParameters(file_system, kept, plan));
-    if (fragments.empty()) return whole;
+    if (fragments == nullptr) return ReadInitialParameters(file_system, kept, plan);
     std::vector<float> values;
-    for (const int fragment : fragments) {
-      const FragmentRange& range = plan.range(fragment);
-      values.insert(values.end(), whole.begin() + range.begin, whole.begin() + range.end);
-    }
+    RETURN_IF_ERROR(ReadInitialFragments(file_system, folder, plan, *fragments,
+                                         [&](int, std::span<const float> some) {
+                                           values.insert(values.end(), some.begin(), some.end());
+                                           return absl::OkStatus();
+                                         }));
     return values;
   }
   if (config.has_tensors()) {
@@ -190,16 +245,16 @@ absl::StatusOr<std::vector<float>> InitialParametersOf(
     Log().info("the seed has made {} of {} million parameters", done / 1'000'000,
                total / 1'000'000);
   };
-  if (fragments.empty()) {
+  if (fragments == nullptr) {
     std::vector<float> values(static_cast<size_t>(plan.arena_size()));
     InitializeParameters(plan, config.train().seed(), values, threads, progress);
     return values;
   }
   int64_t size = 0;
-  for (const int fragment : fragments) size += plan.range(fragment).size();
+  for (const int fragment : *fragments) size += plan.range(fragment).size();
   std::vector<float> values(static_cast<size_t>(size));
   int64_t begin = 0;
-  for (const int fragment : fragments) {
+  for (const int fragment : *fragments) {
     const FragmentRange& range = plan.range(fragment);
     InitializeRange(
         plan, config.train().seed(), range.begin,

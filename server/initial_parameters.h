@@ -2,6 +2,7 @@
 #ifndef CAUSEWAY_SERVER_INITIAL_PARAMETERS_H_
 #define CAUSEWAY_SERVER_INITIAL_PARAMETERS_H_
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,13 +41,32 @@ absl::Status KeepInitialValues(FileSystem& file_system, const std::string& folde
                                const std::string& source, const v1::RunConfig& config,
                                std::span<const float> values);
 
-// Returns the values with which the run in `folder` began: those of the given fragments, one after
-// the other, or all. FAILED_PRECONDITION for a run of tensors
-// if nothing was kept: no seed makes those. Where the seed makes it, on these threads (null: the
-// caller's alone), and the log says how far that is while it takes longer than some seconds.
-absl::StatusOr<std::vector<float>> InitialParametersOf(
-    FileSystem& file_system, const std::string& folder, const v1::RunConfig& config,
-    const FragmentPlan& plan, ThreadPool* threads = nullptr, std::span<const int> fragments = {});
+// Keeps those of the given fragments alone, one after the other.
+absl::Status KeepInitialFragments(FileSystem& file_system, const std::string& folder,
+                                  const std::string& source, const v1::RunConfig& config,
+                                  std::span<const int> fragments, std::span<const float> values);
+
+// Hands on what was kept in `folder` of the given fragments, one after the other; no more than one
+// is in memory. An error of `take` ends it.
+absl::Status ReadInitialFragments(
+    FileSystem& file_system, const std::string& folder, const FragmentPlan& plan,
+    std::span<const int> fragments,
+    const std::function<absl::Status(int fragment, std::span<const float>)>& take);
+
+// Returns the values with which the run in `folder` began: all, or those of the given fragments,
+// one after the other. FAILED_PRECONDITION for a run of tensors if nothing was kept: no seed makes
+// those. Where the seed makes it, on these threads (null: the caller's alone), and the log says how
+// far that is while it takes longer than some seconds.
+absl::StatusOr<std::vector<float>> InitialParametersOf(FileSystem& file_system,
+                                                       const std::string& folder,
+                                                       const v1::RunConfig& config,
+                                                       const FragmentPlan& plan,
+                                                       ThreadPool* threads = nullptr,
+                                                       const std::vector<int>* fragments = nullptr);
+
+// Returns the values of these fragments out of the whole arena's, one after the other.
+std::vector<float> ValuesOf(const FragmentPlan& plan, std::span<const float> arena,
+                            std::span<const int> fragments);
 
 }  // namespace causeway::server
 

@@ -1,13 +1,11 @@
 // causeway-coordinator: averages what the workers of a run send, and publishes the result.
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,7 +31,6 @@
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 #include "server/core/coordinator.h"
-#include "server/core/waiting_coordinator.h"
 #include "server/follow_command.h"
 #include "server/given_run.h"
 #include "server/help.h"
@@ -42,8 +39,8 @@
 #include "server/history/run_history.h"
 #include "server/http/http_port.h"
 #include "server/http/status_api.h"
-#include "server/initial_parameters.h"
 #include "server/metrics/coordinator_metrics.h"
+#include "server/opened_run.h"
 #include "server/progress_line.h"
 #include "server/region/parent_link.h"
 #include "server/region_run.h"
@@ -58,7 +55,6 @@
 #include "server/standby/standby_service.h"
 #include "server/standby/standbys.h"
 #include "server/stop_signal.h"
-#include "server/store/network_file_system.h"
 #include "server/store/run_directory.h"
 #include "server/store/run_directory_store.h"
 #include "server/store_flags.h"
@@ -164,11 +160,6 @@ int CheckConfig() {
   return 0;
 }
 
-std::string MakeRunId(const std::string& run_name) {
-  std::random_device device;
-  return absl::StrCat(run_name, "-", absl::Hex(device(), absl::kZeroPad8));
-}
-
 // Until a signal, the end of the run, or a failure.
 absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, Standbys& standbys,
                                DeltaPlaces& places, const ShardedRun* sharded,
@@ -219,29 +210,6 @@ CoordinatorServer::Options ServerOptions(EventHistory* events) {
   return options;
 }
 
-void RecordModel(EventHistory& events, const BroughtModel& model) {
-  events.Record(
-      "model_brought",
-      absl::StrCat("worker ", model.worker_id, " has brought the model: ", model.plan.parameters(),
-                   " parameters in ", model.plan.fragments(), " fragments; the run begins"),
-      {{"worker", model.worker_id},
-       {"parameters", model.plan.parameters()},
-       {"fragments", model.plan.fragments()}});
-}
-
-// The flags of `serve`, checked before the run's folder is touched.
-struct ServeFlags {
-  std::string listen;
-  std::string run_dir;
-  RunDirectoryStore::Options store;
-  std::string congestion_control;
-  std::optional<HttpListener> http_port;
-  GivenRun given;
-  std::optional<Leading::Options> shared;
-  std::optional<ShardFlags> shards;
-  ParentOptions parent;  // Without an address: this is the hub.
-};
-
 absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   ServeFlags flags;
   flags.listen = absl::GetFlag(FLAGS_listen);
@@ -277,101 +245,6 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   return flags;
 }
 
-// A run's folder, and what it holds or is to hold.
-struct OpenedRun {
-  std::unique_ptr<RunDirectoryStore> store;
-  std::optional<RecoveredRun> recovered;  // Taken by the coordinator.
-  bool resumes = false;
-  bool awaits_model = false;  // A new run; one that has begun has a model.
-  v1::RunConfig config;
-  std::string run_id;
-  std::unique_ptr<ShardedRun> sharded;  // Null: it has all fragments.
-  std::unique_ptr<RegionRun> region;    // Null: the hub's.
-};
-
-absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags) {
-  OpenedRun run;
-  const bool was_copy = file_system.Exists(JoinPath(flags.run_dir, kCopyFile));
-  ASSIGN_OR_RETURN(run.store, RunDirectoryStore::Open(file_system, flags.run_dir, flags.store));
-  if (const absl::string_view network = NetworkFileSystemOf(flags.run_dir); !network.empty()) {
-    Log().warn(
-        "{} is on a network file system ({}): its lock may hold on this machine only, so let no "
-        "other one serve it; a disk of this machine is safer and faster",
-        flags.run_dir, std::string(network));
-  }
-  ASSIGN_OR_RETURN(run.recovered, run.store->Recover());
-  run.resumes = run.recovered.has_value();
-  if (was_copy && run.resumes && !flags.shared.has_value()) {
-    Log().warn("{}", PromotedByHand(flags.run_dir, run.store->Position().commits));
-  }
-  if (flags.shards.has_value() && !flags.shards->lead.empty()) {
-    ASSIGN_OR_RETURN(run.sharded,
-                     ShardedRun::OpenShard(*flags.shards, flags.run_dir, run.recovered));
-    run.config = run.sharded->welcome().config();
-    run.run_id = run.sharded->welcome().run_id();
-    return run;
-  }
-  if (!flags.parent.address.empty()) {
-    ASSIGN_OR_RETURN(run.region, OpenRegion(flags.parent, flags.run_dir, run.recovered));
-    run.config = run.region->parent.run.config();
-    run.run_id = run.region->parent.run.run_id();
-    return run;
-  }
-  run.awaits_model = !run.resumes && flags.given.awaits_first_site();
-  ASSIGN_OR_RETURN(CompleteConfig complete, ChooseConfig(file_system, flags.given, run.recovered));
-  for (const std::string& warning : complete.warnings) Log().warn("{}", warning);
-  run.config = std::move(complete.config);
-  run.run_id = run.resumes ? run.recovered->identity.run_id : MakeRunId(run.config.run_name());
-  if (!run.awaits_model) {
-    ASSIGN_OR_RETURN(run.sharded, ShardedRun::OpenLead(file_system, flags.shards, flags.run_dir,
-                                                       run.config, run.resumes));
-  }
-  return run;
-}
-
-// `options` lack the run's own part. All that is referred to outlives the coordinator.
-absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
-    FileSystem& file_system, const ServeFlags& flags, OpenedRun& run,
-    const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events) {
-  const auto begin = [&run, options](const v1::RunConfig& complete, const FragmentPlan& plan,
-                                     std::vector<float> initial,
-                                     std::optional<RecoveredRun> former) {
-    int64_t largest = 0;
-    for (int i = 0; i < plan.fragments(); ++i) largest = std::max(largest, plan.range(i).size());
-    run.store->set_spare_bytes(RunDirectoryStore::SpareBytesFor(static_cast<uint64_t>(largest)));
-    Coordinator::Options own = options;
-    own.config = complete;
-    own.initial_parameters = std::move(initial);
-    own.recovered = std::move(former);
-    return Coordinator::Create(std::move(own));
-  };
-  if (run.awaits_model) {
-    return std::make_unique<WaitingCoordinator>(
-        run.config, run.run_id,
-        [begin, &file_system, &flags, &events](const BroughtModel& model, std::vector<float> values)
-            -> absl::StatusOr<std::unique_ptr<Coordinator>> {
-          RETURN_IF_ERROR(
-              KeepInitialValues(file_system, flags.run_dir, model.worker_id, model.config, values));
-          auto begun = begin(model.config, model.plan, std::move(values), std::nullopt);
-          if (begun.ok()) RecordModel(events, model);
-          return begun;
-        });
-  }
-  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(run.config));
-  if (run.region != nullptr && !run.resumes) {
-    ASSIGN_OR_RETURN(std::vector<float> fetched,
-                     FetchInitialParameters(file_system, flags.run_dir, *run.region));
-    return begin(run.config, plan, std::move(fetched), std::nullopt);
-  }
-  std::vector<float> initial;
-  if (!options.part.has_value() || !options.part->fragments.empty()) {
-    ASSIGN_OR_RETURN(initial, ChooseInitialParameters(
-                                  file_system, flags.given, plan, run.config, run.recovered,
-                                  merge_pool, options.part.value_or(PartOptions()).fragments));
-  }
-  return begin(run.config, plan, std::move(initial), std::move(run.recovered));
-}
-
 void RecordStart(EventHistory& events, const OpenedRun& run, const FragmentPlan& plan,
                  const std::string& address) {
   events.Record(
@@ -391,7 +264,9 @@ void RecordStart(EventHistory& events, const OpenedRun& run, const FragmentPlan&
 int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> leading,
              LateEventLog& standby_events, StopSignal& stop_signal) {
   FileSystem& file_system = *FileSystem::Real();
-  absl::StatusOr<OpenedRun> run = OpenRun(file_system, flags);
+  absl::StatusOr<OpenedRun> run = OpenRun(
+      file_system, flags, [&](absl::Duration timeout) { return stop_signal.Wait(timeout); });
+  if (absl::IsCancelled(run.status())) return 0;
   if (!run.ok()) return Refuse(kProgram, run.status());
   const std::string events_path = JoinPath(flags.run_dir, "events.jsonl");
   const auto event_file = OpenEventLog(file_system, events_path, Clock::Real());

@@ -17,6 +17,7 @@
 #include "common/rpc/security_flags.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
+#include "server/initial_parameters.h"
 #include "server/shards/deal.h"
 #include "server/shards/shard_service.h"
 
@@ -72,14 +73,17 @@ std::string Names(const std::vector<DealtShard>& deal) {
   });
 }
 
+absl::Status CheckCount(const std::vector<std::string>& names, int fragments) {
+  if (std::ssize(names) <= fragments) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--shards names ", names.size(), " coordinators, the run has ", fragments,
+                   " fragments: name fewer, or raise sync.fragments"));
+}
+
 absl::StatusOr<std::vector<DealtShard>> Deal(const std::vector<std::string>& names,
                                              const v1::RunConfig& config) {
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(config));
-  if (std::ssize(names) > plan.fragments()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--shards names ", names.size(), " coordinators, the run has ",
-                     plan.fragments(), " fragments: name fewer, or raise sync.fragments"));
-  }
+  RETURN_IF_ERROR(CheckCount(names, plan.fragments()));
   std::vector<int64_t> sizes;
   for (int i = 0; i < plan.fragments(); ++i) sizes.push_back(plan.range(i).size());
   std::vector<std::vector<int>> dealt = DealFragments(sizes, static_cast<int>(names.size()));
@@ -117,11 +121,6 @@ absl::StatusOr<std::optional<ShardFlags>> ShardFlagsFromFlags(const GivenRun& gi
       return absl::InvalidArgumentError(
           "--shards is the lead's flag, --lead and --shard are a shard's: give one or the others");
     }
-    if (!given.initial.empty()) {
-      return absl::InvalidArgumentError(
-          "--initial with --shards: a run over several coordinators begins from its seed; leave "
-          "out one of them");
-    }
     ASSIGN_OR_RETURN(flags.names, ParseShardNames(names));
     return std::optional(std::move(flags));
   }
@@ -147,9 +146,11 @@ absl::StatusOr<std::optional<ShardFlags>> ShardFlagsFromFlags(const GivenRun& gi
 }
 
 absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenShard(
-    const ShardFlags& flags, const std::string& run_dir,
-    const std::optional<RecoveredRun>& recovered) {
+    FileSystem& file_system, const ShardFlags& flags, const std::string& run_dir,
+    const std::optional<RecoveredRun>& recovered, const LeadLink::Waiter& wait) {
   std::unique_ptr<ShardedRun> run(new ShardedRun);
+  run->file_system_ = &file_system;
+  run->run_dir_ = run_dir;
   run->advertise_ = flags.advertise;
   run->hello_.set_wire_version(kWireVersion);
   run->hello_.set_name(flags.name);
@@ -162,7 +163,7 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenShard(
     }
   }
   run->link_ = std::make_unique<LeadLink>(flags.lead, flags.security, run->hello_);
-  ASSIGN_OR_RETURN(run->welcome_, run->link_->Ask(kLeadPatience));
+  ASSIGN_OR_RETURN(run->welcome_, run->link_->Ask(kLeadPatience, wait));
   const v1::ShardWelcome& welcome = run->welcome_;
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(welcome.config()));
   if (welcome.config_hash() != RunConfigHash(welcome.config()) ||
@@ -189,7 +190,7 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenShard(
 
 absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenLead(
     FileSystem& file_system, const std::optional<ShardFlags>& flags, const std::string& run_dir,
-    const v1::RunConfig& config, bool resumes) {
+    const v1::RunConfig& config, bool resumes, bool awaits_model) {
   std::optional<std::vector<DealtShard>> deal;
   // An attempt without a run may have left a deal: it means nothing.
   if (resumes) {
@@ -203,10 +204,18 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenLead(
                        " has all fragments in this folder: leave --shards out to continue it, or "
                        "choose another --run_dir"));
     }
-    ASSIGN_OR_RETURN(const std::vector<DealtShard> asked, Deal(flags->names, config));
+    std::vector<DealtShard> asked;
+    if (awaits_model) {
+      if (config.sync().fragments() > 0) {
+        RETURN_IF_ERROR(CheckCount(flags->names, config.sync().fragments()));
+      }
+      for (const std::string& name : flags->names) asked.push_back({.name = name});
+    } else {
+      ASSIGN_OR_RETURN(asked, Deal(flags->names, config));
+    }
     if (!deal.has_value()) {
       deal = asked;
-      RETURN_IF_ERROR(WriteDeal(file_system, run_dir, asked));
+      if (!awaits_model) RETURN_IF_ERROR(WriteDeal(file_system, run_dir, asked));
     } else if (Names(*deal) != Names(asked)) {
       return absl::FailedPreconditionError(
           absl::StrCat("the run in ", run_dir, " began with --shards=", Names(*deal),
@@ -214,12 +223,39 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenLead(
     }
   }
   std::unique_ptr<ShardedRun> run(new ShardedRun);
-  for (const DealtShard& shard : *deal) {
-    Log().info("shard {} has fragments {}", shard.name, absl::StrJoin(shard.fragments, ","));
-    if (shard.name == kLeadName) run->fragments_ = shard.fragments;
-  }
+  run->file_system_ = &file_system;
+  run->run_dir_ = run_dir;
+  if (flags.has_value()) run->names_ = flags->names;
+  if (!awaits_model) run->NoteDeal(*deal);
   run->hub_options_ = {.file_system = &file_system, .folder = run_dir, .deal = *std::move(deal)};
+  run->hub_options_.initial = [run = run.get()](std::span<const int> fragments,
+                                                const auto& take) -> absl::Status {
+    ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(run->coordinator_->config()));
+    return ReadInitialFragments(*run->file_system_, run->run_dir_, plan, fragments, take);
+  };
   return run;
+}
+
+void ShardedRun::NoteDeal(const std::vector<DealtShard>& deal) {
+  for (const DealtShard& shard : deal) {
+    Log().info("shard {} has fragments {}", shard.name, absl::StrJoin(shard.fragments, ","));
+    if (shard.name == kLeadName) fragments_ = shard.fragments;
+  }
+}
+
+absl::Status ShardedRun::TakeModel(const v1::RunConfig& config) {
+  ASSIGN_OR_RETURN(const std::vector<DealtShard> deal, Deal(names_, config));
+  RETURN_IF_ERROR(WriteDeal(*file_system_, run_dir_, deal));
+  NoteDeal(deal);
+  hub_->Deal(deal);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<float>> ShardedRun::FetchInitial(const FragmentPlan& plan) {
+  ASSIGN_OR_RETURN(std::vector<float> values, link_->Initial(plan, fragments_));
+  RETURN_IF_ERROR(
+      KeepInitialFragments(*file_system_, run_dir_, "lead", welcome_.config(), fragments_, values));
+  return values;
 }
 
 EventLog* ShardedRun::SetEvents(EventLog* events) {
@@ -241,6 +277,7 @@ std::unique_ptr<grpc::Service> ShardedRun::MakeService(Access& access) {
 }
 
 void ShardedRun::Begin(Coordinator& coordinator) {
+  coordinator_ = &coordinator;
   if (hub_ != nullptr) hub_->Begin(coordinator);
 }
 

@@ -13,6 +13,7 @@
 #include "causeway/v1/config.pb.h"
 #include "causeway/v1/shards.pb.h"
 #include "common/base/file_system.h"
+#include "common/params/fragment_plan.h"
 #include "common/telemetry/event_log.h"
 #include "server/access/access.h"
 #include "server/core/coordinator.h"
@@ -40,17 +41,25 @@ absl::StatusOr<std::optional<ShardFlags>> ShardFlagsFromFlags(const GivenRun& gi
 class ShardedRun {
  public:
   // Null: the run has no shards. A shard asks its lead what it is to have; a lead deals the
-  // fragments of a run that begins, or finds how they were dealt. `config`: a lead's.
+  // fragments of a run that begins, or finds how they were dealt. `config`: a lead's. A shard waits
+  // for a run that awaits its model, until `wait` says that the process is to end (CANCELLED).
   static absl::StatusOr<std::unique_ptr<ShardedRun>> OpenShard(
-      const ShardFlags& flags, const std::string& run_dir,
-      const std::optional<RecoveredRun>& recovered);
+      FileSystem& file_system, const ShardFlags& flags, const std::string& run_dir,
+      const std::optional<RecoveredRun>& recovered, const LeadLink::Waiter& wait);
+  // `awaits_model`: the fragments are dealt by TakeModel.
   static absl::StatusOr<std::unique_ptr<ShardedRun>> OpenLead(
       FileSystem& file_system, const std::optional<ShardFlags>& flags, const std::string& run_dir,
-      const v1::RunConfig& config, bool resumes);
+      const v1::RunConfig& config, bool resumes, bool awaits_model);
 
   // A shard's run, as the lead has it.
   const v1::ShardWelcome& welcome() const { return welcome_; }
   PartOptions part();
+  // A lead's whose model has come: deals its fragments. INVALID_ARGUMENT for more names than there
+  // are fragments.
+  absl::Status TakeModel(const v1::RunConfig& config);
+  // A shard's that begins where its lead was given values (welcome): fetches and keeps those of its
+  // fragments, and returns them.
+  absl::StatusOr<std::vector<float>> FetchInitial(const FragmentPlan& plan);
   // Whoever is to see what happens; the result outlives `events`' use.
   EventLog* SetEvents(EventLog* events);
   // Null: none.
@@ -70,6 +79,12 @@ class ShardedRun {
  private:
   ShardedRun() = default;
 
+  void NoteDeal(const std::vector<DealtShard>& deal);
+
+  FileSystem* file_system_ = nullptr;
+  Coordinator* coordinator_ = nullptr;
+  std::string run_dir_;
+  std::vector<std::string> names_;  // A lead's --shards.
   std::vector<int> fragments_;
   std::unique_ptr<ShardHub> hub_;   // A lead's.
   ShardHub::Options hub_options_;   // Until the hub is made.

@@ -1,9 +1,11 @@
 #include "common/files/parameters_file.h"
 
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 
 namespace causeway {
@@ -22,22 +24,47 @@ absl::Status WriteParametersFile(FileSystem& file_system, const std::string& pat
   return WriteArrayFile(file_system, path, kParametersKind, kVersion, metadata, arrays);
 }
 
-absl::StatusOr<ParametersFile> ReadParametersFile(FileSystem& file_system,
-                                                  const std::string& path) {
-  ASSIGN_OR_RETURN(const ArrayFile file,
-                   ArrayFile::Read(file_system, path, kParametersKind, kVersion));
-  ParametersFile result;
-  result.metadata = file.metadata();
-  const NamedBytes* const array = file.Find(kArray);
-  if (!result.metadata.is_object() || !result.metadata.contains("config") ||
-      !result.metadata["config"].is_string() || array == nullptr ||
-      array->bytes.size() % sizeof(float) != 0) {
+absl::StatusOr<MappedParameters> MappedParameters::Open(FileSystem& file_system,
+                                                        const std::string& path) {
+  ASSIGN_OR_RETURN(ArrayFile file, ArrayFile::Read(file_system, path, kParametersKind, kVersion));
+  MappedParameters result(std::move(file));
+  const nlohmann::json& metadata = result.metadata();
+  const NamedBytes* const array = result.file_.Find(kArray);
+  if (!metadata.is_object() || !metadata.contains("config") || !metadata["config"].is_string() ||
+      array == nullptr || array->bytes.size() % sizeof(float) != 0) {
     return absl::DataLossError(
         absl::StrCat(path, " is damaged: it lacks its configuration or its parameters"));
   }
-  result.config = result.metadata["config"].get<std::string>();
-  result.values.resize(array->bytes.size() / sizeof(float));
-  RETURN_IF_ERROR(file.CopyTo(kArray, std::span(result.values)));
+  result.config_ = metadata["config"].get<std::string>();
+  result.size_ = static_cast<int64_t>(array->bytes.size() / sizeof(float));
+  if (!metadata.contains("fragments")) return result;
+  for (const nlohmann::json& fragment : metadata["fragments"]) {
+    if (!fragment.is_number_integer()) {
+      return absl::DataLossError(
+          absl::StrCat(path, " is damaged: it does not say which fragments it has"));
+    }
+    result.fragments_.push_back(fragment.get<int>());
+  }
+  return result;
+}
+
+void MappedParameters::Copy(int64_t begin, std::span<float> out) const {
+  const auto from = static_cast<size_t>(begin) * sizeof(float);
+  const std::span<const uint8_t> bytes = file_.Find(kArray)->bytes.subspan(from, out.size_bytes());
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+}
+
+absl::StatusOr<ParametersFile> ReadParametersFile(FileSystem& file_system,
+                                                  const std::string& path) {
+  ASSIGN_OR_RETURN(const MappedParameters file, MappedParameters::Open(file_system, path));
+  if (!file.fragments().empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, " has the parameters of fragments ", absl::StrJoin(file.fragments(), ","),
+        " alone, which are a shard's: give a file with all of them"));
+  }
+  ParametersFile result{.metadata = file.metadata(), .config = file.config(), .values = {}};
+  result.values.resize(static_cast<size_t>(file.size()));
+  file.Copy(0, result.values);
   return result;
 }
 

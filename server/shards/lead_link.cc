@@ -1,10 +1,12 @@
 #include "server/shards/lead_link.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/rpc/channel.h"
@@ -26,24 +28,72 @@ LeadLink::LeadLink(std::string lead, const ChannelSecurity& security, v1::ShardH
       stub_(v1::Shards::NewStub(MakeChannel(lead_, 0, security))),
       hello_(std::move(hello)) {}
 
-absl::StatusOr<v1::ShardWelcome> LeadLink::Ask(absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+absl::StatusOr<v1::ShardWelcome> LeadLink::Ask(absl::Duration timeout, const Waiter& wait) {
+  absl::Time deadline = absl::Now() + timeout;
+  bool waits = false;
   for (;;) {
     absl::StatusOr<v1::ShardWelcome> welcome = AskOnce(deadline);
     const absl::Status& status = welcome.status();
     const bool away = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-    if (!away && !absl::IsAlreadyExists(status)) return welcome;
-    {
-      absl::MutexLock lock(&mutex_);
-      const bool stopped = mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kPause);
-      if (!stopped && absl::Now() < deadline) continue;
+    const bool awaits_model = status.ok() && welcome->awaits_model();
+    if (awaits_model) {
+      deadline = absl::Now() + timeout;
+      if (!std::exchange(waits, true)) {
+        Log().info("run {} waits for the model, which its first site brings", welcome->run_id());
+      }
+    } else if (!away && !absl::IsAlreadyExists(status)) {
+      return welcome;
     }
+    if (wait(kPause)) return absl::CancelledError("stopped while its lead was asked");
+    if (absl::Now() < deadline) continue;
     if (!away) return welcome;
     return absl::UnavailableError(absl::StrCat(
         "no lead answers at ", lead_, " within ", absl::FormatDuration(timeout),
         "; check --lead, that causeway-coordinator serve --shards runs there, and the firewall (",
         status.message(), ")"));
   }
+}
+
+absl::StatusOr<std::vector<float>> LeadLink::Initial(const FragmentPlan& plan,
+                                                     std::span<const int> fragments) {
+  grpc::ClientContext context;
+  const auto reader = stub_->Initial(&context, hello_);
+  const absl::Status other = absl::DataLossError(
+      absl::StrCat("the lead at ", lead_,
+                   " has sent other values than those that this shard's fragments begin with: "
+                   "start this shard again"));
+  std::vector<float> values;
+  v1::ShardValues piece;
+  for (const int fragment : fragments) {
+    const size_t begin = values.size();
+    const auto size = static_cast<size_t>(plan.range(fragment).size());
+    if (size == 0) continue;
+    values.resize(begin + size);
+    const std::span<float> own = std::span(values).subspan(begin, size);
+    size_t filled = 0;  // Bytes.
+    while (filled < own.size_bytes() && reader->Read(&piece)) {
+      const std::string& bytes = piece.values();
+      if (piece.fragment() != fragment || bytes.empty() ||
+          bytes.size() > own.size_bytes() - filled) {
+        context.TryCancel();
+        return other;
+      }
+      std::memcpy(reinterpret_cast<char*>(own.data()) + filled, bytes.data(), bytes.size());
+      filled += bytes.size();
+    }
+    if (filled < own.size_bytes()) break;  // Finish says why.
+    if (!piece.last() || piece.hash() != TreeHash(own)) {
+      context.TryCancel();
+      return other;
+    }
+  }
+  v1::ShardValues none;
+  if (reader->Read(&none)) {
+    context.TryCancel();
+    return other;
+  }
+  RETURN_IF_ERROR(Annotate(FromGrpcStatus(reader->Finish()), absl::StrCat("the lead at ", lead_)));
+  return values;
 }
 
 absl::StatusOr<v1::ShardWelcome> LeadLink::AskOnce(absl::Time deadline) {

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/shards.grpc.pb.h"
+#include "common/params/fragment_plan.h"
 #include "common/rpc/security.h"
 #include "common/telemetry/event_log.h"
 #include "server/core/coordinator.h"
@@ -35,9 +38,16 @@ class LeadLink final : public RunObserver, public EventLog {
   LeadLink(std::string lead, const ChannelSecurity& security, v1::ShardHello hello);
   ~LeadLink() override { Stop(); }
 
-  // Asks what this shard is to have. UNAVAILABLE if no lead answers in time; ALREADY_EXISTS if it
-  // takes another process for this shard all that time, as it may for a while after one has died.
-  absl::StatusOr<v1::ShardWelcome> Ask(absl::Duration timeout);
+  // Waits for so long; true: the process is to end.
+  using Waiter = std::function<bool(absl::Duration)>;
+  // Asks what this shard is to have, as long as the run awaits its model. UNAVAILABLE if no lead
+  // answers in time; ALREADY_EXISTS if it takes another process for this shard all that time, as it
+  // may for a while after one has died; CANCELLED if `wait` says so.
+  absl::StatusOr<v1::ShardWelcome> Ask(absl::Duration timeout, const Waiter& wait);
+  // The values that these fragments begin with, one after the other (ShardWelcome.given_values).
+  // DATA_LOSS if they are not what the lead has; UNAVAILABLE if it does not answer in time.
+  absl::StatusOr<std::vector<float>> Initial(const FragmentPlan& plan,
+                                             std::span<const int> fragments);
 
   void set_events(EventLog* events) { events_ = events; }
   // Attaches, again and again, until Stop. The coordinator outlives that. `hello` as it is now.

@@ -5,16 +5,28 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
+#include "server/store/run_directory.h"
 
 namespace causeway::server {
 
-ShardHub::ShardHub(Options options) : options_(std::move(options)) {
-  for (const DealtShard& shard : options_.deal) {
+namespace {
+
+constexpr size_t kPieceValues = (size_t{1} << 20) / sizeof(float);
+
+}  // namespace
+
+ShardHub::ShardHub(Options options) : options_(std::move(options)) { Deal(options_.deal); }
+
+void ShardHub::Deal(std::vector<DealtShard> deal) {
+  absl::MutexLock lock(&mutex_);
+  for (const DealtShard& shard : deal) {
     if (shard.name != kLeadName) places_[shard.name].dealt = shard;
   }
+  deal_ = std::move(deal);
 }
 
 void ShardHub::Begin(Coordinator& coordinator) { coordinator_ = &coordinator; }
@@ -58,8 +70,9 @@ absl::Status ShardHub::Check(const v1::ShardHello& hello) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::ShardWelcome> ShardHub::Admit(const v1::ShardHello& hello) {
+absl::StatusOr<v1::ShardWelcome> ShardHub::Admit(const v1::ShardHello& hello) const {
   v1::ShardWelcome welcome;
+  const v1::DescribeResponse run = coordinator_->Describe();
   {
     absl::ReaderMutexLock lock(&mutex_);
     RETURN_IF_ERROR(Check(hello));
@@ -67,8 +80,9 @@ absl::StatusOr<v1::ShardWelcome> ShardHub::Admit(const v1::ShardHello& hello) {
       welcome.add_fragments(fragment);
     }
   }
-  const v1::DescribeResponse run = coordinator_->Describe();
   welcome.set_run_id(run.run_id());
+  welcome.set_awaits_model(run.awaits_model());
+  welcome.set_given_values(!run.awaits_model() && HasInitial());
   *welcome.mutable_config() = run.config();
   welcome.set_config_hash(run.config_hash());
   welcome.set_plan_hash(run.plan_hash());
@@ -76,8 +90,34 @@ absl::StatusOr<v1::ShardWelcome> ShardHub::Admit(const v1::ShardHello& hello) {
   return welcome;
 }
 
+bool ShardHub::HasInitial() const {
+  return options_.file_system->Exists(JoinPath(options_.folder, kInitialFile));
+}
+
+absl::Status ShardHub::SendInitial(
+    const v1::ShardHello& hello,
+    const std::function<absl::Status(const v1::ShardValues&)>& send) const {
+  ASSIGN_OR_RETURN(const v1::ShardWelcome welcome, Admit(hello));
+  if (!welcome.given_values()) {
+    return absl::NotFoundError("the run was given no values: its seed makes them");
+  }
+  const std::vector<int> fragments = {welcome.fragments().begin(), welcome.fragments().end()};
+  return options_.initial(fragments, [&](int fragment, std::span<const float> values) {
+    v1::ShardValues piece;
+    piece.set_fragment(fragment);
+    for (size_t begin = 0; begin < values.size(); begin += kPieceValues) {
+      const auto part = values.subspan(begin, std::min(kPieceValues, values.size() - begin));
+      piece.set_values(part.data(), part.size_bytes());
+      piece.set_last(begin + part.size() == values.size());
+      if (piece.last()) piece.set_hash(TreeHash(values));
+      RETURN_IF_ERROR(send(piece));
+    }
+    return absl::OkStatus();
+  });
+}
+
 absl::Status ShardHub::Note() {
-  std::vector<DealtShard> deal = options_.deal;
+  std::vector<DealtShard> deal = deal_;
   for (DealtShard& shard : deal) {
     const auto place = places_.find(shard.name);
     if (place != places_.end()) shard = place->second.dealt;
@@ -86,6 +126,9 @@ absl::Status ShardHub::Note() {
 }
 
 absl::StatusOr<std::shared_ptr<ShardHub::Line>> ShardHub::Attach(const v1::ShardHello& hello) {
+  if (coordinator_->Describe().awaits_model()) {
+    return absl::UnavailableError("the run awaits its model: ask again");
+  }
   auto line = std::make_shared<Line>(hello);
   bool moved = false;
   {

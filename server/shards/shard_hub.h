@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,7 +33,14 @@ class ShardHub final : public Shards {
   struct Options {
     FileSystem* file_system = nullptr;  // This and `events` outlive the hub.
     std::string folder;                 // Of the lead's run.
-    std::vector<DealtShard> deal;       // The lead among them, if it has fragments.
+    // The lead among them, if it has fragments. Without fragments where the run awaits its model.
+    std::vector<DealtShard> deal;
+    // Hands on the values that these fragments began with, one after the other. Asked where the
+    // run's folder has them.
+    std::function<absl::Status(
+        std::span<const int> fragments,
+        const std::function<absl::Status(int fragment, std::span<const float>)>& take)>
+        initial = nullptr;
     EventLog* events = NullEventLog();
     uint64_t process_nonce = 0;  // Random for each process of the lead.
     // A shard that has not heard a roster after so long is taken for gone. More than kLeadSilence:
@@ -59,9 +67,14 @@ class ShardHub final : public Shards {
 
   // Before any shard is admitted. The coordinator outlives all streams.
   void Begin(Coordinator& coordinator);
+  // The fragments are dealt, before the coordinator has them.
+  void Deal(std::vector<DealtShard> deal);
 
   // Checks a shard that introduces itself; the errors of Shards.Serve.
-  absl::StatusOr<v1::ShardWelcome> Admit(const v1::ShardHello& hello);
+  absl::StatusOr<v1::ShardWelcome> Admit(const v1::ShardHello& hello) const;
+  // Sends the shard what its fragments begin with; the errors of Shards.Initial, and of `send`.
+  absl::Status SendInitial(const v1::ShardHello& hello,
+                           const std::function<absl::Status(const v1::ShardValues&)>& send) const;
   // From now on it is told what there is. Errors as Admit, and what the folder's disk says.
   absl::StatusOr<std::shared_ptr<Line>> Attach(const v1::ShardHello& hello);
   // Waits for the next order; nothing once the line is closed.
@@ -93,6 +106,7 @@ class ShardHub final : public Shards {
     std::shared_ptr<Line> line;
   };
   absl::Status Check(const v1::ShardHello& hello) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  bool HasInitial() const;
   static std::optional<v1::ShardOrder> TakeOrder(Line& line);
   // Makes what is known of the shards durable.
   absl::Status Note() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -100,6 +114,7 @@ class ShardHub final : public Shards {
   const Options options_;
   Coordinator* coordinator_ = nullptr;
   mutable absl::Mutex mutex_;
+  std::vector<DealtShard> deal_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Place> places_ ABSL_GUARDED_BY(mutex_);  // Without the lead.
   int64_t last_call_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t newest_ ABSL_GUARDED_BY(mutex_) = 0;  // The number of the newest roster.

@@ -12,9 +12,33 @@
 #include "common/rpc/status.h"
 
 namespace causeway::server {
+namespace {
+
+// Whether the peer may be the shard of that name.
+absl::Status CheckHello(const Peer& peer, const v1::ShardHello& hello) {
+  RETURN_IF_ERROR(CheckName("the shard's name", hello.name()));
+  if (!peer.identity.has_value() || peer.identity->name == hello.name()) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("the certificate of shard ", peer.identity->name,
+                                                  " is used for shard ", hello.name(),
+                                                  ": it and --shard must agree"));
+}
+
+}  // namespace
 
 grpc::Status ShardService::Serve(grpc::ServerContext* context, Stream* stream) {
   return ToGrpcStatus(Attend(*context, *stream));
+}
+
+grpc::Status ShardService::Initial(grpc::ServerContext* context, const v1::ShardHello* hello,
+                                   grpc::ServerWriter<v1::ShardValues>* writer) {
+  const auto send = [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(const Peer peer, access_.Admit(*context, Action::kServeShard));
+    RETURN_IF_ERROR(CheckHello(peer, *hello));
+    return hub_.SendInitial(*hello, [&](const v1::ShardValues& piece) {
+      return writer->Write(piece) ? absl::OkStatus() : absl::CancelledError("the shard is gone");
+    });
+  };
+  return ToGrpcStatus(send());
 }
 
 absl::Status ShardService::Attend(grpc::ServerContext& context, Stream& stream) {
@@ -25,12 +49,7 @@ absl::Status ShardService::Attend(grpc::ServerContext& context, Stream& stream) 
     return absl::InvalidArgumentError("the first message of a shard must be its Hello");
   }
   const v1::ShardHello hello = report.hello();
-  RETURN_IF_ERROR(CheckName("the shard's name", hello.name()));
-  if (peer.identity.has_value() && peer.identity->name != hello.name()) {
-    return absl::PermissionDeniedError(absl::StrCat("the certificate of shard ",
-                                                    peer.identity->name, " is used for shard ",
-                                                    hello.name(), ": it and --shard must agree"));
-  }
+  RETURN_IF_ERROR(CheckHello(peer, hello));
   ASSIGN_OR_RETURN(const v1::ShardWelcome welcome, hub_.Admit(hello));
   v1::ShardOrder order;
   *order.mutable_welcome() = welcome;

@@ -16,6 +16,8 @@ class ShardService final : public v1::Shards::Service {
 
   grpc::Status Serve(grpc::ServerContext* context,
                      grpc::ServerReaderWriter<v1::ShardOrder, v1::ShardReport>* stream) override;
+  grpc::Status Initial(grpc::ServerContext* context, const v1::ShardHello* hello,
+                       grpc::ServerWriter<v1::ShardValues>* writer) override;
 
  private:
   using Stream = grpc::ServerReaderWriter<v1::ShardOrder, v1::ShardReport>;

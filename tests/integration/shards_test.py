@@ -155,7 +155,8 @@ class RefusalsTest(unittest.TestCase):
             self.refused(lead + ["--shards=lead"], "name two or more")
             self.refused(lead + ["--shards=a,b,c,d,e"], "names 5", "4 fragments")
             self.refused(lead + ["--shards=lead,a", "--lead=127.0.0.1:1"], "give one or the others")
-            self.refused(lead + ["--shards=lead,a", "--initial=first-site"], "begins from its seed")
+            self.refused(lead + ["--shards=lead,a,b,c,d", "--initial=first-site"], "names 5",
+                         "4 fragments")
             self.refused(lead + ["--shards=lead,a", "--etcd=127.0.0.1:1", "--listen=127.0.0.1:0"],
                          "--etcd with --shards", "leave out one")
             self.refused([COORDINATOR, "serve", f"--run_dir={cluster.folder / 'x'}", "--http=off",

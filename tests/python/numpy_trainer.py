@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """A site of numpy arrays as a program, for tests that kill, interrupt and resume it.
 
-usage: numpy_trainer.py ADDRESS ID CHECKPOINT [--every N] [--hold STEP] [--fork]
+usage: numpy_trainer.py ADDRESS ID CHECKPOINT [--every N] [--hold STEP] [--site N]
 
 Writes a checkpoint every N steps, continues from it if it is there, and prints a line for every
-step. At step STEP it waits for its end.
+step. At step STEP it waits for its end. Sites of another N train otherwise.
 """
 import argparse
 import os
@@ -23,6 +23,7 @@ def main():
     parser.add_argument("checkpoint")
     parser.add_argument("--every", type=int, default=0)
     parser.add_argument("--hold", type=int, default=-1)
+    parser.add_argument("--site", type=int, default=0)
     options = parser.parse_args()
     values = arrays()
     state = None
@@ -47,7 +48,7 @@ def main():
             if step == options.hold:
                 while True:
                     time.sleep(60)
-            update(values, step)
+            update(values, step, options.site)
             site.step(100)
     print(f"done {site.finished}", flush=True)
 

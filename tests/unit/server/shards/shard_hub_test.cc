@@ -2,15 +2,20 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/base/checksum.h"
 #include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
 #include "common/params/fragment_plan.h"
 #include "common/transfer/wire.h"
 #include "gtest/gtest.h"
 #include "server/store/memory_store.h"
+#include "server/store/run_directory.h"
 #include "tests/unit/common/base/temporary_folder.h"
 #include "tests/unit/server/shards/four_fragments.h"
 
@@ -26,16 +31,26 @@ class SilentSink final : public SessionSink {
   std::vector<v1::Placement> placements;
 };
 
+// More than a piece of 1 MiB holds.
+constexpr size_t kGivenValues = (size_t{1} << 18) + 3;
+
 // A lead whose fragments 1 and 3 are at the shard "a", which the test is.
 class ShardHubTest : public testing::Test {
  protected:
   ShardHubTest() {
-    hub_ = std::make_unique<ShardHub>(
-        ShardHub::Options{.file_system = FileSystem::Real(),
-                          .folder = folder_.path(),
-                          .deal = {{"lead", {0, 2}, false}, {"a", {1, 3}, false}},
-                          .process_nonce = 5,
-                          .patience = absl::ZeroDuration()});
+    hub_ = std::make_unique<ShardHub>(ShardHub::Options{
+        .file_system = FileSystem::Real(),
+        .folder = folder_.path(),
+        .deal = {{"lead", {0, 2}, false}, {"a", {1, 3}, false}},
+        .initial = [](std::span<const int> fragments, const auto& take) -> absl::Status {
+          for (const int fragment : fragments) {
+            const std::vector<float> values(kGivenValues, static_cast<float>(fragment));
+            RETURN_IF_ERROR(take(fragment, values));
+          }
+          return absl::OkStatus();
+        },
+        .process_nonce = 5,
+        .patience = absl::ZeroDuration()});
     Coordinator::Options options;
     options.config = FourFragments(1);
     options.run_id = "run-1";
@@ -126,6 +141,32 @@ TEST_F(ShardHubTest, AShardThatCannotBeIsRefusedWithTheReason) {
   other = Hello();
   other.set_fragments(1, 2);
   ExpectRefused(other, absl::StatusCode::kFailedPrecondition, "has fragments 1,2");
+}
+
+TEST_F(ShardHubTest, AShardGetsTheGivenValuesOfItsOwnFragmentsInPieces) {
+  std::vector<v1::ShardValues> pieces;
+  const auto send = [&](const v1::ShardValues& piece) {
+    pieces.push_back(piece);
+    return absl::OkStatus();
+  };
+  EXPECT_FALSE(hub_->Admit(Empty())->given_values());
+  EXPECT_TRUE(absl::IsNotFound(hub_->SendInitial(Empty(), send)));
+  ASSERT_TRUE(WriteFileAtomically(*FileSystem::Real(), JoinPath(folder_.path(), kInitialFile),
+                                  absl::string_view("given"))
+                  .ok());
+  EXPECT_TRUE(hub_->Admit(Empty())->given_values());
+  ASSERT_TRUE(hub_->SendInitial(Empty(), send).ok());
+  ASSERT_EQ(pieces.size(), 4U);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    EXPECT_EQ(pieces[i].fragment(), i < 2 ? 1 : 3);
+    EXPECT_EQ(pieces[i].values().size(), i % 2 == 0 ? size_t{1} << 20 : 3 * sizeof(float));
+    EXPECT_EQ(pieces[i].last(), i % 2 == 1);
+  }
+  EXPECT_EQ(pieces[1].hash(), TreeHash(std::vector<float>(kGivenValues, 1)));
+  EXPECT_EQ(pieces[3].hash(), TreeHash(std::vector<float>(kGivenValues, 3)));
+  v1::ShardHello other = Empty();
+  other.set_name("b");
+  EXPECT_TRUE(absl::IsNotFound(hub_->SendInitial(other, send)));
 }
 
 TEST_F(ShardHubTest, AShardThatHasBegunNeedsItsFolder) {

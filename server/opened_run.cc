@@ -1,0 +1,129 @@
+#include "server/opened_run.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/params/fragment_plan.h"
+#include "common/telemetry/log.h"
+#include "server/core/waiting_coordinator.h"
+#include "server/initial_parameters.h"
+#include "server/shared_run.h"
+#include "server/store/network_file_system.h"
+#include "server/store/run_directory.h"
+
+namespace causeway::server {
+namespace {
+
+std::string MakeRunId(const std::string& run_name) {
+  std::random_device device;
+  return absl::StrCat(run_name, "-", absl::Hex(device(), absl::kZeroPad8));
+}
+
+void RecordModel(EventHistory& events, const BroughtModel& model) {
+  events.Record(
+      "model_brought",
+      absl::StrCat("worker ", model.worker_id, " has brought the model: ", model.plan.parameters(),
+                   " parameters in ", model.plan.fragments(), " fragments; the run begins"),
+      {{"worker", model.worker_id},
+       {"parameters", model.plan.parameters()},
+       {"fragments", model.plan.fragments()}});
+}
+
+}  // namespace
+
+absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags,
+                                  const LeadLink::Waiter& wait) {
+  OpenedRun run;
+  const bool was_copy = file_system.Exists(JoinPath(flags.run_dir, kCopyFile));
+  ASSIGN_OR_RETURN(run.store, RunDirectoryStore::Open(file_system, flags.run_dir, flags.store));
+  if (const absl::string_view network = NetworkFileSystemOf(flags.run_dir); !network.empty()) {
+    Log().warn(
+        "{} is on a network file system ({}): its lock may hold on this machine only, so let no "
+        "other one serve it; a disk of this machine is safer and faster",
+        flags.run_dir, std::string(network));
+  }
+  ASSIGN_OR_RETURN(run.recovered, run.store->Recover());
+  run.resumes = run.recovered.has_value();
+  if (was_copy && run.resumes && !flags.shared.has_value()) {
+    Log().warn("{}", PromotedByHand(flags.run_dir, run.store->Position().commits));
+  }
+  if (flags.shards.has_value() && !flags.shards->lead.empty()) {
+    ASSIGN_OR_RETURN(run.sharded, ShardedRun::OpenShard(file_system, *flags.shards, flags.run_dir,
+                                                        run.recovered, wait));
+    run.config = run.sharded->welcome().config();
+    run.run_id = run.sharded->welcome().run_id();
+    return run;
+  }
+  if (!flags.parent.address.empty()) {
+    ASSIGN_OR_RETURN(run.region, OpenRegion(flags.parent, flags.run_dir, run.recovered));
+    run.config = run.region->parent.run.config();
+    run.run_id = run.region->parent.run.run_id();
+    return run;
+  }
+  run.awaits_model = !run.resumes && flags.given.awaits_first_site();
+  ASSIGN_OR_RETURN(CompleteConfig complete, ChooseConfig(file_system, flags.given, run.recovered));
+  for (const std::string& warning : complete.warnings) Log().warn("{}", warning);
+  run.config = std::move(complete.config);
+  run.run_id = run.resumes ? run.recovered->identity.run_id : MakeRunId(run.config.run_name());
+  ASSIGN_OR_RETURN(run.sharded, ShardedRun::OpenLead(file_system, flags.shards, flags.run_dir,
+                                                     run.config, run.resumes, run.awaits_model));
+  return run;
+}
+
+absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
+    FileSystem& file_system, const ServeFlags& flags, OpenedRun& run,
+    const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events) {
+  const auto begin = [&run, options](const v1::RunConfig& complete, const FragmentPlan& plan,
+                                     std::vector<float> initial,
+                                     std::optional<RecoveredRun> former) {
+    int64_t largest = 0;
+    for (int i = 0; i < plan.fragments(); ++i) largest = std::max(largest, plan.range(i).size());
+    run.store->set_spare_bytes(RunDirectoryStore::SpareBytesFor(static_cast<uint64_t>(largest)));
+    Coordinator::Options own = options;
+    own.config = complete;
+    if (run.sharded != nullptr) own.part = run.sharded->part();
+    own.initial_parameters = std::move(initial);
+    own.recovered = std::move(former);
+    return Coordinator::Create(std::move(own));
+  };
+  if (run.awaits_model) {
+    return std::make_unique<WaitingCoordinator>(
+        run.config, run.run_id,
+        [begin, &file_system, &flags, &run, &events](
+            const BroughtModel& model,
+            std::vector<float> values) -> absl::StatusOr<std::unique_ptr<Coordinator>> {
+          RETURN_IF_ERROR(
+              KeepInitialValues(file_system, flags.run_dir, model.worker_id, model.config, values));
+          if (run.sharded != nullptr) {
+            RETURN_IF_ERROR(run.sharded->TakeModel(model.config));
+            values = ValuesOf(model.plan, values, run.sharded->part().fragments);
+          }
+          auto begun = begin(model.config, model.plan, std::move(values), std::nullopt);
+          if (begun.ok()) RecordModel(events, model);
+          return begun;
+        });
+  }
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(run.config));
+  if (run.region != nullptr && !run.resumes) {
+    ASSIGN_OR_RETURN(std::vector<float> fetched,
+                     FetchInitialParameters(file_system, flags.run_dir, *run.region));
+    return begin(run.config, plan, std::move(fetched), std::nullopt);
+  }
+  if (run.sharded != nullptr && !run.resumes && run.sharded->welcome().given_values()) {
+    ASSIGN_OR_RETURN(std::vector<float> fetched, run.sharded->FetchInitial(plan));
+    return begin(run.config, plan, std::move(fetched), std::nullopt);
+  }
+  const PartOptions part = run.sharded == nullptr ? PartOptions() : run.sharded->part();
+  ASSIGN_OR_RETURN(
+      std::vector<float> initial,
+      ChooseInitialParameters(file_system, flags.given, plan, run.config, run.recovered, merge_pool,
+                              run.sharded == nullptr ? nullptr : &part.fragments));
+  return begin(run.config, plan, std::move(initial), std::move(run.recovered));
+}
+
+}  // namespace causeway::server

@@ -1,0 +1,62 @@
+// What `serve` was asked for, the run that its folder holds or is to hold, and its coordinator.
+#ifndef CAUSEWAY_SERVER_OPENED_RUN_H_
+#define CAUSEWAY_SERVER_OPENED_RUN_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "causeway/v1/config.pb.h"
+#include "common/base/file_system.h"
+#include "common/base/thread_pool.h"
+#include "server/core/coordinator.h"
+#include "server/given_run.h"
+#include "server/history/event_history.h"
+#include "server/http/http_port.h"
+#include "server/region/parent_link.h"
+#include "server/region_run.h"
+#include "server/sharded_run.h"
+#include "server/standby/leading.h"
+#include "server/store/run_directory_store.h"
+
+namespace causeway::server {
+
+// The flags of `serve`, checked before the run's folder is touched.
+struct ServeFlags {
+  std::string listen;
+  std::string run_dir;
+  RunDirectoryStore::Options store;
+  std::string congestion_control;
+  std::optional<HttpListener> http_port;
+  GivenRun given;
+  std::optional<Leading::Options> shared;
+  std::optional<ShardFlags> shards;
+  ParentOptions parent;  // Without an address: this is the hub.
+};
+
+// A run's folder, and what it holds or is to hold.
+struct OpenedRun {
+  std::unique_ptr<RunDirectoryStore> store;
+  std::optional<RecoveredRun> recovered;  // Taken by the coordinator.
+  bool resumes = false;
+  bool awaits_model = false;  // A new run; one that has begun has a model.
+  v1::RunConfig config;
+  std::string run_id;
+  std::unique_ptr<ShardedRun> sharded;  // Null: it has all fragments.
+  std::unique_ptr<RegionRun> region;    // Null: the hub's.
+};
+
+// Locks and reads the folder. A shard asks its lead, and waits for a run that awaits its model;
+// CANCELLED once `wait` says that the process is to end.
+absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags,
+                                  const LeadLink::Waiter& wait);
+
+// `options` lack the run's own part. All that is referred to outlives the coordinator.
+absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
+    FileSystem& file_system, const ServeFlags& flags, OpenedRun& run,
+    const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events);
+
+}  // namespace causeway::server
+
+#endif  // CAUSEWAY_SERVER_OPENED_RUN_H_
