@@ -9,7 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/telemetry/log.h"
-#include "server/standby/following.h"
+#include "server/standby_rpc/following.h"
 
 namespace causeway::server {
 namespace {

@@ -19,7 +19,7 @@
 #include "common/transfer/wire.h"
 #include "server/initial_parameters.h"
 #include "server/shards/deal.h"
-#include "server/shards/shard_service.h"
+#include "server/shards_rpc/shard_service.h"
 
 ABSL_FLAG(std::string, shards, "",
           "serve: names of the coordinators that share the run's fragments, with commas between; "

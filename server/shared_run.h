@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/file_system.h"
 #include "server/given_run.h"
-#include "server/standby/leading.h"
+#include "server/standby_rpc/leading.h"
 #include "server/store/run_directory_store.h"
 
 namespace causeway::server {

@@ -1,6 +1,6 @@
 // A coordinator that shares its run with others by etcd: it follows until it leads.
-#ifndef CAUSEWAY_SERVER_STANDBY_LEADING_H_
-#define CAUSEWAY_SERVER_STANDBY_LEADING_H_
+#ifndef CAUSEWAY_SERVER_STANDBY_RPC_LEADING_H_
+#define CAUSEWAY_SERVER_STANDBY_RPC_LEADING_H_
 
 #include <functional>
 #include <memory>
@@ -87,4 +87,4 @@ class Leading {
 
 }  // namespace causeway::server
 
-#endif  // CAUSEWAY_SERVER_STANDBY_LEADING_H_
+#endif  // CAUSEWAY_SERVER_STANDBY_RPC_LEADING_H_

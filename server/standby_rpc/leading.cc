@@ -1,4 +1,4 @@
-#include "server/standby/leading.h"
+#include "server/standby_rpc/leading.h"
 
 #include <random>
 #include <vector>
@@ -12,8 +12,8 @@
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/telemetry/log.h"
-#include "server/standby/etcd_registry.h"
-#include "server/standby/following.h"
+#include "server/standby_rpc/etcd_registry.h"
+#include "server/standby_rpc/following.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {
