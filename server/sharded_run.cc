@@ -1,5 +1,6 @@
 #include "server/sharded_run.h"
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
@@ -20,6 +21,7 @@
 #include "server/initial_parameters.h"
 #include "server/shards/deal.h"
 #include "server/shards_rpc/shard_service.h"
+#include "server/store/run_parts.h"
 
 ABSL_FLAG(std::string, shards, "",
           "serve: names of the coordinators that share the run's fragments, with commas between; "
@@ -38,20 +40,19 @@ ABSL_DECLARE_FLAG(std::string, etcd);
 namespace causeway::server {
 namespace {
 
+// Lead and shard give each other up after the workers' lease, but not sooner than this: the lead
+// waits as long for a roster to be heard.
+constexpr absl::Duration kLeastSilence = absl::Seconds(5);
+
+absl::Duration Silence(const v1::RunConfig& config) {
+  return std::max(absl::Milliseconds(config.membership().lease_ms()), kLeastSilence);
+}
+
 constexpr absl::Duration kLeadPatience = absl::Seconds(30);
 
 uint64_t RandomNonce() {
   std::random_device device;
   return (uint64_t{device()} << 32) | device();
-}
-
-// A folder's fragments are those whose first values were hashed.
-std::vector<int> HeldFragments(const RunIdentity& identity) {
-  std::vector<int> held;
-  for (size_t i = 0; i < identity.initial_hashes.size(); ++i) {
-    if (identity.initial_hashes[i] != 0) held.push_back(static_cast<int>(i));
-  }
-  return held;
 }
 
 absl::StatusOr<ChannelSecurity> SecurityToLead(const std::string& lead) {
@@ -158,7 +159,7 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenShard(
   run->hello_.set_process_nonce(RandomNonce());
   if (recovered.has_value()) {
     run->hello_.set_run_id(recovered->identity.run_id);
-    for (const int fragment : HeldFragments(recovered->identity)) {
+    for (const int fragment : FragmentsOf(recovered->identity)) {
       run->hello_.add_fragments(fragment);
     }
   }
@@ -209,7 +210,7 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenLead(
       if (config.sync().fragments() > 0) {
         RETURN_IF_ERROR(CheckCount(flags->names, config.sync().fragments()));
       }
-      for (const std::string& name : flags->names) asked.push_back({.name = name});
+      for (const std::string& name : flags->names) asked.push_back({.name = name, .fragments = {}});
     } else {
       ASSIGN_OR_RETURN(asked, Deal(flags->names, config));
     }
@@ -228,10 +229,12 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenLead(
   if (flags.has_value()) run->names_ = flags->names;
   if (!awaits_model) run->NoteDeal(*deal);
   run->hub_options_ = {.file_system = &file_system, .folder = run_dir, .deal = *std::move(deal)};
-  run->hub_options_.initial = [run = run.get()](std::span<const int> fragments,
-                                                const auto& take) -> absl::Status {
-    ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(run->coordinator_->config()));
-    return ReadInitialFragments(*run->file_system_, run->run_dir_, plan, fragments, take);
+  run->hub_options_.clock = Clock::Real();
+  run->hub_options_.silence = Silence(config);
+  run->hub_options_.initial = [opened = run.get()](std::span<const int> fragments,
+                                                   const auto& take) -> absl::Status {
+    ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(opened->coordinator_->config()));
+    return ReadInitialFragments(*opened->file_system_, opened->run_dir_, plan, fragments, take);
   };
   return run;
 }
@@ -284,7 +287,7 @@ void ShardedRun::Begin(Coordinator& coordinator) {
 absl::Status ShardedRun::Start(Coordinator& coordinator, const std::string& bound) {
   if (link_ == nullptr) return absl::OkStatus();
   hello_.set_address(advertise_.empty() ? bound : advertise_);
-  return link_->Start(coordinator, hello_);
+  return link_->Start(coordinator, hello_, Silence(welcome_.config()));
 }
 
 absl::Status ShardedRun::status() const {

@@ -108,9 +108,11 @@ class Replayer {
           " weights for ", round.contributors.size(), " contributors"));
     }
     std::vector<std::vector<uint8_t>> objects;
+    const auto other_store = options_.others.find(round.fragment);
+    Store& store = other_store == options_.others.end() ? *options_.store : *other_store->second;
     for (const std::string& id : round.contributors) {
       absl::StatusOr<std::vector<uint8_t>> object =
-          options_.store->ReadContribution(round.fragment, round.round, id);
+          store.ReadContribution(round.fragment, round.round, id);
       if (absl::IsNotFound(object.status())) {
         return absl::NotFoundError(
             absl::StrCat(object.status().message(),

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -22,6 +23,7 @@ namespace causeway::server {
 
 struct ReplayOptions {
   Store* store = nullptr;
+  std::map<int, Store*> others = {};      // Of fragments that are not in `store`.
   const RecoveredRun* run = nullptr;      // What store->Recover() gave.
   std::vector<float> initial_parameters;  // In the plan's arena order.
   // Complete. Its optimizer and settings replace the run's for the second theta; outer.merge must

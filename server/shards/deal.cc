@@ -14,11 +14,10 @@
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "nlohmann/json.hpp"
+#include "server/store/run_directory.h"
 
 namespace causeway::server {
 namespace {
-
-constexpr char kDealFile[] = "shards.json";
 
 // Less is better: neighbours on one shard, then the largest share, then the sum of the squares.
 struct Cost {

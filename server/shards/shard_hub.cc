@@ -62,7 +62,7 @@ absl::Status ShardHub::Check(const v1::ShardHello& hello) const {
                      "the empty one given: serve that one, or restore it from a backup"));
   }
   const std::shared_ptr<Line>& line = place->second.line;
-  if (line != nullptr && line->hello_.process_nonce() != hello.process_nonce()) {
+  if (line != nullptr && !line->closed_ && line->hello_.process_nonce() != hello.process_nonce()) {
     return absl::AlreadyExistsError(absl::StrCat("shard ", hello.name(), " is served already, at ",
                                                  line->hello_.address(),
                                                  ": stop that one first, or give another --shard"));
@@ -125,7 +125,14 @@ absl::Status ShardHub::Note() {
   return WriteDeal(*options_.file_system, options_.folder, deal);
 }
 
-absl::StatusOr<std::shared_ptr<ShardHub::Line>> ShardHub::Attach(const v1::ShardHello& hello) {
+void ShardHub::GiveUp(Line& line, const std::string& why) {
+  line.closed_ = true;
+  line.why_ = why;
+  if (line.cancel_) line.cancel_();
+}
+
+absl::StatusOr<std::shared_ptr<ShardHub::Line>> ShardHub::Attach(const v1::ShardHello& hello,
+                                                                 std::function<void()> cancel) {
   if (coordinator_->Describe().awaits_model()) {
     return absl::UnavailableError("the run awaits its model: ask again");
   }
@@ -141,7 +148,8 @@ absl::StatusOr<std::shared_ptr<ShardHub::Line>> ShardHub::Attach(const v1::Shard
         return noted;
       }
     }
-    if (place.line != nullptr) place.line->closed_ = true;  // Of the same process, and broken.
+    if (place.line != nullptr) GiveUp(*place.line, "it has come again");
+    line->cancel_ = std::move(cancel);
     place.line = line;
     moved = !place.address.empty() && place.address != hello.address();
     place.address = hello.address();
@@ -193,6 +201,9 @@ absl::Status ShardHub::Take(Line& line, const v1::ShardReport& report) {
     case v1::ShardReport::kHeard: {
       absl::MutexLock lock(&mutex_);
       line.heard_ = std::max(line.heard_, report.heard());
+      line.silent_since_ = line.heard_ >= line.given_ || options_.clock == nullptr
+                               ? absl::InfiniteDuration()
+                               : options_.clock->Monotonic();
       DealtShard& dealt = places_.at(line.hello_.name()).dealt;
       if (finished_ == 0 || line.heard_ < finished_ || std::exchange(dealt.ended, true)) {
         return absl::OkStatus();
@@ -224,10 +235,13 @@ void ShardHub::Close(Line& line) {
 void ShardHub::Detach(const std::shared_ptr<Line>& line, const absl::Status& why) {
   std::map<int64_t, std::function<void(const absl::Status&)>> unanswered;
   bool was_last = false;
+  std::string reason(why.message());
   const std::string& name = line->hello_.name();
   {
     absl::MutexLock lock(&mutex_);
     line->closed_ = true;
+    line->cancel_ = nullptr;
+    if (!line->why_.empty()) reason = line->why_;
     unanswered.swap(line->answers_);
     Place& place = places_.at(name);
     was_last = place.line == line;
@@ -238,9 +252,9 @@ void ShardHub::Detach(const std::shared_ptr<Line>& line, const absl::Status& why
   }
   if (!was_last) return;
   options_.events->Record("shard_detached",
-                          absl::StrCat("shard ", name, " is away (", why.message(),
+                          absl::StrCat("shard ", name, " is away (", reason,
                                        "); its fragments wait for it, the others go on"),
-                          {{"shard", name}, {"reason", std::string(why.message())}});
+                          {{"shard", name}, {"reason", reason}});
 }
 
 bool ShardHub::AllHaveEnded() const {
@@ -294,10 +308,18 @@ void ShardHub::Tell(const v1::ShardRoster& roster, bool wait) {
     }
   }
   if (is_newest && roster.finished() && finished_ == 0) finished_ = roster.number();
+  const absl::Duration now =
+      options_.clock == nullptr ? absl::ZeroDuration() : options_.clock->Monotonic();
   for (auto& [name, place] : places_) {
     if (place.line == nullptr || place.line->closed_) continue;
+    if (options_.clock != nullptr && now - place.line->silent_since_ >= options_.silence) {
+      GiveUp(*place.line,
+             absl::StrCat("silent for ", absl::FormatDuration(now - place.line->silent_since_)));
+      continue;
+    }
     told.push_back(place.line);
     if (roster.number() <= place.line->given_) continue;
+    place.line->silent_since_ = std::min(place.line->silent_since_, now);
     place.line->given_ = roster.number();
     place.line->roster_ = roster;
     place.line->roster_->set_process_nonce(options_.process_nonce);
@@ -311,7 +333,8 @@ void ShardHub::Tell(const v1::ShardRoster& roster, bool wait) {
   };
   if (mutex_.AwaitWithTimeout(absl::Condition(&heard), options_.patience)) return;
   for (const std::shared_ptr<Line>& line : told) {
-    if (line->heard_ < roster.number()) line->closed_ = true;
+    if (line->heard_ >= roster.number()) continue;
+    GiveUp(*line, absl::StrCat("no roster heard within ", absl::FormatDuration(options_.patience)));
   }
 }
 

@@ -19,6 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/shards.pb.h"
+#include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/telemetry/event_log.h"
 #include "server/core/coordinator.h"
@@ -46,6 +47,10 @@ class ShardHub final : public Shards {
     // A shard that has not heard a roster after so long is taken for gone. More than kLeadSilence:
     // it has stopped closing rounds by then.
     absl::Duration patience = absl::Seconds(5);
+    // A shard that leaves a roster unheard for `silence` has its stream ended, by that clock: its
+    // machine may be gone without a word. Null: nobody looks.
+    Clock* clock = nullptr;
+    absl::Duration silence = absl::InfiniteDuration();
   };
   explicit ShardHub(Options options);
 
@@ -61,7 +66,10 @@ class ShardHub final : public Shards {
     std::optional<v1::ShardRoster> roster_;
     int64_t given_ = 0;  // The number of the newest roster that was ever in roster_.
     int64_t heard_ = 0;
+    absl::Duration silent_since_ = absl::InfiniteDuration();  // Rosters are unheard since then.
     bool closed_ = false;
+    std::string why_;               // The hub has given it up, for this reason.
+    std::function<void()> cancel_;  // Ends the stream. Null once it is over.
     std::map<int64_t, std::function<void(const absl::Status&)>> answers_;
   };
 
@@ -76,7 +84,9 @@ class ShardHub final : public Shards {
   absl::Status SendInitial(const v1::ShardHello& hello,
                            const std::function<absl::Status(const v1::ShardValues&)>& send) const;
   // From now on it is told what there is. Errors as Admit, and what the folder's disk says.
-  absl::StatusOr<std::shared_ptr<Line>> Attach(const v1::ShardHello& hello);
+  // `cancel` ends its stream, whatever that waits for: called at most until Detach, never blocks.
+  absl::StatusOr<std::shared_ptr<Line>> Attach(const v1::ShardHello& hello,
+                                               std::function<void()> cancel = nullptr);
   // Waits for the next order; nothing once the line is closed.
   std::optional<v1::ShardOrder> NextOrder(Line& line);
   // The same without waiting: nothing if there is none now.
@@ -107,6 +117,7 @@ class ShardHub final : public Shards {
   };
   absl::Status Check(const v1::ShardHello& hello) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   bool HasInitial() const;
+  static void GiveUp(Line& line, const std::string& why);
   static std::optional<v1::ShardOrder> TakeOrder(Line& line);
   // Makes what is known of the shards durable.
   absl::Status Note() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -25,7 +25,8 @@ constexpr absl::Duration kLastPatience = absl::Seconds(30);
 
 LeadLink::LeadLink(std::string lead, const ChannelSecurity& security, v1::ShardHello hello)
     : lead_(std::move(lead)),
-      stub_(v1::Shards::NewStub(MakeChannel(lead_, 0, security))),
+      security_(security),
+      stub_(v1::Shards::NewStub(MakeChannel(lead_, connection_, security_))),
       hello_(std::move(hello)) {}
 
 absl::StatusOr<v1::ShardWelcome> LeadLink::Ask(absl::Duration timeout, const Waiter& wait) {
@@ -123,7 +124,9 @@ absl::StatusOr<v1::ShardWelcome> LeadLink::AskOnce(absl::Time deadline) {
   return Annotate(status, absl::StrCat("the lead at ", lead_));
 }
 
-absl::Status LeadLink::Start(Coordinator& coordinator, v1::ShardHello hello) {
+absl::Status LeadLink::Start(Coordinator& coordinator, v1::ShardHello hello,
+                             absl::Duration silence) {
+  silence_ = silence;
   coordinator_ = &coordinator;
   hello_ = std::move(hello);
   ASSIGN_OR_RETURN(thread_, StartThread([this] { Run(); }));
@@ -163,6 +166,10 @@ void LeadLink::Run() {
     absl::MutexLock lock(&mutex_);
     context_ = nullptr;
     if (stopping_) return;
+    if (std::exchange(was_silent_, false)) {
+      // Another connection: gRPC would wait for the former one.
+      stub_ = v1::Shards::NewStub(MakeChannel(lead_, ++connection_, security_));
+    }
     lost_at_ = std::min(lost_at_, absl::Now());
     // The lead may not have noticed yet that this process's former stream is over.
     if (!IsRetryable(status) && !absl::IsAlreadyExists(status)) {
@@ -186,7 +193,7 @@ absl::Status LeadLink::Follow(grpc::ClientContext& context) {
   absl::Status obeyed;
   if (stream->Write(report) && stream->Read(&order) && order.has_welcome()) {
     QueueAll();
-    absl::StatusOr<std::thread> writer = StartThread([&] { Write(*stream); });
+    absl::StatusOr<std::thread> writer = StartThread([&] { Write(context, *stream); });
     if (!writer.ok()) context.TryCancel();
     while (obeyed.ok() && stream->Read(&order)) obeyed = Obey(order);
     if (!obeyed.ok()) context.TryCancel();
@@ -199,6 +206,13 @@ absl::Status LeadLink::Follow(grpc::ClientContext& context) {
   }
   const absl::Status ended = FromGrpcStatus(stream->Finish());
   RETURN_IF_ERROR(obeyed);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (was_silent_) {
+      return absl::UnavailableError(
+          absl::StrCat("nothing came for ", absl::FormatDuration(silence_)));
+    }
+  }
   RETURN_IF_ERROR(ended);
   return absl::UnavailableError("it has ended the stream");
 }
@@ -212,6 +226,7 @@ void LeadLink::QueueAll() {
   absl::MutexLock lock(&mutex_);
   reports_ = std::move(all);
   attached_ = true;
+  heard_at_ = absl::Now();
   fragments_changed_ = true;
 }
 
@@ -222,7 +237,7 @@ void LeadLink::Queue(v1::ShardReport report, bool fragments_changed) {
   fragments_changed_ |= fragments_changed;
 }
 
-void LeadLink::Write(Stream& stream) {
+void LeadLink::Write(grpc::ClientContext& context, Stream& stream) {
   std::map<int, std::string> sent;  // Serialized.
   for (;;) {
     std::deque<v1::ShardReport> reports;
@@ -232,7 +247,12 @@ void LeadLink::Write(Stream& stream) {
       const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return !attached_ || !reports_.empty() || fragments_changed_;
       };
-      mutex_.Await(absl::Condition(&ready));
+      while (!mutex_.AwaitWithTimeout(absl::Condition(&ready), kPause)) {
+        if (absl::Now() - heard_at_ < silence_) continue;
+        was_silent_ = true;
+        context.TryCancel();
+        return;
+      }
       if (!attached_) return;
       reports.swap(reports_);
       fragments_changed = std::exchange(fragments_changed_, false);
@@ -264,6 +284,7 @@ absl::Status LeadLink::Obey(const v1::ShardOrder& order) {
     {
       absl::MutexLock lock(&mutex_);
       ended_ = order.roster().ended();
+      heard_at_ = absl::Now();
       lost_at_ = absl::InfiniteFuture();
     }
     v1::ShardReport report;

@@ -50,8 +50,9 @@ class LeadLink final : public RunObserver, public EventLog {
                                              std::span<const int> fragments);
 
   void set_events(EventLog* events) { events_ = events; }
-  // Attaches, again and again, until Stop. The coordinator outlives that. `hello` as it is now.
-  absl::Status Start(Coordinator& coordinator, v1::ShardHello hello);
+  // Attaches, again and again, until Stop. The coordinator outlives that. `hello` as it is now. A
+  // lead without a roster for `silence` is connected to anew: its machine may be another one.
+  absl::Status Start(Coordinator& coordinator, v1::ShardHello hello, absl::Duration silence);
   // Not OK once the lead has refused this shard for good.
   absl::Status status() const;
   // A shard whose run is finished: its lead has noted that it knows, or has not been heard for half
@@ -71,14 +72,17 @@ class LeadLink final : public RunObserver, public EventLog {
   void Run();
   absl::Status Follow(grpc::ClientContext& context);
   // Writes what is queued until the stream is over.
-  void Write(Stream& stream);
+  void Write(grpc::ClientContext& context, Stream& stream);
   absl::Status Obey(const v1::ShardOrder& order);
   // Tells the lead what it has to know of a shard that attaches.
   void QueueAll();
   void Queue(v1::ShardReport report, bool fragments_changed = false);
 
   const std::string lead_;
-  const std::unique_ptr<v1::Shards::Stub> stub_;
+  const ChannelSecurity security_;
+  int connection_ = 0;  // The number of the stub's.
+  std::unique_ptr<v1::Shards::Stub> stub_;
+  absl::Duration silence_ = absl::InfiniteDuration();
   v1::ShardHello hello_;
   EventLog* events_ = NullEventLog();
   Coordinator* coordinator_ = nullptr;
@@ -89,6 +93,8 @@ class LeadLink final : public RunObserver, public EventLog {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;                           // As the last roster said.
   absl::Time lost_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // The lead.
+  absl::Time heard_at_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  bool was_silent_ ABSL_GUARDED_BY(mutex_) = false;  // The stream was ended for it.
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::thread thread_;

@@ -55,7 +55,8 @@ absl::Status ShardService::Attend(grpc::ServerContext& context, Stream& stream) 
   *order.mutable_welcome() = welcome;
   stream.Write(order);
   if (hello.ask()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::shared_ptr<ShardHub::Line> line, hub_.Attach(hello));
+  ASSIGN_OR_RETURN(const std::shared_ptr<ShardHub::Line> line,
+                   hub_.Attach(hello, [&context] { context.TryCancel(); }));
   absl::StatusOr<std::thread> writer = StartThread([&] {
     while (const std::optional<v1::ShardOrder> next = hub_.NextOrder(*line)) {
       if (!stream.Write(*next)) break;

@@ -39,6 +39,8 @@ inline constexpr char kCurvesFile[] = "curves";
 inline constexpr char kCopyFile[] = "COPY";
 // The parameters that were given, in the run's own plan. Without it, the seed makes them.
 inline constexpr char kInitialFile[] = "initial.parameters";
+// A lead's: which coordinator of the run has which fragments.
+inline constexpr char kDealFile[] = "shards.json";
 
 // FAILED_PRECONDITION if the folder holds a run in the layout of former versions or in a newer
 // format; DATA_LOSS if its database is not recognizable. OK if it holds a run, or none.

@@ -2,8 +2,9 @@
 
 import json
 import unittest
+from signal import SIGCONT, SIGSTOP
 
-from cluster import BIN, COORDINATOR, SIGKILL, run_tool
+from cluster import BIN, COORDINATOR, SIGKILL, run_tool, wait_until
 from security_test import make, tls, with_certificates
 from shards import Sharded
 
@@ -16,6 +17,17 @@ membership { start_workers: 2 max_workers: 4 lease_ms: 8000 }
 ROUNDS = 24
 SLOW = "--min_step_time=60ms"
 WORKERS = ("east", "west")
+
+
+def array_of(path, name):
+    """The bytes of an array in a file of them (docs/formats.md)."""
+    content = path.read_bytes()
+    begin = 16 + int.from_bytes(content[12:16], "little")
+    for array in json.loads(content[16:begin])["arrays"]:
+        if array["name"] == name:
+            return content[begin:begin + array["bytes"]]
+        begin += array["bytes"]
+    raise AssertionError(f"{path} has no {name}")
 
 
 class ShardsTest(unittest.TestCase):
@@ -89,6 +101,22 @@ class ShardsTest(unittest.TestCase):
             self.finish(cluster, *workers, *shards.values())
             self.check(cluster, whole, "a", "b")
 
+    def test_lead_and_shard_give_each_other_up_when_one_is_silent(self):
+        whole = self.whole()
+        with Sharded() as cluster:
+            shards, workers = self.start_run(cluster)
+            cluster.wait_for_step("east", 8)
+            shards["a"].signal(SIGSTOP)  # Its connection stands, as that of a machine that is gone.
+            wait_until(lambda: any(e["event"] == "shard_detached" and "silent" in e["reason"]
+                                   for e in cluster.events()), "the lead gives the shard up", 40)
+            shards["a"].signal(SIGCONT)
+            cluster.wait_for_step("east", 16)
+            cluster.coordinator.signal(SIGSTOP)
+            wait_until(lambda: "nothing came for" in shards["b"].log(), "the shard gives up", 40)
+            cluster.coordinator.signal(SIGCONT)
+            self.finish(cluster, *workers, *shards.values())
+            self.check(cluster, whole, "a", "b")
+
     def test_operators_see_one_run(self):
         with Sharded() as cluster:
             shards, workers = self.start_run(cluster, flags=["--retain_deltas"])
@@ -113,6 +141,58 @@ class ShardsTest(unittest.TestCase):
                 COORDINATOR, "replay", f"--run_dir={cluster.folder / 'a'}")
             self.assertEqual(status, 0, error)
             self.assertIn(f"{6 * len(own)} rounds of run", text)
+            self.assertIn(f"these are {len(own)} of its 4 fragments", text)
+
+    def test_the_folders_of_all_coordinators_are_one_run_and_part_of_them_is_none(self):
+        with Sharded() as cluster, Sharded() as other:
+            for run in (cluster, other):
+                run.start_lead(SETTINGS, ("lead", "a", "b"), "--retain_deltas")
+                shards = [run.start_shard(name, "--retain_deltas") for name in ("a", "b")]
+                if run is cluster:
+                    self.finish(run, *shards, *(run.start_worker(name) for name in WORKERS))
+            folders = [str(cluster.folder / name) for name in ("b", "coordinator", "a")]
+            every = f"--run_dir={','.join(folders)}"
+            status, text, error = run_tool(COORDINATOR, "inspect", every, "--json")
+            self.assertEqual(status, 0, error)
+            found = json.loads(text)
+            self.assertEqual([f["fragment"] for f in found["fragments"]], [0, 1, 2, 3])
+            published = cluster.published("coordinator", "a", "b")
+            for fragment in found["fragments"]:
+                self.assertEqual(fragment["version"], 6)
+                self.assertEqual(fragment["published_hash"],
+                                 published[fragment["fragment"], 6])
+            self.assertEqual([c["folder"] for c in found["coordinators"]], folders)
+            self.assertEqual(sorted(i for c in found["coordinators"] for i in c["fragments"]),
+                             [0, 1, 2, 3])
+            self.assertEqual(found["state"]["hash_checks"], 2 * (ROUNDS + 4))
+            self.assertEqual(len(found["members"]), 2)
+            self.assertTrue(all(part["skipped"] == 0 for part in found["data"]), found["data"])
+            status, text, error = run_tool(COORDINATOR, "inspect", every)
+            self.assertEqual(status, 0, error)
+            self.assertIn(f"  {folders[0]}: fragments ", text)
+            out = cluster.folder / "replayed"
+            status, text, error = run_tool(COORDINATOR, "replay", every, f"--output={out}")
+            self.assertEqual(status, 0, error)
+            self.assertIn(f"{ROUNDS} rounds of run", text)
+            self.assertEqual(array_of(out, "parameters"),
+                             array_of(cluster.out("east") / "checkpoint", "published"))
+            for wrong, words in (
+                    (folders[:2], "are in none of"), (folders + folders[:1], "twice"),
+                    ([folders[0], folders[2]], "is the lead's, which has shards.json"),
+                    ([folders[1], str(other.folder / "a")], "give the folders of one run"),
+                    (folders + [str(cluster.folder / "none")], "none")):
+                for command in ("inspect", "replay"):
+                    with self.subTest(words, command=command):
+                        if command == "replay" and str(other.folder) in wrong[1]:
+                            continue  # A coordinator owns it.
+                        status, _, error = run_tool(COORDINATOR, command,
+                                                    f"--run_dir={','.join(wrong)}")
+                        self.assertEqual(status, 1, error)
+                        self.assertIn(words, error)
+            status, _, error = run_tool(COORDINATOR, "replay", f"--run_dir={folders[0]}",
+                                        f"--output={out}")
+            self.assertEqual(status, 1, error)
+            self.assertIn("--output needs all 4 fragments", error)
 
     def test_a_shard_proves_its_name(self):
         with Sharded() as cluster:

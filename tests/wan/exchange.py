@@ -38,7 +38,8 @@ def config_text(fragment_bytes, fragments, workers):
 class Run:
     """A coordinator in its place. Use as a context manager."""
 
-    def __init__(self, network, bin_folder, folder, config):
+    def __init__(self, network, bin_folder, folder, config, flags=()):
+        """`flags`: more of the coordinator's."""
         self.bin = Path(bin_folder)
         self.folder = Path(folder)
         self.network = network
@@ -54,7 +55,7 @@ class Run:
             network.coordinator, "coordinator", program, "serve",
             f"--run_dir={self.folder / 'run'}", f"--config={self.folder / 'run.textproto'}",
             f"--listen={network.address}:0", f"--address_file={address}", "--durability=none",
-            "--snapshot_every_rounds=2", *self.flags)
+            "--snapshot_every_rounds=2", *self.flags, *flags)
         try:
             self.coordinator.wait_until(address.exists, "it listens", timeout_s=180)
         except BaseException:

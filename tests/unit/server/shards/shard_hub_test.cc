@@ -50,7 +50,9 @@ class ShardHubTest : public testing::Test {
           return absl::OkStatus();
         },
         .process_nonce = 5,
-        .patience = absl::ZeroDuration()});
+        .patience = absl::ZeroDuration(),
+        .clock = &clock_,
+        .silence = absl::Seconds(10)});
     Coordinator::Options options;
     options.config = FourFragments(1);
     options.run_id = "run-1";
@@ -241,6 +243,31 @@ TEST_F(ShardHubTest, AShardThatHearsNothingIsGivenUp) {
   ASSERT_TRUE(line.ok());
   hub_->Tell(coordinator_->Roster(), /*wait=*/true);
   EXPECT_EQ(hub_->NextOrder(**line), std::nullopt);
+}
+
+TEST_F(ShardHubTest, ASilentShardIsGivenUpAfterTheLeaseAndItsNextProcessIsWelcome) {
+  bool cancelled = false;
+  const auto line = hub_->Attach(Hello(), [&] { cancelled = true; });
+  ASSERT_TRUE(line.ok());
+  v1::ShardReport report;
+  for (int i = 0; i < 4; ++i) {
+    const v1::ShardRoster roster = coordinator_->Roster();
+    hub_->Tell(roster, /*wait=*/false);
+    clock_.Advance(absl::Seconds(9));  // Slow, and heard.
+    report.set_heard(roster.number());
+    ASSERT_TRUE(hub_->Take(**line, report).ok());
+  }
+  hub_->Tell(coordinator_->Roster(), /*wait=*/false);
+  clock_.Advance(absl::Seconds(9));
+  hub_->Tell(coordinator_->Roster(), /*wait=*/false);
+  EXPECT_FALSE(cancelled);
+  EXPECT_TRUE(absl::IsAlreadyExists(hub_->Attach(Hello(2)).status()));
+  clock_.Advance(absl::Seconds(1));
+  hub_->Tell(coordinator_->Roster(), /*wait=*/false);
+  EXPECT_TRUE(cancelled);
+  EXPECT_EQ(hub_->NextOrder(**line), std::nullopt);
+  // Its stream is not over yet.
+  EXPECT_TRUE(hub_->Attach(Hello(2)).ok());
 }
 
 TEST_F(ShardHubTest, ALeadEndsWhenEveryShardKnowsThatTheRunIsFinished) {
