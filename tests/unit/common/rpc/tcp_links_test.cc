@@ -216,8 +216,11 @@ TEST(Bounds, PausesAreBoundedAtBothEndsWhereTheKernelKnowsHow) {
 }
 
 TEST(Bounds, LongLinksHaveASmallerWindowUnlessTheyLosePackets) {
-  const SocketBuffers buffers = {.send = {.largest = 4 << 20}};
-  TcpConnection connection = {.min_rtt = absl::Milliseconds(100), .congestion_control = "bbr"};
+  SocketBuffers buffers;
+  buffers.send.largest = 4 << 20;
+  TcpConnection connection;
+  connection.min_rtt = absl::Milliseconds(100);
+  connection.congestion_control = "bbr";
   EXPECT_EQ(WindowBound(connection, 0, buffers), 9 << 18);
   EXPECT_EQ(WindowBound(connection, 1e-4, buffers), 9 << 18);
   EXPECT_EQ(WindowBound(connection, 1e-3, buffers), 4 << 20);
@@ -226,7 +229,8 @@ TEST(Bounds, LongLinksHaveASmallerWindowUnlessTheyLosePackets) {
   EXPECT_EQ(WindowBound(connection, 1e-3, buffers), 0);
   connection.min_rtt = absl::Milliseconds(1);
   EXPECT_EQ(WindowBound(connection, 1e-3, buffers), 0);
-  connection = {.min_rtt = absl::Milliseconds(100), .congestion_control = "cubic"};
+  connection.min_rtt = absl::Milliseconds(100);
+  connection.congestion_control = "cubic";
   EXPECT_EQ(WindowBound(connection, 1e-3, buffers), 0);
 }
 
@@ -250,13 +254,15 @@ TEST(Losses, TheShareIsThatOfTheLastSeconds) {
 
 TEST(Losses, AConnectionThatEndedIsForgottenAndItsAddressesBeginAnew) {
   TcpLosses losses;
-  TcpConnection connection = {.retransmitted_segments = 100, .sent_bytes = 100 << 20};
+  TcpConnection connection;
+  connection.retransmitted_segments = 100;
+  connection.sent_bytes = 100 << 20;
   EXPECT_GT(losses.ResentShare(connection), 0);
   losses.ForgetOthers();
   EXPECT_GT(losses.ResentShare(connection), 0) << "it was there";
   losses.ForgetOthers();
   losses.ForgetOthers();
-  connection = {.retransmitted_segments = 0, .sent_bytes = 100 << 20};
+  connection.retransmitted_segments = 0;
   EXPECT_EQ(losses.ResentShare(connection), 0);
 }
 
