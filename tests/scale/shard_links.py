@@ -32,6 +32,8 @@ from utilization import MODELS, PERIOD, bytes_per_sync, steady  # noqa: E402
 MODEL = MODELS[0]
 SITE_RTT_MS = 100
 COORDINATOR_RTT_MS = 2
+# Deltas of all sites arrive at once: what a switch's port holds back, and not what 2 ms of the link are.
+COORDINATOR_QUEUE_BYTES = 1 << 18
 JOINING_MBIT = 100
 SKIPPED_PERIODS = 2
 CONFIG = """
@@ -59,8 +61,8 @@ class Links:
 
     def __init__(self, options, coordinators):
         self._thin = ([LinkSettings(rate_mbit=options.site_mbit, rtt_ms=SITE_RTT_MS)] * options.sites
-                      + [LinkSettings(rate_mbit=options.coordinator_mbit, rtt_ms=COORDINATOR_RTT_MS)]
-                      * coordinators)
+                      + [LinkSettings(rate_mbit=options.coordinator_mbit, rtt_ms=COORDINATOR_RTT_MS,
+                                     queue_bytes=COORDINATOR_QUEUE_BYTES)] * coordinators)
         # Nobody waits for the state that a site begins with: it is no part of the measurement.
         wide = [dataclasses.replace(one, rate_mbit=JOINING_MBIT) for one in self._thin]
         with contextlib.ExitStack() as stack:
