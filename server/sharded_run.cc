@@ -240,7 +240,7 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenLead(
       if (config.sync().fragments() > 0) {
         RETURN_IF_ERROR(CheckCount(flags->names, config.sync().fragments()));
       }
-      for (const std::string& name : flags->names) asked.push_back({.name = name});
+      for (const std::string& name : flags->names) asked.emplace_back().name = name;
     } else {
       ASSIGN_OR_RETURN(asked, Deal(flags->names, config));
     }

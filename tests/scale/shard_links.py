@@ -177,8 +177,8 @@ def main():
     parser.add_argument("--links", action="store_true", help="what this program is for")
     parser.add_argument("--sites", type=int, default=4)
     parser.add_argument("--step_ms", type=int, default=400, help="least time of an inner step")
-    parser.add_argument("--bound_factor", type=float, default=1.25)
-    parser.add_argument("--periods", type=int, default=6, help=f"of {PERIOD} steps")
+    parser.add_argument("--bound_factor", type=float, default=2.5)
+    parser.add_argument("--periods", type=int, default=4, help=f"of {PERIOD} steps")
     parser.add_argument("--single_periods", type=int, default=3, help="with one coordinator")
     parser.add_argument("--bin", type=Path,
                         default=Path(os.environ.get("CAUSEWAY_BIN", "build/release/bin")))
