@@ -1,21 +1,55 @@
 #include "server/follow_command.h"
 
 #include <memory>
+#include <optional>
+#include <utility>
 
+#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
+#include "common/rpc/security_flags.h"
+#include "common/rpc/status.h"
 #include "common/telemetry/log.h"
+#include "server/http/http_port.h"
 #include "server/standby/following.h"
+#include "server/standby/standby_notes.h"
+#include "server/standby_http.h"
+#include "server/store_flags.h"
+
+ABSL_FLAG(std::string, of, "", "follow: HOST:PORT of the coordinator");
+ABSL_FLAG(std::string, standby_name, "", "follow: who follows, for people; the machine's name");
 
 namespace causeway::server {
 namespace {
 
 constexpr absl::Duration kStopPoll = absl::Milliseconds(200);
 constexpr absl::Duration kFollowingLineEvery = absl::Seconds(5);
+constexpr absl::Duration kNextTry = absl::Seconds(1);
+
+// Puts the folder aside once the coordinator at `of` answers: until then it may be the best there
+// is. CANCELLED: `stop_requested` said so first.
+absl::Status MakeWay(const std::string& folder, const std::string& name, const std::string& of,
+                     const ChannelSecurity& security, const absl::Status& lost, StandbyNotes& notes,
+                     const std::function<bool(absl::Duration)>& stop_requested) {
+  std::string said;
+  for (;;) {
+    const absl::Status heard = CheckLeaderAnswers(folder, name, of, security);
+    if (heard.ok()) {
+      return PutAside(*FileSystem::Real(), folder, "has lost deltas that were in memory");
+    }
+    if (!IsRetryable(heard)) return heard;
+    const std::string line = absl::StrCat(lost.message(), ". No answer from the coordinator at ",
+                                          of, ", trying on: ", heard.message());
+    notes.Doing(line);
+    if (line != said) Log().warn("{}", line);
+    said = line;
+    if (stop_requested(kNextTry)) return absl::CancelledError("stopped before it followed");
+  }
+}
 
 }  // namespace
 
@@ -26,23 +60,34 @@ absl::Status FollowCommand(const FollowFlags& flags,
   if (flags.run_dir.empty()) {
     return absl::InvalidArgumentError("give a folder for the copy: --run_dir=FOLDER");
   }
-  if (flags.of.empty()) {
+  const std::string of = absl::GetFlag(FLAGS_of);
+  if (of.empty()) {
     return absl::InvalidArgumentError("give the coordinator to follow: --of=HOST:PORT");
   }
-  RETURN_IF_ERROR(Annotate(CheckAddress(flags.of, /*allow_any_port=*/false), "--of"));
-  const std::string name = flags.name.empty() ? MachineName() : flags.name;
+  RETURN_IF_ERROR(Annotate(CheckAddress(of, /*allow_any_port=*/false), "--of"));
+  std::string name = absl::GetFlag(FLAGS_standby_name);
+  if (name.empty()) name = MachineName();
   RETURN_IF_ERROR(CheckName("--standby_name", name));
+  ASSIGN_OR_RETURN(const RunDirectoryStore::Options store,
+                   StoreOptionsFromFlags(flags.run_dir, /*shared=*/false, /*follows=*/true));
+  const SecurityOptions own = SecurityOptionsFromFlags();
   ASSIGN_OR_RETURN(const ChannelSecurity security,
-                   MakeChannelSecurity(flags.security, flags.of, Clock::Real()->Now()));
+                   MakeChannelSecurity(own, of, Clock::Real()->Now()));
   for (const std::string& warning : security.warnings) Log().warn("{}", warning);
+  ASSIGN_OR_RETURN(std::optional<HttpListener> port, OpenHttpPort(flags.http, own.UsesTls()));
+  StandbyNotes notes;
+  notes.Doing(absl::StrCat("asks ", of, " for the run"));
+  ASSIGN_OR_RETURN(const auto http, ServeStandbyHttp(std::move(port), flags.http_address_file,
+                                                     notes, flags.run_dir, own.cert_file));
   const auto start = [&] {
-    return Following::Start(*FileSystem::Real(), flags.run_dir, flags.store, name, flags.of,
-                            security);
+    return Following::Start(*FileSystem::Real(), flags.run_dir, store, name, of, security, notes);
   };
   absl::StatusOr<std::unique_ptr<Following>> following = start();
   if (absl::IsAborted(following.status())) {
-    RETURN_IF_ERROR(
-        PutAside(*FileSystem::Real(), flags.run_dir, "has lost deltas that were in memory"));
+    const absl::Status way =
+        MakeWay(flags.run_dir, name, of, security, following.status(), notes, stop_requested);
+    if (absl::IsCancelled(way)) return absl::OkStatus();
+    RETURN_IF_ERROR(way);
     following = start();
   }
   RETURN_IF_ERROR(following.status());

@@ -7,21 +7,18 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "common/rpc/security.h"
-#include "server/store/run_directory_store.h"
 
 namespace causeway::server {
 
 struct FollowFlags {
   std::string run_dir;
-  std::string of;    // HOST:PORT.
-  std::string name;  // Empty: the machine's.
-  SecurityOptions security;
-  RunDirectoryStore::Options store;
+  std::string http;  // As --http.
+  std::string http_address_file;
 };
 
-// Copies until `stop_requested`, which waits for that long, says so: OK then. `refused` is set if
-// an error came before anything was copied.
+// Copies, by these flags, its own and those of the store and of security, until `stop_requested`,
+// which waits for that long, says so: OK then. `refused` is set if an error came before anything
+// was copied.
 absl::Status FollowCommand(const FollowFlags& flags,
                            const std::function<bool(absl::Duration)>& stop_requested,
                            bool& refused);

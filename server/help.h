@@ -31,6 +31,7 @@ inline constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Cau
                                    the others follow it until they lead; --config names the run
         --etcd_ca=FILE --etcd_cert=FILE --etcd_key=FILE  etcd's authority, and this machine's
                                    certificate there; without them etcd is spoken to in plaintext
+        --etcd_password_file=FILE  USER:PASSWORD, where etcd asks for a user
         --advertise=HOST:PORT      where the others reach this one; else as --listen
         --standby_cert=FILE --standby_key=FILE  with TLS: an operator's, to follow with
         --shards=lead,a,b          the run's fragments lie in several coordinators, this one (lead)
@@ -60,12 +61,15 @@ inline constexpr char kHelp[] = R"(causeway-coordinator runs the center of a Cau
         --deltas_in=FOLDER         keeps deltas in memory, as `serve` does
         --standby_name=NAME        who follows, for people; else the machine's name (serve --etcd:
                                    this coordinator's)
+        --http=auto                HOST:PORT of health and metrics of the copy, as `serve`
 
   causeway-coordinator serve --parent=HOST:PORT --region_id=NAME --sites=N --run_dir=FOLDER
       Serves a region: up to N workers near this machine, whose deltas go to the coordinator at
-      HOST:PORT as one. The run is that coordinator's; the workers need no other flags.
+      HOST:PORT as one. The run is that coordinator's; the workers need no other flags. HOST:PORT,...
+      names its standbys as well. With --etcd the region has standbys of its own.
         --parent_tls_cert=FILE --parent_tls_key=FILE, or --parent_token_file=FILE: by which the
                                    parent knows this region
+        --parent_tls_server_name=NAME  the host in the parent's certificate; else that of --parent
 
   causeway-coordinator check-config --config=FILE [--preset=best]
       Prints the complete configuration, and warnings on standard error.

@@ -52,8 +52,10 @@
 #include "server/standby/delta_places.h"
 #include "server/standby/leading.h"
 #include "server/standby/replicated_store.h"
+#include "server/standby/standby_notes.h"
 #include "server/standby/standby_service.h"
 #include "server/standby/standbys.h"
+#include "server/standby_http.h"
 #include "server/stop_signal.h"
 #include "server/store/run_directory.h"
 #include "server/store/run_directory_store.h"
@@ -63,15 +65,6 @@ ABSL_FLAG(std::string, run_dir, "", "the folder that will hold the run");
 ABSL_FLAG(std::string, config, "", "the run's configuration, a textproto");
 ABSL_FLAG(std::string, initial, "",
           "serve: the parameters that the run starts from, a file; or first-site");
-ABSL_FLAG(std::string, parent, "",
-          "serve: HOST:PORT of the coordinator whose run this one serves to a region of it");
-ABSL_FLAG(std::string, region_id, "", "serve: with --parent, this region's name there");
-ABSL_FLAG(int, sites, 0, "serve: with --parent, as many sites as this region may have");
-ABSL_FLAG(std::string, parent_tls_cert, "",
-          "serve: with --parent, this region's certificate there; default: --tls_cert");
-ABSL_FLAG(std::string, parent_tls_key, "", "serve: the private key of --parent_tls_cert");
-ABSL_FLAG(std::string, parent_token_file, "",
-          "serve: with --parent, the file with this region's token there");
 ABSL_FLAG(std::string, preset, "", "settings that the configuration is read over");
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "HOST:PORT to listen on; port 0: any free one");
 ABSL_FLAG(std::string, address_file, "", "receives HOST:PORT once the coordinator listens");
@@ -105,8 +98,6 @@ ABSL_FLAG(std::string, without, "",
           "replay: as if these workers, a list with commas, had contributed nothing");
 ABSL_FLAG(std::string, outer, "", "replay: other settings of the outer optimizer, a textproto");
 ABSL_FLAG(std::string, output, "", "replay: receives the resulting parameters");
-ABSL_FLAG(std::string, of, "", "follow: HOST:PORT of the coordinator");
-ABSL_FLAG(std::string, standby_name, "", "follow: who follows, for people; the machine's name");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");
 
 ABSL_DECLARE_FLAG(std::string, etcd);
@@ -124,27 +115,6 @@ GivenRun GivenRunFromFlags() {
           .preset = absl::GetFlag(FLAGS_preset),
           .initial = absl::GetFlag(FLAGS_initial),
           .run_dir = absl::GetFlag(FLAGS_run_dir)};
-}
-
-ParentOptions ParentFromFlags() {
-  ParentOptions parent;
-  parent.address = absl::GetFlag(FLAGS_parent);
-  parent.region_id = absl::GetFlag(FLAGS_region_id);
-  parent.sites = absl::GetFlag(FLAGS_sites);
-  parent.security = SecurityOptionsFromFlags();
-  const std::string certificate = absl::GetFlag(FLAGS_parent_tls_cert);
-  if (!certificate.empty()) {
-    parent.security.cert_file = certificate;
-    parent.security.key_file = absl::GetFlag(FLAGS_parent_tls_key);
-  }
-  parent.security.token_file = absl::GetFlag(FLAGS_parent_token_file);
-  if (certificate.empty() && !parent.security.token_file.empty()) {
-    // --tls_cert is what its sites see.
-    parent.security.cert_file.clear();
-    parent.security.key_file.clear();
-  }
-  parent.security.crl_folder.clear();
-  return parent;
 }
 
 int CheckConfig() {
@@ -168,7 +138,7 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
   std::string last_line;
   absl::Duration next_line = clock.Monotonic() + kRunLineInterval;
   for (;;) {
-    if (stop_signal.Wait(kPoll)) {
+    if (stop_signal.Wait(places.copies() ? absl::ZeroDuration() : kPoll)) {
       Log().info("stopping on a signal; another one kills");
       return absl::OkStatus();
     }
@@ -235,8 +205,8 @@ absl::StatusOr<ServeFlags> CheckServeFlags(FileSystem& file_system) {
   if (flags.given.has_config()) RETURN_IF_ERROR(CheckGivenRun(file_system, flags.given));
   ASSIGN_OR_RETURN(flags.shards,
                    ShardFlagsFromFlags(flags.given, flags.listen, !flags.parent.address.empty()));
-  ASSIGN_OR_RETURN(flags.shared,
-                   SharedRunFromFlags(file_system, flags.given, flags.listen, flags.store));
+  ASSIGN_OR_RETURN(flags.shared, SharedRunFromFlags(file_system, flags.given, flags.parent,
+                                                    flags.listen, flags.store));
   if (flags.store.back_to_snapshots &&
       (!flags.parent.address.empty() || flags.shards.has_value())) {
     return absl::InvalidArgumentError(
@@ -261,8 +231,10 @@ void RecordStart(EventHistory& events, const OpenedRun& run, const FragmentPlan&
        {"software_version", kSoftwareVersion}});
 }
 
+// `waiting`: the HTTP port of the time before it led; null: there was none.
 int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> leading,
-             LateEventLog& standby_events, StopSignal& stop_signal) {
+             std::unique_ptr<HttpServer> waiting, LateEventLog& standby_events,
+             StopSignal& stop_signal) {
   FileSystem& file_system = *FileSystem::Real();
   absl::StatusOr<OpenedRun> run = OpenRun(
       file_system, flags, [&](absl::Duration timeout) { return stop_signal.Wait(timeout); });
@@ -361,6 +333,7 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
                        .clock = Clock::Real(),
                        .status = [&server] { return (*server)->GetStatus(); }});
   std::atomic<bool> stopping = false;
+  if (waiting != nullptr) flags.http_port = waiting->Release();
   const auto http = ServeHttp(std::move(flags.http_port), absl::GetFlag(FLAGS_http_address_file),
                               **coordinator, **server, metrics, api, stopping);
   absl::Status status = http.status();
@@ -403,8 +376,17 @@ int Serve() {
   LateEventLog standby_events;
   Standbys standbys({.clock = Clock::Real(), .events = &standby_events});
   std::unique_ptr<Leading> leading;
+  StandbyNotes notes;
+  std::unique_ptr<HttpServer> waiting;
   if (flags->shared.has_value()) {
     flags->shared->events = &standby_events;
+    flags->shared->notes = &notes;
+    notes.Doing("asks etcd who leads");
+    auto http = ServeStandbyHttp(std::exchange(flags->http_port, std::nullopt),
+                                 absl::GetFlag(FLAGS_http_address_file), notes, flags->run_dir,
+                                 SecurityOptionsFromFlags().cert_file);
+    if (!http.ok()) return Refuse(kProgram, http.status());
+    waiting = *std::move(http);
     bool refused = false;
     auto led = Leading::StandBy(
         *flags->shared, standbys, [&](absl::Duration timeout) { return stop_signal.Wait(timeout); },
@@ -413,21 +395,17 @@ int Serve() {
     if (!led.ok()) return refused ? Refuse(kProgram, led.status()) : Fail(kProgram, led.status());
     leading = *std::move(led);
   }
-  return ServeRun(*std::move(flags), standbys, std::move(leading), standby_events, stop_signal);
+  return ServeRun(*std::move(flags), standbys, std::move(leading), std::move(waiting),
+                  standby_events, stop_signal);
 }
 
 int Follow() {
   StopSignal stop_signal;
-  const absl::StatusOr<RunDirectoryStore::Options> store_options =
-      StoreOptionsFromFlags(absl::GetFlag(FLAGS_run_dir), /*shared=*/false, /*follows=*/true);
-  if (!store_options.ok()) return Refuse(kProgram, store_options.status());
   bool refused = false;
   const absl::Status status = FollowCommand(
       {.run_dir = absl::GetFlag(FLAGS_run_dir),
-       .of = absl::GetFlag(FLAGS_of),
-       .name = absl::GetFlag(FLAGS_standby_name),
-       .security = SecurityOptionsFromFlags(),
-       .store = *store_options},
+       .http = absl::GetFlag(FLAGS_http),
+       .http_address_file = absl::GetFlag(FLAGS_http_address_file)},
       [&](absl::Duration timeout) { return stop_signal.Wait(timeout); }, refused);
   if (status.ok()) return 0;
   return refused ? Refuse(kProgram, status) : Fail(kProgram, status);

@@ -1,11 +1,28 @@
 #include "server/region_run.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/client/state_pull.h"
+#include "common/rpc/security_flags.h"
 #include "server/initial_parameters.h"
+
+ABSL_FLAG(std::string, parent, "",
+          "serve: HOST:PORT of the coordinator whose run this one serves to a region of it, or "
+          "several with commas: it and its standbys");
+ABSL_FLAG(std::string, region_id, "", "serve: with --parent, this region's name there");
+ABSL_FLAG(int, sites, 0, "serve: with --parent, as many sites as this region may have");
+ABSL_FLAG(std::string, parent_tls_cert, "",
+          "serve: with --parent, this region's certificate there; default: --tls_cert");
+ABSL_FLAG(std::string, parent_tls_key, "", "serve: the private key of --parent_tls_cert");
+ABSL_FLAG(std::string, parent_token_file, "",
+          "serve: with --parent, the file with this region's token there");
+ABSL_FLAG(std::string, parent_tls_server_name, "",
+          "serve: with --parent, the host in the parent's certificate; else that of --parent");
 
 namespace causeway::server {
 namespace {
@@ -14,6 +31,28 @@ namespace {
 constexpr absl::Duration kParentPatience = absl::Seconds(30);
 
 }  // namespace
+
+ParentOptions ParentFromFlags() {
+  ParentOptions parent;
+  parent.address = absl::GetFlag(FLAGS_parent);
+  parent.region_id = absl::GetFlag(FLAGS_region_id);
+  parent.sites = absl::GetFlag(FLAGS_sites);
+  parent.security = SecurityOptionsFromFlags();
+  const std::string certificate = absl::GetFlag(FLAGS_parent_tls_cert);
+  if (!certificate.empty()) {
+    parent.security.cert_file = certificate;
+    parent.security.key_file = absl::GetFlag(FLAGS_parent_tls_key);
+  }
+  parent.security.server_name = absl::GetFlag(FLAGS_parent_tls_server_name);
+  parent.security.token_file = absl::GetFlag(FLAGS_parent_token_file);
+  if (certificate.empty() && !parent.security.token_file.empty()) {
+    // --tls_cert is what its sites see.
+    parent.security.cert_file.clear();
+    parent.security.key_file.clear();
+  }
+  parent.security.crl_folder.clear();
+  return parent;
+}
 
 absl::StatusOr<ParentOptions> CheckParentOptions(ParentOptions parent, const GivenRun& given,
                                                  const std::string& listen) {
@@ -30,10 +69,13 @@ absl::StatusOr<ParentOptions> CheckParentOptions(ParentOptions parent, const Giv
         "a region has no run, no model and no outer optimizer of its own: with --parent leave out "
         "--config, --preset and --initial");
   }
-  if (parent.address == listen) {
-    return absl::InvalidArgumentError(absl::StrCat("--parent=", parent.address,
-                                                   " is the address that this coordinator listens "
-                                                   "on: give its parent's"));
+  const absl::StatusOr<std::vector<std::string>> addresses = SplitAddresses(parent.address);
+  RETURN_IF_ERROR(Annotate(addresses.status(), "--parent"));
+  if (std::ranges::find(*addresses, listen) != addresses->end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--parent=", parent.address,
+                     " names the address that this coordinator listens "
+                     "on: give its parent's"));
   }
   return parent;
 }

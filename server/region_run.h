@@ -24,7 +24,10 @@ struct RegionRun {
   std::vector<std::string> above;  // The regions above it, from the hub down.
 };
 
-// Reads what flags say of a parent. INVALID_ARGUMENT where they contradict themselves or the
+// What flags say of a parent.
+ParentOptions ParentFromFlags();
+
+// Checks what flags say of a parent. INVALID_ARGUMENT where they contradict themselves or the
 // run that is asked for. Without an address: there is no parent.
 absl::StatusOr<ParentOptions> CheckParentOptions(ParentOptions parent, const GivenRun& given,
                                                  const std::string& listen);

@@ -5,11 +5,14 @@
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/identity/certificate.h"
 #include "common/params/run_config.h"
 #include "common/rpc/security.h"
 #include "common/rpc/security_flags.h"
@@ -24,6 +27,8 @@ ABSL_FLAG(std::string, etcd_ca, "",
           "serve --etcd: whose signature under the certificate of etcd counts; else plaintext");
 ABSL_FLAG(std::string, etcd_cert, "", "serve --etcd: the client's certificate for etcd");
 ABSL_FLAG(std::string, etcd_key, "", "serve --etcd: its key");
+ABSL_FLAG(std::string, etcd_password_file, "",
+          "serve --etcd: the file with USER:PASSWORD of a user of etcd; else nobody's");
 ABSL_FLAG(std::string, standby_cert, "",
           "serve --etcd with TLS: an operator's certificate, to follow with");
 ABSL_FLAG(std::string, standby_key, "", "serve --etcd with TLS: its key");
@@ -35,6 +40,18 @@ namespace {
 
 // A run that was given none has no name to find each other by.
 constexpr char kDefaultRunName[] = "run";
+
+// A region's run is its parent's, and each region has a lead of its own.
+absl::StatusOr<std::string> RegionName(const ParentOptions& parent) {
+  ASSIGN_OR_RETURN(const ReachedParent reached, ReachParent(parent));
+  const std::string& run = reached.run.config().run_name();
+  if (run == kDefaultRunName) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--etcd needs a run_name in the configuration of the run at ", parent.address,
+                     ": the coordinators of a region find each other by it and by --region_id"));
+  }
+  return absl::StrCat(run, "/", parent.region_id);
+}
 
 absl::StatusOr<std::string> RunName(FileSystem& file_system, const GivenRun& given) {
   if (!given.has_config()) {
@@ -86,11 +103,25 @@ absl::StatusOr<ChannelSecurity> EtcdSecurity() {
   return made;
 }
 
+absl::StatusOr<EtcdUser> EtcdUserFromFile() {
+  const std::string file = absl::GetFlag(FLAGS_etcd_password_file);
+  if (file.empty()) return EtcdUser();
+  const absl::StatusOr<std::string> text = ReadTrustedFile(file, /*secret=*/true);
+  RETURN_IF_ERROR(Annotate(text.status(), "--etcd_password_file"));
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(absl::StripAsciiWhitespace(*text), absl::MaxSplits(':', 1));
+  if (parts.first.empty() || parts.second.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--etcd_password_file: ", file, " must have one line, USER:PASSWORD, of a user of etcd"));
+  }
+  return EtcdUser{.name = parts.first, .password = parts.second};
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
-    FileSystem& file_system, const GivenRun& given, const std::string& listen,
-    const RunDirectoryStore::Options& store) {
+    FileSystem& file_system, const GivenRun& given, const ParentOptions& parent,
+    const std::string& listen, const RunDirectoryStore::Options& store) {
   Leading::Options options;
   options.etcd = absl::GetFlag(FLAGS_etcd);
   if (options.etcd.empty()) return std::optional<Leading::Options>();
@@ -100,8 +131,10 @@ absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
         "--etcd and --durability=none: a run that is shared is replicated, and synced");
   }
   ASSIGN_OR_RETURN(options.etcd_security, EtcdSecurity());
-  ASSIGN_OR_RETURN(options.run, RunName(file_system, given));
+  ASSIGN_OR_RETURN(options.etcd_user, EtcdUserFromFile());
   ASSIGN_OR_RETURN(options.address, Address(listen));
+  ASSIGN_OR_RETURN(options.run,
+                   parent.address.empty() ? RunName(file_system, given) : RegionName(parent));
   options.name = absl::GetFlag(FLAGS_standby_name);
   options.folder = given.run_dir;
   options.store = store;

@@ -308,6 +308,12 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpListener liste
   return server;
 }
 
+HttpListener HttpServer::Release() {
+  listener_.descriptor_ = MHD_quiesce_daemon(daemon_);
+  Stop();
+  return std::move(listener_);
+}
+
 void HttpServer::Stop() {
   if (daemon_ == nullptr) return;
   MHD_stop_daemon(daemon_);

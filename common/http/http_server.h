@@ -102,6 +102,9 @@ class HttpServer {
   // Closes the port and all connections. No handler runs once it has returned. At once, but for
   // the handler that runs.
   void Stop();
+  // The same, but gives the port back, for another server: who connects meanwhile waits. Once, of a
+  // server that has not stopped.
+  HttpListener Release();
 
  private:
   friend class HttpConversation;

@@ -15,6 +15,7 @@
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
 #include "common/params/run_config.h"
+#include "common/rpc/channel.h"
 #include "common/rpc/security_flags.h"
 #include "common/transfer/wire.h"
 #include "nlohmann/json.hpp"
@@ -27,7 +28,8 @@
 #include "server/status/status_text.h"
 
 // A flag's help begins with the commands that take it: completion offers it there.
-ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "HOST:PORT of the coordinator");
+ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
+          "HOST:PORT of the coordinator, or several with commas: it and its standbys");
 ABSL_FLAG(bool, json, false, "JSON for programs");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(10), "for the coordinator's answer");
 ABSL_FLAG(absl::Duration, interval, absl::Seconds(2), "watch, events: between two looks");
@@ -278,15 +280,17 @@ int RunOnline(const std::string& command, const std::vector<std::string>& argume
     if (!asked_for.ok()) return Refuse(kProgram, asked_for);
   }
   const std::string address = absl::GetFlag(FLAGS_coordinator);
-  const absl::Status checked = CheckAddress(address, /*allow_any_port=*/false);
-  if (!checked.ok()) return Refuse(kProgram, Annotate(checked, "--coordinator"));
+  const absl::StatusOr<std::vector<std::string>> addresses = SplitAddresses(address);
+  if (!addresses.ok()) return Refuse(kProgram, Annotate(addresses.status(), "--coordinator"));
+  const absl::StatusOr<std::string> target = ChannelTarget(address);
+  if (!target.ok()) return Refuse(kProgram, Annotate(target.status(), "--coordinator"));
   const absl::StatusOr<ChannelSecurity> security =
-      MakeChannelSecurity(SecurityOptionsFromFlags(), address, absl::Now());
+      MakeChannelSecurity(SecurityOptionsFromFlags(), addresses->front(), absl::Now());
   if (!security.ok()) return Refuse(kProgram, security.status());
   for (const std::string& warning : security->warnings) {
     std::fprintf(stderr, "warning: %s\n", warning.c_str());
   }
-  RunAdmin run(address, *security, absl::GetFlag(FLAGS_timeout));
+  RunAdmin run(address, *target, *security, absl::GetFlag(FLAGS_timeout));
   if (command == "drain") return Drain(run, arguments);
   if (command == "reject") return Reject(run, arguments);
   if (command == "config") {

@@ -35,12 +35,12 @@ bool IsNoAnswer(const absl::Status& status) {
          absl::IsCancelled(status);
 }
 
-RunAdmin::RunAdmin(const std::string& address, const ChannelSecurity& security,
-                   absl::Duration timeout)
+RunAdmin::RunAdmin(const std::string& address, const std::string& target,
+                   const ChannelSecurity& security, absl::Duration timeout)
     : address_(address),
       security_(security),
       timeout_(timeout),
-      channel_(MakeChannel(address, 0, security)),
+      channel_(MakeChannel(target, 0, security)),
       admin_(v1::Admin::NewStub(channel_)) {}
 
 std::shared_ptr<grpc::Channel> RunAdmin::ChannelTo(const std::string& address) const {

@@ -22,7 +22,8 @@ bool IsNoAnswer(const absl::Status& status);
 class RunAdmin {
  public:
   // Does not connect yet. Every call ends within `timeout`.
-  RunAdmin(const std::string& address, const ChannelSecurity& security, absl::Duration timeout);
+  RunAdmin(const std::string& address, const std::string& target, const ChannelSecurity& security,
+           absl::Duration timeout);
 
   absl::StatusOr<v1::RunStatus> GetStatus();
   absl::StatusOr<v1::RunConfig> GetConfig();

@@ -83,6 +83,8 @@ ABSL_FLAG(double, target, 0.99, "simulate, plan: utilization, with --need what i
 ABSL_FLAG(bool, need, false, "simulate: the least rate of the sites' links that reaches --target");
 ABSL_FLAG(double, coordinator_memory_gb, 256, "plan: of one machine");
 ABSL_FLAG(double, disk_gb_per_s, 1.7, "plan: of one machine's disk; 1.7: what was measured");
+ABSL_FLAG(int, snapshot_every_rounds, 10,
+          "plan: of the coordinator, between two saves of a fragment");
 ABSL_FLAG(double, days, 0, "plan: of training, to say what it moves; 0: does not say");
 ABSL_FLAG(double, egress_per_tb, 0, "plan: the price of 10^12 bytes sent, in any currency");
 
@@ -338,6 +340,7 @@ absl::StatusOr<std::string> PlanCommand(bool json) {
   }
   request.coordinator_memory_bytes = absl::GetFlag(FLAGS_coordinator_memory_gb) * 1e9;
   request.disk_bytes_per_s = absl::GetFlag(FLAGS_disk_gb_per_s) * 1e9;
+  request.snapshot_every_rounds = absl::GetFlag(FLAGS_snapshot_every_rounds);
   request.coordinator.merge_bytes_per_s = absl::GetFlag(FLAGS_merge_gb_per_s) * 1e9;
   request.coordinator.commit_seconds = absl::GetFlag(FLAGS_commit_ms) / 1e3;
   ASSIGN_OR_RETURN(request.disturbances, DisturbancesFromFlags());

@@ -24,7 +24,6 @@ constexpr int kMostOverlap = 10;
 // top.
 constexpr double kStateBytes = 12;
 constexpr double kSpareMemory = 1.25;
-constexpr int kSnapshotEveryRounds = 10;
 // One TCP connection with Linux's default buffers at 100 ms (docs/links.md).
 constexpr double kConnectionBits = 170e6 * 0.1;
 constexpr int kFewestConnections = 4;
@@ -219,24 +218,24 @@ absl::StatusOr<Plan> Describe(const PlanRequest& request, const Candidate& candi
     plan.connections.push_back(Connections(site));
   }
   const int workers = TotalWorkers(request);
+  const double snapshot_rounds = request.snapshot_every_rounds;
   const double seconds = candidate.period * result.seconds_per_step;
   // The last two answers of every fragment are held, too.
   plan.coordinator_memory_bytes =
       request.values * (kStateBytes + 2 * down / 8) + result.peak_held_bytes;
   plan.shard_bit_per_s = workers * request.values * std::max(up, down) / seconds / candidate.shards;
   plan.disk_bytes_per_s =
-      request.values * ((workers * up + down) / 8 + kStateBytes / kSnapshotEveryRounds) / seconds;
+      request.values * ((workers * up + down) / 8 + kStateBytes / snapshot_rounds) / seconds;
   // The last two snapshots of every fragment and what came since the older one (docs/formats.md).
   const double round_bytes = (workers * up + down) / 8;  // Per value.
-  plan.disk_bytes = request.values * 2 * (kStateBytes + kSnapshotEveryRounds * round_bytes);
+  plan.disk_bytes = request.values * 2 * (kStateBytes + snapshot_rounds * round_bytes);
   plan.disk_bytes_per_s_without_deltas =
-      request.values * (down / 8 + kStateBytes / kSnapshotEveryRounds) / seconds;
-  plan.delta_memory_bytes = request.values * 2 * kSnapshotEveryRounds * workers * up / 8;
+      request.values * (down / 8 + kStateBytes / snapshot_rounds) / seconds;
+  plan.delta_memory_bytes = request.values * 2 * snapshot_rounds * workers * up / 8;
   plan.recovery_seconds =
       request.values / candidate.shards *
-      ((kStateBytes + kSnapshotEveryRounds * round_bytes) / request.disk_bytes_per_s +
-       kSnapshotEveryRounds * (kMergedStateBytes + round_bytes) /
-           request.coordinator.merge_bytes_per_s);
+      ((kStateBytes + snapshot_rounds * round_bytes) / request.disk_bytes_per_s +
+       snapshot_rounds * (kMergedStateBytes + round_bytes) / request.coordinator.merge_bytes_per_s);
   plan.worker_state_bytes = request.values * 8;
   ASSIGN_OR_RETURN(plan.slack, PlanSlack(request, candidate, plan.recovery_seconds));
   return plan;
@@ -256,6 +255,10 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
   }
   if (!(request.disk_bytes_per_s > 0)) {
     return absl::InvalidArgumentError("a disk's rate must be above 0");
+  }
+  if (request.snapshot_every_rounds < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--snapshot_every_rounds must be 1 or more; it is ", request.snapshot_every_rounds));
   }
   if (!(request.values >= 1 && request.values <= 1e15)) {
     return absl::InvalidArgumentError(

@@ -36,6 +36,7 @@ struct PlanRequest {
   StarCoordinator coordinator;  // Its links and shards are the plan's.
   // One machine's, as measured (docs/reports/results.md, Durability).
   double disk_bytes_per_s = 1.7e9;
+  int snapshot_every_rounds = 10;  // Of a fragment; 1 or more.
   // Disturbances that the slack is for. None: the coordinator's own death, until it serves again. H
   // is chosen for the rate that the links have on average.
   Disturbances disturbances = {};

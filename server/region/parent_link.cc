@@ -178,7 +178,8 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
   join.set_plan_hash(run.plan_hash());
   join.set_data_vocabulary_size(run.config().model().vocabulary_size());
   join.set_software_version(kSoftwareVersion);
-  join.set_device(absl::StrCat("region of ", options_.sites, " sites"));
+  join.set_device(
+      absl::StrCat("region of ", options_.sites, options_.sites == 1 ? " site" : " sites"));
   join.set_sites(options_.sites);
   join.set_resume_step(place.step);
   join.set_has_checkpoint(true);  // Its run directory.

@@ -1,6 +1,5 @@
 #include "server/standby/delta_places.h"
 
-#include <cstdint>
 #include <limits>
 #include <string>
 
@@ -8,13 +7,9 @@
 #include "common/telemetry/log.h"
 
 namespace causeway::server {
-namespace {
-
-constexpr int64_t kBytesPerTick = int64_t{64} << 20;
-
-}  // namespace
 
 void DeltaPlaces::Tick() {
+  copies_ = false;
   if (blobs_.memory().empty()) return;
   if (!standbys_.Alone()) {
     if (!blobs_.new_in_memory()) {
@@ -29,7 +24,7 @@ void DeltaPlaces::Tick() {
     Log().warn("no standby has everything: deltas are written to the disk");
   }
   if (on_disk_) return;
-  const absl::StatusOr<bool> all = blobs_.CopyToDisk(kBytesPerTick);
+  const absl::StatusOr<bool> all = blobs_.CopyToDisk(bytes_per_tick_);
   if (!all.ok()) {
     if (said_ != all.status()) {
       Log().warn("deltas stay in memory alone: {}", std::string(all.status().message()));
@@ -38,6 +33,7 @@ void DeltaPlaces::Tick() {
     return;
   }
   on_disk_ = *all;
+  copies_ = !on_disk_ && !blobs_.writing();
   if (on_disk_) Log().info("all deltas are on the disk: a restart of this machine loses nothing");
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -39,19 +40,57 @@ void AddPut(etcdserverpb::TxnRequest& request, const std::string& key, const std
 }  // namespace
 
 EtcdRegistry::EtcdRegistry(const std::vector<std::shared_ptr<grpc::Channel>>& members,
-                           const std::string& run, absl::Duration timeout)
+                           const std::string& run, absl::Duration timeout, EtcdUser user)
     : leader_key_(absl::StrCat("/causeway/", run, "/leader")),
       set_key_(absl::StrCat("/causeway/", run, "/in_sync")),
-      timeout_(timeout) {
+      timeout_(timeout),
+      user_(std::move(user)) {
   for (const auto& channel : members) {
-    members_.push_back({etcdserverpb::KV::NewStub(channel), etcdserverpb::Lease::NewStub(channel)});
+    members_.push_back({etcdserverpb::KV::NewStub(channel), etcdserverpb::Lease::NewStub(channel),
+                        etcdserverpb::Auth::NewStub(channel)});
   }
 }
 
 absl::Status EtcdRegistry::Answered(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
+  if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED ||
+      absl::StrContains(status.error_message(), "auth store is old")) {
+    token_.clear();  // It has forgotten it: the next call introduces the user again.
+    return absl::UnavailableError(absl::StrCat("etcd asks who this is: ", status.error_message()));
+  }
+  if (status.error_code() == grpc::StatusCode::PERMISSION_DENIED ||
+      absl::StrContains(status.error_message(), "user name is empty")) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "etcd does not let ", user_.name.empty() ? "nobody" : user_.name, " change ", leader_key_,
+        " (", status.error_message(), "): give --etcd_password_file with a user that may read and ",
+        "write the keys that begin with /causeway/"));
+  }
   ++next_;
   return absl::UnavailableError(absl::StrCat("etcd does not answer: ", status.error_message()));
+}
+
+absl::Status EtcdRegistry::Prepare(grpc::ClientContext& context) {
+  if (!user_.name.empty() && token_.empty()) {
+    grpc::ClientContext introduction;
+    SetDeadline(introduction, timeout_);
+    etcdserverpb::AuthenticateRequest request;
+    request.set_name(user_.name);
+    request.set_password(user_.password);
+    etcdserverpb::AuthenticateResponse response;
+    const grpc::Status status = member().auth->Authenticate(&introduction, request, &response);
+    if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT ||
+        status.error_code() == grpc::StatusCode::FAILED_PRECONDITION) {
+      return absl::PermissionDeniedError(absl::StrCat(
+          "etcd does not know ", user_.name, " of --etcd_password_file: ", status.error_message(),
+          "; check name and password, and `etcdctl auth status`"));
+    }
+    RETURN_IF_ERROR(Answered(status));
+    RETURN_IF_ERROR(CheckCluster(response.header()));
+    token_ = response.token();
+  }
+  SetDeadline(context, timeout_);
+  if (!token_.empty()) context.AddMetadata("token", token_);
+  return absl::OkStatus();
 }
 
 absl::Status EtcdRegistry::CheckCluster(const etcdserverpb::ResponseHeader& header) {
@@ -65,7 +104,7 @@ absl::Status EtcdRegistry::CheckCluster(const etcdserverpb::ResponseHeader& head
 absl::StatusOr<etcdserverpb::TxnResponse> EtcdRegistry::Commit(
     const etcdserverpb::TxnRequest& request) {
   grpc::ClientContext context;
-  SetDeadline(context, timeout_);
+  RETURN_IF_ERROR(Prepare(context));
   etcdserverpb::TxnResponse response;
   RETURN_IF_ERROR(Answered(member().keys->Txn(&context, request, &response)));
   RETURN_IF_ERROR(CheckCluster(response.header()));
@@ -98,7 +137,7 @@ absl::StatusOr<bool> EtcdRegistry::Lead(const RegistryView& seen, const std::str
                                         const std::string& address, absl::Duration ttl) {
   {
     grpc::ClientContext context;
-    SetDeadline(context, timeout_);
+    RETURN_IF_ERROR(Prepare(context));
     etcdserverpb::LeaseGrantRequest request;
     request.set_ttl(absl::ToInt64Seconds(ttl));
     etcdserverpb::LeaseGrantResponse response;
@@ -125,7 +164,7 @@ absl::StatusOr<bool> EtcdRegistry::Lead(const RegistryView& seen, const std::str
 absl::Status EtcdRegistry::KeepAlive() {
   if (lease_ == 0) return absl::FailedPreconditionError("it has no lease in etcd");
   grpc::ClientContext context;
-  SetDeadline(context, timeout_);
+  RETURN_IF_ERROR(Prepare(context));
   const auto stream = member().leases->LeaseKeepAlive(&context);
   etcdserverpb::LeaseKeepAliveRequest request;
   request.set_id(lease_);
@@ -160,7 +199,7 @@ absl::StatusOr<bool> EtcdRegistry::ChangeSet(const RegistryView& seen,
 void EtcdRegistry::Resign() {
   if (lease_ == 0) return;
   grpc::ClientContext context;
-  SetDeadline(context, timeout_);
+  if (!Prepare(context).ok()) return;
   etcdserverpb::LeaseRevokeRequest request;
   request.set_id(std::exchange(lease_, 0));
   etcdserverpb::LeaseRevokeResponse response;

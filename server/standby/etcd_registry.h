@@ -6,6 +6,7 @@
 #define CAUSEWAY_SERVER_STANDBY_ETCD_REGISTRY_H_
 
 #include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
 
 #include <cstdint>
 #include <memory>
@@ -21,13 +22,19 @@
 
 namespace causeway::server {
 
+// A user of etcd. Without a name etcd is asked as nobody.
+struct EtcdUser {
+  std::string name;
+  std::string password;
+};
+
 class EtcdRegistry final : public Registry {
  public:
   // Each channel goes to a member of the cluster. A call ends after `timeout`; the one after a call
   // without an answer goes to the next member. FAILED_PRECONDITION of any call: another cluster
-  // answers than before.
+  // answers than before. PERMISSION_DENIED: etcd does not let this user do it.
   EtcdRegistry(const std::vector<std::shared_ptr<grpc::Channel>>& members, const std::string& run,
-               absl::Duration timeout);
+               absl::Duration timeout, EtcdUser user = {});
 
   absl::StatusOr<RegistryView> Read() override;
   absl::StatusOr<bool> Lead(const RegistryView& seen, const std::string& name,
@@ -41,8 +48,11 @@ class EtcdRegistry final : public Registry {
   struct Member {
     std::unique_ptr<etcdserverpb::KV::Stub> keys;
     std::unique_ptr<etcdserverpb::Lease::Stub> leases;
+    std::unique_ptr<etcdserverpb::Auth::Stub> auth;
   };
   Member& member() { return members_[next_ % members_.size()]; }
+  // Gives a call its deadline and its user, who is introduced to etcd where it has no token.
+  absl::Status Prepare(grpc::ClientContext& context);
   // Passes an answer on. etcd's own errors of a member without a majority come with many codes: all
   // mean that nothing is known.
   absl::Status Answered(const grpc::Status& status);
@@ -54,6 +64,8 @@ class EtcdRegistry final : public Registry {
   const std::string leader_key_;
   const std::string set_key_;
   const absl::Duration timeout_;
+  const EtcdUser user_;
+  std::string token_;     // Of the user; empty: none yet, or etcd has forgotten it.
   uint64_t cluster_ = 0;  // 0: none has answered yet.
   int64_t lease_ = 0;
 };

@@ -1,12 +1,31 @@
 #include "server/standby/follower.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
 
 namespace causeway::server {
+
+absl::StatusOr<std::string> AskForRun(const std::shared_ptr<grpc::Channel>& channel,
+                                      const std::string& name, absl::Duration timeout) {
+  const auto stub = v1::Standby::NewStub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  const auto stream = stub->Follow(&context);
+  v1::FollowRequest request;
+  request.set_wire_version(kWireVersion);
+  request.set_name(name);
+  stream->Write(request);
+  v1::FollowResponse response;
+  const bool answered = stream->Read(&response);
+  if (answered) context.TryCancel();
+  const absl::Status ended = FromGrpcStatus(stream->Finish());
+  if (answered && response.has_header()) return response.header().run_id();
+  return ended.ok() ? absl::UnavailableError("the coordinator has ended the stream") : ended;
+}
 
 absl::Status Follower::Run() {
   std::string last_line;
@@ -18,6 +37,7 @@ absl::Status Follower::Run() {
       context_ = &context;
     }
     const absl::Status status = FollowOnce(context);
+    notes_.SetFollowing(false);
     absl::MutexLock lock(&mutex_);
     context_ = nullptr;
     if (stopped_) return absl::OkStatus();
@@ -29,6 +49,7 @@ absl::Status Follower::Run() {
     if (!IsRetryable(status)) return status;
     const std::string line = absl::StrCat("no answer from the coordinator at ", address_,
                                           ", trying on: ", status.message());
+    notes_.Doing(line);
     if (line != last_line) Log().warn("{}", line);
     last_line = line;
     mutex_.AwaitWithTimeout(absl::Condition(&stopped_), pause_);
@@ -49,6 +70,7 @@ bool Follower::has_followed() const {
 absl::Status Follower::FollowOnce(grpc::ClientContext& context) {
   const auto stream = stub_->Follow(&context);
   v1::FollowRequest request = copy_.Ask();
+  notes_.SetCommits(request.position().commits());
   stream->Write(request);
   v1::FollowResponse response;
   absl::Status broken;
@@ -66,13 +88,19 @@ absl::Status Follower::FollowOnce(grpc::ClientContext& context) {
       commits = header.commits();
       Log().info("follows run {} from commit {} of {}", header.run_id(),
                  request.position().commits(), commits);
+      notes_.SetCoordinatorCommits(commits);
+      notes_.SetFollowing(true);
+      notes_.Doing(absl::StrCat("follows ", address_));
       absl::MutexLock lock(&mutex_);
       has_followed_ = true;
+    } else if (response.commits() > 0) {
+      notes_.SetCoordinatorCommits(response.commits());
     }
     const absl::StatusOr<bool> step = copy_.Take(response);
     broken = step.status();
     if (!step.ok() || !*step) continue;
     request = copy_.Ask();
+    notes_.SetCommits(request.position().commits());
     stream->Write(request);
     if (!caught_up && request.position().commits() >= commits) {
       caught_up = true;

@@ -11,20 +11,28 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/standby.grpc.pb.h"
 #include "server/standby/run_copy.h"
+#include "server/standby/standby_notes.h"
 
 namespace causeway::server {
 
+// Asks the coordinator that `channel` goes to which run it serves, as one that has nothing of it.
+// DEADLINE_EXCEEDED after `timeout`; errors of the call.
+absl::StatusOr<std::string> AskForRun(const std::shared_ptr<grpc::Channel>& channel,
+                                      const std::string& name, absl::Duration timeout);
+
 class Follower {
  public:
-  // `copy` outlives the follower. `address`, for messages, is what `channel` goes to. Between two
-  // tries it waits for `pause`.
-  Follower(RunCopy& copy, const std::shared_ptr<grpc::Channel>& channel, std::string address,
-           absl::Duration pause)
+  // `copy` and `notes` outlive the follower. `address`, for messages, is what `channel` goes to.
+  // Between two tries it waits for `pause`.
+  Follower(RunCopy& copy, StandbyNotes& notes, const std::shared_ptr<grpc::Channel>& channel,
+           std::string address, absl::Duration pause)
       : copy_(copy),
+        notes_(notes),
         stub_(v1::Standby::NewStub(channel)),
         address_(std::move(address)),
         pause_(pause) {}
@@ -41,6 +49,7 @@ class Follower {
   absl::Status FollowOnce(grpc::ClientContext& context) ABSL_LOCKS_EXCLUDED(mutex_);
 
   RunCopy& copy_;
+  StandbyNotes& notes_;
   const std::unique_ptr<v1::Standby::Stub> stub_;
   const std::string address_;
   const absl::Duration pause_;

@@ -14,11 +14,14 @@
 #include "server/standby/delta_places.h"
 #include "server/store/blob_folder.h"
 #include "server/store/network_file_system.h"
+#include "server/store/run_database.h"
+#include "server/store/run_directory.h"
 
 namespace causeway::server {
 namespace {
 
 constexpr absl::Duration kPause = absl::Seconds(1);
+constexpr absl::Duration kAnswerTimeout = absl::Seconds(5);
 
 }  // namespace
 
@@ -48,15 +51,29 @@ absl::Status PutAside(FileSystem& file_system, absl::string_view given, absl::st
   return absl::OkStatus();
 }
 
+absl::Status CheckLeaderAnswers(const std::string& folder, const std::string& name,
+                                const std::string& address, const ChannelSecurity& security) {
+  ASSIGN_OR_RETURN(const std::string run_id,
+                   AskForRun(MakeChannel(address, 0, security), name, kAnswerTimeout));
+  ASSIGN_OR_RETURN(const auto database, RunDatabase::Open(JoinPath(folder, kDatabaseFile), {}));
+  ASSIGN_OR_RETURN(const DatabaseContent content, database->Load(/*recent_rounds=*/1));
+  if (content.identity.run_id == run_id) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      folder, " holds run ", content.identity.run_id, ", and the coordinator at ", address,
+      " serves run ", run_id, ": give the folder of that run, or an empty one"));
+}
+
 Following::Following(std::unique_ptr<RunDirectoryStore> store, const std::string& name,
-                     const std::string& address, const ChannelSecurity& security)
+                     const std::string& address, const ChannelSecurity& security,
+                     StandbyNotes& notes)
     : store_(std::move(store)),
       copy_(*store_, name),
-      follower_(copy_, MakeChannel(address, 0, security), address, kPause) {}
+      follower_(copy_, notes, MakeChannel(address, 0, security), address, kPause) {}
 
 absl::StatusOr<std::unique_ptr<Following>> Following::Start(
     FileSystem& file_system, const std::string& folder, const RunDirectoryStore::Options& options,
-    const std::string& name, const std::string& address, const ChannelSecurity& security) {
+    const std::string& name, const std::string& address, const ChannelSecurity& security,
+    StandbyNotes& notes) {
   ASSIGN_OR_RETURN(std::unique_ptr<RunDirectoryStore> store,
                    RunDirectoryStore::Open(file_system, folder, options));
   if (const absl::string_view network = NetworkFileSystemOf(folder); !network.empty()) {
@@ -66,7 +83,8 @@ absl::StatusOr<std::unique_ptr<Following>> Following::Start(
   RETURN_IF_ERROR(store->Recover().status());
   RETURN_IF_ERROR(store->BeginCopy());
   store->blobs().set_new_in_memory(true);
-  std::unique_ptr<Following> following(new Following(std::move(store), name, address, security));
+  std::unique_ptr<Following> following(
+      new Following(std::move(store), name, address, security, notes));
   ASSIGN_OR_RETURN(following->thread_, StartThread([own = following.get()] {
                      own->result_ = own->follower_.Run();
                      own->ended_ = true;

@@ -14,6 +14,7 @@
 #include "common/rpc/security.h"
 #include "server/standby/follower.h"
 #include "server/standby/run_copy.h"
+#include "server/standby/standby_notes.h"
 #include "server/store/run_directory_store.h"
 
 namespace causeway::server {
@@ -25,13 +26,20 @@ std::string MachineName();
 // in. `why`: in words, for a line.
 absl::Status PutAside(FileSystem& file_system, absl::string_view folder, absl::string_view why);
 
+// OK if the coordinator at `address` answers as one of the folder's run: what the folder has lost
+// is there. Before a folder is put aside for a new copy. An error that IsRetryable: no answer yet.
+absl::Status CheckLeaderAnswers(const std::string& folder, const std::string& name,
+                                const std::string& address, const ChannelSecurity& security);
+
 class Following {
  public:
   // Opens the folder, makes it a copy and follows `address` under `name`. Errors of the folder;
-  // ABORTED: it has lost deltas (RunDirectoryStore::Recover), and is to be put aside.
+  // ABORTED: it has lost deltas (RunDirectoryStore::Recover), and is to be put aside. `notes`
+  // outlive the result.
   static absl::StatusOr<std::unique_ptr<Following>> Start(
       FileSystem& file_system, const std::string& folder, const RunDirectoryStore::Options& options,
-      const std::string& name, const std::string& address, const ChannelSecurity& security);
+      const std::string& name, const std::string& address, const ChannelSecurity& security,
+      StandbyNotes& notes);
   ~Following() { Stop().IgnoreError(); }
   Following(const Following&) = delete;
   Following& operator=(const Following&) = delete;
@@ -47,7 +55,7 @@ class Following {
 
  private:
   Following(std::unique_ptr<RunDirectoryStore> store, const std::string& name,
-            const std::string& address, const ChannelSecurity& security);
+            const std::string& address, const ChannelSecurity& security, StandbyNotes& notes);
 
   const std::unique_ptr<RunDirectoryStore> store_;
   RunCopy copy_;

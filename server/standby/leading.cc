@@ -11,8 +11,8 @@
 #include "common/base/threads.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/status.h"
 #include "common/telemetry/log.h"
-#include "server/standby/etcd_registry.h"
 #include "server/standby/following.h"
 #include "server/store/run_directory.h"
 
@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<Registry>> OpenEtcd(const Leading::Options& optio
   for (const std::string& address : list) {
     members.push_back(MakeChannel(address, 0, options.etcd_security));
   }
-  return std::make_unique<EtcdRegistry>(members, options.run, timeout);
+  return std::make_unique<EtcdRegistry>(members, options.run, timeout, options.etcd_user);
 }
 
 // The content of a small file, which is made with what `make` gives where it is missing.
@@ -128,16 +128,17 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
   std::unique_ptr<Following> following;
   std::string address;  // Whom it follows.
   std::string said;
-  const auto say = [&said](const std::string& line) {
+  const auto say = [&](const std::string& line) {
     if (said != line) Log().info("{}", line);
     said = line;
+    if (following == nullptr) options.notes->Doing(line);
   };
   // A folder that etcd has led waits for it: it may be away as this machine starts again.
   const absl::Duration give_up = options.file_system->Exists(JoinPath(options.folder, kClusterFile))
                                      ? absl::InfiniteDuration()
                                      : Clock::Real()->Monotonic() + kFirstAnswer;
   bool answered = false;
-  const absl::Status whole = CheckDeltas(options);
+  absl::Status whole = CheckDeltas(options);
   if (!whole.ok() && !absl::IsAborted(whole)) return whole;
   do {
     const absl::StatusOr<RegistryView> view = registry_->Read();
@@ -153,6 +154,7 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
     }
     if (!answered) RETURN_IF_ERROR(CheckCluster(options, view->cluster));
     answered = true;
+    options.notes->SetInSync(view->in_sync.contains(name));
     if (!view->leader.empty() && view->leader != name) {
       if (following != nullptr && following->ended()) {
         const absl::Status why = following->Stop();
@@ -167,10 +169,19 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
       if (following == nullptr || address != view->address) {
         following = nullptr;
         address = view->address;
-        if (!whole.ok()) return absl::AbortedError("has lost deltas that were in memory");
+        if (!whole.ok()) {
+          // Its lease may outlast it: without it this folder would be the best there is.
+          const absl::Status heard =
+              CheckLeaderAnswers(options.folder, name, address, options.security);
+          if (heard.ok()) return absl::AbortedError("has lost deltas that were in memory");
+          if (!IsRetryable(heard)) return heard;
+          say(absl::StrCat(whole.message(), ". It waits for ", view->leader, " at ", address,
+                           ", which does not answer: ", heard.message()));
+          continue;
+        }
         ASSIGN_OR_RETURN(following,
                          Following::Start(*options.file_system, options.folder, options.store, name,
-                                          address, options.security));
+                                          address, options.security, *options.notes));
         refused = false;
         say(absl::StrCat(view->leader, " at ", address, " leads: ", name, " follows it"));
       }
@@ -184,13 +195,19 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
                        " may lead. Start one of them; until then it waits"));
       continue;
     }
+    // Again: memory may have gone while it followed.
+    if (whole.ok()) whole = CheckDeltas(options);
+    if (!whole.ok() && !absl::IsAborted(whole)) return whole;
     if (!whole.ok()) {
       say(absl::StrCat("nobody leads, and ", name, " cannot: ", whole.message(),
                        ". It waits for another machine of ", absl::StrJoin(view->in_sync, ", ")));
       continue;
     }
     const absl::Status taken = leadership_.Take();
-    if (taken.ok()) return absl::OkStatus();
+    if (taken.ok()) {
+      options.notes->SetLeads();
+      return absl::OkStatus();
+    }
     say(absl::StrCat(taken.message(), "; trying on"));
   } while (!stop_requested(kTry));
   if (following != nullptr && following->Stop().ok()) following->Rest();

@@ -16,8 +16,10 @@
 #include "common/base/file_system.h"
 #include "common/rpc/security.h"
 #include "common/telemetry/event_log.h"
+#include "server/standby/etcd_registry.h"
 #include "server/standby/leadership.h"
 #include "server/standby/registry.h"
+#include "server/standby/standby_notes.h"
 #include "server/standby/standbys.h"
 #include "server/store/run_directory_store.h"
 
@@ -48,6 +50,7 @@ class Leading {
   struct Options {
     std::string etcd;  // HOST:PORT,HOST:PORT
     ChannelSecurity etcd_security;
+    EtcdUser etcd_user;
     std::string run;      // The run's name: all who share it give the same.
     std::string address;  // Where this coordinator serves once it leads.
     std::string name;     // Of the machine, for people.
@@ -56,14 +59,15 @@ class Leading {
     ChannelSecurity security;  // Of this one as a follower.
     FileSystem* file_system = nullptr;
     EventLog* events = NullEventLog();
+    StandbyNotes* notes = nullptr;  // Of what it does until it leads.
   };
 
   // Takes the lead once this folder may have it. Until then it follows whoever leads, in that
   // folder, which is free again when the call returns. The result keeps the lead until it is
   // destroyed, and closes the standbys when the lead is lost. `stop_requested` waits for that long:
   // true ends the call with CANCELLED. `refused` is set if an error came before anything was done:
-  // etcd does not answer or is another cluster, or the folder is not one of this run's. Standbys
-  // and logs outlive the result.
+  // etcd does not answer or is another cluster, or the folder is not one of this run's. Standbys,
+  // notes and logs outlive the result.
   static absl::StatusOr<std::unique_ptr<Leading>> StandBy(
       const Options& options, Standbys& standbys,
       const std::function<bool(absl::Duration)>& stop_requested, bool& refused);

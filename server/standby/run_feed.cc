@@ -17,7 +17,8 @@ namespace {
 constexpr size_t kPartBytes = kTreeLeafBytes;
 constexpr size_t kRowBytes = size_t{512} << 10;  // Of one message, unless a row alone has more.
 
-absl::Status Send(const v1::FollowResponse& response, FeedWriter write) {
+absl::Status Send(RunDirectoryStore& store, v1::FollowResponse& response, FeedWriter write) {
+  response.set_commits(store.Position().commits);
   if (write(response)) return absl::OkStatus();
   return absl::CancelledError("the follower is gone");
 }
@@ -38,7 +39,7 @@ absl::Status SendFile(RunDirectoryStore& store, const std::string& file, const s
     part.set_offset(static_cast<int64_t>(offset));
     part.set_checksum(Checksum64(data));
     part.set_data(data.data(), data.size());
-    RETURN_IF_ERROR(Send(response, write));
+    RETURN_IF_ERROR(Send(store, response, write));
     offset += data.size();
   } while (offset < content.size());
   return absl::OkStatus();
@@ -51,22 +52,22 @@ absl::Status SendBegin(RunDirectoryStore& store, FeedWriter write) {
   if (!absl::IsNotFound(initial)) RETURN_IF_ERROR(initial);
   v1::FollowResponse response;
   ASSIGN_OR_RETURN(*response.mutable_begin()->mutable_identity(), PackRow(identity));
-  return Send(response, write);
+  return Send(store, response, write);
 }
 
-absl::Status SendRows(RunChanges& changes, FeedWriter write) {
+absl::Status SendRows(RunDirectoryStore& store, RunChanges& changes, FeedWriter write) {
   v1::FollowResponse response;
   size_t bytes = 0;
   for (std::string& row : changes.rows) {
     if (bytes > 0 && bytes + row.size() > kRowBytes) {
-      RETURN_IF_ERROR(Send(response, write));
+      RETURN_IF_ERROR(Send(store, response, write));
       response.Clear();
       bytes = 0;
     }
     bytes += row.size();
     *response.mutable_rows()->add_rows() = std::move(row);
   }
-  return bytes > 0 ? Send(response, write) : absl::OkStatus();
+  return bytes > 0 ? Send(store, response, write) : absl::OkStatus();
 }
 
 }  // namespace
@@ -104,7 +105,7 @@ absl::StatusOr<bool> SendWhatLacks(RunDirectoryStore& store, const v1::FollowReq
     }
   }
   for (const BlobRef& blob : changes.blobs) held.erase(blob.file);
-  RETURN_IF_ERROR(SendRows(changes, write));
+  RETURN_IF_ERROR(SendRows(store, changes, write));
   v1::FollowResponse response;
   v1::CopyAdvance& advance = *response.mutable_advance();
   advance.set_from(changes.from);
@@ -118,7 +119,7 @@ absl::StatusOr<bool> SendWhatLacks(RunDirectoryStore& store, const v1::FollowReq
     message.set_answers(gone.answers);
   }
   for (const std::string& file : held) advance.add_dropped_files(file);
-  RETURN_IF_ERROR(Send(response, write));
+  RETURN_IF_ERROR(Send(store, response, write));
   return true;
 }
 

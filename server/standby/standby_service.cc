@@ -49,12 +49,13 @@ absl::Status StandbyService::Serve(grpc::ServerContext& context, Stream& stream)
   header.set_commits(own.commits);
   stream.Write(response);
   const std::string name = request.name();
-  events_.Record("standby_attached",
-                 absl::StrCat("standby ", name, " at ", peer.address, " follows from commit ",
-                              request.position().commits(), " of ", own.commits),
-                 {{"standby", name},
-                  {"commits", request.position().commits()},
-                  {"behind", own.commits - request.position().commits()}});
+  events_.Record(
+      "standby_attached",
+      absl::StrCat("standby ", name, " at ", peer.address, " follows from commit ",
+                   request.position().commits(), " of ", own.commits, standbys_.AmongOthers(name)),
+      {{"standby", name},
+       {"commits", request.position().commits()},
+       {"behind", own.commits - request.position().commits()}});
   int64_t standby = 0;
   const absl::Status ended = Feed(context, stream, peer, request, standby);
   standbys_.Detach(standby);

@@ -24,6 +24,18 @@ int64_t Standbys::Attach(const std::string& name, int64_t commits) {
   return last_stream_;
 }
 
+std::string Standbys::AmongOthers(const std::string& name) const {
+  absl::MutexLock lock(&mutex_);
+  std::set<std::string> others;
+  for (const auto& [stream, copy] : streams_) others.insert(copy.name);
+  others.erase(name);
+  if (by_names_ || others.empty()) return "";
+  return absl::StrCat(
+      "; so does ", absl::StrJoin(others, " and "),
+      ", without etcd: what workers are told is on one of these copies at least, and "
+      "only the one with the most commits may be served in place of this coordinator");
+}
+
 void Standbys::Acknowledge(int64_t stream, int64_t commits) {
   absl::MutexLock lock(&mutex_);
   const auto found = streams_.find(stream);

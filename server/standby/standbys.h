@@ -50,6 +50,9 @@ class Standbys {
     bool in_sync = false;
   };
   std::vector<Copy> Following() const;
+  // In words, for one that begins to follow under `name`: which others do, and what follows from it
+  // for whoever takes over by hand. Empty: none, or a registry says who may.
+  std::string AmongOthers(const std::string& name) const;
 
   // --- What is asked of them ---
   // From now on the copies of these names must have what is told, in place of any one copy. An

@@ -19,6 +19,7 @@
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
 #include "common/telemetry/log.h"
+#include "server/store/memory_owner.h"
 
 namespace causeway::server {
 namespace {
@@ -145,6 +146,7 @@ absl::Status BlobFolder::FindMemory() {
 
 absl::Status BlobFolder::UseMemory(const std::string& folder) {
   RETURN_IF_ERROR(file_system_.CreateFolders(JoinPath(folder, kDeltas)));
+  RETURN_IF_ERROR(ClaimMemory(file_system_, folder_, folder));
   if (folder == memory_) return absl::OkStatus();
   RETURN_IF_ERROR(
       WriteFileAtomically(file_system_, OnDisk(kDeltasInFile), absl::string_view(folder + "\n")));
@@ -160,7 +162,7 @@ absl::StatusOr<bool> BlobFolder::CopyToDisk(int64_t most_bytes) {
   for (const std::string& name : names) {
     const std::string file = JoinPath(kDeltas, name);
     if (absl::EndsWith(name, ".tmp") || file_system_.Exists(OnDisk(file))) continue;
-    if (copied >= most_bytes) return false;
+    if (copied >= most_bytes || (copied > 0 && writing_ > 0)) return false;
     const absl::StatusOr<std::string> content = file_system_.ReadFile(InMemory(file));
     if (absl::IsNotFound(content.status())) continue;  // It went meanwhile.
     RETURN_IF_ERROR(content.status());
@@ -174,6 +176,8 @@ absl::StatusOr<bool> BlobFolder::CopyToDisk(int64_t most_bytes) {
     copied += static_cast<int64_t>(content->size());
     if (!file_system_.Exists(InMemory(file))) file_system_.Remove(OnDisk(file)).IgnoreError();
   }
+  // Names that an earlier call gave without an end.
+  RETURN_IF_ERROR(file_system_.SyncFolder(OnDisk(kDeltas)));
   return nothing_comes;
 }
 
@@ -188,8 +192,10 @@ absl::Status BlobFolder::DropMemory() {
       RETURN_IF_ERROR(file_system_.Remove(JoinPath(deltas, name)));
     }
     RETURN_IF_ERROR(file_system_.Remove(deltas));
-    RETURN_IF_ERROR(file_system_.Remove(memory_));
   }
+  const std::string owner = JoinPath(memory_, kOwnerFile);
+  if (file_system_.Exists(owner)) RETURN_IF_ERROR(file_system_.Remove(owner));
+  if (file_system_.IsFolder(memory_)) RETURN_IF_ERROR(file_system_.Remove(memory_));
   memory_.clear();
   if (!file_system_.Exists(OnDisk(kDeltasInFile))) return absl::OkStatus();
   RETURN_IF_ERROR(file_system_.Remove(OnDisk(kDeltasInFile)));
@@ -227,6 +233,17 @@ absl::StatusOr<BlobRef> BlobFolder::Write(const char* blob_folder, const std::st
   ++writing_;  // Before it is decided where.
   const absl::Cleanup ended = [this] { --writing_; };
   const std::string path = NewPath(blob.file, blob.bytes);
+  absl::Status written = WriteAt(path, blob, kind, metadata, arrays);
+  if (absl::IsResourceExhausted(written) && DropSpares()) {
+    written = WriteAt(path, blob, kind, metadata, arrays);
+  }
+  RETURN_IF_ERROR(written);
+  return blob;
+}
+
+absl::Status BlobFolder::WriteAt(const std::string& path, const BlobRef& blob,
+                                 const ArrayFileKind& kind, const json& metadata,
+                                 std::span<const NamedBytes> arrays) {
   const std::string temporary = path + ".tmp";
   const absl::Status written = [&]() -> absl::Status {
     ASSIGN_OR_RETURN(
@@ -243,8 +260,7 @@ absl::StatusOr<BlobRef> BlobFolder::Write(const char* blob_folder, const std::st
     return written;
   }
   CrashPoint("after_blob_rename");
-  RETURN_IF_ERROR(SyncFailure(file_system_.SyncFolder(ParentFolder(path))));
-  return blob;
+  return SyncFailure(file_system_.SyncFolder(ParentFolder(path)));
 }
 
 absl::StatusOr<BlobRef> BlobFolder::WriteDelta(const ContributionRecord& record,
@@ -285,8 +301,12 @@ absl::StatusOr<BlobRef> BlobFolder::WriteSnapshot(const FragmentView& fragment, 
 
 absl::StatusOr<ArrayFile> BlobFolder::Read(const BlobRef& blob, const ArrayFileKind& kind,
                                            const json& expected) {
-  const std::string path = Path(blob.file);
+  std::string path = Path(blob.file);
   absl::StatusOr<ArrayFile> file = ArrayFile::ReadIntoMemory(file_system_, path, kind, kVersion);
+  if (absl::IsNotFound(file.status()) && Path(blob.file) != path) {  // It went meanwhile.
+    path = Path(blob.file);
+    file = ArrayFile::ReadIntoMemory(file_system_, path, kind, kVersion);
+  }
   if (!file.ok()) {
     const absl::StatusCode code = file.status().code();
     // Where it is missing: the row says that it is there.
@@ -352,9 +372,17 @@ absl::StatusOr<FragmentSnapshot> BlobFolder::ReadSnapshot(const StoredSnapshot& 
   return snapshot;
 }
 
-absl::Status BlobFolder::CheckPresent(const BlobRef& blob) {
-  const std::string path = Path(blob.file);
+absl::StatusOr<uint64_t> BlobFolder::Find(const BlobRef& blob, std::string& path) {
+  path = Path(blob.file);
   const absl::StatusOr<uint64_t> bytes = file_system_.FileSize(path);
+  if (!absl::IsNotFound(bytes.status())) return bytes;
+  path = Path(blob.file);
+  return file_system_.FileSize(path);
+}
+
+absl::Status BlobFolder::CheckPresent(const BlobRef& blob) {
+  std::string path;
+  const absl::StatusOr<uint64_t> bytes = Find(blob, path);
   if (absl::IsNotFound(bytes.status())) {
     return absl::DataLossError(absl::StrCat(path, " is missing: the database says that it has ",
                                             blob.bytes, " bytes; see Repair in docs/formats.md"));
@@ -426,13 +454,14 @@ void BlobFolder::Remove(const BlobRef& blob) {
   for (const BlobRef& one : superfluous) Discard(one.file);
 }
 
-void BlobFolder::DropSpares() {
+bool BlobFolder::DropSpares() {
   std::deque<BlobRef> spares;
   {
     absl::MutexLock lock(&mutex_);
     spares.swap(spares_);
   }
   for (const BlobRef& spare : spares) Discard(spare.file);
+  return !spares.empty();
 }
 
 void BlobFolder::Discard(const std::string& file) {

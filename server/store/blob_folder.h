@@ -43,9 +43,9 @@ inline constexpr char kDeltasInFile[] = "DELTAS_IN";
 
 // Thread-safe, once FindMemory or UseMemory has returned.
 //
-// A Write returns when the file is durable. RESOURCE_EXHAUSTED: the disk is full, nothing is left
-// of it. After any other error the store must stop. A Read gives DATA_LOSS, with the file's name,
-// if the file is damaged or is not the one that the row means.
+// A Write returns when the file is durable. RESOURCE_EXHAUSTED: the disk is full, also without the
+// spares, nothing is left of it. After any other error the store must stop. A Read gives DATA_LOSS,
+// with the file's name, if the file is damaged or is not the one that the row means.
 class BlobFolder {
  public:
   BlobFolder(FileSystem& file_system, std::string run_folder)
@@ -64,8 +64,8 @@ class BlobFolder {
   void set_new_in_memory(bool in_memory) { new_in_memory_ = in_memory; }
   bool new_in_memory() const { return new_in_memory_; }
   // Copies deltas that are only in memory to the disk, durably, until that were `most_bytes` or
-  // more. Whether all are there now, those that WriteDelta had begun included. They stay in memory,
-  // too.
+  // more, or a blob is being written, which goes before. Whether all are there now, those that
+  // WriteDelta had begun included. They stay in memory, too.
   absl::StatusOr<bool> CopyToDisk(int64_t most_bytes);
   // Forgets the memory, and removes what is there. What only it has is lost: copy it before.
   absl::Status DropMemory();
@@ -94,8 +94,10 @@ class BlobFolder {
   absl::Status RemoveFile(const std::string& file);
   // The same, with a line in the log where that fails.
   void Discard(const std::string& file);
-  // Frees the disk of what stays so.
-  void DropSpares();
+  // Frees the disk of what stays so. False: there was nothing.
+  bool DropSpares();
+  // Whether a blob is being written.
+  bool writing() const { return writing_ > 0; }
 
   struct Entry {
     std::string file;        // "deltas/..."
@@ -121,6 +123,10 @@ class BlobFolder {
   absl::StatusOr<std::vector<uint8_t>> ReadObject(const BlobRef& blob, const ArrayFileKind& kind,
                                                   const nlohmann::json& expected);
 
+  absl::Status WriteAt(const std::string& path, const BlobRef& blob, const ArrayFileKind& kind,
+                       const nlohmann::json& metadata, std::span<const NamedBytes> arrays);
+  // Where it is, and its size: again if it went to the disk, or from there, meanwhile.
+  absl::StatusOr<uint64_t> Find(const BlobRef& blob, std::string& path);
   // The file on the disk to write: a spare of `bytes` or somewhat less, or a new one.
   absl::StatusOr<std::unique_ptr<WritableFile>> Open(const std::string& path, int64_t bytes);
   std::string OnDisk(const std::string& file) const { return JoinPath(folder_, file); }

@@ -38,9 +38,31 @@ std::map<int, int64_t> LastRounds(const DatabaseContent& content, BlobFolder& bl
   return last;
 }
 
+// DATA_LOSS if a delta that a round may need is there and damaged: a restart of the machine takes a
+// delta as a whole, so this one has another cause.
+absl::Status CheckNoneDamaged(const DatabaseContent& content, BlobFolder& blobs,
+                              FileSystem& file_system) {
+  std::map<int, int64_t> newest;
+  for (const StoredSnapshot& row : content.snapshots) {
+    newest[row.fragment] = std::max(newest[row.fragment], row.version);
+  }
+  for (const StoredContribution& row : content.contributions) {
+    if (!row.delta.kept() || row.record.round <= newest[row.record.fragment]) continue;
+    const absl::Status present = blobs.CheckPresent(row.delta);
+    if (present.ok() || !file_system.Exists(blobs.Path(row.delta.file))) continue;
+    return absl::Status(
+        present.code(),
+        absl::StrCat(present.message(),
+                     ". --back_to_snapshots goes back behind deltas that are missing, not behind "
+                     "damaged ones: restore the file, or remove it to lose its round as well"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status RunDirectoryStore::GoBack(const DatabaseContent& content) {
+  RETURN_IF_ERROR(CheckNoneDamaged(content, blobs_, file_system_));
   const std::map<int, int64_t> last = LastRounds(content, blobs_);
   const auto is_after = [&](int fragment, int64_t round) {
     const auto found = last.find(fragment);

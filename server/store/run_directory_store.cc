@@ -10,6 +10,7 @@
 #include "common/base/forwarding_file_system.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
+#include "server/store/memory_owner.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {
@@ -153,6 +154,7 @@ absl::Status RunDirectoryStore::PlaceDeltas() {
 
 absl::StatusOr<std::optional<RecoveredRun>> RunDirectoryStore::RecoverLocked() {
   RETURN_IF_ERROR(blobs_.FindMemory());
+  RETURN_IF_ERROR(CheckMemoryIsOwn(file_system_, folder_, blobs_.memory()));
   if (!file_system_.Exists(Path(kDatabaseFile))) {
     RETURN_IF_ERROR(CheckNoTraces(file_system_, folder_));
     RETURN_IF_ERROR(RemoveOrphans(file_system_, folder_, {}));
@@ -270,12 +272,16 @@ absl::Status RunDirectoryStore::Commit(
   {
     absl::MutexLock lock(&mutex_);
     RETURN_IF_ERROR(failure_);
-    status = database_->Commit([&](DatabaseEdit& changes) -> absl::Status {
+    const auto make = [&](DatabaseEdit& changes) -> absl::Status {
       mutex_.AssertHeld();
       freed.clear();
       RETURN_IF_ERROR(edit(changes, freed));
       return ForgetInCommit(changes, freed);
-    });
+    };
+    status = database_->Commit(make);
+    if (absl::IsResourceExhausted(status) && blobs_.DropSpares()) {
+      status = database_->Commit(make);
+    }
     if (status.ok()) {
       forgotten_before_ = forget_before_;
       committed();

@@ -1,4 +1,4 @@
-"""deploy/compose without an engine: what is named is there, with shards and without."""
+"""deploy/compose without an engine: what is named is there, with shards, with a standby and without."""
 
 import functools
 import re
@@ -12,7 +12,8 @@ except ImportError:
     yaml = None
 
 FOLDER = ROOT / "deploy/compose"
-LAYERS = (["docker-compose.yml"], ["docker-compose.yml", "docker-compose.shards.yml"])
+LAYERS = (["docker-compose.yml"], ["docker-compose.yml", "docker-compose.shards.yml"],
+          ["docker-compose.yml", "docker-compose.standby.yml"])
 PROGRAMS = ("causeway-coordinator", "causeway-worker", "causewayctl")
 
 
@@ -22,7 +23,7 @@ def flags_of(program):
 
 
 def merged(names):
-    """As compose does it: lists of volumes grow, all else is replaced."""
+    """As compose does it: lists of volumes and environments grow, all else is replaced."""
     services, volumes = {}, set()
     for name in names:
         content = yaml.safe_load((FOLDER / name).read_text())
@@ -30,8 +31,10 @@ def merged(names):
         for service, settings in content["services"].items():
             known = services.setdefault(service, {"volumes": []})
             grown = known["volumes"] + settings.get("volumes", [])
+            environment = {**known.get("environment", {}), **settings.get("environment", {})}
             known.update(settings)
             known["volumes"] = grown
+            known["environment"] = environment
     return services, volumes
 
 
@@ -65,6 +68,46 @@ class ComposeFilesTest(unittest.TestCase):
                 for word in said[said.index(program):] if program else []:
                     if re.match(r"--[a-z]", word):
                         self.assertIn(word.split("=")[0], flags_of(program), service)
+
+    def test_coordinators_that_share_a_run_find_each_other_and_workers_find_them(self):
+        services = merged(LAYERS[2])[0]
+        flags = {service: dict(word.split("=", 1) for word in words(settings) if "=" in word)
+                 for service, settings in services.items()}
+        members = {service for service, own in flags.items() if "--initial-cluster" in own}
+        self.assertEqual(len(members), 3)
+        for member in members:
+            own = flags[member]
+            self.assertEqual(own["--name"], member)
+            self.assertEqual(own["--advertise-client-urls"], f"http://{member}:2379")
+            self.assertEqual(own["--initial-advertise-peer-urls"], f"http://{member}:2380")
+            self.assertEqual(set(own["--initial-cluster"].split(",")),
+                             {f"{name}=http://{name}:2380" for name in members})
+            self.assertEqual(services[member]["networks"], ["etcd"])
+        sharing = {service for service, own in flags.items() if "--etcd" in own}
+        self.assertEqual(sharing, {"coordinator", "standby"})
+        different = ("--advertise", "--standby_name")
+        common = {flag: value for flag, value in flags["coordinator"].items() if flag not in different}
+        made = (FOLDER / "make_certificates_once").read_text()
+        for service in sharing:
+            own = flags[service]
+            self.assertEqual(set(own["--etcd"].split(",")), {f"{name}:2379" for name in members})
+            self.assertEqual(own["--advertise"], f"{service}:7070")
+            self.assertEqual(own["--standby_name"], service)
+            self.assertEqual({flag: own.get(flag) for flag in common}, common)
+            self.assertIn("etcd", services[service]["networks"])
+            self.assertIn("default", services[service]["networks"])
+            self.assertIn(f"--host {service}", made)
+            mounts = dict(mount.rsplit(":", 2)[:2] for mount in services[service]["volumes"]
+                          if mount.endswith(":ro"))
+            self.assertEqual(mounts["certificate-operator"], "/operator-certificates")
+            self.assertEqual(mounts["certificate-coordinator"], "/certificates")
+        addresses = {f"{service}:7070" for service in sharing}
+        for service, own in flags.items():
+            if service.startswith("worker-"):
+                self.assertEqual(own["--coordinator"], '"$$CAUSEWAY_COORDINATOR"')
+                known = services[service]["environment"]["CAUSEWAY_COORDINATOR"]
+                self.assertEqual(set(known.split(",")), addresses)
+        self.assertEqual(set(flags["ctl"]["--coordinator"].split(",")), addresses)
 
     def test_shards_have_the_names_that_their_lead_knows(self):
         services = merged(LAYERS[1])[0]

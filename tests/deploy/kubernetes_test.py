@@ -30,6 +30,9 @@ CERTIFICATES = {
         f"--host=causeway-coordinator-shard-{i}.causeway-coordinator-shard" for i in (0, 1))],
         ["shard", "causeway-coordinator-shard-0"], ["shard", "causeway-coordinator-shard-1"],
         ["worker", "causeway-worker-0"], ["worker", "causeway-worker-1"]),
+    "standby-cluster": (["coordinator", *(
+        f"--host=causeway-coordinator-{i}.causeway-coordinator" for i in (0, 1))],
+        ["operator", "standby"], ["worker", "causeway-worker-0"], ["worker", "causeway-worker-1"]),
 }
 
 
@@ -52,10 +55,11 @@ class KubernetesTest(unittest.TestCase):
                 subprocess.run([ROOT / "deploy/make_certificates", *arguments],
                                cwd=cls.folder / "overlays" / overlay, check=True,
                                stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-        cls.image = manifests.Image(ROOT / "deploy/docker/Dockerfile")
+        cls.images = {"causeway": manifests.Image(ROOT / "deploy/docker/Dockerfile"),
+                      "etcd": manifests.Image(ROOT / "deploy/compose/Dockerfile.etcd")}
 
     def problems(self, objects):
-        return list(manifests.check(objects, self.image, OUTSIDE, flags_of))
+        return list(manifests.check(objects, self.images, OUTSIDE, flags_of))
 
     def objects(self):
         return copy.deepcopy(manifests.compose(self.folder / "overlays/one-cluster"))
@@ -94,6 +98,15 @@ class KubernetesTest(unittest.TestCase):
         lead = manifests.named(made["sharded-cluster"], "StatefulSet")["causeway-coordinator"]
         lead["spec"]["template"]["spec"]["containers"][0]["args"][-1] += ",causeway-coordinator-shard-2"
         self.assertIn("are not the shards' pods", self.problems(made["sharded-cluster"])[0])
+        shared = manifests.named(made["standby-cluster"], "StatefulSet")
+        worker = shared["causeway-worker"]["spec"]["template"]["spec"]["containers"][0]
+        known = {item["name"]: item.get("value") for item in worker["env"]}["COORDINATOR"]
+        self.assertEqual(set(known.split(",")),
+                         manifests.hosts_of(made["standby-cluster"], "coordinator", 7070))
+        shared["causeway-etcd"]["spec"]["replicas"] = 5
+        problems = self.problems(made["standby-cluster"])
+        self.assertIn("are not the members of etcd", problems[0])
+        self.assertIn("are not its pods", problems[1])
         worker = manifests.named(made["gpu-site"], "StatefulSet")["causeway-worker"]
         container = worker["spec"]["template"]["spec"]["containers"][0]
         self.assertEqual(container["resources"]["limits"]["nvidia.com/gpu"], 1)
@@ -113,7 +126,7 @@ class KubernetesTest(unittest.TestCase):
             self.assertEqual(status, 0, said)
 
     def test_the_configuration_is_one(self):
-        for overlay in ("one-cluster", "sharded-cluster"):
+        for overlay in ("one-cluster", "sharded-cluster", "standby-cluster"):
             status, said = run(BUILD / "bin/causeway-coordinator", "check-config",
                                f"--config={self.folder}/overlays/{overlay}/run.textproto")
             self.assertEqual(status, 0, said)

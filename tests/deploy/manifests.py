@@ -103,20 +103,54 @@ def files_of(objects, spec):
     return found
 
 
-def check_container(objects, workload, spec, container, image, known_flags):
+def check_container(objects, workload, spec, container, images, known_flags):
     name = workload["metadata"]["name"]
     ports = port_names(spec)
+    # registry.example.org/causeway:0.1.0
+    kind = container["image"].rpartition("/")[2].partition(":")[0]
+    if kind not in images:
+        yield f"{container['image']} is none of {sorted(images)}"
+        return
+    image = images[kind]
     for port in ports.values():
         if port not in image.ports:
             yield f"port {port} is not one of the image's"
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         if probe in container and container[probe]["httpGet"]["port"] not in ports:
             yield f"{probe} asks port {container[probe]['httpGet']['port']}, which has no name here"
+    yield from check_rights(spec, container, image)
+    environment = {item["name"] for item in container.get("env", [])}
+    for argument in container["args"]:
+        for variable in re.findall(r"\$\((\w+)\)", argument):
+            if variable not in environment:
+                yield f"{argument}: there is no {variable} in its environment"
+    if kind != "causeway":
+        return
     startup = container.get("startupProbe")
     if "serve" in container["args"] and (
             startup is None or
             startup.get("periodSeconds", 10) * startup.get("failureThreshold", 3) < LONGEST_RECOVERY_S):
         yield "a coordinator that recovers for long would be killed, and begin again"
+    program, command, *flags = container["args"]
+    listened = set()
+    provided = files_of(objects, spec)
+    for flag in flags:
+        option, _, value = flag.partition("=")
+        if known_flags is not None and option not in known_flags(program):
+            yield f"{program} {command} has no flag {option}"
+        if option in ("--listen", "--http", "--metrics"):
+            listened.add(int(value.rpartition(":")[2]))
+        if option in ("--config", "--tls_ca", "--tls_cert", "--tls_key", "--lead_tls_cert",
+                      "--lead_tls_key", "--standby_cert", "--standby_key"):
+            for index in range(workload["spec"].get("replicas", 1)):
+                path = value.replace("$(POD_NAME)", f"{name}-{index}")
+                if path not in provided:
+                    yield f"{option}: nothing puts {path} there"
+    if listened != set(ports.values()):
+        yield f"listens to {sorted(listened)} and declares {sorted(ports.values())}"
+
+
+def check_rights(spec, container, image):
     if spec["securityContext"].get("runAsUser") != image.user:
         yield f"runs as another user than the image's, {image.user}"
     if not spec["securityContext"].get("runAsNonRoot"):
@@ -125,27 +159,6 @@ def check_container(objects, workload, spec, container, image, known_flags):
     if (own.get("allowPrivilegeEscalation") is not False or not own.get("readOnlyRootFilesystem")
             or own.get("capabilities") != {"drop": ["ALL"]}):
         yield "has more rights than it needs"
-    environment = {item["name"] for item in container.get("env", [])}
-    program, command, *flags = container["args"]
-    listened = set()
-    provided = files_of(objects, spec)
-    for flag in flags:
-        for variable in re.findall(r"\$\((\w+)\)", flag):
-            if variable not in environment:
-                yield f"{flag}: there is no {variable} in its environment"
-        option, _, value = flag.partition("=")
-        if known_flags is not None and option not in known_flags(program):
-            yield f"{program} {command} has no flag {option}"
-        if option in ("--listen", "--http", "--metrics"):
-            listened.add(int(value.rpartition(":")[2]))
-        if option in ("--config", "--tls_ca", "--tls_cert", "--tls_key", "--lead_tls_cert",
-                      "--lead_tls_key"):
-            for index in range(workload["spec"].get("replicas", 1)):
-                path = value.replace("$(POD_NAME)", f"{name}-{index}")
-                if path not in provided:
-                    yield f"{option}: nothing puts {path} there"
-    if listened != set(ports.values()):
-        yield f"listens to {sorted(listened)} and declares {sorted(ports.values())}"
 
 
 def check_shards(objects):
@@ -162,8 +175,37 @@ def check_shards(objects):
                 yield f"{name}: {flag} are not the shards' pods, {sorted(found)}"
 
 
-def check(objects, image, outside=(), known_flags=None):
-    """Yields what does not fit, one sentence each. `outside`: names of what a user brings along.
+def hosts_of(objects, component, port):
+    """POD.SERVICE:PORT of every pod of the StatefulSets with that component."""
+    return {f"{item['metadata']['name']}-{index}.{item['spec']['serviceName']}:{port}"
+            for item in objects if item["kind"] == "StatefulSet"
+            and item["metadata"]["labels"]["app.kubernetes.io/component"] == component
+            for index in range(item["spec"].get("replicas", 1))}
+
+
+def check_shared_run(objects):
+    """Coordinators that share a run name the members of etcd, which name each other."""
+    for item in objects:
+        if item["kind"] != "StatefulSet":
+            continue
+        name = item["metadata"]["name"]
+        container = item["spec"]["template"]["spec"]["containers"][0]
+        environment = {entry["name"]: entry.get("value", "") for entry in container.get("env", [])}
+        if "--etcd=$(ETCD)" in container["args"]:
+            if set(environment["ETCD"].split(",")) != hosts_of(objects, "etcd", 2379):
+                yield f"{name}: {environment['ETCD']} are not the members of etcd"
+            if f"--advertise=$(POD_NAME).{item['spec']['serviceName']}:7070" not in container["args"]:
+                yield f"{name}: its pods advertise no names of theirs"
+        if "--initial-cluster=$(MEMBERS)" in container["args"]:
+            members = {f"{host.partition('.')[0]}=http://{host}"
+                       for host in hosts_of(objects, "etcd", 2380)}
+            if set(environment["MEMBERS"].split(",")) != members:
+                yield f"{name}: {environment['MEMBERS']} are not its pods"
+
+
+def check(objects, images, outside=(), known_flags=None):
+    """Yields what does not fit, one sentence each. `images`: by the last part of
+    their names. `outside`: names of what a user brings along.
     known_flags(program): the text that has every flag of a program."""
     services = named(objects, "Service")
     for workload in (item for item in objects if item["kind"] in WORKLOADS):
@@ -178,10 +220,11 @@ def check(objects, image, outside=(), known_flags=None):
         for problem in check_volumes(objects, workload, template["spec"], outside):
             yield f"{where}: {problem}"
         for container in template["spec"]["containers"]:
-            for problem in check_container(objects, workload, template["spec"], container, image,
+            for problem in check_container(objects, workload, template["spec"], container, images,
                                            known_flags):
                 yield f"{where}: {problem}"
     yield from check_shards(objects)
+    yield from check_shared_run(objects)
     for name, service in services.items():
         selected = [spec for _, labels, spec in pods(objects)
                     if fits(service["spec"]["selector"], labels)]

@@ -131,6 +131,14 @@ class SimulateTest(unittest.TestCase):
         self.assertAlmostEqual(plan["disk_bytes_per_s_without_deltas"],
                                10e9 * (4.25 / 8 + 1.2) / seconds, delta=1e6)
         self.assertAlmostEqual(plan["delta_memory_bytes"], 10e9 * 20 * 8 * 4.25 / 8, delta=1e7)
+        often = simulate(*asked, "--days=30", "--snapshot_every_rounds=5", command="plan")
+        self.assertAlmostEqual(often["delta_memory_bytes"], plan["delta_memory_bytes"] / 2, delta=1e6)
+        self.assertAlmostEqual(often["disk_bytes"], 10e9 * (24 + 10 * 9 * 4.25 / 8), delta=1e6)
+        self.assertAlmostEqual(often["disk_bytes_per_s_without_deltas"],
+                               10e9 * (4.25 / 8 + 2.4) / seconds, delta=1e6)
+        self.assertLess(often["recovery_seconds"], plan["recovery_seconds"])
+        status, _, error = run_tool(CTL, "plan", *asked, "--snapshot_every_rounds=0")
+        self.assertEqual((status, "--snapshot_every_rounds must be 1" in error), (2, True))
         fast = simulate(*asked, "--disk_gb_per_s=17", command="plan")
         self.assertLess(fast["recovery_seconds"], plan["recovery_seconds"])
         text = run_tool(CTL, "plan", *asked, "--days=30", "--egress_per_tb=50")[1]

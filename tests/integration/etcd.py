@@ -1,5 +1,7 @@
 """Three etcd processes on loopback, for tests. Debian's package etcd-server has the program."""
 
+import base64
+import json
 import pathlib
 import shutil
 import ssl
@@ -66,6 +68,29 @@ class Etcd:
             if process.child.poll() is None:
                 process.signal(SIGKILL)
                 process.child.wait()
+
+    def _ask(self, path, **body):
+        """Of the JSON gateway to etcd's gRPC."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.clients[0]}/v3/{path}", data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+    def ask_for_users(self, name, password, prefix):
+        """From now on it lets in this user alone, to the keys that begin with `prefix`."""
+        def encoded(text):
+            return base64.b64encode(text.encode()).decode()
+        self._ask("auth/user/add", name="root", password=password + "-of-root")
+        self._ask("auth/role/add", name="root")
+        self._ask("auth/user/grant", user="root", role="root")
+        self._ask("auth/user/add", name=name, password=password)
+        self._ask("auth/role/add", name=name)
+        self._ask("auth/role/grant", name=name, perm={
+            "permType": "READWRITE", "key": encoded(prefix),
+            "range_end": encoded(prefix[:-1] + chr(ord(prefix[-1]) + 1))})
+        self._ask("auth/user/grant", user=name, role=name)
+        self._ask("auth/enable")
 
     @property
     def addresses(self):

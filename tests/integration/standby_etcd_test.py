@@ -1,5 +1,6 @@
 """Coordinators that share a run by etcd, as real processes: who leads, and what nobody may do."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -11,6 +12,7 @@ from signal import SIGCONT, SIGSTOP
 from cluster import (
     COORDINATOR, MODEL, SIGKILL, SIGTERM, Cluster, free_port, json_lines, run_tool, wait_until)
 from etcd import MISSING, Etcd, is_there
+from standby_processes_test import get
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "faults"))
 from proxy import Proxy  # noqa: E402
@@ -79,10 +81,18 @@ class Machines(Cluster):
             f"node{node}-{self.lives}.log", COORDINATOR, "serve",
             f"--run_dir={self.run_dir(node)}", f"--config={self.config}",
             f"--listen=127.0.0.1:{self.ports[node]}", f"--standby_name=node{node}",
-            "--snapshot_every_rounds=3", "--exit_when_finished", "--http=off", *flags,
+            "--snapshot_every_rounds=3", "--exit_when_finished", "--http=127.0.0.1:0",
+            f"--http_address_file={self.http_file(node)}", *flags,
             *self.etcd_flags,
             *([f"--deltas_in={self.memory(node)}"] if self.in_memory else []))
         return process
+
+    def http_file(self, node):
+        return self.folder / f"http{node}"
+
+    def ask(self, node, path):
+        """The answer's status and text."""
+        return get(self.http_file(node).read_text().strip(), path)
 
     def memory(self, node):
         """Stands for the memory of that machine."""
@@ -123,6 +133,57 @@ def times(events, name):
     return [event["time"] for event in events if event["event"] == name]
 
 
+class Tree(Machines):
+    """A hub on two machines, and a region of it on two others."""
+
+    def __init__(self):
+        super().__init__()
+        self.config.write_text(MODEL + RUN.replace("lease_ms: 20000", "lease_ms: 4000"))
+        self.region_ports = [free_port(), free_port()]
+
+    def region_dir(self, node):
+        return self.folder / f"region{node}"
+
+    def share_region(self, node):
+        return self.start(
+            f"region{node}.log", COORDINATOR, "serve", f"--run_dir={self.region_dir(node)}",
+            "--parent=" + ",".join(f"127.0.0.1:{port}" for port in self.ports),
+            "--region_id=eu", "--sites=2", f"--etcd={self.etcd.addresses}",
+            f"--listen=127.0.0.1:{self.region_ports[node]}", f"--standby_name=region{node}",
+            "--snapshot_every_rounds=3", "--exit_when_finished", "--http=off")
+
+    def start_sites(self):
+        address = ",".join(f"127.0.0.1:{port}" for port in self.region_ports)
+        return [self.start_worker(f"worker-{i}", "--min_step_time=40ms", address=address)
+                for i in range(2)]
+
+
+@unittest.skipUnless(is_there(), MISSING)
+class TreeTest(unittest.TestCase):
+    def test_a_region_goes_to_who_leads_above_and_its_sites_to_who_leads_the_region(self):
+        with Tree() as tree:
+            hub = tree.both()
+            region = [tree.share_region(0)]
+            wait_until(lambda: "listens on" in region[0].log(), "the region serves")
+            region.append(tree.share_region(1))
+            wait_until(lambda: "has everything: in sync" in region[0].log(), "its copy is in sync")
+            sites = tree.start_sites()
+            tree.wait_for_step("worker-0", 20)
+            hub[0].signal(SIGKILL)
+            wait_until(lambda: "listens on" in hub[1].log(), "the hub's second one serves")
+            tree.wait_for_step("worker-0", tree.steps("worker-0") + 20)
+            region[0].signal(SIGKILL)
+            wait_until(lambda: "listens on" in region[1].log(), "the region's second one serves")
+            for process in [*sites, region[1], hub[1]]:
+                self.assertEqual(process.wait(), 0, process.log())
+            found = hashes(tree.run_dir(1))
+            self.assertEqual(len(found), 3 * 15)
+            self.assertEqual(hashes(tree.region_dir(1)), found)
+            for folder in (tree.run_dir(1), tree.region_dir(1)):
+                summary = json.loads((folder / "summary.json").read_text())
+                self.assertEqual(summary["hash_mismatches"], 0)
+
+
 @unittest.skipUnless(is_there(), MISSING)
 class SharedRunTest(unittest.TestCase):
     def end(self, machines, workers, leader, process):
@@ -154,11 +215,19 @@ class SharedRunTest(unittest.TestCase):
     def test_a_leader_that_comes_back_follows_and_its_folder_is_put_aside(self):
         with Machines() as machines:
             first, second = machines.both()
+            wait_until(lambda: machines.ask(1, "/readyz")[0] == 200, "the copy says so")
+            self.assertIn("follows 127.0.0.1:", machines.ask(1, "/healthz")[1])
+            self.assertIn("causeway_copy_in_sync 1", machines.ask(1, "/metrics")[1])
+            self.assertEqual(machines.ask(1, "/")[0], 404)
+            port = machines.http_file(1).read_text()
             workers = machines.start_workers()
             machines.wait_for_step("worker-0", 20)
             first.signal(SIGKILL)
             first.wait()
             wait_until(lambda: "listens on" in second.log(), "the second one serves")
+            wait_until(lambda: machines.ask(1, "/")[0] == 200, "its status page is there")
+            self.assertEqual(machines.ask(1, "/readyz")[0], 200)
+            self.assertEqual(machines.http_file(1).read_text(), port)
             again = machines.share(0)
             wait_until(lambda: "in sync are" in second.log(), "the first one has everything")
             self.assertIn("follows it", again.log())
@@ -253,6 +322,35 @@ class SharedRunTest(unittest.TestCase):
                 status, _, error = run_tool(COORDINATOR, *flags, *more)
                 self.assertEqual(status, 2, error)
                 self.assertIn(text, error.strip().splitlines()[-1])
+
+    def test_an_etcd_that_asks_for_a_user(self):
+        with Machines() as machines:
+            machines.etcd.ask_for_users("causeway", "its password", "/causeway/")
+
+            def secret(name, text, mode=0o600):
+                path = machines.folder / name
+                path.write_text(text)
+                path.chmod(mode)
+                return f"--etcd_password_file={path}"
+
+            known = secret("known", "causeway:its password\n")
+            flags = ["serve", f"--run_dir={machines.folder / 'refused'}", "--http=off",
+                     f"--config={machines.config}", f"--etcd={machines.etcd.addresses}"]
+            for more, text in [
+                    ([], "give --etcd_password_file"),
+                    ([secret("wrong", "causeway:another")], "etcd does not know causeway"),
+                    ([secret("half", "causeway\n")], "must have one line, USER:PASSWORD"),
+                    ([secret("open", "causeway:its password\n", 0o644)], "--etcd_password_file: ")]:
+                status, _, error = run_tool(COORDINATOR, *flags, *more)
+                self.assertEqual(status, 2, error)
+                self.assertIn(text, error.strip().splitlines()[-1])
+            machines.etcd_flags = [known]
+            first, second = machines.both()
+            workers = machines.start_workers()
+            machines.wait_for_step("worker-0", 20)
+            first.signal(SIGKILL)
+            first.wait()
+            self.end(machines, workers, 1, second)
 
     def test_what_is_refused(self):
         with Machines() as machines:

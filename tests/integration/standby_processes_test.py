@@ -3,10 +3,17 @@
 import json
 import pathlib
 import shutil
+import sys
 import unittest
+import urllib.error
+import urllib.request
 
 from cluster import (
     COORDINATOR, SIGKILL, SIGTERM, Cluster, free_port, json_lines, run_tool, wait_until)
+from metrics_export_test import Scrape
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "monitoring"))
+import documents  # noqa: E402
 
 RUN = """
 train { steps: 60 optimizer: MUON }
@@ -66,6 +73,14 @@ def hashes(folder):
 def files(folder):
     return {str(path.relative_to(folder)): path.read_bytes()
             for kind in ("deltas", "answers", "snapshots") for path in (folder / kind).iterdir()}
+
+
+def get(address, path):
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
 
 
 def inspect(folder):
@@ -258,6 +273,28 @@ class DeltasInMemoryTest(unittest.TestCase):
             self.assertEqual(files(pair.folder / "coordinator"), files(pair.copy))
             self.assertEqual(list(pair.memory("leader").iterdir()), [])
 
+    def test_a_standby_that_was_rebooted_keeps_its_folder_until_a_coordinator_answers(self):
+        with MemoryPair() as pair:
+            pair.start_both()
+            workers = pair.start_workers()
+            pair.wait_for_step("worker-0", 20)
+            pair.coordinator.signal(SIGKILL)
+            pair.coordinator.wait()
+            pair.reboot(pair.standby, "spare")
+            flags = [f"--deltas_in={pair.memory('spare')}", "--http=off"]
+            standby = pair.start("waits.log", COORDINATOR, "follow", f"--run_dir={pair.copy}",
+                                 f"--of=127.0.0.1:{pair.ports[0]}", *flags)
+            pair.wait_for_log(standby, "No answer from the coordinator")
+            former = pair.folder / "copy.former-1"
+            self.assertFalse(former.exists())
+            self.assertIn("of its deltas: they were in memory", standby.log())
+            pair.start_leader("--durability=replicated", f"--deltas_in={pair.memory('leader')}")
+            pair.wait_for_log(standby, "a new copy begins")
+            for worker in workers:
+                self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertTrue((former / "run.db").exists())
+            self.assertEqual(hashes(pair.folder / "coordinator"), StandbyTest.reference_hashes())
+
     def test_a_leader_whose_standby_goes_brings_its_deltas_to_the_disk(self):
         with MemoryPair() as pair:
             pair.start_both()
@@ -316,6 +353,39 @@ class DeltasInMemoryTest(unittest.TestCase):
                 self.assertEqual(status, 2, error)
                 self.assertIn(text, error.strip().splitlines()[-1])
             self.assertFalse((pair.folder / "refused").exists())
+
+
+class HttpTest(unittest.TestCase):
+    def test_a_follower_says_how_far_its_copy_is(self):
+        with Pair() as pair:
+            address_file = pair.folder / "standby_http"
+            pair.standby = pair.start(
+                "standby.log", COORDINATOR, "follow", f"--run_dir={pair.copy}",
+                f"--of=127.0.0.1:{pair.ports[0]}", "--http=127.0.0.1:0",
+                f"--http_address_file={address_file}")
+            wait_until(address_file.exists, "the standby serves HTTP")
+            address = address_file.read_text().strip()
+            wait_until(lambda: "no answer from" in get(address, "/readyz")[1], "it says why not")
+            self.assertEqual(get(address, "/readyz")[0], 503)
+            self.assertEqual(get(address, "/healthz")[0], 200)
+            scrape = Scrape(address)
+            self.assertEqual(scrape("causeway_copy_ready"), 0)
+            self.assertEqual(scrape("causeway_copy_following"), 0)
+            pair.start_leader()
+            wait_until(lambda: get(address, "/readyz")[0] == 200, "it has everything")
+            self.assertEqual(get(address, "/healthz")[1], f"follows 127.0.0.1:{pair.ports[0]}\n")
+            for worker in pair.start_workers():
+                self.assertEqual(worker.wait(), 0, worker.log())
+            self.assertEqual(pair.coordinator.wait(), 0, pair.coordinator.log())
+            wait_until(lambda: Scrape(address)("causeway_copy_following") == 0, "it noticed")
+            scrape = Scrape(address)
+            self.assertEqual(scrape("causeway_copy_commits"),
+                             inspect(pair.folder / "coordinator")["commits"])
+            self.assertEqual(scrape("causeway_copy_behind_commits"), 0)
+            documented = {name: labels for name, (_, labels) in documents.metrics("standby").items()
+                          if "certificate" not in name
+                          and name not in ("causeway_copy_in_sync", "causeway_events_total")}
+            self.assertEqual(scrape.labels(), documented)
 
 
 class RefusalTest(unittest.TestCase):

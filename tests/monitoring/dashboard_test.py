@@ -14,9 +14,9 @@ SUFFIXES = ("_bucket", "_sum", "_count")
 
 
 def known():
-    """Both programs' metrics, with the series of histograms: {name: labels}."""
+    """All metrics, with the series of histograms: {name: labels}."""
     found = {}
-    for side in ("coordinator", "worker"):
+    for side in ("coordinator", "standby", "worker"):
         for name, (kind, labels) in documents.metrics(side).items():
             found.setdefault(name, set()).update(labels)
             if kind == "histogram":

@@ -21,8 +21,8 @@ def section(text, title):
 
 
 def metrics(side):
-    """{name: (type, set of labels)} of "coordinator" or "worker"."""
-    title = {"coordinator": "The coordinator's", "worker": "A worker's"}[side]
+    """{name: (type, set of labels)} of "coordinator", "standby" or "worker"."""
+    title = {"coordinator": "The coordinator's", "standby": "A standby's", "worker": "A worker's"}[side]
     page = (ROOT / "docs" / "metrics.md").read_text()
     text = section(page, title) + section(page, "Both programs'")
     found = {}

@@ -89,6 +89,18 @@ absl::StatusOr<std::unique_ptr<SiteStream>> Knock(const std::shared_ptr<grpc::Ch
   return stream;
 }
 
+// What a failed handshake shows that no other try will change; empty: nothing. TLS's own words,
+// which reach us in gRPC's message alone.
+absl::string_view WrongSecret(const absl::Status& status) {
+  if (absl::StrContains(status.message(), "certificate verify failed")) {
+    return " has another site secret than this one";
+  }
+  if (absl::StrContains(status.message(), "wrong version number")) {
+    return " has no site secret, and this one has";
+  }
+  return "";
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SiteLink>> VisitSite(const SiteRendezvous& rendezvous) {
@@ -109,6 +121,13 @@ absl::StatusOr<std::unique_ptr<SiteLink>> VisitSite(const SiteRendezvous& rendez
     if (absl::IsFailedPrecondition(last)) {
       return absl::FailedPreconditionError(absl::StrCat("process 0 at ", there, " turned process ",
                                                         launch.process, " away: ", last.message()));
+    }
+    if (const absl::string_view wrong = WrongSecret(last); !wrong.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("process 0 at ", there, wrong,
+                       ": start all processes of the site with the same "
+                       "--site_secret_file, or all without (",
+                       last.message(), ")"));
     }
     if (!warned && absl::StrContains(last.message(), "handshake")) {
       warned = true;

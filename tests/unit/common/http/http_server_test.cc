@@ -295,6 +295,20 @@ TEST_F(HttpServerTest, StopClosesConnectionsAndThePort) {
   EXPECT_TRUE(again.ok()) << again.status();
 }
 
+TEST_F(HttpServerTest, APortThatIsReleasedIsServedOnAndWhoConnectsMeanwhileWaits) {
+  HttpListener listener = server_->Release();
+  EXPECT_EQ(listener.port(), port_);
+  const HttpClient waiting(port_);
+  HttpServer::Options options;
+  options.handlers["/next"] = [](const HttpRequest&) { return HttpResponse::Text(200, "next"); };
+  auto next = HttpServer::Start(std::move(listener), std::move(options));
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(waiting.Get("/next").body, "next\n");
+  server_.reset();
+  EXPECT_EQ(HttpGet(port_, "/next").status, 200);
+  EXPECT_EQ(HttpGet(port_, "/hello").status, 404);
+}
+
 TEST_F(HttpServerTest, StopWaitsForTheHandlerThatRuns) {
   server_.reset();
   absl::Notification entered, leave;

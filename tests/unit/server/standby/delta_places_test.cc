@@ -103,6 +103,20 @@ TEST_F(DeltaPlacesTest, ADiskThatIsFullIsTriedAgain) {
   EXPECT_EQ(OnDisk(), 1);
 }
 
+TEST_F(DeltaPlacesTest, ACopyThatIsNotAtItsEndAsksForTheNextTurnAtOnce) {
+  DeltaPlaces places(store_->blobs(), standbys_, /*bytes_per_tick=*/1);
+  const int64_t stream = standbys_.Attach("spare", store_->Position().commits);
+  places.Tick();
+  for (const char* worker : {"a", "b", "c"}) Contribute(worker);
+  EXPECT_FALSE(places.copies());
+  standbys_.Detach(stream);
+  for (int copied = 1; copied <= 3; ++copied) {
+    places.Tick();
+    EXPECT_EQ(OnDisk(), copied);
+    EXPECT_EQ(places.copies(), copied < 3);
+  }
+}
+
 TEST_F(DeltaPlacesTest, AnOrderlyEndLeavesNothingInMemory) {
   store_->blobs().set_new_in_memory(true);
   Contribute("both");

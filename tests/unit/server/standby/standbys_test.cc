@@ -162,6 +162,15 @@ TEST_F(StandbysTest, ItIsSaidOnceThatEverybodyWaitsAndOnceThatItIsOver) {
   EXPECT_THAT(events_.names, ElementsAre("standby_missing", "standby_back"));
 }
 
+TEST_F(StandbysTest, SeveralCopiesWithoutARegistryAreSaidToBeServedByTheirCommits) {
+  EXPECT_EQ(standbys_.AmongOthers("a"), "");
+  standbys_.Attach("a", 5);
+  EXPECT_EQ(standbys_.AmongOthers("a"), "") << "it comes again";
+  EXPECT_THAT(standbys_.AmongOthers("b"), HasSubstr("; so does a, without etcd: "));
+  standbys_.Require({"a"}, /*alone=*/false);
+  EXPECT_EQ(standbys_.AmongOthers("b"), "");
+}
+
 TEST_F(StandbysTest, ASavedFactWaitsForACopy) {
   const TemporaryFolder parent;
   auto directory = RunDirectoryStore::Open(*FileSystem::Real(), parent.File("run"), {});

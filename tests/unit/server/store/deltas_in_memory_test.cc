@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -261,7 +262,7 @@ TEST_F(DeltasInMemoryTest, ADeltaThatIsBeingWrittenIsNotForgotten) {
     EXPECT_FALSE(*store->blobs().CopyToDisk(kAllBytes));
   };
   ASSERT_TRUE(life_[5].take(*store).ok());
-  EXPECT_EQ(FilesBelow(disk, "/mem"), 1);
+  EXPECT_EQ(FilesBelow(disk, "/mem/run-1/deltas"), 1);
   EXPECT_EQ(FilesBelow(disk, "/disk/run/deltas"), 0);
   EXPECT_TRUE(*store->blobs().CopyToDisk(kAllBytes));
   EXPECT_EQ(FilesBelow(disk, "/disk/run/deltas"), 1);
@@ -295,11 +296,126 @@ TEST_F(DeltasInMemoryTest, AMemoryWithoutRoomLeavesDeltasToTheDisk) {
   ASSERT_TRUE(store->Recover().ok());
   store->blobs().set_new_in_memory(true);
   for (size_t i = 0; i < 6; ++i) ASSERT_TRUE(life_[i].take(*store).ok());
-  EXPECT_EQ(FilesBelow(disk, "/mem"), 1);
+  EXPECT_EQ(FilesBelow(disk, "/mem/run-1/deltas"), 1);
   disk.SetCapacity(uint64_t{48} << 20);
   ASSERT_TRUE(life_[6].take(*store).ok());
-  EXPECT_EQ(FilesBelow(disk, "/mem"), 1);
+  EXPECT_EQ(FilesBelow(disk, "/mem/run-1/deltas"), 1);
   EXPECT_EQ(FilesBelow(disk, "/disk/run/deltas"), 1);
+}
+
+TEST_F(DeltasInMemoryTest, ACopyOfTheFolderDoesNotTakeTheMemoryOfItsOriginal) {
+  FaultDisk disk;
+  ASSERT_EQ(Live(disk, 16), 16);
+  disk.Crash(Loss::kNothing, 0);
+  for (const std::string& path : disk.Files()) {
+    if (!absl::StartsWith(path, "/disk/run/")) continue;
+    const std::string copied = absl::StrCat("/disk/copy/", path.substr(10));
+    ASSERT_TRUE(disk.CreateFolders(ParentFolder(copied)).ok());
+    ASSERT_TRUE(WriteFileAtomically(disk, copied, absl::string_view(disk.Content(path))).ok());
+  }
+  const auto open_copy = [&]() -> absl::Status {
+    const FaultDiskVfs vfs(disk);
+    ASSIGN_OR_RETURN(const StorePointer store,
+                     RunDirectoryStore::Open(disk, "/disk/copy", {.sqlite_vfs = vfs.name()}));
+    return store->Recover().status();
+  };
+  const absl::Status refused = open_copy();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.message(), HasSubstr("/disk/copy is a copy of /disk/run"));
+  EXPECT_EQ(FilesBelow(disk, "/mem/run-1/deltas"), 5);
+  EXPECT_EQ(*Reopen(disk), Print(16));
+  // As the message says.
+  for (const std::string& path : disk.Files()) {
+    if (!absl::StartsWith(path, "/mem/run-1/deltas/")) continue;
+    const std::string copied = absl::StrCat("/disk/copy/", path.substr(11));
+    ASSERT_TRUE(disk.CreateFolders(ParentFolder(copied)).ok());
+    ASSERT_TRUE(WriteFileAtomically(disk, copied, absl::string_view(disk.Content(path))).ok());
+  }
+  ASSERT_TRUE(disk.Remove("/disk/copy/DELTAS_IN").ok());
+  EXPECT_TRUE(open_copy().ok());
+}
+
+TEST_F(DeltasInMemoryTest, AFolderThatWasRenamedKeepsItsMemory) {
+  FaultDisk disk;
+  ASSERT_EQ(Live(disk, 16), 16);
+  disk.Crash(Loss::kNothing, 0);
+  disk.Damage("/mem/run-1/OWNER", [](std::string& content) { content = "/disk/former\n"; });
+  EXPECT_EQ(*Reopen(disk, {.deltas_in = kMemoryOfRun}), Print(16));
+  EXPECT_EQ(disk.Content("/mem/run-1/OWNER"), "/disk/run\n");
+}
+
+TEST_F(DeltasInMemoryTest, NobodyGoesBackBehindADeltaThatIsDamaged) {
+  FaultDisk disk;
+  ASSERT_EQ(Live(disk, 16, /*to_disk=*/true), 16);
+  disk.Crash(Loss::kEverythingUnsynced, 0);
+  std::string needed;
+  for (const std::string& path : disk.Files()) {
+    if (absl::StrContains(path, "/deltas/") && absl::StrContains(path, "-f1-r1-")) needed = path;
+  }
+  ASSERT_FALSE(needed.empty());
+  disk.Damage(needed, [](std::string& content) { content.resize(content.size() / 2); });
+  const absl::Status refused = Reopen(disk, {.back_to_snapshots = true}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(refused.message(), AllOf(HasSubstr(needed), HasSubstr("not behind damaged ones")));
+  ASSERT_TRUE(disk.Remove(needed).ok());
+  EXPECT_TRUE(Reopen(disk, {.back_to_snapshots = true}).ok());
+}
+
+// Fails one sync of a folder's names.
+class OneFailedSync final : public ForwardingFileSystem {
+ public:
+  using ForwardingFileSystem::ForwardingFileSystem;
+  absl::Status SyncFolder(const std::string& folder) override {
+    if (folder != std::exchange(failing, "")) return ForwardingFileSystem::SyncFolder(folder);
+    return absl::InternalError("a failed sync");
+  }
+  std::string failing;
+};
+
+TEST_F(DeltasInMemoryTest, ACopyWhoseLastSyncFailedIsSyncedByTheNextOne) {
+  FaultDisk disk;
+  ASSERT_EQ(Live(disk, 6), 6);
+  OneFailedSync files(disk);
+  BlobFolder blobs(files, kRunWithMemory);
+  ASSERT_TRUE(blobs.FindMemory().ok());
+  files.failing = "/disk/run/deltas";
+  ASSERT_FALSE(blobs.CopyToDisk(kAllBytes).ok());
+  EXPECT_EQ(FilesBelow(disk, "/disk/run/deltas"), 1);
+  ASSERT_TRUE(*blobs.CopyToDisk(kAllBytes));
+  disk.Crash(Loss::kEverythingUnsynced, 0);
+  EXPECT_EQ(*Reopen(disk), Print(6));
+}
+
+// Calls back before the size of a file is read.
+class BeforeSize final : public ForwardingFileSystem {
+ public:
+  using ForwardingFileSystem::ForwardingFileSystem;
+  absl::StatusOr<uint64_t> FileSize(const std::string& path) override {
+    if (callback) std::exchange(callback, nullptr)();
+    return ForwardingFileSystem::FileSize(path);
+  }
+  std::function<void()> callback;
+};
+
+TEST_F(DeltasInMemoryTest, ADeltaThatGoesToTheDiskWhileItIsLookedForIsNotMissed) {
+  FaultDisk disk;
+  ASSERT_EQ(Live(disk, 16), 16);
+  BeforeSize files(disk);
+  BlobFolder looking(files, kRunWithMemory);
+  ASSERT_TRUE(looking.FindMemory().ok());
+  BlobFolder owner(disk, kRunWithMemory);
+  ASSERT_TRUE(owner.FindMemory().ok());
+  BlobRef delta;
+  for (const std::string& path : disk.Files()) {
+    if (!absl::StartsWith(path, "/mem/run-1/deltas/")) continue;
+    delta = {.file = path.substr(11), .bytes = static_cast<int64_t>(disk.Content(path).size())};
+  }
+  files.callback = [&] {
+    ASSERT_TRUE(*owner.CopyToDisk(kAllBytes));
+    ASSERT_TRUE(owner.DropMemory().ok());
+  };
+  EXPECT_TRUE(looking.CheckPresent(delta).ok());
+  EXPECT_EQ(files.callback, nullptr);
 }
 
 TEST_F(DeltasInMemoryTest, ADamagedNameOfTheMemoryIsRefused) {

@@ -110,6 +110,31 @@ TEST(SpareBlobs, GoWhenTheDiskIsFullAndWithTheProcess) {
   EXPECT_THAT(killed.Deltas(), IsEmpty());
 }
 
+TEST(SpareBlobs, MakeRoomForAnAnswerThatFindsNone) {
+  LargeRun run;
+  ASSERT_TRUE(run.Contribute(2, 64).ok());
+  uint64_t used = 0;
+  for (const std::string& path : run.disk().Files()) used += run.disk().Content(path).size();
+  run.disk().SetCapacity(used + kLarge / 2);
+  // Of a size that no spare is written over for.
+  ASSERT_TRUE(run.store().SaveRound(ScriptedRound(0, 2), std::vector<uint8_t>(kLarge, 7)).ok());
+  EXPECT_THAT(run.Deltas(), ElementsAre(EndsWith("f0-r2-alice.delta")));
+  EXPECT_EQ(*run.store().ReadAnswer(0, 2), std::vector<uint8_t>(kLarge, 7));
+}
+
+TEST(SpareBlobs, MakeRoomForRowsThatFindNone) {
+  LargeRun run;
+  uint64_t used = 0;
+  for (const std::string& path : run.disk().Files()) used += run.disk().Content(path).size();
+  run.disk().SetCapacity(used);
+  absl::Status saved;
+  for (int i = 0; i < 40 && saved.ok(); ++i) {
+    saved = run.store().SaveMember(ScriptedMember(absl::StrCat("member-", i), 1));
+  }
+  EXPECT_TRUE(saved.ok()) << saved;
+  EXPECT_THAT(run.Deltas(), IsEmpty());
+}
+
 TEST(SpareBlobs, APowerLossAtAnyCallLeavesWhatWasCommitted) {
   for (int64_t call = 0;; ++call) {
     LargeRun run;

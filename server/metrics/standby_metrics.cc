@@ -1,0 +1,45 @@
+#include "server/metrics/standby_metrics.h"
+
+#include "common/identity/certificate.h"
+#include "common/metrics/metric_page.h"
+#include "common/metrics/process_figures.h"
+#include "common/transfer/wire.h"
+
+namespace causeway::server {
+
+std::string StandbyMetricsText(const StandbyNotes& notes, FileSystem& file_system,
+                               const std::string& run_dir, const std::string& cert_file) {
+  const StandbyNotes::View view = notes.Get();
+  MetricPage page;
+  page.Gauge("causeway_build_info", "1; the label says which release this is.", 1,
+             {{"version", kSoftwareVersion}});
+  page.Gauge("causeway_copy_following", "1 while a coordinator sends what it commits.",
+             view.following ? 1 : 0);
+  page.Gauge("causeway_copy_commits", "Commits that this copy has.",
+             static_cast<double>(view.commits));
+  page.Gauge("causeway_copy_behind_commits",
+             "Commits that the coordinator had beyond those, when it was last heard.",
+             static_cast<double>(view.behind));
+  page.Gauge("causeway_copy_ready", "1 if this copy could take over.", notes.Ready().ok() ? 1 : 0);
+  if (view.in_sync.has_value()) {
+    page.Gauge("causeway_copy_in_sync", "1 if this copy has all that workers were told.",
+               *view.in_sync ? 1 : 0);
+  }
+  const absl::StatusOr<uint64_t> free = file_system.FreeBytes(run_dir);
+  if (free.ok()) {
+    page.Gauge("causeway_store_free_bytes", "Free on the disk of the run's folder.",
+               static_cast<double>(*free));
+  }
+  if (!cert_file.empty()) {
+    const absl::StatusOr<Certificate> certificate = ReadCertificate(cert_file);
+    if (certificate.ok()) {
+      AddCertificateFigures(page, certificate->not_after);
+    } else {
+      AddCertificateFigures(page, certificate.status());
+    }
+  }
+  AddProcessFigures(page);
+  return page.Text();
+}
+
+}  // namespace causeway::server

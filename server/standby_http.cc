@@ -1,0 +1,48 @@
+#include "server/standby_http.h"
+
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+#include "common/metrics/metric_page.h"
+#include "common/telemetry/log.h"
+#include "server/metrics/standby_metrics.h"
+
+namespace causeway::server {
+
+absl::StatusOr<std::unique_ptr<HttpServer>> ServeStandbyHttp(std::optional<HttpListener> port,
+                                                             const std::string& address_file,
+                                                             const StandbyNotes& notes,
+                                                             const std::string& run_dir,
+                                                             const std::string& cert_file) {
+  if (!port.has_value()) return std::unique_ptr<HttpServer>();
+  const std::string address = port->address();
+  const std::string warning = port->Warning();
+  if (!warning.empty()) Log().warn("{}", warning);
+  HttpServer::Options options;
+  options.handlers["/healthz"] = [&notes](const HttpRequest&) {
+    return HttpResponse::Text(200, notes.Get().doing);
+  };
+  options.handlers["/readyz"] = [&notes](const HttpRequest&) {
+    const absl::Status ready = notes.Ready();
+    return ready.ok() ? HttpResponse::Text(200, notes.Get().doing)
+                      : HttpResponse::Text(503, ready.message());
+  };
+  options.handlers["/metrics"] = [&notes, run_dir, cert_file](const HttpRequest&) {
+    HttpResponse response;
+    response.content_type = MetricPage::kContentType;
+    response.body = StandbyMetricsText(notes, *FileSystem::Real(), run_dir, cert_file);
+    return response;
+  };
+  ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> http,
+                   HttpServer::Start(*std::move(port), std::move(options)));
+  Log().info("http://{}/metrics shows how far the copy is", address);
+  if (!address_file.empty()) {
+    RETURN_IF_ERROR(
+        WriteFileAtomically(*FileSystem::Real(), address_file, absl::string_view(address)));
+  }
+  return http;
+}
+
+}  // namespace causeway::server
