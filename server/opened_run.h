@@ -17,7 +17,7 @@
 #include "server/region/parent_link.h"
 #include "server/region_run.h"
 #include "server/sharded_run.h"
-#include "server/standby/leading.h"
+#include "server/standby_rpc/leading.h"
 #include "server/store/run_directory_store.h"
 
 namespace causeway::server {

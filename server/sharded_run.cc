@@ -20,7 +20,7 @@
 #include "common/transfer/wire.h"
 #include "server/initial_parameters.h"
 #include "server/shards/deal.h"
-#include "server/shards/shard_service.h"
+#include "server/shards_rpc/shard_service.h"
 #include "server/store/run_parts.h"
 
 ABSL_FLAG(std::string, shards, "",

@@ -20,8 +20,8 @@
 #include "server/core/coordinator.h"
 #include "server/core/shards.h"
 #include "server/given_run.h"
-#include "server/shards/lead_link.h"
 #include "server/shards/shard_hub.h"
+#include "server/shards_rpc/lead_link.h"
 #include "server/store/store.h"
 
 namespace causeway::server {

@@ -10,7 +10,7 @@
 #include "common/base/file_system.h"
 #include "server/given_run.h"
 #include "server/region/parent_link.h"
-#include "server/standby/leading.h"
+#include "server/standby_rpc/leading.h"
 #include "server/store/run_directory_store.h"
 
 namespace causeway::server {

@@ -207,6 +207,7 @@ void Session::RunSession() {
   absl::Duration backoff = kFirstBackoff;
   alone_since_ = absl::Now();
   absl::BitGen jitter;  // So that the workers of a run do not come back all at once.
+  absl::Status failure;
   for (;;) {
     const uint64_t before = incarnation();
     const absl::Status status = RunStream();
@@ -225,11 +226,7 @@ void Session::RunSession() {
         (!welcomed_ && options_.join.has_checkpoint() && absl::IsAlreadyExists(status));
     const bool again = may_pass && !leaving_ && absl::Now() - alone_since_ < patience;
     if (!again) {
-      const absl::Status cause =
-          status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
-      mutex_.Unlock();
-      Fail(cause);
-      mutex_.Lock();
+      failure = status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
       break;
     }
     if (retries_++ > 0) {
@@ -248,6 +245,7 @@ void Session::RunSession() {
     if (stopping_) break;
     backoff = std::min(2 * backoff, kMaxBackoff);
   }
+  if (!failure.ok()) Fail(failure);
   absl::MutexLock lock(&mutex_);
   ended_ = true;
 }

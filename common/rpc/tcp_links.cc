@@ -19,7 +19,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/file_system.h"
-#include "common/rpc/socket_buffers.h"
 
 namespace causeway {
 namespace {
@@ -31,6 +30,14 @@ constexpr absl::Duration kTcpsOwnPause = absl::Seconds(120);
 constexpr absl::Duration kLongRtt = absl::Milliseconds(5);
 // From here on windows are what limits a link, however many connections it has.
 constexpr absl::Duration kVeryLongRtt = absl::Milliseconds(200);
+// Below this share of lost bytes a connection seldom waits for a segment; above the other one it is
+// not the link that loses them but a queue that overflows.
+constexpr double kSomeLosses = 3e-4;
+constexpr double kManyLosses = 1e-2;
+// A share is of so many bytes at least.
+constexpr double kTellingBytes = 4 << 20;
+constexpr double kSegmentBytes = 1448;  // The usual payload.
+constexpr double kKeptPerLook = 0.8;
 
 void ForEachDescriptor(const std::function<void(int)>& visit) {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
@@ -126,23 +133,20 @@ std::vector<TcpConnection> Connections(const std::function<bool(const TcpConnect
   return found;
 }
 
-// Bounds what a connection may have under way to this process: see tcp_links.h. 0: the kernel does.
-int LargestWindow() {
+int BoundAll(const std::function<bool(const TcpConnection&)>& wanted, TcpLosses& losses) {
   const absl::StatusOr<SocketBuffers> buffers = ReadSocketBuffers(*FileSystem::Real());
-  return buffers.ok() ? static_cast<int>(buffers->window_bytes()) : 0;
-}
-
-int BoundAll(const std::function<bool(const TcpConnection&)>& wanted) {
-  const int window = LargestWindow();
   int bounded = 0;
   ForEachConnection(wanted, [&](int descriptor, const TcpConnection& connection) {
     const absl::Duration pause = std::clamp(4 * connection.rtt, kLongestRetryPause, kTcpsOwnPause);
     const int pause_ms = static_cast<int>(absl::ToInt64Milliseconds(pause));
     bounded += setsockopt(descriptor, IPPROTO_TCP, kTcpRtoMaxMs, &pause_ms, sizeof(pause_ms)) == 0;
-    const bool is_long = connection.min_rtt >= kLongRtt && connection.min_rtt < kVeryLongRtt;
-    if (window == 0 || !is_long || connection.congestion_control != "bbr") return;
+    const double resent_share = losses.ResentShare(connection);
+    const int window =
+        buffers.ok() ? static_cast<int>(WindowBound(connection, resent_share, *buffers)) : 0;
+    if (window == 0) return;
     setsockopt(descriptor, IPPROTO_TCP, TCP_WINDOW_CLAMP, &window, sizeof(window));
   });
+  losses.ForgetOthers();
   return bounded;
 }
 
@@ -285,20 +289,53 @@ TcpLink TcpLinkTotals::Update(std::vector<TcpConnection> now) {
   return link;
 }
 
-int BoundConnectionsTo(std::span<const TcpAddress> peers) {
-  if (peers.empty()) return 0;
-  return BoundAll(
-      [&](const TcpConnection& connection) { return Contains(peers, connection.peer); });
+double TcpLosses::ResentShare(const TcpConnection& now) {
+  const auto same = std::ranges::find_if(connections_, [&](const Sent& sent) {
+    return sent.local == now.local && sent.peer == now.peer && sent.bytes <= now.sent_bytes;
+  });
+  Sent& sent = same != connections_.end()
+                   ? *same
+                   : connections_.emplace_back(Sent{.local = now.local, .peer = now.peer});
+  if (now.sent_bytes > sent.bytes) {
+    const auto resent = static_cast<double>(now.retransmitted_segments - sent.resent_segments);
+    sent.recent_bytes *= kKeptPerLook;
+    sent.recent_bytes += static_cast<double>(now.sent_bytes - sent.bytes);
+    sent.recent_resent *= kKeptPerLook;
+    sent.recent_resent += kSegmentBytes * resent;
+  }
+  sent.bytes = now.sent_bytes;
+  sent.resent_segments = now.retransmitted_segments;
+  sent.seen = true;
+  return sent.recent_bytes < kTellingBytes ? 0 : sent.recent_resent / sent.recent_bytes;
 }
 
-int BoundConnectionsAcceptedOn(int local_port) {
+void TcpLosses::ForgetOthers() {
+  std::erase_if(connections_, [](const Sent& sent) { return !sent.seen; });
+  for (Sent& sent : connections_) sent.seen = false;
+}
+
+int64_t WindowBound(const TcpConnection& connection, double resent_share,
+                    const SocketBuffers& buffers) {
+  const bool is_long = connection.min_rtt >= kLongRtt && connection.min_rtt < kVeryLongRtt;
+  if (!is_long || connection.congestion_control != "bbr") return 0;
+  const bool loses = resent_share > kSomeLosses && resent_share < kManyLosses;
+  return loses ? buffers.send.largest : buffers.window_bytes();
+}
+
+int BoundConnectionsTo(std::span<const TcpAddress> peers, TcpLosses& losses) {
+  if (peers.empty()) return 0;
+  return BoundAll([&](const TcpConnection& connection) { return Contains(peers, connection.peer); },
+                  losses);
+}
+
+int BoundConnectionsAcceptedOn(int local_port, TcpLosses& losses) {
   return BoundAll(
-      [&](const TcpConnection& connection) { return connection.local.port == local_port; });
+      [&](const TcpConnection& connection) { return connection.local.port == local_port; }, losses);
 }
 
 TcpLink TcpLinkMeter::Sample() {
   SetCongestionControl(peers_, congestion_control_);
-  BoundConnectionsTo(peers_);
+  BoundConnectionsTo(peers_, losses_);
   return totals_.Update(ConnectionsTo(peers_));
 }
 

@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/rpc/socket_buffers.h"
 #include "common/rpc/tcp_address.h"
 
 namespace causeway {
@@ -87,7 +88,8 @@ int SetCongestionControlOfListeners(int local_port, const std::string& name);
 // Where the send buffer is what limits it, it never has, with gRPC's way to write: BBR goes on at
 // the rate of its first second, several times too much, and the queues on the way overflow. So
 // BBR connections of 5 to 200 ms announce a window that is smaller than the peer's buffer. Those of
-// longer links need all that the kernel gives.
+// longer links need all that the kernel gives, and so do those that lose packets: what follows a
+// lost segment fills the window until the segment comes again, and then something is left to send.
 //
 // Retries. TCP doubles the pause before every try to reach the other end again, up to two minutes:
 // a link that was black for 12 s would stand unused until the 19th. From Linux 6.15 on it can be
@@ -96,11 +98,38 @@ int SetCongestionControlOfListeners(int local_port, const std::string& name);
 // A link that is back carries again so soon, or within four of its round trips if that is longer:
 // queues may be deep, and a try before the answer can have come would only fill them more.
 inline constexpr absl::Duration kLongestRetryPause = absl::Seconds(1);  // The least it takes.
-// For the connections to these addresses as they are now; returns how many have their pauses
-// bounded.
-int BoundConnectionsTo(std::span<const TcpAddress> peers);
+
+// How much of what connections sent lately TCP sent again. Not thread-safe.
+class TcpLosses {
+ public:
+  // Returns the share of the connection's bytes, over about five calls in which it sent something;
+  // 0 until it has sent enough to tell. Call it about once a second.
+  double ResentShare(const TcpConnection& now);
+  // Forgets connections that ResentShare was not called for since the last time.
+  void ForgetOthers();
+
+ private:
+  struct Sent {
+    TcpAddress local;
+    TcpAddress peer;
+    int64_t bytes = 0;  // In all, as of the last call.
+    int64_t resent_segments = 0;
+    double recent_bytes = 0;
+    double recent_resent = 0;  // Bytes.
+    bool seen = true;
+  };
+  std::vector<Sent> connections_;
+};
+
+// The window that such a connection is to announce at most, in bytes; 0: it keeps the kernel's.
+int64_t WindowBound(const TcpConnection& connection, double resent_share,
+                    const SocketBuffers& buffers);
+
+// Bounds the connections to these addresses as they are now; returns how many have their pauses
+// bounded. Call it about once a second, with the same `losses`.
+int BoundConnectionsTo(std::span<const TcpAddress> peers, TcpLosses& losses);
 // Likewise, for the connections that were accepted on this local port.
-int BoundConnectionsAcceptedOn(int local_port);
+int BoundConnectionsAcceptedOn(int local_port, TcpLosses& losses);
 
 // The figures of a link across connections that come and go. Not thread-safe.
 class TcpLinkTotals {
@@ -131,6 +160,7 @@ class TcpLinkMeter {
   const std::vector<TcpAddress> peers_;
   const std::string congestion_control_;
   TcpLinkTotals totals_;
+  TcpLosses losses_;
 };
 
 }  // namespace causeway

@@ -228,23 +228,13 @@ absl::Status CoordinatorImpl::CheckPush(const v1::PushHeader& header) const {
   return member;
 }
 
-v1::PushResponse CoordinatorImpl::Accepted(const FragmentRounds& fragment,
-                                           const v1::PushHeader& header, bool duplicate) {
-  v1::PushResponse response;
-  response.set_durable_bytes(header.total_bytes());
-  response.set_duplicate(duplicate);
-  response.set_quarantined(fragment.IsQuarantined(header.worker_id(), header.round()));
-  return response;
-}
-
 absl::StatusOr<std::optional<v1::PushResponse>> CoordinatorImpl::BeginPush(
     const v1::PushHeader& header) {
   RETURN_IF_ERROR(CheckPush(header));
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
-  const absl::StatusOr<bool> held = fragment->IsHeld(header);
+  const absl::StatusOr<std::optional<v1::PushResponse>> held = fragment->FindHeld(header);
   if (absl::IsAborted(held.status())) incidents_.Late(header, held.status());
-  RETURN_IF_ERROR(held.status());
-  if (*held) return Accepted(*fragment, header, /*duplicate=*/true);
+  if (!held.ok() || held->has_value()) return held;
   // Before it is sent rather than after.
   const absl::Status room = options_.store->CheckRoom(static_cast<uint64_t>(header.total_bytes()));
   incidents_.NoteRoom(room);
@@ -298,7 +288,7 @@ absl::StatusOr<v1::PushResponse> CoordinatorImpl::Contribute(const v1::PushHeade
   if (IsFatal(added.status())) Fail(added.status());
   if (absl::IsAborted(added.status())) incidents_.Late(header, added.status());
   if (absl::IsResourceExhausted(added.status())) incidents_.NoteRoom(added.status());
-  if (added.ok() && added->is_new) {
+  if (added.ok() && !added->response.duplicate()) {
     {
       absl::MutexLock lock(&members_mutex_);
       accounts_[header.worker_id()].bytes_up += header.total_bytes();
@@ -320,8 +310,13 @@ absl::StatusOr<v1::PushResponse> CoordinatorImpl::Contribute(const v1::PushHeade
     if (added->quarantined()) incidents_.Quarantined(header, *added);
   }
   RETURN_IF_ERROR(added.status());
-  if (added->may_overflow) Advance(*fragment);
-  return Accepted(*fragment, header, /*duplicate=*/!added->is_new);
+  v1::PushResponse response = added->response;
+  if (added->may_overflow) {
+    Advance(*fragment);
+    const auto held = fragment->FindHeld(header);
+    if (held.ok() && held->has_value()) response.set_quarantined((*held)->quarantined());
+  }
+  return response;
 }
 
 void CoordinatorImpl::MergeDue(int fragment) {

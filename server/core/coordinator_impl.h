@@ -150,8 +150,6 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status CheckJoin(const v1::Join& join) const;
   absl::StatusOr<v1::Welcome> Admit(const v1::Join& join, std::shared_ptr<SessionSink> sink);
   absl::Status CheckPush(const v1::PushHeader& header) const;
-  static v1::PushResponse Accepted(const FragmentRounds& fragment, const v1::PushHeader& header,
-                                   bool duplicate);
   struct DroppedDraws {
     int foreign = 0;  // Ranges of parts of the data that the worker never had.
     int ahead = 0;    // Ranges that go on beyond what it can have trained; cut there.

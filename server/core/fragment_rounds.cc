@@ -65,9 +65,20 @@ FragmentView FragmentRounds::View() const {
   return view;
 }
 
-absl::StatusOr<bool> FragmentRounds::Lookup(const v1::PushHeader& header) const {
-  const auto same_object = [&](uint64_t held_hash) -> absl::StatusOr<bool> {
-    if (held_hash == header.object_hash()) return true;
+v1::PushResponse FragmentRounds::Accepted(const v1::PushHeader& header, bool duplicate) const {
+  v1::PushResponse response;
+  response.set_durable_bytes(header.total_bytes());
+  response.set_duplicate(duplicate);
+  response.set_quarantined(quarantined_.contains({header.round(), header.worker_id()}));
+  return response;
+}
+
+absl::StatusOr<std::optional<v1::PushResponse>> FragmentRounds::Lookup(
+    const v1::PushHeader& header) const {
+  const auto same_object =
+      [&](uint64_t held_hash)
+          ABSL_NO_THREAD_SAFETY_ANALYSIS -> absl::StatusOr<std::optional<v1::PushResponse>> {
+    if (held_hash == header.object_hash()) return Accepted(header, /*duplicate=*/true);
     return absl::AlreadyExistsError(
         absl::StrCat(header.worker_id(), " has contributed another object to ", RoundName(header),
                      " (", HashToHex(held_hash), ", now ", HashToHex(header.object_hash()), ")"));
@@ -93,7 +104,7 @@ absl::StatusOr<bool> FragmentRounds::Lookup(const v1::PushHeader& header) const 
     if (held != contributions_.end() && (held->second.accepted || closed_)) {
       return same_object(held->second.header.object_hash());
     }
-    if (!closed_) return false;
+    if (!closed_) return std::nullopt;
   } else {
     const auto past = past_.find(header.round());
     if (past != past_.end()) {
@@ -128,7 +139,8 @@ absl::Status FragmentRounds::CheckHeader(const v1::PushHeader& header) const {
   return DrawsFromProto(header.draws(), options_.config->membership().max_workers()).status();
 }
 
-absl::StatusOr<bool> FragmentRounds::IsHeld(const v1::PushHeader& header) const {
+absl::StatusOr<std::optional<v1::PushResponse>> FragmentRounds::FindHeld(
+    const v1::PushHeader& header) const {
   RETURN_IF_ERROR(CheckHeader(header));
   absl::MutexLock lock(&mutex_);
   return Lookup(header);
@@ -145,8 +157,8 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
       return found == contributions_.end() || found->second.accepted || closed_;
     };
     mutex_.Await(absl::Condition(&other_stream_is_done));
-    ASSIGN_OR_RETURN(const bool held, Lookup(header));
-    if (held) return AddedContribution{};
+    ASSIGN_OR_RETURN(std::optional<v1::PushResponse> held, Lookup(header));
+    if (held.has_value()) return AddedContribution{.response = *std::move(held)};
     contributions_[header.worker_id()].header = header;
   }
   const double unix_s = UnixSeconds(options_.clock->Now());
@@ -166,6 +178,7 @@ absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& head
   entry.quarantined = added->out_of_line();
   entry.accepted = true;
   if (entry.kept_out()) quarantined_.emplace(header.round(), header.worker_id());
+  added->response = Accepted(header, /*duplicate=*/false);
   return added;
 }
 
@@ -174,7 +187,6 @@ absl::StatusOr<AddedContribution> FragmentRounds::VerifyAndSave(const v1::PushHe
                                                                 double unix_s) {
   ASSIGN_OR_RETURN(const double norm, VerifyObject(header, object));
   AddedContribution added = Judge(norm);
-  added.is_new = true;
   ASSIGN_OR_RETURN(added.draws,
                    DrawsFromProto(header.draws(), options_.config->membership().max_workers()));
   {
@@ -203,11 +215,6 @@ absl::StatusOr<AddedContribution> FragmentRounds::VerifyAndSave(const v1::PushHe
   if (absl::IsResourceExhausted(saved)) return saved;
   if (absl::IsCancelled(saved)) return absl::UnavailableError(saved.message());
   return absl::InternalError(absl::StrCat("the store failed: ", saved.ToString()));
-}
-
-bool FragmentRounds::IsQuarantined(const std::string& worker_id, int64_t round) const {
-  absl::MutexLock lock(&mutex_);
-  return quarantined_.contains({round, worker_id});
 }
 
 OpenRound FragmentRounds::OpenRoundLocked() const {

@@ -58,13 +58,13 @@ enum class Quarantine { kNone, kOutlier, kAboveCap, kOverflow, kRejected };
 
 // The outcome of a contribution.
 struct AddedContribution {
-  bool is_new = false;  // False: it was held already.
-  Draws draws = {};     // What it was trained on, if it is new.
+  v1::PushResponse response = {};  // A duplicate was held already, and has nothing of what follows.
+  Draws draws = {};                // What it was trained on.
   Quarantine quarantine = Quarantine::kNone;
-  double norm = 0;  // These three if it is new.
-  double median =
-      0;           // The outlier guard judged it by this; 0: it has too few norms yet, or is off.
-  double cap = 0;  // The largest norm that the fragment takes; 0: any.
+  double norm = 0;
+  // The outlier guard judged it by this; 0: it has too few norms yet, or is off.
+  double median = 0;
+  double cap = 0;             // The largest norm that the fragment takes; 0: any.
   bool may_overflow = false;  // The merge says whether it is quarantined.
   bool quarantined() const { return quarantine != Quarantine::kNone; }
   // The record keeps this. What an operator keeps out is no part of it: he may let it in again.
@@ -139,9 +139,9 @@ class FragmentRounds {
   int fragment() const { return options_.fragment; }
   // Bytes of one contribution: every codec's size is fixed.
   int64_t contribution_bytes() const;
-  // Where a push stands: true if this very object is held already, false if it may be sent, else
-  // the error that it ends with (exchange.proto).
-  absl::StatusOr<bool> IsHeld(const v1::PushHeader& header) const;
+  // Where a push stands: what became of this very object if it is held already, nothing if it may
+  // be sent, else the error that it ends with (exchange.proto).
+  absl::StatusOr<std::optional<v1::PushResponse>> FindHeld(const v1::PushHeader& header) const;
   // Coordinator::MeasureLeaf: `bytes` are leaf `leaf` of a contribution to that round.
   std::vector<double> MeasureLeaf(int64_t round, int64_t leaf,
                                   std::span<const uint8_t> bytes) const;
@@ -156,8 +156,6 @@ class FragmentRounds {
   std::map<std::string, std::set<int64_t>> rejections() const;
   // After Recover: the orders of a former coordinator, as rejections() gave them.
   void RestoreRejections(const std::string& worker_id, const std::set<int64_t>& rounds);
-  // Whether a contribution that is held, to this round or a past one, is quarantined.
-  bool IsQuarantined(const std::string& worker_id, int64_t round) const;
 
   OpenRound open_round() const;
   // Closes, merges, stores and publishes the open round if that is due; nothing otherwise. After
@@ -218,7 +216,10 @@ class FragmentRounds {
 
   FragmentView View() const ABSL_SHARED_LOCKS_REQUIRED(data_mutex_);
   absl::Status CheckHeader(const v1::PushHeader& header) const;
-  absl::StatusOr<bool> Lookup(const v1::PushHeader& header) const
+  absl::StatusOr<std::optional<v1::PushResponse>> Lookup(const v1::PushHeader& header) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What the sender of a contribution that is held, to this round or a past one, is told.
+  v1::PushResponse Accepted(const v1::PushHeader& header, bool duplicate) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   OpenRound OpenRoundLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Verifies, judges and stores the object, as Add does.

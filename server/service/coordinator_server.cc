@@ -297,6 +297,7 @@ void CoordinatorServer::TickLoop() {
 }
 
 void CoordinatorServer::MaintainLoop() {
+  TcpLosses losses;
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
@@ -322,7 +323,7 @@ void CoordinatorServer::MaintainLoop() {
       }
     }
     links_.Sample(port());
-    BoundConnectionsAcceptedOn(port());
+    BoundConnectionsAcceptedOn(port(), losses);
   }
 }
 

@@ -6,11 +6,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace causeway::server {
-namespace {
-
-constexpr int64_t kOnTheirWay = 100;  // Commits.
-
-}  // namespace
 
 StandbyNotes::View StandbyNotes::Get() const {
   absl::MutexLock lock(&mutex_);
@@ -22,7 +17,7 @@ StandbyNotes::View StandbyNotes::Get() const {
 absl::Status StandbyNotes::Ready() const {
   const View view = Get();
   if (view.leads || !view.following) return absl::UnavailableError(view.doing);
-  if (view.behind > kOnTheirWay) {
+  if (view.behind > kCommitsOnTheirWay) {
     return absl::UnavailableError(
         absl::StrCat(view.doing, ", and is ", view.behind, " commits behind"));
   }

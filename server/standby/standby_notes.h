@@ -12,6 +12,9 @@
 
 namespace causeway::server {
 
+// A copy that lacks no more commits than these has kept up: they are on their way.
+inline constexpr int64_t kCommitsOnTheirWay = 100;
+
 // Thread-safe.
 class StandbyNotes {
  public:

@@ -5,13 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "server/standby/standby_notes.h"
 
 namespace causeway::server {
-namespace {
-
-constexpr int64_t kOnTheirWay = 100;  // Commits.
-
-}  // namespace
 
 int64_t Standbys::Attach(const std::string& name, int64_t commits) {
   absl::MutexLock lock(&mutex_);
@@ -97,7 +93,7 @@ bool Standbys::Alone() const {
 }
 
 bool Standbys::IsNear(const Copy& copy) const {
-  return copy.commits + kOnTheirWay >= std::max(waited_for_, begin_);
+  return copy.commits + kCommitsOnTheirWay >= std::max(waited_for_, begin_);
 }
 
 void Standbys::Begin(int64_t commits) {

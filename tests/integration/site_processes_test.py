@@ -92,6 +92,23 @@ class TrainingTest(SiteTest):
             site = cluster.start_site("site", 2, f"--site_secret_file={secret}")
             self.finished(cluster, site)
 
+    def test_a_process_with_another_secret_ends_at_once(self):
+        with Cluster() as cluster:
+            secrets = []
+            for text in ("0123456789abcdef", "another-0123456789"):
+                secrets.append(cluster.folder / f"{text}.secret")
+                secrets[-1].write_text(text)
+                secrets[-1].chmod(0o600)
+            cluster.start_coordinator(STREAMING % 12 + ONE)
+            launch = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "localhost",
+                      "MASTER_PORT": free_port()}
+            site = [cluster.start_process_of_site("site", rank, launch, f"--site_secret_file={secret}")
+                    for rank, secret in enumerate(secrets)]
+            self.assertNotEqual(site[1].wait(), 0)
+            self.assertIn("has another site secret than this one", site[1].log())
+            for process in site:
+                process.signal(SIGKILL)
+
     def test_beside_torchruns_own_store(self):
         with Cluster() as cluster, socket.create_server(("", 0)) as store:
             cluster.start_coordinator(STREAMING % 12 + ONE)

@@ -259,6 +259,22 @@ class SharedRunTest(unittest.TestCase):
             found = self.end(machines, workers, 1, processes[1])
             self.assertEqual({key: found[key] for key in published}, published)
 
+    def test_a_copy_whose_memory_went_while_it_followed_does_not_lead(self):
+        with Machines() as machines:
+            first, second = machines.both(in_memory=True)
+            workers = machines.start_workers()
+            wait_until(lambda: "deltas are kept in memory" in first.log(), "deltas are in memory")
+            machines.wait_for_step("worker-0", 20)
+            # It is whole as it begins to follow, and within the lease of the leader not any more.
+            first.signal(SIGKILL)
+            first.wait()
+            shutil.rmtree(machines.memory(1))
+            wait_until(lambda: "nobody leads, and" in second.log(), "it does not lead")
+            self.assertNotIn("listens on", second.log())
+            again = machines.share(0)
+            wait_until(lambda: "a new copy begins" in second.log(), "it begins anew")
+            self.end(machines, workers, 0, again)
+
     def test_a_machine_that_is_alone_may_be_rebooted(self):
         with Machines() as machines:
             first, second = machines.both(in_memory=True)

@@ -50,6 +50,7 @@ ELSEWHERE = {
         "... could not be copied in ... tries while process ... uses it"],
     "several processes (tests/integration/site_processes_test.py)": [
         "process 0 of this site waited ... for others", "... of this site did not reach process 0 at ...",
+        "process 0 at ... has another site secret than this one",
         "process 0 of this site cannot listen on port ...", "...turned process ... away: ...",
         "... it runs another build of this program ...", "... it computes on ..., process 0 on ...",
         "... it has ..., process 0 ...: give all of them the same flags",

@@ -17,6 +17,7 @@ any. The rules are those of CONTRIBUTING.md:
   core       What decides and computes reaches neither gRPC nor CUDA, directly or through a header.
   files      Every source is listed in a CMakeLists.txt, every header is included by another file,
              guards follow the path, no file is longer than MAX_LINES.
+  rooms      A folder of common, server or worker has one library.
   deps       A target that includes a header with code behind it has the target of that code
              among its DEPS, directly or through others.
 """
@@ -25,6 +26,7 @@ import re
 import sys
 
 SOURCE_FOLDERS = ("common", "server", "worker", "tests")
+PRODUCT_FOLDERS = ("common/", "server/", "worker/")
 SOURCE_SUFFIXES = (".cc", ".c", ".cu")
 HEADER_SUFFIXES = (".h", ".cuh")
 LENGTH_SUFFIXES = SOURCE_SUFFIXES + HEADER_SUFFIXES + (".py", ".proto", ".sh")
@@ -40,7 +42,7 @@ CORE_FOLDERS = (
     "common/http", "common/huggingface", "common/identity", "common/metrics",
     "common/telemetry",
     "server/round", "server/outer", "server/store", "server/core", "server/history",
-    "server/planner",
+    "server/planner", "server/shards", "server/standby",
     "worker/backend/cpu", "worker/backend/site", "worker/sync", "worker/train", "worker/data",
     "worker/io")
 
@@ -50,6 +52,7 @@ CUDA = re.compile(
     r"|^(cuda|cub|thrust|cooperative_groups|nvtx3|cudnn_frontend)/|^mma\.h$")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+LIBRARY = re.compile(r"\b(?:causeway_(?:cuda_)?library|add_library)\s*\(\s*(\w+)")
 TARGET = re.compile(r"\bcauseway_(library|program|test)\s*\(([^()]*)\)")
 
 
@@ -235,6 +238,15 @@ def check_lengths(tree):
             yield f"{path}:{MAX_LINES}: {lines} lines, more than {MAX_LINES}: split it by concept"
 
 
+def check_rooms(tree):
+    for lists in tree.cmake_lists:
+        if not lists.startswith(PRODUCT_FOLDERS):
+            continue
+        names = sorted(set(LIBRARY.findall(strip_comments(read(os.path.join(tree.root, lists))))))
+        if len(names) > 1:
+            yield f"{lists}:1: one folder, one library, not {', '.join(names)}: give each a folder"
+
+
 def parse_targets(tree):
     """(name, kind, folder, sources, deps) of every causeway_* call."""
     targets = []
@@ -303,7 +315,7 @@ def check_deps(tree):
 
 
 CHECKS = (check_includes, check_layers, check_core, check_orphans, check_guards, check_lengths,
-          check_deps)
+          check_rooms, check_deps)
 
 
 def check(root):

@@ -178,6 +178,15 @@ class CheckTreeTest(unittest.TestCase):
         self.expect_one({"deploy/tool.py": "x\n" * (check_tree.MAX_LINES + 1)},
                         "deploy/tool.py", "601 lines")
 
+    def test_a_folder_has_one_library(self):
+        two = SOUND["server/round/CMakeLists.txt"]
+        self.expect_one({"server/round/CMakeLists.txt": two + "add_library(plugin MODULE)\n"},
+                        "server/round/CMakeLists.txt", "not plugin, round")
+        self.expect_one({"server/round/CMakeLists.txt": two + "causeway_library(round_rpc)\n"},
+                        "server/round/CMakeLists.txt", "not round, round_rpc")
+        either = "if(X)\n" + two + "else()\ncauseway_library(round)\nendif()\n"
+        self.assertEqual(self.violations({"server/round/CMakeLists.txt": either}), [])
+
     def test_includes_and_deps_agree(self):
         self.expect_one(
             {"server/round/CMakeLists.txt": "causeway_library(round SOURCES round.cc)\n",

@@ -195,6 +195,7 @@ TEST(Bounds, PausesAreBoundedAtBothEndsWhereTheKernelKnowsHow) {
   const std::vector<TcpAddress> peers = Resolve(listener.address());
   const Socket client = ConnectTo(peers[0]);
   const Socket accepted = listener.Accept();
+  TcpLosses losses;
   const auto pause_ms = [](const Socket& socket) {
     int milliseconds = 0;
     socklen_t length = sizeof(milliseconds);
@@ -202,16 +203,61 @@ TEST(Bounds, PausesAreBoundedAtBothEndsWhereTheKernelKnowsHow) {
     return milliseconds;
   };
   if (pause_ms(client) == 0) {
-    EXPECT_EQ(BoundConnectionsTo(peers), 0);
+    EXPECT_EQ(BoundConnectionsTo(peers, losses), 0);
     GTEST_SKIP() << "the kernel is older than Linux 6.15";
   }
   const int before = pause_ms(accepted);
-  EXPECT_EQ(BoundConnectionsTo(peers), 1);
+  EXPECT_EQ(BoundConnectionsTo(peers, losses), 1);
   EXPECT_EQ(pause_ms(client), 1000);
   EXPECT_EQ(pause_ms(accepted), before);
-  EXPECT_EQ(BoundConnectionsAcceptedOn(listener.port()), 1);
+  EXPECT_EQ(BoundConnectionsAcceptedOn(listener.port(), losses), 1);
   EXPECT_EQ(pause_ms(accepted), 1000);
-  EXPECT_EQ(BoundConnectionsTo({}), 0);
+  EXPECT_EQ(BoundConnectionsTo({}, losses), 0);
+}
+
+TEST(Bounds, LongLinksHaveASmallerWindowUnlessTheyLosePackets) {
+  const SocketBuffers buffers = {.send = {.largest = 4 << 20}};
+  TcpConnection connection = {.min_rtt = absl::Milliseconds(100), .congestion_control = "bbr"};
+  EXPECT_EQ(WindowBound(connection, 0, buffers), 9 << 18);
+  EXPECT_EQ(WindowBound(connection, 1e-4, buffers), 9 << 18);
+  EXPECT_EQ(WindowBound(connection, 1e-3, buffers), 4 << 20);
+  EXPECT_EQ(WindowBound(connection, 0.05, buffers), 9 << 18) << "a queue overflows";
+  connection.min_rtt = absl::Milliseconds(300);
+  EXPECT_EQ(WindowBound(connection, 1e-3, buffers), 0);
+  connection.min_rtt = absl::Milliseconds(1);
+  EXPECT_EQ(WindowBound(connection, 1e-3, buffers), 0);
+  connection = {.min_rtt = absl::Milliseconds(100), .congestion_control = "cubic"};
+  EXPECT_EQ(WindowBound(connection, 1e-3, buffers), 0);
+}
+
+TEST(Losses, TheShareIsThatOfTheLastSeconds) {
+  constexpr int64_t kSegment = 1448;
+  TcpLosses losses;
+  TcpConnection connection;
+  const auto send = [&](int64_t segments, int64_t resent) {
+    connection.sent_bytes += segments * kSegment;
+    connection.retransmitted_segments += resent;
+    return losses.ResentShare(connection);
+  };
+  EXPECT_EQ(send(100, 10), 0) << "too little to tell";
+  EXPECT_NEAR(send(10'000, 0), 1e-3, 3e-4);
+  for (int i = 0; i < 50; ++i) send(10'000, 0);
+  EXPECT_LT(send(10'000, 0), 1e-6);
+  for (int i = 0; i < 50; ++i) send(10'000, 10);
+  EXPECT_NEAR(send(10'000, 10), 1e-3, 1e-6);
+  EXPECT_NEAR(send(0, 0), 1e-3, 1e-6) << "at rest it says nothing new";
+}
+
+TEST(Losses, AConnectionThatEndedIsForgottenAndItsAddressesBeginAnew) {
+  TcpLosses losses;
+  TcpConnection connection = {.retransmitted_segments = 100, .sent_bytes = 100 << 20};
+  EXPECT_GT(losses.ResentShare(connection), 0);
+  losses.ForgetOthers();
+  EXPECT_GT(losses.ResentShare(connection), 0) << "it was there";
+  losses.ForgetOthers();
+  losses.ForgetOthers();
+  connection = {.retransmitted_segments = 0, .sent_bytes = 100 << 20};
+  EXPECT_EQ(losses.ResentShare(connection), 0);
 }
 
 }  // namespace

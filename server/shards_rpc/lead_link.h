@@ -1,6 +1,6 @@
 // A shard's end of the stream to its lead.
-#ifndef CAUSEWAY_SERVER_SHARDS_LEAD_LINK_H_
-#define CAUSEWAY_SERVER_SHARDS_LEAD_LINK_H_
+#ifndef CAUSEWAY_SERVER_SHARDS_RPC_LEAD_LINK_H_
+#define CAUSEWAY_SERVER_SHARDS_RPC_LEAD_LINK_H_
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
@@ -106,4 +106,4 @@ class LeadLink final : public RunObserver, public EventLog {
 
 }  // namespace causeway::server
 
-#endif  // CAUSEWAY_SERVER_SHARDS_LEAD_LINK_H_
+#endif  // CAUSEWAY_SERVER_SHARDS_RPC_LEAD_LINK_H_

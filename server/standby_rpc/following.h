@@ -1,6 +1,6 @@
 // A folder that follows a coordinator, on a thread of its own.
-#ifndef CAUSEWAY_SERVER_STANDBY_FOLLOWING_H_
-#define CAUSEWAY_SERVER_STANDBY_FOLLOWING_H_
+#ifndef CAUSEWAY_SERVER_STANDBY_RPC_FOLLOWING_H_
+#define CAUSEWAY_SERVER_STANDBY_RPC_FOLLOWING_H_
 
 #include <atomic>
 #include <cstdint>
@@ -12,9 +12,9 @@
 #include "absl/status/statusor.h"
 #include "common/base/file_system.h"
 #include "common/rpc/security.h"
-#include "server/standby/follower.h"
 #include "server/standby/run_copy.h"
 #include "server/standby/standby_notes.h"
+#include "server/standby_rpc/follower.h"
 #include "server/store/run_directory_store.h"
 
 namespace causeway::server {
@@ -67,4 +67,4 @@ class Following {
 
 }  // namespace causeway::server
 
-#endif  // CAUSEWAY_SERVER_STANDBY_FOLLOWING_H_
+#endif  // CAUSEWAY_SERVER_STANDBY_RPC_FOLLOWING_H_

@@ -1,4 +1,4 @@
-#include "server/shards/shard_service.h"
+#include "server/shards_rpc/shard_service.h"
 
 #include <memory>
 #include <optional>

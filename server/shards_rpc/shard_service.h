@@ -1,6 +1,6 @@
 // causeway.v1.Shards: shards attach to their lead.
-#ifndef CAUSEWAY_SERVER_SHARDS_SHARD_SERVICE_H_
-#define CAUSEWAY_SERVER_SHARDS_SHARD_SERVICE_H_
+#ifndef CAUSEWAY_SERVER_SHARDS_RPC_SHARD_SERVICE_H_
+#define CAUSEWAY_SERVER_SHARDS_RPC_SHARD_SERVICE_H_
 
 #include "causeway/v1/shards.grpc.pb.h"
 #include "server/access/access.h"
@@ -29,4 +29,4 @@ class ShardService final : public v1::Shards::Service {
 
 }  // namespace causeway::server
 
-#endif  // CAUSEWAY_SERVER_SHARDS_SHARD_SERVICE_H_
+#endif  // CAUSEWAY_SERVER_SHARDS_RPC_SHARD_SERVICE_H_

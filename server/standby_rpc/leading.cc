@@ -1,4 +1,4 @@
-#include "server/standby/leading.h"
+#include "server/standby_rpc/leading.h"
 
 #include <random>
 #include <vector>
@@ -13,7 +13,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
-#include "server/standby/following.h"
+#include "server/standby_rpc/following.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {

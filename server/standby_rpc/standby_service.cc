@@ -1,4 +1,4 @@
-#include "server/standby/standby_service.h"
+#include "server/standby_rpc/standby_service.h"
 
 #include <string>
 

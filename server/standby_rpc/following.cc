@@ -1,4 +1,4 @@
-#include "server/standby/following.h"
+#include "server/standby_rpc/following.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "server/standby/follower.h"
+#include "server/standby_rpc/follower.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"

@@ -1,4 +1,4 @@
-#include "server/shards/lead_link.h"
+#include "server/shards_rpc/lead_link.h"
 
 #include <algorithm>
 #include <cstring>

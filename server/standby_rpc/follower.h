@@ -1,6 +1,6 @@
 // The connection of a copy to its original, made again as often as it breaks.
-#ifndef CAUSEWAY_SERVER_STANDBY_FOLLOWER_H_
-#define CAUSEWAY_SERVER_STANDBY_FOLLOWER_H_
+#ifndef CAUSEWAY_SERVER_STANDBY_RPC_FOLLOWER_H_
+#define CAUSEWAY_SERVER_STANDBY_RPC_FOLLOWER_H_
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
@@ -61,4 +61,4 @@ class Follower {
 
 }  // namespace causeway::server
 
-#endif  // CAUSEWAY_SERVER_STANDBY_FOLLOWER_H_
+#endif  // CAUSEWAY_SERVER_STANDBY_RPC_FOLLOWER_H_
