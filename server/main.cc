@@ -274,6 +274,7 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
   if (replicated && run->resumes) standbys.Begin(run->store->Position().commits);
   options.events = &event_history;
   if (run->sharded != nullptr) {
+    if (replicated) run->sharded->SetMayTell([&] { return standbys.MayTell(); });
     options.events = run->sharded->SetEvents(&event_history);
     options.part = run->sharded->part();
   }

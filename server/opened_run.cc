@@ -71,7 +71,7 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
   run.config = std::move(complete.config);
   run.run_id = run.resumes ? run.recovered->identity.run_id : MakeRunId(run.config.run_name());
   ASSIGN_OR_RETURN(run.sharded, ShardedRun::OpenLead(file_system, flags.shards, flags.run_dir,
-                                                     run.config, run.resumes, run.awaits_model));
+                                                     run.config, run.recovered, run.awaits_model));
   return run;
 }
 

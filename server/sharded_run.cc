@@ -95,6 +95,38 @@ absl::StatusOr<std::vector<DealtShard>> Deal(const std::vector<std::string>& nam
   return deal;
 }
 
+// The deal of a run that goes on without kDealFile: a standby's copy has none. Nothing: the folder
+// has all fragments.
+absl::StatusOr<std::optional<std::vector<DealtShard>>> DealOfCopy(
+    const std::optional<ShardFlags>& flags, const std::string& run_dir, const RecoveredRun& run) {
+  const std::vector<int> held = FragmentsOf(run.identity);
+  const bool has_all = held.size() == run.identity.initial_hashes.size();
+  if (!flags.has_value()) {
+    if (has_all) return std::optional<std::vector<DealtShard>>();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the run in ", run_dir, " has fragments ", absl::StrJoin(held, ","),
+        " in this folder, and others elsewhere: serve it with --lead and --shard if it is a "
+        "shard's, with the --shards that the run began with if it is a copy of the lead's"));
+  }
+  if (has_all) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the run in ", run_dir,
+                     " has all fragments in this folder: leave --shards out to continue it, or "
+                     "choose another --run_dir"));
+  }
+  ASSIGN_OR_RETURN(std::vector<DealtShard> deal, Deal(flags->names, run.identity.config));
+  std::vector<int> own;
+  for (DealtShard& shard : deal) {
+    shard.begun = true;  // Nobody knows: one that has not needs no copy of its lead.
+    if (shard.name == kLeadName) own = shard.fragments;
+  }
+  if (own == held) return std::optional(std::move(deal));
+  return absl::FailedPreconditionError(
+      absl::StrCat("the run in ", run_dir, " has fragments ", absl::StrJoin(held, ","),
+                   " in this folder, --shards=", Names(deal), " deals the lead ",
+                   absl::StrJoin(own, ","), ": give the --shards that the run began with"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<ShardFlags>> ShardFlagsFromFlags(const GivenRun& given,
@@ -191,26 +223,24 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenShard(
 
 absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenLead(
     FileSystem& file_system, const std::optional<ShardFlags>& flags, const std::string& run_dir,
-    const v1::RunConfig& config, bool resumes, bool awaits_model) {
+    const v1::RunConfig& config, const std::optional<RecoveredRun>& recovered, bool awaits_model) {
   std::optional<std::vector<DealtShard>> deal;
   // An attempt without a run may have left a deal: it means nothing.
-  if (resumes) {
+  if (recovered.has_value()) {
     ASSIGN_OR_RETURN(deal, ReadDeal(file_system, run_dir));
+    if (!deal.has_value()) {
+      ASSIGN_OR_RETURN(deal, DealOfCopy(flags, run_dir, *recovered));
+      if (deal.has_value()) RETURN_IF_ERROR(WriteDeal(file_system, run_dir, *deal));
+    }
   }
   if (!flags.has_value() && !deal.has_value()) return std::unique_ptr<ShardedRun>();
   if (flags.has_value()) {
-    if (resumes && !deal.has_value()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the run in ", run_dir,
-                       " has all fragments in this folder: leave --shards out to continue it, or "
-                       "choose another --run_dir"));
-    }
     std::vector<DealtShard> asked;
     if (awaits_model) {
       if (config.sync().fragments() > 0) {
         RETURN_IF_ERROR(CheckCount(flags->names, config.sync().fragments()));
       }
-      for (const std::string& name : flags->names) asked.push_back({.name = name, .fragments = {}});
+      for (const std::string& name : flags->names) asked.emplace_back().name = name;
     } else {
       ASSIGN_OR_RETURN(asked, Deal(flags->names, config));
     }
@@ -259,6 +289,13 @@ absl::StatusOr<std::vector<float>> ShardedRun::FetchInitial(const FragmentPlan& 
   RETURN_IF_ERROR(
       KeepInitialFragments(*file_system_, run_dir_, "lead", welcome_.config(), fragments_, values));
   return values;
+}
+
+void ShardedRun::SetMayTell(std::function<absl::Status()> may_tell) {
+  if (link_ != nullptr)
+    link_->set_may_tell(std::move(may_tell));
+  else
+    hub_options_.may_tell = std::move(may_tell);
 }
 
 EventLog* ShardedRun::SetEvents(EventLog* events) {

@@ -3,6 +3,7 @@
 #ifndef CAUSEWAY_SERVER_SHARDED_RUN_H_
 #define CAUSEWAY_SERVER_SHARDED_RUN_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,7 +50,7 @@ class ShardedRun {
   // `awaits_model`: the fragments are dealt by TakeModel.
   static absl::StatusOr<std::unique_ptr<ShardedRun>> OpenLead(
       FileSystem& file_system, const std::optional<ShardFlags>& flags, const std::string& run_dir,
-      const v1::RunConfig& config, bool resumes, bool awaits_model);
+      const v1::RunConfig& config, const std::optional<RecoveredRun>& recovered, bool awaits_model);
 
   // A shard's run, as the lead has it.
   const v1::ShardWelcome& welcome() const { return welcome_; }
@@ -60,6 +61,8 @@ class ShardedRun {
   // A shard's that begins where its lead was given values (welcome): fetches and keeps those of its
   // fragments, and returns them.
   absl::StatusOr<std::vector<float>> FetchInitial(const FragmentPlan& plan);
+  // Nobody attaches until it is OK: what the folder holds is replicated. Before SetEvents.
+  void SetMayTell(std::function<absl::Status()> may_tell);
   // Whoever is to see what happens; the result outlives `events`' use.
   EventLog* SetEvents(EventLog* events);
   // Null: none.

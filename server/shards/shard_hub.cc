@@ -136,6 +136,7 @@ absl::StatusOr<std::shared_ptr<ShardHub::Line>> ShardHub::Attach(const v1::Shard
   if (coordinator_->Describe().awaits_model()) {
     return absl::UnavailableError("the run awaits its model: ask again");
   }
+  if (options_.may_tell) RETURN_IF_ERROR(options_.may_tell());
   auto line = std::make_shared<Line>(hello);
   bool moved = false;
   {

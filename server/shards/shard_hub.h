@@ -51,6 +51,8 @@ class ShardHub final : public Shards {
     // machine may be gone without a word. Null: nobody looks.
     Clock* clock = nullptr;
     absl::Duration silence = absl::InfiniteDuration();
+    // Nobody attaches before it is OK: what the lead's folder holds may be told. Null: always.
+    std::function<absl::Status()> may_tell = nullptr;
   };
   explicit ShardHub(Options options);
 

@@ -161,7 +161,8 @@ void LeadLink::Run() {
       if (stopping_) return;
       context_ = &context;
     }
-    const absl::Status status = Follow(context);
+    absl::Status status = may_tell_ ? may_tell_() : absl::OkStatus();
+    if (status.ok()) status = Follow(context);
     coordinator_->LoseLead();
     absl::MutexLock lock(&mutex_);
     context_ = nullptr;

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -50,6 +51,8 @@ class LeadLink final : public RunObserver, public EventLog {
                                              std::span<const int> fragments);
 
   void set_events(EventLog* events) { events_ = events; }
+  // It does not attach before this is OK.
+  void set_may_tell(std::function<absl::Status()> may_tell) { may_tell_ = std::move(may_tell); }
   // Attaches, again and again, until Stop. The coordinator outlives that. `hello` as it is now. A
   // lead without a roster for `silence` is connected to anew: its machine may be another one.
   absl::Status Start(Coordinator& coordinator, v1::ShardHello hello, absl::Duration silence);
@@ -85,6 +88,7 @@ class LeadLink final : public RunObserver, public EventLog {
   absl::Duration silence_ = absl::InfiniteDuration();
   v1::ShardHello hello_;
   EventLog* events_ = NullEventLog();
+  std::function<absl::Status()> may_tell_;  // Null: always.
   Coordinator* coordinator_ = nullptr;
   mutable absl::Mutex mutex_;
   std::deque<v1::ShardReport> reports_ ABSL_GUARDED_BY(mutex_);  // While a stream stands.

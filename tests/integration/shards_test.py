@@ -1,10 +1,11 @@
 """Scenarios of runs over several coordinators: equal bits, kills, and what is refused."""
 
 import json
+import shutil
 import unittest
 from signal import SIGCONT, SIGSTOP
 
-from cluster import BIN, COORDINATOR, SIGKILL, run_tool, wait_until
+from cluster import BIN, COORDINATOR, SIGKILL, SIGTERM, run_tool, wait_until
 from security_test import make, tls, with_certificates
 from shards import Sharded
 
@@ -116,6 +117,46 @@ class ShardsTest(unittest.TestCase):
             cluster.coordinator.signal(SIGCONT)
             self.finish(cluster, *workers, *shards.values())
             self.check(cluster, whole, "a", "b")
+
+    def test_a_lead_and_a_shard_are_lost_for_good_and_their_copies_are_served(self):
+        whole = self.whole()
+        replicated = "--durability=replicated"
+        with Sharded() as cluster:
+            cluster.start_lead(SETTINGS, ("lead", "a"), replicated)
+            follow = {}
+
+            def start_copy(name, address):
+                follow[name] = cluster.start(
+                    f"{name}-copy.log", COORDINATOR, "follow", f"--of={address}",
+                    f"--run_dir={cluster.folder / (name + '-copy')}", "--standby_name=spare")
+
+            def lose(name, process):
+                process.signal(SIGKILL)
+                process.wait()
+                shutil.rmtree(cluster.folder / name)
+                follow[name].signal(SIGTERM)
+                self.assertEqual(follow[name].wait(), 0, follow[name].log())
+                (cluster.folder / f"{name}-copy").rename(cluster.folder / name)
+
+            start_copy("coordinator", cluster.address)
+            shard = cluster.start_shard("a", replicated)
+            start_copy("a", (cluster.folder / "a.address").read_text().strip())
+            workers = [cluster.start_worker(name, SLOW) for name in WORKERS]
+            cluster.wait_for_step("east", 10)
+            lose("a", shard)
+            shard = cluster.start_shard("a")
+            cluster.wait_for_step("east", 20)
+            lose("coordinator", cluster.coordinator)
+            lead = [COORDINATOR, "serve", f"--run_dir={cluster.folder / 'coordinator'}",
+                    f"--listen={cluster.address}", "--http=off"]
+            for flags, words in (((), "a copy of the lead's"),
+                                 (("--shards=lead,a,b",), "give the --shards that the run began")):
+                status, _, error = run_tool(*lead, *flags)
+                self.assertEqual(status, 2, error)
+                self.assertIn(words, error)
+            cluster.restart_lead("--shards=lead,a")
+            self.finish(cluster, *workers, shard)
+            self.check(cluster, whole, "a")
 
     def test_operators_see_one_run(self):
         with Sharded() as cluster:

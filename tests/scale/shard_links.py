@@ -32,6 +32,8 @@ from utilization import MODELS, PERIOD, bytes_per_sync, steady  # noqa: E402
 MODEL = MODELS[0]
 SITE_RTT_MS = 100
 COORDINATOR_RTT_MS = 2
+# Deltas of all sites arrive at once: what a switch's port holds back, and not what 2 ms of the link are.
+COORDINATOR_QUEUE_BYTES = 1 << 18
 JOINING_MBIT = 100
 SKIPPED_PERIODS = 2
 CONFIG = """
@@ -59,8 +61,8 @@ class Links:
 
     def __init__(self, options, coordinators):
         self._thin = ([LinkSettings(rate_mbit=options.site_mbit, rtt_ms=SITE_RTT_MS)] * options.sites
-                      + [LinkSettings(rate_mbit=options.coordinator_mbit, rtt_ms=COORDINATOR_RTT_MS)]
-                      * coordinators)
+                      + [LinkSettings(rate_mbit=options.coordinator_mbit, rtt_ms=COORDINATOR_RTT_MS,
+                                     queue_bytes=COORDINATOR_QUEUE_BYTES)] * coordinators)
         # Nobody waits for the state that a site begins with: it is no part of the measurement.
         wide = [dataclasses.replace(one, rate_mbit=JOINING_MBIT) for one in self._thin]
         with contextlib.ExitStack() as stack:
@@ -175,8 +177,8 @@ def main():
     parser.add_argument("--links", action="store_true", help="what this program is for")
     parser.add_argument("--sites", type=int, default=4)
     parser.add_argument("--step_ms", type=int, default=400, help="least time of an inner step")
-    parser.add_argument("--bound_factor", type=float, default=1.25)
-    parser.add_argument("--periods", type=int, default=6, help=f"of {PERIOD} steps")
+    parser.add_argument("--bound_factor", type=float, default=2.5)
+    parser.add_argument("--periods", type=int, default=4, help=f"of {PERIOD} steps")
     parser.add_argument("--single_periods", type=int, default=3, help="with one coordinator")
     parser.add_argument("--bin", type=Path,
                         default=Path(os.environ.get("CAUSEWAY_BIN", "build/release/bin")))
