@@ -236,9 +236,12 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
              std::unique_ptr<HttpServer> waiting, LateEventLog& standby_events,
              StopSignal& stop_signal) {
   FileSystem& file_system = *FileSystem::Real();
-  absl::StatusOr<OpenedRun> run = OpenRun(
-      file_system, flags, [&](absl::Duration timeout) { return stop_signal.Wait(timeout); });
-  if (absl::IsCancelled(run.status())) return 0;
+  bool stopped = false;
+  absl::StatusOr<OpenedRun> run = OpenRun(file_system, flags, [&](absl::Duration timeout) {
+    stopped = stop_signal.Wait(timeout);
+    return stopped;
+  });
+  if (stopped && absl::IsCancelled(run.status())) return 0;
   if (!run.ok()) return Refuse(kProgram, run.status());
   const std::string events_path = JoinPath(flags.run_dir, "events.jsonl");
   const auto event_file = OpenEventLog(file_system, events_path, Clock::Real());

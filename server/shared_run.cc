@@ -132,6 +132,9 @@ absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
   }
   ASSIGN_OR_RETURN(options.etcd_security, EtcdSecurity());
   ASSIGN_OR_RETURN(options.etcd_user, EtcdUserFromFile());
+  if (!options.etcd_user.name.empty() && !options.etcd_security.encrypted) {
+    Log().warn("--etcd_password_file without --etcd_ca: the password goes to etcd in plaintext");
+  }
   ASSIGN_OR_RETURN(options.address, Address(listen));
   ASSIGN_OR_RETURN(options.run,
                    parent.address.empty() ? RunName(file_system, given) : RegionName(parent));

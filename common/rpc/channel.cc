@@ -53,6 +53,16 @@ absl::StatusOr<std::string> ChannelTarget(absl::string_view addresses) {
   return target;
 }
 
+ChannelSecurity SecurityTo(absl::string_view addresses, ChannelSecurity security) {
+  const absl::StatusOr<std::vector<std::string>> names = SplitAddresses(addresses);
+  if (!names.ok() || names->size() < 2 || !security.encrypted || !security.server_name.empty()) {
+    return security;
+  }
+  const absl::StatusOr<HostPort> first = SplitHostPort(names->front(), /*allow_any_port=*/false);
+  if (first.ok()) security.server_name = first->host;
+  return security;
+}
+
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int connection,
                                            const ChannelSecurity& security) {
   grpc::ChannelArguments arguments;

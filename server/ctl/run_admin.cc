@@ -40,7 +40,7 @@ RunAdmin::RunAdmin(const std::string& address, const std::string& target,
     : address_(address),
       security_(security),
       timeout_(timeout),
-      channel_(MakeChannel(target, 0, security)),
+      channel_(MakeChannel(target, 0, SecurityTo(address, security))),
       admin_(v1::Admin::NewStub(channel_)) {}
 
 std::shared_ptr<grpc::Channel> RunAdmin::ChannelTo(const std::string& address) const {

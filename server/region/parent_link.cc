@@ -91,6 +91,7 @@ absl::StatusOr<ReachedParent> ReachParent(const ParentOptions& options) {
   ReachedParent parent;
   ASSIGN_OR_RETURN(parent.security,
                    MakeChannelSecurity(options.security, addresses->front(), absl::Now()));
+  parent.security = SecurityTo(options.address, std::move(parent.security));
   ASSIGN_OR_RETURN(parent.target, ChannelTarget(options.address));
   parent.channel = MakeChannel(parent.target, kSessionConnection, parent.security);
   parent.stub = v1::Session::NewStub(parent.channel);

@@ -61,8 +61,9 @@ absl::Status EtcdRegistry::Answered(const grpc::Status& status) {
   if (status.error_code() == grpc::StatusCode::PERMISSION_DENIED ||
       absl::StrContains(status.error_message(), "user name is empty")) {
     return absl::PermissionDeniedError(absl::StrCat(
-        "etcd does not let ", user_.name.empty() ? "nobody" : user_.name, " change ", leader_key_,
-        " (", status.error_message(), "): give --etcd_password_file with a user that may read and ",
+        "etcd does not let ", user_.name.empty() ? "a caller without a name" : user_.name,
+        " read and change ", leader_key_, " (", status.error_message(),
+        "): give --etcd_password_file with a user that may read and ",
         "write the keys that begin with /causeway/"));
   }
   ++next_;

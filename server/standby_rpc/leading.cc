@@ -1,6 +1,7 @@
 #include "server/standby_rpc/leading.h"
 
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -179,9 +180,13 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
                            ", which does not answer: ", heard.message()));
           continue;
         }
-        ASSIGN_OR_RETURN(following,
-                         Following::Start(*options.file_system, options.folder, options.store, name,
-                                          address, options.security, *options.notes));
+        auto started = Following::Start(*options.file_system, options.folder, options.store, name,
+                                        address, options.security, *options.notes);
+        if (absl::IsAborted(started.status())) {
+          whole = started.status();  // Memory has gone while it followed: as above.
+          continue;
+        }
+        ASSIGN_OR_RETURN(following, std::move(started));
         refused = false;
         say(absl::StrCat(view->leader, " at ", address, " leads: ", name, " follows it"));
       }

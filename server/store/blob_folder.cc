@@ -455,13 +455,12 @@ void BlobFolder::Remove(const BlobRef& blob) {
 }
 
 bool BlobFolder::DropSpares() {
-  std::deque<BlobRef> spares;
-  {
-    absl::MutexLock lock(&mutex_);
-    spares.swap(spares_);
-  }
-  for (const BlobRef& spare : spares) Discard(spare.file);
-  return !spares.empty();
+  // Locked: a spare of a blob that is written once more has the name under which that is done.
+  absl::MutexLock lock(&mutex_);
+  const bool had_some = !spares_.empty();
+  for (const BlobRef& spare : spares_) Discard(spare.file);
+  spares_.clear();
+  return had_some;
 }
 
 void BlobFolder::Discard(const std::string& file) {

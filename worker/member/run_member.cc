@@ -36,11 +36,7 @@ absl::StatusOr<ReachedRun> ReachRun(const MemberOptions& options, const Clock& c
   for (size_t i = 1; i < addresses.size(); ++i) {
     RETURN_IF_ERROR(MakeChannelSecurity(options.security, addresses[i], clock.Now()).status());
   }
-  // Whoever answers shows the certificate of the first name.
-  if (addresses.size() > 1 && reached.security.encrypted && reached.security.server_name.empty()) {
-    ASSIGN_OR_RETURN(const HostPort first, SplitHostPort(addresses.front(), false));
-    reached.security.server_name = first.host;
-  }
+  reached.security = SecurityTo(options.coordinator, std::move(reached.security));
   ASSIGN_OR_RETURN(reached.target, ChannelTarget(options.coordinator));
   if (!options.worker_id.empty()) {
     RETURN_IF_ERROR(CheckIdentity(reached.security, options.worker_id));
