@@ -21,6 +21,7 @@
 #include "server/initial_parameters.h"
 #include "server/shards/deal.h"
 #include "server/shards_rpc/shard_service.h"
+#include "server/store/run_directory.h"
 #include "server/store/run_parts.h"
 
 ABSL_FLAG(std::string, shards, "",
@@ -225,13 +226,16 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenLead(
     FileSystem& file_system, const std::optional<ShardFlags>& flags, const std::string& run_dir,
     const v1::RunConfig& config, const std::optional<RecoveredRun>& recovered, bool awaits_model) {
   std::optional<std::vector<DealtShard>> deal;
-  // An attempt without a run may have left a deal: it means nothing.
   if (recovered.has_value()) {
     ASSIGN_OR_RETURN(deal, ReadDeal(file_system, run_dir));
     if (!deal.has_value()) {
       ASSIGN_OR_RETURN(deal, DealOfCopy(flags, run_dir, *recovered));
       if (deal.has_value()) RETURN_IF_ERROR(WriteDeal(file_system, run_dir, *deal));
     }
+  } else if (const std::string left = JoinPath(run_dir, kDealFile); file_system.Exists(left)) {
+    // An attempt without a run has left it. The run that begins now would be taken for a lead's.
+    RETURN_IF_ERROR(file_system.Remove(left));
+    RETURN_IF_ERROR(file_system.SyncFolder(run_dir));
   }
   if (!flags.has_value() && !deal.has_value()) return std::unique_ptr<ShardedRun>();
   if (flags.has_value()) {

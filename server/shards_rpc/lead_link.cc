@@ -35,7 +35,9 @@ absl::StatusOr<v1::ShardWelcome> LeadLink::Ask(absl::Duration timeout, const Wai
   for (;;) {
     absl::StatusOr<v1::ShardWelcome> welcome = AskOnce(deadline);
     const absl::Status& status = welcome.status();
-    const bool away = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+    // A lead that stops cancels what it has under way.
+    const bool away = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+                      absl::IsCancelled(status);
     const bool awaits_model = status.ok() && welcome->awaits_model();
     if (awaits_model) {
       deadline = absl::Now() + timeout;
@@ -64,6 +66,7 @@ absl::StatusOr<std::vector<float>> LeadLink::Initial(const FragmentPlan& plan,
                    " has sent other values than those that this shard's fragments begin with: "
                    "start this shard again"));
   std::vector<float> values;
+  bool all_came = true;
   v1::ShardValues piece;
   for (const int fragment : fragments) {
     const size_t begin = values.size();
@@ -82,7 +85,8 @@ absl::StatusOr<std::vector<float>> LeadLink::Initial(const FragmentPlan& plan,
       std::memcpy(reinterpret_cast<char*>(own.data()) + filled, bytes.data(), bytes.size());
       filled += bytes.size();
     }
-    if (filled < own.size_bytes()) break;  // Finish says why.
+    all_came = filled == own.size_bytes();
+    if (!all_came) break;  // Finish says why.
     if (!piece.last() || piece.hash() != TreeHash(own)) {
       context.TryCancel();
       return other;
@@ -94,6 +98,7 @@ absl::StatusOr<std::vector<float>> LeadLink::Initial(const FragmentPlan& plan,
     return other;
   }
   RETURN_IF_ERROR(Annotate(FromGrpcStatus(reader->Finish()), absl::StrCat("the lead at ", lead_)));
+  if (!all_came) return other;
   return values;
 }
 
