@@ -1,4 +1,5 @@
-// What `serve` was asked for, the run that its folder holds or is to hold, and its coordinator.
+// Opens what `serve` was asked for: the run that its folder holds or is to hold, and its
+// coordinator.
 #ifndef CAUSEWAY_SERVER_OPENED_RUN_H_
 #define CAUSEWAY_SERVER_OPENED_RUN_H_
 

@@ -24,7 +24,7 @@ struct RegionRun {
   std::vector<std::string> above;  // The regions above it, from the hub down.
 };
 
-// What flags say of a parent.
+// Reads what flags say of a parent.
 ParentOptions ParentFromFlags();
 
 // Checks what flags say of a parent. INVALID_ARGUMENT where they contradict themselves or the

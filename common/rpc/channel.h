@@ -28,8 +28,8 @@ absl::StatusOr<std::string> ChannelTarget(absl::string_view addresses);
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int connection,
                                            const ChannelSecurity& security);
 
-// What a channel to these addresses expects: whoever of several answers shows the certificate of
-// the first host, unless `security` names another one.
+// Returns what a channel to these addresses expects. Whoever of several answers shows the
+// certificate of the first host, unless `security` names another one.
 ChannelSecurity SecurityTo(absl::string_view addresses, ChannelSecurity security);
 
 // Limits of what connections may take, and of how long an idle one is kept.

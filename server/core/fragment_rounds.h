@@ -218,7 +218,7 @@ class FragmentRounds {
   absl::Status CheckHeader(const v1::PushHeader& header) const;
   absl::StatusOr<std::optional<v1::PushResponse>> Lookup(const v1::PushHeader& header) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What the sender of a contribution that is held, to this round or a past one, is told.
+  // Tells the sender that its contribution is held, to this round or a past one.
   v1::PushResponse Accepted(const v1::PushHeader& header, bool duplicate) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   OpenRound OpenRoundLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

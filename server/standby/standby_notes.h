@@ -1,4 +1,4 @@
-// What a standby knows of itself, for those who ask it: probes and metrics.
+// Keeps what a standby knows of itself, for those who ask it: probes and metrics.
 #ifndef CAUSEWAY_SERVER_STANDBY_STANDBY_NOTES_H_
 #define CAUSEWAY_SERVER_STANDBY_STANDBY_NOTES_H_
 

@@ -340,7 +340,7 @@ void MoveRows(std::vector<Row>& to, std::vector<Row>& from) {
   to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }
 
-// What `from` has beside what is the lead's alone.
+// Adds what `from` has beside what is the lead's alone.
 void AddPart(Copy& lead, const std::string& folder, Copy& from) {
   DatabaseContent& content = lead.content;
   for (const int fragment : FragmentsOf(from.content.identity)) {

@@ -1,5 +1,6 @@
 // A simulated run over several coordinators. The lead's end is the product's
-// (server/shards/shard_hub.h); a shard's end does what server/shards_rpc/lead_link.h does over gRPC.
+// (server/shards/shard_hub.h); a shard's end does what server/shards_rpc/lead_link.h does over
+// gRPC.
 #ifndef CAUSEWAY_TESTS_SIMULATION_VIRTUAL_SHARDS_H_
 #define CAUSEWAY_TESTS_SIMULATION_VIRTUAL_SHARDS_H_
 

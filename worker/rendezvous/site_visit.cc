@@ -89,8 +89,8 @@ absl::StatusOr<std::unique_ptr<SiteStream>> Knock(const std::shared_ptr<grpc::Ch
   return stream;
 }
 
-// What a failed handshake shows that no other try will change; empty: nothing. TLS's own words,
-// which reach us in gRPC's message alone.
+// Says what a failed handshake shows that no other try will change; empty: nothing. TLS's own
+// words, which reach us in gRPC's message alone.
 absl::string_view WrongSecret(const absl::Status& status) {
   if (absl::StrContains(status.message(), "certificate verify failed")) {
     return " has another site secret than this one";

@@ -116,7 +116,7 @@ TEST(SpareBlobs, MakeRoomForAnAnswerThatFindsNone) {
   uint64_t used = 0;
   for (const std::string& path : run.disk().Files()) used += run.disk().Content(path).size();
   run.disk().SetCapacity(used + kLarge / 2);
-  // Of a size that no spare is written over for.
+  // No spare is written over for a blob of this size.
   ASSERT_TRUE(run.store().SaveRound(ScriptedRound(0, 2), std::vector<uint8_t>(kLarge, 7)).ok());
   EXPECT_THAT(run.Deltas(), ElementsAre(EndsWith("f0-r2-alice.delta")));
   EXPECT_EQ(*run.store().ReadAnswer(0, 2), std::vector<uint8_t>(kLarge, 7));
