@@ -94,20 +94,21 @@ class ComposeFilesTest(unittest.TestCase):
             self.assertEqual(own["--advertise"], f"{service}:7070")
             self.assertEqual(own["--standby_name"], service)
             self.assertEqual({flag: own.get(flag) for flag in common}, common)
-            self.assertIn("etcd", services[service]["networks"])
-            self.assertIn("default", services[service]["networks"])
+            # One name that has the addresses of both; of several names they would stay the first ones.
+            self.assertEqual(services[service]["networks"],
+                             {"default": {"aliases": ["coordinators"]}, "etcd": None})
             self.assertIn(f"--host {service}", made)
             mounts = dict(mount.rsplit(":", 2)[:2] for mount in services[service]["volumes"]
                           if mount.endswith(":ro"))
             self.assertEqual(mounts["certificate-operator"], "/operator-certificates")
             self.assertEqual(mounts["certificate-coordinator"], "/certificates")
-        addresses = {f"{service}:7070" for service in sharing}
+        self.assertIn("--host coordinators", made)
         for service, own in flags.items():
             if service.startswith("worker-"):
                 self.assertEqual(own["--coordinator"], '"$$CAUSEWAY_COORDINATOR"')
                 known = services[service]["environment"]["CAUSEWAY_COORDINATOR"]
-                self.assertEqual(set(known.split(",")), addresses)
-        self.assertEqual(set(flags["ctl"]["--coordinator"].split(",")), addresses)
+                self.assertEqual(known, "coordinators:7070")
+        self.assertEqual(flags["ctl"]["--coordinator"], "coordinators:7070")
 
     def test_shards_have_the_names_that_their_lead_knows(self):
         services = merged(LAYERS[1])[0]
