@@ -15,7 +15,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeStandbyHttp(std::optional<HttpL
                                                              const std::string& address_file,
                                                              const StandbyNotes& notes,
                                                              const std::string& run_dir,
-                                                             const std::string& cert_file) {
+                                                             const CertificateFiles& certificates) {
   if (!port.has_value()) return std::unique_ptr<HttpServer>();
   const std::string address = port->address();
   const std::string warning = port->Warning();
@@ -29,10 +29,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeStandbyHttp(std::optional<HttpL
     return ready.ok() ? HttpResponse::Text(200, notes.Get().doing)
                       : HttpResponse::Text(503, ready.message());
   };
-  options.handlers["/metrics"] = [&notes, run_dir, cert_file](const HttpRequest&) {
+  options.handlers["/metrics"] = [&notes, run_dir, certificates](const HttpRequest&) {
     HttpResponse response;
     response.content_type = MetricPage::kContentType;
-    response.body = StandbyMetricsText(notes, *FileSystem::Real(), run_dir, cert_file);
+    response.body = StandbyMetricsText(notes, *FileSystem::Real(), run_dir, certificates);
     return response;
   };
   ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> http,

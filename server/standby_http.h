@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/http/http_server.h"
+#include "common/metrics/process_figures.h"
 #include "server/standby/standby_notes.h"
 
 namespace causeway::server {
@@ -19,7 +20,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeStandbyHttp(std::optional<HttpL
                                                              const std::string& address_file,
                                                              const StandbyNotes& notes,
                                                              const std::string& run_dir,
-                                                             const std::string& cert_file);
+                                                             const CertificateFiles& certificates);
 
 }  // namespace causeway::server
 

@@ -234,6 +234,11 @@ absl::StatusOr<Certificate> ReadCertificate(const std::string& file) {
   return ParseCertificate(pem, file);
 }
 
+absl::StatusOr<absl::Time> EndOfCertificate(const std::string& file) {
+  ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate(file));
+  return certificate.not_after;
+}
+
 absl::Status CheckValidity(const Certificate& certificate, const std::string& file,
                            absl::Time now) {
   if (now > certificate.not_after) {

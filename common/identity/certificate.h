@@ -40,6 +40,7 @@ absl::StatusOr<std::string> ReadTrustedFile(const std::string& file, bool secret
 // The first certificate of a PEM text or file. INVALID_ARGUMENT names the file.
 absl::StatusOr<Certificate> ParseCertificate(absl::string_view pem, const std::string& file);
 absl::StatusOr<Certificate> ReadCertificate(const std::string& file);
+absl::StatusOr<absl::Time> EndOfCertificate(const std::string& file);
 
 // FAILED_PRECONDITION if `certificate` is expired or not valid yet.
 absl::Status CheckValidity(const Certificate& certificate, const std::string& file, absl::Time now);

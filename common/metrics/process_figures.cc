@@ -39,13 +39,19 @@ void AddProcessFigures(MetricPage& page) {
   }
 }
 
-void AddCertificateFigures(MetricPage& page, const absl::StatusOr<absl::Time>& end) {
-  page.Gauge("causeway_certificate_readable", "1 if the certificate's file can be read.",
-             end.ok() ? 1 : 0);
-  if (!end.ok()) return;
-  page.Gauge("causeway_certificate_end_timestamp_seconds",
-             "When the certificate ends, in seconds since 1970.",
-             absl::ToDoubleSeconds(*end - absl::UnixEpoch()));
+void AddCertificateFigures(
+    MetricPage& page, const CertificateFiles& files,
+    const std::function<absl::StatusOr<absl::Time>(const std::string& file)>& end_of) {
+  for (const auto& [flag, file] : files) {
+    if (file.empty()) continue;
+    const absl::StatusOr<absl::Time> end = end_of(file);
+    page.Gauge("causeway_certificate_readable", "1 if the certificate's file can be read.",
+               end.ok() ? 1 : 0, {{"flag", flag}});
+    if (!end.ok()) continue;
+    page.Gauge("causeway_certificate_end_timestamp_seconds",
+               "When the certificate ends, in seconds since 1970.",
+               absl::ToDoubleSeconds(*end - absl::UnixEpoch()), {{"flag", flag}});
+  }
 }
 
 }  // namespace causeway

@@ -2,6 +2,10 @@
 #ifndef CAUSEWAY_COMMON_METRICS_PROCESS_FIGURES_H_
 #define CAUSEWAY_COMMON_METRICS_PROCESS_FIGURES_H_
 
+#include <functional>
+#include <map>
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/metrics/metric_page.h"
@@ -12,9 +16,15 @@ namespace causeway {
 // tell is left out.
 void AddProcessFigures(MetricPage& page);
 
-// causeway_certificate_readable and, if it is, causeway_certificate_end_timestamp_seconds: of the
-// certificate that this process shows its peers, read now, so that a renewed one counts at once.
-void AddCertificateFigures(MetricPage& page, const absl::StatusOr<absl::Time>& end);
+// Files of certificates that this process shows its peers, by the flag that gave them, as
+// {{"tls_cert", "cert.pem"}}. Empty names count for none.
+using CertificateFiles = std::map<std::string, std::string>;
+
+// causeway_certificate_readable of each and, if it is, causeway_certificate_end_timestamp_seconds.
+// `end_of` reads a file now, so that a renewed one counts at once.
+void AddCertificateFigures(
+    MetricPage& page, const CertificateFiles& files,
+    const std::function<absl::StatusOr<absl::Time>(const std::string& file)>& end_of);
 
 }  // namespace causeway
 

@@ -8,7 +8,6 @@
 
 #include "absl/time/time.h"
 #include "common/identity/certificate.h"
-#include "common/metrics/process_figures.h"
 #include "common/telemetry/event_names.h"
 #include "common/transfer/wire.h"
 
@@ -115,14 +114,7 @@ std::string CoordinatorMetrics::Text(const v1::RunStatus& status, bool healthy,
   AddStore(page);
   AddLoad(page, load);
   AddStandbys(page);
-  if (!options_.cert_file.empty()) {
-    const absl::StatusOr<Certificate> certificate = ReadCertificate(options_.cert_file);
-    if (certificate.ok()) {
-      AddCertificateFigures(page, certificate->not_after);
-    } else {
-      AddCertificateFigures(page, certificate.status());
-    }
-  }
+  AddCertificateFigures(page, options_.certificates, EndOfCertificate);
   AddProcessFigures(page);
   return page.Text();
 }

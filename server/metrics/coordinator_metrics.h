@@ -13,6 +13,7 @@
 #include "causeway/v1/admin.pb.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
+#include "common/metrics/process_figures.h"
 #include "common/telemetry/counting_event_log.h"
 #include "server/core/coordinator.h"
 #include "server/metrics/round_metrics.h"
@@ -30,7 +31,7 @@ class CoordinatorMetrics {
     FileSystem* file_system = nullptr;
     const Clock* clock = nullptr;
     std::string run_dir;
-    std::string cert_file;  // Empty: there is none.
+    CertificateFiles certificates;
     const CountingEventLog* events = nullptr;
     const Standbys* standbys = nullptr;
     std::function<int64_t()> commits;  // Of the run's folder.

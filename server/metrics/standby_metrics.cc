@@ -2,13 +2,12 @@
 
 #include "common/identity/certificate.h"
 #include "common/metrics/metric_page.h"
-#include "common/metrics/process_figures.h"
 #include "common/transfer/wire.h"
 
 namespace causeway::server {
 
 std::string StandbyMetricsText(const StandbyNotes& notes, FileSystem& file_system,
-                               const std::string& run_dir, const std::string& cert_file) {
+                               const std::string& run_dir, const CertificateFiles& certificates) {
   const StandbyNotes::View view = notes.Get();
   MetricPage page;
   page.Gauge("causeway_build_info", "1; the label says which release this is.", 1,
@@ -30,14 +29,7 @@ std::string StandbyMetricsText(const StandbyNotes& notes, FileSystem& file_syste
     page.Gauge("causeway_store_free_bytes", "Free on the disk of the run's folder.",
                static_cast<double>(*free));
   }
-  if (!cert_file.empty()) {
-    const absl::StatusOr<Certificate> certificate = ReadCertificate(cert_file);
-    if (certificate.ok()) {
-      AddCertificateFigures(page, certificate->not_after);
-    } else {
-      AddCertificateFigures(page, certificate.status());
-    }
-  }
+  AddCertificateFigures(page, certificates, EndOfCertificate);
   AddProcessFigures(page);
   return page.Text();
 }

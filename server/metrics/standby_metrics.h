@@ -5,13 +5,14 @@
 #include <string>
 
 #include "common/base/file_system.h"
+#include "common/metrics/process_figures.h"
 #include "server/standby/standby_notes.h"
 
 namespace causeway::server {
 
-// `run_dir`: the copy. `cert_file`: of the certificate that it follows with; empty: there is none.
+// `run_dir`: the copy.
 std::string StandbyMetricsText(const StandbyNotes& notes, FileSystem& file_system,
-                               const std::string& run_dir, const std::string& cert_file);
+                               const std::string& run_dir, const CertificateFiles& certificates);
 
 }  // namespace causeway::server
 

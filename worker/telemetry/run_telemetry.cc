@@ -193,14 +193,7 @@ std::string RunTelemetry::MetricsText() const {
     page.Gauge("causeway_store_free_bytes", "Free on the disk of --out.",
                static_cast<double>(*free));
   }
-  if (!options_.cert_file.empty()) {
-    const absl::StatusOr<Certificate> certificate = ReadCertificate(options_.cert_file);
-    if (certificate.ok()) {
-      AddCertificateFigures(page, certificate->not_after);
-    } else {
-      AddCertificateFigures(page, certificate.status());
-    }
-  }
+  AddCertificateFigures(page, {{"tls_cert", options_.cert_file}}, EndOfCertificate);
   AddProcessFigures(page);
   return page.Text();
 }
