@@ -136,6 +136,7 @@ absl::StatusOr<RegistryView> EtcdRegistry::Read() {
 
 absl::StatusOr<bool> EtcdRegistry::Lead(const RegistryView& seen, const std::string& name,
                                         const std::string& address, absl::Duration ttl) {
+  Resign();  // What an earlier call may have left.
   {
     grpc::ClientContext context;
     RETURN_IF_ERROR(Prepare(context));
@@ -156,10 +157,11 @@ absl::StatusOr<bool> EtcdRegistry::Lead(const RegistryView& seen, const std::str
   same_set->set_mod_revision(seen.set_revision);
   AddPut(request, leader_key_, absl::StrCat(name, " ", address), lease_);
   AddPut(request, set_key_, name, 0);
-  // Unanswered, the lease ends by itself, and with it the lead.
-  ASSIGN_OR_RETURN(const etcdserverpb::TxnResponse response, Commit(request));
-  if (!response.succeeded()) Resign();
-  return response.succeeded();
+  const absl::StatusOr<etcdserverpb::TxnResponse> response = Commit(request);
+  // Unanswered, it may lead all the same: with the lease the lead ends, at once or by itself.
+  if (!response.ok() || !response->succeeded()) Resign();
+  RETURN_IF_ERROR(response.status());
+  return response->succeeded();
 }
 
 absl::Status EtcdRegistry::KeepAlive() {
@@ -202,9 +204,11 @@ void EtcdRegistry::Resign() {
   grpc::ClientContext context;
   if (!Prepare(context).ok()) return;
   etcdserverpb::LeaseRevokeRequest request;
-  request.set_id(std::exchange(lease_, 0));
+  request.set_id(lease_);
   etcdserverpb::LeaseRevokeResponse response;
-  member().leases->LeaseRevoke(&context, request, &response);
+  const grpc::Status revoked = member().leases->LeaseRevoke(&context, request, &response);
+  // Without an answer it may last: the next call may still keep or revoke it.
+  if (revoked.ok() || revoked.error_code() == grpc::StatusCode::NOT_FOUND) lease_ = 0;
 }
 
 }  // namespace causeway::server

@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
@@ -13,6 +15,7 @@
 #include "common/telemetry/log.h"
 #include "server/standby/delta_places.h"
 #include "server/store/blob_folder.h"
+#include "server/store/memory_owner.h"
 #include "server/store/network_file_system.h"
 #include "server/store/run_database.h"
 #include "server/store/run_directory.h"
@@ -49,6 +52,25 @@ absl::Status PutAside(FileSystem& file_system, absl::string_view given, absl::st
   RETURN_IF_ERROR(blobs.FindMemory());
   RETURN_IF_ERROR(blobs.DropMemory());
   return absl::OkStatus();
+}
+
+void FreeMemoryOfFormer(FileSystem& file_system, absl::string_view given) {
+  const std::string folder(absl::StripSuffix(given, "/"));
+  const std::string formers = absl::StrCat(folder.substr(folder.rfind('/') + 1), ".former-");
+  const absl::StatusOr<std::vector<std::string>> names = file_system.List(ParentFolder(folder));
+  if (!names.ok()) return;  // There is no folder yet, either.
+  for (const std::string& name : *names) {
+    if (!absl::StartsWith(name, formers)) continue;
+    const std::string aside = JoinPath(ParentFolder(folder), name);
+    BlobFolder blobs(file_system, aside);
+    absl::Status freed = blobs.FindMemory();
+    if (blobs.memory().empty()) continue;
+    // One that somebody has served by hand since is named by its own name.
+    const std::string owner = OwnerOfMemory(file_system, blobs.memory());
+    if (!owner.empty() && owner != TrueName(folder)) continue;
+    if (freed.ok()) freed = blobs.DropMemory();
+    if (!freed.ok()) Log().warn("the memory of {}: {}", aside, std::string(freed.message()));
+  }
 }
 
 absl::Status CheckLeaderAnswers(const std::string& folder, const std::string& name,

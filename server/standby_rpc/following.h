@@ -26,6 +26,9 @@ std::string MachineName();
 // in. `why`: in words, for a line.
 absl::Status PutAside(FileSystem& file_system, absl::string_view folder, absl::string_view why);
 
+// Frees what a PutAside of that folder that was cut short has left in memory.
+void FreeMemoryOfFormer(FileSystem& file_system, absl::string_view folder);
+
 // OK if the coordinator at `address` answers as one of the folder's run: what the folder has lost
 // is there. Before a folder is put aside for a new copy. An error that IsRetryable: no answer yet.
 absl::Status CheckLeaderAnswers(const std::string& folder, const std::string& name,

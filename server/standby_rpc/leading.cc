@@ -92,6 +92,7 @@ absl::StatusOr<std::unique_ptr<Leading>> Leading::StandBy(
     const Options& options, Standbys& standbys,
     const std::function<bool(absl::Duration)>& stop_requested, bool& refused) {
   refused = true;
+  FreeMemoryOfFormer(*options.file_system, options.folder);
   for (;;) {
     ASSIGN_OR_RETURN(const std::string name,
                      CopyName(*options.file_system, options.folder, options.name));
@@ -140,6 +141,7 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
                                      : Clock::Real()->Monotonic() + kFirstAnswer;
   bool answered = false;
   absl::Status whole = CheckDeltas(options);
+  bool checked = true;  // As long as it does not follow: that reads the whole folder.
   if (!whole.ok() && !absl::IsAborted(whole)) return whole;
   do {
     const absl::StatusOr<RegistryView> view = registry_->Read();
@@ -187,6 +189,7 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
           continue;
         }
         ASSIGN_OR_RETURN(following, std::move(started));
+        checked = false;  // Memory may go while it follows.
         refused = false;
         say(absl::StrCat(view->leader, " at ", address, " leads: ", name, " follows it"));
       }
@@ -200,8 +203,7 @@ absl::Status Leading::Wait(const Options& options, const std::string& name,
                        " may lead. Start one of them; until then it waits"));
       continue;
     }
-    // Again: memory may have gone while it followed.
-    if (whole.ok()) whole = CheckDeltas(options);
+    if (!std::exchange(checked, true)) whole = CheckDeltas(options);
     if (!whole.ok() && !absl::IsAborted(whole)) return whole;
     if (!whole.ok()) {
       say(absl::StrCat("nobody leads, and ", name, " cannot: ", whole.message(),

@@ -11,13 +11,6 @@
 namespace causeway::server {
 namespace {
 
-// The same for every name of a folder.
-std::string TrueName(const std::string& folder) {
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::weakly_canonical(folder, error);
-  return error ? folder : path.string();
-}
-
 // The one line of a small file; empty if it cannot be read.
 std::string LineOf(FileSystem& file_system, const std::string& path) {
   const absl::StatusOr<std::string> content = file_system.ReadFile(path);
@@ -26,10 +19,22 @@ std::string LineOf(FileSystem& file_system, const std::string& path) {
 
 }  // namespace
 
+std::string TrueName(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::path path = std::filesystem::absolute(folder, error);
+  if (!error) path = std::filesystem::weakly_canonical(path, error);
+  if (error) return folder;
+  return path.has_filename() ? path.string() : path.parent_path().string();
+}
+
+std::string OwnerOfMemory(FileSystem& file_system, const std::string& memory) {
+  return LineOf(file_system, JoinPath(memory, kOwnerFile));
+}
+
 absl::Status CheckMemoryIsOwn(FileSystem& file_system, const std::string& run_folder,
                               const std::string& memory) {
   if (memory.empty()) return absl::OkStatus();
-  const std::string owner = LineOf(file_system, JoinPath(memory, kOwnerFile));
+  const std::string owner = OwnerOfMemory(file_system, memory);
   if (owner.empty() || owner == TrueName(run_folder) ||
       LineOf(file_system, JoinPath(owner, kDeltasInFile)) != memory) {
     return absl::OkStatus();

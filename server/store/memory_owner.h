@@ -15,6 +15,12 @@ namespace causeway::server {
 
 inline constexpr char kOwnerFile[] = "OWNER";
 
+// The same for every name of a folder, which may be missing.
+std::string TrueName(const std::string& folder);
+
+// The true name of the run directory that has that folder in memory; empty: none is named.
+std::string OwnerOfMemory(FileSystem& file_system, const std::string& memory);
+
 // FAILED_PRECONDITION if `memory` is that of another folder than `run_folder`, which is there and
 // names it. OK if that one was renamed, if nobody is named, or if `memory` is empty.
 absl::Status CheckMemoryIsOwn(FileSystem& file_system, const std::string& run_folder,

@@ -2,11 +2,11 @@
 
 #include <map>
 #include <optional>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "server/store/memory_owner.h"
 #include "server/store/run_directory.h"
 
 namespace causeway::server {
@@ -15,11 +15,18 @@ absl::StatusOr<std::vector<std::string>> RunFolders(FileSystem& file_system,
                                                     const std::string& list) {
   if (file_system.IsFolder(list)) return std::vector<std::string>{list};
   std::vector<std::string> folders = absl::StrSplit(list, ',');
-  std::set<std::string> seen;
+  std::map<std::string, std::string> seen;
   for (const std::string& folder : folders) {
-    if (seen.insert(folder).second) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("--run_dir has ", folder, " twice: give the folder of each coordinator once"));
+    if (folder.empty() && folders.size() > 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--run_dir=", list, " has an empty name: give the folders with one comma between two"));
+    }
+    const auto [former, is_new] = seen.emplace(TrueName(folder), folder);
+    if (is_new) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--run_dir has ", folder, " twice",
+        former->second == folder ? "" : absl::StrCat(", as ", former->second, " first"),
+        ": give the folder of each coordinator once"));
   }
   return folders;
 }

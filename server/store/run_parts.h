@@ -20,7 +20,7 @@ struct RunPart {
 };
 
 // The folders of --run_dir: one, or several with commas between. One whose name has commas counts
-// as one. INVALID_ARGUMENT for one that is there twice.
+// as one. INVALID_ARGUMENT for one that is there twice, by whatever names, and for an empty name.
 absl::StatusOr<std::vector<std::string>> RunFolders(FileSystem& file_system,
                                                     const std::string& list);
 
