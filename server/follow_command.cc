@@ -77,8 +77,10 @@ absl::Status FollowCommand(const FollowFlags& flags,
   ASSIGN_OR_RETURN(std::optional<HttpListener> port, OpenHttpPort(flags.http, own.UsesTls()));
   StandbyNotes notes;
   notes.Doing(absl::StrCat("asks ", of, " for the run"));
-  ASSIGN_OR_RETURN(const auto http, ServeStandbyHttp(std::move(port), flags.http_address_file,
-                                                     notes, flags.run_dir, own.cert_file));
+  ASSIGN_OR_RETURN(const auto http,
+                   ServeStandbyHttp(std::move(port), flags.http_address_file, notes, flags.run_dir,
+                                    {{"tls_cert", own.cert_file}}));
+  FreeMemoryOfFormer(*FileSystem::Real(), flags.run_dir);
   const auto start = [&] {
     return Following::Start(*FileSystem::Real(), flags.run_dir, store, name, of, security, notes);
   };

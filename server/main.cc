@@ -21,10 +21,12 @@
 #include "common/base/thread_pool.h"
 #include "common/base/threads.h"
 #include "common/cli/command_line.h"
+#include "common/metrics/process_figures.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security_flags.h"
+#include "common/rpc/status.h"
 #include "common/rpc/tcp_links.h"
 #include "common/telemetry/counting_event_log.h"
 #include "common/telemetry/event_log.h"
@@ -101,6 +103,10 @@ ABSL_FLAG(std::string, output, "", "replay: receives the resulting parameters");
 ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");
 
 ABSL_DECLARE_FLAG(std::string, etcd);
+ABSL_DECLARE_FLAG(std::string, etcd_cert);
+ABSL_DECLARE_FLAG(std::string, lead_tls_cert);
+ABSL_DECLARE_FLAG(std::string, parent_tls_cert);
+ABSL_DECLARE_FLAG(std::string, standby_cert);
 
 namespace causeway::server {
 namespace {
@@ -109,6 +115,12 @@ constexpr char kProgram[] = "causeway-coordinator";
 constexpr absl::Duration kPoll = absl::Milliseconds(200);
 constexpr absl::Duration kRunLineInterval = absl::Seconds(5);
 constexpr absl::Duration kStopDeadline = absl::Seconds(3);
+
+// Ends a start. A supervisor tries again what may pass by itself, such as a peer that is away, and
+// leaves alone what repeats.
+int EndStart(const absl::Status& status) {
+  return IsRetryable(status) ? Fail(kProgram, status) : Refuse(kProgram, status);
+}
 
 GivenRun GivenRunFromFlags() {
   return {.config = absl::GetFlag(FLAGS_config),
@@ -128,6 +140,14 @@ int CheckConfig() {
     std::fprintf(stderr, "warning: %s\n", warning.c_str());
   }
   return 0;
+}
+
+CertificateFiles CertificatesFromFlags() {
+  return {{"tls_cert", SecurityOptionsFromFlags().cert_file},
+          {"standby_cert", absl::GetFlag(FLAGS_standby_cert)},
+          {"etcd_cert", absl::GetFlag(FLAGS_etcd_cert)},
+          {"parent_tls_cert", absl::GetFlag(FLAGS_parent_tls_cert)},
+          {"lead_tls_cert", absl::GetFlag(FLAGS_lead_tls_cert)}};
 }
 
 // Until a signal, the end of the run, or a failure.
@@ -239,10 +259,13 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
   bool stopped = false;
   absl::StatusOr<OpenedRun> run = OpenRun(file_system, flags, [&](absl::Duration timeout) {
     stopped = stop_signal.Wait(timeout);
-    return stopped;
+    return stopped || !standbys.closed().ok();
   });
-  if (stopped && absl::IsCancelled(run.status())) return 0;
-  if (!run.ok()) return Refuse(kProgram, run.status());
+  if (!run.ok()) {
+    if (stopped) return 0;
+    const absl::Status lost = standbys.closed();
+    return EndStart(lost.ok() ? run.status() : lost);
+  }
   const std::string events_path = JoinPath(flags.run_dir, "events.jsonl");
   const auto event_file = OpenEventLog(file_system, events_path, Clock::Real());
   if (!event_file.ok()) return Refuse(kProgram, event_file.status());
@@ -251,7 +274,7 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
   CoordinatorMetrics metrics({.file_system = &file_system,
                               .clock = Clock::Real(),
                               .run_dir = flags.run_dir,
-                              .cert_file = SecurityOptionsFromFlags().cert_file,
+                              .certificates = CertificatesFromFlags(),
                               .events = &counted_events,
                               .standbys = &standbys,
                               .commits = [&] { return run->store->Position().commits; },
@@ -300,7 +323,7 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
   }
   const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
       MakeCoordinator(file_system, flags, *run, options, merge_pool, event_history);
-  if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
+  if (!coordinator.ok()) return EndStart(coordinator.status());
   StandbyService* standby = nullptr;
   CoordinatorServer::Options server_options = ServerOptions(&event_history);
   server_options.make_services = [&](Access& access) {
@@ -375,7 +398,7 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
 int Serve() {
   StopSignal stop_signal;  // First, so that every thread inherits the mask.
   absl::StatusOr<ServeFlags> flags = CheckServeFlags(*FileSystem::Real());
-  if (!flags.ok()) return Refuse(kProgram, flags.status());
+  if (!flags.ok()) return EndStart(flags.status());
   LateEventLog standby_events;
   Standbys standbys({.clock = Clock::Real(), .events = &standby_events});
   std::unique_ptr<Leading> leading;
@@ -387,15 +410,16 @@ int Serve() {
     notes.Doing("asks etcd who leads");
     auto http = ServeStandbyHttp(std::exchange(flags->http_port, std::nullopt),
                                  absl::GetFlag(FLAGS_http_address_file), notes, flags->run_dir,
-                                 SecurityOptionsFromFlags().cert_file);
+                                 CertificatesFromFlags());
     if (!http.ok()) return Refuse(kProgram, http.status());
     waiting = *std::move(http);
     bool refused = false;
+    bool stopped = false;
     auto led = Leading::StandBy(
-        *flags->shared, standbys, [&](absl::Duration timeout) { return stop_signal.Wait(timeout); },
-        refused);
-    if (absl::IsCancelled(led.status())) return 0;
-    if (!led.ok()) return refused ? Refuse(kProgram, led.status()) : Fail(kProgram, led.status());
+        *flags->shared, standbys,
+        [&](absl::Duration timeout) { return stopped = stop_signal.Wait(timeout); }, refused);
+    if (stopped && absl::IsCancelled(led.status())) return 0;
+    if (!led.ok()) return refused ? EndStart(led.status()) : Fail(kProgram, led.status());
     leading = *std::move(led);
   }
   return ServeRun(*std::move(flags), standbys, std::move(leading), std::move(waiting),
@@ -411,7 +435,7 @@ int Follow() {
        .http_address_file = absl::GetFlag(FLAGS_http_address_file)},
       [&](absl::Duration timeout) { return stop_signal.Wait(timeout); }, refused);
   if (status.ok()) return 0;
-  return refused ? Refuse(kProgram, status) : Fail(kProgram, status);
+  return refused ? EndStart(status) : Fail(kProgram, status);
 }
 
 int Main(int argc, char** argv) {

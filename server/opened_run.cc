@@ -60,7 +60,7 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
     return run;
   }
   if (!flags.parent.address.empty()) {
-    ASSIGN_OR_RETURN(run.region, OpenRegion(flags.parent, flags.run_dir, run.recovered));
+    ASSIGN_OR_RETURN(run.region, OpenRegion(flags.parent, flags.run_dir, run.recovered, wait));
     run.config = run.region->parent.run.config();
     run.run_id = run.region->parent.run.run_id();
     return run;

@@ -9,6 +9,8 @@
 #include "common/base/status_macros.h"
 #include "common/client/state_pull.h"
 #include "common/rpc/security_flags.h"
+#include "common/rpc/status.h"
+#include "common/telemetry/log.h"
 #include "server/initial_parameters.h"
 
 ABSL_FLAG(std::string, parent, "",
@@ -29,6 +31,23 @@ namespace {
 
 // For deltas that a region owes its parent when it stops.
 constexpr absl::Duration kParentPatience = absl::Seconds(30);
+// For an answer where it waits for one, and between two.
+constexpr absl::Duration kOneTry = absl::Seconds(5);
+constexpr absl::Duration kPause = absl::Seconds(1);
+
+absl::StatusOr<ReachedParent> AwaitParent(ParentOptions options,
+                                          const std::function<bool(absl::Duration)>& wait) {
+  options.connect_timeout = kOneTry;
+  std::string said;
+  for (;;) {
+    absl::StatusOr<ReachedParent> parent = ReachParent(options);
+    if (parent.ok() || !IsRetryable(parent.status())) return parent;
+    std::string line = absl::StrCat(parent.status().message(), "; trying on");
+    if (line != said) Log().warn("{}", line);
+    said = std::move(line);
+    if (wait(kPause)) return absl::CancelledError("stopped before its parent answered");
+  }
+}
 
 }  // namespace
 
@@ -82,8 +101,9 @@ absl::StatusOr<ParentOptions> CheckParentOptions(ParentOptions parent, const Giv
 
 absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
     const ParentOptions& options, const std::string& run_dir,
-    const std::optional<RecoveredRun>& recovered) {
-  ASSIGN_OR_RETURN(ReachedParent parent, ReachParent(options));
+    const std::optional<RecoveredRun>& recovered, const std::function<bool(absl::Duration)>& wait) {
+  ASSIGN_OR_RETURN(ReachedParent parent,
+                   recovered.has_value() ? AwaitParent(options, wait) : ReachParent(options));
   ASSIGN_OR_RETURN(FragmentPlan plan, FragmentPlan::Create(parent.run.config()));
   if (recovered.has_value() && recovered->identity.run_id != parent.run.run_id()) {
     return absl::FailedPreconditionError(

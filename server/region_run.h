@@ -2,12 +2,14 @@
 #ifndef CAUSEWAY_SERVER_REGION_RUN_H_
 #define CAUSEWAY_SERVER_REGION_RUN_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/base/file_system.h"
 #include "common/params/fragment_plan.h"
 #include "server/core/coordinator.h"
@@ -32,10 +34,12 @@ ParentOptions ParentFromFlags();
 absl::StatusOr<ParentOptions> CheckParentOptions(ParentOptions parent, const GivenRun& given,
                                                  const std::string& listen);
 
-// Asks the parent. FAILED_PRECONDITION if the folder holds another run than it serves.
-absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(const ParentOptions& options,
-                                                      const std::string& run_dir,
-                                                      const std::optional<RecoveredRun>& recovered);
+// Asks the parent. Where the folder holds the run it waits for an answer: CANCELLED once `wait`,
+// which waits so long, says that the process is to end. FAILED_PRECONDITION if the folder holds
+// another run than the parent serves.
+absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
+    const ParentOptions& options, const std::string& run_dir,
+    const std::optional<RecoveredRun>& recovered, const std::function<bool(absl::Duration)>& wait);
 
 // The values that the parent's run begins with; keeps them in the folder. FAILED_PRECONDITION if
 // the run has published a round: a region is there from the first one on.

@@ -197,7 +197,14 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenShard(
     }
   }
   run->link_ = std::make_unique<LeadLink>(flags.lead, flags.security, run->hello_);
-  ASSIGN_OR_RETURN(run->welcome_, run->link_->Ask(kLeadPatience, wait));
+  absl::StatusOr<v1::ShardWelcome> answer = run->link_->Ask(kLeadPatience, wait);
+  if (recovered.has_value() && absl::IsUnavailable(answer.status())) {
+    Log().warn("{}; trying on", std::string(answer.status().message()));
+    do {
+      answer = run->link_->Ask(kLeadPatience, wait);
+    } while (absl::IsUnavailable(answer.status()));
+  }
+  ASSIGN_OR_RETURN(run->welcome_, std::move(answer));
   const v1::ShardWelcome& welcome = run->welcome_;
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(welcome.config()));
   if (welcome.config_hash() != RunConfigHash(welcome.config()) ||

@@ -17,6 +17,8 @@
 #include "common/rpc/security.h"
 #include "common/rpc/security_flags.h"
 #include "common/telemetry/log.h"
+#include "server/store/run_database.h"
+#include "server/store/run_directory.h"
 
 ABSL_FLAG(std::string, etcd, "",
           "serve: HOST:PORT,HOST:PORT of the etcd by which coordinators of several machines agree "
@@ -41,10 +43,25 @@ namespace {
 // A run that was given none has no name to find each other by.
 constexpr char kDefaultRunName[] = "run";
 
-// A region's run is its parent's, and each region has a lead of its own.
-absl::StatusOr<std::string> RegionName(const ParentOptions& parent) {
+// The name of a region's run, which is its parent's. Its parent may be away where the folder knows
+// it.
+absl::StatusOr<std::string> NameOfParentsRun(FileSystem& file_system, const std::string& folder,
+                                             const ParentOptions& parent) {
+  const std::string path = JoinPath(folder, kDatabaseFile);
+  if (file_system.Exists(path)) {
+    ASSIGN_OR_RETURN(const auto locked, RunDirectoryStore::Open(file_system, folder, {}));
+    ASSIGN_OR_RETURN(const auto database, RunDatabase::Open(path, {}));
+    ASSIGN_OR_RETURN(const DatabaseContent content, database->Load(/*recent_rounds=*/1));
+    return content.identity.config.run_name();
+  }
   ASSIGN_OR_RETURN(const ReachedParent reached, ReachParent(parent));
-  const std::string& run = reached.run.config().run_name();
+  return reached.run.config().run_name();
+}
+
+// Each region has a lead of its own.
+absl::StatusOr<std::string> RegionName(FileSystem& file_system, const std::string& folder,
+                                       const ParentOptions& parent) {
+  ASSIGN_OR_RETURN(const std::string run, NameOfParentsRun(file_system, folder, parent));
   if (run == kDefaultRunName) {
     return absl::InvalidArgumentError(
         absl::StrCat("--etcd needs a run_name in the configuration of the run at ", parent.address,
@@ -136,8 +153,9 @@ absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
     Log().warn("--etcd_password_file without --etcd_ca: the password goes to etcd in plaintext");
   }
   ASSIGN_OR_RETURN(options.address, Address(listen));
-  ASSIGN_OR_RETURN(options.run,
-                   parent.address.empty() ? RunName(file_system, given) : RegionName(parent));
+  ASSIGN_OR_RETURN(options.run, parent.address.empty()
+                                    ? RunName(file_system, given)
+                                    : RegionName(file_system, given.run_dir, parent));
   options.name = absl::GetFlag(FLAGS_standby_name);
   options.folder = given.run_dir;
   options.store = store;

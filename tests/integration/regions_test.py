@@ -3,7 +3,7 @@
 import shutil
 import unittest
 
-from cluster import BIN, COORDINATOR, SIGKILL, json_lines, run_tool, wait_until
+from cluster import BIN, COORDINATOR, SIGKILL, SIGTERM, free_port, json_lines, run_tool, wait_until
 from regions import Tree
 from security_test import make, tls
 
@@ -79,6 +79,36 @@ class RegionsTest(unittest.TestCase):
             self.finish(tree, processes + [region])
             self.assertEqual(tree.published(), tree.published("eu"))
 
+    def test_a_region_that_comes_back_before_its_parent_waits_for_it(self):
+        with Tree() as tree:
+            tree.start_coordinator(SETTINGS % 36)
+            region = tree.start_region("eu", 2)
+            address = tree.region_address("eu")
+            processes = [tree.start_worker("flat", SLOW)]
+            processes += [tree.start_worker(f"site-{i}", SLOW, address=address) for i in range(2)]
+            tree.wait_for_step("site-0", 8)
+            for gone in (tree.coordinator, region):
+                gone.signal(SIGKILL)
+                gone.wait()
+
+            def come_back(log):
+                back = tree.start(log, *tree.region_command("eu", 2), f"--listen={address}")
+                wait_until(lambda: "; trying on" in back.log() or back.child.poll() is not None,
+                           "it waits for its parent")
+                self.assertIn("no coordinator answers at", back.log())
+                self.assertIsNone(back.child.poll(), back.log())
+                return back
+
+            stopped = come_back("stopped.log")
+            stopped.signal(SIGTERM)
+            self.assertEqual(stopped.wait(), 0, stopped.log())
+            region = come_back("back.log")
+            tree.coordinator = tree.start(
+                "coordinator.log", COORDINATOR, "serve", f"--run_dir={tree.folder / 'coordinator'}",
+                f"--listen={tree.address}", "--exit_when_finished", "--http=off")
+            self.finish(tree, processes + [region])
+            self.check(tree, 18)
+
     def test_a_site_without_its_past_joins_a_region_that_is_on_its_way(self):
         with Tree() as tree:
             tree.start_coordinator(SETTINGS % 60)
@@ -134,6 +164,24 @@ class RolesTest(unittest.TestCase):
             for process in [*processes, tree.coordinator]:
                 self.assertEqual(process.wait(), 0, process.log())
             self.assertEqual(tree.published(), tree.published("eu"))
+
+    def test_a_parent_is_known_by_the_first_name_of_a_list_or_by_the_one_that_is_given(self):
+        with Tree() as tree:
+            make(tree, "init")
+            make(tree, "coordinator", "--host", "localhost", "--host", "hub.example.org")
+            for name in ("eu", "us"):
+                make(tree, "region", name)
+            tree.start_coordinator(SETTINGS % 12, *tls(tree, "coordinator"))
+            port = tree.address.rpartition(":")[2]
+            # The certificate names no IP address.
+            for name, parent, flags in (
+                    ("eu", f"localhost:{free_port()},127.0.0.1:{port}", []),
+                    ("us", tree.address, ["--parent_tls_server_name=hub.example.org"])):
+                at = tree.folder / "certificates" / f"region-{name}"
+                region = tree.start_region(
+                    name, 2, *tls(tree, "coordinator"), f"--parent_tls_cert={at / 'cert.pem'}",
+                    f"--parent_tls_key={at / 'key.pem'}", *flags, parent=parent)
+                self.assertIsNone(region.child.poll(), region.log())
 
     def test_nobody_poses_as_a_region(self):
         with Tree() as tree:

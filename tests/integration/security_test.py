@@ -1,6 +1,7 @@
 """Real processes with real certificates: what is refused and how, and a run that does not notice."""
 
 import contextlib
+import json
 import pathlib
 import resource
 import shutil
@@ -8,7 +9,7 @@ import socket
 import subprocess
 import unittest
 
-from cluster import COORDINATOR, MODEL, SIGKILL, Cluster, run_tool, wait_until
+from cluster import BIN, COORDINATOR, MODEL, SIGKILL, Cluster, free_port, run_tool, wait_until
 
 MAKE_CERTIFICATES = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "make_certificates"
 RUN = """
@@ -104,6 +105,23 @@ class SecurityTest(unittest.TestCase):
             self.assertEqual(self.finish(cluster, first, second), self.undisturbed())
             joined = [e["worker"] for e in cluster.events() if e["event"] == "worker_joined"]
             self.assertEqual(joined, ["a", "b"])
+
+    def test_coordinators_in_a_list_have_the_first_ones_name(self):
+        with Cluster() as cluster:
+            make(cluster, "init")
+            make(cluster, "coordinator", "--host", "localhost")
+            make(cluster, "operator", "me")
+            cluster.start_coordinator(RUN, *tls(cluster, "coordinator"))
+            serves = cluster.address.rpartition(":")[2]
+            # The one that answers is known by its address, which its certificate does not name.
+            for first, found in ((f"localhost:{free_port()}", True), (f"localhost:{serves}", True),
+                                 (f"[::1]:{free_port()}", False)):
+                status, text, error = run_tool(
+                    BIN / "causewayctl", "status", f"--coordinator={first},127.0.0.1:{serves}",
+                    *tls(cluster, "operator-me")[:3], "--timeout=5s", "--json")
+                self.assertEqual(status == 0, found, error)
+                if found:
+                    self.assertFalse(json.loads(text)["started"])
 
     def test_connections_of_two_seconds_make_the_same_bits(self):
         with Cluster() as cluster:

@@ -2,10 +2,11 @@
 
 import json
 import shutil
+import socket
 import unittest
 from signal import SIGCONT, SIGSTOP
 
-from cluster import BIN, COORDINATOR, SIGKILL, SIGTERM, run_tool, wait_until
+from cluster import BIN, COORDINATOR, MODEL, SIGKILL, SIGTERM, run_tool, wait_until
 from security_test import make, tls, with_certificates
 from shards import Sharded
 
@@ -157,6 +158,26 @@ class ShardsTest(unittest.TestCase):
             cluster.restart_lead("--shards=lead,a")
             self.finish(cluster, *workers, shard)
             self.check(cluster, whole, "a")
+
+    def test_a_lead_that_never_listened_leaves_no_deal_to_the_next_run(self):
+        with Sharded() as cluster, socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            folder = cluster.folder / "coordinator"
+            config = cluster.folder / "tried.textproto"
+            config.write_text(MODEL + SETTINGS)
+            status, _, error = run_tool(
+                COORDINATOR, "serve", f"--run_dir={folder}", f"--config={config}", "--http=off",
+                "--shards=lead,a", f"--listen=127.0.0.1:{taken.getsockname()[1]}")
+            self.assertEqual(status, 2, error)
+            self.assertTrue((folder / "shards.json").exists())
+            cluster.start_coordinator(SETTINGS)
+            self.assertFalse((folder / "shards.json").exists())
+            cluster.coordinator.signal(SIGKILL)
+            cluster.coordinator.wait()
+            cluster.restart_lead()
+            self.finish(cluster, *(cluster.start_worker(name) for name in WORKERS))
+            self.assertEqual(len(cluster.published("coordinator")), ROUNDS)
 
     def test_operators_see_one_run(self):
         with Sharded() as cluster:
