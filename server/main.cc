@@ -236,11 +236,12 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
              std::unique_ptr<HttpServer> waiting, LateEventLog& standby_events,
              StopSignal& stop_signal) {
   FileSystem& file_system = *FileSystem::Real();
-  bool stopped = false;
-  absl::StatusOr<OpenedRun> run = OpenRun(file_system, flags, [&](absl::Duration timeout) {
-    stopped = stop_signal.Wait(timeout);
-    return stopped;
-  });
+  std::atomic<bool> stopped = false;
+  const auto wait = [&](absl::Duration timeout) {
+    if (stop_signal.Wait(timeout)) stopped = true;
+    return stopped.load();
+  };
+  absl::StatusOr<OpenedRun> run = OpenRun(file_system, flags, wait);
   if (stopped && absl::IsCancelled(run.status())) return 0;
   if (!run.ok()) return Refuse(kProgram, run.status());
   const std::string events_path = JoinPath(flags.run_dir, "events.jsonl");
@@ -299,7 +300,8 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
                                    .above = region.above};
   }
   const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
-      MakeCoordinator(file_system, flags, *run, options, merge_pool, event_history);
+      MakeCoordinator(file_system, flags, *run, options, merge_pool, event_history, wait);
+  if (stopped && absl::IsCancelled(coordinator.status())) return 0;
   if (!coordinator.ok()) return Refuse(kProgram, coordinator.status());
   StandbyService* standby = nullptr;
   CoordinatorServer::Options server_options = ServerOptions(&event_history);
