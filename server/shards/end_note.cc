@@ -1,8 +1,10 @@
 #include "server/shards/end_note.h"
 
-#include <utility>
-
 #include <google/protobuf/text_format.h>
+
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
