@@ -256,16 +256,18 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
              std::unique_ptr<HttpServer> waiting, LateEventLog& standby_events,
              StopSignal& stop_signal) {
   FileSystem& file_system = *FileSystem::Real();
-  bool stopped = false;
-  absl::StatusOr<OpenedRun> run = OpenRun(file_system, flags, [&](absl::Duration timeout) {
-    stopped = stop_signal.Wait(timeout);
-    return stopped || !standbys.closed().ok();
-  });
-  if (!run.ok()) {
-    if (stopped) return 0;
+  std::atomic<bool> stopped = false;
+  const auto wait = [&](absl::Duration timeout) {
+    if (stop_signal.Wait(timeout)) stopped = true;
+    return stopped.load() || !standbys.closed().ok();
+  };
+  const auto end_start = [&](const absl::Status& status) {
+    if (stopped && absl::IsCancelled(status)) return 0;
     const absl::Status lost = standbys.closed();
-    return EndStart(lost.ok() ? run.status() : lost);
-  }
+    return EndStart(lost.ok() ? status : lost);
+  };
+  absl::StatusOr<OpenedRun> run = OpenRun(file_system, flags, wait);
+  if (!run.ok()) return end_start(run.status());
   const std::string events_path = JoinPath(flags.run_dir, "events.jsonl");
   const auto event_file = OpenEventLog(file_system, events_path, Clock::Real());
   if (!event_file.ok()) return Refuse(kProgram, event_file.status());
@@ -322,8 +324,8 @@ int ServeRun(ServeFlags flags, Standbys& standbys, std::unique_ptr<Leading> lead
                                    .above = region.above};
   }
   const absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
-      MakeCoordinator(file_system, flags, *run, options, merge_pool, event_history);
-  if (!coordinator.ok()) return EndStart(coordinator.status());
+      MakeCoordinator(file_system, flags, *run, options, merge_pool, event_history, wait);
+  if (!coordinator.ok()) return end_start(coordinator.status());
   StandbyService* standby = nullptr;
   CoordinatorServer::Options server_options = ServerOptions(&event_history);
   server_options.make_services = [&](Access& access) {

@@ -77,7 +77,8 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
 
 absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
     FileSystem& file_system, const ServeFlags& flags, OpenedRun& run,
-    const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events) {
+    const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events,
+    const LeadLink::Waiter& wait) {
   const auto begin = [&run, options](const v1::RunConfig& complete, const FragmentPlan& plan,
                                      std::vector<float> initial,
                                      std::optional<RecoveredRun> former) {
@@ -115,7 +116,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
     return begin(run.config, plan, std::move(fetched), std::nullopt);
   }
   if (run.sharded != nullptr && !run.resumes && run.sharded->welcome().given_values()) {
-    ASSIGN_OR_RETURN(std::vector<float> fetched, run.sharded->FetchInitial(plan));
+    ASSIGN_OR_RETURN(std::vector<float> fetched, run.sharded->FetchInitial(plan, wait));
     return begin(run.config, plan, std::move(fetched), std::nullopt);
   }
   const PartOptions part = run.sharded == nullptr ? PartOptions() : run.sharded->part();

@@ -54,10 +54,12 @@ struct OpenedRun {
 absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags,
                                   const LeadLink::Waiter& wait);
 
-// `options` lack the run's own part. All that is referred to outlives the coordinator.
+// `options` lack the run's own part. All that is referred to outlives the coordinator. `wait` as
+// above.
 absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
     FileSystem& file_system, const ServeFlags& flags, OpenedRun& run,
-    const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events);
+    const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events,
+    const LeadLink::Waiter& wait);
 
 }  // namespace causeway::server
 

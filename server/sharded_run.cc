@@ -20,6 +20,7 @@
 #include "common/transfer/wire.h"
 #include "server/initial_parameters.h"
 #include "server/shards/deal.h"
+#include "server/shards/end_note.h"
 #include "server/shards_rpc/shard_service.h"
 #include "server/store/run_directory.h"
 #include "server/store/run_parts.h"
@@ -94,6 +95,18 @@ absl::StatusOr<std::vector<DealtShard>> Deal(const std::vector<std::string>& nam
     deal.push_back({.name = names[i], .fragments = std::move(dealt[i])});
   }
   return deal;
+}
+
+// The lead's answer to a shard whose folder holds this.
+v1::ShardWelcome WelcomeOf(const RunIdentity& identity) {
+  v1::ShardWelcome welcome;
+  welcome.set_run_id(identity.run_id);
+  *welcome.mutable_config() = identity.config;
+  welcome.set_config_hash(identity.config_hash);
+  welcome.set_plan_hash(identity.plan_hash);
+  for (const int fragment : FragmentsOf(identity)) welcome.add_fragments(fragment);
+  welcome.set_software_version(kSoftwareVersion);
+  return welcome;
 }
 
 // The deal of a run that goes on without kDealFile: a standby's copy has none. Nothing: the folder
@@ -197,14 +210,24 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenShard(
     }
   }
   run->link_ = std::make_unique<LeadLink>(flags.lead, flags.security, run->hello_);
+  run->link_->set_end_note(&file_system, run_dir);
+  if (recovered.has_value()) {
+    ASSIGN_OR_RETURN(run->end_, ReadEnd(file_system, run_dir));
+  }
   absl::StatusOr<v1::ShardWelcome> answer = run->link_->Ask(kLeadPatience, wait);
+  if (absl::IsUnavailable(answer.status()) && run->end_.has_value()) {
+    Log().info("{}; the run is finished, so its lead may have ended",
+               std::string(answer.status().message()));
+    answer = WelcomeOf(recovered->identity);
+  }
   if (recovered.has_value() && absl::IsUnavailable(answer.status())) {
     Log().warn("{}; trying on", std::string(answer.status().message()));
     do {
       answer = run->link_->Ask(kLeadPatience, wait);
     } while (absl::IsUnavailable(answer.status()));
   }
-  ASSIGN_OR_RETURN(run->welcome_, std::move(answer));
+  RETURN_IF_ERROR(answer.status());
+  run->welcome_ = *std::move(answer);
   const v1::ShardWelcome& welcome = run->welcome_;
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(welcome.config()));
   if (welcome.config_hash() != RunConfigHash(welcome.config()) ||
@@ -295,8 +318,10 @@ absl::Status ShardedRun::TakeModel(const v1::RunConfig& config) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<float>> ShardedRun::FetchInitial(const FragmentPlan& plan) {
-  ASSIGN_OR_RETURN(std::vector<float> values, link_->Initial(plan, fragments_));
+absl::StatusOr<std::vector<float>> ShardedRun::FetchInitial(const FragmentPlan& plan,
+                                                            const LeadLink::Waiter& wait) {
+  ASSIGN_OR_RETURN(std::vector<float> values,
+                   link_->Initial(plan, fragments_, kLeadPatience, wait));
   RETURN_IF_ERROR(
       KeepInitialFragments(*file_system_, run_dir_, "lead", welcome_.config(), fragments_, values));
   return values;
@@ -334,6 +359,10 @@ void ShardedRun::Begin(Coordinator& coordinator) {
 
 absl::Status ShardedRun::Start(Coordinator& coordinator, const std::string& bound) {
   if (link_ == nullptr) return absl::OkStatus();
+  if (end_.has_value()) {
+    RETURN_IF_ERROR(coordinator.FollowLead(*end_));
+    coordinator.LoseLead();
+  }
   hello_.set_address(advertise_.empty() ? bound : advertise_);
   return link_->Start(coordinator, hello_, Silence(welcome_.config()));
 }

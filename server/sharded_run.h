@@ -41,7 +41,8 @@ absl::StatusOr<std::optional<ShardFlags>> ShardFlagsFromFlags(const GivenRun& gi
 
 class ShardedRun {
  public:
-  // Null: the run has no shards. A shard asks its lead what it is to have; a lead deals the
+  // Null: the run has no shards. A shard asks its lead what it is to have, unless it has heard that
+  // the run is finished, and nobody leads any more; a lead deals the
   // fragments of a run that begins, or finds how they were dealt. `config`: a lead's. A shard waits
   // for a run that awaits its model, until `wait` says that the process is to end (CANCELLED).
   static absl::StatusOr<std::unique_ptr<ShardedRun>> OpenShard(
@@ -59,8 +60,9 @@ class ShardedRun {
   // are fragments.
   absl::Status TakeModel(const v1::RunConfig& config);
   // A shard's that begins where its lead was given values (welcome): fetches and keeps those of its
-  // fragments, and returns them.
-  absl::StatusOr<std::vector<float>> FetchInitial(const FragmentPlan& plan);
+  // fragments, and returns them. CANCELLED if `wait` says that the process is to end.
+  absl::StatusOr<std::vector<float>> FetchInitial(const FragmentPlan& plan,
+                                                  const LeadLink::Waiter& wait);
   // Nobody attaches until it is OK: what the folder holds is replicated. Before SetEvents.
   void SetMayTell(std::function<absl::Status()> may_tell);
   // Whoever is to see what happens; the result outlives `events`' use.
@@ -93,6 +95,7 @@ class ShardedRun {
   ShardHub::Options hub_options_;   // Until the hub is made.
   std::unique_ptr<LeadLink> link_;  // A shard's.
   v1::ShardWelcome welcome_;
+  std::optional<v1::ShardRoster> end_;  // Heard by a former process of this shard.
   v1::ShardHello hello_;
   std::string advertise_;
 };

@@ -279,6 +279,11 @@ absl::StatusOr<v1::PushResponse> CoordinatorImpl::Contribute(const v1::PushHeade
                                                              ReceivedObject object) {
   const Call call(*this);
   RETURN_IF_ERROR(CheckPush(claimed));
+  if (!HearsLead()) {
+    // Another process may have been given the fragments by now.
+    return absl::UnavailableError(
+        "this shard does not hear its lead: it takes no deltas until then");
+  }
   v1::PushHeader header = claimed;
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
   // The delta counts, the claim does not: nobody keeps others from the text of their parts.
@@ -376,7 +381,7 @@ RoundPolicy CoordinatorImpl::PolicyNow() const {
 }
 
 void CoordinatorImpl::Advance(FragmentRounds& fragment) {
-  while (Serving().ok() && MayClose()) {
+  while (Serving().ok() && HearsLead()) {
     std::map<std::string, Member> members;
     RoundPolicy policy;
     {

@@ -175,8 +175,8 @@ class CoordinatorImpl final : public Coordinator {
       ABSL_LOCKS_EXCLUDED(remote_mutex_);
   // The lead's shards hear what changed; `wait`: before this returns.
   void TellShards(bool wait) ABSL_LOCKS_EXCLUDED(members_mutex_);
-  // A round may close: at a shard, while it hears the lead.
-  bool MayClose() const ABSL_LOCKS_EXCLUDED(members_mutex_);
+  // False: a shard does not hear its lead. No round closes, and no delta is taken.
+  bool HearsLead() const ABSL_LOCKS_EXCLUDED(members_mutex_);
   // OK if the worker holds what was published; counts the comparison.
   absl::Status CompareApplied(const std::string& worker_id, const v1::Applied& applied);
   // Takes the membership away, with its sink if there is one.

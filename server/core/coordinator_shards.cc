@@ -307,7 +307,7 @@ absl::Status CoordinatorImpl::RejectAtShards(const v1::RejectRequest& order) {
   return answers->first;
 }
 
-bool CoordinatorImpl::MayClose() const {
+bool CoordinatorImpl::HearsLead() const {
   absl::MutexLock lock(&members_mutex_);
   return !is_shard() ||
          (hears_lead_ && options_.clock->Monotonic() - heard_lead_at_ < kLeadSilence);

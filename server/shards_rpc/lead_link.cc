@@ -13,11 +13,14 @@
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
 #include "server/core/shards.h"
+#include "server/shards/end_note.h"
+#include "server/store/run_directory.h"
 
 namespace causeway::server {
 namespace {
 
 constexpr absl::Duration kPause = absl::Milliseconds(500);
+constexpr absl::Duration kWatch = absl::Milliseconds(100);
 // A lead that died at the end has come back by then, or has ended.
 constexpr absl::Duration kLastPatience = absl::Seconds(30);
 
@@ -30,7 +33,8 @@ LeadLink::LeadLink(std::string lead, const ChannelSecurity& security, v1::ShardH
       hello_(std::move(hello)) {}
 
 absl::StatusOr<v1::ShardWelcome> LeadLink::Ask(absl::Duration timeout, const Waiter& wait) {
-  absl::Time deadline = absl::Now() + timeout;
+  const absl::Time asked_at = absl::Now();
+  absl::Time deadline = asked_at + timeout;
   bool waits = false;
   for (;;) {
     absl::StatusOr<v1::ShardWelcome> welcome = AskOnce(deadline);
@@ -50,6 +54,10 @@ absl::StatusOr<v1::ShardWelcome> LeadLink::Ask(absl::Duration timeout, const Wai
     if (wait(kPause)) return absl::CancelledError("stopped while its lead was asked");
     if (absl::Now() < deadline) continue;
     if (!away) return welcome;
+    {
+      absl::MutexLock lock(&mutex_);
+      lost_at_ = asked_at;
+    }
     return absl::UnavailableError(absl::StrCat(
         "no lead answers at ", lead_, " within ", absl::FormatDuration(timeout),
         "; check --lead, that causeway-coordinator serve --shards runs there, and the firewall (",
@@ -58,8 +66,40 @@ absl::StatusOr<v1::ShardWelcome> LeadLink::Ask(absl::Duration timeout, const Wai
 }
 
 absl::StatusOr<std::vector<float>> LeadLink::Initial(const FragmentPlan& plan,
-                                                     std::span<const int> fragments) {
+                                                     std::span<const int> fragments,
+                                                     absl::Duration timeout, const Waiter& wait) {
   grpc::ClientContext context;
+  std::atomic<int64_t> pieces = 0;
+  std::atomic<bool> over = false;
+  absl::Status given_up;
+  const auto watch = [&] {
+    int64_t seen = 0;
+    absl::Time since = absl::Now();
+    while (!over) {
+      if (wait(kWatch)) {
+        given_up = absl::CancelledError("stopped while the lead's values came");
+      } else if (std::exchange(seen, pieces.load()) != pieces) {
+        since = absl::Now();
+      } else if (absl::Now() - since >= timeout) {
+        given_up = absl::UnavailableError(absl::StrCat(
+            "the lead at ", lead_, " has sent nothing of this shard's values for ",
+            absl::FormatDuration(timeout), ": check that it runs, and start this shard again"));
+      }
+      if (!given_up.ok()) return context.TryCancel();
+    }
+  };
+  ASSIGN_OR_RETURN(std::thread watcher, StartThread(watch));
+  absl::StatusOr<std::vector<float>> values = ReadInitial(plan, fragments, context, pieces);
+  over = true;
+  watcher.join();
+  RETURN_IF_ERROR(given_up);
+  return values;
+}
+
+absl::StatusOr<std::vector<float>> LeadLink::ReadInitial(const FragmentPlan& plan,
+                                                         std::span<const int> fragments,
+                                                         grpc::ClientContext& context,
+                                                         std::atomic<int64_t>& pieces) {
   const auto reader = stub_->Initial(&context, hello_);
   const absl::Status other = absl::DataLossError(
       absl::StrCat("the lead at ", lead_,
@@ -76,6 +116,7 @@ absl::StatusOr<std::vector<float>> LeadLink::Initial(const FragmentPlan& plan,
     const std::span<float> own = std::span(values).subspan(begin, size);
     size_t filled = 0;  // Bytes.
     while (filled < own.size_bytes() && reader->Read(&piece)) {
+      ++pieces;
       const std::string& bytes = piece.values();
       if (piece.fragment() != fragment || bytes.empty() ||
           bytes.size() > own.size_bytes() - filled) {
@@ -167,7 +208,8 @@ void LeadLink::Run() {
       context_ = &context;
     }
     absl::Status status = may_tell_ ? may_tell_() : absl::OkStatus();
-    if (status.ok()) status = Follow(context);
+    const bool may_tell = status.ok();
+    if (may_tell) status = Follow(context);
     coordinator_->LoseLead();
     absl::MutexLock lock(&mutex_);
     context_ = nullptr;
@@ -177,14 +219,16 @@ void LeadLink::Run() {
       stub_ = v1::Shards::NewStub(MakeChannel(lead_, ++connection_, security_));
     }
     lost_at_ = std::min(lost_at_, absl::Now());
-    // The lead may not have noticed yet that this process's former stream is over.
-    if (!IsRetryable(status) && !absl::IsAlreadyExists(status)) {
+    // ALREADY_EXISTS, too: Ask has waited for the process before this one to be gone, so a newer
+    // one has the fragments now, and what this one took from workers would be lost.
+    if (!IsRetryable(status)) {
       status_ = Annotate(status, absl::StrCat("the lead at ", lead_));
       return;
     }
     const std::string line =
-        absl::StrCat("the lead at ", lead_, " is not heard: ", status.message(),
-                     "; no round closes until it is back");
+        may_tell ? absl::StrCat("the lead at ", lead_, " is not heard: ", status.message(),
+                                "; no round closes, and no delta is taken, until it is back")
+                 : absl::StrCat("not attached to the lead at ", lead_, ": ", status.message());
     if (line != last_line) Log().warn("{}", line);
     last_line = line;
     mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kPause);
@@ -193,23 +237,30 @@ void LeadLink::Run() {
 
 absl::Status LeadLink::Follow(grpc::ClientContext& context) {
   const auto stream = stub_->Serve(&context);
+  {
+    absl::MutexLock lock(&mutex_);
+    streams_ = true;
+    heard_at_ = absl::Now();
+  }
+  // Writes nothing before the lead's welcome, but ends a stream on which none comes.
+  absl::StatusOr<std::thread> writer = StartThread([&] { Write(context, *stream); });
+  if (!writer.ok()) context.TryCancel();
   v1::ShardReport report;
   *report.mutable_hello() = hello_;
   v1::ShardOrder order;
   absl::Status obeyed;
   if (stream->Write(report) && stream->Read(&order) && order.has_welcome()) {
     QueueAll();
-    absl::StatusOr<std::thread> writer = StartThread([&] { Write(context, *stream); });
-    if (!writer.ok()) context.TryCancel();
     while (obeyed.ok() && stream->Read(&order)) obeyed = Obey(order);
     if (!obeyed.ok()) context.TryCancel();
-    {
-      absl::MutexLock lock(&mutex_);
-      attached_ = false;
-      reports_.clear();
-    }
-    if (writer.ok()) writer->join();
   }
+  {
+    absl::MutexLock lock(&mutex_);
+    streams_ = attached_ = false;
+    reports_.clear();
+    fragments_changed_ = false;
+  }
+  if (writer.ok()) writer->join();
   const absl::Status ended = FromGrpcStatus(stream->Finish());
   RETURN_IF_ERROR(obeyed);
   {
@@ -251,7 +302,7 @@ void LeadLink::Write(grpc::ClientContext& context, Stream& stream) {
     {
       absl::MutexLock lock(&mutex_);
       const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return !attached_ || !reports_.empty() || fragments_changed_;
+        return !streams_ || !reports_.empty() || fragments_changed_;
       };
       while (!mutex_.AwaitWithTimeout(absl::Condition(&ready), kPause)) {
         if (absl::Now() - heard_at_ < silence_) continue;
@@ -259,7 +310,7 @@ void LeadLink::Write(grpc::ClientContext& context, Stream& stream) {
         context.TryCancel();
         return;
       }
-      if (!attached_) return;
+      if (!streams_) return;
       reports.swap(reports_);
       fragments_changed = std::exchange(fragments_changed_, false);
     }
@@ -282,9 +333,17 @@ void LeadLink::Write(grpc::ClientContext& context, Stream& stream) {
   }
 }
 
+absl::Status LeadLink::RememberEnd(const v1::ShardRoster& roster) {
+  const bool remembered = file_system_->Exists(JoinPath(folder_, kEndFile));
+  if (remembered == roster.finished()) return absl::OkStatus();
+  return roster.finished() ? NoteEnd(*file_system_, folder_, roster)
+                           : ForgetEnd(*file_system_, folder_);
+}
+
 absl::Status LeadLink::Obey(const v1::ShardOrder& order) {
   if (order.has_roster()) {
     RETURN_IF_ERROR(coordinator_->FollowLead(order.roster()));
+    RETURN_IF_ERROR(RememberEnd(order.roster()));
     // Before the lead writes its summary: what all have left behind.
     if (order.roster().finished()) coordinator_->Tick();
     {

@@ -5,6 +5,7 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -22,6 +23,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "causeway/v1/shards.grpc.pb.h"
+#include "common/base/file_system.h"
 #include "common/params/fragment_plan.h"
 #include "common/rpc/security.h"
 #include "common/telemetry/event_log.h"
@@ -46,17 +48,24 @@ class LeadLink final : public RunObserver, public EventLog {
   // may for a while after one has died; CANCELLED if `wait` says so.
   absl::StatusOr<v1::ShardWelcome> Ask(absl::Duration timeout, const Waiter& wait);
   // The values that these fragments begin with, one after the other (ShardWelcome.given_values).
-  // DATA_LOSS if they are not what the lead has; UNAVAILABLE if it does not answer in time.
+  // DATA_LOSS if they are not what the lead has; UNAVAILABLE if nothing of them comes for
+  // `timeout`; CANCELLED if `wait` says so.
   absl::StatusOr<std::vector<float>> Initial(const FragmentPlan& plan,
-                                             std::span<const int> fragments);
+                                             std::span<const int> fragments, absl::Duration timeout,
+                                             const Waiter& wait);
 
   void set_events(EventLog* events) { events_ = events; }
   // It does not attach before this is OK.
   void set_may_tell(std::function<absl::Status()> may_tell) { may_tell_ = std::move(may_tell); }
+  // Keeps what this process hears of the run's end (end_note.h) there. Before Start.
+  void set_end_note(FileSystem* file_system, std::string folder) {
+    file_system_ = file_system;
+    folder_ = std::move(folder);
+  }
   // Attaches, again and again, until Stop. The coordinator outlives that. `hello` as it is now. A
   // lead without a roster for `silence` is connected to anew: its machine may be another one.
   absl::Status Start(Coordinator& coordinator, v1::ShardHello hello, absl::Duration silence);
-  // Not OK once the lead has refused this shard for good.
+  // Not OK once the lead has refused this shard for good, or another process serves the shard.
   absl::Status status() const;
   // A shard whose run is finished: its lead has noted that it knows, or has not been heard for half
   // a minute.
@@ -72,10 +81,16 @@ class LeadLink final : public RunObserver, public EventLog {
   using Stream = grpc::ClientReaderWriter<v1::ShardReport, v1::ShardOrder>;
 
   absl::StatusOr<v1::ShardWelcome> AskOnce(absl::Time deadline);
+  absl::StatusOr<std::vector<float>> ReadInitial(const FragmentPlan& plan,
+                                                 std::span<const int> fragments,
+                                                 grpc::ClientContext& context,
+                                                 std::atomic<int64_t>& pieces);
   void Run();
   absl::Status Follow(grpc::ClientContext& context);
-  // Writes what is queued until the stream is over.
+  // Writes what is queued until the stream is over, or its lead silent.
   void Write(grpc::ClientContext& context, Stream& stream);
+  // Before the lead is told that the roster was heard.
+  absl::Status RememberEnd(const v1::ShardRoster& roster);
   absl::Status Obey(const v1::ShardOrder& order);
   // Tells the lead what it has to know of a shard that attaches.
   void QueueAll();
@@ -89,10 +104,13 @@ class LeadLink final : public RunObserver, public EventLog {
   v1::ShardHello hello_;
   EventLog* events_ = NullEventLog();
   std::function<absl::Status()> may_tell_;  // Null: always.
+  FileSystem* file_system_ = nullptr;
+  std::string folder_;
   Coordinator* coordinator_ = nullptr;
   mutable absl::Mutex mutex_;
   std::deque<v1::ShardReport> reports_ ABSL_GUARDED_BY(mutex_);  // While a stream stands.
-  bool attached_ ABSL_GUARDED_BY(mutex_) = false;
+  bool streams_ ABSL_GUARDED_BY(mutex_) = false;                 // Follow has a stream.
+  bool attached_ ABSL_GUARDED_BY(mutex_) = false;                // The lead has welcomed it there.
   bool fragments_changed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;                           // As the last roster said.

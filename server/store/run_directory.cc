@@ -37,7 +37,8 @@ bool IsOwnTemporary(absl::string_view name) {
   }
   return name == kDatabaseFile || name == kWitnessFile || name == kConfigFile ||
          name == kRoundsFile || name == kSummaryFile || name == kCurvesFile ||
-         name == kInitialFile || name == kCopyFile || name == kDeltasInFile;
+         name == kInitialFile || name == kCopyFile || name == kDeltasInFile || name == kDealFile ||
+         name == kEndFile;
 }
 
 absl::Status LostCommits(const std::string& folder, int64_t commits, absl::string_view witness,

@@ -18,6 +18,7 @@ import os
 import pathlib
 import random
 import re
+import subprocess
 import sys
 import time
 
@@ -295,9 +296,13 @@ class DisturbedRun:
             time.sleep(0.02)
         for name in SHARDS if self.kind.sharded else []:
             # They heard of the end before the lead did; their folders have all of it.
-            status = self.processes[name].wait()
+            process = self.processes[name]
+            try:
+                status = process.wait()
+            except subprocess.TimeoutExpired:
+                status = "nothing: it still runs"
             if status not in (0, -9):
-                raise Failure(f"{name} ended with {status}:\n{self.processes[name].log()[-3000:]}")
+                raise Failure(f"{name} ended with {status}:\n{process.log()[-3000:]}")
         for proxy in self.proxies.values():
             proxy.stop()
 
