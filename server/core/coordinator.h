@@ -203,9 +203,9 @@ class Coordinator {
   // --- Time ---
   // Ends leases that ran out and closes rounds whose grace is over. Call it a few times a second.
   virtual void Tick() = 0;
-  // Saves the state of at most one fragment, the accounts of the workers, and forgets answers that
-  // nobody can ask for any more. Call it every few seconds, on a thread of its own: writing a
-  // fragment takes as long as the disk does.
+  // Saves the state of fragments that are due, until a second has passed, and the accounts of the
+  // workers; forgets answers that nobody can ask for any more. Call it every few seconds, on a
+  // thread of its own: writing takes as long as the disk does.
   virtual void Maintain() = 0;
 
   // --- Administration ---

@@ -127,6 +127,8 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status SaveMember(const std::string& worker_id);
   absl::Status SaveMembers(std::span<const std::string> worker_ids);
   absl::Status SaveRunState();
+  // Those that lack most rounds first.
+  absl::Status SaveDueSnapshots();
   absl::Status ForgetOldAnswers();
 
   // Keeps Shutdown waiting while a call that may merge is under way.
