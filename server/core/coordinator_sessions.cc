@@ -156,6 +156,11 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Admit(const v1::Join& join,
   {
     absl::MutexLock lock(&members_mutex_);
     if (shut_down_) return absl::UnavailableError("the coordinator is shutting down");
+    // The parent knows which text comes next.
+    if (began_late() && !state_.started && !parent_started_) {
+      return absl::UnavailableError(
+          "this region begins, and its parent has not welcomed it yet: it takes sites then");
+    }
     RETURN_IF_ERROR(CheckSharedData(join, first_to_share));
     ASSIGN_OR_RETURN(member,
                      membership_.Join(id, join.process_nonce(), join.has_checkpoint(),

@@ -123,8 +123,8 @@ class LateRegionsTest(unittest.TestCase):
         self.assertEqual(len(hub), rounds)
         self.assertLess(len(region), rounds)
         self.assertEqual(region, {key: hub[key] for key in region})
-        first = [min(round for fragment, round in region if fragment == i) for i in range(2)]
-        self.assertEqual(len(region), sum(rounds // 2 - begin + 1 for begin in first))
+        first = [min(round for fragment, round in region if fragment == i) for i in range(3)]
+        self.assertEqual(len(region), sum(rounds // 3 - begin + 1 for begin in first))
         for who in ("coordinator", "eu"):
             self.assertEqual(tree.summary(who)["hash_mismatches"], 0)
         self.assertGreater(tree.summary("eu")["hash_checks"], 0)

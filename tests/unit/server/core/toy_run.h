@@ -126,8 +126,7 @@ struct ToyRun {
   // `change` edits the configuration before it is completed. `published`: the hub of a region that
   // begins with what that one has published.
   explicit ToyRun(const std::function<void(v1::RunConfig&)>& change = {},
-                  std::optional<RegionOptions> of_region = {},
-                  const ToyRun* published = nullptr);
+                  std::optional<RegionOptions> of_region = {}, const ToyRun* published = nullptr);
 
   v1::Join MakeJoin(const std::string& id, uint64_t nonce) const;
   int64_t hash_checks() const;  // From the summary: call after Shutdown.

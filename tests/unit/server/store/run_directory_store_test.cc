@@ -278,7 +278,8 @@ TEST_F(RunDirectoryStoreTest, TheFirstRoundFollowsTheInitialVersion) {
   identity.initial_versions = {7, 0};
   ASSERT_TRUE(store->BeginRun(identity).ok());
   EXPECT_EQ(store->Position().last_round(0), 7);
-  const absl::Status refused = store->SaveRound(ScriptedRound(0, 1), ScriptedObject(0, 1, "answer"));
+  const absl::Status refused =
+      store->SaveRound(ScriptedRound(0, 1), ScriptedObject(0, 1, "answer"));
   EXPECT_NE(refused.message().find("round 8 must be saved before round 1"), std::string::npos)
       << refused;
 }

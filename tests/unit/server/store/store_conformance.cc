@@ -49,9 +49,10 @@ TEST_P(StoreConformanceTest, ARecordMayBeginWithALaterVersion) {
   ASSERT_TRUE(store().Recover().ok());
   ASSERT_TRUE(store().BeginRun(identity).ok());
   for (int opening = 0; opening < 2; ++opening) {
-    for (const auto& [fragment, round] : {std::pair<int, int64_t>(0, 8 + opening), {1, 1 + opening}}) {
-      const absl::Status saved =
-          store().SaveRound(ScriptedRound(fragment, round), ScriptedObject(fragment, round, "answer"));
+    for (const auto& [fragment, round] :
+         {std::pair<int, int64_t>(0, 8 + opening), {1, 1 + opening}}) {
+      const absl::Status saved = store().SaveRound(ScriptedRound(fragment, round),
+                                                   ScriptedObject(fragment, round, "answer"));
       ASSERT_TRUE(saved.ok()) << saved;
     }
     const std::optional<RecoveredRun> run = Reopen();
