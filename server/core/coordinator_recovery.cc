@@ -36,10 +36,12 @@ RunIdentity CoordinatorImpl::Identity() const {
                        .config_hash = config_hash_,
                        .plan_hash = plan_.hash()};
   // 0 for those that are at other coordinators.
+  identity.initial_versions = options_.initial_versions;
   identity.initial_hashes.resize(static_cast<size_t>(plan_.fragments()));
   for (const auto& fragment : fragments_) {
-    identity.initial_hashes[static_cast<size_t>(fragment->fragment())] =
-        fragment->PublishedHash(0).value();
+    const int index = fragment->fragment();
+    identity.initial_hashes[static_cast<size_t>(index)] =
+        fragment->PublishedHash(identity.initial_version(index)).value();
   }
   return identity;
 }
