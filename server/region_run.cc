@@ -31,6 +31,9 @@ namespace {
 
 // For deltas that a region owes its parent when it stops.
 constexpr absl::Duration kParentPatience = absl::Seconds(30);
+// The parent of a region that has begun may be started again meanwhile. Not for ever: the run may
+// have ended, and another machine of the region may reach its parent where this one does not.
+constexpr absl::Duration kBegunPatience = absl::Minutes(1);
 // For an answer where it waits for one, and between two.
 constexpr absl::Duration kOneTry = absl::Seconds(5);
 constexpr absl::Duration kPause = absl::Seconds(1);
@@ -38,10 +41,11 @@ constexpr absl::Duration kPause = absl::Seconds(1);
 absl::StatusOr<ReachedParent> AwaitParent(ParentOptions options,
                                           const std::function<bool(absl::Duration)>& wait) {
   options.connect_timeout = kOneTry;
+  const absl::Time end = absl::Now() + kBegunPatience;
   std::string said;
   for (;;) {
     absl::StatusOr<ReachedParent> parent = ReachParent(options);
-    if (parent.ok() || !IsRetryable(parent.status())) return parent;
+    if (parent.ok() || !IsRetryable(parent.status()) || absl::Now() >= end) return parent;
     std::string line = absl::StrCat(parent.status().message(), "; trying on");
     if (line != said) Log().warn("{}", line);
     said = std::move(line);

@@ -34,9 +34,9 @@ ParentOptions ParentFromFlags();
 absl::StatusOr<ParentOptions> CheckParentOptions(ParentOptions parent, const GivenRun& given,
                                                  const std::string& listen);
 
-// Asks the parent. Where the folder holds the run it waits for an answer: CANCELLED once `wait`,
-// which waits so long, says that the process is to end. FAILED_PRECONDITION if the folder holds
-// another run than the parent serves.
+// Asks the parent. Where the folder holds the run it waits a minute for an answer: CANCELLED once
+// `wait`, which waits so long, says that the process is to end. FAILED_PRECONDITION if the folder
+// holds another run than the parent serves.
 absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
     const ParentOptions& options, const std::string& run_dir,
     const std::optional<RecoveredRun>& recovered, const std::function<bool(absl::Duration)>& wait);

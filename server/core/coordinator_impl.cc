@@ -210,6 +210,7 @@ std::vector<OpenRound> CoordinatorImpl::OwnOpenRounds() const {
 absl::Status CoordinatorImpl::CheckPush(const v1::PushHeader& header) const {
   RETURN_IF_ERROR(Serving());
   RETURN_IF_ERROR(CheckRunId("push", header.run_id(), options_.run_id));
+  RETURN_IF_ERROR(CheckLead());
   const absl::Status epoch = CheckEpoch(header.worker_id(), header.epoch(), epoch_);
   absl::MutexLock lock(&members_mutex_);
   // The lead was faster with the worker than with this shard.
@@ -279,11 +280,6 @@ absl::StatusOr<v1::PushResponse> CoordinatorImpl::Contribute(const v1::PushHeade
                                                              ReceivedObject object) {
   const Call call(*this);
   RETURN_IF_ERROR(CheckPush(claimed));
-  if (!HearsLead()) {
-    // Another process may have been given the fragments by now.
-    return absl::UnavailableError(
-        "this shard does not hear its lead: it takes no deltas until then");
-  }
   v1::PushHeader header = claimed;
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
   // The delta counts, the claim does not: nobody keeps others from the text of their parts.
@@ -315,6 +311,7 @@ absl::StatusOr<v1::PushResponse> CoordinatorImpl::Contribute(const v1::PushHeade
     if (added->quarantined()) incidents_.Quarantined(header, *added);
   }
   RETURN_IF_ERROR(added.status());
+  RETURN_IF_ERROR(CheckLead());  // It may have been lost while the delta was saved.
   v1::PushResponse response = added->response;
   if (added->may_overflow) {
     Advance(*fragment);

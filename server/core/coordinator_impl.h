@@ -179,6 +179,8 @@ class CoordinatorImpl final : public Coordinator {
   void TellShards(bool wait) ABSL_LOCKS_EXCLUDED(members_mutex_);
   // False: a shard does not hear its lead. No round closes, and no delta is taken.
   bool HearsLead() const ABSL_LOCKS_EXCLUDED(members_mutex_);
+  // The same for a delta: UNAVAILABLE.
+  absl::Status CheckLead() const ABSL_LOCKS_EXCLUDED(members_mutex_);
   // OK if the worker holds what was published; counts the comparison.
   absl::Status CompareApplied(const std::string& worker_id, const v1::Applied& applied);
   // Takes the membership away, with its sink if there is one.
