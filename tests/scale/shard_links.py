@@ -1,6 +1,6 @@
 """Trains over emulated links: coordinators with thin links of their own share the fragments of a run.
 
-usage: tests/scale/run --shards 4 --links [--sites 4] [--step_ms 400] [--json]
+usage: tests/scale/run --shards 4 --links [--sites 4] [--step_ms 400] [--model small-10m] [--json]
 
 Every site has a link with a round trip of 100 ms and four times the least rate at which its bytes keep up
 with training, as tests/wan/run --training has it. Every coordinator has a link of 2 ms, whose rate is
@@ -29,12 +29,13 @@ from processes import Failed, working_folder  # noqa: E402
 from training import Coordinator, json_lines, make_data, train_at  # noqa: E402
 from utilization import MODELS, PERIOD, bytes_per_sync, steady  # noqa: E402
 
-MODEL = MODELS[0]
 SITE_RTT_MS = 100
 COORDINATOR_RTT_MS = 2
-# Deltas of all sites arrive at once: what a switch's port holds back, and not what 2 ms of the link are.
-COORDINATOR_QUEUE_BYTES = 1 << 18
 JOINING_MBIT = 100
+# Beside the values that the least rate counts: of an object (docs/simulator.md), and of every segment of
+# TCP its headers, and the acknowledgement of one that comes the other way.
+OBJECT_BYTES = 2500
+PAYLOAD_SHARE = 1448 / (1500 + 52)
 SKIPPED_PERIODS = 2
 CONFIG = """
 run_name: "shards"
@@ -62,7 +63,7 @@ class Links:
     def __init__(self, options, coordinators):
         self._thin = ([LinkSettings(rate_mbit=options.site_mbit, rtt_ms=SITE_RTT_MS)] * options.sites
                       + [LinkSettings(rate_mbit=options.coordinator_mbit, rtt_ms=COORDINATOR_RTT_MS,
-                                     queue_bytes=COORDINATOR_QUEUE_BYTES)] * coordinators)
+                                     queue_bytes=options.queue_bytes)] * coordinators)
         # Nobody waits for the state that a site begins with: it is no part of the measurement.
         wide = [dataclasses.replace(one, rate_mbit=JOINING_MBIT) for one in self._thin]
         with contextlib.ExitStack() as stack:
@@ -100,8 +101,9 @@ def start_shard(run, place, name):
 
 def train(options, coordinators, periods):
     """One training. Returns the share of computing, and the published hashes."""
-    config = CONFIG.format(model=MODEL.preset, tokens=MODEL.tokens, steps=periods * PERIOD,
-                           fragments=MODEL.fragments, overlap=MODEL.overlap, period=PERIOD,
+    model = options.model
+    config = CONFIG.format(model=model.preset, tokens=model.tokens, steps=periods * PERIOD,
+                           fragments=model.fragments, overlap=model.overlap, period=PERIOD,
                            sites=options.sites)
     names = ["lead", *(f"shard-{number}" for number in range(1, coordinators))]
     flags = [f"--shards={','.join(names)}"] if coordinators > 1 else []
@@ -131,10 +133,11 @@ def simulate(options, parameters, coordinators):
     """The share of computing that the simulator says."""
     done = subprocess.run(
         [str(options.bin / "causewayctl"), "simulate", f"--params={parameters}",
-         f"--step_ms={options.step_ms}", f"--fragments={MODEL.fragments}",
-         f"--steps_between_syncs={PERIOD}", f"--overlap_steps={MODEL.overlap}",
-         f"--links={options.sites}x{options.site_mbit}mbit", f"--rtt_ms={SITE_RTT_MS}",
-         f"--shards={coordinators}", f"--coordinator_link={options.coordinator_mbit}mbit", "--json"],
+         f"--step_ms={options.step_ms}", f"--fragments={options.model.fragments}",
+         f"--steps_between_syncs={PERIOD}", f"--overlap_steps={options.model.overlap}",
+         f"--links={options.sites}x{PAYLOAD_SHARE * options.site_mbit}mbit", f"--rtt_ms={SITE_RTT_MS}",
+         f"--coordinator_link={PAYLOAD_SHARE * options.coordinator_mbit}mbit",
+         f"--shards={coordinators}", f"--object_bytes={OBJECT_BYTES}", "--json"],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise Failed(f"causewayctl simulate: {done.stderr}")
@@ -142,7 +145,7 @@ def simulate(options, parameters, coordinators):
 
 
 def measure(options, progress):
-    size, parameters = bytes_per_sync(options, MODEL)
+    size, parameters = bytes_per_sync(options, options.model)
     bound_mbit = size * 8e-6 / (PERIOD * options.step_ms / 1000)
     options.site_mbit = round(4 * bound_mbit, 4)
     options.coordinator_mbit = round(options.bound_factor * bound_mbit * options.sites / options.shards, 4)
@@ -177,7 +180,10 @@ def main():
     parser.add_argument("--links", action="store_true", help="what this program is for")
     parser.add_argument("--sites", type=int, default=4)
     parser.add_argument("--step_ms", type=int, default=400, help="least time of an inner step")
+    parser.add_argument("--model", choices=[model.preset for model in MODELS], default="tiny-1m")
     parser.add_argument("--bound_factor", type=float, default=2.5)
+    # Deltas of all sites arrive at once: what a switch's port holds back, and not what 2 ms of a link are.
+    parser.add_argument("--queue_bytes", type=int, default=1 << 18, help="of a coordinator's link")
     parser.add_argument("--periods", type=int, default=4, help=f"of {PERIOD} steps")
     parser.add_argument("--single_periods", type=int, default=3, help="with one coordinator")
     parser.add_argument("--bin", type=Path,
@@ -187,6 +193,7 @@ def main():
     if not 2 <= options.shards <= 8 or options.sites < 1:
         parser.error(f"--shards is 2 to 8, --sites 1 or more, not {options.shards} and {options.sites}")
     options.congestion = None
+    options.model = next(model for model in MODELS if model.preset == options.model)
     options.bin = options.bin.resolve()
     skip_if_impossible()
     try:
