@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
-#include "common/client/state_pull.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
@@ -116,25 +115,23 @@ absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
       RegionRun{options, std::move(parent), std::move(plan), std::move(above)});
 }
 
-absl::StatusOr<std::vector<float>> FetchInitialParameters(FileSystem& file_system,
-                                                          const std::string& run_dir,
-                                                          const RegionRun& region) {
+absl::StatusOr<PublishedState> FetchPublished(FileSystem& file_system, const std::string& run_dir,
+                                              const RegionRun& region) {
   const std::string& address = region.options.address;
+  const v1::RunConfig& config = region.parent.run.config();
   StatePullOptions options;
   options.worker_id = region.options.region_id;
   absl::StatusOr<PublishedState> state =
       PullPublishedState(region.parent.channel, region.parent.run.run_id(), region.plan, options);
   RETURN_IF_ERROR(Annotate(state.status(), absl::StrCat("the state of the run at ", address)));
-  for (size_t i = 0; i < state->versions.size(); ++i) {
-    if (state->versions[i] == 0) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the run at ", address, " has published round ", state->versions[i], " of fragment ", i,
-        ": a new region joins before the first round; let these sites join the "
-        "parent itself"));
+  for (const int64_t version : state->versions) {
+    if (version >= 0 && version <= config.train().steps()) continue;
+    return absl::DataLossError(absl::StrCat("the run at ", address, " has ", config.train().steps(),
+                                            " steps, and sent a state after ", version,
+                                            " rounds: look at what listens there"));
   }
-  RETURN_IF_ERROR(KeepInitialValues(file_system, run_dir, address, region.parent.run.config(),
-                                    state->parameters));
-  return std::move(state->parameters);
+  RETURN_IF_ERROR(KeepInitialValues(file_system, run_dir, address, config, state->parameters));
+  return state;
 }
 
 void StopUnderParent(Coordinator& region, ParentLink& parent) {

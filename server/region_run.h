@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/file_system.h"
+#include "common/client/state_pull.h"
 #include "common/params/fragment_plan.h"
 #include "server/core/coordinator.h"
 #include "server/given_run.h"
@@ -41,11 +42,10 @@ absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
     const ParentOptions& options, const std::string& run_dir,
     const std::optional<RecoveredRun>& recovered, const std::function<bool(absl::Duration)>& wait);
 
-// The values that the parent's run begins with; keeps them in the folder. FAILED_PRECONDITION if
-// the run has published a round: a region is there from the first one on.
-absl::StatusOr<std::vector<float>> FetchInitialParameters(FileSystem& file_system,
-                                                          const std::string& run_dir,
-                                                          const RegionRun& region);
+// What the parent's run has published, which a new region begins with; keeps the values in the
+// folder. Nothing has begun there yet: should the process die, the next one fetches again.
+absl::StatusOr<PublishedState> FetchPublished(FileSystem& file_system, const std::string& run_dir,
+                                              const RegionRun& region);
 
 // The region stops: what its last sites have left is closed, goes up, and the parent is told that
 // it is done, if it is.

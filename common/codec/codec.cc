@@ -22,6 +22,13 @@ absl::Status Codec::WeightedSum(std::span<const WeightedPart> parts, std::span<c
   return absl::OkStatus();
 }
 
+absl::StatusOr<double> Codec::SumOfSquares(std::span<const uint8_t> encoded,
+                                           std::span<const float> base) const {
+  std::array<double, kSquareSums> s = {};
+  RETURN_IF_ERROR(AddSquares(encoded, base, s));
+  return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
 absl::StatusOr<const Codec*> FindCodec(v1::Codec id, CodecPath path) {
   const std::array<const Codec*, 8> codecs = {Fp32Codec(path), Bf16Codec(path), Int8Codec(path),
                                               E3m0Codec(path), E2m1Codec(path), Int4Codec(path),

@@ -77,6 +77,12 @@ class Codec {
                                    std::span<const float* const> upcoming,
                                    std::span<double> sum) const;
 
+  // The sum of the squares of all delta[i], each as Accumulate adds it. Value i counts in sum
+  // i mod 8, in order of index; all together are ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7)):
+  // the same bits everywhere. Accumulate's errors.
+  absl::StatusOr<double> SumOfSquares(std::span<const uint8_t> encoded,
+                                      std::span<const float> base) const;
+
   // Turns `values` from the base into the target: values[i] -= delta[i] in fp32 (FP32: exactly the
   // target). Accumulate's errors.
   virtual absl::Status Apply(std::span<const uint8_t> encoded, std::span<float> values) const = 0;
@@ -84,6 +90,11 @@ class Codec {
   // Checks everything that Accumulate and Apply would refuse, without a result.
   virtual absl::Status Validate(std::span<const uint8_t> encoded,
                                 std::span<const float> base) const = 0;
+
+ protected:
+  // Adds the squares to SumOfSquares' eight sums.
+  virtual absl::Status AddSquares(std::span<const uint8_t> encoded, std::span<const float> base,
+                                  std::span<double, kSquareSums> sums) const = 0;
 };
 
 // kVector uses the vector instructions of this machine. kScalar is plain code for tests: it defines

@@ -39,6 +39,10 @@ struct CodecKernels {
                        double weight, size_t blocks, double* sum);
   size_t (*apply)(const uint8_t* scales, const uint8_t* codes, size_t blocks, float* values);
   size_t (*validate)(const uint8_t* scales, const uint8_t* codes, const float* base, size_t blocks);
+  // Adds the squares of the values: value i to sums[i mod kSquareSums]. `base` is read by FP32
+  // alone.
+  size_t (*squares)(const uint8_t* scales, const uint8_t* codes, const float* base, size_t blocks,
+                    double* sums);
   // Null where nothing is faster than to accumulate part by part.
   WeightedSumKernel weighted_sum = nullptr;
 };

@@ -10,6 +10,8 @@ namespace causeway {
 
 inline constexpr size_t kCodecChunk = 4096;  // Values.
 inline constexpr size_t kCodecBlock = 64;    // Values.
+// A sum of squares is made in so many sums (Codec::SumOfSquares).
+inline constexpr size_t kSquareSums = 8;
 
 // Magnitudes above are refused by all codecs with scales.
 inline constexpr float kLargestBlockMagnitude = 0x1p100F;

@@ -250,4 +250,22 @@ absl::Status DifferenceCodec::Validate(std::span<const uint8_t> encoded,
       });
 }
 
+absl::Status DifferenceCodec::AddSquares(std::span<const uint8_t> encoded,
+                                         std::span<const float> base,
+                                         std::span<double, kSquareSums> sums) const {
+  const CodecKernels* const kernels = Kernels();
+  return Decode(
+      encoded, base.size(),
+      [&](size_t, const uint8_t* scales, const uint8_t* codes, size_t blocks) -> size_t {
+        if (kernels == nullptr) return 0;
+        return kernels->squares(scales, codes, nullptr, blocks, sums.data());
+      },
+      [&](size_t first, std::span<const float> delta) {
+        for (size_t i = 0; i < delta.size(); ++i) {
+          sums[(first + i) % kSquareSums] += double{delta[i]} * double{delta[i]};
+        }
+        return absl::OkStatus();
+      });
+}
+
 }  // namespace causeway

@@ -41,6 +41,8 @@ class DifferenceCodec : public Codec {
   absl::Status Validate(std::span<const uint8_t> encoded, std::span<const float> base) const final;
 
  protected:
+  absl::Status AddSquares(std::span<const uint8_t> encoded, std::span<const float> base,
+                          std::span<double, kSquareSums> sums) const final;
   // `scale_bytes` per block and `code_bits` per value, 2, 4, 8 or 16. A difference whose
   // magnitude is not at most `largest_magnitude` is refused.
   DifferenceCodec(CodecPath path, size_t scale_bytes, size_t code_bits, float largest_magnitude)

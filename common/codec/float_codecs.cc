@@ -104,6 +104,24 @@ class Fp32 final : public Codec {
     return absl::OkStatus();
   }
 
+ protected:
+  absl::Status AddSquares(std::span<const uint8_t> encoded, std::span<const float> base,
+                          std::span<double, kSquareSums> sums) const override {
+    RETURN_IF_ERROR(CheckEncodedSize(*this, encoded.size(), base.size()));
+    const CodecKernels* const kernels = Kernels();
+    const size_t done =
+        kernels == nullptr ? 0
+                           : kCodecBlock * kernels->squares(nullptr, encoded.data(), base.data(),
+                                                            base.size() / kCodecBlock, sums.data());
+    for (size_t i = done; i < base.size(); ++i) {
+      const float target = Target(encoded, base[i], i);
+      if (!AreFinite(base[i], target)) return NotFinite(i, base[i], target);
+      const double delta = static_cast<double>(base[i]) - static_cast<double>(target);
+      sums[i % kSquareSums] += delta * delta;
+    }
+    return absl::OkStatus();
+  }
+
  private:
   // Null where the scalar code does it all.
   const CodecKernels* Kernels() const {

@@ -193,11 +193,34 @@ inline size_t Fp32Validate(const uint8_t* /*scales*/, const uint8_t* codes, cons
   return blocks;
 }
 
+inline size_t Fp32Squares(const uint8_t* /*scales*/, const uint8_t* codes, const float* base,
+                          size_t blocks, double* sums) {
+  const DoubleTag d;
+  const HalfFloatTag df;
+  SquareAdder adder(sums);
+  size_t block = 0;
+  for (; block < blocks; ++block) {
+    PrefetchAhead(codes, kFp32BlockBytes);
+    PrefetchAhead(base, kFp32BlockBytes);
+    if (!Fp32BlockIsFinite(codes, base)) break;
+    adder.AddBlock([=](size_t i) HWY_ATTR {
+      const auto from = hn::LoadU(df, base + i);
+      const auto to = Fp32Target(df, codes + i * sizeof(uint32_t), from);
+      return hn::Sub(hn::PromoteTo(d, from), hn::PromoteTo(d, to));
+    });
+    codes += kFp32BlockBytes;
+    base += kCodecBlock;
+  }
+  adder.Store(sums);
+  return block;
+}
+
 inline const CodecKernels* Fp32Kernels() {
   static constexpr CodecKernels kKernels = {.encode = &Fp32Encode,
                                             .accumulate = &Fp32Accumulate,
                                             .apply = &Fp32Apply,
-                                            .validate = &Fp32Validate};
+                                            .validate = &Fp32Validate,
+                                            .squares = &Fp32Squares};
   return &kKernels;
 }
 

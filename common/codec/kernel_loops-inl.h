@@ -187,12 +187,71 @@ size_t Validate(const uint8_t* scales, const uint8_t* codes, const float* base, 
   return blocks;
 }
 
+// Eight sums, in as many vectors as that takes.
+class SquareAdder {
+ public:
+  explicit HWY_INLINE SquareAdder(const double* sums)
+      : first_(hn::LoadU(D(), sums)),
+        second_(hn::LoadU(D(), sums + kWidth % kSquareSums)),
+        third_(hn::LoadU(D(), sums + 2 * kWidth % kSquareSums)),
+        fourth_(hn::LoadU(D(), sums + 3 * kWidth % kSquareSums)) {}
+
+  // values(i) gives value i of a block and those after it, as many as DoubleTag has lanes.
+  template <typename Values>
+  HWY_INLINE void AddBlock(const Values& values) {
+    for (size_t i = 0; i < kCodecBlock; i += kSquareSums) {
+      Add(values(i), first_);
+      if constexpr (kWidth < kSquareSums) Add(values(i + kWidth), second_);
+      if constexpr (2 * kWidth < kSquareSums) {
+        Add(values(i + 2 * kWidth), third_);
+        Add(values(i + 3 * kWidth), fourth_);
+      }
+    }
+  }
+
+  HWY_INLINE void Store(double* sums) const {
+    hn::StoreU(first_, D(), sums);
+    if constexpr (kWidth < kSquareSums) hn::StoreU(second_, D(), sums + kWidth);
+    if constexpr (2 * kWidth < kSquareSums) {
+      hn::StoreU(third_, D(), sums + 2 * kWidth);
+      hn::StoreU(fourth_, D(), sums + 3 * kWidth);
+    }
+  }
+
+ private:
+  using D = DoubleTag;
+  using Doubles = hn::Vec<D>;
+  static constexpr size_t kWidth = kLanes / 2;
+  static_assert(kSquareSums % kWidth == 0 && 4 * kWidth >= kSquareSums);
+  static HWY_INLINE void Add(Doubles x, Doubles& sum) { sum = hn::Add(sum, hn::Mul(x, x)); }
+
+  Doubles first_, second_, third_, fourth_;
+};
+
+template <typename Vectors>
+size_t Squares(const uint8_t* scales, const uint8_t* codes, const float* /*base*/, size_t blocks,
+               double* sums) {
+  SquareAdder adder(sums);
+  typename Vectors::Decoder decoder;
+  size_t block = 0;
+  for (; block < blocks && decoder.Load(scales, codes); ++block) {
+    adder.AddBlock([&](size_t i) HWY_ATTR {
+      return hn::PromoteTo(DoubleTag(), decoder.Values(HalfFloatTag(), i));
+    });
+    scales += Vectors::kScaleBytes;
+    codes += Vectors::kCodeBytes;
+  }
+  adder.Store(sums);
+  return block;
+}
+
 template <typename Vectors>
 const CodecKernels* DifferenceKernels() {
   static constexpr CodecKernels kKernels = {.encode = &Encode<Vectors>,
                                             .accumulate = &Accumulate<Vectors>,
                                             .apply = &Apply<Vectors>,
-                                            .validate = &Validate<Vectors>};
+                                            .validate = &Validate<Vectors>,
+                                            .squares = &Squares<Vectors>};
   return &kKernels;
 }
 

@@ -310,6 +310,15 @@ class TopK2 final : public Codec {
     });
   }
 
+ protected:
+  absl::Status AddSquares(std::span<const uint8_t> encoded, std::span<const float> base,
+                          std::span<double, kSquareSums> sums) const override {
+    return Decode(encoded, base.size(), [&](size_t index, float delta) {
+      sums[index % kSquareSums] += double{delta} * double{delta};
+      return absl::OkStatus();
+    });
+  }
+
  private:
   absl::Status Subtract(std::span<const float> base, std::span<const float> target,
                         const ErrorFeedback& feedback, size_t begin,

@@ -51,8 +51,9 @@ void ConfigureServer(grpc::ServerBuilder& builder, const ConnectionLimits& limit
 
 // Prepares a process that carries fragments. glibc gives receive buffers back to the system and
 // faults them in again, which halves the rate of a stream; gRPC wakes a thread for every few
-// packets, unless it is told to wait until a frame is there. Call first in main(), before any other
-// thread runs. What the environment says of gRPC's experiments stands.
+// packets, unless it is told to wait until a frame is there; Abseil checks the order of all locks.
+// Call first in main(), before any other thread runs. What the environment says of gRPC's
+// experiments stands.
 void TuneForStreams();
 
 }  // namespace causeway

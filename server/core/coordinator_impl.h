@@ -127,6 +127,8 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status SaveMember(const std::string& worker_id);
   absl::Status SaveMembers(std::span<const std::string> worker_ids);
   absl::Status SaveRunState();
+  // Those that lack most rounds first.
+  absl::Status SaveDueSnapshots();
   absl::Status ForgetOldAnswers();
 
   // Keeps Shutdown waiting while a call that may merge is under way.
@@ -160,6 +162,11 @@ class CoordinatorImpl final : public Coordinator {
   // Lowers the header's tokens to what its worker can have trained. Returns what it claimed.
   int64_t CutTokens(const FragmentRounds& fragment, v1::PushHeader& header) const
       ABSL_LOCKS_EXCLUDED(members_mutex_);
+  int64_t InitialVersion(int fragment) const;
+  // Added to the store's numbers.
+  int64_t EpochBase() const;
+  // A region that joined the run on its way, in this run directory.
+  bool began_late() const { return EpochBase() > 0; }
   absl::StatusOr<FragmentRounds*> FindFragment(int fragment) const;
   // One for each fragment; those of shards are as they last reported them.
   std::vector<OpenRound> OpenRounds() const;

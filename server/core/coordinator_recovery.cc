@@ -1,7 +1,9 @@
 // CoordinatorImpl's writes to its store, and its way back from it.
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -13,6 +15,8 @@ namespace {
 
 // Fragments that keep enough threads busy, however many there are.
 constexpr int kMany = 8;
+// Maintain goes on with the next snapshot for so long: its caller has other things to look after.
+constexpr absl::Duration kSavingTime = absl::Seconds(1);
 
 // The part of a sorted array that belongs to one fragment.
 template <typename Record>
@@ -32,10 +36,12 @@ RunIdentity CoordinatorImpl::Identity() const {
                        .config_hash = config_hash_,
                        .plan_hash = plan_.hash()};
   // 0 for those that are at other coordinators.
+  identity.initial_versions = options_.initial_versions;
   identity.initial_hashes.resize(static_cast<size_t>(plan_.fragments()));
   for (const auto& fragment : fragments_) {
-    identity.initial_hashes[static_cast<size_t>(fragment->fragment())] =
-        fragment->PublishedHash(0).value();
+    const int index = fragment->fragment();
+    identity.initial_hashes[static_cast<size_t>(index)] =
+        fragment->PublishedHash(identity.initial_version(index)).value();
   }
   return identity;
 }
@@ -239,25 +245,32 @@ absl::Status CoordinatorImpl::ForgetOldAnswers() {
   return absl::OkStatus();
 }
 
+absl::Status CoordinatorImpl::SaveDueSnapshots() {
+  std::vector<std::pair<int64_t, FragmentRounds*>> due;  // By the rounds since the last one.
+  for (const auto& fragment : fragments_) {
+    const int64_t rounds = fragment->rounds_since_snapshot();
+    if (rounds >= options_.snapshot_every_rounds) due.emplace_back(rounds, fragment.get());
+  }
+  std::ranges::stable_sort(due, std::greater<>(), [](const auto& one) { return one.first; });
+  const absl::Duration end = options_.clock->Monotonic() + kSavingTime;
+  for (const auto& [rounds, fragment] : due) {
+    const absl::Status status = fragment->SaveSnapshot();
+    if (absl::IsResourceExhausted(status)) {
+      // The deltas since the last snapshot are there; it is tried again.
+      incidents_.SnapshotRefused(status);
+      return absl::OkStatus();
+    }
+    RETURN_IF_ERROR(status);
+    incidents_.SnapshotSaved(fragment->fragment(), fragment->snapshot_version());
+    if (options_.clock->Monotonic() >= end) break;
+  }
+  return absl::OkStatus();
+}
+
 void CoordinatorImpl::Maintain() {
   const Call call(*this);
   if (!Serving().ok()) return;
-  FragmentRounds* oldest = nullptr;
-  for (const auto& fragment : fragments_) {
-    if (fragment->rounds_since_snapshot() < options_.snapshot_every_rounds) continue;
-    if (oldest == nullptr || fragment->rounds_since_snapshot() > oldest->rounds_since_snapshot()) {
-      oldest = fragment.get();
-    }
-  }
-  absl::Status status;
-  if (oldest != nullptr) status = oldest->SaveSnapshot();
-  if (absl::IsResourceExhausted(status)) {
-    // The deltas since the last snapshot are there; it is tried again.
-    incidents_.SnapshotRefused(status);
-    status = absl::OkStatus();
-  } else if (oldest != nullptr && status.ok()) {
-    incidents_.SnapshotSaved(oldest->fragment(), oldest->snapshot_version());
-  }
+  absl::Status status = SaveDueSnapshots();
   if (status.ok()) status = ForgetOldAnswers();
   if (!status.ok()) return Fail(status);
   std::vector<std::string> ids;

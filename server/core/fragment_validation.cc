@@ -10,7 +10,6 @@
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "server/core/fragment_rounds.h"
-#include "server/outer/delta_norm.h"
 
 namespace causeway::server {
 namespace {
@@ -47,7 +46,7 @@ absl::StatusOr<double> FragmentRounds::SquaresOf(size_t chunk,
   if (options_.config->sync().contribution() == v1::SyncConfig::GRADIENT) {
     base = std::span(kZeros).first(base.size());
   }
-  absl::StatusOr<double> squares = DeltaSquares(*options_.codec_up, codes, base);
+  absl::StatusOr<double> squares = options_.codec_up->SumOfSquares(codes, base);
   if (squares.ok() || chunk == 0) return squares;
   return Annotate(squares.status(), absl::StrCat("counted from value ", chunk * kCodecChunk));
 }

@@ -297,7 +297,7 @@ absl::StatusOr<json> Measure(const Scratch& scratch, bool quick, int fragments, 
   {
     ASSIGN_OR_RETURN(const auto store, RunDirectoryStore::Open(files, folder, {}));
     ASSIGN_OR_RETURN(const auto coordinator, bench.Start(*store, bench.initial(), 1));
-    for (int f = 0; f < fragments; ++f) coordinator->Maintain();
+    for (int f = 0; f < fragments; ++f) coordinator->Maintain();  // Each saves at least one.
   }
   ASSIGN_OR_RETURN(report["recovery_from_snapshots"],
                    MeasureRecovery(bench, folder, "snapshots", {}, 0));

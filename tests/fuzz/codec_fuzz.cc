@@ -152,6 +152,14 @@ class Pair {
     return true;
   }
 
+  bool SumOfSquares(std::span<const uint8_t> encoded, std::span<const float> base) const {
+    const absl::StatusOr<double> sum = scalar_.SumOfSquares(encoded, base);
+    const absl::StatusOr<double> other = vector_.SumOfSquares(encoded, base);
+    Same("SumOfSquares", sum.status(), other.status());
+    if (sum.ok()) FUZZ_REQUIRE(*sum == *other, "the vector code sums other squares");
+    return sum.ok();
+  }
+
   bool Apply(std::span<const uint8_t> encoded, std::vector<float>& values) const {
     std::vector<float> other = values;
     const absl::Status status = scalar_.Apply(encoded, values);
@@ -271,6 +279,8 @@ void CheckDecode(const Pair& pair, std::span<const uint8_t> encoded,
   const bool valid = pair.Validate(encoded, base);
   std::vector<double> sum(base.size(), 0.5);
   const bool accumulates = pair.Accumulate(encoded, base, 0.25, sum);
+  FUZZ_REQUIRE(pair.SumOfSquares(encoded, base) == accumulates,
+               "SumOfSquares must accept exactly what Accumulate does");
   CheckAgainstDocument(pair.codec().id(), encoded, base.size(), accumulates);
   std::vector<float> values = base;
   const bool applies = pair.Apply(encoded, values);

@@ -311,6 +311,111 @@ class ShardsTest(unittest.TestCase):
             self.check(cluster, self.whole(), "a")
 
 
+class BackupsTest(unittest.TestCase):
+    """The recipes of docs/shards.md, Backups."""
+
+    FOLDERS = ("coordinator", "a", "b")
+
+    def start_run(self, cluster):
+        cluster.start_lead(SETTINGS, ("lead", "a", "b"))
+        return [cluster.start_shard(name) for name in ("a", "b")]
+
+    def start_workers(self, cluster):
+        return [cluster.start_worker(name, SLOW) for name in WORKERS]
+
+    def end(self, number, *processes):
+        for process in processes:
+            process.signal(number)
+        for process in processes:
+            process.wait()
+
+    def restore(self, cluster, *flags):
+        """The backups take the places of the folders, which are lost; returns the shards."""
+        for name in self.FOLDERS:
+            shutil.rmtree(cluster.folder / name)
+            shutil.copytree(cluster.folder / f"backup-{name}", cluster.folder / name)
+        cluster.restart_lead(*flags)
+        return [cluster.start_shard(name) for name in ("a", "b")]
+
+    def finish(self, cluster, *processes):
+        for process in (*processes, cluster.coordinator):
+            self.assertEqual(process.wait(), 0, process.log())
+        summary = cluster.summary()
+        self.assertEqual(summary["rounds"], ROUNDS)
+        self.assertEqual(summary["hash_mismatches"], 0)
+        published = cluster.published(*self.FOLDERS)
+        self.assertEqual(len(published), ROUNDS)
+        return published
+
+    def inspect(self, cluster):
+        folders = ",".join(str(cluster.folder / name) for name in self.FOLDERS)
+        status, text, error = run_tool(COORDINATOR, "inspect", f"--run_dir={folders}", "--json")
+        self.assertEqual(status, 0, error)
+        return json.loads(text)
+
+    def test_folders_that_were_copied_while_all_were_stopped(self):
+        with Sharded() as cluster:
+            shards = self.start_run(cluster)
+            workers = self.start_workers(cluster)
+            cluster.wait_for_step("east", 10)
+            self.end(SIGTERM, cluster.coordinator, *shards)
+            for name in self.FOLDERS:
+                shutil.copytree(cluster.folder / name, cluster.folder / f"backup-{name}")
+            at_backup = cluster.published(*self.FOLDERS)
+            self.assertGreater(len(at_backup), 4)
+            # At once, while its sites are there: nobody sees a difference.
+            shards = self.restore(cluster)
+            whole = self.finish(cluster, *workers, *shards)
+            self.assertEqual(at_backup, {key: whole[key] for key in at_backup})
+            with Sharded() as undisturbed:
+                undisturbed.start_coordinator(SETTINGS)
+                sites = [undisturbed.start_worker(name) for name in WORKERS]
+                for process in (*sites, undisturbed.coordinator):
+                    self.assertEqual(process.wait(), 0, process.log())
+                self.assertEqual(undisturbed.published("coordinator"), whole)
+            # After all has been lost: with sites that begin anew.
+            for name in WORKERS:
+                shutil.rmtree(cluster.out(name))
+            shards = self.restore(cluster)
+            again = self.finish(cluster, *self.start_workers(cluster), *shards)
+            self.assertEqual(at_backup, {key: again[key] for key in at_backup})
+
+    def test_folders_that_were_copied_one_after_the_other_while_they_were_served(self):
+        for order in (self.FOLDERS, tuple(reversed(self.FOLDERS))):
+            with self.subTest(order), Sharded() as cluster:
+                shards = self.start_run(cluster)
+                workers = self.start_workers(cluster)
+                step = 6
+                for name in order:
+                    cluster.wait_for_step("east", step)
+                    step += 6
+                    self.follow(cluster, name)
+                # All machines are lost.
+                self.end(SIGKILL, *workers, cluster.coordinator, *shards)
+                for name in WORKERS:
+                    shutil.rmtree(cluster.out(name))
+                shards = self.restore(cluster, "--shards=lead,a,b")
+                self.finish(cluster, *self.start_workers(cluster), *shards)
+                for part in self.inspect(cluster)["data"]:
+                    self.assertEqual(part["repeated"], 0, part)
+
+    def follow(self, cluster, name):
+        """A copy of that folder as it is now."""
+        address = (cluster.address if name == "coordinator"
+                   else (cluster.folder / f"{name}.address").read_text().strip())
+        folder = cluster.folder / f"backup-{name}"
+        copy = cluster.start(f"backup-{name}.log", COORDINATOR, "follow", f"--of={address}",
+                             f"--run_dir={folder}", "--standby_name=backup", "--http=off")
+
+        def has_rounds():
+            status, text, _ = run_tool(COORDINATOR, "inspect", f"--run_dir={folder}", "--json")
+            return status == 0 and any(f["version"] > 0 for f in json.loads(text)["fragments"])
+
+        wait_until(has_rounds, f"the copy of {name} has rounds")
+        self.end(SIGTERM, copy)
+        self.assertIn("serve it in place", copy.log())
+
+
 class RefusalsTest(unittest.TestCase):
     def refused(self, command, *words):
         status, _, error = run_tool(*command)

@@ -12,28 +12,24 @@ Exit status 1 if any hash differs. Reports, each a share of the time that sites 
   hash_mismatches                              of all comparisons by sites, regions and hubs
 """
 
-import argparse
 import contextlib
 import dataclasses
-import json
 import os
-import statistics
-import subprocess
 import sys
 from pathlib import Path
 
+import over_links
+from over_links import JOINING_MBIT
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "wan"))
 from exchange import Run  # noqa: E402
-from network import LinkSettings, Network, skip_if_impossible  # noqa: E402
-from processes import Failed, working_folder  # noqa: E402
+from network import LinkSettings, Network  # noqa: E402
+from processes import working_folder  # noqa: E402
 from training import Coordinator, hashes, json_lines, make_data, train_at  # noqa: E402
-from utilization import MODELS, PERIOD, bytes_per_sync, steady  # noqa: E402
+from utilization import PERIOD  # noqa: E402
 
-MODEL = MODELS[0]
 INSIDE_RTT_MS = 10
 BETWEEN_RTT_MS = 100
-JOINING_MBIT = 100
-SKIPPED_PERIODS = 2
 CONFIG = """
 run_name: "tree"
 model {{ preset: "{model}" sequence_length: {tokens} }}
@@ -96,8 +92,9 @@ def hashes_of(coordinator):
 
 def train(options, periods, regions):
     """One training, as a tree or flat. Returns the share of computing and the hashes that differ."""
-    config = CONFIG.format(model=MODEL.preset, tokens=MODEL.tokens, steps=periods * PERIOD,
-                           fragments=MODEL.fragments, overlap=MODEL.overlap, period=PERIOD,
+    model = over_links.model_of(options)
+    config = CONFIG.format(model=model.preset, tokens=model.tokens, steps=periods * PERIOD,
+                           fragments=model.fragments, overlap=model.overlap, period=PERIOD,
                            sites=options.count * options.sites)
     with Links(options) as links, working_folder() as folder, \
             Run(links.hub, options.bin, folder, config) as run:
@@ -119,31 +116,18 @@ def train(options, periods, regions):
                           for key in published.keys() | below.keys())
             differ += sum(line["event"] == "hash_mismatch"
                           for line in json_lines(region.run_dir / "events.jsonl"))
-    skipped = min(SKIPPED_PERIODS, periods - 1) * PERIOD
-    share = [steady(worker, skipped) for worker in workers]
-    return {"computing_share": statistics.mean(one["utilization"] for one in share),
-            "least_computing_share": min(one["utilization"] for one in share),
-            "step_ms": statistics.mean(one["step_ms"] for one in share),
-            "hash_mismatches": differ, "rounds": len(published)}
+    return over_links.shares(workers, periods) | {"hash_mismatches": differ, "rounds": len(published)}
 
 
 def simulate(options, parameters):
-    """The share of computing that the simulator says."""
-    done = subprocess.run(
-        [str(options.bin / "causewayctl"), "simulate", f"--params={parameters}",
-         f"--step_ms={options.step_ms}", f"--fragments={MODEL.fragments}",
-         f"--steps_between_syncs={PERIOD}", f"--overlap_steps={MODEL.overlap}",
-         f"--links={options.sites}x{4 * options.rate_mbit}mbit", f"--rtt_ms={INSIDE_RTT_MS}",
-         f"--tiers={options.count}x{options.rate_mbit}mbit@{BETWEEN_RTT_MS}ms", "--json"],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise Failed(f"causewayctl simulate: {done.stderr}")
-    return min(site["utilization"] for site in json.loads(done.stdout)["sites"])
+    return over_links.simulate(
+        options, parameters,
+        f"--links={options.sites}x{4 * options.rate_mbit}mbit", f"--rtt_ms={INSIDE_RTT_MS}",
+        f"--tiers={options.count}x{options.rate_mbit}mbit@{BETWEEN_RTT_MS}ms")
 
 
 def measure(options, progress):
-    size, parameters = bytes_per_sync(options, MODEL)
-    bound_mbit = size * 8e-6 / (PERIOD * options.step_ms / 1000)
+    bound_mbit, parameters = over_links.least_rate(options)
     options.rate_mbit = round(options.bound_factor * bound_mbit, 4)
     progress(f"regions of {options.sites} sites, {4 * options.rate_mbit:.3f} Mbit/s inside, "
              f"{options.rate_mbit:.3f} Mbit/s to the hub ...")
@@ -163,38 +147,17 @@ def measure(options, progress):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = over_links.make_parser(__doc__, step_ms=800, bound_factor=1.25, periods=6)
     parser.add_argument("--regions", default="2x4", help="REGIONSxSITES")
-    parser.add_argument("--links", action="store_true", help="what this program is for")
-    parser.add_argument("--step_ms", type=int, default=800, help="least time of an inner step")
-    parser.add_argument("--bound_factor", type=float, default=1.25)
-    parser.add_argument("--periods", type=int, default=6, help=f"of {PERIOD} steps, of the tree")
     parser.add_argument("--flat_periods", type=int, default=3)
-    parser.add_argument("--bin", type=Path,
-                        default=Path(os.environ.get("CAUSEWAY_BIN", "build/release/bin")))
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    options.congestion = None
-    options.bin = options.bin.resolve()
     try:
         options.count, options.sites = (int(part) for part in options.regions.split("x"))
         if options.count < 1 or options.sites < 1 or options.count > 100:
             raise ValueError
     except ValueError:
         parser.error(f"--regions is REGIONSxSITES such as 2x4, not {options.regions}")
-    skip_if_impossible()
-    try:
-        report = measure(options, lambda line: print(line, file=sys.stderr, flush=True))
-    except Failed as failure:
-        print(f"tests/scale/run: {failure}", file=sys.stderr)
-        return 1
-    if options.json:
-        print(json.dumps(report))
-    else:
-        for key, value in report.items():
-            print(f"{key}: {value}")
-    return 0 if report["hash_mismatches"] == 0 else 1
+    return over_links.report(options, measure)
 
 
 if __name__ == "__main__":

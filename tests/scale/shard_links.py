@@ -12,31 +12,28 @@ Exit status 1 if any hash differs. Reports, each a share of the time that sites 
   hash_mismatches   of all comparisons by sites, and of rounds between the two runs
 """
 
-import argparse
 import contextlib
 import dataclasses
-import json
 import os
-import statistics
-import subprocess
 import sys
 from pathlib import Path
 
+import over_links
+from over_links import JOINING_MBIT
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "wan"))
 from exchange import Run  # noqa: E402
-from network import LinkSettings, Network, skip_if_impossible  # noqa: E402
-from processes import Failed, working_folder  # noqa: E402
+from network import LinkSettings, Network  # noqa: E402
+from processes import working_folder  # noqa: E402
 from training import Coordinator, json_lines, make_data, train_at  # noqa: E402
-from utilization import MODELS, PERIOD, bytes_per_sync, steady  # noqa: E402
+from utilization import PERIOD  # noqa: E402
 
 SITE_RTT_MS = 100
 COORDINATOR_RTT_MS = 2
-JOINING_MBIT = 100
 # Beside the values that the least rate counts: of an object (docs/simulator.md), and of every segment of
 # TCP its headers, and the acknowledgement of one that comes the other way.
 OBJECT_BYTES = 2500
 PAYLOAD_SHARE = 1448 / (1500 + 52)
-SKIPPED_PERIODS = 2
 CONFIG = """
 run_name: "shards"
 model {{ preset: "{model}" sequence_length: {tokens} }}
@@ -101,7 +98,7 @@ def start_shard(run, place, name):
 
 def train(options, coordinators, periods):
     """One training. Returns the share of computing, and the published hashes."""
-    model = options.model
+    model = over_links.model_of(options)
     config = CONFIG.format(model=model.preset, tokens=model.tokens, steps=periods * PERIOD,
                            fragments=model.fragments, overlap=model.overlap, period=PERIOD,
                            sites=options.sites)
@@ -121,32 +118,19 @@ def train(options, coordinators, periods):
                      for row in json_lines(run.folder / name / "rounds.jsonl")}
         differ = sum(line["event"] == "hash_mismatch"
                      for line in json_lines(lead.run_dir / "events.jsonl"))
-    skipped = min(SKIPPED_PERIODS, periods - 1) * PERIOD
-    share = [steady(worker, skipped) for worker in workers]
-    return {"computing_share": statistics.mean(one["utilization"] for one in share),
-            "least_computing_share": min(one["utilization"] for one in share),
-            "step_ms": statistics.mean(one["step_ms"] for one in share),
-            "rounds": len(published)}, published, differ
+    return over_links.shares(workers, periods) | {"rounds": len(published)}, published, differ
 
 
 def simulate(options, parameters, coordinators):
-    """The share of computing that the simulator says."""
-    done = subprocess.run(
-        [str(options.bin / "causewayctl"), "simulate", f"--params={parameters}",
-         f"--step_ms={options.step_ms}", f"--fragments={options.model.fragments}",
-         f"--steps_between_syncs={PERIOD}", f"--overlap_steps={options.model.overlap}",
-         f"--links={options.sites}x{PAYLOAD_SHARE * options.site_mbit}mbit", f"--rtt_ms={SITE_RTT_MS}",
-         f"--coordinator_link={PAYLOAD_SHARE * options.coordinator_mbit}mbit",
-         f"--shards={coordinators}", f"--object_bytes={OBJECT_BYTES}", "--json"],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise Failed(f"causewayctl simulate: {done.stderr}")
-    return min(site["utilization"] for site in json.loads(done.stdout)["sites"])
+    return over_links.simulate(
+        options, parameters,
+        f"--links={options.sites}x{PAYLOAD_SHARE * options.site_mbit}mbit", f"--rtt_ms={SITE_RTT_MS}",
+        f"--coordinator_link={PAYLOAD_SHARE * options.coordinator_mbit}mbit",
+        f"--shards={coordinators}", f"--object_bytes={OBJECT_BYTES}")
 
 
 def measure(options, progress):
-    size, parameters = bytes_per_sync(options, options.model)
-    bound_mbit = size * 8e-6 / (PERIOD * options.step_ms / 1000)
+    bound_mbit, parameters = over_links.least_rate(options)
     options.site_mbit = round(4 * bound_mbit, 4)
     options.coordinator_mbit = round(options.bound_factor * bound_mbit * options.sites / options.shards, 4)
     progress(f"{options.sites} sites on {options.site_mbit:.3f} Mbit/s, {options.shards} coordinators "
@@ -174,39 +158,16 @@ def measure(options, progress):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = over_links.make_parser(__doc__, step_ms=400, bound_factor=2.5, periods=4)
     parser.add_argument("--shards", type=int, default=4, help="coordinators, 2 to 8")
-    parser.add_argument("--links", action="store_true", help="what this program is for")
     parser.add_argument("--sites", type=int, default=4)
-    parser.add_argument("--step_ms", type=int, default=400, help="least time of an inner step")
-    parser.add_argument("--model", choices=[model.preset for model in MODELS], default="tiny-1m")
-    parser.add_argument("--bound_factor", type=float, default=2.5)
     # Deltas of all sites arrive at once: what a switch's port holds back, and not what 2 ms of a link are.
     parser.add_argument("--queue_bytes", type=int, default=1 << 18, help="of a coordinator's link")
-    parser.add_argument("--periods", type=int, default=4, help=f"of {PERIOD} steps")
     parser.add_argument("--single_periods", type=int, default=3, help="with one coordinator")
-    parser.add_argument("--bin", type=Path,
-                        default=Path(os.environ.get("CAUSEWAY_BIN", "build/release/bin")))
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if not 2 <= options.shards <= 8 or options.sites < 1:
         parser.error(f"--shards is 2 to 8, --sites 1 or more, not {options.shards} and {options.sites}")
-    options.congestion = None
-    options.model = next(model for model in MODELS if model.preset == options.model)
-    options.bin = options.bin.resolve()
-    skip_if_impossible()
-    try:
-        report = measure(options, lambda line: print(line, file=sys.stderr, flush=True))
-    except Failed as failure:
-        print(f"tests/scale/run: {failure}", file=sys.stderr)
-        return 1
-    if options.json:
-        print(json.dumps(report))
-    else:
-        for key, value in report.items():
-            print(f"{key}: {value}")
-    return 0 if report["hash_mismatches"] == 0 else 1
+    return over_links.report(options, measure)
 
 
 if __name__ == "__main__":

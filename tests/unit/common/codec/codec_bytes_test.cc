@@ -305,7 +305,7 @@ TEST(NormalizedError, OnGaussianDataIsWhatTheDocumentSays) {
 
 class HostileBytes : public testing::TestWithParam<v1::Codec> {
  protected:
-  // All three readers must agree; what they accept must be finite.
+  // All readers must agree; what they accept must be finite.
   void Check(std::span<const uint8_t> bytes, std::span<const float> base, bool must_fail) {
     const absl::Status validated = codec_.Validate(bytes, base);
     std::vector<double> sum(base.size(), 0.0);
@@ -314,6 +314,7 @@ class HostileBytes : public testing::TestWithParam<v1::Codec> {
     const absl::Status applied = codec_.Apply(bytes, values);
     ASSERT_EQ(validated.ok(), applied.ok());
     ASSERT_EQ(validated.ok(), accumulated.ok());
+    ASSERT_EQ(codec_.SumOfSquares(bytes, base).status(), accumulated);
     if (must_fail) {
       ASSERT_FALSE(validated.ok());
     }

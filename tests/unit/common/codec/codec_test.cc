@@ -2,6 +2,7 @@
 #include "common/codec/codec.h"
 
 #include <algorithm>
+#include <array>
 
 #include "gmock/gmock.h"
 #include "tests/unit/common/codec/codec_test_util.h"
@@ -106,6 +107,20 @@ TEST_P(EveryCodec, ApplySubtractsWhatAccumulateAdds) {
       ASSERT_EQ(sum[i], 10.0 + 0.25 * delta[i]);
       ASSERT_EQ(applied[i], static_cast<float>(static_cast<double>(base[i]) - delta[i]));
     }
+  }
+}
+
+TEST_P(EveryCodec, SumsSquaresOfTheDecodedDeltaInEightSums) {
+  for (const size_t n : {1U, 63U, 65U, 200U, 4097U, 8292U}) {
+    const std::vector<float> base = GaussianValues(n, 1);
+    std::vector<uint8_t> bytes(codec_.EncodedBytes(n));
+    ASSERT_TRUE(codec_.Encode(base, GaussianValues(n, 2), {}, bytes).ok());
+    const std::vector<double> delta = DecodeDelta(codec_, bytes, base);
+    std::array<double, 8> s = {};
+    for (size_t i = 0; i < n; ++i) s[i % 8] += delta[i] * delta[i];
+    const absl::StatusOr<double> sum = codec_.SumOfSquares(bytes, base);
+    ASSERT_TRUE(sum.ok()) << sum.status();
+    EXPECT_EQ(*sum, ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])));
   }
 }
 

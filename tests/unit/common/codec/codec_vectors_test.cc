@@ -87,6 +87,11 @@ class CodecVectors : public testing::TestWithParam<std::tuple<int64_t, v1::Codec
     };
     ExpectSameBits(apply(scalar_), apply(vector_), "applied");
     ASSERT_EQ(vector_.Validate(encoded, from), scalar_.Validate(encoded, from));
+    const auto square = [&](const Codec& codec) {
+      const absl::StatusOr<double> sum = codec.SumOfSquares(encoded, from);
+      return Outcome<double>{sum.status(), {sum.value_or(0)}};
+    };
+    ExpectSameBits(square(scalar_), square(vector_), "squared");
   }
 
   // Encodes with both codecs, and reads what they made, if they did.

@@ -284,7 +284,7 @@ TEST(CoordinatorRecoveryTest, AnotherConfigurationOrOtherInitialValuesAreRefused
 TEST(CoordinatorRecoveryTest, SnapshotsShortenTheWayBackAndChangeNothing) {
   TwoWorkers two;
   two.TrainBoth(20);
-  for (int i = 0; i < 3; ++i) two.run.coordinator->Maintain();
+  two.run.coordinator->Maintain();
   ASSERT_EQ(two.run.store.snapshots().size(), 3u);
   for (const FragmentSnapshot& snapshot : two.run.store.snapshots()) {
     EXPECT_GE(snapshot.version, 3);
@@ -302,7 +302,7 @@ TEST(CoordinatorRecoveryTest, FragmentsRecoverSideBySideAndWhoHasASnapshotNeedsN
   two.run.merge_pool = &pool;
   two.Restart();
   two.TrainBoth(10);
-  for (int i = 0; i < 3; ++i) two.run.coordinator->Maintain();
+  two.run.coordinator->Maintain();
   ASSERT_EQ(two.run.store.snapshots().size(), 3u);
   two.TrainBoth(8);  // Rounds that are merged again.
   const std::vector<float> before = two.run.coordinator->PublishedParameters();
