@@ -80,8 +80,8 @@ absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
     const Coordinator::Options& options, ThreadPool& merge_pool, EventHistory& events,
     const LeadLink::Waiter& wait) {
   const auto begin = [&run, options](const v1::RunConfig& complete, const FragmentPlan& plan,
-                                     std::vector<float> initial, std::optional<RecoveredRun> former,
-                                     std::vector<int64_t> versions = {}) {
+                                     std::vector<float> initial,
+                                     std::optional<RecoveredRun> former) {
     int64_t largest = 0;
     for (int i = 0; i < plan.fragments(); ++i) largest = std::max(largest, plan.range(i).size());
     run.store->set_spare_bytes(RunDirectoryStore::SpareBytesFor(static_cast<uint64_t>(largest)));
@@ -89,7 +89,6 @@ absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
     own.config = complete;
     if (run.sharded != nullptr) own.part = run.sharded->part();
     own.initial_parameters = std::move(initial);
-    own.initial_versions = std::move(versions);
     own.recovered = std::move(former);
     return Coordinator::Create(std::move(own));
   };
@@ -112,10 +111,9 @@ absl::StatusOr<std::unique_ptr<Coordinator>> MakeCoordinator(
   }
   ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(run.config));
   if (run.region != nullptr && !run.resumes) {
-    ASSIGN_OR_RETURN(PublishedState fetched,
-                     FetchPublished(file_system, flags.run_dir, *run.region));
-    return begin(run.config, plan, std::move(fetched.parameters), std::nullopt,
-                 std::move(fetched.versions));
+    ASSIGN_OR_RETURN(std::vector<float> fetched,
+                     FetchInitialParameters(file_system, flags.run_dir, *run.region));
+    return begin(run.config, plan, std::move(fetched), std::nullopt);
   }
   if (run.sharded != nullptr && !run.resumes && run.sharded->welcome().given_values()) {
     ASSIGN_OR_RETURN(std::vector<float> fetched, run.sharded->FetchInitial(plan, wait));

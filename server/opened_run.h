@@ -49,8 +49,8 @@ struct OpenedRun {
 };
 
 // Locks and reads the folder. A shard asks its lead, and waits for a run that awaits its model; a
-// region asks its parent. Both wait for an answer as long as it takes where the folder holds the
-// run. CANCELLED once `wait` says that the process is to end.
+// region asks its parent. A region whose folder holds the run waits longer for an answer. CANCELLED
+// once `wait` says that the process is to end.
 absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& flags,
                                   const LeadLink::Waiter& wait);
 

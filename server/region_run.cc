@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
+#include "common/client/state_pull.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
@@ -30,6 +31,9 @@ namespace {
 
 // For deltas that a region owes its parent when it stops.
 constexpr absl::Duration kParentPatience = absl::Seconds(30);
+// The parent of a region that has begun may be started again meanwhile. Not for ever: the run may
+// have ended, and another machine of the region may reach its parent where this one does not.
+constexpr absl::Duration kBegunPatience = absl::Minutes(1);
 // For an answer where it waits for one, and between two.
 constexpr absl::Duration kOneTry = absl::Seconds(5);
 constexpr absl::Duration kPause = absl::Seconds(1);
@@ -37,10 +41,11 @@ constexpr absl::Duration kPause = absl::Seconds(1);
 absl::StatusOr<ReachedParent> AwaitParent(ParentOptions options,
                                           const std::function<bool(absl::Duration)>& wait) {
   options.connect_timeout = kOneTry;
+  const absl::Time end = absl::Now() + kBegunPatience;
   std::string said;
   for (;;) {
     absl::StatusOr<ReachedParent> parent = ReachParent(options);
-    if (parent.ok() || !IsRetryable(parent.status())) return parent;
+    if (parent.ok() || !IsRetryable(parent.status()) || absl::Now() >= end) return parent;
     std::string line = absl::StrCat(parent.status().message(), "; trying on");
     if (line != said) Log().warn("{}", line);
     said = std::move(line);
@@ -115,23 +120,25 @@ absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
       RegionRun{options, std::move(parent), std::move(plan), std::move(above)});
 }
 
-absl::StatusOr<PublishedState> FetchPublished(FileSystem& file_system, const std::string& run_dir,
-                                              const RegionRun& region) {
+absl::StatusOr<std::vector<float>> FetchInitialParameters(FileSystem& file_system,
+                                                          const std::string& run_dir,
+                                                          const RegionRun& region) {
   const std::string& address = region.options.address;
-  const v1::RunConfig& config = region.parent.run.config();
   StatePullOptions options;
   options.worker_id = region.options.region_id;
   absl::StatusOr<PublishedState> state =
       PullPublishedState(region.parent.channel, region.parent.run.run_id(), region.plan, options);
   RETURN_IF_ERROR(Annotate(state.status(), absl::StrCat("the state of the run at ", address)));
-  for (const int64_t version : state->versions) {
-    if (version >= 0 && version <= config.train().steps()) continue;
-    return absl::DataLossError(absl::StrCat("the run at ", address, " has ", config.train().steps(),
-                                            " steps, and sent a state after ", version,
-                                            " rounds: look at what listens there"));
+  for (size_t i = 0; i < state->versions.size(); ++i) {
+    if (state->versions[i] == 0) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the run at ", address, " has published round ", state->versions[i], " of fragment ", i,
+        ": a new region joins before the first round; let these sites join the "
+        "parent itself"));
   }
-  RETURN_IF_ERROR(KeepInitialValues(file_system, run_dir, address, config, state->parameters));
-  return state;
+  RETURN_IF_ERROR(KeepInitialValues(file_system, run_dir, address, region.parent.run.config(),
+                                    state->parameters));
+  return std::move(state->parameters);
 }
 
 void StopUnderParent(Coordinator& region, ParentLink& parent) {

@@ -11,7 +11,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/file_system.h"
-#include "common/client/state_pull.h"
 #include "common/params/fragment_plan.h"
 #include "server/core/coordinator.h"
 #include "server/given_run.h"
@@ -35,17 +34,18 @@ ParentOptions ParentFromFlags();
 absl::StatusOr<ParentOptions> CheckParentOptions(ParentOptions parent, const GivenRun& given,
                                                  const std::string& listen);
 
-// Asks the parent. Where the folder holds the run it waits for an answer: CANCELLED once `wait`,
-// which waits so long, says that the process is to end. FAILED_PRECONDITION if the folder holds
-// another run than the parent serves.
+// Asks the parent. Where the folder holds the run it waits a minute for an answer: CANCELLED once
+// `wait`, which waits so long, says that the process is to end. FAILED_PRECONDITION if the folder
+// holds another run than the parent serves.
 absl::StatusOr<std::unique_ptr<RegionRun>> OpenRegion(
     const ParentOptions& options, const std::string& run_dir,
     const std::optional<RecoveredRun>& recovered, const std::function<bool(absl::Duration)>& wait);
 
-// What the parent's run has published, which a new region begins with; keeps the values in the
-// folder. Nothing has begun there yet: should the process die, the next one fetches again.
-absl::StatusOr<PublishedState> FetchPublished(FileSystem& file_system, const std::string& run_dir,
-                                              const RegionRun& region);
+// The values that the parent's run begins with; keeps them in the folder. FAILED_PRECONDITION if
+// the run has published a round: a region is there from the first one on.
+absl::StatusOr<std::vector<float>> FetchInitialParameters(FileSystem& file_system,
+                                                          const std::string& run_dir,
+                                                          const RegionRun& region);
 
 // The region stops: what its last sites have left is closed, goes up, and the parent is told that
 // it is done, if it is.

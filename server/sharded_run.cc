@@ -214,17 +214,14 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenShard(
   if (recovered.has_value()) {
     ASSIGN_OR_RETURN(run->end_, ReadEnd(file_system, run_dir));
   }
-  absl::StatusOr<v1::ShardWelcome> answer = run->link_->Ask(kLeadPatience, wait);
+  // The lead gives a former process of this shard up when it has been silent for so long.
+  const absl::Duration served =
+      kLeadPatience + (recovered.has_value() ? Silence(recovered->identity.config) : kLeastSilence);
+  absl::StatusOr<v1::ShardWelcome> answer = run->link_->Ask(kLeadPatience, served, wait);
   if (absl::IsUnavailable(answer.status()) && run->end_.has_value()) {
-    Log().info("{}; the run is finished, so its lead may have ended",
+    Log().info("{}; the run has reached its end, so its lead may have ended",
                std::string(answer.status().message()));
     answer = WelcomeOf(recovered->identity);
-  }
-  if (recovered.has_value() && absl::IsUnavailable(answer.status())) {
-    Log().warn("{}; trying on", std::string(answer.status().message()));
-    do {
-      answer = run->link_->Ask(kLeadPatience, wait);
-    } while (absl::IsUnavailable(answer.status()));
   }
   RETURN_IF_ERROR(answer.status());
   run->welcome_ = *std::move(answer);
@@ -320,8 +317,7 @@ absl::Status ShardedRun::TakeModel(const v1::RunConfig& config) {
 
 absl::StatusOr<std::vector<float>> ShardedRun::FetchInitial(const FragmentPlan& plan,
                                                             const LeadLink::Waiter& wait) {
-  ASSIGN_OR_RETURN(std::vector<float> values,
-                   link_->Initial(plan, fragments_, kLeadPatience, wait));
+  ASSIGN_OR_RETURN(std::vector<float> values, link_->Initial(plan, fragments_, wait));
   RETURN_IF_ERROR(
       KeepInitialFragments(*file_system_, run_dir_, "lead", welcome_.config(), fragments_, values));
   return values;

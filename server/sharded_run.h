@@ -42,7 +42,7 @@ absl::StatusOr<std::optional<ShardFlags>> ShardFlagsFromFlags(const GivenRun& gi
 class ShardedRun {
  public:
   // Null: the run has no shards. A shard asks its lead what it is to have, unless it has heard that
-  // the run is finished, and nobody leads any more; a lead deals the
+  // the run has reached its end, and nobody leads any more; a lead deals the
   // fragments of a run that begins, or finds how they were dealt. `config`: a lead's. A shard waits
   // for a run that awaits its model, until `wait` says that the process is to end (CANCELLED).
   static absl::StatusOr<std::unique_ptr<ShardedRun>> OpenShard(

@@ -148,7 +148,6 @@ void Session::SetCheckpoint(int64_t step) {
 absl::StatusOr<Session::Orders> Session::WaitForGo(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   const auto go = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (anew_is_coming_) return false;
     return !failure_.ok() || orders_.drain || orders_.start_anew.has_value() ||
            (orders_.started && !orders_.paused);
   };
@@ -159,8 +158,6 @@ absl::StatusOr<Session::Orders> Session::WaitForGo(absl::Duration timeout) {
 
 absl::StatusOr<Session::Orders> Session::orders() const {
   absl::MutexLock lock(&mutex_);
-  const auto known = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !anew_is_coming_; };
-  mutex_.Await(absl::Condition(&known));
   RETURN_IF_ERROR(failure_);
   return orders_;
 }
@@ -226,8 +223,7 @@ void Session::RunSession() {
         welcomed_ ? options_.give_up_after : options_.first_attach_patience;
     const bool may_pass =
         status.ok() || IsRetryable(status) ||
-        (!welcomed_ && (options_.join.has_checkpoint() || options_.join.sites() > 0) &&
-         absl::IsAlreadyExists(status));
+        (!welcomed_ && options_.join.has_checkpoint() && absl::IsAlreadyExists(status));
     const bool again = may_pass && !leaving_ && absl::Now() - alone_since_ < patience;
     if (!again) {
       failure = status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
@@ -269,16 +265,8 @@ absl::Status Session::RunStream() {
   if (stream->Write(join) && stream->Read(&message) && message.has_welcome()) {
     options_.on_shards(message.welcome().shards());
     bool resumed = false;
-    bool anew = false;
     {
       absl::MutexLock lock(&mutex_);
-      anew_is_coming_ = anew = welcomed_ && ready_ && message.welcome().must_start_anew();
-    }
-    // Whoever finds its transfers cancelled finds the order, too: orders wait for it.
-    if (anew) options_.on_must_start_anew();
-    {
-      absl::MutexLock lock(&mutex_);
-      anew_is_coming_ = false;
       const v1::Welcome& welcome = message.welcome();
       epoch_ = std::max(epoch_, welcome.epoch());
       if (!welcomed_) welcome_ = welcome;
@@ -289,9 +277,8 @@ absl::Status Session::RunStream() {
       orders_.next_draw = welcome.next_draw();
       orders_.next_draws.assign(welcome.next_draws().begin(), welcome.next_draws().end());
       if (welcomed_ && ready_) {
-        if (anew ||
-            (!welcome.resumes() && welcome.run_step() - std::max(ready_step_, progress_.step()) >
-                                       options_.max_steps_behind)) {
+        if (!welcome.resumes() && welcome.run_step() - std::max(ready_step_, progress_.step()) >
+                                      options_.max_steps_behind) {
           orders_.start_anew = welcome;
         } else {
           // As it was said first, not the present step: rounds that are still under way go on

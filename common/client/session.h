@@ -50,10 +50,6 @@ class Session {
     // Told likewise where shards are now, with every welcome and when one has moved.
     std::function<void(const google::protobuf::RepeatedPtrField<v1::Shard>& shards)> on_shards =
         [](const auto&) {};
-    // Told likewise that the coordinator knows nothing of what this worker, which is ready, has
-    // sent (Welcome.must_start_anew): transfers are to be cancelled. Orders::start_anew follows,
-    // and orders() waits until this has returned.
-    std::function<void()> on_must_start_anew = [] {};
     // For a region, on the session's thread: each welcome, and each round that was published.
     std::function<void(const v1::Welcome&)> on_welcome = {};
     std::function<void(const v1::RoundOutcome&)> on_outcome = {};
@@ -77,8 +73,8 @@ class Session {
     int data_slot = 0;
     int64_t next_draw = 0;
     std::vector<int64_t> next_draws;  // Of a region: of that part and those after it.
-    // The stream broke for so long that the membership was lost, and the run went on, or the
-    // coordinator has begun anew: the worker should start anew there. Until Ready.
+    // The stream broke for so long that the membership was lost, and the run went on: the worker
+    // should start anew there. Until Ready.
     std::optional<v1::Welcome> start_anew;
   };
 
@@ -148,7 +144,6 @@ class Session {
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t ready_step_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ready_anew_ ABSL_GUARDED_BY(mutex_) = false;
-  bool anew_is_coming_ ABSL_GUARDED_BY(mutex_) = false;  // on_must_start_anew is being called.
   Orders orders_ ABSL_GUARDED_BY(mutex_);
   v1::Heartbeat progress_ ABSL_GUARDED_BY(mutex_);
   bool checkpoint_is_news_ ABSL_GUARDED_BY(mutex_) = false;  // No heartbeat has said it yet.

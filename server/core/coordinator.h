@@ -82,10 +82,8 @@ struct RegionOptions {
 
 // Where a region is, for its parent.
 struct RegionPlace {
-  bool ready = false;    // Its sites are there.
-  bool follows = false;  // It is to hear of the run's rounds, as a member that is not ready yet.
-  bool begins = false;   // It has not trained yet in this run directory, which began late.
-  int64_t step = 0;      // Rounds sent later expect a contribution of it.
+  bool ready = false;  // Its sites are there.
+  int64_t step = 0;    // Rounds sent later expect a contribution of it.
   v1::Heartbeat heartbeat;
 };
 
@@ -99,8 +97,6 @@ class Coordinator {
     // Its fragments' values, in the plan's arena order. May be empty if every one of `recovered`
     // has a snapshot.
     std::vector<float> initial_parameters;
-    // Of a region that begins on the run's way: the versions that these values are, by fragment.
-    std::vector<int64_t> initial_versions = {};
     // The result of store->Recover(): the run goes on. Empty: it begins, and the store is told so.
     std::optional<RecoveredRun> recovered = {};
     Clock* clock = nullptr;  // Outlives the coordinator, as do the next three.

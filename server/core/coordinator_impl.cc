@@ -27,10 +27,6 @@ bool IsFatal(const absl::Status& status) {
   }
 }
 
-// More commits than a run directory gets between two rounds. So a region that begins anew in an
-// empty folder has larger epochs than the one in the folder that was lost.
-constexpr int64_t kEpochsOfARound = int64_t{1} << 32;
-
 // Shards hear so often how fast members are.
 constexpr absl::Duration kTellEvery = absl::Seconds(1);
 
@@ -78,7 +74,6 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
   std::vector<float> initial = std::move(options.initial_parameters);
   options.initial_parameters.clear();
   const std::optional<RecoveredRun> recovered = std::exchange(options.recovered, std::nullopt);
-  if (recovered.has_value()) options.initial_versions = recovered->identity.initial_versions;
   const bool snapshots_have_to_do = initial.empty() && recovered.has_value();
   std::vector<int> own(static_cast<size_t>(plan.fragments()));
   std::iota(own.begin(), own.end(), 0);
@@ -104,19 +99,17 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
   size_t initial_begin = 0;
   for (const int i : own) {
     const FragmentRange& range = coordinator->plan_.range(i);
-    const FragmentRounds::Options fragment_options = {
-        .fragment = i,
-        .range = range,
-        .config = &coordinator->options_.config,
-        .optimizer = coordinator->optimizer_.get(),
-        .codec_up = codec_up,
-        .codec_down = codec_down,
-        .clock = coordinator->options_.clock,
-        .store = coordinator->options_.store,
-        .merge_pool = &coordinator->merge_pool_,
-        .schedule = coordinator->schedule_,
-        .region_id = coordinator->RegionId(),
-        .initial_version = coordinator->InitialVersion(i)};
+    const FragmentRounds::Options fragment_options = {.fragment = i,
+                                                      .range = range,
+                                                      .config = &coordinator->options_.config,
+                                                      .optimizer = coordinator->optimizer_.get(),
+                                                      .codec_up = codec_up,
+                                                      .codec_down = codec_down,
+                                                      .clock = coordinator->options_.clock,
+                                                      .store = coordinator->options_.store,
+                                                      .merge_pool = &coordinator->merge_pool_,
+                                                      .schedule = coordinator->schedule_,
+                                                      .region_id = coordinator->RegionId()};
     // A fragment that recovers takes them only if it has no snapshot: filling memory is what
     // recovery takes most of its time for.
     const auto size = static_cast<size_t>(range.size());
@@ -133,7 +126,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorImpl>> CoordinatorImpl::Create(Options
     RETURN_IF_ERROR(coordinator->options_.store->BeginRun(coordinator->Identity()));
   }
   ASSIGN_OR_RETURN(const int64_t epoch, coordinator->options_.store->TakeOver());
-  if (!coordinator->is_shard()) coordinator->epoch_ = epoch + coordinator->EpochBase();
+  if (!coordinator->is_shard()) coordinator->epoch_ = epoch;
   return coordinator;
 }
 
@@ -156,17 +149,6 @@ CoordinatorImpl::CoordinatorImpl(Options options, FragmentPlan plan,
       tokens_(TokensPerStep(options_.config), LargestPace(options_.config) - 1),
       incidents_(options_.events, options_.clock) {
   merge_pool_.threads = options_.merge_pool;
-}
-
-int64_t CoordinatorImpl::InitialVersion(int fragment) const {
-  const auto index = static_cast<size_t>(fragment);
-  return index < options_.initial_versions.size() ? options_.initial_versions[index] : 0;
-}
-
-int64_t CoordinatorImpl::EpochBase() const {
-  const auto& versions = options_.initial_versions;
-  const int64_t rounds = std::accumulate(versions.begin(), versions.end(), int64_t{0});
-  return rounds * kEpochsOfARound;
 }
 
 v1::DescribeResponse CoordinatorImpl::Describe() const {
@@ -228,17 +210,12 @@ std::vector<OpenRound> CoordinatorImpl::OwnOpenRounds() const {
 absl::Status CoordinatorImpl::CheckPush(const v1::PushHeader& header) const {
   RETURN_IF_ERROR(Serving());
   RETURN_IF_ERROR(CheckRunId("push", header.run_id(), options_.run_id));
+  RETURN_IF_ERROR(CheckLead());
   const absl::Status epoch = CheckEpoch(header.worker_id(), header.epoch(), epoch_);
   absl::MutexLock lock(&members_mutex_);
   // The lead was faster with the worker than with this shard.
   if (is_shard() && !epoch.ok()) return absl::UnavailableError(epoch.message());
   RETURN_IF_ERROR(epoch);
-  // Incarnations begin anew with such a region.
-  if (header.epoch() > 0 && header.epoch() <= EpochBase()) {
-    return absl::UnavailableError(
-        absl::StrCat("the push of ", header.worker_id(), " is for epoch ", header.epoch(),
-                     " of this region, which has begun anew since: attach again, and start anew"));
-  }
   absl::Status member = membership_.Check(header.worker_id(), header.incarnation());
   // Not ABORTED, which would say that the round closed: if it is the same process, which has
   // attached again meanwhile, the round still expects this contribution.
@@ -303,11 +280,6 @@ absl::StatusOr<v1::PushResponse> CoordinatorImpl::Contribute(const v1::PushHeade
                                                              ReceivedObject object) {
   const Call call(*this);
   RETURN_IF_ERROR(CheckPush(claimed));
-  if (!HearsLead()) {
-    // Another process may have been given the fragments by now.
-    return absl::UnavailableError(
-        "this shard does not hear its lead: it takes no deltas until then");
-  }
   v1::PushHeader header = claimed;
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
   // The delta counts, the claim does not: nobody keeps others from the text of their parts.
@@ -339,6 +311,7 @@ absl::StatusOr<v1::PushResponse> CoordinatorImpl::Contribute(const v1::PushHeade
     if (added->quarantined()) incidents_.Quarantined(header, *added);
   }
   RETURN_IF_ERROR(added.status());
+  RETURN_IF_ERROR(CheckLead());  // It may have been lost while the delta was saved.
   v1::PushResponse response = added->response;
   if (added->may_overflow) {
     Advance(*fragment);

@@ -162,11 +162,6 @@ class CoordinatorImpl final : public Coordinator {
   // Lowers the header's tokens to what its worker can have trained. Returns what it claimed.
   int64_t CutTokens(const FragmentRounds& fragment, v1::PushHeader& header) const
       ABSL_LOCKS_EXCLUDED(members_mutex_);
-  int64_t InitialVersion(int fragment) const;
-  // Added to the store's numbers.
-  int64_t EpochBase() const;
-  // A region that joined the run on its way, in this run directory.
-  bool began_late() const { return EpochBase() > 0; }
   absl::StatusOr<FragmentRounds*> FindFragment(int fragment) const;
   // One for each fragment; those of shards are as they last reported them.
   std::vector<OpenRound> OpenRounds() const;
@@ -184,6 +179,8 @@ class CoordinatorImpl final : public Coordinator {
   void TellShards(bool wait) ABSL_LOCKS_EXCLUDED(members_mutex_);
   // False: a shard does not hear its lead. No round closes, and no delta is taken.
   bool HearsLead() const ABSL_LOCKS_EXCLUDED(members_mutex_);
+  // The same for a delta: UNAVAILABLE.
+  absl::Status CheckLead() const ABSL_LOCKS_EXCLUDED(members_mutex_);
   // OK if the worker holds what was published; counts the comparison.
   absl::Status CompareApplied(const std::string& worker_id, const v1::Applied& applied);
   // Takes the membership away, with its sink if there is one.

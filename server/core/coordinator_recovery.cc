@@ -36,12 +36,10 @@ RunIdentity CoordinatorImpl::Identity() const {
                        .config_hash = config_hash_,
                        .plan_hash = plan_.hash()};
   // 0 for those that are at other coordinators.
-  identity.initial_versions = options_.initial_versions;
   identity.initial_hashes.resize(static_cast<size_t>(plan_.fragments()));
   for (const auto& fragment : fragments_) {
-    const int index = fragment->fragment();
-    identity.initial_hashes[static_cast<size_t>(index)] =
-        fragment->PublishedHash(identity.initial_version(index)).value();
+    identity.initial_hashes[static_cast<size_t>(fragment->fragment())] =
+        fragment->PublishedHash(0).value();
   }
   return identity;
 }

@@ -59,10 +59,10 @@ void CoordinatorImpl::OnParentAnswer(FragmentRounds& fragment,
   const Call call(*this);
   if (absl::IsCancelled(answer.status()) || !Serving().ok()) return;
   if (absl::IsNotFound(answer.status())) {
-    return Fail(absl::UnavailableError(absl::StrCat(
-        "the parent has gone on without this region, and no longer keeps the answer "
-        "that it needs (",
-        answer.status().message(), "): start it with a fresh --run_dir, and it begins anew")));
+    return Fail(absl::UnavailableError(
+        absl::StrCat("the parent has gone on without this region, and no longer keeps the answer "
+                     "that it needs (",
+                     answer.status().message(), "): start it with a fresh --run_dir")));
   }
   if (!answer.ok()) return Fail(Annotate(answer.status(), "the parent"));
   absl::StatusOr<PublishedRound> published = fragment.AcceptAnswer(*std::move(answer));
@@ -82,13 +82,9 @@ absl::StatusOr<RegionPlace> CoordinatorImpl::Place() const {
     open_step = std::min(open_step, round.send_step - 1);
     merged_step = std::min(merged_step, schedule_.MergeStep(round.fragment, round.round) - 1);
   }
-  const bool rounds_are_done = RoundsAreDone();
   absl::MutexLock lock(&members_mutex_);
-  place.begins = began_late() && !state_.started;
-  place.follows = place.begins && !rounds_are_done;
-  place.ready = state_.started
-                    ? membership_.live() > 0
-                    : membership_.active() >= (place.begins ? 1 : options_.region->sites);
+  place.ready =
+      state_.started ? membership_.live() > 0 : membership_.active() >= options_.region->sites;
   place.step = std::min(open_step, membership_.largest_step());
   v1::Heartbeat& heartbeat = place.heartbeat;
   heartbeat.set_step(membership_.largest_step());

@@ -156,11 +156,6 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Admit(const v1::Join& join,
   {
     absl::MutexLock lock(&members_mutex_);
     if (shut_down_) return absl::UnavailableError("the coordinator is shutting down");
-    // The parent knows which text comes next.
-    if (began_late() && !state_.started && !parent_started_) {
-      return absl::UnavailableError(
-          "this region begins, and its parent has not welcomed it yet: it takes sites then");
-    }
     RETURN_IF_ERROR(CheckSharedData(join, first_to_share));
     ASSIGN_OR_RETURN(member,
                      membership_.Join(id, join.process_nonce(), join.has_checkpoint(),
@@ -182,8 +177,6 @@ absl::StatusOr<v1::Welcome> CoordinatorImpl::Admit(const v1::Join& join,
     welcome.set_run_step(StartStep(open_rounds, membership_.members(), largest, PolicyNow()));
     welcome.set_resumes(member.was_ready &&
                         (member.state == MemberState::kActive || welcome.run_step() < largest));
-    // What it sent before may be part of what the run has published, or be lost with a folder.
-    welcome.set_must_start_anew(began_late() && !member.was_ready);
     if (!welcome.resumes()) GiveParts(member, welcome.run_step());
     AddRoster(outbox);
   }
@@ -263,10 +256,8 @@ absl::Status CoordinatorImpl::CheckReached(const std::string& worker_id, int64_t
 }
 
 bool CoordinatorImpl::StartIfDue() {
-  // A run that is on its way waits for nobody.
-  const int needed = began_late() ? 1
-                     : region()   ? options_.region->sites
-                                  : options_.config.membership().start_workers();
+  const int needed =
+      region() ? options_.region->sites : options_.config.membership().start_workers();
   if (state_.started || membership_.active() < needed || (region() && !parent_started_)) {
     return false;
   }
@@ -396,8 +387,6 @@ absl::Status CoordinatorImpl::CompareApplied(const std::string& worker_id,
                                              const v1::Applied& applied) {
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(applied.fragment()));
   ASSIGN_OR_RETURN(const uint64_t hash, fragment->PublishedHash(applied.round()));
-  // A site's of former times, of a region that has begun anew since.
-  if (hash == 0) return absl::OkStatus();
   hash_checks_.fetch_add(1);
   if (hash == applied.published_hash()) {
     for (RunObserver* const observer : options_.observers) {

@@ -313,6 +313,12 @@ bool CoordinatorImpl::HearsLead() const {
          (hears_lead_ && options_.clock->Monotonic() - heard_lead_at_ < kLeadSilence);
 }
 
+absl::Status CoordinatorImpl::CheckLead() const {
+  if (HearsLead()) return absl::OkStatus();
+  // Another process may have been given the fragments by now.
+  return absl::UnavailableError("this shard does not hear its lead: it takes no deltas until then");
+}
+
 void CoordinatorImpl::LoseLead() {
   absl::MutexLock lock(&members_mutex_);
   hears_lead_ = false;

@@ -27,18 +27,17 @@ constexpr absl::string_view kDamaged =
 }  // namespace
 
 absl::Status FragmentRounds::Recover(const History& history) {
-  const auto version = options_.initial_version + std::ssize(history.rounds);
+  const auto version = static_cast<int64_t>(history.rounds.size());
   {
     absl::MutexLock lock(&mutex_);
-    RememberHashes(history.initial_hash);
+    published_hashes_ = {history.initial_hash};
     for (const RoundRecord& round : history.rounds) {
       published_hashes_.push_back(round.published_hash);
     }
   }
   ASSIGN_OR_RETURN(int64_t folded, LoadBase(history));
   for (; folded < version; ++folded) {
-    const absl::Status refolded =
-        Refold(history.rounds[static_cast<size_t>(folded - options_.initial_version)]);
+    const absl::Status refolded = Refold(history.rounds[static_cast<size_t>(folded)]);
     if (refolded.ok()) continue;
     if (damaged_snapshots_.empty()) return refolded;
     // Deltas that only older states need do not stay for ever.
@@ -74,7 +73,7 @@ absl::StatusOr<int64_t> FragmentRounds::LoadBase(const History& history) {
     const absl::Status loaded = LoadSnapshot(version);
     if (loaded.ok()) {
       absl::MutexLock lock(&mutex_);
-      older_snapshot_ = i > 1 ? history.snapshots[i - 2] : options_.initial_version;
+      older_snapshot_ = i > 1 ? history.snapshots[i - 2] : 0;
       return version;
     }
     if (!absl::IsDataLoss(loaded)) return loaded;
@@ -84,25 +83,23 @@ absl::StatusOr<int64_t> FragmentRounds::LoadBase(const History& history) {
   if (hash == history.initial_hash) {
     absl::WriterMutexLock lock(&data_mutex_);
     BeginWith(history.initial);
-    return options_.initial_version;
+    return 0;
   }
   if (!damaged_snapshots_.empty()) return damaged_snapshots_.front().second;
-  return Differs(
-      absl::StrCat("the initial ", VersionName(options_.fragment, options_.initial_version)), hash,
-      history.initial_hash,
-      "continue on a machine like the one that began the run, or from a snapshot");
+  return Differs(absl::StrCat("the initial ", VersionName(options_.fragment, 0)), hash,
+                 history.initial_hash,
+                 "continue on a machine like the one that began the run, or from a snapshot");
 }
 
 void FragmentRounds::RecoverNorms(const History& history) {
-  const auto version = options_.initial_version + std::ssize(history.rounds);
+  const auto version = static_cast<int64_t>(history.rounds.size());
   size_t i = 0;
   while (i < history.contributions.size() && history.contributions[i].round <= version) {
     const int64_t round = history.contributions[i].round;
     std::vector<double> merged;
     std::vector<double> quarantined;
     const std::vector<std::string>& contributors =
-        history.rounds[static_cast<size_t>(round - options_.initial_version - 1)]
-            .contributors;  // Sorted.
+        history.rounds[static_cast<size_t>(round - 1)].contributors;  // Sorted.
     for (; i < history.contributions.size() && history.contributions[i].round == round; ++i) {
       const ContributionRecord& record = history.contributions[i];
       if (std::ranges::binary_search(contributors, record.worker_id)) {
@@ -137,7 +134,7 @@ absl::Status FragmentRounds::LoadSnapshot(int64_t version) {
   const uint64_t hash = TreeHash(std::span<const float>(snapshot.published));
   absl::WriterMutexLock data_lock(&data_mutex_);
   absl::MutexLock lock(&mutex_);
-  if (version < options_.initial_version || version >= std::ssize(published_hashes_)) {
+  if (version < 0 || version >= static_cast<int64_t>(published_hashes_.size())) {
     return absl::DataLossError(absl::StrCat(name, " is of a version that was never published"));
   }
   const uint64_t recorded = published_hashes_[static_cast<size_t>(version)];

@@ -32,18 +32,10 @@ std::string RoundName(const v1::PushHeader& header) {
 }  // namespace
 
 FragmentRounds::FragmentRounds(const Options& options, std::span<const float> initial)
-    : options_(options),
-      older_snapshot_(options.initial_version),
-      snapshot_version_(options.initial_version),
-      first_answer_(options.initial_version + 1) {
+    : options_(options) {
   if (initial.empty()) return;
   BeginWith(initial);
-  RememberHashes(TreeHash(initial));
-}
-
-void FragmentRounds::RememberHashes(uint64_t initial_hash) {
-  published_hashes_.assign(static_cast<size_t>(options_.initial_version), 0);
-  published_hashes_.push_back(initial_hash);
+  published_hashes_ = {TreeHash(initial)};
 }
 
 void FragmentRounds::BeginWith(std::span<const float> initial) {
@@ -94,7 +86,7 @@ absl::StatusOr<std::optional<v1::PushResponse>> FragmentRounds::Lookup(
   if (header.base_hash() != 0 && header.round() >= 1 &&
       header.round() <= std::ssize(published_hashes_)) {
     const uint64_t base = published_hashes_[static_cast<size_t>(header.round() - 1)];
-    if (base != header.base_hash() && header.round() > options_.initial_version) {
+    if (base != header.base_hash()) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the delta of ", header.worker_id(), " to ", RoundName(header), " was taken against ",
           HashToHex(header.base_hash()), ", published here is ", HashToHex(base),

@@ -111,8 +111,6 @@ class FragmentRounds {
     SyncSchedule schedule;
     // A region's id at its parent: rounds are merged for the parent. Empty: the hub.
     std::string region_id = {};
-    // The version that its record begins with (RunIdentity::initial_versions).
-    int64_t initial_version = 0;
     bool region() const { return !region_id.empty(); }
   };
 
@@ -120,7 +118,7 @@ class FragmentRounds {
   struct History {
     uint64_t initial_hash = 0;
     std::span<const float> initial;                     // Empty where the snapshots have to do.
-    std::span<const RoundRecord> rounds;                // After the initial one, without gaps.
+    std::span<const RoundRecord> rounds;                // From 1, without gaps.
     std::span<const ContributionRecord> contributions;  // Sorted by round.
     std::vector<int64_t> snapshots;                     // Versions, ascending.
   };
@@ -182,8 +180,7 @@ class FragmentRounds {
   std::shared_ptr<const PullObject> State() const;
 
   int64_t version() const;
-  // Returns the hash of a published version, 0 for one before the initial; OUT_OF_RANGE for a later
-  // one.
+  // Returns the hash of a published version; OUT_OF_RANGE for a later one.
   absl::StatusOr<uint64_t> PublishedHash(int64_t version) const;
 
   // Saves the state in the store, if it has changed since that was done last; merges of this
@@ -280,7 +277,6 @@ class FragmentRounds {
   absl::StatusOr<MergeResult> MergeWhatCanBe(const Contributions& contributions,
                                              PublishedRound& result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
-  void RememberHashes(uint64_t initial_hash) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginWith(std::span<const float> initial) ABSL_EXCLUSIVE_LOCKS_REQUIRED(data_mutex_);
   absl::Status LoadSnapshot(int64_t version);
   // From the newest whole snapshot, or the initial values. Returns its version.
@@ -314,11 +310,10 @@ class FragmentRounds {
   // Belongs to rounds that the parent closed without this region: they travel with the next delta.
   int64_t late_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   Draws late_draws_ ABSL_GUARDED_BY(mutex_);
-  int64_t older_snapshot_ ABSL_GUARDED_BY(mutex_);  // Before snapshot_version_.
-  // By version, from 0; those before the initial one are not known, and 0.
-  std::vector<uint64_t> published_hashes_ ABSL_GUARDED_BY(mutex_);
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;       // The round is being merged.
-  int64_t snapshot_version_ ABSL_GUARDED_BY(mutex_);  // In the store, or the initial.
+  int64_t older_snapshot_ ABSL_GUARDED_BY(mutex_) = 0;              // Before snapshot_version_.
+  std::vector<uint64_t> published_hashes_ ABSL_GUARDED_BY(mutex_);  // By version, from 0.
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;                     // The round is being merged.
+  int64_t snapshot_version_ ABSL_GUARDED_BY(mutex_) = 0;            // In the store; 0: the initial.
   Contributions contributions_ ABSL_GUARDED_BY(mutex_);
   // Who was in the rounds published last: worker id -> object hash.
   std::map<int64_t, std::map<std::string, uint64_t>> past_ ABSL_GUARDED_BY(mutex_);
@@ -333,7 +328,7 @@ class FragmentRounds {
   absl::Duration merge_time_ ABSL_GUARDED_BY(mutex_);
   // The answers published last; the store has all that are kept.
   std::deque<std::shared_ptr<const PullObject>> answers_ ABSL_GUARDED_BY(mutex_);
-  int64_t first_answer_ ABSL_GUARDED_BY(mutex_);  // Earlier ones are forgotten.
+  int64_t first_answer_ ABSL_GUARDED_BY(mutex_) = 1;  // Earlier ones are forgotten.
   std::vector<PullCallback> waiters_ ABSL_GUARDED_BY(mutex_);
   // The state object that was built last, while somebody still holds it.
   mutable std::weak_ptr<const PullObject> state_object_ ABSL_GUARDED_BY(mutex_);

@@ -78,13 +78,6 @@ absl::Status CheckRun(const ParentOptions& options, const v1::DescribeResponse& 
   return absl::OkStatus();
 }
 
-absl::Status MustBeginAnew() {
-  return absl::FailedPreconditionError(
-      "it has begun anew in an empty folder, and does not know this region's deltas: start this "
-      "one "
-      "with a fresh --run_dir, too, and it begins anew");
-}
-
 }  // namespace
 
 absl::StatusOr<ReachedParent> ReachParent(const ParentOptions& options) {
@@ -147,10 +140,9 @@ void ParentLink::Follow() {
     absl::Status status = place.status();
     if (status.ok()) {
       const bool attached = connection() != nullptr;
-      const bool wanted = place->ready || (place->follows && !drained_);
-      if (!attached && wanted) status = Attach(*place);
-      if (attached && !wanted) Detach();
-      if (attached && wanted) status = Obey(*place);
+      if (!attached && place->ready) status = Attach(*place);
+      if (attached && !place->ready) Detach();
+      if (attached && place->ready) status = Obey(*place);
     }
     if (!status.ok()) {
       coordinator_->FailUnderParent(status).IgnoreError();
@@ -191,8 +183,7 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
       absl::StrCat("region of ", options_.sites, options_.sites == 1 ? " site" : " sites"));
   join.set_sites(options_.sites);
   join.set_resume_step(place.step);
-  // Its run directory, unless it begins there: then nobody waits for what a lost one had.
-  join.set_has_checkpoint(!place.begins);
+  join.set_has_checkpoint(true);  // Its run directory.
   join.set_data_fingerprint(coordinator_->GetStatus().data_fingerprint());
   auto made = std::make_shared<Connection>();
   absl::StatusOr<std::unique_ptr<Session>> session = Session::Attach(std::move(options));
@@ -205,7 +196,6 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
     return absl::OkStatus();
   }
   made->session = *std::move(session);
-  if (made->session->welcome().must_start_anew() && !place.begins) return MustBeginAnew();
   ASSIGN_OR_RETURN(std::vector<TcpAddress> addresses, ResolveAddresses(options_.address));
   Link::Options link;
   link.make_channel = [this](int lane) {
@@ -221,8 +211,7 @@ absl::Status ParentLink::Attach(const RegionPlace& place) {
                                                            .run_id = run.run_id(),
                                                            .worker_id = options_.region_id,
                                                            .sync = run.config().sync()});
-  if (place.ready) made->session->Ready(place.step, /*anew=*/false);
-  said_ready_ = place.ready;
+  made->session->Ready(place.step, /*anew=*/false);
   begun_slot_ = -1;
   absl::MutexLock lock(&mutex_);
   connection_ = std::move(made);
@@ -241,10 +230,6 @@ absl::Status ParentLink::Obey(const RegionPlace& place) {
   const std::shared_ptr<Connection> connection = this->connection();
   Report(place, *connection);
   ASSIGN_OR_RETURN(const Session::Orders orders, connection->session->orders());
-  if (orders.start_anew.has_value()) return MustBeginAnew();
-  if (place.ready && !std::exchange(said_ready_, true)) {
-    connection->session->Ready(place.step, /*anew=*/false);
-  }
   if (orders.started && orders.data_slot != begun_slot_) {
     RETURN_IF_ERROR(coordinator_->BeginUnderParent(orders.data_slot, orders.next_draws));
     begun_slot_ = orders.data_slot;
@@ -330,8 +315,7 @@ void ParentLink::Fly(const std::shared_ptr<RegionDelta>& delta, const Callback& 
       contribution.owner = delta;
       answer = connection->exchange->PushAndPull(contribution, [&](const absl::Status& status) {
         if (absl::IsCancelled(status)) return;
-        // ALREADY_EXISTS: a region of this name, whose folder is lost, contributed to that round.
-        late = absl::IsAborted(status) || absl::IsAlreadyExists(status);
+        late = absl::IsAborted(status);
         note_pushed();
       });
       delta->maybe_sent = true;

@@ -2,8 +2,7 @@
 // tells what the parent orders to its coordinator, brings deltas up and answers down.
 //
 // A region whose sites are all gone lets its lease end, so that nobody waits for it; it attaches
-// again with the first that comes back. What was under way then goes on. One that joins the run on
-// its way attaches before it has sites, follows the rounds, and is ready with the first site.
+// again with the first that comes back. What was under way then goes on.
 #ifndef CAUSEWAY_SERVER_REGION_PARENT_LINK_H_
 #define CAUSEWAY_SERVER_REGION_PARENT_LINK_H_
 
@@ -103,7 +102,6 @@ class ParentLink final : public Parent {
   bool drained_ = false;
   int64_t stop_step_ = 0;
   int begun_slot_ = -1;
-  bool said_ready_ = false;  // To the present session.
   std::thread thread_;
 };
 

@@ -19,7 +19,7 @@ absl::StatusOr<std::optional<v1::ShardRoster>> ReadEnd(FileSystem& file_system,
   if (!file_system.Exists(path)) return std::optional<v1::ShardRoster>();
   ASSIGN_OR_RETURN(const std::string text, file_system.ReadFile(path));
   v1::ShardRoster roster;
-  if (!google::protobuf::TextFormat::ParseFromString(text, &roster) || !roster.finished()) {
+  if (!google::protobuf::TextFormat::ParseFromString(text, &roster) || !roster.reached_end()) {
     return absl::DataLossError(absl::StrCat(
         path, " is not what a shard writes: remove it, its lead says whether the run has ended"));
   }

@@ -12,8 +12,8 @@
 
 namespace causeway::server {
 
-// The roster by which the shard of this folder heard that the run is finished; nothing if it has
-// not, or has heard since that it goes on. DATA_LOSS for a file that nobody here wrote.
+// The roster by which the shard of this folder heard that the run has reached its end; nothing
+// if it has not, or has heard since that it goes on. DATA_LOSS for a file that nobody here wrote.
 absl::StatusOr<std::optional<v1::ShardRoster>> ReadEnd(FileSystem& file_system,
                                                        const std::string& folder);
 // Durable when it returns. To be called before the lead is told that the roster was heard: the lead

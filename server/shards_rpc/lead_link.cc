@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/checksum.h"
+#include "common/base/crash_point.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/rpc/channel.h"
@@ -32,7 +33,8 @@ LeadLink::LeadLink(std::string lead, const ChannelSecurity& security, v1::ShardH
       stub_(v1::Shards::NewStub(MakeChannel(lead_, connection_, security_))),
       hello_(std::move(hello)) {}
 
-absl::StatusOr<v1::ShardWelcome> LeadLink::Ask(absl::Duration timeout, const Waiter& wait) {
+absl::StatusOr<v1::ShardWelcome> LeadLink::Ask(absl::Duration timeout, absl::Duration served,
+                                               const Waiter& wait) {
   const absl::Time asked_at = absl::Now();
   absl::Time deadline = asked_at + timeout;
   bool waits = false;
@@ -49,14 +51,17 @@ absl::StatusOr<v1::ShardWelcome> LeadLink::Ask(absl::Duration timeout, const Wai
         Log().info("run {} waits for the model, which its first site brings", welcome->run_id());
       }
     } else if (!away && !absl::IsAlreadyExists(status)) {
+      absl::MutexLock lock(&mutex_);
+      lost_at_ = absl::InfiniteFuture();
       return welcome;
     }
     if (wait(kPause)) return absl::CancelledError("stopped while its lead was asked");
-    if (absl::Now() < deadline) continue;
+    const bool is_served = absl::IsAlreadyExists(status);
+    if (absl::Now() < (is_served ? asked_at + served : deadline)) continue;
     if (!away) return welcome;
     {
       absl::MutexLock lock(&mutex_);
-      lost_at_ = asked_at;
+      lost_at_ = std::min(lost_at_, asked_at);
     }
     return absl::UnavailableError(absl::StrCat(
         "no lead answers at ", lead_, " within ", absl::FormatDuration(timeout),
@@ -67,39 +72,25 @@ absl::StatusOr<v1::ShardWelcome> LeadLink::Ask(absl::Duration timeout, const Wai
 
 absl::StatusOr<std::vector<float>> LeadLink::Initial(const FragmentPlan& plan,
                                                      std::span<const int> fragments,
-                                                     absl::Duration timeout, const Waiter& wait) {
+                                                     const Waiter& wait) {
   grpc::ClientContext context;
-  std::atomic<int64_t> pieces = 0;
   std::atomic<bool> over = false;
-  absl::Status given_up;
+  bool stopped = false;
   const auto watch = [&] {
-    int64_t seen = 0;
-    absl::Time since = absl::Now();
-    while (!over) {
-      if (wait(kWatch)) {
-        given_up = absl::CancelledError("stopped while the lead's values came");
-      } else if (std::exchange(seen, pieces.load()) != pieces) {
-        since = absl::Now();
-      } else if (absl::Now() - since >= timeout) {
-        given_up = absl::UnavailableError(absl::StrCat(
-            "the lead at ", lead_, " has sent nothing of this shard's values for ",
-            absl::FormatDuration(timeout), ": check that it runs, and start this shard again"));
-      }
-      if (!given_up.ok()) return context.TryCancel();
-    }
+    while (!over && !stopped) stopped = wait(kWatch);
+    if (stopped) context.TryCancel();
   };
   ASSIGN_OR_RETURN(std::thread watcher, StartThread(watch));
-  absl::StatusOr<std::vector<float>> values = ReadInitial(plan, fragments, context, pieces);
+  absl::StatusOr<std::vector<float>> values = ReadInitial(plan, fragments, context);
   over = true;
   watcher.join();
-  RETURN_IF_ERROR(given_up);
+  if (stopped) return absl::CancelledError("stopped while the lead's values came");
   return values;
 }
 
 absl::StatusOr<std::vector<float>> LeadLink::ReadInitial(const FragmentPlan& plan,
                                                          std::span<const int> fragments,
-                                                         grpc::ClientContext& context,
-                                                         std::atomic<int64_t>& pieces) {
+                                                         grpc::ClientContext& context) {
   const auto reader = stub_->Initial(&context, hello_);
   const absl::Status other = absl::DataLossError(
       absl::StrCat("the lead at ", lead_,
@@ -116,7 +107,6 @@ absl::StatusOr<std::vector<float>> LeadLink::ReadInitial(const FragmentPlan& pla
     const std::span<float> own = std::span(values).subspan(begin, size);
     size_t filled = 0;  // Bytes.
     while (filled < own.size_bytes() && reader->Read(&piece)) {
-      ++pieces;
       const std::string& bytes = piece.values();
       if (piece.fragment() != fragment || bytes.empty() ||
           bytes.size() > own.size_bytes() - filled) {
@@ -219,8 +209,8 @@ void LeadLink::Run() {
       stub_ = v1::Shards::NewStub(MakeChannel(lead_, ++connection_, security_));
     }
     lost_at_ = std::min(lost_at_, absl::Now());
-    // ALREADY_EXISTS, too: Ask has waited for the process before this one to be gone, so a newer
-    // one has the fragments now, and what this one took from workers would be lost.
+    // ALREADY_EXISTS, too: Ask has waited for the process before this one to be gone. Another one
+    // serves the fragments now, and has nothing of what this one would take from workers.
     if (!IsRetryable(status)) {
       status_ = Annotate(status, absl::StrCat("the lead at ", lead_));
       return;
@@ -284,6 +274,7 @@ void LeadLink::QueueAll() {
   reports_ = std::move(all);
   attached_ = true;
   heard_at_ = absl::Now();
+  lost_at_ = absl::InfiniteFuture();
   fragments_changed_ = true;
 }
 
@@ -335,9 +326,11 @@ void LeadLink::Write(grpc::ClientContext& context, Stream& stream) {
 
 absl::Status LeadLink::RememberEnd(const v1::ShardRoster& roster) {
   const bool remembered = file_system_->Exists(JoinPath(folder_, kEndFile));
-  if (remembered == roster.finished()) return absl::OkStatus();
-  return roster.finished() ? NoteEnd(*file_system_, folder_, roster)
-                           : ForgetEnd(*file_system_, folder_);
+  if (remembered == roster.reached_end()) return absl::OkStatus();
+  if (!roster.reached_end()) return ForgetEnd(*file_system_, folder_);
+  RETURN_IF_ERROR(NoteEnd(*file_system_, folder_, roster));
+  CrashPoint("after_end_note");
+  return absl::OkStatus();
 }
 
 absl::Status LeadLink::Obey(const v1::ShardOrder& order) {

@@ -44,15 +44,15 @@ class LeadLink final : public RunObserver, public EventLog {
   // Waits for so long; true: the process is to end.
   using Waiter = std::function<bool(absl::Duration)>;
   // Asks what this shard is to have, as long as the run awaits its model. UNAVAILABLE if no lead
-  // answers in time; ALREADY_EXISTS if it takes another process for this shard all that time, as it
-  // may for a while after one has died; CANCELLED if `wait` says so.
-  absl::StatusOr<v1::ShardWelcome> Ask(absl::Duration timeout, const Waiter& wait);
+  // answers within `timeout`; ALREADY_EXISTS if it takes another process for this shard for
+  // `served`, as it may for a while after one has died; CANCELLED if `wait` says so.
+  absl::StatusOr<v1::ShardWelcome> Ask(absl::Duration timeout, absl::Duration served,
+                                       const Waiter& wait);
   // The values that these fragments begin with, one after the other (ShardWelcome.given_values).
-  // DATA_LOSS if they are not what the lead has; UNAVAILABLE if nothing of them comes for
-  // `timeout`; CANCELLED if `wait` says so.
+  // DATA_LOSS if they are not what the lead has; UNAVAILABLE if it is gone; CANCELLED if `wait`
+  // says so.
   absl::StatusOr<std::vector<float>> Initial(const FragmentPlan& plan,
-                                             std::span<const int> fragments, absl::Duration timeout,
-                                             const Waiter& wait);
+                                             std::span<const int> fragments, const Waiter& wait);
 
   void set_events(EventLog* events) { events_ = events; }
   // It does not attach before this is OK.
@@ -83,8 +83,7 @@ class LeadLink final : public RunObserver, public EventLog {
   absl::StatusOr<v1::ShardWelcome> AskOnce(absl::Time deadline);
   absl::StatusOr<std::vector<float>> ReadInitial(const FragmentPlan& plan,
                                                  std::span<const int> fragments,
-                                                 grpc::ClientContext& context,
-                                                 std::atomic<int64_t>& pieces);
+                                                 grpc::ClientContext& context);
   void Run();
   absl::Status Follow(grpc::ClientContext& context);
   // Writes what is queued until the stream is over, or its lead silent.

@@ -152,7 +152,7 @@ json FragmentsToJson(const DatabaseContent& content, Totals& totals) {
     const auto index = static_cast<size_t>(fragment);
     const std::vector<uint64_t>& initial = content.identity.initial_hashes;
     entry = {{"fragment", fragment},
-             {"version", content.identity.initial_version(fragment)},
+             {"version", 0},
              {"published_hash", index < initial.size() ? HashToHex(initial[index]) : ""},
              {"last_round", nullptr},
              {"waiting", json::array()},

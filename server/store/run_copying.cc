@@ -37,10 +37,6 @@ void RunDirectoryStore::Remember(const DatabaseContent& content) {
   std::map<int, int64_t> deltas;
   std::map<int, int64_t> answers;
   std::map<int, int64_t> contributed;
-  for (int i = 0; i < fragments_; ++i) {
-    const int64_t version = content.identity.initial_version(i);
-    if (version > 0) last_round_[i] = version;
-  }
   for (const StoredRound& row : content.rounds) {
     last_round_[row.record.fragment] = row.record.round;
     if (row.answer.kept()) answers.try_emplace(row.record.fragment, row.record.round);

@@ -251,9 +251,6 @@ absl::StatusOr<DatabaseContent> RunDatabase::Load(int64_t recent_rounds) {
 
 absl::Status RunDatabase::CheckOrder(const DatabaseContent& content) const {
   std::map<int, int64_t> last;
-  for (int i = 0; i < std::ssize(content.identity.initial_hashes); ++i) {
-    last[i] = content.identity.initial_version(i);
-  }
   for (const StoredRound& round : content.rounds) {
     const int64_t expected = ++last[round.record.fragment];
     if (round.record.round != expected) {

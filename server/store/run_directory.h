@@ -42,7 +42,7 @@ inline constexpr char kCopyFile[] = "COPY";
 inline constexpr char kInitialFile[] = "initial.parameters";
 // A lead's: which coordinator of the run has which fragments.
 inline constexpr char kDealFile[] = "shards.json";
-// A shard's: it has heard that the run is finished.
+// A shard's: it has heard that the run has reached its end.
 inline constexpr char kEndFile[] = "END";
 
 // FAILED_PRECONDITION if the folder holds a run in the layout of former versions or in a newer

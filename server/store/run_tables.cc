@@ -8,7 +8,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
@@ -107,14 +106,9 @@ std::string Dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-// "HASH" of a fragment that begins with version 0, otherwise "HASH@VERSION".
-std::string JoinBeginnings(const std::vector<uint64_t>& hashes,
-                           const std::vector<int64_t>& versions) {
+std::string JoinHashes(const std::vector<uint64_t>& hashes) {
   std::vector<std::string> texts;
-  for (size_t i = 0; i < hashes.size(); ++i) {
-    std::string& text = texts.emplace_back(HashToHex(hashes[i]));
-    if (i < versions.size() && versions[i] > 0) absl::StrAppend(&text, "@", versions[i]);
-  }
+  for (const uint64_t hash : hashes) texts.push_back(HashToHex(hash));
   return Dump(texts);
 }
 
@@ -129,9 +123,7 @@ class Describe {
   template <typename T>
   requires(!Integer<T>) void operator()(const char* name, const T&) { Add(name, "TEXT"); }
   void Hash(const char* name, const uint64_t&) { Add(name, "TEXT"); }
-  void Beginnings(const char* name, const std::vector<uint64_t>&, const std::vector<int64_t>&) {
-    Add(name, "TEXT");
-  }
+  void Hashes(const char* name, const std::vector<uint64_t>&) { Add(name, "TEXT"); }
 
   std::vector<std::string> names;
   std::vector<std::string> definitions;
@@ -182,10 +174,7 @@ class Bind {
   void operator()(const char*, const Draws& value) { Text(FormatDraws(value)); }
   void operator()(const char*, const v1::RunConfig& value) { Text(FormatRunConfig(value)); }
   void Hash(const char*, const uint64_t& value) { Text(HashToHex(value)); }
-  void Beginnings(const char*, const std::vector<uint64_t>& hashes,
-                  const std::vector<int64_t>& versions) {
-    Text(JoinBeginnings(hashes, versions));
-  }
+  void Hashes(const char*, const std::vector<uint64_t>& value) { Text(JoinHashes(value)); }
 
   uint64_t checksum() const { return canonical_.checksum(); }
   const std::string& bytes() const { return canonical_.bytes(); }
@@ -258,15 +247,10 @@ class Read {
   void Hash(const char* name, uint64_t& value) {
     if (!absl::SimpleHexAtoi(Text(), &value)) Fail(name);
   }
-  void Beginnings(const char* name, std::vector<uint64_t>& hashes, std::vector<int64_t>& versions) {
+  void Hashes(const char* name, std::vector<uint64_t>& value) {
     for (const json& element : Array(name)) {
-      if (!element.is_string()) return Fail(name);
-      const std::string text = element.get<std::string>();
-      const auto [hash, version] = std::pair<absl::string_view, absl::string_view>(
-          absl::StrSplit(text, absl::MaxSplits('@', 1)));
-      int64_t& number = versions.emplace_back(0);
-      if (!absl::SimpleHexAtoi(hash, &hashes.emplace_back()) ||
-          (text.size() > hash.size() && (!absl::SimpleAtoi(version, &number) || number < 1))) {
+      if (!element.is_string() ||
+          !absl::SimpleHexAtoi(element.get<std::string>(), &value.emplace_back())) {
         return Fail(name);
       }
     }

@@ -84,7 +84,7 @@ struct Columns<RunIdentity> {
     column("config", row.config);
     column.Hash("config_hash", row.config_hash);
     column.Hash("plan_hash", row.plan_hash);
-    column.Beginnings("initial_hashes", row.initial_hashes, row.initial_versions);
+    column.Hashes("initial_hashes", row.initial_hashes);
   }
 };
 

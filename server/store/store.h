@@ -17,7 +17,6 @@
 #ifndef CAUSEWAY_SERVER_STORE_STORE_H_
 #define CAUSEWAY_SERVER_STORE_STORE_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -43,21 +42,9 @@ struct RunIdentity {
   v1::RunConfig config;  // Complete.
   uint64_t config_hash = 0;
   uint64_t plan_hash = 0;
-  // TreeHash of every fragment's initial values: the published hash of its initial version. 0 for
-  // one that is at another coordinator of the run.
+  // TreeHash of every fragment's initial values: the published hash of version 0. 0 for one that is
+  // at another coordinator of the run.
   std::vector<uint64_t> initial_hashes = {};
-  // Of every fragment the version that the record begins with, whose rounds are those after it.
-  // Empty: 0 each. A region that joins a run on its way begins with what is published then.
-  std::vector<int64_t> initial_versions = {};
-
-  int64_t initial_version(int fragment) const {
-    const auto index = static_cast<size_t>(fragment);
-    return index < initial_versions.size() ? initial_versions[index] : 0;
-  }
-  // Whether the run had published rounds when the record began.
-  bool begins_late() const {
-    return std::ranges::any_of(initial_versions, [](int64_t version) { return version > 0; });
-  }
 };
 
 // An operator's orders, and where the run stands.
@@ -177,8 +164,8 @@ struct SnapshotRecord {
 struct RecoveredRun {
   RunIdentity identity;
   RunState state;
-  std::vector<MemberRecord> members;  // Sorted by id.
-  std::vector<RoundRecord> rounds;  // Sorted by fragment, then round; no gaps from the initial on.
+  std::vector<MemberRecord> members;              // Sorted by id.
+  std::vector<RoundRecord> rounds;                // Sorted by fragment, then round; no gaps.
   std::vector<ContributionRecord> contributions;  // Sorted by fragment, round, worker id.
   std::vector<SnapshotRecord> snapshots;          // Sorted by fragment, then version.
 };
@@ -205,8 +192,8 @@ class Store {
                                         std::span<const uint8_t> object) = 0;
   // Before the round is published. `answer` is what workers will pull.
   virtual absl::Status SaveRound(const RoundRecord& record, std::span<const uint8_t> answer) = 0;
-  // Saves a version that SaveRound has been told of, or the initial one. Deltas that only older
-  // states need are then dropped, or kept, as the implementation was configured.
+  // Saves a version that SaveRound has been told of, or 0. Deltas that only older states need are
+  // then dropped, or kept, as the implementation was configured.
   virtual absl::Status SaveSnapshot(const FragmentView& fragment) = 0;
   // A snapshot that turned out to be damaged: nothing begins from it any more.
   virtual absl::Status DropSnapshot(int fragment, int64_t version) = 0;

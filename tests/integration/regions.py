@@ -2,7 +2,7 @@
 
 import json
 
-from cluster import COORDINATOR, Cluster, json_lines, run_tool, wait_until
+from cluster import COORDINATOR, Cluster, json_lines, wait_until
 
 
 class Tree(Cluster):
@@ -36,13 +36,6 @@ class Tree(Cluster):
         """(fragment, round) -> hash, as that coordinator recorded it."""
         return {(row["fragment"], row["round"]): row["published_hash"]
                 for row in json_lines(self.folder / who / "rounds.jsonl")}
-
-    def inspect(self, who="coordinator"):
-        status, text, error = run_tool(COORDINATOR, "inspect", f"--run_dir={self.folder / who}",
-                                       "--json")
-        if status != 0:
-            raise AssertionError(error)
-        return json.loads(text)
 
     def write(self, path, value):
         (self.folder / path).write_text(json.dumps(value))

@@ -128,7 +128,6 @@ absl::Status RunMember::Attach(const Description& description, const Place* plac
     session.progress.set_checkpoint_step(place->step);
   }
   session.max_steps_behind = config().sync().steps_between_syncs();
-  session.on_must_start_anew = [this] { CancelExchange(); };
   session.first_attach_patience =
       absl::Milliseconds(config().membership().lease_ms()) + kFirstAttachPatience;
   ASSIGN_OR_RETURN(session_, Session::Attach(std::move(session)));
@@ -171,8 +170,7 @@ absl::Status RunMember::Continue(std::optional<Place> place) {
     tokens_ = place->tokens;
     counter_ = StepCounter(place->step, place->pace_milli, place->pace_carry_milli);
   }
-  if (place.has_value() && !welcome.must_start_anew() &&
-      (welcome.resumes() || behind <= config().sync().steps_between_syncs())) {
+  if (place.has_value() && (welcome.resumes() || behind <= config().sync().steps_between_syncs())) {
     RETURN_IF_ERROR(hooks_.restore_parameters());
     checkpoint_step_ = place->step;
     const bool same_part = place->data_slot == data_slot_ || options_.own_data;
@@ -349,14 +347,6 @@ void RunMember::CancelExchange() {
   exchange_->Cancel();
 }
 
-absl::StatusOr<bool> RunMember::StartAnewIfCancelled(const absl::Status& status) {
-  if (!absl::IsCancelled(status)) return false;
-  const absl::StatusOr<Session::Orders> orders = session_->orders();
-  if (!orders.ok() || !orders->start_anew.has_value()) return false;
-  RETURN_IF_ERROR(StartAnew(*orders->start_anew, orders->start_anew->next_draw()));
-  return true;
-}
-
 absl::Status RunMember::StartAnew(const v1::Welcome& welcome, int64_t next_draw) {
   telemetry_->Record(
       "started_anew",
@@ -438,8 +428,6 @@ absl::StatusOr<bool> RunMember::StepDone(const Step& step) {
     RETURN_IF_ERROR(StartAnew(session_->welcome(), sync_->next_draw()));
     return false;
   }
-  ASSIGN_OR_RETURN(const bool anew, StartAnewIfCancelled(synced));
-  if (anew) return false;
   RETURN_IF_ERROR(Annotate(synced, absl::StrCat("step ", now)));
   return true;
 }
@@ -463,11 +451,6 @@ absl::Status RunMember::Finish(bool drained) {
     status = sync_->FinishPushes();
   } else {
     status = sync_->Drain();
-  }
-  ASSIGN_OR_RETURN(const bool anew, StartAnewIfCancelled(status));
-  if (anew) {
-    Ready();
-    status = drained ? sync_->FinishPushes() : sync_->Drain();
   }
   if (step() > first_step_) wall_ = clock_.Monotonic() - start_ - evaluation_;
   return status;

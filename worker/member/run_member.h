@@ -234,9 +234,6 @@ class RunMember {
   absl::Status MakeSync();
   // Takes the published state and goes on where the run is, drawing from `next_draw` on.
   absl::Status StartAnew(const v1::Welcome& welcome, int64_t next_draw);
-  // Starts anew, and returns true, if `status` is that of transfers that the session cancelled for
-  // that reason.
-  absl::StatusOr<bool> StartAnewIfCancelled(const absl::Status& status);
   // Draws another part of the data if the coordinator says so.
   absl::Status ObeyDataSlot(const Session::Orders& orders);
   void ObeyPace(const Session::Orders& orders);

@@ -36,31 +36,18 @@ class ToyParent final : public Parent {
 
   // The region's sites are there.
   absl::Status Attach(ToyRun& region) {
-    RETURN_IF_ERROR(Join(region, 99));
-    return Ready(region);
-  }
-  absl::Status Join(ToyRun& region, uint64_t nonce) {
     sink_ = std::make_shared<RecordingSink>();
     ASSIGN_OR_RETURN(const RegionPlace place, region.coordinator->Place());
-    EXPECT_TRUE(place.ready || place.follows);
-    v1::Join join = hub_.MakeJoin("eu", nonce);
-    join.set_sites(2);
-    join.set_has_checkpoint(!place.begins);
-    ASSIGN_OR_RETURN(welcome_, hub_.coordinator->Join(join, sink_));
-    return absl::OkStatus();
-  }
-  absl::Status Ready(ToyRun& region) {
-    ASSIGN_OR_RETURN(const RegionPlace place, region.coordinator->Place());
     EXPECT_TRUE(place.ready);
+    v1::Join join = hub_.MakeJoin("eu", 99);
+    join.set_sites(2);
+    join.set_has_checkpoint(true);
+    ASSIGN_OR_RETURN(welcome_, hub_.coordinator->Join(join, sink_));
     v1::WorkerMessage ready;
     ready.mutable_ready()->set_step(place.step);
     return hub_.coordinator->Handle("eu", welcome_.incarnation(), ready);
   }
   absl::Status Begin(ToyRun& region) {
-    if (welcome_.started()) {
-      return region.coordinator->BeginUnderParent(
-          welcome_.data_slot(), {welcome_.next_draws().begin(), welcome_.next_draws().end()});
-    }
     const std::vector<v1::Directive> starts = sink_->Directives(v1::Directive::START);
     EXPECT_FALSE(starts.empty());
     return region.coordinator->BeginUnderParent(
@@ -75,8 +62,7 @@ class ToyParent final : public Parent {
       under_way_.pop_front();
       if (flight.delta.contributes && !flight.pushed) {
         const absl::Status pushed = Push(flight.delta);
-        flight.late = absl::IsAborted(pushed) || absl::IsAlreadyExists(pushed);
-        refused_ += absl::IsAlreadyExists(pushed);
+        flight.late = absl::IsAborted(pushed);
         EXPECT_TRUE(pushed.ok() || flight.late) << pushed;
         flight.pushed = true;
       }
@@ -99,19 +85,8 @@ class ToyParent final : public Parent {
           });
     }
   }
-  // As ParentLink tells what the hub has published.
-  void TellPublished(ToyRun& region) {
-    for (int i = 0; i < hub_.coordinator->plan().fragments(); ++i) {
-      const int64_t version = (*hub_.coordinator->PullState(i))->header.round();
-      EXPECT_TRUE(region.coordinator->NoteParentPublished(i, version).ok());
-    }
-    region.coordinator->Tick();
-    Deliver();
-  }
   // The region's process is gone.
   void Forget() { under_way_.clear(); }
-  // Deltas of rounds to which a former region of the name contributed.
-  int refused() const { return refused_; }
   int carried() const { return carried_; }
   int64_t last_tokens() const { return last_tokens_; }
   const v1::Welcome& welcome() const { return welcome_; }
@@ -151,7 +126,6 @@ class ToyParent final : public Parent {
   v1::Welcome welcome_;
   std::deque<Flight> under_way_;
   int carried_ = 0;
-  int refused_ = 0;
   int64_t last_tokens_ = 0;
 };
 
@@ -435,148 +409,6 @@ TEST(RegionTest, TheHubKnowsTheSitesBelowARegion) {
   EXPECT_FLOAT_EQ(static_cast<float>(region.sites(0).train_loss()), 2.5F);
   EXPECT_FLOAT_EQ(static_cast<float>(region.sites(0).compute_utilization()), 0.75F);
   EXPECT_EQ(region.sites(1).worker_id(), tree.b.id());
-}
-
-// A region that begins in an empty folder when the hub, and c there, are on their way.
-struct LateRegion {
-  explicit LateRegion(ToyRun& of, const std::function<void(v1::RunConfig&)>& change)
-      : hub(of),
-        parent(of),
-        region(change, RegionOptions{.parent = &parent, .id = "eu", .sites = 2, .above = {}}, &of) {
-  }
-
-  // One step of whoever is there.
-  void Train(const std::vector<ToyWorker*>& workers) {
-    for (ToyWorker* const worker : workers) {
-      worker->Train();
-      const absl::Status sent = worker->SendDue();
-      ASSERT_TRUE(sent.ok()) << sent;
-    }
-    parent.Deliver();
-    parent.TellPublished(region);
-    region.coordinator->Maintain();
-    for (ToyWorker* const worker : workers) {
-      const absl::Status merged = worker->MergeDue();
-      ASSERT_TRUE(merged.ok()) << merged;
-    }
-  }
-
-  ToyRun& hub;
-  ToyParent parent;
-  ToyRun region;
-};
-
-void AloneAtFirst(v1::RunConfig& config) {
-  config.mutable_membership()->set_start_workers(1);
-  config.mutable_membership()->set_max_workers(4);
-}
-
-TEST(LateRegionTest, FollowsTheRunAndContributesOnceItHasASite) {
-  ToyRun hub(AloneAtFirst);
-  ToyWorker c(hub, "c", 3);
-  ASSERT_TRUE(c.Enter().ok());
-  for (int i = 0; i < 12; ++i) {
-    c.Train();
-    ASSERT_TRUE(c.SendDue().ok());
-    ASSERT_TRUE(c.MergeDue().ok());
-  }
-  LateRegion late(hub, AloneAtFirst);
-  ASSERT_TRUE(late.region.coordinator->Place()->follows);
-  ASSERT_FALSE(late.region.coordinator->Place()->ready);
-  ASSERT_TRUE(late.parent.Join(late.region, 99).ok());
-  // Nobody waits for it, and it has what is published.
-  for (int i = 0; i < 9; ++i) late.Train({&c});
-  EXPECT_EQ(late.parent.carried(), 4);
-  EXPECT_EQ(late.region.coordinator->PublishedParameters(), hub.coordinator->PublishedParameters());
-  // Its process dies meanwhile.
-  late.parent.Forget();
-  late.region.Restart();
-  hub.coordinator->Disconnected("eu", late.parent.welcome().incarnation(),
-                                absl::UnavailableError("gone"));
-  ASSERT_TRUE(late.region.coordinator->Place()->begins);
-  ASSERT_TRUE(late.parent.Join(late.region, 98).ok());
-
-  ToyWorker a(late.region, "a", 1);
-  EXPECT_EQ(a.Join().code(), absl::StatusCode::kUnavailable) << "which text is next?";
-  ASSERT_TRUE(late.parent.Begin(late.region).ok());
-  ASSERT_TRUE(a.Join().ok());
-  EXPECT_EQ(a.welcome().run_step(), 20);
-  ASSERT_TRUE(a.PullStates().ok());
-  ASSERT_TRUE(a.Ready(c.step()).ok());  // The round that was sent at step 20 is in the state.
-  ASSERT_TRUE(late.parent.Ready(late.region).ok());
-  EXPECT_EQ(a.sink().Count(v1::Directive::START), 1) << "it does not wait for its other site";
-  EXPECT_EQ(a.sink().Directives(v1::Directive::START).back().data_slot(), 1);
-  for (int i = 0; i < 12; ++i) late.Train({&a, &c});
-  late.parent.Forget();
-  late.region.Restart();
-  EXPECT_FALSE(late.region.coordinator->Place()->begins);
-  EXPECT_EQ(late.region.coordinator->PublishedParameters(), hub.coordinator->PublishedParameters());
-  EXPECT_EQ(a.published(), c.published());
-  EXPECT_EQ(hub.store.rounds().back().contributors, (std::vector<std::string>{"c", "eu"}));
-  EXPECT_EQ(late.region.store.rounds().front().round, 3);
-  ASSERT_TRUE(hub.coordinator->Shutdown().ok());
-  ASSERT_TRUE(late.region.coordinator->Shutdown().ok());
-  EXPECT_EQ(hub.store.summary().at("hash_mismatches"), 0);
-  EXPECT_EQ(late.region.store.summary().at("hash_mismatches"), 0);
-}
-
-TEST(LateRegionTest, WhatALostRegionSentToARoundCountsAndNothingOfItTwice) {
-  Tree tree;
-  tree.Train(12);
-  const int64_t former_epoch = tree.a.welcome().epoch();
-  // The region's delta of a round is at the hub, c's is not, and the region's machine is gone.
-  size_t open = tree.hub.store.contributions().size();
-  while (tree.hub.store.contributions().size() == open) {
-    for (ToyWorker* const site : {&tree.a, &tree.b}) {
-      site->Train();
-      ASSERT_TRUE(site->SendDue().ok());
-    }
-    tree.c.Train();
-    tree.parent.Deliver(/*answers=*/false);
-  }
-  const ContributionRecord former = tree.hub.store.contributions().back();
-  ASSERT_EQ(former.worker_id, "eu");
-  const uint64_t incarnation = tree.parent.welcome().incarnation();
-  tree.hub.coordinator->Disconnected("eu", incarnation, absl::UnavailableError("gone"));
-
-  LateRegion anew(tree.hub, ThreeWorkers);
-  ASSERT_TRUE(anew.parent.Join(anew.region, 1000).ok());
-  EXPECT_GT(anew.parent.welcome().incarnation(), incarnation);
-  EXPECT_EQ(anew.parent.welcome().data_slot(), 1);
-  EXPECT_EQ(anew.parent.welcome().next_draws_size(), 2);
-  ASSERT_TRUE(anew.parent.Begin(anew.region).ok());
-  ToyWorker a(anew.region, "a", 1);
-  ASSERT_TRUE(a.Enter().ok());
-  EXPECT_TRUE(a.welcome().must_start_anew());
-  EXPECT_GT(a.welcome().epoch(), former_epoch);
-  ASSERT_TRUE(anew.parent.Ready(anew.region).ok());
-  // A delta that was on its way to the former region.
-  std::vector<uint8_t> object;
-  v1::PushHeader header = a.MakePush(former.fragment, former.round, object);
-  header.set_epoch(former_epoch);
-  EXPECT_EQ(anew.region.coordinator->BeginPush(header).status().code(),
-            absl::StatusCode::kUnavailable);
-  // a comes to the same round again; the hub has a delta of this region for it.
-  while (anew.parent.refused() == 0) {
-    ASSERT_LT(a.step(), tree.c.step() + 12);
-    a.Train();
-    ASSERT_TRUE(a.SendDue().ok());
-    anew.parent.Deliver(/*answers=*/false);
-  }
-  ASSERT_TRUE(tree.c.SendDue().ok());
-  anew.parent.Deliver();
-  const RoundRecord round = tree.hub.store.rounds().back();
-  EXPECT_EQ(round.round, former.round);
-  EXPECT_EQ(round.contributors, (std::vector<std::string>{"c", "eu"}));
-  const RoundRecord own = anew.region.store.rounds().back();
-  EXPECT_EQ(own.contributors, std::vector<std::string>{"a"});
-  EXPECT_LT(own.weights[0], 0) << "it travels with the next delta";
-  int of_region = 0;
-  for (const ContributionRecord& record : tree.hub.store.contributions()) {
-    of_region += record.worker_id == "eu" && record.fragment == former.fragment &&
-                 record.round == former.round;
-  }
-  EXPECT_EQ(of_region, 1);
 }
 
 TEST(RegionTest, ASiteMustNotHaveTheRegionsName) {

@@ -38,20 +38,11 @@ v1::RunConfig ToyConfig() {
 }
 
 ToyRun::ToyRun(const std::function<void(v1::RunConfig&)>& change,
-               std::optional<RegionOptions> of_region, const ToyRun* published)
+               std::optional<RegionOptions> of_region)
     : config_(ToyConfig()), region_(std::move(of_region)) {
   if (change) change(config_);
   const auto warnings = CompleteRunConfig(config_);
   EXPECT_TRUE(warnings.ok()) << warnings.status();
-  const FragmentPlan plan = *FragmentPlan::Create(config_);
-  initial_.resize(static_cast<size_t>(plan.arena_size()));
-  InitializeParameters(plan, 1, initial_);
-  if (published != nullptr) {
-    initial_ = published->coordinator->PublishedParameters();
-    for (int i = 0; i < plan.fragments(); ++i) {
-      initial_versions_.push_back((*published->coordinator->PullState(i))->header.round());
-    }
-  }
   auto created = MakeCoordinator(std::nullopt);
   EXPECT_TRUE(created.ok()) << created.status();
   coordinator = *std::move(created);
@@ -61,9 +52,12 @@ absl::StatusOr<std::unique_ptr<Coordinator>> ToyRun::MakeCoordinator(
     std::optional<RecoveredRun> recovered) {
   Coordinator::Options options;
   options.config = config_;
+  ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(options.config));
   options.run_id = "toy-1";
-  if (!snapshots_have_to_do) options.initial_parameters = initial_;
-  options.initial_versions = initial_versions_;
+  if (!snapshots_have_to_do) {
+    options.initial_parameters.resize(static_cast<size_t>(plan.arena_size()));
+    InitializeParameters(plan, 1, options.initial_parameters);
+  }
   options.merge_pool = merge_pool;
   options.clock = &clock;
   options.store = &store;

@@ -123,10 +123,9 @@ class ToyStore final : public MemoryStore {
 };
 
 struct ToyRun {
-  // `change` edits the configuration before it is completed. `published`: the hub of a region that
-  // begins with what that one has published.
+  // `change` edits the configuration before it is completed.
   explicit ToyRun(const std::function<void(v1::RunConfig&)>& change = {},
-                  std::optional<RegionOptions> of_region = {}, const ToyRun* published = nullptr);
+                  std::optional<RegionOptions> of_region = {});
 
   v1::Join MakeJoin(const std::string& id, uint64_t nonce) const;
   int64_t hash_checks() const;  // From the summary: call after Shutdown.
@@ -146,8 +145,6 @@ struct ToyRun {
  private:
   v1::RunConfig config_;
   const std::optional<RegionOptions> region_;
-  std::vector<float> initial_;
-  std::vector<int64_t> initial_versions_;
 };
 
 // One site: walks the schedule as a worker does, with made-up inner steps.

@@ -16,7 +16,7 @@ TEST(EndNoteTest, TheEndIsRememberedUntilTheRunGoesOn) {
   EXPECT_EQ(ReadEnd(file_system, folder.path()).value(), std::nullopt);
   v1::ShardRoster roster;
   roster.set_number(7);
-  roster.set_finished(true);
+  roster.set_reached_end(true);
   roster.add_members()->set_worker_id("east");
   ASSERT_TRUE(NoteEnd(file_system, folder.path(), roster).ok());
   const auto read = ReadEnd(file_system, folder.path());

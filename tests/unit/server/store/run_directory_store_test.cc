@@ -271,19 +271,6 @@ TEST_F(RunDirectoryStoreTest, EveryTakeOverHasALargerNumberAndSeveralMembersAreO
   EXPECT_EQ(store->TakeOver().value(), second + 2);
 }
 
-TEST_F(RunDirectoryStoreTest, TheFirstRoundFollowsTheInitialVersion) {
-  const auto store = Open();
-  ASSERT_TRUE(store->Recover().ok());
-  RunIdentity identity = ScriptedIdentity();
-  identity.initial_versions = {7, 0};
-  ASSERT_TRUE(store->BeginRun(identity).ok());
-  EXPECT_EQ(store->Position().last_round(0), 7);
-  const absl::Status refused =
-      store->SaveRound(ScriptedRound(0, 1), ScriptedObject(0, 1, "answer"));
-  EXPECT_NE(refused.message().find("round 8 must be saved before round 1"), std::string::npos)
-      << refused;
-}
-
 TEST_F(RunDirectoryStoreTest, ForgottenAnswersLeaveTheDiskWithTheNextCommit) {
   const auto store = Begin();
   Publish(*store, 0, 1);

@@ -43,29 +43,6 @@ TEST_P(StoreConformanceTest, ARunThatHasBegunIsFoundAgain) {
   EXPECT_THAT(run->rounds, IsEmpty());
 }
 
-TEST_P(StoreConformanceTest, ARecordMayBeginWithALaterVersion) {
-  RunIdentity identity = ScriptedIdentity();
-  identity.initial_versions = {7, 0};
-  ASSERT_TRUE(store().Recover().ok());
-  ASSERT_TRUE(store().BeginRun(identity).ok());
-  for (int opening = 0; opening < 2; ++opening) {
-    for (const auto& [fragment, round] :
-         {std::pair<int, int64_t>(0, 8 + opening), {1, 1 + opening}}) {
-      const absl::Status saved = store().SaveRound(ScriptedRound(fragment, round),
-                                                   ScriptedObject(fragment, round, "answer"));
-      ASSERT_TRUE(saved.ok()) << saved;
-    }
-    const std::optional<RecoveredRun> run = Reopen();
-    ASSERT_TRUE(run.has_value());
-    EXPECT_TRUE(run->identity.begins_late());
-    EXPECT_EQ(run->identity.initial_version(0), 7);
-    EXPECT_EQ(run->identity.initial_version(1), 0);
-    EXPECT_EQ(run->identity.initial_hashes, identity.initial_hashes);
-    ASSERT_EQ(run->rounds.size(), 2 + 2 * static_cast<size_t>(opening));
-    EXPECT_EQ(run->rounds[0].round, 8);
-  }
-}
-
 TEST_P(StoreConformanceTest, ContributionsAndRoundsComeBackWithTheirBytes) {
   Begin();
   for (const char* worker : {"bob", "alice"}) {
