@@ -13,7 +13,6 @@ from network import skip_if_impossible  # noqa: E402
 from processes import Failed  # noqa: E402
 from utilization import MODELS, PERIOD, bytes_per_sync, steady  # noqa: E402
 
-MODEL = MODELS[0]
 JOINING_MBIT = 100
 SKIPPED_PERIODS = 2
 
@@ -24,6 +23,7 @@ def make_parser(description, step_ms, bound_factor, periods):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--links", action="store_true", help="what this program is for")
     parser.add_argument("--step_ms", type=int, default=step_ms, help="least time of an inner step")
+    parser.add_argument("--model", choices=[model.preset for model in MODELS], default="tiny-1m")
     parser.add_argument("--bound_factor", type=float, default=bound_factor)
     parser.add_argument("--periods", type=int, default=periods, help=f"of {PERIOD} steps")
     parser.add_argument("--bin", type=Path,
@@ -32,9 +32,13 @@ def make_parser(description, step_ms, bound_factor, periods):
     return parser
 
 
+def model_of(options):
+    return next(model for model in MODELS if model.preset == options.model)
+
+
 def least_rate(options):
     """The Mbit/s at which one site's bytes just keep up, and the model's parameters."""
-    size, parameters = bytes_per_sync(options, MODEL)
+    size, parameters = bytes_per_sync(options, model_of(options))
     return size * 8e-6 / (PERIOD * options.step_ms / 1000), parameters
 
 
@@ -49,10 +53,11 @@ def shares(workers, periods):
 
 def simulate(options, parameters, *flags):
     """The share of computing that the simulator says. `flags`: links and who is behind them."""
+    model = model_of(options)
     done = subprocess.run(
         [str(options.bin / "causewayctl"), "simulate", f"--params={parameters}",
-         f"--step_ms={options.step_ms}", f"--fragments={MODEL.fragments}",
-         f"--steps_between_syncs={PERIOD}", f"--overlap_steps={MODEL.overlap}", *flags, "--json"],
+         f"--step_ms={options.step_ms}", f"--fragments={model.fragments}",
+         f"--steps_between_syncs={PERIOD}", f"--overlap_steps={model.overlap}", *flags, "--json"],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise Failed(f"causewayctl simulate: {done.stderr}")

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 import over_links
-from over_links import JOINING_MBIT, MODEL
+from over_links import JOINING_MBIT
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "wan"))
 from exchange import Run  # noqa: E402
@@ -92,8 +92,9 @@ def hashes_of(coordinator):
 
 def train(options, periods, regions):
     """One training, as a tree or flat. Returns the share of computing and the hashes that differ."""
-    config = CONFIG.format(model=MODEL.preset, tokens=MODEL.tokens, steps=periods * PERIOD,
-                           fragments=MODEL.fragments, overlap=MODEL.overlap, period=PERIOD,
+    model = over_links.model_of(options)
+    config = CONFIG.format(model=model.preset, tokens=model.tokens, steps=periods * PERIOD,
+                           fragments=model.fragments, overlap=model.overlap, period=PERIOD,
                            sites=options.count * options.sites)
     with Links(options) as links, working_folder() as folder, \
             Run(links.hub, options.bin, folder, config) as run:

@@ -1,6 +1,6 @@
 """Trains over emulated links: coordinators with thin links of their own share the fragments of a run.
 
-usage: tests/scale/run --shards 4 --links [--sites 4] [--step_ms 400] [--json]
+usage: tests/scale/run --shards 4 --links [--sites 4] [--step_ms 400] [--model small-10m] [--json]
 
 Every site has a link with a round trip of 100 ms and four times the least rate at which its bytes keep up
 with training, as tests/wan/run --training has it. Every coordinator has a link of 2 ms, whose rate is
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 import over_links
-from over_links import JOINING_MBIT, MODEL
+from over_links import JOINING_MBIT
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "wan"))
 from exchange import Run  # noqa: E402
@@ -30,8 +30,10 @@ from utilization import PERIOD  # noqa: E402
 
 SITE_RTT_MS = 100
 COORDINATOR_RTT_MS = 2
-# Deltas of all sites arrive at once: what a switch's port holds back, and not what 2 ms of the link are.
-COORDINATOR_QUEUE_BYTES = 1 << 18
+# Beside the values that the least rate counts: of an object (docs/simulator.md), and of every segment of
+# TCP its headers, and the acknowledgement of one that comes the other way.
+OBJECT_BYTES = 2500
+PAYLOAD_SHARE = 1448 / (1500 + 52)
 CONFIG = """
 run_name: "shards"
 model {{ preset: "{model}" sequence_length: {tokens} }}
@@ -58,7 +60,7 @@ class Links:
     def __init__(self, options, coordinators):
         self._thin = ([LinkSettings(rate_mbit=options.site_mbit, rtt_ms=SITE_RTT_MS)] * options.sites
                       + [LinkSettings(rate_mbit=options.coordinator_mbit, rtt_ms=COORDINATOR_RTT_MS,
-                                     queue_bytes=COORDINATOR_QUEUE_BYTES)] * coordinators)
+                                     queue_bytes=options.queue_bytes)] * coordinators)
         # Nobody waits for the state that a site begins with: it is no part of the measurement.
         wide = [dataclasses.replace(one, rate_mbit=JOINING_MBIT) for one in self._thin]
         with contextlib.ExitStack() as stack:
@@ -96,8 +98,9 @@ def start_shard(run, place, name):
 
 def train(options, coordinators, periods):
     """One training. Returns the share of computing, and the published hashes."""
-    config = CONFIG.format(model=MODEL.preset, tokens=MODEL.tokens, steps=periods * PERIOD,
-                           fragments=MODEL.fragments, overlap=MODEL.overlap, period=PERIOD,
+    model = over_links.model_of(options)
+    config = CONFIG.format(model=model.preset, tokens=model.tokens, steps=periods * PERIOD,
+                           fragments=model.fragments, overlap=model.overlap, period=PERIOD,
                            sites=options.sites)
     names = ["lead", *(f"shard-{number}" for number in range(1, coordinators))]
     flags = [f"--shards={','.join(names)}"] if coordinators > 1 else []
@@ -121,8 +124,9 @@ def train(options, coordinators, periods):
 def simulate(options, parameters, coordinators):
     return over_links.simulate(
         options, parameters,
-        f"--links={options.sites}x{options.site_mbit}mbit", f"--rtt_ms={SITE_RTT_MS}",
-        f"--shards={coordinators}", f"--coordinator_link={options.coordinator_mbit}mbit")
+        f"--links={options.sites}x{PAYLOAD_SHARE * options.site_mbit}mbit", f"--rtt_ms={SITE_RTT_MS}",
+        f"--coordinator_link={PAYLOAD_SHARE * options.coordinator_mbit}mbit",
+        f"--shards={coordinators}", f"--object_bytes={OBJECT_BYTES}")
 
 
 def measure(options, progress):
@@ -157,6 +161,8 @@ def main():
     parser = over_links.make_parser(__doc__, step_ms=400, bound_factor=2.5, periods=4)
     parser.add_argument("--shards", type=int, default=4, help="coordinators, 2 to 8")
     parser.add_argument("--sites", type=int, default=4)
+    # Deltas of all sites arrive at once: what a switch's port holds back, and not what 2 ms of a link are.
+    parser.add_argument("--queue_bytes", type=int, default=1 << 18, help="of a coordinator's link")
     parser.add_argument("--single_periods", type=int, default=3, help="with one coordinator")
     options = parser.parse_args()
     if not 2 <= options.shards <= 8 or options.sites < 1:
