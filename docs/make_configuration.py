@@ -68,7 +68,7 @@ def parse(text):
     enums = {}
     open_nodes = []
     comment = []  # Lines that stand before what comes next.
-    trailing_indent = None  # Of a line whose comment may go on in the next one.
+    trailing_indent = None  # Indent of a line whose comment may go on in the next one.
     for number, line in enumerate(text.splitlines(), 1):
         indent = len(line) - len(line.lstrip())
         words = line.strip()

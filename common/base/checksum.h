@@ -51,7 +51,7 @@ class TreeHasher {
   };
   void EndLeaf();
 
-  std::unique_ptr<XXH3_state_s, FreeState> leaf_;  // Of the leaf that has begun.
+  std::unique_ptr<XXH3_state_s, FreeState> leaf_;  // Hashes the leaf that has begun.
   size_t leaf_bytes_ = 0;
   std::vector<uint64_t> checksums_;
 };

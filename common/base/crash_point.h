@@ -19,14 +19,14 @@ inline constexpr char kCrashVariable[] = "CAUSEWAY_CRASH_AT";
 inline constexpr const char* kCrashPoints[] = {
     "after_database_rename",  // A run's database is there; nobody was told of the run.
     "during_array_file",      // All but the checksum of a blob or a checkpoint is written.
-    "before_blob_sync",       // Of a blob: a delta, an answer or a snapshot.
+    "before_blob_sync",       // A blob is a delta, an answer or a snapshot.
     "after_blob_sync",
     "after_blob_rename",    // Before the folder is synced.
-    "before_row_commit",    // Of any commit; a blob that it names is durable.
+    "before_row_commit",    // A blob that the commit names is durable.
     "after_row_commit",     // Before anybody is told.
     "before_round_row",     // Between a round's answer and its row.
     "before_snapshot_row",  // Between a snapshot and its row.
-    "before_removal",       // Of each file that a commit freed.
+    "before_removal",       // Before each file that a commit freed is removed.
     "after_end_note",       // Before the lead of that shard hears that it knows of the end.
     "during_recovery",      // The database is verified; orphans are not removed yet.
 };

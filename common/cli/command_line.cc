@@ -17,12 +17,12 @@
 namespace causeway {
 namespace {
 
-constexpr int kMaxFlagFileDepth = 8;  // Of files that name files; one may name itself.
+constexpr int kMaxFlagFileDepth = 8;  // Flag files may name flag files, even themselves.
 
 // Where a flag stands.
 struct Place {
   std::string text;  // "FILE:LINE: ", or "" on the command line itself.
-  int depth = 0;     // Of flag files around it.
+  int depth = 0;     // Flag files around it.
 };
 
 [[noreturn]] void RefuseFlag(const Place& place, const std::string& message) {

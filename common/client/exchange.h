@@ -39,9 +39,9 @@ struct Contribution {
 };
 
 struct PulledObject {
-  int64_t round = 0;  // Of a state: its version.
+  int64_t round = 0;  // The answer's round, or the state's version.
   v1::Codec codec = v1::CODEC_UNSPECIFIED;
-  uint64_t published_hash = 0;  // Of the fragment after this object is applied.
+  uint64_t published_hash = 0;  // Hash of the fragment once this object is applied.
   ByteBuffer bytes;             // Verified against the object's hash.
 };
 

@@ -348,7 +348,7 @@ void Session::Obey(const v1::CoordinatorMessage& message) {
         orders_.pace_from_step = directive.step();
         break;
       default:
-        break;  // Of a later version: it cannot be meant for this one.
+        break;  // An order of a later version cannot be meant for this one.
     }
   } else if (message.has_placement()) {
     options_.on_shards(message.placement().shards());

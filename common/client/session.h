@@ -72,7 +72,7 @@ class Session {
     // The part of the data to draw, and the draw to begin it with if it was another one until now.
     int data_slot = 0;
     int64_t next_draw = 0;
-    std::vector<int64_t> next_draws;  // Of a region: of that part and those after it.
+    std::vector<int64_t> next_draws;  // Next draws of a region: of that part and those after it.
     // The stream broke for so long that the membership was lost, and the run went on: the worker
     // should start anew there. Until Ready.
     std::optional<v1::Welcome> start_anew;

@@ -88,7 +88,7 @@ size_t WeightedSum(std::span<const WeightedBlocks> parts, size_t blocks,
                    std::span<const float* const> upcoming, double* sum) {
   constexpr size_t kScaleBytes = BlockVectors<Format>::kScaleBytes;
   constexpr size_t kCodeBytes = BlockVectors<Format>::kCodeBytes;
-  constexpr size_t kLineValues = 16;  // Of a cache line.
+  constexpr size_t kLineValues = 16;  // Floats in a cache line.
   const hn::FixedTag<double, 8> d;
   for (size_t block = 0; block < blocks; ++block) {
     auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0;

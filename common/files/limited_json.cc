@@ -67,7 +67,7 @@ class LimitChecker final : public nlohmann::json_sax<nlohmann::json> {
   const size_t size_;
   absl::Status status_;
   int64_t values_ = 0;
-  std::vector<absl::flat_hash_set<std::string>> keys_;  // Of each open object; none for arrays.
+  std::vector<absl::flat_hash_set<std::string>> keys_;  // One set per open level; empty for arrays.
 };
 
 }  // namespace

@@ -22,7 +22,7 @@
 namespace causeway {
 namespace {
 
-constexpr size_t kConnectionMemory = size_t{32} << 10;  // Of request line, headers and buffers.
+constexpr size_t kConnectionMemory = size_t{32} << 10;  // Holds request line, headers and buffers.
 constexpr int kBacklog = 32;
 
 // Against a page of another site that shows, reads or embeds what is served here. Scripts and

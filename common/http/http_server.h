@@ -90,7 +90,7 @@ class HttpServer {
     // request and its answer: a client that sends or reads a byte now and then holds no place.
     absl::Duration request_timeout = absl::Seconds(30);
     absl::Duration look_interval = absl::Seconds(1);  // Between two looks for such connections.
-    const Clock* clock = Clock::Real();               // Of request_timeout. Outlives the server.
+    const Clock* clock = Clock::Real();               // For request_timeout. Outlives the server.
   };
 
   // RESOURCE_EXHAUSTED if the system gives no thread.

@@ -13,7 +13,7 @@ namespace causeway {
 
 // One of our tensors within one of theirs.
 struct TensorPart {
-  std::string tensor;  // Of the tensor table.
+  std::string tensor;  // Name in the tensor table.
   int64_t rows = 0;    // Ours, without the vocabulary's padding.
   int64_t cols = 0;
   int64_t first = 0;  // Their row, or with `transposed` their column, where ours begins.
@@ -22,7 +22,7 @@ struct TensorPart {
 struct HuggingFaceTensor {
   std::string name;
   std::vector<int64_t> shape;
-  int64_t rows = 0;  // Of the shape; a vector is a column.
+  int64_t rows = 0;  // Rows of the shape; a vector is a column.
   int64_t cols = 0;
   bool transposed = false;  // Theirs is [inputs, outputs], as GPT-2's Conv1D has it.
   std::vector<TensorPart> parts;

@@ -17,7 +17,8 @@ inline constexpr int kFewestToTrim = 5;
 absl::Status CompleteOuter(const v1::TrainConfig& train, const v1::SyncConfig& sync,
                            v1::OuterConfig& outer);
 
-// Whether rounds of these members can be merged so; both are complete. INVALID_ARGUMENT likewise.
+// Checks that rounds of these members can be merged so; both are complete. INVALID_ARGUMENT
+// likewise.
 absl::Status CheckMergeRule(const v1::OuterConfig& outer, const v1::MembershipConfig& membership);
 
 // Adds what such a merge does not do.

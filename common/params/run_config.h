@@ -31,8 +31,8 @@ absl::StatusOr<v1::RunConfig> ParseRunConfig(const std::string& text, absl::stri
 // A textproto that ParseRunConfig reads back.
 std::string FormatRunConfig(const v1::RunConfig& config);
 
-// Whether a configuration must say what is trained, by `model` or by `tensors`, or a file or a site
-// will (`serve --initial`): then it may have neither, and is complete but for that.
+// Says who gives the model. kGiven: the configuration, by `model` or by `tensors`. kStillToCome: a
+// file or a site (`serve --initial`); then it may have neither, and is complete but for that.
 enum class ModelIs { kGiven, kStillToCome };
 
 // Fills in every default and checks every range and combination. INVALID_ARGUMENT names the
@@ -40,8 +40,8 @@ enum class ModelIs { kGiven, kStillToCome };
 absl::StatusOr<ConfigWarnings> CompleteRunConfig(v1::RunConfig& config,
                                                  ModelIs model = ModelIs::kGiven);
 
-// FAILED_PRECONDITION for a run of `tensors`, which causeway-worker and what reads its models have
-// no code for; it says who does.
+// Returns FAILED_PRECONDITION for a run of `tensors`: causeway-worker and the tools that read its
+// models have no code for it. The message says who does.
 absl::Status CheckOwnModel(const v1::RunConfig& config);
 
 // Steps after its send at which a worker waits for an answer: tau_max, or tau.

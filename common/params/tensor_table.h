@@ -78,7 +78,7 @@ inline constexpr int kMaxTensors = 16384;
 inline constexpr size_t kMaxTensorTableBytes = size_t{640} << 10;
 inline constexpr size_t kMaxTensorNameBytes = 512;
 inline constexpr int kMaxTensorDimensions = 8;
-inline constexpr int64_t kMaxTableValues = int64_t{1} << 40;  // Of all tensors together.
+inline constexpr int64_t kMaxTableValues = int64_t{1} << 40;  // All tensors together.
 
 // INVALID_ARGUMENT, naming the tensor, unless the table keeps these limits and the rules in
 // config.proto. A configuration that is complete has passed it.

@@ -47,7 +47,7 @@ struct MeasuredDirection {
 
 struct BufferVerdict {
   double bandwidth_delay_bytes = 0;
-  double window_bytes = 0;  // Of all connections together.
+  double window_bytes = 0;  // All connections together.
   // The windows are what the measured rate came up against, so the link may carry more.
   bool binds = false;
   // The largest buffer that would leave room to spare; 0 unless `binds`.

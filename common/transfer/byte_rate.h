@@ -27,7 +27,7 @@ class ByteRate {
     filled_ = now;
     return credit_ >= 0 ? absl::ZeroDuration() : absl::Seconds(-credit_ / rate_);
   }
-  // So much is sent now; a negative number gives back what was spent too much.
+  // Notes that so much is sent now; a negative number gives back what was spent too much.
   void Spend(int64_t bytes) { credit_ -= static_cast<double>(bytes); }
 
  private:

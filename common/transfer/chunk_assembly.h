@@ -21,18 +21,18 @@ namespace causeway {
 // Thread-safe. A chunk's memory belongs to whoever PlaceOf gave it to, until Placed.
 class ChunkAssembly {
  public:
-  // Looks at a chunk whose checksum came true, while it is in a cache: once at each, at several at
-  // once. Never blocks.
+  // Looks at a chunk whose checksum is right, while it is in a cache. Called once per chunk; calls
+  // for several chunks may overlap. Never blocks.
   using Look = std::function<void(int64_t chunk, std::span<const uint8_t> bytes)>;
 
   // An object of 0 .. kMaxObjectBytes, of which nothing is held.
   explicit ChunkAssembly(int64_t object_bytes, Look look = nullptr);
 
-  // Where the chunk belongs: fill it, then call Placed. Empty: it is held. Nothing: somebody else
-  // fills it, who may fail.
+  // Returns the chunk's place: fill it, then call Placed. Empty: the chunk is held. Nothing:
+  // somebody else fills it, who may fail.
   std::optional<std::span<uint8_t>> PlaceOf(int64_t chunk);
-  // The chunk is there, and this is its checksum; or it is as if it had not come. True for the one
-  // call that makes the object whole.
+  // Ends what PlaceOf began. With a checksum, the chunk is held; with an error, it is as if it had
+  // not come. True for the one call that makes the object whole.
   bool Placed(int64_t chunk, const absl::StatusOr<uint64_t>& checksum);
 
   int64_t object_bytes() const { return object_bytes_; }

@@ -38,7 +38,7 @@ struct ChunkFields {
   int32_t unpacked_bytes = 0;  // 0: the data is as it is, else a zstd frame of so many bytes.
   uint64_t transfer = 0;       // Which object, on a lane.
   size_t data_bytes = 0;
-  size_t data_position = 0;  // Of the data in the message that was parsed.
+  size_t data_position = 0;  // Where the data begins in the parsed message.
 };
 
 enum class MessageKind { kNeither, kHeader, kChunk };

@@ -53,11 +53,11 @@ class ChunkSender {
   // Sends what `held` lacks of the object. With `ask_first`, nothing but the introduction is sent
   // before Hold. `transfer` is new.
   void Add(uint64_t transfer, int64_t due_step, ChunkSet held, bool ask_first);
-  // Does nothing if there is none.
+  // Forgets the transfer, if there is one.
   void Remove(uint64_t transfer);
-  // The receiver holds these chunks, too (Holding, Want). `holder` names what it keeps them in: if
-  // that is another one than before, it holds these alone. Returns how many it holds, 0 for an
-  // unknown transfer. INVALID_ARGUMENT if the bits are not of this object.
+  // Notes that the receiver holds these chunks, too (Holding, Want). `holder` names what it keeps
+  // them in: if that is new, it holds these alone. Returns how many it holds, 0 for an unknown
+  // transfer. INVALID_ARGUMENT if the bits are not of this object.
   absl::StatusOr<int64_t> Hold(uint64_t transfer, absl::string_view bits, uint64_t holder);
   // True once every chunk is acknowledged, or the transfer is unknown.
   bool delivered(uint64_t transfer) const;
@@ -118,7 +118,7 @@ class ChunkSender {
 
   const Options options_;
   ByteRate rate_;
-  std::vector<Object> objects_;  // Due first first; of equals the older one.
+  std::vector<Object> objects_;  // Sorted by due step, then by age.
   std::map<LaneKey, Lane> lanes_;
   int64_t all_acknowledged_ = 0;  // Chunks, over all lanes.
   absl::Duration moved_;          // Some lane did.

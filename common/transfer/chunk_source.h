@@ -44,7 +44,8 @@ class ChunkSource {
   int64_t object_bytes() const { return static_cast<int64_t>(options_.bytes.size()); }
   // True if Chunk may take long, as packing does.
   bool packs() const { return options_.pack; }
-  // Chunk i: what it takes to compute is computed once, if there is room to keep it.
+  // Returns the chunk. Its checksum is computed once; so is its packed form, if there is room to
+  // keep it.
   OutgoingChunk Chunk(int64_t chunk);
 
  private:

@@ -37,8 +37,8 @@ class LaneClient::Transfer {
   std::optional<Wanted> wanted;
   uint64_t number = 0;                      // 0: it pauses, or has ended.
   bool said = false;                        // The want, since a lane broke last.
-  std::shared_ptr<ChunkAssembly> assembly;  // What came of it, in whatever try.
-  v1::PullHeader announced;                 // Of the assembly.
+  std::shared_ptr<ChunkAssembly> assembly;  // Holds what came, in whatever try.
+  v1::PullHeader announced;                 // Describes the assembly's object.
   bool flows = false;                       // The observer was told.
   int failures = 0;
   int damaged = 0;

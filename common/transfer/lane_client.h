@@ -85,8 +85,8 @@ class LaneClient final : public LanePeer {
   };
   struct Result {
     absl::Status status;
-    v1::PushResponse accepted = {};  // Of an offer.
-    v1::PullHeader header = {};      // Of what was wanted.
+    v1::PushResponse accepted = {};  // Answers an offer.
+    v1::PullHeader header = {};      // Describes the object that was wanted.
     std::shared_ptr<ByteBuffer> bytes = nullptr;
   };
   class Transfer;

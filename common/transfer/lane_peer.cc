@@ -19,7 +19,7 @@ constexpr size_t kMaxToSay = 4096;
 
 struct LanePeer::Writing {
   OutgoingMessage message;
-  std::shared_ptr<ChunkSource> source;  // Of a chunk, which is `piece`.
+  std::shared_ptr<ChunkSource> source;  // Source of the chunk `piece`; null: a control message.
   ChunkSender::Piece piece;
 };
 

@@ -66,7 +66,7 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   LanePeer& operator=(const LanePeer&) = delete;
 
   // --- For drivers ---
-  // A lane begins, which may be written to once Written was called. `greeting` goes first, if there
+  // Begins a lane, which may be written to once Written was called. `greeting` goes first, if there
   // is one; a former lane of the same number ends.
   LanePtr Open(int number, std::shared_ptr<LaneStream> stream, const v1::Greeting* greeting);
   // Takes one message. False: read no more before LaneStream::ReadOn; or the stream is being ended.
@@ -76,8 +76,8 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   // The stream is over: the peer forgets it. May be called again.
   void Close(const LanePtr& lane, const absl::Status& why);
 
-  // Lets lanes write whose time has come: the rate is kept the more evenly, the more often it is
-  // called. Without a rate (paced), nothing waits for it.
+  // Lets lanes write whose time has come. Frequent calls keep the rate even. Without a rate
+  // (paced), nothing waits for it.
   void PumpAll();
   bool paced() const { return options_.sender.max_bytes_per_second > 0; }
   // Ends lanes that owe an acknowledgement for longer than that.
@@ -97,7 +97,7 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   virtual void OnWhole(uint64_t transfer, const std::shared_ptr<ChunkAssembly>& object) = 0;
   // The peer holds chunks that it had not acknowledged before.
   virtual void OnAcknowledged(const std::vector<ChunkSender::Piece>& pieces) = 0;
-  // The object came damaged so often in a row.
+  // The object came damaged `times` times in a row.
   virtual void OnDamaged(uint64_t transfer, int times) = 0;
   // A chunk crosses, of so many bytes on the wire; `again`: not for the first time.
   virtual void OnChunk(uint64_t transfer, bool sent, int64_t bytes, bool again) = 0;

@@ -12,7 +12,7 @@ from causeway_run import units
 from causeway_run.output import JsonLinesTail
 
 _BAR_CELLS = 10
-_SMOOTHING = 0.9  # Of the shown loss, per step.
+_SMOOTHING = 0.9  # Weight of the shown loss at each step.
 _RATE_WINDOW_S = 10.0
 
 

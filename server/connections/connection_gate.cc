@@ -9,7 +9,7 @@ namespace {
 
 // More networks than the sites of a run have.
 constexpr size_t kMaxKnown = 4096;
-constexpr size_t kSiteBytes = 8;  // Of an IPv6 address.
+constexpr size_t kSiteBytes = 8;  // Bytes of an IPv6 address that name a site.
 
 }  // namespace
 

@@ -25,7 +25,7 @@ class ConnectionGate {
   struct Limits {
     int total = 0;
     int per_network = 0;
-    int for_members = 0;  // Of the total.
+    int for_members = 0;  // Part of the total that is kept for networks of members.
   };
 
   explicit ConnectionGate(const Limits& limits) : limits_(limits) {}

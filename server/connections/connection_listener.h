@@ -60,7 +60,7 @@ enum class AcceptFailure {
   kConnection,   // It ended while it waited, or its network did: the next one may be well.
   kDescriptors,  // None is left: what waits cannot be taken.
   kMemory,       // The kernel's: it passes, or the machine needs more.
-  kListener,     // Of the socket that listens, or not allowed: nothing that waiting mends for sure.
+  kListener,     // The listening socket is bad, or not allowed: waiting may not mend it.
 };
 AcceptFailure ClassifyAcceptError(int error);
 
@@ -93,7 +93,7 @@ class ConnectionListener {
 
  private:
   struct Taken {
-    ino_t socket = 0;  // What the descriptor was when it was taken.
+    ino_t socket = 0;  // Inode of the socket when it was taken.
     TcpAddress peer;
     bool known = false;  // A call over it was admitted.
     ConnectionWatch watch = {};

@@ -1,13 +1,12 @@
 // The coordinator without its sockets: members, rounds, merges and the store, put together.
 //
-// Everything that decides is elsewhere and pure (server/round), everything that computes is in
-// server/outer, everything that lasts is behind server/store. This class holds the locks and calls
-// them in order. The gRPC services (server/service) and the in-process exchange of the tests are
-// its only callers.
+// Decisions are made elsewhere, in pure code (server/round); server/outer computes; what lasts is
+// behind server/store. This class holds the locks and calls them in order. The gRPC services
+// (server/service) and the in-process exchange of the tests are its only callers.
 //
-// The store has everything that it is told or decides before anybody hears of it, so a coordinator
-// that dies is replaced by one made from what the store recovers: same members under the same
-// incarnations, same open rounds, same published values, bit for bit.
+// The store has every fact and decision before anybody hears of it. So a coordinator that dies is
+// replaced by one made from what the store recovers: same members under the same incarnations, same
+// open rounds, same published values, bit for bit.
 //
 // Life of a round (fragment, r): Open (contributions arrive) -> Closed (contributors fixed) ->
 // Merged -> Durable (the store has it) -> Published (waiters are called, members are told).
@@ -47,12 +46,12 @@
 
 namespace causeway::server {
 
-// FAILED_PRECONDITION for a call ("push") of a worker that takes this coordinator for that of
-// another run, as when a new run was started at the address of a former one.
+// Returns FAILED_PRECONDITION if a worker's call ("push") is for another run, as when a new run was
+// started at the address of a former one.
 absl::Status CheckRunId(absl::string_view call, absl::string_view run_id,
                         absl::string_view own_run_id);
 
-// FAILED_PRECONDITION if a worker has seen a later epoch than this coordinator's own.
+// Returns FAILED_PRECONDITION if a worker has seen a later epoch than this coordinator's own.
 absl::Status CheckEpoch(absl::string_view worker_id, int64_t seen, int64_t own);
 
 // The way back to one attached worker.
@@ -69,14 +68,14 @@ class SessionSink {
 struct BroughtModel {
   std::string worker_id;  // Who brings it.
   v1::RunConfig config;   // Complete.
-  FragmentPlan plan;      // Of that configuration.
+  FragmentPlan plan;      // The plan of `config`.
 };
 
 // A coordinator under a coordinator.
 struct RegionOptions {
   Parent* parent = nullptr;        // Outlives the coordinator.
-  std::string id;                  // At the parent: its name as a worker.
-  int sites = 0;                   // As many as it may have.
+  std::string id;                  // Name of the region as a worker of its parent.
+  int sites = 0;                   // Most sites that it may have.
   std::vector<std::string> above;  // The regions that its parent is in, from the hub down.
 };
 
@@ -92,7 +91,7 @@ class Coordinator {
   struct Options {
     v1::RunConfig config;  // Complete (CompleteRunConfig).
     std::string run_id;
-    // It has some of the fragments only (shards.h).
+    // Set if it has only some of the fragments (shards.h).
     std::optional<PartOptions> part = {};
     // Its fragments' values, in the plan's arena order. May be empty if every one of `recovered`
     // has a snapshot.
@@ -102,20 +101,20 @@ class Coordinator {
     Clock* clock = nullptr;  // Outlives the coordinator, as do the next three.
     Store* store = nullptr;
     EventLog* events = nullptr;
-    // They outlive it, too.
+    // Observers outlive it, too.
     std::vector<RunObserver*> observers = {};
     ThreadPool* merge_pool = nullptr;  // Null: merges run on the calling thread. Else the
                                        // coordinator is its only user.
-    // Answers kept of every fragment: so many at least (2 or more), and back to the checkpoints
-    // that workers report, but never more than the second number.
+    // Answers kept per fragment: at least kept_answers (2 or more), and back to the checkpoints
+    // that workers report, but at most max_kept_answers.
     int kept_answers = 4;
     int max_kept_answers = 256;
-    // A fragment's state is saved after so many rounds, so that a recovery folds no more of them.
+    // Rounds after which a fragment's state is saved. A recovery folds no more than these.
     int snapshot_every_rounds = 10;
-    std::optional<RegionOptions> region = {};  // Nothing: this is the hub.
+    std::optional<RegionOptions> region = {};  // None: this is the hub.
   };
 
-  // DATA_LOSS if the recovered run does not come out with its recorded hashes;
+  // Returns DATA_LOSS if the recovered run comes out with other hashes than the recorded ones;
   // FAILED_PRECONDITION if it is of another configuration.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options);
   virtual ~Coordinator() = default;
@@ -125,8 +124,8 @@ class Coordinator {
   virtual const std::string& run_id() const = 0;
   virtual v1::DescribeResponse Describe() const = 0;
 
-  // --- A run that awaits its model (waiting_coordinator.h); all others have one: ALREADY_EXISTS
-  // --- What the run would be with that model. Changes nothing. The errors of BringModel.
+  // --- A run that awaits its model (waiting_coordinator.h). ALREADY_EXISTS in all other runs ---
+  // Says what the run would be with that model. Changes nothing. Errors are BringModel's.
   virtual absl::StatusOr<BroughtModel> AdmitModel(const v1::ModelHeader& header) const;
   // Begins the run with these values, in the arena order of model.plan. Writes them: call it on a
   // thread that may take its time.
@@ -145,44 +144,45 @@ class Coordinator {
                             const absl::Status& why) = 0;
 
   // --- Exchange (proto/causeway/v1/exchange.proto) ---
-  // Begins a push, before any chunk is taken: what became of the object if it was accepted before,
-  // nothing if it is to be sent, or the error that the push would end with. Tells the observers
-  // that it is to be sent. May be called again at any time: does that still hold?
+  // Begins a push, before any chunk is taken. Returns what became of the object if it was accepted
+  // before, nothing if it is to be sent, or the error that the push would end with. Tells the
+  // observers that it is to be sent. May be called again at any time, to ask whether that still
+  // holds.
   virtual absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(
       const v1::PushHeader& header) = 0;
-  // Checks the codes in leaf `leaf`, the bytes from so many MiB on, of an object that was admitted
+  // Checks the codes of leaf `leaf`, the bytes from `leaf` MiB on, of an object that was admitted
   // to that round and is still coming: they are in a cache then. Returns the sums of squares of the
-  // codec chunks that lie in it from end to end, for Contribute, which looks at the others, and at
-  // all of a leaf of which nothing is returned. Never blocks.
+  // codec chunks that lie in the leaf from end to end. Contribute takes these and looks at the
+  // other chunks itself, or at the whole leaf if nothing is returned. Never blocks.
   virtual std::vector<double> MeasureLeaf(int fragment, int64_t round, int64_t leaf,
                                           std::span<const uint8_t> bytes) const = 0;
-  // The whole object. Verifies size, hash and codes before anything changes; returns what became of
-  // it when it is as durable as the store makes it. The same object again is OK. Does not wait for
-  // a merge, unless only that can say whether this object overflows.
+  // Takes the whole object. Verifies size, hash and codes before anything changes; returns what
+  // became of it when it is as durable as the store makes it. The same object again is OK. Waits
+  // for a merge only if nothing else can say whether this object overflows.
   virtual absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& header,
                                                       ReceivedObject object) = 0;
-  // Closes, merges and publishes the fragment's round if that is due. To be called once the sender
-  // was told what Contribute returned, whatever it was; the next Tick does it otherwise.
+  // Closes, merges and publishes the fragment's round if that is due. Call it once the sender was
+  // told what Contribute returned, an error too; else the next Tick does it.
   virtual void MergeDue(int fragment) = 0;
   // Calls back with the answer of the round, at once if it is kept, else when it is published.
   virtual void PullAnswer(int fragment, int64_t round, PullCallback callback) = 0;
-  // The published values and their version, as a consistent pair.
+  // Returns the published values and their version, as a consistent pair.
   virtual absl::StatusOr<std::shared_ptr<const PullObject>> PullState(int fragment) = 0;
-  // The worker has been sent `bytes` of such an object: for the accounts.
+  // Adds to the accounts that the worker was sent `bytes` of such an object.
   virtual void RecordPulled(const std::string& worker_id, v1::Want::Object object,
                             int64_t bytes) = 0;
 
   // --- Shards (shards.h). FAILED_PRECONDITION, or nothing, where there are none ---
-  // At the lead: that shard reports. FAILED_PRECONDITION if it serves an old copy of its folder.
+  // At the lead: takes the shard's report. FAILED_PRECONDITION if it serves an old copy of its
+  // folder.
   virtual absl::Status TakeReport(const std::string& shard, const v1::ShardReport& report);
-  // At the lead: the present roster, for a shard that has attached; and all workers are told where
-  // shards are now.
+  // At the lead: Roster is the present one, for a shard that has attached. AnnouncePlacement tells
+  // all workers where shards are now.
   virtual v1::ShardRoster Roster();
   virtual void AnnouncePlacement();
-  // At a shard: the lead's roster is in force from now on; and nothing is heard of the lead, so
-  // that no round closes.
-  // FAILED_PRECONDITION for a lead of an earlier epoch than the last one's, and for another process
-  // of the same one.
+  // At a shard: FollowLead puts the lead's roster in force. LoseLead says that nothing is heard of
+  // the lead, so that no round closes. FAILED_PRECONDITION for a lead of an earlier epoch than the
+  // last one's, and for another process of the same epoch.
   virtual absl::Status FollowLead(const v1::ShardRoster& roster);
   virtual void LoseLead();
   virtual absl::Status AnswerLead(const v1::ShardCall& call);
@@ -191,8 +191,8 @@ class Coordinator {
   virtual std::vector<v1::ShardContribution> PastDraws() const;
   // --- A region's parent speaks (parent.h). FAILED_PRECONDITION where there is none ---
   virtual absl::StatusOr<RegionPlace> Place() const;
-  // Training begins, or goes on: its sites have the parts of the data from first_slot on, each of
-  // which goes on with its draw.
+  // Begins training, or lets it go on. The region's sites have the parts of the data from
+  // first_slot on; part first_slot + i goes on with next_draws[i].
   virtual absl::Status BeginUnderParent(int first_slot, const std::vector<int64_t>& next_draws);
   virtual absl::Status NoteParentPublished(int fragment, int64_t round);
   // As StopAtStep, whatever step the sites are at.
@@ -212,7 +212,7 @@ class Coordinator {
   virtual v1::RunStatus GetStatus() const = 0;
   virtual absl::Status Pause(const std::string& reason) = 0;
   virtual absl::Status Resume() = 0;
-  // Empty: all workers. NOT_FOUND.
+  // Drains that worker; empty: all workers. NOT_FOUND if there is none.
   virtual absl::Status Drain(const std::string& worker_id) = 0;
   // Keeps a worker's contributions out, or lets them in again (proto/causeway/v1/admin.proto).
   virtual absl::Status Reject(const v1::RejectRequest& order) = 0;
@@ -221,8 +221,8 @@ class Coordinator {
   // True once training began, no member is live, and the end was reached: as a member said when it
   // left, by a member's step, or by all rounds being published.
   virtual bool ReachedItsEnd() const = 0;
-  // The same, or all members have left while this coordinator served, none of them lost or failed:
-  // nobody is there to go on, though who was drained may come back.
+  // True if ReachedItsEnd is, or all members have left while this coordinator served and none was
+  // lost or failed. Nobody is there to go on then, though a drained worker may come back.
   virtual bool Finished() const = 0;
   // Not OK once the store failed or the training diverged: no round closes any more, every call
   // returns this. Shutdown is all that is left to do.
@@ -232,7 +232,7 @@ class Coordinator {
   // not OK, which is then returned. All later calls return UNAVAILABLE.
   virtual absl::Status Shutdown() = 0;
 
-  // Copies, in arena order, for checkpoints and tests.
+  // Copies the published values, in arena order, for checkpoints and tests.
   virtual std::vector<float> PublishedParameters() const = 0;
 };
 

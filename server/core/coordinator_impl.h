@@ -256,9 +256,9 @@ class CoordinatorImpl final : public Coordinator {
   DrawLedger draws_ ABSL_GUARDED_BY(members_mutex_);
   TokenLedger tokens_ ABSL_GUARDED_BY(members_mutex_);
   std::map<std::string, WorkerAccount> accounts_ ABSL_GUARDED_BY(members_mutex_);
-  Sinks sinks_ ABSL_GUARDED_BY(members_mutex_);  // Of attached members.
+  Sinks sinks_ ABSL_GUARDED_BY(members_mutex_);  // One for each attached member.
   RunState state_ ABSL_GUARDED_BY(members_mutex_);
-  bool parent_started_ ABSL_GUARDED_BY(members_mutex_) = false;  // Of a region.
+  bool parent_started_ ABSL_GUARDED_BY(members_mutex_) = false;  // A region's parent has begun.
   bool budget_announced_ ABSL_GUARDED_BY(members_mutex_) = false;
   // While this process served: somebody left, somebody as finished.
   bool somebody_left_ ABSL_GUARDED_BY(members_mutex_) = false;

@@ -59,7 +59,7 @@ enum class Quarantine { kNone, kOutlier, kAboveCap, kOverflow, kRejected };
 // The outcome of a contribution.
 struct AddedContribution {
   v1::PushResponse response = {};  // A duplicate was held already, and has nothing of what follows.
-  Draws draws = {};                // What it was trained on.
+  Draws draws = {};                // Data that it was trained on.
   Quarantine quarantine = Quarantine::kNone;
   double norm = 0;
   // The outlier guard judged it by this; 0: it has too few norms yet, or is off.
@@ -75,7 +75,7 @@ struct AddedContribution {
 struct LateQuarantine {
   std::string worker_id;
   double norm = 0;
-  std::string reason;  // What the merge said.
+  std::string reason;  // The merge's error.
 };
 
 // A contribution that counts for less than it claims.
@@ -291,7 +291,8 @@ class FragmentRounds {
   const Options options_;
 
   mutable absl::Mutex data_mutex_;
-  FloatBuffer theta_ ABSL_GUARDED_BY(data_mutex_);  // Of a region: what its last delta left out.
+  // A region keeps in theta_ what its last delta left out.
+  FloatBuffer theta_ ABSL_GUARDED_BY(data_mutex_);
   FloatBuffer published_ ABSL_GUARDED_BY(data_mutex_);
   std::vector<FloatBuffer> optimizer_state_ ABSL_GUARDED_BY(data_mutex_);
   // A merge failed half-way (the training diverged): the state is worth nothing.

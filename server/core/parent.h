@@ -20,10 +20,10 @@ namespace causeway::server {
 struct RegionDelta {
   int fragment = 0;
   int64_t round = 0;
-  bool contributes =
-      true;  // False: the parent has published the round; its answer alone is wanted.
+  // False: the parent has published the round; its answer alone is wanted.
+  bool contributes = true;
   bool maybe_sent = false;  // A former process may have sent some of it.
-  int64_t tokens = 0;       // Of all sites.
+  int64_t tokens = 0;       // Trained by all sites.
   Draws draws;
   int64_t send_step = 0;
   int64_t due_step = 0;

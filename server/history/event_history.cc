@@ -12,11 +12,11 @@
 namespace causeway::server {
 namespace {
 
-constexpr size_t kMaxTextBytes = 1024;  // Of a message: it may quote what a worker said.
+constexpr size_t kMaxTextBytes = 1024;  // Limit on a message, which may quote a worker.
 constexpr absl::string_view kCut = "...";
 constexpr size_t kMaxFieldsBytes = 2048;
 constexpr char kLeftOut[] = "left_out";
-constexpr size_t kRestoredBytes = 1 << 17;  // Of the file's end.
+constexpr size_t kRestoredBytes = 1 << 17;  // Size of the file's end that is read again.
 constexpr JsonLimits kLineLimits = {.bytes = kRestoredBytes, .depth = 8, .values = 1 << 16};
 
 std::string Text(const nlohmann::json& object, const char* key) {

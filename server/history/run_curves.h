@@ -48,8 +48,8 @@ class Mean {
 struct ProgressPoint {
   double unix_s = 0;  // This and the step: at its end.
   int64_t step = 0;
-  Mean train_loss;         // Of the steps that heartbeats tell of, nats per token.
-  Mean tokens_per_second;  // Of wall time, waiting included.
+  Mean train_loss;         // Nats per token, over the steps that heartbeats tell of.
+  Mean tokens_per_second;  // Tokens over wall time, waiting included.
   Mean utilization;        // Compute / (compute + blocked).
   Mean up_bytes_per_second;
   Mean down_bytes_per_second;

@@ -60,7 +60,7 @@ struct RoundTimes {
 class RunHistory final : public RunObserver {
  public:
   struct Options {
-    size_t points = 400;  // Of a curve; even.
+    size_t points = 400;  // Points per curve; even.
     size_t workers = 256;
     size_t rounds = 1024;
     Clock* clock = nullptr;  // Outlives the history.

@@ -34,7 +34,7 @@ class CoordinatorMetrics {
     CertificateFiles certificates;
     const CountingEventLog* events = nullptr;
     const Standbys* standbys = nullptr;
-    std::function<int64_t()> commits;  // Of the run's folder.
+    std::function<int64_t()> commits;  // Counts the commits of the run's folder.
     bool replicated = false;           // Workers are told what standbys have.
   };
   explicit CoordinatorMetrics(Options options);

@@ -41,7 +41,7 @@ class RunMetrics final : public RunObserver {
 
   const Clock* const clock_;
   absl::Mutex mutex_;
-  std::map<std::string, Seen> heartbeats_ ABSL_GUARDED_BY(mutex_);  // Of live members.
+  std::map<std::string, Seen> heartbeats_ ABSL_GUARDED_BY(mutex_);  // One for each live member.
   std::map<std::string, absl::Duration> lost_since_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -49,7 +49,7 @@ struct Contribution {
 struct MergeRule {
   v1::OuterConfig::Merge merge = v1::OuterConfig::MEAN;
   double clip_factor = 0;  // c, at least 1. 0 or infinity: none is shortened.
-  int trim = 0;            // Of TRIMMED_MEAN.
+  int trim = 0;            // Values that TRIMMED_MEAN leaves out at each end.
 };
 
 // Takes a complete configuration.
@@ -104,7 +104,7 @@ class DeltaCombiner {
   ThreadPool* const pool_;
   std::vector<Contribution> contributions_;  // In order of worker id.
   std::vector<double> scales_;               // s_m of each.
-  size_t trim_ = 0;                          // Of this round; 0: g is the sum.
+  size_t trim_ = 0;                          // Left out at each end this round; 0: g is the sum.
   const Codec* one_codec_ = nullptr;         // If all contributions have the same.
 };
 

@@ -31,7 +31,7 @@ namespace causeway::server {
 struct OuterSlice {
   int64_t arena_begin = 0;    // Where the first value lies in the plan's arena.
   int64_t round = 0;          // Counts from 1.
-  double gradient_norm = 0;   // Of the whole fragment's g, if needs_gradient_norm().
+  double gradient_norm = 0;   // Norm of the whole fragment's g, if needs_gradient_norm().
   std::span<const double> g;  // The weighted sum of the deltas, or of the gradients.
   std::span<float> theta;
   std::vector<std::span<float>> state;  // In the order of state_names().

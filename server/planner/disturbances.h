@@ -16,7 +16,7 @@ struct RandomSeconds {
   enum class Shape { kFixed, kUniform, kExponential };
   Shape shape = Shape::kFixed;
   double mean = 0;
-  double half_width = 0;  // Of kUniform: from mean - half_width to mean + half_width.
+  double half_width = 0;  // kUniform lies in mean - half_width .. mean + half_width.
 
   // `uniform` lies in [0, 1).
   double At(double uniform) const;
@@ -38,11 +38,11 @@ inline constexpr double kMeasuredReturnSeconds = 4.5;
 struct Disturbances {
   Interruptions outages = {};  // The coordinator is away; what has arrived is kept.
   double return_seconds = kMeasuredReturnSeconds;  // After each of them.
-  Interruptions silences = {};                     // Of each worker's link, both ways.
+  Interruptions silences = {};                     // Each worker's link is silent, both ways.
   // Shares of a worker's link that are there, drawn evenly every second. 0 <= least <= most <= 1.
   double least_rate = 1;
   double most_rate = 1;
-  Interruptions stragglers = {};  // Of each worker: its step takes so much longer.
+  Interruptions stragglers = {};  // Each worker has its own: its step takes so much longer.
   double step_spread = 0;  // Standard deviation over mean of an inner step's time, log-normal.
 
   bool jitters() const { return least_rate < 1; }

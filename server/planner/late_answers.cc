@@ -9,7 +9,7 @@ namespace causeway::server {
 namespace {
 
 constexpr double kNone = -1;
-constexpr double kRounding = 1e-9;  // Of a step.
+constexpr double kRounding = 1e-9;  // Part of a step.
 
 }  // namespace
 

@@ -25,7 +25,7 @@ StarSetting OwnSetting(double values, double step_seconds);
 
 struct OwnRow {
   std::string model;
-  double paper_bit_per_s = 0;  // What the paper's streaming with overlap and FP4 needs for 99 %.
+  double paper_bit_per_s = 0;  // Needed by the paper's streaming with overlap and FP4 for 99 %.
   double bound_bit_per_s = 0;  // 4 bits per value: the least that any overlap could do with.
   double needed_bit_per_s = 0;
   double exchange_seconds = 0;  // At that rate.

@@ -30,7 +30,7 @@ struct PaperRow {
   std::string model;
   std::string method;                                        // "streaming_overlap_fp4"
   std::array<std::string, kPaperTargets.size()> paper = {};  // As printed.
-  std::array<double, kPaperTargets.size()> ours = {};        // Of the grid.
+  std::array<double, kPaperTargets.size()> ours = {};        // Points of the grid.
   // How many points of the grid ours lies above the paper's. A printed value that two points share
   // is taken for the nearer of them.
   std::array<int, kPaperTargets.size()> grid_steps = {};
@@ -48,7 +48,7 @@ PaperComparison ComparePaperBandwidths();
 struct PaperHours {
   std::string method;
   double tokens_billions;
-  double unlimited_hours;  // Of the paper.
+  double unlimited_hours;  // As the paper says.
   double paper_hours;      // At 1 Gbit/s.
   double our_hours;        // unlimited_hours over our utilization at 1 Gbit/s.
 };

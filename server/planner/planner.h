@@ -36,7 +36,7 @@ struct PlanRequest {
   StarCoordinator coordinator;  // Its links and shards are the plan's.
   // One machine's, as measured (docs/reports/results.md, Durability).
   double disk_bytes_per_s = 1.7e9;
-  int snapshot_every_rounds = 10;  // Of a fragment; 1 or more.
+  int snapshot_every_rounds = 10;  // Rounds of one fragment; 1 or more.
   // Disturbances that the slack is for. None: the coordinator's own death, until it serves again. H
   // is chosen for the rate that the links have on average.
   Disturbances disturbances = {};
@@ -44,9 +44,9 @@ struct PlanRequest {
 
 // How late an answer may come without being waited for.
 struct SlackPlan {
-  Disturbances disturbances;  // What it is made for: the request's, or the coordinator's death.
+  Disturbances disturbances;  // Purpose of the slack: the request's, or the coordinator's death.
   int max_overlap_steps = 0;
-  int most_overlap_steps = 0;   // What H and the paces allow.
+  int most_overlap_steps = 0;   // Limit that H and the paces set.
   std::vector<int> late_steps;  // As StarResult's, with all the slack that H allows.
   int needed_steps = 0;         // Slack with which hardly any of that is waited for.
   StarResult with;
@@ -62,8 +62,8 @@ struct Plan {
   int shards = 1;
   StarResult expected;
   bool reaches_target = false;
-  std::string
-      binding;  // What keeps the utilization from being higher, or the link that is nearest to it.
+  // Keeps the utilization from being higher, or is the link that comes nearest to it.
+  std::string binding;
   std::vector<double> needed_bit_per_s;  // By site, of payload: values * bits / (H * step).
   std::vector<int> connections;          // By site.
   double coordinator_memory_bytes = 0;   // All shards together.

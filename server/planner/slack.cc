@@ -11,8 +11,8 @@ namespace {
 
 constexpr double kInterruptions = 50;
 constexpr int64_t kLeastPeriods = 20;
-constexpr double kMostSteps = 1e6;        // Of all workers that are simulated.
-constexpr double kMostRateSeconds = 2e5;  // Of all workers, one draw each.
+constexpr double kMostSteps = 1e6;        // All simulated workers together.
+constexpr double kMostRateSeconds = 2e5;  // All workers together, one draw each.
 
 }  // namespace
 

@@ -45,7 +45,7 @@ void StarLinks::SetRate(double now, Way way, size_t index, double rate) {
   Queue& queue = Of(way).queues[index];
   queue.rate = rate;
   ++queue.version;
-  if (rate == 0) return;  // What was scheduled is void.
+  if (rate == 0) return;  // The end that was scheduled is void.
   schedule_(now + (std::isinf(rate) ? 0.0 : queue.left / rate),
             {.worker = static_cast<int>(index / shards_),
              .shard = static_cast<int>(index % shards_),

@@ -69,7 +69,7 @@ class StarLinks {
   // Everything of one direction.
   struct Direction {
     std::vector<End> ends;
-    std::vector<double> capacities;  // Of the shards.
+    std::vector<double> capacities;  // By shard.
     bool ample = false;              // One shard that can take whatever the ends bring at most.
     std::vector<Queue> queues;       // By worker, then by shard.
     std::set<size_t> active;         // Queues that are not empty.

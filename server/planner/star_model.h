@@ -31,9 +31,9 @@ inline constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 struct StarSite {
   std::string name;
   int count = 1;
-  double step_seconds = 1;           // Of an inner step.
+  double step_seconds = 1;           // Time of an inner step.
   double pace = 1;                   // Steps of the schedule per inner step, 1 or more.
-  double up_bit_per_s = kUnlimited;  // Of payload.
+  double up_bit_per_s = kUnlimited;  // Payload rate.
   double down_bit_per_s = kUnlimited;
   double one_way_seconds = 0;
   // That an object is spread over: its last chunks cross at a share of the link (stragglers.h), and
@@ -56,7 +56,7 @@ inline constexpr double kMeasuredObjectBytes = 2500;
 
 struct StarCoordinator {
   int shards = 1;
-  double in_bit_per_s = kUnlimited;  // Of each shard.
+  double in_bit_per_s = kUnlimited;  // Rate into each shard.
   double out_bit_per_s = kUnlimited;
   // Bytes of state, deltas and answers that a shard's merge moves: 24 per value, and what is
   // encoded.
@@ -71,14 +71,14 @@ struct StarCoordinator {
 
 // A coordinator above others (upper_tiers.h).
 struct StarTier {
-  int count = 1;                     // Of those below it, this one's own included.
-  double up_bit_per_s = kUnlimited;  // Of the link of each of those, of payload.
+  int count = 1;                     // Coordinators below it, this one's own included.
+  double up_bit_per_s = kUnlimited;  // Payload rate of the link of each of those.
   double down_bit_per_s = kUnlimited;
   double one_way_seconds = 0;
 };
 
 struct StarFailures {
-  double mean_seconds_between = 0;  // Of one worker, exponentially distributed; 0: none dies.
+  double mean_seconds_between = 0;  // Life of a worker, exponentially distributed; 0: none dies.
   double lease_seconds = 10;        // So long a dead worker is waited for.
   double restart_seconds = 120;     // Until it is back and fetches the state; above the lease.
 };
@@ -96,7 +96,7 @@ struct StarSetting {
   std::vector<StarTier> tiers;  // Above it, from the lowest; needs one shard, one slice, no deaths.
   StarFailures failures;
   Disturbances disturbances = {};  // None with tiers.
-  int64_t steps = 500;             // Of the schedule.
+  int64_t steps = 500;             // Steps of the schedule.
   int64_t warm_up_steps = 100;     // Not counted. Below steps.
   uint64_t seed = 1;
 };
@@ -109,7 +109,7 @@ struct StarSiteResult {
   // Compute that counts over all time: what a death loses, the time until the worker is back, and
   // what stragglers take longer, is not in it.
   double goodput = 0;
-  double up_busy = 0;  // What the link carried of what it could.
+  double up_busy = 0;  // Share of what the link could carry.
   double down_busy = 0;
 };
 
@@ -124,18 +124,18 @@ struct StarTierResult {
 struct StarResult {
   std::vector<StarSiteResult> sites;
   std::vector<StarTierResult> tiers;
-  double utilization = 0;  // Of all workers together.
+  double utilization = 0;  // All workers together.
   double goodput = 0;
   double seconds = 0;           // After the warm-up.
-  double seconds_per_step = 0;  // Of the schedule.
+  double seconds_per_step = 0;  // Time of a step of the schedule.
   double exchange_seconds = 0;  // From sending a delta to having the answer, mean over all.
   double longest_exchange_seconds = 0;
-  double in_busy = 0;  // Of the busiest shard.
+  double in_busy = 0;  // Taken at the busiest shard.
   double out_busy = 0;
   double merge_busy = 0;
-  double up_bytes_per_step = 0;  // Of a worker that is always there, per step of the schedule.
+  double up_bytes_per_step = 0;  // Sent by a worker that is always there, per step of the schedule.
   double down_bytes_per_step = 0;
-  double peak_held_bytes = 0;  // Of deltas that wait for their merge, all shards together.
+  double peak_held_bytes = 0;  // Deltas that wait for their merge, all shards together.
   int64_t rounds = 0;
   int64_t rounds_without_somebody = 0;  // Closed without a member that was expected.
   int64_t deaths = 0;

@@ -143,7 +143,7 @@ void StarRun::Handle(const Event& event) {
     case Event::kStepDone:
       if (of_this_life()) FinishStep(event.worker);
       return;
-    case Event::kDeltaArrived:  // What has left a worker counts, whatever becomes of it.
+    case Event::kDeltaArrived:  // A delta that was sent counts, whatever becomes of its worker.
       return Arrive(event.worker, event.fragment, event.round);
     case Event::kPublished:
       return Publish(event.fragment, event.round);

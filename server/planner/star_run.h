@@ -44,12 +44,12 @@ class StarRun {
       kSilenceEnds
     } kind = kStepDone;
     double time = 0;
-    uint64_t order = 0;  // Of equally early ones, the first made comes first.
+    uint64_t order = 0;  // Breaks ties: the event that was made first comes first.
     int worker = 0;
     int fragment = 0;
     int64_t round = 0;
-    uint64_t life = 0;              // Of the worker: what concerns an earlier one is void.
-    StarLinks::Ticket ticket = {};  // Of kTransferDone.
+    uint64_t life = 0;              // Life of the worker: an event of an earlier one is void.
+    StarLinks::Ticket ticket = {};  // Transfer that is over, with kTransferDone.
     bool operator>(const Event& other) const {
       return time != other.time ? time > other.time : order > other.order;
     }
@@ -64,14 +64,14 @@ class StarRun {
     uint64_t life = 0;
     int64_t active_from_step = 0;
     int64_t step = 0;
-    double fraction = 0;  // Of a step of the schedule, from a pace that is no integer.
+    double fraction = 0;  // Part of a step of the schedule, from a pace that is no integer.
     std::deque<SyncEvent> due;
     double since = 0;  // When it began to compute or to wait.
     // By fragment.
     std::vector<int64_t> answered;          // The round merged last, or ready to be.
-    std::vector<int> answer_slices;         // Of the round after that.
+    std::vector<int> answer_slices;         // Slices that have come of the round after that.
     std::vector<double> sent_at;            // Negative: nothing under way.
-    std::vector<int64_t> contributed_step;  // What it trained until then is not lost.
+    std::vector<int64_t> contributed_step;  // Training until then is not lost.
     int fetching = 0;                       // Fragments of the state on their way.
     LateAnswers late;
     // Belongs to its disturbances.

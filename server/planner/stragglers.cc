@@ -21,7 +21,7 @@ double StragglerSeconds(double bytes, double bit_per_s, int connections,
   const double stragglers = std::fmod(chunks, connections);
   if (stragglers == 0) return 0;
   const double left_bytes = bytes - (chunks - stragglers) * chunk_bytes;
-  const double bits = 8 * std::min(left_bytes, chunk_bytes);  // Of the one that takes longest.
+  const double bits = 8 * std::min(left_bytes, chunk_bytes);  // The largest straggling chunk.
   const double share = bit_per_s / connections;
   const double most = connections / stragglers;  // Times its share, when they have the link.
   // The share grows by e in so many seconds.

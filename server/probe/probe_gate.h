@@ -27,7 +27,7 @@ class ProbeGate {
     int64_t bytes = int64_t{8} << 30;
     absl::Duration time = absl::Seconds(10);
     absl::Duration allowance = absl::Minutes(1);
-    double share = 0.2;  // Of the time, in the long run.
+    double share = 0.2;  // Part of the time, in the long run.
   };
 
   // One stream of the measurement; destroyed, it has ended. Thread-safe.

@@ -251,7 +251,7 @@ absl::Status ParentLink::Obey(const RegionPlace& place) {
 }
 
 void ParentLink::Detach() {
-  coordinator_->Tick();  // What the last sites have left is closed, and goes up first.
+  coordinator_->Tick();  // Closes what the last sites have left: it goes up first.
   std::shared_ptr<Connection> left;
   {
     absl::MutexLock lock(&mutex_);

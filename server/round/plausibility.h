@@ -66,7 +66,7 @@ class TokenLedger {
   const int64_t tokens_per_step_;
   const int64_t reserve_;
   std::map<std::string, int64_t> begun_;  // By worker id.
-  std::map<std::string, int64_t> sites_;  // Of regions.
+  std::map<std::string, int64_t> sites_;  // Number of sites, by region.
   std::map<std::pair<int, std::string>, Account> accounts_;
 };
 

@@ -32,7 +32,7 @@ constexpr absl::Duration kTransferTick = absl::Milliseconds(20);
 constexpr absl::Duration kMaintenance = absl::Seconds(2);
 // Open files of the store, logs and libraries, and of an operator beside a crowd of connections.
 constexpr int kOwnFiles = 256;
-constexpr int kLeastOpenFiles = 1024;  // What every system permits.
+constexpr int kLeastOpenFiles = 1024;  // Every system permits so many.
 constexpr int kDefaultConnections = 4096;
 // Bulk transfers, a session, and those of a former process that are not over yet.
 constexpr int kConnectionsOfWorker = 40;

@@ -8,9 +8,9 @@
 namespace causeway::server {
 
 struct ServerLoad {
-  int64_t push_bytes = 0;  // Of deltas that are being received.
+  int64_t push_bytes = 0;  // Deltas that are being received.
   int64_t push_bytes_limit = 0;
-  int64_t pull_bytes = 0;  // Of packed chunks on their way down.
+  int64_t pull_bytes = 0;  // Packed chunks on their way down.
   int64_t pull_bytes_limit = 0;
   size_t pushes = 0;
   size_t lanes = 0;  // Open ones.

@@ -36,7 +36,7 @@ class SessionOutbox {
 
   const size_t max_bytes_;
   std::list<Waiting> waiting_;
-  size_t bytes_ = 0;  // Of waiting_.
+  size_t bytes_ = 0;  // Total of waiting_.
   v1::CoordinatorMessage taken_;
 };
 

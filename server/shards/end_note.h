@@ -1,4 +1,4 @@
-// What a shard remembers of the end of its run.
+// The end of its run, as a shard remembers it.
 #ifndef CAUSEWAY_SERVER_SHARDS_END_NOTE_H_
 #define CAUSEWAY_SERVER_SHARDS_END_NOTE_H_
 

@@ -33,7 +33,7 @@ class ShardHub final : public Shards {
  public:
   struct Options {
     FileSystem* file_system = nullptr;  // This and `events` outlive the hub.
-    std::string folder;                 // Of the lead's run.
+    std::string folder;                 // Folder of the lead's run.
     // The lead among them, if it has fragments. Without fragments where the run awaits its model.
     std::vector<DealtShard> deal;
     // Hands on the values that these fragments began with, one after the other. Asked where the

@@ -31,7 +31,7 @@ namespace causeway::server {
 class Leadership {
  public:
   struct Options {
-    std::string name;     // Of this copy.
+    std::string name;     // Name of this copy.
     std::string address;  // Where it serves.
     absl::Duration ttl = absl::Seconds(3);
     // A copy that makes no step for so long, while others wait for it, is taken out of the set.

@@ -18,10 +18,10 @@ struct RegistryView {
   std::string cluster;          // Which registry answered.
   std::string leader;           // Empty: nobody leads.
   std::string address;          // Where it serves.
-  int64_t leader_revision = 0;  // Of its taking the lead: the fencing token. Only grows.
+  int64_t leader_revision = 0;  // When it took the lead: the fencing token. Only grows.
   // The copies that have all that was told; whoever leads is one of them. Empty: the run is new.
   std::set<std::string> in_sync;
-  int64_t set_revision = 0;  // Of its last change.
+  int64_t set_revision = 0;  // When the set changed last.
 };
 
 // One process uses one. Not thread-safe. UNAVAILABLE, DEADLINE_EXCEEDED: nothing is known, also of

@@ -15,7 +15,7 @@ namespace causeway::server {
 namespace {
 
 constexpr size_t kPartBytes = kTreeLeafBytes;
-constexpr size_t kRowBytes = size_t{512} << 10;  // Of one message, unless a row alone has more.
+constexpr size_t kRowBytes = size_t{512} << 10;  // Limit per message, unless a row has more.
 
 absl::Status Send(RunDirectoryStore& store, v1::FollowResponse& response, FeedWriter write) {
   response.set_commits(store.Position().commits);

@@ -21,8 +21,8 @@ class StandbyNotes {
   struct View {
     std::string doing;       // In words: "follows 10.0.0.1:7070".
     bool following = false;  // A coordinator sends what it commits.
-    int64_t commits = 0;     // Of the copy.
-    int64_t behind = 0;      // What the coordinator had beyond that, when it was last heard.
+    int64_t commits = 0;     // Commits that the copy has.
+    int64_t behind = 0;      // Commits that the coordinator had beyond them, when last heard.
     // With a registry: whether the copy is in the set, and so has all that workers were told.
     std::optional<bool> in_sync;
     bool leads = false;  // It follows no more: it opens its folder to serve it.

@@ -65,7 +65,7 @@ class EtcdRegistry final : public Registry {
   const std::string set_key_;
   const absl::Duration timeout_;
   const EtcdUser user_;
-  std::string token_;     // Of the user; empty: none yet, or etcd has forgotten it.
+  std::string token_;     // Token of the user; empty: none yet, or etcd has forgotten it.
   uint64_t cluster_ = 0;  // 0: none has answered yet.
   int64_t lease_ = 0;
 };

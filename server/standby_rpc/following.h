@@ -63,7 +63,7 @@ class Following {
   const std::unique_ptr<RunDirectoryStore> store_;
   RunCopy copy_;
   Follower follower_;
-  absl::Status result_;  // Of the thread, once it has ended.
+  absl::Status result_;  // Result of the thread, once it has ended.
   std::atomic<bool> ended_ = false;
   std::thread thread_;
 };

@@ -53,13 +53,13 @@ class Leading {
     EtcdUser etcd_user;
     std::string run;      // The run's name: all who share it give the same.
     std::string address;  // Where this coordinator serves once it leads.
-    std::string name;     // Of the machine, for people.
+    std::string name;     // Name of the machine, for people.
     std::string folder;
     RunDirectoryStore::Options store;
-    ChannelSecurity security;  // Of this one as a follower.
+    ChannelSecurity security;  // Security of this one as a follower.
     FileSystem* file_system = nullptr;
     EventLog* events = NullEventLog();
-    StandbyNotes* notes = nullptr;  // Of what it does until it leads.
+    StandbyNotes* notes = nullptr;  // Notes what it does until it leads.
   };
 
   // Takes the lead once this folder may have it. Until then it follows whoever leads, in that

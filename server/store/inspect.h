@@ -32,7 +32,7 @@ namespace causeway::server {
 //    "members": [{"worker_id", "state", "incarnation", "data_slot", "own_data", "step"}],
 //    "data": what draw_report.h makes of all contributions,
 //    "bytes": {"database", "deltas", "answers", "snapshots"},
-//    "orphans": [file]}          // What the next start removes; null, not known, while in use.
+//   "orphans": [file]}          // The next start removes them; null, not known, while in use.
 //
 // `pause` is called between tries to copy a database that its owner is changing.
 //

@@ -24,7 +24,7 @@ namespace causeway::server {
 struct RunPosition {
   std::string run_id = {};  // Empty: it has nothing yet.
   int64_t commits = 0;
-  uint64_t digest = 0;                    // Of that commit.
+  uint64_t digest = 0;                    // Digest of the last commit.
   std::vector<int64_t> last_rounds = {};  // By fragment; those that are left out have none.
 
   int64_t last_round(int fragment) const {
@@ -36,7 +36,7 @@ struct RunPosition {
 struct RunChanges {
   int64_t from = 0;  // Commits of the copy before, and after.
   int64_t to = 0;
-  uint64_t digest = 0;  // Of commit `to`.
+  uint64_t digest = 0;  // Digest of commit `to`.
   // PackRow of rows that are new or replace others.
   std::vector<std::string> rows = {};
   // `rows` has every snapshot that there is: others of the copy go.

@@ -50,7 +50,7 @@ class RunDirectoryStore final : public Store {
 
   struct Options {
     bool retain_deltas = false;
-    int snapshots_kept = 2;  // Of each fragment; at least 1.
+    int snapshots_kept = 2;  // Snapshots per fragment; at least 1.
     // False: nothing is synced. Still whole after kill -9, but not after a power loss.
     bool durable = true;
     // Open gives NOT_FOUND, and has touched nothing, unless the folder holds a run.

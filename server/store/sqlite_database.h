@@ -63,7 +63,7 @@ class Statement {
 class SqliteDatabase {
  public:
   struct Options {
-    std::string vfs = {};  // Of sqlite3_vfs_register; empty: the system's.
+    std::string vfs = {};  // Name given to sqlite3_vfs_register; empty: the system's.
     bool create = false;
     bool read_only = false;
   };

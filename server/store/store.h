@@ -36,14 +36,14 @@
 
 namespace causeway::server {
 
-// Every later opening of the run must agree with it.
+// Says which run it is. Every later opening must agree with it.
 struct RunIdentity {
   std::string run_id;
   v1::RunConfig config;  // Complete.
   uint64_t config_hash = 0;
   uint64_t plan_hash = 0;
-  // TreeHash of every fragment's initial values: the published hash of version 0. 0 for one that is
-  // at another coordinator of the run.
+  // TreeHash of every fragment's initial values: the published hash of version 0. 0 for a fragment
+  // that another coordinator of the run has.
   std::vector<uint64_t> initial_hashes = {};
 };
 
@@ -75,19 +75,19 @@ struct WorkerAccount {
   std::optional<uint64_t> draining = {};
 };
 
-// One worker id. Of Member, what is about the present stream, its lease and its progress means
-// nothing here.
+// One worker id. Member's fields about the present stream, its lease and its progress mean nothing
+// here.
 struct MemberRecord {
   Member member;
   WorkerAccount account;
-  // By fragment, the rounds that an operator keeps out: -n for all from n on. Empty: none.
+  // Rounds that an operator keeps out, by fragment; -n: all from n on. Empty: none.
   std::vector<std::set<int64_t>> rejected;
 };
 
-// The column `account` (docs/formats.md): the account without all of the heartbeat, the orders, and
-// Member::had_slots.
+// Makes the column `account` (docs/formats.md): the account with a part of its heartbeat, the
+// orders, and Member's had_slots and sites.
 nlohmann::json AccountToJson(const MemberRecord& record);
-// Sets those. What is missing or of another type keeps its default.
+// Reads them back. A field that is missing or of another type keeps its default.
 void AccountFromJson(const nlohmann::json& json, MemberRecord& record);
 
 // One accepted delta, apart from its bytes.
@@ -100,9 +100,9 @@ struct ContributionRecord {
   int64_t bytes = 0;
   uint64_t object_hash = 0;
   int64_t tokens = 0;
-  Draws draws;  // Which they were.
+  Draws draws;  // Data of those tokens.
   int64_t send_step = 0;
-  double unix_s = 0;  // Accepted.
+  double unix_s = 0;  // When it was accepted.
   double norm = 0;    // Euclidean, of the decoded delta; 0 if nobody asked for it.
   // Kept on the disk for people, never merged: its norm was out of line.
   bool quarantined = false;
@@ -113,8 +113,8 @@ struct RoundRecord {
   int fragment = 0;
   int64_t round = 0;
   std::vector<std::string> contributors;  // Sorted: the summation order. Empty: published empty.
-  // The contributors'; they sum to 1. Negative at a region whose parent closed the round without
-  // it: what they contributed travels with the next delta.
+  // Weights of the contributors, which sum to 1. Negative at a region whose parent closed the round
+  // without it: what they contributed travels with the next delta.
   std::vector<double> weights;
   int64_t send_step = 0;  // By the schedule.
   // Wall time; 0 if nobody contributed.
@@ -122,7 +122,7 @@ struct RoundRecord {
   double closed_unix_s = 0;
   double published_unix_s = 0;
   int64_t bytes_in = 0;   // Payload of all contributions.
-  int64_t bytes_out = 0;  // Of the answer, once.
+  int64_t bytes_out = 0;  // Size of the answer, counted once.
   uint64_t published_hash = 0;
   uint64_t answer_hash = 0;  // TreeHash of the encoded answer.
   std::string reason;        // Why it closed.
@@ -160,7 +160,7 @@ struct SnapshotRecord {
   int64_t version = 0;
 };
 
-// All that is small of what the store was told. What is large is read by the Read methods.
+// Everything small that the store was told. The Read methods read what is large.
 struct RecoveredRun {
   RunIdentity identity;
   RunState state;
@@ -170,8 +170,8 @@ struct RecoveredRun {
   std::vector<SnapshotRecord> snapshots;          // Sorted by fragment, then version.
 };
 
-// Thread-safe: calls may overlap. Of one fragment, the contributions to a round may overlap each
-// other; the round comes after all of them, and before those to the next.
+// Thread-safe: calls may overlap. Within a fragment, the contributions to one round may overlap
+// each other; the round is saved after all of them, and before those to the next round.
 //
 // Errors: RESOURCE_EXHAUSTED (the disk is full: nothing was kept, and SaveContribution may be tried
 // again later), DATA_LOSS (what is on the disk is damaged, with file and offset), CANCELLED (of
@@ -181,36 +181,37 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  // Once, before anything else. Nothing if no run has begun here; then BeginRun is next.
+  // Call it once, before anything else. Returns nothing if no run has begun here; then BeginRun is
+  // next.
   virtual absl::StatusOr<std::optional<RecoveredRun>> Recover() = 0;
   virtual absl::Status BeginRun(const RunIdentity& identity) = 0;
 
-  // RESOURCE_EXHAUSTED if a contribution of so many bytes would be refused for want of room now.
+  // Returns RESOURCE_EXHAUSTED if there is no room now for a contribution of so many bytes.
   virtual absl::Status CheckRoom(uint64_t /*bytes*/) { return absl::OkStatus(); }
-  // Before the contribution is acknowledged. `object` is the encoded delta.
+  // Call it before the contribution is acknowledged. `object` is the encoded delta.
   virtual absl::Status SaveContribution(const ContributionRecord& record,
                                         std::span<const uint8_t> object) = 0;
-  // Before the round is published. `answer` is what workers will pull.
+  // Call it before the round is published. `answer` is what workers will pull.
   virtual absl::Status SaveRound(const RoundRecord& record, std::span<const uint8_t> answer) = 0;
   // Saves a version that SaveRound has been told of, or 0. Deltas that only older states need are
   // then dropped, or kept, as the implementation was configured.
   virtual absl::Status SaveSnapshot(const FragmentView& fragment) = 0;
-  // A snapshot that turned out to be damaged: nothing begins from it any more.
+  // Drops a snapshot that turned out to be damaged: nothing begins from it any more.
   virtual absl::Status DropSnapshot(int fragment, int64_t version) = 0;
-  // A coordinator takes the run over. Returns a number that is larger than every one that was
-  // returned for this run before, copies of it that are older included.
+  // Lets a coordinator take the run over. Returns a number larger than every one that was returned
+  // for this run before, by older copies of it too.
   virtual absl::StatusOr<int64_t> TakeOver() = 0;
-  // The newest state of one member; and of the run. A member's incarnation never goes back.
+  // Saves the newest state of one member, whose incarnation never goes back.
   virtual absl::Status SaveMember(const MemberRecord& member) = 0;
-  // Several, at the price of one where the implementation can.
+  // Saves several, at the price of one where the implementation can.
   virtual absl::Status SaveMembers(std::span<const MemberRecord> members);
   virtual absl::Status SaveRunState(const RunState& state) = 0;
   virtual absl::Status SaveSummary(const nlohmann::json& summary) = 0;
 
-  // Nobody will ask for answers of earlier rounds of that fragment again.
+  // May drop the fragment's answers of earlier rounds: nobody will ask for them again.
   virtual absl::Status ForgetAnswers(int fragment, int64_t before_round) = 0;
 
-  // NOT_FOUND if it was never saved, or is no longer kept.
+  // These return NOT_FOUND for what was never saved, or is no longer kept.
   virtual absl::StatusOr<std::vector<uint8_t>> ReadContribution(int fragment, int64_t round,
                                                                 const std::string& worker_id) = 0;
   virtual absl::StatusOr<std::vector<uint8_t>> ReadAnswer(int fragment, int64_t round) = 0;

@@ -77,7 +77,7 @@ class AnswerOutbox : public std::enable_shared_from_this<AnswerOutbox> {
   // One worker.
   struct Held {
     std::multiset<const PullObject*> objects;
-    int64_t bytes = 0;  // Of different ones.
+    int64_t bytes = 0;  // Each object counts once.
   };
 
   static absl::Status Check(const v1::Want& want);
@@ -94,7 +94,7 @@ class AnswerOutbox : public std::enable_shared_from_this<AnswerOutbox> {
 
   Coordinator& coordinator_;
   const Options options_;
-  const std::shared_ptr<FairQueue> reads_;  // Of states and answers, by worker.
+  const std::shared_ptr<FairQueue> reads_;  // States and answers, by worker.
   mutable absl::Mutex mutex_;
   int64_t max_bytes_of_worker_ ABSL_GUARDED_BY(mutex_);
   // For one worker the coordinator is asked once for an answer, whatever waits for it.

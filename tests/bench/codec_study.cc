@@ -88,7 +88,7 @@ double BitsOfEntropy(std::span<const uint8_t> bytes) {
 }
 
 struct LosslessStage {
-  double saves = 0;          // Of the bytes.
+  double saves = 0;          // Share of the bytes.
   double packs_per_s = 0;    // Bytes of codes, on one core.
   double unpacks_per_s = 0;  // 0: nothing was packed.
 };
@@ -194,8 +194,8 @@ double Rounded(double x, int bits, bool up) {
 
 struct ScaleFormat {
   std::string name;
-  double bits;            // Of a block's scale.
-  double bits_per_chunk;  // Of what all scales of a chunk share.
+  double bits;            // Size of a block's scale.
+  double bits_per_chunk;  // Size of what all scales of a chunk share.
 };
 
 double BlockError(const ValueFormat& format, const ScaleFormat& scale_format, double scale,

@@ -20,7 +20,7 @@ struct TrainingDeltaOptions {
 
 struct TrainingDelta {
   std::vector<float> published, local;  // Before the interval and after it, in arena order.
-  double loss = 0;                      // Of the last step.
+  double loss = 0;                      // Loss of the last step.
 };
 
 // Progress goes to standard error. Errors of the configuration and of the data.

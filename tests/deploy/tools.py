@@ -9,7 +9,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("CAUSEWAY_BUILD", ROOT / "build" / "release"))
-SKIPPED = 77  # What ctest takes for "could not be tried here".
+SKIPPED = 77  # ctest takes it for "could not be tried here".
 
 
 def run(*command, timeout=240, **options):

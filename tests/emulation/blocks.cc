@@ -29,7 +29,7 @@ namespace causeway::emulation {
 namespace {
 
 constexpr int kLanes = 32;
-constexpr int kWords = 8;  // Of a lane's operand: pointers take two.
+constexpr int kWords = 8;  // A lane's operand: pointers take two.
 constexpr size_t kStackBytes = size_t{128} << 10;
 
 enum class ThreadState { kReady, kBlockBarrier, kWarpExchange, kDone };
@@ -107,7 +107,7 @@ struct Warp {
 struct Block {
   std::vector<Thread> threads;
   std::vector<Warp> warps;
-  std::vector<int> order;  // Of warps, and of the lanes in each.
+  std::vector<int> order;  // Order of warps, and of the lanes in each.
   std::vector<int> lane_order;
   std::vector<uint64_t> shared;
   const std::function<void()>* body = nullptr;

@@ -154,7 +154,7 @@ TEST_P(DeviceEmulationTest, StreamsWaitForEventsAlone) {
   Enqueue(second, [&] { seen.push_back(2); });
   EXPECT_TRUE(seen.empty());
   cudaStreamSynchronize(second);
-  EXPECT_THAT(seen, ElementsAre(1, 2));  // What nobody waited for has not run.
+  EXPECT_THAT(seen, ElementsAre(1, 2));  // Nothing has run that nobody waited for.
   cudaStreamSynchronize(first);
   EXPECT_THAT(seen, ElementsAre(1, 2, 3));
   cudaEventDestroy(ready);

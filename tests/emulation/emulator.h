@@ -18,7 +18,7 @@ struct Machine {
   int devices = 1;
   size_t memory = size_t{1} << 30;   // Bytes of each device.
   int major = 9, minor = 0;          // Compute capability.
-  cudaError_t driver = cudaSuccess;  // What every call answers otherwise: no driver, no device.
+  cudaError_t driver = cudaSuccess;  // An error is every call's answer: no driver, no device.
   bool image = true;                 // The program was built for the devices' architecture.
   // Or nothing but events happens on streams, and memory of the devices is accounted for without
   // being there: what a model takes on machines larger than this one.

@@ -73,7 +73,7 @@ struct State {
   int64_t kernels = 0;
   int64_t allocations_made = 0;
   int64_t host_waits = 0;
-  cudaError_t sticky = cudaSuccess;  // Of a lost device.
+  cudaError_t sticky = cudaSuccess;  // Error of a lost device.
 };
 State& TheState();
 

@@ -34,7 +34,7 @@ sys.path.insert(0, str(training_runs.ROOT / "tests" / "unit" / "deploy"))
 import fake_programs  # noqa: E402
 from causeway_run import config, processes as processes_module  # noqa: E402
 
-FAKE_STEPS = 60  # What fake_programs pretend to train.
+FAKE_STEPS = 60  # Steps that fake_programs pretend to train.
 
 
 class SeriesTest(unittest.TestCase):
@@ -316,7 +316,7 @@ class StudyTest(unittest.TestCase):
         self.assertIn("| Muon | H 10 | 1 | 2.9600 | - | \N{MINUS SIGN}0.0400 | 1.00 / 2.00 |", text)
         self.assertIn("| **+0.2000** |", text)
         self.assertIn("minus H 30, same seed", text)
-        self.assertIn("| Muon | H 30 | 1 | 3.0000 | - |", text)  # Of the first seed, as the others.
+        self.assertIn("| Muon | H 30 | 1 | 3.0000 | - |", text)  # First seed, as the others.
 
     def test_every_experiment_becomes_json_and_a_plot(self):
         folder = Path(tempfile.mkdtemp())
@@ -528,7 +528,7 @@ class DeltaAgreementTest(unittest.TestCase):
         for order, (worker, sign) in enumerate((("b", -1), ("a", 1))):
             self.delta(order, 0, 2, worker, [2, 0, 2, 0])
             self.delta(9 - order, 1, 2, worker, [sign, sign])
-        self.delta(20, 0, 3, "a", [1, 1, 1, 1])  # Of a round that is not there whole.
+        self.delta(20, 0, 3, "a", [1, 1, 1, 1])  # A round that is not there whole.
         status, said, _ = self.run_tool()
         self.assertEqual(status, 0)
         self.assertEqual([line.split() for line in said.splitlines()[1:]],

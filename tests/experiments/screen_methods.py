@@ -26,7 +26,7 @@ from torch.nn import functional
 WINDOW, BATCH, WIDTH, LAYERS, HEADS, MLP, VOCABULARY = 128, 16, 64, 6, 4, 192, 256
 MUON_RATE, ADAMW_RATE = 0.02, 1e-2
 HELD_OUT_WINDOWS = 1024  # At most.
-HEADER_VALUES = 512  # Of a shard of tokens, which are 16 bits each.
+HEADER_VALUES = 512  # Header of a shard of tokens, which are 16 bits each.
 SHAPES = {"q": (WIDTH, WIDTH), "k": (WIDTH, WIDTH), "v": (WIDTH, WIDTH), "o": (WIDTH, WIDTH),
           "gate": (WIDTH, MLP), "up": (WIDTH, MLP), "down": (MLP, WIDTH)}
 

@@ -53,7 +53,7 @@ class ScreenTest(unittest.TestCase):
     def test_sites_learn_and_repeat_themselves(self):
         self.write()
         first = self.result("--workers", "2", "--period", "10")
-        self.assertLess(first["held_out_loss"], 3)  # Of 5.5 nats per byte at the start.
+        self.assertLess(first["held_out_loss"], 3)  # It starts at 5.5 nats per byte.
         self.assertEqual(self.result("--workers", "2", "--period", "10"), first)
         shared = self.result("--workers", "2", "--period", "10", "--share", "momentum")
         self.assertNotEqual(shared["held_out_loss"], first["held_out_loss"])

@@ -40,7 +40,7 @@ class Setting:
     mode: str
     rate_mbit: float
     rtt_ms: float
-    periods: int  # Of H steps; of data parallelism, of ten steps.
+    periods: int  # Periods of H steps; of ten with data parallelism.
     skipped: int
 
 

@@ -19,7 +19,7 @@ from causeway_run import plots  # noqa: E402  (found by training_runs)
 SPARSE = ("topk2", "topk2-forgets")
 # Whose differences from `streaming`, seed by seed, tell what chance does.
 _DENSE = ("diloco", "streaming-fp32", "overlap-fp32", "e3m0", "lm2")
-_SHORT = re.compile(r" \(|, ")  # What ends a label's first words.
+_SHORT = re.compile(r" \(|, ")  # Ends a label's first words.
 _PLOTTED_CURVES = ("plain", "streaming")
 
 

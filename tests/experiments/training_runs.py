@@ -57,9 +57,9 @@ class TrainingRun:
     settings: dict[str, str] = field(default_factory=dict)
     mode: str = "streaming"  # Whose settings of quickstart they change.
     workers: int | None = None  # The series' if left out.
-    worker_flags: tuple[tuple[str, ...], ...] = ()  # Of worker 0, 1, ...; none if left out.
-    lost_share: float = 0  # Of the rounds, to be closed without one of the workers.
-    tokens: int | None = None  # Of all workers together, which the run must come to.
+    worker_flags: tuple[tuple[str, ...], ...] = ()  # Flags of worker 0, 1, ...; none if left out.
+    lost_share: float = 0  # Share of the rounds, to be closed without one of the workers.
+    tokens: int | None = None  # Tokens of all workers together, which the run must come to.
 
     def config_text(self, steps: int, workers: int) -> str:
         workers = self.workers or workers

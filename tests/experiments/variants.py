@@ -27,7 +27,7 @@ class Scale:
     # Peaks; the best of those of the experiment `rates` at the small scale.
     learning_rate: str = "3e-3"  # AdamW inside.
     muon_learning_rate: str = "0.02"
-    muon_adamw_learning_rate: str = "1e-2"  # Of what Muon leaves to AdamW.
+    muon_adamw_learning_rate: str = "1e-2"  # Peak for what Muon leaves to AdamW.
     # Step times of a fast and a slow worker in the experiment with unequal ones; longer than they
     # really take.
     unequal_step_ms: tuple[int, int] = (80, 160)
@@ -89,7 +89,7 @@ _TOPK2 = _codecs("TOPK2", "INT4") | {
 @dataclass(frozen=True)
 class Variant:
     label: str
-    changes: dict[str, str] = field(default_factory=dict)  # Of _STREAMING.
+    changes: dict[str, str] = field(default_factory=dict)  # Settings that differ from _STREAMING.
     workers: int = 2
     mode: str = "streaming"
     unequal: bool = False  # Worker 1 is half as fast, and has a pace of its own.
@@ -228,9 +228,9 @@ VARIANTS = {
 class Experiment:
     title: str
     variants: tuple[str, ...]  # In the order of tables and plots.
-    baseline: str  # What the others are compared with, seed by seed.
+    baseline: str  # Variant that the others are compared with, seed by seed.
     headline: bool = False  # All seeds, in place of the first alone.
-    streaming_is: str = ""  # What `streaming` is called among these.
+    streaming_is: str = ""  # Name of `streaming` among these.
     in_all: bool = True  # Whether `all` means it, too.
 
     def label(self, variant: str) -> str:

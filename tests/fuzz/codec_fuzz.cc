@@ -30,7 +30,7 @@ enum Options : uint8_t {
   kEncoded = 2,      // Starts from what an encoder makes.
   kRawLength = 4,    // As many bytes as there are, rather than those that the values take.
   kFeedback = 8,     // Encodes with a residual.
-  kBase = 16 | 32,   // What the base is: see MakeBase.
+  kBase = 16 | 32,   // Says what the base is: see MakeBase.
   kRestIsBase = 64,  // Bits of the base are the input's, NaNs and all, rather than well-behaved.
 };
 

@@ -84,7 +84,7 @@ class CorpusArchiveTest(unittest.TestCase):
     def test_a_damaged_header_is_refused(self):
         for offset in (0, 124, 148, 156, 257):
             damaged = bytearray(corpus_archive.pack(INPUTS))
-            damaged[1024 + offset] ^= 1  # Of the second file.
+            damaged[1024 + offset] ^= 1  # In the second file's header.
             self.write(damaged)
             with self.subTest(offset=offset), self.assertRaisesRegex(corpus_archive.ArchiveError,
                                                                      self.archive):

@@ -49,7 +49,7 @@ constexpr ArrayFileKind kIndexKind = {'C', 'W', 'A', 'Y', 'D', 'O', 'C', 'S'};
 // The header of one shard; most are whole.
 struct ShardShape {
   int32_t words[4];
-  size_t bytes;  // Of tokens.
+  size_t bytes;  // Size of the tokens.
 };
 
 ShardShape TakeShape(Input& input) {

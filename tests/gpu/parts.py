@@ -56,7 +56,7 @@ class Context:
         self.log = log            # Called with the name and output of every command.
         # Called with each figure as soon as there is one. `results` has it by then.
         self.tell = tell
-        self.gpu = None           # Of the part `environment`.
+        self.gpu = None           # Set by the part `environment`.
         self.no_gpu = "the part environment has not looked for one"
         self.variables = dict(os.environ)
         self.program_variables = {}

@@ -157,7 +157,7 @@ def main():
         try:
             result = measure(settings)
             break
-        except torch.OutOfMemoryError:  # What our worker fits may be too much here.
+        except torch.OutOfMemoryError:  # A micro-batch that our worker fits may be too much here.
             if settings["micro_batch"] % 2 != 0:
                 raise
             settings["micro_batch"] //= 2

@@ -44,7 +44,7 @@ _SYNC_CYCLE = 4
 # Every mode twice, the first also last: what drifts, drifts for both.
 _SYNC_RUNS = (("none", _SYNC_STEPS, 0), ("every_step", _SYNC_CYCLE, 2),
               ("every_step", _SYNC_CYCLE, 2), ("none", _SYNC_STEPS, 0))
-_LEAST_CYCLES = 8  # Of a mode.
+_LEAST_CYCLES = 8  # Every mode does so many at least.
 
 
 def make_data(context):

@@ -178,7 +178,7 @@ class StatusPageTest(unittest.TestCase):
             # A tenth of a second is all that they have.
             self.shows(page, "banner", "Workers wait for the coordinator by now")
             self.assertTrue(page.run("return document.body.classList.contains('stale');"))
-            step = self.step_shown(page)  # What was known stays, marked as old.
+            step = self.step_shown(page)  # The last values stay, marked as old.
             self.assertGreater(step, 20)
 
             (cluster.folder / "address").unlink()
@@ -187,7 +187,7 @@ class StatusPageTest(unittest.TestCase):
             self.assertFalse(page.run("return document.body.classList.contains('stale');"))
             wait_until(lambda: self.step_shown(page) > step + 20, "training goes on")
             self.shows(page, "events", "recovered")
-            self.shows(page, "events", "training_started")  # Of the former process.
+            self.shows(page, "events", "training_started")  # From the former process.
             # The page still has the beginning of the curve.
             wait_until(lambda: page.run(
                 "const d = Chart.getChart('loss-plot').data.datasets[1].data;"

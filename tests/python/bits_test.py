@@ -31,7 +31,7 @@ from runs import BIN, Cluster, read_arrays, wait_until
 
 MEMBERS = "membership { start_workers: 2 max_workers: 2 quorum: 2 lease_ms: 3600000 } "
 STEPS = 13
-TOKENS = 64  # Of a step: those of cluster.MODEL, and of c_site.
+TOKENS = 64  # Tokens per step: those of cluster.MODEL, and of c_site.
 SYNC = "sync { fragments: 3 pattern: BALANCED steps_between_syncs: 4 "
 REPLAYED = SYNC + "overlap_steps: 1 mixing: 0.5 "
 # Up, down, with feedback, without it.

@@ -64,7 +64,7 @@ class ExamplesTest(unittest.TestCase):
         self.finish(*sites)
         said = [self.last_words(site) for site in sites]
         self.assertEqual(said[0], said[1])
-        self.assertLess(float(said[0].split()[-1]), 4.5)  # Of 5.55 for bytes at random.
+        self.assertLess(float(said[0].split()[-1]), 4.5)  # Bytes at random have 5.55.
 
     @needs("torch")
     def test_script_of_the_page_ends_with_one_number_twice(self):

@@ -27,7 +27,7 @@ from regions import Tree  # noqa: E402
 
 WIDTH = 256
 FRAGMENTS = 4
-PUSHES = 2  # Of a site at once.
+PUSHES = 2  # Pushes of one site at once.
 CONFIG = """
 run_name: "light"
 model {{ vocabulary_size: {vocabulary} layers: 1 width: 256 heads: 4 mlp_width: 256 }}

@@ -14,7 +14,7 @@
 namespace causeway::simulation {
 namespace {
 
-constexpr double kTolerance = 1e-5;                 // Of fp32 residuals, of values around 1.
+constexpr double kTolerance = 1e-5;                 // For fp32 residuals, of values around 1.
 constexpr absl::Duration kTold = absl::Seconds(2);  // Who is dead, to shards, at the latest.
 
 std::span<const float> Part(std::span<const float> arena, const FragmentRange& range) {
@@ -293,7 +293,7 @@ void Auditor::Stored(const server::ContributionRecord& record, std::span<const u
   }
   // Since the worker's last delta that counts, at the most.
   int64_t sent_before = 0;
-  int64_t trained_before = 0;  // Of a region's sites: what one has not sent comes later.
+  int64_t trained_before = 0;  // Trained by a region's sites: what one has not sent comes later.
   const bool region = delta->second.tokens >= 0;
   for (const auto& [round, others] : entry.arrivals) {
     const auto other = others.find(record.worker_id);

@@ -117,7 +117,7 @@ class Auditor {
   struct Delta {
     uint64_t base_hash = 0;
     std::vector<uint8_t> object;
-    int64_t tokens = -1;  // Of a region's: what its sites have trained. Of others it is not known.
+    int64_t tokens = -1;  // Trained by a region's sites; -1: another worker's, not known.
   };
   // A region's delta for its parent.
   struct Upward {

@@ -60,7 +60,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   CoordinatorHost& host_;
   const int64_t id_;
   const std::weak_ptr<StreamClient> client_;
-  int64_t generation_ = 0;  // Of the coordinator that received the join.
+  int64_t generation_ = 0;  // Generation of the coordinator that received the join.
   std::string worker_;
   uint64_t incarnation_ = 0;
   bool severed_ = false;

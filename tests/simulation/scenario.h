@@ -31,7 +31,7 @@ struct Scenario {
   absl::Duration tick;
   absl::Duration maintain;
   absl::Duration shortest_step, longest_step;
-  absl::Duration shortest_delay, longest_delay;  // Of the network, one way.
+  absl::Duration shortest_delay, longest_delay;  // One way, over the network.
 
   // Faults, until `quiet_at`. Probabilities per call, per write to the store, and the mean time
   // between the others.

@@ -29,7 +29,7 @@ class SimulatedShards {
     const std::vector<float>* initial = nullptr;  // In arena order.
     Auditor* auditor = nullptr;
     CoordinatorHost* lead = nullptr;
-    CoordinatorHost::Decorator decorator;  // Of the shards.
+    CoordinatorHost::Decorator decorator;  // Wraps the shards' coordinators.
     bool leads_do_not_wait = false;        // The bug of that name.
   };
   explicit SimulatedShards(Options options);

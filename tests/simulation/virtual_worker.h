@@ -44,7 +44,7 @@ struct WorkerFragment {
   std::vector<float> residual;
   DeltaLedger ledger;
   std::shared_ptr<Flight> flight;
-  std::vector<float> held;  // Of the flight, with sync.keep_in_flight: the local values then.
+  std::vector<float> held;  // With sync.keep_in_flight: local values when the flight began.
 };
 
 // Fragment and round -> the step after which it was merged. On a site's disk, as merges.jsonl.
@@ -181,7 +181,7 @@ class VirtualWorker final : public StreamClient,
   int64_t step_ = 0;
   int64_t checkpoint_step_ = -1;  // -1: there is none.
   int fetched_ = 0;
-  int64_t run_step_ = 0;  // Of the welcome.
+  int64_t run_step_ = 0;  // The run's step in the welcome.
   bool stepping_ = false;
   bool state_asked_ = false;  // A landing waits for a whole state.
   std::deque<SyncEvent> merges_due_;

@@ -14,7 +14,7 @@ from processes import Failed, working_folder
 _OBJECT_BYTES = 16 << 20
 _FRAGMENTS = 2
 _ROUNDS = 2
-_SHARE = 0.3  # Of the first object, when the link is cut.
+_SHARE = 0.3  # Share of the first object that crosses before the cut.
 _LINK = LinkSettings(rate_mbit=100, rtt_ms=50)
 
 
@@ -22,7 +22,7 @@ _LINK = LinkSettings(rate_mbit=100, rtt_ms=50)
 class _Case:
     name: str
     way: str = ""     # up or down; empty: left in peace.
-    action: str = ""  # Of the link program.
+    action: str = ""  # Command to the link program.
 
 
 def _cases(cut_s):

@@ -17,7 +17,7 @@ from processes import Program, machine_cpu_s, working_folder
 
 _PLAIN_TCP = Path(__file__).resolve().parent / "plain_tcp.py"
 _WIDTH = 256
-_BLOCK_VALUES = 7 * _WIDTH * _WIDTH  # Of the one layer, about.
+_BLOCK_VALUES = 7 * _WIDTH * _WIDTH  # Values of the one layer, about.
 _CONFIG = """
 run_name: "wan"
 model {{ vocabulary_size: {vocabulary} layers: 1 width: 256 heads: 4 mlp_width: 256 }}

@@ -38,7 +38,7 @@ void LinkDirection::Arrive(int64_t now_ns, const FrameLayout& layout,
   Transmit(now_ns);
   const int64_t room = settings_.QueueBytes();
   const double burst_bytes = settings_.rate_bits_per_s / 8 * (kBurstNs / kNsPerSecond);
-  int first = 0;  // Of the segments that wait here to be queued together.
+  int first = 0;  // First of the segments that wait here to be queued together.
   int64_t bytes = 0;
   const auto enqueue = [&](int end) {
     if (end > first) {

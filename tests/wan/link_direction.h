@@ -31,7 +31,7 @@ inline constexpr int64_t kTimelineBinNs = 100'000'000;
 inline constexpr int64_t kLeastQueueBytes = 64 << 10;
 
 struct DirectionSettings {
-  double rate_bits_per_s = 1e9;  // Of IP packets, headers included.
+  double rate_bits_per_s = 1e9;  // IP packets, headers included.
   int64_t delay_ns = 0;          // One way.
   double loss = 0;               // Probability that a segment is lost, 0 .. 1.
   int64_t queue_bytes = 0;       // 0: the rate over twice the delay.
@@ -94,7 +94,7 @@ class LinkDirection {
     std::vector<uint8_t> frame;  // Empty: lost.
     int segments = 0;
     int64_t bytes = 0;
-    int64_t time_ns = 0;  // Of its arrival in the queue, then at the far end.
+    int64_t time_ns = 0;  // Time of arrival in the queue, then at the far end.
   };
 
   void Transmit(int64_t now_ns);

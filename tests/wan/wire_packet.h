@@ -45,11 +45,11 @@ struct TcpHeader {
 
 // The layout of a frame. Offsets are bytes of the frame.
 struct FrameLayout {
-  std::optional<TcpHeader> tcp;  // Of IPv4 packets that carry TCP and are no later fragment.
-  size_t transport_begin = 0;    // Of TCP; these two only with tcp.
+  std::optional<TcpHeader> tcp;  // Set for IPv4 packets that carry TCP and are no later fragment.
+  size_t transport_begin = 0;    // Offset of TCP; this and the next only with tcp.
   size_t payload_begin = 0;
   int segments = 1;
-  size_t segment_payload_bytes = 0;  // Of every segment but the last; 0 where segments is 1.
+  size_t segment_payload_bytes = 0;  // Payload of all segments but the last; 0 where segments is 1.
   size_t frame_bytes = 0;
 
   // Bytes of IP packet that segment i is on the wire.

@@ -22,7 +22,7 @@ namespace causeway::worker {
 struct RankRange {
   int first = 0;
   int count = 1;
-  int ranks = 1;  // Of the site.
+  int ranks = 1;  // Ranks of the whole site.
 };
 
 // INVALID_ARGUMENT, with what to change, unless all ranks have equally many micro-batches. `what`
@@ -49,7 +49,7 @@ class StepTokens {
 
  private:
   const int64_t micro_batches_;
-  const size_t tokens_;   // Of a micro-batch.
+  const size_t tokens_;   // Tokens per micro-batch.
   const bool documents_;  // Where they start, beside inputs and targets.
   std::vector<int32_t> values_;
   size_t stride() const { return (documents_ ? 3 : 2) * tokens_; }

@@ -49,7 +49,7 @@ constexpr int kBatch = 4;
 
 struct Targets {
   int64_t tokens = 0;  // That are predicted: with document masking not every position has one.
-  int64_t bytes = 0;   // Of their text (text_bytes.h); 0 if there is no tokenizer.
+  int64_t bytes = 0;   // Size of their text (text_bytes.h); 0 if there is no tokenizer.
   bool bytes_are_exact = true;
 };
 

@@ -17,7 +17,7 @@ namespace causeway::worker {
 struct AddedToken {
   int32_t token = 0;
   std::string text;          // Not empty.
-  bool special = false;      // Of the tokenizer, not of any language.
+  bool special = false;      // Belongs to the tokenizer, not to any language.
   bool normalized = false;   // Looked for in the normalized text.
   bool single_word = false;  // Only where no part of a word touches it.
   bool strip_left = false;   // Takes the white space before it along.

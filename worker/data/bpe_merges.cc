@@ -42,7 +42,7 @@ void BpeMerges::Encode(absl::string_view word, MergeScratch& scratch,
 
 void BpeMerges::EncodeShort(absl::string_view word, std::vector<int32_t>& tokens) const {
   std::array<int32_t, kShortWord + 1> symbols;
-  std::array<uint32_t, kShortWord + 1> ranks;  // Of a symbol and the next.
+  std::array<uint32_t, kShortWord + 1> ranks;  // Ranks of a symbol and the next.
   size_t count = word.size();
   for (size_t i = 0; i < count; ++i) symbols[i] = byte_tokens_[static_cast<uint8_t>(word[i])];
   for (size_t i = 0; i + 1 < count; ++i) ranks[i] = Find(symbols[i], symbols[i + 1]).rank;
@@ -67,7 +67,7 @@ void BpeMerges::EncodeLong(absl::string_view word, MergeScratch& scratch,
                            std::vector<int32_t>& tokens) const {
   const size_t count = word.size();
   std::vector<int32_t>& symbols = scratch.tokens;  // -1 where a symbol went into the one before.
-  std::vector<uint32_t>& ranks = scratch.ranks;    // Of a symbol and the next.
+  std::vector<uint32_t>& ranks = scratch.ranks;    // Ranks of a symbol and the next.
   std::vector<int32_t>& previous = scratch.previous;
   std::vector<int32_t>& next = scratch.next;
   std::vector<uint64_t>& queue = scratch.queue;

@@ -44,7 +44,7 @@ class BpeTokenizer final : public Tokenizer {
   size_t NextCut(absl::string_view text, size_t from) const override;
 
  private:
-  struct Scratch;  // Of one Encode at a time: buffers, and words that were encoded before.
+  struct Scratch;  // Serves one Encode at a time: buffers, and words that were encoded before.
 
   std::unique_ptr<Scratch> TakeScratch() const;
   void ReturnScratch(std::unique_ptr<Scratch> scratch) const;

@@ -18,7 +18,7 @@ inline constexpr char kDataJsonName[] = "data.json";
 struct DataDescription {
   // "bytes", or the name of the tokenizer's file, which lies in the folder too.
   std::string tokenizer;
-  std::string tokenizer_hash;  // Of that file; empty for bytes.
+  std::string tokenizer_hash;  // Hash of that file; empty for bytes.
   int64_t vocabulary_size = 0;
   double held_out_fraction = 0;
   int64_t train_tokens = 0;
@@ -27,13 +27,13 @@ struct DataDescription {
   std::vector<std::string> held_out_shards;
   std::vector<std::string> sources;  // The corpus, as it was named.
   int64_t documents = 0;
-  int64_t bytes = 0;  // Of text.
+  int64_t bytes = 0;  // Size of the text.
   ShardFormat shard_format = ShardFormat::kLlmC;
   // The token between documents; -1: there is none.
   int64_t separator = -1;
   std::string train_documents;  // Names of DocumentIndex files; empty: there is none.
   std::string held_out_documents;
-  int64_t refused_lines = 0;  // Of JSONL, left out on request.
+  int64_t refused_lines = 0;  // Lines of JSONL, left out on request.
 };
 
 absl::Status WriteDataJson(FileSystem& file_system, const std::string& folder,

@@ -39,7 +39,7 @@ class ShardSequence {
 
  private:
   std::vector<TokenShard> shards_;
-  std::vector<int64_t> begins_;  // Of each shard, and the end of the last.
+  std::vector<int64_t> begins_;  // Begin of each shard, and end of the last.
   std::optional<DocumentIndex> documents_;
 };
 

@@ -34,10 +34,10 @@ struct EncodeJob {
   std::string path;
   absl::string_view input;  // In the file.
   bool is_jsonl = false;
-  bool held_out = false;  // Of text; whose lines of JSONL are held out is for others to say.
+  bool held_out = false;  // Only for text; others say whose lines of JSONL are held out.
   bool begins_document = false;
   bool ends_document = false;
-  bool begins_file = false;  // Of JSONL.
+  bool begins_file = false;  // Only for JSONL.
 
   // The thread's result.
   std::vector<EncodedText> texts;

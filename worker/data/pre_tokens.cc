@@ -74,7 +74,7 @@ const char* ContractionEnd(const char* at, const char* end) {
 // \s*[\r\n]+ if kLines, then \s+(?!\S) and \s+, at a character of white space.
 template <bool kLines>
 const char* WhiteSpaceEnd(const Scanner& scanner, const char* at) {
-  const char* last = at;           // Of the run's characters.
+  const char* last = at;           // The run's last character.
   const char* line_end = nullptr;  // Past the last \r or \n.
   const char* run_end = at;
   Character c = scanner.At(at);

@@ -193,8 +193,8 @@ absl::Status VisitPieces(FileSystem& file_system, const TextCorpus& corpus,
           absl::StrCat(document.path, " had ", document.bytes, " bytes and now has ", text.size(),
                        "; do not change the corpus while it is read"));
     }
-    size_t begin = 0;  // Of the piece.
-    size_t at = 0;     // Of the segment.
+    size_t begin = 0;  // Where the piece begins.
+    size_t at = 0;     // Where the segment begins.
     while (at < text.size()) {
       const int64_t segment = split.SegmentOf(document_begin + static_cast<int64_t>(at));
       const bool held_out = split.IsHeldOut(segment);

@@ -254,7 +254,7 @@ class Run {
   TokenizeResult result_;
   int64_t done_ = 0;
   int64_t reported_ = 0;
-  int64_t lines_ = 0;  // Of the present file of JSONL.
+  int64_t lines_ = 0;  // Lines of the present file of JSONL.
   int64_t jsonl_documents_ = 0;
 };
 

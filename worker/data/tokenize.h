@@ -47,7 +47,7 @@ struct TokenizeResult {
   int64_t documents = 0;
   int64_t skipped_files = 0;
   int64_t refused_lines = 0;
-  int64_t bytes = 0;  // Of text.
+  int64_t bytes = 0;  // Size of the text.
   int64_t train_tokens = 0;
   int64_t held_out_tokens = 0;
 };

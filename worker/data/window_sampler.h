@@ -31,7 +31,7 @@ struct SamplingOptions {
   int64_t sequence_length = 0;  // T.
   int64_t vocabulary_size = 0;  // The model's.
   uint64_t seed = 0;
-  int slot = 0;   // Of this worker, in [0, slots).
+  int slot = 0;   // Part of this worker, in [0, slots).
   int slots = 1;  // Parts of the data: the run's max_workers.
   // Documents that share a window do not see each other: Read fills document_starts, and the first
   // token of a document is nobody's target.

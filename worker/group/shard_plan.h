@@ -31,7 +31,7 @@ struct ShardPiece {
   int64_t end = 0;
   int fragment = 0;
   int bucket = 0;
-  int64_t offset = 0;  // Of its first value in the rank's own arrays, which have no gaps.
+  int64_t offset = 0;  // Place of its first value in the rank's own arrays, which have no gaps.
   int64_t size() const { return end - begin; }
 };
 

@@ -49,7 +49,7 @@ SiteLink::~SiteLink() {
   cause_->Remove(listener_);
   {
     absl::MutexLock lock(&mutex_);
-    failed_ = true;  // What the receiver finds from now on is no cause.
+    failed_ = true;  // An error that the receiver finds from now on is no cause.
   }
   // The peer may have left before.
   if (cause_->Get().ok()) Send(FrameOf(v1::SiteFrame::LEAVE), {}).IgnoreError();
@@ -92,7 +92,7 @@ absl::Status SiteLink::Send(v1::SiteFrame frame, std::span<const uint8_t> bytes)
     bytes = bytes.subspan(part.size());
     frame.set_bytes(part.data(), part.size());
     if (const absl::Status sent = stream_->Write(frame); !sent.ok()) {
-      closed_ = true;  // What followed would be taken for the rest.
+      closed_ = true;  // A later message would be taken for the rest.
       return Lost(peer_, sent.message());
     }
   } while (!bytes.empty());

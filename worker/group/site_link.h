@@ -85,7 +85,7 @@ class SiteLink {
   const std::string peer_;
   const std::shared_ptr<SharedCause> cause_;
   std::function<bool(SiteCall&)> handle_;
-  int listener_ = 0;  // Of the cause.
+  int listener_ = 0;  // Number of the listener at the cause.
 
   absl::Mutex send_mutex_;
   bool closed_ ABSL_GUARDED_BY(send_mutex_) = false;  // For writing.

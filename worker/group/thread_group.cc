@@ -19,7 +19,7 @@ struct ThreadGroup::Call {
   Kind kind = Kind::kBarrier;
   GroupType type = GroupType::kByte;
   int root = 0;
-  std::vector<int64_t> bounds;  // Of one piece where there are no pieces.
+  std::vector<int64_t> bounds;  // Bounds of the pieces; of one where there are no pieces.
   void* data = nullptr;
 
   bool Fits(const Call& other) const {

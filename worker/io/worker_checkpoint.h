@@ -22,7 +22,7 @@ struct WorkerCheckpoint {
   std::string worker_id;
   v1::RunConfig config;  // Complete.
   int data_slot = 0;
-  int64_t step = 0;    // Of the schedule, done.
+  int64_t step = 0;    // Steps of the schedule, done.
   int64_t tokens = 0;  // Trained.
   // The step counter's. Files of before there were paces have none, which means these.
   int64_t pace_milli = 1000;

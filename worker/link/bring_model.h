@@ -23,11 +23,11 @@ struct ModelToBring {
   std::function<bool()> is_cancelled = [] { return false; };
 };
 
-// Blocks until the run has begun with this model, or does not. Whoever gets OK or ALREADY_EXISTS
-// (the run has its model, of another site) describes the run again and joins. INVALID_ARGUMENT if
-// the values are not those of the table, and what session.proto says. Nothing is repeated: after an
-// error that passes (common/rpc/status.h) describe the run again first. Another try goes on where
-// the last one broke, if the coordinator has kept that. `sent`: what this one wrote, in bytes.
+// Blocks until the run has begun with this model, or cannot. After OK or ALREADY_EXISTS (another
+// site brought the model), describe the run again and join. INVALID_ARGUMENT if the values are not
+// those of the table; other errors are session.proto's. The call tries once: after an error that
+// passes (common/rpc/status.h) describe the run again first. The next try goes on where this one
+// broke, if the coordinator has kept that. `sent`: bytes that this try wrote.
 absl::Status BringModel(v1::Session::Stub& stub, const ModelToBring& model,
                         int64_t* sent = nullptr);
 

@@ -54,7 +54,7 @@ struct MemberOptions {
   // HOST:PORT, or several with commas between: where it may be. They are tried one after the other,
   // also when it moves; names in such a list are looked up once.
   std::string coordinator;
-  SecurityOptions security;  // Of the link to it.
+  SecurityOptions security;  // Secures the link to it.
   std::string worker_id;
   bool own_data = false;             // Nobody else has them: all of them are this worker's part.
   std::string output;                // Folder for events.jsonl and metrics.jsonl; empty: neither.
@@ -93,7 +93,7 @@ class RunMember {
  public:
   // Where a former process of this worker was.
   struct Place {
-    int64_t step = 0;    // Of the schedule, done.
+    int64_t step = 0;    // Steps of the schedule, done.
     int64_t tokens = 0;  // Trained.
     int64_t pace_milli = kPaceOne;
     int64_t pace_carry_milli = 0;
@@ -279,17 +279,17 @@ class RunMember {
   bool anew_ = true;
   bool took_other_part_ = false;
   StepCounter counter_;
-  int64_t end_ = 0;  // Of the schedule, for now.
+  int64_t end_ = 0;  // The schedule's end, for now.
 
   v1::Heartbeat heartbeat_;  // The last one that the session was given.
-  int64_t first_step_ = 0;   // Of this process, as the next four are.
+  int64_t first_step_ = 0;   // Belongs to this process, as the next four do.
   int64_t first_tokens_ = 0;
   int64_t inner_steps_ = 0;
   absl::Duration compute_ = absl::ZeroDuration();
   absl::Duration evaluation_ = absl::ZeroDuration();
-  int64_t tokens_ = 0;                                     // Of this worker in the run.
+  int64_t tokens_ = 0;                                     // Trained by this worker in the run.
   absl::Duration inner_step_time_ = absl::ZeroDuration();  // Smoothed; zero: not known yet.
-  absl::Duration step_time_ = absl::ZeroDuration();        // Of the last inner step.
+  absl::Duration step_time_ = absl::ZeroDuration();        // Duration of the last inner step.
   int64_t step_tokens_ = 0;
   int64_t checkpoint_step_ = -1;  // -1: there is none.
   std::optional<double> loss_;    // The last.

@@ -252,7 +252,7 @@ json RunMember::Summary() const {
       {"parameters", plan_.parameters()},
       {"first_step", first_step_},
       {"steps", step()},
-      {"inner_steps", inner_steps_},  // Of this process.
+      {"inner_steps", inner_steps_},  // Counted by this process.
       {"tokens", tokens_},
       {"wall_seconds", wall},
       {"compute_seconds", compute},

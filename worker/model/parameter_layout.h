@@ -27,7 +27,7 @@ struct ProjectionLayout {
 // Offsets in values; -1 for tensors that the model does not have.
 struct NormLayout {
   int64_t weight = -1;
-  int64_t bias = -1;  // Of a LayerNorm.
+  int64_t bias = -1;  // Only a LayerNorm has one.
 };
 
 struct BlockLayout {

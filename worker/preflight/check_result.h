@@ -29,7 +29,7 @@ struct CheckResult {
   std::string name;  // "round trip"
   CheckStatus status = CheckStatus::kOk;
   std::string finding;
-  std::string remedy;  // What to do; of warnings and failures.
+  std::string remedy;  // Says what to do, for warnings and failures.
   std::vector<Measured> values = {};
 };
 

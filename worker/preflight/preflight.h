@@ -26,9 +26,9 @@ struct PreflightOptions {
   std::string data;
   std::string output;
   bool own_data = false;
-  int threads = 0;                               // 0: one per core.
-  int connections = 4;                           // 1 .. 16.
-  absl::Duration probe_time = absl::Seconds(3);  // Of each direction; zero: rates are not measured.
+  int threads = 0;                                  // 0: one per core.
+  int connections = 4;                              // 1 .. 16.
+  absl::Duration probe_time = absl::Seconds(3);     // Per direction; zero: rates are not measured.
   absl::Duration step_time = absl::ZeroDuration();  // Zero: it is guessed.
   std::string congestion_control;                   // ChooseCongestionControl's.
 };

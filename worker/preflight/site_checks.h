@@ -30,7 +30,7 @@ struct DiskFacts {
   bool exists = false;  // The output folder itself.
   uint64_t free_bytes = 0;
   double write_bytes_per_second = 0;  // Written and synced.
-  absl::Duration sync_time;           // Of the last sync, after nearly nothing was written.
+  absl::Duration sync_time;           // Time of the last sync, after nearly nothing was written.
 };
 // Writes up to 64 MiB for at most two seconds and removes them again. Errors of the file system;
 // FAILED_PRECONDITION if another process uses the folder.

@@ -109,7 +109,7 @@ class Site {
   std::vector<std::string> plans_;   // Matrix products, by process.
   std::atomic<bool> ended_ = false;
   std::unique_ptr<SiteDoor> door_;                // Outlives the links.
-  std::vector<std::unique_ptr<SiteLink>> links_;  // Of process 1, 2, ...
+  std::vector<std::unique_ptr<SiteLink>> links_;  // Links to process 1, 2, ...
 };
 
 }  // namespace causeway::worker

@@ -116,7 +116,7 @@ class ArenaSite {
   Clock& clock_;
   std::vector<causeway_range> all_ranges_;
   std::vector<float> arena_;
-  std::vector<float> saved_parameters_;  // Of a state, until it is continued from.
+  std::vector<float> saved_parameters_;  // Parameters of a state, until it is continued from.
   bool restored_ = false;
   bool brought_model_ = false;
   bool ready_ = false;
@@ -132,7 +132,7 @@ class ArenaSite {
   std::optional<absl::Duration> step_time_;
   std::vector<int32_t> merged_;   // In the present call.
   std::vector<int32_t> changed_;  // Not asked for yet.
-  std::vector<int32_t> answer_;   // What the last call returned.
+  std::vector<int32_t> answer_;   // Returned by the last call.
 
   std::atomic<bool> drain_requested_ = false;
   std::atomic<bool> cancel_requested_ = false;

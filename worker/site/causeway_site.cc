@@ -41,7 +41,7 @@ using causeway::worker::RunMember;
 using causeway::worker::SiteJoin;
 
 struct causeway_site {
-  pid_t pid = 0;  // Of the process that joined.
+  pid_t pid = 0;  // The process that joined.
   causeway_log_function log = nullptr;
   void* log_context = nullptr;
   std::optional<LogQueue::Wanted> wants_log;

@@ -36,7 +36,7 @@ class EarlyMerges {
 
   // False where every answer has one step: overlap_steps is max_overlap_steps.
   bool possible() const { return slack_steps_ > 0; }
-  // By how many steps at most an answer may be late without being waited for.
+  // Steps that an answer may be late, at most, without being waited for.
   int64_t slack_steps() const { return slack_steps_; }
 
   // This process continues from a checkpoint with these versions, by fragment.

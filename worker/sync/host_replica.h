@@ -26,7 +26,7 @@ class HostReplica final : public Replica {
   absl::StatusOr<std::unique_ptr<Delta>> Snapshot(int fragment) override;
   absl::Status FoldLate(int fragment, std::span<const uint8_t> object) override;
   // Decodes and hashes for Merge, which then only copies and mixes. At most kMostStaged fragments
-  // wait so, for what that takes: 4 bytes per value. Others are decoded by Merge.
+  // wait so, as each takes 4 bytes per value. Merge decodes the others.
   absl::Status StageAnswer(int fragment, std::span<const uint8_t> answer) override;
   absl::Status Merge(int fragment, std::span<const uint8_t> answer, float alpha) override;
   absl::StatusOr<uint64_t> FinishMerge(int fragment) override;
@@ -44,7 +44,7 @@ class HostReplica final : public Replica {
   // In blocks that are used again (byte_buffer.h).
   using Values = std::vector<float, UninitializedAllocator<float>>;
   struct Staged {
-    Values published;   // What the copy is after the answer; empty: nothing is staged.
+    Values published;   // The copy after the answer; empty: nothing is staged.
     uint64_t hash = 0;  // Its hash, until FinishMerge asks for it.
   };
   static constexpr int kMostStaged = 2;

@@ -129,7 +129,7 @@ class PartServer {
   const Codec* const codec_down_;
   const PieceBytes pieces_;
   std::vector<float> restored_;  // The published copy, until the residual comes.
-  TransferThreads threads_;      // That wait for codes. Last.
+  TransferThreads threads_;      // Wait for codes. Last.
 };
 
 }  // namespace causeway::worker

@@ -6,10 +6,10 @@
 // implementations give the same bits. A replica serves one engine from its construction on:
 // published copy and residuals begin as zeros.
 //
-// Thread-safety: one training thread calls everything at step boundaries, but for Delta::Encode and
-// StageAnswer, which the engine's own threads call while that one may be at other fragments, or in
-// a step. From Snapshot until its Encode has returned nothing else happens to the fragment, but for
-// Published and Mix.
+// Thread-safety: one training thread calls everything at step boundaries. Delta::Encode and
+// StageAnswer alone are called by the engine's own threads, while the training thread may be at
+// other fragments or in a step. From Snapshot until its Encode has returned, only Published and Mix
+// happen to the fragment.
 //
 // Errors: INVALID_ARGUMENT for values or bytes that a codec refuses, as in codec.h; others are the
 // device's. After an error the fragment is unspecified.
@@ -39,16 +39,16 @@ class Replica {
 
   virtual ~Replica() = default;
 
-  // The delta of the published copy and the local values, or the gradient of the step just done,
-  // before clipping (data parallelism), and what error feedback adds.
+  // Takes the delta of the published copy and the local values, or the gradient of the step just
+  // done, before clipping (data parallelism), and what error feedback adds.
   virtual absl::StatusOr<std::unique_ptr<Delta>> Snapshot(int fragment) = 0;
 
-  // Adds to what error feedback keeps a delta that was encoded against the published copy of now:
-  // its round closed without it. Not for gradients.
+  // Adds a delta whose round closed without it to what error feedback keeps. It was encoded against
+  // the published copy of now. Not for gradients.
   virtual absl::Status FoldLate(int fragment, std::span<const uint8_t> object) = 0;
 
-  // The answer of the fragment's round has come, and Merge will be called with the same bytes,
-  // which stay: a replica may bring them to where it needs them.
+  // Tells that the answer of the fragment's round has come. Merge will be called with the same
+  // bytes, which stay: a replica may bring them to where it needs them.
   virtual absl::Status StageAnswer(int /*fragment*/, std::span<const uint8_t> /*answer*/) {
     return absl::OkStatus();
   }
@@ -76,8 +76,8 @@ class Replica {
   virtual absl::StatusOr<std::vector<float>> Held(int fragment) = 0;
   virtual absl::Status SetHeld(int fragment, std::span<const float> values) = 0;
 
-  // The published copy, in arena order. What it refers to stays as it is until the next call of any
-  // method.
+  // Returns the published copy, in arena order. The values stay as they are until the next call of
+  // any method.
   virtual absl::StatusOr<std::span<const float>> Published() = 0;
 
   // The part of a checkpoint, in arena order; `residual` is empty if nothing is kept. Call it when

@@ -33,9 +33,9 @@ class ReplicaPart {
   virtual absl::Status StageAnswer(int fragment, std::span<const uint8_t> answer) = 0;
   // Begins the merge, and hashing what it makes of the published copy.
   virtual absl::Status Merge(int fragment, std::span<const uint8_t> answer, float alpha) = 0;
-  // Begins to hash it, too.
+  // Sets the published copy, and begins to hash it, too.
   virtual absl::Status SetPublished(int fragment, std::span<const uint8_t> values) = 0;
-  // Waits for what the one of both begun last has to say.
+  // Waits for the leaves of whichever of the two began last.
   virtual absl::Status FinishHash(int fragment, LeafSink& leaves) = 0;
   virtual absl::Status Mix(int fragment, float alpha) = 0;
   virtual absl::Status Hold(int fragment) = 0;

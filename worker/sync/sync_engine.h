@@ -4,8 +4,8 @@
 //   SyncEngine sync(options);
 //   ASSIGN_OR_RETURN(int64_t step, sync.Fetch(welcome.run_step()));   // or Restore a checkpoint
 //   while (step < steps) {
-//     trainer.Step(++step);              // or further ahead, at another pace
-//     (train/step_counter.h) RETURN_IF_ERROR(sync.AfterStep(step, tokens, windows));
+//     trainer.Step(++step);  // or further ahead, at another pace (train/step_counter.h)
+//     RETURN_IF_ERROR(sync.AfterStep(step, tokens, windows));
 //   }
 //   RETURN_IF_ERROR(sync.Drain());
 //
@@ -77,7 +77,7 @@ class SyncEngine {
   struct Options {
     v1::SyncConfig config;               // Complete.
     const FragmentPlan* plan = nullptr;  // These four outlive the engine.
-    Replica* replica = nullptr;          // Which has served no other engine.
+    Replica* replica = nullptr;          // Has served no other engine.
     Exchange* exchange = nullptr;
     Clock* clock = nullptr;
     // Steps of the schedule that one inner step may advance by; at most H - tau_max, or 1.
@@ -94,7 +94,7 @@ class SyncEngine {
     struct Fragment {
       int64_t version = 0;
       int64_t tokens = 0;  // Since the last send.
-      Draws draws;         // Which they were.
+      Draws draws;         // Data of those tokens.
       // The round in flight, 0: none. Its object is empty where this worker did not contribute.
       int64_t round_in_flight = 0;
       int64_t tokens_in_flight = 0;
@@ -120,7 +120,7 @@ class SyncEngine {
   // without passing over an open round.
   absl::StatusOr<int64_t> Fetch(int64_t run_step);
 
-  // Before anything else: RESOURCE_EXHAUSTED if the threads that transfer could not be started.
+  // To be checked first: RESOURCE_EXHAUSTED if the threads that transfer could not be started.
   const absl::Status& started() const {
     return encoders_->started().ok() ? threads_->started() : encoders_->started();
   }
@@ -139,14 +139,14 @@ class SyncEngine {
   // The first draw of the next step.
   int64_t next_draw() const { return next_draw_; }
 
-  // To be called after every inner step, in order; `tokens` were trained in it, as many draws from
-  // next_draw on as `draws` says, and it ended at `step`: 1 .. max_advance steps after the one
-  // before. Sends whatever is due after the steps that it covered, then merges what is due after
-  // them, both in the order of the schedule. Blocks only for answers that are due. An error is
-  // final; after CANCELLED (Exchange::Cancel while an answer was waited for) Save still gives a
-  // state that Restore continues from, bit for bit. OUT_OF_RANGE, also of Restore: the answer is
-  // gone and the run more than H steps ahead, so that this worker's steps are of no use to it; it
-  // starts anew, with another engine.
+  // Call it after every inner step, in order. The step ended at `step`, 1 .. max_advance steps
+  // after the one before; it trained `tokens` tokens, which were `draws` draws from next_draw on.
+  // Sends whatever is due after the steps that it covered, then merges what is due after them, both
+  // in the order of the schedule. Blocks only for answers that are due. An error is final; after
+  // CANCELLED (Exchange::Cancel while an answer was waited for) Save still gives a state that
+  // Restore continues from, bit for bit. OUT_OF_RANGE, also of Restore: the answer is gone and the
+  // run more than H steps ahead, so that this worker's steps are of no use to it; it starts anew,
+  // with another engine.
   absl::Status AfterStep(int64_t step, int64_t tokens, int64_t draws);
 
   // The fragments, sorted, whose local values AfterStep(step, ...) will read or write. From then on
@@ -193,9 +193,9 @@ class SyncEngine {
     bool encoded ABSL_GUARDED_BY(mutex) = false;
     bool pushed ABSL_GUARDED_BY(mutex) = false;  // Or failed, or nothing to push.
     bool done ABSL_GUARDED_BY(mutex) = false;
-    int64_t arrival ABSL_GUARDED_BY(mutex) = 0;  // The how manieth that was done.
+    int64_t arrival ABSL_GUARDED_BY(mutex) = 0;  // Place in the order of arrival.
     bool late ABSL_GUARDED_BY(mutex) = false;
-    EncodedObject object ABSL_GUARDED_BY(mutex);  // Of a restored flight without checksums.
+    EncodedObject object ABSL_GUARDED_BY(mutex);  // Without checksums in a restored flight.
     absl::StatusOr<PulledObject> answer ABSL_GUARDED_BY(mutex) = absl::UnknownError("not asked");
   };
 

@@ -25,7 +25,7 @@ struct WorkerFigures {
   // The inner optimizer's; empty where the coordinator has the optimizer.
   std::optional<double> learning_rate;
   std::optional<double> gradient_norm;
-  std::optional<double> eval_loss;  // Of the worker that evaluates.
+  std::optional<double> eval_loss;  // Set on the worker that evaluates.
 };
 
 void AddWorkerFigures(MetricPage& page, const WorkerFigures& figures);

@@ -86,7 +86,7 @@ struct Text {
   std::vector<int32_t> tokens;  // The prompt and what follows.
   int added = 0;
   bool done = false;
-  std::vector<float> logits;  // Of what comes next.
+  std::vector<float> logits;  // Scores of what comes next.
 };
 
 }  // namespace

@@ -45,7 +45,7 @@ struct Fixture {
   nlohmann::json description;
   v1::RunConfig config;
   std::vector<float> weights;    // In the fixture's order, tensor after tensor.
-  std::vector<float> gradients;  // Of step 1, likewise.
+  std::vector<float> gradients;  // Gradients of step 1, likewise.
   std::vector<int32_t> tokens;   // [steps, sequences, length + 1]
 };
 

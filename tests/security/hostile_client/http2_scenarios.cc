@@ -93,7 +93,7 @@ int PortOf(const Run& run) {
 Outcome EndlessHeaders() {
   constexpr int kConnections = 16;
   constexpr size_t kValueBytes = 16000;
-  constexpr int64_t kMost = int64_t{64} << 20;  // Of one connection, if nobody ends it.
+  constexpr int64_t kMost = int64_t{64} << 20;  // Bytes on one connection, if nobody ends it.
   Credentials credentials;
   Run run({.server = credentials.Server([&](server::CoordinatorServer::Options& options) {
     options.security.ca_file.clear();

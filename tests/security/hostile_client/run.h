@@ -50,7 +50,7 @@ class Run {
  public:
   struct Options {
     ConfigChange change = {};
-    std::string folder = {};  // Of the run directory; empty: one of its own.
+    std::string folder = {};  // The run directory; empty: one of its own.
     // Applied to the server's.
     std::function<void(server::CoordinatorServer::Options&)> server = {};
     int snapshot_every_rounds = 1000;

@@ -39,7 +39,7 @@ namespace causeway::worker {
 
 // Means over the tokens that have a target, in nats per token.
 struct TokenLoss {
-  double total = 0;          // What the gradient is of: cross entropy and z-loss.
+  double total = 0;          // Cross entropy and z-loss: what the gradient is of.
   double cross_entropy = 0;  // Alone.
   int64_t tokens = 0;        // That had a target.
 };

@@ -104,11 +104,11 @@ class CpuDecoder {
   std::vector<AlignedVector<T>> keys_,
       values_;                                // By block: [sequences, kv_heads, capacity, head_dim]
   AlignedVector<T> cosine_, sine_;            // [capacity, head_dim / 2]
-  std::vector<Row> rows_;                     // Of the present call.
+  std::vector<Row> rows_;                     // Rows of the present call.
   AlignedVector<T> x_, normed_, projected_;   // [rows, width]
   AlignedVector<T> inverse_rms_;              // [rows]
   AlignedVector<T> qkv_;                      // [rows, heads + 2 kv_heads, head_dim]
-  AlignedVector<T> raw_qk_, qk_rms_;          // What the kernel keeps for training.
+  AlignedVector<T> raw_qk_, qk_rms_;          // Kept by the kernel for training.
   AlignedVector<T> attention_;                // [rows, heads, head_dim]
   AlignedVector<T> pre_activation_, hidden_;  // [rows, mlp_inputs], [rows, mlp_width]
   ScratchPool<T> scratch_;

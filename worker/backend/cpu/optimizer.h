@@ -78,7 +78,7 @@ class InnerOptimizer {
   ThreadPool* const pool_;
   std::vector<Matrix> muon_;  // The largest first, so that no thread begins it last.
   std::vector<Slice> adamw_;
-  int64_t scratch_size_ = 0;  // Of the largest matrix.
+  int64_t scratch_size_ = 0;  // Size for the largest matrix.
   std::unique_ptr<ScratchPool<T>> scratch_;
   std::vector<double> partial_sums_;
   std::vector<T> m_;

@@ -18,7 +18,7 @@
 namespace causeway::worker::cuda {
 
 enum class AttentionPreference {
-  kAuto,   // What the store has; else the faster of the two, measured once and kept there.
+  kAuto,   // The store's choice; else the faster of the two, measured once and kept there.
   kOwn,    // The kernels of attention.h.
   kCudnn,  // cuDNN, or an error.
 };

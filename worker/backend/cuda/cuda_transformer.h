@@ -52,7 +52,7 @@ struct DeviceTokens {
   int32_t* inputs = nullptr;
   int32_t* targets = nullptr;
   int32_t* document_starts = nullptr;  // Null: a document per sequence.
-  int32_t* order = nullptr;            // Of the inputs, by TokenOrder; the backward pass reads it.
+  int32_t* order = nullptr;            // Inputs' order (TokenOrder); the backward pass reads it.
 };
 
 // Called while a pass is enqueued, where other streams may join in. Stages are ShardPlan's: 0 is
@@ -220,7 +220,7 @@ class CudaTransformer {
   __nv_bfloat16* dhidden_ = nullptr;     // [N, mlp_width]
   __nv_bfloat16* dattention_ = nullptr;  // [N, heads, head_dim]
   __nv_bfloat16* dqkv_ = nullptr;        // [N, heads + 2 kv_heads, head_dim]
-  float* delta_ = nullptr;               // Of attention's backward pass, as log_sum_exp.
+  float* delta_ = nullptr;               // Serves attention's backward pass; as log_sum_exp.
   float* scratch_ = nullptr;             // Partial sums of one kernel at a time.
 };
 

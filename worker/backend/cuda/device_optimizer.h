@@ -111,7 +111,7 @@ class DeviceOptimizer {
   // Matrices of one shape side by side.
   struct Wave {
     MatrixBatch batch;
-    int64_t first_slice = 0;  // Of muon_slices_: the own pieces.
+    int64_t first_slice = 0;  // Own pieces: muon_slices_ [first_slice, last_slice).
     int64_t last_slice = 0;
     std::vector<Segment> momenta;         // By the rank whose piece it is.
     std::vector<Segment> orthogonalized;  // By the rank that does it.

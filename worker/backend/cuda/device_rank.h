@@ -68,12 +68,12 @@ class DeviceRank {
     bool shard_gradients = false;  // With several GPUs.
     MakeGemm make_gemm;
     MakeAttention make_attention;  // Null: own kernels.
-    int64_t staged_values = 0;     // Of each buffer that state is copied through, at most.
+    int64_t staged_values = 0;     // Size of each buffer that state is copied through, at most.
     int64_t muon_rank_values = 0;  // kMuonRankValues.
   };
   struct Result {
     StepLoss loss;
-    GradientNorm norm;  // Of a step without update: unspecified.
+    GradientNorm norm;  // Unspecified for a step without update.
   };
 
   // Allocates everything, runs each kind of micro-step once and records the graphs.
@@ -146,9 +146,9 @@ class DeviceRank {
 
   const Options options_;
   const int slots_;
-  const int64_t micro_tokens_;  // Of a micro-batch.
+  const int64_t micro_tokens_;  // Tokens per micro-batch.
   const bool document_masking_;
-  int64_t slot_values_ = 0;         // Of one slot: inputs, targets, order, documents.
+  int64_t slot_values_ = 0;         // Size of one slot: inputs, targets, order, documents.
   std::vector<StateRange> ranges_;  // The own pieces.
   TokenOrder token_order_;
 

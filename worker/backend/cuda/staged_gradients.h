@@ -85,7 +85,7 @@ class StagedGradients {
   struct Buffer {
     float* data = nullptr;
     int64_t values = 0;
-    Event summed;  // What it held last.
+    Event summed;  // Its last contents are summed.
   };
   static constexpr size_t kEnds = 2;  // The buffer of head and embedding.
 

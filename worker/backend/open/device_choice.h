@@ -67,9 +67,9 @@ absl::StatusOr<std::unique_ptr<EvaluationModel>> MakeGpuEvaluation(const DeviceC
 // A process's share of a site's GPUs. All processes make theirs at the same time.
 struct GpuShare {
   RankRange range;
-  std::string group_id;                // Of process 0's NewGpuGroupId.
+  std::string group_id;                // Made by process 0's NewGpuGroupId.
   std::shared_ptr<SharedCause> cause;  // That ends the site.
-  std::string* plans = nullptr;        // What was measured: that known before, then all.
+  std::string* plans = nullptr;        // Measurements: those known before, then all.
 };
 absl::StatusOr<std::string> NewGpuGroupId();
 // `choice` is ResolveShare's. Errors of the backend.

@@ -46,7 +46,7 @@ class RemoteHelpers : public StepHelpers {
   const size_t arena_;
   ThreadPool* const pool_;
   const std::vector<SiteLink*> links_;
-  std::vector<uint64_t> calls_;  // Of the step under way.
+  std::vector<uint64_t> calls_;  // Calls of the step under way.
 };
 
 // Another process's: answers process 0's calls. One thread.

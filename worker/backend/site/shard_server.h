@@ -49,7 +49,7 @@ class ShardServer {
   const PieceBytes pieces_;
   const StepTokens layout_;
   std::vector<float> first_moments_;  // Until the second ones come.
-  absl::Mutex mutex_;                 // Of which parts there are.
+  absl::Mutex mutex_;                 // Guards which parts there are.
   std::unique_ptr<ReplicaPart> part_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<PartServer> part_server_ ABSL_GUARDED_BY(mutex_);  // After the part: it uses it.
 };

@@ -19,13 +19,13 @@ enum SiteMethod : int {
   // --- Coming together ---
   kSiteHello = kFirstOtherMethod,  // Who are you? JSON.
   kSiteConfig,                     // The run's RunConfig, serialized.
-  kSitePlans,  // What is kept of measured matrix products (gemm_plan_store.h), as text.
+  kSitePlans,  // The kept measurements of matrix products (gemm_plan_store.h), as text.
   kSiteBuild,  // Make the backend. argument: the first rank; number: the ranks of the site; bytes:
                // the id of the GPUs' group. Answer: the matrix products, as text.
   kSiteEnd,    // Training is over. Nobody waits for an answer.
   kSiteStop,   // To process 0: this process was told to stop.
   // --- On CPUs (cpu_site.h) ---
-  kSiteParameters,  // Of the next step: the arena.
+  kSiteParameters,  // The arena of the next step.
   kSiteGradient,    // bytes: a share of a step's tokens. Answer: losses and gradient.
   // --- On GPUs (site_backend.h) ---
   kSiteStep,            // argument: the step; bytes: a share of its tokens. Answer: StepShare.

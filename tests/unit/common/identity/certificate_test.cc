@@ -82,7 +82,7 @@ TEST_F(CertificateTest, FilesThatCannotBeTrustedAreRefusedByName) {
 
   const std::string link = folder_.path("link");
   std::filesystem::create_symlink(file, link);
-  EXPECT_EQ(code_of(link, true), absl::StatusCode::kOk);  // What it leads to counts.
+  EXPECT_EQ(code_of(link, true), absl::StatusCode::kOk);  // The link's target counts.
   const std::string loop = folder_.path("loop");
   std::filesystem::create_symlink(loop, loop);
   EXPECT_EQ(code_of(loop, true), absl::StatusCode::kPermissionDenied);

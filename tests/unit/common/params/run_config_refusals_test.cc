@@ -16,8 +16,8 @@ using ::testing::StartsWith;
 
 struct Refusal {
   const char* text;
-  const char* field;              // What the message starts with.
-  const char* hint = "; it is ";  // What else it says.
+  const char* field;              // Start of the message.
+  const char* hint = "; it is ";  // Another part of the message.
   const char* preset = "";
 };
 

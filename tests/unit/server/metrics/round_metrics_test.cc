@@ -55,7 +55,7 @@ TEST_F(RoundMetricsTest, PhasesAreMeasuredFromOneEventToTheNext) {
   clock_.Advance(absl::Seconds(3));
   metrics_.OnApplied("a", 0, 1);
   ExpectPhase("apply", "1", "3");
-  metrics_.OnApplied("b", 0, 7);  // Of a round that is long gone.
+  metrics_.OnApplied("b", 0, 7);  // The round is long gone.
   ExpectPhase("apply", "1", "3");
 }
 

@@ -60,7 +60,7 @@ TEST(StarModel, AnObjectTakesMoreOfTheLinkThanItsValues) {
 
 TEST(StarModel, CoordinatorsAboveAddTheirWayThereAndBack) {
   StarSetting setting = TwoSites(1e8);          // 4 s per delta, 4 s per answer.
-  setting.coordinator.merge_bytes_per_s = 1e9;  // Of two contributions 2.55 s, of four 2.65 s.
+  setting.coordinator.merge_bytes_per_s = 1e9;  // Two contributions take 2.55 s, four 2.65 s.
   setting.coordinator.commit_seconds = 0.125;
   setting.overlap_steps = 40;
   setting.tiers = {{.count = 4, .up_bit_per_s = 2e8, .down_bit_per_s = 4e8, .one_way_seconds = 1}};
@@ -109,7 +109,7 @@ TEST(StarModel, TiersOfRegionsThatDifferAreRefused) {
 
 TEST(StarModel, TheWaitIsWhatTheOverlapDoesNotHide) {
   StarSetting setting = TwoSites(1e8);
-  setting.overlap_steps = 5;  // Of 8 s, 5 s are hidden: 3 s are waited every 10 steps.
+  setting.overlap_steps = 5;  // It hides 5 of 8 s: 3 s are waited every 10 steps.
   const StarResult result = Simulated(setting);
   EXPECT_NEAR(result.utilization, 10.0 / 13, 0.005);
   setting.overlap_steps = 8;

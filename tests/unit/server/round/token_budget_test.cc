@@ -9,7 +9,7 @@ namespace causeway::server {
 namespace {
 
 constexpr absl::Duration kBudgetLease = absl::Seconds(9);  // 9 steps of a second; notice: 6.
-constexpr int64_t kTokens = 100;                           // Of an inner step.
+constexpr int64_t kTokens = 100;                           // Tokens per inner step.
 
 Member BudgetWorker(const std::string& id, int64_t step, int64_t pace_milli = 1000) {
   Member member;

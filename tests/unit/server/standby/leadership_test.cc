@@ -26,7 +26,7 @@ struct SharedRecord {
   FakeClock clock;
   RegistryView view;
   int64_t revision = 0;
-  int64_t lease = 0;  // Of the leader.
+  int64_t lease = 0;  // Lease of the leader.
   std::map<int64_t, absl::Duration> leases;
   std::vector<std::function<bool()>> on_their_way;  // Changes that come late.
 

@@ -127,7 +127,7 @@ class RunCopyTest : public testing::Test {
 
   const TemporaryFolder parent_;
   const std::vector<ScriptedStep> life_ = ScriptedLife();
-  int messages_ = 0;  // Of the last Follow.
+  int messages_ = 0;  // Messages of the last Follow.
 };
 
 TEST_F(RunCopyTest, AFollowerThatIsAlwaysThereHasEveryCommit) {

@@ -32,7 +32,7 @@ class FakeCoordinator final : public Coordinator {
   // Contribute answers this after it has looked at the hash.
   absl::Status verdict;
   std::vector<std::pair<v1::PushHeader, std::vector<uint8_t>>> contributions;
-  std::vector<std::vector<double>> squares;  // Of the last contribution.
+  std::vector<std::vector<double>> squares;  // Squares of the last contribution.
   int64_t pulled_bytes = 0;
   int asked_for_answers = 0;
   // Called without the lock; may be null.

@@ -99,7 +99,7 @@ class OneSeedTest : public ::testing::Test {
   // The coordinator's process dies; another one takes its place.
   void Restart() {
     net_->CutAll();
-    net_->Run();  // What it had begun is done: the store has it.
+    net_->Run();  // Finishes what it had begun: the store has it.
     Serve();
   }
   std::shared_ptr<LaneClient> MakeClient(uint64_t process, int64_t down = 0, int64_t up = 0) {

@@ -45,7 +45,7 @@ TEST(ShardPlanTest, EveryValueHasOneOwner) {
     for (const int ranks : {1, 2, 3, 8, 64}) {
       for (const int64_t least : {int64_t{1}, int64_t{3} * kChunk, int64_t{1} << 40}) {
         const ShardPlan shards(plan, ranks, least);
-        std::map<int64_t, int64_t> ends;  // Of pieces, by where they begin.
+        std::map<int64_t, int64_t> ends;  // Ends of pieces, by where they begin.
         int64_t values = 0;
         for (int rank = 0; rank < ranks; ++rank) {
           int64_t offset = 0;

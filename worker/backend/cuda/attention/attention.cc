@@ -5,7 +5,7 @@
 namespace causeway::worker::cuda {
 namespace {
 
-constexpr int64_t kMaxBlocks = (int64_t{1} << 31) - 1;  // Of a grid, along x.
+constexpr int64_t kMaxBlocks = (int64_t{1} << 31) - 1;  // A grid's limit along x.
 constexpr int64_t kMaxRowBlocks = 65535;                // Along y, of 128 rows each.
 constexpr int64_t kMaxPasses = 65535;                   // Along z.
 // Less than half of an A100's second-level cache, and a third of an H100's.

@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<k
   const __nv_bfloat16* const v = call.qkv + address.Value(sequence, kv_head);
   const int32_t* const starts = call.Starts(sequence);
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const int own_row = UniformWarpIndex() * 16 * kM;  // Of the block's.
+  const int own_row = UniformWarpIndex() * 16 * kM;  // Row in the block.
 
   uint32_t q[kM][kHeadDim / 16][4];
   uint32_t dout[kM][kHeadDim / 16][4];
@@ -326,7 +326,7 @@ __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<k
   const int64_t out_stride = address.out_stride();
   const int32_t* const starts = call.Starts(sequence);
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const int own_row = UniformWarpIndex() * 16 * kM;  // Of the block's.
+  const int own_row = UniformWarpIndex() * 16 * kM;  // Row in the block.
 
   uint32_t k[kM][kHeadDim / 16][4];
   uint32_t v[kM][kHeadDim / 16][4];
@@ -365,7 +365,7 @@ __global__ void __launch_bounds__(kThreads<kHeadDim>, kBlocksPerMultiprocessor<k
       }
     }
   }
-  const int stages = end_stage - first_stage;  // Of one head.
+  const int stages = end_stage - first_stage;  // Stages per head.
   const auto copy = [&](int index) {
     const int head = kv_head * group + index / stages;
     const int first_query = (first_stage + index % stages) * kStageRows;

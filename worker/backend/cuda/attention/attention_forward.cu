@@ -26,7 +26,7 @@ struct ForwardCall {
 template <int kHeadDim, int kKeys>
 struct ForwardWarp {
   float out[kTiles][kHeadDim / 8][4];
-  float maximum[kTiles][2];  // Of the scores before scaling; rows lane / 4 and lane / 4 + 8.
+  float maximum[kTiles][2];  // Largest scores before scaling; rows lane / 4 and lane / 4 + 8.
   float sum[kTiles][2];      // This lane's share.
   int row[kTiles];           // The first one of a tile.
   const int32_t* starts;     // The sequence's document starts, or null.

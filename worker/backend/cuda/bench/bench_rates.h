@@ -34,7 +34,7 @@ struct DeviceRates {
   double sustained_gemm_flops = 0;
   double burst_gemm_flops = 0;
   double copy_bytes = 0;  // Read and written together, per second.
-  double mma_flops = 0;   // What mma.sync gives at best, from registers, per second.
+  double mma_flops = 0;   // The best that mma.sync gives, from registers, per second.
 };
 
 // Allocates, measures, and frees again.

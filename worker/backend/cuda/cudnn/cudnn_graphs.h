@@ -30,11 +30,11 @@ enum CudnnTensor : int64_t {
 
 struct CudnnGraphs {
   std::shared_ptr<cudnn_frontend::graph::Graph> forward, backward;
-  int64_t workspace_bytes = 0;  // Of the larger one.
+  int64_t workspace_bytes = 0;  // Workspace of the larger graph.
 };
 
 struct CudnnTarget {
-  cudnnHandle_t handle = nullptr;  // Of the GPU.
+  cudnnHandle_t handle = nullptr;  // Handle of the GPU.
   // Without a handle: cuDNN then says whether it has plans, and none is made.
   std::shared_ptr<cudnn_frontend::DeviceProperties> properties;
   int compute_capability = 0;  // 90 for 9.0; with `properties` alone.

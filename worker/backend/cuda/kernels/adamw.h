@@ -30,9 +30,9 @@ inline constexpr int64_t kAdamWSliceValues = 8192;
 void AppendAdamWSlices(const AdamWSlice& first, int64_t size, std::vector<AdamWSlice>* slices);
 
 struct AdamWArguments {
-  int64_t count = 0;                       // Of slices; they do not overlap.
+  int64_t count = 0;                       // Number of slices; they do not overlap.
   const AdamWSlice* slices = nullptr;      // On the device, as all that follows.
-  const AdamWStep<float>* step = nullptr;  // Of this step.
+  const AdamWStep<float>* step = nullptr;  // Constants of this step.
   const GradientNorm* norm = nullptr;      // Nothing changes unless it is finite.
   const float* gradient = nullptr;
   float* master = nullptr;

@@ -12,7 +12,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kLanes = 32;
 constexpr int kWarps = kThreads / kLanes;
-constexpr int kColumns = kLanes * kVector;  // Of a block that sums columns.
+constexpr int kColumns = kLanes * kVector;  // Columns that one block sums.
 
 __global__ __launch_bounds__(kThreads) void AddBiasKernel(uint32_t vectors,
                                                           uint32_t vectors_per_row, int64_t stride,

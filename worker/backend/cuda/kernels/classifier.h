@@ -20,9 +20,9 @@ void CountTargets(int64_t total, const int32_t* targets, float gradient_scale, T
                   cudaStream_t stream);
 
 struct ClassifierArguments {
-  int64_t rows = 0;        // Of this chunk.
+  int64_t rows = 0;        // Rows of this chunk.
   int64_t vocabulary = 0;  // Logits that count.
-  int64_t stride = 0;      // Of a row, with padding, whose values are never looked at.
+  int64_t stride = 0;      // Length of a row, with padding, whose values are never looked at.
   float z_loss = 0;
   bool gradient = false;
   // [rows, stride]; with `gradient`, replaced by d/dlogits of count->factor * (loss + z_loss *

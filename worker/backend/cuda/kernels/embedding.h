@@ -10,7 +10,7 @@
 namespace causeway::worker::cuda {
 
 struct EmbeddingForwardArguments {
-  int64_t tokens = 0;  // Of all windows together.
+  int64_t tokens = 0;  // All windows together.
   int64_t length = 0;  // Tokens per window.
   int64_t width = 0;
   const int32_t* inputs = nullptr;           // [tokens]

@@ -43,9 +43,9 @@ struct MuonConstants {
 };
 
 struct MuonArguments {
-  int64_t count = 0;                         // Of slices; they do not overlap.
+  int64_t count = 0;                         // Number of slices; they do not overlap.
   const MuonSlice* slices = nullptr;         // On the device, as all that follows.
-  const MuonConstants* constants = nullptr;  // Of this step.
+  const MuonConstants* constants = nullptr;  // Constants of this step.
   const GradientNorm* norm = nullptr;        // Nothing but updates changes unless it is finite.
 };
 void MuonMomentum(const MuonArguments& arguments, const float* gradient, float* moment,

@@ -32,7 +32,7 @@ struct NormBackwardArguments {
   const __nv_bfloat16* x = nullptr;          // [rows, width], the norm's input.
   const __nv_bfloat16* weight = nullptr;     // [width]
   const __nv_bfloat16* bias = nullptr;       // [width], or null: RMSNorm.
-  const float* inverse_deviation = nullptr;  // Of the forward pass.
+  const float* inverse_deviation = nullptr;  // Kept from the forward pass.
   const float* mean = nullptr;               // The same; LayerNorm alone.
   bool accumulate_dx = false;                // dx += instead of dx =.
   __nv_bfloat16* dx = nullptr;               // [rows, width]

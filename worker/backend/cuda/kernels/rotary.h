@@ -13,7 +13,7 @@ namespace causeway::worker::cuda {
 
 // A row of heads is [query_heads + kv_heads, head_dim], at the beginning of a longer one.
 struct RotaryShape {
-  int64_t tokens = 0;  // Of all windows together.
+  int64_t tokens = 0;  // All windows together.
   int64_t length = 0;  // Tokens per window: token n has position n % length.
   int64_t query_heads = 0;
   int64_t kv_heads = 0;

@@ -33,8 +33,8 @@ class NcclGroup final : public LocalGroup {
     int rank = 0;
     int size = 1;
     int device = 0;
-    std::shared_ptr<SharedCause> cause;  // Of all ranks of the process.
-    // That all ranks have to come together: a host that is lost meanwhile is noticed so late.
+    std::shared_ptr<SharedCause> cause;  // Shared by all ranks of the process.
+    // Time that all ranks have to come together: a host that is lost meanwhile is noticed so late.
     absl::Duration patience = absl::Minutes(5);
     absl::Duration watch_interval = absl::Milliseconds(200);
   };

@@ -46,7 +46,7 @@ struct OpenOptions {
 struct SiteShare {
   int ranks = 0;
   int first_rank = 0;
-  std::string group_id;                // Of NewGroupId, in process 0.
+  std::string group_id;                // Made by NewGroupId in process 0.
   std::shared_ptr<SharedCause> cause;  // That ends the site.
   // The kept plans of matrix products, in place of options.plan_file: read, then made what there
   // is.

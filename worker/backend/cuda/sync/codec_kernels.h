@@ -20,7 +20,7 @@ enum class DeviceCodec { kFp32, kBf16, kInt8, kInt4, kE3m0, kE2m1, kLm2, kTopK2 
 // were.
 struct Refusal {
   unsigned long long index_inverted = 0;  // ~index; 0: none.
-  float base = 0, target = 0;             // Of an encoder: as it saw them.
+  float base = 0, target = 0;             // Values as an encoder saw them.
   float difference = 0;
 };
 
@@ -48,7 +48,7 @@ struct MergeJob {
   int64_t values = 0;
   const uint8_t* encoded = nullptr;
   const float* base = nullptr;  // The published copy.
-  float* published = nullptr;   // What it becomes; may be `base`.
+  float* published = nullptr;   // Becomes the new copy; may be `base`.
   // local = alpha * local + beta * published; published where alpha is 0.
   float* local = nullptr;
   float alpha = 0, beta = 1;

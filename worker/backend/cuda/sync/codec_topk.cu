@@ -11,7 +11,7 @@
 namespace causeway::worker::cuda {
 namespace {
 
-constexpr int kWords = kChunkValues / 32;  // Of a bit per value.
+constexpr int kWords = kChunkValues / 32;  // One bit per value.
 constexpr int kWarps = kCodecThreads / kWarpSize;
 constexpr int kMost = static_cast<int>(kTopK);
 constexpr int kSums = 8;
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kCodecThreads) EncodeTopKChunk(const EncodeJob
   if (thread < kMost / 16) places[thread] = 0;
   __syncthreads();
   float difference[kCodecRounds][4];
-  int bits[kCodecRounds][4];  // Of magnitudes; 0 below the smallest that is ever sent.
+  int bits[kCodecRounds][4];  // Magnitudes; 0 below the smallest that is ever sent.
   int sendable = 0;
 #pragma unroll
   for (int k = 0; k < kCodecRounds; ++k) {

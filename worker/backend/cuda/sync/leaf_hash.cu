@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t whole_blocks = stripes / kBlockStripes;
   const int64_t blocks = (stripes + kBlockStripes - 1) / kBlockStripes;
   const int64_t rounds = (blocks + kBlocksAtOnce - 1) / kBlocksAtOnce;
-  const int lane = thread % kLanes;  // Of the last warp's threads: four groups do the same.
+  const int lane = thread % kLanes;  // The last warp's four groups of threads do the same.
   Word accumulator = InitialAccumulator(lane);
   for (int64_t round = 0; round <= rounds; ++round) {
     if (thread < kAdders && round < rounds) {

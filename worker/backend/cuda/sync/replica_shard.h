@@ -84,10 +84,10 @@ class ReplicaShard {
   // This rank's part of one fragment.
   struct Part {
     std::span<const ShardPiece> pieces;
-    int64_t begin = 0;   // Of the fragment in the arena.
+    int64_t begin = 0;   // Where the fragment begins in the arena.
     int64_t offset = 0;  // In the shard.
     int64_t values = 0;
-    const ArenaPiece* table = nullptr;  // Of its pieces, on the device.
+    const ArenaPiece* table = nullptr;  // Its pieces, on the device.
     std::vector<HashLeaf> leaves;       // Offsets from the fragment's first byte here on.
     std::vector<int64_t> leaf_numbers;
     const HashLeaf* leaves_on_device = nullptr;
@@ -150,7 +150,7 @@ class ReplicaShard {
   const double keep_;
   const bool contributes_gradients_;
   std::vector<Part> parts_;  // By fragment.
-  int64_t most_values_ = 0;  // Of a part.
+  int64_t most_values_ = 0;  // Size of the largest part.
   int64_t most_leaves_ = 0;
   int64_t most_shared_bytes_ = 0;
 
@@ -159,9 +159,9 @@ class ReplicaShard {
   Stream down_;
   Event boundary_;
   Event merged_;
-  float* published_ = nullptr;          // Of the shard; null: in host memory.
+  float* published_ = nullptr;          // Copy of the shard; null: in host memory.
   PinnedBuffer<float> published_host_;  // Otherwise.
-  float* loaded_ = nullptr;             // Of the fragment that was loaded last.
+  float* loaded_ = nullptr;             // Fragment that was loaded last.
   float* residual_ = nullptr;           // Null until something is kept.
   std::map<int, HashSlot*> hashing_;    // By fragment.
   std::vector<HashSlot*> free_hashes_;

@@ -179,8 +179,8 @@ std::vector<double> FromBf16(const std::vector<Bf16>& values) {
 }
 
 struct Error {
-  double norm = 0;     // Of the differences; NaN if there is one.
-  double largest = 0;  // Of their absolute values.
+  double norm = 0;     // Norm of the differences; NaN if there is one.
+  double largest = 0;  // Largest of their absolute values.
 };
 Error Difference(const std::vector<double>& values, const std::vector<double>& oracle) {
   Error error;

@@ -105,7 +105,7 @@ TEST(CudaAttentionTest, TheOrderOfHeadsDoesNotChangeABit) {
   AttentionCase c = {.shape = {2, 140, 6, 3, 64}, .documents = {100, 40}};
   const AttentionInputs inputs = MakeInputs(c);
   const AttentionTensors together = Compute(c, inputs);
-  for (const int heads_at_a_time : {1, 4, 5}) {  // Of 12 and 6: the last pass has blocks too many.
+  for (const int heads_at_a_time : {1, 4, 5}) {  // 12 and 6 in all: the last pass has spare blocks.
     c.shape.heads_at_a_time = heads_at_a_time;
     const AttentionTensors parted = Compute(c, inputs);
     EXPECT_EQ(together.out, parted.out) << heads_at_a_time;

@@ -131,12 +131,12 @@ class GemmTest : public ::testing::Test {
       for (int64_t row = 0; row < s.m; ++row) {
         for (int64_t column = 0; column < d_stride; ++column) {
           const int64_t at = kOffset + (item * s.m + row) * d_stride + column;
-          if (column >= s.n) {  // What lies between rows stays.
+          if (column >= s.n) {  // The space between rows stays.
             ASSERT_EQ(first[Size(at)], Value(c[Size(at)]));
             continue;
           }
           double sum = 0;
-          double magnitude = 0;  // Of the terms.
+          double magnitude = 0;  // Sum of the terms' magnitudes.
           for (int64_t i = 0; i < s.k; ++i) {
             const int64_t a_at = s.transpose_a ? i * a_stride + row : row * a_stride + i;
             const int64_t b_at = s.transpose_b ? column * b_stride + i : i * b_stride + column;

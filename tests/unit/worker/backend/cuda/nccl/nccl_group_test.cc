@@ -37,7 +37,7 @@ using ::testing::HasSubstr;
 // NCCL's functions are plain ones: what they share is here.
 struct StandIn {
   std::mutex mutex;
-  std::vector<std::unique_ptr<LocalGroup>> groups;           // Of ranks that have not joined.
+  std::vector<std::unique_ptr<LocalGroup>> groups;           // Ranks that have not joined.
   std::vector<NcclComm> comms;                               // By rank.
   std::map<NcclComm, std::unique_ptr<OpaqueNcclComm>> made;  // Not destroyed yet.
   std::map<std::string, int> calls;
