@@ -136,7 +136,7 @@ absl::StatusOr<RegistryView> EtcdRegistry::Read() {
 
 absl::StatusOr<bool> EtcdRegistry::Lead(const RegistryView& seen, const std::string& name,
                                         const std::string& address, absl::Duration ttl) {
-  Resign();  // Nothing that an earlier call has left.
+  Resign();  // Ends what an earlier call has left.
   {
     grpc::ClientContext context;
     RETURN_IF_ERROR(Prepare(context));
