@@ -21,6 +21,8 @@ namespace causeway::server {
 namespace {
 
 constexpr absl::Duration kPause = absl::Milliseconds(500);
+// For one answer, so that a signal is noticed.
+constexpr absl::Duration kOneAsk = absl::Seconds(3);
 constexpr absl::Duration kWatch = absl::Milliseconds(100);
 // A lead that died at the end has come back by then, or has ended.
 constexpr absl::Duration kLastPatience = absl::Seconds(30);
@@ -39,7 +41,7 @@ absl::StatusOr<v1::ShardWelcome> LeadLink::Ask(absl::Duration timeout, absl::Dur
   absl::Time deadline = asked_at + timeout;
   bool waits = false;
   for (;;) {
-    absl::StatusOr<v1::ShardWelcome> welcome = AskOnce(deadline);
+    absl::StatusOr<v1::ShardWelcome> welcome = AskOnce(std::min(deadline, absl::Now() + kOneAsk));
     const absl::Status& status = welcome.status();
     // A lead that stops cancels what it has under way.
     const bool away = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||

@@ -81,7 +81,8 @@ class ShardsTest(unittest.TestCase):
 
     def test_a_shard_that_is_killed_goes_on_wherever_it_is(self):
         whole = self.whole()
-        for crash in ("before_row_commit:7", "after_row_commit:9", "before_round_row:3"):
+        for crash in ("before_row_commit:7", "after_row_commit:9", "before_round_row:3",
+                      "after_end_note:1"):
             with self.subTest(crash), Sharded() as cluster:
                 shards, workers = self.start_run(cluster, crash)
                 self.assertEqual(shards["a"].wait(), -SIGKILL, shards["a"].log())

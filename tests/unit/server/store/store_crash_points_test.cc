@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/base/crash_point.h"
 #include "gtest/gtest.h"
 #include "server/store/run_directory_store.h"
@@ -69,7 +70,8 @@ std::vector<std::string> UndisturbedPrints() {
 
 TEST(StoreCrashPointsTest, WhatWasAcknowledgedBeforeTheDeathIsThere) {
   const std::vector<std::string> prints = UndisturbedPrints();
-  for (const char* point : kCrashPoints) {
+  for (const absl::string_view point : kCrashPoints) {
+    if (point == "after_end_note") continue;  // A shard's: shards_test.py.
     int deaths = 0;
     for (const int pass : {1, 2, 5, 9, 14, 20}) {
       const std::string crash_at = absl::StrCat(point, ":", pass);
@@ -85,7 +87,7 @@ TEST(StoreCrashPointsTest, WhatWasAcknowledgedBeforeTheDeathIsThere) {
           << found;
     }
     // A life has no recovery; that point's turn is the next test.
-    EXPECT_EQ(deaths > 0, std::string(point) != "during_recovery") << point;
+    EXPECT_EQ(deaths > 0, point != "during_recovery") << point;
   }
 }
 
