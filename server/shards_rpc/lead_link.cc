@@ -46,19 +46,19 @@ absl::StatusOr<v1::ShardWelcome> LeadLink::Ask(absl::Duration timeout, absl::Dur
     // A lead that stops cancels what it has under way.
     const bool away = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
                       absl::IsCancelled(status);
+    const bool is_served = absl::IsAlreadyExists(status);
     const bool awaits_model = status.ok() && welcome->awaits_model();
+    if (awaits_model || is_served) deadline = absl::Now() + timeout;  // It answers.
     if (awaits_model) {
-      deadline = absl::Now() + timeout;
       if (!std::exchange(waits, true)) {
         Log().info("run {} waits for the model, which its first site brings", welcome->run_id());
       }
-    } else if (!away && !absl::IsAlreadyExists(status)) {
+    } else if (!away && !is_served) {
       absl::MutexLock lock(&mutex_);
       lost_at_ = absl::InfiniteFuture();
       return welcome;
     }
     if (wait(kPause)) return absl::CancelledError("stopped while its lead was asked");
-    const bool is_served = absl::IsAlreadyExists(status);
     if (absl::Now() < (is_served ? asked_at + served : deadline)) continue;
     if (!away) return welcome;
     {
