@@ -40,7 +40,8 @@ constexpr absl::Duration kPause = absl::Seconds(1);
 
 absl::StatusOr<ReachedParent> AwaitParent(ParentOptions options,
                                           const std::function<bool(absl::Duration)>& wait) {
-  options.connect_timeout = kOneTry;
+  // As long for each address: the first machine may be gone without a word.
+  options.connect_timeout = kOneTry * (1 + std::ranges::count(options.address, ','));
   const absl::Time end = absl::Now() + kBegunPatience;
   std::string said;
   for (;;) {

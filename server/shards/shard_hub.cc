@@ -209,7 +209,9 @@ absl::Status ShardHub::Take(Line& line, const v1::ShardReport& report) {
       if (finished_ == 0 || line.heard_ < finished_ || std::exchange(dealt.ended, true)) {
         return absl::OkStatus();
       }
-      return Note();
+      const absl::Status noted = Note();
+      if (!noted.ok()) dealt.ended = false;  // The shard is told only what the disk has.
+      return noted;
     }
     case v1::ShardReport::kAnswer: {
       {

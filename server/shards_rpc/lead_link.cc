@@ -26,6 +26,7 @@ constexpr absl::Duration kOneAsk = absl::Seconds(3);
 constexpr absl::Duration kWatch = absl::Milliseconds(100);
 // A lead that died at the end has come back by then, or has ended.
 constexpr absl::Duration kLastPatience = absl::Seconds(30);
+constexpr absl::Duration kLastLook = absl::Seconds(10);
 
 }  // namespace
 
@@ -167,6 +168,11 @@ absl::Status LeadLink::Start(Coordinator& coordinator, v1::ShardHello hello,
   silence_ = silence;
   coordinator_ = &coordinator;
   hello_ = std::move(hello);
+  {
+    // The lead that Ask asked in vain may have come back while this shard recovered.
+    absl::MutexLock lock(&mutex_);
+    lost_at_ = std::max(lost_at_, absl::Now() - kLastPatience + kLastLook);
+  }
   ASSIGN_OR_RETURN(thread_, StartThread([this] { Run(); }));
   return absl::OkStatus();
 }
@@ -337,6 +343,10 @@ absl::Status LeadLink::RememberEnd(const v1::ShardRoster& roster) {
 
 absl::Status LeadLink::Obey(const v1::ShardOrder& order) {
   if (order.has_roster()) {
+    {
+      absl::MutexLock lock(&mutex_);
+      heard_at_ = absl::Now();
+    }
     RETURN_IF_ERROR(coordinator_->FollowLead(order.roster()));
     RETURN_IF_ERROR(RememberEnd(order.roster()));
     // Before the lead writes its summary: what all have left behind.
@@ -344,7 +354,6 @@ absl::Status LeadLink::Obey(const v1::ShardOrder& order) {
     {
       absl::MutexLock lock(&mutex_);
       ended_ = order.roster().ended();
-      heard_at_ = absl::Now();
       lost_at_ = absl::InfiniteFuture();
     }
     v1::ShardReport report;
