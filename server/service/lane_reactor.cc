@@ -2,11 +2,20 @@
 
 #include <grpcpp/server_context.h>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/chunk_buffer.h"
 #include "common/rpc/status.h"
 
 namespace causeway::server {
+namespace {
+
+// For a message that is on its way when the lane ends. A worker that does not take it by then is
+// reset, and is not told why.
+constexpr absl::Duration kLastWrite = absl::Seconds(1);
+
+}  // namespace
 
 void LaneReactor::Start() {
   absl::Status status = peer_.status();
@@ -89,7 +98,7 @@ void LaneReactor::OnWriteDone(bool ok) {
     writing_ = false;
     outgoing_.Clear();
     FinishIfIdle();
-    if (ended_) return;
+    if (ended_) return last_write_.Cancel();
     worker = worker_;
     lane = lane_;
   }
@@ -106,7 +115,7 @@ void LaneReactor::FinishIfIdle() {
 void LaneReactor::End(const absl::Status& status) {
   std::shared_ptr<WorkerLanes> worker;
   LanePeer::LanePtr lane;
-  bool cancel = false;
+  bool writes = false;
   {
     absl::MutexLock lock(&mutex_);
     if (ended_) return;
@@ -114,19 +123,31 @@ void LaneReactor::End(const absl::Status& status) {
     status_ = status;
     worker = std::move(worker_);
     lane = std::move(lane_);
-    // A status waits behind the message that the worker does not take: nothing but a reset helps.
-    cancel = writing_;
-    cancelling_ = cancel;
+    writes = writing_;
     FinishIfIdle();
   }
-  if (cancel) {
-    context_->TryCancel();
-    absl::MutexLock lock(&mutex_);
-    cancelling_ = false;
-    FinishIfIdle();
+  // The status waits behind a message that is being written.
+  if (writes) {
+    last_write_.Set(absl::ToChronoTime(absl::Now() + kLastWrite),
+                    [weak = weak_from_this()](bool expired) {
+                      const std::shared_ptr<LaneReactor> self = weak.lock();
+                      if (expired && self != nullptr) self->Break();
+                    });
   }
   // May release the last reference but the caller's.
   if (worker != nullptr) worker->Close(lane, status);
+}
+
+void LaneReactor::Break() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!writing_) return;
+    cancelling_ = true;
+  }
+  context_->TryCancel();
+  absl::MutexLock lock(&mutex_);
+  cancelling_ = false;
+  FinishIfIdle();
 }
 
 bool LaneReactor::greeted() {

@@ -2,6 +2,7 @@
 #ifndef CAUSEWAY_SERVER_SERVICE_LANE_REACTOR_H_
 #define CAUSEWAY_SERVER_SERVICE_LANE_REACTOR_H_
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
@@ -45,6 +46,8 @@ class LaneReactor final
 
  private:
   absl::Status Greet();
+  // Resets a lane that has ended, but still writes.
+  void Break();
   void FinishIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Access& access_;
@@ -63,6 +66,7 @@ class LaneReactor final
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;  // The context is still needed.
   grpc::ByteBuffer outgoing_ ABSL_GUARDED_BY(mutex_);
+  grpc::Alarm last_write_;  // Set once, by End.
 };
 
 }  // namespace causeway::server
