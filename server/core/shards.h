@@ -31,7 +31,7 @@ v1::ShardReport RoundReport(const RoundRecord& record, const std::vector<std::st
 class Shards {
  public:
   virtual ~Shards() = default;
-  // UNAVAILABLE, with the names, while some have not attached since this process began.
+  // UNAVAILABLE, with the names, while some have not said what they have since this process began.
   virtual absl::Status Complete() const = 0;
   virtual std::vector<v1::Shard> Where() const = 0;
   // Gives the roster to all that are attached, unless a newer one was given. `wait`: returns when

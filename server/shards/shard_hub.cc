@@ -225,6 +225,13 @@ absl::Status ShardHub::Take(Line& line, const v1::ShardReport& report) {
                         report.answer().message()));
       return absl::OkStatus();
     }
+    case v1::ShardReport::kAccounts: {
+      RETURN_IF_ERROR(coordinator_->TakeReport(line.hello_.name(), report));
+      // They follow the draws of the past: a site that joins now is given the text after these.
+      absl::MutexLock lock(&mutex_);
+      places_.at(line.hello_.name()).told = true;
+      return absl::OkStatus();
+    }
     default:
       return coordinator_->TakeReport(line.hello_.name(), report);
   }
@@ -277,7 +284,7 @@ absl::Status ShardHub::Complete() const {
   absl::ReaderMutexLock lock(&mutex_);
   std::vector<std::string> missing;
   for (const auto& [name, place] : places_) {
-    if (place.address.empty()) missing.push_back(name);
+    if (!place.told) missing.push_back(name);
   }
   if (missing.empty()) return absl::OkStatus();
   return absl::UnavailableError(

@@ -115,6 +115,7 @@ class ShardHub final : public Shards {
   struct Place {
     DealtShard dealt;
     std::string address;  // Where it was last; empty: it has not attached.
+    bool told = false;    // It has said what it had when it attached, draws included.
     std::shared_ptr<Line> line;
   };
   absl::Status Check(const v1::ShardHello& hello) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);

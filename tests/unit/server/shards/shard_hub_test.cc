@@ -85,6 +85,13 @@ class ShardHubTest : public testing::Test {
     return hello;
   }
 
+  // The last that it says of its past.
+  absl::Status TellAccounts(ShardHub::Line& line) {
+    v1::ShardReport report;
+    report.mutable_accounts();
+    return hub_->Take(line, report);
+  }
+
   absl::StatusOr<v1::Welcome> Join() {
     const v1::DescribeResponse run = coordinator_->Describe();
     v1::Join join;
@@ -119,6 +126,8 @@ TEST_F(ShardHubTest, WorkersAreWelcomeOnceEveryShardHasCome) {
   EXPECT_NE(early.message().find("missing: a"), std::string::npos) << early;
   const auto line = hub_->Attach(Hello());
   ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_TRUE(absl::IsUnavailable(Join().status()));  // Which text comes next, it has not said.
+  ASSERT_TRUE(TellAccounts(**line).ok());
   const auto welcome = Join();
   ASSERT_TRUE(welcome.ok()) << welcome.status();
   ASSERT_EQ(welcome->shards_size(), 1);
@@ -203,6 +212,7 @@ TEST_F(ShardHubTest, ASecondProcessOfAShardIsRefusedWhileTheFirstIsThere) {
 TEST_F(ShardHubTest, AShardHearsTheNewestRosterAfterWhatWasSaidBeforeIt) {
   const auto line = hub_->Attach(Hello());
   ASSERT_TRUE(line.ok());
+  ASSERT_TRUE(TellAccounts(**line).ok());
   ASSERT_TRUE(Join().ok());
   absl::Status answered = absl::UnknownError("not yet");
   v1::ShardCall call;
@@ -306,6 +316,7 @@ TEST_F(ShardHubTest, ALeadEndsWhenEveryShardKnowsThatTheRunIsFinished) {
 TEST_F(ShardHubTest, WorkersHearWhereAShardHasMovedTo) {
   auto line = hub_->Attach(Hello());
   ASSERT_TRUE(line.ok());
+  ASSERT_TRUE(TellAccounts(**line).ok());
   ASSERT_TRUE(Join().ok());
   hub_->Detach(*line, absl::UnavailableError("gone"));
   v1::ShardHello moved = Hello(2);
@@ -329,6 +340,7 @@ TEST_F(ShardHubTest, TheLeadKnowsTheRoundsOfItsShards) {
   EXPECT_EQ(status.fragments(3).published_version(), 5);
   EXPECT_EQ(status.fragments(3).published_hash(), 77U);
   EXPECT_EQ(status.fragments(2).published_version(), 0);
+  ASSERT_TRUE(TellAccounts(**line).ok());
   EXPECT_EQ(Join()->published_versions(3), 5);
   // It comes back with an old copy of its folder.
   report.mutable_fragment()->set_fragment(3);
