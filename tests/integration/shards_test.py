@@ -316,7 +316,7 @@ class ShardsTest(unittest.TestCase):
 
 
 class BackupsTest(unittest.TestCase):
-    """The recipes of docs/shards.md, Backups."""
+    """The recipe of docs/shards.md, Backups."""
 
     FOLDERS = ("coordinator", "a", "b")
 
@@ -333,12 +333,12 @@ class BackupsTest(unittest.TestCase):
         for process in processes:
             process.wait()
 
-    def restore(self, cluster, *flags):
+    def restore(self, cluster):
         """The backups take the places of the folders, which are lost; returns the shards."""
         for name in self.FOLDERS:
             shutil.rmtree(cluster.folder / name)
             shutil.copytree(cluster.folder / f"backup-{name}", cluster.folder / name)
-        cluster.restart_lead(*flags)
+        cluster.restart_lead()
         return [cluster.start_shard(name) for name in ("a", "b")]
 
     def finish(self, cluster, *processes):
@@ -350,12 +350,6 @@ class BackupsTest(unittest.TestCase):
         published = cluster.published(*self.FOLDERS)
         self.assertEqual(len(published), ROUNDS)
         return published
-
-    def inspect(self, cluster):
-        folders = ",".join(str(cluster.folder / name) for name in self.FOLDERS)
-        status, text, error = run_tool(COORDINATOR, "inspect", f"--run_dir={folders}", "--json")
-        self.assertEqual(status, 0, error)
-        return json.loads(text)
 
     def test_folders_that_were_copied_while_all_were_stopped(self):
         with Sharded() as cluster:
@@ -383,41 +377,6 @@ class BackupsTest(unittest.TestCase):
             shards = self.restore(cluster)
             again = self.finish(cluster, *self.start_workers(cluster), *shards)
             self.assertEqual(at_backup, {key: again[key] for key in at_backup})
-
-    def test_folders_that_were_copied_one_after_the_other_while_they_were_served(self):
-        for order in (self.FOLDERS, tuple(reversed(self.FOLDERS))):
-            with self.subTest(order), Sharded() as cluster:
-                shards = self.start_run(cluster)
-                workers = self.start_workers(cluster)
-                step = 6
-                for name in order:
-                    cluster.wait_for_step("east", step)
-                    step += 6
-                    self.follow(cluster, name)
-                # All machines are lost.
-                self.end(SIGKILL, *workers, cluster.coordinator, *shards)
-                for name in WORKERS:
-                    shutil.rmtree(cluster.out(name))
-                shards = self.restore(cluster, "--shards=lead,a,b")
-                self.finish(cluster, *self.start_workers(cluster), *shards)
-                for part in self.inspect(cluster)["data"]:
-                    self.assertEqual(part["repeated"], 0, part)
-
-    def follow(self, cluster, name):
-        """A copy of that folder as it is now."""
-        address = (cluster.address if name == "coordinator"
-                   else (cluster.folder / f"{name}.address").read_text().strip())
-        folder = cluster.folder / f"backup-{name}"
-        copy = cluster.start(f"backup-{name}.log", COORDINATOR, "follow", f"--of={address}",
-                             f"--run_dir={folder}", "--standby_name=backup", "--http=off")
-
-        def has_rounds():
-            status, text, _ = run_tool(COORDINATOR, "inspect", f"--run_dir={folder}", "--json")
-            return status == 0 and any(f["version"] > 0 for f in json.loads(text)["fragments"])
-
-        wait_until(has_rounds, f"the copy of {name} has rounds")
-        self.end(SIGTERM, copy)
-        self.assertIn("serve it in place", copy.log())
 
 
 class RefusalsTest(unittest.TestCase):
