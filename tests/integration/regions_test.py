@@ -60,14 +60,18 @@ class RegionsTest(unittest.TestCase):
                 self.finish(tree, sites + [region])
                 self.check(tree, 18)
 
+    def start_beside_a_flat_site(self, tree):
+        """Returns a region of two sites, its address, and all sites of the run."""
+        tree.start_coordinator(SETTINGS % 36)
+        region = tree.start_region("eu", 2)
+        address = tree.region_address("eu")
+        sites = [tree.start_worker("flat", SLOW)]
+        sites += [tree.start_worker(f"site-{i}", SLOW, address=address) for i in range(2)]
+        return region, address, sites
 
     def test_a_region_that_died_in_a_pause_goes_on_after_it(self):
         with Tree() as tree:
-            tree.start_coordinator(SETTINGS % 36)
-            region = tree.start_region("eu", 2)
-            address = tree.region_address("eu")
-            processes = [tree.start_worker("flat", SLOW)]
-            processes += [tree.start_worker(f"site-{i}", SLOW, address=address) for i in range(2)]
+            region, address, processes = self.start_beside_a_flat_site(tree)
             tree.wait_for_step("site-0", 4)
             self.order(tree, "pause")
             wait_until(lambda: any(e["event"] == "paused" for e in tree.region_events("eu")),
@@ -81,11 +85,7 @@ class RegionsTest(unittest.TestCase):
 
     def test_a_region_that_comes_back_before_its_parent_waits_for_it(self):
         with Tree() as tree:
-            tree.start_coordinator(SETTINGS % 36)
-            region = tree.start_region("eu", 2)
-            address = tree.region_address("eu")
-            processes = [tree.start_worker("flat", SLOW)]
-            processes += [tree.start_worker(f"site-{i}", SLOW, address=address) for i in range(2)]
+            region, address, processes = self.start_beside_a_flat_site(tree)
             tree.wait_for_step("site-0", 8)
             for gone in (tree.coordinator, region):
                 gone.signal(SIGKILL)

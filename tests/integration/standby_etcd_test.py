@@ -161,15 +161,20 @@ class Tree(Machines):
 
 @unittest.skipUnless(is_there(), MISSING)
 class TreeTest(unittest.TestCase):
+    def start(self, tree):
+        """Returns both coordinators of the hub and of the region, and the sites, on their way."""
+        hub = tree.both()
+        region = [tree.share_region(0)]
+        wait_until(lambda: "listens on" in region[0].log(), "the region serves")
+        region.append(tree.share_region(1))
+        wait_until(lambda: "has everything: in sync" in region[0].log(), "its copy is in sync")
+        sites = tree.start_sites()
+        tree.wait_for_step("worker-0", 20)
+        return hub, region, sites
+
     def test_a_region_fails_over_while_its_parent_is_away(self):
         with Tree() as tree:
-            hub = tree.both()
-            region = [tree.share_region(0)]
-            wait_until(lambda: "listens on" in region[0].log(), "the region serves")
-            region.append(tree.share_region(1))
-            wait_until(lambda: "has everything: in sync" in region[0].log(), "its copy is in sync")
-            sites = tree.start_sites()
-            tree.wait_for_step("worker-0", 20)
+            hub, region, sites = self.start(tree)
             for gone in [*hub, region[0]]:
                 gone.signal(SIGKILL)
                 gone.wait()
@@ -190,13 +195,7 @@ class TreeTest(unittest.TestCase):
 
     def test_a_region_goes_to_who_leads_above_and_its_sites_to_who_leads_the_region(self):
         with Tree() as tree:
-            hub = tree.both()
-            region = [tree.share_region(0)]
-            wait_until(lambda: "listens on" in region[0].log(), "the region serves")
-            region.append(tree.share_region(1))
-            wait_until(lambda: "has everything: in sync" in region[0].log(), "its copy is in sync")
-            sites = tree.start_sites()
-            tree.wait_for_step("worker-0", 20)
+            hub, region, sites = self.start(tree)
             hub[0].signal(SIGKILL)
             wait_until(lambda: "listens on" in hub[1].log(), "the hub's second one serves")
             tree.wait_for_step("worker-0", tree.steps("worker-0") + 20)
