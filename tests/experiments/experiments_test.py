@@ -483,6 +483,19 @@ class ParityReportTest(unittest.TestCase):
                       "over the 6000 steps"):
             self.assertIn(words, svg)
 
+    def test_an_earlier_report_counts_as_its_runs_would(self):
+        def runs(seeds):
+            return [_long_result("small-6k", name, seed, loss + 0.001 * seed * len(name))
+                    for name, loss in (("plain", 2.0), ("mean", 2.01)) for seed in seeds]
+
+        with tempfile.TemporaryDirectory() as folder:
+            earlier = Path(folder) / "parity.json"
+            earlier.write_text(json.dumps(self.report(*runs((1, 2)))))
+            joined = self.report(*parity_report.load_earlier(earlier, runs((3,))), *runs((3,)))
+            self.assertEqual(parity_report.table(joined), parity_report.table(self.report(*runs((1, 2, 3)))))
+            with self.assertRaisesRegex(ValueError, "small-6k, muon, seed 2, and so has --out"):
+                parity_report.load_earlier(earlier, runs((2,)))
+
     def test_the_gap_over_a_run_is_that_of_the_seeds_both_have(self):
         results = [_long_result("small-6k", "plain", seed, 2.0 + seed) for seed in (1, 2)]
         results += [_long_result("small-6k", "mean", seed, 2.01 + seed) for seed in (2, 3)]

@@ -8,6 +8,9 @@ Reads what study.py has trained of `tuning` and `gap` at the scales small-600 ..
 of a scale is the best data-parallel variant over the seeds that all of these have, among those with a seed
 that claims rest on. A scale without such a run is reported with the seeds it has. Differences are
 taken seed by seed, of the mean of the evaluations in the last tenth of a run.
+
+--earlier=docs/figures/parity/parity.json joins the runs that an earlier report counted, of another machine
+maybe. Its text may be another one, so a seed of one length has to come from one of the two alone.
 """
 
 import argparse
@@ -50,6 +53,26 @@ def load(out: Path) -> list[dict]:
             if result["scale"] in variants.SCALES and variants.SCALES[result["scale"]].prose]
 
 
+def load_earlier(path: Path, trained: list[dict]) -> list[dict]:
+    """The runs behind an earlier report, in the form of load(). ValueError if one has a seed of a scale and
+    inner optimizer that is among `trained`, too: their texts may differ, and so may not be compared."""
+    own = {(result["scale"], result["inner"], result["seed"]) for result in trained}
+    results = []
+    for report in json.loads(path.read_text(encoding="utf-8")):
+        for row in report["rows"]:
+            for seed in row["seeds"]:
+                if (report["scale"], report["inner"], seed) in own:
+                    raise ValueError(f"{path} has runs of {report['scale']}, {report['inner']}, seed {seed}, and so has "
+                                     "--out: train with a seed of its own, or leave --earlier out")
+                results.append({
+                    "scale": report["scale"], "inner": report["inner"], "variant": row["variant"], "seed": seed,
+                    "steps": report["steps"], "eval_loss": row["final_losses"][str(seed)],
+                    "eval_curve": row["curves"][str(seed)],
+                    "tokens": row["tokens_per_parameter"], "parameters": 1, "syncs_per_fragment": report["steps"],
+                    "bytes_per_param_per_sync": row["bytes_per_parameter_and_step"]})
+    return results
+
+
 def _by_seed(results: list[dict], variant: str, measure=tail_loss) -> dict[int, float]:
     return {result["seed"]: measure(result) for result in results if result["variant"] == variant}
 
@@ -66,10 +89,8 @@ def best_data_parallel(results: list[dict]) -> str | None:
 
 def _row(own: list[dict], name: str, tails: dict[int, float], apart: list[float],
          interval: float | None, chance: float | None) -> dict:
-    steps = own[0]["steps"]
-    per_sync = {way: statistics.fmean(result["bytes_per_param_per_sync"][way] for result in own)
-                for way in ("up", "down")}
-    syncs = statistics.fmean(result["syncs_per_fragment"] for result in own)
+    moved = {way: statistics.fmean(result["bytes_per_param_per_sync"][way] * result["syncs_per_fragment"]
+                                   / result["steps"] for result in own) for way in ("up", "down")}
     mean = statistics.fmean(apart) if apart else None
     limit = interval if interval is not None else chance
     return {
@@ -79,7 +100,7 @@ def _row(own: list[dict], name: str, tails: dict[int, float], apart: list[float]
         "final_losses": _by_seed(own, name, lambda result: result["eval_loss"]),
         "minus_baseline": mean, "by_seed": apart, "interval_95": interval,
         "clear": mean is not None and limit is not None and abs(mean) > limit,
-        "bytes_per_parameter_and_step": {way: per_sync[way] * syncs / steps for way in per_sync},
+        "bytes_per_parameter_and_step": moved,
         "tokens_per_parameter": own[0]["tokens"] / own[0]["parameters"],
         "curves": {str(result["seed"]): result["eval_curve"] for result in own},
     }
@@ -240,11 +261,19 @@ def main(arguments: list[str]) -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=training_runs.ROOT / "out-experiments" / "study",
                         help="where study.py's runs are")
+    parser.add_argument("--earlier", type=Path, help="an earlier report's parity.json, whose runs count, too")
     parser.add_argument("--seeds", default="1,2,3", help="those that claims rest on")
     parser.add_argument("--figures", type=Path, help="where JSON and the plot go")
     parser.add_argument("--docs", type=Path, help="a page whose tables are replaced")
     parsed = parser.parse_args(arguments)
-    reports = summarize(load(parsed.out), [int(seed) for seed in parsed.seeds.split(",")])
+    results = load(parsed.out)
+    if parsed.earlier:
+        try:
+            results = load_earlier(parsed.earlier, results) + results
+        except (OSError, ValueError) as error:
+            print(f"parity_report: {error}", file=sys.stderr)
+            return 2
+    reports = summarize(results, [int(seed) for seed in parsed.seeds.split(",")])
     if not reports:
         print(f"parity_report: no runs of the prose scales in {parsed.out}; study.py trains them",
               file=sys.stderr)
