@@ -493,8 +493,13 @@ class ParityReportTest(unittest.TestCase):
             earlier.write_text(json.dumps(self.report(*runs((1, 2)))))
             joined = self.report(*parity_report.load_earlier(earlier, runs((3,))), *runs((3,)))
             self.assertEqual(parity_report.table(joined), parity_report.table(self.report(*runs((1, 2, 3)))))
-            with self.assertRaisesRegex(ValueError, "small-6k, muon, seed 2, and so has --out"):
-                parity_report.load_earlier(earlier, runs((2,)))
+            again = runs((2,))
+            self.assertEqual(len(parity_report.load_earlier(earlier, again)), 2)  # Seed 2 counts once.
+            again[0]["eval_curve"] = [[6000, 1.0]]
+            with self.assertRaisesRegex(ValueError, "'plain', 2.* came out differently"):
+                parity_report.load_earlier(earlier, again)
+            with self.assertRaisesRegex(ValueError, "'small-6k', 'muon', 2.*no run is in both"):
+                parity_report.load_earlier(earlier, [_long_result("small-6k", "mean-H10", 2, 2.0)])
 
     def test_the_gap_over_a_run_is_that_of_the_seeds_both_have(self):
         results = [_long_result("small-6k", "plain", seed, 2.0 + seed) for seed in (1, 2)]

@@ -10,7 +10,7 @@ that claims rest on. A scale without such a run is reported with the seeds it ha
 taken seed by seed, of the mean of the evaluations in the last tenth of a run.
 
 --earlier=docs/figures/parity/parity.json joins the runs that an earlier report counted, of another machine
-maybe. Its text may be another one, so a seed of one length has to come from one of the two alone.
+maybe. A run that is in both shows that text and arithmetic are the same, bit for bit.
 """
 
 import argparse
@@ -54,23 +54,35 @@ def load(out: Path) -> list[dict]:
 
 
 def load_earlier(path: Path, trained: list[dict]) -> list[dict]:
-    """The runs behind an earlier report, in the form of load(). ValueError if one has a seed of a scale and
-    inner optimizer that is among `trained`, too: their texts may differ, and so may not be compared."""
-    own = {(result["scale"], result["inner"], result["seed"]) for result in trained}
-    results = []
+    """The runs behind an earlier report that are not among `trained`, in the form of load(). ValueError if a run
+    of both has another curve, or if a seed has runs of both and none was trained twice: texts or arithmetic may
+    differ then, and so differences between the two would say nothing."""
+    curves = {_key(result): result["eval_curve"] for result in trained}
+    results, repeated = [], 0
     for report in json.loads(path.read_text(encoding="utf-8")):
         for row in report["rows"]:
             for seed in row["seeds"]:
-                if (report["scale"], report["inner"], seed) in own:
-                    raise ValueError(f"{path} has runs of {report['scale']}, {report['inner']}, seed {seed}, and so has "
-                                     "--out: train with a seed of its own, or leave --earlier out")
                 results.append({
                     "scale": report["scale"], "inner": report["inner"], "variant": row["variant"], "seed": seed,
                     "steps": report["steps"], "eval_loss": row["final_losses"][str(seed)],
                     "eval_curve": row["curves"][str(seed)],
                     "tokens": row["tokens_per_parameter"], "parameters": 1, "syncs_per_fragment": report["steps"],
                     "bytes_per_param_per_sync": row["bytes_per_parameter_and_step"]})
-    return results
+                again = curves.get(_key(results[-1]))
+                repeated += again is not None
+                if again not in (None, results[-1]["eval_curve"]):
+                    raise ValueError(f"{path}: {_key(results[-1])} came out differently in --out: the texts or the "
+                                     "arithmetic of the machines differ; train all runs of that seed on one of them")
+    shared = {(result["scale"], result["inner"], result["seed"]) for result in results} & {
+        (result["scale"], result["inner"], result["seed"]) for result in trained}
+    if shared and not repeated:
+        raise ValueError(f"{path} and --out both have runs of {sorted(shared)}, but no run is in both: train one of "
+                         "the earlier ones again, the shortest will do, to show that the texts are the same")
+    return [result for result in results if _key(result) not in curves]
+
+
+def _key(result: dict) -> tuple[str, str, str, int]:
+    return result["scale"], result["inner"], result["variant"], result["seed"]
 
 
 def _by_seed(results: list[dict], variant: str, measure=tail_loss) -> dict[int, float]:
