@@ -7,7 +7,8 @@ import tempfile
 import unittest
 
 ROW = {"object_bytes", "workers", "connections", "security", "tcp_gb_per_s", "tcp_cpu_s_per_gb",
-       "push_gb_per_s", "push_of_tcp", "push_cpu_s_per_gb", "pull_gb_per_s", "pull_of_tcp",
+       "grpc_gb_per_s", "grpc_of_tcp", "grpc_cpu_s_per_gb", "push_gb_per_s", "push_of_tcp",
+       "push_of_grpc", "push_cpu_s_per_gb", "pull_gb_per_s", "pull_of_tcp", "pull_of_grpc",
        "pull_cpu_s_per_gb", "exchange_s", "exchange_gb_per_s", "exchange_cpu_s_per_gb"}
 
 
