@@ -28,18 +28,17 @@ Direction DirectionOf(bool sent) { return sent ? Direction::kUp : Direction::kDo
 GrpcExchange::GrpcExchange(Options options)
     : options_(std::move(options)), packer_(kPackingThreads) {
   Link& link = *options_.link;
-  greeting_.set_wire_version(kWireVersion);
-  greeting_.set_run_id(options_.run_id);
-  greeting_.set_worker_id(options_.worker_id);
-  greeting_.set_process(RandomProcess());
-  greeting_.set_max_bytes_per_second(link.options().max_download_bytes_per_second);
   dialer_ = std::make_unique<LaneDialer>([&link](int lane) { return link.channel(lane); });
   LaneClient::Options client;
   client.clock = link.options().clock;
   client.run_long = packer_.runner();
-  client.greeting = greeting_;
+  client.greeting.set_wire_version(kWireVersion);
+  client.greeting.set_run_id(options_.run_id);
+  client.greeting.set_worker_id(options_.worker_id);
+  client.greeting.set_process(RandomProcess());
+  client.greeting.set_max_bytes_per_second(link.options().max_download_bytes_per_second);
   client.max_upload_bytes_per_second = link.options().max_upload_bytes_per_second;
-  client.dial = [this](int lane) { dialer_->Dial(lane, greeting_, client_); };
+  client.dial = [this](int lane, const auto& self) { dialer_->Dial(lane, self); };
   client.lanes = [&link] { return link.connections(); };
   client.incarnation = [session = options_.session] { return session->incarnation(); };
   client.stall = [&link] {

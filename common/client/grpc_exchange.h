@@ -65,7 +65,6 @@ class GrpcExchange final : public Exchange, private LaneObserver {
   void OnTrouble(const std::string& what, const absl::Status& why) override;
 
   const Options options_;
-  v1::Greeting greeting_;
   WorkQueue packer_;
   std::shared_ptr<LaneClient> client_;
   std::unique_ptr<LaneDialer> dialer_;

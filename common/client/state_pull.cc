@@ -67,20 +67,18 @@ absl::Status PullFragments(const std::shared_ptr<grpc::Channel>& channel, const 
                            const StatePullOptions& options, PullProgress& progress,
                            PublishedState& state) {
   WorkQueue unpacker(1);
-  v1::Greeting greeting;
-  greeting.set_wire_version(kWireVersion);
-  greeting.set_run_id(run_id);
-  greeting.set_worker_id(options.worker_id);
-  greeting.set_process(std::random_device()());
-  std::shared_ptr<LaneClient> client;
   LaneDialer dialer([&channel](int) { return channel; });
   LaneClient::Options client_options;
+  client_options.greeting.set_wire_version(kWireVersion);
+  client_options.greeting.set_run_id(run_id);
+  client_options.greeting.set_worker_id(options.worker_id);
+  client_options.greeting.set_process(std::random_device()());
   client_options.run_long = unpacker.runner();
   client_options.poll = kPoll;
-  client_options.dial = [&](int lane) { dialer.Dial(lane, greeting, client); };
+  client_options.dial = [&](int lane, const auto& self) { dialer.Dial(lane, self); };
   client_options.observer = &progress;
   client_options.passes = IsRetryable;
-  client = std::make_shared<LaneClient>(std::move(client_options));
+  const auto client = std::make_shared<LaneClient>(std::move(client_options));
   absl::Status status;
   for (const int fragment : fragments) {
     const FragmentRange& range = plan.range(fragment);

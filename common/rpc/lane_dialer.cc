@@ -22,11 +22,10 @@ class LaneDialer::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer
  public:
   explicit Stream(std::shared_ptr<LanePeer> peer) : peer_(std::move(peer)) {}
 
-  void Start(grpc::GenericStub& stub, int number, v1::Greeting greeting) {
-    greeting.set_lane(number);
+  void Start(grpc::GenericStub& stub, int number) {
     stub.PrepareBidiStreamingCall(&context_, kCarryMethod, {}, this);
     AddHold();  // Writes and reads are started by whoever has something to do.
-    const LanePeer::LanePtr lane = peer_->Open(number, shared_from_this(), &greeting);
+    const LanePeer::LanePtr lane = peer_->Open(number, shared_from_this());
     {
       absl::MutexLock lock(&mutex_);
       lane_ = lane;
@@ -128,8 +127,7 @@ LaneDialer::~LaneDialer() {
   for (const auto& stream : streams) stream->AwaitDone();
 }
 
-void LaneDialer::Dial(int lane, const v1::Greeting& greeting,
-                      const std::shared_ptr<LanePeer>& peer) {
+void LaneDialer::Dial(int lane, const std::shared_ptr<LanePeer>& peer) {
   const auto stream = std::make_shared<Stream>(peer);
   // Outlive the lock.
   std::vector<std::shared_ptr<Stream>> done;
@@ -149,7 +147,7 @@ void LaneDialer::Dial(int lane, const v1::Greeting& greeting,
     stub = stubs_[index].get();
     streams_.push_back(stream);
   }
-  stream->Start(*stub, lane, greeting);
+  stream->Start(*stub, lane);
 }
 
 }  // namespace causeway

@@ -31,7 +31,7 @@ class LaneDialer {
   LaneDialer& operator=(const LaneDialer&) = delete;
 
   // Opens a stream and gives it to the peer as that lane. The peer outlives the stream.
-  void Dial(int lane, const v1::Greeting& greeting, const std::shared_ptr<LanePeer>& peer);
+  void Dial(int lane, const std::shared_ptr<LanePeer>& peer);
 
  private:
   class Stream;

@@ -208,6 +208,14 @@ void CopyData(const MessageBytes& bytes, const ChunkFields& chunk, uint8_t* targ
   }
 }
 
+// Begins a field of so many bytes.
+std::string FieldHead(uint32_t tag, size_t bytes) {
+  std::array<uint8_t, 16> head;
+  uint8_t* end = CodedOutputStream::WriteTagToArray(tag, head.data());
+  end = CodedOutputStream::WriteVarint32ToArray(static_cast<uint32_t>(bytes), end);
+  return {head.data(), end};
+}
+
 absl::Status Differs(const ChunkFields& chunk) {
   return absl::DataLossError(
       absl::StrCat("the checksum of the chunk at byte ", chunk.offset, " differs: send it again"));
@@ -272,38 +280,16 @@ absl::StatusOr<uint64_t> ReadChunk(const MessageBytes& bytes, const ChunkFields&
 }
 
 ChunkFrame FrameChunk(const ChunkFields& chunk) {
-  // Fields that have their default, 0, are left out.
-  std::array<uint8_t, 64> fields;
-  uint8_t* end = fields.data();
-  if (chunk.offset != 0) {
-    end = CodedOutputStream::WriteTagToArray(kOffsetTag, end);
-    end = CodedOutputStream::WriteVarint64ToArray(static_cast<uint64_t>(chunk.offset), end);
-  }
-  if (chunk.checksum != 0) {
-    end = CodedOutputStream::WriteTagToArray(kChecksumTag, end);
-    end = CodedOutputStream::WriteLittleEndian64ToArray(chunk.checksum, end);
-  }
-  if (chunk.data_bytes != 0) {
-    end = CodedOutputStream::WriteTagToArray(kDataTag, end);
-    end = CodedOutputStream::WriteVarint32ToArray(static_cast<uint32_t>(chunk.data_bytes), end);
-  }
-  const uint8_t* const head_end = end;
-  if (chunk.unpacked_bytes != 0) {
-    end = CodedOutputStream::WriteTagToArray(kUnpackedTag, end);
-    end = CodedOutputStream::WriteVarint32SignExtendedToArray(chunk.unpacked_bytes, end);
-  }
-  if (chunk.transfer != 0) {
-    end = CodedOutputStream::WriteTagToArray(kTransferTag, end);
-    end = CodedOutputStream::WriteVarint64ToArray(chunk.transfer, end);
-  }
-  const auto size = static_cast<size_t>(end - fields.data()) + chunk.data_bytes;
-  std::array<uint8_t, 16> outer;
-  uint8_t* outer_end = CodedOutputStream::WriteTagToArray(kChunkTag, outer.data());
-  outer_end = CodedOutputStream::WriteVarint32ToArray(static_cast<uint32_t>(size), outer_end);
+  v1::Chunk before;
+  before.set_offset(chunk.offset);
+  before.set_checksum(chunk.checksum);
+  v1::Chunk after;
+  after.set_unpacked_bytes(chunk.unpacked_bytes);
+  after.set_transfer(chunk.transfer);
   ChunkFrame frame;
-  frame.head.assign(outer.data(), outer_end);
-  frame.head.insert(frame.head.end(), static_cast<const uint8_t*>(fields.data()), head_end);
-  frame.tail.assign(head_end, static_cast<const uint8_t*>(end));
+  frame.tail = after.SerializeAsString();
+  const std::string fields = before.SerializeAsString() + FieldHead(kDataTag, chunk.data_bytes);
+  frame.head = FieldHead(kChunkTag, fields.size() + chunk.data_bytes + frame.tail.size()) + fields;
   return frame;
 }
 

@@ -58,10 +58,10 @@ absl::StatusOr<int64_t> CheckChunk(const ChunkFields& chunk, int64_t total_bytes
 absl::StatusOr<uint64_t> ReadChunk(const MessageBytes& bytes, const ChunkFields& chunk,
                                    std::span<uint8_t> leaf);
 
-// The bytes around a chunk's data in a message: head, data, tail.
+// The bytes around a chunk's data, 1 or more, in a message: head, data, tail.
 struct ChunkFrame {
   std::string head;
-  std::string tail;  // Empty unless the data is packed.
+  std::string tail;  // May be empty.
 };
 ChunkFrame FrameChunk(const ChunkFields& chunk);
 

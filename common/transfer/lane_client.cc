@@ -25,7 +25,8 @@ LanePeer::Options PeerOptions(const LaneClient::Options& options) {
   return {.clock = options.clock,
           .run_long = options.run_long,
           .sender = {.max_bytes_per_second = options.max_upload_bytes_per_second,
-                     .repeats_introductions = true}};
+                     .repeats_introductions = true},
+          .greeting = options.greeting};
 }
 
 }  // namespace
@@ -404,7 +405,7 @@ void LaneClient::Tick() {
       return true;
     });
   }
-  for (const int lane : dial) own_.dial(lane);
+  for (const int lane : dial) own_.dial(lane, shared_from_this());
   bool cancelled = false;
   {
     absl::MutexLock lock(&client_mutex_);

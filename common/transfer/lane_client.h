@@ -59,8 +59,8 @@ class LaneClient final : public LanePeer {
     Runner run_long;
     v1::Greeting greeting;  // Apart from `lane`.
     int64_t max_upload_bytes_per_second = 0;
-    // Opens the lane's stream, which calls LanePeer::Open; called by threads that call Tick.
-    std::function<void(int lane)> dial;
+    // Opens the lane's stream, which calls self->Open; called by threads that call Tick.
+    std::function<void(int lane, const std::shared_ptr<LanePeer>& self)> dial;
     std::function<int()> lanes = [] { return 1; };  // How many there should be, by now.
     // The session's incarnation, which goes into every offer.
     std::function<uint64_t()> incarnation = [] { return uint64_t{0}; };
@@ -107,7 +107,6 @@ class LaneClient final : public LanePeer {
   void Tick();
 
  private:
-  using Actions = std::vector<std::function<void()>>;
   struct Tries {
     bool open = false;
     int failures = 0;  // In a row.

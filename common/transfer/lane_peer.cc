@@ -27,13 +27,16 @@ LanePeer::LanePeer(Options options) : options_(std::move(options)), sender_(opti
 
 LanePeer::~LanePeer() = default;
 
-LanePeer::LanePtr LanePeer::Open(int number, std::shared_ptr<LaneStream> stream,
-                                 const v1::Greeting* greeting) {
+LanePeer::LanePtr LanePeer::Open(int number, std::shared_ptr<LaneStream> stream) {
   auto lane = std::make_shared<Lane>();
   std::vector<LanePtr> former;
   lane->number = number;
   lane->stream = std::move(stream);
-  if (greeting != nullptr) *lane->to_say.emplace_back().mutable_greeting() = *greeting;
+  if (options_.greeting.has_value()) {
+    v1::Greeting& greeting = *lane->to_say.emplace_back().mutable_greeting();
+    greeting = *options_.greeting;
+    greeting.set_lane(number);
+  }
   {
     absl::MutexLock lock(&mutex_);
     std::ranges::copy_if(lanes_, std::back_inserter(former),

@@ -56,6 +56,8 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
     Clock* clock = Clock::Real();  // Outlives the peer, as does what the runner stands for.
     Runner run_long;               // Packs and unpacks.
     ChunkSender::Options sender = {};
+    // Goes first over every lane, with the lane's number. Nothing: the other end opens lanes.
+    std::optional<v1::Greeting> greeting = std::nullopt;
   };
   // One lane, for as long as its stream lives.
   struct Lane;
@@ -66,9 +68,9 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   LanePeer& operator=(const LanePeer&) = delete;
 
   // --- For drivers ---
-  // Begins a lane, which may be written to once Written was called. `greeting` goes first, if there
-  // is one; a former lane of the same number ends.
-  LanePtr Open(int number, std::shared_ptr<LaneStream> stream, const v1::Greeting* greeting);
+  // Begins a lane, which may be written to once Written was called. A former lane of the same
+  // number ends.
+  LanePtr Open(int number, std::shared_ptr<LaneStream> stream);
   // Takes one message. False: read no more before LaneStream::ReadOn; or the stream is being ended.
   bool Receive(const LanePtr& lane, const MessageBytes& message);
   // The last write has left, or the driver is ready.

@@ -43,7 +43,7 @@ absl::Status LaneReactor::Greet() {
   const v1::Greeting& greeting = message.control().greeting();
   RETURN_IF_ERROR(access_.CheckWorker(*peer_, Action::kPull, greeting.worker_id()));
   ASSIGN_OR_RETURN(std::shared_ptr<WorkerLanes> worker, registry_.Join(greeting));
-  const LanePeer::LanePtr lane = worker->Open(greeting.lane(), shared_from_this(), nullptr);
+  const LanePeer::LanePtr lane = worker->Open(greeting.lane(), shared_from_this());
   bool ended = false;
   {
     absl::MutexLock lock(&mutex_);

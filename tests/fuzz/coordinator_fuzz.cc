@@ -302,7 +302,7 @@ class Run {
     const auto joined = registry_->Join(MakeGreeting(id));
     FUZZ_REQUIRE(joined.ok(), "a lane is refused");
     server::WorkerLanes& lanes = **joined;
-    const LanePeer::LanePtr lane = lanes.Open(0, stream, nullptr);
+    const LanePeer::LanePtr lane = lanes.Open(0, stream);
     const auto receive = [&] {
       const bool goes_on = lanes.Receive(lane, OwnedMessage(message.SerializeAsString()));
       lanes.Written(lane);

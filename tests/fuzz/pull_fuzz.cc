@@ -53,7 +53,7 @@ class FuzzedLane final : public LaneStream, public std::enable_shared_from_this<
  public:
   void Dial(const std::shared_ptr<LanePeer>& client) {
     client_ = client;
-    lane_ = client->Open(0, shared_from_this(), nullptr);
+    lane_ = client->Open(0, shared_from_this());
     Settle();
   }
   bool open() const { return lane_ != nullptr; }
@@ -98,14 +98,13 @@ std::optional<PulledObject> Pull(Input& input, const v1::Want& want, const v1::P
   const auto expected = static_cast<int64_t>(object.size());
   FakeClock clock;
   const auto lane = std::make_shared<FuzzedLane>();
-  std::shared_ptr<LaneClient> client;
   LaneClient::Options options;
   options.clock = &clock;
   options.run_long = [](const std::function<void()>& task) { task(); };
-  options.dial = [&](int) { lane->Dial(client); };
+  options.dial = [&](int, const auto& self) { lane->Dial(self); };
   options.stall = [] { return absl::Hours(1); };
   options.passes = Passes;
-  client = std::make_shared<LaneClient>(std::move(options));
+  const auto client = std::make_shared<LaneClient>(std::move(options));
   const LaneClient::Handle handle = client->Want({.want = want, .expected_bytes = expected});
   for (int group = 1; group <= kMaxGroups && !client->Done(handle); ++group) {
     clock.Advance(absl::Seconds(10));

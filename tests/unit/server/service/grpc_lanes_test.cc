@@ -39,18 +39,8 @@ class GrpcLanesTest : public ::testing::Test {
     ready.mutable_ready()->set_step(0);
     EXPECT_TRUE(session_->Write(ready));
 
-    greeting_.set_wire_version(kWireVersion);
-    greeting_.set_run_id(kRunId);
-    greeting_.set_worker_id("a");
-    greeting_.set_process(1);
     dialer_ = std::make_unique<LaneDialer>([this](int lane) { return Connect(lane); });
-    LaneClient::Options options;
-    options.run_long = unpacker_.runner();
-    options.dial = [this](int lane) { dialer_->Dial(lane, greeting_, client_); };
-    options.lanes = [] { return kLanes; };
-    options.incarnation = [this] { return incarnation_; };
-    options.passes = IsRetryable;
-    client_ = std::make_shared<LaneClient>(std::move(options));
+    client_ = MakeClient(kRunId);
   }
   ~GrpcLanesTest() override {
     client_->Cancel();
@@ -74,6 +64,19 @@ class GrpcLanesTest : public ::testing::Test {
   }
   std::shared_ptr<grpc::Channel> Connect(int connection) {
     return MakeChannel(absl::StrCat("127.0.0.1:", port_), connection, ChannelSecurity::Plaintext());
+  }
+  std::shared_ptr<LaneClient> MakeClient(const std::string& run_id) {
+    LaneClient::Options options;
+    options.greeting.set_wire_version(kWireVersion);
+    options.greeting.set_run_id(run_id);
+    options.greeting.set_worker_id("a");
+    options.greeting.set_process(1);
+    options.run_long = unpacker_.runner();
+    options.dial = [this](int lane, const auto& self) { dialer_->Dial(lane, self); };
+    options.lanes = [] { return kLanes; };
+    options.incarnation = [this] { return incarnation_; };
+    options.passes = IsRetryable;
+    return std::make_shared<LaneClient>(std::move(options));
   }
   LaneClient::Handle Offer(const Delta& delta) {
     const auto object = std::make_shared<std::vector<uint8_t>>(delta.object);
@@ -99,7 +102,6 @@ class GrpcLanesTest : public ::testing::Test {
   grpc::ClientContext session_context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>> session_;
   uint64_t incarnation_ = 0;
-  v1::Greeting greeting_;
   std::unique_ptr<LaneDialer> dialer_;
   std::shared_ptr<LaneClient> client_;
 };
@@ -139,7 +141,7 @@ TEST_F(GrpcLanesTest, CancelEndsWhatWaits) {
 }
 
 TEST_F(GrpcLanesTest, AnotherRunIsRefusedForGood) {
-  greeting_.set_run_id("another");
+  client_ = MakeClient("another");
   EXPECT_EQ(client_->Await(Want(v1::Want::STATE, 0)).status.code(),
             absl::StatusCode::kFailedPrecondition);
 }

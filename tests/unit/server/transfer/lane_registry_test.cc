@@ -52,7 +52,7 @@ class LaneRegistryTest : public ::testing::Test {
     const auto worker = registry_.Join(greeting);
     if (!worker.ok()) return worker.status();
     const auto stream = std::make_shared<Stream>();
-    open_.emplace_back(*worker, (*worker)->Open(greeting.lane(), stream, nullptr));
+    open_.emplace_back(*worker, (*worker)->Open(greeting.lane(), stream));
     return absl::OkStatus();
   }
   void Close() {

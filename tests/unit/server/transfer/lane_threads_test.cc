@@ -44,12 +44,10 @@ class ThreadedLanes {
   Runner runner() { return queue_.runner(); }
   // Outlives the lanes.
   void Serve(LaneRegistry* registry) { registry_ = registry; }
-  void Dial(int number, const v1::Greeting& greeting, const std::shared_ptr<LanePeer>& client) {
+  void Dial(int number, const std::shared_ptr<LanePeer>& client) {
     const auto wire = std::make_shared<Wire>();
     const auto stream = std::make_shared<Stream>(*this, wire, 0);
-    v1::Greeting full = greeting;
-    full.set_lane(number);
-    const LanePeer::LanePtr lane = client->Open(number, stream, &full);
+    const LanePeer::LanePtr lane = client->Open(number, stream);
     {
       absl::MutexLock lock(&wire->mutex);
       wire->ends[0].peer = client;
@@ -163,7 +161,7 @@ class ThreadedLanes {
     const auto worker = registry_->Join(greeting);
     if (!worker.ok()) return Cut(*wire, worker.status());
     const LanePeer::LanePtr lane =
-        (*worker)->Open(greeting.lane(), std::make_shared<Stream>(*this, wire, 1), nullptr);
+        (*worker)->Open(greeting.lane(), std::make_shared<Stream>(*this, wire, 1));
     bool broken = false;
     {
       absl::MutexLock lock(&wire->mutex);
@@ -263,12 +261,8 @@ TEST(LaneThreadsTest, ThreadsAndCutsLoseNothingAndCountNothingTwice) {
   options.stall = [] { return kNever; };
   options.poll = absl::Milliseconds(1);
   options.passes = [](const absl::Status& status) { return !absl::IsInvalidArgument(status); };
-  std::weak_ptr<LaneClient> box;
-  options.dial = [&, greeting = options.greeting](int lane) {
-    net.Dial(lane, greeting, box.lock());
-  };
+  options.dial = [&net](int lane, const auto& self) { net.Dial(lane, self); };
   auto client = std::make_shared<LaneClient>(std::move(options));
-  box = client;
 
   std::vector<std::thread> threads;
   std::atomic<int> at_work = kFragments;

@@ -103,23 +103,19 @@ class OneSeedTest : public ::testing::Test {
     Serve();
   }
   std::shared_ptr<LaneClient> MakeClient(uint64_t process, int64_t down = 0, int64_t up = 0) {
-    v1::Greeting greeting;
-    greeting.set_wire_version(kWireVersion);
-    greeting.set_run_id("fake-1");
-    greeting.set_worker_id("a");
-    greeting.set_process(process);
-    greeting.set_max_bytes_per_second(down);
     LaneClient::Options options;
+    options.greeting.set_wire_version(kWireVersion);
+    options.greeting.set_run_id("fake-1");
+    options.greeting.set_worker_id("a");
+    options.greeting.set_process(process);
+    options.greeting.set_max_bytes_per_second(down);
     options.clock = &clock_;
     options.run_long = net_->runner();
     options.max_upload_bytes_per_second = up;
     options.lanes = [this] { return lanes_; };
     options.passes = Passes;
-    auto box = std::make_shared<std::weak_ptr<LaneClient>>();
-    options.dial = [this, greeting, box](int lane) { net_->Dial(lane, greeting, box->lock()); };
-    auto client = std::make_shared<LaneClient>(std::move(options));
-    *box = client;
-    return client;
+    options.dial = [this](int lane, const auto& self) { net_->Dial(lane, self); };
+    return std::make_shared<LaneClient>(std::move(options));
   }
 
   LaneClient::Handle Offer(const std::shared_ptr<std::vector<uint8_t>>& object, int64_t round = 1,

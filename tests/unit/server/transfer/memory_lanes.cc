@@ -72,17 +72,14 @@ class MemoryLanes::Stream final : public WorkerLaneStream {
 
 MemoryLanes::~MemoryLanes() { CutAll(); }
 
-void MemoryLanes::Dial(int number, const v1::Greeting& greeting,
-                       const std::shared_ptr<LanePeer>& client) {
+void MemoryLanes::Dial(int number, const std::shared_ptr<LanePeer>& client) {
   auto wire = std::make_shared<Wire>();
   wire->number = number;
   wires_.push_back(wire);
   Wire::End& end = wire->ends[0];
   end.peer = client;
   end.stream = std::make_shared<Stream>(wire, 0);
-  v1::Greeting full = greeting;
-  full.set_lane(number);
-  end.lane = client->Open(number, end.stream, &full);
+  end.lane = client->Open(number, end.stream);
   client->Written(end.lane);
   if (registry_ == nullptr) Cut(wire, absl::UnavailableError("nobody listens"));
 }
@@ -138,7 +135,7 @@ void MemoryLanes::Deliver(const std::shared_ptr<Wire>& wire, bool up) {
   if (!worker.ok()) return Cut(wire, worker.status());
   end.peer = *worker;
   end.stream = std::make_shared<Stream>(wire, 1);
-  end.lane = (*worker)->Open(wire->number, end.stream, nullptr);
+  end.lane = (*worker)->Open(wire->number, end.stream);
   (*worker)->Written(end.lane);
 }
 

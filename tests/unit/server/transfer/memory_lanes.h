@@ -29,7 +29,7 @@ class MemoryLanes {
   ~MemoryLanes();
 
   // For LaneClient::Options. Client and registry outlive their lanes.
-  void Dial(int number, const v1::Greeting& greeting, const std::shared_ptr<LanePeer>& client);
+  void Dial(int number, const std::shared_ptr<LanePeer>& client);
   Runner runner() {
     return [this](std::function<void()> task) { tasks_.push_back(std::move(task)); };
   }
