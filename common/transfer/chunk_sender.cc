@@ -62,7 +62,7 @@ absl::StatusOr<int64_t> ChunkSender::Hold(uint64_t transfer, absl::string_view b
 
 bool ChunkSender::delivered(uint64_t transfer) const {
   const auto found = std::ranges::find(objects_, transfer, &Object::transfer);
-  return found == objects_.end() || found->acknowledged.complete();
+  return found != objects_.end() && found->acknowledged.complete();
 }
 
 bool ChunkSender::waiting() const {
@@ -126,11 +126,10 @@ std::optional<ChunkSender::Piece> ChunkSender::Take(LaneKey key, absl::Duration 
   return std::nullopt;
 }
 
-absl::StatusOr<std::vector<ChunkSender::Piece>> ChunkSender::Acknowledge(LaneKey key,
-                                                                         int64_t chunks,
-                                                                         absl::Duration now) {
+absl::StatusOr<std::vector<uint64_t>> ChunkSender::Acknowledge(LaneKey key, int64_t chunks,
+                                                               absl::Duration now) {
   const auto found = lanes_.find(key);
-  if (found == lanes_.end()) return std::vector<Piece>();
+  if (found == lanes_.end()) return std::vector<uint64_t>();
   Lane& lane = found->second;
   const int64_t given = lane.acknowledged + std::ssize(lane.given);
   if (chunks < lane.acknowledged || chunks > given) {
@@ -138,7 +137,7 @@ absl::StatusOr<std::vector<ChunkSender::Piece>> ChunkSender::Acknowledge(LaneKey
                                                    " chunks; expected ", lane.acknowledged, " .. ",
                                                    given, ", as many as it was given"));
   }
-  std::vector<Piece> pieces;
+  std::vector<uint64_t> transfers;
   for (; lane.acknowledged < chunks; ++lane.acknowledged) {
     const Given done = lane.given.front();
     lane.given.pop_front();
@@ -148,10 +147,9 @@ absl::StatusOr<std::vector<ChunkSender::Piece>> ChunkSender::Acknowledge(LaneKey
     if (object == nullptr || !object->acknowledged.Add(done.chunk)) continue;
     object->taken.Add(done.chunk);
     object->damaged = 0;
-    pieces.push_back(
-        {.transfer = done.transfer, .chunk = done.chunk, .bytes = object->taken.Size(done.chunk)});
+    transfers.push_back(done.transfer);
   }
-  return pieces;
+  return transfers;
 }
 
 int ChunkSender::Damaged(LaneKey key, uint64_t transfer, int64_t chunk) {

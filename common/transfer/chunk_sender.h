@@ -59,7 +59,7 @@ class ChunkSender {
   // them in: if that is new, it holds these alone. Returns how many it holds, 0 for an unknown
   // transfer. INVALID_ARGUMENT if the bits are not of this object.
   absl::StatusOr<int64_t> Hold(uint64_t transfer, absl::string_view bits, uint64_t holder);
-  // True once every chunk is acknowledged, or the transfer is unknown.
+  // True once every chunk is acknowledged; false for an unknown transfer.
   bool delivered(uint64_t transfer) const;
   bool empty() const { return objects_.empty(); }
   // True if a chunk waits for a lane.
@@ -75,9 +75,11 @@ class ChunkSender {
   absl::Duration Wait(absl::Duration now) { return rate_.Wait(now); }
   // Gives back rate: a chunk was smaller on the wire by so much.
   void Refund(int64_t bytes) { rate_.Spend(-bytes); }
-  // The peer has dealt with so many chunks of that lane since it was opened. Returns those of them
-  // that it had not acknowledged before. INVALID_ARGUMENT if the lane was not given as many.
-  absl::StatusOr<std::vector<Piece>> Acknowledge(LaneKey lane, int64_t chunks, absl::Duration now);
+  // The peer has dealt with so many chunks of that lane since it was opened. Returns the transfer
+  // of each chunk that it had not acknowledged before. INVALID_ARGUMENT if the lane was not given
+  // as many.
+  absl::StatusOr<std::vector<uint64_t>> Acknowledge(LaneKey lane, int64_t chunks,
+                                                    absl::Duration now);
   // The chunk came damaged over that lane: it waits again. Returns how often in a row that has
   // happened to the object without any progress.
   int Damaged(LaneKey lane, uint64_t transfer, int64_t chunk);

@@ -115,14 +115,17 @@ absl::Status LanePeer::TakeControl(const LanePtr& lane, v1::LaneControl& message
   }
   switch (message.message_case()) {
     case v1::LaneControl::kAcknowledgement: {
-      absl::StatusOr<std::vector<ChunkSender::Piece>> pieces;
+      std::vector<uint64_t> delivered;
       {
         absl::MutexLock lock(&mutex_);
-        pieces = sender_.Acknowledge(lane->key, message.acknowledgement().chunks(),
-                                     options_.clock->Monotonic());
+        ASSIGN_OR_RETURN(const std::vector<uint64_t> transfers,
+                         sender_.Acknowledge(lane->key, message.acknowledgement().chunks(),
+                                             options_.clock->Monotonic()));
+        for (const uint64_t transfer : transfers) {
+          if (sender_.delivered(transfer)) delivered.push_back(transfer);
+        }
       }
-      RETURN_IF_ERROR(pieces.status());
-      if (!pieces->empty()) OnAcknowledged(*pieces);
+      for (const uint64_t transfer : delivered) OnDelivered(transfer);
       return absl::OkStatus();
     }
     case v1::LaneControl::kDamage: {
@@ -345,17 +348,15 @@ void LanePeer::StopSending(uint64_t transfer) {
   outgoing_.erase(found);
 }
 
-bool LanePeer::Delivered(uint64_t transfer) const {
-  absl::MutexLock lock(&mutex_);
-  return sender_.delivered(transfer);
-}
-
 absl::StatusOr<int64_t> LanePeer::Hold(uint64_t transfer, absl::string_view bits, uint64_t holder) {
   absl::StatusOr<int64_t> held;
+  bool delivered = false;
   {
     absl::MutexLock lock(&mutex_);
     held = sender_.Hold(transfer, bits, holder);
+    delivered = sender_.delivered(transfer);
   }
+  if (delivered) OnDelivered(transfer);
   PumpAll();
   return held;
 }

@@ -97,8 +97,8 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   virtual absl::Status OnControl(const LanePtr& lane, v1::LaneControl& message) = 0;
   // All of the object is there.
   virtual void OnWhole(uint64_t transfer, const std::shared_ptr<ChunkAssembly>& object) = 0;
-  // The peer holds chunks that it had not acknowledged before.
-  virtual void OnAcknowledged(const std::vector<ChunkSender::Piece>& pieces) = 0;
+  // The peer holds all of an object that was sent. May be called more than once.
+  virtual void OnDelivered(uint64_t /*transfer*/) {}
   // The object came damaged `times` times in a row.
   virtual void OnDamaged(uint64_t transfer, int times) = 0;
   // A chunk crosses, of so many bytes on the wire; `again`: not for the first time.
@@ -114,7 +114,6 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   void Send(uint64_t transfer, std::shared_ptr<ChunkSource> source, int64_t due_step, ChunkSet held,
             bool ask_first, v1::LaneControl introduction);
   void StopSending(uint64_t transfer);
-  bool Delivered(uint64_t transfer) const;
   absl::StatusOr<int64_t> Hold(uint64_t transfer, absl::string_view bits, uint64_t holder);
   // Chunks of that transfer go there.
   void Expect(uint64_t transfer, std::shared_ptr<ChunkAssembly> object);

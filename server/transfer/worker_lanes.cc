@@ -21,12 +21,8 @@ absl::Status WorkerLanes::OnControl(const LanePtr& lane, v1::LaneControl& messag
       return absl::OkStatus();
     case v1::LaneControl::kWant:
       return OnWant(lane, message.want());
-    case v1::LaneControl::kHolding: {
-      const uint64_t transfer = message.holding().transfer();
-      RETURN_IF_ERROR(Hold(transfer, message.holding().held_chunks(), 0).status());
-      if (Delivered(transfer)) Forget(transfer);
-      return absl::OkStatus();
-    }
+    case v1::LaneControl::kHolding:
+      return Hold(message.holding().transfer(), message.holding().held_chunks(), 0).status();
     case v1::LaneControl::kDrop:
       Forget(message.drop().transfer());
       return absl::OkStatus();
@@ -185,12 +181,6 @@ void WorkerLanes::Forget(uint64_t transfer) {
   if (found == wants_.end()) return;
   last = std::move(found->second);
   wants_.erase(found);
-}
-
-void WorkerLanes::OnAcknowledged(const std::vector<ChunkSender::Piece>& pieces) {
-  for (const ChunkSender::Piece& piece : pieces) {
-    if (Delivered(piece.transfer)) Forget(piece.transfer);
-  }
 }
 
 void WorkerLanes::OnDamaged(uint64_t transfer, int times) {
