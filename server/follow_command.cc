@@ -20,8 +20,8 @@
 #include "server/standby_rpc/following.h"
 #include "server/store_flags.h"
 
-ABSL_FLAG(std::string, of, "", "follow: HOST:PORT of the coordinator");
-ABSL_FLAG(std::string, standby_name, "", "follow: who follows, for people; the machine's name");
+ABSL_FLAG(std::string, of, "", "HOST:PORT: the coordinator to follow");
+ABSL_FLAG(std::string, standby_name, "", "NAME: who follows, for people; else the machine's name");
 
 namespace causeway::server {
 namespace {

@@ -32,10 +32,10 @@
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/log.h"
 #include "common/transfer/wire.h"
+#include "server/commands.h"
 #include "server/core/coordinator.h"
 #include "server/follow_command.h"
 #include "server/given_run.h"
-#include "server/help.h"
 #include "server/history/curve_keeper.h"
 #include "server/history/event_history.h"
 #include "server/history/run_history.h"
@@ -63,44 +63,54 @@
 #include "server/store/run_directory_store.h"
 #include "server/store_flags.h"
 
-ABSL_FLAG(std::string, run_dir, "", "the folder that will hold the run");
-ABSL_FLAG(std::string, config, "", "the run's configuration, a textproto");
-ABSL_FLAG(std::string, initial, "",
-          "serve: the parameters that the run starts from, a file; or first-site");
-ABSL_FLAG(std::string, preset, "", "settings that the configuration is read over");
-ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "HOST:PORT to listen on; port 0: any free one");
-ABSL_FLAG(std::string, address_file, "", "receives HOST:PORT once the coordinator listens");
+ABSL_FLAG(
+    std::string, run_dir, "",
+    "FOLDER: holds the run; inspect, replay: or LEAD,SHARD,..., of one run in several folders");
+ABSL_FLAG(std::string, config, "", "FILE: the run's configuration, a textproto");
+ABSL_FLAG(
+    std::string, initial, "",
+    "FILE|first-site: the parameters to start from, as `causeway-worker import` and `replay` write "
+    "them, or *.safetensors (a file, or a folder of them): the model is theirs if the "
+    "configuration leaves it out; first-site: the first site brings them, and with them the model");
+ABSL_FLAG(
+    std::string, preset, "",
+    "paper|best|streaming|diloco|data-parallel: settings that the configuration is read over");
+ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "port 0 takes any free one");
+ABSL_FLAG(std::string, address_file, "", "FILE: receives HOST:PORT once it listens");
 ABSL_FLAG(std::string, http, "auto",
-          "HOST:PORT for metrics and the status page; port 0: any free one; off; or auto: "
-          "127.0.0.1:7071 or any free port, and off where gRPC uses TLS");
-ABSL_FLAG(std::string, http_address_file, "", "receives HOST:PORT once that port is served");
+          "HOST:PORT|auto|off: metrics and the status page (follow: health and metrics of the "
+          "copy); auto: 127.0.0.1:7071, or any free port, and off with TLS");
+ABSL_FLAG(std::string, http_address_file, "", "FILE: receives that HOST:PORT once it is served");
 ABSL_FLAG(double, max_requests_per_second, 5000,
           "of one worker, operator or observer; streams count when they open");
 ABSL_FLAG(int, max_connections, 0,
-          "of all peers; 0: 4096, or as many as max_workers need, within the limit of open files");
+          "of all peers; 0: 4096, or what max_workers and the limit of open files say");
 ABSL_FLAG(
     int, max_connections_per_address, 0,
-    "of one IPv4 address or IPv6 /64 network; 0: a quarter of all, but enough for every worker");
-ABSL_FLAG(
-    std::string, refused_identities, "",
-    "a file that names who is refused, one a line (\"worker site-a\"); read again when it changes");
+    "of an IPv4 address or IPv6 /64 network; 0: a quarter of all, but enough for every worker");
+ABSL_FLAG(std::string, refused_identities, "",
+          "FILE: who is refused whatever his certificate or token says, one a line (\"worker "
+          "site-a\"); read again when it changes");
+ABSL_FLAG(std::string, tls_crl_dir, "", "FOLDER: revocation lists, as `openssl rehash` names them");
 ABSL_FLAG(absl::Duration, max_connection_age, absl::Hours(24),
           "then a connection is made anew, by who still may; transfers resume");
 ABSL_FLAG(std::string, congestion_control, "auto",
-          "of the workers' connections: auto (bbr where this process may use it), system (as the "
-          "system has it), or a name such as bbr or cubic");
+          "auto|system|NAME: of the workers' connections; auto: bbr where this process may use it; "
+          "system: as the system has it; or cubic, ...");
 ABSL_FLAG(int, memory_mb, 0,
-          "what transfers may take, in MiB; 0: room for the model of every member, and 1024");
-ABSL_FLAG(int, snapshot_every_rounds, 10, "rounds of a fragment between two saves of its state");
-ABSL_FLAG(bool, exit_when_finished, false, "exit when every worker has left");
+          "what transfers may take, in MiB; 0: the model of every member, and 1024");
+ABSL_FLAG(int, snapshot_every_rounds, 10,
+          "a recovery merges so many rounds of each fragment again");
+ABSL_FLAG(bool, exit_when_finished, false, "exits when every worker has left");
 ABSL_FLAG(bool, exit_when_drained, true,
-          "with --exit_when_finished: also when all have left before the end");
-ABSL_FLAG(bool, json, false, "inspect: print JSON");
-ABSL_FLAG(std::string, without, "",
-          "replay: as if these workers, a list with commas, had contributed nothing");
-ABSL_FLAG(std::string, outer, "", "replay: other settings of the outer optimizer, a textproto");
-ABSL_FLAG(std::string, output, "", "replay: receives the resulting parameters");
-ABSL_FLAG(std::string, log_level, "info", "debug, info, warn or error");
+          "with --exit_when_finished: not before the end of training; who was drained comes back");
+ABSL_FLAG(bool, json, false, "JSON for programs");
+ABSL_FLAG(std::string, without, "", "WORKER,...: as if these had contributed nothing");
+ABSL_FLAG(std::string, outer, "",
+          "TEXTPROTO: other settings of the outer optimizer, as 'learning_rate: 0.7'");
+ABSL_FLAG(std::string, output, "", "FILE: receives the resulting parameters");
+ABSL_FLAG(std::string, log_level, "info",
+          "debug|info|warn|error: what is logged, and graver things");
 
 ABSL_DECLARE_FLAG(std::string, etcd);
 ABSL_DECLARE_FLAG(std::string, etcd_cert);
@@ -191,6 +201,7 @@ CoordinatorServer::Options ServerOptions(EventHistory* events) {
   options.events = events;
   options.past_events = [events](int64_t after) { return events->List(after); };
   options.security = SecurityOptionsFromFlags();
+  options.security.crl_folder = absl::GetFlag(FLAGS_tls_crl_dir);
   options.memory_bytes = int64_t{absl::GetFlag(FLAGS_memory_mb)} << 20;
   options.max_requests_per_second = absl::GetFlag(FLAGS_max_requests_per_second);
   options.max_connections = absl::GetFlag(FLAGS_max_connections);
@@ -444,36 +455,24 @@ int Main(int argc, char** argv) {
   // gRPC's own log would stand beside our one line when an address cannot be listened on.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   TuneForStreams();
-  const std::vector<std::string> arguments = ParseCommandLine(argc, argv, kHelp, kSoftwareVersion);
+  const std::string command =
+      ParseCommandLine(argc, argv, kCoordinatorProgram, kSoftwareVersion).front();
   const absl::Status log = InitializeLog(kProgram, absl::GetFlag(FLAGS_log_level));
   if (!log.ok()) return Refuse(kProgram, log);
-  const std::string command = arguments.empty() ? "" : arguments[0];
-  if (arguments.size() > 1) {
-    return Refuse(kProgram, absl::InvalidArgumentError(absl::StrCat(
-                                "unexpected argument \"", arguments[1], "\"; --help explains")));
-  }
   if (command == "serve") return Serve();
   if (command == "check-config") return CheckConfig();
   if (command == "follow") return Follow();
-  if (command == "inspect" || command == "replay") {
-    const std::string run_dir = absl::GetFlag(FLAGS_run_dir);
-    if (run_dir.empty()) {
-      return Refuse(kProgram,
-                    absl::InvalidArgumentError("give the run's folder: --run_dir=FOLDER"));
-    }
-    const absl::Status status = command == "inspect"
-                                    ? InspectCommand(run_dir, absl::GetFlag(FLAGS_json))
-                                    : ReplayCommand({.run_dir = run_dir,
-                                                     .outer = absl::GetFlag(FLAGS_outer),
-                                                     .without = absl::GetFlag(FLAGS_without),
-                                                     .output = absl::GetFlag(FLAGS_output)});
-    return status.ok() ? 0 : Fail(kProgram, status);
+  const std::string run_dir = absl::GetFlag(FLAGS_run_dir);
+  if (run_dir.empty()) {
+    return Refuse(kProgram, absl::InvalidArgumentError("give the run's folder: --run_dir=FOLDER"));
   }
-  return Refuse(kProgram,
-                absl::InvalidArgumentError(absl::StrCat(
-                    command.empty() ? "a command is required"
-                                    : absl::StrCat("unknown command \"", command, "\""),
-                    ": serve, follow, check-config, inspect or replay; --help explains")));
+  const absl::Status status = command == "inspect"
+                                  ? InspectCommand(run_dir, absl::GetFlag(FLAGS_json))
+                                  : ReplayCommand({.run_dir = run_dir,
+                                                   .outer = absl::GetFlag(FLAGS_outer),
+                                                   .without = absl::GetFlag(FLAGS_without),
+                                                   .output = absl::GetFlag(FLAGS_output)});
+  return status.ok() ? 0 : Fail(kProgram, status);
 }
 
 }  // namespace

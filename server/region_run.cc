@@ -14,17 +14,15 @@
 #include "server/initial_parameters.h"
 
 ABSL_FLAG(std::string, parent, "",
-          "serve: HOST:PORT of the coordinator whose run this one serves to a region of it, or "
-          "several with commas: it and its standbys");
-ABSL_FLAG(std::string, region_id, "", "serve: with --parent, this region's name there");
-ABSL_FLAG(int, sites, 0, "serve: with --parent, as many sites as this region may have");
+          "HOST:PORT,...: the coordinator whose run this is, and its standbys");
+ABSL_FLAG(std::string, region_id, "", "NAME: this region's name there");
+ABSL_FLAG(int, sites, 0, "N: as many sites as this region may have");
 ABSL_FLAG(std::string, parent_tls_cert, "",
-          "serve: with --parent, this region's certificate there; default: --tls_cert");
-ABSL_FLAG(std::string, parent_tls_key, "", "serve: the private key of --parent_tls_cert");
-ABSL_FLAG(std::string, parent_token_file, "",
-          "serve: with --parent, the file with this region's token there");
+          "FILE: this region's certificate there; else --tls_cert and its key");
+ABSL_FLAG(std::string, parent_tls_key, "", "FILE: its private key");
+ABSL_FLAG(std::string, parent_token_file, "", "FILE: this region's token there");
 ABSL_FLAG(std::string, parent_tls_server_name, "",
-          "serve: with --parent, the host in the parent's certificate; else that of --parent");
+          "NAME: the host in the parent's certificate; else that of --parent");
 
 namespace causeway::server {
 namespace {
@@ -74,7 +72,6 @@ ParentOptions ParentFromFlags() {
     parent.security.cert_file.clear();
     parent.security.key_file.clear();
   }
-  parent.security.crl_folder.clear();
   return parent;
 }
 

@@ -26,15 +26,14 @@
 #include "server/store/run_parts.h"
 
 ABSL_FLAG(std::string, shards, "",
-          "serve: names of the coordinators that share the run's fragments, with commas between; "
-          "\"lead\" is this one");
-ABSL_FLAG(std::string, lead, "", "serve: HOST:PORT of the lead whose shard this is");
-ABSL_FLAG(std::string, shard, "", "serve: with --lead, this shard's name");
+          "NAME,...: the coordinators that share the run's fragments; this one is lead");
+ABSL_FLAG(std::string, lead, "", "HOST:PORT: the lead whose shard this is, in place of --config");
+ABSL_FLAG(std::string, shard, "", "NAME: this one's, of those in the lead's --shards");
 ABSL_FLAG(std::string, lead_tls_cert, "",
-          "serve: with --lead, this shard's certificate there; default: --tls_cert");
-ABSL_FLAG(std::string, lead_tls_key, "", "serve: the private key of --lead_tls_cert");
+          "FILE: this shard's certificate there; else --tls_cert and its key");
+ABSL_FLAG(std::string, lead_tls_key, "", "FILE: its private key");
 ABSL_FLAG(std::string, lead_tls_server_name, "",
-          "serve: with --lead, the host in its certificate; default: that of --lead");
+          "NAME: the host in the lead's certificate; else that of --lead");
 
 ABSL_DECLARE_FLAG(std::string, advertise);
 ABSL_DECLARE_FLAG(std::string, etcd);
@@ -66,7 +65,6 @@ absl::StatusOr<ChannelSecurity> SecurityToLead(const std::string& lead) {
   }
   security.server_name = absl::GetFlag(FLAGS_lead_tls_server_name);
   security.token_file.clear();
-  security.crl_folder.clear();
   return MakeChannelSecurity(security, lead, Clock::Real()->Now());
 }
 

@@ -21,19 +21,18 @@
 #include "server/store/run_directory.h"
 
 ABSL_FLAG(std::string, etcd, "",
-          "serve: HOST:PORT,HOST:PORT of the etcd by which coordinators of several machines agree "
-          "who leads the run");
-ABSL_FLAG(std::string, advertise, "",
-          "serve --etcd: HOST:PORT where the others reach this one; else as --listen");
-ABSL_FLAG(std::string, etcd_ca, "",
-          "serve --etcd: whose signature under the certificate of etcd counts; else plaintext");
-ABSL_FLAG(std::string, etcd_cert, "", "serve --etcd: the client's certificate for etcd");
-ABSL_FLAG(std::string, etcd_key, "", "serve --etcd: its key");
-ABSL_FLAG(std::string, etcd_password_file, "",
-          "serve --etcd: the file with USER:PASSWORD of a user of etcd; else nobody's");
-ABSL_FLAG(std::string, standby_cert, "",
-          "serve --etcd with TLS: an operator's certificate, to follow with");
-ABSL_FLAG(std::string, standby_key, "", "serve --etcd with TLS: its key");
+          "HOST:PORT,...: the etcd by which the coordinators agree who leads");
+ABSL_FLAG(
+    std::string, advertise, "",
+    "HOST:PORT: where the others (with --lead: the workers) reach this one; else as --listen");
+ABSL_FLAG(
+    std::string, etcd_ca, "",
+    "FILE: whose signature under etcd's certificate counts; else etcd is spoken to in plaintext");
+ABSL_FLAG(std::string, etcd_cert, "", "FILE: this machine's certificate there");
+ABSL_FLAG(std::string, etcd_key, "", "FILE: its private key");
+ABSL_FLAG(std::string, etcd_password_file, "", "FILE: USER:PASSWORD, where etcd asks for a user");
+ABSL_FLAG(std::string, standby_cert, "", "FILE: with TLS: an operator's, to follow with");
+ABSL_FLAG(std::string, standby_key, "", "FILE: its private key");
 
 ABSL_DECLARE_FLAG(std::string, standby_name);
 
@@ -164,7 +163,6 @@ absl::StatusOr<std::optional<Leading::Options>> SharedRunFromFlags(
   security.cert_file = absl::GetFlag(FLAGS_standby_cert);
   security.key_file = absl::GetFlag(FLAGS_standby_key);
   security.token_file.clear();
-  security.crl_folder.clear();
   ASSIGN_OR_RETURN(options.security,
                    MakeChannelSecurity(security, options.address, Clock::Real()->Now()));
   for (const std::string& warning : options.security.warnings) Log().warn("{}", warning);

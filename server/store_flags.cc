@@ -12,14 +12,14 @@
 #include "server/store/network_file_system.h"
 
 ABSL_FLAG(std::string, durability, "full",
-          "full: what is acknowledged outlives a power loss; none: kill -9 only; replicated: the "
-          "loss of the machine, as a standby has it");
-ABSL_FLAG(bool, retain_deltas, false, "keep every delta, for replay");
+          "full|none|replicated: what is acknowledged outlives a power loss; none: kill -9 only; "
+          "replicated: the loss of the machine, as a standby has it, too");
+ABSL_FLAG(bool, retain_deltas, false, "keeps every delta, for replay");
 ABSL_FLAG(std::string, deltas_in, "",
-          "serve, follow: with a standby, a folder in memory in which deltas are kept in place of "
-          "the disk, as /dev/shm/causeway");
+          "FOLDER: with a standby (replicated, --etcd, follow): deltas are kept in this folder in "
+          "memory, as /dev/shm/causeway, in place of the disk");
 ABSL_FLAG(bool, back_to_snapshots, false,
-          "serve: if all machines have lost deltas that were in memory, go back to what is there");
+          "goes back to what is there if every machine has lost deltas that were in memory");
 
 namespace causeway::server {
 namespace {

@@ -152,6 +152,35 @@ std::vector<std::string> ParseCommandLine(int argc, char** argv, const std::stri
   return {rest.begin() + 1, rest.end()};
 }
 
+std::vector<std::string> ParseCommandLine(int argc, char** argv, const Program& program,
+                                          absl::string_view version) {
+  const absl::string_view first = argc > 1 ? argv[1] : "";
+  std::vector<std::string> arguments = ParseCommandLine(
+      argc, argv, HelpPage(program, FindCommand(program, first) == nullptr ? "" : first), version);
+  const auto refuse = [&](const std::string& message) {
+    std::exit(Refuse(program.name,
+                     absl::InvalidArgumentError(absl::StrCat(message, "; --help explains"))));
+  };
+  const std::string name = arguments.empty() ? "" : arguments[0];
+  if (name == "completion") {
+    const absl::StatusOr<std::string> script =
+        CompletionScript(program, arguments.size() == 2 ? arguments[1] : "");
+    if (!script.ok()) std::exit(Refuse(program.name, script.status()));
+    std::exit(std::fputs(script->c_str(), stdout) >= 0 && std::fflush(stdout) == 0 ? 0
+                                                                                   : kExitFailed);
+  }
+  const Command* const command = FindCommand(program, name);
+  if (command == nullptr) {
+    refuse(absl::StrCat(
+        name.empty() ? "a command is required" : absl::StrCat("unknown command \"", name, "\""),
+        ": ", CommandNames(program, ", ")));
+  }
+  if (arguments.size() - 1 > command->arguments) {
+    refuse(absl::StrCat("unexpected argument \"", arguments[command->arguments + 1], "\""));
+  }
+  return arguments;
+}
+
 int Refuse(absl::string_view program, const absl::Status& status) {
   std::fprintf(stderr, "%s: %s\n", std::string(program).c_str(),
                std::string(status.message()).c_str());

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/cli/program.h"
 
 namespace causeway {
 
@@ -24,6 +25,11 @@ inline constexpr int kExitRefused = 2;
 // both exit with 0.
 std::vector<std::string> ParseCommandLine(int argc, char** argv, const std::string& help,
                                           absl::string_view version = {});
+// The same for a program with commands, whose name is the first that is returned. COMMAND --help
+// prints that command's page, `completion bash` or `zsh` a script for the shell; both exit with 0.
+// No command, an unknown one or arguments that it does not take end the program with status 2.
+std::vector<std::string> ParseCommandLine(int argc, char** argv, const Program& program,
+                                          absl::string_view version);
 
 // Prints "PROGRAM: message" on standard error; returns kExitRefused.
 int Refuse(absl::string_view program, const absl::Status& status);

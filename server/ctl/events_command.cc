@@ -12,9 +12,9 @@
 #include "server/ctl/event_cursor.h"
 #include "server/ctl/event_text.h"
 
-ABSL_FLAG(bool, follow, false, "events: go on with what happens, until Ctrl-C");
-ABSL_FLAG(std::string, level, "info", "events: info, warn or error: those and graver ones");
-ABSL_FLAG(int, last, 0, "events: so many of the past; 0: all that the coordinator keeps");
+ABSL_FLAG(bool, follow, false, "goes on with what happens, until Ctrl-C");
+ABSL_FLAG(std::string, level, "info", "info|warn|error: those and graver ones");
+ABSL_FLAG(int, last, 0, "so many of the past; 0: all that the coordinator keeps");
 
 namespace causeway::server {
 namespace {

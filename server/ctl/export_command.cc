@@ -21,15 +21,17 @@
 #include "common/params/run_config.h"
 #include "nlohmann/json.hpp"
 
-ABSL_FLAG(std::string, out, "", "export: the folder (or, with --format=parameters, the file)");
-ABSL_FLAG(std::string, format, "huggingface", "export: huggingface or parameters");
-ABSL_FLAG(std::string, dtype, "f32", "export: f32 or bf16");
-ABSL_FLAG(std::string, tokenizer, "", "export: a tokenizer's file or folder, to be copied");
-ABSL_FLAG(int64_t, max_positions, 0, "export: of config.json; 0: the training windows' length");
-ABSL_FLAG(double, max_file_gb, 5, "export: above that the weights go into several files");
+ABSL_FLAG(std::string, out, "", "FOLDER: receives the model; with --format=parameters a file");
+ABSL_FLAG(std::string, format, "huggingface",
+          "huggingface|parameters: safetensors and config.json, or what a run can start from");
+ABSL_FLAG(std::string, dtype, "f32", "f32|bf16: of the weights");
+ABSL_FLAG(std::string, tokenizer, "", "FILE|FOLDER: a tokenizer's, to be copied");
+ABSL_FLAG(int64_t, max_positions, 0,
+          "N: max_position_embeddings of config.json; else the training windows' length");
+ABSL_FLAG(double, max_file_gb, 5, "above that the weights go into several files");
 ABSL_FLAG(absl::Duration, deadline, absl::InfiniteDuration(),
-          "export: fetches all of it within so long, or fails");
-ABSL_FLAG(bool, replace, false, "export: write over a model that is in the folder");
+          "TIME: fetches all of it within so long, or fails");
+ABSL_FLAG(bool, replace, false, "writes over a model that is in the folder");
 
 namespace causeway::server {
 namespace {

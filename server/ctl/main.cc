@@ -7,19 +7,18 @@
 #include <string>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/cli/command_line.h"
+#include "common/cli/program.h"
 #include "common/params/run_config.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security_flags.h"
 #include "common/transfer/wire.h"
 #include "nlohmann/json.hpp"
-#include "server/ctl/completion.h"
 #include "server/ctl/config_command.h"
 #include "server/ctl/events_command.h"
 #include "server/ctl/export_command.h"
@@ -27,23 +26,22 @@
 #include "server/ctl/simulate_command.h"
 #include "server/status/status_text.h"
 
-// A flag's help begins with the commands that take it: completion offers it there.
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
-          "HOST:PORT of the coordinator, or several with commas: it and its standbys");
-ABSL_FLAG(bool, json, false, "JSON for programs");
+          "HOST:PORT,...: the coordinator, and its standbys");
+ABSL_FLAG(bool, json, false, "JSON for programs; watch: one line per look, events: one per event");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(10), "for the coordinator's answer");
-ABSL_FLAG(absl::Duration, interval, absl::Seconds(2), "watch, events: between two looks");
+ABSL_FLAG(absl::Duration, interval, absl::Seconds(2), "between two looks");
 ABSL_FLAG(absl::Duration, patience, absl::Minutes(10),
-          "watch, events: ends when a coordinator that has answered is away for so long");
-ABSL_FLAG(bool, all, false, "workers, drain: every one; workers: those who left, too");
-ABSL_FLAG(std::string, reason, "asked to by the operator", "pause, reject: for the record");
-ABSL_FLAG(int64_t, round, 0, "reject: of this round alone, which --fragment counts");
-ABSL_FLAG(int32_t, fragment, 0, "reject: of which fragment --round is");
-ABSL_FLAG(bool, undo, false, "reject: lets in again what was rejected");
-ABSL_FLAG(int64_t, at_step, 0, "stop: when every worker has done so many steps");
-ABSL_FLAG(int64_t, at_tokens, 0, "stop: when all workers together have trained so many tokens");
+          "ends when a coordinator that has answered is away for so long");
+ABSL_FLAG(bool, all, false, "workers: those who left, too; drain: every one");
+ABSL_FLAG(std::string, reason, "asked to by the operator", "TEXT: for the record");
+ABSL_FLAG(int64_t, round, 0, "N: this round of --fragment alone");
+ABSL_FLAG(int32_t, fragment, 0, "which fragment --round is of");
+ABSL_FLAG(bool, undo, false, "lets in again what was rejected");
+ABSL_FLAG(int64_t, at_step, 0, "N: when every worker has done so many steps");
+ABSL_FLAG(int64_t, at_tokens, 0, "N: when all workers together have trained so many tokens");
 ABSL_FLAG(std::string, preset, "",
-          "config, plan, simulate: paper, best, streaming, diloco or data-parallel");
+          "paper|best|streaming|diloco|data-parallel: what configurations are read over");
 
 namespace causeway::server {
 namespace {
@@ -52,59 +50,83 @@ constexpr char kProgram[] = "causewayctl";
 constexpr int kExitNoAnswer = 3;
 constexpr absl::Duration kShortestInterval = absl::Milliseconds(100);
 
-constexpr char kHelp[] = R"(causewayctl shows a Causeway run and steers it.
+constexpr Command kCommands[] = {
+    {.usage = "status",
+     .about = "What the run does, its workers, its fragments.",
+     .heading = "Look:"},
+    {.usage = "watch",
+     .about = "The same, live, until Ctrl-C or the run's end.",
+     .flags = "interval patience"},
+    {.usage = "workers", .about = "One line per worker.", .flags = "all"},
+    {.usage = "rounds", .about = "Every fragment's version, and why its open round waits."},
+    {.usage = "events",
+     .about = "What happened, and what happens.",
+     .flags = "follow level last interval patience"},
+    {.usage = "pause",
+     .about = "Workers finish their step and wait; leases go on.",
+     .flags = "reason",
+     .heading = "Steer (each is in the run's record and outlives the coordinator's process):"},
+    {.usage = "resume", .about = "They go on."},
+    {.usage = "drain WORKER\ndrain --all",
+     .about =
+         "It hands over its deltas, checkpoints and leaves; started again with the same command "
+         "it goes on from there.",
+     .flags = "all",
+     .arguments = 1},
+    {.usage = "reject WORKER\nreject WORKER --fragment=2 --round=17",
+     .about =
+         "Its deltas are kept, not merged, and not waited for, from the open rounds on; or this "
+         "one delta alone.",
+     .flags = "fragment round undo reason",
+     .arguments = 1},
+    {.usage = "stop --at_step=5000\nstop --at_tokens=2000000000",
+     .about = "Training ends there for all.",
+     .flags = "at_step at_tokens"},
+    {.usage = "export --out=FOLDER",
+     .about = "Writes the published parameters, while training goes on.",
+     .flags = "out format dtype tokenizer max_positions max_file_gb deadline replace",
+     .heading = "Take the model out:"},
+    {.usage = "config show\nconfig check FILE\nconfig diff FILE1 FILE2\nconfig presets [NAME]",
+     .about = "The run's, complete; what a file says, with every default filled in, and warnings; "
+              "what differs between two; what there is to start from.",
+     .flags = "preset",
+     .arguments = 3,
+     .heading = "Configurations:"},
+    {.usage = "plan --params=10e9 --step_ms=800 --links=1gbit,400mbit",
+     .about = "Which settings to take for given links.",
+     .flags = "@setting target coordinator_memory_gb disk_gb_per_s snapshot_every_rounds days "
+              "egress_per_tb",
+     .heading = "Before there is a run (docs/simulator.md):"},
+    {.usage = "simulate --params=10e9 --step_ms=800 --links=2x600mbit --rtt_ms=80\n"
+              "simulate --params=10e9 --step_ms=800 --need --target=0.99\n"
+              "simulate --params=10e9 --step_ms=800 --links=2x600mbit --outages=20s/exp:1h\n"
+              "simulate --table=paper",
+     .about = "What share of the time workers would compute.",
+     .flags = "@setting fragments steps_between_syncs overlap_steps max_overlap_steps codec_up "
+              "codec_down object_bytes shards tiers slices grace_ms quorum failure_hours lease_s "
+              "restart_s steps seed sweep need table target"},
+};
 
-Look:
-  causewayctl status               what the run does, its workers, its fragments
-  causewayctl watch                the same, live, until Ctrl-C or the run's end (--interval=2s;
-                                   --patience=10m with a coordinator that is away)
-  causewayctl workers [--all]      one line per worker; --all: those who left, too
-  causewayctl rounds               every fragment's version and why its open round waits
-  causewayctl events [--follow] [--level=warn] [--last=20]    what happened, and what happens
+constexpr FlagGroup kFlagGroups[] = {
+    {.name = "setting",
+     .heading = "The setting, of plan and simulate:",
+     .flags =
+         "params config preset step_ms links rtt_ms max_pace connections link_efficiency "
+         "coordinator_link merge_gb_per_s commit_ms outages return_s silences jitter stragglers "
+         "step_spread"},
+    {.heading = "Which run, and who you are, by an operator's or observer's certificate or token:",
+     .flags = "coordinator timeout tls_ca tls_cert tls_key token_file tls_server_name tls_refresh "
+              "insecure json"},
+};
 
-Steer (each is in the run's record and outlives the coordinator's process):
-  causewayctl pause [--reason=..]  workers finish their step and wait; leases go on
-  causewayctl resume
-  causewayctl drain WORKER         it hands over its deltas, checkpoints and leaves; start it again
-  causewayctl drain --all          with the same command and it goes on from there
-  causewayctl reject WORKER        its deltas are kept, not merged, and not waited for, from the
-                                   open rounds on (--undo: again); [--reason=..]
-  causewayctl reject WORKER --fragment=2 --round=17     this one delta alone
-  causewayctl stop --at_step=5000  training ends there for all
-  causewayctl stop --at_tokens=2000000000
-
-Take the model out, while training goes on:
-  causewayctl export --out=FOLDER [--tokenizer=FOLDER] [--dtype=bf16]   safetensors and config.json
-                                   (--deadline=1h: or not at all; --replace: of a model there)
-  causewayctl export --out=FILE --format=parameters     what serve --initial begins with
-
-Configurations:
-  causewayctl config show          the run's, complete
-  causewayctl config check FILE [--preset=best]    fills in every default, and warns
-  causewayctl config diff FILE1 FILE2              what differs between two (--preset: of both)
-  causewayctl config presets [NAME]                what there is to start from
-
-Before there is a run (docs/simulator.md):
-  causewayctl plan --params=10e9 --step_ms=800 --links=1gbit,400mbit
-  causewayctl simulate --params=10e9 --step_ms=800 --links=2x600mbit --rtt_ms=80
-  causewayctl simulate --params=10e9 --step_ms=800 --need --target=0.99
-  causewayctl simulate --params=10e9 --step_ms=800 --links=2x600mbit --max_overlap_steps=99
-                       --outages=20s/exp:1h --jitter=0.5..1 --stragglers=exp:5s/10m
-  causewayctl simulate --table=paper
-
-Which run, and who you are:
-  --coordinator=127.0.0.1:7070     HOST:PORT
-  --tls_ca=ca.pem --tls_cert=op.pem --tls_key=op.key     an operator's or observer's certificate
-  --tls_ca=ca.pem --token_file=FILE                      or a token (deploy/make_certificates)
-  --tls_server_name=NAME, --insecure, --timeout=10s
-
-For scripts: --json with everything but completion; watch prints one line per look, events one
-per event.
-Completion: source <(causewayctl completion bash). The release: --version
-
+constexpr Program kCtlProgram = {.name = "causewayctl",
+                                 .about = "causewayctl shows a Causeway run and steers it.",
+                                 .commands = kCommands,
+                                 .groups = kFlagGroups,
+                                 .end = R"(
 Exit status: 0 done; 1 the coordinator refused or failed, or two configurations differ; 2 not
 understood, or a configuration, flag or certificate is wrong; 3 no answer from the coordinator.
-)";
+)"};
 
 volatile std::sig_atomic_t stop_requested = 0;
 void OnInterrupt(int) { stop_requested = 1; }
@@ -298,7 +320,6 @@ int RunOnline(const std::string& command, const std::vector<std::string>& argume
     if (config.ok()) PrintConfig(*config);
     return Report(config.status());
   }
-  if (arguments.size() > 1) return Misused(absl::StrCat("unexpected \"", arguments[1], "\""));
   if (command == "status") return Show(run, StatusText);
   if (command == "workers") return Show(run, WorkersTextByFlag);
   if (command == "rounds") return Show(run, FragmentsText);
@@ -348,29 +369,18 @@ int Config(const std::vector<std::string>& arguments) {
 
 int Main(int argc, char** argv) {
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
-  const std::vector<std::string> arguments = ParseCommandLine(argc, argv, kHelp, kSoftwareVersion);
-  const std::string command = arguments.empty() ? "" : arguments[0];
+  const std::vector<std::string> arguments =
+      ParseCommandLine(argc, argv, kCtlProgram, kSoftwareVersion);
+  const std::string& command = arguments[0];
   if (command == "config") return Config(arguments);
-  if (command == "completion") {
-    const absl::StatusOr<std::string> script =
-        CompletionScript(arguments.size() == 2 ? arguments[1] : std::string());
-    if (!script.ok()) return Refuse(kProgram, script.status());
-    Print(*script);
-    return 0;
-  }
-  if (command == "simulate" || command == "plan") {
-    if (arguments.size() > 1) return Misused(absl::StrCat("unexpected \"", arguments[1], "\""));
-    const bool json = absl::GetFlag(FLAGS_json);
-    const absl::StatusOr<std::string> text =
-        command == "plan" ? PlanCommand(json) : SimulateCommand(json);
-    if (absl::IsUnavailable(text.status())) return Fail(kProgram, text.status());
-    if (!text.ok()) return Refuse(kProgram, text.status());
-    Print(*text);
-    return 0;
-  }
-  if (absl::c_linear_search(kCommands, command)) return RunOnline(command, arguments);
-  return Misused(command.empty() ? std::string("a command is required")
-                                 : absl::StrCat("unknown command \"", command, "\""));
+  if (command != "simulate" && command != "plan") return RunOnline(command, arguments);
+  const bool json = absl::GetFlag(FLAGS_json);
+  const absl::StatusOr<std::string> text =
+      command == "plan" ? PlanCommand(json) : SimulateCommand(json);
+  if (absl::IsUnavailable(text.status())) return Fail(kProgram, text.status());
+  if (!text.ok()) return Refuse(kProgram, text.status());
+  Print(*text);
+  return 0;
 }
 
 }  // namespace

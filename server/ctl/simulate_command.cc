@@ -30,63 +30,56 @@
 #include "server/planner/star_model.h"
 
 ABSL_DECLARE_FLAG(std::string, preset);
-ABSL_FLAG(std::string, table, "", "simulate: paper");
-ABSL_FLAG(double, params, 0, "simulate, plan: parameters of the model, as in 10e9");
-ABSL_FLAG(std::string, config, "", "simulate, plan: a run's configuration in place of --params");
-ABSL_FLAG(double, step_ms, 0, "simulate, plan: of an inner step");
-ABSL_FLAG(std::string, links, "", "simulate, plan: of the sites, as in 1gbit,3x400mbit@1600ms");
-ABSL_FLAG(double, rtt_ms, 100, "simulate, plan: round trip between a site and the coordinator");
+ABSL_FLAG(std::string, table, "", "paper: the paper's tables, beside what the simulator says");
+ABSL_FLAG(double, params, 0, "N: parameters of the model, as 10e9");
+ABSL_FLAG(std::string, config, "", "FILE: a run's configuration in place of --params");
+ABSL_FLAG(double, step_ms, 0, "N: of an inner step");
+ABSL_FLAG(std::string, links, "", "RATE,...: of the sites, as 1gbit,3x400mbit@1600ms");
+ABSL_FLAG(double, rtt_ms, 100, "round trip between a site and the coordinator");
 ABSL_FLAG(double, object_bytes, 0,
-          "simulate: of a fragment on the wire beside its values; 2500 is what was measured");
-ABSL_FLAG(int, connections, 0,
-          "simulate, plan: of a worker, whose last chunks come late; 0: they do not");
+          "of a fragment on the wire beside its values; 2500 is what was measured");
+ABSL_FLAG(int, connections, 0, "of a worker, whose last chunks come late; 0: they do not");
 ABSL_FLAG(double, link_efficiency, 0,
-          "simulate, plan: payload's share of a link; 0: 1 to simulate, 0.85 to plan");
-ABSL_FLAG(int, fragments, 50, "simulate: of equal size");
-ABSL_FLAG(int, steps_between_syncs, 100, "simulate: H");
-ABSL_FLAG(int, overlap_steps, 5, "simulate: tau");
-ABSL_FLAG(int, max_overlap_steps, 0,
-          "simulate: tau_max, beside the same run without it; 0: as overlap_steps");
+          "N: payload's share of a link; else 1 to simulate, 0.85 to plan");
+ABSL_FLAG(int, fragments, 50, "of equal size");
+ABSL_FLAG(int, steps_between_syncs, 100, "H");
+ABSL_FLAG(int, overlap_steps, 5, "tau");
+ABSL_FLAG(int, max_overlap_steps, 0, "N: tau_max, beside the same run without it");
 ABSL_FLAG(std::string, outages, "",
-          "simulate, plan: of the coordinator, LENGTH/EVERY, as in 20s/exp:1h or 5s..60s/2h; "
-          "20s@2m: once");
+          "LENGTH/EVERY: of the coordinator, as 20s/exp:1h or 5s..60s/2h; 20s@2m: once");
 ABSL_FLAG(double, return_s, causeway::server::kMeasuredReturnSeconds,
-          "simulate, plan: from a coordinator's return until transfers go on; 4.5: as measured");
-ABSL_FLAG(std::string, silences, "", "simulate, plan: of every site's link, as --outages: 3s/1m");
+          "from a coordinator's return until transfers go on; 4.5: as measured");
+ABSL_FLAG(std::string, silences, "", "LENGTH/EVERY: of every site's link, as 3s/1m");
 ABSL_FLAG(std::string, jitter, "",
-          "simulate, plan: shares of a link's rate, drawn anew every second, as in 0.1..1");
+          "FROM..TO: shares of a link's rate, drawn anew every second, as 0.1..1");
 ABSL_FLAG(std::string, stragglers, "",
-          "simulate, plan: how much longer some step of every site takes, as --outages: "
-          "exp:5s/exp:10m");
-ABSL_FLAG(double, step_spread, 0,
-          "simulate, plan: standard deviation of a step's time over its mean, log-normal");
-ABSL_FLAG(std::string, codec_up, "int4", "simulate: worker to coordinator");
-ABSL_FLAG(std::string, codec_down, "int4", "simulate: coordinator to worker");
-ABSL_FLAG(double, max_pace, 0, "simulate, plan: as membership.max_pace");
-ABSL_FLAG(std::string, coordinator_link, "10gbit", "simulate, plan: of each shard, each way");
+          "LENGTH/EVERY: how much longer some step of every site takes, as exp:5s/exp:10m");
+ABSL_FLAG(double, step_spread, 0, "standard deviation of a step's time over its mean, log-normal");
+ABSL_FLAG(std::string, codec_up, "int4", "worker to coordinator");
+ABSL_FLAG(std::string, codec_down, "int4", "coordinator to worker");
+ABSL_FLAG(double, max_pace, 0, "as membership.max_pace");
+ABSL_FLAG(std::string, coordinator_link, "10gbit", "of each shard, each way");
 ABSL_FLAG(std::string, tiers, "",
-          "simulate: coordinators above, as in 32x800mbit@100ms: 32 of them, the round trip");
-ABSL_FLAG(int, shards, 1, "simulate: of the coordinator");
-ABSL_FLAG(double, merge_gb_per_s, 20, "simulate, plan: memory moved by a merge; 20: two cores");
-ABSL_FLAG(double, commit_ms, 25, "simulate, plan: what making a round durable takes");
-ABSL_FLAG(int, slices, 1, "simulate: pieces that a fragment is merged and answered in");
-ABSL_FLAG(double, grace_ms, 0, "simulate: as membership.grace_ms");
-ABSL_FLAG(int, quorum, 1, "simulate: as membership.quorum");
-ABSL_FLAG(double, failure_hours, 0, "simulate: mean time between two deaths of a worker; 0: none");
-ABSL_FLAG(double, lease_s, 10, "simulate: so long a dead worker is waited for");
-ABSL_FLAG(double, restart_s, 120, "simulate: until a dead worker is back");
-ABSL_FLAG(int64_t, steps, 0,
-          "simulate: of the schedule; 0: five times H, and more where something is amiss");
-ABSL_FLAG(uint64_t, seed, 1, "simulate: who dies when, and what else is drawn");
-ABSL_FLAG(std::string, sweep, "", "simulate: FROM,TO,COUNT rates for the sites' links");
-ABSL_FLAG(double, target, 0.99, "simulate, plan: utilization, with --need what is asked for");
-ABSL_FLAG(bool, need, false, "simulate: the least rate of the sites' links that reaches --target");
-ABSL_FLAG(double, coordinator_memory_gb, 256, "plan: of one machine");
-ABSL_FLAG(double, disk_gb_per_s, 1.7, "plan: of one machine's disk; 1.7: what was measured");
-ABSL_FLAG(int, snapshot_every_rounds, 10,
-          "plan: of the coordinator, between two saves of a fragment");
-ABSL_FLAG(double, days, 0, "plan: of training, to say what it moves; 0: does not say");
-ABSL_FLAG(double, egress_per_tb, 0, "plan: the price of 10^12 bytes sent, in any currency");
+          "COUNTxRATE@RTT: coordinators above, as 32x800mbit@100ms: 32 of them");
+ABSL_FLAG(int, shards, 1, "of the coordinator");
+ABSL_FLAG(double, merge_gb_per_s, 20, "memory moved by a merge; 20: two cores");
+ABSL_FLAG(double, commit_ms, 25, "what making a round durable takes");
+ABSL_FLAG(int, slices, 1, "pieces that a fragment is merged and answered in");
+ABSL_FLAG(double, grace_ms, 0, "as membership.grace_ms");
+ABSL_FLAG(int, quorum, 1, "as membership.quorum");
+ABSL_FLAG(double, failure_hours, 0, "mean time between two deaths of a worker; 0: none");
+ABSL_FLAG(double, lease_s, 10, "so long a dead worker is waited for");
+ABSL_FLAG(double, restart_s, 120, "until a dead worker is back");
+ABSL_FLAG(int64_t, steps, 0, "of the schedule; 0: five times H, and more where something is amiss");
+ABSL_FLAG(uint64_t, seed, 1, "who dies when, and what else is drawn");
+ABSL_FLAG(std::string, sweep, "", "FROM,TO,COUNT: rates for the sites' links");
+ABSL_FLAG(double, target, 0.99, "utilization, with --need what is asked for");
+ABSL_FLAG(bool, need, false, "the least rate of the sites' links that reaches --target");
+ABSL_FLAG(double, coordinator_memory_gb, 256, "of one machine");
+ABSL_FLAG(double, disk_gb_per_s, 1.7, "of one machine's disk; 1.7: what was measured");
+ABSL_FLAG(int, snapshot_every_rounds, 10, "of the coordinator, between two saves of a fragment");
+ABSL_FLAG(double, days, 0, "of training, to say what it moves; 0: does not say");
+ABSL_FLAG(double, egress_per_tb, 0, "the price of 10^12 bytes sent, in any currency");
 
 namespace causeway::server {
 namespace {

@@ -15,12 +15,11 @@
 
 ABSL_DECLARE_FLAG(int, threads);
 ABSL_DECLARE_FLAG(bool, json);
-ABSL_FLAG(std::string, model, "gpt2-124m-shape", "bench: a preset of the model's shape");
-ABSL_FLAG(int, seq, 0, "bench: tokens per window; 0: the preset's");
-ABSL_FLAG(int, micro_batch, 4, "bench: windows per forward and backward pass");
-ABSL_FLAG(int, batch, 0,
-          "bench, on GPUs: windows per step, a multiple of --micro_batch; 0: the same");
-ABSL_FLAG(int, steps, 3, "bench: timed steps, after one that warms up");
+ABSL_FLAG(std::string, model, "gpt2-124m-shape", "a preset of the model's shape");
+ABSL_FLAG(int, seq, 0, "tokens per window; 0: the preset's");
+ABSL_FLAG(int, micro_batch, 4, "windows per forward and backward pass");
+ABSL_FLAG(int, batch, 0, "on GPUs: windows per step, a multiple of --micro_batch; 0: the same");
+ABSL_FLAG(int, steps, 3, "timed steps, after one that warms up");
 
 namespace causeway::worker {
 namespace {

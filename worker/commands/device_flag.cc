@@ -6,30 +6,26 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
-ABSL_FLAG(
-    std::string, device, "auto",
-    "train, bench, eval: cpu, cuda (all GPUs), cuda:0,1 (these), or auto: the GPUs if there are "
-    "any; bench and eval take one");
+ABSL_FLAG(std::string, device, "auto",
+          "auto|cpu|cuda|cuda:N,...: auto: the GPUs if there are any; bench and eval take one");
 ABSL_FLAG(std::string, recompute, "auto",
-          "train, on GPUs: what a backward pass computes again instead of keeping it: none, norms, "
-          "block, or auto: as little as the memory allows; the results are the same");
+          "auto|none|norms|block: on GPUs: what a backward pass computes again instead of keeping "
+          "it; auto: as little as the memory allows; the results are the same");
 ABSL_FLAG(std::string, published, "device",
-          "train, on GPUs: where the published copy lies: device, or host, which saves 4 bytes of "
-          "GPU memory per parameter and costs copies at each synchronization");
+          "device|host: on GPUs: where the copy of the published parameters lies; host saves 4 "
+          "bytes of GPU memory per parameter and costs copies at each synchronization");
 ABSL_FLAG(std::string, gradients, "whole",
-          "train, on several GPUs: what each keeps of the gradients: whole, or sharded, its share, "
-          "which saves up to 4 bytes of memory per parameter and sums every micro-batch over the "
-          "GPUs instead of every step");
+          "whole|sharded: what each of several GPUs keeps of them; sharded: its share, which saves "
+          "up to 4 bytes of memory per parameter and sums every micro-batch over the GPUs instead "
+          "of every step");
 
-ABSL_FLAG(
-    std::string, attention, "auto",
-    "train, bench, on GPUs: who computes attention: own (this program's kernels), cudnn, or "
-    "auto: what the worker's earlier steps took, or the faster, which is then kept; they round "
-    "differently");
+ABSL_FLAG(std::string, attention, "auto",
+          "auto|own|cudnn: on GPUs: who computes it; own: this program's kernels; auto: what the "
+          "worker's earlier steps took, or the faster, which is then kept; they round differently");
 
 ABSL_FLAG(std::string, deterministic, "on",
-          "train, bench, on GPUs: on, or off: attention by cuDNN may add up in any order, which is "
-          "faster; a step that is repeated then has other bits");
+          "on|off: on GPUs: whether a step that is repeated has the same bits; off: attention by "
+          "cuDNN may add up in any order, which is faster");
 
 namespace causeway::worker {
 

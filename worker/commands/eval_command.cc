@@ -34,10 +34,10 @@
 ABSL_DECLARE_FLAG(std::string, data);
 ABSL_DECLARE_FLAG(std::string, shard_format);
 ABSL_DECLARE_FLAG(std::string, tokenizer);
-ABSL_FLAG(int, sequences, 64, "eval: held-out windows, spread evenly");
-ABSL_FLAG(bool, json, false, "eval, generate, bench: print JSON");
+ABSL_FLAG(int, sequences, 64, "held-out windows, spread evenly");
+ABSL_FLAG(bool, json, false, "JSON for programs");
 ABSL_FLAG(std::string, tasks, "",
-          "eval: files of multiple-choice examples, separated by commas (llm.c's format)");
+          "FILE,...: multiple-choice tasks, as make-task writes them (llm.c's format)");
 
 namespace causeway::worker {
 namespace {

@@ -26,18 +26,17 @@
 
 ABSL_DECLARE_FLAG(std::string, tokenizer);
 ABSL_DECLARE_FLAG(bool, json);
-ABSL_FLAG(std::string, prompt, "\n", "generate: the text to continue");
-ABSL_FLAG(std::string, prompts, "", "generate: a file of prompts, one per line, all at once");
-ABSL_FLAG(int, tokens, 200, "generate: how many tokens to add at most");
-ABSL_FLAG(double, temperature, 0.7, "generate: 0 takes the likeliest token every time");
-ABSL_FLAG(int, top_k, 0, "generate: draw among so many likeliest tokens; 0: among all");
-ABSL_FLAG(double, top_p, 1,
-          "generate: draw among the likeliest tokens whose probabilities sum to this");
-ABSL_FLAG(uint64_t, seed, 0, "generate: the same seed gives the same text");
+ABSL_FLAG(std::string, prompt, "\n", "TEXT: the text to continue");
+ABSL_FLAG(std::string, prompts, "", "FILE: prompts, one per line, all at once");
+ABSL_FLAG(int, tokens, 200, "adds so many at most");
+ABSL_FLAG(double, temperature, 0.7, "0 takes the likeliest token every time");
+ABSL_FLAG(int, top_k, 0, "draws among so many likeliest tokens; 0: among all");
+ABSL_FLAG(double, top_p, 1, "draws among the likeliest tokens whose probabilities sum to this");
+ABSL_FLAG(uint64_t, seed, 0, "the same seed gives the same text");
 ABSL_FLAG(double, max_cache_gb, 0,
-          "generate: memory for keys and values; more prompts than fit are made in turns; 0: half "
-          "of what the machine can spare");
-ABSL_FLAG(bool, ignore_end, false, "generate: go on after the tokenizer's end of text");
+          "N: memory for keys and values; prompts that do not fit are made in turns; else half of "
+          "what the machine can spare");
+ABSL_FLAG(bool, ignore_end, false, "goes on after the tokenizer's end of text");
 
 namespace causeway::worker {
 namespace {

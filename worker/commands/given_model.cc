@@ -13,19 +13,15 @@
 ABSL_DECLARE_FLAG(int, threads);
 ABSL_FLAG(
     std::string, checkpoint, "",
-    "eval, generate, export: a worker's checkpoint, a parameters file, or a folder of Hugging "
-    "Face's");
-ABSL_FLAG(std::string, run_dir, "",
-          "eval, generate, export: a coordinator's folder, in place of --checkpoint");
-ABSL_FLAG(int, sequence_length, 0,
-          "import, and eval of a folder of Hugging Face's: tokens per window; 0: what the model "
-          "takes, at most 1024");
-
+    "FILE: a worker's checkpoint, what `import` or `replay` made, or a folder of Hugging Face's");
+ABSL_FLAG(std::string, run_dir, "", "FOLDER: a coordinator's, in place of --checkpoint");
 ABSL_FLAG(
-    int64_t, document_begin, -1,
-    "train, eval: with train.document_masking, of data without an index of documents: the token "
-    "that begins each");
-ABSL_FLAG(int64_t, document_end, -1, "train, eval: likewise, the token that ends each document");
+    int, sequence_length, 0,
+    "N: tokens per window of a folder of Hugging Face's; else what the model takes, at most 1024");
+
+ABSL_FLAG(int64_t, document_begin, -1,
+          "TOKEN: begins each document, in shards that do not say (train.document_masking)");
+ABSL_FLAG(int64_t, document_end, -1, "TOKEN: ends each document, likewise");
 
 namespace causeway::worker {
 

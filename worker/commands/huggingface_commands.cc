@@ -19,11 +19,11 @@
 ABSL_DECLARE_FLAG(std::string, out);
 ABSL_DECLARE_FLAG(bool, replace);
 ABSL_DECLARE_FLAG(std::string, tokenizer);
-ABSL_FLAG(std::string, from, "", "import: a folder with config.json and safetensors");
-ABSL_FLAG(std::string, dtype, "f32", "export: f32 or bf16");
-ABSL_FLAG(double, max_file_gb, 5, "export: the size above which the weights go into several files");
+ABSL_FLAG(std::string, from, "", "FOLDER: has config.json and safetensors");
+ABSL_FLAG(std::string, dtype, "f32", "f32|bf16: of the weights");
+ABSL_FLAG(double, max_file_gb, 5, "above that the weights go into several files");
 ABSL_FLAG(int64_t, max_positions, 0,
-          "export: max_position_embeddings of config.json; 0: the training windows' length");
+          "N: max_position_embeddings of config.json; else the training windows' length");
 
 namespace causeway::worker {
 namespace {

@@ -28,10 +28,9 @@ ABSL_DECLARE_FLAG(int, threads);
 ABSL_DECLARE_FLAG(std::string, congestion_control);
 ABSL_DECLARE_FLAG(std::string, connections);
 ABSL_DECLARE_FLAG(bool, json);
-ABSL_FLAG(double, probe_seconds, 3,
-          "preflight: how long each direction is measured; 0: not at all");
+ABSL_FLAG(double, probe_seconds, 3, "how long each direction is measured; 0: not at all");
 ABSL_FLAG(absl::Duration, step_time, absl::ZeroDuration(),
-          "preflight: what an inner step takes at this site, if it is known; 0: it is estimated");
+          "TIME: what an inner step takes here, if it is known; else it is estimated");
 
 namespace causeway::worker {
 namespace {

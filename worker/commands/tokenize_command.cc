@@ -16,27 +16,26 @@
 
 ABSL_DECLARE_FLAG(std::string, out);
 ABSL_DECLARE_FLAG(int, threads);
-ABSL_FLAG(std::string, input, "", "tokenize: text files, folders and *.jsonl, separated by commas");
-ABSL_FLAG(
-    std::string, tokenizer, "bytes",
-    "tokenize, make-task, generate, eval of shards without one, export: bytes, a Hugging Face "
-    "tokenizer.json (byte-level BPE), a SentencePiece *.model, or a folder with one");
+ABSL_FLAG(std::string, input, "",
+          "FILE,...: text files, folders and *.jsonl; make-task: one *.jsonl");
+ABSL_FLAG(std::string, tokenizer, "bytes",
+          "bytes|FILE|FOLDER: a Hugging Face tokenizer.json (byte-level BPE), a SentencePiece "
+          "*.model, or a folder with one; eval: of shards that no tokenizer lies beside");
 ABSL_FLAG(std::string, extensions, "",
-          "tokenize: take only such files of folders, for example .txt,.md; empty: all text files");
+          ".EXT,...: takes only such files of folders, as .txt,.md; else all text files");
 ABSL_FLAG(std::string, jsonl_field, "text",
-          "tokenize: the field with the text, in *.jsonl and *.ndjson; empty: they are text files");
-ABSL_FLAG(std::string, bad_lines, "refuse", "tokenize: refuse or skip (and count) bad JSONL lines");
+          "the field with the text, in *.jsonl and *.ndjson; empty: they are text files");
+ABSL_FLAG(std::string, bad_lines, "refuse",
+          "refuse|skip: JSONL lines that cannot be read; skip counts them");
 ABSL_FLAG(std::string, document_separator, "after",
-          "tokenize: where the end-of-text token stands: after or before each document, or none");
+          "after|before|none: where the end-of-text token stands at each document");
 ABSL_FLAG(std::string, end_of_text, "",
-          "tokenize: the name of that token; empty: the tokenizer's own, if it has one");
+          "TOKEN: the name of that token; else the tokenizer's own, if it has one");
 ABSL_FLAG(std::string, format, "llmc",
-          "tokenize: llmc (llm.c's, with a header), or uint16 or uint32 without one");
-ABSL_FLAG(int64_t, shard_tokens, 100'000'000, "tokenize: tokens per file");
-ABSL_FLAG(double, held_out_fraction, 0.05, "tokenize: share of the text kept for evaluation");
-ABSL_FLAG(
-    bool, replace, false,
-    "tokenize: put the new data in the place of those in --out; export: write over a model there");
+          "llmc|uint16|uint32: llm.c's, with a header, or without one");
+ABSL_FLAG(int64_t, shard_tokens, 100'000'000, "tokens per file");
+ABSL_FLAG(double, held_out_fraction, 0.05, "share of the text kept for evaluation");
+ABSL_FLAG(bool, replace, false, "puts the new data, or model, in the place of what is in --out");
 
 namespace causeway::worker {
 namespace {

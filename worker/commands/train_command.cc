@@ -26,63 +26,55 @@
 #include "worker/run/training_run.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070",
-          "train: HOST:PORT of the coordinator, or several with commas between where it may move");
-ABSL_FLAG(std::string, id, "", "train: this worker's name, unique in the run");
-ABSL_FLAG(std::string, data, "", "train, eval: folder of token shards");
-ABSL_FLAG(bool, own_data, false,
-          "train: the shards in --data are this site's own and no other worker has them; it "
-          "trains on all of them instead of a part of what all share");
+          "HOST:PORT,...: where the coordinator is, and where it may move to");
+ABSL_FLAG(std::string, id, "", "NAME: this worker's, unique in the run");
+ABSL_FLAG(std::string, data, "", "SHARDS: the folder of tokenize, or llm.c");
+ABSL_FLAG(bool, own_data, false, "the shards are this site's alone, and it trains on all of them");
 ABSL_FLAG(std::string, shard_format, "auto",
-          "train, eval: of shards without a data.json: auto, llmc, uint16 or uint32 (no header)");
+          "auto|llmc|uint16|uint32: of shards without a data.json");
 ABSL_FLAG(std::string, out, "",
-          "train: folder for metrics, summary and checkpoint; "
-          "tokenize: folder for the shards");
-ABSL_FLAG(std::string, metrics, "", "train: HOST:PORT that serves /metrics; port 0: any free one");
-ABSL_FLAG(std::string, metrics_address_file, "", "train: receives that HOST:PORT");
-ABSL_FLAG(std::string, tensorboard, "", "train: folder that receives curves for TensorBoard");
-ABSL_FLAG(int, threads, 0, "compute threads; 0: one per core");
+          "FOLDER: receives metrics, summary and checkpoint of train, or what the other commands "
+          "make; import, make-task: a file");
+ABSL_FLAG(std::string, metrics, "",
+          "HOST:PORT: serves /metrics for Prometheus; port 0: any free one");
+ABSL_FLAG(std::string, metrics_address_file, "", "FILE: receives that HOST:PORT");
+ABSL_FLAG(std::string, tensorboard, "",
+          "FOLDER: receives curves, in a subfolder of this worker's name");
+ABSL_FLAG(int, threads, 0, "N: compute threads; else one per core");
 ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(30),
-          "train: how long to wait for the coordinator to answer");
+          "how long to wait for the coordinator to answer");
 ABSL_FLAG(absl::Duration, checkpoint_interval, absl::Minutes(10),
-          "train: time between local checkpoints; 0: at the end only");
-ABSL_FLAG(
-    std::string, replay_merges, "",
-    "train: the merges.jsonl of a run whose overlap gave way (sync.max_overlap_steps): merges "
-    "what it says after the steps that it says");
+          "between local checkpoints; 0: at the end only");
+ABSL_FLAG(std::string, replay_merges, "",
+          "FILE: the merges.jsonl of a run whose overlap gave way (sync.max_overlap_steps): merges "
+          "what it says after the steps that it says");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(20),
-          "train: how long a worker that is told to stop tries to hand over its deltas");
-ABSL_FLAG(
-    std::string, eval_tasks, "",
-    "train: files of multiple-choice examples, separated by commas (llm.c's format), that this "
-    "worker evaluates the published parameters on at the end");
+          "how long a worker that is told to stop tries to hand over its deltas");
+ABSL_FLAG(std::string, eval_tasks, "",
+          "FILE,...: multiple-choice tasks, on which this worker evaluates the published "
+          "parameters at the end");
 ABSL_FLAG(int64_t, eval_tasks_every, 0,
-          "train: and before the first step and every so many steps; training waits meanwhile");
-ABSL_FLAG(int, sample_tokens, 0,
-          "train: tokens that the worker in data slot 0 generates at the end");
+          "STEPS: and before the first step and every so many; training waits meanwhile");
+ABSL_FLAG(int, sample_tokens, 0, "N: the worker in data slot 0 generates so many at the end");
 
 ABSL_FLAG(double, max_tokens_per_second, 0,
-          "train: no faster than this, to leave a shared machine some room; 0: no limit");
+          "N: no faster than this, to leave a shared machine some room");
 
 ABSL_FLAG(absl::Duration, min_step_time, absl::ZeroDuration(),
-          "train: an inner step takes at least this long, as if the device were slower: for "
-          "experiments with unequal sites on one machine");
+          "TIME: an inner step takes at least this long, as if the device were slower");
 
-ABSL_FLAG(std::string, connections, "auto",
-          "train, preflight: TCP connections for bulk transfers: auto, or 1 .. 16");
+ABSL_FLAG(std::string, connections, "auto", "auto|N: TCP connections for bulk transfers, 1 .. 16");
 ABSL_FLAG(std::string, congestion_control, "auto",
-          "train, preflight: of the connections to the coordinator: auto (bbr where this process "
-          "may use it), system (as the system has it), or a name such as bbr or cubic");
+          "auto|system|NAME: auto: bbr where this process may use it; system: as the system has "
+          "it; or cubic, ...");
 
-ABSL_FLAG(
-    std::string, site_secret_file, "",
-    "for a worker of several processes: a file, the same for all; by its text they speak TLS");
+ABSL_FLAG(std::string, site_secret_file, "",
+          "FILE: the same for all of these processes; by its text they speak TLS");
 ABSL_FLAG(absl::Duration, site_timeout, absl::Minutes(10),
-          "train, as one of several processes (WORLD_SIZE): how long to wait for the others");
+          "how long one of them waits for the others");
 
-ABSL_FLAG(double, max_upload_mbit, 0,
-          "train: fragments are sent no faster, in Mbit/s; 0: no limit");
-ABSL_FLAG(double, max_download_mbit, 0,
-          "train: fragments are fetched no faster, in Mbit/s; 0: no limit");
+ABSL_FLAG(double, max_upload_mbit, 0, "N: fragments are sent no faster, in Mbit/s");
+ABSL_FLAG(double, max_download_mbit, 0, "N: fragments are fetched no faster, in Mbit/s");
 
 namespace causeway::worker {
 namespace {

@@ -1,0 +1,132 @@
+#include "common/cli/program.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/time/time.h"
+#include "common/cli/command_line.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+ABSL_FLAG(std::string, store, "", "FOLDER: where bread is kept");
+ABSL_FLAG(std::string, grain, "rye", "rye|spelt|NAME: of the flour");
+ABSL_FLAG(int, loaves, 3,
+          "so many at once, as long as the oven has room for them and for the baker");
+ABSL_FLAG(int64_t, most, 0, "N: never more");
+ABSL_FLAG(absl::Duration, rest, absl::Minutes(90), "before the oven");
+ABSL_FLAG(bool, salted, true, "leaves salt out");
+ABSL_FLAG(bool, loud, false, "says what it does");
+
+namespace causeway {
+namespace {
+
+using ::testing::ExitedWithCode;
+using ::testing::HasSubstr;
+
+constexpr Command kCommands[] = {
+    {.usage = "bake --store=FOLDER",
+     .about = "Makes bread.",
+     .flags = "store grain loaves most salted @oven",
+     .heading = "Make"},
+    {.usage = "bake (at night)", .about = "While others sleep.", .flags = "loud"},
+    {.usage = "list all\nlist NAME",
+     .about = "Tells what there is.",
+     .flags = "store",
+     .arguments = 1},
+};
+constexpr FlagGroup kGroups[] = {
+    {.name = "oven", .heading = "The oven", .flags = "rest"},
+    {.heading = "For all", .flags = "loud"},
+};
+constexpr Program kBakery = {.name = "the-bakery",
+                             .about = "the-bakery has bread.",
+                             .commands = kCommands,
+                             .groups = kGroups,
+                             .end = "Closed on Mondays.\n"};
+
+TEST(HelpPage, ExplainsEveryFlagOnceByItsDefinition) {
+  EXPECT_EQ(HelpPage(kBakery, ""),
+            R"(the-bakery has bread.
+
+Make
+  the-bakery bake --store=FOLDER
+      Makes bread.
+        --store=FOLDER             where bread is kept
+        --grain=rye|spelt|NAME     of the flour (default: rye)
+        --loaves=3                 so many at once, as long as the oven has room for them and for
+                                   the baker
+        --most=N                   never more
+        --nosalted                 leaves salt out
+        also oven (below)
+
+  the-bakery bake (at night)
+      While others sleep.
+        --loud                     says what it does
+
+  the-bakery list all
+  the-bakery list NAME
+      Tells what there is.
+        also --store
+
+The oven
+        --rest=1h30m               before the oven
+
+For all
+        also --loud
+
+the-bakery COMMAND --help explains one; --flagfile=FILE has flags, one a line.
+Completion: source <(the-bakery completion bash). The release: --version
+Closed on Mondays.
+)");
+}
+
+TEST(HelpPage, OfOneCommandHasAllThatItTakes) {
+  EXPECT_EQ(HelpPage(kBakery, "list"),
+            R"(  the-bakery list all
+  the-bakery list NAME
+      Tells what there is.
+        --store=FOLDER             where bread is kept
+
+For all
+        --loud                     says what it does
+)");
+}
+
+TEST(HelpPageDeathTest, NamesNoFlagThatIsNone) {
+  constexpr Command kWrong[] = {{.usage = "bake", .about = "Makes bread.", .flags = "no_such"}};
+  EXPECT_DEATH(HelpPage({.name = "the-bakery", .commands = kWrong}, ""), "--no_such, which is no");
+}
+
+TEST(CompletionScript, OffersWordsFlagsAndChoices) {
+  const absl::StatusOr<std::string> script = CompletionScript(kBakery, "bash");
+  ASSERT_TRUE(script.ok()) << script.status();
+  EXPECT_THAT(*script, HasSubstr("words=\"bake list completion --help --version\""));
+  EXPECT_THAT(*script, HasSubstr("*,bake) words=\"--store= --grain= --grain=rye --grain=spelt "
+                                 "--loaves= --most= --nosalted --loud --rest= --loud --help\""));
+  EXPECT_THAT(*script, HasSubstr("*,list) words=\"all --store= --loud --help\""));
+  EXPECT_THAT(*script, HasSubstr("complete -o default -F _the_bakery the-bakery\n"));
+  EXPECT_EQ(*CompletionScript(kBakery, "zsh"),
+            "autoload -U +X bashcompinit && bashcompinit\n" + *script);
+  EXPECT_FALSE(CompletionScript(kBakery, "fish").ok());
+}
+
+void Parse(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "the-bakery");
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  ParseCommandLine(static_cast<int>(argv.size()), argv.data(), kBakery, "1.0");
+}
+
+TEST(ParseCommandLineDeathTest, RefusesWhatIsNoCommand) {
+  EXPECT_EXIT(Parse({}), ExitedWithCode(2), "a command is required: bake, list");
+  EXPECT_EXIT(Parse({"brew"}), ExitedWithCode(2), "unknown command \"brew\": bake, list");
+  EXPECT_EXIT(Parse({"list", "rye", "all"}), ExitedWithCode(2), "unexpected argument \"all\"");
+  EXPECT_EXIT(Parse({"completion", "fish"}), ExitedWithCode(2), "for bash or zsh, not \"fish\"");
+  EXPECT_EXIT(Parse({"bake", "--brew"}), ExitedWithCode(2), "unknown flag --brew");
+  EXPECT_EXIT(Parse({"bake", "--brew", "--help"}), ExitedWithCode(2), "unknown flag --brew");
+  EXPECT_EXIT(Parse({"bake", "--help"}), ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace causeway
