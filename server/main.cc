@@ -169,7 +169,7 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
   absl::Duration next_line = clock.Monotonic() + kRunLineInterval;
   for (;;) {
     if (stop_signal.Wait(places.copies() ? absl::ZeroDuration() : kPoll)) {
-      Log().info("stopping on a signal; another one kills");
+      Log().info("stopping on a signal; another one ends the process at once");
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(coordinator.Health());

@@ -5,13 +5,14 @@
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "absl/time/time.h"
 
 namespace causeway::server {
 
-// SIGTERM and SIGINT, blocked in all threads and taken here. After the first one both have their
-// usual effect again, so that a second one kills.
+// SIGTERM and SIGINT, blocked in all threads and taken here, by one thread. After the first one a
+// second one ends the process at once, with status 128 and its number.
 class StopSignal {
  public:
   StopSignal() {
@@ -24,6 +25,10 @@ class StopSignal {
   bool Wait(absl::Duration timeout) {
     const timespec time = absl::ToTimespec(timeout);
     if (sigtimedwait(&set_, nullptr, &time) < 0) return false;
+    // Not by the signal's own action: process 1 of a container has none.
+    const auto end = [](int number) { _exit(128 + number); };
+    signal(SIGTERM, end);
+    signal(SIGINT, end);
     pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
     return true;
   }
