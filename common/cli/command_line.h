@@ -1,7 +1,7 @@
 // The command line of Causeway's programs: PROGRAM COMMAND [--flag=value ...], Abseil flags.
 //
 // Exit status of every program: 0 done, 1 failed on the way, 2 refused before anything started. A
-// coordinator that nobody answered at its start ends with 1, too: the next start may succeed.
+// start that nobody answered ends with 1, too: the next one may succeed.
 #ifndef CAUSEWAY_COMMON_CLI_COMMAND_LINE_H_
 #define CAUSEWAY_COMMON_CLI_COMMAND_LINE_H_
 

@@ -11,9 +11,9 @@ RUN = "train { steps: 100000 } sync { steps_between_syncs: 6 } membership { star
 
 
 class RefusalsTest(unittest.TestCase):
-    def refused(self, *command, saying):
-        status, output, error = run_tool(*command)
-        self.assertEqual(status, 2, error)
+    def refused(self, *command, saying, status=2):
+        ended, output, error = run_tool(*command)
+        self.assertEqual(ended, status, error)
         self.assertEqual(output, "")
         for words in saying:
             self.assertIn(words, error)
@@ -29,12 +29,12 @@ class RefusalsTest(unittest.TestCase):
             "--listen=127.0.0.1:0", *flags, saying=saying)
         self.assertFalse((cluster.folder / "bad" / "run.db").exists())
 
-    def train(self, cluster, saying, **flags):
+    def train(self, cluster, saying, status=2, **flags):
         values = {"coordinator": "127.0.0.1:1", "id": "w", "data": cluster.data,
                   "out": cluster.folder / "w", "connect_timeout": "30s"} | flags
         self.refused(
             WORKER, "train", *[f"--{name}={value}" for name, value in values.items()],
-            saying=saying)
+            saying=saying, status=status)
 
     def test_configurations(self):
         with Cluster() as cluster:
@@ -169,7 +169,7 @@ class RefusalsTest(unittest.TestCase):
         with Cluster() as cluster:
             cluster.start_coordinator(RUN)
             address = cluster.address
-            self.train(cluster, connect_timeout="2s", saying=["127.0.0.1:1", "--coordinator"])
+            self.train(cluster, connect_timeout="2s", saying=["127.0.0.1:1", "--coordinator"], status=1)
             self.train(cluster, coordinator="no port", saying=["--coordinator", "HOST:PORT"])
             self.train(cluster, coordinator=address, id="two words", saying=["--id", "two words"])
             self.train(cluster, coordinator=address, data=cluster.folder / "none", saying=["none"])

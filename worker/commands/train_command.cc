@@ -237,6 +237,13 @@ class WatchWhileJoining {
   std::thread thread_;
 };
 
+// Ends a start. A supervisor tries again what may pass by itself, such as a coordinator that is
+// away, and leaves alone what repeats.
+int EndStart(const absl::Status& status) {
+  const bool passes = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+  return passes ? Fail(kTrainProgram, status) : Refuse(kTrainProgram, status);
+}
+
 // The process that joins the run; `site` has this worker's others, or is null.
 int RunWorker(TrainingOptions options, Site* site) {
   options.site = site;
@@ -249,7 +256,7 @@ int RunWorker(TrainingOptions options, Site* site) {
   }
   if (!run.ok()) {
     if (site != nullptr) site->End(run.status());
-    return Refuse(kTrainProgram, run.status());
+    return EndStart(run.status());
   }
   OnSignals(OnSignal);
   const absl::Status status = (*run)->Train(
@@ -266,7 +273,7 @@ int RunFollower(const SiteOptions& options) {
   OnSignals(OnSignal);
   const absl::Status status = (*follower)->Follow(StopRequested);
   if (status.ok()) return 0;
-  return (*follower)->begun() ? Fail(kTrainProgram, status) : Refuse(kTrainProgram, status);
+  return (*follower)->begun() ? Fail(kTrainProgram, status) : EndStart(status);
 }
 
 }  // namespace
