@@ -72,9 +72,9 @@ ABSL_FLAG(
     "FILE|first-site: the parameters to start from, as `causeway-worker import` and `replay` write "
     "them, or *.safetensors (a file, or a folder of them): the model is theirs if the "
     "configuration leaves it out; first-site: the first site brings them, and with them the model");
-ABSL_FLAG(
-    std::string, preset, "",
-    "paper|best|streaming|diloco|data-parallel: settings that the configuration is read over");
+ABSL_FLAG(std::string, preset, "",
+          "NAME: settings that the configuration is read over: paper, best, streaming, diloco or "
+          "data-parallel");
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "port 0 takes any free one");
 ABSL_FLAG(std::string, address_file, "", "FILE: receives HOST:PORT once it listens");
 ABSL_FLAG(std::string, http, "auto",

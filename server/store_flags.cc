@@ -51,12 +51,7 @@ absl::StatusOr<RunDirectoryStore::Options> StoreOptionsFromFlags(const std::stri
   RunDirectoryStore::Options options;
   options.retain_deltas = absl::GetFlag(FLAGS_retain_deltas);
   options.back_to_snapshots = absl::GetFlag(FLAGS_back_to_snapshots);
-  const std::string durability = absl::GetFlag(FLAGS_durability);
-  if (durability != "full" && durability != "none" && durability != "replicated") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--durability must be full, none or replicated; it is \"", durability, "\""));
-  }
-  options.durable = durability != "none";
+  options.durable = absl::GetFlag(FLAGS_durability) != "none";
   if (options.back_to_snapshots && (shared || follows)) {
     return absl::InvalidArgumentError(
         "--back_to_snapshots is for `serve` without --etcd: one folder is chosen by hand, and the "

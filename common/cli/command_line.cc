@@ -70,6 +70,8 @@ void CheckFlag(const std::string& argument, const char* next, const Place& place
     RefuseFlag(place, absl::StrCat("--", flag->Name(), " does not take \"", value, "\"",
                                    error.empty() ? "" : absl::StrCat(" (", error, ")")));
   }
+  const absl::Status choice = CheckChoice(flag->Name(), value);
+  if (!choice.ok()) RefuseFlag(place, std::string(choice.message()));
 }
 
 // One flag a line, as --name=value; empty lines and those that begin with '#' say nothing.

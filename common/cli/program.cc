@@ -134,15 +134,18 @@ void AppendFlags(absl::string_view flags, std::set<absl::string_view>& explained
   }
 }
 
+bool IsChoice(absl::string_view value) {
+  return absl::c_all_of(
+      value, [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-'; });
+}
+
 // The words that a shell offers for a flag: --json, --out=, --dtype=f32 and --dtype=bf16.
 std::vector<std::string> Offers(absl::string_view name) {
   const FlagText flag = TextOf(name);
   if (!flag.is_word) return {flag.name};
-  const auto in_a_word = [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c); };
   std::set<std::string> offers;
   for (const absl::string_view value : absl::StrSplit(flag.value, '|')) {
-    const bool choice = absl::c_all_of(value, in_a_word);
-    offers.insert(absl::StrCat(flag.name, choice ? value : ""));
+    offers.insert(absl::StrCat(flag.name, IsChoice(value) ? value : ""));
   }
   return {offers.begin(), offers.end()};
 }
@@ -209,6 +212,20 @@ std::string HelpPage(const Program& program, absl::string_view command) {
   return absl::StrCat(page, "\n", program.name, " COMMAND --help explains one; ",
                       "--flagfile=FILE has flags, one a line.\nCompletion: source <(", program.name,
                       " completion bash). The release: --version\n", program.end);
+}
+
+absl::Status CheckChoice(absl::string_view flag, absl::string_view value) {
+  const FlagText text = TextOf(flag);
+  Names choices = absl::StrSplit(text.value, '|');
+  if (!text.is_word || choices.size() == 1 || !absl::c_all_of(choices, IsChoice) ||
+      absl::c_linear_search(choices, value)) {
+    return absl::OkStatus();
+  }
+  const absl::string_view last = choices.back();
+  choices.pop_back();
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, " must be ",
+                                                 absl::StrJoin(choices, ", "), " or ", last,
+                                                 "; it is \"", value, "\""));
 }
 
 absl::StatusOr<std::string> CompletionScript(const Program& program, absl::string_view shell) {

@@ -3,7 +3,8 @@
 //
 // A flag's help begins with what stands for its value, "FILE: the run's configuration", which is
 // printed as --config=FILE. Without such a word the default stands there: --memory_mb=0. Choices
-// have bars between them: "full|none: ...". The help of a switch that is on says what --noNAME
+// have bars between them, "full|none: ...", and no other value is taken unless one is in capitals.
+// The help of a switch that is on says what --noNAME
 // does.
 #ifndef CAUSEWAY_COMMON_CLI_PROGRAM_H_
 #define CAUSEWAY_COMMON_CLI_PROGRAM_H_
@@ -12,6 +13,7 @@
 #include <span>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -49,6 +51,9 @@ std::string CommandNames(const Program& program, absl::string_view separator);
 // The page of one command, or with an empty name that of the program. Each flag is explained once.
 // Ends the process if the table names a flag that the program does not define.
 std::string HelpPage(const Program& program, absl::string_view command);
+
+// INVALID_ARGUMENT if the flag's help begins with choices, all of them words, and `value` is none.
+absl::Status CheckChoice(absl::string_view flag, absl::string_view value);
 
 // A script to be sourced. INVALID_ARGUMENT unless `shell` is bash or zsh.
 absl::StatusOr<std::string> CompletionScript(const Program& program, absl::string_view shell);

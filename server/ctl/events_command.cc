@@ -31,11 +31,6 @@ absl::StatusOr<EventCursor::News> Next(RunAdmin& run, EventCursor& cursor) {
 }  // namespace
 
 absl::Status CheckEventsFlags() {
-  const std::string level = absl::GetFlag(FLAGS_level);
-  if (LevelRank(level) < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--level must be info, warn or error; it is \"", level, "\""));
-  }
   if (absl::GetFlag(FLAGS_last) < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--last must be 0 or more; it is ", absl::GetFlag(FLAGS_last)));

@@ -125,19 +125,9 @@ absl::Status Write(const v1::RunStatus& status, const FragmentPlan& plan,
 
 absl::Status CheckExportFlags() {
   const std::string out = absl::GetFlag(FLAGS_out);
-  const std::string format = absl::GetFlag(FLAGS_format);
-  const std::string dtype = absl::GetFlag(FLAGS_dtype);
   const double max_file_gb = absl::GetFlag(FLAGS_max_file_gb);
   if (out.empty()) {
     return absl::InvalidArgumentError("--out is required: the folder to write the model into");
-  }
-  if (format != "huggingface" && format != "parameters") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--format must be huggingface or parameters; it is \"", format, "\""));
-  }
-  if (dtype != "f32" && dtype != "bf16") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--dtype must be f32 or bf16; it is \"", dtype, "\""));
   }
   if (!(max_file_gb >= 1e-6 && max_file_gb <= 1e6)) {
     return absl::InvalidArgumentError(

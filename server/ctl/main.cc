@@ -40,8 +40,9 @@ ABSL_FLAG(int32_t, fragment, 0, "which fragment --round is of");
 ABSL_FLAG(bool, undo, false, "lets in again what was rejected");
 ABSL_FLAG(int64_t, at_step, 0, "N: when every worker has done so many steps");
 ABSL_FLAG(int64_t, at_tokens, 0, "N: when all workers together have trained so many tokens");
-ABSL_FLAG(std::string, preset, "",
-          "paper|best|streaming|diloco|data-parallel: what configurations are read over");
+ABSL_FLAG(
+    std::string, preset, "",
+    "NAME: what configurations are read over: paper, best, streaming, diloco or data-parallel");
 
 namespace causeway::server {
 namespace {

@@ -89,10 +89,6 @@ absl::Status Export() {
   const std::string dtype = absl::GetFlag(FLAGS_dtype);
   const double max_file_gb = absl::GetFlag(FLAGS_max_file_gb);
   if (out.empty()) return absl::InvalidArgumentError("--out is required: the folder to write");
-  if (dtype != "f32" && dtype != "bf16") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--dtype must be f32 or bf16; it is \"", dtype, "\""));
-  }
   if (!(max_file_gb >= 1e-6 && max_file_gb <= 1e6)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--max_file_gb must be in 1e-6 .. 1e6; it is ", max_file_gb));

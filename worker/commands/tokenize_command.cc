@@ -66,20 +66,11 @@ class ProgressLine {
   absl::Time shown_ = absl::InfinitePast();
 };
 
-absl::StatusOr<Separator> SeparatorFromFlag() {
+Separator SeparatorFromFlag() {
   const std::string name = absl::GetFlag(FLAGS_document_separator);
-  if (name == "after") return Separator::kAfter;
-  if (name == "before") return Separator::kBefore;
-  if (name == "none") return Separator::kNone;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--document_separator is after, before or none; it is \"", name, "\""));
-}
-
-absl::StatusOr<bool> SkipsBadLines() {
-  const std::string name = absl::GetFlag(FLAGS_bad_lines);
-  if (name == "refuse" || name == "skip") return name == "skip";
-  return absl::InvalidArgumentError(
-      absl::StrCat("--bad_lines is refuse or skip; it is \"", name, "\""));
+  return name == "after"    ? Separator::kAfter
+         : name == "before" ? Separator::kBefore
+                            : Separator::kNone;
 }
 
 absl::Status RunWithFlags() {
@@ -94,8 +85,8 @@ absl::Status RunWithFlags() {
   options.replace = absl::GetFlag(FLAGS_replace);
   options.extensions = absl::StrSplit(absl::GetFlag(FLAGS_extensions), ',', absl::SkipEmpty());
   options.jsonl_field = absl::GetFlag(FLAGS_jsonl_field);
-  ASSIGN_OR_RETURN(options.skip_bad_lines, SkipsBadLines());
-  ASSIGN_OR_RETURN(options.separator, SeparatorFromFlag());
+  options.skip_bad_lines = absl::GetFlag(FLAGS_bad_lines) == "skip";
+  options.separator = SeparatorFromFlag();
   ASSIGN_OR_RETURN(options.format, ParseShardFormat(absl::GetFlag(FLAGS_format)));
   options.shard_tokens = absl::GetFlag(FLAGS_shard_tokens);
   ASSIGN_OR_RETURN(options.threads, ThreadsFor(absl::GetFlag(FLAGS_threads)));

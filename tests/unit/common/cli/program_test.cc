@@ -16,6 +16,7 @@ ABSL_FLAG(int, loaves, 3,
 ABSL_FLAG(int64_t, most, 0, "N: never more");
 ABSL_FLAG(absl::Duration, rest, absl::Minutes(90), "before the oven");
 ABSL_FLAG(bool, salted, true, "leaves salt out");
+ABSL_FLAG(std::string, oven, "wood", "wood|electric: the oven's heat");
 ABSL_FLAG(bool, loud, false, "says what it does");
 
 namespace causeway {
@@ -36,7 +37,7 @@ constexpr Command kCommands[] = {
      .arguments = 1},
 };
 constexpr FlagGroup kGroups[] = {
-    {.name = "oven", .heading = "The oven", .flags = "rest"},
+    {.name = "oven", .heading = "The oven", .flags = "oven rest"},
     {.heading = "For all", .flags = "loud"},
 };
 constexpr Program kBakery = {.name = "the-bakery",
@@ -70,6 +71,7 @@ Make
         also --store
 
 The oven
+        --oven=wood|electric       the oven's heat (default: wood)
         --rest=1h30m               before the oven
 
 For all
@@ -103,7 +105,8 @@ TEST(CompletionScript, OffersWordsFlagsAndChoices) {
   ASSERT_TRUE(script.ok()) << script.status();
   EXPECT_THAT(*script, HasSubstr("words=\"bake list completion --help --version\""));
   EXPECT_THAT(*script, HasSubstr("*,bake) words=\"--store= --grain= --grain=rye --grain=spelt "
-                                 "--loaves= --most= --nosalted --loud --rest= --loud --help\""));
+                                 "--loaves= --most= --nosalted --loud --oven=electric --oven=wood "
+                                 "--rest= --loud --help\""));
   EXPECT_THAT(*script, HasSubstr("*,list) words=\"all --store= --loud --help\""));
   EXPECT_THAT(*script, HasSubstr("complete -o default -F _the_bakery the-bakery\n"));
   EXPECT_EQ(*CompletionScript(kBakery, "zsh"),
@@ -125,6 +128,9 @@ TEST(ParseCommandLineDeathTest, RefusesWhatIsNoCommand) {
   EXPECT_EXIT(Parse({"completion", "fish"}), ExitedWithCode(2), "for bash or zsh, not \"fish\"");
   EXPECT_EXIT(Parse({"bake", "--brew"}), ExitedWithCode(2), "unknown flag --brew");
   EXPECT_EXIT(Parse({"bake", "--brew", "--help"}), ExitedWithCode(2), "unknown flag --brew");
+  EXPECT_EXIT(Parse({"bake", "--oven=gas"}), ExitedWithCode(2),
+              "--oven must be wood or electric; it is \"gas\"; --help lists the flags");
+  EXPECT_EXIT(Parse({"bake", "--oven=wood", "--grain=oat", "--help"}), ExitedWithCode(0), "");
   EXPECT_EXIT(Parse({"bake", "--help"}), ExitedWithCode(0), "");
 }
 
