@@ -145,11 +145,11 @@ class Coordinator {
 
   // --- Exchange (proto/causeway/v1/exchange.proto) ---
   // Begins a push, before any chunk is taken. Returns what became of the object if it was accepted
-  // before, nothing if it is to be sent, or the error that the push would end with. Tells the
-  // observers that it is to be sent. May be called again at any time, to ask whether that still
-  // holds.
-  virtual absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(
-      const v1::PushHeader& header) = 0;
+  // before, nothing if it is to be sent, or the error that the push would end with. If it is to be
+  // sent the observers are told, and `late` (may be null) is called once the round closes without
+  // it. The next push of that worker and fragment takes its place.
+  virtual absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header,
+                                                                    LateCallback late) = 0;
   // Checks the codes of leaf `leaf`, the bytes from `leaf` MiB on, of an object that was admitted
   // to that round and is still coming: they are in a cache then. Returns the sums of squares of the
   // codec chunks that lie in the leaf from end to end. Contribute takes these and looks at the

@@ -112,8 +112,25 @@ absl::StatusOr<std::optional<v1::PushResponse>> FragmentRounds::Lookup(
       if (held != past->second.end()) return same_object(held->second);
     }
   }
-  return absl::AbortedError(absl::StrCat(RoundName(header), " closed without ", header.worker_id(),
+  return ClosedWithout(header.worker_id(), header.round());
+}
+
+absl::Status FragmentRounds::ClosedWithout(const std::string& worker_id, int64_t round) const {
+  return absl::AbortedError(absl::StrCat("round ", round, " of fragment ", options_.fragment,
+                                         " closed without ", worker_id,
                                          "; fold the delta into the next round"));
+}
+
+void FragmentRounds::TellLate() {
+  std::map<std::string, LateCallback> late;
+  int64_t round = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    late = std::exchange(begun_, {});
+    for (const auto& [id, held] : contributions_) late.erase(id);
+    round = std::ssize(published_hashes_);
+  }
+  for (const auto& [id, callback] : late) callback(ClosedWithout(id, round));
 }
 
 int64_t FragmentRounds::contribution_bytes() const {
@@ -121,29 +138,20 @@ int64_t FragmentRounds::contribution_bytes() const {
       options_.codec_up->EncodedBytes(static_cast<size_t>(options_.range.size())));
 }
 
-absl::Status FragmentRounds::CheckHeader(const v1::PushHeader& header) const {
-  if (header.codec() != options_.codec_up->id()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the run's codec_up is ", v1::Codec_Name(options_.codec_up->id()),
-                     ", the push says ", v1::Codec_Name(header.codec())));
-  }
-  if (header.total_bytes() != contribution_bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat("fragment ", options_.fragment, " takes ",
-                                                   contribution_bytes(), " bytes, the push says ",
-                                                   header.total_bytes()));
-  }
-  if (header.tokens() < 0 || header.tokens() > kMaxTokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tokens must be 0 .. 2^48, the push says ", header.tokens()));
-  }
-  return DrawsFromProto(header.draws(), options_.config->membership().max_workers()).status();
-}
-
 absl::StatusOr<std::optional<v1::PushResponse>> FragmentRounds::FindHeld(
     const v1::PushHeader& header) const {
   RETURN_IF_ERROR(CheckHeader(header));
   absl::MutexLock lock(&mutex_);
   return Lookup(header);
+}
+
+absl::StatusOr<std::optional<v1::PushResponse>> FragmentRounds::BeginPush(
+    const v1::PushHeader& header, LateCallback late) {
+  RETURN_IF_ERROR(CheckHeader(header));
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<std::optional<v1::PushResponse>> held = Lookup(header);
+  if (held.ok() && !held->has_value()) begun_[header.worker_id()] = std::move(late);
+  return held;
 }
 
 absl::StatusOr<AddedContribution> FragmentRounds::Add(const v1::PushHeader& header,
@@ -259,9 +267,12 @@ absl::StatusOr<std::optional<PublishedRound>> FragmentRounds::Advance(
     contributions = contributions_;  // These stay, for those who ask while the round is merged.
   }
   if (options_.region()) {
+    // It may open again, if the disk is full.
     RETURN_IF_ERROR(CloseForParent(round.round, contributions, std::move(decision)));
+    TellLate();
     return std::nullopt;
   }
+  TellLate();
   ASSIGN_OR_RETURN(PublishedRound published,
                    MergeAndPublish(round.round, contributions, std::move(decision)));
   return published;

@@ -51,6 +51,24 @@ absl::StatusOr<double> FragmentRounds::SquaresOf(size_t chunk,
   return Annotate(squares.status(), absl::StrCat("counted from value ", chunk * kCodecChunk));
 }
 
+absl::Status FragmentRounds::CheckHeader(const v1::PushHeader& header) const {
+  if (header.codec() != options_.codec_up->id()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the run's codec_up is ", v1::Codec_Name(options_.codec_up->id()),
+                     ", the push says ", v1::Codec_Name(header.codec())));
+  }
+  if (header.total_bytes() != contribution_bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat("fragment ", options_.fragment, " takes ",
+                                                   contribution_bytes(), " bytes, the push says ",
+                                                   header.total_bytes()));
+  }
+  if (header.tokens() < 0 || header.tokens() > kMaxTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tokens must be 0 .. 2^48, the push says ", header.tokens()));
+  }
+  return DrawsFromProto(header.draws(), options_.config->membership().max_workers()).status();
+}
+
 std::vector<double> FragmentRounds::MeasureLeaf(int64_t round, int64_t leaf,
                                                 std::span<const uint8_t> bytes) const {
   // A merge would hold up whoever receives.

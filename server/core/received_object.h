@@ -4,10 +4,12 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/base/shared_bytes.h"
 
 namespace causeway::server {
@@ -26,6 +28,9 @@ struct ReceivedObject {
   // By leaf, what Coordinator::MeasureLeaf said of it: may be empty.
   std::vector<std::vector<double>> squares = {};
 };
+
+// Called at most once, with ABORTED: the round has closed without an object that was to come.
+using LateCallback = std::function<void(const absl::Status& late)>;
 
 }  // namespace causeway::server
 

@@ -224,17 +224,18 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
       merges_(kMergeThreads),
       copies_(kCopyThreads),
       words_(kWordThreads),
-      inbox_(coordinator, {.memory = &push_memory_,
-                           .run_long = merges_.runner(),
-                           .clock = Clock::Real(),
-                           .stall = options.stall,
-                           .process = RandomProcess()}),
+      inbox_(std::make_shared<DeltaInbox>(coordinator,
+                                          DeltaInbox::Options{.memory = &push_memory_,
+                                                              .run_long = merges_.runner(),
+                                                              .clock = Clock::Real(),
+                                                              .stall = options.stall,
+                                                              .process = RandomProcess()})),
       outbox_(std::make_shared<AnswerOutbox>(
           coordinator,
           AnswerOutbox::Options{.cache = &pull_cache_,
                                 .run_long = copies_.runner(),
                                 .max_bytes_of_worker = PulledByAWorker(coordinator.plan())})),
-      lanes_(coordinator, inbox_, *outbox_,
+      lanes_(coordinator, *inbox_, *outbox_,
              {.run_long = copies_.runner(), .clock = Clock::Real(), .stall = options.stall}),
       models_(coordinator, access_,
               {.run_long = merges_.runner(),
@@ -287,7 +288,7 @@ void CoordinatorServer::TickLoop() {
     lanes_.Tick();
     if (clock.Monotonic() < next_tick) continue;
     next_tick = clock.Monotonic() + kTick;
-    inbox_.Tick();
+    inbox_->Tick();
     coordinator_.Tick();
     session_.CloseSilentStreams();
     session_.EndUnreadStreams();
@@ -334,7 +335,7 @@ v1::RunStatus CoordinatorServer::GetStatus() const {
 }
 
 ServerLoad CoordinatorServer::load() const {
-  const DeltaInbox::Counters counters = inbox_.counters();
+  const DeltaInbox::Counters counters = inbox_->counters();
   ServerLoad load;
   load.push_bytes = push_memory_.taken();
   load.push_bytes_limit = push_memory_.bytes();

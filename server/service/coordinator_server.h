@@ -116,7 +116,7 @@ class CoordinatorServer {
   WorkQueue merges_;  // Verifies and merges what was pushed.
   WorkQueue copies_;  // Packs, unpacks, reads and copies.
   WorkQueue words_;   // Handles what sessions say: members are saved.
-  DeltaInbox inbox_;
+  const std::shared_ptr<DeltaInbox> inbox_;
   const std::shared_ptr<AnswerOutbox> outbox_;
   LaneRegistry lanes_;
   ModelReception models_;

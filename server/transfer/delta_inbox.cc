@@ -13,9 +13,6 @@
 namespace causeway::server {
 namespace {
 
-// The disk and the round's state are asked about only so often.
-constexpr absl::Duration kAdmissionInterval = absl::Seconds(1);
-
 // The worker may go on under its next incarnation, or when there is room on the disk again.
 bool Passes(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
@@ -142,8 +139,14 @@ absl::StatusOr<std::shared_ptr<DeltaInbox::Kept>> DeltaInbox::FindOrMake(
 absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::Offer(
     const std::shared_ptr<DeltaBearer>& bearer, uint64_t transfer, const v1::PushHeader& header,
     v1::PushResponse& accepted) {
+  const auto ended = std::make_shared<absl::Status>();  // Guarded by the inbox's lock.
   // Checks the size against the fragment's, so that nobody makes us allocate what he likes.
-  ASSIGN_OR_RETURN(const std::optional<v1::PushResponse> held, coordinator_.BeginPush(header));
+  ASSIGN_OR_RETURN(const std::optional<v1::PushResponse> held,
+                   coordinator_.BeginPush(header, [inbox = weak_from_this(), key = KeyOf(header),
+                                                   ended](const absl::Status& late) {
+                     const std::shared_ptr<DeltaInbox> self = inbox.lock();
+                     if (self != nullptr) self->EndLate(key, late, *ended);
+                   }));
   if (held.has_value()) {
     accepted = *held;
     return nullptr;
@@ -154,6 +157,7 @@ absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::Offer(
   bool whole = false;
   {
     absl::MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(*ended);  // The round was faster.
     delta = FindOrMake(header, replaced, evicted);
     if (delta.ok()) {
       Kept& found = **delta;
@@ -176,6 +180,21 @@ absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::Offer(
   End(evicted, absl::UnavailableError("its memory was needed for another object: offer it again"));
   if (whole) options_.run_long([this, ready = *delta] { Contribute(ready); });
   return delta;
+}
+
+void DeltaInbox::EndLate(const Key& key, const absl::Status& late, absl::Status& offer) {
+  Bearers bearers;
+  {
+    absl::MutexLock lock(&mutex_);
+    offer = late;
+    const auto found = deltas_.find(key);
+    // One that is complete hears it when it is contributed.
+    if (found == deltas_.end() || found->second->state != Kept::State::kReceiving) return;
+    const std::shared_ptr<Kept> delta = found->second;
+    bearers = std::exchange(delta->bearers, {});
+    Drop(*delta);
+  }
+  End(bearers, late);
 }
 
 void DeltaInbox::Whole(const std::shared_ptr<Delta>& delta) {
@@ -231,7 +250,6 @@ void DeltaInbox::Drop(Kept& delta) {
 void DeltaInbox::Tick() {
   const absl::Duration now = options_.clock->Monotonic();
   Bearers dropped;
-  bool check_admissions = false;
   {
     absl::MutexLock lock(&mutex_);
     std::vector<std::shared_ptr<Kept>> idle;
@@ -243,41 +261,8 @@ void DeltaInbox::Tick() {
       dropped.insert(dropped.end(), delta->bearers.begin(), delta->bearers.end());
       Drop(*delta);
     }
-    check_admissions = now >= next_admissions_;
-    if (check_admissions) next_admissions_ = now + kAdmissionInterval;
   }
   End(dropped, absl::UnavailableError("nothing of it came for long: offer it again"));
-  if (check_admissions) CheckAdmissions();
-}
-
-void DeltaInbox::CheckAdmissions() {
-  std::vector<std::pair<std::shared_ptr<Kept>, v1::PushHeader>> receiving;
-  {
-    absl::MutexLock lock(&mutex_);
-    for (const auto& [key, delta] : deltas_) {
-      if (delta->state == Kept::State::kReceiving) receiving.emplace_back(delta, delta->header);
-    }
-  }
-  for (const auto& [delta, header] : receiving) {
-    const absl::StatusOr<std::optional<v1::PushResponse>> begun = coordinator_.BeginPush(header);
-    if (begun.ok() && !begun->has_value()) continue;
-    const bool keep = Passes(begun.status());
-    Bearers bearers;
-    {
-      absl::MutexLock lock(&mutex_);
-      if (delta->state != Kept::State::kReceiving ||
-          delta->header.incarnation() != header.incarnation()) {
-        continue;
-      }
-      bearers = std::exchange(delta->bearers, {});
-      if (!keep) Drop(*delta);
-    }
-    if (begun.ok()) {
-      End(bearers, **begun);
-    } else {
-      End(bearers, begun.status());
-    }
-  }
 }
 
 DeltaInbox::Counters DeltaInbox::counters() const {

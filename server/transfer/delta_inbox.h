@@ -39,8 +39,8 @@ class DeltaBearer {
   virtual void EndOffer(uint64_t transfer, const absl::StatusOr<v1::PushResponse>& result) = 0;
 };
 
-// Thread-safe.
-class DeltaInbox {
+// Thread-safe. Made by make_shared: callbacks of the coordinator may outlive it.
+class DeltaInbox : public std::enable_shared_from_this<DeltaInbox> {
  public:
   struct Options {
     ByteBudget* memory = nullptr;  // For objects that are being received; outlives the inbox.
@@ -73,7 +73,7 @@ class DeltaInbox {
   // All of it is there.
   void Whole(const std::shared_ptr<Delta>& delta);
 
-  // Looks after rounds that closed and deltas that nobody goes on with. A few times a second.
+  // Looks after deltas that nobody goes on with. A few times a second.
   void Tick();
 
   struct Counters {
@@ -91,6 +91,8 @@ class DeltaInbox {
 
   static Key KeyOf(const v1::PushHeader& header);
   static void End(const Bearers& bearers, const absl::StatusOr<v1::PushResponse>& result);
+  // The round has closed without the delta that is offered.
+  void EndLate(const Key& key, const absl::Status& late, absl::Status& offer);
   absl::StatusOr<std::shared_ptr<Kept>> FindOrMake(const v1::PushHeader& header, Bearers& replaced,
                                                    Bearers& evicted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -102,7 +104,6 @@ class DeltaInbox {
   bool StartContributing(Kept& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Contribute(const std::shared_ptr<Kept>& delta);
   void Drop(Kept& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CheckAdmissions();
 
   Coordinator& coordinator_;
   const Options options_;
@@ -111,7 +112,6 @@ class DeltaInbox {
   std::map<Key, std::shared_ptr<Kept>> deltas_ ABSL_GUARDED_BY(mutex_);
   // When the last chunk of a worker came. Of workers with deltas.
   std::map<std::string, absl::Duration> moved_ ABSL_GUARDED_BY(mutex_);
-  absl::Duration next_admissions_ ABSL_GUARDED_BY(mutex_);
   Counters counters_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -167,7 +167,7 @@ class Bench {
           header.set_object_hash(hashes_[object]);
           header.set_tokens(1000);
           header.set_send_step(round);
-          RETURN_IF_ERROR(coordinator.BeginPush(header).status());
+          RETURN_IF_ERROR(coordinator.BeginPush(header, nullptr).status());
           RETURN_IF_ERROR(coordinator.Contribute(header, objects_[object]).status());
           coordinator.MergeDue(f);
         }

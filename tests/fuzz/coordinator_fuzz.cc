@@ -133,7 +133,7 @@ class Run {
     FUZZ_REQUIRE(created.ok(), std::string(created.status().message()));
     coordinator_ = *std::move(created);
     const auto run = [](const std::function<void()>& task) { task(); };
-    inbox_ = std::make_unique<server::DeltaInbox>(
+    inbox_ = std::make_shared<server::DeltaInbox>(
         *coordinator_,
         server::DeltaInbox::Options{.memory = &memory_, .run_long = run, .clock = &clock_});
     outbox_ = std::make_shared<server::AnswerOutbox>(
@@ -338,7 +338,7 @@ class Run {
   void CheckAccepted(const v1::PushHeader& header, bool hashes) {
     if (!coordinator_->Health().ok()) return;
     FUZZ_REQUIRE(hashes, "an object is accepted that does not hash to what its header says");
-    const auto held = coordinator_->BeginPush(header);
+    const auto held = coordinator_->BeginPush(header, nullptr);
     FUZZ_REQUIRE(held.ok() && held->has_value(),
                  "an accepted contribution is not known afterwards");
   }
@@ -349,7 +349,7 @@ class Run {
   ByteBudget memory_;
   ByteBudget cache_;
   std::unique_ptr<Coordinator> coordinator_;
-  std::unique_ptr<server::DeltaInbox> inbox_;
+  std::shared_ptr<server::DeltaInbox> inbox_;
   std::shared_ptr<server::AnswerOutbox> outbox_;
   std::unique_ptr<server::LaneRegistry> registry_;
   std::vector<uint64_t> incarnations_;

@@ -123,7 +123,7 @@ absl::Status InProcessExchange::Push(const causeway::Contribution& contribution)
   header.set_tokens(contribution.tokens);
   DrawsToProto(contribution.draws, header.mutable_draws());
   header.set_send_step(contribution.send_step);
-  ASSIGN_OR_RETURN(const auto held, coordinator_.BeginPush(header));
+  ASSIGN_OR_RETURN(const auto held, coordinator_.BeginPush(header, nullptr));
   if (held.has_value()) return absl::OkStatus();
   const absl::Status status =
       coordinator_

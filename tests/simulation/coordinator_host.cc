@@ -222,7 +222,7 @@ void CoordinatorHost::Push(std::weak_ptr<void> caller, const v1::PushHeader& hea
   Send(
       std::move(caller), kPushPatience,
       [this, header, object = std::move(object)](const OnReply& reply) {
-        const auto held = coordinator_->BeginPush(header);
+        const auto held = coordinator_->BeginPush(header, nullptr);
         absl::Status status = held.status();
         const bool again = held.ok() && held->has_value();
         if (held.ok() && !again) status = coordinator_->Contribute(header, object).status();

@@ -35,8 +35,9 @@ class Around : public Coordinator {
                     const absl::Status& why) override {
     real_->Disconnected(worker_id, incarnation, why);
   }
-  absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header) override {
-    return real_->BeginPush(header);
+  absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header,
+                                                            server::LateCallback late) override {
+    return real_->BeginPush(header, std::move(late));
   }
   std::vector<double> MeasureLeaf(int fragment, int64_t round, int64_t leaf,
                                   std::span<const uint8_t> bytes) const override {
@@ -142,8 +143,9 @@ class Unfenced final : public Around {
     present_[join.worker_id()] = welcome.incarnation();
     return welcome;
   }
-  absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header) override {
-    return Around::BeginPush(Present(header));
+  absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header,
+                                                            server::LateCallback late) override {
+    return Around::BeginPush(Present(header), std::move(late));
   }
   absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& header,
                                               server::ReceivedObject object) override {

@@ -64,7 +64,7 @@ TEST(CoordinatorExchangeTest, AContributionIsHeldBeforeItsRoundIsMerged) {
   EXPECT_TRUE(two.run.store.rounds().empty());
   // A coordinator that died now would not have lost it.
   two.Restart();
-  const auto held = two.run.coordinator->BeginPush(two.b.MakePush(0, 1, object));
+  const auto held = two.run.coordinator->BeginPush(two.b.MakePush(0, 1, object), nullptr);
   ASSERT_TRUE(held.ok() && held->has_value()) << held.status();
   two.run.coordinator->MergeDue(7);  // No such fragment.
   EXPECT_TRUE(two.run.store.rounds().empty());
@@ -79,7 +79,7 @@ TEST(CoordinatorExchangeTest, ARepeatedPushCountsOnce) {
   ASSERT_TRUE(two.a.Push(0, 1).ok());
   std::vector<uint8_t> object;
   const v1::PushHeader header = two.a.MakePush(0, 1, object);
-  const auto held = two.run.coordinator->BeginPush(header);
+  const auto held = two.run.coordinator->BeginPush(header, nullptr);
   ASSERT_TRUE(held.ok() && held->has_value()) << held.status();
   EXPECT_EQ((*held)->durable_bytes(), header.total_bytes());
   EXPECT_TRUE((*held)->duplicate());
@@ -104,7 +104,7 @@ TEST(CoordinatorExchangeTest, OnlyTheOpenRoundTakesContributions) {
   std::vector<uint8_t> object;
   v1::PushHeader header = two.a.MakePush(0, 1, object);
   header.set_fragment(3);
-  EXPECT_EQ(two.run.coordinator->BeginPush(header).status().code(),
+  EXPECT_EQ(two.run.coordinator->BeginPush(header, nullptr).status().code(),
             absl::StatusCode::kFailedPrecondition);
 }
 
@@ -128,6 +128,39 @@ TEST(CoordinatorExchangeTest, WhoIsLaterThanTheGraceFoldsItsDeltaIntoTheNextRoun
   EXPECT_TRUE(two.b.Push(0, 2).ok());
 }
 
+TEST(CoordinatorExchangeTest, WhoIsSendingWhenTheRoundClosesHearsOfIt) {
+  TwoWorkers two([](v1::RunConfig& config) { config.mutable_membership()->set_grace_ms(2000); });
+  Coordinator& coordinator = *two.run.coordinator;
+  const auto never = [](const absl::Status&) { ADD_FAILURE() << "told, although it contributed"; };
+  std::vector<uint8_t> object;
+  const v1::PushHeader header = two.a.MakePush(0, 1, object);
+  ASSERT_TRUE(coordinator.BeginPush(header, never).ok());
+  ASSERT_TRUE(coordinator.Contribute(header, object).ok());
+  std::vector<absl::Status> told;
+  const v1::PushHeader slow = two.b.MakePush(0, 1, object);
+  ASSERT_TRUE(coordinator.BeginPush(slow, [](const absl::Status&) { ADD_FAILURE(); }).ok());
+  const auto late = [&](const absl::Status& why) {
+    EXPECT_TRUE(two.run.store.rounds().empty()) << "before the merge";
+    told.push_back(why);
+  };
+  ASSERT_TRUE(coordinator.BeginPush(slow, late).ok()) << "it takes the former's place";
+  coordinator.MergeDue(0);
+  EXPECT_TRUE(told.empty());
+  two.run.clock.Advance(absl::Seconds(2));
+  coordinator.Tick();
+  EXPECT_EQ(two.run.store.rounds().size(), 1u);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(told[0].message(), HasSubstr("round 1 of fragment 0 closed without b"));
+  EXPECT_EQ(two.run.events.Count("contribution_late"), 1);
+  ASSERT_TRUE(two.b.Merge(0, 1).ok());
+  ASSERT_TRUE(two.b.Push(0, 2).ok());
+  two.run.clock.Advance(absl::Seconds(2));
+  coordinator.Tick();
+  EXPECT_EQ(two.run.store.rounds().size(), 2u);
+  EXPECT_EQ(told.size(), 1u) << "once";
+}
+
 TEST(CoordinatorExchangeTest, HostileObjectsChangeNothing) {
   TwoWorkers two;
   Coordinator& coordinator = *two.run.coordinator;
@@ -136,19 +169,24 @@ TEST(CoordinatorExchangeTest, HostileObjectsChangeNothing) {
 
   v1::PushHeader header = good;
   header.set_total_bytes(int64_t{1} << 40);
-  EXPECT_EQ(coordinator.BeginPush(header).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(coordinator.BeginPush(header, nullptr).status().code(),
+            absl::StatusCode::kInvalidArgument);
   header = good;
   header.set_codec(v1::FP32);
-  EXPECT_EQ(coordinator.BeginPush(header).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(coordinator.BeginPush(header, nullptr).status().code(),
+            absl::StatusCode::kFailedPrecondition);
   header = good;
   header.set_run_id("another");
-  EXPECT_EQ(coordinator.BeginPush(header).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(coordinator.BeginPush(header, nullptr).status().code(),
+            absl::StatusCode::kFailedPrecondition);
   header = good;
   header.set_worker_id("stranger");
-  EXPECT_EQ(coordinator.BeginPush(header).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(coordinator.BeginPush(header, nullptr).status().code(),
+            absl::StatusCode::kPermissionDenied);
   header = good;
   header.set_tokens(-1);
-  EXPECT_EQ(coordinator.BeginPush(header).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(coordinator.BeginPush(header, nullptr).status().code(),
+            absl::StatusCode::kInvalidArgument);
   header = good;
   header.set_object_hash(good.object_hash() + 1);
   EXPECT_EQ(coordinator.Contribute(header, object).status().code(), absl::StatusCode::kDataLoss);

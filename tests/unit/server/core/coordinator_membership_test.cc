@@ -97,7 +97,7 @@ TEST(CoordinatorMembershipTest, AReattachedWorkerGoesOnAndItsOldStreamIsFenced) 
   ASSERT_TRUE(a.Join().ok());
   EXPECT_EQ(a.incarnation(), 2u);
   EXPECT_NE(&a.sink(), old_sink);
-  const absl::Status fenced = run.coordinator->BeginPush(old_push).status();
+  const absl::Status fenced = run.coordinator->BeginPush(old_push, nullptr).status();
   EXPECT_EQ(fenced.code(), absl::StatusCode::kUnavailable)
       << "ABORTED would make the worker believe that the round closed";
   ASSERT_TRUE(b.Push(0, 1).ok());
@@ -387,7 +387,7 @@ int64_t NextDrawOfBAfter(const std::vector<DrawRange>& claims, int ignored) {
   std::vector<uint8_t> object;
   v1::PushHeader header = both.a.MakePush(0, 1, object);
   DrawsToProto(claims, header.mutable_draws());
-  EXPECT_TRUE(both.run.coordinator->BeginPush(header).ok());
+  EXPECT_TRUE(both.run.coordinator->BeginPush(header, nullptr).ok());
   const absl::Status status = both.run.coordinator->Contribute(header, std::move(object)).status();
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(both.run.events.Count("draws_ignored"), ignored);

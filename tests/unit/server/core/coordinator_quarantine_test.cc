@@ -18,7 +18,7 @@ using ::testing::IsEmpty;
 
 // Returns what a worker is told that offers the object again.
 bool SaysQuarantined(Coordinator& coordinator, const v1::PushHeader& header) {
-  const auto held = coordinator.BeginPush(header);
+  const auto held = coordinator.BeginPush(header, nullptr);
   EXPECT_TRUE(held.ok() && held->has_value()) << held.status();
   return held.ok() && held->has_value() && (*held)->quarantined();
 }

@@ -47,7 +47,8 @@ TEST(CoordinatorRecoveryTest, AnAcknowledgedDeltaSurvivesAndCountsOnce) {
   const v1::PushHeader fenced = two.a.MakePush(0, 1, object);
   ASSERT_TRUE(two.a.Join().ok());
   EXPECT_EQ(two.a.incarnation(), 2u);
-  EXPECT_EQ(two.run.coordinator->BeginPush(fenced).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(two.run.coordinator->BeginPush(fenced, nullptr).status().code(),
+            absl::StatusCode::kUnavailable);
   EXPECT_TRUE(two.a.Push(0, 1).ok()) << "the same object again is held already";
   EXPECT_EQ(two.run.store.contributions().size(), 1u);
   two.a.Train();
@@ -196,16 +197,16 @@ TEST(CoordinatorRecoveryTest, ACoordinatorThatServesAnOldCopyIsFoundOut) {
   std::vector<uint8_t> object;
   v1::PushHeader header = two.a.MakePush(0, 1, object);
   header.set_base_hash(1);
-  const absl::Status other_base = two.run.coordinator->BeginPush(header).status();
+  const absl::Status other_base = two.run.coordinator->BeginPush(header, nullptr).status();
   EXPECT_EQ(other_base.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(other_base.message()), HasSubstr("old copy of its run directory"));
   header.set_base_hash(two.run.store.identity().initial_hashes[0]);
   header.set_epoch(two.a.welcome().epoch() + 1);
-  const absl::Status later = two.run.coordinator->BeginPush(header).status();
+  const absl::Status later = two.run.coordinator->BeginPush(header, nullptr).status();
   EXPECT_EQ(later.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(later.message()), HasSubstr("epoch"));
   header.set_epoch(two.a.welcome().epoch());
-  EXPECT_TRUE(two.run.coordinator->BeginPush(header).ok());
+  EXPECT_TRUE(two.run.coordinator->BeginPush(header, nullptr).ok());
   v1::Join join = two.run.MakeJoin("a", 1);
   join.set_seen_epoch(two.a.welcome().epoch() + 1);
   EXPECT_EQ(two.run.coordinator->Join(join, std::make_shared<RecordingSink>()).status().code(),

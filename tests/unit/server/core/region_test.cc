@@ -114,7 +114,7 @@ class ToyParent final : public Parent {
     DrawsToProto(delta.draws, header.mutable_draws());
     header.set_send_step(delta.send_step);
     last_tokens_ = delta.tokens;
-    ASSIGN_OR_RETURN(const auto held, hub_.coordinator->BeginPush(header));
+    ASSIGN_OR_RETURN(const auto held, hub_.coordinator->BeginPush(header, nullptr));
     if (held.has_value()) return absl::OkStatus();
     const absl::Status pushed = hub_.coordinator->Contribute(header, delta.object).status();
     hub_.coordinator->MergeDue(delta.fragment);
@@ -361,6 +361,25 @@ TEST(RegionTest, ARoundWaitsForRoomForItsDelta) {
   EXPECT_EQ(tree.region.events.Count("store_low"), 6);
   EXPECT_EQ(tree.c.published(), undisturbed.c.published());
   EXPECT_EQ(tree.a.published(), undisturbed.a.published());
+}
+
+TEST(RegionTest, ASiteThatIsSendingHearsOfTheCloseWhenItIsForGood) {
+  Tree tree(WithGrace);
+  Coordinator& region = *tree.region.coordinator;
+  ASSERT_TRUE(tree.a.Push(0, 1).ok());
+  std::vector<uint8_t> object;
+  std::vector<absl::StatusCode> told;
+  ASSERT_TRUE(region
+                  .BeginPush(tree.b.MakePush(0, 1, object),
+                             [&](const absl::Status& late) { told.push_back(late.code()); })
+                  .ok());
+  tree.region.clock.Advance(absl::Seconds(2));
+  tree.region.store.full_for = "eu";
+  region.Tick();
+  EXPECT_TRUE(told.empty()) << "the round is open again";
+  tree.region.store.full_for.clear();
+  region.Tick();
+  EXPECT_EQ(told, std::vector{absl::StatusCode::kAborted}) << "the parent has not answered yet";
 }
 
 TEST(RegionTest, ASiteThatBoastsDoesNotEndItsRegion) {

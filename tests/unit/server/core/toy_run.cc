@@ -201,7 +201,7 @@ v1::PushHeader ToyWorker::MakePush(int fragment, int64_t round,
 absl::Status ToyWorker::Push(int fragment, int64_t round) {
   std::vector<uint8_t> object;
   const v1::PushHeader header = MakePush(fragment, round, object);
-  ASSIGN_OR_RETURN(const auto held, run_.coordinator->BeginPush(header));
+  ASSIGN_OR_RETURN(const auto held, run_.coordinator->BeginPush(header, nullptr));
   if (held.has_value()) return absl::OkStatus();
   const absl::Status status = run_.coordinator->Contribute(header, std::move(object)).status();
   run_.coordinator->MergeDue(fragment);

@@ -113,7 +113,7 @@ TEST_F(WaitingCoordinatorTest, SaysThatItWaitsAndRefusesWhatNeedsAModel) {
   const absl::Status refusal = waiting_.Join({}, nullptr).status();
   EXPECT_EQ(refusal.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refusal.message()), HasSubstr("waits for the first site"));
-  EXPECT_EQ(waiting_.BeginPush({}).status(), refusal);
+  EXPECT_EQ(waiting_.BeginPush({}, nullptr).status(), refusal);
   EXPECT_EQ(waiting_.PullState(0).status(), refusal);
   EXPECT_EQ(waiting_.Pause("now"), refusal);
   absl::Status answer;

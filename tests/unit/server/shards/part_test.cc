@@ -228,7 +228,7 @@ TEST_F(PartTest, AWorkerThatAShardHasNotHeardOfTriesAgain) {
   later.set_run_id("run-1");
   later.set_worker_id("a");
   later.set_epoch(2);
-  EXPECT_TRUE(absl::IsUnavailable(shard_->BeginPush(later).status()));
+  EXPECT_TRUE(absl::IsUnavailable(shard_->BeginPush(later, nullptr).status()));
   ASSERT_TRUE(shard_->FollowLead(lead_->Roster()).ok());
   EXPECT_TRUE(Push(*shard_, "a", 1, 1).ok());
 }

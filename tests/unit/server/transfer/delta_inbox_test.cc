@@ -61,13 +61,14 @@ class DeltaInboxTest : public ::testing::Test {
 
   explicit DeltaInboxTest(int64_t memory_chunks = 100)
       : memory_(memory_chunks * kChunk),
-        inbox_(
-            coordinator_,
-            {.memory = &memory_, .run_long = [](const auto& task) { task(); }, .clock = &clock_}) {}
+        inbox_(std::make_shared<DeltaInbox>(
+            coordinator_, DeltaInbox::Options{.memory = &memory_,
+                                              .run_long = [](const auto& task) { task(); },
+                                              .clock = &clock_})) {}
 
   absl::StatusOr<Delta> TryOffer(const std::shared_ptr<Bearer>& bearer, uint64_t transfer,
                                  const v1::PushHeader& header) {
-    return inbox_.Offer(bearer, transfer, header, accepted_);
+    return inbox_->Offer(bearer, transfer, header, accepted_);
   }
   Delta Offer(const std::shared_ptr<Bearer>& bearer, uint64_t transfer,
               const v1::PushHeader& header) {
@@ -76,23 +77,23 @@ class DeltaInboxTest : public ::testing::Test {
     return delta.ok() ? *delta : nullptr;
   }
   void Put(const Delta& delta, const std::vector<uint8_t>& object, int64_t chunk) {
-    inbox_.Moved("a");
+    inbox_->Moved("a");
     const auto place = delta->chunks->PlaceOf(chunk);
     ASSERT_TRUE(place.has_value());
     if (place->empty()) return;
     std::memcpy(place->data(), object.data() + chunk * kChunk, place->size());
-    if (delta->chunks->Placed(chunk, Checksum64(*place))) inbox_.Whole(delta);
+    if (delta->chunks->Placed(chunk, Checksum64(*place))) inbox_->Whole(delta);
   }
   static int64_t Held(const Delta& delta) { return delta->chunks->held().held_chunks(); }
   void Advance(absl::Duration time) {
     clock_.Advance(time);
-    inbox_.Tick();
+    inbox_->Tick();
   }
 
   FakeClock clock_;
   FakeCoordinator coordinator_;
   ByteBudget memory_;
-  DeltaInbox inbox_;
+  std::shared_ptr<DeltaInbox> inbox_;
   v1::PushResponse accepted_;
   const std::shared_ptr<Bearer> bearer_ = std::make_shared<Bearer>();
 };
@@ -117,7 +118,7 @@ TEST_F(DeltaInboxTest, WhoeverOffersTheObjectHearsOfItsEnd) {
   ASSERT_EQ(coordinator_.contributions.size(), 1u) << "once";
   EXPECT_TRUE(coordinator_.contributions[0].second == object);
   EXPECT_EQ(memory_.taken(), 0);
-  EXPECT_EQ(inbox_.counters().deltas, 0u);
+  EXPECT_EQ(inbox_->counters().deltas, 0u);
   EXPECT_EQ(Offer(bearer_, 2, header), nullptr) << "it was accepted before";
   EXPECT_TRUE(accepted_.duplicate());
 }
@@ -167,7 +168,7 @@ TEST_F(DeltaInboxTest, CutAnywhereItGoesOnWithWhatIsMissing) {
     EXPECT_EQ(coordinator_.contributions[0].first.incarnation(), 2u) << "of who brought the last";
     coordinator_.contributions.clear();
   }
-  EXPECT_EQ(inbox_.counters().resumed_chunks, 0 + 1 + 2 + 3 + 4);
+  EXPECT_EQ(inbox_->counters().resumed_chunks, 0 + 1 + 2 + 3 + 4);
 }
 
 TEST_F(DeltaInboxTest, TheSameChunkOverTwoLanesAtOnceHasOnePlace) {
@@ -246,23 +247,44 @@ TEST_F(DeltaInboxTest, WhenTheRoundClosesDuringAnUploadItsBearersAreTold) {
   const Delta delta = Offer(bearer_, 1, HeaderOf(object));
   Offer(other, 1, HeaderOf(object));
   Put(delta, object, 0);
-  Advance(absl::Seconds(2));
+  coordinator_.Close(0, 2);
+  coordinator_.Close(1, 1);
   EXPECT_FALSE(bearer_->ended(1));
-  coordinator_.admission = absl::AbortedError("closed");
-  Advance(absl::Seconds(2));
+  coordinator_.Close(0, 1);
   EXPECT_EQ(bearer_->code(1), absl::StatusCode::kAborted);
   EXPECT_EQ(other->code(1), absl::StatusCode::kAborted);
-  EXPECT_EQ(inbox_.counters().deltas, 0u);
+  EXPECT_EQ(inbox_->counters().deltas, 0u);
+}
+
+TEST_F(DeltaInboxTest, ARoundThatClosesWhileADeltaIsOfferedLeavesNothingBehind) {
+  coordinator_.on_begin = [this] { coordinator_.Close(0, 1); };
+  const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
+  EXPECT_EQ(TryOffer(bearer_, 1, HeaderOf(object)).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(inbox_->counters().deltas, 0u);
+  EXPECT_EQ(memory_.taken(), 0);
+}
+
+TEST_F(DeltaInboxTest, ARoundThatClosesAfterTheInboxIsGoneFindsNobody) {
+  const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
+  Offer(bearer_, 1, HeaderOf(object));
+  inbox_ = nullptr;
+  coordinator_.Close(0, 1);
+  EXPECT_FALSE(bearer_->ended(1));
 }
 
 TEST_F(DeltaInboxTest, WhatAFencedWorkerHasBroughtIsKeptForItsNextIncarnation) {
   const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
-  Put(Offer(bearer_, 1, HeaderOf(object)), object, 0);
+  v1::PushHeader header = HeaderOf(object);
+  const Delta delta = Offer(bearer_, 1, header);
+  Put(delta, object, 0);
   coordinator_.admission = absl::UnavailableError("an older incarnation");
-  Advance(absl::Seconds(2));
+  Put(delta, object, 1);
   EXPECT_EQ(bearer_->code(1), absl::StatusCode::kUnavailable);
   coordinator_.admission = absl::OkStatus();
-  EXPECT_EQ(Held(Offer(bearer_, 2, HeaderOf(object))), 1);
+  header.set_incarnation(2);
+  EXPECT_EQ(Held(Offer(bearer_, 2, header)), 2);
+  ASSERT_TRUE(bearer_->ended(2)) << "nothing need be sent";
+  EXPECT_EQ(coordinator_.contributions.back().first.incarnation(), 2u);
 }
 
 TEST_F(DeltaInboxTest, ACompleteObjectThatMayNotBeTakenNowIsTakenLater) {
@@ -287,10 +309,10 @@ TEST_F(DeltaInboxTest, WhatNobodyGoesOnWithIsDroppedAfterAWhile) {
     Put(Offer(gone, 1, HeaderOf(object)), object, 0);
   }
   Advance(absl::Minutes(9));
-  EXPECT_EQ(inbox_.counters().deltas, 1u);
+  EXPECT_EQ(inbox_->counters().deltas, 1u);
   EXPECT_EQ(memory_.taken(), 2 * kChunk);
   Advance(absl::Minutes(2));
-  EXPECT_EQ(inbox_.counters().deltas, 0u);
+  EXPECT_EQ(inbox_->counters().deltas, 0u);
   EXPECT_EQ(memory_.taken(), 0);
 }
 
@@ -308,7 +330,7 @@ TEST_F(SmallDeltaInboxTest, TheLongestIdleObjectMakesRoom) {
   }
   EXPECT_EQ(memory_.taken(), 4 * kChunk);
   EXPECT_NE(Offer(bearer_, 1, HeaderOf(object, 1, 2)), nullptr);
-  EXPECT_EQ(inbox_.counters().evicted, 1);
+  EXPECT_EQ(inbox_->counters().evicted, 1);
   EXPECT_EQ(Held(Offer(bearer_, 2, HeaderOf(object, 1, 1))), 1) << "the other one was older";
 }
 

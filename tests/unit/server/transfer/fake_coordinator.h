@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/checksum.h"
 #include "common/base/status_macros.h"
@@ -27,7 +28,7 @@ class FakeCoordinator final : public Coordinator {
   explicit FakeCoordinator(bool entropy_down = false)
       : config_(MakeConfig(entropy_down)), plan_(*FragmentPlan::Create(config_)) {}
 
-  // Is what BeginPush says of what was not contributed.
+  // BeginPush and Contribute say this of what was not contributed.
   absl::Status admission;
   // Contribute answers this after it has looked at the hash.
   absl::Status verdict;
@@ -36,6 +37,7 @@ class FakeCoordinator final : public Coordinator {
   int64_t pulled_bytes = 0;
   int asked_for_answers = 0;
   // Called without the lock; may be null.
+  std::function<void()> on_begin;  // Before BeginPush returns.
   std::function<void(int fragment)> on_merge;
   std::function<void(const v1::PushHeader&)> on_contribution;
   int asked_for_states = 0;
@@ -68,16 +70,26 @@ class FakeCoordinator final : public Coordinator {
   const FragmentPlan& plan() const override { return plan_; }
   const std::string& run_id() const override { return run_id_; }
 
-  absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header) override {
+  absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header,
+                                                            LateCallback late) override {
+    const absl::Cleanup before_it_returns = [this] {
+      if (on_begin != nullptr) on_begin();
+    };
     absl::MutexLock lock(&mutex_);
-    for (const auto& [accepted, object] : contributions) {
-      if (accepted.object_hash() == header.object_hash() && accepted.round() == header.round() &&
-          accepted.fragment() == header.fragment()) {
-        return Accepted(header, /*duplicate=*/true);
-      }
-    }
+    std::optional<v1::PushResponse> held = FindHeld(header);
+    if (held.has_value()) return held;
     if (!admission.ok()) return admission;
+    begun_[{header.fragment(), header.round()}] = std::move(late);
     return std::nullopt;
+  }
+  // The round closes without what has begun to come.
+  void Close(int fragment, int64_t round) {
+    LateCallback late;
+    {
+      absl::MutexLock lock(&mutex_);
+      late = std::exchange(begun_[{fragment, round}], nullptr);
+    }
+    if (late != nullptr) late(absl::AbortedError("closed"));
   }
   // Leaves whose first byte is 0xff are not valid.
   std::vector<double> MeasureLeaf(int, int64_t, int64_t leaf,
@@ -87,8 +99,12 @@ class FakeCoordinator final : public Coordinator {
   }
   absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& header,
                                               ReceivedObject object) override {
-    ASSIGN_OR_RETURN(const std::optional<v1::PushResponse> held, BeginPush(header));
-    if (held.has_value()) return *held;
+    {
+      absl::MutexLock lock(&mutex_);
+      const std::optional<v1::PushResponse> held = FindHeld(header);
+      if (held.has_value()) return *held;
+      if (!admission.ok()) return admission;
+    }
     const std::span<const uint8_t> bytes = object.bytes.view();
     EXPECT_EQ(object.tree_hash, TreeHash(bytes));
     if (object.tree_hash != header.object_hash()) return absl::DataLossError("another hash");
@@ -155,6 +171,16 @@ class FakeCoordinator final : public Coordinator {
   std::vector<float> PublishedParameters() const override { return {}; }
 
  private:
+  std::optional<v1::PushResponse> FindHeld(const v1::PushHeader& header) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const auto& [accepted, object] : contributions) {
+      if (accepted.object_hash() == header.object_hash() && accepted.round() == header.round() &&
+          accepted.fragment() == header.fragment()) {
+        return Accepted(header, /*duplicate=*/true);
+      }
+    }
+    return std::nullopt;
+  }
   static v1::RunConfig MakeConfig(bool entropy_down) {
     v1::RunConfig config;
     config.mutable_model()->set_preset("tiny-1m");
@@ -170,6 +196,8 @@ class FakeCoordinator final : public Coordinator {
   std::map<std::pair<int, int64_t>, std::shared_ptr<const PullObject>> answers_
       ABSL_GUARDED_BY(mutex_);
   std::multimap<std::pair<int, int64_t>, PullCallback> waiting_ ABSL_GUARDED_BY(mutex_);
+  // By fragment and round: the tests of late deltas have one worker.
+  std::map<std::pair<int, int64_t>, LateCallback> begun_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace causeway::server

@@ -67,11 +67,12 @@ class LaneRegistryTest : public ::testing::Test {
   FakeClock clock_;
   FakeCoordinator coordinator_;
   ByteBudget memory_{int64_t{1} << 30};
-  DeltaInbox inbox_{coordinator_, {.memory = &memory_, .run_long = run_, .clock = &clock_}};
+  const std::shared_ptr<DeltaInbox> inbox_ = std::make_shared<DeltaInbox>(
+      coordinator_, DeltaInbox::Options{.memory = &memory_, .run_long = run_, .clock = &clock_});
   const std::shared_ptr<AnswerOutbox> outbox_ = std::make_shared<AnswerOutbox>(
       coordinator_, AnswerOutbox::Options{.cache = &memory_, .run_long = run_});
   LaneRegistry registry_{
-      coordinator_, inbox_, *outbox_, {.run_long = run_, .clock = &clock_, .max_lanes = 100}};
+      coordinator_, *inbox_, *outbox_, {.run_long = run_, .clock = &clock_, .max_lanes = 100}};
   std::vector<std::pair<Lanes, LanePeer::LanePtr>> open_;
 };
 

@@ -239,14 +239,15 @@ TEST(LaneThreadsTest, ThreadsAndCutsLoseNothingAndCountNothingTwice) {
   ThreadedLanes net;
   ByteBudget memory(int64_t{100} << 20);
   ByteBudget cache(int64_t{4} << 20);
-  DeltaInbox inbox(coordinator, {.memory = &memory,
-                                 .run_long = net.runner(),
-                                 .clock = &clock,
-                                 .stall = kNever,
-                                 .keep_idle = kNever});
+  const auto inbox =
+      std::make_shared<DeltaInbox>(coordinator, DeltaInbox::Options{.memory = &memory,
+                                                                    .run_long = net.runner(),
+                                                                    .clock = &clock,
+                                                                    .stall = kNever,
+                                                                    .keep_idle = kNever});
   const auto outbox = std::make_shared<AnswerOutbox>(
       coordinator, AnswerOutbox::Options{.cache = &cache, .run_long = net.runner()});
-  LaneRegistry registry(coordinator, inbox, *outbox,
+  LaneRegistry registry(coordinator, *inbox, *outbox,
                         {.run_long = net.runner(), .clock = &clock, .stall = kNever});
   net.Serve(&registry);
 
@@ -275,7 +276,7 @@ TEST(LaneThreadsTest, ThreadsAndCutsLoseNothingAndCountNothingTwice) {
   while (at_work > 0) {
     clock.Advance(absl::Milliseconds(1));
     registry.Tick();
-    inbox.Tick();
+    inbox->Tick();
     std::this_thread::yield();
   }
   for (std::thread& thread : threads) thread.join();

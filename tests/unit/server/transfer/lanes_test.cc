@@ -52,15 +52,17 @@ struct Server {
          int64_t memory_chunks)
       : memory(memory_chunks * kChunk),
         cache(100 * kChunk),
-        inbox(coordinator,
-              {.memory = &memory, .run_long = net.runner(), .clock = &clock, .process = process}),
+        inbox(std::make_shared<DeltaInbox>(
+            coordinator,
+            DeltaInbox::Options{
+                .memory = &memory, .run_long = net.runner(), .clock = &clock, .process = process})),
         outbox(std::make_shared<AnswerOutbox>(
             coordinator, AnswerOutbox::Options{.cache = &cache, .run_long = net.runner()})),
-        registry(coordinator, inbox, *outbox, {.run_long = net.runner(), .clock = &clock}) {}
+        registry(coordinator, *inbox, *outbox, {.run_long = net.runner(), .clock = &clock}) {}
 
   ByteBudget memory;
   ByteBudget cache;
-  DeltaInbox inbox;
+  std::shared_ptr<DeltaInbox> inbox;
   std::shared_ptr<AnswerOutbox> outbox;
   LaneRegistry registry;
 };
@@ -147,7 +149,7 @@ class OneSeedTest : public ::testing::Test {
       if (net_->Step()) continue;
       clock_.Advance(absl::Milliseconds(50));
       server_->registry.Tick();
-      server_->inbox.Tick();
+      server_->inbox->Tick();
       if (clock_.Monotonic() > deadline) {
         ADD_FAILURE() << "half an hour passed";
         client_->GiveUp(handle);
@@ -211,7 +213,7 @@ TEST_P(LanesTest, EveryChunkCrossesOnceBothWays) {
   EXPECT_EQ(chunks.down.size(), 7u);
   EXPECT_EQ(chunks.All(), 15);
   net_->Run();
-  EXPECT_EQ(server_->inbox.counters().deltas, 0u);
+  EXPECT_EQ(server_->inbox->counters().deltas, 0u);
   EXPECT_EQ(server_->memory.taken(), 0);
 }
 
@@ -376,6 +378,21 @@ TEST_F(OneSeedTest, ARefusalIsFinalAndLeavesTheLanesAlone) {
   EXPECT_EQ(net_->lanes(), 3);
   EXPECT_TRUE(Finish(Offer(MakeObject(9 * kChunk, 1))).status.ok());
   EXPECT_EQ(net_->lanes(), 3);
+}
+
+TEST_F(OneSeedTest, ARoundThatClosesEndsWhatIsOnItsWay) {
+  Chunks chunks;
+  net_->on_message = [&](MemoryLanes::Message& message) { chunks.Count(message); };
+  const auto push = Offer(MakeObject(60 * kChunk, 1));
+  while (chunks.up.size() < 3) {
+    client_->Tick();
+    net_->Step();
+  }
+  coordinator_->Close(0, 1);
+  EXPECT_EQ(Finish(push).status.code(), absl::StatusCode::kAborted);
+  EXPECT_LT(chunks.up.size(), 60u);
+  EXPECT_TRUE(coordinator_->contributions.empty());
+  EXPECT_EQ(server_->memory.taken(), 0);
 }
 
 TEST_F(OneSeedTest, ARefusalThatPassesIsTriedAgainAndNothingIsSentTwice) {
