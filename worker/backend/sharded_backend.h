@@ -21,9 +21,10 @@ namespace causeway::worker {
 
 // All processes of a site call the same methods in the same order; their devices find each other by
 // themselves. Spans of parameters are arenas, of which the own pieces alone are read and written.
-// Not thread-safe. EvaluationModel's methods are this process's alone, with whole arenas.
-class ShardedBackend : public EvaluationModel {
+// Not thread-safe.
+class ShardedBackend {
  public:
+  virtual ~ShardedBackend() = default;
   virtual const ShardPlan& shards() const = 0;
   // Those of this process.
   virtual RankRange range() const = 0;
@@ -42,9 +43,12 @@ class ShardedBackend : public EvaluationModel {
   // Makes the own part of the replica: for a new SyncEngine, after the former part is gone. Lives
   // no longer than the backend.
   virtual absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart() = 0;
-  // The next step begins by making the weights that it computes with from the master weights: on
-  // all processes, after one has used its own for an evaluation.
+  // The next step begins by making the weights that it computes with from the master weights.
   virtual void RefreshWeights() = 0;
+
+  // Evaluates whole arenas on the own devices, without the other processes. After its UseParameters
+  // all of them refresh their weights. Lives as long as the backend.
+  virtual EvaluationModel& evaluation() = 0;
 
   // As TrainingBackend's, of the own devices.
   virtual std::string Describe() const = 0;

@@ -25,13 +25,14 @@
 #include "worker/backend/cuda/device_rank.h"
 #include "worker/backend/cuda/device_thread.h"
 #include "worker/backend/cuda/sync/device_part.h"
+#include "worker/backend/evaluation_model.h"
 #include "worker/backend/sharded_backend.h"
 #include "worker/group/local_group.h"
 #include "worker/group/shard_plan.h"
 
 namespace causeway::worker::cuda {
 
-class CudaBackend final : public ShardedBackend {
+class CudaBackend final : public ShardedBackend, public EvaluationModel {
  public:
   // One per device, in their order.
   using Groups = std::vector<std::unique_ptr<LocalGroup>>;
@@ -81,6 +82,7 @@ class CudaBackend final : public ShardedBackend {
   absl::StatusOr<std::unique_ptr<ReplicaPart>> MakePart() override;
   void RefreshWeights() override { weights_stale_ = true; }
 
+  EvaluationModel& evaluation() override { return *this; }
   int64_t sequence_length() const override { return config_.model().sequence_length(); }
   int micro_batch_sequences() const override { return config_.train().micro_batch_sequences(); }
   absl::Status UseParameters(std::span<const float> parameters) override;

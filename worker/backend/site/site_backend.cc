@@ -128,7 +128,8 @@ absl::StatusOr<std::unique_ptr<Replica>> SiteBackend::MakeReplica() {
 
 absl::Status SiteBackend::UseParameters(std::span<const float> parameters) {
   return OnAll(
-      kSiteRefreshWeights, 0, nullptr, [&] { return own_->UseParameters(parameters); }, nullptr);
+      kSiteRefreshWeights, 0, nullptr, [&] { return own_->evaluation().UseParameters(parameters); },
+      nullptr);
 }
 
 std::string SiteBackend::Describe() const {

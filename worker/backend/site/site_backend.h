@@ -47,16 +47,16 @@ class SiteBackend : public TrainingBackend {
   absl::StatusOr<std::unique_ptr<Replica>> MakeReplica() override;
   std::string Describe() const override;
 
-  int64_t sequence_length() const override { return own_->sequence_length(); }
-  int micro_batch_sequences() const override { return own_->micro_batch_sequences(); }
+  int64_t sequence_length() const override { return own_->evaluation().sequence_length(); }
+  int micro_batch_sequences() const override { return own_->evaluation().micro_batch_sequences(); }
   absl::Status UseParameters(std::span<const float> parameters) override;
   absl::StatusOr<double> Loss(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                               std::span<const int32_t> document_starts) override {
-    return own_->Loss(inputs, targets, document_starts);
+    return own_->evaluation().Loss(inputs, targets, document_starts);
   }
   absl::Status TokenLosses(std::span<const int32_t> inputs, std::span<const int32_t> targets,
                            int64_t length, std::span<float> losses) override {
-    return own_->TokenLosses(inputs, targets, length, losses);
+    return own_->evaluation().TokenLosses(inputs, targets, length, losses);
   }
 
  private:
