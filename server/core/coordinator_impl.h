@@ -128,7 +128,8 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status SaveMember(const std::string& worker_id);
   absl::Status SaveMembers(std::span<const std::string> worker_ids);
   absl::Status SaveRunState();
-  // Those that lack most rounds first.
+  // Those that lack most rounds first, until a second has passed. One that finds no room is passed
+  // over.
   absl::Status SaveDueSnapshots();
   absl::Status ForgetOldAnswers();
 

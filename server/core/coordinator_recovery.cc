@@ -254,12 +254,13 @@ absl::Status CoordinatorImpl::SaveDueSnapshots() {
   for (const auto& [rounds, fragment] : due) {
     const absl::Status status = fragment->SaveSnapshot();
     if (absl::IsResourceExhausted(status)) {
-      // The deltas since the last snapshot are there; it is tried again.
+      // The deltas since the last snapshot are there; it is tried again. A smaller one may fit, and
+      // lets its deltas go.
       incidents_.SnapshotRefused(status);
-      return absl::OkStatus();
+    } else {
+      RETURN_IF_ERROR(status);
+      incidents_.SnapshotSaved(fragment->fragment(), fragment->snapshot_version());
     }
-    RETURN_IF_ERROR(status);
-    incidents_.SnapshotSaved(fragment->fragment(), fragment->snapshot_version());
     if (options_.clock->Monotonic() >= end) break;
   }
   return absl::OkStatus();

@@ -1,5 +1,6 @@
 // Coordinators that die, and those that take over from the store.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/checksum.h"
@@ -294,6 +295,54 @@ TEST(CoordinatorRecoveryTest, SnapshotsShortenTheWayBackAndChangeNothing) {
   const std::vector<float> before = two.run.coordinator->PublishedParameters();
   two.run.Restart();
   EXPECT_EQ(two.run.coordinator->PublishedParameters(), before);
+}
+
+// Fragments 0, 1 and 2 with 3, 5 and 4 rounds that no snapshot has.
+class DueSnapshotsTest : public ::testing::Test {
+ protected:
+  DueSnapshotsTest() {
+    const std::vector<std::pair<int, int>> lacking = {{0, 3}, {1, 5}, {2, 4}};
+    for (const auto& [fragment, rounds] : lacking) {
+      for (int64_t round = 1; round <= rounds; ++round) {
+        EXPECT_TRUE(two_.a.Push(fragment, round).ok());
+        EXPECT_TRUE(two_.b.Push(fragment, round).ok());
+      }
+    }
+    two_.run.store.on_snapshot = [this](int fragment) {
+      two_.run.clock.Advance(time_);
+      if (fragment == full_for_) return absl::ResourceExhaustedError("the disk is full");
+      saved_.push_back(fragment);
+      return absl::OkStatus();
+    };
+  }
+  // Returns those that were saved.
+  std::vector<int> Maintain() {
+    saved_.clear();
+    two_.run.coordinator->Maintain();
+    EXPECT_TRUE(two_.run.coordinator->Health().ok());
+    return saved_;
+  }
+
+  TwoWorkers two_;
+  absl::Duration time_;  // It takes to save one.
+  int full_for_ = -1;
+  std::vector<int> saved_;
+};
+
+TEST_F(DueSnapshotsTest, TheFragmentThatLacksMostIsSavedFirstAndNoneAfterASecond) {
+  time_ = absl::Milliseconds(600);
+  EXPECT_THAT(Maintain(), ElementsAre(1, 2));
+  EXPECT_THAT(Maintain(), ElementsAre(0));
+  EXPECT_THAT(Maintain(), ElementsAre());
+}
+
+TEST_F(DueSnapshotsTest, OneThatFindsNoRoomDoesNotKeepTheOthersFromTheirs) {
+  full_for_ = 1;
+  EXPECT_THAT(Maintain(), ElementsAre(2, 0));
+  EXPECT_EQ(two_.run.events.Count("snapshot_refused"), 1);
+  EXPECT_THAT(Maintain(), ElementsAre());
+  full_for_ = -1;
+  EXPECT_THAT(Maintain(), ElementsAre(1));
 }
 
 TEST(CoordinatorRecoveryTest, FragmentsRecoverSideBySideAndWhoHasASnapshotNeedsNoInitialValues) {

@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
+#include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/params/sync_schedule.h"
 #include "common/telemetry/event_log.h"
@@ -119,7 +120,13 @@ class ToyStore final : public MemoryStore {
     if (record.worker_id == full_for) return absl::ResourceExhaustedError("the disk is full");
     return MemoryStore::SaveContribution(record, object);
   }
+  absl::Status SaveSnapshot(const FragmentView& fragment) override {
+    if (on_snapshot != nullptr) RETURN_IF_ERROR(on_snapshot(fragment.fragment));
+    return MemoryStore::SaveSnapshot(fragment);
+  }
   std::string full_for;  // There is no room for what this worker contributes.
+  // Called before a snapshot of the fragment is saved; null: nothing is. An error keeps it out.
+  std::function<absl::Status(int fragment)> on_snapshot;
 };
 
 struct ToyRun {
