@@ -108,9 +108,10 @@ class RealWritableFile final : public WritableFile {
     return absl::OkStatus();
   }
   absl::Status Reserve(uint64_t bytes) override {
-    // Not posix_fallocate, which writes every block itself where the system call is missing.
-    while (bytes > 0 &&
-           fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0) {
+    // The file has what it had when it was opened. Not posix_fallocate, which writes every block
+    // itself where the system call is missing.
+    while (bytes > start_ && fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(start_),
+                                       static_cast<off_t>(bytes - start_)) != 0) {
       if (errno == EINTR) continue;
       if (errno == EOPNOTSUPP || errno == ENOSYS) break;
       return ErrnoStatus(absl::StrCat("reserve ", bytes, " bytes for"), path_, errno);

@@ -39,7 +39,7 @@ class Writable final : public WritableFile {
   absl::Status Overwrite(uint64_t offset, std::span<const uint8_t> data) override {
     return disk_.WriteFileAt(*file_, path_, offset, data);
   }
-  absl::Status Reserve(uint64_t bytes) override { return disk_.ReserveBytes(path_, bytes); }
+  absl::Status Reserve(uint64_t bytes) override { return disk_.ReserveBytes(*file_, path_, bytes); }
   absl::Status Sync() override { return disk_.SyncFile(*file_, path_); }
 
  private:
@@ -308,10 +308,11 @@ absl::StatusOr<size_t> FaultDisk::ReadFileAt(File& file, const std::string& path
   return bytes;
 }
 
-absl::Status FaultDisk::ReserveBytes(const std::string& path, uint64_t bytes) {
+absl::Status FaultDisk::ReserveBytes(File& file, const std::string& path, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   RETURN_IF_ERROR(Count(absl::StrCat("reserve space for ", path), true, true));
-  if (Used() + bytes <= capacity_) return absl::OkStatus();
+  const uint64_t size = file.content.size();
+  if (bytes <= size || Used() + (bytes - size) <= capacity_) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("cannot reserve space for ", path, ": No space left on device"));
 }

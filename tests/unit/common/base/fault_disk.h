@@ -98,7 +98,7 @@ class FaultDisk final : public FileSystem {
   // The part of `out` that the file has; the rest is zero.
   absl::StatusOr<size_t> ReadFileAt(File& file, const std::string& path, uint64_t offset,
                                     std::span<uint8_t> out);
-  absl::Status ReserveBytes(const std::string& path, uint64_t bytes);
+  absl::Status ReserveBytes(File& file, const std::string& path, uint64_t bytes);
   uint64_t SizeOf(File& file);
 
  private:

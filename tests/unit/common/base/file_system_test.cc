@@ -106,10 +106,15 @@ TEST_F(FileSystemTest, AFileIsContinuedAndOverwritten) {
 
 TEST_F(FileSystemTest, ReservedSpaceIsNotContent) {
   const std::string path = folder_.File("data");
-  const auto file = file_system_.Create(path);
+  auto file = file_system_.Create(path);
   ASSERT_TRUE(file.ok());
   ASSERT_TRUE((*file)->Reserve(1 << 20).ok());
   EXPECT_EQ(*file_system_.FileSize(path), 0u);
+  ASSERT_TRUE((*file)->Append(Bytes("abc")).ok());
+  file = file_system_.OpenForAppend(path);
+  ASSERT_TRUE(file.ok());
+  for (const uint64_t bytes : {2, 3, 4, 1 << 20}) ASSERT_TRUE((*file)->Reserve(bytes).ok());
+  EXPECT_EQ(*file_system_.FileSize(path), 3u);
   const uint64_t free = *file_system_.FreeBytes(folder_.path());
   EXPECT_GT(free, 0u);
   EXPECT_EQ(file_system_.FreeBytes(path + ".absent").status().code(), absl::StatusCode::kNotFound);

@@ -135,6 +135,24 @@ TEST(SpareBlobs, MakeRoomForRowsThatFindNone) {
   EXPECT_THAT(run.Deltas(), IsEmpty());
 }
 
+TEST(SpareBlobs, TakeNoMoreOfTheDiskThanTheyLack) {
+  LargeRun run;
+  ASSERT_TRUE(run.Contribute(2, 8 * kLarge).ok());
+  ASSERT_TRUE(run.store().SaveRound(ScriptedRound(0, 2), std::vector<uint8_t>(64, 7)).ok());
+  const std::vector<float> values = {1, 2};
+  ASSERT_TRUE(run.store()
+                  .SaveSnapshot({.fragment = 0, .version = 2, .theta = values, .published = values})
+                  .ok());
+  ASSERT_TRUE(run.Contribute(3, 64).ok());
+  ASSERT_THAT(run.Deltas(), SizeIs(3)) << "spares of 2 and 8 MiB among them";
+  uint64_t used = 0;
+  for (const std::string& path : run.disk().Files()) used += run.disk().Content(path).size();
+  run.disk().SetCapacity(used + kLarge + kLarge / 2);
+  ASSERT_TRUE(run.store().SaveRound(ScriptedRound(0, 3), std::vector<uint8_t>(3 * kLarge, 7)).ok());
+  EXPECT_THAT(run.Deltas(), SizeIs(2)) << "the spare of 8 MiB did not have to make room";
+  EXPECT_EQ(*run.store().ReadAnswer(0, 3), std::vector<uint8_t>(3 * kLarge, 7));
+}
+
 TEST(SpareBlobs, APowerLossAtAnyCallLeavesWhatWasCommitted) {
   for (int64_t call = 0;; ++call) {
     LargeRun run;
