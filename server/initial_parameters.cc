@@ -173,35 +173,43 @@ absl::Status KeepInitialFragments(FileSystem& file_system, const std::string& fo
       FormatRunConfig(config), values);
 }
 
-absl::Status ReadInitialFragments(
-    FileSystem& file_system, const std::string& folder, const FragmentPlan& plan,
-    std::span<const int> fragments,
-    const std::function<absl::Status(int fragment, std::span<const float>)>& take) {
+absl::StatusOr<KeptParameters> KeptParameters::Open(FileSystem& file_system,
+                                                    const std::string& folder,
+                                                    const FragmentPlan& plan) {
   const std::string kept = JoinPath(folder, kInitialFile);
-  ASSIGN_OR_RETURN(const MappedParameters file, MappedParameters::Open(file_system, kept));
+  ASSIGN_OR_RETURN(MappedParameters opened, MappedParameters::Open(file_system, kept));
+  KeptParameters result(std::move(opened));
+  result.path_ = kept;
+  const MappedParameters& file = result.file_;
   ASSIGN_OR_RETURN(v1::RunConfig config, ParseRunConfig(file.config(), kept));
   RETURN_IF_ERROR(Annotate(CompleteRunConfig(config).status(), kept));
   ASSIGN_OR_RETURN(const FragmentPlan own, FragmentPlan::Create(config));
-  std::map<int, int64_t> begins;
   int64_t end = 0;
   for (int i = 0; i < own.fragments(); ++i) {
     if (!file.fragments().empty() && !std::ranges::count(file.fragments(), i)) continue;
-    begins[i] = end;
-    end += own.range(i).size();
+    const int64_t size = own.range(i).size();
+    result.places_[i] = {end, static_cast<size_t>(size)};
+    end += size;
   }
   if (own.hash() != plan.hash() || end != file.size()) {
     return absl::DataLossError(
         absl::StrCat(kept, " is of another plan than the run's: restore the folder from a backup"));
   }
+  return result;
+}
+
+absl::Status KeptParameters::Read(
+    std::span<const int> fragments,
+    const std::function<absl::Status(int fragment, std::span<const float>)>& take) const {
   for (const int fragment : fragments) {
-    const auto begin = begins.find(fragment);
-    if (begin == begins.end()) {
+    const auto place = places_.find(fragment);
+    if (place == places_.end()) {
       return absl::FailedPreconditionError(
-          absl::StrCat(kept, " has fragments ", absl::StrJoin(file.fragments(), ","), ", not ",
+          absl::StrCat(path_, " has fragments ", absl::StrJoin(file_.fragments(), ","), ", not ",
                        fragment, ": it is the folder of another shard"));
     }
-    std::vector<float> values(static_cast<size_t>(plan.range(fragment).size()));
-    file.Copy(begin->second, values);
+    std::vector<float> values(place->second.second);
+    file_.Copy(place->second.first, values);
     RETURN_IF_ERROR(take(fragment, values));
   }
   return absl::OkStatus();
@@ -224,11 +232,11 @@ absl::StatusOr<std::vector<float>> InitialParametersOf(
   if (file_system.Exists(kept)) {
     if (fragments == nullptr) return ReadInitialParameters(file_system, kept, plan);
     std::vector<float> values;
-    RETURN_IF_ERROR(ReadInitialFragments(file_system, folder, plan, *fragments,
-                                         [&](int, std::span<const float> some) {
-                                           values.insert(values.end(), some.begin(), some.end());
-                                           return absl::OkStatus();
-                                         }));
+    ASSIGN_OR_RETURN(const KeptParameters file, KeptParameters::Open(file_system, folder, plan));
+    RETURN_IF_ERROR(file.Read(*fragments, [&](int, std::span<const float> some) {
+      values.insert(values.end(), some.begin(), some.end());
+      return absl::OkStatus();
+    }));
     return values;
   }
   if (config.has_tensors()) {

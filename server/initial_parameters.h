@@ -2,9 +2,13 @@
 #ifndef CAUSEWAY_SERVER_INITIAL_PARAMETERS_H_
 #define CAUSEWAY_SERVER_INITIAL_PARAMETERS_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,6 +16,7 @@
 #include "causeway/v1/config.pb.h"
 #include "common/base/file_system.h"
 #include "common/base/thread_pool.h"
+#include "common/files/parameters_file.h"
 #include "common/params/fragment_plan.h"
 
 namespace causeway::server {
@@ -46,12 +51,25 @@ absl::Status KeepInitialFragments(FileSystem& file_system, const std::string& fo
                                   const std::string& source, const v1::RunConfig& config,
                                   std::span<const int> fragments, std::span<const float> values);
 
-// Hands on what was kept in `folder` of the given fragments, one after the other; no more than one
-// is in memory. An error of `take` ends it.
-absl::Status ReadInitialFragments(
-    FileSystem& file_system, const std::string& folder, const FragmentPlan& plan,
-    std::span<const int> fragments,
-    const std::function<absl::Status(int fragment, std::span<const float>)>& take);
+// What was kept in a folder, read and checked once however often it is asked for. Thread-safe.
+class KeptParameters {
+ public:
+  // DATA_LOSS if it is of another plan; errors of MappedParameters::Open.
+  static absl::StatusOr<KeptParameters> Open(FileSystem& file_system, const std::string& folder,
+                                             const FragmentPlan& plan);
+  // Hands on the values of the given fragments, one after the other; no more than one is in memory.
+  // FAILED_PRECONDITION for one that was not kept. An error of `take` ends it.
+  absl::Status Read(
+      std::span<const int> fragments,
+      const std::function<absl::Status(int fragment, std::span<const float>)>& take) const;
+
+ private:
+  explicit KeptParameters(MappedParameters file) : file_(std::move(file)) {}
+
+  MappedParameters file_;
+  std::string path_;
+  std::map<int, std::pair<int64_t, size_t>> places_;  // By fragment: its first value, how many.
+};
 
 // Returns the values with which the run in `folder` began: all, or those of the given fragments,
 // one after the other. FAILED_PRECONDITION for a run of tensors if nothing was kept: no seed makes

@@ -292,10 +292,19 @@ absl::StatusOr<std::unique_ptr<ShardedRun>> ShardedRun::OpenLead(
   run->hub_options_.silence = Silence(config);
   run->hub_options_.initial = [opened = run.get()](std::span<const int> fragments,
                                                    const auto& take) -> absl::Status {
-    ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(opened->coordinator_->config()));
-    return ReadInitialFragments(*opened->file_system_, opened->run_dir_, plan, fragments, take);
+    ASSIGN_OR_RETURN(const KeptParameters* const kept, opened->Kept());
+    return kept->Read(fragments, take);
   };
   return run;
+}
+
+absl::StatusOr<const KeptParameters*> ShardedRun::Kept() {
+  absl::MutexLock lock(&kept_mutex_);
+  if (!kept_.has_value()) {
+    ASSIGN_OR_RETURN(const FragmentPlan plan, FragmentPlan::Create(coordinator_->config()));
+    ASSIGN_OR_RETURN(kept_, KeptParameters::Open(*file_system_, run_dir_, plan));
+  }
+  return &*kept_;
 }
 
 void ShardedRun::NoteDeal(const std::vector<DealtShard>& deal) {

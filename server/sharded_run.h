@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "causeway/v1/config.pb.h"
 #include "causeway/v1/shards.pb.h"
 #include "common/base/file_system.h"
@@ -20,6 +22,7 @@
 #include "server/core/coordinator.h"
 #include "server/core/shards.h"
 #include "server/given_run.h"
+#include "server/initial_parameters.h"
 #include "server/shards/shard_hub.h"
 #include "server/shards_rpc/lead_link.h"
 #include "server/store/store.h"
@@ -85,15 +88,19 @@ class ShardedRun {
   ShardedRun() = default;
 
   void NoteDeal(const std::vector<DealtShard>& deal);
+  // A lead's: the values that the run was given.
+  absl::StatusOr<const KeptParameters*> Kept();
 
   FileSystem* file_system_ = nullptr;
   Coordinator* coordinator_ = nullptr;
   std::string run_dir_;
   std::vector<std::string> names_;  // A lead's --shards.
   std::vector<int> fragments_;
-  std::unique_ptr<ShardHub> hub_;   // A lead's.
-  ShardHub::Options hub_options_;   // Until the hub is made.
-  std::unique_ptr<LeadLink> link_;  // A shard's.
+  absl::Mutex kept_mutex_;
+  std::optional<KeptParameters> kept_ ABSL_GUARDED_BY(kept_mutex_);  // Once a shard has asked.
+  std::unique_ptr<ShardHub> hub_;                                    // A lead's.
+  ShardHub::Options hub_options_;                                    // Until the hub is made.
+  std::unique_ptr<LeadLink> link_;                                   // A shard's.
   v1::ShardWelcome welcome_;
   std::optional<v1::ShardRoster> end_;  // Heard by a former process of this shard.
   v1::ShardHello hello_;
