@@ -34,15 +34,12 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
     for (const auto& [id, member] : members) {
       const auto found = accounts_.find(id);
       WorkerAccount account = found == accounts_.end() ? WorkerAccount() : found->second;
-      AddRemoteAccount(id, account);
+      shard_reports_.AddTo(id, account);
       const v1::Heartbeat& heartbeat = account.heartbeat;
       tokens += heartbeat.tokens();
       v1::WorkerStatus& worker = *status.add_workers();
       worker.set_worker_id(id);
-      worker.set_state(member.state == MemberState::kJoining  ? v1::WorkerStatus::JOINING
-                       : member.state == MemberState::kActive ? v1::WorkerStatus::ACTIVE
-                       : member.state == MemberState::kLost   ? v1::WorkerStatus::LOST
-                                                              : v1::WorkerStatus::LEFT);
+      worker.set_state(StateToProto(member.state));
       worker.set_incarnation(member.incarnation);
       worker.set_data_slot(member.data_slot);
       worker.set_step(member.step);
@@ -77,12 +74,12 @@ v1::RunStatus CoordinatorImpl::GetStatus() const {
   for (int i = 0; i < plan_.fragments(); ++i) {
     if (Own(i) == nullptr && is_shard()) continue;
     v1::FragmentStatus& entry = *status.add_fragments();
-    entry.set_fragment(i);
-    entry.set_values(plan_.range(i).size());
     if (Own(i) == nullptr) {
-      AddRemoteStatus(i, entry);
+      entry = shard_reports_.status(i);
       continue;
     }
+    entry.set_fragment(i);
+    entry.set_values(plan_.range(i).size());
     const FragmentRounds& fragment = *Own(i);
     const OpenRound round = fragment.open_round();
     const int64_t version = round.round - 1;
@@ -383,18 +380,7 @@ RunSummary CoordinatorImpl::Summarize() const {
   summary.steps = membership_.largest_step();
   summary.started_unix_s = state_.started_unix_s;
   summary.workers = accounts_;
-  absl::MutexLock remote(&remote_mutex_);
-  for (const auto& [fragment, entry] : remote_) summary.rounds += entry.published_version();
-  for (const auto& [shard, accounts] : remote_accounts_) {
-    summary.hash_checks += accounts.hash_checks();
-    summary.hash_mismatches += accounts.hash_mismatches();
-    for (const v1::ShardAccounts::Worker& worker : accounts.workers()) {
-      WorkerAccount& account = summary.workers[worker.worker_id()];
-      account.bytes_up += worker.bytes_up();
-      account.bytes_down += worker.bytes_down();
-      account.state_bytes_down += worker.state_bytes_down();
-    }
-  }
+  shard_reports_.AddTo(summary);
   return summary;
 }
 

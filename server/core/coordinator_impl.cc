@@ -196,7 +196,7 @@ absl::StatusOr<FragmentRounds*> CoordinatorImpl::FindFragment(int fragment) cons
 std::vector<OpenRound> CoordinatorImpl::OpenRounds() const {
   std::vector<OpenRound> rounds;
   for (int i = 0; i < plan_.fragments(); ++i) {
-    rounds.push_back(Own(i) != nullptr ? Own(i)->open_round() : RemoteRound(i));
+    rounds.push_back(Own(i) != nullptr ? Own(i)->open_round() : shard_reports_.open_round(i));
   }
   return rounds;
 }

@@ -22,6 +22,7 @@
 #include "server/core/fragment_rounds.h"
 #include "server/core/incident_log.h"
 #include "server/core/run_summary.h"
+#include "server/core/shard_reports.h"
 #include "server/outer/outer_optimizer.h"
 #include "server/round/draw_ledger.h"
 #include "server/round/membership.h"
@@ -32,6 +33,7 @@ namespace causeway::server {
 
 // Implausible values count as unknown.
 Progress ProgressOf(const v1::Heartbeat& heartbeat);
+v1::WorkerStatus::State StateToProto(MemberState state);
 
 class CoordinatorImpl final : public Coordinator {
  public:
@@ -172,11 +174,6 @@ class CoordinatorImpl final : public Coordinator {
   bool is_shard() const { return options_.part.has_value() && options_.part->shards == nullptr; }
   // Null: a shard has it.
   FragmentRounds* Own(int fragment) const { return by_number_[static_cast<size_t>(fragment)]; }
-  OpenRound RemoteRound(int fragment) const ABSL_LOCKS_EXCLUDED(remote_mutex_);
-  void AddRemoteStatus(int fragment, v1::FragmentStatus& entry) const
-      ABSL_LOCKS_EXCLUDED(remote_mutex_);
-  void AddRemoteAccount(const std::string& worker_id, WorkerAccount& account) const
-      ABSL_LOCKS_EXCLUDED(remote_mutex_);
   // The lead's shards hear what changed; `wait`: before this returns.
   void TellShards(bool wait) ABSL_LOCKS_EXCLUDED(members_mutex_);
   // False: a shard does not hear its lead. No round closes, and no delta is taken.
@@ -275,10 +272,7 @@ class CoordinatorImpl final : public Coordinator {
   int64_t roster_number_ ABSL_GUARDED_BY(members_mutex_) = 0;  // At a lead, of the last one.
   absl::Duration told_at_ ABSL_GUARDED_BY(members_mutex_) = -absl::InfiniteDuration();
 
-  // At a lead: what shards reported.
-  mutable absl::Mutex remote_mutex_ ABSL_ACQUIRED_AFTER(members_mutex_);
-  std::map<int, v1::FragmentStatus> remote_ ABSL_GUARDED_BY(remote_mutex_);
-  std::map<std::string, v1::ShardAccounts> remote_accounts_ ABSL_GUARDED_BY(remote_mutex_);
+  ShardReports shard_reports_{plan_, schedule_};  // At a lead.
   IncidentLog incidents_;
 };
 

@@ -13,20 +13,6 @@
 namespace causeway::server {
 namespace {
 
-v1::WorkerStatus::State StateToProto(MemberState state) {
-  switch (state) {
-    case MemberState::kJoining:
-      return v1::WorkerStatus::JOINING;
-    case MemberState::kActive:
-      return v1::WorkerStatus::ACTIVE;
-    case MemberState::kLost:
-      return v1::WorkerStatus::LOST;
-    case MemberState::kLeft:
-      return v1::WorkerStatus::LEFT;
-  }
-  return v1::WorkerStatus::STATE_UNSPECIFIED;
-}
-
 absl::StatusOr<MemberState> StateFromProto(v1::WorkerStatus::State state) {
   switch (state) {
     case v1::WorkerStatus::JOINING:
@@ -68,6 +54,20 @@ absl::Status NoShards() {
 
 }  // namespace
 
+v1::WorkerStatus::State StateToProto(MemberState state) {
+  switch (state) {
+    case MemberState::kJoining:
+      return v1::WorkerStatus::JOINING;
+    case MemberState::kActive:
+      return v1::WorkerStatus::ACTIVE;
+    case MemberState::kLost:
+      return v1::WorkerStatus::LOST;
+    case MemberState::kLeft:
+      return v1::WorkerStatus::LEFT;
+  }
+  return v1::WorkerStatus::STATE_UNSPECIFIED;
+}
+
 v1::ShardReport RoundReport(const RoundRecord& record, const std::vector<std::string>& missing) {
   v1::ShardReport report;
   v1::ShardRound& round = *report.mutable_round();
@@ -98,40 +98,6 @@ void Coordinator::LoseLead() {}
 absl::Status Coordinator::AnswerLead(const v1::ShardCall&) { return NoShards(); }
 v1::ShardAccounts Coordinator::Accounts() const { return {}; }
 std::vector<v1::ShardContribution> Coordinator::PastDraws() const { return {}; }
-
-OpenRound CoordinatorImpl::RemoteRound(int fragment) const {
-  OpenRound round;
-  round.fragment = fragment;
-  round.round = 1;
-  absl::MutexLock lock(&remote_mutex_);
-  const auto found = remote_.find(fragment);
-  if (found != remote_.end()) {
-    round.round = found->second.published_version() + 1;
-    // When they came is the shard's matter.
-    for (const std::string& id : found->second.contributed()) round.arrivals[id] = {};
-    for (const std::string& id : found->second.quarantined()) round.quarantined[id] = {};
-  }
-  round.send_step = schedule_.SendStep(fragment, round.round);
-  return round;
-}
-
-void CoordinatorImpl::AddRemoteStatus(int fragment, v1::FragmentStatus& entry) const {
-  absl::MutexLock lock(&remote_mutex_);
-  const auto found = remote_.find(fragment);
-  if (found != remote_.end()) entry = found->second;
-}
-
-void CoordinatorImpl::AddRemoteAccount(const std::string& worker_id, WorkerAccount& account) const {
-  absl::MutexLock lock(&remote_mutex_);
-  for (const auto& [shard, accounts] : remote_accounts_) {
-    for (const v1::ShardAccounts::Worker& worker : accounts.workers()) {
-      if (worker.worker_id() != worker_id) continue;
-      account.bytes_up += worker.bytes_up();
-      account.bytes_down += worker.bytes_down();
-      account.state_bytes_down += worker.state_bytes_down();
-    }
-  }
-}
 
 v1::ShardRoster CoordinatorImpl::Roster() {
   const bool rounds_are_done = RoundsAreDone();
@@ -172,20 +138,9 @@ absl::Status CoordinatorImpl::TakeReport(const std::string& shard, const v1::Sha
     return fragment >= 0 && fragment < plan_.fragments() && Own(fragment) == nullptr;
   };
   switch (report.report_case()) {
-    case v1::ShardReport::kFragment: {
+    case v1::ShardReport::kFragment:
       if (!is_remote(report.fragment().fragment())) return absl::OkStatus();
-      absl::MutexLock lock(&remote_mutex_);
-      v1::FragmentStatus& known = remote_[report.fragment().fragment()];
-      if (report.fragment().published_version() < known.published_version()) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("shard ", shard, " has version ", report.fragment().published_version(),
-                         " of fragment ", report.fragment().fragment(), ", and has published ",
-                         known.published_version(),
-                         ": it serves an old copy of its run directory; serve the newest one"));
-      }
-      known = report.fragment();
-      return absl::OkStatus();
-    }
+      return shard_reports_.TakeStatus(shard, report.fragment());
     case v1::ShardReport::kContribution: {
       const v1::PushHeader& header = report.contribution().header();
       const absl::StatusOr<Draws> draws =
@@ -208,30 +163,16 @@ absl::Status CoordinatorImpl::TakeReport(const std::string& shard, const v1::Sha
       PublishedRound round;
       round.record = RecordOf(report.round());
       round.missing = {report.round().missing().begin(), report.round().missing().end()};
-      {
-        absl::MutexLock lock(&remote_mutex_);
-        v1::FragmentStatus& entry = remote_[round.record.fragment];
-        // A status may have been faster.
-        if (entry.published_version() < round.record.round) {
-          entry.set_fragment(round.record.fragment);
-          entry.set_values(plan_.range(round.record.fragment).size());
-          entry.set_published_version(round.record.round);
-          entry.set_published_hash(round.record.published_hash);
-          entry.clear_contributed();
-          entry.clear_quarantined();
-        }
-      }
+      shard_reports_.TakeRound(round.record);
       for (RunObserver* const observer : options_.observers) {
         observer->OnPublished(round.record, round.missing);
       }
       BroadcastOutcome(round.record);
       return absl::OkStatus();
     }
-    case v1::ShardReport::kAccounts: {
-      absl::MutexLock lock(&remote_mutex_);
-      remote_accounts_[shard] = report.accounts();
+    case v1::ShardReport::kAccounts:
+      shard_reports_.TakeAccounts(shard, report.accounts());
       return absl::OkStatus();
-    }
     case v1::ShardReport::kEvent: {
       nlohmann::json fields =
           nlohmann::json::parse(report.event().fields_json(), nullptr, /*allow_exceptions=*/false);
