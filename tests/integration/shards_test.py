@@ -6,7 +6,8 @@ import socket
 import unittest
 from signal import SIGCONT, SIGSTOP
 
-from cluster import BIN, COORDINATOR, MODEL, SIGKILL, SIGTERM, run_tool, wait_until
+from cluster import (BIN, COORDINATOR, MODEL, SIGKILL, SIGTERM, WORKER, run_tool,
+                     wait_until)
 from security_test import make, tls, with_certificates
 from shards import Sharded
 
@@ -38,10 +39,10 @@ class ShardsTest(unittest.TestCase):
             self.assertEqual(process.wait(), 0, process.log())
         self.assertEqual(cluster.coordinator.wait(), 0, cluster.coordinator.log())
 
-    def whole(self):
+    def whole(self, *flags):
         """What one coordinator publishes."""
         with Sharded() as cluster:
-            cluster.start_coordinator(SETTINGS)
+            cluster.start_coordinator(SETTINGS, *flags)
             self.finish(cluster, *(cluster.start_worker(name) for name in WORKERS))
             return cluster.published("coordinator")
 
@@ -70,6 +71,25 @@ class ShardsTest(unittest.TestCase):
                        for name in (*shards, "coordinator")}
                 self.assertEqual(sum(len(fragments) for fragments in own.values()), 4)
                 self.assertEqual(len(own["coordinator"]), 4 // len(names) * ("lead" in names))
+
+    def test_values_that_a_run_was_given_reach_every_shard(self):
+        with Sharded() as first:
+            first.start_coordinator(SETTINGS)
+            self.finish(first, *(first.start_worker(name) for name in WORKERS))
+            exported, given = first.folder / "exported", first.folder / "given.parameters"
+            for command in (["export", f"--run_dir={first.folder / 'coordinator'}",
+                             f"--out={exported}"],
+                            ["import", f"--from={exported}", f"--out={given}"]):
+                status, _, error = run_tool(WORKER, *command)
+                self.assertEqual(status, 0, error)
+            whole = self.whole(f"--initial={given}")
+            self.assertNotEqual(whole, first.published("coordinator"))
+            with Sharded() as cluster:
+                cluster.start_lead(SETTINGS, ("lead", "a", "b"), f"--initial={given}")
+                processes = [cluster.start_shard(name) for name in ("a", "b")]
+                processes += [cluster.start_worker(name) for name in WORKERS]
+                self.finish(cluster, *processes)
+                self.check(cluster, whole, "a", "b")
 
     def start_run(self, cluster, crash=None, flags=(), settings=SETTINGS):
         cluster.start_lead(settings, ("lead", "a", "b"))
