@@ -11,7 +11,6 @@
 #include "common/base/host_port.h"
 #include "common/base/status_macros.h"
 #include "common/params/run_config.h"
-#include "common/rpc/security_flags.h"
 #include "common/rpc/status.h"
 #include "common/telemetry/log.h"
 #include "server/http/http_port.h"
@@ -70,16 +69,16 @@ absl::Status FollowCommand(const FollowFlags& flags,
   RETURN_IF_ERROR(CheckName("--standby_name", name));
   ASSIGN_OR_RETURN(const RunDirectoryStore::Options store,
                    StoreOptionsFromFlags(flags.run_dir, /*shared=*/false, /*follows=*/true));
-  const SecurityOptions own = SecurityOptionsFromFlags();
   ASSIGN_OR_RETURN(const ChannelSecurity security,
-                   MakeChannelSecurity(own, of, Clock::Real()->Now()));
+                   MakeChannelSecurity(flags.security, of, Clock::Real()->Now()));
   for (const std::string& warning : security.warnings) Log().warn("{}", warning);
-  ASSIGN_OR_RETURN(std::optional<HttpListener> port, OpenHttpPort(flags.http, own.UsesTls()));
+  ASSIGN_OR_RETURN(std::optional<HttpListener> port,
+                   OpenHttpPort(flags.http, flags.security.UsesTls()));
   StandbyNotes notes;
   notes.Doing(absl::StrCat("asks ", of, " for the run"));
   ASSIGN_OR_RETURN(const auto http,
                    ServeStandbyHttp(std::move(port), flags.http_address_file, notes, flags.run_dir,
-                                    {{"tls_cert", own.cert_file}}));
+                                    {{"tls_cert", flags.security.cert_file}}));
   FreeMemoryOfFormer(*FileSystem::Real(), flags.run_dir);
   const auto start = [&] {
     return Following::Start(*FileSystem::Real(), flags.run_dir, store, name, of, security, notes);

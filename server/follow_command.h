@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/rpc/security.h"
 
 namespace causeway::server {
 
@@ -14,9 +15,10 @@ struct FollowFlags {
   std::string run_dir;
   std::string http;  // As --http.
   std::string http_address_file;
+  SecurityOptions security;
 };
 
-// Copies, by these flags, its own and those of the store and of security, until `stop_requested`,
+// Copies, by these flags, its own and those of the store, until `stop_requested`,
 // which waits for that long, says so: OK then. `refused` is set if an error came before anything
 // was copied.
 absl::Status FollowCommand(const FollowFlags& flags,

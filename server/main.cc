@@ -195,13 +195,18 @@ absl::Status ServeUntilStopped(Coordinator& coordinator, CurveKeeper& curves, St
   }
 }
 
+SecurityOptions Security() {
+  SecurityOptions security = SecurityOptionsFromFlags();
+  security.crl_folder = absl::GetFlag(FLAGS_tls_crl_dir);
+  return security;
+}
+
 CoordinatorServer::Options ServerOptions(EventHistory* events) {
   CoordinatorServer::Options options;
   options.address = absl::GetFlag(FLAGS_listen);
   options.events = events;
   options.past_events = [events](int64_t after) { return events->List(after); };
-  options.security = SecurityOptionsFromFlags();
-  options.security.crl_folder = absl::GetFlag(FLAGS_tls_crl_dir);
+  options.security = Security();
   options.memory_bytes = int64_t{absl::GetFlag(FLAGS_memory_mb)} << 20;
   options.max_requests_per_second = absl::GetFlag(FLAGS_max_requests_per_second);
   options.max_connections = absl::GetFlag(FLAGS_max_connections);
@@ -445,7 +450,8 @@ int Follow() {
   const absl::Status status = FollowCommand(
       {.run_dir = absl::GetFlag(FLAGS_run_dir),
        .http = absl::GetFlag(FLAGS_http),
-       .http_address_file = absl::GetFlag(FLAGS_http_address_file)},
+       .http_address_file = absl::GetFlag(FLAGS_http_address_file),
+       .security = Security()},
       [&](absl::Duration timeout) { return stop_signal.Wait(timeout); }, refused);
   if (status.ok()) return 0;
   return refused ? EndStart(status) : Fail(kProgram, status);

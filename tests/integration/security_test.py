@@ -123,6 +123,16 @@ class SecurityTest(unittest.TestCase):
                 if found:
                     self.assertFalse(json.loads(text)["started"])
 
+    def test_who_follows_looks_at_no_revocation_list(self):
+        with Cluster() as cluster:
+            make(cluster, "init")
+            make(cluster, "operator", "me")
+            status, _, error = run_tool(
+                COORDINATOR, "follow", f"--run_dir={cluster.folder / 'copy'}", f"--of=127.0.0.1:{free_port()}",
+                *tls(cluster, "operator-me"), f"--tls_crl_dir={cluster.folder}")
+            self.assertEqual(status, 2, error)
+            self.assertIn("--tls_crl_dir is a coordinator's flag", error)
+
     def test_connections_of_two_seconds_make_the_same_bits(self):
         with Cluster() as cluster:
             with_certificates(cluster, "a", "b")
