@@ -100,6 +100,8 @@ class AnswerOutbox : public std::enable_shared_from_this<AnswerOutbox> {
   // For one worker the coordinator is asked once for an answer, whatever waits for it.
   std::map<Answer, std::vector<Waiting>> waiting_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Held> held_ ABSL_GUARDED_BY(mutex_);  // By worker.
+  // One for all who are sent an object, which is packed once so. It goes with the last of them, and
+  // not with the object, which is kept for longer: then its packed chunks leave the cache.
   std::map<const PullObject*, std::weak_ptr<ChunkSource>> sources_ ABSL_GUARDED_BY(mutex_);
 };
 
