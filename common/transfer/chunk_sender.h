@@ -61,7 +61,6 @@ class ChunkSender {
   absl::StatusOr<int64_t> Hold(uint64_t transfer, absl::string_view bits, uint64_t holder);
   // True once every chunk is acknowledged; false for an unknown transfer.
   bool delivered(uint64_t transfer) const;
-  bool empty() const { return objects_.empty(); }
   // True if a chunk waits for a lane.
   bool waiting() const;
 

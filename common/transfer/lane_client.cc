@@ -9,8 +9,6 @@
 namespace causeway {
 namespace {
 
-// A transfer that arrives damaged twice without any progress is not a passing fault.
-constexpr int kMaxDamaged = 2;
 constexpr absl::Duration kShortestWait = absl::Milliseconds(1);
 
 // Before the next try, after so many failures in a row, 1 or more.
@@ -250,9 +248,9 @@ void LaneClient::OnWhole(uint64_t number, const std::shared_ptr<ChunkAssembly>& 
   Fail(transfer, end.status);
 }
 
-void LaneClient::OnDamaged(uint64_t number, int times) {
+void LaneClient::OnDamaged(uint64_t number) {
   const Handle transfer = Find(number);
-  if (transfer == nullptr || times < kMaxDamaged) return;
+  if (transfer == nullptr) return;
   End(transfer, {.status = absl::DataLossError(
                      "the coordinator gets a chunk of the object damaged again and again")});
 }

@@ -115,7 +115,7 @@ class LaneClient final : public LanePeer {
 
   absl::Status OnControl(const LanePtr& lane, v1::LaneControl& message) override;
   void OnWhole(uint64_t transfer, const std::shared_ptr<ChunkAssembly>& object) override;
-  void OnDamaged(uint64_t transfer, int times) override;
+  void OnDamaged(uint64_t transfer) override;
   void OnChunk(uint64_t transfer, bool sent, int64_t bytes, bool again) override;
   void OnClosed(int number, const absl::Status& why, bool spoke, int64_t chunks_left) override;
   void OnBlocked(bool blocked) override;

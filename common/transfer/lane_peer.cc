@@ -134,7 +134,7 @@ absl::Status LanePeer::TakeControl(const LanePtr& lane, v1::LaneControl& message
         absl::MutexLock lock(&mutex_);
         times = sender_.Damaged(lane->key, message.damage().transfer(), message.damage().chunk());
       }
-      if (times > 0) OnDamaged(message.damage().transfer(), times);
+      if (times >= kMaxDamaged) OnDamaged(message.damage().transfer());
       PumpAll();
       return absl::OkStatus();
     }

@@ -90,6 +90,8 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   bool sends() const;
 
  protected:
+  static constexpr int kMaxDamaged = 2;
+
   explicit LanePeer(Options options);
 
   // --- Hooks ---
@@ -99,8 +101,8 @@ class LanePeer : public std::enable_shared_from_this<LanePeer> {
   virtual void OnWhole(uint64_t transfer, const std::shared_ptr<ChunkAssembly>& object) = 0;
   // The peer holds all of an object that was sent. May be called more than once.
   virtual void OnDelivered(uint64_t /*transfer*/) {}
-  // The object came damaged `times` times in a row.
-  virtual void OnDamaged(uint64_t transfer, int times) = 0;
+  // The object came damaged kMaxDamaged times in a row: that is not a passing fault.
+  virtual void OnDamaged(uint64_t transfer) = 0;
   // A chunk crosses, of so many bytes on the wire; `again`: not for the first time.
   virtual void OnChunk(uint64_t transfer, bool sent, int64_t bytes, bool again) = 0;
   // The lane is over; it left so many chunks to the others.

@@ -10,7 +10,6 @@ namespace {
 
 // Counts for one process of a worker, both ways: it has a few fragments under way.
 constexpr size_t kMaxTransfers = 1024;
-constexpr int kMaxDamaged = 2;
 
 }  // namespace
 
@@ -183,8 +182,7 @@ void WorkerLanes::Forget(uint64_t transfer) {
   wants_.erase(found);
 }
 
-void WorkerLanes::OnDamaged(uint64_t transfer, int times) {
-  if (times < kMaxDamaged) return;
+void WorkerLanes::OnDamaged(uint64_t transfer) {
   Forget(transfer);
   SayOutcome(transfer,
              absl::DataLossError("the worker gets a chunk of the object damaged again and again"));

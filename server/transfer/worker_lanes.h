@@ -56,7 +56,7 @@ class WorkerLanes final : public LanePeer, public DeltaBearer {
   absl::Status OnControl(const LanePtr& lane, v1::LaneControl& message) override;
   void OnWhole(uint64_t transfer, const std::shared_ptr<ChunkAssembly>& object) override;
   void OnDelivered(uint64_t transfer) override { Forget(transfer); }
-  void OnDamaged(uint64_t transfer, int times) override;
+  void OnDamaged(uint64_t transfer) override;
   void OnChunk(uint64_t transfer, bool sent, int64_t bytes, bool again) override;
   void OnClosed(int, const absl::Status&, bool, int64_t) override {}
 
