@@ -146,10 +146,11 @@ class Coordinator {
   // --- Exchange (proto/causeway/v1/exchange.proto) ---
   // Begins a push, before any chunk is taken. Returns what became of the object if it was accepted
   // before, nothing if it is to be sent, or the error that the push would end with. If it is to be
-  // sent the observers are told, and `late` (may be null) is called once the round closes without
-  // it. The next push of that worker and fragment takes its place.
+  // sent the observers are told, and `closed` (may be null) is called once the round has closed,
+  // with the object or without it: BeginPush says which. A callback of the same worker and fragment
+  // that came before is not called.
   virtual absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header,
-                                                                    LateCallback late) = 0;
+                                                                    RoundClosed closed) = 0;
   // Checks the codes of leaf `leaf`, the bytes from `leaf` MiB on, of an object that was admitted
   // to that round and is still coming: they are in a cache then. Returns the sums of squares of the
   // codec chunks that lie in the leaf from end to end. Contribute takes these and looks at the

@@ -230,14 +230,11 @@ absl::Status CoordinatorImpl::CheckPush(const v1::PushHeader& header) const {
 }
 
 absl::StatusOr<std::optional<v1::PushResponse>> CoordinatorImpl::BeginPush(
-    const v1::PushHeader& header, LateCallback late) {
+    const v1::PushHeader& header, RoundClosed closed) {
   RETURN_IF_ERROR(CheckPush(header));
   ASSIGN_OR_RETURN(FragmentRounds* const fragment, FindFragment(header.fragment()));
-  const absl::StatusOr<std::optional<v1::PushResponse>> held = fragment->BeginPush(
-      header, [this, header, late = std::move(late)](const absl::Status& closed) {
-        incidents_.Late(header, closed);
-        if (late != nullptr) late(closed);
-      });
+  const absl::StatusOr<std::optional<v1::PushResponse>> held =
+      fragment->BeginPush(header, std::move(closed));
   if (absl::IsAborted(held.status())) incidents_.Late(header, held.status());
   if (!held.ok() || held->has_value()) return held;
   // Before it is sent rather than after.

@@ -52,7 +52,7 @@ class CoordinatorImpl final : public Coordinator {
                     const absl::Status& why) override;
 
   absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header,
-                                                            LateCallback late) override;
+                                                            RoundClosed closed) override;
   std::vector<double> MeasureLeaf(int fragment, int64_t round, int64_t leaf,
                                   std::span<const uint8_t> bytes) const override;
   absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& claimed,

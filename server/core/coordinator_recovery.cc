@@ -256,11 +256,11 @@ absl::Status CoordinatorImpl::SaveDueSnapshots() {
     if (absl::IsResourceExhausted(status)) {
       // The deltas since the last snapshot are there; it is tried again. A smaller one may fit, and
       // lets its deltas go.
-      incidents_.SnapshotRefused(status);
-    } else {
-      RETURN_IF_ERROR(status);
-      incidents_.SnapshotSaved(fragment->fragment(), fragment->snapshot_version());
+      incidents_.SnapshotRefused(fragment->fragment(), status);
+      continue;
     }
+    RETURN_IF_ERROR(status);
+    incidents_.SnapshotSaved(fragment->fragment(), fragment->snapshot_version());
     if (options_.clock->Monotonic() >= end) break;
   }
   return absl::OkStatus();

@@ -121,16 +121,8 @@ absl::Status FragmentRounds::ClosedWithout(const std::string& worker_id, int64_t
                                          "; fold the delta into the next round"));
 }
 
-void FragmentRounds::TellLate() {
-  std::map<std::string, LateCallback> late;
-  int64_t round = 0;
-  {
-    absl::MutexLock lock(&mutex_);
-    late = std::exchange(begun_, {});
-    for (const auto& [id, held] : contributions_) late.erase(id);
-    round = std::ssize(published_hashes_);
-  }
-  for (const auto& [id, callback] : late) callback(ClosedWithout(id, round));
+void FragmentRounds::TellClosed(const Begun& begun) {
+  for (const auto& [id, closed] : begun) closed();
 }
 
 int64_t FragmentRounds::contribution_bytes() const {
@@ -146,11 +138,13 @@ absl::StatusOr<std::optional<v1::PushResponse>> FragmentRounds::FindHeld(
 }
 
 absl::StatusOr<std::optional<v1::PushResponse>> FragmentRounds::BeginPush(
-    const v1::PushHeader& header, LateCallback late) {
+    const v1::PushHeader& header, RoundClosed closed) {
   RETURN_IF_ERROR(CheckHeader(header));
   absl::MutexLock lock(&mutex_);
   const absl::StatusOr<std::optional<v1::PushResponse>> held = Lookup(header);
-  if (held.ok() && !held->has_value()) begun_[header.worker_id()] = std::move(late);
+  if (held.ok() && !held->has_value() && closed != nullptr) {
+    begun_[header.worker_id()] = std::move(closed);
+  }
   return held;
 }
 
@@ -249,6 +243,7 @@ absl::StatusOr<std::optional<PublishedRound>> FragmentRounds::Advance(
   Decision decision;
   OpenRound round;
   Contributions contributions;
+  Begun begun;
   {
     absl::MutexLock lock(&mutex_);
     if (closed_ && !closed_before_.has_value()) return std::nullopt;
@@ -264,15 +259,20 @@ absl::StatusOr<std::optional<PublishedRound>> FragmentRounds::Advance(
       if (decision.action == Decision::kWait) decision.reason = "the parent has published it";
     }
     closed_ = true;
+    begun = std::exchange(begun_, {});
     contributions = contributions_;  // These stay, for those who ask while the round is merged.
   }
   if (options_.region()) {
-    // It may open again, if the disk is full.
-    RETURN_IF_ERROR(CloseForParent(round.round, contributions, std::move(decision)));
-    TellLate();
-    return std::nullopt;
+    const absl::Status closed = CloseForParent(round.round, contributions, std::move(decision));
+    if (closed.ok()) {
+      TellClosed(begun);
+      return std::nullopt;
+    }
+    absl::MutexLock lock(&mutex_);
+    begun_.merge(begun);  // The round may be open again, if the disk is full.
+    return closed;
   }
-  TellLate();
+  TellClosed(begun);
   ASSIGN_OR_RETURN(PublishedRound published,
                    MergeAndPublish(round.round, contributions, std::move(decision)));
   return published;

@@ -142,11 +142,10 @@ class FragmentRounds {
   // Where a push stands: what became of this very object if it is held already, nothing if it may
   // be sent, else the error that it ends with (exchange.proto).
   absl::StatusOr<std::optional<v1::PushResponse>> FindHeld(const v1::PushHeader& header) const;
-  // The same. If it may be sent, `late` is called once the round closes without a contribution of
-  // the worker, by the thread that closes it, without a lock. The worker's next one takes its
-  // place.
+  // The same. If it may be sent, `closed` (may be null) is called once the round has closed, by the
+  // thread that closes it, without a lock. The worker's next one takes its place.
   absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header,
-                                                            LateCallback late);
+                                                            RoundClosed closed);
   // Coordinator::MeasureLeaf: `bytes` are leaf `leaf` of a contribution to that round.
   std::vector<double> MeasureLeaf(int64_t round, int64_t leaf,
                                   std::span<const uint8_t> bytes) const;
@@ -225,8 +224,9 @@ class FragmentRounds {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // ABORTED: the round is closed, without a contribution of the worker.
   absl::Status ClosedWithout(const std::string& worker_id, int64_t round) const;
-  // The open round has closed: calls whoever was to contribute, and has not.
-  void TellLate();
+  // Callbacks of pushes that have begun, by worker.
+  using Begun = std::map<std::string, RoundClosed>;
+  static void TellClosed(const Begun& begun);
   // Tells the sender that its contribution is held, to this round or a past one.
   v1::PushResponse Accepted(const v1::PushHeader& header, bool duplicate) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -325,8 +325,7 @@ class FragmentRounds {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;                     // The round is being merged.
   int64_t snapshot_version_ ABSL_GUARDED_BY(mutex_) = 0;            // In the store; 0: the initial.
   Contributions contributions_ ABSL_GUARDED_BY(mutex_);
-  // Pushes to the open round that have begun, by worker.
-  std::map<std::string, LateCallback> begun_ ABSL_GUARDED_BY(mutex_);
+  Begun begun_ ABSL_GUARDED_BY(mutex_);
   // Who was in the rounds published last: worker id -> object hash.
   std::map<int64_t, std::map<std::string, uint64_t>> past_ ABSL_GUARDED_BY(mutex_);
   NormHistory norms_ ABSL_GUARDED_BY(mutex_);

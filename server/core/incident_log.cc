@@ -60,13 +60,19 @@ void IncidentLog::NoteRoom(const absl::Status& room) {
   }
 }
 
-void IncidentLog::SnapshotRefused(const absl::Status& why) {
-  if (snapshot_refused_.exchange(true)) return;
+void IncidentLog::SnapshotRefused(int fragment, const absl::Status& why) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!snapshots_refused_.insert(fragment).second) return;
+  }
   Record("snapshot_refused", std::string(why.message()), nlohmann::json::object());
 }
 
 void IncidentLog::SnapshotSaved(int fragment, int64_t version) {
-  snapshot_refused_ = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    snapshots_refused_.erase(fragment);
+  }
   Record("snapshot_saved", absl::StrCat("saved fragment ", fragment, " as of round ", version),
          {{"fragment", fragment}, {"round", version}});
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -38,8 +39,8 @@ class IncidentLog {
   // Takes what the disk says to each contribution. Records when its room begins to lack, and when
   // that is over.
   void NoteRoom(const absl::Status& room);
-  // Records the first refusal since a snapshot was saved.
-  void SnapshotRefused(const absl::Status& why);
+  // Records the first refusal since a snapshot of the fragment was saved.
+  void SnapshotRefused(int fragment, const absl::Status& why);
   void SnapshotSaved(int fragment, int64_t version);
   // Ranges that were taken out of the header: of parts of the data that the worker never had, and
   // beyond what it can have trained.
@@ -57,10 +58,10 @@ class IncidentLog {
 
   EventLog& events_;
   Clock& clock_;
-  std::atomic<bool> snapshot_refused_{false};
   std::atomic<bool> store_is_low_{false};
   absl::Mutex mutex_;
   EventBudget budget_ ABSL_GUARDED_BY(mutex_);
+  std::set<int> snapshots_refused_ ABSL_GUARDED_BY(mutex_);  // Fragments.
   // The last late round that was recorded, by fragment and worker.
   std::map<std::pair<int, std::string>, int64_t> last_late_ ABSL_GUARDED_BY(mutex_);
 };

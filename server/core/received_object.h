@@ -29,8 +29,8 @@ struct ReceivedObject {
   std::vector<std::vector<double>> squares = {};
 };
 
-// Called at most once, with ABORTED: the round has closed without an object that was to come.
-using LateCallback = std::function<void(const absl::Status& late)>;
+// Called at most once, without a lock: the round that an object was to come for has closed.
+using RoundClosed = std::function<void()>;
 
 }  // namespace causeway::server
 

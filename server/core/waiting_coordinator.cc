@@ -105,9 +105,9 @@ void WaitingCoordinator::Disconnected(const std::string& worker_id, uint64_t inc
 }
 
 absl::StatusOr<std::optional<v1::PushResponse>> WaitingCoordinator::BeginPush(
-    const v1::PushHeader& header, LateCallback late) {
+    const v1::PushHeader& header, RoundClosed closed) {
   if (begun() == nullptr) return StillWaits();
-  return begun()->BeginPush(header, std::move(late));
+  return begun()->BeginPush(header, std::move(closed));
 }
 
 std::vector<double> WaitingCoordinator::MeasureLeaf(int fragment, int64_t round, int64_t leaf,

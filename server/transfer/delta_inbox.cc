@@ -139,13 +139,11 @@ absl::StatusOr<std::shared_ptr<DeltaInbox::Kept>> DeltaInbox::FindOrMake(
 absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::Offer(
     const std::shared_ptr<DeltaBearer>& bearer, uint64_t transfer, const v1::PushHeader& header,
     v1::PushResponse& accepted) {
-  const auto ended = std::make_shared<absl::Status>();  // Guarded by the inbox's lock.
   // Checks the size against the fragment's, so that nobody makes us allocate what he likes.
   ASSIGN_OR_RETURN(const std::optional<v1::PushResponse> held,
-                   coordinator_.BeginPush(header, [inbox = weak_from_this(), key = KeyOf(header),
-                                                   ended](const absl::Status& late) {
+                   coordinator_.BeginPush(header, [inbox = weak_from_this(), key = KeyOf(header)] {
                      const std::shared_ptr<DeltaInbox> self = inbox.lock();
-                     if (self != nullptr) self->EndLate(key, late, *ended);
+                     if (self != nullptr) self->EndClosed(key);
                    }));
   if (held.has_value()) {
     accepted = *held;
@@ -155,10 +153,11 @@ absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::Offer(
   Bearers replaced;
   Bearers evicted;
   bool whole = false;
+  bool closed = false;
   {
     absl::MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(*ended);  // The round was faster.
-    delta = FindOrMake(header, replaced, evicted);
+    closed = HasClosed(header);
+    if (!closed) delta = FindOrMake(header, replaced, evicted);
     if (delta.ok()) {
       Kept& found = **delta;
       const absl::Duration now = options_.clock->Monotonic();
@@ -174,6 +173,8 @@ absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::Offer(
       whole = StartContributing(found);
     }
   }
+  // The round was faster. It stays closed, so the coordinator has an answer now.
+  if (closed) return Offer(bearer, transfer, header, accepted);
   End(replaced, absl::UnavailableError(absl::StrCat(
                     "the worker sends another object for round ", header.round(), " of fragment ",
                     header.fragment(), " now, which takes this one's place")));
@@ -182,19 +183,34 @@ absl::StatusOr<std::shared_ptr<DeltaInbox::Delta>> DeltaInbox::Offer(
   return delta;
 }
 
-void DeltaInbox::EndLate(const Key& key, const absl::Status& late, absl::Status& offer) {
+bool DeltaInbox::HasClosed(const v1::PushHeader& header) const {
+  const auto found = closed_.find(header.fragment());
+  return found != closed_.end() && header.round() <= found->second;
+}
+
+void DeltaInbox::EndClosed(const Key& key) {
   Bearers bearers;
+  v1::PushHeader header;
   {
     absl::MutexLock lock(&mutex_);
-    offer = late;
+    int64_t& last = closed_[std::get<0>(key)];
+    last = std::max(last, std::get<1>(key));
     const auto found = deltas_.find(key);
     // One that is complete hears it when it is contributed.
     if (found == deltas_.end() || found->second->state != Kept::State::kReceiving) return;
     const std::shared_ptr<Kept> delta = found->second;
     bearers = std::exchange(delta->bearers, {});
+    header = delta->header;
     Drop(*delta);
   }
-  End(bearers, late);
+  const auto held = coordinator_.BeginPush(header, nullptr);
+  if (!held.ok()) {
+    End(bearers, held.status());
+  } else if (held->has_value()) {
+    End(bearers, **held);
+  } else {
+    End(bearers, absl::UnavailableError("its round has closed: offer it again"));
+  }
 }
 
 void DeltaInbox::Whole(const std::shared_ptr<Delta>& delta) {
@@ -224,15 +240,16 @@ void DeltaInbox::Contribute(const std::shared_ptr<Kept>& delta) {
   const absl::StatusOr<v1::PushResponse> result =
       coordinator_.Contribute(header, std::move(object));
   // A delta that is refused for a reason that passes need not be sent again.
-  const bool again = Passes(result.status());
-  if (!again) delta->ReleaseMemory();
+  bool again = Passes(result.status());
   Bearers bearers;
   {
     absl::MutexLock lock(&mutex_);
+    again = again && !HasClosed(header);
     bearers = std::exchange(delta->bearers, {});
     delta->state = Kept::State::kReceiving;
     if (!again) Drop(*delta);
   }
+  if (!again) delta->ReleaseMemory();
   End(bearers, result);
   coordinator_.MergeDue(header.fragment());
 }

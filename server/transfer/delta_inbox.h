@@ -91,8 +91,10 @@ class DeltaInbox : public std::enable_shared_from_this<DeltaInbox> {
 
   static Key KeyOf(const v1::PushHeader& header);
   static void End(const Bearers& bearers, const absl::StatusOr<v1::PushResponse>& result);
-  // The round has closed without the delta that is offered.
-  void EndLate(const Key& key, const absl::Status& late, absl::Status& offer);
+  // Ends what is still being received for a round that has closed.
+  void EndClosed(const Key& key);
+  // Whether EndClosed was called for that round or a later one of its fragment.
+  bool HasClosed(const v1::PushHeader& header) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<Kept>> FindOrMake(const v1::PushHeader& header, Bearers& replaced,
                                                    Bearers& evicted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -110,6 +112,8 @@ class DeltaInbox : public std::enable_shared_from_this<DeltaInbox> {
   mutable absl::Mutex mutex_;
   uint64_t next_holder_ ABSL_GUARDED_BY(mutex_);
   std::map<Key, std::shared_ptr<Kept>> deltas_ ABSL_GUARDED_BY(mutex_);
+  // The last round of each fragment that is known to have closed.
+  std::map<int, int64_t> closed_ ABSL_GUARDED_BY(mutex_);
   // When the last chunk of a worker came. Of workers with deltas.
   std::map<std::string, absl::Duration> moved_ ABSL_GUARDED_BY(mutex_);
   Counters counters_ ABSL_GUARDED_BY(mutex_);

@@ -36,8 +36,8 @@ class Around : public Coordinator {
     real_->Disconnected(worker_id, incarnation, why);
   }
   absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header,
-                                                            server::LateCallback late) override {
-    return real_->BeginPush(header, std::move(late));
+                                                            server::RoundClosed closed) override {
+    return real_->BeginPush(header, std::move(closed));
   }
   std::vector<double> MeasureLeaf(int fragment, int64_t round, int64_t leaf,
                                   std::span<const uint8_t> bytes) const override {
@@ -144,8 +144,8 @@ class Unfenced final : public Around {
     return welcome;
   }
   absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header,
-                                                            server::LateCallback late) override {
-    return Around::BeginPush(Present(header), std::move(late));
+                                                            server::RoundClosed closed) override {
+    return Around::BeginPush(Present(header), std::move(closed));
   }
   absl::StatusOr<v1::PushResponse> Contribute(const v1::PushHeader& header,
                                               server::ReceivedObject object) override {

@@ -131,19 +131,21 @@ TEST(CoordinatorExchangeTest, WhoIsLaterThanTheGraceFoldsItsDeltaIntoTheNextRoun
 TEST(CoordinatorExchangeTest, WhoIsSendingWhenTheRoundClosesHearsOfIt) {
   TwoWorkers two([](v1::RunConfig& config) { config.mutable_membership()->set_grace_ms(2000); });
   Coordinator& coordinator = *two.run.coordinator;
-  const auto never = [](const absl::Status&) { ADD_FAILURE() << "told, although it contributed"; };
+  int contributor_told = 0;
   std::vector<uint8_t> object;
   const v1::PushHeader header = two.a.MakePush(0, 1, object);
-  ASSERT_TRUE(coordinator.BeginPush(header, never).ok());
+  ASSERT_TRUE(coordinator.BeginPush(header, [&] { ++contributor_told; }).ok());
   ASSERT_TRUE(coordinator.Contribute(header, object).ok());
-  std::vector<absl::Status> told;
+  std::vector<absl::Status> told;  // What is said of the delta when its round has closed.
   const v1::PushHeader slow = two.b.MakePush(0, 1, object);
-  ASSERT_TRUE(coordinator.BeginPush(slow, [](const absl::Status&) { ADD_FAILURE(); }).ok());
-  const auto late = [&](const absl::Status& why) {
+  ASSERT_TRUE(coordinator.BeginPush(slow, [] { ADD_FAILURE(); }).ok());
+  const auto closed = [&] {
     EXPECT_TRUE(two.run.store.rounds().empty()) << "before the merge";
-    told.push_back(why);
+    told.push_back(coordinator.BeginPush(slow, nullptr).status());
+    const auto held = coordinator.BeginPush(header, nullptr);
+    EXPECT_TRUE(held.ok() && held->has_value()) << "it contributed: " << held.status();
   };
-  ASSERT_TRUE(coordinator.BeginPush(slow, late).ok()) << "it takes the former's place";
+  ASSERT_TRUE(coordinator.BeginPush(slow, closed).ok()) << "it takes the former's place";
   coordinator.MergeDue(0);
   EXPECT_TRUE(told.empty());
   two.run.clock.Advance(absl::Seconds(2));
@@ -159,6 +161,7 @@ TEST(CoordinatorExchangeTest, WhoIsSendingWhenTheRoundClosesHearsOfIt) {
   coordinator.Tick();
   EXPECT_EQ(two.run.store.rounds().size(), 2u);
   EXPECT_EQ(told.size(), 1u) << "once";
+  EXPECT_EQ(contributor_told, 1);
 }
 
 TEST(CoordinatorExchangeTest, HostileObjectsChangeNothing) {

@@ -369,10 +369,9 @@ TEST(RegionTest, ASiteThatIsSendingHearsOfTheCloseWhenItIsForGood) {
   ASSERT_TRUE(tree.a.Push(0, 1).ok());
   std::vector<uint8_t> object;
   std::vector<absl::StatusCode> told;
-  ASSERT_TRUE(region
-                  .BeginPush(tree.b.MakePush(0, 1, object),
-                             [&](const absl::Status& late) { told.push_back(late.code()); })
-                  .ok());
+  const v1::PushHeader header = tree.b.MakePush(0, 1, object);
+  const auto closed = [&] { told.push_back(region.BeginPush(header, nullptr).status().code()); };
+  ASSERT_TRUE(region.BeginPush(header, closed).ok());
   tree.region.clock.Advance(absl::Seconds(2));
   tree.region.store.full_for = "eu";
   region.Tick();

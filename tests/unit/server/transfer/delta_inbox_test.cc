@@ -264,6 +264,21 @@ TEST_F(DeltaInboxTest, ARoundThatClosesWhileADeltaIsOfferedLeavesNothingBehind) 
   EXPECT_EQ(memory_.taken(), 0);
 }
 
+TEST_F(DeltaInboxTest, NeitherOfTwoOffersAtOnceLeavesAnythingBehind) {
+  const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
+  bool first = true;
+  coordinator_.on_begin = [&] {
+    if (!std::exchange(first, false)) return;
+    // Comes over another lane, and its callback takes the place of the first one's.
+    EXPECT_TRUE(TryOffer(bearer_, 1, HeaderOf(object)).ok());
+    coordinator_.Close(0, 1);
+  };
+  EXPECT_EQ(TryOffer(bearer_, 1, HeaderOf(object)).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(bearer_->code(1), absl::StatusCode::kAborted);
+  EXPECT_EQ(inbox_->counters().deltas, 0u);
+  EXPECT_EQ(memory_.taken(), 0);
+}
+
 TEST_F(DeltaInboxTest, ARoundThatClosesAfterTheInboxIsGoneFindsNobody) {
   const std::vector<uint8_t> object = MakeObject(2 * kChunk, 1);
   Offer(bearer_, 1, HeaderOf(object));

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,7 +72,7 @@ class FakeCoordinator final : public Coordinator {
   const std::string& run_id() const override { return run_id_; }
 
   absl::StatusOr<std::optional<v1::PushResponse>> BeginPush(const v1::PushHeader& header,
-                                                            LateCallback late) override {
+                                                            RoundClosed closed) override {
     const absl::Cleanup before_it_returns = [this] {
       if (on_begin != nullptr) on_begin();
     };
@@ -79,17 +80,19 @@ class FakeCoordinator final : public Coordinator {
     std::optional<v1::PushResponse> held = FindHeld(header);
     if (held.has_value()) return held;
     if (!admission.ok()) return admission;
-    begun_[{header.fragment(), header.round()}] = std::move(late);
+    if (closed_.contains({header.fragment(), header.round()})) return absl::AbortedError("closed");
+    begun_[{header.fragment(), header.round()}] = std::move(closed);
     return std::nullopt;
   }
   // The round closes without what has begun to come.
   void Close(int fragment, int64_t round) {
-    LateCallback late;
+    RoundClosed closed;
     {
       absl::MutexLock lock(&mutex_);
-      late = std::exchange(begun_[{fragment, round}], nullptr);
+      closed_.insert({fragment, round});
+      closed = std::exchange(begun_[{fragment, round}], nullptr);
     }
-    if (late != nullptr) late(absl::AbortedError("closed"));
+    if (closed != nullptr) closed();
   }
   // Leaves whose first byte is 0xff are not valid.
   std::vector<double> MeasureLeaf(int, int64_t, int64_t leaf,
@@ -197,7 +200,8 @@ class FakeCoordinator final : public Coordinator {
       ABSL_GUARDED_BY(mutex_);
   std::multimap<std::pair<int, int64_t>, PullCallback> waiting_ ABSL_GUARDED_BY(mutex_);
   // By fragment and round: the tests of late deltas have one worker.
-  std::map<std::pair<int, int64_t>, LateCallback> begun_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::pair<int, int64_t>, RoundClosed> begun_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::pair<int, int64_t>> closed_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace causeway::server
