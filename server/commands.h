@@ -37,7 +37,8 @@ inline constexpr Command kCommands[] = {
      .about = "Keeps a copy of the run in FOLDER as it grows, and goes on where it was when it "
               "starts again. With TLS it has an operator's certificate or token. Once the "
               "coordinator is gone for good, `serve --run_dir=FOLDER` takes its place.",
-     .flags = "run_dir of standby_name deltas_in http http_address_file @credentials"},
+     .flags = "run_dir of standby_name durability retain_deltas deltas_in http http_address_file "
+              "tls_server_name @credentials"},
     {.usage = "check-config --config=FILE",
      .about = "Prints the complete configuration, and warnings on standard error.",
      .flags = "config preset initial"},
@@ -55,7 +56,7 @@ inline constexpr Command kCommands[] = {
 inline constexpr FlagGroup kFlagGroups[] = {
     {.name = "credentials",
      .heading = "Credentials (serve, follow), certificates, tokens or both:",
-     .flags = "tls_ca tls_cert tls_key token_file tls_server_name tls_refresh insecure"},
+     .flags = "tls_ca tls_cert tls_key token_file tls_refresh insecure"},
     {.heading = "For all commands:", .flags = "log_level"},
 };
 
@@ -64,7 +65,9 @@ inline constexpr Program kCoordinatorProgram = {
     .about = "causeway-coordinator runs the center of a Causeway run.",
     .commands = kCommands,
     .groups = kFlagGroups,
-    .end = "Exit status: 0 done, 1 failed on the way, 2 refused before anything started.\n"};
+    .end =
+        "Exit status: 0 done, 1 failed on the way, or nobody answered, 2 refused before "
+        "anything\nstarted.\n"};
 
 }  // namespace causeway::server
 

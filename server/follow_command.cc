@@ -20,7 +20,9 @@
 #include "server/store_flags.h"
 
 ABSL_FLAG(std::string, of, "", "HOST:PORT: the coordinator to follow");
-ABSL_FLAG(std::string, standby_name, "", "NAME: who follows, for people; else the machine's name");
+ABSL_FLAG(
+    std::string, standby_name, "",
+    "NAME: who follows, for people (serve --etcd: this coordinator); else the machine's name");
 
 namespace causeway::server {
 namespace {

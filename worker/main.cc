@@ -64,7 +64,7 @@ constexpr Command kCommands[] = {
     {.usage = "generate --checkpoint=FOLDER/checkpoint --prompt=TEXT",
      .about = "Text from the published parameters, made on the CPU.",
      .flags = "checkpoint run_dir tokenizer prompt prompts tokens temperature top_k top_p seed "
-              "ignore_end max_cache_gb sequence_length device threads json"},
+              "ignore_end max_cache_gb sequence_length threads json"},
     {.usage = "bench --model=gpt2-124m-shape --seq=1024",
      .about = "How fast this machine trains, against how fast it multiplies matrices; on a GPU "
               "also where a step's time goes, kernel by kernel.",
@@ -83,7 +83,9 @@ constexpr causeway::Program kProgram = {
     .about = "causeway-worker trains one site of a Causeway run.",
     .commands = kCommands,
     .groups = kFlagGroups,
-    .end = "Exit status: 0 done, 1 failed on the way, 2 refused before anything started.\n"};
+    .end =
+        "Exit status: 0 done, 1 failed on the way, or nobody answered, 2 refused before "
+        "anything\nstarted.\n"};
 
 }  // namespace
 

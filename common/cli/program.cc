@@ -36,7 +36,7 @@ constexpr char kBash[] = R"(_@FUNCTION@() {
   if [ "$before" = "=" ]; then flag="${COMP_WORDS[COMP_CWORD-2]}="; fi
   COMPREPLY=($(compgen -W "$words" -X "$flag" -- "$flag$word"))
   COMPREPLY=("${COMPREPLY[@]#"$flag"}")
-  case "${COMPREPLY[0]}" in *=) compopt -o nospace 2>/dev/null ;; esac
+  case "${COMPREPLY[0]-}" in *=) compopt -o nospace 2>/dev/null ;; esac
 }
 complete -o default -F _@FUNCTION@ @PROGRAM@
 )";
@@ -143,15 +143,33 @@ bool IsChoice(absl::string_view value) {
 std::vector<std::string> Offers(absl::string_view name) {
   const FlagText flag = TextOf(name);
   if (!flag.is_word) return {flag.name};
+  const std::vector<std::string> values = absl::StrSplit(flag.value, '|');
+  // Where a file may stand the shell offers files.
+  const auto is_path = [](absl::string_view value) { return value == "FILE" || value == "FOLDER"; };
+  if (absl::c_any_of(values, is_path)) return {flag.name};
   std::set<std::string> offers;
-  for (const absl::string_view value : absl::StrSplit(flag.value, '|')) {
+  for (const absl::string_view value : values) {
     offers.insert(absl::StrCat(flag.name, IsChoice(value) ? value : ""));
   }
   return {offers.begin(), offers.end()};
 }
 
-// What follows a command's name: words such as those of `config show`, and its flags.
-std::string OffersAfter(const Program& program, absl::string_view command) {
+// Words that come right after a command's name, such as those of `config show`.
+std::string SecondWords(const Program& program, absl::string_view command) {
+  std::string offers;
+  for (const Command& part : program.commands) {
+    if (NameOf(part) != command) continue;
+    for (const absl::string_view line : absl::StrSplit(part.usage, '\n')) {
+      const Names words = Words(line);
+      if (words.size() > 1 && absl::c_all_of(words[1], absl::ascii_islower)) {
+        absl::StrAppend(&offers, words[1], " ");
+      }
+    }
+  }
+  return offers;
+}
+
+std::string FlagOffers(const Program& program, absl::string_view command) {
   std::vector<std::string> offers;
   const auto offer_flags = [&](absl::string_view flags) {
     for (const absl::string_view name : Words(flags)) {
@@ -159,14 +177,7 @@ std::string OffersAfter(const Program& program, absl::string_view command) {
     }
   };
   for (const Command& part : program.commands) {
-    if (NameOf(part) != command) continue;
-    for (const absl::string_view line : absl::StrSplit(part.usage, '\n')) {
-      const Names words = Words(line);
-      if (words.size() > 1 && absl::c_all_of(words[1], absl::ascii_islower)) {
-        offers.emplace_back(words[1]);
-      }
-    }
-    offer_flags(part.flags);
+    if (NameOf(part) == command) offer_flags(part.flags);
   }
   for (const FlagGroup& group : program.groups) {
     if (Takes(program, command, group)) offer_flags(group.flags);
@@ -236,8 +247,14 @@ absl::StatusOr<std::string> CompletionScript(const Program& program, absl::strin
   }
   std::string flags;
   for (const absl::string_view command : absl::StrSplit(CommandNames(program, " "), ' ')) {
-    absl::StrAppend(&flags, "    *,", command, ") words=\"", OffersAfter(program, command),
-                    " --help\" ;;\n");
+    const std::string second = SecondWords(program, command);
+    const std::string offers = absl::StrCat(FlagOffers(program, command), " --help");
+    if (!second.empty()) {
+      absl::StrAppend(&flags, "    2,", command, ") words=\"", second, offers, "\" ;;\n");
+    }
+    // Behind such a word stands a file.
+    absl::StrAppend(&flags, "    *,", command, ") ", second.empty() ? "" : "[ -z \"$word\" ] || ",
+                    "words=\"", offers, "\" ;;\n");
   }
   const std::string script =
       absl::StrReplaceAll(kBash, {{"@FUNCTION@", absl::StrReplaceAll(program.name, {{"-", "_"}})},

@@ -4,8 +4,7 @@
 // A flag's help begins with what stands for its value, "FILE: the run's configuration", which is
 // printed as --config=FILE. Without such a word the default stands there: --memory_mb=0. Choices
 // have bars between them, "full|none: ...", and no other value is taken unless one is in capitals.
-// The help of a switch that is on says what --noNAME
-// does.
+// The help of a switch that is on says what --noNAME does.
 #ifndef CAUSEWAY_COMMON_CLI_PROGRAM_H_
 #define CAUSEWAY_COMMON_CLI_PROGRAM_H_
 

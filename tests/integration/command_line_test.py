@@ -62,9 +62,12 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(completed(CTL, "st"), ["status", "stop"])
         self.assertEqual(completed(CTL, "stop", "--at"), ["--at_step=", "--at_tokens="])
         self.assertEqual(completed(CTL, "config", "d"), ["diff"])
+        self.assertEqual(completed(CTL, "config", "check", "c"), [])  # A file's name.
+        self.assertEqual(completed(CTL, "config", "check", ""), [])
+        self.assertEqual(completed(CTL, "config", "show", "--js"), ["--json"])
         self.assertEqual(completed(CTL, "export", "--js", "--to"), ["--tokenizer=", "--token_file="])
         self.assertEqual(completed(CTL, "simulate", "--ta"), ["--table=paper", "--target="])
-        self.assertEqual(completed(WORKER, "make-task", "--to"), ["--tokenizer=", "--tokenizer=bytes"])
+        self.assertEqual(completed(WORKER, "make-task", "--to"), ["--tokenizer="])
 
     def test_values_are_completed(self):
         # As bash splits --durability=r, and where no choice is known it offers files.
@@ -72,7 +75,7 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(completed(COORDINATOR, "serve", "--durability", "="), ["full", "none", "replicated"])
         self.assertEqual(completed(COORDINATOR, "serve", "--run_dir", "=", ""), [])
         self.assertEqual(completed(WORKER, "train", "--tokenizer", "="), [])
-        self.assertEqual(completed(WORKER, "eval", "--tokenizer", "="), ["bytes"])
+        self.assertEqual(completed(WORKER, "eval", "--shard_format", "=", "ui"), ["uint16", "uint32"])
         self.assertEqual(completed(CTL, "completion", ""), ["bash", "zsh"])
 
 

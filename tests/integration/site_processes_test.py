@@ -201,10 +201,10 @@ class EndTest(SiteTest):
 
 
 class RefusalsTest(SiteTest):
-    def refused(self, cluster, processes, *texts):
-        """All end with status 2, and each of the lines that they end with says one of these."""
+    def refused(self, cluster, processes, *texts, status=2):
+        """All end with that status, and each of the lines that they end with says one of these."""
         for process, expected in zip(processes, texts):
-            self.assertEqual(process.wait(), 2, process.log())
+            self.assertEqual(process.wait(), status, process.log())
             line = process.log().splitlines()[-1]
             self.assertIn(expected, line)
 
@@ -217,10 +217,10 @@ class RefusalsTest(SiteTest):
             cluster.start_coordinator(STREAMING % 60 + ONE)
             first = cluster.start_process_of_site("site", 0, self.launch(3),
                                                   "--site_timeout=100ms")
-            self.refused(cluster, [first], "these did not come: 1, 2")
+            self.refused(cluster, [first], "these did not come: 1, 2", status=1)
             late = cluster.start_process_of_site("site", 1, self.launch(3),
                                                  "--site_timeout=100ms")
-            self.refused(cluster, [late], "process 1 of this site did not reach process 0 at")
+            self.refused(cluster, [late], "process 1 of this site did not reach process 0 at", status=1)
 
     def test_a_process_of_another_worker(self):
         with Cluster() as cluster:

@@ -20,7 +20,8 @@ ABSL_FLAG(std::string, input, "",
           "FILE,...: text files, folders and *.jsonl; make-task: one *.jsonl");
 ABSL_FLAG(std::string, tokenizer, "bytes",
           "bytes|FILE|FOLDER: a Hugging Face tokenizer.json (byte-level BPE), a SentencePiece "
-          "*.model, or a folder with one; eval: of shards that no tokenizer lies beside");
+          "*.model, or a folder with one; eval: of shards that no tokenizer lies beside; "
+          "export: copied beside the model");
 ABSL_FLAG(std::string, extensions, "",
           ".EXT,...: takes only such files of folders, as .txt,.md; else all text files");
 ABSL_FLAG(std::string, jsonl_field, "text",

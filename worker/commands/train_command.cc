@@ -269,7 +269,7 @@ int RunWorker(TrainingOptions options, Site* site) {
 int RunFollower(const SiteOptions& options) {
   absl::StatusOr<std::unique_ptr<SiteFollower>> follower =
       SiteFollower::Join(options, *FileSystem::Real());
-  if (!follower.ok()) return Refuse(kTrainProgram, follower.status());
+  if (!follower.ok()) return EndStart(follower.status());
   OnSignals(OnSignal);
   const absl::Status status = (*follower)->Follow(StopRequested);
   if (status.ok()) return 0;
@@ -289,7 +289,7 @@ int RunTrain() {
   if (!site_options.ok()) return Refuse(kTrainProgram, site_options.status());
   if (launch->process != 0) return RunFollower(*site_options);
   absl::StatusOr<std::unique_ptr<Site>> site = Site::Gather(*site_options, *FileSystem::Real());
-  if (!site.ok()) return Refuse(kTrainProgram, site.status());
+  if (!site.ok()) return EndStart(site.status());
   return RunWorker(*options, site->get());
 }
 

@@ -59,12 +59,14 @@ TEST_F(IncidentLogTest, ADiskThatFillsIsRecordedWhenItBeginsAndWhenItIsOver) {
   EXPECT_EQ(events_.Count("store_has_room"), 1);
 }
 
-TEST_F(IncidentLogTest, ARefusedSnapshotIsRecordedOnceUntilOneIsSaved) {
+TEST_F(IncidentLogTest, ARefusedSnapshotIsRecordedOnceUntilItIsSaved) {
   const absl::Status full = absl::ResourceExhaustedError("full");
-  for (int i = 0; i < 3; ++i) log_.SnapshotRefused(full);
+  for (int i = 0; i < 3; ++i) log_.SnapshotRefused(/*fragment=*/0, full);
+  log_.SnapshotSaved(/*fragment=*/1, /*version=*/7);
+  log_.SnapshotRefused(/*fragment=*/0, full);
   EXPECT_EQ(events_.Count("snapshot_refused"), 1);
   log_.SnapshotSaved(/*fragment=*/0, /*version=*/7);
-  log_.SnapshotRefused(full);
+  log_.SnapshotRefused(/*fragment=*/0, full);
   EXPECT_EQ(events_.Count("snapshot_refused"), 2);
 }
 
