@@ -107,7 +107,9 @@ TEST(CompletionScript, OffersWordsFlagsAndChoices) {
   EXPECT_THAT(*script, HasSubstr("*,bake) words=\"--store= --grain= --grain=rye --grain=spelt "
                                  "--loaves= --most= --nosalted --loud --oven=electric --oven=wood "
                                  "--rest= --loud --help\""));
-  EXPECT_THAT(*script, HasSubstr("*,list) words=\"all --store= --loud --help\""));
+  EXPECT_THAT(*script,
+              HasSubstr("2,list) words=\"all --store= --loud --help\" ;;\n"
+                        "    *,list) [ -z \"$word\" ] || words=\"--store= --loud --help\""));
   EXPECT_THAT(*script, HasSubstr("complete -o default -F _the_bakery the-bakery\n"));
   EXPECT_EQ(*CompletionScript(kBakery, "zsh"),
             "autoload -U +X bashcompinit && bashcompinit\n" + *script);
