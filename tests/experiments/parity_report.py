@@ -222,15 +222,21 @@ def plot(reports: list[dict], inner: str = "muon") -> str | None:
         panels.append(("M = 2, over tokens per parameter", tokens, True))
     if not reports:
         return None
-    if steps := gap_curves(reports[-1]):
+    fullest = _fullest(reports)
+    if steps := gap_curves(fullest):
         labels = variants.EXPERIMENTS["gap"].label
-        panels.append((f"M = 2, over the {reports[-1]['steps']} steps of the longest runs",
+        panels.append((f"M = 2, over the {fullest['steps']} steps of a run",
                        {labels(name): [(*point, None) for point in points] for name, points in steps.items()},
                        False))
     if any(len(points) > 1 for points in workers.values()):
         tokens_each = at["rows"][0]["tokens_per_parameter"]
         panels.append((f"over workers M, {tokens_each:.2g} tokens per parameter", workers, True))
     return plots.standalone(plots.compare_gaps(panels, "gap, nats per byte")) if panels else None
+
+
+def _fullest(reports: list[dict]) -> dict:
+    """The one with the most variants; of several the longest."""
+    return max(reports, key=lambda report: (len(report["rows"]), report["steps"]))
 
 
 def gap_curves(report: dict) -> dict[str, list[tuple[int, float]]]:
@@ -299,9 +305,9 @@ def main(arguments: list[str]) -> int:
         page = parsed.docs.read_text(encoding="utf-8")
         page = put_into_page(page, "gap", table(reports))
         page = put_into_page(page, "tuning", tuning_table(reports))
-        page = put_into_page(page, "curve", curve_table(reports[-1]))
+        page = put_into_page(page, "curve", curve_table(_fullest(reports)))
         parsed.docs.write_text(page, encoding="utf-8")
-    print(table(reports), tuning_table(reports), curve_table(reports[-1]), sep="\n\n")
+    print(table(reports), tuning_table(reports), curve_table(_fullest(reports)), sep="\n\n")
     return 0
 
 
