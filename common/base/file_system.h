@@ -25,8 +25,9 @@ class WritableFile {
   virtual absl::Status Append(std::span<const uint8_t> data) = 0;
   // Over bytes that the file has already; the end, where Append writes, does not move.
   virtual absl::Status Overwrite(uint64_t offset, std::span<const uint8_t> data) = 0;
-  // Sets `bytes` of the disk aside from the start of the file, so that a full disk is noticed now.
-  // Does not change the file's size. Does nothing where the file system cannot do it.
+  // Sets the disk's space aside for a file of so many bytes, so that a full disk is noticed now. A
+  // file that was opened for appending has what it had; holes in that stay holes. Does not change
+  // the file's size. Does nothing where the file system cannot do it.
   virtual absl::Status Reserve(uint64_t bytes) = 0;
   virtual absl::Status Sync() = 0;  // fdatasync.
 };

@@ -104,6 +104,29 @@ TEST_F(FileSystemTest, AFileIsContinuedAndOverwritten) {
   EXPECT_EQ(file_system_.FileSize(path + ".absent").status().code(), absl::StatusCode::kNotFound);
 }
 
+// On disk, which a file with holes has less of than its size.
+int64_t DiskBytes(const std::string& path) {
+  struct stat found = {};
+  EXPECT_EQ(stat(path.c_str(), &found), 0) << path;
+  return int64_t{found.st_blocks} * 512;
+}
+
+TEST_F(FileSystemTest, AFileThatIsAppendedToReservesWhatLiesBehindIt) {
+  const std::string path = folder_.File("data");
+  auto file = file_system_.Create(path);
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE((*file)->Reserve(1 << 20).ok());
+  if (DiskBytes(path) == 0) GTEST_SKIP() << "this file system reserves nothing";
+  ASSERT_EQ(truncate(path.c_str(), 0), 0);
+  ASSERT_EQ(truncate(path.c_str(), 1 << 20), 0);  // A hole.
+  file = file_system_.OpenForAppend(path);
+  ASSERT_TRUE(file.ok());
+  const int64_t before = DiskBytes(path);
+  ASSERT_TRUE((*file)->Reserve(3 << 20).ok());
+  EXPECT_GE(DiskBytes(path) - before, 2 << 20);
+  EXPECT_LT(DiskBytes(path) - before, 3 << 20) << "the hole, too";
+}
+
 TEST_F(FileSystemTest, ReservedSpaceIsNotContent) {
   const std::string path = folder_.File("data");
   auto file = file_system_.Create(path);
