@@ -205,9 +205,10 @@ class Coordinator {
   // Ends leases that ran out and closes rounds whose grace is over. Call it a few times a second.
   virtual void Tick() = 0;
   // Saves the state of fragments that are due, until a second has passed, and the accounts of the
-  // workers; forgets answers that nobody can ask for any more. Call it every few seconds, on a
-  // thread of its own: writing takes as long as the disk does.
-  virtual void Maintain() = 0;
+  // workers; forgets answers that nobody can ask for any more. Returns whether fragments are due
+  // still: call it again at once then, else every few seconds. On a thread of its own: writing
+  // takes as long as the disk does.
+  virtual bool Maintain() = 0;
 
   // --- Administration ---
   virtual v1::RunStatus GetStatus() const = 0;

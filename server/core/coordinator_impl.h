@@ -77,7 +77,7 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status FailUnderParent(const absl::Status& why) override;
 
   void Tick() override;
-  void Maintain() override;
+  bool Maintain() override;
 
   v1::RunStatus GetStatus() const override;
   absl::Status Pause(const std::string& reason) override;
@@ -131,8 +131,8 @@ class CoordinatorImpl final : public Coordinator {
   absl::Status SaveMembers(std::span<const std::string> worker_ids);
   absl::Status SaveRunState();
   // Those that lack most rounds first, until a second has passed. One that finds no room is passed
-  // over.
-  absl::Status SaveDueSnapshots();
+  // over. Returns whether others were due still.
+  absl::StatusOr<bool> SaveDueSnapshots();
   absl::Status ForgetOldAnswers();
 
   // Keeps Shutdown waiting while a call that may merge is under way.

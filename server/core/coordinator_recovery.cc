@@ -243,7 +243,7 @@ absl::Status CoordinatorImpl::ForgetOldAnswers() {
   return absl::OkStatus();
 }
 
-absl::Status CoordinatorImpl::SaveDueSnapshots() {
+absl::StatusOr<bool> CoordinatorImpl::SaveDueSnapshots() {
   std::vector<std::pair<int64_t, FragmentRounds*>> due;  // By the rounds since the last one.
   for (const auto& fragment : fragments_) {
     const int64_t rounds = fragment->rounds_since_snapshot();
@@ -261,24 +261,28 @@ absl::Status CoordinatorImpl::SaveDueSnapshots() {
     }
     RETURN_IF_ERROR(status);
     incidents_.SnapshotSaved(fragment->fragment(), fragment->snapshot_version());
-    if (options_.clock->Monotonic() >= end) break;
+    if (options_.clock->Monotonic() >= end) return fragment != due.back().second;
   }
-  return absl::OkStatus();
+  return false;
 }
 
-void CoordinatorImpl::Maintain() {
+bool CoordinatorImpl::Maintain() {
   const Call call(*this);
-  if (!Serving().ok()) return;
-  absl::Status status = SaveDueSnapshots();
-  if (status.ok()) status = ForgetOldAnswers();
-  if (!status.ok()) return Fail(status);
+  if (!Serving().ok()) return false;
+  const absl::StatusOr<bool> more_due = SaveDueSnapshots();
+  const absl::Status status = more_due.ok() ? ForgetOldAnswers() : more_due.status();
+  if (!status.ok()) {
+    Fail(status);
+    return false;
+  }
   std::vector<std::string> ids;
   {
     absl::MutexLock lock(&members_mutex_);
     ids = membership_.LiveIds();
   }
-  if (!SaveMembers(ids).ok()) return;
+  if (!SaveMembers(ids).ok()) return false;
   SaveRunState().IgnoreError();  // A failure has stopped the coordinator already.
+  return *more_due;
 }
 
 }  // namespace causeway::server

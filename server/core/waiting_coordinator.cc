@@ -157,9 +157,7 @@ void WaitingCoordinator::Tick() {
   if (begun() != nullptr) begun()->Tick();
 }
 
-void WaitingCoordinator::Maintain() {
-  if (begun() != nullptr) begun()->Maintain();
-}
+bool WaitingCoordinator::Maintain() { return begun() != nullptr && begun()->Maintain(); }
 
 v1::RunStatus WaitingCoordinator::GetStatus() const {
   if (begun() != nullptr) return begun()->GetStatus();

@@ -62,7 +62,7 @@ class WaitingCoordinator final : public Coordinator {
   v1::ShardRoster Roster() override;
   void AnnouncePlacement() override;
   void Tick() override;
-  void Maintain() override;
+  bool Maintain() override;
   v1::RunStatus GetStatus() const override;
   absl::Status Pause(const std::string& reason) override;
   absl::Status Resume() override;

@@ -299,12 +299,14 @@ void CoordinatorServer::TickLoop() {
 
 void CoordinatorServer::MaintainLoop() {
   TcpLosses losses;
+  bool more_due = false;
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kMaintenance)) return;
+      const absl::Duration pause = more_due ? absl::ZeroDuration() : kMaintenance;
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), pause)) return;
     }
-    coordinator_.Maintain();
+    more_due = coordinator_.Maintain();
     session_.CloseRevokedStreams();
     exchange_.EndRevokedStreams();
     models_.EndRevokedStreams();

@@ -70,7 +70,7 @@ class Around : public Coordinator {
   v1::ShardAccounts Accounts() const override { return real_->Accounts(); }
   std::vector<v1::ShardContribution> PastDraws() const override { return real_->PastDraws(); }
   void Tick() override { real_->Tick(); }
-  void Maintain() override { real_->Maintain(); }
+  bool Maintain() override { return real_->Maintain(); }
   v1::RunStatus GetStatus() const override { return real_->GetStatus(); }
   absl::Status Pause(const std::string& reason) override { return real_->Pause(reason); }
   absl::Status Resume() override { return real_->Resume(); }

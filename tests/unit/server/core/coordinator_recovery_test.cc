@@ -318,7 +318,7 @@ class DueSnapshotsTest : public ::testing::Test {
   // Returns those that were saved.
   std::vector<int> Maintain() {
     saved_.clear();
-    two_.run.coordinator->Maintain();
+    more_due_ = two_.run.coordinator->Maintain();
     EXPECT_TRUE(two_.run.coordinator->Health().ok());
     return saved_;
   }
@@ -327,12 +327,15 @@ class DueSnapshotsTest : public ::testing::Test {
   absl::Duration time_;  // It takes to save one.
   int full_for_ = -1;
   std::vector<int> saved_;
+  bool more_due_ = false;
 };
 
 TEST_F(DueSnapshotsTest, TheFragmentThatLacksMostIsSavedFirstAndNoneAfterASecond) {
   time_ = absl::Milliseconds(600);
   EXPECT_THAT(Maintain(), ElementsAre(1, 2));
+  EXPECT_TRUE(more_due_);
   EXPECT_THAT(Maintain(), ElementsAre(0));
+  EXPECT_FALSE(more_due_);
   EXPECT_THAT(Maintain(), ElementsAre());
 }
 

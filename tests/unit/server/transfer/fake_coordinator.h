@@ -159,7 +159,7 @@ class FakeCoordinator final : public Coordinator {
   }
   void Disconnected(const std::string&, uint64_t, const absl::Status&) override {}
   void Tick() override {}
-  void Maintain() override {}
+  bool Maintain() override { return false; }
   v1::RunStatus GetStatus() const override { return {}; }
   absl::Status Pause(const std::string&) override { return absl::OkStatus(); }
   absl::Status Resume() override { return absl::OkStatus(); }
