@@ -22,6 +22,7 @@ constexpr absl::Duration kFirstBackoff = absl::Milliseconds(200);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
 // For one attempt to be welcomed.
 constexpr absl::Duration kWelcomeTimeout = absl::Seconds(10);
+// Beyond the time in which another coordinator takes the lead, and a session finds it.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(10);
 
 uint64_t RandomNonce() {
@@ -175,9 +176,8 @@ void Session::Leave(v1::Leave::Reason reason, const std::string& detail) {
   message.mutable_leave()->set_reason(reason);
   message.mutable_leave()->set_detail(detail);
   outbox_.push_back(std::move(message));
-  const bool heard = stream_ != nullptr &&
-                     mutex_.AwaitWithTimeout(absl::Condition(&ended_), kLeaveTimeout) &&
-                     failure_.ok();
+  const bool heard =
+      mutex_.AwaitWithTimeout(absl::Condition(&ended_), kLeaveTimeout) && failure_.ok();
   if (!heard) {
     Log().warn("the coordinator did not confirm that this worker leaves; its lease will end");
   }
@@ -218,13 +218,13 @@ void Session::RunSession() {
       alone_since_ = absl::Now();
     }
     absl::MutexLock lock(&mutex_);
-    if (stopping_ || (leaving_ && (status.ok() || !welcomed_))) break;
+    if (stopping_ || (said_leave_ && status.ok())) break;
     const absl::Duration patience =
         welcomed_ ? options_.give_up_after : options_.first_attach_patience;
     const bool may_pass =
         status.ok() || IsRetryable(status) ||
         (!welcomed_ && options_.join.has_checkpoint() && absl::IsAlreadyExists(status));
-    const bool again = may_pass && !leaving_ && absl::Now() - alone_since_ < patience;
+    const bool again = may_pass && !said_leave_ && absl::Now() - alone_since_ < patience;
     if (!again) {
       failure = status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
       break;
@@ -415,13 +415,19 @@ void Session::RunWriter() {
       message = std::move(outbox_.front());
       outbox_.pop_front();
     }
-    if (last && written) written = stream->Write(message) && stream->WritesDone();
+    if (last && written) {
+      written = stream->Write(message);
+      stream->WritesDone();
+    }
     absl::MutexLock lock(&mutex_);
     writing_ = false;
-    if (!written && !message.has_heartbeat() && !last) {
+    if (!written && !message.has_heartbeat()) {
       outbox_.push_front(std::move(message));  // For the next stream.
     }
-    if (last) return;
+    if (last && written) {
+      said_leave_ = true;
+      return;
+    }
   }
 }
 

@@ -112,7 +112,8 @@ class Session {
   // Asks for a drain from this side (a signal): orders say so.
   void RequestDrain();
 
-  // Says good-bye and waits, up to some seconds, until the coordinator has heard it.
+  // Says good-bye and waits, up to some seconds, until the coordinator has heard it. Attaches again
+  // first if the stream is broken: else the coordinator would wait until the lease ends.
   void Leave(v1::Leave::Reason reason, const std::string& detail);
 
  private:
@@ -134,8 +135,9 @@ class Session {
   mutable absl::Mutex mutex_;
   bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;  // Leave is sent or queued.
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;    // The session thread is done.
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;     // Leave was called.
+  bool said_leave_ ABSL_GUARDED_BY(mutex_) = false;  // A stream took it.
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;       // The session thread is done.
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::function<void(const absl::Status&)> on_failure_ ABSL_GUARDED_BY(mutex_);
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -65,6 +65,21 @@ TEST(SessionTest, ABreakIsRecordedOnceHoweverManyTriesFollow) {
   EXPECT_THAT(all[0].second["message"].get<std::string>(), HasSubstr("attaching again, every 2s"));
 }
 
+TEST(SessionTest, AWorkerThatLeavesWhileItsStreamIsBrokenAttachesAgainToSaySo) {
+  FakeCoordinator coordinator;
+  AwaitedEvents events;
+  Session::Options options = coordinator.SessionOptions();
+  options.events = &events;
+  auto session = Session::Attach(std::move(options));
+  ASSERT_TRUE(session.ok()) << session.status();
+  coordinator.RefuseNextAttach({grpc::StatusCode::UNAVAILABLE, "the coordinator starts"});
+  coordinator.BreakSession();
+  events.Await("session_broke");
+  (*session)->Leave(v1::Leave::FINISHED, "");
+  ASSERT_EQ(coordinator.Joins().size(), 3u);
+  coordinator.Await([](const v1::WorkerMessage& m) { return m.has_leave(); });
+}
+
 // The fake coordinator's lease lasts an hour: the next heartbeat that is due by the clock is twenty
 // minutes away.
 TEST(SessionTest, ACheckpointIsToldAtOnce) {
