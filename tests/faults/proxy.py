@@ -10,33 +10,39 @@ class Proxy:
     def __init__(self, target):
         self._target = target
         self._writers = set()
-        self._flowing = None
-        self._loop = asyncio.new_event_loop()
         ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run(ready)), daemon=True)
         self._thread.start()
         ready.wait()
 
-    def _run(self, ready):
-        asyncio.set_event_loop(self._loop)
+    async def _run(self, ready):
+        self._loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
         self._flowing = asyncio.Event()
         self._flowing.set()
-        self._server = self._loop.run_until_complete(
-            asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         ready.set()
-        self._loop.run_forever()
+        await self._stopped.wait()
+        self._server.close()
 
     async def _serve(self, reader, writer):
+        writers = [writer]
         try:
             other_reader, other_writer = await asyncio.open_connection("127.0.0.1", self._target)
-        except OSError:
-            writer.close()
-            return
-        await asyncio.gather(self._pump(reader, other_writer), self._pump(other_reader, writer))
+            writers.append(other_writer)
+            self._writers.update(writers)
+            await asyncio.gather(self._pump(reader, other_writer), self._pump(other_reader, writer))
+            await asyncio.gather(*(each.wait_closed() for each in writers))
+        except (OSError, asyncio.CancelledError):  # The end of the loop cancels.
+            pass
+        finally:
+            self._writers.difference_update(writers)
+            for each in writers:
+                each.transport.abort()
 
     async def _pump(self, reader, writer):
-        self._writers.add(writer)
         try:
             while data := await reader.read(1 << 16):
                 await self._flowing.wait()
@@ -45,7 +51,6 @@ class Proxy:
         except OSError:
             pass
         finally:
-            self._writers.discard(writer)
             writer.close()
 
     def refuse(self):
@@ -67,5 +72,6 @@ class Proxy:
         self._loop.call_soon_threadsafe(begin)
 
     def stop(self):
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """Breaks every connection, and ends the thread: the last call."""
+        self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()

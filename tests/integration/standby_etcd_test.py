@@ -55,8 +55,6 @@ class Machines(Cluster):
         super().__exit__(*error)
         self.etcd.__exit__(*error)
         for proxy in self.to_etcd + [self.to_first]:
-            proxy.stall(0)
-            proxy.cut()
             proxy.stop()
 
     @property

@@ -41,7 +41,6 @@ class Recorded(Machines):
 
     def __exit__(self, *error):
         super().__exit__(*error)
-        self.of_the_moving.cut()
         self.of_the_moving.stop()
 
     def drive(self):
