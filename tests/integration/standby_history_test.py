@@ -8,7 +8,7 @@ from signal import SIGCONT, SIGSTOP
 
 from cluster import BIN, COORDINATOR, MODEL, SIGTERM, wait_until
 from etcd import MISSING, is_there
-from standby_etcd_test import FOR_EVER_S, Machines, Proxy, hashes
+from machines import FOR_EVER_S, Machines, Proxy, hashes
 
 # A round closes without a worker that is cut off.
 RUN = """
