@@ -4,13 +4,16 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/reflection.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/printable.h"
 
@@ -35,7 +38,8 @@ void CheckFlagFile(const std::string& path, const Place& named_at);
 void CheckEnvironment(absl::string_view source, absl::string_view names, const Place& named_at);
 
 // Abseil ends the program with status 1 for a bad flag; ours is 2, so flags are checked first.
-void CheckFlag(const std::string& argument, const char* next, const Place& place) {
+// Returns the flag's name.
+absl::string_view CheckFlag(const std::string& argument, const char* next, const Place& place) {
   const size_t dashes = absl::StartsWith(argument, "--") ? 2 : 1;
   const size_t equals = argument.find('=');
   std::string name =
@@ -47,7 +51,7 @@ void CheckFlag(const std::string& argument, const char* next, const Place& place
     negated = flag != nullptr && flag->IsOfType<bool>();
   }
   if (flag == nullptr) RefuseFlag(place, absl::StrCat("unknown flag ", argument));
-  if (flag->IsOfType<bool>() && equals == std::string::npos) return;
+  if (flag->IsOfType<bool>() && equals == std::string::npos) return flag->Name();
   if (negated) {
     RefuseFlag(place, absl::StrCat(argument, ": a flag of the form --no", flag->Name(),
                                    " takes no value"));
@@ -60,10 +64,11 @@ void CheckFlag(const std::string& argument, const char* next, const Place& place
     for (const absl::string_view path : absl::StrSplit(value, ',', absl::SkipEmpty())) {
       CheckFlagFile(std::string(path), place);
     }
-    return;
+    return flag->Name();
   }
   if (flag->Name() == "fromenv" || flag->Name() == "tryfromenv") {
-    return CheckEnvironment(flag->Name(), value, place);
+    CheckEnvironment(flag->Name(), value, place);
+    return flag->Name();
   }
   std::string error;
   if (!flag->ParseFrom(value, &error)) {
@@ -72,6 +77,7 @@ void CheckFlag(const std::string& argument, const char* next, const Place& place
   }
   const absl::Status choice = CheckChoice(flag->Name(), value);
   if (!choice.ok()) RefuseFlag(place, std::string(choice.message()));
+  return flag->Name();
 }
 
 // One flag a line, as --name=value; empty lines and those that begin with '#' say nothing.
@@ -130,10 +136,9 @@ bool TakesNextArgument(const std::string& argument) {
   return flag != nullptr && !flag->IsOfType<bool>();
 }
 
-}  // namespace
-
-std::vector<std::string> ParseCommandLine(int argc, char** argv, const std::string& help,
-                                          absl::string_view version) {
+// `given`: receives the names of the command line's own flags.
+std::vector<std::string> Parse(int argc, char** argv, const std::string& help,
+                               absl::string_view version, std::set<absl::string_view>& given) {
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--") break;
@@ -147,18 +152,28 @@ std::vector<std::string> ParseCommandLine(int argc, char** argv, const std::stri
       std::exit(0);
     }
     if (argument.size() < 2 || argument[0] != '-') continue;
-    CheckFlag(argument, i + 1 < argc ? argv[i + 1] : nullptr, Place());
+    given.insert(CheckFlag(argument, i + 1 < argc ? argv[i + 1] : nullptr, Place()));
     if (TakesNextArgument(argument)) ++i;
   }
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   return {rest.begin() + 1, rest.end()};
 }
 
+}  // namespace
+
+std::vector<std::string> ParseCommandLine(int argc, char** argv, const std::string& help,
+                                          absl::string_view version) {
+  std::set<absl::string_view> given;
+  return Parse(argc, argv, help, version, given);
+}
+
 std::vector<std::string> ParseCommandLine(int argc, char** argv, const Program& program,
                                           absl::string_view version) {
   const absl::string_view first = argc > 1 ? argv[1] : "";
-  std::vector<std::string> arguments = ParseCommandLine(
-      argc, argv, HelpPage(program, FindCommand(program, first) == nullptr ? "" : first), version);
+  std::set<absl::string_view> given;
+  std::vector<std::string> arguments =
+      Parse(argc, argv, HelpPage(program, FindCommand(program, first) == nullptr ? "" : first),
+            version, given);
   const auto refuse = [&](const std::string& message) {
     std::exit(Refuse(program.name,
                      absl::InvalidArgumentError(absl::StrCat(message, "; --help explains"))));
@@ -179,6 +194,13 @@ std::vector<std::string> ParseCommandLine(int argc, char** argv, const Program& 
   }
   if (arguments.size() - 1 > command->arguments) {
     refuse(absl::StrCat("unexpected argument \"", arguments[command->arguments + 1], "\""));
+  }
+  for (const absl::string_view flag : given) {
+    const std::vector<absl::string_view> takers = CommandsWithFlag(program, flag);
+    // Abseil's own flags, such as --flagfile, are no command's.
+    if (takers.empty() || absl::c_linear_search(takers, name)) continue;
+    refuse(
+        absl::StrCat(name, " takes no --", flag, ", which is for ", absl::StrJoin(takers, ", ")));
   }
   return arguments;
 }

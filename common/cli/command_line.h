@@ -27,7 +27,9 @@ std::vector<std::string> ParseCommandLine(int argc, char** argv, const std::stri
                                           absl::string_view version = {});
 // The same for a program with commands, whose name is the first that is returned. COMMAND --help
 // prints that command's page, `completion bash` or `zsh` a script for the shell; both exit with 0.
-// No command, an unknown one or arguments that it does not take end the program with status 2.
+// No command, an unknown one, and arguments or flags that it does not take end the program with
+// status 2. A flag of another command is let pass where a file or the environment gives it, so that
+// these may serve several commands.
 std::vector<std::string> ParseCommandLine(int argc, char** argv, const Program& program,
                                           absl::string_view version);
 

@@ -201,6 +201,23 @@ std::string CommandNames(const Program& program, absl::string_view separator) {
   return absl::StrJoin(names, separator);
 }
 
+std::vector<absl::string_view> CommandsWithFlag(const Program& program, absl::string_view flag) {
+  const auto has = [&](absl::string_view flags) {
+    return absl::c_linear_search(Words(flags), flag);
+  };
+  Names names;
+  for (const Command& part : program.commands) {
+    const absl::string_view name = NameOf(part);
+    if (absl::c_linear_search(names, name)) continue;
+    if (has(part.flags) || absl::c_any_of(program.groups, [&](const FlagGroup& group) {
+          return has(group.flags) && Takes(program, name, group);
+        })) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
 std::string HelpPage(const Program& program, absl::string_view command) {
   std::string page = command.empty() ? absl::StrCat(program.about, "\n") : "";
   std::set<absl::string_view> explained;

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -46,6 +47,9 @@ struct Program {
 const Command* FindCommand(const Program& program, absl::string_view name);
 // The names of all commands, with `separator` between them.
 std::string CommandNames(const Program& program, absl::string_view separator);
+
+// The names of the commands that take this flag, each once.
+std::vector<absl::string_view> CommandsWithFlag(const Program& program, absl::string_view flag);
 
 // The page of one command, or with an empty name that of the program. Each flag is explained once.
 // Ends the process if the table names a flag that the program does not define.

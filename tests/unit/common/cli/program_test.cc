@@ -1,5 +1,6 @@
 #include "common/cli/program.h"
 
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -134,6 +135,28 @@ TEST(ParseCommandLineDeathTest, RefusesWhatIsNoCommand) {
               "--oven must be wood or electric; it is \"gas\"; --help lists the flags");
   EXPECT_EXIT(Parse({"bake", "--oven=wood", "--grain=oat", "--help"}), ExitedWithCode(0), "");
   EXPECT_EXIT(Parse({"bake", "--help"}), ExitedWithCode(0), "");
+}
+
+TEST(ParseCommandLineDeathTest, RefusesFlagsOfOtherCommands) {
+  EXPECT_EXIT(Parse({"list", "--loaves=2"}), ExitedWithCode(2),
+              "the-bakery: list takes no --loaves, which is for bake; --help explains");
+  EXPECT_EXIT(Parse({"list", "--nosalted"}), ExitedWithCode(2), "list takes no --salted");
+  EXPECT_EXIT(Parse({"list", "--rest", "1h"}), ExitedWithCode(2), "list takes no --rest");
+  EXPECT_EXIT(Parse({"--rest=1h", "list"}), ExitedWithCode(2), "list takes no --rest");
+}
+
+TEST(ParseCommandLine, TakesFlagsOfTheCommandAndOfAllCommands) {
+  Parse({"bake", "--loaves=2", "--rest=1h", "--loud"});
+  EXPECT_EQ(absl::GetFlag(FLAGS_loaves), 2);
+  Parse({"list", "--store=cellar", "--loud"});
+  EXPECT_EQ(absl::GetFlag(FLAGS_store), "cellar");
+}
+
+TEST(ParseCommandLine, AFileOfFlagsMayServeSeveralCommands) {
+  const std::string path = testing::TempDir() + "/bakery.flags";
+  std::ofstream(path) << "--loaves=7\n--store=attic\n";
+  Parse({"list", "--flagfile=" + path});
+  EXPECT_EQ(absl::GetFlag(FLAGS_store), "attic");
 }
 
 }  // namespace
