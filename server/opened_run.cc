@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <random>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/nonce.h"
 #include "common/base/status_macros.h"
 #include "common/params/fragment_plan.h"
 #include "common/telemetry/log.h"
@@ -18,11 +18,6 @@
 
 namespace causeway::server {
 namespace {
-
-std::string MakeRunId(const std::string& run_name) {
-  std::random_device device;
-  return absl::StrCat(run_name, "-", absl::Hex(device(), absl::kZeroPad8));
-}
 
 void RecordModel(EventHistory& events, const BroughtModel& model) {
   events.Record(
@@ -69,7 +64,8 @@ absl::StatusOr<OpenedRun> OpenRun(FileSystem& file_system, const ServeFlags& fla
   ASSIGN_OR_RETURN(CompleteConfig complete, ChooseConfig(file_system, flags.given, run.recovered));
   for (const std::string& warning : complete.warnings) Log().warn("{}", warning);
   run.config = std::move(complete.config);
-  run.run_id = run.resumes ? run.recovered->identity.run_id : MakeRunId(run.config.run_name());
+  run.run_id = run.resumes ? run.recovered->identity.run_id
+                           : absl::StrCat(run.config.run_name(), "-", RandomSuffix());
   ASSIGN_OR_RETURN(run.sharded, ShardedRun::OpenLead(file_system, flags.shards, flags.run_dir,
                                                      run.config, run.recovered, run.awaits_model));
   return run;

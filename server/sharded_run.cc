@@ -1,7 +1,6 @@
 #include "server/sharded_run.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "absl/flags/declare.h"
@@ -11,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/clock.h"
 #include "common/base/host_port.h"
+#include "common/base/nonce.h"
 #include "common/base/status_macros.h"
 #include "common/params/fragment_plan.h"
 #include "common/params/run_config.h"
@@ -50,11 +50,6 @@ absl::Duration Silence(const v1::RunConfig& config) {
 }
 
 constexpr absl::Duration kLeadPatience = absl::Seconds(30);
-
-uint64_t RandomNonce() {
-  std::random_device device;
-  return (uint64_t{device()} << 32) | device();
-}
 
 absl::StatusOr<ChannelSecurity> SecurityToLead(const std::string& lead) {
   SecurityOptions security = SecurityOptionsFromFlags();

@@ -1,12 +1,11 @@
 #include "server/store_flags.h"
 
-#include <random>
-
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/file_system.h"
+#include "common/base/nonce.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/log.h"
 #include "server/store/network_file_system.h"
@@ -36,10 +35,8 @@ absl::StatusOr<std::string> DeltaFolder(const std::string& run_dir) {
   if (!IsInMemory(parent)) {
     Log().warn("--deltas_in={} is not in memory (tmpfs): deltas wear that disk then", parent);
   }
-  std::random_device device;
   const std::string folder(absl::StripSuffix(run_dir, "/"));
-  return JoinPath(parent, absl::StrCat(folder.substr(folder.rfind('/') + 1), "-",
-                                       absl::Hex(device(), absl::kZeroPad8)));
+  return JoinPath(parent, absl::StrCat(folder.substr(folder.rfind('/') + 1), "-", RandomSuffix()));
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 #include "common/client/grpc_exchange.h"
 
-#include <random>
 #include <utility>
 #include <vector>
 
 #include "common/base/checksum.h"
+#include "common/base/nonce.h"
 #include "common/base/status_macros.h"
 #include "common/codec/codec.h"
 #include "common/rpc/status.h"
@@ -15,11 +15,6 @@ namespace causeway {
 namespace {
 
 constexpr int kPackingThreads = 2;
-
-uint64_t RandomProcess() {
-  std::random_device random;
-  return uint64_t{random()} << 32 | random();
-}
 
 Direction DirectionOf(bool sent) { return sent ? Direction::kUp : Direction::kDown; }
 
@@ -35,7 +30,7 @@ GrpcExchange::GrpcExchange(Options options)
   client.greeting.set_wire_version(kWireVersion);
   client.greeting.set_run_id(options_.run_id);
   client.greeting.set_worker_id(options_.worker_id);
-  client.greeting.set_process(RandomProcess());
+  client.greeting.set_process(RandomNonce());
   client.greeting.set_max_bytes_per_second(link.options().max_download_bytes_per_second);
   client.max_upload_bytes_per_second = link.options().max_upload_bytes_per_second;
   client.dial = [this](int lane, const auto& self) { dialer_->Dial(lane, self); };

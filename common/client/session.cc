@@ -1,13 +1,13 @@
 #include "common/client/session.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "common/base/nonce.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/rpc/status.h"
@@ -24,11 +24,6 @@ constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
 constexpr absl::Duration kWelcomeTimeout = absl::Seconds(10);
 // Beyond the time in which another coordinator takes the lead, and a session finds it.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(10);
-
-uint64_t RandomNonce() {
-  std::random_device device;
-  return (uint64_t{device()} << 32) | device();
-}
 
 }  // namespace
 

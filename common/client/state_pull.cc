@@ -4,12 +4,12 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
-#include <random>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/nonce.h"
 #include "common/base/status_macros.h"
 #include "common/base/work_queue.h"
 #include "common/rpc/lane_dialer.h"
@@ -72,7 +72,7 @@ absl::Status PullFragments(const std::shared_ptr<grpc::Channel>& channel, const 
   client_options.greeting.set_wire_version(kWireVersion);
   client_options.greeting.set_run_id(run_id);
   client_options.greeting.set_worker_id(options.worker_id);
-  client_options.greeting.set_process(std::random_device()());
+  client_options.greeting.set_process(RandomNonce());
   client_options.run_long = unpacker.runner();
   client_options.poll = kPoll;
   client_options.dial = [&](int lane, const auto& self) { dialer.Dial(lane, self); };

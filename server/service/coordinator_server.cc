@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <limits>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/byte_buffer.h"
 #include "common/base/host_port.h"
+#include "common/base/nonce.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/codec/codec.h"
@@ -88,12 +88,6 @@ absl::Status SettleMemory(const v1::RunConfig& config, const FragmentPlan& plan,
       absl::StrCat("the memory for transfers is ", bytes, " bytes, of which ", pushes,
                    " are for objects that are being received; the largest one has ", largest,
                    " bytes: allow more"));
-}
-
-// Apart from those of former processes of this run.
-uint64_t RandomProcess() {
-  std::random_device random;
-  return uint64_t{random()} << 32 | random();
 }
 
 // The number of files that this process may open, once it may open as many as it can.
@@ -229,7 +223,7 @@ CoordinatorServer::CoordinatorServer(const Options& options, int64_t given_memor
                                                               .run_long = merges_.runner(),
                                                               .clock = Clock::Real(),
                                                               .stall = options.stall,
-                                                              .process = RandomProcess()})),
+                                                              .process = RandomNonce()})),
       outbox_(std::make_shared<AnswerOutbox>(
           coordinator,
           AnswerOutbox::Options{.cache = &pull_cache_,

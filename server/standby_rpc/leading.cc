@@ -1,6 +1,5 @@
 #include "server/standby_rpc/leading.h"
 
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -8,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/clock.h"
 #include "common/base/host_port.h"
+#include "common/base/nonce.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/params/run_config.h"
@@ -53,10 +53,7 @@ absl::StatusOr<std::string> CopyName(FileSystem& file_system, const std::string&
                                      const std::string& name) {
   const std::string path = JoinPath(folder, kIdFile);
   RETURN_IF_ERROR(file_system.CreateFolders(folder));
-  ASSIGN_OR_RETURN(const std::string id, ReadOrWrite(file_system, path, [] {
-                     std::random_device device;
-                     return absl::StrCat(absl::Hex(device(), absl::kZeroPad8));
-                   }));
+  ASSIGN_OR_RETURN(const std::string id, ReadOrWrite(file_system, path, RandomSuffix));
   std::string copy = absl::StrCat(name.empty() ? MachineName() : name, "-", id);
   RETURN_IF_ERROR(Annotate(CheckName("a copy", copy), path));
   return copy;

@@ -440,7 +440,6 @@ class ParityReportTest(unittest.TestCase):
         self.assertEqual(report["baseline"], "plain-mu0.9")
         self.assertEqual({row["variant"]: row["seeds"] for row in report["rows"]},
                          {"plain": [1, 2, 3], "plain-mu0.9": [3]})
-        self.assertEqual(set(report["tuning"]["plain-mu0.9"]), {3, 101})
 
     def test_a_scale_without_the_seeds_of_claims_has_those_it_has(self):
         results = [_long_result("small-2k", name, 101, loss) for name, loss in (("plain", 2.0), ("mean", 2.1))]
@@ -451,7 +450,7 @@ class ParityReportTest(unittest.TestCase):
         # Rates for data parallelism may have been tried with other seeds alone: no baseline then.
         results.append(_long_result("small-6k", "plain-rates0.5", 101, 1.9))
         report = self.report(*results)[1]
-        self.assertEqual((report["baseline"], report["tuning"]["plain-rates0.5"]), ("plain", {101: 1.91}))
+        self.assertEqual(report["baseline"], "plain")
 
     def test_gaps_are_taken_seed_by_seed_with_their_interval(self):
         results = [_long_result("small-6k", "plain", seed, 2.0 + seed) for seed in (1, 2, 3)]

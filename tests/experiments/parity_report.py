@@ -132,7 +132,6 @@ def summarize(results: list[dict], seeds: list[int]) -> list[dict]:
             baseline = best_data_parallel([result for result in here if result["variant"] in known])
             if baseline is None:
                 continue
-            tuning = {name: _by_seed(here, name) for name in variants.EXPERIMENTS["tuning"].variants}
             base = _by_seed(claimed, baseline)
             present = [name for name in _REPORTED if _by_seed(claimed, name)]
             apart = {name: differences(_by_seed(claimed, name), base)
@@ -143,7 +142,6 @@ def summarize(results: list[dict], seeds: list[int]) -> list[dict]:
             reports.append({
                 "scale": scale.name, "inner": inner, "steps": scale.steps, "baseline": baseline,
                 "range_of_one_difference_95": chance,
-                "tuning": {name: own for name, own in tuning.items() if own},
                 "rows": [_row([result for result in claimed if result["variant"] == name], name,
                               _by_seed(claimed, name), apart.get(name, []), widths.get(name), chance)
                          for name in present],
@@ -178,17 +176,6 @@ def table(reports: list[dict]) -> str:
                 str(row["workers"]), ", ".join(map(str, row["seeds"])), f"{row['mean_loss']:.4f}", _difference(row),
                 ", ".join(_signed(value) for value in row["by_seed"]) or "-",
                 "2 / 2 (bf16)" if plain else f"{moved['up']:.4f} / {moved['down']:.4f}"]) + " |")
-    return "\n".join(lines)
-
-
-def tuning_table(reports: list[dict]) -> str:
-    """Markdown: what the tuning seeds said."""
-    lines = ["| steps | inside | | seeds | held-out loss |", "| ---: | --- | --- | --- | ---: |"]
-    for report in reports:
-        for name, own in report["tuning"].items():
-            lines.append(f"| {report['steps']} | {variants.INNER[report['inner']]} | "
-                         f"{variants.EXPERIMENTS['tuning'].label(name)} | {', '.join(map(str, sorted(own)))} | "
-                         f"{statistics.fmean(own.values()):.4f} |")
     return "\n".join(lines)
 
 
@@ -304,10 +291,9 @@ def main(arguments: list[str]) -> int:
     if parsed.docs:
         page = parsed.docs.read_text(encoding="utf-8")
         page = put_into_page(page, "gap", table(reports))
-        page = put_into_page(page, "tuning", tuning_table(reports))
         page = put_into_page(page, "curve", curve_table(_fullest(reports)))
         parsed.docs.write_text(page, encoding="utf-8")
-    print(table(reports), tuning_table(reports), curve_table(_fullest(reports)), sep="\n\n")
+    print(table(reports), curve_table(_fullest(reports)), sep="\n\n")
     return 0
 
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/base/nonce.h"
 #include "common/base/threads.h"
 #include "common/rpc/status.h"
 #include "common/rpc/tcp_links.h"
@@ -23,13 +24,8 @@ constexpr absl::Duration kSampleInterval = absl::Milliseconds(100);
 constexpr absl::Duration kGrace = absl::Seconds(2);
 constexpr absl::Duration kEchoTime = absl::Seconds(2);
 
-uint64_t RandomNumber() {
-  std::random_device device;
-  return ((uint64_t{device()} << 32) | device()) | 1;
-}
-
 std::string RandomData(size_t bytes) {
-  std::mt19937_64 random(RandomNumber());
+  std::mt19937_64 random(RandomNonce());
   std::string data(bytes, '\0');
   for (char& byte : data) byte = static_cast<char>(random());
   return data;
@@ -39,7 +35,7 @@ std::string RandomData(size_t bytes) {
 class Streams {
  public:
   Streams(Direction direction, const RateOptions& options) {
-    const uint64_t measurement = RandomNumber();
+    const uint64_t measurement = RandomNonce();
     for (const std::shared_ptr<grpc::Channel>& channel : options.channels) {
       auto lane = std::make_unique<Lane>();
       lane->stub = v1::Probe::NewStub(channel);
