@@ -1,4 +1,4 @@
-// One round of one fragment at the coordinator (algorithm.md, "The coordinator, per round"):
+// One round of one fragment at the coordinator (algorithm.md, "The coordinator"):
 //
 //   g          = sum_m w_m * Decode(delta_m)       in double, in order of worker id; or by another
 //                                                  rule, see delta_combiner.h

@@ -1,5 +1,5 @@
 // The coordinator's optimizer: what a round's merged contribution does to theta (arXiv 2501.18512,
-// section 2.1; algorithm.md, "The coordinator, per round").
+// section 2.1; algorithm.md, "The coordinator").
 //
 // The merged contribution g arrives in double, every step is computed in double (AdamW: in fp32,
 // like the worker's) and every stored value is rounded once. With the FP32 codec a delta is the
