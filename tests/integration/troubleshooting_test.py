@@ -118,6 +118,7 @@ class TroubleshootingTest(unittest.TestCase):
     def test_starting(self):
         with Cluster() as cluster:
             self.refused(WORKER, "train", "--no_such=3", row="unknown flag ...")
+            self.refused(WORKER, "train", "--prompt=a", row="... takes no --..., which is for ...")
             flags = cluster.folder / "flags"
             flags.write_text("threads=2\n")
             self.refused(WORKER, "train", f"--flagfile={flags}", row="... is no --flag=value")
