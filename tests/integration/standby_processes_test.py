@@ -318,8 +318,9 @@ class DeltasInMemoryTest(unittest.TestCase):
             pair.start_both()
             workers = pair.start_workers()
             pair.wait_for_step("worker-0", 26)
-            pair.reboot(pair.standby, "spare")
+            # The leader first: alone it would bring its deltas to the disk.
             pair.reboot(pair.coordinator, "leader")
+            pair.reboot(pair.standby, "spare")
             before = hashes(pair.folder / "coordinator")
             pair.start_leader("--back_to_snapshots")
             self.assertIn("goes back to what can be merged again", pair.coordinator.log())
