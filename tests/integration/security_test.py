@@ -127,11 +127,15 @@ class SecurityTest(unittest.TestCase):
         with Cluster() as cluster:
             make(cluster, "init")
             make(cluster, "operator", "me")
-            status, _, error = run_tool(
-                COORDINATOR, "follow", f"--run_dir={cluster.folder / 'copy'}", f"--of=127.0.0.1:{free_port()}",
-                *tls(cluster, "operator-me"), f"--tls_crl_dir={cluster.folder}")
-            self.assertEqual(status, 2, error)
-            self.assertIn("--tls_crl_dir is a coordinator's flag", error)
+            flags = cluster.folder / "flags"
+            flags.write_text(f"--tls_crl_dir={cluster.folder}\n")
+            for flag, words in ((f"--tls_crl_dir={cluster.folder}", "follow takes no --tls_crl_dir"),
+                                (f"--flagfile={flags}", "--tls_crl_dir is a coordinator's flag")):
+                status, _, error = run_tool(
+                    COORDINATOR, "follow", f"--run_dir={cluster.folder / 'copy'}", f"--of=127.0.0.1:{free_port()}",
+                    *tls(cluster, "operator-me"), flag)
+                self.assertEqual(status, 2, error)
+                self.assertIn(words, error)
 
     def test_connections_of_two_seconds_make_the_same_bits(self):
         with Cluster() as cluster:
