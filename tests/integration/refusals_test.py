@@ -63,9 +63,10 @@ class RefusalsTest(unittest.TestCase):
             self.train(cluster, published="disk", saying=["--published", "host", '"disk"'])
             self.train(cluster, gradients="half", saying=["--gradients", "sharded", '"half"'])
             self.train(cluster, deterministic="no", saying=["--deterministic", "off", '"no"'])
-            for command in ("eval", "generate"):
-                self.refused(WORKER, command, "--device=cuda", "--data=x", "--prompt=x",
-                             "--checkpoint=absent", saying=[command, "--device=cpu"])
+            self.refused(WORKER, "eval", "--device=cuda", "--data=x", "--checkpoint=absent",
+                         saying=["eval", "--device=cpu"])
+            self.refused(WORKER, "generate", "--device=cuda", "--prompt=x", "--checkpoint=absent",
+                         saying=["generate takes no --device, which is for train, eval, bench"])
 
     @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU")
     def test_a_gpu_where_there_is_none(self):

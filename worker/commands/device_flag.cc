@@ -3,7 +3,6 @@
 #include <string>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 ABSL_FLAG(std::string, device, "auto",
@@ -37,13 +36,6 @@ absl::StatusOr<DeviceChoice> DevicesFromFlags() {
   choice.attention = absl::GetFlag(FLAGS_attention);
   choice.deterministic = absl::GetFlag(FLAGS_deterministic) == "on";
   return choice;
-}
-
-absl::Status RefuseGpus(absl::string_view command) {
-  ASSIGN_OR_RETURN(const DeviceChoice choice, ParseDevices(absl::GetFlag(FLAGS_device)));
-  if (choice.kind != DeviceChoice::Kind::kCuda) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      command, " computes on the CPU alone: leave --device out, or give --device=cpu"));
 }
 
 }  // namespace causeway::worker

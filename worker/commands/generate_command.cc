@@ -17,7 +17,6 @@
 #include "common/params/fragment_plan.h"
 #include "nlohmann/json.hpp"
 #include "worker/commands/commands.h"
-#include "worker/commands/device_flag.h"
 #include "worker/commands/given_model.h"
 #include "worker/data/text_stream.h"
 #include "worker/data/tokenizer.h"
@@ -141,7 +140,6 @@ absl::Status PrintTexts(const Tokenizer& tokenizer, size_t first,
 }
 
 absl::Status GenerateText() {
-  RETURN_IF_ERROR(RefuseGpus("generate"));
   ASSIGN_OR_RETURN(GenerateOptions options, GenerateOptionsFromFlags());
   ASSIGN_OR_RETURN(const std::vector<std::string> prompts, ReadPrompts());
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
