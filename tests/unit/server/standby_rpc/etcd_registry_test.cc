@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/rpc/channel.h"
 #include "gtest/gtest.h"
@@ -16,14 +18,15 @@ namespace causeway::server {
 namespace {
 
 // A member of etcd that grants every lease and answers transactions as the test says.
-class FakeEtcd final : private etcdserverpb::KV::Service, private etcdserverpb::Lease::Service {
+class FakeEtcd final : private etcdserverpb::KV::CallbackService,
+                       private etcdserverpb::Lease::CallbackService {
  public:
   FakeEtcd() {
     grpc::ServerBuilder builder;
     ConfigureServer(builder, {});
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(static_cast<etcdserverpb::KV::Service*>(this));
-    builder.RegisterService(static_cast<etcdserverpb::Lease::Service*>(this));
+    builder.RegisterService(static_cast<etcdserverpb::KV::CallbackService*>(this));
+    builder.RegisterService(static_cast<etcdserverpb::Lease::CallbackService*>(this));
     server_ = builder.BuildAndStart();
     EXPECT_NE(server_, nullptr);
   }
@@ -33,37 +36,74 @@ class FakeEtcd final : private etcdserverpb::KV::Service, private etcdserverpb::
     return MakeChannel(absl::StrCat("127.0.0.1:", port_), 0, ChannelSecurity::Plaintext());
   }
 
-  // Set between calls.
-  grpc::Status transaction = grpc::Status::OK;
-  bool succeeds = true;
-  grpc::Status revocation = grpc::Status::OK;
-  std::vector<int64_t> granted;
-  std::vector<int64_t> revoked;
+  // How it answers from now on.
+  void set_succeeds(bool succeeds) {
+    absl::MutexLock lock(&mutex_);
+    succeeds_ = succeeds;
+  }
+  void set_transaction(const grpc::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    transaction_ = status;
+  }
+  void set_revocation(const grpc::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    revocation_ = status;
+  }
+  // The leases, in order.
+  std::vector<int64_t> granted() const {
+    absl::MutexLock lock(&mutex_);
+    return granted_;
+  }
+  std::vector<int64_t> revoked() const {
+    absl::MutexLock lock(&mutex_);
+    return revoked_;
+  }
 
  private:
-  grpc::Status Txn(grpc::ServerContext*, const etcdserverpb::TxnRequest*,
-                   etcdserverpb::TxnResponse* response) override {
-    response->mutable_header()->set_cluster_id(1);
-    response->set_succeeded(succeeds);
-    return transaction;
-  }
-  grpc::Status LeaseGrant(grpc::ServerContext*, const etcdserverpb::LeaseGrantRequest*,
-                          etcdserverpb::LeaseGrantResponse* response) override {
-    granted.push_back(100 + static_cast<int64_t>(granted.size()));
-    response->mutable_header()->set_cluster_id(1);
-    response->set_id(granted.back());
-    return grpc::Status::OK;
-  }
-  grpc::Status LeaseRevoke(grpc::ServerContext*, const etcdserverpb::LeaseRevokeRequest* request,
-                           etcdserverpb::LeaseRevokeResponse* response) override {
-    revoked.push_back(request->id());
-    response->mutable_header()->set_cluster_id(1);
-    return revocation;
+  static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
+                                          const grpc::Status& status) {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    reactor->Finish(status);
+    return reactor;
   }
 
+  grpc::ServerUnaryReactor* Txn(grpc::CallbackServerContext* context,
+                                const etcdserverpb::TxnRequest*,
+                                etcdserverpb::TxnResponse* response) override {
+    absl::MutexLock lock(&mutex_);
+    response->mutable_header()->set_cluster_id(1);
+    response->set_succeeded(succeeds_);
+    return Answer(context, transaction_);
+  }
+  grpc::ServerUnaryReactor* LeaseGrant(grpc::CallbackServerContext* context,
+                                       const etcdserverpb::LeaseGrantRequest*,
+                                       etcdserverpb::LeaseGrantResponse* response) override {
+    absl::MutexLock lock(&mutex_);
+    granted_.push_back(100 + static_cast<int64_t>(granted_.size()));
+    response->mutable_header()->set_cluster_id(1);
+    response->set_id(granted_.back());
+    return Answer(context, grpc::Status::OK);
+  }
+  grpc::ServerUnaryReactor* LeaseRevoke(grpc::CallbackServerContext* context,
+                                        const etcdserverpb::LeaseRevokeRequest* request,
+                                        etcdserverpb::LeaseRevokeResponse* response) override {
+    absl::MutexLock lock(&mutex_);
+    revoked_.push_back(request->id());
+    response->mutable_header()->set_cluster_id(1);
+    return Answer(context, revocation_);
+  }
+
+  mutable absl::Mutex mutex_;
+  grpc::Status transaction_ ABSL_GUARDED_BY(mutex_) = grpc::Status::OK;
+  bool succeeds_ ABSL_GUARDED_BY(mutex_) = true;
+  grpc::Status revocation_ ABSL_GUARDED_BY(mutex_) = grpc::Status::OK;
+  std::vector<int64_t> granted_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int64_t> revoked_ ABSL_GUARDED_BY(mutex_);
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
+
+grpc::Status NoLeader() { return {grpc::StatusCode::UNAVAILABLE, "no leader"}; }
 
 class EtcdRegistryTest : public testing::Test {
  protected:
@@ -75,32 +115,32 @@ class EtcdRegistryTest : public testing::Test {
 
 TEST_F(EtcdRegistryTest, ALeadKeepsItsLeaseUntilItResigns) {
   EXPECT_EQ(Lead().value(), true);
-  EXPECT_TRUE(etcd_.revoked.empty());
+  EXPECT_TRUE(etcd_.revoked().empty());
   registry_.Resign();
-  EXPECT_EQ(etcd_.revoked, etcd_.granted);
+  EXPECT_EQ(etcd_.revoked(), etcd_.granted());
 }
 
 TEST_F(EtcdRegistryTest, TheLeaseOfALeadThatWasNotTakenIsRevoked) {
-  etcd_.succeeds = false;
+  etcd_.set_succeeds(false);
   EXPECT_EQ(Lead().value(), false);
-  EXPECT_EQ(etcd_.revoked, std::vector<int64_t>{100});
-  etcd_.transaction = grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "permission denied");
+  EXPECT_EQ(etcd_.revoked(), std::vector<int64_t>{100});
+  etcd_.set_transaction(grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "permission denied"));
   EXPECT_EQ(Lead().status().code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_EQ(etcd_.revoked, (std::vector<int64_t>{100, 101}));
-  etcd_.transaction = grpc::Status(grpc::StatusCode::UNAVAILABLE, "no leader");
+  EXPECT_EQ(etcd_.revoked(), (std::vector<int64_t>{100, 101}));
+  etcd_.set_transaction(NoLeader());
   EXPECT_EQ(Lead().status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(etcd_.revoked, etcd_.granted);
+  EXPECT_EQ(etcd_.revoked(), etcd_.granted());
 }
 
 TEST_F(EtcdRegistryTest, ALeaseWhoseRevocationHadNoAnswerIsRevokedBeforeTheNextOne) {
-  etcd_.transaction = grpc::Status(grpc::StatusCode::UNAVAILABLE, "no leader");
-  etcd_.revocation = etcd_.transaction;
+  etcd_.set_transaction(NoLeader());
+  etcd_.set_revocation(NoLeader());
   EXPECT_FALSE(Lead().ok());
-  etcd_.transaction = grpc::Status::OK;
-  etcd_.revocation = grpc::Status::OK;
+  etcd_.set_transaction(grpc::Status::OK);
+  etcd_.set_revocation(grpc::Status::OK);
   EXPECT_EQ(Lead().value(), true);
-  EXPECT_EQ(etcd_.revoked, (std::vector<int64_t>{100, 100}));
-  EXPECT_EQ(etcd_.granted.size(), 2);
+  EXPECT_EQ(etcd_.revoked(), (std::vector<int64_t>{100, 100}));
+  EXPECT_EQ(etcd_.granted().size(), 2);
 }
 
 }  // namespace
