@@ -12,6 +12,10 @@ namespace {
 // A bit for each chunk of the largest object.
 constexpr size_t kMaxHeldBytes = static_cast<size_t>(kMaxObjectBytes) / kChunkBytes / 8;
 
+bool HoldsChunks(const v1::Want& want) {
+  return want.held_chunks().find_first_not_of('\0') != std::string::npos;
+}
+
 }  // namespace
 
 void AnswerOutbox::BoundBytesOfWorker(int64_t bytes) {
@@ -107,7 +111,9 @@ absl::StatusOr<AnswerOutbox::Found> AnswerOutbox::Take(const std::string& worker
                                                        const v1::Want& want, const Object& object) {
   RETURN_IF_ERROR(object.status());
   const v1::PullHeader& header = (*object)->header;
-  if (want.object() == v1::Want::STATE && want.round() != 0 && want.round() != header.round()) {
+  // Chunks that are held are of one version, 0 included: those of another never join them.
+  const bool names_version = want.round() != 0 || HoldsChunks(want);
+  if (want.object() == v1::Want::STATE && names_version && want.round() != header.round()) {
     return absl::NotFoundError(absl::StrCat("version ", want.round(), " of fragment ",
                                             want.fragment(), " is no longer kept, version ",
                                             header.round(), " is: pull it from the start"));

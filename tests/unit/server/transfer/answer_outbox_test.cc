@@ -113,6 +113,17 @@ TEST_F(AnswerOutboxTest, AStateThatMovedOnIsNotResumed) {
   EXPECT_EQ((*Want(State())->found)->header.round(), 7);
 }
 
+TEST_F(AnswerOutboxTest, ChunksOfVersion0AreNotCompletedByThoseOfALaterOne) {
+  coordinator_.Publish(0, 0, MakeAnswer(0, 2 * kAnswerChunk));
+  v1::Want resumed = State(0);
+  resumed.set_held_chunks("\x01");
+  EXPECT_TRUE(Want(resumed)->ok()) << "it is version 0 that is published";
+  coordinator_.Publish(0, 0, MakeAnswer(1, 2 * kAnswerChunk));
+  EXPECT_EQ(Want(resumed)->code(), absl::StatusCode::kNotFound);
+  resumed.set_held_chunks(std::string(1, '\0'));
+  EXPECT_TRUE(Want(resumed)->ok()) << "nothing is held";
+}
+
 TEST_F(AnswerOutboxTest, WantsThatStopWaitingLeaveNothingBehind) {
   for (int i = 0; i < 100; ++i) {
     const auto wanted = Want(Answer(1));

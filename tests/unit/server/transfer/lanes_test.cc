@@ -370,6 +370,41 @@ TEST_F(OneSeedTest, AnObjectThatIsDamagedEveryTimeIsAnError) {
   EXPECT_EQ(Finish(Want(1, std::ssize(*object))).status.code(), absl::StatusCode::kDataLoss);
 }
 
+// Version 0 is resumed with round 0, which is also how the present version is asked for.
+TEST_F(OneSeedTest, AStateThatMovesOnWhileItIsSentComesWholeFromOneVersion) {
+  Begin(1, 1);
+  const auto version0 = MakeObject(6 * kChunk, 1);
+  const auto version1 = MakeObject(6 * kChunk, 2);
+  coordinator_->Publish(0, 0, MakeAnswer(0, *version0));
+  std::vector<v1::Want> wants;
+  std::vector<int> refusals;
+  Chunks chunks;
+  net_->on_message = [&](MemoryLanes::Message& message) {
+    chunks.Count(message);
+    const v1::LaneControl& control = message.content->control();
+    if (control.has_want()) wants.push_back(control.want());
+    if (control.has_outcome()) refusals.push_back(control.outcome().code());
+  };
+  LaneClient::Wanted wanted;
+  wanted.want.set_object(v1::Want::STATE);
+  wanted.expected_bytes = std::ssize(*version0);
+  const auto pull = client_->Want(std::move(wanted));
+  while (chunks.down.size() < 3) {
+    client_->Tick();
+    net_->Step();
+  }
+  Restart();
+  coordinator_->Publish(0, 0, MakeAnswer(1, *version1));
+  const LaneClient::Result pulled = Finish(pull);
+  ASSERT_TRUE(pulled.status.ok()) << pulled.status;
+  EXPECT_EQ(pulled.header.round(), 1);
+  EXPECT_TRUE(std::ranges::equal(*pulled.bytes, *version1));
+  ASSERT_GE(wants.size(), 3u);
+  EXPECT_EQ(wants[1].round(), 0);
+  EXPECT_FALSE(wants[1].held_chunks().empty()) << "it was resumed";
+  EXPECT_EQ(refusals, std::vector{static_cast<int>(absl::StatusCode::kNotFound)});
+}
+
 TEST_F(OneSeedTest, ARefusalIsFinalAndLeavesTheLanesAlone) {
   coordinator_->admission = absl::AbortedError("the round closed");
   EXPECT_EQ(Finish(Offer(MakeObject(9 * kChunk, 1))).status.code(), absl::StatusCode::kAborted);
